@@ -1,0 +1,238 @@
+/* bps.h - the C API of libbpsclient, the only surface the library exports.
+ *
+ * A client is one worker of a job. It joins through the scheduler, declares tensors, and push_pulls them: every
+ * worker pushes its contribution, and every worker gets the reduction of all of them.
+ *
+ *   bps_options options;
+ *   bps_options_init(&options, sizeof options);
+ *   options.job = "resnet50";                          // rank, size, scheduler: from the environment
+ *   bps_client* client = NULL;
+ *   bps_error error = BPS_ERROR_INIT;
+ *   if (bps_open(&options, &client, &error)) { fprintf(stderr, "%s\n", error.message); exit(error.exit_code); }
+ *
+ * Rules for everything here:
+ * - Functions return BPS_OK (0) or a status; details go to the bps_error, which may be NULL.
+ * - All functions may be called from any thread, except from a bps_callback where noted. Many clients may
+ *   live in one process. The library never exits, aborts, or installs signal handlers; its threads block signals.
+ * - Nothing waits without a deadline. timeout_ms < 0 means the client's default (operation_timeout_ms).
+ * - Structs begin with their size, so that programs built with an older header keep working.
+ * - A child of fork() must not use a client of its parent: every call returns BPS_CLOSED and says so.
+ */
+#ifndef BPS_BPS_H_
+#define BPS_BPS_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define BPS_API __attribute__((visibility("default")))
+#else
+#define BPS_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BPS_VERSION_MAJOR 0
+#define BPS_VERSION_MINOR 1
+#define BPS_VERSION_PATCH 0
+
+/* "0.1.0": the version of the library that is loaded. */
+BPS_API const char* bps_version(void);
+
+/* ---- errors ---- */
+
+typedef enum bps_status {
+  BPS_OK = 0,
+  BPS_INVALID_ARGUMENT = 1, /* the caller's mistake; nothing has changed                              exit 64 */
+  BPS_UNREACHABLE = 2,      /* the scheduler does not answer                                          exit 69 */
+  BPS_OS = 3,               /* the operating system refused something                                 exit 71 */
+  BPS_DEADLINE = 4,         /* the wait expired; the operation goes on and may be waited for again    exit 75 */
+  BPS_PEER_LOST = 5,        /* a worker or server died; the job run has failed, start it again        exit 75 */
+  BPS_PROTOCOL = 6,         /* a peer broke the protocol or has another version                       exit 76 */
+  BPS_UNAUTHORISED = 7,     /* not allowed                                                            exit 77 */
+  BPS_CONFIGURATION = 8,    /* ranks disagree, duplicate rank, tensor mismatch, bad setting           exit 78 */
+  BPS_OUT_OF_MEMORY = 9,    /* does not fit the servers' memory budget, or no memory here             exit 71 */
+  BPS_CANCELLED = 10,       /* ended by bps_close */
+  BPS_CLOSED = 11,          /* use after close, or in a forked child */
+  BPS_INTERNAL = 12         /* a bug in bps; please report it                                         exit 70 */
+} bps_status;
+
+typedef struct bps_error {
+  size_t struct_size;  /* set by BPS_ERROR_INIT */
+  bps_status status;
+  int exit_code;       /* what a program that ends because of this should return (sysexits.h) */
+  char message[1024];  /* the exact cause, one line */
+  char advice[512];    /* what to do next; may be empty */
+} bps_error;
+
+#define BPS_ERROR_INIT {sizeof(bps_error), BPS_OK, 0, {0}, {0}}
+
+/* ---- options ---- */
+
+typedef enum bps_log_level {
+  BPS_LOG_ERROR = 1, BPS_LOG_WARN = 2, BPS_LOG_INFO = 3, BPS_LOG_DEBUG = 4
+} bps_log_level;
+
+/* Called on a library thread; must not call the library. */
+typedef void (*bps_log_function)(bps_log_level level, const char* text, void* user);
+
+typedef enum bps_mode {
+  BPS_MODE_DEFAULT = -1, /* of a tensor: the job's; of a job: sync */
+  BPS_MODE_SYNC = 0,     /* a round completes when every live worker has contributed */
+  BPS_MODE_ASYNC = 1     /* the server holds the value, adds each delta on arrival, answers at once */
+} bps_mode;
+
+#define BPS_STALENESS_UNBOUNDED INT64_C(-2)
+
+/* A field left at the value that bps_options_init gives means "not set": then the environment (BPS_SOME_NAME),
+ * then the file that BPS_CONFIG or config_file names (some-name = value), then the default is used.
+ * Strings must live until bps_open returns. */
+typedef struct bps_options {
+  size_t struct_size;
+  const char* scheduler;        /* "HOST:PORT", or "embedded:" = a scheduler and a server inside this process,
+                                   for world size 1. Default 127.0.0.1:4710 */
+  const char* job;              /* default "default" */
+  int32_t rank;                 /* -1 = BPS_RANK, else torchrun, Slurm, OpenMPI or Kubernetes variables, else 0 of 1 */
+  int32_t world_size;           /* -1 = likewise */
+  int32_t local_rank;           /* -1 = likewise */
+  int32_t local_size;           /* -1 = likewise */
+  const char* config_file;
+  int64_t join_timeout_ms;      /* -1 = 60,000: how long to wait for the other workers */
+  int64_t operation_timeout_ms; /* -1 = 300,000: deadline of calls that are given timeout_ms < 0 */
+  int64_t partition_bytes;      /* -1 = 262,144; job setting: equal on all ranks */
+  int64_t credit_bytes;         /* -1 = 4 MiB: payload under way to the servers */
+  int32_t retain;               /* -1 = 1. 1: answers land in library memory and are copied out when whole, inputs stay
+                                   untouched until then. 0: answers land straight in the output */
+  int32_t mode;                 /* bps_mode; job setting: default of its tensors */
+  int64_t staleness;            /* -1 = not set (unbounded); job setting: rounds a worker may be ahead of the slowest */
+  int64_t bandwidth_bps;        /* -1 = unknown: bits/s of this host's link, for placement */
+  const char* congestion_control; /* TCP congestion control of the lanes, e.g. "cubic"; default the system's */
+  bps_log_function log;         /* NULL = warnings and errors go to stderr */
+  void* log_user;
+} bps_options;
+
+BPS_API void bps_options_init(bps_options* options, size_t struct_size);
+
+/* ---- client ---- */
+
+typedef struct bps_client bps_client;
+
+/* Joins the job; returns when all workers of it are there. On failure *client is NULL. options may be NULL. */
+BPS_API bps_status bps_open(const bps_options* options, bps_client** client, bps_error* error);
+
+/* Says "no later rounds from me" and ends everything. Operations under way are finished first, until the timeout;
+ * what is left then ends with BPS_CANCELLED. When it returns no memory of the caller is touched any more. A second
+ * close returns BPS_OK. Calls on a closed client return BPS_CLOSED. */
+BPS_API bps_status bps_close(bps_client* client, int64_t timeout_ms, bps_error* error);
+
+/* Closes (without waiting for operations) if still open, and frees the client. Handles stay valid. NULL is fine. */
+BPS_API void bps_free(bps_client* client);
+
+BPS_API int32_t bps_rank(const bps_client* client);
+BPS_API int32_t bps_world_size(const bps_client* client);
+BPS_API int32_t bps_local_rank(const bps_client* client);
+BPS_API int32_t bps_local_size(const bps_client* client);
+
+/* Returns when every worker of the job has called it as often as this one. */
+BPS_API bps_status bps_barrier(bps_client* client, int64_t timeout_ms, bps_error* error);
+
+/* Counters since open, for progress lines and benchmarks. */
+typedef struct bps_stats {
+  size_t struct_size;
+  uint64_t pushed_bytes;      /* payload bytes sent, resends included */
+  uint64_t pulled_bytes;      /* payload bytes received */
+  uint64_t rounds;            /* operations completed */
+  uint64_t resent;            /* contributions sent again after a lost connection or a refusal (`later`) */
+} bps_stats;
+BPS_API bps_status bps_get_stats(bps_client* client, bps_stats* stats);
+
+/* ---- tensors ---- */
+
+typedef enum bps_dtype {
+  BPS_F32 = 0, BPS_F64 = 1, BPS_F16 = 2, BPS_BF16 = 3, BPS_I8 = 4, BPS_U8 = 5, BPS_I32 = 6, BPS_I64 = 7
+} bps_dtype;
+
+/* bytes of one element; 0 for an unknown dtype */
+BPS_API size_t bps_dtype_size(bps_dtype dtype);
+
+typedef uint32_t bps_tensor; /* valid for the client that declared it */
+
+#define BPS_PRIORITY_DEFAULT 0
+
+typedef struct bps_tensor_spec {
+  size_t struct_size;
+  const char* name;     /* at most 512 bytes, unique in the job */
+  bps_dtype dtype;
+  uint64_t count;       /* elements; 0 is allowed */
+  int32_t priority;     /* higher goes first; equal: the earlier declared goes first. The first declaration decides */
+  int32_t mode;         /* bps_mode */
+  int64_t staleness;    /* async: -1 = the job's; 0.. = bound; BPS_STALENESS_UNBOUNDED */
+} bps_tensor_spec;
+
+#define BPS_TENSOR_SPEC_INIT {sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1}
+
+/* Declares n tensors. All workers declare alike, in any order; no worker waits for another. Declaring again what is
+ * declared alike returns the same tensor. A name with another dtype or count fails, naming both declarations,
+ * and fails that tensor on every rank. On failure the error names the first tensor that failed. */
+BPS_API bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t n, bps_tensor* tensors,
+                               int64_t timeout_ms, bps_error* error);
+
+/* ---- operations ---- */
+
+typedef enum bps_operation {
+  BPS_SUM = 0, BPS_AVERAGE = 1, BPS_MIN = 2, BPS_MAX = 3, BPS_PRODUCT = 4
+} bps_operation;
+
+typedef enum bps_memory_kind { BPS_MEMORY_HOST = 0, BPS_MEMORY_HOST_PINNED = 1, BPS_MEMORY_CUDA = 2 } bps_memory_kind;
+
+/* A piece of memory. This build moves host memory (HOST and HOST_PINNED); CUDA is refused with BPS_INVALID_ARGUMENT. */
+typedef struct bps_buffer {
+  size_t struct_size;
+  void* pointer;
+  size_t bytes;      /* exactly count * bps_dtype_size(dtype) of the tensor */
+  int32_t kind;      /* bps_memory_kind */
+  int32_t device;    /* of CUDA memory */
+  void* stream;      /* of CUDA memory: work queued on it comes first */
+} bps_buffer;
+
+typedef struct bps_handle bps_handle; /* one operation */
+
+/* Starts to reduce `in` of all workers into `out` of all workers; returns at once. in and out may be the same memory,
+ * and must stay valid, `in` unchanged, until the operation is done. One operation per tensor at a time. */
+BPS_API bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
+                                 bps_operation operation, bps_handle** handle, bps_error* error);
+
+/* Starts to copy the root's `buffer` to all other workers. On an async tensor: only as its first operation, it sets
+ * the value that deltas are then added to. */
+BPS_API bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer* buffer, int32_t root,
+                                 bps_handle** handle, bps_error* error);
+
+/* *done = 1 if the operation has ended, well or not. */
+BPS_API bps_status bps_poll(bps_handle* handle, int* done);
+
+/* Waits for the end and returns its result. May be called again, and from several threads: the result is the same.
+ * An expired wait (BPS_DEADLINE) cancels nothing and says what it waited for. */
+BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error);
+
+/* Runs on the client's callback thread, once; waiting inside is refused with BPS_INVALID_ARGUMENT. error is NULL when
+ * all went well, and lives until the callback returns. */
+typedef void (*bps_callback)(const bps_error* error, void* user);
+BPS_API bps_status bps_then(bps_handle* handle, bps_callback callback, void* user, bps_error* error);
+
+/* A file descriptor that becomes readable when the operation ends; owned by the handle, closed by bps_handle_free. */
+BPS_API bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error);
+
+/* The number of ranks really summed (smallest over the partitions); 0 until the operation has ended well. */
+BPS_API uint32_t bps_handle_weight(const bps_handle* handle);
+
+/* Frees the handle, not the operation: if that is under way it goes on, and its buffers must stay valid until a
+ * later bps_close. NULL is fine. */
+BPS_API void bps_handle_free(bps_handle* handle);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* BPS_BPS_H_ */

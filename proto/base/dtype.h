@@ -1,0 +1,55 @@
+// Element types and reduce operations, as they appear on the wire and in the C ABI. The numbers are
+// part of the protocol (PROTOCOL.md): never renumber, only append.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace bps {
+
+enum class DType : std::uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i8 = 4, u8 = 5, i32 = 6, i64 = 7 };
+inline constexpr std::uint8_t kDTypeCount = 8;
+
+// What a round does with the contributions. `broadcast` copies the root's; the others reduce.
+enum class Operation : std::uint8_t { sum = 0, average = 1, min = 2, max = 3, product = 4, broadcast = 5 };
+inline constexpr std::uint8_t kOperationCount = 6;
+
+// How a payload is encoded. Only raw little-endian elements exist today.
+enum class Codec : std::uint8_t { raw = 0 };
+
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64: return 8;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::i8:
+    case DType::u8: return 1;
+  }
+  return 0;
+}
+
+constexpr std::string_view name_of(DType dtype) {
+  constexpr std::string_view names[] = {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"};
+  const auto index = static_cast<std::size_t>(dtype);
+  return index < kDTypeCount ? names[index] : "?";
+}
+
+constexpr std::string_view name_of(Operation operation) {
+  constexpr std::string_view names[] = {"sum", "average", "min", "max", "product", "broadcast"};
+  const auto index = static_cast<std::size_t>(operation);
+  return index < kOperationCount ? names[index] : "?";
+}
+
+constexpr std::optional<DType> dtype_from_name(std::string_view name) {
+  for (std::uint8_t i = 0; i < kDTypeCount; ++i) {
+    if (name_of(static_cast<DType>(i)) == name) return static_cast<DType>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace bps

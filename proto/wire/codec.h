@@ -1,0 +1,35 @@
+// Messages to frame headers (FlatBuffers) and back. Every header is verified before use; nothing in it is
+// trusted beyond the limits of limits.h.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "proto/base/result.h"
+#include "proto/wire/messages.h"
+
+namespace bps {
+
+// Encodes one message at a time into memory that it reuses: no allocation in steady state.
+// Owner: a connection. Not thread-safe.
+class Encoder {
+ public:
+  Encoder();
+  ~Encoder();
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+
+  // Prefix and header, contiguous; valid until the next call. Texts longer than their limit are cut.
+  std::span<const std::byte> encode(const Message& message, std::uint64_t payload_bytes);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Decodes and checks a header (without prefix). `message` is assigned in place, so that a reused Message of
+// a data frame costs no allocation. `header` need not be aligned.
+Status decode(std::span<const std::byte> header, Message& message);
+
+}  // namespace bps

@@ -1,0 +1,45 @@
+// The frame prefix: what stands before every header on the wire. 24 bytes, little-endian:
+//
+//   0  u32 magic "BPS1"      4  u16 version      6  u16 flags (0)
+//   8  u32 header length    12  u32 CRC32C       16 u64 payload length
+//
+// The CRC32C (Castagnoli) covers the other 20 bytes of the prefix and the header. Then the FlatBuffers header,
+// then the raw payload.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "proto/base/result.h"
+#include "proto/wire/limits.h"
+
+namespace bps {
+
+inline constexpr std::size_t kFramePrefixBytes = 24;
+
+struct FramePrefix {
+  std::uint16_t flags = 0;
+  std::uint32_t header_bytes = 0;
+  std::uint32_t crc = 0;
+  std::uint64_t payload_bytes = 0;
+};
+
+// Computes the CRC over prefix and header and writes the 24 bytes.
+void write_prefix(std::span<std::byte, kFramePrefixBytes> out, std::span<const std::byte> header,
+                  std::uint64_t payload_bytes);
+
+// Checks magic, version, flags and limits. The error says what the peer seems to speak when it is not bps
+// (HTTP, TLS, another bps version).
+Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes, std::size_t max_header_bytes);
+
+// The peer's first bytes, fewer than a prefix, cannot become a bps frame: tells early what they are.
+Status check_prefix_start(std::span<const std::byte> bytes);
+
+// Checks the CRC of a prefix that read_prefix accepted.
+Status check_header(std::span<const std::byte, kFramePrefixBytes> prefix, std::span<const std::byte> header);
+
+std::uint32_t crc32c(std::uint32_t crc, std::span<const std::byte> bytes);
+
+}  // namespace bps

@@ -1,0 +1,32 @@
+// Every bound that a peer's bytes are checked against. PROTOCOL.md explains each; change both together.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace bps {
+
+inline constexpr std::uint32_t kProtocolMagic = 0x31535042;  // "BPS1" on the wire
+inline constexpr std::uint16_t kProtocolVersion = 1;
+
+inline constexpr std::size_t kMaxHelloHeaderBytes = 8 * 1024;              // before the handshake is done
+inline constexpr std::size_t kMaxLaneHeaderBytes = 8 * 1024;               // data frames on lanes
+inline constexpr std::size_t kMaxControlHeaderBytes = 16 * 1024 * 1024;    // control connections
+inline constexpr std::uint64_t kMaxPayloadBytes = 64ull * 1024 * 1024;     // one partition
+
+inline constexpr std::uint64_t kMinPartitionBytes = 4 * 1024;
+inline constexpr std::uint64_t kMaxPartitionBytes = 64ull * 1024 * 1024;
+inline constexpr std::uint64_t kDefaultPartitionBytes = 256 * 1024;
+
+inline constexpr std::uint32_t kMaxWorldSize = 4096;
+inline constexpr std::uint32_t kMaxServers = 1024;
+inline constexpr std::uint32_t kMaxShardsPerServer = 256;
+inline constexpr std::uint32_t kMaxTensorsPerJob = 1u << 20;
+inline constexpr std::uint32_t kMaxPartitionsPerJob = 1u << 24;
+inline constexpr std::uint32_t kMaxTensorsPerDeclare = 1024;               // larger lists are sent in pieces
+inline constexpr std::uint64_t kMaxTensorElements = 1ull << 40;
+inline constexpr std::size_t kMaxNameBytes = 512;                          // job and tensor names
+inline constexpr std::size_t kMaxHostBytes = 256;
+inline constexpr std::size_t kMaxMessageBytes = 4096;                      // error texts; longer ones are cut
+
+}  // namespace bps

@@ -1,0 +1,277 @@
+// Every message of the protocol as a plain struct. codec.h turns them into frame headers and back; a
+// decoded message has passed all checks that need no context: enums known, counts and lengths
+// within limits.h. What needs context (is this my job? is this rank live?) is the receiver's business.
+//
+// Who sends what is said at each message; PROTOCOL.md tells the story in order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "proto/base/dtype.h"
+#include "proto/base/endpoint.h"
+#include "proto/base/error.h"
+#include "proto/base/ids.h"
+#include "proto/wire/limits.h"
+
+namespace bps {
+
+// Synchronous: a round completes when every live worker has contributed. Asynchronous: the shard holds a
+// value, adds each delta on arrival and answers with a snapshot.
+enum class Mode : std::uint8_t { sync = 0, async = 1 };
+inline constexpr std::uint8_t kModeCount = 2;
+inline constexpr std::uint32_t kUnboundedStaleness = 0xffffffff;
+
+// ---- handshake: the connecting side sends one hello; the accepting side answers Welcome or Refused ----
+
+// worker -> scheduler. Opens the worker's control connection and joins the job. Settings that shape the
+// job must be equal on all ranks; the scheduler refuses a rank that differs, naming both values.
+struct HelloWorker {
+  Term term;                // highest the worker has seen; {} = none
+  Incarnation incarnation;  // {} = new process
+  std::string job;
+  JobRun job_run;           // {} = join whatever run is gathering
+  Rank rank;
+  std::uint32_t world_size = 0;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_size = 1;
+  std::string host;         // identity of the machine: equal for processes that share one
+  std::uint64_t bandwidth_bps = 0;  // bits/s of this host's link, 0 = unknown
+  std::uint64_t partition_bytes = kDefaultPartitionBytes;  // job setting
+  Mode mode = Mode::sync;                                  // job setting: default of its tensors
+  std::uint32_t staleness = kUnboundedStaleness;           // job setting: default of its async tensors
+  std::uint64_t join_timeout_ms = 0;  // how long this worker is willing to wait for the others
+};
+
+// server -> scheduler. Opens the server's control connection.
+struct HelloServer {
+  Term term;
+  Incarnation incarnation;
+  std::string host;          // identity of the machine
+  Endpoint data;             // where workers reach it
+  std::uint32_t shards = 0;
+  std::uint64_t memory_max = 0;
+  std::uint64_t bandwidth_bps = 0;
+};
+
+// worker -> server. Opens a lane to one shard.
+struct HelloLane {
+  Term term;
+  JobRun job_run;
+  Rank rank;
+  Incarnation incarnation;         // the worker's
+  ServerId server;
+  Incarnation server_incarnation;  // the life of the server that the worker means
+  std::uint32_t shard = 0;
+  Session session;                 // grows with each connection of this (worker, shard)
+  Epoch epoch;
+  Generation generation;
+  std::uint32_t credit_report_bytes = 0;  // send Credit when this many payload bytes are unreported
+};
+
+struct Welcome {  // scheduler -> worker, server; server -> lane
+  Term term;
+  Incarnation incarnation;  // issued to the peer (control), echoed (lane)
+  ServerId server;          // issued to a server, echoed on a lane
+  JobRun job_run;           // of the worker's job
+};
+
+// The last frame before the sender closes the connection.
+struct Refused {
+  ErrorCode code = ErrorCode::protocol;
+  std::string message;
+  std::string advice;
+};
+
+// ---- control connections ----
+
+struct Heartbeat {  // both ways, every kHeartbeatInterval
+  std::uint64_t sequence = 0;
+};
+
+struct JoinProgress {  // scheduler -> worker, every few seconds while the job gathers
+  std::uint32_t joined = 0;
+  std::vector<Rank> missing;   // at most 64 are named
+  std::uint32_t servers = 0;   // 0: the job also waits for a server
+};
+
+struct Member {  // a worker of a job, in rank order
+  Rank rank;
+  Incarnation incarnation;
+  std::string host;
+  std::uint32_t local_rank = 0;
+  std::uint32_t weight = 1;    // ranks already summed in its contributions; 0 = contributes nothing itself
+};
+
+struct LaneTarget {  // index in JobStart::lanes is the LaneIndex
+  ServerId server;
+  Incarnation incarnation;
+  Endpoint endpoint;
+  std::uint32_t shard = 0;
+};
+
+struct JobStart {  // scheduler -> worker, when all ranks are there and the servers know the job
+  JobRun job_run;
+  Generation generation;
+  Epoch epoch;
+  std::uint64_t partition_bytes = 0;
+  std::vector<Member> members;
+  std::vector<LaneTarget> lanes;
+};
+
+struct JobFailed {  // scheduler -> worker: every pending and later operation of the run fails with this
+  JobRun job_run;
+  Error error;
+};
+
+struct TensorDeclaration {
+  std::string name;
+  DType dtype = DType::f32;
+  std::uint64_t elements = 0;
+  std::int32_t priority = 0;   // higher goes first; equal: the earlier declared tensor goes first
+  Mode mode = Mode::sync;
+  std::uint32_t staleness = kUnboundedStaleness;
+};
+
+struct Declare {  // worker -> scheduler
+  std::uint64_t request = 0;   // chosen by the worker, echoed
+  std::vector<TensorDeclaration> tensors;
+};
+
+struct DeclaredTensor {
+  Error error;                 // code ok: the rest is valid
+  TensorId tensor;
+  std::int32_t priority = 0;   // as fixed by the first declaration
+  PartitionId first_partition; // the tensor's partitions are consecutive
+  std::vector<LaneIndex> owners;  // per partition; every partition but the last has the job's partition_bytes
+};
+
+struct Declared {  // scheduler -> worker, one result per tensor in the order of the request
+  std::uint64_t request = 0;
+  std::vector<DeclaredTensor> tensors;
+};
+
+struct Barrier {  // worker -> scheduler; numbers count from 0, repeated arrivals are harmless
+  std::uint64_t number = 0;
+};
+
+struct BarrierDone {  // scheduler -> worker
+  std::uint64_t number = 0;
+};
+
+// worker -> scheduler: no later rounds from this rank. server -> scheduler: give me no new jobs.
+struct Leave {};
+
+// scheduler -> worker: the leave is counted. scheduler -> server: no job uses you any more. Then the asker closes.
+struct Left {};
+
+struct OpenJob {  // scheduler -> server; answered by Ack
+  std::uint64_t request = 0;
+  JobRun job_run;
+  std::string job;
+  Generation generation;
+  Epoch epoch;
+  std::vector<Member> members;
+};
+
+struct PartitionSlice {
+  PartitionId partition;
+  std::uint32_t shard = 0;
+  std::uint64_t elements = 0;
+};
+
+struct TensorSlices {
+  TensorId tensor;
+  std::string name;
+  DType dtype = DType::f32;
+  Mode mode = Mode::sync;
+  std::uint32_t staleness = kUnboundedStaleness;
+  std::int32_t priority = 0;
+  std::vector<PartitionSlice> partitions;  // those this server owns
+};
+
+struct DeclareSlices {  // scheduler -> server; all or nothing, answered by Ack
+  std::uint64_t request = 0;
+  JobRun job_run;
+  std::vector<TensorSlices> tensors;
+};
+
+struct DropTensors {  // scheduler -> server: a declaration failed elsewhere; no answer
+  JobRun job_run;
+  std::vector<TensorId> tensors;
+};
+
+struct WorkerLeft {  // scheduler -> server: this rank pushes no later rounds (close); no answer
+  JobRun job_run;
+  Rank rank;
+};
+
+struct JobEnded {  // scheduler -> server: free everything of the run; code ok = all workers left; no answer
+  JobRun job_run;
+  Error error;
+};
+
+struct Ack {  // server -> scheduler
+  std::uint64_t request = 0;
+  Error error;  // code ok = done
+};
+
+// ---- lanes. `taken` is the sum of payload bytes that the server has taken or refused in this session ----
+
+struct PushPull {  // worker -> server; the payload is the contribution (none from non-roots of a broadcast)
+  JobRun job_run;
+  PartitionId partition;
+  Round round;
+  Epoch epoch;
+  Generation generation;
+  Operation operation = Operation::sum;
+  Rank root;                  // of a broadcast, else 0
+  Codec codec = Codec::raw;
+  std::uint32_t weight = 1;   // ranks already summed in the payload
+};
+
+struct Aggregate {  // server -> worker; the payload is the answer
+  PartitionId partition;
+  Round round;
+  Epoch epoch;
+  Generation generation;
+  Codec codec = Codec::raw;
+  std::uint32_t weight = 0;   // ranks really summed
+  std::uint64_t version = 0;  // async: number of deltas in the value; sync: 0
+  std::uint64_t taken = 0;
+};
+
+struct Later {  // server -> worker: no room for your contribution yet, I will ask with Again; it was dropped
+  PartitionId partition;
+  Round round;
+  std::uint64_t taken = 0;
+};
+
+struct Again {  // server -> worker: send the contribution now
+  PartitionId partition;
+  Round round;
+  std::uint64_t taken = 0;
+};
+
+struct RoundFailed {  // server -> worker: this round of the partition can never complete for you
+  PartitionId partition;
+  Round round;
+  Error error;
+  std::uint64_t taken = 0;
+};
+
+struct Credit {  // server -> worker
+  std::uint64_t taken = 0;
+};
+
+using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,
+                             JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left, OpenJob, DeclareSlices,
+                             DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, Later, Again, RoundFailed,
+                             Credit>;
+
+// "PushPull", "Aggregate", ...
+const char* name_of(const Message& message);
+
+}  // namespace bps
