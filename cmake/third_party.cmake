@@ -1,0 +1,91 @@
+# Third-party libraries as INTERFACE targets with SYSTEM headers. libbpsclient carries what it needs
+# inside and shows none of it, so here stands the header-only or static form of each.
+set(_bps_hint "run `bash cmake/setup.sh`, which installs what is missing")
+
+function(_bps_need variable package)
+  if(NOT ${variable})
+    message(FATAL_ERROR "${package} is missing: ${_bps_hint}")
+  endif()
+endfunction()
+
+# Asio and Beast. 1.81, not Debian's default 1.74.
+find_package(Boost 1.81 QUIET)
+_bps_need(Boost_FOUND libboost1.81-dev)
+add_library(bps_asio INTERFACE)
+target_include_directories(bps_asio SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
+target_compile_definitions(bps_asio INTERFACE BOOST_ASIO_NO_DEPRECATED)
+target_link_libraries(bps_asio INTERFACE Threads::Threads)
+
+# Debian has no static fmt and spdlog; the header-only forms are used by few files.
+find_package(fmt QUIET CONFIG)
+_bps_need(fmt_FOUND libfmt-dev)
+add_library(bps_fmt INTERFACE)
+target_link_libraries(bps_fmt INTERFACE fmt::fmt-header-only)
+
+find_package(spdlog QUIET CONFIG)
+_bps_need(spdlog_FOUND libspdlog-dev)
+add_library(bps_spdlog INTERFACE)
+target_link_libraries(bps_spdlog INTERFACE spdlog::spdlog_header_only)
+
+find_package(CLI11 QUIET CONFIG)
+_bps_need(CLI11_FOUND libcli11-dev)
+add_library(bps_cli11 INTERFACE)
+target_link_libraries(bps_cli11 INTERFACE CLI11::CLI11)
+
+find_package(nlohmann_json QUIET CONFIG)
+_bps_need(nlohmann_json_FOUND nlohmann-json3-dev)
+add_library(bps_json INTERFACE)
+target_link_libraries(bps_json INTERFACE nlohmann_json::nlohmann_json)
+
+find_path(BPS_TOMLPLUSPLUS_INCLUDE toml++/toml.h)
+_bps_need(BPS_TOMLPLUSPLUS_INCLUDE libtomlplusplus-dev)
+add_library(bps_toml INTERFACE)
+target_include_directories(bps_toml SYSTEM INTERFACE ${BPS_TOMLPLUSPLUS_INCLUDE})
+
+find_path(BPS_FLATBUFFERS_INCLUDE flatbuffers/flatbuffers.h)
+_bps_need(BPS_FLATBUFFERS_INCLUDE libflatbuffers-dev)
+find_program(BPS_FLATC flatc)
+_bps_need(BPS_FLATC flatbuffers-compiler)
+add_library(bps_flatbuffers_headers INTERFACE)
+target_include_directories(bps_flatbuffers_headers SYSTEM INTERFACE ${BPS_FLATBUFFERS_INCLUDE})
+
+# Debian has libhwy only as a shared library. --as-needed drops it from programs whose kernels pick
+# their target without it.
+find_path(BPS_HWY_INCLUDE hwy/highway.h)
+_bps_need(BPS_HWY_INCLUDE libhwy-dev)
+find_library(BPS_HWY_LIBRARY hwy)
+_bps_need(BPS_HWY_LIBRARY libhwy-dev)
+add_library(bps_highway INTERFACE)
+target_include_directories(bps_highway SYSTEM INTERFACE ${BPS_HWY_INCLUDE})
+target_link_options(bps_highway INTERFACE "LINKER:--as-needed")
+target_link_libraries(bps_highway INTERFACE ${BPS_HWY_LIBRARY})
+
+find_path(BPS_OPENSSL_INCLUDE openssl/hmac.h)
+_bps_need(BPS_OPENSSL_INCLUDE libssl-dev)
+find_library(BPS_CRYPTO_LIBRARY NAMES libcrypto.a)
+_bps_need(BPS_CRYPTO_LIBRARY libssl-dev)
+add_library(bps_crypto INTERFACE)
+target_include_directories(bps_crypto SYSTEM INTERFACE ${BPS_OPENSSL_INCLUDE})
+target_link_libraries(bps_crypto INTERFACE ${BPS_CRYPTO_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS})
+
+if(BPS_TESTS)
+  find_path(BPS_CATCH_INCLUDE catch2/catch.hpp)
+  _bps_need(BPS_CATCH_INCLUDE catch2)
+  add_library(bps_catch INTERFACE)
+  target_include_directories(bps_catch SYSTEM INTERFACE ${BPS_CATCH_INCLUDE})
+endif()
+
+if(BPS_BENCH)
+  find_package(benchmark QUIET CONFIG)
+  _bps_need(benchmark_FOUND libbenchmark-dev)
+  add_library(bps_benchmark INTERFACE)
+  target_link_libraries(bps_benchmark INTERFACE benchmark::benchmark)
+endif()
+
+# Only looked for: nothing uses them so far.
+find_package(CUDAToolkit QUIET)
+find_path(BPS_NCCL_INCLUDE nccl.h)
+find_library(BPS_NCCL_LIBRARY nccl)
+find_path(BPS_VERBS_INCLUDE infiniband/verbs.h)
+find_library(BPS_VERBS_LIBRARY ibverbs)
+mark_as_advanced(BPS_NCCL_INCLUDE BPS_NCCL_LIBRARY BPS_VERBS_INCLUDE BPS_VERBS_LIBRARY)
