@@ -33,7 +33,9 @@ std::string to_string(const Endpoint& endpoint) {
 }
 
 bool is_loopback(const Endpoint& endpoint) {
-  return endpoint.host == "localhost" || endpoint.host == "::1" || endpoint.host.rfind("127.", 0) == 0;
+  if (endpoint.host == "localhost" || endpoint.host == "::1") return true;
+  // A name may begin with "127." too: only digits and dots are an address.
+  return endpoint.host.starts_with("127.") && endpoint.host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
 }  // namespace bps
