@@ -1,5 +1,5 @@
 # What every folder uses: compiler settings, third-party libraries, and the helpers
-# bps_library, bps_program, bps_test, bps_folder, bps_flatbuffers, bps_client_library.
+# bps_library, bps_program, bps_test, bps_command_test, bps_folder, bps_flatbuffers, bps_client_library.
 include_guard(GLOBAL)
 include(GNUInstallDirs)
 include(settings)
@@ -37,12 +37,33 @@ function(bps_program name)
   endif()
 endfunction()
 
-# bps_test(name SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT seconds] [ARGS ...] [ENVIRONMENT ...])
+# bps_test(name SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT seconds] [ARGS ...] [ENVIRONMENT ...]
+#          [DEPENDS programs it starts ...])
 # One Catch2 executable with the shared main, one ctest entry of the same name. LABELS say the tier:
-# unit (default), sim, conformance, process, install, lint; `long` keeps it out of --quick.
+# unit (default), sim, conformance, fuzz, process, install, lint; `long` keeps it out of --quick.
 function(bps_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS;ENVIRONMENT;DEPENDS")
   _bps_reject_unknown(bps_test ${name} "${arg_UNPARSED_ARGUMENTS}")
+  if(NOT BPS_TESTS)
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE bps_options bps_sanitizers bps_warnings bps_test_main ${arg_DEPS})
+  if(BPS_TEST_LAUNCHER)
+    set_target_properties(${name} PROPERTIES CROSSCOMPILING_EMULATOR "${BPS_TEST_LAUNCHER}")
+  endif()
+  bps_command_test(${name} COMMAND ${name} ${arg_ARGS} LABELS ${arg_LABELS} TIMEOUT ${arg_TIMEOUT}
+                   ENVIRONMENT ${arg_ENVIRONMENT} DEPENDS ${name} ${arg_DEPENDS})
+endfunction()
+
+# bps_command_test(name COMMAND ... [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...] [DEPENDS targets ...]
+#                  [RUN_SERIAL])
+# Any other command as a ctest entry: a script, or a program of ours with arguments. A sanitizer build
+# registers only the tiers that tests/run.sh runs there, as name.address or name.thread, and its target
+# bps_tests builds what those need.
+function(bps_command_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "RUN_SERIAL" "TIMEOUT" "COMMAND;LABELS;ENVIRONMENT;DEPENDS")
+  _bps_reject_unknown(bps_command_test ${name} "${arg_UNPARSED_ARGUMENTS}")
   if(NOT BPS_TESTS)
     return()
   endif()
@@ -52,11 +73,28 @@ function(bps_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 60)
   endif()
-  add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE bps_options bps_sanitizers bps_warnings bps_test_main ${arg_DEPS})
-  add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+  set(test ${name})
+  if(BPS_SANITIZE)
+    set(tiers ${arg_LABELS})
+    list(FILTER tiers INCLUDE REGEX "^(unit|sim|conformance)$")
+    if(NOT tiers)
+      return()
+    endif()
+    set(test ${name}.${BPS_SANITIZE})
+    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")
+  endif()
+  add_test(NAME ${test} COMMAND ${arg_COMMAND})
+  set_tests_properties(${test} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
                                           ENVIRONMENT "${arg_ENVIRONMENT}")
+  if(arg_RUN_SERIAL)
+    set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
+  endif()
+  if(NOT TARGET bps_tests)
+    add_custom_target(bps_tests)
+  endif()
+  if(arg_DEPENDS)
+    add_dependencies(bps_tests ${arg_DEPENDS})
+  endif()
 endfunction()
 
 # bps_folder(name [DIRS dir ...] [EXCLUDE regex ...] [DEPS ...] [PRIVATE_DEPS ...]

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Set-up, build, every test. See --help.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+  cat <<'TEXT'
+usage: bash tests/run.sh [--quick] [--no-sanitizers] [--only REGEX] [--jobs N] [--no-setup]
+
+Installs what is missing, builds into build/, build-asan/ and build-tsan/, and runs every test;
+the sanitizer builds (address + undefined behaviour, thread) run the unit, sim and conformance tiers.
+
+  --quick          no sanitizers and none of the tests labelled `long`: for daily use
+  --no-sanitizers  only build/, all its tests
+  --only REGEX     only the tests whose ctest name matches; everything is still built
+  --jobs N         compile and test N at a time (default: number of CPUs)
+  --no-setup       do not look for missing packages
+  -h, --help       this text
+
+Exit status: 0 when every test passed, 64 for a wrong flag, else that of the step that failed.
+TEXT
+}
+
+quick=0 sanitizers=1 setup=1 only='' jobs=$(nproc)
+need_value() { (($# >= 2)) || { echo "run.sh: $1 needs a value" >&2; usage >&2; exit 64; }; }
+while (($#)); do
+  case $1 in
+    --quick) quick=1 sanitizers=0 ;;
+    --no-sanitizers) sanitizers=0 ;;
+    --no-setup) setup=0 ;;
+    --only) need_value "$@"; only=$2; shift ;;
+    --jobs) need_value "$@"; jobs=$2; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "run.sh: unknown argument: $1" >&2; usage >&2; exit 64 ;;
+  esac
+  shift
+done
+[[ $jobs =~ ^[1-9][0-9]*$ ]] || { echo "run.sh: --jobs $jobs: not a number above 0" >&2; exit 64; }
+
+# Tests say what they need themselves: neither our settings nor a launcher's rank variables leak in.
+for variable in ${!BPS_@} ${!SLURM_@} ${!OMPI_@} RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE \
+  JOB_COMPLETION_INDEX; do
+  unset "$variable"
+done
+export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+
+step() { echo "== $* (after ${SECONDS}s)"; }
+
+# configure_and_build DIRECTORY TARGET [CMAKE-ARGUMENT...]
+configure_and_build() {
+  local directory=$1 target=$2
+  shift 2
+  step "build $directory"
+  cmake -S . -B "$directory" -G Ninja "$@"
+  cmake --build "$directory" --target "$target" -j "$jobs"
+}
+
+if ((setup)); then bash cmake/setup.sh; fi
+configure_and_build build all -DCMAKE_BUILD_TYPE=RelWithDebInfo -DBPS_TESTS=ON -DBPS_EXAMPLES=ON -DBPS_BENCH=ON
+directories=(build)
+if ((sanitizers)); then
+  for kind in address thread; do
+    directory=build-${kind:0:1}san
+    configure_and_build "$directory" bps_tests -DBPS_SANITIZE="$kind" -DBPS_EXAMPLES=OFF -DBPS_BENCH=OFF \
+      -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1 -D_GLIBCXX_ASSERTIONS" -DCMAKE_C_FLAGS_DEBUG="-O1 -g1"
+    directories+=("$directory")
+  done
+fi
+
+# One ctest over all builds, so that its summary speaks for everything.
+together=build/together
+mkdir -p "$together"
+printf 'subdirs("%s")\n' "${directories[@]/#/$PWD/}" >"$together/CTestTestfile.cmake"
+
+selection=()
+if ((quick)); then selection+=(--label-exclude '^long$'); fi
+if [[ $only ]]; then selection+=(--tests-regex "$only"); fi
+
+step "test"
+log=$together/ctest.log summary=$together/summary.txt
+status=0
+ctest --test-dir "$together" --output-on-failure --no-tests=error -j "$jobs" --output-log "$log" "${selection[@]}" |
+  awk -v summary="$summary" 'BEGIN { printf "" > summary }
+    /tests passed, [0-9]+ tests? failed out of/ || /^No tests were found/ { hold = 1 }
+    hold { print > summary; next }
+    { print; fflush() }' || status=$?
+
+# An executable holds many test cases; their count is what a reader wants to know.
+programs=$(sed -nE 's/.*tests passed, [0-9]+ tests? failed out of ([0-9]+).*/\1/p' "$summary")
+cases=$(sed -nE 's/.*All tests passed \([0-9]+ assertions? in ([0-9]+) test cases?\).*/\1/p; s/^test cases: +([0-9]+) .*/\1/p' \
+  "$together/Testing/Temporary/LastTest.log" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')
+step "done"
+echo "${programs:-0} tests ran, with $cases Catch2 test cases in them, in ${#directories[@]} build(s): ${directories[*]}"
+cat "$summary"
+exit "$status"
