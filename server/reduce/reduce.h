@@ -1,0 +1,72 @@
+// The arithmetic of a server: adds the contributions of a round to each other, exactly the same on every
+// machine. Pure functions on raw bytes; no state, no allocation, any thread, any alignment, count 0 allowed.
+//
+// A round's slot holds `count` accumulators, an element type wide enough that only one rounding is left for
+// the end. Life of a slot:
+//
+//   1. the first contribution lands raw at the tail of the slot   raw_offset(), widen_in_place()
+//   2. every further one is added                                 accumulate()
+//   3. averaged, narrowed to the front of the slot                finish() or accumulate_and_finish()
+//
+// The same bits come out on every CPU and every SIMD target. The rules that make it so (README.md says why):
+//   - contributions are combined strictly in the order given; no reassociation, no fused multiply-add, no
+//     native f16 or bf16 arithmetic, no flushing of denormals; every rounding is to nearest, ties to even
+//   - f16 and bf16 are combined in f32 and rounded once, at the end
+//   - once two contributions were combined, every NaN is the canonical one (f32 0x7FC00000, f64
+//     0x7FF8000000000000, f16 0x7E00, bf16 0x7FC0); a lone contribution passes bit for bit
+//   - min and max return NaN if any operand is one; on a tie (also -0 and +0) the earlier operand stays
+//   - integer sums and products wrap modulo 2^bits of the element type; integer averages truncate toward
+//     zero and divide the exact sum for i8, u8 and i32, the wrapped sum for i64
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "proto/base/dtype.h"
+
+namespace bps::reduce {
+
+// Bytes per accumulator: f16 and bf16 accumulate in f32, i8 and u8 in i32, i32 in i64, the rest in
+// themselves.
+constexpr std::size_t accumulator_size(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i32:
+    case DType::i64: return 8;
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+    case DType::i8:
+    case DType::u8: return 4;
+  }
+  return 0;
+}
+
+// Where in a slot of `count` accumulators the first contribution is to be received.
+constexpr std::size_t raw_offset(DType dtype, std::size_t count) {
+  return count * (accumulator_size(dtype) - size_of(dtype));
+}
+
+// Turns the raw contribution at raw_offset() into `count` accumulators that fill the slot.
+void widen_in_place(DType dtype, std::byte* slot, std::size_t count);
+
+// accumulator[i] = accumulator[i] op inputs[0][i] op inputs[1][i] ... in this order, in one pass over the
+// accumulators. Inputs are raw elements and overlap neither the accumulators nor each other's writes.
+// `operation` is not broadcast; average adds like sum.
+void accumulate(DType dtype, Operation operation, std::byte* accumulator,
+                std::span<const std::byte* const> inputs, std::size_t count);
+
+// Divides by `weight` if `operation` is average and weight > 1, then narrows to `count` raw elements at the
+// front of the slot. A weight of 0 counts as 1.
+void finish(DType dtype, Operation operation, std::byte* slot, std::size_t count, std::uint32_t weight);
+
+// accumulate() then finish(), block by block, so that the second pass finds the data in cache.
+void accumulate_and_finish(DType dtype, Operation operation, std::byte* slot,
+                           std::span<const std::byte* const> inputs, std::size_t count, std::uint32_t weight);
+
+// Narrows without touching the accumulators, into `out` (count raw elements, no overlap): what a value that
+// keeps growing looks like now.
+void snapshot(DType dtype, const std::byte* accumulator, std::byte* out, std::size_t count);
+
+}  // namespace bps::reduce
