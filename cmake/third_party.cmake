@@ -16,16 +16,19 @@ target_include_directories(bps_asio SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
 target_compile_definitions(bps_asio INTERFACE BOOST_ASIO_NO_DEPRECATED)
 target_link_libraries(bps_asio INTERFACE Threads::Threads)
 
-# Debian has no static fmt and spdlog; the header-only forms are used by few files.
-find_package(fmt QUIET CONFIG)
-_bps_need(fmt_FOUND libfmt-dev)
+# Debian has fmt and spdlog only as shared libraries, and header-only fmt costs seconds in every file that
+# includes it. So proto/base/fmt_library.cc compiles fmt once into bps_base; spdlog is used by one file.
+find_path(BPS_FMT_INCLUDE fmt/format-inl.h)
+_bps_need(BPS_FMT_INCLUDE libfmt-dev)
 add_library(bps_fmt INTERFACE)
-target_link_libraries(bps_fmt INTERFACE fmt::fmt-header-only)
+target_include_directories(bps_fmt SYSTEM INTERFACE ${BPS_FMT_INCLUDE})
 
-find_package(spdlog QUIET CONFIG)
-_bps_need(spdlog_FOUND libspdlog-dev)
+find_path(BPS_SPDLOG_INCLUDE spdlog/spdlog.h)
+_bps_need(BPS_SPDLOG_INCLUDE libspdlog-dev)
 add_library(bps_spdlog INTERFACE)
-target_link_libraries(bps_spdlog INTERFACE spdlog::spdlog_header_only)
+target_include_directories(bps_spdlog SYSTEM INTERFACE ${BPS_SPDLOG_INCLUDE})
+target_compile_definitions(bps_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
+target_link_libraries(bps_spdlog INTERFACE bps_fmt)
 
 find_package(CLI11 QUIET CONFIG)
 _bps_need(CLI11_FOUND libcli11-dev)

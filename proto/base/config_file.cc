@@ -1,0 +1,59 @@
+#include "proto/base/config_file.h"
+
+#include <fmt/core.h>
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+namespace bps {
+namespace {
+
+std::optional<std::string> text_of(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  if (const auto* flag = node.as_boolean()) return std::string(flag->get() ? "true" : "false");
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<std::vector<ConfigFileEntry>> read_config_file(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream content;
+  if (file) content << file.rdbuf();
+  if (!file || file.bad()) {
+    return make_error(ErrorCode::configuration,
+                      "cannot read the config file " + path + ": " + std::strerror(errno));
+  }
+  const toml::parse_result parsed = toml::parse(content.str(), path);
+  if (!parsed) {
+    return make_error(
+        ErrorCode::configuration,
+        fmt::format("{}:{}: {}", path, parsed.error().source().begin.line, parsed.error().description()),
+        "write some-flag = value, and texts in quotes: memory-max = \"4GiB\"");
+  }
+  std::vector<ConfigFileEntry> entries;
+  for (const auto& [key, node] : parsed.table()) {
+    const auto line = node.source().begin.line;
+    const auto value = text_of(node);
+    if (!value) {
+      return make_error(
+          ErrorCode::configuration,
+          fmt::format("{}:{}: {} must be a text, a number, true or false", path, line, key.str()),
+          "settings files have no tables or lists");
+    }
+    entries.push_back({std::string(key.str()), *value, line});
+  }
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.line < b.line; });
+  return entries;
+}
+
+}  // namespace bps
