@@ -52,16 +52,11 @@ _bps_need(BPS_FLATC flatbuffers-compiler)
 add_library(bps_flatbuffers_headers INTERFACE)
 target_include_directories(bps_flatbuffers_headers SYSTEM INTERFACE ${BPS_FLATBUFFERS_INCLUDE})
 
-# Debian has libhwy only as a shared library. --as-needed drops it from programs whose kernels pick
-# their target without it.
+# Headers only: server/reduce/highway_runtime.cc stands in for Debian's libhwy, which is shared only.
 find_path(BPS_HWY_INCLUDE hwy/highway.h)
 _bps_need(BPS_HWY_INCLUDE libhwy-dev)
-find_library(BPS_HWY_LIBRARY hwy)
-_bps_need(BPS_HWY_LIBRARY libhwy-dev)
 add_library(bps_highway INTERFACE)
 target_include_directories(bps_highway SYSTEM INTERFACE ${BPS_HWY_INCLUDE})
-target_link_options(bps_highway INTERFACE "LINKER:--as-needed")
-target_link_libraries(bps_highway INTERFACE ${BPS_HWY_LIBRARY})
 
 find_path(BPS_OPENSSL_INCLUDE openssl/hmac.h)
 _bps_need(BPS_OPENSSL_INCLUDE libssl-dev)
