@@ -1,0 +1,14 @@
+// Times that both ends of a control connection must agree on. PROTOCOL.md explains them.
+#pragma once
+
+#include "proto/base/event_loop.h"
+
+namespace bps {
+
+// Every control connection carries a Heartbeat this often, both ways.
+inline constexpr Duration kHeartbeatInterval = std::chrono::milliseconds(500);
+
+// A peer that has been silent this long, while the listener itself was running, is dead.
+inline constexpr Duration kHeartbeatTimeout = std::chrono::seconds(3);
+
+}  // namespace bps
