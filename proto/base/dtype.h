@@ -18,6 +18,7 @@ inline constexpr std::uint8_t kOperationCount = 6;
 
 // How a payload is encoded. Only raw little-endian elements exist today.
 enum class Codec : std::uint8_t { raw = 0 };
+inline constexpr std::uint8_t kCodecCount = 1;
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {

@@ -31,6 +31,7 @@ struct Error {
   ErrorCode code = ErrorCode::ok;
   std::string message;  // the exact cause, one line, no trailing dot
   std::string advice;   // what to do next; may be empty
+  friend bool operator==(const Error&, const Error&) = default;
 };
 
 std::string_view name_of(ErrorCode code);

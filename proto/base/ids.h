@@ -10,6 +10,7 @@ namespace bps {
 
 template <class Tag, class Rep>
 struct Id {
+  using rep = Rep;
   Rep value{};
 
   constexpr Id() = default;

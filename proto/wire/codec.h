@@ -20,7 +20,8 @@ class Encoder {
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
-  // Prefix and header, contiguous; valid until the next call. Texts longer than their limit are cut.
+  // Prefix and header, contiguous, the first byte aligned for 8; valid until the next call. Error texts longer
+  // than their limit are cut; whatever else is beyond a limit is sent as it is, and the peer refuses it.
   std::span<const std::byte> encode(const Message& message, std::uint64_t payload_bytes);
 
  private:
@@ -29,7 +30,8 @@ class Encoder {
 };
 
 // Decodes and checks a header (without prefix). `message` is assigned in place, so that a reused Message of
-// a data frame costs no allocation. `header` need not be aligned.
+// a data frame costs no allocation; after a failure its content is unspecified. `header` need not be aligned.
+// Control characters in error texts become spaces, so that they may be logged as they are.
 Status decode(std::span<const std::byte> header, Message& message);
 
 }  // namespace bps

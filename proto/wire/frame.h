@@ -40,6 +40,12 @@ Status check_prefix_start(std::span<const std::byte> bytes);
 // Checks the CRC of a prefix that read_prefix accepted.
 Status check_header(std::span<const std::byte, kFramePrefixBytes> prefix, std::span<const std::byte> header);
 
+// The CRC32C of `bytes`, or, with the CRC of what came before as `crc`, of both together. Begin with 0.
 std::uint32_t crc32c(std::uint32_t crc, std::span<const std::byte> bytes);
+
+namespace detail {
+// What crc32c does on a CPU without a CRC instruction; here for the tests.
+std::uint32_t crc32c_portable(std::uint32_t crc, std::span<const std::byte> bytes);
+}  // namespace detail
 
 }  // namespace bps

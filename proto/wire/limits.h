@@ -21,12 +21,16 @@ inline constexpr std::uint64_t kDefaultPartitionBytes = 256 * 1024;
 inline constexpr std::uint32_t kMaxWorldSize = 4096;
 inline constexpr std::uint32_t kMaxServers = 1024;
 inline constexpr std::uint32_t kMaxShardsPerServer = 256;
+inline constexpr std::uint32_t kMaxLanesPerJob = 1u << 16;
 inline constexpr std::uint32_t kMaxTensorsPerJob = 1u << 20;
 inline constexpr std::uint32_t kMaxPartitionsPerJob = 1u << 24;
 inline constexpr std::uint32_t kMaxTensorsPerDeclare = 1024;               // larger lists are sent in pieces
+inline constexpr std::uint32_t kMaxPartitionsPerDeclare = 1u << 19;        // of all its tensors together
 inline constexpr std::uint64_t kMaxTensorElements = 1ull << 40;
 inline constexpr std::size_t kMaxNameBytes = 512;                          // job and tensor names
 inline constexpr std::size_t kMaxHostBytes = 256;
 inline constexpr std::size_t kMaxMessageBytes = 4096;                      // error texts; longer ones are cut
+inline constexpr std::size_t kMaxAdviceBytes = 1024;                       // likewise
+inline constexpr std::uint32_t kMaxMissingNamed = 64;                      // ranks named in a JoinProgress
 
 }  // namespace bps

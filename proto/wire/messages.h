@@ -43,6 +43,7 @@ struct HelloWorker {
   Mode mode = Mode::sync;                                  // job setting: default of its tensors
   std::uint32_t staleness = kUnboundedStaleness;           // job setting: default of its async tensors
   std::uint64_t join_timeout_ms = 0;  // how long this worker is willing to wait for the others
+  friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
 
 // server -> scheduler. Opens the server's control connection.
@@ -54,6 +55,7 @@ struct HelloServer {
   std::uint32_t shards = 0;
   std::uint64_t memory_max = 0;
   std::uint64_t bandwidth_bps = 0;
+  friend bool operator==(const HelloServer&, const HelloServer&) = default;
 };
 
 // worker -> server. Opens a lane to one shard.
@@ -69,6 +71,7 @@ struct HelloLane {
   Epoch epoch;
   Generation generation;
   std::uint32_t credit_report_bytes = 0;  // send Credit when this many payload bytes are unreported
+  friend bool operator==(const HelloLane&, const HelloLane&) = default;
 };
 
 struct Welcome {  // scheduler -> worker, server; server -> lane
@@ -76,6 +79,7 @@ struct Welcome {  // scheduler -> worker, server; server -> lane
   Incarnation incarnation;  // issued to the peer (control), echoed (lane)
   ServerId server;          // issued to a server, echoed on a lane
   JobRun job_run;           // of the worker's job
+  friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
 // The last frame before the sender closes the connection.
@@ -83,18 +87,21 @@ struct Refused {
   ErrorCode code = ErrorCode::protocol;
   std::string message;
   std::string advice;
+  friend bool operator==(const Refused&, const Refused&) = default;
 };
 
 // ---- control connections ----
 
 struct Heartbeat {  // both ways, every kHeartbeatInterval
   std::uint64_t sequence = 0;
+  friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
 struct JoinProgress {  // scheduler -> worker, every few seconds while the job gathers
   std::uint32_t joined = 0;
   std::vector<Rank> missing;   // at most 64 are named
   std::uint32_t servers = 0;   // 0: the job also waits for a server
+  friend bool operator==(const JoinProgress&, const JoinProgress&) = default;
 };
 
 struct Member {  // a worker of a job, in rank order
@@ -103,6 +110,7 @@ struct Member {  // a worker of a job, in rank order
   std::string host;
   std::uint32_t local_rank = 0;
   std::uint32_t weight = 1;    // ranks already summed in its contributions; 0 = contributes nothing itself
+  friend bool operator==(const Member&, const Member&) = default;
 };
 
 struct LaneTarget {  // index in JobStart::lanes is the LaneIndex
@@ -110,6 +118,7 @@ struct LaneTarget {  // index in JobStart::lanes is the LaneIndex
   Incarnation incarnation;
   Endpoint endpoint;
   std::uint32_t shard = 0;
+  friend bool operator==(const LaneTarget&, const LaneTarget&) = default;
 };
 
 struct JobStart {  // scheduler -> worker, when all ranks are there and the servers know the job
@@ -119,11 +128,13 @@ struct JobStart {  // scheduler -> worker, when all ranks are there and the serv
   std::uint64_t partition_bytes = 0;
   std::vector<Member> members;
   std::vector<LaneTarget> lanes;
+  friend bool operator==(const JobStart&, const JobStart&) = default;
 };
 
 struct JobFailed {  // scheduler -> worker: every pending and later operation of the run fails with this
   JobRun job_run;
   Error error;
+  friend bool operator==(const JobFailed&, const JobFailed&) = default;
 };
 
 struct TensorDeclaration {
@@ -133,11 +144,13 @@ struct TensorDeclaration {
   std::int32_t priority = 0;   // higher goes first; equal: the earlier declared tensor goes first
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
+  friend bool operator==(const TensorDeclaration&, const TensorDeclaration&) = default;
 };
 
 struct Declare {  // worker -> scheduler
   std::uint64_t request = 0;   // chosen by the worker, echoed
   std::vector<TensorDeclaration> tensors;
+  friend bool operator==(const Declare&, const Declare&) = default;
 };
 
 struct DeclaredTensor {
@@ -146,26 +159,34 @@ struct DeclaredTensor {
   std::int32_t priority = 0;   // as fixed by the first declaration
   PartitionId first_partition; // the tensor's partitions are consecutive
   std::vector<LaneIndex> owners;  // per partition; every partition but the last has the job's partition_bytes
+  friend bool operator==(const DeclaredTensor&, const DeclaredTensor&) = default;
 };
 
 struct Declared {  // scheduler -> worker, one result per tensor in the order of the request
   std::uint64_t request = 0;
   std::vector<DeclaredTensor> tensors;
+  friend bool operator==(const Declared&, const Declared&) = default;
 };
 
 struct Barrier {  // worker -> scheduler; numbers count from 0, repeated arrivals are harmless
   std::uint64_t number = 0;
+  friend bool operator==(const Barrier&, const Barrier&) = default;
 };
 
 struct BarrierDone {  // scheduler -> worker
   std::uint64_t number = 0;
+  friend bool operator==(const BarrierDone&, const BarrierDone&) = default;
 };
 
 // worker -> scheduler: no later rounds from this rank. server -> scheduler: give me no new jobs.
-struct Leave {};
+struct Leave {
+  friend bool operator==(const Leave&, const Leave&) = default;
+};
 
 // scheduler -> worker: the leave is counted. scheduler -> server: no job uses you any more. Then the asker closes.
-struct Left {};
+struct Left {
+  friend bool operator==(const Left&, const Left&) = default;
+};
 
 struct OpenJob {  // scheduler -> server; answered by Ack
   std::uint64_t request = 0;
@@ -174,12 +195,14 @@ struct OpenJob {  // scheduler -> server; answered by Ack
   Generation generation;
   Epoch epoch;
   std::vector<Member> members;
+  friend bool operator==(const OpenJob&, const OpenJob&) = default;
 };
 
 struct PartitionSlice {
   PartitionId partition;
   std::uint32_t shard = 0;
   std::uint64_t elements = 0;
+  friend bool operator==(const PartitionSlice&, const PartitionSlice&) = default;
 };
 
 struct TensorSlices {
@@ -190,32 +213,38 @@ struct TensorSlices {
   std::uint32_t staleness = kUnboundedStaleness;
   std::int32_t priority = 0;
   std::vector<PartitionSlice> partitions;  // those this server owns
+  friend bool operator==(const TensorSlices&, const TensorSlices&) = default;
 };
 
 struct DeclareSlices {  // scheduler -> server; all or nothing, answered by Ack
   std::uint64_t request = 0;
   JobRun job_run;
   std::vector<TensorSlices> tensors;
+  friend bool operator==(const DeclareSlices&, const DeclareSlices&) = default;
 };
 
 struct DropTensors {  // scheduler -> server: a declaration failed elsewhere; no answer
   JobRun job_run;
   std::vector<TensorId> tensors;
+  friend bool operator==(const DropTensors&, const DropTensors&) = default;
 };
 
 struct WorkerLeft {  // scheduler -> server: this rank pushes no later rounds (close); no answer
   JobRun job_run;
   Rank rank;
+  friend bool operator==(const WorkerLeft&, const WorkerLeft&) = default;
 };
 
 struct JobEnded {  // scheduler -> server: free everything of the run; code ok = all workers left; no answer
   JobRun job_run;
   Error error;
+  friend bool operator==(const JobEnded&, const JobEnded&) = default;
 };
 
 struct Ack {  // server -> scheduler
   std::uint64_t request = 0;
   Error error;  // code ok = done
+  friend bool operator==(const Ack&, const Ack&) = default;
 };
 
 // ---- lanes. `taken` is the sum of payload bytes that the server has taken or refused in this session ----
@@ -230,6 +259,7 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   Rank root;                  // of a broadcast, else 0
   Codec codec = Codec::raw;
   std::uint32_t weight = 1;   // ranks already summed in the payload
+  friend bool operator==(const PushPull&, const PushPull&) = default;
 };
 
 struct Aggregate {  // server -> worker; the payload is the answer
@@ -241,18 +271,21 @@ struct Aggregate {  // server -> worker; the payload is the answer
   std::uint32_t weight = 0;   // ranks really summed
   std::uint64_t version = 0;  // async: number of deltas in the value; sync: 0
   std::uint64_t taken = 0;
+  friend bool operator==(const Aggregate&, const Aggregate&) = default;
 };
 
 struct Later {  // server -> worker: no room for your contribution yet, I will ask with Again; it was dropped
   PartitionId partition;
   Round round;
   std::uint64_t taken = 0;
+  friend bool operator==(const Later&, const Later&) = default;
 };
 
 struct Again {  // server -> worker: send the contribution now
   PartitionId partition;
   Round round;
   std::uint64_t taken = 0;
+  friend bool operator==(const Again&, const Again&) = default;
 };
 
 struct RoundFailed {  // server -> worker: this round of the partition can never complete for you
@@ -260,10 +293,12 @@ struct RoundFailed {  // server -> worker: this round of the partition can never
   Round round;
   Error error;
   std::uint64_t taken = 0;
+  friend bool operator==(const RoundFailed&, const RoundFailed&) = default;
 };
 
 struct Credit {  // server -> worker
   std::uint64_t taken = 0;
+  friend bool operator==(const Credit&, const Credit&) = default;
 };
 
 using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,

@@ -1,0 +1,460 @@
+#include <fmt/core.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bps_generated.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/limits.h"
+
+namespace bps {
+namespace {
+
+constexpr std::size_t kAlignment = 8;
+constexpr flatbuffers::uoffset_t kMaxDepth = 8;
+// Header, JobStart, and a member, a lane and its endpoint each.
+constexpr flatbuffers::uoffset_t kMaxTables = 2 + kMaxWorldSize + 2 * kMaxLanesPerJob;
+
+// Checks the fields of one message and keeps the first thing that is wrong. Reading goes on after a failure, but
+// nothing is sized by a number that failed.
+class Check {
+ public:
+  explicit Check(const char* message) : message_(message) {}
+
+  Status status() && {
+    if (error_) return std::move(*error_);
+    return {};
+  }
+
+  void fail(std::string_view field, std::string what) {
+    if (error_) return;
+    error_ = make_error(ErrorCode::protocol, fmt::format("{}.{} {}", message_, field, what),
+                        "the peer is broken or of another build of bps: run the same version on all hosts");
+  }
+
+  template <class T>
+  T range(std::string_view field, T value, std::uint64_t low, std::uint64_t high) {
+    if (value < low || value > high) fail(field, fmt::format("is {}, {} to {} are allowed", value, low, high));
+    return value;
+  }
+
+  template <class T>
+  T below(std::string_view field, typename T::rep value, std::uint64_t limit) {
+    if (value >= limit) fail(field, fmt::format("is {}, it must be less than {}", value, limit));
+    return T{value};
+  }
+
+  template <class T>
+  T known(std::string_view field, std::uint64_t value, std::uint64_t count) {
+    if (value >= count) fail(field, fmt::format("is {}, this build knows 0 to {}", value, count - 1));
+    return static_cast<T>(value);
+  }
+
+  bool count(std::string_view field, std::size_t count, std::size_t limit) {
+    if (count <= limit) return true;
+    fail(field, fmt::format("has {} entries, at most {} are allowed", count, limit));
+    return false;
+  }
+
+  // A name that may stand in a log: no control characters.
+  void name(std::string_view field, const flatbuffers::String* in, std::size_t low, std::size_t high,
+            std::string& out) {
+    if (in->size() < low || in->size() > high) {
+      fail(field, fmt::format("has {} bytes, {} to {} are allowed", in->size(), low, high));
+      return;
+    }
+    out.assign(in->data(), in->size());
+    for (const char c : out) {
+      if (is_control(c)) fail(field, fmt::format("has the control character {:#04x}", static_cast<unsigned char>(c)));
+    }
+  }
+
+  void text(std::string_view field, const flatbuffers::String* in, std::size_t high, std::string& out) {
+    out.clear();
+    if (in == nullptr) return;
+    if (in->size() > high) {
+      fail(field, fmt::format("has {} bytes, at most {} are allowed", in->size(), high));
+      return;
+    }
+    out.assign(in->data(), in->size());
+    for (char& c : out) {
+      if (is_control(c)) c = ' ';
+    }
+  }
+
+  void error(std::string_view field, const fb::Error* in, Error& out) {
+    out = {};
+    if (in == nullptr) return;
+    out.code = known<ErrorCode>(field, in->code(), kErrorCodeCount);
+    text(field, in->message(), kMaxMessageBytes, out.message);
+    text(field, in->advice(), kMaxAdviceBytes, out.advice);
+  }
+
+  // What a failure message carries must be one.
+  void failure(std::string_view field, const fb::Error* in, Error& out) {
+    error(field, in, out);
+    if (out.code == ErrorCode::ok) fail(field, "has code 0 (ok) in a message that tells a failure");
+  }
+
+  void endpoint(std::string_view field, const fb::Endpoint* in, Endpoint& out) {
+    name(field, in->host(), 1, kMaxHostBytes, out.host);
+    out.port = in->port();
+  }
+
+  template <class T>
+  void ids(std::string_view field, const flatbuffers::Vector<std::uint32_t>* in, std::size_t limit,
+           std::uint64_t id_limit, std::vector<T>& out) {
+    out.clear();
+    if (!count(field, in->size(), limit)) return;
+    out.reserve(in->size());
+    for (const std::uint32_t id : *in) out.push_back(below<T>(field, id, id_limit));
+  }
+
+  void members(const flatbuffers::Vector<flatbuffers::Offset<fb::Member>>* in, std::vector<Member>& out) {
+    out.clear();
+    if (!count("members", in->size(), kMaxWorldSize)) return;
+    out.resize(in->size());
+    for (flatbuffers::uoffset_t i = 0; i < in->size(); ++i) {
+      const fb::Member& from = *in->Get(i);
+      out[i].rank = below<Rank>("members.rank", from.rank(), kMaxWorldSize);
+      if (i > 0 && out[i].rank <= out[i - 1].rank) fail("members.rank", "is not in growing order");
+      out[i].incarnation = Incarnation{from.incarnation()};
+      name("members.host", from.host(), 0, kMaxHostBytes, out[i].host);
+      out[i].local_rank = range("members.local_rank", from.local_rank(), 0, kMaxWorldSize - 1);
+      out[i].weight = range("members.weight", from.weight(), 0, kMaxWorldSize);
+    }
+  }
+
+ private:
+  static bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+  const char* message_;
+  std::optional<Error> error_;
+};
+
+Term read(const fb::Term* in) { return {in->number(), in->id()}; }
+
+void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
+  out.term = read(in.term());
+  out.incarnation = Incarnation{in.incarnation()};
+  check.name("job", in.job(), 1, kMaxNameBytes, out.job);
+  out.job_run = JobRun{in.job_run()};
+  out.world_size = check.range("world_size", in.world_size(), 1, kMaxWorldSize);
+  out.rank = check.below<Rank>("rank", in.rank(), out.world_size);
+  out.local_size = check.range("local_size", in.local_size(), 1, kMaxWorldSize);
+  out.local_rank = in.local_rank();
+  if (out.local_rank >= out.local_size) {
+    check.fail("local_rank", fmt::format("is {}, it must be less than local_size {}", out.local_rank, out.local_size));
+  }
+  check.name("host", in.host(), 0, kMaxHostBytes, out.host);
+  out.bandwidth_bps = in.bandwidth_bps();
+  out.partition_bytes = check.range("partition_bytes", in.partition_bytes(), kMinPartitionBytes, kMaxPartitionBytes);
+  out.mode = check.known<Mode>("mode", in.mode(), kModeCount);
+  out.staleness = in.staleness();
+  out.join_timeout_ms = in.join_timeout_ms();
+}
+
+void read(Check& check, const fb::HelloServer& in, HelloServer& out) {
+  out.term = read(in.term());
+  out.incarnation = Incarnation{in.incarnation()};
+  check.name("host", in.host(), 0, kMaxHostBytes, out.host);
+  check.endpoint("data", in.data(), out.data);
+  out.shards = check.range("shards", in.shards(), 1, kMaxShardsPerServer);
+  out.memory_max = in.memory_max();
+  out.bandwidth_bps = in.bandwidth_bps();
+}
+
+void read(Check& check, const fb::HelloLane& in, HelloLane& out) {
+  out.term = read(in.term());
+  out.job_run = JobRun{in.job_run()};
+  out.rank = check.below<Rank>("rank", in.rank(), kMaxWorldSize);
+  out.incarnation = Incarnation{in.incarnation()};
+  out.server = ServerId{in.server()};
+  out.server_incarnation = Incarnation{in.server_incarnation()};
+  out.shard = check.range("shard", in.shard(), 0, kMaxShardsPerServer - 1);
+  out.session = Session{in.session()};
+  out.epoch = Epoch{in.epoch()};
+  out.generation = Generation{in.generation()};
+  out.credit_report_bytes = in.credit_report_bytes();
+}
+
+void read(Check&, const fb::Welcome& in, Welcome& out) {
+  out.term = read(in.term());
+  out.incarnation = Incarnation{in.incarnation()};
+  out.server = ServerId{in.server()};
+  out.job_run = JobRun{in.job_run()};
+}
+
+void read(Check& check, const fb::Refused& in, Refused& out) {
+  Error error;
+  check.failure("error", in.error(), error);
+  out = {error.code, std::move(error.message), std::move(error.advice)};
+}
+
+void read(Check&, const fb::Heartbeat& in, Heartbeat& out) { out.sequence = in.sequence(); }
+
+void read(Check& check, const fb::JoinProgress& in, JoinProgress& out) {
+  out.joined = check.range("joined", in.joined(), 0, kMaxWorldSize);
+  check.ids("missing", in.missing(), kMaxMissingNamed, kMaxWorldSize, out.missing);
+  out.servers = check.range("servers", in.servers(), 0, kMaxServers);
+}
+
+void read(Check& check, const fb::JobStart& in, JobStart& out) {
+  out.job_run = JobRun{in.job_run()};
+  out.generation = Generation{in.generation()};
+  out.epoch = Epoch{in.epoch()};
+  out.partition_bytes = check.range("partition_bytes", in.partition_bytes(), kMinPartitionBytes, kMaxPartitionBytes);
+  check.members(in.members(), out.members);
+  out.lanes.clear();
+  if (!check.count("lanes", in.lanes()->size(), kMaxLanesPerJob)) return;
+  out.lanes.resize(in.lanes()->size());
+  for (flatbuffers::uoffset_t i = 0; i < in.lanes()->size(); ++i) {
+    const fb::LaneTarget& from = *in.lanes()->Get(i);
+    out.lanes[i].server = ServerId{from.server()};
+    out.lanes[i].incarnation = Incarnation{from.incarnation()};
+    check.endpoint("lanes.endpoint", from.endpoint(), out.lanes[i].endpoint);
+    out.lanes[i].shard = check.range("lanes.shard", from.shard(), 0, kMaxShardsPerServer - 1);
+  }
+}
+
+void read(Check& check, const fb::JobFailed& in, JobFailed& out) {
+  out.job_run = JobRun{in.job_run()};
+  check.failure("error", in.error(), out.error);
+}
+
+void read(Check& check, const fb::Declare& in, Declare& out) {
+  out.request = in.request();
+  out.tensors.clear();
+  if (!check.count("tensors", in.tensors()->size(), kMaxTensorsPerDeclare)) return;
+  out.tensors.resize(in.tensors()->size());
+  for (flatbuffers::uoffset_t i = 0; i < in.tensors()->size(); ++i) {
+    const fb::TensorDeclaration& from = *in.tensors()->Get(i);
+    TensorDeclaration& to = out.tensors[i];
+    check.name("tensors.name", from.name(), 1, kMaxNameBytes, to.name);
+    to.dtype = check.known<DType>("tensors.dtype", from.dtype(), kDTypeCount);
+    to.elements = check.range("tensors.elements", from.elements(), 0, kMaxTensorElements);
+    to.priority = from.priority();
+    to.mode = check.known<Mode>("tensors.mode", from.mode(), kModeCount);
+    to.staleness = from.staleness();
+  }
+}
+
+void read(Check& check, const fb::Declared& in, Declared& out) {
+  out.request = in.request();
+  out.tensors.clear();
+  if (!check.count("tensors", in.tensors()->size(), kMaxTensorsPerDeclare)) return;
+  out.tensors.resize(in.tensors()->size());
+  // Offsets may point at one vector many times, so the sum is what bounds the memory.
+  std::size_t partitions = 0;
+  for (flatbuffers::uoffset_t i = 0; i < in.tensors()->size(); ++i) {
+    const fb::DeclaredTensor& from = *in.tensors()->Get(i);
+    DeclaredTensor& to = out.tensors[i];
+    check.error("tensors.error", from.error(), to.error);
+    to.tensor = check.below<TensorId>("tensors.tensor", from.tensor(), kMaxTensorsPerJob);
+    to.priority = from.priority();
+    partitions += from.owners()->size();
+    if (!check.count("tensors.owners", partitions, kMaxPartitionsPerDeclare)) return;
+    to.first_partition = PartitionId{
+        check.range("tensors.first_partition", from.first_partition(), 0, kMaxPartitionsPerJob - from.owners()->size())};
+    check.ids("tensors.owners", from.owners(), kMaxPartitionsPerDeclare, kMaxLanesPerJob, to.owners);
+  }
+}
+
+void read(Check&, const fb::Barrier& in, Barrier& out) { out.number = in.number(); }
+void read(Check&, const fb::BarrierDone& in, BarrierDone& out) { out.number = in.number(); }
+void read(Check&, const fb::Leave&, Leave&) {}
+void read(Check&, const fb::Left&, Left&) {}
+
+void read(Check& check, const fb::OpenJob& in, OpenJob& out) {
+  out.request = in.request();
+  out.job_run = JobRun{in.job_run()};
+  check.name("job", in.job(), 1, kMaxNameBytes, out.job);
+  out.generation = Generation{in.generation()};
+  out.epoch = Epoch{in.epoch()};
+  check.members(in.members(), out.members);
+}
+
+void read(Check& check, const fb::TensorSlices& in, TensorSlices& out) {
+  out.tensor = check.below<TensorId>("tensors.tensor", in.tensor(), kMaxTensorsPerJob);
+  check.name("tensors.name", in.name(), 1, kMaxNameBytes, out.name);
+  out.dtype = check.known<DType>("tensors.dtype", in.dtype(), kDTypeCount);
+  out.mode = check.known<Mode>("tensors.mode", in.mode(), kModeCount);
+  out.staleness = in.staleness();
+  out.priority = in.priority();
+  const auto* slices = in.partitions();
+  // The verifier checks the alignment of a vector's length, not that of its structs.
+  if (reinterpret_cast<std::uintptr_t>(slices->Data()) % alignof(fb::PartitionSlice) != 0) {
+    return check.fail("tensors.partitions", "is not aligned");
+  }
+  const std::uint64_t most = kMaxPartitionBytes / size_of(out.dtype < DType{kDTypeCount} ? out.dtype : DType::f64);
+  out.partitions.resize(slices->size());
+  for (flatbuffers::uoffset_t i = 0; i < slices->size(); ++i) {
+    const fb::PartitionSlice& from = *slices->Get(i);
+    out.partitions[i].partition =
+        check.below<PartitionId>("tensors.partitions.partition", from.partition(), kMaxPartitionsPerJob);
+    out.partitions[i].shard = check.range("tensors.partitions.shard", from.shard(), 0, kMaxShardsPerServer - 1);
+    out.partitions[i].elements = check.range("tensors.partitions.elements", from.elements(), 0, most);
+  }
+}
+
+void read(Check& check, const fb::DeclareSlices& in, DeclareSlices& out) {
+  out.request = in.request();
+  out.job_run = JobRun{in.job_run()};
+  out.tensors.clear();
+  if (!check.count("tensors", in.tensors()->size(), kMaxTensorsPerDeclare)) return;
+  out.tensors.resize(in.tensors()->size());
+  std::size_t partitions = 0;
+  for (flatbuffers::uoffset_t i = 0; i < in.tensors()->size(); ++i) {
+    partitions += in.tensors()->Get(i)->partitions()->size();
+    if (!check.count("tensors.partitions", partitions, kMaxPartitionsPerDeclare)) return;
+    read(check, *in.tensors()->Get(i), out.tensors[i]);
+  }
+}
+
+void read(Check& check, const fb::DropTensors& in, DropTensors& out) {
+  out.job_run = JobRun{in.job_run()};
+  check.ids("tensors", in.tensors(), kMaxTensorsPerDeclare, kMaxTensorsPerJob, out.tensors);
+}
+
+void read(Check& check, const fb::WorkerLeft& in, WorkerLeft& out) {
+  out.job_run = JobRun{in.job_run()};
+  out.rank = check.below<Rank>("rank", in.rank(), kMaxWorldSize);
+}
+
+void read(Check& check, const fb::JobEnded& in, JobEnded& out) {
+  out.job_run = JobRun{in.job_run()};
+  check.error("error", in.error(), out.error);
+}
+
+void read(Check& check, const fb::Ack& in, Ack& out) {
+  out.request = in.request();
+  check.error("error", in.error(), out.error);
+}
+
+void read(Check& check, const fb::PushPull& in, PushPull& out) {
+  const fb::PushPullFields& fields = *in.fields();
+  out.job_run = JobRun{fields.job_run()};
+  out.partition = check.below<PartitionId>("partition", fields.partition(), kMaxPartitionsPerJob);
+  out.round = Round{fields.round()};
+  out.epoch = Epoch{fields.epoch()};
+  out.generation = Generation{fields.generation()};
+  out.operation = check.known<Operation>("operation", fields.operation(), kOperationCount);
+  out.root = check.below<Rank>("root", fields.root(), kMaxWorldSize);
+  out.codec = check.known<Codec>("codec", fields.codec(), kCodecCount);
+  out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
+}
+
+void read(Check& check, const fb::Aggregate& in, Aggregate& out) {
+  const fb::AggregateFields& fields = *in.fields();
+  out.partition = check.below<PartitionId>("partition", fields.partition(), kMaxPartitionsPerJob);
+  out.round = Round{fields.round()};
+  out.epoch = Epoch{fields.epoch()};
+  out.generation = Generation{fields.generation()};
+  out.codec = check.known<Codec>("codec", fields.codec(), kCodecCount);
+  out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
+  out.version = fields.version();
+  out.taken = fields.taken();
+}
+
+template <class T>
+void read_round(Check& check, const fb::RoundFields& fields, T& out) {
+  out.partition = check.below<PartitionId>("partition", fields.partition(), kMaxPartitionsPerJob);
+  out.round = Round{fields.round()};
+  out.taken = fields.taken();
+}
+
+void read(Check& check, const fb::Later& in, Later& out) { read_round(check, *in.fields(), out); }
+void read(Check& check, const fb::Again& in, Again& out) { read_round(check, *in.fields(), out); }
+
+void read(Check& check, const fb::RoundFailed& in, RoundFailed& out) {
+  read_round(check, *in.fields(), out);
+  check.failure("error", in.error(), out.error);
+}
+
+void read(Check&, const fb::Credit& in, Credit& out) { out.taken = in.taken(); }
+
+// The message inside `message`, without a new one where it already is of this type.
+template <class T, class From>
+Status read_as(const From* in, const char* name, Message& message) {
+  T* out = std::get_if<T>(&message);
+  if (out == nullptr) out = &message.emplace<T>();
+  Check check(name);
+  read(check, *in, *out);
+  return std::move(check).status();
+}
+
+Status read_body(const fb::Header& header, Message& message) {
+  switch (header.body_type()) {
+#define BPS_READ(name) \
+  case fb::Body::name: return read_as<name>(header.body_as_##name(), #name, message);
+    BPS_READ(HelloWorker)
+    BPS_READ(HelloServer)
+    BPS_READ(HelloLane)
+    BPS_READ(Welcome)
+    BPS_READ(Refused)
+    BPS_READ(Heartbeat)
+    BPS_READ(JoinProgress)
+    BPS_READ(JobStart)
+    BPS_READ(JobFailed)
+    BPS_READ(Declare)
+    BPS_READ(Declared)
+    BPS_READ(Barrier)
+    BPS_READ(BarrierDone)
+    BPS_READ(Leave)
+    BPS_READ(Left)
+    BPS_READ(OpenJob)
+    BPS_READ(DeclareSlices)
+    BPS_READ(DropTensors)
+    BPS_READ(WorkerLeft)
+    BPS_READ(JobEnded)
+    BPS_READ(Ack)
+    BPS_READ(PushPull)
+    BPS_READ(Aggregate)
+    BPS_READ(Later)
+    BPS_READ(Again)
+    BPS_READ(RoundFailed)
+    BPS_READ(Credit)
+#undef BPS_READ
+    case fb::Body::NONE: break;
+  }
+  return make_error(ErrorCode::protocol,
+                    fmt::format("a frame holds a message of unknown type {}", static_cast<unsigned>(header.body_type())),
+                    "run the same bps version on all hosts");
+}
+
+Status decode_aligned(const std::byte* data, std::size_t bytes, Message& message) {
+  flatbuffers::Verifier::Options options;
+  options.max_depth = kMaxDepth;
+  options.max_tables = kMaxTables;
+  flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t*>(data), bytes, options);
+  if (!fb::VerifyHeaderBuffer(verifier)) {
+    return make_error(ErrorCode::protocol, fmt::format("a frame header of {} bytes is malformed", bytes),
+                      "the peer is broken or of another build of bps: run the same version on all hosts");
+  }
+  return read_body(*fb::GetHeader(data), message);
+}
+
+}  // namespace
+
+Status decode(std::span<const std::byte> header, Message& message) {
+  if (header.size() > kMaxControlHeaderBytes) {
+    return make_error(ErrorCode::protocol, fmt::format("a frame header has {} bytes, at most {} are allowed",
+                                                       header.size(), kMaxControlHeaderBytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(header.data()) % kAlignment == 0) {
+    return decode_aligned(header.data(), header.size(), message);
+  }
+  alignas(kAlignment) std::byte small[512];
+  if (header.size() <= sizeof small) {
+    std::memcpy(small, header.data(), header.size());
+    return decode_aligned(small, header.size(), message);
+  }
+  std::vector<std::uint64_t> large((header.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+  std::memcpy(large.data(), header.data(), header.size());
+  return decode_aligned(reinterpret_cast<const std::byte*>(large.data()), header.size(), message);
+}
+
+}  // namespace bps

@@ -1,0 +1,255 @@
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bps_generated.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
+
+namespace bps {
+namespace {
+
+using Builder = flatbuffers::FlatBufferBuilder;
+template <class T>
+using Offset = flatbuffers::Offset<T>;
+
+static_assert(std::variant_size_v<Message> == static_cast<std::size_t>(fb::Body::MAX), "a message without a table");
+
+// An encoder that once sent a large control message gives the memory back with the next one.
+constexpr std::size_t kKeepBytes = 64 * 1024;
+
+fb::Term pack(const Term& term) { return {term.number, term.id}; }
+
+Offset<flatbuffers::String> pack(Builder& b, std::string_view text) { return b.CreateString(text.data(), text.size()); }
+
+// Cut between characters, so that UTF-8 stays UTF-8.
+Offset<flatbuffers::String> pack_cut(Builder& b, std::string_view text, std::size_t limit) {
+  if (text.size() > limit) {
+    while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xc0) == 0x80) --limit;
+    text = text.substr(0, limit);
+  }
+  return pack(b, text);
+}
+
+Offset<fb::Error> pack(Builder& b, ErrorCode code, std::string_view message, std::string_view advice) {
+  const auto message_offset = pack_cut(b, message, kMaxMessageBytes);
+  const auto advice_offset = pack_cut(b, advice, kMaxAdviceBytes);
+  return fb::CreateError(b, static_cast<std::uint16_t>(code), message_offset, advice_offset);
+}
+
+Offset<fb::Error> pack(Builder& b, const Error& error) { return pack(b, error.code, error.message, error.advice); }
+
+// Absent means ok.
+Offset<fb::Error> pack_unless_ok(Builder& b, const Error& error) {
+  return error.code == ErrorCode::ok ? Offset<fb::Error>{} : pack(b, error);
+}
+
+Offset<fb::Endpoint> pack(Builder& b, const Endpoint& endpoint) {
+  return fb::CreateEndpoint(b, pack(b, endpoint.host), endpoint.port);
+}
+
+template <class Tag>
+Offset<flatbuffers::Vector<std::uint32_t>> pack_ids(Builder& b, const std::vector<Id<Tag, std::uint32_t>>& ids) {
+  std::uint32_t* out = nullptr;
+  const auto offset = b.CreateUninitializedVector(ids.size(), &out);
+  for (const auto& id : ids) *out++ = id.value;
+  return offset;
+}
+
+template <class T, class Function>
+auto pack_tables(Builder& b, const std::vector<T>& items, Function&& function) {
+  std::vector<decltype(function(items.front()))> offsets;
+  offsets.reserve(items.size());
+  for (const T& item : items) offsets.push_back(function(item));
+  return b.CreateVector(offsets);
+}
+
+auto pack(Builder& b, const std::vector<Member>& members) {
+  return pack_tables(b, members, [&](const Member& member) {
+    return fb::CreateMember(b, member.rank.value, member.incarnation.value, pack(b, member.host), member.local_rank,
+                            member.weight);
+  });
+}
+
+Offset<fb::HelloWorker> pack(Builder& b, const HelloWorker& m) {
+  const fb::Term term = pack(m.term);
+  const auto job = pack(b, m.job);
+  const auto host = pack(b, m.host);
+  return fb::CreateHelloWorker(b, &term, m.incarnation.value, job, m.job_run.value, m.rank.value, m.world_size,
+                               m.local_rank, m.local_size, host, m.bandwidth_bps, m.partition_bytes,
+                               static_cast<std::uint8_t>(m.mode), m.staleness, m.join_timeout_ms);
+}
+
+Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {
+  const fb::Term term = pack(m.term);
+  const auto host = pack(b, m.host);
+  const auto data = pack(b, m.data);
+  return fb::CreateHelloServer(b, &term, m.incarnation.value, host, data, m.shards, m.memory_max, m.bandwidth_bps);
+}
+
+Offset<fb::HelloLane> pack(Builder& b, const HelloLane& m) {
+  const fb::Term term = pack(m.term);
+  return fb::CreateHelloLane(b, &term, m.job_run.value, m.rank.value, m.incarnation.value, m.server.value,
+                             m.server_incarnation.value, m.shard, m.session.value, m.epoch.value, m.generation.value,
+                             m.credit_report_bytes);
+}
+
+Offset<fb::Welcome> pack(Builder& b, const Welcome& m) {
+  const fb::Term term = pack(m.term);
+  return fb::CreateWelcome(b, &term, m.incarnation.value, m.server.value, m.job_run.value);
+}
+
+Offset<fb::Refused> pack(Builder& b, const Refused& m) {
+  return fb::CreateRefused(b, pack(b, m.code, m.message, m.advice));
+}
+
+Offset<fb::Heartbeat> pack(Builder& b, const Heartbeat& m) { return fb::CreateHeartbeat(b, m.sequence); }
+
+Offset<fb::JoinProgress> pack(Builder& b, const JoinProgress& m) {
+  return fb::CreateJoinProgress(b, m.joined, pack_ids(b, m.missing), m.servers);
+}
+
+Offset<fb::JobStart> pack(Builder& b, const JobStart& m) {
+  const auto members = pack(b, m.members);
+  const auto lanes = pack_tables(b, m.lanes, [&](const LaneTarget& lane) {
+    return fb::CreateLaneTarget(b, lane.server.value, lane.incarnation.value, pack(b, lane.endpoint), lane.shard);
+  });
+  return fb::CreateJobStart(b, m.job_run.value, m.generation.value, m.epoch.value, m.partition_bytes, members, lanes);
+}
+
+Offset<fb::JobFailed> pack(Builder& b, const JobFailed& m) {
+  return fb::CreateJobFailed(b, m.job_run.value, pack(b, m.error));
+}
+
+Offset<fb::Declare> pack(Builder& b, const Declare& m) {
+  const auto tensors = pack_tables(b, m.tensors, [&](const TensorDeclaration& t) {
+    return fb::CreateTensorDeclaration(b, pack(b, t.name), static_cast<std::uint8_t>(t.dtype), t.elements, t.priority,
+                                       static_cast<std::uint8_t>(t.mode), t.staleness);
+  });
+  return fb::CreateDeclare(b, m.request, tensors);
+}
+
+Offset<fb::Declared> pack(Builder& b, const Declared& m) {
+  const auto tensors = pack_tables(b, m.tensors, [&](const DeclaredTensor& t) {
+    const auto error = pack_unless_ok(b, t.error);
+    return fb::CreateDeclaredTensor(b, error, t.tensor.value, t.priority, t.first_partition.value,
+                                    pack_ids(b, t.owners));
+  });
+  return fb::CreateDeclared(b, m.request, tensors);
+}
+
+Offset<fb::Barrier> pack(Builder& b, const Barrier& m) { return fb::CreateBarrier(b, m.number); }
+
+Offset<fb::BarrierDone> pack(Builder& b, const BarrierDone& m) { return fb::CreateBarrierDone(b, m.number); }
+
+Offset<fb::Leave> pack(Builder& b, const Leave&) { return fb::CreateLeave(b); }
+
+Offset<fb::Left> pack(Builder& b, const Left&) { return fb::CreateLeft(b); }
+
+Offset<fb::OpenJob> pack(Builder& b, const OpenJob& m) {
+  const auto job = pack(b, m.job);
+  const auto members = pack(b, m.members);
+  return fb::CreateOpenJob(b, m.request, m.job_run.value, job, m.generation.value, m.epoch.value, members);
+}
+
+Offset<fb::DeclareSlices> pack(Builder& b, const DeclareSlices& m) {
+  const auto tensors = pack_tables(b, m.tensors, [&](const TensorSlices& t) {
+    fb::PartitionSlice* out = nullptr;
+    const auto name = pack(b, t.name);
+    const auto partitions = b.CreateUninitializedVectorOfStructs(t.partitions.size(), &out);
+    for (const PartitionSlice& slice : t.partitions) {
+      *out++ = fb::PartitionSlice(slice.partition.value, slice.shard, slice.elements);
+    }
+    return fb::CreateTensorSlices(b, t.tensor.value, name, static_cast<std::uint8_t>(t.dtype),
+                                  static_cast<std::uint8_t>(t.mode), t.staleness, t.priority, partitions);
+  });
+  return fb::CreateDeclareSlices(b, m.request, m.job_run.value, tensors);
+}
+
+Offset<fb::DropTensors> pack(Builder& b, const DropTensors& m) {
+  return fb::CreateDropTensors(b, m.job_run.value, pack_ids(b, m.tensors));
+}
+
+Offset<fb::WorkerLeft> pack(Builder& b, const WorkerLeft& m) {
+  return fb::CreateWorkerLeft(b, m.job_run.value, m.rank.value);
+}
+
+Offset<fb::JobEnded> pack(Builder& b, const JobEnded& m) {
+  return fb::CreateJobEnded(b, m.job_run.value, pack_unless_ok(b, m.error));
+}
+
+Offset<fb::Ack> pack(Builder& b, const Ack& m) { return fb::CreateAck(b, m.request, pack_unless_ok(b, m.error)); }
+
+Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
+  const fb::PushPullFields fields(m.job_run.value, m.round.value, m.partition.value, m.epoch.value, m.generation.value,
+                                  m.root.value, m.weight, static_cast<std::uint8_t>(m.operation),
+                                  static_cast<std::uint8_t>(m.codec));
+  return fb::CreatePushPull(b, &fields);
+}
+
+Offset<fb::Aggregate> pack(Builder& b, const Aggregate& m) {
+  const fb::AggregateFields fields(m.round.value, m.version, m.taken, m.partition.value, m.epoch.value,
+                                   m.generation.value, m.weight, static_cast<std::uint8_t>(m.codec));
+  return fb::CreateAggregate(b, &fields);
+}
+
+template <class T>
+fb::RoundFields round_fields(const T& m) {
+  return {m.round.value, m.taken, m.partition.value};
+}
+
+Offset<fb::Later> pack(Builder& b, const Later& m) {
+  const fb::RoundFields fields = round_fields(m);
+  return fb::CreateLater(b, &fields);
+}
+
+Offset<fb::Again> pack(Builder& b, const Again& m) {
+  const fb::RoundFields fields = round_fields(m);
+  return fb::CreateAgain(b, &fields);
+}
+
+Offset<fb::RoundFailed> pack(Builder& b, const RoundFailed& m) {
+  const fb::RoundFields fields = round_fields(m);
+  return fb::CreateRoundFailed(b, &fields, pack(b, m.error));
+}
+
+Offset<fb::Credit> pack(Builder& b, const Credit& m) { return fb::CreateCredit(b, m.taken); }
+
+template <class T>
+Offset<fb::Header> pack_header(Builder& b, Offset<T> body) {
+  return fb::CreateHeader(b, fb::BodyTraits<T>::enum_value, body.Union());
+}
+
+}  // namespace
+
+struct Encoder::Impl {
+  Builder builder{512};
+  bool large = false;
+};
+
+Encoder::Encoder() : impl_(std::make_unique<Impl>()) {}
+Encoder::~Encoder() = default;
+
+std::span<const std::byte> Encoder::encode(const Message& message, std::uint64_t payload_bytes) {
+  Builder& builder = impl_->builder;
+  if (impl_->large) {
+    builder.Reset();
+  } else {
+    builder.Clear();
+  }
+  builder.Finish(std::visit([&](const auto& m) { return pack_header(builder, pack(builder, m)); }, message));
+
+  // The builder grows downwards, so the prefix can be put in front of the finished header without a copy.
+  const std::size_t header_bytes = builder.GetSize();
+  constexpr std::uint8_t kRoom[kFramePrefixBytes] = {};
+  builder.PushBytes(kRoom, kFramePrefixBytes);
+  auto* frame = reinterpret_cast<std::byte*>(builder.GetBufferPointer());
+  write_prefix(std::span<std::byte, kFramePrefixBytes>(frame, kFramePrefixBytes),
+               {frame + kFramePrefixBytes, header_bytes}, payload_bytes);
+  const std::size_t bytes = builder.GetSize();
+  impl_->large = bytes > kKeepBytes;
+  return {frame, bytes};
+}
+
+}  // namespace bps
