@@ -1,0 +1,125 @@
+#include "proto/base/buffer_pool.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace bps {
+namespace {
+
+using Buffer = BufferPool::Buffer;
+
+TEST_CASE("size classes waste at most an eighth and keep powers of two") {
+  for (std::size_t bytes = 1; bytes < 70'000; ++bytes) {
+    const std::size_t got = BufferPool::class_bytes(bytes);
+    REQUIRE(got >= bytes);
+    REQUIRE(got % BufferPool::kAlignment == 0);
+    REQUIRE(got <= std::max(bytes + bytes / 8 + 1, bytes + BufferPool::kAlignment));
+    REQUIRE(BufferPool::class_bytes(got) == got);
+  }
+  CHECK(BufferPool::class_bytes(256 * 1024) == 256 * 1024);
+  CHECK(BufferPool::class_bytes(64 * 1024 * 1024) == 64 * 1024 * 1024);
+}
+
+TEST_CASE("buffers are aligned, distinct, and recycled") {
+  BufferPool pool;
+  std::byte* first = nullptr;
+  {
+    const Buffer a = pool.allocate(256 * 1024);
+    const Buffer b = pool.allocate(256 * 1024);
+    first = b.data();
+    CHECK(a.size() == 256 * 1024);
+    CHECK(reinterpret_cast<std::uintptr_t>(a.data()) % BufferPool::kAlignment == 0);
+    CHECK(std::abs(a.data() - b.data()) >= 256 * 1024);
+    CHECK(pool.bytes_in_use() == 2 * 256 * 1024);
+  }
+  CHECK(pool.bytes_in_use() == 0);
+  CHECK(pool.bytes_held() == 2 * 1024 * 1024);
+  Buffer again = pool.allocate(256 * 1024);
+  const Buffer moved = std::move(again);
+  CHECK_FALSE(again);
+  std::set<std::byte*> seen = {moved.data()};
+  const Buffer other = pool.allocate(250 * 1024);
+  seen.insert(other.data());
+  CHECK(seen.count(first) == 1);
+}
+
+TEST_CASE("the limit holds and a refusal changes nothing") {
+  BufferPool pool(1024 * 1024);
+  Buffer a = pool.allocate(600 * 1024);
+  REQUIRE(a);
+  CHECK_FALSE(pool.allocate(600 * 1024));
+  CHECK_FALSE(pool.allocate(std::size_t{1} << 40));
+  CHECK(pool.bytes_in_use() == BufferPool::class_bytes(600 * 1024));
+  a.reset();
+  a.reset();
+  CHECK(pool.allocate(600 * 1024));
+  pool.set_limit(0);
+  CHECK_FALSE(pool.allocate(1));
+  BufferPool unlimited;
+  CHECK_FALSE(unlimited.allocate(std::size_t{1} << 62));
+  CHECK(unlimited.bytes_in_use() == 0);
+}
+
+TEST_CASE("trim gives whole free slabs back") {
+  BufferPool pool;
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 16; ++i)
+    buffers.push_back(pool.allocate(1024 * 1024));
+  CHECK(pool.bytes_held() == 0);
+  const Buffer kept = std::move(buffers[5]);
+  buffers.clear();
+  CHECK(pool.bytes_held() == 15 * 1024 * 1024);
+  pool.trim(6 * 1024 * 1024);
+  CHECK(pool.bytes_held() <= 6 * 1024 * 1024);
+  pool.trim();
+  CHECK(pool.bytes_held() == 1024 * 1024);
+  std::memset(kept.data(), 1, kept.size());
+  CHECK(pool.allocate(1024 * 1024));
+}
+
+TEST_CASE("a buffer may outlive its pool") {
+  Buffer buffer;
+  {
+    BufferPool pool;
+    buffer = pool.allocate(3'000'000);
+  }
+  std::memset(buffer.data(), 7, buffer.size());
+  buffer.reset();
+  CHECK_FALSE(buffer);
+}
+
+TEST_CASE("random use keeps contents apart and counters right") {
+  std::mt19937 random(1);
+  BufferPool pool;
+  struct Held {
+    Buffer buffer;
+    std::byte fill;
+  };
+  std::vector<Held> held;
+  std::uint64_t expected = 0;
+  for (int i = 0; i < 5000; ++i) {
+    if (held.size() < 40 && random() % 2 == 0) {
+      const std::size_t bytes = 1 + random() % (random() % 8 == 0 ? 3'000'000 : 20'000);
+      const auto fill = static_cast<std::byte>(random());
+      held.push_back({pool.allocate(bytes), fill});
+      REQUIRE(held.back().buffer);
+      std::memset(held.back().buffer.data(), static_cast<int>(fill), bytes);
+      expected += BufferPool::class_bytes(bytes);
+    } else if (!held.empty()) {
+      std::swap(held[random() % held.size()], held.back());
+      const Held& last = held.back();
+      REQUIRE(last.buffer.data()[0] == last.fill);
+      REQUIRE(last.buffer.data()[last.buffer.size() - 1] == last.fill);
+      expected -= BufferPool::class_bytes(last.buffer.size());
+      held.pop_back();
+    }
+    REQUIRE(pool.bytes_in_use() == expected);
+    if (i % 1000 == 999) pool.trim(4'000'000);
+  }
+}
+
+}  // namespace
+}  // namespace bps
