@@ -225,6 +225,12 @@ void read(Check& check, const fb::JobFailed& in, JobFailed& out) {
   check.failure("error", in.error(), out.error);
 }
 
+void read(Check& check, const fb::TensorFailed& in, TensorFailed& out) {
+  out.job_run = JobRun{in.job_run()};
+  out.tensor = check.below<TensorId>("tensor", in.tensor(), kMaxTensorsPerJob);
+  check.failure("error", in.error(), out.error);
+}
+
 void read(Check& check, const fb::Declare& in, Declare& out) {
   out.request = in.request();
   out.tensors.clear();
@@ -264,7 +270,10 @@ void read(Check& check, const fb::Declared& in, Declared& out) {
 }
 
 void read(Check&, const fb::Barrier& in, Barrier& out) { out.number = in.number(); }
-void read(Check&, const fb::BarrierDone& in, BarrierDone& out) { out.number = in.number(); }
+void read(Check& check, const fb::BarrierDone& in, BarrierDone& out) {
+  out.number = in.number();
+  check.error("error", in.error(), out.error);
+}
 void read(Check&, const fb::Leave&, Leave&) {}
 void read(Check&, const fb::Left&, Left&) {}
 
@@ -286,7 +295,7 @@ void read(Check& check, const fb::TensorSlices& in, TensorSlices& out) {
   out.priority = in.priority();
   const auto* slices = in.partitions();
   // The verifier checks the alignment of a vector's length, not that of its structs.
-  if (reinterpret_cast<std::uintptr_t>(slices->Data()) % alignof(fb::PartitionSlice) != 0) {
+  if (slices->size() > 0 && reinterpret_cast<std::uintptr_t>(slices->Data()) % alignof(fb::PartitionSlice) != 0) {
     return check.fail("tensors.partitions", "is not aligned");
   }
   const std::uint64_t most = kMaxPartitionBytes / size_of(out.dtype < DType{kDTypeCount} ? out.dtype : DType::f64);
@@ -416,6 +425,7 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(Later)
     BPS_READ(Again)
     BPS_READ(RoundFailed)
+    BPS_READ(TensorFailed)
     BPS_READ(Credit)
 #undef BPS_READ
     case fb::Body::NONE: break;

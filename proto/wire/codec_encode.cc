@@ -139,9 +139,15 @@ Offset<fb::Declared> pack(Builder& b, const Declared& m) {
   return fb::CreateDeclared(b, m.request, tensors);
 }
 
+Offset<fb::TensorFailed> pack(Builder& b, const TensorFailed& m) {
+  return fb::CreateTensorFailed(b, m.job_run.value, m.tensor.value, pack(b, m.error));
+}
+
 Offset<fb::Barrier> pack(Builder& b, const Barrier& m) { return fb::CreateBarrier(b, m.number); }
 
-Offset<fb::BarrierDone> pack(Builder& b, const BarrierDone& m) { return fb::CreateBarrierDone(b, m.number); }
+Offset<fb::BarrierDone> pack(Builder& b, const BarrierDone& m) {
+  return fb::CreateBarrierDone(b, m.number, pack_unless_ok(b, m.error));
+}
 
 Offset<fb::Leave> pack(Builder& b, const Leave&) { return fb::CreateLeave(b); }
 

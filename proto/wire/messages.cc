@@ -9,7 +9,7 @@ const char* name_of(const Message& message) {
       "HelloWorker", "HelloServer", "HelloLane",   "Welcome",       "Refused",     "Heartbeat",  "JoinProgress",
       "JobStart",    "JobFailed",   "Declare",     "Declared",      "Barrier",     "BarrierDone", "Leave",
       "Left",        "OpenJob",     "DeclareSlices", "DropTensors", "WorkerLeft",  "JobEnded",   "Ack",
-      "PushPull",    "Aggregate",   "Later",       "Again",         "RoundFailed", "Credit"};
+      "PushPull",    "Aggregate",   "Later",       "Again",         "RoundFailed", "TensorFailed", "Credit"};
   return kNames[message.index()];
 }
 

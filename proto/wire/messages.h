@@ -42,7 +42,7 @@ struct HelloWorker {
   std::uint64_t partition_bytes = kDefaultPartitionBytes;  // job setting
   Mode mode = Mode::sync;                                  // job setting: default of its tensors
   std::uint32_t staleness = kUnboundedStaleness;           // job setting: default of its async tensors
-  std::uint64_t join_timeout_ms = 0;  // how long this worker is willing to wait for the others
+  std::uint64_t join_timeout_ms = 0;  // how long this worker is willing to wait for the others; 0 = 60 s
   friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
 
@@ -168,6 +168,16 @@ struct Declared {  // scheduler -> worker, one result per tensor in the order of
   friend bool operator==(const Declared&, const Declared&) = default;
 };
 
+// scheduler -> worker: another rank declared this tensor differently. Every pending and later operation on it fails with
+// this; other tensors and the job go on. Sent to every worker of the run, also to those that never asked for the
+// tensor: they ignore it (the answer to a Declare of that name, pending or later, carries the same error).
+struct TensorFailed {
+  JobRun job_run;
+  TensorId tensor;
+  Error error;
+  friend bool operator==(const TensorFailed&, const TensorFailed&) = default;
+};
+
 struct Barrier {  // worker -> scheduler; numbers count from 0, repeated arrivals are harmless
   std::uint64_t number = 0;
   friend bool operator==(const Barrier&, const Barrier&) = default;
@@ -175,6 +185,7 @@ struct Barrier {  // worker -> scheduler; numbers count from 0, repeated arrival
 
 struct BarrierDone {  // scheduler -> worker
   std::uint64_t number = 0;
+  Error error;  // code ok: all arrived; else this barrier can never complete, e.g. because a rank has left
   friend bool operator==(const BarrierDone&, const BarrierDone&) = default;
 };
 
@@ -304,7 +315,7 @@ struct Credit {  // server -> worker
 using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,
                              JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left, OpenJob, DeclareSlices,
                              DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, Later, Again, RoundFailed,
-                             Credit>;
+                             TensorFailed, Credit>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);
