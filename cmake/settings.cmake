@@ -38,6 +38,8 @@ target_link_libraries(bps_options INTERFACE Threads::Threads)
 add_library(bps_warnings INTERFACE)
 target_compile_options(bps_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Werror
+  # Members that a designated initializer leaves out have their own defaults.
+  $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
   $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>
   # GCC 12 warns falsely about std::string concatenation (GCC bug 105651).

@@ -50,7 +50,7 @@ MAY_INCLUDE = {
 # product's threads and settings and may use it too)
 HOMES = [
     ("asio", r'#\s*include\s*[<"]boost/(asio|beast)\b',
-     r"proto/base/asio_loop\.|proto/base/asio_loop_test\.|proto/transport/tcp/", None),
+     r"proto/base/asio_loop[._]|proto/transport/tcp/", None),
     ("flatbuffers", r'#\s*include\s*[<"]([\w/]*_generated\.h|flatbuffers/)', r"proto/wire/codec", None),
     ("spdlog", r'#\s*include\s*[<"]spdlog/', r"proto/base/log\.", None),
     ("highway", r'#\s*include\s*[<"]hwy/', r"server/reduce/", None),
