@@ -1,0 +1,268 @@
+#include "proto/wire/codec.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+
+#include "proto/wire/frame.h"
+#include "proto/wire/sample_messages.h"
+
+namespace bps {
+namespace {
+
+using testing::RandomMessages;
+using testing::sample_messages;
+
+std::vector<std::byte> header_of(const Message& message) {
+  Encoder encoder;
+  const auto frame = encoder.encode(message, 0);
+  return {frame.begin() + kFramePrefixBytes, frame.end()};
+}
+
+// The message of the error with which a header is refused.
+std::string refusal(const Message& message) {
+  Message out;
+  const Status status = decode(header_of(message), out);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ErrorCode::protocol);
+  return status.error().message;
+}
+
+std::uint32_t read_u32(const std::vector<std::byte>& bytes, std::size_t at) {
+  std::uint32_t value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+TEST_CASE("every message comes back as it was, with its name") {
+  const auto samples = sample_messages();
+  REQUIRE(samples.size() == std::variant_size_v<Message>);
+  Encoder encoder;
+  Message out;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    REQUIRE(samples[i].index() == i);
+    const auto frame = encoder.encode(samples[i], 99);
+    const auto prefix = read_prefix(frame.first<kFramePrefixBytes>(), kMaxControlHeaderBytes);
+    REQUIRE(prefix.ok());
+    CHECK(prefix->payload_bytes == 99);
+    CHECK(check_header(frame.first<kFramePrefixBytes>(), frame.subspan(kFramePrefixBytes)).ok());
+    INFO(name_of(samples[i]));
+    const Status status = decode(frame.subspan(kFramePrefixBytes), out);
+    REQUIRE(status.ok());
+    CHECK(out == samples[i]);
+  }
+  CHECK(std::string(name_of(Message{HelloWorker{}})) == "HelloWorker");
+  CHECK(std::string(name_of(Message{PushPull{}})) == "PushPull");
+  CHECK(std::string(name_of(Message{Credit{}})) == "Credit");
+}
+
+TEST_CASE("random messages come back as they were, from any alignment") {
+  RandomMessages random(20240607);
+  Encoder encoder;
+  Message out;
+  std::vector<std::byte> moved;
+  for (int i = 0; i < 3000; ++i) {
+    const Message message = random.next();
+    const auto frame = encoder.encode(message, 0);
+    const std::size_t offset = random.number(0, 8);
+    moved.assign(offset, std::byte{0});
+    moved.insert(moved.end(), frame.begin() + kFramePrefixBytes, frame.end());
+    const Status status = decode(std::span(moved).subspan(offset), out);
+    INFO(i << " " << name_of(message) << ": " << (status.ok() ? "" : status.error().message));
+    REQUIRE(status.ok());
+    REQUIRE(out == message);
+  }
+}
+
+TEST_CASE("headers of data frames are small") {
+  for (const Message& message : {Message{PushPull{}}, Message{Aggregate{}}, Message{Later{}}, Message{Again{}}}) {
+    INFO(name_of(message));
+    CHECK(header_of(message).size() <= 88);
+  }
+  CHECK(header_of(Credit{1}).size() <= 48);
+}
+
+TEST_CASE("damaged headers that pass no CRC are refused or decoded, and never crash") {
+  std::mt19937 random(7);
+  Message out;
+  for (const Message& message : sample_messages()) {
+    const std::vector<std::byte> good = header_of(message);
+    for (std::size_t length = 0; length < good.size(); ++length) {
+      (void)decode(std::span(good).first(length), out).ok();
+    }
+    for (std::size_t i = 0; i < good.size(); ++i) {
+      for (int value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
+        std::vector<std::byte> bad = good;
+        bad[i] = static_cast<std::byte>(value);
+        (void)decode(bad, out).ok();
+      }
+    }
+    for (int i = 0; i < 500; ++i) {
+      std::vector<std::byte> bad = good;
+      for (int flips = 0; flips < 4; ++flips) bad[random() % bad.size()] = static_cast<std::byte>(random());
+      (void)decode(bad, out).ok();
+    }
+  }
+  SUCCEED();
+}
+
+TEST_CASE("random bytes are refused") {
+  std::mt19937 random(3);
+  Message out;
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<std::byte> bytes(random() % 200);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    CHECK_FALSE(decode(bytes, out).ok());
+  }
+}
+
+TEST_CASE("a message of unknown type is refused with its number") {
+  // Credit is the last type: its number occurs once in its small header.
+  std::vector<std::byte> header = header_of(Credit{0x0101010101010101});
+  const auto type = static_cast<std::byte>(std::variant_size_v<Message>);
+  int found = 0;
+  for (std::size_t i = 0; i < header.size(); ++i) {
+    if (header[i] != type) continue;
+    ++found;
+    for (const auto& [number, text] : {std::pair{29, "unknown type 29"}, {0, "unknown type 0"}, {255, "type 255"}}) {
+      header[i] = static_cast<std::byte>(number);
+      Message out;
+      const Status status = decode(header, out);
+      REQUIRE_FALSE(status.ok());
+      CHECK_THAT(status.error().message, Catch::Contains(text));
+    }
+    header[i] = type;
+  }
+  CHECK(found == 1);
+}
+
+TEST_CASE("unknown enum values are refused, naming message and field") {
+  CHECK(refusal(PushPull{.operation = static_cast<Operation>(6)}) == "PushPull.operation is 6, this build knows 0 to 5");
+  CHECK(refusal(PushPull{.codec = static_cast<Codec>(1)}) == "PushPull.codec is 1, this build knows 0 to 0");
+  CHECK(refusal(Aggregate{.codec = static_cast<Codec>(7)}) == "Aggregate.codec is 7, this build knows 0 to 0");
+  CHECK_THAT(refusal(Declare{1, {{.name = "a", .dtype = static_cast<DType>(8)}}}), Catch::Contains("tensors.dtype is 8"));
+  CHECK_THAT(refusal(Declare{1, {{.name = "a", .mode = static_cast<Mode>(2)}}}), Catch::Contains("tensors.mode is 2"));
+  CHECK_THAT(refusal(Ack{1, {static_cast<ErrorCode>(13), "", ""}}), Catch::Contains("Ack.error is 13"));
+  CHECK_THAT(refusal(DeclareSlices{1, {}, {{.name = "a", .dtype = static_cast<DType>(200)}}}),
+             Catch::Contains("dtype is 200"));
+  CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .mode = static_cast<Mode>(9)}), Catch::Contains("mode is 9"));
+}
+
+TEST_CASE("numbers beyond their limits are refused") {
+  const HelloWorker good{.job = "j", .rank = Rank{1}, .world_size = 2};
+  Message out;
+  REQUIRE(decode(header_of(good), out).ok());
+  auto with = [&](auto change) {
+    HelloWorker m = good;
+    change(m);
+    return refusal(m);
+  };
+  CHECK_THAT(with([](auto& m) { m.world_size = kMaxWorldSize + 1; }), Catch::Contains("world_size is 4097, 1 to 4096"));
+  CHECK_THAT(with([](auto& m) { m.world_size = 0; }), Catch::Contains("world_size is 0"));
+  CHECK_THAT(with([](auto& m) { m.rank = Rank{2}; }), Catch::Contains("rank is 2, it must be less than 2"));
+  CHECK_THAT(with([](auto& m) { m.local_rank = 1; }), Catch::Contains("local_rank is 1"));
+  CHECK_THAT(with([](auto& m) { m.local_size = 0; }), Catch::Contains("local_size is 0"));
+  CHECK_THAT(with([](auto& m) { m.partition_bytes = 4095; }), Catch::Contains("partition_bytes is 4095"));
+  CHECK_THAT(with([](auto& m) { m.partition_bytes = kMaxPartitionBytes + 1; }), Catch::Contains("partition_bytes"));
+  CHECK_THAT(refusal(HelloServer{.data = {"h", 1}, .shards = 0}), Catch::Contains("HelloServer.shards is 0"));
+  CHECK_THAT(refusal(HelloServer{.data = {"h", 1}, .shards = 257}), Catch::Contains("shards is 257"));
+  CHECK_THAT(refusal(HelloLane{.rank = Rank{kMaxWorldSize}}), Catch::Contains("HelloLane.rank"));
+  CHECK_THAT(refusal(HelloLane{.shard = kMaxShardsPerServer}), Catch::Contains("HelloLane.shard"));
+  CHECK_THAT(refusal(PushPull{.partition = PartitionId{kMaxPartitionsPerJob}}), Catch::Contains("PushPull.partition"));
+  CHECK_THAT(refusal(PushPull{.root = Rank{kMaxWorldSize}}), Catch::Contains("PushPull.root"));
+  CHECK_THAT(refusal(PushPull{.weight = kMaxWorldSize + 1}), Catch::Contains("PushPull.weight"));
+  CHECK_THAT(refusal(Aggregate{.weight = kMaxWorldSize + 1}), Catch::Contains("Aggregate.weight"));
+  CHECK_THAT(refusal(Later{.partition = PartitionId{~0u}}), Catch::Contains("Later.partition"));
+  CHECK_THAT(refusal(Declare{1, {{.name = "a", .elements = kMaxTensorElements + 1}}}), Catch::Contains("tensors.elements"));
+  CHECK_THAT(refusal(DropTensors{{}, {TensorId{kMaxTensorsPerJob}}}), Catch::Contains("DropTensors.tensors"));
+  CHECK_THAT(refusal(Declared{1, {{.first_partition = PartitionId{kMaxPartitionsPerJob - 1}, .owners = {{}, {}}}}}),
+             Catch::Contains("first_partition"));
+  CHECK_THAT(refusal(DeclareSlices{1, {}, {{.name = "a", .partitions = {{{}, 0, kMaxPartitionBytes / 4 + 1}}}}}),
+             Catch::Contains("partitions.elements is 16777217"));
+  CHECK_THAT(refusal(OpenJob{.job = "j", .members = {{.rank = Rank{1}}, {.rank = Rank{1}}}}),
+             Catch::Contains("OpenJob.members.rank is not in growing order"));
+}
+
+TEST_CASE("lists that are too long are refused before memory is taken for them") {
+  CHECK(refusal(JoinProgress{1, std::vector<Rank>(65), 1}) == "JoinProgress.missing has 65 entries, at most 64 are allowed");
+  CHECK_THAT(refusal(JobStart{.partition_bytes = kMinPartitionBytes, .members = std::vector<Member>(4097)}),
+             Catch::Contains("members has 4097 entries"));
+  CHECK_THAT(refusal(Declare{1, std::vector<TensorDeclaration>(1025, {.name = "a"})}), Catch::Contains("1025 entries"));
+  const std::vector<LaneIndex> many(kMaxPartitionsPerDeclare / 2 + 1);
+  CHECK_THAT(refusal(Declared{1, {{.owners = many}, {.owners = many}}}), Catch::Contains("Declared.tensors.owners has"));
+  CHECK_THAT(refusal(JobStart{.partition_bytes = kMinPartitionBytes,
+                              .lanes = std::vector<LaneTarget>(kMaxLanesPerJob + 1)}),
+             Catch::Contains("65537 entries") || Catch::Contains("malformed"));
+}
+
+TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
+  Message out;
+  CHECK(decode(header_of(Declare{1, {{.name = std::string(kMaxNameBytes, 'x')}}}), out).ok());
+  CHECK_THAT(refusal(Declare{1, {{.name = std::string(kMaxNameBytes + 1, 'x')}}}), Catch::Contains("name has 513 bytes"));
+  CHECK_THAT(refusal(Declare{1, {{.name = ""}}}), Catch::Contains("name has 0 bytes, 1 to 512"));
+  CHECK_THAT(refusal(Declare{1, {{.name = "a\nb"}}}), Catch::Contains("control character 0x0a"));
+  CHECK_THAT(refusal(HelloServer{.data = {std::string(257, 'h'), 1}, .shards = 1}), Catch::Contains("data has 257 bytes"));
+
+  // Two bytes a letter: the cut must not split one.
+  std::string umlauts = "x";
+  while (umlauts.size() < kMaxMessageBytes + 100) umlauts += "\xc3\xa4";
+  REQUIRE(decode(header_of(Refused{ErrorCode::protocol, umlauts, std::string(2000, 'a')}), out).ok());
+  const auto& refused = std::get<Refused>(out);
+  CHECK(refused.message.size() == kMaxMessageBytes - 1);
+  CHECK(umlauts.starts_with(refused.message));
+  CHECK(refused.advice.size() == kMaxAdviceBytes);
+  CHECK(header_of(Refused{ErrorCode::protocol, umlauts, umlauts}).size() <= kMaxHelloHeaderBytes);
+  CHECK(header_of(RoundFailed{{}, {}, {ErrorCode::protocol, umlauts, umlauts}, 1}).size() <= kMaxLaneHeaderBytes);
+
+  REQUIRE(decode(header_of(JobFailed{JobRun{1}, {ErrorCode::os, "a\nb\x1b[31m", ""}}), out).ok());
+  CHECK(std::get<JobFailed>(out).error.message == "a b [31m");
+  CHECK_THAT(refusal(JobFailed{JobRun{1}, {}}), Catch::Contains("code 0 (ok)"));
+}
+
+TEST_CASE("structs that a broken peer has put off their alignment are refused") {
+  std::vector<std::byte> header =
+      header_of(DeclareSlices{1, JobRun{2}, {{.name = "n", .partitions = {{PartitionId{0xabcdef}, 7, 0x1234}}}}});
+  // Find the vector by its content, copy it to the end four bytes off, and turn the offset to it.
+  std::size_t vector = 0;
+  while (read_u32(header, vector + 4) != 0xabcdef || read_u32(header, vector) != 1) ++vector;
+  std::size_t offset = 0;
+  while (offset + read_u32(header, offset) != vector) offset += 4;
+  while ((header.size() + 4) % 8 == 0) header.insert(header.end(), 4, std::byte{0});
+  const std::size_t moved = header.size();
+  const std::vector<std::byte> content(header.begin() + static_cast<std::ptrdiff_t>(vector),
+                                       header.begin() + static_cast<std::ptrdiff_t>(vector) + 20);
+  header.insert(header.end(), content.begin(), content.end());
+  const auto distance = static_cast<std::uint32_t>(moved - offset);
+  std::memcpy(header.data() + offset, &distance, sizeof distance);
+  Message out;
+  const Status status = decode(header, out);
+  REQUIRE_FALSE(status.ok());
+  CHECK_THAT(status.error().message, Catch::Contains("partitions is not aligned"));
+}
+
+TEST_CASE("one vector pointed at many times does not multiply memory") {
+  // 1024 tensors that share one list of owners: small on the wire, 2 GiB if each were copied.
+  Declared message{1, std::vector<DeclaredTensor>(1024)};
+  message.tensors[0].owners.resize(kMaxPartitionsPerDeclare);
+  std::vector<std::byte> header = header_of(message);
+  Message out;
+  REQUIRE(decode(header, out).ok());
+  message.tensors[1].owners.resize(1);
+  CHECK_THAT(refusal(message), Catch::Contains("Declared.tensors.owners has 524289 entries"));
+}
+
+TEST_CASE("a large message does not keep its memory in the encoder") {
+  Encoder encoder;
+  Declared large{1, {{.owners = std::vector<LaneIndex>(100'000)}}};
+  CHECK(encoder.encode(large, 0).size() > 400'000);
+  Message out;
+  for (int i = 0; i < 3; ++i) {
+    const auto frame = encoder.encode(Heartbeat{5}, 0);
+    REQUIRE(decode(frame.subspan(kFramePrefixBytes), out).ok());
+    CHECK(out == Message{Heartbeat{5}});
+  }
+}
+
+}  // namespace bps
