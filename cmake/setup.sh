@@ -8,8 +8,8 @@ packages=(
   # libraries
   libboost1.81-dev libflatbuffers-dev flatbuffers-compiler libspdlog-dev libfmt-dev libcli11-dev
   libtomlplusplus-dev nlohmann-json3-dev libhwy-dev libssl-dev
-  # tests and benchmarks; clang compiles the public headers a second time
-  catch2 libbenchmark-dev clang
+  # tests and benchmarks; the thread sanitizer build is clang's
+  catch2 libbenchmark-dev clang libclang-rt-14-dev
 )
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
