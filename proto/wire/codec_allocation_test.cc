@@ -27,8 +27,8 @@ __attribute__((noinline)) void operator delete(void* memory, std::size_t) noexce
 namespace bps {
 
 TEST_CASE("a data frame costs no allocation") {
-  const std::vector<Message> messages = {PushPull{.round = Round{5}}, Aggregate{.round = Round{5}}, Later{}, Again{},
-                                         Credit{7}};
+  const std::vector<Message> messages = {PushPull{.round = Round{5}}, Aggregate{.round = Round{5}}, Later{},
+                                         Again{}, Credit{7}};
   Encoder encoder;
   Message out;
   std::uint64_t before = 0;
@@ -38,7 +38,8 @@ TEST_CASE("a data frame costs no allocation") {
     for (const Message& message : messages) {
       const auto frame = encoder.encode(message, 4096);
       const auto prefix = read_prefix(frame.first<kFramePrefixBytes>(), kMaxLaneHeaderBytes);
-      good = good && prefix.ok() && check_header(frame.first<kFramePrefixBytes>(), frame.subspan(kFramePrefixBytes)).ok();
+      good = good && prefix.ok() &&
+             check_header(frame.first<kFramePrefixBytes>(), frame.subspan(kFramePrefixBytes)).ok();
       good = good && decode(frame.subspan(kFramePrefixBytes), out).ok() && out.index() == message.index();
     }
   }

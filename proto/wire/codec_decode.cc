@@ -18,8 +18,8 @@ constexpr flatbuffers::uoffset_t kMaxDepth = 8;
 // Header, JobStart, and a member, a lane and its endpoint each.
 constexpr flatbuffers::uoffset_t kMaxTables = 2 + kMaxWorldSize + 2 * kMaxLanesPerJob;
 
-// Checks the fields of one message and keeps the first thing that is wrong. Reading goes on after a failure, but
-// nothing is sized by a number that failed.
+// Checks the fields of one message and keeps the first thing that is wrong. Reading goes on after a failure,
+// but nothing is sized by a number that failed.
 class Check {
  public:
   explicit Check(const char* message) : message_(message) {}
@@ -37,7 +37,8 @@ class Check {
 
   template <class T>
   T range(std::string_view field, T value, std::uint64_t low, std::uint64_t high) {
-    if (value < low || value > high) fail(field, fmt::format("is {}, {} to {} are allowed", value, low, high));
+    if (value < low || value > high)
+      fail(field, fmt::format("is {}, {} to {} are allowed", value, low, high));
     return value;
   }
 
@@ -68,7 +69,8 @@ class Check {
     }
     out.assign(in->data(), in->size());
     for (const char c : out) {
-      if (is_control(c)) fail(field, fmt::format("has the control character {:#04x}", static_cast<unsigned char>(c)));
+      if (is_control(c))
+        fail(field, fmt::format("has the control character {:#04x}", static_cast<unsigned char>(c)));
     }
   }
 
@@ -110,7 +112,8 @@ class Check {
     out.clear();
     if (!count(field, in->size(), limit)) return;
     out.reserve(in->size());
-    for (const std::uint32_t id : *in) out.push_back(below<T>(field, id, id_limit));
+    for (const std::uint32_t id : *in)
+      out.push_back(below<T>(field, id, id_limit));
   }
 
   void members(const flatbuffers::Vector<flatbuffers::Offset<fb::Member>>* in, std::vector<Member>& out) {
@@ -147,11 +150,13 @@ void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   out.local_size = check.range("local_size", in.local_size(), 1, kMaxWorldSize);
   out.local_rank = in.local_rank();
   if (out.local_rank >= out.local_size) {
-    check.fail("local_rank", fmt::format("is {}, it must be less than local_size {}", out.local_rank, out.local_size));
+    check.fail("local_rank",
+               fmt::format("is {}, it must be less than local_size {}", out.local_rank, out.local_size));
   }
   check.name("host", in.host(), 0, kMaxHostBytes, out.host);
   out.bandwidth_bps = in.bandwidth_bps();
-  out.partition_bytes = check.range("partition_bytes", in.partition_bytes(), kMinPartitionBytes, kMaxPartitionBytes);
+  out.partition_bytes =
+      check.range("partition_bytes", in.partition_bytes(), kMinPartitionBytes, kMaxPartitionBytes);
   out.mode = check.known<Mode>("mode", in.mode(), kModeCount);
   out.staleness = in.staleness();
   out.join_timeout_ms = in.join_timeout_ms();
@@ -206,7 +211,8 @@ void read(Check& check, const fb::JobStart& in, JobStart& out) {
   out.job_run = JobRun{in.job_run()};
   out.generation = Generation{in.generation()};
   out.epoch = Epoch{in.epoch()};
-  out.partition_bytes = check.range("partition_bytes", in.partition_bytes(), kMinPartitionBytes, kMaxPartitionBytes);
+  out.partition_bytes =
+      check.range("partition_bytes", in.partition_bytes(), kMinPartitionBytes, kMaxPartitionBytes);
   check.members(in.members(), out.members);
   out.lanes.clear();
   if (!check.count("lanes", in.lanes()->size(), kMaxLanesPerJob)) return;
@@ -263,8 +269,8 @@ void read(Check& check, const fb::Declared& in, Declared& out) {
     to.priority = from.priority();
     partitions += from.owners()->size();
     if (!check.count("tensors.owners", partitions, kMaxPartitionsPerDeclare)) return;
-    to.first_partition = PartitionId{
-        check.range("tensors.first_partition", from.first_partition(), 0, kMaxPartitionsPerJob - from.owners()->size())};
+    to.first_partition = PartitionId{check.range("tensors.first_partition", from.first_partition(), 0,
+                                                 kMaxPartitionsPerJob - from.owners()->size())};
     check.ids("tensors.owners", from.owners(), kMaxPartitionsPerDeclare, kMaxLanesPerJob, to.owners);
   }
 }
@@ -295,16 +301,19 @@ void read(Check& check, const fb::TensorSlices& in, TensorSlices& out) {
   out.priority = in.priority();
   const auto* slices = in.partitions();
   // The verifier checks the alignment of a vector's length, not that of its structs.
-  if (slices->size() > 0 && reinterpret_cast<std::uintptr_t>(slices->Data()) % alignof(fb::PartitionSlice) != 0) {
+  if (slices->size() > 0 &&
+      reinterpret_cast<std::uintptr_t>(slices->Data()) % alignof(fb::PartitionSlice) != 0) {
     return check.fail("tensors.partitions", "is not aligned");
   }
-  const std::uint64_t most = kMaxPartitionBytes / size_of(out.dtype < DType{kDTypeCount} ? out.dtype : DType::f64);
+  const std::uint64_t most =
+      kMaxPartitionBytes / size_of(out.dtype < DType{kDTypeCount} ? out.dtype : DType::f64);
   out.partitions.resize(slices->size());
   for (flatbuffers::uoffset_t i = 0; i < slices->size(); ++i) {
     const fb::PartitionSlice& from = *slices->Get(i);
     out.partitions[i].partition =
         check.below<PartitionId>("tensors.partitions.partition", from.partition(), kMaxPartitionsPerJob);
-    out.partitions[i].shard = check.range("tensors.partitions.shard", from.shard(), 0, kMaxShardsPerServer - 1);
+    out.partitions[i].shard =
+        check.range("tensors.partitions.shard", from.shard(), 0, kMaxShardsPerServer - 1);
     out.partitions[i].elements = check.range("tensors.partitions.elements", from.elements(), 0, most);
   }
 }
@@ -430,9 +439,10 @@ Status read_body(const fb::Header& header, Message& message) {
 #undef BPS_READ
     case fb::Body::NONE: break;
   }
-  return make_error(ErrorCode::protocol,
-                    fmt::format("a frame holds a message of unknown type {}", static_cast<unsigned>(header.body_type())),
-                    "run the same bps version on all hosts");
+  return make_error(
+      ErrorCode::protocol,
+      fmt::format("a frame holds a message of unknown type {}", static_cast<unsigned>(header.body_type())),
+      "run the same bps version on all hosts");
 }
 
 Status decode_aligned(const std::byte* data, std::size_t bytes, Message& message) {

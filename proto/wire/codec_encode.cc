@@ -14,19 +14,23 @@ using Builder = flatbuffers::FlatBufferBuilder;
 template <class T>
 using Offset = flatbuffers::Offset<T>;
 
-static_assert(std::variant_size_v<Message> == static_cast<std::size_t>(fb::Body::MAX), "a message without a table");
+static_assert(std::variant_size_v<Message> == static_cast<std::size_t>(fb::Body::MAX),
+              "a message without a table");
 
 // An encoder that once sent a large control message gives the memory back with the next one.
 constexpr std::size_t kKeepBytes = 64 * 1024;
 
 fb::Term pack(const Term& term) { return {term.number, term.id}; }
 
-Offset<flatbuffers::String> pack(Builder& b, std::string_view text) { return b.CreateString(text.data(), text.size()); }
+Offset<flatbuffers::String> pack(Builder& b, std::string_view text) {
+  return b.CreateString(text.data(), text.size());
+}
 
 // Cut between characters, so that UTF-8 stays UTF-8.
 Offset<flatbuffers::String> pack_cut(Builder& b, std::string_view text, std::size_t limit) {
   if (text.size() > limit) {
-    while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xc0) == 0x80) --limit;
+    while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xc0) == 0x80)
+      --limit;
     text = text.substr(0, limit);
   }
   return pack(b, text);
@@ -38,7 +42,9 @@ Offset<fb::Error> pack(Builder& b, ErrorCode code, std::string_view message, std
   return fb::CreateError(b, static_cast<std::uint16_t>(code), message_offset, advice_offset);
 }
 
-Offset<fb::Error> pack(Builder& b, const Error& error) { return pack(b, error.code, error.message, error.advice); }
+Offset<fb::Error> pack(Builder& b, const Error& error) {
+  return pack(b, error.code, error.message, error.advice);
+}
 
 // Absent means ok.
 Offset<fb::Error> pack_unless_ok(Builder& b, const Error& error) {
@@ -50,10 +56,12 @@ Offset<fb::Endpoint> pack(Builder& b, const Endpoint& endpoint) {
 }
 
 template <class Tag>
-Offset<flatbuffers::Vector<std::uint32_t>> pack_ids(Builder& b, const std::vector<Id<Tag, std::uint32_t>>& ids) {
+Offset<flatbuffers::Vector<std::uint32_t>> pack_ids(Builder& b,
+                                                    const std::vector<Id<Tag, std::uint32_t>>& ids) {
   std::uint32_t* out = nullptr;
   const auto offset = b.CreateUninitializedVector(ids.size(), &out);
-  for (const auto& id : ids) *out++ = id.value;
+  for (const auto& id : ids)
+    *out++ = id.value;
   return offset;
 }
 
@@ -61,14 +69,15 @@ template <class T, class Function>
 auto pack_tables(Builder& b, const std::vector<T>& items, Function&& function) {
   std::vector<decltype(function(items.front()))> offsets;
   offsets.reserve(items.size());
-  for (const T& item : items) offsets.push_back(function(item));
+  for (const T& item : items)
+    offsets.push_back(function(item));
   return b.CreateVector(offsets);
 }
 
 auto pack(Builder& b, const std::vector<Member>& members) {
   return pack_tables(b, members, [&](const Member& member) {
-    return fb::CreateMember(b, member.rank.value, member.incarnation.value, pack(b, member.host), member.local_rank,
-                            member.weight);
+    return fb::CreateMember(b, member.rank.value, member.incarnation.value, pack(b, member.host),
+                            member.local_rank, member.weight);
   });
 }
 
@@ -76,23 +85,25 @@ Offset<fb::HelloWorker> pack(Builder& b, const HelloWorker& m) {
   const fb::Term term = pack(m.term);
   const auto job = pack(b, m.job);
   const auto host = pack(b, m.host);
-  return fb::CreateHelloWorker(b, &term, m.incarnation.value, job, m.job_run.value, m.rank.value, m.world_size,
-                               m.local_rank, m.local_size, host, m.bandwidth_bps, m.partition_bytes,
-                               static_cast<std::uint8_t>(m.mode), m.staleness, m.join_timeout_ms);
+  return fb::CreateHelloWorker(b, &term, m.incarnation.value, job, m.job_run.value, m.rank.value,
+                               m.world_size, m.local_rank, m.local_size, host, m.bandwidth_bps,
+                               m.partition_bytes, static_cast<std::uint8_t>(m.mode), m.staleness,
+                               m.join_timeout_ms);
 }
 
 Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {
   const fb::Term term = pack(m.term);
   const auto host = pack(b, m.host);
   const auto data = pack(b, m.data);
-  return fb::CreateHelloServer(b, &term, m.incarnation.value, host, data, m.shards, m.memory_max, m.bandwidth_bps);
+  return fb::CreateHelloServer(b, &term, m.incarnation.value, host, data, m.shards, m.memory_max,
+                               m.bandwidth_bps);
 }
 
 Offset<fb::HelloLane> pack(Builder& b, const HelloLane& m) {
   const fb::Term term = pack(m.term);
   return fb::CreateHelloLane(b, &term, m.job_run.value, m.rank.value, m.incarnation.value, m.server.value,
-                             m.server_incarnation.value, m.shard, m.session.value, m.epoch.value, m.generation.value,
-                             m.credit_report_bytes);
+                             m.server_incarnation.value, m.shard, m.session.value, m.epoch.value,
+                             m.generation.value, m.credit_report_bytes);
 }
 
 Offset<fb::Welcome> pack(Builder& b, const Welcome& m) {
@@ -113,9 +124,11 @@ Offset<fb::JoinProgress> pack(Builder& b, const JoinProgress& m) {
 Offset<fb::JobStart> pack(Builder& b, const JobStart& m) {
   const auto members = pack(b, m.members);
   const auto lanes = pack_tables(b, m.lanes, [&](const LaneTarget& lane) {
-    return fb::CreateLaneTarget(b, lane.server.value, lane.incarnation.value, pack(b, lane.endpoint), lane.shard);
+    return fb::CreateLaneTarget(b, lane.server.value, lane.incarnation.value, pack(b, lane.endpoint),
+                                lane.shard);
   });
-  return fb::CreateJobStart(b, m.job_run.value, m.generation.value, m.epoch.value, m.partition_bytes, members, lanes);
+  return fb::CreateJobStart(b, m.job_run.value, m.generation.value, m.epoch.value, m.partition_bytes, members,
+                            lanes);
 }
 
 Offset<fb::JobFailed> pack(Builder& b, const JobFailed& m) {
@@ -124,8 +137,8 @@ Offset<fb::JobFailed> pack(Builder& b, const JobFailed& m) {
 
 Offset<fb::Declare> pack(Builder& b, const Declare& m) {
   const auto tensors = pack_tables(b, m.tensors, [&](const TensorDeclaration& t) {
-    return fb::CreateTensorDeclaration(b, pack(b, t.name), static_cast<std::uint8_t>(t.dtype), t.elements, t.priority,
-                                       static_cast<std::uint8_t>(t.mode), t.staleness);
+    return fb::CreateTensorDeclaration(b, pack(b, t.name), static_cast<std::uint8_t>(t.dtype), t.elements,
+                                       t.priority, static_cast<std::uint8_t>(t.mode), t.staleness);
   });
   return fb::CreateDeclare(b, m.request, tensors);
 }
@@ -185,12 +198,14 @@ Offset<fb::JobEnded> pack(Builder& b, const JobEnded& m) {
   return fb::CreateJobEnded(b, m.job_run.value, pack_unless_ok(b, m.error));
 }
 
-Offset<fb::Ack> pack(Builder& b, const Ack& m) { return fb::CreateAck(b, m.request, pack_unless_ok(b, m.error)); }
+Offset<fb::Ack> pack(Builder& b, const Ack& m) {
+  return fb::CreateAck(b, m.request, pack_unless_ok(b, m.error));
+}
 
 Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
-  const fb::PushPullFields fields(m.job_run.value, m.round.value, m.partition.value, m.epoch.value, m.generation.value,
-                                  m.root.value, m.weight, static_cast<std::uint8_t>(m.operation),
-                                  static_cast<std::uint8_t>(m.codec));
+  const fb::PushPullFields fields(m.job_run.value, m.round.value, m.partition.value, m.epoch.value,
+                                  m.generation.value, m.root.value, m.weight,
+                                  static_cast<std::uint8_t>(m.operation), static_cast<std::uint8_t>(m.codec));
   return fb::CreatePushPull(b, &fields);
 }
 

@@ -77,7 +77,8 @@ TEST_CASE("random messages come back as they were, from any alignment") {
 }
 
 TEST_CASE("headers of data frames are small") {
-  for (const Message& message : {Message{PushPull{}}, Message{Aggregate{}}, Message{Later{}}, Message{Again{}}}) {
+  for (const Message& message :
+       {Message{PushPull{}}, Message{Aggregate{}}, Message{Later{}}, Message{Again{}}}) {
     INFO(name_of(message));
     CHECK(header_of(message).size() <= 88);
   }
@@ -101,7 +102,8 @@ TEST_CASE("damaged headers that pass no CRC are refused or decoded, and never cr
     }
     for (int i = 0; i < 500; ++i) {
       std::vector<std::byte> bad = good;
-      for (int flips = 0; flips < 4; ++flips) bad[random() % bad.size()] = static_cast<std::byte>(random());
+      for (int flips = 0; flips < 4; ++flips)
+        bad[random() % bad.size()] = static_cast<std::byte>(random());
       (void)decode(bad, out).ok();
     }
   }
@@ -113,7 +115,8 @@ TEST_CASE("random bytes are refused") {
   Message out;
   for (int i = 0; i < 20000; ++i) {
     std::vector<std::byte> bytes(random() % 200);
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    for (std::byte& byte : bytes)
+      byte = static_cast<std::byte>(random());
     CHECK_FALSE(decode(bytes, out).ok());
   }
 }
@@ -126,7 +129,8 @@ TEST_CASE("a message of unknown type is refused with its number") {
   for (std::size_t i = 0; i < header.size(); ++i) {
     if (header[i] != type) continue;
     ++found;
-    for (const auto& [number, text] : {std::pair{29, "unknown type 29"}, {0, "unknown type 0"}, {255, "type 255"}}) {
+    for (const auto& [number, text] :
+         {std::pair{29, "unknown type 29"}, {0, "unknown type 0"}, {255, "type 255"}}) {
       header[i] = static_cast<std::byte>(number);
       Message out;
       const Status status = decode(header, out);
@@ -139,15 +143,20 @@ TEST_CASE("a message of unknown type is refused with its number") {
 }
 
 TEST_CASE("unknown enum values are refused, naming message and field") {
-  CHECK(refusal(PushPull{.operation = static_cast<Operation>(6)}) == "PushPull.operation is 6, this build knows 0 to 5");
+  CHECK(refusal(PushPull{.operation = static_cast<Operation>(6)}) ==
+        "PushPull.operation is 6, this build knows 0 to 5");
   CHECK(refusal(PushPull{.codec = static_cast<Codec>(1)}) == "PushPull.codec is 1, this build knows 0 to 0");
-  CHECK(refusal(Aggregate{.codec = static_cast<Codec>(7)}) == "Aggregate.codec is 7, this build knows 0 to 0");
-  CHECK_THAT(refusal(Declare{1, {{.name = "a", .dtype = static_cast<DType>(8)}}}), Catch::Contains("tensors.dtype is 8"));
-  CHECK_THAT(refusal(Declare{1, {{.name = "a", .mode = static_cast<Mode>(2)}}}), Catch::Contains("tensors.mode is 2"));
+  CHECK(refusal(Aggregate{.codec = static_cast<Codec>(7)}) ==
+        "Aggregate.codec is 7, this build knows 0 to 0");
+  CHECK_THAT(refusal(Declare{1, {{.name = "a", .dtype = static_cast<DType>(8)}}}),
+             Catch::Contains("tensors.dtype is 8"));
+  CHECK_THAT(refusal(Declare{1, {{.name = "a", .mode = static_cast<Mode>(2)}}}),
+             Catch::Contains("tensors.mode is 2"));
   CHECK_THAT(refusal(Ack{1, {static_cast<ErrorCode>(13), "", ""}}), Catch::Contains("Ack.error is 13"));
   CHECK_THAT(refusal(DeclareSlices{1, {}, {{.name = "a", .dtype = static_cast<DType>(200)}}}),
              Catch::Contains("dtype is 200"));
-  CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .mode = static_cast<Mode>(9)}), Catch::Contains("mode is 9"));
+  CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .mode = static_cast<Mode>(9)}),
+             Catch::Contains("mode is 9"));
 }
 
 TEST_CASE("numbers beyond their limits are refused") {
@@ -159,39 +168,48 @@ TEST_CASE("numbers beyond their limits are refused") {
     change(m);
     return refusal(m);
   };
-  CHECK_THAT(with([](auto& m) { m.world_size = kMaxWorldSize + 1; }), Catch::Contains("world_size is 4097, 1 to 4096"));
+  CHECK_THAT(with([](auto& m) { m.world_size = kMaxWorldSize + 1; }),
+             Catch::Contains("world_size is 4097, 1 to 4096"));
   CHECK_THAT(with([](auto& m) { m.world_size = 0; }), Catch::Contains("world_size is 0"));
   CHECK_THAT(with([](auto& m) { m.rank = Rank{2}; }), Catch::Contains("rank is 2, it must be less than 2"));
   CHECK_THAT(with([](auto& m) { m.local_rank = 1; }), Catch::Contains("local_rank is 1"));
   CHECK_THAT(with([](auto& m) { m.local_size = 0; }), Catch::Contains("local_size is 0"));
   CHECK_THAT(with([](auto& m) { m.partition_bytes = 4095; }), Catch::Contains("partition_bytes is 4095"));
-  CHECK_THAT(with([](auto& m) { m.partition_bytes = kMaxPartitionBytes + 1; }), Catch::Contains("partition_bytes"));
+  CHECK_THAT(with([](auto& m) { m.partition_bytes = kMaxPartitionBytes + 1; }),
+             Catch::Contains("partition_bytes"));
   CHECK_THAT(refusal(HelloServer{.data = {"h", 1}, .shards = 0}), Catch::Contains("HelloServer.shards is 0"));
   CHECK_THAT(refusal(HelloServer{.data = {"h", 1}, .shards = 257}), Catch::Contains("shards is 257"));
   CHECK_THAT(refusal(HelloLane{.rank = Rank{kMaxWorldSize}}), Catch::Contains("HelloLane.rank"));
   CHECK_THAT(refusal(HelloLane{.shard = kMaxShardsPerServer}), Catch::Contains("HelloLane.shard"));
-  CHECK_THAT(refusal(PushPull{.partition = PartitionId{kMaxPartitionsPerJob}}), Catch::Contains("PushPull.partition"));
+  CHECK_THAT(refusal(PushPull{.partition = PartitionId{kMaxPartitionsPerJob}}),
+             Catch::Contains("PushPull.partition"));
   CHECK_THAT(refusal(PushPull{.root = Rank{kMaxWorldSize}}), Catch::Contains("PushPull.root"));
   CHECK_THAT(refusal(PushPull{.weight = kMaxWorldSize + 1}), Catch::Contains("PushPull.weight"));
   CHECK_THAT(refusal(Aggregate{.weight = kMaxWorldSize + 1}), Catch::Contains("Aggregate.weight"));
   CHECK_THAT(refusal(Later{.partition = PartitionId{~0u}}), Catch::Contains("Later.partition"));
-  CHECK_THAT(refusal(Declare{1, {{.name = "a", .elements = kMaxTensorElements + 1}}}), Catch::Contains("tensors.elements"));
+  CHECK_THAT(refusal(Declare{1, {{.name = "a", .elements = kMaxTensorElements + 1}}}),
+             Catch::Contains("tensors.elements"));
   CHECK_THAT(refusal(DropTensors{{}, {TensorId{kMaxTensorsPerJob}}}), Catch::Contains("DropTensors.tensors"));
-  CHECK_THAT(refusal(Declared{1, {{.first_partition = PartitionId{kMaxPartitionsPerJob - 1}, .owners = {{}, {}}}}}),
-             Catch::Contains("first_partition"));
-  CHECK_THAT(refusal(DeclareSlices{1, {}, {{.name = "a", .partitions = {{{}, 0, kMaxPartitionBytes / 4 + 1}}}}}),
-             Catch::Contains("partitions.elements is 16777217"));
+  CHECK_THAT(
+      refusal(Declared{1, {{.first_partition = PartitionId{kMaxPartitionsPerJob - 1}, .owners = {{}, {}}}}}),
+      Catch::Contains("first_partition"));
+  CHECK_THAT(
+      refusal(DeclareSlices{1, {}, {{.name = "a", .partitions = {{{}, 0, kMaxPartitionBytes / 4 + 1}}}}}),
+      Catch::Contains("partitions.elements is 16777217"));
   CHECK_THAT(refusal(OpenJob{.job = "j", .members = {{.rank = Rank{1}}, {.rank = Rank{1}}}}),
              Catch::Contains("OpenJob.members.rank is not in growing order"));
 }
 
 TEST_CASE("lists that are too long are refused before memory is taken for them") {
-  CHECK(refusal(JoinProgress{1, std::vector<Rank>(65), 1}) == "JoinProgress.missing has 65 entries, at most 64 are allowed");
+  CHECK(refusal(JoinProgress{1, std::vector<Rank>(65), 1}) ==
+        "JoinProgress.missing has 65 entries, at most 64 are allowed");
   CHECK_THAT(refusal(JobStart{.partition_bytes = kMinPartitionBytes, .members = std::vector<Member>(4097)}),
              Catch::Contains("members has 4097 entries"));
-  CHECK_THAT(refusal(Declare{1, std::vector<TensorDeclaration>(1025, {.name = "a"})}), Catch::Contains("1025 entries"));
+  CHECK_THAT(refusal(Declare{1, std::vector<TensorDeclaration>(1025, {.name = "a"})}),
+             Catch::Contains("1025 entries"));
   const std::vector<LaneIndex> many(kMaxPartitionsPerDeclare / 2 + 1);
-  CHECK_THAT(refusal(Declared{1, {{.owners = many}, {.owners = many}}}), Catch::Contains("Declared.tensors.owners has"));
+  CHECK_THAT(refusal(Declared{1, {{.owners = many}, {.owners = many}}}),
+             Catch::Contains("Declared.tensors.owners has"));
   CHECK_THAT(refusal(JobStart{.partition_bytes = kMinPartitionBytes,
                               .lanes = std::vector<LaneTarget>(kMaxLanesPerJob + 1)}),
              Catch::Contains("65537 entries") || Catch::Contains("malformed"));
@@ -200,21 +218,25 @@ TEST_CASE("lists that are too long are refused before memory is taken for them")
 TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
   Message out;
   CHECK(decode(header_of(Declare{1, {{.name = std::string(kMaxNameBytes, 'x')}}}), out).ok());
-  CHECK_THAT(refusal(Declare{1, {{.name = std::string(kMaxNameBytes + 1, 'x')}}}), Catch::Contains("name has 513 bytes"));
+  CHECK_THAT(refusal(Declare{1, {{.name = std::string(kMaxNameBytes + 1, 'x')}}}),
+             Catch::Contains("name has 513 bytes"));
   CHECK_THAT(refusal(Declare{1, {{.name = ""}}}), Catch::Contains("name has 0 bytes, 1 to 512"));
   CHECK_THAT(refusal(Declare{1, {{.name = "a\nb"}}}), Catch::Contains("control character 0x0a"));
-  CHECK_THAT(refusal(HelloServer{.data = {std::string(257, 'h'), 1}, .shards = 1}), Catch::Contains("data has 257 bytes"));
+  CHECK_THAT(refusal(HelloServer{.data = {std::string(257, 'h'), 1}, .shards = 1}),
+             Catch::Contains("data has 257 bytes"));
 
   // Two bytes a letter: the cut must not split one.
   std::string umlauts = "x";
-  while (umlauts.size() < kMaxMessageBytes + 100) umlauts += "\xc3\xa4";
+  while (umlauts.size() < kMaxMessageBytes + 100)
+    umlauts += "\xc3\xa4";
   REQUIRE(decode(header_of(Refused{ErrorCode::protocol, umlauts, std::string(2000, 'a')}), out).ok());
   const auto& refused = std::get<Refused>(out);
   CHECK(refused.message.size() == kMaxMessageBytes - 1);
   CHECK(umlauts.starts_with(refused.message));
   CHECK(refused.advice.size() == kMaxAdviceBytes);
   CHECK(header_of(Refused{ErrorCode::protocol, umlauts, umlauts}).size() <= kMaxHelloHeaderBytes);
-  CHECK(header_of(RoundFailed{{}, {}, {ErrorCode::protocol, umlauts, umlauts}, 1}).size() <= kMaxLaneHeaderBytes);
+  CHECK(header_of(RoundFailed{{}, {}, {ErrorCode::protocol, umlauts, umlauts}, 1}).size() <=
+        kMaxLaneHeaderBytes);
 
   REQUIRE(decode(header_of(JobFailed{JobRun{1}, {ErrorCode::os, "a\nb\x1b[31m", ""}}), out).ok());
   CHECK(std::get<JobFailed>(out).error.message == "a b [31m");
@@ -222,14 +244,17 @@ TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
 }
 
 TEST_CASE("structs that a broken peer has put off their alignment are refused") {
-  std::vector<std::byte> header =
-      header_of(DeclareSlices{1, JobRun{2}, {{.name = "n", .partitions = {{PartitionId{0xabcdef}, 7, 0x1234}}}}});
+  std::vector<std::byte> header = header_of(
+      DeclareSlices{1, JobRun{2}, {{.name = "n", .partitions = {{PartitionId{0xabcdef}, 7, 0x1234}}}}});
   // Find the vector by its content, copy it to the end four bytes off, and turn the offset to it.
   std::size_t vector = 0;
-  while (read_u32(header, vector + 4) != 0xabcdef || read_u32(header, vector) != 1) ++vector;
+  while (read_u32(header, vector + 4) != 0xabcdef || read_u32(header, vector) != 1)
+    ++vector;
   std::size_t offset = 0;
-  while (offset + read_u32(header, offset) != vector) offset += 4;
-  while ((header.size() + 4) % 8 == 0) header.insert(header.end(), 4, std::byte{0});
+  while (offset + read_u32(header, offset) != vector)
+    offset += 4;
+  while ((header.size() + 4) % 8 == 0)
+    header.insert(header.end(), 4, std::byte{0});
   const std::size_t moved = header.size();
   const std::vector<std::byte> content(header.begin() + static_cast<std::ptrdiff_t>(vector),
                                        header.begin() + static_cast<std::ptrdiff_t>(vector) + 20);

@@ -16,7 +16,8 @@
 namespace bps {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little-endian and so is every host of bps");
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian and so is every host of bps");
 
 constexpr std::size_t kCrcOffset = 12;
 constexpr std::size_t kPayloadOffset = 16;
@@ -41,7 +42,8 @@ constexpr CrcTables make_tables() {
   CrcTables tables{};
   for (std::uint32_t i = 0; i < 256; ++i) {
     std::uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kPolynomial : 0);
+    for (int bit = 0; bit < 8; ++bit)
+      crc = (crc >> 1) ^ ((crc & 1) != 0 ? kPolynomial : 0);
     tables[0][i] = crc;
   }
   for (std::size_t k = 1; k < tables.size(); ++k) {
@@ -56,11 +58,14 @@ constexpr CrcTables kTables = make_tables();
 
 #ifdef BPS_CRC32C_SSE42
 // Only this function is built for SSE4.2; it is called only where the CPU has it.
-__attribute__((target("sse4.2"))) std::uint32_t crc_hardware(std::uint32_t crc, const std::byte* p, std::size_t n) {
+__attribute__((target("sse4.2"))) std::uint32_t crc_hardware(std::uint32_t crc, const std::byte* p,
+                                                             std::size_t n) {
   std::uint64_t wide = crc;
-  for (; n >= 8; n -= 8, p += 8) wide = _mm_crc32_u64(wide, load<std::uint64_t>(p));
+  for (; n >= 8; n -= 8, p += 8)
+    wide = _mm_crc32_u64(wide, load<std::uint64_t>(p));
   crc = static_cast<std::uint32_t>(wide);
-  for (; n > 0; --n, ++p) crc = _mm_crc32_u8(crc, std::to_integer<std::uint8_t>(*p));
+  for (; n > 0; --n, ++p)
+    crc = _mm_crc32_u8(crc, std::to_integer<std::uint8_t>(*p));
   return crc;
 }
 #endif
@@ -89,8 +94,8 @@ bool starts_with(std::span<const std::byte> bytes, std::string_view text) {
 }
 
 Error not_bps(std::span<const std::byte> bytes) {
-  for (const std::string_view method : {"GET ", "POST ", "HEAD ", "PUT ", "DELETE ", "OPTIONS ", "CONNECT ", "PATCH ",
-                                        "TRACE ", "PRI * HTTP", "HTTP/"}) {
+  for (const std::string_view method : {"GET ", "POST ", "HEAD ", "PUT ", "DELETE ", "OPTIONS ", "CONNECT ",
+                                        "PATCH ", "TRACE ", "PRI * HTTP", "HTTP/"}) {
     if (starts_with(bytes, method)) {
       return make_error(ErrorCode::protocol, "the peer speaks HTTP, not the bps protocol",
                         "use the port of --http for HTTP, or check the address that the peer was given");
@@ -113,10 +118,10 @@ Error not_bps(std::span<const std::byte> bytes) {
 }
 
 Error other_version(unsigned version) {
-  return make_error(
-      ErrorCode::protocol,
-      fmt::format("the peer speaks bps protocol version {}, this side speaks version {}", version, kProtocolVersion),
-      "run the same bps version on all hosts");
+  return make_error(ErrorCode::protocol,
+                    fmt::format("the peer speaks bps protocol version {}, this side speaks version {}",
+                                version, kProtocolVersion),
+                    "run the same bps version on all hosts");
 }
 
 }  // namespace
@@ -128,9 +133,11 @@ std::uint32_t detail::crc32c_portable(std::uint32_t crc, std::span<const std::by
   for (; n >= 8; n -= 8, p += 8) {
     const std::uint64_t word = load<std::uint64_t>(p) ^ crc;
     crc = 0;
-    for (std::size_t i = 0; i < 8; ++i) crc ^= kTables[7 - i][(word >> (8 * i)) & 0xff];
+    for (std::size_t i = 0; i < 8; ++i)
+      crc ^= kTables[7 - i][(word >> (8 * i)) & 0xff];
   }
-  for (; n > 0; --n, ++p) crc = (crc >> 8) ^ kTables[0][(crc ^ std::to_integer<std::uint32_t>(*p)) & 0xff];
+  for (; n > 0; --n, ++p)
+    crc = (crc >> 8) ^ kTables[0][(crc ^ std::to_integer<std::uint32_t>(*p)) & 0xff];
   return ~crc;
 }
 
@@ -163,7 +170,8 @@ Status check_prefix_start(std::span<const std::byte> bytes) {
   return {};
 }
 
-Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes, std::size_t max_header_bytes) {
+Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes,
+                                std::size_t max_header_bytes) {
   if (Status start = check_prefix_start(bytes); !start) return std::move(start).error();
   FramePrefix prefix;
   prefix.flags = load<std::uint16_t>(bytes.data() + 6);
@@ -174,8 +182,9 @@ Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> by
     return make_error(ErrorCode::protocol, fmt::format("a frame has unknown flags {:#06x}", prefix.flags));
   }
   if (prefix.header_bytes == 0 || prefix.header_bytes > max_header_bytes) {
-    return make_error(ErrorCode::protocol, fmt::format("a frame header has {} bytes, 1 to {} are allowed here",
-                                                       prefix.header_bytes, max_header_bytes));
+    return make_error(ErrorCode::protocol,
+                      fmt::format("a frame header has {} bytes, 1 to {} are allowed here",
+                                  prefix.header_bytes, max_header_bytes));
   }
   if (prefix.payload_bytes > kMaxPayloadBytes) {
     return make_error(ErrorCode::protocol, fmt::format("a frame payload has {} bytes, at most {} are allowed",
@@ -193,8 +202,9 @@ Status check_header(std::span<const std::byte, kFramePrefixBytes> prefix, std::s
   const std::uint32_t expected = load<std::uint32_t>(prefix.data() + kCrcOffset);
   const std::uint32_t actual = frame_crc(prefix.data(), header);
   if (expected != actual) {
-    return make_error(ErrorCode::protocol, fmt::format("a frame header is damaged: its CRC32C is {:08x}, sent was {:08x}",
-                                                       actual, expected));
+    return make_error(
+        ErrorCode::protocol,
+        fmt::format("a frame header is damaged: its CRC32C is {:08x}, sent was {:08x}", actual, expected));
   }
   return {};
 }

@@ -32,9 +32,11 @@ TEST_CASE("crc32c has the known values") {
   CHECK(crc32c(0, data) == 0x8a9136aa);
   data.assign(32, std::byte{0xff});
   CHECK(crc32c(0, data) == 0x62a8ab43);
-  for (std::size_t i = 0; i < 32; ++i) data[i] = static_cast<std::byte>(i);
+  for (std::size_t i = 0; i < 32; ++i)
+    data[i] = static_cast<std::byte>(i);
   CHECK(crc32c(0, data) == 0x46dd794e);
-  for (std::size_t i = 0; i < 32; ++i) data[i] = static_cast<std::byte>(31 - i);
+  for (std::size_t i = 0; i < 32; ++i)
+    data[i] = static_cast<std::byte>(31 - i);
   CHECK(crc32c(0, data) == 0x113fdb5c);
   CHECK(crc32c(0, bytes_of("123456789")) == 0xe3069283);
   CHECK(crc32c(0, {}) == 0);
@@ -43,7 +45,8 @@ TEST_CASE("crc32c has the known values") {
 TEST_CASE("crc32c is the same by table, by hardware and in pieces, at every offset and length") {
   std::mt19937 random(1);
   std::vector<std::byte> data(200);
-  for (std::byte& byte : data) byte = static_cast<std::byte>(random());
+  for (std::byte& byte : data)
+    byte = static_cast<std::byte>(random());
   for (std::size_t offset = 0; offset < 9; ++offset) {
     for (std::size_t length = 0; length + offset <= data.size(); length += 1 + length / 16) {
       const auto piece = std::span<const std::byte>(data).subspan(offset, length);
@@ -91,7 +94,8 @@ TEST_CASE("a prefix outside the limits is refused with the numbers") {
              Catch::Contains("9 bytes, 1 to 8 are allowed"));
   CHECK_THAT(read_prefix(prefix_of("", 0), 8).error().message, Catch::Contains("0 bytes"));
   CHECK(read_prefix(prefix_of("1", kMaxPayloadBytes), 8).ok());
-  CHECK_THAT(read_prefix(prefix_of("1", kMaxPayloadBytes + 1), 8).error().message, Catch::Contains("at most 67108864"));
+  CHECK_THAT(read_prefix(prefix_of("1", kMaxPayloadBytes + 1), 8).error().message,
+             Catch::Contains("at most 67108864"));
   auto flagged = prefix_of("1", 0);
   flagged[6] = std::byte{2};
   CHECK_THAT(read_prefix(flagged, 8).error().message, Catch::Contains("unknown flags 0x0002"));
@@ -130,7 +134,8 @@ TEST_CASE("another version is told with both numbers") {
 
 TEST_CASE("the first bytes are enough to refuse a stranger, and never refuse a bps peer") {
   const auto good = prefix_of("header", 5);
-  for (std::size_t n = 0; n <= good.size(); ++n) CHECK(check_prefix_start(std::span(good).first(n)).ok());
+  for (std::size_t n = 0; n <= good.size(); ++n)
+    CHECK(check_prefix_start(std::span(good).first(n)).ok());
   CHECK_FALSE(check_prefix_start(bytes_of("G")).ok());
   CHECK_THAT(check_prefix_start(bytes_of("GET")).error().message, Catch::Contains("HTTP"));
   CHECK_FALSE(check_prefix_start(bytes_of("BPX")).ok());

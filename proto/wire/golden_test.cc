@@ -46,7 +46,8 @@ bool accepted(std::span<const std::byte> frame, Message& message) {
 
 // As long as the kind of a message: data frames carry a payload.
 std::uint64_t sample_payload_bytes(const Message& message) {
-  return std::holds_alternative<PushPull>(message) || std::holds_alternative<Aggregate>(message) ? 262'144 : 0;
+  return std::holds_alternative<PushPull>(message) || std::holds_alternative<Aggregate>(message) ? 262'144
+                                                                                                 : 0;
 }
 
 }  // namespace

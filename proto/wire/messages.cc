@@ -6,10 +6,11 @@ namespace bps {
 
 const char* name_of(const Message& message) {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames = {
-      "HelloWorker", "HelloServer", "HelloLane",   "Welcome",       "Refused",     "Heartbeat",  "JoinProgress",
-      "JobStart",    "JobFailed",   "Declare",     "Declared",      "Barrier",     "BarrierDone", "Leave",
-      "Left",        "OpenJob",     "DeclareSlices", "DropTensors", "WorkerLeft",  "JobEnded",   "Ack",
-      "PushPull",    "Aggregate",   "Later",       "Again",         "RoundFailed", "TensorFailed", "Credit"};
+      "HelloWorker",  "HelloServer", "HelloLane",    "Welcome",  "Refused",       "Heartbeat",
+      "JoinProgress", "JobStart",    "JobFailed",    "Declare",  "Declared",      "Barrier",
+      "BarrierDone",  "Leave",       "Left",         "OpenJob",  "DeclareSlices", "DropTensors",
+      "WorkerLeft",   "JobEnded",    "Ack",          "PushPull", "Aggregate",     "Later",
+      "Again",        "RoundFailed", "TensorFailed", "Credit"};
   return kNames[message.index()];
 }
 

@@ -19,40 +19,55 @@ inline std::vector<Message> sample_messages() {
   std::vector<Message> all;
   all.push_back(HelloWorker{term, Incarnation{0xa1}, "resnet50", JobRun{0xb2}, Rank{2}, 4, 1, 2, "gpu-01",
                             25'000'000'000, 1 << 20, Mode::async, 5, 60'000});
-  all.push_back(HelloServer{term, Incarnation{0xa2}, "cpu-01", {"10.0.0.7", 4712}, 8, 4ull << 30, 10'000'000'000});
-  all.push_back(HelloLane{term, JobRun{0xb2}, Rank{2}, Incarnation{0xa1}, ServerId{3}, Incarnation{0xa2}, 5, Session{6},
-                          Epoch{7}, Generation{8}, 65536});
+  all.push_back(
+      HelloServer{term, Incarnation{0xa2}, "cpu-01", {"10.0.0.7", 4712}, 8, 4ull << 30, 10'000'000'000});
+  all.push_back(HelloLane{term, JobRun{0xb2}, Rank{2}, Incarnation{0xa1}, ServerId{3}, Incarnation{0xa2}, 5,
+                          Session{6}, Epoch{7}, Generation{8}, 65536});
   all.push_back(Welcome{term, Incarnation{0xa1}, ServerId{3}, JobRun{0xb2}});
   all.push_back(Refused{ErrorCode::configuration, "rank 2 is taken", "start each rank once"});
   all.push_back(Heartbeat{41});
   all.push_back(JoinProgress{2, {Rank{1}, Rank{3}}, 4});
-  all.push_back(JobStart{JobRun{0xb2}, Generation{8}, Epoch{7}, 1 << 20, sample_members(),
+  all.push_back(JobStart{JobRun{0xb2},
+                         Generation{8},
+                         Epoch{7},
+                         1 << 20,
+                         sample_members(),
                          {{ServerId{3}, Incarnation{0xa2}, {"10.0.0.7", 4712}, 0},
                           {ServerId{4}, Incarnation{0xa3}, {"fe80::1", 4713}, 1}}});
   all.push_back(JobFailed{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", "start the job again"}});
-  all.push_back(Declare{11, {{"layer1.weight", DType::bf16, 1'000'000, -3, Mode::async, 2},
-                             {"layer1.bias", DType::f64, 10, 4, Mode::sync, kUnboundedStaleness}}});
-  all.push_back(Declared{11, {{{}, TensorId{12}, -3, PartitionId{13}, {LaneIndex{1}, LaneIndex{0}}},
-                              {{ErrorCode::configuration, "no", "do"}, TensorId{0}, 0, PartitionId{0}, {}}}});
+  all.push_back(Declare{11,
+                        {{"layer1.weight", DType::bf16, 1'000'000, -3, Mode::async, 2},
+                         {"layer1.bias", DType::f64, 10, 4, Mode::sync, kUnboundedStaleness}}});
+  all.push_back(Declared{11,
+                         {{{}, TensorId{12}, -3, PartitionId{13}, {LaneIndex{1}, LaneIndex{0}}},
+                          {{ErrorCode::configuration, "no", "do"}, TensorId{0}, 0, PartitionId{0}, {}}}});
   all.push_back(Barrier{14});
   all.push_back(BarrierDone{15, {ErrorCode::peer_lost, "rank 3 has left", "agree"}});
   all.push_back(Leave{});
   all.push_back(Left{});
   all.push_back(OpenJob{16, JobRun{0xb2}, "resnet50", Generation{8}, Epoch{7}, sample_members()});
-  all.push_back(DeclareSlices{17, JobRun{0xb2},
-                              {{TensorId{12}, "layer1.weight", DType::bf16, Mode::async, 2, -3,
+  all.push_back(DeclareSlices{17,
+                              JobRun{0xb2},
+                              {{TensorId{12},
+                                "layer1.weight",
+                                DType::bf16,
+                                Mode::async,
+                                2,
+                                -3,
                                 {{PartitionId{13}, 1, 524'288}, {PartitionId{15}, 0, 475'712}}}}});
   all.push_back(DropTensors{JobRun{0xb2}, {TensorId{12}, TensorId{18}}});
   all.push_back(WorkerLeft{JobRun{0xb2}, Rank{3}});
   all.push_back(JobEnded{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", ""}});
   all.push_back(Ack{17, {ErrorCode::out_of_memory, "2 GiB do not fit", "raise --memory-max"}});
-  all.push_back(PushPull{JobRun{0xb2}, PartitionId{13}, Round{812}, Epoch{7}, Generation{8}, Operation::broadcast,
-                         Rank{2}, Codec::raw, 2});
+  all.push_back(PushPull{JobRun{0xb2}, PartitionId{13}, Round{812}, Epoch{7}, Generation{8},
+                         Operation::broadcast, Rank{2}, Codec::raw, 2});
   all.push_back(Aggregate{PartitionId{13}, Round{812}, Epoch{7}, Generation{8}, Codec::raw, 4, 19, 1 << 30});
   all.push_back(Later{PartitionId{13}, Round{812}, 20});
   all.push_back(Again{PartitionId{13}, Round{812}, 21});
-  all.push_back(RoundFailed{PartitionId{13}, Round{812}, {ErrorCode::configuration, "operations differ", "agree"}, 22});
-  all.push_back(TensorFailed{JobRun{0xb2}, TensorId{12}, {ErrorCode::configuration, "sizes differ", "agree"}});
+  all.push_back(
+      RoundFailed{PartitionId{13}, Round{812}, {ErrorCode::configuration, "operations differ", "agree"}, 22});
+  all.push_back(
+      TensorFailed{JobRun{0xb2}, TensorId{12}, {ErrorCode::configuration, "sizes differ", "agree"}});
   all.push_back(Credit{23});
   return all;
 }
@@ -66,18 +81,22 @@ class RandomMessages {
     switch (number(0, std::variant_size_v<Message> - 1)) {
       case 0: return hello_worker();
       case 1:
-        return HelloServer{term(),  Incarnation{any()}, text(0, kMaxHostBytes), endpoint(),
-                           u32(1, kMaxShardsPerServer), any(), any()};
+        return HelloServer{term(),     Incarnation{any()},          text(0, kMaxHostBytes),
+                           endpoint(), u32(1, kMaxShardsPerServer), any(),
+                           any()};
       case 2:
-        return HelloLane{term(), JobRun{any()}, rank(), Incarnation{any()}, ServerId{u32()}, Incarnation{any()}, shard(),
-                         Session{any()}, Epoch{u32()}, Generation{u32()}, u32()};
+        return HelloLane{term(),          JobRun{any()},      rank(),  Incarnation{any()},
+                         ServerId{u32()}, Incarnation{any()}, shard(), Session{any()},
+                         Epoch{u32()},    Generation{u32()},  u32()};
       case 3: return Welcome{term(), Incarnation{any()}, ServerId{u32()}, JobRun{any()}};
       case 4: {
         const Error error = failure();
         return Refused{error.code, error.message, error.advice};
       }
       case 5: return Heartbeat{any()};
-      case 6: return JoinProgress{u32(0, kMaxWorldSize), list<Rank>(kMaxMissingNamed, kMaxWorldSize), u32(0, kMaxServers)};
+      case 6:
+        return JoinProgress{u32(0, kMaxWorldSize), list<Rank>(kMaxMissingNamed, kMaxWorldSize),
+                            u32(0, kMaxServers)};
       case 7: return job_start();
       case 8: return JobFailed{JobRun{any()}, failure()};
       case 9: return declare();
@@ -86,19 +105,22 @@ class RandomMessages {
       case 12: return BarrierDone{any(), error()};
       case 13: return Leave{};
       case 14: return Left{};
-      case 15: return OpenJob{any(), JobRun{any()}, text(1, kMaxNameBytes), Generation{u32()}, Epoch{u32()}, members()};
+      case 15:
+        return OpenJob{any(),        JobRun{any()}, text(1, kMaxNameBytes), Generation{u32()},
+                       Epoch{u32()}, members()};
       case 16: return declare_slices();
       case 17: return DropTensors{JobRun{any()}, list<TensorId>(20, kMaxTensorsPerJob)};
       case 18: return WorkerLeft{JobRun{any()}, rank()};
       case 19: return JobEnded{JobRun{any()}, error()};
       case 20: return Ack{any(), error()};
       case 21:
-        return PushPull{JobRun{any()}, partition(), Round{any()}, Epoch{u32()}, Generation{u32()},
-                        static_cast<Operation>(number(0, kOperationCount - 1)), rank(), Codec::raw,
-                        u32(0, kMaxWorldSize)};
+        return PushPull{
+            JobRun{any()}, partition(),       Round{any()},
+            Epoch{u32()},  Generation{u32()}, static_cast<Operation>(number(0, kOperationCount - 1)),
+            rank(),        Codec::raw,        u32(0, kMaxWorldSize)};
       case 22:
-        return Aggregate{partition(), Round{any()}, Epoch{u32()}, Generation{u32()}, Codec::raw, u32(0, kMaxWorldSize),
-                         any(), any()};
+        return Aggregate{partition(), Round{any()},          Epoch{u32()}, Generation{u32()},
+                         Codec::raw,  u32(0, kMaxWorldSize), any(),        any()};
       case 23: return Later{partition(), Round{any()}, any()};
       case 24: return Again{partition(), Round{any()}, any()};
       case 25: return RoundFailed{partition(), Round{any()}, failure(), any()};
@@ -115,7 +137,9 @@ class RandomMessages {
   // Small and large numbers alike, zero too.
   std::uint64_t any() { return number(0, ~std::uint64_t{0}) >> number(0, 63); }
   std::uint32_t u32() { return static_cast<std::uint32_t>(any()); }
-  std::uint32_t u32(std::uint32_t low, std::uint32_t high) { return static_cast<std::uint32_t>(number(low, high)); }
+  std::uint32_t u32(std::uint32_t low, std::uint32_t high) {
+    return static_cast<std::uint32_t>(number(low, high));
+  }
   Term term() { return {any(), any()}; }
   Rank rank() { return Rank{u32(0, kMaxWorldSize - 1)}; }
   std::uint32_t shard() { return u32(0, kMaxShardsPerServer - 1); }
@@ -127,19 +151,22 @@ class RandomMessages {
 
   std::string text(std::size_t low, std::size_t high) {
     std::string out(number(0, 9) == 0 ? high : number(low, low + 20), ' ');
-    for (char& c : out) c = static_cast<char>(number(0x20, 0x7e));
+    for (char& c : out)
+      c = static_cast<char>(number(0x20, 0x7e));
     return out;
   }
 
   Error failure() {
-    return {static_cast<ErrorCode>(number(1, kErrorCodeCount - 1)), text(0, kMaxMessageBytes), text(0, kMaxAdviceBytes)};
+    return {static_cast<ErrorCode>(number(1, kErrorCodeCount - 1)), text(0, kMaxMessageBytes),
+            text(0, kMaxAdviceBytes)};
   }
   Error error() { return number(0, 1) == 0 ? Error{} : failure(); }
 
   template <class T>
   std::vector<T> list(std::size_t most, std::uint64_t limit) {
     std::vector<T> out(number(0, most));
-    for (T& id : out) id = T{static_cast<std::uint32_t>(number(0, limit - 1))};
+    for (T& id : out)
+      id = T{static_cast<std::uint32_t>(number(0, limit - 1))};
     return out;
   }
 
@@ -169,10 +196,12 @@ class RandomMessages {
   }
 
   Message job_start() {
-    JobStart m{JobRun{any()}, Generation{u32()}, Epoch{u32()}, number(kMinPartitionBytes, kMaxPartitionBytes),
-               members(), {}};
+    JobStart m{JobRun{any()}, Generation{u32()},
+               Epoch{u32()},  number(kMinPartitionBytes, kMaxPartitionBytes),
+               members(),     {}};
     m.lanes.resize(number(0, 12));
-    for (LaneTarget& lane : m.lanes) lane = {ServerId{u32()}, Incarnation{any()}, endpoint(), shard()};
+    for (LaneTarget& lane : m.lanes)
+      lane = {ServerId{u32()}, Incarnation{any()}, endpoint(), shard()};
     return m;
   }
 
@@ -189,8 +218,8 @@ class RandomMessages {
     Declared m{any(), {}};
     m.tensors.resize(number(0, 10));
     for (DeclaredTensor& t : m.tensors) {
-      t = {error(), TensorId{u32(0, kMaxTensorsPerJob - 1)}, priority(), PartitionId{u32(0, kMaxPartitionsPerJob - 40)},
-           list<LaneIndex>(40, kMaxLanesPerJob)};
+      t = {error(), TensorId{u32(0, kMaxTensorsPerJob - 1)}, priority(),
+           PartitionId{u32(0, kMaxPartitionsPerJob - 40)}, list<LaneIndex>(40, kMaxLanesPerJob)};
     }
     return m;
   }
@@ -199,9 +228,16 @@ class RandomMessages {
     DeclareSlices m{any(), JobRun{any()}, {}};
     m.tensors.resize(number(0, 5));
     for (TensorSlices& t : m.tensors) {
-      t = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, text(1, kMaxNameBytes), dtype(), mode(), u32(), priority(), {}};
+      t = {TensorId{u32(0, kMaxTensorsPerJob - 1)},
+           text(1, kMaxNameBytes),
+           dtype(),
+           mode(),
+           u32(),
+           priority(),
+           {}};
       t.partitions.resize(number(0, 10));
-      for (PartitionSlice& slice : t.partitions) slice = {partition(), shard(), number(0, kMaxPartitionBytes / 8)};
+      for (PartitionSlice& slice : t.partitions)
+        slice = {partition(), shard(), number(0, kMaxPartitionBytes / 8)};
     }
     return m;
   }
