@@ -1,0 +1,79 @@
+#include "deploy/bps_run/options.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "deploy/bps_run/process.h"
+#include "proto/base/config.h"
+#include "proto/base/error.h"
+
+namespace bps {
+namespace {
+
+constexpr int kUsage = 64;
+
+int fail(int exit_status, const std::string& message) {
+  std::fprintf(stderr, "bps-run: %s\n", message.c_str());
+  return exit_status;
+}
+
+// Programs lie side by side, in the build tree as in an installed one.
+std::string own_folder() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "." : self.parent_path().string();
+}
+
+std::optional<int> find_daemon(const std::string& folder, const char* name, std::string& file) {
+  const FoundProgram found = find_program(folder + "/" + name, {});
+  file = found.file;
+  if (found.problem.empty()) return std::nullopt;
+  return fail(exit_code_of(ErrorCode::os),
+              found.problem + "; build or install it, or name its folder with --bin-dir");
+}
+
+}  // namespace
+
+std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
+  RunOptions options;
+  Config config(
+      "bps-run",
+      "Starts a scheduler, servers and workers on this host, shows their output, and ends with the exit "
+      "status of the worst worker.");
+  config.add("workers", options.workers, "Copies of PROGRAM, the ranks of one job")
+      .short_flag('n')
+      .range(1, 4096);
+  config.add("servers", options.servers, "Servers that sum").short_flag('s').range(1, 256);
+  config.add("job", options.job, "Name of the job").unit("NAME");
+  config.add("shards", options.shards, "Threads of each server").unit("auto|N");
+  config.add("timeout", options.timeout, "End the run after this time with status 75; 0 = never");
+  config.add("grace", options.grace, "Once a worker has failed, time for the others to end by themselves");
+  config.add("start-timeout", options.start_timeout, "How long scheduler and servers may take to listen");
+  config.add("bin-dir", options.bin_dir, "Folder of bps-scheduler and bps-server; default: that of bps-run")
+      .unit("DIR");
+  config.add("strict", options.strict, "Status 70 if a scheduler or server ended badly and no worker did");
+  config.add("verbose", options.verbose, "Show what the daemons log at level info, and what bps-run does");
+  config.add_arguments(options.program, "-- PROGRAM [ARG...]", "What each worker runs", true);
+  if (const auto exit_status = config.parse_or_exit(argc, argv, Logger("bps-run"))) return *exit_status;
+
+  if (options.workers == 0)
+    return fail(kUsage, "how many workers? bps-run -n WORKERS -s SERVERS -- PROGRAM [ARG...]");
+  if (options.servers == 0)
+    return fail(kUsage, "how many servers? bps-run -n WORKERS -s SERVERS -- PROGRAM [ARG...]");
+  if (options.program.empty())
+    return fail(kUsage, "which program? bps-run -n WORKERS -s SERVERS -- PROGRAM [ARG...]");
+
+  options.environment = environment_now();
+  const FoundProgram found = find_program(options.program[0], options.environment);
+  if (!found.problem.empty()) return fail(found.exit_status, found.problem);
+  options.program_file = found.file;
+  if (options.bin_dir.empty()) options.bin_dir = own_folder();
+  if (const auto status = find_daemon(options.bin_dir, "bps-scheduler", options.scheduler_file))
+    return *status;
+  if (const auto status = find_daemon(options.bin_dir, "bps-server", options.server_file)) return *status;
+  return options;
+}
+
+}  // namespace bps

@@ -1,0 +1,37 @@
+// What the command line of bps-run says, and what follows from it before anything is started.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "proto/base/env.h"
+#include "proto/base/event_loop.h"
+
+namespace bps {
+
+struct RunOptions {
+  std::uint32_t workers = 0;
+  std::uint32_t servers = 0;
+  std::string job = "default";
+  std::string shards;                                 // handed to the servers; empty = their default
+  Duration timeout{};                                 // of the whole run; 0 = none
+  Duration grace = std::chrono::seconds(10);          // for the others, once a worker has failed
+  Duration start_timeout = std::chrono::seconds(20);  // for the daemons to listen
+  std::string bin_dir;
+  bool strict = false;
+  bool verbose = false;
+
+  std::vector<std::string> program;  // with its arguments
+  std::string program_file;          // found in PATH
+  std::string scheduler_file;
+  std::string server_file;
+  Environment environment;  // ours, which all children inherit
+};
+
+// The options, or the exit status to end with: everything has been printed then.
+std::variant<RunOptions, int> read_options(int argc, const char* const* argv);
+
+}  // namespace bps

@@ -1,0 +1,369 @@
+#include "deploy/bps_run/supervisor.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "deploy/bps_run/ports_file.h"
+#include "proto/base/units.h"
+
+namespace bps {
+namespace {
+
+constexpr Duration kTermPatience = std::chrono::seconds(5);  // between SIGTERM and SIGKILL
+
+TimePoint now() { return std::chrono::steady_clock::now(); }
+
+int milliseconds_until(std::optional<TimePoint> when) {
+  if (!when) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*when - now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
+}
+
+void close_if_open(int& fd) {
+  if (fd >= 0) ::close(fd);
+  fd = -1;
+}
+
+}  // namespace
+
+sigset_t run_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD})
+    ::sigaddset(&set, signal);
+  return set;
+}
+
+Supervisor::Supervisor(const RunOptions& options, std::string folder, int launcher)
+    : options_(options),
+      folder_(std::move(folder)),
+      launcher_(launcher),
+      out_(STDOUT_FILENO),
+      err_(STDERR_FILENO) {}
+
+Supervisor::~Supervisor() {
+  for (Child& child : children_) {
+    close_if_open(child.process.out);
+    close_if_open(child.process.err);
+  }
+  close_if_open(signals_);
+  close_if_open(watch_);
+}
+
+int Supervisor::run() {
+  Status started = open_descriptors();
+  if (started.ok()) started = start_daemons();
+  if (started.ok()) started = start_workers();
+  if (!started.ok()) {
+    if (interrupted()) start_failure_ = 128 + first_signal_;
+    if (start_failure_ == 0) start_failure_ = exit_code_of(started.error().code);
+    say(to_string(started.error()));
+    signal_all(Role::worker, SIGKILL);
+  }
+  watch_workers();
+  stop_daemons(Role::server);
+  stop_daemons(Role::scheduler);
+  kill_descendants();
+  drain();
+  return exit_status();
+}
+
+Status Supervisor::open_descriptors() {
+  const sigset_t set = run_signals();
+  signals_ = ::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (signals_ < 0) return os_error("signalfd", errno);
+  watch_ = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  if (watch_ < 0) return os_error("inotify", errno, "raise fs.inotify.max_user_instances");
+  if (::inotify_add_watch(watch_, folder_.c_str(), IN_MOVED_TO) < 0)
+    return os_error("inotify " + folder_, errno);
+  return {};
+}
+
+// ---- start ----
+
+Status Supervisor::start(Role role, std::uint32_t index, Command command) {
+  std::string name = "scheduler";
+  if (role == Role::server) name = "server " + std::to_string(index);
+  if (role == Role::worker) name = "worker " + std::to_string(index);
+  Result<Process> process = start_process(command);
+  if (!process.ok()) return std::move(process).error();
+  const std::string prefix = "[" + name + "] ";
+  children_.push_back(Child{role, name, {}, {}, process.value(), LinePrefixer(prefix), LinePrefixer(prefix)});
+  return {};
+}
+
+Status Supervisor::start_daemon(Role role, std::uint32_t index, const std::string& file) {
+  const bool is_server = role == Role::server;
+  const std::string ports =
+      folder_ + (is_server ? "/server-" + std::to_string(index) : "/scheduler") + ".ports";
+  Command command{file, {file, "--listen", "127.0.0.1:0", "--ports-file", ports}, options_.environment};
+  if (is_server) {
+    command.arguments.insert(command.arguments.end(),
+                             {"--scheduler", to_string(*children_.front().endpoint)});
+    if (!options_.shards.empty())
+      command.arguments.insert(command.arguments.end(), {"--shards", options_.shards});
+  }
+  command.arguments.insert(command.arguments.end(), {"--log-level", options_.verbose ? "info" : "warn"});
+  const Status started = start(role, index, std::move(command));
+  if (started.ok()) children_.back().ports_file = ports;
+  return started;
+}
+
+Status Supervisor::start_daemons() {
+  Status status = start_daemon(Role::scheduler, 0, options_.scheduler_file);
+  if (status.ok()) status = wait_for_ports();
+  for (std::uint32_t i = 0; status.ok() && i < options_.servers; ++i) {
+    status = start_daemon(Role::server, i, options_.server_file);
+  }
+  return status.ok() ? wait_for_ports() : status;
+}
+
+Status Supervisor::wait_for_ports() {
+  const TimePoint deadline = now() + options_.start_timeout;
+  while (true) {
+    bool all = true;
+    for (Child& child : children_) {
+      if (!child.running) {
+        // Its own words are in the output already; its status is ours if it says what kind of problem it was.
+        const int status = exit_status_of(child.wait_status);
+        if (status >= 64 && status <= 78) start_failure_ = status;
+        return make_error(ErrorCode::os, child.name + " ended before it listened: " +
+                                             describe_wait_status(child.wait_status));
+      }
+      if (child.endpoint) continue;
+      Result<std::optional<Endpoint>> endpoint = read_port(child.ports_file, "listen");
+      if (!endpoint.ok()) return std::move(endpoint).error();
+      child.endpoint = endpoint.value();
+      if (!child.endpoint) {
+        all = false;
+      } else if (options_.verbose) {
+        say(child.name + " listens on " + to_string(*child.endpoint));
+      }
+    }
+    if (interrupted()) return make_error(ErrorCode::cancelled, "interrupted while the daemons were starting");
+    if (all) return {};
+    if (now() >= deadline) {
+      return make_error(ErrorCode::os, "the daemons do not listen after " + to_string(options_.start_timeout),
+                        "run again with --verbose, or give them a longer --start-timeout");
+    }
+    pump(deadline);
+  }
+}
+
+Status Supervisor::start_workers() {
+  Command command{options_.program_file, options_.program, options_.environment};
+  command.environment["BPS_SCHEDULER"] = to_string(*children_.front().endpoint);
+  command.environment["BPS_JOB"] = options_.job;
+  for (const char* name : {"BPS_WORLD_SIZE", "BPS_LOCAL_SIZE"}) {
+    command.environment[name] = std::to_string(options_.workers);
+  }
+  for (std::uint32_t rank = 0; rank < options_.workers; ++rank) {
+    for (const char* name : {"BPS_RANK", "BPS_LOCAL_RANK"})
+      command.environment[name] = std::to_string(rank);
+    if (Status started = start(Role::worker, rank, command); !started.ok()) return started;
+  }
+  workers_started_ = true;
+  if (first_signal_ != 0) signal_all(Role::worker, first_signal_);
+  return {};
+}
+
+// ---- the run, and its end ----
+
+void Supervisor::watch_workers() {
+  std::optional<TimePoint> deadline;
+  if (options_.timeout > Duration::zero()) deadline = now() + options_.timeout;
+  while (any_running(Role::worker)) {
+    if (kill_now_) signal_all(Role::worker, SIGKILL);
+    if (deadline && now() >= *deadline) {
+      deadline.reset();
+      timed_out_ = true;
+      say("--timeout " + to_string(options_.timeout) + " is over; stopping the workers");
+      give_up_at_ = now();
+    }
+    if (give_up_at_ && now() >= *give_up_at_) stop_workers(now());
+    std::optional<TimePoint> next = deadline;
+    if (give_up_at_ && (!next || *give_up_at_ < *next)) next = give_up_at_;
+    pump(next);
+  }
+}
+
+// The first call asks, the next one does not.
+void Supervisor::stop_workers(TimePoint at) {
+  bool asked = false;
+  for (Child& child : children_) {
+    if (child.role != Role::worker || !child.running) continue;
+    if (!child.stopping) say(child.name + " is still running; sending SIGTERM");
+    signal_group(child.process.pid, child.stopping ? SIGKILL : SIGTERM);
+    asked = asked || !child.stopping;
+    child.stopping = true;
+  }
+  give_up_at_ = at + kTermPatience;
+  if (!asked) say("killed the workers that did not end by SIGTERM");
+}
+
+void Supervisor::stop_daemons(Role role) {
+  for (Child& child : children_) {
+    if (child.role == role) child.stopping = true;
+  }
+  signal_all(role, SIGTERM);
+  const TimePoint deadline = now() + kTermPatience;
+  while (any_running(role)) {
+    if (kill_now_ || now() >= deadline) {
+      signal_all(role, SIGKILL);
+      pump(std::nullopt);
+    } else {
+      pump(deadline);
+    }
+  }
+}
+
+// Everything has ended: what is left in the pipes and queues is the last thing to show. A reader of ours that is
+// slow (a pager) is waited for, unless a signal says otherwise.
+void Supervisor::drain() {
+  const int signal = first_signal_;
+  const auto open = [](const Child& child) { return child.process.out >= 0 || child.process.err >= 0; };
+  std::optional<TimePoint> deadline;
+  while (std::any_of(children_.begin(), children_.end(), open) || !out_.empty() || !err_.empty()) {
+    if (!deadline && (kill_now_ || first_signal_ != signal)) deadline = now() + std::chrono::milliseconds(500);
+    if (deadline && now() >= *deadline) return;
+    const bool idle = out_.empty() && err_.empty();
+    const TimePoint patience = now() + std::chrono::milliseconds(200);
+    pump(idle ? std::optional(patience) : deadline);
+    // A pipe that is still open is held by a process that escaped us: nothing more of ours comes through it.
+    if (idle && now() >= patience) return;
+  }
+}
+
+int Supervisor::exit_status() const {
+  if (start_failure_ != 0) return start_failure_;
+  int worst = 0, stopped = 0, daemons = 0;
+  for (const Child& child : children_) {
+    const int status = exit_status_of(child.wait_status);
+    int& bucket = child.role != Role::worker ? daemons : child.stopping ? stopped : worst;
+    bucket = std::max(bucket, status);
+  }
+  // What we did to a worker says nothing that the failure before it has not said.
+  if (worst != 0) return worst;
+  if (timed_out_) return exit_code_of(ErrorCode::deadline);
+  if (stopped != 0) return stopped;
+  return options_.strict && daemons != 0 ? exit_code_of(ErrorCode::internal) : 0;
+}
+
+// ---- events ----
+
+void Supervisor::pump(std::optional<TimePoint> until) {
+  std::vector<pollfd> polled{
+      {signals_, POLLIN, 0}, {launcher_gone_ ? -1 : launcher_, POLLIN, 0}, {watch_, POLLIN, 0}};
+  for (OutputQueue* queue : {&out_, &err_})
+    polled.push_back({queue->empty() ? -1 : queue->fd(), POLLOUT, 0});
+  const std::size_t first_child = polled.size();
+  for (const Child& child : children_) {
+    polled.push_back({out_.full() ? -1 : child.process.out, POLLIN, 0});
+    polled.push_back({err_.full() ? -1 : child.process.err, POLLIN, 0});
+  }
+  if (::poll(polled.data(), polled.size(), milliseconds_until(until)) <= 0) return;
+
+  if (polled[2].revents != 0) {
+    alignas(inotify_event) char events[4096];
+    while (::read(watch_, events, sizeof events) > 0) {}
+  }
+  if (polled[3].revents != 0) out_.write_piece();
+  if (polled[4].revents != 0) err_.write_piece();
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    Child& child = children_[i];
+    if (polled[first_child + 2 * i].revents != 0) read_output(child.process.out, child.out, out_);
+    if (polled[first_child + 2 * i + 1].revents != 0) read_output(child.process.err, child.err, err_);
+  }
+  if (polled[1].revents != 0) launcher_gone_ = kill_now_ = true;
+  if (polled[0].revents != 0) read_signals();
+}
+
+void Supervisor::read_signals() {
+  signalfd_siginfo info;
+  while (::read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) {
+      reap();
+    } else if (first_signal_ == 0) {
+      first_signal_ = signal;
+      if (!workers_started_ || !any_running(Role::worker)) continue;
+      say(std::string("SIG") + ::sigabbrev_np(signal) + " goes to the workers; once more kills them");
+      signal_all(Role::worker, signal);
+    } else {
+      kill_now_ = true;
+    }
+  }
+}
+
+void Supervisor::reap() {
+  int wait_status = 0;
+  for (pid_t pid; (pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0;) {
+    // Others are orphans of our children that came to us.
+    const auto child = std::find_if(children_.begin(), children_.end(),
+                                    [pid](const Child& c) { return c.running && c.process.pid == pid; });
+    if (child == children_.end()) continue;
+    child->running = false;
+    child->wait_status = wait_status;
+    note_end(*child);
+  }
+}
+
+void Supervisor::note_end(Child& child) {
+  // Its last words come before ours about it.
+  read_output(child.process.out, child.out, out_);
+  read_output(child.process.err, child.err, err_);
+  const int status = exit_status_of(child.wait_status);
+  const std::string how = child.name + " ended: " + describe_wait_status(child.wait_status);
+  if (child.role != Role::worker) {
+    if (!child.stopping || status != 0) say(how);
+  } else if (status == 0 || child.stopping) {
+    if (options_.verbose) say(how);
+  } else if (give_up_at_ || interrupted() || !any_running(Role::worker)) {
+    say(how);
+  } else {
+    say(how + "; the others have " + to_string(options_.grace) + " to end");
+    give_up_at_ = now() + options_.grace;
+  }
+}
+
+void Supervisor::read_output(int& fd, LinePrefixer& prefixer, OutputQueue& queue) {
+  char bytes[16 * 1024];
+  while (fd >= 0 && !queue.full()) {
+    const ssize_t count = ::read(fd, bytes, sizeof bytes);
+    if (count > 0) {
+      prefixer.feed({bytes, static_cast<std::size_t>(count)}, queue.lines());
+    } else if (count < 0 && errno == EINTR) {
+      continue;
+    } else if (count < 0 && errno == EAGAIN) {
+      return;
+    } else {
+      prefixer.finish(queue.lines());
+      close_if_open(fd);
+    }
+  }
+}
+
+void Supervisor::signal_all(Role role, int signal) {
+  for (const Child& child : children_) {
+    if (child.role == role && child.running) signal_group(child.process.pid, signal);
+  }
+}
+
+void Supervisor::say(const std::string& text) {
+  err_.lines().append("bps-run: ").append(text).push_back('\n');
+}
+
+bool Supervisor::any_running(Role role) const {
+  return std::any_of(children_.begin(), children_.end(),
+                     [role](const Child& child) { return child.role == role && child.running; });
+}
+
+}  // namespace bps

@@ -1,0 +1,100 @@
+// One run of a cluster on this host: scheduler, then servers, then workers; their output; their end.
+//
+// Lives on: the one thread of its process, in poll(): signals come through a signalfd, the launcher's death
+// through a pidfd, new ports files through inotify. Owns the children, and through PR_SET_CHILD_SUBREAPER
+// whatever they leave behind: when run() returns no descendant is alive, however the run ended.
+//
+// On failure: a worker that fails gives the others `grace` to end with their own error, then SIGTERM, then
+// SIGKILL. A daemon that dies is reported; what that means is for the workers to say.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deploy/bps_run/line_prefixer.h"
+#include "deploy/bps_run/options.h"
+#include "deploy/bps_run/output_queue.h"
+#include "deploy/bps_run/process.h"
+#include "proto/base/endpoint.h"
+#include "proto/base/event_loop.h"
+#include "proto/base/result.h"
+
+namespace bps {
+
+class Supervisor {
+ public:
+  // `folder`: private, exists, for ports files; the caller removes it. `launcher`: pidfd of the process that
+  // waits for us.
+  Supervisor(const RunOptions& options, std::string folder, int launcher);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // The exit status of the whole run. Call once, with run_signals() blocked.
+  int run();
+
+ private:
+  enum class Role : std::uint8_t { scheduler, server, worker };
+
+  struct Child {
+    Role role;
+    std::string name;        // "worker 2"
+    std::string ports_file;  // of a daemon
+    std::optional<Endpoint> endpoint;
+    Process process;
+    LinePrefixer out;
+    LinePrefixer err;
+    bool running = true;
+    bool stopping = false;  // we asked it to end
+    int wait_status = 0;    // once it has ended
+  };
+
+  Status open_descriptors();
+  Status start(Role role, std::uint32_t index, Command command);
+  Status start_daemons();
+  Status start_daemon(Role role, std::uint32_t index, const std::string& file);
+  Status wait_for_ports();
+  Status start_workers();
+  void watch_workers();
+  void stop_workers(TimePoint now);
+  void stop_daemons(Role role);
+  void drain();
+  int exit_status() const;
+
+  void pump(std::optional<TimePoint> until);
+  void read_signals();
+  void reap();
+  void note_end(Child& child);
+  void read_output(int& fd, LinePrefixer& prefixer, OutputQueue& queue);
+  void signal_all(Role role, int signal);
+  void say(const std::string& text);
+
+  bool any_running(Role role) const;
+  bool interrupted() const { return launcher_gone_ || first_signal_ != 0; }
+
+  const RunOptions& options_;
+  const std::string folder_;
+  const int launcher_;
+  int signals_ = -1;
+  int watch_ = -1;
+  OutputQueue out_;
+  OutputQueue err_;
+  std::vector<Child> children_;
+  bool workers_started_ = false;
+
+  bool launcher_gone_ = false;
+  int first_signal_ = 0;
+  bool kill_now_ = false;  // a second signal, or nobody waits for us any more
+  bool timed_out_ = false;
+  std::optional<TimePoint> give_up_at_;  // the next step against workers that do not end
+  int start_failure_ = 0;                // exit status of a run that never came to its workers
+};
+
+// What a run handles itself: SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD. Block them before the first child.
+sigset_t run_signals();
+
+}  // namespace bps

@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""bps-run with fake daemons and shell scripts as workers: bps_run_test.py PATH-OF-BPS-RUN [unittest arguments]"""
+import os
+import pathlib
+import signal
+import sys
+import unittest
+
+from cluster import LIMIT, ClusterTest
+
+STAY = "tail -f /dev/null & wait"
+
+
+class Output(ClusterTest):
+    def test_workers_get_their_place(self):
+        status, out, err = self.run_to_end(*self.shell("env | grep ^BPS_ | sort | tr '\\n' ' '; echo", "--job", "j", workers=2))
+        self.assertEqual((status, err), (0, ""))
+        for rank in (0, 1):
+            self.assertIn(f"[worker {rank}] BPS_JOB=j BPS_LOCAL_RANK={rank} BPS_LOCAL_SIZE=2 BPS_RANK={rank} "
+                          "BPS_SCHEDULER=127.0.0.1:4999 BPS_WORLD_SIZE=2 \n", out)
+        self.assert_nothing_left()
+
+    def test_lines_are_whole_and_named_and_keep_their_stream(self):
+        script = 'i=0; while [ $i -lt 5000 ]; do echo "line $i"; i=$((i + 1)); done; echo oops >&2; printf unfinished'
+        status, out, err = self.run_to_end(*self.shell(script, workers=2, servers=2))
+        self.assertEqual(status, 0)
+        for rank in (0, 1):
+            name = f"[worker {rank}] "
+            lines = [line[len(name):] for line in out.splitlines() if line.startswith(name)]
+            self.assertEqual(lines, [f"line {i}" for i in range(5000)] + ["unfinished"])
+            self.assertIn(f"[worker {rank}] oops\n", err)
+        for daemon in ("[scheduler] bps-scheduler ", "[server 0] bps-server ", "[server 1] bps-server "):
+            self.assertIn(daemon, out)
+
+    def test_daemons_get_what_they_need(self):
+        say = '#!/bin/sh\necho "args: $*"\n'
+        for daemon in ("bps-scheduler", "bps-server"):
+            text = (self.bin / daemon).read_text()
+            self.write(f"bin/{daemon}", text.replace("#!/bin/sh\n", say))
+        _, out, _ = self.run_to_end(*self.shell("true", "--shards", "3"))
+        self.assertRegex(out, r"\[scheduler\] args: --listen 127.0.0.1:0 --ports-file \S+ --log-level warn\n")
+        self.assertRegex(out, r"\[server 0\] args: --listen 127.0.0.1:0 --ports-file \S+ --scheduler 127.0.0.1:4999 "
+                              r"--shards 3 --log-level warn\n")
+        _, out, err = self.run_to_end(*self.shell("true", "--verbose"))
+        self.assertIn("--log-level info\n", out)
+        self.assertIn("bps-run: scheduler listens on 127.0.0.1:4999\n", err)
+
+    def test_a_reader_that_is_gone_stops_nothing(self):
+        run = self.start(*self.shell(f"yes | head -n 100000; touch {self.folder}/done"))
+        run.process.stdout.close()
+        self.assertEqual(run.process.wait(timeout=LIMIT), 0)
+        self.assertTrue((self.folder / "done").exists())
+
+    def test_a_reader_that_sleeps_cannot_block_signals(self):
+        run = self.start(*self.shell("yes"))
+        run.wait_for("[worker 0] y\n")
+        run.process.send_signal(signal.SIGTERM)
+        run.process.send_signal(signal.SIGINT)
+        # Either may arrive first; whichever comes second kills what is left.
+        self.assertIn(run.process.wait(timeout=LIMIT), (128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)))
+
+
+class Status(ClusterTest):
+    def test_the_worst_worker_counts(self):
+        self.assertEqual(self.run_to_end(*self.shell("exit 0", workers=3))[0], 0)
+        self.assertEqual(self.run_to_end(*self.shell("exit $BPS_RANK", workers=4))[0], 3)
+
+    def test_a_death_by_signal_is_128_and_its_number(self):
+        status, _, err = self.run_to_end(*self.shell("[ $BPS_RANK = 0 ] || kill -9 $$", workers=2))
+        self.assertEqual(status, 137)
+        self.assertIn("bps-run: worker 1 ended: signal 9 (Killed)", err)
+
+    def test_the_others_may_end_with_their_own_error(self):
+        script = f"[ $BPS_RANK = 0 ] && exit 7; trap 'echo told; exit 3' TERM; {STAY}"
+        status, out, err = self.run_to_end(*self.shell(script, "--grace", "300ms", workers=3))
+        self.assertEqual(status, 7)  # what the grace period ended does not hide the cause
+        self.assertEqual(out.count("told"), 2)
+        self.assertIn("worker 0 ended: exit status 7; the others have 300ms to end", err)
+        self.assert_nothing_left()
+
+    def test_who_ignores_sigterm_is_killed(self):
+        script = f"[ $BPS_RANK = 0 ] && exit 7; trap '' TERM; while :; do {STAY}; done"
+        status, _, err = self.run_to_end(*self.shell(script, "--grace", "10ms", workers=2))
+        self.assertEqual(status, 7)
+        self.assertIn("killed", err)
+        self.assert_nothing_left()
+
+    def test_timeout(self):
+        status, _, err = self.run_to_end(*self.shell(STAY, "--timeout", "200ms", workers=2))
+        self.assertEqual(status, 75)
+        self.assertIn("--timeout 200ms is over", err)
+        self.assert_nothing_left()
+
+
+class Refusals(ClusterTest):
+    def refused(self, status, text, *arguments):
+        got, out, err = self.run_to_end(*arguments)
+        self.assertEqual((got, out), (status, ""), err)
+        self.assertIn(text, err)
+        self.assert_nothing_left()
+
+    def test_usage(self):
+        self.refused(64, "--workers", "-n", "0", "-s", "1", "--", "true")
+        self.refused(64, "--workers", "-n", "x", "-s", "1", "--", "true")
+        self.refused(64, "how many workers", "-s", "1", "--", "true")
+        self.refused(64, "how many servers", "-n", "1", "--", "true")
+        self.refused(64, "which program", "-n", "1", "-s", "1")
+        self.refused(64, "--grace", "-n", "1", "-s", "1", "--grcae", "1s", "--", "true")
+
+    def test_program(self):
+        self.refused(127, "program 'no-such-program' not found", "-n", "1", "-s", "1", "--", "no-such-program")
+        self.refused(127, "not found", "-n", "1", "-s", "1", "--", "./no/such")
+        self.refused(126, "not an executable file", "-n", "1", "-s", "1", "--", "/etc/passwd")
+        broken = self.write("broken", "#!/no/such/interpreter\n")
+        status, _, err = self.run_to_end("-n", "1", "-s", "1", "--", broken)
+        self.assertEqual(status, 71)
+        self.assertIn("cannot run " + broken, err)
+        self.assert_nothing_left()
+
+    def test_daemon_missing(self):
+        (self.bin / "bps-server").unlink()
+        self.refused(71, "bps-server' not found; build or install it, or name its folder with --bin-dir",
+                     *self.shell("true"))
+
+    def test_daemon_that_cannot_start(self):
+        self.write("bin/bps-server", "#!/bin/sh\necho 'bad --shards' >&2; exit 64\n")
+        status, _, err = self.run_to_end(*self.shell("echo never"))
+        self.assertEqual(status, 64)
+        self.assertIn("[server 0] bad --shards\n", err)
+        self.assertIn("server 0 ended before it listened: exit status 64", err)
+        self.write("bin/bps-scheduler", "#!/bin/sh\nkill -SEGV $$\n")
+        status, out, err = self.run_to_end(*self.shell("echo never"))
+        self.assertEqual((status, out), (71, ""))
+        self.assert_nothing_left()
+
+    def test_daemon_that_never_listens(self):
+        self.write("bin/bps-scheduler", f"#!/bin/sh\n{STAY}\n")
+        self.refused(71, "the daemons do not listen after 200ms", *self.shell("true", "--start-timeout", "200ms"))
+
+
+class Daemons(ClusterTest):
+    def kill_server(self, *flags):
+        run = self.start(*self.shell(f"echo up; until [ -e {self.folder}/go ]; do :; done; exit 0", *flags))
+        pid = int(run.wait_for("[worker 0] up").split("[server 0] bps-server ")[1].split()[0])
+        os.kill(pid, signal.SIGKILL)
+        (self.folder / "go").touch()
+        return run.end()
+
+    def test_a_daemon_that_dies_is_reported_and_the_workers_decide(self):
+        status, _, err = self.kill_server()
+        self.assertEqual(status, 0)
+        self.assertIn("bps-run: server 0 ended: signal 9 (Killed)\n", err)
+
+    def test_strict(self):
+        self.assertEqual(self.kill_server("--strict")[0], 70)
+
+    def test_servers_end_before_the_scheduler(self):
+        for daemon in ("bps-scheduler", "bps-server"):
+            text = (self.bin / daemon).read_text()
+            self.write(f"bin/{daemon}", text.replace("exit 0", 'echo "${0##*/} bye"; exit 0'))
+        status, out, _ = self.run_to_end(*self.shell("true", servers=2))
+        self.assertEqual(status, 0)
+        self.assertLess(out.rindex("bps-server bye"), out.index("bps-scheduler bye"))
+        self.assertEqual(out.count("bps-server bye"), 2)
+
+
+class End(ClusterTest):
+    def test_ctrl_c_reaches_the_workers_once(self):
+        run = self.start(*self.shell(f"trap 'echo interrupted; exit 5' INT; echo up; {STAY}", workers=2), process_group=0)
+        run.wait_for("up", times=2)
+        os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
+        status, out, err = run.end()
+        self.assertEqual(status, 5)
+        self.assertEqual(out.count("interrupted"), 2)
+        self.assertIn("SIGINT goes to the workers", err)
+        self.assert_nothing_left()
+
+    def test_sigterm_that_workers_heed_is_success(self):
+        run = self.start(*self.shell(f"trap 'exit 0' TERM; echo up; {STAY}"))
+        run.wait_for("up")
+        run.process.send_signal(signal.SIGTERM)
+        self.assertEqual(run.end()[0], 0)
+
+    def test_the_second_signal_kills(self):
+        run = self.start(*self.shell(f"trap 'echo no' INT; echo up; while :; do {STAY}; done"))
+        run.wait_for("up")
+        run.process.send_signal(signal.SIGINT)
+        run.wait_for("no")
+        run.process.send_signal(signal.SIGINT)
+        self.assertEqual(run.end()[0], 137)
+        self.assert_nothing_left()
+
+    def test_a_signal_while_daemons_start(self):
+        self.write("bin/bps-scheduler", f"#!/bin/sh\necho up; {STAY}\n")
+        run = self.start(*self.shell("echo never"))
+        run.wait_for("up")
+        run.process.send_signal(signal.SIGTERM)
+        status, out, err = run.end()
+        self.assertEqual(status, 128 + signal.SIGTERM)
+        self.assertNotIn("never", out)
+        self.assertIn("interrupted", err)
+        self.assert_nothing_left()
+
+    # A grandchild that stays in its group, and one that has left group and session.
+    FAMILY = f"(echo up; {STAY}) & setsid sh -c 'echo up; {STAY}' & {STAY}"
+
+    def test_kill_9_of_bps_run_leaves_nothing(self):
+        run = self.start(*self.shell(self.FAMILY, workers=2, servers=2))
+        run.wait_for("up", times=4)
+        self.assertGreater(len(self.alive()), 10)
+        run.process.send_signal(signal.SIGKILL)
+        self.assertEqual(run.end()[0], -signal.SIGKILL)
+        self.assert_nothing_left()
+
+    def test_kill_9_of_the_supervisor_leaves_nothing(self):
+        run = self.start(*self.shell(self.FAMILY))
+        run.wait_for("up", times=2)
+        pid = run.process.pid
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        self.assertEqual(len(children), 1)
+        os.kill(int(children[0]), signal.SIGKILL)
+        status, _, err = run.end()
+        self.assertEqual(status, 137)
+        self.assertIn("the supervisor ended: signal 9", err)
+        self.assert_nothing_left()
+
+    def test_what_a_worker_leaves_behind_ends_with_the_run(self):
+        run = self.start(*self.shell("setsid tail -f /dev/null & tail -f /dev/null & echo up"))
+        self.assertEqual(run.end()[0], 0)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    ClusterTest.bps_run = sys.argv.pop(1)
+    unittest.main()
