@@ -1,0 +1,23 @@
+#include "scheduler/barriers.h"
+
+#include <algorithm>
+
+namespace bps {
+
+bool Barriers::arrive(Rank rank, std::uint64_t number) {
+  std::uint64_t& arrived = arrived_[rank.value];
+  if (number < arrived) return false;
+  const bool was_behind = arrived == done_;
+  arrived = number + 1;
+  if (!was_behind || --behind_ > 0) return false;
+  done_ = *std::min_element(arrived_.begin(), arrived_.end());
+  behind_ = static_cast<std::uint32_t>(std::count(arrived_.begin(), arrived_.end(), done_));
+  return true;
+}
+
+void Barriers::leave(Rank rank) {
+  const std::uint64_t from = arrived_[rank.value];
+  if (!blocked_ || from < blocked_->from) blocked_ = Blocked{from, rank};
+}
+
+}  // namespace bps

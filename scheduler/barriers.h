@@ -1,0 +1,48 @@
+// The barriers of a job. They are numbered from 0 and every rank arrives at them in that order; it may be ahead by several
+// and say the same arrival twice. A barrier is done when all ranks have arrived; it can never be done when a rank
+// has left before it.
+//
+// Owner: Job. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "proto/base/ids.h"
+
+namespace bps {
+
+class Barriers {
+ public:
+  explicit Barriers(std::uint32_t world_size) : arrived_(world_size, 0), behind_(world_size) {}
+
+  // A rank that is further ahead than this breaks the protocol.
+  static constexpr std::uint64_t kMaxAhead = 1 << 16;
+  bool acceptable(std::uint64_t number) const { return number < done_ + kMaxAhead; }
+
+  // True if barriers were completed: all below done() are.
+  bool arrive(Rank rank, std::uint64_t number);
+
+  // The rank comes to no later barrier.
+  void leave(Rank rank);
+
+  std::uint64_t done() const { return done_; }
+  // How many barriers the rank has arrived at.
+  std::uint64_t arrived(Rank rank) const { return arrived_[rank.value]; }
+
+  // The first barrier that can never be done, and the rank that left before it.
+  struct Blocked {
+    std::uint64_t from;
+    Rank left;
+  };
+  const std::optional<Blocked>& blocked() const { return blocked_; }
+
+ private:
+  std::vector<std::uint64_t> arrived_;
+  std::uint64_t done_ = 0;
+  std::uint32_t behind_;  // ranks whose next barrier is done_
+  std::optional<Blocked> blocked_;
+};
+
+}  // namespace bps

@@ -1,0 +1,59 @@
+// Who is dead. A node (worker or server) is alive while its control connection stands and it is heard from; a lost
+// connection makes it suspect; it is dead when the reconnect grace has passed since, or when it has been silent for the
+// heartbeat deadline, connection or not.
+//
+// All times come from one local monotonic clock that stands still while this process does (PauseClock); nothing a
+// node says about time is believed. Owner: SchedulerCore. Pure.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "proto/base/event_loop.h"
+#include "proto/base/ids.h"
+#include "proto/wire/timing.h"
+
+namespace bps {
+
+class FailureDetector {
+ public:
+  struct Options {
+    Duration heartbeat_deadline = kHeartbeatTimeout;
+    Duration reconnect_grace = std::chrono::milliseconds(300);
+  };
+
+  struct Death {
+    Incarnation node;
+    bool connection_lost = false;  // else silent
+    Duration since{0};             // the loss, or the last word
+    friend bool operator==(const Death&, const Death&) = default;
+  };
+
+  explicit FailureDetector(Options options) : options_(options) {}
+
+  void add(Incarnation node, TimePoint now);
+  void remove(Incarnation node) { nodes_.erase(node); }
+  // Unknown nodes are ignored by all three.
+  void heard(Incarnation node, TimePoint now);
+  void connection_lost(Incarnation node, TimePoint now);
+  bool suspected(Incarnation node) const;
+
+  // Takes out and returns the nodes that are dead at `now`, in the order of their incarnations.
+  std::vector<Death> expire(TimePoint now);
+
+  std::size_t size() const { return nodes_.size(); }
+
+ private:
+  struct Node {
+    TimePoint heard;
+    std::optional<TimePoint> lost;
+  };
+  TimePoint deadline_of(const Node& node) const;
+
+  Options options_;
+  std::map<Incarnation, Node> nodes_;
+  TimePoint next_check_ = TimePoint::max();  // nobody dies before
+};
+
+}  // namespace bps

@@ -1,0 +1,18 @@
+// Words for error messages.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "proto/base/event_loop.h"
+#include "proto/base/ids.h"
+
+namespace bps {
+
+// "rank 2", "ranks 1, 2 and 5", "ranks 0, 1, 2, ..., 15 and 240 more"
+std::string ranks_text(std::span<const Rank> ranks);
+
+// "60 s", "0.3 s", "2.5 s"
+std::string seconds_text(Duration duration);
+
+}  // namespace bps
