@@ -1,0 +1,141 @@
+// One partition of one job: decides where each contribution goes, adds them up, and says whom to answer.
+//
+// The problem: contributions arrive in any order, in pieces, twice, or not at all; the sum must be exact, in
+// rank order, and never seen by anyone before it is whole or after it has been overwritten.
+//
+// An aggregator is a state machine. It has no connection, thread, clock or log: a lane tells it what
+// arrives (begin, end, lost, unpin), the scheduler's word comes as `left`, and it answers with actions. It
+// allocates the partition's two buffers at first use; what must wait takes room in the shard's budget.
+//
+// A contribution is told in two steps. begin(): its header is here; where shall the payload go? end(): the
+// payload is there, whole. Only whole contributions are ever added; lost() between the two leaves no trace.
+// Every begin() of a contribution that is not lost leads to exactly one answer or failure, perhaps after
+// `later` and `again` (and then another begin).
+//
+// Owner: a shard. Lives on: shard loop. A payload in an action stays unchanged until its pin is given back.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/base/buffer_pool.h"
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+#include "proto/base/ids.h"
+#include "proto/wire/messages.h"
+#include "server/reduce/reduce.h"
+
+namespace bps {
+
+// A worker that takes part in the sums of a job. Its place in the list, which is in rank order, is its index.
+struct Contributor {
+  Rank rank;
+  std::uint32_t weight = 1;  // ranks already summed in what it sends; at least 1
+};
+
+struct PartitionShape {
+  PartitionId partition;
+  std::string tensor;  // its name, for messages
+  DType dtype = DType::f32;
+  std::size_t elements = 0;
+  Mode mode = Mode::sync;
+  std::uint32_t staleness = kUnboundedStaleness;
+
+  std::size_t raw_bytes() const { return elements * size_of(dtype); }
+  std::size_t slot_bytes() const { return elements * reduce::accumulator_size(dtype); }
+};
+
+// Where an aggregator's memory comes from: its shard's pools, which outlive it.
+struct AggregatorMemory {
+  BufferPool&
+      slots;  // reserved when the partition was declared: an allocation fails only if the system has none
+  BufferPool& budget;  // for contributions that wait: limited, shared by all partitions of the shard
+};
+
+// What a partition may allocate besides the budget: to be reserved before it is declared.
+std::uint64_t reserved_bytes(DType dtype, std::uint64_t elements, Mode mode);
+
+struct Action {
+  enum class Kind : std::uint8_t { answer, later, again, failed };
+  Kind kind = Kind::answer;
+  std::uint32_t contributor = 0;  // whom to tell
+  Round round;
+  std::span<const std::byte> payload;  // answer: raw elements
+  std::uint32_t pin = 0;               // answer: give back with unpin() when the payload is sent or dropped
+  std::uint32_t weight = 0;            // answer: ranks really summed
+  std::uint64_t version = 0;           // answer, async: deltas in the value
+  Error error;                         // failed
+};
+using Actions = std::vector<Action>;
+
+// Where a payload goes.
+struct Destination {
+  enum class Kind : std::uint8_t {
+    memory,  // to `memory`
+    lane,    // to the lane's own receive buffer, handed in with end()
+    drop,    // nowhere
+  };
+  Kind kind = Kind::drop;
+  std::byte* memory = nullptr;
+};
+
+class Aggregator {
+ public:
+  static std::unique_ptr<Aggregator> create(PartitionShape shape, std::span<const Contributor> contributors,
+                                            AggregatorMemory memory);
+  virtual ~Aggregator() = default;
+  Aggregator(const Aggregator&) = delete;
+  Aggregator& operator=(const Aggregator&) = delete;
+
+  // The header of a contribution, whose payload has `bytes` bytes (0: end() follows at once). Per
+  // contributor, end() or lost() comes before the next begin().
+  virtual Destination begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
+                            Actions& actions) = 0;
+
+  // The payload of the last begin() is whole. `lane_buffer` holds it if it went to the lane.
+  virtual void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) = 0;
+
+  // The contributor's lane is gone: what was half received is forgotten, what is whole still counts, and it
+  // is not answered until it asks again.
+  virtual void lost(std::uint32_t contributor, Actions& actions) = 0;
+
+  // The contributor pushes no later rounds. A round that still needs it fails.
+  virtual void left(std::uint32_t contributor, Actions& actions) = 0;
+
+  // The payload of an answer is no longer read by a connection.
+  virtual void unpin(std::uint32_t pin, Actions& actions) = 0;
+
+  const PartitionShape& shape() const { return shape_; }
+
+ protected:
+  Aggregator(PartitionShape shape, std::span<const Contributor> contributors, AggregatorMemory memory)
+      : shape_(std::move(shape)), contributors_(contributors), memory_(memory) {}
+
+  // "round 812 of layer1.weight (partition 17)"
+  std::string describe(Round round) const;
+  std::string describe_rank(std::uint32_t contributor) const;
+  Error length_error(std::uint32_t contributor, Round round, std::uint64_t bytes,
+                     std::uint64_t expected) const;
+  Error weight_error(std::uint32_t contributor, Round round, std::uint32_t weight) const;
+  // The round is neither the one that may be pushed now nor the one before it.
+  Error order_error(std::uint32_t contributor, Round round, Round expected) const;
+
+  // 0 elements still take a buffer, so that every payload has a place.
+  static BufferPool::Buffer allocate(BufferPool& pool, std::size_t bytes) {
+    return pool.allocate(std::max<std::size_t>(bytes, 1));
+  }
+  static void emit(Actions& actions, Action::Kind kind, std::uint32_t contributor, Round round,
+                   Error error = {});
+
+  const PartitionShape shape_;
+  const std::span<const Contributor> contributors_;
+  AggregatorMemory memory_;
+};
+
+}  // namespace bps

@@ -1,0 +1,314 @@
+// Random worlds against the aggregator: workers that push in any order and half at a time, lanes that break
+// and come back, answers that are read late, a budget that is nearly nothing. Checked: every sum has the bits
+// of the sum in rank order, every worker gets each round exactly once, payloads stay unchanged while they are
+// read, and all memory comes back.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "server/aggregator.h"
+
+namespace bps {
+namespace {
+
+constexpr std::size_t kElements = 3;
+const std::size_t kBuffer = BufferPool::class_bytes(kElements * 8);
+
+struct Answer {
+  Round round;
+  std::span<const std::byte> payload;
+  std::vector<std::byte> copy;
+  std::uint32_t pin = 0;
+  std::uint32_t weight = 0;
+  std::uint64_t version = 0;
+};
+
+struct Worker {
+  enum class State { idle, sending, sent, refused, done };
+  State state = State::idle;
+  std::uint64_t round = 0;
+  Destination destination;
+  std::vector<std::byte> lane_buffer;
+  std::deque<Answer> inbox;  // sent by the server, not yet read
+};
+
+class World {
+ public:
+  World(unsigned seed, Mode mode, DType dtype, std::uint32_t workers, std::uint64_t rounds,
+        std::size_t budget_bytes, std::uint32_t staleness)
+      : random_(seed), rounds_(rounds), budget_(budget_bytes), workers_(workers) {
+    shape_.tensor = "t";
+    shape_.dtype = dtype;
+    shape_.elements = kElements;
+    shape_.mode = mode;
+    shape_.staleness = staleness;
+    for (std::uint32_t i = 0; i < workers; ++i) {
+      contributors_.push_back({Rank{i}, 1});
+    }
+    aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, budget_});
+    for (Worker& worker : workers_) {
+      worker.lane_buffer.resize(shape_.raw_bytes());
+    }
+  }
+  virtual ~World() = default;
+
+  void run() {
+    // Rank 0 is often the one that everybody waits for.
+    const bool rank0_late = pick(2) == 0;
+    std::size_t steps = 0;
+    while (!finished()) {
+      REQUIRE(++steps < 200000);
+      auto index = static_cast<std::uint32_t>(pick(workers_.size()));
+      if (rank0_late && index == 0 && pick(8) != 0) index = static_cast<std::uint32_t>(pick(workers_.size()));
+      step(index);
+    }
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+      break_lane(i);
+    }
+    CHECK(budget_.bytes_in_use() == 0);
+    aggregator_.reset();
+    CHECK(slots_.bytes_in_use() == 0);
+  }
+
+ protected:
+  virtual PushPull header_of(std::uint32_t rank, std::uint64_t round) = 0;
+  virtual std::vector<std::byte> contribution(std::uint32_t rank, std::uint64_t round) = 0;
+  virtual void check_answer(std::uint32_t rank, const Answer& answer) = 0;
+
+  std::size_t pick(std::size_t n) { return static_cast<std::size_t>(random_() % n); }
+
+  bool finished() const {
+    for (const Worker& worker : workers_) {
+      if (worker.state != Worker::State::done) return false;
+    }
+    return true;
+  }
+
+  void step(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    if (pick(40) == 0) return break_lane(index);
+    if (!worker.inbox.empty() && pick(2) == 0) return read_answer(index);
+    Actions actions;
+    if (worker.state == Worker::State::idle) {
+      const PushPull header = header_of(index, worker.round);
+      const auto bytes = contribution(index, worker.round);
+      worker.destination = aggregator_->begin(index, header, bytes.size(), actions);
+      worker.state = Worker::State::sending;
+      // Half of it arrives, as garbage.
+      if (std::byte* to = place(worker); to != nullptr && !bytes.empty())
+        std::memset(to, 0xEE, bytes.size() / 2);
+    } else if (worker.state == Worker::State::sending) {
+      const auto bytes = contribution(index, worker.round);
+      if (std::byte* to = place(worker); to != nullptr && !bytes.empty())
+        std::memcpy(to, bytes.data(), bytes.size());
+      worker.state = Worker::State::sent;
+      const bool lane = worker.destination.kind == Destination::Kind::lane;
+      aggregator_->end(index, lane ? worker.lane_buffer.data() : nullptr, actions);
+    }
+    obey(actions);
+  }
+
+  std::byte* place(Worker& worker) {
+    if (worker.destination.kind == Destination::Kind::lane) return worker.lane_buffer.data();
+    return worker.destination.memory;
+  }
+
+  void obey(const Actions& actions) {
+    for (const Action& action : actions) {
+      Worker& worker = workers_[action.contributor];
+      INFO("rank " << action.contributor << " round " << action.round.value << ": " << action.error.message);
+      REQUIRE(action.kind != Action::Kind::failed);
+      if (action.kind == Action::Kind::answer) {
+        Answer answer{action.round, action.payload, {}, action.pin, action.weight, action.version};
+        answer.copy.assign(action.payload.begin(), action.payload.end());
+        worker.inbox.push_back(std::move(answer));
+        continue;
+      }
+      REQUIRE(action.round.value == worker.round);
+      if (action.kind == Action::Kind::later) {
+        REQUIRE(worker.state == Worker::State::sent);
+        worker.state = Worker::State::refused;
+      } else {
+        REQUIRE(worker.state == Worker::State::refused);
+        worker.state = Worker::State::idle;
+      }
+    }
+  }
+
+  void read_answer(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    Answer answer = std::move(worker.inbox.front());
+    worker.inbox.pop_front();
+    REQUIRE(std::equal(answer.copy.begin(), answer.copy.end(), answer.payload.begin(), answer.payload.end()));
+    REQUIRE(answer.round.value == worker.round);
+    REQUIRE(worker.state == Worker::State::sent);
+    check_answer(index, answer);
+    Actions actions;
+    aggregator_->unpin(answer.pin, actions);
+    obey(actions);
+    ++worker.round;
+    worker.state = worker.round == rounds_ ? Worker::State::done : Worker::State::idle;
+  }
+
+  // What the server queued but the worker did not read is gone; the worker sends again what was not answered.
+  void break_lane(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    Actions actions;
+    aggregator_->lost(index, actions);
+    while (!worker.inbox.empty()) {
+      aggregator_->unpin(worker.inbox.front().pin, actions);
+      worker.inbox.pop_front();
+    }
+    if (worker.state != Worker::State::done) worker.state = Worker::State::idle;
+    obey(actions);
+  }
+
+  std::mt19937 random_;
+  std::uint64_t rounds_;
+  PartitionShape shape_;
+  BufferPool slots_;
+  BufferPool budget_;
+  std::vector<Contributor> contributors_;
+  std::unique_ptr<Aggregator> aggregator_;
+  std::vector<Worker> workers_;
+};
+
+// f32 sums, averages, products and maxima with values whose order matters, and a broadcast now and then.
+class SyncWorld : public World {
+ public:
+  using World::World;
+
+ private:
+  static Operation operation_of(std::uint64_t round) {
+    constexpr Operation operations[] = {Operation::broadcast, Operation::sum, Operation::average,
+                                        Operation::product,   Operation::max, Operation::sum};
+    return operations[round % 6];
+  }
+  Rank root_of(std::uint64_t round) const {
+    return Rank{static_cast<std::uint32_t>(round % workers_.size())};
+  }
+
+  static float value_of(std::uint32_t rank, std::uint64_t round, std::size_t element) {
+    std::mt19937 engine(static_cast<unsigned>(rank * 7919 + round * 104729 + element));
+    return std::uniform_real_distribution<float>(-1, 1)(engine) * static_cast<float>(1u << (engine() % 20));
+  }
+
+  PushPull header_of(std::uint32_t, std::uint64_t round) override {
+    PushPull header;
+    header.round = Round{round};
+    header.operation = operation_of(round);
+    if (header.operation == Operation::broadcast) header.root = root_of(round);
+    return header;
+  }
+
+  std::vector<std::byte> contribution(std::uint32_t rank, std::uint64_t round) override {
+    if (operation_of(round) == Operation::broadcast && root_of(round) != Rank{rank}) return {};
+    std::vector<std::byte> bytes(kElements * sizeof(float));
+    for (std::size_t i = 0; i < kElements; ++i) {
+      const float value = value_of(rank, round, i);
+      std::memcpy(bytes.data() + i * sizeof(float), &value, sizeof(float));
+    }
+    return bytes;
+  }
+
+  void check_answer(std::uint32_t rank, const Answer& answer) override {
+    const std::uint64_t round = answer.round.value;
+    const Operation operation = operation_of(round);
+    CAPTURE(rank, round);
+    REQUIRE(answer.weight == (operation == Operation::broadcast ? 1 : workers_.size()));
+    for (std::size_t i = 0; i < kElements; ++i) {
+      float expected = value_of(operation == Operation::broadcast ? root_of(round).value : 0, round, i);
+      if (operation != Operation::broadcast) {
+        for (std::uint32_t k = 1; k < workers_.size(); ++k) {
+          const float next = value_of(k, round, i);
+          if (operation == Operation::max) expected = expected < next ? next : expected;
+          if (operation == Operation::product) expected = expected * next;
+          if (operation == Operation::sum || operation == Operation::average) expected = expected + next;
+        }
+        if (operation == Operation::average) expected = expected / static_cast<float>(workers_.size());
+      }
+      float got = 0;
+      std::memcpy(&got, answer.payload.data() + i * sizeof(float), sizeof(float));
+      REQUIRE(got == expected);
+    }
+  }
+};
+
+// Every delta adds 1 in the digit of its rank, so that the value tells how many deltas of each are in it.
+class AsyncWorld : public World {
+ public:
+  using World::World;
+
+ private:
+  static std::uint64_t digit(std::uint64_t value, std::uint32_t rank) { return (value >> (8 * rank)) & 0xFF; }
+
+  PushPull header_of(std::uint32_t rank, std::uint64_t round) override {
+    PushPull header;
+    header.round = Round{round};
+    // Rank 1, if there is one, sends its first delta before it knows of any broadcast.
+    if (round == 0 && rank != 1) header.operation = Operation::broadcast;
+    return header;
+  }
+
+  std::vector<std::byte> contribution(std::uint32_t rank, std::uint64_t round) override {
+    const bool broadcast = header_of(rank, round).operation == Operation::broadcast;
+    if (broadcast && rank != 0) return {};
+    std::vector<std::byte> bytes(kElements * 8);
+    const std::uint64_t delta = broadcast ? 0 : std::uint64_t{1} << (8 * rank);
+    for (std::size_t i = 0; i < kElements; ++i) {
+      std::memcpy(bytes.data() + i * 8, &delta, 8);
+    }
+    return bytes;
+  }
+
+  void check_answer(std::uint32_t rank, const Answer& answer) override {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < kElements; ++i) {
+      std::uint64_t value = 0;
+      std::memcpy(&value, answer.payload.data() + i * 8, 8);
+      if (i > 0) REQUIRE(value == sum);
+      sum = value;
+    }
+    const auto deltas_of = [&](std::uint32_t r) { return digit(sum, r) + (r == 1 ? 0 : 1); };
+    std::uint64_t deltas = 0;
+    for (std::uint32_t r = 0; r < workers_.size(); ++r) {
+      deltas += digit(sum, r);
+    }
+    REQUIRE(answer.version == deltas);
+    REQUIRE(deltas_of(rank) == answer.round.value + 1);
+    const bool delta = header_of(rank, answer.round.value).operation != Operation::broadcast;
+    if (!delta || shape_.staleness == kUnboundedStaleness) return;
+    for (std::uint32_t r = 0; r < workers_.size(); ++r) {
+      // A broadcast counts as a round, but a rank that has not sent its own is not told apart by the digits.
+      if (deltas_of(r) > 1) REQUIRE(deltas_of(r) + shape_.staleness >= answer.round.value + 1);
+    }
+  }
+};
+
+TEST_CASE("random synchronous worlds: exact sums, once each, memory back to zero") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(1 + random() % 8);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    SyncWorld world(seed, Mode::sync, DType::f32, workers, 12, budgets[random() % 4], kUnboundedStaleness);
+    world.run();
+  }
+}
+
+TEST_CASE("random asynchronous worlds: every delta counts once, staleness holds") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(1 + random() % 6);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    const std::uint32_t bounds[] = {0, 1, 3, kUnboundedStaleness};
+    AsyncWorld world(seed, Mode::async, DType::i64, workers, 12, budgets[random() % 4], bounds[random() % 4]);
+    world.run();
+  }
+}
+
+}  // namespace
+}  // namespace bps

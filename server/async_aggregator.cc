@@ -1,0 +1,291 @@
+#include "server/async_aggregator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+namespace {
+constexpr std::byte kNothing{};
+}  // namespace
+
+AsyncAggregator::AsyncAggregator(PartitionShape shape, std::span<const Contributor> contributors,
+                                 AggregatorMemory memory)
+    : Aggregator(std::move(shape), contributors, memory), states_(contributors.size()), snapshots_(1) {}
+
+Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) const {
+  const bool broadcast = header.operation == Operation::broadcast;
+  if (header.operation == Operation::average) {
+    return make_error(ErrorCode::configuration,
+                      describe(header.round) + ": " + describe_rank(contributor) +
+                          " pushes average, which an asynchronous tensor does not know",
+                      "push sum, with deltas divided by the number of workers");
+  }
+  if (header.weight != contributors_[contributor].weight) {
+    return weight_error(contributor, header.round, header.weight);
+  }
+  if (broadcast && std::none_of(contributors_.begin(), contributors_.end(),
+                                [&](const Contributor& c) { return c.rank == header.root; })) {
+    return make_error(ErrorCode::configuration,
+                      describe(header.round) + ": the root of the broadcast, rank " +
+                          std::to_string(header.root.value) + ", is not among the contributors",
+                      "use the rank of a worker of this job as root");
+  }
+  if (broadcast) {
+    const std::uint32_t mine = states_[contributor].broadcasts + 1;
+    for (std::uint32_t i = 0; i < states_.size(); ++i) {
+      const State& other = states_[i];
+      if (i == contributor || other.broadcasts != mine || other.root == header.root) continue;
+      return make_error(ErrorCode::configuration,
+                        describe(header.round) + ": " + describe_rank(i) + " pushes broadcast from root " +
+                            std::to_string(other.root.value) + ", " + describe_rank(contributor) +
+                            " pushes broadcast from root " + std::to_string(header.root.value),
+                        "use the same root on all ranks");
+    }
+  }
+  const bool empty = broadcast && contributors_[contributor].rank != header.root;
+  const std::size_t expected = empty ? 0 : shape_.raw_bytes();
+  if (bytes != expected) return length_error(contributor, header.round, bytes, expected);
+  return {};
+}
+
+Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
+                                   Actions&) {
+  State& state = states_[contributor];
+  BPS_ASSERT(state.arrival == Arrival::none);
+  state.arriving = header.round;
+  const bool again = state.next.value > 0 && header.round.value == state.next.value - 1;
+  if (again) return drop(contributor, Arrival::duplicate);
+  const bool broadcast = header.operation == Operation::broadcast;
+  Status status = header.round == state.next ? check(contributor, header, bytes)
+                                             : Status(order_error(contributor, header.round, state.next));
+  if (status && (broadcast || has_value_) && !allocate_value()) {
+    status = make_error(ErrorCode::out_of_memory,
+                        describe(header.round) + ": the server cannot allocate the value of the tensor",
+                        "give the server a smaller --memory-max than the machine has, or add servers");
+  }
+  if (!status) {
+    refusals_.emplace_back(contributor, status.error());
+    return drop(contributor, Arrival::refused);
+  }
+  if (state.phase == Phase::whole) return drop(contributor, Arrival::duplicate);
+  state.operation = header.operation;
+  if (broadcast) {
+    state.root = header.root;
+    if (contributors_[contributor].rank != header.root) return drop(contributor, Arrival::empty);
+    state.arrival = Arrival::value;
+    return Destination{Destination::Kind::lane, nullptr};
+  }
+  if (has_value_) {
+    state.arrival = Arrival::delta;
+    return Destination{Destination::Kind::lane, nullptr};
+  }
+  state.buffer = allocate(memory_.budget, bytes);
+  if (!state.buffer) return drop(contributor, Arrival::no_room);
+  state.arrival = Arrival::wait;
+  return Destination{Destination::Kind::memory, state.buffer.data()};
+}
+
+Destination AsyncAggregator::drop(std::uint32_t contributor, Arrival why) {
+  states_[contributor].arrival = why;
+  return Destination{};
+}
+
+void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
+  State& state = states_[contributor];
+  const Arrival arrival = state.arrival;
+  state.arrival = Arrival::none;
+  if (lane_buffer == nullptr) lane_buffer = &kNothing;
+  switch (arrival) {
+    case Arrival::none: BPS_ASSERT(false && "end() without begin()"); return;
+    case Arrival::delta:
+      apply(state.operation, lane_buffer);
+      count(contributor);
+      break;
+    case Arrival::wait:
+      state.phase = Phase::whole;
+      state.awaiting = true;
+      if (has_value_) {  // set while the delta was arriving
+        apply(state.operation, state.buffer.data());
+        state.buffer.reset();
+        count(contributor);
+      }
+      break;
+    case Arrival::value:
+      count(contributor);
+      ++state.broadcasts;
+      broadcasts_ = std::max(broadcasts_, state.broadcasts);
+      set_value(lane_buffer, actions);
+      break;
+    case Arrival::empty:
+      count(contributor);
+      ++state.broadcasts;
+      break;
+    case Arrival::no_room:
+      state.phase = has_value_ ? Phase::asked : Phase::later;
+      emit(actions, Action::Kind::later, contributor, state.arriving);
+      if (has_value_) emit(actions, Action::Kind::again, contributor, state.arriving);
+      break;
+    case Arrival::duplicate:
+      state.awaiting = true;
+      if (state.phase == Phase::idle) state.phase = Phase::waiting;
+      break;
+    case Arrival::refused: {
+      const auto refusal = std::find_if(refusals_.begin(), refusals_.end(),
+                                        [&](const auto& entry) { return entry.first == contributor; });
+      BPS_ASSERT(refusal != refusals_.end());
+      emit(actions, Action::Kind::failed, contributor, state.arriving, std::move(refusal->second));
+      refusals_.erase(refusal);
+      if (state.arriving == state.next && state.phase != Phase::whole) {
+        state.next = state.next.next();
+        state.phase = Phase::idle;
+        state.awaiting = false;
+      }
+      break;
+    }
+  }
+  settle(actions);
+}
+
+void AsyncAggregator::count(std::uint32_t contributor) {
+  State& state = states_[contributor];
+  state.next = state.next.next();
+  state.last_operation = state.operation;
+  state.phase = Phase::waiting;
+  state.awaiting = true;
+}
+
+bool AsyncAggregator::allocate_value() {
+  BufferPool::Buffer& own = snapshots_[0].memory;
+  if (!value_) value_ = allocate(memory_.slots, shape_.slot_bytes());
+  if (!own) own = allocate(memory_.slots, shape_.raw_bytes());
+  return value_ && own;
+}
+
+void AsyncAggregator::apply(Operation operation, const std::byte* delta) {
+  const std::byte* const inputs[] = {delta};
+  reduce::accumulate(shape_.dtype, operation, value_.data(), inputs, shape_.elements);
+  ++deltas_;
+  ++change_;
+}
+
+void AsyncAggregator::set_value(const std::byte* raw, Actions& actions) {
+  if (shape_.raw_bytes() > 0) {
+    std::memcpy(value_.data() + reduce::raw_offset(shape_.dtype, shape_.elements), raw, shape_.raw_bytes());
+  }
+  reduce::widen_in_place(shape_.dtype, value_.data(), shape_.elements);
+  deltas_ = 0;
+  ++change_;
+  if (has_value_) return;
+  has_value_ = true;
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
+    if (state.phase == Phase::whole) {
+      apply(state.operation, state.buffer.data());
+      state.buffer.reset();
+      const bool awaiting = state.awaiting;
+      count(i);
+      state.awaiting = awaiting;
+    } else if (state.phase == Phase::later) {
+      state.phase = Phase::asked;
+      emit(actions, Action::Kind::again, i, state.next);
+    }
+  }
+}
+
+bool AsyncAggregator::is_due(const State& state, Round slowest) const {
+  if (state.phase != Phase::waiting || !state.awaiting || state.arrival != Arrival::none) return false;
+  if (!has_value_) return false;
+  if (state.last_operation == Operation::broadcast) return state.broadcasts <= broadcasts_;
+  if (shape_.staleness == kUnboundedStaleness) return true;
+  return slowest.value + shape_.staleness >= state.next.value;
+}
+
+void AsyncAggregator::settle(Actions& actions) {
+  Round slowest{~std::uint64_t{0} - kUnboundedStaleness};
+  for (const State& state : states_) {
+    if (!state.left) slowest = std::min(slowest, state.next);
+  }
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
+    if (!is_due(state, slowest)) continue;
+    const int snapshot = take_snapshot();
+    if (snapshot < 0) return;  // unpin() settles again
+    state.phase = Phase::idle;
+    state.awaiting = false;
+    emit(actions, Action::Kind::answer, i, Round{state.next.value - 1});
+    Action& action = actions.back();
+    action.pin = static_cast<std::uint32_t>(snapshot);
+    action.payload = {snapshots_[action.pin].memory.data(), shape_.raw_bytes()};
+    action.weight = contributors_[i].weight;
+    action.version = deltas_;
+  }
+}
+
+int AsyncAggregator::take_snapshot() {
+  int free = -1;
+  for (std::size_t i = 0; i < snapshots_.size(); ++i) {
+    Snapshot& snapshot = snapshots_[i];
+    if (snapshot.memory && snapshot.change == change_) {
+      ++snapshot.pins;
+      return static_cast<int>(i);
+    }
+    if (free < 0 && snapshot.pins == 0) free = static_cast<int>(i);
+  }
+  if (free < 0) {
+    free = static_cast<int>(snapshots_.size());
+    snapshots_.emplace_back();
+  }
+  Snapshot& snapshot = snapshots_[static_cast<std::size_t>(free)];
+  if (!snapshot.memory) snapshot.memory = allocate(memory_.budget, shape_.raw_bytes());
+  if (!snapshot.memory) return -1;
+  reduce::snapshot(shape_.dtype, value_.data(), snapshot.memory.data(), shape_.elements);
+  snapshot.change = change_;
+  snapshot.pins = 1;
+  return free;
+}
+
+void AsyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
+  State& state = states_[contributor];
+  if (state.arrival == Arrival::wait) state.buffer.reset();
+  if (state.arrival == Arrival::refused) {
+    std::erase_if(refusals_, [&](const auto& entry) { return entry.first == contributor; });
+  }
+  state.arrival = Arrival::none;
+  if (state.phase != Phase::whole) state.phase = Phase::idle;
+  state.awaiting = false;
+  settle(actions);
+}
+
+void AsyncAggregator::left(std::uint32_t contributor, Actions& actions) {
+  states_[contributor].left = true;
+  const Rank gone = contributors_[contributor].rank;
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
+    const bool stranded = state.phase == Phase::waiting && state.last_operation == Operation::broadcast &&
+                          state.broadcasts > broadcasts_ && state.root == gone;
+    if (!stranded) continue;
+    state.phase = Phase::idle;
+    const Round round{state.next.value - 1};
+    if (state.awaiting && state.arrival == Arrival::none) {
+      emit(actions, Action::Kind::failed, i, round,
+           make_error(ErrorCode::configuration,
+                      describe(round) + " can never complete: its root, " + describe_rank(contributor) +
+                          ", has left the job",
+                      "let the root broadcast before it closes its client"));
+    }
+    state.awaiting = false;
+  }
+  settle(actions);
+}
+
+void AsyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
+  BPS_ASSERT(pin < snapshots_.size() && snapshots_[pin].pins > 0);
+  Snapshot& snapshot = snapshots_[pin];
+  if (--snapshot.pins > 0) return;
+  if (pin > 0) snapshot = {};
+  settle(actions);
+}
+
+}  // namespace bps
