@@ -54,6 +54,14 @@ class Check {
     return static_cast<T>(value);
   }
 
+  std::uint64_t partition_bytes(std::uint64_t value) {
+    range("partition_bytes", value, kMinPartitionBytes, kMaxPartitionBytes);
+    if (value % kPartitionBytesMultiple != 0) {
+      fail("partition_bytes", fmt::format("is {}, no multiple of {}", value, kPartitionBytesMultiple));
+    }
+    return value;
+  }
+
   bool count(std::string_view field, std::size_t count, std::size_t limit) {
     if (count <= limit) return true;
     fail(field, fmt::format("has {} entries, at most {} are allowed", count, limit));
@@ -155,8 +163,7 @@ void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   }
   check.name("host", in.host(), 0, kMaxHostBytes, out.host);
   out.bandwidth_bps = in.bandwidth_bps();
-  out.partition_bytes =
-      check.range("partition_bytes", in.partition_bytes(), kMinPartitionBytes, kMaxPartitionBytes);
+  out.partition_bytes = check.partition_bytes(in.partition_bytes());
   out.mode = check.known<Mode>("mode", in.mode(), kModeCount);
   out.staleness = in.staleness();
   out.join_timeout_ms = in.join_timeout_ms();
@@ -211,8 +218,7 @@ void read(Check& check, const fb::JobStart& in, JobStart& out) {
   out.job_run = JobRun{in.job_run()};
   out.generation = Generation{in.generation()};
   out.epoch = Epoch{in.epoch()};
-  out.partition_bytes =
-      check.range("partition_bytes", in.partition_bytes(), kMinPartitionBytes, kMaxPartitionBytes);
+  out.partition_bytes = check.partition_bytes(in.partition_bytes());
   check.members(in.members(), out.members);
   out.lanes.clear();
   if (!check.count("lanes", in.lanes()->size(), kMaxLanesPerJob)) return;

@@ -175,6 +175,7 @@ TEST_CASE("numbers beyond their limits are refused") {
   CHECK_THAT(with([](auto& m) { m.local_rank = 1; }), Catch::Contains("local_rank is 1"));
   CHECK_THAT(with([](auto& m) { m.local_size = 0; }), Catch::Contains("local_size is 0"));
   CHECK_THAT(with([](auto& m) { m.partition_bytes = 4095; }), Catch::Contains("partition_bytes is 4095"));
+  CHECK_THAT(with([](auto& m) { m.partition_bytes = 4100; }), Catch::Contains("no multiple of 8"));
   CHECK_THAT(with([](auto& m) { m.partition_bytes = kMaxPartitionBytes + 1; }),
              Catch::Contains("partition_bytes"));
   CHECK_THAT(refusal(HelloServer{.data = {"h", 1}, .shards = 0}), Catch::Contains("HelloServer.shards is 0"));

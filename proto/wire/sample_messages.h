@@ -188,7 +188,7 @@ class RandomMessages {
     m.local_rank = u32(0, m.local_size - 1);
     m.host = text(0, kMaxHostBytes);
     m.bandwidth_bps = any();
-    m.partition_bytes = number(kMinPartitionBytes, kMaxPartitionBytes);
+    m.partition_bytes = 8 * number(kMinPartitionBytes / 8, kMaxPartitionBytes / 8);
     m.mode = mode();
     m.staleness = u32();
     m.join_timeout_ms = any();
@@ -197,7 +197,7 @@ class RandomMessages {
 
   Message job_start() {
     JobStart m{JobRun{any()}, Generation{u32()},
-               Epoch{u32()},  number(kMinPartitionBytes, kMaxPartitionBytes),
+               Epoch{u32()},  8 * number(kMinPartitionBytes / 8, kMaxPartitionBytes / 8),
                members(),     {}};
     m.lanes.resize(number(0, 12));
     for (LaneTarget& lane : m.lanes)
