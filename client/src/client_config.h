@@ -1,0 +1,36 @@
+// What a client engine needs to know before it joins; settings.h makes one out of options, environment and
+// file.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "proto/base/endpoint.h"
+#include "proto/base/event_loop.h"
+#include "proto/base/ids.h"
+#include "proto/wire/messages.h"
+
+namespace bps {
+
+inline constexpr std::uint16_t kDefaultSchedulerPort = 4710;
+inline constexpr std::uint64_t kDefaultCreditBytes = 4ull * 1024 * 1024;
+
+struct ClientConfig {
+  Endpoint scheduler{"127.0.0.1", kDefaultSchedulerPort};
+  std::string job = "default";
+  Rank rank;
+  std::uint32_t world_size = 1;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_size = 1;
+  std::string host;  // identity of the machine
+  std::uint64_t bandwidth_bps = 0;
+  std::uint64_t partition_bytes = kDefaultPartitionBytes;
+  std::uint64_t credit_bytes = kDefaultCreditBytes;
+  bool retain = true;
+  Mode mode = Mode::sync;
+  std::uint32_t staleness = kUnboundedStaleness;
+  Duration join_timeout = std::chrono::seconds(60);
+};
+
+}  // namespace bps

@@ -1,0 +1,213 @@
+#include "client/src/client_engine.h"
+
+#include <algorithm>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+
+ClientEngine::ClientEngine(EventLoop& loop, Transport& transport, ClientConfig config, Logger log)
+    : loop_(loop),
+      config_(std::move(config)),
+      log_(std::move(log)),
+      link_(loop, transport, *this, config_, log_),
+      data_(loop, transport, *this, config_, log_),
+      alive_(std::make_shared<bool>(true)) {}
+
+ClientEngine::~ClientEngine() { loop_.cancel(close_timer_); }
+
+void ClientEngine::post(std::function<void()> task) {
+  loop_.post([alive = std::weak_ptr<bool>(alive_), task = std::move(task)] {
+    if (!alive.expired()) task();
+  });
+}
+
+// Why nothing new can be started, if so.
+Status ClientEngine::ready() const {
+  if (failure_) return *failure_;
+  if (closing_) return make_error(ErrorCode::closed, "the client is closed");
+  if (!joined_) return make_error(ErrorCode::invalid_argument, "the client has not joined yet");
+  return {};
+}
+
+// ---- join ----
+
+void ClientEngine::join(Done done) {
+  BPS_ASSERT(join_done_ == nullptr && !joined_);
+  join_done_ = std::move(done);
+  link_.join();
+}
+
+void ClientEngine::on_job_start(JobStart& start) {
+  if (Status status = data_.start(start, link_.term(), link_.incarnation()); !status.ok())
+    return fail(status.error());
+  joined_ = true;
+  log_.info("joined job '{}' (run {:x}) as rank {} of {}, {} lanes", config_.job, start.job_run.value,
+            config_.rank.value, config_.world_size, start.lanes.size());
+  if (auto done = std::exchange(join_done_, nullptr)) done({});
+}
+
+// ---- declare ----
+
+void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone done) {
+  Status status = ready();
+  if (!status.ok() || tensors.empty()) {
+    return post([status = std::move(status), done = std::move(done)] {
+      done(status.ok() ? Result<std::vector<TensorId>>(std::vector<TensorId>{}) : status.error());
+    });
+  }
+  const std::uint64_t request = next_request_++;
+  PendingDeclare& pending = declares_[request];
+  pending.tensors = std::move(tensors);
+  pending.done = std::move(done);
+  ask_next(request, pending);
+}
+
+void ClientEngine::ask_next(std::uint64_t request, PendingDeclare& pending) {
+  Declare declare;
+  declare.request = request;
+  std::uint64_t partitions = 0;
+  while (pending.asked < pending.tensors.size() && declare.tensors.size() < kMaxTensorsPerDeclare) {
+    const TensorDeclaration& tensor = pending.tensors[pending.asked];
+    partitions += Partitioner(tensor.elements, tensor.dtype, data_.partition_bytes()).count();
+    if (partitions > kMaxPartitionsPerDeclare && !declare.tensors.empty()) break;
+    declare.tensors.push_back(tensor);
+    ++pending.asked;
+  }
+  link_.send(declare);
+}
+
+void ClientEngine::on_declared(Declared& declared) {
+  const auto found = declares_.find(declared.request);
+  const bool expected =
+      found != declares_.end() && declared.tensors.size() == found->second.asked - found->second.answered;
+  if (!expected) {
+    return fail(make_error(ErrorCode::protocol, link_.name() + " answered a declaration that was not asked",
+                           "run the same bps version everywhere; if it is, please report this"));
+  }
+  PendingDeclare& pending = found->second;
+  for (DeclaredTensor& tensor : declared.tensors) {
+    const TensorDeclaration& declaration = pending.tensors[pending.answered++];
+    pending.ids.push_back(tensor.tensor);
+    if (tensor.error.code != ErrorCode::ok) {
+      if (!pending.error) pending.error = std::move(tensor.error);
+    } else if (Status status = data_.add_tensor(declaration, tensor); !status.ok()) {
+      return fail(status.error());
+    }
+  }
+  if (pending.answered < pending.tensors.size()) return ask_next(declared.request, pending);
+  PendingDeclare ended = std::move(pending);
+  declares_.erase(found);
+  ended.done(ended.error ? Result<std::vector<TensorId>>(*ended.error) : std::move(ended.ids));
+}
+
+void ClientEngine::on_tensor_failed(const TensorFailed& failed) {
+  data_.fail_tensor(failed.tensor, failed.error);
+}
+
+// ---- operations ----
+
+Status ClientEngine::push_pull(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
+                               Operation operation, OperationDone done) {
+  if (Status status = ready(); !status.ok()) return status;
+  return data_.push_pull(tensor, in, out, operation, std::move(done));
+}
+
+Status ClientEngine::broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done) {
+  if (Status status = ready(); !status.ok()) return status;
+  return data_.broadcast(tensor, buffer, root, std::move(done));
+}
+
+std::string ClientEngine::describe(TensorId tensor) const {
+  return failure_ ? "nothing: " + failure_->message : data_.describe(tensor);
+}
+
+// ---- barrier ----
+
+void ClientEngine::barrier(Done done) {
+  if (Status status = ready(); !status.ok()) {
+    return post([status = std::move(status), done = std::move(done)] { done(status); });
+  }
+  const std::uint64_t number = next_barrier_++;
+  barriers_.emplace(number, std::move(done));
+  link_.send(Barrier{number});
+}
+
+void ClientEngine::on_barrier_done(const BarrierDone& barrier) {
+  const auto found = barriers_.find(barrier.number);
+  if (found == barriers_.end()) return;
+  Done done = std::move(found->second);
+  barriers_.erase(found);
+  done(barrier.error.code == ErrorCode::ok ? Status() : Status(barrier.error));
+}
+
+// ---- the end ----
+
+void ClientEngine::on_link_failed(const Error& error) { fail(Error(error)); }
+void ClientEngine::on_data_failed(const Error& error) { fail(Error(error)); }
+
+void ClientEngine::fail(const Error& error) {
+  if (failure_) return;
+  failure_ = error;
+  link_.close();
+  data_.fail(error);
+  if (auto done = std::exchange(join_done_, nullptr)) done(error);
+  for (auto& [request, pending] : std::exchange(declares_, {}))
+    pending.done(error);
+  for (auto& [number, done] : std::exchange(barriers_, {}))
+    done(error);
+  if (closing_) finish_close({});
+}
+
+void ClientEngine::close(Duration timeout, Done done) {
+  BPS_ASSERT(!closing_);
+  closing_ = true;
+  close_done_ = std::move(done);
+  if (failure_ || !joined_) return post([this] { finish_close({}); });
+  if (data_.idle()) return post([this] { drain(); });
+  close_timer_ = loop_.after(timeout, [this] {
+    close_timer_ = {};
+    drain();
+  });
+}
+
+void ClientEngine::on_idle() {
+  if (closing_ && !leaving_ && !failure_) post([this] { drain(); });
+}
+
+// Ends what is still under way and says Leave.
+void ClientEngine::drain() {
+  if (leaving_ || failure_ || close_done_ == nullptr) return;
+  leaving_ = true;
+  loop_.cancel(close_timer_);
+  data_.fail(make_error(ErrorCode::cancelled, "the client was closed while the operation was under way"));
+  link_.send(Leave{});
+  close_timer_ = loop_.after(kLeaveGrace, [this] {
+    close_timer_ = {};
+    log_.warn("{} has not answered Leave within {} s", link_.name(), kLeaveGrace / std::chrono::seconds(1));
+    finish_close({});
+  });
+}
+
+void ClientEngine::on_left() {
+  if (leaving_) finish_close({});
+}
+
+void ClientEngine::finish_close(Status status) {
+  if (close_done_ == nullptr) return;
+  loop_.cancel(close_timer_);
+  close_timer_ = {};
+  const Error closed = make_error(ErrorCode::closed, "the client is closed");
+  const Error cancelled = make_error(ErrorCode::cancelled, "the client was closed");
+  if (!failure_) failure_ = closed;
+  link_.close();
+  data_.fail(cancelled);
+  for (auto& [request, pending] : std::exchange(declares_, {}))
+    pending.done(cancelled);
+  for (auto& [number, done] : std::exchange(barriers_, {}))
+    done(cancelled);
+  if (auto done = std::exchange(join_done_, nullptr)) done(cancelled);
+  std::exchange(close_done_, nullptr)(std::move(status));
+}
+
+}  // namespace bps

@@ -1,0 +1,127 @@
+// The client without threads: joins a job through the scheduler, declares tensors, and moves contributions
+// and answers. Programs reach it through the C API (client.h owns the threads); the simulator drives it
+// directly, in virtual time.
+//
+// Owner: Client, or a simulated worker. Lives on: the loop it is given; every function and callback runs
+// there, and no callback runs inside the call that asked for it. A callback may call the engine again but not
+// destroy it. Limits: one operation per tensor at a time; memory per tensor is one retained copy (with
+// `retain`) and one record per partition; nothing is allocated per frame. Failure: the first error that ends
+// the job run (scheduler lost, JobFailed, a peer that breaks the protocol) closes all connections, fails
+// everything pending and everything later with it. A broken lane alone fails nothing: it is opened again
+// under a higher session and what was not answered is sent again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/src/client_config.h"
+#include "client/src/data_plane.h"
+#include "client/src/scheduler_link.h"
+#include "proto/base/event_loop.h"
+#include "proto/base/log.h"
+#include "proto/base/result.h"
+#include "proto/transport/transport.h"
+
+namespace bps {
+
+class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owner {
+ public:
+  using Done = std::function<void(Status)>;
+  using DeclareDone = std::function<void(Result<std::vector<TensorId>>)>;
+  using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
+
+  ClientEngine(EventLoop& loop, Transport& transport, ClientConfig config, Logger log);
+  ~ClientEngine();  // closes all connections; pending callbacks are dropped
+  ClientEngine(const ClientEngine&) = delete;
+  ClientEngine& operator=(const ClientEngine&) = delete;
+
+  // Once, first. Ends when all workers of the job are there, or with the reason why not, at latest a little
+  // after join_timeout.
+  void join(Done done);
+
+  // After join. In the order of `tensors`; on failure the error names the first tensor that failed. Declaring
+  // a tensor again gives the same id.
+  void declare(std::vector<TensorDeclaration> tensors, DeclareDone done);
+
+  // Both spans must be the whole tensor and stay valid, `in` unchanged, until `done`; they are the same
+  // memory or do not overlap. A tensor without elements completes at once, without traffic, with the weight
+  // of the whole job.
+  Status push_pull(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
+                   Operation operation, OperationDone done);
+  // The root's buffer is read, the others' is written.
+  Status broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done);
+
+  // Numbered in the order of calls.
+  void barrier(Done done);
+
+  // Refuses what is new, waits for operations under way until `timeout`, ends the rest with `cancelled`, and
+  // says Leave. `done` comes at latest kLeaveGrace after `timeout`; then all connections are closed and no
+  // memory of an operation is touched. Once.
+  void close(Duration timeout, Done done);
+
+  // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"
+  std::string describe(TensorId tensor) const;
+  std::string describe_join() const { return link_.describe_join(); }
+
+  // Set once the job run has failed for this worker, or the engine is closed.
+  const std::optional<Error>& failure() const { return failure_; }
+  // Readable from any thread, also when the engine is gone.
+  const std::shared_ptr<ClientStats>& stats() const { return data_.stats(); }
+
+  static constexpr Duration kLeaveGrace = std::chrono::seconds(2);
+
+ private:
+  struct PendingDeclare {
+    std::vector<TensorDeclaration> tensors;
+    std::vector<TensorId> ids;
+    std::size_t asked = 0;     // tensors sent
+    std::size_t answered = 0;  // tensors answered
+    std::optional<Error> error;
+    DeclareDone done;
+  };
+
+  // SchedulerLink::Owner
+  void on_job_start(JobStart& start) override;
+  void on_declared(Declared& declared) override;
+  void on_tensor_failed(const TensorFailed& failed) override;
+  void on_barrier_done(const BarrierDone& barrier) override;
+  void on_left() override;
+  void on_link_failed(const Error& error) override;
+  // DataPlane::Owner
+  void on_data_failed(const Error& error) override;
+  void on_idle() override;
+
+  void fail(const Error& error);
+  void ask_next(std::uint64_t request, PendingDeclare& pending);
+  void post(std::function<void()> task);
+  void drain();
+  void finish_close(Status status);
+  Status ready() const;
+
+  EventLoop& loop_;
+  ClientConfig config_;
+  Logger log_;
+  SchedulerLink link_;
+  DataPlane data_;
+  Done join_done_;
+  bool joined_ = false;
+  std::uint64_t next_request_ = 1;
+  std::map<std::uint64_t, PendingDeclare> declares_;
+  std::uint64_t next_barrier_ = 0;
+  std::map<std::uint64_t, Done> barriers_;
+  std::optional<Error> failure_;
+  bool closing_ = false;
+  bool leaving_ = false;
+  Done close_done_;
+  TimerId close_timer_;
+  std::shared_ptr<bool> alive_;  // posted tasks hold it weakly: they may outlive the engine
+};
+
+}  // namespace bps

@@ -1,0 +1,395 @@
+#include "client/src/data_plane.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "client/src/operation_check.h"
+#include "proto/base/assert.h"
+
+namespace bps {
+
+namespace {
+
+Error scheduler_error(std::string what) {
+  return make_error(ErrorCode::protocol, "the scheduler sent " + std::move(what),
+                    "run the same bps version everywhere; if it is, please report this");
+}
+
+}  // namespace
+
+DataPlane::DataPlane(EventLoop& loop, Transport& transport, Owner& owner, const ClientConfig& config,
+                     Logger log)
+    : loop_(loop),
+      transport_(transport),
+      owner_(owner),
+      config_(config),
+      log_(std::move(log)),
+      queue_(config.credit_bytes),
+      frame_(PushPull{}) {}
+
+DataPlane::~DataPlane() {
+  // Before the memory that their connections may hold.
+  for (const auto& lane : lanes_)
+    lane->close();
+}
+
+Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnation) {
+  const std::uint64_t slice = start.partition_bytes;
+  if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
+    return scheduler_error(fmt::format("partition_bytes {}, which is outside the limits", slice));
+  }
+  if (start.lanes.empty()) return scheduler_error("a job without servers");
+  job_ = start;
+  queue_.set_lane_count(start.lanes.size());
+  HelloLane hello;
+  hello.term = term;
+  hello.job_run = start.job_run;
+  hello.rank = config_.rank;
+  hello.incarnation = incarnation;
+  hello.epoch = start.epoch;
+  hello.generation = start.generation;
+  // What the servers have taken but not reported must never fill the credit: all lanes together hide at most
+  // half of what is left beside one partition.
+  const std::uint64_t spare = config_.credit_bytes > slice ? config_.credit_bytes - slice : 0;
+  hello.credit_report_bytes =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(spare / (2 * start.lanes.size()), UINT32_MAX));
+  for (std::uint32_t i = 0; i < start.lanes.size(); ++i) {
+    lanes_.push_back(std::make_unique<Lane>(loop_, transport_, static_cast<Lane::Owner&>(*this), LaneIndex{i},
+                                            start.lanes[i], hello, log_));
+  }
+  for (const auto& lane : lanes_)
+    lane->open();
+  return {};
+}
+
+TensorState* DataPlane::find(TensorId tensor) const {
+  return tensor.value < tensors_.size() ? tensors_[tensor.value].get() : nullptr;
+}
+
+Status DataPlane::add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared) {
+  if (const TensorState* known = find(declared.tensor)) {
+    if (known->shape().name == declaration.name && known->shape().elements == declaration.elements) return {};
+    return scheduler_error(fmt::format("tensor id {} for both '{}' and '{}'", declared.tensor.value,
+                                       known->shape().name, declaration.name));
+  }
+  const Partitioner partitioner(declaration.elements, declaration.dtype, job_.partition_bytes);
+  const std::uint64_t first = declared.first_partition.value;
+  const std::uint64_t count = partitioner.count();
+  if (declared.tensor.value >= kMaxTensorsPerJob || count > kMaxPartitionsPerJob ||
+      first + count > kMaxPartitionsPerJob) {
+    return scheduler_error(fmt::format("tensor {} with partitions {} to {}, beyond the limits",
+                                       declared.tensor.value, first, first + count));
+  }
+  if (declared.owners.size() != count) {
+    return scheduler_error(fmt::format("{} owners for tensor '{}', which has {} partitions",
+                                       declared.owners.size(), declaration.name, count));
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool taken = first + i < partitions_.size() && partitions_[first + i] != nullptr;
+    if (declared.owners[i].value >= lanes_.size() || taken) {
+      return scheduler_error(fmt::format("partition {} of tensor '{}' on lane {} of {}{}", first + i,
+                                         declaration.name, declared.owners[i].value, lanes_.size(),
+                                         taken ? ", already in use" : ""));
+    }
+  }
+  if (declared.tensor.value >= tensors_.size()) tensors_.resize(declared.tensor.value + 1);
+  if (first + count > partitions_.size()) partitions_.resize(first + count, nullptr);
+  auto& tensor = tensors_[declared.tensor.value];
+  tensor = std::make_unique<TensorState>(declaration, declared, job_.partition_bytes);
+  for (Partition& partition : tensor->partitions()) {
+    partitions_[partition.id.value] = &partition;
+    queue_.reserve(partition.lane, 1);
+  }
+  return {};
+}
+
+Status DataPlane::push_pull(TensorId id, std::span<const std::byte> in, std::span<std::byte> out,
+                            Operation operation, OperationDone done) {
+  TensorState* tensor = find(id);
+  if (tensor == nullptr) {
+    return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
+  }
+  if (operation == Operation::broadcast) {
+    return make_error(ErrorCode::invalid_argument, "push_pull cannot broadcast", "call broadcast");
+  }
+  if (Status s = check_buffer(tensor->shape(), "in", in.data(), in.size()); !s.ok()) return s;
+  if (Status s = check_buffer(tensor->shape(), "out", out.data(), out.size()); !s.ok()) return s;
+  if (Status s = check_overlap(tensor->shape(), in.data(), out.data()); !s.ok()) return s;
+  TensorState::RoundInput round;
+  round.in = in.data();
+  round.out = out.data();
+  round.operation = operation;
+  round.retain = config_.retain;
+  round.done = std::move(done);
+  return begin(*tensor, std::move(round));
+}
+
+Status DataPlane::broadcast(TensorId id, std::span<std::byte> buffer, Rank root, OperationDone done) {
+  TensorState* tensor = find(id);
+  if (tensor == nullptr) {
+    return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
+  }
+  if (Status s = check_buffer(tensor->shape(), "buffer", buffer.data(), buffer.size()); !s.ok()) return s;
+  if (Status s = check_root(root.value, config_.world_size); !s.ok()) return s;
+  TensorState::RoundInput round;
+  round.is_root = root == config_.rank;
+  round.in = round.is_root ? buffer.data() : nullptr;
+  round.out = buffer.data();
+  round.operation = Operation::broadcast;
+  round.root = root;
+  round.retain = config_.retain;
+  round.done = std::move(done);
+  return begin(*tensor, std::move(round));
+}
+
+Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
+  if (tensor.partitions().empty()) {
+    loop_.post([done = std::move(round.done), weight = config_.world_size] { done(weight); });
+    return {};
+  }
+  if (Status s = tensor.begin(std::move(round)); !s.ok()) return s;
+  ++under_way_;
+  for (Partition& partition : tensor.partitions())
+    queue_.push(partition);
+  pump();
+  return {};
+}
+
+void DataPlane::pump() {
+  while (SendItem* item = queue_.pop())
+    send(static_cast<Partition&>(*item));
+}
+
+void DataPlane::send(Partition& partition) {
+  TensorState& tensor = *partition.owner;
+  Lane& lane = *lanes_[partition.lane.value];
+  auto& push = *std::get_if<PushPull>(&frame_);
+  push.job_run = job_.job_run;
+  push.partition = partition.id;
+  push.round = tensor.round();
+  push.epoch = job_.epoch;
+  push.generation = job_.generation;
+  push.operation = tensor.operation();
+  push.root = tensor.root();
+  const auto payload = tensor.contribution(partition);
+  tensor.on_handed_over(partition, !payload.empty());
+  lane.send(frame_, payload, payload.empty() ? 0 : std::uint64_t{partition.id.value} + 1);
+  stats_->pushed_bytes.fetch_add(payload.size(), std::memory_order_relaxed);
+  if (!lane.can_take_more()) queue_.set_ready(partition.lane, false);
+}
+
+void DataPlane::queue_again(Partition& partition) {
+  stats_->resent.fetch_add(1, std::memory_order_relaxed);
+  queue_.push(partition);
+}
+
+void DataPlane::settle(Partition& partition) {
+  TensorState& tensor = *partition.owner;
+  if (!tensor.settle(partition)) return;
+  TensorState::Ended ended = tensor.end();
+  --under_way_;
+  stats_->rounds.fetch_add(1, std::memory_order_relaxed);
+  ended.done(std::move(ended.result));
+  if (idle()) owner_.on_idle();
+}
+
+// ---- lanes ----
+
+Partition* DataPlane::find(const Lane& lane, PartitionId id) const {
+  Partition* partition = id.value < partitions_.size() ? partitions_[id.value] : nullptr;
+  return partition != nullptr && partition->lane == lane.index() ? partition : nullptr;
+}
+
+void DataPlane::violation(const Lane& lane, const std::string& what) {
+  if (failed_) return;
+  failed_ = true;
+  owner_.on_data_failed(make_error(ErrorCode::protocol, lane.name() + " sent " + what,
+                                   "run the same bps version everywhere; if it is, please report this"));
+}
+
+TensorState::Verdict DataPlane::judge(const Partition& partition, const Aggregate& aggregate,
+                                      std::uint64_t bytes) const {
+  if (aggregate.epoch != job_.epoch || aggregate.generation != job_.generation ||
+      aggregate.codec != Codec::raw) {
+    return TensorState::Verdict::violation;
+  }
+  return partition.owner->judge(partition, aggregate.round, bytes);
+}
+
+std::byte* DataPlane::on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) {
+  const auto* aggregate = std::get_if<Aggregate>(&message);
+  if (aggregate == nullptr) {
+    violation(lane, fmt::format("{} with a payload of {} bytes", name_of(message), bytes));
+    return nullptr;
+  }
+  Partition* partition = find(lane, aggregate->partition);
+  if (partition == nullptr) {
+    violation(lane,
+              fmt::format("an answer for partition {}, which it does not own", aggregate->partition.value));
+    return nullptr;
+  }
+  switch (judge(*partition, *aggregate, bytes)) {
+    case TensorState::Verdict::duplicate: return nullptr;
+    case TensorState::Verdict::wanted:
+      queue_.remove(*partition);
+      return partition->owner->receive(*partition);
+    case TensorState::Verdict::violation: break;
+  }
+  violation(
+      lane,
+      fmt::format("an answer of {} bytes to round {} of partition {}, which has {} bytes and is in round {}",
+                  bytes, aggregate->round.value, partition->id.value, partition->bytes,
+                  partition->owner->round().value));
+  return nullptr;
+}
+
+void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) {
+  const auto taken = [](const Message& m) -> const std::uint64_t* {
+    if (const auto* x = std::get_if<Aggregate>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Credit>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Later>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Again>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<RoundFailed>(&m)) return &x->taken;
+    return nullptr;
+  };
+  const std::uint64_t* bytes = taken(message);
+  if (bytes == nullptr)
+    return violation(lane, fmt::format("{}, which has no place on a lane", name_of(message)));
+  if (!queue_.on_taken(lane.index(), *bytes)) {
+    return violation(lane,
+                     fmt::format("{} that counts {} bytes taken, more than was sent or less than before",
+                                 name_of(message), *bytes));
+  }
+  if (const auto* aggregate = std::get_if<Aggregate>(&message)) {
+    on_aggregate(lane, *aggregate, payload.size());
+  } else if (const auto* later = std::get_if<Later>(&message)) {
+    if (Partition* p = find(lane, later->partition)) p->owner->on_later(*p, later->round);
+  } else if (const auto* again = std::get_if<Again>(&message)) {
+    Partition* p = find(lane, again->partition);
+    if (p != nullptr && p->owner->on_again(*p, again->round)) queue_again(*p);
+  } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
+    Partition* p = find(lane, round_failed->partition);
+    if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error)) {
+      queue_.remove(*p);
+      settle(*p);
+    }
+  }
+  if (!failed_) pump();
+}
+
+void DataPlane::fail_tensor(TensorId id, const Error& error) {
+  TensorState* tensor = find(id);
+  if (tensor == nullptr || failed_) return;
+  tensor->poison(error);
+  const Round round = tensor->round();
+  for (Partition& partition : tensor->partitions()) {
+    if (!tensor->on_failed(partition, round, error)) continue;
+    queue_.remove(partition);
+    settle(partition);
+  }
+}
+
+void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes) {
+  Partition* partition = find(lane, aggregate.partition);
+  if (partition == nullptr) {
+    return violation(
+        lane, fmt::format("an answer for partition {}, which it does not own", aggregate.partition.value));
+  }
+  TensorState& tensor = *partition->owner;
+  if (!partition->receiving) {
+    // Without payload, or a duplicate whose payload was dropped.
+    const auto verdict = judge(*partition, aggregate, payload_bytes);
+    if (verdict == TensorState::Verdict::duplicate) return;
+    if (verdict == TensorState::Verdict::violation) {
+      return violation(lane, fmt::format("an answer without payload to round {} of partition {}",
+                                         aggregate.round.value, aggregate.partition.value));
+    }
+    queue_.remove(*partition);
+  }
+  stats_->pulled_bytes.fetch_add(payload_bytes, std::memory_order_relaxed);
+  tensor.on_answer(*partition, aggregate.weight);
+  settle(*partition);
+}
+
+void DataPlane::on_lane_sent(Lane& lane, std::uint64_t cookie) {
+  const std::uint64_t id = cookie - 1;
+  BPS_ASSERT(cookie > 0 && id < partitions_.size() && partitions_[id] != nullptr);
+  Partition& partition = *partitions_[id];
+  partition.owner->on_released(partition);
+  settle(partition);
+  on_lane_writable(lane);
+}
+
+void DataPlane::on_lane_writable(Lane& lane) {
+  if (failed_) return;
+  queue_.set_ready(lane.index(), lane.can_take_more());
+  pump();
+}
+
+void DataPlane::on_lane_broken(Lane& lane) {
+  if (failed_) return;
+  queue_.end_session(lane.index());
+  std::vector<Partition*> verdicts;
+  for (const auto& tensor : tensors_) {
+    if (tensor == nullptr || !tensor->under_way()) continue;
+    for (Partition& partition : tensor->partitions()) {
+      if (partition.lane != lane.index()) continue;
+      if (tensor->on_lane_broken(partition, lane.name())) {
+        queue_again(partition);
+      } else if (!partition.queued()) {
+        verdicts.push_back(&partition);
+      }
+    }
+  }
+  for (Partition* partition : verdicts)
+    settle(*partition);
+  pump();
+}
+
+void DataPlane::on_lane_refused(Lane& lane, const Error& error) {
+  if (failed_) return;
+  failed_ = true;
+  owner_.on_data_failed(
+      make_error(error.code, lane.name() + " refuses this worker: " + error.message, error.advice));
+}
+
+void DataPlane::fail(const Error& error) {
+  failed_ = true;
+  for (const auto& lane : lanes_)
+    lane->close();
+  std::vector<TensorState::Ended> ended;
+  for (const auto& tensor : tensors_) {
+    if (tensor == nullptr || !tensor->under_way()) continue;
+    for (Partition& partition : tensor->partitions())
+      queue_.remove(partition);
+    ended.push_back(tensor->abort(error));
+  }
+  under_way_ = 0;
+  for (auto& operation : ended)
+    operation.done(std::move(operation.result));
+}
+
+std::string DataPlane::describe(TensorId id) const {
+  const TensorState* tensor = find(id);
+  if (tensor == nullptr) return fmt::format("tensor {}, which has not been declared", id.value);
+  if (!tensor->under_way()) return fmt::format("'{}', of which no round is under way", tensor->shape().name);
+  std::string text =
+      fmt::format("round {} of {}: {} of {} partitions answered; waiting for ", tensor->round().value,
+                  tensor->shape().name, tensor->answered(), tensor->partitions().size());
+  std::vector<bool> named(lanes_.size());
+  std::vector<std::string> waiting;
+  for (const Partition& partition : tensor->partitions()) {
+    if (partition.settled || named[partition.lane.value]) continue;
+    named[partition.lane.value] = true;
+    const std::string name = lanes_[partition.lane.value]->describe();
+    if (std::find(waiting.begin(), waiting.end(), name) == waiting.end()) waiting.push_back(name);
+  }
+  constexpr std::size_t kNamed = 4;
+  for (std::size_t i = 0; i < std::min(waiting.size(), kNamed); ++i)
+    text += (i == 0 ? "" : ", ") + waiting[i];
+  if (waiting.size() > kNamed) text += fmt::format(" and {} more", waiting.size() - kNamed);
+  return text;
+}
+
+}  // namespace bps

@@ -1,0 +1,116 @@
+// Contributions out, answers in: the lanes of a job, the tensors that live on them, and the one queue
+// between.
+//
+// Owner: ClientEngine. Lives on: client loop. Limits: see SendQueue (what is under way) and TensorState
+// (memory). Failure: a broken lane is opened again and its unanswered contributions are queued again; a
+// server that breaks the protocol, or refuses this worker for good, is told to the owner, who then calls
+// fail().
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/src/client_config.h"
+#include "client/src/lane.h"
+#include "client/src/send_queue.h"
+#include "client/src/tensor_state.h"
+
+namespace bps {
+
+// Written by the loop, read by any thread.
+struct ClientStats {
+  std::atomic<std::uint64_t> pushed_bytes{0};
+  std::atomic<std::uint64_t> pulled_bytes{0};
+  std::atomic<std::uint64_t> rounds{0};
+  std::atomic<std::uint64_t> resent{0};
+};
+
+class DataPlane final : private Lane::Owner {
+ public:
+  using OperationDone = TensorState::Done;
+
+  class Owner {
+   public:
+    // A server broke a rule: the job cannot go on. Called at most once.
+    virtual void on_data_failed(const Error& error) = 0;
+    // The last operation under way has ended.
+    virtual void on_idle() = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  DataPlane(EventLoop& loop, Transport& transport, Owner& owner, const ClientConfig& config, Logger log);
+  ~DataPlane();  // closes all lanes; pending callbacks are dropped
+  DataPlane(const DataPlane&) = delete;
+  DataPlane& operator=(const DataPlane&) = delete;
+
+  // Checks what the scheduler said and opens all lanes. Once.
+  Status start(const JobStart& start, Term term, Incarnation incarnation);
+
+  // A tensor that the scheduler has declared. Known already: the same again.
+  Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared);
+
+  // Null spans are for tensors without elements only. `in` may be null for a non-root of a broadcast.
+  Status push_pull(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
+                   Operation operation, OperationDone done);
+  Status broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done);
+
+  // Ends the tensor's operation under way, as soon as no connection holds its memory, and every later one
+  // with `error`.
+  void fail_tensor(TensorId tensor, const Error& error);
+
+  // Closes all lanes, then ends every operation with `error`.
+  void fail(const Error& error);
+
+  // After start().
+  std::uint64_t partition_bytes() const { return job_.partition_bytes; }
+  bool idle() const { return under_way_ == 0; }
+  std::string describe(TensorId tensor) const;
+  // Outlives this object if its holder wants.
+  const std::shared_ptr<ClientStats>& stats() const { return stats_; }
+
+ private:
+  std::byte* on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) override;
+  void on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) override;
+  void on_lane_sent(Lane& lane, std::uint64_t cookie) override;
+  void on_lane_writable(Lane& lane) override;
+  void on_lane_broken(Lane& lane) override;
+  void on_lane_refused(Lane& lane, const Error& error) override;
+
+  TensorState* find(TensorId tensor) const;
+  Partition* find(const Lane& lane, PartitionId partition) const;
+  Status begin(TensorState& tensor, TensorState::RoundInput round);
+  void pump();
+  void send(Partition& partition);
+  void queue_again(Partition& partition);
+  void settle(Partition& partition);
+  void on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes);
+  TensorState::Verdict judge(const Partition& partition, const Aggregate& aggregate,
+                             std::uint64_t bytes) const;
+  void violation(const Lane& lane, const std::string& what);
+
+  EventLoop& loop_;
+  Transport& transport_;
+  Owner& owner_;
+  const ClientConfig config_;
+  Logger log_;
+  JobStart job_;
+  SendQueue queue_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
+  std::vector<Partition*> partitions_;                 // by PartitionId
+  Message frame_;                                      // reused: a PushPull
+  std::vector<Partition*> scratch_;
+  std::size_t under_way_ = 0;
+  bool failed_ = false;
+  std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();
+};
+
+}  // namespace bps

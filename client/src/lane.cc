@@ -1,0 +1,145 @@
+#include "client/src/lane.h"
+
+#include <algorithm>
+
+namespace bps {
+
+namespace {
+
+// Refusals that the same hello will meet again.
+bool is_lasting(ErrorCode code) {
+  return code == ErrorCode::protocol || code == ErrorCode::unauthorised || code == ErrorCode::configuration ||
+         code == ErrorCode::invalid_argument;
+}
+
+}  // namespace
+
+Lane::Lane(EventLoop& loop, Transport& transport, Owner& owner, LaneIndex index, const LaneTarget& target,
+           const HelloLane& hello, Logger log)
+    : loop_(loop),
+      transport_(transport),
+      owner_(owner),
+      index_(index),
+      target_(target),
+      hello_(hello),
+      log_(std::move(log)) {
+  hello_.server = target.server;
+  hello_.server_incarnation = target.incarnation;
+  hello_.shard = target.shard;
+}
+
+Lane::~Lane() { close(); }
+
+void Lane::open() { connect(); }
+
+void Lane::close() {
+  closed_ = true;
+  welcomed_ = false;
+  stop_timer();
+  connection_.reset();
+}
+
+std::string Lane::name() const {
+  return "server " + std::to_string(target_.server.value) + " (" + to_string(target_.endpoint) + ")";
+}
+
+std::string Lane::describe() const {
+  if (welcomed_) return name();
+  if (trouble_) return name() + ", which is not connected: " + trouble_->message;
+  return name() + ", which has not welcomed this worker yet";
+}
+
+void Lane::stop_timer() {
+  loop_.cancel(timer_);
+  timer_ = {};
+}
+
+void Lane::connect() {
+  refused_.reset();
+  hello_.session = hello_.session.next();
+  connection_ = transport_.connect(loop_, target_.endpoint, kHelloTimeout);
+  connection_->start(*this);
+  connection_->send(hello_);
+  timer_ = loop_.after(kHelloTimeout, [this] {
+    timer_ = {};
+    break_off(make_error(ErrorCode::unreachable, "it does not answer the hello"));
+  });
+}
+
+void Lane::on_welcome(const Welcome& welcome) {
+  if (welcomed_ || welcome.job_run != hello_.job_run || welcome.server != hello_.server) {
+    break_off(make_error(ErrorCode::protocol, "it sent a welcome that does not fit the hello"));
+    return;
+  }
+  stop_timer();
+  welcomed_ = true;
+  connection_->set_max_header_bytes(kMaxLaneHeaderBytes);
+  if (warned_) log_.warn("{} is connected again", name());
+  trouble_.reset();
+  refused_since_.reset();
+  broken_since_.reset();
+  warned_ = false;
+  pause_ = kFirstPause;
+  owner_.on_lane_writable(*this);
+}
+
+std::byte* Lane::on_payload(const Message& message, std::uint64_t bytes) {
+  return welcomed_ ? owner_.on_lane_payload(*this, message, bytes) : nullptr;
+}
+
+void Lane::on_message(Message& message, std::span<std::byte> payload) {
+  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    on_welcome(*welcome);
+  } else if (const auto* refused = std::get_if<Refused>(&message)) {
+    refused_ = Error{refused->code, refused->message, refused->advice};
+  } else if (welcomed_) {
+    owner_.on_lane_message(*this, message, payload);
+  } else {
+    break_off(
+        make_error(ErrorCode::protocol, std::string("it sent ") + name_of(message) + " before a welcome"));
+  }
+}
+
+void Lane::on_sent(std::uint64_t cookie) { owner_.on_lane_sent(*this, cookie); }
+
+void Lane::on_writable() {
+  if (welcomed_) owner_.on_lane_writable(*this);
+}
+
+void Lane::on_closed(const Error& error) { retry(refused_ ? *refused_ : error); }
+
+void Lane::break_off(const Error& error) {
+  if (closed_ || connection_ == nullptr) return;
+  retry(error);
+}
+
+void Lane::retry(const Error& error) {
+  stop_timer();
+  connection_.reset();
+  welcomed_ = false;
+  trouble_ = error;
+  const TimePoint now = loop_.now();
+  if (!broken_since_) {
+    broken_since_ = now;
+    log_.info("{} is lost: {}; connecting again", name(), error.message);
+  } else if (!warned_ && now - *broken_since_ >= kQuietReconnect) {
+    warned_ = true;
+    log_.warn("{} cannot be reached for {} s: {}; trying on", name(),
+              std::chrono::duration_cast<std::chrono::seconds>(now - *broken_since_).count(), error.message);
+  }
+  if (!is_lasting(error.code)) {
+    refused_since_.reset();
+  } else if (!refused_since_) {
+    refused_since_ = now;
+  }
+  timer_ = loop_.after(pause_, [this] {
+    timer_ = {};
+    connect();
+  });
+  pause_ = std::min(pause_ * 2, kLongestPause);
+  const bool give_up = refused_since_ && now - *refused_since_ >= kRefusalPatience;
+  owner_.on_lane_broken(*this);
+  if (give_up && !closed_) owner_.on_lane_refused(*this, *trouble_);
+}
+
+}  // namespace bps

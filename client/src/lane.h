@@ -1,0 +1,107 @@
+// The connection of this worker to one shard of one server, kept up for as long as the job runs.
+//
+// Opens with HelloLane and a session number that grows with each attempt; nothing else is sent before
+// Welcome. When the connection breaks or the server refuses, it tries again after a pause (20 ms, doubling up
+// to 1 s): whether the server is dead is for the scheduler to say. Only a server that refuses for
+// kRefusalPatience on end, for a reason that waiting does not change (another version, not allowed, unknown),
+// is an error of the job; the patience lets a JobFailed, which explains it better, come first.
+//
+// Owner: DataPlane. Lives on: client loop. Limits: kLowWaterBytes queued in user space and one frame more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "proto/base/event_loop.h"
+#include "proto/base/log.h"
+#include "proto/transport/transport.h"
+
+namespace bps {
+
+class Lane : private ConnectionHandler {
+ public:
+  class Owner {
+   public:
+    virtual std::byte* on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) = 0;
+    virtual void on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) = 0;
+    virtual void on_lane_sent(Lane& lane, std::uint64_t cookie) = 0;
+    virtual void on_lane_writable(Lane& lane) = 0;  // also after Welcome
+    // The session is over; its connection touches nothing any more.
+    virtual void on_lane_broken(Lane& lane) = 0;
+    virtual void on_lane_refused(Lane& lane, const Error& error) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // `hello`: all but the session.
+  Lane(EventLoop& loop, Transport& transport, Owner& owner, LaneIndex index, const LaneTarget& target,
+       const HelloLane& hello, Logger log);
+  ~Lane() override;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  void open();
+  // For good. No callback comes any more.
+  void close();
+  // As if it broke by itself.
+  void break_off(const Error& error);
+
+  LaneIndex index() const { return index_; }
+  bool welcomed() const { return welcomed_; }
+  bool can_take_more() const { return welcomed_ && connection_->queued_bytes() <= kLowWaterBytes; }
+  void send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) {
+    connection_->send(message, payload, cookie);
+  }
+
+  // "server 1 (127.0.0.1:4242)"
+  std::string name() const;
+  // name(), and why it is not there if it is not.
+  std::string describe() const;
+
+  // Bytes in a queue cannot be overtaken by something more urgent: enough that the loop is back before the
+  // network is idle, no more.
+  static constexpr std::size_t kLowWaterBytes = 64 * 1024;
+  static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
+  static constexpr Duration kFirstPause = std::chrono::milliseconds(20);
+  static constexpr Duration kLongestPause = std::chrono::seconds(1);
+  static constexpr Duration kRefusalPatience = std::chrono::seconds(3);
+  static constexpr Duration kQuietReconnect = std::chrono::seconds(2);
+
+ private:
+  std::byte* on_payload(const Message& message, std::uint64_t bytes) override;
+  void on_message(Message& message, std::span<std::byte> payload) override;
+  void on_sent(std::uint64_t cookie) override;
+  void on_writable() override;
+  void on_closed(const Error& error) override;
+
+  void on_welcome(const Welcome& welcome);
+  void connect();
+  void retry(const Error& error);
+  void stop_timer();
+
+  EventLoop& loop_;
+  Transport& transport_;
+  Owner& owner_;
+  const LaneIndex index_;
+  const LaneTarget target_;
+  HelloLane hello_;
+  Logger log_;
+
+  std::unique_ptr<Connection> connection_;
+  bool welcomed_ = false;
+  bool closed_ = false;
+  std::optional<Error> refused_;  // by the Refused of this session
+  std::optional<Error> trouble_;  // why it is not there
+  std::optional<TimePoint> refused_since_;
+  std::optional<TimePoint> broken_since_;
+  bool warned_ = false;
+  Duration pause_ = kFirstPause;
+  TimerId timer_;
+};
+
+}  // namespace bps

@@ -1,0 +1,84 @@
+// Which contribution goes next.
+//
+// The problem: priority must hold over all lanes, yet a full lane must not stop the others; and what has been
+// handed to the network cannot be overtaken any more, so only little of it may be under way. One order for
+// the whole client (priority, then the earlier declared tensor, then the earlier partition) is kept as one
+// heap per lane, and the best head of all lanes that can take more is released, paced by a credit: payload
+// bytes sent and not yet reported as taken by the servers. Credit paces and never blocks: it comes back when
+// a server has taken or refused the payload, never with an answer, and one partition may always be under way,
+// however small the credit.
+//
+// Pure. Owner: DataPlane. Lives on: client loop. Limits: heaps are as large as `reserve` said; items are
+// linked, not copied, and must be removed before they die.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/base/ids.h"
+
+namespace bps {
+
+struct SendItem {
+  std::int32_t priority = 0;  // higher goes first
+  TensorId tensor;            // then lower
+  std::uint32_t index = 0;    // then lower
+  LaneIndex lane;
+  std::uint32_t cost = 0;               // payload bytes of the contribution
+  std::uint32_t position = kNotQueued;  // in its lane's heap
+
+  static constexpr std::uint32_t kNotQueued = 0xffffffff;
+  bool queued() const { return position != kNotQueued; }
+};
+
+class SendQueue {
+ public:
+  explicit SendQueue(std::uint64_t credit_bytes) : credit_bytes_(credit_bytes) {}
+
+  // Lanes begin not ready. Once, before anything else.
+  void set_lane_count(std::size_t lanes) { lanes_.resize(lanes); }
+  // Room for `more` items of the lane, so that push does not allocate.
+  void reserve(LaneIndex lane, std::size_t more);
+
+  void push(SendItem& item);
+  // Fine if it is not queued.
+  void remove(SendItem& item);
+
+  // A lane that is not ready keeps its items.
+  void set_ready(LaneIndex lane, bool ready) { at(lane).ready = ready; }
+
+  // The next item to send, removed from the queue and its cost counted as under way; nullptr when no
+  // ready lane has one or the best of them does not fit the credit.
+  SendItem* pop();
+
+  // The server has taken or refused `taken` payload bytes in this session of the lane. False if that is less
+  // than it said before or more than was sent: the peer is broken.
+  [[nodiscard]] bool on_taken(LaneIndex lane, std::uint64_t taken);
+
+  // The lane's session is over: what was under way on it no longer counts. The next session counts from 0.
+  void end_session(LaneIndex lane);
+
+  std::uint64_t under_way_bytes() const { return under_way_bytes_; }
+  bool empty() const { return queued_ == 0; }
+
+ private:
+  struct Lane {
+    std::vector<SendItem*> heap;
+    std::size_t reserved = 0;
+    bool ready = false;
+    std::uint64_t sent = 0;   // payload bytes, this session
+    std::uint64_t taken = 0;  // of them
+  };
+
+  Lane& at(LaneIndex lane) { return lanes_[lane.value]; }
+  static bool before(const SendItem& a, const SendItem& b);
+  static void sift_up(Lane& lane, std::size_t position);
+  static void sift_down(Lane& lane, std::size_t position);
+
+  std::uint64_t credit_bytes_;
+  std::uint64_t under_way_bytes_ = 0;
+  std::size_t queued_ = 0;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace bps

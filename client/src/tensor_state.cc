@@ -1,0 +1,179 @@
+#include "client/src/tensor_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+
+using State = Partition::State;
+
+TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
+                         std::uint64_t partition_bytes)
+    : id_(declared.tensor),
+      shape_{declaration.name, declaration.dtype, declaration.elements},
+      partitioner_(declaration.elements, declaration.dtype, partition_bytes),
+      partitions_(declared.owners.size()) {
+  BPS_ASSERT(partitions_.size() == partitioner_.count());
+  for (std::uint32_t i = 0; i < partitions_.size(); ++i) {
+    Partition& partition = partitions_[i];
+    partition.priority = declared.priority;
+    partition.tensor = id_;
+    partition.index = i;
+    partition.lane = declared.owners[i];
+    partition.id = PartitionId{declared.first_partition.value + i};
+    partition.owner = this;
+    partition.bytes = static_cast<std::uint32_t>(partitioner_.bytes_of(i));
+  }
+}
+
+Status TensorState::begin(RoundInput round) {
+  if (poison_) return *poison_;
+  if (under_way_) {
+    return make_error(ErrorCode::invalid_argument,
+                      "tensor '" + shape_.name + "' is under way in round " + std::to_string(round_.value),
+                      "wait for the operation that is under way before the next one on the same tensor");
+  }
+  if (round.retain && retained_ == nullptr) {
+    retained_.reset(new (std::nothrow) std::byte[shape_.bytes()]);
+    if (retained_ == nullptr) {
+      return make_error(ErrorCode::out_of_memory,
+                        "no memory for the " + std::to_string(shape_.bytes()) +
+                            " retained bytes of tensor '" + shape_.name + "'",
+                        "use smaller tensors, or retain=0 (BPS_RETAIN=0), which needs none");
+    }
+  }
+  current_ = std::move(round);
+  under_way_ = true;
+  answered_ = 0;
+  unsettled_ = partitions_.size();
+  weight_ = UINT32_MAX;
+  error_.reset();
+  for (Partition& partition : partitions_) {
+    partition.state = State::waiting;
+    partition.sent_once = false;
+    partition.receiving = false;
+    partition.settled = false;
+    partition.cost = current_.in != nullptr ? partition.bytes : 0;
+  }
+  return {};
+}
+
+std::span<const std::byte> TensorState::contribution(const Partition& partition) const {
+  if (current_.in == nullptr) return {};
+  return {current_.in + partitioner_.offset(partition.index), partition.bytes};
+}
+
+void TensorState::on_handed_over(Partition& partition, bool payload) {
+  partition.state = State::sent;
+  partition.sent_once = true;
+  if (payload) ++partition.holds;
+}
+
+void TensorState::on_released(Partition& partition) {
+  if (partition.holds > 0) --partition.holds;
+}
+
+TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
+                                        std::uint64_t payload_bytes) const {
+  if (round > round_) return Verdict::violation;
+  if (!under_way_ || round < round_) return round < round_ ? Verdict::duplicate : Verdict::violation;
+  if (!partition.sent_once) return Verdict::violation;
+  if (partition.state == State::answered || partition.state == State::failed) return Verdict::duplicate;
+  if (payload_bytes == partition.bytes || (current_.is_root && payload_bytes == 0)) return Verdict::wanted;
+  return Verdict::violation;
+}
+
+std::byte* TensorState::receive(Partition& partition) {
+  // The server has our contribution: another copy that waits would read what is being overwritten.
+  partition.state = State::sent;
+  partition.receiving = true;
+  const std::uint64_t offset = partitioner_.offset(partition.index);
+  if (current_.retain) return retained_.get() + offset;
+  return current_.is_root ? nullptr : current_.out + offset;
+}
+
+void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
+  partition.receiving = false;
+  if (partition.state == State::failed) return;
+  partition.state = State::answered;
+  weight_ = std::min(weight_, weight);
+  ++answered_;
+}
+
+bool TensorState::on_later(Partition& partition, Round round) {
+  if (!under_way_ || round != round_ || partition.state != State::sent) return false;
+  partition.state = State::refused;
+  return true;
+}
+
+bool TensorState::on_again(Partition& partition, Round round) {
+  // In any other state the contribution is on its way already: a recall from before the lane's last
+  // reconnect.
+  if (!under_way_ || round != round_ || partition.state != State::refused) return false;
+  partition.state = State::waiting;
+  return true;
+}
+
+bool TensorState::on_failed(Partition& partition, Round round, const Error& error) {
+  if (!under_way_ || round != round_) return false;
+  if (partition.state == State::answered || partition.state == State::failed) return false;
+  partition.state = State::failed;
+  if (!error_) error_ = error;
+  return true;
+}
+
+bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) {
+  const bool was_receiving = partition.receiving;
+  partition.holds = 0;
+  partition.receiving = false;
+  if (partition.state != State::sent && partition.state != State::refused) return false;
+  const bool in_place = current_.in == current_.out && !current_.is_root;
+  if (was_receiving && !current_.retain && in_place) {
+    const Error error = make_error(
+        ErrorCode::peer_lost,
+        lane + " broke while the answer to round " + std::to_string(round_.value) + " of '" + shape_.name +
+            "' was arriving in place: the contribution is overwritten and cannot be sent again",
+        "use retain=1 (BPS_RETAIN=1), or separate memory for input and output, to survive this");
+    on_failed(partition, round_, error);
+    return false;
+  }
+  partition.state = State::waiting;
+  return true;
+}
+
+bool TensorState::settle(Partition& partition) {
+  if (!under_way_ || partition.settled || partition.holds > 0 || partition.receiving) return false;
+  if (partition.state != State::answered && partition.state != State::failed) return false;
+  if (partition.state == State::answered && current_.retain && !current_.is_root) {
+    const std::uint64_t offset = partitioner_.offset(partition.index);
+    std::memcpy(current_.out + offset, retained_.get() + offset, partition.bytes);
+  }
+  partition.settled = true;
+  return --unsettled_ == 0;
+}
+
+TensorState::Ended TensorState::end() {
+  BPS_ASSERT(under_way_ && unsettled_ == 0);
+  Ended ended{std::move(current_.done),
+              error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(weight_)};
+  under_way_ = false;
+  current_ = {};
+  round_ = round_.next();
+  return ended;
+}
+
+TensorState::Ended TensorState::abort(const Error& error) {
+  for (Partition& partition : partitions_) {
+    partition.holds = 0;
+    partition.receiving = false;
+    partition.settled = true;
+  }
+  unsettled_ = 0;
+  error_ = error;
+  return end();
+}
+
+}  // namespace bps

@@ -1,0 +1,145 @@
+// One declared tensor and the round that is under way on it.
+//
+// The problem: an answer may overtake the end of our own send, a lane may break at any byte, a server may ask
+// for a contribution twice or answer twice, and all the while the caller's memory must be right: read only
+// while the contribution may be needed, written only when the partition is whole (with `retain`), and
+// reported done only when no socket can touch it. Here every partition walks through
+//
+//   waiting -> sent -> answered | failed      (sent -> refused -> waiting when the server says Later, then
+//   Again;
+//                                              back to waiting when the lane breaks)
+//
+// and is settled once it has its verdict and no connection holds its payload; the operation ends when all are
+// settled, also when some have failed: every rank then has sent every partition of the round, and the next
+// one starts alike everywhere.
+//
+// Pure. Owner: DataPlane. Lives on: client loop. Limits: `retained` is as large as the tensor, allocated at
+// the first round; nothing is allocated per partition or round.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/src/operation_check.h"
+#include "client/src/partitioner.h"
+#include "client/src/send_queue.h"
+#include "proto/base/dtype.h"
+#include "proto/base/ids.h"
+#include "proto/base/result.h"
+#include "proto/wire/messages.h"
+
+namespace bps {
+
+class TensorState;
+
+struct Partition : SendItem {
+  enum class State : std::uint8_t { idle, waiting, sent, refused, answered, failed };
+
+  PartitionId id;
+  TensorState* owner = nullptr;
+  std::uint32_t bytes = 0;
+  State state = State::idle;
+  bool sent_once = false;   // in this round
+  bool receiving = false;   // a connection writes into our memory
+  bool settled = false;     // counted as finished
+  std::uint32_t holds = 0;  // sends whose payload a connection may still read
+};
+
+class TensorState {
+ public:
+  using Done = std::function<void(Result<std::uint32_t>)>;  // the weight
+
+  struct RoundInput {
+    const std::byte* in = nullptr;  // nullptr: contributes nothing (non-root of a broadcast)
+    std::byte* out = nullptr;
+    Operation operation = Operation::sum;
+    Rank root;
+    bool is_root = false;  // of a broadcast: its memory is the answer already
+    bool retain = true;
+    Done done;
+  };
+
+  // What an incoming answer is.
+  enum class Verdict : std::uint8_t { wanted, duplicate, violation };
+
+  // `declared` has been checked against `declaration`: as many owners as partitions.
+  TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
+              std::uint64_t partition_bytes);
+  TensorState(const TensorState&) = delete;
+  TensorState& operator=(const TensorState&) = delete;
+
+  TensorId id() const { return id_; }
+  const TensorShape& shape() const { return shape_; }
+  std::vector<Partition>& partitions() { return partitions_; }
+  const std::vector<Partition>& partitions() const { return partitions_; }
+
+  bool under_way() const { return under_way_; }
+  Round round() const { return round_; }  // of the operation under way, else of the next one
+  Operation operation() const { return current_.operation; }
+  Rank root() const { return current_.root; }
+
+  // Fails, changing nothing, with invalid_argument if a round is under way and out_of_memory if `retained`
+  // cannot be allocated. Then all partitions are `waiting` and the caller queues them. Not for tensors
+  // without elements.
+  Status begin(RoundInput round);
+
+  std::span<const std::byte> contribution(const Partition& partition) const;
+  void on_handed_over(Partition& partition, bool payload);  // to a connection
+  void on_released(Partition& partition);                   // the connection no longer reads it
+
+  Verdict judge(const Partition& partition, Round round, std::uint64_t payload_bytes) const;
+  // Of a wanted answer, of a partition that is not queued (any more): where its payload goes; nullptr =
+  // nowhere.
+  std::byte* receive(Partition& partition);
+  void on_answer(Partition& partition, std::uint32_t weight);
+  // False: not a refusal of what we sent in this round, ignore it.
+  bool on_later(Partition& partition, Round round);
+  // True: the contribution is wanted again; the caller queues it.
+  bool on_again(Partition& partition, Round round);
+  // False: no partition of a round under way, ignore it.
+  bool on_failed(Partition& partition, Round round, const Error& error);
+
+  // Every later begin() fails with this.
+  void poison(const Error& error) { poison_ = error; }
+
+  // The partition's lane is gone, its connection touches nothing any more. True: the caller queues it again.
+  bool on_lane_broken(Partition& partition, const std::string& lane);
+
+  // To be called after every change above. Copies a whole partition out. True when that was the last one:
+  // call end().
+  bool settle(Partition& partition);
+  // The round's result, and the callback for it. The tensor is free for the next round.
+  struct Ended {
+    Done done;
+    Result<std::uint32_t> result;
+  };
+  Ended end();
+  // Ends the round at once with `error`; no connection may hold its memory any more.
+  Ended abort(const Error& error);
+
+  std::uint64_t answered() const { return answered_; }
+
+ private:
+  TensorId id_;
+  TensorShape shape_;
+  Partitioner partitioner_;
+  std::vector<Partition> partitions_;
+  std::unique_ptr<std::byte[]> retained_;
+
+  Round round_;
+  bool under_way_ = false;
+  RoundInput current_;
+  std::uint64_t answered_ = 0;
+  std::uint64_t unsettled_ = 0;
+  std::uint32_t weight_ = 0;
+  std::optional<Error> error_;   // of this round
+  std::optional<Error> poison_;  // of the tensor
+};
+
+}  // namespace bps
