@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Runs every ```bash block of README.md, and checks its links, folders and settings.
+
+    readme_test.py SOURCE_FOLDER BUILD_FOLDER
+
+Each block runs in a scratch folder that looks like the source folder, with BUILD_FOLDER as build/. A block after a comment
+`readme-test: WHY` is not run. Ports are replaced by free ones.
+"""
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = BUILD = None
+LIMIT = 240
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def blocks(text):
+    """(language, line number, body, is excused)"""
+    pattern = re.compile(r"(<!-- readme-test: [^>]+-->\n)?```(\w*)\n(.*?)^```$", re.S | re.M)
+    return [(m.group(2), text.count("\n", 0, m.start()) + 1, m.group(3), bool(m.group(1))) for m in pattern.finditer(text)]
+
+
+class Readme(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.text = (SOURCE / "README.md").read_text()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name) / "bps"
+        self.root.mkdir()
+        for entry in SOURCE.iterdir():
+            if not entry.name.startswith("build") and entry.name != ".git":
+                (self.root / entry.name).symlink_to(entry)
+        (self.root / "build").symlink_to(BUILD)
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("BPS_")}
+        self.environment["HOME"] = folder.name
+        self.environment.setdefault("CCACHE_DIR", os.path.expanduser("~/.cache/ccache"))
+
+    def test_every_command(self):
+        ran = 0
+        for language, line, body, excused in blocks(self.text):
+            if language != "bash" or excused:
+                continue
+            ran += 1
+            body = body.replace(":4710", f":{free_port()}")
+            with self.subTest(line=line):
+                # A group of its own, so that what a failed block leaves behind ends with it.
+                shell = subprocess.Popen(["bash", "-euo", "pipefail", "-c", body], cwd=self.root, env=self.environment,
+                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                         text=True, process_group=0)
+                try:
+                    output, _ = shell.communicate(timeout=LIMIT)
+                except subprocess.TimeoutExpired:
+                    os.killpg(shell.pid, 9)
+                    output, _ = shell.communicate()
+                    output += f"\nkilled after {LIMIT} s"
+                self.assertEqual(shell.returncode, 0, f"README.md:{line}:\n{body}\n{output}")
+        self.assertGreaterEqual(ran, 4)
+
+    def test_only_the_two_long_commands_are_excused(self):
+        excused = "".join(body for _, _, body, excused in blocks(self.text) if excused)
+        commands = [line.split("#")[0].strip() for line in excused.splitlines()]
+        self.assertEqual(commands, ["bash deploy/demo.sh", "bash tests/run.sh"])
+
+    def test_other_commands_use_flags_that_exist(self):
+        plain = "".join(body for language, _, body, _ in blocks(self.text) if language == "")
+        for program in ("bps-scheduler", "bps-server"):
+            known = subprocess.run([BUILD / "bin" / program, "--help"], capture_output=True, text=True, check=True).stdout
+            for command in re.findall(rf"\$ +{program} (.*)", plain):
+                for flag in re.findall(r"--[\w-]+", command):
+                    self.assertIn(flag, known, f"{program} has no {flag}")
+
+    def test_links_and_folders(self):
+        for target in re.findall(r"\]\(([^)#:]+)\)", self.text):
+            self.assertTrue((SOURCE / target).exists(), target)
+        for folder in re.findall(r"^\| `([\w/]+)/` \|", self.text, re.M):
+            self.assertTrue((SOURCE / folder).is_dir(), folder)
+
+    def test_settings(self):
+        names = re.findall(r'^ *"([\w-]+)",$', (SOURCE / "proto/base/setting_names.h").read_text(), re.M)
+        rows = re.findall(r"^\| (`[\w-]+`(?:, `[\w-]+`)*) \| (?:scheduler|server|worker)", self.text, re.M)
+        self.assertEqual(len(rows), 12)
+        for row in rows:
+            for name in re.findall(r"`([\w-]+)`", row):
+                self.assertIn(name, names)
+
+
+if __name__ == "__main__":
+    SOURCE, BUILD = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(2))
+    unittest.main()
