@@ -113,7 +113,8 @@ struct BufferPool::Core {
   }
 
   void unmap_idle(std::uint64_t keep_bytes) {
-    for (auto& [block_bytes, size_class] : classes) {
+    for (auto& entry : classes) {
+      auto& size_class = entry.second;
       std::erase_if(size_class.slabs, [&](const std::unique_ptr<Slab>& slab) {
         if (mapped - in_use <= keep_bytes || !slab->idle()) return false;
         std::erase(size_class.with_free, slab.get());
