@@ -121,6 +121,7 @@ void Socket::move_to(EventLoop& loop) {
   handler_ = nullptr;
   loop_ = &loop;
   pump_posted_ = read_posted_ = false;
+  writable_due_ = true;
   post_pump();
 }
 
@@ -256,7 +257,7 @@ void Socket::pump() {
     detach();
     return transmit_end(false);
   }
-  if (above_low_water_ && queued_bytes_ < network_->options.low_water) {
+  if (queue_.empty() || (above_low_water_ && queued_bytes_ < network_->options.low_water)) {
     above_low_water_ = false;
     writable_due_ = true;
     writable();

@@ -268,7 +268,7 @@ TEST_CASE("a paused process takes bytes into its kernel, up to the window, and g
   pair.b.resume();
   REQUIRE(pair.run([&] { return pair.at_right.payloads.size() == 1; }));
   CHECK(pair.at_right.payloads[0] == data);
-  CHECK(pair.at_left.writable == 2);
+  CHECK(pair.at_left.writable >= 2);
 }
 
 TEST_CASE("a delay spike holds bytes back; what follows does not overtake them") {

@@ -1,0 +1,321 @@
+#include "tests/sim/sim_worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "proto/base/assert.h"
+
+namespace bps::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kCloseTimeout = 20s;
+constexpr std::byte kPoison{0x5c};
+
+}  // namespace
+
+struct SimWorker::UnderWay {
+  std::uint64_t round = 0;
+  std::uint64_t serial = 0;
+  RoundPlan how;
+  std::vector<std::byte> in;
+  std::vector<std::byte> out;  // of a broadcast, and in place: the only buffer
+};
+
+SimWorker::SimWorker(SimNode& node, Transport& transport, JobContext& job, Rank rank, Endpoint scheduler,
+                     Logger log, std::uint64_t seed)
+    : node_(node),
+      transport_(transport),
+      job_(job),
+      plan_(job.plan.workers[rank.value]),
+      rank_(rank),
+      scheduler_(std::move(scheduler)),
+      log_(std::move(log)),
+      random_(seed),
+      tensors_(job.plan.tensors.size()) {
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    const std::uint64_t bytes = job.plan.tensors[t].bytes();
+    const std::uint64_t partitions = (bytes + job.plan.partition_bytes - 1) / job.plan.partition_bytes;
+    tensors_[t].seen.assign(partitions, std::vector<std::uint64_t>(job.plan.world_size(), 0));
+  }
+}
+
+SimWorker::~SimWorker() = default;
+
+void SimWorker::start() {
+  state_ = State::joining;
+  node_.loop().post([this] { run(); });
+}
+
+void SimWorker::kill() {
+  BPS_ASSERT(!node_.alive());
+  state_ = State::killed;
+  engine_.reset();
+}
+
+void SimWorker::fail(const std::string& what) {
+  job_.report.fail(fmt::format("{} rank {}: {}", job_.plan.name, rank_.value, what));
+}
+
+std::string SimWorker::describe() const {
+  constexpr const char* names[] = {"not started", "joining",  "declaring", "running",
+                                   "closing",     "finished", "killed"};
+  std::string text =
+      fmt::format("{} rank {}: {}", job_.plan.name, rank_.value, names[static_cast<int>(state_)]);
+  if (error_) text += ", error: " + to_string(*error_);
+  if (state_ == State::joining && engine_) text += ", " + engine_->describe_join();
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    if (tensors_[t].under_way && engine_) text += "\n    " + engine_->describe(tensors_[t].id);
+  }
+  return text;
+}
+
+template <class Result>
+std::function<void(Result)> SimWorker::once(std::type_identity_t<std::function<void(Result)>> callback) {
+  ++callbacks_due_;
+  return [this, callback = std::move(callback), done = std::make_shared<bool>(false)](Result result) {
+    if (calling_) fail("a callback ran inside the call that asked for it");
+    if (std::exchange(*done, true)) return fail("a callback came twice");
+    if (NodeLoop::current() != &node_.loop()) fail("a callback came on another loop");
+    if (state_ == State::finished) fail("a callback came after close was done");
+    --callbacks_due_;
+    callback(std::move(result));
+  };
+}
+
+void SimWorker::run() {
+  ClientConfig config;
+  config.scheduler = scheduler_;
+  config.job = job_.plan.name;
+  config.rank = rank_;
+  config.world_size = job_.plan.world_size();
+  config.host = node_.host();
+  config.partition_bytes = job_.plan.partition_bytes;
+  config.credit_bytes = plan_.credit_bytes;
+  config.retain = plan_.retain;
+  config.join_timeout = 30s;
+  engine_ = std::make_unique<ClientEngine>(node_.loop(), transport_, config, log_);
+  calling_ = true;
+  engine_->join(once<Status>([this](const Status& status) { on_joined(status); }));
+  calling_ = false;
+}
+
+void SimWorker::on_joined(const Status& status) {
+  if (!status) return give_up(status.error());
+  state_ = State::declaring;
+  declare();
+}
+
+// In an order of its own, in one call or in several, all under way at once.
+void SimWorker::declare() {
+  std::vector<std::size_t> order(tensors_.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (job_.plan.opposite_orders) random_.shuffle(order);
+  undeclared_ = order.size();
+  for (std::size_t from = 0; from < order.size();) {
+    const std::size_t count = random_.between<std::size_t>(1, order.size() - from);
+    const std::vector<std::size_t> which(order.begin() + static_cast<std::ptrdiff_t>(from),
+                                         order.begin() + static_cast<std::ptrdiff_t>(from + count));
+    from += count;
+    std::vector<TensorDeclaration> declarations;
+    for (const std::size_t t : which) {
+      const TensorPlan& tensor = job_.plan.tensors[t];
+      declarations.push_back(
+          {tensor.name, tensor.dtype, tensor.elements, tensor.priority, tensor.mode, tensor.staleness});
+    }
+    calling_ = true;
+    engine_->declare(std::move(declarations),
+                     once<Result<std::vector<TensorId>>>([this, which](Result<std::vector<TensorId>> ids) {
+                       on_declared(which, std::move(ids));
+                     }));
+    calling_ = false;
+  }
+  if (order.empty()) close();
+}
+
+void SimWorker::on_declared(const std::vector<std::size_t>& which, Result<std::vector<TensorId>> ids) {
+  if (!ids) return give_up(ids.error());
+  if (ids->size() != which.size()) return fail("declare returned another number of tensors");
+  if (state_ != State::declaring) return;
+  for (std::size_t i = 0; i < which.size(); ++i)
+    tensors_[which[i]].id = (*ids)[i];
+  undeclared_ -= which.size();
+  if (undeclared_ > 0) return;
+  state_ = State::running;
+  if (!job_.plan.free_running) return begin_iteration();
+  unfinished_ = tensors_.size();
+  for (std::size_t t = 0; t < tensors_.size(); ++t)
+    go_on([this, t] { begin_round(t); });
+}
+
+void SimWorker::go_on(std::function<void()> next) {
+  const Duration think = plan_.think > Duration(0) ? random_.between(Duration(0), plan_.think) : Duration(0);
+  node_.loop().after(think, [this, next = std::move(next)] {
+    if (state_ == State::running) next();
+  });
+}
+
+void SimWorker::begin_iteration() {
+  std::vector<std::size_t> order(tensors_.size());
+  std::iota(order.rbegin(), order.rend(), 0);  // backwards, as gradients become ready
+  if (job_.plan.opposite_orders) random_.shuffle(order);
+  unfinished_ = order.size();
+  for (const std::size_t t : order) {
+    if (state_ != State::running) return;
+    begin_round(t);
+  }
+}
+
+void SimWorker::begin_round(std::size_t tensor) {
+  TensorRun& run = tensors_[tensor];
+  auto operation = std::make_unique<UnderWay>();
+  operation->round = run.next_round++;
+  operation->serial = ++serial_;
+  operation->how = round_plan(job_.plan, tensor, operation->round);
+  const bool broadcast = operation->how.operation == Operation::broadcast;
+  const bool contributes = !broadcast || operation->how.root == rank_;
+  const std::uint64_t bytes = job_.plan.tensors[tensor].bytes();
+  std::vector<std::byte> data = contributes ? contribution(job_.plan, tensor, operation->round, rank_)
+                                            : std::vector<std::byte>(bytes, kPoison);
+  if (broadcast || plan_.in_place) {
+    operation->out = std::move(data);
+  } else {
+    operation->in = std::move(data);
+    operation->out.assign(bytes, kPoison);
+  }
+  job_.begun[tensor][rank_.value] = run.next_round;
+  const std::span<std::byte> out = operation->out;
+  const std::span<const std::byte> in =
+      broadcast || plan_.in_place ? std::span<const std::byte>(out) : operation->in;
+  auto done =
+      once<Result<std::uint32_t>>([this, tensor, serial = operation->serial](Result<std::uint32_t> result) {
+        on_done(tensor, serial, result);
+      });
+  const RoundPlan how = operation->how;
+  run.under_way = std::move(operation);
+  calling_ = true;
+  const Status begun = broadcast ? engine_->broadcast(run.id, out, how.root, done)
+                                 : engine_->push_pull(run.id, in, out, how.operation, done);
+  if (begun && bytes > 0 && random_.one_in(16)) {
+    const Status second = engine_->push_pull(
+        run.id, out, out, Operation::sum,
+        [this](const Result<std::uint32_t>&) { fail("the callback of a refused operation ran"); });
+    if (second) fail("a second operation on a tensor that is under way was accepted");
+  }
+  calling_ = false;
+  if (begun) return;
+  --callbacks_due_;
+  run.under_way.reset();
+  give_up(begun.error());
+}
+
+void SimWorker::on_done(std::size_t tensor, std::uint64_t serial, const Result<std::uint32_t>& result) {
+  TensorRun& run = tensors_[tensor];
+  if (!run.under_way || run.under_way->serial != serial)
+    return fail("a callback of an operation that is not under way");
+  const std::unique_ptr<UnderWay> operation = std::move(run.under_way);
+  if (!result) return give_up(result.error());
+  if (!error_) check(tensor, *operation, *result);
+  if (state_ != State::running) return;
+  if (!job_.plan.free_running) {
+    if (--unfinished_ == 0) on_iteration_done();
+  } else if (run.next_round < job_.plan.rounds) {
+    go_on([this, tensor] { begin_round(tensor); });
+  } else if (--unfinished_ == 0) {
+    close();
+  }
+}
+
+void SimWorker::check(std::size_t tensor, const UnderWay& operation, std::uint32_t weight) {
+  const TensorPlan& plan = job_.plan.tensors[tensor];
+  const bool in_intact =
+      operation.in.empty() || operation.in == contribution(job_.plan, tensor, operation.round, rank_);
+  if (!in_intact) fail(fmt::format("the input of round {} of {} was changed", operation.round, plan.name));
+  if (plan.mode == Mode::async) return check_async(tensor, operation);
+  if (weight != job_.plan.world_size()) {
+    fail(fmt::format("round {} of {} has weight {}, not {}", operation.round, plan.name, weight,
+                     job_.plan.world_size()));
+  }
+  const std::string wrong = job_.expected.compare(tensor, operation.round, operation.out);
+  if (!wrong.empty()) fail(wrong);
+}
+
+void SimWorker::check_async(std::size_t tensor, const UnderWay& operation) {
+  const TensorPlan& plan = job_.plan.tensors[tensor];
+  if (operation.round == 0 && operation.how.root == rank_) return;
+  const std::uint64_t per_partition = job_.plan.partition_bytes / size_of(plan.dtype);
+  for (std::uint64_t p = 0; p * per_partition < plan.elements; ++p) {
+    const std::uint64_t first = p * per_partition;
+    const auto value = async_value(plan, operation.out, first);
+    if (!value) return fail(value.error().message);
+    for (std::uint64_t i = first; i < std::min(plan.elements, first + per_partition); ++i) {
+      const auto other = async_value(plan, operation.out, i);
+      if (!other || *other != *value)
+        return fail(fmt::format("partition {} of {} mixes snapshots", p, plan.name));
+    }
+    for (std::uint32_t r = 0; r < job_.plan.world_size(); ++r) {
+      const std::uint64_t deltas = async_digit(*value, Rank{r});
+      std::uint64_t& seen = tensors_[tensor].seen[p][r];
+      const std::uint64_t begun = job_.begun[tensor][r] - std::min<std::uint64_t>(1, job_.begun[tensor][r]);
+      const bool bounded = plan.staleness != kUnboundedStaleness && operation.round > plan.staleness;
+      const std::uint64_t least = std::max(seen, bounded ? operation.round - plan.staleness : 0);
+      if (r == rank_.value ? deltas != operation.round : deltas < least || deltas > begun) {
+        return fail(
+            fmt::format("round {} of {} (staleness {}) holds {} deltas of rank {}; seen before {}, begun {}",
+                        operation.round, plan.name, plan.staleness, deltas, r, seen, begun));
+      }
+      seen = deltas;
+    }
+  }
+}
+
+void SimWorker::on_iteration_done() {
+  if (++iteration_ == job_.plan.rounds) return close();
+  if (!job_.plan.barriers) return go_on([this] { begin_iteration(); });
+  calling_ = true;
+  engine_->barrier(once<Status>([this](const Status& status) {
+    if (!status) return give_up(status.error());
+    go_on([this] { begin_iteration(); });
+  }));
+  calling_ = false;
+}
+
+void SimWorker::give_up(const Error& error) {
+  if (error_ || state_ == State::closing || state_ == State::finished) return;
+  error_ = error;
+  error_at_ = node_.base_of(node_.loop().now());
+  if (state_ == State::joining) return close();
+  // What comes after the job has failed fails too, and does not hang.
+  calling_ = true;
+  engine_->barrier(once<Status>([this](const Status& status) {
+    if (status) fail("a barrier succeeded after the job had failed");
+  }));
+  calling_ = false;
+  close();
+}
+
+void SimWorker::close() {
+  if (state_ == State::closing) return;
+  state_ = State::closing;
+  close_at_ = node_.loop().now();
+  calling_ = true;
+  engine_->close(kCloseTimeout, once<Status>([this](const Status& status) { on_closed(status); }));
+  calling_ = false;
+}
+
+void SimWorker::on_closed(const Status& status) {
+  if (callbacks_due_ != 0) fail(fmt::format("close is done but {} callbacks have not come", callbacks_due_));
+  if (!status && !error_) error_ = status.error(), error_at_ = node_.base_of(node_.loop().now());
+  if (node_.loop().now() > close_at_ + kCloseTimeout + ClientEngine::kLeaveGrace + 1s)
+    fail("close took too long");
+  state_ = State::finished;
+  for (TensorRun& run : tensors_)
+    run.under_way.reset();
+  node_.loop().post([this] { engine_.reset(); });
+}
+
+}  // namespace bps::sim

@@ -1,0 +1,125 @@
+// One worker process of a simulated job: the real ClientEngine on a node's loop, and a training loop around
+// it that follows the job's plan and checks everything it is given.
+//
+// It checks: every sum, bit for bit; the weight; that no callback comes twice, late, or inside the call that
+// asked for it; that inputs are as they were; that after the first error everything else fails too, and soon.
+// Buffers are exactly as large as the tensor and freed as soon as the operation is done, so that the address
+// sanitizer sees whoever touches them late.
+//
+// Owner: SimJob. Lives on: the node's loop, except for the constructor, start(), kill() and the state for
+// checkers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "client/src/client_engine.h"
+#include "tests/sim/node.h"
+#include "tests/sim/random.h"
+#include "tests/sim/workload.h"
+
+namespace bps::sim {
+
+// What went wrong, for the whole run.
+class Report {
+ public:
+  void fail(std::string what) {
+    if (failures_.size() < 20) failures_.push_back(std::move(what));
+  }
+  bool ok() const { return failures_.empty(); }
+  const std::vector<std::string>& failures() const { return failures_; }
+
+ private:
+  std::vector<std::string> failures_;
+};
+
+// What the workers of a job share: the plan, the right answers, and how far each one is.
+struct JobContext {
+  JobContext(JobPlan job_plan, Report& run_report)
+      : plan(std::move(job_plan)),
+        expected(plan),
+        report(run_report),
+        begun(plan.tensors.size(), std::vector<std::uint64_t>(plan.world_size(), 0)) {}
+
+  const JobPlan plan;
+  Expected expected;
+  Report& report;
+  std::vector<std::vector<std::uint64_t>> begun;  // by tensor and rank: rounds begun
+};
+
+class SimWorker {
+ public:
+  enum class State { idle, joining, declaring, running, closing, finished, killed };
+
+  SimWorker(SimNode& node, Transport& transport, JobContext& job, Rank rank, Endpoint scheduler, Logger log,
+            std::uint64_t seed);
+  ~SimWorker();
+
+  void start();
+  // After SimNode::kill.
+  void kill();
+
+  SimNode& node() { return node_; }
+  Rank rank() const { return rank_; }
+  State state() const { return state_; }
+  bool over() const { return state_ == State::finished || state_ == State::killed; }
+  // The first error it saw, and when (on the common clock).
+  const std::optional<Error>& error() const { return error_; }
+  TimePoint error_at() const { return error_at_; }
+  std::string describe() const;
+
+ private:
+  struct UnderWay;
+  struct TensorRun {
+    TensorId id;
+    std::uint64_t next_round = 0;
+    std::unique_ptr<UnderWay> under_way;
+    std::vector<std::vector<std::uint64_t>> seen;  // async: per partition and rank, deltas seen
+  };
+
+  void run();
+  void on_joined(const Status& status);
+  void declare();
+  void on_declared(const std::vector<std::size_t>& which, Result<std::vector<TensorId>> ids);
+  void begin_iteration();
+  void begin_round(std::size_t tensor);
+  void on_done(std::size_t tensor, std::uint64_t serial, const Result<std::uint32_t>& result);
+  void check(std::size_t tensor, const UnderWay& operation, std::uint32_t weight);
+  void check_async(std::size_t tensor, const UnderWay& operation);
+  void on_iteration_done();
+  void go_on(std::function<void()> next);
+  void give_up(const Error& error);
+  void close();
+  void on_closed(const Status& status);
+  void fail(const std::string& what);
+  // Wraps a callback: counts it, and finds those that come twice, too late or too early.
+  template <class Result>
+  std::function<void(Result)> once(std::type_identity_t<std::function<void(Result)>> callback);
+
+  SimNode& node_;
+  Transport& transport_;
+  JobContext& job_;
+  const WorkerPlan& plan_;
+  Rank rank_;
+  Endpoint scheduler_;
+  Logger log_;
+  Random random_;
+  State state_ = State::idle;
+  std::unique_ptr<ClientEngine> engine_;
+  std::vector<TensorRun> tensors_;
+  std::size_t undeclared_ = 0;
+  std::uint64_t iteration_ = 0;
+  std::size_t unfinished_ = 0;  // tensors of this iteration, or tensors with rounds left
+  std::uint64_t serial_ = 0;
+  std::size_t callbacks_due_ = 0;
+  bool calling_ = false;
+  std::optional<Error> error_;
+  TimePoint error_at_;
+  TimePoint close_at_;
+};
+
+}  // namespace bps::sim

@@ -1,0 +1,157 @@
+#include "tests/sim/workload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "proto/base/assert.h"
+#include "tests/sim/random.h"
+#include "tests/sim/reference.h"
+
+namespace bps::sim {
+namespace {
+
+std::uint64_t mix(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c) {
+  Random first(seed ^ (a * 0x9e3779b97f4a7c15u));
+  Random second(first.next() ^ (b * 0xc2b2ae3d27d4eb4fu));
+  Random third(second.next() ^ (c * 0x165667b19e3779f9u));
+  return third.next();
+}
+
+template <class T>
+void put(std::vector<std::byte>& raw, std::uint64_t index, T value) {
+  std::memcpy(raw.data() + index * sizeof(T), &value, sizeof(T));
+}
+
+template <class T>
+T get(const std::vector<std::byte>& raw, std::uint64_t index) {
+  T value;
+  std::memcpy(&value, raw.data() + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+void put_number(std::vector<std::byte>& raw, DType dtype, std::uint64_t index, double value) {
+  switch (dtype) {
+    case DType::f32: return put(raw, index, static_cast<float>(value));
+    case DType::f64: return put(raw, index, value);
+    case DType::f16: return put(raw, index, narrow_16(static_cast<float>(value), 10));
+    case DType::bf16: return put(raw, index, narrow_16(static_cast<float>(value), 7));
+    case DType::i8: return put(raw, index, static_cast<std::int8_t>(value));
+    case DType::u8: return put(raw, index, static_cast<std::uint8_t>(value));
+    case DType::i32: return put(raw, index, static_cast<std::int32_t>(value));
+    case DType::i64: return put(raw, index, static_cast<std::int64_t>(value));
+  }
+}
+
+std::optional<double> get_number(const std::vector<std::byte>& raw, DType dtype, std::uint64_t index) {
+  switch (dtype) {
+    case DType::f32: return get<float>(raw, index);
+    case DType::f64: return get<double>(raw, index);
+    case DType::i32: return get<std::int32_t>(raw, index);
+    case DType::i64: return static_cast<double>(get<std::int64_t>(raw, index));
+    default: return std::nullopt;  // too narrow to tell ranks apart
+  }
+}
+
+// Gradients as they are: small numbers around zero. Integers and special values come as raw bits.
+void fill(std::vector<std::byte>& raw, DType dtype, Random random) {
+  const bool any_bits = random.one_in(6);
+  const bool is_float =
+      dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
+  if (any_bits || !is_float) {
+    for (std::size_t at = 0; at < raw.size(); at += 8) {
+      const std::uint64_t bits = random.next();
+      std::memcpy(raw.data() + at, &bits, std::min<std::size_t>(8, raw.size() - at));
+    }
+    return;
+  }
+  const int scale = random.between(-6, 3);
+  for (std::uint64_t i = 0; i < raw.size() / size_of(dtype); ++i) {
+    const auto bits = static_cast<std::int64_t>(random.next()) >> 24;
+    put_number(raw, dtype, i, std::ldexp(static_cast<double>(bits), scale - 39));
+  }
+}
+
+}  // namespace
+
+std::uint64_t JobPlan::partitions() const {
+  std::uint64_t count = 0;
+  for (const TensorPlan& tensor : tensors)
+    count += (tensor.bytes() + partition_bytes - 1) / partition_bytes;
+  return count;
+}
+
+RoundPlan round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
+  Random random(mix(job.seed, 1, tensor, round));
+  RoundPlan plan;
+  if (job.tensors[tensor].mode == Mode::async) {
+    // The value is set once, by rank 0; all that follows are deltas.
+    if (round == 0) plan.operation = Operation::broadcast;
+    return plan;
+  }
+  const bool broadcast = (round == 0 && job.broadcast_first) || random.one_in(12);
+  plan.operation =
+      broadcast ? Operation::broadcast : static_cast<Operation>(random.below(kOperationCount - 1));
+  if (broadcast) plan.root = Rank{static_cast<std::uint32_t>(random.below(job.world_size()))};
+  return plan;
+}
+
+std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank) {
+  const TensorPlan& plan = job.tensors[tensor];
+  std::vector<std::byte> raw(plan.bytes());
+  if (plan.mode == Mode::async) {
+    BPS_ASSERT(job.world_size() <= kMaxAsyncWorkers && job.rounds <= kMaxAsyncRounds);
+    const double digit = std::ldexp(1.0, static_cast<int>(4 * rank.value));
+    for (std::uint64_t i = 0; i < plan.elements; ++i) {
+      put_number(raw, plan.dtype, i, round == 0 ? 0.0 : digit);
+    }
+    return raw;
+  }
+  fill(raw, plan.dtype, Random(mix(job.seed, 2 + rank.value, tensor, round)));
+  return raw;
+}
+
+std::uint64_t async_digit(std::uint64_t value, Rank rank) { return (value >> (4 * rank.value)) & 15; }
+
+Result<std::uint64_t> async_value(const TensorPlan& tensor, const std::vector<std::byte>& raw,
+                                  std::uint64_t index) {
+  const std::optional<double> number = get_number(raw, tensor.dtype, index);
+  BPS_ASSERT(number.has_value());
+  if (!(*number >= 0 && *number < std::ldexp(1.0, 24)) || *number != std::floor(*number)) {
+    return make_error(ErrorCode::internal, fmt::format("element {} of {} is {}, which no deltas add up to",
+                                                       index, tensor.name, *number));
+  }
+  return static_cast<std::uint64_t>(*number);
+}
+
+std::string Expected::compare(std::size_t tensor, std::uint64_t round, const std::vector<std::byte>& actual) {
+  const TensorPlan& plan = job_.tensors[tensor];
+  const RoundPlan how = round_plan(job_, tensor, round);
+  Answer& answer = answers_[{tensor, round}];
+  if (answer.compared == 0) {
+    if (how.operation == Operation::broadcast) {
+      answer.bytes = contribution(job_, tensor, round, how.root);
+    } else {
+      std::vector<std::vector<std::byte>> parts;
+      for (std::uint32_t rank = 0; rank < job_.world_size(); ++rank) {
+        parts.push_back(contribution(job_, tensor, round, Rank{rank}));
+      }
+      answer.bytes = reference_reduce(plan.dtype, how.operation, parts);
+    }
+  }
+  std::string wrong;
+  if (answer.bytes != actual) {
+    const auto first =
+        std::mismatch(actual.begin(), actual.end(), answer.bytes.begin(), answer.bytes.end()).first;
+    wrong =
+        fmt::format("{} of round {} of {} ({}, {} elements) is wrong from byte {} on", name_of(how.operation),
+                    round, plan.name, name_of(plan.dtype), plan.elements, first - actual.begin());
+  }
+  if (++answer.compared == job_.world_size()) answers_.erase({tensor, round});
+  return wrong;
+}
+
+}  // namespace bps::sim

@@ -1,0 +1,93 @@
+// What the simulated jobs compute. Everything that a round needs (operation, root, each rank's contribution
+// and the right answer) is a function of the job's seed, so that workers and checkers agree without talking.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/base/dtype.h"
+#include "proto/base/event_loop.h"
+#include "proto/base/ids.h"
+#include "proto/base/result.h"
+#include "proto/wire/messages.h"
+
+namespace bps::sim {
+
+struct TensorPlan {
+  std::string name;
+  DType dtype = DType::f32;
+  std::uint64_t elements = 0;
+  Mode mode = Mode::sync;
+  std::uint32_t staleness = kUnboundedStaleness;
+  std::int32_t priority = 0;
+
+  std::uint64_t bytes() const { return elements * size_of(dtype); }
+};
+
+struct WorkerPlan {
+  Duration start{0};  // the process starts this long after the job
+  Duration think{0};  // at most this long between rounds
+  std::uint64_t credit_bytes = 4 * 1024 * 1024;
+  bool retain = true;
+  bool in_place = false;
+  bool lives_with_a_server = false;  // same host, for placement
+};
+
+struct JobPlan {
+  std::uint64_t seed = 1;
+  std::string name;
+  Duration start{0};
+  std::uint64_t partition_bytes = kMinPartitionBytes;
+  std::uint32_t rounds = 4;
+  bool opposite_orders = false;  // each worker pushes tensors in an order of its own
+  bool free_running = false;     // a tensor's next round begins as soon as its last one is done
+  bool barriers = false;
+  bool broadcast_first = true;
+  std::vector<TensorPlan> tensors;
+  std::vector<WorkerPlan> workers;
+
+  std::uint32_t world_size() const { return static_cast<std::uint32_t>(workers.size()); }
+  std::uint64_t partitions() const;
+  // PushPull frames without any fault.
+  std::uint64_t pushes() const { return partitions() * rounds * world_size(); }
+};
+
+struct RoundPlan {
+  Operation operation = Operation::sum;
+  Rank root;
+};
+
+RoundPlan round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round);
+std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank);
+
+// ---- asynchronous tensors: every delta adds 1 in the digit of its rank, so a value tells whose deltas it
+// holds ----
+
+inline constexpr std::uint32_t kMaxAsyncWorkers = 6;
+inline constexpr std::uint32_t kMaxAsyncRounds = 14;  // digits of base 16: exact in f32 up to 6 ranks
+std::uint64_t async_digit(std::uint64_t value, Rank rank);
+// Element `index` of an asynchronous tensor's value (rank 0 sets it to 0 first). An error if it is no whole
+// number.
+Result<std::uint64_t> async_value(const TensorPlan& tensor, const std::vector<std::byte>& raw,
+                                  std::uint64_t index);
+
+// The right answers of synchronous rounds, each kept until every worker has compared.
+class Expected {
+ public:
+  explicit Expected(const JobPlan& job) : job_(job) {}
+  // Empty if `actual` is right, else what is wrong.
+  std::string compare(std::size_t tensor, std::uint64_t round, const std::vector<std::byte>& actual);
+
+ private:
+  struct Answer {
+    std::vector<std::byte> bytes;
+    std::uint32_t compared = 0;
+  };
+  const JobPlan& job_;
+  std::map<std::pair<std::size_t, std::uint64_t>, Answer> answers_;
+};
+
+}  // namespace bps::sim
