@@ -40,7 +40,11 @@ Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnatio
     return scheduler_error(fmt::format("partition_bytes {}, which is outside the limits", slice));
   }
   if (start.lanes.empty()) return scheduler_error("a job without servers");
+  const auto self = std::find_if(start.members.begin(), start.members.end(),
+                                 [this](const Member& member) { return member.rank == config_.rank; });
+  if (self == start.members.end()) return scheduler_error("a job that does not have this rank");
   job_ = start;
+  std::get_if<PushPull>(&frame_)->weight = self->weight;
   queue_.set_lane_count(start.lanes.size());
   HelloLane hello;
   hello.term = term;

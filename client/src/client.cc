@@ -1,0 +1,253 @@
+#include "client/src/client.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "proto/transport/tcp/tcp_transport.h"
+
+namespace bps {
+
+namespace {
+
+constexpr Duration kMargin = std::chrono::seconds(5);  // for a loop that is behind
+constexpr Duration kDescribe = std::chrono::seconds(1);
+
+Error closed_error() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+// Carries an operation to the loop and its result back. Dropped on the way, it ends the operation with
+// `closed`.
+class Client::Ticket {
+ public:
+  Ticket(std::shared_ptr<OperationRecord> record, std::shared_ptr<Tensor> tensor)
+      : record_(std::move(record)), tensor_(std::move(tensor)) {}
+  ~Ticket() { finish(closed_error()); }
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+
+  void finish(const Result<std::uint32_t>& weight) {
+    if (record_ == nullptr) return;
+    // First, so that who has waited may start the next operation.
+    tensor_->under_way.store(false, std::memory_order_release);
+    std::exchange(record_, nullptr)->finish(weight);
+  }
+
+ private:
+  std::shared_ptr<OperationRecord> record_;
+  std::shared_ptr<Tensor> tensor_;
+};
+
+Client::Client(const ClientSettings& settings, Logger log)
+    : pid_(::getpid()),
+      settings_(settings),
+      log_(std::move(log)),
+      callbacks_(std::make_shared<CallbackThread>()) {}
+
+Client::~Client() {
+  if (!is_forked()) shut_down();
+}
+
+bool Client::is_forked() const { return ::getpid() != pid_; }
+
+Result<std::shared_ptr<Client>> Client::open(const ClientSettings& settings, Logger log) {
+  std::shared_ptr<Client> client(new Client(settings, std::move(log)));
+  for (const std::string& warning : settings.warnings)
+    client->log_.warn("{}", warning);
+  Status status = client->start();
+  if (status.ok()) status = client->join();
+  if (!status.ok()) {
+    client->shut_down();
+    return status.error();
+  }
+  client->open_.store(true, std::memory_order_release);
+  return client;
+}
+
+Status Client::start() {
+  TcpOptions options;
+  options.congestion_control = settings_.congestion_control;
+  options.log = log_;
+  if (Status status = TcpTransport::check(options); !status.ok()) return status;
+  if (settings_.embedded) {
+    auto cluster = EmbeddedCluster::start(log_);
+    if (!cluster) return cluster.error();
+    embedded_ = std::move(cluster).value();
+    settings_.config.scheduler = embedded_->scheduler();
+  }
+  auto thread = LoopThread::start("bps-client");
+  if (!thread) return thread.error();
+  thread_ = std::move(thread).value();
+  transport_ = std::make_unique<TcpTransport>(options);
+  return {};
+}
+
+Status Client::join() {
+  const auto reply = std::make_shared<Reply<void>>();
+  const auto cell = reply->cell();
+  thread_->loop().post([this, reply] {
+    engine_ = std::make_unique<ClientEngine>(thread_->loop(), *transport_, settings_.config, log_);
+    stats_ = engine_->stats();
+    engine_->join([reply](Status status) { reply->set(std::move(status)); });
+  });
+  const Duration patience = settings_.config.join_timeout + SchedulerLink::kJoinGrace + kMargin;
+  if (cell->wait_until(thread_->loop().now() + patience)) return cell->value();
+  return make_error(ErrorCode::internal, "the client's loop does not answer");
+}
+
+void Client::shut_down() {
+  open_.store(false, std::memory_order_release);
+  // Tasks and timers first: after stop() the loop counts as ours and what lives on it can go.
+  if (thread_ != nullptr) thread_->stop();
+  engine_.reset();
+  transport_.reset();
+  callbacks_->stop();
+  embedded_.reset();
+}
+
+Status Client::ready() const {
+  if (!open_.load(std::memory_order_acquire)) return closed_error();
+  return {};
+}
+
+std::shared_ptr<Client::Tensor> Client::find(TensorId tensor) const {
+  return tensors_.read(
+      [&](const auto& tensors) { return tensor.value < tensors.size() ? tensors[tensor.value] : nullptr; });
+}
+
+Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> tensors, Duration timeout) {
+  using Reply = Reply<std::vector<TensorId>>;
+  const auto reply = std::make_shared<Reply>();
+  const auto cell = reply->cell();
+  thread_->loop().post([this, reply, tensors] {
+    if (engine_ == nullptr) return;
+    engine_->declare(tensors, [reply](Result<std::vector<TensorId>> ids) { reply->set(std::move(ids)); });
+  });
+  if (!cell->wait_until(std::chrono::steady_clock::now() + timeout)) {
+    return make_error(ErrorCode::deadline,
+                      fmt::format("waited {:.3g} s for scheduler {} to declare {} tensors, the first is '{}'",
+                                  seconds(timeout), to_string(settings_.config.scheduler), tensors.size(),
+                                  tensors.front().name),
+                      "declare them again; the scheduler's log tells if it waits for a server");
+  }
+  auto ids = cell->value();
+  if (!ids) return ids;
+  tensors_.update([&](auto& known) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::size_t id = (*ids)[i].value;
+      if (id >= known.size()) known.resize(id + 1);
+      if (known[id] != nullptr) continue;
+      known[id] = std::make_shared<Tensor>();
+      known[id]->shape = {tensors[i].name, tensors[i].dtype, tensors[i].elements};
+    }
+  });
+  return ids;
+}
+
+template <class Begin>
+Result<std::shared_ptr<OperationRecord>> Client::launch(const std::shared_ptr<Tensor>& tensor, Begin begin) {
+  if (tensor->under_way.exchange(true, std::memory_order_acq_rel)) {
+    return make_error(ErrorCode::invalid_argument, "tensor '" + tensor->shape.name + "' is under way already",
+                      "wait for the operation that is under way before the next one on the same tensor");
+  }
+  auto record = std::make_shared<OperationRecord>(callbacks_);
+  auto ticket = std::make_shared<Ticket>(record, tensor);
+  thread_->loop().post([this, ticket = std::move(ticket), begin = std::move(begin)] {
+    if (engine_ == nullptr) return;
+    const Status status = begin(*engine_, [ticket](Result<std::uint32_t> weight) { ticket->finish(weight); });
+    if (!status.ok()) ticket->finish(status.error());
+  });
+  return record;
+}
+
+Result<std::shared_ptr<OperationRecord>> Client::push_pull(TensorId id, std::span<const std::byte> in,
+                                                           std::span<std::byte> out, Operation operation) {
+  const auto tensor = find(id);
+  if (tensor == nullptr) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("tensor {} has not been declared by this client", id.value),
+                      "use what bps_declare returned");
+  }
+  if (Status status = check_buffer(tensor->shape, "in", in.data(), in.size()); !status.ok())
+    return status.error();
+  if (Status status = check_buffer(tensor->shape, "out", out.data(), out.size()); !status.ok())
+    return status.error();
+  if (Status status = check_overlap(tensor->shape, in.data(), out.data()); !status.ok())
+    return status.error();
+  return launch(tensor, [id, in, out, operation](ClientEngine& engine, ClientEngine::OperationDone done) {
+    return engine.push_pull(id, in, out, operation, std::move(done));
+  });
+}
+
+Result<std::shared_ptr<OperationRecord>> Client::broadcast(TensorId id, std::span<std::byte> buffer,
+                                                           std::int64_t root) {
+  const auto tensor = find(id);
+  if (tensor == nullptr) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("tensor {} has not been declared by this client", id.value),
+                      "use what bps_declare returned");
+  }
+  if (Status status = check_buffer(tensor->shape, "buffer", buffer.data(), buffer.size()); !status.ok()) {
+    return status.error();
+  }
+  if (Status status = check_root(root, settings_.config.world_size); !status.ok()) return status.error();
+  const Rank rank{static_cast<std::uint32_t>(root)};
+  return launch(tensor, [id, buffer, rank](ClientEngine& engine, ClientEngine::OperationDone done) {
+    return engine.broadcast(id, buffer, rank, std::move(done));
+  });
+}
+
+Status Client::barrier(Duration timeout) {
+  const auto reply = std::make_shared<Reply<void>>();
+  const auto cell = reply->cell();
+  thread_->loop().post([this, reply] {
+    if (engine_ != nullptr) engine_->barrier([reply](Status status) { reply->set(std::move(status)); });
+  });
+  if (cell->wait_until(std::chrono::steady_clock::now() + timeout)) return cell->value();
+  return make_error(
+      ErrorCode::deadline,
+      fmt::format("waited {:.3g} s at a barrier of job '{}': not all of the {} workers have come",
+                  seconds(timeout), settings_.config.job, settings_.config.world_size),
+      "the arrival of this worker counts; wait at the next barrier only when all others do");
+}
+
+std::string Client::describe(TensorId tensor) {
+  const auto reply = std::make_shared<Reply<std::string>>();
+  const auto cell = reply->cell();
+  thread_->loop().post([this, reply, tensor] {
+    if (engine_ != nullptr) reply->set(engine_->describe(tensor));
+  });
+  const bool answered = cell->wait_until(std::chrono::steady_clock::now() + kDescribe);
+  if (!answered) return "the client's loop, which is busy";
+  auto text = cell->value();
+  return text ? *text : "nothing: " + text.error().message;
+}
+
+Status Client::close(Duration timeout) {
+  const bool mine = phase_.update([](Phase& phase) {
+    if (phase != Phase::open) return false;
+    phase = Phase::closing;
+    return true;
+  });
+  const TimePoint patience = std::chrono::steady_clock::now() + timeout + ClientEngine::kLeaveGrace + kMargin;
+  if (!mine) {
+    phase_.wait_until(patience, [](const Phase& phase) { return phase == Phase::closed; });
+    return {};
+  }
+  open_.store(false, std::memory_order_release);
+  const auto reply = std::make_shared<Reply<void>>();
+  const auto cell = reply->cell();
+  thread_->loop().post([this, reply, timeout] {
+    engine_->close(timeout, [reply](Status status) { reply->set(std::move(status)); });
+  });
+  cell->wait_until(patience);
+  shut_down();
+  phase_.update([](Phase& phase) { phase = Phase::closed; });
+  return {};
+}
+
+}  // namespace bps

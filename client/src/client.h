@@ -1,0 +1,92 @@
+// A client with its threads: what the C API calls, from any thread.
+//
+// The engine lives on a loop thread; functions here check what they can on the caller's thread, post the
+// rest, and wait for replies with a deadline. close() ends the operations, the membership and the threads;
+// the object stays until it is freed and answers `closed`. Nothing is shared between two clients.
+//
+// Owner: the program, through bps_client. Failure: see ClientEngine.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/src/client_engine.h"
+#include "client/src/embedded_cluster.h"
+#include "client/src/operation_check.h"
+#include "client/src/operation_record.h"
+#include "client/src/reply.h"
+#include "client/src/settings.h"
+#include "proto/base/completion.h"
+#include "proto/base/loop_thread.h"
+
+namespace bps {
+
+class Client {
+ public:
+  // Joins the job. Waits at most the join timeout and a little.
+  static Result<std::shared_ptr<Client>> open(const ClientSettings& settings, Logger log);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  const ClientConfig& config() const { return settings_.config; }
+  // True in a child of fork(): nothing here may be used, not even locks.
+  bool is_forked() const;
+  Status ready() const;
+  // For calls that are given no timeout.
+  Duration operation_timeout() const { return settings_.operation_timeout; }
+  const Logger& log() const { return log_; }
+
+  Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout);
+  Result<std::shared_ptr<OperationRecord>> push_pull(TensorId tensor, std::span<const std::byte> in,
+                                                     std::span<std::byte> out, Operation operation);
+  Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, std::span<std::byte> buffer,
+                                                     std::int64_t root);
+  Status barrier(Duration timeout);
+  const ClientStats& stats() const { return *stats_; }
+
+  // What the tensor's operation waits for; asks the loop.
+  std::string describe(TensorId tensor);
+
+  // A second one waits for the first. Not on the callback thread or the loop.
+  Status close(Duration timeout);
+
+ private:
+  // What the API threads know of a tensor.
+  struct Tensor {
+    TensorShape shape;
+    std::atomic<bool> under_way{false};
+  };
+  enum class Phase : std::uint8_t { open, closing, closed };
+  class Ticket;
+
+  Client(const ClientSettings& settings, Logger log);
+  Status start();
+  Status join();
+  void shut_down();
+  std::shared_ptr<Tensor> find(TensorId tensor) const;
+  // Claims the tensor for one operation and runs `begin` on the loop.
+  template <class Begin>
+  Result<std::shared_ptr<OperationRecord>> launch(const std::shared_ptr<Tensor>& tensor, Begin begin);
+
+  const pid_t pid_;
+  ClientSettings settings_;
+  Logger log_;
+  std::unique_ptr<EmbeddedCluster> embedded_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<LoopThread> thread_;
+  std::unique_ptr<ClientEngine> engine_;  // lives on the loop
+  std::shared_ptr<ClientStats> stats_;
+  std::shared_ptr<CallbackThread> callbacks_;
+  Monitor<std::vector<std::shared_ptr<Tensor>>> tensors_;  // by TensorId
+  Monitor<Phase> phase_{Phase::open};
+  std::atomic<bool> open_{false};
+};
+
+}  // namespace bps

@@ -1,0 +1,28 @@
+// `embedded:` as scheduler: a scheduler and a server inside this process, on loops of their own, reached over
+// the real TCP loopback path. So a program that is linked with the library runs with nothing else started.
+//
+// The client layer knows only this interface; deploy/embedded/, which may see scheduler and server,
+// implements it, and both are linked into libbpsclient.
+#pragma once
+
+#include <memory>
+
+#include "proto/base/endpoint.h"
+#include "proto/base/log.h"
+#include "proto/base/result.h"
+
+namespace bps {
+
+// Owner: Client. Any thread; the destructor stops both and joins their threads, so it must not run on one of
+// them.
+class EmbeddedCluster {
+ public:
+  // Returns when the scheduler listens; the server registers on its own. Errors: `os`, when threads or
+  // sockets are refused.
+  static Result<std::unique_ptr<EmbeddedCluster>> start(const Logger& log);
+
+  virtual ~EmbeddedCluster() = default;
+  virtual Endpoint scheduler() const = 0;
+};
+
+}  // namespace bps

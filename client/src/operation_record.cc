@@ -1,0 +1,85 @@
+#include "client/src/operation_record.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace bps {
+
+namespace {
+
+// An eventfd that counts less than its maximum takes a write without waiting.
+void ring(int fd) {
+  const std::uint64_t one = 1;
+  while (::write(fd, &one, sizeof one) < 0 && errno == EINTR) {}
+}
+
+}  // namespace
+
+OperationRecord::~OperationRecord() { close_fd(); }
+
+void OperationRecord::finish(const Result<std::uint32_t>& weight) {
+  std::vector<Callback> callbacks;
+  const Error error = weight.ok() ? Error{} : weight.error();
+  state_.update([&](State& state) {
+    if (state.done) return;
+    state.done = true;
+    state.error = error;
+    state.weight = weight.ok() ? *weight : 0;
+    callbacks.swap(state.callbacks);
+    if (state.fd >= 0) ring(state.fd);
+  });
+  for (Callback& callback : callbacks) {
+    callbacks_->post([callback = std::move(callback), error] { callback(error); });
+  }
+}
+
+bool OperationRecord::done() const {
+  return state_.read([](const State& state) { return state.done; });
+}
+
+bool OperationRecord::wait_until(TimePoint deadline) {
+  return state_.wait_until(deadline, [](const State& state) { return state.done; });
+}
+
+Status OperationRecord::result() const {
+  return state_.read(
+      [](const State& state) { return state.error.code == ErrorCode::ok ? Status() : Status(state.error); });
+}
+
+std::uint32_t OperationRecord::weight() const {
+  return state_.read([](const State& state) { return state.weight; });
+}
+
+Status OperationRecord::then(Callback callback) {
+  if (Status status = callbacks_->start(); !status.ok()) return status;
+  Error error;
+  const bool now = state_.update([&](State& state) {
+    if (!state.done) state.callbacks.push_back(std::move(callback));
+    error = state.error;
+    return state.done;
+  });
+  if (!now) return {};
+  if (callbacks_->post([callback = std::move(callback), error] { callback(error); })) return {};
+  return make_error(ErrorCode::closed, "the client is closed");
+}
+
+Result<int> OperationRecord::fd() {
+  return state_.update([](State& state) -> Result<int> {
+    if (state.fd >= 0) return state.fd;
+    state.fd = ::eventfd(state.done ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (state.fd < 0) return os_error("eventfd", errno, "raise the limit of open files (ulimit -n)");
+    return state.fd;
+  });
+}
+
+void OperationRecord::close_fd() {
+  state_.update([](State& state) {
+    if (state.fd >= 0) ::close(state.fd);
+    state.fd = -1;
+  });
+}
+
+}  // namespace bps

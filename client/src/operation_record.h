@@ -1,0 +1,58 @@
+// One operation as the program sees it: done or not, its result, who waits for it.
+//
+// Owner: shared by the program's handle and the operation on the loop, so either may end first. Any thread.
+// finish() happens exactly once; then every callback runs exactly once on the callback thread, and a waiting
+// thread and the file descriptor are woken, each only if there is one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "client/src/callback_thread.h"
+#include "proto/base/completion.h"
+#include "proto/base/event_loop.h"
+#include "proto/base/result.h"
+
+namespace bps {
+
+class OperationRecord {
+ public:
+  // Gets the error, or ok.
+  using Callback = std::function<void(const Error&)>;
+
+  explicit OperationRecord(std::shared_ptr<CallbackThread> callbacks) : callbacks_(std::move(callbacks)) {}
+  ~OperationRecord();
+  OperationRecord(const OperationRecord&) = delete;
+  OperationRecord& operator=(const OperationRecord&) = delete;
+
+  void finish(const Result<std::uint32_t>& weight);
+
+  bool done() const;
+  // True: done.
+  bool wait_until(TimePoint deadline);
+  // When done.
+  Status result() const;
+  std::uint32_t weight() const;
+
+  // `closed` when the client is: the callback will not run.
+  Status then(Callback callback);
+  // An eventfd, readable once the operation is done. The same each time.
+  Result<int> fd();
+  void close_fd();
+
+ private:
+  struct State {
+    bool done = false;
+    Error error;
+    std::uint32_t weight = 0;
+    std::vector<Callback> callbacks;
+    int fd = -1;
+  };
+
+  const std::shared_ptr<CallbackThread> callbacks_;
+  Monitor<State> state_;
+};
+
+}  // namespace bps

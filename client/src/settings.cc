@@ -1,0 +1,217 @@
+#include "client/src/settings.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+
+#include "client/src/launcher.h"
+#include "proto/base/config.h"
+#include "proto/base/host_identity.h"
+#include "proto/base/units.h"
+
+namespace bps {
+
+namespace {
+
+constexpr std::string_view kEmbedded = "embedded:";
+constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
+
+// What Config reads; optional where "not set" means something.
+struct Raw {
+  std::string scheduler = "127.0.0.1:" + std::to_string(kDefaultSchedulerPort);
+  std::string job = "default";
+  std::optional<std::uint32_t> rank, world_size, local_rank, local_size;
+  Duration join_timeout = std::chrono::seconds(60);
+  Duration operation_timeout = std::chrono::seconds(300);
+  ByteSize partition_bytes{kDefaultPartitionBytes};
+  ByteSize credit_bytes{kDefaultCreditBytes};
+  bool retain = true;
+  std::string mode = "sync";
+  std::string staleness = "unbounded";
+  std::optional<BitRate> bandwidth;
+  std::string congestion_control;
+  std::optional<LogLevel> log_level;
+  std::string host;
+};
+
+void define(Config& config, Raw& raw) {
+  config.add("scheduler", raw.scheduler, "Where bps-scheduler runs, or embedded:").unit("HOST:PORT");
+  config.add("job", raw.job, "Name of the job").unit("NAME");
+  config.add("rank", raw.rank, "Rank of this worker");
+  config.add("world-size", raw.world_size, "Workers of the job");
+  config.add("local-rank", raw.local_rank, "Rank among the workers of this host");
+  config.add("local-size", raw.local_size, "Workers of this host");
+  config.add("join-timeout", raw.join_timeout, "How long to wait for the other workers");
+  config.add("operation-timeout", raw.operation_timeout, "Deadline of calls that are given none");
+  config.add("partition-bytes", raw.partition_bytes,
+             "Size of the slices that tensors are cut into; equal on all ranks");
+  config.add("credit-bytes", raw.credit_bytes, "Payload under way to the servers");
+  config.add("retain", raw.retain, "Keep answers in library memory");
+  config.add("mode", raw.mode, "Mode of the job's tensors").choices({"sync", "async"});
+  config.add("staleness", raw.staleness,
+             "Rounds that a worker of an async tensor may be ahead, or unbounded");
+  config.add("bandwidth", raw.bandwidth, "Rate of this host's link, for placement");
+  config.add("congestion-control", raw.congestion_control, "TCP congestion control of the lanes")
+      .unit("NAME");
+  config.add("log-level", raw.log_level, "What to log");
+  config.add("host", raw.host, "Identity of this machine").unit("NAME");
+}
+
+// Options that the program gave, written as a user would.
+class Given {
+ public:
+  explicit Given(Config& config) : config_(config) {}
+
+  void text(const char* name, const std::optional<std::string>& value) {
+    if (value) set(name, *value);
+  }
+  void number(const char* name, std::optional<std::int64_t> value, const char* unit = "") {
+    if (value) set(name, std::to_string(*value) + unit);
+  }
+  Status status() const { return status_; }
+
+ private:
+  void set(const char* name, const std::string& text) {
+    if (status_.ok()) status_ = config_.set(name, text);
+  }
+
+  Config& config_;
+  Status status_;
+};
+
+Status apply(Config& config, const GivenOptions& options) {
+  Given given(config);
+  given.text("scheduler", options.scheduler);
+  given.text("job", options.job);
+  given.text("congestion-control", options.congestion_control);
+  given.number("rank", options.rank);
+  given.number("world-size", options.world_size);
+  given.number("local-rank", options.local_rank);
+  given.number("local-size", options.local_size);
+  given.number("join-timeout", options.join_timeout_ms, "ms");
+  given.number("operation-timeout", options.operation_timeout_ms, "ms");
+  given.number("partition-bytes", options.partition_bytes);
+  given.number("credit-bytes", options.credit_bytes);
+  given.number("bandwidth", options.bandwidth_bps);
+  if (options.retain) given.text("retain", *options.retain ? "true" : "false");
+  if (options.mode) given.text("mode", *options.mode == 0 ? "sync" : *options.mode == 1 ? "async" : "?");
+  if (options.staleness && *options.staleness == -2) {
+    given.text("staleness", "unbounded");
+  } else {
+    given.number("staleness", options.staleness);
+  }
+  return given.status();
+}
+
+Error bad(std::string message, std::string advice = {}) {
+  return make_error(ErrorCode::configuration, std::move(message), std::move(advice));
+}
+
+Result<std::uint32_t> staleness_of(const std::string& text) {
+  if (text == "unbounded") return kUnboundedStaleness;
+  std::uint32_t value = 0;
+  const auto [end, errc] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (errc == std::errc{} && end == text.data() + text.size()) return value;
+  return bad("staleness '" + text + "' is not a number of rounds", "use 0 or more, or `unbounded`");
+}
+
+// Rank and size: what is not set, a launcher may know.
+Status find_place(const Raw& raw, const Environment& environment, ClientConfig& config) {
+  auto found = find_launcher_place(environment);
+  const bool complete = raw.rank && raw.world_size;
+  if (!found && !complete) return found.error();
+  const LauncherPlace place = found ? *found : LauncherPlace{};
+  const auto rank = raw.rank ? raw.rank : place.rank;
+  const auto world_size = raw.world_size ? raw.world_size : place.world_size;
+  if (rank.has_value() != world_size.has_value()) {
+    const std::string by = place.launcher.empty() ? "" : " (" + place.launcher + " does not say it)";
+    return rank ? bad(fmt::format("rank is {} but the world size is not known{}", *rank, by),
+                      "set BPS_WORLD_SIZE")
+                : bad(fmt::format("the world size is {} but the rank is not known{}", *world_size, by),
+                      "set BPS_RANK");
+  }
+  config.rank = Rank{rank.value_or(0)};
+  config.world_size = world_size.value_or(1);
+  if (config.world_size == 0 || config.world_size > kMaxWorldSize) {
+    return bad(fmt::format("world size {} is not 1 to {}", config.world_size, kMaxWorldSize));
+  }
+  if (config.rank.value >= config.world_size) {
+    return bad(fmt::format("rank {} does not exist in a world of {}: ranks are 0 to {}", config.rank.value,
+                           config.world_size, config.world_size - 1));
+  }
+  // The launcher's local place belongs to its own rank, not to one that was set by hand.
+  LauncherPlace local;
+  if (rank == place.rank) local = place;
+  config.local_rank = raw.local_rank.value_or(local.local_rank.value_or(0));
+  config.local_size = raw.local_size.value_or(local.local_size.value_or(config.local_rank + 1));
+  if (config.local_rank >= config.local_size || config.local_size > config.world_size) {
+    return bad(fmt::format("local rank {} of {} does not fit a world of {}", config.local_rank,
+                           config.local_size, config.world_size),
+               "set BPS_LOCAL_RANK below BPS_LOCAL_SIZE, and that to at most BPS_WORLD_SIZE");
+  }
+  return {};
+}
+
+Status check(const Raw& raw, ClientSettings& settings) {
+  ClientConfig& config = settings.config;
+  const std::uint64_t slice = raw.partition_bytes.bytes;
+  if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
+    return bad(fmt::format("partition_bytes {} is not between {} and {} and a multiple of {}", slice,
+                           kMinPartitionBytes, kMaxPartitionBytes, kPartitionBytesMultiple));
+  }
+  if (raw.job.empty() || raw.job.size() > kMaxNameBytes) {
+    return bad(fmt::format("a job name has 1 to {} bytes, this one has {}", kMaxNameBytes, raw.job.size()));
+  }
+  for (const Duration timeout : {raw.join_timeout, raw.operation_timeout}) {
+    if (timeout <= Duration{} || timeout > kLongestTimeout)
+      return bad("timeouts are more than 0 and at most a year");
+  }
+  auto staleness = staleness_of(raw.staleness);
+  if (!staleness) return staleness.error();
+  settings.embedded = raw.scheduler == kEmbedded;
+  if (!settings.embedded) {
+    auto endpoint = parse_endpoint(raw.scheduler);
+    if (!endpoint) return bad("scheduler: " + endpoint.error().message, endpoint.error().advice);
+    if (endpoint->port == 0) return bad("scheduler '" + raw.scheduler + "' needs a port that is not 0");
+    config.scheduler = *endpoint;
+  } else if (config.world_size != 1) {
+    return bad(
+        fmt::format("scheduler embedded: runs a cluster inside this process, for world size 1, not {}",
+                    config.world_size),
+        "start bps-scheduler and bps-server (bps-run does both) and set BPS_SCHEDULER to the scheduler");
+  }
+  config.job = raw.job;
+  config.partition_bytes = slice;
+  config.credit_bytes = raw.credit_bytes.bytes;
+  config.retain = raw.retain;
+  config.mode = raw.mode == "async" ? Mode::async : Mode::sync;
+  config.staleness = *staleness;
+  config.join_timeout = raw.join_timeout;
+  config.bandwidth_bps = raw.bandwidth ? raw.bandwidth->bits_per_second : 0;
+  config.host = raw.host.empty() ? host_identity() : raw.host;
+  if (config.host.size() > kMaxHostBytes)
+    return bad(fmt::format("host has more than {} bytes", kMaxHostBytes));
+  settings.operation_timeout = raw.operation_timeout;
+  settings.congestion_control = raw.congestion_control;
+  settings.log_level = raw.log_level;
+  return {};
+}
+
+}  // namespace
+
+Result<ClientSettings> read_settings(const GivenOptions& given, const Environment& environment) {
+  Raw raw;
+  Config config("bpsclient", "The client library of bps.");
+  define(config, raw);
+  if (Status status = apply(config, given); !status.ok())
+    return bad(status.error().message, status.error().advice);
+  if (Status status = config.load(environment, given.config_file.value_or("")); !status.ok())
+    return status.error();
+  ClientSettings settings;
+  settings.warnings = config.warnings();
+  if (Status status = find_place(raw, environment, settings.config); !status.ok()) return status.error();
+  if (Status status = check(raw, settings); !status.ok()) return status.error();
+  return settings;
+}
+
+}  // namespace bps

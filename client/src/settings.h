@@ -1,0 +1,43 @@
+// The settings of a client: what the program gave in bps_options, else BPS_* variables, else the config file,
+// else the launcher's variables (rank and size), else the default. Pure: the environment is a parameter.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/src/client_config.h"
+#include "proto/base/env.h"
+#include "proto/base/log.h"
+#include "proto/base/result.h"
+
+namespace bps {
+
+// What the program gave; nothing = not set. Numbers are checked by read_settings.
+struct GivenOptions {
+  std::optional<std::string> scheduler;
+  std::optional<std::string> job;
+  std::optional<std::string> config_file;
+  std::optional<std::string> congestion_control;
+  std::optional<std::int64_t> rank, world_size, local_rank, local_size;
+  std::optional<std::int64_t> join_timeout_ms, operation_timeout_ms;
+  std::optional<std::int64_t> partition_bytes, credit_bytes;
+  std::optional<bool> retain;
+  std::optional<std::int64_t> mode;
+  std::optional<std::int64_t> staleness;  // BPS_STALENESS_UNBOUNDED is -2
+  std::optional<std::int64_t> bandwidth_bps;
+};
+
+struct ClientSettings {
+  ClientConfig config;
+  bool embedded = false;  // scheduler "embedded:"; config.scheduler is filled in when that runs
+  Duration operation_timeout = std::chrono::seconds(300);
+  std::string congestion_control;
+  std::optional<LogLevel> log_level;
+  std::vector<std::string> warnings;
+};
+
+Result<ClientSettings> read_settings(const GivenOptions& given, const Environment& environment);
+
+}  // namespace bps

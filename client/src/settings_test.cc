@@ -1,0 +1,132 @@
+#include "client/src/settings.h"
+
+#include <catch2/catch.hpp>
+
+namespace bps {
+namespace {
+
+using Catch::Contains;
+
+ClientSettings read(const GivenOptions& given, const Environment& environment = {}) {
+  auto settings = read_settings(given, environment);
+  if (!settings.ok()) FAIL(to_string(settings.error()));
+  return *settings;
+}
+
+Error refusal(const GivenOptions& given, const Environment& environment = {}) {
+  auto settings = read_settings(given, environment);
+  REQUIRE_FALSE(settings.ok());
+  CHECK(settings.error().code == ErrorCode::configuration);
+  return settings.error();
+}
+
+}  // namespace
+
+TEST_CASE("settings: defaults") {
+  const ClientSettings settings = read({});
+  CHECK(to_string(settings.config.scheduler) == "127.0.0.1:4710");
+  CHECK(settings.config.job == "default");
+  CHECK(settings.config.rank == Rank{0});
+  CHECK(settings.config.world_size == 1);
+  CHECK(settings.config.local_size == 1);
+  CHECK(settings.config.partition_bytes == 256 * 1024);
+  CHECK(settings.config.credit_bytes == 4 * 1024 * 1024);
+  CHECK(settings.config.retain);
+  CHECK(settings.config.mode == Mode::sync);
+  CHECK(settings.config.staleness == kUnboundedStaleness);
+  CHECK(settings.config.join_timeout == std::chrono::seconds(60));
+  CHECK(settings.operation_timeout == std::chrono::seconds(300));
+  CHECK_FALSE(settings.config.host.empty());
+  CHECK_FALSE(settings.embedded);
+}
+
+TEST_CASE("settings: options beat environment beats launcher") {
+  const Environment environment{{"BPS_RANK", "2"},
+                                {"BPS_JOB", "from-environment"},
+                                {"BPS_PARTITION_BYTES", "64KiB"},
+                                {"RANK", "1"},
+                                {"WORLD_SIZE", "4"},
+                                {"LOCAL_RANK", "1"},
+                                {"LOCAL_WORLD_SIZE", "2"},
+                                {"BPS_RETAIN", "false"},
+                                {"BPS_STALENESS", "3"},
+                                {"BPS_MODE", "async"}};
+  GivenOptions given;
+  given.job = "from-program";
+  given.staleness = -2;
+  const ClientSettings settings = read(given, environment);
+  CHECK(settings.config.job == "from-program");
+  CHECK(settings.config.rank == Rank{2});
+  CHECK(settings.config.world_size == 4);
+  CHECK(settings.config.local_rank == 0);  // torchrun's is that of its own rank 1
+  CHECK(settings.config.partition_bytes == 64 * 1024);
+  CHECK_FALSE(settings.config.retain);
+  CHECK(settings.config.mode == Mode::async);
+  CHECK(settings.config.staleness == kUnboundedStaleness);
+  given.rank = 1;
+  CHECK(read(given, environment).config.local_rank == 1);
+  CHECK(read(given, environment).config.local_size == 2);
+}
+
+TEST_CASE("settings: numbers of the program") {
+  GivenOptions given;
+  given.rank = 3;
+  given.world_size = 4;
+  given.join_timeout_ms = 1500;
+  given.credit_bytes = 0;
+  given.bandwidth_bps = 25'000'000'000;
+  given.staleness = 0;
+  given.mode = 1;
+  const ClientSettings settings = read(given);
+  CHECK(settings.config.join_timeout == std::chrono::milliseconds(1500));
+  CHECK(settings.config.credit_bytes == 0);
+  CHECK(settings.config.bandwidth_bps == 25'000'000'000u);
+  CHECK(settings.config.staleness == 0);
+  CHECK(settings.config.mode == Mode::async);
+}
+
+TEST_CASE("settings: what cannot be is refused with the numbers") {
+  GivenOptions given;
+  given.rank = 4;
+  given.world_size = 4;
+  CHECK_THAT(refusal(given).message, Contains("rank 4 does not exist in a world of 4"));
+  given.rank = -7;
+  CHECK_THAT(refusal(given).message, Contains("rank"));
+  given = {};
+  given.world_size = 2;
+  CHECK_THAT(refusal(given).message, Contains("world size is 2 but the rank is not known"));
+  CHECK_THAT(refusal({}, {{"JOB_COMPLETION_INDEX", "1"}}).message, Contains("Kubernetes does not say it"));
+  given.rank = 0;
+  given.scheduler = "embedded:";
+  CHECK_THAT(refusal(given).message, Contains("world size 1, not 2"));
+  given = {};
+  given.partition_bytes = 4097;
+  CHECK_THAT(refusal(given).message, Contains("partition_bytes 4097"));
+  given = {};
+  given.scheduler = "nowhere";
+  CHECK_THAT(refusal(given).message, Contains("'nowhere' is not HOST:PORT"));
+  given = {};
+  given.staleness = -3;
+  CHECK_THAT(refusal(given).message, Contains("staleness '-3'"));
+  given = {};
+  given.mode = 7;
+  CHECK_THAT(refusal(given).message, Contains("mode"));
+  given = {};
+  given.join_timeout_ms = 0;
+  CHECK_THAT(refusal(given).message, Contains("timeouts"));
+  given = {};
+  given.job = "";
+  CHECK_THAT(refusal(given).message, Contains("job name"));
+  CHECK_THAT(refusal({}, {{"BPS_WORLD_SIZE", "many"}}).message, Contains("BPS_WORLD_SIZE"));
+}
+
+TEST_CASE("settings: a misspelt variable is a warning, embedded is recognised") {
+  GivenOptions given;
+  given.scheduler = "embedded:";
+  const ClientSettings settings = read(given, {{"BPS_WORLDSIZE", "4"}});
+  CHECK(settings.embedded);
+  REQUIRE(settings.warnings.size() == 1);
+  CHECK_THAT(settings.warnings[0], Contains("BPS_WORLD_SIZE"));
+}
+
+}  // namespace bps
