@@ -38,7 +38,7 @@ class ConnectionHandler {
   // The payload sent with this non-zero cookie is no longer needed by the connection.
   virtual void on_sent(std::uint64_t cookie) { (void)cookie; }
 
-  // Connected, or queued_bytes() has fallen below the low-water mark: a good time to queue more.
+  // Connected, or queued_bytes() has fallen below the low-water mark or to zero: a good time to queue more.
   virtual void on_writable() {}
 
   // The connection is gone, exactly once and last, with the reason; not after close(). Payloads still queued

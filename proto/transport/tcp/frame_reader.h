@@ -1,0 +1,97 @@
+// A byte stream to frames, without the stream: it says where the next bytes go and then what they were.
+//
+//   reader.prepare(targets) -> read into them -> reader.commit(bytes) -> reader.next() until need_bytes
+//
+// A payload is received where the owner says. The one copy that is left is the beginning of a payload that
+// came in one read with its header; so when payloads are large, little is read beyond what is known to be
+// wanted.
+//
+// Owner: a connection, on its loop. Peer bytes are checked against limits.h and max_header_bytes; the first
+// bad frame gives an error that every later next() repeats. Memory: 64 KiB, more only while a larger header
+// arrives.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "proto/base/result.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/messages.h"
+
+namespace bps {
+
+class FrameReader {
+ public:
+  enum class Event : std::uint8_t {
+    need_bytes,  // nothing more to tell: read
+    payload,     // message() is valid, payload_bytes() follow: call set_destination
+    message,     // message() and payload() are complete
+    error,       // see error()
+  };
+  using Targets = std::array<iovec, 2>;
+
+  explicit FrameReader(std::size_t max_header_bytes = kMaxHelloHeaderBytes)
+      : max_header_bytes_(max_header_bytes) {}
+
+  void set_max_header_bytes(std::size_t bytes) { max_header_bytes_ = bytes; }
+
+  // Fills `targets` with at least one byte of room; returns how many of them are used. Only after need_bytes.
+  std::size_t prepare(Targets& targets);
+  void commit(std::size_t bytes);
+
+  Event next();
+
+  // After `payload`. nullptr: the bytes are dropped.
+  void set_destination(std::byte* destination);
+
+  Message& message() { return message_; }
+  std::uint64_t payload_bytes() const { return payload_bytes_; }
+  std::span<std::byte> payload() const;
+  const Error& error() const { return *error_; }
+
+  // The same reader for another owner. This one is done, but its message() stays as it is: a handler may be
+  // looking at it.
+  FrameReader take();
+
+  // "in the middle of a payload (100 of 4096 bytes)"; empty between two frames.
+  std::string position() const;
+
+ private:
+  enum class State : std::uint8_t { prefix, header, destination, payload, failed };
+
+  std::size_t available() const { return end_ - begin_; }
+  std::span<const std::byte, kFramePrefixBytes> prefix_bytes() const {
+    return std::span<const std::byte, kFramePrefixBytes>(buffer_.get() + begin_, kFramePrefixBytes);
+  }
+  void reserve(std::size_t bytes);
+  std::size_t wanted_bytes() const;
+  Event fail(Error error);
+  Event read_prefix_state();
+  Event read_header_state();
+  Event read_payload_state();
+
+  std::size_t max_header_bytes_;
+  State state_ = State::prefix;
+  FramePrefix prefix_;
+  Message message_;
+  std::optional<Error> error_;
+
+  std::unique_ptr<std::byte[]> buffer_;
+  std::size_t capacity_ = 0;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+
+  std::byte* destination_ = nullptr;
+  std::uint64_t payload_bytes_ = 0;
+  std::uint64_t received_ = 0;  // of the payload
+  std::uint64_t last_payload_bytes_ = 0;
+};
+
+}  // namespace bps

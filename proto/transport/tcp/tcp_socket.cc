@@ -1,0 +1,111 @@
+#include "proto/transport/tcp/tcp_socket.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace bps {
+namespace {
+
+Result<std::vector<SocketAddress>> look_up(const Endpoint& endpoint, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error =
+      ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  if (error != 0) {
+    const char* const why = error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error);
+    return make_error(ErrorCode::unreachable, "cannot resolve host " + endpoint.host + ": " + why,
+                      "check the spelling, or use an IP address");
+  }
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress& address = addresses.emplace_back();
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.length = entry->ai_addrlen;
+  }
+  return addresses;
+}
+
+Status set_option(int fd, int level, int name, int value, const char* what) {
+  if (::setsockopt(fd, level, name, &value, sizeof value) == 0) return {};
+  return os_error(std::string("setsockopt ") + what, errno);
+}
+
+}  // namespace
+
+UniqueFd::~UniqueFd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::vector<SocketAddress> numeric_address(const Endpoint& endpoint) {
+  auto found = look_up(endpoint, AI_NUMERICHOST);
+  return found ? std::move(found).value() : std::vector<SocketAddress>{};
+}
+
+Result<std::vector<SocketAddress>> resolve_blocking(const Endpoint& endpoint) { return look_up(endpoint, 0); }
+
+Endpoint endpoint_of(const SocketAddress& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  Endpoint endpoint;
+  if (address.storage.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    endpoint.host = ::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+    endpoint.port = ntohs(v6->sin6_port);
+  } else if (address.storage.ss_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+    endpoint.host = ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+    endpoint.port = ntohs(v4->sin_port);
+  }
+  return endpoint;
+}
+
+Status apply_connection_options(int fd, const TcpOptions& options) {
+  if (Status status = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); !status.ok()) return status;
+  if (options.notsent_lowat_bytes != 0) {
+    const Status status = set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT,
+                                     static_cast<int>(options.notsent_lowat_bytes), "TCP_NOTSENT_LOWAT");
+    if (!status.ok()) return status;
+  }
+  if (options.send_buffer_bytes != 0) {
+    const Status status =
+        set_option(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(options.send_buffer_bytes), "SO_SNDBUF");
+    if (!status.ok()) return status;
+  }
+  if (options.receive_buffer_bytes != 0) {
+    const Status status =
+        set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(options.receive_buffer_bytes), "SO_RCVBUF");
+    if (!status.ok()) return status;
+  }
+  const std::string& congestion = options.congestion_control;
+  if (!congestion.empty() && ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion.c_str(),
+                                          static_cast<socklen_t>(congestion.size())) != 0) {
+    const int error = errno;
+    return make_error(ErrorCode::configuration,
+                      "cannot use TCP congestion control " + congestion + ": " + std::strerror(error),
+                      "see /proc/sys/net/ipv4/tcp_available_congestion_control");
+  }
+  return {};
+}
+
+Result<UniqueFd> make_socket(int family, const TcpOptions& options) {
+  UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) {
+    const int error = errno;
+    return os_error("socket", error, error == EMFILE || error == ENFILE ? "raise `ulimit -n`" : "");
+  }
+  if (Status status = apply_connection_options(fd.get(), options); !status.ok())
+    return std::move(status).error();
+  return fd;
+}
+
+}  // namespace bps

@@ -1,0 +1,210 @@
+// What only TCP has: options, names, threads, file descriptors that run out.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proto/base/completion.h"
+#include "proto/base/loop_thread.h"
+#include "proto/transport/tcp/tcp_socket.h"
+#include "tests/conformance/support.h"
+#include "tests/conformance/tcp_fabric.h"
+
+namespace bps::conformance {
+namespace {
+
+using Catch::Contains;
+
+TEST_CASE("a port that is taken is an error that names it") {
+  TcpFabric fabric;
+  const auto ignore = [](std::unique_ptr<Connection>) {};
+  auto first = fabric.transport().listen(fabric.loop(), fabric.any_endpoint(), ignore);
+  REQUIRE(first.ok());
+  const Endpoint endpoint = (*first)->endpoint();
+  CHECK(endpoint.port != 0);
+  auto second = fabric.transport().listen(fabric.loop(), endpoint, ignore);
+  REQUIRE_FALSE(second.ok());
+  CHECK(second.error().code == ErrorCode::os);
+  CHECK(second.error().message == "cannot listen on " + to_string(endpoint) + ": Address already in use");
+  CHECK_FALSE(second.error().advice.empty());
+  first.value().reset();
+  CHECK(fabric.transport().listen(fabric.loop(), endpoint, ignore).ok());
+}
+
+TEST_CASE("an address of another host cannot be listened on") {
+  TcpFabric fabric;
+  auto listener = fabric.transport().listen(fabric.loop(), Endpoint{"192.0.2.1", 0}, [](auto) {});
+  REQUIRE_FALSE(listener.ok());
+  CHECK_THAT(listener.error().message, Contains("192.0.2.1"));
+}
+
+TEST_CASE("host names are resolved without stopping the loop, IPv6 works") {
+  TcpFabric fabric;
+  for (const std::string host : {"localhost", "::1"}) {
+    End server;
+    auto listener = fabric.transport().listen(fabric.loop(), Endpoint{host, 0},
+                                              [&](auto accepted) { server.attach(std::move(accepted)); });
+    if (!listener.ok() && host == "::1") {
+      WARN("this host has no IPv6: " << listener.error().message);
+      continue;
+    }
+    REQUIRE(listener.ok());
+    End client;
+    client.attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), 10s));
+    client.send(heartbeat(1));
+    REQUIRE(fabric.run_until([&] { return server.messages == 1; }, kLimit));
+  }
+}
+
+TEST_CASE("a name that cannot exist is an error that says so") {
+  TcpFabric fabric;
+  End client;
+  const std::string host = std::string(70, 'a') + ".invalid";
+  client.attach(fabric.transport().connect(fabric.loop(), Endpoint{host, 1}, 20s));
+  REQUIRE(fabric.run_until([&] { return client.closed == 1; }, kLimit));
+  CHECK(client.end.code == ErrorCode::unreachable);
+  CHECK_THAT(client.end.message, Contains("cannot resolve host " + host));
+}
+
+TEST_CASE("a connection may be gone before its name is resolved, and the loop too") {
+  auto fabric = std::make_unique<TcpFabric>();
+  for (int i = 0; i < 5; ++i) {
+    End client;
+    client.attach(fabric->transport().connect(fabric->loop(), Endpoint{"localhost", 1}, 20s));
+    client.destroy();
+  }
+  fabric.reset();
+}
+
+TEST_CASE("a connect that nobody answers ends at its timeout") {
+  // A listener with a full queue drops further requests.
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  SocketAddress address = numeric_address(Endpoint{"127.0.0.1", 0}).at(0);
+  REQUIRE(::bind(listener.get(), address.get(), address.length) == 0);
+  REQUIRE(::listen(listener.get(), 0) == 0);
+  REQUIRE(::getsockname(listener.get(), address.get(), &address.length) == 0);
+  std::vector<UniqueFd> fillers;
+  for (int i = 0; i < 4; ++i) {
+    fillers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    (void)::connect(fillers.back().get(), address.get(), address.length);
+  }
+  TcpFabric fabric;
+  End client;
+  client.attach(fabric.transport().connect(fabric.loop(), endpoint_of(address), 50ms));
+  REQUIRE(fabric.run_until([&] { return client.closed == 1; }, kLimit));
+  CHECK(client.end.code == ErrorCode::unreachable);
+  CHECK(client.end.message == "connect to " + to_string(endpoint_of(address)) + ": no answer within 50ms");
+}
+
+TEST_CASE("socket options are applied, and bad ones refused when the program starts") {
+  TcpOptions options;
+  options.congestion_control = "reno";
+  REQUIRE(TcpTransport::check(options).ok());
+  auto fd = make_socket(AF_INET, options);
+  REQUIRE(fd.ok());
+  char name[16] = {};
+  socklen_t length = sizeof name;
+  REQUIRE(::getsockopt(fd->get(), IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0);
+  CHECK(std::string(name) == "reno");
+  int value = 0;
+  length = sizeof value;
+  REQUIRE(::getsockopt(fd->get(), IPPROTO_TCP, TCP_NODELAY, &value, &length) == 0);
+  CHECK(value == 1);
+  REQUIRE(::getsockopt(fd->get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, &length) == 0);
+  CHECK(value == static_cast<int>(options.notsent_lowat_bytes));
+
+  options.congestion_control = "pigeon";
+  const Status status = TcpTransport::check(options);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ErrorCode::configuration);
+  CHECK_THAT(to_string(status.error()), Contains("congestion control pigeon"));
+  TcpFabric fabric(options);
+  CHECK_FALSE(fabric.transport().listen(fabric.loop(), fabric.any_endpoint(), [](auto) {}).ok());
+  End client;
+  client.attach(fabric.transport().connect(fabric.loop(), fabric.dead_endpoint(), 5s));
+  REQUIRE(fabric.run_until([&] { return client.closed == 1; }, kLimit));
+  CHECK(client.end.code == ErrorCode::configuration);
+}
+
+TEST_CASE("out of file descriptors the listener waits, says so once, and goes on") {
+  TcpFabric fabric;
+  std::vector<std::unique_ptr<Connection>> accepted;
+  auto listener = fabric.transport().listen(fabric.loop(), fabric.any_endpoint(), [&](auto connection) {
+    accepted.push_back(std::move(connection));
+  });
+  REQUIRE(listener.ok());
+  const auto raw = fabric.raw_connect((*listener)->endpoint());
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  const ExpectLog expect("cannot accept connections on 127.0.0.1");
+  const auto elapsed = [&, start = fabric.loop().now()] { return fabric.loop().now() - start; };
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  int turns = 0;
+  const bool waited = fabric.run_until([&] { return ++turns, elapsed() > 250ms; }, kLimit);
+  const std::size_t lines = expect.seen();
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE(waited);
+  CHECK(lines == 1);
+  CHECK(accepted.empty());
+  REQUIRE(fabric.run_until([&] { return accepted.size() == 1; }, kLimit));
+}
+
+// A server loop and a client loop on threads of their own: what the thread sanitizer looks at.
+TEST_CASE("loops on threads of their own, with a connection handed from one to the other") {
+  auto acceptor = std::move(LoopThread::start("acceptor")).value();
+  auto shard = std::move(LoopThread::start("shard")).value();
+  auto worker = std::move(LoopThread::start("worker")).value();
+  TcpTransport transport;
+  constexpr std::uint64_t kFrames = 2000;
+  const auto payload = pattern(20'000, 1);
+
+  End hello, lane, client;
+  std::unique_ptr<Listener> listener;
+  auto address = std::make_shared<Completion<Endpoint>>();
+  lane.keep = client.keep = false;
+  std::vector<std::byte> echo(payload.size());
+  lane.at_message = [&](Message& message, std::span<std::byte> bytes) {
+    std::copy(bytes.begin(), bytes.end(), echo.begin());
+    lane.send(message, echo);
+  };
+  hello.at_message = [&](Message&, std::span<std::byte>) {
+    hello.gone = true;
+    auto moved = std::make_shared<std::unique_ptr<Connection>>(hello.connection->move_to(shard->loop()));
+    shard->loop().post([&, moved] { lane.attach(std::move(*moved)); });
+  };
+  acceptor->loop().post([&] {
+    auto made = transport.listen(acceptor->loop(), Endpoint{},
+                                 [&](auto accepted) { hello.attach(std::move(accepted)); });
+    listener = std::move(made).value();
+    address->set(listener->endpoint());
+  });
+  REQUIRE(address->wait_until(std::chrono::steady_clock::now() + kLimit));
+
+  auto done = std::make_shared<Completion<bool>>();
+  std::uint64_t next = 1;
+  client.at_message = [&](Message& message, std::span<std::byte> bytes) {
+    REQUIRE(number_of(message) == next);
+    REQUIRE(bytes.size() == payload.size());
+    if (++next == kFrames) return void(done->set(true));
+    client.send(push_pull(next), payload);
+  };
+  worker->loop().post([&] {
+    client.attach(transport.connect(worker->loop(), address->value(), 10s));
+    client.send(heartbeat(0));
+    client.send(push_pull(1), payload);
+  });
+  CHECK(done->wait_until(std::chrono::steady_clock::now() + kLimit));
+  worker->stop();
+  shard->stop();
+  acceptor->stop();
+  client.connection.reset();
+  lane.connection.reset();
+  hello.connection.reset();
+  listener.reset();
+}
+
+}  // namespace
+}  // namespace bps::conformance
