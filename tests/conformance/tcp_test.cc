@@ -32,6 +32,16 @@ TEST_CASE("a port that is taken is an error that names it") {
   CHECK(fabric.transport().listen(fabric.loop(), endpoint, ignore).ok());
 }
 
+TEST_CASE("a lost connection is named with its peer") {
+  TcpFabric fabric;
+  Pair pair(fabric);
+  pair.connect_and_wait();
+  pair.client.close();
+  REQUIRE(fabric.run_until([&] { return pair.server.closed == 1; }, kLimit));
+  CHECK(pair.server.end.message ==
+        "connection to " + pair.server.connection->peer() + " lost: closed by the peer");
+}
+
 TEST_CASE("an address of another host cannot be listened on") {
   TcpFabric fabric;
   auto listener = fabric.transport().listen(fabric.loop(), Endpoint{"192.0.2.1", 0}, [](auto) {});
