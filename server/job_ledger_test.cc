@@ -1,0 +1,111 @@
+#include "server/job_ledger.h"
+
+#include <catch2/catch.hpp>
+
+namespace bps {
+namespace {
+
+using Verdict = JobLedger::Verdict;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+OpenJob job(std::uint64_t run, std::uint32_t workers = 2) {
+  OpenJob open;
+  open.job_run = JobRun{run};
+  open.job = "job" + std::to_string(run);
+  for (std::uint32_t i = 0; i < workers; ++i) {
+    Member member;
+    member.rank = Rank{i};
+    open.members.push_back(member);
+  }
+  return open;
+}
+
+// One f32 tensor whose partitions have a MiB each.
+DeclareSlices tensor(std::uint64_t run, std::uint32_t id, std::uint32_t partitions, std::uint32_t shard = 0) {
+  DeclareSlices declare;
+  declare.job_run = JobRun{run};
+  TensorSlices& slices = declare.tensors.emplace_back();
+  slices.tensor = TensorId{id};
+  slices.name = "t" + std::to_string(id);
+  for (std::uint32_t i = 0; i < partitions; ++i) {
+    slices.partitions.push_back({PartitionId{id * 100 + i}, shard, kMiB / 4});
+  }
+  return declare;
+}
+
+TEST_CASE("a declaration reserves two buffers a partition and a receive buffer a lane") {
+  JobLedger ledger(100 * kMiB, 2);
+  REQUIRE(ledger.open(job(1)).ok());
+  CHECK(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
+  CHECK(ledger.reserved() == 6 * kMiB + 2 * kMiB);
+  CHECK(ledger.declare(tensor(1, 2, 1)).verdict == Verdict::accepted);
+  CHECK(ledger.reserved() == 8 * kMiB + 2 * kMiB);
+  CHECK(ledger.declare(tensor(1, 3, 1, 1)).verdict == Verdict::accepted);
+  CHECK(ledger.reserved() == 10 * kMiB + 4 * kMiB);
+}
+
+TEST_CASE("what does not fit is refused with the amounts, and changes nothing") {
+  JobLedger ledger(10 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  CHECK(ledger.declare(tensor(1, 1, 2)).verdict == Verdict::accepted);
+  const auto refused = ledger.declare(tensor(1, 2, 3));
+  CHECK(refused.verdict == Verdict::refused);
+  CHECK(refused.error.code == ErrorCode::out_of_memory);
+  CHECK(refused.error.message ==
+        "1 tensors of job 'job1' from 't2' on need 6.0 MiB; 6.0 MiB of 10.0 MiB are reserved");
+  CHECK(ledger.declare(tensor(1, 2, 2)).verdict == Verdict::accepted);
+}
+
+TEST_CASE("memory that is being freed is waited for") {
+  JobLedger ledger(10 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ledger.open(job(2)).ok());
+  REQUIRE(ledger.declare(tensor(1, 1, 4)).verdict == Verdict::accepted);
+  CHECK(ledger.declare(tensor(2, 1, 4)).verdict == Verdict::refused);
+  const std::uint64_t bytes = ledger.end(JobRun{1});
+  CHECK(bytes == 10 * kMiB);
+  CHECK(ledger.declare(tensor(2, 1, 4)).verdict == Verdict::waits);
+  CHECK(ledger.declare(tensor(2, 1, 5)).verdict == Verdict::refused);
+  ledger.freed(bytes);
+  CHECK(ledger.declare(tensor(2, 1, 4)).verdict == Verdict::accepted);
+}
+
+TEST_CASE("dropped tensors give their buffers back; lanes keep theirs; unknown ones are ignored") {
+  JobLedger ledger(100 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
+  const std::uint64_t bytes = ledger.drop({JobRun{1}, {TensorId{1}, TensorId{9}}});
+  CHECK(bytes == 6 * kMiB);
+  ledger.freed(bytes);
+  CHECK(ledger.reserved() == 2 * kMiB);
+  CHECK(ledger.drop({JobRun{5}, {TensorId{1}}}) == 0);
+  const std::uint64_t rest = ledger.end(JobRun{1});
+  ledger.freed(rest);
+  CHECK(ledger.reserved() == 0);
+  CHECK(ledger.end(JobRun{1}) == 0);
+}
+
+TEST_CASE("declarations that make no sense are refused") {
+  JobLedger ledger(100 * kMiB, 2);
+  CHECK(ledger.declare(tensor(1, 1, 1)).error.code == ErrorCode::peer_lost);
+  REQUIRE(ledger.open(job(1)).ok());
+  CHECK_FALSE(ledger.open(job(1)).ok());
+  CHECK_FALSE(ledger.open(job(3, 0)).ok());
+  OpenJob mixed = job(4);
+  std::swap(mixed.members[0], mixed.members[1]);
+  CHECK_FALSE(ledger.open(mixed).ok());
+  REQUIRE(ledger.declare(tensor(1, 1, 1)).verdict == Verdict::accepted);
+  CHECK(ledger.declare(tensor(1, 1, 1)).verdict == Verdict::refused);
+  CHECK(ledger.declare(tensor(1, 2, 1, 2)).verdict == Verdict::refused);
+  DeclareSlices twice = tensor(1, 3, 2);
+  twice.tensors[0].partitions[1].partition = twice.tensors[0].partitions[0].partition;
+  CHECK(ledger.declare(twice).verdict == Verdict::refused);
+  DeclareSlices large = tensor(1, 4, 1);
+  large.tensors[0].partitions[0].elements = kMaxPayloadBytes;
+  CHECK(ledger.declare(large).verdict == Verdict::refused);
+  CHECK(ledger.reserved() == 2 * kMiB + 2 * kMiB);
+}
+
+}  // namespace
+}  // namespace bps

@@ -1,0 +1,66 @@
+// The listening port of a server: accepts connections and waits for their hello.
+//
+// Strangers come here too: port scanners, web browsers, workers of another version. Each connection has
+// kHelloTimeout to say a HelloLane; when kMaxWaiting have not, the oldest goes. Whoever says something else
+// is refused, closed and counted, and logged at most once per kLogInterval so that nobody fills the disk.
+//
+// Owner: the Server. Lives on: main loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "proto/base/log.h"
+#include "proto/transport/transport.h"
+
+namespace bps {
+
+class LaneDoor {
+ public:
+  static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
+  static constexpr Duration kLogInterval = std::chrono::seconds(1);
+  static constexpr std::size_t kMaxWaiting = 256;
+
+  // Decides about a hello; on success says the loop on which the lane will live.
+  using Check = std::function<Result<EventLoop*>(const HelloLane&)>;
+  // A connection that belongs to the loop that `check` named, not started.
+  using Entered = std::function<void(const HelloLane&, std::unique_ptr<Connection>)>;
+
+  LaneDoor(EventLoop& loop, Transport& transport, Logger log, Check check, Entered entered);
+  ~LaneDoor();
+  LaneDoor(const LaneDoor&) = delete;
+  LaneDoor& operator=(const LaneDoor&) = delete;
+
+  // Binds `endpoint`; returns it with the real port.
+  Result<Endpoint> open(const Endpoint& endpoint);
+
+  // No new connections; those that have not said hello are closed.
+  void close();
+
+  std::uint64_t rejected() const { return rejected_; }
+  std::size_t waiting() const { return guests_.size(); }
+
+ private:
+  class Guest;
+
+  void accept(std::unique_ptr<Connection> connection);
+  void enter(Guest& guest, const HelloLane& hello);
+  void reject(Guest& guest, const Error& error, bool say_so);
+  void remove(Guest& guest);
+
+  EventLoop& loop_;
+  Transport& transport_;
+  const Logger log_;
+  const Check check_;
+  const Entered entered_;
+  std::unique_ptr<Listener> listener_;
+  std::list<std::unique_ptr<Guest>> guests_;  // oldest first
+  std::uint64_t rejected_ = 0;
+  std::uint64_t unlogged_ = 0;
+  TimePoint next_log_{};
+};
+
+}  // namespace bps

@@ -1,0 +1,195 @@
+// bps-server: settings, threads and signals around a Server.
+#include <fmt/core.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "proto/base/asio_loop.h"
+#include "proto/base/config.h"
+#include "proto/base/host_identity.h"
+#include "proto/base/loop_thread.h"
+#include "proto/base/ports_file.h"
+#include "proto/transport/tcp/tcp_transport.h"
+#include "server/server.h"
+
+namespace bps {
+namespace {
+
+struct Settings {
+  Endpoint scheduler{"127.0.0.1", 4710};
+  Endpoint listen;
+  std::string advertise;
+  bool insecure = false;
+  std::string shards = "auto";
+  ByteSize memory_max{4ull << 30};
+  ByteSize reorder_budget{64ull << 20};
+  std::optional<BitRate> bandwidth;
+  std::string host = host_identity();
+  Duration start_timeout = std::chrono::seconds(30);
+  std::string congestion_control;
+  std::string ports_file;
+  LogLevel log_level = LogLevel::info;
+};
+
+void describe(Config& config, Settings& s) {
+  config.add("scheduler", s.scheduler, "Where bps-scheduler listens");
+  config.add("listen", s.listen, "Where workers connect; port 0: any free one");
+  config
+      .add("advertise", s.advertise,
+           "Host name or address by which workers reach this server, if not that of --listen")
+      .unit("HOST");
+  config.add("insecure", s.insecure, "Allow --listen on another address than loopback, without any key");
+  config.add("shards", s.shards, "Threads that sum; auto: the fewer of cores and link speed / 25 Gbit/s")
+      .unit("auto|N");
+  config.add("memory-max", s.memory_max, "Memory for tensors; a tensor that does not fit is refused");
+  config.add("reorder-budget", s.reorder_budget,
+             "Of it, memory per shard for contributions that wait for a lower rank");
+  config.add("bandwidth", s.bandwidth, "Speed of this machine's link, for placement");
+  config.add("host", s.host, "Identity of this machine: equal for processes that share one");
+  config.add("start-timeout", s.start_timeout, "How long to look for the scheduler");
+  config.add("congestion-control", s.congestion_control, "TCP congestion control of the lanes, e.g. cubic");
+  config.add("ports-file", s.ports_file, "Write the listening address to this file").unit("FILE");
+  config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
+}
+
+// Those that this process may run on.
+std::uint32_t usable_cores() {
+  cpu_set_t cores;
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
+  return static_cast<std::uint32_t>(std::max(1, CPU_COUNT(&cores)));
+}
+
+// One shard is good for about 25 Gbit/s.
+Result<std::uint32_t> shard_count(const Settings& settings) {
+  if (settings.shards != "auto") {
+    const auto parsed = SettingType<std::uint32_t>::parse(settings.shards);
+    if (!parsed || *parsed == 0 || *parsed > kMaxShardsPerServer) {
+      return make_error(ErrorCode::invalid_argument, fmt::format("--shards {} is neither auto nor 1 to {}",
+                                                                 settings.shards, kMaxShardsPerServer));
+    }
+    return *parsed;
+  }
+  if (!settings.bandwidth) return 1u;
+  const double wanted = std::ceil(static_cast<double>(settings.bandwidth->bits_per_second) / 25e9);
+  return std::clamp(static_cast<std::uint32_t>(std::min(wanted, 256.0)), 1u,
+                    std::min(usable_cores(), kMaxShardsPerServer));
+}
+
+class Program {
+ public:
+  Program(const Settings& settings, const Logger& log) : settings_(settings), log_(log) {}
+
+  int run() {
+    if (Status status = build(); !status) return fail(status.error());
+    if (Status status = server_->start(); !status) return fail(status.error());
+    if (!settings_.ports_file.empty()) {
+      if (Status status = write_ports_file(settings_.ports_file, {{"listen", server_->endpoint()}});
+          !status) {
+        return fail(status.error());
+      }
+    }
+    loop_->run();
+    return exit_code_;
+  }
+
+  ~Program() {
+    // What lives on the shards' loops goes once their threads have ended; then the server, then its loop.
+    for (const auto& thread : threads_) {
+      thread->stop();
+    }
+    server_.reset();
+    threads_.clear();
+    transport_.reset();
+    signals_.reset();
+  }
+
+ private:
+  int fail(const Error& error) {
+    log_.error("{}", to_string(error));
+    return exit_code_of(error.code);
+  }
+
+  Status build() {
+    const Result<std::uint32_t> shards = shard_count(settings_);
+    if (!shards) return shards.error();
+    auto loop = AsioLoop::create();
+    if (!loop) return loop.error();
+    loop_ = std::move(loop).value();
+    auto signals = SignalWatcher::watch(*loop_, {SIGTERM, SIGINT}, [this](int) { on_signal(); });
+    if (!signals) return signals.error();
+    signals_ = std::move(signals).value();
+    std::vector<EventLoop*> shard_loops;
+    for (std::uint32_t i = 0; i < *shards; ++i) {
+      auto thread = LoopThread::start(fmt::format("bps-shard-{}", i));
+      if (!thread) return thread.error();
+      threads_.push_back(std::move(thread).value());
+      shard_loops.push_back(&threads_.back()->loop());
+    }
+    TcpOptions tcp;
+    tcp.congestion_control = settings_.congestion_control;
+    tcp.log = log_;
+    if (Status status = TcpTransport::check(tcp); !status) return status;
+    transport_ = std::make_unique<TcpTransport>(tcp);
+
+    ServerOptions options;
+    options.scheduler = settings_.scheduler;
+    options.listen = settings_.listen;
+    options.advertise = settings_.advertise;
+    options.insecure = settings_.insecure;
+    options.host = settings_.host;
+    options.bandwidth_bps = settings_.bandwidth ? settings_.bandwidth->bits_per_second : 0;
+    options.memory_max = settings_.memory_max.bytes;
+    options.reorder_budget = settings_.reorder_budget.bytes;
+    options.start_timeout = settings_.start_timeout;
+    Server::Callbacks callbacks;
+    callbacks.stopped = [this](const Error& error) {
+      exit_code_ = error.code == ErrorCode::ok ? 0 : fail(error);
+      loop_->stop();
+    };
+    server_ = std::make_unique<Server>(*loop_, shard_loops, *transport_, std::move(options),
+                                       std::move(callbacks), log_);
+    return {};
+  }
+
+  // The first one drains, a second one does not wait.
+  void on_signal() {
+    if (std::exchange(signalled_, true)) {
+      log_.info("stops now");
+      server_->stop();
+    } else {
+      server_->drain();
+    }
+  }
+
+  const Settings& settings_;
+  const Logger log_;
+  int exit_code_ = 0;
+  bool signalled_ = false;
+  std::unique_ptr<AsioLoop> loop_;
+  std::unique_ptr<SignalWatcher> signals_;
+  std::vector<std::unique_ptr<LoopThread>> threads_;
+  std::unique_ptr<TcpTransport> transport_;
+  std::unique_ptr<Server> server_;
+};
+
+int run(int argc, char** argv) {
+  Settings settings;
+  Config config("bps-server", "Sums the gradients of training jobs.");
+  describe(config, settings);
+  const Logger log("server");
+  if (const auto exit_code = config.parse_or_exit(argc, argv, log)) return *exit_code;
+  log.target()->set_level(settings.log_level);
+  if (settings.memory_max.bytes < (1u << 20)) {
+    log.error("--memory-max {} leaves no room for any tensor; give it at least 1MiB",
+              to_string(settings.memory_max));
+    return exit_code_of(ErrorCode::invalid_argument);
+  }
+  return Program(settings, log).run();
+}
+
+}  // namespace
+}  // namespace bps
+
+int main(int argc, char** argv) { return bps::run(argc, argv); }

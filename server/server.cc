@@ -1,0 +1,335 @@
+#include "server/server.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "proto/base/assert.h"
+#include "proto/base/units.h"
+
+namespace bps {
+namespace {
+
+constexpr Duration kRetryInterval = std::chrono::milliseconds(200);
+constexpr Duration kConnectTimeout = std::chrono::seconds(5);
+// Of memory_max, for the reorder budgets of all shards together.
+constexpr std::uint64_t kBudgetShare = 4;
+
+std::uint64_t budget_per_shard(const ServerOptions& options, std::size_t shards) {
+  return std::min<std::uint64_t>(options.reorder_budget, options.memory_max / kBudgetShare / shards);
+}
+
+}  // namespace
+
+Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Transport& transport,
+               ServerOptions options, Callbacks callbacks, Logger log)
+    : loop_(loop),
+      transport_(transport),
+      options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      log_(std::move(log)),
+      reorder_budget_(budget_per_shard(options_, shard_loops.size())),
+      ledger_(options_.memory_max - reorder_budget_ * shard_loops.size(),
+              static_cast<std::uint32_t>(shard_loops.size())),
+      door_(
+          loop, transport, log_, [this](const HelloLane& hello) { return check_lane(hello); },
+          [this](const HelloLane& hello, std::unique_ptr<Connection> connection) {
+            enter(hello, std::move(connection));
+          }) {
+  BPS_ASSERT(!shard_loops.empty() && shard_loops.size() <= kMaxShardsPerServer);
+  for (std::uint32_t i = 0; i < shard_loops.size(); ++i) {
+    shards_.push_back(std::make_shared<Shard>(*shard_loops[i], ShardIndex{i}, reorder_budget_, log_));
+  }
+}
+
+Server::~Server() {
+  loop_.cancel(timer_);
+  *alive_ = false;
+}
+
+// ---- start and end ----
+
+Status Server::check_options() const {
+  if (!is_loopback(options_.listen) && !options_.insecure) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("{} is not a loopback address, and anybody who reaches it could join",
+                                  to_string(options_.listen)),
+                      "listen on 127.0.0.1, or give --insecure if the network is trusted");
+  }
+  const bool any = options_.listen.host == "0.0.0.0" || options_.listen.host == "::";
+  if (any && options_.advertise.empty()) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("{} is no address that workers can connect to", options_.listen.host),
+                      "give --advertise with the host name or address by which they reach this machine");
+  }
+  return {};
+}
+
+Status Server::start() {
+  BPS_ASSERT(state_ == State::idle);
+  if (Status status = check_options(); !status) return status;
+  const Result<Endpoint> bound = door_.open(options_.listen);
+  if (!bound) return bound.error();
+  data_ = *bound;
+  if (!options_.advertise.empty()) data_.host = options_.advertise;
+  log_.info("listens on {}, {} shards, {} for tensors, {} of reorder budget a shard", to_string(data_),
+            shards_.size(), to_string(ByteSize{ledger_.memory_max()}), to_string(ByteSize{reorder_budget_}));
+  start_deadline_ = loop_.now() + options_.start_timeout;
+  connect();
+  return {};
+}
+
+void Server::connect() {
+  state_ = State::connecting;
+  control_ = transport_.connect(loop_, options_.scheduler, kConnectTimeout);
+  control_->set_max_header_bytes(kMaxControlHeaderBytes);
+  control_->start(*this);
+  HelloServer hello;
+  hello.host = options_.host;
+  hello.data = data_;
+  hello.shards = static_cast<std::uint32_t>(shards_.size());
+  hello.memory_max = ledger_.memory_max();
+  hello.bandwidth_bps = options_.bandwidth_bps;
+  control_->send(hello);
+}
+
+void Server::retry(const Error& error) {
+  const Duration left = start_deadline_ - loop_.now();
+  if (left <= Duration::zero()) {
+    return finish(make_error(
+        ErrorCode::unreachable,
+        fmt::format("the scheduler at {} does not answer: {}", to_string(options_.scheduler), error.message),
+        "start bps-scheduler, or say where it is with --scheduler HOST:PORT"));
+  }
+  timer_ = loop_.after(std::min(kRetryInterval, left), [this] {
+    timer_ = {};
+    connect();
+  });
+}
+
+void Server::on_closed(const Error& error) {
+  control_.reset();
+  if (state_ == State::connecting && error.code != ErrorCode::protocol) return retry(error);
+  if (state_ == State::connecting) {
+    return finish(make_error(ErrorCode::protocol,
+                             fmt::format("what listens on {} is no bps-scheduler: {}",
+                                         to_string(options_.scheduler), error.message),
+                             "say where the scheduler is with --scheduler HOST:PORT"));
+  }
+  finish(
+      make_error(ErrorCode::unreachable,
+                 fmt::format("the scheduler at {} is lost: {}", to_string(options_.scheduler), error.message),
+                 "start the server again when the scheduler is back"));
+}
+
+void Server::on_welcome(const Welcome& welcome) {
+  identity_ = ServerIdentity{welcome.term, welcome.server, welcome.incarnation,
+                             static_cast<std::uint32_t>(shards_.size())};
+  state_ = State::serving;
+  log_.info("is server {} of the scheduler at {}", welcome.server.value, to_string(options_.scheduler));
+  last_tick_ = last_heard_ = loop_.now();
+  timer_ = loop_.after(options_.heartbeat_interval, [this] { tick(); });
+  if (callbacks_.registered) loop_.post(callbacks_.registered);
+}
+
+void Server::tick() {
+  timer_ = {};
+  const TimePoint now = loop_.now();
+  // Time during which this process did not run says nothing about the scheduler.
+  const Duration late = now - last_tick_ - options_.heartbeat_interval;
+  if (late > options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + late);
+  last_tick_ = now;
+  if (now - last_heard_ > options_.heartbeat_timeout) {
+    return finish(make_error(
+        ErrorCode::unreachable,
+        fmt::format("the scheduler at {} has been silent for {} ms", to_string(options_.scheduler),
+                    std::chrono::duration_cast<std::chrono::milliseconds>(now - last_heard_).count()),
+        "start the server again when the scheduler is back"));
+  }
+  control_->send(Heartbeat{++heartbeats_});
+  timer_ = loop_.after(options_.heartbeat_interval, [this] { tick(); });
+}
+
+void Server::drain() {
+  if (state_ == State::serving) {
+    state_ = State::draining;
+    log_.info("drains: {} jobs use this server", ledger_.job_count());
+    control_->send(Leave{});
+  } else if (state_ == State::idle || state_ == State::connecting) {
+    stop();
+  }
+}
+
+void Server::finish(const Error& error) {
+  if (state_ == State::stopping || state_ == State::stopped) return;
+  state_ = State::stopping;
+  loop_.cancel(timer_);
+  timer_ = {};
+  if (control_ != nullptr) control_->close_after_flush(std::chrono::seconds(1));
+  control_.reset();
+  door_.close();
+  deferred_.clear();
+  const Error to_lanes = make_error(ErrorCode::peer_lost, "the server stops");
+  on_all_shards([to_lanes](Shard& shard, std::uint32_t) { shard.shutdown(to_lanes); },
+                [this, error] {
+                  state_ = State::stopped;
+                  if (callbacks_.stopped) callbacks_.stopped(error);
+                });
+}
+
+void Server::on_all_shards(std::function<void(Shard&, std::uint32_t)> work, std::function<void()> done) {
+  struct Call {
+    std::function<void(Shard&, std::uint32_t)> work;
+    std::function<void()> done;  // only touched on the main loop
+    std::size_t left = 0;
+  };
+  const auto call = std::make_shared<Call>(Call{std::move(work), std::move(done), shards_.size()});
+  for (std::uint32_t i = 0; i < shards_.size(); ++i) {
+    shards_[i]->loop().post([call, i, shard = shards_[i], alive = alive_, &main = loop_] {
+      call->work(*shard, i);
+      main.post([call, alive] {
+        if (*alive && --call->left == 0) call->done();
+      });
+    });
+  }
+}
+
+// ---- lanes ----
+
+Result<EventLoop*> Server::check_lane(const HelloLane& hello) const {
+  if (state_ != State::serving && state_ != State::draining) {
+    return make_error(ErrorCode::peer_lost, "this server is not registered with a scheduler");
+  }
+  if (Status status = check_server(hello, identity_); !status) return status.error();
+  return &shards_[hello.shard]->loop();
+}
+
+void Server::enter(const HelloLane& hello, std::unique_ptr<Connection> connection) {
+  const Welcome welcome{identity_.term, hello.incarnation, identity_.server, hello.job_run};
+  const std::shared_ptr<Shard>& shard = shards_[hello.shard];
+  // A task must be copyable; the connection is taken out once.
+  auto carried = std::make_shared<std::unique_ptr<Connection>>(std::move(connection));
+  shard->loop().post([shard, hello, welcome, carried] { shard->admit(hello, welcome, std::move(*carried)); });
+}
+
+// ---- what the scheduler says ----
+
+void Server::on_message(Message& message, std::span<std::byte>) {
+  last_heard_ = loop_.now();
+  if (const auto* refused = std::get_if<Refused>(&message)) {
+    return finish(make_error(refused->code,
+                             fmt::format("the scheduler at {} refuses this server: {}",
+                                         to_string(options_.scheduler), refused->message),
+                             refused->advice));
+  }
+  if (state_ == State::connecting) {
+    const auto* welcome = std::get_if<Welcome>(&message);
+    return welcome != nullptr ? on_welcome(*welcome) : violation(message);
+  }
+  if (std::holds_alternative<Heartbeat>(message)) return;
+  if (const auto* job = std::get_if<OpenJob>(&message)) return open_job(*job);
+  if (std::holds_alternative<DeclareSlices>(message) || std::holds_alternative<DropTensors>(message)) {
+    return on_memory_message(std::move(message));
+  }
+  if (const auto* left = std::get_if<WorkerLeft>(&message)) {
+    return on_all_shards(
+        [left = *left](Shard& shard, std::uint32_t) { shard.worker_left(left.job_run, left.rank); }, [] {});
+  }
+  if (const auto* ended = std::get_if<JobEnded>(&message)) return end_job(*ended);
+  if (std::holds_alternative<Left>(message) && state_ == State::draining) {
+    log_.info("drained");
+    return stop();
+  }
+  violation(message);
+}
+
+void Server::violation(const Message& message) {
+  const Error error = make_error(ErrorCode::protocol,
+                                 fmt::format("the scheduler at {} sent {}, which is out of place",
+                                             to_string(options_.scheduler), name_of(message)),
+                                 "use the same bps version everywhere");
+  control_->send(Refused{error.code, error.message, error.advice});
+  finish(error);
+}
+
+void Server::acknowledge(std::uint64_t request, const Error& error) {
+  if (control_ != nullptr) control_->send(Ack{request, error});
+}
+
+void Server::open_job(const OpenJob& job) {
+  if (Status status = ledger_.open(job); !status) return acknowledge(job.request, status.error());
+  log_.info("job '{}' (run {:016x}): {} workers", job.job, job.job_run.value, job.members.size());
+  const auto shared = std::make_shared<const OpenJob>(job);
+  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.open_job(*shared); },
+                [this, request = job.request] { acknowledge(request, {}); });
+}
+
+void Server::on_memory_message(Message message) {
+  deferred_.push_back(std::move(message));
+  if (deferred_.size() == 1) run_deferred();
+}
+
+void Server::run_deferred() {
+  while (!deferred_.empty()) {
+    if (const auto* drop_tensors = std::get_if<DropTensors>(&deferred_.front())) {
+      drop(*drop_tensors);
+    } else if (!declare(std::get<DeclareSlices>(deferred_.front()))) {
+      return;
+    }
+    deferred_.pop_front();
+  }
+}
+
+// False: it waits for memory.
+bool Server::declare(const DeclareSlices& declare) {
+  const JobLedger::Declaration decision = ledger_.declare(declare);
+  if (decision.verdict == JobLedger::Verdict::waits) return false;
+  if (decision.verdict == JobLedger::Verdict::refused) {
+    log_.info("declaration refused: {}", decision.error.message);
+    acknowledge(declare.request, decision.error);
+    return true;
+  }
+  auto slices = std::make_shared<std::vector<std::vector<TensorSlices>>>(shards_.size());
+  for (const TensorSlices& tensor : declare.tensors) {
+    std::vector<TensorSlices*> parts(shards_.size());
+    for (const PartitionSlice& slice : tensor.partitions) {
+      TensorSlices*& part = parts[slice.shard];
+      if (part == nullptr) {
+        part = &(*slices)[slice.shard].emplace_back(tensor);
+        part->partitions.clear();
+      }
+      part->partitions.push_back(slice);
+    }
+  }
+  on_all_shards([slices, job = declare.job_run](
+                    Shard& shard, std::uint32_t index) { shard.declare(job, (*slices)[index]); },
+                [this, request = declare.request] { acknowledge(request, {}); });
+  return true;
+}
+
+void Server::drop(const DropTensors& drop) {
+  const std::uint64_t bytes = ledger_.drop(drop);
+  const auto shared = std::make_shared<const DropTensors>(drop);
+  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.drop(shared->job_run, shared->tensors); },
+                [this, bytes] {
+                  ledger_.freed(bytes);
+                  run_deferred();
+                });
+}
+
+void Server::end_job(const JobEnded& ended) {
+  if (!ledger_.knows(ended.job_run)) return;
+  const bool failed = ended.error.code != ErrorCode::ok;
+  log_.info("job '{}' (run {:016x}) {}", ledger_.name_of_job(ended.job_run), ended.job_run.value,
+            failed ? "failed: " + ended.error.message : "has ended");
+  const std::uint64_t bytes = ledger_.end(ended.job_run);
+  const auto shared = std::make_shared<const JobEnded>(ended);
+  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.end_job(shared->job_run, shared->error); },
+                [this, bytes] {
+                  ledger_.freed(bytes);
+                  run_deferred();
+                });
+  run_deferred();  // a declaration of this job waits in vain
+}
+
+}  // namespace bps

@@ -1,0 +1,128 @@
+// The server: registers with the scheduler, does what it says, and hands lanes to the shards.
+//
+// Owner: main(), the simulator, or a client with an embedded cluster. Lives on: main loop; callbacks are
+// posted to it. One control connection to the scheduler carries everything that changes what exists (jobs,
+// tensors, members that left); lanes carry data and are moved to their shard's loop as soon as their hello is
+// checked. Acknowledges to the scheduler only what all shards have done, so that no lane can be ahead of it.
+//
+// Failure: a port that is taken or an address that is not allowed is an error of start(); a scheduler that
+// cannot be reached within start_timeout, refuses, falls silent or closes ends the server with an error, by
+// `stopped`. A shard has no errors: what does not fit is refused before it gets there.
+//
+// Destroy it after `stopped`, or when the shard loops have stopped or cannot run; its loops must outlive it.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/base/event_loop.h"
+#include "proto/base/log.h"
+#include "proto/transport/transport.h"
+#include "proto/wire/timing.h"
+#include "server/job_ledger.h"
+#include "server/lane_door.h"
+#include "server/session.h"
+#include "server/shard.h"
+
+namespace bps {
+
+struct ServerOptions {
+  Endpoint scheduler{"127.0.0.1", 4710};
+  Endpoint listen;                             // port 0: any
+  std::string advertise;                       // host that workers reach; empty: that of `listen`
+  bool insecure = false;                       // allow another address than loopback
+  std::string host;                            // identity of the machine
+  std::uint64_t bandwidth_bps = 0;             // 0 = unknown
+  std::uint64_t memory_max = 4ull << 30;       // partitions, lanes and reorder budgets together
+  std::uint64_t reorder_budget = 64ull << 20;  // per shard; at most a quarter of memory_max for all shards
+  Duration start_timeout = std::chrono::seconds(30);  // for reaching the scheduler
+  Duration heartbeat_interval = kHeartbeatInterval;
+  Duration heartbeat_timeout = kHeartbeatTimeout;
+};
+
+class Server final : private ConnectionHandler {
+ public:
+  struct Callbacks {
+    std::function<void()> registered;           // the scheduler knows this server
+    std::function<void(const Error&)> stopped;  // once; code ok after drain() or stop()
+  };
+
+  // `shard_loops`: one per shard, 1 to kMaxShardsPerServer; may all be `loop`.
+  Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Transport& transport,
+         ServerOptions options, Callbacks callbacks, Logger log);
+  ~Server() override;
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Listens, then looks for the scheduler.
+  Status start();
+
+  // No new jobs; stops when those that use this server are over.
+  void drain();
+
+  // Closes everything now.
+  void stop() { finish(Error{}); }
+
+  // Where workers reach it. After start().
+  const Endpoint& endpoint() const { return data_; }
+  const JobLedger& ledger() const { return ledger_; }
+  std::uint64_t rejected_connections() const { return door_.rejected(); }
+
+ private:
+  enum class State : std::uint8_t { idle, connecting, serving, draining, stopping, stopped };
+
+  std::byte* on_payload(const Message&, std::uint64_t) override { return nullptr; }
+  void on_message(Message& message, std::span<std::byte> payload) override;
+  void on_closed(const Error& error) override;
+
+  Status check_options() const;
+  Result<EventLoop*> check_lane(const HelloLane& hello) const;
+  void enter(const HelloLane& hello, std::unique_ptr<Connection> connection);
+
+  void connect();
+  void retry(const Error& error);
+  void on_welcome(const Welcome& welcome);
+  void tick();
+
+  void open_job(const OpenJob& job);
+  void on_memory_message(Message message);
+  void run_deferred();
+  bool declare(const DeclareSlices& declare);
+  void drop(const DropTensors& drop);
+  void end_job(const JobEnded& ended);
+  void acknowledge(std::uint64_t request, const Error& error);
+
+  // Runs `work` on every shard's loop, then `done` here, unless this server is gone by then.
+  void on_all_shards(std::function<void(Shard&, std::uint32_t index)> work, std::function<void()> done);
+  void violation(const Message& message);
+  void finish(const Error& error);
+
+  EventLoop& loop_;
+  Transport& transport_;
+  const ServerOptions options_;
+  const Callbacks callbacks_;
+  const Logger log_;
+  const std::uint64_t reorder_budget_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for tasks that come back
+  State state_ = State::idle;
+  std::vector<std::shared_ptr<Shard>> shards_;
+  JobLedger ledger_;
+  LaneDoor door_;
+  Endpoint data_;
+  ServerIdentity identity_;
+
+  std::unique_ptr<Connection> control_;
+  TimePoint start_deadline_{};
+  TimerId timer_;
+  TimePoint last_tick_{};
+  TimePoint last_heard_{};
+  std::uint64_t heartbeats_ = 0;
+  // Declarations that wait for memory that is being freed, and drops that must not overtake them.
+  std::deque<Message> deferred_;
+};
+
+}  // namespace bps

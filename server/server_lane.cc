@@ -1,0 +1,234 @@
+#include "server/server_lane.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "proto/base/assert.h"
+#include "server/shard_job.h"
+
+namespace bps {
+
+ServerLane::ServerLane(ShardJob& job, std::uint32_t contributor, const HelloLane& hello,
+                       std::unique_ptr<Connection> connection)
+    : job_(job),
+      contributor_(contributor),
+      hello_(hello),
+      connection_(std::move(connection)),
+      frame_(Aggregate{}) {}
+
+ServerLane::~ServerLane() = default;
+
+void ServerLane::start(const Welcome& welcome) {
+  connection_->set_max_header_bytes(kMaxLaneHeaderBytes);
+  connection_->start(*this);
+  connection_->send(welcome);
+}
+
+std::string ServerLane::peer() const { return connection_ ? connection_->peer() : "closed"; }
+
+// ---- in ----
+
+std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
+  const auto* push = std::get_if<PushPull>(&message);
+  if (push == nullptr) {
+    refuse(make_error(ErrorCode::protocol, fmt::format("{} with a payload", name_of(message))));
+    return nullptr;
+  }
+  if (!begin(*push, bytes)) return nullptr;
+  if (destination_.kind != Destination::Kind::lane) return destination_.memory;
+  if (buffer_.size() < bytes) {
+    buffer_.reset();
+    buffer_ = job_.memory().slots.allocate(bytes);
+  }
+  if (!buffer_) {
+    refuse(make_error(ErrorCode::out_of_memory, fmt::format("the server cannot allocate {} bytes", bytes),
+                      "give the server a smaller --memory-max than the machine has, or add servers"));
+    return nullptr;
+  }
+  return buffer_.data();
+}
+
+void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
+  const auto* push = std::get_if<PushPull>(&message);
+  if (push == nullptr) {
+    return refuse(
+        make_error(ErrorCode::protocol, fmt::format("{} has no place on a lane", name_of(message))));
+  }
+  if (!begun_ && !begin(*push, 0)) return;
+  begun_ = false;
+  taken_ += bytes_;
+  if (dropped_) {
+    dropped_ = false;
+    send_failure(push->partition, push->round,
+                 make_error(ErrorCode::configuration, "the declaration of this tensor was withdrawn"));
+  } else {
+    JobPartition& partition = *arriving_;
+    arriving_ = nullptr;
+    --partition.references;
+    Actions& actions = job_.actions();
+    const bool lane = destination_.kind == Destination::Kind::lane;
+    partition.aggregator->end(contributor_, lane ? payload.data() : nullptr, actions);
+    job_.carry_out(push->partition, partition, actions);
+    job_.reap(push->partition, partition);
+  }
+  report_credit();
+}
+
+bool ServerLane::begin(const PushPull& header, std::uint64_t bytes) {
+  if (Status status = check(header); !status) {
+    refuse(status.error());
+    return false;
+  }
+  begun_ = true;
+  bytes_ = bytes;
+  destination_ = {};
+  JobPartition* const partition = job_.find(header.partition);
+  if (partition == nullptr) {
+    if (job_.was_dropped(header.partition)) {
+      dropped_ = true;
+      return true;
+    }
+    refuse(make_error(ErrorCode::protocol,
+                      fmt::format("partition {} is not on this shard", header.partition.value),
+                      "use the same bps version on all ranks"));
+    return false;
+  }
+  arriving_ = partition;
+  ++partition->references;
+  Actions& actions = job_.actions();
+  destination_ = partition->aggregator->begin(contributor_, header, bytes, actions);
+  job_.carry_out(header.partition, *partition, actions);
+  return true;
+}
+
+Status ServerLane::check(const PushPull& header) const {
+  if (header.job_run != job_.job_run()) {
+    return make_error(ErrorCode::protocol, fmt::format("job run {:016x} on a lane of {:016x}",
+                                                       header.job_run.value, job_.job_run().value));
+  }
+  if (header.epoch != job_.epoch() || header.generation != job_.generation()) {
+    const bool newer = header.epoch > job_.epoch() || header.generation > job_.generation();
+    // A newer one is not wrong, only early: the worker comes back and finds this server up to date.
+    return make_error(newer ? ErrorCode::peer_lost : ErrorCode::protocol,
+                      fmt::format("epoch {} and generation {} are {} than this server's, {} and {}",
+                                  header.epoch.value, header.generation.value, newer ? "newer" : "older",
+                                  job_.epoch().value, job_.generation().value));
+  }
+  if (contributor_ == kNoContributor) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("rank {} has weight 0 and contributes nothing itself", hello_.rank.value));
+  }
+  return {};
+}
+
+void ServerLane::refuse(const Error& error) {
+  job_.context().log.warn("job '{}', rank {} ({}) broke a rule: {}; lane closed", job_.name(),
+                          hello_.rank.value, peer(), error.message);
+  ++job_.context().stats.refused_lanes;
+  close(&error);
+  job_.remove_lane(*this);  // ends *this
+}
+
+void ServerLane::on_closed(const Error& error) {
+  job_.context().log.debug("job '{}', rank {}: {}", job_.name(), hello_.rank.value, error.message);
+  close(nullptr);
+  job_.remove_lane(*this);  // ends *this
+}
+
+void ServerLane::close(const Error* refusal) {
+  if (connection_ == nullptr) return;
+  // The memory of payloads that are still in the connection goes elsewhere now.
+  if (refusal != nullptr && in_flight_count_ == 0) {
+    connection_->send(Refused{refusal->code, refusal->message, refusal->advice});
+    connection_->close_after_flush(kLinger);
+  }
+  connection_.reset();
+}
+
+// ---- out ----
+
+bool ServerLane::goes_after(const Answer& a, const Answer& b) {
+  if (a.priority != b.priority) return a.priority < b.priority;
+  if (a.id != b.id) return a.id > b.id;
+  return a.round > b.round;
+}
+
+void ServerLane::queue_answer(PartitionId id, JobPartition& partition, const Action& action) {
+  ++partition.references;
+  answers_.push_back(Answer{&partition, id, partition.priority, action.round, action.payload, action.pin,
+                            action.weight, action.version});
+  std::push_heap(answers_.begin(), answers_.end(), goes_after);
+  pump();
+}
+
+void ServerLane::pump() {
+  while (!answers_.empty() && connection_->queued_bytes() < kSendAheadBytes) {
+    std::pop_heap(answers_.begin(), answers_.end(), goes_after);
+    const Answer answer = answers_.back();
+    answers_.pop_back();
+    if (free_cookies_.empty()) {
+      in_flight_.emplace_back();
+      free_cookies_.push_back(static_cast<std::uint32_t>(in_flight_.size()));
+    }
+    const std::uint32_t cookie = free_cookies_.back();
+    free_cookies_.pop_back();
+    in_flight_[cookie - 1] = InFlight{answer.partition, answer.pin};
+    ++in_flight_count_;
+
+    auto& aggregate = *std::get_if<Aggregate>(&frame_);
+    aggregate.partition = answer.id;
+    aggregate.round = answer.round;
+    aggregate.epoch = job_.epoch();
+    aggregate.generation = job_.generation();
+    aggregate.weight = answer.weight;
+    aggregate.version = answer.version;
+    aggregate.taken = reported_ = taken_;
+    connection_->send(frame_, answer.payload, cookie);
+    job_.context().stats.bytes_out += answer.payload.size();
+  }
+}
+
+void ServerLane::on_sent(std::uint64_t cookie) {
+  BPS_ASSERT(cookie > 0 && cookie <= in_flight_.size());
+  InFlight& entry = in_flight_[cookie - 1];
+  JobPartition& partition = *entry.partition;
+  entry.partition = nullptr;
+  free_cookies_.push_back(static_cast<std::uint32_t>(cookie));
+  --in_flight_count_;
+  --partition.references;
+  const PartitionId id = partition.aggregator->shape().partition;
+  Actions& actions = job_.actions();
+  partition.aggregator->unpin(entry.pin, actions);
+  job_.carry_out(id, partition, actions);
+  job_.reap(id, partition);
+  pump();
+}
+
+void ServerLane::on_writable() { pump(); }
+
+void ServerLane::send_later(PartitionId id, Round round) {
+  connection_->send(Later{id, round, taken_});
+  reported_ = taken_;
+  ++job_.context().stats.refused_contributions;
+}
+
+void ServerLane::send_again(PartitionId id, Round round) {
+  connection_->send(Again{id, round, taken_});
+  reported_ = taken_;
+}
+
+void ServerLane::send_failure(PartitionId id, Round round, const Error& error) {
+  connection_->send(RoundFailed{id, round, error, taken_});
+  reported_ = taken_;
+}
+
+void ServerLane::report_credit() {
+  job_.context().stats.bytes_in += bytes_;
+  bytes_ = 0;
+  if (taken_ - reported_ < std::max<std::uint64_t>(hello_.credit_report_bytes, 1)) return;
+  connection_->send(Credit{taken_});
+  reported_ = taken_;
+}
+
+}  // namespace bps

@@ -1,0 +1,125 @@
+// The connection of one worker to one shard: contributions in, answers out.
+//
+// Answers wait here in the order of their tensors' priorities, and only kSendAheadBytes are handed to the
+// connection at a time: what is in a connection cannot be overtaken any more. It never stops reading: what
+// has no place is dropped and refused, so that control frames and the contribution that everyone waits for
+// get through.
+//
+// Owner: a ShardJob. Lives on: shard loop. A peer that breaks a rule gets Refused and is closed; the worker
+// may come back with a new session. Steady state allocates nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "proto/base/buffer_pool.h"
+#include "proto/transport/transport.h"
+#include "server/aggregator.h"
+
+namespace bps {
+
+class ShardJob;
+struct JobPartition;
+
+class ServerLane final : private ConnectionHandler {
+ public:
+  static constexpr std::uint32_t kNoContributor = 0xffffffff;
+  static constexpr std::size_t kSendAheadBytes = 64 * 1024;
+  static constexpr Duration kLinger = std::chrono::seconds(1);
+
+  // `contributor`: the worker's index, or kNoContributor for a member of weight 0.
+  ServerLane(ShardJob& job, std::uint32_t contributor, const HelloLane& hello,
+             std::unique_ptr<Connection> connection);
+  ~ServerLane() override;
+
+  // Begins to read and says Welcome.
+  void start(const Welcome& welcome);
+
+  // What an aggregator decided for this worker.
+  void queue_answer(PartitionId id, JobPartition& partition, const Action& action);
+  void send_later(PartitionId id, Round round);
+  void send_again(PartitionId id, Round round);
+  void send_failure(PartitionId id, Round round, const Error& error);
+
+  // Closes the connection: with a Refused if there is one to say and no payload is in its way. Nothing is
+  // received or sent after that.
+  void close(const Error* refusal);
+
+  // After close(): calls `release(partition, pin)` for every answer that was not sent.
+  template <class Release>
+  void release_answers(Release release) {
+    for (const Answer& answer : answers_) {
+      release(*answer.partition, answer.pin);
+    }
+    answers_.clear();
+    for (const InFlight& entry : in_flight_) {
+      if (entry.partition != nullptr) release(*entry.partition, entry.pin);
+    }
+    in_flight_.clear();
+    in_flight_count_ = 0;
+  }
+
+  Rank rank() const { return hello_.rank; }
+  Session session() const { return hello_.session; }
+  std::uint32_t contributor() const { return contributor_; }
+  JobPartition* arriving() const { return arriving_; }
+  std::string peer() const;
+
+ private:
+  struct Answer {
+    JobPartition* partition = nullptr;
+    PartitionId id;
+    std::int32_t priority = 0;
+    Round round;
+    std::span<const std::byte> payload;
+    std::uint32_t pin = 0;
+    std::uint32_t weight = 0;
+    std::uint64_t version = 0;
+  };
+  struct InFlight {  // index + 1 is the cookie
+    JobPartition* partition = nullptr;
+    std::uint32_t pin = 0;
+  };
+
+  static bool goes_after(const Answer& a, const Answer& b);
+
+  std::byte* on_payload(const Message& message, std::uint64_t bytes) override;
+  void on_message(Message& message, std::span<std::byte> payload) override;
+  void on_sent(std::uint64_t cookie) override;
+  void on_writable() override;
+  void on_closed(const Error& error) override;
+
+  // Finds the partition and asks its aggregator. False: the lane broke a rule and is gone, `this` with it.
+  bool begin(const PushPull& header, std::uint64_t bytes);
+  Status check(const PushPull& header) const;
+  void refuse(const Error& error);
+  void pump();
+  void report_credit();
+
+  ShardJob& job_;
+  const std::uint32_t contributor_;
+  const HelloLane hello_;
+  std::unique_ptr<Connection> connection_;
+
+  // The contribution that is arriving.
+  JobPartition* arriving_ = nullptr;
+  bool begun_ = false;    // begin() was called for the current frame
+  bool dropped_ = false;  // its tensor was dropped: RoundFailed at its end
+  std::uint64_t bytes_ = 0;
+  Destination destination_;
+  BufferPool::Buffer buffer_;  // for contributions that are added at once
+
+  std::vector<Answer> answers_;  // a heap: the most urgent first
+  std::vector<InFlight> in_flight_;
+  std::vector<std::uint32_t> free_cookies_;
+  std::size_t in_flight_count_ = 0;
+  Message frame_;  // an Aggregate, reused
+
+  std::uint64_t taken_ = 0;
+  std::uint64_t reported_ = 0;
+};
+
+}  // namespace bps

@@ -1,0 +1,60 @@
+#include "server/session.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace bps {
+
+Status check_server(const HelloLane& hello, const ServerIdentity& identity) {
+  if (hello.server != identity.server || hello.server_incarnation != identity.incarnation) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("this is server {}, life {:016x}; you mean server {}, life {:016x}",
+                                  identity.server.value, identity.incarnation.value, hello.server.value,
+                                  hello.server_incarnation.value),
+                      "that server is gone and another one has its port; the scheduler will say so");
+  }
+  if (hello.term != identity.term) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("you follow the scheduler's term {}, this server term {}",
+                                  hello.term.number, identity.term.number),
+                      "start workers and servers with the same scheduler");
+  }
+  if (hello.shard >= identity.shards) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("there is no shard {}, this server has {}", hello.shard, identity.shards));
+  }
+  return {};
+}
+
+Result<std::size_t> check_member(const HelloLane& hello, std::span<const SessionMember> members, Epoch epoch,
+                                 Generation generation) {
+  const auto found = std::lower_bound(members.begin(), members.end(), hello.rank,
+                                      [](const SessionMember& m, Rank rank) { return m.rank < rank; });
+  if (found == members.end() || found->rank != hello.rank) {
+    return make_error(ErrorCode::protocol, fmt::format("rank {} is no member of this job", hello.rank.value));
+  }
+  if (found->incarnation != hello.incarnation) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("rank {} has another life in this job: {:016x}, not {:016x}",
+                                  hello.rank.value, found->incarnation.value, hello.incarnation.value),
+                      "a worker that was restarted joins a new run");
+  }
+  if (found->left) {
+    return make_error(ErrorCode::protocol, fmt::format("rank {} has left this job", hello.rank.value));
+  }
+  if (hello.epoch != epoch || hello.generation != generation) {
+    const bool newer = hello.epoch > epoch || hello.generation > generation;
+    return make_error(
+        newer ? ErrorCode::peer_lost : ErrorCode::protocol,
+        fmt::format("your epoch {} and generation {} are {} than this server's, {} and {}", hello.epoch.value,
+                    hello.generation.value, newer ? "newer" : "older", epoch.value, generation.value));
+  }
+  if (hello.session <= found->last_session) {
+    return make_error(ErrorCode::protocol, fmt::format("session {} is not newer than {}", hello.session.value,
+                                                       found->last_session.value));
+  }
+  return static_cast<std::size_t>(found - members.begin());
+}
+
+}  // namespace bps

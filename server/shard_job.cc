@@ -1,0 +1,178 @@
+#include "server/shard_job.h"
+
+#include <algorithm>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+
+ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
+    : context_(context),
+      job_run_(job.job_run),
+      name_(job.job),
+      epoch_(job.epoch),
+      generation_(job.generation) {
+  for (const Member& member : job.members) {
+    SessionMember& entry = members_.emplace_back();
+    entry.rank = member.rank;
+    entry.incarnation = member.incarnation;
+    entry.contributor = ServerLane::kNoContributor;
+    if (member.weight == 0) continue;
+    entry.contributor = static_cast<std::uint32_t>(contributors_.size());
+    contributors_.push_back({member.rank, member.weight});
+  }
+  lane_of_.resize(contributors_.size(), nullptr);
+}
+
+ShardJob::~ShardJob() {
+  // Connections may still read slots and write into them.
+  for (const auto& lane : lanes_) {
+    lane->close(nullptr);
+  }
+}
+
+void ShardJob::declare(const TensorSlices& tensor) {
+  for (const PartitionSlice& slice : tensor.partitions) {
+    PartitionShape shape;
+    shape.partition = slice.partition;
+    shape.tensor = tensor.name;
+    shape.dtype = tensor.dtype;
+    shape.elements = slice.elements;
+    shape.mode = tensor.mode;
+    shape.staleness = tensor.staleness;
+    const auto [place, is_new] = partitions_.try_emplace(slice.partition);
+    BPS_ASSERT(is_new);  // the ledger has seen to it
+    JobPartition& partition = place->second;
+    partition.tensor = tensor.tensor;
+    partition.priority = tensor.priority;
+    partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory());
+    for (const SessionMember& member : members_) {
+      if (member.left && member.contributor != ServerLane::kNoContributor) {
+        partition.aggregator->left(member.contributor, actions_);
+      }
+    }
+    BPS_ASSERT(actions_.empty());  // nobody has pushed yet
+  }
+}
+
+void ShardJob::drop(TensorId tensor) {
+  for (auto it = partitions_.begin(); it != partitions_.end();) {
+    const auto here = it++;
+    if (here->second.tensor != tensor) continue;
+    dropped_.insert(here->first);
+    here->second.dropped = true;
+    if (here->second.references == 0) {
+      partitions_.erase(here);
+    } else {
+      doomed_.insert(partitions_.extract(here));
+    }
+  }
+}
+
+JobPartition* ShardJob::find(PartitionId id) {
+  const auto found = partitions_.find(id);
+  return found == partitions_.end() ? nullptr : &found->second;
+}
+
+void ShardJob::reap(PartitionId id, JobPartition& partition) {
+  if (partition.dropped && partition.references == 0) doomed_.erase(id);
+}
+
+void ShardJob::reap_dropped() {
+  std::erase_if(doomed_, [](const auto& entry) { return entry.second.references == 0; });
+}
+
+void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actions) {
+  for (std::size_t i = 0; i < actions.size(); ++i) {  // unpin may add some
+    const Action& action = actions[i];
+    ServerLane* const lane = lane_of_[action.contributor];
+    switch (action.kind) {
+      case Action::Kind::answer:
+        if (lane != nullptr) {
+          lane->queue_answer(id, partition, action);
+        } else {
+          partition.aggregator->unpin(action.pin, actions);  // `action` is invalid now
+        }
+        break;
+      case Action::Kind::later:
+        if (lane != nullptr) lane->send_later(id, action.round);
+        break;
+      case Action::Kind::again:
+        if (lane != nullptr) lane->send_again(id, action.round);
+        break;
+      case Action::Kind::failed:
+        context_.log.info("job '{}', rank {}: {}", name_, contributors_[action.contributor].rank.value,
+                          action.error.message);
+        if (lane != nullptr) lane->send_failure(id, action.round, action.error);
+        break;
+    }
+  }
+  actions.clear();
+}
+
+template <class Tell>
+void ShardJob::tell_all(Tell tell) {
+  for (Partitions* partitions : {&partitions_, &doomed_}) {
+    for (auto& [id, partition] : *partitions) {
+      tell(*partition.aggregator);
+      carry_out(id, partition, actions_);
+    }
+  }
+}
+
+void ShardJob::worker_left(Rank rank) {
+  for (SessionMember& member : members_) {
+    if (member.rank != rank || member.left) continue;
+    member.left = true;
+    if (member.contributor == ServerLane::kNoContributor) continue;
+    tell_all([&](Aggregator& aggregator) { aggregator.left(member.contributor, actions_); });
+  }
+}
+
+Status ShardJob::admit(const HelloLane& hello, const Welcome& welcome,
+                       std::unique_ptr<Connection>& connection) {
+  const Result<std::size_t> index = check_member(hello, members_, epoch_, generation_);
+  if (!index) return index.error();
+  SessionMember& member = members_[*index];
+  const auto older = std::find_if(lanes_.begin(), lanes_.end(),
+                                  [&](const auto& lane) { return lane->rank() == hello.rank; });
+  if (older != lanes_.end()) {
+    context_.log.info("job '{}', rank {}: session {} takes the place of {}", name_, hello.rank.value,
+                      hello.session.value, (*older)->session().value);
+    (*older)->close(nullptr);
+    remove_lane(**older);
+  }
+  member.last_session = hello.session;
+  lanes_.push_back(std::make_unique<ServerLane>(*this, member.contributor, hello, std::move(connection)));
+  if (member.contributor != ServerLane::kNoContributor) lane_of_[member.contributor] = lanes_.back().get();
+  lanes_.back()->start(welcome);
+  return {};
+}
+
+void ShardJob::remove_lane(ServerLane& lane) {
+  const auto place =
+      std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& entry) { return entry.get() == &lane; });
+  BPS_ASSERT(place != lanes_.end());
+  const std::unique_ptr<ServerLane> owned = std::move(*place);
+  lanes_.erase(place);
+  const std::uint32_t contributor = lane.contributor();
+  if (contributor == ServerLane::kNoContributor) return;
+  lane_of_[contributor] = nullptr;  // before anything is answered
+  if (lane.arriving() != nullptr) --lane.arriving()->references;
+  lane.release_answers([&](JobPartition& partition, std::uint32_t pin) {
+    --partition.references;
+    partition.aggregator->unpin(pin, actions_);
+    carry_out(partition.aggregator->shape().partition, partition, actions_);
+  });
+  tell_all([&](Aggregator& aggregator) { aggregator.lost(contributor, actions_); });
+  reap_dropped();
+}
+
+void ShardJob::end(const Error& error) {
+  for (const auto& lane : lanes_) {
+    lane->close(error.code == ErrorCode::ok ? nullptr : &error);
+  }
+  lanes_.clear();
+}
+
+}  // namespace bps

@@ -1,0 +1,108 @@
+// What one shard has of one job run: its partitions and the lanes of its workers.
+//
+// Carries what aggregators decide to the lanes, and what lanes suffer to the aggregators. A partition that is
+// dropped while lanes still refer to it goes when the last of them lets go; its number is remembered, so that
+// a contribution that was under way is answered and not taken for a broken rule.
+//
+// Owner: a Shard. Lives on: shard loop. Destroying it closes its lanes first, then frees all memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "proto/base/log.h"
+#include "server/aggregator.h"
+#include "server/server_lane.h"
+#include "server/session.h"
+
+namespace bps {
+
+struct ShardStats {
+  std::uint64_t bytes_in = 0;   // payload, also when it was dropped
+  std::uint64_t bytes_out = 0;  // payload
+  std::uint64_t refused_contributions = 0;
+  std::uint64_t refused_lanes = 0;
+};
+
+// What all jobs of a shard share.
+struct ShardContext {
+  EventLoop& loop;
+  BufferPool slots;   // partitions and lanes' buffers: accounted for when tensors are declared
+  BufferPool budget;  // contributions that wait
+  Logger log;
+  ShardStats stats;
+};
+
+struct JobPartition {
+  std::unique_ptr<Aggregator> aggregator;
+  TensorId tensor;
+  std::int32_t priority = 0;
+  std::uint32_t references = 0;  // lanes that receive into it, or hold an answer of it
+  bool dropped = false;
+};
+
+class ShardJob {
+ public:
+  ShardJob(ShardContext& context, const OpenJob& job);
+  ~ShardJob();
+  ShardJob(const ShardJob&) = delete;
+  ShardJob& operator=(const ShardJob&) = delete;
+
+  void declare(const TensorSlices& tensor);
+  void drop(TensorId tensor);
+  void worker_left(Rank rank);
+
+  // A worker's connection, not started. A newer session closes the older one; a hello that does not fit is an
+  // error, and the connection is the caller's still.
+  Status admit(const HelloLane& hello, const Welcome& welcome, std::unique_ptr<Connection>& connection);
+
+  // The job is over: closes all lanes, with `error` unless its code is ok.
+  void end(const Error& error);
+
+  // ---- for lanes ----
+  JobPartition* find(PartitionId id);
+  bool was_dropped(PartitionId id) const { return dropped_.contains(id); }
+  Actions& actions() { return actions_; }
+  // Does what `actions` say, and empties them.
+  void carry_out(PartitionId id, JobPartition& partition, Actions& actions);
+  // Frees a dropped partition that nobody refers to any more.
+  void reap(PartitionId id, JobPartition& partition);
+  // The lane is closed: its half received contribution is forgotten. Destroys it.
+  void remove_lane(ServerLane& lane);
+
+  AggregatorMemory memory() { return AggregatorMemory{context_.slots, context_.budget}; }
+  ShardContext& context() { return context_; }
+  const std::string& name() const { return name_; }
+  JobRun job_run() const { return job_run_; }
+  Epoch epoch() const { return epoch_; }
+  Generation generation() const { return generation_; }
+  std::size_t lane_count() const { return lanes_.size(); }
+
+ private:
+  using Partitions = std::unordered_map<PartitionId, JobPartition>;
+
+  // Tells every aggregator of the job something about one contributor.
+  template <class Tell>
+  void tell_all(Tell tell);
+  void reap_dropped();
+
+  ShardContext& context_;
+  const JobRun job_run_;
+  const std::string name_;
+  const Epoch epoch_;
+  const Generation generation_;
+  std::vector<SessionMember> members_;     // in rank order
+  std::vector<Contributor> contributors_;  // those with a weight
+  Partitions partitions_;
+  Partitions doomed_;  // dropped, still referred to
+  std::unordered_set<PartitionId> dropped_;
+  std::vector<std::unique_ptr<ServerLane>> lanes_;
+  std::vector<ServerLane*> lane_of_;  // by contributor
+  Actions actions_;                   // scratch
+};
+
+}  // namespace bps

@@ -1,0 +1,390 @@
+// A shard with lanes whose connections are played by the test, callback by callback.
+#include "server/shard.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "proto/base/virtual_loop.h"
+
+namespace bps {
+namespace {
+
+constexpr JobRun kRun{77};
+
+struct Sent {
+  Message message;
+  std::vector<std::byte> payload;
+  std::uint64_t cookie = 0;
+};
+
+// What the test sees of a connection; outlives it.
+struct Wire {
+  ConnectionHandler* handler = nullptr;
+  std::vector<Sent> sent;
+  std::size_t queued = 0;  // what queued_bytes() says
+  bool hold = false;       // payloads stay queued until the test releases them
+  bool closed = false;
+};
+
+class FakeConnection final : public Connection {
+ public:
+  explicit FakeConnection(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
+  ~FakeConnection() override { close(); }
+  void start(ConnectionHandler& handler) override { wire_->handler = &handler; }
+  void send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) override {
+    wire_->sent.push_back({message, {payload.begin(), payload.end()}, cookie});
+    if (wire_->hold) wire_->queued += payload.size();
+  }
+  std::size_t queued_bytes() const override { return wire_->queued; }
+  void set_max_header_bytes(std::size_t) override {}
+  void close() override {
+    wire_->closed = true;
+    wire_->handler = nullptr;
+  }
+  void close_after_flush(Duration) override { close(); }
+  std::string peer() const override { return "worker"; }
+  std::unique_ptr<Connection> move_to(EventLoop&) override { return nullptr; }
+
+ private:
+  std::shared_ptr<Wire> wire_;
+};
+
+class World {
+ public:
+  explicit World(std::uint32_t workers, std::uint64_t budget = 1 << 20)
+      : shard(std::make_unique<Shard>(loop, ShardIndex{0}, budget, log)) {
+    OpenJob job;
+    job.job_run = kRun;
+    job.job = "job";
+    for (std::uint32_t i = 0; i < workers; ++i) {
+      Member member;
+      member.rank = Rank{i};
+      member.incarnation = Incarnation{100 + i};
+      job.members.push_back(member);
+    }
+    shard->open_job(job);
+  }
+
+  // A tensor of one partition, both with this number.
+  void declare(std::uint32_t id, std::uint64_t elements, std::int32_t priority = 0) {
+    TensorSlices tensor;
+    tensor.tensor = TensorId{id};
+    tensor.name = "t" + std::to_string(id);
+    tensor.priority = priority;
+    tensor.partitions.push_back({PartitionId{id}, 0, elements});
+    shard->declare(kRun, {tensor});
+  }
+
+  std::shared_ptr<Wire> open(std::uint32_t rank, std::uint64_t session = 1,
+                             std::uint32_t credit_report = 1 << 30) {
+    HelloLane hello;
+    hello.job_run = kRun;
+    hello.rank = Rank{rank};
+    hello.incarnation = Incarnation{100 + rank};
+    hello.session = Session{session};
+    hello.credit_report_bytes = credit_report;
+    auto wire = std::make_shared<Wire>();
+    shard->admit(hello, Welcome{}, std::make_unique<FakeConnection>(wire));
+    return wire;
+  }
+
+  static PushPull header(std::uint32_t partition, std::uint64_t round) {
+    PushPull header;
+    header.job_run = kRun;
+    header.partition = PartitionId{partition};
+    header.round = Round{round};
+    return header;
+  }
+
+  static std::byte* begin(Wire& wire, std::uint32_t partition, std::uint64_t round, std::size_t elements) {
+    return wire.handler->on_payload(header(partition, round), elements * sizeof(float));
+  }
+
+  static void push(Wire& wire, std::uint32_t partition, std::uint64_t round,
+                   const std::vector<float>& values) {
+    const std::size_t bytes = values.size() * sizeof(float);
+    std::byte* const place = begin(wire, partition, round, values.size());
+    if (wire.handler == nullptr) return;
+    if (place != nullptr) std::memcpy(place, values.data(), bytes);
+    Message message = header(partition, round);
+    wire.handler->on_message(message, {place, place != nullptr ? bytes : 0});
+  }
+
+  VirtualLoop loop;
+  Logger log{"server",
+             LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {}, LogLevel::debug)};
+  std::unique_ptr<Shard> shard;
+};
+
+template <class T>
+std::vector<T> all(const Wire& wire) {
+  std::vector<T> found;
+  for (const Sent& sent : wire.sent) {
+    if (const T* message = std::get_if<T>(&sent.message)) found.push_back(*message);
+  }
+  return found;
+}
+
+// The last frame with a payload.
+std::vector<float> last_payload(const Wire& wire) {
+  for (auto sent = wire.sent.rbegin(); sent != wire.sent.rend(); ++sent) {
+    if (!std::holds_alternative<Aggregate>(sent->message)) continue;
+    std::vector<float> values(sent->payload.size() / sizeof(float));
+    std::memcpy(values.data(), sent->payload.data(), sent->payload.size());
+    return values;
+  }
+  return {};
+}
+
+void release(Wire& wire) {
+  const auto sent = wire.sent;  // on_sent may send more
+  for (const Sent& frame : sent) {
+    if (frame.cookie != 0) wire.handler->on_sent(frame.cookie);
+  }
+  for (Sent& frame : wire.sent) {
+    frame.cookie = 0;
+  }
+}
+
+TEST_CASE("two lanes push, both get the sum; taken counts payload bytes") {
+  World world(2);
+  world.declare(1, 3);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  CHECK(all<Welcome>(*a).size() == 1);
+  world.push(*b, 1, 0, {1, 2, 3});
+  CHECK(all<Aggregate>(*b).empty());
+  world.push(*a, 1, 0, {10, 20, 30});
+  REQUIRE(all<Aggregate>(*a).size() == 1);
+  REQUIRE(all<Aggregate>(*b).size() == 1);
+  CHECK(last_payload(*a) == std::vector<float>{11, 22, 33});
+  CHECK(last_payload(*b) == std::vector<float>{11, 22, 33});
+  CHECK(all<Aggregate>(*a)[0].taken == 12);
+  CHECK(all<Aggregate>(*a)[0].weight == 2);
+}
+
+TEST_CASE("credit is reported when enough is unreported and nothing else carries it") {
+  World world(2);
+  world.declare(1, 4);
+  world.declare(2, 4);
+  const auto a = world.open(0, 1, 20);
+  world.push(*a, 1, 0, {1, 1, 1, 1});
+  CHECK(all<Credit>(*a).empty());
+  world.push(*a, 2, 0, {1, 1, 1, 1});
+  REQUIRE(all<Credit>(*a).size() == 1);
+  CHECK(all<Credit>(*a)[0].taken == 32);
+}
+
+TEST_CASE("urgent answers overtake those that wait, as far as the connection has not got them") {
+  World world(1);
+  const auto a = world.open(0);
+  const std::vector<float> large(ServerLane::kSendAheadBytes / sizeof(float), 1);
+  world.declare(1, large.size(), 0);
+  world.declare(2, large.size(), 0);
+  world.declare(3, large.size(), 5);
+  a->hold = true;
+  for (std::uint32_t id : {2u, 1u, 3u}) {
+    world.push(*a, id, 0, large);
+  }
+  REQUIRE(all<Aggregate>(*a).size() == 1);  // the others wait in the lane
+  for (int i = 0; i < 2; ++i) {
+    a->queued = 0;
+    a->handler->on_writable();
+  }
+  const auto answers = all<Aggregate>(*a);
+  REQUIRE(answers.size() == 3);
+  CHECK(answers[0].partition == PartitionId{2});
+  CHECK(answers[1].partition == PartitionId{3});
+  CHECK(answers[2].partition == PartitionId{1});
+}
+
+TEST_CASE("what finds no room is refused with Later and asked for with Again") {
+  World world(2, 0);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  world.push(*b, 1, 0, {1, 1});
+  REQUIRE(all<Later>(*b).size() == 1);
+  CHECK(all<Later>(*b)[0].taken == 8);
+  world.push(*a, 1, 0, {2, 2});
+  REQUIRE(all<Again>(*b).size() == 1);
+  world.push(*b, 1, 0, {1, 1});
+  CHECK(last_payload(*b) == std::vector<float>{3, 3});
+  CHECK(all<Aggregate>(*b)[0].taken == 16);
+}
+
+TEST_CASE("a newer session closes the older one and drops its half received contribution") {
+  World world(2);
+  world.declare(1, 2);
+  const auto old = world.open(0, 1);
+  const auto b = world.open(1);
+  REQUIRE(world.begin(*old, 1, 0, 2) != nullptr);
+  const auto fresh = world.open(0, 2);
+  CHECK(old->closed);
+  CHECK(all<Welcome>(*fresh).size() == 1);
+  world.push(*b, 1, 0, {1, 1});
+  world.push(*fresh, 1, 0, {2, 2});
+  CHECK(last_payload(*fresh) == std::vector<float>{3, 3});
+}
+
+TEST_CASE("an answer that was lost with its lane is given again") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  b->hold = true;
+  world.push(*a, 1, 0, {1, 1});
+  world.push(*b, 1, 0, {2, 2});
+  b->handler->on_closed(make_error(ErrorCode::peer_lost, "cut"));
+  const auto again = world.open(1, 2);
+  world.push(*a, 1, 1, {10, 10});
+  world.push(*again, 1, 0, {2, 2});
+  CHECK(last_payload(*again) == std::vector<float>{3, 3});
+  world.push(*again, 1, 1, {20, 20});
+  CHECK(last_payload(*again) == std::vector<float>{30, 30});
+}
+
+TEST_CASE("hellos that do not fit are refused") {
+  World world(1);
+  const auto a = world.open(0, 5);
+  SECTION("an old session") {
+    const auto old = world.open(0, 5);
+    CHECK(old->closed);
+    CHECK(all<Refused>(*old).at(0).message == "session 5 is not newer than 5");
+  }
+  SECTION("no member") { CHECK(all<Refused>(*world.open(3)).size() == 1); }
+  SECTION("another life, an unknown run, an old epoch") {
+    HelloLane hello;
+    hello.job_run = kRun;
+    hello.incarnation = Incarnation{100};
+    hello.session = Session{9};
+    SECTION("life") { hello.incarnation = Incarnation{1}; }
+    SECTION("run") { hello.job_run = JobRun{1}; }
+    SECTION("epoch") { hello.epoch = Epoch{4}; }
+    auto wire = std::make_shared<Wire>();
+    world.shard->admit(hello, Welcome{}, std::make_unique<FakeConnection>(wire));
+    REQUIRE(all<Refused>(*wire).size() == 1);
+    CHECK(all<Refused>(*wire)[0].code == ErrorCode::peer_lost);
+    CHECK(wire->closed);
+  }
+  CHECK_FALSE(a->closed);
+}
+
+TEST_CASE("a lane that breaks a rule is refused and closed; the others go on") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  {
+    const ExpectLog expected("broke a rule");
+    SECTION("a partition that is not here") { world.push(*a, 9, 0, {1, 1}); }
+    SECTION("a message that has no place") {
+      Message message = Heartbeat{};
+      a->handler->on_message(message, {});
+    }
+    SECTION("a payload that belongs to nothing") {
+      CHECK(a->handler->on_payload(Message(Credit{}), 100) == nullptr);
+    }
+    SECTION("another run") {
+      PushPull header = World::header(1, 0);
+      header.job_run = JobRun{1};
+      CHECK(a->handler->on_payload(header, 8) == nullptr);
+    }
+  }
+  CHECK(a->closed);
+  REQUIRE(all<Refused>(*a).size() == 1);
+  CHECK(all<Refused>(*a)[0].code == ErrorCode::protocol);
+  const auto again = world.open(0, 2);
+  world.push(*again, 1, 0, {1, 1});
+  world.push(*b, 1, 0, {2, 2});
+  CHECK(last_payload(*b) == std::vector<float>{3, 3});
+}
+
+TEST_CASE("a wrong length fails the round, not the lane") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  world.push(*a, 1, 0, {1, 1});
+  world.push(*b, 1, 0, {1, 1, 1});
+  REQUIRE(all<RoundFailed>(*a).size() == 1);
+  REQUIRE(all<RoundFailed>(*b).size() == 1);
+  CHECK(all<RoundFailed>(*b)[0].taken == 12);
+  CHECK_FALSE(b->closed);
+}
+
+TEST_CASE("a dropped tensor is freed when the last lane lets go of it") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  a->hold = b->hold = true;
+  world.push(*a, 1, 0, {1, 1});
+  world.push(*b, 1, 0, {2, 2});
+  REQUIRE(world.begin(*a, 1, 1, 2) != nullptr);
+  world.shard->drop(kRun, {TensorId{1}});
+  CHECK(world.shard->bytes_in_use() > 0);
+  Message message = World::header(1, 1);
+  a->handler->on_message(message, {});
+  release(*a);
+  release(*b);
+  // Only the receive buffer of b's lane is left.
+  CHECK(world.shard->bytes_in_use() == BufferPool::class_bytes(8));
+  world.push(*b, 1, 1, {2, 2});
+  CHECK(all<RoundFailed>(*b).size() == 1);
+  CHECK_FALSE(b->closed);
+}
+
+TEST_CASE("when a job ends its lanes are closed with the reason and its memory is free") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  world.push(*b, 1, 0, {2, 2});
+  REQUIRE(world.begin(*a, 1, 0, 2) != nullptr);
+  CHECK(world.shard->bytes_in_use() > 0);
+  SECTION("failed") {
+    world.shard->end_job(kRun, make_error(ErrorCode::peer_lost, "rank 1 is dead"));
+    REQUIRE(all<Refused>(*a).size() == 1);
+    CHECK(all<Refused>(*a)[0].message == "rank 1 is dead");
+  }
+  SECTION("ended") {
+    world.shard->end_job(kRun, Error{});
+    CHECK(all<Refused>(*a).empty());
+  }
+  SECTION("shut down") { world.shard->shutdown(make_error(ErrorCode::peer_lost, "the server stops")); }
+  CHECK(a->closed);
+  CHECK(b->closed);
+  CHECK(world.shard->bytes_in_use() == 0);
+  CHECK(world.shard->job_count() == 0);
+}
+
+TEST_CASE("a payload on its way is not followed by a Refused that would need its memory") {
+  World world(1);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  a->hold = true;
+  world.push(*a, 1, 0, {1, 1});
+  REQUIRE(all<Aggregate>(*a).size() == 1);
+  world.shard->end_job(kRun, make_error(ErrorCode::peer_lost, "over"));
+  CHECK(all<Refused>(*a).empty());
+  CHECK(a->closed);
+}
+
+TEST_CASE("a rank that left fails the rounds that wait for it, and opens no lane") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  world.push(*a, 1, 0, {1, 1});
+  world.shard->worker_left(kRun, Rank{1});
+  REQUIRE(all<RoundFailed>(*a).size() == 1);
+  CHECK(all<Refused>(*world.open(1)).size() == 1);
+  world.declare(2, 2);
+  world.push(*a, 2, 0, {1, 1});
+  CHECK(all<RoundFailed>(*a).size() == 2);
+}
+
+}  // namespace
+}  // namespace bps
