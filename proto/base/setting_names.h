@@ -17,6 +17,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "congestion-control",
     "credit-bytes",
     "dtype",
+    "floor",
     "grace",
     "hash",
     "heartbeat-deadline",
