@@ -1,0 +1,411 @@
+// A whole server on real sockets, with a scheduler and workers played by the test; everything on one loop.
+#include "server/server.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "proto/base/asio_loop.h"
+#include "proto/transport/tcp/tcp_transport.h"
+
+namespace bps {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr JobRun kRun{42};
+constexpr std::uint64_t kMiB = 1 << 20;
+
+// One end of a connection: keeps what it gets.
+class Peer final : public ConnectionHandler {
+ public:
+  explicit Peer(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {
+    connection_->set_max_header_bytes(kMaxControlHeaderBytes);
+    connection_->start(*this);
+  }
+
+  std::byte* on_payload(const Message&, std::uint64_t bytes) override {
+    payload.resize(bytes / sizeof(float));
+    return reinterpret_cast<std::byte*>(payload.data());
+  }
+  void on_message(Message& message, std::span<std::byte>) override {
+    if (!std::holds_alternative<Heartbeat>(message)) messages.push_back(message);
+    ++frames;
+  }
+  void on_closed(const Error& error) override { closed = error; }
+
+  Connection& connection() { return *connection_; }
+  void close() { connection_->close(); }
+
+  template <class T>
+  const T* find() const {
+    for (const Message& message : messages) {
+      if (const T* found = std::get_if<T>(&message)) return found;
+    }
+    return nullptr;
+  }
+
+  std::vector<Message> messages;
+  std::vector<float> payload;
+  std::size_t frames = 0;
+  std::optional<Error> closed;
+
+ private:
+  std::unique_ptr<Connection> connection_;
+};
+
+class World {
+ public:
+  explicit World(std::uint32_t shards = 2) : shards_(shards) {
+    auto listening = transport.listen(loop, Endpoint{}, [this](std::unique_ptr<Connection> connection) {
+      scheduler = std::make_unique<Peer>(std::move(connection));
+    });
+    REQUIRE(listening.ok());
+    listener = std::move(listening).value();
+    options.scheduler = listener->endpoint();
+    options.memory_max = 64 * kMiB;
+    options.host = "here";
+  }
+  ~World() {
+    workers.clear();
+    server.reset();
+    scheduler.reset();
+    listener.reset();
+  }
+
+  void until(const std::function<bool()>& done) {
+    const TimePoint deadline = loop.now() + 20s;
+    while (!done()) {
+      REQUIRE(loop.now() < deadline);
+      loop.run_once(loop.now() + 50ms);
+    }
+  }
+
+  Status start() {
+    Server::Callbacks callbacks;
+    callbacks.registered = [this] { registered = true; };
+    callbacks.stopped = [this](const Error& error) { stopped = error; };
+    server = std::make_unique<Server>(loop, std::vector<EventLoop*>(shards_, &loop), transport, options,
+                                      std::move(callbacks), log);
+    return server->start();
+  }
+
+  void serve() {
+    REQUIRE(start().ok());
+    until([&] { return scheduler != nullptr && scheduler->find<HelloServer>() != nullptr; });
+    scheduler->connection().send(Welcome{term, incarnation, ServerId{5}, JobRun{}});
+    until([&] { return registered; });
+    scheduler->messages.clear();
+  }
+
+  // Sends and waits for the Ack.
+  Error ask(Message message) {
+    scheduler->messages.clear();
+    scheduler->connection().send(message);
+    until([&] { return scheduler->find<Ack>() != nullptr; });
+    return scheduler->find<Ack>()->error;
+  }
+
+  Error open_job(JobRun run, std::uint32_t size) {
+    OpenJob job;
+    job.job_run = run;
+    job.job = "job";
+    for (std::uint32_t i = 0; i < size; ++i) {
+      Member member;
+      member.rank = Rank{i};
+      member.incarnation = Incarnation{100 + i};
+      job.members.push_back(member);
+    }
+    return ask(job);
+  }
+
+  // One tensor, with a partition on each shard.
+  static DeclareSlices slices(JobRun run, std::uint32_t tensor, std::uint32_t shards,
+                              std::uint64_t elements) {
+    DeclareSlices declare;
+    declare.job_run = run;
+    TensorSlices& entry = declare.tensors.emplace_back();
+    entry.tensor = TensorId{tensor};
+    entry.name = "weights";
+    for (std::uint32_t i = 0; i < shards; ++i) {
+      entry.partitions.push_back({PartitionId{tensor * 10 + i}, i, elements});
+    }
+    return declare;
+  }
+  Error declare(JobRun run, std::uint32_t tensor, std::uint64_t elements) {
+    return ask(slices(run, tensor, shards_, elements));
+  }
+
+  HelloLane hello(JobRun run, std::uint32_t rank, std::uint32_t shard) const {
+    HelloLane hello;
+    hello.term = term;
+    hello.job_run = run;
+    hello.rank = Rank{rank};
+    hello.incarnation = Incarnation{100 + rank};
+    hello.server = ServerId{5};
+    hello.server_incarnation = incarnation;
+    hello.shard = shard;
+    hello.session = Session{1};
+    return hello;
+  }
+
+  Peer& connect(const Message& first) {
+    workers.push_back(std::make_unique<Peer>(transport.connect(loop, server->endpoint(), 5s)));
+    workers.back()->connection().send(first);
+    return *workers.back();
+  }
+
+  Peer& lane(JobRun run, std::uint32_t rank, std::uint32_t shard) {
+    Peer& peer = connect(hello(run, rank, shard));
+    until([&] { return peer.find<Welcome>() != nullptr; });
+    return peer;
+  }
+
+  static void push(Peer& peer, JobRun run, std::uint32_t partition, const std::vector<float>& values) {
+    PushPull header;
+    header.job_run = run;
+    header.partition = PartitionId{partition};
+    peer.connection().send(header, std::as_bytes(std::span(values)), 1);
+  }
+
+  Error refusal(const Message& first) {
+    Peer& peer = connect(first);
+    until([&] { return peer.closed.has_value(); });
+    const auto* refused = peer.find<Refused>();
+    REQUIRE(refused != nullptr);
+    return Error{refused->code, refused->message, refused->advice};
+  }
+
+  const std::uint32_t shards_;
+  AsioLoop loop;
+  TcpTransport transport;
+  Logger log{"server",
+             LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {}, LogLevel::debug)};
+  const Term term{1, 99};
+  const Incarnation incarnation{7};
+  ServerOptions options;
+  std::unique_ptr<Listener> listener;
+  std::unique_ptr<Peer> scheduler;
+  std::unique_ptr<Server> server;
+  std::vector<std::unique_ptr<Peer>> workers;
+  bool registered = false;
+  std::optional<Error> stopped;
+};
+
+TEST_CASE("a server registers, opens a job, sums on every shard and frees the job") {
+  World world;
+  REQUIRE(world.start().ok());
+  world.until([&] { return world.scheduler && world.scheduler->find<HelloServer>(); });
+  const HelloServer hello = *world.scheduler->find<HelloServer>();
+  CHECK(hello.data == world.server->endpoint());
+  CHECK(hello.shards == 2);
+  CHECK(hello.host == "here");
+  world.scheduler->connection().send(Welcome{world.term, world.incarnation, ServerId{5}, JobRun{}});
+  world.until([&] { return world.registered; });
+
+  CHECK(world.open_job(kRun, 2).code == ErrorCode::ok);
+  CHECK(world.declare(kRun, 1, 3).code == ErrorCode::ok);
+  CHECK(world.server->ledger().reserved() > 0);
+  for (std::uint32_t shard = 0; shard < 2; ++shard) {
+    Peer& a = world.lane(kRun, 0, shard);
+    Peer& b = world.lane(kRun, 1, shard);
+    const std::vector<float> one{1, 2, 3}, two{10, 20, 30};
+    World::push(b, kRun, 10 + shard, two);
+    World::push(a, kRun, 10 + shard, one);
+    world.until([&] { return a.find<Aggregate>() && b.find<Aggregate>(); });
+    CHECK(a.payload == std::vector<float>{11, 22, 33});
+    CHECK(b.payload == std::vector<float>{11, 22, 33});
+  }
+  world.scheduler->connection().send(JobEnded{kRun, make_error(ErrorCode::peer_lost, "rank 1 is dead")});
+  world.until([&] {
+    for (const auto& worker : world.workers) {
+      if (!worker->closed) return false;
+    }
+    return world.server->ledger().reserved() == 0;
+  });
+  for (const auto& worker : world.workers) {
+    REQUIRE(worker->find<Refused>() != nullptr);
+    CHECK(worker->find<Refused>()->message == "rank 1 is dead");
+  }
+  CHECK(world.refusal(world.hello(kRun, 0, 0)).code == ErrorCode::peer_lost);
+}
+
+TEST_CASE("two jobs at once do not see each other") {
+  World world(1);
+  world.serve();
+  const JobRun runs[] = {JobRun{1}, JobRun{2}};
+  for (const JobRun run : runs) {
+    CHECK(world.open_job(run, 1).code == ErrorCode::ok);
+    CHECK(world.declare(run, 1, 2).code == ErrorCode::ok);
+  }
+  Peer& a = world.lane(runs[0], 0, 0);
+  Peer& b = world.lane(runs[1], 0, 0);
+  const std::vector<float> one{1, 1}, two{2, 2};
+  World::push(a, runs[0], 10, one);
+  World::push(b, runs[1], 10, two);
+  world.until([&] { return a.find<Aggregate>() && b.find<Aggregate>(); });
+  CHECK(a.payload == one);
+  CHECK(b.payload == two);
+  world.scheduler->connection().send(JobEnded{runs[0], {}});
+  world.until([&] { return a.closed.has_value(); });
+  CHECK(a.find<Refused>() == nullptr);
+  CHECK_FALSE(b.closed);
+}
+
+TEST_CASE(
+    "a declaration beyond --memory-max is refused with the amounts; one that waits for freed memory is not") {
+  World world(1);
+  world.serve();
+  REQUIRE(world.open_job(JobRun{1}, 1).code == ErrorCode::ok);
+  REQUIRE(world.open_job(JobRun{2}, 1).code == ErrorCode::ok);
+  REQUIRE(world.declare(JobRun{1}, 1, 4 * kMiB).code == ErrorCode::ok);
+  const Error refused = world.declare(JobRun{2}, 1, 4 * kMiB);
+  CHECK(refused.code == ErrorCode::out_of_memory);
+  CHECK(refused.message ==
+        "1 tensors of job 'job' from 'weights' on need 48.0 MiB; 48.0 MiB of 48.0 MiB are reserved");
+  // Both at once: the declaration must not be judged before the other job's memory is free.
+  world.scheduler->connection().send(JobEnded{JobRun{1}, {}});
+  CHECK(world.declare(JobRun{2}, 1, 4 * kMiB).code == ErrorCode::ok);
+}
+
+TEST_CASE("who is not meant is refused at the door, and counted") {
+  World world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  const ExpectLog expected("opened no lane");
+  HelloLane hello = world.hello(kRun, 0, 0);
+  SECTION("another server's lane") { hello.server = ServerId{6}; }
+  SECTION("another life") { hello.server_incarnation = Incarnation{8}; }
+  SECTION("another scheduler") { hello.term.id = 1; }
+  SECTION("no such shard") { hello.shard = 2; }
+  CHECK_FALSE(world.refusal(hello).message.empty());
+  CHECK(world.server->rejected_connections() == 1);
+  CHECK(world.refusal(HelloWorker{{}, {}, "j", {}, Rank{0}, 1}).advice ==
+        "this is a bps-server; the scheduler has another port");
+  CHECK(world.refusal(Credit{}).code == ErrorCode::protocol);
+  CHECK(world.server->rejected_connections() == 3);
+  world.lane(kRun, 0, 1);
+}
+
+TEST_CASE("a server drains: it leaves, waits for its jobs, and stops without error") {
+  World world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  world.server->drain();
+  world.until([&] { return world.scheduler->find<Leave>() != nullptr; });
+  CHECK_FALSE(world.stopped);
+  world.lane(kRun, 0, 0);
+  world.scheduler->connection().send(Left{});
+  world.until([&] { return world.stopped.has_value(); });
+  CHECK(world.stopped->code == ErrorCode::ok);
+}
+
+TEST_CASE("stop closes the lanes at once") {
+  World world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  Peer& lane = world.lane(kRun, 0, 0);
+  world.server->drain();
+  world.server->stop();
+  world.until([&] { return world.stopped.has_value() && lane.closed.has_value(); });
+  CHECK(world.stopped->code == ErrorCode::ok);
+}
+
+TEST_CASE("a server that loses its scheduler stops with the reason") {
+  World world;
+  SECTION("closed") {
+    world.serve();
+    world.scheduler->close();
+  }
+  SECTION("silent") {
+    world.options.heartbeat_interval = 20ms;
+    world.options.heartbeat_timeout = 200ms;
+    world.serve();
+  }
+  SECTION("never there") {
+    world.listener.reset();
+    world.options.start_timeout = 100ms;
+    REQUIRE(world.start().ok());
+  }
+  world.until([&] { return world.stopped.has_value(); });
+  CHECK(world.stopped->code == ErrorCode::unreachable);
+  CHECK(world.stopped->message.find(to_string(world.options.scheduler)) != std::string::npos);
+}
+
+TEST_CASE("heartbeats keep the server alive") {
+  World world;
+  world.options.heartbeat_interval = 20ms;
+  world.options.heartbeat_timeout = 400ms;
+  world.serve();
+  const TimePoint end = world.loop.now() + 900ms;
+  const std::function<void()> beat = [&] {
+    world.scheduler->connection().send(Heartbeat{});
+    world.loop.after(50ms, beat);
+  };
+  beat();
+  world.until([&] { return world.loop.now() > end; });
+  CHECK_FALSE(world.stopped);
+  CHECK(world.scheduler->frames > 10);
+}
+
+TEST_CASE("a server that starts before its scheduler finds it when it comes") {
+  World world;
+  const Endpoint endpoint = world.listener->endpoint();
+  world.listener.reset();
+  REQUIRE(world.start().ok());
+  world.until([&, end = world.loop.now() + 300ms] { return world.loop.now() > end; });
+  auto listening = world.transport.listen(world.loop, endpoint, [&](std::unique_ptr<Connection> connection) {
+    world.scheduler = std::make_unique<Peer>(std::move(connection));
+  });
+  REQUIRE(listening.ok());
+  world.listener = std::move(listening).value();
+  world.until([&] { return world.scheduler && world.scheduler->find<HelloServer>(); });
+}
+
+TEST_CASE("what the scheduler refuses or says out of place ends the server with that") {
+  World world;
+  SECTION("refused") {
+    REQUIRE(world.start().ok());
+    world.until([&] { return world.scheduler && world.scheduler->find<HelloServer>(); });
+    world.scheduler->connection().send(Refused{ErrorCode::unauthorised, "no", "use the key"});
+    world.until([&] { return world.stopped.has_value(); });
+    CHECK(world.stopped->code == ErrorCode::unauthorised);
+    CHECK(world.stopped->advice == "use the key");
+  }
+  SECTION("out of place") {
+    world.serve();
+    world.scheduler->connection().send(Credit{});
+    world.until([&] { return world.stopped.has_value(); });
+    CHECK(world.stopped->code == ErrorCode::protocol);
+  }
+}
+
+TEST_CASE("addresses that nobody should or could use are refused at the start") {
+  World world;
+  SECTION("open to the world") {
+    world.options.listen.host = "0.0.0.0";
+    CHECK(world.start().error().code == ErrorCode::configuration);
+  }
+  SECTION("open on purpose, but nobody knows where") {
+    world.options.listen.host = "0.0.0.0";
+    world.options.insecure = true;
+    CHECK(world.start().error().advice.find("--advertise") != std::string::npos);
+  }
+  SECTION("advertised") {
+    world.options.listen.host = "0.0.0.0";
+    world.options.insecure = true;
+    world.options.advertise = "127.0.0.1";
+    CHECK(world.start().ok());
+    CHECK(world.server->endpoint().host == "127.0.0.1");
+    CHECK(world.server->endpoint().port != 0);
+  }
+  SECTION("taken") {
+    world.options.listen = world.listener->endpoint();
+    CHECK(world.start().error().code == ErrorCode::os);
+  }
+}
+
+}  // namespace
+}  // namespace bps
