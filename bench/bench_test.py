@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""bps-bench with real daemons and tiny sizes: bench_test.py PATH-OF-BPS-BENCH [unittest arguments]"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+LIMIT = 60  # seconds after which anything is considered to hang
+FIELDS = ["bench", "workers", "servers", "bytes", "dtype", "iters", "algbw_GBps", "p50_us", "p99_us", "cpu_s_per_GB",
+          "verified"]
+
+
+class BenchTest(unittest.TestCase):
+    bps_bench = None  # path of the program under test
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("BPS_")}
+        self.environment["TMPDIR"] = folder.name
+
+    def run_bench(self, *arguments):
+        run = subprocess.run([self.bps_bench, *arguments], env=self.environment, stdin=subprocess.DEVNULL,
+                             capture_output=True, text=True, timeout=LIMIT)
+        self.assert_nothing_left()
+        return run
+
+    def lines(self, *arguments):
+        run = self.run_bench(*arguments, "--json", "-")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        return [json.loads(line) for line in run.stdout.splitlines()]
+
+    def assert_measured(self, line, **expected):
+        self.assertEqual(list(line), FIELDS)
+        self.assertEqual({key: line[key] for key in expected}, expected)
+        self.assertIs(line["verified"], True)
+        self.assertGreater(line["algbw_GBps"], 0)
+        self.assertGreaterEqual(line["p99_us"], line["p50_us"])
+        self.assertGreater(line["p50_us"], 0)
+        self.assertGreaterEqual(line["cpu_s_per_GB"], 0)
+
+    def assert_nothing_left(self):
+        """No file, and no process that has inherited this test's TMPDIR."""
+        self.assertEqual(list(self.folder.iterdir()), [])
+        mark = f"TMPDIR={self.folder}".encode()
+        left = []
+        for process in pathlib.Path("/proc").iterdir():
+            try:
+                if process.name.isdigit() and mark in (process / "environ").read_bytes().split(b"\0"):
+                    left.append((process / "cmdline").read_bytes())
+            except OSError:
+                pass
+        self.assertEqual(left, [])
+
+    def test_floor(self):
+        (line,) = self.lines("floor", "--workers", "3", "--servers", "2", "--bytes", "100004", "--iters", "4")
+        self.assert_measured(line, bench="floor", workers=3, servers=2, bytes=100004, dtype="f32", iters=4)
+
+    def test_pushpull(self):
+        for flags in ([], ["--no-retain", "--partition-bytes", "8KiB", "--credit-bytes", "16KiB"],
+                      ["--dtype", "bf16", "--shards", "2", "--congestion-control", ""]):
+            with self.subTest(flags):
+                (line,) = self.lines("pushpull", "--workers", "3", "--servers", "2", "--bytes", "100000", "--iters",
+                                     "3", *flags)
+                self.assert_measured(line, bench="pushpull", workers=3, servers=2, bytes=100000, iters=3)
+
+    def test_pushpull_against_the_floor(self):
+        ours, floor, seconds, cpu = self.lines("pushpull", "--floor", "--workers", "2", "--servers", "2", "--bytes",
+                                               "1MB", "--iters", "3")
+        self.assert_measured(ours, bench="pushpull")
+        self.assert_measured(floor, bench="floor")
+        self.assertEqual((seconds["bench"], seconds["between"], seconds["of"]), ("ratio", "pushpull/floor", "seconds"))
+        self.assertEqual(cpu["of"], "cpu_s_per_GB")
+        self.assertGreater(seconds["value"], 0)
+
+    def test_latency(self):
+        ours, echo, p50, p99 = self.lines("latency", "--workers", "2", "--servers", "1", "--bytes", "4096", "--iters",
+                                          "300", "--warmup", "10")
+        self.assert_measured(ours, bench="latency", iters=300)
+        self.assert_measured(echo, bench="echo", iters=300)
+        self.assertEqual((p50["between"], p50["of"], p99["of"]), ("latency/echo", "p50_us", "p99_us"))
+        self.assertGreater(p50["value"], 0)
+
+    def test_a_table_without_json_and_a_file_with_it(self):
+        run = self.run_bench("floor", "--bytes", "4096", "--iters", "2")
+        self.assertEqual(run.returncode, 0)
+        self.assertIn("CPU s/GB", run.stdout)
+        self.assertIn("yes", run.stdout)
+        with tempfile.NamedTemporaryFile() as file:
+            self.run_bench("floor", "--bytes", "4096", "--iters", "2", "--json", file.name)
+            self.assertEqual(json.load(file)["bench"], "floor")
+
+    def test_an_interrupt_leaves_nothing(self):
+        bench = subprocess.Popen([self.bps_bench, "pushpull", "--bytes", "1MB", "--iters", "1000000", "--verbose"],
+                                 env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True)
+        self.assertTrue(bench.stderr.readline())  # a daemon is up
+        bench.send_signal(signal.SIGINT)
+        _, err = bench.communicate(timeout=LIMIT)
+        self.assertEqual(bench.returncode, 130)
+        self.assertIn("bps-bench: interrupted", err)
+        self.assert_nothing_left()
+
+    def test_bad_input(self):
+        for arguments, said in ((["frobnicate"], "there is no benchmark 'frobnicate'"),
+                                ([], "which benchmark?"),
+                                (["pushpull", "--worker", "3"], "--workers"),
+                                (["pushpull", "--bytes", "4097"], "no whole f32 elements"),
+                                (["pushpull", "--dtype", "f31"], "f31"),
+                                (["floor", "--workers", "65"], "64"),
+                                (["worker", "nonsense"], "started by bps-bench")):
+            with self.subTest(arguments):
+                run = self.run_bench(*arguments)
+                self.assertEqual(run.returncode, 64, run.stderr)
+                self.assertIn(said, run.stderr)
+
+    def test_a_setting_that_the_cluster_refuses_is_told(self):
+        run = self.run_bench("pushpull", "--bytes", "4096", "--congestion-control", "nonsense")
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("nonsense", run.stderr)
+
+
+if __name__ == "__main__":
+    BenchTest.bps_bench = sys.argv.pop(1)
+    unittest.main(verbosity=2)

@@ -1,0 +1,62 @@
+// The workers' side of the floors.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bench/buffer.h"
+#include "bench/control.h"
+#include "bench/engine.h"
+#include "bench/worker_options.h"
+
+namespace bps::bench {
+
+// Sends a tensor, split over all floor servers, and receives one of the same size, both at once.
+class FloorEngine final : public Engine {
+ public:
+  // `in` is sent, `out` received into; both outlive the engine.
+  static Result<std::unique_ptr<Engine>> connect(const WorkerOptions& options, const Buffer& in,
+                                                 const Buffer& out);
+
+  Status prepare(std::uint64_t round) override;
+  Status run(std::uint64_t round) override;
+  Status check(std::uint64_t round) override;
+
+ private:
+  struct Peer {
+    Fd fd;
+    Slice slice;
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+    std::uint32_t events = 0;  // that epoll watches
+  };
+
+  FloorEngine(const Buffer& in, const Buffer& out) : in_(in), out_(out) {}
+  Status move(Peer& peer);
+  Status watch(Peer& peer, int operation, std::uint32_t events);
+
+  const Buffer& in_;
+  const Buffer& out_;
+  std::vector<Peer> peers_;
+  Fd epoll_;
+};
+
+// Sends a small message and waits for the answer, which comes when all workers have sent.
+class EchoEngine final : public Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> connect(const WorkerOptions& options, const Buffer& in,
+                                                 const Buffer& out);
+
+  Status prepare(std::uint64_t round) override;
+  Status run(std::uint64_t round) override;
+  Status check(std::uint64_t round) override;
+
+ private:
+  EchoEngine(Fd fd, const Buffer& in, const Buffer& out) : fd_(std::move(fd)), in_(in), out_(out) {}
+
+  Fd fd_;
+  const Buffer& in_;
+  const Buffer& out_;
+};
+
+}  // namespace bps::bench

@@ -1,0 +1,143 @@
+#include "bench/values.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace bps::bench {
+namespace {
+
+constexpr std::uint32_t kMaxSum = 120;
+constexpr std::uint32_t kMaxKinds = 16;
+
+// What a rank adds to the kind of an element: so that ranks differ.
+std::uint32_t extra_of(std::uint32_t rank) { return rank % 2; }
+
+// The largest sum is workers * (kinds - 1) + workers / 2.
+std::uint32_t kinds_of(std::uint32_t workers) {
+  return std::clamp<std::uint32_t>((kMaxSum - workers / 2) / workers + 1, 2, kMaxKinds);
+}
+
+std::uint32_t kind_of(std::uint64_t element, std::uint64_t round, std::uint32_t kinds) {
+  std::uint32_t h = static_cast<std::uint32_t>(element) + static_cast<std::uint32_t>(round) * 0x9e3779b9u;
+  h ^= h >> 16;
+  h *= 0x7feb352du;
+  h ^= h >> 15;
+  h *= 0x846ca68bu;
+  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(h) * kinds) >> 32);
+}
+
+// A 16-bit float with `exponent_bits` holds small whole numbers exactly.
+std::uint16_t small_float(std::uint32_t value, int exponent_bits) {
+  if (value == 0) return 0;
+  const int mantissa_bits = 15 - exponent_bits;
+  const int exponent = std::bit_width(value) - 1;
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const std::uint32_t fraction = (value << mantissa_bits >> exponent) & ((1u << mantissa_bits) - 1);
+  return static_cast<std::uint16_t>((static_cast<std::uint32_t>(exponent + bias) << mantissa_bits) |
+                                    fraction);
+}
+
+template <class T>
+T make(DType dtype, std::uint32_t value) {
+  if (dtype == DType::f16) return static_cast<T>(small_float(value, 5));
+  if (dtype == DType::bf16) return static_cast<T>(small_float(value, 8));
+  return static_cast<T>(value);
+}
+
+template <class T>
+using Table = std::array<T, kMaxKinds>;
+
+// By kind: what `rank` pushes.
+template <class T>
+Table<T> contributions(const Pattern& pattern, std::uint32_t rank) {
+  Table<T> table{};
+  const std::uint32_t kinds = kinds_of(pattern.workers);
+  for (std::uint32_t x = 0; x < kinds; ++x)
+    table[x] = make<T>(pattern.dtype, x + extra_of(rank));
+  return table;
+}
+
+// By kind: the sum of what all push.
+template <class T>
+Table<T> sums(const Pattern& pattern) {
+  Table<T> table{};
+  const std::uint32_t kinds = kinds_of(pattern.workers);
+  for (std::uint32_t x = 0; x < kinds; ++x) {
+    std::uint32_t sum = 0;
+    for (std::uint32_t rank = 0; rank < pattern.workers; ++rank)
+      sum += x + extra_of(rank);
+    table[x] = make<T>(pattern.dtype, sum);
+  }
+  return table;
+}
+
+template <class Function>
+auto with_type(DType dtype, Function&& function) {
+  switch (dtype) {
+    case DType::f32: return function(float{});
+    case DType::f64: return function(double{});
+    case DType::f16:
+    case DType::bf16: return function(std::uint16_t{});
+    case DType::i8:
+    case DType::u8: return function(std::uint8_t{});
+    case DType::i32: return function(std::int32_t{});
+    case DType::i64: break;
+  }
+  return function(std::int64_t{});
+}
+
+constexpr std::byte raw_byte(std::size_t j) {
+  return static_cast<std::byte>((j * 131 + 7 + (j >> 8)) & 0xff);
+}
+
+}  // namespace
+
+void fill_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t round,
+                       std::span<std::byte> out) {
+  with_type(pattern.dtype, [&](auto sample) {
+    using T = decltype(sample);
+    const Table<T> table = contributions<T>(pattern, rank);
+    const std::uint32_t kinds = kinds_of(pattern.workers);
+    T* to = reinterpret_cast<T*>(out.data());
+    const std::size_t count = out.size() / sizeof(T);
+    for (std::size_t i = 0; i < count; ++i)
+      to[i] = table[kind_of(i, round, kinds)];
+  });
+}
+
+std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<const std::byte> sum) {
+  return with_type(pattern.dtype, [&](auto sample) -> std::string {
+    using T = decltype(sample);
+    const Table<T> table = sums<T>(pattern);
+    const std::uint32_t kinds = kinds_of(pattern.workers);
+    const T* from = reinterpret_cast<const T*>(sum.data());
+    const std::size_t count = sum.size() / sizeof(T);
+    for (std::size_t i = 0; i < count; ++i) {
+      const T expected = table[kind_of(i, round, kinds)];
+      if (std::memcmp(&from[i], &expected, sizeof(T)) != 0) {
+        return fmt::format("element {} of {} in round {} is {}, its sum is {}", i, count, round, from[i],
+                           expected);
+      }
+    }
+    return {};
+  });
+}
+
+void fill_raw(std::span<std::byte> out) {
+  for (std::size_t j = 0; j < out.size(); ++j)
+    out[j] = raw_byte(j);
+}
+
+std::string check_raw(std::span<const std::byte> bytes) {
+  for (std::size_t j = 0; j < bytes.size(); ++j) {
+    if (bytes[j] != raw_byte(j))
+      return fmt::format("byte {} of {} from a raw server is wrong", j, bytes.size());
+  }
+  return {};
+}
+
+}  // namespace bps::bench

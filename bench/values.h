@@ -1,0 +1,36 @@
+// What the workers push, chosen so that every element of every round has a sum that is known and exact in
+// every type, and so that an element that is lost, doubled, misplaced or of another round is seen. Pure.
+//
+// Worker r pushes x + r mod 2 at element i of round t, where x = hash(i, t) mod K and K is so small that the
+// sum over all workers stays below 128.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "proto/base/dtype.h"
+
+namespace bps::bench {
+
+inline constexpr std::uint32_t kMaxWorkers = 64;
+
+struct Pattern {
+  DType dtype = DType::f32;
+  std::uint32_t workers = 1;
+};
+
+// Fills `out` (whole elements) with what worker `rank` pushes.
+void fill_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t round,
+                       std::span<std::byte> out);
+
+// Empty if `sum` is the sum of all workers' contributions; else says which element is wrong and how.
+std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<const std::byte> sum);
+
+// What the raw servers send: byte j is a function of j.
+void fill_raw(std::span<std::byte> out);
+// Empty if `bytes` is what fill_raw makes.
+std::string check_raw(std::span<const std::byte> bytes);
+
+}  // namespace bps::bench

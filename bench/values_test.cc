@@ -1,0 +1,68 @@
+#include "bench/values.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <vector>
+
+#include "server/reduce/reduce.h"
+
+namespace bps::bench {
+namespace {
+
+// What a server makes of the contributions of all workers.
+std::vector<std::byte> sum_of(const Pattern& pattern, std::uint64_t round, std::size_t count) {
+  const std::size_t raw = count * size_of(pattern.dtype);
+  std::vector<std::byte> slot(count * reduce::accumulator_size(pattern.dtype));
+  fill_contribution(pattern, 0, round,
+                    std::span(slot).subspan(reduce::raw_offset(pattern.dtype, count), raw));
+  reduce::widen_in_place(pattern.dtype, slot.data(), count);
+  std::vector<std::byte> part(raw);
+  for (std::uint32_t rank = 1; rank < pattern.workers; ++rank) {
+    fill_contribution(pattern, rank, round, part);
+    const std::byte* const inputs[] = {part.data()};
+    reduce::accumulate(pattern.dtype, Operation::sum, slot.data(), inputs, count);
+  }
+  reduce::finish(pattern.dtype, Operation::sum, slot.data(), count, pattern.workers);
+  slot.resize(raw);
+  return slot;
+}
+
+}  // namespace
+
+TEST_CASE("the sum of what all workers push is what is expected, in every type") {
+  for (std::uint8_t d = 0; d < kDTypeCount; ++d) {
+    for (const std::uint32_t workers : {1u, 2u, 3u, 8u, 17u, kMaxWorkers}) {
+      const Pattern pattern{static_cast<DType>(d), workers};
+      INFO(name_of(pattern.dtype) << " " << workers);
+      const auto sum = sum_of(pattern, 5, 1000);
+      CHECK(check_sum(pattern, 5, sum) == "");
+      CHECK(check_sum(pattern, 6, sum) != "");
+    }
+  }
+}
+
+TEST_CASE("a wrong, a misplaced and an old element are found") {
+  const Pattern pattern{DType::f32, 1};
+  std::vector<std::byte> out(4 * 65536);
+  fill_contribution(pattern, 0, 9, out);
+  REQUIRE(check_sum(pattern, 9, out).empty());
+  auto* values = reinterpret_cast<float*>(out.data());
+  values[777] += 1;
+  CHECK_THAT(check_sum(pattern, 9, out), Catch::Contains("element 777 of 65536 in round 9"));
+  values[777] -= 1;
+  std::rotate(values, values + 16384, values + 65536);
+  CHECK_FALSE(check_sum(pattern, 9, out).empty());
+  fill_contribution(pattern, 0, 8, out);
+  CHECK_FALSE(check_sum(pattern, 9, out).empty());
+}
+
+TEST_CASE("raw bytes are told from others") {
+  std::vector<std::byte> out(100'000);
+  fill_raw(out);
+  CHECK(check_raw(out).empty());
+  out[99'999] ^= std::byte{1};
+  CHECK_THAT(check_raw(out), Catch::Contains("byte 99999"));
+}
+
+}  // namespace bps::bench
