@@ -13,7 +13,7 @@
 
 #include "proto/transport/tcp/frame_reader.h"
 #include "proto/transport/tcp/readiness.h"
-#include "proto/transport/tcp/send_queue.h"
+#include "proto/transport/tcp/tcp_send_queue.h"
 #include "proto/transport/tcp/tcp_connection.h"
 #include "proto/wire/codec.h"
 
@@ -87,7 +87,7 @@ class TcpStream final : public TurnHook, public std::enable_shared_from_this<Tcp
   bool undelivered_ = false;  // the reader may hold whole frames (after a move)
 
   Encoder encoder_;
-  SendQueue queue_;
+  TcpSendQueue queue_;
   bool write_blocked_ = false;
   bool above_low_water_ = false;
   bool owes_writable_ = false;

@@ -17,7 +17,7 @@
 
 namespace bps {
 
-class SendQueue {
+class TcpSendQueue {
  public:
   void push(std::span<const std::byte> header, std::span<const std::byte> payload, std::uint64_t cookie);
 
