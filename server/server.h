@@ -70,6 +70,8 @@ class Server final : private ConnectionHandler {
   // Where workers reach it. After start().
   const Endpoint& endpoint() const { return data_; }
   const JobLedger& ledger() const { return ledger_; }
+  // Each lives on its own loop: look only where that cannot run, as in the simulator.
+  const std::vector<std::shared_ptr<Shard>>& shards() const { return shards_; }
   std::uint64_t rejected_connections() const { return door_.rejected(); }
 
  private:
