@@ -13,7 +13,8 @@ import sys
 
 
 def jobs_for(root, cxx, cc, flags):
-    warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Wno-pragma-once-outside-header", "-Werror", "-fsyntax-only"]
+    warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Wno-pragma-once-outside-header", "-Werror",
+                "-fsyntax-only", "-Wno-missing-field-initializers"]
     if "clang" not in cxx:
         warnings.remove("-Wno-pragma-once-outside-header")
     for folder in ("proto", "server", "scheduler", "client", "deploy", "bench", "tests"):
