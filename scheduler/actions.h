@@ -1,0 +1,64 @@
+// What the scheduler's core wants done: messages to send, connections to close, lines to log. Cores do not do IO; they
+// put actions into an Outbox, and whoever runs the core (the daemon, a test, the simulator) carries them out in order.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "proto/base/ids.h"
+#include "proto/base/log.h"
+#include "proto/wire/messages.h"
+
+namespace bps {
+
+// One control connection; never reused. 0 = none.
+using PeerId = Id<struct PeerTag, std::uint64_t>;
+
+// Shared: the same message often goes to every worker of a job.
+using SharedMessage = std::shared_ptr<const Message>;
+
+struct SendAction {
+  PeerId peer;
+  SharedMessage message;
+};
+
+struct CloseAction {  // after what was sent before has left; nothing that the peer still says counts
+  PeerId peer;
+};
+
+struct LogAction {
+  LogLevel level;
+  std::string text;
+};
+
+using Action = std::variant<SendAction, CloseAction, LogAction>;
+
+class Outbox {
+ public:
+  // To nobody (peer 0: its connection is lost) is fine and does nothing.
+  void send(PeerId peer, SharedMessage message) {
+    if (peer.value != 0) actions_.emplace_back(SendAction{peer, std::move(message)});
+  }
+  void send(PeerId peer, Message message) {
+    if (peer.value != 0) send(peer, std::make_shared<const Message>(std::move(message)));
+  }
+  void close(PeerId peer) {
+    if (peer.value != 0) actions_.emplace_back(CloseAction{peer});
+  }
+  void log(LogLevel level, std::string text) { actions_.emplace_back(LogAction{level, std::move(text)}); }
+
+  std::vector<Action> take() { return std::exchange(actions_, {}); }
+
+  // For the core itself: a run that it has to forget.
+  void run_ended(JobRun run) { ended_runs_.push_back(run); }
+  std::vector<JobRun> take_ended_runs() { return std::exchange(ended_runs_, {}); }
+
+ private:
+  std::vector<Action> actions_;
+  std::vector<JobRun> ended_runs_;
+};
+
+}  // namespace bps

@@ -1,0 +1,330 @@
+#include "scheduler/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "proto/wire/limits.h"
+#include "scheduler/placement.h"
+#include "scheduler/text.h"
+
+namespace bps {
+namespace {
+
+constexpr Generation kFirstGeneration{1};
+constexpr Epoch kFirstEpoch{1};
+constexpr const char* kRestartAdvice = "start the job again; exit code 75 asks an orchestrator to do that";
+
+}  // namespace
+
+Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
+         const JobOptions& options)
+    : run_(run),
+      term_(term),
+      servers_(servers),
+      outbox_(outbox),
+      options_(options),
+      membership_(first, now),
+      next_progress_(now + options.join_progress_interval),
+      barriers_(first.world_size) {
+  outbox_.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {} workers", name(), run_.value,
+                                          membership_.world_size()));
+}
+
+// ---- gathering ----
+
+void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address) {
+  membership_.admit(hello, incarnation, peer, std::move(address));
+  outbox_.send(peer, Welcome{term_, incarnation, ServerId{}, run_});
+  outbox_.log(LogLevel::debug, fmt::format("job {}: {} joined ({} of {})", name(),
+                                           to_string(*membership_.find(hello.rank)), membership_.workers().size(),
+                                           membership_.world_size()));
+  maybe_start();
+}
+
+void Job::maybe_start() {
+  if (phase_ == Phase::gathering && membership_.complete() && servers_.usable_count() > 0) open();
+}
+
+void Job::tick(TimePoint now) {
+  if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
+  if (now >= membership_.join_deadline()) {
+    fail(join_error());
+  } else if (phase_ == Phase::gathering && now >= next_progress_) {
+    next_progress_ = now + options_.join_progress_interval;
+    tell_progress();
+  }
+}
+
+void Job::tell_progress() {
+  JoinProgress progress;
+  progress.joined = static_cast<std::uint32_t>(membership_.workers().size());
+  progress.missing = membership_.missing();
+  if (progress.missing.size() > kMaxMissingNamed) progress.missing.resize(kMaxMissingNamed);
+  progress.servers = servers_.usable_count();
+  broadcast(std::move(progress));
+}
+
+std::string Job::counts() const {
+  return fmt::format("{} of {} workers joined", membership_.workers().size(), membership_.world_size());
+}
+
+Error Job::join_error() const {
+  const std::string in = seconds_text(membership_.join_timeout());
+  if (phase_ == Phase::opening) {
+    const ServerRecord* server = opening_.empty() ? nullptr : servers_.find(*opening_.begin());
+    return make_error(ErrorCode::deadline,
+                      fmt::format("job {} could not start in {}: {} has not confirmed it", name(), in,
+                                  server != nullptr ? to_string(*server) : "a server"),
+                      "look at that server's log, then start the job again");
+  }
+  std::string text = fmt::format("job {}: {} in {}", name(), counts(), in);
+  std::string advice;
+  const auto missing = membership_.missing();
+  if (!missing.empty()) {
+    text += "; missing " + ranks_text(missing);
+    advice = "see why they did not start, or raise the join timeout";
+  }
+  if (const auto suspected = membership_.suspected(); !suspected.empty()) {
+    text += fmt::format("; {} lost {}", ranks_text(suspected),
+                        suspected.size() == 1 ? "its connection" : "their connections");
+    if (advice.empty()) advice = "start the job again";
+  }
+  if (servers_.usable_count() == 0) {
+    text += "; no server has registered";
+    advice = fmt::format("start at least one: {}", options_.server_command);
+  }
+  return make_error(ErrorCode::deadline, std::move(text), std::move(advice));
+}
+
+// ---- opening ----
+
+std::vector<TensorTable::Lane> Job::place() {
+  std::vector<PlacementNode> workers;
+  for (const auto& [rank, worker] : membership_.workers()) workers.push_back({worker.host, worker.bandwidth_bps});
+  std::vector<const ServerRecord*> servers;
+  std::vector<PlacementNode> nodes;
+  std::uint32_t most_shards = 0;
+  for (const auto& [id, server] : servers_.all()) {
+    if (!server.usable()) continue;
+    servers.push_back(&server);
+    nodes.push_back({server.host, server.bandwidth_bps});
+    most_shards = std::max(most_shards, server.shards);
+  }
+  const std::vector<double> shares = server_shares(workers, nodes);
+  // Neighbours in the lane table lie on different servers: lanes with equal claims get partitions in turn.
+  std::vector<TensorTable::Lane> lanes;
+  for (std::uint32_t shard = 0; shard < most_shards; ++shard) {
+    for (std::size_t i = 0; i < servers.size(); ++i) {
+      const ServerRecord& server = *servers[i];
+      if (shard >= server.shards) continue;
+      lanes.push_back({server.id, shard, shares[i] / server.shards});
+      lanes_.push_back({server.id, server.incarnation, server.endpoint, shard});
+    }
+  }
+  return lanes;
+}
+
+void Job::open() {
+  phase_ = Phase::opening;
+  TensorTable::Config config{run_, name(), membership_.settings().partition_bytes, place(),
+                             [this](Rank rank) { return membership_.name_of(rank); }};
+  if (lanes_.size() > kMaxLanesPerJob) {
+    fail(make_error(ErrorCode::configuration,
+                    fmt::format("job {} would need {} lanes per worker, at most {} are allowed", name(), lanes_.size(),
+                                kMaxLanesPerJob),
+                    "run fewer servers, or give them fewer shards"));
+    return;
+  }
+  tensors_ = std::make_unique<TensorTable>(std::move(config));
+  const std::vector<Member> members = membership_.members();
+  for (const LaneTarget& lane : lanes_) {
+    if (!used_.insert(lane.server).second) continue;
+    servers_.use(lane.server, run_);
+    opening_.insert(lane.server);
+    servers_.send(lane.server, OpenJob{servers_.expect_ack(lane.server, run_), run_, name(), kFirstGeneration,
+                                       kFirstEpoch, members});
+  }
+}
+
+void Job::start_running() {
+  phase_ = Phase::running;
+  broadcast(JobStart{run_, kFirstGeneration, kFirstEpoch, membership_.settings().partition_bytes, membership_.members(),
+                     lanes_});
+  outbox_.log(LogLevel::info, fmt::format("job {} started: {} workers, {} servers, {} lanes each", name(),
+                                          membership_.world_size(), used_.size(), lanes_.size()));
+}
+
+void Job::server_acked(ServerId server, std::uint64_t request, const Error& error) {
+  if (ended()) return;
+  Error named = error;
+  const ServerRecord* record = servers_.find(server);
+  if (error.code != ErrorCode::ok && record != nullptr) {
+    named.message = fmt::format("{}: {}", to_string(*record), error.message);
+  }
+  if (const auto batch = batches_.find(request); batch != batches_.end()) {
+    const std::uint64_t number = batch->second;
+    batches_.erase(batch);
+    tensors_->acked(number, server, named);
+    send_tensor_output();
+    return;
+  }
+  if (phase_ != Phase::opening || opening_.erase(server) == 0) return;
+  if (named.code != ErrorCode::ok) {
+    used_.erase(server);  // it has not taken the run
+    servers_.release(server, run_);
+    fail(std::move(named));
+  } else if (opening_.empty()) {
+    start_running();
+  }
+}
+
+// ---- running ----
+
+Status Job::declare(Rank rank, const Declare& declare) {
+  if (ended()) return {};
+  if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Declare before the job has started");
+  Status status = tensors_->declare(rank, declare);
+  send_tensor_output();
+  return status;
+}
+
+void Job::send_tensor_output() {
+  for (TensorTable::Output& output : tensors_->take_output()) {
+    if (auto* slices = std::get_if<TensorTable::Slices>(&output)) {
+      slices->message.request = servers_.expect_ack(slices->server, run_);
+      batches_.emplace(slices->message.request, slices->batch);
+      servers_.send(slices->server, std::move(slices->message));
+    } else if (auto* dropped = std::get_if<TensorTable::Drop>(&output)) {
+      servers_.send(dropped->server, std::move(dropped->message));
+    } else if (auto* answer = std::get_if<TensorTable::Answer>(&output)) {
+      if (const Worker* worker = membership_.find(answer->rank)) outbox_.send(worker->peer, std::move(answer->message));
+    } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
+      outbox_.log(LogLevel::warn, failure->message.error.message);
+      broadcast(std::move(failure->message));
+    }
+  }
+}
+
+Error Job::barrier_error(std::uint64_t number, Rank left) const {
+  return make_error(ErrorCode::peer_lost,
+                    fmt::format("barrier {} of job {} can never complete: {} has left before it", number, name(),
+                                membership_.name_of(left)),
+                    "call barrier equally often on all ranks");
+}
+
+Status Job::barrier(Rank rank, std::uint64_t number) {
+  if (ended()) return {};
+  if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Barrier before the job has started");
+  if (!barriers_.acceptable(number)) {
+    return make_error(ErrorCode::protocol, fmt::format("Barrier {} when {} is next", number, barriers_.done()));
+  }
+  const PeerId peer = membership_.find(rank)->peer;
+  if (number < barriers_.done()) {
+    outbox_.send(peer, BarrierDone{number, {}});
+    return {};
+  }
+  const std::uint64_t before = barriers_.done();
+  if (barriers_.arrive(rank, number)) {
+    for (std::uint64_t done = before; done < barriers_.done(); ++done) broadcast(BarrierDone{done, {}});
+  }
+  if (const auto& blocked = barriers_.blocked(); blocked && number >= blocked->from) {
+    outbox_.send(peer, BarrierDone{number, barrier_error(number, blocked->left)});
+  }
+  return {};
+}
+
+void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (worker.left) continue;
+    const std::uint64_t waits_to = std::min(to, barriers_.arrived(rank));
+    for (std::uint64_t number = from; number < waits_to; ++number) {
+      outbox_.send(worker.peer, BarrierDone{number, barrier_error(number, left)});
+    }
+  }
+}
+
+// ---- ends ----
+
+void Job::worker_left(Rank rank) {
+  if (ended()) return;
+  Worker& worker = *membership_.find(rank);
+  outbox_.send(worker.peer, Left{});
+  const std::string who = to_string(worker);
+  if (phase_ == Phase::gathering) {
+    membership_.remove(rank);
+    if (membership_.workers().empty()) end({});
+    return;
+  }
+  worker.left = true;
+  if (phase_ == Phase::opening) {
+    fail(make_error(ErrorCode::peer_lost, fmt::format("{} of job {} left before the job had started", who, name()),
+                    kRestartAdvice));
+    return;
+  }
+  tensors_->leave(rank);
+  if (membership_.all_left()) {
+    end({});
+    return;
+  }
+  for (const ServerId server : used_) servers_.send(server, WorkerLeft{run_, rank});
+  const auto before = barriers_.blocked();
+  barriers_.leave(rank);
+  const auto& blocked = *barriers_.blocked();
+  fail_barriers(blocked.from, before ? before->from : UINT64_MAX, blocked.left);
+}
+
+void Job::worker_suspected(Rank rank) {
+  if (Worker* worker = membership_.find(rank)) worker->peer = PeerId{};
+}
+
+void Job::worker_died(Rank rank, const std::string& how) {
+  Worker* worker = membership_.find(rank);
+  if (ended() || worker == nullptr || worker->left) return;
+  const std::string text = fmt::format("{} of job {} is gone: {}", to_string(*worker), name(), how);
+  worker->peer = PeerId{};
+  if (phase_ == Phase::gathering) {
+    outbox_.log(LogLevel::warn, text);
+    membership_.remove(rank);
+    if (membership_.workers().empty()) end({});
+    return;
+  }
+  fail(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
+}
+
+void Job::server_died(const ServerRecord& server, const std::string& how) {
+  if (ended() || used_.erase(server.id) == 0) return;
+  fail(make_error(ErrorCode::peer_lost, fmt::format("{} of job {} is gone: {}", to_string(server), name(), how),
+                  kRestartAdvice));
+}
+
+void Job::fail(Error error) {
+  if (ended()) return;
+  broadcast(JobFailed{run_, error});
+  end(std::move(error));
+}
+
+void Job::end(Error error) {
+  phase_ = Phase::ended;
+  end_error_ = std::move(error);
+  outbox_.run_ended(run_);
+  const std::set<ServerId> used = std::move(used_);
+  for (const ServerId server : used) {
+    servers_.send(server, JobEnded{run_, end_error_});
+    servers_.release(server, run_);
+  }
+  if (end_error_.code == ErrorCode::ok) {
+    outbox_.log(LogLevel::info, fmt::format("job {} ended", name()));
+  } else {
+    outbox_.log(LogLevel::warn, fmt::format("job {} failed: {}", name(), end_error_.message));
+  }
+}
+
+void Job::broadcast(Message message) {
+  const auto shared = std::make_shared<const Message>(std::move(message));
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (!worker.left) outbox_.send(worker.peer, shared);
+  }
+}
+
+}  // namespace bps

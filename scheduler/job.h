@@ -1,0 +1,103 @@
+// One run of a job, from its first worker to its end:
+//
+//   gathering   workers join; ends when all world_size are there and at least one server is, or at the join deadline
+//   opening     OpenJob is with the servers that the run will use; the set of workers is fixed
+//   running     JobStart is out; tensors, barriers, leaves
+//   ended       all have left, or the run has failed: everyone has been told, and the run is of no more use
+//
+// From opening on, the death of a worker or of a server in use fails the run: every other worker gets JobFailed with an
+// error that names who is gone, every server of it JobEnded.
+//
+// Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended. Pure: sends
+// through the Outbox. A Status that is returned is an offence against the protocol: the core drops that peer.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "scheduler/barriers.h"
+#include "scheduler/membership.h"
+#include "scheduler/server_table.h"
+#include "scheduler/tensor_table.h"
+
+namespace bps {
+
+struct JobOptions {
+  Duration join_progress_interval = std::chrono::seconds(2);
+  std::string server_command = "bps-server --scheduler HOST:PORT";  // advice when no server is there
+};
+
+class Job {
+ public:
+  enum class Phase : std::uint8_t { gathering, opening, running, ended };
+
+  Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
+      const JobOptions& options);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  const std::string& name() const { return membership_.settings().job; }
+  JobRun run() const { return run_; }
+  Phase phase() const { return phase_; }
+  bool ended() const { return phase_ == Phase::ended; }
+  // Why it ended; code ok = all workers left.
+  const Error& end_error() const { return end_error_; }
+  const Membership& membership() const { return membership_; }
+
+  Membership::Decision decide(const HelloWorker& hello) const {
+    return membership_.decide(hello, phase_ == Phase::gathering);
+  }
+  // Only what decide() admits.
+  void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address);
+
+  // The worker's connection is lost; it is dead later, or not.
+  void worker_suspected(Rank rank);
+  // `how`: "connection lost 0.3 s ago"
+  void worker_died(Rank rank, const std::string& how);
+  void worker_left(Rank rank);
+  Status declare(Rank rank, const Declare& declare);
+  Status barrier(Rank rank, std::uint64_t number);
+
+  void server_acked(ServerId server, std::uint64_t request, const Error& error);
+  void server_died(const ServerRecord& server, const std::string& how);
+
+  // Something may have changed that the start waits for.
+  void maybe_start();
+  // Join deadline and progress.
+  void tick(TimePoint now);
+  void fail(Error error);
+
+ private:
+  void open();
+  void start_running();
+  void tell_progress();
+  Error join_error() const;
+  std::vector<TensorTable::Lane> place();
+  void send_tensor_output();
+  void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
+  Error barrier_error(std::uint64_t number, Rank left) const;
+  void end(Error error);
+  void broadcast(Message message);
+  std::string counts() const;
+
+  JobRun run_;
+  Term term_;
+  ServerTable& servers_;
+  Outbox& outbox_;
+  const JobOptions& options_;
+  Membership membership_;
+  Phase phase_ = Phase::gathering;
+  Error end_error_;
+  TimePoint next_progress_;
+  std::set<ServerId> used_;                         // servers that know the run
+  std::set<ServerId> opening_;                      // those that have not confirmed it yet
+  std::vector<LaneTarget> lanes_;
+  std::map<std::uint64_t, std::uint64_t> batches_;  // server request -> batch of the tensor table
+  std::unique_ptr<TensorTable> tensors_;            // from opening on
+  Barriers barriers_;
+};
+
+}  // namespace bps

@@ -1,0 +1,133 @@
+#include "scheduler/membership.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace bps {
+namespace {
+
+constexpr Duration kDefaultJoinTimeout = std::chrono::seconds(60);
+constexpr std::uint64_t kMaxJoinTimeoutMs = 30ull * 24 * 3600 * 1000;
+
+std::string short_name(Rank rank, const std::string& host) { return fmt::format("rank {} (host {})", rank.value, host); }
+
+std::string staleness_text(std::uint32_t staleness) {
+  return staleness == kUnboundedStaleness ? "unbounded" : std::to_string(staleness);
+}
+
+const char* mode_text(Mode mode) { return mode == Mode::sync ? "sync" : "async"; }
+
+}  // namespace
+
+std::string to_string(const Worker& worker) {
+  return fmt::format("rank {} (host {}, {})", worker.rank.value, worker.host, worker.address);
+}
+
+Duration join_timeout_of(const HelloWorker& hello) {
+  if (hello.join_timeout_ms == 0) return kDefaultJoinTimeout;
+  return std::chrono::milliseconds(std::min(hello.join_timeout_ms, kMaxJoinTimeoutMs));
+}
+
+Membership::Membership(const HelloWorker& first, TimePoint now) : settings_(first), created_at_(now) {}
+
+Error Membership::disagreement(const HelloWorker& hello) const {
+  const auto differ = [&](const char* what, const std::string& theirs, const std::string& ours) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("{} of job {} differs: {} has {}, {} has {}", what, settings_.job,
+                                  short_name(settings_.rank, settings_.host), ours,
+                                  short_name(hello.rank, hello.host), theirs),
+                      "start all ranks of a job with the same settings");
+  };
+  if (hello.world_size != settings_.world_size) {
+    return differ("world_size", std::to_string(hello.world_size), std::to_string(settings_.world_size));
+  }
+  if (hello.partition_bytes != settings_.partition_bytes) {
+    return differ("partition_bytes", std::to_string(hello.partition_bytes), std::to_string(settings_.partition_bytes));
+  }
+  if (hello.mode != settings_.mode) return differ("mode", mode_text(hello.mode), mode_text(settings_.mode));
+  if (hello.staleness != settings_.staleness) {
+    return differ("staleness", staleness_text(hello.staleness), staleness_text(settings_.staleness));
+  }
+  return {};
+}
+
+Membership::Decision Membership::decide(const HelloWorker& hello, bool gathering) const {
+  const auto holder = workers_.find(hello.rank);
+  const bool held = holder != workers_.end() && !holder->second.left && !holder->second.suspected();
+  const auto any = [&](auto is) {
+    return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) { return is(entry.second); });
+  };
+  if (!gathering && (any([](const Worker& worker) { return worker.suspected(); }) ||
+                     (!held && any([](const Worker& worker) { return worker.left; })))) {
+    return {Verdict::wait, {}};
+  }
+  if (Error error = disagreement(hello); error.code != ErrorCode::ok) return {Verdict::refuse, std::move(error)};
+  if (holder == workers_.end()) return {Verdict::admit, {}};
+  if (!held) return {Verdict::wait, {}};
+  return {Verdict::refuse, make_error(ErrorCode::configuration,
+                                      fmt::format("rank {} of job {} is taken by {}", hello.rank.value, settings_.job,
+                                                  to_string(holder->second)),
+                                      "give every worker its own rank, or this run another job name")};
+}
+
+void Membership::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address) {
+  Worker worker;
+  worker.rank = hello.rank;
+  worker.incarnation = incarnation;
+  worker.peer = peer;
+  worker.host = hello.host;
+  worker.address = std::move(address);
+  worker.local_rank = hello.local_rank;
+  worker.bandwidth_bps = hello.bandwidth_bps;
+  worker.join_timeout = join_timeout_of(hello);
+  workers_[hello.rank] = std::move(worker);
+}
+
+Worker* Membership::find(Rank rank) {
+  const auto it = workers_.find(rank);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+bool Membership::complete() const { return workers_.size() == world_size() && suspected().empty(); }
+
+bool Membership::all_left() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.left; });
+}
+
+std::vector<Rank> Membership::missing() const {
+  std::vector<Rank> ranks;
+  for (Rank rank{0}; rank.value < world_size(); rank = rank.next()) {
+    if (workers_.count(rank) == 0) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::vector<Rank> Membership::suspected() const {
+  std::vector<Rank> ranks;
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.suspected()) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::vector<Member> Membership::members() const {
+  std::vector<Member> members;
+  for (const auto& [rank, worker] : workers_) {
+    members.push_back({rank, worker.incarnation, worker.host, worker.local_rank, 1});
+  }
+  return members;
+}
+
+std::string Membership::name_of(Rank rank) const {
+  const auto it = workers_.find(rank);
+  return it == workers_.end() ? fmt::format("rank {}", rank.value) : short_name(rank, it->second.host);
+}
+
+Duration Membership::join_timeout() const {
+  Duration least = workers_.empty() ? join_timeout_of(settings_) : Duration::max();
+  for (const auto& [rank, worker] : workers_) least = std::min(least, worker.join_timeout);
+  return least;
+}
+
+}  // namespace bps

@@ -1,0 +1,276 @@
+#include "scheduler/scheduler_core.h"
+
+#include <fmt/format.h>
+
+#include "scheduler/text.h"
+
+namespace bps {
+namespace {
+
+constexpr std::size_t kMaxEndedRuns = 256;
+constexpr int kToleratedTicks = 4;  // a tick later than this was a pause of our own
+
+Error unexpected(const Message& message, const char* from) {
+  return make_error(ErrorCode::protocol, fmt::format("{} from {}", name_of(message), from),
+                    "run the same bps version everywhere");
+}
+
+}  // namespace
+
+SchedulerCore::SchedulerCore(CoreOptions options, std::function<std::uint64_t()> random)
+    : options_(std::move(options)),
+      random_(std::move(random)),
+      term_{1, random_()},
+      clock_(options_.tick, options_.tick * kToleratedTicks),
+      detector_(options_.detector),
+      servers_(outbox_) {}
+
+std::uint64_t SchedulerCore::random_id() {
+  for (;;) {
+    const std::uint64_t id = random_();
+    if (id != 0 && nodes_.count(Incarnation{id}) == 0 && jobs_.count(JobRun{id}) == 0) return id;
+  }
+}
+
+Job* SchedulerCore::find_job(JobRun run) {
+  const auto it = jobs_.find(run);
+  return it == jobs_.end() ? nullptr : it->second.get();
+}
+
+// ---- events ----
+
+void SchedulerCore::connected(PeerId peer, std::string address) { peers_[peer].address = std::move(address); }
+
+void SchedulerCore::message(TimePoint now, PeerId peer, Message&& message) {
+  now = clock_.advance(now);
+  const auto it = peers_.find(peer);
+  if (it == peers_.end()) return;
+  detector_.heard(it->second.incarnation, now);
+  handle(now, peer, it->second, message);
+  settle(now);
+}
+
+void SchedulerCore::lost(TimePoint now, PeerId peer, const Error& reason) {
+  now = clock_.advance(now);
+  const auto it = peers_.find(peer);
+  if (it == peers_.end()) return;
+  outbox_.log(LogLevel::debug, fmt::format("{}: {}", it->second.address, reason.message));
+  lose(now, peer, {});
+  settle(now);
+}
+
+void SchedulerCore::expel(TimePoint now, PeerId peer, const Error& reason) {
+  now = clock_.advance(now);
+  offend(now, peer, reason);
+  settle(now);
+}
+
+void SchedulerCore::tick(TimePoint now) {
+  now = clock_.advance(now);
+  for (const FailureDetector::Death& death : detector_.expire(now)) bury(death);
+  for (const auto& [run, job] : jobs_) job->tick(now);
+  settle(now);
+  expire_waiting(now);
+  if (now >= next_heartbeat_) {
+    next_heartbeat_ = now + kHeartbeatInterval;
+    send_heartbeats();
+  }
+}
+
+void SchedulerCore::stop(TimePoint now, const Error& reason) {
+  clock_.advance(now);
+  stopping_ = reason;
+  for (const auto& [run, job] : jobs_) job->fail(reason);
+  for (const JobRun run : outbox_.take_ended_runs()) retire(run);
+  for (const auto& [id, peer] : peers_) {
+    outbox_.send(id, Refused{reason.code, reason.message, reason.advice});
+    outbox_.close(id);
+  }
+  for (const auto& [incarnation, node] : nodes_) {
+    detector_.remove(incarnation);
+    servers_.remove(node.server);
+  }
+  peers_.clear();
+  nodes_.clear();
+  waiting_.clear();
+  worker_count_ = 0;
+}
+
+// ---- messages ----
+
+void SchedulerCore::handle(TimePoint now, PeerId id, Peer& peer, Message& message) {
+  switch (peer.role) {
+    case Role::greeting:
+      if (auto* worker = std::get_if<HelloWorker>(&message)) return on_hello(now, id, *worker);
+      if (auto* server = std::get_if<HelloServer>(&message)) return on_hello(now, id, *server);
+      return offend(now, id, unexpected(message, "a peer that has not said hello"));
+    case Role::waiting:
+      if (std::holds_alternative<Heartbeat>(message)) return;
+      if (!std::holds_alternative<Leave>(message)) return offend(now, id, unexpected(message, "a worker that waits"));
+      outbox_.send(id, Left{});
+      return close(id);
+    case Role::worker: return on_worker(now, id, nodes_.at(peer.incarnation), message);
+    case Role::server: return on_server(now, id, nodes_.at(peer.incarnation), message);
+    case Role::done:
+      // What it asked while the end was under way to it is answered by that.
+      if (std::holds_alternative<Leave>(message)) outbox_.send(id, Left{});
+      return;
+  }
+}
+
+void SchedulerCore::on_worker(TimePoint now, PeerId id, Node& node, Message& message) {
+  Job& job = *jobs_.at(node.run);
+  Status status;
+  if (auto* declare = std::get_if<Declare>(&message)) {
+    status = job.declare(node.rank, *declare);
+  } else if (auto* barrier = std::get_if<Barrier>(&message)) {
+    status = job.barrier(node.rank, barrier->number);
+  } else if (std::holds_alternative<Leave>(message)) {
+    job.worker_left(node.rank);
+    make_done(node);
+    retry_waiting_ = true;
+  } else if (!std::holds_alternative<Heartbeat>(message)) {
+    status = unexpected(message, "a worker");
+  }
+  if (!status) offend(now, id, status.error());
+}
+
+void SchedulerCore::on_server(TimePoint now, PeerId id, Node& node, Message& message) {
+  if (std::holds_alternative<Heartbeat>(message)) return;
+  ServerRecord& server = *servers_.find(node.server);
+  if (std::holds_alternative<Leave>(message)) {
+    if (!server.draining) {
+      outbox_.log(LogLevel::info, fmt::format("{} drains: {} jobs use it", to_string(server), server.jobs.size()));
+    }
+    return servers_.drain(node.server);
+  }
+  const auto* ack = std::get_if<Ack>(&message);
+  if (ack == nullptr) return offend(now, id, unexpected(message, "a server"));
+  const auto request = server.unacknowledged.find(ack->request);
+  if (request == server.unacknowledged.end()) {
+    return offend(now, id, make_error(ErrorCode::protocol, fmt::format("Ack of request {}, which is not open",
+                                                                       ack->request)));
+  }
+  const JobRun run = request->second;
+  server.unacknowledged.erase(request);
+  if (Job* job = find_job(run)) job->server_acked(node.server, ack->request, ack->error);
+}
+
+void SchedulerCore::send_heartbeats() {
+  const auto heartbeat = std::make_shared<const Message>(Heartbeat{heartbeat_sequence_++});
+  for (const auto& [id, peer] : peers_) {
+    if (peer.role != Role::greeting) outbox_.send(id, heartbeat);
+  }
+}
+
+// ---- ends ----
+
+void SchedulerCore::refuse(PeerId id, const Error& error) {
+  outbox_.log(LogLevel::warn, fmt::format("{} is refused: {}", peers_.at(id).address, error.message));
+  outbox_.send(id, Refused{error.code, error.message, error.advice});
+  close(id);
+}
+
+void SchedulerCore::close(PeerId id) {
+  outbox_.close(id);
+  waiting_.erase(id);
+  peers_.erase(id);
+}
+
+void SchedulerCore::offend(TimePoint now, PeerId id, const Error& error) {
+  const auto it = peers_.find(id);
+  if (it == peers_.end()) return;
+  outbox_.log(LogLevel::warn, fmt::format("{} is dropped: {}", it->second.address, error.message));
+  outbox_.send(id, Refused{error.code, error.message, error.advice});
+  outbox_.close(id);
+  lose(now, id, "dropped, because of: " + error.message);
+}
+
+void SchedulerCore::lose(TimePoint now, PeerId id, const std::string& offence) {
+  const Peer peer = std::move(peers_.at(id));
+  waiting_.erase(id);
+  peers_.erase(id);
+  const auto it = nodes_.find(peer.incarnation);
+  if (it == nodes_.end()) return;
+  Node& node = it->second;
+  node.peer = PeerId{};
+  node.offence = offence;
+  if (peer.role == Role::done) return forget_node(it->first);
+  detector_.connection_lost(it->first, now);
+  if (peer.role == Role::worker) return jobs_.at(node.run)->worker_suspected(node.rank);
+  ServerRecord& server = *servers_.find(node.server);
+  server.peer = PeerId{};
+  if (!server.draining || !server.jobs.empty()) return;
+  outbox_.log(LogLevel::info, fmt::format("{} left", to_string(server)));
+  servers_.remove(node.server);
+  forget_node(it->first);
+}
+
+void SchedulerCore::bury(const FailureDetector::Death& death) {
+  const auto it = nodes_.find(death.node);
+  if (it == nodes_.end()) return;  // went with something that was buried before
+  const Node node = it->second;
+  std::string how = death.connection_lost ? fmt::format("connection lost {} ago", seconds_text(death.since))
+                                          : fmt::format("no heartbeat for {}", seconds_text(death.since));
+  if (!node.offence.empty()) how = node.offence;
+  if (node.peer.value != 0) {
+    outbox_.send(node.peer, Refused{ErrorCode::peer_lost,
+                                    fmt::format("you were declared dead: {}", how),
+                                    "the process or its network hung; start it again"});
+    close(node.peer);
+  }
+  if (node.role == Role::worker) jobs_.at(node.run)->worker_died(node.rank, how);
+  if (node.role == Role::server) bury_server(node.server, how);
+  forget_node(death.node);
+  retry_waiting_ = true;
+}
+
+void SchedulerCore::bury_server(ServerId id, const std::string& how) {
+  const ServerRecord server = *servers_.find(id);
+  outbox_.log(LogLevel::warn, fmt::format("{} is gone: {}", to_string(server), how));
+  for (const JobRun run : server.jobs) {
+    if (Job* job = find_job(run)) job->server_died(server, how);
+  }
+  servers_.remove(id);
+}
+
+void SchedulerCore::settle(TimePoint now) {
+  for (;;) {
+    const auto ended = outbox_.take_ended_runs();
+    for (const JobRun run : ended) retire(run);
+    if (!std::exchange(retry_waiting_, false)) return;
+    retry_waiting(now);
+  }
+}
+
+void SchedulerCore::retire(JobRun run) {
+  const auto it = jobs_.find(run);
+  const Job& job = *it->second;
+  for (const auto& [rank, worker] : job.membership().workers()) {
+    const auto node = nodes_.find(worker.incarnation);
+    if (node == nodes_.end() || node->second.role != Role::worker) continue;
+    make_done(node->second);
+    if (node->second.peer.value == 0) forget_node(node->first);
+  }
+  ended_runs_.push_back({run, job.name(), job.end_error()});
+  if (ended_runs_.size() > kMaxEndedRuns) ended_runs_.pop_front();
+  run_of_name_.erase(job.name());
+  jobs_.erase(it);
+  retry_waiting_ = true;
+}
+
+void SchedulerCore::make_done(Node& node) {
+  node.role = Role::done;
+  --worker_count_;
+  if (const auto peer = peers_.find(node.peer); peer != peers_.end()) peer->second.role = Role::done;
+}
+
+void SchedulerCore::forget_node(Incarnation incarnation) {
+  const auto it = nodes_.find(incarnation);
+  if (it == nodes_.end()) return;
+  if (it->second.role == Role::worker) --worker_count_;
+  detector_.remove(incarnation);
+  nodes_.erase(it);
+}
+
+}  // namespace bps

@@ -1,0 +1,158 @@
+// The scheduler without IO: which peers are workers, servers or newcomers that wait; which runs exist; who is dead. Takes
+// decoded messages, connection losses and ticks with the local time, and emits actions (messages, closes, log lines).
+//
+// A peer is one control connection; its first message must be a hello, and an answer to that is Welcome (a worker or
+// server now), Refused and close, or silence while a newcomer waits for the fate of the run that is in its way.
+// Whatever breaks the protocol costs the peer its connection, with a Refused that says why. A worker or server whose
+// connection is lost cannot take it up again: when the grace has passed it is dead, and its runs fail.
+//
+// Owner: Scheduler, or the simulator. Lives on: its owner's loop; call tick() every `options.tick`. Not thread-safe.
+// Limits: options. A run that has ended is forgotten; the reasons of the last few are kept for latecomers.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "proto/wire/limits.h"
+#include "scheduler/actions.h"
+#include "scheduler/failure_detector.h"
+#include "scheduler/job.h"
+#include "scheduler/pause_clock.h"
+#include "scheduler/server_table.h"
+
+namespace bps {
+
+struct CoreOptions {
+  Duration tick = std::chrono::milliseconds(50);
+  FailureDetector::Options detector;
+  JobOptions job;
+  std::size_t max_jobs = 1024;
+  std::size_t max_workers = 16384;  // of all jobs, with those that wait
+  std::size_t max_servers = kMaxServers;
+};
+
+class SchedulerCore {
+ public:
+  // `random` gives 64 random bits; runs and incarnations are named with them.
+  SchedulerCore(CoreOptions options, std::function<std::uint64_t()> random);
+  SchedulerCore(const SchedulerCore&) = delete;
+  SchedulerCore& operator=(const SchedulerCore&) = delete;
+
+  // A connection has said its first message, which follows. `address` is for messages.
+  void connected(PeerId peer, std::string address);
+  // Of an unknown peer, e.g. one that was closed: ignored, both.
+  void message(TimePoint now, PeerId peer, Message&& message);
+  void lost(TimePoint now, PeerId peer, const Error& reason);
+  // The peer is to be given up for what it does: it is told, closed, and counts as lost.
+  void expel(TimePoint now, PeerId peer, const Error& reason);
+  void tick(TimePoint now);
+
+  // Fails all runs with `reason`, refuses everyone, now and from now on.
+  void stop(TimePoint now, const Error& reason);
+
+  std::vector<Action> take_actions() { return outbox_.take(); }
+
+  // Where workers and servers reach this scheduler, for advice.
+  void set_server_command(std::string command) { options_.job.server_command = std::move(command); }
+
+  std::size_t job_count() const { return jobs_.size(); }
+  std::size_t server_count() const { return servers_.all().size(); }
+  std::size_t peer_count() const { return peers_.size(); }
+  std::size_t node_count() const { return nodes_.size(); }
+  const Term& term() const { return term_; }
+
+ private:
+  enum class Role : std::uint8_t {
+    greeting,  // has said nothing yet
+    waiting,   // a worker whose hello waits
+    worker,
+    server,
+    done,      // a worker that has left, or whose run has ended
+  };
+  struct Waiting {
+    HelloWorker hello;
+    TimePoint until;
+  };
+  struct Peer {
+    std::string address;
+    Role role = Role::greeting;
+    Incarnation incarnation;  // worker, server, done
+    std::optional<Waiting> waiting;
+  };
+  struct Node {  // what has an incarnation; lives until it is dead, with or without a connection
+    Role role = Role::worker;
+    PeerId peer;  // 0: lost
+    JobRun run;
+    Rank rank;
+    ServerId server;
+    std::string offence;  // why it was expelled
+  };
+  struct EndedRun {
+    JobRun run;
+    std::string job;
+    Error error;
+  };
+
+  void handle(TimePoint now, PeerId id, Peer& peer, Message& message);
+  void on_worker(TimePoint now, PeerId id, Node& node, Message& message);
+  void on_server(TimePoint now, PeerId id, Node& node, Message& message);
+  void send_heartbeats();
+
+  void on_hello(TimePoint now, PeerId id, HelloWorker& hello);
+  void on_hello(TimePoint now, PeerId id, HelloServer& hello);
+  std::optional<Error> objection(const HelloWorker& hello) const;
+  std::optional<Error> objection(const HelloServer& hello) const;
+  // Admits or refuses; false: the peer must wait.
+  bool try_join(TimePoint now, PeerId id, const HelloWorker& hello);
+  void join(TimePoint now, PeerId id, const HelloWorker& hello, Job& job);
+  void retry_waiting(TimePoint now);
+  void expire_waiting(TimePoint now);
+  // Another process on the same address is a death and a birth.
+  void bury_predecessor(const HelloServer& hello);
+
+  // Ends of a peer: refused at the door; closed by us; dropped for what it did; lost.
+  void refuse(PeerId id, const Error& error);
+  void close(PeerId id);
+  void offend(TimePoint now, PeerId id, const Error& error);
+  void lose(TimePoint now, PeerId id, const std::string& offence);
+
+  void bury(const FailureDetector::Death& death);
+  void bury_server(ServerId id, const std::string& how);
+  // Forgets runs that have ended; then newcomers who waited for that may have their turn.
+  void settle(TimePoint now);
+  void retire(JobRun run);
+  void make_done(Node& node);
+  void forget_node(Incarnation incarnation);
+
+  Job* find_job(JobRun run);
+  std::uint64_t random_id();
+
+  CoreOptions options_;
+  std::function<std::uint64_t()> random_;
+  Term term_;
+  Outbox outbox_;
+  PauseClock clock_;
+  FailureDetector detector_;
+  ServerTable servers_;
+  std::map<PeerId, Peer> peers_;
+  std::map<Incarnation, Node> nodes_;
+  std::map<JobRun, std::unique_ptr<Job>> jobs_;
+  std::map<std::string, JobRun> run_of_name_;
+  std::set<PeerId> waiting_;
+  bool retry_waiting_ = false;  // something ended that a newcomer may have waited for
+  std::size_t worker_count_ = 0;
+  std::deque<EndedRun> ended_runs_;
+  ServerId last_server_;
+  TimePoint next_heartbeat_{};
+  std::uint64_t heartbeat_sequence_ = 0;
+  std::optional<Error> stopping_;
+};
+
+}  // namespace bps

@@ -1,0 +1,208 @@
+// Who may come in.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/scheduler_core.h"
+#include "scheduler/text.h"
+
+namespace bps {
+namespace {
+
+constexpr std::uint64_t kPartitionMultiple = 8;  // every element size divides it
+
+Error full(const char* what, std::size_t limit) {
+  return make_error(ErrorCode::out_of_memory, fmt::format("the scheduler has {} {}, its limit", limit, what),
+                    "wait until others have ended, or run another scheduler");
+}
+
+bool unspecified(const std::string& host) { return host.empty() || host == "0.0.0.0" || host == "::"; }
+
+}  // namespace
+
+// ---- workers ----
+
+std::optional<Error> SchedulerCore::objection(const HelloWorker& hello) const {
+  if (stopping_) return *stopping_;
+  if (hello.incarnation.value != 0) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("rank {} of job {} has lost its connection and cannot take it up again",
+                                  hello.rank.value, hello.job),
+                      "start the job again; exit code 75 asks an orchestrator to do that");
+  }
+  if (hello.rank.value >= hello.world_size) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("rank {} does not exist in a job of {} workers", hello.rank.value, hello.world_size),
+                      "ranks go from 0 to world_size - 1");
+  }
+  if (hello.partition_bytes % kPartitionMultiple != 0) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("partition_bytes is {}, which is no multiple of {}", hello.partition_bytes,
+                                  kPartitionMultiple),
+                      "use a multiple, so that no partition ends inside an element");
+  }
+  if (worker_count_ + waiting_.size() >= options_.max_workers) return full("workers", options_.max_workers);
+  if (hello.job_run.value == 0) return std::nullopt;
+  const auto running = jobs_.find(hello.job_run);
+  if (running != jobs_.end() && running->second->name() == hello.job &&
+      running->second->phase() == Job::Phase::gathering) {
+    return std::nullopt;
+  }
+  std::string state = running != jobs_.end() ? "has started" : "has ended";
+  for (const EndedRun& ended : ended_runs_) {
+    if (ended.run == hello.job_run && ended.error.code != ErrorCode::ok) state = "has failed: " + ended.error.message;
+  }
+  return make_error(ErrorCode::peer_lost,
+                    fmt::format("run {:016x} of job {} takes no joins: it {}", hello.job_run.value, hello.job, state),
+                    "start the whole job again");
+}
+
+void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloWorker& hello) {
+  if (hello.host.empty()) hello.host = peers_.at(id).address;
+  if (const auto error = objection(hello)) return refuse(id, *error);
+  if (try_join(now, id, hello)) return;
+  Peer& peer = peers_.at(id);
+  peer.role = Role::waiting;
+  outbox_.log(LogLevel::info, fmt::format("job {}: {} waits as rank {} until it is clear what becomes of the present run",
+                                          hello.job, peer.address, hello.rank.value));
+  const TimePoint until = now + join_timeout_of(hello);
+  peer.waiting = Waiting{std::move(hello), until};
+  waiting_.insert(id);
+}
+
+bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello) {
+  const auto known = run_of_name_.find(hello.job);
+  if (known != run_of_name_.end()) {
+    Job& job = *jobs_.at(known->second);
+    if (job.ended()) return false;  // about to be forgotten
+    const Membership::Decision decision = job.decide(hello);
+    if (decision.verdict == Membership::Verdict::wait) return false;
+    if (decision.verdict == Membership::Verdict::refuse) {
+      refuse(id, decision.error);
+    } else {
+      join(now, id, hello, job);
+    }
+    return true;
+  }
+  if (jobs_.size() >= options_.max_jobs) {
+    refuse(id, full("jobs", options_.max_jobs));
+    return true;
+  }
+  const JobRun run{random_id()};
+  auto job = std::make_unique<Job>(hello, run, term_, now, servers_, outbox_, options_.job);
+  run_of_name_[hello.job] = run;
+  Job& created = *jobs_.emplace(run, std::move(job)).first->second;
+  join(now, id, hello, created);
+  return true;
+}
+
+void SchedulerCore::join(TimePoint now, PeerId id, const HelloWorker& hello, Job& job) {
+  const Incarnation incarnation{random_id()};
+  Peer& peer = peers_.at(id);
+  peer.role = Role::worker;
+  peer.incarnation = incarnation;
+  Node node;
+  node.role = Role::worker;
+  node.peer = id;
+  node.run = job.run();
+  node.rank = hello.rank;
+  nodes_.emplace(incarnation, std::move(node));
+  detector_.add(incarnation, now);
+  ++worker_count_;
+  job.admit(hello, incarnation, id, peer.address);
+}
+
+void SchedulerCore::retry_waiting(TimePoint now) {
+  const std::set<PeerId> waiting = waiting_;
+  for (const PeerId id : waiting) {
+    const auto it = peers_.find(id);
+    if (it == peers_.end()) continue;
+    const HelloWorker hello = it->second.waiting->hello;
+    if (!try_join(now, id, hello)) continue;
+    waiting_.erase(id);
+    if (const auto peer = peers_.find(id); peer != peers_.end()) peer->second.waiting.reset();
+  }
+}
+
+void SchedulerCore::expire_waiting(TimePoint now) {
+  const std::set<PeerId> waiting = waiting_;
+  for (const PeerId id : waiting) {
+    const Waiting& wait = *peers_.at(id).waiting;
+    if (now < wait.until) continue;
+    refuse(id, make_error(ErrorCode::deadline,
+                          fmt::format("rank {} waited {} for the present run of job {} to end", wait.hello.rank.value,
+                                      seconds_text(join_timeout_of(wait.hello)), wait.hello.job),
+                          "end that run first, or give this one another job name"));
+  }
+}
+
+// ---- servers ----
+
+std::optional<Error> SchedulerCore::objection(const HelloServer& hello) const {
+  if (stopping_) return *stopping_;
+  if (hello.incarnation.value != 0) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("the server at {} has lost its connection and cannot take it up again",
+                                  to_string(hello.data)),
+                      "start the server again");
+  }
+  if (unspecified(hello.data.host) || hello.data.port == 0) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("workers cannot reach a server at {}", to_string(hello.data)),
+                      "give the server an address to name with --advertise");
+  }
+  if (servers_.all().size() >= options_.max_servers) return full("servers", options_.max_servers);
+  for (const auto& [id, server] : servers_.all()) {
+    if (server.endpoint == hello.data && server.host != hello.host && server.peer.value != 0) {
+      return make_error(ErrorCode::configuration,
+                        fmt::format("{} names the same address for workers as this one on host {}", to_string(server),
+                                    hello.host),
+                        "give each server its own --listen or --advertise address");
+    }
+  }
+  return std::nullopt;
+}
+
+void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloServer& hello) {
+  if (hello.host.empty()) hello.host = peers_.at(id).address;
+  if (const auto error = objection(hello)) return refuse(id, *error);
+  bury_predecessor(hello);
+  const Incarnation incarnation{random_id()};
+  last_server_ = last_server_.next();
+  Peer& peer = peers_.at(id);
+  peer.role = Role::server;
+  peer.incarnation = incarnation;
+  Node node;
+  node.role = Role::server;
+  node.peer = id;
+  node.server = last_server_;
+  nodes_.emplace(incarnation, std::move(node));
+  detector_.add(incarnation, now);
+  ServerRecord record;
+  record.id = last_server_;
+  record.incarnation = incarnation;
+  record.peer = id;
+  record.host = hello.host;
+  record.endpoint = hello.data;
+  record.shards = hello.shards;
+  record.bandwidth_bps = hello.bandwidth_bps;
+  const ServerRecord& server = servers_.add(std::move(record));
+  outbox_.send(id, Welcome{term_, incarnation, last_server_, JobRun{}});
+  outbox_.log(LogLevel::info, fmt::format("{} joined: {} shards", to_string(server), server.shards));
+  for (const auto& [run, job] : jobs_) job->maybe_start();
+}
+
+void SchedulerCore::bury_predecessor(const HelloServer& hello) {
+  const auto it = std::find_if(servers_.all().begin(), servers_.all().end(),
+                               [&](const auto& entry) { return entry.second.endpoint == hello.data; });
+  if (it == servers_.all().end()) return;
+  const ServerRecord old = it->second;
+  if (old.peer.value != 0) {
+    outbox_.send(old.peer, Refused{ErrorCode::peer_lost, "another server has registered with your address", ""});
+    close(old.peer);
+  }
+  bury_server(old.id, "another process serves its address now");
+  forget_node(old.incarnation);
+}
+
+}  // namespace bps

@@ -1,0 +1,63 @@
+// The servers that have registered, and which jobs use them. A server that drains gets no new jobs and is told Left when
+// the last job that uses it has ended.
+//
+// Owner: SchedulerCore; jobs hold a reference. Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "scheduler/actions.h"
+
+namespace bps {
+
+struct ServerRecord {
+  ServerId id;
+  Incarnation incarnation;
+  PeerId peer;  // 0 = suspected: its connection is lost
+  std::string host;
+  Endpoint endpoint;
+  std::uint32_t shards = 0;
+  std::uint64_t bandwidth_bps = 0;
+  bool draining = false;
+  std::set<JobRun> jobs;
+  std::map<std::uint64_t, JobRun> unacknowledged;  // requests
+
+  bool usable() const { return peer.value != 0 && !draining; }
+};
+
+// "server 1 (host cpu-01, 10.0.0.9:4711)"
+std::string to_string(const ServerRecord& server);
+
+class ServerTable {
+ public:
+  explicit ServerTable(Outbox& outbox) : outbox_(outbox) {}
+  ServerTable(const ServerTable&) = delete;
+  ServerTable& operator=(const ServerTable&) = delete;
+
+  ServerRecord& add(ServerRecord server) { return servers_[server.id] = std::move(server); }
+  void remove(ServerId id) { servers_.erase(id); }
+  ServerRecord* find(ServerId id);
+  const std::map<ServerId, ServerRecord>& all() const { return servers_; }
+  std::uint32_t usable_count() const;
+
+  void send(ServerId id, Message message);
+  // The number of a request to `id` whose Ack belongs to `run`.
+  std::uint64_t expect_ack(ServerId id, JobRun run);
+
+  void use(ServerId id, JobRun run);
+  void release(ServerId id, JobRun run);
+  void drain(ServerId id);
+
+ private:
+  void tell_if_drained(ServerRecord& server);
+
+  Outbox& outbox_;
+  std::map<ServerId, ServerRecord> servers_;
+  std::uint64_t last_request_ = 0;
+};
+
+}  // namespace bps

@@ -1,0 +1,132 @@
+// The tensors of a running job. The first Declare of a name fixes the tensor and places its partitions; the servers that
+// own some confirm, and then everyone who asked is told. Later declares of the name must be equal.
+//
+// A difference fails the tensor for good: this and every later declare of the name gets an error that names both, all
+// workers are told and the servers drop it. A refusal of a server (memory) fails the declares that wait for it, and the
+// slices elsewhere are dropped; the tensor keeps its numbers and its placement, and the next declare tries again.
+// Tensors that one Declare brings are confirmed or refused together.
+//
+// Owner: Job. Pure: what is to be sent is taken with take_output. Limits: those of Config,
+// kMaxPartitionsPerDeclare, and kMaxPendingDeclares that one worker may have under way.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/messages.h"
+#include "scheduler/partition_assigner.h"
+
+namespace bps {
+
+class TensorTable {
+ public:
+  struct Lane {
+    ServerId server;
+    std::uint32_t shard = 0;
+    double share = 0;  // of the job's bytes
+  };
+  struct Config {
+    JobRun run;
+    std::string job;
+    std::uint64_t partition_bytes = 0;
+    std::vector<Lane> lanes;
+    std::function<std::string(Rank)> name_of_rank;
+    std::uint32_t max_tensors = kMaxTensorsPerJob;
+    std::uint32_t max_partitions = kMaxPartitionsPerJob;
+  };
+
+  struct Slices {
+    ServerId server;
+    std::uint64_t batch = 0;  // for acked()
+    DeclareSlices message;    // its request number is the caller's
+  };
+  struct Drop {
+    ServerId server;
+    DropTensors message;
+  };
+  struct Answer {
+    Rank rank;
+    Declared message;
+  };
+  struct Failure {  // for every worker
+    TensorFailed message;
+  };
+  using Output = std::variant<Slices, Drop, Answer, Failure>;
+
+  static constexpr std::size_t kMaxPendingDeclares = 4096;
+
+  explicit TensorTable(Config config);
+
+  // Fails only if the worker has too many declares under way.
+  Status declare(Rank rank, const Declare& declare);
+  void acked(std::uint64_t batch, ServerId server, const Error& error);
+  // The rank wants no answers any more.
+  void leave(Rank rank);
+
+  std::vector<Output> take_output() { return std::exchange(output_, {}); }
+
+  std::size_t size() const { return tensors_.size(); }
+  std::size_t pending() const { return requests_.size() + batches_.size(); }
+  const PartitionAssigner& assigner() const { return assigner_; }
+
+ private:
+  enum class State : std::uint8_t { declaring, ready, refused, failed };
+  struct Tensor {
+    TensorDeclaration declaration;
+    Rank declared_by;
+    State state = State::declaring;
+    Error error;  // refused, failed
+    PartitionId first;
+    std::vector<LaneIndex> owners;
+    std::uint64_t batch = 0;  // declaring
+  };
+  struct Batch {
+    std::vector<TensorId> tensors;
+    std::set<ServerId> waiting;
+    std::set<ServerId> accepted;
+    Error error;
+    std::vector<std::uint64_t> requests;
+  };
+  struct Item {
+    std::optional<TensorId> tensor;
+    Error error;  // if none
+  };
+  struct Request {
+    Rank rank;
+    std::uint64_t number = 0;
+    std::vector<Item> items;
+  };
+
+  Item resolve(Rank rank, const TensorDeclaration& declaration, std::uint64_t& partitions, Batch& batch);
+  TensorId create(Rank rank, const TensorDeclaration& declaration, std::uint64_t partitions);
+  void fail(TensorId id, Rank rank, const TensorDeclaration& other);
+  void start(std::uint64_t number, Batch batch);
+  void finish(std::uint64_t number);
+  void answer_or_wait(std::uint64_t key);
+  std::set<ServerId> servers_of(const Tensor& tensor) const;
+  void drop(const std::map<ServerId, std::vector<TensorId>>& tensors);
+  std::uint64_t bytes_of(const TensorDeclaration& declaration) const { return declaration.elements * size_of(declaration.dtype); }
+  std::uint64_t partitions_of(const TensorDeclaration& declaration) const;
+
+  Config config_;
+  PartitionAssigner assigner_;
+  std::vector<Tensor> tensors_;  // by TensorId
+  std::unordered_map<std::string, TensorId> by_name_;
+  std::uint64_t next_partition_ = 0;
+  std::uint64_t last_number_ = 0;
+  std::map<std::uint64_t, Batch> batches_;
+  std::map<std::uint64_t, Request> requests_;
+  std::map<Rank, std::size_t> pending_by_rank_;
+  std::vector<Output> output_;
+};
+
+}  // namespace bps
