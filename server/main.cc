@@ -50,7 +50,8 @@ void describe(Config& config, Settings& s) {
   config.add("host", s.host, "Identity of this machine: equal for processes that share one");
   config.add("start-timeout", s.start_timeout, "How long to look for the scheduler");
   config.add("congestion-control", s.congestion_control, "TCP congestion control of the lanes, e.g. cubic");
-  config.add("ports-file", s.ports_file, "Write the listening address to this file").unit("FILE");
+  config.add("ports-file", s.ports_file, "Write the listening address to this file, once registered")
+      .unit("FILE");
   config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
 }
 
@@ -84,12 +85,6 @@ class Program {
   int run() {
     if (Status status = build(); !status) return fail(status.error());
     if (Status status = server_->start(); !status) return fail(status.error());
-    if (!settings_.ports_file.empty()) {
-      if (Status status = write_ports_file(settings_.ports_file, {{"listen", server_->endpoint()}});
-          !status) {
-        return fail(status.error());
-      }
-    }
     loop_->run();
     return exit_code_;
   }
@@ -144,6 +139,7 @@ class Program {
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
     Server::Callbacks callbacks;
+    callbacks.registered = [this] { on_registered(); };
     callbacks.stopped = [this](const Error& error) {
       exit_code_ = error.code == ErrorCode::ok ? 0 : fail(error);
       loop_->stop();
@@ -151,6 +147,15 @@ class Program {
     server_ = std::make_unique<Server>(*loop_, shard_loops, *transport_, std::move(options),
                                        std::move(callbacks), log_);
     return {};
+  }
+
+  // Only now: whoever waits for the file may start a job, and it shall use this server.
+  void on_registered() {
+    if (settings_.ports_file.empty()) return;
+    const Status status = write_ports_file(settings_.ports_file, {{"listen", server_->endpoint()}});
+    if (status) return;
+    exit_code_ = fail(status.error());
+    loop_->stop();
   }
 
   // The first one drains, a second one does not wait.
