@@ -1,0 +1,132 @@
+// bps-scheduler: settings, signals and a loop around a Scheduler.
+#include <fmt/core.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "proto/base/asio_loop.h"
+#include "proto/base/config.h"
+#include "proto/base/ports_file.h"
+#include "proto/transport/tcp/tcp_transport.h"
+#include "scheduler/scheduler.h"
+
+namespace bps {
+namespace {
+
+struct Settings {
+  Endpoint listen = SchedulerOptions{}.listen;
+  bool insecure = false;
+  Duration heartbeat_deadline = kHeartbeatTimeout;
+  Duration reconnect_grace = FailureDetector::Options{}.reconnect_grace;
+  std::string ports_file;
+  LogLevel log_level = LogLevel::info;
+};
+
+void describe(Config& config, Settings& s) {
+  config.add("listen", s.listen, "Where workers and servers connect; port 0: any free one");
+  config.add("insecure", s.insecure, "Allow --listen on another address than loopback, without any key");
+  config.add("heartbeat-deadline", s.heartbeat_deadline, "A worker or server that is silent this long is dead");
+  config.add("reconnect-grace", s.reconnect_grace, "A worker or server whose connection is lost is dead after this");
+  config.add("ports-file", s.ports_file, "Write the listening address to this file").unit("FILE");
+  config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
+}
+
+Status check(const Settings& s) {
+  if (s.heartbeat_deadline < 2 * kHeartbeatInterval) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("--heartbeat-deadline {} leaves no room for heartbeats, which come every {}",
+                                  to_string(s.heartbeat_deadline), to_string(kHeartbeatInterval)),
+                      fmt::format("give at least {}", to_string(2 * kHeartbeatInterval)));
+  }
+  if (s.reconnect_grace < Duration::zero()) {
+    return make_error(ErrorCode::invalid_argument, "--reconnect-grace is negative");
+  }
+  return {};
+}
+
+// Every worker and server of every job is one descriptor.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+class Program {
+ public:
+  Program(const Settings& settings, const Logger& log) : settings_(settings), log_(log) {}
+
+  int run() {
+    if (Status status = start(); !status) return fail(status.error());
+    loop_->run();
+    return 0;
+  }
+
+ private:
+  int fail(const Error& error) {
+    log_.error("{}", to_string(error));
+    return exit_code_of(error.code);
+  }
+
+  Status start() {
+    auto loop = AsioLoop::create();
+    if (!loop) return loop.error();
+    loop_ = std::move(loop).value();
+    auto signals = SignalWatcher::watch(*loop_, {SIGTERM, SIGINT}, [this](int signal) { on_signal(signal); });
+    if (!signals) return signals.error();
+    signals_ = std::move(signals).value();
+    TcpOptions tcp;
+    tcp.log = log_;
+    transport_ = std::make_unique<TcpTransport>(tcp);
+    SchedulerOptions options;
+    options.listen = settings_.listen;
+    options.insecure = settings_.insecure;
+    options.core.detector = {settings_.heartbeat_deadline, settings_.reconnect_grace};
+    scheduler_ = std::make_unique<Scheduler>(*loop_, *transport_, std::move(options), log_);
+    if (Status status = scheduler_->start(); !status) return status;
+    if (settings_.ports_file.empty()) return {};
+    return write_ports_file(settings_.ports_file, {{"listen", scheduler_->endpoint()}});
+  }
+
+  // The first one tells everyone, a second one does not wait for them.
+  void on_signal(int signal) {
+    if (std::exchange(signalled_, true)) {
+      log_.info("stops now");
+      scheduler_->stop();
+      return loop_->stop();
+    }
+    const char* const name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
+    scheduler_->shut_down(make_error(ErrorCode::peer_lost,
+                                     fmt::format("the scheduler at {} is stopping ({})",
+                                                 to_string(scheduler_->endpoint()), name),
+                                     "start the job again when a scheduler is there"),
+                          [this] { loop_->stop(); });
+  }
+
+  const Settings& settings_;
+  const Logger log_;
+  bool signalled_ = false;
+  std::unique_ptr<AsioLoop> loop_;
+  std::unique_ptr<SignalWatcher> signals_;
+  std::unique_ptr<TcpTransport> transport_;
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+int run(int argc, char** argv) {
+  Settings settings;
+  Config config("bps-scheduler", "Brings workers and servers of training jobs together.");
+  describe(config, settings);
+  const Logger log("scheduler");
+  if (const auto exit_code = config.parse_or_exit(argc, argv, log)) return *exit_code;
+  log.target()->set_level(settings.log_level);
+  if (const Status status = check(settings); !status) {
+    log.error("{}", to_string(status.error()));
+    return exit_code_of(status.error().code);
+  }
+  raise_descriptor_limit();
+  return Program(settings, log).run();
+}
+
+}  // namespace
+}  // namespace bps
+
+int main(int argc, char** argv) { return bps::run(argc, argv); }

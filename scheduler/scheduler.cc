@@ -1,0 +1,235 @@
+#include "scheduler/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <random>
+
+#include "proto/wire/limits.h"
+#include "scheduler/text.h"
+
+namespace bps {
+namespace {
+
+constexpr Duration kLinger = std::chrono::seconds(1);
+constexpr int kToleratedTicks = 4;
+
+std::uint64_t system_random() {
+  std::random_device device;
+  return static_cast<std::uint64_t>(device()) << 32 | device();
+}
+
+}  // namespace
+
+// A message or the end of the connection may be the end of this object too: nothing here touches it afterwards.
+class Scheduler::Peer final : public ConnectionHandler {
+ public:
+  Peer(Scheduler& scheduler, PeerId id, std::unique_ptr<Connection> connection, TimePoint now)
+      : scheduler_(scheduler), id_(id), since_(now), connection_(std::move(connection)) {}
+
+  void start() { connection_->start(*this); }
+  Connection& connection() { return *connection_; }
+  TimePoint since() const { return since_; }
+
+  // It has been told to go, and is heard no more.
+  bool leaving = false;
+
+ private:
+  std::byte* on_payload(const Message&, std::uint64_t) override {
+    payload_ = true;
+    return nullptr;
+  }
+  void on_message(Message& message, std::span<std::byte>) override { scheduler_.on_message(id_, message, payload_); }
+  void on_closed(const Error& error) override { scheduler_.on_closed(id_, error); }
+
+  Scheduler& scheduler_;
+  const PeerId id_;
+  const TimePoint since_;
+  bool payload_ = false;
+  std::unique_ptr<Connection> connection_;
+};
+
+Scheduler::Scheduler(EventLoop& loop, Transport& transport, SchedulerOptions options, Logger log)
+    : loop_(loop),
+      transport_(transport),
+      options_(std::move(options)),
+      log_(std::move(log)),
+      core_(options_.core, options_.random ? options_.random : system_random),
+      clock_(options_.core.tick, options_.core.tick * kToleratedTicks) {}
+
+Scheduler::~Scheduler() { stop(); }
+
+Status Scheduler::start() {
+  if (!is_loopback(options_.listen) && !options_.insecure) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("{} is not a loopback address, and anybody who reaches it could join",
+                                  to_string(options_.listen)),
+                      "listen on 127.0.0.1, or give --insecure if the network is trusted");
+  }
+  auto listener = transport_.listen(loop_, options_.listen, [this](std::unique_ptr<Connection> connection) {
+    accept(std::move(connection));
+  });
+  if (!listener) return std::move(listener).error();
+  listener_ = std::move(listener).value();
+  endpoint_ = listener_->endpoint();
+  core_.set_server_command("bps-server --scheduler " + to_string(endpoint_));
+  log_.info("listens on {}", to_string(endpoint_));
+  tick();
+  return {};
+}
+
+void Scheduler::shut_down(const Error& reason, Task stopped) {
+  log_.info("shuts down: {}; {} jobs, {} servers", reason.message, core_.job_count(), core_.server_count());
+  listener_.reset();
+  stopped_ = std::move(stopped);
+  for (const PeerId id : std::set<PeerId>(greeting_)) close(id);
+  core_.stop(loop_.now(), reason);
+  carry_out();
+  farewell_timer_ = loop_.after(kFarewell, [this] {
+    farewell_timer_ = {};
+    peers_.clear();
+    finish_if_alone();
+  });
+  finish_if_alone();
+}
+
+void Scheduler::finish_if_alone() {
+  if (!stopped_ || !peers_.empty()) return;
+  Task stopped = std::exchange(stopped_, nullptr);
+  stop();
+  loop_.post(std::move(stopped));
+}
+
+void Scheduler::stop() {
+  if (std::exchange(over_, true)) return;
+  loop_.cancel(tick_timer_);
+  loop_.cancel(farewell_timer_);
+  listener_.reset();
+  greeting_.clear();
+  peers_.clear();
+}
+
+// ---- connections ----
+
+void Scheduler::accept(std::unique_ptr<Connection> connection) {
+  if (peers_.size() >= options_.max_connections) {
+    log_.warn("{} is turned away: {} connections, the limit", connection->peer(), peers_.size());
+    connection->close();
+    return;
+  }
+  last_peer_ = last_peer_.next();
+  auto peer = std::make_unique<Peer>(*this, last_peer_, std::move(connection), clock_.advance(loop_.now()));
+  Peer& accepted = *peers_.emplace(last_peer_, std::move(peer)).first->second;
+  greeting_.insert(last_peer_);
+  accepted.start();
+  if (greeting_.size() > options_.max_greeting) {
+    drop_greeting(*greeting_.begin(), fmt::format("{} others have said no hello either", options_.max_greeting));
+  }
+}
+
+void Scheduler::drop_greeting(PeerId id, const std::string& why) {
+  log_.warn("{} is dropped before its hello: {}", peers_.at(id)->connection().peer(), why);
+  close(id);
+}
+
+void Scheduler::expire_greeting(TimePoint now) {
+  while (!greeting_.empty()) {
+    const PeerId oldest = *greeting_.begin();
+    if (now - peers_.at(oldest)->since() < options_.hello_timeout) return;
+    drop_greeting(oldest, fmt::format("silent for {}", seconds_text(options_.hello_timeout)));
+  }
+}
+
+void Scheduler::on_message(PeerId id, Message& message, bool payload) {
+  Peer& peer = *peers_.at(id);
+  if (peer.leaving) return;
+  const bool first = greeting_.erase(id) == 1;
+  if (first) core_.connected(id, peer.connection().peer());
+  if (payload) {
+    core_.expel(loop_.now(), id, make_error(ErrorCode::protocol, fmt::format("{} with a payload", name_of(message)),
+                                            "run the same bps version everywhere"));
+  } else {
+    core_.message(loop_.now(), id, std::move(message));
+  }
+  carry_out();
+  if (const auto it = peers_.find(id); first && it != peers_.end()) {
+    it->second->connection().set_max_header_bytes(kMaxControlHeaderBytes);
+  }
+}
+
+void Scheduler::on_closed(PeerId id, const Error& error) {
+  const std::string address = peers_.at(id)->connection().peer();
+  if (error.code == ErrorCode::protocol) {
+    log_.warn("{} is dropped: {}", address, error.message);
+  } else if (greeting_.count(id) != 0) {
+    log_.debug("{} went without a hello: {}", address, error.message);
+  }
+  greeting_.erase(id);
+  peers_.erase(id);
+  core_.lost(loop_.now(), id, error);
+  carry_out();
+  finish_if_alone();
+}
+
+void Scheduler::tick() {
+  tick_timer_ = loop_.after(options_.core.tick, [this] { tick(); });
+  const TimePoint now = loop_.now();
+  core_.tick(now);
+  carry_out();
+  expire_greeting(clock_.advance(now));
+}
+
+// ---- what the core wants ----
+
+void Scheduler::carry_out() {
+  std::vector<PeerId> slow;
+  for (auto actions = core_.take_actions(); !actions.empty(); actions = core_.take_actions()) {
+    for (const Action& action : actions) {
+      if (const auto* sending = std::get_if<SendAction>(&action)) send(*sending, slow);
+      if (const auto* closing = std::get_if<CloseAction>(&action)) close(closing->peer);
+      if (const auto* line = std::get_if<LogAction>(&action)) write_log(*line);
+    }
+    for (const PeerId id : std::exchange(slow, {})) {
+      // No farewell: it does not read.
+      greeting_.erase(id);
+      peers_.erase(id);
+      core_.expel(loop_.now(), id,
+                  make_error(ErrorCode::peer_lost,
+                             fmt::format("it does not read: more than {} MiB wait for it",
+                                         options_.max_queued_bytes >> 20)));
+    }
+  }
+}
+
+void Scheduler::send(const SendAction& action, std::vector<PeerId>& slow) {
+  const auto it = peers_.find(action.peer);
+  if (it == peers_.end() || it->second->leaving) return;
+  Connection& connection = it->second->connection();
+  connection.send(*action.message);
+  if (connection.queued_bytes() > options_.max_queued_bytes) slow.push_back(action.peer);
+}
+
+void Scheduler::close(PeerId id) {
+  const auto it = peers_.find(id);
+  if (it == peers_.end()) return;
+  const bool greeted = greeting_.erase(id) == 0;
+  if (stopped_ && greeted) {
+    // The process ends when all have read their farewell, and that shows in their closing.
+    it->second->leaving = true;
+    return;
+  }
+  it->second->connection().close_after_flush(kLinger);
+  peers_.erase(it);
+}
+
+void Scheduler::write_log(const LogAction& line) const {
+  switch (line.level) {
+    case LogLevel::error: return log_.error("{}", line.text);
+    case LogLevel::warn: return log_.warn("{}", line.text);
+    case LogLevel::info: return log_.info("{}", line.text);
+    case LogLevel::debug: return log_.debug("{}", line.text);
+    case LogLevel::trace: return log_.trace("{}", line.text);
+    case LogLevel::off: return;
+  }
+}
+
+}  // namespace bps

@@ -1,0 +1,95 @@
+// bps-scheduler: the core on an event loop, with a listener, connections and the limits that concern them.
+//
+// Owner: main(), the simulator, or a client with an embedded cluster. Lives on: its loop; everything is called there.
+// The loop and the transport must outlive it. After the destructor, or stop(), nothing of it runs any more.
+//
+// Limits: a connection has hello_timeout for its hello, and a hello has a small header; the oldest goes when more than
+// max_greeting have none yet. A peer for which more than max_queued_bytes are queued does not read and is given up.
+//
+// Failure: a port that is taken or an address that is not allowed is an error of start(). Nothing that a peer does
+// harms more than that peer and, once it is dead, its job.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "proto/base/event_loop.h"
+#include "proto/base/log.h"
+#include "proto/transport/transport.h"
+#include "scheduler/scheduler_core.h"
+
+namespace bps {
+
+struct SchedulerOptions {
+  Endpoint listen{"127.0.0.1", 4710};
+  bool insecure = false;  // allow another address than loopback
+  CoreOptions core;
+  std::function<std::uint64_t()> random;  // 64 random bits; empty: the operating system's
+  Duration hello_timeout = std::chrono::seconds(5);
+  std::size_t max_greeting = 1024;
+  std::size_t max_connections = 32768;
+  std::size_t max_queued_bytes = 64ull << 20;
+};
+
+class Scheduler {
+ public:
+  Scheduler(EventLoop& loop, Transport& transport, SchedulerOptions options, Logger log);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Listens.
+  Status start();
+  // After start(), with the real port.
+  Endpoint endpoint() const { return endpoint_; }
+
+  // Fails all jobs with `reason`, tells everyone and refuses newcomers. `stopped` is posted when all peers have closed,
+  // at latest after kFarewell.
+  void shut_down(const Error& reason, Task stopped);
+
+  // Closes everything now; idempotent.
+  void stop();
+
+  const SchedulerCore& core() const { return core_; }
+  std::size_t connection_count() const { return peers_.size(); }
+
+  static constexpr Duration kFarewell = std::chrono::seconds(1);
+
+ private:
+  // One connection.
+  class Peer;
+
+  void accept(std::unique_ptr<Connection> connection);
+  void on_message(PeerId id, Message& message, bool payload);
+  void on_closed(PeerId id, const Error& error);
+  void tick();
+  void expire_greeting(TimePoint now);
+  void drop_greeting(PeerId id, const std::string& why);
+  void carry_out();
+  void send(const SendAction& action, std::vector<PeerId>& slow);
+  void close(PeerId id);
+  void write_log(const LogAction& line) const;
+  void finish_if_alone();
+
+  EventLoop& loop_;
+  Transport& transport_;
+  SchedulerOptions options_;
+  Logger log_;
+  SchedulerCore core_;
+  PauseClock clock_;
+  Endpoint endpoint_;
+  std::unique_ptr<Listener> listener_;
+  std::map<PeerId, std::unique_ptr<Peer>> peers_;
+  std::set<PeerId> greeting_;  // no hello yet; the oldest first
+  PeerId last_peer_;
+  TimerId tick_timer_;
+  TimerId farewell_timer_;
+  Task stopped_;  // while it shuts down
+  bool over_ = false;
+};
+
+}  // namespace bps

@@ -1,0 +1,283 @@
+#include "scheduler/scheduler.h"
+
+#include <catch2/catch.hpp>
+
+#include "proto/base/virtual_loop.h"
+#include "scheduler/fake_transport.h"
+
+namespace bps {
+namespace {
+
+using Catch::Contains;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::FakeLink;
+
+using Link = std::shared_ptr<FakeLink>;
+
+struct Daemon {
+  explicit Daemon(SchedulerOptions given = {}) {
+    std::uint64_t next = 0;
+    given.random = [next]() mutable { return ++next * 0x9e3779b97f4a7c15u; };
+    const auto target = LogTarget::to_callback(
+        [this](LogLevel level, std::string_view, std::string_view text) {
+          lines.push_back(std::string(name_of(level)) + " " + std::string(text));
+        },
+        LogLevel::debug);
+    scheduler = std::make_unique<Scheduler>(loop, transport, std::move(given), Logger("scheduler", target));
+  }
+
+  Link connect() { return transport.peer_connects(); }
+  Link worker(std::uint32_t rank, std::uint32_t world, const std::string& job = "j") {
+    HelloWorker hello;
+    hello.job = job;
+    hello.rank = Rank{rank};
+    hello.world_size = world;
+    hello.host = "gpu-" + std::to_string(rank);
+    const Link link = connect();
+    link->say(hello);
+    return link;
+  }
+  Link server() {
+    HelloServer hello;
+    hello.host = "cpu";
+    hello.shards = 1;
+    hello.data = {"10.9.9.9", 4711};
+    const Link link = connect();
+    link->say(hello);
+    return link;
+  }
+  // Time passes, with heartbeats of these.
+  void run(Duration duration, const std::vector<Link>& talking = {}) {
+    const TimePoint end = loop.now() + duration;
+    while (loop.now() < end) {
+      loop.run_for(std::min<Duration>(milliseconds(100), end - loop.now()));
+      for (const Link& link : talking) link->say(Heartbeat{});
+    }
+  }
+
+  VirtualLoop loop{TimePoint{seconds(5000)}};
+  testing::FakeTransport transport;
+  std::vector<std::string> lines;
+  std::unique_ptr<Scheduler> scheduler;
+};
+
+Error closed() { return make_error(ErrorCode::cancelled, "the peer closed the connection"); }
+
+}  // namespace
+
+TEST_CASE("scheduler: a job from hello to end") {
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  CHECK(d.scheduler->endpoint() == Endpoint{"127.0.0.1", 4710});
+  const Link server = d.server();
+  const Link w0 = d.worker(0, 2);
+  const Link w1 = d.worker(1, 2);
+  REQUIRE(server->last<OpenJob>() != nullptr);
+  server->say(Ack{server->last<OpenJob>()->request, {}});
+  REQUIRE(w0->last<JobStart>() != nullptr);
+  CHECK(w0->max_header_bytes == kMaxControlHeaderBytes);
+  CHECK(server->max_header_bytes == kMaxControlHeaderBytes);
+  d.run(seconds(4), {server, w0, w1});
+  const auto beats = std::count_if(w0->sent.begin(), w0->sent.end(),
+                                   [](const Message& message) { return std::holds_alternative<Heartbeat>(message); });
+  CHECK(beats >= 7);
+  CHECK(beats <= 9);
+  for (const Link& link : {w0, w1}) link->say(Leave{});
+  CHECK(w1->last<Left>() != nullptr);
+  CHECK(server->last<JobEnded>()->error.code == ErrorCode::ok);
+  for (const Link& link : {w0, w1}) link->hang_up(closed());
+  CHECK(d.scheduler->connection_count() == 1);
+  CHECK(d.scheduler->core().job_count() == 0);
+}
+
+TEST_CASE("scheduler: addresses that are not loopback need --insecure; a taken port is an error of start") {
+  SchedulerOptions options;
+  options.listen = {"0.0.0.0", 4710};
+  {
+    Daemon d(options);
+    const Status status = d.scheduler->start();
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().code == ErrorCode::configuration);
+    CHECK_THAT(status.error().message, Contains("0.0.0.0:4710"));
+    CHECK_THAT(status.error().advice, Contains("--insecure"));
+  }
+  options.insecure = true;
+  Daemon d(options);
+  d.transport.refuse_with = os_error("cannot listen on 0.0.0.0:4710", EADDRINUSE);
+  const Status status = d.scheduler->start();
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ErrorCode::os);
+}
+
+TEST_CASE("scheduler: who says no hello in time is dropped") {
+  ExpectLog expected("is dropped before its hello");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link silent = d.connect();
+  d.run(milliseconds(4900));
+  CHECK(silent->open());
+  d.run(milliseconds(200));
+  CHECK(silent->flushing);
+  CHECK(expected.seen() == 1);
+  CHECK_THAT(d.lines.back(), Contains("10.0.0.1:5000") && Contains("silent for 5 s"));
+  // A hello is enough, however long the job gathers.
+  const Link worker = d.worker(0, 2);
+  d.run(seconds(20), {worker});
+  CHECK(worker->open());
+}
+
+TEST_CASE("scheduler: of too many connections without a hello the oldest goes") {
+  ExpectLog expected("have said no hello either");
+  SchedulerOptions options;
+  options.max_greeting = 3;
+  Daemon d(options);
+  REQUIRE(d.scheduler->start());
+  const Link worker = d.worker(0, 2);
+  std::vector<Link> idle;
+  for (int i = 0; i < 4; ++i) idle.push_back(d.connect());
+  CHECK_FALSE(idle[0]->open());
+  for (int i = 1; i < 4; ++i) CHECK(idle[static_cast<std::size_t>(i)]->open());
+  CHECK(worker->open());
+  CHECK(expected.seen() == 1);
+}
+
+TEST_CASE("scheduler: a limit on connections") {
+  ExpectLog expected("is turned away");
+  SchedulerOptions options;
+  options.max_connections = 2;
+  Daemon d(options);
+  REQUIRE(d.scheduler->start());
+  d.worker(0, 3);
+  d.worker(1, 3);
+  CHECK(d.connect()->closed);
+  CHECK(d.scheduler->connection_count() == 2);
+}
+
+TEST_CASE("scheduler: a refusal is sent, then the connection is closed and forgotten") {
+  ExpectLog expected("is refused");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link first = d.worker(0, 2);
+  const Link second = d.worker(0, 2);
+  REQUIRE(second->last<Refused>() != nullptr);
+  CHECK(second->flushing);
+  CHECK(second->max_header_bytes == kMaxHelloHeaderBytes);
+  CHECK(first->open());
+  CHECK(d.scheduler->connection_count() == 1);
+}
+
+TEST_CASE("scheduler: payloads have no place on control connections") {
+  ExpectLog expected("with a payload");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link worker = d.worker(0, 2);
+  worker->say(Heartbeat{}, true);
+  CHECK(worker->last<Refused>()->message == "Heartbeat with a payload");
+  CHECK(worker->flushing);
+  const Link stranger = d.connect();
+  stranger->say(PushPull{}, true);
+  CHECK(stranger->flushing);
+  CHECK(d.scheduler->connection_count() == 0);
+}
+
+TEST_CASE("scheduler: a peer that does not read is given up, and its job told") {
+  ExpectLog dropped("it does not read");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link server = d.server();
+  const Link w0 = d.worker(0, 2);
+  const Link w1 = d.worker(1, 2);
+  server->say(Ack{server->last<OpenJob>()->request, {}});
+  w1->queued_bytes = (64u << 20) + 1;
+  d.run(seconds(1), {server, w0});
+  CHECK_FALSE(w1->open());
+  REQUIRE(w0->last<JobFailed>() != nullptr);
+  CHECK_THAT(w0->last<JobFailed>()->error.message, Contains("rank 1 (host gpu-1, 10.0.0.3:5000)") &&
+                                                        Contains("does not read: more than 64 MiB"));
+  CHECK(dropped.seen() >= 1);
+}
+
+TEST_CASE("scheduler: who speaks another protocol is a warning, who hangs up before a hello is none") {
+  ExpectLog expected("speaks HTTP");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  d.connect()->hang_up(make_error(ErrorCode::protocol, "the peer speaks HTTP"));
+  d.connect()->hang_up(closed());
+  CHECK(expected.seen() == 1);
+  CHECK(d.scheduler->connection_count() == 0);
+}
+
+TEST_CASE("scheduler: a lost worker fails the job of the others") {
+  ExpectLog expected("is gone: connection lost 0.3 s ago");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link server = d.server();
+  const Link w0 = d.worker(0, 2);
+  const Link w1 = d.worker(1, 2);
+  server->say(Ack{server->last<OpenJob>()->request, {}});
+  w1->hang_up(closed());
+  d.run(milliseconds(400), {server, w0});
+  REQUIRE(w0->last<JobFailed>() != nullptr);
+  CHECK(w0->open());
+  CHECK(server->last<JobEnded>() != nullptr);
+}
+
+TEST_CASE("scheduler: shut_down tells everyone and ends when they have closed") {
+  ExpectLog expected("stopping");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link server = d.server();
+  const Link w0 = d.worker(0, 1);
+  const Link silent = d.connect();
+  server->say(Ack{server->last<OpenJob>()->request, {}});
+  bool stopped = false;
+  d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "the scheduler is stopping"), [&] { stopped = true; });
+  CHECK_FALSE(d.transport.listening());
+  CHECK(silent->flushing);
+  CHECK(w0->last<JobFailed>()->error.message == "the scheduler is stopping");
+  CHECK(w0->last<Refused>() != nullptr);
+  CHECK(server->last<Refused>() != nullptr);
+  w0->say(Leave{});  // crossed it; no answer any more
+  w0->hang_up(closed());
+  d.loop.run_tasks();
+  CHECK_FALSE(stopped);
+  server->hang_up(closed());
+  d.loop.run_tasks();
+  CHECK(stopped);
+  CHECK(d.loop.pending_timers() == 0);
+}
+
+TEST_CASE("scheduler: shut_down waits for a peer that does not close for its farewell only") {
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link server = d.server();
+  bool stopped = false;
+  d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "the scheduler is stopping"), [&] { stopped = true; });
+  d.run(milliseconds(900));
+  CHECK_FALSE(stopped);
+  d.run(milliseconds(200));
+  CHECK(stopped);
+  CHECK_FALSE(server->open());
+}
+
+TEST_CASE("scheduler: an idle scheduler shuts down at once, and stop leaves nothing behind") {
+  {
+    Daemon d;
+    REQUIRE(d.scheduler->start());
+    bool stopped = false;
+    d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "bye"), [&] { stopped = true; });
+    d.loop.run_tasks();
+    CHECK(stopped);
+  }
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link worker = d.worker(0, 2);
+  d.scheduler->stop();
+  d.scheduler->stop();
+  CHECK_FALSE(worker->open());
+  CHECK_FALSE(d.transport.listening());
+  CHECK(d.loop.pending_timers() == 0);
+}
+
+}  // namespace bps
