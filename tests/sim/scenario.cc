@@ -102,6 +102,7 @@ class Maker {
 
   // ---- faults ----
   FaultPlan& fault(FaultPlan::Kind kind, bool on_scheduler_too = false) {
+    if (kind == FaultPlan::Kind::cut_lanes) survive_cuts();
     FaultPlan fault;
     fault.kind = kind;
     fault.job = random_.below(scenario_.jobs.size());
@@ -112,6 +113,14 @@ class Maker {
     fault.index = random_.below(worker ? scenario_.jobs[fault.job].workers.size() : scenario_.servers.size());
     scenario_.faults.push_back(fault);
     return scenario_.faults.back();
+  }
+
+  // Without `retain`, an answer that breaks off in the memory of the input is an error, and rightly so.
+  void survive_cuts() {
+    for (JobPlan& job : scenario_.jobs) {
+      for (WorkerPlan& worker : job.workers)
+        worker.in_place = worker.in_place && worker.retain;
+    }
   }
 
   void healing_faults(std::uint64_t most) {
@@ -143,7 +152,9 @@ class Maker {
     for (std::size_t j = 0; j < scenario_.jobs.size(); ++j) {
       // A server may own nothing of a job; then it goes on.
       if (!worker) scenario_.fates[j] = Fate::exact_or_error;
-      if (worker && j == fault.job) scenario_.fates[j] = Fate::error;
+      // A job may end well before it notices that a connection is gone.
+      const bool certain = worker && kind != FaultPlan::Kind::cut_control;
+      if (worker && j == fault.job) scenario_.fates[j] = certain ? Fate::error : Fate::exact_or_error;
     }
     scenario_.detection = kind == FaultPlan::Kind::kill ? kLoudDetection : kSilentDetection;
   }
@@ -272,6 +283,11 @@ constexpr std::array kScenarios{
 };
 
 }  // namespace
+
+std::string_view name_of(FaultPlan::Kind kind) {
+  constexpr std::string_view names[] = {"delay", "cut lanes", "cut control", "pause", "kill", "power off"};
+  return names[static_cast<std::size_t>(kind)];
+}
 
 const std::vector<std::string_view>& scenario_names() {
   static const std::vector<std::string_view> names = [] {

@@ -61,6 +61,8 @@ struct Scenario {
   Duration detection{0};
 };
 
+std::string_view name_of(FaultPlan::Kind kind);
+
 const std::vector<std::string_view>& scenario_names();
 
 // An unknown name is invalid_argument and names the known ones.

@@ -20,22 +20,10 @@
 #include "client/src/client_engine.h"
 #include "tests/sim/node.h"
 #include "tests/sim/random.h"
+#include "tests/sim/report.h"
 #include "tests/sim/workload.h"
 
 namespace bps::sim {
-
-// What went wrong, for the whole run.
-class Report {
- public:
-  void fail(std::string what) {
-    if (failures_.size() < 20) failures_.push_back(std::move(what));
-  }
-  bool ok() const { return failures_.empty(); }
-  const std::vector<std::string>& failures() const { return failures_; }
-
- private:
-  std::vector<std::string> failures_;
-};
 
 // What the workers of a job share: the plan, the right answers, and how far each one is.
 struct JobContext {
@@ -55,8 +43,8 @@ class SimWorker {
  public:
   enum class State { idle, joining, declaring, running, closing, finished, killed };
 
-  SimWorker(SimNode& node, Transport& transport, JobContext& job, Rank rank, Endpoint scheduler, Logger log,
-            std::uint64_t seed);
+  SimWorker(SimNode& node, Transport& transport, JobContext& job, Rank rank, std::string machine,
+            Endpoint scheduler, Logger log, std::uint64_t seed);
   ~SimWorker();
 
   void start();
@@ -105,6 +93,7 @@ class SimWorker {
   JobContext& job_;
   const WorkerPlan& plan_;
   Rank rank_;
+  std::string machine_;  // for placement
   Endpoint scheduler_;
   Logger log_;
   Random random_;

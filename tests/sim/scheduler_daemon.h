@@ -1,0 +1,36 @@
+// The scheduler of a simulated cluster: the real class on a node's loop. Lives on: start() and stop() on that
+// loop, questions between tasks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "proto/base/log.h"
+#include "proto/transport/transport.h"
+#include "tests/sim/node.h"
+#include "tests/sim/report.h"
+
+namespace bps {
+class Scheduler;
+}
+
+namespace bps::sim {
+
+class SchedulerDaemon {
+ public:
+  SchedulerDaemon(SimNode& node, Transport& transport, std::shared_ptr<LogTarget> log, std::uint64_t seed);
+  ~SchedulerDaemon();
+  static Endpoint endpoint(const SimNode& node) { return Endpoint{node.host(), 4710}; }
+
+  void start(Report& report);
+  void stop();
+  bool stopped() const { return stopped_; }
+  std::size_t jobs() const;
+
+ private:
+  SimNode& node_;
+  std::unique_ptr<Scheduler> scheduler_;
+  bool stopped_ = false;
+};
+
+}  // namespace bps::sim
