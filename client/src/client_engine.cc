@@ -156,7 +156,8 @@ void ClientEngine::fail(const Error& error) {
     pending.done(error);
   for (auto& [number, done] : std::exchange(barriers_, {}))
     done(error);
-  if (closing_) finish_close({});
+  // Not at once: a callback above may have asked for something whose refusal is posted, and that comes first.
+  if (closing_) post([this] { finish_close({}); });
 }
 
 void ClientEngine::close(Duration timeout, Done done) {
