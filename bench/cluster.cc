@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 
 #include "deploy/bps_run/ports_file.h"
 #include "deploy/bps_run/process.h"
@@ -25,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kStartTimeout = std::chrono::seconds(60);
 constexpr auto kStopPatience = std::chrono::seconds(3);
 constexpr std::size_t kLastWords = 4000;
+constexpr const char* kScheduler = "scheduler";
+constexpr const char* kWorker = "worker ";
 // Plenty for two rounds of any type on a single server: memory limits are not what is measured.
 constexpr std::uint64_t kMemoryBase = 1ull << 30;
 // Of a step: a second, and a tenth of one per MB of all tensors, is far beyond any machine that is not stuck.
@@ -91,7 +94,7 @@ Status Cluster::start(const ClusterOptions& options) {
   worker.control = folder_ + "/control";
   if (Status status = start_raw_servers(worker); !status) return status;
   if (options.with_bps) {
-    const auto scheduler = start_daemon("scheduler", "bps-scheduler", {});
+    const auto scheduler = start_daemon(kScheduler, "bps-scheduler", {});
     if (!scheduler) return scheduler.error();
     worker.scheduler = to_string(*scheduler);
     for (std::uint32_t i = 0; i < worker.servers; ++i) {
@@ -150,7 +153,7 @@ Status Cluster::start_self(const std::string& role, const WorkerOptions& options
   if (!self) return self.error();
   std::vector<std::string> arguments = to_arguments(options);
   arguments.insert(arguments.begin(), role);
-  const std::string name = (role == "worker" ? "worker " : "raw server ") + std::to_string(options.index);
+  const std::string name = (role == "worker" ? kWorker : "raw server ") + std::to_string(options.index);
   return start_child(name, *self, std::move(arguments));
 }
 
@@ -338,24 +341,27 @@ Cluster::Child* Cluster::find(const std::string& name) {
 }
 
 void Cluster::stop() {
-  // Workers end when their control connection does, and leave the job; then the daemons are asked to. After
-  // an error nobody is waited for that may be stuck.
+  // Workers end when their control connection does, and leave the job; then the servers are asked to end,
+  // which tell the scheduler, then the scheduler. After an error nobody is waited for that may be stuck.
   for (Child& child : children_)
     child.control = Fd();
-  const auto ended = [&](std::size_t from) {
-    return std::all_of(children_.begin() + static_cast<std::ptrdiff_t>(from), children_.end(),
-                       [](const Child& child) { return child.pid == 0; });
-  };
-  const auto wait_for = [&](std::size_t from) {
+  const auto wait_for = [this](auto concerned) {
     const auto deadline = Clock::now() + kStopPatience;
-    while (!ended(from) && Clock::now() < deadline)
+    const auto alive = [&](const Child& child) { return child.pid != 0 && concerned(child); };
+    while (std::any_of(children_.begin(), children_.end(), alive) && Clock::now() < deadline) {
       (void)poll_once(deadline).ok();
+    }
   };
-  if (orderly_) wait_for(first_worker_);
-  for (const Child& child : children_) {
-    if (child.pid != 0) signal_group(child.pid, SIGTERM);
-  }
-  wait_for(0);
+  const auto end = [&](auto concerned) {
+    for (const Child& child : children_) {
+      if (child.pid != 0 && concerned(child)) signal_group(child.pid, SIGTERM);
+    }
+    wait_for(concerned);
+  };
+  const auto is_scheduler = [](const Child& child) { return child.name == kScheduler; };
+  if (orderly_) wait_for([](const Child& child) { return child.name.starts_with(kWorker); });
+  end(std::not_fn(is_scheduler));
+  end(is_scheduler);
   if (!children_.empty()) kill_descendants();
   for (const Child& child : children_) {
     for (const int fd : {child.out, child.err}) {
