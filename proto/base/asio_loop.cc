@@ -20,7 +20,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-// A turn's bound on socket handlers: a busy loop must still come to its tasks, timers and hooks.
+// A busy turn's bound on socket handlers: a busy loop must still come to its tasks, timers and hooks.
 constexpr int kMaxHandlersPerTurn = 32;
 
 class LoopMailbox final : public Mailbox {
@@ -67,7 +67,7 @@ struct AsioLoop::Impl {
     watch_wake();
   }
 
-  ~Impl() {
+  void drop_everything() {
     mailbox->close();
     // Tasks may own connections, whose destructors post: destroy until nothing is left.
     std::vector<Task> doomed;
@@ -116,12 +116,14 @@ struct AsioLoop::Impl {
 
   // Waits for a socket, a task or a timer, at most until `deadline`, then runs what is ready of the sockets.
   void run_io(TimePoint deadline) {
-    int handlers = 0;
     if (!has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep()) {
+      // One handler. If more are ready, the next run_one finds them without asking the kernel, whereas a poll
+      // that finds nothing would cost a system call in every turn.
       io.run_one();
-      ++handlers;
       mailbox->queue().awake();
+      return;
     }
+    int handlers = 0;
     while (handlers < kMaxHandlersPerTurn && io.poll_one() != 0)
       ++handlers;
   }
@@ -207,7 +209,9 @@ AsioLoop::AsioLoop() {
   impl_ = std::move(made.value()->impl_);
 }
 
-AsioLoop::~AsioLoop() = default;
+AsioLoop::~AsioLoop() {
+  if (impl_) impl_->drop_everything();
+}
 
 void AsioLoop::post(Task task) {
   if (impl_->thread.load(std::memory_order_relaxed) == std::this_thread::get_id() && !impl_->stopped) {

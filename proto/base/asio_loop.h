@@ -1,8 +1,8 @@
 // An event loop on a real thread: tasks, timers and socket readiness by boost::asio.
 //
-// A turn of the loop runs what is ready of the sockets (at most a few dozen handlers, so that nothing
-// starves), then the tasks and timers that are due, then the turn hooks. Hooks are how a
-// connection sends everything that one turn queued with one system call.
+// A turn of the loop runs what is ready of the sockets (one handler when it had to sleep, at most a few dozen
+// otherwise, so that nothing starves), then the tasks and timers that are due, then the turn hooks. Hooks are
+// how a connection sends everything that one turn queued with one system call.
 //
 // The io_context takes no locks: only the loop's thread may touch it. post() and stop() come
 // from any thread, through a mailbox that wakes a sleeping loop once per burst.
