@@ -1,5 +1,6 @@
-// What the scheduler's core wants done: messages to send, connections to close, lines to log. Cores do not do IO; they
-// put actions into an Outbox, and whoever runs the core (the daemon, a test, the simulator) carries them out in order.
+// What the scheduler's core wants done: messages to send, connections to close, lines to log. Cores do not do
+// IO; they put actions into an Outbox, and whoever runs the core (the daemon, a test, the simulator) carries
+// them out in order.
 #pragma once
 
 #include <memory>
@@ -34,7 +35,7 @@ struct LogAction {
   std::string text;
 };
 
-using Action = std::variant<SendAction, CloseAction, LogAction>;
+using SchedulerAction = std::variant<SendAction, CloseAction, LogAction>;
 
 class Outbox {
  public:
@@ -50,14 +51,14 @@ class Outbox {
   }
   void log(LogLevel level, std::string text) { actions_.emplace_back(LogAction{level, std::move(text)}); }
 
-  std::vector<Action> take() { return std::exchange(actions_, {}); }
+  std::vector<SchedulerAction> take() { return std::exchange(actions_, {}); }
 
   // For the core itself: a run that it has to forget.
   void run_ended(JobRun run) { ended_runs_.push_back(run); }
   std::vector<JobRun> take_ended_runs() { return std::exchange(ended_runs_, {}); }
 
  private:
-  std::vector<Action> actions_;
+  std::vector<SchedulerAction> actions_;
   std::vector<JobRun> ended_runs_;
 };
 

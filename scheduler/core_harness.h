@@ -61,8 +61,10 @@ class CoreHarness {
   // A job that runs: its workers, in rank order.
   std::vector<PeerId> running_job(const std::string& job, std::uint32_t world) {
     std::vector<PeerId> peers;
-    for (std::uint32_t rank = 0; rank < world; ++rank) peers.push_back(worker(job, rank, world));
-    for (const PeerId peer : peers) REQUIRE(got<JobStart>(peer).size() == 1);
+    for (std::uint32_t rank = 0; rank < world; ++rank)
+      peers.push_back(worker(job, rank, world));
+    for (const PeerId peer : peers)
+      REQUIRE(got<JobStart>(peer).size() == 1);
     return peers;
   }
 
@@ -102,7 +104,7 @@ class CoreHarness {
 
   void carry_out() {
     for (auto actions = core.take_actions(); !actions.empty(); actions = core.take_actions()) {
-      for (Action& action : actions) {
+      for (SchedulerAction& action : actions) {
         if (auto* send = std::get_if<SendAction>(&action)) {
           REQUIRE(alive_.count(send->peer) != 0);
           inbox[send->peer].push_back(*send->message);

@@ -183,7 +183,7 @@ void Scheduler::tick() {
 void Scheduler::carry_out() {
   std::vector<PeerId> slow;
   for (auto actions = core_.take_actions(); !actions.empty(); actions = core_.take_actions()) {
-    for (const Action& action : actions) {
+    for (const SchedulerAction& action : actions) {
       if (const auto* sending = std::get_if<SendAction>(&action)) send(*sending, slow);
       if (const auto* closing = std::get_if<CloseAction>(&action)) close(closing->peer);
       if (const auto* line = std::get_if<LogAction>(&action)) write_log(*line);

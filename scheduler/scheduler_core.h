@@ -57,7 +57,7 @@ class SchedulerCore {
   // Fails all runs with `reason`, refuses everyone, now and from now on.
   void stop(TimePoint now, const Error& reason);
 
-  std::vector<Action> take_actions() { return outbox_.take(); }
+  std::vector<SchedulerAction> take_actions() { return outbox_.take(); }
 
   // Where workers and servers reach this scheduler, for advice.
   void set_server_command(std::string command) { options_.job.server_command = std::move(command); }

@@ -145,6 +145,14 @@ size_t bps_dtype_size(bps_dtype dtype) {
   return value >= 0 && value < kDTypeCount ? size_of(static_cast<DType>(value)) : 0;
 }
 
+void bps_options_init(bps_options* options, size_t struct_size) {
+  if (options == nullptr || struct_size < sizeof(size_t)) return;
+  bps_options full = unset_options();
+  full.struct_size = struct_size;
+  std::memset(options, 0, struct_size);
+  std::memcpy(options, &full, std::min(struct_size, sizeof full));
+}
+
 bps_status bps_open(const bps_options* options, bps_client** client, bps_error* error) {
   return guarded(error, [&]() -> Status {
     if (client == nullptr) return invalid("client is NULL: there is no place for the result");

@@ -10,20 +10,6 @@ namespace bps {
 
 namespace {
 
-bps_options not_set() {
-  bps_options options;
-  std::memset(&options, 0, sizeof options);
-  options.struct_size = sizeof options;
-  options.rank = options.world_size = options.local_rank = options.local_size = -1;
-  options.join_timeout_ms = options.operation_timeout_ms = -1;
-  options.partition_bytes = options.credit_bytes = -1;
-  options.retain = -1;
-  options.mode = BPS_MODE_DEFAULT;
-  options.staleness = -1;
-  options.bandwidth_bps = -1;
-  return options;
-}
-
 std::optional<std::string> text(const char* value) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
@@ -46,8 +32,22 @@ bps_log_level c_level(LogLevel level) {
 
 }  // namespace
 
+bps_options unset_options() {
+  bps_options options;
+  std::memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.rank = options.world_size = options.local_rank = options.local_size = -1;
+  options.join_timeout_ms = options.operation_timeout_ms = -1;
+  options.partition_bytes = options.credit_bytes = -1;
+  options.retain = -1;
+  options.mode = BPS_MODE_DEFAULT;
+  options.staleness = -1;
+  options.bandwidth_bps = -1;
+  return options;
+}
+
 Result<OpenOptions> read_options(const bps_options* options) {
-  bps_options full = not_set();
+  bps_options full = unset_options();
   if (options != nullptr) {
     if (options->struct_size < sizeof options->struct_size) {
       return make_error(ErrorCode::invalid_argument,
@@ -91,11 +91,3 @@ Logger make_logger(const OpenOptions& options, std::optional<LogLevel> level) {
 }
 
 }  // namespace bps
-
-extern "C" void bps_options_init(bps_options* options, size_t struct_size) {
-  if (options == nullptr || struct_size < sizeof(size_t)) return;
-  bps_options full = bps::not_set();
-  full.struct_size = struct_size;
-  std::memset(options, 0, struct_size);
-  std::memcpy(options, &full, std::min(struct_size, sizeof full));
-}

@@ -14,6 +14,9 @@ struct OpenOptions {
   void* log_user = nullptr;
 };
 
+// All fields as bps_options_init leaves them, of this version's size.
+bps_options unset_options();
+
 // Null: nothing is given. Fields that the program's header did not have yet are not set.
 Result<OpenOptions> read_options(const bps_options* options);
 

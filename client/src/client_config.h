@@ -13,11 +13,10 @@
 
 namespace bps {
 
-inline constexpr std::uint16_t kDefaultSchedulerPort = 4710;
 inline constexpr std::uint64_t kDefaultCreditBytes = 4ull * 1024 * 1024;
 
 struct ClientConfig {
-  Endpoint scheduler{"127.0.0.1", kDefaultSchedulerPort};
+  Endpoint scheduler{"127.0.0.1", 4710};
   std::string job = "default";
   Rank rank;
   std::uint32_t world_size = 1;

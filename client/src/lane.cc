@@ -1,6 +1,7 @@
 #include "client/src/lane.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace bps {
 
@@ -76,7 +77,7 @@ void Lane::on_welcome(const Welcome& welcome) {
   connection_->set_max_header_bytes(kMaxLaneHeaderBytes);
   if (warned_) log_.warn("{} is connected again", name());
   trouble_.reset();
-  refused_since_.reset();
+  welcomed_at_ = loop_.now();
   broken_since_.reset();
   warned_ = false;
   pause_ = kFirstPause;
@@ -116,7 +117,7 @@ void Lane::break_off(const Error& error) {
 void Lane::retry(const Error& error) {
   stop_timer();
   connection_.reset();
-  welcomed_ = false;
+  const bool was_welcomed = std::exchange(welcomed_, false);
   trouble_ = error;
   const TimePoint now = loop_.now();
   if (!broken_since_) {
@@ -127,9 +128,11 @@ void Lane::retry(const Error& error) {
     log_.warn("{} cannot be reached for {} s: {}; trying on", name(),
               std::chrono::duration_cast<std::chrono::seconds>(now - *broken_since_).count(), error.message);
   }
+  // A welcome alone ends no row of refusals: what is sent after it may be what is refused.
+  const bool healthy = was_welcomed && now - welcomed_at_ >= kRefusalPatience;
   if (!is_lasting(error.code)) {
     refused_since_.reset();
-  } else if (!refused_since_) {
+  } else if (!refused_since_ || healthy) {
     refused_since_ = now;
   }
   timer_ = loop_.after(pause_, [this] {

@@ -97,6 +97,7 @@ class Lane : private ConnectionHandler {
   bool closed_ = false;
   std::optional<Error> refused_;  // by the Refused of this session
   std::optional<Error> trouble_;  // why it is not there
+  TimePoint welcomed_at_;
   std::optional<TimePoint> refused_since_;
   std::optional<TimePoint> broken_since_;
   bool warned_ = false;

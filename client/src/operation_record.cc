@@ -21,19 +21,18 @@ void ring(int fd) {
 OperationRecord::~OperationRecord() { close_fd(); }
 
 void OperationRecord::finish(const Result<std::uint32_t>& weight) {
-  std::vector<Callback> callbacks;
   const Error error = weight.ok() ? Error{} : weight.error();
   state_.update([&](State& state) {
     if (state.done) return;
     state.done = true;
     state.error = error;
     state.weight = weight.ok() ? *weight : 0;
-    callbacks.swap(state.callbacks);
     if (state.fd >= 0) ring(state.fd);
+    // Under the lock, so that callbacks run in the order in which they were given.
+    for (Callback& callback : std::exchange(state.callbacks, {})) {
+      callbacks_->post([callback = std::move(callback), error] { callback(error); });
+    }
   });
-  for (Callback& callback : callbacks) {
-    callbacks_->post([callback = std::move(callback), error] { callback(error); });
-  }
 }
 
 bool OperationRecord::done() const {
@@ -55,15 +54,15 @@ std::uint32_t OperationRecord::weight() const {
 
 Status OperationRecord::then(Callback callback) {
   if (Status status = callbacks_->start(); !status.ok()) return status;
-  Error error;
-  const bool now = state_.update([&](State& state) {
-    if (!state.done) state.callbacks.push_back(std::move(callback));
-    error = state.error;
-    return state.done;
+  return state_.update([&](State& state) -> Status {
+    if (!state.done) {
+      state.callbacks.push_back(std::move(callback));
+      return {};
+    }
+    const bool taken =
+        callbacks_->post([callback = std::move(callback), error = state.error] { callback(error); });
+    return taken ? Status() : make_error(ErrorCode::closed, "the client is closed");
   });
-  if (!now) return {};
-  if (callbacks_->post([callback = std::move(callback), error] { callback(error); })) return {};
-  return make_error(ErrorCode::closed, "the client is closed");
 }
 
 Result<int> OperationRecord::fd() {

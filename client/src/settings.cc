@@ -18,7 +18,7 @@ constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
 
 // What Config reads; optional where "not set" means something.
 struct Raw {
-  std::string scheduler = "127.0.0.1:" + std::to_string(kDefaultSchedulerPort);
+  std::string scheduler = "127.0.0.1:4710";
   std::string job = "default";
   std::optional<std::uint32_t> rank, world_size, local_rank, local_size;
   Duration join_timeout = std::chrono::seconds(60);

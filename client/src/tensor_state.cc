@@ -92,7 +92,16 @@ std::byte* TensorState::receive(Partition& partition) {
   partition.receiving = true;
   const std::uint64_t offset = partitioner_.offset(partition.index);
   if (current_.retain) return retained_.get() + offset;
-  return current_.is_root ? nullptr : current_.out + offset;
+  if (current_.is_root) return nullptr;
+  if (partition.holds == 0 || !in_place()) return current_.out + offset;
+  partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
+  if (partition.detour == nullptr) {
+    partition.receiving = false;
+    on_failed(
+        partition, round_,
+        make_error(ErrorCode::out_of_memory, "no memory for an answer of tensor '" + shape_.name + "'"));
+  }
+  return partition.detour.get();
 }
 
 void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
@@ -130,8 +139,9 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   partition.holds = 0;
   partition.receiving = false;
   if (partition.state != State::sent && partition.state != State::refused) return false;
-  const bool in_place = current_.in == current_.out && !current_.is_root;
-  if (was_receiving && !current_.retain && in_place) {
+  const bool overwritten = was_receiving && !current_.retain && in_place() && partition.detour == nullptr;
+  partition.detour.reset();
+  if (overwritten) {
     const Error error = make_error(
         ErrorCode::peer_lost,
         lane + " broke while the answer to round " + std::to_string(round_.value) + " of '" + shape_.name +
@@ -147,10 +157,15 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
 bool TensorState::settle(Partition& partition) {
   if (!under_way_ || partition.settled || partition.holds > 0 || partition.receiving) return false;
   if (partition.state != State::answered && partition.state != State::failed) return false;
-  if (partition.state == State::answered && current_.retain && !current_.is_root) {
-    const std::uint64_t offset = partitioner_.offset(partition.index);
-    std::memcpy(current_.out + offset, retained_.get() + offset, partition.bytes);
+  if (partition.state == State::answered && !current_.is_root) {
+    std::byte* const out = current_.out + partitioner_.offset(partition.index);
+    if (current_.retain) {
+      std::memcpy(out, retained_.get() + partitioner_.offset(partition.index), partition.bytes);
+    } else if (partition.detour != nullptr) {
+      std::memcpy(out, partition.detour.get(), partition.bytes);
+    }
   }
+  partition.detour.reset();
   partition.settled = true;
   return --unsettled_ == 0;
 }
@@ -170,6 +185,7 @@ TensorState::Ended TensorState::abort(const Error& error) {
     partition.holds = 0;
     partition.receiving = false;
     partition.settled = true;
+    partition.detour.reset();
   }
   unsettled_ = 0;
   error_ = error;

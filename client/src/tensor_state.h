@@ -49,6 +49,8 @@ struct Partition : SendItem {
   bool receiving = false;   // a connection writes into our memory
   bool settled = false;     // counted as finished
   std::uint32_t holds = 0;  // sends whose payload a connection may still read
+  // Where an answer waits that came before they let go of the memory it belongs in.
+  std::unique_ptr<std::byte[]> detour;
 };
 
 class TensorState {
@@ -94,8 +96,9 @@ class TensorState {
   void on_released(Partition& partition);                   // the connection no longer reads it
 
   Verdict judge(const Partition& partition, Round round, std::uint64_t payload_bytes) const;
-  // Of a wanted answer, of a partition that is not queued (any more): where its payload goes; nullptr =
-  // nowhere.
+  // Of a wanted answer, of a partition that is not queued (any more): where its payload goes, nullptr is
+  // nowhere. Allocates in one rare case: in place, without `retain`, while a connection still holds the
+  // contribution.
   std::byte* receive(Partition& partition);
   void on_answer(Partition& partition, std::uint32_t weight);
   // False: not a refusal of what we sent in this round, ignore it.
@@ -126,6 +129,9 @@ class TensorState {
   std::uint64_t answered() const { return answered_; }
 
  private:
+  // The answer belongs where the contribution lies.
+  bool in_place() const { return current_.in == current_.out && !current_.is_root; }
+
   TensorId id_;
   TensorShape shape_;
   Partitioner partitioner_;

@@ -1,0 +1,147 @@
+// The C++ wrapper in a program of its own, compiled as C++17 and as C++20: every dtype and operation, errors
+// with and without exceptions, handles. Prints what is wrong; exit status 0 when nothing is.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bps/client.hpp>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <future>
+#include <string>
+#include <type_traits>
+#include <vector>
+#if __cplusplus >= 202002L
+#include <span>
+#endif
+
+namespace {
+
+using namespace std::chrono_literals;
+
+int failures = 0;
+
+void check(bool good, const std::string& what) {
+  if (good) return;
+  ++failures;
+  std::printf("wrong: %s\n", what.c_str());
+}
+
+static_assert(!std::is_copy_constructible_v<bps::Client> &&
+              std::is_nothrow_move_constructible_v<bps::Client>);
+static_assert(!std::is_copy_constructible_v<bps::Handle> && std::is_nothrow_move_assignable_v<bps::Handle>);
+static_assert(std::is_nothrow_copy_constructible_v<bps::Error>);
+static_assert(bps::Timeout(1500us).milliseconds() == 2 && bps::Timeout(-1s).milliseconds() == 0);
+static_assert(bps::Timeout().milliseconds() == -1 &&
+              bps::Timeout(std::chrono::hours::max()).milliseconds() == INT64_MAX);
+
+template <class T>
+void round_trip(bps::Client& client, const char* name, bps::DType dtype) {
+  std::vector<T> in(1001), out(1001);
+  for (std::size_t i = 0; i < in.size(); ++i)
+    in[i] = static_cast<T>(i % 100);
+  const bps::Tensor tensor = client.declare(name, dtype, in.size());
+  check(tensor.bytes() == in.size() * sizeof(T), std::string("bytes of ") + name);
+  const bps::Op operations[] = {bps::Op::sum, bps::Op::average, bps::Op::min, bps::Op::max, bps::Op::product};
+  for (const bps::Op operation : operations) {
+    std::fill(out.begin(), out.end(), T{});
+    bps::Handle handle = client.push_pull(tensor, in, out, operation);
+    handle.wait(30s);
+    check(handle.weight() == 1 && in == out, std::string("round trip of ") + name);
+  }
+  client.push_pull(tensor, out.data()).wait();
+  client.broadcast(tensor, out, 0).wait();
+  check(in == out, std::string("in place and broadcast of ") + name);
+}
+
+void errors(bps::Client& client) {
+  const bps::Tensor tensor = client.declare("errors", bps::DType::f32, 10);
+  std::vector<float> nine(9);
+  std::vector<double> doubles(10);
+  bps::Status status;
+  check(!client.push_pull(tensor, nine, bps::Op::sum, status), "a short buffer gives an empty handle");
+  check(status.code() == bps::Code::invalid_argument && status.exit_code() == 64,
+        "a short buffer is refused");
+  check(status.message().find("36 bytes") != std::string::npos,
+        "the message has the numbers: " + status.message());
+  (void)client.push_pull(tensor, doubles, bps::Op::sum, status);
+  check(status.message().find("element type") != std::string::npos,
+        "doubles are no f32: " + status.message());
+  try {
+    client.push_pull(tensor, nine);
+    check(false, "a short buffer throws");
+  } catch (const bps::Error& error) {
+    check(error.code() == bps::Code::invalid_argument &&
+              std::string(error.what()).find("; ") != std::string::npos,
+          std::string("what() has message and advice: ") + error.what());
+  }
+  bps::Client none;
+  none.barrier(1s, status);
+  check(status.code() == bps::Code::closed, "an empty client is closed");
+  bps::Handle().wait(status);
+  check(status.code() == bps::Code::invalid_argument, "an empty handle is refused");
+  const bps::Client failed(bps::Options{}.scheduler("embedded:").rank(0).world_size(3), status);
+  check(!failed && status.code() == bps::Code::configuration && status.exit_code() == 78,
+        "embedded is for one");
+}
+
+void handles(bps::Client& client) {
+  const std::vector<bps::Tensor> tensors =
+      client.declare({{"a", bps::DType::f32, 10}, {"b", bps::DType::f32, 10, 5, bps::Mode::async}}, 30s);
+  std::array<float, 10> a{}, b{};
+  std::promise<bool> called;
+  bps::Handle handle = client.push_pull(tensors[0], a, bps::Op::sum);
+  handle.then([&](const bps::Status& status) { called.set_value(status.ok()); });
+  check(called.get_future().get(), "the callback sees success");
+  bps::Handle moved = std::move(handle);
+  check(moved.poll() && moved.fd() >= 0 && !handle, "a moved handle works");
+  bps::Handle pending = client.push_pull(tensors[1], b, b);
+  bps::Status status;
+  pending.wait(1ms, status);
+  check(status.code() == bps::Code::deadline, "a delta waits for the first broadcast: " + status.message());
+  pending = {};
+#if __cplusplus >= 202002L
+  client.push_pull(tensors[0], std::span<const float>(a), std::span<float>(b), bps::Op::max).wait();
+#endif
+  client.push_pull(tensors[0], {a.data(), sizeof a}, {a.data(), sizeof a}).wait();
+}
+
+}  // namespace
+
+int main() try {
+  std::atomic<int> lines{0};
+  bps::Client client{bps::Options{}
+                         .scheduler("embedded:")
+                         .job("wrapper")
+                         .rank(0)
+                         .world_size(1)
+                         .join_timeout(30s)
+                         .partition_bytes(4096)
+                         .log([&lines](bps::LogLevel, std::string_view) { ++lines; })};
+  check(client.rank() == 0 && client.world_size() == 1, "rank and size");
+  round_trip<float>(client, "f32", bps::DType::f32);
+  round_trip<double>(client, "f64", bps::DType::f64);
+  round_trip<std::uint16_t>(client, "f16", bps::DType::f16);
+  round_trip<std::uint16_t>(client, "bf16", bps::DType::bf16);
+  round_trip<std::int8_t>(client, "i8", bps::DType::i8);
+  round_trip<std::uint8_t>(client, "u8", bps::DType::u8);
+  round_trip<std::int32_t>(client, "i32", bps::DType::i32);
+  round_trip<std::int64_t>(client, "i64", bps::DType::i64);
+  errors(client);
+  handles(client);
+  client.barrier(30s);
+  check(client.stats().rounds > 50, "rounds are counted");
+  bps::Client other = std::move(client);
+  other.close(1s);
+  other.close();
+  check(lines > 0, "the log function was called");
+  bps::Status status;
+  other.barrier(status);
+  check(status.code() == bps::Code::closed, "use after close");
+  if (failures == 0)
+    std::printf("C++%ld: all well, library %s\n", __cplusplus / 100 % 100, bps::version().c_str());
+  return failures == 0 ? 0 : 1;
+} catch (const std::exception& error) {
+  std::printf("wrong: %s\n", error.what());
+  return 1;
+}
