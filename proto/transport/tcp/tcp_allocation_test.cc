@@ -1,0 +1,80 @@
+// In steady state a frame costs no allocation, from send() on one side to on_message() on the other.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "proto/base/asio_loop.h"
+#include "proto/transport/tcp/tcp_transport.h"
+
+namespace {
+std::atomic<std::uint64_t> allocations{0};
+}  // namespace
+
+// Not inlined: GCC would otherwise see free() of what it thinks comes from the built-in new.
+__attribute__((noinline)) void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace bps {
+namespace {
+
+// Sends back every frame with the payload it came with.
+struct Echo : ConnectionHandler {
+  explicit Echo(std::size_t bytes) : memory(bytes) {}
+  std::byte* on_payload(const Message&, std::uint64_t) override { return memory.data(); }
+  void on_message(Message& message, std::span<std::byte> payload) override {
+    ++messages;
+    if (messages < limit) connection->send(message, payload, 7);
+  }
+  void on_closed(const Error& error) override { FAIL(error.message); }
+
+  std::unique_ptr<Connection> connection;
+  std::vector<std::byte> memory;
+  int messages = 0;
+  int limit = 1'000'000;
+};
+
+std::uint64_t allocations_of_echo(std::size_t bytes) {
+  AsioLoop loop;
+  TcpTransport transport;
+  Echo server(bytes);
+  Echo client(bytes);
+  auto listener = transport.listen(loop, Endpoint{}, [&](std::unique_ptr<Connection> accepted) {
+    server.connection = std::move(accepted);
+    server.connection->start(server);
+  });
+  REQUIRE(listener.ok());
+  client.connection = transport.connect(loop, (*listener)->endpoint(), std::chrono::seconds(5));
+  client.connection->start(client);
+  for (int i = 0; i < 4; ++i)
+    client.connection->send(PushPull{}, client.memory, 1);
+  const TimePoint deadline = loop.now() + std::chrono::seconds(30);
+  const auto run_to = [&](int messages) {
+    while (client.messages < messages && loop.now() < deadline)
+      loop.run_once(deadline);
+    return client.messages >= messages;
+  };
+  REQUIRE(run_to(500));
+  const std::uint64_t before = allocations;
+  const bool arrived = run_to(1500);
+  const std::uint64_t after = allocations;
+  REQUIRE(arrived);
+  return after - before;
+}
+
+TEST_CASE("a frame costs no allocation in steady state") {
+  CHECK(allocations_of_echo(0) == 0);
+  CHECK(allocations_of_echo(4096) == 0);
+  CHECK(allocations_of_echo(256 * 1024) == 0);
+  CHECK(allocations > 0);
+}
+
+}  // namespace
+}  // namespace bps
