@@ -1,0 +1,161 @@
+"""What the tests of the real programs share: processes whose lines can be waited for, and a cluster of them."""
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+LIMIT = 60  # seconds after which anything is considered to hang
+DETECTION = 3.0  # seconds within which a dead process must be noticed by all (P15 wants 0.5 on a quiet machine)
+SILENCE = 8.0  # the same for one that hangs
+
+
+class Process:
+    """A child whose output is read all the time, so that it never blocks on it."""
+
+    def __init__(self, name, command, environment):
+        self.name = name
+        self.lines = []
+        self.changed = threading.Condition()
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, errors="replace", bufsize=1)
+        self.readers = [threading.Thread(target=self._read, args=(stream,))
+                        for stream in (self.process.stdout, self.process.stderr)]
+        for reader in self.readers:
+            reader.start()
+
+    def _read(self, stream):
+        for line in stream:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
+
+    def text(self):
+        with self.changed:
+            return "\n".join(self.lines)
+
+    def wait_line(self, pattern, limit=LIMIT):
+        """The first line that matches; an error if the process ends without it."""
+        deadline = time.monotonic() + limit
+        with self.changed:
+            while True:
+                for line in self.lines:
+                    if re.search(pattern, line):
+                        return line
+                over = not any(reader.is_alive() for reader in self.readers)
+                left = deadline - time.monotonic()
+                if over or left <= 0:
+                    raise AssertionError(f"{self.name}: no line like {pattern!r} in:\n" + "\n".join(self.lines))
+                self.changed.wait(min(left, 0.05))
+
+    def end(self, limit=LIMIT):
+        """The exit status; all output is there."""
+        try:
+            status = self.process.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end:\n{self.text()}") from None
+        for reader in self.readers:
+            reader.join(timeout=LIMIT)
+        return status
+
+    def say(self, line=""):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def abandon(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+        for reader in self.readers:
+            reader.join(timeout=LIMIT)
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass
+
+
+class DaemonTest(unittest.TestCase):
+    bin = None  # folder of bps-scheduler and bps-server
+    worker_program = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.count = 0
+
+    def start(self, name, *command, environment=None):
+        process = Process(name, [str(word) for word in command], environment or {})
+        self.addCleanup(process.abandon)
+        return process
+
+    def daemon(self, name, program, *flags):
+        """Started, and listening."""
+        self.count += 1
+        ports = self.folder / f"ports{self.count}"
+        process = self.start(name, self.bin / program, "--listen", "127.0.0.1:0", "--ports-file", ports, *flags)
+        deadline = time.monotonic() + LIMIT
+        while not ports.exists():
+            if process.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{name} does not listen:\n{process.text()}")
+            threading.Event().wait(0.005)
+        process.address = re.search(r"^listen (\S+)$", ports.read_text(), re.M).group(1)
+        return process
+
+    def scheduler(self, *flags):
+        return self.daemon("scheduler", "bps-scheduler", *flags)
+
+    def server(self, scheduler, *flags):
+        server = self.daemon("server", "bps-server", "--scheduler", getattr(scheduler, "address", scheduler), *flags)
+        return server
+
+    def worker(self, scheduler, rank, size, *flags, job="job"):
+        environment = {"BPS_SCHEDULER": getattr(scheduler, "address", scheduler), "BPS_JOB": job, "BPS_RANK": str(rank),
+                       "BPS_WORLD_SIZE": str(size)}
+        return self.start(f"{job} rank {rank}", self.worker_program, *flags, environment=environment)
+
+    def workers(self, scheduler, size, *flags, job="job"):
+        return [self.worker(scheduler, rank, size, *flags, job=job) for rank in range(size)]
+
+    def cluster(self, servers=1, *flags):
+        scheduler = self.scheduler()
+        return scheduler, [self.server(scheduler, *flags) for _ in range(servers)]
+
+    def assert_status(self, process, status, *patterns, limit=LIMIT):
+        self.assertEqual(process.end(limit), status, f"{process.name}:\n{process.text()}")
+        for pattern in patterns:
+            self.assertRegex(process.text(), pattern, process.name)
+
+    def assert_works(self, scheduler, job="check"):
+        """A small job of two runs through."""
+        for worker in self.workers(scheduler, 2, "--elements", "1000", "--rounds", "2", job=job):
+            self.assert_status(worker, 0, "closed")
+
+    @staticmethod
+    def free_port():
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    @staticmethod
+    def connect(address):
+        host, port = address.rsplit(":", 1)
+        return socket.create_connection((host, int(port)), timeout=LIMIT)
+
+
+def main(test_class_modules, argv):
+    """PROGRAM-FOLDER WORKER [unittest arguments]"""
+    DaemonTest.bin = pathlib.Path(argv[1]).resolve()
+    DaemonTest.worker_program = pathlib.Path(argv[2]).resolve()
+    unittest.main(module=test_class_modules, argv=[argv[0], *argv[3:]], verbosity=2)

@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+"""The real scheduler, servers and workers: daemons_test.py PROGRAM-FOLDER WORKER [unittest arguments]"""
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+import time
+
+from daemons import DETECTION, LIMIT, SILENCE, DaemonTest, main
+
+FOR_EVER = ("--rounds", "1000000000", "--elements", "50000", "--tensors", "2", "--announce", "3")
+
+
+class Join(DaemonTest):
+    def test_any_order_of_start(self):
+        address = f"127.0.0.1:{self.free_port()}"
+        workers = self.workers(address, 3)
+        server = self.start("server", self.bin / "bps-server", "--listen", "127.0.0.1:0", "--scheduler", address)
+        server.wait_line("listens on")
+        self.start("scheduler", self.bin / "bps-scheduler", "--listen", address)
+        for worker in workers:
+            self.assert_status(worker, 0, "joined", "done", "closed")
+
+    def test_a_worker_may_come_late(self):
+        scheduler, _ = self.cluster()
+        first = self.worker(scheduler, 0, 2)
+        self.worker(scheduler, 0, 1, job="other").wait_line("closed")  # time has passed and the first still waits
+        self.assert_status(self.worker(scheduler, 1, 2), 0, "closed")
+        self.assert_status(first, 0, "closed")
+
+    def test_world_sizes_that_disagree(self):
+        scheduler, _ = self.cluster()
+        first = self.worker(scheduler, 0, 2)
+        self.worker(scheduler, 0, 1, job="other").wait_line("closed")
+        self.assert_status(self.worker(scheduler, 2, 3), 78, r"world.size.*\b[23]\b.*\b[23]\b")
+        self.assert_status(self.worker(scheduler, 1, 2), 0, "closed")
+        self.assert_status(first, 0, "closed")
+
+    def test_a_rank_that_is_taken(self):
+        scheduler, _ = self.cluster()
+        workers = self.workers(scheduler, 2, "--hold-first")
+        for worker in workers:
+            worker.wait_line("declared")
+        self.assert_status(self.worker(scheduler, 1, 2), 78, "rank 1")
+        for worker in workers:
+            worker.say()
+            self.assert_status(worker, 0, "closed")
+
+    def test_a_worker_that_never_comes_is_named(self):
+        scheduler, _ = self.cluster()
+        for worker in [self.worker(scheduler, rank, 4, "--join-ms", "700") for rank in (0, 2)]:
+            self.assert_status(worker, 75, "ranks 1 and 3")
+
+    def test_no_server(self):
+        scheduler = self.scheduler()
+        self.assert_status(self.worker(scheduler, 0, 1, "--join-ms", "500"), 75, "server")
+
+    def test_tensors_that_disagree_name_both(self):
+        scheduler, _ = self.cluster()
+        one = self.worker(scheduler, 0, 2, "--elements", "1000")
+        two = self.worker(scheduler, 1, 2, "--elements", "2000")
+        for worker in (one, two):
+            self.assert_status(worker, 78, "weight0", r"\b1000\b", r"\b2000\b", "rank 0", "rank 1")
+
+    def test_an_unreachable_scheduler(self):
+        address = f"127.0.0.1:{self.free_port()}"
+        self.assert_status(self.worker(address, 0, 1, "--join-ms", "400"), 69, re.escape(address))
+
+
+class Death(DaemonTest):
+    def running(self, scheduler, size, *flags, job="job"):
+        workers = self.workers(scheduler, size, *FOR_EVER, *flags, job=job)
+        for worker in workers:
+            worker.wait_line("reached 3")
+        return workers
+
+    def assert_all_told(self, workers, since, limit, *patterns):
+        for worker in workers:
+            self.assert_status(worker, 75, *patterns)
+        self.assertLess(time.monotonic() - since, limit)
+
+    def test_worker_killed(self):
+        scheduler, _ = self.cluster(2)
+        workers = self.running(scheduler, 3)
+        since = time.monotonic()
+        workers[1].signal(signal.SIGKILL)
+        self.assert_all_told([workers[0], workers[2]], since, DETECTION, "rank 1")
+        self.assert_works(scheduler)
+
+    def test_server_killed(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.running(scheduler, 3)
+        since = time.monotonic()
+        servers[1].signal(signal.SIGKILL)
+        self.assert_all_told(workers, since, DETECTION, re.escape(servers[1].address))
+        self.assert_works(scheduler)
+
+    def test_server_that_hangs(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.running(scheduler, 2)
+        since = time.monotonic()
+        servers[0].signal(signal.SIGSTOP)
+        self.assert_all_told(workers, since, SILENCE, re.escape(servers[0].address))
+        self.assert_works(scheduler)
+        servers[0].signal(signal.SIGCONT)
+        # It is told that it is dead, and ends; what it was may start again as a new one.
+        self.assertNotEqual(servers[0].end(), 0)
+        self.assert_works(scheduler, "again")
+
+    def test_worker_that_hangs(self):
+        scheduler, _ = self.cluster()
+        workers = self.running(scheduler, 3)
+        since = time.monotonic()
+        workers[2].signal(signal.SIGSTOP)
+        self.assert_all_told(workers[:2], since, SILENCE, "rank 2")
+        workers[2].signal(signal.SIGCONT)
+        self.assert_status(workers[2], 75)
+
+    def test_scheduler_killed(self):
+        scheduler, servers = self.cluster()
+        workers = self.running(scheduler, 2)
+        scheduler.signal(signal.SIGKILL)
+        for worker in workers:
+            self.assert_status(worker, 75, re.escape(scheduler.address))
+        self.assertNotEqual(servers[0].end(), 0)
+
+    def test_one_job_of_two_dies_and_the_other_does_not_notice(self):
+        scheduler, _ = self.cluster(2)
+        other = self.workers(scheduler, 2, "--rounds", "300", "--announce", "3", "--hold-after", "299", job="other")
+        for worker in other:
+            worker.wait_line("reached 3")
+        dying = self.running(scheduler, 2, job="dying")
+        dying[0].signal(signal.SIGKILL)
+        self.assert_status(dying[1], 75, "rank 0")
+        for worker in other:
+            worker.say()
+        for worker in other:
+            self.assert_status(worker, 0, "closed")
+
+    def test_a_killed_job_leaves_its_name_free(self):
+        scheduler, _ = self.cluster()
+        workers = self.running(scheduler, 2, job="again")
+        for worker in workers:
+            worker.signal(signal.SIGKILL)
+        self.assert_works(scheduler, "again")
+
+
+class Signals(DaemonTest):
+    def test_server_drains(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.workers(scheduler, 2, "--rounds", "50", "--hold-after", "3", "--announce", "3")
+        for worker in workers:
+            worker.wait_line("reached 3")
+        servers[0].signal(signal.SIGTERM)
+        servers[0].wait_line("drains")
+        self.assert_works(scheduler, "new")  # on the other server
+        self.assertIsNone(servers[0].process.poll())
+        for worker in workers:
+            worker.say()
+        for worker in workers:
+            self.assert_status(worker, 0, "closed")
+        self.assert_status(servers[0], 0)
+
+    def test_idle_daemons_end_at_once(self):
+        scheduler, servers = self.cluster(2)
+        for daemon in (*servers, scheduler):
+            daemon.signal(signal.SIGTERM)
+            self.assert_status(daemon, 0)
+
+    def test_a_second_sigterm_stops_now(self):
+        scheduler, servers = self.cluster()
+        workers = self.workers(scheduler, 2, "--hold-after", "1", "--announce", "1")
+        for worker in workers:
+            worker.wait_line("reached 1")
+        servers[0].signal(signal.SIGTERM)
+        servers[0].wait_line("drains")
+        servers[0].signal(signal.SIGTERM)
+        servers[0].end()
+        for worker in workers:
+            worker.say()
+        for worker in workers:
+            self.assert_status(worker, 75, re.escape(servers[0].address))
+
+
+class Refusals(DaemonTest):
+    def refused(self, status, patterns, program, *flags):
+        self.assert_status(self.start(program, self.bin / program, *flags), status, *patterns)
+
+    def test_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            self.refused(71, [re.escape(address), "in use"], "bps-scheduler", "--listen", address)
+            self.refused(71, [re.escape(address), "in use"], "bps-server", "--listen", address)
+
+    def test_wrong_flags(self):
+        for program in ("bps-scheduler", "bps-server"):
+            self.refused(64, ["--lisen", "--listen"], program, "--lisen", "127.0.0.1:0")
+            self.refused(64, ["listen", "nonsense"], program, "--listen", "nonsense")
+        self.refused(64, ["shards", "many"], "bps-server", "--shards", "many")
+
+    def test_other_addresses_need_a_word(self):
+        for program in ("bps-scheduler", "bps-server"):
+            self.refused(78, ["0.0.0.0", "insecure"], program, "--listen", "0.0.0.0:0")
+
+    def test_memory(self):
+        scheduler, _ = self.cluster(1, "--memory-max", "8MiB")
+        worker = self.worker(scheduler, 0, 1, "--elements", "10000000")
+        self.assert_status(worker, 71, "weight0", "[0-9.]+ ?[KMG]i?B")
+        self.assert_works(scheduler)
+
+    def test_memory_comes_back(self):
+        scheduler, servers = self.cluster(1, "--memory-max", "32MiB", "--shards", "2")
+        for run in range(6):  # each alone needs more than half
+            for worker in self.workers(scheduler, 2, "--elements", "2000000", "--rounds", "2", job=f"run{run}"):
+                self.assert_status(worker, 0, "closed")
+        self.assertIsNone(servers[0].process.poll())
+
+
+class BadPeers(DaemonTest):
+    REQUESTS = {
+        "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "random": bytes((i * 197 + 31) % 251 for i in range(5000)),
+        "truncated prefix": b"BPS1\x01\x00",
+        "huge header": struct.pack("<IHHIIQ", 0x31535042, 1, 0, 0xffffffff, 0, 0),
+        "huge payload": struct.pack("<IHHIIQ", 0x31535042, 1, 0, 100, 0, 1 << 60),
+        "other version": struct.pack("<IHHIIQ", 0x31535042, 999, 0, 100, 0, 0),
+        "nothing": b"",
+        "zeros": bytes(100000),
+    }
+
+    def test_strangers_at_every_port(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.workers(scheduler, 2, "--rounds", "400", "--announce", "3", "--hold-after", "399")
+        for worker in workers:
+            worker.wait_line("reached 3")
+        for daemon in (scheduler, servers[0]):
+            for name, request in self.REQUESTS.items():
+                with self.subTest(daemon=daemon.name, request=name), self.connect(daemon.address) as peer:
+                    try:
+                        peer.sendall(request)
+                        peer.shutdown(socket.SHUT_WR)
+                        while peer.recv(65536):
+                            pass
+                    except OSError:
+                        pass  # reset: fine
+            idle = [self.connect(daemon.address) for _ in range(50)]
+            for peer in idle:
+                peer.close()
+        for worker in workers:
+            worker.say()
+        for worker in workers:
+            self.assert_status(worker, 0, "closed")
+        for daemon in (scheduler, *servers):
+            self.assertIsNone(daemon.process.poll())
+        self.assert_works(scheduler)
+
+    def test_a_worker_that_meets_a_stranger(self):
+        with socket.socket() as stranger:
+            stranger.bind(("127.0.0.1", 0))
+            stranger.listen()
+            address = f"127.0.0.1:{stranger.getsockname()[1]}"
+            worker = self.worker(address, 0, 1, "--join-ms", "5000")
+            peer, _ = stranger.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+                self.assert_status(worker, 76, "HTTP", re.escape(address))
+
+
+if __name__ == "__main__":
+    main(__name__, sys.argv)
