@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "bench/cpu_time.h"
 #include "deploy/bps_run/ports_file.h"
 #include "deploy/bps_run/process.h"
 #include "proto/base/env.h"
@@ -331,6 +332,16 @@ Result<std::vector<Reply>> Cluster::step(const Request& request) {
     children_[i].reply.reset();
   }
   return replies;
+}
+
+Result<double> Cluster::cpu_seconds() const {
+  double sum = 0;
+  for (const Child& child : children_) {
+    const auto seconds = process_cpu_seconds(child.pid);
+    if (!seconds) return seconds.error();
+    sum += *seconds;
+  }
+  return sum;
 }
 
 Cluster::Child* Cluster::find(const std::string& name) {

@@ -39,6 +39,9 @@ class Cluster {
   // Lets all workers do a step, and returns their replies in rank order.
   Result<std::vector<Reply>> step(const Request& request);
 
+  // What all processes have used so far; not this one.
+  Result<double> cpu_seconds() const;
+
  private:
   struct Child {
     std::string name;

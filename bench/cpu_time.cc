@@ -25,4 +25,23 @@ Result<double> busy_cpu_seconds() {
   return parse_busy_cpu_seconds(line, static_cast<double>(::sysconf(_SC_CLK_TCK)));
 }
 
+Result<double> parse_process_cpu_seconds(std::string_view text, double ticks_per_second) {
+  // The second field is the program's name in parentheses, which may hold anything.
+  const auto name_end = text.rfind(')');
+  std::istringstream rest{std::string(name_end == std::string_view::npos ? "" : text.substr(name_end + 1))};
+  std::string skipped;
+  for (int field = 3; field < 14; ++field)
+    rest >> skipped;
+  double user = 0, system = 0;
+  if (!(rest >> user >> system)) return make_error(ErrorCode::os, "/proc/PID/stat has no CPU times");
+  return (user + system) / ticks_per_second;
+}
+
+Result<double> process_cpu_seconds(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  return parse_process_cpu_seconds(line, static_cast<double>(::sysconf(_SC_CLK_TCK)));
+}
+
 }  // namespace bps::bench

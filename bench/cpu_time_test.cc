@@ -1,5 +1,7 @@
 #include "bench/cpu_time.h"
 
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 
 namespace bps::bench {
@@ -10,6 +12,17 @@ TEST_CASE("busy time leaves out idle, iowait and steal") {
   CHECK(*busy == Approx(4.74));
   CHECK_FALSE(parse_busy_cpu_seconds("intr 5", 100).ok());
   CHECK_FALSE(parse_busy_cpu_seconds("", 100).ok());
+}
+
+TEST_CASE("the time of a process, whatever its name") {
+  const auto time =
+      parse_process_cpu_seconds("77 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 5 6 7\n", 100);
+  REQUIRE(time.ok());
+  CHECK(*time == Approx(3));
+  CHECK_FALSE(parse_process_cpu_seconds("", 100).ok());
+  CHECK_FALSE(parse_process_cpu_seconds("77 (a) S 1 2", 100).ok());
+  CHECK(process_cpu_seconds(::getpid()).ok());
+  CHECK_FALSE(process_cpu_seconds(0).ok());
 }
 
 TEST_CASE("busy time of this machine grows") {

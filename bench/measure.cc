@@ -31,8 +31,12 @@ Status measure_block(Cluster& cluster, const Request& block, Series* series, std
 
   const auto cpu_before = busy_cpu_seconds();
   if (!cpu_before) return cpu_before.error();
+  const auto own_before = cluster.cpu_seconds();
+  if (!own_before) return own_before.error();
   const auto ran = step(cluster, block, Step::run);
   if (!ran) return ran.error();
+  const auto own_after = cluster.cpu_seconds();
+  if (!own_after) return own_after.error();
   const auto cpu_after = busy_cpu_seconds();
   if (!cpu_after) return cpu_after.error();
   if (Status status = all_ok(*ran); !status) return status;
@@ -53,6 +57,7 @@ Status measure_block(Cluster& cluster, const Request& block, Series* series, std
   }
   series->seconds.push_back(static_cast<double>(end - begin) * 1e-9);
   series->cpu_seconds.push_back(*cpu_after - *cpu_before);
+  series->own_cpu_seconds.push_back(*own_after - *own_before);
   series->rounds += block.count;
   if (!block.back_to_back) {
     series->round_us.push_back(static_cast<double>(end - begin) * 1e-3);

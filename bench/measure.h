@@ -11,10 +11,11 @@
 namespace bps::bench {
 
 struct Series {
-  std::string name;                 // "pushpull", "floor", ...
-  std::vector<double> seconds;      // per block: from the first worker that began to the last that ended
-  std::vector<double> cpu_seconds;  // per block: of the whole machine
-  std::vector<double> round_us;     // per round: of a single one all workers', in a block rank 0's
+  std::string name;                     // "pushpull", "floor", ...
+  std::vector<double> seconds;          // per block: from the first worker that began to the last that ended
+  std::vector<double> cpu_seconds;      // per block: of the whole machine
+  std::vector<double> own_cpu_seconds;  // per block: of the processes of the benchmark
+  std::vector<double> round_us;         // per round: of a single one all workers', in a block rank 0's
   std::uint64_t rounds = 0;
   std::string wrong;  // the first wrong result; empty: all were right
 };

@@ -22,6 +22,7 @@ struct Summary {
   double p50_us = 0;
   double p99_us = 0;
   double cpu_s_per_GB = 0;
+  double own_cpu_s_per_GB = 0;
 };
 
 Summary summarize(const Options& options, const Series& series) {
@@ -32,6 +33,7 @@ Summary summarize(const Options& options, const Series& series) {
   summary.p50_us = percentile(series.round_us, 50);
   summary.p99_us = percentile(series.round_us, 99);
   summary.cpu_s_per_GB = sum(series.cpu_seconds) / (tensor_bytes * options.workers / kGiga);
+  summary.own_cpu_s_per_GB = sum(series.own_cpu_seconds) / (tensor_bytes * options.workers / kGiga);
   return summary;
 }
 
@@ -61,6 +63,7 @@ std::string json_lines(const Options& options, const std::vector<Series>& series
     line["p99_us"] = rounded(summary.p99_us);
     line["cpu_s_per_GB"] = rounded(summary.cpu_s_per_GB);
     line["verified"] = s.wrong.empty();
+    line["own_cpu_s_per_GB"] = rounded(summary.own_cpu_s_per_GB);
     out += line.dump() + "\n";
   }
   for (const RatioLine& ratio : ratio_lines) {
@@ -79,14 +82,14 @@ std::string json_lines(const Options& options, const std::vector<Series>& series
 std::string table(const Options& options, const std::vector<Series>& series,
                   const std::vector<RatioLine>& ratio_lines) {
   std::string out =
-      fmt::format("{} workers, {} servers, {} of {}\n\n{:<10} {:>8} {:>12} {:>12} {:>12} {:>10}  {}\n",
+      fmt::format("{} workers, {} servers, {} of {}\n\n{:<10} {:>8} {:>12} {:>12} {:>12} {:>10} {:>10}  {}\n",
                   options.workers, options.servers, to_string(options.bytes), options.dtype, "", "rounds",
-                  "GB/s", "p50 us", "p99 us", "CPU s/GB", "verified");
+                  "GB/s", "p50 us", "p99 us", "CPU s/GB", "own s/GB", "verified");
   for (const Series& s : series) {
     const Summary summary = summarize(options, s);
-    out += fmt::format("{:<10} {:>8} {:>12.4g} {:>12.1f} {:>12.1f} {:>10.3f}  {}\n", s.name, s.rounds,
-                       summary.algbw_GBps, summary.p50_us, summary.p99_us, summary.cpu_s_per_GB,
-                       s.wrong.empty() ? "yes" : "NO: " + s.wrong);
+    out += fmt::format("{:<10} {:>8} {:>12.4g} {:>12.1f} {:>12.1f} {:>10.3f} {:>10.3f}  {}\n", s.name,
+                       s.rounds, summary.algbw_GBps, summary.p50_us, summary.p99_us, summary.cpu_s_per_GB,
+                       summary.own_cpu_s_per_GB, s.wrong.empty() ? "yes" : "NO: " + s.wrong);
   }
   for (const RatioLine& ratio : ratio_lines) {
     out += fmt::format("{} {}: {:.3f}", ratio.between, ratio.of, ratio.value.value);

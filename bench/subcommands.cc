@@ -80,6 +80,8 @@ Result<Outcome> run_pushpull(const Options& options) {
   outcome->ratios.push_back({"seconds", "pushpull/floor", median_of(ratios(ours.seconds, floor.seconds))});
   outcome->ratios.push_back(
       {"cpu_s_per_GB", "pushpull/floor", median_of(ratios(ours.cpu_seconds, floor.cpu_seconds))});
+  outcome->ratios.push_back(
+      {"own_cpu_s_per_GB", "pushpull/floor", median_of(ratios(ours.own_cpu_seconds, floor.own_cpu_seconds))});
   return outcome;
 }
 
