@@ -40,8 +40,8 @@ Result<std::size_t> receive_record(int fd, void* data, std::size_t bytes) {
   do {
     got = ::recv(fd, data, bytes, 0);
   } while (got < 0 && errno == EINTR);
-  if (got < 0) return os_error("the control socket of the benchmark broke", errno);
-  if (got == 0) return make_error(ErrorCode::closed, "the other process of the benchmark is gone");
+  if (got < 0 && errno != ECONNRESET) return os_error("the control socket of the benchmark broke", errno);
+  if (got <= 0) return make_error(ErrorCode::closed, "the other process of the benchmark is gone");
   return static_cast<std::size_t>(got);
 }
 
