@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """The real scheduler, servers and workers: daemons_test.py PROGRAM-FOLDER WORKER [unittest arguments]"""
-import os
 import re
 import signal
 import socket
@@ -46,6 +45,7 @@ class Join(DaemonTest):
         self.assert_status(self.worker(scheduler, 1, 2), 78, "rank 1")
         for worker in workers:
             worker.say()
+        for worker in workers:
             self.assert_status(worker, 0, "closed")
 
     def test_a_worker_that_never_comes_is_named(self):
@@ -168,6 +168,17 @@ class Signals(DaemonTest):
         for daemon in (*servers, scheduler):
             daemon.signal(signal.SIGTERM)
             self.assert_status(daemon, 0)
+
+    def test_a_scheduler_that_is_told_to_stop_tells_everyone(self):
+        scheduler, servers = self.cluster()
+        workers = self.workers(scheduler, 2, *FOR_EVER)
+        for worker in workers:
+            worker.wait_line("reached 3")
+        scheduler.signal(signal.SIGTERM)
+        for worker in workers:
+            self.assert_status(worker, 75, "scheduler")
+        self.assert_status(scheduler, 0)
+        self.assertNotEqual(servers[0].end(), 0)
 
     def test_a_second_sigterm_stops_now(self):
         scheduler, servers = self.cluster()
