@@ -1,6 +1,6 @@
-// The barriers of a job. They are numbered from 0 and every rank arrives at them in that order; it may be ahead by several
-// and say the same arrival twice. A barrier is done when all ranks have arrived; it can never be done when a rank
-// has left before it.
+// The barriers of a job. They are numbered from 0 and every rank arrives at them in that order; it may be
+// ahead by several and say the same arrival twice. A barrier is done when all ranks have arrived; it can
+// never be done when a rank has left before it.
 //
 // Owner: Job. Pure.
 #pragma once

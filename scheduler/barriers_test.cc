@@ -29,7 +29,8 @@ TEST_CASE("barriers: repeated arrivals are harmless") {
 
 TEST_CASE("barriers: a rank may be ahead, and several complete at once") {
   Barriers barriers(2);
-  for (std::uint64_t i = 0; i < 5; ++i) CHECK_FALSE(barriers.arrive(Rank{0}, i));
+  for (std::uint64_t i = 0; i < 5; ++i)
+    CHECK_FALSE(barriers.arrive(Rank{0}, i));
   CHECK(barriers.arrived(Rank{0}) == 5);
   CHECK(barriers.arrive(Rank{1}, 2));
   CHECK(barriers.done() == 3);
@@ -54,7 +55,8 @@ TEST_CASE("barriers: a rank that left blocks what it had not reached") {
 
 TEST_CASE("barriers: one rank alone passes at once") {
   Barriers barriers(1);
-  for (std::uint64_t i = 0; i < 3; ++i) CHECK(barriers.arrive(Rank{0}, i));
+  for (std::uint64_t i = 0; i < 3; ++i)
+    CHECK(barriers.arrive(Rank{0}, i));
   CHECK(barriers.done() == 3);
 }
 

@@ -1,9 +1,9 @@
-// Who is dead. A node (worker or server) is alive while its control connection stands and it is heard from; a lost
-// connection makes it suspect; it is dead when the reconnect grace has passed since, or when it has been silent for the
-// heartbeat deadline, connection or not.
+// Who is dead. A node (worker or server) is alive while its control connection stands and it is heard from; a
+// lost connection makes it suspect; it is dead when the reconnect grace has passed since, or when it has been
+// silent for the heartbeat deadline, connection or not.
 //
-// All times come from one local monotonic clock that stands still while this process does (PauseClock); nothing a
-// node says about time is believed. Owner: SchedulerCore. Pure.
+// All times come from one local monotonic clock that stands still while this process does (PauseClock);
+// nothing a node says about time is believed. Owner: SchedulerCore. Pure.
 #pragma once
 
 #include <map>

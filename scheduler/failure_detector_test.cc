@@ -62,11 +62,13 @@ TEST_CASE("failure detector: an own pause moves all deadlines by its length") {
   FailureDetector detector({seconds(3), milliseconds(300)});
   detector.add(kA, clock.advance(kStart));
   TimePoint now = kStart;
-  for (int i = 0; i < 40; ++i) detector.expire(clock.advance(now += milliseconds(50)));  // 2 s of silence
+  for (int i = 0; i < 40; ++i)
+    detector.expire(clock.advance(now += milliseconds(50)));  // 2 s of silence
   now += seconds(100);
   CHECK(detector.expire(clock.advance(now)).empty());
   CHECK(clock.paused() == seconds(100) - milliseconds(50));
-  for (int i = 0; i < 18; ++i) CHECK(detector.expire(clock.advance(now += milliseconds(50))).empty());
+  for (int i = 0; i < 18; ++i)
+    CHECK(detector.expire(clock.advance(now += milliseconds(50))).empty());
   CHECK(detector.expire(clock.advance(now += milliseconds(50))).size() == 1);
 }
 
@@ -112,12 +114,15 @@ TEST_CASE("failure detector: against a plain model, with random events") {
       }
       std::set<Incarnation> expected;
       for (const auto& [id, m] : model) {
-        if (now - m.heard >= milliseconds(100) || (m.lost && now - *m.lost >= milliseconds(30))) expected.insert(id);
+        if (now - m.heard >= milliseconds(100) || (m.lost && now - *m.lost >= milliseconds(30)))
+          expected.insert(id);
       }
       std::set<Incarnation> dead;
-      for (const auto& death : detector.expire(now)) dead.insert(death.node);
+      for (const auto& death : detector.expire(now))
+        dead.insert(death.node);
       REQUIRE(dead == expected);
-      for (const Incarnation id : dead) model.erase(id);
+      for (const Incarnation id : dead)
+        model.erase(id);
       REQUIRE(detector.size() == model.size());
     }
   }

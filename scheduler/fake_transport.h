@@ -1,5 +1,5 @@
-// For tests: a transport without a network. The test is the other end of every connection: it hands messages in, closes,
-// looks at what was sent, and says how much is still queued. Lives on: the test's VirtualLoop.
+// For tests: a transport without a network. The test is the other end of every connection: it hands messages
+// in, closes, looks at what was sent, and says how much is still queued. Lives on: the test's VirtualLoop.
 #pragma once
 
 #include <memory>

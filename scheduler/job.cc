@@ -36,9 +36,9 @@ Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerT
 void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address) {
   membership_.admit(hello, incarnation, peer, std::move(address));
   outbox_.send(peer, Welcome{term_, incarnation, ServerId{}, run_});
-  outbox_.log(LogLevel::debug, fmt::format("job {}: {} joined ({} of {})", name(),
-                                           to_string(*membership_.find(hello.rank)), membership_.workers().size(),
-                                           membership_.world_size()));
+  outbox_.log(LogLevel::debug,
+              fmt::format("job {}: {} joined ({} of {})", name(), to_string(*membership_.find(hello.rank)),
+                          membership_.workers().size(), membership_.world_size()));
   maybe_start();
 }
 
@@ -101,7 +101,8 @@ Error Job::join_error() const {
 
 std::vector<TensorTable::Lane> Job::place() {
   std::vector<PlacementNode> workers;
-  for (const auto& [rank, worker] : membership_.workers()) workers.push_back({worker.host, worker.bandwidth_bps});
+  for (const auto& [rank, worker] : membership_.workers())
+    workers.push_back({worker.host, worker.bandwidth_bps});
   std::vector<const ServerRecord*> servers;
   std::vector<PlacementNode> nodes;
   std::uint32_t most_shards = 0;
@@ -131,8 +132,8 @@ void Job::open() {
                              [this](Rank rank) { return membership_.name_of(rank); }};
   if (lanes_.size() > kMaxLanesPerJob) {
     fail(make_error(ErrorCode::configuration,
-                    fmt::format("job {} would need {} lanes per worker, at most {} are allowed", name(), lanes_.size(),
-                                kMaxLanesPerJob),
+                    fmt::format("job {} would need {} lanes per worker, at most {} are allowed", name(),
+                                lanes_.size(), kMaxLanesPerJob),
                     "run fewer servers, or give them fewer shards"));
     return;
   }
@@ -149,8 +150,8 @@ void Job::open() {
 
 void Job::start_running() {
   phase_ = Phase::running;
-  broadcast(JobStart{run_, kFirstGeneration, kFirstEpoch, membership_.settings().partition_bytes, membership_.members(),
-                     lanes_});
+  broadcast(JobStart{run_, kFirstGeneration, kFirstEpoch, membership_.settings().partition_bytes,
+                     membership_.members(), lanes_});
   outbox_.log(LogLevel::info, fmt::format("job {} started: {} workers, {} servers, {} lanes each", name(),
                                           membership_.world_size(), used_.size(), lanes_.size()));
 }
@@ -198,7 +199,8 @@ void Job::send_tensor_output() {
     } else if (auto* dropped = std::get_if<TensorTable::Drop>(&output)) {
       servers_.send(dropped->server, std::move(dropped->message));
     } else if (auto* answer = std::get_if<TensorTable::Answer>(&output)) {
-      if (const Worker* worker = membership_.find(answer->rank)) outbox_.send(worker->peer, std::move(answer->message));
+      if (const Worker* worker = membership_.find(answer->rank))
+        outbox_.send(worker->peer, std::move(answer->message));
     } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
       outbox_.log(LogLevel::warn, failure->message.error.message);
       broadcast(std::move(failure->message));
@@ -208,8 +210,8 @@ void Job::send_tensor_output() {
 
 Error Job::barrier_error(std::uint64_t number, Rank left) const {
   return make_error(ErrorCode::peer_lost,
-                    fmt::format("barrier {} of job {} can never complete: {} has left before it", number, name(),
-                                membership_.name_of(left)),
+                    fmt::format("barrier {} of job {} can never complete: {} has left before it", number,
+                                name(), membership_.name_of(left)),
                     "call barrier equally often on all ranks");
 }
 
@@ -217,7 +219,8 @@ Status Job::barrier(Rank rank, std::uint64_t number) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Barrier before the job has started");
   if (!barriers_.acceptable(number)) {
-    return make_error(ErrorCode::protocol, fmt::format("Barrier {} when {} is next", number, barriers_.done()));
+    return make_error(ErrorCode::protocol,
+                      fmt::format("Barrier {} when {} is next", number, barriers_.done()));
   }
   const PeerId peer = membership_.find(rank)->peer;
   if (number < barriers_.done()) {
@@ -226,7 +229,8 @@ Status Job::barrier(Rank rank, std::uint64_t number) {
   }
   const std::uint64_t before = barriers_.done();
   if (barriers_.arrive(rank, number)) {
-    for (std::uint64_t done = before; done < barriers_.done(); ++done) broadcast(BarrierDone{done, {}});
+    for (std::uint64_t done = before; done < barriers_.done(); ++done)
+      broadcast(BarrierDone{done, {}});
   }
   if (const auto& blocked = barriers_.blocked(); blocked && number >= blocked->from) {
     outbox_.send(peer, BarrierDone{number, barrier_error(number, blocked->left)});
@@ -258,7 +262,8 @@ void Job::worker_left(Rank rank) {
   }
   worker.left = true;
   if (phase_ == Phase::opening) {
-    fail(make_error(ErrorCode::peer_lost, fmt::format("{} of job {} left before the job had started", who, name()),
+    fail(make_error(ErrorCode::peer_lost,
+                    fmt::format("{} of job {} left before the job had started", who, name()),
                     kRestartAdvice));
     return;
   }
@@ -267,7 +272,8 @@ void Job::worker_left(Rank rank) {
     end({});
     return;
   }
-  for (const ServerId server : used_) servers_.send(server, WorkerLeft{run_, rank});
+  for (const ServerId server : used_)
+    servers_.send(server, WorkerLeft{run_, rank});
   const auto before = barriers_.blocked();
   barriers_.leave(rank);
   const auto& blocked = *barriers_.blocked();
@@ -294,8 +300,8 @@ void Job::worker_died(Rank rank, const std::string& how) {
 
 void Job::server_died(const ServerRecord& server, const std::string& how) {
   if (ended() || used_.erase(server.id) == 0) return;
-  fail(make_error(ErrorCode::peer_lost, fmt::format("{} of job {} is gone: {}", to_string(server), name(), how),
-                  kRestartAdvice));
+  fail(make_error(ErrorCode::peer_lost,
+                  fmt::format("{} of job {} is gone: {}", to_string(server), name(), how), kRestartAdvice));
 }
 
 void Job::fail(Error error) {

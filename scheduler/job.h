@@ -1,15 +1,16 @@
 // One run of a job, from its first worker to its end:
 //
-//   gathering   workers join; ends when all world_size are there and at least one server is, or at the join deadline
+//   gathering   workers join, until all world_size and at least one server are there, or the join deadline is
 //   opening     OpenJob is with the servers that the run will use; the set of workers is fixed
 //   running     JobStart is out; tensors, barriers, leaves
-//   ended       all have left, or the run has failed: everyone has been told, and the run is of no more use
+//   ended       all have left, or the run has failed: everyone has been told, and it is of no more use
 //
-// From opening on, the death of a worker or of a server in use fails the run: every other worker gets JobFailed with an
-// error that names who is gone, every server of it JobEnded.
+// From opening on, the death of a worker or of a server in use fails the run: every other worker gets
+// JobFailed with an error that names who is gone, every server of it JobEnded.
 //
-// Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended. Pure: sends
-// through the Outbox. A Status that is returned is an offence against the protocol: the core drops that peer.
+// Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended.
+// Pure: sends through the Outbox. A Status that is returned is an offence against the protocol: the core
+// drops that peer.
 #pragma once
 
 #include <cstdint>
@@ -92,8 +93,8 @@ class Job {
   Phase phase_ = Phase::gathering;
   Error end_error_;
   TimePoint next_progress_;
-  std::set<ServerId> used_;                         // servers that know the run
-  std::set<ServerId> opening_;                      // those that have not confirmed it yet
+  std::set<ServerId> used_;     // servers that know the run
+  std::set<ServerId> opening_;  // those that have not confirmed it yet
   std::vector<LaneTarget> lanes_;
   std::map<std::uint64_t, std::uint64_t> batches_;  // server request -> batch of the tensor table
   std::unique_ptr<TensorTable> tensors_;            // from opening on

@@ -24,18 +24,21 @@ struct Settings {
 void describe(Config& config, Settings& s) {
   config.add("listen", s.listen, "Where workers and servers connect; port 0: any free one");
   config.add("insecure", s.insecure, "Allow --listen on another address than loopback, without any key");
-  config.add("heartbeat-deadline", s.heartbeat_deadline, "A worker or server that is silent this long is dead");
-  config.add("reconnect-grace", s.reconnect_grace, "A worker or server whose connection is lost is dead after this");
+  config.add("heartbeat-deadline", s.heartbeat_deadline,
+             "A worker or server that is silent this long is dead");
+  config.add("reconnect-grace", s.reconnect_grace,
+             "A worker or server whose connection is lost is dead after this");
   config.add("ports-file", s.ports_file, "Write the listening address to this file").unit("FILE");
   config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
 }
 
 Status check(const Settings& s) {
   if (s.heartbeat_deadline < 2 * kHeartbeatInterval) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("--heartbeat-deadline {} leaves no room for heartbeats, which come every {}",
-                                  to_string(s.heartbeat_deadline), to_string(kHeartbeatInterval)),
-                      fmt::format("give at least {}", to_string(2 * kHeartbeatInterval)));
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("--heartbeat-deadline {} leaves no room for heartbeats, which come every {}",
+                    to_string(s.heartbeat_deadline), to_string(kHeartbeatInterval)),
+        fmt::format("give at least {}", to_string(2 * kHeartbeatInterval)));
   }
   if (s.reconnect_grace < Duration::zero()) {
     return make_error(ErrorCode::invalid_argument, "--reconnect-grace is negative");

@@ -10,7 +10,9 @@ namespace {
 constexpr Duration kDefaultJoinTimeout = std::chrono::seconds(60);
 constexpr std::uint64_t kMaxJoinTimeoutMs = 30ull * 24 * 3600 * 1000;
 
-std::string short_name(Rank rank, const std::string& host) { return fmt::format("rank {} (host {})", rank.value, host); }
+std::string short_name(Rank rank, const std::string& host) {
+  return fmt::format("rank {} (host {})", rank.value, host);
+}
 
 std::string staleness_text(std::uint32_t staleness) {
   return staleness == kUnboundedStaleness ? "unbounded" : std::to_string(staleness);
@@ -43,7 +45,8 @@ Error Membership::disagreement(const HelloWorker& hello) const {
     return differ("world_size", std::to_string(hello.world_size), std::to_string(settings_.world_size));
   }
   if (hello.partition_bytes != settings_.partition_bytes) {
-    return differ("partition_bytes", std::to_string(hello.partition_bytes), std::to_string(settings_.partition_bytes));
+    return differ("partition_bytes", std::to_string(hello.partition_bytes),
+                  std::to_string(settings_.partition_bytes));
   }
   if (hello.mode != settings_.mode) return differ("mode", mode_text(hello.mode), mode_text(settings_.mode));
   if (hello.staleness != settings_.staleness) {
@@ -62,12 +65,13 @@ Membership::Decision Membership::decide(const HelloWorker& hello, bool gathering
                      (!held && any([](const Worker& worker) { return worker.left; })))) {
     return {Verdict::wait, {}};
   }
-  if (Error error = disagreement(hello); error.code != ErrorCode::ok) return {Verdict::refuse, std::move(error)};
+  if (Error error = disagreement(hello); error.code != ErrorCode::ok)
+    return {Verdict::refuse, std::move(error)};
   if (holder == workers_.end()) return {Verdict::admit, {}};
   if (!held) return {Verdict::wait, {}};
   return {Verdict::refuse, make_error(ErrorCode::configuration,
-                                      fmt::format("rank {} of job {} is taken by {}", hello.rank.value, settings_.job,
-                                                  to_string(holder->second)),
+                                      fmt::format("rank {} of job {} is taken by {}", hello.rank.value,
+                                                  settings_.job, to_string(holder->second)),
                                       "give every worker its own rank, or this run another job name")};
 }
 
@@ -126,7 +130,8 @@ std::string Membership::name_of(Rank rank) const {
 
 Duration Membership::join_timeout() const {
   Duration least = workers_.empty() ? join_timeout_of(settings_) : Duration::max();
-  for (const auto& [rank, worker] : workers_) least = std::min(least, worker.join_timeout);
+  for (const auto& [rank, worker] : workers_)
+    least = std::min(least, worker.join_timeout);
   return least;
 }
 

@@ -1,9 +1,9 @@
-// Who is in a job: its workers by rank, and the settings that all of them must share, as the first one said them. Decides
-// whether a hello may join, and knows who is missing and until when they may come.
+// Who is in a job: its workers by rank, and the settings that all of them must share, as the first one said
+// them. Decides whether a hello may join, and knows who is missing and until when they may come.
 //
-// A rank whose holder is only suspected is not given away and not refused: the newcomer waits until the holder is
-// dead. It also waits for the end of a run that is on its way out: a worker is suspected, or some have left and the
-// newcomer's rank is not held by a live one.
+// A rank whose holder is only suspected is not given away and not refused: the newcomer waits until the
+// holder is dead. It also waits for the end of a run that is on its way out: a worker is suspected, or some
+// have left and the newcomer's rank is not held by a live one.
 //
 // Owner: Job. Pure.
 #pragma once

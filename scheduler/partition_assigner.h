@@ -1,11 +1,11 @@
-// Which lane owns the next partition. Every lane has a share of the job's bytes; partitions come one by one and
-// must be placed at once, and at any time every lane should have its share of what has been placed so far, small
-// tensors and large ones together.
+// Which lane owns the next partition. Every lane has a share of the job's bytes; partitions come one by one
+// and must be placed at once, and at any time every lane should have its share of what has been placed so
+// far, small tensors and large ones together.
 //
-// PartitionAssigner gives the next partition to a lane that has a deficit (less than its share so far), and among those
-// to the one that would be the first to use up a partition at the rate of its share (EEVDF: Stoica and
-// Abdel-Wahab, Earliest Eligible Virtual Deadline First, 1995). No lane gets ahead of its share by more than a
-// partition. Deterministic; lanes with equal claims take turns in the order of their numbers.
+// PartitionAssigner gives the next partition to a lane that has a deficit (less than its share so far), and
+// among those to the one that would be the first to use up a partition at the rate of its share (EEVDF:
+// Stoica and Abdel-Wahab, Earliest Eligible Virtual Deadline First, 1995). No lane gets ahead of its share by
+// more than a partition. Deterministic; lanes with equal claims take turns in the order of their numbers.
 //
 // O(log lanes) per partition. Owner: a job's TensorTable. Pure.
 #pragma once
@@ -39,7 +39,9 @@ class PartitionAssigner {
   struct Claim {
     double time;
     std::uint32_t lane;
-    bool operator>(const Claim& other) const { return time != other.time ? time > other.time : lane > other.lane; }
+    bool operator>(const Claim& other) const {
+      return time != other.time ? time > other.time : lane > other.lane;
+    }
   };
   using Claims = std::priority_queue<Claim, std::vector<Claim>, std::greater<>>;
 

@@ -14,9 +14,11 @@ std::vector<double> random_shares(std::mt19937& random, std::size_t lanes) {
   std::vector<double> shares(lanes);
   std::exponential_distribution<double> draw(1);
   double sum = 0;
-  for (double& share : shares) sum += share = random() % 5 == 0 ? 0 : draw(random);
+  for (double& share : shares)
+    sum += share = random() % 5 == 0 ? 0 : draw(random);
   if (sum == 0) sum = shares[0] = 1;
-  for (double& share : shares) share /= sum;
+  for (double& share : shares)
+    share /= sum;
   return shares;
 }
 
@@ -25,21 +27,24 @@ std::vector<double> random_shares(std::mt19937& random, std::size_t lanes) {
 TEST_CASE("assigner: equal lanes take turns") {
   const std::vector<double> shares(4, 0.25);
   PartitionAssigner assigner(shares, kPartition);
-  for (std::uint32_t i = 0; i < 40; ++i) CHECK(assigner.assign(kPartition) == LaneIndex{i % 4});
+  for (std::uint32_t i = 0; i < 40; ++i)
+    CHECK(assigner.assign(kPartition) == LaneIndex{i % 4});
 }
 
 TEST_CASE("assigner: small tensors spread over all lanes") {
   const std::vector<double> shares(8, 0.125);
   PartitionAssigner assigner(shares, kPartition);
   std::set<LaneIndex> used;
-  for (int i = 0; i < 8; ++i) used.insert(assigner.assign(400));
+  for (int i = 0; i < 8; ++i)
+    used.insert(assigner.assign(400));
   CHECK(used.size() == 8);
 }
 
 TEST_CASE("assigner: a lane without a share gets nothing, a small share its part") {
   const std::vector<double> shares = {0, 0.9, 0.1};
   PartitionAssigner assigner(shares, kPartition);
-  for (int i = 0; i < 1000; ++i) assigner.assign(kPartition);
+  for (int i = 0; i < 1000; ++i)
+    assigner.assign(kPartition);
   CHECK(assigner.assigned_bytes(LaneIndex{0}) == 0);
   CHECK(assigner.assigned_bytes(LaneIndex{1}) == 900 * kPartition);
   CHECK(assigner.assigned_bytes(LaneIndex{2}) == 100 * kPartition);
@@ -54,7 +59,8 @@ TEST_CASE("assigner: no lane is ever more than a partition ahead of its share, o
     double worst_behind = 0;
     for (int i = 0; i < 3000; ++i) {
       // Whole partitions, last ones of any length, and tiny tensors.
-      const std::uint64_t bytes = random() % 3 == 0 ? kPartition : 4 + random() % (random() % 2 == 0 ? kPartition : 4096);
+      const std::uint64_t bytes =
+          random() % 3 == 0 ? kPartition : 4 + random() % (random() % 2 == 0 ? kPartition : 4096);
       assigner.assign(bytes);
       for (std::uint32_t lane = 0; lane < shares.size(); ++lane) {
         const double ahead = static_cast<double>(assigner.assigned_bytes(LaneIndex{lane})) -

@@ -1,7 +1,8 @@
-// A process that was stopped, swapped out or starved has heard from nobody, and nobody is to blame: its own silence must
-// not kill its peers. PauseClock is monotonic time without the owner's own pauses. The owner calls it
-// regularly, with every event and at least once per `tick`; a gap much longer than that was a pause, and all of it but
-// one tick is taken out. Deadlines measured on this clock so move by the pause, all of them and at once.
+// A process that was stopped, swapped out or starved has heard from nobody, and nobody is to blame: its own
+// silence must not kill its peers. PauseClock is monotonic time without the owner's own pauses. The owner
+// calls it regularly, with every event and at least once per `tick`; a gap much longer than that was a pause,
+// and all of it but one tick is taken out. Deadlines measured on this clock so move by the pause, all of them
+// and at once.
 //
 // Owner and loop: the core that it belongs to. Pure.
 #pragma once

@@ -48,7 +48,8 @@ bool feasible(std::span<const HostLoad> hosts, double workers, double time) {
 double smallest_time(std::span<const HostLoad> hosts, double workers) {
   // A link never carries more than everything that every worker pushes.
   double high = 0;
-  for (const HostLoad& host : hosts) high = std::max(high, (workers + 1) / host.bandwidth);
+  for (const HostLoad& host : hosts)
+    high = std::max(high, (workers + 1) / host.bandwidth);
   double low = 0;
   for (int i = 0; i < 200 && high - low > high * 1e-15; ++i) {
     const double middle = low + (high - low) / 2;
@@ -110,11 +111,13 @@ HostShares solve_host_shares(std::span<const HostLoad> hosts) {
     if (share < kNoise) share = 0;
     sum += share;
   }
-  for (double& share : result.share) share /= sum;
+  for (double& share : result.share)
+    share /= sum;
   return result;
 }
 
-std::vector<double> server_shares(std::span<const PlacementNode> workers, std::span<const PlacementNode> servers) {
+std::vector<double> server_shares(std::span<const PlacementNode> workers,
+                                  std::span<const PlacementNode> servers) {
   std::map<std::string, std::size_t> index_of;
   std::vector<HostLoad> hosts;
   std::vector<double> bandwidth;
@@ -127,7 +130,8 @@ std::vector<double> server_shares(std::span<const PlacementNode> workers, std::s
     bandwidth[it->second] = std::max(bandwidth[it->second], static_cast<double>(node.bandwidth_bps) / 8);
     return it->second;
   };
-  for (const PlacementNode& worker : workers) ++hosts[host_of(worker)].workers;
+  for (const PlacementNode& worker : workers)
+    ++hosts[host_of(worker)].workers;
   std::vector<std::vector<std::size_t>> on_host(hosts.size() + servers.size());
   for (std::size_t i = 0; i < servers.size(); ++i) {
     const std::size_t host = host_of(servers[i]);
@@ -135,17 +139,20 @@ std::vector<double> server_shares(std::span<const PlacementNode> workers, std::s
     on_host[host].push_back(i);
   }
   fill_unknown(bandwidth);
-  for (std::size_t i = 0; i < hosts.size(); ++i) hosts[i].bandwidth = bandwidth[i];
+  for (std::size_t i = 0; i < hosts.size(); ++i)
+    hosts[i].bandwidth = bandwidth[i];
 
   const HostShares solved = solve_host_shares(hosts);
   std::vector<double> shares(servers.size(), 0);
   for (std::size_t host = 0; host < hosts.size(); ++host) {
     if (on_host[host].empty()) continue;
     std::vector<double> weights;
-    for (const std::size_t i : on_host[host]) weights.push_back(static_cast<double>(servers[i].bandwidth_bps));
+    for (const std::size_t i : on_host[host])
+      weights.push_back(static_cast<double>(servers[i].bandwidth_bps));
     fill_unknown(weights);
     double sum = 0;
-    for (const double weight : weights) sum += weight;
+    for (const double weight : weights)
+      sum += weight;
     for (std::size_t i = 0; i < weights.size(); ++i) {
       shares[on_host[host][i]] = solved.share[host] * weights[i] / sum;
     }

@@ -14,9 +14,11 @@ double seconds_of(const HostLoad& host, double share, double workers) {
 
 double slowest(const std::vector<HostLoad>& hosts, const std::vector<double>& share) {
   double workers = 0;
-  for (const HostLoad& host : hosts) workers += host.workers;
+  for (const HostLoad& host : hosts)
+    workers += host.workers;
   double worst = 0;
-  for (std::size_t i = 0; i < hosts.size(); ++i) worst = std::max(worst, seconds_of(hosts[i], share[i], workers));
+  for (std::size_t i = 0; i < hosts.size(); ++i)
+    worst = std::max(worst, seconds_of(hosts[i], share[i], workers));
   return worst;
 }
 
@@ -28,9 +30,11 @@ std::vector<double> random_shares(const std::vector<HostLoad>& hosts, std::mt199
   }
   double sum = std::accumulate(share.begin(), share.end(), 0.0);
   if (sum == 0) {
-    for (std::size_t i = 0; i < hosts.size(); ++i) sum += share[i] = hosts[i].has_servers ? 1 : 0;
+    for (std::size_t i = 0; i < hosts.size(); ++i)
+      sum += share[i] = hosts[i].has_servers ? 1 : 0;
   }
-  for (double& s : share) s /= sum;
+  for (double& s : share)
+    s /= sum;
   return share;
 }
 
@@ -47,8 +51,10 @@ TEST_CASE("placement: the closed form of co-located servers and k CPU servers") 
       INFO("n=" << n << " k=" << k);
       CHECK(solved.seconds_per_byte == Approx(2.0 * n * (n - 1) / (d * bandwidth)).epsilon(1e-9));
       CHECK(slowest(hosts, solved.share) == Approx(solved.seconds_per_byte).epsilon(1e-9));
-      for (std::uint32_t i = 0; i < n; ++i) CHECK(solved.share[i] == Approx((n - k) / d).margin(1e-9));
-      for (std::uint32_t i = n; i < n + k; ++i) CHECK(solved.share[i] == Approx(2.0 * (n - 1) / d).margin(1e-9));
+      for (std::uint32_t i = 0; i < n; ++i)
+        CHECK(solved.share[i] == Approx((n - k) / d).margin(1e-9));
+      for (std::uint32_t i = n; i < n + k; ++i)
+        CHECK(solved.share[i] == Approx(2.0 * (n - 1) / d).margin(1e-9));
     }
   }
 }
@@ -59,9 +65,11 @@ TEST_CASE("placement: only CPU servers, one at half rate, carries half") {
   hosts.push_back({0, 0.5, true});
   const HostShares solved = solve_host_shares(hosts);
   CHECK(solved.seconds_per_byte == Approx(4 / 3.5));
-  for (std::size_t i = 4; i < 7; ++i) CHECK(solved.share[i] == Approx(1 / 3.5));
+  for (std::size_t i = 4; i < 7; ++i)
+    CHECK(solved.share[i] == Approx(1 / 3.5));
   CHECK(solved.share[7] == Approx(0.5 / 3.5));
-  for (std::size_t i = 0; i < 4; ++i) CHECK(solved.share[i] == 0);
+  for (std::size_t i = 0; i < 4; ++i)
+    CHECK(solved.share[i] == 0);
 }
 
 TEST_CASE("placement: one worker alone keeps its bytes on its host") {
@@ -108,7 +116,8 @@ TEST_CASE("placement: within a host by the servers' bandwidths, unknown ones equ
   CHECK(server_shares(workers, std::vector<PlacementNode>{{"c", 0}}) == std::vector<double>{1});
 
   auto shares = server_shares(workers, std::vector<PlacementNode>{{"c", 0}, {"c", 0}, {"d", 0}, {"d", 0}});
-  for (const double share : shares) CHECK(share == Approx(0.25));
+  for (const double share : shares)
+    CHECK(share == Approx(0.25));
 
   shares = server_shares(workers, std::vector<PlacementNode>{{"c", 3000}, {"c", 1000}});
   CHECK(shares[0] == Approx(0.75));
@@ -124,7 +133,8 @@ TEST_CASE("placement: within a host by the servers' bandwidths, unknown ones equ
 TEST_CASE("placement: everything on one host is spread evenly") {
   const std::vector<PlacementNode> workers(4, {"a", 0});
   const auto shares = server_shares(workers, std::vector<PlacementNode>(3, {"a", 0}));
-  for (const double share : shares) CHECK(share == Approx(1.0 / 3));
+  for (const double share : shares)
+    CHECK(share == Approx(1.0 / 3));
 }
 
 }  // namespace bps

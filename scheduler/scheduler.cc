@@ -20,7 +20,8 @@ std::uint64_t system_random() {
 
 }  // namespace
 
-// A message or the end of the connection may be the end of this object too: nothing here touches it afterwards.
+// A message or the end of the connection may be the end of this object too: nothing here touches it
+// afterwards.
 class Scheduler::Peer final : public ConnectionHandler {
  public:
   Peer(Scheduler& scheduler, PeerId id, std::unique_ptr<Connection> connection, TimePoint now)
@@ -38,7 +39,9 @@ class Scheduler::Peer final : public ConnectionHandler {
     payload_ = true;
     return nullptr;
   }
-  void on_message(Message& message, std::span<std::byte>) override { scheduler_.on_message(id_, message, payload_); }
+  void on_message(Message& message, std::span<std::byte>) override {
+    scheduler_.on_message(id_, message, payload_);
+  }
   void on_closed(const Error& error) override { scheduler_.on_closed(id_, error); }
 
   Scheduler& scheduler_;
@@ -81,7 +84,8 @@ void Scheduler::shut_down(const Error& reason, Task stopped) {
   log_.info("shuts down: {}; {} jobs, {} servers", reason.message, core_.job_count(), core_.server_count());
   listener_.reset();
   stopped_ = std::move(stopped);
-  for (const PeerId id : std::set<PeerId>(greeting_)) close(id);
+  for (const PeerId id : std::set<PeerId>(greeting_))
+    close(id);
   core_.stop(loop_.now(), reason);
   carry_out();
   farewell_timer_ = loop_.after(kFarewell, [this] {
@@ -122,7 +126,8 @@ void Scheduler::accept(std::unique_ptr<Connection> connection) {
   greeting_.insert(last_peer_);
   accepted.start();
   if (greeting_.size() > options_.max_greeting) {
-    drop_greeting(*greeting_.begin(), fmt::format("{} others have said no hello either", options_.max_greeting));
+    drop_greeting(*greeting_.begin(),
+                  fmt::format("{} others have said no hello either", options_.max_greeting));
   }
 }
 
@@ -145,8 +150,9 @@ void Scheduler::on_message(PeerId id, Message& message, bool payload) {
   const bool first = greeting_.erase(id) == 1;
   if (first) core_.connected(id, peer.connection().peer());
   if (payload) {
-    core_.expel(loop_.now(), id, make_error(ErrorCode::protocol, fmt::format("{} with a payload", name_of(message)),
-                                            "run the same bps version everywhere"));
+    core_.expel(loop_.now(), id,
+                make_error(ErrorCode::protocol, fmt::format("{} with a payload", name_of(message)),
+                           "run the same bps version everywhere"));
   } else {
     core_.message(loop_.now(), id, std::move(message));
   }
@@ -192,10 +198,10 @@ void Scheduler::carry_out() {
       // No farewell: it does not read.
       greeting_.erase(id);
       peers_.erase(id);
-      core_.expel(loop_.now(), id,
-                  make_error(ErrorCode::peer_lost,
-                             fmt::format("it does not read: more than {} MiB wait for it",
-                                         options_.max_queued_bytes >> 20)));
+      core_.expel(
+          loop_.now(), id,
+          make_error(ErrorCode::peer_lost, fmt::format("it does not read: more than {} MiB wait for it",
+                                                       options_.max_queued_bytes >> 20)));
     }
   }
 }

@@ -1,13 +1,15 @@
 // bps-scheduler: the core on an event loop, with a listener, connections and the limits that concern them.
 //
-// Owner: main(), the simulator, or a client with an embedded cluster. Lives on: its loop; everything is called there.
-// The loop and the transport must outlive it. After the destructor, or stop(), nothing of it runs any more.
+// Owner: main(), the simulator, or a client with an embedded cluster. Lives on: its loop; everything is
+// called there. The loop and the transport must outlive it. After the destructor, or stop(), nothing of it
+// runs any more.
 //
-// Limits: a connection has hello_timeout for its hello, and a hello has a small header; the oldest goes when more than
-// max_greeting have none yet. A peer for which more than max_queued_bytes are queued does not read and is given up.
+// Limits: a connection has hello_timeout for its hello, and a hello has a small header; the oldest goes when
+// more than max_greeting have none yet. A peer for which more than max_queued_bytes are queued does not read
+// and is given up.
 //
-// Failure: a port that is taken or an address that is not allowed is an error of start(). Nothing that a peer does
-// harms more than that peer and, once it is dead, its job.
+// Failure: a port that is taken or an address that is not allowed is an error of start(). Nothing that a peer
+// does harms more than that peer and, once it is dead, its job.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +49,8 @@ class Scheduler {
   // After start(), with the real port.
   Endpoint endpoint() const { return endpoint_; }
 
-  // Fails all jobs with `reason`, tells everyone and refuses newcomers. `stopped` is posted when all peers have closed,
-  // at latest after kFarewell.
+  // Fails all jobs with `reason`, tells everyone and refuses newcomers. `stopped` is posted when all peers
+  // have closed, at latest after kFarewell.
   void shut_down(const Error& reason, Task stopped);
 
   // Closes everything now; idempotent.

@@ -67,8 +67,10 @@ void SchedulerCore::expel(TimePoint now, PeerId peer, const Error& reason) {
 
 void SchedulerCore::tick(TimePoint now) {
   now = clock_.advance(now);
-  for (const FailureDetector::Death& death : detector_.expire(now)) bury(death);
-  for (const auto& [run, job] : jobs_) job->tick(now);
+  for (const FailureDetector::Death& death : detector_.expire(now))
+    bury(death);
+  for (const auto& [run, job] : jobs_)
+    job->tick(now);
   settle(now);
   expire_waiting(now);
   if (now >= next_heartbeat_) {
@@ -80,8 +82,10 @@ void SchedulerCore::tick(TimePoint now) {
 void SchedulerCore::stop(TimePoint now, const Error& reason) {
   clock_.advance(now);
   stopping_ = reason;
-  for (const auto& [run, job] : jobs_) job->fail(reason);
-  for (const JobRun run : outbox_.take_ended_runs()) retire(run);
+  for (const auto& [run, job] : jobs_)
+    job->fail(reason);
+  for (const JobRun run : outbox_.take_ended_runs())
+    retire(run);
   for (const auto& [id, peer] : peers_) {
     outbox_.send(id, Refused{reason.code, reason.message, reason.advice});
     outbox_.close(id);
@@ -106,7 +110,8 @@ void SchedulerCore::handle(TimePoint now, PeerId id, Peer& peer, Message& messag
       return offend(now, id, unexpected(message, "a peer that has not said hello"));
     case Role::waiting:
       if (std::holds_alternative<Heartbeat>(message)) return;
-      if (!std::holds_alternative<Leave>(message)) return offend(now, id, unexpected(message, "a worker that waits"));
+      if (!std::holds_alternative<Leave>(message))
+        return offend(now, id, unexpected(message, "a worker that waits"));
       outbox_.send(id, Left{});
       return close(id);
     case Role::worker: return on_worker(now, id, nodes_.at(peer.incarnation), message);
@@ -140,7 +145,8 @@ void SchedulerCore::on_server(TimePoint now, PeerId id, Node& node, Message& mes
   ServerRecord& server = *servers_.find(node.server);
   if (std::holds_alternative<Leave>(message)) {
     if (!server.draining) {
-      outbox_.log(LogLevel::info, fmt::format("{} drains: {} jobs use it", to_string(server), server.jobs.size()));
+      outbox_.log(LogLevel::info,
+                  fmt::format("{} drains: {} jobs use it", to_string(server), server.jobs.size()));
     }
     return servers_.drain(node.server);
   }
@@ -148,8 +154,9 @@ void SchedulerCore::on_server(TimePoint now, PeerId id, Node& node, Message& mes
   if (ack == nullptr) return offend(now, id, unexpected(message, "a server"));
   const auto request = server.unacknowledged.find(ack->request);
   if (request == server.unacknowledged.end()) {
-    return offend(now, id, make_error(ErrorCode::protocol, fmt::format("Ack of request {}, which is not open",
-                                                                       ack->request)));
+    return offend(
+        now, id,
+        make_error(ErrorCode::protocol, fmt::format("Ack of request {}, which is not open", ack->request)));
   }
   const JobRun run = request->second;
   server.unacknowledged.erase(request);
@@ -159,7 +166,8 @@ void SchedulerCore::on_server(TimePoint now, PeerId id, Node& node, Message& mes
 void SchedulerCore::send_heartbeats() {
   const auto heartbeat = std::make_shared<const Message>(Heartbeat{heartbeat_sequence_++});
   for (const auto& [id, peer] : peers_) {
-    if (peer.role != Role::greeting) outbox_.send(id, heartbeat);
+    // Before its Welcome a worker expects nothing else.
+    if (peer.role != Role::greeting && peer.role != Role::waiting) outbox_.send(id, heartbeat);
   }
 }
 
@@ -214,8 +222,7 @@ void SchedulerCore::bury(const FailureDetector::Death& death) {
                                           : fmt::format("no heartbeat for {}", seconds_text(death.since));
   if (!node.offence.empty()) how = node.offence;
   if (node.peer.value != 0) {
-    outbox_.send(node.peer, Refused{ErrorCode::peer_lost,
-                                    fmt::format("you were declared dead: {}", how),
+    outbox_.send(node.peer, Refused{ErrorCode::peer_lost, fmt::format("you were declared dead: {}", how),
                                     "the process or its network hung; start it again"});
     close(node.peer);
   }
@@ -237,7 +244,8 @@ void SchedulerCore::bury_server(ServerId id, const std::string& how) {
 void SchedulerCore::settle(TimePoint now) {
   for (;;) {
     const auto ended = outbox_.take_ended_runs();
-    for (const JobRun run : ended) retire(run);
+    for (const JobRun run : ended)
+      retire(run);
     if (!std::exchange(retry_waiting_, false)) return;
     retry_waiting(now);
   }

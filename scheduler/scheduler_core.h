@@ -1,13 +1,16 @@
-// The scheduler without IO: which peers are workers, servers or newcomers that wait; which runs exist; who is dead. Takes
-// decoded messages, connection losses and ticks with the local time, and emits actions (messages, closes, log lines).
+// The scheduler without IO: which peers are workers, servers or newcomers that wait; which runs exist; who is
+// dead. Takes decoded messages, connection losses and ticks with the local time, and emits actions (messages,
+// closes, log lines).
 //
-// A peer is one control connection; its first message must be a hello, and an answer to that is Welcome (a worker or
-// server now), Refused and close, or silence while a newcomer waits for the fate of the run that is in its way.
-// Whatever breaks the protocol costs the peer its connection, with a Refused that says why. A worker or server whose
-// connection is lost cannot take it up again: when the grace has passed it is dead, and its runs fail.
+// A peer is one control connection; its first message must be a hello, and an answer to that is Welcome (a
+// worker or server now), Refused and close, or silence while a newcomer waits for the fate of the run that is
+// in its way. Whatever breaks the protocol costs the peer its connection, with a Refused that says why. A
+// worker or server whose connection is lost cannot take it up again: when the grace has passed it is dead,
+// and its runs fail.
 //
-// Owner: Scheduler, or the simulator. Lives on: its owner's loop; call tick() every `options.tick`. Not thread-safe.
-// Limits: options. A run that has ended is forgotten; the reasons of the last few are kept for latecomers.
+// Owner: Scheduler, or the simulator. Lives on: its owner's loop; call tick() every `options.tick`. Not
+// thread-safe. Limits: options. A run that has ended is forgotten; the reasons of the last few are kept for
+// latecomers.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +77,7 @@ class SchedulerCore {
     waiting,   // a worker whose hello waits
     worker,
     server,
-    done,      // a worker that has left, or whose run has ended
+    done,  // a worker that has left, or whose run has ended
   };
   struct Waiting {
     HelloWorker hello;

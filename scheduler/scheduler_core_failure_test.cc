@@ -47,7 +47,8 @@ TEST_CASE("core: a worker that hangs is dead at the heartbeat deadline, and told
   h.run(milliseconds(2400));
   CHECK(h.got<JobFailed>(workers[0]).empty());
   h.run(milliseconds(700));
-  CHECK_THAT(h.last<JobFailed>(workers[0]).error.message, Contains("rank 1") && Contains("no heartbeat for 3 s"));
+  CHECK_THAT(h.last<JobFailed>(workers[0]).error.message,
+             Contains("rank 1") && Contains("no heartbeat for 3 s"));
   CHECK_THAT(h.refusal(workers[1]).message, Contains("declared dead"));
   CHECK(h.got<JobFailed>(workers[1]).empty());
 }
@@ -63,7 +64,8 @@ TEST_CASE("core: a dead server fails the jobs that use it, and only those") {
   h.run(milliseconds(400));
   const Error error = h.last<JobFailed>(users[0]).error;
   CHECK(error.code == ErrorCode::peer_lost);
-  CHECK_THAT(error.message, Contains("server 1 (host cpu-a, 10.1.0.1:4711) of job uses is gone: connection lost 0.3 s ago"));
+  CHECK_THAT(error.message,
+             Contains("server 1 (host cpu-a, 10.1.0.1:4711) of job uses is gone: connection lost 0.3 s ago"));
   CHECK(h.got<JobFailed>(users[1]).size() == 1);
   CHECK(h.got<JobFailed>(bystanders[0]).empty());
   CHECK(h.got<JobEnded>(other).empty());

@@ -31,9 +31,10 @@ std::optional<Error> SchedulerCore::objection(const HelloWorker& hello) const {
                       "start the job again; exit code 75 asks an orchestrator to do that");
   }
   if (hello.rank.value >= hello.world_size) {
-    return make_error(ErrorCode::configuration,
-                      fmt::format("rank {} does not exist in a job of {} workers", hello.rank.value, hello.world_size),
-                      "ranks go from 0 to world_size - 1");
+    return make_error(
+        ErrorCode::configuration,
+        fmt::format("rank {} does not exist in a job of {} workers", hello.rank.value, hello.world_size),
+        "ranks go from 0 to world_size - 1");
   }
   if (hello.partition_bytes % kPartitionMultiple != 0) {
     return make_error(ErrorCode::configuration,
@@ -50,11 +51,13 @@ std::optional<Error> SchedulerCore::objection(const HelloWorker& hello) const {
   }
   std::string state = running != jobs_.end() ? "has started" : "has ended";
   for (const EndedRun& ended : ended_runs_) {
-    if (ended.run == hello.job_run && ended.error.code != ErrorCode::ok) state = "has failed: " + ended.error.message;
+    if (ended.run == hello.job_run && ended.error.code != ErrorCode::ok)
+      state = "has failed: " + ended.error.message;
   }
-  return make_error(ErrorCode::peer_lost,
-                    fmt::format("run {:016x} of job {} takes no joins: it {}", hello.job_run.value, hello.job, state),
-                    "start the whole job again");
+  return make_error(
+      ErrorCode::peer_lost,
+      fmt::format("run {:016x} of job {} takes no joins: it {}", hello.job_run.value, hello.job, state),
+      "start the whole job again");
 }
 
 void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloWorker& hello) {
@@ -63,8 +66,9 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloWorker& hello) {
   if (try_join(now, id, hello)) return;
   Peer& peer = peers_.at(id);
   peer.role = Role::waiting;
-  outbox_.log(LogLevel::info, fmt::format("job {}: {} waits as rank {} until it is clear what becomes of the present run",
-                                          hello.job, peer.address, hello.rank.value));
+  outbox_.log(LogLevel::info,
+              fmt::format("job {}: {} waits as rank {} until it is clear what becomes of the present run",
+                          hello.job, peer.address, hello.rank.value));
   const TimePoint until = now + join_timeout_of(hello);
   peer.waiting = Waiting{std::move(hello), until};
   waiting_.insert(id);
@@ -130,8 +134,9 @@ void SchedulerCore::expire_waiting(TimePoint now) {
     const Waiting& wait = *peers_.at(id).waiting;
     if (now < wait.until) continue;
     refuse(id, make_error(ErrorCode::deadline,
-                          fmt::format("rank {} waited {} for the present run of job {} to end", wait.hello.rank.value,
-                                      seconds_text(join_timeout_of(wait.hello)), wait.hello.job),
+                          fmt::format("rank {} waited {} for the present run of job {} to end",
+                                      wait.hello.rank.value, seconds_text(join_timeout_of(wait.hello)),
+                                      wait.hello.job),
                           "end that run first, or give this one another job name"));
   }
 }
@@ -155,8 +160,8 @@ std::optional<Error> SchedulerCore::objection(const HelloServer& hello) const {
   for (const auto& [id, server] : servers_.all()) {
     if (server.endpoint == hello.data && server.host != hello.host && server.peer.value != 0) {
       return make_error(ErrorCode::configuration,
-                        fmt::format("{} names the same address for workers as this one on host {}", to_string(server),
-                                    hello.host),
+                        fmt::format("{} names the same address for workers as this one on host {}",
+                                    to_string(server), hello.host),
                         "give each server its own --listen or --advertise address");
     }
   }
@@ -189,7 +194,8 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloServer& hello) {
   const ServerRecord& server = servers_.add(std::move(record));
   outbox_.send(id, Welcome{term_, incarnation, last_server_, JobRun{}});
   outbox_.log(LogLevel::info, fmt::format("{} joined: {} shards", to_string(server), server.shards));
-  for (const auto& [run, job] : jobs_) job->maybe_start();
+  for (const auto& [run, job] : jobs_)
+    job->maybe_start();
 }
 
 void SchedulerCore::bury_predecessor(const HelloServer& hello) {
@@ -198,7 +204,8 @@ void SchedulerCore::bury_predecessor(const HelloServer& hello) {
   if (it == servers_.all().end()) return;
   const ServerRecord old = it->second;
   if (old.peer.value != 0) {
-    outbox_.send(old.peer, Refused{ErrorCode::peer_lost, "another server has registered with your address", ""});
+    outbox_.send(old.peer,
+                 Refused{ErrorCode::peer_lost, "another server has registered with your address", ""});
     close(old.peer);
   }
   bury_server(old.id, "another process serves its address now");

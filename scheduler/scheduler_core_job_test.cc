@@ -57,7 +57,8 @@ TEST_CASE("core: a mismatch is told to every worker, and the job goes on") {
   for (const PeerId peer : workers) {
     const TensorFailed failed = h.last<TensorFailed>(peer);
     CHECK(failed.job_run == h.last<Welcome>(peer).job_run);
-    CHECK_THAT(failed.error.message, Contains("rank 0 (host gpu-0) says f32 x 10, rank 1 (host gpu-1) says f64 x 10"));
+    CHECK_THAT(failed.error.message,
+               Contains("rank 0 (host gpu-0) says f32 x 10, rank 1 (host gpu-1) says f64 x 10"));
   }
   CHECK(h.last<DropTensors>(server).tensors == std::vector{TensorId{0}});
   CHECK(h.last<Declared>(workers[1]).tensors[0].error.code == ErrorCode::configuration);
@@ -74,7 +75,8 @@ TEST_CASE("core: barriers") {
     CHECK(h.got<BarrierDone>(workers[0]).empty());
     h.say(peer, Barrier{0});
   }
-  for (const PeerId peer : workers) CHECK(h.got<BarrierDone>(peer) == std::vector{BarrierDone{0, {}}});
+  for (const PeerId peer : workers)
+    CHECK(h.got<BarrierDone>(peer) == std::vector{BarrierDone{0, {}}});
   h.say(workers[1], Barrier{0});  // said again, e.g. because the answer was late
   CHECK(h.got<BarrierDone>(workers[1]).size() == 2);
   h.say(workers[2], Barrier{1 << 20});
@@ -104,7 +106,8 @@ TEST_CASE("core: a leave fails the barriers that others wait in") {
   CoreHarness h;
   h.server();
   const auto workers = h.running_job("j", 3);
-  for (const std::uint64_t number : {0, 1}) h.say(workers[0], Barrier{number});
+  for (const std::uint64_t number : {0, 1})
+    h.say(workers[0], Barrier{number});
   h.say(workers[1], Barrier{0});
   h.say(workers[2], Leave{});
   REQUIRE(h.got<BarrierDone>(workers[0]).size() == 2);
@@ -150,11 +153,13 @@ TEST_CASE("core: bytes go where the bandwidth is") {
   hello.bandwidth_bps = 1'000'000'000;
   const PeerId worker = h.say_hello(hello);
   for (const auto& [peer, messages] : std::map(h.inbox)) {
-    for (const auto& open : h.got<OpenJob>(peer)) h.say(peer, Ack{open.request, {}});
+    for (const auto& open : h.got<OpenJob>(peer))
+      h.say(peer, Ack{open.request, {}});
   }
   h.say(worker, declare_one(1, "w", 300 * kDefaultPartitionBytes / 4));
   for (const auto& [peer, messages] : std::map(h.inbox)) {
-    for (const auto& slices : h.got<DeclareSlices>(peer)) h.say(peer, Ack{slices.request, {}});
+    for (const auto& slices : h.got<DeclareSlices>(peer))
+      h.say(peer, Ack{slices.request, {}});
   }
   const auto owners = h.last<Declared>(worker).tensors[0].owners;
   // One worker: its own link is the slowest, 1 s per byte of 1; the half-rate server may carry half of that.
@@ -186,9 +191,11 @@ class RandomCluster {
 
   void check_answers() {
     for (auto& [peer, state] : workers_) {
-      const bool told = h_.closed.count(peer) != 0 || !h_.got<JobFailed>(peer).empty() || state.left || state.lost;
+      const bool told =
+          h_.closed.count(peer) != 0 || !h_.got<JobFailed>(peer).empty() || state.left || state.lost;
       std::map<std::uint64_t, int> answers;
-      for (const Declared& declared : h_.got<Declared>(peer)) ++answers[declared.request];
+      for (const Declared& declared : h_.got<Declared>(peer))
+        ++answers[declared.request];
       for (const auto& [request, times] : answers) {
         CHECK(times == 1);
         CHECK(request < state.declares);
@@ -196,7 +203,8 @@ class RandomCluster {
       // A running job has answered everything that its servers have acknowledged.
       if (!told) CHECK(answers.size() == state.declares);
       std::map<std::uint64_t, int> barriers;
-      for (const BarrierDone& done : h_.got<BarrierDone>(peer)) ++barriers[done.number];
+      for (const BarrierDone& done : h_.got<BarrierDone>(peer))
+        ++barriers[done.number];
       for (const auto& [number, times] : barriers) {
         CHECK(times == 1);
         CHECK(number < state.barriers);
@@ -204,11 +212,13 @@ class RandomCluster {
       CHECK(h_.got<JobFailed>(peer).size() <= 1);
       CHECK(h_.got<Left>(peer).size() == (state.left ? 1u : 0u));
     }
-    for (const PeerId server : servers_) check_server(server);
+    for (const PeerId server : servers_)
+      check_server(server);
   }
 
   void everyone_goes() {
-    for (const PeerId peer : std::set(h_.alive())) h_.lose(peer);
+    for (const PeerId peer : std::set(h_.alive()))
+      h_.lose(peer);
     h_.run(seconds(1));
     CHECK(h_.core.job_count() == 0);
     CHECK(h_.core.node_count() == 0);
@@ -272,7 +282,8 @@ class RandomCluster {
     const auto peer = some_worker();
     if (!peer || !runs(*peer)) return;
     const std::uint32_t name = below(6);
-    h_.say(*peer, declare_one(workers_[*peer].declares++, std::to_string(name), name * 100'000 + (below(50) == 0 ? 1 : 0)));
+    h_.say(*peer, declare_one(workers_[*peer].declares++, std::to_string(name),
+                              name * 100'000 + (below(50) == 0 ? 1 : 0)));
   }
 
   void barrier() {
@@ -310,7 +321,8 @@ class RandomCluster {
         const auto* slices = std::get_if<DeclareSlices>(&message);
         if (open == nullptr && slices == nullptr) continue;
         const std::uint64_t request = open != nullptr ? open->request : slices->request;
-        if (!h_.is_alive(server) || (!all && below(2) == 0) || !acked_.insert({server, request}).second) continue;
+        if (!h_.is_alive(server) || (!all && below(2) == 0) || !acked_.insert({server, request}).second)
+          continue;
         const bool refuse = slices != nullptr && below(10) == 0;
         h_.say(server, Ack{request, refuse ? make_error(ErrorCode::out_of_memory, "full") : Error{}});
       }
@@ -322,7 +334,8 @@ class RandomCluster {
     enum class State : std::uint8_t { open, closed };
     std::map<JobRun, State> runs;
     for (const Message& message : h_.inbox[server]) {
-      if (const auto* open = std::get_if<OpenJob>(&message)) CHECK(runs.emplace(open->job_run, State::open).second);
+      if (const auto* open = std::get_if<OpenJob>(&message))
+        CHECK(runs.emplace(open->job_run, State::open).second);
       if (const auto* end = std::get_if<JobEnded>(&message)) {
         REQUIRE(runs.count(end->job_run) == 1);
         CHECK(runs[end->job_run] == State::open);
@@ -337,7 +350,8 @@ class RandomCluster {
       if (const auto* left = std::get_if<WorkerLeft>(&message)) check_open(left->job_run);
     }
     if (!h_.is_alive(server)) return;
-    const auto open = std::count_if(runs.begin(), runs.end(), [](const auto& run) { return run.second == State::open; });
+    const auto open =
+        std::count_if(runs.begin(), runs.end(), [](const auto& run) { return run.second == State::open; });
     CHECK(static_cast<std::size_t>(open) <= h_.core.job_count());
   }
 

@@ -62,7 +62,8 @@ TEST_CASE("core: lanes alternate between servers of different sizes") {
   h.server("b", 1);
   const auto workers = h.running_job("j", 1);
   std::vector<std::pair<std::uint32_t, std::uint32_t>> lanes;
-  for (const auto& lane : h.last<JobStart>(workers[0]).lanes) lanes.emplace_back(lane.server.value, lane.shard);
+  for (const auto& lane : h.last<JobStart>(workers[0]).lanes)
+    lanes.emplace_back(lane.server.value, lane.shard);
   CHECK(lanes == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{1, 0}, {2, 0}, {1, 1}, {1, 2}});
 }
 
@@ -72,7 +73,8 @@ TEST_CASE("core: a server that refuses the job fails it with its words") {
   h.auto_ack = false;
   const PeerId bad = h.server("b");
   const PeerId w0 = h.worker("j", 0, 1);
-  h.say(bad, Ack{h.last<OpenJob>(bad).request, make_error(ErrorCode::out_of_memory, "too many jobs", "wait")});
+  h.say(bad,
+        Ack{h.last<OpenJob>(bad).request, make_error(ErrorCode::out_of_memory, "too many jobs", "wait")});
   const Error error = h.last<JobFailed>(w0).error;
   CHECK(error.code == ErrorCode::out_of_memory);
   CHECK_THAT(error.message, Contains("server 2 (host b") && Contains("too many jobs"));
@@ -87,15 +89,18 @@ TEST_CASE("core: workers must agree on the settings of a job") {
   auto hello = CoreHarness::hello("j", 1, 8);
   Refused refused = h.refusal(h.say_hello(hello));
   CHECK(refused.code == ErrorCode::configuration);
-  CHECK(refused.message == "world_size of job j differs: rank 0 (host gpu-0) has 4, rank 1 (host gpu-1) has 8");
+  CHECK(refused.message ==
+        "world_size of job j differs: rank 0 (host gpu-0) has 4, rank 1 (host gpu-1) has 8");
   CHECK_FALSE(refused.advice.empty());
 
   hello = CoreHarness::hello("j", 1, 4);
   hello.partition_bytes = 65536;
-  CHECK_THAT(h.refusal(h.say_hello(hello)).message, Contains("partition_bytes") && Contains("262144") && Contains("65536"));
+  CHECK_THAT(h.refusal(h.say_hello(hello)).message,
+             Contains("partition_bytes") && Contains("262144") && Contains("65536"));
   hello = CoreHarness::hello("j", 1, 4);
   hello.mode = Mode::async;
-  CHECK_THAT(h.refusal(h.say_hello(hello)).message, Contains("gpu-0) has sync, rank 1 (host gpu-1) has async"));
+  CHECK_THAT(h.refusal(h.say_hello(hello)).message,
+             Contains("gpu-0) has sync, rank 1 (host gpu-1) has async"));
   hello = CoreHarness::hello("j", 1, 4);
   hello.staleness = 3;
   CHECK_THAT(h.refusal(h.say_hello(hello)).message, Contains("has unbounded") && Contains("has 3"));
@@ -186,7 +191,7 @@ TEST_CASE("core: who waits in vain is told so, and may give up before") {
   CHECK(h.got<Left>(gives_up).size() == 1);
   h.run(milliseconds(4900));
   CHECK(h.is_alive(waits));
-  CHECK(h.got<Heartbeat>(waits).size() >= 9);
+  CHECK(h.inbox[waits].empty());
   h.run(milliseconds(200));
   const Refused refused = h.refusal(waits);
   CHECK(refused.code == ErrorCode::deadline);
@@ -245,7 +250,8 @@ TEST_CASE("core: the join deadline also ends a start that a server does not conf
   const PeerId server = h.server();
   const PeerId w0 = h.worker("j", 0, 1);
   h.run(seconds(61));
-  CHECK_THAT(h.last<JobFailed>(w0).error.message, Contains("server 1 (host cpu-1") && Contains("has not confirmed"));
+  CHECK_THAT(h.last<JobFailed>(w0).error.message,
+             Contains("server 1 (host cpu-1") && Contains("has not confirmed"));
   CHECK(h.got<JobEnded>(server).size() == 1);
   // A late acknowledgement is no offence.
   h.say(server, Ack{h.last<OpenJob>(server).request, {}});
@@ -292,7 +298,8 @@ TEST_CASE("core: a job ends when all have left, and nothing of it remains") {
 TEST_CASE("core: what breaks the protocol costs the connection, with the reason") {
   CoreHarness h;
   const PeerId server = h.server();
-  CHECK_THAT(h.refusal(h.say_hello(Heartbeat{})).message, Contains("Heartbeat from a peer that has not said hello"));
+  CHECK_THAT(h.refusal(h.say_hello(Heartbeat{})).message,
+             Contains("Heartbeat from a peer that has not said hello"));
   CHECK_THAT(h.refusal(h.say_hello(HelloLane{})).message, Contains("HelloLane"));
 
   const PeerId early = h.worker("early", 0, 2);
@@ -303,7 +310,8 @@ TEST_CASE("core: what breaks the protocol costs the connection, with the reason"
   h.say(workers[1], JobStart{});
   CHECK_THAT(h.refusal(workers[1]).message, Contains("JobStart from a worker"));
   h.run(milliseconds(400));
-  CHECK_THAT(h.last<JobFailed>(workers[0]).error.message, Contains("dropped, because of: JobStart from a worker"));
+  CHECK_THAT(h.last<JobFailed>(workers[0]).error.message,
+             Contains("dropped, because of: JobStart from a worker"));
 
   h.say(server, Ack{12345, {}});
   CHECK_THAT(h.refusal(server).message, Contains("request 12345"));
@@ -339,7 +347,8 @@ TEST_CASE("core: servers that workers could not reach are refused") {
   const PeerId first = h.say_hello(hello);
   CHECK(h.got<Welcome>(first).size() == 1);
   hello.host = "other";
-  CHECK_THAT(h.refusal(h.say_hello(hello)).message, Contains("server 1 (host cpu, 127.0.0.1:4711)") && Contains("other"));
+  CHECK_THAT(h.refusal(h.say_hello(hello)).message,
+             Contains("server 1 (host cpu, 127.0.0.1:4711)") && Contains("other"));
 }
 
 TEST_CASE("core: a draining server gets no new jobs and is let go when it is unused") {

@@ -52,7 +52,8 @@ struct Daemon {
     const TimePoint end = loop.now() + duration;
     while (loop.now() < end) {
       loop.run_for(std::min<Duration>(milliseconds(100), end - loop.now()));
-      for (const Link& link : talking) link->say(Heartbeat{});
+      for (const Link& link : talking)
+        link->say(Heartbeat{});
     }
   }
 
@@ -79,14 +80,17 @@ TEST_CASE("scheduler: a job from hello to end") {
   CHECK(w0->max_header_bytes == kMaxControlHeaderBytes);
   CHECK(server->max_header_bytes == kMaxControlHeaderBytes);
   d.run(seconds(4), {server, w0, w1});
-  const auto beats = std::count_if(w0->sent.begin(), w0->sent.end(),
-                                   [](const Message& message) { return std::holds_alternative<Heartbeat>(message); });
+  const auto beats = std::count_if(w0->sent.begin(), w0->sent.end(), [](const Message& message) {
+    return std::holds_alternative<Heartbeat>(message);
+  });
   CHECK(beats >= 7);
   CHECK(beats <= 9);
-  for (const Link& link : {w0, w1}) link->say(Leave{});
+  for (const Link& link : {w0, w1})
+    link->say(Leave{});
   CHECK(w1->last<Left>() != nullptr);
   CHECK(server->last<JobEnded>()->error.code == ErrorCode::ok);
-  for (const Link& link : {w0, w1}) link->hang_up(closed());
+  for (const Link& link : {w0, w1})
+    link->hang_up(closed());
   CHECK(d.scheduler->connection_count() == 1);
   CHECK(d.scheduler->core().job_count() == 0);
 }
@@ -135,9 +139,11 @@ TEST_CASE("scheduler: of too many connections without a hello the oldest goes") 
   REQUIRE(d.scheduler->start());
   const Link worker = d.worker(0, 2);
   std::vector<Link> idle;
-  for (int i = 0; i < 4; ++i) idle.push_back(d.connect());
+  for (int i = 0; i < 4; ++i)
+    idle.push_back(d.connect());
   CHECK_FALSE(idle[0]->open());
-  for (int i = 1; i < 4; ++i) CHECK(idle[static_cast<std::size_t>(i)]->open());
+  for (int i = 1; i < 4; ++i)
+    CHECK(idle[static_cast<std::size_t>(i)]->open());
   CHECK(worker->open());
   CHECK(expected.seen() == 1);
 }
@@ -193,8 +199,8 @@ TEST_CASE("scheduler: a peer that does not read is given up, and its job told") 
   d.run(seconds(1), {server, w0});
   CHECK_FALSE(w1->open());
   REQUIRE(w0->last<JobFailed>() != nullptr);
-  CHECK_THAT(w0->last<JobFailed>()->error.message, Contains("rank 1 (host gpu-1, 10.0.0.3:5000)") &&
-                                                        Contains("does not read: more than 64 MiB"));
+  CHECK_THAT(w0->last<JobFailed>()->error.message,
+             Contains("rank 1 (host gpu-1, 10.0.0.3:5000)") && Contains("does not read: more than 64 MiB"));
   CHECK(dropped.seen() >= 1);
 }
 
@@ -232,7 +238,8 @@ TEST_CASE("scheduler: shut_down tells everyone and ends when they have closed") 
   const Link silent = d.connect();
   server->say(Ack{server->last<OpenJob>()->request, {}});
   bool stopped = false;
-  d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "the scheduler is stopping"), [&] { stopped = true; });
+  d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "the scheduler is stopping"),
+                         [&] { stopped = true; });
   CHECK_FALSE(d.transport.listening());
   CHECK(silent->flushing);
   CHECK(w0->last<JobFailed>()->error.message == "the scheduler is stopping");
@@ -253,7 +260,8 @@ TEST_CASE("scheduler: shut_down waits for a peer that does not close for its far
   REQUIRE(d.scheduler->start());
   const Link server = d.server();
   bool stopped = false;
-  d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "the scheduler is stopping"), [&] { stopped = true; });
+  d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "the scheduler is stopping"),
+                         [&] { stopped = true; });
   d.run(milliseconds(900));
   CHECK_FALSE(stopped);
   d.run(milliseconds(200));

@@ -16,8 +16,8 @@ ServerRecord* ServerTable::find(ServerId id) {
 }
 
 std::uint32_t ServerTable::usable_count() const {
-  return static_cast<std::uint32_t>(
-      std::count_if(servers_.begin(), servers_.end(), [](const auto& entry) { return entry.second.usable(); }));
+  return static_cast<std::uint32_t>(std::count_if(servers_.begin(), servers_.end(),
+                                                  [](const auto& entry) { return entry.second.usable(); }));
 }
 
 void ServerTable::send(ServerId id, Message message) {

@@ -1,5 +1,5 @@
-// The servers that have registered, and which jobs use them. A server that drains gets no new jobs and is told Left when
-// the last job that uses it has ended.
+// The servers that have registered, and which jobs use them. A server that drains gets no new jobs and is
+// told Left when the last job that uses it has ended.
 //
 // Owner: SchedulerCore; jobs hold a reference. Pure.
 #pragma once

@@ -9,7 +9,8 @@ namespace {
 
 std::vector<double> shares_of(const std::vector<TensorTable::Lane>& lanes) {
   std::vector<double> shares;
-  for (const TensorTable::Lane& lane : lanes) shares.push_back(lane.share);
+  for (const TensorTable::Lane& lane : lanes)
+    shares.push_back(lane.share);
   return shares;
 }
 
@@ -22,7 +23,8 @@ std::string text_of(const TensorDeclaration& declaration) {
   std::string text = fmt::format("{} x {}", name_of(declaration.dtype), declaration.elements);
   if (declaration.mode == Mode::sync) return text;
   text += " async, staleness ";
-  return text + (declaration.staleness == kUnboundedStaleness ? "unbounded" : std::to_string(declaration.staleness));
+  return text +
+         (declaration.staleness == kUnboundedStaleness ? "unbounded" : std::to_string(declaration.staleness));
 }
 
 Error too_large(const TensorDeclaration& declaration, std::string what, std::string advice) {
@@ -42,7 +44,8 @@ std::uint64_t TensorTable::partitions_of(const TensorDeclaration& declaration) c
 Status TensorTable::declare(Rank rank, const Declare& declare) {
   std::size_t& pending = pending_by_rank_[rank];
   if (pending >= kMaxPendingDeclares) {
-    return make_error(ErrorCode::protocol, fmt::format("more than {} declares under way", kMaxPendingDeclares));
+    return make_error(ErrorCode::protocol,
+                      fmt::format("more than {} declares under way", kMaxPendingDeclares));
   }
   ++pending;
   const std::uint64_t key = ++last_number_;
@@ -53,15 +56,16 @@ Status TensorTable::declare(Rank rank, const Declare& declare) {
   for (const TensorDeclaration& declaration : declare.tensors) {
     request.items.push_back(resolve(rank, declaration, partitions, batch));
   }
-  for (const TensorId id : batch.tensors) tensors_[id.value].batch = batch_number;
+  for (const TensorId id : batch.tensors)
+    tensors_[id.value].batch = batch_number;
   requests_.emplace(key, std::move(request));
   if (!batch.tensors.empty()) start(batch_number, std::move(batch));
   answer_or_wait(key);
   return {};
 }
 
-TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& declaration, std::uint64_t& partitions,
-                                       Batch& batch) {
+TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& declaration,
+                                       std::uint64_t& partitions, Batch& batch) {
   const std::uint64_t count = partitions_of(declaration);
   if (partitions + count > kMaxPartitionsPerDeclare) {
     return {std::nullopt,
@@ -84,15 +88,15 @@ TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& decla
     return {id, {}};
   }
   if (tensors_.size() >= config_.max_tensors) {
-    return {std::nullopt, too_large(declaration, fmt::format("is one too many: a job has at most {}", config_.max_tensors),
-                                    "declare fewer, larger tensors")};
+    return {std::nullopt,
+            too_large(declaration, fmt::format("is one too many: a job has at most {}", config_.max_tensors),
+                      "declare fewer, larger tensors")};
   }
   if (next_partition_ + count > config_.max_partitions) {
-    return {std::nullopt,
-            too_large(declaration,
-                      fmt::format("brings the job to more than {} partitions of {} bytes", config_.max_partitions,
-                                  config_.partition_bytes),
-                      "raise partition_bytes")};
+    return {std::nullopt, too_large(declaration,
+                                    fmt::format("brings the job to more than {} partitions of {} bytes",
+                                                config_.max_partitions, config_.partition_bytes),
+                                    "raise partition_bytes")};
   }
   const TensorId id = create(rank, declaration, count);
   batch.tensors.push_back(id);
@@ -122,17 +126,18 @@ void TensorTable::fail(TensorId id, Rank rank, const TensorDeclaration& other) {
   Tensor& tensor = tensors_[id.value];
   const bool known_to_workers = tensor.state == State::ready;
   tensor.state = State::failed;
-  tensor.error = make_error(
-      ErrorCode::configuration,
-      fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}", other.name, config_.job,
-                  config_.name_of_rank(tensor.declared_by), text_of(tensor.declaration), config_.name_of_rank(rank),
-                  text_of(other)),
-      "declare it alike on all ranks and start the job again");
+  tensor.error =
+      make_error(ErrorCode::configuration,
+                 fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
+                             other.name, config_.job, config_.name_of_rank(tensor.declared_by),
+                             text_of(tensor.declaration), config_.name_of_rank(rank), text_of(other)),
+                 "declare it alike on all ranks and start the job again");
   // While it is being declared nobody has been told; finish() drops it.
   if (!known_to_workers) return;
   output_.emplace_back(Failure{{config_.run, id, tensor.error}});
   std::map<ServerId, std::vector<TensorId>> dropped;
-  for (const ServerId server : servers_of(tensor)) dropped[server].push_back(id);
+  for (const ServerId server : servers_of(tensor))
+    dropped[server].push_back(id);
   drop(dropped);
 }
 
@@ -149,8 +154,13 @@ void TensorTable::start(std::uint64_t number, Batch batch) {
       TensorSlices*& out = of_tensor[lane.server];
       if (out == nullptr) {
         auto& list = slices[lane.server].tensors;
-        list.push_back({id, declaration.name, declaration.dtype, declaration.mode, declaration.staleness,
-                        declaration.priority, {}});
+        list.push_back({id,
+                        declaration.name,
+                        declaration.dtype,
+                        declaration.mode,
+                        declaration.staleness,
+                        declaration.priority,
+                        {}});
         out = &list.back();
       }
       const std::uint64_t elements = std::min(rest, per_partition);
@@ -196,7 +206,8 @@ void TensorTable::finish(std::uint64_t number) {
     }
   }
   drop(dropped);
-  for (const std::uint64_t key : batch.requests) answer_or_wait(key);
+  for (const std::uint64_t key : batch.requests)
+    answer_or_wait(key);
 }
 
 void TensorTable::answer_or_wait(std::uint64_t key) {
@@ -235,12 +246,14 @@ void TensorTable::leave(Rank rank) {
 
 std::set<ServerId> TensorTable::servers_of(const Tensor& tensor) const {
   std::set<ServerId> servers;
-  for (const LaneIndex lane : tensor.owners) servers.insert(config_.lanes[lane.value].server);
+  for (const LaneIndex lane : tensor.owners)
+    servers.insert(config_.lanes[lane.value].server);
   return servers;
 }
 
 void TensorTable::drop(const std::map<ServerId, std::vector<TensorId>>& tensors) {
-  for (const auto& [server, ids] : tensors) output_.emplace_back(Drop{server, {config_.run, ids}});
+  for (const auto& [server, ids] : tensors)
+    output_.emplace_back(Drop{server, {config_.run, ids}});
 }
 
 }  // namespace bps

@@ -1,10 +1,11 @@
-// The tensors of a running job. The first Declare of a name fixes the tensor and places its partitions; the servers that
-// own some confirm, and then everyone who asked is told. Later declares of the name must be equal.
+// The tensors of a running job. The first Declare of a name fixes the tensor and places its partitions; the
+// servers that own some confirm, and then everyone who asked is told. Later declares of the name must be
+// equal.
 //
-// A difference fails the tensor for good: this and every later declare of the name gets an error that names both, all
-// workers are told and the servers drop it. A refusal of a server (memory) fails the declares that wait for it, and the
-// slices elsewhere are dropped; the tensor keeps its numbers and its placement, and the next declare tries again.
-// Tensors that one Declare brings are confirmed or refused together.
+// A difference fails the tensor for good: this and every later declare of the name gets an error that names
+// both, all workers are told and the servers drop it. A refusal of a server (memory) fails the declares that
+// wait for it, and the slices elsewhere are dropped; the tensor keeps its numbers and its placement, and the
+// next declare tries again. Tensors that one Declare brings are confirmed or refused together.
 //
 // Owner: Job. Pure: what is to be sent is taken with take_output. Limits: those of Config,
 // kMaxPartitionsPerDeclare, and kMaxPendingDeclares that one worker may have under way.
@@ -114,7 +115,9 @@ class TensorTable {
   void answer_or_wait(std::uint64_t key);
   std::set<ServerId> servers_of(const Tensor& tensor) const;
   void drop(const std::map<ServerId, std::vector<TensorId>>& tensors);
-  std::uint64_t bytes_of(const TensorDeclaration& declaration) const { return declaration.elements * size_of(declaration.dtype); }
+  std::uint64_t bytes_of(const TensorDeclaration& declaration) const {
+    return declaration.elements * size_of(declaration.dtype);
+  }
   std::uint64_t partitions_of(const TensorDeclaration& declaration) const;
 
   Config config_;

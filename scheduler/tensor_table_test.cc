@@ -15,8 +15,9 @@ constexpr ServerId kA{1};
 constexpr ServerId kB{2};
 
 TensorTable::Config config_of(std::vector<TensorTable::Lane> lanes) {
-  return {JobRun{5}, "j", kPartition, std::move(lanes),
-          [](Rank rank) { return "rank " + std::to_string(rank.value) + " (host h" + std::to_string(rank.value) + ")"; }};
+  return {JobRun{5}, "j", kPartition, std::move(lanes), [](Rank rank) {
+            return "rank " + std::to_string(rank.value) + " (host h" + std::to_string(rank.value) + ")";
+          }};
 }
 
 TensorTable two_servers() { return TensorTable(config_of({{kA, 0, 0.25}, {kB, 0, 0.5}, {kA, 1, 0.25}})); }
@@ -44,7 +45,8 @@ using Answer = TensorTable::Answer;
 using Failure = TensorTable::Failure;
 
 void ack_all(TensorTable& table, const std::vector<Slices>& slices, const Error& error = {}) {
-  for (const Slices& slice : slices) table.acked(slice.batch, slice.server, error);
+  for (const Slices& slice : slices)
+    table.acked(slice.batch, slice.server, error);
 }
 
 }  // namespace
@@ -139,9 +141,11 @@ TEST_CASE("tensors: a different declaration fails the tensor on every rank and n
   CHECK(failures[0].message.tensor == TensorId{0});
   CHECK(failures[0].message.error.code == ErrorCode::configuration);
   CHECK(failures[0].message.error.message ==
-        "tensor 'w' of job j is declared differently: rank 0 (host h0) says f32 x 5000, rank 2 (host h2) says bf16 x 5001");
+        "tensor 'w' of job j is declared differently: rank 0 (host h0) says f32 x 5000, rank 2 (host h2) "
+        "says bf16 x 5001");
   CHECK(only<Drop>(output).size() == 2);
-  for (const Drop& drop : only<Drop>(output)) CHECK(drop.message.tensors == std::vector{TensorId{0}});
+  for (const Drop& drop : only<Drop>(output))
+    CHECK(drop.message.tensors == std::vector{TensorId{0}});
   CHECK(only<Answer>(output).at(0).message.tensors[0].error.message == failures[0].message.error.message);
   // It stays failed, also for the first declaration; others are not touched.
   REQUIRE(table.declare(Rank{0}, {2, {tensor("w", 5000), tensor("other", 10)}}));
@@ -174,7 +178,9 @@ TEST_CASE("tensors: mode and, if asynchronous, staleness must agree too") {
   }
 }
 
-TEST_CASE("tensors: a difference while servers still confirm fails everyone who asked, and drops what is confirmed") {
+TEST_CASE(
+    "tensors: a difference while servers still confirm fails everyone who asked, and drops what is "
+    "confirmed") {
   TensorTable table = two_servers();
   REQUIRE(table.declare(Rank{0}, {1, {tensor("w", 5000)}}));
   const auto slices = only<Slices>(table.take_output());
@@ -196,17 +202,20 @@ TEST_CASE("tensors: two different declarations of a name in one request") {
   REQUIRE(table.declare(Rank{0}, {1, {tensor("w", 1), tensor("w", 2), tensor("w", 1)}}));
   const auto output = table.take_output();
   const auto declared = only<Answer>(output).at(0).message.tensors;
-  for (const auto& result : declared) CHECK(result.error.code == ErrorCode::configuration);
+  for (const auto& result : declared)
+    CHECK(result.error.code == ErrorCode::configuration);
   ack_all(table, only<Slices>(output));
   CHECK(only<Drop>(table.take_output()).size() == 1);
 }
 
-TEST_CASE("tensors: a server without memory fails the declare, the rest is dropped, and a retry may succeed") {
+TEST_CASE(
+    "tensors: a server without memory fails the declare, the rest is dropped, and a retry may succeed") {
   TensorTable table = two_servers();
   REQUIRE(table.declare(Rank{0}, {1, {tensor("big", 50000), tensor("also", 50000)}}));
   auto slices = only<Slices>(table.take_output());
   REQUIRE(slices.size() == 2);
-  const Error full = make_error(ErrorCode::out_of_memory, "server 2: 1 GiB does not fit", "raise --memory-max");
+  const Error full =
+      make_error(ErrorCode::out_of_memory, "server 2: 1 GiB does not fit", "raise --memory-max");
   table.acked(slices[1].batch, slices[1].server, full);
   CHECK(table.take_output().empty());
   REQUIRE(table.declare(Rank{1}, {1, {tensor("big", 50000)}}));
@@ -214,7 +223,8 @@ TEST_CASE("tensors: a server without memory fails the declare, the rest is dropp
   auto output = table.take_output();
   REQUIRE(only<Answer>(output).size() == 2);
   for (const Answer& answer : only<Answer>(output)) {
-    for (const auto& result : answer.message.tensors) CHECK(result.error.message == full.message);
+    for (const auto& result : answer.message.tensors)
+      CHECK(result.error.message == full.message);
   }
   REQUIRE(only<Drop>(output).size() == 1);
   CHECK(only<Drop>(output)[0].server == slices[0].server);
@@ -274,12 +284,14 @@ TEST_CASE("tensors: limits of a job") {
   config.max_tensors = 3;
   config.max_partitions = 10;
   TensorTable table(std::move(config));
-  REQUIRE(table.declare(Rank{0}, {1, {tensor("a", 9 * 1024), tensor("b", 2 * 1024), tensor("c", 1024), tensor("d", 0),
-                                      tensor("e", 0)}}));
+  REQUIRE(table.declare(Rank{0}, {1,
+                                  {tensor("a", 9 * 1024), tensor("b", 2 * 1024), tensor("c", 1024),
+                                   tensor("d", 0), tensor("e", 0)}}));
   ack_all(table, only<Slices>(table.take_output()));
   const auto declared = only<Answer>(table.take_output()).at(0).message.tensors;
   CHECK(declared[0].error.code == ErrorCode::ok);
-  CHECK_THAT(declared[1].error.message, Contains("'b' brings the job to more than 10 partitions of 4096 bytes"));
+  CHECK_THAT(declared[1].error.message,
+             Contains("'b' brings the job to more than 10 partitions of 4096 bytes"));
   CHECK(declared[2].error.code == ErrorCode::ok);
   CHECK(declared[3].error.code == ErrorCode::ok);
   CHECK_THAT(declared[4].error.message, Contains("'e' is one too many: a job has at most 3"));
@@ -305,8 +317,10 @@ TEST_CASE("tensors: random declares by many ranks: each is answered once, and pl
     std::uint64_t requests = 0;
     const auto collect = [&] {
       const auto output = table.take_output();
-      for (const Slices& slice : only<Slices>(output)) open.push_back(slice);
-      for (const Answer& answer : only<Answer>(output)) ++answered[answer.message.request];
+      for (const Slices& slice : only<Slices>(output))
+        open.push_back(slice);
+      for (const Answer& answer : only<Answer>(output))
+        ++answered[answer.message.request];
     };
     for (int step = 0; step < 300; ++step) {
       if (random() % 2 == 0) {
@@ -334,9 +348,11 @@ TEST_CASE("tensors: random declares by many ranks: each is answered once, and pl
     }
     CHECK(table.pending() == 0);
     CHECK(answered.size() == requests);
-    for (const auto& [request, times] : answered) CHECK(times == 1);
+    for (const auto& [request, times] : answered)
+      CHECK(times == 1);
     const double total = static_cast<double>(table.assigner().total_bytes());
-    CHECK(std::abs(static_cast<double>(table.assigner().assigned_bytes(LaneIndex{1})) - total / 2) <= 2 * kPartition);
+    CHECK(std::abs(static_cast<double>(table.assigner().assigned_bytes(LaneIndex{1})) - total / 2) <=
+          2 * kPartition);
   }
 }
 

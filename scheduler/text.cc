@@ -20,7 +20,8 @@ std::string ranks_text(std::span<const Rank> ranks) {
 
 std::string seconds_text(Duration duration) {
   const auto tenths = (std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() + 50) / 100;
-  return tenths % 10 == 0 ? fmt::format("{} s", tenths / 10) : fmt::format("{}.{} s", tenths / 10, tenths % 10);
+  return tenths % 10 == 0 ? fmt::format("{} s", tenths / 10)
+                          : fmt::format("{}.{} s", tenths / 10, tenths % 10);
 }
 
 }  // namespace bps
