@@ -1,4 +1,12 @@
 // In steady state a frame costs no allocation, from send() on one side to on_message() on the other.
+// clang's thread sanitizer brings an operator new that cannot be replaced; the other builds count.
+#if !defined(__has_feature)
+#define BPS_COUNT_ALLOCATIONS 1
+#elif !__has_feature(thread_sanitizer)
+#define BPS_COUNT_ALLOCATIONS 1
+#endif
+#ifdef BPS_COUNT_ALLOCATIONS
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -14,13 +22,17 @@ std::atomic<std::uint64_t> allocations{0};
 }  // namespace
 
 // Not inlined: GCC would otherwise see free() of what it thinks comes from the built-in new.
-__attribute__((noinline)) void* operator new(std::size_t bytes) {
+#define BPS_OUT_OF_LINE __attribute__((noinline))
+BPS_OUT_OF_LINE void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   ++allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+BPS_OUT_OF_LINE void* operator new(std::size_t bytes) {
+  if (void* memory = operator new(bytes, std::nothrow)) return memory;
   throw std::bad_alloc();
 }
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+BPS_OUT_OF_LINE void operator delete(void* memory) noexcept { std::free(memory); }
+BPS_OUT_OF_LINE void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace bps {
 namespace {
@@ -78,3 +90,5 @@ TEST_CASE("a frame costs no allocation in steady state") {
 
 }  // namespace
 }  // namespace bps
+
+#endif  // BPS_COUNT_ALLOCATIONS
