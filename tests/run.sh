@@ -89,11 +89,12 @@ ctest --test-dir "$together" --output-on-failure --no-tests=error -j "$jobs" --o
     hold { print > summary; next }
     { print; fflush() }' || status=$?
 
-# An executable holds many test cases; their count is what a reader wants to know.
+# A ctest entry holds many test cases (Catch2, unittest); their count is what a reader wants to know.
 programs=$(sed -nE 's/.*tests passed, [0-9]+ tests? failed out of ([0-9]+).*/\1/p' "$summary")
-cases=$(sed -nE 's/.*All tests passed \([0-9]+ assertions? in ([0-9]+) test cases?\).*/\1/p; s/^test cases: +([0-9]+) .*/\1/p' \
+cases=$(sed -nE -e 's/.*All tests passed \([0-9]+ assertions? in ([0-9]+) test cases?\).*/\1/p' \
+  -e 's/^test cases: +([0-9]+) .*/\1/p' -e 's/^Ran ([0-9]+) tests? in .*/\1/p' \
   "$together/Testing/Temporary/LastTest.log" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')
 step "done"
-echo "${programs:-0} tests ran, with $cases Catch2 test cases in them, in ${#directories[@]} build(s): ${directories[*]}"
+echo "${programs:-0} tests ran, with $cases test cases in them, in ${#directories[@]} build(s): ${directories[*]}"
 cat "$summary"
 exit "$status"
