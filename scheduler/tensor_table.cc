@@ -9,6 +9,7 @@ namespace {
 
 std::vector<double> shares_of(const std::vector<TensorTable::Lane>& lanes) {
   std::vector<double> shares;
+  shares.reserve(lanes.size());
   for (const TensorTable::Lane& lane : lanes)
     shares.push_back(lane.share);
   return shares;
