@@ -131,7 +131,9 @@ std::uint64_t JobLedger::drop(const DropTensors& drop) {
     const auto tensor = job.tensors.find(id);
     if (tensor == job.tensors.end()) continue;
     bytes += tensor->second.bytes;
-    // The numbers stay taken: a contribution to one of them may be under way.
+    // When another server has refused the tensor, it may be declared again with the same numbers.
+    for (const PartitionId partition : tensor->second.partitions)
+      job.partitions.erase(partition);
     job.tensors.erase(tensor);
   }
   job.bytes -= bytes;

@@ -86,6 +86,16 @@ TEST_CASE("dropped tensors give their buffers back; lanes keep theirs; unknown o
   CHECK(ledger.end(JobRun{1}) == 0);
 }
 
+TEST_CASE("a tensor that was dropped may be declared again with its numbers") {
+  JobLedger ledger(100 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
+  ledger.freed(ledger.drop({JobRun{1}, {TensorId{1}}}));
+  CHECK(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
+  CHECK(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::refused);
+  CHECK(ledger.reserved() == 6 * kMiB + 2 * kMiB);
+}
+
 TEST_CASE("declarations that make no sense are refused") {
   JobLedger ledger(100 * kMiB, 2);
   CHECK(ledger.declare(tensor(1, 1, 1)).error.code == ErrorCode::peer_lost);

@@ -42,6 +42,7 @@ void ShardJob::declare(const TensorSlices& tensor) {
     shape.staleness = tensor.staleness;
     const auto [place, is_new] = partitions_.try_emplace(slice.partition);
     BPS_ASSERT(is_new);  // the ledger has seen to it
+    dropped_.erase(slice.partition);
     JobPartition& partition = place->second;
     partition.tensor = tensor.tensor;
     partition.priority = tensor.priority;

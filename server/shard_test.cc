@@ -337,6 +337,18 @@ TEST_CASE("a dropped tensor is freed when the last lane lets go of it") {
   CHECK_FALSE(b->closed);
 }
 
+TEST_CASE("a dropped tensor may be declared again with its numbers, and dropped again") {
+  World world(1);
+  const auto a = world.open(0);
+  for (int i = 0; i < 2; ++i) {
+    world.declare(1, 2);
+    world.shard->drop(kRun, {TensorId{1}});
+  }
+  world.declare(1, 2);
+  world.push(*a, 1, 0, {3, 4});
+  CHECK(last_payload(*a) == std::vector<float>{3, 4});
+}
+
 TEST_CASE("when a job ends its lanes are closed with the reason and its memory is free") {
   World world(2);
   world.declare(1, 2);
