@@ -513,6 +513,46 @@ TEST_CASE("async: a root that leaves fails the broadcasts that wait for it") {
   CHECK(bench.actions[0].kind == Kind::failed);
 }
 
+TEST_CASE("async: a broadcast whose root has left fails, also one that comes later or is asked for again") {
+  Bench bench(2, 1 << 20, Mode::async);
+  SECTION("it comes later") { bench.aggregator->left(0, bench.actions); }
+  SECTION("its lane was lost when the root left") {
+    bench.push(1, 0, 0, Operation::broadcast, 0);
+    bench.aggregator->lost(1, bench.actions);
+    bench.aggregator->left(0, bench.actions);
+  }
+  SECTION("it was being sent again when the root left") {
+    bench.push(1, 0, 0, Operation::broadcast, 0);
+    bench.aggregator->lost(1, bench.actions);
+    bench.begin(1, bench.header(1, 0, Operation::broadcast, 0), 0);
+    bench.aggregator->left(0, bench.actions);
+    CHECK(bench.actions.empty());
+    bench.end(1);
+    REQUIRE(bench.actions.size() == 1);
+    CHECK(bench.actions[0].kind == Kind::failed);
+  }
+  CHECK((bench.actions.empty() || bench.actions[0].kind == Kind::failed));
+  bench.push(1, 0, 0, Operation::broadcast, 0);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].kind == Kind::failed);
+  CHECK(bench.actions[0].error.message.find("rank 0, has left the job") != std::string::npos);
+}
+
+TEST_CASE("async: a refused delta is refused again when its answer was lost") {
+  Bench bench(1, 1 << 20, Mode::async);
+  bench.push(0, 0, 10, Operation::broadcast, 0);
+  bench.push(0, 1, 1, Operation::average);
+  bench.aggregator->lost(0, bench.actions);
+  bench.push(0, 1, 1, Operation::average);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].kind == Kind::failed);
+  CHECK(bench.actions[0].round == Round{1});
+  bench.push(0, 2, 1);
+  bench.push(0, 2, 1);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(first_element(bench.actions[0]) == 11.0f);
+}
+
 TEST_CASE("async: the staleness bound holds answers back, not deltas; a rank that left does not count") {
   Bench bench(3, 1 << 20, Mode::async, 1);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {

@@ -25,15 +25,18 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   if (header.weight != contributors_[contributor].weight) {
     return weight_error(contributor, header.round, header.weight);
   }
-  if (broadcast && std::none_of(contributors_.begin(), contributors_.end(),
-                                [&](const Contributor& c) { return c.rank == header.root; })) {
-    return make_error(ErrorCode::configuration,
-                      describe(header.round) + ": the root of the broadcast, rank " +
-                          std::to_string(header.root.value) + ", is not among the contributors",
-                      "use the rank of a worker of this job as root");
-  }
   if (broadcast) {
+    const auto root = std::find_if(contributors_.begin(), contributors_.end(),
+                                   [&](const Contributor& c) { return c.rank == header.root; });
+    if (root == contributors_.end()) {
+      return make_error(ErrorCode::configuration,
+                        describe(header.round) + ": the root of the broadcast, rank " +
+                            std::to_string(header.root.value) + ", is not among the contributors",
+                        "use the rank of a worker of this job as root");
+    }
     const std::uint32_t mine = states_[contributor].broadcasts + 1;
+    const auto root_index = static_cast<std::uint32_t>(root - contributors_.begin());
+    if (states_[root_index].left && broadcasts_ < mine) return root_left_error(root_index, header.round);
     for (std::uint32_t i = 0; i < states_.size(); ++i) {
       const State& other = states_[i];
       if (i == contributor || other.broadcasts != mine || other.root == header.root) continue;
@@ -48,6 +51,13 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   const std::size_t expected = empty ? 0 : shape_.raw_bytes();
   if (bytes != expected) return length_error(contributor, header.round, bytes, expected);
   return {};
+}
+
+Error AsyncAggregator::root_left_error(std::uint32_t root, Round round) const {
+  return make_error(
+      ErrorCode::configuration,
+      describe(round) + " can never complete: its root, " + describe_rank(root) + ", has left the job",
+      "let the root broadcast before it closes its client");
 }
 
 Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
@@ -128,6 +138,10 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
       if (has_value_) emit(actions, Action::Kind::again, contributor, state.arriving);
       break;
     case Arrival::duplicate:
+      if (state.arriving < state.next && state.error.code != ErrorCode::ok) {
+        emit(actions, Action::Kind::failed, contributor, state.arriving, state.error);
+        break;
+      }
       state.awaiting = true;
       if (state.phase == Phase::idle) state.phase = Phase::waiting;
       break;
@@ -135,13 +149,14 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
       const auto refusal = std::find_if(refusals_.begin(), refusals_.end(),
                                         [&](const auto& entry) { return entry.first == contributor; });
       BPS_ASSERT(refusal != refusals_.end());
-      emit(actions, Action::Kind::failed, contributor, state.arriving, std::move(refusal->second));
-      refusals_.erase(refusal);
+      emit(actions, Action::Kind::failed, contributor, state.arriving, refusal->second);
       if (state.arriving == state.next && state.phase != Phase::whole) {
         state.next = state.next.next();
+        state.error = std::move(refusal->second);
         state.phase = Phase::idle;
         state.awaiting = false;
       }
+      refusals_.erase(refusal);
       break;
     }
   }
@@ -152,6 +167,7 @@ void AsyncAggregator::count(std::uint32_t contributor) {
   State& state = states_[contributor];
   state.next = state.next.next();
   state.last_operation = state.operation;
+  state.error = {};
   state.phase = Phase::waiting;
   state.awaiting = true;
 }
@@ -263,17 +279,15 @@ void AsyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   const Rank gone = contributors_[contributor].rank;
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
-    const bool stranded = state.phase == Phase::waiting && state.last_operation == Operation::broadcast &&
-                          state.broadcasts > broadcasts_ && state.root == gone;
+    // Also one whose lane is lost: it will ask again.
+    const bool stranded = state.last_operation == Operation::broadcast && state.broadcasts > broadcasts_ &&
+                          state.root == gone && state.error.code == ErrorCode::ok;
     if (!stranded) continue;
-    state.phase = Phase::idle;
     const Round round{state.next.value - 1};
+    state.phase = Phase::idle;
+    state.error = root_left_error(contributor, round);
     if (state.awaiting && state.arrival == Arrival::none) {
-      emit(actions, Action::Kind::failed, i, round,
-           make_error(ErrorCode::configuration,
-                      describe(round) + " can never complete: its root, " + describe_rank(contributor) +
-                          ", has left the job",
-                      "let the root broadcast before it closes its client"));
+      emit(actions, Action::Kind::failed, i, round, state.error);
     }
     state.awaiting = false;
   }

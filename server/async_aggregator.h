@@ -45,7 +45,9 @@ class AsyncAggregator final : public Aggregator {
     std::uint32_t broadcasts = 0;  // counted
     Rank root;                     // of the last broadcast
     Operation operation = Operation::sum;
-    Operation last_operation = Operation::sum;  // of round next - 1
+    // Of round next - 1.
+    Operation last_operation = Operation::sum;
+    Error error;  // why it failed, kept for the case that the answer is lost
     Phase phase = Phase::idle;
     Arrival arrival = Arrival::none;
     bool awaiting = false;  // wants the answer on its present lane
@@ -58,6 +60,7 @@ class AsyncAggregator final : public Aggregator {
   };
 
   Status check(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) const;
+  Error root_left_error(std::uint32_t root, Round round) const;
   Destination drop(std::uint32_t contributor, Arrival why);
   void count(std::uint32_t contributor);
   bool allocate_value();
