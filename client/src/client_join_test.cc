@@ -112,6 +112,35 @@ TEST_CASE("join: what is refused in words is final") {
   CHECK(c.connects(4710) == 1);
 }
 
+TEST_CASE("join: who joins again is patient with a scheduler that has not missed it yet") {
+  Joining c;
+  const auto refuse = [&] {
+    c.scheduler().deliver(Refused{ErrorCode::configuration, "rank 0 of job job is taken by rank 0", "..."});
+    c.scheduler().break_with(ErrorCode::peer_lost, "closed");
+  };
+  c.welcome_worker();
+  const ExpectLog log("was lost while the job gathered");
+  c.scheduler().break_with(ErrorCode::peer_lost, "connection reset");
+  c.loop.run_for(200ms);
+  refuse();
+  CHECK(c.ended == 0);
+  c.loop.run_for(200ms);
+  SECTION("soon it has") {
+    c.welcome_worker();
+    c.scheduler().deliver(c.job_start(1));
+    CHECK(c.ended == 1);
+    CHECK(c.error.code == ErrorCode::ok);
+  }
+  SECTION("it is somebody else who has the rank") {
+    while (c.ended == 0) {
+      if (c.scheduler().open()) refuse();
+      c.loop.run_for(50ms);
+    }
+    CHECK(c.error.code == ErrorCode::configuration);
+    CHECK_THAT(c.error.message, Contains("rank 0 of job job is taken"));
+  }
+}
+
 TEST_CASE("join: the job fails while it gathers") {
   Joining c;
   c.welcome_worker();

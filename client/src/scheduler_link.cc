@@ -102,24 +102,36 @@ void SchedulerLink::on_closed(const Error& error) { lost(refused_ ? *refused_ : 
 void SchedulerLink::lost(const Error& error) {
   loop_.cancel(heartbeat_timer_);
   heartbeat_timer_ = {};
-  if (refused_)
-    return fail(make_error(refused_->code, name() + " refused: " + refused_->message, refused_->advice));
+  if (refused_) {
+    const Error refusal =
+        make_error(refused_->code, name() + " refused: " + refused_->message, refused_->advice);
+    // Who joins again may find its rank taken: by itself, until the scheduler notices that its old connection
+    // is gone.
+    const bool by_ourselves =
+        state_ != State::joined && incarnation_.value != 0 && refusal.code == ErrorCode::configuration;
+    if (!by_ourselves || loop_.now() + kRetryPause >= join_deadline_) return fail(refusal);
+    return retry(refusal);
+  }
   if (state_ == State::joined) {
     return fail(make_error(ErrorCode::peer_lost, name() + " is lost: " + error.message,
                            "start the job again; see the scheduler's log for why it ended"));
   }
   if (!may_pass(error.code)) return fail(make_error(error.code, name() + ": " + error.message, error.advice));
-  connection_.reset();
-  last_trouble_ = error;
   if (state_ == State::gathering)
     log_.warn("{} was lost while the job gathered: {}; joining again", name(), error.message);
-  state_ = State::connecting;
   if (loop_.now() + kRetryPause >= join_deadline_) {
     return fail(make_error(ErrorCode::unreachable,
                            fmt::format("{} does not answer: {}; tried for {} s", name(), error.message,
                                        seconds(config_.join_timeout)),
                            "start bps-scheduler there, or say where it runs (BPS_SCHEDULER)"));
   }
+  retry(error);
+}
+
+void SchedulerLink::retry(const Error& trouble) {
+  connection_.reset();
+  last_trouble_ = trouble;
+  state_ = State::connecting;
   retry_timer_ = loop_.after(kRetryPause, [this] {
     retry_timer_ = {};
     connect();

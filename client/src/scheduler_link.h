@@ -2,7 +2,7 @@
 //
 // While the job gathers, the connection may be refused or lost; it is opened again until the join deadline,
 // so that scheduler, servers and workers can be started in any order. What the scheduler refuses in words is
-// final. Once the job has started, losing the scheduler (the connection, or kHeartbeatTimeout of silence) is
+// final, unless it may be about this worker's own connection before. Once the job has started, losing the scheduler (the connection, or kHeartbeatTimeout of silence) is
 // final too. Silence is counted in ticks of our own heartbeat timer, so a pause of this process is not held
 // against the scheduler.
 //
@@ -72,6 +72,7 @@ class SchedulerLink : private ConnectionHandler {
 
   void connect();
   void lost(const Error& error);
+  void retry(const Error& trouble);
   void fail(Error error);
   void on_welcome(const Welcome& welcome);
   void on_progress(const JoinProgress& progress);
