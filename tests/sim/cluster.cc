@@ -105,7 +105,9 @@ void Cluster::boot() {
                                                 SchedulerDaemon::endpoint(*scheduler_node_),
                                                 Logger("client", log_of(node->name())), random_.next());
       job_of_[node.get()] = j;
-      base_.after(plan.start + plan.workers[r].start, [worker = worker.get()] { worker->start(); });
+      if (!plan.follows) {
+        base_.after(plan.start + plan.workers[r].start, [worker = worker.get()] { worker->start(); });
+      }
       job.nodes.push_back(std::move(node));
       job.workers.push_back(std::move(worker));
     }
@@ -242,16 +244,32 @@ void Cluster::strike(const FaultPlan& fault) {
                                                                 : VirtualTransport::Death::silent);
       if (fault.target == FaultPlan::Target::worker) jobs_[fault.job].workers[fault.index]->kill();
       if (fault.target == FaultPlan::Target::server) servers_[fault.index].daemon.reset();
+      if (fault.target == FaultPlan::Target::scheduler) scheduler_.reset();
       return;
   }
 }
 
 // From now on the jobs that need this node are to fail and say why.
 void Cluster::lose(const FaultPlan& fault, SimNode& node) {
+  if (fault.target == FaultPlan::Target::scheduler) {
+    for (SimServer& server : servers_)
+      server.faulty = true;
+  }
   for (std::size_t j = 0; j < jobs_.size(); ++j) {
-    if (fault.target == FaultPlan::Target::worker && j != fault.job) continue;
     SimJob& job = jobs_[j];
+    if (job.context->plan.follows == fault.job) {
+      for (const auto& worker : job.workers) {
+        base_.after(job.context->plan.start + job.context->plan.workers[worker->rank().value].start,
+                    [next = worker.get()] { next->start(); });
+      }
+    }
+    if (fault.target == FaultPlan::Target::worker && j != fault.job) continue;
     job.lost_at = base_.now();
+    const bool gathers = std::any_of(job.workers.begin(), job.workers.end(), [](const auto& worker) {
+      return worker->state() == SimWorker::State::idle || worker->state() == SimWorker::State::joining;
+    });
+    // What has not started has lost nothing: it goes on, or gives up at its join deadline.
+    if (gathers && job.fate != Fate::exact) job.fate = Fate::any;
     job.lost_names = {node.host()};
     if (fault.target == FaultPlan::Target::worker) {
       job.lost = job.workers[fault.index].get();
@@ -259,7 +277,7 @@ void Cluster::lose(const FaultPlan& fault, SimNode& node) {
       const SimWorker::State state = job.lost->state();
       if (state == SimWorker::State::closing || state == SimWorker::State::finished)
         job.fate = Fate::exact_or_error;
-    } else {
+    } else if (fault.target == FaultPlan::Target::server) {
       servers_[fault.index].faulty = true;
     }
   }
@@ -280,6 +298,7 @@ void Cluster::cut(const FaultPlan& fault, SimNode& node) {
 // ---- checks at the end ----
 
 void Cluster::check_fate(SimJob& job) {
+  if (job.fate == Fate::any) return;
   const std::string& name = job.context->plan.name;
   for (const auto& worker : job.workers) {
     if (worker->state() == SimWorker::State::killed) continue;
@@ -312,16 +331,19 @@ void Cluster::check_fate(SimJob& job) {
 
 void Cluster::check_logs() {
   const bool deadly = scenario_.detection > Duration(0);
+  const bool quarrel = std::any_of(scenario_.jobs.begin(), scenario_.jobs.end(), [](const JobPlan& job) {
+    return job.quarrel.kind != QuarrelPlan::Kind::none;
+  });
   for (const Line& line : lines_) {
     if (line.level == LogLevel::error && deadly) continue;
-    if (line.level == LogLevel::warn && !scenario_.faults.empty()) continue;
+    if (line.level == LogLevel::warn && (!scenario_.faults.empty() || quarrel)) continue;
     report_.fail(fmt::format("logged without a cause: {} {}", name_of(line.level), line.text));
   }
 }
 
 void Cluster::check_empty() {
   const auto empty = [this] {
-    return scheduler_->jobs() == 0 &&
+    return (!scheduler_ || scheduler_->jobs() == 0) &&
            std::all_of(servers_.begin(), servers_.end(), [](const SimServer& server) {
              return server.faulty || !server.daemon || server.daemon->trouble_if_not_empty().empty();
            });
@@ -359,9 +381,11 @@ void Cluster::shut_down() {
     server.node->kill();
     server.daemon.reset();
   }
-  scheduler_node_->loop().post([this] { scheduler_->stop(); });
-  base_.run_until([this] { return scheduler_->stopped(); }, base_.now() + kTidyUp);
-  if (!scheduler_->stopped()) report_.fail("the scheduler has not stopped");
+  if (scheduler_) {
+    scheduler_node_->loop().post([this] { scheduler_->stop(); });
+    base_.run_until([this] { return scheduler_->stopped(); }, base_.now() + kTidyUp);
+    if (!scheduler_->stopped()) report_.fail("the scheduler has not stopped");
+  }
   scheduler_node_->kill();
   scheduler_.reset();
   base_.run_for(5s);

@@ -239,6 +239,33 @@ constexpr std::array kScenarios{
               server.reorder_budget = 8 * 1024;
             m.healing_faults(5);
           }},
+    Named{"quarrels",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 5);
+            job.quarrel.kind = static_cast<QuarrelPlan::Kind>(m.random().between(1, 3));
+            job.quarrel.rank = Rank{m.random().between(0u, job.world_size() - 1)};
+            job.quarrel.round = m.random().below(job.rounds);
+            job.free_running = m.random().one_in(3);
+            for (ServerPlan& server : m.scenario().servers)
+              server.memory_max = 32ull * 1024 * 1024;
+          }},
+    Named{"restarted",
+          [](Maker& m) {
+            m.job(2, 4);
+            m.deadly(FaultPlan::Kind::kill, FaultPlan::Target::worker);
+            JobPlan& again = m.job(2, 4);
+            again.name = m.scenario().jobs.front().name;
+            again.follows = 0;
+            again.start = m.random().between(Duration(0), Duration(1s));
+          }},
+    Named{"scheduler_lost",
+          [](Maker& m) {
+            m.job(2, 4);
+            m.job(1, 3);
+            const bool kill = m.random().one_in(2);
+            m.deadly(kill ? FaultPlan::Kind::kill : FaultPlan::Kind::pause, FaultPlan::Target::scheduler);
+            m.scenario().faults.back().length = kHeartbeatTimeout + 3s;
+          }},
     Named{"control_cut",
           [](Maker& m) {
             m.job(2, 5);

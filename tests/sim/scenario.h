@@ -43,9 +43,10 @@ struct FaultPlan {
 
 // What must come of a job.
 enum class Fate {
-  exact,          // all workers end well
-  error,          // all surviving workers end with an error that names the lost one
-  exact_or_error  // either, but alike in time
+  exact,           // all workers end well
+  error,           // all surviving workers end with an error that names the lost one
+  exact_or_error,  // either, but alike in time
+  any,             // they end
 };
 
 struct Scenario {

@@ -146,11 +146,78 @@ void SimWorker::on_declared(const std::vector<std::size_t>& which, Result<std::v
     tensors_[which[i]].id = (*ids)[i];
   undeclared_ -= which.size();
   if (undeclared_ > 0) return;
+  const QuarrelPlan::Kind kind = job_.plan.quarrel.kind;
+  if (kind == QuarrelPlan::Kind::tensor || kind == QuarrelPlan::Kind::too_large) return declare_quarrel();
+  train();
+}
+
+void SimWorker::train() {
+  if (state_ != State::declaring) return;
   state_ = State::running;
   if (!job_.plan.free_running) return begin_iteration();
   unfinished_ = tensors_.size();
   for (std::size_t t = 0; t < tensors_.size(); ++t)
     go_on([this, t] { begin_round(t); });
+}
+
+// Whoever declares first learns of the quarrel only when it uses the tensor.
+void SimWorker::declare_quarrel() {
+  const QuarrelPlan& quarrel = job_.plan.quarrel;
+  TensorDeclaration declaration;
+  declaration.name = "quarrel";
+  declaration.elements = quarrel.kind == QuarrelPlan::Kind::too_large ? kTooManyElements
+                         : quarrel.rank == rank_                      ? kQuarrelElements + 1
+                                                                      : kQuarrelElements;
+  const std::uint64_t elements = declaration.elements;
+  calling_ = true;
+  engine_->declare({declaration},
+                   once<Result<std::vector<TensorId>>>([this, elements](Result<std::vector<TensorId>> ids) {
+                     on_quarrel_declared(elements, ids);
+                   }));
+  calling_ = false;
+}
+
+void SimWorker::on_quarrel_declared(std::uint64_t elements, const Result<std::vector<TensorId>>& ids) {
+  if (!ids) {
+    check_quarrel(ids.error());
+    return train();
+  }
+  if (job_.plan.quarrel.kind == QuarrelPlan::Kind::too_large)
+    return fail("a tensor was declared that fits nowhere");
+  quarrel_data_.resize(elements * size_of(DType::f32));
+  auto done = once<Result<std::uint32_t>>([this](const Result<std::uint32_t>& result) {
+    if (result) return fail("a tensor was summed that is not declared alike");
+    check_quarrel(result.error());
+    train();
+  });
+  calling_ = true;
+  const Status begun = engine_->push_pull(ids->front(), quarrel_data_, quarrel_data_, Operation::sum, done);
+  calling_ = false;
+  if (begun) return;
+  --callbacks_due_;
+  check_quarrel(begun.error());
+  train();
+}
+
+bool SimWorker::is_quarrel(std::size_t tensor, std::uint64_t round) const {
+  const QuarrelPlan& quarrel = job_.plan.quarrel;
+  return quarrel.kind == QuarrelPlan::Kind::operation && tensor == 0 && round == quarrel.round;
+}
+
+void SimWorker::check_quarrel(const Error& error) {
+  const QuarrelPlan& quarrel = job_.plan.quarrel;
+  const bool too_large = quarrel.kind == QuarrelPlan::Kind::too_large;
+  std::vector<std::string> said{"quarrel", std::to_string(kQuarrelElements),
+                                std::to_string(kQuarrelElements + 1), "rank"};
+  if (too_large) said = {"quarrel", "server", "MiB"};
+  if (quarrel.kind == QuarrelPlan::Kind::operation) {
+    said = {job_.plan.tensors[0].name, fmt::format("rank {} ", quarrel.rank.value), "pushes"};
+  }
+  const bool all = std::all_of(said.begin(), said.end(), [&](const std::string& text) {
+    return error.message.find(text) != std::string::npos;
+  });
+  if (all && error.code == (too_large ? ErrorCode::out_of_memory : ErrorCode::configuration)) return;
+  fail(fmt::format("a quarrel is told badly: {} ({})", to_string(error), name_of(error.code)));
 }
 
 void SimWorker::go_on(std::function<void()> next) {
@@ -177,6 +244,9 @@ void SimWorker::begin_round(std::size_t tensor) {
   operation->round = run.next_round++;
   operation->serial = ++serial_;
   operation->how = round_plan(job_.plan, tensor, operation->round);
+  if (is_quarrel(tensor, operation->round) && job_.plan.quarrel.rank == rank_) {
+    operation->how.operation = operation->how.operation == Operation::max ? Operation::min : Operation::max;
+  }
   const bool broadcast = operation->how.operation == Operation::broadcast;
   const bool contributes = !broadcast || operation->how.root == rank_;
   const std::uint64_t bytes = job_.plan.tensors[tensor].bytes();
@@ -219,8 +289,14 @@ void SimWorker::on_done(std::size_t tensor, std::uint64_t serial, const Result<s
   if (!run.under_way || run.under_way->serial != serial)
     return fail("a callback of an operation that is not under way");
   const std::unique_ptr<UnderWay> operation = std::move(run.under_way);
-  if (!result) return give_up(result.error());
-  if (!error_) check(tensor, *operation, *result);
+  if (is_quarrel(tensor, operation->round)) {
+    if (result) fail("a round succeeded on which the ranks do not agree");
+    if (!result) check_quarrel(result.error());
+  } else if (!result) {
+    return give_up(result.error());
+  } else if (!error_) {
+    check(tensor, *operation, *result);
+  }
   if (state_ != State::running) return;
   if (!job_.plan.free_running) {
     if (--unfinished_ == 0) on_iteration_done();

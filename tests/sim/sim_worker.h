@@ -73,6 +73,11 @@ class SimWorker {
   void on_joined(const Status& status);
   void declare();
   void on_declared(const std::vector<std::size_t>& which, Result<std::vector<TensorId>> ids);
+  void declare_quarrel();
+  void on_quarrel_declared(std::uint64_t elements, const Result<std::vector<TensorId>>& ids);
+  void check_quarrel(const Error& error);
+  bool is_quarrel(std::size_t tensor, std::uint64_t round) const;
+  void train();
   void begin_iteration();
   void begin_round(std::size_t tensor);
   void on_done(std::size_t tensor, std::uint64_t serial, const Result<std::uint32_t>& result);
@@ -100,6 +105,7 @@ class SimWorker {
   State state_ = State::idle;
   std::unique_ptr<ClientEngine> engine_;
   std::vector<TensorRun> tensors_;
+  std::vector<std::byte> quarrel_data_;
   std::size_t undeclared_ = 0;
   std::uint64_t iteration_ = 0;
   std::size_t unfinished_ = 0;  // tensors of this iteration, or tensors with rounds left

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,10 +37,28 @@ struct WorkerPlan {
   bool lives_with_a_server = false;  // same host, for placement
 };
 
+// One rank that does not do as the others do; everybody is to hear of it, and the job goes on.
+struct QuarrelPlan {
+  enum class Kind {
+    none,
+    operation,  // in one round of tensor 0
+    tensor,     // a tensor of another size
+    too_large,  // all ranks declare a tensor that no server has room for
+  };
+  Kind kind = Kind::none;
+  Rank rank;
+  std::uint64_t round = 0;
+};
+inline constexpr std::uint64_t kQuarrelElements = 1000;  // one rank says one more
+inline constexpr std::uint64_t kTooManyElements = 32 * 1024 * 1024;
+
 struct JobPlan {
   std::uint64_t seed = 1;
   std::string name;
   Duration start{0};
+  std::optional<std::size_t>
+      follows;  // starts this long after that job has lost a worker, not after the beginning
+  QuarrelPlan quarrel;
   std::uint64_t partition_bytes = kMinPartitionBytes;
   std::uint32_t rounds = 4;
   bool opposite_orders = false;  // each worker pushes tensors in an order of its own
