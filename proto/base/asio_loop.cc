@@ -240,7 +240,9 @@ void AsioLoop::run() {
   impl_->thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
   while (!impl_->stopping.load(std::memory_order_acquire))
     run_once(TimePoint::max());
-  // What was posted before stop() runs; what those tasks post does not.
+  // What was posted before stop() runs; what those tasks post does not. stop() may not have come to this yet,
+  // and a task that slipped in behind the last look would be neither run nor destroyed.
+  impl_->mailbox->close();
   impl_->run_tasks();
   impl_->run_hooks();
   impl_->stopped = true;

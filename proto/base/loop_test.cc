@@ -3,6 +3,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
@@ -131,6 +132,29 @@ TEST_CASE("stop runs what was posted before, and destroys what comes after") {
   mailbox->post([token, &ran] { ++ran; });
   CHECK(token.use_count() == 1);
   CHECK(ran == 100);
+}
+
+TEST_CASE("what is posted while a loop stops has run or is destroyed when it has stopped") {
+  for (int i = 0; i < 100; ++i) {
+    auto thread = LoopThread::start("test");
+    REQUIRE(thread.ok());
+    AsioLoop& loop = (*thread)->loop();
+    auto token = std::make_shared<int>(1);
+    std::atomic<bool> posting{false};
+    std::atomic<bool> enough{false};
+    std::thread poster([&] {
+      while (!enough.load()) {
+        loop.post([token] {});
+        posting.store(true);
+      }
+    });
+    while (!posting.load())
+      std::this_thread::yield();
+    (*thread)->stop();
+    enough.store(true);
+    poster.join();
+    CHECK(token.use_count() == 1);
+  }
 }
 
 TEST_CASE("a loop that is destroyed destroys what it still has, once") {
