@@ -69,7 +69,6 @@ class Membership {
   std::vector<Member> members() const;
   std::string name_of(Rank rank) const;  // "rank 2 (host gpu-02)"
 
-  TimePoint created_at() const { return created_at_; }
   // The smallest of the joined workers' timeouts, counted from the first join.
   Duration join_timeout() const;
   TimePoint join_deadline() const { return created_at_ + join_timeout(); }

@@ -80,7 +80,6 @@ class ShardJob {
   JobRun job_run() const { return job_run_; }
   Epoch epoch() const { return epoch_; }
   Generation generation() const { return generation_; }
-  std::size_t lane_count() const { return lanes_.size(); }
 
  private:
   using Partitions = std::unordered_map<PartitionId, JobPartition>;

@@ -26,8 +26,6 @@ class SyncAggregator final : public Aggregator {
   void left(std::uint32_t contributor, Actions& actions) override;
   void unpin(std::uint32_t pin, Actions& actions) override;
 
-  Round open_round() const { return open_; }
-
  private:
   // A contributor's part in the open round.
   enum class Phase : std::uint8_t {

@@ -107,7 +107,6 @@ class DataPlane final : private Lane::Owner {
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
   std::vector<Partition*> partitions_;                 // by PartitionId
   Message frame_;                                      // reused: a PushPull
-  std::vector<Partition*> scratch_;
   std::size_t under_way_ = 0;
   bool failed_ = false;
   std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();

@@ -46,7 +46,6 @@ class VirtualLoop final : public EventLoop {
   bool run_until(const std::function<bool()>& done, TimePoint deadline);
 
   std::uint64_t steps() const { return steps_; }
-  std::size_t pending_tasks() const { return tasks_.size(); }
   std::size_t pending_timers() const { return timers_.size(); }
 
  private:
