@@ -97,6 +97,8 @@ class Bench {
   Actions actions;
 };
 
+constexpr std::size_t kBudgetOfOne = 64;  // one contribution, as the pool counts it
+
 float first_element(const Action& action) {
   REQUIRE(action.payload.size() == Bench::kElements * sizeof(float));
   float value = 0;
@@ -536,6 +538,40 @@ TEST_CASE("async: a broadcast whose root has left fails, also one that comes lat
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::failed);
   CHECK(bench.actions[0].error.message.find("rank 0, has left the job") != std::string::npos);
+}
+
+TEST_CASE("async: deltas of all ranks fail when no broadcast can come any more") {
+  Bench bench(2, kBudgetOfOne, Mode::async);
+  bench.push(0, 0, 1);
+  CHECK(bench.actions.empty());
+  SECTION("the last one waits too") {
+    bench.push(1, 0, 2);  // finds no room in the budget
+    REQUIRE(bench.actions.size() == 3);
+    CHECK(bench.actions[0].kind == Kind::later);
+    CHECK(bench.actions[2].contributor == 1);
+  }
+  SECTION("the last one leaves") {
+    bench.aggregator->left(1, bench.actions);
+    CHECK(bench.actions.size() == 1);
+  }
+  SECTION("while the first is being sent again") {
+    bench.aggregator->lost(0, bench.actions);
+    bench.begin(0, bench.header(0, 0), 1);
+    bench.aggregator->left(1, bench.actions);
+    CHECK(bench.actions.empty());
+    bench.end(0);
+    CHECK(bench.actions.size() == 1);
+  }
+  REQUIRE(!bench.actions.empty());
+  CHECK(bench.actions.back().kind == Kind::failed);
+  CHECK(bench.actions.back().error.message.find("round 0") != std::string::npos);
+  bench.push(0, 0, 1);  // as if the answer was lost
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].kind == Kind::failed);
+  bench.push(0, 1, 7, Operation::broadcast, 0);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(first_element(bench.actions[0]) == 7.0f);
+  CHECK(bench.budget.bytes_in_use() == 0);
 }
 
 TEST_CASE("async: a refused delta is refused again when its answer was lost") {

@@ -160,6 +160,7 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
       break;
     }
   }
+  fail_if_all_wait(actions);
   settle(actions);
 }
 
@@ -207,6 +208,32 @@ void AsyncAggregator::set_value(const std::byte* raw, Actions& actions) {
       state.phase = Phase::asked;
       emit(actions, Action::Kind::again, i, state.next);
     }
+  }
+}
+
+// A worker has one operation of a tensor under way: who waits sends no broadcast.
+void AsyncAggregator::fail_if_all_wait(Actions& actions) {
+  if (has_value_) return;
+  const bool all_wait = std::all_of(states_.begin(), states_.end(), [](const State& state) {
+    return state.left || state.phase == Phase::whole ||
+           (state.phase == Phase::later && state.arrival == Arrival::none);
+  });
+  if (!all_wait) return;
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
+    if (state.left) continue;
+    state.error = make_error(
+        ErrorCode::configuration,
+        describe(state.next) + " can never complete: the tensor has no value yet, and all ranks push deltas",
+        "broadcast an asynchronous tensor first: that sets its value");
+    // One that is being sent again is answered at its end.
+    if ((state.phase == Phase::later || state.awaiting) && state.arrival == Arrival::none) {
+      emit(actions, Action::Kind::failed, i, state.next, state.error);
+    }
+    state.buffer.reset();
+    state.next = state.next.next();
+    state.phase = Phase::idle;
+    state.awaiting = false;
   }
 }
 
@@ -291,6 +318,7 @@ void AsyncAggregator::left(std::uint32_t contributor, Actions& actions) {
     }
     state.awaiting = false;
   }
+  fail_if_all_wait(actions);
   settle(actions);
 }
 

@@ -2,8 +2,9 @@
 //
 // A delta is applied on arrival, in any order, and answered with a snapshot of the value that contains it.
 // Each worker counts its own rounds. Deltas that come before the first broadcast wait for it, because they
-// have nothing to be added to. A broadcast sets the value when the root's bytes are there; the k-th broadcast
-// of another worker is answered as soon as the root has done its k-th.
+// have nothing to be added to; when all who have not left wait for it, it can never come, and they fail. A
+// broadcast sets the value when the root's bytes are there; the k-th broadcast of another worker is answered
+// as soon as the root has done its k-th.
 //
 // Staleness s: the answer to a delta of round t is held until every worker that has not left has
 // contributed round t - s, so that nobody is more than s rounds ahead of the slowest. The delta is in
@@ -66,6 +67,7 @@ class AsyncAggregator final : public Aggregator {
   bool allocate_value();
   void apply(Operation operation, const std::byte* delta);
   void set_value(const std::byte* raw, Actions& actions);
+  void fail_if_all_wait(Actions& actions);
   // Sends all answers that are due.
   void settle(Actions& actions);
   bool is_due(const State& state, Round slowest) const;
