@@ -229,6 +229,12 @@ void Cluster::strike(const FaultPlan& fault) {
           base_.now() + fault.length);
     case FaultPlan::Kind::cut_lanes:
     case FaultPlan::Kind::cut_control: return cut(fault, node);
+    case FaultPlan::Kind::refuse:
+      cut(fault, node);
+      network_.refuse_connects(
+          [host = node.host()](const Endpoint& endpoint) { return endpoint.host == host; });
+      base_.after(fault.length, [this] { network_.refuse_connects(nullptr); });
+      return;
     case FaultPlan::Kind::pause:
       node.pause();
       base_.after(fault.length, [&node] {

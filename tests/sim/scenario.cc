@@ -102,7 +102,7 @@ class Maker {
 
   // ---- faults ----
   FaultPlan& fault(FaultPlan::Kind kind, bool on_scheduler_too = false) {
-    if (kind == FaultPlan::Kind::cut_lanes) survive_cuts();
+    if (kind == FaultPlan::Kind::cut_lanes || kind == FaultPlan::Kind::refuse) survive_cuts();
     FaultPlan fault;
     fault.kind = kind;
     fault.job = random_.below(scenario_.jobs.size());
@@ -125,12 +125,20 @@ class Maker {
 
   void healing_faults(std::uint64_t most) {
     for (std::uint64_t n = random_.between<std::uint64_t>(1, most); n > 0; --n) {
-      switch (random_.below(3)) {
+      switch (random_.below(4)) {
         case 0: delay_spike(); break;
-        case 1: fault(FaultPlan::Kind::cut_lanes); break;
+        case 1: closed_port(); break;
+        case 2: fault(FaultPlan::Kind::cut_lanes); break;
         default: short_pause(); break;
       }
     }
+  }
+
+  void closed_port() {
+    FaultPlan& fault = this->fault(FaultPlan::Kind::refuse);
+    fault.target = FaultPlan::Target::server;
+    fault.index = random_.below(scenario_.servers.size());
+    fault.length = random_.between(Duration(1ms), Duration(2s));
   }
 
   void delay_spike() {
@@ -220,6 +228,16 @@ constexpr std::array kScenarios{
             for (std::uint64_t n = m.random().between<std::uint64_t>(1, 4); n > 0; --n) {
               m.fault(FaultPlan::Kind::cut_lanes);
             }
+          }},
+    Named{"flaky",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 4);
+            job.free_running = m.random().one_in(2);
+            job.rounds += 4;
+            for (std::uint64_t n = m.random().between<std::uint64_t>(10, 30); n > 0; --n) {
+              m.fault(FaultPlan::Kind::cut_lanes);
+            }
+            m.closed_port();
           }},
     Named{"async_with_faults",
           [](Maker& m) {
@@ -312,7 +330,8 @@ constexpr std::array kScenarios{
 }  // namespace
 
 std::string_view name_of(FaultPlan::Kind kind) {
-  constexpr std::string_view names[] = {"delay", "cut lanes", "cut control", "pause", "kill", "power off"};
+  constexpr std::string_view names[] = {"delay", "cut lanes", "cut control", "refuse",
+                                        "pause", "kill",      "power off"};
   return names[static_cast<std::size_t>(kind)];
 }
 

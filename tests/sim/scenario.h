@@ -27,6 +27,7 @@ struct FaultPlan {
     delay_spike,  // `length` more latency for what leaves a node within the next `length`
     cut_lanes,    // of one worker, or all of a server
     cut_control,  // one worker's or server's connection to the scheduler
+    refuse,       // cut_lanes of a server, whose port then refuses for `length`
     pause,        // for `length`
     kill,         // the process
     power_off,    // the host: nobody hears a close
