@@ -42,7 +42,7 @@ struct Settings {
   bool retain = true;
   std::uint32_t shards = 2;
   std::optional<std::int32_t> rank;
-  std::string transport = "auto";
+  std::string mode = "auto";
   LogLevel log_level = LogLevel::info;
   std::vector<std::string> arguments;
   Config config{"bps-test", "Tests the settings."};
@@ -56,7 +56,7 @@ struct Settings {
     config.add("retain", retain, "Keep answers");
     config.add("shards", shards, "Threads").range(1, 256).short_flag('s');
     config.add("rank", rank, "Rank of this worker");
-    config.add("transport", transport, "Network").choices({"auto", "tcp"});
+    config.add("mode", mode, "Network").choices({"auto", "tcp"});
     config.add("log-level", log_level, "What to log");
   }
   Status parse(std::vector<std::string> flags, const Environment& environment = {}) {
@@ -77,10 +77,10 @@ TEST_CASE("defaults stay when nothing is given") {
 
 TEST_CASE("every type is read from flags") {
   Settings s;
-  REQUIRE(s.parse({"--listen", ":0", "--memory-max=100MB", "--join-timeout", "500ms", "--bandwidth", "25gbit",
-                   "--insecure", "--no-retain", "-s", "8", "--rank", "-1", "--transport=tcp", "--log-level",
-                   "debug"})
-              .ok());
+  REQUIRE(
+      s.parse({"--listen", ":0", "--memory-max=100MB", "--join-timeout", "500ms", "--bandwidth", "25gbit",
+               "--insecure", "--no-retain", "-s", "8", "--rank", "-1", "--mode=tcp", "--log-level", "debug"})
+          .ok());
   CHECK(s.listen == Endpoint{"127.0.0.1", 0});
   CHECK(s.memory_max.bytes == 100'000'000);
   CHECK(s.join_timeout == 500ms);
@@ -89,7 +89,7 @@ TEST_CASE("every type is read from flags") {
   CHECK_FALSE(s.retain);
   CHECK(s.shards == 8);
   CHECK(s.rank == -1);
-  CHECK(s.transport == "tcp");
+  CHECK(s.mode == "tcp");
   CHECK(s.log_level == LogLevel::debug);
 }
 
@@ -130,9 +130,9 @@ TEST_CASE("--config beats BPS_CONFIG") {
 TEST_CASE("a library sets explicit values and loads the rest") {
   Settings s;
   REQUIRE(s.config.set("shards", "9").ok());
-  REQUIRE(s.config.load({{"BPS_SHARDS", "4"}, {"BPS_TRANSPORT", "tcp"}}).ok());
+  REQUIRE(s.config.load({{"BPS_SHARDS", "4"}, {"BPS_MODE", "tcp"}}).ok());
   CHECK(s.shards == 9);
-  CHECK(s.transport == "tcp");
+  CHECK(s.mode == "tcp");
 }
 
 TEST_CASE("an unknown flag names the nearest known one and exits 64") {
@@ -166,10 +166,19 @@ TEST_CASE("an unknown key in a file is an error with file, line and nearest name
 }
 
 TEST_CASE("keys and variables of other bps programs are fine") {
-  const TemporaryFile file("state-dir = \"/var/lib/bps\"\n");
+  const TemporaryFile file("reconnect-grace = \"1s\"\n");
   Settings s;
-  REQUIRE(s.parse({"--config", file.path()}, {{"BPS_STATE_DIR", "/x"}, {"HOME", "/root"}}).ok());
+  REQUIRE(s.parse({"--config", file.path()}, {{"BPS_RECONNECT_GRACE", "2s"}, {"HOME", "/root"}}).ok());
   CHECK(s.config.warnings().empty());
+}
+
+TEST_CASE("a setting that no program has is not taken in silence, least of all a key") {
+  const TemporaryFile file("key-file = \"/etc/bps.key\"\n");
+  Settings s;
+  CHECK_FALSE(s.parse({"--config", file.path()}).ok());
+  Settings other;
+  REQUIRE(other.parse({}, {{"BPS_KEY_FILE", "/etc/bps.key"}}).ok());
+  CHECK(other.config.warnings().size() == 1);
 }
 
 TEST_CASE("an unknown BPS_ variable is a warning with the nearest name") {
@@ -195,7 +204,7 @@ TEST_CASE("bad values say what is wrong, where it stands and how to write it") {
   CHECK(message({"--shards", "two"}) == "--shards: 'two' is not a whole number from 1 to 256");
   CHECK(message({"--rank", "5000000000"}) == "--rank: '5000000000' is out of range");
   CHECK(message({"--rank", "1x"}) == "--rank: '1x' is not a whole number");
-  CHECK(message({"--transport", "pigeon"}) == "--transport: 'pigeon' is not one of auto, tcp");
+  CHECK(message({"--mode", "pigeon"}) == "--mode: 'pigeon' is not one of auto, tcp");
   CHECK(message({}, {{"BPS_INSECURE", "maybe"}}) ==
         "BPS_INSECURE: 'maybe' is neither true nor false; write true or false");
   CHECK_THAT(message({"--listen", "4710"}), Contains("--listen: '4710' is not HOST:PORT: there is no port"));

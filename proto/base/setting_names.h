@@ -1,6 +1,7 @@
 // The name of every setting of every bps program: --some-flag, BPS_SOME_FLAG and some-flag in a file are one
 // name. One list, so that a program can tell another program's variable or file key (fine) from a
-// misspelt one (warn or refuse, with the nearest known name). Config::add insists on it: add yours here.
+// misspelt one (warn or refuse, with the nearest known name). Config::add insists on it: add yours here, when
+// a program has it: a name that stands here is never warned about.
 #pragma once
 
 #include <string_view>
@@ -10,7 +11,6 @@ namespace bps {
 inline constexpr std::string_view kSettingNames[] = {
     "advertise",
     "bandwidth",
-    "baseline",
     "bin-dir",
     "bytes",
     "config",
@@ -19,28 +19,19 @@ inline constexpr std::string_view kSettingNames[] = {
     "dtype",
     "floor",
     "grace",
-    "hash",
     "heartbeat-deadline",
-    "heartbeat-interval",
-    "heartbeat-timeout",
     "host",
-    "http",
     "insecure",
-    "interface",
     "iters",
     "job",
     "join-timeout",
     "json",
-    "key-file",
-    "lane-bytes",
-    "link",
     "listen",
     "local-rank",
     "local-size",
     "log-level",
     "memory-max",
     "mode",
-    "op",
     "operation-timeout",
     "partition-bytes",
     "ports-file",
@@ -49,18 +40,12 @@ inline constexpr std::string_view kSettingNames[] = {
     "reorder-budget",
     "retain",
     "scheduler",
-    "scheduler-grace",
-    "seed",
     "servers",
     "shards",
     "staleness",
     "start-timeout",
-    "state-dir",
-    "steps",
     "strict",
-    "tensors",
     "timeout",
-    "transport",
     "verbose",
     "warmup",
     "workers",
