@@ -120,6 +120,10 @@ std::shared_ptr<Client::Tensor> Client::find(TensorId tensor) const {
 }
 
 Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> tensors, Duration timeout) {
+  for (const TensorDeclaration& tensor : tensors) {
+    if (Status status = check_name("tensor name", tensor.name, kMaxNameBytes); !status.ok())
+      return status.error();
+  }
   using Reply = Reply<std::vector<TensorId>>;
   const auto reply = std::make_shared<Reply>();
   const auto cell = reply->cell();

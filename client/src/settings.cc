@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "client/src/launcher.h"
+#include "client/src/operation_check.h"
 #include "proto/base/config.h"
 #include "proto/base/host_identity.h"
 #include "proto/base/units.h"
@@ -159,9 +160,8 @@ Status check(const Raw& raw, ClientSettings& settings) {
     return bad(fmt::format("partition_bytes {} is not between {} and {} and a multiple of {}", slice,
                            kMinPartitionBytes, kMaxPartitionBytes, kPartitionBytesMultiple));
   }
-  if (raw.job.empty() || raw.job.size() > kMaxNameBytes) {
-    return bad(fmt::format("a job name has 1 to {} bytes, this one has {}", kMaxNameBytes, raw.job.size()));
-  }
+  if (Status status = check_name("job name", raw.job, kMaxNameBytes); !status.ok())
+    return bad(status.error().message);
   for (const Duration timeout : {raw.join_timeout, raw.operation_timeout}) {
     if (timeout <= Duration{} || timeout > kLongestTimeout)
       return bad("timeouts are more than 0 and at most a year");
@@ -189,8 +189,8 @@ Status check(const Raw& raw, ClientSettings& settings) {
   config.join_timeout = raw.join_timeout;
   config.bandwidth_bps = raw.bandwidth ? raw.bandwidth->bits_per_second : 0;
   config.host = raw.host.empty() ? host_identity() : raw.host;
-  if (config.host.size() > kMaxHostBytes)
-    return bad(fmt::format("host has more than {} bytes", kMaxHostBytes));
+  if (Status status = check_name("host name", config.host, kMaxHostBytes); !status.ok())
+    return bad(status.error().message);
   settings.operation_timeout = raw.operation_timeout;
   settings.congestion_control = raw.congestion_control;
   settings.log_level = raw.log_level;

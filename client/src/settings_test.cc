@@ -117,6 +117,9 @@ TEST_CASE("settings: what cannot be is refused with the numbers") {
   given = {};
   given.job = "";
   CHECK_THAT(refusal(given).message, Contains("job name"));
+  given.job = "a\tb";
+  CHECK_THAT(refusal(given).message, Contains("job name") && Contains("0x09 at byte 1"));
+  CHECK_THAT(refusal({}, {{"BPS_HOST", "gpu\n1"}}).message, Contains("host name"));
   CHECK_THAT(refusal({}, {{"BPS_WORLD_SIZE", "many"}}).message, Contains("BPS_WORLD_SIZE"));
 }
 
