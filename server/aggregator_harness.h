@@ -1,0 +1,109 @@
+// One aggregator under test, and the lanes' side of it.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "server/aggregator.h"
+
+namespace bps {
+
+inline std::vector<Contributor> ranks(std::uint32_t n) {
+  std::vector<Contributor> result;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    result.push_back({Rank{i}, 1});
+  }
+  return result;
+}
+
+// An aggregator of n ranks with f32 elements, and the lanes' buffers.
+class Bench {
+ public:
+  explicit Bench(std::uint32_t n, std::size_t budget_bytes = 1 << 20, Mode mode = Mode::sync,
+                 std::uint32_t staleness = kUnboundedStaleness)
+      : contributors(ranks(n)), budget(budget_bytes), lanes(n), places(n), values(n) {
+    PartitionShape shape;
+    shape.partition = PartitionId{7};
+    shape.tensor = "layer1.weight";
+    shape.elements = kElements;
+    shape.mode = mode;
+    shape.staleness = staleness;
+    aggregator = Aggregator::create(shape, contributors, AggregatorMemory{slots, budget});
+  }
+
+  PushPull header(std::uint32_t rank, std::uint64_t round, Operation operation = Operation::sum,
+                  std::uint32_t root = 0) const {
+    PushPull header;
+    header.partition = PartitionId{7};
+    header.round = Round{round};
+    header.operation = operation;
+    header.root = Rank{root};
+    header.weight = contributors[rank].weight;
+    return header;
+  }
+
+  Destination::Kind begin(std::uint32_t rank, const PushPull& header, float value) {
+    const bool empty = header.operation == Operation::broadcast && header.root != contributors[rank].rank;
+    return begin(rank, header, value, empty ? 0 : kElements * sizeof(float));
+  }
+
+  Destination::Kind begin(std::uint32_t rank, const PushPull& header, float value, std::uint64_t bytes) {
+    actions.clear();
+    lanes[rank].assign(kElements, -1.0f);
+    values[rank].assign(kElements, value);
+    places[rank] = aggregator->begin(rank, header, bytes, actions);
+    return places[rank].kind;
+  }
+
+  void end(std::uint32_t rank) {
+    actions.clear();
+    const std::byte* lane = nullptr;
+    if (places[rank].kind == Destination::Kind::memory) {
+      std::memcpy(places[rank].memory, values[rank].data(), kElements * sizeof(float));
+    } else if (places[rank].kind == Destination::Kind::lane) {
+      lanes[rank] = values[rank];
+      lane = reinterpret_cast<const std::byte*>(lanes[rank].data());
+    }
+    aggregator->end(rank, lane, actions);
+  }
+
+  // A whole contribution at once.
+  void push(std::uint32_t rank, std::uint64_t round, float value, Operation operation = Operation::sum,
+            std::uint32_t root = 0) {
+    begin(rank, header(rank, round, operation, root), value);
+    Actions first = std::move(actions);
+    end(rank);
+    first.insert(first.end(), actions.begin(), actions.end());
+    actions = std::move(first);
+  }
+
+  void unpin(const Action& action) {
+    Actions more;
+    aggregator->unpin(action.pin, more);
+    for (auto& next : more) {
+      actions.push_back(next);
+    }
+  }
+
+  static constexpr std::size_t kElements = 5;
+  std::vector<Contributor> contributors;
+  BufferPool slots;
+  BufferPool budget;
+  std::unique_ptr<Aggregator> aggregator;
+  std::vector<std::vector<float>> lanes;
+  std::vector<Destination> places;
+  std::vector<std::vector<float>> values;
+  Actions actions;
+};
+
+inline float first_element(const Action& action) {
+  REQUIRE(action.payload.size() == Bench::kElements * sizeof(float));
+  float value = 0;
+  std::memcpy(&value, action.payload.data(), sizeof(float));
+  return value;
+}
+
+}  // namespace bps
