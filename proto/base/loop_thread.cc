@@ -38,10 +38,4 @@ void LoopThread::stop() {
   thread_.join();
 }
 
-void LoopThread::abandon_after_fork() {
-  // std::thread's destructor ends the program if it was neither joined nor detached; the handle is leaked
-  // instead.
-  new std::thread(std::move(thread_));
-}
-
 }  // namespace bps

@@ -29,10 +29,6 @@ class LoopThread {
   // do nothing any more. Idempotent.
   void stop();
 
-  // In a fork()ed child, where the thread does not exist: forgets it, so that the destructor does not wait
-  // for it.
-  void abandon_after_fork();
-
  private:
   explicit LoopThread(std::unique_ptr<AsioLoop> loop) : loop_(std::move(loop)) {}
 
