@@ -116,7 +116,8 @@ void Scheduler::stop() {
 
 void Scheduler::accept(std::unique_ptr<Connection> connection) {
   if (peers_.size() >= options_.max_connections) {
-    log_.warn("{} is turned away: {} connections, the limit", connection->peer(), peers_.size());
+    warn_of_stranger(
+        fmt::format("{} is turned away: {} connections, the limit", connection->peer(), peers_.size()));
     connection->close();
     return;
   }
@@ -132,8 +133,13 @@ void Scheduler::accept(std::unique_ptr<Connection> connection) {
 }
 
 void Scheduler::drop_greeting(PeerId id, const std::string& why) {
-  log_.warn("{} is dropped before its hello: {}", peers_.at(id)->connection().peer(), why);
+  warn_of_stranger(
+      fmt::format("{} is dropped before its hello: {}", peers_.at(id)->connection().peer(), why));
   close(id);
+}
+
+void Scheduler::warn_of_stranger(const std::string& text) {
+  if (const auto others = log_limit_.admit(loop_.now())) log_.warn("{}{}", text, *others);
 }
 
 void Scheduler::expire_greeting(TimePoint now) {
@@ -164,9 +170,11 @@ void Scheduler::on_message(PeerId id, Message& message, bool payload) {
 
 void Scheduler::on_closed(PeerId id, const Error& error) {
   const std::string address = peers_.at(id)->connection().peer();
+  const bool stranger = greeting_.count(id) != 0;
+  const std::string text = fmt::format("{} is dropped: {}", address, error.message);
   if (error.code == ErrorCode::protocol) {
-    log_.warn("{} is dropped: {}", address, error.message);
-  } else if (greeting_.count(id) != 0) {
+    stranger ? warn_of_stranger(text) : log_.warn("{}", text);
+  } else if (stranger) {
     log_.debug("{} went without a hello: {}", address, error.message);
   }
   greeting_.erase(id);

@@ -6,7 +6,7 @@
 //
 // Limits: a connection has hello_timeout for its hello, and a hello has a small header; the oldest goes when
 // more than max_greeting have none yet. A peer for which more than max_queued_bytes are queued does not read
-// and is given up.
+// and is given up. Who has not said a hello is logged at most once a second.
 //
 // Failure: a port that is taken or an address that is not allowed is an error of start(). Nothing that a peer
 // does harms more than that peer and, once it is dead, its job.
@@ -21,6 +21,7 @@
 
 #include "proto/base/event_loop.h"
 #include "proto/base/log.h"
+#include "proto/base/log_limit.h"
 #include "proto/transport/transport.h"
 #include "scheduler/scheduler_core.h"
 
@@ -71,6 +72,7 @@ class Scheduler {
   void tick();
   void expire_greeting(TimePoint now);
   void drop_greeting(PeerId id, const std::string& why);
+  void warn_of_stranger(const std::string& text);
   void carry_out();
   void send(const SendAction& action, std::vector<PeerId>& slow);
   void close(PeerId id);
@@ -81,6 +83,7 @@ class Scheduler {
   Transport& transport_;
   SchedulerOptions options_;
   Logger log_;
+  LogLimit log_limit_;
   SchedulerCore core_;
   PauseClock clock_;
   Endpoint endpoint_;

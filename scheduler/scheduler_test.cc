@@ -214,6 +214,20 @@ TEST_CASE("scheduler: who speaks another protocol is a warning, who hangs up bef
   CHECK(d.scheduler->connection_count() == 0);
 }
 
+TEST_CASE("scheduler: strangers are logged once a second, with their number") {
+  ExpectLog expected("speaks HTTP");
+  ExpectLog counted("(and 99 others before)");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  for (int i = 0; i < 100; ++i)
+    d.connect()->hang_up(make_error(ErrorCode::protocol, "the peer speaks HTTP"));
+  CHECK(expected.seen() == 1);
+  d.run(seconds(1));
+  d.connect()->hang_up(make_error(ErrorCode::protocol, "the peer speaks HTTP"));
+  CHECK(expected.seen() == 2);
+  CHECK(counted.seen() == 1);
+}
+
 TEST_CASE("scheduler: a lost worker fails the job of the others") {
   ExpectLog expected("is gone: connection lost 0.3 s ago");
   Daemon d;

@@ -85,17 +85,11 @@ void LaneDoor::enter(Guest& guest, const HelloLane& hello) {
 
 void LaneDoor::reject(Guest& guest, const Error& error, bool say_so) {
   ++rejected_;
-  const TimePoint now = loop_.now();
-  if (now >= next_log_) {
-    const std::string others = unlogged_ > 0 ? fmt::format(" (and {} others before)", unlogged_) : "";
+  if (const auto others = log_limit_.admit(loop_.now())) {
     // A connection that is closed again without a word is a health check, or a worker that has just failed.
     const auto text = fmt::format("{} opened no lane: {}; connection closed{}", guest.connection().peer(),
-                                  error.message, others);
+                                  error.message, *others);
     error.code == ErrorCode::protocol ? log_.warn("{}", text) : log_.info("{}", text);
-    next_log_ = now + kLogInterval;
-    unlogged_ = 0;
-  } else {
-    ++unlogged_;
   }
   if (say_so) {
     guest.connection().send(Refused{error.code, error.message, error.advice});

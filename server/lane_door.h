@@ -14,6 +14,7 @@
 #include <string>
 
 #include "proto/base/log.h"
+#include "proto/base/log_limit.h"
 #include "proto/transport/transport.h"
 
 namespace bps {
@@ -59,8 +60,7 @@ class LaneDoor {
   std::unique_ptr<Listener> listener_;
   std::list<std::unique_ptr<Guest>> guests_;  // oldest first
   std::uint64_t rejected_ = 0;
-  std::uint64_t unlogged_ = 0;
-  TimePoint next_log_{};
+  LogLimit log_limit_{kLogInterval};
 };
 
 }  // namespace bps
