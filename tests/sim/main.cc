@@ -1,8 +1,12 @@
 // bps_sim: runs seeds of the simulator. A failure prints what is wrong and the command that replays it.
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,6 +14,10 @@
 #include "proto/base/config.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/scenario.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 namespace bps::sim {
 namespace {
@@ -46,6 +54,27 @@ Result<Arguments> parse(const std::vector<std::string>& words) {
   return arguments;
 }
 
+// What a crash must still be able to say.
+char crash_text[160];
+
+void say_crash() {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, crash_text, std::strlen(crash_text));
+}
+
+void on_signal(int number) {
+  say_crash();
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+}
+
+void catch_crashes() {
+  for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL})
+    ::signal(number, on_signal);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  __sanitizer_set_death_callback(say_crash);
+#endif
+}
+
 using Kinds = std::map<std::string, std::uint64_t>;
 
 bool run_seed(const Arguments& arguments, std::uint64_t seed, Kinds& kinds) {
@@ -55,6 +84,10 @@ bool run_seed(const Arguments& arguments, std::uint64_t seed, Kinds& kinds) {
     fmt::print(stderr, "bps_sim: {}\n", to_string(scenario.error()));
     return false;
   }
+  std::snprintf(crash_text, sizeof crash_text,
+                "seed %llu (%s) CRASHED\nreplay: bps_sim --seed %llu --scenario %s --verbose\n",
+                static_cast<unsigned long long>(seed), name.c_str(), static_cast<unsigned long long>(seed),
+                name.c_str());
   const Outcome outcome = run_scenario(*scenario, RunOptions{arguments.verbose, {}});
   for (const auto& [kind, count] : outcome.frames_by_kind)
     kinds[kind] += count;
@@ -75,6 +108,7 @@ int run(const std::vector<std::string>& words) {
     fmt::print(stderr, "bps_sim: {}\n", to_string(arguments.error()));
     return 64;
   }
+  catch_crashes();
   const auto start = std::chrono::steady_clock::now();
   std::uint64_t failed = 0;
   Kinds kinds;

@@ -354,9 +354,14 @@ void SimWorker::check_async(std::size_t tensor, const UnderWay& operation) {
 void SimWorker::on_iteration_done() {
   if (++iteration_ == job_.plan.rounds) return close();
   if (!job_.plan.barriers) return go_on([this] { begin_iteration(); });
+  const std::uint64_t entered = ++job_.barriers[rank_.value];
   calling_ = true;
-  engine_->barrier(once<Status>([this](const Status& status) {
+  engine_->barrier(once<Status>([this, entered](const Status& status) {
     if (!status) return give_up(status.error());
+    for (std::uint32_t r = 0; r < job_.plan.world_size(); ++r) {
+      if (job_.barriers[r] < entered)
+        fail(fmt::format("barrier {} was over before rank {} came", entered - 1, r));
+    }
     go_on([this] { begin_iteration(); });
   }));
   calling_ = false;

@@ -31,12 +31,14 @@ struct JobContext {
       : plan(std::move(job_plan)),
         expected(plan),
         report(run_report),
-        begun(plan.tensors.size(), std::vector<std::uint64_t>(plan.world_size(), 0)) {}
+        begun(plan.tensors.size(), std::vector<std::uint64_t>(plan.world_size(), 0)),
+        barriers(plan.world_size(), 0) {}
 
   const JobPlan plan;
   Expected expected;
   Report& report;
   std::vector<std::vector<std::uint64_t>> begun;  // by tensor and rank: rounds begun
+  std::vector<std::uint64_t> barriers;            // by rank: entered
 };
 
 class SimWorker {

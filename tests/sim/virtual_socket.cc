@@ -268,7 +268,9 @@ void Socket::frame_left(Frame& frame) {
   check_unchanged(frame.payload, frame.crc, frame.what, "before it left");
   if (frame.cookie == 0 || !attached_) return;
   left_.push_back(Left{frame.payload, frame.cookie, frame.crc, frame.what});
-  const Duration late = random_.one_in(3) ? random_.between(Duration(0), 2 * latency_) : Duration(0);
+  // Mostly at once, as TCP; sometimes long after the peer has it, as where a network card reads late.
+  const Duration most = random_.one_in(16) ? 50 * latency_ : random_.one_in(3) ? 2 * latency_ : Duration(0);
+  const Duration late = random_.between(Duration(0), most);
   last_sent_ = std::max(last_sent_, network_->base.now() + late);
   network_->base.at(last_sent_, [self = shared_from_this()] {
     if (self->broken_ || !self->attached_) return;
