@@ -6,6 +6,7 @@
 
 #include "proto/base/assert.h"
 #include "proto/base/units.h"
+#include "proto/wire/names.h"
 
 namespace bps {
 namespace {
@@ -62,7 +63,13 @@ Status Server::check_options() const {
                       fmt::format("{} is no address that workers can connect to", options_.listen.host),
                       "give --advertise with the host name or address by which they reach this machine");
   }
-  return {};
+  // Empty: the address it listens on.
+  if (!options_.advertise.empty()) {
+    if (Status status = check_name("host in --advertise", options_.advertise, kMaxHostBytes); !status) {
+      return status;
+    }
+  }
+  return check_name("host name", options_.host, kMaxHostBytes);
 }
 
 Status Server::start() {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "proto/transport/tcp/tcp_transport.h"
+#include "proto/wire/names.h"
 
 namespace bps {
 

@@ -39,19 +39,4 @@ Status check_root(std::int64_t root, std::uint32_t world_size) {
                     fmt::format("root {} is no rank of this job: ranks are 0 to {}", root, world_size - 1));
 }
 
-Status check_name(const char* what, std::string_view name, std::size_t most) {
-  if (name.empty() || name.size() > most) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("a {} has 1 to {} bytes, this one has {}", what, most, name.size()));
-  }
-  const auto found = std::find_if(name.begin(), name.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte < 0x20 || byte == 0x7f;
-  });
-  if (found == name.end()) return {};
-  return make_error(ErrorCode::invalid_argument,
-                    fmt::format("a {} has no control characters, this one has {:#04x} at byte {}", what,
-                                static_cast<unsigned char>(*found), found - name.begin()));
-}
-
 }  // namespace bps

@@ -1,11 +1,10 @@
-// What can be wrong with an operation or a name before it is sent, with the exact numbers. Pure; used by the
+// What can be wrong with an operation before it is sent, with the exact numbers. Pure; used by the
 // C API on the caller's thread and by the engine on its loop.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
@@ -27,9 +26,5 @@ Status check_buffer(const TensorShape& tensor, const char* what, const void* poi
 Status check_overlap(const TensorShape& tensor, const void* in, const void* out);
 
 Status check_root(std::int64_t root, std::uint32_t world_size);
-
-// `what` it names: "tensor name". The protocol carries 1 to `most` bytes without control characters; a peer
-// that sends others is dropped, and the job with it.
-Status check_name(const char* what, std::string_view name, std::size_t most);
 
 }  // namespace bps

@@ -5,10 +5,10 @@
 #include <charconv>
 
 #include "client/src/launcher.h"
-#include "client/src/operation_check.h"
 #include "proto/base/config.h"
 #include "proto/base/host_identity.h"
 #include "proto/base/units.h"
+#include "proto/wire/names.h"
 
 namespace bps {
 

@@ -9,6 +9,7 @@
 #include "bps_generated.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/names.h"
 
 namespace bps {
 namespace {
@@ -140,7 +141,6 @@ class Check {
   }
 
  private:
-  static bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
   const char* message_;
   std::optional<Error> error_;

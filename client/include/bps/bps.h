@@ -204,8 +204,8 @@ typedef struct bps_handle bps_handle; /* one operation */
 BPS_API bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
                                  bps_operation operation, bps_handle** handle, bps_error* error);
 
-/* Starts to copy the root's `buffer` to all other workers. On an async tensor: only as its first operation, it sets
- * the value that deltas are then added to. */
+/* Starts to copy the root's `buffer` to all other workers. On an async tensor it sets the
+ * value that deltas are then added to, and deltas wait for the first one. */
 BPS_API bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer* buffer, int32_t root,
                                  bps_handle** handle, bps_error* error);
 
