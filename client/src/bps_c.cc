@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "client/include/bps/bps.h"
@@ -48,6 +49,14 @@ Status usable(const bps_handle* handle) {
   if (handle == nullptr) return invalid("handle is NULL");
   if (handle->pid != ::getpid()) return forked();
   return {};
+}
+
+// An enumerator as C programs may give it: any number.
+template <class Enum>
+std::int64_t number_of(const Enum& value) {
+  std::underlying_type_t<Enum> number;
+  std::memcpy(&number, &value, sizeof number);
+  return static_cast<std::int64_t>(number);
 }
 
 // May the caller wait?
@@ -98,7 +107,7 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
     return invalid(fmt::format("the name of specs[{}] has {} bytes, at most {} are allowed", index,
                                tensor.name.size(), kMaxNameBytes));
   }
-  const auto dtype = static_cast<std::int64_t>(spec.dtype);
+  const auto dtype = number_of(spec.dtype);
   if (dtype < 0 || dtype >= kDTypeCount)
     return invalid(fmt::format("tensor '{}' has the unknown dtype {}", spec.name, dtype));
   if (spec.count > kMaxTensorElements) {
@@ -141,7 +150,7 @@ extern "C" {
 const char* bps_version(void) { return BPS_VERSION; }
 
 size_t bps_dtype_size(bps_dtype dtype) {
-  const auto value = static_cast<std::int64_t>(dtype);
+  const auto value = number_of(dtype);
   return value >= 0 && value < kDTypeCount ? size_of(static_cast<DType>(value)) : 0;
 }
 
@@ -267,7 +276,7 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
     if (!from) return from.error();
     const auto to = memory(out, "out");
     if (!to) return to.error();
-    const auto code = static_cast<std::int64_t>(operation);
+    const auto code = number_of(operation);
     if (code < BPS_SUM || code > BPS_PRODUCT) return invalid(fmt::format("operation {} is unknown", code));
     auto record = client->client->push_pull(TensorId{tensor}, *from, *to, static_cast<Operation>(code));
     if (!record) return record.error();

@@ -13,8 +13,11 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "client/src/embedded_cluster.h"
 
 namespace {
 
@@ -41,6 +44,7 @@ struct Refusal {
 
 class OpenClient {
  public:
+  explicit OpenClient(bps_client* client) : client_(client) {}
   explicit OpenClient(bps_options options = embedded_options()) {
     Refusal why;
     const bps_status status = bps_open(&options, &client_, why);
@@ -79,13 +83,56 @@ class OpenClient {
   static bps_buffer buffer(std::vector<float>& memory) {
     return {sizeof(bps_buffer), memory.data(), memory.size() * sizeof(float), BPS_MEMORY_HOST, 0, nullptr};
   }
-  // An operation that stays under way: a delta waits for the first broadcast.
-  bps_handle* pending(const char* name, std::vector<float>& memory) const {
-    return push_pull(declare(name, memory.size(), BPS_F32, BPS_MODE_ASYNC), memory, memory);
-  }
 
  private:
   bps_client* client_ = nullptr;
+};
+
+// A cluster outside the library, and a job of two in this process: what only one of them pushes stays under
+// way.
+class TwoWorkers {
+ public:
+  TwoWorkers() : TwoWorkers(start()) {}
+
+  bps_handle* pending(const char* name, std::vector<float>& memory) const {
+    b.declare(name, memory.size());
+    return a.push_pull(a.declare(name, memory.size()), memory, memory);
+  }
+
+ private:
+  struct Parts {
+    std::unique_ptr<bps::EmbeddedCluster> cluster;
+    bps_client* a;
+    bps_client* b;
+  };
+  explicit TwoWorkers(Parts parts) : cluster_(std::move(parts.cluster)), a(parts.a), b(parts.b) {}
+
+  static bps_client* open(const std::string& scheduler, std::int32_t rank) {
+    bps_options options = embedded_options();
+    options.scheduler = scheduler.c_str();
+    options.rank = rank;
+    options.world_size = 2;
+    bps_client* client = nullptr;
+    return bps_open(&options, &client, nullptr) == BPS_OK ? client : nullptr;
+  }
+  static Parts start() {
+    const auto quiet = bps::LogTarget::to_callback([](auto...) {}, bps::LogLevel::off);
+    auto cluster = bps::EmbeddedCluster::start(bps::Logger("test", quiet));
+    REQUIRE(cluster.ok());
+    const std::string scheduler = to_string((*cluster)->scheduler());
+    auto other = std::async(std::launch::async, [&] { return open(scheduler, 1); });
+    bps_client* const first = open(scheduler, 0);
+    bps_client* const second = other.get();
+    REQUIRE(first != nullptr);
+    REQUIRE(second != nullptr);
+    return {std::move(cluster).value(), first, second};
+  }
+
+  const std::unique_ptr<bps::EmbeddedCluster> cluster_;
+
+ public:
+  const OpenClient a;
+  const OpenClient b;
 };
 
 }  // namespace
@@ -94,7 +141,6 @@ TEST_CASE("c api: version, dtypes, error and option defaults") {
   CHECK(std::string(bps_version()) == "0.1.0");
   CHECK(bps_dtype_size(BPS_F64) == 8);
   CHECK(bps_dtype_size(BPS_BF16) == 2);
-  CHECK(bps_dtype_size(static_cast<bps_dtype>(8)) == 0);
   bps_options options;
   bps_options_init(&options, sizeof options);
   CHECK(options.rank == -1);
@@ -241,7 +287,7 @@ TEST_CASE("c api: bad input is refused with the exact numbers, and the client go
   odd.kind = 9;
   CHECK_THAT(refused(tensor, &good, &odd), Contains("memory kind 9"));
   CHECK_THAT(refused(tensor, &good, &good, 5), Contains("operation 5 is unknown"));
-  CHECK_THAT(refused(tensor, &good, &good, -1), Contains("is unknown"));
+  CHECK_THAT(refused(tensor, &good, &good, 7), Contains("operation 7 is unknown"));
   std::vector<float> wide(11);
   bps_buffer left = OpenClient::buffer(wide), right = left;
   left.bytes = right.bytes = 40;
@@ -275,7 +321,9 @@ TEST_CASE("c api: bad declarations") {
   spec.name = longest.c_str();
   CHECK_THAT(refused(BPS_INVALID_ARGUMENT), Contains("513 bytes"));
   spec.name = "t";
-  spec.dtype = static_cast<bps_dtype>(8);
+  const int no_dtype = 8;  // which a C program may well pass
+  static_assert(sizeof no_dtype == sizeof spec.dtype);
+  std::memcpy(&spec.dtype, &no_dtype, sizeof no_dtype);
   CHECK_THAT(refused(BPS_INVALID_ARGUMENT), Contains("dtype 8"));
   spec.dtype = BPS_F32;
   spec.count = (1ull << 40) + 1;
@@ -315,10 +363,11 @@ TEST_CASE("c api: many tensors at once, empty ones too") {
 }
 
 TEST_CASE("c api: under way: a second one is refused, a wait expires with its reason, close cancels") {
-  OpenClient client;
+  const TwoWorkers job;
+  const OpenClient& client = job.a;
   std::vector<float> data(10, 1.0f);
-  bps_handle* handle = client.pending("delta", data);
-  const bps_tensor tensor = client.declare("delta", 10, BPS_F32, BPS_MODE_ASYNC);
+  bps_handle* handle = job.pending("delta", data);
+  const bps_tensor tensor = client.declare("delta", 10);
   const bps_buffer buffer = OpenClient::buffer(data);
   bps_handle* second = nullptr;
   Refusal why;
@@ -343,9 +392,10 @@ TEST_CASE("c api: a handle may go before its operation, and outlive its client")
   std::vector<float> first(10, 1.0f), second(10, 2.0f);
   bps_handle* kept = nullptr;
   {
-    OpenClient client;
-    bps_handle_free(client.pending("a", first));
-    kept = client.pending("b", second);
+    const TwoWorkers job;
+    bps_handle_free(job.pending("a", first));
+    kept = job.pending("b", second);
+    CHECK(bps_close(job.a, 0, nullptr) == BPS_OK);
   }
   Refusal why;
   CHECK(bps_wait(kept, 0, why) == BPS_CANCELLED);
@@ -355,7 +405,8 @@ TEST_CASE("c api: a handle may go before its operation, and outlive its client")
 }
 
 TEST_CASE("c api: callbacks run once each, on their own thread, and must not wait") {
-  OpenClient client;
+  const TwoWorkers job;
+  const OpenClient& client = job.a;
   struct Calls {
     bps_client* client;
     bps_handle* handle = nullptr;
@@ -365,7 +416,7 @@ TEST_CASE("c api: callbacks run once each, on their own thread, and must not wai
     bool failed = true;
   } calls{client, nullptr, {}, {}};
   std::vector<float> data(100, 1.0f);
-  calls.handle = client.push_pull(client.declare("t", 100), data, data);
+  calls.handle = job.pending("t", data);
   const auto early = [](const bps_error*, void* user) { ++static_cast<Calls*>(user)->early; };
   const auto late = [](const bps_error* error, void* user) {
     auto& c = *static_cast<Calls*>(user);
@@ -376,6 +427,8 @@ TEST_CASE("c api: callbacks run once each, on their own thread, and must not wai
     c.late.set_value();
   };
   CHECK(bps_then(calls.handle, early, &calls, nullptr) == BPS_OK);
+  std::vector<float> others(100, 2.0f);
+  bps_handle_free(job.b.push_pull(job.b.declare("t", 100), others, others));
   CHECK(bps_wait(calls.handle, kSoon, nullptr) == BPS_OK);
   CHECK(bps_then(calls.handle, early, &calls, nullptr) == BPS_OK);
   CHECK(bps_then(calls.handle, late, &calls, nullptr) == BPS_OK);
@@ -393,7 +446,7 @@ TEST_CASE("c api: callbacks run once each, on their own thread, and must not wai
     int calls = 0;
     bps_status status = BPS_OK;
   } ended;
-  bps_handle* handle = client.pending("delta", data);
+  bps_handle* handle = job.pending("delta", data);
   const auto note = [](const bps_error* error, void* user) {
     auto& e = *static_cast<Ended*>(user);
     ++e.calls;
@@ -438,10 +491,11 @@ TEST_CASE("c api: the library's threads block signals") {
 }
 
 TEST_CASE("c api: a forked child must not use its parent's client") {
-  OpenClient client;
+  const TwoWorkers job;
+  const OpenClient& client = job.a;
   std::vector<float> data(10, 1.0f);
-  bps_handle* handle = client.pending("delta", data);
-  const bps_tensor tensor = client.declare("delta", 10, BPS_F32, BPS_MODE_ASYNC);
+  bps_handle* handle = job.pending("delta", data);
+  const bps_tensor tensor = client.declare("delta", 10);
   const pid_t child = ::fork();
   if (child == 0) {
     bps_error error = BPS_ERROR_INIT;
@@ -462,8 +516,35 @@ TEST_CASE("c api: a forked child must not use its parent's client") {
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
-  CHECK(bps_barrier(client, kSoon, nullptr) == BPS_OK);
+  bps_handle_free(job.b.push_pull(tensor, data, data));
+  CHECK(bps_wait(handle, kSoon, nullptr) == BPS_OK);
   bps_handle_free(handle);
+}
+
+TEST_CASE("c api: two workers sum, and the one that stays learns that the other has left") {
+  const TwoWorkers job;
+  const std::size_t count = 100'000;
+  std::vector<float> one(count, 1.0f), two(count, 2.0f), sum(count);
+  const bps_tensor tensor = job.a.declare("t", count);
+  CHECK(job.b.declare("t", count) == tensor);
+  bps_handle* a = job.a.push_pull(tensor, one, sum);
+  bps_handle* b = job.b.push_pull(tensor, two, two);
+  CHECK(bps_wait(a, kSoon, nullptr) == BPS_OK);
+  CHECK(bps_wait(b, kSoon, nullptr) == BPS_OK);
+  CHECK(bps_handle_weight(a) == 2);
+  CHECK(sum == std::vector<float>(count, 3.0f));
+  CHECK(two == sum);
+  bps_handle_free(a);
+  bps_handle_free(b);
+
+  a = job.a.push_pull(tensor, one, sum);
+  CHECK(bps_close(job.b, kSoon, nullptr) == BPS_OK);
+  Refusal why;
+  CHECK(bps_wait(a, kSoon, why) != BPS_OK);
+  CHECK_THAT(why.message(), Contains("rank 1"));
+  CHECK(bps_barrier(job.a, kSoon, why) != BPS_OK);
+  CHECK_THAT(why.message(), Contains("rank 1"));
+  bps_handle_free(a);
 }
 
 TEST_CASE("c api: several clients in one process, used from several threads") {
