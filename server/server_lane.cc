@@ -59,9 +59,7 @@ void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
   begun_ = false;
   taken_ += bytes_;
   if (dropped_) {
-    dropped_ = false;
-    send_failure(push->partition, push->round,
-                 make_error(ErrorCode::configuration, "the declaration of this tensor was withdrawn"));
+    dropped_ = false;  // not answered: the scheduler tells the worker why, in better words
   } else {
     JobPartition& partition = *arriving_;
     arriving_ = nullptr;

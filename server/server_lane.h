@@ -107,7 +107,7 @@ class ServerLane final : private ConnectionHandler {
   // The contribution that is arriving.
   JobPartition* arriving_ = nullptr;
   bool begun_ = false;    // begin() was called for the current frame
-  bool dropped_ = false;  // its tensor was dropped: RoundFailed at its end
+  bool dropped_ = false;  // its tensor was dropped: nothing comes of it
   std::uint64_t bytes_ = 0;
   Destination destination_;
   BufferPool::Buffer buffer_;  // for contributions that are added at once

@@ -332,8 +332,9 @@ TEST_CASE("a dropped tensor is freed when the last lane lets go of it") {
   release(*b);
   // Only the receive buffer of b's lane is left.
   CHECK(world.shard->bytes_in_use() == BufferPool::class_bytes(8));
+  const std::size_t told = b->sent.size();
   world.push(*b, 1, 1, {2, 2});
-  CHECK(all<RoundFailed>(*b).size() == 1);
+  CHECK(b->sent.size() == told);  // the scheduler says why, with TensorFailed
   CHECK_FALSE(b->closed);
 }
 

@@ -155,6 +155,7 @@ class Maker {
     FaultPlan& fault = this->fault(kind);
     fault.target = target;
     const bool worker = target == FaultPlan::Target::worker;
+    survive_cuts();
     fault.index = random_.below(worker ? scenario_.jobs[fault.job].workers.size() : scenario_.servers.size());
     fault.after_frames = (fault.after_frames + 1) / 2;
     for (std::size_t j = 0; j < scenario_.jobs.size(); ++j) {
