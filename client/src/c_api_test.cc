@@ -428,7 +428,9 @@ TEST_CASE("c api: callbacks run once each, on their own thread, and must not wai
   };
   CHECK(bps_then(calls.handle, early, &calls, nullptr) == BPS_OK);
   std::vector<float> others(100, 2.0f);
-  bps_handle_free(job.b.push_pull(job.b.declare("t", 100), others, others));
+  bps_handle* other = job.b.push_pull(job.b.declare("t", 100), others, others);
+  CHECK(bps_wait(other, kSoon, nullptr) == BPS_OK);
+  bps_handle_free(other);
   CHECK(bps_wait(calls.handle, kSoon, nullptr) == BPS_OK);
   CHECK(bps_then(calls.handle, early, &calls, nullptr) == BPS_OK);
   CHECK(bps_then(calls.handle, late, &calls, nullptr) == BPS_OK);
@@ -516,7 +518,10 @@ TEST_CASE("c api: a forked child must not use its parent's client") {
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
-  bps_handle_free(job.b.push_pull(tensor, data, data));
+  std::vector<float> others(10, 2.0f);
+  bps_handle* other = job.b.push_pull(tensor, others, others);
+  CHECK(bps_wait(other, kSoon, nullptr) == BPS_OK);
+  bps_handle_free(other);
   CHECK(bps_wait(handle, kSoon, nullptr) == BPS_OK);
   bps_handle_free(handle);
 }
