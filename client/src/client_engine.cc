@@ -176,12 +176,15 @@ void ClientEngine::on_idle() {
   if (closing_ && !leaving_ && !failure_) post([this] { drain(); });
 }
 
-// Ends what is still under way and says Leave.
+// Says Leave if all is done. A worker that gives rounds up has not left, it is lost: others may wait for them, and
+// are to hear its name and that a restart helps.
 void ClientEngine::drain() {
   if (leaving_ || failure_ || close_done_ == nullptr) return;
   leaving_ = true;
   loop_.cancel(close_timer_);
-  data_.fail(make_error(ErrorCode::cancelled, "the client was closed while the operation was under way"));
+  close_timer_ = {};
+  if (!data_.idle()) return finish_close({});
+  data_.fail(make_error(ErrorCode::closed, "the client is closed"));
   link_.send(Leave{});
   close_timer_ = loop_.after(kLeaveGrace, [this] {
     close_timer_ = {};
@@ -199,7 +202,8 @@ void ClientEngine::finish_close(Status status) {
   loop_.cancel(close_timer_);
   close_timer_ = {};
   const Error closed = make_error(ErrorCode::closed, "the client is closed");
-  const Error cancelled = make_error(ErrorCode::cancelled, "the client was closed");
+  const Error cancelled =
+      make_error(ErrorCode::cancelled, "the client was closed while the operation was under way");
   if (!failure_) failure_ = closed;
   link_.close();
   data_.fail(cancelled);

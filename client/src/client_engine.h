@@ -61,8 +61,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // Numbered in the order of calls.
   void barrier(Done done);
 
-  // Refuses what is new, waits for operations under way until `timeout`, ends the rest with `cancelled`, and
-  // says Leave. `done` comes at latest kLeaveGrace after `timeout`; then all connections are closed and no
+  // Refuses what is new, waits for operations under way until `timeout`, and says Leave. What is still under
+  // way then ends with `cancelled`, and the connection is closed without Leave. `done` comes at latest kLeaveGrace after `timeout`; then all connections are closed and no
   // memory of an operation is touched. Once.
   void close(Duration timeout, Done done);
 

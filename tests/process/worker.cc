@@ -53,6 +53,8 @@ int run(const Flags& flags) {
   bps::Options options;
   options.join_timeout(std::chrono::milliseconds(flags.join_ms));
   options.operation_timeout(std::chrono::milliseconds(flags.timeout_ms));
+  // Before the client, whose destructor ends the operations that read and write it.
+  std::vector<std::vector<float>> data(flags.tensors, std::vector<float>(flags.elements));
   bps::Client client(options);
   const auto rank = static_cast<std::uint64_t>(client.rank());
   const auto size = static_cast<std::uint64_t>(client.world_size());
@@ -66,7 +68,6 @@ int run(const Flags& flags) {
   say("declared");
   if (flags.hold_first) wait_for_a_line();
 
-  std::vector<std::vector<float>> data(flags.tensors, std::vector<float>(flags.elements));
   for (std::uint64_t round = 0; round < flags.rounds; ++round) {
     std::vector<bps::Handle> handles;
     for (std::uint64_t t = 0; t < flags.tensors; ++t) {

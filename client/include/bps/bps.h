@@ -123,11 +123,12 @@ typedef struct bps_client bps_client;
 BPS_API bps_status bps_open(const bps_options* options, bps_client** client, bps_error* error);
 
 /* Says "no later rounds from me" and ends everything. Operations under way are finished first, until the timeout;
- * what is left then ends with BPS_CANCELLED. When it returns no memory of the caller is touched any more. A second
+ * what is left then ends with BPS_CANCELLED, and to the other workers this one has not left but is lost
+ * (BPS_PEER_LOST), because they may wait for those rounds. When it returns no memory of the caller is touched any more. A second
  * close returns BPS_OK. Calls on a closed client return BPS_CLOSED. */
 BPS_API bps_status bps_close(bps_client* client, int64_t timeout_ms, bps_error* error);
 
-/* Closes (without waiting for operations) if still open, and frees the client. Handles stay valid. NULL is fine. */
+/* Closes (with timeout 0) if still open, and frees the client. Handles stay valid. NULL is fine. */
 BPS_API void bps_free(bps_client* client);
 
 BPS_API int32_t bps_rank(const bps_client* client);

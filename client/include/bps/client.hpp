@@ -2,6 +2,7 @@
 // across the library's border, which is the C API of bps.h. Link bps::client (CMake) or `pkg-config
 // bpsclient`.
 //
+//   std::vector<float> gradient(n), sum(n);                   // before the client: they must outlive it
 //   bps::Client client{bps::Options{}.job("resnet50")};       // rank, size, scheduler: from the environment
 //   bps::Tensor weight = client.declare("layer1.weight", bps::DType::f32, gradient.size());
 //   client.broadcast(weight, parameters, 0).wait();
