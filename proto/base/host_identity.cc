@@ -6,14 +6,20 @@
 #include <fstream>
 
 namespace bps {
+namespace {
+constexpr std::size_t kBootIdDigits = 8;
+}  // namespace
 
 std::string host_identity() {
+  std::array<char, 200> name{};
+  std::string identity = gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+  if (identity.empty()) identity = "unknown";
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot_id;
-  if (file && std::getline(file, boot_id) && !boot_id.empty()) return boot_id;
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) == 0 && name[0] != 0) return name.data();
-  return "unknown";
+  if (file && std::getline(file, boot_id) && !boot_id.empty()) {
+    identity += "/" + boot_id.substr(0, kBootIdDigits);
+  }
+  return identity;
 }
 
 }  // namespace bps
