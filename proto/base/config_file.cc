@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <memory>
 #include <optional>
-#include <sstream>
 
 namespace bps {
 namespace {
@@ -23,17 +23,31 @@ std::optional<std::string> text_of(const toml::node& node) {
   return std::nullopt;
 }
 
+// An fstream would not tell a directory from an empty file.
+Result<std::string> read_all(const std::string& path) {
+  const auto cannot_read = [&] {
+    return make_error(ErrorCode::configuration,
+                      "cannot read the config file " + path + ": " + std::strerror(errno));
+  };
+  struct Close {
+    void operator()(std::FILE* file) const { (void)std::fclose(file); }
+  };
+  const std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "re"));
+  if (file == nullptr) return cannot_read();
+  std::string content;
+  char buffer[4096];
+  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, file.get()))
+    content.append(buffer, count);
+  if (std::ferror(file.get()) != 0) return cannot_read();
+  return content;
+}
+
 }  // namespace
 
 Result<std::vector<ConfigFileEntry>> read_config_file(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream content;
-  if (file) content << file.rdbuf();
-  if (!file || file.bad()) {
-    return make_error(ErrorCode::configuration,
-                      "cannot read the config file " + path + ": " + std::strerror(errno));
-  }
-  const toml::parse_result parsed = toml::parse(content.str(), path);
+  const auto content = read_all(path);
+  if (!content) return content.error();
+  const toml::parse_result parsed = toml::parse(*content, path);
   if (!parsed) {
     return make_error(
         ErrorCode::configuration,

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -227,6 +228,15 @@ TEST_CASE("config files that cannot be used say why") {
     return to_string(status.error());
   };
   CHECK(message("/no/such/file") == "cannot read the config file /no/such/file: No such file or directory");
+  const std::string directory = std::filesystem::temp_directory_path().string();
+  CHECK(message(directory) == "cannot read the config file " + directory + ": Is a directory");
+  Settings from_variable;
+  const Status status = from_variable.parse({}, {{"BPS_CONFIG", directory}});
+  REQUIRE_FALSE(status.ok());
+  CHECK(exit_code_of(status.error().code) == 78);
+  const TemporaryFile empty("");
+  Settings unchanged;
+  CHECK(unchanged.parse({"--config", empty.path()}).ok());
   const TemporaryFile unquoted("\nmemory-max = 4GiB\n");
   CHECK_THAT(message(unquoted.path()),
              Contains(unquoted.path() + ":2: ") && Contains("memory-max = \"4GiB\""));

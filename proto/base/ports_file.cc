@@ -1,14 +1,31 @@
 #include "proto/base/ports_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <memory>
 
 namespace bps {
+namespace {
+
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISLNK(mode)) return "a symbolic link";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+}  // namespace
 
 Status write_ports_file(const std::string& path, const std::vector<std::pair<std::string, Endpoint>>& ports) {
+  struct stat there {};
+  if (::lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    return make_error(ErrorCode::configuration,
+                      "cannot write the ports file " + path + ": it is " + kind_of(there.st_mode),
+                      "give --ports-file a regular file, or a name that is free");
+  }
   std::string text;
   for (const auto& [name, endpoint] : ports) {
     text += name + " " + to_string(endpoint) + "\n";

@@ -11,7 +11,8 @@
 
 namespace bps {
 
-// Written under another name and renamed: a reader finds it whole or not at all.
+// Written under another name and renamed: a reader finds it whole or not at all. What is there
+// and is no regular file stays: a `configuration` error.
 Status write_ports_file(const std::string& path, const std::vector<std::pair<std::string, Endpoint>>& ports);
 
 }  // namespace bps
