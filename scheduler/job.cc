@@ -33,8 +33,9 @@ Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerT
 
 // ---- gathering ----
 
-void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address) {
-  membership_.admit(hello, incarnation, peer, std::move(address));
+void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
+                TimePoint join_deadline) {
+  membership_.admit(hello, incarnation, peer, std::move(address), join_deadline);
   outbox_.send(peer, Welcome{term_, incarnation, ServerId{}, run_});
   outbox_.log(LogLevel::debug,
               fmt::format("job {}: {} joined ({} of {})", name(), to_string(*membership_.find(hello.rank)),
@@ -48,8 +49,9 @@ void Job::maybe_start() {
 
 void Job::tick(TimePoint now) {
   if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
-  if (now >= membership_.join_deadline()) {
-    fail(join_error());
+  const Worker* const impatient = membership_.least_patient();
+  if (impatient != nullptr && now >= impatient->join_deadline) {
+    fail(join_error(now, *impatient));
   } else if (phase_ == Phase::gathering && now >= next_progress_) {
     next_progress_ = now + options_.join_progress_interval;
     tell_progress();
@@ -69,13 +71,17 @@ std::string Job::counts() const {
   return fmt::format("{} of {} workers joined", membership_.workers().size(), membership_.world_size());
 }
 
-Error Job::join_error() const {
-  const std::string in = seconds_text(membership_.join_timeout());
+Error Job::join_error(TimePoint now, const Worker& impatient) const {
+  const std::string in = seconds_text(now - membership_.created_at());
+  const std::string its_time = seconds_text(impatient.join_timeout);
+  const std::string why =
+      its_time == in ? "" : fmt::format("; {} waited its {}", membership_.name_of(impatient.rank), its_time);
   if (phase_ == Phase::opening) {
     const ServerRecord* server = opening_.empty() ? nullptr : servers_.find(*opening_.begin());
     return make_error(ErrorCode::deadline,
                       fmt::format("job {} could not start in {}: {} has not confirmed it", name(), in,
-                                  server != nullptr ? to_string(*server) : "a server"),
+                                  server != nullptr ? to_string(*server) : "a server") +
+                          why,
                       "look at that server's log, then start the job again");
   }
   std::string text = fmt::format("job {}: {} in {}", name(), counts(), in);
@@ -94,7 +100,7 @@ Error Job::join_error() const {
     text += "; no server has registered";
     advice = fmt::format("start at least one: {}", options_.server_command);
   }
-  return make_error(ErrorCode::deadline, std::move(text), std::move(advice));
+  return make_error(ErrorCode::deadline, text + why, std::move(advice));
 }
 
 // ---- opening ----

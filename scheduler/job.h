@@ -51,8 +51,9 @@ class Job {
   Membership::Decision decide(const HelloWorker& hello) const {
     return membership_.decide(hello, phase_ == Phase::gathering);
   }
-  // Only what decide() admits.
-  void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address);
+  // Only what decide() admits. It waits for the others until `join_deadline`.
+  void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
+             TimePoint join_deadline);
 
   // The worker's connection is lost; it is dead later, or not.
   void worker_suspected(Rank rank);
@@ -75,7 +76,7 @@ class Job {
   void open();
   void start_running();
   void tell_progress();
-  Error join_error() const;
+  Error join_error(TimePoint now, const Worker& impatient) const;
   std::vector<TensorTable::Lane> place();
   void send_tensor_output();
   void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);

@@ -1,10 +1,10 @@
 // bps-scheduler: settings, signals and a loop around a Scheduler.
 #include <fmt/core.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #include "proto/base/asio_loop.h"
 #include "proto/base/config.h"
+#include "proto/base/descriptor_limit.h"
 #include "proto/base/ports_file.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "scheduler/scheduler.h"
@@ -46,14 +46,6 @@ Status check(const Settings& s) {
   return {};
 }
 
-// Every worker and server of every job is one descriptor.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 class Program {
  public:
   Program(const Settings& settings, const Logger& log) : settings_(settings), log_(log) {}
@@ -83,6 +75,8 @@ class Program {
     SchedulerOptions options;
     options.listen = settings_.listen;
     options.insecure = settings_.insecure;
+    // Every worker and server of every job is one descriptor.
+    options.max_greeting = max_unknown_connections(raise_descriptor_limit());
     options.core.detector = {settings_.heartbeat_deadline, settings_.reconnect_grace};
     scheduler_ = std::make_unique<Scheduler>(*loop_, *transport_, std::move(options), log_);
     if (Status status = scheduler_->start(); !status) return status;
@@ -125,7 +119,6 @@ int run(int argc, char** argv) {
     log.error("{}", to_string(status.error()));
     return exit_code_of(status.error().code);
   }
-  raise_descriptor_limit();
   return Program(settings, log).run();
 }
 

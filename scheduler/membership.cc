@@ -75,7 +75,8 @@ Membership::Decision Membership::decide(const HelloWorker& hello, bool gathering
                                       "give every worker its own rank, or this run another job name")};
 }
 
-void Membership::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address) {
+void Membership::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
+                       TimePoint join_deadline) {
   Worker worker;
   worker.rank = hello.rank;
   worker.incarnation = incarnation;
@@ -85,6 +86,7 @@ void Membership::admit(const HelloWorker& hello, Incarnation incarnation, PeerId
   worker.local_rank = hello.local_rank;
   worker.bandwidth_bps = hello.bandwidth_bps;
   worker.join_timeout = join_timeout_of(hello);
+  worker.join_deadline = join_deadline;
   workers_[hello.rank] = std::move(worker);
 }
 
@@ -128,11 +130,11 @@ std::string Membership::name_of(Rank rank) const {
   return it == workers_.end() ? fmt::format("rank {}", rank.value) : short_name(rank, it->second.host);
 }
 
-Duration Membership::join_timeout() const {
-  Duration least = workers_.empty() ? join_timeout_of(settings_) : Duration::max();
-  for (const auto& [rank, worker] : workers_)
-    least = std::min(least, worker.join_timeout);
-  return least;
+const Worker* Membership::least_patient() const {
+  const auto it = std::min_element(workers_.begin(), workers_.end(), [](const auto& a, const auto& b) {
+    return a.second.join_deadline < b.second.join_deadline;
+  });
+  return it == workers_.end() ? nullptr : &it->second;
 }
 
 }  // namespace bps

@@ -28,6 +28,7 @@ struct Worker {
   std::uint32_t local_rank = 0;
   std::uint64_t bandwidth_bps = 0;
   Duration join_timeout{0};
+  TimePoint join_deadline;
   bool left = false;
 
   bool suspected() const { return peer.value == 0 && !left; }
@@ -51,7 +52,8 @@ class Membership {
   };
   Decision decide(const HelloWorker& hello, bool gathering) const;
 
-  void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address);
+  void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
+             TimePoint join_deadline);
   void remove(Rank rank) { workers_.erase(rank); }
 
   Worker* find(Rank rank);
@@ -69,9 +71,9 @@ class Membership {
   std::vector<Member> members() const;
   std::string name_of(Rank rank) const;  // "rank 2 (host gpu-02)"
 
-  // The smallest of the joined workers' timeouts, counted from the first join.
-  Duration join_timeout() const;
-  TimePoint join_deadline() const { return created_at_ + join_timeout(); }
+  // Whose patience ends first; nullptr when nobody has joined.
+  const Worker* least_patient() const;
+  TimePoint created_at() const { return created_at_; }
 
  private:
   Error disagreement(const HelloWorker& hello) const;

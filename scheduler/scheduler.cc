@@ -135,7 +135,9 @@ void Scheduler::accept(std::unique_ptr<Connection> connection) {
 void Scheduler::drop_greeting(PeerId id, const std::string& why) {
   warn_of_stranger(
       fmt::format("{} is dropped before its hello: {}", peers_.at(id)->connection().peer(), why));
-  close(id);
+  greeting_.erase(id);
+  peers_.at(id)->connection().close();  // nothing waits to be sent, and its descriptor is needed
+  peers_.erase(id);
 }
 
 void Scheduler::warn_of_stranger(const std::string& text) {

@@ -113,8 +113,8 @@ class SchedulerCore {
   std::optional<Error> objection(const HelloWorker& hello) const;
   std::optional<Error> objection(const HelloServer& hello) const;
   // Admits or refuses; false: the peer must wait.
-  bool try_join(TimePoint now, PeerId id, const HelloWorker& hello);
-  void join(TimePoint now, PeerId id, const HelloWorker& hello, Job& job);
+  bool try_join(TimePoint now, PeerId id, const HelloWorker& hello, TimePoint until);
+  void join(TimePoint now, PeerId id, const HelloWorker& hello, TimePoint until, Job& job);
   void retry_waiting(TimePoint now);
   void expire_waiting(TimePoint now);
   // Another process on the same address is a death and a birth.

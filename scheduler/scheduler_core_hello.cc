@@ -63,18 +63,18 @@ std::optional<Error> SchedulerCore::objection(const HelloWorker& hello) const {
 void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloWorker& hello) {
   if (hello.host.empty()) hello.host = peers_.at(id).address;
   if (const auto error = objection(hello)) return refuse(id, *error);
-  if (try_join(now, id, hello)) return;
+  const TimePoint until = now + join_timeout_of(hello);
+  if (try_join(now, id, hello, until)) return;
   Peer& peer = peers_.at(id);
   peer.role = Role::waiting;
   outbox_.log(LogLevel::info,
               fmt::format("job {}: {} waits as rank {} until it is clear what becomes of the present run",
                           hello.job, peer.address, hello.rank.value));
-  const TimePoint until = now + join_timeout_of(hello);
   peer.waiting = Waiting{std::move(hello), until};
   waiting_.insert(id);
 }
 
-bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello) {
+bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello, TimePoint until) {
   const auto known = run_of_name_.find(hello.job);
   if (known != run_of_name_.end()) {
     Job& job = *jobs_.at(known->second);
@@ -84,7 +84,7 @@ bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello)
     if (decision.verdict == Membership::Verdict::refuse) {
       refuse(id, decision.error);
     } else {
-      join(now, id, hello, job);
+      join(now, id, hello, until, job);
     }
     return true;
   }
@@ -96,11 +96,11 @@ bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello)
   auto job = std::make_unique<Job>(hello, run, term_, now, servers_, outbox_, options_.job);
   run_of_name_[hello.job] = run;
   Job& created = *jobs_.emplace(run, std::move(job)).first->second;
-  join(now, id, hello, created);
+  join(now, id, hello, until, created);
   return true;
 }
 
-void SchedulerCore::join(TimePoint now, PeerId id, const HelloWorker& hello, Job& job) {
+void SchedulerCore::join(TimePoint now, PeerId id, const HelloWorker& hello, TimePoint until, Job& job) {
   const Incarnation incarnation{random_id()};
   Peer& peer = peers_.at(id);
   peer.role = Role::worker;
@@ -113,7 +113,7 @@ void SchedulerCore::join(TimePoint now, PeerId id, const HelloWorker& hello, Job
   nodes_.emplace(incarnation, std::move(node));
   detector_.add(incarnation, now);
   ++worker_count_;
-  job.admit(hello, incarnation, id, peer.address);
+  job.admit(hello, incarnation, id, peer.address, until);
 }
 
 void SchedulerCore::retry_waiting(TimePoint now) {
@@ -121,8 +121,8 @@ void SchedulerCore::retry_waiting(TimePoint now) {
   for (const PeerId id : waiting) {
     const auto it = peers_.find(id);
     if (it == peers_.end()) continue;
-    const HelloWorker hello = it->second.waiting->hello;
-    if (!try_join(now, id, hello)) continue;
+    const Waiting wait = *it->second.waiting;
+    if (now >= wait.until || !try_join(now, id, wait.hello, wait.until)) continue;
     waiting_.erase(id);
     if (const auto peer = peers_.find(id); peer != peers_.end()) peer->second.waiting.reset();
   }

@@ -219,19 +219,69 @@ TEST_CASE("core: the join deadline names missing ranks and fails who has joined"
   hello.join_timeout_ms = 90'000;
   const PeerId w0 = h.say_hello(hello);
   h.run(seconds(10));
-  const PeerId w1 = h.worker("resnet50", 1, 4);  // 60 s, from the first join
+  const PeerId w1 = h.worker("resnet50", 1, 4);
   h.worker("resnet50", 3, 4);
-  h.run(milliseconds(49'900));
+  h.run(milliseconds(59'900));
   CHECK(h.got<JobFailed>(w0).empty());
   h.run(milliseconds(200));
   for (const PeerId peer : {w0, w1}) {
     const Error error = h.last<JobFailed>(peer).error;
     CHECK(error.code == ErrorCode::deadline);
-    CHECK(error.message == "job resnet50: 3 of 4 workers joined in 60 s; missing rank 2");
+    CHECK(error.message ==
+          "job resnet50: 3 of 4 workers joined in 70 s; missing rank 2; "
+          "rank 1 (host gpu-1) waited its 60 s");
   }
   CHECK(h.core.job_count() == 0);
   CHECK(h.got<OpenJob>(server).empty());
   CHECK(h.got<JobEnded>(server).empty());
+}
+
+TEST_CASE("core: a late joiner with little patience waits its own time") {
+  CoreHarness h;
+  h.server();
+  const PeerId w0 = h.worker("j", 0, 3);
+  h.run(seconds(20));
+  auto hello = CoreHarness::hello("j", 1, 3);
+  hello.join_timeout_ms = 15'000;
+  h.say_hello(hello);
+  h.run(milliseconds(14'900));
+  CHECK(h.got<JobFailed>(w0).empty());
+  h.run(milliseconds(200));
+  CHECK(h.last<JobFailed>(w0).error.message ==
+        "job j: 2 of 3 workers joined in 35 s; missing rank 2; rank 1 (host gpu-1) waited its 15 s");
+}
+
+TEST_CASE("core: a late joiner with little patience is in time for the start") {
+  CoreHarness h;
+  h.server();
+  const PeerId w0 = h.worker("j", 0, 2);
+  h.run(seconds(20));
+  auto hello = CoreHarness::hello("j", 1, 2);
+  hello.join_timeout_ms = 1000;
+  h.say_hello(hello);
+  CHECK(h.got<JobStart>(w0).size() == 1);
+}
+
+TEST_CASE("core: who joins again with the rest of its time ends when it would have") {
+  CoreHarness h;
+  h.server();
+  const PeerId before = h.worker("j", 0, 3);
+  auto patient = CoreHarness::hello("j", 1, 3);
+  patient.join_timeout_ms = 90'000;
+  const PeerId w1 = h.say_hello(patient);
+  h.run(seconds(20));
+  h.lose(before);
+  auto rest = CoreHarness::hello("j", 0, 3);
+  rest.join_timeout_ms = 40'000;
+  const PeerId again = h.say_hello(rest);
+  CHECK(h.got<Welcome>(again).empty());  // until its lost connection counts as dead
+  h.run(milliseconds(39'900));
+  CHECK(h.got<Welcome>(again).size() == 1);
+  CHECK(h.got<JobFailed>(w1).empty());
+  h.run(milliseconds(200));
+  CHECK(h.got<JobFailed>(again).size() == 1);
+  CHECK(h.last<JobFailed>(w1).error.message ==
+        "job j: 2 of 3 workers joined in 60 s; missing rank 2; rank 0 (host gpu-0) waited its 40 s");
 }
 
 TEST_CASE("core: the join deadline says that no server has registered, and how to start one") {
