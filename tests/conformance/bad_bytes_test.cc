@@ -47,14 +47,21 @@ struct Victim {
 
   Error expect_closed() {
     REQUIRE(fabric->run_until([&] { return victim().closed == 1; }, kLimit));
-    REQUIRE(fabric->run_until([&] { return raw->is_closed_by_peer(); }, kLimit));
+    REQUIRE(fabric->run_until([&] { return read_to_end(); }, kLimit));
     CHECK_THAT(victim().end.message, Contains(victim().connection->peer()));
     healthy.send(heartbeat(1));
     REQUIRE(fabric->run_until([&] { return ends[0].messages == 1; }, kLimit));
     return victim().end;
   }
 
+  bool read_to_end() {
+    const Bytes more = raw->receive(4096);
+    heard.insert(heard.end(), more.begin(), more.end());
+    return more.empty() && raw->is_closed_by_peer();
+  }
+
   std::unique_ptr<Fabric> fabric;
+  Bytes heard;  // what the raw peer was sent before the end
   End ends[2];
   End healthy;
   std::unique_ptr<Listener> listener;
@@ -115,6 +122,71 @@ TEST_CASE("damaged frames and lengths beyond the limits are refused") {
   write_prefix(std::span<std::byte, kFramePrefixBytes>(framed.data(), kFramePrefixBytes), rubbish, 0);
   framed.insert(framed.end(), rubbish.begin(), rubbish.end());
   CHECK_FALSE(refusal(framed).empty());
+}
+
+// The one frame in `bytes`, whatever version its prefix says.
+Refused refused_in(const Bytes& bytes) {
+  REQUIRE(bytes.size() > kFramePrefixBytes);
+  const auto prefix = read_prefix(std::span(bytes).first<kFramePrefixBytes>(), kMaxHelloHeaderBytes);
+  REQUIRE(prefix.ok());
+  REQUIRE(bytes.size() == kFramePrefixBytes + prefix->header_bytes);
+  const auto header = std::span(bytes).subspan(kFramePrefixBytes);
+  REQUIRE(check_header(std::span(bytes).first<kFramePrefixBytes>(), header).ok());
+  Message message;
+  REQUIRE(decode(header, message).ok());
+  REQUIRE(std::holds_alternative<Refused>(message));
+  return std::get<Refused>(message);
+}
+
+TEST_CASE("who sends bad frames of bps hears why before the end, others hear nothing") {
+  const auto answer = [](const Bytes& bytes) {
+    Victim victim;
+    victim.raw->send(bytes);
+    victim.expect_closed();
+    return victim.heard;
+  };
+  Bytes other_version = frame(heartbeat(1));
+  put(other_version, 4, static_cast<std::uint16_t>(kProtocolVersion + 1));
+  for (const std::size_t bytes : {std::size_t{6}, other_version.size()}) {
+    const Refused refused = refused_in(
+        answer({other_version.begin(), other_version.begin() + static_cast<std::ptrdiff_t>(bytes)}));
+    CHECK(refused.code == ErrorCode::protocol);
+    CHECK_THAT(refused.message, Contains("version " + std::to_string(kProtocolVersion)) &&
+                                    Contains("version " + std::to_string(kProtocolVersion + 1)));
+    CHECK_THAT(refused.advice, Contains("same bps version"));
+  }
+  Bytes crc = frame(heartbeat(1));
+  crc.back() ^= std::byte{1};
+  CHECK_THAT(refused_in(answer(crc)).message, Contains("CRC"));
+  Bytes large = frame(heartbeat(1));
+  put(large, 8, std::uint32_t{0xffffffff});
+  CHECK_THAT(refused_in(answer(large)).message, Contains("4294967295"));
+
+  CHECK(answer(bytes_of("GET / HTTP/1.1\r\nHost: x\r\n\r\n")).empty());
+  CHECK(answer(bytes_of(std::string_view("\x16\x03\x01\x02\x00\x01\x00", 7))).empty());
+  CHECK(answer(pattern(1000, 5)).empty());
+}
+
+TEST_CASE("a bad frame behind a payload that is still queued gets no last word") {
+  Victim victim;
+  const Bytes payload = pattern(16 * 1024 * 1024, 1);  // more than the kernel takes
+  victim.victim().send(push_pull(1), payload, 1);
+  Bytes crc = frame(heartbeat(1));
+  crc.back() ^= std::byte{1};
+  victim.raw->send(crc);
+  REQUIRE(victim.fabric->run_until([&] { return victim.victim().closed == 1; }, kLimit));
+  CHECK(victim.victim().sent.empty());
+  CHECK(victim.victim().end.code == ErrorCode::protocol);
+}
+
+TEST_CASE("the owner may destroy the connection when it hears of the bad frame") {
+  Victim victim;
+  victim.victim().at_closed = [&] { victim.victim().destroy(); };
+  Bytes crc = frame(heartbeat(1));
+  crc.back() ^= std::byte{1};
+  victim.raw->send(crc);
+  REQUIRE(victim.fabric->run_until([&] { return victim.read_to_end(); }, kLimit));
+  CHECK_THAT(refused_in(victim.heard).message, Contains("CRC"));
 }
 
 TEST_CASE("good frames before a bad one are delivered") {
@@ -231,7 +303,7 @@ TEST_CASE("a peer that does not read holds up nobody, and gets everything later"
   std::size_t got = 0;
   REQUIRE(victim.fabric->run_until(
       [&] {
-        got += victim.raw->receive(kFrameBytes);
+        got += victim.raw->receive(kFrameBytes).size();
         return sender.sent.size() == kFrames;
       },
       kLimit));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "proto/base/event_loop.h"
 #include "proto/transport/transport.h"
@@ -20,7 +21,7 @@ class RawPeer {
   virtual void send(std::span<const std::byte> bytes) = 0;
   virtual void reset() = 0;  // closes so that the other side gets a reset, not an end
   // Takes what has arrived, at most `limit` bytes.
-  virtual std::size_t receive(std::size_t limit) = 0;
+  virtual std::vector<std::byte> receive(std::size_t limit) = 0;
   virtual bool is_closed_by_peer() = 0;
 };
 

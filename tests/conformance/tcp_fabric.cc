@@ -38,10 +38,11 @@ class TcpRawPeer final : public RawPeer {
     fd_ = UniqueFd();
   }
 
-  std::size_t receive(std::size_t limit) override {
+  std::vector<std::byte> receive(std::size_t limit) override {
     std::vector<std::byte> bytes(limit);
     const ssize_t got = ::recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    return got > 0 ? static_cast<std::size_t>(got) : 0;
+    bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return bytes;
   }
 
   bool is_closed_by_peer() override {

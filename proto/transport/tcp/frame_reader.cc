@@ -150,6 +150,11 @@ std::span<std::byte> FrameReader::payload() const {
   return {destination_, static_cast<std::size_t>(payload_bytes_)};
 }
 
+bool FrameReader::speaks_bps() const {
+  return available() >= sizeof kProtocolMagic &&
+         std::memcmp(buffer_.get() + begin_, &kProtocolMagic, sizeof kProtocolMagic) == 0;
+}
+
 FrameReader FrameReader::take() {
   FrameReader other(max_header_bytes_);
   other.state_ = std::exchange(state_, State::failed);

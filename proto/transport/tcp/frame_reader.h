@@ -56,6 +56,9 @@ class FrameReader {
   std::span<std::byte> payload() const;
   const Error& error() const { return *error_; }
 
+  // After `error`: the bad frame begins with the magic of bps, so its sender can read one.
+  bool speaks_bps() const;
+
   // The same reader for another owner. This one is done, but its message() stays as it is: a handler may be
   // looking at it.
   FrameReader take();

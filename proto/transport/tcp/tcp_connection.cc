@@ -8,7 +8,7 @@ std::unique_ptr<TcpConnection> TcpConnection::accepted(AsioLoop& loop,
                                                        std::shared_ptr<const TcpOptions> options, UniqueFd fd,
                                                        const Endpoint& peer) {
   auto stream = std::make_shared<TcpStream>(loop, std::move(options), to_string(peer));
-  stream->adopt(std::move(fd));
+  stream->accepted(std::move(fd));
   return std::make_unique<TcpConnection>(std::move(stream));
 }
 

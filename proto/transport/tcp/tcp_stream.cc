@@ -16,6 +16,8 @@ constexpr std::size_t kMaxPieces = 64;
 constexpr std::size_t kDrainBytes = 16 * 1024;
 // More than a receive buffer holds.
 constexpr std::size_t kLastWordsBytes = 16 * 1024 * 1024;
+// How long a Refused of the stream's own may take to leave.
+constexpr Duration kLastWordsLinger = std::chrono::seconds(1);
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -37,6 +39,11 @@ TcpStream::TcpStream(AsioLoop& loop, std::shared_ptr<const TcpOptions> options, 
     : loop_(loop), options_(std::move(options)), peer_(std::move(peer)) {}
 
 // ---- opening ----
+
+void TcpStream::accepted(UniqueFd fd) {
+  accepted_ = true;
+  adopt(std::move(fd));
+}
 
 void TcpStream::adopt(UniqueFd fd) {
   fd_ = std::move(fd);
@@ -198,7 +205,7 @@ bool TcpStream::deliver() {
       case FrameReader::Event::error: {
         Error error = reader_.error();
         error.message = peer_ + ": " + error.message;
-        fail(std::move(error));
+        bad_frame(std::move(error));
         return false;
       }
     }
@@ -320,6 +327,18 @@ Error TcpStream::connection_lost(const std::string& why) const {
   return make_error(ErrorCode::peer_lost, "connection to " + peer_ + " lost: " + why);
 }
 
+// Who has connected with another version, or damages its frames, learns why. Queued payloads end with their
+// owner, so where there are any nothing can follow them.
+void TcpStream::bad_frame(Error error) {
+  if (!accepted_ || !reader_.speaks_bps() || queue_.bytes() > 0 || send_error_ != 0)
+    return fail(std::move(error));
+  ConnectionHandler* const handler = handler_;
+  const auto last_words = move_to(loop_);  // its owner may end this stream, but not that one
+  last_words->send(Refused{error.code, error.message, error.advice}, {}, 0);
+  last_words->close_after_flush(kLastWordsLinger);
+  handler->on_closed(error);
+}
+
 void TcpStream::fail(Error error) {
   if (handler_ == nullptr && (state_ == State::connecting || state_ == State::open)) {
     early_error_ = std::move(error);
@@ -368,6 +387,7 @@ std::shared_ptr<TcpStream> TcpStream::move_to(AsioLoop& loop) {
   BPS_ASSERT(state_ == State::open && !early_error_);
   auto moved = std::make_shared<TcpStream>(loop, options_, peer_);
   moved->adopt(std::exchange(attached_, false) ? UniqueFd(readiness_.release()) : std::move(fd_));
+  moved->accepted_ = accepted_;
   moved->reader_ = reader_.take();
   moved->queue_ = std::move(queue_);
   moved->above_low_water_ = above_low_water_;

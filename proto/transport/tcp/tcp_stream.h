@@ -13,8 +13,8 @@
 
 #include "proto/transport/tcp/frame_reader.h"
 #include "proto/transport/tcp/readiness.h"
-#include "proto/transport/tcp/tcp_send_queue.h"
 #include "proto/transport/tcp/tcp_connection.h"
+#include "proto/transport/tcp/tcp_send_queue.h"
 #include "proto/wire/codec.h"
 
 namespace bps {
@@ -24,7 +24,7 @@ class TcpStream final : public TurnHook, public std::enable_shared_from_this<Tcp
   TcpStream(AsioLoop& loop, std::shared_ptr<const TcpOptions> options, std::string peer);
 
   // One of these first.
-  void adopt(UniqueFd fd);
+  void accepted(UniqueFd fd);
   void expect_connect(Duration timeout);
   void connect_to(Result<std::vector<SocketAddress>> addresses);
 
@@ -64,6 +64,8 @@ class TcpStream final : public TurnHook, public std::enable_shared_from_this<Tcp
   void send_failed(int error);
   void tell_writable();
 
+  void adopt(UniqueFd fd);
+  void bad_frame(Error error);
   void fail(Error error);
   void release_socket();
   void cancel_timer();
@@ -73,6 +75,7 @@ class TcpStream final : public TurnHook, public std::enable_shared_from_this<Tcp
   const std::shared_ptr<const TcpOptions> options_;
   const std::string peer_;
   State state_ = State::connecting;
+  bool accepted_ = false;  // the peer has connected
   ConnectionHandler* handler_ = nullptr;
   std::optional<Error> early_error_;  // before start()
 
