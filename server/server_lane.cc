@@ -17,7 +17,9 @@ ServerLane::ServerLane(ShardJob& job, std::uint32_t contributor, const HelloLane
       connection_(std::move(connection)),
       frame_(Aggregate{}) {}
 
-ServerLane::~ServerLane() = default;
+ServerLane::~ServerLane() {
+  if (overfull_) job_.context().loop.cancel(overfull_);
+}
 
 void ServerLane::start(const Welcome& welcome) {
   connection_->set_max_header_bytes(kMaxLaneHeaderBytes);
@@ -154,10 +156,39 @@ bool ServerLane::goes_after(const Answer& a, const Answer& b) {
 
 void ServerLane::queue_answer(PartitionId id, JobPartition& partition, const Action& action) {
   ++partition.references;
+  partition.answering[contributor_] = action.round.value + 1;
   answers_.push_back(Answer{&partition, id, partition.priority, action.round, action.payload, action.pin,
                             action.weight, action.version});
   std::push_heap(answers_.begin(), answers_.end(), goes_after);
   pump();
+  limit_queue();
+}
+
+void ServerLane::answered(JobPartition& partition, Round round) const {
+  std::uint64_t& newest = partition.answering[contributor_];
+  if (newest == round.value + 1) newest = 0;
+}
+
+void ServerLane::say(const Message& message) {
+  if (overfull_) return;
+  connection_->send(message);
+  reported_ = taken_;
+  limit_queue();
+}
+
+// Aggregators and the job may be in the middle of something that needs this lane: it goes when they are done.
+void ServerLane::limit_queue() {
+  if (overfull_) return;
+  const std::size_t queued = connection_->queued_bytes();
+  const std::size_t unread = queued - std::min(queued, in_flight_bytes_) + answers_.size() * sizeof(Answer);
+  if (unread <= job_.max_queued_bytes()) return;
+  overfull_ = job_.context().loop.after(Duration::zero(), [this, unread] {
+    overfull_ = {};
+    refuse(make_error(ErrorCode::protocol,
+                      fmt::format("{} bytes of answers were not read, at most {} may wait", unread,
+                                  job_.max_queued_bytes()),
+                      "use the same bps version on all ranks"));
+  });
 }
 
 void ServerLane::pump() {
@@ -171,8 +202,9 @@ void ServerLane::pump() {
     }
     const std::uint32_t cookie = free_cookies_.back();
     free_cookies_.pop_back();
-    in_flight_[cookie - 1] = InFlight{answer.partition, answer.pin};
+    in_flight_[cookie - 1] = InFlight{answer.partition, answer.pin, answer.round, answer.payload.size()};
     ++in_flight_count_;
+    in_flight_bytes_ += answer.payload.size();
 
     auto& aggregate = *std::get_if<Aggregate>(&frame_);
     aggregate.partition = answer.id;
@@ -191,6 +223,8 @@ void ServerLane::on_sent(std::uint64_t cookie) {
   BPS_ASSERT(cookie > 0 && cookie <= in_flight_.size());
   InFlight& entry = in_flight_[cookie - 1];
   JobPartition& partition = *entry.partition;
+  answered(partition, entry.round);
+  in_flight_bytes_ -= entry.bytes;
   entry.partition = nullptr;
   free_cookies_.push_back(static_cast<std::uint32_t>(cookie));
   --in_flight_count_;
@@ -206,27 +240,21 @@ void ServerLane::on_sent(std::uint64_t cookie) {
 void ServerLane::on_writable() { pump(); }
 
 void ServerLane::send_later(PartitionId id, Round round) {
-  connection_->send(Later{id, round, taken_});
-  reported_ = taken_;
+  say(Later{id, round, taken_});
   ++job_.context().stats.refused_contributions;
 }
 
-void ServerLane::send_again(PartitionId id, Round round) {
-  connection_->send(Again{id, round, taken_});
-  reported_ = taken_;
-}
+void ServerLane::send_again(PartitionId id, Round round) { say(Again{id, round, taken_}); }
 
 void ServerLane::send_failure(PartitionId id, Round round, const Error& error) {
-  connection_->send(RoundFailed{id, round, error, taken_});
-  reported_ = taken_;
+  say(RoundFailed{id, round, error, taken_});
 }
 
 void ServerLane::report_credit() {
   job_.context().stats.bytes_in += bytes_;
   bytes_ = 0;
   if (taken_ - reported_ < std::max<std::uint64_t>(hello_.credit_report_bytes, 1)) return;
-  connection_->send(Credit{taken_});
-  reported_ = taken_;
+  say(Credit{taken_});
 }
 
 }  // namespace bps

@@ -3,7 +3,8 @@
 // Answers wait here in the order of their tensors' priorities, and only kSendAheadBytes are handed to the
 // connection at a time: what is in a connection cannot be overtaken any more. It never stops reading: what
 // has no place is dropped and refused, so that control frames and the contribution that everyone waits for
-// get through.
+// get through. A peer that does not read its answers, but asks for more than any worker does, is closed:
+// ShardJob::max_queued_bytes().
 //
 // Owner: a ShardJob. Lives on: shard loop. A peer that breaks a rule gets Refused and is closed; the worker
 // may come back with a new session. Steady state allocates nothing.
@@ -51,6 +52,13 @@ class ServerLane final : private ConnectionHandler {
   // After close(): calls `release(partition, pin)` for every answer that was not sent.
   template <class Release>
   void release_answers(Release release) {
+    // Nothing of this lane may hold back the answers of the next one.
+    for (const Answer& answer : answers_) {
+      answered(*answer.partition, answer.round);
+    }
+    for (const InFlight& entry : in_flight_) {
+      if (entry.partition != nullptr) answered(*entry.partition, entry.round);
+    }
     for (const Answer& answer : answers_) {
       release(*answer.partition, answer.pin);
     }
@@ -60,6 +68,7 @@ class ServerLane final : private ConnectionHandler {
     }
     in_flight_.clear();
     in_flight_count_ = 0;
+    in_flight_bytes_ = 0;
   }
 
   Rank rank() const { return hello_.rank; }
@@ -82,6 +91,8 @@ class ServerLane final : private ConnectionHandler {
   struct InFlight {  // index + 1 is the cookie
     JobPartition* partition = nullptr;
     std::uint32_t pin = 0;
+    Round round;
+    std::size_t bytes = 0;
   };
 
   static bool goes_after(const Answer& a, const Answer& b);
@@ -96,6 +107,9 @@ class ServerLane final : private ConnectionHandler {
   bool begin(const PushPull& header, std::uint64_t bytes);
   Status check(const PushPull& header) const;
   void refuse(const Error& error);
+  void answered(JobPartition& partition, Round round) const;
+  void say(const Message& message);
+  void limit_queue();
   void pump();
   void report_credit();
 
@@ -116,7 +130,9 @@ class ServerLane final : private ConnectionHandler {
   std::vector<InFlight> in_flight_;
   std::vector<std::uint32_t> free_cookies_;
   std::size_t in_flight_count_ = 0;
-  Message frame_;  // an Aggregate, reused
+  std::size_t in_flight_bytes_ = 0;
+  TimerId overfull_;  // set: too much is unread, and the lane closes at the end of this turn
+  Message frame_;     // an Aggregate, reused
 
   std::uint64_t taken_ = 0;
   std::uint64_t reported_ = 0;

@@ -46,6 +46,7 @@ void ShardJob::declare(const TensorSlices& tensor) {
     JobPartition& partition = place->second;
     partition.tensor = tensor.tensor;
     partition.priority = tensor.priority;
+    partition.answering.resize(contributors_.size(), 0);
     partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory());
     for (const SessionMember& member : members_) {
       if (member.left && member.contributor != ServerLane::kNoContributor) {
@@ -89,7 +90,8 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
     ServerLane* const lane = lane_of_[action.contributor];
     switch (action.kind) {
       case Action::Kind::answer:
-        if (lane != nullptr) {
+        // A worker that asks twice gets one answer at a time, however often it asks.
+        if (lane != nullptr && partition.answering[action.contributor] <= action.round.value) {
           lane->queue_answer(id, partition, action);
         } else {
           partition.aggregator->unpin(action.pin, actions);  // `action` is invalid now
@@ -102,8 +104,10 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
         if (lane != nullptr) lane->send_again(id, action.round);
         break;
       case Action::Kind::failed:
-        context_.log.info("job '{}', rank {}: {}", name_, contributors_[action.contributor].rank.value,
-                          action.error.message);
+        if (const auto others = failures_.admit(context_.loop.now())) {
+          context_.log.info("job '{}', rank {}: {}{}", name_, contributors_[action.contributor].rank.value,
+                            action.error.message, *others);
+        }
         if (lane != nullptr) lane->send_failure(id, action.round, action.error);
         break;
     }

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "proto/base/log.h"
+#include "proto/base/log_limit.h"
+#include "proto/wire/limits.h"
 #include "server/aggregator.h"
 #include "server/server_lane.h"
 #include "server/session.h"
@@ -43,6 +45,8 @@ struct JobPartition {
   std::int32_t priority = 0;
   std::uint32_t references = 0;  // lanes that receive into it, or hold an answer of it
   bool dropped = false;
+  // By contributor: the round after the newest one whose answer its lane holds; 0: it holds none.
+  std::vector<std::uint64_t> answering;
 };
 
 class ShardJob {
@@ -73,6 +77,10 @@ class ShardJob {
   void reap(PartitionId id, JobPartition& partition);
   // The lane is closed: its half received contribution is forgotten. Destroys it.
   void remove_lane(ServerLane& lane);
+  // What a worker that obeys the protocol may leave unread on its lane, besides payloads.
+  std::size_t max_queued_bytes() const {
+    return kMaxLaneQueuedBytes + (partitions_.size() + dropped_.size()) * kMaxLaneQueuedBytesPerPartition;
+  }
 
   AggregatorMemory memory() { return AggregatorMemory{context_.slots, context_.budget}; }
   ShardContext& context() { return context_; }
@@ -102,6 +110,7 @@ class ShardJob {
   std::vector<std::unique_ptr<ServerLane>> lanes_;
   std::vector<ServerLane*> lane_of_;  // by contributor
   Actions actions_;                   // scratch
+  LogLimit failures_;
 };
 
 }  // namespace bps

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "proto/base/virtual_loop.h"
@@ -19,12 +20,15 @@ struct Sent {
   std::uint64_t cookie = 0;
 };
 
+constexpr std::size_t kFrameBytes = 100;
+
 // What the test sees of a connection; outlives it.
 struct Wire {
   ConnectionHandler* handler = nullptr;
   std::vector<Sent> sent;
   std::size_t queued = 0;  // what queued_bytes() says
   bool hold = false;       // payloads stay queued until the test releases them
+  bool stuck = false;      // the peer does not read: every frame stays queued
   bool closed = false;
 };
 
@@ -35,7 +39,8 @@ class FakeConnection final : public Connection {
   void start(ConnectionHandler& handler) override { wire_->handler = &handler; }
   void send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) override {
     wire_->sent.push_back({message, {payload.begin(), payload.end()}, cookie});
-    if (wire_->hold) wire_->queued += payload.size();
+    if (wire_->hold || wire_->stuck) wire_->queued += payload.size();
+    if (wire_->stuck) wire_->queued += kFrameBytes;
   }
   std::size_t queued_bytes() const override { return wire_->queued; }
   void set_max_header_bytes(std::size_t) override {}
@@ -53,7 +58,8 @@ class FakeConnection final : public Connection {
 
 class World {
  public:
-  explicit World(std::uint32_t workers, std::uint64_t budget = 1 << 20)
+  explicit World(std::uint32_t workers, std::uint64_t budget = 1 << 20) : World(workers, budget, quiet()) {}
+  World(std::uint32_t workers, std::uint64_t budget, const Logger& log)
       : shard(std::make_unique<Shard>(loop, ShardIndex{0}, budget, log)) {
     OpenJob job;
     job.job_run = kRun;
@@ -113,9 +119,13 @@ class World {
   }
 
   VirtualLoop loop;
-  Logger log{"server",
-             LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {}, LogLevel::debug)};
   std::unique_ptr<Shard> shard;
+
+ private:
+  static Logger quiet() {
+    return Logger("server", LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {},
+                                                   LogLevel::debug));
+  }
 };
 
 template <class T>
@@ -139,12 +149,10 @@ std::vector<float> last_payload(const Wire& wire) {
 }
 
 void release(Wire& wire) {
-  const auto sent = wire.sent;  // on_sent may send more
-  for (const Sent& frame : sent) {
-    if (frame.cookie != 0) wire.handler->on_sent(frame.cookie);
-  }
-  for (Sent& frame : wire.sent) {
-    frame.cookie = 0;
+  const std::size_t sent = wire.sent.size();  // on_sent may send more
+  for (std::size_t i = 0; i < sent; ++i) {
+    const std::uint64_t cookie = std::exchange(wire.sent[i].cookie, 0);
+    if (cookie != 0) wire.handler->on_sent(cookie);
   }
 }
 
@@ -300,6 +308,90 @@ TEST_CASE("a lane that breaks a rule is refused and closed; the others go on") {
   world.push(*again, 1, 0, {1, 1});
   world.push(*b, 1, 0, {2, 2});
   CHECK(last_payload(*b) == std::vector<float>{3, 3});
+}
+
+TEST_CASE("a lane that never reads and asks on is closed, with little queued") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  a->stuck = true;
+  const std::size_t most = (kMaxLaneQueuedBytes + kMaxLaneQueuedBytesPerPartition) / kFrameBytes;
+  const auto ask = [&] {
+    Message message = World::header(1, 77);  // out of order: fails at once
+    a->handler->on_message(message, {});
+  };
+  for (std::size_t i = 0; i < most; ++i) {
+    ask();
+  }
+  world.loop.run_until([] { return false; }, world.loop.now() + std::chrono::seconds(1));
+  CHECK_FALSE(a->closed);
+  CHECK(all<RoundFailed>(*a).size() == most);
+  for (int i = 0; i < 1000; ++i) {
+    ask();
+  }
+  CHECK(all<RoundFailed>(*a).size() <= most + 1);
+  {
+    const ExpectLog expected("were not read");
+    world.loop.run_until([&] { return a->closed; }, world.loop.now() + std::chrono::seconds(1));
+    CHECK(expected.seen() == 1);
+  }
+  CHECK(a->closed);
+  CHECK(all<Refused>(*a).size() == 1);
+  CHECK(all<RoundFailed>(*b).empty());
+  const auto again = world.open(0, 2);
+  world.push(*again, 1, 0, {1, 1});
+  world.push(*b, 1, 0, {2, 2});
+  CHECK(last_payload(*b) == std::vector<float>{3, 3});
+}
+
+TEST_CASE("however often a worker asks, one answer of a round is under way") {
+  World world(1);
+  const std::vector<float> large(2 * ServerLane::kSendAheadBytes / sizeof(float), 1);
+  world.declare(1, large.size());
+  world.declare(2, 2);
+  const auto a = world.open(0);
+  a->hold = true;
+  world.push(*a, 1, 0, large);
+  world.push(*a, 2, 0, {1, 1});  // waits in the lane
+  for (int i = 0; i < 100; ++i) {
+    world.push(*a, 1, 0, large);
+    world.push(*a, 2, 0, {1, 1});
+  }
+  CHECK(all<Aggregate>(*a).size() == 1);
+  a->queued = 0;
+  release(*a);
+  CHECK(all<Aggregate>(*a).size() == 2);
+  a->queued = 0;
+  release(*a);
+  CHECK(all<Aggregate>(*a).size() == 2);
+  world.push(*a, 2, 0, {1, 1});  // as after a lost answer
+  CHECK(all<Aggregate>(*a).size() == 3);
+  a->queued = 0;
+  release(*a);
+  for (std::uint64_t round : {1u, 2u, 3u}) {  // no slot is held back
+    world.push(*a, 2, round, {4, 5});
+    CHECK(last_payload(*a) == std::vector<float>{4, 5});
+    a->queued = 0;
+    release(*a);
+  }
+}
+
+TEST_CASE("failures that a lane provokes do not fill the log") {
+  std::size_t lines = 0;
+  World world(1, 1 << 20,
+              Logger("server", LogTarget::to_callback(
+                                   [&](LogLevel, std::string_view, std::string_view text) {
+                                     lines += text.find("rank 0: ") != std::string_view::npos ? 1 : 0;
+                                   },
+                                   LogLevel::info)));
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  for (int i = 0; i < 1000; ++i) {
+    world.push(*a, 1, 50, {1, 1});
+  }
+  CHECK(all<RoundFailed>(*a).size() == 1000);
+  CHECK(lines == 1);
 }
 
 TEST_CASE("a wrong length fails the round, not the lane") {

@@ -32,6 +32,8 @@ inline constexpr std::size_t kMaxNameBytes = 512;                          // jo
 inline constexpr std::size_t kMaxHostBytes = 256;
 inline constexpr std::size_t kMaxMessageBytes = 4096;                      // error texts; longer ones are cut
 inline constexpr std::size_t kMaxAdviceBytes = 1024;                       // likewise
+inline constexpr std::size_t kMaxLaneQueuedBytes = 1024 * 1024;            // unread answers of a lane, and
+inline constexpr std::size_t kMaxLaneQueuedBytesPerPartition = 8 * 1024;   // ... for each partition of the job
 inline constexpr std::uint32_t kMaxMissingNamed = 64;                      // ranks named in a JoinProgress
 
 }  // namespace bps
