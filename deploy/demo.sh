@@ -60,11 +60,11 @@ trap 'rm -rf "$scratch"' EXIT
 
 if ((setup)); then bash cmake/setup.sh || fail "set-up (cmake/setup.sh)" $?; fi
 
-step "build $build"
+step "build into $build/ (a minute or two the first time)"
 if [[ ! -f $build/build.ninja ]]; then
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo || fail "configuring $build" $?
 fi
-cmake --build "$build" --target bps-scheduler bps-server bps-run train_lm || fail "building $build" $?
+cmake --build "$build" --target bps-scheduler bps-server bps-run bps-bench train_lm push_pull || fail "building $build" $?
 train_lm=$build/client/examples/train_lm
 
 step "train with $workers workers and $servers servers"

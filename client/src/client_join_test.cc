@@ -50,6 +50,7 @@ TEST_CASE("join: hello, progress, start; lanes wait for their welcome") {
 }
 
 TEST_CASE("join: a scheduler that is not there yet is tried until the deadline, which names it") {
+  const ExpectLog notice("still waiting to join job 'job'");
   Joining c;
   const TimePoint begin = c.loop.now();
   while (c.ended == 0) {
@@ -77,9 +78,11 @@ TEST_CASE("join: a scheduler that comes late is fine") {
 }
 
 TEST_CASE("join: a scheduler that accepts and says nothing") {
+  const ExpectLog notice("still waiting to join job 'job'");
   Joining c;
   c.scheduler().handler->on_writable();
   c.loop.run_for(13s);
+  CHECK(notice.seen() == 2);  // after 5 and 10 s
   CHECK(c.ended == 1);
   CHECK(c.error.code == ErrorCode::unreachable);
   CHECK_THAT(c.error.message, Contains("does not welcome this worker"));
@@ -113,6 +116,7 @@ TEST_CASE("join: what is refused in words is final") {
 }
 
 TEST_CASE("join: who joins again is patient with a scheduler that has not missed it yet") {
+  const ExpectLog notice("still waiting to join job 'job'");
   Joining c;
   const auto refuse = [&] {
     c.scheduler().deliver(Refused{ErrorCode::configuration, "rank 0 of job job is taken by rank 0", "..."});

@@ -28,7 +28,7 @@ SchedulerLink::~SchedulerLink() { close(); }
 
 void SchedulerLink::close() {
   state_ = State::closed;
-  for (TimerId* timer : {&join_timer_, &retry_timer_, &heartbeat_timer_}) {
+  for (TimerId* timer : {&join_timer_, &notice_timer_, &retry_timer_, &heartbeat_timer_}) {
     loop_.cancel(*timer);
     *timer = {};
   }
@@ -47,7 +47,19 @@ void SchedulerLink::join() {
         state_ == State::gathering ? "start the missing processes, or raise join_timeout"
                                    : "start bps-scheduler there, or say where it runs (BPS_SCHEDULER)"));
   });
+  notice_later();
   connect();
+}
+
+// A program that waits without a word looks as if it hung.
+void SchedulerLink::notice_later() {
+  notice_timer_ = loop_.after(kJoinNotice, [this] {
+    notice_timer_ = {};
+    if (state_ == State::joined) return;
+    log_.warn("still waiting to join job '{}', for at most {:.0f} s more: {}", config_.job,
+              seconds(std::max(Duration{}, join_deadline_ - loop_.now())), describe_join());
+    notice_later();
+  });
 }
 
 std::string SchedulerLink::describe_join() const {

@@ -60,6 +60,7 @@ class SchedulerLink : private ConnectionHandler {
   static constexpr Duration kRetryPause = std::chrono::milliseconds(100);
   // Beyond the join deadline: the scheduler, which knows who is missing, should be the one to say so.
   static constexpr Duration kJoinGrace = std::chrono::seconds(2);
+  static constexpr Duration kJoinNotice = std::chrono::seconds(5);  // how often it says what it waits for
   static constexpr Duration kQuietJoin = std::chrono::seconds(10);
 
  private:
@@ -73,6 +74,7 @@ class SchedulerLink : private ConnectionHandler {
   void connect();
   void lost(const Error& error);
   void retry(const Error& trouble);
+  void notice_later();
   void fail(Error error);
   void on_welcome(const Welcome& welcome);
   void on_progress(const JoinProgress& progress);
@@ -95,6 +97,7 @@ class SchedulerLink : private ConnectionHandler {
   std::string progress_;  // what the scheduler said last while gathering
   std::optional<Error> refused_;
   TimerId join_timer_;
+  TimerId notice_timer_;
   TimerId retry_timer_;
   TimerId heartbeat_timer_;
   std::uint64_t heartbeats_ = 0;

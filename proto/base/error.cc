@@ -30,7 +30,9 @@ std::string_view name_of(ErrorCode code) {
 int exit_code_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::ok: return 0;
-    case ErrorCode::invalid_argument: return 64;
+    case ErrorCode::invalid_argument:
+    case ErrorCode::cancelled:
+    case ErrorCode::closed: return 64;
     case ErrorCode::unreachable: return 69;
     case ErrorCode::os:
     case ErrorCode::out_of_memory: return 71;
@@ -39,8 +41,6 @@ int exit_code_of(ErrorCode code) {
     case ErrorCode::protocol: return 76;
     case ErrorCode::unauthorised: return 77;
     case ErrorCode::configuration: return 78;
-    case ErrorCode::cancelled:
-    case ErrorCode::closed:
     case ErrorCode::internal: return 70;
   }
   return 70;

@@ -21,8 +21,8 @@ enum class ErrorCode : std::uint16_t {
   unauthorised = 7,      // not allowed                                                      exit 77
   configuration = 8,     // ranks disagree, duplicate rank, tensor mismatch, bad setting     exit 78
   out_of_memory = 9,     // does not fit a memory budget                                     exit 71
-  cancelled = 10,        // cancelled by the caller, or the connection closed by ourselves
-  closed = 11,           // use after close
+  cancelled = 10,        // cancelled by the caller, or the connection closed by ourselves   exit 64
+  closed = 11,           // use after close                                                  exit 64
   internal = 12,         // a bug in bps                                                     exit 70
 };
 inline constexpr std::uint16_t kErrorCodeCount = 13;

@@ -343,6 +343,7 @@ void Cluster::check_logs() {
   for (const Line& line : lines_) {
     if (line.level == LogLevel::error && deadly) continue;
     if (line.level == LogLevel::warn && (!scenario_.faults.empty() || quarrel)) continue;
+    if (line.text.find("still waiting to join") != std::string::npos) continue;  // workers may come late
     report_.fail(fmt::format("logged without a cause: {} {}", name_of(line.level), line.text));
   }
 }

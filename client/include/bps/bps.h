@@ -54,8 +54,8 @@ typedef enum bps_status {
   BPS_UNAUTHORISED = 7,     /* not allowed                                                            exit 77 */
   BPS_CONFIGURATION = 8,    /* ranks disagree, duplicate rank, tensor mismatch, bad setting           exit 78 */
   BPS_OUT_OF_MEMORY = 9,    /* does not fit the servers' memory budget, or no memory here             exit 71 */
-  BPS_CANCELLED = 10,       /* ended by bps_close */
-  BPS_CLOSED = 11,          /* use after close, or in a forked child */
+  BPS_CANCELLED = 10,       /* ended by bps_close                                                     exit 64 */
+  BPS_CLOSED = 11,          /* use after close, or in a forked child                                  exit 64 */
   BPS_INTERNAL = 12         /* a bug in bps; please report it                                         exit 70 */
 } bps_status;
 
