@@ -36,6 +36,7 @@ Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerT
 void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
                 TimePoint join_deadline) {
   membership_.admit(hello, incarnation, peer, std::move(address), join_deadline);
+  refused_.erase(hello.rank);
   outbox_.send(peer, Welcome{term_, incarnation, ServerId{}, run_});
   outbox_.log(LogLevel::debug,
               fmt::format("job {}: {} joined ({} of {})", name(), to_string(*membership_.find(hello.rank)),
@@ -99,6 +100,12 @@ Error Job::join_error(TimePoint now, const Worker& impatient) const {
   if (servers_.usable_count() == 0) {
     text += "; no server has registered";
     advice = fmt::format("start at least one: {}", options_.server_command);
+  }
+  if (!missing.empty() && !refused_.empty()) {
+    // Starting again would end the same way.
+    const auto& [rank, refusal] = *refused_.begin();
+    text += fmt::format("; a worker that came as rank {} was refused: {}", rank.value, refusal.message);
+    return make_error(refusal.code, text + why, refusal.advice);
   }
   return make_error(ErrorCode::deadline, text + why, std::move(advice));
 }

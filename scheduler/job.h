@@ -51,6 +51,8 @@ class Job {
   Membership::Decision decide(const HelloWorker& hello) const {
     return membership_.decide(hello, phase_ == Phase::gathering);
   }
+  // What decide() refused. If that rank is missing in the end, the others hear why.
+  void note_refused(Rank rank, const Error& error) { refused_[rank] = error; }
   // Only what decide() admits. It waits for the others until `join_deadline`.
   void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
              TimePoint join_deadline);
@@ -91,6 +93,7 @@ class Job {
   Outbox& outbox_;
   const JobOptions& options_;
   Membership membership_;
+  std::map<Rank, Error> refused_;  // while it gathers: the last word to each rank that was turned away
   Phase phase_ = Phase::gathering;
   Error end_error_;
   TimePoint next_progress_;

@@ -82,6 +82,7 @@ bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello,
     const Membership::Decision decision = job.decide(hello);
     if (decision.verdict == Membership::Verdict::wait) return false;
     if (decision.verdict == Membership::Verdict::refuse) {
+      job.note_refused(hello.rank, decision.error);
       refuse(id, decision.error);
     } else {
       join(now, id, hello, until, job);

@@ -236,6 +236,29 @@ TEST_CASE("core: the join deadline names missing ranks and fails who has joined"
   CHECK(h.got<JobEnded>(server).empty());
 }
 
+TEST_CASE("core: the join deadline says who was refused, and why") {
+  CoreHarness h;
+  h.server();
+  const PeerId w0 = h.worker("j", 0, 2);
+  h.worker("j", 1, 3);
+  h.run(seconds(61));
+  const Error error = h.last<JobFailed>(w0).error;
+  CHECK(error.code == ErrorCode::configuration);
+  CHECK(error.message ==
+        "job j: 1 of 2 workers joined in 60 s; missing rank 1; a worker that came as rank 1 was refused: "
+        "world_size of job j differs: rank 0 (host gpu-0) has 2, rank 1 (host gpu-1) has 3");
+}
+
+TEST_CASE("core: a refused worker that comes back as it should is forgiven") {
+  CoreHarness h;
+  h.server();
+  const PeerId w0 = h.worker("j", 0, 3);
+  h.worker("j", 1, 4);
+  h.worker("j", 1, 3);
+  h.run(seconds(61));
+  CHECK(h.last<JobFailed>(w0).error.code == ErrorCode::deadline);
+}
+
 TEST_CASE("core: a late joiner with little patience waits its own time") {
   CoreHarness h;
   h.server();
