@@ -1,62 +1,10 @@
-#include <catch2/catch.hpp>
-
-#include "client/src/scripted_cluster.h"
+#include "client/src/running_harness.h"
 #include "proto/base/log.h"
 
 namespace bps::testing {
-namespace {
 
 using namespace std::chrono_literals;
 using Catch::Contains;
-
-constexpr std::size_t kSlice = ScriptedCluster::kSlice;
-
-// A joined engine and one tensor of three partitions, two of them full, on lanes 0, 1, 0.
-struct Running : ScriptedCluster {
-  explicit Running(ClientConfig config = default_config()) : ScriptedCluster(std::move(config)) {
-    join(2);
-    tensor = declare("layer1.weight", 2 * kSlice + 100, {0, 1, 0});
-    in = bytes_of(2 * kSlice + 100, 1);
-    out = bytes_of(2 * kSlice + 100, 0);
-  }
-  void push_pull(Operation operation = Operation::sum) {
-    REQUIRE(engine.push_pull(tensor, in, out, operation, into(outcome)).ok());
-  }
-  void push_pull_in_place() { REQUIRE(engine.push_pull(tensor, in, in, Operation::sum, into(outcome)).ok()); }
-
-  // The next contribution on the lane; tells the engine that it has left.
-  PushPull take(std::uint32_t lane_index, bool sent = true) {
-    std::uint64_t cookie = 0;
-    const auto push = lane(lane_index).next<PushPull>(&payload, &cookie);
-    if (sent && cookie != 0) lane(lane_index).sent(cookie);
-    return push;
-  }
-  void answer_all(std::uint64_t round) {
-    CHECK(lane(0).deliver(answer(0, round, kSlice + 100), bytes_of(kSlice, 9)));
-    CHECK(lane(1).deliver(answer(1, round, kSlice), bytes_of(kSlice, 8)));
-    CHECK(lane(0).deliver(answer(2, round, kSlice + 100), bytes_of(100, 7)));
-  }
-  std::vector<std::byte> expected() const {
-    auto all = bytes_of(kSlice, 9);
-    const auto second = bytes_of(kSlice, 8), third = bytes_of(100, 7);
-    all.insert(all.end(), second.begin(), second.end());
-    all.insert(all.end(), third.begin(), third.end());
-    return all;
-  }
-
-  TensorId tensor;
-  std::vector<std::byte> in, out, payload;
-  Outcome outcome;
-};
-
-ClientConfig with(bool retain, std::uint64_t credit = kDefaultCreditBytes) {
-  ClientConfig config = ScriptedCluster::default_config();
-  config.retain = retain;
-  config.credit_bytes = credit;
-  return config;
-}
-
-}  // namespace
 
 TEST_CASE("push_pull: what goes out and what comes back") {
   for (const bool retain : {true, false}) {
@@ -182,22 +130,6 @@ TEST_CASE("broadcast: the root sends, the others ask") {
   }
 }
 
-TEST_CASE("lane: nothing is sent before the welcome") {
-  ScriptedCluster c;
-  c.engine.join([](Status) {});
-  c.welcome_worker();
-  c.scheduler().deliver(c.job_start(1));
-  const TensorId tensor = c.declare("t", 8, {0});
-  auto data = bytes_of(8, 1);
-  Outcome outcome;
-  REQUIRE(c.engine.push_pull(tensor, data, data, Operation::sum, c.into(outcome)).ok());
-  const auto hello = c.lane(0).next<HelloLane>();
-  CHECK(c.lane(0).frames.empty());
-  CHECK_THAT(c.engine.describe(tensor), Contains("has not welcomed this worker yet"));
-  c.lane(0).deliver(Welcome{Term{1, 2}, Incarnation{10}, hello.server, JobRun{77}});
-  CHECK(c.lane(0).frames.size() == 1);
-}
-
 TEST_CASE("later: the contribution is sent again when it is asked for, once") {
   Running c;
   c.push_pull();
@@ -220,145 +152,6 @@ TEST_CASE("later: the contribution is sent again when it is asked for, once") {
   c.lane(0).deliver(c.answer(2, 0, 2 * kSlice + 100), bytes_of(100, 7));
   CHECK(c.outcome.ended == 1);
   CHECK(c.out == c.expected());
-}
-
-TEST_CASE("lane: a broken one comes back with a higher session and what was not answered") {
-  Running c;
-  c.push_pull();
-  c.take(0);
-  c.take(1);
-  c.take(0, false);
-  c.lane(0).deliver(c.answer(0, 0, kSlice), bytes_of(kSlice, 9));
-  c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
-  CHECK_THAT(c.engine.describe(c.tensor), Contains("1 of 3") && Contains("not connected: connection reset"));
-  c.loop.run_for(Lane::kFirstPause);
-  CHECK(c.welcome_lane(0).session == Session{2});
-  CHECK(c.take(0).partition == PartitionId{2});
-  CHECK(c.lane(0).frames.empty());
-  CHECK(c.engine.stats()->resent == 1);
-  // The count of taken bytes begins anew.
-  CHECK(c.lane(0).deliver(c.answer(2, 0, 100), bytes_of(100, 7)));
-  CHECK(c.lane(1).deliver(c.answer(1, 0, kSlice), bytes_of(kSlice, 8)));
-  CHECK(c.outcome.ended == 1);
-  CHECK(c.out == c.expected());
-}
-
-TEST_CASE("lane: it breaks while an answer arrives") {
-  SECTION("retained: sent again, nothing of the output was touched") {
-    Running c;
-    c.push_pull_in_place();
-    c.take(0), c.take(1), c.take(0);
-    REQUIRE(c.lane(0).begin(c.answer(0, 0, kSlice), bytes_of(kSlice, 99)) != nullptr);
-    c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
-    CHECK(c.in == bytes_of(2 * kSlice + 100, 1));
-    c.loop.run_for(Lane::kFirstPause);
-    c.welcome_lane(0);
-    CHECK(c.take(0).partition == PartitionId{0});
-    CHECK(c.payload == bytes_of(kSlice, 1));
-    c.take(0);
-    c.answer_all(0);
-    CHECK(c.in == c.expected());
-  }
-  SECTION("not retained, in place: the contribution is gone, which is said") {
-    Running c(with(false));
-    c.push_pull_in_place();
-    c.take(0), c.take(1), c.take(0);
-    REQUIRE(c.lane(0).begin(c.answer(0, 0, kSlice), bytes_of(kSlice, 99)) != nullptr);
-    c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
-    c.loop.run_for(Lane::kFirstPause);
-    c.welcome_lane(0);
-    CHECK(c.take(0).partition == PartitionId{2});
-    c.lane(0).deliver(c.answer(2, 0, 100), bytes_of(100, 7));
-    CHECK(c.outcome.ended == 0);
-    c.lane(1).deliver(c.answer(1, 0, kSlice), bytes_of(kSlice, 8));
-    CHECK(c.outcome.ended == 1);
-    CHECK(c.outcome.error.code == ErrorCode::peer_lost);
-    CHECK_THAT(c.outcome.error.message, Contains("cannot be sent again"));
-    CHECK_FALSE(c.engine.failure());
-  }
-  SECTION("not retained, apart: sent again") {
-    Running c(with(false));
-    c.push_pull();
-    c.take(0), c.take(1), c.take(0);
-    REQUIRE(c.lane(0).begin(c.answer(0, 0, kSlice), bytes_of(kSlice, 99)) != nullptr);
-    c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
-    c.loop.run_for(Lane::kFirstPause);
-    c.welcome_lane(0);
-    c.take(0), c.take(0);
-    c.answer_all(0);
-    CHECK(c.out == c.expected());
-  }
-}
-
-TEST_CASE("lane: an answer that comes while the contribution waits to be sent again") {
-  Running c(with(true, 0));  // one partition at a time
-  c.push_pull();
-  c.take(0);
-  c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
-  c.take(1);  // its credit came free
-  c.loop.run_for(Lane::kFirstPause);
-  c.welcome_lane(0);
-  CHECK(c.lane(0).frames.empty());
-  CHECK(c.lane(0).deliver(c.answer(0, 0, 0), bytes_of(kSlice, 9)));
-  c.lane(1).deliver(c.answer(1, 0, kSlice), bytes_of(kSlice, 8));
-  CHECK(c.take(0).partition == PartitionId{2});
-  CHECK(c.lane(0).frames.empty());
-  c.lane(0).deliver(c.answer(2, 0, 100), bytes_of(100, 7));
-  CHECK(c.out == c.expected());
-}
-
-TEST_CASE("lane: the server stays away, then refuses") {
-  Running c;
-  c.push_pull();
-  c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
-  SECTION("away: tried for ever, ever more slowly, and said") {
-    const ExpectLog away("cannot be reached for");
-    for (int i = 0; i < 300; ++i) {
-      c.loop.run_for(100ms);
-      if (i % 10 == 0) c.scheduler().deliver(Heartbeat{});
-      if (c.lane(0).open()) c.lane(0).break_with(ErrorCode::unreachable, "connection refused");
-    }
-    CHECK(c.connects(5000) > 25);
-    CHECK(c.connects(5000) < 45);
-    CHECK(away.seen() == 1);
-    CHECK(c.outcome.ended == 0);
-  }
-  SECTION("refused for good: the job ends, but not at once") {
-    const ExpectLog away("cannot be reached for");
-    const TimePoint begin = c.loop.now();
-    while (c.outcome.ended == 0 && c.loop.now() - begin < 20s) {
-      c.loop.run_for(50ms);
-      if (!c.lane(0).open()) continue;
-      c.lane(0).deliver(Refused{ErrorCode::protocol, "version 2 is spoken here", ""});
-      c.lane(0).break_with(ErrorCode::unreachable, "closed by the peer");
-      if (c.scheduler().open()) c.scheduler().deliver(Heartbeat{});
-    }
-    CHECK(c.outcome.error.code == ErrorCode::protocol);
-    CHECK_THAT(c.outcome.error.message, Contains("server 1 (127.0.0.1:5000) refuses this worker: version 2"));
-    CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
-  }
-  SECTION("welcomed, then refused again and again for what is sent") {
-    const TimePoint begin = c.loop.now();
-    while (c.outcome.ended == 0 && c.loop.now() - begin < 20s) {
-      c.loop.run_for(50ms);
-      if (!c.lane(0).open()) continue;
-      c.welcome_lane(0);
-      c.lane(0).deliver(Refused{ErrorCode::protocol, "partition 0 is not on this shard", ""});
-      c.lane(0).break_with(ErrorCode::unreachable, "closed by the peer");
-      if (c.scheduler().open()) c.scheduler().deliver(Heartbeat{});
-    }
-    CHECK_THAT(c.outcome.error.message, Contains("partition 0 is not on this shard"));
-    CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
-  }
-  SECTION("silent: a hello without an answer is tried again") {
-    const ExpectLog away("it does not answer the hello");
-    for (int i = 0; i < 12; ++i) {
-      c.loop.run_for(1s);
-      c.scheduler().deliver(Heartbeat{});
-    }
-    CHECK(c.connects(5000) == 4);  // at the start, after 20 ms, 5 s and 10 s
-    CHECK(away.seen() == 1);
-  }
 }
 
 TEST_CASE("answers: duplicates are dropped, also of an older round") {
