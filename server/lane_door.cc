@@ -45,9 +45,11 @@ class LaneDoor::Guest final : public ConnectionHandler {
   TimerId timer_;
 };
 
-LaneDoor::LaneDoor(EventLoop& loop, Transport& transport, Logger log, Check check, Entered entered)
+LaneDoor::LaneDoor(EventLoop& loop, Transport& transport, std::size_t max_greeting, Logger log, Check check,
+                   Entered entered)
     : loop_(loop),
       transport_(transport),
+      max_greeting_(max_greeting),
       log_(std::move(log)),
       check_(std::move(check)),
       entered_(std::move(entered)) {}
@@ -68,7 +70,7 @@ void LaneDoor::close() {
 }
 
 void LaneDoor::accept(std::unique_ptr<Connection> connection) {
-  if (guests_.size() >= kMaxWaiting) {
+  if (guests_.size() >= max_greeting_) {
     reject(*guests_.front(), make_error(ErrorCode::protocol, "too many connections without a hello"), true);
   }
   guests_.push_back(std::make_unique<Guest>(*this, std::move(connection)));

@@ -1,7 +1,7 @@
 // The listening port of a server: accepts connections and waits for their hello.
 //
 // Strangers come here too: port scanners, web browsers, workers of another version. Each connection has
-// kHelloTimeout to say a HelloLane; when kMaxWaiting have not, the oldest goes. Whoever says something else
+// kHelloTimeout to say a HelloLane; when `max_greeting` have not, the oldest goes. Whoever says something else
 // is refused, closed and counted, and logged at most once per kLogInterval so that nobody fills the disk.
 //
 // Owner: the Server. Lives on: main loop.
@@ -23,14 +23,14 @@ class LaneDoor {
  public:
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
   static constexpr Duration kLogInterval = std::chrono::seconds(1);
-  static constexpr std::size_t kMaxWaiting = 256;
 
   // Decides about a hello; on success says the loop on which the lane will live.
   using Check = std::function<Result<EventLoop*>(const HelloLane&)>;
   // A connection that belongs to the loop that `check` named, not started.
   using Entered = std::function<void(const HelloLane&, std::unique_ptr<Connection>)>;
 
-  LaneDoor(EventLoop& loop, Transport& transport, Logger log, Check check, Entered entered);
+  LaneDoor(EventLoop& loop, Transport& transport, std::size_t max_greeting, Logger log, Check check,
+           Entered entered);
   ~LaneDoor();
   LaneDoor(const LaneDoor&) = delete;
   LaneDoor& operator=(const LaneDoor&) = delete;
@@ -54,6 +54,7 @@ class LaneDoor {
 
   EventLoop& loop_;
   Transport& transport_;
+  const std::size_t max_greeting_;
   const Logger log_;
   const Check check_;
   const Entered entered_;

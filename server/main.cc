@@ -8,6 +8,7 @@
 
 #include "proto/base/asio_loop.h"
 #include "proto/base/config.h"
+#include "proto/base/descriptor_limit.h"
 #include "proto/base/host_identity.h"
 #include "proto/base/loop_thread.h"
 #include "proto/base/ports_file.h"
@@ -138,6 +139,8 @@ class Program {
     options.memory_max = settings_.memory_max.bytes;
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
+    // Every lane of every job is one descriptor.
+    options.max_greeting = max_unknown_connections(raise_descriptor_limit());
     Server::Callbacks callbacks;
     callbacks.registered = [this] { on_registered(); };
     callbacks.stopped = [this](const Error& error) {

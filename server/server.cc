@@ -33,7 +33,7 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
       ledger_(options_.memory_max - reorder_budget_ * shard_loops.size(),
               static_cast<std::uint32_t>(shard_loops.size())),
       door_(
-          loop, transport, log_, [this](const HelloLane& hello) { return check_lane(hello); },
+          loop, transport, options_.max_greeting, log_, [this](const HelloLane& hello) { return check_lane(hello); },
           [this](const HelloLane& hello, std::unique_ptr<Connection> connection) {
             enter(hello, std::move(connection));
           }) {

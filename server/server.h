@@ -39,6 +39,7 @@ struct ServerOptions {
   std::uint64_t bandwidth_bps = 0;             // 0 = unknown
   std::uint64_t memory_max = 4ull << 30;       // partitions, lanes and reorder budgets together
   std::uint64_t reorder_budget = 64ull << 20;  // per shard; at most a quarter of memory_max for all shards
+  std::size_t max_greeting = 1024;             // connections that have not said hello
   Duration start_timeout = std::chrono::seconds(30);  // for reaching the scheduler
   Duration heartbeat_interval = kHeartbeatInterval;
   Duration heartbeat_timeout = kHeartbeatTimeout;
