@@ -47,7 +47,7 @@ class FakeConnection final : public Connection {
   ~FakeConnection() override { link_->handler = nullptr; }
 
   void start(ConnectionHandler& handler) override { link_->handler = &handler; }
-  void send(const Message& message, std::span<const std::byte>, std::uint64_t) override {
+  void send(const Message& message, Payload, std::uint64_t) override {
     link_->sent.push_back(message);
   }
   std::size_t queued_bytes() const override { return link_->queued_bytes; }

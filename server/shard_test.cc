@@ -37,9 +37,9 @@ class FakeConnection final : public Connection {
   explicit FakeConnection(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
   ~FakeConnection() override { close(); }
   void start(ConnectionHandler& handler) override { wire_->handler = &handler; }
-  void send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) override {
-    wire_->sent.push_back({message, {payload.begin(), payload.end()}, cookie});
-    if (wire_->hold || wire_->stuck) wire_->queued += payload.size();
+  void send(const Message& message, Payload payload, std::uint64_t cookie) override {
+    wire_->sent.push_back({message, {payload.bytes.begin(), payload.bytes.end()}, cookie});
+    if (wire_->hold || wire_->stuck) wire_->queued += payload.bytes.size();
     if (wire_->stuck) wire_->queued += kFrameBytes;
   }
   std::size_t queued_bytes() const override { return wire_->queued; }

@@ -78,8 +78,8 @@ class ScriptedConnection final : public Connection {
   ~ScriptedConnection() override { close(); }
 
   void start(ConnectionHandler& handler) override { wire_->handler = &handler; }
-  void send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) override {
-    wire_->frames.push_back({message, {payload.begin(), payload.end()}, cookie});
+  void send(const Message& message, Payload payload, std::uint64_t cookie) override {
+    wire_->frames.push_back({message, {payload.bytes.begin(), payload.bytes.end()}, cookie});
   }
   std::size_t queued_bytes() const override { return wire_->queued_bytes; }
   void set_max_header_bytes(std::size_t bytes) override { wire_->max_header_bytes = bytes; }

@@ -5,24 +5,97 @@
 // decides. A frame is a small header and perhaps a payload; the receiver sees the header first, names the
 // destination, and hears again when the bytes are there.
 //
+// Where the sender's memory can be read by the receiver (shm), it may go without even that: the payload is
+// lent, and the receiver reads it where it lies until it gives it back.
+//
 // A Connection belongs to one EventLoop; all calls and callbacks happen on it, and no callback runs
 // inside a call of the same connection (send, close, ... only queue). The owner may destroy the connection at
 // any time, also inside a callback; after that no callback comes and no memory it named or sent is touched.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "proto/base/endpoint.h"
 #include "proto/base/event_loop.h"
+#include "proto/base/region.h"
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
 
 namespace bps {
+
+// A payload that the receiver reads in the sender's memory. Move-only; given back when it is destroyed, which
+// is when the sender hears on_sent. It may outlive its connection: the memory stays mapped, but once the
+// connection is gone the sender may write into it at any time.
+//
+// So whoever reads it without being sure that the connection is up reads first, asks intact() then, and
+// throws away what it has read if that is false.
+//
+// Lives on: the loop of its connection; intact() may be asked on any thread.
+class LentPayload {
+ public:
+  // The transport's side of it.
+  class Lender {
+   public:
+    virtual ~Lender() = default;
+    virtual void give_back(std::uint64_t token) = 0;
+    virtual bool intact() const = 0;
+  };
+
+  LentPayload() = default;
+  LentPayload(std::shared_ptr<Lender> lender, std::uint64_t token, std::span<const std::byte> bytes,
+              bool scarce)
+      : lender_(std::move(lender)), token_(token), bytes_(bytes), scarce_(scarce) {}
+  LentPayload(LentPayload&& other) noexcept { swap(other); }
+  LentPayload& operator=(LentPayload&& other) noexcept {
+    LentPayload(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~LentPayload() { reset(); }
+
+  explicit operator bool() const { return lender_ != nullptr; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  // The sender has little of this memory and cannot send much more until it has it back: to be given back
+  // within the callback, or counted and bounded. Else the sender gave its own buffer, which it does not need
+  // before the answer is there.
+  bool scarce() const { return scarce_; }
+  // False: the sender has withdrawn it, and what was read since on_lent may be rubbish.
+  bool intact() const { return lender_->intact(); }
+  void reset() {
+    if (lender_) std::exchange(lender_, nullptr)->give_back(token_);
+    bytes_ = {};
+  }
+
+ private:
+  void swap(LentPayload& other) noexcept {
+    std::swap(lender_, other.lender_);
+    std::swap(token_, other.token_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(scarce_, other.scarce_);
+  }
+  std::shared_ptr<Lender> lender_;
+  std::uint64_t token_ = 0;
+  std::span<const std::byte> bytes_;
+  bool scarce_ = false;
+};
+
+// What is sent: bytes, and the region of the sending transport that they lie in, if any. Payloads in a region
+// go without a copy where the transport can do that. The region must live as long as the bytes.
+struct Payload {
+  Payload() = default;
+  template <class Bytes>
+  requires std::convertible_to<const Bytes&, std::span<const std::byte>> Payload(
+      const Bytes& content, const Region* home = nullptr)  // NOLINT: bytes are a payload
+      : bytes(content), region(home) {}
+  std::span<const std::byte> bytes;
+  const Region* region = nullptr;
+};
 
 class ConnectionHandler {
  public:
@@ -34,6 +107,14 @@ class ConnectionHandler {
 
   // The whole message is here. `payload` is what on_payload named (empty if dropped or none).
   virtual void on_message(Message& message, std::span<std::byte> payload) = 0;
+
+  // Instead of on_payload and on_message, on transports that lend: the payload can be read where the sender
+  // has it. True: taken, the handler has moved from `payload` or is done with it. False: not here; on_payload
+  // and on_message follow, as on any transport.
+  virtual bool on_lent(Message& message, LentPayload& payload) {
+    (void)message, (void)payload;
+    return false;
+  }
 
   // The payload sent with this non-zero cookie is no longer needed by the connection.
   virtual void on_sent(std::uint64_t cookie) { (void)cookie; }
@@ -56,7 +137,7 @@ class Connection {
   // Queues one frame. `payload` is not copied: it must stay unchanged until on_sent(cookie) or until the
   // connection is closed or destroyed. Never fails; errors come as on_closed. Not bounded: the caller
   // looks at queued_bytes() and waits for on_writable.
-  virtual void send(const Message& message, std::span<const std::byte> payload = {}, std::uint64_t cookie = 0) = 0;
+  virtual void send(const Message& message, Payload payload = {}, std::uint64_t cookie = 0) = 0;
 
   // Bytes (headers and payloads) queued here and not yet handed to the network.
   virtual std::size_t queued_bytes() const = 0;
@@ -82,7 +163,7 @@ class Connection {
 
 class Listener {
  public:
-  virtual ~Listener() = default;  // stops listening
+  virtual ~Listener() = default;          // stops listening
   virtual Endpoint endpoint() const = 0;  // with the real port
 };
 
@@ -93,10 +174,17 @@ class Transport {
   using Accepted = std::function<void(std::unique_ptr<Connection>)>;
 
   // Loop thread of `loop`. `accepted` gets connections that are not started.
-  virtual Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Endpoint& endpoint, Accepted accepted) = 0;
+  virtual Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Endpoint& endpoint,
+                                                   Accepted accepted) = 0;
 
   // Loop thread of `loop`. Returns at once; failure to connect within `timeout` is told by on_closed.
-  virtual std::unique_ptr<Connection> connect(EventLoop& loop, const Endpoint& endpoint, Duration timeout) = 0;
+  virtual std::unique_ptr<Connection> connect(EventLoop& loop, const Endpoint& endpoint,
+                                              Duration timeout) = 0;
+
+  // Any thread. Memory that this transport's connections send without a copy. Outlives the transport if held.
+  virtual Result<std::shared_ptr<Region>> allocate(std::size_t bytes) {
+    return allocate_ordinary_region(bytes);
+  }
 };
 
 }  // namespace bps

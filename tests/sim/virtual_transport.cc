@@ -25,8 +25,8 @@ class VirtualConnection final : public Connection {
   ~VirtualConnection() override { close(); }
 
   void start(ConnectionHandler& handler) override { socket_->start(handler); }
-  void send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) override {
-    if (socket_) socket_->send(message, payload, cookie);
+  void send(const Message& message, Payload payload, std::uint64_t cookie) override {
+    if (socket_) socket_->send(message, payload.bytes, cookie);
   }
   std::size_t queued_bytes() const override { return socket_ ? socket_->queued_bytes() : 0; }
   void set_max_header_bytes(std::size_t bytes) override {

@@ -26,8 +26,8 @@ void TcpConnection::start(ConnectionHandler& handler) {
   if (stream_) stream_->start(handler);
 }
 
-void TcpConnection::send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) {
-  if (stream_) stream_->send(message, payload, cookie);
+void TcpConnection::send(const Message& message, Payload payload, std::uint64_t cookie) {
+  if (stream_) stream_->send(message, payload.bytes, cookie);
 }
 
 std::size_t TcpConnection::queued_bytes() const { return stream_ ? stream_->queued_bytes() : 0; }

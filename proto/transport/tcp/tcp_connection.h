@@ -30,7 +30,7 @@ class TcpConnection final : public Connection {
   const std::shared_ptr<TcpStream>& stream() const { return stream_; }
 
   void start(ConnectionHandler& handler) override;
-  void send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) override;
+  void send(const Message& message, Payload payload, std::uint64_t cookie) override;
   std::size_t queued_bytes() const override;
   void set_max_header_bytes(std::size_t bytes) override;
   void close() override;

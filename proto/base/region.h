@@ -1,0 +1,38 @@
+// Memory that was made to be moved: allocated once, in large pieces, in the way that a transport can send
+// from without copying or registering anything later (a memfd for shared memory, registered for RDMA,
+// ordinary memory for TCP).
+//
+// Immutable after it is made; held by shared_ptr by whoever hands out pieces of it. Bytes are zero at first
+// and aligned to a page. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "proto/base/result.h"
+
+namespace bps {
+
+class Region {
+ public:
+  virtual ~Region() = default;
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  std::span<std::byte> bytes() const { return bytes_; }
+  bool contains(std::span<const std::byte> piece) const {
+    return piece.data() >= bytes_.data() && piece.data() + piece.size() <= bytes_.data() + bytes_.size();
+  }
+
+ protected:
+  explicit Region(std::span<std::byte> bytes) : bytes_(bytes) {}
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+// Ordinary anonymous memory, for transports that have no wishes; the kernel may back it with huge pages.
+Result<std::shared_ptr<Region>> allocate_ordinary_region(std::size_t bytes);
+
+}  // namespace bps
