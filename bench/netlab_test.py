@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""netlab with real hosts and real TCP: netlab_test.py PATH-OF-NETLAB [unittest arguments]
+
+Exit status 77 (skipped) where network namespaces cannot be made.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+LIMIT = 60  # seconds after which anything is considered to hang
+RATE = 200e6  # bits a second
+# What TCP has of a link: 1448 of the 1514 bytes of a full packet.
+GOODPUT = RATE * 1448 / 1514 / 8
+BYTES = 20_000_000
+TRIES = 5  # of what a busy machine can make too slow
+
+# Receives on one connection while it sends on another; says the congestion control and the goodput of what came in,
+# from the first byte to the last.
+PEER = """
+import socket, sys, threading, time
+own, other, total = sys.argv[1], sys.argv[2], int(sys.argv[3])
+listener = socket.create_server((own, 7000))
+print("listening", flush=True)
+sys.stdin.readline()
+def send():
+    with socket.create_connection((other, 7000), 20) as connection:
+        connection.settimeout(40)
+        connection.sendall(bytes(total))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+sender = threading.Thread(target=send)
+sender.start()
+connection, _ = listener.accept()
+control = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(bytes(1)).decode()
+connection.settimeout(40)
+received = len(connection.recv(1))
+start = time.monotonic()
+while data := connection.recv(1 << 20):
+    received += len(data)
+print(control, received, received / (time.monotonic() - start), flush=True)
+connection.close()
+sender.join()
+"""
+
+
+def namespaces(lab):
+    folder = pathlib.Path("/run/netns")
+    return [entry.name for entry in folder.glob(f"{lab}-*")] if folder.exists() else []
+
+
+def own_links():
+    return {link.name for link in pathlib.Path("/sys/class/net").iterdir()}
+
+
+class NetlabTest(unittest.TestCase):
+    netlab = None  # path of the script under test
+    lab = f"nt{os.getpid()}"
+
+    def setUp(self):
+        self.links = own_links()
+        self.addCleanup(self.run_netlab, "down")
+
+    def run_netlab(self, command, *arguments, status=0):
+        run = subprocess.run([self.netlab, command, "--name", self.lab, *arguments], stdin=subprocess.DEVNULL,
+                             capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(run.returncode, status, run.stderr)
+        return run.stdout if status == 0 else run.stderr
+
+    def peer(self, host, own, other):
+        command = [self.netlab, "exec", "--name", self.lab, host, sys.executable, "-c", PEER, own, other, str(BYTES)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate, timeout=LIMIT)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout.readline(), "listening\n")
+        return process
+
+    def goodput(self, first, second):
+        """Bytes a second that each of two hosts received from the other, both at once."""
+        addresses = [f"10.88.0.{int(host.strip('h')) + 1}" for host in (first, second)]
+        peers = [self.peer(first, *addresses), self.peer(second, *reversed(addresses))]
+        for peer in peers:
+            peer.stdin.write("go\n")
+            peer.stdin.flush()
+        outputs = [peer.communicate(timeout=LIMIT)[0].split() for peer in peers]
+        for control, received, _ in outputs:
+            self.assertEqual((control, int(received)), ("cubic", BYTES))
+        return [float(output[2]) for output in outputs]
+
+    def assert_goodput(self, expected, first, second):
+        """Never more than the link allows; and as much, when no one else has the CPU."""
+        for _ in range(TRIES):
+            received = self.goodput(first, second)
+            self.assertLess(max(received), 1.03 * expected)
+            if min(received) > 0.97 * expected:
+                return
+        self.fail(f"expected {expected:.0f} bytes a second, was {received}")
+
+    def assert_nothing_left(self):
+        self.assertEqual(namespaces(self.lab), [])
+        self.assertEqual(own_links(), self.links)
+
+    def test_three_hosts(self):
+        self.run_netlab("up", "3", "200mbit")
+        self.assertEqual(sorted(namespaces(self.lab)),
+                         [f"{self.lab}-{host}" for host in ("h0", "h1", "h2", "h3", "sw")])
+
+        # One stream each way at once, through the same two links.
+        self.assert_goodput(GOODPUT, "h1", "2")
+
+        # Half the rate for one host is half the rate for who sends to it.
+        self.run_netlab("rate", "h3", "100mbit")
+        self.assert_goodput(GOODPUT / 2, "h1", "h3")
+
+        # Without shaping on either end the rate is what the CPU makes it.
+        self.run_netlab("rate", "h2", "0")
+        self.assertGreater(self.goodput("h0", "h2")[0], 2 * GOODPUT)
+
+        for line in self.run_netlab("stat").splitlines():
+            host, direction, *counters = line.split()
+            self.assertIn(direction, ("up", "down"))
+            self.assertEqual([counter.split("=")[0] for counter in counters],
+                             ["bytes", "packets", "dropped", "waiting"])
+            if host == "h1":
+                self.assertGreater(int(counters[0].split("=")[1]), 2 * BYTES)
+
+        # Who pulls the cable cuts connections; who puts it back has them again.
+        connect = [sys.executable, "-c", "import socket; socket.create_connection(('10.88.0.1', 7000), 1)"]
+        self.run_netlab("link", "h1", "down")
+        run = subprocess.run([self.netlab, "exec", "--name", self.lab, "h1", *connect], capture_output=True, text=True)
+        self.assertIn("timed out", run.stderr)
+        self.run_netlab("link", "h1", "up")
+        run = subprocess.run([self.netlab, "exec", "--name", self.lab, "h1", *connect], capture_output=True, text=True)
+        self.assertIn("refused", run.stderr)
+
+        # A program that still runs on a host ends with it.
+        last = self.peer("h2", "10.88.0.3", "10.88.0.1")
+        self.run_netlab("down")
+        self.assertEqual(last.wait(timeout=LIMIT), -signal.SIGKILL)
+        self.assert_nothing_left()
+
+    def test_up_that_is_interrupted_leaves_nothing(self):
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            up = subprocess.Popen([self.netlab, "up", "--name", self.lab, "200", "1gbit"], stdin=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL, start_new_session=True)
+            deadline = time.monotonic() + LIMIT
+            while len(namespaces(self.lab)) < 5 and time.monotonic() < deadline:
+                self.assertIsNone(up.poll())
+            os.killpg(up.pid, number)  # as a terminal does it
+            self.assertEqual(up.wait(timeout=LIMIT), status)
+            self.assert_nothing_left()
+
+    def test_up_that_fails_leaves_nothing(self):
+        said = self.run_netlab("up", "2", "1gbit", "--congestion-control", "nonsense", status=71)
+        self.assertIn("could not be made", said)
+        self.assert_nothing_left()
+
+    def test_labs_do_not_disturb_each_other(self):
+        other = self.lab + "x"
+        self.run_netlab("up", "1", "1gbit")
+        try:
+            subprocess.run([self.netlab, "up", "1", "1gbit", "--name", other], check=True, timeout=LIMIT)
+            self.run_netlab("down")
+            self.assertEqual(len(namespaces(other)), 3)
+        finally:
+            subprocess.run([self.netlab, "down", "--name", other], check=True, timeout=LIMIT)
+        self.assert_nothing_left()
+
+    def test_bad_input(self):
+        self.run_netlab("up", "1", "1gbit")
+        self.assertIn("is up already", self.run_netlab("up", "1", "1gbit", status=71))
+        for arguments, said in ((["up", "0", "1gbit"], "'0' hosts"), (["up", "3", "fast"], "'fast' is no rate"),
+                                (["up", "3"], "other arguments"), (["up", "1", "2", "3"], "other arguments"),
+                                (["exec", "h7", "true"], "no host 'h7'"), (["exec", "h1"], "other arguments"),
+                                (["rate", "h1", "3parsec"], "no rate"), (["link", "h1", "sideways"], "up, or link"),
+                                (["stat", "--speed"], "unknown option '--speed'"),
+                                (["frobnicate"], "no command 'frobnicate'")):
+            with self.subTest(arguments):
+                self.assertIn(said, self.run_netlab(*arguments, status=64))
+        run = subprocess.run([self.netlab, "exec", "--name", self.lab, "1", "sh", "-c", "exit 5"], timeout=LIMIT)
+        self.assertEqual(run.returncode, 5)
+
+
+def cannot_run():
+    if os.geteuid() != 0:
+        return "not root"
+    if not (shutil.which("ip") and shutil.which("tc")):
+        return "no iproute2"
+    probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
+    return probe.stderr.strip() if probe.returncode else ""
+
+
+if __name__ == "__main__":
+    reason = cannot_run()
+    if reason:
+        print(f"netlab_test: skipped: network namespaces cannot be made here ({reason})")
+        sys.exit(77)
+    NetlabTest.netlab = sys.argv.pop(1)
+    unittest.main(verbosity=2)
