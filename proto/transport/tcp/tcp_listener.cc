@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "proto/transport/tcp/readiness.h"
+#include "proto/transport/stream/readiness.h"
 #include "proto/transport/tcp/tcp_connection.h"
 #include "proto/transport/tcp/tcp_socket.h"
 

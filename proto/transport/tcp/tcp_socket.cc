@@ -4,7 +4,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -42,10 +41,6 @@ Status set_option(int fd, int level, int name, int value, const char* what) {
 }
 
 }  // namespace
-
-UniqueFd::~UniqueFd() {
-  if (fd_ >= 0) ::close(fd_);
-}
 
 std::vector<SocketAddress> numeric_address(const Endpoint& endpoint) {
   auto found = look_up(endpoint, AI_NUMERICHOST);

@@ -4,35 +4,14 @@
 #include <sys/socket.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "proto/base/endpoint.h"
 #include "proto/base/result.h"
+#include "proto/transport/stream/unique_fd.h"
 #include "proto/transport/tcp/tcp_options.h"
 
 namespace bps {
-
-// A file descriptor that is closed with its owner.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    UniqueFd(std::move(other)).swap(*this);
-    return *this;
-  }
-  ~UniqueFd();
-
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-  explicit operator bool() const { return fd_ >= 0; }
-  void swap(UniqueFd& other) noexcept { std::swap(fd_, other.fd_); }
-
- private:
-  int fd_ = -1;
-};
 
 struct SocketAddress {
   sockaddr_storage storage{};

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "proto/transport/tcp/frame_reader.h"
-#include "proto/transport/tcp/readiness.h"
+#include "proto/transport/stream/frame_reader.h"
+#include "proto/transport/stream/readiness.h"
+#include "proto/transport/stream/send_queue.h"
 #include "proto/transport/tcp/tcp_connection.h"
-#include "proto/transport/tcp/tcp_send_queue.h"
 #include "proto/wire/codec.h"
 
 namespace bps {
@@ -90,7 +90,7 @@ class TcpStream final : public TurnHook, public std::enable_shared_from_this<Tcp
   bool undelivered_ = false;  // the reader may hold whole frames (after a move)
 
   Encoder encoder_;
-  TcpSendQueue queue_;
+  SendQueue queue_;
   bool write_blocked_ = false;
   bool above_low_water_ = false;
   bool owes_writable_ = false;

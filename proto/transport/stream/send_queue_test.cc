@@ -1,4 +1,4 @@
-#include "proto/transport/tcp/tcp_send_queue.h"
+#include "proto/transport/stream/send_queue.h"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@ using Bytes = std::vector<std::byte>;
 Bytes filled(std::size_t count, int value) { return Bytes(count, static_cast<std::byte>(value)); }
 
 TEST_CASE("small frames next to each other are one piece") {
-  TcpSendQueue queue;
+  SendQueue queue;
   for (int i = 0; i < 100; ++i)
     queue.push(filled(40, i), {}, 0);
   std::array<iovec, 8> pieces;
@@ -24,7 +24,7 @@ TEST_CASE("small frames next to each other are one piece") {
 }
 
 TEST_CASE("payloads are not copied") {
-  TcpSendQueue queue;
+  SendQueue queue;
   const Bytes payload = filled(1000, 1);
   queue.push(filled(40, 2), payload, 5);
   std::array<iovec, 8> pieces;
@@ -43,7 +43,7 @@ TEST_CASE("payloads are not copied") {
 
 TEST_CASE("what leaves is what was pushed, whatever is taken at a time; cookies come once and in order") {
   std::mt19937 random(5);
-  TcpSendQueue queue;
+  SendQueue queue;
   Bytes expected;
   Bytes sent;
   std::vector<Bytes> payloads(400);

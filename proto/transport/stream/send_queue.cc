@@ -1,4 +1,4 @@
-#include "proto/transport/tcp/tcp_send_queue.h"
+#include "proto/transport/stream/send_queue.h"
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@ constexpr std::size_t kKeptHeaderBytes = 256 * 1024;
 
 }  // namespace
 
-void TcpSendQueue::push(std::span<const std::byte> header, std::span<const std::byte> payload,
+void SendQueue::push(std::span<const std::byte> header, std::span<const std::byte> payload,
                      std::uint64_t cookie) {
   compact_headers();
   headers_.insert(headers_.end(), header.begin(), header.end());
@@ -18,7 +18,7 @@ void TcpSendQueue::push(std::span<const std::byte> header, std::span<const std::
   bytes_ += header.size() + payload.size();
 }
 
-void TcpSendQueue::compact_headers() {
+void SendQueue::compact_headers() {
   if (headers_begin_ == headers_.size()) {
     headers_.clear();
     headers_begin_ = 0;
@@ -29,7 +29,7 @@ void TcpSendQueue::compact_headers() {
   }
 }
 
-std::size_t TcpSendQueue::gather(std::span<iovec> pieces) const {
+std::size_t SendQueue::gather(std::span<iovec> pieces) const {
   std::size_t count = 0;
   std::size_t header_at = headers_begin_;
   const auto add = [&](const std::byte* data, std::size_t bytes) {
@@ -53,7 +53,7 @@ std::size_t TcpSendQueue::gather(std::span<iovec> pieces) const {
   return count;
 }
 
-void TcpSendQueue::consume(std::size_t bytes) {
+void SendQueue::consume(std::size_t bytes) {
   BPS_ASSERT(bytes <= bytes_);
   bytes_ -= bytes;
   while (!frames_.empty()) {
@@ -72,14 +72,14 @@ void TcpSendQueue::consume(std::size_t bytes) {
   }
 }
 
-std::optional<std::uint64_t> TcpSendQueue::take_sent() {
+std::optional<std::uint64_t> SendQueue::take_sent() {
   if (sent_.empty()) return std::nullopt;
   const std::uint64_t cookie = sent_.front();
   sent_.pop();
   return cookie;
 }
 
-void TcpSendQueue::clear() {
+void SendQueue::clear() {
   frames_.clear();
   sent_.clear();
   headers_.clear();

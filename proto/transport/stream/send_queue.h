@@ -13,11 +13,11 @@
 #include <span>
 #include <vector>
 
-#include "proto/transport/tcp/ring_queue.h"
+#include "proto/transport/stream/ring_queue.h"
 
 namespace bps {
 
-class TcpSendQueue {
+class SendQueue {
  public:
   void push(std::span<const std::byte> header, std::span<const std::byte> payload, std::uint64_t cookie);
 

@@ -1,4 +1,4 @@
-#include "proto/transport/tcp/frame_reader.h"
+#include "proto/transport/stream/frame_reader.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
