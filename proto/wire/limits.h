@@ -36,4 +36,10 @@ inline constexpr std::size_t kMaxLaneQueuedBytes = 1024 * 1024;            // un
 inline constexpr std::size_t kMaxLaneQueuedBytesPerPartition = 8 * 1024;   // ... for each partition of the job
 inline constexpr std::uint32_t kMaxMissingNamed = 64;                      // ranks named in a JoinProgress
 
+// Shared memory, of one connection and direction.
+inline constexpr std::uint32_t kMaxShmRegions = 1024;                      // mapped by the receiver at a time
+inline constexpr std::uint64_t kMaxShmRegionBytes = 1ull << 40;            // of one region, and of all together
+inline constexpr std::uint32_t kMaxShmTokensPerRecord = 500;               // payloads given back at once
+inline constexpr std::uint32_t kMaxShmPendingDescriptors = 4;              // received, but not yet used by a record
+
 }  // namespace bps
