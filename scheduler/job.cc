@@ -133,7 +133,7 @@ std::vector<TensorTable::Lane> Job::place() {
       const ServerRecord& server = *servers[i];
       if (shard >= server.shards) continue;
       lanes.push_back({server.id, shard, shares[i] / server.shards});
-      lanes_.push_back({server.id, server.incarnation, server.endpoint, shard});
+      lanes_.push_back({server.id, server.incarnation, server.endpoint, shard, server.host});
     }
   }
   return lanes;

@@ -62,8 +62,10 @@ TEST_CASE("core: lanes alternate between servers of different sizes") {
   h.server("b", 1);
   const auto workers = h.running_job("j", 1);
   std::vector<std::pair<std::uint32_t, std::uint32_t>> lanes;
-  for (const auto& lane : h.last<JobStart>(workers[0]).lanes)
+  for (const auto& lane : h.last<JobStart>(workers[0]).lanes) {
     lanes.emplace_back(lane.server.value, lane.shard);
+    CHECK(lane.host == (lane.server.value == 1 ? "a" : "b"));
+  }
   CHECK(lanes == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{1, 0}, {2, 0}, {1, 1}, {1, 2}});
 }
 

@@ -141,7 +141,6 @@ class Check {
   }
 
  private:
-
   const char* message_;
   std::optional<Error> error_;
 };
@@ -229,6 +228,7 @@ void read(Check& check, const fb::JobStart& in, JobStart& out) {
     out.lanes[i].incarnation = Incarnation{from.incarnation()};
     check.endpoint("lanes.endpoint", from.endpoint(), out.lanes[i].endpoint);
     out.lanes[i].shard = check.range("lanes.shard", from.shard(), 0, kMaxShardsPerServer - 1);
+    check.name("lanes.host", from.host(), 0, kMaxHostBytes, out.lanes[i].host);
   }
 }
 

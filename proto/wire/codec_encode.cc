@@ -26,6 +26,11 @@ Offset<flatbuffers::String> pack(Builder& b, std::string_view text) {
   return b.CreateString(text.data(), text.size());
 }
 
+// Once, however often the message has it: a JobStart names each server in all of its lanes.
+Offset<flatbuffers::String> pack_shared(Builder& b, std::string_view text) {
+  return b.CreateSharedString(text.data(), text.size());
+}
+
 // Cut between characters, so that UTF-8 stays UTF-8.
 Offset<flatbuffers::String> pack_cut(Builder& b, std::string_view text, std::size_t limit) {
   if (text.size() > limit) {
@@ -52,7 +57,7 @@ Offset<fb::Error> pack_unless_ok(Builder& b, const Error& error) {
 }
 
 Offset<fb::Endpoint> pack(Builder& b, const Endpoint& endpoint) {
-  return fb::CreateEndpoint(b, pack(b, endpoint.host), endpoint.port);
+  return fb::CreateEndpoint(b, pack_shared(b, endpoint.host), endpoint.port);
 }
 
 template <class Tag>
@@ -125,7 +130,7 @@ Offset<fb::JobStart> pack(Builder& b, const JobStart& m) {
   const auto members = pack(b, m.members);
   const auto lanes = pack_tables(b, m.lanes, [&](const LaneTarget& lane) {
     return fb::CreateLaneTarget(b, lane.server.value, lane.incarnation.value, pack(b, lane.endpoint),
-                                lane.shard);
+                                lane.shard, pack_shared(b, lane.host));
   });
   return fb::CreateJobStart(b, m.job_run.value, m.generation.value, m.epoch.value, m.partition_bytes, members,
                             lanes);

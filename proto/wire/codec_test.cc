@@ -216,6 +216,21 @@ TEST_CASE("lists that are too long are refused before memory is taken for them")
              Catch::Contains("65537 entries") || Catch::Contains("malformed"));
 }
 
+TEST_CASE("the largest JobStart fits into a control frame") {
+  JobStart start{.partition_bytes = kMinPartitionBytes};
+  for (std::uint32_t i = 0; i < kMaxLanesPerJob; ++i) {
+    std::string host = std::to_string(i % kMaxServers);
+    host.resize(kMaxHostBytes, 'h');
+    start.lanes.push_back(
+        {ServerId{i % kMaxServers}, Incarnation{~0ull}, {host, 65535}, i / kMaxServers, host});
+  }
+  Message out;
+  const auto header = header_of(start);
+  CHECK(header.size() < kMaxControlHeaderBytes / 2);
+  REQUIRE(decode(header, out).ok());
+  CHECK(std::get<JobStart>(out) == start);
+}
+
 TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
   Message out;
   CHECK(decode(header_of(Declare{1, {{.name = std::string(kMaxNameBytes, 'x')}}}), out).ok());
@@ -225,6 +240,9 @@ TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
   CHECK_THAT(refusal(Declare{1, {{.name = "a\nb"}}}), Catch::Contains("control character 0x0a"));
   CHECK_THAT(refusal(HelloServer{.data = {std::string(257, 'h'), 1}, .shards = 1}),
              Catch::Contains("data has 257 bytes"));
+  CHECK_THAT(refusal(JobStart{.partition_bytes = kMinPartitionBytes,
+                              .lanes = {{.endpoint = {"h", 1}, .host = std::string(257, 'h')}}}),
+             Catch::Contains("lanes.host has 257 bytes"));
 
   // Two bytes a letter: the cut must not split one.
   std::string umlauts = "x";

@@ -118,6 +118,7 @@ struct LaneTarget {  // index in JobStart::lanes is the LaneIndex
   Incarnation incarnation;
   Endpoint endpoint;
   std::uint32_t shard = 0;
+  std::string host;            // identity of the server's machine: who shares it may use its memory
   friend bool operator==(const LaneTarget&, const LaneTarget&) = default;
 };
 

@@ -32,8 +32,8 @@ inline std::vector<Message> sample_messages() {
                          Epoch{7},
                          1 << 20,
                          sample_members(),
-                         {{ServerId{3}, Incarnation{0xa2}, {"10.0.0.7", 4712}, 0},
-                          {ServerId{4}, Incarnation{0xa3}, {"fe80::1", 4713}, 1}}});
+                         {{ServerId{3}, Incarnation{0xa2}, {"10.0.0.7", 4712}, 0, "cpu-00"},
+                          {ServerId{4}, Incarnation{0xa3}, {"fe80::1", 4713}, 1, "cpu-01"}}});
   all.push_back(JobFailed{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", "start the job again"}});
   all.push_back(Declare{11,
                         {{"layer1.weight", DType::bf16, 1'000'000, -3, Mode::async, 2},
@@ -201,7 +201,7 @@ class RandomMessages {
                members(),     {}};
     m.lanes.resize(number(0, 12));
     for (LaneTarget& lane : m.lanes)
-      lane = {ServerId{u32()}, Incarnation{any()}, endpoint(), shard()};
+      lane = {ServerId{u32()}, Incarnation{any()}, endpoint(), shard(), text(0, kMaxHostBytes)};
     return m;
   }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The real scheduler, servers and workers: daemons_test.py PROGRAM-FOLDER WORKER [unittest arguments]"""
+import pathlib
 import re
 import signal
 import socket
@@ -9,6 +10,8 @@ import time
 
 from daemons import DETECTION, LIMIT, SILENCE, DaemonTest, main
 
+LIMITS = pathlib.Path(__file__).parents[2] / "proto/wire/limits.h"
+VERSION = int(re.search(r"kProtocolVersion = (\d+);", LIMITS.read_text())[1])
 FOR_EVER = ("--rounds", "1000000000", "--elements", "50000", "--tensors", "2", "--announce", "3")
 
 
@@ -235,10 +238,10 @@ class BadPeers(DaemonTest):
     REQUESTS = {
         "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         "random": bytes((i * 197 + 31) % 251 for i in range(5000)),
-        "truncated prefix": b"BPS1\x01\x00",
-        "huge header": struct.pack("<IHHIIQ", 0x31535042, 1, 0, 0xffffffff, 0, 0),
-        "huge payload": struct.pack("<IHHIIQ", 0x31535042, 1, 0, 100, 0, 1 << 60),
-        "other version": struct.pack("<IHHIIQ", 0x31535042, 999, 0, 100, 0, 0),
+        "truncated prefix": b"BPS1" + struct.pack("<H", VERSION),
+        "huge header": struct.pack("<IHHIIQ", 0x31535042, VERSION, 0, 0xffffffff, 0, 0),
+        "huge payload": struct.pack("<IHHIIQ", 0x31535042, VERSION, 0, 100, 0, 1 << 60),
+        "other version": struct.pack("<IHHIIQ", 0x31535042, VERSION + 997, 0, 100, 0, 0),
         "nothing": b"",
         "zeros": bytes(100000),
     }
