@@ -39,6 +39,8 @@ class Fabric {
   virtual bool run_until(const std::function<bool()>& done, Duration limit) = 0;
   // The largest payload that the fabric moves in reasonable time.
   virtual std::size_t largest_payload() const = 0;
+  // Payloads of this size are lent; 0: none ever is.
+  virtual std::size_t lent_bytes() const { return 0; }
   // nullptr if the transport has no byte stream.
   virtual std::unique_ptr<RawPeer> raw_connect(const Endpoint& endpoint) = 0;
 };

@@ -87,6 +87,12 @@ class End final : public ConnectionHandler {
     if (at_message) at_message(message, payload);
   }
 
+  bool on_lent(Message& message, LentPayload& payload) override {
+    check_callback();
+    ++offers;
+    return at_lent && at_lent(message, payload);
+  }
+
   void on_sent(std::uint64_t cookie) override {
     check_callback();
     sent.push_back(cookie);
@@ -107,7 +113,7 @@ class End final : public ConnectionHandler {
     if (at_closed) at_closed();
   }
 
-  void send(const Message& message, std::span<const std::byte> payload = {}, std::uint64_t cookie = 0) {
+  void send(const Message& message, const Payload& payload = {}, std::uint64_t cookie = 0) {
     const CallGuard guard(in_call);
     connection->send(message, payload, cookie);
   }
@@ -137,6 +143,7 @@ class End final : public ConnectionHandler {
   int in_call = 0;
   std::uint64_t announced = 0;
   int payload_calls = 0;
+  int offers = 0;  // of lent payloads
   int messages = 0;
   int writable = 0;
   int closed = 0;
@@ -145,6 +152,7 @@ class End final : public ConnectionHandler {
   Error end;
   std::function<void()> at_payload, at_sent, at_writable, at_closed;
   std::function<void(Message&, std::span<std::byte>)> at_message;
+  std::function<bool(Message&, LentPayload&)> at_lent;
 
  private:
   static constexpr std::size_t kGuardBytes = 64;

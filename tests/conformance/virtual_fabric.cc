@@ -1,4 +1,6 @@
 // The simulator's network: what passes there passes on a real one, so it must keep the same contract.
+#include "tests/conformance/virtual_fabric.h"
+
 #include "proto/base/virtual_loop.h"
 #include "tests/conformance/fabric.h"
 #include "tests/sim/virtual_transport.h"
@@ -19,12 +21,14 @@ class VirtualFabric final : public Fabric {
     return loop_.run_until(done, loop_.now() + limit);
   }
   std::size_t largest_payload() const override { return 1'100'000; }
+  std::size_t lent_bytes() const override { return kLendingPercent == 100 ? 100'000 : 0; }
   std::unique_ptr<RawPeer> raw_connect(const Endpoint&) override { return nullptr; }
 
  private:
   static sim::NetworkOptions options(std::uint64_t seed) {
     sim::NetworkOptions result;
     result.seed = seed;
+    result.lending_percent = kLendingPercent;
     return result;
   }
 

@@ -399,6 +399,10 @@ void Cluster::shut_down() {
   if (const std::size_t open = network_.open_sides(); open != 0 && report_.ok()) {
     report_.fail(fmt::format("{} connections are still open when everybody is gone", open));
   }
+  outcome_.lending = network_.lending();
+  if (const std::uint64_t out = outcome_.lending.out; out != 0 && report_.ok()) {
+    report_.fail(fmt::format("{} lent payloads have never been given back", out));
+  }
 }
 
 }  // namespace bps::sim

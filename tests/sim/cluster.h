@@ -36,6 +36,7 @@ struct Outcome {
   std::uint64_t frames = 0;
   std::map<std::string, std::uint64_t> frames_by_kind;
   std::uint64_t faults = 0;  // that have struck
+  LendingCounts lending;
   Duration virtual_time{0};
 
   bool ok() const { return failures.empty(); }

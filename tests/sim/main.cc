@@ -75,9 +75,12 @@ void catch_crashes() {
 #endif
 }
 
-using Kinds = std::map<std::string, std::uint64_t>;
+struct Totals {
+  std::map<std::string, std::uint64_t> kinds;  // of frames
+  LendingCounts lending;
+};
 
-bool run_seed(const Arguments& arguments, std::uint64_t seed, Kinds& kinds) {
+bool run_seed(const Arguments& arguments, std::uint64_t seed, Totals& totals) {
   const std::string name = arguments.scenario.empty() ? std::string(scenario_of(seed)) : arguments.scenario;
   const auto scenario = make_scenario(name, seed);
   if (!scenario) {
@@ -90,7 +93,10 @@ bool run_seed(const Arguments& arguments, std::uint64_t seed, Kinds& kinds) {
                 name.c_str());
   const Outcome outcome = run_scenario(*scenario, RunOptions{arguments.verbose, {}});
   for (const auto& [kind, count] : outcome.frames_by_kind)
-    kinds[kind] += count;
+    totals.kinds[kind] += count;
+  totals.lending.offered += outcome.lending.offered;
+  totals.lending.taken += outcome.lending.taken;
+  totals.lending.withdrawn += outcome.lending.withdrawn;
   if (arguments.verbose || !outcome.ok()) {
     fmt::print("seed {} ({}): {}, {} frames, {} faults, {:.3f} s of virtual time, trace {:016x}\n", seed,
                name, outcome.ok() ? "passed" : "FAILED", outcome.frames, outcome.faults,
@@ -111,12 +117,14 @@ int run(const std::vector<std::string>& words) {
   catch_crashes();
   const auto start = std::chrono::steady_clock::now();
   std::uint64_t failed = 0;
-  Kinds kinds;
+  Totals totals;
   for (std::uint64_t i = 0; i < arguments->count; ++i)
-    failed += run_seed(*arguments, arguments->seed + i, kinds) ? 0 : 1;
+    failed += run_seed(*arguments, arguments->seed + i, totals) ? 0 : 1;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  for (const auto& [kind, count] : kinds)
-    fmt::print("{} {}{}", kind, count, kind == kinds.rbegin()->first ? "\n" : ", ");
+  for (const auto& [kind, count] : totals.kinds)
+    fmt::print("{} {}{}", kind, count, kind == totals.kinds.rbegin()->first ? "\n" : ", ");
+  fmt::print("payloads lent {}, taken {}, withdrawn {}\n", totals.lending.offered, totals.lending.taken,
+             totals.lending.withdrawn);
   fmt::print("{} of {} seeds passed in {:.1f} s\n", arguments->count - failed, arguments->count,
              took.count());
   return failed == 0 ? 0 : 1;

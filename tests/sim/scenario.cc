@@ -168,6 +168,12 @@ class Maker {
     scenario_.detection = kind == FaultPlan::Kind::kill ? kLoudDetection : kSilentDetection;
   }
 
+  // Every lane lends, and senders hear late that they have their memory back.
+  void lend_everywhere() {
+    scenario_.network.lending_percent = 100;
+    scenario_.network.max_give_back = random_.one_in(2) ? Duration(0) : Duration(200ms);
+  }
+
   Random& random() { return random_; }
   Scenario& scenario() { return scenario_; }
 
@@ -229,6 +235,26 @@ constexpr std::array kScenarios{
             for (std::uint64_t n = m.random().between<std::uint64_t>(1, 4); n > 0; --n) {
               m.fault(FaultPlan::Kind::cut_lanes);
             }
+          }},
+    Named{"lent_and_cut",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 5);
+            job.partition_bytes = kMinPartitionBytes << m.random().between(1, 3);
+            m.lend_everywhere();
+            for (std::uint64_t n = m.random().between<std::uint64_t>(1, 8); n > 0; --n) {
+              m.fault(FaultPlan::Kind::cut_lanes);
+            }
+          }},
+    Named{"lent_and_slow",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 5);
+            job.free_running = m.random().one_in(2);
+            m.lend_everywhere();
+            m.scenario().network.max_give_back = 1s;
+            m.scenario().network.max_slab = 1;  // one scarce payload at a time
+            // Whoever holds what it was lent meanwhile.
+            m.short_pause();
+            if (m.random().one_in(2)) m.fault(FaultPlan::Kind::cut_lanes);
           }},
     Named{"flaky",
           [](Maker& m) {

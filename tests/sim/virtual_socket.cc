@@ -66,19 +66,21 @@ void Socket::start(ConnectionHandler& handler) {
   on_loop(&Socket::writable);
 }
 
-void Socket::send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) {
+void Socket::send(const Message& message, const Payload& payload, std::uint64_t cookie) {
   BPS_ASSERT(loop_->in_loop());
   if (!attached_) return;
   Tamper tamper = network_->tamper ? network_->tamper(message, side_) : Tamper::none;
   if (tamper == Tamper::drop) return;
-  const std::span<const std::byte> head = encoder_.encode(message, payload.size());
+  const std::span<const std::byte> head = encoder_.encode(message, payload.bytes.size());
   for (int copies = tamper == Tamper::duplicate ? 2 : 1; copies > 0; --copies) {
     Frame frame;
     frame.head.assign(head.begin(), head.end());
-    frame.payload = payload;
+    frame.payload = payload.bytes;
     frame.cookie = copies == 1 ? cookie : 0;
-    frame.crc = crc32c(0, payload);
+    frame.crc = crc32c(0, payload.bytes);
     frame.flip = tamper == Tamper::flip_payload_bit;
+    frame.lent = wire_->inline_bytes && payload.bytes.size() > *wire_->inline_bytes;
+    frame.scarce = frame.lent && payload.region == nullptr && random_.percent(wire_->scarce_percent);
     frame.what = name_of(message);
     queued_bytes_ += frame.bytes();
     queue_.push_back(std::move(frame));
@@ -100,10 +102,11 @@ void Socket::close() {
 void Socket::close_after_flush(Duration linger) {
   BPS_ASSERT(loop_->in_loop());
   if (!attached_) return;
-  attached_ = false;
+  ++version_;
+  pump_posted_ = attached_ = false;
   handler_ = nullptr;
-  left_.clear();
-  received_.clear();
+  sent_ready_.clear();
+  stop_receiving();
   if (broken_) return detach();
   flushing_ = true;
   network_->flushing.insert(shared_from_this());
@@ -120,6 +123,7 @@ void Socket::move_to(EventLoop& loop) {
   ++version_;
   handler_ = nullptr;
   loop_ = &loop;
+  if (copying_) copying_->loan->offer(loop);
   pump_posted_ = read_posted_ = false;
   writable_due_ = true;
   post_pump();
@@ -172,6 +176,10 @@ void Socket::arrive(std::vector<std::byte> bytes) {
   post_read();
 }
 
+void Socket::expect(std::uint64_t frame, std::shared_ptr<Loan> loan) {
+  if (attached_ && !broken_) expected_.emplace(frame, std::move(loan));
+}
+
 void Socket::arrive_end(bool reset) {
   fail(make_error(ErrorCode::peer_lost,
                   reset ? "the connection was reset by the peer" : "the peer closed the connection"),
@@ -183,15 +191,15 @@ void Socket::fail(Error error, bool keep_received) {
   broken_ = true;
   end_error_ = std::move(error);
   if (flushing_) return detach();
-  if (!keep_received) received_.clear(), received_offset_ = 0;
+  if (!keep_received) stop_receiving();
   queue_.clear();
-  left_.clear();
-  sent_ready_ = 0;
+  sent_ready_.clear();
   post_read();
 }
 
 void Socket::die(VirtualTransport::Death death) {
   if (!open()) return;
+  lent_.clear();  // what the dead have lent stays as it was
   detach();
   if (death == VirtualTransport::Death::loud) transmit_end(random_.one_in(2));
 }
@@ -224,8 +232,13 @@ void Socket::pump() {
   if (broken_ || !open()) return;
   while (!queue_.empty() && in_flight_ < window_) {
     Frame& frame = queue_.front();
+    if (frame.offset == 0) {
+      if (slab_full(frame)) break;
+      ++frames_begun_;
+      if (frame.lent) lend(frame);
+    }
     const std::size_t piece = random_.between<std::size_t>(1, network_->options.max_piece);
-    const std::size_t take = std::min({piece, window_ - in_flight_, frame.bytes() - frame.offset});
+    const std::size_t take = std::min({piece, window_ - in_flight_, frame.streamed() - frame.offset});
     std::vector<std::byte> bytes;
     bytes.reserve(take);
     if (frame.offset < frame.head.size()) {
@@ -244,8 +257,12 @@ void Socket::pump() {
     queued_bytes_ -= take;
     in_flight_ += take;
     transmit(std::move(bytes));
-    if (frame.offset == frame.bytes()) {
-      frame_left(frame);
+    if (frame.offset == frame.streamed()) {
+      if (frame.lent) {
+        queued_bytes_ -= frame.payload.size();
+      } else {
+        frame_left(frame);
+      }
       queue_.pop_front();
     }
     if (random_.one_in(8)) {  // another task gets its turn in the middle of a frame
@@ -266,28 +283,74 @@ void Socket::pump() {
 
 void Socket::frame_left(Frame& frame) {
   check_unchanged(frame.payload, frame.crc, frame.what, "before it left");
-  if (frame.cookie == 0 || !attached_) return;
-  left_.push_back(Left{frame.payload, frame.cookie, frame.crc, frame.what});
   // Mostly at once, as TCP; sometimes long after the peer has it, as where a network card reads late.
   const Duration most = random_.one_in(16) ? 50 * latency_ : random_.one_in(3) ? 2 * latency_ : Duration(0);
   const Duration late = random_.between(Duration(0), most);
   last_sent_ = std::max(last_sent_, network_->base.now() + late);
-  network_->base.at(last_sent_, [self = shared_from_this()] {
+  sent_later(Left{frame.payload, frame.cookie, frame.crc, frame.what}, last_sent_ - network_->base.now());
+}
+
+void Socket::sent_later(Left left, Duration late) {
+  if (left.cookie == 0 || !attached_) return;
+  network_->base.after(late, [self = shared_from_this(), left = std::move(left)] {
     if (self->broken_ || !self->attached_) return;
-    ++self->sent_ready_;
+    self->sent_ready_.push_back(left);
     self->on_loop(&Socket::deliver_sent);
   });
 }
 
 void Socket::deliver_sent() {
   const std::uint64_t version = version_;
-  while (version_ == version && attached_ && handler_ != nullptr && sent_ready_ > 0 && !left_.empty()) {
-    const Left left = std::move(left_.front());
-    left_.pop_front();
-    --sent_ready_;
+  while (version_ == version && attached_ && handler_ != nullptr && !sent_ready_.empty()) {
+    const Left left = std::move(sent_ready_.front());
+    sent_ready_.pop_front();
     check_unchanged(left.payload, left.crc, left.what, "before on_sent");
     handler_->on_sent(left.cookie);
   }
+}
+
+// ---- lending, on the owner's loop ----
+
+bool Socket::slab_full(const Frame& frame) const {
+  return frame.scarce && slab_used_ > 0 && slab_used_ + frame.payload.size() > wire_->slab_bytes;
+}
+
+void Socket::lend(Frame& frame) {
+  const std::shared_ptr<Socket> peer = peer_.lock();
+  if (!peer) return;
+  const std::uint64_t number = frames_begun_;
+  check_unchanged(frame.payload, frame.crc, frame.what, "before it left");
+  const NetworkOptions& options = network_->options;
+  const Duration late = random_.between(Duration(0), std::max(options.max_give_back, 2 * latency_));
+  auto given_back = [self = weak_from_this(), base = &network_->base, number, late] {
+    base->after(late, [self, number] {
+      if (const std::shared_ptr<Socket> socket = self.lock()) socket->given_back(number);
+    });
+  };
+  auto loan = std::make_shared<Loan>(network_, frame.payload,
+                                     Loan::Terms{frame.scarce, frame.what, std::move(given_back)});
+  if (std::exchange(frame.flip, false)) loan->flip_bit();
+  Lent lent{loan, frame.scarce ? frame.payload.size() : 0, {}};
+  slab_used_ += lent.slab_bytes;
+  // What went through the slab is a copy, and the original perhaps no longer needed.
+  Left left{frame.payload, frame.cookie, frame.crc, frame.what};
+  if (frame.scarce && random_.one_in(2)) {
+    sent_later(std::move(left), random_.between(Duration(0), latency_));
+  } else {
+    lent.left = std::move(left);
+  }
+  lent_.emplace(number, std::move(lent));
+  peer->expect(number, std::move(loan));
+}
+
+void Socket::given_back(std::uint64_t frame) {
+  const auto found = lent_.find(frame);
+  if (found == lent_.end()) return;
+  Lent lent = std::move(found->second);
+  lent_.erase(found);
+  slab_used_ -= lent.slab_bytes;
+  sent_later(std::move(lent.left), Duration(0));
+  post_pump();
 }
 
 void Socket::writable() {
@@ -307,7 +370,7 @@ void Socket::check_unchanged(std::span<const std::byte> payload, std::uint32_t c
 // ---- receiving, on the owner's loop ----
 
 void Socket::post_read() {
-  if (read_posted_ || handler_ == nullptr || (received_.empty() && !broken_)) return;
+  if (read_posted_ || handler_ == nullptr || (received_.empty() && !copying_ && !broken_)) return;
   read_posted_ = true;
   on_loop(&Socket::read);
 }
@@ -315,15 +378,17 @@ void Socket::post_read() {
 void Socket::read() {
   read_posted_ = false;
   const std::uint64_t version = version_;
-  for (std::uint64_t steps = random_.between<std::uint64_t>(1, 8); steps > 0 && !received_.empty(); --steps) {
+  for (std::uint64_t steps = random_.between<std::uint64_t>(1, 8); steps > 0; --steps) {
+    if (received_.empty() && !copying_) break;
     if (!step() || version_ != version) return;
   }
-  if (broken_ && received_.empty()) return tell_closed(end_error_);
+  if (broken_ && received_.empty() && !copying_) return tell_closed(end_error_);
   post_read();
 }
 
 // Takes bytes of the first piece, up to one callback. False when the connection broke.
 bool Socket::step() {
+  if (copying_) return finish_copy();
   const std::vector<std::byte>& piece = received_.front();
   const std::byte* const from = piece.data() + received_offset_;
   const std::size_t there = piece.size() - received_offset_;
@@ -363,8 +428,10 @@ bool Socket::step() {
 
 void Socket::accept_header() {
   header_.clear();
-  payload_bytes_ = payload_left_ = prefix_.payload_bytes;
   destination_ = nullptr;
+  ++frames_received_;
+  if (auto loan = expected_.extract(frames_received_)) return accept_loan(std::move(loan.mapped()));
+  payload_bytes_ = payload_left_ = prefix_.payload_bytes;
   if (payload_bytes_ == 0) return deliver();
   const std::uint64_t version = version_;
   std::byte* const destination = handler_->on_payload(message_, payload_bytes_);
@@ -373,12 +440,58 @@ void Socket::accept_header() {
   if (destination_ != nullptr) std::memset(destination_, static_cast<int>(kRubbish), payload_bytes_);
 }
 
+void Socket::accept_loan(std::shared_ptr<Loan> loan) {
+  // Already withdrawn: a transport may notice, or may have looked a moment earlier.
+  if (!loan->intact() && random_.one_in(2))
+    return break_protocol(make_error(ErrorCode::peer_lost, "the peer has withdrawn a payload"));
+  const std::uint64_t version = version_;
+  loan->offer(*loop_);
+  observe(loan->bytes());
+  LentPayload payload(loan, 0, loan->bytes(), loan->scarce());
+  if (handler_->on_lent(message_, payload)) {
+    ++network_->lending.taken;
+    return;
+  }
+  if (version_ != version) return;
+  std::byte* const destination = handler_->on_payload(message_, loan->bytes().size());
+  if (version_ != version) return;
+  destination_ = destination;
+  payload_bytes_ = loan->bytes().size();
+  if (destination_ != nullptr) std::memset(destination_, static_cast<int>(kRubbish), payload_bytes_);
+  copying_.emplace(Copying{std::move(loan), std::move(payload)});
+}
+
+// A loan that the handler did not take goes where it said.
+bool Socket::finish_copy() {
+  const LentPayload payload = std::move(copying_->payload);
+  copying_.reset();
+  if (destination_ != nullptr) std::memcpy(destination_, payload.bytes().data(), payload_bytes_);
+  if (!payload.intact()) {
+    break_protocol(make_error(ErrorCode::peer_lost, "the peer withdrew a payload that was being copied"));
+    return false;
+  }
+  hand_over();
+  return true;
+}
+
+void Socket::observe(std::span<const std::byte> payload) {
+  if (network_->observer) network_->observer(FrameEvent{network_->base.now(), side_, message_, payload});
+}
+
 void Socket::deliver() {
+  if (destination_ != nullptr) {
+    observe({destination_, payload_bytes_});
+  } else {
+    observe({});
+  }
+  hand_over();
+}
+
+void Socket::hand_over() {
   const std::span<std::byte> payload =
       destination_ != nullptr ? std::span<std::byte>(destination_, payload_bytes_) : std::span<std::byte>();
   destination_ = nullptr;
   payload_bytes_ = 0;
-  if (network_->observer) network_->observer(FrameEvent{network_->base.now(), side_, message_, payload});
   handler_->on_message(message_, payload);
 }
 
@@ -397,12 +510,22 @@ void Socket::detach() {
   ++version_;
   attached_ = flushing_ = false;
   handler_ = nullptr;
+  for (auto& [frame, lent] : lent_)
+    lent.loan->withdraw();
+  lent_.clear();
   queue_.clear();
-  left_.clear();
-  received_.clear();
+  sent_ready_.clear();
+  stop_receiving();
   queued_bytes_ = 0;
   const std::shared_ptr<Socket> self = shared_from_this();
   network_->flushing.erase(self);
+}
+
+void Socket::stop_receiving() {
+  received_.clear();
+  received_offset_ = 0;
+  expected_.clear();
+  copying_.reset();
 }
 
 void Socket::break_protocol(const Error& error) {

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "proto/transport/transport.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/frame.h"
+#include "tests/sim/virtual_loan.h"
 #include "tests/sim/virtual_transport.h"
 
 namespace bps::sim::detail {
@@ -57,11 +59,18 @@ struct Network {
   std::function<void(const FrameEvent&)> observer;
   std::function<Tamper(const Message&, const Side&)> tamper;
   std::vector<std::string> violations;
+  LendingCounts lending;
 };
 
 // What both sides of a connection share.
 struct Wire {
   bool cut = false;  // nothing more arrives anywhere
+
+  // Payloads larger than this are lent; unset: none is. Those out of a region are never scarce, of the others
+  // so many, and as many bytes of them can be out at a time (but always one).
+  std::optional<std::size_t> inline_bytes;
+  std::uint64_t scarce_percent = 0;
+  std::size_t slab_bytes = 0;
 };
 
 class Socket : public std::enable_shared_from_this<Socket> {
@@ -70,7 +79,7 @@ class Socket : public std::enable_shared_from_this<Socket> {
 
   // The owner's calls; see Connection.
   void start(ConnectionHandler& handler);
-  void send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie);
+  void send(const Message& message, const Payload& payload, std::uint64_t cookie);
   std::size_t queued_bytes() const { return queued_bytes_; }
   void set_max_header_bytes(std::size_t bytes) { max_header_bytes_ = bytes; }
   void close();
@@ -82,6 +91,7 @@ class Socket : public std::enable_shared_from_this<Socket> {
   // The network's calls, on the base loop.
   void establish(const std::shared_ptr<Socket>& peer);
   void arrive(std::vector<std::byte> bytes);
+  void expect(std::uint64_t frame, std::shared_ptr<Loan> loan);
   void arrive_end(bool reset);
   void fail(Error error, bool keep_received);
   void die(VirtualTransport::Death death);
@@ -99,14 +109,22 @@ class Socket : public std::enable_shared_from_this<Socket> {
     std::uint32_t crc = 0;
     std::size_t offset = 0;
     bool flip = false;
+    bool lent = false;
+    bool scarce = false;
     std::string what;
     std::size_t bytes() const { return head.size() + payload.size(); }
+    std::size_t streamed() const { return head.size() + (lent ? 0 : payload.size()); }
   };
   struct Left {  // a payload that has left and waits for its on_sent
     std::span<const std::byte> payload;
     std::uint64_t cookie = 0;
     std::uint32_t crc = 0;
     std::string what;
+  };
+  struct Lent {  // a payload that the peer may be reading
+    std::shared_ptr<Loan> loan;
+    std::size_t slab_bytes = 0;
+    Left left;
   };
 
   void on_loop(void (Socket::*next)());
@@ -118,12 +136,21 @@ class Socket : public std::enable_shared_from_this<Socket> {
   void read();
   bool step();
   void accept_header();
+  void accept_loan(std::shared_ptr<Loan> loan);
+  bool finish_copy();
   void deliver();
+  void hand_over();
+  void observe(std::span<const std::byte> payload);
+  void stop_receiving();
   void consume(std::size_t bytes);
   void released(std::size_t bytes);
   void transmit(std::vector<std::byte> bytes);
   void transmit_end(bool reset);
+  bool slab_full(const Frame& frame) const;
   void frame_left(Frame& frame);
+  void lend(Frame& frame);
+  void given_back(std::uint64_t frame);
+  void sent_later(Left left, Duration late);
   void check_unchanged(std::span<const std::byte> payload, std::uint32_t crc, const std::string& what,
                        const char* when);
   void detach();
@@ -147,8 +174,10 @@ class Socket : public std::enable_shared_from_this<Socket> {
   // Sending.
   Encoder encoder_;
   std::deque<Frame> queue_;
-  std::deque<Left> left_;
-  std::size_t sent_ready_ = 0;  // of left_: those whose time has come
+  std::deque<Left> sent_ready_;  // whose on_sent is due
+  std::map<std::uint64_t, Lent> lent_;
+  std::size_t slab_used_ = 0;
+  std::uint64_t frames_begun_ = 0;
   std::size_t queued_bytes_ = 0;
   std::size_t in_flight_ = 0;
   bool pump_posted_ = false;
@@ -169,6 +198,13 @@ class Socket : public std::enable_shared_from_this<Socket> {
   std::vector<std::byte> header_;
   FramePrefix prefix_;
   Message message_;
+  std::map<std::uint64_t, std::shared_ptr<Loan>> expected_;  // by number of frame
+  std::uint64_t frames_received_ = 0;
+  struct Copying {  // a loan that the handler did not take
+    std::shared_ptr<Loan> loan;
+    LentPayload payload;
+  };
+  std::optional<Copying> copying_;
   std::byte* destination_ = nullptr;
   std::uint64_t payload_bytes_ = 0;
   std::uint64_t payload_left_ = 0;

@@ -26,7 +26,7 @@ class VirtualConnection final : public Connection {
 
   void start(ConnectionHandler& handler) override { socket_->start(handler); }
   void send(const Message& message, Payload payload, std::uint64_t cookie) override {
-    if (socket_) socket_->send(message, payload.bytes, cookie);
+    if (socket_) socket_->send(message, payload, cookie);
   }
   std::size_t queued_bytes() const override { return socket_ ? socket_->queued_bytes() : 0; }
   void set_max_header_bytes(std::size_t bytes) override {
@@ -62,6 +62,18 @@ class VirtualListener final : public Listener {
   std::shared_ptr<Network> network_;
   std::shared_ptr<ListenerState> state_;
 };
+
+// Its draws are its own, so that a seed's other draws do not depend on who lends.
+std::shared_ptr<Wire> make_wire(const Network& network, std::uint64_t connection) {
+  const NetworkOptions& options = network.options;
+  auto wire = std::make_shared<Wire>();
+  Random random(options.seed + 0x10a7u * connection);
+  if (!random.percent(options.lending_percent)) return wire;
+  wire->inline_bytes = random.one_in(2) ? 0 : random.below(8 * 1024);
+  wire->scarce_percent = random.one_in(2) ? 50 : random.one_in(2) ? 100 : 0;
+  wire->slab_bytes = random.between(options.min_slab, options.max_slab);
+  return wire;
+}
 
 // The connecting kernel's request has reached the other host.
 void knock(const std::shared_ptr<Network>& network, const std::shared_ptr<Socket>& socket,
@@ -133,7 +145,7 @@ std::unique_ptr<Connection> VirtualTransport::connect(EventLoop& loop, const End
       found != network_->listeners.end()) {
     side.peer_node = found->second->node;
   }
-  auto socket = std::make_shared<Socket>(network_, std::make_shared<Wire>(), loop, side);
+  auto socket = std::make_shared<Socket>(network_, make_wire(*network_, side.connection), loop, side);
   network_->sockets.push_back(socket);
   const NetworkOptions& options = network_->options;
   const Duration there = network_->random.between(options.min_latency, options.max_latency);
@@ -193,6 +205,8 @@ void VirtualTransport::tamper(std::function<Tamper(const Message&, const Side& f
 }
 
 const std::vector<std::string>& VirtualTransport::violations() const { return network_->violations; }
+
+const LendingCounts& VirtualTransport::lending() const { return network_->lending; }
 
 std::size_t VirtualTransport::open_sides() const {
   std::size_t open = 0;

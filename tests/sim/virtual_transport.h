@@ -12,6 +12,7 @@
 //     memory that is too small, gone or read early shows, at the latest under the address sanitizer
 //   - on_sent comes any time after the payload has left, as with transports that read the sender's memory
 //   late
+//   - some connections lend payloads (see virtual_loan.h); senders hear late that they have them back
 //
 // Like TCP's kernel, buffers of either end take bytes while a process is paused, up to a window; the bytes of
 // a dead process that have left still arrive, unless the close is a reset.
@@ -45,6 +46,18 @@ struct NetworkOptions {
   std::size_t max_window = 256 * 1024;
   std::size_t max_piece = 16 * 1024;
   std::size_t low_water = 16 * 1024;
+  std::uint64_t lending_percent = 50;  // of the connections
+  std::size_t min_slab = 1;  // bytes of scarce payloads that can be out at a time; always one payload
+  std::size_t max_slab = 128 * 1024;
+  Duration max_give_back{0};  // until the sender hears that it has a payload back
+};
+
+// Of all connections so far.
+struct LendingCounts {
+  std::uint64_t offered = 0;
+  std::uint64_t taken = 0;
+  std::uint64_t withdrawn = 0;  // while the receiver had them
+  std::uint64_t out = 0;        // now
 };
 
 // One side of a connection, as faults and traces see it.
@@ -103,6 +116,7 @@ class VirtualTransport final : public Transport {
   void observe(std::function<void(const FrameEvent&)> observer);
   void tamper(std::function<Tamper(const Message&, const Side& from)> tamper);
   const std::vector<std::string>& violations() const;
+  const LendingCounts& lending() const;
   // Sides whose owner has neither closed nor destroyed them, or which still flush.
   std::size_t open_sides() const;
 

@@ -1,5 +1,6 @@
 #include "tests/sim/virtual_transport.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <functional>
@@ -26,6 +27,12 @@ struct Recorder : ConnectionHandler {
     payloads.emplace_back(payload.begin(), payload.end());
     if (on_any) on_any();
   }
+  bool on_lent(Message& message, LentPayload& payload) override {
+    if (!borrow) return false;
+    names.emplace_back(name_of(message));
+    if (payload.intact()) lent.push_back(std::move(payload));
+    return true;
+  }
   void on_sent(std::uint64_t cookie) override { sent.push_back(cookie); }
   void on_writable() override { ++writable; }
   void on_closed(const Error& error) override {
@@ -34,6 +41,8 @@ struct Recorder : ConnectionHandler {
   }
 
   bool drop_payloads = false;
+  bool borrow = false;
+  std::vector<LentPayload> lent;
   std::vector<std::byte> landing;
   std::vector<std::string> names;
   std::vector<std::uint64_t> beats;
@@ -101,6 +110,7 @@ TEST_CASE("frames arrive whole, once and in order, whatever the seed") {
       pair.left->send(push(i), data[i], i + 1);
     REQUIRE(pair.run([&] { return pair.at_right.payloads.size() == 20 && pair.at_left.sent.size() == 20; }));
     CHECK(pair.at_right.payloads == data);
+    std::sort(pair.at_left.sent.begin(), pair.at_left.sent.end());
     for (std::uint64_t i = 0; i < 20; ++i)
       CHECK(pair.at_left.sent[i] == i + 1);
     CHECK(pair.network.violations().empty());
@@ -128,7 +138,9 @@ TEST_CASE("the same seed gives the same run, another seed another") {
 TEST_CASE("a payload that changes before on_sent is reported") {
   std::size_t caught = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    Pair pair(seed);
+    NetworkOptions options;
+    options.lending_percent = seed % 2 * 100;
+    Pair pair(seed, options);
     auto data = pattern(200'000, seed);
     pair.left->send(push(0), data, 1);
     REQUIRE(pair.run([&] { return pair.left->queued_bytes() < 200'000; }));
@@ -240,6 +252,7 @@ TEST_CASE("a port is given once") {
 TEST_CASE("a cut: both sides hear it, a half-received payload never becomes a message") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     NetworkOptions slow;
+    slow.lending_percent = 0;
     slow.max_bytes_per_second = 10'000'000;
     Pair pair(seed, slow);
     const auto data = pattern(4'000'000, seed);
@@ -256,6 +269,7 @@ TEST_CASE("a cut: both sides hear it, a half-received payload never becomes a me
 TEST_CASE("a paused process takes bytes into its kernel, up to the window, and goes on where it was") {
   NetworkOptions options;
   options.max_window = 64 * 1024;
+  options.lending_percent = 0;
   Pair pair(3, options);
   REQUIRE(pair.run([&] { return pair.right != nullptr && pair.at_left.writable == 1; }));
   pair.b.pause();
@@ -331,6 +345,157 @@ TEST_CASE("tampering does what it says") {
   REQUIRE(pair.run([&] { return !pair.at_right.beats.empty(); }));
   CHECK(pair.at_right.names.size() == (kind == Tamper::drop ? 1 : kind == Tamper::duplicate ? 3 : 2));
   if (kind == Tamper::flip_payload_bit) CHECK(pair.at_right.payloads[0] != data);
+}
+
+// ---- lending ----
+
+namespace {
+
+NetworkOptions all_lend() {
+  NetworkOptions options;
+  options.lending_percent = 100;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("some connections lend and others do not; what a handler does not take is copied") {
+  std::size_t lending = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    Pair pair(seed);
+    const auto data = pattern(30'000, seed);
+    pair.left->send(push(0), data, 1);
+    REQUIRE(pair.run([&] { return pair.at_right.payloads.size() == 1 && pair.at_left.sent.size() == 1; }));
+    CHECK(pair.at_right.payloads[0] == data);
+    const LendingCounts counts = pair.network.lending();
+    lending += counts.offered;
+    CHECK(counts.taken == 0);
+    CHECK(counts.out == 0);
+  }
+  CHECK(lending > 10);
+  CHECK(lending < 30);
+}
+
+TEST_CASE("a lent payload that is kept shows, and holds up what is scarce") {
+  bool scarce = false, own = false;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Pair pair(seed, all_lend());
+    pair.at_right.borrow = true;
+    const auto data = pattern(100'000, seed);
+    for (std::uint64_t i = 0; i < 8; ++i)
+      pair.left->send(push(i), data, i + 1);
+    pair.loop.run_for(10s);
+    for (const LentPayload& payload : pair.at_right.lent)
+      (payload.scarce() ? scarce : own) = true;
+    CHECK(pair.network.lending().out == pair.at_right.lent.size());
+    const bool waits = pair.left->queued_bytes() > 0;
+    CHECK(waits == (pair.at_right.lent.size() < 8));
+    REQUIRE(pair.run([&] {
+      pair.at_right.lent.clear();
+      return pair.at_left.sent.size() == 8 && pair.network.lending().taken == 8;
+    }));
+    pair.at_right.lent.clear();
+    CHECK(pair.network.lending().out == 0);
+    CHECK(pair.network.violations().empty());
+  }
+  CHECK(scarce);
+  CHECK(own);
+}
+
+TEST_CASE("who writes into what it has borrowed is reported, and so is a sender that changes it") {
+  const bool borrower = GENERATE(true, false);
+  Pair pair(3, all_lend());
+  pair.at_right.borrow = true;
+  auto made = pair.network.allocate(100'000);
+  REQUIRE(made.ok());
+  const std::span<std::byte> own = (*made)->bytes().first(100'000);
+  pair.left->send(push(0), {own, made->get()}, 1);
+  REQUIRE(pair.run([&] { return pair.at_right.lent.size() == 1; }));
+  if (borrower) {
+    const_cast<std::byte&>(pair.at_right.lent[0].bytes()[5]) = std::byte{1};
+  } else {
+    own[5] = std::byte{1};
+  }
+  pair.at_right.lent.clear();
+  REQUIRE(pair.run([&] { return !pair.at_left.sent.empty(); }));
+  CHECK(pair.network.violations().size() == 1);
+}
+
+TEST_CASE("a payload given back on another loop is reported") {
+  Pair pair(3, all_lend());
+  pair.at_right.borrow = true;
+  const auto data = pattern(100'000, 1);
+  pair.left->send(push(0), data, 1);
+  REQUIRE(pair.run([&] { return pair.at_right.lent.size() == 1; }));
+  pair.a.loop().post([&] { pair.at_right.lent.clear(); });
+  REQUIRE(pair.run([&] { return !pair.at_left.sent.empty(); }));
+  CHECK(pair.network.violations().size() == 1);
+}
+
+TEST_CASE("a cut withdraws what was lent: rubbish at once; a death leaves it as it was") {
+  const bool death = GENERATE(true, false);
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Pair pair(seed, all_lend());
+    pair.at_right.borrow = true;
+    const auto data = pattern(100'000, seed);
+    pair.left->send(push(0), data, 1);
+    REQUIRE(pair.run([&] { return pair.at_right.lent.size() == 1; }));
+    if (death) {
+      pair.a.kill();
+      pair.network.forget(pair.a, VirtualTransport::Death::loud);
+      REQUIRE(pair.run([&] { return pair.at_right.closed == 1; }));
+      pair.left.reset();
+    } else {
+      pair.network.cut([](const Side&) { return true; }, 10ms);
+      REQUIRE(pair.run([&] { return pair.at_left.closed == 1; }));
+    }
+    CHECK(pair.at_right.lent[0].intact() == death);
+    CHECK(std::ranges::equal(pair.at_right.lent[0].bytes(), data) == death);
+    pair.at_right.lent.clear();
+    pair.loop.run_for(1s);
+    CHECK(pair.network.lending().withdrawn == (death ? 0 : 1));
+    CHECK(pair.network.violations().empty());
+  }
+}
+
+TEST_CASE("a payload may be withdrawn before it is offered, or while it is copied") {
+  std::size_t offered_late = 0, copied = 0, refused = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    Pair pair(seed, all_lend());
+    pair.at_right.borrow = seed % 2 == 0;
+    const auto data = pattern(3'000, seed);
+    REQUIRE(pair.run([&] { return pair.right != nullptr && pair.at_left.writable == 1; }));
+    pair.left->send(push(0), data, 1);
+    pair.left->send(push(1), data, 2);
+    REQUIRE(pair.run([&] { return pair.left->queued_bytes() == 0 || !pair.at_right.lent.empty(); }));
+    pair.left->close();
+    REQUIRE(pair.run([&] { return pair.at_right.closed == 1; }));
+    for (const std::vector<std::byte>& payload : pair.at_right.payloads)
+      CHECK(payload == data);
+    offered_late += pair.at_right.names.size() - pair.at_right.lent.size() - pair.at_right.payloads.size();
+    copied += pair.at_right.end.message.find("being copied") != std::string::npos ? 1 : 0;
+    refused += pair.at_right.end.message.find("has withdrawn") != std::string::npos ? 1 : 0;
+  }
+  CHECK(offered_late > 0);
+  CHECK(copied > 0);
+  CHECK(refused > 0);
+}
+
+TEST_CASE("senders can be told late that they have a payload back") {
+  NetworkOptions options = all_lend();
+  options.max_give_back = 10s;
+  Duration longest{0};
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    Pair pair(seed, options);
+    auto made = pair.network.allocate(50'000);
+    REQUIRE(made.ok());
+    pair.left->send(push(0), {(*made)->bytes(), made->get()}, 1);
+    REQUIRE(pair.run([&] { return pair.at_right.payloads.size() == 1; }));
+    const TimePoint arrived = pair.loop.now();
+    REQUIRE(pair.run([&] { return pair.at_left.sent.size() == 1; }));
+    longest = std::max(longest, pair.loop.now() - arrived);
+  }
+  CHECK(longest > 2s);
 }
 
 }  // namespace bps::sim
