@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages that bps needs to be built and tested. Quiet when all are there.
+# setup.sh [PACKAGE...]: installs the Debian 12 packages that bps needs to be built and tested, and further ones that
+# are named. Quiet when all are there.
 set -euo pipefail
 
 packages=(
@@ -10,6 +11,7 @@ packages=(
   libtomlplusplus-dev nlohmann-json3-dev libhwy-dev libssl-dev
   # tests and benchmarks; the thread sanitizer build is clang's
   catch2 libbenchmark-dev clang libclang-rt-14-dev
+  "$@"
 )
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then

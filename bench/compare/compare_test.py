@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""What compare makes of measurements, with a fake bps-bench: compare_test.py [unittest arguments]"""
+import json
+import os
+import pathlib
+import select
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import lab
+from context import Context, guarded, idle_share
+from peers import Peers, Ranks
+from process import Program, output_of
+from row import Median, NotMeasured, Row, summary, table
+
+LIMIT = 60  # seconds after which anything is considered to hang
+
+
+def row(id="P1", floor=0.93, goal=0.98, more=True, **keys):
+    return Row(id, "what", floor, goal, more, **keys)
+
+
+class MedianTest(unittest.TestCase):
+    def test_few_values_are_the_interval(self):
+        m = Median.of([3, 1, 2])
+        self.assertEqual((m.value, m.low, m.high, m.least, m.most), (2, 1, 3, 1, 3))
+        self.assertEqual(Median.of([1, 2, 3, 4]).value, 2.5)
+        with self.assertRaises(NotMeasured):
+            Median.of([])
+
+    def test_the_interval_of_many_values(self):
+        # The 95 % intervals of the median that tables of order statistics give.
+        for n, low in ((5, 1), (6, 1), (8, 1), (9, 2), (10, 2), (20, 6), (30, 10)):
+            m = Median.of(range(1, n + 1))
+            self.assertEqual((m.low, m.high), (low, n + 1 - low), n)
+
+
+class RowTest(unittest.TestCase):
+    def test_the_floor_holds_at_the_worse_end(self):
+        self.assertTrue(row(median=Median(0.97, 0.93, 1, 0.9, 1)).passed)
+        self.assertFalse(row(median=Median(0.97, 0.92, 1, 0.9, 1)).passed)
+        less = dict(floor=2, goal=1.4, more=False)
+        self.assertTrue(row(median=Median(1.5, 1, 2, 1, 3), **less).passed)
+        self.assertFalse(row(median=Median(1.5, 1, 2.1, 1, 3), **less).passed)
+
+    def test_the_goal_is_reached_by_the_median(self):
+        self.assertTrue(row(median=Median(0.98, 0.93, 1, 0.9, 1)).reached)
+        self.assertFalse(row(median=Median(0.97, 0.93, 1, 0.9, 1)).reached)
+        self.assertFalse(row(median=Median(0.98, 0.92, 1, 0.9, 1)).reached)  # below its floor
+
+    def test_what_was_not_measured_or_is_wrong_does_not_pass(self):
+        self.assertFalse(row(missing="no root").passed)
+        self.assertFalse(row(median=Median.exactly(1), wrong="bps ran with bbr").passed)
+
+    def test_table_and_json_say_all(self):
+        rows = [row(median=Median(0.95, 0.94, 0.96, 0.9, 1), note="4 rounds"), row("P2", missing="needs root"),
+                row("P5", 2, 1.25, False, median=Median.exactly(1.2), unit="s")]
+        text = table(rows)
+        self.assertIn("| P1 | what (4 rounds) | 0.950 | 0.940 - 0.960 | 0.900 - 1.000 | ≥ 0.930 | ≥ 0.980 | floor ",
+                      text)
+        self.assertIn("not measured: needs root", text)
+        self.assertIn("| 1.200 s |  |  | ≤ 2.000 s | ≤ 1.250 s | goal |", text)
+        self.assertEqual(summary(rows), "2 of 3 numbers at or above their floor, 1 at their goal; below: P2")
+        first = rows[0].as_json()
+        self.assertEqual([first[key] for key in ("id", "what", "value", "floor", "goal", "pass")],
+                         ["P1", "what", 0.95, 0.93, 0.98, True])
+        self.assertEqual((rows[1].as_json()["value"], rows[1].as_json()["pass"]), (None, False))
+
+    def test_a_measurement_that_fails_marks_its_rows(self):
+        first, second = row(), row("P2")
+
+        def measure():
+            first.median = Median.exactly(1)
+            raise NotMeasured("the link broke")
+        guarded([first, second], measure)
+        self.assertTrue(first.passed)
+        self.assertEqual((second.missing, second.passed), ("the link broke", False))
+
+
+class BenchTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.context = Context(folder.name, folder.name, quick=False, only=[])
+        self.program = pathlib.Path(self.context.program)
+        self.program.parent.mkdir()
+
+    def fake(self, script):
+        self.program.write_text("#!/bin/sh\n" + script)
+        self.program.chmod(0o755)
+
+    def test_lines(self):
+        lines = [{"bench": "pushpull", "verified": True, "p50_us": 7},
+                 {"bench": "ratio", "between": "pushpull/floor", "of": "seconds", "value": 2, "low": 1, "high": 3}]
+        self.fake('test "$*" = "pushpull --bytes 400 --json -" || exit 64\ncat <<END\n'
+                  + "\n".join(map(json.dumps, lines)) + "\nEND\n")
+        got = self.context.bench("pushpull", "--bytes", 400)
+        self.assertEqual(got.of("pushpull")["p50_us"], 7)
+        self.assertEqual(got.ratio("pushpull/floor", "seconds").high, 3)
+        with self.assertRaisesRegex(NotMeasured, "no line 'floor'"):
+            got.of("floor")
+
+    def test_a_wrong_sum_is_no_measurement(self):
+        self.fake("""echo '{"bench": "pushpull", "verified": false}'""")
+        with self.assertRaisesRegex(NotMeasured, "wrong result"):
+            self.context.bench("pushpull").of("pushpull")
+
+    def test_failure_and_hang_are_told(self):
+        self.fake("echo there is no such benchmark >&2; exit 64")
+        with self.assertRaisesRegex(NotMeasured, "no such benchmark"):
+            self.context.bench("frobnicate")
+        self.fake("trap '' TERM; tail -f /dev/null & wait; wait")
+        self.addCleanup(setattr, Program, "PATIENCE", Program.PATIENCE)
+        Program.PATIENCE = 0.2
+        with self.assertRaisesRegex(NotMeasured, "did not end within"):
+            output_of([self.program], limit=0.2)
+
+    def test_settings_of_others_do_not_leak(self):
+        self.fake("env | grep -c BPS_; true")
+        os.environ["BPS_RETAIN"] = "1"
+        self.addCleanup(os.environ.pop, "BPS_RETAIN")
+        self.assertEqual(output_of([self.program]).strip(), "0")
+
+    def test_a_program_ends_with_its_block(self):
+        self.fake("tail -f /dev/null & echo $!; wait")
+        with Program([self.program], limit=100) as program:
+            child = os.pidfd_open(int(program.process.stdout.readline()))
+        self.addCleanup(os.close, child)
+        self.assertIsNotNone(program.process.returncode)
+        self.assertEqual(select.select([child], [], [], LIMIT)[0], [child])
+
+    def test_idle_share(self):
+        line = {"cpu_s_per_GB": 2, "bytes": 100e6, "workers": 4, "p50_us": 1e6}
+        self.assertAlmostEqual(idle_share(line, 2), 0.6)
+
+    def test_congestion_control(self):
+        self.context.saw("bps", {"cubic"})
+        self.assertEqual(self.context.wrong_control("bps"), "")
+        self.context.saw("bps", {"bbr"})
+        self.assertEqual(self.context.wrong_control("bps"), "bps ran with bbr")
+
+
+class PeersTest(unittest.TestCase):
+    def test_a_round_lasts_from_the_first_begin_to_the_last_end(self):
+        lines = ["noise", "round 0 -1 0 9 0", "round 1 -1 0 9 0", "round 0 0 1000000000 2000000000 0",
+                 "round 1 0 500000000 1500000000 0"]
+        self.assertEqual(Peers._evaluate("Gloo ring", "\n".join(lines), 2, 1), [1.5])
+
+    def test_wrong_sums_and_missing_ranks_are_told(self):
+        with self.assertRaisesRegex(NotMeasured, "3 elements"):
+            Peers._evaluate("Gloo ring", "round 0 0 1 2 3\n", 1, 1)
+        with self.assertRaisesRegex(NotMeasured, "every rank"):
+            Peers._evaluate("Gloo ring", "round 0 0 1 2 0\n", 2, 1)
+
+    def test_where_ranks_run(self):
+        hosts = lab.Lab("netlab", 2, "1gbit")
+        self.assertEqual(Ranks(hosts, 2, own_hosts=True).address(1), "10.88.0.3")
+        self.assertEqual(Ranks(hosts, 2, own_hosts=False).address(1), "127.0.0.1")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,86 @@
+"""Rounds of the peers (bench/peers): all-reduces of one f32 tensor."""
+import collections
+import contextlib
+import dataclasses
+import os
+import tempfile
+
+from process import Program
+from row import NotMeasured
+
+# What each is asked to try, and how it is said.
+GLOO = {"Gloo ring": "ring", "Gloo ring-chunked": "ring_chunked", "Gloo halving-doubling": "halving_doubling",
+        "Gloo bcube": "bcube"}
+_TUNED = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm"]
+OPENMPI = {"OpenMPI default": [], "OpenMPI ring": [*_TUNED, "4"], "OpenMPI segmented ring": [*_TUNED, "5"]}
+# For --quick: what wins anyway, or nearly.
+QUICK = ("Gloo ring", "Gloo ring-chunked", "OpenMPI ring")
+
+
+@dataclasses.dataclass
+class Ranks:
+    """Where the ranks of a job run: each on a host of its own (h1, h2, ...), or all on h1 over its loopback."""
+    lab: object
+    count: int
+    own_hosts: bool
+
+    def host(self, rank):
+        return rank + 1 if self.own_hosts else 1
+
+    def address(self, rank):
+        return self.lab.address(self.host(rank)) if self.own_hosts else "127.0.0.1"
+
+
+@dataclasses.dataclass
+class Peers:
+    folder: str  # of the drivers
+    agent: str  # peers/rsh_agent
+    watch: object  # called with what is run and the congestion controls that its connections use
+
+    def names(self, quick):
+        return [name for name in (*GLOO, *OPENMPI) if not quick or name in QUICK]
+
+    def seconds(self, name, ranks, size, iters, warmup=1, limit=150):
+        """How long each round took, from the first rank that began to the last that ended."""
+        with contextlib.ExitStack() as stack:
+            rounds = ["--bytes", str(size), "--iters", str(iters), "--warmup", str(warmup)]
+            run = self._gloo if name in GLOO else self._openmpi
+            programs = [stack.enter_context(Program(command, limit)) for command in run(name, ranks, rounds, stack)]
+            watch = lambda: self.watch(name, ranks.lab.congestion_controls())
+            return self._evaluate(name, "".join(program.output(watch) for program in programs), ranks.count, iters)
+
+    def _gloo(self, name, ranks, rounds, stack):
+        store = stack.enter_context(tempfile.TemporaryDirectory(prefix="peers-"))
+        driver = os.path.join(self.folder, "peer_gloo")
+        common = [driver, *rounds, "--algorithm", GLOO[name], "--store", store, "--size", str(ranks.count)]
+        return [ranks.lab.on(ranks.host(rank), [*common, "--rank", str(rank), "--address", ranks.address(rank)])
+                for rank in range(ranks.count)]
+
+    def _openmpi(self, name, ranks, rounds, _):
+        lab = ranks.lab
+        # TCP only. Who waits yields: there are more ranks than cores, and it is faster with every algorithm.
+        mpirun = ["mpirun", "--allow-run-as-root", "-np", str(ranks.count), "--bind-to", "none", "--oversubscribe",
+                  "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "mpi_yield_when_idle", "1"]
+        network = "10.88.0.0/24" if ranks.own_hosts else "lo"
+        for layer in ("btl", "oob"):
+            mpirun += ["--mca", f"{layer}_tcp_if_include", network]
+        if ranks.own_hosts:
+            mpirun += ["--host", ",".join(f"{ranks.address(rank)}:1" for rank in range(ranks.count)), "--mca",
+                       "plm_rsh_agent", f"{self.agent} {lab.netlab} {lab.name}", "--mca", "plm_rsh_no_tree_spawn", "1"]
+        command = [*mpirun, *OPENMPI[name], os.path.join(self.folder, "peer_openmpi"), *rounds]
+        return [lab.on(0 if ranks.own_hosts else 1, command)]
+
+    @staticmethod
+    def _evaluate(name, text, count, iters):
+        rounds = collections.defaultdict(list)
+        for line in text.splitlines():
+            word, *numbers = line.split() or [""]
+            if word == "round":
+                _, number, begin, end, wrong = map(int, numbers)
+                if wrong:
+                    raise NotMeasured(f"{name}: {wrong} elements of a sum were wrong")
+                rounds[number].append((begin, end))
+        timed = [rounds[number] for number in range(iters)]
+        if any(len(round) != count for round in timed):
+            raise NotMeasured(f"{name}: not every rank told of every round")
+        return [(max(end for _, end in round) - min(begin for begin, _ in round)) / 1e9 for round in timed]

@@ -1,0 +1,46 @@
+"""P6: unshaped loopback against the peers; a network namespace of its own, so that everyone uses cubic."""
+from context import MB, guarded
+from peers import Ranks
+from row import Median, Row
+from rows.links import best_peers
+
+IDS = ("P6",)
+RANKS = 4
+
+
+def measure(context):
+    if not context.wants("P6"):
+        return []
+    rows = []
+    for size in (100 * MB, 400 * MB):
+        row = Row("P6", f"loopback, speed against the better of OpenMPI and Gloo, f32, {size // MB} MB, n=k={RANKS}, "
+                  "retain on", 0.9, 1.2, more=True)
+        rows.append(row)
+        guarded([row], lambda: run(context, size, row))
+    return rows
+
+
+def run(context, size, row):
+    blocks = 3 if context.quick else 7
+    iters = 5 if size < 200 * MB else 3
+    ours, theirs = [], []
+    with context.loopback() as lab:
+        ranks = Ranks(lab, RANKS, own_hosts=False)
+        best = best_peers(context, ranks, size)
+
+        def us():
+            line = context.bench("pushpull", "--workers", RANKS, "--servers", RANKS, "--bytes", size, "--iters", iters,
+                                 lab=lab).of("pushpull")
+            ours.append(line["p50_us"] / 1e6)
+
+        def them():
+            theirs.append(min(Median.of(context.peers.seconds(name, ranks, size, iters)).value for name in best))
+
+        for block in range(blocks):
+            for turn in (them, us) if block % 2 else (us, them):
+                turn()
+            context.say(f"loopback, {size // MB} MB: {ours[-1]:.3f} s, peers {theirs[-1]:.3f} s")
+    row.median = Median.of([their / our for their, our in zip(theirs, ours)])
+    row.note = (f"{Median.of(ours).value * 1e3:.0f} ms against {Median.of(theirs).value * 1e3:.0f} ms of "
+                f"{' and '.join(best)}, {blocks} x {iters} rounds")
+    row.wrong = context.wrong_control("bps") or next(filter(None, map(context.wrong_control, best)), "")
