@@ -147,10 +147,10 @@ std::uint32_t crc32c(std::uint32_t crc, std::span<const std::byte> bytes) {
 }
 
 void write_prefix(std::span<std::byte, kFramePrefixBytes> out, std::span<const std::byte> header,
-                  std::uint64_t payload_bytes) {
+                  std::uint64_t payload_bytes, std::uint16_t flags) {
   store(out.data(), kProtocolMagic);
   store(out.data() + 4, kProtocolVersion);
-  store(out.data() + 6, std::uint16_t{0});
+  store(out.data() + 6, flags);
   store(out.data() + 8, static_cast<std::uint32_t>(header.size()));
   store(out.data() + kPayloadOffset, payload_bytes);
   store(out.data() + kCrcOffset, frame_crc(out.data(), header));
@@ -171,14 +171,14 @@ Status check_prefix_start(std::span<const std::byte> bytes) {
 }
 
 Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes,
-                                std::size_t max_header_bytes) {
+                                std::size_t max_header_bytes, std::uint16_t allowed_flags) {
   if (Status start = check_prefix_start(bytes); !start) return std::move(start).error();
   FramePrefix prefix;
   prefix.flags = load<std::uint16_t>(bytes.data() + 6);
   prefix.header_bytes = load<std::uint32_t>(bytes.data() + 8);
   prefix.crc = load<std::uint32_t>(bytes.data() + kCrcOffset);
   prefix.payload_bytes = load<std::uint64_t>(bytes.data() + kPayloadOffset);
-  if (prefix.flags != 0) {
+  if ((prefix.flags & ~allowed_flags) != 0 || (prefix.flags & (prefix.flags - 1)) != 0) {
     return make_error(ErrorCode::protocol, fmt::format("a frame has unknown flags {:#06x}", prefix.flags));
   }
   if (prefix.header_bytes == 0 || prefix.header_bytes > max_header_bytes) {

@@ -1,6 +1,6 @@
 // The frame prefix: what stands before every header on the wire. 24 bytes, little-endian:
 //
-//   0  u32 magic "BPS1"      4  u16 version      6  u16 flags (0)
+//   0  u32 magic "BPS1"      4  u16 version      6  u16 flags (0 over TCP)
 //   8  u32 header length    12  u32 CRC32C       16 u64 payload length
 //
 // The CRC32C (Castagnoli) covers the other 20 bytes of the prefix and the header. Then the FlatBuffers header,
@@ -19,6 +19,11 @@ namespace bps {
 
 inline constexpr std::size_t kFramePrefixBytes = 24;
 
+// Flags, at most one of them; transports over a byte stream alone accept none (PROTOCOL.md, "Shared memory").
+inline constexpr std::uint16_t kFrameLent = 1;    // the payload is not here: the header ends with a reference
+inline constexpr std::uint16_t kFrameRecord = 2;  // the header is a record of the transport, not a message
+inline constexpr std::size_t kFrameReferenceBytes = 24;
+
 struct FramePrefix {
   std::uint16_t flags = 0;
   std::uint32_t header_bytes = 0;
@@ -28,11 +33,12 @@ struct FramePrefix {
 
 // Computes the CRC over prefix and header and writes the 24 bytes.
 void write_prefix(std::span<std::byte, kFramePrefixBytes> out, std::span<const std::byte> header,
-                  std::uint64_t payload_bytes);
+                  std::uint64_t payload_bytes, std::uint16_t flags = 0);
 
 // Checks magic, version, flags and limits. The error says what the peer seems to speak when it is not bps
 // (HTTP, TLS, another bps version).
-Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes, std::size_t max_header_bytes);
+Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes,
+                                std::size_t max_header_bytes, std::uint16_t allowed_flags = 0);
 
 // The peer's first bytes, fewer than a prefix, cannot become a bps frame: tells early what they are.
 Status check_prefix_start(std::span<const std::byte> bytes);

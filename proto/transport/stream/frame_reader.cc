@@ -104,7 +104,7 @@ FrameReader::Event FrameReader::read_prefix_state() {
     }
     return Event::need_bytes;
   }
-  auto prefix = read_prefix(prefix_bytes(), max_header_bytes_);
+  auto prefix = read_prefix(prefix_bytes(), max_header_bytes_, allowed_flags_);
   if (!prefix) return fail(std::move(prefix).error());
   prefix_ = *prefix;
   state_ = State::header;
@@ -116,6 +116,7 @@ FrameReader::Event FrameReader::read_header_state() {
   const std::span<const std::byte> header(buffer_.get() + begin_ + kFramePrefixBytes, prefix_.header_bytes);
   if (Status status = check_header(prefix_bytes(), header); !status.ok())
     return fail(std::move(status).error());
+  if (prefix_.flags != 0) return read_special_frame(header);
   if (Status status = decode(header, message_); !status.ok()) return fail(std::move(status).error());
   begin_ += kFramePrefixBytes + prefix_.header_bytes;
   payload_bytes_ = last_payload_bytes_ = prefix_.payload_bytes;
@@ -125,6 +126,25 @@ FrameReader::Event FrameReader::read_header_state() {
   }
   state_ = State::destination;
   return Event::payload;
+}
+
+FrameReader::Event FrameReader::read_special_frame(std::span<const std::byte> header) {
+  record_ = header;
+  if (prefix_.flags == kFrameRecord) {
+    if (prefix_.payload_bytes != 0) return fail(make_error(ErrorCode::protocol, "a record has a payload"));
+    begin_ += kFramePrefixBytes + header.size();
+    state_ = State::prefix;
+    return Event::record;
+  }
+  if (header.size() <= kFrameReferenceBytes || prefix_.payload_bytes == 0) {
+    return fail(make_error(ErrorCode::protocol, "a frame that lends a payload has no payload or no message"));
+  }
+  if (Status status = decode(header.first(header.size() - kFrameReferenceBytes), message_); !status.ok())
+    return fail(std::move(status).error());
+  begin_ += kFramePrefixBytes + header.size();
+  payload_bytes_ = prefix_.payload_bytes;
+  state_ = State::prefix;
+  return Event::lent;
 }
 
 void FrameReader::set_destination(std::byte* destination) {
@@ -156,7 +176,7 @@ bool FrameReader::speaks_bps() const {
 }
 
 FrameReader FrameReader::take() {
-  FrameReader other(max_header_bytes_);
+  FrameReader other(max_header_bytes_, allowed_flags_);
   other.state_ = std::exchange(state_, State::failed);
   other.prefix_ = prefix_;
   if (other.state_ == State::destination || other.state_ == State::payload) other.message_ = message_;

@@ -4,7 +4,8 @@
 //
 // A payload is received where the owner says. The one copy that is left is the beginning of a payload that
 // came in one read with its header; so when payloads are large, little is read beyond what is known to be
-// wanted.
+// wanted. Transports that lend payloads have two more kinds of frames, which come as `lent` and `record`;
+// they say so when they make the reader.
 //
 // Owner: a connection, on its loop. Peer bytes are checked against limits.h and max_header_bytes; the first
 // bad frame gives an error that every later next() repeats. Memory: 64 KiB, more only while a larger header
@@ -33,12 +34,14 @@ class FrameReader {
     need_bytes,  // nothing more to tell: read
     payload,     // message() is valid, payload_bytes() follow: call set_destination
     message,     // message() and payload() are complete
+    lent,        // message(), payload_bytes() and reference() are valid; the payload is not in the stream
+    record,      // record() is valid
     error,       // see error()
   };
   using Targets = std::array<iovec, 2>;
 
-  explicit FrameReader(std::size_t max_header_bytes = kMaxHelloHeaderBytes)
-      : max_header_bytes_(max_header_bytes) {}
+  explicit FrameReader(std::size_t max_header_bytes = kMaxHelloHeaderBytes, std::uint16_t allowed_flags = 0)
+      : max_header_bytes_(max_header_bytes), allowed_flags_(allowed_flags) {}
 
   void set_max_header_bytes(std::size_t bytes) { max_header_bytes_ = bytes; }
 
@@ -50,10 +53,17 @@ class FrameReader {
 
   // After `payload`. nullptr: the bytes are dropped.
   void set_destination(std::byte* destination);
+  // What is still to come of the payload is dropped.
+  void forget_destination() { destination_ = nullptr; }
 
   Message& message() { return message_; }
   std::uint64_t payload_bytes() const { return payload_bytes_; }
   std::span<std::byte> payload() const;
+  // Both until the next call of next() or prepare().
+  std::span<const std::byte> record() const { return record_; }
+  std::span<const std::byte, kFrameReferenceBytes> reference() const {
+    return record_.last<kFrameReferenceBytes>();
+  }
   const Error& error() const { return *error_; }
 
   // After `error`: the bad frame begins with the magic of bps, so its sender can read one.
@@ -78,13 +88,16 @@ class FrameReader {
   Event fail(Error error);
   Event read_prefix_state();
   Event read_header_state();
+  Event read_special_frame(std::span<const std::byte> header);
   Event read_payload_state();
 
   std::size_t max_header_bytes_;
+  std::uint16_t allowed_flags_;
   State state_ = State::prefix;
   FramePrefix prefix_;
   Message message_;
   std::optional<Error> error_;
+  std::span<const std::byte> record_;
 
   std::unique_ptr<std::byte[]> buffer_;
   std::size_t capacity_ = 0;

@@ -87,6 +87,7 @@ TEST_CASE("frames come out whole however the stream is cut") {
           ++next;
           break;
         case Event::error: FAIL(reader.error().message);
+        default: FAIL("a kind of frame that was not sent");
       }
     }
     CHECK(at == stream.size());
@@ -161,6 +162,67 @@ TEST_CASE("positions name what is missing") {
   reader.set_destination(nullptr);
   CHECK(reader.next() == Event::need_bytes);
   CHECK(reader.position() == "in the middle of a payload (60 of 100 bytes)");
+}
+
+// As a transport that lends payloads would: `frame` with flags, and with `bytes` behind its header.
+Bytes flagged(const Bytes& frame, std::uint16_t flags, const Bytes& bytes, std::uint64_t payload_bytes) {
+  Bytes result = frame;
+  result.insert(result.end(), bytes.begin(), bytes.end());
+  write_prefix(std::span(result).first<kFramePrefixBytes>(), std::span(result).subspan(kFramePrefixBytes),
+               payload_bytes, flags);
+  return result;
+}
+
+TEST_CASE("lent payloads and records come out whole however the stream is cut, where they are allowed") {
+  const Bytes reference = random_bytes(kFrameReferenceBytes, 1);
+  const Bytes record = random_bytes(40, 2);
+  Bytes stream = flagged(frame(Heartbeat{1}), kFrameLent, reference, 5000);
+  for (const Bytes& more :
+       {flagged(Bytes(kFramePrefixBytes), kFrameRecord, record, 0), frame(Heartbeat{2}, Bytes(100))})
+    stream.insert(stream.end(), more.begin(), more.end());
+  for (std::size_t piece = 1; piece < stream.size(); piece += 1 + piece / 8) {
+    FrameReader reader(kMaxHelloHeaderBytes, kFrameLent | kFrameRecord);
+    std::vector<Event> events;
+    for (std::size_t at = 0; events.size() < 4;) {
+      const Event event = reader.next();
+      if (event == Event::need_bytes) {
+        at += read_into(reader, std::span(stream).subspan(at, std::min(piece, stream.size() - at)));
+        continue;
+      }
+      events.push_back(event);
+      if (event == Event::lent) {
+        CHECK(std::get<Heartbeat>(reader.message()).sequence == 1);
+        CHECK(reader.payload_bytes() == 5000);
+        CHECK(std::equal(reference.begin(), reference.end(), reader.reference().begin()));
+      } else if (event == Event::record) {
+        CHECK((Bytes(reader.record().begin(), reader.record().end()) == record));
+      } else if (event == Event::payload) {
+        CHECK(reader.payload_bytes() == 100);
+        reader.set_destination(nullptr);
+      }
+    }
+    CHECK(events == std::vector{Event::lent, Event::record, Event::payload, Event::message});
+  }
+}
+
+TEST_CASE("flags are refused where they are not allowed, mixed, or make no sense") {
+  const auto refusal = [](const Bytes& bytes, std::uint16_t allowed) {
+    FrameReader reader(kMaxHelloHeaderBytes, allowed);
+    read_into(reader, bytes);
+    REQUIRE(reader.next() == Event::error);
+    return reader.error().message;
+  };
+  constexpr std::uint16_t kBoth = kFrameLent | kFrameRecord;
+  const Bytes reference(kFrameReferenceBytes);
+  const Bytes none(kFramePrefixBytes);
+  const Bytes message = frame(Heartbeat{1});
+  CHECK_THAT(refusal(flagged(message, kFrameLent, reference, 8), 0), Catch::Contains("flags 0x0001"));
+  CHECK_THAT(refusal(flagged(none, kFrameRecord, reference, 0), kFrameLent), Catch::Contains("flags 0x0002"));
+  CHECK_THAT(refusal(flagged(message, kBoth, reference, 8), kBoth), Catch::Contains("flags 0x0003"));
+  CHECK_THAT(refusal(flagged(none, kFrameRecord, reference, 1), kBoth), Catch::Contains("has a payload"));
+  CHECK_THAT(refusal(flagged(message, kFrameLent, reference, 0), kBoth), Catch::Contains("no payload"));
+  CHECK_THAT(refusal(flagged(none, kFrameLent, reference, 8), kBoth), Catch::Contains("no message"));
+  CHECK_FALSE(refusal(flagged(message, kFrameLent, Bytes(kFrameReferenceBytes - 1), 8), kBoth).empty());
 }
 
 TEST_CASE("a reader that is taken goes on elsewhere, and leaves its message readable") {

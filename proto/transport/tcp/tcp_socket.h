@@ -8,17 +8,11 @@
 
 #include "proto/base/endpoint.h"
 #include "proto/base/result.h"
+#include "proto/transport/stream/socket_address.h"
 #include "proto/transport/stream/unique_fd.h"
 #include "proto/transport/tcp/tcp_options.h"
 
 namespace bps {
-
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof(sockaddr_storage);
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-};
 
 // Numeric hosts only, without asking anybody; empty if the host is a name.
 std::vector<SocketAddress> numeric_address(const Endpoint& endpoint);

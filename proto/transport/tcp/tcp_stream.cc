@@ -198,6 +198,8 @@ bool TcpStream::deliver() {
       case FrameReader::Event::payload:
         if (!deliver_payload()) return false;
         break;
+      case FrameReader::Event::lent:
+      case FrameReader::Event::record: BPS_ASSERT(false);  // this reader refuses both
       case FrameReader::Event::message:
         handler_->on_message(reader_.message(), reader_.payload());
         if (!is_live()) return false;

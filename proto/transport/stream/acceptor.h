@@ -1,0 +1,47 @@
+// Accepts connections on a listening socket. Out of file descriptors it pauses instead of spinning, and says
+// so once. Includes Asio.
+//
+// Held by its listener, and by its own waits; after close() no callback comes. Lives on: its loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "proto/base/log.h"
+#include "proto/transport/stream/readiness.h"
+#include "proto/transport/stream/socket_address.h"
+#include "proto/transport/stream/unique_fd.h"
+
+namespace bps {
+
+class Acceptor final : public std::enable_shared_from_this<Acceptor> {
+ public:
+  // May destroy the listener.
+  using Accepted = std::function<void(UniqueFd fd, const SocketAddress& peer)>;
+
+  // `where`: for messages.
+  Acceptor(AsioLoop& loop, std::string where, Logger log, Accepted accepted);
+
+  // A socket that listens.
+  Status open(UniqueFd fd);
+  void close();
+
+  // Called by Readiness.
+  void readable();
+  void writable() {}
+
+ private:
+  void pause(int error);
+
+  AsioLoop& loop_;
+  const std::string where_;
+  const Logger log_;
+  const Accepted accepted_;
+  Readiness<Acceptor> readiness_;
+  bool open_ = false;
+  bool paused_before_ = false;
+  TimerId pause_;
+};
+
+}  // namespace bps
