@@ -34,6 +34,8 @@
 
 namespace bps {
 
+struct ShmContext;
+
 class ShmTransport final : public Transport {
  public:
   explicit ShmTransport(ShmOptions options = {});
@@ -53,8 +55,7 @@ class ShmTransport final : public Transport {
   Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override;
 
  private:
-  struct Shared;
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<const ShmContext> context_;
 };
 
 }  // namespace bps
