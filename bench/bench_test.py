@@ -11,7 +11,17 @@ import unittest
 
 LIMIT = 60  # seconds after which anything is considered to hang
 FIELDS = ["bench", "workers", "servers", "bytes", "dtype", "iters", "algbw_GBps", "p50_us", "p99_us", "cpu_s_per_GB",
-          "verified", "own_cpu_s_per_GB"]
+          "verified", "own_cpu_s_per_GB", "min_us", "max_us", "idle", "tensors", "link_bps", "colocated"]
+OURS = ["partition_bytes", "retain", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
+
+
+def may_make_hosts():
+    """Root, and a system that lets it make network namespaces."""
+    name = f"bps-bench-test-{os.getpid()}"
+    if os.geteuid() != 0 or subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode != 0:
+        return False
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return True
 
 
 class BenchTest(unittest.TestCase):
@@ -36,13 +46,16 @@ class BenchTest(unittest.TestCase):
         return [json.loads(line) for line in run.stdout.splitlines()]
 
     def assert_measured(self, line, **expected):
-        self.assertEqual(list(line), FIELDS)
+        self.assertEqual(list(line), FIELDS + (OURS if line["bench"] in ("pushpull", "latency") else []))
         self.assertEqual({key: line[key] for key in expected}, expected)
         self.assertIs(line["verified"], True)
         self.assertGreater(line["algbw_GBps"], 0)
         self.assertGreaterEqual(line["p99_us"], line["p50_us"])
-        self.assertGreater(line["p50_us"], 0)
+        self.assertGreaterEqual(line["p50_us"], line["min_us"])
+        self.assertGreaterEqual(line["max_us"], line["p99_us"])
+        self.assertGreater(line["min_us"], 0)
         self.assertGreaterEqual(line["cpu_s_per_GB"], 0)
+        self.assertTrue(0 <= line["idle"] <= 1, line["idle"])
 
     def assert_nothing_left(self):
         """No file, and no process that has inherited this test's TMPDIR."""
@@ -56,6 +69,10 @@ class BenchTest(unittest.TestCase):
             except OSError:
                 pass
         self.assertEqual(left, [])
+        if os.path.isdir("/run/netns"):
+            self.assertEqual([name for name in os.listdir("/run/netns") if name.startswith("bps-bench-")
+                              and not name.startswith("bps-bench-test")
+                              and not pathlib.Path("/proc", name.split("-")[2]).exists()], [])
 
     def test_floor(self):
         (line,) = self.lines("floor", "--workers", "3", "--servers", "2", "--bytes", "100004", "--iters", "4")
@@ -86,17 +103,42 @@ class BenchTest(unittest.TestCase):
         self.assertEqual((p50["between"], p50["of"], p99["of"]), ("latency/echo", "p50_us", "p99_us"))
         self.assertGreater(p50["value"], 0)
 
+    @unittest.skipUnless(may_make_hosts(), "needs root and network namespaces")
+    def test_every_process_on_a_host_of_its_own(self):
+        ours, floor, *_ = self.lines("pushpull", "--floor", "--workers", "2", "--servers", "1", "--colocated", "1",
+                                     "--bytes", "1MB", "--iters", "2", "--warmup", "1", "--link", "200mbit",
+                                     "--slow-server", "100mbit")
+        for line in (ours, floor):
+            self.assert_measured(line, workers=2, servers=1, colocated=1, link_bps=200_000_000)
+            self.assertLess(line["algbw_GBps"], 0.05)  # slower than the links
+
+    @unittest.skipUnless(may_make_hosts(), "needs root and network namespaces")
+    def test_an_interrupt_removes_the_hosts(self):
+        self.interrupt("pushpull", "--bytes", "1MB", "--iters", "1000000", "--link", "1gbit")
+
+    def test_links_need_root(self):
+        if os.geteuid() == 0:
+            run = self.run_bench("floor", "--link", "1gbit", "--netlab", "/bin/false")
+            self.assertEqual((run.returncode, run.stderr), (71, "bps-bench: /bin/false failed\n"))
+        else:
+            run = self.run_bench("floor", "--link", "1gbit")
+            self.assertEqual(run.returncode, 77)
+            self.assertIn("needs root", run.stderr)
+
     def test_a_table_without_json_and_a_file_with_it(self):
         run = self.run_bench("floor", "--bytes", "4096", "--iters", "2")
         self.assertEqual(run.returncode, 0)
-        self.assertIn("CPU s/GB", run.stdout)
+        self.assertIn("cpu_s_per_GB", run.stdout)
         self.assertIn("yes", run.stdout)
         with tempfile.NamedTemporaryFile() as file:
             self.run_bench("floor", "--bytes", "4096", "--iters", "2", "--json", file.name)
             self.assertEqual(json.load(file)["bench"], "floor")
 
     def test_an_interrupt_leaves_nothing(self):
-        bench = subprocess.Popen([self.bps_bench, "pushpull", "--bytes", "1MB", "--iters", "1000000", "--verbose"],
+        self.interrupt("pushpull", "--bytes", "1MB", "--iters", "1000000")
+
+    def interrupt(self, *arguments):
+        bench = subprocess.Popen([self.bps_bench, *arguments, "--verbose"],
                                  env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.PIPE, text=True)
         self.assertTrue(bench.stderr.readline())  # a daemon is up
@@ -113,6 +155,9 @@ class BenchTest(unittest.TestCase):
                                 (["pushpull", "--bytes", "4097"], "no whole f32 elements"),
                                 (["pushpull", "--dtype", "f31"], "f31"),
                                 (["floor", "--workers", "65"], "64"),
+                                (["floor", "--servers", "0"], "there is no server"),
+                                (["floor", "--colocated", "1"], "means nothing without --link"),
+                                (["pushpull", "--workers", "1", "--colocated", "2", "--link", "1gbit"], "more than"),
                                 (["worker", "nonsense"], "started by bps-bench")):
             with self.subTest(arguments):
                 run = self.run_bench(*arguments)

@@ -1,99 +1,113 @@
 #include "bench/bps_engine.h"
 
-#include <bps/bps.h>
+#include <thread>
+#include <vector>
 
-#include <cstring>
+#include "bench/bps_client.h"
+#include "bench/values.h"
 
 namespace bps::bench {
 namespace {
 
-constexpr std::int64_t kCloseTimeoutMs = 5000;
-
-Error to_error(const bps_error& error) {
-  return make_error(static_cast<ErrorCode>(error.status), error.message, error.advice);
-}
-
-bps_buffer describe(const Buffer& buffer) {
-  bps_buffer out{};
-  out.struct_size = sizeof out;
-  out.pointer = buffer.data();
-  out.bytes = buffer.size();
-  out.kind = BPS_MEMORY_HOST;
-  return out;
-}
-
 class BpsEngine final : public Engine {
  public:
-  BpsEngine(const WorkerOptions& options, const Buffer& in, const Buffer& out)
-      : pattern_{options.dtype, options.workers}, rank_(options.index), in_(in), out_(out) {}
+  BpsEngine(const WorkerOptions& options, const EngineOptions& engine, std::string job, const Buffer& in,
+            const Buffer& out)
+      : options_(options),
+        engine_(engine),
+        job_(std::move(job)),
+        pattern_{options.dtype, options.workers},
+        in_(in),
+        out_(out),
+        clients_(options.clients) {}
 
-  ~BpsEngine() override {
-    if (client_ == nullptr) return;
-    bps_close(client_, kCloseTimeoutMs, nullptr);
-    bps_free(client_);
+  // Joining waits for all ranks, those of this process too: all at once.
+  Status join() override {
+    std::vector<Status> results(clients_.size());
+    std::vector<std::thread> threads;
+    for (std::uint32_t i = 1; i < clients_.size(); ++i)
+      threads.emplace_back([this, i, &results] { results[i] = open(i); });
+    results[0] = open(0);
+    for (std::thread& thread : threads)
+      thread.join();
+    for (Status& result : results) {
+      if (!result) return std::move(result);
+    }
+    return {};
   }
 
-  Status open(const WorkerOptions& options) {
-    bps_error error = BPS_ERROR_INIT;
-    bps_options settings;
-    bps_options_init(&settings, sizeof settings);
-    settings.scheduler = options.scheduler.c_str();
-    settings.job = "bps-bench";
-    settings.rank = static_cast<std::int32_t>(options.index);
-    settings.world_size = static_cast<std::int32_t>(options.workers);
-    settings.local_rank = settings.rank;
-    settings.local_size = settings.world_size;
-    settings.partition_bytes = options.partition_bytes;
-    settings.credit_bytes = options.credit_bytes;
-    settings.retain = options.retain ? 1 : 0;
-    if (!options.congestion_control.empty()) settings.congestion_control = options.congestion_control.c_str();
-    if (bps_open(&settings, &client_, &error) != BPS_OK) return to_error(error);
-    bps_tensor_spec spec = BPS_TENSOR_SPEC_INIT;
-    spec.name = "bench";
-    spec.dtype = static_cast<bps_dtype>(options.dtype);
-    spec.count = options.bytes / size_of(options.dtype);
-    if (bps_declare(client_, &spec, 1, &tensor_, -1, &error) != BPS_OK) return to_error(error);
+  Status declare() override {
+    std::vector<BpsClient::Tensor> tensors;
+    for (std::uint32_t i = 0; i < options_.tensors; ++i)
+      tensors.push_back({"tensor " + std::to_string(i), options_.bytes});
+    for (BpsClient& client : clients_) {
+      auto ids = client.declare(tensors, options_.dtype);
+      if (!ids) return ids.error();
+      tensors_.push_back(std::move(*ids));
+    }
+    operations_.resize(clients_.size() * options_.tensors);
     return {};
   }
 
   Status prepare(std::uint64_t round) override {
-    fill_contribution(pattern_, rank_, round, in_.span());
+    for (std::uint32_t i = 0; i < clients_.size(); ++i)
+      fill_contribution(pattern_, rank_of(i), round, part(in_, i));
     return {};
   }
 
   Status run(std::uint64_t) override {
-    bps_error error = BPS_ERROR_INIT;
-    const bps_buffer in = describe(in_);
-    const bps_buffer out = describe(out_);
-    bps_handle* handle = nullptr;
-    if (bps_push_pull(client_, tensor_, &in, &out, BPS_SUM, &handle, &error) != BPS_OK)
-      return to_error(error);
-    const bps_status status = bps_wait(handle, -1, &error);
-    bps_handle_free(handle);
-    return status == BPS_OK ? Status{} : Status{to_error(error)};
+    std::size_t next = 0;
+    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      for (std::uint32_t k = 0; k < options_.tensors; ++k) {
+        auto operation = clients_[i].push_pull(tensors_[i][k], tensor(in_, i, k), tensor(out_, i, k));
+        if (!operation) return operation.error();
+        operations_[next++] = std::move(*operation);
+      }
+    }
+    for (Operation& operation : operations_) {
+      if (Status status = operation.wait(); !status) return status;
+    }
+    return {};
   }
 
   Status check(std::uint64_t round) override {
-    const std::string wrong = check_sum(pattern_, round, out_.span());
-    return wrong.empty() ? Status{} : Status{make_error(ErrorCode::internal, wrong)};
+    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      const std::string wrong = check_sum(pattern_, round, part(out_, i));
+      if (!wrong.empty()) return make_error(ErrorCode::internal, wrong);
+    }
+    return {};
   }
 
  private:
+  std::uint32_t rank_of(std::uint32_t client) const { return options_.index * options_.clients + client; }
+
+  Status open(std::uint32_t client) {
+    return clients_[client].open(options_, engine_, job_, rank_of(client));
+  }
+
+  std::span<std::byte> part(const Buffer& buffer, std::uint32_t client) const {
+    return buffer.span().subspan(client * options_.bytes_per_round(), options_.bytes_per_round());
+  }
+  std::span<std::byte> tensor(const Buffer& buffer, std::uint32_t client, std::uint32_t index) const {
+    return part(buffer, client).subspan(index * options_.bytes, options_.bytes);
+  }
+
+  const WorkerOptions options_;
+  const EngineOptions engine_;
+  const std::string job_;
   const Pattern pattern_;
-  const std::uint32_t rank_;
   const Buffer& in_;
   const Buffer& out_;
-  bps_client* client_ = nullptr;
-  bps_tensor tensor_ = 0;
+  std::vector<BpsClient> clients_;
+  std::vector<std::vector<bps_tensor>> tensors_;  // by client
+  std::vector<Operation> operations_;             // of the last round; go before their clients
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> open_bps_engine(const WorkerOptions& options, const Buffer& in,
-                                                const Buffer& out) {
-  auto engine = std::make_unique<BpsEngine>(options, in, out);
-  if (Status status = engine->open(options); !status) return std::move(status).error();
-  return std::unique_ptr<Engine>(std::move(engine));
+std::unique_ptr<Engine> make_bps_engine(const WorkerOptions& options, const EngineOptions& engine,
+                                        std::string job, const Buffer& in, const Buffer& out) {
+  return std::make_unique<BpsEngine>(options, engine, std::move(job), in, out);
 }
 
 }  // namespace bps::bench

@@ -1,18 +1,18 @@
-// A worker of a bps job: one tensor, one push_pull per round, through the C API.
+// The ranks of one worker process: in a round each of them push_pulls all its tensors.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "bench/buffer.h"
 #include "bench/engine.h"
-#include "bench/values.h"
 #include "bench/worker_options.h"
 
 namespace bps::bench {
 
-// Joins the job and declares the tensor; `in` and `out` outlive the engine, which leaves the job when
-// destroyed.
-Result<std::unique_ptr<Engine>> open_bps_engine(const WorkerOptions& options, const Buffer& in,
-                                                const Buffer& out);
+// `job`: its name. `in` and `out` hold the tensors of all ranks of the process, rank by rank; they outlive
+// the engine, which leaves the job when destroyed.
+std::unique_ptr<Engine> make_bps_engine(const WorkerOptions& options, const EngineOptions& engine,
+                                        std::string job, const Buffer& in, const Buffer& out);
 
 }  // namespace bps::bench

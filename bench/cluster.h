@@ -1,27 +1,38 @@
-// The processes of one benchmark: raw servers, scheduler, servers, workers. Starts them, tells the workers
-// what to do, and takes everything down again, whatever happens.
+// The processes of one benchmark: raw servers, scheduler, servers, workers, each on this host or, with a
+// link, on a host of its own. Starts them, tells the workers what to do, and takes everything down again,
+// whatever happens.
 //
 // Owner: a subcommand. One thread; SIGINT, SIGTERM and SIGCHLD are blocked while one exists. Failure: an
 // error that names the process and shows the last lines it wrote. After an error only the destructor is of
-// use; it ends what it started within seconds and removes the folder of temporary files.
+// use; it ends what it started within seconds.
+//
+// With a link, worker process i is on host 1 + i, server j (of those with a host of their own) on host
+// 1 + processes + j, the co-located server c on that of worker c, and the scheduler on host 0.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "bench/children.h"
 #include "bench/control.h"
+#include "bench/lab.h"
 #include "bench/worker_options.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/result.h"
+#include "proto/base/units.h"
 
 namespace bps::bench {
 
 struct ClusterOptions {
-  WorkerOptions worker;  // the common part: sizes, types, settings
-  bool with_bps = true;
+  WorkerOptions worker;  // the common part: sizes, types, engines
+  std::uint32_t servers = 1;
+  std::uint32_t colocated = 0;         // further servers, on the hosts of the first workers
+  std::optional<BitRate> link;         // of every host; without it there is one host, this one
+  std::optional<BitRate> slow_server;  // link of server 0's host
+  std::string netlab;
   std::string shards = "auto";
   bool verbose = false;  // children's output goes to stderr as it comes
 };
@@ -33,54 +44,35 @@ class Cluster {
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
-  // Returns when all workers are ready.
+  // Returns when all processes are there; no worker has joined.
   Status start(const ClusterOptions& options);
 
-  // Lets all workers do a step, and returns their replies in rank order.
+  // Lets all workers do a step, and returns their replies in the order of their processes.
   Result<std::vector<Reply>> step(const Request& request);
 
   // What all processes have used so far; not this one.
   Result<double> cpu_seconds() const;
 
- private:
-  struct Child {
-    std::string name;
-    pid_t pid = 0;
-    int out = -1;
-    int err = -1;
-    std::string last_words;
-    std::optional<std::string> end;  // how it ended
-    Fd control;
-    std::optional<Reply> reply;  // not yet taken
-  };
-  using Deadline = std::chrono::steady_clock::time_point;
+  std::vector<pid_t> server_pids() const;
 
-  Status make_folder();
-  Status start_child(std::string name, const std::string& file, std::vector<std::string> arguments);
-  Status start_self(const std::string& role, const WorkerOptions& options);
-  Result<Endpoint> start_daemon(const std::string& name, const std::string& program,
-                                std::vector<std::string> arguments);
+ private:
+  std::uint32_t host_of_server(std::uint32_t server) const;
+  std::uint64_t bandwidth_of_server(std::uint32_t server) const;
+  std::string address_of(std::uint32_t host) const;
+  Status start_lab();
   Status start_raw_servers(WorkerOptions& worker);
-  // Handles what children say, send and do until `done`; fails when one of them does, on a signal, and at the
-  // deadline.
-  template <class Done>
-  Status wait_until(Deadline deadline, const std::string& what, Done done);
-  Status poll_once(Deadline deadline);
-  Status read_hello();
-  Status read_signals();
-  bool read_output(Child& child);
-  Status reap();
-  Error failure_of(const Child& child) const;
-  void stop();
-  Child* find(const std::string& name);
+  Status start_daemons(WorkerOptions& worker);
+  Status start_workers(WorkerOptions& worker);
+  Result<Child*> start_child(std::string name, std::uint32_t host, const std::string& program,
+                             std::vector<std::string> arguments);
+  Result<Endpoint> start_daemon(const std::string& name, std::uint32_t host, const std::string& program,
+                                std::vector<std::string> arguments);
 
   ClusterOptions options_;
-  std::string folder_;
-  Fd listener_;
-  std::vector<Fd> strangers_;  // connected, hello not yet read
-  Fd signals_;
-  std::vector<Child> children_;
-  std::size_t first_worker_ = 0;
+  std::unique_ptr<Lab> lab_;  // goes last
+  std::unique_ptr<Children> children_;
+  std::vector<Child*> workers_;
+  std::vector<Child*> servers_;
   bool orderly_ = false;  // all are well: let the workers leave the job before the daemons are stopped
 };
 

@@ -18,11 +18,11 @@ constexpr std::size_t kMaxRecord = 64 + kMaxText + kMaxBlock * sizeof(std::int64
 
 struct ReplyHead {
   std::uint64_t ok;
-  std::uint64_t port;
   std::int64_t begin_ns;
   std::int64_t end_ns;
+  std::uint64_t background_bytes;
   std::uint64_t text_bytes;
-  std::uint64_t durations;
+  std::uint64_t numbers;
 };
 static_assert(sizeof(ReplyHead) <= 64);
 
@@ -77,14 +77,14 @@ Status send_request(int fd, const Request& request) { return send_record(fd, &re
 
 Status send_reply(int fd, const Reply& reply) {
   const std::size_t text_bytes = std::min(reply.text.size(), kMaxText);
-  const std::size_t durations = std::min<std::size_t>(reply.durations_ns.size(), kMaxBlock);
-  const ReplyHead head{reply.ok, reply.port, reply.begin_ns, reply.end_ns, text_bytes, durations};
-  std::vector<std::byte> record(sizeof head + text_bytes + durations * sizeof(std::int64_t));
+  const std::size_t numbers = std::min<std::size_t>(reply.numbers.size(), kMaxBlock);
+  const ReplyHead head{reply.ok, reply.begin_ns, reply.end_ns, reply.background_bytes, text_bytes, numbers};
+  std::vector<std::byte> record(sizeof head + text_bytes + numbers * sizeof(std::int64_t));
   std::memcpy(record.data(), &head, sizeof head);
   if (text_bytes > 0) std::memcpy(record.data() + sizeof head, reply.text.data(), text_bytes);
-  if (durations > 0) {
-    std::memcpy(record.data() + sizeof head + text_bytes, reply.durations_ns.data(),
-                durations * sizeof(std::int64_t));
+  if (numbers > 0) {
+    std::memcpy(record.data() + sizeof head + text_bytes, reply.numbers.data(),
+                numbers * sizeof(std::int64_t));
   }
   return send_record(fd, record.data(), record.size());
 }
@@ -105,20 +105,20 @@ Result<Reply> receive_reply(int fd) {
   ReplyHead head;
   if (*got < sizeof head) return malformed();
   std::memcpy(&head, record.data(), sizeof head);
-  if (head.text_bytes > kMaxText || head.durations > kMaxBlock ||
-      *got != sizeof head + head.text_bytes + head.durations * sizeof(std::int64_t)) {
+  if (head.text_bytes > kMaxText || head.numbers > kMaxBlock ||
+      *got != sizeof head + head.text_bytes + head.numbers * sizeof(std::int64_t)) {
     return malformed();
   }
   Reply reply;
   reply.ok = head.ok != 0;
-  reply.port = head.port;
   reply.begin_ns = head.begin_ns;
   reply.end_ns = head.end_ns;
+  reply.background_bytes = head.background_bytes;
   reply.text.assign(reinterpret_cast<const char*>(record.data()) + sizeof head, head.text_bytes);
-  reply.durations_ns.resize(head.durations);
-  if (head.durations > 0) {
-    std::memcpy(reply.durations_ns.data(), record.data() + sizeof head + head.text_bytes,
-                head.durations * sizeof(std::int64_t));
+  reply.numbers.resize(head.numbers);
+  if (head.numbers > 0) {
+    std::memcpy(reply.numbers.data(), record.data() + sizeof head + head.text_bytes,
+                head.numbers * sizeof(std::int64_t));
   }
   return reply;
 }

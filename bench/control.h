@@ -28,32 +28,37 @@ class Fd {
   int fd_ = -1;
 };
 
-enum class Target : std::uint8_t { bps = 0, raw = 1 };
-
 enum class Step : std::uint8_t {
-  prepare = 0,  // make the input; answered when done
-  run = 1,      // the timed part
-  check = 2,    // compare the output
+  join = 0,     // connect; of a bps worker: join the job
+  declare = 1,  // declare the tensors
+  prepare = 2,  // make the input; answered when done
+  run = 3,      // the timed part
+  check = 4,    // compare the output
 };
 
-// A block of `count` rounds, the first of which is `round`. All its steps go to all workers, one after
-// another. A single round is prepared and checked outside the timed step; rounds back to back are each
-// prepared and checked between two timings.
+// A step of a block of `count` rounds, the first of which is `round`. All steps of a block go to all workers,
+// one after another. A single round is prepared and checked outside the timed step; rounds back to back are
+// each prepared and checked between two timings.
 struct Request {
   Step step = Step::prepare;
-  Target target = Target::bps;
+  std::uint8_t engine = 0;  // its place in WorkerOptions::engines
+  std::uint8_t mode = 0;    // what the engine makes of it
   bool back_to_back = false;
   std::uint32_t count = 1;
   std::uint64_t round = 0;
+  std::int64_t start_ns = 0;   // run: not before this time of the monotonic clock
+  std::int64_t late_ns = 0;    // run: process 0 starts so much later
+  std::int64_t period_ns = 0;  // run: between the starts of two rounds of a block; 0: one after another
 };
 
 struct Reply {
   bool ok = true;
-  std::uint64_t port = 0;     // hello of a raw server
-  std::int64_t begin_ns = 0;  // run: monotonic clock, the same for all processes of a machine
+  std::int64_t begin_ns = 0;  // join, declare, run: monotonic clock, the same for all processes of a machine
   std::int64_t end_ns = 0;
-  std::string text;                        // hello: who; else what failed
-  std::vector<std::int64_t> durations_ns;  // run: one per round of the block
+  std::uint64_t background_bytes = 0;  // run: moved between the two beside the rounds
+  std::string text;                    // hello: who; else what failed
+  // run: ns, one per round of the block. Hello of a raw server: its ports, of the floor and of the echo.
+  std::vector<std::int64_t> numbers;
 };
 
 inline constexpr std::uint32_t kMaxBlock = 1000;

@@ -23,41 +23,45 @@ struct Pair {
 
 TEST_CASE("requests and replies arrive as they were sent") {
   Pair pair;
-  REQUIRE(send_request(pair.a.get(), {Step::run, Target::raw, true, 250, 77}).ok());
+  REQUIRE(send_request(pair.a.get(), {Step::run, 3, 2, true, 250, 77, 11, 12, 13}).ok());
   const auto request = receive_request(pair.b.get());
   REQUIRE(request.ok());
   CHECK(request->step == Step::run);
-  CHECK(request->target == Target::raw);
+  CHECK(request->engine == 3);
+  CHECK(request->mode == 2);
   CHECK(request->count == 250);
   CHECK(request->round == 77);
+  CHECK(request->start_ns == 11);
+  CHECK(request->late_ns == 12);
+  CHECK(request->period_ns == 13);
 
   Reply reply;
   reply.ok = false;
-  reply.port = 4711;
   reply.begin_ns = 5;
   reply.end_ns = 6;
+  reply.background_bytes = 7;
   reply.text = "element 3 is wrong";
-  reply.durations_ns = {1, 2, 3};
+  reply.numbers = {1, 2, 3};
   REQUIRE(send_reply(pair.b.get(), reply).ok());
   const auto got = receive_reply(pair.a.get());
   REQUIRE(got.ok());
   CHECK_FALSE(got->ok);
-  CHECK(got->port == 4711);
   CHECK(got->begin_ns == 5);
   CHECK(got->end_ns == 6);
+  CHECK(got->background_bytes == 7);
   CHECK(got->text == reply.text);
-  CHECK(got->durations_ns == reply.durations_ns);
+  CHECK(got->numbers == reply.numbers);
 }
 
 TEST_CASE("a full block fits, a stranger's record does not pass, and an end is told") {
   Pair pair;
   Reply full;
   full.text = std::string(5000, 'x');
-  full.durations_ns.assign(kMaxBlock, 9);
+  full.numbers.assign(kMaxBlock, 9);
   REQUIRE(send_reply(pair.a.get(), full).ok());
   const auto got = receive_reply(pair.b.get());
   REQUIRE(got.ok());
-  CHECK(got->durations_ns.size() == kMaxBlock);
+  CHECK(got->numbers.size() == kMaxBlock);
   CHECK(got->text.size() == 2000);
 
   REQUIRE(::send(pair.a.get(), "hello", 5, 0) == 5);
@@ -73,36 +77,49 @@ TEST_CASE("a worker's options survive the command line") {
   options.control = "/tmp/a b=c";
   options.index = 3;
   options.workers = 4;
-  options.servers = 5;
+  options.clients = 2;
   options.bytes = 12345678901;
+  options.tensors = 7;
   options.dtype = DType::bf16;
   options.congestion_control = "cubic";
+  options.listen = "10.88.0.3";
+  options.raw_slices = {1, 20, 300};
+  options.echo_bytes = 65536;
+  options.engines = {{EngineKind::echo, -1, 4096, false}, {EngineKind::floor}};
   options.scheduler = "127.0.0.1:4710";
-  options.partition_bytes = 65536;
-  options.retain = false;
-  options.raw = RawKind::echo;
+  options.bandwidth_bps = 1'000'000'000;
+  options.same_host = false;
   options.raw_servers = {{"127.0.0.1", 1}, {"127.0.0.1", 2}};
+  options.echo_server = {"127.0.0.1", 3};
   const auto back = parse_worker_options(to_arguments(options));
   REQUIRE(back.ok());
   CHECK(to_arguments(*back) == to_arguments(options));
   CHECK(back->raw_servers == options.raw_servers);
-  for (const char* bad : {"nonsense", "index=x", "dtype=8", "raw=3", "unknown=1", "raw-servers=1"}) {
+  CHECK(back->raw_slices == options.raw_slices);
+  REQUIRE(back->engines.size() == 2);
+  CHECK(back->engines[0].kind == EngineKind::echo);
+  CHECK(back->engines[0].credit_bytes == 4096);
+  CHECK_FALSE(back->engines[0].retain);
+  for (const char* bad : {"nonsense", "index=x", "dtype=8", "clients=0", "engine=kind:99", "engine=kind",
+                          "engine=what:1", "unknown=1", "raw-servers=1", "raw-slices=x", "same-host=2"}) {
+    INFO(bad);
     CHECK_FALSE(parse_worker_options({bad}).ok());
   }
 }
 
-TEST_CASE("slices cover the tensor once") {
+TEST_CASE("slices cover the tensors once, in proportion") {
   for (const std::uint64_t bytes : {0ull, 1ull, 7ull, 100ull, 101ull}) {
-    for (const std::uint32_t servers : {1u, 2u, 3u, 8u}) {
-      std::uint64_t next = 0;
-      for (std::uint32_t i = 0; i < servers; ++i) {
-        const Slice slice = slice_of(bytes, i, servers);
-        CHECK(slice.offset == next);
-        next += slice.bytes;
+    for (const std::size_t servers : {1u, 2u, 3u, 8u}) {
+      const double share = 1.0 / static_cast<double>(servers);
+      std::uint64_t sum = 0;
+      for (const std::uint64_t slice : cut(bytes, std::vector<double>(servers, share))) {
+        sum += slice;
+        CHECK(static_cast<double>(slice) == Approx(static_cast<double>(bytes) * share).margin(1));
       }
-      CHECK(next == bytes);
+      CHECK(sum == bytes);
     }
   }
+  CHECK(cut(1000, {0.5, 0, 0.125, 0.375}) == std::vector<std::uint64_t>{500, 0, 125, 375});
 }
 
 }  // namespace bps::bench

@@ -8,21 +8,22 @@
 
 namespace bps::bench {
 
-Result<double> parse_busy_cpu_seconds(std::string_view text, double ticks_per_second) {
+Result<MachineTime> parse_machine_time(std::string_view text, double ticks_per_second) {
   std::istringstream line{std::string(text.substr(0, text.find('\n')))};
   std::string name;
   double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0;
   if (!(line >> name >> user >> nice >> system >> idle >> iowait >> irq >> softirq) || name != "cpu") {
     return make_error(ErrorCode::os, "/proc/stat has no line of CPU times", "is /proc mounted?");
   }
-  return (user + nice + system + irq + softirq) / ticks_per_second;
+  return MachineTime{(user + nice + system + irq + softirq) / ticks_per_second,
+                     (idle + iowait) / ticks_per_second};
 }
 
-Result<double> busy_cpu_seconds() {
+Result<MachineTime> machine_time() {
   std::ifstream file("/proc/stat");
   std::string line;
   std::getline(file, line);
-  return parse_busy_cpu_seconds(line, static_cast<double>(::sysconf(_SC_CLK_TCK)));
+  return parse_machine_time(line, static_cast<double>(::sysconf(_SC_CLK_TCK)));
 }
 
 Result<double> parse_process_cpu_seconds(std::string_view text, double ticks_per_second) {

@@ -7,12 +7,15 @@
 
 namespace bps::bench {
 
-// Seconds that all CPUs together have been busy since boot: user, nice, system, irq and softirq; not idle,
-// not waiting for IO, not stolen by a hypervisor. Resolution: 10 ms.
-Result<double> busy_cpu_seconds();
+// Seconds of all CPUs together since boot. Resolution: 10 ms.
+struct MachineTime {
+  double busy = 0;  // user, nice, system, irq and softirq
+  double idle = 0;  // idle, or waiting for IO; not stolen by a hypervisor
+};
+Result<MachineTime> machine_time();
 
 // The same from the text of /proc/stat.
-Result<double> parse_busy_cpu_seconds(std::string_view text, double ticks_per_second);
+Result<MachineTime> parse_machine_time(std::string_view text, double ticks_per_second);
 
 // Seconds that the process has run, all its threads together, user and system.
 Result<double> process_cpu_seconds(int pid);

@@ -3,13 +3,13 @@
 #include <fmt/core.h>
 
 #include "bench/values.h"
-#include "proto/base/config.h"
 #include "proto/wire/limits.h"
 
 namespace bps::bench {
 namespace {
 
 constexpr std::int64_t kMaxIters = 10'000'000;
+constexpr std::uint32_t kMaxProcesses = 64;
 
 std::vector<std::string> dtype_names() {
   std::vector<std::string> names;
@@ -18,40 +18,35 @@ std::vector<std::string> dtype_names() {
   return names;
 }
 
-void set_defaults(Subcommand subcommand, Options& options) {
-  if (subcommand != Subcommand::latency) return;
-  options.servers = 1;
-  options.bytes = ByteSize{4096};
-  options.iters = 2000;
-  options.warmup = 200;
-}
-
-const char* summary_of(Subcommand subcommand) {
-  switch (subcommand) {
-    case Subcommand::pushpull:
-      return "Times push_pull of one tensor: starts a scheduler, servers and workers on this host, lets all "
-             "workers "
-             "push and pull it again and again, and checks every element of every result.";
-    case Subcommand::latency:
-      return "Times small push_pulls one at a time, at rank 0, against a raw TCP echo that answers when all "
-             "workers "
-             "have sent; both in turns.";
-    case Subcommand::floor: break;
+Status check_link(const Options& options) {
+  const char* const needs = options.colocated > 0 ? "--colocated"
+                            : options.slow_server ? "--slow-server"
+                                                  : nullptr;
+  if (needs != nullptr && !options.link) {
+    return make_error(ErrorCode::invalid_argument, fmt::format("{} means nothing without --link", needs),
+                      "on one host all is co-located and no link is slow");
   }
-  return "Times raw TCP that moves the bytes of push_pull between as many processes and does nothing with "
-         "them: what "
-         "no implementation can beat.";
+  if (options.colocated > options.workers) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("--colocated {} is more than there are workers", options.colocated));
+  }
+  if (options.servers + options.colocated == 0 || (options.slow_server && options.servers == 0)) {
+    return make_error(ErrorCode::invalid_argument, "there is no server", "use --servers 1 or more");
+  }
+  for (const auto& rate : {options.link, options.slow_server}) {
+    if (rate && rate->bits_per_second == 0) {
+      return make_error(ErrorCode::invalid_argument, "a link of 0 bit/s moves nothing");
+    }
+  }
+  return {};
 }
 
 }  // namespace
 
-std::optional<int> parse_options(Subcommand subcommand, int argc, const char* const* argv, Options& options) {
-  set_defaults(subcommand, options);
-  const char* const names[] = {"pushpull", "latency", "floor"};
-  Config config(std::string("bps-bench ") + names[static_cast<std::size_t>(subcommand)],
-                summary_of(subcommand));
-  config.add("workers", options.workers, "Worker processes").range(1, kMaxWorkers);
-  config.add("servers", options.servers, "Server processes").range(1, 64);
+void add_common_flags(Config& config, Options& options) {
+  config.add("workers", options.workers, "Worker processes").range(1, kMaxProcesses);
+  config.add("servers", options.servers, "Server processes, with --link each on a host of its own")
+      .range(0, kMaxProcesses);
   config.add("bytes", options.bytes, "Size of the tensor, whole elements");
   config.add("dtype", options.dtype, "Type of its elements").choices(dtype_names());
   config.add("iters", options.iters, "Rounds that are timed").range(1, kMaxIters);
@@ -63,39 +58,66 @@ std::optional<int> parse_options(Subcommand subcommand, int argc, const char* co
            "TCP congestion control of all sides; empty: the system's")
       .unit("NAME");
   config.add("verbose", options.verbose, "Show what the processes log");
-  if (subcommand != Subcommand::floor) {
-    config.add("partition-bytes", options.partition_bytes, "Partition size; not set: the library's default");
-    config.add("credit-bytes", options.credit_bytes,
-               "Payload under way per worker; not set: the library's default");
-    config.add("retain", options.retain, "Answers land in library memory first");
-    config.add("shards", options.shards, "Threads of a server: auto or a number").unit("N");
-  }
-  if (subcommand == Subcommand::pushpull) {
-    config.add("floor", options.floor, "Run the floor too, in turns, and print the ratios");
-  }
-  return config.parse_or_exit(argc, argv, Logger("bps-bench"));
+}
+
+void add_link_flags(Config& config, Options& options) {
+  config.add(
+      "link", options.link,
+      "Run every process on a host of its own, a network namespace with a link of this rate; needs root");
+  config.add("colocated", options.colocated,
+             "Further servers, one on the host of each of the first N workers");
+  config.add("slow-server", options.slow_server, "Rate of the link of server 0, if it is another");
+  config.add("netlab", options.netlab, "The script that makes hosts, if not the one beside bps-bench")
+      .unit("FILE");
+}
+
+void add_library_flags(Config& config, Options& options) {
+  config.add("partition-bytes", options.partition_bytes, "Partition size; not set: the library's default");
+  config.add("credit-bytes", options.credit_bytes,
+             "Payload under way per worker; not set: the library's default");
+  config.add("retain", options.retain, "Answers land in library memory first");
+  config.add("shards", options.shards, "Threads of a server: auto or a number").unit("N");
 }
 
 Result<ClusterOptions> Options::cluster() const {
   ClusterOptions cluster;
   const auto type = dtype_from_name(dtype);
   if (!type) return make_error(ErrorCode::invalid_argument, "'" + dtype + "' is no element type");
-  if (bytes.bytes == 0 || bytes.bytes % size_of(*type) != 0) {
+  if (bytes.bytes % size_of(*type) != 0) {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("--bytes {} are no whole {} elements", bytes.bytes, dtype),
                       fmt::format("use a multiple of {}", size_of(*type)));
   }
+  if (Status status = check_link(*this); !status) return std::move(status).error();
+  cluster.servers = servers;
+  cluster.colocated = colocated;
+  cluster.link = link;
+  cluster.slow_server = slow_server;
+  cluster.netlab = netlab;
   cluster.shards = shards;
   cluster.verbose = verbose;
   cluster.worker.workers = workers;
-  cluster.worker.servers = servers;
   cluster.worker.bytes = bytes.bytes;
+  cluster.worker.tensors = tensors;
   cluster.worker.dtype = *type;
   cluster.worker.congestion_control = congestion_control;
-  if (partition_bytes) cluster.worker.partition_bytes = static_cast<std::int64_t>(partition_bytes->bytes);
-  if (credit_bytes) cluster.worker.credit_bytes = static_cast<std::int64_t>(credit_bytes->bytes);
-  cluster.worker.retain = retain;
   return cluster;
+}
+
+EngineOptions Options::engine(EngineKind kind) const {
+  EngineOptions engine;
+  engine.kind = kind;
+  if (partition_bytes) engine.partition_bytes = static_cast<std::int64_t>(partition_bytes->bytes);
+  if (credit_bytes) engine.credit_bytes = static_cast<std::int64_t>(credit_bytes->bytes);
+  engine.retain = retain;
+  return engine;
+}
+
+nlohmann::ordered_json Options::engine_settings() const {
+  nlohmann::ordered_json settings;
+  settings["partition_bytes"] = partition_bytes ? partition_bytes->bytes : kDefaultPartitionBytes;
+  settings["retain"] = retain;
+  return settings;
 }
 
 }  // namespace bps::bench

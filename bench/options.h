@@ -1,11 +1,13 @@
-// The command lines of bps-bench.
+// The flags that subcommands share. A subcommand takes the groups that it has a use for.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "bench/cluster.h"
+#include "proto/base/config.h"
 #include "proto/base/units.h"
 
 namespace bps::bench {
@@ -20,22 +22,28 @@ struct Options {
   std::string json;  // file, "-" = stdout, empty = a table on stdout
   std::string congestion_control = "cubic";
   bool verbose = false;
-  // Not of `floor`.
+  // Links.
+  std::optional<BitRate> link;
+  std::optional<BitRate> slow_server;
+  std::uint32_t colocated = 0;
+  std::string netlab;
+  // Of the library and its servers.
   std::optional<ByteSize> partition_bytes;
   std::optional<ByteSize> credit_bytes;
   bool retain = true;
   std::string shards = "auto";
-  // Of `pushpull`.
-  bool floor = false;
+  // Not flags of all.
+  std::uint32_t tensors = 1;
 
-  // For the processes; the subcommand adds what is raw.
+  // For the processes; the subcommand adds the engines.
   Result<ClusterOptions> cluster() const;
+  // An engine that runs the library, and what a report says about it.
+  EngineOptions engine(EngineKind kind) const;
+  nlohmann::ordered_json engine_settings() const;
 };
 
-enum class Subcommand : std::uint8_t { pushpull, latency, floor };
-
-// Fills `options` from its defaults, the command line, the environment and the configuration file. Returns an
-// exit status if the program should end now.
-std::optional<int> parse_options(Subcommand subcommand, int argc, const char* const* argv, Options& options);
+void add_common_flags(Config& config, Options& options);
+void add_link_flags(Config& config, Options& options);
+void add_library_flags(Config& config, Options& options);
 
 }  // namespace bps::bench

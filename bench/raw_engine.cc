@@ -13,22 +13,22 @@
 
 namespace bps::bench {
 
-Result<std::unique_ptr<Engine>> FloorEngine::connect(const WorkerOptions& options, const Buffer& in,
-                                                     const Buffer& out) {
-  std::unique_ptr<FloorEngine> engine(new FloorEngine(in, out));
-  engine->epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!engine->epoll_) return os_error("epoll", errno);
-  const auto servers = static_cast<std::uint32_t>(options.raw_servers.size());
-  engine->peers_.resize(servers);
-  for (std::uint32_t i = 0; i < servers; ++i) {
-    Peer& peer = engine->peers_[i];
-    auto fd = raw_connect(options.raw_servers[i], options.congestion_control, true);
+Status FloorEngine::join() {
+  epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) return os_error("epoll", errno);
+  peers_.resize(options_.raw_servers.size());  // where epoll's pointers point to
+  std::uint64_t offset = 0;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    Peer& peer = peers_[i];
+    auto fd = raw_connect(options_.raw_servers[i], options_.congestion_control, true);
     if (!fd) return fd.error();
     peer.fd = std::move(*fd);
-    peer.slice = slice_of(options.bytes, i, servers);
-    if (Status status = engine->watch(peer, EPOLL_CTL_ADD, 0); !status) return std::move(status).error();
+    peer.offset = offset;
+    peer.bytes = options_.raw_slices[i];
+    offset += peer.bytes;
+    if (Status status = watch(peer, EPOLL_CTL_ADD, 0); !status) return status;
   }
-  return std::unique_ptr<Engine>(std::move(engine));
+  return {};
 }
 
 Status FloorEngine::watch(Peer& peer, int operation, std::uint32_t events) {
@@ -46,22 +46,21 @@ Status FloorEngine::prepare(std::uint64_t) {
 }
 
 Status FloorEngine::move(Peer& peer) {
-  if (peer.sent < peer.slice.bytes) {
-    const ssize_t sent =
-        ::send(peer.fd.get(), in_.data() + peer.slice.offset + peer.sent,
-               std::min<std::uint64_t>(kRawChunk, peer.slice.bytes - peer.sent), MSG_NOSIGNAL);
+  if (peer.sent < peer.bytes) {
+    const ssize_t sent = ::send(peer.fd.get(), in_.data() + peer.offset + peer.sent,
+                                std::min<std::uint64_t>(kRawChunk, peer.bytes - peer.sent), MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) return os_error("send to a raw server", errno);
     if (sent > 0) peer.sent += static_cast<std::uint64_t>(sent);
   }
-  if (peer.received < peer.slice.bytes) {
-    const ssize_t got = ::recv(peer.fd.get(), out_.data() + peer.slice.offset + peer.received,
-                               std::min<std::uint64_t>(kRawChunk, peer.slice.bytes - peer.received), 0);
+  if (peer.received < peer.bytes) {
+    const ssize_t got = ::recv(peer.fd.get(), out_.data() + peer.offset + peer.received,
+                               std::min<std::uint64_t>(kRawChunk, peer.bytes - peer.received), 0);
     if (got == 0) return make_error(ErrorCode::peer_lost, "a raw server closed its connection");
     if (got < 0 && errno != EAGAIN && errno != EINTR) return os_error("receive from a raw server", errno);
     if (got > 0) peer.received += static_cast<std::uint64_t>(got);
   }
   const std::uint32_t events =
-      (peer.sent < peer.slice.bytes ? EPOLLOUT : 0u) | (peer.received < peer.slice.bytes ? EPOLLIN : 0u);
+      (peer.sent < peer.bytes ? EPOLLOUT : 0u) | (peer.received < peer.bytes ? EPOLLIN : 0u);
   return events == peer.events ? Status{} : watch(peer, EPOLL_CTL_MOD, events);
 }
 
@@ -69,7 +68,7 @@ Status FloorEngine::run(std::uint64_t) {
   std::size_t busy = 0;
   for (Peer& peer : peers_) {
     peer.sent = peer.received = 0;
-    if (peer.slice.bytes == 0) continue;
+    if (peer.bytes == 0) continue;
     ++busy;
     if (Status status = watch(peer, EPOLL_CTL_MOD, EPOLLIN | EPOLLOUT); !status) return status;
   }
@@ -90,17 +89,17 @@ Status FloorEngine::run(std::uint64_t) {
 
 Status FloorEngine::check(std::uint64_t) {
   for (const Peer& peer : peers_) {
-    const std::string wrong = check_raw(out_.span().subspan(peer.slice.offset, peer.slice.bytes));
+    const std::string wrong = check_raw(out_.span().subspan(peer.offset, peer.bytes));
     if (!wrong.empty()) return make_error(ErrorCode::internal, wrong);
   }
   return {};
 }
 
-Result<std::unique_ptr<Engine>> EchoEngine::connect(const WorkerOptions& options, const Buffer& in,
-                                                    const Buffer& out) {
-  auto fd = raw_connect(options.raw_servers.front(), options.congestion_control, false);
+Status EchoEngine::join() {
+  auto fd = raw_connect(options_.echo_server, options_.congestion_control, false);
   if (!fd) return fd.error();
-  return std::unique_ptr<Engine>(new EchoEngine(std::move(*fd), in, out));
+  fd_ = std::move(*fd);
+  return {};
 }
 
 Status EchoEngine::prepare(std::uint64_t) {

@@ -15,9 +15,10 @@ namespace bps::bench {
 class FloorEngine final : public Engine {
  public:
   // `in` is sent, `out` received into; both outlive the engine.
-  static Result<std::unique_ptr<Engine>> connect(const WorkerOptions& options, const Buffer& in,
-                                                 const Buffer& out);
+  FloorEngine(const WorkerOptions& options, const Buffer& in, const Buffer& out)
+      : options_(options), in_(in), out_(out) {}
 
+  Status join() override;
   Status prepare(std::uint64_t round) override;
   Status run(std::uint64_t round) override;
   Status check(std::uint64_t round) override;
@@ -25,16 +26,17 @@ class FloorEngine final : public Engine {
  private:
   struct Peer {
     Fd fd;
-    Slice slice;
+    std::uint64_t offset = 0;  // of its slice
+    std::uint64_t bytes = 0;
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
     std::uint32_t events = 0;  // that epoll watches
   };
 
-  FloorEngine(const Buffer& in, const Buffer& out) : in_(in), out_(out) {}
   Status move(Peer& peer);
   Status watch(Peer& peer, int operation, std::uint32_t events);
 
+  const WorkerOptions options_;
   const Buffer& in_;
   const Buffer& out_;
   std::vector<Peer> peers_;
@@ -44,16 +46,16 @@ class FloorEngine final : public Engine {
 // Sends a small message and waits for the answer, which comes when all workers have sent.
 class EchoEngine final : public Engine {
  public:
-  static Result<std::unique_ptr<Engine>> connect(const WorkerOptions& options, const Buffer& in,
-                                                 const Buffer& out);
+  EchoEngine(const WorkerOptions& options, const Buffer& in, const Buffer& out)
+      : options_(options), in_(in), out_(out) {}
 
+  Status join() override;
   Status prepare(std::uint64_t round) override;
   Status run(std::uint64_t round) override;
   Status check(std::uint64_t round) override;
 
  private:
-  EchoEngine(Fd fd, const Buffer& in, const Buffer& out) : fd_(std::move(fd)), in_(in), out_(out) {}
-
+  const WorkerOptions options_;
   Fd fd_;
   const Buffer& in_;
   const Buffer& out_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <thread>
 #include <vector>
 
 #include "bench/buffer.h"
@@ -23,17 +24,12 @@ struct Peer {
   bool wants_out = false;
 };
 
-// Says hello with the port, and waits for all workers.
-Result<std::vector<Peer>> gather(const WorkerOptions& options, const Fd& control, bool non_blocking) {
-  auto listener = raw_listen(options.congestion_control);
-  if (!listener) return listener.error();
-  Reply hello;
-  hello.text = "raw server " + std::to_string(options.index);
-  hello.port = listener->port;
-  if (Status status = send_reply(control.get(), hello); !status) return std::move(status).error();
-  std::vector<Peer> peers(options.workers);
+// One connection of each worker process.
+Result<std::vector<Peer>> gather(const WorkerOptions& options, const RawListener& listener,
+                                 bool non_blocking) {
+  std::vector<Peer> peers(options.processes());
   for (Peer& peer : peers) {
-    auto fd = raw_accept(listener->fd, non_blocking);
+    auto fd = raw_accept(listener.fd, non_blocking);
     if (!fd) return fd.error();
     peer.fd = std::move(*fd);
   }
@@ -104,31 +100,25 @@ class FloorServer {
   Fd epoll_;
 };
 
-}  // namespace
-
-Status run_floor_server(const WorkerOptions& options) {
-  auto control = connect_control(options.control);
-  if (!control) return control.error();
-  const std::size_t slice = slice_of(options.bytes, options.index, options.servers).bytes;
+Status serve_floor(const WorkerOptions& options, const RawListener& listener, const Fd& control) {
+  const std::size_t slice = options.raw_slices[options.index];
   auto in = Buffer::allocate(slice);
   if (!in) return in.error();
   auto out = Buffer::allocate(slice);
   if (!out) return out.error();
   fill_raw(out->span());
-  auto peers = gather(options, *control, true);
+  auto peers = gather(options, listener, true);
   if (!peers) return peers.error();
-  return FloorServer(std::move(*peers), std::move(*in), std::move(*out)).run(*control);
+  return FloorServer(std::move(*peers), std::move(*in), std::move(*out)).run(control);
 }
 
-Status run_echo_server(const WorkerOptions& options) {
-  auto control = connect_control(options.control);
-  if (!control) return control.error();
-  auto in = Buffer::allocate(options.bytes);
+Status serve_echo(const WorkerOptions& options, const RawListener& listener) {
+  auto in = Buffer::allocate(options.echo_bytes);
   if (!in) return in.error();
-  auto out = Buffer::allocate(options.bytes);
+  auto out = Buffer::allocate(options.echo_bytes);
   if (!out) return out.error();
   fill_raw(out->span());
-  auto peers = gather(options, *control, false);
+  auto peers = gather(options, listener, false);
   if (!peers) return peers.error();
   while (true) {
     for (Peer& peer : *peers) {
@@ -140,6 +130,33 @@ Status run_echo_server(const WorkerOptions& options) {
       if (Status status = send_all(peer.fd.get(), out->data(), out->size()); !status) return status;
     }
   }
+}
+
+}  // namespace
+
+Status run_raw_server(const WorkerOptions& options) {
+  auto control = connect_control(options.control);
+  if (!control) return control.error();
+  const bool echo = options.echo_bytes > 0 && options.index == 0;
+  const bool floor = options.index < options.raw_slices.size();
+  RawListener floor_listener, echo_listener;
+  for (RawListener* listener : {floor ? &floor_listener : nullptr, echo ? &echo_listener : nullptr}) {
+    if (listener == nullptr) continue;
+    auto made = raw_listen(options.listen, options.congestion_control);
+    if (!made) return made.error();
+    *listener = std::move(*made);
+  }
+  Reply hello;
+  hello.text = "raw server " + std::to_string(options.index);
+  hello.numbers = {floor_listener.port, echo_listener.port};
+  if (Status status = send_reply(control->get(), hello); !status) return status;
+  if (!floor) return serve_echo(options, echo_listener);
+  if (!echo) return serve_floor(options, floor_listener, *control);
+  Status echo_result;
+  std::thread echo_thread([&] { echo_result = serve_echo(options, echo_listener); });
+  Status result = serve_floor(options, floor_listener, *control);
+  echo_thread.join();
+  return result.ok() ? echo_result : result;
 }
 
 }  // namespace bps::bench

@@ -30,23 +30,32 @@ Status stop_blocking(int fd) {
   return {};
 }
 
+Result<sockaddr_in> socket_address(const Endpoint& endpoint) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(endpoint.port);
+  if (::inet_pton(AF_INET, endpoint.host.c_str(), &address.sin_addr) != 1) {
+    return make_error(ErrorCode::invalid_argument, endpoint.host + " is no IPv4 address");
+  }
+  return address;
+}
+
 }  // namespace
 
-Result<RawListener> raw_listen(const std::string& congestion_control) {
+Result<RawListener> raw_listen(const std::string& host, const std::string& congestion_control) {
   RawListener listener{Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
   if (!listener.fd) return os_error("cannot make a socket", errno);
   if (Status status = prepare(listener.fd.get(), congestion_control); !status)
     return std::move(status).error();
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listener.fd.get(), generic, sizeof address) != 0 || ::listen(listener.fd.get(), 1024) != 0 ||
+  auto address = socket_address({host, 0});
+  if (!address) return address.error();
+  socklen_t length = sizeof *address;
+  auto* generic = reinterpret_cast<sockaddr*>(&*address);
+  if (::bind(listener.fd.get(), generic, length) != 0 || ::listen(listener.fd.get(), 1024) != 0 ||
       ::getsockname(listener.fd.get(), generic, &length) != 0) {
-    return os_error("cannot listen on 127.0.0.1", errno);
+    return os_error("cannot listen on " + host, errno);
   }
-  listener.port = ntohs(address.sin_port);
+  listener.port = ntohs(address->sin_port);
   return listener;
 }
 
@@ -61,13 +70,9 @@ Result<Fd> raw_connect(const Endpoint& endpoint, const std::string& congestion_c
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) return os_error("cannot make a socket", errno);
   if (Status status = prepare(fd.get(), congestion_control); !status) return std::move(status).error();
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(endpoint.port);
-  if (::inet_pton(AF_INET, endpoint.host.c_str(), &address.sin_addr) != 1) {
-    return make_error(ErrorCode::invalid_argument, endpoint.host + " is no IPv4 address");
-  }
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  const auto address = socket_address(endpoint);
+  if (!address) return address.error();
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
     return os_error("cannot connect to " + to_string(endpoint), errno);
   }
   if (non_blocking) {

@@ -1,4 +1,4 @@
-// Plain TCP on loopback, for the floors: nothing of bps is in the way.
+// Plain TCP, for the floors: nothing of bps is in the way.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct RawListener {
   std::uint16_t port = 0;
 };
 // Sockets that it accepts have the same congestion control; empty: the system's.
-Result<RawListener> raw_listen(const std::string& congestion_control);
+Result<RawListener> raw_listen(const std::string& address, const std::string& congestion_control);
 // Blocking until a peer comes; the socket does not block if `non_blocking`.
 Result<Fd> raw_accept(const Fd& listener, bool non_blocking);
 Result<Fd> raw_connect(const Endpoint& endpoint, const std::string& congestion_control, bool non_blocking);

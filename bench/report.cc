@@ -1,13 +1,12 @@
 #include "bench/report.h"
 
 #include <fmt/core.h>
-#include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 namespace bps::bench {
@@ -17,102 +16,120 @@ constexpr double kGiga = 1e9;
 
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-struct Summary {
-  double algbw_GBps = 0;
-  double p50_us = 0;
-  double p99_us = 0;
-  double cpu_s_per_GB = 0;
-  double own_cpu_s_per_GB = 0;
-};
-
-Summary summarize(const Options& options, const Series& series) {
-  const double tensor_bytes = static_cast<double>(options.bytes.bytes) * static_cast<double>(series.rounds);
-  Summary summary;
-  const double seconds = sum(series.seconds);
-  if (seconds > 0) summary.algbw_GBps = tensor_bytes / seconds / kGiga;
-  summary.p50_us = percentile(series.round_us, 50);
-  summary.p99_us = percentile(series.round_us, 99);
-  summary.cpu_s_per_GB = sum(series.cpu_seconds) / (tensor_bytes * options.workers / kGiga);
-  summary.own_cpu_s_per_GB = sum(series.own_cpu_seconds) / (tensor_bytes * options.workers / kGiga);
-  return summary;
+// As it stands in a table: text without quotes, yes and no.
+std::string shown(const nlohmann::ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "NO";
+  return value.dump();
 }
 
-// Four significant digits: what lies behind them is noise.
+bool same_keys(const Line& a, const Line& b) {
+  return a.size() == b.size() && std::equal(a.items().begin(), a.items().end(), b.items().begin(),
+                                            [](const auto& x, const auto& y) { return x.key() == y.key(); });
+}
+
+std::string columns(const std::vector<Line>& lines, std::size_t begin, std::size_t end) {
+  std::string out;
+  std::vector<std::size_t> widths;
+  for (std::size_t i = begin; i < end; ++i) {
+    std::size_t width = 0;
+    for (const auto& item : lines[i].items())
+      width = std::max(width, shown(item.value()).size());
+    widths.push_back(width);
+  }
+  for (const auto& item : lines[begin].items()) {
+    out += fmt::format("{:<18}", item.key());
+    for (std::size_t i = begin; i < end; ++i)
+      out += fmt::format("  {:>{}}", shown(lines[i].at(item.key())), widths[i - begin]);
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
 double rounded(double value) {
   if (value == 0 || !std::isfinite(value)) return 0;
   const double scale = std::pow(10, 3 - std::floor(std::log10(std::abs(value))));
   return std::round(value * scale) / scale;
 }
 
-}  // namespace
+void add_series(Outcome& outcome, const Options& options, const Series& series) {
+  const std::uint64_t bytes = options.bytes.bytes * options.tensors;
+  const double one_worker = static_cast<double>(bytes) * static_cast<double>(series.rounds) / kGiga;
+  const double all_workers = one_worker * options.workers;
+  const double seconds = sum(series.seconds);
+  const double busy = sum(series.cpu_seconds);
+  const double idle = sum(series.idle_seconds);
+  Line line;
+  line["bench"] = series.name;
+  line["workers"] = options.workers;
+  line["servers"] = options.servers;
+  line["bytes"] = options.bytes.bytes;
+  line["dtype"] = options.dtype;
+  line["iters"] = series.rounds;
+  line["algbw_GBps"] = rounded(one_worker / seconds);
+  line["p50_us"] = rounded(percentile(series.round_us, 50));
+  line["p99_us"] = rounded(percentile(series.round_us, 99));
+  line["cpu_s_per_GB"] = rounded(busy / all_workers);
+  line["verified"] = series.wrong.empty();
+  line["own_cpu_s_per_GB"] = rounded(sum(series.own_cpu_seconds) / all_workers);
+  line["min_us"] = rounded(percentile(series.round_us, 0));
+  line["max_us"] = rounded(percentile(series.round_us, 100));
+  line["idle"] = rounded(idle / (busy + idle));
+  line["tensors"] = options.tensors;
+  line["link_bps"] = options.link ? options.link->bits_per_second : 0;
+  line["colocated"] = options.colocated;
+  for (const auto& item : series.settings.items())
+    line[item.key()] =
+        item.value().is_number_float() ? nlohmann::ordered_json(rounded(item.value())) : item.value();
+  outcome.lines.push_back(std::move(line));
+  if (!series.wrong.empty() && outcome.wrong.empty())
+    outcome.wrong = series.name + " gave a wrong result: " + series.wrong;
+}
 
-std::string json_lines(const Options& options, const std::vector<Series>& series,
-                       const std::vector<RatioLine>& ratio_lines) {
+void add_ratio(Outcome& outcome, const std::string& between, const std::string& of, const Median& value) {
+  Line line;
+  line["bench"] = "ratio";
+  line["between"] = between;
+  line["of"] = of;
+  line["value"] = rounded(value.value);
+  line["low"] = rounded(value.low);
+  line["high"] = rounded(value.high);
+  outcome.lines.push_back(std::move(line));
+}
+
+std::string json_lines(const Outcome& outcome) {
   std::string out;
-  for (const Series& s : series) {
-    const Summary summary = summarize(options, s);
-    nlohmann::ordered_json line;
-    line["bench"] = s.name;
-    line["workers"] = options.workers;
-    line["servers"] = options.servers;
-    line["bytes"] = options.bytes.bytes;
-    line["dtype"] = options.dtype;
-    line["iters"] = s.rounds;
-    line["algbw_GBps"] = rounded(summary.algbw_GBps);
-    line["p50_us"] = rounded(summary.p50_us);
-    line["p99_us"] = rounded(summary.p99_us);
-    line["cpu_s_per_GB"] = rounded(summary.cpu_s_per_GB);
-    line["verified"] = s.wrong.empty();
-    line["own_cpu_s_per_GB"] = rounded(summary.own_cpu_s_per_GB);
+  for (const Line& line : outcome.lines)
     out += line.dump() + "\n";
-  }
-  for (const RatioLine& ratio : ratio_lines) {
-    nlohmann::ordered_json line;
-    line["bench"] = "ratio";
-    line["between"] = ratio.between;
-    line["of"] = ratio.of;
-    line["value"] = rounded(ratio.value.value);
-    line["low"] = rounded(ratio.value.low);
-    line["high"] = rounded(ratio.value.high);
-    out += line.dump() + "\n";
-  }
   return out;
 }
 
-std::string table(const Options& options, const std::vector<Series>& series,
-                  const std::vector<RatioLine>& ratio_lines) {
-  std::string out =
-      fmt::format("{} workers, {} servers, {} of {}\n\n{:<10} {:>8} {:>12} {:>12} {:>12} {:>10} {:>10}  {}\n",
-                  options.workers, options.servers, to_string(options.bytes), options.dtype, "", "rounds",
-                  "GB/s", "p50 us", "p99 us", "CPU s/GB", "own s/GB", "verified");
-  for (const Series& s : series) {
-    const Summary summary = summarize(options, s);
-    out += fmt::format("{:<10} {:>8} {:>12.4g} {:>12.1f} {:>12.1f} {:>10.3f} {:>10.3f}  {}\n", s.name,
-                       s.rounds, summary.algbw_GBps, summary.p50_us, summary.p99_us, summary.cpu_s_per_GB,
-                       summary.own_cpu_s_per_GB, s.wrong.empty() ? "yes" : "NO: " + s.wrong);
+std::string table(const Outcome& outcome) {
+  const std::vector<Line>& lines = outcome.lines;
+  std::string out;
+  for (std::size_t begin = 0; begin < lines.size();) {
+    std::size_t end = begin + 1;
+    while (end < lines.size() && same_keys(lines[begin], lines[end]))
+      ++end;
+    out += (begin == 0 ? "" : "\n") + columns(lines, begin, end);
+    begin = end;
   }
-  for (const RatioLine& ratio : ratio_lines) {
-    out += fmt::format("{} {}: {:.3f}", ratio.between, ratio.of, ratio.value.value);
-    if (ratio.value.low < ratio.value.high)
-      out += fmt::format(" ({:.3f} to {:.3f})", ratio.value.low, ratio.value.high);
-    out += "\n";
-  }
-  return out;
+  return outcome.wrong.empty() ? out : out + "\n" + outcome.wrong + "\n";
 }
 
-Status write_report(const Options& options, const std::vector<Series>& series,
-                    const std::vector<RatioLine>& ratio_lines) {
-  const std::string text =
-      options.json.empty() ? table(options, series, ratio_lines) : json_lines(options, series, ratio_lines);
-  if (options.json.empty() || options.json == "-") {
+Status write_report(const std::string& json, const Outcome& outcome) {
+  const std::string text = json.empty() ? table(outcome) : json_lines(outcome);
+  if (json.empty() || json == "-") {
     if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
       return os_error("cannot write the result to stdout", errno);
     }
     return {};
   }
-  std::ofstream file(options.json);
+  std::ofstream file(json);
   file << text << std::flush;
-  if (!file) return os_error("cannot write " + options.json, errno);
+  if (!file) return os_error("cannot write " + json, errno);
   return {};
 }
 

@@ -1,29 +1,41 @@
-// What the user gets: JSON lines, or a table.
+// What the user gets: JSON lines, or tables.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "bench/measure.h"
 #include "bench/options.h"
 #include "bench/stats.h"
+#include "proto/base/result.h"
 
 namespace bps::bench {
 
-struct RatioLine {
-  std::string of;       // "cpu_s_per_GB", "p50_us", ...
-  std::string between;  // "pushpull/floor"
-  Median value;         // low == high: no interval
+// One measurement: a flat object; keys keep their order. The first key is "bench", which says what the others
+// are.
+using Line = nlohmann::ordered_json;
+
+struct Outcome {
+  std::vector<Line> lines;
+  std::string wrong;  // the first wrong result, and of what; empty: all were right
 };
 
-// Writes all series, then the ratios, where `options.json` says.
-Status write_report(const Options& options, const std::vector<Series>& series,
-                    const std::vector<RatioLine>& ratios);
+// Adds what a series of rounds has come to.
+void add_series(Outcome& outcome, const Options& options, const Series& series);
 
-// The two forms.
-std::string json_lines(const Options& options, const std::vector<Series>& series,
-                       const std::vector<RatioLine>& ratios);
-std::string table(const Options& options, const std::vector<Series>& series,
-                  const std::vector<RatioLine>& ratios);
+// Adds how two series compare: `between` says which ("pushpull/floor"), `of` in what. low == high: no
+// interval.
+void add_ratio(Outcome& outcome, const std::string& between, const std::string& of, const Median& value);
+
+// Writes JSON lines to the file `json` ("-" is stdout), or tables to stdout if that is empty.
+Status write_report(const std::string& json, const Outcome& outcome);
+
+// The two forms. In a table a line is a column; lines with the same keys stand side by side.
+std::string json_lines(const Outcome& outcome);
+std::string table(const Outcome& outcome);
+
+// Four significant digits: what lies behind them is noise. 0 for what is no number.
+double rounded(double value);
 
 }  // namespace bps::bench

@@ -1,20 +1,31 @@
-// What each subcommand measures. Results are in the order in which they are printed.
+// What bps-bench can do: one entry per subcommand, each in a file of its own (x_command.cc) with its flags.
 #pragma once
 
-#include <vector>
+#include <span>
+#include <string>
 
-#include "bench/options.h"
 #include "bench/report.h"
+#include "proto/base/result.h"
 
 namespace bps::bench {
 
-struct Outcome {
-  std::vector<Series> series;
-  std::vector<RatioLine> ratios;
+struct Subcommand {
+  const char* name;
+  const char* summary;  // one line of the usage
+  // argv[0] is the subcommand. Returns the exit status.
+  int (*run)(int argc, const char* const* argv);
 };
 
-Result<Outcome> run_pushpull(const Options& options);
-Result<Outcome> run_latency(const Options& options);
-Result<Outcome> run_floor(const Options& options);
+std::span<const Subcommand> subcommands();
+
+int pushpull_command(int argc, const char* const* argv);
+int latency_command(int argc, const char* const* argv);
+int floor_command(int argc, const char* const* argv);
+
+// The end of every subcommand: writes the report to `json` (see write_report) and says what went wrong.
+int finish(const std::string& json, const Result<Outcome>& outcome);
+
+// Prints the error; returns the exit status that it stands for.
+int fail(const Error& error);
 
 }  // namespace bps::bench

@@ -10,15 +10,26 @@
 namespace bps::bench {
 namespace {
 
-constexpr std::uint32_t kMaxSum = 120;
 constexpr std::uint32_t kMaxKinds = 16;
+
+// Whole numbers up to this are exact. In the larger types more is of no use.
+std::uint32_t max_sum(DType dtype) {
+  switch (dtype) {
+    case DType::i8: return 127;
+    case DType::u8: return 255;
+    case DType::bf16: return 256;
+    case DType::f16: return 2048;
+    default: return 60'000;
+  }
+}
 
 // What a rank adds to the kind of an element: so that ranks differ.
 std::uint32_t extra_of(std::uint32_t rank) { return rank % 2; }
 
 // The largest sum is workers * (kinds - 1) + workers / 2.
-std::uint32_t kinds_of(std::uint32_t workers) {
-  return std::clamp<std::uint32_t>((kMaxSum - workers / 2) / workers + 1, 2, kMaxKinds);
+std::uint32_t kinds_of(const Pattern& pattern) {
+  const std::uint32_t workers = pattern.workers;
+  return std::clamp<std::uint32_t>((max_sum(pattern.dtype) - workers / 2) / workers + 1, 2, kMaxKinds);
 }
 
 std::uint32_t kind_of(std::uint64_t element, std::uint64_t round, std::uint32_t kinds) {
@@ -55,7 +66,7 @@ using Table = std::array<T, kMaxKinds>;
 template <class T>
 Table<T> contributions(const Pattern& pattern, std::uint32_t rank) {
   Table<T> table{};
-  const std::uint32_t kinds = kinds_of(pattern.workers);
+  const std::uint32_t kinds = kinds_of(pattern);
   for (std::uint32_t x = 0; x < kinds; ++x)
     table[x] = make<T>(pattern.dtype, x + extra_of(rank));
   return table;
@@ -65,7 +76,7 @@ Table<T> contributions(const Pattern& pattern, std::uint32_t rank) {
 template <class T>
 Table<T> sums(const Pattern& pattern) {
   Table<T> table{};
-  const std::uint32_t kinds = kinds_of(pattern.workers);
+  const std::uint32_t kinds = kinds_of(pattern);
   for (std::uint32_t x = 0; x < kinds; ++x) {
     std::uint32_t sum = 0;
     for (std::uint32_t rank = 0; rank < pattern.workers; ++rank)
@@ -96,12 +107,15 @@ constexpr std::byte raw_byte(std::size_t j) {
 
 }  // namespace
 
+// With two kinds, the least that tells elements apart, the largest sum is workers + workers / 2.
+std::uint32_t max_workers(DType dtype) { return max_sum(dtype) * 2 / 3; }
+
 void fill_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t round,
                        std::span<std::byte> out) {
   with_type(pattern.dtype, [&](auto sample) {
     using T = decltype(sample);
     const Table<T> table = contributions<T>(pattern, rank);
-    const std::uint32_t kinds = kinds_of(pattern.workers);
+    const std::uint32_t kinds = kinds_of(pattern);
     T* to = reinterpret_cast<T*>(out.data());
     const std::size_t count = out.size() / sizeof(T);
     for (std::size_t i = 0; i < count; ++i)
@@ -113,7 +127,7 @@ std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<con
   return with_type(pattern.dtype, [&](auto sample) -> std::string {
     using T = decltype(sample);
     const Table<T> table = sums<T>(pattern);
-    const std::uint32_t kinds = kinds_of(pattern.workers);
+    const std::uint32_t kinds = kinds_of(pattern);
     const T* from = reinterpret_cast<const T*>(sum.data());
     const std::size_t count = sum.size() / sizeof(T);
     for (std::size_t i = 0; i < count; ++i) {

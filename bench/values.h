@@ -2,7 +2,7 @@
 // every type, and so that an element that is lost, doubled, misplaced or of another round is seen. Pure.
 //
 // Worker r pushes x + r mod 2 at element i of round t, where x = hash(i, t) mod K and K is so small that the
-// sum over all workers stays below 128.
+// sum over all workers is exact in the type.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@
 
 namespace bps::bench {
 
-inline constexpr std::uint32_t kMaxWorkers = 64;
+// How many workers there may be.
+std::uint32_t max_workers(DType dtype);
 
 struct Pattern {
   DType dtype = DType::f32;

@@ -1,12 +1,14 @@
 #include "bench/worker.h"
 
-#include <array>
 #include <memory>
+#include <vector>
 
 #include "bench/bps_engine.h"
 #include "bench/buffer.h"
 #include "bench/control.h"
+#include "bench/pace.h"
 #include "bench/raw_engine.h"
+#include "proto/base/descriptor_limit.h"
 
 namespace bps::bench {
 namespace {
@@ -15,35 +17,23 @@ class Worker {
  public:
   static Result<std::unique_ptr<Worker>> create(const WorkerOptions& options) {
     auto worker = std::make_unique<Worker>();
-    auto in = Buffer::allocate(options.bytes);
-    if (!in) return in.error();
-    auto out = Buffer::allocate(options.bytes);
-    if (!out) return out.error();
-    worker->in_ = std::move(*in);
-    worker->out_ = std::move(*out);
-    if (!options.scheduler.empty()) {
-      auto engine = open_bps_engine(options, worker->in_, worker->out_);
-      if (!engine) return engine.error();
-      worker->engines_[static_cast<std::size_t>(Target::bps)] = std::move(*engine);
+    worker->options_ = options;
+    const std::uint64_t bytes = options.bytes_per_round() * options.clients;
+    for (Buffer* buffer : {&worker->in_, &worker->out_}) {
+      auto memory = Buffer::allocate(bytes);
+      if (!memory) return memory.error();
+      *buffer = std::move(*memory);
     }
-    if (options.raw != RawKind::none) {
-      auto engine = options.raw == RawKind::floor ? FloorEngine::connect(options, worker->in_, worker->out_)
-                                                  : EchoEngine::connect(options, worker->in_, worker->out_);
-      if (!engine) return engine.error();
-      worker->engines_[static_cast<std::size_t>(Target::raw)] = std::move(*engine);
-    }
+    for (const EngineOptions& engine : options.engines)
+      worker->engines_.push_back(worker->make_engine(engine));
     return worker;
   }
 
   Reply answer(const Request& request) {
     Reply reply;
-    const auto target = static_cast<std::size_t>(request.target);
-    if (target >= engines_.size() || !engines_[target]) {
-      reply.ok = false;
-      reply.text = "this worker has nothing to run";
-      return reply;
-    }
-    const Status status = perform(*engines_[target], request, reply);
+    const Status status = request.engine < engines_.size()
+                              ? perform(*engines_[request.engine], request, reply)
+                              : Status{make_error(ErrorCode::internal, "no such engine")};
     if (!status.ok()) {
       reply.ok = false;
       reply.text = to_string(status.error());
@@ -52,55 +42,90 @@ class Worker {
   }
 
  private:
+  std::unique_ptr<Engine> make_engine(const EngineOptions& engine) {
+    switch (engine.kind) {
+      case EngineKind::floor: return std::make_unique<FloorEngine>(options_, in_, out_);
+      case EngineKind::echo: return std::make_unique<EchoEngine>(options_, in_, out_);
+      case EngineKind::pushpull: break;
+    }
+    const std::string job = "bps-bench " + std::to_string(engines_.size());
+    return make_bps_engine(options_, engine, job, in_, out_);
+  }
+
   Status perform(Engine& engine, const Request& request, Reply& reply) {
-    const bool single = !request.back_to_back;
     switch (request.step) {
-      case Step::prepare: return single ? engine.prepare(request.round) : Status{};
+      case Step::join: return timed(reply, [&] { return engine.join(); });
+      case Step::declare: return timed(reply, [&] { return engine.declare(); });
+      case Step::prepare: return request.back_to_back ? Status{} : engine.prepare(request.round);
       case Step::run:
-        return single ? run_once(engine, request.round, reply) : run_block(engine, request, reply);
+        return request.back_to_back ? run_block(engine, request, reply) : run_once(engine, request, reply);
       case Step::check:
-        if (single) return engine.check(request.round);
-        return std::exchange(block_check_, Status{});
+        return request.back_to_back ? std::exchange(block_check_, Status{}) : engine.check(request.round);
     }
     return {};
   }
 
-  static Status run_once(Engine& engine, std::uint64_t round, Reply& reply) {
+  template <class Function>
+  static Status timed(Reply& reply, Function function) {
     reply.begin_ns = now_ns();
-    Status status = engine.run(round);
+    Status status = function();
     reply.end_ns = now_ns();
-    reply.durations_ns = {reply.end_ns - reply.begin_ns};
+    return status;
+  }
+
+  std::int64_t start_of(const Request& request) const {
+    return request.start_ns + (options_.index == 0 ? request.late_ns : 0);
+  }
+
+  Status run_once(Engine& engine, const Request& request, Reply& reply) {
+    if (Status status = pace_.wait_until(start_of(request)); !status) return status;
+    Status status = timed(reply, [&] { return engine.run(request.round); });
+    reply.numbers = {reply.end_ns - reply.begin_ns};
     return status;
   }
 
   Status run_block(Engine& engine, const Request& request, Reply& reply) {
+    if (Status status = engine.begin_block(request.mode); !status) return status;
+    const std::int64_t start = start_of(request);
+    if (Status status = pace_.wait_until(start); !status) return status;
+    const std::uint64_t background = engine.background_bytes();
     reply.begin_ns = now_ns();
-    for (std::uint64_t round = request.round; round < request.round + request.count; ++round) {
-      if (Status status = engine.prepare(round); !status) return status;
+    for (std::uint32_t i = 0; i < request.count; ++i) {
+      if (Status status = engine.prepare(request.round + i); !status) return status;
+      if (Status status = pace_.wait_until(start + i * request.period_ns); !status) return status;
       const std::int64_t begin = now_ns();
-      if (Status status = engine.run(round); !status) return status;
-      reply.durations_ns.push_back(now_ns() - begin);
-      Status checked = engine.check(round);
-      if (!checked && block_check_) block_check_ = std::move(checked);
+      if (Status status = engine.run(request.round + i); !status) return status;
+      reply.numbers.push_back(now_ns() - begin);
+      keep_first(engine.check(request.round + i));
     }
+    if (Status status = pace_.wait_until(start + request.count * request.period_ns); !status) return status;
     reply.end_ns = now_ns();
+    reply.background_bytes = engine.background_bytes() - background;
+    keep_first(engine.end_block());
     return {};
   }
 
+  void keep_first(Status check) {
+    if (!check && block_check_) block_check_ = std::move(check);
+  }
+
+  WorkerOptions options_;
+  Pace pace_;
   Buffer in_, out_;
-  std::array<std::unique_ptr<Engine>, 2> engines_;  // after the buffers: destroyed before them
-  Status block_check_;                              // of the last block: its first wrong result
+  std::vector<std::unique_ptr<Engine>> engines_;  // after the buffers: destroyed before them
+  Status block_check_;                            // of the last block: its first wrong result
 };
 
 }  // namespace
 
 Status run_worker(const WorkerOptions& options) {
+  raise_descriptor_limit();
   auto control = connect_control(options.control);
   if (!control) return control.error();
-  Reply hello;
-  hello.text = "worker " + std::to_string(options.index);
   auto worker = Worker::create(options);
   if (!worker) return worker.error();
+  Reply hello;
+  hello.text = "worker " + std::to_string(options.index);
   if (Status status = send_reply(control->get(), hello); !status) return status;
   while (true) {
     const auto request = receive_request(control->get());

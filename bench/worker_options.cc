@@ -1,6 +1,10 @@
 #include "bench/worker_options.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <sstream>
 
 namespace bps::bench {
@@ -12,55 +16,109 @@ bool read_number(const std::string& text, T& out) {
   return errc == std::errc{} && end == text.data() + text.size();
 }
 
-bool assign(WorkerOptions& options, const std::string& key, const std::string& value) {
+bool read_flag(const std::string& text, bool& out) {
   unsigned number = 0;
+  if (!read_number(text, number) || number > 1) return false;
+  out = number == 1;
+  return true;
+}
+
+template <class Enum>
+bool read_enum(const std::string& text, unsigned count, Enum& out) {
+  unsigned number = 0;
+  if (!read_number(text, number) || number >= count) return false;
+  out = static_cast<Enum>(number);
+  return true;
+}
+
+bool read_endpoint(const std::string& text, Endpoint& out) {
+  const auto endpoint = parse_endpoint(text);
+  if (endpoint) out = *endpoint;
+  return endpoint.ok();
+}
+
+// "a,b,c": each item by `read`.
+template <class T, class Read>
+bool read_list(const std::string& text, std::vector<T>& out, Read read) {
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) {
+    if (!read(item, out.emplace_back())) return false;
+  }
+  return true;
+}
+
+// "key:value;key:value"
+bool read_engine(const std::string& text, EngineOptions& out) {
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ';');) {
+    const auto colon = item.find(':');
+    if (colon == std::string::npos) return false;
+    const std::string key = item.substr(0, colon);
+    const std::string value = item.substr(colon + 1);
+    const bool known = key == "kind"              ? read_enum(value, kEngineKinds, out.kind)
+                       : key == "partition-bytes" ? read_number(value, out.partition_bytes)
+                       : key == "credit-bytes"    ? read_number(value, out.credit_bytes)
+                       : key == "retain"          ? read_flag(value, out.retain)
+                                                  : false;
+    if (!known) return false;
+  }
+  return true;
+}
+
+std::string show_engine(const EngineOptions& engine) {
+  return fmt::format("kind:{};partition-bytes:{};credit-bytes:{};retain:{}",
+                     static_cast<unsigned>(engine.kind), engine.partition_bytes, engine.credit_bytes,
+                     engine.retain ? 1 : 0);
+}
+
+bool assign(WorkerOptions& options, const std::string& key, const std::string& value) {
   if (key == "control") return options.control = value, true;
   if (key == "index") return read_number(value, options.index);
   if (key == "workers") return read_number(value, options.workers);
-  if (key == "servers") return read_number(value, options.servers);
+  if (key == "clients") return read_number(value, options.clients) && options.clients > 0;
   if (key == "bytes") return read_number(value, options.bytes);
+  if (key == "tensors") return read_number(value, options.tensors);
+  if (key == "dtype") return read_enum(value, kDTypeCount, options.dtype);
   if (key == "congestion-control") return options.congestion_control = value, true;
+  if (key == "listen") return options.listen = value, true;
+  if (key == "raw-slices") return read_list(value, options.raw_slices, read_number<std::uint64_t>);
+  if (key == "echo-bytes") return read_number(value, options.echo_bytes);
+  if (key == "engine") return read_engine(value, options.engines.emplace_back());
   if (key == "scheduler") return options.scheduler = value, true;
-  if (key == "partition-bytes") return read_number(value, options.partition_bytes);
-  if (key == "credit-bytes") return read_number(value, options.credit_bytes);
-  if (key == "dtype" && read_number(value, number) && number < kDTypeCount) {
-    return options.dtype = static_cast<DType>(number), true;
-  }
-  if (key == "retain" && read_number(value, number)) return options.retain = number != 0, true;
-  if (key == "raw" && read_number(value, number) && number <= 2) {
-    return options.raw = static_cast<RawKind>(number), true;
-  }
-  if (key == "raw-servers") {
-    std::istringstream list(value);
-    for (std::string item; std::getline(list, item, ',');) {
-      const auto endpoint = parse_endpoint(item);
-      if (!endpoint) return false;
-      options.raw_servers.push_back(*endpoint);
-    }
-    return true;
-  }
+  if (key == "bandwidth") return read_number(value, options.bandwidth_bps);
+  if (key == "same-host") return read_flag(value, options.same_host);
+  if (key == "raw-servers") return read_list(value, options.raw_servers, read_endpoint);
+  if (key == "echo-server") return read_endpoint(value, options.echo_server);
   return false;
 }
 
 }  // namespace
 
 std::vector<std::string> to_arguments(const WorkerOptions& options) {
-  std::string servers;
+  std::vector<std::string> servers;
   for (const Endpoint& endpoint : options.raw_servers)
-    servers += (servers.empty() ? "" : ",") + to_string(endpoint);
-  return {"control=" + options.control,
-          "index=" + std::to_string(options.index),
-          "workers=" + std::to_string(options.workers),
-          "servers=" + std::to_string(options.servers),
-          "bytes=" + std::to_string(options.bytes),
-          "dtype=" + std::to_string(static_cast<unsigned>(options.dtype)),
-          "congestion-control=" + options.congestion_control,
-          "scheduler=" + options.scheduler,
-          "partition-bytes=" + std::to_string(options.partition_bytes),
-          "credit-bytes=" + std::to_string(options.credit_bytes),
-          "retain=" + std::to_string(options.retain ? 1 : 0),
-          "raw=" + std::to_string(static_cast<unsigned>(options.raw)),
-          "raw-servers=" + servers};
+    servers.push_back(to_string(endpoint));
+  std::vector<std::string> arguments = {
+      "control=" + options.control,
+      fmt::format("index={}", options.index),
+      fmt::format("workers={}", options.workers),
+      fmt::format("clients={}", options.clients),
+      fmt::format("bytes={}", options.bytes),
+      fmt::format("tensors={}", options.tensors),
+      fmt::format("dtype={}", static_cast<unsigned>(options.dtype)),
+      "congestion-control=" + options.congestion_control,
+      "listen=" + options.listen,
+      fmt::format("raw-slices={}", fmt::join(options.raw_slices, ",")),
+      fmt::format("echo-bytes={}", options.echo_bytes),
+      "scheduler=" + options.scheduler,
+      fmt::format("bandwidth={}", options.bandwidth_bps),
+      fmt::format("same-host={}", options.same_host ? 1 : 0),
+      fmt::format("raw-servers={}", fmt::join(servers, ",")),
+      "echo-server=" + to_string(options.echo_server),
+  };
+  for (const EngineOptions& engine : options.engines)
+    arguments.push_back("engine=" + show_engine(engine));
+  return arguments;
 }
 
 Result<WorkerOptions> parse_worker_options(const std::vector<std::string>& arguments) {
@@ -77,10 +135,18 @@ Result<WorkerOptions> parse_worker_options(const std::vector<std::string>& argum
   return options;
 }
 
-Slice slice_of(std::uint64_t bytes, std::uint32_t index, std::uint32_t servers) {
-  const std::uint64_t begin = bytes / servers * index + std::min<std::uint64_t>(index, bytes % servers);
-  const std::uint64_t length = bytes / servers + (index < bytes % servers ? 1 : 0);
-  return {begin, length};
+std::vector<std::uint64_t> cut(std::uint64_t bytes, const std::vector<double>& shares) {
+  std::vector<std::uint64_t> slices;
+  std::uint64_t done = 0;
+  double sum = 0;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    sum += shares[i];
+    const auto end = static_cast<std::uint64_t>(std::llround(sum * static_cast<double>(bytes)));
+    const std::uint64_t next = i + 1 == shares.size() ? bytes : std::clamp(end, done, bytes);
+    slices.push_back(next - done);
+    done = next;
+  }
+  return slices;
 }
 
 }  // namespace bps::bench

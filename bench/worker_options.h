@@ -11,33 +11,53 @@
 
 namespace bps::bench {
 
-enum class RawKind : std::uint8_t { none = 0, floor = 1, echo = 2 };
+// What a worker process can be asked to run (see engine.h).
+enum class EngineKind : std::uint8_t {
+  pushpull = 0,  // push_pull of all tensors
+  floor = 1,     // as many bytes over raw TCP
+  echo = 2,      // a small message over raw TCP, answered when all have sent
+};
+inline constexpr std::uint8_t kEngineKinds = 3;
 
-struct WorkerOptions {
-  std::string control;      // path of the control socket
-  std::uint32_t index = 0;  // rank of a worker, number of a raw server
-  std::uint32_t workers = 1;
-  std::uint32_t servers = 1;
-  std::uint64_t bytes = 0;
-  DType dtype = DType::f32;
-  std::string congestion_control;
-  // A worker only.
-  std::string scheduler;  // empty: no bps
+inline bool is_raw(EngineKind kind) { return kind == EngineKind::floor || kind == EngineKind::echo; }
+
+struct EngineOptions {
+  EngineKind kind = EngineKind::pushpull;
+  // Not of raw ones. -1: the library's default.
   std::int64_t partition_bytes = -1;
   std::int64_t credit_bytes = -1;
   bool retain = true;
-  RawKind raw = RawKind::none;
+};
+
+struct WorkerOptions {
+  std::string control;        // path of the control socket
+  std::uint32_t index = 0;    // of this process
+  std::uint32_t workers = 1;  // ranks, of all processes together
+  std::uint32_t clients = 1;  // ranks of each process
+  std::uint64_t bytes = 0;    // of one tensor
+  std::uint32_t tensors = 1;
+  DType dtype = DType::f32;
+  std::string congestion_control;
+  std::string listen = "127.0.0.1";       // of a raw server
+  std::vector<std::uint64_t> raw_slices;  // of all tensors together, by raw server; empty: no floor
+  std::uint64_t echo_bytes = 0;           // of the echo that the first raw server answers; 0: none
+  // A worker only.
+  std::vector<EngineOptions> engines;  // requests name them by their place here
+  std::string scheduler;
+  std::uint64_t bandwidth_bps = 0;  // of its host's link; 0: unknown
+  bool same_host = true;            // all workers are on one host
   std::vector<Endpoint> raw_servers;
+  Endpoint echo_server;
+
+  std::uint32_t processes() const { return workers / clients; }
+  // Of one rank in one round.
+  std::uint64_t bytes_per_round() const { return bytes * tensors; }
 };
 
 std::vector<std::string> to_arguments(const WorkerOptions& options);
 Result<WorkerOptions> parse_worker_options(const std::vector<std::string>& arguments);
 
-// The slice of a tensor that raw server `index` of `servers` gets.
-struct Slice {
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
-};
-Slice slice_of(std::uint64_t bytes, std::uint32_t index, std::uint32_t servers);
+// Cuts `bytes` into slices in proportion to `shares`, which add up to 1; the last takes what rounding leaves.
+std::vector<std::uint64_t> cut(std::uint64_t bytes, const std::vector<double>& shares);
 
 }  // namespace bps::bench

@@ -1,0 +1,93 @@
+#include "bench/bps_client.h"
+
+namespace bps::bench {
+namespace {
+
+constexpr std::int64_t kCloseTimeoutMs = 5000;
+
+Error to_error(const bps_error& error) {
+  return make_error(static_cast<ErrorCode>(error.status), error.message, error.advice);
+}
+
+bps_buffer describe(std::span<std::byte> memory) {
+  bps_buffer out{};
+  out.struct_size = sizeof out;
+  out.pointer = memory.data();
+  out.bytes = memory.size();
+  out.kind = BPS_MEMORY_HOST;
+  return out;
+}
+
+}  // namespace
+
+Status Operation::wait() {
+  bps_error error = BPS_ERROR_INIT;
+  return bps_wait(handle_, -1, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
+Status Operation::then(bps_callback callback, void* user) {
+  bps_error error = BPS_ERROR_INIT;
+  return bps_then(handle_, callback, user, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
+BpsClient::~BpsClient() {
+  if (client_ == nullptr) return;
+  bps_close(client_, kCloseTimeoutMs, nullptr);
+  bps_free(client_);
+}
+
+Status BpsClient::open(const WorkerOptions& options, const EngineOptions& engine, const std::string& job,
+                       std::uint32_t rank) {
+  bps_options settings;
+  bps_options_init(&settings, sizeof settings);
+  settings.scheduler = options.scheduler.c_str();
+  settings.job = job.c_str();
+  settings.rank = static_cast<std::int32_t>(rank);
+  settings.world_size = static_cast<std::int32_t>(options.workers);
+  settings.local_rank = static_cast<std::int32_t>(options.same_host ? rank : rank % options.clients);
+  settings.local_size = static_cast<std::int32_t>(options.same_host ? options.workers : options.clients);
+  settings.partition_bytes = engine.partition_bytes;
+  settings.credit_bytes = engine.credit_bytes;
+  settings.retain = engine.retain ? 1 : 0;
+  if (options.bandwidth_bps != 0) settings.bandwidth_bps = static_cast<std::int64_t>(options.bandwidth_bps);
+  if (!options.congestion_control.empty()) settings.congestion_control = options.congestion_control.c_str();
+  bps_error error = BPS_ERROR_INIT;
+  return bps_open(&settings, &client_, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
+Result<std::vector<bps_tensor>> BpsClient::declare(const std::vector<Tensor>& tensors, DType dtype) {
+  std::vector<bps_tensor_spec> specs;
+  for (const Tensor& tensor : tensors) {
+    bps_tensor_spec spec = BPS_TENSOR_SPEC_INIT;
+    spec.name = tensor.name.c_str();
+    spec.dtype = static_cast<bps_dtype>(dtype);
+    spec.count = tensor.bytes / size_of(dtype);
+    spec.priority = tensor.priority;
+    specs.push_back(spec);
+  }
+  std::vector<bps_tensor> ids(tensors.size());
+  bps_error error = BPS_ERROR_INIT;
+  if (bps_declare(client_, specs.data(), specs.size(), ids.data(), -1, &error) != BPS_OK)
+    return to_error(error);
+  return ids;
+}
+
+Result<Operation> BpsClient::push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
+                                       bps_operation operation) {
+  bps_error error = BPS_ERROR_INIT;
+  const bps_buffer from = describe(in);
+  const bps_buffer to = describe(out);
+  bps_handle* handle = nullptr;
+  if (bps_push_pull(client_, tensor, &from, &to, operation, &handle, &error) != BPS_OK)
+    return to_error(error);
+  return Operation(handle);
+}
+
+bps_stats BpsClient::stats() const {
+  bps_stats stats{};
+  stats.struct_size = sizeof stats;
+  bps_get_stats(client_, &stats);
+  return stats;
+}
+
+}  // namespace bps::bench

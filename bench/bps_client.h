@@ -1,0 +1,65 @@
+// One rank of a bps job, through the C API.
+//
+// Owner: an engine. Any thread may start operations; open, declare and the destructor are for one. Failure:
+// the library's own errors. The destructor leaves the job.
+#pragma once
+
+#include <bps/bps.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/worker_options.h"
+#include "proto/base/result.h"
+
+namespace bps::bench {
+
+// An operation under way or done.
+class Operation {
+ public:
+  Operation() = default;
+  explicit Operation(bps_handle* handle) : handle_(handle) {}
+  Operation(Operation&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Operation& operator=(Operation&& other) noexcept { return std::swap(handle_, other.handle_), *this; }
+  ~Operation() { bps_handle_free(handle_); }
+
+  Status wait();
+  // Calls `callback` on a thread of the library when it has ended.
+  Status then(bps_callback callback, void* user);
+
+ private:
+  bps_handle* handle_ = nullptr;
+};
+
+class BpsClient {
+ public:
+  BpsClient() = default;
+  BpsClient(BpsClient&& other) noexcept : client_(std::exchange(other.client_, nullptr)) {}
+  BpsClient& operator=(BpsClient&& other) noexcept { return std::swap(client_, other.client_), *this; }
+  ~BpsClient();
+
+  // Joins as `rank`; returns when all workers have. Engines of one process have a job each: `job`.
+  Status open(const WorkerOptions& options, const EngineOptions& engine, const std::string& job,
+              std::uint32_t rank);
+
+  struct Tensor {
+    std::string name;
+    std::uint64_t bytes = 0;
+    std::int32_t priority = BPS_PRIORITY_DEFAULT;
+  };
+  Result<std::vector<bps_tensor>> declare(const std::vector<Tensor>& tensors, DType dtype);
+
+  Result<Operation> push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
+                              bps_operation operation = BPS_SUM);
+
+  bps_stats stats() const;
+
+ private:
+  bps_client* client_ = nullptr;
+};
+
+}  // namespace bps::bench
