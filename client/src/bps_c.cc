@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <type_traits>
@@ -15,6 +16,8 @@
 
 struct bps_client {
   std::shared_ptr<bps::Client> client;
+  // The program until bps_free, and every allocation: those may be given back later.
+  std::atomic<std::size_t> owners{1};
 };
 
 // The client is held weakly: a handle may outlive it.
@@ -22,6 +25,7 @@ struct bps_handle {
   std::shared_ptr<bps::OperationRecord> record;
   std::weak_ptr<bps::Client> client;
   bps::TensorId tensor;
+  bool has_view;
   bps::Duration default_timeout;
   pid_t pid;
 };
@@ -134,10 +138,32 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
   return tensor;
 }
 
-bps_handle* make_handle(const bps_client* client, std::shared_ptr<OperationRecord> record,
-                        bps_tensor tensor) {
+bps_handle* make_handle(const bps_client* client, std::shared_ptr<OperationRecord> record, bps_tensor tensor,
+                        bool has_view) {
   const Duration timeout = client->client->operation_timeout();
-  return new bps_handle{std::move(record), client->client, TensorId{tensor}, timeout, ::getpid()};
+  return new bps_handle{std::move(record), client->client, TensorId{tensor}, has_view, timeout, ::getpid()};
+}
+
+// May the answer be read in place?
+Status viewable(const bps_handle* handle) {
+  if (Status status = usable(handle); !status.ok()) return status;
+  if (!handle->has_view) {
+    return invalid("the operation has an output of its own, so there is no view of its answer",
+                   "give bps_push_pull a NULL `out` to read the answer in place");
+  }
+  if (!handle->record->done()) return invalid("the operation has not ended yet", "wait for it first");
+  return handle->record->result();
+}
+
+Error no_view() { return invalid("the view has been released already"); }
+
+void give_back(const bps_handle& handle, std::shared_ptr<const AnswerView> view) {
+  if (view == nullptr) return;
+  if (const auto client = handle.client.lock()) client->release(handle.tensor, std::move(view));
+}
+
+void drop_owner(bps_client* client) {
+  if (client->owners.fetch_sub(1, std::memory_order_acq_rel) == 1) delete client;
 }
 
 }  // namespace
@@ -196,7 +222,7 @@ void bps_free(bps_client* client) {
     return;
   }
   (void)guarded(nullptr, [&] { return client->client->close(Duration{}); });
-  delete client;
+  drop_owner(client);
 }
 
 int32_t bps_rank(const bps_client* client) {
@@ -266,6 +292,31 @@ bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t 
   });
 }
 
+bps_status bps_allocate(bps_client* client, size_t bytes, void** pointer, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (pointer == nullptr) return invalid("pointer is NULL: there is no place for the result");
+    *pointer = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    if (bytes == 0) return {};
+    auto allocated = client->client->allocate(bytes);
+    if (!allocated) return allocated.error();
+    client->owners.fetch_add(1, std::memory_order_relaxed);
+    *pointer = *allocated;
+    return {};
+  });
+}
+
+bps_status bps_deallocate(bps_client* client, void* pointer) {
+  return guarded(nullptr, [&]() -> Status {
+    if (pointer == nullptr) return {};
+    if (client == nullptr) return invalid("client is NULL");
+    if (client->client->is_forked()) return forked();
+    if (!client->client->deallocate(pointer)) return invalid("pointer is no allocation of this client");
+    drop_owner(client);
+    return {};
+  });
+}
+
 bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
                          bps_operation operation, bps_handle** handle, bps_error* error) {
   return guarded(error, [&]() -> Status {
@@ -274,13 +325,17 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
     if (Status status = usable(client); !status.ok()) return status;
     const auto from = memory(in, "in");
     if (!from) return from.error();
-    const auto to = memory(out, "out");
-    if (!to) return to.error();
+    std::optional<std::span<std::byte>> to;
+    if (out != nullptr) {
+      const auto given = memory(out, "out");
+      if (!given) return given.error();
+      to = *given;
+    }
     const auto code = number_of(operation);
     if (code < BPS_SUM || code > BPS_PRODUCT) return invalid(fmt::format("operation {} is unknown", code));
-    auto record = client->client->push_pull(TensorId{tensor}, *from, *to, static_cast<Operation>(code));
+    auto record = client->client->push_pull(TensorId{tensor}, *from, to, static_cast<Operation>(code));
     if (!record) return record.error();
-    *handle = make_handle(client, std::move(record).value(), tensor);
+    *handle = make_handle(client, std::move(record).value(), tensor, !to.has_value());
     return {};
   });
 }
@@ -295,7 +350,7 @@ bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer
     if (!span) return span.error();
     auto record = client->client->broadcast(TensorId{tensor}, *span, root);
     if (!record) return record.error();
-    *handle = make_handle(client, std::move(record).value(), tensor);
+    *handle = make_handle(client, std::move(record).value(), tensor, false);
     return {};
   });
 }
@@ -355,10 +410,48 @@ uint32_t bps_handle_weight(const bps_handle* handle) {
   return usable(handle).ok() ? handle->record->weight() : 0;
 }
 
+bps_status bps_handle_view(bps_handle* handle, size_t index, bps_view* view, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (view == nullptr) return invalid("view is NULL: there is no place for the result");
+    if (view->struct_size < sizeof view->struct_size) {
+      return invalid(fmt::format("struct_size of the view is {}", view->struct_size),
+                     "begin with BPS_VIEW_INIT");
+    }
+    if (Status status = viewable(handle); !status.ok()) return status;
+    const auto answer = handle->record->view();
+    if (answer == nullptr) return no_view();
+    const auto& pieces = answer->pieces();
+    if (index > pieces.size())
+      return invalid(fmt::format("there is no piece {}: the answer has {}", index, pieces.size()));
+    bps_view full{view->struct_size, nullptr, 0, 0, pieces.size()};
+    if (index < pieces.size()) {
+      full.pointer = pieces[index].bytes.data();
+      full.bytes = pieces[index].bytes.size();
+      full.offset = pieces[index].offset;
+    }
+    std::memcpy(view, &full, std::min(view->struct_size, sizeof full));
+    return {};
+  });
+}
+
+bps_status bps_handle_release(bps_handle* handle, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (Status status = viewable(handle); !status.ok()) return status;
+    auto answer = handle->record->take_view();
+    if (answer == nullptr) return no_view();
+    give_back(*handle, std::move(answer));
+    return {};
+  });
+}
+
 void bps_handle_free(bps_handle* handle) {
   if (handle == nullptr) return;
   // A forked child must not take locks that its parent may have held.
   if (handle->pid != ::getpid()) return;
+  (void)guarded(nullptr, [&]() -> Status {
+    if (handle->has_view) give_back(*handle, handle->record->abandon());
+    return {};
+  });
   handle->record->close_fd();
   delete handle;
 }

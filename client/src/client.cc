@@ -31,11 +31,13 @@ class Client::Ticket {
   Ticket(const Ticket&) = delete;
   Ticket& operator=(const Ticket&) = delete;
 
-  void finish(const Result<std::uint32_t>& weight) {
-    if (record_ == nullptr) return;
+  // False: `view` was not taken, because nobody is there to read it; the tensor is still claimed.
+  bool finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view = nullptr) {
+    if (record_ == nullptr) return true;
+    const bool viewed = view != nullptr;
     // First, so that who has waited may start the next operation.
-    tensor_->under_way.store(false, std::memory_order_release);
-    std::exchange(record_, nullptr)->finish(weight);
+    tensor_->use.store(viewed ? Use::viewed : Use::idle, std::memory_order_release);
+    return std::exchange(record_, nullptr)->finish(weight, std::move(view)) || !viewed;
   }
 
  private:
@@ -83,7 +85,7 @@ Status Client::start() {
   auto thread = LoopThread::start("bps-client");
   if (!thread) return thread.error();
   thread_ = std::move(thread).value();
-  transport_ = std::make_unique<TcpTransport>(options);
+  transport_ = std::make_shared<TcpTransport>(options);
   return {};
 }
 
@@ -154,23 +156,60 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
 }
 
 template <class Begin>
-Result<std::shared_ptr<OperationRecord>> Client::launch(const std::shared_ptr<Tensor>& tensor, Begin begin) {
-  if (tensor->under_way.exchange(true, std::memory_order_acq_rel)) {
+Result<std::shared_ptr<OperationRecord>> Client::launch(TensorId id, const std::shared_ptr<Tensor>& tensor,
+                                                        bool view, Begin begin) {
+  Use use = Use::idle;
+  if (!tensor->use.compare_exchange_strong(use, Use::under_way, std::memory_order_acq_rel)) {
+    if (use == Use::viewed) {
+      return make_error(ErrorCode::invalid_argument,
+                        "the answer of tensor '" + tensor->shape.name + "' is still being read in place",
+                        "release it before the next operation on the same tensor");
+    }
     return make_error(ErrorCode::invalid_argument, "tensor '" + tensor->shape.name + "' is under way already",
                       "wait for the operation that is under way before the next one on the same tensor");
   }
   auto record = std::make_shared<OperationRecord>(callbacks_);
   auto ticket = std::make_shared<Ticket>(record, tensor);
-  thread_->loop().post([this, ticket = std::move(ticket), begin = std::move(begin)] {
+  thread_->loop().post([this, id, view, ticket = std::move(ticket), begin = std::move(begin)] {
     if (engine_ == nullptr) return;
-    const Status status = begin(*engine_, [ticket](Result<std::uint32_t> weight) { ticket->finish(weight); });
+    const Status status = begin(*engine_, [this, id, view, ticket](Result<std::uint32_t> weight) {
+      auto answer = view && weight.ok() ? view_of(id) : nullptr;
+      if (!ticket->finish(weight, answer)) release(id, std::move(answer));
+    });
     if (!status.ok()) ticket->finish(status.error());
   });
   return record;
 }
 
+std::shared_ptr<const AnswerView> Client::view_of(TensorId tensor) const {
+  auto view = engine_->view(tensor);
+  return view != nullptr ? view : std::make_shared<const AnswerView>(nullptr, 0);
+}
+
+void Client::release(TensorId id, std::shared_ptr<const AnswerView> view) {
+  // What the loop must know comes before what the next operation looks at. The last holder of a view lets go
+  // of it on the loop.
+  thread_->loop().post([this, id, view = std::move(view)] {
+    if (engine_ != nullptr) engine_->release(id);
+  });
+  find(id)->use.store(Use::idle, std::memory_order_release);
+}
+
+Result<void*> Client::allocate(std::size_t bytes) {
+  // close() may take it away meanwhile.
+  const auto transport =
+      phase_.read([this](const Phase& phase) { return phase == Phase::open ? transport_ : nullptr; });
+  if (transport == nullptr) return closed_error();
+  auto region = transport->allocate(bytes);
+  if (!region) return region.error();
+  void* const pointer = (*region)->bytes().data();
+  allocations_.add(std::move(region).value());
+  return pointer;
+}
+
 Result<std::shared_ptr<OperationRecord>> Client::push_pull(TensorId id, std::span<const std::byte> in,
-                                                           std::span<std::byte> out, Operation operation) {
+                                                           std::optional<std::span<std::byte>> out,
+                                                           Operation operation) {
   const auto tensor = find(id);
   if (tensor == nullptr) {
     return make_error(ErrorCode::invalid_argument,
@@ -179,13 +218,19 @@ Result<std::shared_ptr<OperationRecord>> Client::push_pull(TensorId id, std::spa
   }
   if (Status status = check_buffer(tensor->shape, "in", in.data(), in.size()); !status.ok())
     return status.error();
-  if (Status status = check_buffer(tensor->shape, "out", out.data(), out.size()); !status.ok())
-    return status.error();
-  if (Status status = check_overlap(tensor->shape, in.data(), out.data()); !status.ok())
-    return status.error();
-  return launch(tensor, [id, in, out, operation](ClientEngine& engine, ClientEngine::OperationDone done) {
-    return engine.push_pull(id, in, out, operation, std::move(done));
-  });
+  ClientEngine::Memory memory{in, {}, !out.has_value(), allocations_.home(in), nullptr};
+  if (out) {
+    if (Status status = check_buffer(tensor->shape, "out", out->data(), out->size()); !status.ok())
+      return status.error();
+    if (Status status = check_overlap(tensor->shape, in.data(), out->data()); !status.ok())
+      return status.error();
+    memory.out = *out;
+    memory.out_home = out->data() == in.data() ? memory.in_home : allocations_.home(*out);
+  }
+  return launch(id, tensor, memory.view,
+                [id, memory = std::move(memory), operation](ClientEngine& engine, auto done) {
+                  return engine.push_pull(id, memory, operation, std::move(done));
+                });
 }
 
 Result<std::shared_ptr<OperationRecord>> Client::broadcast(TensorId id, std::span<std::byte> buffer,
@@ -201,9 +246,10 @@ Result<std::shared_ptr<OperationRecord>> Client::broadcast(TensorId id, std::spa
   }
   if (Status status = check_root(root, settings_.config.world_size); !status.ok()) return status.error();
   const Rank rank{static_cast<std::uint32_t>(root)};
-  return launch(tensor, [id, buffer, rank](ClientEngine& engine, ClientEngine::OperationDone done) {
-    return engine.broadcast(id, buffer, rank, std::move(done));
-  });
+  return launch(id, tensor, false,
+                [id, buffer, rank, home = allocations_.home(buffer)](ClientEngine& engine, auto done) {
+                  return engine.broadcast(id, buffer, rank, std::move(done), home);
+                });
 }
 
 Status Client::barrier(Duration timeout) {

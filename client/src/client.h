@@ -12,10 +12,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "client/src/allocations.h"
 #include "client/src/client_engine.h"
 #include "client/src/embedded_cluster.h"
 #include "client/src/operation_check.h"
@@ -44,8 +46,18 @@ class Client {
   const Logger& log() const { return log_; }
 
   Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout);
+  // Memory that lanes can move without a copy, at least `bytes` > 0.
+  Result<void*> allocate(std::size_t bytes);
+  // False: not the pointer of an allocation. Operations that use it keep it until they are done. Also after
+  // close().
+  bool deallocate(void* pointer) { return allocations_.remove(pointer); }
+
+  // Without `out` the answer is read in library memory, through the record's view.
   Result<std::shared_ptr<OperationRecord>> push_pull(TensorId tensor, std::span<const std::byte> in,
-                                                     std::span<std::byte> out, Operation operation);
+                                                     std::optional<std::span<std::byte>> out,
+                                                     Operation operation);
+  // What was read in place is no longer needed: the tensor may have its next operation.
+  void release(TensorId tensor, std::shared_ptr<const AnswerView> view);
   Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, std::span<std::byte> buffer,
                                                      std::int64_t root);
   Status barrier(Duration timeout);
@@ -59,9 +71,10 @@ class Client {
 
  private:
   // What the API threads know of a tensor.
+  enum class Use : std::uint8_t { idle, under_way, viewed };
   struct Tensor {
     TensorShape shape;
-    std::atomic<bool> under_way{false};
+    std::atomic<Use> use{Use::idle};
   };
   enum class Phase : std::uint8_t { open, closing, closed };
   class Ticket;
@@ -73,17 +86,20 @@ class Client {
   std::shared_ptr<Tensor> find(TensorId tensor) const;
   // Claims the tensor for one operation and runs `begin` on the loop.
   template <class Begin>
-  Result<std::shared_ptr<OperationRecord>> launch(const std::shared_ptr<Tensor>& tensor, Begin begin);
+  Result<std::shared_ptr<OperationRecord>> launch(TensorId id, const std::shared_ptr<Tensor>& tensor,
+                                                  bool view, Begin begin);
+  std::shared_ptr<const AnswerView> view_of(TensorId tensor) const;
 
   const pid_t pid_;
   ClientSettings settings_;
   Logger log_;
   std::unique_ptr<EmbeddedCluster> embedded_;
-  std::unique_ptr<Transport> transport_;
+  std::shared_ptr<Transport> transport_;
   std::unique_ptr<LoopThread> thread_;
   std::unique_ptr<ClientEngine> engine_;  // lives on the loop
   std::shared_ptr<ClientStats> stats_;
   std::shared_ptr<CallbackThread> callbacks_;
+  Allocations allocations_;
   Monitor<std::vector<std::shared_ptr<Tensor>>> tensors_;  // by TensorId
   Monitor<Phase> phase_{Phase::open};
   std::atomic<bool> open_{false};

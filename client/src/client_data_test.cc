@@ -60,6 +60,83 @@ TEST_CASE("push_pull: in place, an answer never meets a contribution that is sti
   }
 }
 
+TEST_CASE("push_pull: read in place, the answer stays until it is released") {
+  for (const bool retain : {true, false}) {
+    Running c(with(retain));
+    const auto start = [&] {
+      return c.engine.push_pull(c.tensor, {c.in, {}, true, nullptr, nullptr}, Operation::sum,
+                                c.into(c.outcome));
+    };
+    REQUIRE(start().ok());
+    CHECK(c.engine.view(c.tensor) == nullptr);
+    c.take(0), c.take(1), c.take(0);
+    // A lane that breaks while an answer arrives costs nothing: the input is untouched.
+    REQUIRE(c.lane(1).begin(c.answer(1, 0, kSlice), bytes_of(kSlice, 99)) != nullptr);
+    c.lane(1).break_with(ErrorCode::unreachable, "connection reset");
+    c.loop.run_for(Lane::kFirstPause);
+    c.welcome_lane(1);
+    c.take(1);
+    c.answer_all(0);
+    CHECK(c.outcome.ended == 1);
+    CHECK(c.out == bytes_of(2 * kSlice + 100, 0));
+    const auto view = c.engine.view(c.tensor);
+    REQUIRE(view != nullptr);
+    const auto whole = [&] {
+      std::vector<std::byte> all;
+      for (const auto& piece : view->pieces()) {
+        CHECK(piece.offset == all.size());
+        all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
+      }
+      return all;
+    };
+    CHECK(view->pieces().size() == 3);
+    CHECK(whole() == c.expected());
+    const Status second = start();
+    REQUIRE_FALSE(second.ok());
+    CHECK(second.error().code == ErrorCode::invalid_argument);
+    CHECK_FALSE(c.engine.push_pull(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome)).ok());
+    CHECK(c.lane(0).frames.empty());
+    // It lasts as long as its holder, whatever becomes of the tensor.
+    c.engine.release(c.tensor);
+    CHECK(c.engine.view(c.tensor) == nullptr);
+    c.engine.close(0s, [](Status) {});
+    CHECK(whole() == c.expected());
+  }
+}
+
+TEST_CASE("push_pull: a round that fails has no view") {
+  Running c;
+  REQUIRE(c.engine.push_pull(c.tensor, {c.in, {}, true, nullptr, nullptr}, Operation::sum, c.into(c.outcome))
+              .ok());
+  c.take(0), c.take(1), c.take(0);
+  c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, make_error(ErrorCode::configuration, "no"), 0});
+  c.lane(0).deliver(c.answer(2, 0, kSlice + 100), bytes_of(100, 7));
+  c.lane(1).deliver(c.answer(1, 0, kSlice), bytes_of(kSlice, 8));
+  CHECK(c.outcome.error.message == "no");
+  CHECK(c.engine.view(c.tensor) == nullptr);
+  c.push_pull();
+  CHECK(c.take(0).round == Round{1});
+}
+
+TEST_CASE("push_pull: memory that a transport allocated is held until the operation is done") {
+  Running c;
+  auto region = allocate_ordinary_region(4 * kSlice);
+  REQUIRE(region.ok());
+  std::shared_ptr<const Region> home = std::move(region).value();
+  const std::weak_ptr<const Region> watched = home;
+  const std::size_t bytes = c.in.size();
+  REQUIRE(c.engine
+              .push_pull(c.tensor, {home->bytes().first(bytes), c.out, false, home, nullptr}, Operation::sum,
+                         c.into(c.outcome))
+              .ok());
+  home.reset();
+  CHECK_FALSE(watched.expired());
+  c.take(0), c.take(1), c.take(0);
+  c.answer_all(0);
+  CHECK(c.outcome.ended == 1);
+  CHECK(watched.expired());
+}
+
 TEST_CASE("push_pull: what is wrong is refused with the numbers, and nothing has changed") {
   Running c;
   Outcome other;

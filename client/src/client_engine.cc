@@ -107,15 +107,15 @@ void ClientEngine::on_tensor_failed(const TensorFailed& failed) {
 
 // ---- operations ----
 
-Status ClientEngine::push_pull(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
-                               Operation operation, OperationDone done) {
+Status ClientEngine::push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done) {
   if (Status status = ready(); !status.ok()) return status;
-  return data_.push_pull(tensor, in, out, operation, std::move(done));
+  return data_.push_pull(tensor, std::move(memory), operation, std::move(done));
 }
 
-Status ClientEngine::broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done) {
+Status ClientEngine::broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done,
+                               std::shared_ptr<const Region> home) {
   if (Status status = ready(); !status.ok()) return status;
-  return data_.broadcast(tensor, buffer, root, std::move(done));
+  return data_.broadcast(tensor, buffer, std::move(home), root, std::move(done));
 }
 
 std::string ClientEngine::describe(TensorId tensor) const {
@@ -176,8 +176,8 @@ void ClientEngine::on_idle() {
   if (closing_ && !leaving_ && !failure_) post([this] { drain(); });
 }
 
-// Says Leave if all is done. A worker that gives rounds up has not left, it is lost: others may wait for them, and
-// are to hear its name and that a restart helps.
+// Says Leave if all is done. A worker that gives rounds up has not left, it is lost: others may wait for
+// them, and are to hear its name and that a restart helps.
 void ClientEngine::drain() {
   if (leaving_ || failure_ || close_done_ == nullptr) return;
   leaving_ = true;

@@ -36,6 +36,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   using Done = std::function<void(Status)>;
   using DeclareDone = std::function<void(Result<std::vector<TensorId>>)>;
   using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
+  using Memory = DataPlane::Memory;
 
   ClientEngine(EventLoop& loop, Transport& transport, ClientConfig config, Logger log);
   ~ClientEngine();  // closes all connections; pending callbacks are dropped
@@ -53,17 +54,27 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // Both spans must be the whole tensor and stay valid, `in` unchanged, until `done`; they are the same
   // memory or do not overlap. A tensor without elements completes at once, without traffic, with the weight
   // of the whole job.
+  Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
   Status push_pull(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
-                   Operation operation, OperationDone done);
-  // The root's buffer is read, the others' is written.
-  Status broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done);
+                   Operation operation, OperationDone done) {
+    return push_pull(tensor, Memory{in, out, false, nullptr, nullptr}, operation, std::move(done));
+  }
+  // The root's buffer is read, the others' is written. `home`: see Memory.
+  Status broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done,
+                   std::shared_ptr<const Region> home = nullptr);
+
+  // Of a push_pull with `view` that has ended well, from within `done` on: where the answer lies. The tensor
+  // takes its next operation after release(). Null for a tensor without elements.
+  std::shared_ptr<const AnswerView> view(TensorId tensor) const { return data_.view(tensor); }
+  void release(TensorId tensor) { data_.release(tensor); }
 
   // Numbered in the order of calls.
   void barrier(Done done);
 
   // Refuses what is new, waits for operations under way until `timeout`, and says Leave. What is still under
-  // way then ends with `cancelled`, and the connection is closed without Leave. `done` comes at latest kLeaveGrace after `timeout`; then all connections are closed and no
-  // memory of an operation is touched. Once.
+  // way then ends with `cancelled`, and the connection is closed without Leave. `done` comes at latest
+  // kLeaveGrace after `timeout`; then all connections are closed and no memory of an operation is touched.
+  // Once.
   void close(Duration timeout, Done done);
 
   // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"

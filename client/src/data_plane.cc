@@ -108,8 +108,7 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
   return {};
 }
 
-Status DataPlane::push_pull(TensorId id, std::span<const std::byte> in, std::span<std::byte> out,
-                            Operation operation, OperationDone done) {
+Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, OperationDone done) {
   TensorState* tensor = find(id);
   if (tensor == nullptr) {
     return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
@@ -117,19 +116,27 @@ Status DataPlane::push_pull(TensorId id, std::span<const std::byte> in, std::spa
   if (operation == Operation::broadcast) {
     return make_error(ErrorCode::invalid_argument, "push_pull cannot broadcast", "call broadcast");
   }
+  const std::span in = memory.in;
+  const std::span out = memory.out;
   if (Status s = check_buffer(tensor->shape(), "in", in.data(), in.size()); !s.ok()) return s;
-  if (Status s = check_buffer(tensor->shape(), "out", out.data(), out.size()); !s.ok()) return s;
-  if (Status s = check_overlap(tensor->shape(), in.data(), out.data()); !s.ok()) return s;
+  if (!memory.view) {
+    if (Status s = check_buffer(tensor->shape(), "out", out.data(), out.size()); !s.ok()) return s;
+    if (Status s = check_overlap(tensor->shape(), in.data(), out.data()); !s.ok()) return s;
+  }
   TensorState::RoundInput round;
   round.in = in.data();
-  round.out = out.data();
+  round.out = memory.view ? nullptr : out.data();
   round.operation = operation;
   round.retain = config_.retain;
+  round.view = memory.view;
+  round.in_home = std::move(memory.in_home);
+  round.out_home = std::move(memory.out_home);
   round.done = std::move(done);
   return begin(*tensor, std::move(round));
 }
 
-Status DataPlane::broadcast(TensorId id, std::span<std::byte> buffer, Rank root, OperationDone done) {
+Status DataPlane::broadcast(TensorId id, std::span<std::byte> buffer, std::shared_ptr<const Region> home,
+                            Rank root, OperationDone done) {
   TensorState* tensor = find(id);
   if (tensor == nullptr) {
     return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
@@ -143,6 +150,7 @@ Status DataPlane::broadcast(TensorId id, std::span<std::byte> buffer, Rank root,
   round.operation = Operation::broadcast;
   round.root = root;
   round.retain = config_.retain;
+  round.in_home = std::move(home);
   round.done = std::move(done);
   return begin(*tensor, std::move(round));
 }
@@ -158,6 +166,15 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
     queue_.push(partition);
   pump();
   return {};
+}
+
+std::shared_ptr<const AnswerView> DataPlane::view(TensorId id) const {
+  const TensorState* tensor = find(id);
+  return tensor != nullptr ? tensor->view() : nullptr;
+}
+
+void DataPlane::release(TensorId id) {
+  if (TensorState* tensor = find(id)) tensor->release();
 }
 
 void DataPlane::pump() {

@@ -57,10 +57,21 @@ class DataPlane final : private Lane::Owner {
   // A tensor that the scheduler has declared. Known already: the same again.
   Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared);
 
-  // Null spans are for tensors without elements only. `in` may be null for a non-root of a broadcast.
-  Status push_pull(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
-                   Operation operation, OperationDone done);
-  Status broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done);
+  // What a push_pull reads and writes. Null spans are for tensors without elements only.
+  struct Memory {
+    std::span<const std::byte> in;
+    std::span<std::byte> out;  // not with `view`
+    bool view = false;         // the answer stays in library memory: see view()
+    // What `in` and `out` lie in, if a transport allocated it; held until the operation is done.
+    std::shared_ptr<const Region> in_home, out_home;
+  };
+  Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
+  Status broadcast(TensorId tensor, std::span<std::byte> buffer, std::shared_ptr<const Region> home,
+                   Rank root, OperationDone done);
+
+  // From the end of an operation with `view` that ended well until its release; else null.
+  std::shared_ptr<const AnswerView> view(TensorId tensor) const;
+  void release(TensorId tensor);
 
   // Ends the tensor's operation under way, as soon as no connection holds its memory, and every later one
   // with `error`.

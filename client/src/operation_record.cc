@@ -20,11 +20,12 @@ void ring(int fd) {
 
 OperationRecord::~OperationRecord() { close_fd(); }
 
-void OperationRecord::finish(const Result<std::uint32_t>& weight) {
+bool OperationRecord::finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view) {
   const Error error = weight.ok() ? Error{} : weight.error();
-  state_.update([&](State& state) {
-    if (state.done) return;
+  return state_.update([&](State& state) {
+    if (state.done) return false;
     state.done = true;
+    if (!state.abandoned) state.view = std::move(view);
     state.error = error;
     state.weight = weight.ok() ? *weight : 0;
     if (state.fd >= 0) ring(state.fd);
@@ -32,6 +33,7 @@ void OperationRecord::finish(const Result<std::uint32_t>& weight) {
     for (Callback& callback : std::exchange(state.callbacks, {})) {
       callbacks_->post([callback = std::move(callback), error] { callback(error); });
     }
+    return !state.abandoned;
   });
 }
 
@@ -50,6 +52,21 @@ Status OperationRecord::result() const {
 
 std::uint32_t OperationRecord::weight() const {
   return state_.read([](const State& state) { return state.weight; });
+}
+
+std::shared_ptr<const AnswerView> OperationRecord::view() const {
+  return state_.read([](const State& state) { return state.view; });
+}
+
+std::shared_ptr<const AnswerView> OperationRecord::take_view() {
+  return state_.update([](State& state) { return std::exchange(state.view, nullptr); });
+}
+
+std::shared_ptr<const AnswerView> OperationRecord::abandon() {
+  return state_.update([](State& state) {
+    state.abandoned = true;
+    return std::exchange(state.view, nullptr);
+  });
 }
 
 Status OperationRecord::then(Callback callback) {

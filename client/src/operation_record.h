@@ -2,7 +2,8 @@
 //
 // Owner: shared by the program's handle and the operation on the loop, so either may end first. Any thread.
 // finish() happens exactly once; then every callback runs exactly once on the callback thread, and a waiting
-// thread and the file descriptor are woken, each only if there is one.
+// thread and the file descriptor are woken, each only if there is one. An answer that is read in place is
+// held here until somebody takes it to give it back.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "client/src/answer_view.h"
 #include "client/src/callback_thread.h"
 #include "proto/base/completion.h"
 #include "proto/base/event_loop.h"
@@ -27,7 +29,8 @@ class OperationRecord {
   OperationRecord(const OperationRecord&) = delete;
   OperationRecord& operator=(const OperationRecord&) = delete;
 
-  void finish(const Result<std::uint32_t>& weight);
+  // False: `view` was not taken, because nobody is there to read it.
+  bool finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view = nullptr);
 
   bool done() const;
   // True: done.
@@ -35,6 +38,12 @@ class OperationRecord {
   // When done.
   Status result() const;
   std::uint32_t weight() const;
+
+  // Null before the end, after an error, and when it has been taken.
+  std::shared_ptr<const AnswerView> view() const;
+  std::shared_ptr<const AnswerView> take_view();
+  // The program's handle is gone: as take_view(), and no view comes any more.
+  std::shared_ptr<const AnswerView> abandon();
 
   // `closed` when the client is: the callback will not run.
   Status then(Callback callback);
@@ -48,6 +57,8 @@ class OperationRecord {
     Error error;
     std::uint32_t weight = 0;
     std::vector<Callback> callbacks;
+    std::shared_ptr<const AnswerView> view;
+    bool abandoned = false;
     int fd = -1;
   };
 

@@ -36,13 +36,19 @@ Status TensorState::begin(RoundInput round) {
                       "tensor '" + shape_.name + "' is under way in round " + std::to_string(round_.value),
                       "wait for the operation that is under way before the next one on the same tensor");
   }
-  if (round.retain && retained_ == nullptr) {
-    retained_.reset(new (std::nothrow) std::byte[shape_.bytes()]);
-    if (retained_ == nullptr) {
-      return make_error(ErrorCode::out_of_memory,
-                        "no memory for the " + std::to_string(shape_.bytes()) +
-                            " retained bytes of tensor '" + shape_.name + "'",
-                        "use smaller tensors, or retain=0 (BPS_RETAIN=0), which needs none");
+  if (view_ != nullptr) {
+    return make_error(ErrorCode::invalid_argument,
+                      "the answer of tensor '" + shape_.name + "' is still being read in place",
+                      "release it before the next operation on the same tensor");
+  }
+  if ((round.retain || round.view) && library_ == nullptr) {
+    library_.reset(new (std::nothrow) std::byte[shape_.bytes()]);
+    if (library_ == nullptr) {
+      return make_error(
+          ErrorCode::out_of_memory,
+          "no memory for the " + std::to_string(shape_.bytes()) + " bytes of the answer of tensor '" +
+              shape_.name + "'",
+          "use smaller tensors, or memory of your own for the output and retain=0 (BPS_RETAIN=0)");
     }
   }
   current_ = std::move(round);
@@ -91,7 +97,7 @@ std::byte* TensorState::receive(Partition& partition) {
   partition.state = State::sent;
   partition.receiving = true;
   const std::uint64_t offset = partitioner_.offset(partition.index);
-  if (current_.retain) return retained_.get() + offset;
+  if (in_library()) return library_.get() + offset;
   if (current_.is_root) return nullptr;
   if (partition.holds == 0 || !in_place()) return current_.out + offset;
   partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
@@ -157,10 +163,10 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
 bool TensorState::settle(Partition& partition) {
   if (!under_way_ || partition.settled || partition.holds > 0 || partition.receiving) return false;
   if (partition.state != State::answered && partition.state != State::failed) return false;
-  if (partition.state == State::answered && !current_.is_root) {
+  if (partition.state == State::answered && !current_.is_root && !current_.view) {
     std::byte* const out = current_.out + partitioner_.offset(partition.index);
     if (current_.retain) {
-      std::memcpy(out, retained_.get() + partitioner_.offset(partition.index), partition.bytes);
+      std::memcpy(out, library_.get() + partitioner_.offset(partition.index), partition.bytes);
     } else if (partition.detour != nullptr) {
       std::memcpy(out, partition.detour.get(), partition.bytes);
     }
@@ -174,10 +180,20 @@ TensorState::Ended TensorState::end() {
   BPS_ASSERT(under_way_ && unsettled_ == 0);
   Ended ended{std::move(current_.done),
               error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(weight_)};
+  if (current_.view && !error_) make_view();
   under_way_ = false;
   current_ = {};
   round_ = round_.next();
   return ended;
+}
+
+void TensorState::make_view() {
+  auto view = std::make_shared<AnswerView>(library_, partitions_.size());
+  for (const Partition& partition : partitions_) {
+    const std::uint64_t offset = partitioner_.offset(partition.index);
+    view->add({library_.get() + offset, partition.bytes}, offset);
+  }
+  view_ = std::move(view);
 }
 
 TensorState::Ended TensorState::abort(const Error& error) {

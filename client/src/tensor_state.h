@@ -13,8 +13,11 @@
 // settled, also when some have failed: every rank then has sent every partition of the round, and the next
 // one starts alike everywhere.
 //
-// Pure. Owner: DataPlane. Lives on: client loop. Limits: `retained` is as large as the tensor, allocated at
-// the first round; nothing is allocated per partition or round.
+// A round may be read in place: its answer stays in library memory, and the next round begins when the
+// program has released it.
+//
+// Pure. Owner: DataPlane. Lives on: client loop. Limits: library memory is as large as the tensor, allocated
+// at the first round that needs it; nothing is allocated per partition.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +29,13 @@
 #include <string>
 #include <vector>
 
+#include "client/src/answer_view.h"
 #include "client/src/operation_check.h"
 #include "client/src/partitioner.h"
 #include "client/src/send_queue.h"
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
+#include "proto/base/region.h"
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
 
@@ -64,6 +69,9 @@ class TensorState {
     Rank root;
     bool is_root = false;  // of a broadcast: its memory is the answer already
     bool retain = true;
+    bool view = false;  // read in place: `out` is null
+    // The memory that `in` and `out` lie in, if a transport allocated it; kept until the round ends.
+    std::shared_ptr<const Region> in_home, out_home;
     Done done;
   };
 
@@ -86,9 +94,9 @@ class TensorState {
   Operation operation() const { return current_.operation; }
   Rank root() const { return current_.root; }
 
-  // Fails, changing nothing, with invalid_argument if a round is under way and out_of_memory if `retained`
-  // cannot be allocated. Then all partitions are `waiting` and the caller queues them. Not for tensors
-  // without elements.
+  // Fails, changing nothing, with invalid_argument if a round is under way or a view of the last one not
+  // released, and out_of_memory if there is none for the answer. Then all partitions are `waiting` and the
+  // caller queues them. Not for tensors without elements.
   Status begin(RoundInput round);
 
   std::span<const std::byte> contribution(const Partition& partition) const;
@@ -126,17 +134,25 @@ class TensorState {
   // Ends the round at once with `error`; no connection may hold its memory any more.
   Ended abort(const Error& error);
 
+  // Of a round that was to be read in place and ended well: where its answer lies, until release().
+  const std::shared_ptr<const AnswerView>& view() const { return view_; }
+  void release() { view_.reset(); }
+
   std::uint64_t answered() const { return answered_; }
 
  private:
   // The answer belongs where the contribution lies.
   bool in_place() const { return current_.in == current_.out && !current_.is_root; }
+  // The answer lands in library memory.
+  bool in_library() const { return current_.retain || current_.view; }
+  void make_view();
 
   TensorId id_;
   TensorShape shape_;
   Partitioner partitioner_;
   std::vector<Partition> partitions_;
-  std::unique_ptr<std::byte[]> retained_;
+  std::shared_ptr<std::byte[]> library_;  // null until it is needed
+  std::shared_ptr<const AnswerView> view_;
 
   Round round_;
   bool under_way_ = false;

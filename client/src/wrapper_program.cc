@@ -107,9 +107,45 @@ void handles(bps::Client& client) {
   client.push_pull(tensors[0], {a.data(), sizeof a}, {a.data(), sizeof a}).wait();
 }
 
+void memory(bps::Client& client) {
+  const bps::Tensor tensor = client.declare("memory", bps::DType::f32, 3000);  // three partitions
+  bps::Memory in = client.allocate(tensor.bytes()), out = client.allocate(tensor.bytes());
+  for (int i = 0; i < 3000; ++i)
+    in.as<float>()[i] = static_cast<float>(i);
+  client.push_pull(tensor, in, out).wait(30s);
+  check(std::equal(in.as<float>(), in.as<float>() + 3000, out.as<float>()), "allocated memory");
+  client.push_pull(tensor, in).wait(30s);
+  client.push_pull(tensor, in.as<float>(), out.as<float>(), bps::Op::max).wait(30s);
+  check(std::equal(in.as<float>(), in.as<float>() + 3000, out.as<float>()), "typed allocated memory");
+  out = bps::Memory();
+  bps::Memory moved = std::move(in);
+  check(moved && !in && !out && in.bytes() == 0 && moved.bytes() == tensor.bytes(), "moved memory");
+
+  bps::Handle handle = client.push_pull_view(tensor, moved, bps::Op::average);
+  bps::Status status;
+  handle.wait(30s);
+  std::uint64_t read = 0;
+  for (const bps::Piece& piece : handle.view()) {
+    check(
+        piece.offset == read && std::equal(piece.as<float>(), piece.as<float>() + piece.bytes / sizeof(float),
+                                           moved.as<float>() + read / sizeof(float)),
+        "a piece of the view at " + std::to_string(read));
+    read += piece.bytes;
+  }
+  check(read == tensor.bytes(), "the view is the whole answer");
+  client.push_pull(tensor, moved, bps::Op::sum, status);
+  check(status.code() == bps::Code::invalid_argument, "a view that is not released: " + status.message());
+  handle.release();
+  check(handle.view(status).empty() && !status.ok(), "a view that has been released");
+  client.push_pull(tensor, moved).wait(30s);
+  (void)client.allocate(0, status);
+  check(status.ok(), "no memory at all");
+}
+
 }  // namespace
 
 int main() try {
+  bps::Memory late;  // outlives its client
   std::atomic<int> lines{0};
   bps::Client client{bps::Options{}
                          .scheduler("embedded:")
@@ -130,11 +166,14 @@ int main() try {
   round_trip<std::int64_t>(client, "i64", bps::DType::i64);
   errors(client);
   handles(client);
+  memory(client);
   client.barrier(30s);
   check(client.stats().rounds > 50, "rounds are counted");
   bps::Client other = std::move(client);
+  late = other.allocate(100);
   other.close(1s);
   other.close();
+  late.as<float>()[0] = 1.0f;
   check(lines > 0, "the log function was called");
   bps::Status status;
   other.barrier(status);

@@ -180,6 +180,16 @@ typedef struct bps_tensor_spec {
 BPS_API bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t n, bps_tensor* tensors,
                                int64_t timeout_ms, bps_error* error);
 
+/* ---- memory ---- */
+
+/* Memory that every transport moves without copying it first. Any memory may be given to an operation; this is the
+ * fastest. Zeroed, aligned to a page; allocate large pieces and cut them up. 0 bytes give NULL. */
+BPS_API bps_status bps_allocate(bps_client* client, size_t bytes, void** pointer, bps_error* error);
+
+/* Gives back what bps_allocate gave; NULL is fine. Also after bps_close, and even after bps_free of the client: until
+ * then the memory stays. Operations under way that use it are not disturbed: it goes when they are done. */
+BPS_API bps_status bps_deallocate(bps_client* client, void* pointer);
+
 /* ---- operations ---- */
 
 typedef enum bps_operation {
@@ -201,7 +211,9 @@ typedef struct bps_buffer {
 typedef struct bps_handle bps_handle; /* one operation */
 
 /* Starts to reduce `in` of all workers into `out` of all workers; returns at once. in and out may be the same memory,
- * and must stay valid, `in` unchanged, until the operation is done. One operation per tensor at a time. */
+ * and must stay valid, `in` unchanged, until the operation is done. One operation per tensor at a time.
+ * `out` NULL: the answer is read in place, through bps_handle_view, and the next operation on the tensor is refused
+ * (BPS_INVALID_ARGUMENT) until bps_handle_release. */
 BPS_API bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
                                  bps_operation operation, bps_handle** handle, bps_error* error);
 
@@ -228,8 +240,29 @@ BPS_API bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error);
 /* The number of ranks really summed (smallest over the partitions); 0 until the operation has ended well. */
 BPS_API uint32_t bps_handle_weight(const bps_handle* handle);
 
+/* A piece of an answer that is read in place. */
+typedef struct bps_view {
+  size_t struct_size;
+  const void* pointer; /* not to be written */
+  size_t bytes;
+  uint64_t offset;     /* of the piece in the tensor, in bytes */
+  size_t pieces;       /* of the whole answer */
+} bps_view;
+
+#define BPS_VIEW_INIT {sizeof(bps_view), NULL, 0, 0, 0}
+
+/* Of a push_pull without `out` that has ended well: piece `index` of the answer, in the order of the tensor, without
+ * gaps. The index after the last piece gives BPS_OK and 0 bytes, so that a loop ends there. The memory stays readable
+ * until bps_handle_release or bps_handle_free, also after bps_close. The error of an operation that has failed. */
+BPS_API bps_status bps_handle_view(bps_handle* handle, size_t index, bps_view* view, bps_error* error);
+
+/* Ends the reading in place, once, before bps_close; the tensor may have its next operation. BPS_OK says that what was
+ * read up to now was the answer. BPS_PEER_LOST: a server died or broke off meanwhile and it may not have been: throw
+ * away what was computed from it. */
+BPS_API bps_status bps_handle_release(bps_handle* handle, bps_error* error);
+
 /* Frees the handle, not the operation: if that is under way it goes on, and its buffers must stay valid until a
- * later bps_close. NULL is fine. */
+ * later bps_close. A view that was not released is, without the word whether it was right. NULL is fine. */
 BPS_API void bps_handle_free(bps_handle* handle);
 
 #ifdef __cplusplus
