@@ -19,6 +19,7 @@ class ShmFabric final : public Fabric {
   Endpoint dead_endpoint() override;
   bool run_until(const std::function<bool()>& done, Duration limit) override;
   std::size_t largest_payload() const override { return 64 * 1024 * 1024; }
+  std::size_t lent_bytes() const override { return 100'000; }
   // Says hello, and reads as if the transport streamed everything: what is lent comes out behind its header,
   // and is given back.
   std::unique_ptr<RawPeer> raw_connect(const Endpoint& endpoint) override;
