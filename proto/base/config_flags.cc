@@ -47,6 +47,29 @@ std::string wrap(const std::string& left, const std::string& text) {
   return out + '\n';
 }
 
+// "--no-retain=x" -> "retain"
+std::string bool_setting_name(const std::string& argument) {
+  std::string name = argument.substr(0, argument.find('='));
+  for (const std::string_view prefix : {"--", "no-"}) {
+    if (name.rfind(prefix, 0) == 0) name.erase(0, prefix.size());
+  }
+  return name;
+}
+
+// Which of the flags that may have a value of true or false has another one.
+Error bad_bool(std::span<const std::string> arguments) {
+  for (const std::string& argument : arguments) {
+    const auto equals = argument.find('=');
+    if (equals == std::string::npos) continue;
+    const Result<bool> value = parse_bool(argument.substr(equals + 1));
+    if (!value && argument.rfind("--", 0) == 0) {
+      return make_error(ErrorCode::invalid_argument,
+                        argument.substr(0, equals) + ": " + value.error().message, value.error().advice);
+    }
+  }
+  return make_error(ErrorCode::invalid_argument, "a flag has a value that it cannot have", "see --help");
+}
+
 }  // namespace
 
 Error Config::unknown_flag(const std::string& argument) const {
@@ -90,6 +113,14 @@ Status Config::parse_flags(std::span<const std::string> arguments) {
     app.parse(reversed);
   } catch (const CLI::Error& error) {
     return make_error(ErrorCode::invalid_argument, error.what(), "see --help");
+  } catch (const std::exception&) {
+    // CLI11 makes numbers of the values of flags, and lets what std::stoll throws pass.
+    std::vector<std::string> bools;
+    for (const std::string& argument : std::span(arguments.begin(), dashes)) {
+      const Setting* const setting = find_setting(bool_setting_name(argument));
+      if (setting != nullptr && setting->is_bool_) bools.push_back(argument);
+    }
+    return bad_bool(bools);
   }
   if (!status.ok()) return status;
 

@@ -120,6 +120,18 @@ TEST_CASE("a boolean from a lower source can be switched off by a higher one") {
   CHECK_FALSE(t.insecure);
 }
 
+TEST_CASE("a boolean flag with another value is an error that names it") {
+  for (const char* flag : {"--insecure=perhaps", "--no-retain=perhaps", "--retain=99999999999999999999"}) {
+    INFO(flag);
+    Settings s;
+    const Status status = s.parse({"--mode=tcp", flag});
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().code == ErrorCode::invalid_argument);
+    CHECK_THAT(status.error().message,
+               Contains(std::string(flag).substr(0, 5)) && Contains("is neither true nor false"));
+  }
+}
+
 TEST_CASE("--config beats BPS_CONFIG") {
   const TemporaryFile flag_file("shards = 7\n");
   const TemporaryFile environment_file("shards = 8\n");
