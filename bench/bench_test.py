@@ -95,6 +95,24 @@ class BenchTest(unittest.TestCase):
         self.assertEqual((cpu["of"], own["of"]), ("cpu_s_per_GB", "own_cpu_s_per_GB"))
         self.assertGreater(seconds["value"], 0)
 
+    def test_other_settings_in_the_same_run(self):
+        main, other, *ratios = self.lines("pushpull", "--bytes", "100000", "--iters", "3", "--also",
+                                          "retain=false,partition-bytes=4KiB")
+        self.assert_measured(main, retain=True, partition_bytes=262144)
+        name = "pushpull[retain=false,partition-bytes=4KiB]"
+        self.assertEqual((other["bench"], other["retain"], other["partition_bytes"]), (name, False, 4096))
+        self.assertIs(other["verified"], True)
+        self.assertEqual({line["between"] for line in ratios}, {name + "/pushpull"})
+
+    def test_sizes_at_the_limits(self):
+        for flags in (["--bytes", "0"], ["--bytes", "0", "--tensors", "3"], ["--bytes", "4"], ["--bytes", "4", "--in-place"],
+                      ["--bytes", "1KiB", "--tensors", "2000"], ["--bytes", "64KiB", "--partition-bytes", "4KiB"],
+                      ["--bytes", "65MiB", "--partition-bytes", "64MiB", "--in-place", "--no-retain"]):
+            with self.subTest(flags):
+                ours, floor, *_ = self.lines("pushpull", "--floor", "--iters", "1", "--warmup", "1", *flags)
+                self.assertEqual((ours["bench"], floor["bench"]), ("pushpull", "floor"))
+                self.assertTrue(ours["verified"] and floor["verified"])
+
     def test_latency(self):
         ours, echo, p50, p99 = self.lines("latency", "--workers", "2", "--servers", "1", "--bytes", "4096", "--iters",
                                           "300", "--warmup", "10")
@@ -155,6 +173,9 @@ class BenchTest(unittest.TestCase):
                                 (["pushpull", "--bytes", "4097"], "no whole f32 elements"),
                                 (["pushpull", "--dtype", "f31"], "f31"),
                                 (["floor", "--workers", "65"], "64"),
+                                (["pushpull", "--also", "partition-byte=4KiB"], "--partition-bytes"),
+                                (["pushpull", "--also", "retain=perhaps"], "neither true nor false"),
+                                (["latency", "--bytes", "0"], "nobody can answer"),
                                 (["floor", "--servers", "0"], "there is no server"),
                                 (["floor", "--colocated", "1"], "means nothing without --link"),
                                 (["pushpull", "--workers", "1", "--colocated", "2", "--link", "1gbit"], "more than"),

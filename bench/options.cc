@@ -71,12 +71,22 @@ void add_link_flags(Config& config, Options& options) {
       .unit("FILE");
 }
 
+void add_tensor_flags(Config& config, Options& options) {
+  config.add("tensors", options.tensors, "Tensors of --bytes each, all in every round")
+      .range(1, kMaxTensorsPerJob);
+  config.add("in-place", options.in_place, "The output of a tensor is its input's memory");
+}
+
 void add_library_flags(Config& config, Options& options) {
+  add_engine_flags(config, options);
+  config.add("shards", options.shards, "Threads of a server: auto or a number").unit("N");
+}
+
+void add_engine_flags(Config& config, Options& options) {
   config.add("partition-bytes", options.partition_bytes, "Partition size; not set: the library's default");
   config.add("credit-bytes", options.credit_bytes,
              "Payload under way per worker; not set: the library's default");
   config.add("retain", options.retain, "Answers land in library memory first");
-  config.add("shards", options.shards, "Threads of a server: auto or a number").unit("N");
 }
 
 Result<ClusterOptions> Options::cluster() const {
@@ -99,6 +109,7 @@ Result<ClusterOptions> Options::cluster() const {
   cluster.worker.workers = workers;
   cluster.worker.bytes = bytes.bytes;
   cluster.worker.tensors = tensors;
+  cluster.worker.in_place = in_place;
   cluster.worker.dtype = *type;
   cluster.worker.congestion_control = congestion_control;
   return cluster;

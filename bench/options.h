@@ -32,8 +32,9 @@ struct Options {
   std::optional<ByteSize> credit_bytes;
   bool retain = true;
   std::string shards = "auto";
-  // Not flags of all.
+  // Of what is pushed and pulled.
   std::uint32_t tensors = 1;
+  bool in_place = false;
 
   // For the processes; the subcommand adds the engines.
   Result<ClusterOptions> cluster() const;
@@ -45,5 +46,8 @@ struct Options {
 void add_common_flags(Config& config, Options& options);
 void add_link_flags(Config& config, Options& options);
 void add_library_flags(Config& config, Options& options);
+// Those of them that a worker's engine has.
+void add_engine_flags(Config& config, Options& options);
+void add_tensor_flags(Config& config, Options& options);
 
 }  // namespace bps::bench

@@ -1,8 +1,58 @@
 // pushpull and floor: rounds of large tensors, one at a time.
+#include <sstream>
+
 #include "bench/subcommands.h"
 
 namespace bps::bench {
 namespace {
+
+struct PushPull {
+  Options options;
+  bool floor = false;
+  std::string also;  // "key=value,key=value;key=value"
+};
+
+// An engine and how its series is called.
+struct Variant {
+  std::string name;
+  Options options;
+};
+
+// `settings` are those in which it differs: "retain=false,partition-bytes=1MiB".
+Result<Variant> variant_of(const Options& options, const std::string& settings) {
+  Variant variant{"pushpull[" + settings + "]", options};
+  Config config("bps-bench pushpull --also", "");
+  add_engine_flags(config, variant.options);
+  std::vector<std::string> flags;
+  std::istringstream list(settings);
+  for (std::string item; std::getline(list, item, ',');)
+    flags.push_back("--" + item);
+  if (Status status = config.parse(flags, {}); !status) {
+    return make_error(ErrorCode::invalid_argument, "--also: " + status.error().message,
+                      status.error().advice);
+  }
+  return variant;
+}
+
+Result<std::vector<Variant>> variants_of(const PushPull& run) {
+  std::vector<Variant> variants = {{"pushpull", run.options}};
+  std::istringstream list(run.also);
+  for (std::string item; std::getline(list, item, ';');) {
+    auto variant = variant_of(run.options, item);
+    if (!variant) return variant.error();
+    variants.push_back(std::move(*variant));
+  }
+  return variants;
+}
+
+void compare(Outcome& outcome, const Series& a, const Series& b) {
+  const auto add = [&](const char* of, const std::vector<double>& x, const std::vector<double>& y) {
+    add_ratio(outcome, a.name + "/" + b.name, of, median_of(ratios(x, y)));
+  };
+  add("seconds", a.seconds, b.seconds);
+  add("cpu_s_per_GB", a.cpu_seconds, b.cpu_seconds);
+  add("own_cpu_s_per_GB", a.own_cpu_seconds, b.own_cpu_seconds);
+}
 
 Result<std::vector<Side>> measure(const Options& options, std::vector<EngineOptions> engines,
                                   std::vector<Side> sides) {
@@ -12,27 +62,28 @@ Result<std::vector<Side>> measure(const Options& options, std::vector<EngineOpti
   return run_sides(*cluster, std::move(sides), {.rounds = options.warmup}, {.rounds = options.iters});
 }
 
-Result<Outcome> run_pushpull(const Options& options, bool floor) {
-  std::vector<EngineOptions> engines = {options.engine(EngineKind::pushpull)};
-  std::vector<Side> sides = {{.engine = 0, .series = {"pushpull", options.engine_settings()}}};
-  if (floor) {
-    engines.push_back({.kind = EngineKind::floor});
-    sides.push_back({.engine = 1, .series = {"floor"}});
-  }
-  const auto measured = measure(options, std::move(engines), std::move(sides));
+Result<Outcome> run_pushpull(const PushPull& run) {
+  const auto variants = variants_of(run);
+  if (!variants) return variants.error();
+  std::vector<EngineOptions> engines;
+  std::vector<Side> sides;
+  const auto add = [&](EngineOptions engine, Series series) {
+    sides.push_back({.engine = static_cast<std::uint8_t>(engines.size()), .series = std::move(series)});
+    engines.push_back(engine);
+  };
+  for (const Variant& variant : *variants)
+    add(variant.options.engine(EngineKind::pushpull), {variant.name, variant.options.engine_settings()});
+  if (run.floor) add({.kind = EngineKind::floor}, {"floor"});
+  const auto measured = measure(run.options, std::move(engines), std::move(sides));
   if (!measured) return measured.error();
   Outcome outcome;
   for (const Side& side : *measured)
-    add_series(outcome, options, side.series);
-  if (!floor) return outcome;
-  const Series& ours = (*measured)[0].series;
-  const Series& raw = (*measured)[1].series;
-  const auto compare = [&](const char* of, const std::vector<double>& a, const std::vector<double>& b) {
-    add_ratio(outcome, "pushpull/floor", of, median_of(ratios(a, b)));
-  };
-  compare("seconds", ours.seconds, raw.seconds);
-  compare("cpu_s_per_GB", ours.cpu_seconds, raw.cpu_seconds);
-  compare("own_cpu_s_per_GB", ours.own_cpu_seconds, raw.own_cpu_seconds);
+    add_series(outcome, run.options, side.series);
+  for (std::size_t i = 0; i < variants->size(); ++i) {
+    const Series& series = (*measured)[i].series;
+    if (run.floor) compare(outcome, series, measured->back().series);
+    if (i > 0) compare(outcome, series, measured->front().series);
+  }
   return outcome;
 }
 
@@ -47,18 +98,23 @@ Result<Outcome> run_floor(const Options& options) {
 }  // namespace
 
 int pushpull_command(int argc, const char* const* argv) {
-  Options options;
-  bool floor = false;
+  PushPull run;
   Config config(
       "bps-bench pushpull",
       "Times push_pull: starts a scheduler, servers and workers, lets all workers push and pull again "
       "and again, and checks every element of every result.");
-  add_common_flags(config, options);
-  add_link_flags(config, options);
-  add_library_flags(config, options);
-  config.add("floor", floor, "Run the floor too, in turns, and print the ratios");
+  add_common_flags(config, run.options);
+  add_tensor_flags(config, run.options);
+  add_link_flags(config, run.options);
+  add_library_flags(config, run.options);
+  config.add("floor", run.floor, "Run the floor too, in turns, and print the ratios");
+  config
+      .add("also", run.also,
+           "Run with other settings of the library too, in turns, and print the ratios: "
+           "retain=false;credit-bytes=1MiB")
+      .unit("KEY=VALUE,...;...");
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
-  return finish(options.json, run_pushpull(options, floor));
+  return finish(run.options.json, run_pushpull(run));
 }
 
 int floor_command(int argc, const char* const* argv) {
@@ -68,6 +124,7 @@ int floor_command(int argc, const char* const* argv) {
       "Times raw TCP that moves the bytes of push_pull between as many processes and does nothing with "
       "them: what no implementation can beat.");
   add_common_flags(config, options);
+  add_tensor_flags(config, options);
   add_link_flags(config, options);
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
   return finish(options.json, run_floor(options));

@@ -13,6 +13,7 @@ namespace bps::bench {
 namespace {
 
 constexpr double kGiga = 1e9;
+constexpr std::size_t kFewKeys = 8;  // fit in a row
 
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
@@ -28,6 +29,7 @@ bool same_keys(const Line& a, const Line& b) {
                                             [](const auto& x, const auto& y) { return x.key() == y.key(); });
 }
 
+// Each line is a column.
 std::string columns(const std::vector<Line>& lines, std::size_t begin, std::size_t end) {
   std::string out;
   std::vector<std::size_t> widths;
@@ -44,6 +46,23 @@ std::string columns(const std::vector<Line>& lines, std::size_t begin, std::size
     out += "\n";
   }
   return out;
+}
+
+// Each line is a row.
+std::string rows(const std::vector<Line>& lines, std::size_t begin, std::size_t end) {
+  std::string head;
+  std::vector<std::string> out(end - begin);
+  for (const auto& item : lines[begin].items()) {
+    std::size_t width = item.key().size();
+    for (std::size_t i = begin; i < end; ++i)
+      width = std::max(width, shown(lines[i].at(item.key())).size());
+    head += fmt::format("{:<{}}  ", item.key(), width);
+    for (std::size_t i = begin; i < end; ++i)
+      out[i - begin] += fmt::format("{:<{}}  ", shown(lines[i].at(item.key())), width);
+  }
+  for (const std::string& row : out)
+    head += "\n" + row;
+  return head + "\n";
 }
 
 }  // namespace
@@ -113,7 +132,8 @@ std::string table(const Outcome& outcome) {
     std::size_t end = begin + 1;
     while (end < lines.size() && same_keys(lines[begin], lines[end]))
       ++end;
-    out += (begin == 0 ? "" : "\n") + columns(lines, begin, end);
+    const bool few = lines[begin].size() <= kFewKeys;
+    out += (begin == 0 ? "" : "\n") + (few ? rows(lines, begin, end) : columns(lines, begin, end));
     begin = end;
   }
   return outcome.wrong.empty() ? out : out + "\n" + outcome.wrong + "\n";

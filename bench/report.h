@@ -31,7 +31,8 @@ void add_ratio(Outcome& outcome, const std::string& between, const std::string& 
 // Writes JSON lines to the file `json` ("-" is stdout), or tables to stdout if that is empty.
 Status write_report(const std::string& json, const Outcome& outcome);
 
-// The two forms. In a table a line is a column; lines with the same keys stand side by side.
+// The two forms. In a table a line is a column, or a row if it has few keys; lines with the same keys stand
+// together.
 std::string json_lines(const Outcome& outcome);
 std::string table(const Outcome& outcome);
 

@@ -58,12 +58,13 @@ TEST_CASE("a wrong result is told in both forms") {
   CHECK_THAT(table(outcome), Contains("NO") && Contains("worker 1: element 7"));
 }
 
-TEST_CASE("ratios follow, with their interval; alike lines stand side by side") {
+TEST_CASE("ratios follow, with their interval; alike lines stand together") {
   Outcome outcome = outcome_of(series());
   add_series(outcome, options(), series());
   add_ratio(outcome, "pushpull/floor", "seconds", {1.23456, 1.1, 1.3});
   CHECK_THAT(json_lines(outcome), Contains(R"("value":1.235,"low":1.1,"high":1.3)"));
-  CHECK_THAT(table(outcome), Contains("  pushpull    pushpull\n") && Contains("  pushpull/floor\n") &&
+  CHECK_THAT(table(outcome), Contains("  pushpull    pushpull\n") &&
+                                 Contains("ratio  pushpull/floor  seconds  1.235  1.1  1.3") &&
                                  Contains("verified                   yes         yes\n"));
 }
 

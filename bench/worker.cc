@@ -19,7 +19,8 @@ class Worker {
     auto worker = std::make_unique<Worker>();
     worker->options_ = options;
     const std::uint64_t bytes = options.bytes_per_round() * options.clients;
-    for (Buffer* buffer : {&worker->in_, &worker->out_}) {
+    for (Buffer* buffer : {&worker->in_, options.in_place ? nullptr : &worker->out_}) {
+      if (buffer == nullptr) continue;
       auto memory = Buffer::allocate(bytes);
       if (!memory) return memory.error();
       *buffer = std::move(*memory);
@@ -43,13 +44,14 @@ class Worker {
 
  private:
   std::unique_ptr<Engine> make_engine(const EngineOptions& engine) {
+    const Buffer& out = options_.in_place ? in_ : out_;
     switch (engine.kind) {
-      case EngineKind::floor: return std::make_unique<FloorEngine>(options_, in_, out_);
-      case EngineKind::echo: return std::make_unique<EchoEngine>(options_, in_, out_);
+      case EngineKind::floor: return std::make_unique<FloorEngine>(options_, in_, out);
+      case EngineKind::echo: return std::make_unique<EchoEngine>(options_, in_, out);
       case EngineKind::pushpull: break;
     }
     const std::string job = "bps-bench " + std::to_string(engines_.size());
-    return make_bps_engine(options_, engine, job, in_, out_);
+    return make_bps_engine(options_, engine, job, in_, out);
   }
 
   Status perform(Engine& engine, const Request& request, Reply& reply) {

@@ -78,6 +78,7 @@ bool assign(WorkerOptions& options, const std::string& key, const std::string& v
   if (key == "clients") return read_number(value, options.clients) && options.clients > 0;
   if (key == "bytes") return read_number(value, options.bytes);
   if (key == "tensors") return read_number(value, options.tensors);
+  if (key == "in-place") return read_flag(value, options.in_place);
   if (key == "dtype") return read_enum(value, kDTypeCount, options.dtype);
   if (key == "congestion-control") return options.congestion_control = value, true;
   if (key == "listen") return options.listen = value, true;
@@ -105,6 +106,7 @@ std::vector<std::string> to_arguments(const WorkerOptions& options) {
       fmt::format("clients={}", options.clients),
       fmt::format("bytes={}", options.bytes),
       fmt::format("tensors={}", options.tensors),
+      fmt::format("in-place={}", options.in_place ? 1 : 0),
       fmt::format("dtype={}", static_cast<unsigned>(options.dtype)),
       "congestion-control=" + options.congestion_control,
       "listen=" + options.listen,

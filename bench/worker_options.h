@@ -36,6 +36,7 @@ struct WorkerOptions {
   std::uint32_t clients = 1;  // ranks of each process
   std::uint64_t bytes = 0;    // of one tensor
   std::uint32_t tensors = 1;
+  bool in_place = false;  // a tensor's output is its input's memory
   DType dtype = DType::f32;
   std::string congestion_control;
   std::string listen = "127.0.0.1";       // of a raw server

@@ -10,6 +10,7 @@ namespace bps {
 
 inline constexpr std::string_view kSettingNames[] = {
     "advertise",
+    "also",
     "bandwidth",
     "bin-dir",
     "bytes",
@@ -22,6 +23,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "grace",
     "heartbeat-deadline",
     "host",
+    "in-place",
     "insecure",
     "iters",
     "job",
@@ -49,6 +51,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "staleness",
     "start-timeout",
     "strict",
+    "tensors",
     "timeout",
     "verbose",
     "warmup",
