@@ -1,10 +1,10 @@
 // Contributions out, answers in: the lanes of a job, the tensors that live on them, and the one queue
 // between.
 //
-// Owner: ClientEngine. Lives on: client loop. Limits: see SendQueue (what is under way) and TensorState
-// (memory). Failure: a broken lane is opened again and its unanswered contributions are queued again; a
-// server that breaks the protocol, or refuses this worker for good, is told to the owner, who then calls
-// fail().
+// Owner: ClientEngine. Lives on: client loop. Limits: see ContributionQueue (what is under way) and
+// TensorState (memory). Failure: a broken lane is opened again and its unanswered contributions are queued
+// again; a server that breaks the protocol, or refuses this worker for good, is told to the owner, who then
+// calls fail().
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "client/src/client_config.h"
+#include "client/src/contribution_queue.h"
 #include "client/src/lane.h"
-#include "client/src/send_queue.h"
 #include "client/src/tensor_state.h"
 
 namespace bps {
@@ -113,7 +113,7 @@ class DataPlane final : private Lane::Owner {
   const ClientConfig config_;
   Logger log_;
   JobStart job_;
-  SendQueue queue_;
+  ContributionQueue queue_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
   std::vector<Partition*> partitions_;                 // by PartitionId

@@ -32,7 +32,7 @@
 #include "client/src/answer_view.h"
 #include "client/src/operation_check.h"
 #include "client/src/partitioner.h"
-#include "client/src/send_queue.h"
+#include "client/src/contribution_queue.h"
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
 #include "proto/base/region.h"

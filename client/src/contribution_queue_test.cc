@@ -1,4 +1,4 @@
-#include "client/src/send_queue.h"
+#include "client/src/contribution_queue.h"
 
 #include <catch2/catch.hpp>
 #include <deque>
@@ -12,8 +12,8 @@ SendItem item(std::int32_t priority, std::uint32_t tensor, std::uint32_t index, 
   return {priority, TensorId{tensor}, index, LaneIndex{lane}, cost};
 }
 
-SendQueue make_queue(std::uint64_t credit, std::size_t lanes) {
-  SendQueue queue(credit);
+ContributionQueue make_queue(std::uint64_t credit, std::size_t lanes) {
+  ContributionQueue queue(credit);
   queue.set_lane_count(lanes);
   for (std::uint32_t i = 0; i < lanes; ++i)
     queue.set_ready(LaneIndex{i}, true);
@@ -22,8 +22,8 @@ SendQueue make_queue(std::uint64_t credit, std::size_t lanes) {
 
 }  // namespace
 
-TEST_CASE("send queue: priority, then tensor, then partition, over all lanes") {
-  SendQueue queue = make_queue(1000, 2);
+TEST_CASE("contribution queue: priority, then tensor, then partition, over all lanes") {
+  ContributionQueue queue = make_queue(1000, 2);
   SendItem a = item(0, 1, 1, 0, 1), b = item(0, 1, 0, 1, 1), c = item(5, 9, 3, 1, 1), d = item(0, 0, 7, 0, 1),
            e = item(-2, 0, 0, 0, 1);
   for (SendItem* i : {&a, &b, &c, &d, &e})
@@ -37,8 +37,8 @@ TEST_CASE("send queue: priority, then tensor, then partition, over all lanes") {
   CHECK(queue.empty());
 }
 
-TEST_CASE("send queue: an urgent item overtakes what is queued, not what is sent") {
-  SendQueue queue = make_queue(100, 1);
+TEST_CASE("contribution queue: an urgent item overtakes what is queued, not what is sent") {
+  ContributionQueue queue = make_queue(100, 1);
   std::deque<SendItem> bulk;
   for (std::uint32_t i = 0; i < 10; ++i)
     queue.push(bulk.emplace_back(item(0, 1, i, 0, 50)));
@@ -51,8 +51,8 @@ TEST_CASE("send queue: an urgent item overtakes what is queued, not what is sent
   CHECK(queue.pop() == &urgent);
 }
 
-TEST_CASE("send queue: a lane that is not ready does not stop the others") {
-  SendQueue queue = make_queue(1000, 2);
+TEST_CASE("contribution queue: a lane that is not ready does not stop the others") {
+  ContributionQueue queue = make_queue(1000, 2);
   SendItem a = item(9, 0, 0, 0, 10), b = item(0, 1, 0, 1, 10);
   queue.push(a);
   queue.push(b);
@@ -63,8 +63,8 @@ TEST_CASE("send queue: a lane that is not ready does not stop the others") {
   CHECK(queue.pop() == &a);
 }
 
-TEST_CASE("send queue: one partition may be under way however small the credit") {
-  SendQueue queue = make_queue(10, 1);
+TEST_CASE("contribution queue: one partition may be under way however small the credit") {
+  ContributionQueue queue = make_queue(10, 1);
   SendItem a = item(0, 0, 0, 0, 1000), b = item(0, 0, 1, 0, 1000);
   queue.push(a);
   queue.push(b);
@@ -75,8 +75,8 @@ TEST_CASE("send queue: one partition may be under way however small the credit")
   CHECK(queue.under_way_bytes() == 1000);
 }
 
-TEST_CASE("send queue: the end of a session gives its credit back and counts from zero") {
-  SendQueue queue = make_queue(100, 2);
+TEST_CASE("contribution queue: the end of a session gives its credit back and counts from zero") {
+  ContributionQueue queue = make_queue(100, 2);
   SendItem a = item(0, 0, 0, 0, 60), b = item(0, 0, 1, 1, 40), c = item(0, 0, 2, 0, 60);
   for (SendItem* i : {&a, &b, &c})
     queue.push(*i);
@@ -93,8 +93,8 @@ TEST_CASE("send queue: the end of a session gives its credit back and counts fro
   CHECK(queue.on_taken(LaneIndex{0}, 60));
 }
 
-TEST_CASE("send queue: a peer that takes more than was sent, or takes back, is broken") {
-  SendQueue queue = make_queue(100, 1);
+TEST_CASE("contribution queue: a peer that takes more than was sent, or takes back, is broken") {
+  ContributionQueue queue = make_queue(100, 1);
   SendItem a = item(0, 0, 0, 0, 60);
   queue.push(a);
   CHECK_FALSE(queue.on_taken(LaneIndex{0}, 1));
@@ -104,9 +104,9 @@ TEST_CASE("send queue: a peer that takes more than was sent, or takes back, is b
   CHECK_FALSE(queue.on_taken(LaneIndex{0}, 59));
 }
 
-TEST_CASE("send queue: random pushes, removals and pops keep the order") {
+TEST_CASE("contribution queue: random pushes, removals and pops keep the order") {
   std::mt19937 random(7);
-  SendQueue queue = make_queue(~0ull, 3);
+  ContributionQueue queue = make_queue(~0ull, 3);
   std::deque<SendItem> items;
   for (std::uint32_t i = 0; i < 500; ++i) {
     items.push_back(item(static_cast<std::int32_t>(random() % 5), static_cast<std::uint32_t>(random() % 20),

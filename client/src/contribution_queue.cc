@@ -1,4 +1,4 @@
-#include "client/src/send_queue.h"
+#include "client/src/contribution_queue.h"
 
 #include <algorithm>
 
@@ -6,20 +6,20 @@
 
 namespace bps {
 
-bool SendQueue::before(const SendItem& a, const SendItem& b) {
+bool ContributionQueue::before(const SendItem& a, const SendItem& b) {
   if (a.priority != b.priority) return a.priority > b.priority;
   if (a.tensor != b.tensor) return a.tensor < b.tensor;
   return a.index < b.index;
 }
 
-void SendQueue::reserve(LaneIndex lane, std::size_t more) {
+void ContributionQueue::reserve(LaneIndex lane, std::size_t more) {
   Lane& l = at(lane);
   l.reserved += more;
   // Tensors are declared one by one: exact reservations would copy the heap each time.
   if (l.heap.capacity() < l.reserved) l.heap.reserve(std::max(l.reserved, 2 * l.heap.capacity()));
 }
 
-void SendQueue::sift_up(Lane& lane, std::size_t position) {
+void ContributionQueue::sift_up(Lane& lane, std::size_t position) {
   SendItem* item = lane.heap[position];
   while (position > 0) {
     const std::size_t parent = (position - 1) / 2;
@@ -32,7 +32,7 @@ void SendQueue::sift_up(Lane& lane, std::size_t position) {
   item->position = static_cast<std::uint32_t>(position);
 }
 
-void SendQueue::sift_down(Lane& lane, std::size_t position) {
+void ContributionQueue::sift_down(Lane& lane, std::size_t position) {
   SendItem* item = lane.heap[position];
   const std::size_t size = lane.heap.size();
   while (true) {
@@ -48,7 +48,7 @@ void SendQueue::sift_down(Lane& lane, std::size_t position) {
   item->position = static_cast<std::uint32_t>(position);
 }
 
-void SendQueue::push(SendItem& item) {
+void ContributionQueue::push(SendItem& item) {
   BPS_ASSERT(!item.queued());
   Lane& lane = at(item.lane);
   lane.heap.push_back(&item);
@@ -56,7 +56,7 @@ void SendQueue::push(SendItem& item) {
   ++queued_;
 }
 
-void SendQueue::remove(SendItem& item) {
+void ContributionQueue::remove(SendItem& item) {
   if (!item.queued()) return;
   Lane& lane = at(item.lane);
   const std::size_t hole = item.position;
@@ -72,7 +72,7 @@ void SendQueue::remove(SendItem& item) {
   sift_up(lane, last->position);
 }
 
-SendItem* SendQueue::pop() {
+SendItem* ContributionQueue::pop() {
   SendItem* best = nullptr;
   for (const Lane& lane : lanes_) {
     if (!lane.ready || lane.heap.empty()) continue;
@@ -87,7 +87,7 @@ SendItem* SendQueue::pop() {
   return best;
 }
 
-bool SendQueue::on_taken(LaneIndex lane, std::uint64_t taken) {
+bool ContributionQueue::on_taken(LaneIndex lane, std::uint64_t taken) {
   Lane& l = at(lane);
   if (taken < l.taken || taken > l.sent) return false;
   under_way_bytes_ -= taken - l.taken;
@@ -95,7 +95,7 @@ bool SendQueue::on_taken(LaneIndex lane, std::uint64_t taken) {
   return true;
 }
 
-void SendQueue::end_session(LaneIndex lane) {
+void ContributionQueue::end_session(LaneIndex lane) {
   Lane& l = at(lane);
   under_way_bytes_ -= l.sent - l.taken;
   l.sent = 0;

@@ -31,9 +31,9 @@ struct SendItem {
   bool queued() const { return position != kNotQueued; }
 };
 
-class SendQueue {
+class ContributionQueue {
  public:
-  explicit SendQueue(std::uint64_t credit_bytes) : credit_bytes_(credit_bytes) {}
+  explicit ContributionQueue(std::uint64_t credit_bytes) : credit_bytes_(credit_bytes) {}
 
   // Lanes begin not ready. Once, before anything else.
   void set_lane_count(std::size_t lanes) { lanes_.resize(lanes); }
