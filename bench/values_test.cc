@@ -23,7 +23,7 @@ std::vector<std::byte> sum_of(const Pattern& pattern, std::uint64_t round, std::
     const std::byte* const inputs[] = {part.data()};
     reduce::accumulate(pattern.dtype, Operation::sum, slot.data(), inputs, count);
   }
-  reduce::finish(pattern.dtype, Operation::sum, slot.data(), count, pattern.workers);
+  reduce::finish(pattern.dtype, Operation::sum, slot.data(), {}, count, pattern.workers);
   slot.resize(raw);
   return slot;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "proto/base/assert.h"
 
@@ -174,9 +175,10 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
 }
 
 void SyncAggregator::land_in_slot(std::uint32_t contributor) {
-  if (operation_ != Operation::broadcast) {
-    reduce::widen_in_place(shape_.dtype, slot_of(open_).memory.data(), shape_.elements);
-  }
+  std::byte* const slot = slot_of(open_).memory.data();
+  const bool broadcast = operation_ == Operation::broadcast;
+  first_ = broadcast ? nullptr : slot + reduce::raw_offset(shape_.dtype, shape_.elements);
+  aggregate_[open_.value % 2] = slot;
   states_[contributor].phase = Phase::added;
   ++added_;
 }
@@ -222,10 +224,10 @@ void SyncAggregator::add_waiting(const std::byte* lane_buffer) {
     if (n == 0) break;
     finished = first + n == states_.size();
     if (finished) {
-      reduce::accumulate_and_finish(shape_.dtype, operation_, slot, {inputs.data(), n}, shape_.elements,
-                                    total_weight_);
+      finish({inputs.data(), n});
     } else {
-      reduce::accumulate(shape_.dtype, operation_, slot, {inputs.data(), n}, shape_.elements);
+      reduce::accumulate(shape_.dtype, operation_, slot, {inputs.data(), n}, shape_.elements,
+                         std::exchange(first_, nullptr));
     }
     for (std::size_t i = 0; i < n; ++i) {
       states_[first + i].phase = Phase::added;
@@ -234,9 +236,13 @@ void SyncAggregator::add_waiting(const std::byte* lane_buffer) {
     added_ += static_cast<std::uint32_t>(n);
     lane_buffer = nullptr;
   }
-  if (added_ == states_.size() && !finished) {  // a lone contributor: it was in the slot already
-    reduce::finish(shape_.dtype, operation_, slot, shape_.elements, total_weight_);
-  }
+  if (added_ == states_.size() && !finished) finish({});  // a lone contributor: it was in the slot already
+}
+
+void SyncAggregator::finish(std::span<const std::byte* const> inputs) {
+  aggregate_[open_.value % 2] =
+      reduce::finish(shape_.dtype, operation_, slot_of(open_).memory.data(), inputs, shape_.elements,
+                     total_weight_, std::exchange(first_, nullptr));
 }
 
 void SyncAggregator::recall(Actions& actions) {
@@ -308,7 +314,7 @@ void SyncAggregator::answer(std::uint32_t contributor, Round round, Actions& act
   ++slot.pins;
   emit(actions, Action::Kind::answer, contributor, round);
   Action& action = actions.back();
-  action.payload = {slot.memory.data(), shape_.raw_bytes()};
+  action.payload = {aggregate_[round.value % 2], shape_.raw_bytes()};
   action.pin = static_cast<std::uint32_t>(round.value % 2);
   action.weight = last_weight_;
 }

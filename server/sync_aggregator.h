@@ -77,6 +77,7 @@ class SyncAggregator final : public Aggregator {
   // the round or asks for what was refused.
   void advance(const std::byte* lane_buffer, Actions& actions);
   void add_waiting(const std::byte* lane_buffer);
+  void finish(std::span<const std::byte* const> inputs);
   void recall(Actions& actions);
   void complete(Actions& actions);
   void fail_round(Error error, Actions& actions);
@@ -84,6 +85,9 @@ class SyncAggregator final : public Aggregator {
 
   std::vector<State> states_;
   std::array<Slot, 2> slots_;
+  // Of the open round: the first contribution, raw in its slot, until it is part of accumulators.
+  const std::byte* first_ = nullptr;
+  std::array<const std::byte*, 2> aggregate_{};            // in the slots
   std::vector<std::pair<std::uint32_t, Error>> refusals_;  // of refused arrivals; rare
   Round open_;                                             // all rounds before it are over
   bool begun_ = false;                                     // a header of the open round has come

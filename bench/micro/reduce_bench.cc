@@ -39,7 +39,7 @@ void finish_average(benchmark::State& state) {
   const std::size_t count = static_cast<std::size_t>(kPartition) / size_of(dtype);
   std::vector<std::byte> slot(count * reduce::accumulator_size(dtype));
   for (auto _ : state) {
-    reduce::finish(dtype, Operation::average, slot.data(), count, 4);
+    reduce::finish(dtype, Operation::average, slot.data(), {}, count, 4);
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(state.iterations() * kPartition);

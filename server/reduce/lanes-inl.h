@@ -2,8 +2,11 @@
 // them again, and the reduce operations. Included once per SIMD target by foreach_target, hence the toggled
 // guard.
 //
-// All f16 and bf16 conversions are integer arithmetic of our own. The native instructions differ in what
-// they do to denormals and signalling NaNs, and these must come out alike everywhere.
+// There are two ways in and two ways out. load() and store() keep every bit, signalling NaNs included, for
+// what passes unchanged. load_operand() may give any NaN for a NaN, because what is combined ends in the
+// canonical one; store_combined() takes none but that. The conversions are integer arithmetic of our own, but
+// for f16 operands and results where the processor has F16C: its two instructions ignore the denormal
+// modes, take their rounding from the instruction and differ from ours in nothing but NaNs.
 #if defined(BPS_SERVER_REDUCE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BPS_SERVER_REDUCE_LANES_INL_H_
 #undef BPS_SERVER_REDUCE_LANES_INL_H_
@@ -16,6 +19,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "server/reduce/halves-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bps::reduce {
@@ -32,100 +36,32 @@ HWY_INLINE void store_raw(D d, V v, std::byte* to) {
   hn::StoreU(v, d, reinterpret_cast<hn::TFromD<D>*>(to));
 }
 
-// ---- f16 and bf16
-
-template <class DF, class VU = hn::Vec<hn::RebindToUnsigned<DF>>>
-HWY_INLINE hn::Vec<DF> f32_from_f16(DF df, VU half) {
-  const hn::RebindToUnsigned<DF> du;
-  const auto bias = hn::Set(du, 112u << 23);  // (127 - 15) << 23
-  const auto infinity = hn::Set(du, 0x0F800000u);
-  const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(du, 0x8000u)));
-  const auto magnitude = hn::ShiftLeft<13>(hn::And(half, hn::Set(du, 0x7FFFu)));
-  const auto exponent = hn::And(magnitude, infinity);
-  auto result = hn::Add(magnitude, bias);
-  result = hn::IfThenElse(hn::Eq(exponent, infinity), hn::Add(result, bias), result);
-  // A denormal is its mantissa times 2^-24. Given the exponent of 2^-14 it is 2^-14 too large; both
-  // numbers are normal in f32 and the difference is exact.
-  const auto smallest_normal = hn::Set(du, 113u << 23);
-  const auto denormal =
-      hn::Sub(hn::BitCast(df, hn::Add(magnitude, smallest_normal)), hn::BitCast(df, smallest_normal));
-  result = hn::IfThenElse(hn::Eq(exponent, hn::Zero(du)), hn::BitCast(du, denormal), result);
-  return hn::BitCast(df, hn::Or(result, sign));
-}
-
-// The f16 bits in the low half of each lane.
-template <class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> f16_from_f32(DF df, hn::Vec<DF> value) {
-  const hn::RebindToUnsigned<DF> du;
-  const hn::RebindToSigned<DF> di;
-  const auto bits = hn::BitCast(du, value);
-  const auto sign = hn::ShiftRight<16>(hn::And(bits, hn::Set(du, 0x80000000u)));
-  const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFFu));
-  const auto one = hn::Set(du, 1u);
-
-  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), one);
-  const auto rebiased = hn::Sub(magnitude, hn::Set(du, 112u << 23));
-  const auto normal = hn::ShiftRight<13>(hn::Add(rebiased, hn::Add(hn::Set(du, 0xFFFu), odd)));
-
-  // The last bit of numbers from 0.5 to 1 is 2^-24, the unit of f16 denormals: adding 0.5 rounds to it.
-  const auto half = hn::Set(du, 0x3F000000u);
-  const auto denormal =
-      hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(df, magnitude), hn::BitCast(df, half))), half);
-
-  const auto infinity = hn::Set(du, 0x7C00u);
-  const auto payload = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x3FFu));
-  const auto quiet = hn::IfThenElse(hn::Eq(payload, hn::Zero(du)), hn::Set(du, 0x200u), payload);
-
-  // Magnitudes are below 2^31, so that the signed comparison is the right one, and the cheap one.
-  const auto signed_magnitude = hn::BitCast(di, magnitude);
-  auto result =
-      hn::IfThenElse(hn::RebindMask(du, hn::Lt(signed_magnitude, hn::Set(di, 0x38800000))), denormal, normal);
-  result =
-      hn::IfThenElse(hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Set(di, 0x477FFFFF))), infinity, result);
-  result = hn::IfThenElse(hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Set(di, 0x7F800000))),
-                          hn::Or(infinity, quiet), result);
-  return hn::Or(result, sign);
-}
-
-template <class DF, class VU = hn::Vec<hn::RebindToUnsigned<DF>>>
-HWY_INLINE hn::Vec<DF> f32_from_bf16(DF df, VU half) {
-  return hn::BitCast(df, hn::ShiftLeft<16>(half));
-}
-
-template <class DF>
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> bf16_from_f32(DF, hn::Vec<DF> value) {
-  const hn::RebindToUnsigned<DF> du;
-  const hn::RebindToSigned<DF> di;
-  const auto bits = hn::BitCast(du, value);
-  const auto top = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(top, hn::Set(du, 1u));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(hn::Set(du, 0x7FFFu), odd)));
-  const auto no_payload = hn::Eq(hn::And(top, hn::Set(du, 0x7Fu)), hn::Zero(du));
-  const auto nan = hn::IfThenElse(no_payload, hn::Or(top, hn::Set(du, 0x40u)), top);
-  const auto magnitude = hn::BitCast(di, hn::And(bits, hn::Set(du, 0x7FFFFFFFu)));
-  const auto is_nan = hn::RebindMask(du, hn::Gt(magnitude, hn::Set(di, 0x7F800000)));
-  return hn::IfThenElse(is_nan, nan, rounded);
-}
-
-// ---- Element types: raw bytes -> accumulator lanes. `Lane` is the accumulator.
+// ---- Element types: raw bytes <-> accumulator lanes. `Lane` is the accumulator.
 
 template <class T>
 struct SameLanes {
   using Lane = T;
   static constexpr std::size_t kRawSize = sizeof(T);
-  static constexpr bool kFloat = false;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* raw) {
     return load_raw(d, raw);
   }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load_operand(D d, const std::byte* raw) {
+    return load_raw(d, raw);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store(D d, V value, std::byte* raw) {
+    store_raw(d, value, raw);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store_combined(D d, V value, std::byte* raw) {
+    store_raw(d, value, raw);
+  }
 };
 
-struct F32Lanes : SameLanes<float> {
-  static constexpr bool kFloat = true;
-};
-struct F64Lanes : SameLanes<double> {
-  static constexpr bool kFloat = true;
-};
+struct F32Lanes : SameLanes<float> {};
+struct F64Lanes : SameLanes<double> {};
 struct I64Lanes : SameLanes<std::int64_t> {};
 
 template <class D>
@@ -143,7 +79,6 @@ HWY_INLINE void store_half(D, VU lanes, std::byte* raw) {
 struct F16Lanes {
   using Lane = float;
   static constexpr std::size_t kRawSize = 2;
-  static constexpr bool kFloat = true;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* raw) {
     return f32_from_f16(d, load_half(d, raw));
@@ -152,31 +87,69 @@ struct F16Lanes {
   static HWY_INLINE void store(D d, V value, std::byte* raw) {
     store_half(d, f16_from_f32(d, value), raw);
   }
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load_operand(D d, const std::byte* raw) {
+    return hn::PromoteTo(d, load_raw(hn::Rebind<hwy::float16_t, D>(), raw));
+  }
+  template <class D, class V>
+  static HWY_INLINE void store_combined(D, V value, std::byte* raw) {
+    const hn::Rebind<hwy::float16_t, D> dh;
+    store_raw(dh, hn::DemoteTo(dh, value), raw);
+  }
+#else
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load_operand(D d, const std::byte* raw) {
+    return load(d, raw);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store_combined(D d, V value, std::byte* raw) {
+    store(d, value, raw);
+  }
+#endif
 };
 
 struct BF16Lanes {
   using Lane = float;
   static constexpr std::size_t kRawSize = 2;
-  static constexpr bool kFloat = true;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* raw) {
     return f32_from_bf16(d, load_half(d, raw));
   }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load_operand(D d, const std::byte* raw) {
+    return load(d, raw);
+  }
   template <class D, class V>
   static HWY_INLINE void store(D d, V value, std::byte* raw) {
     store_half(d, bf16_from_f32(d, value), raw);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store_combined(D d, V value, std::byte* raw) {
+    store_half(d, bf16_from_combined(d, value), raw);
   }
 };
 
 template <class Raw, class Accumulator>
 struct WidenedLanes {
   using Lane = Accumulator;
-  using RawLane = Raw;
   static constexpr std::size_t kRawSize = sizeof(Raw);
-  static constexpr bool kFloat = false;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* raw) {
     return hn::PromoteTo(d, load_raw(hn::Rebind<Raw, D>(), raw));
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load_operand(D d, const std::byte* raw) {
+    return load(d, raw);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store(D, V value, std::byte* raw) {
+    const hn::Rebind<std::make_unsigned_t<Raw>, D> dr;
+    store_raw(dr, hn::TruncateTo(dr, hn::BitCast(hn::RebindToUnsigned<D>(), value)), raw);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store_combined(D d, V value, std::byte* raw) {
+    store(d, value, raw);
   }
 };
 
@@ -184,7 +157,7 @@ struct I8Lanes : WidenedLanes<std::int8_t, std::int32_t> {};
 struct U8Lanes : WidenedLanes<std::uint8_t, std::int32_t> {};
 struct I32Lanes : WidenedLanes<std::int32_t, std::int64_t> {};
 
-// ---- Operations: combine(earlier, later), then settle() once per store.
+// ---- Operations: combine(earlier, later), then canonical_nan() once per store.
 
 template <class D, class V>
 HWY_INLINE V canonical_nan(D d, V value) {

@@ -1,12 +1,15 @@
 // The arithmetic of a server: adds the contributions of a round to each other, exactly the same on every
 // machine. Pure functions on raw bytes; no state, no allocation, any thread, any alignment, count 0 allowed.
 //
-// A round's slot holds `count` accumulators, an element type wide enough that only one rounding is left for
-// the end. Life of a slot:
+// A round's slot has room for `count` accumulators, an element type wide enough that only one rounding is
+// left for the end. Life of a slot:
 //
-//   1. the first contribution lands raw at the tail of the slot   raw_offset(), widen_in_place()
-//   2. every further one is added                                 accumulate()
-//   3. averaged, narrowed to the front of the slot                finish() or accumulate_and_finish()
+//   1. the first contribution lands raw at the tail of the slot   raw_offset()
+//   2. further ones are added, as they come or several at once    accumulate(): from now on, accumulators
+//   3. the last ones are added, averaged and narrowed             finish(): says where the aggregate lies
+//
+// Contributions that are all there when the first is added need no step 2: they are read once, the aggregate
+// is written once, and no accumulator touches memory.
 //
 // The same bits come out on every CPU and every SIMD target. The rules that make it so (README.md says why):
 //   - contributions are combined strictly in the order given; no reassociation, no fused multiply-add, no
@@ -48,25 +51,24 @@ constexpr std::size_t raw_offset(DType dtype, std::size_t count) {
   return count * (accumulator_size(dtype) - size_of(dtype));
 }
 
-// Turns the raw contribution at raw_offset() into `count` accumulators that fill the slot.
+// Turns the raw contribution at raw_offset() into `count` accumulators that fill the slot, bit for bit.
 void widen_in_place(DType dtype, std::byte* slot, std::size_t count);
 
-// accumulator[i] = accumulator[i] op inputs[0][i] op inputs[1][i] ... in this order, in one pass over the
-// accumulators. Inputs are raw elements and overlap neither the accumulators nor each other's writes.
-// `operation` is not broadcast; average adds like sum.
-void accumulate(DType dtype, Operation operation, std::byte* accumulator,
-                std::span<const std::byte* const> inputs, std::size_t count);
+// slot[i] = slot[i] op inputs[0][i] op inputs[1][i] ... in this order, as accumulators. Inputs are raw
+// elements and overlap neither the slot nor each other's writes. `first`, if given, holds the raw elements to
+// begin with instead of the slot's accumulators: at raw_offset() of the slot, or outside it. `operation` is
+// not broadcast; average adds like sum.
+void accumulate(DType dtype, Operation operation, std::byte* slot, std::span<const std::byte* const> inputs,
+                std::size_t count, const std::byte* first = nullptr);
 
-// Divides by `weight` if `operation` is average and weight > 1, then narrows to `count` raw elements at the
-// front of the slot. A weight of 0 counts as 1.
-void finish(DType dtype, Operation operation, std::byte* slot, std::size_t count, std::uint32_t weight);
-
-// accumulate() then finish(), block by block, so that the second pass finds the data in cache.
-void accumulate_and_finish(DType dtype, Operation operation, std::byte* slot,
-                           std::span<const std::byte* const> inputs, std::size_t count, std::uint32_t weight);
+// Adds what is left as accumulate() does (nothing is fine), divides by `weight` if `operation` is average and
+// weight > 1, and narrows to `count` raw elements in the slot: at its front, or with `first` at
+// raw_offset(). Returns where.
+std::byte* finish(DType dtype, Operation operation, std::byte* slot, std::span<const std::byte* const> inputs,
+                  std::size_t count, std::uint32_t weight, const std::byte* first = nullptr);
 
 // Narrows without touching the accumulators, into `out` (count raw elements, no overlap): what a value that
 // keeps growing looks like now.
-void snapshot(DType dtype, const std::byte* accumulator, std::byte* out, std::size_t count);
+void snapshot(DType dtype, const std::byte* accumulators, std::byte* out, std::size_t count);
 
 }  // namespace bps::reduce

@@ -8,11 +8,11 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
-#define HWY_COMPILE_ALL_ATTAINABLE
-#include "hwy/targets.h"
 #include "server/reduce/oracle.h"
+#include "server/reduce/reduce_harness.h"
 
 namespace bps::reduce {
 namespace {
@@ -82,39 +82,20 @@ class Values {
   std::mt19937_64 engine_{20240229};
 };
 
-// An array of raw elements that begins `misalignment` bytes after an aligned address.
-struct Array {
-  Array(std::size_t bytes, std::size_t misalignment)
-      : storage(bytes + misalignment + 64), offset(misalignment) {}
-  std::byte* data() { return storage.data() + offset; }
-  std::vector<std::byte> storage;
-  std::size_t offset;
-};
-
-// Runs `body` once per SIMD target of this machine.
-template <class Body>
-void on_every_target(Body body) {
-  hwy::SetSupportedTargetsForTest(0);
-  const auto targets = hwy::SupportedAndGeneratedTargets();
-  REQUIRE(!targets.empty());
-  for (const auto target : targets) {
-    hwy::SetSupportedTargetsForTest(target);
-    INFO("target " << hwy::TargetName(target));
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-}
-
 constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16,
                              DType::i8,  DType::u8,  DType::i32, DType::i64};
 constexpr Operation kOperations[] = {Operation::sum, Operation::average, Operation::min, Operation::max,
                                      Operation::product};
 
-// One round: contributions[k][i], added in `pieces` calls of accumulate.
+// How the first contribution comes into the sum.
+enum class First { widened, tail, outside };
+
+// One round: contributions[k][i], added in `pieces` calls, the last of which finishes; not `fused`: one more
+// call finishes.
 std::vector<std::uint64_t> run_round(DType dtype, Operation operation,
                                      const std::vector<std::vector<std::uint64_t>>& contributions,
                                      std::uint32_t weight, std::size_t misalignment, bool fused,
-                                     std::size_t pieces) {
+                                     std::size_t pieces, First how = First::tail) {
   const std::size_t count = contributions[0].size();
   Array slot(count * accumulator_size(dtype), misalignment);
   std::vector<Array> inputs;
@@ -124,8 +105,16 @@ std::vector<std::uint64_t> run_round(DType dtype, Operation operation,
       set_element(dtype, inputs[k].data(), i, contributions[k][i]);
     }
   }
-  std::memcpy(slot.data() + raw_offset(dtype, count), inputs[0].data(), count * size_of(dtype));
-  widen_in_place(dtype, slot.data(), count);
+  const std::byte* first = inputs[0].data();
+  if (how != First::outside) {
+    std::byte* const tail = slot.data() + raw_offset(dtype, count);
+    std::memcpy(tail, first, count * size_of(dtype));
+    first = tail;
+  }
+  if (how == First::widened) {
+    widen_in_place(dtype, slot.data(), count);
+    first = nullptr;
+  }
   std::vector<const std::byte*> rest;
   for (std::size_t k = 1; k < inputs.size(); ++k) {
     rest.push_back(inputs[k].data());
@@ -133,18 +122,17 @@ std::vector<std::uint64_t> run_round(DType dtype, Operation operation,
   std::span<const std::byte* const> left(rest);
   for (std::size_t piece = 1; piece < pieces; ++piece) {
     const std::size_t n = left.size() / 2;
-    accumulate(dtype, operation, slot.data(), left.first(n), count);
+    accumulate(dtype, operation, slot.data(), left.first(n), count, std::exchange(first, nullptr));
     left = left.subspan(n);
   }
-  if (fused) {
-    accumulate_and_finish(dtype, operation, slot.data(), left, count, weight);
-  } else {
-    accumulate(dtype, operation, slot.data(), left, count);
-    finish(dtype, operation, slot.data(), count, weight);
+  if (!fused) {
+    accumulate(dtype, operation, slot.data(), std::exchange(left, {}), count, std::exchange(first, nullptr));
   }
+  const std::byte* const aggregate = finish(dtype, operation, slot.data(), left, count, weight, first);
+  REQUIRE(aggregate == slot.data() + (first != nullptr ? raw_offset(dtype, count) : 0));
   std::vector<std::uint64_t> result;
   for (std::size_t i = 0; i < count; ++i) {
-    result.push_back(element(dtype, slot.data(), i));
+    result.push_back(element(dtype, aggregate, i));
   }
   return result;
 }
@@ -158,8 +146,8 @@ TEST_CASE("every kernel agrees with the oracle bit for bit on every target") {
                                 63, 64, 65, 127, 130, 255, 1000, 2047, 2049, 4099};
   std::size_t variant = 0;
   for (const std::size_t count : counts) {
-    for (const std::size_t ranks : {1, 2, 3, 4, 5, 9, 18}) {
-      if (count > 300 && ranks > 5) continue;
+    for (const std::size_t ranks : {1, 2, 3, 4, 5, 9, 10, 18}) {
+      if (count > 300 && ranks > 5 && (count != 4099 || ranks == 9)) continue;
       std::vector<std::vector<std::uint64_t>> contributions(ranks, std::vector<std::uint64_t>(count));
       for (auto& contribution : contributions) {
         for (auto& bits : contribution) {
@@ -179,7 +167,7 @@ TEST_CASE("every kernel agrees with the oracle bit for bit on every target") {
       CAPTURE(count, ranks, weight);
       on_every_target([&] {
         const auto got = run_round(dtype, operation, contributions, weight, variant % 9, variant % 2 == 0,
-                                   1 + variant % 3);
+                                   1 + variant % 3, static_cast<First>(variant / 2 % 3));
         if (got != expected) {
           for (std::size_t i = 0; i < count; ++i) {
             INFO("element " << i);
@@ -203,92 +191,15 @@ TEST_CASE("nothing outside the slot and the inputs is written") {
       const std::byte* const inputs[] = {input.data(), input.data()};
       widen_in_place(dtype, slot, count);
       accumulate(dtype, Operation::sum, slot, inputs, count);
-      accumulate_and_finish(dtype, Operation::average, slot, inputs, count, 3);
+      finish(dtype, Operation::average, slot, inputs, count, 3);
+      finish(dtype, Operation::average, slot, inputs, count, 3, slot + raw_offset(dtype, count));
+      finish(dtype, Operation::sum, slot, {}, count, 1, inputs[0]);
       for (std::size_t i = 0; i < memory.size(); ++i) {
         if (i >= 61 && i < 61 + bytes) continue;
         REQUIRE(memory[i] == std::byte{0xA5});
       }
     });
   }
-}
-
-TEST_CASE("every f16 and bf16 value survives the way through f32") {
-  const DType dtype = GENERATE(DType::f16, DType::bf16);
-  constexpr std::size_t kAll = 65536;
-  on_every_target([&] {
-    Array slot(kAll * 4, 1);
-    for (std::size_t i = 0; i < kAll; ++i) {
-      set_element(dtype, slot.data() + raw_offset(dtype, kAll), i, i);
-    }
-    widen_in_place(dtype, slot.data(), kAll);
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < kAll; ++i) {
-      float value = 0;
-      std::memcpy(&value, slot.data() + 4 * i, 4);
-      const double expected = decode(dtype, i);
-      wrong += std::isnan(expected) ? !std::isnan(value) : static_cast<double>(value) != expected;
-      wrong += std::signbit(value) != ((i >> 15) != 0);
-    }
-    REQUIRE(wrong == 0);
-    Array copy(kAll * 2, 3);
-    snapshot(dtype, slot.data(), copy.data(), kAll);
-    finish(dtype, Operation::sum, slot.data(), kAll, 1);
-    for (std::size_t i = 0; i < kAll; ++i) {
-      wrong += element(dtype, slot.data(), i) != i;
-      wrong += element(dtype, copy.data(), i) != i;
-    }
-    REQUIRE(wrong == 0);
-  });
-}
-
-TEST_CASE("f32 rounds to f16 and bf16 to nearest, ties to even") {
-  const DType dtype = GENERATE(DType::f16, DType::bf16);
-  const Format format = dtype == DType::f16 ? kF16 : kBF16;
-  // Every value of the format, the midpoint to the next one, and the f32 on either side of both.
-  std::vector<float> inputs;
-  for (std::uint64_t bits = 0; bits < 0x8000 && !is_nan_bits(bits, format); ++bits) {
-    const auto value = static_cast<float>(decode(bits, format));
-    const double next = is_nan_bits(bits + 1, format) ? decode(bits, format) : decode(bits + 1, format);
-    const auto middle = static_cast<float>((decode(bits, format) + next) / 2);
-    for (const float center : {value, middle}) {
-      for (const float x : {center, std::nextafter(center, 0.0f), std::nextafter(center, 1e38f)}) {
-        inputs.push_back(x);
-        inputs.push_back(-x);
-      }
-    }
-  }
-  for (const float x :
-       {65504.0f, 65519.99f, 65520.0f, 65536.0f, 3.4028235e38f, 3.3961775e38f, 1e-45f, 1e-40f}) {
-    inputs.push_back(x);
-    inputs.push_back(-x);
-  }
-  std::vector<std::uint64_t> expected;
-  for (const float x : inputs) {
-    expected.push_back(encode(static_cast<double>(x), format));
-  }
-  on_every_target([&] {
-    std::vector<std::byte> out(inputs.size() * 2);
-    snapshot(dtype, reinterpret_cast<const std::byte*>(inputs.data()), out.data(), inputs.size());
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      wrong += element(dtype, out.data(), i) != expected[i];
-    }
-    REQUIRE(wrong == 0);
-  });
-}
-
-TEST_CASE("NaNs that fit no payload stay NaNs") {
-  const std::uint32_t bits[] = {0x7F800001, 0xFF800001, 0x7F801FFF, 0x7FFFFFFF};
-  on_every_target([&] {
-    for (const DType dtype : {DType::f16, DType::bf16}) {
-      std::byte out[8];
-      snapshot(dtype, reinterpret_cast<const std::byte*>(bits), out, 4);
-      for (std::size_t i = 0; i < 4; ++i) {
-        REQUIRE(is_nan_bits(element(dtype, out, i), dtype == DType::f16 ? kF16 : kBF16));
-        REQUIRE((element(dtype, out, i) >> 15) == bits[i] >> 31);
-      }
-    }
-  });
 }
 
 TEST_CASE("infinity that meets its opposite is the canonical NaN on every target") {
