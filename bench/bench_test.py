@@ -121,6 +121,22 @@ class BenchTest(unittest.TestCase):
         self.assertEqual((p50["between"], p50["of"], p99["of"]), ("latency/echo", "p50_us", "p99_us"))
         self.assertGreater(p50["value"], 0)
 
+    def test_priority(self):
+        lines = self.lines("priority", "--workers", "3", "--servers", "2", "--bytes", "1MB", "--urgent-bytes", "4KiB",
+                           "--every", "5ms", "--iters", "120", "--warmup", "3")
+        series = {line["bench"]: line for line in lines if "verified" in line}
+        self.assertEqual(list(series), ["urgent", "bulk", "urgent+bulk", "raw urgent", "raw urgent+bulk"])
+        for name, line in series.items():
+            with self.subTest(name):
+                self.assertIs(line["verified"], True)
+                self.assertEqual((line["bytes"], line["urgent_bytes"], line["every_ms"]), (1_000_000, 4096, 5.0))
+                self.assertEqual(line["iters"], 120)
+                self.assertEqual(line["p99_us"] > 0, "urgent" in name)
+                self.assertEqual(line["bulk_GBps"] > 0, "bulk" in name)
+        self.assertEqual([(line["between"], line["of"]) for line in lines[5:]],
+                         [("urgent+bulk-raw urgent+bulk", "p50_us"), ("urgent+bulk-raw urgent+bulk", "p99_us"),
+                          ("urgent+bulk-urgent", "p99_us"), ("urgent+bulk/bulk", "bulk_GBps")])
+
     @unittest.skipUnless(may_make_hosts(), "needs root and network namespaces")
     def test_every_process_on_a_host_of_its_own(self):
         ours, floor, *_ = self.lines("pushpull", "--floor", "--workers", "2", "--servers", "1", "--colocated", "1",
@@ -175,6 +191,8 @@ class BenchTest(unittest.TestCase):
                                 (["floor", "--workers", "65"], "64"),
                                 (["pushpull", "--also", "partition-byte=4KiB"], "--partition-bytes"),
                                 (["pushpull", "--also", "retain=perhaps"], "neither true nor false"),
+                                (["priority", "--urgent-bytes", "6"], "whole elements"),
+                                (["priority", "--every", "0"], "more than 0"),
                                 (["latency", "--bytes", "0"], "nobody can answer"),
                                 (["floor", "--servers", "0"], "there is no server"),
                                 (["floor", "--colocated", "1"], "means nothing without --link"),

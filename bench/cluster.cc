@@ -102,12 +102,10 @@ std::string Cluster::address_of(std::uint32_t host) const {
 
 // The floor's slices are what the product's own placement would give each server.
 Status Cluster::start_raw_servers(WorkerOptions& worker) {
-  const auto wanted = [&](EngineKind kind) {
-    return std::any_of(worker.engines.begin(), worker.engines.end(),
-                       [kind](const EngineOptions& engine) { return engine.kind == kind; });
-  };
+  const bool floor = std::any_of(worker.engines.begin(), worker.engines.end(),
+                                 [](const EngineOptions& engine) { return needs_floor(engine.kind); });
   const std::uint32_t all = options_.servers + options_.colocated;
-  if (wanted(EngineKind::floor)) {
+  if (floor) {
     std::vector<PlacementNode> workers, servers;
     for (std::uint32_t i = 0; i < worker.processes(); ++i)
       workers.push_back({Lab::name_of(1 + i), worker.bandwidth_bps});
@@ -115,7 +113,7 @@ Status Cluster::start_raw_servers(WorkerOptions& worker) {
       servers.push_back({Lab::name_of(host_of_server(i)), bandwidth_of_server(i)});
     worker.raw_slices = cut(worker.bytes_per_round() * worker.clients, server_shares(workers, servers));
   }
-  const std::uint32_t count = wanted(EngineKind::floor) ? all : worker.echo_bytes > 0 ? 1 : 0;
+  const std::uint32_t count = floor ? all : worker.echo_bytes > 0 ? 1 : 0;
   for (worker.index = 0; worker.index < count; ++worker.index) {
     const std::uint32_t host = host_of_server(worker.index);
     worker.listen = address_of(host);
@@ -141,8 +139,8 @@ Status Cluster::start_daemons(WorkerOptions& worker) {
   const auto scheduler = start_daemon(kScheduler, 0, "bps-scheduler", {});
   if (!scheduler) return scheduler.error();
   worker.scheduler = to_string(*scheduler);
-  const std::uint64_t memory =
-      kMemoryBase + 10 * worker.bytes_per_round() * std::max<std::uint64_t>(1, worker.engines.size());
+  const std::uint64_t memory = kMemoryBase + 10 * (worker.bytes_per_round() + worker.echo_bytes) *
+                                                 std::max<std::uint64_t>(1, worker.engines.size());
   for (std::uint32_t i = 0; i < options_.servers + options_.colocated; ++i) {
     std::vector<std::string> arguments = {"--scheduler",   worker.scheduler, "--shards",
                                           options_.shards, "--memory-max",   std::to_string(memory)};

@@ -57,7 +57,10 @@ Status FloorEngine::move(Peer& peer) {
                                std::min<std::uint64_t>(kRawChunk, peer.bytes - peer.received), 0);
     if (got == 0) return make_error(ErrorCode::peer_lost, "a raw server closed its connection");
     if (got < 0 && errno != EAGAIN && errno != EINTR) return os_error("receive from a raw server", errno);
-    if (got > 0) peer.received += static_cast<std::uint64_t>(got);
+    if (got > 0) {
+      peer.received += static_cast<std::uint64_t>(got);
+      received_.fetch_add(static_cast<std::uint64_t>(got), std::memory_order_relaxed);
+    }
   }
   const std::uint32_t events =
       (peer.sent < peer.bytes ? EPOLLOUT : 0u) | (peer.received < peer.bytes ? EPOLLIN : 0u);

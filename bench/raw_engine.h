@@ -1,6 +1,7 @@
 // The workers' side of the floors.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -23,6 +24,9 @@ class FloorEngine final : public Engine {
   Status run(std::uint64_t round) override;
   Status check(std::uint64_t round) override;
 
+  // So far; any thread.
+  std::uint64_t received_bytes() const { return received_.load(std::memory_order_relaxed); }
+
  private:
   struct Peer {
     Fd fd;
@@ -41,6 +45,7 @@ class FloorEngine final : public Engine {
   const Buffer& out_;
   std::vector<Peer> peers_;
   Fd epoll_;
+  std::atomic<std::uint64_t> received_{0};
 };
 
 // Sends a small message and waits for the answer, which comes when all workers have sent.

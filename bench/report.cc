@@ -79,7 +79,6 @@ void add_series(Outcome& outcome, const Options& options, const Series& series) 
   const double all_workers = one_worker * options.workers;
   const double seconds = sum(series.seconds);
   const double busy = sum(series.cpu_seconds);
-  const double idle = sum(series.idle_seconds);
   Line line;
   line["bench"] = series.name;
   line["workers"] = options.workers;
@@ -95,7 +94,7 @@ void add_series(Outcome& outcome, const Options& options, const Series& series) 
   line["own_cpu_s_per_GB"] = rounded(sum(series.own_cpu_seconds) / all_workers);
   line["min_us"] = rounded(percentile(series.round_us, 0));
   line["max_us"] = rounded(percentile(series.round_us, 100));
-  line["idle"] = rounded(idle / (busy + idle));
+  line["idle"] = rounded(idle_share(series));
   line["tensors"] = options.tensors;
   line["link_bps"] = options.link ? options.link->bits_per_second : 0;
   line["colocated"] = options.colocated;
@@ -107,9 +106,15 @@ void add_series(Outcome& outcome, const Options& options, const Series& series) 
     outcome.wrong = series.name + " gave a wrong result: " + series.wrong;
 }
 
-void add_ratio(Outcome& outcome, const std::string& between, const std::string& of, const Median& value) {
+double idle_share(const Series& series) {
+  const double idle = sum(series.idle_seconds);
+  return idle / (sum(series.cpu_seconds) + idle);
+}
+
+void add_comparison(Outcome& outcome, const char* bench, const std::string& between, const std::string& of,
+                    const Median& value) {
   Line line;
-  line["bench"] = "ratio";
+  line["bench"] = bench;
   line["between"] = between;
   line["of"] = of;
   line["value"] = rounded(value.value);

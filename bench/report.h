@@ -25,8 +25,16 @@ struct Outcome {
 void add_series(Outcome& outcome, const Options& options, const Series& series);
 
 // Adds how two series compare: `between` says which ("pushpull/floor"), `of` in what. low == high: no
-// interval.
-void add_ratio(Outcome& outcome, const std::string& between, const std::string& of, const Median& value);
+// interval. `bench`: "ratio" or "difference".
+void add_comparison(Outcome& outcome, const char* bench, const std::string& between, const std::string& of,
+                    const Median& value);
+inline void add_ratio(Outcome& outcome, const std::string& between, const std::string& of,
+                      const Median& value) {
+  add_comparison(outcome, "ratio", between, of, value);
+}
+
+// The part of the machine's CPU time that nobody used while the series ran.
+double idle_share(const Series& series);
 
 // Writes JSON lines to the file `json` ("-" is stdout), or tables to stdout if that is empty.
 Status write_report(const std::string& json, const Outcome& outcome);

@@ -12,6 +12,7 @@ constexpr Subcommand kSubcommands[] = {
     {"pushpull", "push_pull of large tensors: GB/s, CPU seconds per GB; with --floor also raw TCP, in turns",
      pushpull_command},
     {"latency", "small push_pulls against a raw TCP echo, in turns", latency_command},
+    {"priority", "a small urgent tensor beside bulk, against two raw sockets, in turns", priority_command},
     {"floor", "raw TCP that moves the same bytes between as many processes", floor_command},
 };
 

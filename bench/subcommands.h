@@ -20,6 +20,7 @@ std::span<const Subcommand> subcommands();
 
 int pushpull_command(int argc, const char* const* argv);
 int latency_command(int argc, const char* const* argv);
+int priority_command(int argc, const char* const* argv);
 int floor_command(int argc, const char* const* argv);
 
 // The end of every subcommand: writes the report to `json` (see write_report) and says what went wrong.

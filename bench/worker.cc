@@ -7,6 +7,7 @@
 #include "bench/buffer.h"
 #include "bench/control.h"
 #include "bench/pace.h"
+#include "bench/priority_engine.h"
 #include "bench/raw_engine.h"
 #include "proto/base/descriptor_limit.h"
 
@@ -45,12 +46,14 @@ class Worker {
  private:
   std::unique_ptr<Engine> make_engine(const EngineOptions& engine) {
     const Buffer& out = options_.in_place ? in_ : out_;
+    const std::string job = "bps-bench " + std::to_string(engines_.size());
     switch (engine.kind) {
       case EngineKind::floor: return std::make_unique<FloorEngine>(options_, in_, out);
       case EngineKind::echo: return std::make_unique<EchoEngine>(options_, in_, out);
+      case EngineKind::raw_priority: return make_raw_priority_engine(options_, in_, out);
+      case EngineKind::priority: return make_priority_engine(options_, engine, job, in_, out);
       case EngineKind::pushpull: break;
     }
-    const std::string job = "bps-bench " + std::to_string(engines_.size());
     return make_bps_engine(options_, engine, job, in_, out);
   }
 

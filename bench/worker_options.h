@@ -13,13 +13,18 @@ namespace bps::bench {
 
 // What a worker process can be asked to run (see engine.h).
 enum class EngineKind : std::uint8_t {
-  pushpull = 0,  // push_pull of all tensors
-  floor = 1,     // as many bytes over raw TCP
-  echo = 2,      // a small message over raw TCP, answered when all have sent
+  pushpull = 0,      // push_pull of all tensors
+  floor = 1,         // as many bytes over raw TCP
+  echo = 2,          // a small message over raw TCP, answered when all have sent
+  priority = 4,      // push_pull of a small tensor beside large ones
+  raw_priority = 5,  // the same two over raw TCP
 };
-inline constexpr std::uint8_t kEngineKinds = 3;
+inline constexpr std::uint8_t kEngineKinds = 6;
 
-inline bool is_raw(EngineKind kind) { return kind == EngineKind::floor || kind == EngineKind::echo; }
+inline bool needs_floor(EngineKind kind) {
+  return kind == EngineKind::floor || kind == EngineKind::raw_priority;
+}
+inline bool is_raw(EngineKind kind) { return kind == EngineKind::echo || needs_floor(kind); }
 
 struct EngineOptions {
   EngineKind kind = EngineKind::pushpull;
@@ -41,7 +46,8 @@ struct WorkerOptions {
   std::string congestion_control;
   std::string listen = "127.0.0.1";       // of a raw server
   std::vector<std::uint64_t> raw_slices;  // of all tensors together, by raw server; empty: no floor
-  std::uint64_t echo_bytes = 0;           // of the echo that the first raw server answers; 0: none
+  std::uint64_t echo_bytes = 0;           // of the echo that the first raw server answers, 0: none;
+                                          // and of an urgent tensor
   // A worker only.
   std::vector<EngineOptions> engines;  // requests name them by their place here
   std::string scheduler;
