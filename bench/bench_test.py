@@ -12,6 +12,7 @@ import unittest
 LIMIT = 60  # seconds after which anything is considered to hang
 FIELDS = ["bench", "workers", "servers", "bytes", "dtype", "iters", "algbw_GBps", "p50_us", "p99_us", "cpu_s_per_GB",
           "verified", "own_cpu_s_per_GB", "min_us", "max_us", "idle", "tensors", "link_bps", "colocated"]
+LIMITS = ["tstar_s", "t_over_tstar"]  # with links, after these
 OURS = ["partition_bytes", "retain", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
 
 
@@ -46,7 +47,7 @@ class BenchTest(unittest.TestCase):
         return [json.loads(line) for line in run.stdout.splitlines()]
 
     def assert_measured(self, line, **expected):
-        self.assertEqual(list(line), FIELDS + (OURS if line["bench"] in ("pushpull", "latency") else []))
+        self.assertEqual(list(line), FIELDS + (LIMITS if line["link_bps"] > 0 else []) + (OURS if line["bench"] in ("pushpull", "latency") else []))
         self.assertEqual({key: line[key] for key in expected}, expected)
         self.assertIs(line["verified"], True)
         self.assertGreater(line["algbw_GBps"], 0)
@@ -145,6 +146,24 @@ class BenchTest(unittest.TestCase):
         for line in (ours, floor):
             self.assert_measured(line, workers=2, servers=1, colocated=1, link_bps=200_000_000)
             self.assertLess(line["algbw_GBps"], 0.05)  # slower than the links
+            self.assertGreater(line["t_over_tstar"], 1)
+
+    def test_replay(self):
+        ours, fifo, *ratios = self.lines("replay", "--model", "vgg16", "--scale", "0.001", "--goodput", "100mbit",
+                                         "--compute", "0.5", "--workers", "2", "--servers", "2", "--iters", "2")
+        for line, priority in ((ours, True), (fifo, False)):
+            self.assertEqual((line["bench"], line["model"], line["tensors"], line["iters"], line["priority"]),
+                             ("replay", "vgg16", 32, 2, priority))
+            self.assertIs(line["verified"], True)
+            self.assertAlmostEqual(line["bytes"], 4 * 138357544 * 0.001, delta=200)
+            self.assertAlmostEqual(line["tstar_s"], line["bytes"] * 8 / 100e6, delta=1e-4)
+            self.assertAlmostEqual(line["compute_s"], line["tstar_s"] / 2, delta=1e-4)
+            self.assertGreaterEqual(line["fluid_s"], line["tstar_s"])
+            self.assertGreater(line["fifo_fluid_s"], line["fluid_s"])
+            self.assertGreaterEqual(line["min_s"], line["compute_s"])
+            self.assertGreaterEqual(line["iteration_s"], line["min_s"])
+        self.assertEqual([ratio["between"] for ratio in ratios],
+                         ["replay[priority]/fluid", "replay[fifo]/fluid", "replay[priority]/replay[fifo]"])
 
     @unittest.skipUnless(may_make_hosts(), "needs root and network namespaces")
     def test_an_interrupt_removes_the_hosts(self):
@@ -189,6 +208,9 @@ class BenchTest(unittest.TestCase):
                                 (["pushpull", "--bytes", "4097"], "no whole f32 elements"),
                                 (["pushpull", "--dtype", "f31"], "f31"),
                                 (["floor", "--workers", "65"], "64"),
+                                (["replay", "--goodput", "1gbit", "--model", "lenet"], "lenet"),
+                                (["replay", "--goodput", "1gbit", "--compute", "-1"], "--compute"),
+                                (["replay"], "--link"),
                                 (["pushpull", "--also", "partition-byte=4KiB"], "--partition-bytes"),
                                 (["pushpull", "--also", "retain=perhaps"], "neither true nor false"),
                                 (["priority", "--urgent-bytes", "6"], "whole elements"),

@@ -20,6 +20,11 @@ bps_buffer describe(std::span<std::byte> memory) {
 
 }  // namespace
 
+bool Operation::done() const {
+  int done = 0;
+  return bps_poll(handle_, &done) == BPS_OK && done != 0;
+}
+
 Status Operation::wait() {
   bps_error error = BPS_ERROR_INIT;
   return bps_wait(handle_, -1, &error) == BPS_OK ? Status{} : Status{to_error(error)};

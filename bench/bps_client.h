@@ -27,6 +27,7 @@ class Operation {
   Operation& operator=(Operation&& other) noexcept { return std::swap(handle_, other.handle_), *this; }
   ~Operation() { bps_handle_free(handle_); }
 
+  bool done() const;
   Status wait();
   // Calls `callback` on a thread of the library when it has ended.
   Status then(bps_callback callback, void* user);

@@ -44,10 +44,14 @@ Status check_link(const Options& options) {
 }  // namespace
 
 void add_common_flags(Config& config, Options& options) {
+  config.add("bytes", options.bytes, "Size of the tensor, whole elements");
+  add_run_flags(config, options);
+}
+
+void add_run_flags(Config& config, Options& options) {
   config.add("workers", options.workers, "Worker processes").range(1, kMaxProcesses);
   config.add("servers", options.servers, "Server processes, with --link each on a host of its own")
       .range(0, kMaxProcesses);
-  config.add("bytes", options.bytes, "Size of the tensor, whole elements");
   config.add("dtype", options.dtype, "Type of its elements").choices(dtype_names());
   config.add("iters", options.iters, "Rounds that are timed").range(1, kMaxIters);
   config.add("warmup", options.warmup, "Rounds before them").range(0, kMaxIters);
@@ -67,6 +71,8 @@ void add_link_flags(Config& config, Options& options) {
   config.add("colocated", options.colocated,
              "Further servers, one on the host of each of the first N workers");
   config.add("slow-server", options.slow_server, "Rate of the link of server 0, if it is another");
+  config.add("goodput", options.goodput,
+             "Payload that a link carries each way, for t*; not set: what headers leave of --link");
   config.add("netlab", options.netlab, "The script that makes hosts, if not the one beside bps-bench")
       .unit("FILE");
 }

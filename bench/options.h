@@ -25,6 +25,7 @@ struct Options {
   // Links.
   std::optional<BitRate> link;
   std::optional<BitRate> slow_server;
+  std::optional<BitRate> goodput;
   std::uint32_t colocated = 0;
   std::string netlab;
   // Of the library and its servers.
@@ -43,7 +44,9 @@ struct Options {
   nlohmann::ordered_json engine_settings() const;
 };
 
+// --bytes and what follows.
 void add_common_flags(Config& config, Options& options);
+void add_run_flags(Config& config, Options& options);
 void add_link_flags(Config& config, Options& options);
 void add_library_flags(Config& config, Options& options);
 // Those of them that a worker's engine has.

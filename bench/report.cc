@@ -9,6 +9,8 @@
 #include <fstream>
 #include <numeric>
 
+#include "bench/link_limit.h"
+
 namespace bps::bench {
 namespace {
 
@@ -98,6 +100,11 @@ void add_series(Outcome& outcome, const Options& options, const Series& series) 
   line["tensors"] = options.tensors;
   line["link_bps"] = options.link ? options.link->bits_per_second : 0;
   line["colocated"] = options.colocated;
+  if (const auto goodput = goodput_of(options)) {
+    const double tstar_s = tstar_s_per_byte(options, *goodput) * static_cast<double>(bytes);
+    line["tstar_s"] = rounded(tstar_s);
+    line["t_over_tstar"] = tstar_s > 0 ? rounded(percentile(series.round_us, 50) * 1e-6 / tstar_s) : 0;
+  }
   for (const auto& item : series.settings.items())
     line[item.key()] =
         item.value().is_number_float() ? nlohmann::ordered_json(rounded(item.value())) : item.value();

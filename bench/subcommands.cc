@@ -14,6 +14,8 @@ constexpr Subcommand kSubcommands[] = {
     {"latency", "small push_pulls against a raw TCP echo, in turns", latency_command},
     {"priority", "a small urgent tensor beside bulk, against two raw sockets, in turns", priority_command},
     {"floor", "raw TCP that moves the same bytes between as many processes", floor_command},
+    {"replay", "training steps of known networks, compute played, against the fluid schedule",
+     replay_command},
 };
 
 }  // namespace

@@ -22,6 +22,7 @@ int pushpull_command(int argc, const char* const* argv);
 int latency_command(int argc, const char* const* argv);
 int priority_command(int argc, const char* const* argv);
 int floor_command(int argc, const char* const* argv);
+int replay_command(int argc, const char* const* argv);
 
 // The end of every subcommand: writes the report to `json` (see write_report) and says what went wrong.
 int finish(const std::string& json, const Result<Outcome>& outcome);

@@ -9,6 +9,7 @@
 #include "bench/pace.h"
 #include "bench/priority_engine.h"
 #include "bench/raw_engine.h"
+#include "bench/replay/replay_engine.h"
 #include "proto/base/descriptor_limit.h"
 
 namespace bps::bench {
@@ -26,8 +27,11 @@ class Worker {
       if (!memory) return memory.error();
       *buffer = std::move(*memory);
     }
-    for (const EngineOptions& engine : options.engines)
-      worker->engines_.push_back(worker->make_engine(engine));
+    for (const EngineOptions& engine : options.engines) {
+      auto made = worker->make_engine(engine);
+      if (!made) return std::move(made).error();
+      worker->engines_.push_back(std::move(*made));
+    }
     return worker;
   }
 
@@ -44,17 +48,20 @@ class Worker {
   }
 
  private:
-  std::unique_ptr<Engine> make_engine(const EngineOptions& engine) {
+  Result<std::unique_ptr<Engine>> make_engine(const EngineOptions& engine) {
     const Buffer& out = options_.in_place ? in_ : out_;
     const std::string job = "bps-bench " + std::to_string(engines_.size());
     switch (engine.kind) {
-      case EngineKind::floor: return std::make_unique<FloorEngine>(options_, in_, out);
-      case EngineKind::echo: return std::make_unique<EchoEngine>(options_, in_, out);
+      case EngineKind::floor: return {std::make_unique<FloorEngine>(options_, in_, out)};
+      case EngineKind::echo: return {std::make_unique<EchoEngine>(options_, in_, out)};
       case EngineKind::raw_priority: return make_raw_priority_engine(options_, in_, out);
       case EngineKind::priority: return make_priority_engine(options_, engine, job, in_, out);
-      case EngineKind::pushpull: break;
+      case EngineKind::pushpull: return make_bps_engine(options_, engine, job, in_, out);
+      case EngineKind::replay: break;
     }
-    return make_bps_engine(options_, engine, job, in_, out);
+    const auto plan = replay_plan_of(options_.replay, size_of(options_.dtype));
+    if (!plan) return plan.error();
+    return make_replay_engine(options_, engine, job, *plan, in_, out);
   }
 
   Status perform(Engine& engine, const Request& request, Reply& reply) {

@@ -47,6 +47,12 @@ bool read_list(const std::string& text, std::vector<T>& out, Read read) {
   return true;
 }
 
+bool read_replay(const std::string& text, ReplayOptions& out) {
+  auto replay = parse_replay_options(text);
+  if (replay) out = std::move(*replay);
+  return replay.has_value();
+}
+
 // "key:value;key:value"
 bool read_engine(const std::string& text, EngineOptions& out) {
   std::istringstream list(text);
@@ -59,6 +65,7 @@ bool read_engine(const std::string& text, EngineOptions& out) {
                        : key == "partition-bytes" ? read_number(value, out.partition_bytes)
                        : key == "credit-bytes"    ? read_number(value, out.credit_bytes)
                        : key == "retain"          ? read_flag(value, out.retain)
+                       : key == "by-priority"     ? read_flag(value, out.by_priority)
                                                   : false;
     if (!known) return false;
   }
@@ -66,9 +73,9 @@ bool read_engine(const std::string& text, EngineOptions& out) {
 }
 
 std::string show_engine(const EngineOptions& engine) {
-  return fmt::format("kind:{};partition-bytes:{};credit-bytes:{};retain:{}",
+  return fmt::format("kind:{};partition-bytes:{};credit-bytes:{};retain:{};by-priority:{}",
                      static_cast<unsigned>(engine.kind), engine.partition_bytes, engine.credit_bytes,
-                     engine.retain ? 1 : 0);
+                     engine.retain ? 1 : 0, engine.by_priority ? 1 : 0);
 }
 
 bool assign(WorkerOptions& options, const std::string& key, const std::string& value) {
@@ -80,6 +87,7 @@ bool assign(WorkerOptions& options, const std::string& key, const std::string& v
   if (key == "tensors") return read_number(value, options.tensors);
   if (key == "in-place") return read_flag(value, options.in_place);
   if (key == "dtype") return read_enum(value, kDTypeCount, options.dtype);
+  if (key == "replay") return read_replay(value, options.replay);
   if (key == "congestion-control") return options.congestion_control = value, true;
   if (key == "listen") return options.listen = value, true;
   if (key == "raw-slices") return read_list(value, options.raw_slices, read_number<std::uint64_t>);
@@ -108,6 +116,7 @@ std::vector<std::string> to_arguments(const WorkerOptions& options) {
       fmt::format("tensors={}", options.tensors),
       fmt::format("in-place={}", options.in_place ? 1 : 0),
       fmt::format("dtype={}", static_cast<unsigned>(options.dtype)),
+      "replay=" + to_argument(options.replay),
       "congestion-control=" + options.congestion_control,
       "listen=" + options.listen,
       fmt::format("raw-slices={}", fmt::join(options.raw_slices, ",")),

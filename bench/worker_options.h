@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/replay/replay_options.h"
 #include "proto/base/dtype.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/result.h"
@@ -16,6 +17,7 @@ enum class EngineKind : std::uint8_t {
   pushpull = 0,      // push_pull of all tensors
   floor = 1,         // as many bytes over raw TCP
   echo = 2,          // a small message over raw TCP, answered when all have sent
+  replay = 3,        // a training step of WorkerOptions::replay
   priority = 4,      // push_pull of a small tensor beside large ones
   raw_priority = 5,  // the same two over raw TCP
 };
@@ -32,6 +34,7 @@ struct EngineOptions {
   std::int64_t partition_bytes = -1;
   std::int64_t credit_bytes = -1;
   bool retain = true;
+  bool by_priority = true;  // of `replay`
 };
 
 struct WorkerOptions {
@@ -43,6 +46,7 @@ struct WorkerOptions {
   std::uint32_t tensors = 1;
   bool in_place = false;  // a tensor's output is its input's memory
   DType dtype = DType::f32;
+  ReplayOptions replay;
   std::string congestion_control;
   std::string listen = "127.0.0.1";       // of a raw server
   std::vector<std::uint64_t> raw_slices;  // of all tensors together, by raw server; empty: no floor

@@ -6,30 +6,28 @@
 
 #include <cstdint>
 
-#include "bench/control.h"
+#include "bench/pace.h"
 #include "proto/base/result.h"
 
 namespace bps::bench {
 
 class PlayedCompute {
  public:
-  Status open();
-
   // The timeline begins now.
   void begin();
   void compute(double seconds) { at_ns_ += seconds * 1e9; }
   // What comes next needed something that has come only now.
   void stalled_until_now();
   // Returns when what has been computed so far is done.
-  Status wait();
+  Status wait() { return pace_.wait_until(at_ns()); }
 
   std::int64_t begin_ns() const { return begin_ns_; }
   std::int64_t at_ns() const { return static_cast<std::int64_t>(at_ns_); }
 
  private:
-  Fd timer_;
+  Pace pace_;
   std::int64_t begin_ns_ = 0;
-  double at_ns_ = 0;  // monotonic clock; layers are shorter than a nanosecond at worst, so not rounded
+  double at_ns_ = 0;  // not rounded from step to step
 };
 
 }  // namespace bps::bench

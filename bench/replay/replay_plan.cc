@@ -25,4 +25,10 @@ ReplayPlan make_replay_plan(const Model& model, std::size_t element_bytes, doubl
   return plan;
 }
 
+Result<ReplayPlan> replay_plan_of(const ReplayOptions& options, std::size_t element_bytes) {
+  auto model = model_of(options.model);
+  if (!model) return std::move(model).error();
+  return make_replay_plan(scaled(std::move(*model), options.scale), element_bytes, options.compute_s, 0);
+}
+
 }  // namespace bps::bench

@@ -11,6 +11,7 @@
 
 #include "bench/models/model.h"
 #include "bench/replay/fluid_schedule.h"
+#include "bench/replay/replay_options.h"
 
 namespace bps::bench {
 
@@ -30,5 +31,8 @@ struct ReplayPlan {
 
 ReplayPlan make_replay_plan(const Model& model, std::size_t element_bytes, double compute_s,
                             double tstar_s_per_byte);
+
+// For a worker: transfers take no time. Fails if there is no such model.
+Result<ReplayPlan> replay_plan_of(const ReplayOptions& options, std::size_t element_bytes);
 
 }  // namespace bps::bench

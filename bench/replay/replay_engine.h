@@ -1,0 +1,23 @@
+// One worker's part of a replayed training step: push_pulls in backward order while a timer plays the
+// compute, waits in forward order as the next step would. A round is one step, from the begin of backward to
+// the end of forward (see fluid_schedule.h for why that is the steady state).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bench/buffer.h"
+#include "bench/engine.h"
+#include "bench/replay/replay_plan.h"
+#include "bench/worker_options.h"
+
+namespace bps::bench {
+
+// `job`: its name. `in` and `out` are as large as the plan's buffer and outlive the engine, which leaves the
+// job when destroyed. With `engine.by_priority` what forward needs first goes first; without, no tensor has
+// a priority and they are declared in backward order, so that first come is first served.
+std::unique_ptr<Engine> make_replay_engine(const WorkerOptions& options, const EngineOptions& engine,
+                                           std::string job, ReplayPlan plan, const Buffer& in,
+                                           const Buffer& out);
+
+}  // namespace bps::bench
