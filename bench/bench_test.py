@@ -138,6 +138,31 @@ class BenchTest(unittest.TestCase):
                          [("urgent+bulk-raw urgent+bulk", "p50_us"), ("urgent+bulk-raw urgent+bulk", "p99_us"),
                           ("urgent+bulk-urgent", "p99_us"), ("urgent+bulk/bulk", "bulk_GBps")])
 
+    def test_lanes(self):
+        few, half, many, *ratios = self.lines("lanes", "--workers", "2", "--processes", "3", "--clients", "8", "--bytes",
+                                              "1MB", "--iters", "2", "--warmup", "0", "--turns", "2")
+        for line, workers, clients, size in ((few, 2, 1, 1000000), (half, 12, 4, 166664), (many, 24, 8, 83332)):
+            self.assertEqual((line["bench"], line["workers"], line["clients"], line["bytes"], line["iters"]),
+                             ("lanes", workers, clients, size, 2))
+            self.assertIs(line["verified"], True)
+            self.assertGreaterEqual(line["join_max_ms"], line["join_ms"])
+        self.assertEqual([(line["between"], line["of"]) for line in ratios],
+                         [("12/2 lanes", "GBps"), ("24/2 lanes", "GBps")])
+
+    def test_memory(self):
+        lines = self.lines("memory", "--workers", "3", "--servers", "2", "--bytes", "20MB", "--iters", "2", "--warmup", "1",
+                           "--late", "50ms")
+        self.assertEqual([line["case"] for line in lines], ["on time", "late by a partition", "late by 50ms"])
+        for line in lines:
+            with self.subTest(line["case"]):
+                self.assertIs(line["verified"], True)
+                self.assertEqual(line["iters"], 2)
+                self.assertEqual(line["beside_bytes"], 6 * 256 * 1024 + 2 * 96 * 1024 * 1024)
+                self.assertGreater(line["peak_bytes"] - line["base_bytes"], 20_000_000)
+                self.assertAlmostEqual(line["held"], (line["peak_bytes"] - line["base_bytes"]) / 20e6, places=2)
+        self.assertGreater(lines[2]["p50_us"], 50_000)  # rank 0 really was late
+        self.assertGreater(lines[1]["late_us"], 0)
+
     @unittest.skipUnless(may_make_hosts(), "needs root and network namespaces")
     def test_every_process_on_a_host_of_its_own(self):
         ours, floor, *_ = self.lines("pushpull", "--floor", "--workers", "2", "--servers", "1", "--colocated", "1",
@@ -214,6 +239,7 @@ class BenchTest(unittest.TestCase):
                                 (["pushpull", "--also", "partition-byte=4KiB"], "--partition-bytes"),
                                 (["pushpull", "--also", "retain=perhaps"], "neither true nor false"),
                                 (["priority", "--urgent-bytes", "6"], "whole elements"),
+                                (["lanes", "--dtype", "i8"], "the sum of 256 workers does not fit i8"),
                                 (["priority", "--every", "0"], "more than 0"),
                                 (["latency", "--bytes", "0"], "nobody can answer"),
                                 (["floor", "--servers", "0"], "there is no server"),

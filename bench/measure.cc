@@ -153,6 +153,7 @@ Status TurnTaker::run(std::vector<Side>& sides, const Turns& turns, bool timed) 
       block.count = count;
       block.round = next_round_[side.engine];
       block.period_ns = turns.period_ns;
+      block.late_ns = turns.late_ns;
       Status status = measure_block(cluster_, block, timed ? &side.series : nullptr, side.series.wrong);
       if (!status) return status;
       next_round_[side.engine] += count;

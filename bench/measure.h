@@ -41,6 +41,7 @@ struct Turns {
   std::uint64_t rounds = 0;        // of each side
   std::uint32_t block_rounds = 1;  // 1: each is prepared and checked outside the timed part
   std::int64_t period_ns = 0;      // see Request
+  std::int64_t late_ns = 0;        // see Request
 };
 
 // Starts a cluster and lets the sides take turns on it, block by block; who is first changes each time. First

@@ -104,6 +104,11 @@ Result<ClusterOptions> Options::cluster() const {
                       fmt::format("--bytes {} are no whole {} elements", bytes.bytes, dtype),
                       fmt::format("use a multiple of {}", size_of(*type)));
   }
+  if (workers > max_workers(*type)) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("the sum of {} workers does not fit {}", workers, dtype),
+                      "use a larger --dtype");
+  }
   if (Status status = check_link(*this); !status) return std::move(status).error();
   cluster.servers = servers;
   cluster.colocated = colocated;
@@ -113,6 +118,7 @@ Result<ClusterOptions> Options::cluster() const {
   cluster.shards = shards;
   cluster.verbose = verbose;
   cluster.worker.workers = workers;
+  cluster.worker.clients = clients;
   cluster.worker.bytes = bytes.bytes;
   cluster.worker.tensors = tensors;
   cluster.worker.in_place = in_place;

@@ -13,7 +13,8 @@
 namespace bps::bench {
 
 struct Options {
-  std::uint32_t workers = 2;
+  std::uint32_t workers = 2;  // ranks
+  std::uint32_t clients = 1;  // of them in a process
   std::uint32_t servers = 2;
   ByteSize bytes{100'000'000};
   std::string dtype = "f32";

@@ -21,6 +21,8 @@ std::span<const Subcommand> subcommands();
 int pushpull_command(int argc, const char* const* argv);
 int latency_command(int argc, const char* const* argv);
 int priority_command(int argc, const char* const* argv);
+int lanes_command(int argc, const char* const* argv);
+int memory_command(int argc, const char* const* argv);
 int floor_command(int argc, const char* const* argv);
 int replay_command(int argc, const char* const* argv);
 

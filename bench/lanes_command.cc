@@ -1,0 +1,115 @@
+// lanes: what a server makes of hundreds of lanes, against a few that carry as many bytes; and how long that
+// many ranks need to join.
+#include "bench/subcommands.h"
+
+namespace bps::bench {
+namespace {
+
+struct Lanes {
+  Options options;  // of the few: one rank a process
+  std::uint32_t processes = 8;
+  std::uint32_t clients = 64;
+  std::uint32_t turns = 3;
+};
+
+struct Measured {
+  Options options;
+  Series series;
+  std::vector<double> join_ms;  // by turn
+  std::vector<double> declare_ms;
+};
+
+// As many bytes in all, by as many clients in each process.
+Result<Measured> many(const Lanes& run, std::uint32_t clients) {
+  Measured out{run.options, {"lanes"}};
+  out.options.workers = run.processes * clients;
+  out.options.clients = clients;
+  const auto type = dtype_from_name(run.options.dtype);
+  if (!type) return make_error(ErrorCode::invalid_argument, "'" + run.options.dtype + "' is no element type");
+  const std::uint64_t each = run.options.bytes.bytes * run.options.workers / out.options.workers;
+  out.options.bytes = ByteSize{each / size_of(*type) * size_of(*type)};
+  return out;
+}
+
+// A cluster of its own: ranks that stand by would send heartbeats.
+Status take_turn(Measured& measured, std::uint32_t rounds) {
+  auto options = measured.options.cluster();
+  if (!options) return options.error();
+  options->worker.engines = {measured.options.engine(EngineKind::pushpull)};
+  Cluster cluster;
+  if (Status status = cluster.start(*options); !status) return status;
+  std::vector<Side> sides = {{.series = std::move(measured.series)}};
+  Status status = join_sides(cluster, options->worker.engines, sides);
+  TurnTaker turns(cluster);
+  if (status.ok()) status = turns.run(sides, {.rounds = measured.options.warmup}, false);
+  if (status.ok()) status = turns.run(sides, {.rounds = rounds}, true);
+  measured.series = std::move(sides[0].series);
+  if (!status) return status;
+  measured.join_ms.push_back(measured.series.settings["join_ms"]);
+  measured.declare_ms.push_back(measured.series.settings["declare_ms"]);
+  return {};
+}
+
+void add(Outcome& outcome, Measured& measured) {
+  nlohmann::ordered_json& settings = measured.series.settings;
+  settings = measured.options.engine_settings();
+  settings["clients"] = measured.options.clients;
+  settings["join_ms"] = median_of(measured.join_ms).value;
+  settings["join_max_ms"] = percentile(measured.join_ms, 100);
+  settings["declare_ms"] = median_of(measured.declare_ms).value;
+  add_series(outcome, measured.options, measured.series);
+}
+
+Result<Outcome> measure(const Lanes& run) {
+  std::vector<Measured> all = {{run.options, {"lanes"}}};
+  // Half as many clients show how joining grows.
+  for (const std::uint32_t clients : {std::max(1u, run.clients / 2), run.clients}) {
+    auto next = many(run, clients);
+    if (!next) return next.error();
+    all.push_back(std::move(*next));
+  }
+  const std::uint32_t rounds = std::max(1u, run.options.iters / run.turns);
+  for (std::uint32_t turn = 0; turn < run.turns; ++turn) {
+    for (Measured& measured : all) {
+      if (Status status = take_turn(measured, rounds); !status) return std::move(status).error();
+    }
+  }
+  Outcome outcome;
+  for (Measured& measured : all)
+    add(outcome, measured);
+  const Measured& few = all.front();
+  const auto total = [](const Measured& m) {
+    return static_cast<double>(m.options.bytes.bytes * m.options.workers);
+  };
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    std::vector<double> kept = ratios(few.series.seconds, all[i].series.seconds);
+    for (double& value : kept)
+      value *= total(all[i]) / total(few);
+    add_ratio(outcome,
+              std::to_string(all[i].options.workers) + "/" + std::to_string(few.options.workers) + " lanes",
+              "GBps", median_of(kept));
+  }
+  return outcome;
+}
+
+}  // namespace
+
+int lanes_command(int argc, const char* const* argv) {
+  Lanes run;
+  run.options.workers = 4;
+  run.options.servers = 1;
+  Config config(
+      "bps-bench lanes",
+      "Times the same bytes over many lanes, of many clients in a process, and over few; and how long "
+      "the ranks need to join.");
+  add_common_flags(config, run.options);
+  config.add("processes", run.processes, "Processes of the many lanes; --workers is the number of few ones")
+      .range(1, 64);
+  config.add("clients", run.clients, "Clients in each of them, a rank each").range(1, 512);
+  config.add("turns", run.turns, "Times that each is started; --iters are spread over them").range(1, 1000);
+  add_library_flags(config, run.options);
+  if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
+  return finish(run.options.json, measure(run));
+}
+
+}  // namespace bps::bench
