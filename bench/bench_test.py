@@ -203,6 +203,29 @@ class BenchTest(unittest.TestCase):
             self.assertEqual(run.returncode, 77)
             self.assertIn("needs root", run.stderr)
 
+    def test_reduce(self):
+        tiny = ["--bytes", "100KB", "--partition-bytes", "4KiB", "--iters", "2"]
+        lines = self.lines("reduce", "--operation", "all", *tiny)
+        reduced = [line for line in lines if line["bench"] == "reduce"]
+        self.assertEqual({line["dtype"] for line in reduced}, {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"})
+        self.assertEqual({line["operation"] for line in reduced}, {"sum", "average", "min", "max", "product"})
+        self.assertTrue(all(line["verified"] and line["GBps"] > 0 for line in reduced))
+        ratios = {(line["between"], line["of"]): line["value"] for line in lines if line["bench"] == "ratio"}
+        self.assertGreater(ratios["f32 sum/memcpy", "round of 8 x 100KB"], 0)
+        self.assertGreater(ratios["bf16 sum/f32 sum", "round of 8 x 100KB"], 0)
+        self.assertIn(("i8 average/memcpy", "finish 4KiB"), ratios)
+
+    def test_order(self):
+        lines = self.lines("order", "--workers", "3", "--bytes", "1MiB", "--partition-bytes", "100KB", "--iters", "2")
+        orders = [line for line in lines if line["bench"] == "order"]
+        self.assertEqual([(line["order"], line["skew"]) for line in orders],
+                         [(order, skew) for skew in ("no skew", "random order", "rank 0 late")
+                          for order in ("rank", "arrival")])
+        self.assertTrue(all(line["verified"] and line["GBps"] > 0 and line["workers"] == 3 for line in orders))
+        compared = {(line["bench"], line["of"]) for line in lines if line["bench"] != "order"}
+        self.assertIn(("ratio", "seconds, random order"), compared)
+        self.assertIn(("difference", "partitions until complete, rank 0 late"), compared)
+
     def test_a_table_without_json_and_a_file_with_it(self):
         run = self.run_bench("floor", "--bytes", "4096", "--iters", "2")
         self.assertEqual(run.returncode, 0)
@@ -233,6 +256,9 @@ class BenchTest(unittest.TestCase):
                                 (["pushpull", "--bytes", "4097"], "no whole f32 elements"),
                                 (["pushpull", "--dtype", "f31"], "f31"),
                                 (["floor", "--workers", "65"], "64"),
+                                (["reduce", "--operation", "broadcast"], "broadcast"),
+                                (["reduce", "--bytes", "7"], "no whole element"),
+                                (["order", "--partition-bytes", "6"], "no whole partition"),
                                 (["replay", "--goodput", "1gbit", "--model", "lenet"], "lenet"),
                                 (["replay", "--goodput", "1gbit", "--compute", "-1"], "--compute"),
                                 (["replay"], "--link"),

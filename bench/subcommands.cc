@@ -17,6 +17,8 @@ constexpr Subcommand kSubcommands[] = {
      lanes_command},
     {"memory", "what servers hold while rank 0 is late", memory_command},
     {"floor", "raw TCP that moves the same bytes between as many processes", floor_command},
+    {"reduce", "the server's arithmetic against memcpy, in this process", reduce_command},
+    {"order", "adding in rank order against adding as contributions arrive, in this process", order_command},
     {"replay", "training steps of known networks, compute played, against the fluid schedule",
      replay_command},
 };

@@ -24,6 +24,8 @@ int priority_command(int argc, const char* const* argv);
 int lanes_command(int argc, const char* const* argv);
 int memory_command(int argc, const char* const* argv);
 int floor_command(int argc, const char* const* argv);
+int reduce_command(int argc, const char* const* argv);
+int order_command(int argc, const char* const* argv);
 int replay_command(int argc, const char* const* argv);
 
 // The end of every subcommand: writes the report to `json` (see write_report) and says what went wrong.

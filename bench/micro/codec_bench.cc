@@ -54,3 +54,5 @@ BENCHMARK(crc)->ArgsProduct({{80, 8192}, {0, 1}});
 
 }  // namespace
 }  // namespace bps
+
+BENCHMARK_MAIN();
