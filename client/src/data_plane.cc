@@ -193,10 +193,10 @@ void DataPlane::send(Partition& partition) {
   push.generation = job_.generation;
   push.operation = tensor.operation();
   push.root = tensor.root();
-  const auto payload = tensor.contribution(partition);
-  tensor.on_handed_over(partition, !payload.empty());
-  lane.send(frame_, payload, payload.empty() ? 0 : std::uint64_t{partition.id.value} + 1);
-  stats_->pushed_bytes.fetch_add(payload.size(), std::memory_order_relaxed);
+  const Payload payload = tensor.contribution(partition);
+  tensor.on_handed_over(partition, !payload.bytes.empty());
+  lane.send(frame_, payload, payload.bytes.empty() ? 0 : std::uint64_t{partition.id.value} + 1);
+  stats_->pushed_bytes.fetch_add(payload.bytes.size(), std::memory_order_relaxed);
   if (!lane.can_take_more()) queue_.set_ready(partition.lane, false);
 }
 
@@ -205,14 +205,34 @@ void DataPlane::queue_again(Partition& partition) {
   queue_.push(partition);
 }
 
+// May break the partition's lane off, so it comes last in what a lane tells.
 void DataPlane::settle(Partition& partition) {
   TensorState& tensor = *partition.owner;
+  if (partition.state == Partition::State::lent && !fetch(partition)) return;
   if (!tensor.settle(partition)) return;
   TensorState::Ended ended = tensor.end();
   --under_way_;
   stats_->rounds.fetch_add(1, std::memory_order_relaxed);
   ended.done(std::move(ended.result));
   if (idle()) owner_.on_idle();
+}
+
+// False: the lane is broken off, and with it the partition has been seen to.
+bool DataPlane::fetch(Partition& partition) {
+  TensorState& tensor = *partition.owner;
+  if (tensor.needs_spare(partition) && spare_ == nullptr) {
+    spare_.reset(new (std::nothrow) std::byte[job_.partition_bytes]);
+    if (spare_ == nullptr) {
+      tensor.on_failed(partition, tensor.round(),
+                       make_error(ErrorCode::out_of_memory,
+                                  "no memory for an answer of tensor '" + tensor.shape().name + "'"));
+      return true;
+    }
+  }
+  if (tensor.fetch(partition, spare_.get())) return true;
+  lanes_[partition.lane.value]->break_off(
+      make_error(ErrorCode::unreachable, "it closed the connection while its answer was read"));
+  return false;
 }
 
 // ---- lanes ----
@@ -265,6 +285,29 @@ std::byte* DataPlane::on_lane_payload(Lane& lane, const Message& message, std::u
   return nullptr;
 }
 
+bool DataPlane::on_lane_lent(Lane& lane, Message& message, LentPayload& payload) {
+  // What is wrong with it, or is not to be kept, takes the way of every payload.
+  const auto* aggregate = std::get_if<Aggregate>(&message);
+  if (aggregate == nullptr || payload.scarce()) return false;
+  Partition* partition = find(lane, aggregate->partition);
+  if (partition == nullptr) return false;
+  if (judge(*partition, *aggregate, payload.bytes().size()) != TensorState::Verdict::wanted) return false;
+  if (!count_taken(lane, message, aggregate->taken)) return true;
+  queue_.remove(*partition);
+  stats_->pulled_bytes.fetch_add(payload.bytes().size(), std::memory_order_relaxed);
+  partition->owner->on_lent(*partition, std::move(payload), aggregate->weight);
+  settle(*partition);
+  if (!failed_) pump();
+  return true;
+}
+
+bool DataPlane::count_taken(const Lane& lane, const Message& message, std::uint64_t bytes) {
+  if (queue_.on_taken(lane.index(), bytes)) return true;
+  violation(lane, fmt::format("{} that counts {} bytes taken, more than was sent or less than before",
+                              name_of(message), bytes));
+  return false;
+}
+
 void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) {
   const auto taken = [](const Message& m) -> const std::uint64_t* {
     if (const auto* x = std::get_if<Aggregate>(&m)) return &x->taken;
@@ -277,11 +320,7 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
   const std::uint64_t* bytes = taken(message);
   if (bytes == nullptr)
     return violation(lane, fmt::format("{}, which has no place on a lane", name_of(message)));
-  if (!queue_.on_taken(lane.index(), *bytes)) {
-    return violation(lane,
-                     fmt::format("{} that counts {} bytes taken, more than was sent or less than before",
-                                 name_of(message), *bytes));
-  }
+  if (!count_taken(lane, message, *bytes)) return;
   if (const auto* aggregate = std::get_if<Aggregate>(&message)) {
     on_aggregate(lane, *aggregate, payload.size());
   } else if (const auto* later = std::get_if<Later>(&message)) {
@@ -321,7 +360,8 @@ void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64
   if (!partition->receiving) {
     // Without payload, or a duplicate whose payload was dropped.
     const auto verdict = judge(*partition, aggregate, payload_bytes);
-    if (verdict == TensorState::Verdict::duplicate) return;
+    // One that could not be received has failed the partition.
+    if (verdict == TensorState::Verdict::duplicate) return settle(*partition);
     if (verdict == TensorState::Verdict::violation) {
       return violation(lane, fmt::format("an answer without payload to round {} of partition {}",
                                          aggregate.round.value, aggregate.partition.value));

@@ -90,6 +90,7 @@ class DataPlane final : private Lane::Owner {
  private:
   std::byte* on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) override;
   void on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) override;
+  bool on_lane_lent(Lane& lane, Message& message, LentPayload& payload) override;
   void on_lane_sent(Lane& lane, std::uint64_t cookie) override;
   void on_lane_writable(Lane& lane) override;
   void on_lane_broken(Lane& lane) override;
@@ -102,6 +103,8 @@ class DataPlane final : private Lane::Owner {
   void send(Partition& partition);
   void queue_again(Partition& partition);
   void settle(Partition& partition);
+  bool fetch(Partition& partition);
+  bool count_taken(const Lane& lane, const Message& message, std::uint64_t bytes);
   void on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes);
   TensorState::Verdict judge(const Partition& partition, const Aggregate& aggregate,
                              std::uint64_t bytes) const;
@@ -118,6 +121,7 @@ class DataPlane final : private Lane::Owner {
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
   std::vector<Partition*> partitions_;                 // by PartitionId
   Message frame_;                                      // reused: a PushPull
+  std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
   std::size_t under_way_ = 0;
   bool failed_ = false;
   std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();

@@ -101,6 +101,10 @@ void Lane::on_message(Message& message, std::span<std::byte> payload) {
   }
 }
 
+bool Lane::on_lent(Message& message, LentPayload& payload) {
+  return welcomed_ && owner_.on_lane_lent(*this, message, payload);
+}
+
 void Lane::on_sent(std::uint64_t cookie) { owner_.on_lane_sent(*this, cookie); }
 
 void Lane::on_writable() {

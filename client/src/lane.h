@@ -28,6 +28,8 @@ class Lane : private ConnectionHandler {
    public:
     virtual std::byte* on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) = 0;
     virtual void on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) = 0;
+    // As ConnectionHandler::on_lent.
+    virtual bool on_lane_lent(Lane& lane, Message& message, LentPayload& payload) = 0;
     virtual void on_lane_sent(Lane& lane, std::uint64_t cookie) = 0;
     virtual void on_lane_writable(Lane& lane) = 0;  // also after Welcome
     // The session is over; its connection touches nothing any more.
@@ -54,7 +56,7 @@ class Lane : private ConnectionHandler {
   LaneIndex index() const { return index_; }
   bool welcomed() const { return welcomed_; }
   bool can_take_more() const { return welcomed_ && connection_->queued_bytes() <= kLowWaterBytes; }
-  void send(const Message& message, std::span<const std::byte> payload, std::uint64_t cookie) {
+  void send(const Message& message, const Payload& payload, std::uint64_t cookie) {
     connection_->send(message, payload, cookie);
   }
 
@@ -75,6 +77,7 @@ class Lane : private ConnectionHandler {
  private:
   std::byte* on_payload(const Message& message, std::uint64_t bytes) override;
   void on_message(Message& message, std::span<std::byte> payload) override;
+  bool on_lent(Message& message, LentPayload& payload) override;
   void on_sent(std::uint64_t cookie) override;
   void on_writable() override;
   void on_closed(const Error& error) override;

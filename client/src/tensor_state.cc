@@ -41,16 +41,6 @@ Status TensorState::begin(RoundInput round) {
                       "the answer of tensor '" + shape_.name + "' is still being read in place",
                       "release it before the next operation on the same tensor");
   }
-  if ((round.retain || round.view) && library_ == nullptr) {
-    library_.reset(new (std::nothrow) std::byte[shape_.bytes()]);
-    if (library_ == nullptr) {
-      return make_error(
-          ErrorCode::out_of_memory,
-          "no memory for the " + std::to_string(shape_.bytes()) + " bytes of the answer of tensor '" +
-              shape_.name + "'",
-          "use smaller tensors, or memory of your own for the output and retain=0 (BPS_RETAIN=0)");
-    }
-  }
   current_ = std::move(round);
   under_way_ = true;
   answered_ = 0;
@@ -67,12 +57,15 @@ Status TensorState::begin(RoundInput round) {
   return {};
 }
 
-std::span<const std::byte> TensorState::contribution(const Partition& partition) const {
+Payload TensorState::contribution(const Partition& partition) const {
   if (current_.in == nullptr) return {};
-  return {current_.in + partitioner_.offset(partition.index), partition.bytes};
+  return {std::span(current_.in + partitioner_.offset(partition.index), partition.bytes),
+          current_.in_home.get()};
 }
 
 void TensorState::on_handed_over(Partition& partition, bool payload) {
+  partition.lent.reset();
+  if (retained_ != nullptr) retained_->give_back(partition.index);
   partition.state = State::sent;
   partition.sent_once = true;
   if (payload) ++partition.holds;
@@ -87,9 +80,17 @@ TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
   if (round > round_) return Verdict::violation;
   if (!under_way_ || round < round_) return round < round_ ? Verdict::duplicate : Verdict::violation;
   if (!partition.sent_once) return Verdict::violation;
-  if (partition.state == State::answered || partition.state == State::failed) return Verdict::duplicate;
+  if (partition.state == State::lent || partition.state == State::answered ||
+      partition.state == State::failed) {
+    return Verdict::duplicate;
+  }
   if (payload_bytes == partition.bytes || (current_.is_root && payload_bytes == 0)) return Verdict::wanted;
   return Verdict::violation;
+}
+
+bool TensorState::has_library() {
+  if (library_ == nullptr) library_.reset(new (std::nothrow) std::byte[shape_.bytes()]);
+  return library_ != nullptr;
 }
 
 std::byte* TensorState::receive(Partition& partition) {
@@ -97,17 +98,21 @@ std::byte* TensorState::receive(Partition& partition) {
   partition.state = State::sent;
   partition.receiving = true;
   const std::uint64_t offset = partitioner_.offset(partition.index);
-  if (in_library()) return library_.get() + offset;
-  if (current_.is_root) return nullptr;
-  if (partition.holds == 0 || !in_place()) return current_.out + offset;
-  partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
-  if (partition.detour == nullptr) {
-    partition.receiving = false;
-    on_failed(
-        partition, round_,
-        make_error(ErrorCode::out_of_memory, "no memory for an answer of tensor '" + shape_.name + "'"));
+  if (in_library()) {
+    if (has_library()) return library_.get() + offset;
+  } else if (current_.is_root) {
+    return nullptr;
+  } else if (partition.holds == 0 || !in_place()) {
+    return current_.out + offset;
+  } else {
+    partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
+    if (partition.detour != nullptr) return partition.detour.get();
   }
-  return partition.detour.get();
+  partition.receiving = false;
+  on_failed(partition, round_,
+            make_error(ErrorCode::out_of_memory, "no memory for an answer of tensor '" + shape_.name + "'",
+                       "use less memory, or retain=0 (BPS_RETAIN=0), which needs none here"));
+  return nullptr;
 }
 
 void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
@@ -116,6 +121,37 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   partition.state = State::answered;
   weight_ = std::min(weight_, weight);
   ++answered_;
+}
+
+void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_t weight) {
+  partition.state = State::lent;
+  partition.lent = std::move(answer);
+  partition.weight = weight;
+}
+
+bool TensorState::needs_spare(const Partition& partition) const {
+  return partition.state == State::lent && current_.retain && in_place();
+}
+
+bool TensorState::fetch(Partition& partition, std::byte* spare) {
+  if (partition.state != State::lent) return true;
+  if (in_place() && partition.holds > 0) return true;
+  if (!partition.lent.intact()) return false;
+  if (!current_.view && !current_.is_root) {
+    std::byte* const out = current_.out + partitioner_.offset(partition.index);
+    // In place it would overwrite the contribution, which is needed again if the answer turns out not to be
+    // whole.
+    std::byte* const first = needs_spare(partition) ? spare : out;
+    std::memcpy(first, partition.lent.bytes().data(), partition.bytes);
+    if (!partition.lent.intact()) {
+      if (in_place() && first == out) on_failed(partition, round_, overwritten("its server"));
+      return false;
+    }
+    if (first != out) std::memcpy(out, first, partition.bytes);
+  }
+  on_answer(partition, partition.weight);
+  if (!in_library()) partition.lent.reset();
+  return true;
 }
 
 bool TensorState::on_later(Partition& partition, Round round) {
@@ -135,6 +171,7 @@ bool TensorState::on_again(Partition& partition, Round round) {
 bool TensorState::on_failed(Partition& partition, Round round, const Error& error) {
   if (!under_way_ || round != round_) return false;
   if (partition.state == State::answered || partition.state == State::failed) return false;
+  if (partition.state == State::lent) partition.lent.reset();
   partition.state = State::failed;
   if (!error_) error_ = error;
   return true;
@@ -144,26 +181,41 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   const bool was_receiving = partition.receiving;
   partition.holds = 0;
   partition.receiving = false;
-  if (partition.state != State::sent && partition.state != State::refused) return false;
-  const bool overwritten = was_receiving && !current_.retain && in_place() && partition.detour == nullptr;
+  // An answer that is not fetched yet, or is only going to be read when the round has ended: the lender is
+  // gone.
+  const bool unread = partition.state == State::lent ||
+                      (partition.state == State::answered && current_.view && partition.lent);
+  if (unread) {
+    partition.lent.reset();
+    if (partition.state == State::answered) --answered_;
+    if (partition.settled) ++unsettled_;
+    partition.settled = false;
+  } else if (partition.state != State::sent && partition.state != State::refused) {
+    return false;
+  }
+  const bool in_the_way = was_receiving && !current_.retain && in_place() && partition.detour == nullptr;
   partition.detour.reset();
-  if (overwritten) {
-    const Error error = make_error(
-        ErrorCode::peer_lost,
-        lane + " broke while the answer to round " + std::to_string(round_.value) + " of '" + shape_.name +
-            "' was arriving in place: the contribution is overwritten and cannot be sent again",
-        "use retain=1 (BPS_RETAIN=1), or separate memory for input and output, to survive this");
-    on_failed(partition, round_, error);
+  if (in_the_way) {
+    on_failed(partition, round_, overwritten(lane));
     return false;
   }
   partition.state = State::waiting;
   return true;
 }
 
+Error TensorState::overwritten(const std::string& lane) const {
+  return make_error(ErrorCode::peer_lost,
+                    lane + " broke while the answer to round " + std::to_string(round_.value) + " of '" +
+                        shape_.name +
+                        "' was arriving in place: the contribution is overwritten and cannot be sent again",
+                    "use retain=1 (BPS_RETAIN=1), or separate memory for input and output, to survive this");
+}
+
 bool TensorState::settle(Partition& partition) {
   if (!under_way_ || partition.settled || partition.holds > 0 || partition.receiving) return false;
   if (partition.state != State::answered && partition.state != State::failed) return false;
-  if (partition.state == State::answered && !current_.is_root && !current_.view) {
+  const bool fetched = static_cast<bool>(partition.lent);
+  if (partition.state == State::answered && !fetched && !current_.is_root && !current_.view) {
     std::byte* const out = current_.out + partitioner_.offset(partition.index);
     if (current_.retain) {
       std::memcpy(out, library_.get() + partitioner_.offset(partition.index), partition.bytes);
@@ -180,6 +232,7 @@ TensorState::Ended TensorState::end() {
   BPS_ASSERT(under_way_ && unsettled_ == 0);
   Ended ended{std::move(current_.done),
               error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(weight_)};
+  retained_.reset();
   if (current_.view && !error_) make_view();
   under_way_ = false;
   current_ = {};
@@ -188,12 +241,16 @@ TensorState::Ended TensorState::end() {
 }
 
 void TensorState::make_view() {
-  auto view = std::make_shared<AnswerView>(library_, partitions_.size());
-  for (const Partition& partition : partitions_) {
+  view_ = std::make_shared<AnswerView>(library_, partitions_.size());
+  for (Partition& partition : partitions_) {
     const std::uint64_t offset = partitioner_.offset(partition.index);
-    view->add({library_.get() + offset, partition.bytes}, offset);
+    if (partition.lent) {
+      view_->add(std::move(partition.lent), offset);
+    } else {
+      view_->add({library_.get() + offset, partition.bytes}, offset);
+    }
   }
-  view_ = std::move(view);
+  if (current_.retain) retained_ = view_;
 }
 
 TensorState::Ended TensorState::abort(const Error& error) {
@@ -202,6 +259,7 @@ TensorState::Ended TensorState::abort(const Error& error) {
     partition.receiving = false;
     partition.settled = true;
     partition.detour.reset();
+    partition.lent.reset();
   }
   unsettled_ = 0;
   error_ = error;

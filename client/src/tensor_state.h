@@ -5,19 +5,22 @@
 // while the contribution may be needed, written only when the partition is whole (with `retain`), and
 // reported done only when no socket can touch it. Here every partition walks through
 //
-//   waiting -> sent -> answered | failed      (sent -> refused -> waiting when the server says Later, then
-//   Again;
-//                                              back to waiting when the lane breaks)
+//   waiting -> sent [-> lent] -> answered | failed      (sent -> refused -> waiting when the server says
+//   Later, then Again; back to waiting when the lane breaks)
 //
 // and is settled once it has its verdict and no connection holds its payload; the operation ends when all are
 // settled, also when some have failed: every rank then has sent every partition of the round, and the next
 // one starts alike everywhere.
 //
-// A round may be read in place: its answer stays in library memory, and the next round begins when the
-// program has released it.
+// An answer that a server lends is copied once, into the output, and counts when it was whole after that;
+// else it is asked for again. With `retain` the loan itself is kept until the next contribution of the
+// partition goes out; an answer that came through a socket is kept in library memory.
+//
+// A round may be read in place: its answer stays where it came, and the next round begins when the program
+// has released it.
 //
 // Pure. Owner: DataPlane. Lives on: client loop. Limits: library memory is as large as the tensor, allocated
-// at the first round that needs it; nothing is allocated per partition.
+// for the first answer that needs it; nothing is allocated per partition.
 #pragma once
 
 #include <cstddef>
@@ -30,13 +33,14 @@
 #include <vector>
 
 #include "client/src/answer_view.h"
+#include "client/src/contribution_queue.h"
 #include "client/src/operation_check.h"
 #include "client/src/partitioner.h"
-#include "client/src/contribution_queue.h"
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
 #include "proto/base/region.h"
 #include "proto/base/result.h"
+#include "proto/transport/transport.h"
 #include "proto/wire/messages.h"
 
 namespace bps {
@@ -44,16 +48,20 @@ namespace bps {
 class TensorState;
 
 struct Partition : SendItem {
-  enum class State : std::uint8_t { idle, waiting, sent, refused, answered, failed };
+  // lent: the answer is there and has not been fetched yet.
+  enum class State : std::uint8_t { idle, waiting, sent, refused, lent, answered, failed };
 
   PartitionId id;
   TensorState* owner = nullptr;
   std::uint32_t bytes = 0;
   State state = State::idle;
-  bool sent_once = false;   // in this round
-  bool receiving = false;   // a connection writes into our memory
-  bool settled = false;     // counted as finished
-  std::uint32_t holds = 0;  // sends whose payload a connection may still read
+  bool sent_once = false;    // in this round
+  bool receiving = false;    // a connection writes into our memory
+  bool settled = false;      // counted as finished
+  std::uint32_t holds = 0;   // sends whose payload a connection may still read
+  std::uint32_t weight = 0;  // of a lent answer
+  // The answer of this round, or what is retained of the last one.
+  LentPayload lent;
   // Where an answer waits that came before they let go of the memory it belongs in.
   std::unique_ptr<std::byte[]> detour;
 };
@@ -99,7 +107,7 @@ class TensorState {
   // caller queues them. Not for tensors without elements.
   Status begin(RoundInput round);
 
-  std::span<const std::byte> contribution(const Partition& partition) const;
+  Payload contribution(const Partition& partition) const;
   void on_handed_over(Partition& partition, bool payload);  // to a connection
   void on_released(Partition& partition);                   // the connection no longer reads it
 
@@ -109,6 +117,13 @@ class TensorState {
   // contribution.
   std::byte* receive(Partition& partition);
   void on_answer(Partition& partition, std::uint32_t weight);
+  // As receive and on_answer, for an answer that is lent and not scarce.
+  void on_lent(Partition& partition, LentPayload answer, std::uint32_t weight);
+  // Copies a lent answer to where it belongs, as soon as nobody reads what lies there. `spare`: memory for
+  // the bytes of a partition, used in place with `retain`. False: the answer was withdrawn meanwhile, so its
+  // lane is gone: the caller breaks it off.
+  bool fetch(Partition& partition, std::byte* spare);
+  bool needs_spare(const Partition& partition) const;
   // False: not a refusal of what we sent in this round, ignore it.
   bool on_later(Partition& partition, Round round);
   // True: the contribution is wanted again; the caller queues it.
@@ -122,8 +137,8 @@ class TensorState {
   // The partition's lane is gone, its connection touches nothing any more. True: the caller queues it again.
   bool on_lane_broken(Partition& partition, const std::string& lane);
 
-  // To be called after every change above. Copies a whole partition out. True when that was the last one:
-  // call end().
+  // To be called after every change above, after fetch(). Copies a whole partition out. True when that was
+  // the last one: call end().
   bool settle(Partition& partition);
   // The round's result, and the callback for it. The tensor is free for the next round.
   struct Ended {
@@ -135,7 +150,7 @@ class TensorState {
   Ended abort(const Error& error);
 
   // Of a round that was to be read in place and ended well: where its answer lies, until release().
-  const std::shared_ptr<const AnswerView>& view() const { return view_; }
+  std::shared_ptr<const AnswerView> view() const { return view_; }
   void release() { view_.reset(); }
 
   std::uint64_t answered() const { return answered_; }
@@ -143,8 +158,10 @@ class TensorState {
  private:
   // The answer belongs where the contribution lies.
   bool in_place() const { return current_.in == current_.out && !current_.is_root; }
-  // The answer lands in library memory.
+  // The answer stays with the library, or passes through it.
   bool in_library() const { return current_.retain || current_.view; }
+  bool has_library();
+  Error overwritten(const std::string& lane) const;
   void make_view();
 
   TensorId id_;
@@ -152,7 +169,8 @@ class TensorState {
   Partitioner partitioner_;
   std::vector<Partition> partitions_;
   std::shared_ptr<std::byte[]> library_;  // null until it is needed
-  std::shared_ptr<const AnswerView> view_;
+  std::shared_ptr<AnswerView> view_;      // to be released by the program
+  std::shared_ptr<AnswerView> retained_;  // of the last round, its loans not yet given back
 
   Round round_;
   bool under_way_ = false;
