@@ -1,7 +1,9 @@
 // Memory for payloads. The allocator of the system gives large blocks back to the kernel, which then zeroes
 // them page by page on the next use; for a stream of 256 KiB partitions that costs more than the copy. The
-// pool keeps blocks, in size classes at most 1/8 apart, cut from 2 MiB slabs that the kernel may back with
-// huge pages.
+// pool keeps blocks, in size classes at most 1/8 apart, cut from slabs of 2 MiB, and these from regions: of
+// its own, or those of a transport, which can send from them without a copy. Every such region costs the
+// peers a descriptor and a mapping, so they grow with the pool: 1/16 of what it has, 4 MiB to 256 MiB. An
+// idle slab goes to the class that needs one.
 //
 // Buffers are aligned to 64 bytes and not zeroed. Owner and loop: one loop; pool and buffers are not
 // thread-safe. A buffer may outlive its pool. Limit: the bytes in use, counted in class sizes; an allocation
@@ -10,14 +12,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
+
+#include "proto/base/region.h"
+#include "proto/base/result.h"
 
 namespace bps {
 
 class BufferPool {
   struct Core;
+  struct Chunk;
   struct Slab;
 
  public:
@@ -36,6 +43,7 @@ class BufferPool {
     std::byte* data() const { return data_; }
     std::size_t size() const { return size_; }  // as asked for
     std::span<std::byte> span() const { return {data_, size_}; }
+    const Region* region() const;  // that it lies in; nullptr if empty
     void reset();
 
    private:
@@ -52,7 +60,12 @@ class BufferPool {
 
   static constexpr std::size_t kAlignment = 64;
 
+  // Memory of at least so many bytes.
+  using Source = std::function<Result<std::shared_ptr<Region>>(std::size_t bytes)>;
+
   explicit BufferPool(std::uint64_t limit_bytes = UINT64_MAX);
+  // With regions of a transport.
+  BufferPool(std::uint64_t limit_bytes, Source source);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
@@ -65,10 +78,11 @@ class BufferPool {
 
   std::uint64_t bytes_in_use() const;
   std::uint64_t bytes_held() const;  // mapped and free, ready for the next allocation
+  std::size_t region_count() const;
   std::uint64_t limit_bytes() const;
   void set_limit(std::uint64_t bytes);  // affects later allocations
 
-  // Gives free slabs back to the system until at most `keep_bytes` are held, as far as whole slabs are free.
+  // Gives regions back to the system until at most `keep_bytes` are held, as far as whole regions are free.
   void trim(std::uint64_t keep_bytes = 0);
 
  private:

@@ -80,6 +80,71 @@ TEST_CASE("trim gives whole free slabs back") {
   CHECK(pool.allocate(1024 * 1024));
 }
 
+// Regions as a transport has them; counts.
+struct Regions {
+  BufferPool::Source source() {
+    return [this](std::size_t bytes) -> Result<std::shared_ptr<Region>> {
+      ++asked;
+      if (given + bytes > limit) return make_error(ErrorCode::out_of_memory, "no more");
+      given += bytes;
+      return allocate_ordinary_region(bytes);
+    };
+  }
+  std::size_t asked = 0;
+  std::uint64_t given = 0;
+  std::uint64_t limit = UINT64_MAX;
+};
+
+TEST_CASE("a pool over regions of a transport needs few of them, and says which a buffer lies in") {
+  Regions regions;
+  BufferPool pool(UINT64_MAX, regions.source());
+  std::vector<Buffer> buffers;
+  std::set<const Region*> seen;
+  std::size_t count = 0;
+  for (std::uint64_t bytes = 0; bytes < (std::uint64_t{1} << 30); bytes += 256 * 1024) {
+    buffers.push_back(pool.allocate(256 * 1024));
+    REQUIRE(buffers.back());
+    REQUIRE(buffers.back().region()->contains(buffers.back().span()));
+    seen.insert(buffers.back().region());
+    count = pool.region_count();
+  }
+  CHECK(count == seen.size());
+  CHECK(count < 60);
+  CHECK(pool.bytes_in_use() == std::uint64_t{1} << 30);
+  CHECK(pool.bytes_held() <= pool.bytes_in_use() / 16);
+  buffers.clear();
+  pool.trim();
+  CHECK(pool.region_count() == 0);
+  CHECK(pool.bytes_held() == 0);
+  CHECK(Buffer().region() == nullptr);
+}
+
+TEST_CASE("where the system gives no large region, a pool takes what it needs") {
+  Regions regions;
+  regions.limit = 3'000'000;
+  BufferPool pool(UINT64_MAX, regions.source());
+  const Buffer buffer = pool.allocate(256 * 1024);
+  REQUIRE(buffer);
+  CHECK(regions.given == 2 * 1024 * 1024);
+  CHECK_FALSE(pool.allocate(3'000'000));
+  CHECK(pool.allocate(256 * 1024));
+  CHECK_FALSE(pool.allocate(1'000'000));  // the slab is of another class, and not idle
+}
+
+TEST_CASE("an idle slab serves another size class before new memory is taken") {
+  Regions regions;
+  BufferPool pool(UINT64_MAX, regions.source());
+  for (int i = 0; i < 20; ++i) {
+    std::vector<Buffer> buffers;
+    const std::size_t bytes = 100'000 + 40'000 * static_cast<std::size_t>(i);
+    for (int k = 0; k < 4; ++k) {
+      buffers.push_back(pool.allocate(bytes));
+      REQUIRE(buffers.back());
+    }
+  }
+  CHECK(regions.asked <= 2);
+}
+
 TEST_CASE("a buffer may outlive its pool") {
   Buffer buffer;
   {

@@ -1,8 +1,10 @@
 #include "proto/base/region.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
-#include <cerrno>
+#include <cstdint>
+#include <string>
 
 #include "proto/base/error.h"
 
@@ -15,18 +17,33 @@ class OrdinaryRegion final : public Region {
   ~OrdinaryRegion() override { ::munmap(bytes().data(), bytes().size()); }
 };
 
+constexpr std::size_t kHugePage = 2 * 1024 * 1024;
+
 }  // namespace
 
 Result<std::shared_ptr<Region>> allocate_ordinary_region(std::size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
+  // Aligned to a huge page if it is at least as large as one.
+  const std::size_t extra = bytes >= kHugePage ? kHugePage : 0;
+  void* const mapped = bytes > SIZE_MAX - extra ? MAP_FAILED
+                                                : ::mmap(nullptr, bytes + extra, PROT_READ | PROT_WRITE,
+                                                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
     return make_error(ErrorCode::out_of_memory,
                       "the system gives no " + std::to_string(bytes) + " bytes of memory",
                       "use less, or raise the memory limit of this process");
   }
-  ::madvise(memory, bytes, MADV_HUGEPAGE);
-  return std::shared_ptr<Region>(
-      std::make_shared<OrdinaryRegion>(std::span(static_cast<std::byte*>(memory), bytes)));
+  auto* memory = static_cast<std::byte*>(mapped);
+  if (extra > 0) {
+    const std::size_t head = (kHugePage - reinterpret_cast<std::uintptr_t>(memory) % kHugePage) % kHugePage;
+    // Whole pages only; a last part of one belongs to the mapping that stays.
+    const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const std::size_t kept = (bytes + page - 1) / page * page;
+    if (head > 0) ::munmap(memory, head);
+    memory += head;
+    if (extra > head && kept < bytes + extra - head) ::munmap(memory + kept, bytes + extra - head - kept);
+    ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish; refusal is fine
+  }
+  return std::shared_ptr<Region>(std::make_shared<OrdinaryRegion>(std::span(memory, bytes)));
 }
 
 }  // namespace bps
