@@ -10,7 +10,9 @@
 // A contribution is told in two steps. begin(): its header is here; where shall the payload go? end(): the
 // payload is there, whole. Only whole contributions are ever added; lost() between the two leaves no trace.
 // Every begin() of a contribution that is not lost leads to exactly one answer or failure, perhaps after
-// `later` and `again` (and then another begin).
+// `later` and `again` (and then another begin). A payload that is lent is there, whole, at once: lend() is
+// both steps. Its owner may withdraw it while it is being read, and a sum that has a part of it is never
+// seen.
 //
 // Owner: a shard. Lives on: shard loop. A payload in an action stays unchanged until its pin is given back.
 #pragma once
@@ -28,6 +30,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
+#include "proto/transport/transport.h"
 #include "proto/wire/messages.h"
 #include "server/reduce/reduce.h"
 
@@ -62,15 +65,16 @@ struct AggregatorMemory {
 std::uint64_t reserved_bytes(DType dtype, std::uint64_t elements, Mode mode);
 
 struct Action {
+  static constexpr std::uint32_t kNoPin = 0xffffffff;  // without payload
   enum class Kind : std::uint8_t { answer, later, again, failed };
   Kind kind = Kind::answer;
   std::uint32_t contributor = 0;  // whom to tell
   Round round;
-  std::span<const std::byte> payload;  // answer: raw elements
-  std::uint32_t pin = 0;               // answer: give back with unpin() when the payload is sent or dropped
-  std::uint32_t weight = 0;            // answer: ranks really summed
-  std::uint64_t version = 0;           // answer, async: deltas in the value
-  Error error;                         // failed
+  Payload payload;             // answer: raw elements; none for who has them, the root of a broadcast
+  std::uint32_t pin = kNoPin;  // answer: give back with unpin() when the payload is sent or dropped
+  std::uint32_t weight = 0;    // answer: ranks really summed
+  std::uint64_t version = 0;   // answer, async: deltas in the value
+  Error error;                 // failed
 };
 using Actions = std::vector<Action>;
 
@@ -98,17 +102,25 @@ class Aggregator {
   virtual Destination begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
                             Actions& actions) = 0;
 
+  // Instead of begin() and end(), for a payload (not empty) that can be read where it is. True: done, and it
+  // is moved from or given back, which a scarce one is always. False: nothing has changed, call begin().
+  virtual bool lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
+                    Actions& actions) {
+    (void)contributor, (void)header, (void)payload, (void)actions;
+    return false;
+  }
+
   // The payload of the last begin() is whole. `lane_buffer` holds it if it went to the lane.
   virtual void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) = 0;
 
-  // The contributor's lane is gone: what was half received is forgotten, what is whole still counts, and it
-  // is not answered until it asks again.
+  // The contributor's lane is gone: what was half received or only lent is forgotten, what is whole here
+  // still counts, and it is not answered until it asks again.
   virtual void lost(std::uint32_t contributor, Actions& actions) = 0;
 
   // The contributor pushes no later rounds. A round that still needs it fails.
   virtual void left(std::uint32_t contributor, Actions& actions) = 0;
 
-  // The payload of an answer is no longer read by a connection.
+  // The payload of an answer is no longer read by a connection. Not for kNoPin.
   virtual void unpin(std::uint32_t pin, Actions& actions) = 0;
 
   const PartitionShape& shape() const { return shape_; }
@@ -127,6 +139,12 @@ class Aggregator {
   Error order_error(std::uint32_t contributor, Round round, Round expected) const;
 
   // 0 elements still take a buffer, so that every payload has a place.
+  // Answers with what begins at `elements` in `memory`, which is pinned for it.
+  void attach(Action& action, const BufferPool::Buffer& memory, const std::byte* elements,
+              std::uint32_t pin) const {
+    action.payload = Payload(std::span(elements, shape_.raw_bytes()), memory.region());
+    action.pin = pin;
+  }
   static BufferPool::Buffer allocate(BufferPool& pool, std::size_t bytes) {
     return pool.allocate(std::max<std::size_t>(bytes, 1));
   }

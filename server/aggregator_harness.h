@@ -1,9 +1,11 @@
 // One aggregator under test, and the lanes' side of it.
 #pragma once
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,38 @@ inline std::vector<Contributor> ranks(std::uint32_t n) {
   }
   return result;
 }
+
+// Memory of a worker that the aggregator may read. Rubbish once it is given back or withdrawn.
+class Loan final : public LentPayload::Lender {
+ public:
+  Loan(std::vector<std::byte> bytes, bool treacherous)
+      : memory_(std::move(bytes)), treacherous_(treacherous) {}
+  ~Loan() override { CHECK(given_back_); }
+  void give_back(std::uint64_t) override {
+    CHECK_FALSE(given_back_);
+    given_back_ = true;
+    std::fill(memory_.begin(), memory_.end(), std::byte{0xDD});
+  }
+  bool intact() const override {
+    CHECK_FALSE(given_back_);
+    if (!treacherous_ || withdrawn_) return !withdrawn_;
+    withdraw();  // just after it was looked at
+    return true;
+  }
+  void withdraw() const {
+    withdrawn_ = true;
+    std::fill(memory_.begin(), memory_.end(), std::byte{0xEE});
+  }
+  std::span<const std::byte> bytes() const { return memory_; }
+  bool given_back() const { return given_back_; }
+  bool withdrawn() const { return withdrawn_; }
+
+ private:
+  mutable std::vector<std::byte> memory_;
+  const bool treacherous_;
+  mutable bool withdrawn_ = false;
+  bool given_back_ = false;
+};
 
 // An aggregator of n ranks with f32 elements, and the lanes' buffers.
 class Bench {
@@ -80,6 +114,22 @@ class Bench {
     actions = std::move(first);
   }
 
+  // Lends a whole contribution. True: it was taken.
+  bool lend(std::uint32_t rank, std::uint64_t round, float value, bool scarce = false,
+            bool treacherous = false, Operation operation = Operation::sum, std::uint32_t root = 0) {
+    actions.clear();
+    const std::vector<float> content(kElements, value);
+    const auto bytes = std::as_bytes(std::span(content));
+    loans[rank] = std::make_shared<Loan>(std::vector<std::byte>(bytes.begin(), bytes.end()), treacherous);
+    LentPayload payload(loans[rank], 0, loans[rank]->bytes(), scarce);
+    return aggregator->lend(rank, header(rank, round, operation, root), payload, actions);
+  }
+
+  void lose(std::uint32_t rank) {
+    actions.clear();
+    aggregator->lost(rank, actions);
+  }
+
   void unpin(const Action& action) {
     Actions more;
     aggregator->unpin(action.pin, more);
@@ -96,13 +146,14 @@ class Bench {
   std::vector<std::vector<float>> lanes;
   std::vector<Destination> places;
   std::vector<std::vector<float>> values;
+  std::vector<std::shared_ptr<Loan>> loans = std::vector<std::shared_ptr<Loan>>(contributors.size());
   Actions actions;
 };
 
 inline float first_element(const Action& action) {
-  REQUIRE(action.payload.size() == Bench::kElements * sizeof(float));
+  REQUIRE(action.payload.bytes.size() == Bench::kElements * sizeof(float));
   float value = 0;
-  std::memcpy(&value, action.payload.data(), sizeof(float));
+  std::memcpy(&value, action.payload.bytes.data(), sizeof(float));
   return value;
 }
 

@@ -1,14 +1,11 @@
-// Random worlds against the aggregator: workers that push in any order and half at a time, lanes that break
-// and come back, answers that are read late, a budget that is nearly nothing. Checked: every sum has the bits
-// of the sum in rank order, every worker gets each round exactly once, payloads stay unchanged while they are
-// read, and all memory comes back.
-#include <catch2/catch.hpp>
-#include <cstring>
+// Random worlds against the aggregator: workers that push in any order and half at a time, or lend what they
+// have and withdraw it, at the worst moment too; lanes that break and come back, answers that are read late,
+// a budget that is nearly nothing. Checked: every sum has the bits of the sum in rank order, every worker
+// gets each round exactly once, payloads stay unchanged while they are read, and all memory comes back.
 #include <deque>
 #include <random>
-#include <vector>
 
-#include "server/aggregator.h"
+#include "server/aggregator_harness.h"
 
 namespace bps {
 namespace {
@@ -28,7 +25,10 @@ struct Answer {
 struct Worker {
   enum class State { idle, sending, sent, refused, done };
   State state = State::idle;
+  bool refused_early = false;  // while it was still sending
+  bool broken = false;         // the server has not heard of it yet
   std::uint64_t round = 0;
+  std::shared_ptr<Loan> loan;
   Destination destination;
   std::vector<std::byte> lane_buffer;
   std::deque<Answer> inbox;  // sent by the server, not yet read
@@ -57,6 +57,7 @@ class World {
   void run() {
     // Rank 0 is often the one that everybody waits for.
     const bool rank0_late = pick(2) == 0;
+    lenders_ = pick(3);
     std::size_t steps = 0;
     while (!finished()) {
       REQUIRE(++steps < 200000);
@@ -88,12 +89,22 @@ class World {
 
   void step(std::uint32_t index) {
     Worker& worker = workers_[index];
-    if (pick(40) == 0) return break_lane(index);
+    // Who has withdrawn something is about to be lost.
+    if (worker.loan != nullptr && worker.loan->withdrawn()) worker.broken = true;
+    if (worker.broken || pick(40) == 0) {
+      if (worker.loan != nullptr && !worker.loan->given_back()) worker.loan->withdraw();
+      // The server may hear of it later than it happens.
+      if (!std::exchange(worker.broken, true) && pick(2) == 0) return;
+      return break_lane(index);
+    }
     if (!worker.inbox.empty() && pick(2) == 0) return read_answer(index);
     Actions actions;
     if (worker.state == Worker::State::idle) {
       const PushPull header = header_of(index, worker.round);
-      const auto bytes = contribution(index, worker.round);
+      auto bytes = contribution(index, worker.round);
+      if (pick(2) < lenders_ && !bytes.empty() && lend(worker, index, header, bytes, actions)) {
+        return obey(actions);
+      }
       worker.destination = aggregator_->begin(index, header, bytes.size(), actions);
       worker.state = Worker::State::sending;
       // Half of it arrives, as garbage.
@@ -103,11 +114,35 @@ class World {
       const auto bytes = contribution(index, worker.round);
       if (std::byte* to = place(worker); to != nullptr && !bytes.empty())
         std::memcpy(to, bytes.data(), bytes.size());
-      worker.state = Worker::State::sent;
+      worker.state =
+          std::exchange(worker.refused_early, false) ? Worker::State::refused : Worker::State::sent;
       const bool lane = worker.destination.kind == Destination::Kind::lane;
       aggregator_->end(index, lane ? worker.lane_buffer.data() : nullptr, actions);
     }
     obey(actions);
+  }
+
+  bool lend(Worker& worker, std::uint32_t index, const PushPull& header, const std::vector<std::byte>& bytes,
+            Actions& actions) {
+    worker.loan = std::make_shared<Loan>(bytes, pick(10) == 0);
+    if (pick(40) == 0) worker.loan->withdraw();
+    const bool scarce = pick(2) == 0;
+    LentPayload payload(worker.loan, 0, worker.loan->bytes(), scarce);
+    const bool taken = aggregator_->lend(index, header, payload, actions);
+    if (taken) {
+      worker.state = Worker::State::sent;
+      ++taken_;
+      if (scarce || payload) CHECK(worker.loan->given_back());
+      CHECK_FALSE(payload);
+    } else {
+      CHECK(actions.empty());
+      REQUIRE(payload);
+      // A transport copies it, and looks afterwards.
+      if (worker.loan->withdrawn()) worker.broken = true;
+      payload.reset();
+      worker.loan = nullptr;
+    }
+    return taken || worker.broken;
   }
 
   std::byte* place(Worker& worker) {
@@ -121,13 +156,19 @@ class World {
       INFO("rank " << action.contributor << " round " << action.round.value << ": " << action.error.message);
       REQUIRE(action.kind != Action::Kind::failed);
       if (action.kind == Action::Kind::answer) {
-        Answer answer{action.round, action.payload, {}, action.pin, action.weight, action.version};
-        answer.copy.assign(action.payload.begin(), action.payload.end());
+        REQUIRE(!worker.refused_early);
+        Answer answer{action.round, action.payload.bytes, {}, action.pin, action.weight, action.version};
+        answer.copy.assign(action.payload.bytes.begin(), action.payload.bytes.end());
         worker.inbox.push_back(std::move(answer));
         continue;
       }
       REQUIRE(action.round.value == worker.round);
+      if (worker.broken) continue;  // it does not hear it any more
       if (action.kind == Action::Kind::later) {
+        if (worker.state == Worker::State::sending) {
+          worker.refused_early = true;
+          continue;
+        }
         REQUIRE(worker.state == Worker::State::sent);
         worker.state = Worker::State::refused;
       } else {
@@ -146,7 +187,7 @@ class World {
     REQUIRE(worker.state == Worker::State::sent);
     check_answer(index, answer);
     Actions actions;
-    aggregator_->unpin(answer.pin, actions);
+    if (answer.pin != Action::kNoPin) aggregator_->unpin(answer.pin, actions);
     obey(actions);
     ++worker.round;
     worker.state = worker.round == rounds_ ? Worker::State::done : Worker::State::idle;
@@ -156,9 +197,14 @@ class World {
   void break_lane(std::uint32_t index) {
     Worker& worker = workers_[index];
     Actions actions;
+    if (worker.loan != nullptr && !worker.loan->given_back()) worker.loan->withdraw();
     aggregator_->lost(index, actions);
+    if (worker.loan != nullptr) CHECK(worker.loan->given_back());
+    worker.loan = nullptr;
+    worker.broken = false;
+    worker.refused_early = false;
     while (!worker.inbox.empty()) {
-      aggregator_->unpin(worker.inbox.front().pin, actions);
+      if (worker.inbox.front().pin != Action::kNoPin) aggregator_->unpin(worker.inbox.front().pin, actions);
       worker.inbox.pop_front();
     }
     if (worker.state != Worker::State::done) worker.state = Worker::State::idle;
@@ -167,6 +213,8 @@ class World {
 
   std::mt19937 random_;
   std::uint64_t rounds_;
+  std::size_t lenders_ = 0;  // 0 none, 1 half, 2 all
+  std::uint64_t taken_ = 0;  // payloads that were lent and taken
   PartitionShape shape_;
   BufferPool slots_;
   BufferPool budget_;
@@ -218,6 +266,11 @@ class SyncWorld : public World {
     const Operation operation = operation_of(round);
     CAPTURE(rank, round);
     REQUIRE(answer.weight == (operation == Operation::broadcast ? 1 : workers_.size()));
+    if (operation == Operation::broadcast && root_of(round) == Rank{rank}) {
+      REQUIRE(answer.payload.empty());
+      return;
+    }
+    REQUIRE(answer.payload.size() == kElements * sizeof(float));
     for (std::size_t i = 0; i < kElements; ++i) {
       float expected = value_of(operation == Operation::broadcast ? root_of(round).value : 0, round, i);
       if (operation != Operation::broadcast) {
@@ -264,6 +317,10 @@ class AsyncWorld : public World {
   }
 
   void check_answer(std::uint32_t rank, const Answer& answer) override {
+    if (rank == 0 && answer.round.value == 0) {
+      REQUIRE(answer.payload.empty());
+      return;
+    }
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < kElements; ++i) {
       std::uint64_t value = 0;

@@ -297,6 +297,91 @@ TEST_CASE("broadcast completes when all have come and passes the root's bytes th
   bench.push(0, 0, 0, Operation::broadcast, 1);
   REQUIRE(bench.actions.size() == 3);
   CHECK(first_element(bench.actions[0]) == 42.0f);
+  CHECK(first_element(bench.actions[2]) == 42.0f);
+}
+
+TEST_CASE("the root of a broadcast is answered without payload, also when it asks again") {
+  Bench bench(2);
+  bench.push(0, 0, 0, Operation::broadcast, 1);
+  bench.push(1, 0, 42, Operation::broadcast, 1);
+  REQUIRE(bench.actions.size() == 2);
+  CHECK(first_element(bench.actions[0]) == 42.0f);
+  for (int i = 0; i < 2; ++i) {
+    const Action& answer = bench.actions.back();
+    CHECK(answer.contributor == 1);
+    CHECK(answer.kind == Kind::answer);
+    CHECK(answer.weight == 1);
+    CHECK(answer.payload.bytes.empty());
+    CHECK(answer.pin == Action::kNoPin);
+    bench.lose(1);
+    bench.push(1, 0, 42, Operation::broadcast, 1);
+    REQUIRE(bench.actions.size() == 1);
+  }
+  bench.push(1, 1, 1);  // not of the round after it
+  bench.push(0, 1, 2);
+  REQUIRE(bench.actions.size() == 2);
+  CHECK(first_element(bench.actions[1]) == 3.0f);
+}
+
+TEST_CASE("the second slot is there only while some are ahead of others") {
+  Bench bench(3);
+  const std::uint64_t slot = BufferPool::class_bytes(Bench::kElements * sizeof(float));
+  const auto unpin_all = [&] {
+    const Actions answers = bench.actions;
+    for (const Action& answer : answers) {
+      if (answer.kind == Kind::answer) bench.unpin(answer);
+    }
+  };
+  for (std::uint32_t rank : {0u, 1u, 2u}) {
+    bench.push(rank, 0, 1);
+  }
+  unpin_all();
+  CHECK(bench.slots.bytes_in_use() == slot);
+  SECTION("rank 0 is late: the others wait in the budget, and its own goes where the aggregate was") {
+    bench.push(2, 1, 1);
+    bench.push(1, 1, 1);
+    CHECK(bench.slots.bytes_in_use() == slot);
+    bench.begin(0, bench.header(0, 1), 1);
+    CHECK(bench.slots.bytes_in_use() == slot);
+    bench.end(0);
+  }
+  SECTION("rank 0 is early: both are needed until the last has sent its next one") {
+    bench.push(0, 1, 1);
+    bench.push(1, 1, 1);
+    CHECK(bench.slots.bytes_in_use() == 2 * slot);
+    bench.begin(2, bench.header(2, 1), 1);
+    CHECK(bench.slots.bytes_in_use() == slot);
+    bench.end(2);
+  }
+  SECTION("as long as a connection reads the aggregate, it stays") {
+    bench.push(1, 1, 1);
+    bench.lose(2);
+    bench.push(2, 0, 1);
+    REQUIRE(bench.actions.size() == 1);
+    const Action again = bench.actions[0];
+    bench.push(2, 1, 1);
+    bench.begin(0, bench.header(0, 1), 1);
+    CHECK(bench.slots.bytes_in_use() == 2 * slot);
+    CHECK(first_element(again) == 3.0f);
+    bench.unpin(again);
+    CHECK(bench.slots.bytes_in_use() == slot);
+    bench.actions.clear();
+    bench.end(0);
+  }
+  REQUIRE(bench.actions.size() == 3);
+  CHECK(first_element(bench.actions[0]) == 3.0f);
+  unpin_all();
+  CHECK(bench.slots.bytes_in_use() == slot);
+  // Who has sent the next round does not get the old one any more.
+  bench.push(0, 2, 1);
+  bench.lose(0);
+  bench.push(0, 1, 1);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].kind == Kind::failed);
+  // Nor does who has left keep it.
+  bench.push(1, 2, 1);
+  bench.aggregator->left(2, bench.actions);
+  CHECK(bench.slots.bytes_in_use() == 0);
 }
 
 TEST_CASE("a rank that left fails the rounds that need it, naming it") {
@@ -351,8 +436,8 @@ TEST_CASE("f16 slots receive at the tail and answer from the front") {
   aggregator->end(1, reinterpret_cast<const std::byte*>(one.data()), actions);
   REQUIRE(actions.size() == 2);
   const std::vector<std::uint16_t> two(33, 0x4000);
-  REQUIRE(actions[0].payload.size() == 66);
-  CHECK(std::memcmp(actions[0].payload.data(), two.data(), 66) == 0);
+  REQUIRE(actions[0].payload.bytes.size() == 66);
+  CHECK(std::memcmp(actions[0].payload.bytes.data(), two.data(), 66) == 0);
 }
 
 TEST_CASE("reserved memory: two slots of accumulators; async one and a snapshot") {

@@ -47,11 +47,11 @@ std::vector<std::byte> run_round(Aggregator& aggregator, std::uint64_t round, Op
   }
   REQUIRE(actions.size() == order.size());
   const Actions answers = actions;
-  std::vector<std::byte> payload(answers[0].payload.begin(), answers[0].payload.end());
+  std::vector<std::byte> payload(answers[0].payload.bytes.begin(), answers[0].payload.bytes.end());
   actions.clear();
   for (const Action& answer : answers) {
     REQUIRE(answer.kind == Action::Kind::answer);
-    REQUIRE(answer.payload.data() == answers[0].payload.data());
+    REQUIRE(answer.payload.bytes.data() == answers[0].payload.bytes.data());
     aggregator.unpin(answer.pin, actions);
   }
   REQUIRE(actions.empty());

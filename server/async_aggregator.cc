@@ -253,14 +253,19 @@ void AsyncAggregator::settle(Actions& actions) {
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     if (!is_due(state, slowest)) continue;
-    const int snapshot = take_snapshot();
+    // The root of a broadcast has the answer already.
+    const bool root = state.last_operation == Operation::broadcast && state.root == contributors_[i].rank;
+    const bool with_payload = !root && shape_.raw_bytes() > 0;
+    const int snapshot = with_payload ? take_snapshot() : 0;
     if (snapshot < 0) return;  // unpin() settles again
     state.phase = Phase::idle;
     state.awaiting = false;
     emit(actions, Action::Kind::answer, i, Round{state.next.value - 1});
     Action& action = actions.back();
-    action.pin = static_cast<std::uint32_t>(snapshot);
-    action.payload = {snapshots_[action.pin].memory.data(), shape_.raw_bytes()};
+    if (with_payload) {
+      const BufferPool::Buffer& memory = snapshots_[static_cast<std::size_t>(snapshot)].memory;
+      attach(action, memory, memory.data(), static_cast<std::uint32_t>(snapshot));
+    }
     action.weight = contributors_[i].weight;
     action.version = deltas_;
   }

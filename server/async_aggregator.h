@@ -13,6 +13,9 @@
 // Snapshots are taken when an answer is due and shared by all answers of one version. The partition has
 // memory for one; others come from the budget, and when that is spent an answer waits until a snapshot is
 // sent. A refused delta uses up its round: the worker goes on with the next.
+//
+// What is lent is not taken as it lies: were it withdrawn while it is being added, the value, which has no
+// other copy, would be spoiled for good. It is copied like any other contribution first.
 #pragma once
 
 #include "server/aggregator.h"

@@ -8,21 +8,24 @@ using Kind = Action::Kind;
 constexpr std::size_t kBudgetOfOne = 64;  // one contribution, as the pool counts it
 
 TEST_CASE("async: deltas wait for the first broadcast, then each is answered at once") {
-  Bench bench(2, 1 << 20, Mode::async);
+  Bench bench(3, 1 << 20, Mode::async);
   bench.push(1, 0, 5);
+  bench.push(2, 0, 0, Operation::broadcast, 0);
   CHECK(bench.actions.empty());
   CHECK(bench.budget.bytes_in_use() > 0);
   bench.push(0, 0, 100, Operation::broadcast, 0);
-  REQUIRE(bench.actions.size() == 2);
-  CHECK(first_element(bench.actions[0]) == 105.0f);
-  CHECK(bench.actions[1].version == 1);
-  CHECK(bench.actions[0].payload.data() == bench.actions[1].payload.data());
+  REQUIRE(bench.actions.size() == 3);
+  CHECK(bench.actions[0].payload.bytes.empty());  // the root has it
+  CHECK(bench.actions[0].pin == Action::kNoPin);
+  CHECK(first_element(bench.actions[1]) == 105.0f);
+  CHECK(bench.actions[2].version == 1);
+  CHECK(bench.actions[1].payload.bytes.data() == bench.actions[2].payload.bytes.data());
   CHECK(bench.budget.bytes_in_use() == 0);
   const Actions first = bench.actions;
   bench.push(0, 1, 1);  // the first snapshot is still being read
   REQUIRE(bench.actions.size() == 1);
   CHECK(first_element(bench.actions[0]) == 106.0f);
-  CHECK(first_element(first[0]) == 105.0f);
+  CHECK(first_element(first[1]) == 105.0f);
   const Actions second = bench.actions;
   bench.unpin(second[0]);
   CHECK(bench.budget.bytes_in_use() == 0);
@@ -30,19 +33,30 @@ TEST_CASE("async: deltas wait for the first broadcast, then each is answered at 
 
 TEST_CASE(
     "async: without budget a delta is refused until there is a value, an answer until a snapshot is sent") {
-  Bench bench(2, 0, Mode::async);
+  Bench bench(3, 0, Mode::async);
   bench.push(1, 0, 5);
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::later);
+  bench.push(2, 0, 0, Operation::broadcast, 0);
   bench.push(0, 0, 100, Operation::broadcast, 0);
-  REQUIRE(bench.actions.size() == 2);
+  REQUIRE(bench.actions.size() == 3);
   CHECK(bench.actions[0].kind == Kind::again);
-  const Action answer = bench.actions[1];
+  const Action answer = bench.actions[2];
   bench.push(1, 0, 5);
   CHECK(bench.actions.empty());
   bench.unpin(answer);
   REQUIRE(bench.actions.size() == 1);
   CHECK(first_element(bench.actions[0]) == 105.0f);
+}
+
+TEST_CASE("async: what is lent is copied first, for nothing could undo half of it") {
+  Bench bench(1, 1 << 20, Mode::async);
+  bench.push(0, 0, 1, Operation::broadcast, 0);
+  CHECK_FALSE(bench.lend(0, 1, 5));
+  CHECK(bench.actions.empty());
+  bench.push(0, 1, 5);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(first_element(bench.actions[0]) == 6.0f);
 }
 
 TEST_CASE("async: other ranks' broadcasts are answered once the root has done as many") {
@@ -121,7 +135,10 @@ TEST_CASE("async: deltas of all ranks fail when no broadcast can come any more")
   CHECK(bench.actions[0].kind == Kind::failed);
   bench.push(0, 1, 7, Operation::broadcast, 0);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(first_element(bench.actions[0]) == 7.0f);
+  CHECK(bench.actions[0].kind == Kind::answer);
+  bench.push(0, 2, 1);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(first_element(bench.actions[0]) == 8.0f);
   CHECK(bench.budget.bytes_in_use() == 0);
 }
 

@@ -70,9 +70,25 @@ void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
     const bool lane = destination_.kind == Destination::Kind::lane;
     partition.aggregator->end(contributor_, lane ? payload.data() : nullptr, actions);
     job_.carry_out(push->partition, partition, actions);
-    job_.reap(push->partition, partition);
+    job_.reap_dropped();
   }
   report_credit();
+}
+
+bool ServerLane::on_lent(Message& message, LentPayload& payload) {
+  // What is wrong or wanted by nobody goes the usual way.
+  const auto* push = std::get_if<PushPull>(&message);
+  if (push == nullptr || !check(*push)) return false;
+  JobPartition* const partition = job_.find(push->partition);
+  if (partition == nullptr) return false;
+  const std::uint64_t bytes = payload.bytes().size();
+  Actions& actions = job_.actions();
+  if (!partition->aggregator->lend(contributor_, *push, payload, actions)) return false;
+  taken_ += bytes;
+  bytes_ = bytes;
+  job_.carry_out(push->partition, *partition, actions);
+  report_credit();
+  return true;
 }
 
 bool ServerLane::begin(const PushPull& header, std::uint64_t bytes) {
@@ -139,7 +155,7 @@ void ServerLane::on_closed(const Error& error) {
 void ServerLane::close(const Error* refusal) {
   if (connection_ == nullptr) return;
   // The memory of payloads that are still in the connection goes elsewhere now.
-  if (refusal != nullptr && in_flight_count_ == 0) {
+  if (refusal != nullptr && (in_flight_count_ == 0 || connection_->queued_bytes() == 0)) {
     connection_->send(Refused{refusal->code, refusal->message, refusal->advice});
     connection_->close_after_flush(kLinger);
   }
@@ -180,7 +196,9 @@ void ServerLane::say(const Message& message) {
 void ServerLane::limit_queue() {
   if (overfull_) return;
   const std::size_t queued = connection_->queued_bytes();
-  const std::size_t unread = queued - std::min(queued, in_flight_bytes_) + answers_.size() * sizeof(Answer);
+  // pump() sends a payload only while little is queued; what was lent to the peer is not queued any more.
+  const std::size_t payloads = std::min(in_flight_bytes_, kSendAheadBytes + largest_answer_);
+  const std::size_t unread = queued - std::min(queued, payloads) + answers_.size() * sizeof(Answer);
   if (unread <= job_.max_queued_bytes()) return;
   overfull_ = job_.context().loop.after(Duration::zero(), [this, unread] {
     overfull_ = {};
@@ -196,27 +214,37 @@ void ServerLane::pump() {
     std::pop_heap(answers_.begin(), answers_.end(), goes_after);
     const Answer answer = answers_.back();
     answers_.pop_back();
-    if (free_cookies_.empty()) {
-      in_flight_.emplace_back();
-      free_cookies_.push_back(static_cast<std::uint32_t>(in_flight_.size()));
-    }
-    const std::uint32_t cookie = free_cookies_.back();
-    free_cookies_.pop_back();
-    in_flight_[cookie - 1] = InFlight{answer.partition, answer.pin, answer.round, answer.payload.size()};
-    ++in_flight_count_;
-    in_flight_bytes_ += answer.payload.size();
-
-    auto& aggregate = *std::get_if<Aggregate>(&frame_);
-    aggregate.partition = answer.id;
-    aggregate.round = answer.round;
-    aggregate.epoch = job_.epoch();
-    aggregate.generation = job_.generation();
-    aggregate.weight = answer.weight;
-    aggregate.version = answer.version;
-    aggregate.taken = reported_ = taken_;
-    connection_->send(frame_, answer.payload, cookie);
-    job_.context().stats.bytes_out += answer.payload.size();
+    send(answer);
   }
+}
+
+void ServerLane::send(const Answer& answer) {
+  auto& aggregate = *std::get_if<Aggregate>(&frame_);
+  aggregate.partition = answer.id;
+  aggregate.round = answer.round;
+  aggregate.epoch = job_.epoch();
+  aggregate.generation = job_.generation();
+  aggregate.weight = answer.weight;
+  aggregate.version = answer.version;
+  aggregate.taken = reported_ = taken_;
+  if (answer.pin == Action::kNoPin) {
+    answered(*answer.partition, answer.round);
+    --answer.partition->references;
+    return connection_->send(frame_);
+  }
+  const std::size_t bytes = answer.payload.bytes.size();
+  if (free_cookies_.empty()) {
+    in_flight_.emplace_back();
+    free_cookies_.push_back(static_cast<std::uint32_t>(in_flight_.size()));
+  }
+  const std::uint32_t cookie = free_cookies_.back();
+  free_cookies_.pop_back();
+  in_flight_[cookie - 1] = InFlight{answer.partition, answer.pin, answer.round, bytes};
+  ++in_flight_count_;
+  in_flight_bytes_ += bytes;
+  largest_answer_ = std::max(largest_answer_, bytes);
+  connection_->send(frame_, answer.payload, cookie);
+  job_.context().stats.bytes_out += bytes;
 }
 
 void ServerLane::on_sent(std::uint64_t cookie) {
@@ -233,11 +261,14 @@ void ServerLane::on_sent(std::uint64_t cookie) {
   Actions& actions = job_.actions();
   partition.aggregator->unpin(entry.pin, actions);
   job_.carry_out(id, partition, actions);
-  job_.reap(id, partition);
   pump();
+  job_.reap_dropped();
 }
 
-void ServerLane::on_writable() { pump(); }
+void ServerLane::on_writable() {
+  pump();
+  job_.reap_dropped();
+}
 
 void ServerLane::send_later(PartitionId id, Round round) {
   say(Later{id, round, taken_});

@@ -1,4 +1,5 @@
-// The connection of one worker to one shard: contributions in, answers out.
+// The connection of one worker to one shard: contributions in, answers out. On a connection that lends, both
+// may stay where they are.
 //
 // Answers wait here in the order of their tensors' priorities, and only kSendAheadBytes are handed to the
 // connection at a time: what is in a connection cannot be overtaken any more. It never stops reading: what
@@ -83,8 +84,8 @@ class ServerLane final : private ConnectionHandler {
     PartitionId id;
     std::int32_t priority = 0;
     Round round;
-    std::span<const std::byte> payload;
-    std::uint32_t pin = 0;
+    Payload payload;
+    std::uint32_t pin = Action::kNoPin;
     std::uint32_t weight = 0;
     std::uint64_t version = 0;
   };
@@ -99,6 +100,7 @@ class ServerLane final : private ConnectionHandler {
 
   std::byte* on_payload(const Message& message, std::uint64_t bytes) override;
   void on_message(Message& message, std::span<std::byte> payload) override;
+  bool on_lent(Message& message, LentPayload& payload) override;
   void on_sent(std::uint64_t cookie) override;
   void on_writable() override;
   void on_closed(const Error& error) override;
@@ -111,6 +113,7 @@ class ServerLane final : private ConnectionHandler {
   void say(const Message& message);
   void limit_queue();
   void pump();
+  void send(const Answer& answer);
   void report_credit();
 
   ShardJob& job_;
@@ -120,9 +123,9 @@ class ServerLane final : private ConnectionHandler {
 
   // The contribution that is arriving.
   JobPartition* arriving_ = nullptr;
-  bool begun_ = false;    // begin() was called for the current frame
-  bool dropped_ = false;  // its tensor was dropped: nothing comes of it
-  std::uint64_t bytes_ = 0;
+  bool begun_ = false;       // begin() was called for the current frame
+  bool dropped_ = false;     // its tensor was dropped: nothing comes of it
+  std::uint64_t bytes_ = 0;  // of its payload
   Destination destination_;
   BufferPool::Buffer buffer_;  // for contributions that are added at once
 
@@ -131,6 +134,7 @@ class ServerLane final : private ConnectionHandler {
   std::vector<std::uint32_t> free_cookies_;
   std::size_t in_flight_count_ = 0;
   std::size_t in_flight_bytes_ = 0;
+  std::size_t largest_answer_ = 0;
   TimerId overfull_;  // set: too much is unread, and the lane closes at the end of this turn
   Message frame_;     // an Aggregate, reused
 

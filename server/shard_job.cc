@@ -76,11 +76,8 @@ JobPartition* ShardJob::find(PartitionId id) {
   return found == partitions_.end() ? nullptr : &found->second;
 }
 
-void ShardJob::reap(PartitionId id, JobPartition& partition) {
-  if (partition.dropped && partition.references == 0) doomed_.erase(id);
-}
-
 void ShardJob::reap_dropped() {
+  if (doomed_.empty()) return;
   std::erase_if(doomed_, [](const auto& entry) { return entry.second.references == 0; });
 }
 
@@ -93,7 +90,7 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
         // A worker that asks twice gets one answer at a time, however often it asks.
         if (lane != nullptr && partition.answering[action.contributor] <= action.round.value) {
           lane->queue_answer(id, partition, action);
-        } else {
+        } else if (action.pin != Action::kNoPin) {
           partition.aggregator->unpin(action.pin, actions);  // `action` is invalid now
         }
         break;
@@ -132,6 +129,7 @@ void ShardJob::worker_left(Rank rank) {
     if (member.contributor == ServerLane::kNoContributor) continue;
     tell_all([&](Aggregator& aggregator) { aggregator.left(member.contributor, actions_); });
   }
+  reap_dropped();
 }
 
 Status ShardJob::admit(const HelloLane& hello, const Welcome& welcome,
@@ -166,6 +164,7 @@ void ShardJob::remove_lane(ServerLane& lane) {
   if (lane.arriving() != nullptr) --lane.arriving()->references;
   lane.release_answers([&](JobPartition& partition, std::uint32_t pin) {
     --partition.references;
+    if (pin == Action::kNoPin) return;
     partition.aggregator->unpin(pin, actions_);
     carry_out(partition.aggregator->shape().partition, partition, actions_);
   });

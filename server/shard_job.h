@@ -73,8 +73,8 @@ class ShardJob {
   Actions& actions() { return actions_; }
   // Does what `actions` say, and empties them.
   void carry_out(PartitionId id, JobPartition& partition, Actions& actions);
-  // Frees a dropped partition that nobody refers to any more.
-  void reap(PartitionId id, JobPartition& partition);
+  // Frees dropped partitions that nobody refers to any more. Not while actions are being carried out.
+  void reap_dropped();
   // The lane is closed: its half received contribution is forgotten. Destroys it.
   void remove_lane(ServerLane& lane);
   // What a worker that obeys the protocol may leave unread on its lane, besides payloads.
@@ -95,7 +95,6 @@ class ShardJob {
   // Tells every aggregator of the job something about one contributor.
   template <class Tell>
   void tell_all(Tell tell);
-  void reap_dropped();
 
   ShardContext& context_;
   const JobRun job_run_;

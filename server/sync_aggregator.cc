@@ -1,8 +1,8 @@
+// What arrives, and what comes of it in the end. What happens between is in sync_aggregator_sum.cc.
 #include "server/sync_aggregator.h"
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "proto/base/assert.h"
 
@@ -13,39 +13,82 @@ constexpr std::byte kNothing{};
 
 SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor> contributors,
                                AggregatorMemory memory)
-    : Aggregator(std::move(shape), contributors, memory), states_(contributors.size()) {
+    : Aggregator(std::move(shape), contributors, memory),
+      states_(contributors.size()),
+      unstored_(static_cast<std::uint32_t>(contributors.size())) {
   for (const Contributor& contributor : contributors) {
     total_weight_ += contributor.weight;
   }
 }
 
+// ---- arrivals ----
+
 Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
                                   Actions& actions) {
+  if (!wants(contributor, header, bytes, actions)) return Destination{};
+  const Destination destination = place(contributor, bytes);
+  State& state = states_[contributor];
+  if (state.arrival == Arrival::slot && destination.memory == nullptr) {
+    fail_round(memory_error(), actions);
+    state.arrival = Arrival::retained;
+  }
+  return destination;
+}
+
+bool SyncAggregator::lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
+                          Actions& actions) {
+  // A scarce one cannot wait here.
+  if (payload.scarce() && !is_turn(contributor, header)) return false;
+  if (!wants(contributor, header, payload.bytes().size(), actions)) {
+    payload.reset();
+    end(contributor, nullptr, actions);
+    return true;
+  }
+  State& state = states_[contributor];
+  state.phase = Phase::whole;
+  state.held = std::move(payload);
+  advance(actions);
+  // Left over from a sum that was spoiled.
+  if (LentPayload* lent = state.lent(); lent != nullptr && lent->scarce()) {
+    const LentPayload kept = std::move(*lent);
+    state.drop();
+    ready_ = std::min(ready_, contributor);
+    if (kept.intact()) {
+      set_aside(contributor, kept.bytes().data(), actions);
+      if (!kept.intact()) forget(contributor);
+    } else {
+      state.phase = Phase::none;
+    }
+  }
+  return true;
+}
+
+bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
+                           Actions& actions) {
   State& state = states_[contributor];
   BPS_ASSERT(state.arrival == Arrival::none);
   state.round = header.round;
-  if (is_last(header.round) && state.phase == Phase::none) {
-    return drop(contributor, Arrival::retained);
+  if (is_last(header.round) && !state.stored) {
+    state.arrival = Arrival::retained;
+    return false;
   }
-  if (header.round != open_) return refuse(contributor, order_error(contributor, header.round, open_));
+  if (header.round != open_) {
+    refuse(contributor, order_error(contributor, header.round, open_));
+    return false;
+  }
+  note_stored(contributor);
   if (Status agreed = agree(contributor, header, bytes); !agreed) {
     // The error becomes the result of the round, and that of this contributor when its payload is over.
     fail_round(agreed.error(), actions);
-    return drop(contributor, Arrival::retained);
+    state.arrival = Arrival::retained;
+    return false;
   }
   state.awaiting = true;
-  if (state.phase == Phase::whole || state.phase == Phase::added)
-    return drop(contributor, Arrival::duplicate);
-  const Destination destination = admit(contributor, bytes);
-  if (state.arrival == Arrival::slot && destination.memory == nullptr) {
-    fail_round(make_error(ErrorCode::out_of_memory,
-                          describe(open_) + ": the server cannot allocate " +
-                              std::to_string(shape_.slot_bytes()) + " bytes",
-                          "give the server a smaller --memory-max than the machine has, or add servers"),
-               actions);
-    return drop(contributor, Arrival::retained);
+  if (state.phase == Phase::whole || state.phase == Phase::added) {
+    state.arrival = Arrival::duplicate;
+    return false;
   }
-  return destination;
+  return true;
 }
 
 Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) {
@@ -56,11 +99,7 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
     opener_ = contributor;
     if (left_ > 0) {
       const auto gone = std::find_if(states_.begin(), states_.end(), [](const State& s) { return s.left; });
-      const auto index = static_cast<std::uint32_t>(gone - states_.begin());
-      return make_error(
-          ErrorCode::configuration,
-          describe(open_) + " can never complete: " + describe_rank(index) + " has left the job",
-          "let all ranks push the same number of rounds before one closes its client");
+      return left_error(static_cast<std::uint32_t>(gone - states_.begin()));
     }
   }
   const auto differ = [&](const std::string& theirs, const std::string& mine) {
@@ -96,40 +135,47 @@ bool SyncAggregator::lands_in_slot(std::uint32_t contributor) const {
   return operation_ == Operation::broadcast ? is_root(contributor) : contributor == 0;
 }
 
-Destination SyncAggregator::admit(std::uint32_t contributor, std::uint64_t bytes) {
+bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) const {
+  if (header.round != open_ || slots_[open_.value % 2].pins > 0) return false;
+  if (header.operation == Operation::broadcast) return contributors_[contributor].rank == header.root;
+  return contributor == ready_;
+}
+
+Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes) {
   State& state = states_[contributor];
   const bool broadcast = operation_ == Operation::broadcast;
-  if (bytes == 0 && !lands_in_slot(contributor) && broadcast) return drop(contributor, Arrival::empty);
-  if (lands_in_slot(contributor)) {
-    Slot& slot = slot_of(open_);
-    if (slot.pins == 0) {
-      state.buffer.reset();
-      state.arrival = Arrival::slot;
-      if (!slot.memory) slot.memory = allocate(memory_.slots, shape_.slot_bytes());
-      if (!slot.memory) return Destination{Destination::Kind::memory, nullptr};
-      ++slot.pins;
-      const std::size_t offset = broadcast ? 0 : reduce::raw_offset(shape_.dtype, shape_.elements);
-      return Destination{Destination::Kind::memory, slot.memory.data() + offset};
-    }
-  } else if (contributor == added_) {
-    state.buffer.reset();
+  if (bytes == 0 && broadcast && !lands_in_slot(contributor)) {
+    state.arrival = Arrival::empty;
+    return Destination{};
+  }
+  Slot& slot = slot_of(open_);
+  if (lands_in_slot(contributor) && slot.pins == 0) {
+    state.drop();
+    state.arrival = Arrival::slot;
+    if (!slot.memory) slot.memory = allocate(memory_.slots, shape_.slot_bytes());
+    if (!slot.memory) return Destination{Destination::Kind::memory, nullptr};
+    ++slot.pins;
+    const std::size_t offset = broadcast ? 0 : reduce::raw_offset(shape_.dtype, shape_.elements);
+    return Destination{Destination::Kind::memory, slot.memory.data() + offset};
+  }
+  if (!broadcast && contributor == ready_ && slot.pins == 0) {
+    state.drop();
     state.arrival = Arrival::lane;
     return Destination{Destination::Kind::lane, nullptr};
   }
-  if (!state.buffer) state.buffer = allocate(memory_.budget, bytes);
-  if (!state.buffer) return drop(contributor, Arrival::no_room);
+  if (state.buffer() == nullptr) state.held = allocate(memory_.budget, bytes);
+  if (!*state.buffer()) {
+    state.drop();
+    state.arrival = Arrival::no_room;
+    return Destination{};
+  }
   state.arrival = Arrival::waiting;
-  return Destination{Destination::Kind::memory, state.buffer.data()};
+  return Destination{Destination::Kind::memory, state.buffer()->data()};
 }
 
-Destination SyncAggregator::drop(std::uint32_t contributor, Arrival why) {
-  states_[contributor].arrival = why;
-  return Destination{};
-}
-
-Destination SyncAggregator::refuse(std::uint32_t contributor, Error error) {
+void SyncAggregator::refuse(std::uint32_t contributor, Error error) {
   refusals_.emplace_back(contributor, std::move(error));
-  return drop(contributor, Arrival::refused);
+  states_[contributor].arrival = Arrival::refused;
 }
 
 void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
@@ -149,7 +195,7 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
     // Over meanwhile: complete before it was sent again, or failed while it was arriving.
     release_arrival(state);
     reply_retained(contributor, state.round, actions);
-    advance(nullptr, actions);
+    advance(actions);
     return;
   }
   state.arrival = Arrival::none;
@@ -157,127 +203,71 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
     case Arrival::slot:
       --slot_of(open_).pins;
       land_in_slot(contributor);
-      return advance(nullptr, actions);
+      return advance(actions);
     case Arrival::lane:
       // A partition without elements has no payload, but its turn in the order all the same.
-      return advance(lane_buffer != nullptr ? lane_buffer : &kNothing, actions);
-    case Arrival::waiting: state.phase = Phase::whole; return advance(nullptr, actions);
+      return end_lane(contributor, lane_buffer != nullptr ? lane_buffer : &kNothing, actions);
+    case Arrival::waiting: state.phase = Phase::whole; return advance(actions);
     case Arrival::empty:
       state.phase = Phase::added;
       ++added_;
-      return advance(nullptr, actions);
+      return advance(actions);
     case Arrival::no_room:
       state.phase = Phase::later;
       emit(actions, Action::Kind::later, contributor, open_);
       return recall(actions);
-    default: return;  // duplicate: answered when the round is complete
+    default: return recall(actions);  // a duplicate, which may have been lost with a spoiled sum meanwhile
   }
 }
 
-void SyncAggregator::land_in_slot(std::uint32_t contributor) {
-  std::byte* const slot = slot_of(open_).memory.data();
-  const bool broadcast = operation_ == Operation::broadcast;
-  first_ = broadcast ? nullptr : slot + reduce::raw_offset(shape_.dtype, shape_.elements);
-  aggregate_[open_.value % 2] = slot;
-  states_[contributor].phase = Phase::added;
-  ++added_;
-}
-
-void SyncAggregator::advance(const std::byte* lane_buffer, Actions& actions) {
-  if (!begun_) return;
-  Slot& slot = slot_of(open_);
-  // The one that belongs into the slot had to wait, because the slot was still being read.
-  if (slot.pins == 0) {
-    for (std::uint32_t i = 0; i < states_.size(); ++i) {
-      State& state = states_[i];
-      if (!lands_in_slot(i)) continue;
-      if (state.phase != Phase::whole) break;
-      BPS_ASSERT(slot.memory);  // it had readers
-      const bool broadcast = operation_ == Operation::broadcast;
-      std::memcpy(slot.memory.data() + (broadcast ? 0 : reduce::raw_offset(shape_.dtype, shape_.elements)),
-                  state.buffer.data(), shape_.raw_bytes());
-      state.buffer.reset();
-      land_in_slot(i);
-      break;
-    }
-  }
-  if (operation_ != Operation::broadcast && added_ > 0) add_waiting(lane_buffer);
-  if (added_ == states_.size()) {
-    complete(actions);
-  } else {
-    recall(actions);
+void SyncAggregator::end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
+  State& state = states_[contributor];
+  state.phase = Phase::whole;
+  lane_input_ = lane_buffer;
+  advance(actions);
+  lane_input_ = nullptr;
+  // Not its turn any more: one before it was lent, and withdrawn.
+  if (state.phase == Phase::whole && std::holds_alternative<std::monostate>(state.held)) {
+    ready_ = std::min(ready_, contributor);
+    set_aside(contributor, lane_buffer, actions);
   }
 }
 
-void SyncAggregator::add_waiting(const std::byte* lane_buffer) {
-  std::byte* const slot = slot_of(open_).memory.data();
-  std::array<const std::byte*, 16> inputs;
-  bool finished = false;
-  for (;;) {
-    const std::uint32_t first = added_;
-    std::size_t n = 0;
-    if (lane_buffer != nullptr) inputs[n++] = lane_buffer;
-    while (n < inputs.size() && first + n < states_.size() && states_[first + n].phase == Phase::whole) {
-      inputs[n] = states_[first + n].buffer.data();
-      ++n;
-    }
-    if (n == 0) break;
-    finished = first + n == states_.size();
-    if (finished) {
-      finish({inputs.data(), n});
-    } else {
-      reduce::accumulate(shape_.dtype, operation_, slot, {inputs.data(), n}, shape_.elements,
-                         std::exchange(first_, nullptr));
-    }
-    for (std::size_t i = 0; i < n; ++i) {
-      states_[first + i].phase = Phase::added;
-      states_[first + i].buffer.reset();
-    }
-    added_ += static_cast<std::uint32_t>(n);
-    lane_buffer = nullptr;
-  }
-  if (added_ == states_.size() && !finished) finish({});  // a lone contributor: it was in the slot already
-}
-
-void SyncAggregator::finish(std::span<const std::byte* const> inputs) {
-  aggregate_[open_.value % 2] =
-      reduce::finish(shape_.dtype, operation_, slot_of(open_).memory.data(), inputs, shape_.elements,
-                     total_weight_, std::exchange(first_, nullptr));
-}
-
-void SyncAggregator::recall(Actions& actions) {
-  if (operation_ == Operation::broadcast || added_ == 0) {
-    // Only what belongs into the slot can be waited for; it needs no budget once the slot is free.
-    if (slot_of(open_).pins > 0) return;
-    for (std::uint32_t i = 0; i < states_.size(); ++i) {
-      if (!lands_in_slot(i) || states_[i].phase != Phase::later) continue;
-      states_[i].phase = Phase::asked;
-      emit(actions, Action::Kind::again, i, open_);
-    }
+void SyncAggregator::set_aside(std::uint32_t contributor, const std::byte* bytes, Actions& actions) {
+  State& state = states_[contributor];
+  state.held = allocate(memory_.budget, shape_.raw_bytes());
+  if (*state.buffer()) {
+    std::memcpy(state.buffer()->data(), bytes, shape_.raw_bytes());
+    state.phase = Phase::whole;
     return;
   }
-  for (std::uint32_t i = added_; i < states_.size(); ++i) {
-    State& state = states_[i];
-    if (state.phase != Phase::later || state.arrival != Arrival::none) continue;
-    // The next one goes through its lane's buffer. Those behind it are asked as far as there is room, so that
-    // they need not come one round trip after the other.
-    if (i > added_) {
-      state.buffer = allocate(memory_.budget, shape_.raw_bytes());
-      if (!state.buffer) return;
-    }
-    state.phase = Phase::asked;
-    emit(actions, Action::Kind::again, i, open_);
-  }
+  state.drop();
+  state.phase = Phase::later;
+  emit(actions, Action::Kind::later, contributor, open_);
+  recall(actions);
 }
+
+void SyncAggregator::release_arrival(State& state) {
+  if (state.arrival == Arrival::slot) {
+    --slot_of(state.round).pins;
+    release_stale_slots();
+  }
+  if (state.arrival == Arrival::waiting) state.drop();
+  state.arrival = Arrival::none;
+}
+
+// ---- ends of a round ----
 
 void SyncAggregator::complete(Actions& actions) {
   const Round round = open_;
+  const bool broadcast = operation_ == Operation::broadcast;
   last_error_ = {};
-  last_weight_ = operation_ == Operation::broadcast ? 0 : total_weight_;
-  if (operation_ == Operation::broadcast) {
-    for (const Contributor& contributor : contributors_) {
-      if (contributor.rank == root_) last_weight_ = contributor.weight;
-    }
+  last_weight_ = broadcast ? 0 : total_weight_;
+  last_root_ = kNobody;
+  for (std::uint32_t i = 0; broadcast && i < states_.size(); ++i) {
+    if (!is_root(i)) continue;
+    last_root_ = i;
+    last_weight_ = contributors_[i].weight;
   }
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     if (states_[i].awaiting && states_[i].arrival == Arrival::none) answer(i, round, actions);
@@ -294,33 +284,57 @@ void SyncAggregator::fail_round(Error error, Actions& actions) {
   }
   last_error_ = std::move(error);
   for (State& state : states_) {
-    if (state.arrival != Arrival::waiting) state.buffer.reset();
+    if (state.arrival != Arrival::waiting) state.drop();
   }
   close_round();
 }
 
 void SyncAggregator::close_round() {
+  unstored_ = 0;
   for (State& state : states_) {
     state.phase = Phase::none;
     state.awaiting = false;
+    state.stored = state.left;
+    unstored_ += state.stored ? 0 : 1;
   }
   open_ = open_.next();
   begun_ = false;
   added_ = 0;
+  ready_ = 0;
+  hurry_ = false;
+  release_stale_slots();
+}
+
+void SyncAggregator::note_stored(std::uint32_t contributor) {
+  State& state = states_[contributor];
+  if (state.stored) return;
+  state.stored = true;
+  if (--unstored_ == 0) release_stale_slots();
+}
+
+void SyncAggregator::release_stale_slots() {
+  for (std::uint64_t parity = 0; parity < slots_.size(); ++parity) {
+    Slot& slot = slots_[parity];
+    if (!slot.memory || slot.pins > 0) continue;
+    const bool is_open = parity == open_.value % 2;
+    const bool needed = is_open ? added_ > 0 : unstored_ > 0 && last_error_.code == ErrorCode::ok;
+    if (!needed) slot.memory.reset();
+  }
 }
 
 void SyncAggregator::answer(std::uint32_t contributor, Round round, Actions& actions) {
-  Slot& slot = slot_of(round);
-  ++slot.pins;
   emit(actions, Action::Kind::answer, contributor, round);
   Action& action = actions.back();
-  action.payload = {aggregate_[round.value % 2], shape_.raw_bytes()};
-  action.pin = static_cast<std::uint32_t>(round.value % 2);
   action.weight = last_weight_;
+  if (contributor == last_root_ || shape_.raw_bytes() == 0) return;
+  Slot& slot = slot_of(round);
+  ++slot.pins;
+  attach(action, slot.memory, aggregate_[round.value % 2], static_cast<std::uint32_t>(round.value % 2));
 }
 
 void SyncAggregator::reply_retained(std::uint32_t contributor, Round round, Actions& actions) {
-  if (!is_last(round)) {
+  const bool kept = is_last(round) && (last_error_.code != ErrorCode::ok || slot_of(round).memory);
+  if (!kept) {
     emit(actions, Action::Kind::failed, contributor, round, order_error(contributor, round, open_));
   } else if (last_error_.code != ErrorCode::ok) {
     emit(actions, Action::Kind::failed, contributor, round, last_error_);
@@ -329,10 +343,18 @@ void SyncAggregator::reply_retained(std::uint32_t contributor, Round round, Acti
   }
 }
 
-void SyncAggregator::release_arrival(State& state) {
-  if (state.arrival == Arrival::slot) --slot_of(state.round).pins;
-  if (state.arrival == Arrival::waiting) state.buffer.reset();
-  state.arrival = Arrival::none;
+Error SyncAggregator::left_error(std::uint32_t contributor) const {
+  return make_error(
+      ErrorCode::configuration,
+      describe(open_) + " can never complete: " + describe_rank(contributor) + " has left the job",
+      "let all ranks push the same number of rounds before one closes its client");
+}
+
+Error SyncAggregator::memory_error() const {
+  return make_error(
+      ErrorCode::out_of_memory,
+      describe(open_) + ": the server cannot allocate " + std::to_string(shape_.slot_bytes()) + " bytes",
+      "give the server a smaller --memory-max than the machine has, or add servers");
 }
 
 void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
@@ -342,11 +364,13 @@ void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   }
   release_arrival(state);
   if (state.phase == Phase::later || state.phase == Phase::asked) {
-    state.buffer.reset();
+    state.drop();
     state.phase = Phase::none;
+  } else if (state.lent() != nullptr) {
+    forget(contributor);
   }
   state.awaiting = false;
-  advance(nullptr, actions);
+  advance(actions);
 }
 
 void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
@@ -354,17 +378,16 @@ void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   if (state.left) return;
   state.left = true;
   ++left_;
+  note_stored(contributor);
   if (!begun_ || state.phase == Phase::whole || state.phase == Phase::added) return;
-  fail_round(
-      make_error(ErrorCode::configuration,
-                 describe(open_) + " can never complete: " + describe_rank(contributor) + " has left the job",
-                 "let all ranks push the same number of rounds before one closes its client"),
-      actions);
+  fail_round(left_error(contributor), actions);
 }
 
 void SyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
   BPS_ASSERT(pin < slots_.size() && slots_[pin].pins > 0);
-  if (--slots_[pin].pins == 0 && pin == open_.value % 2) advance(nullptr, actions);
+  if (--slots_[pin].pins > 0) return;
+  release_stale_slots();
+  if (pin == open_.value % 2) advance(actions);
 }
 
 }  // namespace bps

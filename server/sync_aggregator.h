@@ -2,14 +2,23 @@
 // has been added in rank order.
 //
 // Two slots: round t accumulates in slot t mod 2, while the aggregate of t - 1 stays unchanged in the other
-// one. A worker sends t only after it has stored t - 1, so when t completes nobody needs t - 1 any more and
-// t + 1 may use its slot, as soon as no connection still reads it (pins). Only the first contributor is
-// received straight into the slot; the one that is next in order goes through its lane's buffer; the others
-// wait in the budget, and what finds no room there is refused (`later`) and asked for again in its turn.
+// one. A worker sends t only after it has stored t - 1, so when all have begun to send t nobody needs t - 1
+// any more, and its memory goes back to the pool as soon as no connection reads it (pins): the second slot is
+// there only while some are ahead of others. Only the first contributor is received straight into the slot;
+// the one that is next in order goes through its lane's buffer; the others wait in the budget, and what finds
+// no room there is refused (`later`) and asked for again in its turn.
+//
+// What is lent waits where it lies, and needs neither slot nor budget: it is added when all are there, or
+// when somebody behind it is in a hurry (has a buffer that others need), with all that are next to it in one
+// pass. Afterwards it is looked at whether it was still lent. If not, what was written into the slot is worth
+// nothing, and the sum starts over: what is still there stays, what had been added already is asked for
+// again.
 //
 // A round that cannot complete (ranks disagree, wrong length, a rank has left) fails for all: its error takes
 // the place of the aggregate, and the next round begins.
 #pragma once
+
+#include <variant>
 
 #include "server/aggregator.h"
 
@@ -21,6 +30,8 @@ class SyncAggregator final : public Aggregator {
 
   Destination begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
                     Actions& actions) override;
+  bool lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
+            Actions& actions) override;
   void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) override;
   void lost(std::uint32_t contributor, Actions& actions) override;
   void left(std::uint32_t contributor, Actions& actions) override;
@@ -30,9 +41,9 @@ class SyncAggregator final : public Aggregator {
   // A contributor's part in the open round.
   enum class Phase : std::uint8_t {
     none,   // nothing whole has come
-    later,  // refused for lack of room; to be asked for
-    asked,  // asked for again; perhaps `buffer` is kept for it
-    whole,  // waits in `buffer`
+    later,  // refused for lack of room, or lost with a spoiled sum; to be asked for
+    asked,  // asked for again; perhaps a buffer is kept for it
+    whole,  // waits in `held`, or during end() in the lane's buffer
     added,
   };
   // What is arriving on a contributor's lane.
@@ -40,7 +51,7 @@ class SyncAggregator final : public Aggregator {
     none,
     slot,       // straight into the slot of its round
     lane,       // into the lane's buffer, to be added at once
-    waiting,    // into `buffer`
+    waiting,    // into the buffer in `held`
     empty,      // of a broadcast, without payload
     no_room,    // dropped, becomes `later`
     duplicate,  // dropped, counted already
@@ -48,12 +59,17 @@ class SyncAggregator final : public Aggregator {
     refused,    // dropped, answered with refusals_
   };
   struct State {
-    BufferPool::Buffer buffer;  // from the budget
-    Round round;                // of the arrival
+    std::variant<std::monostate, BufferPool::Buffer, LentPayload> held;  // a buffer is of the budget
+    Round round;                                                         // of the arrival
     Phase phase = Phase::none;
     Arrival arrival = Arrival::none;
     bool awaiting = false;  // has asked for the open round's aggregate on its present lane
+    bool stored = false;    // needs no round before the open one any more
     bool left = false;
+
+    BufferPool::Buffer* buffer() { return std::get_if<BufferPool::Buffer>(&held); }
+    LentPayload* lent() { return std::get_if<LentPayload>(&held); }
+    void drop() { held = std::monostate{}; }
   };
   struct Slot {
     BufferPool::Buffer memory;
@@ -64,24 +80,46 @@ class SyncAggregator final : public Aggregator {
   bool is_last(Round round) const { return open_.value > 0 && round.value == open_.value - 1; }
   bool is_root(std::uint32_t contributor) const { return contributors_[contributor].rank == root_; }
   bool lands_in_slot(std::uint32_t contributor) const;
-  Destination admit(std::uint32_t contributor, std::uint64_t bytes);
-  Destination drop(std::uint32_t contributor, Arrival why);
-  Destination refuse(std::uint32_t contributor, Error error);
+
+  // What arrives. wants(): the contribution counts; else `arrival` says what becomes of it.
+  bool wants(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes, Actions& actions);
   // Opens the round with its first header, or compares a further one with it.
   Status agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes);
+  // With this header it is this contributor's turn, so that it could be added now.
+  bool is_turn(std::uint32_t contributor, const PushPull& header) const;
+  Destination place(std::uint32_t contributor, std::uint64_t bytes);
+  void refuse(std::uint32_t contributor, Error error);
+  void end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions);
+  // Copies it into the budget, or refuses it.
+  void set_aside(std::uint32_t contributor, const std::byte* bytes, Actions& actions);
   void release_arrival(State& state);
-  void reply_retained(std::uint32_t contributor, Round round, Actions& actions);
-  void answer(std::uint32_t contributor, Round round, Actions& actions);
+  Error left_error(std::uint32_t contributor) const;
+  Error memory_error() const;
+
+  // What is added. sync_aggregator_sum.cc
   void land_in_slot(std::uint32_t contributor);
-  // Adds `lane_buffer` (of the next contributor, or null) and all that follow and are whole; then completes
-  // the round or asks for what was refused.
-  void advance(const std::byte* lane_buffer, Actions& actions);
-  void add_waiting(const std::byte* lane_buffer);
+  // Adds what can be added; then completes the round or asks for what was refused.
+  void advance(Actions& actions);
+  void land_waiting_root(Actions& actions);
+  void count_ready();
+  const std::byte* input(std::uint32_t contributor);
+  bool is_withdrawn(std::uint32_t contributor);
+  void forget(std::uint32_t contributor);
+  // True: there is more to do.
+  bool add_ready(Actions& actions);
+  void combine(std::uint32_t first, std::uint32_t end);
   void finish(std::span<const std::byte* const> inputs);
+  void start_over(std::uint32_t first, Actions& actions);
   void recall(Actions& actions);
+
+  // What comes of it.
   void complete(Actions& actions);
   void fail_round(Error error, Actions& actions);
   void close_round();
+  void answer(std::uint32_t contributor, Round round, Actions& actions);
+  void reply_retained(std::uint32_t contributor, Round round, Actions& actions);
+  void note_stored(std::uint32_t contributor);
+  void release_stale_slots();
 
   std::vector<State> states_;
   std::array<Slot, 2> slots_;
@@ -93,13 +131,20 @@ class SyncAggregator final : public Aggregator {
   bool begun_ = false;                                     // a header of the open round has come
   Operation operation_ = Operation::sum;
   Rank root_;
-  std::uint32_t opener_ = 0;  // whose header fixed operation and root
-  std::uint32_t added_ = 0;   // contributors added; of a reduction, also the next one's index
+  std::uint32_t opener_ = 0;               // whose header fixed operation and root
+  std::uint32_t added_ = 0;                // contributors added; of a reduction, also the next one's index
+  std::uint32_t ready_ = 0;                // of a reduction: the first that is neither added nor whole
+  bool hurry_ = false;                     // one of those between should be added soon
+  const std::byte* lane_input_ = nullptr;  // of the one that is whole without holding anything, during end()
   std::uint32_t left_ = 0;
+  std::uint32_t unstored_ = 0;
   std::uint32_t total_weight_ = 0;  // of a reduction over all contributors
   // The result of round open_ - 1: an error, or the aggregate in its slot.
   Error last_error_;
   std::uint32_t last_weight_ = 0;
+  std::uint32_t last_root_ = kNobody;  // of a broadcast; has the answer already
+
+  static constexpr std::uint32_t kNobody = 0xffffffff;
 };
 
 }  // namespace bps

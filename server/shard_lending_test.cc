@@ -1,0 +1,117 @@
+// Lanes whose connections lend, in either direction.
+#include "server/shard_harness.h"
+
+namespace bps::shard_test {
+namespace {
+
+// Memory of a worker that the shard reads.
+struct Lender final : LentPayload::Lender {
+  explicit Lender(const std::vector<float>& values) : memory(values) {}
+  void give_back(std::uint64_t) override { ++given_back; }
+  bool intact() const override { return true; }
+  LentPayload payload(bool scarce = false) {
+    return LentPayload(self.lock(), 0, std::as_bytes(std::span(memory)), scarce);
+  }
+  static std::shared_ptr<Lender> of(const std::vector<float>& values) {
+    auto made = std::make_shared<Lender>(values);
+    made->self = made;
+    return made;
+  }
+  std::weak_ptr<Lender> self;
+  std::vector<float> memory;
+  int given_back = 0;
+};
+
+TEST_CASE("what a lane lends is read where it lies, and counts as taken at once") {
+  World world(2, 0);
+  world.declare(1, 2);
+  const auto a = world.open(0, 1, 1);
+  const auto b = world.open(1, 1, 1);
+  const auto mine = Lender::of({1, 2});
+  Message message = World::header(1, 0);
+  LentPayload payload = mine->payload();
+  CHECK(a->handler->on_lent(message, payload));
+  REQUIRE(all<Credit>(*a).size() == 1);
+  CHECK(all<Credit>(*a)[0].taken == 8);
+  CHECK(mine->given_back == 0);
+  SECTION("and added when the others are there") {
+    const auto theirs = Lender::of({10, 20});
+    LentPayload other = theirs->payload(true);
+    CHECK(b->handler->on_lent(message, other));
+    CHECK(mine->given_back == 1);
+    CHECK(theirs->given_back == 1);
+    CHECK(last_payload(*a) == std::vector<float>{11, 22});
+    CHECK(all<Aggregate>(*b).at(0).taken == 8);
+  }
+  SECTION("and given back when the lane ends") {
+    a->handler->on_closed(make_error(ErrorCode::peer_lost, "cut"));
+    CHECK(mine->given_back == 1);
+  }
+  SECTION("and given back when the job ends") {
+    world.shard->end_job(kRun, Error{});
+    CHECK(mine->given_back == 1);
+  }
+}
+
+TEST_CASE("what is lent and has no place here goes the way of all frames") {
+  World world(1);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto mine = Lender::of({1, 2});
+  LentPayload payload = mine->payload();
+  Message message = Credit{};
+  CHECK_FALSE(a->handler->on_lent(message, payload));
+  message = World::header(9, 0);
+  CHECK_FALSE(a->handler->on_lent(message, payload));
+  PushPull stale = World::header(1, 0);
+  stale.job_run = JobRun{1};
+  message = stale;
+  CHECK_FALSE(a->handler->on_lent(message, payload));
+  CHECK(payload);
+  CHECK(a->sent.size() == 1);  // Welcome
+}
+
+TEST_CASE("answers say in which region they lie, so that they can be lent") {
+  World world(1);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  world.push(*a, 1, 0, {1, 2});
+  REQUIRE(a->sent.back().region != nullptr);
+  CHECK(a->sent.back().in_region);
+}
+
+TEST_CASE("the reason of the end is said also while the worker still holds answers") {
+  World world(1);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  a->lends = true;
+  world.push(*a, 1, 0, {1, 1});
+  REQUIRE(all<Aggregate>(*a).size() == 1);
+  world.shard->end_job(kRun, make_error(ErrorCode::peer_lost, "over"));
+  CHECK(all<Refused>(*a).size() == 1);
+}
+
+TEST_CASE("the root's answer to its broadcast has no payload and holds nothing") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  a->hold = b->hold = true;
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    PushPull header = World::header(1, round);
+    header.operation = Operation::broadcast;
+    Message message = header;
+    b->handler->on_message(message, {});
+    world.push(*a, header, {1, static_cast<float>(round)});
+    REQUIRE(all<Aggregate>(*a).size() == round + 1);
+    CHECK(a->sent.back().payload.empty());
+    CHECK(a->sent.back().cookie == 0);
+    CHECK(last_payload(*b) == std::vector<float>{1, static_cast<float>(round)});
+    release(*b);
+  }
+  world.shard->drop(kRun, {TensorId{1}});
+  CHECK(world.shard->bytes_in_use() == 0);
+}
+
+}  // namespace
+}  // namespace bps::shard_test
