@@ -11,7 +11,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import lab
-from context import Context, guarded, idle_share
+from context import Context, guarded
 from peers import Peers, Ranks
 from process import Program, output_of
 from row import Median, NotMeasured, Row, summary, table
@@ -132,15 +132,11 @@ class BenchTest(unittest.TestCase):
         self.assertIsNotNone(program.process.returncode)
         self.assertEqual(select.select([child], [], [], LIMIT)[0], [child])
 
-    def test_idle_share(self):
-        line = {"cpu_s_per_GB": 2, "bytes": 100e6, "workers": 4, "p50_us": 1e6}
-        self.assertAlmostEqual(idle_share(line, 2), 0.6)
-
     def test_congestion_control(self):
         self.context.saw("bps", {"cubic"})
         self.assertEqual(self.context.wrong_control("bps"), "")
         self.context.saw("bps", {"bbr"})
-        self.assertEqual(self.context.wrong_control("bps"), "bps ran with bbr")
+        self.assertEqual(self.context.wrong_control("Gloo ring", "bps"), "bps ran with bbr")
 
 
 class PeersTest(unittest.TestCase):

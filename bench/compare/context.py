@@ -36,7 +36,6 @@ class Context:
         self.netlab = os.path.join(source, "bench", "netlab")
         self.peers = Peers(os.path.join(build, "peers"), os.path.join(source, "bench", "peers", "rsh_agent"), self.saw)
         self.controls = {}  # who -> congestion controls that were seen
-        self.cores = os.cpu_count()
 
     def wants(self, *ids):
         return not self.only or any(id in self.only for id in ids)
@@ -61,7 +60,7 @@ class Context:
             command = lab.on(1, command)
         elif "--link" in flags and os.geteuid() != 0:
             raise NotMeasured("needs root, to make hosts out of network namespaces")
-        with Program(command, limit) as program:
+        with Program(command, limit, "bps-bench") as program:
             own_host = f"bps-bench-{program.pid}-h1"
 
             def watch():
@@ -71,16 +70,12 @@ class Context:
                     self.saw("bps", congestion_controls(own_host))
             return Lines(json.loads(line) for line in program.output(watch).splitlines())
 
-    def wrong_control(self, who):
-        """Why numbers of `who` do not count, if connections were seen that do not use cubic."""
-        others = self.controls.get(who, set()) - {"cubic"}
-        return f"{who} ran with {', '.join(sorted(others))}" if others else ""
-
-
-def idle_share(line, cores):
-    """The part of the CPUs that was idle during the rounds of a line."""
-    busy = line["cpu_s_per_GB"] * line["bytes"] * line["workers"] / 1e9
-    return max(0.0, 1 - busy / (line["p50_us"] / 1e6 * cores))
+    def wrong_control(self, *who):
+        """Why numbers do not count, if one of those was seen with connections that do not use cubic."""
+        for name in who:
+            if others := self.controls.get(name, set()) - {"cubic"}:
+                return f"{name} ran with {', '.join(sorted(others))}"
+        return ""
 
 
 def guarded(rows, measure):

@@ -13,9 +13,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from context import Context
 from row import summary, table
-from rows import cost, latency, links, loopback
+from rows import arithmetic, cost, latency, links, loopback, many, placement, priority, replayed, shared_memory
 
-MODULES = (links, cost, loopback, latency)
+MODULES = (links, placement, cost, loopback, shared_memory, arithmetic, latency, priority, replayed, many)
 IDS = [f"P{number}" for number in range(1, 15)]
 
 

@@ -45,7 +45,7 @@ class Peers:
         with contextlib.ExitStack() as stack:
             rounds = ["--bytes", str(size), "--iters", str(iters), "--warmup", str(warmup)]
             run = self._gloo if name in GLOO else self._openmpi
-            programs = [stack.enter_context(Program(command, limit)) for command in run(name, ranks, rounds, stack)]
+            programs = [stack.enter_context(Program(command, limit, name)) for command in run(name, ranks, rounds, stack)]
             watch = lambda: self.watch(name, ranks.lab.congestion_controls())
             return self._evaluate(name, "".join(program.output(watch) for program in programs), ranks.count, iters)
 

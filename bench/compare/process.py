@@ -19,8 +19,8 @@ class Program:
 
     PATIENCE = 20  # seconds between SIGTERM and SIGKILL
 
-    def __init__(self, command, limit):
-        self.name = os.path.basename(command[0])
+    def __init__(self, command, limit, name=None):
+        self.name = name or os.path.basename(command[0])
         self.deadline = time.monotonic() + limit
         self.limit = limit
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

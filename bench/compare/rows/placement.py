@@ -1,0 +1,40 @@
+"""P4: the time of a round against t*, the shortest that any placement allows: worker hosts that all have a server, and
+k further servers on hosts of their own; a single worker; a server whose link has half the rate."""
+from context import MB, guarded
+from row import Median, Row
+
+IDS = ("P4",)
+RATE = "500mbit"
+# What, and how it is told to bps-bench; the goal.
+CASES = (
+    *((f"n=4, k={k}, a server on every worker host", ["--workers", 4, "--servers", k, "--colocated", 4], 1.03)
+      for k in (0, 1, 2, 4, 6)),
+    ("n=1, k=1", ["--workers", 1, "--servers", 1], 1.03),
+    ("n=4, k=4, one server at half rate", ["--workers", 4, "--servers", 4, "--slow-server", "250mbit"], 1.05),
+)
+# Fewer than six rounds: the interval is from the fastest to the slowest.
+ROUNDS = 5
+
+
+def measure(context):
+    if not context.wants("P4"):
+        return []
+    rows, goodput = [], []
+    for what, flags, goal in CASES[1::3] if context.quick else CASES:
+        row = Row("P4", f"t / t*, {what}, f32, 100 MB, {RATE} links", 1.10, goal, more=False)
+        rows.append(row)
+        guarded([row], lambda: run(context, flags, row, goodput))
+    return rows
+
+
+def run(context, flags, row, goodput):
+    if not goodput:
+        with context.lab(2, RATE) as lab:
+            goodput.append(lab.goodput())
+    line = context.bench("pushpull", *flags, "--bytes", 100 * MB, "--iters", ROUNDS, "--warmup", 1, "--link", RATE,
+                         "--goodput", f"{goodput[0] * 8:.0f}bit").of("pushpull")
+    tstar = line["tstar_s"] * 1e6
+    fastest, slowest = line["min_us"] / tstar, line["max_us"] / tstar
+    row.median = Median(line["p50_us"] / tstar, fastest, slowest, fastest, slowest)
+    row.note = f"{line['p50_us'] / 1e6:.3f} s, t* {line['tstar_s']:.3f} s at G, CPU idle {line['idle']:.0%}"
+    row.wrong = context.wrong_control("bps")
