@@ -116,7 +116,7 @@ std::uint64_t allocations_of_echo(const Case& what) {
 }
 
 TEST_CASE("a frame costs no allocation in steady state, however its payload travels") {
-  for (const std::size_t bytes : {0u, 4096u, 256u * 1024}) {
+  for (const std::size_t bytes : {0u, 1024u, 4096u, 256u * 1024}) {
     for (const bool in_region : {true, false}) {
       for (const bool reads_in_place : {true, false}) {
         INFO(bytes << " bytes, region " << in_region << ", in place " << reads_in_place);

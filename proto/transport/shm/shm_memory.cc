@@ -18,6 +18,9 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -122,7 +125,10 @@ Result<ShmMemory> make_shm_memory(std::size_t bytes) {
   const std::size_t length = round_up(bytes, kPage);
   if (Status status = check_file_limit(length); !status.ok()) return std::move(status).error();
   ShmMemory memory;
-  memory.fd = UniqueFd(::memfd_create("bps", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  memory.fd = UniqueFd(::memfd_create("bps", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
+  if (!memory.fd && errno == EINVAL) {  // before Linux 6.3
+    memory.fd = UniqueFd(::memfd_create("bps", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  }
   if (!memory.fd) {
     const int error = errno;
     if (error == ENOMEM) return no_memory(bytes, std::strerror(error));

@@ -10,8 +10,9 @@
 namespace bps {
 
 struct ShmOptions {
-  // Payloads up to this size travel in the socket, behind their header: cheaper than to lend and take back.
-  std::size_t inline_bytes = 8 * 1024;
+  // Payloads up to this size travel in the socket, behind their header. Measured: to lend and take back is as
+  // fast at 1 KiB and takes half of the CPU time at 4 KiB.
+  std::size_t inline_bytes = 1024;
   // Memory of a connection for payloads that lie in no region of this transport: each is copied here once and
   // lent from here. What does not fit waits. A payload that is larger than this gets as much as it needs.
   std::size_t slab_bytes = 4 * 1024 * 1024;

@@ -95,13 +95,13 @@ TEST_CASE("small payloads go through the stream, regions are lent, the rest is c
   Outbox outbox;
   const auto region = ShmRegion::make(100'000).value();
   const Bytes ordinary(50'000, std::byte{5});
-  outbox.send(std::span(ordinary).first(8192), nullptr, 1);
+  outbox.send(std::span(ordinary).first(1024), nullptr, 1);
   outbox.send(region->bytes().subspan(1000, 50'000), region.get(), 2);
   outbox.send(ordinary, nullptr, 3);
   outbox.send(region->bytes().first(100), region.get(), 4);
   outbox.send(region->bytes().last(9000), region.get(), 5);
   outbox.drain();
-  CHECK(outbox.frames() == Strings{"inline 8192", "region 0 102400", "lent 50000 at 1000 of 0",
+  CHECK(outbox.frames() == Strings{"inline 1024", "region 0 102400", "lent 50000 at 1000 of 0",
                                    "region 1 1048576", "lent 50000 at 0 of 1 scarce", "inline 100",
                                    "lent 9000 at 91000 of 0"});
   CHECK(outbox.sent == std::vector<std::uint64_t>{1, 3, 4});
