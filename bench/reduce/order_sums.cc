@@ -51,7 +51,7 @@ class RankOrder final : public OrderSum {
     const std::size_t answers = actions_.size();
     for (std::size_t i = 0; i < answers; ++i) {
       BPS_ASSERT(actions_[i].kind == Action::Kind::answer);
-      p.aggregate = actions_[i].payload.data();
+      p.aggregate = actions_[i].payload.bytes.data();
       p.aggregator->unpin(actions_[i].pin, actions_);
     }
     p.round = p.round.next();
@@ -96,6 +96,7 @@ class ArrivalOrder final : public OrderSum {
   std::byte* begin(std::uint32_t lane, std::uint32_t partition) override {
     Partition& p = partitions_[partition];
     lanes_[lane].in_slot = p.begun++ == 0;
+    if (p.begun == lane_count_) p.slots[(p.round + 1) % 2].reset();  // as the server does
     if (!lanes_[lane].in_slot) return lanes_[lane].buffer.data();
     Slot& slot = p.slots[p.round % 2];
     if (!slot) slot = slots_.allocate(bytes_);

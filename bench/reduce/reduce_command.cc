@@ -20,7 +20,7 @@ struct ReduceOptions {
   std::uint32_t inputs = 8;
   ByteSize bytes{64 * 1024 * 1024};
   ByteSize partition_bytes{256 * 1024};
-  std::uint32_t iters = 21;
+  std::uint32_t iters = 41;
   std::string json;
 };
 

@@ -19,7 +19,7 @@ def measure(context):
 def sums(context):
     f32 = Row("P8", "f32 sum of 8 inputs of 64 MiB, input GB/s against memcpy", 1.5, 1.75, more=True)
     bf16 = Row("P8", "bf16 sum of 8 inputs of 64 MiB, bytes/s against f32", 0.7, 0.9, more=True)
-    iters = 11 if context.quick else 41
+    iters = 21 if context.quick else 61
 
     def run(row, dtype, between):
         lines = context.bench("reduce", "--dtype", dtype, "--iters", iters)
@@ -37,7 +37,7 @@ def orders(context, workers):
                 more=False)
     late = Row("P14", f"rank 0 late by a partition, {workers} workers: aggregate later by", 1, 0.5, more=False,
                unit="partitions")
-    iters = 11 if context.quick else 41
+    iters = 11 if context.quick else 31
 
     def run():
         lines = context.bench("order", "--workers", workers, "--iters", iters)
@@ -49,7 +49,7 @@ def orders(context, workers):
         late.median = Median(difference["value"], difference["low"], difference["high"], difference["low"],
                              difference["high"])
         rank, arrival = (lines.of("order", order=order, skew="rank 0 late") for order in ("rank", "arrival"))
-        total.note = f"of 32 MiB in partitions of 256 KiB, {iters} pairs"
+        total.note = f"of 32 MiB in partitions of 256 KiB, {8 * iters} pairs"
         late.note = f"{rank['after_last_us']:.1f} against {arrival['after_last_us']:.1f} us after the last byte"
 
     guarded([total, late], run)
