@@ -11,8 +11,8 @@ namespace bps {
 
 class LaneDoor::Guest final : public ConnectionHandler {
  public:
-  Guest(LaneDoor& door, std::unique_ptr<Connection> connection)
-      : door_(door), connection_(std::move(connection)) {
+  Guest(LaneDoor& door, std::unique_ptr<Connection> connection, bool local)
+      : door_(door), connection_(std::move(connection)), local_(local) {
     timer_ = door_.loop_.after(kHelloTimeout, [this] {
       timer_ = {};
       door_.reject(
@@ -24,6 +24,7 @@ class LaneDoor::Guest final : public ConnectionHandler {
   ~Guest() override { door_.loop_.cancel(timer_); }
 
   Connection& connection() { return *connection_; }
+  bool local() const { return local_; }
 
   std::byte* on_payload(const Message&, std::uint64_t) override { return nullptr; }
 
@@ -42,6 +43,7 @@ class LaneDoor::Guest final : public ConnectionHandler {
  private:
   LaneDoor& door_;
   std::unique_ptr<Connection> connection_;
+  const bool local_;
   TimerId timer_;
 };
 
@@ -57,27 +59,38 @@ LaneDoor::LaneDoor(EventLoop& loop, Transport& transport, std::size_t max_greeti
 LaneDoor::~LaneDoor() { close(); }
 
 Result<Endpoint> LaneDoor::open(const Endpoint& endpoint) {
-  auto listener = transport_.listen(
-      loop_, endpoint, [this](std::unique_ptr<Connection> connection) { accept(std::move(connection)); });
+  auto listener = transport_.listen(loop_, endpoint, [this](std::unique_ptr<Connection> connection) {
+    accept(std::move(connection), false);
+  });
   if (!listener) return listener.error();
   listener_ = std::move(listener).value();
   return listener_->endpoint();
 }
 
+Status LaneDoor::open_local(Transport& transport, const Endpoint& endpoint) {
+  auto listener = transport.listen(loop_, endpoint, [this](std::unique_ptr<Connection> connection) {
+    accept(std::move(connection), true);
+  });
+  if (!listener) return listener.error();
+  local_listener_ = std::move(listener).value();
+  return {};
+}
+
 void LaneDoor::close() {
   listener_.reset();
+  local_listener_.reset();
   guests_.clear();
 }
 
-void LaneDoor::accept(std::unique_ptr<Connection> connection) {
+void LaneDoor::accept(std::unique_ptr<Connection> connection, bool local) {
   if (guests_.size() >= max_greeting_) {
     reject(*guests_.front(), make_error(ErrorCode::protocol, "too many connections without a hello"), true);
   }
-  guests_.push_back(std::make_unique<Guest>(*this, std::move(connection)));
+  guests_.push_back(std::make_unique<Guest>(*this, std::move(connection), local));
 }
 
 void LaneDoor::enter(Guest& guest, const HelloLane& hello) {
-  const Result<EventLoop*> loop = check_(hello);
+  const Result<EventLoop*> loop = check_(hello, guest.local());
   if (!loop) return reject(guest, loop.error(), true);
   const HelloLane copy = hello;  // it belongs to the connection
   std::unique_ptr<Connection> moved = guest.connection().move_to(**loop);

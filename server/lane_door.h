@@ -1,8 +1,10 @@
-// The listening port of a server: accepts connections and waits for their hello.
+// Where workers come to a server, over the network or through shared memory: accepts connections and waits
+// for their hello.
 //
 // Strangers come here too: port scanners, web browsers, workers of another version. Each connection has
-// kHelloTimeout to say a HelloLane; when `max_greeting` have not, the oldest goes. Whoever says something else
-// is refused, closed and counted, and logged at most once per kLogInterval so that nobody fills the disk.
+// kHelloTimeout to say a HelloLane; when `max_greeting` have not, the oldest goes. Whoever says something
+// else is refused, closed and counted, and logged at most once per kLogInterval so that nobody fills the
+// disk.
 //
 // Owner: the Server. Lives on: main loop.
 #pragma once
@@ -25,7 +27,8 @@ class LaneDoor {
   static constexpr Duration kLogInterval = std::chrono::seconds(1);
 
   // Decides about a hello; on success says the loop on which the lane will live.
-  using Check = std::function<Result<EventLoop*>(const HelloLane&)>;
+  // `local`: it came through shared memory.
+  using Check = std::function<Result<EventLoop*>(const HelloLane&, bool local)>;
   // A connection that belongs to the loop that `check` named, not started.
   using Entered = std::function<void(const HelloLane&, std::unique_ptr<Connection>)>;
 
@@ -38,6 +41,9 @@ class LaneDoor {
   // Binds `endpoint`; returns it with the real port.
   Result<Endpoint> open(const Endpoint& endpoint);
 
+  // A second entrance, for processes of this host.
+  Status open_local(Transport& transport, const Endpoint& endpoint);
+
   // No new connections; those that have not said hello are closed.
   void close();
 
@@ -47,7 +53,7 @@ class LaneDoor {
  private:
   class Guest;
 
-  void accept(std::unique_ptr<Connection> connection);
+  void accept(std::unique_ptr<Connection> connection, bool local);
   void enter(Guest& guest, const HelloLane& hello);
   void reject(Guest& guest, const Error& error, bool say_so);
   void remove(Guest& guest);
@@ -59,6 +65,7 @@ class LaneDoor {
   const Check check_;
   const Entered entered_;
   std::unique_ptr<Listener> listener_;
+  std::unique_ptr<Listener> local_listener_;
   std::list<std::unique_ptr<Guest>> guests_;  // oldest first
   std::uint64_t rejected_ = 0;
   LogLimit log_limit_{kLogInterval};

@@ -12,6 +12,7 @@
 #include "proto/base/host_identity.h"
 #include "proto/base/loop_thread.h"
 #include "proto/base/ports_file.h"
+#include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "server/server.h"
 
@@ -24,6 +25,7 @@ struct Settings {
   std::string advertise;
   bool insecure = false;
   std::string shards = "auto";
+  std::string transport = "auto";
   ByteSize memory_max{4ull << 30};
   ByteSize reorder_budget{64ull << 20};
   std::optional<BitRate> bandwidth;
@@ -44,6 +46,10 @@ void describe(Config& config, Settings& s) {
   config.add("insecure", s.insecure, "Allow --listen on another address than loopback, without any key");
   config.add("shards", s.shards, "Threads that sum; auto: the fewer of cores and link speed / 25 Gbit/s")
       .unit("auto|N");
+  config
+      .add("transport", s.transport,
+           "How workers reach it; auto: those of this host through shared memory, if the system can do it")
+      .unit("auto|tcp|shm");
   config.add("memory-max", s.memory_max, "Memory for tensors; a tensor that does not fit is refused");
   config.add("reorder-budget", s.reorder_budget,
              "Of it, memory per shard for contributions that wait for a lower rank");
@@ -97,6 +103,7 @@ class Program {
     }
     server_.reset();
     threads_.clear();
+    shared_memory_.reset();
     transport_.reset();
     signals_.reset();
   }
@@ -128,6 +135,7 @@ class Program {
     tcp.log = log_;
     if (Status status = TcpTransport::check(tcp); !status) return status;
     transport_ = std::make_unique<TcpTransport>(tcp);
+    if (Status status = choose_transport(); !status) return status;
 
     ServerOptions options;
     options.scheduler = settings_.scheduler;
@@ -139,6 +147,8 @@ class Program {
     options.memory_max = settings_.memory_max.bytes;
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
+    options.shared_memory = shared_memory_.get();
+    options.shared_memory_only = settings_.transport == "shm";
     // Every lane of every job is one descriptor.
     options.max_greeting = max_unknown_connections(raise_descriptor_limit());
     Server::Callbacks callbacks;
@@ -149,6 +159,25 @@ class Program {
     };
     server_ = std::make_unique<Server>(*loop_, shard_loops, *transport_, std::move(options),
                                        std::move(callbacks), log_);
+    return {};
+  }
+
+  Status choose_transport() {
+    if (settings_.transport == "tcp") return {};
+    if (settings_.transport != "auto" && settings_.transport != "shm") {
+      return make_error(ErrorCode::invalid_argument,
+                        fmt::format("--transport {} is none of auto, tcp and shm", settings_.transport));
+    }
+    const Status status = ShmTransport::check();
+    if (status) {
+      ShmOptions options;
+      options.log = log_;
+      shared_memory_ = std::make_unique<ShmTransport>(options);
+    } else if (settings_.transport == "shm") {
+      return status;
+    } else {
+      log_.info("no shared memory: {}", status.error().message);
+    }
     return {};
   }
 
@@ -179,6 +208,7 @@ class Program {
   std::unique_ptr<SignalWatcher> signals_;
   std::vector<std::unique_ptr<LoopThread>> threads_;
   std::unique_ptr<TcpTransport> transport_;
+  std::unique_ptr<ShmTransport> shared_memory_;
   std::unique_ptr<Server> server_;
 };
 

@@ -7,6 +7,7 @@
 #include "proto/base/assert.h"
 #include "proto/base/units.h"
 #include "proto/wire/names.h"
+#include "proto/wire/shm_name.h"
 
 namespace bps {
 namespace {
@@ -33,13 +34,15 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
       ledger_(options_.memory_max - reorder_budget_ * shard_loops.size(),
               static_cast<std::uint32_t>(shard_loops.size())),
       door_(
-          loop, transport, options_.max_greeting, log_, [this](const HelloLane& hello) { return check_lane(hello); },
+          loop, transport, options_.max_greeting, log_,
+          [this](const HelloLane& hello, bool local) { return check_lane(hello, local); },
           [this](const HelloLane& hello, std::unique_ptr<Connection> connection) {
             enter(hello, std::move(connection));
           }) {
   BPS_ASSERT(!shard_loops.empty() && shard_loops.size() <= kMaxShardsPerServer);
   for (std::uint32_t i = 0; i < shard_loops.size(); ++i) {
-    shards_.push_back(std::make_shared<Shard>(*shard_loops[i], ShardIndex{i}, reorder_budget_, log_));
+    shards_.push_back(std::make_shared<Shard>(*shard_loops[i], ShardIndex{i}, reorder_budget_, log_,
+                                              options_.shared_memory));
   }
 }
 
@@ -132,11 +135,26 @@ void Server::on_closed(const Error& error) {
 void Server::on_welcome(const Welcome& welcome) {
   identity_ = ServerIdentity{welcome.term, welcome.server, welcome.incarnation,
                              static_cast<std::uint32_t>(shards_.size())};
+  if (Status status = open_shared_memory(); !status) return finish(status.error());
   state_ = State::serving;
   log_.info("is server {} of the scheduler at {}", welcome.server.value, to_string(options_.scheduler));
   last_tick_ = last_heard_ = loop_.now();
   timer_ = loop_.after(options_.heartbeat_interval, [this] { tick(); });
   if (callbacks_.registered) loop_.post(callbacks_.registered);
+}
+
+// Its name has the incarnation in it, so that nobody takes this life for another one on the same port.
+Status Server::open_shared_memory() {
+  if (options_.shared_memory == nullptr) return {};
+  const Endpoint endpoint = shm_endpoint(data_.port, identity_.incarnation);
+  const Status status = door_.open_local(*options_.shared_memory, endpoint);
+  if (status) {
+    log_.debug("takes lanes of this host at {}", endpoint.host);
+    return {};
+  }
+  if (options_.shared_memory_only) return status;
+  log_.info("no shared memory for workers of this host: {}", status.error().message);
+  return {};
 }
 
 void Server::tick() {
@@ -203,11 +221,17 @@ void Server::on_all_shards(std::function<void(Shard&, std::uint32_t)> work, std:
 
 // ---- lanes ----
 
-Result<EventLoop*> Server::check_lane(const HelloLane& hello) const {
+Result<EventLoop*> Server::check_lane(const HelloLane& hello, bool local) const {
   if (state_ != State::serving && state_ != State::draining) {
     return make_error(ErrorCode::peer_lost, "this server is not registered with a scheduler");
   }
   if (Status status = check_server(hello, identity_); !status) return status.error();
+  if (!local && options_.shared_memory_only) {
+    return make_error(
+        ErrorCode::configuration,
+        fmt::format("this server, on host {}, takes lanes through shared memory only", options_.host),
+        "start it with --transport auto, or its workers on the same host and as the same user");
+  }
   return &shards_[hello.shard]->loop();
 }
 

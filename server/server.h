@@ -39,7 +39,11 @@ struct ServerOptions {
   std::uint64_t bandwidth_bps = 0;             // 0 = unknown
   std::uint64_t memory_max = 4ull << 30;       // partitions, lanes and reorder budgets together
   std::uint64_t reorder_budget = 64ull << 20;  // per shard; at most a quarter of memory_max for all shards
-  std::size_t max_greeting = 1024;             // connections that have not said hello
+  // Also takes lanes of workers on this host through it, and sends them aggregates from its memory. Null:
+  // over the network only. Outlives the server.
+  Transport* shared_memory = nullptr;
+  bool shared_memory_only = false;                    // refuse lanes over the network
+  std::size_t max_greeting = 1024;                    // connections that have not said hello
   Duration start_timeout = std::chrono::seconds(30);  // for reaching the scheduler
   Duration heartbeat_interval = kHeartbeatInterval;
   Duration heartbeat_timeout = kHeartbeatTimeout;
@@ -83,7 +87,8 @@ class Server final : private ConnectionHandler {
   void on_closed(const Error& error) override;
 
   Status check_options() const;
-  Result<EventLoop*> check_lane(const HelloLane& hello) const;
+  Status open_shared_memory();
+  Result<EventLoop*> check_lane(const HelloLane& hello, bool local) const;
   void enter(const HelloLane& hello, std::unique_ptr<Connection> connection);
 
   void connect();

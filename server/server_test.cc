@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "proto/base/asio_loop.h"
+#include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
+#include "proto/wire/shm_name.h"
 
 namespace bps {
 namespace {
@@ -151,23 +153,27 @@ class World {
     return hello;
   }
 
-  Peer& connect(const Message& first) {
-    workers.push_back(std::make_unique<Peer>(transport.connect(loop, server->endpoint(), 5s)));
+  Peer& connect(const Message& first, bool local = false) {
+    workers.push_back(std::make_unique<Peer>(
+        local ? shared_memory.connect(loop, shm_endpoint(server->endpoint().port, incarnation), 5s)
+              : transport.connect(loop, server->endpoint(), 5s)));
     workers.back()->connection().send(first);
     return *workers.back();
   }
 
-  Peer& lane(JobRun run, std::uint32_t rank, std::uint32_t shard) {
-    Peer& peer = connect(hello(run, rank, shard));
+  Peer& lane(JobRun run, std::uint32_t rank, std::uint32_t shard, bool local = false) {
+    Peer& peer = connect(hello(run, rank, shard), local);
     until([&] { return peer.find<Welcome>() != nullptr; });
     return peer;
   }
 
-  static void push(Peer& peer, JobRun run, std::uint32_t partition, const std::vector<float>& values) {
+  static void push(Peer& peer, JobRun run, std::uint32_t partition, std::span<const float> values,
+                   std::uint64_t round = 0, const Region* region = nullptr) {
     PushPull header;
     header.job_run = run;
     header.partition = PartitionId{partition};
-    peer.connection().send(header, std::as_bytes(std::span(values)), 1);
+    header.round = Round{round};
+    peer.connection().send(header, Payload(std::as_bytes(values), region), 1);
   }
 
   Error refusal(const Message& first) {
@@ -181,6 +187,7 @@ class World {
   const std::uint32_t shards_;
   AsioLoop loop;
   TcpTransport transport;
+  ShmTransport shared_memory;
   Logger log{"server",
              LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {}, LogLevel::debug)};
   const Term term{1, 99};
@@ -230,6 +237,53 @@ TEST_CASE("a server registers, opens a job, sums on every shard and frees the jo
     CHECK(worker->find<Refused>()->message == "rank 1 is dead");
   }
   CHECK(world.refusal(world.hello(kRun, 0, 0)).code == ErrorCode::peer_lost);
+}
+
+TEST_CASE("workers come through shared memory and over the network, and get one sum") {
+  World world(1);
+  world.options.shared_memory = &world.shared_memory;
+  world.serve();
+  constexpr std::size_t kElements = 50'000;
+  REQUIRE(world.open_job(kRun, 3).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 1, kElements).code == ErrorCode::ok);
+  Peer* const lanes[] = {&world.lane(kRun, 0, 0, true), &world.lane(kRun, 1, 0, false),
+                         &world.lane(kRun, 2, 0, true)};
+  auto region = world.shared_memory.allocate(kElements * sizeof(float));
+  REQUIRE(region.ok());
+  const std::span<float> shared(reinterpret_cast<float*>((*region)->bytes().data()), kElements);
+  const std::vector<float> one(kElements, 1), two(kElements, 2);
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    const auto third = static_cast<float>(round);
+    std::fill(shared.begin(), shared.end(), third);
+    for (Peer* lane : lanes) {
+      lane->messages.clear();
+    }
+    // Rank 0's is copied into the slab of its connection, rank 2's is read where it lies.
+    const auto push = [&](std::uint32_t rank) {
+      if (rank == 0) World::push(*lanes[0], kRun, 10, one, round);
+      if (rank == 1) World::push(*lanes[1], kRun, 10, two, round);
+      if (rank == 2) World::push(*lanes[2], kRun, 10, shared, round, region->get());
+    };
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      push(static_cast<std::uint32_t>(round + i * (1 + round % 2)) % 3);
+    }
+    for (Peer* lane : lanes) {
+      world.until([&] { return lane->find<Aggregate>() != nullptr; });
+      REQUIRE(lane->payload == std::vector<float>(kElements, 3 + third));
+    }
+  }
+}
+
+TEST_CASE("a server for shared memory only tells workers that come over the network so") {
+  World world(1);
+  world.options.shared_memory = &world.shared_memory;
+  world.options.shared_memory_only = true;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  const Error refused = world.refusal(world.hello(kRun, 0, 0));
+  CHECK(refused.code == ErrorCode::configuration);
+  CHECK(refused.message == "this server, on host here, takes lanes through shared memory only");
+  world.lane(kRun, 0, 0, true);
 }
 
 TEST_CASE("two jobs at once do not see each other") {

@@ -6,8 +6,24 @@
 
 namespace bps {
 
-Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log)
-    : context_{loop, BufferPool(), BufferPool(reorder_budget_bytes),
+namespace {
+
+// Ordinary memory is better than none: what is sent from it is copied once more.
+BufferPool::Source regions_of(Transport* transport, const Logger& log) {
+  if (transport == nullptr) return {};
+  return [transport, log](std::size_t bytes) -> Result<std::shared_ptr<Region>> {
+    auto region = transport->allocate(bytes);
+    if (region) return region;
+    log.info("{}; aggregates go into memory that is not shared", region.error().message);
+    return allocate_ordinary_region(bytes);
+  };
+}
+
+}  // namespace
+
+Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
+             Transport* memory)
+    : context_{loop, BufferPool(UINT64_MAX, regions_of(memory, log)), BufferPool(reorder_budget_bytes),
                log.child(fmt::format("shard {}", index.value)), ShardStats{}} {}
 
 Shard::~Shard() = default;

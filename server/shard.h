@@ -20,7 +20,9 @@ namespace bps {
 
 class Shard {
  public:
-  Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log);
+  // `memory`: whose connections are to send aggregates without a copy, if any. Outlives the shard.
+  Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
+        Transport* memory = nullptr);
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;

@@ -8,6 +8,7 @@
 #include "proto/base/completion.h"
 #include "proto/base/host_identity.h"
 #include "proto/base/loop_thread.h"
+#include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "scheduler/scheduler.h"
 #include "server/server.h"
@@ -68,6 +69,10 @@ class LocalCluster final : public EmbeddedCluster {
     server.scheduler = endpoint_;
     server.host = host_identity();
     server.memory_max = memory_max();
+    if (ShmTransport::check()) {
+      shared_memory_ = std::make_unique<ShmTransport>();
+      server.shared_memory = shared_memory_.get();
+    }
     Server::Callbacks callbacks;
     callbacks.registered = [] {};
     callbacks.stopped = [log = log_](const Error& error) {
@@ -80,6 +85,7 @@ class LocalCluster final : public EmbeddedCluster {
 
   Logger log_;
   TcpTransport transport_;
+  std::unique_ptr<ShmTransport> shared_memory_;
   std::unique_ptr<LoopThread> control_;
   std::unique_ptr<LoopThread> shard_;
   std::unique_ptr<Scheduler> scheduler_;

@@ -64,6 +64,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "strict",
     "tensors",
     "timeout",
+    "transport",
     "turns",
     "urgent-bytes",
     "verbose",
