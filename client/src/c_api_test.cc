@@ -66,6 +66,11 @@ TEST_CASE("c api: open refuses what cannot be, with advice and exit code") {
     CHECK(bps_open(&options, &client, why) != BPS_OK);
     CHECK_THAT(why.message(), Contains("no-such-thing"));
   }
+  SECTION("a transport that does not exist") {
+    options.transport = "pigeon";
+    CHECK(bps_open(&options, &client, why) == BPS_CONFIGURATION);
+    CHECK_THAT(why.message(), Contains("pigeon"));
+  }
   SECTION("nobody listens") {
     const int bound = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};

@@ -62,6 +62,7 @@ Result<OpenOptions> read_options(const bps_options* options) {
   given.job = text(full.job);
   given.config_file = text(full.config_file);
   given.congestion_control = text(full.congestion_control);
+  given.transport = text(full.transport);
   given.rank = number(full.rank);
   given.world_size = number(full.world_size);
   given.local_rank = number(full.local_rank);

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/names.h"
 
@@ -85,7 +86,25 @@ Status Client::start() {
   auto thread = LoopThread::start("bps-client");
   if (!thread) return thread.error();
   thread_ = std::move(thread).value();
-  transport_ = std::make_shared<TcpTransport>(options);
+  network_ = std::make_shared<TcpTransport>(options);
+  return find_shared_memory();
+}
+
+Status Client::find_shared_memory() {
+  const TransportChoice choice = settings_.config.transport;
+  if (choice == TransportChoice::tcp) return {};
+  const Status status = ShmTransport::check();
+  if (status.ok()) {
+    ShmOptions options;
+    options.log = log_;
+    shared_memory_ = std::make_shared<ShmTransport>(options);
+    return {};
+  }
+  if (choice == TransportChoice::shm) {
+    return make_error(status.error().code, "transport shm is set, and " + status.error().message,
+                      status.error().advice);
+  }
+  log_.info("servers on this host are reached over TCP: {}", status.error().message);
   return {};
 }
 
@@ -93,9 +112,13 @@ Status Client::join() {
   const auto reply = std::make_shared<Reply<void>>();
   const auto cell = reply->cell();
   thread_->loop().post([this, reply] {
-    engine_ = std::make_unique<ClientEngine>(thread_->loop(), *transport_, settings_.config, log_);
+    engine_ = std::make_unique<ClientEngine>(thread_->loop(), *network_, settings_.config, log_,
+                                             shared_memory_.get());
     stats_ = engine_->stats();
-    engine_->join([reply](Status status) { reply->set(std::move(status)); });
+    engine_->join([this, reply](Status status) {
+      shares_memory_.store(engine_->shares_memory(), std::memory_order_relaxed);
+      reply->set(std::move(status));
+    });
   });
   const Duration patience = settings_.config.join_timeout + SchedulerLink::kJoinGrace + kMargin;
   if (cell->wait_until(thread_->loop().now() + patience)) return cell->value();
@@ -107,7 +130,8 @@ void Client::shut_down() {
   // Tasks and timers first: after stop() the loop counts as ours and what lives on it can go.
   if (thread_ != nullptr) thread_->stop();
   engine_.reset();
-  transport_.reset();
+  network_.reset();
+  shared_memory_.reset();
   callbacks_->stop();
   embedded_.reset();
 }
@@ -197,10 +221,16 @@ void Client::release(TensorId id, std::shared_ptr<const AnswerView> view) {
 
 Result<void*> Client::allocate(std::size_t bytes) {
   // close() may take it away meanwhile.
-  const auto transport =
-      phase_.read([this](const Phase& phase) { return phase == Phase::open ? transport_ : nullptr; });
+  const bool share = shares_memory_.load(std::memory_order_relaxed);
+  const auto transport = phase_.read([&](const Phase& phase) {
+    return phase == Phase::open ? (share ? shared_memory_ : network_) : nullptr;
+  });
   if (transport == nullptr) return closed_error();
   auto region = transport->allocate(bytes);
+  if (!region && share && settings_.config.transport == TransportChoice::automatic) {
+    log_.info("{} bytes are allocated as ordinary memory: {}", bytes, region.error().message);
+    region = allocate_ordinary_region(bytes);
+  }
   if (!region) return region.error();
   void* const pointer = (*region)->bytes().data();
   allocations_.add(std::move(region).value());

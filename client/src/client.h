@@ -81,6 +81,7 @@ class Client {
 
   Client(const ClientSettings& settings, Logger log);
   Status start();
+  Status find_shared_memory();
   Status join();
   void shut_down();
   std::shared_ptr<Tensor> find(TensorId tensor) const;
@@ -94,7 +95,9 @@ class Client {
   ClientSettings settings_;
   Logger log_;
   std::unique_ptr<EmbeddedCluster> embedded_;
-  std::shared_ptr<Transport> transport_;
+  std::shared_ptr<Transport> network_;
+  std::shared_ptr<Transport> shared_memory_;  // null if it cannot be used
+  std::atomic<bool> shares_memory_{false};
   std::unique_ptr<LoopThread> thread_;
   std::unique_ptr<ClientEngine> engine_;  // lives on the loop
   std::shared_ptr<ClientStats> stats_;

@@ -15,6 +15,10 @@ namespace bps {
 
 inline constexpr std::uint64_t kDefaultCreditBytes = 4ull * 1024 * 1024;
 
+// How the lanes reach the servers. automatic: shared memory where that works, else TCP. shm: shared memory or
+// an error.
+enum class TransportChoice : std::uint8_t { automatic, tcp, shm };
+
 struct ClientConfig {
   Endpoint scheduler{"127.0.0.1", 4710};
   std::string job = "default";
@@ -27,6 +31,7 @@ struct ClientConfig {
   std::uint64_t partition_bytes = kDefaultPartitionBytes;
   std::uint64_t credit_bytes = kDefaultCreditBytes;
   bool retain = true;
+  TransportChoice transport = TransportChoice::automatic;
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
   Duration join_timeout = std::chrono::seconds(60);

@@ -6,12 +6,13 @@
 
 namespace bps {
 
-ClientEngine::ClientEngine(EventLoop& loop, Transport& transport, ClientConfig config, Logger log)
+ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
+                           Transport* shared_memory)
     : loop_(loop),
       config_(std::move(config)),
       log_(std::move(log)),
-      link_(loop, transport, *this, config_, log_),
-      data_(loop, transport, *this, config_, log_),
+      link_(loop, network, *this, config_, log_),
+      data_(loop, network, shared_memory, *this, config_, log_),
       alive_(std::make_shared<bool>(true)) {}
 
 ClientEngine::~ClientEngine() { loop_.cancel(close_timer_); }

@@ -38,7 +38,9 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
   using Memory = DataPlane::Memory;
 
-  ClientEngine(EventLoop& loop, Transport& transport, ClientConfig config, Logger log);
+  // `shared_memory`: for lanes to servers on this host; null if it cannot be used. Both outlive the engine.
+  ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
+               Transport* shared_memory = nullptr);
   ~ClientEngine();  // closes all connections; pending callbacks are dropped
   ClientEngine(const ClientEngine&) = delete;
   ClientEngine& operator=(const ClientEngine&) = delete;
@@ -80,6 +82,9 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"
   std::string describe(TensorId tensor) const;
   std::string describe_join() const { return link_.describe_join(); }
+
+  // After join: memory of the shared-memory transport is of use.
+  bool shares_memory() const { return data_.shares_memory(); }
 
   // Set once the job run has failed for this worker, or the engine is closed.
   const std::optional<Error>& failure() const { return failure_; }

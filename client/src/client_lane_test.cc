@@ -161,4 +161,140 @@ TEST_CASE("lane: the server stays away, then refuses") {
   }
 }
 
+namespace {
+
+// One lane, to a server on `host`; the worker is on "here".
+struct SharingCluster : ScriptedCluster {
+  explicit SharingCluster(TransportChoice choice, std::string host = "here")
+      : ScriptedCluster(config(choice)) {
+    server_host = std::move(host);
+    engine.join([this](Status status) {
+      joined = status.ok();
+      if (!status.ok()) error = status.error();
+    });
+    welcome_worker();
+    scheduler().deliver(job_start(1));
+  }
+  static ClientConfig config(TransportChoice choice) {
+    ClientConfig config = default_config();
+    config.host = "here";
+    config.transport = choice;
+    return config;
+  }
+  Wire& shm() {
+    REQUIRE_FALSE(shared_memory.wires.empty());
+    return *shared_memory.wires.back();
+  }
+  void welcome(Wire& wire) {
+    const auto hello = wire.next<HelloLane>();
+    wire.deliver(Welcome{Term{1, 2}, Incarnation{10}, hello.server, JobRun{kRun}});
+  }
+  // Time in which the scheduler is there.
+  void run(Duration duration) {
+    for (Duration each{}; each < duration; each += 500ms) {
+      loop.run_for(std::min<Duration>(500ms, duration - each));
+      if (scheduler().open()) scheduler().deliver(Heartbeat{});
+    }
+  }
+  std::uint64_t lanes() const { return engine.stats()->lanes; }
+  std::uint64_t shm_lanes() const { return engine.stats()->shm_lanes; }
+
+  bool joined = false;
+  Error error;
+};
+
+}  // namespace
+
+TEST_CASE("lane: over shared memory to a server on this host, also again") {
+  for (const TransportChoice choice : {TransportChoice::automatic, TransportChoice::shm}) {
+    SharingCluster c(choice);
+    CHECK(c.joined);
+    CHECK(c.engine.shares_memory());
+    CHECK(c.shm().endpoint == Endpoint{"bps-5000-100", 0});
+    CHECK(c.connects(5000) == 0);
+    c.welcome(c.shm());
+    CHECK(c.lanes() == 1);
+    CHECK(c.shm_lanes() == 1);
+    const TensorId tensor = c.declare("t", 8, {0});
+    auto data = bytes_of(8, 1);
+    Outcome outcome;
+    REQUIRE(c.engine.push_pull(tensor, data, data, Operation::sum, c.into(outcome)).ok());
+    (void)c.shm().next<PushPull>();
+    // What has worked is the only way.
+    const ExpectLog away("cannot be reached for"), back("is connected again");
+    c.shm().break_with(ErrorCode::unreachable, "connection reset");
+    CHECK(c.lanes() == 0);
+    for (int i = 0; i < 10; ++i) {
+      c.run(1s);
+      c.shm().break_with(ErrorCode::unreachable, "connection refused");
+    }
+    CHECK(c.connects(5000) == 0);
+    CHECK_FALSE(c.engine.failure());
+    c.run(1s);
+    c.welcome(c.shm());
+    (void)c.shm().next<PushPull>();
+    CHECK(c.shm_lanes() == 1);
+    CHECK(away.seen() == 1);
+    CHECK(back.seen() == 1);
+  }
+}
+
+TEST_CASE("lane: shared memory that does not work is given up for TCP, at once and for good") {
+  SharingCluster c(TransportChoice::automatic);
+  SECTION("nobody listens") { c.shm().break_with(ErrorCode::unreachable, "connection refused"); }
+  SECTION("the hello is refused") {
+    c.shm().deliver(Refused{ErrorCode::configuration, "transport tcp is set here", ""});
+    c.shm().break_with(ErrorCode::unreachable, "closed by the peer");
+  }
+  SECTION("the hello is not answered") { c.run(Lane::kHelloTimeout); }
+  c.loop.run_for(Duration{});
+  CHECK(c.connects(5000) == 1);
+  CHECK(c.lane(0).next<HelloLane>().session == Session{2});
+  c.lane(0).deliver(Welcome{Term{1, 2}, Incarnation{10}, ServerId{1}, JobRun{77}});
+  CHECK(c.lanes() == 1);
+  CHECK(c.shm_lanes() == 0);
+  c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
+  c.run(1s);
+  CHECK(c.connects(5000) == 2);
+  CHECK(c.shared_memory.wires.size() == 1);
+}
+
+TEST_CASE("lane: TCP to another host, or where it is asked for") {
+  for (const bool elsewhere : {true, false}) {
+    SharingCluster c(elsewhere ? TransportChoice::automatic : TransportChoice::tcp,
+                     elsewhere ? "there" : "here");
+    CHECK(c.shared_memory.wires.empty());
+    CHECK_FALSE(c.engine.shares_memory());
+    c.welcome(c.lane(0));
+    CHECK(c.lanes() == 1);
+    CHECK(c.shm_lanes() == 0);
+  }
+}
+
+TEST_CASE("lane: where only shared memory is allowed, its failure ends the job") {
+  SECTION("another host: both are named") {
+    SharingCluster c(TransportChoice::shm, "there");
+    CHECK_FALSE(c.joined);
+    CHECK(c.error.code == ErrorCode::configuration);
+    CHECK_THAT(c.error.message,
+               Contains("server 1 (127.0.0.1:5000) is on host there and this worker on here"));
+  }
+  SECTION("nobody listens: not at once") {
+    SharingCluster c(TransportChoice::shm);
+    const TimePoint begin = c.loop.now();
+    const ExpectLog away("cannot be reached for");
+    while (!c.engine.failure() && c.loop.now() - begin < 20s) {
+      c.run(50ms);
+      if (c.shm().open()) c.shm().break_with(ErrorCode::unreachable, "nobody listens on bps-5000-100");
+    }
+    REQUIRE(c.engine.failure());
+    CHECK(c.engine.failure()->code == ErrorCode::configuration);
+    CHECK_THAT(c.engine.failure()->message,
+               Contains("transport shm is set, and nobody listens on bps-5000-100"));
+    CHECK_THAT(c.engine.failure()->advice, Contains("transport auto"));
+    CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
+    CHECK(c.connects(5000) == 0);
+  }
+}
+
 }  // namespace bps::testing

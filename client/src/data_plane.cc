@@ -18,10 +18,11 @@ Error scheduler_error(std::string what) {
 
 }  // namespace
 
-DataPlane::DataPlane(EventLoop& loop, Transport& transport, Owner& owner, const ClientConfig& config,
-                     Logger log)
+DataPlane::DataPlane(EventLoop& loop, Transport& network, Transport* shared_memory, Owner& owner,
+                     const ClientConfig& config, Logger log)
     : loop_(loop),
-      transport_(transport),
+      network_(network),
+      shared_memory_(shared_memory),
       owner_(owner),
       config_(config),
       log_(std::move(log)),
@@ -59,12 +60,40 @@ Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnatio
   hello.credit_report_bytes =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(spare / (2 * start.lanes.size()), UINT32_MAX));
   for (std::uint32_t i = 0; i < start.lanes.size(); ++i) {
-    lanes_.push_back(std::make_unique<Lane>(loop_, transport_, static_cast<Lane::Owner&>(*this), LaneIndex{i},
+    const auto ways = ways_to(start.lanes[i]);
+    if (!ways) return ways.error();
+    shares_memory_ = shares_memory_ || ways->shared_memory != nullptr;
+    lanes_.push_back(std::make_unique<Lane>(loop_, *ways, static_cast<Lane::Owner&>(*this), LaneIndex{i},
                                             start.lanes[i], hello, log_));
   }
   for (const auto& lane : lanes_)
     lane->open();
   return {};
+}
+
+Result<Lane::Ways> DataPlane::ways_to(const LaneTarget& target) const {
+  const bool same_host = target.host == config_.host && !config_.host.empty();
+  if (config_.transport == TransportChoice::shm && !(same_host && shared_memory_ != nullptr)) {
+    return make_error(
+        ErrorCode::configuration,
+        fmt::format("transport shm is set, but server {} ({}) is on host {} and this worker on {}",
+                    target.server.value, to_string(target.endpoint), target.host, config_.host),
+        "set transport auto (BPS_TRANSPORT), or use servers on this host only");
+  }
+  const bool may_share = same_host && config_.transport != TransportChoice::tcp;
+  return Lane::Ways{network_, may_share ? shared_memory_ : nullptr,
+                    config_.transport == TransportChoice::shm};
+}
+
+void DataPlane::count_lanes() {
+  std::uint64_t up = 0, shared = 0;
+  for (const auto& lane : lanes_) {
+    if (!lane->welcomed()) continue;
+    ++up;
+    if (lane->shares_memory()) ++shared;
+  }
+  stats_->lanes.store(up, std::memory_order_relaxed);
+  stats_->shm_lanes.store(shared, std::memory_order_relaxed);
 }
 
 TensorState* DataPlane::find(TensorId tensor) const {
@@ -388,8 +417,14 @@ void DataPlane::on_lane_writable(Lane& lane) {
   pump();
 }
 
+void DataPlane::on_lane_welcomed(Lane& lane) {
+  count_lanes();
+  on_lane_writable(lane);
+}
+
 void DataPlane::on_lane_broken(Lane& lane) {
   if (failed_) return;
+  count_lanes();
   queue_.end_session(lane.index());
   std::vector<Partition*> verdicts;
   for (const auto& tensor : tensors_) {

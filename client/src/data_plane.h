@@ -29,6 +29,8 @@ struct ClientStats {
   std::atomic<std::uint64_t> pulled_bytes{0};
   std::atomic<std::uint64_t> rounds{0};
   std::atomic<std::uint64_t> resent{0};
+  std::atomic<std::uint64_t> lanes{0};  // up
+  std::atomic<std::uint64_t> shm_lanes{0};
 };
 
 class DataPlane final : private Lane::Owner {
@@ -46,7 +48,9 @@ class DataPlane final : private Lane::Owner {
     ~Owner() = default;
   };
 
-  DataPlane(EventLoop& loop, Transport& transport, Owner& owner, const ClientConfig& config, Logger log);
+  // `shared_memory`: null if it cannot be used here.
+  DataPlane(EventLoop& loop, Transport& network, Transport* shared_memory, Owner& owner,
+            const ClientConfig& config, Logger log);
   ~DataPlane();  // closes all lanes; pending callbacks are dropped
   DataPlane(const DataPlane&) = delete;
   DataPlane& operator=(const DataPlane&) = delete;
@@ -81,6 +85,7 @@ class DataPlane final : private Lane::Owner {
   void fail(const Error& error);
 
   // After start().
+  bool shares_memory() const { return shares_memory_; }  // with one server at least, if all goes well
   std::uint64_t partition_bytes() const { return job_.partition_bytes; }
   bool idle() const { return under_way_ == 0; }
   std::string describe(TensorId tensor) const;
@@ -93,9 +98,12 @@ class DataPlane final : private Lane::Owner {
   bool on_lane_lent(Lane& lane, Message& message, LentPayload& payload) override;
   void on_lane_sent(Lane& lane, std::uint64_t cookie) override;
   void on_lane_writable(Lane& lane) override;
+  void on_lane_welcomed(Lane& lane) override;
   void on_lane_broken(Lane& lane) override;
   void on_lane_refused(Lane& lane, const Error& error) override;
 
+  Result<Lane::Ways> ways_to(const LaneTarget& target) const;
+  void count_lanes();
   TensorState* find(TensorId tensor) const;
   Partition* find(const Lane& lane, PartitionId partition) const;
   Status begin(TensorState& tensor, TensorState::RoundInput round);
@@ -111,7 +119,8 @@ class DataPlane final : private Lane::Owner {
   void violation(const Lane& lane, const std::string& what);
 
   EventLoop& loop_;
-  Transport& transport_;
+  Transport& network_;
+  Transport* const shared_memory_;
   Owner& owner_;
   const ClientConfig config_;
   Logger log_;
@@ -124,6 +133,7 @@ class DataPlane final : private Lane::Owner {
   std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
   std::size_t under_way_ = 0;
   bool failed_ = false;
+  bool shares_memory_ = false;
   std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();
 };
 

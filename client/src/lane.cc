@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/wire/shm_name.h"
+
 namespace bps {
 
 namespace {
@@ -15,10 +17,10 @@ bool is_lasting(ErrorCode code) {
 
 }  // namespace
 
-Lane::Lane(EventLoop& loop, Transport& transport, Owner& owner, LaneIndex index, const LaneTarget& target,
+Lane::Lane(EventLoop& loop, const Ways& ways, Owner& owner, LaneIndex index, const LaneTarget& target,
            const HelloLane& hello, Logger log)
     : loop_(loop),
-      transport_(transport),
+      ways_(ways),
       owner_(owner),
       index_(index),
       target_(target),
@@ -58,7 +60,10 @@ void Lane::stop_timer() {
 void Lane::connect() {
   refused_.reset();
   hello_.session = hello_.session.next();
-  connection_ = transport_.connect(loop_, target_.endpoint, kHelloTimeout);
+  connection_ = ways_.shared_memory != nullptr
+                    ? ways_.shared_memory->connect(
+                          loop_, shm_endpoint(target_.endpoint.port, target_.incarnation), kHelloTimeout)
+                    : ways_.network.connect(loop_, target_.endpoint, kHelloTimeout);
   connection_->start(*this);
   connection_->send(hello_);
   timer_ = loop_.after(kHelloTimeout, [this] {
@@ -81,7 +86,8 @@ void Lane::on_welcome(const Welcome& welcome) {
   broken_since_.reset();
   warned_ = false;
   pause_ = kFirstPause;
-  owner_.on_lane_writable(*this);
+  shared_memory_works_ = ways_.shared_memory != nullptr;
+  owner_.on_lane_welcomed(*this);
 }
 
 std::byte* Lane::on_payload(const Message& message, std::uint64_t bytes) {
@@ -118,9 +124,31 @@ void Lane::break_off(const Error& error) {
   retry(error);
 }
 
-void Lane::retry(const Error& error) {
+// True: another way is tried at once.
+bool Lane::fall_back(const Error& error) {
+  if (ways_.shared_memory == nullptr || ways_.only_shared_memory || shared_memory_works_) return false;
+  log_.info("{} is not reached over shared memory: {}; over TCP instead", name(), error.message);
+  ways_.shared_memory = nullptr;
+  timer_ = loop_.after(Duration{}, [this] {
+    timer_ = {};
+    connect();
+  });
+  return true;
+}
+
+// Why it must be shared memory, and what to do.
+Error Lane::only_shared_memory(const Error& error) const {
+  return make_error(ErrorCode::configuration, "transport shm is set, and " + error.message,
+                    "start the server as the same user and with transport auto or shm, or set transport auto "
+                    "(BPS_TRANSPORT)");
+}
+
+void Lane::retry(const Error& cause) {
   stop_timer();
   connection_.reset();
+  if (fall_back(cause)) return;
+  const bool must_share = ways_.only_shared_memory && !shared_memory_works_;
+  const Error error = must_share ? only_shared_memory(cause) : cause;
   const bool was_welcomed = std::exchange(welcomed_, false);
   trouble_ = error;
   const TimePoint now = loop_.now();

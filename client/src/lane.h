@@ -1,5 +1,9 @@
 // The connection of this worker to one shard of one server, kept up for as long as the job runs.
 //
+// Over shared memory where the server is on this host, else over TCP. If shared memory has never worked for
+// this server, the first failure is the last: TCP from then on, or, where only shared memory is allowed, an
+// error of the job after kRefusalPatience. Once it has worked, it is the only way.
+//
 // Opens with HelloLane and a session number that grows with each attempt; nothing else is sent before
 // Welcome. When the connection breaks or the server refuses, it tries again after a pause (20 ms, doubling up
 // to 1 s): whether the server is dead is for the scheduler to say. Only a server that refuses for
@@ -31,7 +35,8 @@ class Lane : private ConnectionHandler {
     // As ConnectionHandler::on_lent.
     virtual bool on_lane_lent(Lane& lane, Message& message, LentPayload& payload) = 0;
     virtual void on_lane_sent(Lane& lane, std::uint64_t cookie) = 0;
-    virtual void on_lane_writable(Lane& lane) = 0;  // also after Welcome
+    virtual void on_lane_writable(Lane& lane) = 0;
+    virtual void on_lane_welcomed(Lane& lane) = 0;
     // The session is over; its connection touches nothing any more.
     virtual void on_lane_broken(Lane& lane) = 0;
     virtual void on_lane_refused(Lane& lane, const Error& error) = 0;
@@ -40,8 +45,14 @@ class Lane : private ConnectionHandler {
     ~Owner() = default;
   };
 
+  // How a server may be reached.
+  struct Ways {
+    Transport& network;
+    Transport* shared_memory = nullptr;
+    bool only_shared_memory = false;
+  };
   // `hello`: all but the session.
-  Lane(EventLoop& loop, Transport& transport, Owner& owner, LaneIndex index, const LaneTarget& target,
+  Lane(EventLoop& loop, const Ways& ways, Owner& owner, LaneIndex index, const LaneTarget& target,
        const HelloLane& hello, Logger log);
   ~Lane() override;
   Lane(const Lane&) = delete;
@@ -55,6 +66,8 @@ class Lane : private ConnectionHandler {
 
   LaneIndex index() const { return index_; }
   bool welcomed() const { return welcomed_; }
+  // The session, or the next one, goes over shared memory.
+  bool shares_memory() const { return ways_.shared_memory != nullptr; }
   bool can_take_more() const { return welcomed_ && connection_->queued_bytes() <= kLowWaterBytes; }
   void send(const Message& message, const Payload& payload, std::uint64_t cookie) {
     connection_->send(message, payload, cookie);
@@ -84,11 +97,13 @@ class Lane : private ConnectionHandler {
 
   void on_welcome(const Welcome& welcome);
   void connect();
+  bool fall_back(const Error& error);
+  Error only_shared_memory(const Error& error) const;
   void retry(const Error& error);
   void stop_timer();
 
   EventLoop& loop_;
-  Transport& transport_;
+  Ways ways_;
   Owner& owner_;
   const LaneIndex index_;
   const LaneTarget target_;
@@ -98,6 +113,7 @@ class Lane : private ConnectionHandler {
   std::unique_ptr<Connection> connection_;
   bool welcomed_ = false;
   bool closed_ = false;
+  bool shared_memory_works_ = false;
   std::optional<Error> refused_;  // by the Refused of this session
   std::optional<Error> trouble_;  // why it is not there
   TimePoint welcomed_at_;

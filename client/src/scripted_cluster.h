@@ -129,7 +129,7 @@ class ScriptedCluster {
 
   explicit ScriptedCluster(ClientConfig config = default_config())
       : engine(loop, transport, std::move(config),
-               Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off))) {}
+               Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), &shared_memory) {}
 
   static ClientConfig default_config() {
     ClientConfig config;
@@ -166,8 +166,11 @@ class ScriptedCluster {
     for (std::uint32_t r = 0; r < 2; ++r)
       start.members.push_back({Rank{r}, Incarnation{r + 10}, "host", r, 1});
     for (std::uint32_t i = 0; i < lanes; ++i) {
-      start.lanes.push_back(
-          {ServerId{i + 1}, Incarnation{i + 100}, {"127.0.0.1", static_cast<std::uint16_t>(5000 + i)}, 0});
+      start.lanes.push_back({ServerId{i + 1},
+                             Incarnation{i + 100},
+                             {"127.0.0.1", static_cast<std::uint16_t>(5000 + i)},
+                             0,
+                             server_host});
     }
     return start;
   }
@@ -241,6 +244,8 @@ class ScriptedCluster {
 
   VirtualLoop loop;
   ScriptedTransport transport;
+  ScriptedTransport shared_memory;
+  std::string server_host;
   ClientEngine engine;
 
  private:

@@ -30,6 +30,7 @@ struct Raw {
   std::string mode = "sync";
   std::string staleness = "unbounded";
   std::optional<BitRate> bandwidth;
+  std::string transport = "auto";
   std::string congestion_control;
   std::optional<LogLevel> log_level;
   std::string host;
@@ -52,6 +53,7 @@ void define(Config& config, Raw& raw) {
   config.add("staleness", raw.staleness,
              "Rounds that a worker of an async tensor may be ahead, or unbounded");
   config.add("bandwidth", raw.bandwidth, "Rate of this host's link, for placement");
+  config.add("transport", raw.transport, "How to reach the servers").choices({"auto", "tcp", "shm"});
   config.add("congestion-control", raw.congestion_control, "TCP congestion control of the lanes")
       .unit("NAME");
   config.add("log-level", raw.log_level, "What to log");
@@ -85,6 +87,7 @@ Status apply(Config& config, const GivenOptions& options) {
   given.text("scheduler", options.scheduler);
   given.text("job", options.job);
   given.text("congestion-control", options.congestion_control);
+  given.text("transport", options.transport);
   given.number("rank", options.rank);
   given.number("world-size", options.world_size);
   given.number("local-rank", options.local_rank);
@@ -185,6 +188,9 @@ Status check(const Raw& raw, ClientSettings& settings) {
   config.credit_bytes = raw.credit_bytes.bytes;
   config.retain = raw.retain;
   config.mode = raw.mode == "async" ? Mode::async : Mode::sync;
+  config.transport = raw.transport == "tcp"   ? TransportChoice::tcp
+                     : raw.transport == "shm" ? TransportChoice::shm
+                                              : TransportChoice::automatic;
   config.staleness = *staleness;
   config.join_timeout = raw.join_timeout;
   config.bandwidth_bps = raw.bandwidth ? raw.bandwidth->bits_per_second : 0;

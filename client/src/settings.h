@@ -20,6 +20,7 @@ struct GivenOptions {
   std::optional<std::string> job;
   std::optional<std::string> config_file;
   std::optional<std::string> congestion_control;
+  std::optional<std::string> transport;
   std::optional<std::int64_t> rank, world_size, local_rank, local_size;
   std::optional<std::int64_t> join_timeout_ms, operation_timeout_ms;
   std::optional<std::int64_t> partition_bytes, credit_bytes;

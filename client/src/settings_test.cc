@@ -36,6 +36,7 @@ TEST_CASE("settings: defaults") {
   CHECK(settings.config.staleness == kUnboundedStaleness);
   CHECK(settings.config.join_timeout == std::chrono::seconds(60));
   CHECK(settings.operation_timeout == std::chrono::seconds(300));
+  CHECK(settings.config.transport == TransportChoice::automatic);
   CHECK_FALSE(settings.config.host.empty());
   CHECK_FALSE(settings.embedded);
 }
@@ -50,7 +51,8 @@ TEST_CASE("settings: options beat environment beats launcher") {
                                 {"LOCAL_WORLD_SIZE", "2"},
                                 {"BPS_RETAIN", "false"},
                                 {"BPS_STALENESS", "3"},
-                                {"BPS_MODE", "async"}};
+                                {"BPS_MODE", "async"},
+                                {"BPS_TRANSPORT", "tcp"}};
   GivenOptions given;
   given.job = "from-program";
   given.staleness = -2;
@@ -61,6 +63,7 @@ TEST_CASE("settings: options beat environment beats launcher") {
   CHECK(settings.config.local_rank == 0);  // torchrun's is that of its own rank 1
   CHECK(settings.config.partition_bytes == 64 * 1024);
   CHECK_FALSE(settings.config.retain);
+  CHECK(settings.config.transport == TransportChoice::tcp);
   CHECK(settings.config.mode == Mode::async);
   CHECK(settings.config.staleness == kUnboundedStaleness);
   given.rank = 1;
@@ -77,11 +80,13 @@ TEST_CASE("settings: numbers of the program") {
   given.bandwidth_bps = 25'000'000'000;
   given.staleness = 0;
   given.mode = 1;
+  given.transport = "shm";
   const ClientSettings settings = read(given);
   CHECK(settings.config.join_timeout == std::chrono::milliseconds(1500));
   CHECK(settings.config.credit_bytes == 0);
   CHECK(settings.config.bandwidth_bps == 25'000'000'000u);
   CHECK(settings.config.staleness == 0);
+  CHECK(settings.config.transport == TransportChoice::shm);
   CHECK(settings.config.mode == Mode::async);
 }
 
@@ -111,6 +116,9 @@ TEST_CASE("settings: what cannot be is refused with the numbers") {
   given = {};
   given.mode = 7;
   CHECK_THAT(refusal(given).message, Contains("mode"));
+  given = {};
+  given.transport = "pigeon";
+  CHECK_THAT(refusal(given).message, Contains("transport") && Contains("pigeon"));
   given = {};
   given.join_timeout_ms = 0;
   CHECK_THAT(refusal(given).message, Contains("timeouts"));

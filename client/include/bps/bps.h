@@ -111,6 +111,7 @@ typedef struct bps_options {
   const char* congestion_control; /* TCP congestion control of the lanes, e.g. "cubic"; default the system's */
   bps_log_function log;         /* NULL = warnings and errors go to stderr */
   void* log_user;
+  const char* transport;        /* "auto" (default): shared memory to servers on this host, else TCP; "tcp"; "shm" */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);
@@ -146,6 +147,8 @@ typedef struct bps_stats {
   uint64_t pulled_bytes;      /* payload bytes received */
   uint64_t rounds;            /* operations completed */
   uint64_t resent;            /* contributions sent again after a lost connection or a refusal (`later`) */
+  uint64_t lanes;             /* connections to servers that are up now */
+  uint64_t shm_lanes;         /* of these, over shared memory */
 } bps_stats;
 BPS_API bps_status bps_get_stats(bps_client* client, bps_stats* stats);
 

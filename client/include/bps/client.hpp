@@ -53,6 +53,7 @@ class Options {
   Options& job(std::string value) { return set(job_, std::move(value)); }
   Options& config_file(std::string value) { return set(config_file_, std::move(value)); }
   Options& congestion_control(std::string value) { return set(congestion_control_, std::move(value)); }
+  Options& transport(std::string value) { return set(transport_, std::move(value)); }  // "auto", "tcp", "shm"
   Options& rank(int value) { return raw_.rank = value, *this; }
   Options& world_size(int value) { return raw_.world_size = value, *this; }
   Options& local_rank(int value) { return raw_.local_rank = value, *this; }
@@ -77,6 +78,7 @@ class Options {
     result.job = pointer(job_);
     result.config_file = pointer(config_file_);
     result.congestion_control = pointer(congestion_control_);
+    result.transport = pointer(transport_);
     if (log_ != nullptr && *log_ != nullptr) {
       result.log = [](bps_log_level level, const char* text, void* user) {
         (*static_cast<const Log*>(user))(static_cast<LogLevel>(level), text);
@@ -96,7 +98,7 @@ class Options {
   static const char* pointer(const Text& text) noexcept { return text.given ? text.value.c_str() : nullptr; }
 
   bps_options raw_{};
-  Text scheduler_, job_, config_file_, congestion_control_;
+  Text scheduler_, job_, config_file_, congestion_control_, transport_;
   std::shared_ptr<Log> log_;
 };
 
@@ -225,6 +227,8 @@ class Client {
     std::uint64_t pulled_bytes = 0;  // payload received
     std::uint64_t rounds = 0;        // operations completed
     std::uint64_t resent = 0;        // contributions sent again
+    std::uint64_t lanes = 0;         // connections to servers that are up now
+    std::uint64_t shm_lanes = 0;     // of these, over shared memory
   };
 
   Client() noexcept = default;  // empty; every call fails with Code::closed
@@ -395,7 +399,8 @@ class Client {
     bps_stats raw_stats{};
     raw_stats.struct_size = sizeof raw_stats;
     if (raw_ == nullptr || bps_get_stats(raw_, &raw_stats) != BPS_OK) return {};
-    return {raw_stats.pushed_bytes, raw_stats.pulled_bytes, raw_stats.rounds, raw_stats.resent};
+    return {raw_stats.pushed_bytes, raw_stats.pulled_bytes, raw_stats.rounds,
+            raw_stats.resent,       raw_stats.lanes,        raw_stats.shm_lanes};
   }
 
   // Finishes operations under way until the timeout, cancels the rest, leaves the job. After it no memory of
