@@ -13,7 +13,7 @@ LIMIT = 60  # seconds after which anything is considered to hang
 FIELDS = ["bench", "workers", "servers", "bytes", "dtype", "iters", "algbw_GBps", "p50_us", "p99_us", "cpu_s_per_GB",
           "verified", "own_cpu_s_per_GB", "min_us", "max_us", "idle", "tensors", "link_bps", "colocated"]
 LIMITS = ["tstar_s", "t_over_tstar"]  # with links, after these
-OURS = ["partition_bytes", "retain", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
+OURS = ["partition_bytes", "retain", "transport", "memory", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
 
 
 def may_make_hosts():
@@ -104,6 +104,17 @@ class BenchTest(unittest.TestCase):
         self.assertEqual((other["bench"], other["retain"], other["partition_bytes"]), (name, False, 4096))
         self.assertIs(other["verified"], True)
         self.assertEqual({line["between"] for line in ratios}, {name + "/pushpull"})
+
+    def test_transports_and_memory_of_tensors(self):
+        also = "memory=allocated;memory=view;transport=shm;transport=shm,memory=allocated;transport=shm,memory=view"
+        for flags in ([], ["--no-retain", "--tensors", "3"], ["--in-place"], ["--bytes", "0"], ["--bytes", "4"]):
+            with self.subTest(flags):
+                lines = self.lines("pushpull", "--workers", "3", "--bytes", "1000000", "--iters", "3", "--also", also,
+                                   *flags)[:6]
+                self.assertEqual([(line["transport"], line["memory"]) for line in lines],
+                                 [(transport, memory) for transport in ("tcp", "shm")
+                                  for memory in ("user", "allocated", "view")])
+                self.assertTrue(all(line["verified"] for line in lines))
 
     def test_sizes_at_the_limits(self):
         for flags in (["--bytes", "0"], ["--bytes", "0", "--tensors", "3"], ["--bytes", "4"], ["--bytes", "4", "--in-place"],

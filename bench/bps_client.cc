@@ -30,6 +30,18 @@ Status Operation::wait() {
   return bps_wait(handle_, -1, &error) == BPS_OK ? Status{} : Status{to_error(error)};
 }
 
+Result<Operation::Piece> Operation::view(std::size_t index) {
+  bps_error error = BPS_ERROR_INIT;
+  bps_view view = BPS_VIEW_INIT;
+  if (bps_handle_view(handle_, index, &view, &error) != BPS_OK) return to_error(error);
+  return Piece{{static_cast<const std::byte*>(view.pointer), view.bytes}, view.offset};
+}
+
+Status Operation::release() {
+  bps_error error = BPS_ERROR_INIT;
+  return bps_handle_release(handle_, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
 Status Operation::then(bps_callback callback, void* user) {
   bps_error error = BPS_ERROR_INIT;
   return bps_then(handle_, callback, user, &error) == BPS_OK ? Status{} : Status{to_error(error)};
@@ -38,6 +50,8 @@ Status Operation::then(bps_callback callback, void* user) {
 BpsClient::~BpsClient() {
   if (client_ == nullptr) return;
   bps_close(client_, kCloseTimeoutMs, nullptr);
+  for (void* memory : memory_)
+    bps_deallocate(client_, memory);
   bps_free(client_);
 }
 
@@ -54,6 +68,8 @@ Status BpsClient::open(const WorkerOptions& options, const EngineOptions& engine
   settings.partition_bytes = engine.partition_bytes;
   settings.credit_bytes = engine.credit_bytes;
   settings.retain = engine.retain ? 1 : 0;
+  const std::string transport(kTransportUses[static_cast<std::size_t>(engine.transport)]);
+  settings.transport = transport.c_str();
   if (options.bandwidth_bps != 0) settings.bandwidth_bps = static_cast<std::int64_t>(options.bandwidth_bps);
   if (!options.congestion_control.empty()) settings.congestion_control = options.congestion_control.c_str();
   bps_error error = BPS_ERROR_INIT;
@@ -77,15 +93,32 @@ Result<std::vector<bps_tensor>> BpsClient::declare(const std::vector<Tensor>& te
   return ids;
 }
 
-Result<Operation> BpsClient::push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
-                                       bps_operation operation) {
+Result<std::span<std::byte>> BpsClient::allocate(std::size_t bytes) {
+  bps_error error = BPS_ERROR_INIT;
+  void* memory = nullptr;
+  if (bps_allocate(client_, bytes, &memory, &error) != BPS_OK) return to_error(error);
+  memory_.push_back(memory);
+  return std::span(static_cast<std::byte*>(memory), bytes);
+}
+
+Result<Operation> BpsClient::start(bps_tensor tensor, std::span<std::byte> in, const bps_buffer* out,
+                                   bps_operation operation) {
   bps_error error = BPS_ERROR_INIT;
   const bps_buffer from = describe(in);
-  const bps_buffer to = describe(out);
   bps_handle* handle = nullptr;
-  if (bps_push_pull(client_, tensor, &from, &to, operation, &handle, &error) != BPS_OK)
+  if (bps_push_pull(client_, tensor, &from, out, operation, &handle, &error) != BPS_OK)
     return to_error(error);
   return Operation(handle);
+}
+
+Result<Operation> BpsClient::push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
+                                       bps_operation operation) {
+  const bps_buffer to = describe(out);
+  return start(tensor, in, &to, operation);
+}
+
+Result<Operation> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
+  return start(tensor, in, nullptr, BPS_SUM);
 }
 
 bps_stats BpsClient::stats() const {

@@ -29,6 +29,14 @@ class Operation {
 
   bool done() const;
   Status wait();
+  // Of one that has ended well and has no `out`: the pieces of the answer, one after another, until
+  // release().
+  struct Piece {
+    std::span<const std::byte> bytes;
+    std::uint64_t offset = 0;  // in the tensor
+  };
+  Result<Piece> view(std::size_t index);  // after the last one: empty
+  Status release();
   // Calls `callback` on a thread of the library when it has ended.
   Status then(bps_callback callback, void* user);
 
@@ -39,8 +47,9 @@ class Operation {
 class BpsClient {
  public:
   BpsClient() = default;
-  BpsClient(BpsClient&& other) noexcept : client_(std::exchange(other.client_, nullptr)) {}
-  BpsClient& operator=(BpsClient&& other) noexcept { return std::swap(client_, other.client_), *this; }
+  BpsClient(BpsClient&& other) noexcept
+      : client_(std::exchange(other.client_, nullptr)), memory_(std::move(other.memory_)) {}
+  BpsClient& operator=(BpsClient&& other) = delete;
   ~BpsClient();
 
   // Joins as `rank`; returns when all workers have. Engines of one process have a job each: `job`.
@@ -54,13 +63,22 @@ class BpsClient {
   };
   Result<std::vector<bps_tensor>> declare(const std::vector<Tensor>& tensors, DType dtype);
 
+  // Of bps_allocate; goes with the client.
+  Result<std::span<std::byte>> allocate(std::size_t bytes);
+
   Result<Operation> push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
                               bps_operation operation = BPS_SUM);
+  // The answer is read in place.
+  Result<Operation> push_pull_view(bps_tensor tensor, std::span<std::byte> in);
 
   bps_stats stats() const;
 
  private:
+  Result<Operation> start(bps_tensor tensor, std::span<std::byte> in, const bps_buffer* out,
+                          bps_operation operation);
+
   bps_client* client_ = nullptr;
+  std::vector<void*> memory_;
 };
 
 }  // namespace bps::bench

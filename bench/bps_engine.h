@@ -10,8 +10,8 @@
 
 namespace bps::bench {
 
-// `job`: its name. `in` and `out` hold the tensors of all ranks of the process, rank by rank; they outlive
-// the engine, which leaves the job when destroyed.
+// `job`: its name. With ordinary memory, `in` and `out` hold the tensors of all ranks of the process, rank by
+// rank; they outlive the engine, which leaves the job when destroyed.
 std::unique_ptr<Engine> make_bps_engine(const WorkerOptions& options, const EngineOptions& engine,
                                         std::string job, const Buffer& in, const Buffer& out);
 

@@ -85,7 +85,8 @@ TEST_CASE("a worker's options survive the command line") {
   options.listen = "10.88.0.3";
   options.raw_slices = {1, 20, 300};
   options.echo_bytes = 65536;
-  options.engines = {{EngineKind::echo, -1, 4096, false}, {EngineKind::floor}};
+  options.engines = {{EngineKind::echo, -1, 4096, false, MemoryUse::view, TransportUse::shm},
+                     {EngineKind::floor}};
   options.scheduler = "127.0.0.1:4710";
   options.bandwidth_bps = 1'000'000'000;
   options.same_host = false;
@@ -100,8 +101,11 @@ TEST_CASE("a worker's options survive the command line") {
   CHECK(back->engines[0].kind == EngineKind::echo);
   CHECK(back->engines[0].credit_bytes == 4096);
   CHECK_FALSE(back->engines[0].retain);
+  CHECK(back->engines[0].memory == MemoryUse::view);
+  CHECK(back->engines[0].transport == TransportUse::shm);
   for (const char* bad : {"nonsense", "index=x", "dtype=8", "clients=0", "engine=kind:99", "engine=kind",
-                          "engine=what:1", "unknown=1", "raw-servers=1", "raw-slices=x", "same-host=2"}) {
+                          "engine=what:1", "engine=memory:3", "engine=transport:3", "unknown=1",
+                          "raw-servers=1", "raw-slices=x", "same-host=2"}) {
     INFO(bad);
     CHECK_FALSE(parse_worker_options({bad}).ok());
   }

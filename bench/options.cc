@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "bench/values.h"
 #include "proto/wire/limits.h"
 
@@ -16,6 +19,12 @@ std::vector<std::string> dtype_names() {
   for (std::uint8_t i = 0; i < kDTypeCount; ++i)
     names.emplace_back(name_of(static_cast<DType>(i)));
   return names;
+}
+
+// The one of that name; Config has made sure that there is one.
+template <class Enum, std::size_t N>
+Enum chosen(const std::string_view (&names)[N], const std::string& name) {
+  return static_cast<Enum>(std::find(std::begin(names), std::end(names), name) - std::begin(names));
 }
 
 Status check_link(const Options& options) {
@@ -93,6 +102,16 @@ void add_engine_flags(Config& config, Options& options) {
   config.add("credit-bytes", options.credit_bytes,
              "Payload under way per worker; not set: the library's default");
   config.add("retain", options.retain, "Answers land in library memory first");
+  config.add("transport", options.transport, "How workers reach servers")
+      .choices({std::begin(kTransportUses), std::end(kTransportUses)});
+}
+
+void add_memory_flags(Config& config, Options& options) {
+  config
+      .add("memory", options.memory,
+           "Where tensors are: in ordinary memory, in memory of bps_allocate, or there with answers read in "
+           "place")
+      .choices({std::begin(kMemoryUses), std::end(kMemoryUses)});
 }
 
 Result<ClusterOptions> Options::cluster() const {
@@ -133,6 +152,8 @@ EngineOptions Options::engine(EngineKind kind) const {
   if (partition_bytes) engine.partition_bytes = static_cast<std::int64_t>(partition_bytes->bytes);
   if (credit_bytes) engine.credit_bytes = static_cast<std::int64_t>(credit_bytes->bytes);
   engine.retain = retain;
+  engine.memory = chosen<MemoryUse>(kMemoryUses, memory);
+  engine.transport = chosen<TransportUse>(kTransportUses, transport);
   return engine;
 }
 
@@ -140,6 +161,8 @@ nlohmann::ordered_json Options::engine_settings() const {
   nlohmann::ordered_json settings;
   settings["partition_bytes"] = partition_bytes ? partition_bytes->bytes : kDefaultPartitionBytes;
   settings["retain"] = retain;
+  settings["transport"] = transport;
+  settings["memory"] = memory;
   return settings;
 }
 

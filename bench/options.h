@@ -33,6 +33,8 @@ struct Options {
   std::optional<ByteSize> partition_bytes;
   std::optional<ByteSize> credit_bytes;
   bool retain = true;
+  std::string memory{kMemoryUses[0]};
+  std::string transport{kTransportUses[0]};
   std::string shards = "auto";
   // Of what is pushed and pulled.
   std::uint32_t tensors = 1;
@@ -52,6 +54,8 @@ void add_link_flags(Config& config, Options& options);
 void add_library_flags(Config& config, Options& options);
 // Those of them that a worker's engine has.
 void add_engine_flags(Config& config, Options& options);
+// Of pushpull.
+void add_memory_flags(Config& config, Options& options);
 void add_tensor_flags(Config& config, Options& options);
 
 }  // namespace bps::bench

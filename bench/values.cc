@@ -135,7 +135,8 @@ void fill_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t
   });
 }
 
-std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<const std::byte> sum) {
+std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<const std::byte> sum,
+                      std::uint64_t first) {
   return with_type(pattern.dtype, [&](auto sample) -> std::string {
     using T = decltype(sample);
     const Table<T> table = sums<T>(pattern);
@@ -143,10 +144,10 @@ std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<con
     const T* from = reinterpret_cast<const T*>(sum.data());
     const std::size_t count = sum.size() / sizeof(T);
     for (std::size_t i = 0; i < count; ++i) {
-      const T expected = table[kind_of(i, round, kinds)];
+      const T expected = table[kind_of(first + i, round, kinds)];
       if (std::memcmp(&from[i], &expected, sizeof(T)) != 0) {
-        return fmt::format("element {} of {} in round {} is {}, its sum is {}", i, count, round, from[i],
-                           expected);
+        return fmt::format("element {} of {} in round {} is {}, its sum is {}", first + i, first + count,
+                           round, from[i], expected);
       }
     }
     return {};

@@ -26,8 +26,10 @@ struct Pattern {
 void fill_contribution(const Pattern& pattern, std::uint32_t rank, std::uint64_t round,
                        std::span<std::byte> out);
 
-// Empty if `sum` is the sum of all workers' contributions; else says which element is wrong and how.
-std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<const std::byte> sum);
+// Empty if `sum`, which begins at element `first`, is the sum of all workers' contributions; else says which
+// element is wrong and how.
+std::string check_sum(const Pattern& pattern, std::uint64_t round, std::span<const std::byte> sum,
+                      std::uint64_t first = 0);
 
 // What the raw servers send: byte j is a function of j.
 void fill_raw(std::span<std::byte> out);

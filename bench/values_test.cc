@@ -58,6 +58,17 @@ TEST_CASE("a wrong, a misplaced and an old element are found") {
   CHECK_FALSE(check_sum(pattern, 9, out).empty());
 }
 
+TEST_CASE("a piece of a sum is compared as what it is") {
+  const Pattern pattern{DType::f32, 1};
+  std::vector<std::byte> out(4 * 1000);
+  fill_contribution(pattern, 0, 9, out);
+  const auto piece = std::span(out).subspan(4 * 300);
+  CHECK(check_sum(pattern, 9, piece, 300).empty());
+  CHECK_FALSE(check_sum(pattern, 9, piece, 301).empty());
+  reinterpret_cast<float*>(out.data())[777] += 1;
+  CHECK_THAT(check_sum(pattern, 9, piece, 300), Catch::Contains("element 777 of 1000"));
+}
+
 TEST_CASE("raw bytes are told from others") {
   std::vector<std::byte> out(100'000);
   fill_raw(out);

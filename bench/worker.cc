@@ -1,5 +1,6 @@
 #include "bench/worker.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -15,12 +16,17 @@
 namespace bps::bench {
 namespace {
 
+bool has_own_memory(const EngineOptions& engine) {
+  return engine.kind == EngineKind::pushpull && engine.memory != MemoryUse::user;
+}
+
 class Worker {
  public:
   static Result<std::unique_ptr<Worker>> create(const WorkerOptions& options) {
     auto worker = std::make_unique<Worker>();
     worker->options_ = options;
-    const std::uint64_t bytes = options.bytes_per_round() * options.clients;
+    const bool own_memory = std::all_of(options.engines.begin(), options.engines.end(), has_own_memory);
+    const std::uint64_t bytes = own_memory ? 0 : options.bytes_per_round() * options.clients;
     for (Buffer* buffer : {&worker->in_, options.in_place ? nullptr : &worker->out_}) {
       if (buffer == nullptr) continue;
       auto memory = Buffer::allocate(bytes);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <sstream>
 
 namespace bps::bench {
@@ -65,6 +66,8 @@ bool read_engine(const std::string& text, EngineOptions& out) {
                        : key == "partition-bytes" ? read_number(value, out.partition_bytes)
                        : key == "credit-bytes"    ? read_number(value, out.credit_bytes)
                        : key == "retain"          ? read_flag(value, out.retain)
+                       : key == "memory"          ? read_enum(value, std::size(kMemoryUses), out.memory)
+                       : key == "transport"       ? read_enum(value, std::size(kTransportUses), out.transport)
                        : key == "by-priority"     ? read_flag(value, out.by_priority)
                                                   : false;
     if (!known) return false;
@@ -73,9 +76,11 @@ bool read_engine(const std::string& text, EngineOptions& out) {
 }
 
 std::string show_engine(const EngineOptions& engine) {
-  return fmt::format("kind:{};partition-bytes:{};credit-bytes:{};retain:{};by-priority:{}",
-                     static_cast<unsigned>(engine.kind), engine.partition_bytes, engine.credit_bytes,
-                     engine.retain ? 1 : 0, engine.by_priority ? 1 : 0);
+  return fmt::format(
+      "kind:{};partition-bytes:{};credit-bytes:{};retain:{};memory:{};transport:{};by-priority:{}",
+      static_cast<unsigned>(engine.kind), engine.partition_bytes, engine.credit_bytes, engine.retain ? 1 : 0,
+      static_cast<unsigned>(engine.memory), static_cast<unsigned>(engine.transport),
+      engine.by_priority ? 1 : 0);
 }
 
 bool assign(WorkerOptions& options, const std::string& key, const std::string& value) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/replay/replay_options.h"
@@ -28,12 +29,26 @@ inline bool needs_floor(EngineKind kind) {
 }
 inline bool is_raw(EngineKind kind) { return kind == EngineKind::echo || needs_floor(kind); }
 
+// Where `pushpull` has its tensors.
+enum class MemoryUse : std::uint8_t {
+  user = 0,       // in ordinary memory
+  allocated = 1,  // in memory of bps_allocate
+  view = 2,       // the input in memory of bps_allocate; the answer is read in place
+};
+inline constexpr std::string_view kMemoryUses[] = {"user", "allocated", "view"};
+
+// How the library reaches servers. TCP unless said otherwise, because the floors are.
+enum class TransportUse : std::uint8_t { tcp = 0, shm = 1, automatic = 2 };
+inline constexpr std::string_view kTransportUses[] = {"tcp", "shm", "auto"};
+
 struct EngineOptions {
   EngineKind kind = EngineKind::pushpull;
   // Not of raw ones. -1: the library's default.
   std::int64_t partition_bytes = -1;
   std::int64_t credit_bytes = -1;
   bool retain = true;
+  MemoryUse memory = MemoryUse::user;
+  TransportUse transport = TransportUse::tcp;
   bool by_priority = true;  // of `replay`
 };
 

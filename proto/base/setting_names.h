@@ -40,6 +40,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "local-rank",
     "local-size",
     "log-level",
+    "memory",
     "memory-max",
     "mode",
     "model",
