@@ -6,7 +6,7 @@ import os
 import tempfile
 
 from process import Program
-from row import NotMeasured
+from row import Median, NotMeasured
 
 # What each is asked to try, and how it is said.
 GLOO = {"Gloo ring": "ring", "Gloo ring-chunked": "ring_chunked", "Gloo halving-doubling": "halving_doubling",
@@ -40,24 +40,37 @@ class Peers:
     def names(self, quick):
         return [name for name in (*GLOO, *OPENMPI) if not quick or name in QUICK]
 
-    def seconds(self, name, ranks, size, iters, warmup=1, limit=150):
+    def medians(self, names, ranks, size, iters, warmup=1):
+        """The median round of each, in seconds. One that fails is left out."""
+        medians, reasons = {}, []
+        for name in names:
+            try:
+                medians[name] = Median.of(self.seconds(name, ranks, size, iters, warmup)).value
+            except NotMeasured as reason:
+                reasons.append(str(reason))
+        if not medians:
+            raise NotMeasured("; ".join(reasons))
+        return medians
+
+    def seconds(self, name, ranks, size, iters, warmup=1, limit=90):
         """How long each round took, from the first rank that began to the last that ended."""
         with contextlib.ExitStack() as stack:
             rounds = ["--bytes", str(size), "--iters", str(iters), "--warmup", str(warmup)]
             run = self._gloo if name in GLOO else self._openmpi
-            programs = [stack.enter_context(Program(command, limit, name)) for command in run(name, ranks, rounds, stack)]
+            commands = run(name, ranks, rounds, stack)
+            programs = [stack.enter_context(Program(command, limit, name)) for command in commands]
             watch = lambda: self.watch(name, ranks.lab.congestion_controls())
             return self._evaluate(name, "".join(program.output(watch) for program in programs), ranks.count, iters)
 
     def _gloo(self, name, ranks, rounds, stack):
-        store = stack.enter_context(tempfile.TemporaryDirectory(prefix="peers-"))
+        store = stack.enter_context(self._folder())
         driver = os.path.join(self.folder, "peer_gloo")
         common = [driver, *rounds, "--algorithm", GLOO[name], "--store", store, "--size", str(ranks.count)]
         return [ranks.lab.on(ranks.host(rank), [*common, "--rank", str(rank), "--address", ranks.address(rank)])
                 for rank in range(ranks.count)]
 
-    def _openmpi(self, name, ranks, rounds, _):
-        lab = ranks.lab
+    def _openmpi(self, name, ranks, rounds, stack):
+        lab, folder = ranks.lab, stack.enter_context(self._folder())
         # TCP only. Who waits yields: there are more ranks than cores, and it is faster with every algorithm.
         mpirun = ["mpirun", "--allow-run-as-root", "-np", str(ranks.count), "--bind-to", "none", "--oversubscribe",
                   "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "mpi_yield_when_idle", "1"]
@@ -66,9 +79,14 @@ class Peers:
             mpirun += ["--mca", f"{layer}_tcp_if_include", network]
         if ranks.own_hosts:
             mpirun += ["--host", ",".join(f"{ranks.address(rank)}:1" for rank in range(ranks.count)), "--mca",
-                       "plm_rsh_agent", f"{self.agent} {lab.netlab} {lab.name}", "--mca", "plm_rsh_no_tree_spawn", "1"]
+                       "plm_rsh_no_tree_spawn", "1", "--mca", "plm_rsh_agent",
+                       f"{self.agent} {lab.netlab} {lab.name} {folder}"]
         command = [*mpirun, *OPENMPI[name], os.path.join(self.folder, "peer_openmpi"), *rounds]
         return [lab.on(0 if ranks.own_hosts else 1, command)]
+
+    @staticmethod
+    def _folder():
+        return tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True)
 
     @staticmethod
     def _evaluate(name, text, count, iters):

@@ -48,7 +48,7 @@ def run(context, hosts, rate, size, goodput, ring, peers):
                 ours.append(line["p50_us"] / 1e6)
                 lines.append(line)
             def them():
-                theirs.append(min(Median.of(context.peers.seconds(name, ranks, size, iters=1)).value for name in best))
+                theirs.append(min(context.peers.medians(best, ranks, size, iters=1).values()))
             turns = [us, them] if best else [us]
             for turn in reversed(turns) if block % 2 else turns:
                 turn()
@@ -75,9 +75,8 @@ def run(context, hosts, rate, size, goodput, ring, peers):
 
 def best_peers(context, ranks, size):
     """The fastest algorithm of Gloo and that of OpenMPI, by a round of each; only one if the other is far behind."""
-    seconds = {name: min(context.peers.seconds(name, ranks, size, iters=1, warmup=0 if ranks.own_hosts else 1))
-               for name in context.peers.names(context.quick)}
+    seconds = context.peers.medians(context.peers.names(context.quick), ranks, size, 1, 0 if ranks.own_hosts else 1)
     context.say(", ".join(f"{name} {value:.3f} s" for name, value in seconds.items()))
     families = [[name for name in seconds if (name in GLOO) == gloo] for gloo in (True, False)]
-    best = [min(family, key=seconds.get) for family in families]
+    best = [min(family, key=seconds.get) for family in families if family]
     return [name for name in best if seconds[name] < FAR * min(seconds.values())]

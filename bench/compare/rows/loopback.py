@@ -34,7 +34,7 @@ def run(context, size, row):
             ours.append(line["p50_us"] / 1e6)
 
         def them():
-            theirs.append(min(Median.of(context.peers.seconds(name, ranks, size, iters)).value for name in best))
+            theirs.append(min(context.peers.medians(best, ranks, size, iters).values()))
 
         for block in range(blocks):
             for turn in (them, us) if block % 2 else (us, them):

@@ -8,8 +8,8 @@ IDS = ("P12", "P13")
 def measure(context):
     rows = []
     if context.wants("P12"):
-        late = [Row("P12", f"server memory beyond 256 KiB a lane and 96 MiB, rank 0 late by {late}, against its partitions, "
-                    "f32, 4 workers, 1 server", 2, 1.2, more=False) for late in ("a partition", "1 s")]
+        late = [Row("P12", f"server memory beyond 256 KiB a lane and 96 MiB, rank 0 late by {late}, against its "
+                    "partitions, f32, 4 workers, 1 server", 2, 1.2, more=False) for late in ("a partition", "1 s")]
         guarded(late, lambda: run_memory(context, late))
         rows += late
     if context.wants("P13"):

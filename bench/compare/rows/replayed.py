@@ -17,8 +17,8 @@ def measure(context):
         for compute in (0.5, 1, 2):
             scale = SCALES[model]
             name = model if scale == 1 else f"{model} x {scale}"
-            row = Row("P11", f"replayed step of {name}, compute {compute} t*, n=k={WORKERS}, {RATE} links, against the fluid "
-                      "schedule", 1.15, 1.05, more=False)
+            row = Row("P11", f"replayed step of {name}, compute {compute} t*, n=k={WORKERS}, {RATE} links, against the "
+                      "fluid schedule", 1.15, 1.05, more=False)
             rows.append(row)
             guarded([row], lambda: run(context, model, scale, compute, row))
     return rows
