@@ -88,8 +88,9 @@ void ShmOutbox::lend(std::span<const std::byte> frame, std::span<const std::byte
   queue_.push(scratch_, {}, cookie);
   pushed_ += scratch_.size();
   scratch_.clear();
-  lent_frames_.push({pushed_, bytes.size()});
-  lent_bytes_ += bytes.size();
+  if (!loan.is_copy()) return;
+  copied_frames_.push({pushed_, bytes.size()});
+  copied_bytes_ += bytes.size();
 }
 
 // ---- the slab is full ----
@@ -188,9 +189,9 @@ void ShmOutbox::consume(std::size_t bytes) {
   }
   sent_ += bytes;
   queue_.consume(bytes);
-  while (!lent_frames_.empty() && lent_frames_.front().end <= sent_) {
-    lent_bytes_ -= lent_frames_.front().bytes;
-    lent_frames_.pop();
+  while (!copied_frames_.empty() && copied_frames_.front().end <= sent_) {
+    copied_bytes_ -= copied_frames_.front().bytes;
+    copied_frames_.pop();
   }
 }
 

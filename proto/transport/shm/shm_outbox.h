@@ -64,8 +64,9 @@ class ShmOutbox {
   // The cookie of the next payload that is not needed any more.
   std::optional<std::uint64_t> take_sent();
 
-  // Headers and payloads that have not been handed over.
-  std::size_t bytes() const { return queue_.bytes() + lent_bytes_ + waiting_.bytes; }
+  // Headers, and payloads in the stream or copied, that have not been handed over. What is lent in place
+  // costs the connection nothing, and waits for nothing.
+  std::size_t bytes() const { return queue_.bytes() + copied_bytes_ + waiting_.bytes; }
   // Of these, what a system call could hand over now.
   std::size_t ready_bytes() const { return queue_.bytes(); }
   // Somebody's memory, not ours, is lent.
@@ -88,7 +89,7 @@ class ShmOutbox {
     std::uint64_t bytes = 0;
     std::shared_ptr<RegionLife> life;
   };
-  struct LentFrame {
+  struct CopiedFrame {
     std::uint64_t end = 0;  // position in the stream
     std::size_t bytes = 0;  // of the payload
   };
@@ -110,8 +111,8 @@ class ShmOutbox {
   Watch watch_;
   SendQueue queue_;
   WaitingFrames waiting_;
-  RingQueue<LentFrame> lent_frames_;  // queued
-  std::size_t lent_bytes_ = 0;        // payloads of lent_frames_
+  RingQueue<CopiedFrame> copied_frames_;  // queued
+  std::size_t copied_bytes_ = 0;          // payloads of copied_frames_
   RingQueue<Descriptor> descriptors_;
   std::uint64_t pushed_ = 0;  // positions in the stream
   std::uint64_t sent_ = 0;

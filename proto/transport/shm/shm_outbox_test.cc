@@ -142,11 +142,17 @@ TEST_CASE("a descriptor goes with the first byte of its record, one in a system 
   CHECK(calls.front() == "1+fd");
 }
 
-TEST_CASE("queued bytes are headers and payloads that have not left, however they leave") {
+TEST_CASE("queued bytes are headers and payloads that have not left, but not what is lent in place") {
   Outbox outbox;
   const auto region = ShmRegion::make(100'000).value();
   const std::size_t frame = outbox.encoder.encode(Heartbeat{1}, 1).size() + kFrameReferenceBytes;
   outbox.send(region->bytes(), region.get());
+  CHECK(outbox.outbox.bytes() == 40 + frame);
+  outbox.drain();
+  CHECK(outbox.outbox.bytes() == 0);
+
+  const Bytes ordinary(100'000);
+  outbox.send(ordinary);
   CHECK(outbox.outbox.bytes() == 40 + frame + 100'000);
   CHECK(outbox.outbox.ready_bytes() == 40 + frame);
   outbox.outbox.consume(40 + frame - 1);

@@ -10,6 +10,9 @@
 //   any other memory       one, into a slab       scarce     when the copy has been handed over
 //   inline_bytes or less   through the socket     not at all when it has left, as over TCP
 //
+// What is lent in place needs nothing more of the connection: queued_bytes() does not count it, so that many
+// such frames leave with one system call.
+//
 // allocate() gives memory that is there: fully allocated and sealed, so that no peer can be made to crash. A
 // region costs each peer that it is sent to one mapping, at most kMaxShmRegions per connection: few large
 // regions, not many small ones. Beyond that, payloads are copied as if they lay in no region. A region that
