@@ -14,6 +14,7 @@ TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTen
                          std::uint64_t partition_bytes)
     : id_(declared.tensor),
       shape_{declaration.name, declaration.dtype, declaration.elements},
+      is_async_(declaration.mode == Mode::async),
       partitioner_(declaration.elements, declaration.dtype, partition_bytes),
       partitions_(declared.owners.size()) {
   BPS_ASSERT(partitions_.size() == partitioner_.count());
@@ -52,6 +53,7 @@ Status TensorState::begin(RoundInput round) {
     partition.sent_once = false;
     partition.receiving = false;
     partition.settled = false;
+    partition.in_library = false;
     partition.cost = current_.in != nullptr ? partition.bytes : 0;
   }
   return {};
@@ -99,7 +101,8 @@ std::byte* TensorState::receive(Partition& partition) {
   partition.receiving = true;
   const std::uint64_t offset = partitioner_.offset(partition.index);
   if (in_library()) {
-    if (has_library()) return library_.get() + offset;
+    partition.in_library = has_library();
+    if (partition.in_library) return library_.get() + offset;
   } else if (current_.is_root) {
     return nullptr;
   } else if (partition.holds == 0 || !in_place()) {
@@ -109,10 +112,13 @@ std::byte* TensorState::receive(Partition& partition) {
     if (partition.detour != nullptr) return partition.detour.get();
   }
   partition.receiving = false;
-  on_failed(partition, round_,
-            make_error(ErrorCode::out_of_memory, "no memory for an answer of tensor '" + shape_.name + "'",
-                       "use less memory, or retain=0 (BPS_RETAIN=0), which needs none here"));
+  on_failed(partition, round_, no_memory());
   return nullptr;
+}
+
+Error TensorState::no_memory() const {
+  return make_error(ErrorCode::out_of_memory, "no memory for an answer of tensor '" + shape_.name + "'",
+                    "use less memory, or retain=0 (BPS_RETAIN=0), which needs none here");
 }
 
 void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
@@ -135,9 +141,15 @@ bool TensorState::needs_spare(const Partition& partition) const {
 
 bool TensorState::fetch(Partition& partition, std::byte* spare) {
   if (partition.state != State::lent) return true;
+  partition.in_library = false;
   if (in_place() && partition.holds > 0) return true;
   if (!partition.lent.intact()) return false;
-  if (!current_.view && !current_.is_root) {
+  if (current_.view && is_async_) {
+    if (!has_library()) return on_failed(partition, round_, no_memory());
+    std::memcpy(library_.get() + partitioner_.offset(partition.index), partition.lent.bytes().data(),
+                partition.bytes);
+    if (!partition.lent.intact()) return false;
+  } else if (!current_.view && !current_.is_root) {
     std::byte* const out = current_.out + partitioner_.offset(partition.index);
     // In place it would overwrite the contribution, which is needed again if the answer turns out not to be
     // whole.
@@ -150,7 +162,7 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
     if (first != out) std::memcpy(out, first, partition.bytes);
   }
   on_answer(partition, partition.weight);
-  if (!in_library()) partition.lent.reset();
+  if (!in_library() || is_async_) partition.lent.reset();
   return true;
 }
 
@@ -214,10 +226,9 @@ Error TensorState::overwritten(const std::string& lane) const {
 bool TensorState::settle(Partition& partition) {
   if (!under_way_ || partition.settled || partition.holds > 0 || partition.receiving) return false;
   if (partition.state != State::answered && partition.state != State::failed) return false;
-  const bool fetched = static_cast<bool>(partition.lent);
-  if (partition.state == State::answered && !fetched && !current_.is_root && !current_.view) {
+  if (partition.state == State::answered && !current_.is_root && !current_.view) {
     std::byte* const out = current_.out + partitioner_.offset(partition.index);
-    if (current_.retain) {
+    if (partition.in_library) {
       std::memcpy(out, library_.get() + partitioner_.offset(partition.index), partition.bytes);
     } else if (partition.detour != nullptr) {
       std::memcpy(out, partition.detour.get(), partition.bytes);

@@ -14,7 +14,8 @@
 //
 // An answer that a server lends is copied once, into the output, and counts when it was whole after that;
 // else it is asked for again. With `retain` the loan itself is kept until the next contribution of the
-// partition goes out; an answer that came through a socket is kept in library memory.
+// partition goes out; an answer that came through a socket is kept in library memory. Of an async tensor no
+// loan is kept: the server takes a snapshot for each answer, and other workers would wait for its memory.
 //
 // A round may be read in place: its answer stays where it came, and the next round begins when the program
 // has released it.
@@ -58,6 +59,7 @@ struct Partition : SendItem {
   bool sent_once = false;    // in this round
   bool receiving = false;    // a connection writes into our memory
   bool settled = false;      // counted as finished
+  bool in_library = false;   // the answer has come into library memory
   std::uint32_t holds = 0;   // sends whose payload a connection may still read
   std::uint32_t weight = 0;  // of a lent answer
   // The answer of this round, or what is retained of the last one.
@@ -161,11 +163,13 @@ class TensorState {
   // The answer stays with the library, or passes through it.
   bool in_library() const { return current_.retain || current_.view; }
   bool has_library();
+  Error no_memory() const;
   Error overwritten(const std::string& lane) const;
   void make_view();
 
   TensorId id_;
   TensorShape shape_;
+  const bool is_async_;
   Partitioner partitioner_;
   std::vector<Partition> partitions_;
   std::shared_ptr<std::byte[]> library_;  // null until it is needed

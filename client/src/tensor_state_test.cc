@@ -18,8 +18,8 @@ Bytes bytes_of(std::size_t count, int value) { return Bytes(count, static_cast<s
 
 // Two partitions, the second of 100 bytes, and one round after another.
 struct Tensor {
-  explicit Tensor(bool retain_answers, bool in_place_rounds = false)
-      : retain(retain_answers), in_place(in_place_rounds) {}
+  explicit Tensor(bool retain_answers, bool in_place_rounds = false, Mode tensor_mode = Mode::sync)
+      : retain(retain_answers), in_place(in_place_rounds), mode(tensor_mode) {}
 
   Status begin(bool view = false) {
     TensorState::RoundInput round;
@@ -69,7 +69,8 @@ struct Tensor {
   }
 
   const bool retain, in_place;
-  TensorState state{{"t", DType::u8, kSlice + 100},
+  const Mode mode;
+  TensorState state{{"t", DType::u8, kSlice + 100, 0, mode},
                     {{}, TensorId{0}, 0, PartitionId{0}, {LaneIndex{0}, LaneIndex{0}}},
                     kSlice};
   Bytes in = bytes_of(kSlice + 100, 1), out = bytes_of(kSlice + 100, 0), spare = bytes_of(kSlice, 0);
@@ -116,6 +117,38 @@ TEST_CASE("tensor: without retain a lent answer is given back as soon as it is c
     CHECK_FALSE(second->is_out());
     CHECK((in_place ? t.in : t.out) == t.answer(9, 8));
   }
+}
+
+TEST_CASE("tensor: of an async tensor no loan is kept") {
+  for (const bool in_place : {false, true}) {
+    Tensor t(true, in_place, Mode::async);
+    t.begin_and_send();
+    const auto first = FakeLoan::of(bytes_of(kSlice, 9));
+    CHECK(t.lend(0, first));
+    CHECK_FALSE(first->is_out());
+    t.settle(0);
+    t.receive(1, 8);
+    CHECK(t.settle(1));
+    CHECK((in_place ? t.in : t.out) == t.answer(9, 8));
+  }
+  // Nor of one that is read in place: it is copied.
+  Tensor t(true, false, Mode::async);
+  t.begin_and_send(true);
+  const auto gone = FakeLoan::of(bytes_of(kSlice, 66)), first = FakeLoan::of(bytes_of(kSlice, 9));
+  gone->withdraw_after(1);
+  CHECK_FALSE(t.lend(0, gone));
+  CHECK(t.state.on_lane_broken(t.at(0), "lane"));
+  t.send(0);
+  t.state.on_released(t.at(0));
+  CHECK(t.lend(0, first));
+  CHECK_FALSE(first->is_out());
+  t.settle(0);
+  t.receive(1, 8);
+  CHECK(t.settle(1));
+  first->withdraw();
+  REQUIRE(t.state.view() != nullptr);
+  CHECK(t.state.view()->intact());
+  CHECK(t.state.view()->pieces()[0].bytes[kSlice - 1] == std::byte{9});
 }
 
 TEST_CASE("tensor: in place, a lent answer waits until nobody reads the contribution") {
