@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/base/asio_loop.h"
+#include "proto/base/descriptor_limit.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/shm_name.h"
@@ -270,6 +271,31 @@ TEST_CASE("workers come through shared memory and over the network, and get one 
     for (Peer* lane : lanes) {
       world.until([&] { return lane->find<Aggregate>() != nullptr; });
       REQUIRE(lane->payload == std::vector<float>(kElements, 3 + third));
+    }
+  }
+}
+
+TEST_CASE("512 lanes on one server, half of them through shared memory") {
+  constexpr std::uint32_t kLanes = 512;
+  World world(1);
+  if (raise_descriptor_limit() < 4 * kLanes) return;
+  world.options.shared_memory = &world.shared_memory;
+  world.serve();
+  REQUIRE(world.open_job(kRun, kLanes).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 1, 3000).code == ErrorCode::ok);
+  std::vector<Peer*> lanes;
+  for (std::uint32_t rank = 0; rank < kLanes; ++rank) {
+    lanes.push_back(&world.lane(kRun, rank, 0, rank % 2 == 0));
+  }
+  const std::vector<float> one(3000, 1);
+  for (std::uint64_t round = 0; round < 2; ++round) {
+    for (std::uint32_t rank = 0; rank < kLanes; ++rank) {
+      lanes[rank]->messages.clear();
+      World::push(*lanes[rank], kRun, 10, one, round);
+    }
+    for (Peer* lane : lanes) {
+      world.until([&] { return lane->find<Aggregate>() != nullptr; });
+      REQUIRE(lane->payload == std::vector<float>(3000, kLanes));
     }
   }
 }

@@ -192,6 +192,47 @@ TEST_CASE("a lane that never reads and asks on is closed, with little queued") {
   CHECK(last_payload(*b) == std::vector<float>{3, 3});
 }
 
+TEST_CASE("a worker that stops reading holds back its own rounds only, in the memory reserved for them") {
+  World world(2, 0);
+  constexpr std::uint32_t kPartitions = 40;
+  const std::vector<float> values(8192, 1);
+  for (std::uint32_t id = 1; id <= kPartitions; ++id) {
+    world.declare(id, values.size());
+  }
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  a->stuck = true;
+  for (std::uint64_t round = 0; round < 2; ++round) {  // a pushes on without having read a single answer
+    for (std::uint32_t id = 1; id <= kPartitions; ++id) {
+      world.push(*a, id, round, values);
+      world.push(*b, id, round, values);
+      release(*b);
+    }
+  }
+  CHECK(all<Aggregate>(*b).size() == 2 * kPartitions);
+  CHECK(a->queued < ServerLane::kSendAheadBytes + values.size() * sizeof(float) + 1024);
+  const std::uint64_t reserved = kPartitions * reserved_bytes(DType::f32, values.size(), Mode::sync) +
+                                 2 * BufferPool::class_bytes(values.size() * 4);
+  CHECK(world.shard->bytes_in_use() <= reserved);
+  // Both slots are pinned by what a has not read: b's next waits, and nothing is taken for it.
+  for (std::uint32_t id = 1; id <= kPartitions; ++id) {
+    world.push(*b, id, 2, values);
+  }
+  CHECK(all<Later>(*b).size() == kPartitions);
+  CHECK(world.shard->bytes_in_use() <= reserved);
+  CHECK_FALSE(a->closed);
+  // A new lane of a reads, and all goes on.
+  const auto again = world.open(0, 2);
+  for (std::uint32_t id = 1; id <= kPartitions; ++id) {
+    world.push(*again, id, 1, values);
+    release(*again);
+    world.push(*again, id, 2, values);
+    world.push(*b, id, 2, values);
+  }
+  CHECK(all<Aggregate>(*again).size() == 2 * kPartitions);
+  CHECK(all<Aggregate>(*b).size() == 3 * kPartitions);
+}
+
 TEST_CASE("however often a worker asks, one answer of a round is under way") {
   World world(1);
   const std::vector<float> large(2 * ServerLane::kSendAheadBytes / sizeof(float), 1);
