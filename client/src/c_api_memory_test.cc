@@ -281,3 +281,36 @@ TEST_CASE("c api: a forked child leaves memory and views alone") {
   bps_handle_free(handle);
   CHECK(bps_deallocate(client, memory) == BPS_OK);
 }
+
+TEST_CASE("c api: allocated memory and views over each transport") {
+  for (const char* transport : {"tcp", "shm"}) {
+    bps_options options = small_partitions(1);
+    options.transport = transport;
+    const OpenClient client(options);
+    const bps_tensor tensor = client.declare("t", 10'000);
+    void* memory = nullptr;
+    REQUIRE(bps_allocate(client, 40'000, &memory, nullptr) == BPS_OK);
+    auto* const in = static_cast<float*>(memory);
+    const bps_buffer from{sizeof(bps_buffer), in, 40'000, BPS_MEMORY_HOST, 0, nullptr};
+    for (int round = 0; round < 20; ++round) {
+      std::fill_n(in, 10'000, static_cast<float>(round));
+      bps_handle* handle = nullptr;
+      REQUIRE(bps_push_pull(client, tensor, &from, nullptr, BPS_SUM, &handle, nullptr) == BPS_OK);
+      CHECK(bps_wait(handle, kSoon, nullptr) == BPS_OK);
+      CHECK(read_view(handle) == std::vector<float>(10'000, static_cast<float>(round)));
+      CHECK(bps_handle_release(handle, nullptr) == BPS_OK);
+      bps_handle_free(handle);
+      // In place, with the loan of the view before it kept until now.
+      REQUIRE(bps_push_pull(client, tensor, &from, &from, BPS_SUM, &handle, nullptr) == BPS_OK);
+      CHECK(bps_wait(handle, kSoon, nullptr) == BPS_OK);
+      CHECK(std::all_of(in, in + 10'000, [&](float each) { return each == static_cast<float>(round); }));
+      bps_handle_free(handle);
+    }
+    bps_stats stats{};
+    stats.struct_size = sizeof stats;
+    CHECK(bps_get_stats(client, &stats) == BPS_OK);
+    CHECK(stats.lanes >= 1);
+    CHECK(stats.shm_lanes == (std::string(transport) == "shm" ? stats.lanes : 0));
+    CHECK(bps_deallocate(client, memory) == BPS_OK);
+  }
+}
