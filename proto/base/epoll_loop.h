@@ -1,0 +1,120 @@
+// An event loop on a real thread: tasks, timers and descriptors by epoll.
+//
+// A turn of the loop runs what is ready of the descriptors (a few dozen at most, and no longer than a
+// fraction of a millisecond, so that nothing starves), then the tasks and timers that are due, then the turn
+// hooks. Hooks are how a connection sends everything that one turn queued with one system call.
+//
+// Descriptors are watched edge-triggered, registered once: waiting for the next bytes costs no system call.
+// post() and stop() come from any thread, through a mailbox that wakes a sleeping loop once per burst.
+//
+// Lives on: the thread that calls run(). Before run() and after it has returned the owner's thread counts as
+// the loop's, so that things can be built and destroyed. What uses the loop (connections, timers' owners)
+// dies first.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+
+#include "proto/base/event_loop.h"
+#include "proto/base/result.h"
+
+namespace bps {
+
+// Where other threads leave tasks for a loop. Outlives the loop, so a thread that works for it may hold
+// one without knowing whether the loop is still there.
+class Mailbox {
+ public:
+  virtual ~Mailbox() = default;
+  // As EventLoop::post: after the loop has stopped, or is gone, the task is destroyed on the caller's thread.
+  virtual void post(Task task) = 0;
+};
+
+// Something that wants to run once at the end of the current turn. It may be destroyed while it waits.
+class TurnHook {
+ public:
+  TurnHook() = default;
+  TurnHook(const TurnHook&) = delete;
+  TurnHook& operator=(const TurnHook&) = delete;
+  virtual ~TurnHook() { unlink(); }
+  virtual void on_turn_end() = 0;
+
+ private:
+  friend class EpollLoop;
+  void unlink();
+  TurnHook* next_ = nullptr;
+  TurnHook* previous_ = nullptr;  // non-null while it waits
+};
+
+// A descriptor that a loop watches; see EpollLoop::watch. For use see Readiness. Not destroyed while watched.
+class FdWatch {
+ public:
+  FdWatch() = default;
+  FdWatch(const FdWatch&) = delete;
+  FdWatch& operator=(const FdWatch&) = delete;
+  virtual ~FdWatch() = default;
+  // `events` as epoll tells them; 0 after call_again(). The watch may end in it.
+  virtual void on_ready(std::uint32_t events) = 0;
+  // The loop is being destroyed and no longer watches: let go of what waits.
+  virtual void on_loop_gone() = 0;
+
+ private:
+  friend class EpollLoop;
+  std::uint64_t token_ = 0;
+};
+
+class EpollLoop final : public EventLoop {
+ public:
+  // Fails by an assertion only if the process is out of file descriptors: use create() where that can be.
+  EpollLoop();
+  static Result<std::unique_ptr<EpollLoop>> create();
+  ~EpollLoop() override;
+
+  TimePoint now() const override { return std::chrono::steady_clock::now(); }
+  void post(Task task) override;
+  TimerId at(TimePoint when, Task task) override;
+  void cancel(TimerId timer) override;
+  bool in_loop() const override;
+
+  // Runs until stop(); tasks posted before stop() still run.
+  void run();
+  // Any thread, any number of times.
+  void stop();
+
+  // One turn: runs what is ready, waiting at most until `deadline` for something. For tests.
+  void run_once(TimePoint deadline);
+
+  void at_turn_end(TurnHook& hook);
+  std::shared_ptr<Mailbox> mailbox() const;
+
+  // For transports, on the loop's thread. `events` (EPOLLIN, EPOLLOUT, EPOLLRDHUP) are told edge-triggered:
+  // once when they begin and once for what is there now, at watch() and rewatch().
+  Status watch(int fd, FdWatch& watch, std::uint32_t events);
+  void rewatch(int fd, FdWatch& watch, std::uint32_t events);
+  void unwatch(int fd, FdWatch& watch);
+  // on_ready(0) in the next turn, without asking the kernel.
+  void call_again(FdWatch& watch);
+  // Destroys it at the end of this turn, when nothing of it can be running.
+  void release_later(std::shared_ptr<void> object);
+
+ private:
+  struct Impl;
+  explicit EpollLoop(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+using AsioLoop = EpollLoop;
+
+// Calls back on the loop for each of `signals` that the process gets. Blocks them in the calling thread (make
+// it in main before any other thread starts) and unblocks them at the end; a child that is spawned meanwhile
+// must unblock them itself. One watcher per process.
+class SignalWatcher {
+ public:
+  using Callback = std::function<void(int signal)>;
+  static Result<std::unique_ptr<SignalWatcher>> watch(EpollLoop& loop, std::initializer_list<int> signals,
+                                                      Callback callback);
+  virtual ~SignalWatcher() = default;
+};
+
+}  // namespace bps
