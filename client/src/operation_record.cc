@@ -22,7 +22,7 @@ OperationRecord::~OperationRecord() { close_fd(); }
 
 bool OperationRecord::finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view) {
   const Error error = weight.ok() ? Error{} : weight.error();
-  return state_.update_kept([&](State& state) {
+  return state_.update([&](State& state) {
     if (state.done) return false;
     state.done = true;
     if (!state.abandoned) state.view = std::move(view);

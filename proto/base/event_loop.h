@@ -1,6 +1,6 @@
 // Everything that runs in bps runs on an event loop: one thread that executes tasks, timers and IO
 // callbacks one after another. Code written against this interface runs unchanged on a real thread
-// (EpollLoop) and in virtual time (VirtualLoop), which is what makes the simulator possible.
+// (AsioLoop) and in virtual time (VirtualLoop), which is what makes the simulator possible.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// EpollLoop, LoopThread, VirtualLoop and what other threads share with them.
+// AsioLoop, LoopThread, VirtualLoop and what other threads share with them.
 #include <signal.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "proto/base/epoll_loop.h"
+#include "proto/base/asio_loop.h"
 #include "proto/base/completion.h"
 #include "proto/base/loop_thread.h"
 #include "proto/base/virtual_loop.h"
@@ -25,7 +25,7 @@ TimePoint soon() { return std::chrono::steady_clock::now() + 20s; }
 
 // Runs the loop on this thread until `done` or the deadline.
 template <class Done>
-bool run_until(EpollLoop& loop, Done done) {
+bool run_until(AsioLoop& loop, Done done) {
   const TimePoint deadline = soon();
   while (!done()) {
     if (loop.now() > deadline) return false;
@@ -35,7 +35,7 @@ bool run_until(EpollLoop& loop, Done done) {
 }
 
 TEST_CASE("tasks run in posting order, after the current one") {
-  EpollLoop loop;
+  AsioLoop loop;
   std::vector<int> order;
   loop.post([&] {
     order.push_back(1);
@@ -48,7 +48,7 @@ TEST_CASE("tasks run in posting order, after the current one") {
 }
 
 TEST_CASE("timers run by time, cancelled ones never") {
-  EpollLoop loop;
+  AsioLoop loop;
   std::vector<int> order;
   const TimePoint start = loop.now();
   loop.after(3ms, [&] { order.push_back(3); });
@@ -63,7 +63,7 @@ TEST_CASE("timers run by time, cancelled ones never") {
 }
 
 TEST_CASE("a timer that sets itself again does not keep tasks away") {
-  EpollLoop loop;
+  AsioLoop loop;
   bool done = false;
   std::function<void()> again = [&] {
     if (!done) loop.after(0ns, again);
@@ -76,7 +76,7 @@ TEST_CASE("a timer that sets itself again does not keep tasks away") {
 TEST_CASE("an earlier timer set during a long wait is in time") {
   auto thread = LoopThread::start("test");
   REQUIRE(thread.ok());
-  EpollLoop& loop = (*thread)->loop();
+  AsioLoop& loop = (*thread)->loop();
   auto fired = std::make_shared<Completion<int>>();
   loop.post([&] {
     loop.after(1h, [] {});
@@ -88,7 +88,7 @@ TEST_CASE("an earlier timer set during a long wait is in time") {
 TEST_CASE("other threads' tasks wake a sleeping loop, all run, each thread's in order") {
   auto thread = LoopThread::start("test");
   REQUIRE(thread.ok());
-  EpollLoop& loop = (*thread)->loop();
+  AsioLoop& loop = (*thread)->loop();
   constexpr int kThreads = 4;
   constexpr int kTasks = 5000;
   std::vector<std::vector<int>> seen(kThreads);
@@ -117,7 +117,7 @@ TEST_CASE("other threads' tasks wake a sleeping loop, all run, each thread's in 
 TEST_CASE("stop runs what was posted before, and destroys what comes after") {
   auto thread = LoopThread::start("test");
   REQUIRE(thread.ok());
-  EpollLoop& loop = (*thread)->loop();
+  AsioLoop& loop = (*thread)->loop();
   const auto mailbox = loop.mailbox();
   int ran = 0;
   for (int i = 0; i < 100; ++i)
@@ -138,7 +138,7 @@ TEST_CASE("what is posted while a loop stops has run or is destroyed when it has
   for (int i = 0; i < 100; ++i) {
     auto thread = LoopThread::start("test");
     REQUIRE(thread.ok());
-    EpollLoop& loop = (*thread)->loop();
+    AsioLoop& loop = (*thread)->loop();
     auto token = std::make_shared<int>(1);
     std::atomic<bool> posting{false};
     std::atomic<bool> enough{false};
@@ -160,7 +160,7 @@ TEST_CASE("what is posted while a loop stops has run or is destroyed when it has
 TEST_CASE("a loop that is destroyed destroys what it still has, once") {
   auto token = std::make_shared<int>(1);
   {
-    EpollLoop loop;
+    AsioLoop loop;
     loop.post([token] {});
     loop.after(1h, [token] {});
     CHECK(token.use_count() == 3);
@@ -177,7 +177,7 @@ TEST_CASE("the loop's thread knows itself and blocks signals") {
     std::string name;
   };
   auto facts = std::make_shared<Completion<Facts>>();
-  EpollLoop& loop = (*thread)->loop();
+  AsioLoop& loop = (*thread)->loop();
   loop.post([&] {
     sigset_t mask;
     ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
@@ -201,7 +201,7 @@ struct CountingHook final : TurnHook {
 };
 
 TEST_CASE("a hook runs once per turn however often it is asked for, and may ask again or die") {
-  EpollLoop loop;
+  AsioLoop loop;
   CountingHook hook;
   auto doomed = std::make_unique<CountingHook>();
   auto never = std::make_unique<CountingHook>();
@@ -223,7 +223,7 @@ TEST_CASE("a hook runs once per turn however often it is asked for, and may ask 
 }
 
 TEST_CASE("signals reach the loop, and the mask is as before afterwards") {
-  EpollLoop loop;
+  AsioLoop loop;
   std::vector<int> signals;
   {
     auto watcher =
@@ -241,7 +241,7 @@ TEST_CASE("signals reach the loop, and the mask is as before afterwards") {
 }
 
 TEST_CASE("a signal watcher may be destroyed in its callback") {
-  EpollLoop loop;
+  AsioLoop loop;
   std::unique_ptr<SignalWatcher> watcher;
   int seen = 0;
   watcher = std::move(SignalWatcher::watch(loop, {SIGUSR1}, [&](int) {

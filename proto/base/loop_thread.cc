@@ -9,7 +9,7 @@
 namespace bps {
 
 Result<std::unique_ptr<LoopThread>> LoopThread::start(std::string name) {
-  auto loop = EpollLoop::create();
+  auto loop = AsioLoop::create();
   if (!loop) return std::move(loop).error();
   std::unique_ptr<LoopThread> self(new LoopThread(std::move(loop).value()));
   // A thread inherits the mask, so it never runs unblocked for a moment.

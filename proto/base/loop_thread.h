@@ -1,4 +1,4 @@
-// An EpollLoop with its own thread, on which all signals are blocked.
+// An AsioLoop with its own thread, on which all signals are blocked.
 //
 //   auto thread = LoopThread::start("bps-shard-0");      // at most 15 characters are shown by ps and top
 //   thread.value()->loop().post([] { ... });
@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "proto/base/epoll_loop.h"
+#include "proto/base/asio_loop.h"
 
 namespace bps {
 
@@ -23,16 +23,16 @@ class LoopThread {
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
 
-  EpollLoop& loop() { return *loop_; }
+  AsioLoop& loop() { return *loop_; }
 
   // Later posts are refused, tasks posted before run, then the thread ends. Timers and sockets that are left
   // do nothing any more. Idempotent.
   void stop();
 
  private:
-  explicit LoopThread(std::unique_ptr<EpollLoop> loop) : loop_(std::move(loop)) {}
+  explicit LoopThread(std::unique_ptr<AsioLoop> loop) : loop_(std::move(loop)) {}
 
-  std::unique_ptr<EpollLoop> loop_;
+  std::unique_ptr<AsioLoop> loop_;
   std::thread thread_;
 };
 

@@ -48,7 +48,7 @@ MAY_INCLUDE = {
 # product's threads and settings and may use it too)
 HOMES = [
     ("asio", r'#\s*include\s*[<"]boost/(asio|beast)\b',
-     r"(server|scheduler)/http", None),
+     r"proto/base/asio_loop[._]|proto/transport/stream/", None),
     ("flatbuffers", r'#\s*include\s*[<"]([\w/]*_generated\.h|flatbuffers/)', r"proto/wire/codec", None),
     ("spdlog", r'#\s*include\s*[<"]spdlog/', r"proto/base/log\.", None),
     ("highway", r'#\s*include\s*[<"]hwy/', r"server/reduce/", None),
@@ -182,7 +182,7 @@ SAMPLES = {
     "deploy/run.cc": ('#include "server/s.h"\n#include "scheduler/s.h"\n', None),
     "proto/base/gone.cc": ('#include "proto/base/nowhere.h"\n', "layer"),
     "server/asio.cc": ("#include <boost/asio/io_context.hpp>\n", "asio"),
-    "server/http.cc": ("#include <boost/asio/io_context.hpp>\n", None),
+    "proto/transport/stream/asio.cc": ("#include <boost/asio/io_context.hpp>\n", None),
     "server/flat.cc": ('#include "control_generated.h"\n', "flatbuffers"),
     "proto/wire/codec_data.cc": ('#include "control_generated.h"\n', None),
     "server/log.cc": ("#include <spdlog/spdlog.h>\n", "spdlog"),

@@ -16,7 +16,7 @@
 #include <new>
 #include <vector>
 
-#include "proto/base/epoll_loop.h"
+#include "proto/base/asio_loop.h"
 #include "proto/transport/tcp/tcp_transport.h"
 
 namespace {
@@ -55,10 +55,10 @@ struct Echo : ConnectionHandler {
   int limit = 1'000'000;
 };
 
-// Of the quietest thousand echoes. A queue that becomes deeper than ever before grows once, when the system
-// happens to run the peers unevenly; what a frame costs shows in every thousand.
+// Of the quietest thousand echoes. A queue that becomes deeper than ever before grows once, when the system happens to
+// run the peers unevenly; what a frame costs shows in every thousand.
 std::uint64_t allocations_of_echo(std::size_t bytes) {
-  EpollLoop loop;
+  AsioLoop loop;
   TcpTransport transport;
   Echo server(bytes);
   Echo client(bytes);

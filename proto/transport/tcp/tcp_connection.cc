@@ -4,7 +4,7 @@
 
 namespace bps {
 
-std::unique_ptr<TcpConnection> TcpConnection::accepted(EpollLoop& loop,
+std::unique_ptr<TcpConnection> TcpConnection::accepted(AsioLoop& loop,
                                                        std::shared_ptr<const TcpOptions> options, UniqueFd fd,
                                                        const Endpoint& peer) {
   auto stream = std::make_shared<TcpStream>(loop, std::move(options), to_string(peer));
@@ -12,7 +12,7 @@ std::unique_ptr<TcpConnection> TcpConnection::accepted(EpollLoop& loop,
   return std::make_unique<TcpConnection>(std::move(stream));
 }
 
-std::unique_ptr<TcpConnection> TcpConnection::connecting(EpollLoop& loop,
+std::unique_ptr<TcpConnection> TcpConnection::connecting(AsioLoop& loop,
                                                          std::shared_ptr<const TcpOptions> options,
                                                          const Endpoint& peer, Duration timeout) {
   auto stream = std::make_shared<TcpStream>(loop, std::move(options), to_string(peer));
@@ -51,7 +51,7 @@ void TcpConnection::close_after_flush(Duration linger) {
 std::string TcpConnection::peer() const { return stream_ ? stream_->peer() : peer_; }
 
 std::unique_ptr<Connection> TcpConnection::move_to(EventLoop& loop) {
-  auto* const target = dynamic_cast<EpollLoop*>(&loop);
+  auto* const target = dynamic_cast<AsioLoop*>(&loop);
   BPS_ASSERT(target != nullptr && stream_ != nullptr);
   peer_ = stream_->peer();
   return std::make_unique<TcpConnection>(std::exchange(stream_, nullptr)->move_to(*target));

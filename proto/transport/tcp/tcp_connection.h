@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/base/epoll_loop.h"
+#include "proto/base/asio_loop.h"
 #include "proto/transport/tcp/tcp_options.h"
 #include "proto/transport/tcp/tcp_socket.h"
 #include "proto/transport/transport.h"
@@ -22,10 +22,10 @@ class TcpConnection final : public Connection {
   ~TcpConnection() override;
 
   // An accepted socket.
-  static std::unique_ptr<TcpConnection> accepted(EpollLoop& loop, std::shared_ptr<const TcpOptions> options,
+  static std::unique_ptr<TcpConnection> accepted(AsioLoop& loop, std::shared_ptr<const TcpOptions> options,
                                                  UniqueFd fd, const Endpoint& peer);
   // Not yet connected: call connect_to or fail_to_connect on its stream.
-  static std::unique_ptr<TcpConnection> connecting(EpollLoop& loop, std::shared_ptr<const TcpOptions> options,
+  static std::unique_ptr<TcpConnection> connecting(AsioLoop& loop, std::shared_ptr<const TcpOptions> options,
                                                    const Endpoint& peer, Duration timeout);
   const std::shared_ptr<TcpStream>& stream() const { return stream_; }
 

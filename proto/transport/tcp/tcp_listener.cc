@@ -34,7 +34,7 @@ Error cannot_listen(const Endpoint& endpoint, int error) {
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> listen_tcp(EpollLoop& loop, std::shared_ptr<const TcpOptions> options,
+Result<std::unique_ptr<Listener>> listen_tcp(AsioLoop& loop, std::shared_ptr<const TcpOptions> options,
                                              const Endpoint& endpoint, Transport::Accepted accepted) {
   auto addresses = resolve_blocking(endpoint);
   if (!addresses) return std::move(addresses).error();

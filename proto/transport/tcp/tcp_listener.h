@@ -3,13 +3,13 @@
 
 #include <memory>
 
-#include "proto/base/epoll_loop.h"
+#include "proto/base/asio_loop.h"
 #include "proto/transport/tcp/tcp_options.h"
 #include "proto/transport/transport.h"
 
 namespace bps {
 
-Result<std::unique_ptr<Listener>> listen_tcp(EpollLoop& loop, std::shared_ptr<const TcpOptions> options,
+Result<std::unique_ptr<Listener>> listen_tcp(AsioLoop& loop, std::shared_ptr<const TcpOptions> options,
                                              const Endpoint& endpoint, Transport::Accepted accepted);
 
 }  // namespace bps

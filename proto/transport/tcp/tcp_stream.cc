@@ -35,7 +35,7 @@ bool is_connected_to_itself(int fd) {
 
 }  // namespace
 
-TcpStream::TcpStream(EpollLoop& loop, std::shared_ptr<const TcpOptions> options, std::string peer)
+TcpStream::TcpStream(AsioLoop& loop, std::shared_ptr<const TcpOptions> options, std::string peer)
     : loop_(loop), options_(std::move(options)), peer_(std::move(peer)) {}
 
 // ---- opening ----
@@ -109,7 +109,7 @@ void TcpStream::opened() {
   addresses_.clear();
   state_ = State::open;
   owes_writable_ = true;
-  if (handler_ != nullptr) readiness_.wait_more(shared_from_this());
+  if (handler_ != nullptr) readiness_.wait_read(shared_from_this());
   loop_.at_turn_end(*this);
 }
 
@@ -143,7 +143,7 @@ void TcpStream::on_turn_end() {
   if (!attach()) return;
   if (state_ == State::open) {
     if (std::exchange(undelivered_, false) && !deliver()) return;
-    readiness_.wait_more(self);
+    readiness_.wait_read(self);
   }
   flush();
   tell_writable();
@@ -162,17 +162,11 @@ void TcpStream::readable() {
   const auto self = shared_from_this();
   if (state_ == State::lingering) return drain_reads();
   if (!is_live()) return;
-  const bool emptied = read_frames(options_->turn_bytes);
-  if (!is_live()) return;
-  if (emptied) {
-    readiness_.wait_more(self);
-  } else {
-    readiness_.read_again(self);
-  }
+  read_frames(options_->turn_bytes);
+  if (is_live()) readiness_.wait_read(self);
 }
 
-// True if all that was there has been read, or the stream is not ours any more.
-bool TcpStream::read_frames(std::size_t budget) {
+void TcpStream::read_frames(std::size_t budget) {
   FrameReader::Targets targets;
   std::size_t done = 0;
   while (done < budget) {
@@ -186,18 +180,14 @@ bool TcpStream::read_frames(std::size_t budget) {
     if (got < 0) {
       if (errno == EINTR) continue;
       if (!would_block(errno)) read_failed(errno);
-      return true;
+      return;
     }
-    if (got == 0) {
-      read_failed(0);
-      return true;
-    }
+    if (got == 0) return read_failed(0);
     done += static_cast<std::size_t>(got);
     reader_.commit(static_cast<std::size_t>(got));
-    if (!deliver()) return true;
-    if (static_cast<std::size_t>(got) < room) return true;
+    if (!deliver()) return;
+    if (static_cast<std::size_t>(got) < room) return;  // drained: the wait tells when there is more
   }
-  return false;
 }
 
 // False if the stream is not ours any more.
@@ -245,11 +235,11 @@ void TcpStream::drain_reads() {
   for (std::size_t done = 0; done < options_->turn_bytes;) {
     const ssize_t got = ::recv(readiness_.fd(), bytes.data(), bytes.size(), 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && would_block(errno)) return readiness_.wait_more(shared_from_this());
+    if (got < 0 && would_block(errno)) break;
     if (got <= 0) return close();
     done += static_cast<std::size_t>(got);
   }
-  readiness_.read_again(shared_from_this());
+  readiness_.wait_read(shared_from_this());
 }
 
 // ---- writing ----
@@ -395,7 +385,7 @@ void TcpStream::close_after_flush(Duration linger) {
   loop_.at_turn_end(*this);
 }
 
-std::shared_ptr<TcpStream> TcpStream::move_to(EpollLoop& loop) {
+std::shared_ptr<TcpStream> TcpStream::move_to(AsioLoop& loop) {
   BPS_ASSERT(state_ == State::open && !early_error_);
   auto moved = std::make_shared<TcpStream>(loop, options_, peer_);
   moved->adopt(std::exchange(attached_, false) ? UniqueFd(readiness_.release()) : std::move(fd_));

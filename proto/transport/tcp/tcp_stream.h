@@ -21,7 +21,7 @@ namespace bps {
 
 class TcpStream final : public TurnHook, public std::enable_shared_from_this<TcpStream> {
  public:
-  TcpStream(EpollLoop& loop, std::shared_ptr<const TcpOptions> options, std::string peer);
+  TcpStream(AsioLoop& loop, std::shared_ptr<const TcpOptions> options, std::string peer);
 
   // One of these first.
   void accepted(UniqueFd fd);
@@ -34,7 +34,7 @@ class TcpStream final : public TurnHook, public std::enable_shared_from_this<Tcp
   void set_max_header_bytes(std::size_t bytes) { reader_.set_max_header_bytes(bytes); }
   void close();
   void close_after_flush(Duration linger);
-  std::shared_ptr<TcpStream> move_to(EpollLoop& loop);
+  std::shared_ptr<TcpStream> move_to(AsioLoop& loop);
   const std::string& peer() const { return peer_; }
 
   // Called by Readiness and the loop.
@@ -52,7 +52,7 @@ class TcpStream final : public TurnHook, public std::enable_shared_from_this<Tcp
   bool attach();
   bool is_live() const { return state_ == State::open && handler_ != nullptr; }
 
-  bool read_frames(std::size_t budget);
+  void read_frames(std::size_t budget);
   bool deliver();
   bool deliver_payload();
   void read_failed(int error);
@@ -71,7 +71,7 @@ class TcpStream final : public TurnHook, public std::enable_shared_from_this<Tcp
   void cancel_timer();
   Error connection_lost(const std::string& why) const;
 
-  EpollLoop& loop_;
+  AsioLoop& loop_;
   const std::shared_ptr<const TcpOptions> options_;
   const std::string peer_;
   State state_ = State::connecting;

@@ -11,8 +11,8 @@
 namespace bps {
 namespace {
 
-EpollLoop& epoll_loop(EventLoop& loop) {
-  auto* const result = dynamic_cast<EpollLoop*>(&loop);
+AsioLoop& asio_loop(EventLoop& loop) {
+  auto* const result = dynamic_cast<AsioLoop*>(&loop);
   BPS_ASSERT(result != nullptr);
   return *result;
 }
@@ -22,7 +22,7 @@ EpollLoop& epoll_loop(EventLoop& loop) {
 // getaddrinfo blocks, so it has a thread, which starts with the first host name.
 class TcpTransport::Resolver {
  public:
-  void resolve(EpollLoop& loop, const Endpoint& endpoint, std::weak_ptr<TcpStream> stream) {
+  void resolve(AsioLoop& loop, const Endpoint& endpoint, std::weak_ptr<TcpStream> stream) {
     const Status started = thread_.update([](std::unique_ptr<LoopThread>& thread) -> Status {
       if (thread) return {};
       auto made = LoopThread::start("bps-resolver");
@@ -60,12 +60,12 @@ Status TcpTransport::check(const TcpOptions& options) {
 
 Result<std::unique_ptr<Listener>> TcpTransport::listen(EventLoop& loop, const Endpoint& endpoint,
                                                        Accepted accepted) {
-  return listen_tcp(epoll_loop(loop), options_, endpoint, std::move(accepted));
+  return listen_tcp(asio_loop(loop), options_, endpoint, std::move(accepted));
 }
 
 std::unique_ptr<Connection> TcpTransport::connect(EventLoop& loop, const Endpoint& endpoint,
                                                   Duration timeout) {
-  EpollLoop& own = epoll_loop(loop);
+  AsioLoop& own = asio_loop(loop);
   auto connection = TcpConnection::connecting(own, options_, endpoint, timeout);
   if (auto addresses = numeric_address(endpoint); !addresses.empty()) {
     connect_stream(connection->stream(), std::move(addresses));

@@ -1,6 +1,6 @@
 // The Transport over TCP. See proto/transport/transport.h for the contract.
 //
-// Loops given to it are EpollLoops. Listeners and connections must be destroyed before their loop; the
+// Loops given to it are AsioLoops. Listeners and connections must be destroyed before their loop; the
 // transport itself may go before or after them. Connections may be made on several loops (threads) of one
 // transport.
 #pragma once

@@ -1,0 +1,279 @@
+#include "proto/base/asio_loop.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "proto/base/completion.h"
+#include "proto/base/timer_queue.h"
+
+namespace bps {
+namespace {
+
+namespace asio = boost::asio;
+
+// A busy turn's bound on socket handlers: a busy loop must still come to its tasks, timers and hooks.
+constexpr int kMaxHandlersPerTurn = 32;
+
+class LoopMailbox final : public Mailbox {
+ public:
+  explicit LoopMailbox(int wake_fd) : wake_fd_(wake_fd) {}
+  ~LoopMailbox() override { ::close(wake_fd_); }
+
+  void post(Task task) override {
+    if (queue_.push(std::move(task)) == MpscQueue<Task>::Pushed::wake) wake();
+  }
+
+  void close() {
+    if (queue_.close()) wake();
+  }
+
+  void drain_wakes() {
+    std::uint64_t count = 0;
+    while (::read(wake_fd_, &count, sizeof count) < 0 && errno == EINTR) {}
+  }
+
+  MpscQueue<Task>& queue() { return queue_; }
+
+ private:
+  void wake() {
+    const std::uint64_t one = 1;
+    while (::write(wake_fd_, &one, sizeof one) < 0 && errno == EINTR) {}
+  }
+
+  const int wake_fd_;
+  MpscQueue<Task> queue_;
+};
+
+}  // namespace
+
+struct AsioLoop::Impl {
+  // Takes `wake_fd` over; `watched_fd` is its duplicate for Asio, which closes it.
+  Impl(int wake_fd, int watched_fd)
+      : io(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE),
+        work(asio::make_work_guard(io)),
+        mailbox(std::make_shared<LoopMailbox>(wake_fd)),
+        wake(io, watched_fd),
+        deadline_timer(io) {
+    hooks.next_ = hooks.previous_ = &hooks;
+    watch_wake();
+  }
+
+  void drop_everything() {
+    mailbox->close();
+    // Tasks may own connections, whose destructors post: destroy until nothing is left.
+    std::vector<Task> doomed;
+    do {
+      doomed.clear();
+      mailbox->queue().take(doomed);
+      doomed.insert(doomed.end(), std::make_move_iterator(tasks.begin()),
+                    std::make_move_iterator(tasks.end()));
+      tasks.clear();
+    } while (!doomed.empty());
+    const TimerId newest = timers.last_id();
+    while (timers.take_due(TimePoint::max(), newest)) {}
+  }
+
+  void watch_wake() {
+    wake.async_wait(asio::posix::descriptor_base::wait_read, [this](const boost::system::error_code& error) {
+      if (error) return;
+      mailbox->drain_wakes();
+      watch_wake();
+    });
+  }
+
+  bool has_work() const { return !tasks.empty() || hooks.next_ != &hooks; }
+
+  void run_tasks() {
+    remote.clear();
+    mailbox->queue().take(remote);
+    running.swap(tasks);
+    for (Task& task : running)
+      std::exchange(task, {})();
+    running.clear();
+    for (Task& task : remote)
+      std::exchange(task, {})();
+    remote.clear();
+  }
+
+  void run_timers() {
+    if (timers.empty()) return;
+    const TimePoint now = std::chrono::steady_clock::now();
+    const TimerId newest = timers.last_id();
+    while (Task task = timers.take_due(now, newest))
+      task();
+  }
+
+  void run_hooks();
+
+  // Waits for a socket, a task or a timer, at most until `deadline`, then runs what is ready of the sockets.
+  void run_io(TimePoint deadline) {
+    if (!has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep()) {
+      // One handler. If more are ready, the next run_one finds them without asking the kernel, whereas a poll
+      // that finds nothing would cost a system call in every turn.
+      io.run_one();
+      mailbox->queue().awake();
+      return;
+    }
+    int handlers = 0;
+    while (handlers < kMaxHandlersPerTurn && io.poll_one() != 0)
+      ++handlers;
+  }
+
+  // Arms the timer that ends the sleep. Lazily: most timers are cancelled or moved before they matter.
+  bool may_sleep(TimePoint deadline) {
+    if (const auto next = timers.next(); next && *next < deadline) deadline = *next;
+    if (deadline == TimePoint::max()) return true;
+    if (deadline <= std::chrono::steady_clock::now()) return false;
+    if (armed_for != deadline) {
+      armed_for = deadline;
+      deadline_timer.expires_at(deadline);
+      deadline_timer.async_wait([this](const boost::system::error_code& error) {
+        if (!error) armed_for = TimePoint::max();
+      });
+    }
+    return true;
+  }
+
+  asio::io_context io;
+  asio::executor_work_guard<asio::io_context::executor_type> work;
+  std::shared_ptr<LoopMailbox> mailbox;
+  asio::posix::stream_descriptor wake;
+  asio::steady_timer deadline_timer;
+  TimePoint armed_for = TimePoint::max();
+  TimerQueue timers;
+  std::vector<Task> tasks;  // posted on the loop itself
+  std::vector<Task> running;
+  std::vector<Task> remote;
+  struct HookList final : TurnHook {
+    void on_turn_end() override {}
+  } hooks;
+  std::atomic<std::thread::id> thread{};
+  std::atomic<bool> stopping{false};
+  bool stopped = false;
+};
+
+void TurnHook::unlink() {
+  if (previous_ == nullptr) return;
+  previous_->next_ = next_;
+  next_->previous_ = previous_;
+  next_ = previous_ = nullptr;
+}
+
+void AsioLoop::Impl::run_hooks() {
+  // Those that are there now: a hook that asks again waits for the next turn.
+  HookList batch;
+  if (hooks.next_ == &hooks) return;
+  batch.next_ = hooks.next_;
+  batch.previous_ = hooks.previous_;
+  batch.next_->previous_ = batch.previous_->next_ = &batch;
+  hooks.next_ = hooks.previous_ = &hooks;
+  while (batch.next_ != &batch) {
+    TurnHook& hook = *batch.next_;
+    hook.unlink();
+    hook.on_turn_end();
+  }
+  batch.next_ = batch.previous_ = nullptr;
+}
+
+Result<std::unique_ptr<AsioLoop>> AsioLoop::create() {
+  const int wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wake_fd < 0) return os_error("cannot make an event loop: eventfd", errno, "raise `ulimit -n`");
+  const int watched_fd = ::dup(wake_fd);
+  if (watched_fd < 0) {
+    const int error = errno;
+    ::close(wake_fd);
+    return os_error("cannot make an event loop: dup", error, "raise `ulimit -n`");
+  }
+  try {
+    return std::unique_ptr<AsioLoop>(new AsioLoop(std::make_unique<Impl>(wake_fd, watched_fd)));
+  } catch (const boost::system::system_error& error) {
+    return make_error(ErrorCode::os, std::string("cannot make an event loop: ") + error.what(),
+                      "raise `ulimit -n`");
+  }
+}
+
+AsioLoop::AsioLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+AsioLoop::AsioLoop() {
+  auto made = create();
+  BPS_ASSERT(made.ok());
+  impl_ = std::move(made.value()->impl_);
+}
+
+AsioLoop::~AsioLoop() {
+  if (impl_) impl_->drop_everything();
+}
+
+void AsioLoop::post(Task task) {
+  if (impl_->thread.load(std::memory_order_relaxed) == std::this_thread::get_id() && !impl_->stopped) {
+    impl_->tasks.push_back(std::move(task));
+  } else {
+    impl_->mailbox->post(std::move(task));
+  }
+}
+
+TimerId AsioLoop::at(TimePoint when, Task task) {
+  BPS_ASSERT(in_loop());
+  return impl_->timers.add(when, std::move(task));
+}
+
+void AsioLoop::cancel(TimerId timer) {
+  BPS_ASSERT(in_loop());
+  impl_->timers.cancel(timer);
+}
+
+bool AsioLoop::in_loop() const {
+  const std::thread::id thread = impl_->thread.load(std::memory_order_relaxed);
+  return thread == std::thread::id{} || thread == std::this_thread::get_id();
+}
+
+void AsioLoop::run() {
+  impl_->thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  while (!impl_->stopping.load(std::memory_order_acquire))
+    run_once(TimePoint::max());
+  // What was posted before stop() runs; what those tasks post does not. stop() may not have come to this yet,
+  // and a task that slipped in behind the last look would be neither run nor destroyed.
+  impl_->mailbox->close();
+  impl_->run_tasks();
+  impl_->run_hooks();
+  impl_->stopped = true;
+  impl_->thread.store(std::thread::id{}, std::memory_order_relaxed);
+}
+
+void AsioLoop::run_once(TimePoint deadline) {
+  impl_->run_io(deadline);
+  impl_->run_tasks();
+  impl_->run_timers();
+  impl_->run_hooks();
+}
+
+void AsioLoop::stop() {
+  // A turn that already runs may still see the mailbox open: the flag is set first.
+  const auto mailbox = impl_->mailbox;
+  impl_->stopping.store(true, std::memory_order_release);
+  mailbox->close();
+}
+
+void AsioLoop::at_turn_end(TurnHook& hook) {
+  if (hook.previous_ != nullptr) return;
+  TurnHook& list = impl_->hooks;
+  hook.previous_ = list.previous_;
+  hook.next_ = &list;
+  list.previous_->next_ = &hook;
+  list.previous_ = &hook;
+}
+
+std::shared_ptr<Mailbox> AsioLoop::mailbox() const { return impl_->mailbox; }
+
+boost::asio::io_context& AsioLoop::io() { return impl_->io; }
+
+}  // namespace bps
