@@ -159,7 +159,12 @@ EngineOptions Options::engine(EngineKind kind) const {
 
 nlohmann::ordered_json Options::engine_settings() const {
   nlohmann::ordered_json settings;
-  settings["partition_bytes"] = partition_bytes ? partition_bytes->bytes : kDefaultPartitionBytes;
+  // With links the scheduler chooses.
+  if (partition_bytes || !link) {
+    settings["partition_bytes"] = partition_bytes ? partition_bytes->bytes : kDefaultPartitionBytes;
+  } else {
+    settings["partition_bytes"] = nullptr;
+  }
   settings["retain"] = retain;
   settings["transport"] = transport;
   settings["memory"] = memory;

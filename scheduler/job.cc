@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "proto/wire/limits.h"
+#include "scheduler/partition_size.h"
 #include "scheduler/placement.h"
 #include "scheduler/text.h"
 
@@ -139,9 +140,23 @@ std::vector<TensorTable::Lane> Job::place() {
   return lanes;
 }
 
+std::uint64_t Job::choose_partition_bytes() const {
+  if (const std::uint64_t given = membership_.settings().partition_bytes; given != 0) return given;
+  std::uint64_t slowest = 0;
+  const auto consider = [&](std::uint64_t link) {
+    if (link != 0) slowest = slowest == 0 ? link : std::min(slowest, link);
+  };
+  for (const auto& [rank, worker] : membership_.workers())
+    consider(worker.bandwidth_bps);
+  for (const auto& [id, server] : servers_.all())
+    consider(server.bandwidth_bps);
+  return default_partition_bytes(slowest);
+}
+
 void Job::open() {
   phase_ = Phase::opening;
-  TensorTable::Config config{run_, name(), membership_.settings().partition_bytes, place(),
+  partition_bytes_ = choose_partition_bytes();
+  TensorTable::Config config{run_, name(), partition_bytes_, place(),
                              [this](Rank rank) { return membership_.name_of(rank); }};
   if (lanes_.size() > kMaxLanesPerJob) {
     fail(make_error(ErrorCode::configuration,
@@ -163,8 +178,7 @@ void Job::open() {
 
 void Job::start_running() {
   phase_ = Phase::running;
-  broadcast(JobStart{run_, kFirstGeneration, kFirstEpoch, membership_.settings().partition_bytes,
-                     membership_.members(), lanes_});
+  broadcast(JobStart{run_, kFirstGeneration, kFirstEpoch, partition_bytes_, membership_.members(), lanes_});
   outbox_.log(LogLevel::info, fmt::format("job {} started: {} workers, {} servers, {} lanes each", name(),
                                           membership_.world_size(), used_.size(), lanes_.size()));
 }

@@ -80,6 +80,7 @@ class Job {
   void tell_progress();
   Error join_error(TimePoint now, const Worker& impatient) const;
   std::vector<TensorTable::Lane> place();
+  std::uint64_t choose_partition_bytes() const;
   void send_tensor_output();
   void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
   Error barrier_error(std::uint64_t number, Rank left) const;
@@ -100,6 +101,7 @@ class Job {
   std::set<ServerId> used_;     // servers that know the run
   std::set<ServerId> opening_;  // those that have not confirmed it yet
   std::vector<LaneTarget> lanes_;
+  std::uint64_t partition_bytes_ = 0;               // from opening on
   std::map<std::uint64_t, std::uint64_t> batches_;  // server request -> batch of the tensor table
   std::unique_ptr<TensorTable> tensors_;            // from opening on
   Barriers barriers_;

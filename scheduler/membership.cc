@@ -18,6 +18,8 @@ std::string staleness_text(std::uint32_t staleness) {
   return staleness == kUnboundedStaleness ? "unbounded" : std::to_string(staleness);
 }
 
+std::string partition_text(std::uint64_t bytes) { return bytes == 0 ? "none" : std::to_string(bytes); }
+
 const char* mode_text(Mode mode) { return mode == Mode::sync ? "sync" : "async"; }
 
 }  // namespace
@@ -45,8 +47,8 @@ Error Membership::disagreement(const HelloWorker& hello) const {
     return differ("world_size", std::to_string(hello.world_size), std::to_string(settings_.world_size));
   }
   if (hello.partition_bytes != settings_.partition_bytes) {
-    return differ("partition_bytes", std::to_string(hello.partition_bytes),
-                  std::to_string(settings_.partition_bytes));
+    return differ("partition_bytes", partition_text(hello.partition_bytes),
+                  partition_text(settings_.partition_bytes));
   }
   if (hello.mode != settings_.mode) return differ("mode", mode_text(hello.mode), mode_text(settings_.mode));
   if (hello.staleness != settings_.staleness) {

@@ -138,6 +138,21 @@ TEST_CASE("core: several jobs at once do not touch each other") {
   CHECK(h.core.job_count() == 1);
 }
 
+TEST_CASE("core: the slowest link decides the size of partitions that nobody sets") {
+  CoreHarness h;
+  HelloServer server;
+  server.host = "cpu-1";
+  server.data = {server.host, 4711};
+  server.shards = 1;
+  server.bandwidth_bps = 500'000'000;
+  const PeerId peer = h.say_hello(server);
+  auto hello = CoreHarness::hello("j", 0, 1);
+  hello.bandwidth_bps = 10'000'000'000;
+  const PeerId worker = h.say_hello(hello);
+  h.say(peer, Ack{h.last<OpenJob>(peer).request, {}});
+  CHECK(h.last<JobStart>(worker).partition_bytes == 32 * 1024);
+}
+
 TEST_CASE("core: bytes go where the bandwidth is") {
   CoreHarness h;
   for (const std::uint64_t rate : {1'000, 500}) {
@@ -151,6 +166,7 @@ TEST_CASE("core: bytes go where the bandwidth is") {
   }
   auto hello = CoreHarness::hello("j", 0, 1);
   hello.bandwidth_bps = 1'000'000'000;
+  hello.partition_bytes = kDefaultPartitionBytes;
   const PeerId worker = h.say_hello(hello);
   for (const auto& [peer, messages] : std::map(h.inbox)) {
     for (const auto& open : h.got<OpenJob>(peer))

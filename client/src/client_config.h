@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "proto/base/endpoint.h"
@@ -12,8 +13,6 @@
 #include "proto/wire/messages.h"
 
 namespace bps {
-
-inline constexpr std::uint64_t kDefaultCreditBytes = 4ull * 1024 * 1024;
 
 // How the lanes reach the servers. automatic: shared memory where that works, else TCP. shm: shared memory or
 // an error.
@@ -28,8 +27,8 @@ struct ClientConfig {
   std::uint32_t local_size = 1;
   std::string host;  // identity of the machine
   std::uint64_t bandwidth_bps = 0;
-  std::uint64_t partition_bytes = kDefaultPartitionBytes;
-  std::uint64_t credit_bytes = kDefaultCreditBytes;
+  std::uint64_t partition_bytes = 0;  // 0: the scheduler chooses
+  std::optional<std::uint64_t> credit_bytes;  // not set: default_credit_bytes()
   bool retain = true;
   TransportChoice transport = TransportChoice::automatic;
   Mode mode = Mode::sync;

@@ -33,7 +33,10 @@ struct SendItem {
 
 class ContributionQueue {
  public:
-  explicit ContributionQueue(std::uint64_t credit_bytes) : credit_bytes_(credit_bytes) {}
+  explicit ContributionQueue(std::uint64_t credit_bytes = 0) : credit_bytes_(credit_bytes) {}
+
+  // Before anything is queued.
+  void set_credit(std::uint64_t bytes) { credit_bytes_ = bytes; }
 
   // Lanes begin not ready. Once, before anything else.
   void set_lane_count(std::size_t lanes) { lanes_.resize(lanes); }

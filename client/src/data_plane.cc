@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "client/src/default_credit.h"
 #include "client/src/operation_check.h"
 #include "proto/base/assert.h"
 
@@ -26,7 +27,6 @@ DataPlane::DataPlane(EventLoop& loop, Transport& network, Transport* shared_memo
       owner_(owner),
       config_(config),
       log_(std::move(log)),
-      queue_(config.credit_bytes),
       frame_(PushPull{}) {}
 
 DataPlane::~DataPlane() {
@@ -46,6 +46,9 @@ Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnatio
   if (self == start.members.end()) return scheduler_error("a job that does not have this rank");
   job_ = start;
   std::get_if<PushPull>(&frame_)->weight = self->weight;
+  const std::uint64_t credit = config_.credit_bytes.value_or(
+      default_credit_bytes(config_.bandwidth_bps, start.lanes.size(), slice));
+  queue_.set_credit(credit);
   queue_.set_lane_count(start.lanes.size());
   HelloLane hello;
   hello.term = term;
@@ -56,7 +59,7 @@ Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnatio
   hello.generation = start.generation;
   // What the servers have taken but not reported must never fill the credit: all lanes together hide at most
   // half of what is left beside one partition.
-  const std::uint64_t spare = config_.credit_bytes > slice ? config_.credit_bytes - slice : 0;
+  const std::uint64_t spare = credit > slice ? credit - slice : 0;
   hello.credit_report_bytes =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(spare / (2 * start.lanes.size()), UINT32_MAX));
   for (std::uint32_t i = 0; i < start.lanes.size(); ++i) {

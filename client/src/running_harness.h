@@ -50,7 +50,7 @@ struct Running : ScriptedCluster {
   Outcome outcome;
 };
 
-inline ClientConfig with(bool retain, std::uint64_t credit = kDefaultCreditBytes) {
+inline ClientConfig with(bool retain, std::optional<std::uint64_t> credit = {}) {
   ClientConfig config = ScriptedCluster::default_config();
   config.retain = retain;
   config.credit_bytes = credit;

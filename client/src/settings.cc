@@ -24,8 +24,8 @@ struct Raw {
   std::optional<std::uint32_t> rank, world_size, local_rank, local_size;
   Duration join_timeout = std::chrono::seconds(60);
   Duration operation_timeout = std::chrono::seconds(300);
-  ByteSize partition_bytes{kDefaultPartitionBytes};
-  ByteSize credit_bytes{kDefaultCreditBytes};
+  std::optional<ByteSize> partition_bytes;
+  std::optional<ByteSize> credit_bytes;
   bool retain = true;
   std::string mode = "sync";
   std::string staleness = "unbounded";
@@ -45,9 +45,11 @@ void define(Config& config, Raw& raw) {
   config.add("local-size", raw.local_size, "Workers of this host");
   config.add("join-timeout", raw.join_timeout, "How long to wait for the other workers");
   config.add("operation-timeout", raw.operation_timeout, "Deadline of calls that are given none");
-  config.add("partition-bytes", raw.partition_bytes,
-             "Size of the slices that tensors are cut into; equal on all ranks");
-  config.add("credit-bytes", raw.credit_bytes, "Payload under way to the servers");
+  config.add(
+      "partition-bytes", raw.partition_bytes,
+      "Size of the slices that tensors are cut into; equal on all ranks. Not set: by the slowest link");
+  config.add("credit-bytes", raw.credit_bytes,
+             "Payload under way to the servers. Not set: by this host's link");
   config.add("retain", raw.retain, "Keep answers in library memory");
   config.add("mode", raw.mode, "Mode of the job's tensors").choices({"sync", "async"});
   config.add("staleness", raw.staleness,
@@ -158,7 +160,7 @@ Status find_place(const Raw& raw, const Environment& environment, ClientConfig& 
 
 Status check(const Raw& raw, ClientSettings& settings) {
   ClientConfig& config = settings.config;
-  const std::uint64_t slice = raw.partition_bytes.bytes;
+  const std::uint64_t slice = raw.partition_bytes ? raw.partition_bytes->bytes : kDefaultPartitionBytes;
   if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
     return bad(fmt::format("partition_bytes {} is not between {} and {} and a multiple of {}", slice,
                            kMinPartitionBytes, kMaxPartitionBytes, kPartitionBytesMultiple));
@@ -184,8 +186,8 @@ Status check(const Raw& raw, ClientSettings& settings) {
         "start bps-scheduler and bps-server (bps-run does both) and set BPS_SCHEDULER to the scheduler");
   }
   config.job = raw.job;
-  config.partition_bytes = slice;
-  config.credit_bytes = raw.credit_bytes.bytes;
+  config.partition_bytes = raw.partition_bytes ? slice : 0;
+  if (raw.credit_bytes) config.credit_bytes = raw.credit_bytes->bytes;
   config.retain = raw.retain;
   config.mode = raw.mode == "async" ? Mode::async : Mode::sync;
   config.transport = raw.transport == "tcp"   ? TransportChoice::tcp

@@ -29,8 +29,8 @@ TEST_CASE("settings: defaults") {
   CHECK(settings.config.rank == Rank{0});
   CHECK(settings.config.world_size == 1);
   CHECK(settings.config.local_size == 1);
-  CHECK(settings.config.partition_bytes == 256 * 1024);
-  CHECK(settings.config.credit_bytes == 4 * 1024 * 1024);
+  CHECK(settings.config.partition_bytes == 0);
+  CHECK_FALSE(settings.config.credit_bytes);
   CHECK(settings.config.retain);
   CHECK(settings.config.mode == Mode::sync);
   CHECK(settings.config.staleness == kUnboundedStaleness);

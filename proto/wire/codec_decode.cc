@@ -162,7 +162,8 @@ void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   }
   check.name("host", in.host(), 0, kMaxHostBytes, out.host);
   out.bandwidth_bps = in.bandwidth_bps();
-  out.partition_bytes = check.partition_bytes(in.partition_bytes());
+  // 0: the scheduler chooses.
+  if (in.partition_bytes() != 0) out.partition_bytes = check.partition_bytes(in.partition_bytes());
   out.mode = check.known<Mode>("mode", in.mode(), kModeCount);
   out.staleness = in.staleness();
   out.join_timeout_ms = in.join_timeout_ms();

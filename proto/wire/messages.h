@@ -39,7 +39,7 @@ struct HelloWorker {
   std::uint32_t local_size = 1;
   std::string host;         // identity of the machine: equal for processes that share one
   std::uint64_t bandwidth_bps = 0;  // bits/s of this host's link, 0 = unknown
-  std::uint64_t partition_bytes = kDefaultPartitionBytes;  // job setting
+  std::uint64_t partition_bytes = 0;                       // job setting; 0 = the scheduler chooses
   Mode mode = Mode::sync;                                  // job setting: default of its tensors
   std::uint32_t staleness = kUnboundedStaleness;           // job setting: default of its async tensors
   std::uint64_t join_timeout_ms = 0;  // how long this worker is willing to wait for the others; 0 = 60 s

@@ -101,13 +101,13 @@ typedef struct bps_options {
   const char* config_file;
   int64_t join_timeout_ms;      /* -1 = 60,000: how long to wait for the other workers */
   int64_t operation_timeout_ms; /* -1 = 300,000: deadline of calls that are given timeout_ms < 0 */
-  int64_t partition_bytes;      /* -1 = 262,144; job setting: equal on all ranks */
-  int64_t credit_bytes;         /* -1 = 4 MiB: payload under way to the servers */
+  int64_t partition_bytes;      /* -1 = 262,144, less if a link is known to be slow; job setting: equal on all ranks */
+  int64_t credit_bytes;         /* -1 = 4 MiB, down to 512 KiB if bandwidth_bps says so: payload under way to the servers */
   int32_t retain;               /* -1 = 1. 1: answers land in library memory and are copied out when whole, inputs stay
                                    untouched until then. 0: answers land straight in the output */
   int32_t mode;                 /* bps_mode; job setting: default of its tensors */
   int64_t staleness;            /* -1 = not set (unbounded); job setting: rounds a worker may be ahead of the slowest */
-  int64_t bandwidth_bps;        /* -1 = unknown: bits/s of this host's link, for placement */
+  int64_t bandwidth_bps;        /* -1 = unknown: bits/s of this host's link: for placement, partition size and credit */
   const char* congestion_control; /* TCP congestion control of the lanes, e.g. "cubic"; default the system's */
   bps_log_function log;         /* NULL = warnings and errors go to stderr */
   void* log_user;
