@@ -129,8 +129,10 @@ Offset<fb::JoinProgress> pack(Builder& b, const JoinProgress& m) {
 Offset<fb::JobStart> pack(Builder& b, const JobStart& m) {
   const auto members = pack(b, m.members);
   const auto lanes = pack_tables(b, m.lanes, [&](const LaneTarget& lane) {
-    return fb::CreateLaneTarget(b, lane.server.value, lane.incarnation.value, pack(b, lane.endpoint),
-                                lane.shard, pack_shared(b, lane.host));
+    // One after the other: compilers differ in the order of arguments, and the bytes would too.
+    const auto host = pack_shared(b, lane.host);
+    const auto endpoint = pack(b, lane.endpoint);
+    return fb::CreateLaneTarget(b, lane.server.value, lane.incarnation.value, endpoint, lane.shard, host);
   });
   return fb::CreateJobStart(b, m.job_run.value, m.generation.value, m.epoch.value, m.partition_bytes, members,
                             lanes);
