@@ -1,13 +1,8 @@
 // In steady state a round of a partition costs no allocation and no lock, on a whole shard with lanes over
 // real sockets, nor in the transports on either side of them. Their loop locks its mailbox when it goes to
-// sleep and when it wakes up. clang's thread sanitizer brings an operator new and a pthread_mutex_lock that
-// cannot be replaced; the other builds count.
-#if !defined(__has_feature)
-#define BPS_COUNT_COSTS 1
-#elif !__has_feature(thread_sanitizer)
-#define BPS_COUNT_COSTS 1
-#endif
-#ifdef BPS_COUNT_COSTS
+// sleep and when it wakes up. Where operator new cannot be replaced, pthread_mutex_lock cannot either.
+#include "proto/base/allocation_counter.h"
+#if BPS_COUNTS_ALLOCATIONS
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -17,8 +12,6 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "proto/base/asio_loop.h"
@@ -27,22 +20,8 @@
 #include "server/shard.h"
 
 namespace {
-std::atomic<std::uint64_t> allocations{0};
 std::atomic<std::uint64_t> locks{0};
 }  // namespace
-
-// Not inlined: GCC would otherwise see free() of what it thinks comes from the built-in new.
-#define BPS_OUT_OF_LINE __attribute__((noinline))
-BPS_OUT_OF_LINE void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes == 0 ? 1 : bytes);
-}
-BPS_OUT_OF_LINE void* operator new(std::size_t bytes) {
-  if (void* memory = operator new(bytes, std::nothrow)) return memory;
-  throw std::bad_alloc();
-}
-BPS_OUT_OF_LINE void operator delete(void* memory) noexcept { std::free(memory); }
-BPS_OUT_OF_LINE void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 // Everything that is linked into this program takes its locks here.
 extern "C" __attribute__((visibility("default"))) int pthread_mutex_lock(pthread_mutex_t* mutex) {
@@ -54,6 +33,8 @@ extern "C" __attribute__((visibility("default"))) int pthread_mutex_lock(pthread
 
 namespace bps {
 namespace {
+
+using testing::allocations;
 
 using namespace std::chrono_literals;
 
@@ -209,4 +190,4 @@ TEST_CASE("allocations and locks are counted") {
 }  // namespace
 }  // namespace bps
 
-#endif  // BPS_COUNT_COSTS
+#endif  // BPS_COUNTS_ALLOCATIONS

@@ -1,48 +1,25 @@
 // In steady state a frame costs no allocation, from send() on one side to on_lent() or on_message() on the
-// other, and back to on_sent(). clang's thread sanitizer brings an operator new that cannot be replaced; the
-// other builds count.
-#if !defined(__has_feature)
-#define BPS_COUNT_ALLOCATIONS 1
-#elif !__has_feature(thread_sanitizer)
-#define BPS_COUNT_ALLOCATIONS 1
-#endif
-#ifdef BPS_COUNT_ALLOCATIONS
+// other, and back to on_sent().
+#include "proto/base/allocation_counter.h"
+#if BPS_COUNTS_ALLOCATIONS
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <cstdlib>
 #include <limits>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "proto/base/asio_loop.h"
 #include "proto/transport/shm/shm_transport.h"
 
-namespace {
-std::atomic<std::uint64_t> allocations{0};
-}  // namespace
-
-// Not inlined: GCC would otherwise see free() of what it thinks comes from the built-in new.
-#define BPS_OUT_OF_LINE __attribute__((noinline))
-BPS_OUT_OF_LINE void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes == 0 ? 1 : bytes);
-}
-BPS_OUT_OF_LINE void* operator new(std::size_t bytes) {
-  if (void* memory = operator new(bytes, std::nothrow)) return memory;
-  throw std::bad_alloc();
-}
-BPS_OUT_OF_LINE void operator delete(void* memory) noexcept { std::free(memory); }
-BPS_OUT_OF_LINE void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-
 namespace bps {
 namespace {
+
+using testing::allocations;
 
 // Sends every frame back, out of its own memory. Reads what is lent in place, and keeps the last few of it.
 struct Echo : ConnectionHandler {
@@ -130,4 +107,4 @@ TEST_CASE("a frame costs no allocation in steady state, however its payload trav
 }  // namespace
 }  // namespace bps
 
-#endif  // BPS_COUNT_ALLOCATIONS
+#endif  // BPS_COUNTS_ALLOCATIONS

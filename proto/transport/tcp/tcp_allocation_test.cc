@@ -1,43 +1,20 @@
 // In steady state a frame costs no allocation, from send() on one side to on_message() on the other.
-// clang's thread sanitizer brings an operator new that cannot be replaced; the other builds count.
-#if !defined(__has_feature)
-#define BPS_COUNT_ALLOCATIONS 1
-#elif !__has_feature(thread_sanitizer)
-#define BPS_COUNT_ALLOCATIONS 1
-#endif
-#ifdef BPS_COUNT_ALLOCATIONS
+#include "proto/base/allocation_counter.h"
+#if BPS_COUNTS_ALLOCATIONS
 
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <cstdlib>
 #include <limits>
-#include <new>
 #include <vector>
 
 #include "proto/base/asio_loop.h"
 #include "proto/transport/tcp/tcp_transport.h"
 
-namespace {
-std::atomic<std::uint64_t> allocations{0};
-}  // namespace
-
-// Not inlined: GCC would otherwise see free() of what it thinks comes from the built-in new.
-#define BPS_OUT_OF_LINE __attribute__((noinline))
-BPS_OUT_OF_LINE void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes == 0 ? 1 : bytes);
-}
-BPS_OUT_OF_LINE void* operator new(std::size_t bytes) {
-  if (void* memory = operator new(bytes, std::nothrow)) return memory;
-  throw std::bad_alloc();
-}
-BPS_OUT_OF_LINE void operator delete(void* memory) noexcept { std::free(memory); }
-BPS_OUT_OF_LINE void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-
 namespace bps {
 namespace {
+
+using testing::allocations;
 
 // Sends back every frame with the payload it came with.
 struct Echo : ConnectionHandler {
@@ -98,4 +75,4 @@ TEST_CASE("a frame costs no allocation in steady state") {
 }  // namespace
 }  // namespace bps
 
-#endif  // BPS_COUNT_ALLOCATIONS
+#endif  // BPS_COUNTS_ALLOCATIONS
