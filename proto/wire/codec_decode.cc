@@ -140,6 +140,29 @@ class Check {
     }
   }
 
+  void lanes(const flatbuffers::Vector<flatbuffers::Offset<fb::LaneTarget>>* in,
+             std::vector<LaneTarget>& out) {
+    out.clear();
+    if (!count("lanes", in->size(), kMaxLanesPerJob)) return;
+    out.resize(in->size());
+    for (flatbuffers::uoffset_t i = 0; i < in->size(); ++i) {
+      const fb::LaneTarget& from = *in->Get(i);
+      out[i].server = ServerId{from.server()};
+      out[i].incarnation = Incarnation{from.incarnation()};
+      endpoint("lanes.endpoint", from.endpoint(), out[i].endpoint);
+      out[i].shard = range("lanes.shard", from.shard(), 0, kMaxShardsPerServer - 1);
+      name("lanes.host", from.host(), 0, kMaxHostBytes, out[i].host);
+    }
+  }
+
+  // The verifier checks the alignment of a vector's length, not that of its structs.
+  template <class T>
+  bool aligned(std::string_view field, const flatbuffers::Vector<const T*>* in) {
+    if (in->size() == 0 || reinterpret_cast<std::uintptr_t>(in->Data()) % alignof(T) == 0) return true;
+    fail(field, "is not aligned");
+    return false;
+  }
+
  private:
   const char* message_;
   std::optional<Error> error_;
@@ -220,17 +243,7 @@ void read(Check& check, const fb::JobStart& in, JobStart& out) {
   out.epoch = Epoch{in.epoch()};
   out.partition_bytes = check.partition_bytes(in.partition_bytes());
   check.members(in.members(), out.members);
-  out.lanes.clear();
-  if (!check.count("lanes", in.lanes()->size(), kMaxLanesPerJob)) return;
-  out.lanes.resize(in.lanes()->size());
-  for (flatbuffers::uoffset_t i = 0; i < in.lanes()->size(); ++i) {
-    const fb::LaneTarget& from = *in.lanes()->Get(i);
-    out.lanes[i].server = ServerId{from.server()};
-    out.lanes[i].incarnation = Incarnation{from.incarnation()};
-    check.endpoint("lanes.endpoint", from.endpoint(), out.lanes[i].endpoint);
-    out.lanes[i].shard = check.range("lanes.shard", from.shard(), 0, kMaxShardsPerServer - 1);
-    check.name("lanes.host", from.host(), 0, kMaxHostBytes, out.lanes[i].host);
-  }
+  check.lanes(in.lanes(), out.lanes);
 }
 
 void read(Check& check, const fb::JobFailed& in, JobFailed& out) {
@@ -307,11 +320,7 @@ void read(Check& check, const fb::TensorSlices& in, TensorSlices& out) {
   out.staleness = in.staleness();
   out.priority = in.priority();
   const auto* slices = in.partitions();
-  // The verifier checks the alignment of a vector's length, not that of its structs.
-  if (slices->size() > 0 &&
-      reinterpret_cast<std::uintptr_t>(slices->Data()) % alignof(fb::PartitionSlice) != 0) {
-    return check.fail("tensors.partitions", "is not aligned");
-  }
+  if (!check.aligned("tensors.partitions", slices)) return;
   const std::uint64_t most =
       kMaxPartitionBytes / size_of(out.dtype < DType{kDTypeCount} ? out.dtype : DType::f64);
   out.partitions.resize(slices->size());
@@ -328,6 +337,8 @@ void read(Check& check, const fb::TensorSlices& in, TensorSlices& out) {
 void read(Check& check, const fb::DeclareSlices& in, DeclareSlices& out) {
   out.request = in.request();
   out.job_run = JobRun{in.job_run()};
+  out.epoch = Epoch{in.epoch()};
+  out.moved = in.moved();
   out.tensors.clear();
   if (!check.count("tensors", in.tensors()->size(), kMaxTensorsPerDeclare)) return;
   out.tensors.resize(in.tensors()->size());
@@ -401,6 +412,51 @@ void read(Check& check, const fb::RoundFailed& in, RoundFailed& out) {
 
 void read(Check&, const fb::Credit& in, Credit& out) { out.taken = in.taken(); }
 
+void read(Check& check, const fb::Moved& in, Moved& out) {
+  out.job_run = JobRun{in.job_run()};
+  out.epoch = Epoch{in.epoch()};
+  check.text("reason", in.reason(), kMaxMessageBytes, out.reason);
+  check.lanes(in.lanes(), out.lanes);
+  check.ids("closed", in.closed(), kMaxLanesPerJob, kMaxLanesPerJob, out.closed);
+  out.moves.clear();
+  if (!check.count("moves", in.moves()->size(), kMaxPartitionsPerDeclare)) return;
+  if (!check.aligned("moves", in.moves())) return;
+  out.moves.reserve(in.moves()->size());
+  for (const fb::PartitionMove* move : *in.moves()) {
+    out.moves.push_back({check.below<PartitionId>("moves.partition", move->partition(), kMaxPartitionsPerJob),
+                         check.below<LaneIndex>("moves.owner", move->owner(), kMaxLanesPerJob)});
+  }
+}
+
+void read(Check& check, const fb::Resume& in, Resume& out) {
+  out.job_run = JobRun{in.job_run()};
+  out.epoch = Epoch{in.epoch()};
+  out.generation = Generation{in.generation()};
+  out.partitions.clear();
+  if (!check.count("partitions", in.partitions()->size(), kMaxPartitionsPerResume)) return;
+  if (!check.aligned("partitions", in.partitions())) return;
+  out.partitions.reserve(in.partitions()->size());
+  for (const fb::StoredRounds* stored : *in.partitions()) {
+    out.partitions.push_back(
+        {check.below<PartitionId>("partitions.partition", stored->partition(), kMaxPartitionsPerJob),
+         Round{stored->round()}});
+  }
+}
+
+void read(Check& check, const fb::Resumed& in, Resumed& out) { read_round(check, *in.fields(), out); }
+void read(Check& check, const fb::Fetch& in, Fetch& out) { read_round(check, *in.fields(), out); }
+
+void read(Check& check, const fb::Retained& in, Retained& out) {
+  const fb::RetainedFields& fields = *in.fields();
+  out.job_run = JobRun{fields.job_run()};
+  out.partition = check.below<PartitionId>("partition", fields.partition(), kMaxPartitionsPerJob);
+  out.round = Round{fields.round()};
+  out.epoch = Epoch{fields.epoch()};
+  out.generation = Generation{fields.generation()};
+  out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
+  check.error("error", in.error(), out.error);
+}
+
 // The message inside `message`, without a new one where it already is of this type.
 template <class T, class From>
 Status read_as(const From* in, const char* name, Message& message) {
@@ -443,6 +499,11 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(RoundFailed)
     BPS_READ(TensorFailed)
     BPS_READ(Credit)
+    BPS_READ(Moved)
+    BPS_READ(Resume)
+    BPS_READ(Resumed)
+    BPS_READ(Fetch)
+    BPS_READ(Retained)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

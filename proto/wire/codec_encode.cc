@@ -126,14 +126,18 @@ Offset<fb::JoinProgress> pack(Builder& b, const JoinProgress& m) {
   return fb::CreateJoinProgress(b, m.joined, pack_ids(b, m.missing), m.servers);
 }
 
-Offset<fb::JobStart> pack(Builder& b, const JobStart& m) {
-  const auto members = pack(b, m.members);
-  const auto lanes = pack_tables(b, m.lanes, [&](const LaneTarget& lane) {
+auto pack(Builder& b, const std::vector<LaneTarget>& lanes) {
+  return pack_tables(b, lanes, [&](const LaneTarget& lane) {
     // One after the other: compilers differ in the order of arguments, and the bytes would too.
     const auto host = pack_shared(b, lane.host);
     const auto endpoint = pack(b, lane.endpoint);
     return fb::CreateLaneTarget(b, lane.server.value, lane.incarnation.value, endpoint, lane.shard, host);
   });
+}
+
+Offset<fb::JobStart> pack(Builder& b, const JobStart& m) {
+  const auto members = pack(b, m.members);
+  const auto lanes = pack(b, m.lanes);
   return fb::CreateJobStart(b, m.job_run.value, m.generation.value, m.epoch.value, m.partition_bytes, members,
                             lanes);
 }
@@ -190,7 +194,7 @@ Offset<fb::DeclareSlices> pack(Builder& b, const DeclareSlices& m) {
     return fb::CreateTensorSlices(b, t.tensor.value, name, static_cast<std::uint8_t>(t.dtype),
                                   static_cast<std::uint8_t>(t.mode), t.staleness, t.priority, partitions);
   });
-  return fb::CreateDeclareSlices(b, m.request, m.job_run.value, tensors);
+  return fb::CreateDeclareSlices(b, m.request, m.job_run.value, m.epoch.value, m.moved, tensors);
 }
 
 Offset<fb::DropTensors> pack(Builder& b, const DropTensors& m) {
@@ -243,6 +247,41 @@ Offset<fb::RoundFailed> pack(Builder& b, const RoundFailed& m) {
 }
 
 Offset<fb::Credit> pack(Builder& b, const Credit& m) { return fb::CreateCredit(b, m.taken); }
+
+Offset<fb::Moved> pack(Builder& b, const Moved& m) {
+  const auto reason = pack_cut(b, m.reason, kMaxMessageBytes);
+  const auto lanes = pack(b, m.lanes);
+  const auto closed = pack_ids(b, m.closed);
+  fb::PartitionMove* out = nullptr;
+  const auto moves = b.CreateUninitializedVectorOfStructs(m.moves.size(), &out);
+  for (const PartitionMove& move : m.moves)
+    *out++ = fb::PartitionMove(move.partition.value, move.owner.value);
+  return fb::CreateMoved(b, m.job_run.value, m.epoch.value, reason, lanes, closed, moves);
+}
+
+Offset<fb::Resume> pack(Builder& b, const Resume& m) {
+  fb::StoredRounds* out = nullptr;
+  const auto partitions = b.CreateUninitializedVectorOfStructs(m.partitions.size(), &out);
+  for (const StoredRounds& stored : m.partitions)
+    *out++ = fb::StoredRounds(stored.round.value, stored.partition.value);
+  return fb::CreateResume(b, m.job_run.value, m.epoch.value, m.generation.value, partitions);
+}
+
+Offset<fb::Resumed> pack(Builder& b, const Resumed& m) {
+  const fb::RoundFields fields = round_fields(m);
+  return fb::CreateResumed(b, &fields);
+}
+
+Offset<fb::Fetch> pack(Builder& b, const Fetch& m) {
+  const fb::RoundFields fields = round_fields(m);
+  return fb::CreateFetch(b, &fields);
+}
+
+Offset<fb::Retained> pack(Builder& b, const Retained& m) {
+  const fb::RetainedFields fields(m.job_run.value, m.round.value, m.partition.value, m.epoch.value,
+                                  m.generation.value, m.weight);
+  return fb::CreateRetained(b, &fields, pack_unless_ok(b, m.error));
+}
 
 template <class T>
 Offset<fb::Header> pack_header(Builder& b, Offset<T> body) {

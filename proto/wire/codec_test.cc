@@ -122,15 +122,16 @@ TEST_CASE("random bytes are refused") {
 }
 
 TEST_CASE("a message of unknown type is refused with its number") {
-  // Credit is the last type: its number occurs once in its small header.
-  std::vector<std::byte> header = header_of(Credit{0x0101010101010101});
-  const auto type = static_cast<std::byte>(std::variant_size_v<Message>);
+  // The number of the type occurs once in this small header.
+  const Message credit = Credit{0x0101010101010101};
+  std::vector<std::byte> header = header_of(credit);
+  const auto type = static_cast<std::byte>(credit.index() + 1);
   int found = 0;
   for (std::size_t i = 0; i < header.size(); ++i) {
     if (header[i] != type) continue;
     ++found;
     for (const auto& [number, text] :
-         {std::pair{29, "unknown type 29"}, {0, "unknown type 0"}, {255, "type 255"}}) {
+         {std::pair{34, "unknown type 34"}, {0, "unknown type 0"}, {255, "type 255"}}) {
       header[i] = static_cast<std::byte>(number);
       Message out;
       const Status status = decode(header, out);
@@ -153,7 +154,7 @@ TEST_CASE("unknown enum values are refused, naming message and field") {
   CHECK_THAT(refusal(Declare{1, {{.name = "a", .mode = static_cast<Mode>(2)}}}),
              Catch::Contains("tensors.mode is 2"));
   CHECK_THAT(refusal(Ack{1, {static_cast<ErrorCode>(13), "", ""}}), Catch::Contains("Ack.error is 13"));
-  CHECK_THAT(refusal(DeclareSlices{1, {}, {{.name = "a", .dtype = static_cast<DType>(200)}}}),
+  CHECK_THAT(refusal(DeclareSlices{1, {}, {}, false, {{.name = "a", .dtype = static_cast<DType>(200)}}}),
              Catch::Contains("dtype is 200"));
   CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .mode = static_cast<Mode>(9)}),
              Catch::Contains("mode is 9"));
@@ -194,11 +195,22 @@ TEST_CASE("numbers beyond their limits are refused") {
   CHECK_THAT(
       refusal(Declared{1, {{.first_partition = PartitionId{kMaxPartitionsPerJob - 1}, .owners = {{}, {}}}}}),
       Catch::Contains("first_partition"));
-  CHECK_THAT(
-      refusal(DeclareSlices{1, {}, {{.name = "a", .partitions = {{{}, 0, kMaxPartitionBytes / 4 + 1}}}}}),
-      Catch::Contains("partitions.elements is 16777217"));
+  CHECK_THAT(refusal(DeclareSlices{
+                 1, {}, {}, false, {{.name = "a", .partitions = {{{}, 0, kMaxPartitionBytes / 4 + 1}}}}}),
+             Catch::Contains("partitions.elements is 16777217"));
   CHECK_THAT(refusal(OpenJob{.job = "j", .members = {{.rank = Rank{1}}, {.rank = Rank{1}}}}),
              Catch::Contains("OpenJob.members.rank is not in growing order"));
+  CHECK_THAT(refusal(Moved{.moves = {{PartitionId{kMaxPartitionsPerJob}, LaneIndex{0}}}}),
+             Catch::Contains("Moved.moves.partition"));
+  CHECK_THAT(refusal(Moved{.moves = {{PartitionId{0}, LaneIndex{kMaxLanesPerJob}}}}),
+             Catch::Contains("Moved.moves.owner"));
+  CHECK_THAT(refusal(Moved{.lanes = {{.endpoint = {"h", 1}, .shard = kMaxShardsPerServer}}}),
+             Catch::Contains("lanes.shard"));
+  CHECK_THAT(refusal(Resume{.partitions = {{PartitionId{kMaxPartitionsPerJob}, Round{1}}}}),
+             Catch::Contains("Resume.partitions.partition"));
+  CHECK_THAT(refusal(Resume{.partitions = std::vector<StoredRounds>(kMaxPartitionsPerResume + 1)}),
+             Catch::Contains("Resume.partitions has 257 entries"));
+  CHECK_THAT(refusal(Retained{.weight = kMaxWorldSize + 1}), Catch::Contains("Retained.weight"));
 }
 
 TEST_CASE("lists that are too long are refused before memory is taken for them") {
@@ -263,8 +275,8 @@ TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
 }
 
 TEST_CASE("structs that a broken peer has put off their alignment are refused") {
-  std::vector<std::byte> header = header_of(
-      DeclareSlices{1, JobRun{2}, {{.name = "n", .partitions = {{PartitionId{0xabcdef}, 7, 0x1234}}}}});
+  std::vector<std::byte> header = header_of(DeclareSlices{
+      1, JobRun{2}, {}, false, {{.name = "n", .partitions = {{PartitionId{0xabcdef}, 7, 0x1234}}}}});
   // Find the vector by its content, copy it to the end four bytes off, and turn the offset to it.
   std::size_t vector = 0;
   while (read_u32(header, vector + 4) != 0xabcdef || read_u32(header, vector) != 1)

@@ -7,7 +7,7 @@
 namespace bps {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x31535042;  // "BPS1" on the wire
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 
 inline constexpr std::size_t kMaxHelloHeaderBytes = 8 * 1024;              // before the handshake is done
 inline constexpr std::size_t kMaxLaneHeaderBytes = 8 * 1024;               // data frames on lanes
@@ -35,6 +35,7 @@ inline constexpr std::size_t kMaxAdviceBytes = 1024;                       // li
 inline constexpr std::size_t kMaxLaneQueuedBytes = 1024 * 1024;            // unread answers of a lane, and
 inline constexpr std::size_t kMaxLaneQueuedBytesPerPartition = 8 * 1024;   // ... for each partition of the job
 inline constexpr std::uint32_t kMaxMissingNamed = 64;                      // ranks named in a JoinProgress
+inline constexpr std::uint32_t kMaxPartitionsPerResume = 256;              // longer lists are sent in pieces
 
 // Shared memory, of one connection and direction.
 inline constexpr std::uint32_t kMaxShmRegions = 1024;                      // mapped by the receiver at a time

@@ -10,7 +10,8 @@ const char* name_of(const Message& message) {
       "JoinProgress", "JobStart",    "JobFailed",    "Declare",  "Declared",      "Barrier",
       "BarrierDone",  "Leave",       "Left",         "OpenJob",  "DeclareSlices", "DropTensors",
       "WorkerLeft",   "JobEnded",    "Ack",          "PushPull", "Aggregate",     "Later",
-      "Again",        "RoundFailed", "TensorFailed", "Credit"};
+      "Again",        "RoundFailed", "TensorFailed", "Credit",   "Moved",         "Resume",
+      "Resumed",      "Fetch",       "Retained"};
   return kNames[message.index()];
 }
 

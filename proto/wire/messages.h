@@ -32,16 +32,16 @@ struct HelloWorker {
   Term term;                // highest the worker has seen; {} = none
   Incarnation incarnation;  // {} = new process
   std::string job;
-  JobRun job_run;           // {} = join whatever run is gathering
+  JobRun job_run;  // {} = join whatever run is gathering
   Rank rank;
   std::uint32_t world_size = 0;
   std::uint32_t local_rank = 0;
   std::uint32_t local_size = 1;
-  std::string host;         // identity of the machine: equal for processes that share one
-  std::uint64_t bandwidth_bps = 0;  // bits/s of this host's link, 0 = unknown
-  std::uint64_t partition_bytes = 0;                       // job setting; 0 = the scheduler chooses
-  Mode mode = Mode::sync;                                  // job setting: default of its tensors
-  std::uint32_t staleness = kUnboundedStaleness;           // job setting: default of its async tensors
+  std::string host;                   // identity of the machine: equal for processes that share one
+  std::uint64_t bandwidth_bps = 0;    // bits/s of this host's link, 0 = unknown
+  std::uint64_t partition_bytes = 0;  // job setting; 0 = the scheduler chooses
+  Mode mode = Mode::sync;             // job setting: default of its tensors
+  std::uint32_t staleness = kUnboundedStaleness;  // job setting: default of its async tensors
   std::uint64_t join_timeout_ms = 0;  // how long this worker is willing to wait for the others; 0 = 60 s
   friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
@@ -50,8 +50,8 @@ struct HelloWorker {
 struct HelloServer {
   Term term;
   Incarnation incarnation;
-  std::string host;          // identity of the machine
-  Endpoint data;             // where workers reach it
+  std::string host;  // identity of the machine
+  Endpoint data;     // where workers reach it
   std::uint32_t shards = 0;
   std::uint64_t memory_max = 0;
   std::uint64_t bandwidth_bps = 0;
@@ -63,11 +63,11 @@ struct HelloLane {
   Term term;
   JobRun job_run;
   Rank rank;
-  Incarnation incarnation;         // the worker's
+  Incarnation incarnation;  // the worker's
   ServerId server;
   Incarnation server_incarnation;  // the life of the server that the worker means
   std::uint32_t shard = 0;
-  Session session;                 // grows with each connection of this (worker, shard)
+  Session session;  // grows with each connection of this (worker, shard)
   Epoch epoch;
   Generation generation;
   std::uint32_t credit_report_bytes = 0;  // send Credit when this many payload bytes are unreported
@@ -99,8 +99,8 @@ struct Heartbeat {  // both ways, every kHeartbeatInterval
 
 struct JoinProgress {  // scheduler -> worker, every few seconds while the job gathers
   std::uint32_t joined = 0;
-  std::vector<Rank> missing;   // at most 64 are named
-  std::uint32_t servers = 0;   // 0: the job also waits for a server
+  std::vector<Rank> missing;  // at most 64 are named
+  std::uint32_t servers = 0;  // 0: the job also waits for a server
   friend bool operator==(const JoinProgress&, const JoinProgress&) = default;
 };
 
@@ -109,7 +109,7 @@ struct Member {  // a worker of a job, in rank order
   Incarnation incarnation;
   std::string host;
   std::uint32_t local_rank = 0;
-  std::uint32_t weight = 1;    // ranks already summed in its contributions; 0 = contributes nothing itself
+  std::uint32_t weight = 1;  // ranks already summed in its contributions; 0 = contributes nothing itself
   friend bool operator==(const Member&, const Member&) = default;
 };
 
@@ -118,7 +118,7 @@ struct LaneTarget {  // index in JobStart::lanes is the LaneIndex
   Incarnation incarnation;
   Endpoint endpoint;
   std::uint32_t shard = 0;
-  std::string host;            // identity of the server's machine: who shares it may use its memory
+  std::string host;  // identity of the server's machine: who shares it may use its memory
   friend bool operator==(const LaneTarget&, const LaneTarget&) = default;
 };
 
@@ -142,23 +142,23 @@ struct TensorDeclaration {
   std::string name;
   DType dtype = DType::f32;
   std::uint64_t elements = 0;
-  std::int32_t priority = 0;   // higher goes first; equal: the earlier declared tensor goes first
+  std::int32_t priority = 0;  // higher goes first; equal: the earlier declared tensor goes first
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
   friend bool operator==(const TensorDeclaration&, const TensorDeclaration&) = default;
 };
 
-struct Declare {  // worker -> scheduler
-  std::uint64_t request = 0;   // chosen by the worker, echoed
+struct Declare {              // worker -> scheduler
+  std::uint64_t request = 0;  // chosen by the worker, echoed
   std::vector<TensorDeclaration> tensors;
   friend bool operator==(const Declare&, const Declare&) = default;
 };
 
 struct DeclaredTensor {
-  Error error;                 // code ok: the rest is valid
+  Error error;  // code ok: the rest is valid
   TensorId tensor;
-  std::int32_t priority = 0;   // as fixed by the first declaration
-  PartitionId first_partition; // the tensor's partitions are consecutive
+  std::int32_t priority = 0;      // as fixed by the first declaration
+  PartitionId first_partition;    // the tensor's partitions are consecutive
   std::vector<LaneIndex> owners;  // per partition; every partition but the last has the job's partition_bytes
   friend bool operator==(const DeclaredTensor&, const DeclaredTensor&) = default;
 };
@@ -169,9 +169,10 @@ struct Declared {  // scheduler -> worker, one result per tensor in the order of
   friend bool operator==(const Declared&, const Declared&) = default;
 };
 
-// scheduler -> worker: another rank declared this tensor differently. Every pending and later operation on it fails with
-// this; other tensors and the job go on. Sent to every worker of the run, also to those that never asked for the
-// tensor: they ignore it (the answer to a Declare of that name, pending or later, carries the same error).
+// scheduler -> worker: another rank declared this tensor differently. Every pending and later operation on it
+// fails with this; other tensors and the job go on. Sent to every worker of the run, also to those that never
+// asked for the tensor: they ignore it (the answer to a Declare of that name, pending or later, carries the
+// same error).
 struct TensorFailed {
   JobRun job_run;
   TensorId tensor;
@@ -195,7 +196,8 @@ struct Leave {
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 
-// scheduler -> worker: the leave is counted. scheduler -> server: no job uses you any more. Then the asker closes.
+// scheduler -> worker: the leave is counted. scheduler -> server: no job uses you any more. Then the asker
+// closes.
 struct Left {
   friend bool operator==(const Left&, const Left&) = default;
 };
@@ -228,10 +230,13 @@ struct TensorSlices {
   friend bool operator==(const TensorSlices&, const TensorSlices&) = default;
 };
 
-struct DeclareSlices {  // scheduler -> server; all or nothing, answered by Ack
+// scheduler -> server; all or nothing, answered by Ack. From now on the job is in `epoch`.
+struct DeclareSlices {
   std::uint64_t request = 0;
   JobRun job_run;
-  std::vector<TensorSlices> tensors;
+  Epoch epoch;
+  bool moved = false;                 // another server owned them: wait for every worker's Resume
+  std::vector<TensorSlices> tensors;  // none: only the epoch is new
   friend bool operator==(const DeclareSlices&, const DeclareSlices&) = default;
 };
 
@@ -268,9 +273,9 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   Epoch epoch;
   Generation generation;
   Operation operation = Operation::sum;
-  Rank root;                  // of a broadcast, else 0
+  Rank root;  // of a broadcast, else 0
   Codec codec = Codec::raw;
-  std::uint32_t weight = 1;   // ranks already summed in the payload
+  std::uint32_t weight = 1;  // ranks already summed in the payload
   friend bool operator==(const PushPull&, const PushPull&) = default;
 };
 
@@ -313,10 +318,76 @@ struct Credit {  // server -> worker
   friend bool operator==(const Credit&, const Credit&) = default;
 };
 
-using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,
-                             JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left, OpenJob, DeclareSlices,
-                             DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, Later, Again, RoundFailed,
-                             TensorFailed, Credit>;
+// ---- partitions that get another owner, because theirs is gone or drains ----
+
+struct PartitionMove {
+  PartitionId partition;
+  LaneIndex owner;
+  friend bool operator==(const PartitionMove&, const PartitionMove&) = default;
+};
+
+// scheduler -> worker, when the new owners have taken them. Sent in pieces if there are many: the first one
+// has the lanes.
+struct Moved {
+  JobRun job_run;
+  Epoch epoch;
+  std::string reason;             // "server 1 (...) is gone: ..."
+  std::vector<LaneTarget> lanes;  // new ones, behind those that the worker knows
+  std::vector<LaneIndex> closed;  // own nothing of the job any more: closed for good
+  std::vector<PartitionMove> moves;
+  friend bool operator==(const Moved&, const Moved&) = default;
+};
+
+struct StoredRounds {
+  PartitionId partition;
+  Round round;  // the first one that is not over here: all before it are stored, or have failed
+  friend bool operator==(const StoredRounds&, const StoredRounds&) = default;
+};
+
+// worker -> new owner: the lane to the old one is closed for good, and this is what came over it.
+struct Resume {
+  JobRun job_run;
+  Epoch epoch;
+  Generation generation;
+  std::vector<StoredRounds> partitions;
+  friend bool operator==(const Resume&, const Resume&) = default;
+};
+
+// server -> worker: all have resumed. `round` is open: push it; the answer to the one before it follows if it
+// is missing here.
+struct Resumed {
+  PartitionId partition;
+  Round round;
+  std::uint64_t taken = 0;
+  friend bool operator==(const Resumed&, const Resumed&) = default;
+};
+
+// server -> worker: another worker lacks the aggregate of this round, which is stored here. Answered by
+// Retained.
+struct Fetch {
+  PartitionId partition;
+  Round round;
+  std::uint64_t taken = 0;
+  friend bool operator==(const Fetch&, const Fetch&) = default;
+};
+
+// worker -> server; the payload is the aggregate.
+struct Retained {
+  JobRun job_run;
+  PartitionId partition;
+  Round round;
+  Epoch epoch;
+  Generation generation;
+  std::uint32_t weight = 0;  // of that answer
+  Error error;               // not ok: the round has failed with it, or its aggregate is not here; no payload
+  friend bool operator==(const Retained&, const Retained&) = default;
+};
+
+using Message =
+    std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,
+                 JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left, OpenJob, DeclareSlices,
+                 DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, Later, Again, RoundFailed,
+                 TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

@@ -48,6 +48,8 @@ inline std::vector<Message> sample_messages() {
   all.push_back(OpenJob{16, JobRun{0xb2}, "resnet50", Generation{8}, Epoch{7}, sample_members()});
   all.push_back(DeclareSlices{17,
                               JobRun{0xb2},
+                              Epoch{9},
+                              true,
                               {{TensorId{12},
                                 "layer1.weight",
                                 DType::bf16,
@@ -69,6 +71,23 @@ inline std::vector<Message> sample_messages() {
   all.push_back(
       TensorFailed{JobRun{0xb2}, TensorId{12}, {ErrorCode::configuration, "sizes differ", "agree"}});
   all.push_back(Credit{23});
+  all.push_back(Moved{JobRun{0xb2},
+                      Epoch{9},
+                      "server 3 is gone",
+                      {{ServerId{5}, Incarnation{0xa4}, {"10.0.0.9", 4714}, 2, "cpu-02"}},
+                      {LaneIndex{0}},
+                      {{PartitionId{13}, LaneIndex{2}}, {PartitionId{15}, LaneIndex{1}}}});
+  all.push_back(Resume{
+      JobRun{0xb2}, Epoch{9}, Generation{8}, {{PartitionId{13}, Round{812}}, {PartitionId{15}, Round{813}}}});
+  all.push_back(Resumed{PartitionId{13}, Round{813}, 24});
+  all.push_back(Fetch{PartitionId{13}, Round{812}, 25});
+  all.push_back(Retained{JobRun{0xb2},
+                         PartitionId{13},
+                         Round{812},
+                         Epoch{9},
+                         Generation{8},
+                         4,
+                         {ErrorCode::internal, "no", "do"}});
   return all;
 }
 
@@ -125,7 +144,14 @@ class RandomMessages {
       case 24: return Again{partition(), Round{any()}, any()};
       case 25: return RoundFailed{partition(), Round{any()}, failure(), any()};
       case 26: return TensorFailed{JobRun{any()}, TensorId{u32(0, kMaxTensorsPerJob - 1)}, failure()};
-      default: return Credit{any()};
+      case 27: return Credit{any()};
+      case 28: return moved();
+      case 29: return resume();
+      case 30: return Resumed{partition(), Round{any()}, any()};
+      case 31: return Fetch{partition(), Round{any()}, any()};
+      default:
+        return Retained{JobRun{any()},     partition(),           Round{any()}, Epoch{u32()},
+                        Generation{u32()}, u32(0, kMaxWorldSize), error()};
     }
   }
 
@@ -199,9 +225,35 @@ class RandomMessages {
     JobStart m{JobRun{any()}, Generation{u32()},
                Epoch{u32()},  8 * number(kMinPartitionBytes / 8, kMaxPartitionBytes / 8),
                members(),     {}};
-    m.lanes.resize(number(0, 12));
-    for (LaneTarget& lane : m.lanes)
+    m.lanes = lanes();
+    return m;
+  }
+
+  std::vector<LaneTarget> lanes() {
+    std::vector<LaneTarget> out(number(0, 12));
+    for (LaneTarget& lane : out)
       lane = {ServerId{u32()}, Incarnation{any()}, endpoint(), shard(), text(0, kMaxHostBytes)};
+    return out;
+  }
+
+  Message moved() {
+    Moved m{JobRun{any()},
+            Epoch{u32()},
+            text(0, kMaxMessageBytes),
+            lanes(),
+            list<LaneIndex>(8, kMaxLanesPerJob),
+            {}};
+    m.moves.resize(number(0, 20));
+    for (PartitionMove& move : m.moves)
+      move = {partition(), LaneIndex{u32(0, kMaxLanesPerJob - 1)}};
+    return m;
+  }
+
+  Message resume() {
+    Resume m{JobRun{any()}, Epoch{u32()}, Generation{u32()}, {}};
+    m.partitions.resize(number(0, 20));
+    for (StoredRounds& stored : m.partitions)
+      stored = {partition(), Round{any()}};
     return m;
   }
 
@@ -225,7 +277,7 @@ class RandomMessages {
   }
 
   Message declare_slices() {
-    DeclareSlices m{any(), JobRun{any()}, {}};
+    DeclareSlices m{any(), JobRun{any()}, Epoch{u32()}, number(0, 1) == 1, {}};
     m.tensors.resize(number(0, 5));
     for (TensorSlices& t : m.tensors) {
       t = {TensorId{u32(0, kMaxTensorsPerJob - 1)},
