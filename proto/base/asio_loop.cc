@@ -272,6 +272,12 @@ void AsioLoop::at_turn_end(TurnHook& hook) {
   list.previous_ = &hook;
 }
 
+AsioLoop& AsioLoop::of(EventLoop& loop) {
+  auto* const result = dynamic_cast<AsioLoop*>(&loop);
+  BPS_ASSERT(result != nullptr);
+  return *result;
+}
+
 std::shared_ptr<Mailbox> AsioLoop::mailbox() const { return impl_->mailbox; }
 
 boost::asio::io_context& AsioLoop::io() { return impl_->io; }

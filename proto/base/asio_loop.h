@@ -57,6 +57,8 @@ class AsioLoop final : public EventLoop {
   AsioLoop();
   static Result<std::unique_ptr<AsioLoop>> create();
   ~AsioLoop() override;
+  // What sockets need: `loop` must be an AsioLoop.
+  static AsioLoop& of(EventLoop& loop);
 
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
   void post(Task task) override;

@@ -5,25 +5,12 @@
 #include <cerrno>
 
 #include "proto/base/log_limit.h"
-#include "proto/transport/shm/shm_connection.h"
 #include "proto/transport/shm/shm_socket.h"
 #include "proto/transport/shm/shm_stream.h"
 #include "proto/transport/stream/acceptor.h"
 
 namespace bps {
 namespace {
-
-class ShmListener final : public Listener {
- public:
-  ShmListener(std::shared_ptr<Acceptor> acceptor, Endpoint endpoint)
-      : acceptor_(std::move(acceptor)), endpoint_(std::move(endpoint)) {}
-  ~ShmListener() override { acceptor_->close(); }
-  Endpoint endpoint() const override { return endpoint_; }
-
- private:
-  const std::shared_ptr<Acceptor> acceptor_;
-  const Endpoint endpoint_;
-};
 
 // What becomes of a socket that the listener has accepted.
 class Reception {
@@ -73,11 +60,9 @@ Result<std::unique_ptr<Listener>> listen_shm(AsioLoop& loop, std::shared_ptr<con
   const Logger log = context->options.log;
   auto reception =
       std::make_shared<Reception>(loop, std::move(context), to_string(endpoint), std::move(accepted));
-  auto acceptor = std::make_shared<Acceptor>(
-      loop, to_string(endpoint), log,
+  return listen_on(
+      loop, std::move(fd).value(), endpoint, log,
       [reception](UniqueFd socket, const SocketAddress&) { reception->receive(std::move(socket)); });
-  if (Status status = acceptor->open(std::move(fd).value()); !status.ok()) return std::move(status).error();
-  return std::unique_ptr<Listener>(std::make_unique<ShmListener>(std::move(acceptor), endpoint));
 }
 
 }  // namespace bps

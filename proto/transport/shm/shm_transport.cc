@@ -1,20 +1,10 @@
 #include "proto/transport/shm/shm_transport.h"
 
-#include "proto/transport/shm/shm_connection.h"
 #include "proto/transport/shm/shm_listener.h"
 #include "proto/transport/shm/shm_region.h"
 #include "proto/transport/shm/shm_stream.h"
 
 namespace bps {
-namespace {
-
-AsioLoop& asio_loop(EventLoop& loop) {
-  auto* const result = dynamic_cast<AsioLoop*>(&loop);
-  BPS_ASSERT(result != nullptr);
-  return *result;
-}
-
-}  // namespace
 
 ShmTransport::ShmTransport(ShmOptions options)
     : context_(std::make_shared<const ShmContext>(std::move(options))) {}
@@ -29,12 +19,12 @@ Status ShmTransport::check() {
 
 Result<std::unique_ptr<Listener>> ShmTransport::listen(EventLoop& loop, const Endpoint& endpoint,
                                                        Accepted accepted) {
-  return listen_shm(asio_loop(loop), context_, endpoint, std::move(accepted));
+  return listen_shm(AsioLoop::of(loop), context_, endpoint, std::move(accepted));
 }
 
 std::unique_ptr<Connection> ShmTransport::connect(EventLoop& loop, const Endpoint& endpoint,
                                                   Duration timeout) {
-  auto stream = std::make_shared<ShmStream>(asio_loop(loop), context_, to_string(endpoint));
+  auto stream = std::make_shared<ShmStream>(AsioLoop::of(loop), context_, to_string(endpoint));
   stream->connect_to(endpoint.host, timeout);
   return std::make_unique<ShmConnection>(std::move(stream));
 }

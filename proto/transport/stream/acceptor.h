@@ -12,6 +12,7 @@
 #include "proto/transport/stream/readiness.h"
 #include "proto/transport/stream/socket_address.h"
 #include "proto/transport/stream/unique_fd.h"
+#include "proto/transport/transport.h"
 
 namespace bps {
 
@@ -43,5 +44,9 @@ class Acceptor final : public std::enable_shared_from_this<Acceptor> {
   bool paused_before_ = false;
   TimerId pause_;
 };
+
+// A listener on `fd`, which listens already. `endpoint`: what it is called, with the real port.
+Result<std::unique_ptr<Listener>> listen_on(AsioLoop& loop, UniqueFd fd, Endpoint endpoint, Logger log,
+                                            Acceptor::Accepted accepted);
 
 }  // namespace bps

@@ -31,6 +31,7 @@ class SendQueue {
   std::optional<std::uint64_t> take_sent();
 
   std::size_t bytes() const { return bytes_; }
+  std::size_t ready_bytes() const { return bytes_; }  // nothing waits but for room in the socket
   void clear();
 
  private:

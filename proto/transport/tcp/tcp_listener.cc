@@ -5,23 +5,11 @@
 #include <cerrno>
 
 #include "proto/transport/stream/acceptor.h"
-#include "proto/transport/tcp/tcp_connection.h"
 #include "proto/transport/tcp/tcp_socket.h"
+#include "proto/transport/tcp/tcp_stream.h"
 
 namespace bps {
 namespace {
-
-class TcpListener final : public Listener {
- public:
-  TcpListener(std::shared_ptr<Acceptor> acceptor, Endpoint endpoint)
-      : acceptor_(std::move(acceptor)), endpoint_(std::move(endpoint)) {}
-  ~TcpListener() override { acceptor_->close(); }
-  Endpoint endpoint() const override { return endpoint_; }
-
- private:
-  const std::shared_ptr<Acceptor> acceptor_;
-  const Endpoint endpoint_;
-};
 
 Error cannot_listen(const Endpoint& endpoint, int error) {
   std::string advice;
@@ -51,14 +39,14 @@ Result<std::unique_ptr<Listener>> listen_tcp(AsioLoop& loop, std::shared_ptr<con
   if (::getsockname(fd->get(), address.get(), &address.length) != 0) return cannot_listen(endpoint, errno);
   // The host as it was given: a name stays a name for those who are told where to connect.
   const Endpoint real{endpoint.host, endpoint_of(address).port};
-  auto acceptor = std::make_shared<Acceptor>(
-      loop, to_string(real), options->log,
+  return listen_on(
+      loop, std::move(fd).value(), real, options->log,
       [&loop, options, accepted = std::move(accepted)](UniqueFd socket, const SocketAddress& peer) {
         if (!apply_connection_options(socket.get(), *options).ok()) return;
-        accepted(TcpConnection::accepted(loop, options, std::move(socket), endpoint_of(peer)));
+        auto stream = std::make_shared<TcpStream>(loop, options, to_string(endpoint_of(peer)));
+        stream->accepted(std::move(socket));
+        accepted(std::make_unique<TcpConnection>(std::move(stream)));
       });
-  if (Status status = acceptor->open(std::move(fd).value()); !status.ok()) return std::move(status).error();
-  return std::unique_ptr<Listener>(std::make_unique<TcpListener>(std::move(acceptor), real));
 }
 
 }  // namespace bps

@@ -4,22 +4,23 @@
 
 #include "proto/base/completion.h"
 #include "proto/base/loop_thread.h"
-#include "proto/transport/tcp/tcp_connection.h"
 #include "proto/transport/tcp/tcp_listener.h"
 #include "proto/transport/tcp/tcp_socket.h"
+#include "proto/transport/tcp/tcp_stream.h"
 
 namespace bps {
 namespace {
 
-AsioLoop& asio_loop(EventLoop& loop) {
-  auto* const result = dynamic_cast<AsioLoop*>(&loop);
-  BPS_ASSERT(result != nullptr);
-  return *result;
+// On its loop. Nothing happens if the connection is gone meanwhile.
+void connect_stream(const std::weak_ptr<TcpStream>& stream, Result<std::vector<SocketAddress>> addresses) {
+  if (const auto alive = stream.lock()) alive->connect_to(std::move(addresses));
 }
 
 }  // namespace
 
-// getaddrinfo blocks, so it has a thread, which starts with the first host name.
+// getaddrinfo blocks, so it has a thread, which starts with the first host name. Nothing can stop a look-up
+// that has begun, so the end of a transport may wait for one; those behind it are for connections that are
+// gone.
 class TcpTransport::Resolver {
  public:
   void resolve(AsioLoop& loop, const Endpoint& endpoint, std::weak_ptr<TcpStream> stream) {
@@ -36,6 +37,7 @@ class TcpTransport::Resolver {
     }
     thread_.update([&](std::unique_ptr<LoopThread>& thread) {
       thread->loop().post([mailbox = loop.mailbox(), endpoint, stream = std::move(stream)] {
+        if (stream.expired()) return;
         mailbox->post(
             [stream, addresses = resolve_blocking(endpoint)] { connect_stream(stream, addresses); });
       });
@@ -60,17 +62,19 @@ Status TcpTransport::check(const TcpOptions& options) {
 
 Result<std::unique_ptr<Listener>> TcpTransport::listen(EventLoop& loop, const Endpoint& endpoint,
                                                        Accepted accepted) {
-  return listen_tcp(asio_loop(loop), options_, endpoint, std::move(accepted));
+  return listen_tcp(AsioLoop::of(loop), options_, endpoint, std::move(accepted));
 }
 
 std::unique_ptr<Connection> TcpTransport::connect(EventLoop& loop, const Endpoint& endpoint,
                                                   Duration timeout) {
-  AsioLoop& own = asio_loop(loop);
-  auto connection = TcpConnection::connecting(own, options_, endpoint, timeout);
+  AsioLoop& own = AsioLoop::of(loop);
+  auto stream = std::make_shared<TcpStream>(own, options_, to_string(endpoint));
+  stream->expect_connect(timeout);
+  auto connection = std::make_unique<TcpConnection>(stream);
   if (auto addresses = numeric_address(endpoint); !addresses.empty()) {
-    connect_stream(connection->stream(), std::move(addresses));
+    stream->connect_to(std::move(addresses));
   } else {
-    resolver_->resolve(own, endpoint, connection->stream());
+    resolver_->resolve(own, endpoint, stream);
   }
   return connection;
 }
