@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -23,24 +22,15 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 // Turns the stream of a connection that shares memory into the one that a connection over TCP would have.
-class ShmRawPeer final : public RawPeer {
+class ShmRawPeer final : public SocketPeer {
  public:
-  explicit ShmRawPeer(const Endpoint& endpoint) : fd_(connect_silently(endpoint)) {
+  explicit ShmRawPeer(const Endpoint& endpoint) : SocketPeer(connect_silently(endpoint)) {
     REQUIRE(control_.open().ok());
     Bytes hello;
     append_hello(hello);
     iovec piece{hello.data(), hello.size()};
     const auto control = control_.take_file();
     REQUIRE(send_pieces(fd_.get(), {&piece, 1}, control->get()) == static_cast<ssize_t>(hello.size()));
-  }
-
-  void send(std::span<const std::byte> bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) return;  // the other side has had enough
-      REQUIRE(sent > 0);
-      bytes = bytes.subspan(static_cast<std::size_t>(sent));
-    }
   }
 
   // The other side is told of a reset when something that it has sent is never read: its hello.
@@ -59,14 +49,6 @@ class ShmRawPeer final : public RawPeer {
     Bytes result(plain_.begin(), plain_.begin() + static_cast<std::ptrdiff_t>(count));
     plain_.erase(plain_.begin(), plain_.begin() + static_cast<std::ptrdiff_t>(count));
     return result;
-  }
-
-  bool is_closed_by_peer() override {
-    if (closed_) return true;
-    std::byte byte;
-    const ssize_t got = ::recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    closed_ = got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK);
-    return closed_;
   }
 
  private:
@@ -137,12 +119,10 @@ class ShmRawPeer final : public RawPeer {
   }
 
   ShmControl control_;
-  UniqueFd fd_;
   Bytes arrived_;  // the stream as it is, up to the first frame that is not whole
   Bytes plain_;    // as it would be over TCP
   std::vector<UniqueFd> descriptors_;
   std::map<std::uint32_t, ShmMapping> regions_;
-  bool closed_ = false;
 };
 
 }  // namespace
@@ -162,17 +142,6 @@ UniqueFd connect_silently(const Endpoint& endpoint) {
 
 Endpoint ShmFabric::any_endpoint() { return {unused_name(), 0}; }
 Endpoint ShmFabric::dead_endpoint() { return {unused_name(), 0}; }
-
-bool ShmFabric::run_until(const std::function<bool()>& done, Duration limit) {
-  const TimePoint deadline = loop_.now() + limit;
-  while (!done()) {
-    const TimePoint now = loop_.now();
-    if (now > deadline) return false;
-    loop_.run_once(now + std::chrono::microseconds(100));
-    other_loop_.run_once(now);
-  }
-  return true;
-}
 
 std::unique_ptr<RawPeer> ShmFabric::raw_connect(const Endpoint& endpoint) {
   return std::make_unique<ShmRawPeer>(endpoint);

@@ -1,32 +1,24 @@
 // Shared memory between both ends on the test's thread.
 #pragma once
 
-#include "proto/base/asio_loop.h"
 #include "proto/transport/shm/shm_transport.h"
-#include "proto/transport/stream/unique_fd.h"
-#include "tests/conformance/fabric.h"
+#include "tests/conformance/socket_fabric.h"
 
 namespace bps::conformance {
 
-class ShmFabric final : public Fabric {
+class ShmFabric final : public SocketFabric {
  public:
   explicit ShmFabric(ShmOptions options = {}) : transport_(std::move(options)) {}
 
-  AsioLoop& loop() override { return loop_; }
-  AsioLoop& other_loop() override { return other_loop_; }
   ShmTransport& transport() override { return transport_; }
   Endpoint any_endpoint() override;
   Endpoint dead_endpoint() override;
-  bool run_until(const std::function<bool()>& done, Duration limit) override;
-  std::size_t largest_payload() const override { return 64 * 1024 * 1024; }
   std::size_t lent_bytes() const override { return 100'000; }
   // Says hello, and reads as if the transport streamed everything: what is lent comes out behind its header,
   // and is given back.
   std::unique_ptr<RawPeer> raw_connect(const Endpoint& endpoint) override;
 
  private:
-  AsioLoop loop_;
-  AsioLoop other_loop_;
   ShmTransport transport_;
 };
 
