@@ -160,10 +160,13 @@ Status find_place(const Raw& raw, const Environment& environment, ClientConfig& 
 
 Status check(const Raw& raw, ClientSettings& settings) {
   ClientConfig& config = settings.config;
-  const std::uint64_t slice = raw.partition_bytes ? raw.partition_bytes->bytes : kDefaultPartitionBytes;
-  if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
-    return bad(fmt::format("partition_bytes {} is not between {} and {} and a multiple of {}", slice,
-                           kMinPartitionBytes, kMaxPartitionBytes, kPartitionBytesMultiple));
+  if (raw.partition_bytes) {
+    const std::uint64_t slice = raw.partition_bytes->bytes;
+    if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
+      return bad(fmt::format("partition_bytes {} is not between {} and {} and a multiple of {}", slice,
+                             kMinPartitionBytes, kMaxPartitionBytes, kPartitionBytesMultiple));
+    }
+    config.partition_bytes = slice;
   }
   if (Status status = check_name("job name", raw.job, kMaxNameBytes); !status.ok())
     return bad(status.error().message);
@@ -186,7 +189,6 @@ Status check(const Raw& raw, ClientSettings& settings) {
         "start bps-scheduler and bps-server (bps-run does both) and set BPS_SCHEDULER to the scheduler");
   }
   config.job = raw.job;
-  config.partition_bytes = raw.partition_bytes ? slice : 0;
   if (raw.credit_bytes) config.credit_bytes = raw.credit_bytes->bytes;
   config.retain = raw.retain;
   config.mode = raw.mode == "async" ? Mode::async : Mode::sync;

@@ -107,6 +107,8 @@ TEST_CASE("settings: what cannot be is refused with the numbers") {
   given = {};
   given.partition_bytes = 4097;
   CHECK_THAT(refusal(given).message, Contains("partition_bytes 4097"));
+  given.partition_bytes = 0;
+  CHECK_THAT(refusal(given).message, Contains("partition_bytes 0"));
   given = {};
   given.scheduler = "nowhere";
   CHECK_THAT(refusal(given).message, Contains("'nowhere' is not HOST:PORT"));
