@@ -1,25 +1,20 @@
 // In steady state a frame costs no allocation, from send() on one side to on_lent() or on_message() on the
 // other, and back to on_sent().
-#include "proto/base/allocation_counter.h"
+#include "proto/transport/stream/echo_allocations.h"
 #if BPS_COUNTS_ALLOCATIONS
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <limits>
 #include <string>
 #include <vector>
 
-#include "proto/base/asio_loop.h"
 #include "proto/transport/shm/shm_transport.h"
 
 namespace bps {
 namespace {
-
-using testing::allocations;
 
 // Sends every frame back, out of its own memory. Reads what is lent in place, and keeps the last few of it.
 struct Echo : ConnectionHandler {
@@ -54,8 +49,6 @@ struct Case {
   bool reads_in_place;
 };
 
-// Of the quietest thousand echoes. A queue that becomes deeper than ever before grows once, when the system
-// happens to run the peers unevenly; what a frame costs shows in every thousand.
 std::uint64_t allocations_of_echo(const Case& what) {
   AsioLoop loop;
   ShmTransport transport;
@@ -75,21 +68,7 @@ std::uint64_t allocations_of_echo(const Case& what) {
   client.connection->start(client);
   for (int i = 0; i < 4; ++i)
     client.connection->send(PushPull{}, {client.memory, client.region}, 1);
-  const TimePoint deadline = loop.now() + std::chrono::seconds(30);
-  const auto run_to = [&](int messages) {
-    while (client.messages < messages && loop.now() < deadline)
-      loop.run_once(deadline);
-    return client.messages >= messages;
-  };
-  REQUIRE(run_to(500));
-  std::uint64_t fewest = std::numeric_limits<std::uint64_t>::max();
-  for (int batch = 0; batch < 5 && fewest > 0; ++batch) {
-    const std::uint64_t before = allocations;
-    const bool arrived = run_to(client.messages + 1000);
-    fewest = std::min(fewest, allocations - before);
-    REQUIRE(arrived);
-  }
-  return fewest;
+  return testing::allocations_of_echoes(loop, client.messages);
 }
 
 TEST_CASE("a frame costs no allocation in steady state, however its payload travels") {
@@ -101,7 +80,7 @@ TEST_CASE("a frame costs no allocation in steady state, however its payload trav
       }
     }
   }
-  CHECK(allocations > 0);
+  CHECK(testing::allocations > 0);
 }
 
 }  // namespace

@@ -1,20 +1,15 @@
 // In steady state a frame costs no allocation, from send() on one side to on_message() on the other.
-#include "proto/base/allocation_counter.h"
+#include "proto/transport/stream/echo_allocations.h"
 #if BPS_COUNTS_ALLOCATIONS
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <limits>
 #include <vector>
 
-#include "proto/base/asio_loop.h"
 #include "proto/transport/tcp/tcp_transport.h"
 
 namespace bps {
 namespace {
-
-using testing::allocations;
 
 // Sends back every frame with the payload it came with.
 struct Echo : ConnectionHandler {
@@ -32,8 +27,6 @@ struct Echo : ConnectionHandler {
   int limit = 1'000'000;
 };
 
-// Of the quietest thousand echoes. A queue that becomes deeper than ever before grows once, when the system happens to
-// run the peers unevenly; what a frame costs shows in every thousand.
 std::uint64_t allocations_of_echo(std::size_t bytes) {
   AsioLoop loop;
   TcpTransport transport;
@@ -48,28 +41,14 @@ std::uint64_t allocations_of_echo(std::size_t bytes) {
   client.connection->start(client);
   for (int i = 0; i < 4; ++i)
     client.connection->send(PushPull{}, client.memory, 1);
-  const TimePoint deadline = loop.now() + std::chrono::seconds(30);
-  const auto run_to = [&](int messages) {
-    while (client.messages < messages && loop.now() < deadline)
-      loop.run_once(deadline);
-    return client.messages >= messages;
-  };
-  REQUIRE(run_to(500));
-  std::uint64_t fewest = std::numeric_limits<std::uint64_t>::max();
-  for (int batch = 0; batch < 5 && fewest > 0; ++batch) {
-    const std::uint64_t before = allocations;
-    const bool arrived = run_to(client.messages + 1000);
-    fewest = std::min(fewest, allocations - before);
-    REQUIRE(arrived);
-  }
-  return fewest;
+  return testing::allocations_of_echoes(loop, client.messages);
 }
 
 TEST_CASE("a frame costs no allocation in steady state") {
   CHECK(allocations_of_echo(0) == 0);
   CHECK(allocations_of_echo(4096) == 0);
   CHECK(allocations_of_echo(256 * 1024) == 0);
-  CHECK(allocations > 0);
+  CHECK(testing::allocations > 0);
 }
 
 }  // namespace
