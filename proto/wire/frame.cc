@@ -3,10 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <string>
 #include <string_view>
+
+#include "proto/wire/bytes.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define BPS_CRC32C_SSE42 1
@@ -16,24 +17,9 @@
 namespace bps {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "the wire is little-endian and so is every host of bps");
-
 constexpr std::size_t kCrcOffset = 12;
 constexpr std::size_t kPayloadOffset = 16;
 constexpr std::uint32_t kPolynomial = 0x82f63b78;  // CRC32C (Castagnoli), reflected
-
-template <class T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-template <class T>
-void store(std::byte* to, T value) {
-  std::memcpy(to, &value, sizeof value);
-}
 
 using CrcTables = std::array<std::array<std::uint32_t, 256>, 8>;
 

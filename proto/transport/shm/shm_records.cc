@@ -6,6 +6,7 @@
 #include <string>
 
 #include "proto/base/assert.h"
+#include "proto/wire/bytes.h"
 
 namespace bps {
 namespace {
@@ -17,18 +18,6 @@ constexpr std::size_t kRegionBytes = 16;
 constexpr std::size_t kDropBytes = 8;
 constexpr std::size_t kReturnedBytes = 8;  // before the tokens
 constexpr std::uint32_t kScarce = 1;
-
-template <class T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-template <class T>
-void store(std::byte* to, T value) {
-  std::memcpy(to, &value, sizeof value);
-}
 
 // Room for a frame at the end of `out`: the header to fill in, then finish() it.
 class Frame {
