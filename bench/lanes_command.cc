@@ -36,15 +36,10 @@ Status take_turn(Measured& measured, std::uint32_t rounds) {
   auto options = measured.options.cluster();
   if (!options) return options.error();
   options->worker.engines = {measured.options.engine(EngineKind::pushpull)};
-  Cluster cluster;
-  if (Status status = cluster.start(*options); !status) return status;
-  std::vector<Side> sides = {{.series = std::move(measured.series)}};
-  Status status = join_sides(cluster, options->worker.engines, sides);
-  TurnTaker turns(cluster);
-  if (status.ok()) status = turns.run(sides, {.rounds = measured.options.warmup}, false);
-  if (status.ok()) status = turns.run(sides, {.rounds = rounds}, true);
-  measured.series = std::move(sides[0].series);
-  if (!status) return status;
+  auto sides = run_sides(*options, {{.series = std::move(measured.series)}},
+                         {.rounds = measured.options.warmup}, {.rounds = rounds});
+  if (!sides) return std::move(sides).error();
+  measured.series = std::move(sides->front().series);
   measured.join_ms.push_back(measured.series.settings["join_ms"]);
   measured.declare_ms.push_back(measured.series.settings["declare_ms"]);
   return {};

@@ -71,8 +71,7 @@ void add_times(Series& series, const Request& block, const std::vector<Reply>& r
   }
 }
 
-}  // namespace
-
+// Prepares, runs and checks a block; adds it to `series` unless that is null (warm-up; still checked).
 Status measure_block(Cluster& cluster, const Request& block, Series* series, std::string& wrong) {
   const auto prepared = step(cluster, block, Step::prepare);
   if (!prepared) return prepared.error();
@@ -102,6 +101,7 @@ Status measure_block(Cluster& cluster, const Request& block, Series* series, std
   return {};
 }
 
+// Lets all workers do a step of an engine: from the first that began to the last that ended.
 Result<double> measure_step(Cluster& cluster, std::uint8_t engine, Step which) {
   Request request;
   request.engine = engine;
@@ -111,6 +111,7 @@ Result<double> measure_step(Cluster& cluster, std::uint8_t engine, Step which) {
   return seconds_of(*replies);
 }
 
+// Joins and declares, once for each engine.
 Status join_sides(Cluster& cluster, const std::vector<EngineOptions>& engines, std::vector<Side>& sides) {
   for (std::uint8_t i = 0; i < engines.size(); ++i) {
     const auto joined = measure_step(cluster, i, Step::join);
@@ -126,41 +127,49 @@ Status join_sides(Cluster& cluster, const std::vector<EngineOptions>& engines, s
   return {};
 }
 
-Result<std::vector<Side>> run_sides(const ClusterOptions& options, std::vector<Side> sides,
-                                    const Turns& warmup, const Turns& timed) {
-  Cluster cluster;
-  if (Status status = cluster.start(options); !status) return std::move(status).error();
-  if (Status status = join_sides(cluster, options.worker.engines, sides); !status)
-    return std::move(status).error();
-  TurnTaker turns(cluster);
-  if (Status status = turns.run(sides, warmup, false); !status) return std::move(status).error();
-  if (Status status = turns.run(sides, timed, true); !status) return std::move(status).error();
-  return sides;
-}
-
-Status TurnTaker::run(std::vector<Side>& sides, const Turns& turns, bool timed) {
+// `next_round`: by engine; rounds are numbered through all turns of a cluster.
+Status take_turns(Cluster& cluster, std::vector<std::uint64_t>& next_round, std::vector<Side>& sides,
+                  const Turns& turns, bool timed) {
   bool reversed = false;
   for (std::uint64_t done = 0; done < turns.rounds; reversed = !reversed) {
     const auto count =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(turns.block_rounds, turns.rounds - done));
     for (std::size_t i = 0; i < sides.size(); ++i) {
       Side& side = sides[reversed ? sides.size() - 1 - i : i];
-      if (side.engine >= next_round_.size()) next_round_.resize(side.engine + 1u);
       Request block;
       block.engine = side.engine;
       block.mode = side.mode;
       block.back_to_back = turns.block_rounds > 1;
       block.count = count;
-      block.round = next_round_[side.engine];
+      block.round = next_round[side.engine];
       block.period_ns = turns.period_ns;
       block.late_ns = turns.late_ns;
-      Status status = measure_block(cluster_, block, timed ? &side.series : nullptr, side.series.wrong);
+      Status status = measure_block(cluster, block, timed ? &side.series : nullptr, side.series.wrong);
       if (!status) return status;
-      next_round_[side.engine] += count;
+      next_round[side.engine] += count;
     }
     done += count;
   }
   return {};
+}
+
+}  // namespace
+
+Result<std::vector<Side>> run_sides(Cluster& cluster, const std::vector<EngineOptions>& engines,
+                                    std::vector<Side> sides, const Turns& warmup, const Turns& timed) {
+  if (Status status = join_sides(cluster, engines, sides); !status) return std::move(status).error();
+  std::vector<std::uint64_t> next_round(engines.size());
+  Status status = take_turns(cluster, next_round, sides, warmup, false);
+  if (status.ok()) status = take_turns(cluster, next_round, sides, timed, true);
+  if (!status) return std::move(status).error();
+  return sides;
+}
+
+Result<std::vector<Side>> run_sides(const ClusterOptions& options, std::vector<Side> sides,
+                                    const Turns& warmup, const Turns& timed) {
+  Cluster cluster;
+  if (Status status = cluster.start(options); !status) return std::move(status).error();
+  return run_sides(cluster, options.worker.engines, std::move(sides), warmup, timed);
 }
 
 }  // namespace bps::bench

@@ -24,12 +24,6 @@ struct Series {
   std::string wrong;  // the first wrong result; empty: all were right
 };
 
-// Prepares, runs and checks a block; adds it to `series` unless that is null (warm-up; still checked).
-Status measure_block(Cluster& cluster, const Request& block, Series* series, std::string& wrong);
-
-// Lets all workers do `step` of an engine: from the first that began to the last that ended.
-Result<double> measure_step(Cluster& cluster, std::uint8_t engine, Step step);
-
 // One of those that take turns on a cluster.
 struct Side {
   std::uint8_t engine = 0;  // its place in WorkerOptions::engines
@@ -45,25 +39,14 @@ struct Turns {
 };
 
 // Starts a cluster and lets the sides take turns on it, block by block; who is first changes each time. First
-// `warmup`, which is checked but not timed, then `timed`. The sides come back with their series.
+// `warmup`, which is checked but not timed, then `timed`. The sides come back with their series; how long
+// joining and declaring took is in the settings of those that are no raw ones ("join_ms", "declare_ms").
 Result<std::vector<Side>> run_sides(const ClusterOptions& options, std::vector<Side> sides,
                                     const Turns& warmup, const Turns& timed);
 
-// The parts, for those who need them one by one.
-
-// Joins and declares, once for each engine. Adds "join_ms" and "declare_ms" to the settings of sides that are
-// no raw ones.
-Status join_sides(Cluster& cluster, const std::vector<EngineOptions>& engines, std::vector<Side>& sides);
-
-// Rounds of an engine are numbered through: the same object for all turns of a cluster.
-class TurnTaker {
- public:
-  explicit TurnTaker(Cluster& cluster) : cluster_(cluster) {}
-  Status run(std::vector<Side>& sides, const Turns& turns, bool timed);
-
- private:
-  Cluster& cluster_;
-  std::vector<std::uint64_t> next_round_;  // by engine
-};
+// The same on a cluster that was started with them, and on which nobody has joined: for what is to be looked
+// at before or after.
+Result<std::vector<Side>> run_sides(Cluster& cluster, const std::vector<EngineOptions>& engines,
+                                    std::vector<Side> sides, const Turns& warmup, const Turns& timed);
 
 }  // namespace bps::bench

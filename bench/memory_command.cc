@@ -58,17 +58,14 @@ Status run_case(const Options& options, Case& out) {
   if (Status status = cluster.start(*cluster_options); !status) return status;
   const auto base = servers_memory(cluster);
   if (!base) return base.error();
-  std::vector<Side> sides = {{.series = {out.name}}};
-  Status status = join_sides(cluster, cluster_options->worker.engines, sides);
-  TurnTaker turns(cluster);
-  if (status.ok()) status = turns.run(sides, {.rounds = options.warmup}, false);
-  if (status.ok()) status = turns.run(sides, {.rounds = options.iters, .late_ns = out.late_ns}, true);
-  if (!status) return status;
+  auto sides = run_sides(cluster, cluster_options->worker.engines, {{.series = {out.name}}},
+                         {.rounds = options.warmup}, {.rounds = options.iters, .late_ns = out.late_ns});
+  if (!sides) return std::move(sides).error();
   const auto now = servers_memory(cluster);
   if (!now) return now.error();
   out.base = base->resident;
   out.peak = now->peak;
-  out.series = std::move(sides[0].series);
+  out.series = std::move(sides->front().series);
   return {};
 }
 
@@ -94,8 +91,7 @@ void add(Outcome& outcome, const Options& options, std::uint64_t lanes, const Ca
   line["held_less_beside"] = rounded(std::max(0.0, more - beside) / static_cast<double>(partitions));
   line["verified"] = measured.series.wrong.empty();
   outcome.lines.push_back(std::move(line));
-  if (!measured.series.wrong.empty() && outcome.wrong.empty())
-    outcome.wrong = measured.name + " gave a wrong result: " + measured.series.wrong;
+  note_wrong(outcome, measured.name, measured.series.wrong);
 }
 
 Result<Outcome> measure(const Memory& run) {

@@ -52,6 +52,10 @@ Status check_link(const Options& options) {
 
 }  // namespace
 
+void add_json_flag(Config& config, std::string& json) {
+  config.add("json", json, "Write JSON lines to this file instead of a table; - is stdout").unit("FILE");
+}
+
 void add_common_flags(Config& config, Options& options) {
   config.add("bytes", options.bytes, "Size of the tensor, whole elements");
   add_run_flags(config, options);
@@ -64,8 +68,7 @@ void add_run_flags(Config& config, Options& options) {
   config.add("dtype", options.dtype, "Type of its elements").choices(dtype_names());
   config.add("iters", options.iters, "Rounds that are timed").range(1, kMaxIters);
   config.add("warmup", options.warmup, "Rounds before them").range(0, kMaxIters);
-  config.add("json", options.json, "Write JSON lines to this file instead of a table; - is stdout")
-      .unit("FILE");
+  add_json_flag(config, options.json);
   config
       .add("congestion-control", options.congestion_control,
            "TCP congestion control of all sides; empty: the system's")

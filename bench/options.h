@@ -47,6 +47,7 @@ struct Options {
   nlohmann::ordered_json engine_settings() const;
 };
 
+void add_json_flag(Config& config, std::string& json);
 // --bytes and what follows.
 void add_common_flags(Config& config, Options& options);
 void add_run_flags(Config& config, Options& options);

@@ -43,8 +43,7 @@ void add_line(Outcome& outcome, const Priority& run, const Series& series, bool 
   line["idle"] = rounded(idle_share(series));
   line["link_bps"] = run.options.link ? run.options.link->bits_per_second : 0;
   outcome.lines.push_back(std::move(line));
-  if (!series.wrong.empty() && outcome.wrong.empty())
-    outcome.wrong = series.name + " gave a wrong result: " + series.wrong;
+  note_wrong(outcome, series.name, series.wrong);
 }
 
 void add_difference(Outcome& outcome, const Series& a, const Series& b, double percent, const char* of) {

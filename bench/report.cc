@@ -75,6 +75,17 @@ double rounded(double value) {
   return std::round(value * scale) / scale;
 }
 
+void note_wrong(Outcome& outcome, const std::string& what, const std::string& wrong) {
+  if (!wrong.empty() && outcome.wrong.empty()) outcome.wrong = what + " gave a wrong result: " + wrong;
+}
+
+void add_settings(Line& line, const Series& series) {
+  for (const auto& item : series.settings.items()) {
+    if (line.contains(item.key())) continue;
+    line[item.key()] = item.value().is_number_float() ? Line(rounded(item.value())) : item.value();
+  }
+}
+
 void add_series(Outcome& outcome, const Options& options, const Series& series) {
   const std::uint64_t bytes = options.bytes.bytes * options.tensors;
   const double one_worker = static_cast<double>(bytes) * static_cast<double>(series.rounds) / kGiga;
@@ -105,12 +116,9 @@ void add_series(Outcome& outcome, const Options& options, const Series& series) 
     line["tstar_s"] = rounded(tstar_s);
     line["t_over_tstar"] = tstar_s > 0 ? rounded(percentile(series.round_us, 50) * 1e-6 / tstar_s) : 0;
   }
-  for (const auto& item : series.settings.items())
-    line[item.key()] =
-        item.value().is_number_float() ? nlohmann::ordered_json(rounded(item.value())) : item.value();
+  add_settings(line, series);
   outcome.lines.push_back(std::move(line));
-  if (!series.wrong.empty() && outcome.wrong.empty())
-    outcome.wrong = series.name + " gave a wrong result: " + series.wrong;
+  note_wrong(outcome, series.name, series.wrong);
 }
 
 double idle_share(const Series& series) {

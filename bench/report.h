@@ -21,6 +21,12 @@ struct Outcome {
   std::string wrong;  // the first wrong result, and of what; empty: all were right
 };
 
+// Remembers the first wrong result of all, and of `what`; `wrong` empty: all were right.
+void note_wrong(Outcome& outcome, const std::string& what, const std::string& wrong);
+
+// Adds the settings of a series to its line, where the line does not say them already.
+void add_settings(Line& line, const Series& series);
+
 // Adds what a series of rounds has come to.
 void add_series(Outcome& outcome, const Options& options, const Series& series);
 

@@ -221,7 +221,7 @@ Result<Outcome> run(const OrderOptions& options) {
       }
     }
     add_lines(outcome, bench->shape(), skew, options.iters, sides, wrong);
-    if (outcome.wrong.empty()) outcome.wrong = wrong;
+    note_wrong(outcome, fmt::format("order, {}", name_of(skew)), wrong);
   }
   return outcome;
 }
@@ -238,8 +238,7 @@ int order_command(int argc, const char* const* argv) {
   config.add("bytes", options.bytes, "Size of the tensor, cut down to whole partitions");
   config.add("partition-bytes", options.partition_bytes, "Size of a partition, whole elements");
   config.add("iters", options.iters, "Rounds that are timed").range(1, 1'000'000);
-  config.add("json", options.json, "Write JSON lines to this file instead of a table; - is stdout")
-      .unit("FILE");
+  add_json_flag(config, options.json);
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
   if (options.partition_bytes.bytes == 0 || options.partition_bytes.bytes % sizeof(float) != 0 ||
       options.bytes.bytes < options.partition_bytes.bytes) {

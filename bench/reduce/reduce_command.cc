@@ -104,10 +104,8 @@ Status measure(const ReduceCase& what, unsigned turns, Outcome& outcome) {
     add_ratio(outcome, fmt::format("{}/f32 {}", name, name_of(what.operation)), of,
               speed_up(contenders[1], bytes, contenders[2], static_cast<double>(f32->input_bytes())));
   }
-  for (const Contender& contender : contenders) {
-    if (!contender.wrong.empty() && outcome.wrong.empty())
-      outcome.wrong = name + ", " + of + ": " + contender.wrong;
-  }
+  for (const Contender& contender : contenders)
+    note_wrong(outcome, name + ", " + of, contender.wrong);
   return {};
 }
 
@@ -158,8 +156,7 @@ int reduce_command(int argc, const char* const* argv) {
   config.add("bytes", options.bytes, "Size of one contribution, far larger than the caches");
   config.add("partition-bytes", options.partition_bytes, "Size of one contribution that fits them");
   config.add("iters", options.iters, "Turns that are timed").range(1, 1'000'000);
-  config.add("json", options.json, "Write JSON lines to this file instead of a table; - is stdout")
-      .unit("FILE");
+  add_json_flag(config, options.json);
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
   if (std::min(options.bytes.bytes, options.partition_bytes.bytes) < sizeof(double)) {
     return fail(

@@ -1,6 +1,5 @@
 // replay: training steps of known networks, with their compute played, against the fluid schedule.
 #include <cmath>
-#include <numeric>
 #include <tuple>
 
 #include "bench/link_limit.h"
@@ -56,8 +55,6 @@ Result<Setting> setting_of(const Replay& replay, std::size_t element_bytes) {
 }
 
 Line line_of(const Replay& replay, const Setting& setting, const Series& series) {
-  const double busy = std::accumulate(series.cpu_seconds.begin(), series.cpu_seconds.end(), 0.0);
-  const double idle = std::accumulate(series.idle_seconds.begin(), series.idle_seconds.end(), 0.0);
   const double median = median_of(series.seconds).value;
   Line line;
   line["bench"] = "replay";
@@ -80,16 +77,11 @@ Line line_of(const Replay& replay, const Setting& setting, const Series& series)
   line["tstar_s"] = rounded(setting.tstar_s);
   line["compute_s"] = rounded(setting.compute_s);
   line["verified"] = series.wrong.empty();
-  line["idle"] = rounded(idle / (busy + idle));
+  line["idle"] = rounded(idle_share(series));
   line["link_bps"] = replay.options.link ? replay.options.link->bits_per_second : 0;
   line["goodput_Bps"] = std::llround(*goodput_of(replay.options));
   line["colocated"] = replay.options.colocated;
-  for (const auto& item : series.settings.items()) {
-    if (!line.contains(item.key())) {
-      line[item.key()] =
-          item.value().is_number_float() ? Line(rounded(item.value().get<double>())) : item.value();
-    }
-  }
+  add_settings(line, series);
   return line;
 }
 
@@ -97,8 +89,7 @@ void add_results(Outcome& outcome, const Replay& replay, const Setting& setting,
                  const std::vector<Side>& sides) {
   for (const Side& side : sides) {
     outcome.lines.push_back(line_of(replay, setting, side.series));
-    if (!side.series.wrong.empty() && outcome.wrong.empty())
-      outcome.wrong = side.series.name + " gave a wrong result: " + side.series.wrong;
+    note_wrong(outcome, side.series.name, side.series.wrong);
   }
   for (const Side& side : sides) {
     const std::vector<double> fluid(side.series.seconds.size(), setting.fluid_s);
