@@ -27,7 +27,7 @@ struct bps_handle {
   bps::TensorId tensor;
   bool has_view;
   bps::Duration default_timeout;
-  pid_t pid;
+  std::shared_ptr<const bps::ForkMark> fork_mark;
 };
 
 namespace bps {
@@ -51,7 +51,7 @@ Status usable(const bps_client* client) {
 
 Status usable(const bps_handle* handle) {
   if (handle == nullptr) return invalid("handle is NULL");
-  if (handle->pid != ::getpid()) return forked();
+  if (handle->fork_mark->in_child()) return forked();
   return {};
 }
 
@@ -140,8 +140,8 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
 
 bps_handle* make_handle(const bps_client* client, std::shared_ptr<OperationRecord> record, bps_tensor tensor,
                         bool has_view) {
-  const Duration timeout = client->client->operation_timeout();
-  return new bps_handle{std::move(record), client->client, TensorId{tensor}, has_view, timeout, ::getpid()};
+  return new bps_handle{std::move(record), client->client, TensorId{tensor}, has_view,
+                        client->client->operation_timeout(), client->client->fork_mark()};
 }
 
 // May the answer be read in place?
@@ -448,7 +448,7 @@ bps_status bps_handle_release(bps_handle* handle, bps_error* error) {
 void bps_handle_free(bps_handle* handle) {
   if (handle == nullptr) return;
   // A forked child must not take locks that its parent may have held.
-  if (handle->pid != ::getpid()) return;
+  if (handle->fork_mark->in_child()) return;
   (void)guarded(nullptr, [&]() -> Status {
     if (handle->has_view) give_back(*handle, handle->record->abandon());
     return {};

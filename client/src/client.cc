@@ -1,7 +1,6 @@
 #include "client/src/client.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <utility>
 
@@ -47,16 +46,11 @@ class Client::Ticket {
 };
 
 Client::Client(const ClientSettings& settings, Logger log)
-    : pid_(::getpid()),
-      settings_(settings),
-      log_(std::move(log)),
-      callbacks_(std::make_shared<CallbackThread>()) {}
+    : settings_(settings), log_(std::move(log)), callbacks_(std::make_shared<CallbackThread>()) {}
 
 Client::~Client() {
   if (!is_forked()) shut_down();
 }
-
-bool Client::is_forked() const { return ::getpid() != pid_; }
 
 Result<std::shared_ptr<Client>> Client::open(const ClientSettings& settings, Logger log) {
   std::shared_ptr<Client> client(new Client(settings, std::move(log)));

@@ -7,8 +7,6 @@
 // Owner: the program, through bps_client. Failure: see ClientEngine.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -20,6 +18,7 @@
 #include "client/src/allocations.h"
 #include "client/src/client_engine.h"
 #include "client/src/embedded_cluster.h"
+#include "client/src/fork_mark.h"
 #include "client/src/operation_check.h"
 #include "client/src/operation_record.h"
 #include "client/src/reply.h"
@@ -39,7 +38,9 @@ class Client {
 
   const ClientConfig& config() const { return settings_.config; }
   // True in a child of fork(): nothing here may be used, not even locks.
-  bool is_forked() const;
+  bool is_forked() const { return fork_mark_->in_child(); }
+  // Outlives the client if its holder wants.
+  const std::shared_ptr<const ForkMark>& fork_mark() const { return fork_mark_; }
   Status ready() const;
   // For calls that are given no timeout.
   Duration operation_timeout() const { return settings_.operation_timeout; }
@@ -91,7 +92,7 @@ class Client {
                                                   bool view, Begin begin);
   std::shared_ptr<const AnswerView> view_of(TensorId tensor) const;
 
-  const pid_t pid_;
+  const std::shared_ptr<const ForkMark> fork_mark_ = std::make_shared<const ForkMark>();
   ClientSettings settings_;
   Logger log_;
   std::unique_ptr<EmbeddedCluster> embedded_;
