@@ -140,8 +140,12 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
 
 bps_handle* make_handle(const bps_client* client, std::shared_ptr<OperationRecord> record, bps_tensor tensor,
                         bool has_view) {
-  return new bps_handle{std::move(record), client->client, TensorId{tensor}, has_view,
-                        client->client->operation_timeout(), client->client->fork_mark()};
+  return new bps_handle{std::move(record),
+                        client->client,
+                        TensorId{tensor},
+                        has_view,
+                        client->client->operation_timeout(),
+                        client->client->fork_mark()};
 }
 
 // May the answer be read in place?

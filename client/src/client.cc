@@ -21,30 +21,6 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 
 }  // namespace
 
-// Carries an operation to the loop and its result back. Dropped on the way, it ends the operation with
-// `closed`.
-class Client::Ticket {
- public:
-  Ticket(std::shared_ptr<OperationRecord> record, std::shared_ptr<Tensor> tensor)
-      : record_(std::move(record)), tensor_(std::move(tensor)) {}
-  ~Ticket() { finish(closed_error()); }
-  Ticket(const Ticket&) = delete;
-  Ticket& operator=(const Ticket&) = delete;
-
-  // False: `view` was not taken, because nobody is there to read it; the tensor is still claimed.
-  bool finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view = nullptr) {
-    if (record_ == nullptr) return true;
-    const bool viewed = view != nullptr;
-    // First, so that who has waited may start the next operation.
-    tensor_->use.store(viewed ? Use::viewed : Use::idle, std::memory_order_release);
-    return std::exchange(record_, nullptr)->finish(weight, std::move(view)) || !viewed;
-  }
-
- private:
-  std::shared_ptr<OperationRecord> record_;
-  std::shared_ptr<Tensor> tensor_;
-};
-
 Client::Client(const ClientSettings& settings, Logger log)
     : settings_(settings), log_(std::move(log)), callbacks_(std::make_shared<CallbackThread>()) {}
 
@@ -80,6 +56,7 @@ Status Client::start() {
   auto thread = LoopThread::start("bps-client");
   if (!thread) return thread.error();
   thread_ = std::move(thread).value();
+  operations_ = std::make_unique<Operations>(thread_->loop(), callbacks_);
   network_ = std::make_shared<TcpTransport>(options);
   return find_shared_memory();
 }
@@ -108,6 +85,7 @@ Status Client::join() {
   thread_->loop().post([this, reply] {
     engine_ = std::make_unique<ClientEngine>(thread_->loop(), *network_, settings_.config, log_,
                                              shared_memory_.get());
+    operations_->attach(*engine_);
     stats_ = engine_->stats();
     engine_->join([this, reply](Status status) {
       shares_memory_.store(engine_->shares_memory(), std::memory_order_relaxed);
@@ -124,6 +102,7 @@ void Client::shut_down() {
   // Tasks and timers first: after stop() the loop counts as ours and what lives on it can go.
   if (thread_ != nullptr) thread_->stop();
   engine_.reset();
+  if (operations_ != nullptr) operations_->drop();
   network_.reset();
   shared_memory_.reset();
   callbacks_->stop();
@@ -133,11 +112,6 @@ void Client::shut_down() {
 Status Client::ready() const {
   if (!open_.load(std::memory_order_acquire)) return closed_error();
   return {};
-}
-
-std::shared_ptr<Client::Tensor> Client::find(TensorId tensor) const {
-  return tensors_.read(
-      [&](const auto& tensors) { return tensor.value < tensors.size() ? tensors[tensor.value] : nullptr; });
 }
 
 Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> tensors, Duration timeout) {
@@ -161,56 +135,9 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   }
   auto ids = cell->value();
   if (!ids) return ids;
-  tensors_.update([&](auto& known) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const std::size_t id = (*ids)[i].value;
-      if (id >= known.size()) known.resize(id + 1);
-      if (known[id] != nullptr) continue;
-      known[id] = std::make_shared<Tensor>();
-      known[id]->shape = {tensors[i].name, tensors[i].dtype, tensors[i].elements};
-    }
-  });
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    operations_->add((*ids)[i], {tensors[i].name, tensors[i].dtype, tensors[i].elements});
   return ids;
-}
-
-template <class Begin>
-Result<std::shared_ptr<OperationRecord>> Client::launch(TensorId id, const std::shared_ptr<Tensor>& tensor,
-                                                        bool view, Begin begin) {
-  Use use = Use::idle;
-  if (!tensor->use.compare_exchange_strong(use, Use::under_way, std::memory_order_acq_rel)) {
-    if (use == Use::viewed) {
-      return make_error(ErrorCode::invalid_argument,
-                        "the answer of tensor '" + tensor->shape.name + "' is still being read in place",
-                        "release it before the next operation on the same tensor");
-    }
-    return make_error(ErrorCode::invalid_argument, "tensor '" + tensor->shape.name + "' is under way already",
-                      "wait for the operation that is under way before the next one on the same tensor");
-  }
-  auto record = std::make_shared<OperationRecord>(callbacks_);
-  auto ticket = std::make_shared<Ticket>(record, tensor);
-  thread_->loop().post([this, id, view, ticket = std::move(ticket), begin = std::move(begin)] {
-    if (engine_ == nullptr) return;
-    const Status status = begin(*engine_, [this, id, view, ticket](Result<std::uint32_t> weight) {
-      auto answer = view && weight.ok() ? view_of(id) : nullptr;
-      if (!ticket->finish(weight, answer)) release(id, std::move(answer));
-    });
-    if (!status.ok()) ticket->finish(status.error());
-  });
-  return record;
-}
-
-std::shared_ptr<const AnswerView> Client::view_of(TensorId tensor) const {
-  auto view = engine_->view(tensor);
-  return view != nullptr ? view : std::make_shared<const AnswerView>(nullptr, 0);
-}
-
-void Client::release(TensorId id, std::shared_ptr<const AnswerView> view) {
-  // What the loop must know comes before what the next operation looks at. The last holder of a view lets go
-  // of it on the loop.
-  thread_->loop().post([this, id, view = std::move(view)] {
-    if (engine_ != nullptr) engine_->release(id);
-  });
-  find(id)->use.store(Use::idle, std::memory_order_release);
 }
 
 Result<void*> Client::allocate(std::size_t bytes) {
@@ -231,49 +158,38 @@ Result<void*> Client::allocate(std::size_t bytes) {
   return pointer;
 }
 
+Error Client::unknown(TensorId tensor) const {
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("tensor {} has not been declared by this client", tensor.value),
+                    "use what bps_declare returned");
+}
+
 Result<std::shared_ptr<OperationRecord>> Client::push_pull(TensorId id, std::span<const std::byte> in,
                                                            std::optional<std::span<std::byte>> out,
                                                            Operation operation) {
-  const auto tensor = find(id);
-  if (tensor == nullptr) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("tensor {} has not been declared by this client", id.value),
-                      "use what bps_declare returned");
-  }
-  if (Status status = check_buffer(tensor->shape, "in", in.data(), in.size()); !status.ok())
-    return status.error();
+  const TensorShape* shape = operations_->find(id);
+  if (shape == nullptr) return unknown(id);
+  if (Status status = check_buffer(*shape, "in", in.data(), in.size()); !status.ok()) return status.error();
   ClientEngine::Memory memory{in, {}, !out.has_value(), allocations_.home(in), nullptr};
   if (out) {
-    if (Status status = check_buffer(tensor->shape, "out", out->data(), out->size()); !status.ok())
+    if (Status status = check_buffer(*shape, "out", out->data(), out->size()); !status.ok())
       return status.error();
-    if (Status status = check_overlap(tensor->shape, in.data(), out->data()); !status.ok())
-      return status.error();
+    if (Status status = check_overlap(*shape, in.data(), out->data()); !status.ok()) return status.error();
     memory.out = *out;
     memory.out_home = out->data() == in.data() ? memory.in_home : allocations_.home(*out);
   }
-  return launch(id, tensor, memory.view,
-                [id, memory = std::move(memory), operation](ClientEngine& engine, auto done) {
-                  return engine.push_pull(id, memory, operation, std::move(done));
-                });
+  return operations_->push_pull(id, std::move(memory), operation);
 }
 
 Result<std::shared_ptr<OperationRecord>> Client::broadcast(TensorId id, std::span<std::byte> buffer,
                                                            std::int64_t root) {
-  const auto tensor = find(id);
-  if (tensor == nullptr) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("tensor {} has not been declared by this client", id.value),
-                      "use what bps_declare returned");
-  }
-  if (Status status = check_buffer(tensor->shape, "buffer", buffer.data(), buffer.size()); !status.ok()) {
+  const TensorShape* shape = operations_->find(id);
+  if (shape == nullptr) return unknown(id);
+  if (Status status = check_buffer(*shape, "buffer", buffer.data(), buffer.size()); !status.ok())
     return status.error();
-  }
   if (Status status = check_root(root, settings_.config.world_size); !status.ok()) return status.error();
-  const Rank rank{static_cast<std::uint32_t>(root)};
-  return launch(id, tensor, false,
-                [id, buffer, rank, home = allocations_.home(buffer)](ClientEngine& engine, auto done) {
-                  return engine.broadcast(id, buffer, rank, std::move(done), home);
-                });
+  return operations_->broadcast(id, {{}, buffer, false, allocations_.home(buffer), nullptr},
+                                Rank{static_cast<std::uint32_t>(root)});
 }
 
 Status Client::barrier(Duration timeout) {
@@ -294,7 +210,8 @@ std::string Client::describe(TensorId tensor) {
   const auto reply = std::make_shared<Reply<std::string>>();
   const auto cell = reply->cell();
   thread_->loop().post([this, reply, tensor] {
-    if (engine_ != nullptr) reply->set(engine_->describe(tensor));
+    operations_->begin_noted();
+    reply->set(engine_->describe(tensor));
   });
   const bool answered = cell->wait_until(std::chrono::steady_clock::now() + kDescribe);
   if (!answered) return "the client's loop, which is busy";
@@ -317,6 +234,7 @@ Status Client::close(Duration timeout) {
   const auto reply = std::make_shared<Reply<void>>();
   const auto cell = reply->cell();
   thread_->loop().post([this, reply, timeout] {
+    operations_->begin_noted();
     engine_->close(timeout, [reply](Status status) { reply->set(std::move(status)); });
   });
   cell->wait_until(patience);

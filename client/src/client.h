@@ -19,8 +19,8 @@
 #include "client/src/client_engine.h"
 #include "client/src/embedded_cluster.h"
 #include "client/src/fork_mark.h"
-#include "client/src/operation_check.h"
 #include "client/src/operation_record.h"
+#include "client/src/operations.h"
 #include "client/src/reply.h"
 #include "client/src/settings.h"
 #include "proto/base/completion.h"
@@ -58,7 +58,9 @@ class Client {
                                                      std::optional<std::span<std::byte>> out,
                                                      Operation operation);
   // What was read in place is no longer needed: the tensor may have its next operation.
-  void release(TensorId tensor, std::shared_ptr<const AnswerView> view);
+  void release(TensorId tensor, std::shared_ptr<const AnswerView> view) {
+    operations_->release(tensor, std::move(view));
+  }
   Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, std::span<std::byte> buffer,
                                                      std::int64_t root);
   Status barrier(Duration timeout);
@@ -71,26 +73,14 @@ class Client {
   Status close(Duration timeout);
 
  private:
-  // What the API threads know of a tensor.
-  enum class Use : std::uint8_t { idle, under_way, viewed };
-  struct Tensor {
-    TensorShape shape;
-    std::atomic<Use> use{Use::idle};
-  };
   enum class Phase : std::uint8_t { open, closing, closed };
-  class Ticket;
 
   Client(const ClientSettings& settings, Logger log);
   Status start();
   Status find_shared_memory();
   Status join();
   void shut_down();
-  std::shared_ptr<Tensor> find(TensorId tensor) const;
-  // Claims the tensor for one operation and runs `begin` on the loop.
-  template <class Begin>
-  Result<std::shared_ptr<OperationRecord>> launch(TensorId id, const std::shared_ptr<Tensor>& tensor,
-                                                  bool view, Begin begin);
-  std::shared_ptr<const AnswerView> view_of(TensorId tensor) const;
+  Error unknown(TensorId tensor) const;
 
   const std::shared_ptr<const ForkMark> fork_mark_ = std::make_shared<const ForkMark>();
   ClientSettings settings_;
@@ -104,7 +94,7 @@ class Client {
   std::shared_ptr<ClientStats> stats_;
   std::shared_ptr<CallbackThread> callbacks_;
   Allocations allocations_;
-  Monitor<std::vector<std::shared_ptr<Tensor>>> tensors_;  // by TensorId
+  std::unique_ptr<Operations> operations_;
   Monitor<Phase> phase_{Phase::open};
   std::atomic<bool> open_{false};
 };

@@ -22,9 +22,10 @@ OperationRecord::~OperationRecord() { close_fd(); }
 
 bool OperationRecord::finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view) {
   const Error error = weight.ok() ? Error{} : weight.error();
-  return state_.update([&](State& state) {
+  return state_.update_kept([&](State& state) {
     if (state.done) return false;
     state.done = true;
+    done_.store(true, std::memory_order_release);
     if (!state.abandoned) state.view = std::move(view);
     state.error = error;
     state.weight = weight.ok() ? *weight : 0;
@@ -37,12 +38,8 @@ bool OperationRecord::finish(const Result<std::uint32_t>& weight, std::shared_pt
   });
 }
 
-bool OperationRecord::done() const {
-  return state_.read([](const State& state) { return state.done; });
-}
-
 bool OperationRecord::wait_until(TimePoint deadline) {
-  return state_.wait_until(deadline, [](const State& state) { return state.done; });
+  return done() || state_.wait_until(deadline, [](const State& state) { return state.done; });
 }
 
 Status OperationRecord::result() const {

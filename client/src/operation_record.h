@@ -6,6 +6,7 @@
 // held here until somebody takes it to give it back.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,10 +30,11 @@ class OperationRecord {
   OperationRecord(const OperationRecord&) = delete;
   OperationRecord& operator=(const OperationRecord&) = delete;
 
-  // False: `view` was not taken, because nobody is there to read it.
+  // False: `view` was not taken, because nobody is there to read it. The caller keeps the record alive until
+  // it returns.
   bool finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view = nullptr);
 
-  bool done() const;
+  bool done() const { return done_.load(std::memory_order_acquire); }
   // True: done.
   bool wait_until(TimePoint deadline);
   // When done.
@@ -63,6 +65,7 @@ class OperationRecord {
   };
 
   const std::shared_ptr<CallbackThread> callbacks_;
+  std::atomic<bool> done_{false};  // as in the state, for who need not wait
   Monitor<State> state_;
 };
 

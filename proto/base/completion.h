@@ -36,6 +36,18 @@ class Monitor {
     return change(state_);
   }
 
+  // As update, by a caller who keeps the monitor alive until this returns: notifies when the lock is free, so
+  // that a waiter does not wake up only to sleep again on the lock.
+  template <class Change>
+  decltype(auto) update_kept(Change&& change) {
+    struct Notify {
+      std::condition_variable& changed;
+      ~Notify() { changed.notify_all(); }
+    } notify{changed_};
+    const std::lock_guard lock(mutex_);
+    return change(state_);
+  }
+
   template <class Look>
   decltype(auto) read(Look&& look) const {
     const std::lock_guard lock(mutex_);

@@ -1,0 +1,141 @@
+#include "client/src/operations.h"
+
+#include <utility>
+
+namespace bps {
+namespace {
+
+Error closed_error() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
+
+}  // namespace
+
+void Operations::add(TensorId id, TensorShape shape) {
+  tensors_.update([&](auto& tensors) {
+    if (id.value >= tensors.size()) tensors.resize(id.value + 1);
+    if (tensors[id.value] != nullptr) return;
+    tensors[id.value] = std::make_unique<Tensor>();
+    tensors[id.value]->id = id;
+    tensors[id.value]->shape = std::move(shape);
+  });
+}
+
+Operations::Tensor* Operations::at(TensorId id) const {
+  return tensors_.read(
+      [&](const auto& tensors) { return id.value < tensors.size() ? tensors[id.value].get() : nullptr; });
+}
+
+const TensorShape* Operations::find(TensorId id) const {
+  const Tensor* tensor = at(id);
+  return tensor != nullptr ? &tensor->shape : nullptr;
+}
+
+Result<std::shared_ptr<OperationRecord>> Operations::push_pull(TensorId tensor, ClientEngine::Memory memory,
+                                                               Operation operation) {
+  Note note;
+  note.what = What::push_pull;
+  note.operation = operation;
+  note.memory = std::move(memory);
+  return start(tensor, std::move(note));
+}
+
+Result<std::shared_ptr<OperationRecord>> Operations::broadcast(TensorId tensor, ClientEngine::Memory memory,
+                                                               Rank root) {
+  Note note;
+  note.what = What::broadcast;
+  note.root = root;
+  note.memory = std::move(memory);
+  return start(tensor, std::move(note));
+}
+
+// Claims the tensor for one operation.
+Result<std::shared_ptr<OperationRecord>> Operations::start(TensorId id, Note&& note) {
+  Tensor& tensor = *at(id);
+  Use use = Use::idle;
+  if (!tensor.use.compare_exchange_strong(use, Use::under_way, std::memory_order_acq_rel)) {
+    if (use == Use::viewed) {
+      return make_error(ErrorCode::invalid_argument,
+                        "the answer of tensor '" + tensor.shape.name + "' is still being read in place",
+                        "release it before the next operation on the same tensor");
+    }
+    return make_error(ErrorCode::invalid_argument, "tensor '" + tensor.shape.name + "' is under way already",
+                      "wait for the operation that is under way before the next one on the same tensor");
+  }
+  auto record = std::make_shared<OperationRecord>(callbacks_);
+  note.tensor = &tensor;
+  note.record = record;
+  if (leave(std::move(note))) return record;
+  tensor.use.store(Use::idle, std::memory_order_release);
+  return closed_error();
+}
+
+void Operations::release(TensorId id, std::shared_ptr<const AnswerView> view) {
+  Note note;
+  Tensor& tensor = *at(id);
+  note.tensor = &tensor;
+  note.view = std::move(view);
+  // What the loop must know comes before what the next operation looks at.
+  (void)leave(std::move(note));
+  tensor.use.store(Use::idle, std::memory_order_release);
+}
+
+// False: the client is closed.
+bool Operations::leave(Note&& note) {
+  const auto left = notes_.push(std::move(note));
+  if (left == MpscQueue<Note>::Pushed::wake) loop_.post([this] { begin_noted(); });
+  return left != MpscQueue<Note>::Pushed::closed;
+}
+
+void Operations::begin_noted() {
+  notes_.take(noted_);
+  for (Note& note : noted_)
+    begin(note);
+  noted_.clear();
+  if (!notes_.prepare_sleep()) loop_.post([this] { begin_noted(); });
+}
+
+void Operations::begin(Note& note) {
+  Tensor& tensor = *note.tensor;
+  if (note.what == What::release) return engine_->release(tensor.id);
+  tensor.record = std::move(note.record);
+  tensor.view = note.memory.view;
+  // Small enough for std::function to hold without an allocation.
+  const auto done = [this, &tensor](const Result<std::uint32_t>& weight) { end(tensor, weight); };
+  const Status status =
+      note.what == What::push_pull
+          ? engine_->push_pull(tensor.id, std::move(note.memory), note.operation, done)
+          : engine_->broadcast(tensor.id, note.memory.out, note.root, done, std::move(note.memory.in_home));
+  if (!status.ok()) end(tensor, status.error());
+}
+
+void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
+  const auto record = std::exchange(tensor.record, nullptr);
+  std::shared_ptr<const AnswerView> view;
+  if (tensor.view && weight.ok()) {
+    view = engine_->view(tensor.id);
+    if (view == nullptr) view = std::make_shared<const AnswerView>(nullptr, 0);  // it has no elements
+  }
+  // First, so that who has waited may start the next operation.
+  tensor.use.store(view != nullptr ? Use::viewed : Use::idle, std::memory_order_release);
+  const bool taken = record->finish(weight, view);
+  if (view != nullptr && !taken) release(tensor.id, std::move(view));
+}
+
+void Operations::drop() {
+  (void)notes_.close();
+  notes_.take(noted_);
+  for (Note& note : noted_) {
+    if (note.what == What::release) continue;
+    note.tensor->record = std::move(note.record);
+  }
+  noted_.clear();
+  std::vector<Tensor*> left;
+  tensors_.read([&](const auto& tensors) {
+    for (const auto& tensor : tensors) {
+      if (tensor != nullptr && tensor->record != nullptr) left.push_back(tensor.get());
+    }
+  });
+  for (Tensor* tensor : left)
+    end(*tensor, closed_error());
+}
+
+}  // namespace bps
