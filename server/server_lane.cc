@@ -39,10 +39,7 @@ std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
   }
   if (!begin(*push, bytes)) return nullptr;
   if (destination_.kind != Destination::Kind::lane) return destination_.memory;
-  if (buffer_.size() < bytes) {
-    buffer_.reset();
-    buffer_ = job_.memory().slots.allocate(bytes);
-  }
+  buffer_ = job_.memory().slots.allocate(bytes);
   if (!buffer_) {
     refuse(make_error(ErrorCode::out_of_memory, fmt::format("the server cannot allocate {} bytes", bytes),
                       "give the server a smaller --memory-max than the machine has, or add servers"));
@@ -70,6 +67,7 @@ void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
     const bool lane = destination_.kind == Destination::Kind::lane;
     partition.aggregator->end(contributor_, lane ? payload.data() : nullptr, actions);
     job_.carry_out(push->partition, partition, actions);
+    buffer_.reset();
     job_.reap_dropped();
   }
   report_credit();
