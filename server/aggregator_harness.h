@@ -114,6 +114,15 @@ class Bench {
     actions = std::move(first);
   }
 
+  void announce(std::uint32_t rank, std::uint64_t round) {
+    PushPull announcement = header(rank, round);
+    announcement.announced = true;
+    CHECK(begin(rank, announcement, 0, 0) == Destination::Kind::drop);
+    Actions first = std::move(actions);
+    end(rank);
+    actions.insert(actions.begin(), first.begin(), first.end());
+  }
+
   // Lends a whole contribution. True: it was taken.
   bool lend(std::uint32_t rank, std::uint64_t round, float value, bool scarce = false,
             bool treacherous = false, Operation operation = Operation::sum, std::uint32_t root = 0) {

@@ -26,6 +26,8 @@ struct Worker {
   enum class State { idle, sending, sent, refused, done };
   State state = State::idle;
   bool refused_early = false;  // while it was still sending
+  bool announced = false;      // refused: not sent at all
+  bool asked = false;          // idle: the server wants it
   bool broken = false;         // the server has not heard of it yet
   std::uint64_t round = 0;
   std::shared_ptr<Loan> loan;
@@ -105,6 +107,8 @@ class World {
       if (pick(2) < lenders_ && !bytes.empty() && lend(worker, index, header, bytes, actions)) {
         return obey(actions);
       }
+      if (!bytes.empty() && !worker.asked && pick(4) == 0) return announce(index, header);
+      worker.asked = false;
       worker.destination = aggregator_->begin(index, header, bytes.size(), actions);
       worker.state = Worker::State::sending;
       // Half of it arrives, as garbage.
@@ -119,6 +123,16 @@ class World {
       const bool lane = worker.destination.kind == Destination::Kind::lane;
       aggregator_->end(index, lane ? worker.lane_buffer.data() : nullptr, actions);
     }
+    obey(actions);
+  }
+
+  void announce(std::uint32_t index, PushPull header) {
+    Actions actions;
+    header.announced = true;
+    CHECK(aggregator_->begin(index, header, 0, actions).kind == Destination::Kind::drop);
+    aggregator_->end(index, nullptr, actions);
+    workers_[index].state = Worker::State::refused;
+    workers_[index].announced = true;
     obey(actions);
   }
 
@@ -169,11 +183,14 @@ class World {
           worker.refused_early = true;
           continue;
         }
-        REQUIRE(worker.state == Worker::State::sent);
+        // Of an announcement: it was sent before, on another lane, and its sum is spoiled.
+        REQUIRE((worker.state == Worker::State::sent || worker.announced));
         worker.state = Worker::State::refused;
       } else {
         REQUIRE(worker.state == Worker::State::refused);
         worker.state = Worker::State::idle;
+        worker.announced = false;
+        worker.asked = true;
       }
     }
   }
@@ -184,7 +201,10 @@ class World {
     worker.inbox.pop_front();
     REQUIRE(std::equal(answer.copy.begin(), answer.copy.end(), answer.payload.begin(), answer.payload.end()));
     REQUIRE(answer.round.value == worker.round);
-    REQUIRE(worker.state == Worker::State::sent);
+    // To an announcement too: it was sent before, on another lane.
+    REQUIRE((worker.state == Worker::State::sent || worker.announced));
+    worker.announced = false;
+    worker.asked = false;
     check_answer(index, answer);
     Actions actions;
     if (answer.pin != Action::kNoPin) aggregator_->unpin(answer.pin, actions);
@@ -203,6 +223,8 @@ class World {
     worker.loan = nullptr;
     worker.broken = false;
     worker.refused_early = false;
+    worker.announced = false;
+    worker.asked = false;
     while (!worker.inbox.empty()) {
       if (worker.inbox.front().pin != Action::kNoPin) aggregator_->unpin(worker.inbox.front().pin, actions);
       worker.inbox.pop_front();

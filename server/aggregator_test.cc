@@ -91,6 +91,58 @@ TEST_CASE("with room again, those behind the next are asked too") {
   CHECK(bench.budget.bytes_in_use() == 0);
 }
 
+TEST_CASE("what is announced is asked for in its turn, or before it where there is room") {
+  Bench bench(4, BufferPool::class_bytes(Bench::kElements * sizeof(float)));
+  for (const std::uint32_t rank : {3, 2, 1}) {
+    bench.announce(rank, 0);
+    CHECK(bench.actions.empty());  // the first is not there
+  }
+  CHECK(bench.budget.bytes_in_use() == 0);
+  bench.announce(0, 0);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].kind == Kind::again);
+  CHECK(bench.actions[0].contributor == 0);
+  bench.push(0, 0, 1);
+  REQUIRE(bench.actions.size() == 2);
+  CHECK(bench.actions[0].contributor == 1);
+  CHECK(bench.actions[1].contributor == 2);
+  bench.push(2, 0, 4);
+  CHECK(bench.actions.empty());
+  bench.push(1, 0, 2);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].contributor == 3);
+  bench.push(3, 0, 8);
+  REQUIRE(bench.actions.size() == 4);
+  CHECK(first_element(bench.actions[0]) == 15.0f);
+  CHECK(bench.budget.bytes_in_use() == 0);
+}
+
+TEST_CASE("what was announced far from its turn is not asked for yet, however much room there is") {
+  Bench bench(64);
+  for (std::uint32_t rank = 1; rank < 64; ++rank) {
+    bench.announce(rank, 0);
+  }
+  bench.push(0, 0, 1);
+  CHECK(bench.actions.size() == 32);
+  bench.push(1, 0, 1);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].contributor == 33);
+}
+
+TEST_CASE("an announcement of what counts already is answered") {
+  Bench bench(2);
+  bench.push(0, 0, 1);
+  bench.lose(0);
+  bench.announce(0, 0);
+  CHECK(bench.actions.empty());
+  bench.push(1, 0, 2);
+  CHECK(bench.actions.size() == 2);
+  bench.lose(1);
+  bench.announce(1, 0);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(first_element(bench.actions[0]) == 3.0f);
+}
+
 TEST_CASE("a contribution counts once, however often it is sent") {
   Bench bench(2);
   bench.push(0, 0, 1);

@@ -49,7 +49,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   }
   const bool empty = broadcast && contributors_[contributor].rank != header.root;
   const std::size_t expected = empty ? 0 : shape_.raw_bytes();
-  if (bytes != expected) return length_error(contributor, header.round, bytes, expected);
+  if (!header.announced && bytes != expected) return length_error(contributor, header.round, bytes, expected);
   return {};
 }
 
@@ -81,6 +81,7 @@ Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& he
   }
   if (state.phase == Phase::whole) return drop(contributor, Arrival::duplicate);
   state.operation = header.operation;
+  if (header.announced) return drop(contributor, Arrival::announced);
   if (broadcast) {
     state.root = header.root;
     if (contributors_[contributor].rank != header.root) return drop(contributor, Arrival::empty);
@@ -132,10 +133,13 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
       count(contributor);
       ++state.broadcasts;
       break;
+    case Arrival::announced:
     case Arrival::no_room:
-      state.phase = has_value_ ? Phase::asked : Phase::later;
-      emit(actions, Action::Kind::later, contributor, state.arriving);
-      if (has_value_) emit(actions, Action::Kind::again, contributor, state.arriving);
+      if (arrival == Arrival::no_room) emit(actions, Action::Kind::later, contributor, state.arriving);
+      state.phase = Phase::later;
+      if (!has_value_ && state.operation != Operation::broadcast) break;
+      state.phase = Phase::asked;
+      emit(actions, Action::Kind::again, contributor, state.arriving);
       break;
     case Arrival::duplicate:
       if (state.arriving < state.next && state.error.code != ErrorCode::ok) {

@@ -36,12 +36,22 @@ class AsyncAggregator final : public Aggregator {
  private:
   enum class Phase : std::uint8_t {
     idle,
-    later,  // a delta was refused for lack of room; asked for when there is a value
+    later,  // a delta was announced, or refused for lack of room; asked for when there is a value
     asked,
     whole,    // a delta waits in `buffer` for the first broadcast
     waiting,  // counted; the answer is due when the conditions hold
   };
-  enum class Arrival : std::uint8_t { none, delta, wait, value, empty, no_room, duplicate, refused };
+  enum class Arrival : std::uint8_t {
+    none,
+    delta,
+    wait,
+    value,
+    empty,
+    announced,
+    no_room,
+    duplicate,
+    refused,
+  };
   struct State {
     BufferPool::Buffer buffer;  // from the budget
     Round next;                 // rounds counted

@@ -25,6 +25,7 @@ void ServerLane::start(const Welcome& welcome) {
   connection_->set_max_header_bytes(kMaxLaneHeaderBytes);
   connection_->start(*this);
   connection_->send(welcome);
+  connection_->send(Credit{0, job_.unasked_bytes()});
 }
 
 std::string ServerLane::peer() const { return connection_ ? connection_->peer() : "closed"; }
@@ -35,6 +36,10 @@ std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
   const auto* push = std::get_if<PushPull>(&message);
   if (push == nullptr) {
     refuse(make_error(ErrorCode::protocol, fmt::format("{} with a payload", name_of(message))));
+    return nullptr;
+  }
+  if (push->announced) {
+    refuse(make_error(ErrorCode::protocol, "an announcement with a payload"));
     return nullptr;
   }
   if (!begin(*push, bytes)) return nullptr;
@@ -76,7 +81,7 @@ void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
 bool ServerLane::on_lent(Message& message, LentPayload& payload) {
   // What is wrong or wanted by nobody goes the usual way.
   const auto* push = std::get_if<PushPull>(&message);
-  if (push == nullptr || !check(*push)) return false;
+  if (push == nullptr || push->announced || !check(*push)) return false;
   JobPartition* const partition = job_.find(push->partition);
   if (partition == nullptr) return false;
   const std::uint64_t bytes = payload.bytes().size();

@@ -27,7 +27,8 @@ inline constexpr std::size_t kFrameBytes = 100;
 // What the test sees of a connection; outlives it.
 struct Wire {
   ConnectionHandler* handler = nullptr;
-  std::vector<Sent> sent;
+  std::vector<Sent> sent;     // without the first Credit
+  std::uint64_t unasked = 0;  // what that says
   std::size_t queued = 0;  // what queued_bytes() says
   bool hold = false;       // payloads stay queued until the test releases them
   bool lends = false;      // payloads are handed over at once, and held by the peer
@@ -100,6 +101,11 @@ class World {
     hello.credit_report_bytes = credit_report;
     auto wire = std::make_shared<Wire>();
     shard->admit(hello, Welcome{}, std::make_unique<FakeConnection>(wire));
+    const auto* share = wire->sent.empty() ? nullptr : std::get_if<Credit>(&wire->sent.back().message);
+    if (share != nullptr) {
+      wire->unasked = share->unasked;
+      wire->sent.pop_back();
+    }
     return wire;
   }
 

@@ -7,6 +7,7 @@
 // Owner: a Shard. Lives on: shard loop. Destroying it closes its lanes first, then frees all memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -80,6 +81,13 @@ class ShardJob {
   // What a worker that obeys the protocol may leave unread on its lane, besides payloads.
   std::size_t max_queued_bytes() const {
     return kMaxLaneQueuedBytes + (partitions_.size() + dropped_.size()) * kMaxLaneQueuedBytesPerPartition;
+  }
+
+  // What each lane may send without being asked for it: all together half of the reorder budget. The other half
+  // is for what is asked for.
+  std::uint64_t unasked_bytes() const {
+    const std::size_t lanes = std::max<std::size_t>(contributors_.size(), 1);
+    return std::max<std::uint64_t>(context_.budget.limit_bytes() / (2 * lanes), 1);
   }
 
   AggregatorMemory memory() { return AggregatorMemory{context_.slots, context_.budget}; }

@@ -70,6 +70,25 @@ TEST_CASE("what finds no room is refused with Later and asked for with Again") {
   CHECK(all<Aggregate>(*b)[0].taken == 16);
 }
 
+TEST_CASE("a lane is told its share of the reorder budget; what is announced is asked for without Later") {
+  World world(2, 64);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  CHECK(a->unasked == 16);
+  CHECK(b->unasked == 16);
+  PushPull announcement = world.header(1, 0);
+  announcement.announced = true;
+  Message message = announcement;
+  b->handler->on_message(message, {});
+  world.push(*a, 1, 0, {2, 2});
+  CHECK(all<Later>(*b).empty());
+  REQUIRE(all<Again>(*b).size() == 1);
+  CHECK(all<Again>(*b)[0].taken == 0);
+  world.push(*b, 1, 0, {1, 1});
+  CHECK(last_payload(*b) == std::vector<float>{3, 3});
+}
+
 TEST_CASE("a newer session closes the older one and drops its half received contribution") {
   World world(2);
   world.declare(1, 2);

@@ -26,8 +26,12 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
 Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
                                   Actions& actions) {
   if (!wants(contributor, header, bytes, actions)) return Destination{};
-  const Destination destination = place(contributor, bytes);
   State& state = states_[contributor];
+  if (header.announced) {
+    state.arrival = Arrival::announced;
+    return Destination{};
+  }
+  const Destination destination = place(contributor, bytes);
   if (state.arrival == Arrival::slot && destination.memory == nullptr) {
     fail_round(memory_error(), actions);
     state.arrival = Arrival::retained;
@@ -127,7 +131,7 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
     return weight_error(contributor, open_, header.weight);
   }
   const std::size_t expected = broadcast && !is_root(contributor) ? 0 : shape_.raw_bytes();
-  if (bytes != expected) return length_error(contributor, open_, bytes, expected);
+  if (!header.announced && bytes != expected) return length_error(contributor, open_, bytes, expected);
   return {};
 }
 
@@ -212,6 +216,7 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
       state.phase = Phase::added;
       ++added_;
       return advance(actions);
+    case Arrival::announced: state.phase = Phase::later; return recall(actions);
     case Arrival::no_room:
       state.phase = Phase::later;
       emit(actions, Action::Kind::later, contributor, open_);

@@ -41,7 +41,7 @@ class SyncAggregator final : public Aggregator {
   // A contributor's part in the open round.
   enum class Phase : std::uint8_t {
     none,   // nothing whole has come
-    later,  // refused for lack of room, or lost with a spoiled sum; to be asked for
+    later,  // announced, refused for lack of room, or lost with a spoiled sum; to be asked for
     asked,  // asked for again; perhaps a buffer is kept for it
     whole,  // waits in `held`, or during end() in the lane's buffer
     added,
@@ -53,6 +53,7 @@ class SyncAggregator final : public Aggregator {
     lane,       // into the lane's buffer, to be added at once
     waiting,    // into the buffer in `held`
     empty,      // of a broadcast, without payload
+    announced,  // without payload, becomes `later`
     no_room,    // dropped, becomes `later`
     duplicate,  // dropped, counted already
     retained,   // dropped, its round is over: answered with its result

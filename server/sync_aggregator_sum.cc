@@ -12,6 +12,10 @@ namespace {
 // Inputs of one pass.
 using Inputs = std::array<const std::byte*, 16>;
 
+// Ranks that are asked before their turn: enough to hide a round trip, few enough to be in cache still when
+// they are added.
+constexpr std::uint32_t kAskedAhead = 32;
+
 }  // namespace
 
 void SyncAggregator::land_in_slot(std::uint32_t contributor) {
@@ -175,11 +179,12 @@ void SyncAggregator::recall(Actions& actions) {
     }
     return;
   }
-  for (std::uint32_t i = ready_; i < states_.size(); ++i) {
+  const auto end = static_cast<std::uint32_t>(std::min<std::size_t>(states_.size(), ready_ + kAskedAhead));
+  for (std::uint32_t i = ready_; i < end; ++i) {
     State& state = states_[i];
     if (state.phase != Phase::later || state.arrival != Arrival::none) continue;
-    // The next one goes through its lane's buffer. Those behind it are asked as far as there is room, so that
-    // they need not come one round trip after the other.
+    // The next one goes through its lane's buffer. Those close behind it are asked as far as there is room, so
+    // that they need not come one round trip after the other.
     if (i > ready_ || !slot_is_free) {
       state.held = allocate(memory_.budget, shape_.raw_bytes());
       if (!*state.buffer()) return state.drop();

@@ -87,6 +87,11 @@ SendItem* ContributionQueue::pop() {
   return best;
 }
 
+void ContributionQueue::take_back(const SendItem& item) {
+  at(item.lane).sent -= item.cost;
+  under_way_bytes_ -= item.cost;
+}
+
 bool ContributionQueue::on_taken(LaneIndex lane, std::uint64_t taken) {
   Lane& l = at(lane);
   if (taken < l.taken || taken > l.sent) return false;

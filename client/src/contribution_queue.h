@@ -54,6 +54,9 @@ class ContributionQueue {
   // ready lane has one or the best of them does not fit the credit.
   SendItem* pop();
 
+  // What pop() gave last is not sent: its cost does not count, and it is not in the queue.
+  void take_back(const SendItem& item);
+
   // The server has taken or refused `taken` payload bytes in this session of the lane. False if that is less
   // than it said before or more than was sent: the peer is broken.
   [[nodiscard]] bool on_taken(LaneIndex lane, std::uint64_t taken);

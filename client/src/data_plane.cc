@@ -50,6 +50,7 @@ Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnatio
       default_credit_bytes(config_.bandwidth_bps, start.lanes.size(), slice));
   queue_.set_credit(credit);
   queue_.set_lane_count(start.lanes.size());
+  allowances_.resize(start.lanes.size());
   HelloLane hello;
   hello.term = term;
   hello.job_run = start.job_run;
@@ -225,6 +226,12 @@ void DataPlane::send(Partition& partition) {
   push.generation = job_.generation;
   push.operation = tensor.operation();
   push.root = tensor.root();
+  push.announced = !may_send(partition);
+  if (push.announced) {
+    queue_.take_back(partition);
+    tensor.on_announced(partition);
+    return lane.send(frame_, {}, 0);
+  }
   const Payload payload = tensor.contribution(partition);
   tensor.on_handed_over(partition, !payload.bytes.empty());
   lane.send(frame_, payload, payload.bytes.empty() ? 0 : std::uint64_t{partition.id.value} + 1);
@@ -232,14 +239,28 @@ void DataPlane::send(Partition& partition) {
   if (!lane.can_take_more()) queue_.set_ready(partition.lane, false);
 }
 
-void DataPlane::queue_again(Partition& partition) {
-  stats_->resent.fetch_add(1, std::memory_order_relaxed);
-  queue_.push(partition);
+bool DataPlane::may_send(Partition& partition) {
+  const TensorState& tensor = *partition.owner;
+  const Lane& lane = *lanes_[partition.lane.value];
+  const bool waits_for_others = tensor.operation() != Operation::broadcast && !tensor.is_async();
+  if (partition.asked || partition.cost == 0 || !waits_for_others || lane.shares_memory()) return true;
+  Allowance& allowance = allowances_[partition.lane.value];
+  if (partition.cost > allowance.limit - std::min(allowance.used, allowance.limit)) return false;
+  allowance.used += partition.cost;
+  partition.unasked = true;
+  return true;
 }
+
+void DataPlane::give_back(Partition& partition) {
+  if (std::exchange(partition.unasked, false)) allowances_[partition.lane.value].used -= partition.cost;
+}
+
+void DataPlane::count_resent() { stats_->resent.fetch_add(1, std::memory_order_relaxed); }
 
 // May break the partition's lane off, so it comes last in what a lane tells.
 void DataPlane::settle(Partition& partition) {
   TensorState& tensor = *partition.owner;
+  if (tensor.is_over(partition)) give_back(partition);
   if (partition.state == Partition::State::lent && !fetch(partition)) return;
   if (!tensor.settle(partition)) return;
   TensorState::Ended ended = tensor.end();
@@ -353,13 +374,19 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
   if (bytes == nullptr)
     return violation(lane, fmt::format("{}, which has no place on a lane", name_of(message)));
   if (!count_taken(lane, message, *bytes)) return;
-  if (const auto* aggregate = std::get_if<Aggregate>(&message)) {
+  if (const auto* credit = std::get_if<Credit>(&message)) {
+    if (credit->unasked > 0) allowances_[lane.index().value].limit = credit->unasked;
+  } else if (const auto* aggregate = std::get_if<Aggregate>(&message)) {
     on_aggregate(lane, *aggregate, payload.size());
   } else if (const auto* later = std::get_if<Later>(&message)) {
-    if (Partition* p = find(lane, later->partition)) p->owner->on_later(*p, later->round);
+    Partition* p = find(lane, later->partition);
+    if (p != nullptr && p->owner->on_later(*p, later->round)) {
+      give_back(*p);
+      count_resent();
+    }
   } else if (const auto* again = std::get_if<Again>(&message)) {
     Partition* p = find(lane, again->partition);
-    if (p != nullptr && p->owner->on_again(*p, again->round)) queue_again(*p);
+    if (p != nullptr && p->owner->on_again(*p, again->round)) queue_.push(*p);
   } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
     Partition* p = find(lane, round_failed->partition);
     if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error)) {
@@ -434,8 +461,10 @@ void DataPlane::on_lane_broken(Lane& lane) {
     if (tensor == nullptr || !tensor->under_way()) continue;
     for (Partition& partition : tensor->partitions()) {
       if (partition.lane != lane.index()) continue;
+      give_back(partition);
       if (tensor->on_lane_broken(partition, lane.name())) {
-        queue_again(partition);
+        count_resent();
+        queue_.push(partition);
       } else if (!partition.queued()) {
         verdicts.push_back(&partition);
       }

@@ -93,6 +93,12 @@ class DataPlane final : private Lane::Owner {
   const std::shared_ptr<ClientStats>& stats() const { return stats_; }
 
  private:
+  // Payload bytes that are sent on a lane, not asked for and not answered.
+  struct Allowance {
+    std::uint64_t limit = UINT64_MAX;  // until the server says one
+    std::uint64_t used = 0;
+  };
+
   std::byte* on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) override;
   void on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) override;
   bool on_lane_lent(Lane& lane, Message& message, LentPayload& payload) override;
@@ -109,7 +115,10 @@ class DataPlane final : private Lane::Owner {
   Status begin(TensorState& tensor, TensorState::RoundInput round);
   void pump();
   void send(Partition& partition);
-  void queue_again(Partition& partition);
+  // Takes its bytes of the lane's allowance, if it needs any. False: it is to be announced.
+  bool may_send(Partition& partition);
+  void give_back(Partition& partition);
+  void count_resent();
   void settle(Partition& partition);
   bool fetch(Partition& partition);
   bool count_taken(const Lane& lane, const Message& message, std::uint64_t bytes);
@@ -127,6 +136,7 @@ class DataPlane final : private Lane::Owner {
   JobStart job_;
   ContributionQueue queue_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<Allowance> allowances_;  // by lane
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
   std::vector<Partition*> partitions_;                 // by PartitionId
   Message frame_;                                      // reused: a PushPull

@@ -51,6 +51,7 @@ Status TensorState::begin(RoundInput round) {
   for (Partition& partition : partitions_) {
     partition.state = State::waiting;
     partition.sent_once = false;
+    partition.asked = false;
     partition.receiving = false;
     partition.settled = false;
     partition.in_library = false;
@@ -71,6 +72,11 @@ void TensorState::on_handed_over(Partition& partition, bool payload) {
   partition.state = State::sent;
   partition.sent_once = true;
   if (payload) ++partition.holds;
+}
+
+void TensorState::on_announced(Partition& partition) {
+  on_handed_over(partition, false);
+  partition.state = State::refused;
 }
 
 void TensorState::on_released(Partition& partition) {
@@ -169,6 +175,7 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
 bool TensorState::on_later(Partition& partition, Round round) {
   if (!under_way_ || round != round_ || partition.state != State::sent) return false;
   partition.state = State::refused;
+  partition.asked = false;
   return true;
 }
 
@@ -177,6 +184,7 @@ bool TensorState::on_again(Partition& partition, Round round) {
   // reconnect.
   if (!under_way_ || round != round_ || partition.state != State::refused) return false;
   partition.state = State::waiting;
+  partition.asked = true;
   return true;
 }
 
@@ -212,6 +220,7 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
     return false;
   }
   partition.state = State::waiting;
+  partition.asked = false;
   return true;
 }
 

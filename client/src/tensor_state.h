@@ -6,7 +6,7 @@
 // reported done only when no socket can touch it. Here every partition walks through
 //
 //   waiting -> sent [-> lent] -> answered | failed      (sent -> refused -> waiting when the server says
-//   Later, then Again; back to waiting when the lane breaks)
+//   Later, then Again; waiting -> refused when it is only announced; back to waiting when the lane breaks)
 //
 // and is settled once it has its verdict and no connection holds its payload; the operation ends when all are
 // settled, also when some have failed: every rank then has sent every partition of the round, and the next
@@ -57,6 +57,8 @@ struct Partition : SendItem {
   std::uint32_t bytes = 0;
   State state = State::idle;
   bool sent_once = false;    // in this round
+  bool asked = false;        // by the server: its payload is to be sent
+  bool unasked = false;      // sent without that, and not answered
   bool receiving = false;    // a connection writes into our memory
   bool settled = false;      // counted as finished
   bool in_library = false;   // the answer has come into library memory
@@ -96,6 +98,7 @@ class TensorState {
 
   TensorId id() const { return id_; }
   const TensorShape& shape() const { return shape_; }
+  bool is_async() const { return is_async_; }
   std::vector<Partition>& partitions() { return partitions_; }
   const std::vector<Partition>& partitions() const { return partitions_; }
 
@@ -109,8 +112,12 @@ class TensorState {
   // caller queues them. Not for tensors without elements.
   Status begin(RoundInput round);
 
+  // There is an answer or a failure.
+  bool is_over(const Partition& partition) const { return partition.state >= Partition::State::lent; }
+
   Payload contribution(const Partition& partition) const;
   void on_handed_over(Partition& partition, bool payload);  // to a connection
+  void on_announced(Partition& partition);                  // instead: it waits to be asked for
   void on_released(Partition& partition);                   // the connection no longer reads it
 
   Verdict judge(const Partition& partition, Round round, std::uint64_t payload_bytes) const;

@@ -381,6 +381,7 @@ void read(Check& check, const fb::PushPull& in, PushPull& out) {
   out.root = check.below<Rank>("root", fields.root(), kMaxWorldSize);
   out.codec = check.known<Codec>("codec", fields.codec(), kCodecCount);
   out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
+  out.announced = fields.announced();
 }
 
 void read(Check& check, const fb::Aggregate& in, Aggregate& out) {
@@ -410,7 +411,10 @@ void read(Check& check, const fb::RoundFailed& in, RoundFailed& out) {
   check.failure("error", in.error(), out.error);
 }
 
-void read(Check&, const fb::Credit& in, Credit& out) { out.taken = in.taken(); }
+void read(Check&, const fb::Credit& in, Credit& out) {
+  out.taken = in.taken();
+  out.unasked = in.unasked();
+}
 
 void read(Check& check, const fb::Moved& in, Moved& out) {
   out.job_run = JobRun{in.job_run()};

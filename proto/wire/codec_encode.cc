@@ -216,7 +216,8 @@ Offset<fb::Ack> pack(Builder& b, const Ack& m) {
 Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
   const fb::PushPullFields fields(m.job_run.value, m.round.value, m.partition.value, m.epoch.value,
                                   m.generation.value, m.root.value, m.weight,
-                                  static_cast<std::uint8_t>(m.operation), static_cast<std::uint8_t>(m.codec));
+                                  static_cast<std::uint8_t>(m.operation), static_cast<std::uint8_t>(m.codec),
+                                  m.announced);
   return fb::CreatePushPull(b, &fields);
 }
 
@@ -246,7 +247,7 @@ Offset<fb::RoundFailed> pack(Builder& b, const RoundFailed& m) {
   return fb::CreateRoundFailed(b, &fields, pack(b, m.error));
 }
 
-Offset<fb::Credit> pack(Builder& b, const Credit& m) { return fb::CreateCredit(b, m.taken); }
+Offset<fb::Credit> pack(Builder& b, const Credit& m) { return fb::CreateCredit(b, m.taken, m.unasked); }
 
 Offset<fb::Moved> pack(Builder& b, const Moved& m) {
   const auto reason = pack_cut(b, m.reason, kMaxMessageBytes);

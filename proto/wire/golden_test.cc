@@ -46,8 +46,8 @@ bool accepted(std::span<const std::byte> frame, Message& message) {
 
 // As long as the kind of a message: data frames carry a payload.
 std::uint64_t sample_payload_bytes(const Message& message) {
-  return std::holds_alternative<PushPull>(message) || std::holds_alternative<Aggregate>(message) ? 262'144
-                                                                                                 : 0;
+  if (const auto* push = std::get_if<PushPull>(&message)) return push->announced ? 0 : 262'144;
+  return std::holds_alternative<Aggregate>(message) ? 262'144 : 0;
 }
 
 }  // namespace

@@ -276,6 +276,7 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   Rank root;  // of a broadcast, else 0
   Codec codec = Codec::raw;
   std::uint32_t weight = 1;  // ranks already summed in the payload
+  bool announced = false;    // without payload: the contribution is there, and waits to be asked for
   friend bool operator==(const PushPull&, const PushPull&) = default;
 };
 
@@ -315,6 +316,7 @@ struct RoundFailed {  // server -> worker: this round of the partition can never
 
 struct Credit {  // server -> worker
   std::uint64_t taken = 0;
+  std::uint64_t unasked = 0;  // payload bytes that may be unasked for and unanswered; 0 = as before
   friend bool operator==(const Credit&, const Credit&) = default;
 };
 

@@ -62,7 +62,7 @@ inline std::vector<Message> sample_messages() {
   all.push_back(JobEnded{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", ""}});
   all.push_back(Ack{17, {ErrorCode::out_of_memory, "2 GiB do not fit", "raise --memory-max"}});
   all.push_back(PushPull{JobRun{0xb2}, PartitionId{13}, Round{812}, Epoch{7}, Generation{8},
-                         Operation::broadcast, Rank{2}, Codec::raw, 2});
+                         Operation::broadcast, Rank{2}, Codec::raw, 2, true});
   all.push_back(Aggregate{PartitionId{13}, Round{812}, Epoch{7}, Generation{8}, Codec::raw, 4, 19, 1 << 30});
   all.push_back(Later{PartitionId{13}, Round{812}, 20});
   all.push_back(Again{PartitionId{13}, Round{812}, 21});
@@ -70,7 +70,7 @@ inline std::vector<Message> sample_messages() {
       RoundFailed{PartitionId{13}, Round{812}, {ErrorCode::configuration, "operations differ", "agree"}, 22});
   all.push_back(
       TensorFailed{JobRun{0xb2}, TensorId{12}, {ErrorCode::configuration, "sizes differ", "agree"}});
-  all.push_back(Credit{23});
+  all.push_back(Credit{23, 24});
   all.push_back(Moved{JobRun{0xb2},
                       Epoch{9},
                       "server 3 is gone",
@@ -136,7 +136,7 @@ class RandomMessages {
         return PushPull{
             JobRun{any()}, partition(),       Round{any()},
             Epoch{u32()},  Generation{u32()}, static_cast<Operation>(number(0, kOperationCount - 1)),
-            rank(),        Codec::raw,        u32(0, kMaxWorldSize)};
+            rank(),        Codec::raw,        u32(0, kMaxWorldSize), number(0, 1) == 1};
       case 22:
         return Aggregate{partition(), Round{any()},          Epoch{u32()}, Generation{u32()},
                          Codec::raw,  u32(0, kMaxWorldSize), any(),        any()};
@@ -144,7 +144,7 @@ class RandomMessages {
       case 24: return Again{partition(), Round{any()}, any()};
       case 25: return RoundFailed{partition(), Round{any()}, failure(), any()};
       case 26: return TensorFailed{JobRun{any()}, TensorId{u32(0, kMaxTensorsPerJob - 1)}, failure()};
-      case 27: return Credit{any()};
+      case 27: return Credit{any(), any()};
       case 28: return moved();
       case 29: return resume();
       case 30: return Resumed{partition(), Round{any()}, any()};
