@@ -99,7 +99,7 @@ class BenchTest(unittest.TestCase):
     def test_other_settings_in_the_same_run(self):
         main, other, *ratios = self.lines("pushpull", "--bytes", "100000", "--iters", "3", "--also",
                                           "retain=false,partition-bytes=4KiB")
-        self.assert_measured(main, retain=True, partition_bytes=262144)
+        self.assert_measured(main, retain=True, partition_bytes=258048)
         name = "pushpull[retain=false,partition-bytes=4KiB]"
         self.assertEqual((other["bench"], other["retain"], other["partition_bytes"]), (name, False, 4096))
         self.assertIs(other["verified"], True)

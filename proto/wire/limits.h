@@ -17,7 +17,7 @@ inline constexpr std::uint64_t kMaxPayloadBytes = 64ull * 1024 * 1024;     // on
 inline constexpr std::uint64_t kMinPartitionBytes = 4 * 1024;
 inline constexpr std::uint64_t kMaxPartitionBytes = 64ull * 1024 * 1024;
 inline constexpr std::uint64_t kPartitionBytesMultiple = 8;                // so no slice ends inside an element
-inline constexpr std::uint64_t kDefaultPartitionBytes = 256 * 1024;
+inline constexpr std::uint64_t kDefaultPartitionBytes = 252 * 1024;           // with its header: four segments of 64 KiB
 
 inline constexpr std::uint32_t kMaxWorldSize = 4096;
 inline constexpr std::uint32_t kMaxServers = 1024;
