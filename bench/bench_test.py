@@ -147,7 +147,8 @@ class BenchTest(unittest.TestCase):
                 self.assertEqual(line["bulk_GBps"] > 0, "bulk" in name)
         self.assertEqual([(line["between"], line["of"]) for line in lines[5:]],
                          [("urgent+bulk-raw urgent+bulk", "p50_us"), ("urgent+bulk-raw urgent+bulk", "p99_us"),
-                          ("urgent+bulk-urgent", "p99_us"), ("urgent+bulk/bulk", "bulk_GBps")])
+                          ("urgent+bulk-urgent", "p99_us"), ("urgent+bulk/bulk", "bulk_GBps"),
+                          ("urgent+bulk/bulk", "GBps")])
 
     def test_lanes(self):
         few, half, many, *ratios = self.lines("lanes", "--workers", "2", "--processes", "3", "--clients", "8", "--bytes",

@@ -1,5 +1,6 @@
 // priority: what a small urgent tensor has to wait behind bulk, and what the bulk loses by it.
 #include <chrono>
+#include <vector>
 
 #include "bench/priority_engine.h"
 #include "bench/subcommands.h"
@@ -83,6 +84,12 @@ Result<Outcome> measure(const Priority& run) {
   add_difference(outcome, both, (*sides)[0].series, 99, "p99_us");
   add_ratio(outcome, both.name + "/" + bulk.name, "bulk_GBps",
             median_of(ratios(both.background, bulk.background)));
+  // What the link carries of the urgent tensor is not lost.
+  std::vector<double> carried = both.background;
+  for (double& bytes_per_s : carried)
+    bytes_per_s +=
+        static_cast<double>(run.urgent_bytes.bytes) / std::chrono::duration<double>(run.every).count();
+  add_ratio(outcome, both.name + "/" + bulk.name, "GBps", median_of(ratios(carried, bulk.background)));
   return outcome;
 }
 
