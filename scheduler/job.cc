@@ -14,7 +14,6 @@ namespace {
 
 constexpr Generation kFirstGeneration{1};
 constexpr Epoch kFirstEpoch{1};
-constexpr const char* kRestartAdvice = "start the job again; exit code 75 asks an orchestrator to do that";
 
 }  // namespace
 
@@ -47,6 +46,11 @@ void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, 
 
 void Job::maybe_start() {
   if (phase_ == Phase::gathering && membership_.complete() && servers_.usable_count() > 0) open();
+  if (phase_ != Phase::running) return;
+  for (const ServerId id : used_) {
+    const ServerRecord* server = servers_.find(id);
+    if (server != nullptr && server->draining && server->peer.value != 0) return server_drains(*server);
+  }
 }
 
 void Job::tick(TimePoint now) {
@@ -79,7 +83,7 @@ Error Job::join_error(TimePoint now, const Worker& impatient) const {
   const std::string why =
       its_time == in ? "" : fmt::format("; {} waited its {}", membership_.name_of(impatient.rank), its_time);
   if (phase_ == Phase::opening) {
-    const ServerRecord* server = opening_.empty() ? nullptr : servers_.find(*opening_.begin());
+    const ServerRecord* server = opening_.empty() ? nullptr : servers_.find(opening_.begin()->second);
     return make_error(ErrorCode::deadline,
                       fmt::format("job {} could not start in {}: {} has not confirmed it", name(), in,
                                   server != nullptr ? to_string(*server) : "a server") +
@@ -113,29 +117,43 @@ Error Job::join_error(TimePoint now, const Worker& impatient) const {
 
 // ---- opening ----
 
-std::vector<TensorTable::Lane> Job::place() {
+// Lanes to the servers that are there and that the run has none to. Neighbours in the lane table lie on
+// different servers: lanes with equal claims get partitions in turn.
+void Job::add_lanes() {
+  std::vector<const ServerRecord*> servers;
+  std::uint32_t most_shards = 0;
+  for (const auto& [id, server] : servers_.all()) {
+    if (!server.usable() || used_.count(id) != 0) continue;
+    servers.push_back(&server);
+    most_shards = std::max(most_shards, server.shards);
+  }
+  for (std::uint32_t shard = 0; shard < most_shards; ++shard) {
+    for (const ServerRecord* server : servers) {
+      if (shard >= server->shards) continue;
+      lanes_.push_back({server->id, server->incarnation, server->endpoint, shard, server->host});
+      retired_.push_back(false);
+    }
+  }
+}
+
+// The part of the job's bytes that each lane should carry.
+std::vector<TensorTable::Lane> Job::place() const {
   std::vector<PlacementNode> workers;
   for (const auto& [rank, worker] : membership_.workers())
     workers.push_back({worker.host, worker.bandwidth_bps});
-  std::vector<const ServerRecord*> servers;
+  std::map<ServerId, std::size_t> place_of;
   std::vector<PlacementNode> nodes;
-  std::uint32_t most_shards = 0;
-  for (const auto& [id, server] : servers_.all()) {
-    if (!server.usable()) continue;
-    servers.push_back(&server);
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (retired_[i] || !place_of.emplace(lanes_[i].server, nodes.size()).second) continue;
+    const ServerRecord& server = *servers_.find(lanes_[i].server);
     nodes.push_back({server.host, server.bandwidth_bps});
-    most_shards = std::max(most_shards, server.shards);
   }
   const std::vector<double> shares = server_shares(workers, nodes);
-  // Neighbours in the lane table lie on different servers: lanes with equal claims get partitions in turn.
   std::vector<TensorTable::Lane> lanes;
-  for (std::uint32_t shard = 0; shard < most_shards; ++shard) {
-    for (std::size_t i = 0; i < servers.size(); ++i) {
-      const ServerRecord& server = *servers[i];
-      if (shard >= server.shards) continue;
-      lanes.push_back({server.id, shard, shares[i] / server.shards});
-      lanes_.push_back({server.id, server.incarnation, server.endpoint, shard, server.host});
-    }
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    TensorTable::Lane& lane =
+        lanes.emplace_back(TensorTable::Lane{lanes_[i].server, lanes_[i].shard, 0, retired_[i]});
+    if (!retired_[i]) lane.share = shares[place_of.at(lane.server)] / servers_.find(lane.server)->shards;
   }
   return lanes;
 }
@@ -155,9 +173,9 @@ std::uint64_t Job::choose_partition_bytes() const {
 
 void Job::open() {
   phase_ = Phase::opening;
+  epoch_ = kFirstEpoch;
   partition_bytes_ = choose_partition_bytes();
-  TensorTable::Config config{run_, name(), partition_bytes_, place(),
-                             [this](Rank rank) { return membership_.name_of(rank); }};
+  add_lanes();
   if (lanes_.size() > kMaxLanesPerJob) {
     fail(make_error(ErrorCode::configuration,
                     fmt::format("job {} would need {} lanes per worker, at most {} are allowed", name(),
@@ -165,22 +183,46 @@ void Job::open() {
                     "run fewer servers, or give them fewer shards"));
     return;
   }
-  tensors_ = std::make_unique<TensorTable>(std::move(config));
-  const std::vector<Member> members = membership_.members();
+  tensors_ = std::make_unique<TensorTable>(TensorTable::Config{
+      run_, name(), partition_bytes_, place(), [this](Rank rank) { return membership_.name_of(rank); }});
   for (const LaneTarget& lane : lanes_) {
-    if (!used_.insert(lane.server).second) continue;
-    servers_.use(lane.server, run_);
-    opening_.insert(lane.server);
-    servers_.send(lane.server, OpenJob{servers_.expect_ack(lane.server, run_), run_, name(), kFirstGeneration,
-                                       kFirstEpoch, members});
+    if (used_.count(lane.server) == 0) opening_.emplace(add_to_run(lane.server), lane.server);
   }
+}
+
+// The number of the request that the server will acknowledge.
+std::uint64_t Job::add_to_run(ServerId server) {
+  used_.insert(server);
+  servers_.use(server, run_);
+  const std::uint64_t request = servers_.expect_ack(server, run_);
+  servers_.send(server, OpenJob{request, run_, name(), kFirstGeneration, epoch_, membership_.members()});
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (worker.left) servers_.send(server, WorkerLeft{run_, rank});
+  }
+  return request;
+}
+
+// A server went before anything had begun: once more, with those that are left.
+void Job::reopen(const Error& why) {
+  outbox_.log(LogLevel::warn, fmt::format("{}; the job opens again without it", why.message));
+  for (const ServerId server : std::exchange(used_, {})) {
+    servers_.send(server, JobEnded{run_, why});
+    servers_.release(server, run_);
+  }
+  opening_.clear();
+  lanes_.clear();
+  retired_.clear();
+  tensors_.reset();
+  phase_ = Phase::gathering;
+  maybe_start();
 }
 
 void Job::start_running() {
   phase_ = Phase::running;
-  broadcast(JobStart{run_, kFirstGeneration, kFirstEpoch, partition_bytes_, membership_.members(), lanes_});
+  broadcast(JobStart{run_, kFirstGeneration, epoch_, partition_bytes_, membership_.members(), lanes_});
   outbox_.log(LogLevel::info, fmt::format("job {} started: {} workers, {} servers, {} lanes each", name(),
                                           membership_.world_size(), used_.size(), lanes_.size()));
+  maybe_start();
 }
 
 void Job::server_acked(ServerId server, std::uint64_t request, const Error& error) {
@@ -190,14 +232,19 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
   if (error.code != ErrorCode::ok && record != nullptr) {
     named.message = fmt::format("{}: {}", to_string(*record), error.message);
   }
-  if (const auto batch = batches_.find(request); batch != batches_.end()) {
-    const std::uint64_t number = batch->second;
-    batches_.erase(batch);
-    tensors_->acked(number, server, named);
+  if (const auto known = requests_.find(request); known != requests_.end()) {
+    const std::uint64_t batch = known->second.batch;
+    requests_.erase(known);
+    tensors_->acked(batch, server, named);
     send_tensor_output();
     return;
   }
-  if (phase_ != Phase::opening || opening_.erase(server) == 0) return;
+  if (move_ && move_->waiting.erase(request) != 0) {
+    if (named.code == ErrorCode::ok) return finish_move();
+    named.message = fmt::format("{}, and {}", move_->reason, named.message);
+    return fail(std::move(named));
+  }
+  if (phase_ != Phase::opening || opening_.erase(request) == 0) return;
   if (named.code != ErrorCode::ok) {
     used_.erase(server);  // it has not taken the run
     servers_.release(server, run_);
@@ -212,6 +259,7 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
 Status Job::declare(Rank rank, const Declare& declare) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Declare before the job has started");
+  if (!move_ && tensors_->has_new(declare)) welcome_servers();
   Status status = tensors_->declare(rank, declare);
   send_tensor_output();
   return status;
@@ -221,12 +269,15 @@ void Job::send_tensor_output() {
   for (TensorTable::Output& output : tensors_->take_output()) {
     if (auto* slices = std::get_if<TensorTable::Slices>(&output)) {
       slices->message.request = servers_.expect_ack(slices->server, run_);
-      batches_.emplace(slices->message.request, slices->batch);
+      slices->message.epoch = epoch_;
+      requests_.emplace(slices->message.request, Request{slices->server, slices->batch});
       servers_.send(slices->server, std::move(slices->message));
     } else if (auto* dropped = std::get_if<TensorTable::Drop>(&output)) {
       servers_.send(dropped->server, std::move(dropped->message));
     } else if (auto* answer = std::get_if<TensorTable::Answer>(&output)) {
-      if (const Worker* worker = membership_.find(answer->rank))
+      if (move_) {
+        held_answers_.push_back(std::move(*answer));
+      } else if (const Worker* worker = membership_.find(answer->rank))
         outbox_.send(worker->peer, std::move(answer->message));
     } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
       outbox_.log(LogLevel::warn, failure->message.error.message);
@@ -323,12 +374,6 @@ void Job::worker_died(Rank rank, const std::string& how) {
     return;
   }
   fail(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
-}
-
-void Job::server_died(const ServerRecord& server, const std::string& how) {
-  if (ended() || used_.erase(server.id) == 0) return;
-  fail(make_error(ErrorCode::peer_lost,
-                  fmt::format("{} of job {} is gone: {}", to_string(server), name(), how), kRestartAdvice));
 }
 
 void Job::fail(Error error) {

@@ -5,8 +5,14 @@
 //   running     JobStart is out; tensors, barriers, leaves
 //   ended       all have left, or the run has failed: everyone has been told, and it is of no more use
 //
-// From opening on, the death of a worker or of a server in use fails the run: every other worker gets
-// JobFailed with an error that names who is gone, every server of it JobEnded.
+// From opening on, the death of a worker fails the run: every other worker gets JobFailed with an error that
+// names who is gone, every server of it JobEnded.
+//
+// A server that dies, or drains, is replaced while the run goes on (decision 0009): its partitions get new
+// owners, among all servers there are, in a new epoch; when all servers of the run have acknowledged that,
+// workers get Moved. Until then no Declare is answered, because its answer may name lanes that workers do not
+// know. The run fails only if nobody can take them. A run that is opening begins to open again without the
+// server.
 //
 // Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended.
 // Pure: sends through the Outbox. A Status that is returned is an offence against the protocol: the core
@@ -16,8 +22,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "scheduler/barriers.h"
 #include "scheduler/membership.h"
@@ -67,19 +75,41 @@ class Job {
 
   void server_acked(ServerId server, std::uint64_t request, const Error& error);
   void server_died(const ServerRecord& server, const std::string& how);
+  void server_drains(const ServerRecord& server);
 
-  // Something may have changed that the start waits for.
+  // Something may have changed that the start waits for, or a server that drains.
   void maybe_start();
   // Join deadline and progress.
   void tick(TimePoint now);
   void fail(Error error);
 
  private:
+  // The partitions that are on their way to new owners.
+  struct Move {
+    std::set<std::uint64_t> waiting;  // requests to servers
+    std::map<PartitionId, LaneIndex> partitions;
+    std::size_t known_lanes = 0;  // workers know the first ones
+    std::vector<LaneIndex> closed;
+    std::set<ServerId> drained;  // to be released when workers know
+    std::string reason;
+  };
+  struct Request {
+    ServerId server;
+    std::uint64_t batch = 0;  // of the tensor table
+  };
+
   void open();
+  void reopen(const Error& why);
+  void welcome_servers();
   void start_running();
+  void move(std::optional<ServerId> gone, const std::string& reason);
+  void add_lanes();
+  std::vector<TensorTable::Lane> place() const;
+  std::uint64_t add_to_run(ServerId server);
+  void ask(ServerId server, DeclareSlices slices);
+  void finish_move();
   void tell_progress();
   Error join_error(TimePoint now, const Worker& impatient) const;
-  std::vector<TensorTable::Lane> place();
   std::uint64_t choose_partition_bytes() const;
   void send_tensor_output();
   void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
@@ -98,12 +128,16 @@ class Job {
   Phase phase_ = Phase::gathering;
   Error end_error_;
   TimePoint next_progress_;
-  std::set<ServerId> used_;     // servers that know the run
-  std::set<ServerId> opening_;  // those that have not confirmed it yet
+  Epoch epoch_;
+  std::set<ServerId> used_;                    // servers that know the run
+  std::map<std::uint64_t, ServerId> opening_;  // requests to those that have not confirmed it yet
   std::vector<LaneTarget> lanes_;
-  std::uint64_t partition_bytes_ = 0;               // from opening on
-  std::map<std::uint64_t, std::uint64_t> batches_;  // server request -> batch of the tensor table
-  std::unique_ptr<TensorTable> tensors_;            // from opening on
+  std::vector<bool> retired_;                  // by lane: owns nothing any more
+  std::uint64_t partition_bytes_ = 0;          // from opening on
+  std::map<std::uint64_t, Request> requests_;  // to servers, for the tensor table
+  std::optional<Move> move_;
+  std::vector<TensorTable::Answer> held_answers_;  // while partitions move
+  std::unique_ptr<TensorTable> tensors_;           // from opening on
   Barriers barriers_;
 };
 

@@ -5,10 +5,24 @@
 namespace bps {
 
 PartitionAssigner::PartitionAssigner(std::span<const double> shares, std::uint64_t partition_bytes)
-    : partition_bytes_(static_cast<double>(partition_bytes)), lanes_(shares.size()) {
+    : partition_bytes_(static_cast<double>(partition_bytes)) {
+  set_shares(shares);
+}
+
+void PartitionAssigner::set_shares(std::span<const double> shares) {
+  BPS_ASSERT(shares.size() >= lanes_.size());
+  lanes_.resize(shares.size());
+  eligible_ = {};
+  waiting_ = {};
+  total_ = 0;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     lanes_[i].share = shares[i];
-    if (shares[i] > 0) queue(static_cast<std::uint32_t>(i));
+    if (shares[i] > 0) {
+      total_ += lanes_[i].bytes;
+      queue(static_cast<std::uint32_t>(i));
+    } else {
+      lanes_[i].bytes = 0;
+    }
   }
   BPS_ASSERT(!waiting_.empty());
 }

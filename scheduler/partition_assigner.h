@@ -26,6 +26,10 @@ class PartitionAssigner {
 
   LaneIndex assign(std::uint64_t bytes);
 
+  // Lanes come and go: from now on these are the shares. What a lane without a share has had is forgotten;
+  // there may be more lanes than before, not fewer.
+  void set_shares(std::span<const double> shares);
+
   std::uint64_t assigned_bytes(LaneIndex lane) const { return lanes_[lane.value].bytes; }
   std::uint64_t total_bytes() const { return total_; }
 

@@ -148,7 +148,11 @@ void SchedulerCore::on_server(TimePoint now, PeerId id, Node& node, Message& mes
       outbox_.log(LogLevel::info,
                   fmt::format("{} drains: {} jobs use it", to_string(server), server.jobs.size()));
     }
-    return servers_.drain(node.server);
+    servers_.drain(node.server);
+    for (const JobRun run : std::set<JobRun>(server.jobs)) {
+      if (Job* job = find_job(run)) job->server_drains(server);
+    }
+    return;
   }
   const auto* ack = std::get_if<Ack>(&message);
   if (ack == nullptr) return offend(now, id, unexpected(message, "a server"));
@@ -233,6 +237,7 @@ void SchedulerCore::bury(const FailureDetector::Death& death) {
 }
 
 void SchedulerCore::bury_server(ServerId id, const std::string& how) {
+  servers_.find(id)->peer = PeerId{};  // nothing more goes there
   const ServerRecord server = *servers_.find(id);
   outbox_.log(LogLevel::warn, fmt::format("{} is gone: {}", to_string(server), how));
   for (const JobRun run : server.jobs) {

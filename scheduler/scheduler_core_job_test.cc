@@ -345,13 +345,16 @@ class RandomCluster {
     }
   }
 
-  // What a server was told of each run, in order: opened once, ended at most once, nothing after that.
+  // What a server was told of each run, in order: opened before anything else, ended once, nothing after that.
   void check_server(PeerId server) {
     enum class State : std::uint8_t { open, closed };
     std::map<JobRun, State> runs;
     for (const Message& message : h_.inbox[server]) {
-      if (const auto* open = std::get_if<OpenJob>(&message))
-        CHECK(runs.emplace(open->job_run, State::open).second);
+      if (const auto* open = std::get_if<OpenJob>(&message)) {
+        const auto [run, is_new] = runs.emplace(open->job_run, State::open);
+        CHECK((is_new || run->second == State::closed));  // opened again without a server that went
+        run->second = State::open;
+      }
       if (const auto* end = std::get_if<JobEnded>(&message)) {
         REQUIRE(runs.count(end->job_run) == 1);
         CHECK(runs[end->job_run] == State::open);

@@ -42,6 +42,11 @@ std::uint64_t TensorTable::partitions_of(const TensorDeclaration& declaration) c
   return (bytes_of(declaration) + config_.partition_bytes - 1) / config_.partition_bytes;
 }
 
+bool TensorTable::has_new(const Declare& declare) const {
+  return std::any_of(declare.tensors.begin(), declare.tensors.end(),
+                     [this](const auto& tensor) { return !by_name_.contains(tensor.name); });
+}
+
 Status TensorTable::declare(Rank rank, const Declare& declare) {
   std::size_t& pending = pending_by_rank_[rank];
   if (pending >= kMaxPendingDeclares) {
@@ -142,36 +147,35 @@ void TensorTable::fail(TensorId id, Rank rank, const TensorDeclaration& other) {
   drop(dropped);
 }
 
+PartitionSlice TensorTable::slice_of(const Tensor& tensor, std::uint32_t index) const {
+  const std::uint64_t per_partition = config_.partition_bytes / size_of(tensor.declaration.dtype);
+  const std::uint64_t before = index * per_partition;
+  return {PartitionId{tensor.first.value + index}, config_.lanes[tensor.owners[index].value].shard,
+          std::min(tensor.declaration.elements - before, per_partition)};
+}
+
+TensorSlices TensorTable::slices_of(TensorId id) const {
+  const TensorDeclaration& declaration = tensors_[id.value].declaration;
+  return {
+      id, declaration.name, declaration.dtype, declaration.mode, declaration.staleness, declaration.priority,
+      {}};
+}
+
 void TensorTable::start(std::uint64_t number, Batch batch) {
   std::map<ServerId, DeclareSlices> slices;
   for (const TensorId id : batch.tensors) {
     const Tensor& tensor = tensors_[id.value];
-    const TensorDeclaration& declaration = tensor.declaration;
-    const std::uint64_t per_partition = config_.partition_bytes / size_of(declaration.dtype);
-    std::uint64_t rest = declaration.elements;
     std::map<ServerId, TensorSlices*> of_tensor;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
-      const Lane& lane = config_.lanes[tensor.owners[i].value];
-      TensorSlices*& out = of_tensor[lane.server];
-      if (out == nullptr) {
-        auto& list = slices[lane.server].tensors;
-        list.push_back({id,
-                        declaration.name,
-                        declaration.dtype,
-                        declaration.mode,
-                        declaration.staleness,
-                        declaration.priority,
-                        {}});
-        out = &list.back();
-      }
-      const std::uint64_t elements = std::min(rest, per_partition);
-      out->partitions.push_back({PartitionId{tensor.first.value + i}, lane.shard, elements});
-      rest -= elements;
+      const ServerId server = config_.lanes[tensor.owners[i].value].server;
+      TensorSlices*& out = of_tensor[server];
+      if (out == nullptr) out = &slices[server].tensors.emplace_back(slices_of(id));
+      out->partitions.push_back(slice_of(tensor, i));
     }
   }
   for (auto& [server, message] : slices) {
     message.job_run = config_.run;
-    batch.waiting.insert(server);
+    ++batch.waiting[server];
     output_.emplace_back(Slices{server, number, std::move(message)});
   }
   const bool done = batch.waiting.empty();
@@ -179,9 +183,74 @@ void TensorTable::start(std::uint64_t number, Batch batch) {
   if (done) finish(number);
 }
 
+TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::optional<ServerId> gone) {
+  config_.lanes = std::move(lanes);
+  assigner_.set_shares(shares_of(config_.lanes));
+  Relocation out;
+  // Per server, and where it is being declared its batch.
+  std::map<std::pair<ServerId, std::uint64_t>, DeclareSlices> pieces;
+  const auto flush = [&](std::pair<ServerId, std::uint64_t> key, DeclareSlices& piece) {
+    piece.job_run = config_.run;
+    piece.moved = key.second == 0;
+    Slices slices{key.first, key.second, std::exchange(piece, {})};
+    if (key.second == 0) {
+      out.slices.push_back(std::move(slices));
+      return;
+    }
+    ++batches_.at(key.second).waiting[key.first];
+    output_.emplace_back(std::move(slices));
+  };
+  std::map<std::pair<ServerId, std::uint64_t>, std::size_t> partitions;
+  for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
+    Tensor& tensor = tensors_[number];
+    std::uint64_t rest = bytes_of(tensor.declaration);
+    std::set<ServerId> told;
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
+      rest -= bytes;
+      if (!config_.lanes[tensor.owners[i].value].retired) continue;
+      tensor.owners[i] = assigner_.assign(bytes);
+      if (tensor.state != State::ready && tensor.state != State::declaring) continue;
+      const bool known = tensor.state == State::ready;
+      if (known) {
+        out.moves.push_back({PartitionId{tensor.first.value + i}, tensor.owners[i]});
+        if (tensor.declaration.mode == Mode::async && !out.asynchronous)
+          out.asynchronous = tensor.declaration.name;
+      }
+      const ServerId server = config_.lanes[tensor.owners[i].value].server;
+      const std::pair key{server, known ? 0 : tensor.batch};
+      DeclareSlices& piece = pieces[key];
+      const bool full = piece.tensors.size() == kMaxTensorsPerDeclare && told.count(server) == 0;
+      if (full || partitions[key] == kMaxPartitionsPerDeclare) {
+        flush(key, piece);
+        partitions[key] = 0;
+        told.erase(server);
+      }
+      if (told.insert(server).second) piece.tensors.push_back(slices_of(TensorId{number}));
+      piece.tensors.back().partitions.push_back(slice_of(tensor, i));
+      ++partitions[key];
+    }
+  }
+  for (auto& [key, piece] : pieces)
+    flush(key, piece);
+  if (!gone) return out;
+  std::vector<std::uint64_t> done;
+  for (auto& [number, batch] : batches_) {
+    batch.accepted.erase(*gone);
+    batch.waiting.erase(*gone);
+    if (batch.waiting.empty()) done.push_back(number);
+  }
+  for (const std::uint64_t number : done)
+    finish(number);
+  return out;
+}
+
 void TensorTable::acked(std::uint64_t number, ServerId server, const Error& error) {
   const auto it = batches_.find(number);
-  if (it == batches_.end() || it->second.waiting.erase(server) == 0) return;
+  if (it == batches_.end()) return;
+  const auto waiting = it->second.waiting.find(server);
+  if (waiting == it->second.waiting.end()) return;
+  if (--waiting->second == 0) it->second.waiting.erase(waiting);
   if (error.code == ErrorCode::ok) {
     it->second.accepted.insert(server);
   } else if (it->second.error.code == ErrorCode::ok) {

@@ -33,7 +33,8 @@ class TensorTable {
   struct Lane {
     ServerId server;
     std::uint32_t shard = 0;
-    double share = 0;  // of the job's bytes
+    double share = 0;      // of the job's bytes
+    bool retired = false;  // owns nothing any more
   };
   struct Config {
     JobRun run;
@@ -48,7 +49,7 @@ class TensorTable {
   struct Slices {
     ServerId server;
     std::uint64_t batch = 0;  // for acked()
-    DeclareSlices message;    // its request number is the caller's
+    DeclareSlices message;    // its request number and epoch are the caller's
   };
   struct Drop {
     ServerId server;
@@ -67,6 +68,19 @@ class TensorTable {
 
   explicit TensorTable(Config config);
 
+  // Partitions that workers know of and that have another owner now.
+  struct Relocation {
+    std::vector<PartitionMove> moves;
+    std::vector<Slices> slices;               // for their new owners, `moved`; not of a batch
+    std::optional<std::string> asynchronous;  // one of the tensors, if any is
+  };
+  // Lanes come and go: `lanes` are those known so far, with new shares, and perhaps more. What retired ones
+  // own goes to others; what is just being declared is declared there, too. Acks of a server that is gone do
+  // not come: `gone`.
+  Relocation relocate(std::vector<Lane> lanes, std::optional<ServerId> gone);
+
+  // Names a tensor that is not here yet.
+  bool has_new(const Declare& declare) const;
   // Fails only if the worker has too many declares under way.
   Status declare(Rank rank, const Declare& declare);
   void acked(std::uint64_t batch, ServerId server, const Error& error);
@@ -92,7 +106,7 @@ class TensorTable {
   };
   struct Batch {
     std::vector<TensorId> tensors;
-    std::set<ServerId> waiting;
+    std::map<ServerId, std::size_t> waiting;  // Acks
     std::set<ServerId> accepted;
     Error error;
     std::vector<std::uint64_t> requests;
@@ -111,6 +125,8 @@ class TensorTable {
   TensorId create(Rank rank, const TensorDeclaration& declaration, std::uint64_t partitions);
   void fail(TensorId id, Rank rank, const TensorDeclaration& other);
   void start(std::uint64_t number, Batch batch);
+  PartitionSlice slice_of(const Tensor& tensor, std::uint32_t index) const;
+  TensorSlices slices_of(TensorId id) const;  // without partitions
   void finish(std::uint64_t number);
   void answer_or_wait(std::uint64_t key);
   std::set<ServerId> servers_of(const Tensor& tensor) const;

@@ -13,6 +13,10 @@ namespace bps {
 std::string ranks_text(std::span<const Rank> ranks);
 
 // "60 s", "0.3 s", "2.5 s"
+// What a user does about a job that has lost somebody.
+inline constexpr const char* kRestartAdvice =
+    "start the job again; exit code 75 asks an orchestrator to do that";
+
 std::string seconds_text(Duration duration);
 
 }  // namespace bps

@@ -1,0 +1,131 @@
+// Servers that go, drain or come while a run is there: who owns what.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/job.h"
+#include "scheduler/text.h"
+
+namespace bps {
+
+void Job::server_died(const ServerRecord& server, const std::string& how) {
+  if (ended() || used_.erase(server.id) == 0) return;
+  const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
+  if (phase_ == Phase::opening) return reopen(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
+  std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
+  if (move_) {
+    for (const auto& [request, run] : server.unacknowledged)
+      move_->waiting.erase(request);
+    move_->drained.erase(server.id);
+  }
+  move(server.id, text);
+}
+
+// Servers that have come since take their part of new tensors.
+void Job::welcome_servers() {
+  for (const auto& [id, server] : servers_.all()) {
+    if (server.usable() && used_.count(id) == 0)
+      return move(std::nullopt, fmt::format("{} has come", to_string(server)));
+  }
+}
+
+void Job::server_drains(const ServerRecord& server) {
+  if (phase_ != Phase::running || used_.count(server.id) == 0) return;
+  if (move_ && move_->drained.count(server.id) != 0) return;
+  move(std::nullopt, fmt::format("{} of job {} drains", to_string(server), name()));
+}
+
+// Those of servers that are gone or drain go to the others; servers that have come meanwhile take part from
+// now on.
+void Job::move(std::optional<ServerId> gone, const std::string& reason) {
+  // One whose connection is lost stays until it is dead; then it is its turn.
+  const auto keeps = [&](ServerId id) {
+    const ServerRecord* server = id == gone ? nullptr : servers_.find(id);
+    return server != nullptr && !server->draining;
+  };
+  const bool has_target = std::any_of(servers_.all().begin(), servers_.all().end(), [&](const auto& entry) {
+    return keeps(entry.first) && (used_.count(entry.first) != 0 || entry.second.usable());
+  });
+  if (!has_target) {
+    if (!gone) return;  // it stays until somebody comes
+    return fail(make_error(ErrorCode::peer_lost, reason + "; no other server is there to take its place",
+                           "run a second server, or start one and the job again; exit code 75 asks an "
+                           "orchestrator to do that"));
+  }
+  epoch_ = epoch_.next();
+  if (!move_) {
+    move_.emplace();
+    move_->known_lanes = lanes_.size();
+  }
+  move_->reason = move_->reason.empty() ? reason : move_->reason + "; " + reason;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (retired_[i] || keeps(lanes_[i].server)) continue;
+    retired_[i] = true;
+    move_->closed.push_back(LaneIndex{static_cast<std::uint32_t>(i)});
+    if (lanes_[i].server != gone) move_->drained.insert(lanes_[i].server);
+  }
+  add_lanes();
+  if (lanes_.size() > kMaxLanesPerJob) {
+    return fail(make_error(ErrorCode::peer_lost, reason + "; the job has had too many lanes for another move",
+                           kRestartAdvice));
+  }
+  TensorTable::Relocation relocation = tensors_->relocate(place(), gone);
+  if (relocation.asynchronous) {
+    return fail(make_error(ErrorCode::peer_lost,
+                           fmt::format("{}; it had a part of the asynchronous tensor '{}', which cannot move",
+                                       reason, *relocation.asynchronous),
+                           kRestartAdvice));
+  }
+  for (const LaneTarget& lane : lanes_) {
+    if (used_.count(lane.server) == 0 && lane.server != gone && keeps(lane.server))
+      move_->waiting.insert(add_to_run(lane.server));
+  }
+  for (const PartitionMove& moved : relocation.moves)
+    move_->partitions[moved.partition] = moved.owner;
+  std::set<ServerId> told;
+  for (TensorTable::Slices& slices : relocation.slices) {
+    told.insert(slices.server);
+    ask(slices.server, std::move(slices.message));
+  }
+  // Nobody may hear from a worker of an epoch that it does not know.
+  for (const ServerId server : used_) {
+    if (told.count(server) == 0 && keeps(server)) ask(server, DeclareSlices{0, run_, {}, false, {}});
+  }
+  outbox_.log(gone ? LogLevel::warn : LogLevel::info,
+              fmt::format("{}; {} partitions move, epoch {}", reason, relocation.moves.size(), epoch_.value));
+  send_tensor_output();
+}
+
+void Job::ask(ServerId server, DeclareSlices slices) {
+  slices.request = servers_.expect_ack(server, run_);
+  slices.epoch = epoch_;
+  move_->waiting.insert(slices.request);
+  servers_.send(server, std::move(slices));
+}
+
+void Job::finish_move() {
+  if (!move_->waiting.empty()) return;
+  Move done = std::move(*move_);
+  move_.reset();
+  Moved moved{run_, epoch_, done.reason, {}, std::move(done.closed), {}};
+  moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(done.known_lanes), lanes_.end());
+  for (const auto& [partition, owner] : done.partitions) {
+    if (moved.moves.size() == kMaxPartitionsPerDeclare) {
+      broadcast(moved);
+      moved = Moved{run_, epoch_, done.reason, {}, {}, {}};
+    }
+    moved.moves.push_back({partition, owner});
+  }
+  broadcast(std::move(moved));
+  for (const ServerId server : done.drained) {
+    used_.erase(server);
+    servers_.send(server, JobEnded{run_, {}});
+    servers_.release(server, run_);
+  }
+  for (TensorTable::Answer& answer : std::exchange(held_answers_, {})) {
+    if (const Worker* worker = membership_.find(answer.rank))
+      outbox_.send(worker->peer, std::move(answer.message));
+  }
+}
+
+}  // namespace bps
