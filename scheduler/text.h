@@ -12,11 +12,11 @@ namespace bps {
 // "rank 2", "ranks 1, 2 and 5", "ranks 0, 1, 2, ..., 15 and 240 more"
 std::string ranks_text(std::span<const Rank> ranks);
 
-// "60 s", "0.3 s", "2.5 s"
 // What a user does about a job that has lost somebody.
 inline constexpr const char* kRestartAdvice =
     "start the job again; exit code 75 asks an orchestrator to do that";
 
+// "60 s", "0.3 s", "2.5 s"
 std::string seconds_text(Duration duration);
 
 }  // namespace bps
