@@ -27,6 +27,7 @@ class CoreHarness {
     hello.world_size = world;
     hello.host = "gpu-" + std::to_string(rank);
     hello.join_timeout_ms = 60'000;
+    hello.retain = true;
     return hello;
   }
 

@@ -102,6 +102,8 @@ class Job {
   void reopen(const Error& why);
   void welcome_servers();
   void start_running();
+  std::optional<Error> obstacle(ServerId server) const;
+  std::set<ServerId> movable_drains() const;
   void move(std::optional<ServerId> gone, const std::string& reason);
   void add_lanes();
   std::vector<TensorTable::Lane> place() const;

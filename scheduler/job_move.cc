@@ -32,19 +32,52 @@ void Job::welcome_servers() {
 void Job::server_drains(const ServerRecord& server) {
   if (phase_ != Phase::running || used_.count(server.id) == 0) return;
   if (move_ && move_->drained.count(server.id) != 0) return;
+  if (const auto why = obstacle(server.id)) {
+    outbox_.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}", to_string(server),
+                                            name(), why->message));
+    return;
+  }
   move(std::nullopt, fmt::format("{} of job {} drains", to_string(server), name()));
 }
 
-// Those of servers that are gone or drain go to the others; servers that have come meanwhile take part from
-// now on.
+// Why what the server has cannot go to another one, if so.
+std::optional<Error> Job::obstacle(ServerId server) const {
+  const TensorDeclaration* held = tensors_->held_by(server);
+  if (held == nullptr) return std::nullopt;
+  if (held->mode == Mode::async) {
+    return make_error(
+        ErrorCode::peer_lost,
+        fmt::format("it has a part of the asynchronous tensor '{}', which cannot move", held->name),
+        kRestartAdvice);
+  }
+  const Worker* careless = membership_.without_retain();
+  if (careless == nullptr) return std::nullopt;
+  return make_error(ErrorCode::peer_lost,
+                    fmt::format("{} runs without retain, so nobody can take its place", to_string(*careless)),
+                    "leave retain on (BPS_RETAIN=1) to survive the loss of a server; start the job again");
+}
+
+// Servers whose partitions can go to others, by their own wish.
+std::set<ServerId> Job::movable_drains() const {
+  std::set<ServerId> out;
+  for (const ServerId id : used_) {
+    const ServerRecord* server = servers_.find(id);
+    if (server != nullptr && server->draining && !obstacle(id)) out.insert(id);
+  }
+  return out;
+}
+
+// Partitions of servers that are gone or drain go to the others; servers that have come meanwhile take part
+// from now on.
 void Job::move(std::optional<ServerId> gone, const std::string& reason) {
+  if (const auto why = gone ? obstacle(*gone) : std::nullopt)
+    return fail(make_error(why->code, reason + "; " + why->message, why->advice));
+  const std::set<ServerId> drains = movable_drains();
   // One whose connection is lost stays until it is dead; then it is its turn.
-  const auto keeps = [&](ServerId id) {
-    const ServerRecord* server = id == gone ? nullptr : servers_.find(id);
-    return server != nullptr && !server->draining;
-  };
-  const bool has_target = std::any_of(servers_.all().begin(), servers_.all().end(), [&](const auto& entry) {
-    return keeps(entry.first) && (used_.count(entry.first) != 0 || entry.second.usable());
+  const auto stays = [&](ServerId id) { return id != gone && drains.count(id) == 0 && used_.count(id) != 0; };
+  const auto& all = servers_.all();
+  const bool has_target = std::any_of(all.begin(), all.end(), [&](const auto& entry) {
+    return stays(entry.first) ? !entry.second.draining : entry.second.usable() && entry.first != gone;
   });
   if (!has_target) {
     if (!gone) return;  // it stays until somebody comes
@@ -59,7 +92,7 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
   }
   move_->reason = move_->reason.empty() ? reason : move_->reason + "; " + reason;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (retired_[i] || keeps(lanes_[i].server)) continue;
+    if (retired_[i] || stays(lanes_[i].server)) continue;
     retired_[i] = true;
     move_->closed.push_back(LaneIndex{static_cast<std::uint32_t>(i)});
     if (lanes_[i].server != gone) move_->drained.insert(lanes_[i].server);
@@ -70,26 +103,20 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
                            kRestartAdvice));
   }
   TensorTable::Relocation relocation = tensors_->relocate(place(), gone);
-  if (relocation.asynchronous) {
-    return fail(make_error(ErrorCode::peer_lost,
-                           fmt::format("{}; it had a part of the asynchronous tensor '{}', which cannot move",
-                                       reason, *relocation.asynchronous),
-                           kRestartAdvice));
-  }
-  for (const LaneTarget& lane : lanes_) {
-    if (used_.count(lane.server) == 0 && lane.server != gone && keeps(lane.server))
-      move_->waiting.insert(add_to_run(lane.server));
+  for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
+    if (!retired_[i] && used_.count(lanes_[i].server) == 0)
+      move_->waiting.insert(add_to_run(lanes_[i].server));
   }
   for (const PartitionMove& moved : relocation.moves)
     move_->partitions[moved.partition] = moved.owner;
-  std::set<ServerId> told;
+  std::set<ServerId> told = drains;
   for (TensorTable::Slices& slices : relocation.slices) {
     told.insert(slices.server);
     ask(slices.server, std::move(slices.message));
   }
   // Nobody may hear from a worker of an epoch that it does not know.
   for (const ServerId server : used_) {
-    if (told.count(server) == 0 && keeps(server)) ask(server, DeclareSlices{0, run_, {}, false, {}});
+    if (told.count(server) == 0) ask(server, DeclareSlices{0, run_, {}, false, {}});
   }
   outbox_.log(gone ? LogLevel::warn : LogLevel::info,
               fmt::format("{}; {} partitions move, epoch {}", reason, relocation.moves.size(), epoch_.value));

@@ -286,6 +286,31 @@ TEST_CASE("move: asynchronous tensors cannot") {
              Contains("server 1") && Contains("asynchronous tensor 'w'"));
 }
 
+TEST_CASE("move: not if somebody does not retain") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  const PeerId b = h.server("b");
+  HelloWorker hello = CoreHarness::hello("j", 1, 2);
+  hello.retain = false;
+  const PeerId first = h.worker("j", 0, 2);
+  h.say_hello(hello);
+  h.say(a, Leave{});  // owns nothing yet
+  CHECK(h.got<Left>(a).size() == 1);
+  CHECK(h.got<Moved>(first).size() == 1);
+  h.say(first, declare_one(1, "w", kElements));
+  const PeerId c = h.server("c");
+  h.say(b, Leave{});
+  CHECK(h.got<Left>(b).empty());
+  CHECK(h.got<Moved>(first).size() == 1);
+  h.lose(b);
+  h.run(kGrace);
+  CHECK_THAT(h.last<JobFailed>(first).error.message,
+             Contains("server 2") && Contains("is gone") &&
+                 Contains("rank 1 (host gpu-1, 10.0.0.4:5000) runs without retain"));
+  CHECK(h.got<JobFailed>(first).size() == 1);
+  CHECK(h.is_alive(c));
+}
+
 TEST_CASE("move: who has left is not told, and a server that comes hears of it") {
   CoreHarness h;
   const PeerId a = h.server("a");

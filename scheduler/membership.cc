@@ -89,6 +89,7 @@ void Membership::admit(const HelloWorker& hello, Incarnation incarnation, PeerId
   worker.bandwidth_bps = hello.bandwidth_bps;
   worker.join_timeout = join_timeout_of(hello);
   worker.join_deadline = join_deadline;
+  worker.retain = hello.retain;
   workers_[hello.rank] = std::move(worker);
 }
 
@@ -130,6 +131,13 @@ std::vector<Member> Membership::members() const {
 std::string Membership::name_of(Rank rank) const {
   const auto it = workers_.find(rank);
   return it == workers_.end() ? fmt::format("rank {}", rank.value) : short_name(rank, it->second.host);
+}
+
+const Worker* Membership::without_retain() const {
+  const auto it = std::find_if(workers_.begin(), workers_.end(), [](const auto& entry) {
+    return !entry.second.retain && !entry.second.left;
+  });
+  return it == workers_.end() ? nullptr : &it->second;
 }
 
 const Worker* Membership::least_patient() const {

@@ -29,6 +29,7 @@ struct Worker {
   std::uint64_t bandwidth_bps = 0;
   Duration join_timeout{0};
   TimePoint join_deadline;
+  bool retain = false;
   bool left = false;
 
   bool suspected() const { return peer.value == 0 && !left; }
@@ -69,6 +70,8 @@ class Membership {
   std::vector<Rank> missing() const;
   std::vector<Rank> suspected() const;
   std::vector<Member> members() const;
+  // One that could not resume at another server, if any.
+  const Worker* without_retain() const;
   std::string name_of(Rank rank) const;  // "rank 2 (host gpu-02)"
 
   // Whose patience ends first; nullptr when nobody has joined.

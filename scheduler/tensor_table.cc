@@ -42,6 +42,16 @@ std::uint64_t TensorTable::partitions_of(const TensorDeclaration& declaration) c
   return (bytes_of(declaration) + config_.partition_bytes - 1) / config_.partition_bytes;
 }
 
+const TensorDeclaration* TensorTable::held_by(ServerId server) const {
+  const TensorDeclaration* held = nullptr;
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.state != State::ready || servers_of(tensor).count(server) == 0) continue;
+    if (tensor.declaration.mode == Mode::async) return &tensor.declaration;
+    if (held == nullptr) held = &tensor.declaration;
+  }
+  return held;
+}
+
 bool TensorTable::has_new(const Declare& declare) const {
   return std::any_of(declare.tensors.begin(), declare.tensors.end(),
                      [this](const auto& tensor) { return !by_name_.contains(tensor.name); });
@@ -212,11 +222,7 @@ TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::opti
       tensor.owners[i] = assigner_.assign(bytes);
       if (tensor.state != State::ready && tensor.state != State::declaring) continue;
       const bool known = tensor.state == State::ready;
-      if (known) {
-        out.moves.push_back({PartitionId{tensor.first.value + i}, tensor.owners[i]});
-        if (tensor.declaration.mode == Mode::async && !out.asynchronous)
-          out.asynchronous = tensor.declaration.name;
-      }
+      if (known) out.moves.push_back({PartitionId{tensor.first.value + i}, tensor.owners[i]});
       const ServerId server = config_.lanes[tensor.owners[i].value].server;
       const std::pair key{server, known ? 0 : tensor.batch};
       DeclareSlices& piece = pieces[key];

@@ -71,13 +71,16 @@ class TensorTable {
   // Partitions that workers know of and that have another owner now.
   struct Relocation {
     std::vector<PartitionMove> moves;
-    std::vector<Slices> slices;               // for their new owners, `moved`; not of a batch
-    std::optional<std::string> asynchronous;  // one of the tensors, if any is
+    std::vector<Slices> slices;  // for their new owners, `moved`; not of a batch
   };
   // Lanes come and go: `lanes` are those known so far, with new shares, and perhaps more. What retired ones
   // own goes to others; what is just being declared is declared there, too. Acks of a server that is gone do
   // not come: `gone`.
   Relocation relocate(std::vector<Lane> lanes, std::optional<ServerId> gone);
+
+  // Of the tensors that workers know of, the first one that the server has a part of; of those tensors, the
+  // first asynchronous one if there is one.
+  const TensorDeclaration* held_by(ServerId server) const;
 
   // Names a tensor that is not here yet.
   bool has_new(const Declare& declare) const;

@@ -96,6 +96,7 @@ void SchedulerLink::connect() {
   hello.staleness = config_.staleness;
   hello.join_timeout_ms = static_cast<std::uint64_t>(
       std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+  hello.retain = config_.retain;
   connection_->send(hello);
 }
 

@@ -190,6 +190,7 @@ void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   out.mode = check.known<Mode>("mode", in.mode(), kModeCount);
   out.staleness = in.staleness();
   out.join_timeout_ms = in.join_timeout_ms();
+  out.retain = in.retain();
 }
 
 void read(Check& check, const fb::HelloServer& in, HelloServer& out) {

@@ -93,7 +93,7 @@ Offset<fb::HelloWorker> pack(Builder& b, const HelloWorker& m) {
   return fb::CreateHelloWorker(b, &term, m.incarnation.value, job, m.job_run.value, m.rank.value,
                                m.world_size, m.local_rank, m.local_size, host, m.bandwidth_bps,
                                m.partition_bytes, static_cast<std::uint8_t>(m.mode), m.staleness,
-                               m.join_timeout_ms);
+                               m.join_timeout_ms, m.retain);
 }
 
 Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {

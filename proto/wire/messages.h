@@ -43,6 +43,7 @@ struct HelloWorker {
   Mode mode = Mode::sync;             // job setting: default of its tensors
   std::uint32_t staleness = kUnboundedStaleness;  // job setting: default of its async tensors
   std::uint64_t join_timeout_ms = 0;  // how long this worker is willing to wait for the others; 0 = 60 s
+  bool retain = false;                // keeps what a server's successor needs
   friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
 

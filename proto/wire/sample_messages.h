@@ -18,7 +18,7 @@ inline std::vector<Message> sample_messages() {
   const Term term{7, 0x1122334455667788};
   std::vector<Message> all;
   all.push_back(HelloWorker{term, Incarnation{0xa1}, "resnet50", JobRun{0xb2}, Rank{2}, 4, 1, 2, "gpu-01",
-                            25'000'000'000, 1 << 20, Mode::async, 5, 60'000});
+                            25'000'000'000, 1 << 20, Mode::async, 5, 60'000, true});
   all.push_back(
       HelloServer{term, Incarnation{0xa2}, "cpu-01", {"10.0.0.7", 4712}, 8, 4ull << 30, 10'000'000'000});
   all.push_back(HelloLane{term, JobRun{0xb2}, Rank{2}, Incarnation{0xa1}, ServerId{3}, Incarnation{0xa2}, 5,
@@ -218,6 +218,7 @@ class RandomMessages {
     m.mode = mode();
     m.staleness = u32();
     m.join_timeout_ms = any();
+    m.retain = number(0, 1) == 1;
     return m;
   }
 
