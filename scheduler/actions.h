@@ -56,10 +56,14 @@ class Outbox {
   // For the core itself: a run that it has to forget.
   void run_ended(JobRun run) { ended_runs_.push_back(run); }
   std::vector<JobRun> take_ended_runs() { return std::exchange(ended_runs_, {}); }
+  // Likewise: a worker that has left a run that goes on.
+  void worker_gone(Incarnation worker) { gone_.push_back(worker); }
+  std::vector<Incarnation> take_gone() { return std::exchange(gone_, {}); }
 
  private:
   std::vector<SchedulerAction> actions_;
   std::vector<JobRun> ended_runs_;
+  std::vector<Incarnation> gone_;
 };
 
 }  // namespace bps

@@ -110,6 +110,7 @@ class CoreHarness {
           REQUIRE(alive_.count(send->peer) != 0);
           inbox[send->peer].push_back(*send->message);
           acknowledge(send->peer, *send->message);
+          settle(send->peer, *send->message);
         } else if (auto* close = std::get_if<CloseAction>(&action)) {
           REQUIRE(alive_.erase(close->peer) == 1);
           silent_.erase(close->peer);
@@ -153,6 +154,11 @@ class CoreHarness {
     if (slices != nullptr) core.message(now, peer, Ack{slices->request, {}});
   }
 
+  void settle(PeerId peer, const Message& message) {
+    const auto* settle = std::get_if<Settle>(&message);
+    if (settle != nullptr && auto_settle) core.message(now, peer, Settled{settle->number});
+  }
+
   std::mt19937_64 random_;
   std::uint64_t last_peer_ = 0;
   std::set<PeerId> alive_;
@@ -164,6 +170,7 @@ class CoreHarness {
   SchedulerCore core;
   TimePoint now{std::chrono::seconds(1000)};
   bool auto_ack = true;  // of servers that join from now on
+  bool auto_settle = true;
   std::map<PeerId, std::vector<Message>> inbox;
   std::set<PeerId> closed;  // by the scheduler
   std::vector<std::string> log;

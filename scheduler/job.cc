@@ -197,7 +197,7 @@ std::uint64_t Job::add_to_run(ServerId server) {
   const std::uint64_t request = servers_.expect_ack(server, run_);
   servers_.send(server, OpenJob{request, run_, name(), kFirstGeneration, epoch_, membership_.members()});
   for (const auto& [rank, worker] : membership_.workers()) {
-    if (worker.left) servers_.send(server, WorkerLeft{run_, rank});
+    if (worker.left) servers_.send(server, WorkerLeft{run_, rank, !worker.gone});
   }
   return request;
 }
@@ -259,6 +259,7 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
 Status Job::declare(Rank rank, const Declare& declare) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Declare before the job has started");
+  if (membership_.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
   if (!move_ && tensors_->has_new(declare)) welcome_servers();
   Status status = tensors_->declare(rank, declare);
   send_tensor_output();
@@ -296,6 +297,7 @@ Error Job::barrier_error(std::uint64_t number, Rank left) const {
 Status Job::barrier(Rank rank, std::uint64_t number) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Barrier before the job has started");
+  if (membership_.find(rank)->left) return make_error(ErrorCode::protocol, "Barrier after Leave");
   if (!barriers_.acceptable(number)) {
     return make_error(ErrorCode::protocol,
                       fmt::format("Barrier {} when {} is next", number, barriers_.done()));
@@ -329,11 +331,11 @@ void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
 // ---- ends ----
 
 void Job::worker_left(Rank rank) {
-  if (ended()) return;
   Worker& worker = *membership_.find(rank);
-  outbox_.send(worker.peer, Left{});
+  if (ended() || worker.left) return;
   const std::string who = to_string(worker);
   if (phase_ == Phase::gathering) {
+    let_go(worker);
     membership_.remove(rank);
     if (membership_.workers().empty()) end({});
     return;
@@ -351,11 +353,46 @@ void Job::worker_left(Rank rank) {
     return;
   }
   for (const ServerId server : used_)
-    servers_.send(server, WorkerLeft{run_, rank});
+    servers_.send(server, WorkerLeft{run_, rank, true});
+  Farewell& farewell = farewells_[++last_farewell_];
+  farewell.rank = rank;
+  for (const auto& [other, state] : membership_.workers()) {
+    if (!state.left) farewell.waiting.insert(other);
+  }
+  broadcast(Settle{last_farewell_});
+  settle_all(rank);
   const auto before = barriers_.blocked();
   barriers_.leave(rank);
   const auto& blocked = *barriers_.blocked();
   fail_barriers(blocked.from, before ? before->from : UINT64_MAX, blocked.left);
+}
+
+Status Job::settled(Rank rank, std::uint64_t number) {
+  if (number == 0 || number > last_farewell_)
+    return make_error(ErrorCode::protocol, fmt::format("Settled {}, which nobody asked for", number));
+  const auto found = farewells_.find(number);
+  if (ended() || found == farewells_.end()) return {};
+  found->second.waiting.erase(rank);
+  if (found->second.waiting.empty()) {
+    Worker& worker = *membership_.find(found->second.rank);
+    farewells_.erase(found);
+    let_go(worker);
+  }
+  return {};
+}
+
+// Who leaves has nothing under way.
+void Job::settle_all(Rank rank) {
+  for (std::uint64_t number = 1; number <= last_farewell_; ++number)
+    (void)settled(rank, number).ok();
+}
+
+void Job::let_go(Worker& worker) {
+  worker.left = worker.gone = true;
+  outbox_.send(worker.peer, Left{});
+  outbox_.worker_gone(worker.incarnation);
+  for (const ServerId server : used_)
+    servers_.send(server, WorkerLeft{run_, worker.rank, false});
 }
 
 void Job::worker_suspected(Rank rank) {
@@ -364,7 +401,12 @@ void Job::worker_suspected(Rank rank) {
 
 void Job::worker_died(Rank rank, const std::string& how) {
   Worker* worker = membership_.find(rank);
-  if (ended() || worker == nullptr || worker->left) return;
+  if (ended() || worker == nullptr || worker->gone) return;
+  if (worker->left) {
+    std::erase_if(farewells_, [&](const auto& entry) { return entry.second.rank == rank; });
+    worker->peer = PeerId{};
+    return let_go(*worker);
+  }
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(*worker), name(), how);
   worker->peer = PeerId{};
   if (phase_ == Phase::gathering) {
@@ -385,6 +427,10 @@ void Job::fail(Error error) {
 void Job::end(Error error) {
   phase_ = Phase::ended;
   end_error_ = std::move(error);
+  for (auto& [rank, worker] : membership_.workers()) {
+    if (worker.left && !worker.gone) outbox_.send(worker.peer, Left{});
+  }
+  farewells_.clear();
   outbox_.run_ended(run_);
   const std::set<ServerId> used = std::move(used_);
   for (const ServerId server : used) {
@@ -401,7 +447,9 @@ void Job::end(Error error) {
 void Job::broadcast(Message message) {
   const auto shared = std::make_shared<const Message>(std::move(message));
   for (const auto& [rank, worker] : membership_.workers()) {
-    if (!worker.left) outbox_.send(worker.peer, shared);
+    // Who lingers may have what a new owner lacks.
+    const bool listens = !worker.left || (!worker.gone && std::holds_alternative<Moved>(*shared));
+    if (listens) outbox_.send(worker.peer, shared);
   }
 }
 

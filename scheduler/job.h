@@ -69,7 +69,9 @@ class Job {
   void worker_suspected(Rank rank);
   // `how`: "connection lost 0.3 s ago"
   void worker_died(Rank rank, const std::string& how);
+  // It says no more, but lingers until the others have settled; Outbox::worker_gone then.
   void worker_left(Rank rank);
+  Status settled(Rank rank, std::uint64_t number);
   Status declare(Rank rank, const Declare& declare);
   Status barrier(Rank rank, std::uint64_t number);
 
@@ -93,6 +95,10 @@ class Job {
     std::set<ServerId> drained;  // to be released when workers know
     std::string reason;
   };
+  struct Farewell {  // of a worker that lingers
+    Rank rank;
+    std::set<Rank> waiting;  // for these to settle
+  };
   struct Request {
     ServerId server;
     std::uint64_t batch = 0;  // of the tensor table
@@ -114,6 +120,8 @@ class Job {
   Error join_error(TimePoint now, const Worker& impatient) const;
   std::uint64_t choose_partition_bytes() const;
   void send_tensor_output();
+  void settle_all(Rank rank);
+  void let_go(Worker& worker);
   void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
   Error barrier_error(std::uint64_t number, Rank left) const;
   void end(Error error);
@@ -141,6 +149,8 @@ class Job {
   std::vector<TensorTable::Answer> held_answers_;  // while partitions move
   std::unique_ptr<TensorTable> tensors_;           // from opening on
   Barriers barriers_;
+  std::map<std::uint64_t, Farewell> farewells_;
+  std::uint64_t last_farewell_ = 0;
 };
 
 }  // namespace bps

@@ -30,7 +30,8 @@ struct Worker {
   Duration join_timeout{0};
   TimePoint join_deadline;
   bool retain = false;
-  bool left = false;
+  bool left = false;  // pushes no more
+  bool gone = false;  // and has been let go
 
   bool suspected() const { return peer.value == 0 && !left; }
 };

@@ -132,8 +132,9 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, Node& node, Message& mes
     status = job.barrier(node.rank, barrier->number);
   } else if (std::holds_alternative<Leave>(message)) {
     job.worker_left(node.rank);
-    make_done(node);
     retry_waiting_ = true;
+  } else if (const auto* settled = std::get_if<Settled>(&message)) {
+    status = job.settled(node.rank, settled->number);
   } else if (!std::holds_alternative<Heartbeat>(message)) {
     status = unexpected(message, "a worker");
   }
@@ -248,6 +249,12 @@ void SchedulerCore::bury_server(ServerId id, const std::string& how) {
 
 void SchedulerCore::settle(TimePoint now) {
   for (;;) {
+    for (const Incarnation worker : outbox_.take_gone()) {
+      const auto node = nodes_.find(worker);
+      if (node == nodes_.end() || node->second.role != Role::worker) continue;
+      make_done(node->second);
+      if (node->second.peer.value == 0) forget_node(worker);
+    }
     const auto ended = outbox_.take_ended_runs();
     for (const JobRun run : ended)
       retire(run);

@@ -359,6 +359,7 @@ void read(Check& check, const fb::DropTensors& in, DropTensors& out) {
 void read(Check& check, const fb::WorkerLeft& in, WorkerLeft& out) {
   out.job_run = JobRun{in.job_run()};
   out.rank = check.below<Rank>("rank", in.rank(), kMaxWorldSize);
+  out.lingers = in.lingers();
 }
 
 void read(Check& check, const fb::JobEnded& in, JobEnded& out) {
@@ -462,6 +463,9 @@ void read(Check& check, const fb::Retained& in, Retained& out) {
   check.error("error", in.error(), out.error);
 }
 
+void read(Check&, const fb::Settle& in, Settle& out) { out.number = in.number(); }
+void read(Check&, const fb::Settled& in, Settled& out) { out.number = in.number(); }
+
 // The message inside `message`, without a new one where it already is of this type.
 template <class T, class From>
 Status read_as(const From* in, const char* name, Message& message) {
@@ -509,6 +513,8 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(Resumed)
     BPS_READ(Fetch)
     BPS_READ(Retained)
+    BPS_READ(Settle)
+    BPS_READ(Settled)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

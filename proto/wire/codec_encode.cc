@@ -202,7 +202,7 @@ Offset<fb::DropTensors> pack(Builder& b, const DropTensors& m) {
 }
 
 Offset<fb::WorkerLeft> pack(Builder& b, const WorkerLeft& m) {
-  return fb::CreateWorkerLeft(b, m.job_run.value, m.rank.value);
+  return fb::CreateWorkerLeft(b, m.job_run.value, m.rank.value, m.lingers);
 }
 
 Offset<fb::JobEnded> pack(Builder& b, const JobEnded& m) {
@@ -283,6 +283,10 @@ Offset<fb::Retained> pack(Builder& b, const Retained& m) {
                                   m.generation.value, m.weight);
   return fb::CreateRetained(b, &fields, pack_unless_ok(b, m.error));
 }
+
+Offset<fb::Settle> pack(Builder& b, const Settle& m) { return fb::CreateSettle(b, m.number); }
+
+Offset<fb::Settled> pack(Builder& b, const Settled& m) { return fb::CreateSettled(b, m.number); }
 
 template <class T>
 Offset<fb::Header> pack_header(Builder& b, Offset<T> body) {

@@ -131,7 +131,7 @@ TEST_CASE("a message of unknown type is refused with its number") {
     if (header[i] != type) continue;
     ++found;
     for (const auto& [number, text] :
-         {std::pair{34, "unknown type 34"}, {0, "unknown type 0"}, {255, "type 255"}}) {
+         {std::pair{36, "unknown type 36"}, {0, "unknown type 0"}, {255, "type 255"}}) {
       header[i] = static_cast<std::byte>(number);
       Message out;
       const Status status = decode(header, out);

@@ -11,7 +11,7 @@ const char* name_of(const Message& message) {
       "BarrierDone",  "Leave",       "Left",         "OpenJob",  "DeclareSlices", "DropTensors",
       "WorkerLeft",   "JobEnded",    "Ack",          "PushPull", "Aggregate",     "Later",
       "Again",        "RoundFailed", "TensorFailed", "Credit",   "Moved",         "Resume",
-      "Resumed",      "Fetch",       "Retained"};
+      "Resumed",      "Fetch",       "Retained",    "Settle",       "Settled"};
   return kNames[message.index()];
 }
 

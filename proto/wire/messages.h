@@ -192,7 +192,8 @@ struct BarrierDone {  // scheduler -> worker
   friend bool operator==(const BarrierDone&, const BarrierDone&) = default;
 };
 
-// worker -> scheduler: no later rounds from this rank. server -> scheduler: give me no new jobs.
+// worker -> scheduler: no later rounds from this rank; it lingers until Left. server -> scheduler: give me no
+// new jobs.
 struct Leave {
   friend bool operator==(const Leave&, const Leave&) = default;
 };
@@ -247,9 +248,12 @@ struct DropTensors {  // scheduler -> server: a declaration failed elsewhere; no
   friend bool operator==(const DropTensors&, const DropTensors&) = default;
 };
 
-struct WorkerLeft {  // scheduler -> server: this rank pushes no later rounds (close); no answer
+// scheduler -> server: this rank pushes no later rounds (close); no answer. First while it lingers, then when
+// it has gone.
+struct WorkerLeft {
   JobRun job_run;
   Rank rank;
+  bool lingers = false;  // still has its lanes, and what others may need of it
   friend bool operator==(const WorkerLeft&, const WorkerLeft&) = default;
 };
 
@@ -386,11 +390,24 @@ struct Retained {
   friend bool operator==(const Retained&, const Retained&) = default;
 };
 
+// ---- a worker closes: it stays until the others have what only it may hold ----
+
+// scheduler -> worker: answer with Settled when every operation that is under way now has ended.
+struct Settle {
+  std::uint64_t number = 0;
+  friend bool operator==(const Settle&, const Settle&) = default;
+};
+
+struct Settled {  // worker -> scheduler
+  std::uint64_t number = 0;
+  friend bool operator==(const Settled&, const Settled&) = default;
+};
+
 using Message =
     std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,
                  JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left, OpenJob, DeclareSlices,
                  DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, Later, Again, RoundFailed,
-                 TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained>;
+                 TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

@@ -58,7 +58,7 @@ inline std::vector<Message> sample_messages() {
                                 -3,
                                 {{PartitionId{13}, 1, 524'288}, {PartitionId{15}, 0, 475'712}}}}});
   all.push_back(DropTensors{JobRun{0xb2}, {TensorId{12}, TensorId{18}}});
-  all.push_back(WorkerLeft{JobRun{0xb2}, Rank{3}});
+  all.push_back(WorkerLeft{JobRun{0xb2}, Rank{3}, true});
   all.push_back(JobEnded{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", ""}});
   all.push_back(Ack{17, {ErrorCode::out_of_memory, "2 GiB do not fit", "raise --memory-max"}});
   all.push_back(PushPull{JobRun{0xb2}, PartitionId{13}, Round{812}, Epoch{7}, Generation{8},
@@ -88,6 +88,8 @@ inline std::vector<Message> sample_messages() {
                          Generation{8},
                          4,
                          {ErrorCode::internal, "no", "do"}});
+  all.push_back(Settle{26});
+  all.push_back(Settled{27});
   return all;
 }
 
@@ -129,7 +131,7 @@ class RandomMessages {
                        Epoch{u32()}, members()};
       case 16: return declare_slices();
       case 17: return DropTensors{JobRun{any()}, list<TensorId>(20, kMaxTensorsPerJob)};
-      case 18: return WorkerLeft{JobRun{any()}, rank()};
+      case 18: return WorkerLeft{JobRun{any()}, rank(), number(0, 1) == 1};
       case 19: return JobEnded{JobRun{any()}, error()};
       case 20: return Ack{any(), error()};
       case 21:
@@ -149,9 +151,11 @@ class RandomMessages {
       case 29: return resume();
       case 30: return Resumed{partition(), Round{any()}, any()};
       case 31: return Fetch{partition(), Round{any()}, any()};
-      default:
+      case 32:
         return Retained{JobRun{any()},     partition(),           Round{any()}, Epoch{u32()},
                         Generation{u32()}, u32(0, kMaxWorldSize), error()};
+      case 33: return Settle{any()};
+      default: return Settled{any()};
     }
   }
 
