@@ -14,6 +14,9 @@
 // both steps. Its owner may withdraw it while it is being read, and a sum that has a part of it is never
 // seen.
 //
+// A partition that another server had before is fenced: nothing completes before every contributor has said,
+// with resume(), which results it has. What some have and others lack is fetched from one who has it.
+//
 // Owner: a shard. Lives on: shard loop. A payload in an action stays unchanged until its pin is given back.
 #pragma once
 
@@ -49,6 +52,7 @@ struct PartitionShape {
   std::size_t elements = 0;
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
+  bool moved = false;  // another server had it before: nothing completes before all have resumed
 
   std::size_t raw_bytes() const { return elements * size_of(dtype); }
   std::size_t slot_bytes() const { return elements * reduce::accumulator_size(dtype); }
@@ -66,15 +70,15 @@ std::uint64_t reserved_bytes(DType dtype, std::uint64_t elements, Mode mode);
 
 struct Action {
   static constexpr std::uint32_t kNoPin = 0xffffffff;  // without payload
-  enum class Kind : std::uint8_t { answer, later, again, failed };
+  enum class Kind : std::uint8_t { answer, later, again, failed, resumed, fetch };
   Kind kind = Kind::answer;
   std::uint32_t contributor = 0;  // whom to tell
-  Round round;
-  Payload payload;             // answer: raw elements; none for who has them, the root of a broadcast
-  std::uint32_t pin = kNoPin;  // answer: give back with unpin() when the payload is sent or dropped
-  std::uint32_t weight = 0;    // answer: ranks really summed
-  std::uint64_t version = 0;   // answer, async: deltas in the value
-  Error error;                 // failed
+  Round round;                    // resumed: the open one
+  Payload payload;                // answer: raw elements; none for who has them, the root of a broadcast
+  std::uint32_t pin = kNoPin;     // answer: give back with unpin() when the payload is sent or dropped
+  std::uint32_t weight = 0;       // answer: ranks really summed
+  std::uint64_t version = 0;      // answer, async: deltas in the value
+  Error error;                    // failed
 };
 using Actions = std::vector<Action>;
 
@@ -112,6 +116,18 @@ class Aggregator {
 
   // The payload of the last begin() is whole. `lane_buffer` holds it if it went to the lane.
   virtual void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) = 0;
+
+  // The contributor has the results of all rounds before `next`, and none later. A round that it has asked
+  // for with begin() meanwhile must be the same one.
+  virtual void resume(std::uint32_t contributor, Round next, Actions& actions);
+
+  // The result that the contributor was asked for with `fetch`. Like begin() and end(); never to a lane's
+  // buffer.
+  virtual Destination begin_retained(std::uint32_t contributor, const Retained& header, std::uint64_t bytes) {
+    (void)contributor, (void)header, (void)bytes;
+    return Destination{};
+  }
+  virtual void end_retained(std::uint32_t contributor, Actions& actions) { (void)contributor, (void)actions; }
 
   // The contributor's lane is gone: what was half received or only lent is forgotten, what is whole here
   // still counts, and it is not answered until it asks again.

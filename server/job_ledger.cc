@@ -43,18 +43,29 @@ Status JobLedger::open(const OpenJob& job) {
   }
   Job& entry = jobs_[job.job_run];
   entry.name = job.job;
+  entry.epoch = job.epoch;
   entry.lanes_per_shard = static_cast<std::uint64_t>(contributors);
   entry.lane_bytes.resize(shards_, 0);
   return {};
 }
 
 Status JobLedger::check(const Job& job, const DeclareSlices& declare) const {
+  if (declare.epoch < job.epoch) {
+    return make_error(ErrorCode::protocol, fmt::format("job '{}' is in epoch {}, the declaration in {}",
+                                                       job.name, job.epoch.value, declare.epoch.value));
+  }
   std::unordered_set<TensorId> tensors;
   std::unordered_set<PartitionId> partitions;
   for (const TensorSlices& tensor : declare.tensors) {
-    if (job.tensors.contains(tensor.tensor) || !tensors.insert(tensor.tensor).second) {
+    if (!tensors.insert(tensor.tensor).second) {
       return make_error(ErrorCode::protocol, fmt::format("tensor {} ('{}') of job '{}' is declared twice",
                                                          tensor.tensor.value, tensor.name, job.name));
+    }
+    if (declare.moved && tensor.mode == Mode::async) {
+      return make_error(ErrorCode::protocol,
+                        fmt::format("tensor {} ('{}') of job '{}' is asynchronous and cannot move yet",
+                                    tensor.tensor.value, tensor.name, job.name),
+                        "start the job again; synchronous tensors survive the loss of a server");
     }
     for (const PartitionSlice& slice : tensor.partitions) {
       if (slice.shard >= shards_) {
@@ -114,8 +125,12 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare) {
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     job.partitions.insert(tensors[i].partitions.begin(), tensors[i].partitions.end());
-    job.tensors.emplace(declare.tensors[i].tensor, std::move(tensors[i]));
+    Tensor& tensor = job.tensors[declare.tensors[i].tensor];
+    tensor.bytes += tensors[i].bytes;
+    tensor.partitions.insert(tensor.partitions.end(), tensors[i].partitions.begin(),
+                             tensors[i].partitions.end());
   }
+  job.epoch = declare.epoch;
   job.lane_bytes = std::move(lane_bytes);
   job.bytes += need;
   reserved_ += need;

@@ -6,6 +6,9 @@
 // of a job that has ended counts until the shards have freed it; a declaration that fits only then
 // waits for it.
 //
+// A declaration also says in which epoch the job is, which never goes back. What moved here from another
+// server may belong to a tensor that has partitions here already.
+//
 // Pure: no IO, thread, clock or log. Owner: the Server. Lives on: main loop.
 #pragma once
 
@@ -54,6 +57,7 @@ class JobLedger {
   };
   struct Job {
     std::string name;
+    Epoch epoch;
     std::uint64_t lanes_per_shard = 0;
     std::vector<std::uint64_t> lane_bytes;  // per shard: of one lane's receive buffer
     std::map<TensorId, Tensor> tensors;

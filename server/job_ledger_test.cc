@@ -96,6 +96,43 @@ TEST_CASE("a tensor that was dropped may be declared again with its numbers") {
   CHECK(ledger.reserved() == 6 * kMiB + 2 * kMiB);
 }
 
+TEST_CASE("what moves here may belong to a tensor that is here already, and goes with it") {
+  JobLedger ledger(14 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ledger.declare(tensor(1, 1, 2)).verdict == Verdict::accepted);
+  DeclareSlices moved = tensor(1, 1, 4);
+  moved.moved = true;
+  moved.epoch = Epoch{2};
+  CHECK(ledger.declare(moved).verdict == Verdict::refused);  // two of them are here
+  auto& partitions = moved.tensors[0].partitions;
+  partitions.erase(partitions.begin(), partitions.begin() + 2);
+  CHECK(ledger.declare(moved).verdict == Verdict::accepted);
+  CHECK(ledger.reserved() == 8 * kMiB + 2 * kMiB);
+  DeclareSlices more = tensor(1, 2, 3);
+  more.moved = true;
+  more.epoch = Epoch{3};
+  CHECK(ledger.declare(more).error.code == ErrorCode::out_of_memory);
+  CHECK(ledger.reserved() == 8 * kMiB + 2 * kMiB);
+  CHECK(ledger.drop({JobRun{1}, {TensorId{1}}}) == 8 * kMiB);
+  moved.tensors[0].mode = Mode::async;
+  const auto refused = ledger.declare(moved);
+  CHECK(refused.verdict == Verdict::refused);
+  CHECK(refused.error.message == "tensor 1 ('t1') of job 'job1' is asynchronous and cannot move yet");
+}
+
+TEST_CASE("the epoch of a job grows with what is declared, and with nothing, but never falls") {
+  JobLedger ledger(100 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  DeclareSlices empty;
+  empty.job_run = JobRun{1};
+  empty.epoch = Epoch{5};
+  CHECK(ledger.declare(empty).verdict == Verdict::accepted);
+  CHECK(ledger.declare(empty).verdict == Verdict::accepted);
+  CHECK(ledger.declare(tensor(1, 1, 1)).error.message == "job 'job1' is in epoch 5, the declaration in 0");
+  empty.epoch = Epoch{4};
+  CHECK(ledger.declare(empty).verdict == Verdict::refused);
+}
+
 TEST_CASE("declarations that make no sense are refused") {
   JobLedger ledger(100 * kMiB, 2);
   CHECK(ledger.declare(tensor(1, 1, 1)).error.code == ErrorCode::peer_lost);

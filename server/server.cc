@@ -320,20 +320,24 @@ bool Server::declare(const DeclareSlices& declare) {
     acknowledge(declare.request, decision.error);
     return true;
   }
-  auto slices = std::make_shared<std::vector<std::vector<TensorSlices>>>(shards_.size());
+  if (declare.moved) {
+    log_.info("job '{}', epoch {}: partitions of {} tensors move here", ledger_.name_of_job(declare.job_run),
+              declare.epoch.value, declare.tensors.size());
+  }
+  auto slices = std::make_shared<std::vector<DeclareSlices>>(
+      shards_.size(), DeclareSlices{declare.request, declare.job_run, declare.epoch, declare.moved, {}});
   for (const TensorSlices& tensor : declare.tensors) {
     std::vector<TensorSlices*> parts(shards_.size());
     for (const PartitionSlice& slice : tensor.partitions) {
       TensorSlices*& part = parts[slice.shard];
       if (part == nullptr) {
-        part = &(*slices)[slice.shard].emplace_back(tensor);
+        part = &(*slices)[slice.shard].tensors.emplace_back(tensor);
         part->partitions.clear();
       }
       part->partitions.push_back(slice);
     }
   }
-  on_all_shards([slices, job = declare.job_run](
-                    Shard& shard, std::uint32_t index) { shard.declare(job, (*slices)[index]); },
+  on_all_shards([slices](Shard& shard, std::uint32_t index) { shard.declare((*slices)[index]); },
                 [this, request = declare.request] { acknowledge(request, {}); });
   return true;
 }

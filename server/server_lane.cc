@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "proto/base/assert.h"
 #include "server/shard_job.h"
@@ -33,16 +34,18 @@ std::string ServerLane::peer() const { return connection_ ? connection_->peer() 
 // ---- in ----
 
 std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
-  const auto* push = std::get_if<PushPull>(&message);
-  if (push == nullptr) {
+  if (const auto* push = std::get_if<PushPull>(&message)) {
+    if (push->announced) {
+      refuse(make_error(ErrorCode::protocol, "an announcement with a payload"));
+      return nullptr;
+    }
+    if (!begin(*push, bytes)) return nullptr;
+  } else if (const auto* retained = std::get_if<Retained>(&message)) {
+    if (!begin(*retained, bytes)) return nullptr;
+  } else {
     refuse(make_error(ErrorCode::protocol, fmt::format("{} with a payload", name_of(message))));
     return nullptr;
   }
-  if (push->announced) {
-    refuse(make_error(ErrorCode::protocol, "an announcement with a payload"));
-    return nullptr;
-  }
-  if (!begin(*push, bytes)) return nullptr;
   if (destination_.kind != Destination::Kind::lane) return destination_.memory;
   buffer_ = job_.memory().slots.allocate(bytes);
   if (!buffer_) {
@@ -54,12 +57,18 @@ std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
 }
 
 void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
-  const auto* push = std::get_if<PushPull>(&message);
-  if (push == nullptr) {
-    return refuse(
-        make_error(ErrorCode::protocol, fmt::format("{} has no place on a lane", name_of(message))));
+  if (const auto* push = std::get_if<PushPull>(&message)) {
+    if (begun_ || begin(*push, 0)) finish(push->partition, false, payload);
+  } else if (const auto* retained = std::get_if<Retained>(&message)) {
+    if (begun_ || begin(*retained, 0)) finish(retained->partition, true, payload);
+  } else if (const auto* resumes = std::get_if<Resume>(&message)) {
+    resume(*resumes);
+  } else {
+    refuse(make_error(ErrorCode::protocol, fmt::format("{} has no place on a lane", name_of(message))));
   }
-  if (!begun_ && !begin(*push, 0)) return;
+}
+
+void ServerLane::finish(PartitionId id, bool retained, std::span<std::byte> payload) {
   begun_ = false;
   taken_ += bytes_;
   if (dropped_) {
@@ -70,20 +79,38 @@ void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
     --partition.references;
     Actions& actions = job_.actions();
     const bool lane = destination_.kind == Destination::Kind::lane;
-    partition.aggregator->end(contributor_, lane ? payload.data() : nullptr, actions);
-    job_.carry_out(push->partition, partition, actions);
+    if (retained) {
+      partition.aggregator->end_retained(contributor_, actions);
+    } else {
+      partition.aggregator->end(contributor_, lane ? payload.data() : nullptr, actions);
+    }
+    job_.carry_out(id, partition, actions);
     buffer_.reset();
     job_.reap_dropped();
   }
   report_credit();
 }
 
+void ServerLane::resume(const Resume& resume) {
+  if (Status status = check(resume); !status) return refuse(status.error());
+  for (const StoredRounds& stored : resume.partitions) {
+    const Result<JobPartition*> partition = look_up(stored.partition, resume.epoch);
+    if (!partition) return refuse(partition.error());
+    if (*partition == nullptr) continue;
+    Actions& actions = job_.actions();
+    (*partition)->aggregator->resume(contributor_, stored.round, actions);
+    job_.carry_out(stored.partition, **partition, actions);
+  }
+  job_.reap_dropped();
+}
+
 bool ServerLane::on_lent(Message& message, LentPayload& payload) {
   // What is wrong or wanted by nobody goes the usual way.
   const auto* push = std::get_if<PushPull>(&message);
   if (push == nullptr || push->announced || !check(*push)) return false;
-  JobPartition* const partition = job_.find(push->partition);
-  if (partition == nullptr) return false;
+  const Result<JobPartition*> found = look_up(push->partition, push->epoch);
+  if (!found || *found == nullptr) return false;
+  JobPartition* const partition = *found;
   const std::uint64_t bytes = payload.bytes().size();
   Actions& actions = job_.actions();
   if (!partition->aggregator->lend(contributor_, *push, payload, actions)) return false;
@@ -94,39 +121,60 @@ bool ServerLane::on_lent(Message& message, LentPayload& payload) {
   return true;
 }
 
-bool ServerLane::begin(const PushPull& header, std::uint64_t bytes) {
+template <class Header>
+bool ServerLane::begin(const Header& header, std::uint64_t bytes) {
   if (Status status = check(header); !status) {
     refuse(status.error());
+    return false;
+  }
+  const Result<JobPartition*> found = look_up(header.partition, header.epoch);
+  if (!found) {
+    refuse(found.error());
     return false;
   }
   begun_ = true;
   bytes_ = bytes;
   destination_ = {};
-  JobPartition* const partition = job_.find(header.partition);
+  JobPartition* const partition = *found;
   if (partition == nullptr) {
-    if (job_.was_dropped(header.partition)) {
-      dropped_ = true;
-      return true;
-    }
-    refuse(make_error(ErrorCode::protocol,
-                      fmt::format("partition {} is not on this shard", header.partition.value),
-                      "use the same bps version on all ranks"));
-    return false;
+    dropped_ = true;
+    return true;
   }
   arriving_ = partition;
   ++partition->references;
-  Actions& actions = job_.actions();
-  destination_ = partition->aggregator->begin(contributor_, header, bytes, actions);
-  job_.carry_out(header.partition, *partition, actions);
+  if constexpr (std::is_same_v<Header, Retained>) {
+    destination_ = partition->aggregator->begin_retained(contributor_, header, bytes);
+  } else {
+    Actions& actions = job_.actions();
+    destination_ = partition->aggregator->begin(contributor_, header, bytes, actions);
+    job_.carry_out(header.partition, *partition, actions);
+  }
   return true;
 }
 
-Status ServerLane::check(const PushPull& header) const {
+Result<JobPartition*> ServerLane::look_up(PartitionId id, Epoch epoch) const {
+  JobPartition* const partition = job_.find(id);
+  if (partition == nullptr) {
+    if (job_.was_dropped(id)) return nullptr;
+    return make_error(ErrorCode::protocol, fmt::format("partition {} is not on this shard", id.value),
+                      "use the same bps version on all ranks");
+  }
+  if (epoch < partition->epoch) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("partition {} is here since epoch {}, the frame is of {}", id.value,
+                                  partition->epoch.value, epoch.value),
+                      "use the same bps version on all ranks");
+  }
+  return partition;
+}
+
+template <class Header>
+Status ServerLane::check(const Header& header) const {
   if (header.job_run != job_.job_run()) {
     return make_error(ErrorCode::protocol, fmt::format("job run {:016x} on a lane of {:016x}",
                                                        header.job_run.value, job_.job_run().value));
   }
-  if (header.epoch != job_.epoch() || header.generation != job_.generation()) {
+  if (header.epoch > job_.epoch() || header.generation != job_.generation()) {
     const bool newer = header.epoch > job_.epoch() || header.generation > job_.generation();
     // A newer one is not wrong, only early: the worker comes back and finds this server up to date.
     return make_error(newer ? ErrorCode::peer_lost : ErrorCode::protocol,
@@ -225,7 +273,7 @@ void ServerLane::send(const Answer& answer) {
   auto& aggregate = *std::get_if<Aggregate>(&frame_);
   aggregate.partition = answer.id;
   aggregate.round = answer.round;
-  aggregate.epoch = job_.epoch();
+  aggregate.epoch = answer.partition->epoch;
   aggregate.generation = job_.generation();
   aggregate.weight = answer.weight;
   aggregate.version = answer.version;
@@ -283,6 +331,10 @@ void ServerLane::send_again(PartitionId id, Round round) { say(Again{id, round, 
 void ServerLane::send_failure(PartitionId id, Round round, const Error& error) {
   say(RoundFailed{id, round, error, taken_});
 }
+
+void ServerLane::send_resumed(PartitionId id, Round round) { say(Resumed{id, round, taken_}); }
+
+void ServerLane::send_fetch(PartitionId id, Round round) { say(Fetch{id, round, taken_}); }
 
 void ServerLane::report_credit() {
   job_.context().stats.bytes_in += bytes_;

@@ -45,6 +45,8 @@ class ServerLane final : private ConnectionHandler {
   void send_later(PartitionId id, Round round);
   void send_again(PartitionId id, Round round);
   void send_failure(PartitionId id, Round round, const Error& error);
+  void send_resumed(PartitionId id, Round round);
+  void send_fetch(PartitionId id, Round round);
 
   // Closes the connection: with a Refused if there is one to say and no payload is in its way. Nothing is
   // received or sent after that.
@@ -106,8 +108,15 @@ class ServerLane final : private ConnectionHandler {
   void on_closed(const Error& error) override;
 
   // Finds the partition and asks its aggregator. False: the lane broke a rule and is gone, `this` with it.
-  bool begin(const PushPull& header, std::uint64_t bytes);
-  Status check(const PushPull& header) const;
+  template <class Header>
+  bool begin(const Header& header, std::uint64_t bytes);
+  void finish(PartitionId id, bool retained, std::span<std::byte> payload);
+  void resume(const Resume& resume);
+  // What can be said of a frame from a worker before its partition is known.
+  template <class Header>
+  Status check(const Header& header) const;
+  // The partition; null where the tensor was dropped; an error where the frame breaks a rule.
+  Result<JobPartition*> look_up(PartitionId id, Epoch epoch) const;
   void refuse(const Error& error);
   void answered(JobPartition& partition, Round round) const;
   void say(const Message& message);
@@ -121,7 +130,7 @@ class ServerLane final : private ConnectionHandler {
   const HelloLane hello_;
   std::unique_ptr<Connection> connection_;
 
-  // The contribution that is arriving.
+  // The payload that is arriving: a contribution, or a retained aggregate.
   JobPartition* arriving_ = nullptr;
   bool begun_ = false;       // begin() was called for the current frame
   bool dropped_ = false;     // its tensor was dropped: nothing comes of it

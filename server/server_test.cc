@@ -382,6 +382,34 @@ TEST_CASE("a server drains: it leaves, waits for its jobs, and stops without err
   CHECK(world.stopped->code == ErrorCode::ok);
 }
 
+TEST_CASE("a job's epoch is new on every shard when it is acknowledged, and never old again") {
+  World world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 1, 2).code == ErrorCode::ok);
+  HelloLane newer = world.hello(kRun, 0, 1);
+  newer.epoch = Epoch{3};
+  CHECK(world.refusal(newer).code == ErrorCode::peer_lost);
+  DeclareSlices epoch;
+  epoch.job_run = kRun;
+  epoch.epoch = Epoch{3};
+  CHECK(world.ask(epoch).code == ErrorCode::ok);
+  Peer& late = world.lane(kRun, 0, 0);  // has not heard of it
+  Peer& lane = world.connect(newer);
+  world.until([&] { return lane.find<Welcome>() != nullptr; });
+  CHECK_FALSE(late.closed);
+  CHECK(world.declare(kRun, 2, 2).code == ErrorCode::protocol);
+
+  DeclareSlices moved = World::slices(kRun, 3, 2, 2);
+  moved.epoch = Epoch{4};
+  moved.moved = true;
+  CHECK(world.ask(moved).code == ErrorCode::ok);
+  lane.connection().send(Resume{kRun, Epoch{4}, {}, {{PartitionId{31}, Round{8}}}});
+  world.until([&] { return lane.find<Resumed>() != nullptr; });
+  CHECK(lane.find<Resumed>()->partition == PartitionId{31});
+  CHECK(lane.find<Resumed>()->round == Round{8});
+}
+
 TEST_CASE("stop closes the lanes at once") {
   World world;
   world.serve();

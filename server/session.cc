@@ -43,7 +43,8 @@ Result<std::size_t> check_member(const HelloLane& hello, std::span<const Session
   if (found->left) {
     return make_error(ErrorCode::protocol, fmt::format("rank {} has left this job", hello.rank.value));
   }
-  if (hello.epoch != epoch || hello.generation != generation) {
+  // One of an older epoch has not heard yet what has moved.
+  if (hello.epoch > epoch || hello.generation != generation) {
     const bool newer = hello.epoch > epoch || hello.generation > generation;
     return make_error(
         newer ? ErrorCode::peer_lost : ErrorCode::protocol,

@@ -41,13 +41,9 @@ void Shard::open_job(const OpenJob& job) {
   jobs_.emplace(job.job_run, std::make_unique<ShardJob>(context_, job));
 }
 
-void Shard::declare(JobRun job, const std::vector<TensorSlices>& tensors) {
+void Shard::declare(const DeclareSlices& declare) {
   check_loop();
-  ShardJob* const found = find(job);
-  if (found == nullptr) return;
-  for (const TensorSlices& tensor : tensors) {
-    found->declare(tensor);
-  }
+  if (ShardJob* const found = find(declare.job_run)) found->declare(declare);
 }
 
 void Shard::drop(JobRun job, const std::vector<TensorId>& tensors) {

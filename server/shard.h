@@ -30,7 +30,8 @@ class Shard {
   EventLoop& loop() { return context_.loop; }
 
   void open_job(const OpenJob& job);
-  void declare(JobRun job, const std::vector<TensorSlices>& tensors);
+  // With those slices only that are for this shard, perhaps none.
+  void declare(const DeclareSlices& declare);
   void drop(JobRun job, const std::vector<TensorId>& tensors);
   void worker_left(JobRun job, Rank rank);
   // Closes the job's lanes, with `error` unless its code is ok, and frees its memory.

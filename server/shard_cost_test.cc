@@ -115,7 +115,7 @@ Cost cost_of(Transport& transport, const Endpoint& listen, std::size_t bytes) {
   for (std::uint32_t i = 0; i < kPartitions; ++i) {
     tensor.partitions.push_back({PartitionId{i}, 0, bytes / sizeof(float)});
   }
-  shard.declare(kRun, {tensor});
+  shard.declare(DeclareSlices{0, kRun, {}, false, {tensor}});
 
   std::uint32_t admitted = 0;
   auto listener = transport.listen(loop, listen, [&](std::unique_ptr<Connection> connection) {

@@ -88,7 +88,16 @@ class World {
     tensor.name = "t" + std::to_string(id);
     tensor.priority = priority;
     tensor.partitions.push_back({PartitionId{id}, 0, elements});
-    shard->declare(kRun, {tensor});
+    shard->declare(DeclareSlices{0, kRun, {}, false, {tensor}});
+  }
+
+  // The same, of another server before.
+  void move(std::uint32_t id, std::uint64_t elements, std::uint32_t epoch) {
+    TensorSlices tensor;
+    tensor.tensor = TensorId{id};
+    tensor.name = "t" + std::to_string(id);
+    tensor.partitions.push_back({PartitionId{id}, 0, elements});
+    shard->declare(DeclareSlices{0, kRun, Epoch{epoch}, true, {tensor}});
   }
 
   std::shared_ptr<Wire> open(std::uint32_t rank, std::uint64_t session = 1,

@@ -31,7 +31,14 @@ ShardJob::~ShardJob() {
   }
 }
 
-void ShardJob::declare(const TensorSlices& tensor) {
+void ShardJob::declare(const DeclareSlices& declare) {
+  epoch_ = declare.epoch;
+  for (const TensorSlices& tensor : declare.tensors) {
+    add(tensor, declare.moved);
+  }
+}
+
+void ShardJob::add(const TensorSlices& tensor, bool moved) {
   for (const PartitionSlice& slice : tensor.partitions) {
     PartitionShape shape;
     shape.partition = slice.partition;
@@ -40,12 +47,14 @@ void ShardJob::declare(const TensorSlices& tensor) {
     shape.elements = slice.elements;
     shape.mode = tensor.mode;
     shape.staleness = tensor.staleness;
+    shape.moved = moved;
     const auto [place, is_new] = partitions_.try_emplace(slice.partition);
     BPS_ASSERT(is_new);  // the ledger has seen to it
     dropped_.erase(slice.partition);
     JobPartition& partition = place->second;
     partition.tensor = tensor.tensor;
     partition.priority = tensor.priority;
+    partition.epoch = epoch_;
     partition.answering.resize(contributors_.size(), 0);
     partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory());
     for (const SessionMember& member : members_) {
@@ -106,6 +115,12 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
                             action.error.message, *others);
         }
         if (lane != nullptr) lane->send_failure(id, action.round, action.error);
+        break;
+      case Action::Kind::resumed:
+        if (lane != nullptr) lane->send_resumed(id, action.round);
+        break;
+      case Action::Kind::fetch:
+        if (lane != nullptr) lane->send_fetch(id, action.round);
         break;
     }
   }

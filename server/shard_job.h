@@ -44,6 +44,7 @@ struct JobPartition {
   std::unique_ptr<Aggregator> aggregator;
   TensorId tensor;
   std::int32_t priority = 0;
+  Epoch epoch;                   // in which it came here
   std::uint32_t references = 0;  // lanes that receive into it, or hold an answer of it
   bool dropped = false;
   // By contributor: the round after the newest one whose answer its lane holds; 0: it holds none.
@@ -57,7 +58,8 @@ class ShardJob {
   ShardJob(const ShardJob&) = delete;
   ShardJob& operator=(const ShardJob&) = delete;
 
-  void declare(const TensorSlices& tensor);
+  // The slices of this shard; the job is in that epoch from now on.
+  void declare(const DeclareSlices& declare);
   void drop(TensorId tensor);
   void worker_left(Rank rank);
 
@@ -100,6 +102,7 @@ class ShardJob {
  private:
   using Partitions = std::unordered_map<PartitionId, JobPartition>;
 
+  void add(const TensorSlices& tensor, bool moved);
   // Tells every aggregator of the job something about one contributor.
   template <class Tell>
   void tell_all(Tell tell);
@@ -107,7 +110,7 @@ class ShardJob {
   ShardContext& context_;
   const JobRun job_run_;
   const std::string name_;
-  const Epoch epoch_;
+  Epoch epoch_;
   const Generation generation_;
   std::vector<SessionMember> members_;     // in rank order
   std::vector<Contributor> contributors_;  // those with a weight

@@ -1,4 +1,5 @@
-// What arrives, and what comes of it in the end. What happens between is in sync_aggregator_sum.cc.
+// What arrives, and what comes of it in the end. What happens between is in sync_aggregator_sum.cc, what
+// happens before, where the partition was another server's, in sync_aggregator_fence.cc.
 #include "server/sync_aggregator.h"
 
 #include <algorithm>
@@ -19,12 +20,22 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
   for (const Contributor& contributor : contributors) {
     total_weight_ += contributor.weight;
   }
+  if (!shape_.moved) return;
+  fence_ = std::make_unique<Fence>();
+  fence_->reports.resize(contributors.size());
+  fence_->missing = static_cast<std::uint32_t>(contributors.size());
 }
 
 // ---- arrivals ----
 
 Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
                                   Actions& actions) {
+  if (fence_ != nullptr) {
+    BPS_ASSERT(states_[contributor].arrival == Arrival::none);
+    states_[contributor].round = header.round;
+    states_[contributor].arrival = header.announced ? Arrival::fenced_announced : Arrival::fenced;
+    return Destination{};
+  }
   if (!wants(contributor, header, bytes, actions)) return Destination{};
   State& state = states_[contributor];
   if (header.announced) {
@@ -33,7 +44,7 @@ Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& hea
   }
   const Destination destination = place(contributor, bytes);
   if (state.arrival == Arrival::slot && destination.memory == nullptr) {
-    fail_round(memory_error(), actions);
+    fail_round(memory_error(open_), actions);
     state.arrival = Arrival::retained;
   }
   return destination;
@@ -41,6 +52,7 @@ Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& hea
 
 bool SyncAggregator::lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
                           Actions& actions) {
+  if (fence_ != nullptr) return false;
   // A scarce one cannot wait here.
   if (payload.scarce() && !is_turn(contributor, header)) return false;
   if (!wants(contributor, header, payload.bytes().size(), actions)) {
@@ -194,6 +206,9 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
     refusals_.erase(refusal);
     state.arrival = Arrival::none;
     return;
+  }
+  if (arrival == Arrival::fenced || arrival == Arrival::fenced_announced) {
+    return end_fenced(contributor, actions);
   }
   if (arrival == Arrival::retained || state.round != open_) {
     // Over meanwhile: complete before it was sent again, or failed while it was arriving.
@@ -355,10 +370,10 @@ Error SyncAggregator::left_error(std::uint32_t contributor) const {
       "let all ranks push the same number of rounds before one closes its client");
 }
 
-Error SyncAggregator::memory_error() const {
+Error SyncAggregator::memory_error(Round round) const {
   return make_error(
       ErrorCode::out_of_memory,
-      describe(open_) + ": the server cannot allocate " + std::to_string(shape_.slot_bytes()) + " bytes",
+      describe(round) + ": the server cannot allocate " + std::to_string(shape_.slot_bytes()) + " bytes",
       "give the server a smaller --memory-max than the machine has, or add servers");
 }
 
@@ -375,6 +390,7 @@ void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
     forget(contributor);
   }
   state.awaiting = false;
+  if (fence_ != nullptr) return lost_fenced(contributor, actions);
   advance(actions);
 }
 
@@ -384,6 +400,7 @@ void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   state.left = true;
   ++left_;
   note_stored(contributor);
+  if (fence_ != nullptr) return left_fenced(contributor, actions);
   if (!begun_ || state.phase == Phase::whole || state.phase == Phase::added) return;
   fail_round(left_error(contributor), actions);
 }

@@ -16,6 +16,10 @@
 //
 // A round that cannot complete (ranks disagree, wrong length, a rank has left) fails for all: its error takes
 // the place of the aggregate, and the next round begins.
+//
+// Behind a fence (the partition moved here) there is no open round yet: whoever resumes or pushes names one,
+// the highest is it, and the result of the one before is fetched if somebody lacks it. It is then kept like
+// one that was computed here. sync_aggregator_fence.cc
 #pragma once
 
 #include <variant>
@@ -32,12 +36,17 @@ class SyncAggregator final : public Aggregator {
                     Actions& actions) override;
   bool lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
             Actions& actions) override;
+  void resume(std::uint32_t contributor, Round next, Actions& actions) override;
+  Destination begin_retained(std::uint32_t contributor, const Retained& header, std::uint64_t bytes) override;
+  void end_retained(std::uint32_t contributor, Actions& actions) override;
   void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) override;
   void lost(std::uint32_t contributor, Actions& actions) override;
   void left(std::uint32_t contributor, Actions& actions) override;
   void unpin(std::uint32_t pin, Actions& actions) override;
 
  private:
+  static constexpr std::uint32_t kNobody = 0xffffffff;
+
   // A contributor's part in the open round.
   enum class Phase : std::uint8_t {
     none,   // nothing whole has come
@@ -58,6 +67,8 @@ class SyncAggregator final : public Aggregator {
     duplicate,  // dropped, counted already
     retained,   // dropped, its round is over: answered with its result
     refused,    // dropped, answered with refusals_
+    fenced,     // dropped, counts as a resume
+    fenced_announced,
   };
   struct State {
     std::variant<std::monostate, BufferPool::Buffer, LentPayload> held;  // a buffer is of the budget
@@ -75,6 +86,24 @@ class SyncAggregator final : public Aggregator {
   struct Slot {
     BufferPool::Buffer memory;
     std::uint32_t pins = 0;  // connections that read it, or write the first contribution into it
+  };
+
+  // What is known of a contributor while the partition is fenced.
+  struct Report {
+    bool named = false;   // has resumed, which counts for ever
+    Round next;           // the first round that is not over there
+    bool here = false;    // has resumed on its present lane, so that it can be asked
+    bool pushed = false;  // on its present lane, and was refused
+  };
+  struct Fence {
+    std::vector<Report> reports;
+    std::uint32_t missing = 0;      // contributors that have neither resumed nor left
+    std::uint32_t asked = kNobody;  // for the result of the round before the open one
+    bool arriving = false;  // from `asked`; into the slot of its round, which is pinned, unless `error`
+    std::uint32_t weight = 0;
+    Error error;
+
+    Round highest() const;
   };
 
   Slot& slot_of(Round round) { return slots_[round.value % 2]; }
@@ -95,7 +124,7 @@ class SyncAggregator final : public Aggregator {
   void set_aside(std::uint32_t contributor, const std::byte* bytes, Actions& actions);
   void release_arrival(State& state);
   Error left_error(std::uint32_t contributor) const;
-  Error memory_error() const;
+  Error memory_error(Round round) const;
 
   // What is added. sync_aggregator_sum.cc
   void land_in_slot(std::uint32_t contributor);
@@ -112,6 +141,18 @@ class SyncAggregator final : public Aggregator {
   void finish(std::span<const std::byte* const> inputs);
   void start_over(std::uint32_t first, Actions& actions);
   void recall(Actions& actions);
+
+  // Behind the fence, and how it goes. sync_aggregator_fence.cc
+  void end_fenced(std::uint32_t contributor, Actions& actions);
+  void report(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
+  void lost_fenced(std::uint32_t contributor, Actions& actions);
+  void left_fenced(std::uint32_t contributor, Actions& actions);
+  // Lifts the fence, or asks for what it needs, when all have resumed.
+  void approach(Actions& actions);
+  void lift(Actions& actions);
+  // Tells one who has named `next` where the partition is.
+  void catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
+  Error nobody_has_error(Round round) const;
 
   // What comes of it.
   void complete(Actions& actions);
@@ -144,8 +185,7 @@ class SyncAggregator final : public Aggregator {
   Error last_error_;
   std::uint32_t last_weight_ = 0;
   std::uint32_t last_root_ = kNobody;  // of a broadcast; has the answer already
-
-  static constexpr std::uint32_t kNobody = 0xffffffff;
+  std::unique_ptr<Fence> fence_;
 };
 
 }  // namespace bps

@@ -58,7 +58,7 @@ void SyncAggregator::land_waiting_root(Actions& actions) {
     if (states_[i].phase != Phase::whole) return;
     if (is_withdrawn(i)) return forget(i);
     if (!slot.memory) slot.memory = allocate(memory_.slots, shape_.slot_bytes());
-    if (!slot.memory) return fail_round(memory_error(), actions);
+    if (!slot.memory) return fail_round(memory_error(open_), actions);
     std::memcpy(slot.memory.data(), input(i), shape_.raw_bytes());
     if (is_withdrawn(i)) return forget(i);
     states_[i].drop();
@@ -107,7 +107,7 @@ bool SyncAggregator::add_ready(Actions& actions) {
   }
   if (!slot.memory) slot.memory = allocate(memory_.slots, shape_.slot_bytes());
   if (!slot.memory) {
-    fail_round(memory_error(), actions);
+    fail_round(memory_error(open_), actions);
     return false;
   }
   const std::uint32_t first = added_;
