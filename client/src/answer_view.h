@@ -42,6 +42,11 @@ class AnswerView {
     if (piece < lent_.size()) lent_[piece].reset();
   }
 
+  // Null if it is not lent, or has been given back.
+  const LentPayload* loan(std::size_t piece) const {
+    return piece < lent_.size() && lent_[piece] ? &lent_[piece] : nullptr;
+  }
+
   const std::vector<Piece>& pieces() const { return pieces_; }
   // False: what was read of it since the round ended may be rubbish.
   bool intact() const {

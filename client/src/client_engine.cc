@@ -106,6 +106,10 @@ void ClientEngine::on_tensor_failed(const TensorFailed& failed) {
   data_.fail_tensor(failed.tensor, failed.error);
 }
 
+void ClientEngine::on_moved(const Moved& moved) {
+  if (Status status = data_.on_moved(moved); !status.ok()) fail(status.error());
+}
+
 // ---- operations ----
 
 Status ClientEngine::push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done) {

@@ -8,7 +8,8 @@
 // `retain`) and one record per partition; nothing is allocated per frame. Failure: the first error that ends
 // the job run (scheduler lost, JobFailed, a peer that breaks the protocol) closes all connections, fails
 // everything pending and everything later with it. A broken lane alone fails nothing: it is opened again
-// under a higher session and what was not answered is sent again.
+// under a higher session and what was not answered is sent again. Nor does a lost server whose partitions
+// the scheduler gives to others, with `retain`.
 #pragma once
 
 #include <cstddef>
@@ -107,6 +108,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_job_start(JobStart& start) override;
   void on_declared(Declared& declared) override;
   void on_tensor_failed(const TensorFailed& failed) override;
+  void on_moved(const Moved& moved) override;
   void on_barrier_done(const BarrierDone& barrier) override;
   void on_left() override;
   void on_link_failed(const Error& error) override;

@@ -92,6 +92,11 @@ void ContributionQueue::take_back(const SendItem& item) {
   under_way_bytes_ -= item.cost;
 }
 
+void ContributionQueue::count_sent(LaneIndex lane, std::uint64_t bytes) {
+  at(lane).sent += bytes;
+  under_way_bytes_ += bytes;
+}
+
 bool ContributionQueue::on_taken(LaneIndex lane, std::uint64_t taken) {
   Lane& l = at(lane);
   if (taken < l.taken || taken > l.sent) return false;

@@ -38,7 +38,7 @@ class ContributionQueue {
   // Before anything is queued.
   void set_credit(std::uint64_t bytes) { credit_bytes_ = bytes; }
 
-  // Lanes begin not ready. Once, before anything else.
+  // Lanes begin not ready. Before anything else; later there may be more, never fewer.
   void set_lane_count(std::size_t lanes) { lanes_.resize(lanes); }
   // Room for `more` items of the lane, so that push does not allocate.
   void reserve(LaneIndex lane, std::size_t more);
@@ -56,6 +56,9 @@ class ContributionQueue {
 
   // What pop() gave last is not sent: its cost does not count, and it is not in the queue.
   void take_back(const SendItem& item);
+
+  // Payload that goes out on the lane without having been queued here.
+  void count_sent(LaneIndex lane, std::uint64_t bytes);
 
   // The server has taken or refused `taken` payload bytes in this session of the lane. False if that is less
   // than it said before or more than was sent: the peer is broken.

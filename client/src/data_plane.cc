@@ -45,33 +45,40 @@ Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnatio
                                  [this](const Member& member) { return member.rank == config_.rank; });
   if (self == start.members.end()) return scheduler_error("a job that does not have this rank");
   job_ = start;
+  first_epoch_ = start.epoch;
   std::get_if<PushPull>(&frame_)->weight = self->weight;
-  const std::uint64_t credit = config_.credit_bytes.value_or(
-      default_credit_bytes(config_.bandwidth_bps, start.lanes.size(), slice));
+  const std::uint64_t credit =
+      config_.credit_bytes.value_or(default_credit_bytes(config_.bandwidth_bps, start.lanes.size(), slice));
   queue_.set_credit(credit);
-  queue_.set_lane_count(start.lanes.size());
-  allowances_.resize(start.lanes.size());
-  HelloLane hello;
-  hello.term = term;
-  hello.job_run = start.job_run;
-  hello.rank = config_.rank;
-  hello.incarnation = incarnation;
-  hello.epoch = start.epoch;
-  hello.generation = start.generation;
-  // What the servers have taken but not reported must never fill the credit: all lanes together hide at most
-  // half of what is left beside one partition.
-  const std::uint64_t spare = credit > slice ? credit - slice : 0;
-  hello.credit_report_bytes =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(spare / (2 * start.lanes.size()), UINT32_MAX));
-  for (std::uint32_t i = 0; i < start.lanes.size(); ++i) {
-    const auto ways = ways_to(start.lanes[i]);
-    if (!ways) return ways.error();
-    shares_memory_ = shares_memory_ || ways->shared_memory != nullptr;
-    lanes_.push_back(std::make_unique<Lane>(loop_, *ways, static_cast<Lane::Owner&>(*this), LaneIndex{i},
-                                            start.lanes[i], hello, log_));
-  }
+  spare_credit_ = credit > slice ? credit - slice : 0;
+  hello_.term = term;
+  hello_.job_run = start.job_run;
+  hello_.rank = config_.rank;
+  hello_.incarnation = incarnation;
+  hello_.epoch = start.epoch;
+  hello_.generation = start.generation;
+  if (Status status = add_lanes(start.lanes); !status.ok()) return status;
   for (const auto& lane : lanes_)
     lane->open();
+  return {};
+}
+
+Status DataPlane::add_lanes(const std::vector<LaneTarget>& targets) {
+  // What the servers have taken but not reported must never fill the credit: all lanes together hide at most
+  // half of what is left beside one partition.
+  const std::size_t lanes = lanes_.size() + targets.size();
+  hello_.credit_report_bytes =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(spare_credit_ / (2 * lanes), UINT32_MAX));
+  for (const LaneTarget& target : targets) {
+    const auto ways = ways_to(target);
+    if (!ways) return ways.error();
+    shares_memory_ = shares_memory_ || ways->shared_memory != nullptr;
+    const LaneIndex index{static_cast<std::uint32_t>(lanes_.size())};
+    lanes_.push_back(
+        std::make_unique<Lane>(loop_, *ways, static_cast<Lane::Owner&>(*this), index, target, hello_, log_));
+  }
+  queue_.set_lane_count(lanes_.size());
+  allowances_.resize(lanes_.size());
   return {};
 }
 
@@ -124,10 +131,12 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
   }
   for (std::size_t i = 0; i < count; ++i) {
     const bool taken = first + i < partitions_.size() && partitions_[first + i] != nullptr;
-    if (declared.owners[i].value >= lanes_.size() || taken) {
-      return scheduler_error(fmt::format("partition {} of tensor '{}' on lane {} of {}{}", first + i,
-                                         declaration.name, declared.owners[i].value, lanes_.size(),
-                                         taken ? ", already in use" : ""));
+    const LaneIndex owner = declared.owners[i];
+    const bool is_closed = owner.value < lanes_.size() && lanes_[owner.value]->closed();
+    if (owner.value >= lanes_.size() || taken || is_closed) {
+      return scheduler_error(fmt::format("partition {} of tensor '{}' on lane {} of {}{}{}", first + i,
+                                         declaration.name, owner.value, lanes_.size(),
+                                         taken ? ", already in use" : "", is_closed ? ", closed" : ""));
     }
   }
   if (declared.tensor.value >= tensors_.size()) tensors_.resize(declared.tensor.value + 1);
@@ -136,6 +145,7 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
   tensor = std::make_unique<TensorState>(declaration, declared, job_.partition_bytes);
   for (Partition& partition : tensor->partitions()) {
     partitions_[partition.id.value] = &partition;
+    partition.since = first_epoch_;
     queue_.reserve(partition.lane, 1);
   }
   return {};
@@ -195,8 +205,9 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
   }
   if (Status s = tensor.begin(std::move(round)); !s.ok()) return s;
   ++under_way_;
-  for (Partition& partition : tensor.partitions())
-    queue_.push(partition);
+  for (Partition& partition : tensor.partitions()) {
+    if (!partition.resuming) queue_.push(partition);
+  }
   pump();
   return {};
 }
@@ -304,8 +315,8 @@ void DataPlane::violation(const Lane& lane, const std::string& what) {
 
 TensorState::Verdict DataPlane::judge(const Partition& partition, const Aggregate& aggregate,
                                       std::uint64_t bytes) const {
-  if (aggregate.epoch != job_.epoch || aggregate.generation != job_.generation ||
-      aggregate.codec != Codec::raw) {
+  const bool is_owners = aggregate.epoch >= partition.since && aggregate.epoch <= job_.epoch;
+  if (!is_owners || aggregate.generation != job_.generation || aggregate.codec != Codec::raw) {
     return TensorState::Verdict::violation;
   }
   return partition.owner->judge(partition, aggregate.round, bytes);
@@ -368,6 +379,8 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
     if (const auto* x = std::get_if<Later>(&m)) return &x->taken;
     if (const auto* x = std::get_if<Again>(&m)) return &x->taken;
     if (const auto* x = std::get_if<RoundFailed>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Resumed>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Fetch>(&m)) return &x->taken;
     return nullptr;
   };
   const std::uint64_t* bytes = taken(message);
@@ -393,6 +406,10 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
       queue_.remove(*p);
       settle(*p);
     }
+  } else if (const auto* resumed = std::get_if<Resumed>(&message)) {
+    on_resumed(lane, *resumed);
+  } else if (const auto* wanted = std::get_if<Fetch>(&message)) {
+    on_fetch(lane, *wanted);
   }
   if (!failed_) pump();
 }
@@ -433,10 +450,15 @@ void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64
 }
 
 void DataPlane::on_lane_sent(Lane& lane, std::uint64_t cookie) {
-  const std::uint64_t id = cookie - 1;
+  const bool was_kept = (cookie & kKeptCookie) != 0;
+  const std::uint64_t id = (cookie & ~kKeptCookie) - 1;
   BPS_ASSERT(cookie > 0 && id < partitions_.size() && partitions_[id] != nullptr);
   Partition& partition = *partitions_[id];
-  partition.owner->on_released(partition);
+  if (was_kept) {
+    partition.lending = false;
+  } else {
+    partition.owner->on_released(partition);
+  }
   settle(partition);
   on_lane_writable(lane);
 }
@@ -449,6 +471,7 @@ void DataPlane::on_lane_writable(Lane& lane) {
 
 void DataPlane::on_lane_welcomed(Lane& lane) {
   count_lanes();
+  resume(lane);
   on_lane_writable(lane);
 }
 
@@ -458,16 +481,17 @@ void DataPlane::on_lane_broken(Lane& lane) {
   queue_.end_session(lane.index());
   std::vector<Partition*> verdicts;
   for (const auto& tensor : tensors_) {
-    if (tensor == nullptr || !tensor->under_way()) continue;
+    if (tensor == nullptr) continue;
     for (Partition& partition : tensor->partitions()) {
       if (partition.lane != lane.index()) continue;
       give_back(partition);
       if (tensor->on_lane_broken(partition, lane.name())) {
         count_resent();
-        queue_.push(partition);
-      } else if (!partition.queued()) {
+        if (!partition.resuming) queue_.push(partition);
+      } else if (tensor->under_way() && !partition.queued()) {
         verdicts.push_back(&partition);
       }
+      tensor->bring_home(partition);
     }
   }
   for (Partition* partition : verdicts)
@@ -505,12 +529,15 @@ std::string DataPlane::describe(TensorId id) const {
   std::string text =
       fmt::format("round {} of {}: {} of {} partitions answered; waiting for ", tensor->round().value,
                   tensor->shape().name, tensor->answered(), tensor->partitions().size());
-  std::vector<bool> named(lanes_.size());
+  std::vector<bool> named(2 * lanes_.size());
   std::vector<std::string> waiting;
   for (const Partition& partition : tensor->partitions()) {
-    if (partition.settled || named[partition.lane.value]) continue;
-    named[partition.lane.value] = true;
-    const std::string name = lanes_[partition.lane.value]->describe();
+    const std::size_t lane = partition.lane.value;
+    const std::size_t key = 2 * lane + (partition.resuming ? 1 : 0);
+    if (partition.settled || named[key]) continue;
+    named[key] = true;
+    const std::string name =
+        (partition.resuming ? "all workers to resume at " : "") + lanes_[lane]->describe();
     if (std::find(waiting.begin(), waiting.end(), name) == waiting.end()) waiting.push_back(name);
   }
   constexpr std::size_t kNamed = 4;

@@ -4,7 +4,8 @@
 // Owner: ClientEngine. Lives on: client loop. Limits: see ContributionQueue (what is under way) and
 // TensorState (memory). Failure: a broken lane is opened again and its unanswered contributions are queued
 // again; a server that breaks the protocol, or refuses this worker for good, is told to the owner, who then
-// calls fail().
+// calls fail(). Partitions that get another owner are behind a fence until all workers have resumed there
+// (decision 0009): data_plane_resume.cc.
 #pragma once
 
 #include <atomic>
@@ -61,6 +62,9 @@ class DataPlane final : private Lane::Owner {
   // A tensor that the scheduler has declared. Known already: the same again.
   Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared);
 
+  // Another server owns partitions from now on. An error ends the job for this worker. Callbacks may come.
+  Status on_moved(const Moved& moved);
+
   // What a push_pull reads and writes. Null spans are for tensors without elements only.
   struct Memory {
     std::span<const std::byte> in;
@@ -99,6 +103,9 @@ class DataPlane final : private Lane::Owner {
     std::uint64_t used = 0;
   };
 
+  // In the cookie of a kept answer; else of a contribution. With the partition's id and 1.
+  static constexpr std::uint64_t kKeptCookie = std::uint64_t{1} << 63;
+
   std::byte* on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) override;
   void on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) override;
   bool on_lane_lent(Lane& lane, Message& message, LentPayload& payload) override;
@@ -108,6 +115,7 @@ class DataPlane final : private Lane::Owner {
   void on_lane_broken(Lane& lane) override;
   void on_lane_refused(Lane& lane, const Error& error) override;
 
+  Status add_lanes(const std::vector<LaneTarget>& targets);
   Result<Lane::Ways> ways_to(const LaneTarget& target) const;
   void count_lanes();
   TensorState* find(TensorId tensor) const;
@@ -127,19 +135,31 @@ class DataPlane final : private Lane::Owner {
                              std::uint64_t bytes) const;
   void violation(const Lane& lane, const std::string& what);
 
+  bool closes(const Moved& moved, LaneIndex lane) const;
+  Status check(const Moved& moved) const;
+  Status check_retain(const Moved& moved) const;
+  void close_lanes(const std::vector<LaneIndex>& closed, std::vector<Partition*>& verdicts);
+  void say(const Moved& moved, const std::vector<bool>& gets_some) const;
+  void resume(Lane& lane);
+  void on_resumed(Lane& lane, const Resumed& resumed);
+  void on_fetch(Lane& lane, const Fetch& fetch);
+
   EventLoop& loop_;
   Transport& network_;
   Transport* const shared_memory_;
   Owner& owner_;
   const ClientConfig config_;
   Logger log_;
-  JobStart job_;
+  JobStart job_;                      // its epoch is the present one
+  HelloLane hello_;                   // all but what is a lane's own
+  Epoch first_epoch_, epoch_before_;  // of the start; before the present one
   ContributionQueue queue_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Allowance> allowances_;  // by lane
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
   std::vector<Partition*> partitions_;                 // by PartitionId
   Message frame_;                                      // reused: a PushPull
+  std::uint64_t spare_credit_ = 0;                     // beside one partition
   std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
   std::size_t under_way_ = 0;
   bool failed_ = false;

@@ -47,6 +47,7 @@ std::string Lane::name() const {
 }
 
 std::string Lane::describe() const {
+  if (closed_) return name() + ", which is gone";
   if (welcomed_) return name();
   if (trouble_) return name() + ", which is not connected: " + trouble_->message;
   return name() + ", which has not welcomed this worker yet";

@@ -64,7 +64,11 @@ class Lane : private ConnectionHandler {
   // As if it broke by itself.
   void break_off(const Error& error);
 
+  // What the next session says; the present one has said the older.
+  void set_epoch(Epoch epoch) { hello_.epoch = epoch; }
+
   LaneIndex index() const { return index_; }
+  bool closed() const { return closed_; }
   bool welcomed() const { return welcomed_; }
   // The session, or the next one, goes over shared memory.
   bool shares_memory() const { return ways_.shared_memory != nullptr; }

@@ -29,6 +29,7 @@ class SchedulerLink : private ConnectionHandler {
     virtual void on_job_start(JobStart& start) = 0;
     virtual void on_declared(Declared& declared) = 0;
     virtual void on_tensor_failed(const TensorFailed& failed) = 0;
+    virtual void on_moved(const Moved& moved) = 0;
     virtual void on_barrier_done(const BarrierDone& barrier) = 0;
     virtual void on_left() = 0;
     // For good, once; the connection is closed.

@@ -9,6 +9,7 @@
 namespace bps {
 
 using State = Partition::State;
+using Kept = Partition::Kept;
 
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                          std::uint64_t partition_bytes)
@@ -42,6 +43,8 @@ Status TensorState::begin(RoundInput round) {
                       "the answer of tensor '" + shape_.name + "' is still being read in place",
                       "release it before the next operation on the same tensor");
   }
+  // Its copy is made when nobody can be told any more.
+  if (round.is_root && round.retain && !is_async_ && !has_library()) return no_memory();
   current_ = std::move(round);
   under_way_ = true;
   answered_ = 0;
@@ -67,8 +70,6 @@ Payload TensorState::contribution(const Partition& partition) const {
 }
 
 void TensorState::on_handed_over(Partition& partition, bool payload) {
-  partition.lent.reset();
-  if (retained_ != nullptr) retained_->give_back(partition.index);
   partition.state = State::sent;
   partition.sent_once = true;
   if (payload) ++partition.holds;
@@ -106,12 +107,15 @@ std::byte* TensorState::receive(Partition& partition) {
   partition.state = State::sent;
   partition.receiving = true;
   const std::uint64_t offset = partitioner_.offset(partition.index);
-  if (in_library()) {
+  if (in_library() && !partition.lending) {
     partition.in_library = has_library();
-    if (partition.in_library) return library_.get() + offset;
-  } else if (current_.is_root) {
+    if (partition.in_library) {
+      if (partition.kept == Kept::library) partition.kept = Kept::nothing;
+      return library_.get() + offset;
+    }
+  } else if (!in_library() && current_.is_root) {
     return nullptr;
-  } else if (partition.holds == 0 || !in_place()) {
+  } else if (!in_library() && (partition.holds == 0 || !in_place())) {
     return current_.out + offset;
   } else {
     partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
@@ -130,6 +134,8 @@ Error TensorState::no_memory() const {
 void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   partition.receiving = false;
   if (partition.state == State::failed) return;
+  if (partition.state != State::lent) partition.lent.reset();  // of the round before
+  keep(partition, weight);
   partition.state = State::answered;
   weight_ = std::min(weight_, weight);
   ++answered_;
@@ -137,6 +143,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
 
 void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_t weight) {
   partition.state = State::lent;
+  if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
   partition.lent = std::move(answer);
   partition.weight = weight;
 }
@@ -191,7 +198,10 @@ bool TensorState::on_again(Partition& partition, Round round) {
 bool TensorState::on_failed(Partition& partition, Round round, const Error& error) {
   if (!under_way_ || round != round_) return false;
   if (partition.state == State::answered || partition.state == State::failed) return false;
-  if (partition.state == State::lent) partition.lent.reset();
+  partition.lent.reset();
+  if (retained_ != nullptr) retained_->give_back(partition.index);
+  if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
+  if (current_.retain) failures_.insert_or_assign(partition.index, std::pair(round, error));
   partition.state = State::failed;
   if (!error_) error_ = error;
   return true;
@@ -199,14 +209,18 @@ bool TensorState::on_failed(Partition& partition, Round round, const Error& erro
 
 bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) {
   const bool was_receiving = partition.receiving;
+  partition.lending = false;
+  partition.resume_said = false;
   partition.holds = 0;
   partition.receiving = false;
   // An answer that is not fetched yet, or is only going to be read when the round has ended: the lender is
   // gone.
   const bool unread = partition.state == State::lent ||
                       (partition.state == State::answered && current_.view && partition.lent);
+  if (!under_way_) return false;
   if (unread) {
     partition.lent.reset();
+    if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
     if (partition.state == State::answered) --answered_;
     if (partition.settled) ++unsettled_;
     partition.settled = false;
@@ -233,19 +247,32 @@ Error TensorState::overwritten(const std::string& lane) const {
 }
 
 bool TensorState::settle(Partition& partition) {
-  if (!under_way_ || partition.settled || partition.holds > 0 || partition.receiving) return false;
+  if (!under_way_ || partition.settled || partition.receiving) return false;
+  if (partition.holds > 0 || partition.lending) return false;
   if (partition.state != State::answered && partition.state != State::failed) return false;
-  if (partition.state == State::answered && !current_.is_root && !current_.view) {
-    std::byte* const out = current_.out + partitioner_.offset(partition.index);
+  if (partition.state == State::answered) store(partition);
+  partition.detour.reset();
+  partition.settled = true;
+  return --unsettled_ == 0;
+}
+
+// To where the answer of this round is to be, and to be kept.
+void TensorState::store(Partition& partition) {
+  const std::uint64_t offset = partitioner_.offset(partition.index);
+  if (!current_.is_root && !current_.view) {
+    std::byte* const out = current_.out + offset;
     if (partition.in_library) {
-      std::memcpy(out, library_.get() + partitioner_.offset(partition.index), partition.bytes);
+      std::memcpy(out, library_.get() + offset, partition.bytes);
     } else if (partition.detour != nullptr) {
       std::memcpy(out, partition.detour.get(), partition.bytes);
     }
   }
-  partition.detour.reset();
-  partition.settled = true;
-  return --unsettled_ == 0;
+  const std::byte* from = nullptr;
+  if (in_library() && partition.detour != nullptr) from = partition.detour.get();
+  if (partition.kept == Kept::input) from = current_.in + offset;
+  if (from == nullptr) return;
+  std::memcpy(library_.get() + offset, from, partition.bytes);
+  if (current_.retain && !is_async_) partition.kept = Kept::library;
 }
 
 TensorState::Ended TensorState::end() {
@@ -280,6 +307,8 @@ TensorState::Ended TensorState::abort(const Error& error) {
     partition.settled = true;
     partition.detour.reset();
     partition.lent.reset();
+    partition.lending = false;
+    partition.kept = Kept::nothing;
   }
   unsettled_ = 0;
   error_ = error;

@@ -13,9 +13,14 @@
 // one starts alike everywhere.
 //
 // An answer that a server lends is copied once, into the output, and counts when it was whole after that;
-// else it is asked for again. With `retain` the loan itself is kept until the next contribution of the
-// partition goes out; an answer that came through a socket is kept in library memory. Of an async tensor no
-// loan is kept: the server takes a snapshot for each answer, and other workers would wait for its memory.
+// else it is asked for again.
+//
+// With `retain` the last answer of each partition is kept for workers that may lack it when its server is
+// lost, until the next one is here, which proves that all have it: the loan itself if it was lent (copied
+// into library memory when its lane goes), else library memory, of a broadcast's root a copy of what it sent.
+// Of a round that has failed its error is kept, and no loan of the round before: its server needs that memory
+// for the next one. Of an async tensor nothing is kept: the server takes a snapshot for each answer, and
+// other workers would wait for its memory. A partition that moves is `resuming` meanwhile, and not sent.
 //
 // A round may be read in place: its answer stays where it came, and the next round begins when the program
 // has released it.
@@ -27,10 +32,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/src/answer_view.h"
@@ -62,12 +69,22 @@ struct Partition : SendItem {
   bool receiving = false;    // a connection writes into our memory
   bool settled = false;      // counted as finished
   bool in_library = false;   // the answer has come into library memory
+  bool resuming = false;     // its owner is new: nothing is sent before all workers have resumed there
+  bool resume_said = false;  // in this session of its lane
   std::uint32_t holds = 0;   // sends whose payload a connection may still read
+  Epoch since;               // answers of an earlier epoch are not its owner's
   std::uint32_t weight = 0;  // of a lent answer
   // The answer of this round, or what is retained of the last one.
   LentPayload lent;
   // Where an answer waits that came before they let go of the memory it belongs in.
   std::unique_ptr<std::byte[]> detour;
+
+  // Where the last answer is kept. `input`: at the root of a broadcast, until the round ends.
+  enum class Kept : std::uint8_t { nothing, library, loan, detour, input };
+  Kept kept = Kept::nothing;
+  bool lending = false;  // a connection reads what is kept
+  std::uint32_t kept_weight = 0;
+  Round kept_round;
 };
 
 class TensorState {
@@ -142,6 +159,7 @@ class TensorState {
 
   // Every later begin() fails with this.
   void poison(const Error& error) { poison_ = error; }
+  bool poisoned() const { return poison_.has_value(); }
 
   // The partition's lane is gone, its connection touches nothing any more. True: the caller queues it again.
   bool on_lane_broken(Partition& partition, const std::string& lane);
@@ -164,12 +182,31 @@ class TensorState {
 
   std::uint64_t answered() const { return answered_; }
 
+  // ---- partitions that move: tensor_state_resume.cc ----
+
+  // The first round of the partition that is not over here.
+  Round next_round(const Partition& partition) const;
+  // All workers have resumed, and `open` is the round that they are in.
+  enum class Resumption : std::uint8_t { send, wait, violation };
+  Resumption on_resumed(Partition& partition, Round open);
+  // Before and after the lane is gone that a kept loan came over: copies that into library memory.
+  void bring_home(Partition& partition);
+  // What is kept of a round. `bytes` stay as they are while the partition is `lending`.
+  struct Retention {
+    std::span<const std::byte> bytes;  // empty with an error
+    std::uint32_t weight = 0;
+    Error error;
+  };
+  Retention retained(Partition& partition, Round round);
+
  private:
   // The answer belongs where the contribution lies.
   bool in_place() const { return current_.in == current_.out && !current_.is_root; }
   // The answer stays with the library, or passes through it.
   bool in_library() const { return current_.retain || current_.view; }
   bool has_library();
+  void keep(Partition& partition, std::uint32_t weight);
+  void store(Partition& partition);
   Error no_memory() const;
   Error overwritten(const std::string& lane) const;
   void make_view();
@@ -191,6 +228,8 @@ class TensorState {
   std::uint32_t weight_ = 0;
   std::optional<Error> error_;   // of this round
   std::optional<Error> poison_;  // of the tensor
+  // By partition: of the last round, if it has failed.
+  std::map<std::uint32_t, std::pair<Round, Error>> failures_;
 };
 
 }  // namespace bps

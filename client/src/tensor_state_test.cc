@@ -79,7 +79,7 @@ struct Tensor {
 
 }  // namespace
 
-TEST_CASE("tensor: a lent answer is copied once, and retained as a loan until the next contribution") {
+TEST_CASE("tensor: a lent answer is copied once, and retained as a loan until the next one is here") {
   for (const bool in_place : {false, true}) {
     Tensor t(true, in_place);
     t.begin_and_send();
@@ -93,14 +93,25 @@ TEST_CASE("tensor: a lent answer is copied once, and retained as a loan until th
     CHECK(first->is_out());
     CHECK(second->is_out());
 
-    REQUIRE(t.begin().ok());
+    t.begin_and_send();
     CHECK(first->is_out());
-    t.send(0);
-    CHECK_FALSE(first->is_out());
     CHECK(second->is_out());
-    t.send(1);
+    const auto next = FakeLoan::of(bytes_of(kSlice, 7));
+    CHECK(t.lend(0, next));
+    CHECK_FALSE(first->is_out());
+    CHECK(next->is_out());
+    CHECK_FALSE(t.settle(0));
+    CHECK(second->is_out());
+    t.receive(1, 6);  // not lent
     CHECK_FALSE(second->is_out());
+    CHECK(t.settle(1));
     CHECK(first->given_back() == 1);
+    CHECK(second->given_back() == 1);
+
+    // A round that fails needs its memory at the server all the more.
+    t.begin_and_send();
+    CHECK(t.state.on_failed(t.at(0), t.state.round(), make_error(ErrorCode::configuration, "no")));
+    CHECK_FALSE(next->is_out());
   }
 }
 
@@ -263,9 +274,9 @@ TEST_CASE("tensor: a view of lent and received pieces") {
     t.state.release();
     view.reset();
     CHECK(first->is_out() == retain);
-    REQUIRE(t.begin().ok());
+    t.begin_and_send();
     CHECK(first->is_out() == retain);
-    t.send(0);
+    t.receive(0, 7);
     CHECK_FALSE(first->is_out());
   }
 }
@@ -302,9 +313,10 @@ TEST_CASE("tensor: loans end with the job, a view with its reader") {
   std::shared_ptr<const AnswerView> reader = t.state.view();
   t.state.release();
   t.begin_and_send();
-  CHECK_FALSE(first->is_out());
+  CHECK(first->is_out());
   const auto third = FakeLoan::of(bytes_of(kSlice, 7));
   CHECK(t.lend(0, third));
+  CHECK_FALSE(first->is_out());
   CHECK(third->is_out());
   (void)t.state.abort(make_error(ErrorCode::peer_lost, "gone"));
   CHECK_FALSE(third->is_out());

@@ -1,0 +1,81 @@
+// What a tensor keeps for the others, and how its partitions go on at a new owner.
+#include <cstring>
+
+#include "client/src/tensor_state.h"
+#include "proto/base/assert.h"
+
+namespace bps {
+
+using State = Partition::State;
+using Kept = Partition::Kept;
+
+// The partition's answer is here, and with it the proof that all have the one before.
+void TensorState::keep(Partition& partition, std::uint32_t weight) {
+  if (retained_ != nullptr) retained_->give_back(partition.index);
+  if (!failures_.empty()) failures_.erase(partition.index);
+  partition.kept = Kept::nothing;
+  if (!current_.retain || is_async_) return;
+  partition.kept_round = round_;
+  partition.kept_weight = weight;
+  partition.kept = partition.lent                ? Kept::loan
+                   : partition.in_library        ? Kept::library
+                   : partition.detour != nullptr ? Kept::detour
+                                                 : Kept::input;
+}
+
+Round TensorState::next_round(const Partition& partition) const {
+  const bool over = partition.state == State::answered || partition.state == State::failed;
+  return under_way_ && over ? round_.next() : round_;
+}
+
+TensorState::Resumption TensorState::on_resumed(Partition& partition, Round open) {
+  const Round next = next_round(partition);
+  if (open != next && open != next.next()) return Resumption::violation;
+  partition.resuming = false;
+  const bool wanted = under_way_ && partition.state == State::waiting;
+  if (wanted && open == next) return Resumption::send;
+  // Our contribution was in a sum that others have, or the round has failed without it: we are told.
+  if (wanted) partition.state = State::sent;
+  return Resumption::wait;
+}
+
+void TensorState::bring_home(Partition& partition) {
+  if (partition.kept != Kept::loan || partition.lending) return;
+  partition.kept = Kept::nothing;
+  const LentPayload* loan = &partition.lent;
+  if (!partition.lent) loan = retained_ != nullptr ? retained_->loan(partition.index) : nullptr;
+  if (loan == nullptr || !has_library()) return;
+  std::memcpy(library_.get() + partitioner_.offset(partition.index), loan->bytes().data(), partition.bytes);
+  if (!loan->intact()) return;
+  partition.kept = Kept::library;
+  partition.lent.reset();  // not of a view, which may still be read
+}
+
+TensorState::Retention TensorState::retained(Partition& partition, Round round) {
+  if (const auto failed = failures_.find(partition.index);
+      failed != failures_.end() && failed->second.first == round) {
+    return {{}, 0, failed->second.second};
+  }
+  bring_home(partition);  // a loan could be withdrawn while it is on its way
+  const std::uint64_t offset = partitioner_.offset(partition.index);
+  const std::byte* from = nullptr;
+  if (partition.kept_round == round) {
+    switch (partition.kept) {
+      case Kept::nothing:
+      case Kept::loan: break;
+      case Kept::library: from = library_.get() + offset; break;
+      case Kept::detour: from = partition.detour.get(); break;
+      case Kept::input: from = current_.in + offset; break;
+    }
+  }
+  if (from != nullptr) return {{from, partition.bytes}, partition.kept_weight, {}};
+  return {
+      {},
+      0,
+      make_error(ErrorCode::internal,
+                 "the answer to round " + std::to_string(round.value) + " of partition " +
+                     std::to_string(partition.id.value) + " of tensor '" + shape_.name + "' is not kept here",
+                 "start the job again; please report this")};
+}
+
+}  // namespace bps
