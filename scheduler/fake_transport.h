@@ -47,9 +47,7 @@ class FakeConnection final : public Connection {
   ~FakeConnection() override { link_->handler = nullptr; }
 
   void start(ConnectionHandler& handler) override { link_->handler = &handler; }
-  void send(const Message& message, Payload, std::uint64_t) override {
-    link_->sent.push_back(message);
-  }
+  void send(const Message& message, Payload, std::uint64_t) override { link_->sent.push_back(message); }
   std::size_t queued_bytes() const override { return link_->queued_bytes; }
   void set_max_header_bytes(std::size_t bytes) override { link_->max_header_bytes = bytes; }
   void close() override {

@@ -150,6 +150,7 @@ void Job::finish_move() {
     servers_.release(server, run_);
   }
   for (TensorTable::Answer& answer : std::exchange(held_answers_, {})) {
+    tensors_->refresh(answer.message);
     if (const Worker* worker = membership_.find(answer.rank))
       outbox_.send(worker->peer, std::move(answer.message));
   }

@@ -62,7 +62,8 @@ TEST_CASE("core: the last server that dies fails the jobs that use it") {
   const Error error = h.last<JobFailed>(users[0]).error;
   CHECK(error.code == ErrorCode::peer_lost);
   CHECK(error.message ==
-        "server 1 (host cpu-a, 10.1.0.1:4711) of job uses is gone: connection lost 0.3 s ago; no other server is "
+        "server 1 (host cpu-a, 10.1.0.1:4711) of job uses is gone: connection lost 0.3 s ago; no other "
+        "server is "
         "there to take its place");
   CHECK(h.got<JobFailed>(users[1]).size() == 1);
   CHECK(h.core.server_count() == 0);

@@ -52,6 +52,15 @@ const TensorDeclaration* TensorTable::held_by(ServerId server) const {
   return held;
 }
 
+void TensorTable::refresh(Declared& declared) const {
+  for (DeclaredTensor& result : declared.tensors) {
+    if (result.error.code != ErrorCode::ok) continue;
+    const Tensor& tensor = tensors_[result.tensor.value];
+    result.error = tensor.error;
+    result.owners = tensor.state == State::ready ? tensor.owners : std::vector<LaneIndex>{};
+  }
+}
+
 bool TensorTable::has_new(const Declare& declare) const {
   return std::any_of(declare.tensors.begin(), declare.tensors.end(),
                      [this](const auto& tensor) { return !by_name_.contains(tensor.name); });

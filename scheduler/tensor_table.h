@@ -82,6 +82,9 @@ class TensorTable {
   // first asynchronous one if there is one.
   const TensorDeclaration* held_by(ServerId server) const;
 
+  // An answer that was kept back: what it says is brought up to date.
+  void refresh(Declared& declared) const;
+
   // Names a tensor that is not here yet.
   bool has_new(const Declare& declare) const;
   // Fails only if the worker has too many declares under way.

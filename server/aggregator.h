@@ -136,6 +136,9 @@ class Aggregator {
   // The contributor pushes no later rounds. A round that still needs it fails.
   virtual void left(std::uint32_t contributor, Actions& actions) = 0;
 
+  // After left(): its process has gone. Until then it may be asked for what it has stored.
+  virtual void gone(std::uint32_t contributor, Actions& actions) { (void)contributor, (void)actions; }
+
   // The payload of an answer is no longer read by a connection. Not for kNoPin.
   virtual void unpin(std::uint32_t pin, Actions& actions) = 0;
 

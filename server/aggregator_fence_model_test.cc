@@ -142,7 +142,9 @@ class World {
     aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, *budget_});
     Actions actions;
     for (std::uint32_t i = 0; i < workers_.size(); ++i) {
-      if (workers_[i].state == Worker::State::gone) aggregator_->left(i, actions);
+      if (workers_[i].state != Worker::State::gone) continue;
+      aggregator_->left(i, actions);
+      aggregator_->gone(i, actions);
     }
     obey(actions);
   }
@@ -183,6 +185,7 @@ class World {
       worker.state = Worker::State::gone;
       any_left_ = true;
       aggregator_->left(index, actions);
+      aggregator_->gone(index, actions);
       obey(actions);
     }
   }

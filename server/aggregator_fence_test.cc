@@ -21,9 +21,13 @@ class MovedBench : public Bench {
     actions.clear();
     aggregator->resume(rank, Round{round}, actions);
   }
-  void leave(std::uint32_t rank) {
+  void linger(std::uint32_t rank) {
     actions.clear();
     aggregator->left(rank, actions);
+  }
+  void leave(std::uint32_t rank) {
+    linger(rank);
+    aggregator->gone(rank, actions);
   }
   Destination begin_retained(std::uint32_t rank, std::uint64_t round, std::uint64_t bytes,
                              const Error& error = {}) {
@@ -301,6 +305,46 @@ TEST_CASE("moved: a rank that has left counts as resumed") {
   last.resume(0, 5);
   last.leave(1);
   CHECK(last.said() == "0 resumed 5");
+}
+
+TEST_CASE("moved: a rank that has left but lingers is waited for, and asked") {
+  MovedBench bench(2);
+  bench.linger(1);
+  bench.resume(0, 4);
+  CHECK(bench.said().empty());
+  bench.resume(1, 5);
+  CHECK(bench.said() == "1 fetch 4");
+  bench.retained(1, 4, 7);
+  CHECK(bench.said() == "0 resumed 5, 0 answer 4, 1 resumed 5");
+
+  MovedBench gone(2);
+  gone.linger(1);
+  gone.resume(0, 4);
+  gone.leave(1);
+  CHECK(gone.said() == "0 resumed 4");
+}
+
+TEST_CASE("moved: who has it no more says so, and the next one is asked") {
+  const Error lost = make_error(ErrorCode::internal, "not kept here");
+  MovedBench bench(4);
+  bench.resume(0, 4);
+  bench.resume(1, 5);
+  bench.resume(2, 5);
+  bench.resume(3, 4);
+  CHECK(bench.said() == "1 fetch 4");
+  bench.begin_retained(1, 4, 0, lost);
+  bench.end_retained(1);
+  CHECK(bench.said() == "2 fetch 4");
+  bench.retained(2, 4, 9);
+  CHECK(bench.said() == "0 resumed 5, 0 answer 4, 1 resumed 5, 2 resumed 5, 3 resumed 5, 3 answer 4");
+
+  MovedBench nobody(2);
+  nobody.resume(0, 4);
+  nobody.resume(1, 5);
+  nobody.begin_retained(1, 4, 0, lost);
+  nobody.end_retained(1);
+  REQUIRE(nobody.said() == "0 resumed 5, 0 failed 4, 1 resumed 5");
+  CHECK(nobody.actions[1].error.message == "not kept here");
 }
 
 TEST_CASE("moved: what only a rank has that left is lost with its lane, and fails") {

@@ -264,7 +264,7 @@ void Server::on_message(Message& message, std::span<std::byte>) {
   }
   if (const auto* left = std::get_if<WorkerLeft>(&message)) {
     return on_all_shards(
-        [left = *left](Shard& shard, std::uint32_t) { shard.worker_left(left.job_run, left.rank); }, [] {});
+        [left = *left](Shard& shard, std::uint32_t) { shard.worker_left(left.job_run, left.rank, left.lingers); }, [] {});
   }
   if (const auto* ended = std::get_if<JobEnded>(&message)) return end_job(*ended);
   if (std::holds_alternative<Left>(message) && state_ == State::draining) {

@@ -40,7 +40,7 @@ Result<std::size_t> check_member(const HelloLane& hello, std::span<const Session
                                   hello.rank.value, found->incarnation.value, hello.incarnation.value),
                       "a worker that was restarted joins a new run");
   }
-  if (found->left) {
+  if (found->gone) {
     return make_error(ErrorCode::protocol, fmt::format("rank {} has left this job", hello.rank.value));
   }
   // One of an older epoch has not heard yet what has moved.

@@ -26,7 +26,8 @@ struct SessionMember {
   Incarnation incarnation;
   std::uint32_t contributor = 0;
   Session last_session;  // {} = none yet
-  bool left = false;
+  bool left = false;  // pushes no more
+  bool gone = false;  // and is not there any more
 };
 
 // This server, this life of it, this scheduler's term, a shard that exists.

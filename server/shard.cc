@@ -55,9 +55,9 @@ void Shard::drop(JobRun job, const std::vector<TensorId>& tensors) {
   }
 }
 
-void Shard::worker_left(JobRun job, Rank rank) {
+void Shard::worker_left(JobRun job, Rank rank, bool lingers) {
   check_loop();
-  if (ShardJob* const found = find(job)) found->worker_left(rank);
+  if (ShardJob* const found = find(job)) found->worker_left(rank, lingers);
 }
 
 void Shard::end_job(JobRun job, const Error& error) {

@@ -33,7 +33,7 @@ class Shard {
   // With those slices only that are for this shard, perhaps none.
   void declare(const DeclareSlices& declare);
   void drop(JobRun job, const std::vector<TensorId>& tensors);
-  void worker_left(JobRun job, Rank rank);
+  void worker_left(JobRun job, Rank rank, bool lingers);
   // Closes the job's lanes, with `error` unless its code is ok, and frees its memory.
   void end_job(JobRun job, const Error& error);
 

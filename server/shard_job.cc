@@ -1,6 +1,7 @@
 #include "server/shard_job.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "proto/base/assert.h"
 
@@ -60,6 +61,7 @@ void ShardJob::add(const TensorSlices& tensor, bool moved) {
     for (const SessionMember& member : members_) {
       if (member.left && member.contributor != ServerLane::kNoContributor) {
         partition.aggregator->left(member.contributor, actions_);
+        if (member.gone) partition.aggregator->gone(member.contributor, actions_);
       }
     }
     BPS_ASSERT(actions_.empty());  // nobody has pushed yet
@@ -137,12 +139,16 @@ void ShardJob::tell_all(Tell tell) {
   }
 }
 
-void ShardJob::worker_left(Rank rank) {
+void ShardJob::worker_left(Rank rank, bool lingers) {
   for (SessionMember& member : members_) {
-    if (member.rank != rank || member.left) continue;
-    member.left = true;
+    if (member.rank != rank) continue;
+    const bool leaves = !std::exchange(member.left, true);
+    const bool goes = !lingers && !std::exchange(member.gone, true);
     if (member.contributor == ServerLane::kNoContributor) continue;
-    tell_all([&](Aggregator& aggregator) { aggregator.left(member.contributor, actions_); });
+    tell_all([&](Aggregator& aggregator) {
+      if (leaves) aggregator.left(member.contributor, actions_);
+      if (goes) aggregator.gone(member.contributor, actions_);
+    });
   }
   reap_dropped();
 }

@@ -61,7 +61,8 @@ class ShardJob {
   // The slices of this shard; the job is in that epoch from now on.
   void declare(const DeclareSlices& declare);
   void drop(TensorId tensor);
-  void worker_left(Rank rank);
+  // Pushes no more; `lingers`: but is still there.
+  void worker_left(Rank rank, bool lingers);
 
   // A worker's connection, not started. A newer session closes the older one; a hello that does not fit is an
   // error, and the connection is the caller's still.

@@ -389,7 +389,7 @@ TEST_CASE("a rank that left fails the rounds that wait for it, and opens no lane
   world.declare(1, 2);
   const auto a = world.open(0);
   world.push(*a, 1, 0, {1, 1});
-  world.shard->worker_left(kRun, Rank{1});
+  world.shard->worker_left(kRun, Rank{1}, false);
   REQUIRE(all<RoundFailed>(*a).size() == 1);
   CHECK(all<Refused>(*world.open(1)).size() == 1);
   world.declare(2, 2);

@@ -400,7 +400,7 @@ void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   state.left = true;
   ++left_;
   note_stored(contributor);
-  if (fence_ != nullptr) return left_fenced(contributor, actions);
+  if (fence_ != nullptr) return approach(actions);
   if (!begun_ || state.phase == Phase::whole || state.phase == Phase::added) return;
   fail_round(left_error(contributor), actions);
 }

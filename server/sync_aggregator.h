@@ -42,6 +42,7 @@ class SyncAggregator final : public Aggregator {
   void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) override;
   void lost(std::uint32_t contributor, Actions& actions) override;
   void left(std::uint32_t contributor, Actions& actions) override;
+  void gone(std::uint32_t contributor, Actions& actions) override;
   void unpin(std::uint32_t pin, Actions& actions) override;
 
  private:
@@ -94,10 +95,12 @@ class SyncAggregator final : public Aggregator {
     Round next;           // the first round that is not over there
     bool here = false;    // has resumed on its present lane, so that it can be asked
     bool pushed = false;  // on its present lane, and was refused
+    bool gone = false;    // has left, and is not there any more
+    bool lacks = false;   // was asked for the last result, and does not have it any more
   };
   struct Fence {
     std::vector<Report> reports;
-    std::uint32_t missing = 0;      // contributors that have neither resumed nor left
+    std::uint32_t missing = 0;      // contributors that have neither resumed nor gone
     std::uint32_t asked = kNobody;  // for the result of the round before the open one
     bool arriving = false;  // from `asked`; into the slot of its round, which is pinned, unless `error`
     std::uint32_t weight = 0;
@@ -146,7 +149,6 @@ class SyncAggregator final : public Aggregator {
   void end_fenced(std::uint32_t contributor, Actions& actions);
   void report(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
   void lost_fenced(std::uint32_t contributor, Actions& actions);
-  void left_fenced(std::uint32_t contributor, Actions& actions);
   // Lifts the fence, or asks for what it needs, when all have resumed.
   void approach(Actions& actions);
   void lift(Actions& actions);

@@ -45,7 +45,7 @@ void SyncAggregator::report(std::uint32_t contributor, Round next, bool pushed, 
   report.here = true;
   report.pushed = report.pushed || pushed;
   report.next = next;
-  if (!std::exchange(report.named, true) && !states_[contributor].left) --fence_->missing;
+  if (!std::exchange(report.named, true) && !report.gone) --fence_->missing;
   approach(actions);
 }
 
@@ -64,8 +64,11 @@ void SyncAggregator::lost_fenced(std::uint32_t contributor, Actions& actions) {
 }
 
 // It has stored all that it wants. What it has named before still says which rounds are over.
-void SyncAggregator::left_fenced(std::uint32_t contributor, Actions& actions) {
-  if (!fence_->reports[contributor].named) --fence_->missing;
+void SyncAggregator::gone(std::uint32_t contributor, Actions& actions) {
+  if (fence_ == nullptr) return;
+  Report& report = fence_->reports[contributor];
+  if (std::exchange(report.gone, true)) return;
+  if (!report.named) --fence_->missing;
   approach(actions);
 }
 
@@ -81,7 +84,8 @@ void SyncAggregator::approach(Actions& actions) {
     const Report& report = fence_->reports[i];
     if (!report.named) continue;
     if (report.next == open) {
-      may_return = may_return || !states_[i].left;
+      if (report.lacks) continue;
+      may_return = may_return || !report.gone;
       if (report.here && holder == kNobody) holder = i;
     } else if (report.next.next() == open && !states_[i].left) {
       lacking = true;
@@ -94,7 +98,8 @@ void SyncAggregator::approach(Actions& actions) {
     return emit(actions, Action::Kind::fetch, holder, last);
   }
   if (may_return) return;
-  last_error_ = nobody_has_error(last);
+  // What the last one of them said, if any was asked.
+  last_error_ = fence_->error.code != ErrorCode::ok ? std::move(fence_->error) : nobody_has_error(last);
   lift(actions);
 }
 
@@ -123,6 +128,12 @@ Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Reta
 void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
   if (fence_ == nullptr || fence_->asked != contributor || !fence_->arriving) return;
   const Round last{fence_->highest().value - 1};
+  if (fence_->error.code == ErrorCode::internal) {
+    fence_->reports[contributor].lacks = true;
+    fence_->arriving = false;
+    fence_->asked = kNobody;
+    return approach(actions);
+  }
   last_weight_ = fence_->weight;
   last_error_ = std::move(fence_->error);
   if (last_error_.code == ErrorCode::ok) {

@@ -253,6 +253,7 @@ TEST_CASE("c api: many tensors at once, empty ones too") {
 }
 
 TEST_CASE("c api: under way: a second one is refused, a wait expires with its reason, close cancels") {
+  const bps::ExpectLog lost("is gone: connection lost");  // who gives up is, and the other one waits for it
   const TwoWorkers job;
   const OpenClient& client = job.a;
   std::vector<float> data(10, 1.0f);
@@ -279,6 +280,7 @@ TEST_CASE("c api: under way: a second one is refused, a wait expires with its re
 }
 
 TEST_CASE("c api: a handle may go before its operation, and outlive its client") {
+  const bps::ExpectLog lost("is gone: connection lost");  // who gives up is, and the other one waits for it
   std::vector<float> first(10, 1.0f), second(10, 2.0f);
   bps_handle* kept = nullptr;
   {
@@ -295,6 +297,7 @@ TEST_CASE("c api: a handle may go before its operation, and outlive its client")
 }
 
 TEST_CASE("c api: callbacks run once each, on their own thread, and must not wait") {
+  const bps::ExpectLog lost("is gone: connection lost");  // who gives up is, and the other one waits for it
   const TwoWorkers job;
   const OpenClient& client = job.a;
   struct Calls {

@@ -169,6 +169,7 @@ void ClientEngine::close(Duration timeout, Done done) {
   BPS_ASSERT(!closing_);
   closing_ = true;
   close_done_ = std::move(done);
+  close_deadline_ = loop_.now() + timeout + kLeaveGrace;
   if (failure_ || !joined_) return post([this] { finish_close({}); });
   if (data_.idle()) return post([this] { drain(); });
   close_timer_ = loop_.after(timeout, [this] {
@@ -189,13 +190,19 @@ void ClientEngine::drain() {
   loop_.cancel(close_timer_);
   close_timer_ = {};
   if (!data_.idle()) return finish_close({});
-  data_.fail(make_error(ErrorCode::closed, "the client is closed"));
   link_.send(Leave{});
-  close_timer_ = loop_.after(kLeaveGrace, [this] {
+  close_timer_ = loop_.at(close_deadline_, [this] {
     close_timer_ = {};
-    log_.warn("{} has not answered Leave within {} s", link_.name(), kLeaveGrace / std::chrono::seconds(1));
+    log_.warn(
+        "closed in the middle of operations of other ranks: {} has not said that they have what this one "
+        "has stored",
+        link_.name());
     finish_close({});
   });
+}
+
+void ClientEngine::on_settle(const Settle& settle) {
+  data_.when_settled([this, number = settle.number] { link_.send(Settled{number}); });
 }
 
 void ClientEngine::on_left() {

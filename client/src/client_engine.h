@@ -75,9 +75,9 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void barrier(Done done);
 
   // Refuses what is new, waits for operations under way until `timeout`, and says Leave. What is still under
-  // way then ends with `cancelled`, and the connection is closed without Leave. `done` comes at latest
-  // kLeaveGrace after `timeout`; then all connections are closed and no memory of an operation is touched.
-  // Once.
+  // way then ends with `cancelled`, and the connection is closed without Leave. After Leave it lingers until
+  // the others have what only this worker may have stored. `done` comes at latest kLeaveGrace after
+  // `timeout`; then all connections are closed and no memory of an operation is touched. Once.
   void close(Duration timeout, Done done);
 
   // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"
@@ -110,6 +110,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_tensor_failed(const TensorFailed& failed) override;
   void on_moved(const Moved& moved) override;
   void on_barrier_done(const BarrierDone& barrier) override;
+  void on_settle(const Settle& settle) override;
   void on_left() override;
   void on_link_failed(const Error& error) override;
   // DataPlane::Owner
@@ -139,6 +140,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   bool leaving_ = false;
   Done close_done_;
   TimerId close_timer_;
+  TimePoint close_deadline_;
   std::shared_ptr<bool> alive_;  // posted tasks hold it weakly: they may outlive the engine
 };
 

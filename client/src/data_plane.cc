@@ -205,6 +205,7 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
   }
   if (Status s = tensor.begin(std::move(round)); !s.ok()) return s;
   ++under_way_;
+  tensor.set_operation_number(++begun_);
   for (Partition& partition : tensor.partitions()) {
     if (!partition.resuming) queue_.push(partition);
   }
@@ -278,7 +279,27 @@ void DataPlane::settle(Partition& partition) {
   --under_way_;
   stats_->rounds.fetch_add(1, std::memory_order_relaxed);
   ended.done(std::move(ended.result));
+  call_waiters();
   if (idle()) owner_.on_idle();
+}
+
+void DataPlane::when_settled(std::function<void()> done) {
+  waiters_.push_back({begun_, std::move(done)});
+  call_waiters();
+}
+
+void DataPlane::call_waiters() {
+  if (waiters_.empty()) return;
+  std::uint64_t oldest = UINT64_MAX;
+  for (const auto& tensor : tensors_) {
+    if (tensor != nullptr && tensor->under_way()) oldest = std::min(oldest, tensor->operation_number());
+  }
+  const auto over = std::stable_partition(waiters_.begin(), waiters_.end(),
+                                          [&](const Waiter& waiter) { return oldest <= waiter.begun; });
+  const std::vector<Waiter> ready(std::make_move_iterator(over), std::make_move_iterator(waiters_.end()));
+  waiters_.erase(over, waiters_.end());
+  for (const Waiter& waiter : ready)
+    waiter.done();
 }
 
 // False: the lane is broken off, and with it the partition has been seen to.
@@ -518,6 +539,7 @@ void DataPlane::fail(const Error& error) {
     ended.push_back(tensor->abort(error));
   }
   under_way_ = 0;
+  waiters_.clear();
   for (auto& operation : ended)
     operation.done(std::move(operation.result));
 }

@@ -92,6 +92,9 @@ class DataPlane final : private Lane::Owner {
   bool shares_memory() const { return shares_memory_; }  // with one server at least, if all goes well
   std::uint64_t partition_bytes() const { return job_.partition_bytes; }
   bool idle() const { return under_way_ == 0; }
+  // `done` is called when all operations that are under way now have ended: here, if none is. Not after
+  // fail().
+  void when_settled(std::function<void()> done);
   std::string describe(TensorId tensor) const;
   // Outlives this object if its holder wants.
   const std::shared_ptr<ClientStats>& stats() const { return stats_; }
@@ -128,6 +131,7 @@ class DataPlane final : private Lane::Owner {
   void give_back(Partition& partition);
   void count_resent();
   void settle(Partition& partition);
+  void call_waiters();
   bool fetch(Partition& partition);
   bool count_taken(const Lane& lane, const Message& message, std::uint64_t bytes);
   void on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes);
@@ -155,13 +159,19 @@ class DataPlane final : private Lane::Owner {
   Epoch first_epoch_, epoch_before_;  // of the start; before the present one
   ContributionQueue queue_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<Allowance> allowances_;  // by lane
+  std::vector<Allowance> allowances_;                  // by lane
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
   std::vector<Partition*> partitions_;                 // by PartitionId
   Message frame_;                                      // reused: a PushPull
   std::uint64_t spare_credit_ = 0;                     // beside one partition
   std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
   std::size_t under_way_ = 0;
+  std::uint64_t begun_ = 0;  // operations
+  struct Waiter {
+    std::uint64_t begun = 0;  // those up to this one are to end
+    std::function<void()> done;
+  };
+  std::vector<Waiter> waiters_;
   bool failed_ = false;
   bool shares_memory_ = false;
   std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();

@@ -32,8 +32,8 @@ Status DataPlane::check(const Moved& moved) const {
   const std::size_t lanes = lanes_.size() + moved.lanes.size();
   if (lanes > kMaxLanesPerJob) return scheduler_error(fmt::format("to {} lanes", lanes));
   for (const LaneIndex lane : moved.closed) {
-    if (lane.value >= lanes_.size()) {
-      return scheduler_error(fmt::format("away from lane {} of {}", lane.value, lanes_.size()));
+    if (lane.value >= lanes) {
+      return scheduler_error(fmt::format("away from lane {} of {}", lane.value, lanes));
     }
   }
   std::vector<bool> is_closed(lanes);
@@ -101,8 +101,9 @@ Status DataPlane::on_moved(const Moved& moved) {
     queue_.reserve(move.owner, 1);
   }
   say(moved, gets_some);
-  for (std::size_t i = lanes; i < lanes_.size(); ++i)
-    lanes_[i]->open();
+  for (std::size_t i = lanes; i < lanes_.size(); ++i) {
+    if (!lanes_[i]->closed()) lanes_[i]->open();  // a server may have come and gone since the last Moved
+  }
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if (gets_some[i] && lanes_[i]->welcomed()) resume(*lanes_[i]);
   }

@@ -207,6 +207,8 @@ bool SchedulerLink::handle_joined(Message& message) {
     owner_.on_tensor_failed(*tensor);
   } else if (const auto* moved = std::get_if<Moved>(&message)) {
     owner_.on_moved(*moved);
+  } else if (const auto* settle = std::get_if<Settle>(&message)) {
+    owner_.on_settle(*settle);
   } else if (std::holds_alternative<Left>(message)) {
     owner_.on_left();
   } else if (auto* failed = std::get_if<JobFailed>(&message)) {

@@ -31,6 +31,7 @@ class SchedulerLink : private ConnectionHandler {
     virtual void on_tensor_failed(const TensorFailed& failed) = 0;
     virtual void on_moved(const Moved& moved) = 0;
     virtual void on_barrier_done(const BarrierDone& barrier) = 0;
+    virtual void on_settle(const Settle& settle) = 0;
     virtual void on_left() = 0;
     // For good, once; the connection is closed.
     virtual void on_link_failed(const Error& error) = 0;

@@ -120,6 +120,9 @@ class TensorState {
   const std::vector<Partition>& partitions() const { return partitions_; }
 
   bool under_way() const { return under_way_; }
+  // Operations of the client are numbered as they begin; of the one under way.
+  void set_operation_number(std::uint64_t number) { operation_number_ = number; }
+  std::uint64_t operation_number() const { return operation_number_; }
   Round round() const { return round_; }  // of the operation under way, else of the next one
   Operation operation() const { return current_.operation; }
   Rank root() const { return current_.root; }
@@ -222,6 +225,7 @@ class TensorState {
 
   Round round_;
   bool under_way_ = false;
+  std::uint64_t operation_number_ = 0;
   RoundInput current_;
   std::uint64_t answered_ = 0;
   std::uint64_t unsettled_ = 0;

@@ -120,13 +120,13 @@ class DaemonTest(unittest.TestCase):
         server = self.daemon("server", "bps-server", "--scheduler", getattr(scheduler, "address", scheduler), *flags)
         return server
 
-    def worker(self, scheduler, rank, size, *flags, job="job"):
+    def worker(self, scheduler, rank, size, *flags, job="job", env=None):
         environment = {"BPS_SCHEDULER": getattr(scheduler, "address", scheduler), "BPS_JOB": job, "BPS_RANK": str(rank),
-                       "BPS_WORLD_SIZE": str(size)}
+                       "BPS_WORLD_SIZE": str(size), **(env or {})}
         return self.start(f"{job} rank {rank}", self.worker_program, *flags, environment=environment)
 
-    def workers(self, scheduler, size, *flags, job="job"):
-        return [self.worker(scheduler, rank, size, *flags, job=job) for rank in range(size)]
+    def workers(self, scheduler, size, *flags, job="job", env=None):
+        return [self.worker(scheduler, rank, size, *flags, job=job, env=env) for rank in range(size)]
 
     def cluster(self, servers=1, *flags):
         scheduler = self.scheduler()

@@ -13,6 +13,8 @@ from daemons import DETECTION, LIMIT, SILENCE, DaemonTest, main
 LIMITS = pathlib.Path(__file__).parents[2] / "proto/wire/limits.h"
 VERSION = int(re.search(r"kProtocolVersion = (\d+);", LIMITS.read_text())[1])
 FOR_EVER = ("--rounds", "1000000000", "--elements", "50000", "--tensors", "2", "--announce", "3")
+# Some seconds of rounds.
+LONG = ("--rounds", "3000", "--elements", "50000", "--tensors", "2", "--announce", "3")
 
 
 class Join(DaemonTest):
@@ -94,18 +96,50 @@ class Death(DaemonTest):
 
     def test_server_killed(self):
         scheduler, servers = self.cluster(2)
+        workers = self.workers(scheduler, 3, *LONG)
+        for worker in workers:
+            worker.wait_line("reached 3")
+        servers[1].signal(signal.SIGKILL)
+        for worker in workers:
+            self.assert_status(worker, 0, "closed")
+        self.assert_works(scheduler)
+
+    def test_servers_killed_one_after_another(self):
+        scheduler, servers = self.cluster(3)
+        workers = self.workers(scheduler, 3, *LONG)
+        for worker in workers:
+            worker.wait_line("reached 3")
+        servers[0].signal(signal.SIGKILL)
+        servers[2].signal(signal.SIGKILL)
+        for worker in workers:
+            self.assert_status(worker, 0, "closed")
+        self.assert_works(scheduler)
+
+    def test_the_last_server_killed(self):
+        scheduler, servers = self.cluster(1)
         workers = self.running(scheduler, 3)
         since = time.monotonic()
+        servers[0].signal(signal.SIGKILL)
+        self.assert_all_told(workers, since, DETECTION, re.escape(servers[0].address), "no other server")
+
+    def test_a_server_killed_under_workers_that_do_not_retain(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.workers(scheduler, 2, *FOR_EVER, env={"BPS_RETAIN": "0"})
+        for worker in workers:
+            worker.wait_line("reached 3")
+        since = time.monotonic()
         servers[1].signal(signal.SIGKILL)
-        self.assert_all_told(workers, since, DETECTION, re.escape(servers[1].address))
+        self.assert_all_told(workers, since, DETECTION, re.escape(servers[1].address), "without retain")
         self.assert_works(scheduler)
 
     def test_server_that_hangs(self):
         scheduler, servers = self.cluster(2)
-        workers = self.running(scheduler, 2)
-        since = time.monotonic()
+        workers = self.workers(scheduler, 2, *LONG)
+        for worker in workers:
+            worker.wait_line("reached 3")
         servers[0].signal(signal.SIGSTOP)
-        self.assert_all_told(workers, since, SILENCE, re.escape(servers[0].address))
+        for worker in workers:
+            self.assert_status(worker, 0, "closed")
         self.assert_works(scheduler)
         servers[0].signal(signal.SIGCONT)
         # It is told that it is dead, and ends; what it was may start again as a new one.
@@ -158,13 +192,12 @@ class Signals(DaemonTest):
             worker.wait_line("reached 3")
         servers[0].signal(signal.SIGTERM)
         servers[0].wait_line("drains")
-        self.assert_works(scheduler, "new")  # on the other server
-        self.assertIsNone(servers[0].process.poll())
+        self.assert_status(servers[0], 0)  # what it had goes on at the other one
+        self.assert_works(scheduler, "new")
         for worker in workers:
             worker.say()
         for worker in workers:
             self.assert_status(worker, 0, "closed")
-        self.assert_status(servers[0], 0)
 
     def test_idle_daemons_end_at_once(self):
         scheduler, servers = self.cluster(2)

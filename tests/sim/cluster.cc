@@ -242,6 +242,10 @@ void Cluster::strike(const FaultPlan& fault) {
       });
       if (scenario_.detection > Duration(0)) lose(fault, node);
       return;
+    case FaultPlan::Kind::drain:
+      return node.loop().post([&server = servers_[fault.index]] {
+        if (server.daemon) server.daemon->stop();
+      });
     case FaultPlan::Kind::kill:
     case FaultPlan::Kind::power_off:
       lose(fault, node);

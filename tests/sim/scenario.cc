@@ -168,6 +168,43 @@ class Maker {
     scenario_.detection = kind == FaultPlan::Kind::kill ? kLoudDetection : kSilentDetection;
   }
 
+  // Servers go, and others take their place: nobody is to notice. One server at least is never struck.
+  void replace_servers(std::uint64_t most) {
+    const std::uint64_t strikes = random_.between<std::uint64_t>(1, most);
+    while (scenario_.servers.size() <= strikes)
+      scenario_.servers.push_back(scenario_.servers.front());
+    bool drains = true;
+    for (std::size_t server = 0; server < strikes; ++server) {
+      FaultPlan& fault = this->fault(replacement_kind());
+      fault.target = FaultPlan::Target::server;
+      fault.index = server;
+      fault.length = kHeartbeatTimeout + 3s;
+      drains = drains && fault.kind == FaultPlan::Kind::drain;
+      // A server that closes a lane by itself takes back what it has lent, and nobody may have a copy.
+      const bool dies = fault.kind == FaultPlan::Kind::kill || fault.kind == FaultPlan::Kind::power_off;
+      if (!dies) scenario_.network.lending_percent = 0;
+    }
+    for (ServerPlan& server : scenario_.servers)
+      server.start = Duration(0);
+    for (JobPlan& job : scenario_.jobs) {
+      for (WorkerPlan& worker : job.workers)
+        worker.retain = worker.retain || !drains;
+    }
+    survive_cuts();
+    scenario_.detection = kSilentDetection;
+  }
+
+  FaultPlan::Kind replacement_kind() {
+    switch (random_.below(8)) {
+      case 0: return FaultPlan::Kind::pause;
+      case 1: return FaultPlan::Kind::power_off;
+      case 2:
+      case 3: return FaultPlan::Kind::drain;
+      case 4: return FaultPlan::Kind::cut_control;
+      default: return FaultPlan::Kind::kill;
+    }
+  }
+
   // Every lane lends, and senders hear late that they have their memory back.
   void lend_everywhere() {
     scenario_.network.lending_percent = 100;
@@ -331,6 +368,33 @@ constexpr std::array kScenarios{
             m.job(2, 5);
             m.deadly(FaultPlan::Kind::kill, FaultPlan::Target::server);
           }},
+    Named{"server_replaced",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 5);
+            job.free_running = m.random().one_in(2);
+            m.replace_servers(1);
+          }},
+    Named{"servers_replaced",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 4);
+            job.rounds += 3;
+            job.free_running = m.random().one_in(2);
+            if (m.random().one_in(2)) m.job(1, 3);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            m.replace_servers(3);
+          }},
+    Named{"replaced_and_cut",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 4);
+            job.opposite_orders = m.random().one_in(2);
+            job.free_running = m.random().one_in(2);
+            for (ServerPlan& server : m.scenario().servers) {
+              if (m.random().one_in(2)) server.reorder_budget = job.partition_bytes * 2;
+            }
+            m.replace_servers(2);
+            m.healing_faults(4);
+            m.scenario().network.lending_percent = 0;
+          }},
     Named{"worker_hangs",
           [](Maker& m) {
             m.job(2, 4);
@@ -358,7 +422,7 @@ constexpr std::array kScenarios{
 
 std::string_view name_of(FaultPlan::Kind kind) {
   constexpr std::string_view names[] = {"delay", "cut lanes", "cut control", "refuse",
-                                        "pause", "kill",      "power off"};
+                                        "pause", "kill",      "power off",   "drain"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -31,6 +31,7 @@ struct FaultPlan {
     pause,        // for `length`
     kill,         // the process
     power_off,    // the host: nobody hears a close
+    drain,        // the server, politely
   };
   enum class Target { worker, server, scheduler };
 
