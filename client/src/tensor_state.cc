@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "proto/base/assert.h"
 
@@ -134,7 +135,7 @@ Error TensorState::no_memory() const {
 void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   partition.receiving = false;
   if (partition.state == State::failed) return;
-  if (partition.state != State::lent) partition.lent.reset();  // of the round before
+  if (partition.state != State::lent) partition.spent = std::move(partition.lent);
   keep(partition, weight);
   partition.state = State::answered;
   weight_ = std::min(weight_, weight);
@@ -144,7 +145,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
 void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_t weight) {
   partition.state = State::lent;
   if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
-  partition.lent = std::move(answer);
+  partition.spent = std::exchange(partition.lent, std::move(answer));
   partition.weight = weight;
 }
 
@@ -199,6 +200,7 @@ bool TensorState::on_failed(Partition& partition, Round round, const Error& erro
   if (!under_way_ || round != round_) return false;
   if (partition.state == State::answered || partition.state == State::failed) return false;
   partition.lent.reset();
+  partition.spent.reset();
   if (retained_ != nullptr) retained_->give_back(partition.index);
   if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
   if (current_.retain) failures_.insert_or_assign(partition.index, std::pair(round, error));
@@ -210,6 +212,7 @@ bool TensorState::on_failed(Partition& partition, Round round, const Error& erro
 bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) {
   const bool was_receiving = partition.receiving;
   partition.lending = false;
+  partition.spent.reset();
   partition.resume_said = false;
   partition.holds = 0;
   partition.receiving = false;
@@ -280,6 +283,8 @@ TensorState::Ended TensorState::end() {
   Ended ended{std::move(current_.done),
               error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(weight_)};
   retained_.reset();
+  for (Partition& partition : partitions_)
+    partition.spent.reset();
   if (current_.view && !error_) make_view();
   under_way_ = false;
   current_ = {};

@@ -76,6 +76,8 @@ struct Partition : SendItem {
   std::uint32_t weight = 0;  // of a lent answer
   // The answer of this round, or what is retained of the last one.
   LentPayload lent;
+  // That of the last round when the one of this round is here: given back with all others of the tensor.
+  LentPayload spent;
   // Where an answer waits that came before they let go of the memory it belongs in.
   std::unique_ptr<std::byte[]> detour;
 

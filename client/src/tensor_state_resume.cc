@@ -9,9 +9,9 @@ namespace bps {
 using State = Partition::State;
 using Kept = Partition::Kept;
 
-// The partition's answer is here, and with it the proof that all have the one before.
+// The partition's answer is here, and with it the proof that all have the one before; its loan goes back when the
+// round ends, with all others in one record.
 void TensorState::keep(Partition& partition, std::uint32_t weight) {
-  if (retained_ != nullptr) retained_->give_back(partition.index);
   if (!failures_.empty()) failures_.erase(partition.index);
   partition.kept = Kept::nothing;
   if (!current_.retain || is_async_) return;
