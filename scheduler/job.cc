@@ -49,7 +49,8 @@ void Job::maybe_start() {
   if (phase_ != Phase::running) return;
   for (const ServerId id : used_) {
     const ServerRecord* server = servers_.find(id);
-    if (server != nullptr && server->draining && server->peer.value != 0) return server_drains(*server);
+    if (server == nullptr || !server->draining || server->peer.value == 0 || obstacle(id)) continue;
+    return server_drains(*server);
   }
 }
 

@@ -145,6 +145,8 @@ void Job::finish_move() {
   }
   broadcast(std::move(moved));
   for (const ServerId server : done.drained) {
+    std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server; });
+    tensors_->release(server);
     used_.erase(server);
     servers_.send(server, JobEnded{run_, {}});
     servers_.release(server, run_);
@@ -154,6 +156,7 @@ void Job::finish_move() {
     if (const Worker* worker = membership_.find(answer.rank))
       outbox_.send(worker->peer, std::move(answer.message));
   }
+  send_tensor_output();
 }
 
 }  // namespace bps

@@ -259,6 +259,22 @@ TEST_CASE("move: a server that drains is free when its partitions are elsewhere"
   CHECK(h.got<JobFailed>(workers[0]).empty());
 }
 
+TEST_CASE("move: what a drained server has not acknowledged is not waited for") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  h.server("b");
+  const auto workers = h.running_job("j", 1);
+  h.stop_acking(a);
+  h.say(workers[0], declare_one(7, "w", kElements));
+  CHECK(h.got<Declared>(workers[0]).empty());
+  h.say(a, Leave{});
+  CHECK(h.got<Left>(a).size() == 1);
+  h.lose(a);
+  const Declared declared = h.last<Declared>(workers[0]);
+  CHECK(declared.tensors[0].error.code == ErrorCode::ok);
+  CHECK(View(h, workers[0]).owned_by(ServerId{2}) == 10);
+}
+
 TEST_CASE("move: a server that dies while it drains is gone") {
   CoreHarness h;
   const PeerId a = h.server("a");

@@ -248,16 +248,19 @@ TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::opti
   }
   for (auto& [key, piece] : pieces)
     flush(key, piece);
-  if (!gone) return out;
+  if (gone) release(*gone);
+  return out;
+}
+
+void TensorTable::release(ServerId server) {
   std::vector<std::uint64_t> done;
   for (auto& [number, batch] : batches_) {
-    batch.accepted.erase(*gone);
-    batch.waiting.erase(*gone);
+    batch.accepted.erase(server);
+    batch.waiting.erase(server);
     if (batch.waiting.empty()) done.push_back(number);
   }
   for (const std::uint64_t number : done)
     finish(number);
-  return out;
 }
 
 void TensorTable::acked(std::uint64_t number, ServerId server, const Error& error) {

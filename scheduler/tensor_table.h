@@ -82,6 +82,9 @@ class TensorTable {
   // first asynchronous one if there is one.
   const TensorDeclaration* held_by(ServerId server) const;
 
+  // Nothing is asked of the server any more: what it has not acknowledged will not be.
+  void release(ServerId server);
+
   // An answer that was kept back: what it says is brought up to date.
   void refresh(Declared& declared) const;
 

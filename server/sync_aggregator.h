@@ -101,7 +101,8 @@ class SyncAggregator final : public Aggregator {
   struct Fence {
     std::vector<Report> reports;
     std::uint32_t missing = 0;      // contributors that have neither resumed nor gone
-    std::uint32_t asked = kNobody;  // for the result of the round before the open one
+    std::uint32_t asked = kNobody;  // for the result of `fetched`
+    Round fetched;                  // the round before the open one
     bool arriving = false;  // from `asked`; into the slot of its round, which is pinned, unless `error`
     std::uint32_t weight = 0;
     Error error;

@@ -38,6 +38,7 @@ void SyncAggregator::end_fenced(std::uint32_t contributor, Actions& actions) {
 
 void SyncAggregator::report(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
   Report& report = fence_->reports[contributor];
+  if (report.gone && !report.named) return;  // nobody has waited for it
   if (report.named && report.next != next) {
     return emit(actions, Action::Kind::failed, contributor, next,
                 order_error(contributor, next, report.next));
@@ -55,7 +56,7 @@ void SyncAggregator::lost_fenced(std::uint32_t contributor, Actions& actions) {
   report.pushed = false;
   if (fence_->asked != contributor) return;
   if (std::exchange(fence_->arriving, false)) {
-    Slot& slot = slot_of(Round{fence_->highest().value - 1});
+    Slot& slot = slot_of(fence_->fetched);
     if (slot.pins > 0) --slot.pins;
     slot.memory.reset();
   }
@@ -95,6 +96,7 @@ void SyncAggregator::approach(Actions& actions) {
   const Round last{open.value - 1};
   if (holder != kNobody) {
     fence_->asked = holder;
+    fence_->fetched = last;
     return emit(actions, Action::Kind::fetch, holder, last);
   }
   if (may_return) return;
@@ -106,7 +108,7 @@ void SyncAggregator::approach(Actions& actions) {
 Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
                                            std::uint64_t bytes) {
   if (fence_ == nullptr || fence_->asked != contributor || fence_->arriving) return Destination{};
-  if (header.round.next() != fence_->highest()) return Destination{};
+  if (header.round != fence_->fetched) return Destination{};
   fence_->arriving = true;
   fence_->weight = header.weight;
   fence_->error = header.error;
@@ -127,7 +129,7 @@ Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Reta
 
 void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
   if (fence_ == nullptr || fence_->asked != contributor || !fence_->arriving) return;
-  const Round last{fence_->highest().value - 1};
+  const Round last = fence_->fetched;
   if (fence_->error.code == ErrorCode::internal) {
     fence_->reports[contributor].lacks = true;
     fence_->arriving = false;

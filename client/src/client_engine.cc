@@ -190,6 +190,7 @@ void ClientEngine::drain() {
   loop_.cancel(close_timer_);
   close_timer_ = {};
   if (!data_.idle()) return finish_close({});
+  data_.leave();
   link_.send(Leave{});
   close_timer_ = loop_.at(close_deadline_, [this] {
     close_timer_ = {};

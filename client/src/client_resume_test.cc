@@ -185,8 +185,7 @@ TEST_CASE("moved: a server that resumes in a round that cannot be") {
   c.first_round();
   c.move();
   (void)c.resume(1);
-  SECTION("before") { c.resumed(1, 0, 0, kSlice); }
-  SECTION("two ahead") { c.resumed(1, 0, 3, kSlice); }
+  c.resumed(1, 0, 0, kSlice);
   CHECK_THAT(c.failure(), Contains("server 2 (127.0.0.1:5001) sent Resumed with round"));
 }
 

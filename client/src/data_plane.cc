@@ -64,11 +64,15 @@ Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnatio
 }
 
 Status DataPlane::add_lanes(const std::vector<LaneTarget>& targets) {
-  // What the servers have taken but not reported must never fill the credit: all lanes together hide at most
-  // half of what is left beside one partition.
-  const std::size_t lanes = lanes_.size() + targets.size();
-  hello_.credit_report_bytes =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(spare_credit_ / (2 * lanes), UINT32_MAX));
+  // What the servers have taken but not reported must never fill the credit: all open lanes together hide at
+  // most half of what is left beside one partition.
+  std::uint64_t free = spare_credit_ / 2;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (!lanes_[i]->closed()) free -= std::min<std::uint64_t>(free, hidden_bytes_[i]);
+  }
+  hello_.credit_report_bytes = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(free / std::max<std::size_t>(targets.size(), 1), UINT32_MAX));
+  hidden_bytes_.resize(lanes_.size() + targets.size(), hello_.credit_report_bytes);
   for (const LaneTarget& target : targets) {
     const auto ways = ways_to(target);
     if (!ways) return ways.error();
@@ -423,7 +427,7 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
     if (p != nullptr && p->owner->on_again(*p, again->round)) queue_.push(*p);
   } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
     Partition* p = find(lane, round_failed->partition);
-    if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error)) {
+    if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error, true)) {
       queue_.remove(*p);
       settle(*p);
     }
@@ -441,7 +445,7 @@ void DataPlane::fail_tensor(TensorId id, const Error& error) {
   tensor->poison(error);
   const Round round = tensor->round();
   for (Partition& partition : tensor->partitions()) {
-    if (!tensor->on_failed(partition, round, error)) continue;
+    if (!tensor->on_failed(partition, round, error, true)) continue;
     queue_.remove(partition);
     settle(partition);
   }

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -95,6 +96,8 @@ class DataPlane final : private Lane::Owner {
   // `done` is called when all operations that are under way now have ended: here, if none is. Not after
   // fail().
   void when_settled(std::function<void()> done);
+  // No operation comes any more: what has moved of tensors that are not declared here need not wait for it.
+  void leave();
   std::string describe(TensorId tensor) const;
   // Outlives this object if its holder wants.
   const std::shared_ptr<ClientStats>& stats() const { return stats_; }
@@ -165,6 +168,9 @@ class DataPlane final : private Lane::Owner {
   Message frame_;                                      // reused: a PushPull
   std::uint64_t spare_credit_ = 0;                     // beside one partition
   std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
+  std::vector<std::uint32_t> hidden_bytes_;            // by lane: credit_report_bytes of its hello
+  std::map<PartitionId, LaneIndex> strangers_;         // moved, of tensors that are not declared here
+  bool leaving_ = false;
   std::size_t under_way_ = 0;
   std::uint64_t begun_ = 0;  // operations
   struct Waiter {

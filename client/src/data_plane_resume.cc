@@ -95,7 +95,10 @@ Status DataPlane::on_moved(const Moved& moved) {
     gets_some[move.owner.value] = true;
     const std::uint64_t id = move.partition.value;
     Partition* const partition = id < partitions_.size() ? partitions_[id] : nullptr;
-    if (partition == nullptr) continue;
+    if (partition == nullptr) {
+      strangers_[move.partition] = move.owner;
+      continue;
+    }
     partition->lane = move.owner;
     partition->since = epoch_before_.next();
     queue_.reserve(move.owner, 1);
@@ -169,12 +172,30 @@ void DataPlane::resume(Lane& lane) {
     lane.send(message, {}, 0);
     piece.clear();
   }
+  for (const auto& [id, owner] : strangers_) {
+    if (!leaving_ || owner != lane.index() || find(lane, id) != nullptr) continue;
+    piece.push_back({id, Round{}});
+    if (piece.size() < kMaxPartitionsPerResume) continue;
+    lane.send(message, {}, 0);
+    piece.clear();
+  }
   if (!piece.empty()) lane.send(message, {}, 0);
+}
+
+void DataPlane::leave() {
+  leaving_ = true;
+  for (const auto& lane : lanes_) {
+    if (!strangers_.empty() && lane->welcomed()) resume(*lane);
+  }
 }
 
 void DataPlane::on_resumed(Lane& lane, const Resumed& resumed) {
   Partition* partition = find(lane, resumed.partition);
   if (partition == nullptr || !partition->resuming) return;
+  if (partition->owner->poisoned()) {
+    partition->resuming = false;
+    return;
+  }
   switch (partition->owner->on_resumed(*partition, resumed.round)) {
     case TensorState::Resumption::send:
       if (partition->sent_once) count_resent();

@@ -196,14 +196,14 @@ bool TensorState::on_again(Partition& partition, Round round) {
   return true;
 }
 
-bool TensorState::on_failed(Partition& partition, Round round, const Error& error) {
+bool TensorState::on_failed(Partition& partition, Round round, const Error& error, bool told) {
   if (!under_way_ || round != round_) return false;
   if (partition.state == State::answered || partition.state == State::failed) return false;
   partition.lent.reset();
   partition.spent.reset();
   if (retained_ != nullptr) retained_->give_back(partition.index);
   if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
-  if (current_.retain) failures_.insert_or_assign(partition.index, std::pair(round, error));
+  if (current_.retain && told) failures_.insert_or_assign(partition.index, std::pair(round, error));
   partition.state = State::failed;
   if (!error_) error_ = error;
   return true;

@@ -160,7 +160,8 @@ class TensorState {
   // True: the contribution is wanted again; the caller queues it.
   bool on_again(Partition& partition, Round round);
   // False: no partition of a round under way, ignore it.
-  bool on_failed(Partition& partition, Round round, const Error& error);
+  // `told`: by the server, of everybody's round; else only here.
+  bool on_failed(Partition& partition, Round round, const Error& error, bool told = false);
 
   // Every later begin() fails with this.
   void poison(const Error& error) { poison_ = error; }
