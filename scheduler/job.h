@@ -88,6 +88,7 @@ class Job {
  private:
   // The partitions that are on their way to new owners.
   struct Move {
+    Move() {}  // clang 14: without it, not default-constructible for std::optional inside the class
     std::set<std::uint64_t> waiting;  // requests to servers
     std::map<PartitionId, LaneIndex> partitions;
     std::size_t known_lanes = 0;  // workers know the first ones

@@ -87,7 +87,7 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
   }
   epoch_ = epoch_.next();
   if (!move_) {
-    move_.emplace();
+    move_ = Move();
     move_->known_lanes = lanes_.size();
   }
   move_->reason = move_->reason.empty() ? reason : move_->reason + "; " + reason;
