@@ -102,6 +102,7 @@ class Check {
     out.code = known<ErrorCode>(field, in->code(), kErrorCodeCount);
     text(field, in->message(), kMaxMessageBytes, out.message);
     text(field, in->advice(), kMaxAdviceBytes, out.advice);
+    if (out.code == ErrorCode::ok) out = {};  // no error, so there is nothing to say about it
   }
 
   // What a failure message carries must be one.

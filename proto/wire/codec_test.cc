@@ -276,6 +276,24 @@ TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
   CHECK_THAT(refusal(JobFailed{JobRun{1}, {}}), Catch::Contains("code 0 (ok)"));
 }
 
+TEST_CASE("an error with code ok is no error, whatever its texts say") {
+  const JobEnded failed{JobRun{0x7777}, {ErrorCode::configuration, "gone", "wait"}};
+  auto header = header_of(failed);
+  int seen = 0;
+  for (std::byte& byte : header) {
+    if (byte != static_cast<std::byte>(ErrorCode::configuration)) continue;
+    const std::byte before = std::exchange(byte, std::byte{0});
+    Message out;
+    // One of them is the code.
+    if (decode(header, out).ok() && std::get<JobEnded>(out).error.code == ErrorCode::ok) {
+      CHECK(std::get<JobEnded>(out).error == Error{});
+      ++seen;
+    }
+    byte = before;
+  }
+  CHECK(seen > 0);
+}
+
 TEST_CASE("structs that a broken peer has put off their alignment are refused") {
   std::vector<std::byte> header = header_of(DeclareSlices{
       1, JobRun{2}, {}, false, {{.name = "n", .partitions = {{PartitionId{0xabcdef}, 7, 0x1234}}}}});
