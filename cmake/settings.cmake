@@ -64,6 +64,13 @@ if(BPS_SANITIZE)
       set(BPS_TEST_LAUNCHER "${BPS_SETARCH};-R")
     endif()
   endif()
+  if(BPS_FUZZ)
+    if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+      message(FATAL_ERROR "BPS_FUZZ needs clang: -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang")
+    endif()
+    # Counts what an input reaches; the fuzzers themselves bring the engine (tests/fuzz/CMakeLists.txt).
+    target_compile_options(bps_sanitizers INTERFACE -fsanitize=fuzzer-no-link)
+  endif()
   # Instrumentation hides initialisations from GCC's flow analysis.
   target_compile_options(bps_sanitizers INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()

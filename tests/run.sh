@@ -5,24 +5,25 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
   cat <<'TEXT'
-usage: bash tests/run.sh [--quick] [--no-sanitizers] [--only REGEX] [--jobs N] [--no-setup]
+usage: bash tests/run.sh [--quick] [--no-sanitizers] [--only REGEX] [--jobs N] [--no-setup] [--fuzz MINUTES]
 
 Installs what is missing, builds into build/, build-asan/ and build-tsan/, and runs every test;
 the sanitizer builds (address + undefined behaviour with g++, thread with clang++) run the unit, sim and
-conformance tiers.
+conformance tiers, the first one the fuzz tier, too.
 
   --quick          no sanitizers and none of the tests labelled `long`: for daily use
   --no-sanitizers  only build/, all its tests
   --only REGEX     only the tests whose ctest name matches; everything is still built
   --jobs N         compile and test N at a time (default: number of CPUs)
   --no-setup       do not look for missing packages
+  --fuzz MINUTES   instead of the tests: libFuzzer on every target of tests/fuzz, so long each, in build-fuzz/
   -h, --help       this text
 
 Exit status: 0 when every test passed, 64 for a wrong flag, else that of the step that failed.
 TEXT
 }
 
-quick=0 sanitizers=1 setup=1 only='' jobs=$(nproc)
+quick=0 sanitizers=1 setup=1 only='' fuzz='' jobs=$(nproc)
 need_value() { (($# >= 2)) || { echo "run.sh: $1 needs a value" >&2; usage >&2; exit 64; }; }
 while (($#)); do
   case $1 in
@@ -30,6 +31,7 @@ while (($#)); do
     --no-sanitizers) sanitizers=0 ;;
     --no-setup) setup=0 ;;
     --only) need_value "$@"; only=$2; shift ;;
+    --fuzz) need_value "$@"; fuzz=$2; shift ;;
     --jobs) need_value "$@"; jobs=$2; shift ;;
     -h | --help) usage; exit 0 ;;
     *) echo "run.sh: unknown argument: $1" >&2; usage >&2; exit 64 ;;
@@ -37,6 +39,8 @@ while (($#)); do
   shift
 done
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || { echo "run.sh: --jobs $jobs: not a number above 0" >&2; exit 64; }
+
+[[ $fuzz =~ ^([1-9][0-9]*)?$ ]] || { echo "run.sh: --fuzz $fuzz: not a number above 0" >&2; exit 64; }
 
 # Tests say what they need themselves: neither our settings nor a launcher's rank variables leak in.
 for variable in ${!BPS_@} ${!SLURM_@} ${!OMPI_@} RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE \
@@ -58,16 +62,38 @@ configure_and_build() {
   cmake --build "$directory" --target "$target" -j "$jobs"
 }
 
+sanitized=(-DBPS_EXAMPLES=OFF -DBPS_BENCH=OFF -DCMAKE_BUILD_TYPE=Debug
+  -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1 -D_GLIBCXX_ASSERTIONS" -DCMAKE_C_FLAGS_DEBUG="-O1 -g1")
+with_clang=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang)
+
+# Every target for MINUTES, also after a finding in another one. The corpus stays for the next time.
+fuzz_all() {
+  local seconds=$(($1 * 60)) failed=0 program name corpus
+  for program in build-fuzz/tests/fuzz/fuzzer_*; do
+    name=${program##*/fuzzer_} corpus=build-fuzz/corpus/$name
+    mkdir -p "$corpus"
+    "build-fuzz/tests/fuzz/fuzz_$name" --write-seeds "$corpus"
+    if [[ -d tests/fuzz/findings/$name ]]; then cp "tests/fuzz/findings/$name"/* "$corpus"; fi
+    step "fuzz $name for ${seconds}s"
+    "$program" -max_total_time="$seconds" -max_len=8192 -timeout=30 -rss_limit_mb=4096 -verbosity=0 \
+      -print_final_stats=1 -artifact_prefix="build-fuzz/$name-" "$corpus" || failed=1
+  done
+  step "done"
+  return "$failed"
+}
+
 if ((setup)); then bash cmake/setup.sh; fi
+if [[ $fuzz ]]; then
+  configure_and_build build-fuzz bps_fuzzers -DBPS_FUZZ=ON "${sanitized[@]}" "${with_clang[@]}"
+  fuzz_all "$fuzz"
+  exit
+fi
 configure_and_build build all -DCMAKE_BUILD_TYPE=RelWithDebInfo -DBPS_TESTS=ON -DBPS_EXAMPLES=ON -DBPS_BENCH=ON
 directories=(build)
 if ((sanitizers)); then
-  shared=(-DBPS_EXAMPLES=OFF -DBPS_BENCH=OFF -DCMAKE_BUILD_TYPE=Debug
-    -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1 -D_GLIBCXX_ASSERTIONS" -DCMAKE_C_FLAGS_DEBUG="-O1 -g1")
-  configure_and_build build-asan bps_tests -DBPS_SANITIZE=address "${shared[@]}"
+  configure_and_build build-asan bps_tests -DBPS_SANITIZE=address "${sanitized[@]}"
   # The other compiler, so that both keep building the tree without a warning.
-  configure_and_build build-tsan bps_tests -DBPS_SANITIZE=thread "${shared[@]}" \
-    -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang
+  configure_and_build build-tsan bps_tests -DBPS_SANITIZE=thread "${sanitized[@]}" "${with_clang[@]}"
   directories+=(build-asan build-tsan)
 fi
 

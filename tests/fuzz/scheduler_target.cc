@@ -1,0 +1,180 @@
+// The scheduler's core among peers that say anything that decodes, in any order, fall silent and go. Whatever
+// they did, nothing of them may be left when all have gone.
+#include "proto/base/assert.h"
+#include "scheduler/core_harness.h"
+#include "tests/fuzz/input.h"
+
+namespace bps::fuzz {
+namespace {
+
+using testing::CoreHarness;
+
+class Peers {
+ public:
+  explicit Peers(Input& input) : input_(input), h_(1, options()) {}
+
+  void run() {
+    h_.auto_ack = input_.flag();
+    h_.auto_settle = input_.flag();
+    for (int steps = 0; !input_.empty() && steps < 400; ++steps)
+      act();
+    for (const PeerId peer : std::set(h_.alive()))
+      h_.lose(peer);
+    h_.run(std::chrono::seconds(5));
+    BPS_ASSERT(h_.core.job_count() == 0);
+    BPS_ASSERT(h_.core.node_count() == 0);
+    BPS_ASSERT(h_.core.peer_count() == 0);
+    BPS_ASSERT(h_.core.server_count() == 0);
+  }
+
+ private:
+  static CoreOptions options() {
+    CoreOptions options;
+    options.max_jobs = 3;
+    options.max_workers = 12;
+    options.max_servers = 4;
+    return options;
+  }
+
+  void act() {
+    const std::uint32_t what = input_.below(32);
+    if (what < 3) {
+      say(connect(), hello_worker());
+    } else if (what < 5) {
+      say(connect(), hello_server());
+    } else if (what == 5) {
+      say(connect(), any_message(input_));
+    } else if (what < 7) {
+      start_job();
+    } else if (what < 10) {
+      h_.run(std::chrono::milliseconds(50 * (1 + input_.below(40))));
+    } else if (const PeerId peer = some_peer(); peer.value != 0) {
+      act_as(peer, what);
+    }
+  }
+
+  void act_as(PeerId peer, std::uint32_t what) {
+    switch (what) {
+      case 10: return h_.lose(peer);
+      case 11: return h_.hang(peer);
+      case 12: return h_.stop_acking(peer);
+      case 13: return say(peer, any_message(input_));
+      case 14: return say(peer, hello_worker());
+      case 15: return say(peer, hello_server());
+      case 16: return say(peer, Leave{});
+      case 17:
+        h_.core.expel(h_.now, peer, make_error(ErrorCode::peer_lost, "cut off"));
+        return h_.carry_out();
+      case 18:
+      case 19:
+      case 20:
+      case 21: return say(peer, declare());
+      case 22:
+      case 23: return say(peer, Barrier{input_.number()});
+      case 24: return say(peer, Settled{input_.number()});
+      case 25: return say(peer, Heartbeat{input_.number()});
+      default: return acknowledge(peer);
+    }
+  }
+
+  void say(PeerId peer, const Message& message) {
+    if (auto heard = received(message, kMaxControlHeaderBytes)) h_.say(peer, std::move(*heard));
+  }
+
+  // Of what it was asked, if it was asked anything.
+  void acknowledge(PeerId peer) {
+    std::vector<std::uint64_t> requests;
+    for (const OpenJob& open : h_.got<OpenJob>(peer))
+      requests.push_back(open.request);
+    for (const DeclareSlices& slices : h_.got<DeclareSlices>(peer))
+      requests.push_back(slices.request);
+    const std::uint32_t choice = input_.below(64);
+    const Error error = choice % 8 == 7 ? make_error(ErrorCode::out_of_memory, "full") : Error{};
+    if (requests.empty()) return say(peer, Ack{input_.number(), error});
+    say(peer, Ack{requests[requests.size() - 1 - choice % requests.size()], error});
+  }
+
+  // All of them at once: by chance alone they rarely meet.
+  void start_job() {
+    HelloWorker hello = hello_worker();
+    hello.world_size = 1 + hello.world_size % 3;
+    hello.local_rank = 0;
+    for (std::uint32_t rank = 0; rank < hello.world_size; ++rank) {
+      hello.rank = Rank{rank};
+      say(connect(), hello);
+    }
+  }
+
+  PeerId connect() { return h_.connect("10.0.0.1:" + std::to_string(++connects_)); }
+
+  PeerId some_peer() {
+    const auto& alive = h_.alive();
+    if (alive.empty()) return {};
+    return *std::next(alive.begin(), input_.below(static_cast<std::uint32_t>(alive.size())));
+  }
+
+  HelloWorker hello_worker() {
+    HelloWorker hello;
+    hello.job = "job" + std::to_string(input_.below(4));
+    hello.world_size = 1 + input_.below(3);
+    hello.rank = Rank{input_.below(hello.world_size)};
+    const std::uint32_t odd = input_.below(32);  // what differs from the others'
+    hello.retain = odd != 1;
+    hello.join_timeout_ms = odd == 2 ? 0 : odd == 3 ? 0xffffffff : 5000;
+    hello.mode = odd == 4 || odd == 5 ? Mode::async : Mode::sync;
+    hello.partition_bytes = odd == 6 ? input_.number() * 8 : odd == 7 ? kMinPartitionBytes : 0;
+    hello.bandwidth_bps = odd == 8 ? input_.number() : 0;
+    hello.host = odd == 9 ? "" : "host" + std::to_string(input_.below(3));
+    hello.local_size = odd == 10 ? 2 : 1;
+    if (odd == 11) hello.incarnation = Incarnation{input_.number()};
+    if (odd == 12) hello.job_run = JobRun{input_.number()};
+    if (odd == 13) hello.term = h_.core.term();
+    return hello;
+  }
+
+  HelloServer hello_server() {
+    HelloServer hello;
+    hello.host = "host" + std::to_string(input_.below(3));
+    hello.data = {"10.1.0.1", static_cast<std::uint16_t>(input_.below(5))};
+    hello.shards = 1 + input_.below(3);
+    const std::uint32_t odd = input_.below(16);
+    hello.bandwidth_bps = odd == 1 ? input_.number() : 0;
+    hello.memory_max = odd == 2 ? input_.number() : 0;
+    if (odd == 3) hello.shards = kMaxShardsPerServer;
+    if (odd == 4) hello.incarnation = Incarnation{input_.number()};
+    return hello;
+  }
+
+  Declare declare() {
+    Declare declare;
+    declare.request = input_.number();
+    for (std::uint32_t left = 1 + input_.below(3); left > 0; --left) {
+      TensorDeclaration& tensor = declare.tensors.emplace_back();
+      tensor.name = "t" + std::to_string(input_.below(4));
+      tensor.elements = input_.below(8) * 50'000ull;
+      const std::uint32_t odd = input_.below(32);
+      if (odd == 1) tensor.dtype = DType::f16;
+      if (odd == 2) tensor.mode = Mode::async;
+      if (odd == 3) tensor.elements = input_.number() % (1 << 24);
+      if (odd == 4) tensor.elements = ~std::uint64_t{0} >> input_.below(64);
+      if (odd == 5) tensor.priority = -1;
+    }
+    return declare;
+  }
+
+  Input& input_;
+  CoreHarness h_;
+  std::uint32_t connects_ = 0;
+};
+
+}  // namespace
+
+std::vector<Bytes> seeds() { return random_seeds(60, 500); }
+
+}  // namespace bps::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  bps::fuzz::Input input(data, size);
+  bps::fuzz::Peers(input).run();
+  return 0;
+}
