@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 namespace bps {
 namespace {
@@ -42,11 +43,29 @@ Result<std::string> read_all(const std::string& path) {
   return content;
 }
 
+// toml++ 3.3 takes U+FE66 to U+FEFE (presentation forms of Arabic) for what cannot be, with undefined behaviour,
+// where it looks for blanks. The line of the first of them; 0: there is none.
+std::uint32_t line_that_breaks_the_parser(std::string_view content) {
+  std::uint32_t line = 1;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    if (content[i] == '\n') ++line;
+    if (content[i] != '\xef' || content.size() - i < 3) continue;
+    const std::string_view rest = content.substr(i + 1, 2);
+    if (rest >= "\xb9\xa6" && rest <= "\xbb\xbe") return line;
+  }
+  return 0;
+}
+
 }  // namespace
 
 Result<std::vector<ConfigFileEntry>> read_config_file(const std::string& path) {
   const auto content = read_all(path);
   if (!content) return content.error();
+  if (const std::uint32_t line = line_that_breaks_the_parser(*content)) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("{}:{}: characters from U+FE66 to U+FEFE cannot be read", path, line),
+                      "write it without them, in comments, too");
+  }
   const toml::parse_result parsed = toml::parse(*content, path);
   if (!parsed) {
     return make_error(
