@@ -100,11 +100,11 @@ class DaemonTest(unittest.TestCase):
         self.addCleanup(process.abandon)
         return process
 
-    def daemon(self, name, program, *flags):
+    def daemon(self, name, program, *flags, listen="127.0.0.1:0"):
         """Started, and listening."""
         self.count += 1
         ports = self.folder / f"ports{self.count}"
-        process = self.start(name, self.bin / program, "--listen", "127.0.0.1:0", "--ports-file", ports, *flags)
+        process = self.start(name, self.bin / program, "--listen", listen, "--ports-file", ports, *flags)
         deadline = time.monotonic() + LIMIT
         while not ports.exists():
             if process.process.poll() is not None or time.monotonic() > deadline:
@@ -116,9 +116,9 @@ class DaemonTest(unittest.TestCase):
     def scheduler(self, *flags):
         return self.daemon("scheduler", "bps-scheduler", *flags)
 
-    def server(self, scheduler, *flags):
-        server = self.daemon("server", "bps-server", "--scheduler", getattr(scheduler, "address", scheduler), *flags)
-        return server
+    def server(self, scheduler, *flags, listen="127.0.0.1:0"):
+        return self.daemon("server", "bps-server", "--scheduler", getattr(scheduler, "address", scheduler), *flags,
+                           listen=listen)
 
     def worker(self, scheduler, rank, size, *flags, job="job", env=None):
         environment = {"BPS_SCHEDULER": getattr(scheduler, "address", scheduler), "BPS_JOB": job, "BPS_RANK": str(rank),
@@ -131,6 +131,10 @@ class DaemonTest(unittest.TestCase):
     def cluster(self, servers=1, *flags):
         scheduler = self.scheduler()
         return scheduler, [self.server(scheduler, *flags) for _ in range(servers)]
+
+    @staticmethod
+    def pause(seconds=0.002):
+        threading.Event().wait(seconds)
 
     def assert_status(self, process, status, *patterns, limit=LIMIT):
         self.assertEqual(process.end(limit), status, f"{process.name}:\n{process.text()}")

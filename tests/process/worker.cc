@@ -1,10 +1,19 @@
 // A worker for the process tests: joins, declares, and push_pulls with every sum checked. Where it stands
 // goes to stdout, one line each, so that a test can act at the right moment:
 //
-//   joined RANK SIZE | declared | reached N | done | closed
+//   joined RANK SIZE | declared | reached N | longest ROUND MS END | usual MS | done | checksum ROUNDS SUM |
+//   closed
+//
+// With --until-told: `longest` is the round that took longest and when it was over, in seconds of the
+// monotonic clock; `usual` is the median of all. `checksum` is made of every value that a round gave: two
+// runs of as many rounds that print the same have the same sums.
 //
 // An error goes to stderr as "CODE: message; advice", and the exit status is the one that it suggests.
 // Scheduler, job, rank and the rest come from BPS_* variables.
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <bps/client.hpp>
 #include <chrono>
 #include <cstdint>
@@ -12,20 +21,28 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 namespace {
 
 using namespace std::chrono_literals;
+using SteadyClock = std::chrono::steady_clock;
 
 struct Flags {
   std::uint64_t elements = 100'000;
   std::uint64_t tensors = 1;
+  std::vector<std::uint64_t> sizes;  // elements of each tensor; given, the two above do not count
   std::uint64_t rounds = 5;
   std::uint64_t announce = 0;    // "reached N" when this many rounds are done
   std::uint64_t hold_after = 0;  // after this many rounds, wait for a line on stdin
-  bool hold_first = false;       // before the first round, wait for a line on stdin
+  std::uint64_t reference =
+      0;                    // of this world size: print the checksum of `rounds` rounds, without a cluster
+  bool hold_first = false;  // before the first round, wait for a line on stdin
+  bool until_told = false;  // rounds until rank 0 has a line on stdin; "reached N" every 50 ms
+  bool priorities = false;  // a tensor's number is its priority
+  bool broadcast = false;   // each tensor first, from rank (its number mod the world's size)
   bool barrier = false;
   std::string tensor = "weight";
   std::uint64_t join_ms = 20'000;
@@ -44,57 +61,232 @@ void wait_for_a_line() {
   if (!std::getline(std::cin, line)) std::exit(0);
 }
 
+bool is_told() {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  return poll(&input, 1, 0) > 0;
+}
+
 // Whole numbers that a float holds exactly, different for every rank, round and element.
 float value(std::uint64_t rank, std::uint64_t round, std::uint64_t element) {
   return static_cast<float>((rank + 1) * ((round + element) % 1000));
 }
+
+float sum(std::uint64_t size, std::uint64_t round, std::uint64_t element) {
+  return static_cast<float>(size * (size + 1) / 2 * ((round + element) % 1000));
+}
+
+class Checksum {
+ public:
+  void add(float value) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    sum_ = (sum_ ^ bits) * 0x100000001b3;
+  }
+  void say_it(std::uint64_t rounds) const {
+    std::ostringstream line;
+    line << "checksum " << rounds << " " << std::hex << sum_;
+    say(line.str());
+  }
+
+ private:
+  std::uint64_t sum_ = 0xcbf29ce484222325;
+};
+
+int print_reference(const Flags& flags) {
+  Checksum checksum;
+  for (std::uint64_t round = 0; round < flags.rounds; ++round) {
+    for (std::uint64_t t = 0; t < flags.sizes.size(); ++t) {
+      for (std::uint64_t i = 0; i < flags.sizes[t]; ++i)
+        checksum.add(sum(flags.reference, round + t, i));
+    }
+  }
+  checksum.say_it(flags.rounds);
+  return 0;
+}
+
+// Lines about rounds: where it is, and which took longest.
+class Progress {
+ public:
+  void round_done(std::uint64_t round) {
+    const auto now = SteadyClock::now();
+    if (round > 0) took_.push_back(std::chrono::duration<double, std::milli>(now - round_began_).count());
+    if (round > 0 && took_.back() > longest_ms_) {
+      longest_ms_ = took_.back();
+      longest_round_ = round;
+      longest_end_ = now;
+    }
+    round_began_ = now;
+    if (round > 0 && now - said_ < 50ms) return;
+    said_ = now;
+    say("reached " + std::to_string(round + 1));
+  }
+  void say_times() {
+    std::ostringstream line;
+    line << "longest " << longest_round_ << " " << longest_ms_ << " " << std::fixed
+         << std::chrono::duration<double>(longest_end_.time_since_epoch()).count();
+    say(line.str());
+    const auto middle = took_.begin() + static_cast<std::ptrdiff_t>(took_.size() / 2);
+    std::nth_element(took_.begin(), middle, took_.end());
+    say("usual " + std::to_string(took_.empty() ? 0.0 : *middle));
+  }
+
+ private:
+  SteadyClock::time_point round_began_{}, said_{}, longest_end_{};
+  std::vector<double> took_;  // milliseconds
+  double longest_ms_ = 0;
+  std::uint64_t longest_round_ = 0;
+};
+
+class Training {
+ public:
+  Training(const Flags& flags, std::vector<std::vector<float>>& data, std::vector<float>& stop,
+           bps::Client& client)
+      : flags_(flags),
+        data_(data),
+        stop_(stop),
+        client_(client),
+        size_(static_cast<std::uint64_t>(client.world_size())) {
+    for (std::uint64_t t = 0; t < data.size(); ++t) {
+      const auto priority = flags.priorities ? static_cast<std::int32_t>(t) : BPS_PRIORITY_DEFAULT;
+      specs_.push_back({flags.tensor + std::to_string(t), bps::DType::f32, data[t].size(), priority});
+    }
+    if (flags.until_told) specs_.push_back({flags.tensor + "-stop", bps::DType::f32, 1});
+    tensors_ = client.declare(specs_);
+  }
+
+  bool broadcast() {
+    std::vector<bps::Handle> handles;
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      const std::uint64_t root = t % size_;
+      std::fill(data_[t].begin(), data_[t].end(), -1.0F);
+      if (rank() == root) fill(t, 0);
+      handles.push_back(client_.broadcast(tensors_[t], data_[t], static_cast<int>(root)));
+    }
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      handles[t].wait();
+      for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
+        if (!check("broadcast", 0, t, i, value(t % size_, t, i))) return false;
+      }
+    }
+    return true;
+  }
+
+  bool round(std::uint64_t round, bool last) {
+    std::vector<bps::Handle> handles;
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      fill(t, round);
+      handles.push_back(client_.push_pull(tensors_[t], data_[t]));
+    }
+    if (flags_.until_told) {
+      stop_[0] = last ? 1 : 0;
+      handles.push_back(client_.push_pull(tensors_.back(), stop_));
+    }
+    for (std::uint64_t t = 0; t < data_.size(); ++t) {
+      handles[t].wait();
+      for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
+        if (!check("sum", round, t, i, sum(size_, round + t, i))) return false;
+        checksum_.add(data_[t][i]);
+      }
+    }
+    if (flags_.until_told) handles.back().wait();
+    if (last && !stopped()) {
+      std::cerr << "wrong sum: round " << round << ": " << stop_[0] << " of the ranks that stop, not 1\n";
+      return false;
+    }
+    return true;
+  }
+
+  std::uint64_t rank() const { return static_cast<std::uint64_t>(client_.rank()); }
+  bool stopped() const { return stop_[0] != 0; }
+  const Checksum& checksum() const { return checksum_; }
+
+ private:
+  void fill(std::uint64_t t, std::uint64_t round) {
+    for (std::uint64_t i = 0; i < data_[t].size(); ++i)
+      data_[t][i] = value(rank(), round + t, i);
+  }
+
+  bool check(const char* what, std::uint64_t round, std::uint64_t t, std::uint64_t i, float expected) {
+    if (data_[t][i] == expected) return true;
+    std::ostringstream line;
+    line << "wrong " << what << ": round " << round << ", tensor " << t << ", element " << i << ": "
+         << data_[t][i] << ", not " << expected << "\n";
+    std::cerr << line.str();
+    return false;
+  }
+
+  const Flags& flags_;
+  std::vector<std::vector<float>>& data_;
+  std::vector<float>& stop_;
+  bps::Client& client_;
+  std::uint64_t size_;
+  std::vector<bps::TensorSpec> specs_;
+  std::vector<bps::Tensor> tensors_;
+  Checksum checksum_;
+};
 
 int run(const Flags& flags) {
   bps::Options options;
   options.join_timeout(std::chrono::milliseconds(flags.join_ms));
   options.operation_timeout(std::chrono::milliseconds(flags.timeout_ms));
   // Before the client, whose destructor ends the operations that read and write it.
-  std::vector<std::vector<float>> data(flags.tensors, std::vector<float>(flags.elements));
+  std::vector<std::vector<float>> data;
+  for (const std::uint64_t size : flags.sizes)
+    data.emplace_back(size);
+  std::vector<float> stop(1);
   bps::Client client(options);
-  const auto rank = static_cast<std::uint64_t>(client.rank());
-  const auto size = static_cast<std::uint64_t>(client.world_size());
-  say("joined " + std::to_string(rank) + " " + std::to_string(size));
-
-  std::vector<bps::TensorSpec> specs;
-  for (std::uint64_t t = 0; t < flags.tensors; ++t) {
-    specs.push_back({flags.tensor + std::to_string(t), bps::DType::f32, flags.elements});
-  }
-  const std::vector<bps::Tensor> tensors = client.declare(specs);
+  say("joined " + std::to_string(client.rank()) + " " + std::to_string(client.world_size()));
+  Training training(flags, data, stop, client);
   say("declared");
   if (flags.hold_first) wait_for_a_line();
+  if (flags.broadcast && !training.broadcast()) return 1;
 
-  for (std::uint64_t round = 0; round < flags.rounds; ++round) {
-    std::vector<bps::Handle> handles;
-    for (std::uint64_t t = 0; t < flags.tensors; ++t) {
-      for (std::uint64_t i = 0; i < flags.elements; ++i)
-        data[t][i] = value(rank, round + t, i);
-      handles.push_back(client.push_pull(tensors[t], data[t]));
-    }
-    for (std::uint64_t t = 0; t < flags.tensors; ++t) {
-      handles[t].wait();
-      for (std::uint64_t i = 0; i < flags.elements; ++i) {
-        const auto expected = static_cast<float>(size * (size + 1) / 2 * ((round + t + i) % 1000));
-        if (data[t][i] == expected) continue;
-        std::fprintf(stderr, "wrong sum: round %llu, tensor %llu, element %llu: %g, not %g\n",
-                     static_cast<unsigned long long>(round), static_cast<unsigned long long>(t),
-                     static_cast<unsigned long long>(i), static_cast<double>(data[t][i]),
-                     static_cast<double>(expected));
-        return 1;
-      }
-    }
+  Progress progress;
+  std::uint64_t rounds = 0;
+  while (flags.until_told ? !training.stopped() : rounds < flags.rounds) {
+    const bool last = flags.until_told && client.rank() == 0 && is_told();
+    if (!training.round(rounds, last)) return 1;
+    if (flags.until_told) progress.round_done(rounds);
+    ++rounds;
     if (flags.barrier) client.barrier();
-    if (round + 1 == flags.announce) say("reached " + std::to_string(round + 1));
-    if (round + 1 == flags.hold_after) wait_for_a_line();
+    if (rounds == flags.announce) say("reached " + std::to_string(rounds));
+    if (rounds == flags.hold_after) wait_for_a_line();
   }
+  if (flags.until_told) progress.say_times();
   say("done");
   client.close();
+  training.checksum().say_it(rounds);
   say("closed");
   return 0;
+}
+
+std::vector<std::uint64_t> numbers(const std::string& text) {
+  std::vector<std::uint64_t> result;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');)
+    result.push_back(std::strtoull(word.c_str(), nullptr, 10));
+  return result;
+}
+
+bool* switch_of(Flags& flags, const std::string& flag) {
+  return flag == "--barrier"      ? &flags.barrier
+         : flag == "--hold-first" ? &flags.hold_first
+         : flag == "--until-told" ? &flags.until_told
+         : flag == "--priorities" ? &flags.priorities
+         : flag == "--broadcast"  ? &flags.broadcast
+                                  : nullptr;
+}
+
+std::uint64_t* number_of(Flags& flags, const std::string& flag) {
+  return flag == "--elements"     ? &flags.elements
+         : flag == "--tensors"    ? &flags.tensors
+         : flag == "--rounds"     ? &flags.rounds
+         : flag == "--announce"   ? &flags.announce
+         : flag == "--hold-after" ? &flags.hold_after
+         : flag == "--reference"  ? &flags.reference
+         : flag == "--join-ms"    ? &flags.join_ms
+         : flag == "--timeout-ms" ? &flags.timeout_ms
+                                  : nullptr;
 }
 
 }  // namespace
@@ -103,27 +295,22 @@ int main(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (flag == "--barrier") {
-      flags.barrier = true;
-    } else if (flag == "--hold-first") {
-      flags.hold_first = true;
+    if (bool* const is_on = switch_of(flags, flag)) {
+      *is_on = true;
     } else if (i + 1 == argc) {
       return usage(argv[i]);
     } else if (flag == "--tensor") {
       flags.tensor = argv[++i];
+    } else if (flag == "--sizes") {
+      flags.sizes = numbers(argv[++i]);
     } else {
-      std::uint64_t* const number = flag == "--elements"     ? &flags.elements
-                                    : flag == "--tensors"    ? &flags.tensors
-                                    : flag == "--rounds"     ? &flags.rounds
-                                    : flag == "--announce"   ? &flags.announce
-                                    : flag == "--hold-after" ? &flags.hold_after
-                                    : flag == "--join-ms"    ? &flags.join_ms
-                                    : flag == "--timeout-ms" ? &flags.timeout_ms
-                                                             : nullptr;
+      std::uint64_t* const number = number_of(flags, flag);
       if (number == nullptr) return usage(argv[i]);
       *number = std::strtoull(argv[++i], nullptr, 10);
     }
   }
+  if (flags.sizes.empty()) flags.sizes.assign(flags.tensors, flags.elements);
+  if (flags.reference > 0) return print_reference(flags);
   try {
     return run(flags);
   } catch (const bps::Error& error) {

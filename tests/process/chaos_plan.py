@@ -1,0 +1,110 @@
+"""What a round of chaos.py does, drawn from its seed before anything runs: a cluster, a job, faults and what must come of them."""
+import dataclasses
+import random
+
+SIZES = [  # elements of each tensor
+    (1,),
+    (1, 7, 100),
+    (70_000,),
+    (5, 70_000, 100_000, 3_000),
+    (400_000, 1_000, 90_000),
+    (3_000_000,),
+    (1_500_000, 2_000, 700_000),
+]
+ENDED, PEER_LOST = 0, 75
+
+
+@dataclasses.dataclass
+class Fault:
+    """`victim`: number of a server or rank. `gap`: seconds after the one before, or after the moment. `hold`: seconds between a
+    SIGSTOP and its SIGCONT."""
+    kind: str
+    victim: int = 0
+    gap: float = 0.0
+    hold: float = 0.0
+
+    def __str__(self):
+        words = {"kill": "kill -9 server {}", "restart": "kill -9 server {}, another on its port",
+                 "drain": "SIGTERM server {}", "stop": "stop server {} for {:.1f} s",
+                 "pause": "stop server {} for {:.1f} s", "kill worker": "kill -9 rank {}",
+                 "pause worker": "stop rank {} for {:.1f} s", "cut": "cut a lane of server {}",
+                 "kill scheduler": "kill -9 the scheduler"}
+        text = words[self.kind].format(self.victim, self.hold)
+        return f"{self.gap:.2f} s later {text}" if self.gap else text
+
+
+@dataclasses.dataclass
+class Plan:
+    transport: str
+    workers: int
+    servers: int
+    shards: int
+    sizes: tuple
+    priorities: bool
+    broadcast: bool
+    # Seconds after the first round, or after the start of the workers.
+    running: bool
+    moment: float
+    faults: list
+    # The job goes on for so many seconds after the faults and what they led to.
+    rest: float
+    # "" if the job must survive, else a pattern: the rank or server that the error must name.
+    names: str = ""
+
+    def __str__(self):
+        megabytes = sum(self.sizes) * 4e-6
+        extra = (", priorities" if self.priorities else "") + (", broadcast" if self.broadcast else "")
+        when = f"{self.moment:.2f} s after {'round 1' if self.running else 'the start'}"
+        return (f"{self.transport}, {self.workers} workers, {self.servers} servers, {self.shards} shards, {len(self.sizes)} tensors of "
+                f"{megabytes:.3g} MB{extra}; {when}: {'; '.join(map(str, self.faults)) or 'nothing'}")
+
+
+SURVIVED = ("kill", "kill", "kill", "restart", "restart", "drain", "drain", "stop", "pause", "pause worker", "cut")
+FATAL = ("kill worker", "kill scheduler", "kill all", "kill worker", "none")
+
+
+def draw(seed, transport="", can_cut=True):
+    """The same for the same arguments. A transport that is given replaces only that one."""
+    dice = random.Random(seed)
+    drawn = dice.choice(("tcp", "shm"))
+    transport = transport or drawn
+    plan = Plan(transport, dice.choice((1, 2, 2, 3, 4)), dice.randint(2, 4), dice.choice((1, 1, 2)), dice.choice(SIZES),
+                dice.random() < 0.5, dice.random() < 0.4, dice.random() < 0.7, dice.choice((0.0, dice.uniform(0, 0.2))), [],
+                dice.uniform(0, 0.3))
+    kinds = [dice.choice(SURVIVED) for _ in range(dice.choice((1, 2, 2)))]
+    if dice.random() < 0.25:
+        kinds = [*kinds[1:], dice.choice(FATAL)]
+    order = list(range(4))
+    dice.shuffle(order)
+    gaps = [dice.choice((0.0, dice.uniform(0, 1))) for _ in kinds]
+    holds = [dice.random() for _ in kinds]
+    victims = dice.randrange(12)  # divisible by every number of workers
+    if "cut" in kinds and not (can_cut and transport == "tcp"):
+        kinds = ["kill" if kind == "cut" else kind for kind in kinds]
+    if kinds[-1] == "kill all":  # nobody comes, and nobody stays because it cannot drain
+        kinds = ["kill" if kind in ("restart", "drain") else kind for kind in kinds]
+    lost = sum(kind in ("kill", "stop", "drain", "restart") for kind in kinds)
+    if kinds[-1] != "kill all":
+        plan.servers = max(plan.servers, lost + 1)
+    servers = iter([number for number in order if number < plan.servers])
+    for kind, gap, hold in zip(kinds, gaps, holds):
+        gap = gap if plan.faults else 0.0
+        if kind == "kill all":
+            plan.running, plan.names = True, "no other server"
+            gone = [fault.victim for fault in plan.faults if fault.kind in ("kill", "stop")]
+            left = [number for number in order if number < plan.servers and number not in gone]
+            plan.faults += [Fault("kill", number, gap if i == 0 else 0.0) for i, number in enumerate(left)]
+        elif kind == "kill worker":
+            plan.running, plan.workers = True, max(plan.workers, 2)
+            rank = victims % plan.workers
+            plan.names = rf"rank {rank}\b"
+            plan.faults.append(Fault(kind, rank, gap))
+        elif kind == "kill scheduler":
+            plan.running, plan.names = True, "scheduler"
+            plan.faults.append(Fault(kind, 0, gap))
+        elif kind == "pause worker":
+            plan.faults.append(Fault(kind, victims % plan.workers, gap, 0.1 + 1.2 * hold))
+        elif kind != "none":
+            longest = {"stop": 3.5 + 2 * hold, "pause": 0.1 + 1.2 * hold}
+            plan.faults.append(Fault(kind, next(servers), gap, longest.get(kind, 0.0)))
+    return plan
