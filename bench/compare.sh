@@ -8,7 +8,7 @@ usage() {
   cat <<'TEXT'
 usage: bash bench/compare.sh [--only P1,P9] [--quick] [--build-dir DIR] [--json FILE] [--no-setup]
 
-Measures the numbers P1 to P14 of the design in one run: bps, the peers that a user would take instead (OpenMPI and
+Measures the numbers P1 to P15 of the design in one run: bps, the peers that a user would take instead (OpenMPI and
 Gloo, over TCP) and the floors (raw TCP, memcpy, a TCP echo) in turns. Prints the table as Markdown and writes it to
 build/compare.json.
 
@@ -51,7 +51,7 @@ if ! grep -Eq '^CMAKE_BUILD_TYPE:[A-Z]+=(Release|RelWithDebInfo)$' "$build/CMake
   echo "compare.sh: $build is not built for speed; use another --build-dir" >&2
   exit 78
 fi
-cmake --build "$build" --target bps-bench bps-scheduler bps-server >&2
+cmake --build "$build" --target bps-bench bps-scheduler bps-server process_worker >&2
 cmake -S "$here/peers" -B "$build/peers" -G Ninja -DCMAKE_BUILD_TYPE=Release >&2
 cmake --build "$build/peers" >&2
 

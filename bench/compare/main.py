@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the numbers P1 to P14 beside the peers and the floors. Started by bench/compare.sh; see there."""
+"""Measures the numbers P1 to P15 beside the peers and the floors. Started by bench/compare.sh; see there."""
 import argparse
 import json
 import os
@@ -13,14 +13,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from context import Context
 from row import summary, table
-from rows import arithmetic, cost, latency, links, loopback, many, placement, priority, replayed, shared_memory
+from rows import arithmetic, cost, latency, links, loopback, lost, many, placement, priority, replayed, shared_memory
 
-MODULES = (links, placement, cost, loopback, shared_memory, arithmetic, latency, priority, replayed, many)
-IDS = [f"P{number}" for number in range(1, 15)]
+MODULES = (links, placement, cost, loopback, shared_memory, arithmetic, latency, priority, replayed, many, lost)
+IDS = [f"P{number}" for number in range(1, 16)]
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(prog="compare.sh", description="The table of numbers P1 to P14 of the design.")
+    parser = argparse.ArgumentParser(prog="compare.sh", description="The table of numbers P1 to P15 of the design.")
     parser.add_argument("--only", metavar="P1,P9", default="", help="only these numbers")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes, in less than 5 minutes")
     parser.add_argument("--build-dir", default="build", help="where bps is built (build)")
@@ -29,7 +29,7 @@ def parse_arguments():
     arguments.only = [id.strip().upper() for id in arguments.only.split(",") if id.strip()]
     for id in arguments.only:
         if id not in IDS:
-            parser.error(f"there is no number {id}; there are P1 to P14")
+            parser.error(f"there is no number {id}; there are P1 to P15")
     return arguments
 
 

@@ -1,0 +1,79 @@
+"""P15: a server that is killed or stopped under a job: how soon it is noticed, and how soon the job goes on."""
+import calendar
+import pathlib
+import re
+import signal
+import sys
+import time
+
+from context import guarded
+from row import Median, NotMeasured, Row
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "process"))
+from daemons import DaemonTest
+
+IDS = ("P15",)
+WORKERS, SERVERS, ELEMENTS = 2, 3, 5_000_000
+LIMIT = 30
+
+
+def measure(context):
+    if not context.wants("P15"):
+        return []
+    job = f"{WORKERS} workers, {SERVERS} servers, f32, {ELEMENTS * 4 // 10**6} MB, loopback"
+    killed, moved, stopped, went_on = (Row("P15", f"{what}, {job}", floor, goal, more=False, unit="s") for what, floor, goal in (
+        ("kill -9 of a server: detected in", 0.5, 0.3), ("after that, the next round is complete in", 3, 1),
+        ("SIGSTOP of a server: detected in", 5, 3), ("after that, the next round is complete in", 3, 1)))
+    guarded([killed, moved], lambda: run(context, signal.SIGKILL, 5 if context.quick else 9, killed, moved))
+    guarded([stopped, went_on], lambda: run(context, signal.SIGSTOP, 3 if context.quick else 6, stopped, went_on))
+    shrunk = Row("P15", "kill -9 of a worker: after it is detected, the next round of the others is complete in", 1, 0.1, more=False,
+                 unit="s", missing="not built: the job ends with the error that names the rank")
+    return [killed, moved, stopped, went_on, shrunk]
+
+
+def run(context, number, times, detected, completed):
+    jobs = [one(context, number) for _ in range(times)]
+    detected.median, completed.median = (Median.of(values) for values in list(zip(*jobs))[:2])
+    usual = Median.of([job[2] for job in jobs]).value
+    detected.note = f"{times} jobs"
+    completed.note = f"{times} jobs; a round takes {usual * 1e3:.0f} ms before"
+
+
+def one(context, number):
+    """Seconds from the signal until the scheduler moves the partitions; from then until the round is complete everywhere; of
+    a round before. Real binaries; every sum is checked, and the job must end well."""
+    DaemonTest.bin = pathlib.Path(context.program).parent
+    DaemonTest.worker_program = DaemonTest.bin.parent / "tests" / "process" / "process_worker"
+    cluster = DaemonTest()
+    cluster.setUp()
+    try:
+        scheduler, servers = cluster.cluster(SERVERS, "--transport", "tcp")
+        ranks = cluster.workers(scheduler, WORKERS, "--elements", ELEMENTS, "--until-told", env={"BPS_TRANSPORT": "tcp"})
+        for rank in ranks:
+            rank.wait_line("^reached ([3-9]|..)", LIMIT)
+        servers[0].signal(number)
+        signalled, offset = time.time(), time.time() - time.monotonic()
+        line = scheduler.wait_line(r"server 1 .*partitions move, epoch", LIMIT)
+        moves = instant(line)
+        # Two more rounds that everyone says are over.
+        for rank in ranks:
+            count = len(rank.lines)
+            while len(rank.lines) < count + 2 and rank.process.poll() is None:
+                cluster.pause()
+        ranks[0].say()
+        ends, usual = [], []
+        for rank in ranks:
+            cluster.assert_status(rank, 0, "closed", limit=LIMIT)
+            ends.append(float(re.search(r"longest \d+ \S+ (\S+)", rank.text())[1]) + offset)
+            usual.append(float(re.search(r"usual (\S+)", rank.text())[1]) / 1e3)
+        return moves - signalled, max(ends) - moves, max(usual)
+    except AssertionError as failure:
+        raise NotMeasured(" / ".join(str(failure).splitlines()[:4])) from None
+    finally:
+        cluster.doCleanups()
+
+
+def instant(line):
+    """Of a line of a log, in seconds of the epoch."""
+    text, milliseconds = re.match(r"(\S+ \S+)\.(\d{3}) ", line).groups()
+    return calendar.timegm(time.strptime(text, "%Y-%m-%d %H:%M:%S")) + int(milliseconds) / 1e3
