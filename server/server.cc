@@ -195,25 +195,38 @@ void Server::finish(const Error& error) {
   door_.close();
   deferred_.clear();
   const Error to_lanes = make_error(ErrorCode::peer_lost, "the server stops");
-  on_all_shards([to_lanes](Shard& shard, std::uint32_t) { shard.shutdown(to_lanes); },
-                [this, error] {
-                  state_ = State::stopped;
-                  if (callbacks_.stopped) callbacks_.stopped(error);
-                });
+  until_all_shards_have(
+      [to_lanes](Shard& shard, std::uint32_t, std::function<void()> finished) {
+        shard.shutdown(to_lanes, std::move(finished));
+      },
+      [this, error] {
+        state_ = State::stopped;
+        if (callbacks_.stopped) callbacks_.stopped(error);
+      });
 }
 
 void Server::on_all_shards(std::function<void(Shard&, std::uint32_t)> work, std::function<void()> done) {
+  until_all_shards_have(
+      [work = std::move(work)](Shard& shard, std::uint32_t index, const std::function<void()>& finished) {
+        work(shard, index);
+        finished();
+      },
+      std::move(done));
+}
+
+void Server::until_all_shards_have(LongWork work, std::function<void()> done) {
   struct Call {
-    std::function<void(Shard&, std::uint32_t)> work;
+    LongWork work;
     std::function<void()> done;  // only touched on the main loop
     std::size_t left = 0;
   };
   const auto call = std::make_shared<Call>(Call{std::move(work), std::move(done), shards_.size()});
   for (std::uint32_t i = 0; i < shards_.size(); ++i) {
     shards_[i]->loop().post([call, i, shard = shards_[i], alive = alive_, &main = loop_] {
-      call->work(*shard, i);
-      main.post([call, alive] {
-        if (*alive && --call->left == 0) call->done();
+      call->work(*shard, i, [call, alive, &main] {
+        main.post([call, alive] {
+          if (*alive && --call->left == 0) call->done();
+        });
       });
     });
   }
@@ -359,11 +372,14 @@ void Server::end_job(const JobEnded& ended) {
             failed ? "failed: " + ended.error.message : "has ended");
   const std::uint64_t bytes = ledger_.end(ended.job_run);
   const auto shared = std::make_shared<const JobEnded>(ended);
-  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.end_job(shared->job_run, shared->error); },
-                [this, bytes] {
-                  ledger_.freed(bytes);
-                  run_deferred();
-                });
+  until_all_shards_have(
+      [shared](Shard& shard, std::uint32_t, std::function<void()> finished) {
+        shard.end_job(shared->job_run, shared->error, std::move(finished));
+      },
+      [this, bytes] {
+        ledger_.freed(bytes);
+        run_deferred();
+      });
   run_deferred();  // a declaration of this job waits in vain
 }
 

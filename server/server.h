@@ -69,7 +69,7 @@ class Server final : private ConnectionHandler {
   // No new jobs; stops when those that use this server are over.
   void drain();
 
-  // Closes everything now.
+  // Ends everything now; workers have ServerLane::kLinger to close their lanes.
   void stop() { finish(Error{}); }
 
   // Where workers reach it. After start().
@@ -106,6 +106,9 @@ class Server final : private ConnectionHandler {
 
   // Runs `work` on every shard's loop, then `done` here, unless this server is gone by then.
   void on_all_shards(std::function<void(Shard&, std::uint32_t index)> work, std::function<void()> done);
+  // The same, for work that is over on a shard when it has called `finished` there.
+  using LongWork = std::function<void(Shard&, std::uint32_t index, std::function<void()> finished)>;
+  void until_all_shards_have(LongWork work, std::function<void()> done);
   void violation(const Message& message);
   void finish(const Error& error);
 

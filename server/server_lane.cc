@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "proto/base/assert.h"
 #include "server/shard_job.h"
@@ -34,6 +35,7 @@ std::string ServerLane::peer() const { return connection_ ? connection_->peer() 
 // ---- in ----
 
 std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
+  if (ended_) return nullptr;
   if (const auto* push = std::get_if<PushPull>(&message)) {
     if (push->announced) {
       refuse(make_error(ErrorCode::protocol, "an announcement with a payload"));
@@ -57,6 +59,7 @@ std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
 }
 
 void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
+  if (ended_) return;
   if (const auto* push = std::get_if<PushPull>(&message)) {
     if (begun_ || begin(*push, 0)) finish(push->partition, false, payload);
   } else if (const auto* retained = std::get_if<Retained>(&message)) {
@@ -105,6 +108,7 @@ void ServerLane::resume(const Resume& resume) {
 }
 
 bool ServerLane::on_lent(Message& message, LentPayload& payload) {
+  if (ended_) return false;
   // What is wrong or wanted by nobody goes the usual way.
   const auto* push = std::get_if<PushPull>(&message);
   if (push == nullptr || push->announced || !check(*push)) return false;
@@ -200,6 +204,7 @@ void ServerLane::refuse(const Error& error) {
 void ServerLane::on_closed(const Error& error) {
   job_.context().log.debug("job '{}', rank {}: {}", job_.name(), hello_.rank.value, error.message);
   close(nullptr);
+  if (ended_) return job_.lane_ended();
   job_.remove_lane(*this);  // ends *this
 }
 
@@ -211,6 +216,12 @@ void ServerLane::close(const Error* refusal) {
     connection_->close_after_flush(kLinger);
   }
   connection_.reset();
+}
+
+void ServerLane::end(const Error* refusal) {
+  ended_ = true;
+  if (overfull_) job_.context().loop.cancel(std::exchange(overfull_, {}));
+  if (refusal != nullptr) connection_->send(Refused{refusal->code, refusal->message, refusal->advice});
 }
 
 // ---- out ----
@@ -299,6 +310,7 @@ void ServerLane::send(const Answer& answer) {
 }
 
 void ServerLane::on_sent(std::uint64_t cookie) {
+  if (ended_) return;  // its slot goes with the job
   BPS_ASSERT(cookie > 0 && cookie <= in_flight_.size());
   InFlight& entry = in_flight_[cookie - 1];
   JobPartition& partition = *entry.partition;
@@ -317,6 +329,7 @@ void ServerLane::on_sent(std::uint64_t cookie) {
 }
 
 void ServerLane::on_writable() {
+  if (ended_) return;
   pump();
   job_.reap_dropped();
 }

@@ -8,7 +8,8 @@
 // ShardJob::max_queued_bytes().
 //
 // Owner: a ShardJob. Lives on: shard loop. A peer that breaks a rule gets Refused and is closed; the worker
-// may come back with a new session. Steady state allocates nothing.
+// may come back with a new session. When the job ends, the worker closes first: see end(). Steady state
+// allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +52,11 @@ class ServerLane final : private ConnectionHandler {
   // Closes the connection: with a Refused if there is one to say and no payload is in its way. Nothing is
   // received or sent after that.
   void close(const Error* refusal);
+
+  // The job is over here: says Refused if there is one to say, then nothing more, and drops what still comes.
+  // The connection stays until the worker closes it (ShardJob::lane_ended() is called then), or close(): what
+  // it was lent must not change before it has its copy, which another server may ask it for.
+  void end(const Error* refusal);
 
   // After close(): calls `release(partition, pin)` for every answer that was not sent.
   template <class Release>
@@ -145,6 +151,7 @@ class ServerLane final : private ConnectionHandler {
   std::size_t in_flight_bytes_ = 0;
   std::size_t largest_answer_ = 0;
   TimerId overfull_;  // set: too much is unread, and the lane closes at the end of this turn
+  bool ended_ = false;
   Message frame_;     // an Aggregate, reused
 
   std::uint64_t taken_ = 0;

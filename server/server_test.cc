@@ -227,16 +227,14 @@ TEST_CASE("a server registers, opens a job, sums on every shard and frees the jo
     CHECK(b.payload == std::vector<float>{11, 22, 33});
   }
   world.scheduler->connection().send(JobEnded{kRun, make_error(ErrorCode::peer_lost, "rank 1 is dead")});
-  world.until([&] {
-    for (const auto& worker : world.workers) {
-      if (!worker->closed) return false;
-    }
-    return world.server->ledger().reserved() == 0;
-  });
   for (const auto& worker : world.workers) {
-    REQUIRE(worker->find<Refused>() != nullptr);
+    world.until([&] { return worker->find<Refused>() != nullptr; });
     CHECK(worker->find<Refused>()->message == "rank 1 is dead");
+    CHECK_FALSE(worker->closed);  // it closes by itself, and the memory is its own until then
+    CHECK(world.server->ledger().reserved() > 0);
+    worker->close();
   }
+  world.until([&] { return world.server->ledger().reserved() == 0; });
   CHECK(world.refusal(world.hello(kRun, 0, 0)).code == ErrorCode::peer_lost);
 }
 
@@ -410,14 +408,25 @@ TEST_CASE("a job's epoch is new on every shard when it is acknowledged, and neve
   CHECK(lane.find<Resumed>()->round == Round{8});
 }
 
-TEST_CASE("stop closes the lanes at once") {
+TEST_CASE("stop tells the workers, and ends when they have closed their lanes, or after a while") {
   World world;
   world.serve();
   REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
   Peer& lane = world.lane(kRun, 0, 0);
   world.server->drain();
   world.server->stop();
-  world.until([&] { return world.stopped.has_value() && lane.closed.has_value(); });
+  const TimePoint begin = world.loop.now();
+  world.until([&] { return lane.find<Refused>() != nullptr; });
+  CHECK(lane.find<Refused>()->message == "the server stops");
+  SECTION("they have") {
+    CHECK_FALSE(world.stopped);
+    lane.close();
+    world.until([&] { return world.stopped.has_value(); });
+  }
+  SECTION("they have not") {
+    world.until([&] { return world.stopped.has_value() && lane.closed.has_value(); });
+    CHECK(world.loop.now() - begin >= ServerLane::kLinger);
+  }
   CHECK(world.stopped->code == ErrorCode::ok);
 }
 

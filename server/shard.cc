@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "proto/base/assert.h"
 
 namespace bps {
@@ -60,14 +62,32 @@ void Shard::worker_left(JobRun job, Rank rank, bool lingers) {
   if (ShardJob* const found = find(job)) found->worker_left(rank, lingers);
 }
 
-void Shard::end_job(JobRun job, const Error& error) {
+void Shard::end_job(JobRun job, const Error& error, Done done) {
   check_loop();
-  ShardJob* const found = find(job);
-  if (found == nullptr) return;
-  found->end(error);
-  jobs_.erase(job);
+  auto found = jobs_.extract(job);
+  if (!found) return done();
+  begin_end(std::move(found.mapped()), error, std::move(done));
+}
+
+void Shard::begin_end(std::unique_ptr<ShardJob> job, const Error& error, Done done) {
+  const auto ending = ending_.insert(ending_.end(), {std::move(job), std::move(done), {}});
+  finish_at(ending, ServerLane::kLinger);
+  // Its last lane is calling: it cannot go yet.
+  ending->job->end(error, [this, ending] { finish_at(ending, Duration::zero()); });
+}
+
+void Shard::finish_at(std::list<Ending>::iterator ending, Duration delay) {
+  context_.loop.cancel(ending->timer);
+  ending->timer = context_.loop.after(delay, [this, ending] { finish(ending); });
+}
+
+void Shard::finish(std::list<Ending>::iterator ending) {
+  const Done done = std::move(ending->done);
+  ending_.erase(ending);
   context_.slots.trim();
   context_.budget.trim();
+  done();
+  if (shut_down_ && ending_.empty()) std::exchange(all_ended_, nullptr)();
 }
 
 void Shard::admit(const HelloLane& hello, const Welcome& welcome, std::unique_ptr<Connection> connection) {
@@ -91,13 +111,16 @@ void Shard::admit(const HelloLane& hello, const Welcome& welcome, std::unique_pt
   connection->close_after_flush(ServerLane::kLinger);
 }
 
-void Shard::shutdown(const Error& error) {
+void Shard::shutdown(const Error& error, Done done) {
   check_loop();
+  BPS_ASSERT(!shut_down_);
   shut_down_ = true;
   for (auto& [run, job] : jobs_) {
-    job->end(error);
+    begin_end(std::move(job), error, [] {});
   }
   jobs_.clear();
+  if (ending_.empty()) return done();
+  all_ended_ = std::move(done);
 }
 
 }  // namespace bps

@@ -4,11 +4,16 @@
 // post from the server's main loop, in order: a job is opened before its tensors are declared, and those
 // before the scheduler tells any worker.
 //
+// What ends takes its time: a job's lanes stay until the workers have closed them, at most
+// ServerLane::kLinger, and its memory until then. The same run may be opened again meanwhile.
+//
 // Owner: the Server, with the tasks that are under way to it. Lives on: its loop, except construction, and
 // destruction after shutdown().
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -34,28 +39,43 @@ class Shard {
   void declare(const DeclareSlices& declare);
   void drop(JobRun job, const std::vector<TensorId>& tensors);
   void worker_left(JobRun job, Rank rank, bool lingers);
-  // Closes the job's lanes, with `error` unless its code is ok, and frees its memory.
-  void end_job(JobRun job, const Error& error);
+  using Done = std::function<void()>;
+
+  // Says `error` on the job's lanes unless its code is ok; new ones are refused. `done` when the lanes are
+  // closed and the memory is free; at once if there is no such job.
+  void end_job(JobRun job, const Error& error, Done done);
 
   // A connection that has said a hello for this shard.
   void admit(const HelloLane& hello, const Welcome& welcome, std::unique_ptr<Connection> connection);
 
-  // Closes everything. Later calls do nothing.
-  void shutdown(const Error& error);
+  // Ends all jobs. Later calls do nothing. `done` when nothing is left, also of jobs that had ended before.
+  void shutdown(const Error& error, Done done);
 
   ShardStats stats() const { return context_.stats; }
   std::uint64_t bytes_in_use() const {
     return context_.slots.bytes_in_use() + context_.budget.bytes_in_use();
   }
-  std::size_t job_count() const { return jobs_.size(); }
+  // Also those that have ended, and whose lanes are still there.
+  std::size_t job_count() const { return jobs_.size() + ending_.size(); }
 
  private:
+  struct Ending {
+    std::unique_ptr<ShardJob> job;
+    Done done;
+    TimerId timer;  // of its end
+  };
+
+  void begin_end(std::unique_ptr<ShardJob> job, const Error& error, Done done);
+  void finish_at(std::list<Ending>::iterator ending, Duration delay);
+  void finish(std::list<Ending>::iterator ending);
   ShardJob* find(JobRun job);
   void check_loop() const;
 
   ShardContext context_;
   std::unordered_map<JobRun, std::unique_ptr<ShardJob>> jobs_;
+  std::list<Ending> ending_;
   bool shut_down_ = false;
+  Done all_ended_;  // after shutdown()
 };
 
 }  // namespace bps

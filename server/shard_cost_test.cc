@@ -158,7 +158,7 @@ Cost cost_of(Transport& transport, const Endpoint& listen, std::size_t bytes) {
     least.locks = std::min(least.locks, locks - locks_before - std::min(2 * turns, locks - locks_before));
   }
   workers.clear();
-  shard.shutdown(Error{});
+  shard.shutdown(Error{}, [] {});
   return least;
 }
 

@@ -193,11 +193,17 @@ void ShardJob::remove_lane(ServerLane& lane) {
   reap_dropped();
 }
 
-void ShardJob::end(const Error& error) {
+void ShardJob::end(const Error& error, std::function<void()> all_closed) {
+  all_closed_ = std::move(all_closed);
+  open_lanes_ = lanes_.size();
   for (const auto& lane : lanes_) {
-    lane->close(error.code == ErrorCode::ok ? nullptr : &error);
+    lane->end(error.code == ErrorCode::ok ? nullptr : &error);
   }
-  lanes_.clear();
+  if (open_lanes_ == 0) all_closed_();
+}
+
+void ShardJob::lane_ended() {
+  if (--open_lanes_ == 0) all_closed_();
 }
 
 }  // namespace bps

@@ -4,11 +4,15 @@
 // dropped while lanes still refer to it goes when the last of them lets go; its number is remembered, so that
 // a contribution that was under way is answered and not taken for a broken rule.
 //
+// When the job ends, its memory stays as it is for a while: a worker may hold an aggregate that it was lent as
+// the only copy there is, and can save it only before its lane is closed (decision 0009).
+//
 // Owner: a Shard. Lives on: shard loop. Destroying it closes its lanes first, then frees all memory.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -68,8 +72,10 @@ class ShardJob {
   // error, and the connection is the caller's still.
   Status admit(const HelloLane& hello, const Welcome& welcome, std::unique_ptr<Connection>& connection);
 
-  // The job is over: closes all lanes, with `error` unless its code is ok.
-  void end(const Error& error);
+  // The job is over: says `error` on all lanes unless its code is ok. Nothing happens any more, except that
+  // `all_closed` is called when the workers have closed all lanes: in the middle of what the last one calls,
+  // or here if there is none. Destroying the job does not wait for it.
+  void end(const Error& error, std::function<void()> all_closed);
 
   // ---- for lanes ----
   JobPartition* find(PartitionId id);
@@ -81,6 +87,8 @@ class ShardJob {
   void reap_dropped();
   // The lane is closed: its half received contribution is forgotten. Destroys it.
   void remove_lane(ServerLane& lane);
+  // After end(): the worker has closed one.
+  void lane_ended();
   // What a worker that obeys the protocol may leave unread on its lane, besides payloads.
   std::size_t max_queued_bytes() const {
     return kMaxLaneQueuedBytes + (partitions_.size() + dropped_.size()) * kMaxLaneQueuedBytesPerPartition;
@@ -122,6 +130,8 @@ class ShardJob {
   std::vector<ServerLane*> lane_of_;  // by contributor
   Actions actions_;                   // scratch
   LogLimit failures_;
+  std::size_t open_lanes_ = 0;  // after end()
+  std::function<void()> all_closed_;
 };
 
 }  // namespace bps

@@ -48,7 +48,8 @@ TEST_CASE("what a lane lends is read where it lies, and counts as taken at once"
     CHECK(mine->given_back == 1);
   }
   SECTION("and given back when the job ends") {
-    world.shard->end_job(kRun, Error{});
+    world.shard->end_job(kRun, Error{}, [] {});
+    world.loop.run_for(ServerLane::kLinger);
     CHECK(mine->given_back == 1);
   }
 }
@@ -87,8 +88,106 @@ TEST_CASE("the reason of the end is said also while the worker still holds answe
   a->lends = true;
   world.push(*a, 1, 0, {1, 1});
   REQUIRE(all<Aggregate>(*a).size() == 1);
-  world.shard->end_job(kRun, make_error(ErrorCode::peer_lost, "over"));
+  world.shard->end_job(kRun, make_error(ErrorCode::peer_lost, "over"), [] {});
   CHECK(all<Refused>(*a).size() == 1);
+}
+
+TEST_CASE("what a job has lent stays as it is until the workers close their lanes, or long enough") {
+  World world(2);
+  world.declare(1, 2);
+  world.declare(2, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  a->lends = b->lends = true;
+  for (const auto& wire : {a, b})
+    world.push(*wire, 1, 0, {1, 1});
+  REQUIRE(all<Aggregate>(*a).size() == 1);
+  REQUIRE(world.begin(*b, 2, 0, 2) != nullptr);
+  const std::uint64_t bytes = world.shard->bytes_in_use();
+  const std::size_t frames = a->sent.size();
+  int done = 0, later = 0;
+  const Error error = make_error(ErrorCode::peer_lost, "the server stops");
+  const bool shutdown = GENERATE(false, true);
+  if (shutdown) {
+    world.shard->shutdown(error, [&] { ++done; });
+  } else {
+    world.shard->end_job(kRun, error, [&] { ++done; });
+    world.shard->end_job(kRun, error, [&] { ++later; });  // not known any more
+    CHECK(later == 1);
+  }
+  CHECK(a->sent.size() == frames + 1);
+  CHECK(all<Refused>(*a).at(0).message == "the server stops");
+  // What still comes is dropped, what was lent or is arriving has its place.
+  Message message = World::header(1, 1);
+  CHECK(World::begin(*a, 1, 1, 2) == nullptr);
+  a->handler->on_message(message, {});
+  const auto mine = Lender::of({1, 2});
+  LentPayload payload = mine->payload();
+  CHECK_FALSE(a->handler->on_lent(message, payload));
+  release(*a);
+  a->handler->on_writable();
+  message = World::header(2, 0);
+  b->handler->on_message(message, {});
+  world.loop.run_for(ServerLane::kLinger / 2);
+  CHECK(a->sent.size() == frames + 1);
+  CHECK(world.shard->bytes_in_use() == bytes);
+  CHECK(world.shard->job_count() == 1);
+  CHECK_FALSE((a->closed || b->closed));
+  CHECK(done == 0);
+
+  SECTION("they close them") {
+    a->handler->on_closed(make_error(ErrorCode::peer_lost, "closed by the peer"));
+    world.loop.run_for(Duration::zero());
+    CHECK(world.shard->bytes_in_use() == bytes);
+    CHECK(done == 0);
+    b->handler->on_closed(make_error(ErrorCode::peer_lost, "closed by the peer"));
+    CHECK(done == 0);  // the lane that has called is there still
+    world.loop.run_for(Duration::zero());
+  }
+  SECTION("one of them does not") {
+    a->handler->on_closed(make_error(ErrorCode::peer_lost, "closed by the peer"));
+    world.loop.run_for(ServerLane::kLinger / 2);
+  }
+  CHECK((a->closed && b->closed));
+  CHECK(done == 1);
+  CHECK(world.shard->bytes_in_use() == 0);
+  CHECK(world.shard->job_count() == 0);
+  world.loop.run_for(ServerLane::kLinger);
+  CHECK(done == 1);
+}
+
+TEST_CASE("a run that has ended may be opened again while its lanes are still there; new ones wait for that") {
+  World world(1);
+  world.declare(1, 2);
+  const auto old = world.open(0);
+  int done = 0;
+  world.shard->end_job(kRun, Error{}, [&] { ++done; });
+  CHECK(all<Refused>(*old).empty());
+  CHECK(all<Refused>(*world.open(0, 2)).size() == 1);
+  OpenJob again;
+  again.job_run = kRun;
+  again.members.push_back(Member{Rank{0}, Incarnation{100}});
+  world.shard->open_job(again);
+  world.declare(1, 2);
+  const auto lane = world.open(0, 3);
+  SECTION("closed at last") {
+    old->handler->on_closed(make_error(ErrorCode::peer_lost, "closed by the peer"));
+    world.loop.run_for(Duration::zero());
+    CHECK(done == 1);
+  }
+  SECTION("shut down meanwhile: that waits for both") {
+    int all_done = 0;
+    world.shard->shutdown(Error{}, [&] { ++all_done; });
+    lane->handler->on_closed(make_error(ErrorCode::peer_lost, "closed by the peer"));
+    world.loop.run_for(Duration::zero());
+    CHECK(all_done == 0);
+    world.loop.run_for(ServerLane::kLinger);
+    CHECK((done == 1 && all_done == 1));
+    return;
+  }
+  world.push(*lane, 1, 0, {3, 4});
+  CHECK(last_payload(*lane) == std::vector<float>{3, 4});
+  CHECK_FALSE(lane->closed);
 }
 
 TEST_CASE("the root's answer to its broadcast has no payload and holds nothing") {

@@ -348,7 +348,7 @@ TEST_CASE("a dropped tensor may be declared again with its numbers, and dropped 
   CHECK(last_payload(*a) == std::vector<float>{3, 4});
 }
 
-TEST_CASE("when a job ends its lanes are closed with the reason and its memory is free") {
+TEST_CASE("when a job ends its lanes hear the reason, and when they are closed its memory is free") {
   World world(2);
   world.declare(1, 2);
   const auto a = world.open(0);
@@ -357,15 +357,18 @@ TEST_CASE("when a job ends its lanes are closed with the reason and its memory i
   REQUIRE(world.begin(*a, 1, 0, 2) != nullptr);
   CHECK(world.shard->bytes_in_use() > 0);
   SECTION("failed") {
-    world.shard->end_job(kRun, make_error(ErrorCode::peer_lost, "rank 1 is dead"));
+    world.shard->end_job(kRun, make_error(ErrorCode::peer_lost, "rank 1 is dead"), [] {});
     REQUIRE(all<Refused>(*a).size() == 1);
     CHECK(all<Refused>(*a)[0].message == "rank 1 is dead");
   }
   SECTION("ended") {
-    world.shard->end_job(kRun, Error{});
+    world.shard->end_job(kRun, Error{}, [] {});
     CHECK(all<Refused>(*a).empty());
   }
-  SECTION("shut down") { world.shard->shutdown(make_error(ErrorCode::peer_lost, "the server stops")); }
+  SECTION("shut down") {
+    world.shard->shutdown(make_error(ErrorCode::peer_lost, "the server stops"), [] {});
+  }
+  world.loop.run_for(ServerLane::kLinger);
   CHECK(a->closed);
   CHECK(b->closed);
   CHECK(world.shard->bytes_in_use() == 0);
@@ -379,7 +382,9 @@ TEST_CASE("a payload on its way is not followed by a Refused that would need its
   a->hold = true;
   world.push(*a, 1, 0, {1, 1});
   REQUIRE(all<Aggregate>(*a).size() == 1);
-  world.shard->end_job(kRun, make_error(ErrorCode::peer_lost, "over"));
+  const ExpectLog expected("broke a rule");
+  Message nonsense = Credit{};
+  a->handler->on_message(nonsense, {});
   CHECK(all<Refused>(*a).empty());
   CHECK(a->closed);
 }

@@ -488,6 +488,35 @@ TEST_CASE("fetch: of an answer that was lent, which comes home before its lender
   }
 }
 
+TEST_CASE("fetch: of an answer that was lent, which comes home before its lane breaks off") {
+  const bool view = GENERATE(false, true);
+  Moving c;
+  Outcome outcome;
+  ClientEngine::Memory memory{c.in, c.out, view, nullptr, nullptr};
+  if (view) memory.out = {};
+  REQUIRE(c.engine.push_pull(c.tensor, memory, Operation::sum, c.into(outcome)).ok());
+  c.take(0), c.take(1), c.take(0);
+  const auto a = FakeLoan::of(bytes_of(kSlice, 9)), b = FakeLoan::of(bytes_of(100, 7));
+  CHECK(lend(c.lane(0), c.answer(0, 0, kSlice + 100, 3), a));
+  CHECK(lend(c.lane(0), c.answer(2, 0, kSlice + 100), b));
+  Wire& old = c.lane(0);
+  old.when_closed = [&] { a->withdraw(), b->withdraw(); };
+  SECTION("it says so") {
+    old.deliver(Refused{ErrorCode::peer_lost, "the server stops", ""});
+    CHECK_FALSE(old.open());
+  }
+  SECTION("it is the worker that breaks off") { old.deliver(Welcome{}); }
+  CHECK_FALSE(old.open());
+  c.move();
+  CHECK(c.resume(1) == rounds({{0, 1}, {2, 1}}));
+  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
+  CHECK(c.retained(1, &c.payload).weight == 3);
+  CHECK(c.payload == bytes_of(kSlice, 9));
+  c.lane(1).deliver(Fetch{PartitionId{2}, Round{0}, 2 * kSlice});
+  CHECK(c.retained(1, &c.payload).error.code == ErrorCode::ok);
+  CHECK(c.payload == bytes_of(100, 7));
+}
+
 TEST_CASE("fetch: of a round that failed, until the next one has a result") {
   Moving c;
   c.push_pull();

@@ -500,6 +500,14 @@ void DataPlane::on_lane_welcomed(Lane& lane) {
   on_lane_writable(lane);
 }
 
+// A server that lives takes back what it has lent when the connection is gone.
+void DataPlane::on_lane_breaking(Lane& lane) {
+  if (failed_) return;
+  for (Partition* partition : partitions_) {
+    if (partition != nullptr && partition->lane == lane.index()) partition->owner->bring_home(*partition);
+  }
+}
+
 void DataPlane::on_lane_broken(Lane& lane) {
   if (failed_) return;
   count_lanes();

@@ -118,6 +118,7 @@ class DataPlane final : private Lane::Owner {
   void on_lane_sent(Lane& lane, std::uint64_t cookie) override;
   void on_lane_writable(Lane& lane) override;
   void on_lane_welcomed(Lane& lane) override;
+  void on_lane_breaking(Lane& lane) override;
   void on_lane_broken(Lane& lane) override;
   void on_lane_refused(Lane& lane, const Error& error) override;
 

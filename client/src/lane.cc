@@ -59,7 +59,6 @@ void Lane::stop_timer() {
 }
 
 void Lane::connect() {
-  refused_.reset();
   hello_.session = hello_.session.next();
   connection_ = ways_.shared_memory != nullptr
                     ? ways_.shared_memory->connect(
@@ -99,7 +98,7 @@ void Lane::on_message(Message& message, std::span<std::byte> payload) {
   if (const auto* welcome = std::get_if<Welcome>(&message)) {
     on_welcome(*welcome);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
-    refused_ = Error{refused->code, refused->message, refused->advice};
+    break_off(Error{refused->code, refused->message, refused->advice});
   } else if (welcomed_) {
     owner_.on_lane_message(*this, message, payload);
   } else {
@@ -118,7 +117,7 @@ void Lane::on_writable() {
   if (welcomed_) owner_.on_lane_writable(*this);
 }
 
-void Lane::on_closed(const Error& error) { retry(refused_ ? *refused_ : error); }
+void Lane::on_closed(const Error& error) { retry(error); }
 
 void Lane::break_off(const Error& error) {
   if (closed_ || connection_ == nullptr) return;
@@ -146,6 +145,7 @@ Error Lane::only_shared_memory(const Error& error) const {
 
 void Lane::retry(const Error& cause) {
   stop_timer();
+  if (welcomed_) owner_.on_lane_breaking(*this);
   connection_.reset();
   if (fall_back(cause)) return;
   const bool must_share = ways_.only_shared_memory && !shared_memory_works_;

@@ -5,10 +5,11 @@
 // error of the job after kRefusalPatience. Once it has worked, it is the only way.
 //
 // Opens with HelloLane and a session number that grows with each attempt; nothing else is sent before
-// Welcome. When the connection breaks or the server refuses, it tries again after a pause (20 ms, doubling up
-// to 1 s): whether the server is dead is for the scheduler to say. Only a server that refuses for
-// kRefusalPatience on end, for a reason that waiting does not change (another version, not allowed, unknown),
-// is an error of the job; the patience lets a JobFailed, which explains it better, come first.
+// Welcome. When the connection breaks or the server refuses, it is closed at once (a server that ends waits
+// for that) and tried again after a pause (20 ms, doubling up to 1 s): whether the server is dead is for the
+// scheduler to say. Only a server that refuses for kRefusalPatience on end, for a reason that waiting does
+// not change (another version, not allowed, unknown), is an error of the job; the patience lets a JobFailed,
+// which explains it better, come first.
 //
 // Owner: DataPlane. Lives on: client loop. Limits: kLowWaterBytes queued in user space and one frame more.
 #pragma once
@@ -37,6 +38,9 @@ class Lane : private ConnectionHandler {
     virtual void on_lane_sent(Lane& lane, std::uint64_t cookie) = 0;
     virtual void on_lane_writable(Lane& lane) = 0;
     virtual void on_lane_welcomed(Lane& lane) = 0;
+    // The session ends, and its connection is about to be closed: what a server lends is whole until it is,
+    // unless it has closed the connection itself.
+    virtual void on_lane_breaking(Lane& lane) = 0;
     // The session is over; its connection touches nothing any more.
     virtual void on_lane_broken(Lane& lane) = 0;
     virtual void on_lane_refused(Lane& lane, const Error& error) = 0;
@@ -118,7 +122,6 @@ class Lane : private ConnectionHandler {
   bool welcomed_ = false;
   bool closed_ = false;
   bool shared_memory_works_ = false;
-  std::optional<Error> refused_;  // by the Refused of this session
   std::optional<Error> trouble_;  // why it is not there
   TimePoint welcomed_at_;
   std::optional<TimePoint> refused_since_;

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,6 +32,7 @@ struct Wire {
   std::size_t queued_bytes = 0;          // what the engine is told
   std::size_t max_header_bytes = 0;
   std::deque<SentFrame> frames;  // not yet looked at
+  std::function<void()> when_closed;  // by the engine: a server that lives takes back its loans then
 
   bool open() const { return handler != nullptr; }
 
@@ -83,7 +85,10 @@ class ScriptedConnection final : public Connection {
   }
   std::size_t queued_bytes() const override { return wire_->queued_bytes; }
   void set_max_header_bytes(std::size_t bytes) override { wire_->max_header_bytes = bytes; }
-  void close() override { wire_->handler = nullptr; }
+  void close() override {
+    wire_->handler = nullptr;
+    if (const auto told = std::exchange(wire_->when_closed, nullptr)) told();
+  }
   void close_after_flush(Duration) override {
     wire_->flushed = true;
     wire_->handler = nullptr;

@@ -180,10 +180,8 @@ class Maker {
       fault.index = server;
       fault.length = kHeartbeatTimeout + 3s;
       drains = drains && fault.kind == FaultPlan::Kind::drain;
-      // A server that closes a lane by itself takes back what it has lent, and nobody may have a copy.
-      const bool dies = fault.kind == FaultPlan::Kind::kill || fault.kind == FaultPlan::Kind::power_off;
-      if (!dies) scenario_.network.lending_percent = 0;
     }
+    scenario_.network.lenders_break_last = true;
     for (ServerPlan& server : scenario_.servers)
       server.start = Duration(0);
     for (JobPlan& job : scenario_.jobs) {
@@ -393,7 +391,6 @@ constexpr std::array kScenarios{
             }
             m.replace_servers(2);
             m.healing_faults(4);
-            m.scenario().network.lending_percent = 0;
           }},
     Named{"worker_hangs",
           [](Maker& m) {

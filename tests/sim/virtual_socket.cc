@@ -517,6 +517,11 @@ void Socket::detach() {
   sent_ready_.clear();
   stop_receiving();
   queued_bytes_ = 0;
+  if (const auto peer = peer_.lock(); peer && side_.connector && std::exchange(wire_->connector_first, false)) {
+    network_->base.after(latency_, [peer] {
+      peer->fail(make_error(ErrorCode::peer_lost, "the connection was reset"), false);
+    });
+  }
   const std::shared_ptr<Socket> self = shared_from_this();
   network_->flushing.erase(self);
 }

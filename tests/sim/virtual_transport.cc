@@ -170,7 +170,12 @@ std::size_t VirtualTransport::cut(const Selector& selector, Duration spread) {
   });
   network_->each([&](Socket& socket) {
     if (!socket.open() || !wires.contains(socket.wire())) return;
-    socket.wire()->cut = true;
+    Wire& wire = *socket.wire();
+    wire.cut = true;
+    if (network_->options.lenders_break_last && wire.inline_bytes) {
+      if (!socket.side().connector) return;
+      wire.connector_first = true;
+    }
     const bool keep = network_->random.one_in(2);
     network_->base.after(network_->random.between(Duration(0), spread),
                          [self = socket.shared_from_this(), keep] {

@@ -50,6 +50,11 @@ struct NetworkOptions {
   std::size_t min_slab = 1;  // bytes of scarce payloads that can be out at a time; always one payload
   std::size_t max_slab = 128 * 1024;
   Duration max_give_back{0};  // until the sender hears that it has a payload back
+  // A cut of a lending connection is heard by the connecting end first, and by the other when that has closed
+  // it. No network breaks a Unix socket: one of its ends does, and a server's does so only over a broken
+  // rule. Else both break, and withdraw, in any order: who reads must notice, and may lose what it had not
+  // copied.
+  bool lenders_break_last = false;
 };
 
 // Of all connections so far.
