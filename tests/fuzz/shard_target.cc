@@ -38,7 +38,8 @@ class Lanes {
       break_lane(*lane.wire);
     world_.loop.run_for(std::chrono::seconds(10));
     for (std::uint64_t run = 76; run < 80; ++run)
-      world_.shard->end_job(JobRun{run}, {});
+      world_.shard->end_job(JobRun{run}, {}, [] {});
+    world_.loop.run_for(std::chrono::seconds(10));
     BPS_ASSERT(world_.shard->job_count() == 0);
     BPS_ASSERT(world_.shard->bytes_in_use() == 0);
     loans_.clear();
@@ -107,8 +108,9 @@ class Lanes {
     if (choice == 0) {
       const JobRun ended = job_run();
       const std::uint64_t bytes = ledger_.end(ended);
-      world_.shard->end_job(ended, input_.flag() ? make_error(ErrorCode::peer_lost, "rank 1 is gone") : Error{});
-      return ledger_.freed(bytes);
+      return world_.shard->end_job(
+          ended, input_.flag() ? make_error(ErrorCode::peer_lost, "rank 1 is gone") : Error{},
+          [this, bytes] { ledger_.freed(bytes); });
     }
     std::optional<Message> heard;
     if (choice == 1) heard = received(any_message(input_), kMaxControlHeaderBytes);
