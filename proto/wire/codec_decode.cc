@@ -171,6 +171,17 @@ class Check {
 
 Term read(const fb::Term* in) { return {in->number(), in->id()}; }
 
+Nonce read(const fb::Secret& in) {
+  Nonce bytes;
+  std::memcpy(bytes.data(), in.bytes()->data(), bytes.size());
+  return bytes;
+}
+
+std::optional<Nonce> read(const fb::Secret* in) {
+  if (in == nullptr) return std::nullopt;
+  return read(*in);
+}
+
 void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   out.term = read(in.term());
   out.incarnation = Incarnation{in.incarnation()};
@@ -192,6 +203,7 @@ void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   out.staleness = in.staleness();
   out.join_timeout_ms = in.join_timeout_ms();
   out.retain = in.retain();
+  out.nonce = read(in.nonce());
 }
 
 void read(Check& check, const fb::HelloServer& in, HelloServer& out) {
@@ -202,6 +214,7 @@ void read(Check& check, const fb::HelloServer& in, HelloServer& out) {
   out.shards = check.range("shards", in.shards(), 1, kMaxShardsPerServer);
   out.memory_max = in.memory_max();
   out.bandwidth_bps = in.bandwidth_bps();
+  out.nonce = read(in.nonce());
 }
 
 void read(Check& check, const fb::HelloLane& in, HelloLane& out) {
@@ -216,6 +229,7 @@ void read(Check& check, const fb::HelloLane& in, HelloLane& out) {
   out.epoch = Epoch{in.epoch()};
   out.generation = Generation{in.generation()};
   out.credit_report_bytes = in.credit_report_bytes();
+  out.nonce = read(in.nonce());
 }
 
 void read(Check&, const fb::Welcome& in, Welcome& out) {
@@ -223,7 +237,12 @@ void read(Check&, const fb::Welcome& in, Welcome& out) {
   out.incarnation = Incarnation{in.incarnation()};
   out.server = ServerId{in.server()};
   out.job_run = JobRun{in.job_run()};
+  out.ticket = read(in.ticket());
+  out.mac = read(in.mac());
 }
+
+void read(Check&, const fb::Challenge& in, Challenge& out) { out.nonce = read(*in.nonce()); }
+void read(Check&, const fb::Proof& in, Proof& out) { out.mac = read(*in.mac()); }
 
 void read(Check& check, const fb::Refused& in, Refused& out) {
   Error error;
@@ -516,6 +535,8 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(Retained)
     BPS_READ(Settle)
     BPS_READ(Settled)
+    BPS_READ(Challenge)
+    BPS_READ(Proof)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,20 @@ static_assert(std::variant_size_v<Message> == static_cast<std::size_t>(fb::Body:
 constexpr std::size_t kKeepBytes = 64 * 1024;
 
 fb::Term pack(const Term& term) { return {term.number, term.id}; }
+
+fb::Secret pack(const Nonce& bytes) {
+  return fb::Secret(flatbuffers::span<const std::uint8_t, std::tuple_size_v<Nonce>>(
+      reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
+}
+
+// Absent if there is none. It is copied into the builder at once.
+struct OptionalSecret {
+  explicit OptionalSecret(const std::optional<Nonce>& bytes)
+      : secret(bytes ? pack(*bytes) : fb::Secret()), present(bytes) {}
+  const fb::Secret* pointer() const { return present ? &secret : nullptr; }
+  fb::Secret secret;
+  bool present;
+};
 
 Offset<flatbuffers::String> pack(Builder& b, std::string_view text) {
   return b.CreateString(text.data(), text.size());
@@ -93,7 +108,7 @@ Offset<fb::HelloWorker> pack(Builder& b, const HelloWorker& m) {
   return fb::CreateHelloWorker(b, &term, m.incarnation.value, job, m.job_run.value, m.rank.value,
                                m.world_size, m.local_rank, m.local_size, host, m.bandwidth_bps,
                                m.partition_bytes, static_cast<std::uint8_t>(m.mode), m.staleness,
-                               m.join_timeout_ms, m.retain);
+                               m.join_timeout_ms, m.retain, OptionalSecret(m.nonce).pointer());
 }
 
 Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {
@@ -101,19 +116,30 @@ Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {
   const auto host = pack(b, m.host);
   const auto data = pack(b, m.data);
   return fb::CreateHelloServer(b, &term, m.incarnation.value, host, data, m.shards, m.memory_max,
-                               m.bandwidth_bps);
+                               m.bandwidth_bps, OptionalSecret(m.nonce).pointer());
 }
 
 Offset<fb::HelloLane> pack(Builder& b, const HelloLane& m) {
   const fb::Term term = pack(m.term);
   return fb::CreateHelloLane(b, &term, m.job_run.value, m.rank.value, m.incarnation.value, m.server.value,
                              m.server_incarnation.value, m.shard, m.session.value, m.epoch.value,
-                             m.generation.value, m.credit_report_bytes);
+                             m.generation.value, m.credit_report_bytes, OptionalSecret(m.nonce).pointer());
 }
 
 Offset<fb::Welcome> pack(Builder& b, const Welcome& m) {
   const fb::Term term = pack(m.term);
-  return fb::CreateWelcome(b, &term, m.incarnation.value, m.server.value, m.job_run.value);
+  return fb::CreateWelcome(b, &term, m.incarnation.value, m.server.value, m.job_run.value,
+                           OptionalSecret(m.ticket).pointer(), OptionalSecret(m.mac).pointer());
+}
+
+Offset<fb::Challenge> pack(Builder& b, const Challenge& m) {
+  const fb::Secret nonce = pack(m.nonce);
+  return fb::CreateChallenge(b, &nonce);
+}
+
+Offset<fb::Proof> pack(Builder& b, const Proof& m) {
+  const fb::Secret mac = pack(m.mac);
+  return fb::CreateProof(b, &mac);
 }
 
 Offset<fb::Refused> pack(Builder& b, const Refused& m) {
@@ -214,10 +240,9 @@ Offset<fb::Ack> pack(Builder& b, const Ack& m) {
 }
 
 Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
-  const fb::PushPullFields fields(m.job_run.value, m.round.value, m.partition.value, m.epoch.value,
-                                  m.generation.value, m.root.value, m.weight,
-                                  static_cast<std::uint8_t>(m.operation), static_cast<std::uint8_t>(m.codec),
-                                  m.announced);
+  const fb::PushPullFields fields(
+      m.job_run.value, m.round.value, m.partition.value, m.epoch.value, m.generation.value, m.root.value,
+      m.weight, static_cast<std::uint8_t>(m.operation), static_cast<std::uint8_t>(m.codec), m.announced);
   return fb::CreatePushPull(b, &fields);
 }
 

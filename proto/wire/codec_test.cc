@@ -122,16 +122,18 @@ TEST_CASE("random bytes are refused") {
 }
 
 TEST_CASE("a message of unknown type is refused with its number") {
-  // The number of the type occurs once in this small header.
+  // The number of this type occurs once in its small header.
   const Message credit = Credit{0x0101010101010101};
   std::vector<std::byte> header = header_of(credit);
   const auto type = static_cast<std::byte>(credit.index() + 1);
+  const int unknown = std::variant_size_v<Message> + 1;
+  const std::string unknown_type = "unknown type " + std::to_string(unknown);
   int found = 0;
   for (std::size_t i = 0; i < header.size(); ++i) {
     if (header[i] != type) continue;
     ++found;
     for (const auto& [number, text] :
-         {std::pair{36, "unknown type 36"}, {0, "unknown type 0"}, {255, "type 255"}}) {
+         {std::pair{unknown, unknown_type}, {0, "unknown type 0"}, {255, "type 255"}}) {
       header[i] = static_cast<std::byte>(number);
       Message out;
       const Status status = decode(header, out);

@@ -11,7 +11,8 @@ const char* name_of(const Message& message) {
       "BarrierDone",  "Leave",       "Left",         "OpenJob",  "DeclareSlices", "DropTensors",
       "WorkerLeft",   "JobEnded",    "Ack",          "PushPull", "Aggregate",     "Later",
       "Again",        "RoundFailed", "TensorFailed", "Credit",   "Moved",         "Resume",
-      "Resumed",      "Fetch",       "Retained",    "Settle",       "Settled"};
+      "Resumed",      "Fetch",       "Retained",     "Settle",   "Settled",       "Challenge",
+      "Proof"};
   return kNames[message.index()];
 }
 

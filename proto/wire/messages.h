@@ -5,7 +5,10 @@
 // Who sends what is said at each message; PROTOCOL.md tells the story in order.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -24,7 +27,11 @@ enum class Mode : std::uint8_t { sync = 0, async = 1 };
 inline constexpr std::uint8_t kModeCount = 2;
 inline constexpr std::uint32_t kUnboundedStaleness = 0xffffffff;
 
-// ---- handshake: the connecting side sends one hello; the accepting side answers Welcome or Refused ----
+// ---- handshake: the connecting side sends one hello; the accepting side answers Welcome or Refused. Where
+// both have a key, Challenge and Proof come between (proto/auth) ----
+
+using Nonce = std::array<std::byte, 32>;  // random, used once
+using Mac = std::array<std::byte, 32>;    // HMAC-SHA256
 
 // worker -> scheduler. Opens the worker's control connection and joins the job. Settings that shape the
 // job must be equal on all ranks; the scheduler refuses a rank that differs, naming both values.
@@ -44,6 +51,7 @@ struct HelloWorker {
   std::uint32_t staleness = kUnboundedStaleness;  // job setting: default of its async tensors
   std::uint64_t join_timeout_ms = 0;  // how long this worker is willing to wait for the others; 0 = 60 s
   bool retain = false;                // keeps what a server's successor needs
+  std::optional<Nonce> nonce = {};    // present: the sender has a key, here and in the other hellos
   friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
 
@@ -56,6 +64,7 @@ struct HelloServer {
   std::uint32_t shards = 0;
   std::uint64_t memory_max = 0;
   std::uint64_t bandwidth_bps = 0;
+  std::optional<Nonce> nonce = {};
   friend bool operator==(const HelloServer&, const HelloServer&) = default;
 };
 
@@ -72,14 +81,27 @@ struct HelloLane {
   Epoch epoch;
   Generation generation;
   std::uint32_t credit_report_bytes = 0;  // send Credit when this many payload bytes are unreported
+  std::optional<Nonce> nonce = {};
   friend bool operator==(const HelloLane&, const HelloLane&) = default;
+};
+
+struct Challenge {  // accepting side: prove that you have the key
+  Nonce nonce{};
+  friend bool operator==(const Challenge&, const Challenge&) = default;
+};
+
+struct Proof {  // connecting side
+  Mac mac{};
+  friend bool operator==(const Proof&, const Proof&) = default;
 };
 
 struct Welcome {  // scheduler -> worker, server; server -> lane
   Term term;
-  Incarnation incarnation;  // issued to the peer (control), echoed (lane)
-  ServerId server;          // issued to a server, echoed on a lane
-  JobRun job_run;           // of the worker's job
+  Incarnation incarnation;         // issued to the peer (control), echoed (lane)
+  ServerId server;                 // issued to a server, echoed on a lane
+  JobRun job_run;                  // of the worker's job
+  std::optional<Mac> ticket = {};  // scheduler -> worker: its key for lanes, under a pad that it can remove
+  std::optional<Mac> mac = {};     // the accepting side's proof
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
@@ -403,11 +425,11 @@ struct Settled {  // worker -> scheduler
   friend bool operator==(const Settled&, const Settled&) = default;
 };
 
-using Message =
-    std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,
-                 JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left, OpenJob, DeclareSlices,
-                 DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, Later, Again, RoundFailed,
-                 TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled>;
+using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress,
+                             JobStart, JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left,
+                             OpenJob, DeclareSlices, DropTensors, WorkerLeft, JobEnded, Ack, PushPull,
+                             Aggregate, Later, Again, RoundFailed, TensorFailed, Credit, Moved, Resume,
+                             Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

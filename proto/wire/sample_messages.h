@@ -1,6 +1,7 @@
 // For tests: one message of every kind with every field set to a value of its own, and random ones.
 #pragma once
 
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,17 +14,32 @@ inline std::vector<Member> sample_members() {
   return {{Rank{0}, Incarnation{0x1001}, "gpu-01", 0, 1}, {Rank{3}, Incarnation{0x1002}, "gpu-02", 1, 2}};
 }
 
+// 32 bytes that count from `first`.
+inline Nonce sample_secret(unsigned first) {
+  Nonce bytes;
+  for (std::byte& byte : bytes)
+    byte = static_cast<std::byte>(first++);
+  return bytes;
+}
+
 // In the order of the variant. The golden bytes of golden_test.cc are these.
 inline std::vector<Message> sample_messages() {
   const Term term{7, 0x1122334455667788};
   std::vector<Message> all;
   all.push_back(HelloWorker{term, Incarnation{0xa1}, "resnet50", JobRun{0xb2}, Rank{2}, 4, 1, 2, "gpu-01",
-                            25'000'000'000, 1 << 20, Mode::async, 5, 60'000, true});
-  all.push_back(
-      HelloServer{term, Incarnation{0xa2}, "cpu-01", {"10.0.0.7", 4712}, 8, 4ull << 30, 10'000'000'000});
+                            25'000'000'000, 1 << 20, Mode::async, 5, 60'000, true, sample_secret(0x10)});
+  all.push_back(HelloServer{term,
+                            Incarnation{0xa2},
+                            "cpu-01",
+                            {"10.0.0.7", 4712},
+                            8,
+                            4ull << 30,
+                            10'000'000'000,
+                            sample_secret(0x20)});
   all.push_back(HelloLane{term, JobRun{0xb2}, Rank{2}, Incarnation{0xa1}, ServerId{3}, Incarnation{0xa2}, 5,
-                          Session{6}, Epoch{7}, Generation{8}, 65536});
-  all.push_back(Welcome{term, Incarnation{0xa1}, ServerId{3}, JobRun{0xb2}});
+                          Session{6}, Epoch{7}, Generation{8}, 65536, sample_secret(0x30)});
+  all.push_back(
+      Welcome{term, Incarnation{0xa1}, ServerId{3}, JobRun{0xb2}, sample_secret(0x40), sample_secret(0x50)});
   all.push_back(Refused{ErrorCode::configuration, "rank 2 is taken", "start each rank once"});
   all.push_back(Heartbeat{41});
   all.push_back(JoinProgress{2, {Rank{1}, Rank{3}}, 4});
@@ -90,6 +106,8 @@ inline std::vector<Message> sample_messages() {
                          {ErrorCode::internal, "no", "do"}});
   all.push_back(Settle{26});
   all.push_back(Settled{27});
+  all.push_back(Challenge{sample_secret(0x60)});
+  all.push_back(Proof{sample_secret(0x70)});
   return all;
 }
 
@@ -102,14 +120,21 @@ class RandomMessages {
     switch (number(0, std::variant_size_v<Message> - 1)) {
       case 0: return hello_worker();
       case 1:
-        return HelloServer{term(),     Incarnation{any()},          text(0, kMaxHostBytes),
-                           endpoint(), u32(1, kMaxShardsPerServer), any(),
-                           any()};
+        return HelloServer{term(),
+                           Incarnation{any()},
+                           text(0, kMaxHostBytes),
+                           endpoint(),
+                           u32(1, kMaxShardsPerServer),
+                           any(),
+                           any(),
+                           optional_secret()};
       case 2:
         return HelloLane{term(),          JobRun{any()},      rank(),  Incarnation{any()},
                          ServerId{u32()}, Incarnation{any()}, shard(), Session{any()},
-                         Epoch{u32()},    Generation{u32()},  u32()};
-      case 3: return Welcome{term(), Incarnation{any()}, ServerId{u32()}, JobRun{any()}};
+                         Epoch{u32()},    Generation{u32()},  u32(),   optional_secret()};
+      case 3:
+        return Welcome{term(),        Incarnation{any()}, ServerId{u32()},
+                       JobRun{any()}, optional_secret(),  optional_secret()};
       case 4: {
         const Error error = failure();
         return Refused{error.code, error.message, error.advice};
@@ -136,9 +161,10 @@ class RandomMessages {
       case 20: return Ack{any(), error()};
       case 21:
         return PushPull{
-            JobRun{any()}, partition(),       Round{any()},
-            Epoch{u32()},  Generation{u32()}, static_cast<Operation>(number(0, kOperationCount - 1)),
-            rank(),        Codec::raw,        u32(0, kMaxWorldSize), number(0, 1) == 1};
+            JobRun{any()},    partition(),       Round{any()},
+            Epoch{u32()},     Generation{u32()}, static_cast<Operation>(number(0, kOperationCount - 1)),
+            rank(),           Codec::raw,        u32(0, kMaxWorldSize),
+            number(0, 1) == 1};
       case 22:
         return Aggregate{partition(), Round{any()},          Epoch{u32()}, Generation{u32()},
                          Codec::raw,  u32(0, kMaxWorldSize), any(),        any()};
@@ -155,7 +181,9 @@ class RandomMessages {
         return Retained{JobRun{any()},     partition(),           Round{any()}, Epoch{u32()},
                         Generation{u32()}, u32(0, kMaxWorldSize), error()};
       case 33: return Settle{any()};
-      default: return Settled{any()};
+      case 34: return Settled{any()};
+      case 35: return Challenge{secret()};
+      default: return Proof{secret()};
     }
   }
 
@@ -171,6 +199,8 @@ class RandomMessages {
     return static_cast<std::uint32_t>(number(low, high));
   }
   Term term() { return {any(), any()}; }
+  Nonce secret() { return sample_secret(u32()); }
+  std::optional<Nonce> optional_secret() { return number(0, 1) == 0 ? std::optional<Nonce>() : secret(); }
   Rank rank() { return Rank{u32(0, kMaxWorldSize - 1)}; }
   std::uint32_t shard() { return u32(0, kMaxShardsPerServer - 1); }
   PartitionId partition() { return PartitionId{u32(0, kMaxPartitionsPerJob - 1)}; }
@@ -223,6 +253,7 @@ class RandomMessages {
     m.staleness = u32();
     m.join_timeout_ms = any();
     m.retain = number(0, 1) == 1;
+    m.nonce = optional_secret();
     return m;
   }
 

@@ -18,6 +18,7 @@ MAX_LINES = 600
 LAYERS = {
     "proto/base/": "base",
     "proto/wire/": "wire",
+    "proto/auth/": "auth",
     "proto/transport/": "transport",
     "server/": "server",
     "scheduler/": "scheduler",
@@ -28,12 +29,14 @@ LAYERS = {
     "bench/": "bench",
     "tests/": "tests",
 }
-GROUND = {"base", "wire", "transport"}
+TRANSPORT = {"base", "wire", "transport"}
+GROUND = TRANSPORT | {"auth"}
 EVERYTHING = GROUND | {"server", "scheduler", "client", "public", "deploy", "bench", "tests"}
 MAY_INCLUDE = {
     "base": {"base"},
     "wire": {"base", "wire"},
-    "transport": GROUND,
+    "auth": {"base", "wire", "auth"},
+    "transport": TRANSPORT,
     "server": GROUND | {"server"},
     "scheduler": GROUND | {"scheduler"},
     "client": GROUND | {"client", "public"},
@@ -52,6 +55,7 @@ HOMES = [
     ("flatbuffers", r'#\s*include\s*[<"]([\w/]*_generated\.h|flatbuffers/)', r"proto/wire/codec", None),
     ("spdlog", r'#\s*include\s*[<"]spdlog/', r"proto/base/log\.", None),
     ("highway", r'#\s*include\s*[<"]hwy/', r"server/reduce/", None),
+    ("openssl", r'#\s*include\s*[<"]openssl/', r"proto/auth/", None),
     ("verbs", r'#\s*include\s*[<"](infiniband|rdma)/', r"proto/transport/rdma/", None),
     ("cuda", r'#\s*include\s*[<"](cuda|cuda_runtime\w*|nccl)\.h', r"client/local/", None),
     ("getenv", r"\b(secure_)?getenv\s*\(|\benviron\b", r"proto/base/env[._]", None),
@@ -170,6 +174,12 @@ SAMPLES = {
     "proto/wire/frame.h": ("#pragma once\n", None),
     "proto/wire/up.cc": ('#include "proto/transport/t.h"\n', "layer"),
     "proto/transport/t.h": ("#pragma once\n", None),
+    "proto/auth/a.h": ("#pragma once\n", None),
+    "proto/auth/up.cc": ('#include "proto/transport/t.h"\n', "layer"),
+    "proto/transport/down.cc": ('#include "proto/auth/a.h"\n', "layer"),
+    "server/auth.cc": ('#include "proto/auth/a.h"\n', None),
+    "proto/auth/crypto.cc": ("#include <openssl/hmac.h>\n", None),
+    "server/crypto.cc": ("#include <openssl/hmac.h>\n", "openssl"),
     "server/s.h": ('#pragma once\n#include "proto/transport/t.h"\n', None),
     "scheduler/s.h": ("#pragma once\n", None),
     "scheduler/x.cc": ('#include "server/s.h"\n', "layer"),
