@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <random>
 
 #include "proto/wire/limits.h"
@@ -25,7 +26,11 @@ std::uint64_t system_random() {
 class Scheduler::Peer final : public ConnectionHandler {
  public:
   Peer(Scheduler& scheduler, PeerId id, std::unique_ptr<Connection> connection, TimePoint now)
-      : scheduler_(scheduler), id_(id), since_(now), connection_(std::move(connection)) {}
+      : handshake(std::in_place, scheduler.options_.key, "scheduler"),
+        scheduler_(scheduler),
+        id_(id),
+        since_(now),
+        connection_(std::move(connection)) {}
 
   void start() { connection_->start(*this); }
   Connection& connection() { return *connection_; }
@@ -33,6 +38,8 @@ class Scheduler::Peer final : public ConnectionHandler {
 
   // It has been told to go, and is heard no more.
   bool leaving = false;
+  // Until it has its Welcome.
+  std::optional<AcceptingHandshake> handshake;
 
  private:
   std::byte* on_payload(const Message&, std::uint64_t) override {
@@ -62,11 +69,12 @@ Scheduler::Scheduler(EventLoop& loop, Transport& transport, SchedulerOptions opt
 Scheduler::~Scheduler() { stop(); }
 
 Status Scheduler::start() {
-  if (!is_loopback(options_.listen) && !options_.insecure) {
-    return make_error(ErrorCode::configuration,
-                      fmt::format("{} is not a loopback address, and anybody who reaches it could join",
-                                  to_string(options_.listen)),
-                      "listen on 127.0.0.1, or give --insecure if the network is trusted");
+  if (!is_loopback(options_.listen) && options_.key == nullptr && !options_.insecure) {
+    return make_error(
+        ErrorCode::configuration,
+        fmt::format("{} is not a loopback address, and anybody who reaches it could join",
+                    to_string(options_.listen)),
+        "give --key-file FILE, or --insecure if everybody on the network is trusted, or listen on 127.0.0.1");
   }
   auto listener = transport_.listen(loop_, options_.listen, [this](std::unique_ptr<Connection> connection) {
     accept(std::move(connection));
@@ -75,7 +83,7 @@ Status Scheduler::start() {
   listener_ = std::move(listener).value();
   endpoint_ = listener_->endpoint();
   core_.set_server_command("bps-server --scheduler " + to_string(endpoint_));
-  log_.info("listens on {}", to_string(endpoint_));
+  log_.info("listens on {}{}", to_string(endpoint_), options_.key ? ", for those who have the key" : "");
   tick();
   return {};
 }
@@ -128,13 +136,13 @@ void Scheduler::accept(std::unique_ptr<Connection> connection) {
   accepted.start();
   if (greeting_.size() > options_.max_greeting) {
     drop_greeting(*greeting_.begin(),
-                  fmt::format("{} others have said no hello either", options_.max_greeting));
+                  fmt::format("{} others are not through theirs either", options_.max_greeting));
   }
 }
 
 void Scheduler::drop_greeting(PeerId id, const std::string& why) {
   warn_of_stranger(
-      fmt::format("{} is dropped before its hello: {}", peers_.at(id)->connection().peer(), why));
+      fmt::format("{} is dropped before its handshake: {}", peers_.at(id)->connection().peer(), why));
   greeting_.erase(id);
   peers_.at(id)->connection().close();  // nothing waits to be sent, and its descriptor is needed
   peers_.erase(id);
@@ -148,15 +156,15 @@ void Scheduler::expire_greeting(TimePoint now) {
   while (!greeting_.empty()) {
     const PeerId oldest = *greeting_.begin();
     if (now - peers_.at(oldest)->since() < options_.hello_timeout) return;
-    drop_greeting(oldest, fmt::format("silent for {}", seconds_text(options_.hello_timeout)));
+    drop_greeting(oldest, fmt::format("it took {}", seconds_text(options_.hello_timeout)));
   }
 }
 
 void Scheduler::on_message(PeerId id, Message& message, bool payload) {
   Peer& peer = *peers_.at(id);
   if (peer.leaving) return;
-  const bool first = greeting_.erase(id) == 1;
-  if (first) core_.connected(id, peer.connection().peer());
+  const bool first = greeting_.count(id) != 0;
+  if (first && !greet(id, message, payload)) return;
   if (payload) {
     core_.expel(loop_.now(), id,
                 make_error(ErrorCode::protocol, fmt::format("{} with a payload", name_of(message)),
@@ -170,6 +178,36 @@ void Scheduler::on_message(PeerId id, Message& message, bool payload) {
   }
 }
 
+// True: the peer is let in, and `message` is the one that it came for. False: the handshake goes on, or has
+// failed.
+bool Scheduler::greet(PeerId id, Message& message, bool payload) {
+  Peer& peer = *peers_.at(id);
+  if (!payload || options_.key != nullptr) {
+    Result<AcceptingHandshake::Step> step = peer.handshake->take(std::move(message));
+    if (!step) {
+      turn_away(id, step.error());
+      return false;
+    }
+    if (!step->admitted) {
+      peer.connection().send(step->message);
+      return false;
+    }
+    message = std::move(step->message);
+  }
+  greeting_.erase(id);
+  core_.connected(id, peer.connection().peer());
+  return true;
+}
+
+void Scheduler::turn_away(PeerId id, const Error& error) {
+  Peer& peer = *peers_.at(id);
+  const std::string claim = peer.handshake->claim();
+  warn_of_stranger(fmt::format("{}{} is turned away: {}", peer.connection().peer(),
+                               claim.empty() ? "" : ", who says to be " + claim + ",", error.message));
+  peer.connection().send(Refused{error.code, error.message, error.advice});
+  close(id);
+}
+
 void Scheduler::on_closed(PeerId id, const Error& error) {
   const std::string address = peers_.at(id)->connection().peer();
   const bool stranger = greeting_.count(id) != 0;
@@ -177,7 +215,7 @@ void Scheduler::on_closed(PeerId id, const Error& error) {
   if (error.code == ErrorCode::protocol) {
     stranger ? warn_of_stranger(text) : log_.warn("{}", text);
   } else if (stranger) {
-    log_.debug("{} went without a hello: {}", address, error.message);
+    log_.debug("{} went before its handshake: {}", address, error.message);
   }
   greeting_.erase(id);
   peers_.erase(id);
@@ -220,7 +258,15 @@ void Scheduler::send(const SendAction& action, std::vector<PeerId>& slow) {
   const auto it = peers_.find(action.peer);
   if (it == peers_.end() || it->second->leaving) return;
   Connection& connection = it->second->connection();
-  connection.send(*action.message);
+  const auto* welcome = std::get_if<Welcome>(action.message.get());
+  if (welcome != nullptr && it->second->handshake) {
+    Welcome sealed = *welcome;
+    it->second->handshake->seal(sealed);
+    it->second->handshake.reset();
+    connection.send(sealed);
+  } else {
+    connection.send(*action.message);
+  }
   if (connection.queued_bytes() > options_.max_queued_bytes) slow.push_back(action.peer);
 }
 

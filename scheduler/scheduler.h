@@ -4,9 +4,9 @@
 // called there. The loop and the transport must outlive it. After the destructor, or stop(), nothing of it
 // runs any more.
 //
-// Limits: a connection has hello_timeout for its hello, and a hello has a small header; the oldest goes when
-// more than max_greeting have none yet. A peer for which more than max_queued_bytes are queued does not read
-// and is given up. Who has not said a hello is logged at most once a second.
+// Limits: a connection has hello_timeout for its handshake, whose messages have small headers; the oldest
+// goes when more than max_greeting are not through it. A peer for which more than max_queued_bytes are queued
+// does not read and is given up. Who is not through the handshake is logged at most once a second.
 //
 // Failure: a port that is taken or an address that is not allowed is an error of start(). Nothing that a peer
 // does harms more than that peer and, once it is dead, its job.
@@ -19,6 +19,7 @@
 #include <set>
 #include <vector>
 
+#include "proto/auth/handshake.h"
 #include "proto/base/event_loop.h"
 #include "proto/base/log.h"
 #include "proto/base/log_limit.h"
@@ -29,7 +30,8 @@ namespace bps {
 
 struct SchedulerOptions {
   Endpoint listen{"127.0.0.1", 4710};
-  bool insecure = false;  // allow another address than loopback
+  SharedKey key;          // the cluster's, which everyone must prove to have; null: none
+  bool insecure = false;  // allow another address than loopback without a key
   CoreOptions core;
   std::function<std::uint64_t()> random;  // 64 random bits; empty: the operating system's
   Duration hello_timeout = std::chrono::seconds(5);
@@ -68,6 +70,8 @@ class Scheduler {
 
   void accept(std::unique_ptr<Connection> connection);
   void on_message(PeerId id, Message& message, bool payload);
+  bool greet(PeerId id, Message& message, bool payload);
+  void turn_away(PeerId id, const Error& error);
   void on_closed(PeerId id, const Error& error);
   void tick();
   void expire_greeting(TimePoint now);
@@ -89,7 +93,7 @@ class Scheduler {
   Endpoint endpoint_;
   std::unique_ptr<Listener> listener_;
   std::map<PeerId, std::unique_ptr<Peer>> peers_;
-  std::set<PeerId> greeting_;  // no hello yet; the oldest first
+  std::set<PeerId> greeting_;  // not through the handshake; the oldest first
   PeerId last_peer_;
   TimerId tick_timer_;
   TimerId farewell_timer_;

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "proto/auth/auth_harness.h"
 #include "proto/base/virtual_loop.h"
 #include "scheduler/fake_transport.h"
 
@@ -95,7 +96,9 @@ TEST_CASE("scheduler: a job from hello to end") {
   CHECK(d.scheduler->core().job_count() == 0);
 }
 
-TEST_CASE("scheduler: addresses that are not loopback need --insecure; a taken port is an error of start") {
+TEST_CASE(
+    "scheduler: addresses that are not loopback need a key or --insecure; a taken port is an error of "
+    "start") {
   SchedulerOptions options;
   options.listen = {"0.0.0.0", 4710};
   {
@@ -104,9 +107,10 @@ TEST_CASE("scheduler: addresses that are not loopback need --insecure; a taken p
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code == ErrorCode::configuration);
     CHECK_THAT(status.error().message, Contains("0.0.0.0:4710"));
-    CHECK_THAT(status.error().advice, Contains("--insecure"));
+    CHECK_THAT(status.error().advice, Contains("--insecure") && Contains("--key-file"));
   }
-  options.insecure = true;
+  SECTION("--insecure") { options.insecure = true; }
+  SECTION("--key-file") { options.key = testing::key_of(32, 1); }
   Daemon d(options);
   d.transport.refuse_with = os_error("cannot listen on 0.0.0.0:4710", EADDRINUSE);
   const Status status = d.scheduler->start();
@@ -115,7 +119,7 @@ TEST_CASE("scheduler: addresses that are not loopback need --insecure; a taken p
 }
 
 TEST_CASE("scheduler: who says no hello in time is dropped") {
-  ExpectLog expected("is dropped before its hello");
+  ExpectLog expected("is dropped before its handshake");
   Daemon d;
   REQUIRE(d.scheduler->start());
   const Link silent = d.connect();
@@ -124,7 +128,7 @@ TEST_CASE("scheduler: who says no hello in time is dropped") {
   d.run(milliseconds(200));
   CHECK(silent->closed);
   CHECK(expected.seen() == 1);
-  CHECK_THAT(d.lines.back(), Contains("10.0.0.1:5000") && Contains("silent for 5 s"));
+  CHECK_THAT(d.lines.back(), Contains("10.0.0.1:5000") && Contains("it took 5 s"));
   // A hello is enough, however long the job gathers.
   const Link worker = d.worker(0, 2);
   d.run(seconds(20), {worker});
@@ -132,7 +136,7 @@ TEST_CASE("scheduler: who says no hello in time is dropped") {
 }
 
 TEST_CASE("scheduler: of too many connections without a hello the oldest goes") {
-  ExpectLog expected("have said no hello either");
+  ExpectLog expected("are not through theirs either");
   SchedulerOptions options;
   options.max_greeting = 3;
   Daemon d(options);

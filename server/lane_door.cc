@@ -12,46 +12,41 @@ namespace bps {
 class LaneDoor::Guest final : public ConnectionHandler {
  public:
   Guest(LaneDoor& door, std::unique_ptr<Connection> connection, bool local)
-      : door_(door), connection_(std::move(connection)), local_(local) {
+      : door_(door), handshake_(door.cluster_, "server"), connection_(std::move(connection)), local_(local) {
     timer_ = door_.loop_.after(kHelloTimeout, [this] {
       timer_ = {};
       door_.reject(
-          *this, make_error(ErrorCode::protocol, fmt::format("no hello within {}", to_string(kHelloTimeout))),
+          *this,
+          make_error(ErrorCode::protocol, fmt::format("no handshake within {}", to_string(kHelloTimeout))),
           true);
     });
     connection_->start(*this);
   }
   ~Guest() override { door_.loop_.cancel(timer_); }
 
+  AcceptingHandshake& handshake() { return handshake_; }
   Connection& connection() { return *connection_; }
   bool local() const { return local_; }
 
   std::byte* on_payload(const Message&, std::uint64_t) override { return nullptr; }
 
-  void on_message(Message& message, std::span<std::byte>) override {
-    if (const auto* hello = std::get_if<HelloLane>(&message)) return door_.enter(*this, *hello);
-    const bool for_scheduler =
-        std::holds_alternative<HelloWorker>(message) || std::holds_alternative<HelloServer>(message);
-    door_.reject(*this,
-                 make_error(ErrorCode::protocol, fmt::format("{} instead of a HelloLane", name_of(message)),
-                            for_scheduler ? "this is a bps-server; the scheduler has another port" : ""),
-                 true);
-  }
-
+  void on_message(Message& message, std::span<std::byte>) override { door_.hear(*this, message); }
   void on_closed(const Error& error) override { door_.reject(*this, error, false); }
 
  private:
   LaneDoor& door_;
+  AcceptingHandshake handshake_;
   std::unique_ptr<Connection> connection_;
   const bool local_;
   TimerId timer_;
 };
 
-LaneDoor::LaneDoor(EventLoop& loop, Transport& transport, std::size_t max_greeting, Logger log, Check check,
-                   Entered entered)
+LaneDoor::LaneDoor(EventLoop& loop, Transport& transport, std::size_t max_greeting, SharedKey cluster,
+                   Logger log, Check check, Entered entered)
     : loop_(loop),
       transport_(transport),
       max_greeting_(max_greeting),
+      cluster_(std::move(cluster)),
       log_(std::move(log)),
       check_(std::move(check)),
       entered_(std::move(entered)) {}
@@ -84,27 +79,45 @@ void LaneDoor::close() {
 
 void LaneDoor::accept(std::unique_ptr<Connection> connection, bool local) {
   if (guests_.size() >= max_greeting_) {
-    reject(*guests_.front(), make_error(ErrorCode::protocol, "too many connections without a hello"), true);
+    // At once and without a word: a farewell would hold its descriptor.
+    reject(*guests_.front(), make_error(ErrorCode::protocol, "too many connections without a handshake"),
+           false);
   }
   guests_.push_back(std::make_unique<Guest>(*this, std::move(connection), local));
+}
+
+void LaneDoor::hear(Guest& guest, Message& message) {
+  const Result<AcceptingHandshake::Step> step = guest.handshake().take(std::move(message));
+  if (!step) return reject(guest, step.error(), true);
+  if (!step->admitted) return guest.connection().send(step->message);
+  if (const auto* hello = std::get_if<HelloLane>(&step->message)) return enter(guest, *hello);
+  const bool for_scheduler = std::holds_alternative<HelloWorker>(step->message) ||
+                             std::holds_alternative<HelloServer>(step->message);
+  reject(guest,
+         make_error(ErrorCode::protocol, fmt::format("{} instead of a HelloLane", name_of(step->message)),
+                    for_scheduler ? "this is a bps-server; the scheduler has another port" : ""),
+         true);
 }
 
 void LaneDoor::enter(Guest& guest, const HelloLane& hello) {
   const Result<EventLoop*> loop = check_(hello, guest.local());
   if (!loop) return reject(guest, loop.error(), true);
-  const HelloLane copy = hello;  // it belongs to the connection
+  const AcceptingHandshake handshake = guest.handshake();
   std::unique_ptr<Connection> moved = guest.connection().move_to(**loop);
   remove(guest);
-  entered_(copy, std::move(moved));
+  entered_(hello, handshake, std::move(moved));
 }
 
 void LaneDoor::reject(Guest& guest, const Error& error, bool say_so) {
   ++rejected_;
   if (const auto others = log_limit_.admit(loop_.now())) {
     // A connection that is closed again without a word is a health check, or a worker that has just failed.
-    const auto text = fmt::format("{} opened no lane: {}; connection closed{}", guest.connection().peer(),
-                                  error.message, *others);
-    error.code == ErrorCode::protocol ? log_.warn("{}", text) : log_.info("{}", text);
+    const std::string claim = guest.handshake().claim();
+    const auto text =
+        fmt::format("{}{} opened no lane: {}; connection closed{}", guest.connection().peer(),
+                    claim.empty() ? "" : ", who says to be " + claim + ",", error.message, *others);
+    const bool suspicious = error.code == ErrorCode::protocol || error.code == ErrorCode::unauthorised;
+    suspicious ? log_.warn("{}", text) : log_.info("{}", text);
   }
   if (say_so) {
     guest.connection().send(Refused{error.code, error.message, error.advice});

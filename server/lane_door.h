@@ -1,10 +1,10 @@
-// Where workers come to a server, over the network or through shared memory: accepts connections and waits
-// for their hello.
+// Where workers come to a server, over the network or through shared memory: accepts connections, waits for
+// their hello and, if there is a key, for the proof that they have the ticket for it.
 //
 // Strangers come here too: port scanners, web browsers, workers of another version. Each connection has
-// kHelloTimeout to say a HelloLane; when `max_greeting` have not, the oldest goes. Whoever says something
-// else is refused, closed and counted, and logged at most once per kLogInterval so that nobody fills the
-// disk.
+// kHelloTimeout to come through its handshake; when `max_greeting` have not, the oldest goes. Whoever says
+// something else is refused, closed and counted, and logged at most once per kLogInterval so that nobody
+// fills the disk.
 //
 // Owner: the Server. Lives on: main loop.
 #pragma once
@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 
+#include "proto/auth/handshake.h"
 #include "proto/base/log.h"
 #include "proto/base/log_limit.h"
 #include "proto/transport/transport.h"
@@ -26,14 +27,17 @@ class LaneDoor {
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
   static constexpr Duration kLogInterval = std::chrono::seconds(1);
 
-  // Decides about a hello; on success says the loop on which the lane will live.
+  // Decides about a hello whose sender is who it says; on success says the loop on which the lane will live.
   // `local`: it came through shared memory.
   using Check = std::function<Result<EventLoop*>(const HelloLane&, bool local)>;
-  // A connection that belongs to the loop that `check` named, not started.
-  using Entered = std::function<void(const HelloLane&, std::unique_ptr<Connection>)>;
+  // A connection that belongs to the loop that `check` named, not started, and the handshake that its Welcome
+  // is to be sealed with.
+  using Entered =
+      std::function<void(const HelloLane&, const AcceptingHandshake&, std::unique_ptr<Connection>)>;
 
-  LaneDoor(EventLoop& loop, Transport& transport, std::size_t max_greeting, Logger log, Check check,
-           Entered entered);
+  // `cluster`: null: nobody needs a key.
+  LaneDoor(EventLoop& loop, Transport& transport, std::size_t max_greeting, SharedKey cluster, Logger log,
+           Check check, Entered entered);
   ~LaneDoor();
   LaneDoor(const LaneDoor&) = delete;
   LaneDoor& operator=(const LaneDoor&) = delete;
@@ -44,7 +48,7 @@ class LaneDoor {
   // A second entrance, for processes of this host.
   Status open_local(Transport& transport, const Endpoint& endpoint);
 
-  // No new connections; those that have not said hello are closed.
+  // No new connections; those that are not through are closed.
   void close();
 
   std::uint64_t rejected() const { return rejected_; }
@@ -54,6 +58,7 @@ class LaneDoor {
   class Guest;
 
   void accept(std::unique_ptr<Connection> connection, bool local);
+  void hear(Guest& guest, Message& message);
   void enter(Guest& guest, const HelloLane& hello);
   void reject(Guest& guest, const Error& error, bool say_so);
   void remove(Guest& guest);
@@ -61,6 +66,7 @@ class LaneDoor {
   EventLoop& loop_;
   Transport& transport_;
   const std::size_t max_greeting_;
+  const SharedKey cluster_;
   const Logger log_;
   const Check check_;
   const Entered entered_;

@@ -34,10 +34,11 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
       ledger_(options_.memory_max - reorder_budget_ * shard_loops.size(),
               static_cast<std::uint32_t>(shard_loops.size())),
       door_(
-          loop, transport, options_.max_greeting, log_,
+          loop, transport, options_.max_greeting, options_.key, log_,
           [this](const HelloLane& hello, bool local) { return check_lane(hello, local); },
-          [this](const HelloLane& hello, std::unique_ptr<Connection> connection) {
-            enter(hello, std::move(connection));
+          [this](const HelloLane& hello, const AcceptingHandshake& handshake,
+                 std::unique_ptr<Connection> connection) {
+            enter(hello, handshake, std::move(connection));
           }) {
   BPS_ASSERT(!shard_loops.empty() && shard_loops.size() <= kMaxShardsPerServer);
   for (std::uint32_t i = 0; i < shard_loops.size(); ++i) {
@@ -54,11 +55,12 @@ Server::~Server() {
 // ---- start and end ----
 
 Status Server::check_options() const {
-  if (!is_loopback(options_.listen) && !options_.insecure) {
-    return make_error(ErrorCode::configuration,
-                      fmt::format("{} is not a loopback address, and anybody who reaches it could join",
-                                  to_string(options_.listen)),
-                      "listen on 127.0.0.1, or give --insecure if the network is trusted");
+  if (!is_loopback(options_.listen) && options_.key == nullptr && !options_.insecure) {
+    return make_error(
+        ErrorCode::configuration,
+        fmt::format("{} is not a loopback address, and anybody who reaches it could join",
+                    to_string(options_.listen)),
+        "give --key-file FILE, or --insecure if everybody on the network is trusted, or listen on 127.0.0.1");
   }
   const bool any = options_.listen.host == "0.0.0.0" || options_.listen.host == "::";
   if (any && options_.advertise.empty()) {
@@ -100,7 +102,10 @@ void Server::connect() {
   hello.shards = static_cast<std::uint32_t>(shards_.size());
   hello.memory_max = ledger_.memory_max();
   hello.bandwidth_bps = options_.bandwidth_bps;
-  control_->send(hello);
+  Message message = std::move(hello);
+  const SharedKey key = options_.key == nullptr ? nullptr : derive_server_key(*options_.key);
+  if (Status status = handshake_.begin(key, message); !status) return finish(status.error());
+  control_->send(message);
 }
 
 void Server::retry(const Error& error) {
@@ -248,8 +253,10 @@ Result<EventLoop*> Server::check_lane(const HelloLane& hello, bool local) const 
   return &shards_[hello.shard]->loop();
 }
 
-void Server::enter(const HelloLane& hello, std::unique_ptr<Connection> connection) {
-  const Welcome welcome{identity_.term, hello.incarnation, identity_.server, hello.job_run};
+void Server::enter(const HelloLane& hello, const AcceptingHandshake& handshake,
+                   std::unique_ptr<Connection> connection) {
+  Welcome welcome{identity_.term, hello.incarnation, identity_.server, hello.job_run};
+  handshake.seal(welcome);
   const std::shared_ptr<Shard>& shard = shards_[hello.shard];
   // A task must be copyable; the connection is taken out once.
   auto carried = std::make_shared<std::unique_ptr<Connection>>(std::move(connection));
@@ -266,10 +273,7 @@ void Server::on_message(Message& message, std::span<std::byte>) {
                                          to_string(options_.scheduler), refused->message),
                              refused->advice));
   }
-  if (state_ == State::connecting) {
-    const auto* welcome = std::get_if<Welcome>(&message);
-    return welcome != nullptr ? on_welcome(*welcome) : violation(message);
-  }
+  if (state_ == State::connecting) return on_greeting(message);
   if (std::holds_alternative<Heartbeat>(message)) return;
   if (const auto* job = std::get_if<OpenJob>(&message)) return open_job(*job);
   if (std::holds_alternative<DeclareSlices>(message) || std::holds_alternative<DropTensors>(message)) {
@@ -285,6 +289,19 @@ void Server::on_message(Message& message, std::span<std::byte>) {
     return stop();
   }
   violation(message);
+}
+
+void Server::on_greeting(const Message& message) {
+  const std::string who = "the scheduler at " + to_string(options_.scheduler);
+  if (const auto* challenge = std::get_if<Challenge>(&message)) {
+    const Result<Proof> proof = handshake_.answer(*challenge);
+    if (proof) return control_->send(*proof);
+    return finish(make_error(proof.error().code, who + ": " + proof.error().message, proof.error().advice));
+  }
+  const auto* welcome = std::get_if<Welcome>(&message);
+  if (welcome == nullptr) return violation(message);
+  if (Status status = handshake_.check(*welcome, who); !status) return finish(status.error());
+  on_welcome(*welcome);
 }
 
 void Server::violation(const Message& message) {

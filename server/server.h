@@ -34,7 +34,8 @@ struct ServerOptions {
   Endpoint scheduler{"127.0.0.1", 4710};
   Endpoint listen;                             // port 0: any
   std::string advertise;                       // host that workers reach; empty: that of `listen`
-  bool insecure = false;                       // allow another address than loopback
+  SharedKey key;                               // the cluster's; null: none
+  bool insecure = false;                       // allow another address than loopback without a key
   std::string host;                            // identity of the machine
   std::uint64_t bandwidth_bps = 0;             // 0 = unknown
   std::uint64_t memory_max = 4ull << 30;       // partitions, lanes and reorder budgets together
@@ -43,7 +44,7 @@ struct ServerOptions {
   // over the network only. Outlives the server.
   Transport* shared_memory = nullptr;
   bool shared_memory_only = false;                    // refuse lanes over the network
-  std::size_t max_greeting = 1024;                    // connections that have not said hello
+  std::size_t max_greeting = 1024;                    // connections before their handshake is done
   Duration start_timeout = std::chrono::seconds(30);  // for reaching the scheduler
   Duration heartbeat_interval = kHeartbeatInterval;
   Duration heartbeat_timeout = kHeartbeatTimeout;
@@ -89,10 +90,12 @@ class Server final : private ConnectionHandler {
   Status check_options() const;
   Status open_shared_memory();
   Result<EventLoop*> check_lane(const HelloLane& hello, bool local) const;
-  void enter(const HelloLane& hello, std::unique_ptr<Connection> connection);
+  void enter(const HelloLane& hello, const AcceptingHandshake& handshake,
+             std::unique_ptr<Connection> connection);
 
   void connect();
   void retry(const Error& error);
+  void on_greeting(const Message& message);
   void on_welcome(const Welcome& welcome);
   void tick();
 
@@ -127,6 +130,7 @@ class Server final : private ConnectionHandler {
   ServerIdentity identity_;
 
   std::unique_ptr<Connection> control_;
+  ConnectingHandshake handshake_;
   TimePoint start_deadline_{};
   TimerId timer_;
   TimePoint last_tick_{};

@@ -505,6 +505,11 @@ TEST_CASE("addresses that nobody should or could use are refused at the start") 
     world.options.listen.host = "0.0.0.0";
     CHECK(world.start().error().code == ErrorCode::configuration);
   }
+  SECTION("open to those who have the key, but nobody knows where") {
+    world.options.listen.host = "0.0.0.0";
+    world.options.key = Key::fresh().value();
+    CHECK(world.start().error().advice.find("--advertise") != std::string::npos);
+  }
   SECTION("open on purpose, but nobody knows where") {
     world.options.listen.host = "0.0.0.0";
     world.options.insecure = true;

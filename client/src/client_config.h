@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "proto/auth/key.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/event_loop.h"
 #include "proto/base/ids.h"
@@ -21,6 +22,7 @@ enum class TransportChoice : std::uint8_t { automatic, tcp, shm };
 struct ClientConfig {
   Endpoint scheduler{"127.0.0.1", 4710};
   std::string job = "default";
+  SharedKey key;  // the job's; null: none
   Rank rank;
   std::uint32_t world_size = 1;
   std::uint32_t local_rank = 0;

@@ -35,7 +35,7 @@ DataPlane::~DataPlane() {
     lane->close();
 }
 
-Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnation) {
+Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnation, const SharedKey& ticket) {
   const std::uint64_t slice = start.partition_bytes;
   if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
     return scheduler_error(fmt::format("partition_bytes {}, which is outside the limits", slice));
@@ -46,6 +46,7 @@ Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnatio
   if (self == start.members.end()) return scheduler_error("a job that does not have this rank");
   job_ = start;
   first_epoch_ = start.epoch;
+  ticket_ = ticket;
   std::get_if<PushPull>(&frame_)->weight = self->weight;
   const std::uint64_t credit =
       config_.credit_bytes.value_or(default_credit_bytes(config_.bandwidth_bps, start.lanes.size(), slice));
@@ -96,8 +97,8 @@ Result<Lane::Ways> DataPlane::ways_to(const LaneTarget& target) const {
         "set transport auto (BPS_TRANSPORT), or use servers on this host only");
   }
   const bool may_share = same_host && config_.transport != TransportChoice::tcp;
-  return Lane::Ways{network_, may_share ? shared_memory_ : nullptr,
-                    config_.transport == TransportChoice::shm};
+  return Lane::Ways{network_, may_share ? shared_memory_ : nullptr, config_.transport == TransportChoice::shm,
+                    ticket_};
 }
 
 void DataPlane::count_lanes() {

@@ -57,8 +57,8 @@ class DataPlane final : private Lane::Owner {
   DataPlane(const DataPlane&) = delete;
   DataPlane& operator=(const DataPlane&) = delete;
 
-  // Checks what the scheduler said and opens all lanes. Once.
-  Status start(const JobStart& start, Term term, Incarnation incarnation);
+  // Checks what the scheduler said and opens all lanes. Once. `ticket`: what opens them; null without a key.
+  Status start(const JobStart& start, Term term, Incarnation incarnation, const SharedKey& ticket);
 
   // A tensor that the scheduler has declared. Known already: the same again.
   Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared);
@@ -158,6 +158,7 @@ class DataPlane final : private Lane::Owner {
   Owner& owner_;
   const ClientConfig config_;
   Logger log_;
+  SharedKey ticket_;
   JobStart job_;                      // its epoch is the present one
   HelloLane hello_;                   // all but what is a lane's own
   Epoch first_epoch_, epoch_before_;  // of the start; before the present one

@@ -65,11 +65,19 @@ void Lane::connect() {
                           loop_, shm_endpoint(target_.endpoint.port, target_.incarnation), kHelloTimeout)
                     : ways_.network.connect(loop_, target_.endpoint, kHelloTimeout);
   connection_->start(*this);
-  connection_->send(hello_);
+  Message message = hello_;
+  if (Status status = handshake_.begin(ways_.ticket, message); !status.ok()) return break_off(status.error());
+  connection_->send(message);
   timer_ = loop_.after(kHelloTimeout, [this] {
     timer_ = {};
     break_off(make_error(ErrorCode::unreachable, "it does not answer the hello"));
   });
+}
+
+void Lane::on_challenge(const Challenge& challenge) {
+  const Result<Proof> proof = handshake_.answer(challenge);
+  if (proof.ok()) return connection_->send(*proof);
+  break_off(proof.error());
 }
 
 void Lane::on_welcome(const Welcome& welcome) {
@@ -77,6 +85,7 @@ void Lane::on_welcome(const Welcome& welcome) {
     break_off(make_error(ErrorCode::protocol, "it sent a welcome that does not fit the hello"));
     return;
   }
+  if (Status status = handshake_.check(welcome, "it"); !status.ok()) return break_off(status.error());
   stop_timer();
   welcomed_ = true;
   connection_->set_max_header_bytes(kMaxLaneHeaderBytes);
@@ -97,6 +106,8 @@ std::byte* Lane::on_payload(const Message& message, std::uint64_t bytes) {
 void Lane::on_message(Message& message, std::span<std::byte> payload) {
   if (const auto* welcome = std::get_if<Welcome>(&message)) {
     on_welcome(*welcome);
+  } else if (const auto* challenge = std::get_if<Challenge>(&message); challenge != nullptr && !welcomed_) {
+    on_challenge(*challenge);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     break_off(Error{refused->code, refused->message, refused->advice});
   } else if (welcomed_) {

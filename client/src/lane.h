@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 
+#include "proto/auth/handshake.h"
 #include "proto/base/event_loop.h"
 #include "proto/base/log.h"
 #include "proto/transport/transport.h"
@@ -54,6 +55,7 @@ class Lane : private ConnectionHandler {
     Transport& network;
     Transport* shared_memory = nullptr;
     bool only_shared_memory = false;
+    SharedKey ticket = nullptr;  // proves the hello; null: without a key
   };
   // `hello`: all but the session.
   Lane(EventLoop& loop, const Ways& ways, Owner& owner, LaneIndex index, const LaneTarget& target,
@@ -103,6 +105,7 @@ class Lane : private ConnectionHandler {
   void on_writable() override;
   void on_closed(const Error& error) override;
 
+  void on_challenge(const Challenge& challenge);
   void on_welcome(const Welcome& welcome);
   void connect();
   bool fall_back(const Error& error);
@@ -116,6 +119,7 @@ class Lane : private ConnectionHandler {
   const LaneIndex index_;
   const LaneTarget target_;
   HelloLane hello_;
+  ConnectingHandshake handshake_;
   Logger log_;
 
   std::unique_ptr<Connection> connection_;

@@ -97,7 +97,9 @@ void SchedulerLink::connect() {
   hello.join_timeout_ms = static_cast<std::uint64_t>(
       std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(left).count()));
   hello.retain = config_.retain;
-  connection_->send(hello);
+  Message message = std::move(hello);
+  if (Status status = handshake_.begin(config_.key, message); !status) return fail(status.error());
+  connection_->send(message);
 }
 
 void SchedulerLink::on_writable() {
@@ -166,12 +168,7 @@ void SchedulerLink::on_message(Message& message, std::span<std::byte>) {
   bool known = false;
   switch (state_) {
     case State::connecting:
-    case State::waiting_for_welcome:
-      if (const auto* welcome = std::get_if<Welcome>(&message)) {
-        on_welcome(*welcome);
-        known = true;
-      }
-      break;
+    case State::waiting_for_welcome: known = handle_greeting(message); break;
     case State::gathering: known = handle_gathering(message); break;
     case State::joined: known = handle_joined(message); break;
     case State::idle:
@@ -180,6 +177,29 @@ void SchedulerLink::on_message(Message& message, std::span<std::byte>) {
   if (known) return;
   fail(make_error(ErrorCode::protocol, fmt::format("{} sent {} at the wrong time", name(), name_of(message)),
                   "run the same bps version everywhere; if it is, please report this"));
+}
+
+bool SchedulerLink::handle_greeting(const Message& message) {
+  if (const auto* challenge = std::get_if<Challenge>(&message)) {
+    const Result<Proof> proof = handshake_.answer(*challenge);
+    if (proof) {
+      connection_->send(*proof);
+    } else {
+      fail(make_error(proof.error().code, name() + ": " + proof.error().message, proof.error().advice));
+    }
+    return true;
+  }
+  const auto* welcome = std::get_if<Welcome>(&message);
+  if (welcome == nullptr) return false;
+  const Status status = handshake_.check(*welcome, name());
+  const Result<SharedKey> ticket = status ? handshake_.ticket(*welcome) : status.error();
+  if (ticket) {
+    ticket_ = *ticket;
+    on_welcome(*welcome);
+  } else {
+    fail(ticket.error());
+  }
+  return true;
 }
 
 bool SchedulerLink::handle_gathering(Message& message) {

@@ -2,9 +2,9 @@
 //
 // While the job gathers, the connection may be refused or lost; it is opened again until the join deadline,
 // so that scheduler, servers and workers can be started in any order. What the scheduler refuses in words is
-// final, unless it may be about this worker's own connection before. Once the job has started, losing the scheduler (the connection, or kHeartbeatTimeout of silence) is
-// final too. Silence is counted in ticks of our own heartbeat timer, so a pause of this process is not held
-// against the scheduler.
+// final, unless it may be about this worker's own connection before. Once the job has started, losing the
+// scheduler (the connection, or kHeartbeatTimeout of silence) is final too. Silence is counted in ticks of
+// our own heartbeat timer, so a pause of this process is not held against the scheduler.
 //
 // Owner: ClientEngine. Lives on: client loop.
 #pragma once
@@ -15,6 +15,7 @@
 #include <string>
 
 #include "client/src/client_config.h"
+#include "proto/auth/handshake.h"
 #include "proto/base/event_loop.h"
 #include "proto/base/log.h"
 #include "proto/transport/transport.h"
@@ -53,6 +54,8 @@ class SchedulerLink : private ConnectionHandler {
 
   Term term() const { return term_; }
   Incarnation incarnation() const { return incarnation_; }
+  // What opens this worker's lanes; null without a key.
+  const SharedKey& ticket() const { return ticket_; }
   // "scheduler 127.0.0.1:4710"
   std::string name() const { return "scheduler " + to_string(config_.scheduler); }
   // What a join that is not over waits for.
@@ -78,6 +81,7 @@ class SchedulerLink : private ConnectionHandler {
   void retry(const Error& trouble);
   void notice_later();
   void fail(Error error);
+  bool handle_greeting(const Message& message);
   void on_welcome(const Welcome& welcome);
   void on_progress(const JoinProgress& progress);
   void beat();
@@ -93,6 +97,8 @@ class SchedulerLink : private ConnectionHandler {
   State state_ = State::idle;
   Term term_;
   Incarnation incarnation_;
+  ConnectingHandshake handshake_;
+  SharedKey ticket_;
   TimePoint joining_since_;
   TimePoint join_deadline_;
   std::optional<Error> last_trouble_;

@@ -162,6 +162,17 @@ Result<AcceptingHandshake::Step> AcceptingHandshake::check_proof(const Message& 
   return Step{true, *hello_};
 }
 
+std::string AcceptingHandshake::claim() const {
+  if (!hello_) return {};
+  if (const auto* worker = std::get_if<HelloWorker>(&*hello_)) {
+    return fmt::format("rank {} of job '{}'", worker->rank.value, worker->job);
+  }
+  if (const auto* lane = std::get_if<HelloLane>(&*hello_)) {
+    return fmt::format("rank {} of run {:016x}", lane->rank.value, lane->job_run.value);
+  }
+  return "a server";
+}
+
 void AcceptingHandshake::seal(Welcome& welcome) const {
   if (key_ == nullptr) return;
   const Transcript transcript{*key_, nonce_, challenge_, hello_bytes_};

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -65,6 +66,9 @@ class AcceptingHandshake {
   };
   // The peer's next message, until it is admitted. `nonce`: somebody else has chosen it, for tests.
   Result<Step> take(Message&& message, const std::optional<Nonce>& nonce = {});
+
+  // Who the peer says it is, for the log; empty before its hello. Not yet proven.
+  std::string claim() const;
 
   // Adds the proof to the Welcome of an admitted peer, and a worker's ticket. Without a key: nothing.
   void seal(Welcome& welcome) const;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "proto/wire/frame.h"
@@ -32,6 +33,8 @@ Outcome run_scenario(const Scenario& scenario, const RunOptions& options) {
 Cluster::Cluster(const Scenario& scenario, const RunOptions& options)
     : scenario_(scenario),
       options_(options),
+      key_(scenario.keyed ? std::make_shared<const Key>(std::array<std::byte, 32>{std::byte{0x5e}})
+                          : nullptr),
       random_(scenario.seed ^ 0x5eed),
       base_(TimePoint(1h)),
       network_(base_, scenario.network),
@@ -71,8 +74,8 @@ std::shared_ptr<LogTarget> Cluster::log_of(const std::string& node) {
 
 void Cluster::boot() {
   scheduler_node_ = std::make_unique<SimNode>(base_, "scheduler", "10.0.0.1", random_.next());
-  scheduler_ =
-      std::make_unique<SchedulerDaemon>(*scheduler_node_, network_, log_of("scheduler"), random_.next());
+  scheduler_ = std::make_unique<SchedulerDaemon>(*scheduler_node_, network_, key_, log_of("scheduler"),
+                                                 random_.next());
   const auto set_clock = [this](SimNode& node) {
     if (!scenario_.wrong_clocks) return;
     node.set_clock(random_.between(Duration(0), Duration(1000h)), random_.between<std::int64_t>(-500, 500));
@@ -92,7 +95,9 @@ void Cluster::boot() {
   }
   for (std::size_t j = 0; j < scenario_.jobs.size(); ++j) {
     SimJob job;
-    job.context = std::make_unique<JobContext>(scenario_.jobs[j], report_);
+    const JobPlan& planned = scenario_.jobs[j];
+    const SharedKey job_key = key_ == nullptr ? nullptr : derive_job_key(*key_, planned.name);
+    job.context = std::make_unique<JobContext>(planned, job_key, report_);
     job.fate = scenario_.fates[j];
     const JobPlan& plan = job.context->plan;
     for (std::uint32_t r = 0; r < plan.world_size(); ++r) {
@@ -119,7 +124,7 @@ void Cluster::boot_server(std::size_t index) {
   SimServer& server = servers_[index];
   if (!server.node->alive() || shutting_down_) return;
   server.daemon = std::make_unique<ServerDaemon>(*server.node, network_, scenario_.servers[index],
-                                                 SchedulerDaemon::endpoint(*scheduler_node_),
+                                                 SchedulerDaemon::endpoint(*scheduler_node_), key_,
                                                  log_of(server.node->name()));
   server.node->loop().post([this, index] { servers_[index].daemon->start(report_); });
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/auth/key.h"
 #include "proto/base/log.h"
 #include "proto/base/virtual_loop.h"
 #include "tests/sim/node.h"
@@ -88,6 +89,7 @@ class Cluster {
 
   const Scenario& scenario_;
   const RunOptions& options_;
+  const SharedKey key_;
   Report report_;
   Random random_;
   VirtualLoop base_;

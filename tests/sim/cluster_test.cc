@@ -82,6 +82,22 @@ TEST_CASE("a contribution that comes twice counts once, an answer that comes twi
   }
 }
 
+TEST_CASE("where there is a key, everyone proves it") {
+  int keyed = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const Scenario plan = scenario("training", seed);
+    if (!plan.keyed || ++keyed > 3) continue;
+    const Outcome outcome = run_scenario(plan, {});
+    INFO("seed " << seed << " " << (outcome.ok() ? "" : outcome.failures.front()));
+    CHECK(outcome.ok());
+    const auto count = [&](const char* kind) { return outcome.frames_by_kind.at(kind); };
+    CHECK(count("Proof") > 0);
+    CHECK(count("Proof") == count("HelloWorker") + count("HelloServer") + count("HelloLane"));
+  }
+  CHECK(keyed > 10);
+  CHECK(keyed < 30);
+}
+
 TEST_CASE("an unknown scenario names the known ones") {
   const auto none = make_scenario("trainning", 1);
   REQUIRE_FALSE(none.ok());

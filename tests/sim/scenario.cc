@@ -445,7 +445,10 @@ Result<Scenario> make_scenario(std::string_view name, std::uint64_t seed) {
   Maker maker(name, seed);
   maker.servers();
   found->make(maker);
-  return maker.scenario();
+  Scenario scenario = maker.scenario();
+  // From the seed alone, so that it changes nothing else about it.
+  scenario.keyed = Random(seed ^ 0x6b6579).one_in(2);
+  return scenario;
 }
 
 }  // namespace bps::sim

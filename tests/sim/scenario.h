@@ -56,6 +56,7 @@ struct Scenario {
   std::uint64_t seed = 1;
   NetworkOptions network;
   bool wrong_clocks = false;
+  bool keyed = false;  // everyone has a key and proves it
   std::vector<ServerPlan> servers;
   std::vector<JobPlan> jobs;
   std::vector<Fate> fates;  // per job

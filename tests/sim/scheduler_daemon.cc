@@ -7,12 +7,13 @@
 
 namespace bps::sim {
 
-SchedulerDaemon::SchedulerDaemon(SimNode& node, Transport& transport, std::shared_ptr<LogTarget> log,
-                                 std::uint64_t seed)
+SchedulerDaemon::SchedulerDaemon(SimNode& node, Transport& transport, SharedKey key,
+                                 std::shared_ptr<LogTarget> log, std::uint64_t seed)
     : node_(node) {
   SchedulerOptions options;
   options.listen = endpoint(node);
-  options.insecure = true;
+  options.insecure = key == nullptr;
+  options.key = std::move(key);
   options.random = [random = Random(seed)]() mutable { return random.next(); };
   scheduler_ =
       std::make_unique<Scheduler>(node.loop(), transport, options, Logger("scheduler", std::move(log)));

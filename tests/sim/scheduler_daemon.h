@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "proto/auth/key.h"
 #include "proto/base/log.h"
 #include "proto/transport/transport.h"
 #include "tests/sim/node.h"
@@ -18,7 +19,8 @@ namespace bps::sim {
 
 class SchedulerDaemon {
  public:
-  SchedulerDaemon(SimNode& node, Transport& transport, std::shared_ptr<LogTarget> log, std::uint64_t seed);
+  SchedulerDaemon(SimNode& node, Transport& transport, SharedKey key, std::shared_ptr<LogTarget> log,
+                  std::uint64_t seed);
   ~SchedulerDaemon();
   static Endpoint endpoint(const SimNode& node) { return Endpoint{node.host(), 4710}; }
 

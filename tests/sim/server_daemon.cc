@@ -10,12 +10,13 @@
 namespace bps::sim {
 
 ServerDaemon::ServerDaemon(SimNode& node, Transport& transport, const ServerPlan& plan,
-                           const Endpoint& scheduler, std::shared_ptr<LogTarget> log)
+                           const Endpoint& scheduler, SharedKey key, std::shared_ptr<LogTarget> log)
     : node_(node), plan_(plan) {
   ServerOptions options;
   options.scheduler = scheduler;
   options.listen = Endpoint{node.host(), 0};
-  options.insecure = true;
+  options.insecure = key == nullptr;
+  options.key = std::move(key);
   options.host = node.host();
   options.bandwidth_bps = plan.bandwidth_bps;
   options.memory_max = plan.memory_max;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "proto/auth/key.h"
 #include "proto/base/log.h"
 #include "proto/transport/transport.h"
 #include "tests/sim/node.h"
@@ -23,7 +24,7 @@ namespace bps::sim {
 class ServerDaemon {
  public:
   ServerDaemon(SimNode& node, Transport& transport, const ServerPlan& plan, const Endpoint& scheduler,
-               std::shared_ptr<LogTarget> log);
+               SharedKey key, std::shared_ptr<LogTarget> log);
 
   ~ServerDaemon();
 

@@ -92,6 +92,7 @@ void SimWorker::run() {
   ClientConfig config;
   config.scheduler = scheduler_;
   config.job = job_.plan.name;
+  config.key = job_.key;
   config.rank = rank_;
   config.world_size = job_.plan.world_size();
   config.host = machine_;

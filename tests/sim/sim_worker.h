@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "client/src/client_engine.h"
+#include "proto/auth/key.h"
 #include "tests/sim/node.h"
 #include "tests/sim/random.h"
 #include "tests/sim/report.h"
@@ -27,14 +28,16 @@ namespace bps::sim {
 
 // What the workers of a job share: the plan, the right answers, and how far each one is.
 struct JobContext {
-  JobContext(JobPlan job_plan, Report& run_report)
+  JobContext(JobPlan job_plan, SharedKey job_key, Report& run_report)
       : plan(std::move(job_plan)),
+        key(std::move(job_key)),
         expected(plan),
         report(run_report),
         begun(plan.tensors.size(), std::vector<std::uint64_t>(plan.world_size(), 0)),
         barriers(plan.world_size(), 0) {}
 
   const JobPlan plan;
+  const SharedKey key;
   Expected expected;
   Report& report;
   std::vector<std::vector<std::uint64_t>> begun;  // by tensor and rank: rounds begun

@@ -1,0 +1,311 @@
+// A server with a key, on real sockets: which lanes it opens, and whom it believes to be the scheduler.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "proto/auth/auth_harness.h"
+#include "proto/base/asio_loop.h"
+#include "proto/transport/shm/shm_transport.h"
+#include "proto/transport/tcp/tcp_transport.h"
+#include "proto/wire/shm_name.h"
+#include "server/server.h"
+
+namespace bps {
+namespace {
+
+using namespace std::chrono_literals;
+using Catch::Contains;
+using testing::key_of;
+
+constexpr JobRun kRun{42};
+const SharedKey kCluster = key_of(32, 0x11);
+
+// One end of a connection: keeps what it gets.
+class Peer final : public ConnectionHandler {
+ public:
+  explicit Peer(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {
+    connection_->start(*this);
+  }
+  std::byte* on_payload(const Message&, std::uint64_t) override { return nullptr; }
+  void on_message(Message& message, std::span<std::byte>) override {
+    if (!std::holds_alternative<Heartbeat>(message)) messages.push_back(message);
+  }
+  void on_closed(const Error& error) override { closed = error; }
+  Connection& connection() { return *connection_; }
+  template <class T>
+  const T* find() const {
+    for (const Message& message : messages) {
+      if (const T* found = std::get_if<T>(&message)) return found;
+    }
+    return nullptr;
+  }
+
+  std::vector<Message> messages;
+  std::optional<Error> closed;
+
+ private:
+  std::unique_ptr<Connection> connection_;
+};
+
+// A server with a key, and a scheduler played by the test.
+class World {
+ public:
+  explicit World(SharedKey key = kCluster) {
+    auto listening = transport.listen(loop, Endpoint{}, [this](std::unique_ptr<Connection> connection) {
+      scheduler = std::make_unique<Peer>(std::move(connection));
+    });
+    REQUIRE(listening.ok());
+    listener = std::move(listening).value();
+    ServerOptions options;
+    options.scheduler = listener->endpoint();
+    options.memory_max = 64 << 20;
+    options.host = "here";
+    options.key = std::move(key);
+    options.shared_memory = &shared_memory;
+    Server::Callbacks callbacks;
+    callbacks.registered = [this] { registered = true; };
+    callbacks.stopped = [this](const Error& error) { stopped = error; };
+    server = std::make_unique<Server>(loop, std::vector<EventLoop*>{&loop}, transport, options,
+                                      std::move(callbacks), log);
+    REQUIRE(server->start().ok());
+    until([&] { return scheduler != nullptr && scheduler->find<HelloServer>() != nullptr; });
+  }
+  ~World() {
+    workers.clear();
+    server.reset();
+    scheduler.reset();
+    listener.reset();
+  }
+
+  void until(const std::function<bool()>& done) {
+    const TimePoint deadline = loop.now() + 20s;
+    while (!done()) {
+      REQUIRE(loop.now() < deadline);
+      loop.run_once(loop.now() + 50ms);
+    }
+  }
+
+  // What a scheduler with `key` does with the server's hello; returns its Welcome.
+  Welcome accept(const SharedKey& key) {
+    AcceptingHandshake handshake(key, "scheduler");
+    auto step = handshake.take(*scheduler->find<HelloServer>());
+    REQUIRE(step.ok());
+    scheduler->connection().send(step->message);
+    until([&] { return scheduler->find<Proof>() != nullptr; });
+    step = handshake.take(*scheduler->find<Proof>());
+    REQUIRE(step.ok());
+    CHECK(step->admitted);
+    Welcome welcome = plain_welcome();
+    handshake.seal(welcome);
+    return welcome;
+  }
+  Welcome plain_welcome() const { return Welcome{term, incarnation, ServerId{5}, JobRun{}}; }
+
+  // The server serves one job of two workers.
+  void serve() {
+    scheduler->connection().send(accept(kCluster));
+    until([&] { return registered; });
+    OpenJob job;
+    job.job_run = kRun;
+    job.job = "job";
+    for (std::uint32_t i = 0; i < 2; ++i)
+      job.members.push_back({Rank{i}, Incarnation{100 + i}, "", i, 1});
+    scheduler->connection().send(job);
+    until([&] { return scheduler->find<Ack>() != nullptr; });
+  }
+
+  HelloLane hello(std::uint32_t rank = 0) const {
+    HelloLane hello;
+    hello.term = term;
+    hello.job_run = kRun;
+    hello.rank = Rank{rank};
+    hello.incarnation = Incarnation{100 + rank};
+    hello.server = ServerId{5};
+    hello.server_incarnation = incarnation;
+    hello.session = Session{++session};
+    return hello;
+  }
+
+  Peer& connect(bool local = false) {
+    workers.push_back(std::make_unique<Peer>(
+        local ? shared_memory.connect(loop, shm_endpoint(server->endpoint().port, incarnation), 5s)
+              : transport.connect(loop, server->endpoint(), 5s)));
+    return *workers.back();
+  }
+
+  // Opens a lane with this ticket; returns the Welcome or the Refused.
+  Message open(const SharedKey& ticket, Message hello, bool local = false) {
+    Peer& peer = connect(local);
+    ConnectingHandshake handshake;
+    REQUIRE(handshake.begin(ticket, hello).ok());
+    peer.connection().send(hello);
+    until([&] { return !peer.messages.empty(); });
+    if (const auto* challenge = peer.find<Challenge>()) {
+      const auto proof = handshake.answer(*challenge);
+      REQUIRE(proof.ok());
+      peer.connection().send(*proof);
+      until([&] { return peer.find<Welcome>() != nullptr || peer.closed; });
+    }
+    if (const auto* welcome = peer.find<Welcome>()) {
+      CHECK(handshake.check(*welcome, "the server").ok());
+      return *welcome;
+    }
+    until([&] { return peer.closed.has_value(); });
+    REQUIRE(peer.find<Refused>() != nullptr);
+    return *peer.find<Refused>();
+  }
+  std::string refusal(const SharedKey& ticket, const HelloLane& hello) {
+    const Message answer = open(ticket, hello);
+    REQUIRE(std::holds_alternative<Refused>(answer));
+    CHECK(std::get<Refused>(answer).code == ErrorCode::unauthorised);
+    return std::get<Refused>(answer).message;
+  }
+
+  AsioLoop loop;
+  TcpTransport transport;
+  ShmTransport shared_memory;
+  Logger log{"server",
+             LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {}, LogLevel::debug)};
+  const Term term{1, 99};
+  const Incarnation incarnation{7};
+  mutable std::uint64_t session = 0;
+  std::unique_ptr<Listener> listener;
+  std::unique_ptr<Peer> scheduler;
+  std::unique_ptr<Server> server;
+  std::vector<std::unique_ptr<Peer>> workers;
+  bool registered = false;
+  std::optional<Error> stopped;
+};
+
+SharedKey ticket_of(std::uint32_t rank, JobRun run = kRun, const SharedKey& cluster = kCluster) {
+  return derive_ticket_key(*cluster, {run, Rank{rank}, Incarnation{100 + rank}});
+}
+
+}  // namespace
+
+TEST_CASE("a server with a key opens lanes for tickets, over either transport") {
+  World world;
+  world.serve();
+  CHECK(std::holds_alternative<Welcome>(world.open(ticket_of(0), world.hello(0))));
+  CHECK(std::holds_alternative<Welcome>(world.open(ticket_of(1), world.hello(1))));
+  if (ShmTransport::check())
+    CHECK(std::holds_alternative<Welcome>(world.open(ticket_of(0), world.hello(0), true)));
+  CHECK(world.server->rejected_connections() == 0);
+}
+
+TEST_CASE("a server with a key refuses forged and stolen tickets, and the job does not notice") {
+  const ExpectLog expected("opened no lane");
+  World world;
+  world.serve();
+  CHECK(std::holds_alternative<Welcome>(world.open(ticket_of(0), world.hello(0))));
+  Peer& lane = *world.workers.back();
+  const std::string wrong = "the ticket is not good for this lane";
+  CHECK(world.refusal(ticket_of(1), world.hello(0)) == wrong);              // another rank's
+  CHECK(world.refusal(ticket_of(0, JobRun{43}), world.hello(0)) == wrong);  // another job's
+  CHECK(world.refusal(ticket_of(0, kRun, key_of(32, 0x12)), world.hello(0)) == wrong);
+  CHECK(world.refusal(derive_job_key(*kCluster, "job"), world.hello(0)) == wrong);
+  CHECK(world.refusal(derive_server_key(*kCluster), world.hello(0)) == wrong);
+  HelloLane reborn = world.hello(0);
+  reborn.incarnation = Incarnation{999};
+  CHECK(world.refusal(ticket_of(0), reborn) == wrong);
+  // Nothing is said of what there is before the proof.
+  HelloLane unknown = world.hello(0);
+  unknown.job_run = JobRun{4711};
+  unknown.server = ServerId{9};
+  CHECK(world.refusal(ticket_of(0), unknown) == wrong);
+  CHECK_THAT(world.refusal(nullptr, world.hello(0)), Contains("lets nobody in without a key"));
+  CHECK(world.server->rejected_connections() == 8);
+  CHECK_FALSE(lane.closed);
+  // Only then what a right ticket is good for.
+  HelloLane elsewhere = world.hello(0);
+  elsewhere.server = ServerId{9};
+  CHECK(std::get<Refused>(world.open(ticket_of(0), elsewhere)).code != ErrorCode::unauthorised);
+}
+
+TEST_CASE("a server with a key does not take a recorded handshake") {
+  const ExpectLog expected("opened no lane");
+  World world;
+  world.serve();
+  ConnectingHandshake handshake;
+  Message hello = world.hello(0);
+  REQUIRE(handshake.begin(ticket_of(0), hello).ok());
+  Peer& first = world.connect();
+  first.connection().send(hello);
+  world.until([&] { return first.find<Challenge>() != nullptr; });
+  const auto proof = handshake.answer(*first.find<Challenge>());
+  first.connection().send(*proof);
+  world.until([&] { return first.find<Welcome>() != nullptr; });
+  // All at once, as a recording is: it says the same and cannot wait for what is new.
+  Peer& replay = world.connect();
+  replay.connection().send(hello);
+  replay.connection().send(*proof);
+  world.until([&] { return replay.closed.has_value(); });
+  REQUIRE(replay.find<Refused>() != nullptr);
+  CHECK(replay.find<Refused>()->code == ErrorCode::unauthorised);
+  CHECK(replay.find<Welcome>() == nullptr);
+  CHECK_FALSE(first.closed);
+}
+
+TEST_CASE("a server with a key hears nothing before the proof") {
+  const ExpectLog expected("opened no lane");
+  World world;
+  world.serve();
+  HelloLane hello = world.hello(0);
+  hello.nonce = Nonce{};
+  for (const Message& second : {Message(hello), Message(PushPull{}), Message(Heartbeat{})}) {
+    Peer& peer = world.connect();
+    peer.connection().send(hello);
+    peer.connection().send(second);
+    world.until([&] { return peer.closed.has_value(); });
+    REQUIRE(peer.find<Refused>() != nullptr);
+    CHECK(peer.find<Refused>()->code == ErrorCode::protocol);
+  }
+}
+
+TEST_CASE("a server believes no scheduler that does not prove the key") {
+  World world;
+  SECTION("one without a key, or one that hopes for a server without") {
+    world.scheduler->connection().send(world.plain_welcome());
+  }
+  SECTION("one that asks for a proof and cannot check it") {
+    world.scheduler->connection().send(Challenge{});
+    world.until([&] { return world.scheduler->find<Proof>() != nullptr; });
+    Welcome welcome = world.plain_welcome();
+    welcome.mac = Mac{};
+    world.scheduler->connection().send(welcome);
+  }
+  SECTION("one that sends the proof back") {
+    world.scheduler->connection().send(Challenge{*world.scheduler->find<HelloServer>()->nonce});
+    world.until([&] { return world.scheduler->find<Proof>() != nullptr; });
+    Welcome welcome = world.plain_welcome();
+    welcome.mac = world.scheduler->find<Proof>()->mac;
+    world.scheduler->connection().send(welcome);
+  }
+  SECTION("a Welcome that was changed on its way") {
+    Welcome welcome = world.accept(kCluster);
+    welcome.server = ServerId{6};
+    world.scheduler->connection().send(welcome);
+  }
+  world.until([&] { return world.stopped.has_value(); });
+  CHECK(world.stopped->code == ErrorCode::unauthorised);
+  CHECK_THAT(world.stopped->message, Contains("does not prove that it has the key"));
+  CHECK_FALSE(world.registered);
+}
+
+TEST_CASE("a server without a key is asked for one, and refuses lanes of workers that have one") {
+  const ExpectLog expected("opened no lane");
+  World world(nullptr);
+  SECTION("by its scheduler") {
+    world.scheduler->connection().send(Challenge{});
+    world.until([&] { return world.stopped.has_value(); });
+    CHECK(world.stopped->code == ErrorCode::unauthorised);
+  }
+  SECTION("by a worker") {
+    world.scheduler->connection().send(world.plain_welcome());
+    world.until([&] { return world.registered; });
+    CHECK_THAT(world.refusal(ticket_of(0), world.hello(0)), Contains("this server has no key"));
+  }
+}
+
+}  // namespace bps
