@@ -2,11 +2,17 @@
 #include <fmt/core.h>
 #include <signal.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <span>
+
+#include "proto/auth/key_file.h"
 #include "proto/base/asio_loop.h"
 #include "proto/base/config.h"
 #include "proto/base/descriptor_limit.h"
 #include "proto/base/ports_file.h"
 #include "proto/transport/tcp/tcp_transport.h"
+#include "proto/wire/names.h"
 #include "scheduler/scheduler.h"
 
 namespace bps {
@@ -14,6 +20,8 @@ namespace {
 
 struct Settings {
   Endpoint listen = SchedulerOptions{}.listen;
+  std::string key_file;
+  std::string print_job_key;
   bool insecure = false;
   Duration heartbeat_deadline = kHeartbeatTimeout;
   Duration reconnect_grace = FailureDetector::Options{}.reconnect_grace;
@@ -23,7 +31,13 @@ struct Settings {
 
 void describe(Config& config, Settings& s) {
   config.add("listen", s.listen, "Where workers and servers connect; port 0: any free one");
+  config.add("key-file", s.key_file, "The cluster's key, which everyone who connects must prove to have")
+      .unit("FILE");
   config.add("insecure", s.insecure, "Allow --listen on another address than loopback, without any key");
+  config
+      .add("print-job-key", s.print_job_key,
+           "Print a key file for the workers of this job, made from --key-file, and end")
+      .unit("JOB");
   config.add("heartbeat-deadline", s.heartbeat_deadline,
              "A worker or server that is silent this long is dead");
   config.add("reconnect-grace", s.reconnect_grace,
@@ -46,9 +60,23 @@ Status check(const Settings& s) {
   return {};
 }
 
+// The key is the program's output here, and nowhere else.
+Status print_job_key(const std::string& job, const SharedKey& cluster) {
+  if (cluster == nullptr) {
+    return make_error(ErrorCode::invalid_argument, "--print-job-key makes it from the cluster's key",
+                      "give --key-file too");
+  }
+  if (Status status = check_name("job name", job, kMaxNameBytes); !status) return status;
+  std::string line = job_key_line(*derive_job_key(*cluster, job), job);
+  const bool whole = std::fputs(line.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  wipe(std::as_writable_bytes(std::span(line)));
+  return whole ? Status{} : os_error("cannot print the key", errno);
+}
+
 class Program {
  public:
-  Program(const Settings& settings, const Logger& log) : settings_(settings), log_(log) {}
+  Program(const Settings& settings, SharedKey key, const Logger& log)
+      : settings_(settings), key_(std::move(key)), log_(log) {}
 
   int run() {
     if (Status status = start(); !status) return fail(status.error());
@@ -74,6 +102,7 @@ class Program {
     transport_ = std::make_unique<TcpTransport>(tcp);
     SchedulerOptions options;
     options.listen = settings_.listen;
+    options.key = key_;
     options.insecure = settings_.insecure;
     // Every worker and server of every job is one descriptor.
     options.max_greeting = max_unknown_connections(raise_descriptor_limit());
@@ -100,6 +129,7 @@ class Program {
   }
 
   const Settings& settings_;
+  const SharedKey key_;
   const Logger log_;
   bool signalled_ = false;
   std::unique_ptr<AsioLoop> loop_;
@@ -115,11 +145,22 @@ int run(int argc, char** argv) {
   const Logger log("scheduler");
   if (const auto exit_code = config.parse_or_exit(argc, argv, log)) return *exit_code;
   log.target()->set_level(settings.log_level);
-  if (const Status status = check(settings); !status) {
-    log.error("{}", to_string(status.error()));
-    return exit_code_of(status.error().code);
+  const auto fail = [&log](const Error& error) {
+    log.error("{}", to_string(error));
+    return exit_code_of(error.code);
+  };
+  if (const Status status = check(settings); !status) return fail(status.error());
+  SharedKey key;
+  if (!settings.key_file.empty()) {
+    auto read = read_cluster_key(settings.key_file);
+    if (!read) return fail(read.error());
+    key = std::move(read).value();
   }
-  return Program(settings, log).run();
+  if (!settings.print_job_key.empty()) {
+    const Status status = print_job_key(settings.print_job_key, key);
+    return status ? 0 : fail(status.error());
+  }
+  return Program(settings, std::move(key), log).run();
 }
 
 }  // namespace

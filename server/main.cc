@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "proto/auth/key_file.h"
 #include "proto/base/asio_loop.h"
 #include "proto/base/config.h"
 #include "proto/base/descriptor_limit.h"
@@ -23,6 +24,7 @@ struct Settings {
   Endpoint scheduler{"127.0.0.1", 4710};
   Endpoint listen;
   std::string advertise;
+  std::string key_file;
   bool insecure = false;
   std::string shards = "auto";
   std::string transport = "auto";
@@ -43,6 +45,10 @@ void describe(Config& config, Settings& s) {
       .add("advertise", s.advertise,
            "Host name or address by which workers reach this server, if not that of --listen")
       .unit("HOST");
+  config
+      .add("key-file", s.key_file,
+           "The cluster's key, for the scheduler, and which workers must prove to have a ticket of")
+      .unit("FILE");
   config.add("insecure", s.insecure, "Allow --listen on another address than loopback, without any key");
   config.add("shards", s.shards, "Threads that sum; auto: the fewer of cores and link speed / 25 Gbit/s")
       .unit("auto|N");
@@ -117,6 +123,12 @@ class Program {
   Status build() {
     const Result<std::uint32_t> shards = shard_count(settings_);
     if (!shards) return shards.error();
+    SharedKey key;
+    if (!settings_.key_file.empty()) {
+      auto read = read_cluster_key(settings_.key_file);
+      if (!read) return read.error();
+      key = std::move(read).value();
+    }
     auto loop = AsioLoop::create();
     if (!loop) return loop.error();
     loop_ = std::move(loop).value();
@@ -141,6 +153,7 @@ class Program {
     options.scheduler = settings_.scheduler;
     options.listen = settings_.listen;
     options.advertise = settings_.advertise;
+    options.key = std::move(key);
     options.insecure = settings_.insecure;
     options.host = settings_.host;
     options.bandwidth_bps = settings_.bandwidth ? settings_.bandwidth->bits_per_second : 0;

@@ -109,7 +109,7 @@ class TwoWorkers {
   }
   static Parts start() {
     const auto quiet = LogTarget::to_callback([](auto...) {}, LogLevel::off);
-    auto cluster = EmbeddedCluster::start(Logger("test", quiet));
+    auto cluster = EmbeddedCluster::start(Logger("test", quiet), nullptr);
     REQUIRE(cluster.ok());
     const std::string scheduler = to_string((*cluster)->scheduler());
     auto thread = LoopThread::start("second");

@@ -61,6 +61,7 @@ Result<OpenOptions> read_options(const bps_options* options) {
   given.scheduler = text(full.scheduler);
   given.job = text(full.job);
   given.config_file = text(full.config_file);
+  given.key_file = text(full.key_file);
   given.congestion_control = text(full.congestion_control);
   given.transport = text(full.transport);
   given.rank = number(full.rank);

@@ -48,10 +48,14 @@ Status Client::start() {
   options.log = log_;
   if (Status status = TcpTransport::check(options); !status.ok()) return status;
   if (settings_.embedded) {
-    auto cluster = EmbeddedCluster::start(log_);
+    // Made here and known to nobody else.
+    const Result<SharedKey> key = Key::fresh();
+    if (!key) return key.error();
+    auto cluster = EmbeddedCluster::start(log_, *key);
     if (!cluster) return cluster.error();
     embedded_ = std::move(cluster).value();
     settings_.config.scheduler = embedded_->scheduler();
+    settings_.config.key = derive_job_key(**key, settings_.config.job);
   }
   auto thread = LoopThread::start("bps-client");
   if (!thread) return thread.error();

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "client/src/launcher.h"
+#include "proto/auth/key_file.h"
 #include "proto/base/config.h"
 #include "proto/base/host_identity.h"
 #include "proto/base/units.h"
@@ -21,6 +22,7 @@ constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
 struct Raw {
   std::string scheduler = "127.0.0.1:4710";
   std::string job = "default";
+  std::string key_file;
   std::optional<std::uint32_t> rank, world_size, local_rank, local_size;
   Duration join_timeout = std::chrono::seconds(60);
   Duration operation_timeout = std::chrono::seconds(300);
@@ -39,6 +41,7 @@ struct Raw {
 void define(Config& config, Raw& raw) {
   config.add("scheduler", raw.scheduler, "Where bps-scheduler runs, or embedded:").unit("HOST:PORT");
   config.add("job", raw.job, "Name of the job").unit("NAME");
+  config.add("key-file", raw.key_file, "The key of the cluster, or of the job").unit("FILE");
   config.add("rank", raw.rank, "Rank of this worker");
   config.add("world-size", raw.world_size, "Workers of the job");
   config.add("local-rank", raw.local_rank, "Rank among the workers of this host");
@@ -88,6 +91,7 @@ Status apply(Config& config, const GivenOptions& options) {
   Given given(config);
   given.text("scheduler", options.scheduler);
   given.text("job", options.job);
+  given.text("key-file", options.key_file);
   given.text("congestion-control", options.congestion_control);
   given.text("transport", options.transport);
   given.number("rank", options.rank);
@@ -189,6 +193,12 @@ Status check(const Raw& raw, ClientSettings& settings) {
         "start bps-scheduler and bps-server (bps-run does both) and set BPS_SCHEDULER to the scheduler");
   }
   config.job = raw.job;
+  // A cluster inside this process makes a key of its own.
+  if (!raw.key_file.empty() && !settings.embedded) {
+    auto key = read_job_key(raw.key_file, raw.job);
+    if (!key) return key.error();
+    config.key = std::move(key).value();
+  }
   if (raw.credit_bytes) config.credit_bytes = raw.credit_bytes->bytes;
   config.retain = raw.retain;
   config.mode = raw.mode == "async" ? Mode::async : Mode::sync;

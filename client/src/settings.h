@@ -19,6 +19,7 @@ struct GivenOptions {
   std::optional<std::string> scheduler;
   std::optional<std::string> job;
   std::optional<std::string> config_file;
+  std::optional<std::string> key_file;
   std::optional<std::string> congestion_control;
   std::optional<std::string> transport;
   std::optional<std::int64_t> rank, world_size, local_rank, local_size;

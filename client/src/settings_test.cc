@@ -1,6 +1,12 @@
 #include "client/src/settings.h"
 
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+
+#include "proto/auth/auth_harness.h"
 
 namespace bps {
 namespace {
@@ -69,6 +75,30 @@ TEST_CASE("settings: options beat environment beats launcher") {
   given.rank = 1;
   CHECK(read(given, environment).config.local_rank == 1);
   CHECK(read(given, environment).config.local_size == 2);
+}
+
+TEST_CASE("settings: a key file gives the job's key, and a cluster of its own needs none") {
+  std::string path = (std::filesystem::temp_directory_path() / "bps-settings-XXXXXX").string();
+  const int fd = ::mkstemp(path.data());  // 0600
+  REQUIRE(fd >= 0);
+  const std::string line = std::string(64, '1') + "\n";
+  REQUIRE(::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
+  ::close(fd);
+  const SharedKey key = derive_job_key(*testing::key_of(32, 0x11), "j");
+  CHECK(testing::hex(read({}, {{"BPS_KEY_FILE", path}, {"BPS_JOB", "j"}}).config.key->bytes()) ==
+        testing::hex(key->bytes()));
+  GivenOptions given;
+  given.key_file = path;
+  given.job = "j";
+  CHECK(testing::hex(read(given, {{"BPS_KEY_FILE", "/none"}}).config.key->bytes()) ==
+        testing::hex(key->bytes()));
+  given.scheduler = "embedded:";
+  CHECK(read(given).config.key == nullptr);
+  std::filesystem::permissions(path, std::filesystem::perms::group_read, std::filesystem::perm_options::add);
+  given.scheduler.reset();
+  CHECK_THAT(refusal(given).message, Contains(path) && Contains("open to others"));
+  std::filesystem::remove(path);
+  CHECK(read({}).config.key == nullptr);
 }
 
 TEST_CASE("settings: numbers of the program") {

@@ -12,6 +12,7 @@
 #include <cerrno>
 
 #include "deploy/bps_run/ports_file.h"
+#include "proto/auth/key_file.h"
 #include "proto/base/units.h"
 
 namespace bps {
@@ -45,6 +46,7 @@ sigset_t run_signals() {
 Supervisor::Supervisor(const RunOptions& options, std::string folder, int launcher)
     : options_(options),
       folder_(std::move(folder)),
+      key_file_(folder_ + "/key"),
       launcher_(launcher),
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO) {}
@@ -60,6 +62,7 @@ Supervisor::~Supervisor() {
 
 int Supervisor::run() {
   Status started = open_descriptors();
+  if (started.ok()) started = create_key_file(key_file_);
   if (started.ok()) started = start_daemons();
   if (started.ok()) started = start_workers();
   if (!started.ok()) {
@@ -105,6 +108,7 @@ Status Supervisor::start_daemon(Role role, std::uint32_t index, const std::strin
   const std::string ports =
       folder_ + (is_server ? "/server-" + std::to_string(index) : "/scheduler") + ".ports";
   Command command{file, {file, "--listen", "127.0.0.1:0", "--ports-file", ports}, options_.environment};
+  command.environment["BPS_KEY_FILE"] = key_file_;
   if (is_server) {
     command.arguments.insert(command.arguments.end(),
                              {"--scheduler", to_string(*children_.front().endpoint)});
@@ -162,6 +166,7 @@ Status Supervisor::start_workers() {
   Command command{options_.program_file, options_.program, options_.environment};
   command.environment["BPS_SCHEDULER"] = to_string(*children_.front().endpoint);
   command.environment["BPS_JOB"] = options_.job;
+  command.environment["BPS_KEY_FILE"] = key_file_;
   for (const char* name : {"BPS_WORLD_SIZE", "BPS_LOCAL_SIZE"}) {
     command.environment[name] = std::to_string(options_.workers);
   }
@@ -225,14 +230,15 @@ void Supervisor::stop_daemons(Role role) {
   }
 }
 
-// Everything has ended: what is left in the pipes and queues is the last thing to show. A reader of ours that is
-// slow (a pager) is waited for, unless a signal says otherwise.
+// Everything has ended: what is left in the pipes and queues is the last thing to show. A reader of ours that
+// is slow (a pager) is waited for, unless a signal says otherwise.
 void Supervisor::drain() {
   const int signal = first_signal_;
   const auto open = [](const Child& child) { return child.process.out >= 0 || child.process.err >= 0; };
   std::optional<TimePoint> deadline;
   while (std::any_of(children_.begin(), children_.end(), open) || !out_.empty() || !err_.empty()) {
-    if (!deadline && (kill_now_ || first_signal_ != signal)) deadline = now() + std::chrono::milliseconds(500);
+    if (!deadline && (kill_now_ || first_signal_ != signal))
+      deadline = now() + std::chrono::milliseconds(500);
     if (deadline && now() >= *deadline) return;
     const bool idle = out_.empty() && err_.empty();
     const TimePoint patience = now() + std::chrono::milliseconds(200);

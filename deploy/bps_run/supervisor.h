@@ -27,8 +27,8 @@ namespace bps {
 
 class Supervisor {
  public:
-  // `folder`: private, exists, for ports files; the caller removes it. `launcher`: pidfd of the process that
-  // waits for us.
+  // `folder`: private, exists, for ports files and the run's key; the caller removes it. `launcher`: pidfd of
+  // the process that waits for us.
   Supervisor(const RunOptions& options, std::string folder, int launcher);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
@@ -78,6 +78,7 @@ class Supervisor {
 
   const RunOptions& options_;
   const std::string folder_;
+  const std::string key_file_;
   const int launcher_;
   int signals_ = -1;
   int watch_ = -1;

@@ -31,7 +31,7 @@ std::uint64_t memory_max() {
 // Scheduler and server share a control loop; the server's one shard has its own.
 class LocalCluster final : public EmbeddedCluster {
  public:
-  explicit LocalCluster(Logger log) : log_(std::move(log)) {}
+  LocalCluster(Logger log, SharedKey key) : log_(std::move(log)), key_(std::move(key)) {}
 
   ~LocalCluster() override {
     // Both loops stand still before anything goes, so nobody sees the other half vanish.
@@ -61,12 +61,14 @@ class LocalCluster final : public EmbeddedCluster {
   Status start_on_loop() {
     SchedulerOptions scheduler;
     scheduler.listen = Endpoint{};  // any free port of 127.0.0.1
+    scheduler.key = key_;
     scheduler_ = std::make_unique<Scheduler>(control_->loop(), transport_, std::move(scheduler),
                                              log_.child("scheduler"));
     if (Status status = scheduler_->start(); !status.ok()) return status;
     endpoint_ = scheduler_->endpoint();
     ServerOptions server;
     server.scheduler = endpoint_;
+    server.key = key_;
     server.host = host_identity();
     server.memory_max = memory_max();
     if (ShmTransport::check()) {
@@ -84,6 +86,7 @@ class LocalCluster final : public EmbeddedCluster {
   }
 
   Logger log_;
+  const SharedKey key_;
   TcpTransport transport_;
   std::unique_ptr<ShmTransport> shared_memory_;
   std::unique_ptr<LoopThread> control_;
@@ -95,8 +98,8 @@ class LocalCluster final : public EmbeddedCluster {
 
 }  // namespace
 
-Result<std::unique_ptr<EmbeddedCluster>> EmbeddedCluster::start(const Logger& log) {
-  auto cluster = std::make_unique<LocalCluster>(log);
+Result<std::unique_ptr<EmbeddedCluster>> EmbeddedCluster::start(const Logger& log, SharedKey key) {
+  auto cluster = std::make_unique<LocalCluster>(log, std::move(key));
   if (Status status = cluster->begin(); !status.ok()) return status.error();
   return std::unique_ptr<EmbeddedCluster>(std::move(cluster));
 }

@@ -200,11 +200,11 @@ TEST_CASE("keys and variables of other bps programs are fine") {
 }
 
 TEST_CASE("a setting that no program has is not taken in silence, least of all a key") {
-  const TemporaryFile file("key-file = \"/etc/bps.key\"\n");
+  const TemporaryFile file("key = \"/etc/bps.key\"\n");
   Settings s;
   CHECK_FALSE(s.parse({"--config", file.path()}).ok());
   Settings other;
-  REQUIRE(other.parse({}, {{"BPS_KEY_FILE", "/etc/bps.key"}}).ok());
+  REQUIRE(other.parse({}, {{"BPS_KEY", "/etc/bps.key"}}).ok());
   CHECK(other.config.warnings().size() == 1);
 }
 

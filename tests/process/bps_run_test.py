@@ -2,6 +2,7 @@
 """bps-run with fake daemons and shell scripts as workers: bps_run_test.py PATH-OF-BPS-RUN [unittest arguments]"""
 import os
 import pathlib
+import re
 import signal
 import sys
 import unittest
@@ -16,8 +17,21 @@ class Output(ClusterTest):
         status, out, err = self.run_to_end(*self.shell("env | grep ^BPS_ | sort | tr '\\n' ' '; echo", "--job", "j", workers=2))
         self.assertEqual((status, err), (0, ""))
         for rank in (0, 1):
-            self.assertIn(f"[worker {rank}] BPS_JOB=j BPS_LOCAL_RANK={rank} BPS_LOCAL_SIZE=2 BPS_RANK={rank} "
-                          "BPS_SCHEDULER=127.0.0.1:4999 BPS_WORLD_SIZE=2 \n", out)
+            self.assertRegex(out, rf"\[worker {rank}\] BPS_JOB=j BPS_KEY_FILE={self.temporary}/\S+/key BPS_LOCAL_RANK={rank} "
+                                  rf"BPS_LOCAL_SIZE=2 BPS_RANK={rank} BPS_SCHEDULER=127.0.0.1:4999 BPS_WORLD_SIZE=2 \n")
+        self.assert_nothing_left()
+
+    def test_each_run_has_a_fresh_key_of_its_own(self):
+        self.environment["BPS_KEY_FILE"] = "/somebody/elses"
+        keys = set()
+        for _ in range(2):
+            status, out, _ = self.run_to_end(*self.shell('stat -c "mode %a of %U" $BPS_KEY_FILE; cat $BPS_KEY_FILE', workers=2))
+            self.assertEqual(status, 0)
+            self.assertEqual(out.count(f"mode 600 of {pathlib.Path(self.temporary).owner()}"), 2)
+            found = set(re.findall(r"^\[worker \d\] ([0-9a-f]{64})$", out, re.M))
+            self.assertEqual(len(found), 1, out)
+            keys |= found
+        self.assertEqual(len(keys), 2)
         self.assert_nothing_left()
 
     def test_lines_are_whole_and_named_and_keep_their_stream(self):
@@ -33,11 +47,13 @@ class Output(ClusterTest):
             self.assertIn(daemon, out)
 
     def test_daemons_get_what_they_need(self):
-        say = '#!/bin/sh\necho "args: $*"\n'
+        say = '#!/bin/sh\necho "args: $*"; echo "key: $BPS_KEY_FILE"\n'
         for daemon in ("bps-scheduler", "bps-server"):
             text = (self.bin / daemon).read_text()
             self.write(f"bin/{daemon}", text.replace("#!/bin/sh\n", say))
         _, out, _ = self.run_to_end(*self.shell("true", "--shards", "3"))
+        self.assertRegex(out, r"\[scheduler\] key: \S+/key\n")
+        self.assertRegex(out, r"\[server 0\] key: \S+/key\n")
         self.assertRegex(out, r"\[scheduler\] args: --listen 127.0.0.1:0 --ports-file \S+ --log-level warn\n")
         self.assertRegex(out, r"\[server 0\] args: --listen 127.0.0.1:0 --ports-file \S+ --scheduler 127.0.0.1:4999 "
                               r"--shards 3 --log-level warn\n")

@@ -112,6 +112,7 @@ typedef struct bps_options {
   bps_log_function log;         /* NULL = warnings and errors go to stderr */
   void* log_user;
   const char* transport;        /* "auto" (default): shared memory to servers on this host, else TCP; "tcp"; "shm" */
+  const char* key_file;         /* the key of the cluster, or of the job; default none: a cluster without keys */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);

@@ -52,6 +52,7 @@ class Options {
   }  // "HOST:PORT" or "embedded:"
   Options& job(std::string value) { return set(job_, std::move(value)); }
   Options& config_file(std::string value) { return set(config_file_, std::move(value)); }
+  Options& key_file(std::string value) { return set(key_file_, std::move(value)); }
   Options& congestion_control(std::string value) { return set(congestion_control_, std::move(value)); }
   Options& transport(std::string value) { return set(transport_, std::move(value)); }  // "auto", "tcp", "shm"
   Options& rank(int value) { return raw_.rank = value, *this; }
@@ -77,6 +78,7 @@ class Options {
     result.scheduler = pointer(scheduler_);
     result.job = pointer(job_);
     result.config_file = pointer(config_file_);
+    result.key_file = pointer(key_file_);
     result.congestion_control = pointer(congestion_control_);
     result.transport = pointer(transport_);
     if (log_ != nullptr && *log_ != nullptr) {
@@ -98,7 +100,7 @@ class Options {
   static const char* pointer(const Text& text) noexcept { return text.given ? text.value.c_str() : nullptr; }
 
   bps_options raw_{};
-  Text scheduler_, job_, config_file_, congestion_control_, transport_;
+  Text scheduler_, job_, config_file_, key_file_, congestion_control_, transport_;
   std::shared_ptr<Log> log_;
 };
 
