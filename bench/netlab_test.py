@@ -17,20 +17,30 @@ RATE = 200e6  # bits a second
 # What TCP has of a link: 1448 of the 1514 bytes of a full packet.
 GOODPUT = RATE * 1448 / 1514 / 8
 BYTES = 20_000_000
-TRIES = 12  # of what a busy machine, or a packet lost at the wrong moment, can make too slow
+TRIES = 5  # of what a busy machine can make too slow
+# Seconds until a stream has the rate that it keeps. What comes to h3 waits 84 ms in the switch when its link has
+# 100 Mbit/s, and so do the acknowledgements of what h3 sends: a sender there needs 620 packets under way. cubic often
+# leaves slow start at 60, as the way looks short while the switch is empty; from there it grows by 5 % each 75 ms.
+WARM_UP = 5
 
-# Receives on one connection while it sends on another; says the congestion control and the goodput of what came in,
-# from the first byte to the last.
+# Receives on one connection while it sends on another, until it is told to stop. Says the congestion control and the
+# goodput of what comes in, from the first bytes after the warm-up on; at the end, what it has sent and received.
 PEER = """
 import socket, sys, threading, time
-own, other, total = sys.argv[1], sys.argv[2], int(sys.argv[3])
+own, other, warm_up, total = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
 listener = socket.create_server((own, 7000))
 print("listening", flush=True)
 sys.stdin.readline()
+stop = threading.Event()
+sent = 0
 def send():
+    global sent
+    block = bytes(1 << 20)
     with socket.create_connection((other, 7000), 20) as connection:
         connection.settimeout(40)
-        connection.sendall(bytes(total))
+        while not stop.is_set():
+            connection.sendall(block)
+            sent += len(block)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
 sender = threading.Thread(target=send)
@@ -38,13 +48,24 @@ sender.start()
 connection, _ = listener.accept()
 control = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(bytes(1)).decode()
 connection.settimeout(40)
-received = len(connection.recv(1))
-start = time.monotonic()
-while data := connection.recv(1 << 20):
-    received += len(data)
-print(control, received, received / (time.monotonic() - start), flush=True)
+received = 0
+def receive_until(enough):
+    global received
+    while not enough() and (data := connection.recv(1 << 20)):
+        received += len(data)
+warm = time.monotonic() + warm_up
+receive_until(lambda: received > 0 and time.monotonic() >= warm)
+start, before = time.monotonic(), received
+receive_until(lambda: received >= before + total)
+print(control, (received - before) / (time.monotonic() - start), flush=True)
+def wait_for_stop():
+    sys.stdin.readline()
+    stop.set()
+threading.Thread(target=wait_for_stop).start()
+receive_until(lambda: False)
 connection.close()
 sender.join()
+print(sent, received, flush=True)
 """
 
 
@@ -71,37 +92,45 @@ class NetlabTest(unittest.TestCase):
         self.assertEqual(run.returncode, status, run.stderr)
         return run.stdout if status == 0 else run.stderr
 
-    def peer(self, host, own, other):
-        command = [self.netlab, "exec", "--name", self.lab, host, sys.executable, "-c", PEER, own, other, str(BYTES)]
+    def peer(self, host, own, other, warm_up):
+        command = [self.netlab, "exec", "--name", self.lab, host, sys.executable, "-c", PEER, own, other, str(warm_up),
+                   str(BYTES)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.addCleanup(process.communicate, timeout=LIMIT)
         self.addCleanup(process.kill)
         self.assertEqual(process.stdout.readline(), "listening\n")
         return process
 
-    def goodput(self, first, second):
+    def goodput(self, first, second, warm_up=WARM_UP):
         """Bytes a second that each of two hosts received from the other, both at once."""
         addresses = [f"10.88.0.{int(host.strip('h')) + 1}" for host in (first, second)]
-        peers = [self.peer(first, *addresses), self.peer(second, *reversed(addresses))]
+        peers = [self.peer(first, *addresses, warm_up), self.peer(second, *reversed(addresses), warm_up)]
+
+        def tell_all(word):
+            for peer in peers:
+                peer.stdin.write(word)
+                peer.stdin.flush()
+
+        tell_all("go\n")
+        rates = []
         for peer in peers:
-            peer.stdin.write("go\n")
-            peer.stdin.flush()
-        outputs = [peer.communicate(timeout=LIMIT)[0].split() for peer in peers]
-        for control, received, _ in outputs:
-            self.assertEqual((control, int(received)), ("cubic", BYTES))
-        return [float(output[2]) for output in outputs]
+            control, rate = peer.stdout.readline().split()
+            self.assertEqual(control, "cubic")
+            rates.append(float(rate))
+        tell_all("stop\n")
+        totals = [[int(total) for total in peer.communicate(timeout=LIMIT)[0].split()] for peer in peers]
+        self.assertEqual(totals[0], totals[1][::-1])
+        self.assertGreaterEqual(min(totals[0]), BYTES)
+        return rates
 
     def assert_goodput(self, expected, first, second):
-        """Never more than the link allows; and as much, each way, in the best of some tries: a stream that loses a
-        packet at the wrong moment waits for a timeout."""
-        best = [0.0, 0.0]
+        """Never more than the link allows; and as much, when no one else has the CPU."""
         for _ in range(TRIES):
             received = self.goodput(first, second)
             self.assertLess(max(received), 1.03 * expected)
-            best = [max(pair) for pair in zip(best, received)]
-            if min(best) > 0.95 * expected:
+            if min(received) > 0.97 * expected:
                 return
-        self.fail(f"expected {expected:.0f} bytes a second, was {best} at best")
+        self.fail(f"expected {expected:.0f} bytes a second, was {received}")
 
     def assert_nothing_left(self):
         self.assertEqual(namespaces(self.lab), [])
@@ -121,7 +150,7 @@ class NetlabTest(unittest.TestCase):
 
         # Without shaping on either end the rate is what the CPU makes it.
         self.run_netlab("rate", "h2", "0")
-        self.assertGreater(self.goodput("h0", "h2")[0], 2 * GOODPUT)
+        self.assertGreater(self.goodput("h0", "h2", warm_up=0)[0], 2 * GOODPUT)
 
         for line in self.run_netlab("stat").splitlines():
             host, direction, *counters = line.split()
@@ -141,7 +170,7 @@ class NetlabTest(unittest.TestCase):
         self.assertIn("refused", run.stderr)
 
         # A program that still runs on a host ends with it.
-        last = self.peer("h2", "10.88.0.3", "10.88.0.1")
+        last = self.peer("h2", "10.88.0.3", "10.88.0.1", 0)
         self.run_netlab("down")
         self.assertEqual(last.wait(timeout=LIMIT), -signal.SIGKILL)
         self.assert_nothing_left()
