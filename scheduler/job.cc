@@ -360,7 +360,7 @@ void Job::worker_left(Rank rank) {
   for (const auto& [other, state] : membership_.workers()) {
     if (!state.left) farewell.waiting.insert(other);
   }
-  broadcast(Settle{last_farewell_});
+  broadcast(Settle{last_farewell_, rank});
   settle_all(rank);
   const auto before = barriers_.blocked();
   barriers_.leave(rank);

@@ -117,7 +117,6 @@ class World {
 
   HelloLane hello(std::uint32_t rank = 0) const {
     HelloLane hello;
-    hello.term = term;
     hello.job_run = kRun;
     hello.rank = Rank{rank};
     hello.incarnation = Incarnation{100 + rank};

@@ -143,7 +143,6 @@ class World {
 
   HelloLane hello(JobRun run, std::uint32_t rank, std::uint32_t shard) const {
     HelloLane hello;
-    hello.term = term;
     hello.job_run = run;
     hello.rank = Rank{rank};
     hello.incarnation = Incarnation{100 + rank};
@@ -356,7 +355,6 @@ TEST_CASE("who is not meant is refused at the door, and counted") {
   HelloLane hello = world.hello(kRun, 0, 0);
   SECTION("another server's lane") { hello.server = ServerId{6}; }
   SECTION("another life") { hello.server_incarnation = Incarnation{8}; }
-  SECTION("another scheduler") { hello.term.id = 1; }
   SECTION("no such shard") { hello.shard = 2; }
   CHECK_FALSE(world.refusal(hello).message.empty());
   CHECK(world.server->rejected_connections() == 1);

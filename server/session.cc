@@ -14,12 +14,6 @@ Status check_server(const HelloLane& hello, const ServerIdentity& identity) {
                                   hello.server_incarnation.value),
                       "that server is gone and another one has its port; the scheduler will say so");
   }
-  if (hello.term != identity.term) {
-    return make_error(ErrorCode::peer_lost,
-                      fmt::format("you follow the scheduler's term {}, this server term {}",
-                                  hello.term.number, identity.term.number),
-                      "start workers and servers with the same scheduler");
-  }
   if (hello.shard >= identity.shards) {
     return make_error(ErrorCode::protocol,
                       fmt::format("there is no shard {}, this server has {}", hello.shard, identity.shards));

@@ -531,12 +531,12 @@ TEST_CASE("close: operations first, then Leave, then Left") {
 
 TEST_CASE("settle: answered when what was under way has ended, not what began later") {
   Running c;
-  c.scheduler().deliver(Settle{1});
+  c.scheduler().deliver(Settle{1, Rank{1}});
   CHECK(c.scheduler().next<Settled>().number == 1);  // nothing is under way
   c.push_pull();
   c.take(0), c.take(1), c.take(0);
-  c.scheduler().deliver(Settle{2});
-  c.scheduler().deliver(Settle{3});
+  c.scheduler().deliver(Settle{2, Rank{1}});
+  c.scheduler().deliver(Settle{3, Rank{1}});
   const auto answers = [&] {
     return std::count_if(
         c.scheduler().frames.begin(), c.scheduler().frames.end(),

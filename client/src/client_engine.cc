@@ -40,7 +40,7 @@ void ClientEngine::join(Done done) {
 }
 
 void ClientEngine::on_job_start(JobStart& start) {
-  if (Status status = data_.start(start, link_.term(), link_.incarnation(), link_.ticket()); !status.ok())
+  if (Status status = data_.start(start, link_.incarnation(), link_.ticket()); !status.ok())
     return fail(status.error());
   joined_ = true;
   log_.info("joined job '{}' (run {:x}) as rank {} of {}, {} lanes", config_.job, start.job_run.value,

@@ -35,7 +35,7 @@ DataPlane::~DataPlane() {
     lane->close();
 }
 
-Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnation, const SharedKey& ticket) {
+Status DataPlane::start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket) {
   const std::uint64_t slice = start.partition_bytes;
   if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
     return scheduler_error(fmt::format("partition_bytes {}, which is outside the limits", slice));
@@ -52,7 +52,6 @@ Status DataPlane::start(const JobStart& start, Term term, Incarnation incarnatio
       config_.credit_bytes.value_or(default_credit_bytes(config_.bandwidth_bps, start.lanes.size(), slice));
   queue_.set_credit(credit);
   spare_credit_ = credit > slice ? credit - slice : 0;
-  hello_.term = term;
   hello_.job_run = start.job_run;
   hello_.rank = config_.rank;
   hello_.incarnation = incarnation;

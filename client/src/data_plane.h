@@ -58,7 +58,7 @@ class DataPlane final : private Lane::Owner {
   DataPlane& operator=(const DataPlane&) = delete;
 
   // Checks what the scheduler said and opens all lanes. Once. `ticket`: what opens them; null without a key.
-  Status start(const JobStart& start, Term term, Incarnation incarnation, const SharedKey& ticket);
+  Status start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket);
 
   // A tensor that the scheduler has declared. Known already: the same again.
   Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared);

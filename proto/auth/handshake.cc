@@ -176,7 +176,9 @@ std::string AcceptingHandshake::claim() const {
 void AcceptingHandshake::seal(Welcome& welcome) const {
   if (key_ == nullptr) return;
   const Transcript transcript{*key_, nonce_, challenge_, hello_bytes_};
-  if (const auto* worker = std::get_if<HelloWorker>(&*hello_)) {
+  const auto* worker = std::get_if<HelloWorker>(&*hello_);
+  // Who comes back has its ticket; and only the run that it joined here was given to it by us.
+  if (worker != nullptr && worker->incarnation.value == 0) {
     const SharedKey ticket =
         derive_ticket_key(*cluster_, {welcome.job_run, worker->rank, welcome.incarnation});
     Mac bytes;

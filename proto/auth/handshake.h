@@ -44,7 +44,7 @@ class ConnectingHandshake {
   Result<Proof> answer(const Challenge& challenge);
   // `who`: "the scheduler", for the error.
   Status check(const Welcome& welcome, std::string_view who) const;
-  // After check(): the ticket in a worker's Welcome; null without a key.
+  // After check(): the ticket in the Welcome of a new worker; null without a key.
   Result<SharedKey> ticket(const Welcome& welcome) const;
 
  private:
@@ -70,7 +70,7 @@ class AcceptingHandshake {
   // Who the peer says it is, for the log; empty before its hello. Not yet proven.
   std::string claim() const;
 
-  // Adds the proof to the Welcome of an admitted peer, and a worker's ticket. Without a key: nothing.
+  // Adds the proof to the Welcome of an admitted peer, and the ticket of a new worker. Without a key: nothing.
   void seal(Welcome& welcome) const;
 
  private:

@@ -209,6 +209,7 @@ void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
 void read(Check& check, const fb::HelloServer& in, HelloServer& out) {
   out.term = read(in.term());
   out.incarnation = Incarnation{in.incarnation()};
+  out.server = ServerId{in.server()};
   check.name("host", in.host(), 0, kMaxHostBytes, out.host);
   check.endpoint("data", in.data(), out.data);
   out.shards = check.range("shards", in.shards(), 1, kMaxShardsPerServer);
@@ -218,7 +219,6 @@ void read(Check& check, const fb::HelloServer& in, HelloServer& out) {
 }
 
 void read(Check& check, const fb::HelloLane& in, HelloLane& out) {
-  out.term = read(in.term());
   out.job_run = JobRun{in.job_run()};
   out.rank = check.below<Rank>("rank", in.rank(), kMaxWorldSize);
   out.incarnation = Incarnation{in.incarnation()};
@@ -483,8 +483,18 @@ void read(Check& check, const fb::Retained& in, Retained& out) {
   check.error("error", in.error(), out.error);
 }
 
-void read(Check&, const fb::Settle& in, Settle& out) { out.number = in.number(); }
+void read(Check& check, const fb::Settle& in, Settle& out) {
+  out.number = in.number();
+  out.rank = check.below<Rank>("rank", in.rank(), kMaxWorldSize);
+}
 void read(Check&, const fb::Settled& in, Settled& out) { out.number = in.number(); }
+
+void read(Check& check, const fb::Attached& in, Attached& out) {
+  check.ids("closed", in.closed(), kMaxLanesPerJob, kMaxLanesPerJob, out.closed);
+  check.ids("closing", in.closing(), kMaxWorldSize, kMaxWorldSize, out.closing);
+  out.barriers_arrived = in.barriers_arrived();
+  out.barriers_done = check.range("barriers_done", in.barriers_done(), 0, in.barriers_arrived());
+}
 
 // The message inside `message`, without a new one where it already is of this type.
 template <class T, class From>
@@ -537,6 +547,7 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(Settled)
     BPS_READ(Challenge)
     BPS_READ(Proof)
+    BPS_READ(Attached)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

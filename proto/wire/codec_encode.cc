@@ -115,13 +115,12 @@ Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {
   const fb::Term term = pack(m.term);
   const auto host = pack(b, m.host);
   const auto data = pack(b, m.data);
-  return fb::CreateHelloServer(b, &term, m.incarnation.value, host, data, m.shards, m.memory_max,
-                               m.bandwidth_bps, OptionalSecret(m.nonce).pointer());
+  return fb::CreateHelloServer(b, &term, m.incarnation.value, m.server.value, host, data, m.shards,
+                               m.memory_max, m.bandwidth_bps, OptionalSecret(m.nonce).pointer());
 }
 
 Offset<fb::HelloLane> pack(Builder& b, const HelloLane& m) {
-  const fb::Term term = pack(m.term);
-  return fb::CreateHelloLane(b, &term, m.job_run.value, m.rank.value, m.incarnation.value, m.server.value,
+  return fb::CreateHelloLane(b, m.job_run.value, m.rank.value, m.incarnation.value, m.server.value,
                              m.server_incarnation.value, m.shard, m.session.value, m.epoch.value,
                              m.generation.value, m.credit_report_bytes, OptionalSecret(m.nonce).pointer());
 }
@@ -309,9 +308,17 @@ Offset<fb::Retained> pack(Builder& b, const Retained& m) {
   return fb::CreateRetained(b, &fields, pack_unless_ok(b, m.error));
 }
 
-Offset<fb::Settle> pack(Builder& b, const Settle& m) { return fb::CreateSettle(b, m.number); }
+Offset<fb::Settle> pack(Builder& b, const Settle& m) {
+  return fb::CreateSettle(b, m.number, m.rank.value);
+}
 
 Offset<fb::Settled> pack(Builder& b, const Settled& m) { return fb::CreateSettled(b, m.number); }
+
+Offset<fb::Attached> pack(Builder& b, const Attached& m) {
+  const auto closed = pack_ids(b, m.closed);
+  const auto closing = pack_ids(b, m.closing);
+  return fb::CreateAttached(b, closed, closing, m.barriers_arrived, m.barriers_done);
+}
 
 template <class T>
 Offset<fb::Header> pack_header(Builder& b, Offset<T> body) {

@@ -34,7 +34,9 @@ using Nonce = std::array<std::byte, 32>;  // random, used once
 using Mac = std::array<std::byte, 32>;    // HMAC-SHA256
 
 // worker -> scheduler. Opens the worker's control connection and joins the job. Settings that shape the
-// job must be equal on all ranks; the scheduler refuses a rank that differs, naming both values.
+// job must be equal on all ranks; the scheduler refuses a rank that differs, naming both values. With an
+// incarnation it is no new worker: it takes its lost connection up again, in its run, and says back what it
+// was told (Attached).
 struct HelloWorker {
   Term term;                // highest the worker has seen; {} = none
   Incarnation incarnation;  // {} = new process
@@ -55,10 +57,11 @@ struct HelloWorker {
   friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
 
-// server -> scheduler. Opens the server's control connection.
+// server -> scheduler. Opens the server's control connection, or takes it up again.
 struct HelloServer {
   Term term;
-  Incarnation incarnation;
+  Incarnation incarnation;  // {} = new process
+  ServerId server;          // of that incarnation
   std::string host;  // identity of the machine
   Endpoint data;     // where workers reach it
   std::uint32_t shards = 0;
@@ -70,7 +73,6 @@ struct HelloServer {
 
 // worker -> server. Opens a lane to one shard.
 struct HelloLane {
-  Term term;
   JobRun job_run;
   Rank rank;
   Incarnation incarnation;  // the worker's
@@ -417,6 +419,7 @@ struct Retained {
 // scheduler -> worker: answer with Settled when every operation that is under way now has ended.
 struct Settle {
   std::uint64_t number = 0;
+  Rank rank;  // who closes
   friend bool operator==(const Settle&, const Settle&) = default;
 };
 
@@ -425,11 +428,27 @@ struct Settled {  // worker -> scheduler
   friend bool operator==(const Settled&, const Settled&) = default;
 };
 
+// ---- a control connection is taken up again, perhaps with another scheduler ----
+
+// worker, server -> scheduler, after the Welcome of such a connection: the end of what it says back of what it
+// was told. Before it come, from a worker that has started, JobStart with the present epoch and all lanes, and
+// in pieces Declare, Declared and TensorFailed for its tensors, with their present owners; from a server, for
+// each job, OpenJob with the present epoch, WorkerLeft, and DeclareSlices for what it holds. Requests that were
+// not answered are asked again after it.
+struct Attached {
+  std::vector<LaneIndex> closed;       // worker: lanes that own nothing any more
+  std::vector<Rank> closing;           // worker: who closes, by Settle
+  std::uint64_t barriers_arrived = 0;  // worker: at the first ones
+  std::uint64_t barriers_done = 0;
+  friend bool operator==(const Attached&, const Attached&) = default;
+};
+
 using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress,
                              JobStart, JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left,
                              OpenJob, DeclareSlices, DropTensors, WorkerLeft, JobEnded, Ack, PushPull,
                              Aggregate, Later, Again, RoundFailed, TensorFailed, Credit, Moved, Resume,
-                             Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof>;
+                             Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof,
+                             Attached>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

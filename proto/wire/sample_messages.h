@@ -30,13 +30,14 @@ inline std::vector<Message> sample_messages() {
                             25'000'000'000, 1 << 20, Mode::async, 5, 60'000, true, sample_secret(0x10)});
   all.push_back(HelloServer{term,
                             Incarnation{0xa2},
+                            ServerId{3},
                             "cpu-01",
                             {"10.0.0.7", 4712},
                             8,
                             4ull << 30,
                             10'000'000'000,
                             sample_secret(0x20)});
-  all.push_back(HelloLane{term, JobRun{0xb2}, Rank{2}, Incarnation{0xa1}, ServerId{3}, Incarnation{0xa2}, 5,
+  all.push_back(HelloLane{JobRun{0xb2}, Rank{2}, Incarnation{0xa1}, ServerId{3}, Incarnation{0xa2}, 5,
                           Session{6}, Epoch{7}, Generation{8}, 65536, sample_secret(0x30)});
   all.push_back(
       Welcome{term, Incarnation{0xa1}, ServerId{3}, JobRun{0xb2}, sample_secret(0x40), sample_secret(0x50)});
@@ -104,10 +105,11 @@ inline std::vector<Message> sample_messages() {
                          Generation{8},
                          4,
                          {ErrorCode::internal, "no", "do"}});
-  all.push_back(Settle{26});
+  all.push_back(Settle{26, Rank{2}});
   all.push_back(Settled{27});
   all.push_back(Challenge{sample_secret(0x60)});
   all.push_back(Proof{sample_secret(0x70)});
+  all.push_back(Attached{{LaneIndex{0}}, {Rank{3}}, 15, 14});
   return all;
 }
 
@@ -122,6 +124,7 @@ class RandomMessages {
       case 1:
         return HelloServer{term(),
                            Incarnation{any()},
+                           ServerId{u32()},
                            text(0, kMaxHostBytes),
                            endpoint(),
                            u32(1, kMaxShardsPerServer),
@@ -129,9 +132,9 @@ class RandomMessages {
                            any(),
                            optional_secret()};
       case 2:
-        return HelloLane{term(),          JobRun{any()},      rank(),  Incarnation{any()},
-                         ServerId{u32()}, Incarnation{any()}, shard(), Session{any()},
-                         Epoch{u32()},    Generation{u32()},  u32(),   optional_secret()};
+        return HelloLane{JobRun{any()},      rank(),  Incarnation{any()}, ServerId{u32()},
+                         Incarnation{any()}, shard(), Session{any()},     Epoch{u32()},
+                         Generation{u32()},  u32(),   optional_secret()};
       case 3:
         return Welcome{term(),        Incarnation{any()}, ServerId{u32()},
                        JobRun{any()}, optional_secret(),  optional_secret()};
@@ -180,10 +183,11 @@ class RandomMessages {
       case 32:
         return Retained{JobRun{any()},     partition(),           Round{any()}, Epoch{u32()},
                         Generation{u32()}, u32(0, kMaxWorldSize), error()};
-      case 33: return Settle{any()};
+      case 33: return Settle{any(), rank()};
       case 34: return Settled{any()};
       case 35: return Challenge{secret()};
-      default: return Proof{secret()};
+      case 36: return Proof{secret()};
+      default: return attached();
     }
   }
 
@@ -290,6 +294,12 @@ class RandomMessages {
     m.partitions.resize(number(0, 20));
     for (StoredRounds& stored : m.partitions)
       stored = {partition(), Round{any()}};
+    return m;
+  }
+
+  Message attached() {
+    Attached m{list<LaneIndex>(8, kMaxLanesPerJob), list<Rank>(8, kMaxWorldSize), any(), 0};
+    m.barriers_done = number(0, m.barriers_arrived);
     return m;
   }
 
