@@ -9,8 +9,8 @@ packages=(
   # libraries
   libboost1.81-dev libflatbuffers-dev flatbuffers-compiler libspdlog-dev libfmt-dev libcli11-dev
   libtomlplusplus-dev nlohmann-json3-dev libhwy-dev libssl-dev
-  # tests and benchmarks; the thread sanitizer build is clang's, hosts are network namespaces
-  catch2 libbenchmark-dev clang libclang-rt-14-dev iproute2
+  # tests and benchmarks; openssl makes certificates, the thread sanitizer build is clang's, hosts are network namespaces
+  catch2 libbenchmark-dev openssl clang libclang-rt-14-dev iproute2
   "$@"
 )
 

@@ -21,6 +21,7 @@ namespace {
 struct Settings {
   Endpoint listen = SchedulerOptions{}.listen;
   std::string key_file;
+  TlsFiles tls;
   std::string print_job_key;
   bool insecure = false;
   Duration heartbeat_deadline = kHeartbeatTimeout;
@@ -33,7 +34,12 @@ void describe(Config& config, Settings& s) {
   config.add("listen", s.listen, "Where workers and servers connect; port 0: any free one");
   config.add("key-file", s.key_file, "The cluster's key, which everyone who connects must prove to have")
       .unit("FILE");
-  config.add("insecure", s.insecure, "Allow --listen on another address than loopback, without any key");
+  config.add("tls-cert", s.tls.certificate, "TLS 1.3 for every connection: this program's certificate")
+      .unit("FILE");
+  config.add("tls-key", s.tls.key, "The key of --tls-cert").unit("FILE");
+  config.add("tls-ca", s.tls.authority, "Who must have signed the certificates of the others").unit("FILE");
+  config.add("insecure", s.insecure,
+             "Allow --listen on another address than loopback, without any key or TLS");
   config
       .add("print-job-key", s.print_job_key,
            "Print a key file for the workers of this job, made from --key-file, and end")
@@ -75,8 +81,8 @@ Status print_job_key(const std::string& job, const SharedKey& cluster) {
 
 class Program {
  public:
-  Program(const Settings& settings, SharedKey key, const Logger& log)
-      : settings_(settings), key_(std::move(key)), log_(log) {}
+  Program(const Settings& settings, SharedKey key, SharedTls tls, const Logger& log)
+      : settings_(settings), key_(std::move(key)), tls_(std::move(tls)), log_(log) {}
 
   int run() {
     if (Status status = start(); !status) return fail(status.error());
@@ -98,12 +104,14 @@ class Program {
     if (!signals) return signals.error();
     signals_ = std::move(signals).value();
     TcpOptions tcp;
+    tcp.tls = tls_;
     tcp.log = log_;
     transport_ = std::make_unique<TcpTransport>(tcp);
     SchedulerOptions options;
     options.listen = settings_.listen;
     options.key = key_;
     options.insecure = settings_.insecure;
+    options.mutual_tls = tls_ != nullptr;
     // Every worker and server of every job is one descriptor.
     options.max_greeting = max_unknown_connections(raise_descriptor_limit());
     options.core.detector = {settings_.heartbeat_deadline, settings_.reconnect_grace};
@@ -130,6 +138,7 @@ class Program {
 
   const Settings& settings_;
   const SharedKey key_;
+  const SharedTls tls_;
   const Logger log_;
   bool signalled_ = false;
   std::unique_ptr<AsioLoop> loop_;
@@ -160,7 +169,9 @@ int run(int argc, char** argv) {
     const Status status = print_job_key(settings.print_job_key, key);
     return status ? 0 : fail(status.error());
   }
-  return Program(settings, std::move(key), log).run();
+  auto tls = load_tls(settings.tls);
+  if (!tls) return fail(tls.error());
+  return Program(settings, std::move(key), std::move(tls).value(), log).run();
 }
 
 }  // namespace

@@ -69,12 +69,14 @@ Scheduler::Scheduler(EventLoop& loop, Transport& transport, SchedulerOptions opt
 Scheduler::~Scheduler() { stop(); }
 
 Status Scheduler::start() {
-  if (!is_loopback(options_.listen) && options_.key == nullptr && !options_.insecure) {
-    return make_error(
-        ErrorCode::configuration,
-        fmt::format("{} is not a loopback address, and anybody who reaches it could join",
-                    to_string(options_.listen)),
-        "give --key-file FILE, or --insecure if everybody on the network is trusted, or listen on 127.0.0.1");
+  const bool open = options_.key == nullptr && !options_.mutual_tls;
+  if (!is_loopback(options_.listen) && open && !options_.insecure) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("{} is not a loopback address, and anybody who reaches it could join",
+                                  to_string(options_.listen)),
+                      "give --key-file FILE, or --tls-cert, --tls-key and --tls-ca, or --insecure if "
+                      "everybody on the network "
+                      "is trusted, or listen on 127.0.0.1");
   }
   auto listener = transport_.listen(loop_, options_.listen, [this](std::unique_ptr<Connection> connection) {
     accept(std::move(connection));
@@ -83,7 +85,8 @@ Status Scheduler::start() {
   listener_ = std::move(listener).value();
   endpoint_ = listener_->endpoint();
   core_.set_server_command("bps-server --scheduler " + to_string(endpoint_));
-  log_.info("listens on {}{}", to_string(endpoint_), options_.key ? ", for those who have the key" : "");
+  log_.info("listens on {}{}{}", to_string(endpoint_), options_.mutual_tls ? ", with TLS" : "",
+            options_.key ? ", for those who have the key" : "");
   tick();
   return {};
 }
@@ -212,7 +215,7 @@ void Scheduler::on_closed(PeerId id, const Error& error) {
   const std::string address = peers_.at(id)->connection().peer();
   const bool stranger = greeting_.count(id) != 0;
   const std::string text = fmt::format("{} is dropped: {}", address, error.message);
-  if (error.code == ErrorCode::protocol) {
+  if (error.code == ErrorCode::protocol || error.code == ErrorCode::unauthorised) {
     stranger ? warn_of_stranger(text) : log_.warn("{}", text);
   } else if (stranger) {
     log_.debug("{} went before its handshake: {}", address, error.message);

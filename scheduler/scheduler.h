@@ -30,8 +30,9 @@ namespace bps {
 
 struct SchedulerOptions {
   Endpoint listen{"127.0.0.1", 4710};
-  SharedKey key;          // the cluster's, which everyone must prove to have; null: none
-  bool insecure = false;  // allow another address than loopback without a key
+  SharedKey key;            // the cluster's, which everyone must prove to have; null: none
+  bool insecure = false;    // allow another address than loopback without a key or TLS
+  bool mutual_tls = false;  // the transport lets in nobody without a certificate
   CoreOptions core;
   std::function<std::uint64_t()> random;  // 64 random bits; empty: the operating system's
   Duration hello_timeout = std::chrono::seconds(5);

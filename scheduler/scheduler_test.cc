@@ -107,10 +107,12 @@ TEST_CASE(
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code == ErrorCode::configuration);
     CHECK_THAT(status.error().message, Contains("0.0.0.0:4710"));
-    CHECK_THAT(status.error().advice, Contains("--insecure") && Contains("--key-file"));
+    CHECK_THAT(status.error().advice,
+               Contains("--insecure") && Contains("--key-file") && Contains("--tls-cert"));
   }
   SECTION("--insecure") { options.insecure = true; }
   SECTION("--key-file") { options.key = testing::key_of(32, 1); }
+  SECTION("mutual TLS") { options.mutual_tls = true; }
   Daemon d(options);
   d.transport.refuse_with = os_error("cannot listen on 0.0.0.0:4710", EADDRINUSE);
   const Status status = d.scheduler->start();

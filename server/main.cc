@@ -25,6 +25,7 @@ struct Settings {
   Endpoint listen;
   std::string advertise;
   std::string key_file;
+  TlsFiles tls;
   bool insecure = false;
   std::string shards = "auto";
   std::string transport = "auto";
@@ -49,7 +50,12 @@ void describe(Config& config, Settings& s) {
       .add("key-file", s.key_file,
            "The cluster's key, for the scheduler, and which workers must prove to have a ticket of")
       .unit("FILE");
-  config.add("insecure", s.insecure, "Allow --listen on another address than loopback, without any key");
+  config.add("tls-cert", s.tls.certificate, "TLS 1.3 for every connection: this program's certificate")
+      .unit("FILE");
+  config.add("tls-key", s.tls.key, "The key of --tls-cert").unit("FILE");
+  config.add("tls-ca", s.tls.authority, "Who must have signed the certificates of the others").unit("FILE");
+  config.add("insecure", s.insecure,
+             "Allow --listen on another address than loopback, without any key or TLS");
   config.add("shards", s.shards, "Threads that sum; auto: the fewer of cores and link speed / 25 Gbit/s")
       .unit("auto|N");
   config
@@ -129,6 +135,8 @@ class Program {
       if (!read) return read.error();
       key = std::move(read).value();
     }
+    auto tls = load_tls(settings_.tls);
+    if (!tls) return tls.error();
     auto loop = AsioLoop::create();
     if (!loop) return loop.error();
     loop_ = std::move(loop).value();
@@ -144,6 +152,7 @@ class Program {
     }
     TcpOptions tcp;
     tcp.congestion_control = settings_.congestion_control;
+    tcp.tls = *tls;
     tcp.log = log_;
     if (Status status = TcpTransport::check(tcp); !status) return status;
     transport_ = std::make_unique<TcpTransport>(tcp);
@@ -155,6 +164,7 @@ class Program {
     options.advertise = settings_.advertise;
     options.key = std::move(key);
     options.insecure = settings_.insecure;
+    options.mutual_tls = *tls != nullptr;
     options.host = settings_.host;
     options.bandwidth_bps = settings_.bandwidth ? settings_.bandwidth->bits_per_second : 0;
     options.memory_max = settings_.memory_max.bytes;

@@ -55,12 +55,14 @@ Server::~Server() {
 // ---- start and end ----
 
 Status Server::check_options() const {
-  if (!is_loopback(options_.listen) && options_.key == nullptr && !options_.insecure) {
-    return make_error(
-        ErrorCode::configuration,
-        fmt::format("{} is not a loopback address, and anybody who reaches it could join",
-                    to_string(options_.listen)),
-        "give --key-file FILE, or --insecure if everybody on the network is trusted, or listen on 127.0.0.1");
+  const bool open = options_.key == nullptr && !options_.mutual_tls;
+  if (!is_loopback(options_.listen) && open && !options_.insecure) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("{} is not a loopback address, and anybody who reaches it could join",
+                                  to_string(options_.listen)),
+                      "give --key-file FILE, or --tls-cert, --tls-key and --tls-ca, or --insecure if "
+                      "everybody on the network "
+                      "is trusted, or listen on 127.0.0.1");
   }
   const bool any = options_.listen.host == "0.0.0.0" || options_.listen.host == "::";
   if (any && options_.advertise.empty()) {
@@ -124,6 +126,11 @@ void Server::retry(const Error& error) {
 
 void Server::on_closed(const Error& error) {
   control_.reset();
+  if (state_ == State::connecting && error.code == ErrorCode::unauthorised) {
+    return finish(make_error(
+        error.code, fmt::format("the scheduler at {}: {}", to_string(options_.scheduler), error.message),
+        error.advice));
+  }
   if (state_ == State::connecting && error.code != ErrorCode::protocol) return retry(error);
   if (state_ == State::connecting) {
     return finish(make_error(ErrorCode::protocol,
@@ -281,7 +288,10 @@ void Server::on_message(Message& message, std::span<std::byte>) {
   }
   if (const auto* left = std::get_if<WorkerLeft>(&message)) {
     return on_all_shards(
-        [left = *left](Shard& shard, std::uint32_t) { shard.worker_left(left.job_run, left.rank, left.lingers); }, [] {});
+        [left = *left](Shard& shard, std::uint32_t) {
+          shard.worker_left(left.job_run, left.rank, left.lingers);
+        },
+        [] {});
   }
   if (const auto* ended = std::get_if<JobEnded>(&message)) return end_job(*ended);
   if (std::holds_alternative<Left>(message) && state_ == State::draining) {

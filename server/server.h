@@ -35,7 +35,8 @@ struct ServerOptions {
   Endpoint listen;                             // port 0: any
   std::string advertise;                       // host that workers reach; empty: that of `listen`
   SharedKey key;                               // the cluster's; null: none
-  bool insecure = false;                       // allow another address than loopback without a key
+  bool insecure = false;                       // allow another address than loopback without a key or TLS
+  bool mutual_tls = false;                     // the transport lets in nobody without a certificate
   std::string host;                            // identity of the machine
   std::uint64_t bandwidth_bps = 0;             // 0 = unknown
   std::uint64_t memory_max = 4ull << 30;       // partitions, lanes and reorder budgets together

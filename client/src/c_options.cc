@@ -62,6 +62,9 @@ Result<OpenOptions> read_options(const bps_options* options) {
   given.job = text(full.job);
   given.config_file = text(full.config_file);
   given.key_file = text(full.key_file);
+  given.tls_cert = text(full.tls_cert);
+  given.tls_key = text(full.tls_key);
+  given.tls_ca = text(full.tls_ca);
   given.congestion_control = text(full.congestion_control);
   given.transport = text(full.transport);
   given.rank = number(full.rank);

@@ -45,6 +45,7 @@ Result<std::shared_ptr<Client>> Client::open(const ClientSettings& settings, Log
 Status Client::start() {
   TcpOptions options;
   options.congestion_control = settings_.congestion_control;
+  options.tls = settings_.tls;
   options.log = log_;
   if (Status status = TcpTransport::check(options); !status.ok()) return status;
   if (settings_.embedded) {

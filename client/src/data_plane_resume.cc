@@ -84,7 +84,7 @@ Status DataPlane::on_moved(const Moved& moved) {
   if (!is_piece) epoch_before_ = job_.epoch;
   job_.epoch = moved.epoch;
   hello_.epoch = moved.epoch;
-  if (Status status = add_lanes(moved.lanes, moved.closed); !status.ok()) return status;
+  if (Status status = add_lanes(moved.lanes); !status.ok()) return status;
   for (const auto& lane : lanes_)
     lane->set_epoch(moved.epoch);
 

@@ -23,6 +23,7 @@ struct Raw {
   std::string scheduler = "127.0.0.1:4710";
   std::string job = "default";
   std::string key_file;
+  TlsFiles tls;
   std::optional<std::uint32_t> rank, world_size, local_rank, local_size;
   Duration join_timeout = std::chrono::seconds(60);
   Duration operation_timeout = std::chrono::seconds(300);
@@ -42,6 +43,10 @@ void define(Config& config, Raw& raw) {
   config.add("scheduler", raw.scheduler, "Where bps-scheduler runs, or embedded:").unit("HOST:PORT");
   config.add("job", raw.job, "Name of the job").unit("NAME");
   config.add("key-file", raw.key_file, "The key of the cluster, or of the job").unit("FILE");
+  config.add("tls-cert", raw.tls.certificate, "TLS 1.3 for every connection: this worker's certificate")
+      .unit("FILE");
+  config.add("tls-key", raw.tls.key, "The key of tls-cert").unit("FILE");
+  config.add("tls-ca", raw.tls.authority, "Who must have signed the certificates of the others").unit("FILE");
   config.add("rank", raw.rank, "Rank of this worker");
   config.add("world-size", raw.world_size, "Workers of the job");
   config.add("local-rank", raw.local_rank, "Rank among the workers of this host");
@@ -92,6 +97,9 @@ Status apply(Config& config, const GivenOptions& options) {
   given.text("scheduler", options.scheduler);
   given.text("job", options.job);
   given.text("key-file", options.key_file);
+  given.text("tls-cert", options.tls_cert);
+  given.text("tls-key", options.tls_key);
+  given.text("tls-ca", options.tls_ca);
   given.text("congestion-control", options.congestion_control);
   given.text("transport", options.transport);
   given.number("rank", options.rank);
@@ -193,11 +201,16 @@ Status check(const Raw& raw, ClientSettings& settings) {
         "start bps-scheduler and bps-server (bps-run does both) and set BPS_SCHEDULER to the scheduler");
   }
   config.job = raw.job;
-  // A cluster inside this process makes a key of its own.
+  // A cluster inside this process makes a key of its own, and its bytes go nowhere else.
   if (!raw.key_file.empty() && !settings.embedded) {
     auto key = read_job_key(raw.key_file, raw.job);
     if (!key) return key.error();
     config.key = std::move(key).value();
+  }
+  if (!settings.embedded) {
+    auto tls = load_tls(raw.tls);
+    if (!tls) return tls.error();
+    settings.tls = std::move(tls).value();
   }
   if (raw.credit_bytes) config.credit_bytes = raw.credit_bytes->bytes;
   config.retain = raw.retain;

@@ -11,6 +11,7 @@
 #include "proto/base/env.h"
 #include "proto/base/log.h"
 #include "proto/base/result.h"
+#include "proto/transport/tls/tls_context.h"
 
 namespace bps {
 
@@ -20,6 +21,7 @@ struct GivenOptions {
   std::optional<std::string> job;
   std::optional<std::string> config_file;
   std::optional<std::string> key_file;
+  std::optional<std::string> tls_cert, tls_key, tls_ca;
   std::optional<std::string> congestion_control;
   std::optional<std::string> transport;
   std::optional<std::int64_t> rank, world_size, local_rank, local_size;
@@ -36,6 +38,7 @@ struct ClientSettings {
   bool embedded = false;  // scheduler "embedded:"; config.scheduler is filled in when that runs
   Duration operation_timeout = std::chrono::seconds(300);
   std::string congestion_control;
+  SharedTls tls;  // null: none
   std::optional<LogLevel> log_level;
   std::vector<std::string> warnings;
 };

@@ -101,6 +101,17 @@ TEST_CASE("settings: a key file gives the job's key, and a cluster of its own ne
   CHECK(read({}).config.key == nullptr);
 }
 
+TEST_CASE("settings: TLS is asked for with three files, and a cluster of its own needs none") {
+  GivenOptions given;
+  given.tls_cert = "/none/cert.pem";
+  CHECK_THAT(refusal(given).message, Contains("without --tls-key"));
+  given.tls_key = "/none/key.pem";
+  const Environment environment = {{"BPS_TLS_CA", "/none/ca.pem"}};
+  CHECK_THAT(refusal(given, environment).message, Contains("/none/cert.pem"));
+  given.scheduler = "embedded:";
+  CHECK(read(given, environment).tls == nullptr);
+}
+
 TEST_CASE("settings: numbers of the program") {
   GivenOptions given;
   given.rank = 3;

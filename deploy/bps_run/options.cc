@@ -53,6 +53,10 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
   config.add("start-timeout", options.start_timeout, "How long scheduler and servers may take to listen");
   config.add("bin-dir", options.bin_dir, "Folder of bps-scheduler and bps-server; default: that of bps-run")
       .unit("DIR");
+  config.add("tls-cert", options.tls_cert, "For scheduler, servers and workers: their certificate")
+      .unit("FILE");
+  config.add("tls-key", options.tls_key, "Its key").unit("FILE");
+  config.add("tls-ca", options.tls_ca, "Who must have signed it").unit("FILE");
   config.add("strict", options.strict, "Status 70 if a scheduler or server ended badly and no worker did");
   config.add("verbose", options.verbose, "Show what the daemons log at level info, and what bps-run does");
   config.add_arguments(options.program, "-- PROGRAM [ARG...]", "What each worker runs", true);
@@ -66,6 +70,11 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
     return fail(kUsage, "which program? bps-run -n WORKERS -s SERVERS -- PROGRAM [ARG...]");
 
   options.environment = environment_now();
+  for (const auto& [name, value] :
+       {std::pair{"BPS_TLS_CERT", &options.tls_cert}, std::pair{"BPS_TLS_KEY", &options.tls_key},
+        std::pair{"BPS_TLS_CA", &options.tls_ca}}) {
+    if (!value->empty()) options.environment[name] = *value;
+  }
   const FoundProgram found = find_program(options.program[0], options.environment);
   if (!found.problem.empty()) return fail(found.exit_status, found.problem);
   options.program_file = found.file;

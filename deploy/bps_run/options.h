@@ -21,6 +21,7 @@ struct RunOptions {
   Duration grace = std::chrono::seconds(10);          // for the others, once a worker has failed
   Duration start_timeout = std::chrono::seconds(20);  // for the daemons to listen
   std::string bin_dir;
+  std::string tls_cert, tls_key, tls_ca;  // handed to all children; empty = what the environment says
   bool strict = false;
   bool verbose = false;
 

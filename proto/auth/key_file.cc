@@ -7,8 +7,10 @@
 
 #include <array>
 #include <cerrno>
-#include <optional>
+#include <span>
 #include <utility>
+
+#include "proto/base/secret_file.h"
 
 namespace bps {
 namespace {
@@ -20,16 +22,6 @@ constexpr const char* kMakeOne = "make one: openssl rand -hex 32 > FILE; chmod 6
 Error bad_file(const std::string& path, std::string_view what, std::string advice = kMakeOne) {
   return make_error(ErrorCode::configuration, fmt::format("key file {} {}", path, what), std::move(advice));
 }
-
-// The content of a file, wiped when it goes.
-struct Content {
-  std::array<char, kMaxFileBytes + 1> bytes{};
-  std::size_t size = 0;
-  Content() = default;
-  ~Content() { wipe(std::as_writable_bytes(std::span(bytes))); }
-  Content(const Content&) = delete;
-  Content& operator=(const Content&) = delete;
-};
 
 class Descriptor {
  public:
@@ -45,40 +37,12 @@ class Descriptor {
   const int fd_;
 };
 
-Status check_owner(const std::string& path, int fd) {
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) return os_error("key file " + path, errno);
-  if (!S_ISREG(info.st_mode)) {
-    return bad_file(path, S_ISDIR(info.st_mode) ? "is a directory" : "is no regular file");
-  }
-  if (info.st_uid != ::geteuid() && info.st_uid != 0) {
-    return bad_file(path, fmt::format("belongs to user {}, who could change it", info.st_uid),
-                    "it must belong to the user who runs this program, or to root");
-  }
-  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return bad_file(path, fmt::format("is open to others: its mode is {:04o}", info.st_mode & 07777),
-                    "run: chmod 600 " + path + "; and make a new key if somebody may have read it");
-  }
-  return {};
-}
-
-// The first line. Not blocking: a pipe in the place of the file is refused, not waited for.
-Status read_line(const std::string& path, Content& content) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (file.get() < 0) return os_error("key file " + path, errno, kMakeOne);
-  if (Status status = check_owner(path, file.get()); !status) return status;
-  while (content.size < content.bytes.size()) {
-    const ssize_t got =
-        ::read(file.get(), content.bytes.data() + content.size, content.bytes.size() - content.size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return os_error("key file " + path, errno);
-    if (got == 0) break;
-    content.size += static_cast<std::size_t>(got);
-  }
-  if (content.size > kMaxFileBytes) return bad_file(path, "is no key file: it is too long");
-  if (content.size > 0 && content.bytes[content.size - 1] == '\n') --content.size;
-  if (content.size == 0) return bad_file(path, "is empty");
-  return {};
+// Its line, without the end.
+Result<std::string_view> line_of(const std::string& path, const SecretText& content) {
+  std::string_view line = content.text();
+  if (line.ends_with('\n')) line.remove_suffix(1);
+  if (line.empty()) return bad_file(path, "is empty");
+  return line;
 }
 
 int digit_of(char c) {
@@ -125,19 +89,22 @@ std::string digits_of(const Key& key) {
 }  // namespace
 
 Result<SharedKey> read_cluster_key(const std::string& path) {
-  Content content;
-  if (Status status = read_line(path, content); !status) return status.error();
-  const std::string_view line(content.bytes.data(), content.size);
-  if (line.starts_with(kJobPrefix)) {
+  const auto content = read_secret_file(path, "key file", kMaxFileBytes, kMakeOne);
+  if (!content) return content.error();
+  const auto line = line_of(path, *content);
+  if (!line) return line.error();
+  if (line->starts_with(kJobPrefix)) {
     return bad_file(path, "holds the key of a job, for its workers", "give the cluster's key file here");
   }
-  return parse_digits(path, line);
+  return parse_digits(path, *line);
 }
 
 Result<SharedKey> read_job_key(const std::string& path, std::string_view job) {
-  Content content;
-  if (Status status = read_line(path, content); !status) return status.error();
-  std::string_view line(content.bytes.data(), content.size);
+  const auto content = read_secret_file(path, "key file", kMaxFileBytes, kMakeOne);
+  if (!content) return content.error();
+  const auto whole = line_of(path, *content);
+  if (!whole) return whole.error();
+  std::string_view line = *whole;
   if (!line.starts_with(kJobPrefix)) {
     const Result<SharedKey> cluster = parse_digits(path, line);
     if (!cluster) return cluster;

@@ -88,8 +88,10 @@ Error not_bps(std::span<const std::byte> bytes) {
     }
   }
   if (bytes.size() >= 2 && bytes[0] == std::byte{0x16} && bytes[1] == std::byte{0x03}) {
-    return make_error(ErrorCode::protocol, "the peer speaks TLS, not the bps protocol",
-                      "bps connections are plain TCP: check the address that the peer was given");
+    return make_error(
+        ErrorCode::protocol, "the peer speaks TLS, and this side has none",
+        "give this side --tls-cert, --tls-key and --tls-ca, or take them away there; if the peer "
+        "is no bps program, check the address that it was given");
   }
   if (starts_with(bytes, "SSH-")) {
     return make_error(ErrorCode::protocol, "the peer speaks SSH, not the bps protocol",

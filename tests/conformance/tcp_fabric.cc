@@ -51,6 +51,4 @@ std::unique_ptr<RawPeer> TcpFabric::raw_connect(const Endpoint& endpoint) {
   return std::make_unique<TcpRawPeer>(endpoint);
 }
 
-std::unique_ptr<Fabric> make_fabric() { return std::make_unique<TcpFabric>(); }
-
 }  // namespace bps::conformance

@@ -84,8 +84,7 @@ class Stream {
     }
     BPS_ASSERT(done > 0);
     reader_.commit(done);
-    while (!failed_ && event(reader_.next())) {
-    }
+    while (!failed_ && event(reader_.next())) {}
     if (piece_ % 61 == 0) reader_.forget_destination(), dropped_ = true;
     return done;
   }
@@ -110,7 +109,7 @@ class Stream {
         failed_ = true;
         BPS_ASSERT(!valid_ && reader_.error().code == ErrorCode::protocol);
         BPS_ASSERT(reader_.next() == FrameReader::Event::error);
-        (void)reader_.speaks_bps();
+        (void)reader_.may_understand();
         return false;
     }
     BPS_ASSERT(false);

@@ -47,13 +47,15 @@ class Output(ClusterTest):
             self.assertIn(daemon, out)
 
     def test_daemons_get_what_they_need(self):
-        say = '#!/bin/sh\necho "args: $*"; echo "key: $BPS_KEY_FILE"\n'
+        say = '#!/bin/sh\necho "args: $*"; echo "key: $BPS_KEY_FILE"; echo "ca: $BPS_TLS_CA"\n'
         for daemon in ("bps-scheduler", "bps-server"):
             text = (self.bin / daemon).read_text()
             self.write(f"bin/{daemon}", text.replace("#!/bin/sh\n", say))
-        _, out, _ = self.run_to_end(*self.shell("true", "--shards", "3"))
+        _, out, _ = self.run_to_end(*self.shell("true", "--shards", "3", "--tls-ca", "ca.pem"))
         self.assertRegex(out, r"\[scheduler\] key: \S+/key\n")
         self.assertRegex(out, r"\[server 0\] key: \S+/key\n")
+        for daemon in ("scheduler", "server 0"):
+            self.assertIn(f"[{daemon}] ca: ca.pem\n", out)
         self.assertRegex(out, r"\[scheduler\] args: --listen 127.0.0.1:0 --ports-file \S+ --log-level warn\n")
         self.assertRegex(out, r"\[server 0\] args: --listen 127.0.0.1:0 --ports-file \S+ --scheduler 127.0.0.1:4999 "
                               r"--shards 3 --log-level warn\n")

@@ -113,6 +113,9 @@ typedef struct bps_options {
   void* log_user;
   const char* transport;        /* "auto" (default): shared memory to servers on this host, else TCP; "tcp"; "shm" */
   const char* key_file;         /* the key of the cluster, or of the job; default none: a cluster without keys */
+  const char* tls_cert;         /* PEM files: this worker's certificate, */
+  const char* tls_key;          /* its key, */
+  const char* tls_ca;           /* and who must have signed those of scheduler and servers; default none: no TLS */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);

@@ -53,6 +53,9 @@ class Options {
   Options& job(std::string value) { return set(job_, std::move(value)); }
   Options& config_file(std::string value) { return set(config_file_, std::move(value)); }
   Options& key_file(std::string value) { return set(key_file_, std::move(value)); }
+  Options& tls_cert(std::string value) { return set(tls_cert_, std::move(value)); }
+  Options& tls_key(std::string value) { return set(tls_key_, std::move(value)); }
+  Options& tls_ca(std::string value) { return set(tls_ca_, std::move(value)); }
   Options& congestion_control(std::string value) { return set(congestion_control_, std::move(value)); }
   Options& transport(std::string value) { return set(transport_, std::move(value)); }  // "auto", "tcp", "shm"
   Options& rank(int value) { return raw_.rank = value, *this; }
@@ -79,6 +82,9 @@ class Options {
     result.job = pointer(job_);
     result.config_file = pointer(config_file_);
     result.key_file = pointer(key_file_);
+    result.tls_cert = pointer(tls_cert_);
+    result.tls_key = pointer(tls_key_);
+    result.tls_ca = pointer(tls_ca_);
     result.congestion_control = pointer(congestion_control_);
     result.transport = pointer(transport_);
     if (log_ != nullptr && *log_ != nullptr) {
@@ -100,7 +106,8 @@ class Options {
   static const char* pointer(const Text& text) noexcept { return text.given ? text.value.c_str() : nullptr; }
 
   bps_options raw_{};
-  Text scheduler_, job_, config_file_, key_file_, congestion_control_, transport_;
+  Text scheduler_, job_, config_file_, key_file_, tls_cert_, tls_key_, tls_ca_, congestion_control_,
+      transport_;
   std::shared_ptr<Log> log_;
 };
 

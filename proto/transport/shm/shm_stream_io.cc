@@ -70,7 +70,7 @@ bool ShmStream::deliver(std::size_t budget) {
     const Event event = reader_.next();
     if (event == Event::need_bytes) return true;
     if (event == Event::error) {
-      bad_frame(reader_.error(), reader_.speaks_bps());
+      bad_frame(reader_.error(), reader_.may_understand());
       return false;
     }
     if (event == Event::record) {

@@ -170,9 +170,11 @@ std::span<std::byte> FrameReader::payload() const {
   return {destination_, static_cast<std::size_t>(payload_bytes_)};
 }
 
-bool FrameReader::speaks_bps() const {
+bool FrameReader::may_understand() const {
+  const std::byte* const first = buffer_.get() + begin_;
+  if (available() >= 2 && first[0] == std::byte{0x16} && first[1] == std::byte{0x03}) return true;
   return available() >= sizeof kProtocolMagic &&
-         std::memcmp(buffer_.get() + begin_, &kProtocolMagic, sizeof kProtocolMagic) == 0;
+         std::memcmp(first, &kProtocolMagic, sizeof kProtocolMagic) == 0;
 }
 
 FrameReader FrameReader::take() {

@@ -66,8 +66,9 @@ class FrameReader {
   }
   const Error& error() const { return *error_; }
 
-  // After `error`: the bad frame begins with the magic of bps, so its sender can read one.
-  bool speaks_bps() const;
+  // After `error`: the bad frame begins with the magic of bps, so its sender can read one; or with that of
+  // TLS, and a bps program that asks for TLS knows a frame when it sees one.
+  bool may_understand() const;
 
   // The same reader for another owner. This one is done, but its message() stays as it is: a handler may be
   // looking at it.

@@ -6,7 +6,7 @@
 //
 // A stream derives from SocketStream<itself, what it sends from>, so that no call of a frame is virtual, and
 // brings:
-//   ssize_t read_some(pieces), write_some(asked)   the system calls; what TLS would replace
+//   ssize_t read_some(pieces), write_some(asked)   the system calls, or what stands in for them (TLS)
 //   bool deliver(budget)                           what has come: false if the stream is not ours any more
 //   void push(frame, payload, cookie)              into the queue
 //   void drop_queue()                              what is queued, and what the peer has lent
@@ -113,7 +113,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     if (state_ == State::lingering && (write_shut_ || !self().is_reading())) return drain_reads();
     if (!self().is_reading()) return;
     if (!undelivered_) read_frames(pace_.turn_bytes);
-    if (self().is_reading() && !undelivered_) readiness_.wait_read(stream);
+    if (self().is_reading() && !undelivered_) wait_for_input();
   }
 
   void writable() {
@@ -131,7 +131,8 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     if (!attach() || !report_sent()) return;
     if (self().is_reading() && std::exchange(undelivered_, false) && !self().deliver(pace_.turn_bytes))
       return;
-    if (state_ == State::open && !undelivered_) readiness_.wait_read(stream);
+    if (self().holds_input() && self().is_reading() && !undelivered_) read_frames(pace_.turn_bytes);
+    if (is_live() && !undelivered_) wait_for_input();
     flush();
     tell_writable();
   }
@@ -159,6 +160,8 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   bool is_reading() const { return is_live(); }
   // A read that filled less than it could has taken all that was there.
   bool short_read_is_all() const { return true; }
+  // Bytes have left the socket that read_some has not given yet: no wait tells of them.
+  bool holds_input() const { return false; }
   // The last moment to queue something of its own.
   void before_write() {}
   // What the peer reads in our memory is ours again.
@@ -224,13 +227,21 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
       bool drained = false;
       const ssize_t got = receive(drained);
       if (got < 0 && would_block(errno)) return;
-      if (got <= 0) return read_failed(got < 0 ? errno : 0);
+      if (got <= 0) return self().read_failed(got < 0 ? errno : 0);
       done += static_cast<std::size_t>(got);
       if (!self().deliver(budget) || drained) return;  // drained: the wait tells when there is more
     }
   }
 
-  // `error` 0: the peer has closed.
+  void wait_for_input() {
+    if (self().holds_input()) {
+      loop_.at_turn_end(*this);
+    } else {
+      readiness_.wait_read(this->shared_from_this());
+    }
+  }
+
+  // `error` 0: the peer has closed. A stream that knows more may replace it.
   void read_failed(int error) {
     if (state_ == State::lingering) return close();
     if (error == 0) error = send_error_;
@@ -242,16 +253,22 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   // After the last frame: closing with unread bytes would reset the connection and could destroy that frame
   // at the peer.
   void drain_reads() {
+    if (!discard_input()) return close();
+    readiness_.wait_read(this->shared_from_this());
+  }
+
+  // False at the end of the stream.
+  bool discard_input() {
     std::array<std::byte, 16 * 1024> bytes;
     for (std::size_t done = 0; done < pace_.turn_bytes;) {
       iovec piece{bytes.data(), bytes.size()};
       const ssize_t got = self().read_some({&piece, 1});
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && would_block(errno)) break;
-      if (got <= 0) return close();
+      if (got <= 0) return false;
       done += static_cast<std::size_t>(got);
     }
-    readiness_.wait_read(this->shared_from_this());
+    return true;
   }
 
   // ---- writing ----
@@ -286,14 +303,14 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
           send_failed(errno);
           return false;
         }
-        wait_for_room();
+        self().wait_for_room();
         break;
       }
       done += static_cast<std::size_t>(sent);
       queue_.consume(static_cast<std::size_t>(sent));
       if (!report_sent()) return false;
       if (static_cast<std::size_t>(sent) < asked) {
-        wait_for_room();
+        self().wait_for_room();
         break;
       }
     }
@@ -343,17 +360,24 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     return make_error(ErrorCode::peer_lost, "connection to " + peer_ + " lost: " + why);
   }
 
-  // Who has connected with another version, or damages its frames, learns why. Queued payloads end with their
-  // owner, so where there are any nothing can follow them.
-  void bad_frame(Error error, bool speaks_bps) {
+  // Who has connected with another version, without TLS, or damages its frames, learns why. Queued payloads
+  // end with their owner, so where there are any nothing can follow them.
+  void bad_frame(Error error, bool may_understand) {
     error.message = peer_ + ": " + error.message;
     if (state_ == State::lingering) return close();
-    if (!accepted_ || !speaks_bps || queue_.bytes() > 0 || send_error_ != 0) return fail(std::move(error));
+    if (!accepted_ || !may_understand || queue_.bytes() > 0 || send_error_ != 0)
+      return fail(std::move(error));
+    turn_away(std::move(error), true);
+  }
+
+  // Of a live stream. What has been sent already arrives, and a Refused with the reason if that makes sense
+  // to the peer.
+  void turn_away(Error error, bool say_so) {
     ConnectionHandler* const handler = handler_;
     const auto last_words = self().move_to(loop_);  // its owner may end this stream, but not that one
     last_words->withdraw();
     last_words->prepare_last_words();
-    last_words->send(Refused{error.code, error.message, error.advice}, {}, 0);
+    if (say_so) last_words->send(Refused{error.code, error.message, error.advice}, {}, 0);
     last_words->close_after_flush(kLastWordsLinger);
     handler->on_closed(error);
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "proto/base/log.h"
+#include "proto/transport/tls/tls_context.h"
 
 namespace bps {
 
@@ -23,6 +24,8 @@ struct TcpOptions {
   std::size_t turn_bytes = 1024 * 1024;
   // Connections that the kernel keeps until they are accepted.
   int backlog = 1024;
+  // Every connection is TLS with this; null: none is.
+  SharedTls tls;
   // For what happens to a listener, which has nobody else to tell.
   Logger log = Logger("tcp");
 };

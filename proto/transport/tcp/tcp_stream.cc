@@ -32,6 +32,12 @@ TcpStream::TcpStream(AsioLoop& loop, std::shared_ptr<const TcpOptions> options, 
 
 // ---- opening ----
 
+void TcpStream::accepted(UniqueFd fd) {
+  if (options_->tls != nullptr)
+    tls_ = std::make_unique<TlsSession>(options_->tls, TlsSession::Role::accepting, fd.get());
+  SocketStream::accepted(std::move(fd));
+}
+
 void TcpStream::expect_connect(Duration timeout) {
   timer_ = loop_.after(timeout, [weak = weak_from_this(), timeout] {
     const auto self = weak.lock();
@@ -81,25 +87,78 @@ void TcpStream::finish_connect() {
   if (error == 0 && is_connected_to_itself(readiness_.fd())) error = ECONNREFUSED;
   if (error == 0) {
     addresses_.clear();
-    return opened();
+    if (options_->tls == nullptr) return opened();
+    tls_ = std::make_unique<TlsSession>(options_->tls, TlsSession::Role::connecting, readiness_.fd());
+    return shake_hands();
   }
   if (next_address_ < addresses_.size()) return try_next_address();
   fail(make_error(ErrorCode::unreachable, "connect to " + peer_ + ": " + std::strerror(error)));
 }
 
-void TcpStream::writable() {
-  if (state_ != State::connecting) return SocketStream::writable();
+void TcpStream::shake_hands() {
+  if (tls_->handshake()) return opened();
+  if (errno != EAGAIN) return tls_failed();
+  if (tls_->handshake_needs_room()) readiness_.wait_write(shared_from_this());
+  readiness_.wait_read(shared_from_this());
+}
+
+void TcpStream::readable() {
   const auto self = shared_from_this();
-  finish_connect();
+  if (state_ != State::connecting) return SocketStream::readable();
+  if (tls_ != nullptr) shake_hands();
+}
+
+void TcpStream::writable() {
+  const auto self = shared_from_this();
+  if (state_ == State::connecting) return tls_ != nullptr ? shake_hands() : finish_connect();
+  if (std::exchange(read_waits_for_room_, false)) SocketStream::readable();
+  SocketStream::writable();
+}
+
+// The peer may still be sending, and what this side says about its failure shall arrive: see drain_reads.
+void TcpStream::tls_failed() {
+  const std::unique_ptr<TlsSession> failed = std::move(tls_);
+  Error error = *failed->failure();
+  error.message = fmt::format("TLS with {}: {}", peer_, error.message);
+  drop_queue();  // nothing of it may go without TLS
+  if (state_ == State::connecting || !accepted_) {
+    ::shutdown(readiness_.fd(), SHUT_WR);
+    discard_input();
+    return fail(std::move(error));
+  }
+  turn_away(std::move(error), failed->peer_is_plain());
 }
 
 // ---- reading ----
 
 ssize_t TcpStream::read_some(std::span<iovec> pieces) {
+  // What comes after the last words is thrown away as it is.
+  if (tls_ != nullptr && state_ != State::lingering) return read_tls(pieces);
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
   return ::recvmsg(readiness_.fd(), &message, 0);
+}
+
+ssize_t TcpStream::read_tls(std::span<iovec> pieces) {
+  const ssize_t got = tls_->read(pieces);
+  const int error = errno;
+  if (tls_->read_needs_room()) {
+    read_waits_for_room_ = true;
+    readiness_.wait_write(shared_from_this());
+  }
+  if (std::exchange(write_waits_for_input_, false)) {
+    write_blocked_ = false;
+    loop_.at_turn_end(*this);
+  }
+  errno = error;
+  return got;
+}
+
+void TcpStream::read_failed(int error) {
+  if (tls_ == nullptr || !tls_->failure() || state_ == State::lingering)
+    return SocketStream::read_failed(error);
+  tls_failed();
 }
 
 // The budget was kept when it was read: all of it has come through the stream.
@@ -116,7 +175,7 @@ bool TcpStream::deliver(std::size_t) {
         handler_->on_message(reader_.message(), reader_.payload());
         if (!is_live()) return false;
         break;
-      case FrameReader::Event::error: bad_frame(reader_.error(), reader_.speaks_bps()); return false;
+      case FrameReader::Event::error: bad_frame(reader_.error(), reader_.may_understand()); return false;
     }
   }
 }
@@ -139,9 +198,26 @@ ssize_t TcpStream::write_some(std::size_t& asked) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = queue_.gather(pieces);
+  if (tls_ != nullptr) {
+    const ssize_t sent = tls_->write(std::span(pieces).first(message.msg_iovlen), asked);
+    if (tls_->holds_input()) loop_.at_turn_end(*this);
+    return sent;
+  }
   for (std::size_t i = 0; i < message.msg_iovlen; ++i)
     asked += pieces[i].iov_len;
   return ::sendmsg(readiness_.fd(), &message, MSG_NOSIGNAL);
+}
+
+void TcpStream::wait_for_room() {
+  if (tls_ == nullptr || !tls_->write_needs_input()) return SocketStream::wait_for_room();
+  write_blocked_ = true;
+  write_waits_for_input_ = true;
+}
+
+// Before its TLS handshake is done nothing can be said to a peer.
+void TcpStream::close_after_flush(Duration linger) {
+  if (tls_ != nullptr && !tls_->established()) return close();
+  SocketStream::close_after_flush(linger);
 }
 
 // ---- moving ----
@@ -150,6 +226,7 @@ std::shared_ptr<TcpStream> TcpStream::move_to(AsioLoop& loop) {
   auto moved = std::make_shared<TcpStream>(loop, options_, peer_);
   move_state_to(*moved);
   moved->queue_ = std::exchange(queue_, {});
+  moved->tls_ = std::move(tls_);
   close();
   return moved;
 }

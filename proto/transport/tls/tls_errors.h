@@ -1,0 +1,17 @@
+// What OpenSSL says, in words for those who have made the certificates. Stateless.
+#pragma once
+
+#include <string>
+
+namespace bps {
+
+// Why a certificate is not accepted (X509_V_ERR_...).
+std::string describe_refusal(int verification_error);
+
+// Why the other side ends the connection, as its alert says.
+std::string describe_alert(int alert);
+
+// The first error that waits on this thread; takes all of them away. Empty if there is none.
+std::string take_tls_error();
+
+}  // namespace bps
