@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -59,11 +60,21 @@ class Outbox {
   // Likewise: a worker that has left a run that goes on.
   void worker_gone(Incarnation worker) { gone_.push_back(worker); }
   std::vector<Incarnation> take_gone() { return std::exchange(gone_, {}); }
+  // Likewise: nodes of a run that were there before a restart, and have not come back yet.
+  struct Absent {
+    JobRun run;
+    Incarnation incarnation;
+    Rank rank;                         // of a worker
+    std::optional<LaneTarget> server;  // of a server, with the number of its last shard
+  };
+  void expect(Absent absent) { absent_.push_back(std::move(absent)); }
+  std::vector<Absent> take_absent() { return std::exchange(absent_, {}); }
 
  private:
   std::vector<SchedulerAction> actions_;
   std::vector<JobRun> ended_runs_;
   std::vector<Incarnation> gone_;
+  std::vector<Absent> absent_;
 };
 
 }  // namespace bps

@@ -15,6 +15,12 @@ bool Barriers::arrive(Rank rank, std::uint64_t number) {
   return true;
 }
 
+void Barriers::restore(std::vector<std::uint64_t> arrived) {
+  arrived_ = std::move(arrived);
+  done_ = *std::min_element(arrived_.begin(), arrived_.end());
+  behind_ = static_cast<std::uint32_t>(std::count(arrived_.begin(), arrived_.end(), done_));
+}
+
 void Barriers::leave(Rank rank) {
   const std::uint64_t from = arrived_[rank.value];
   if (!blocked_ || from < blocked_->from) blocked_ = Blocked{from, rank};

@@ -24,6 +24,10 @@ class Barriers {
   // True if barriers were completed: all below done() are.
   bool arrive(Rank rank, std::uint64_t number);
 
+  // After a restart, before anything else: how many each rank has arrived at. For one that is not
+  // there to say it: as many as are done.
+  void restore(std::vector<std::uint64_t> arrived);
+
   // The rank comes to no later barrier.
   void leave(Rank rank);
 

@@ -53,11 +53,16 @@ class CoreHarness {
     message.host = host;
     message.data = {"10.1.0." + std::to_string(last_peer_ + 1), 4711};
     message.shards = shards;
+    return server_again(message);
+  }
+  PeerId server_again(const HelloServer& message) {
     const PeerId peer = connect("10.1.0." + std::to_string(last_peer_ + 1) + ":6000");
     if (auto_ack) ackers_.insert(peer);
-    say(peer, std::move(message));
+    hellos_[peer] = message;
+    say(peer, message);
     return peer;
   }
+  const HelloServer& hello_of(PeerId server) { return hellos_.at(server); }
 
   // A job that runs: its workers, in rank order.
   std::vector<PeerId> running_job(const std::string& job, std::uint32_t world) {
@@ -164,6 +169,7 @@ class CoreHarness {
   std::set<PeerId> alive_;
   std::set<PeerId> silent_;
   std::set<PeerId> ackers_;
+  std::map<PeerId, HelloServer> hellos_;
   TimePoint next_word_{};
 
  public:

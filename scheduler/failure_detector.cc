@@ -26,6 +26,12 @@ void FailureDetector::connection_lost(Incarnation node, TimePoint now) {
   next_check_ = std::min(next_check_, deadline_of(it->second));
 }
 
+void FailureDetector::connection_back(Incarnation node, TimePoint now) {
+  heard(node, now);
+  const auto it = nodes_.find(node);
+  if (it != nodes_.end()) it->second.lost.reset();
+}
+
 bool FailureDetector::suspected(Incarnation node) const {
   const auto it = nodes_.find(node);
   return it != nodes_.end() && it->second.lost.has_value();

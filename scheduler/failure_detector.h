@@ -34,9 +34,11 @@ class FailureDetector {
 
   void add(Incarnation node, TimePoint now);
   void remove(Incarnation node) { nodes_.erase(node); }
-  // Unknown nodes are ignored by all three.
+  // Unknown nodes are ignored by all of these.
   void heard(Incarnation node, TimePoint now);
   void connection_lost(Incarnation node, TimePoint now);
+  // It has another connection now.
+  void connection_back(Incarnation node, TimePoint now);
   bool suspected(Incarnation node) const;
 
   // Takes out and returns the nodes that are dead at `now`, in the order of their incarnations.

@@ -10,13 +10,6 @@
 #include "scheduler/text.h"
 
 namespace bps {
-namespace {
-
-constexpr Generation kFirstGeneration{1};
-constexpr Epoch kFirstEpoch{1};
-
-}  // namespace
-
 Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
          const JobOptions& options)
     : run_(run),
@@ -124,7 +117,10 @@ void Job::add_lanes() {
   std::vector<const ServerRecord*> servers;
   std::uint32_t most_shards = 0;
   for (const auto& [id, server] : servers_.all()) {
-    if (!server.usable() || used_.count(id) != 0) continue;
+    const bool has_lanes = std::any_of(lanes_.begin(), lanes_.end(), [&](const LaneTarget& lane) {
+      return lane.server == id && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
+    });
+    if (!server.usable() || used_.count(id) != 0 || has_lanes) continue;
     servers.push_back(&server);
     most_shards = std::max(most_shards, server.shards);
   }
@@ -195,8 +191,8 @@ void Job::open() {
 std::uint64_t Job::add_to_run(ServerId server) {
   used_.insert(server);
   servers_.use(server, run_);
-  const std::uint64_t request = servers_.expect_ack(server, run_);
-  servers_.send(server, OpenJob{request, run_, name(), kFirstGeneration, epoch_, membership_.members()});
+  const std::uint64_t request =
+      servers_.ask(server, OpenJob{0, run_, name(), kFirstGeneration, epoch_, membership_.members()});
   for (const auto& [rank, worker] : membership_.workers()) {
     if (worker.left) servers_.send(server, WorkerLeft{run_, rank, !worker.gone});
   }
@@ -270,10 +266,9 @@ Status Job::declare(Rank rank, const Declare& declare) {
 void Job::send_tensor_output() {
   for (TensorTable::Output& output : tensors_->take_output()) {
     if (auto* slices = std::get_if<TensorTable::Slices>(&output)) {
-      slices->message.request = servers_.expect_ack(slices->server, run_);
       slices->message.epoch = epoch_;
-      requests_.emplace(slices->message.request, Request{slices->server, slices->batch});
-      servers_.send(slices->server, std::move(slices->message));
+      const std::uint64_t request = servers_.ask(slices->server, std::move(slices->message));
+      requests_.emplace(request, Request{slices->server, slices->batch});
     } else if (auto* dropped = std::get_if<TensorTable::Drop>(&output)) {
       servers_.send(dropped->server, std::move(dropped->message));
     } else if (auto* answer = std::get_if<TensorTable::Answer>(&output)) {
@@ -355,6 +350,15 @@ void Job::worker_left(Rank rank) {
   }
   for (const ServerId server : used_)
     servers_.send(server, WorkerLeft{run_, rank, true});
+  say_farewell(rank);
+  const auto before = barriers_.blocked();
+  barriers_.leave(rank);
+  const auto& blocked = *barriers_.blocked();
+  fail_barriers(blocked.from, before ? before->from : UINT64_MAX, blocked.left);
+}
+
+// The others are to settle; then it is let go.
+void Job::say_farewell(Rank rank) {
   Farewell& farewell = farewells_[++last_farewell_];
   farewell.rank = rank;
   for (const auto& [other, state] : membership_.workers()) {
@@ -362,10 +366,6 @@ void Job::worker_left(Rank rank) {
   }
   broadcast(Settle{last_farewell_, rank});
   settle_all(rank);
-  const auto before = barriers_.blocked();
-  barriers_.leave(rank);
-  const auto& blocked = *barriers_.blocked();
-  fail_barriers(blocked.from, before ? before->from : UINT64_MAX, blocked.left);
 }
 
 Status Job::settled(Rank rank, std::uint64_t number) {
@@ -398,11 +398,23 @@ void Job::let_go(Worker& worker) {
 
 void Job::worker_suspected(Rank rank) {
   if (Worker* worker = membership_.find(rank)) worker->peer = PeerId{};
+  behind_.erase(rank);
+  if (recovery_) recovery_->workers.erase(rank);
 }
 
 void Job::worker_died(Rank rank, const std::string& how) {
   Worker* worker = membership_.find(rank);
   if (ended() || worker == nullptr || worker->gone) return;
+  if (phase_ == Phase::recovering) {
+    worker->peer = PeerId{};
+    recovery_->workers.erase(rank);
+    if (worker->left) {
+      worker->gone = true;
+    } else {
+      recovery_->dead_workers[rank] = how;
+    }
+    return;
+  }
   if (worker->left) {
     std::erase_if(farewells_, [&](const auto& entry) { return entry.second.rank == rank; });
     worker->peer = PeerId{};
@@ -433,11 +445,12 @@ void Job::end(Error error) {
   }
   farewells_.clear();
   outbox_.run_ended(run_);
-  const std::set<ServerId> used = std::move(used_);
-  for (const ServerId server : used) {
+  std::vector<ServerId> users = servers_.users_of(run_);
+  for (const ServerId server : users) {
     servers_.send(server, JobEnded{run_, end_error_});
     servers_.release(server, run_);
   }
+  used_.clear();
   if (end_error_.code == ErrorCode::ok) {
     outbox_.log(LogLevel::info, fmt::format("job {} ended", name()));
   } else {

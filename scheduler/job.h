@@ -3,6 +3,8 @@
 //   gathering   workers join, until all world_size and at least one server are there, or the join deadline is
 //   opening     OpenJob is with the servers that the run will use; the set of workers is fixed
 //   running     JobStart is out; tensors, barriers, leaves
+//   recovering  of a run that began before this scheduler did: its workers and servers come back, and what they
+//               say they were told becomes its state (decision 0013); then gathering or running
 //   ended       all have left, or the run has failed: everyone has been told, and it is of no more use
 //
 // From opening on, the death of a worker fails the run: every other worker gets JobFailed with an error that
@@ -29,6 +31,7 @@
 
 #include "scheduler/barriers.h"
 #include "scheduler/membership.h"
+#include "scheduler/report.h"
 #include "scheduler/server_table.h"
 #include "scheduler/tensor_table.h"
 
@@ -41,7 +44,10 @@ struct JobOptions {
 
 class Job {
  public:
-  enum class Phase : std::uint8_t { gathering, opening, running, ended };
+  static constexpr Generation kFirstGeneration{1};
+  static constexpr Epoch kFirstEpoch{1};
+
+  enum class Phase : std::uint8_t { gathering, opening, running, recovering, ended };
 
   Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
       const JobOptions& options);
@@ -64,6 +70,23 @@ class Job {
   // Only what decide() admits. It waits for the others until `join_deadline`.
   void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
              TimePoint join_deadline);
+
+  // ---- who comes back (decision 0013) ----
+
+  // Of a run that began before this scheduler did, by its first worker that comes back: it recovers until
+  // `deadline`, or until all have come.
+  void recover_until(TimePoint deadline);
+  // One that this scheduler has not admitted itself: recovering or gathering. An error is for its Refused.
+  Status take_back(const HelloWorker& hello, std::string address, TimePoint join_deadline);
+  // The worker has said back what it was told, and is there again.
+  Status worker_attached(Rank rank, PeerId peer, WorkerReport report);
+  // Likewise the server; null: it does not know the run.
+  Status server_attached(ServerId server, const RunReport* report);
+  // Goes on if everybody has come back or is dead.
+  void try_recover(TimePoint now);
+  // What a worker asks meanwhile, for on_worker() of the core afterwards.
+  Status hold(Rank rank, Message&& message);
+  std::vector<std::pair<Rank, Message>> take_held() { return std::exchange(held_, {}); }
 
   // The worker's connection is lost; it is dead later, or not.
   void worker_suspected(Rank rank);
@@ -105,6 +128,31 @@ class Job {
     std::uint64_t batch = 0;  // of the tensor table
   };
 
+  struct Recovery {
+    TimePoint deadline;
+    std::map<Rank, WorkerReport> workers;
+    std::map<ServerId, RunReport> servers;
+    std::map<Rank, std::string> dead_workers;  // how
+    std::size_t known_lanes = 0;               // to workers
+    std::vector<std::pair<ServerRecord, std::string>> dead_servers;
+  };
+
+  void note_absent(const WorkerReport& report);
+  void note_left();
+  bool is_recovered(TimePoint now) const;
+  bool is_closed(const LaneTarget& lane) const;
+  Status check_majority() const;
+  Status gather_again();
+  Status restore();
+  void settle_used();
+  Status restore_tensors(const WorkerReport& newest);
+  std::set<ServerId> adopt_partitions(const Recovery& known);
+  bool differs(const WorkerReport& report) const;
+  void go_on(const Recovery& known);
+  void catch_up(const Worker& worker, const WorkerReport& report);
+  void compare(ServerId server, const RunReport& report);
+  void say_farewell(Rank rank);
+
   void open();
   void reopen(const Error& why);
   void welcome_servers();
@@ -112,6 +160,9 @@ class Job {
   std::optional<Error> obstacle(ServerId server) const;
   std::set<ServerId> movable_drains() const;
   void move(std::optional<ServerId> gone, const std::string& reason);
+  void begin_move(std::optional<ServerId> gone, const std::string& reason, const std::set<ServerId>& leaving,
+                  std::size_t known_lanes);
+  void send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer);
   void add_lanes();
   std::vector<TensorTable::Lane> place() const;
   std::uint64_t add_to_run(ServerId server);
@@ -148,6 +199,10 @@ class Job {
   std::map<std::uint64_t, Request> requests_;  // to servers, for the tensor table
   std::optional<Move> move_;
   std::vector<TensorTable::Answer> held_answers_;  // while partitions move
+  // Who came back while partitions move knows only this.
+  std::map<Rank, WorkerReport> behind_;
+  std::optional<Recovery> recovery_;
+  std::vector<std::pair<Rank, Message>> held_;  // while it recovers
   std::unique_ptr<TensorTable> tensors_;           // from opening on
   Barriers barriers_;
   std::map<std::uint64_t, Farewell> farewells_;

@@ -9,7 +9,14 @@
 namespace bps {
 
 void Job::server_died(const ServerRecord& server, const std::string& how) {
-  if (ended() || used_.erase(server.id) == 0) return;
+  if (ended()) return;
+  if (phase_ == Phase::recovering) {
+    used_.erase(server.id);
+    recovery_->servers.erase(server.id);
+    recovery_->dead_servers.emplace_back(server, how);
+    return;
+  }
+  if (used_.erase(server.id) == 0) return;
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
   if (phase_ == Phase::opening) return reopen(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
   std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
@@ -85,13 +92,21 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
                            "run a second server, or start one and the job again; exit code 75 asks an "
                            "orchestrator to do that"));
   }
+  begin_move(gone, reason, drains, lanes_.size());
+}
+
+// What servers own that are `gone` or `leaving` goes to others. `known_lanes`: workers know the first ones.
+void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
+                     const std::set<ServerId>& leaving, std::size_t known_lanes) {
+  const auto stays = [&](ServerId id) { return id != gone && leaving.count(id) == 0 && used_.count(id) != 0; };
   epoch_ = epoch_.next();
   if (!move_) {
     move_ = Move();
-    move_->known_lanes = lanes_.size();
+    move_->known_lanes = known_lanes;
   }
   move_->reason = move_->reason.empty() ? reason : move_->reason + "; " + reason;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (i >= move_->known_lanes && used_.count(lanes_[i].server) == 0 && lanes_[i].server != gone) continue;
     if (retired_[i] || stays(lanes_[i].server)) continue;
     retired_[i] = true;
     move_->closed.push_back(LaneIndex{static_cast<std::uint32_t>(i)});
@@ -109,7 +124,7 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
   }
   for (const PartitionMove& moved : relocation.moves)
     move_->partitions[moved.partition] = moved.owner;
-  std::set<ServerId> told = drains;
+  std::set<ServerId> told = leaving;
   for (TensorTable::Slices& slices : relocation.slices) {
     told.insert(slices.server);
     ask(slices.server, std::move(slices.message));
@@ -123,11 +138,21 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
   send_tensor_output();
 }
 
+// In pieces, if there are many.
+void Job::send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer) {
+  for (const PartitionMove& move : moves) {
+    if (moved.moves.size() == kMaxPartitionsPerDeclare) {
+      outbox_.send(peer, moved);
+      moved = Moved{run_, epoch_, moved.reason, {}, {}, {}};
+    }
+    moved.moves.push_back(move);
+  }
+  outbox_.send(peer, std::move(moved));
+}
+
 void Job::ask(ServerId server, DeclareSlices slices) {
-  slices.request = servers_.expect_ack(server, run_);
   slices.epoch = epoch_;
-  move_->waiting.insert(slices.request);
-  servers_.send(server, std::move(slices));
+  move_->waiting.insert(servers_.ask(server, std::move(slices)));
 }
 
 void Job::finish_move() {
@@ -136,14 +161,19 @@ void Job::finish_move() {
   move_.reset();
   Moved moved{run_, epoch_, done.reason, {}, std::move(done.closed), {}};
   moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(done.known_lanes), lanes_.end());
-  for (const auto& [partition, owner] : done.partitions) {
-    if (moved.moves.size() == kMaxPartitionsPerDeclare) {
-      broadcast(moved);
-      moved = Moved{run_, epoch_, done.reason, {}, {}, {}};
+  std::vector<PartitionMove> moves;
+  for (const auto& [partition, owner] : done.partitions)
+    moves.push_back({partition, owner});
+  const std::map<Rank, WorkerReport> behind = std::exchange(behind_, {});
+  for (const auto& [rank, worker] : membership_.workers()) {
+    // Who lingers may have what a new owner lacks.
+    if (worker.gone || worker.peer.value == 0) continue;
+    if (const auto report = behind.find(rank); report != behind.end()) {
+      catch_up(worker, report->second);
+    } else {
+      send_moved(moved, moves, worker.peer);
     }
-    moved.moves.push_back({partition, owner});
   }
-  broadcast(std::move(moved));
   for (const ServerId server : done.drained) {
     std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server; });
     tensors_->release(server);

@@ -93,6 +93,18 @@ void Membership::admit(const HelloWorker& hello, Incarnation incarnation, PeerId
   workers_[hello.rank] = std::move(worker);
 }
 
+void Membership::expect(const Member& member) {
+  Worker worker;
+  worker.rank = member.rank;
+  worker.incarnation = member.incarnation;
+  worker.host = member.host;
+  worker.address = "not back yet";
+  worker.local_rank = member.local_rank;
+  worker.join_deadline = TimePoint::max();
+  worker.retain = settings_.retain;
+  workers_.emplace(member.rank, std::move(worker));
+}
+
 Worker* Membership::find(Rank rank) {
   const auto it = workers_.find(rank);
   return it == workers_.end() ? nullptr : &it->second;

@@ -56,6 +56,8 @@ class Membership {
 
   void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
              TimePoint join_deadline);
+  // After a restart: one that was there, and has not come back.
+  void expect(const Member& member);
   void remove(Rank rank) { workers_.erase(rank); }
 
   Worker* find(Rank rank);

@@ -25,6 +25,11 @@ class PartitionAssigner {
   PartitionAssigner(std::span<const double> shares, std::uint64_t partition_bytes);
 
   LaneIndex assign(std::uint64_t bytes);
+  // The lane has these already. To be followed by set_shares.
+  void take(LaneIndex lane, std::uint64_t bytes) {
+    lanes_[lane.value].bytes += bytes;
+    total_ += bytes;
+  }
 
   // Lanes come and go: from now on these are the shares. What a lane without a share has had is forgotten;
   // there may be more lanes than before, not fewer.

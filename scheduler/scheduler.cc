@@ -255,6 +255,24 @@ void Scheduler::carry_out() {
                                                        options_.max_queued_bytes >> 20)));
     }
   }
+  if (core_.superseded() && !over_) {
+    log_.error("{}", core_.superseded()->message);
+    stop_later();
+  }
+}
+
+// Not here: this may be a call of one of the connections that are to go.
+void Scheduler::stop_later() {
+  over_ = true;
+  loop_.cancel(tick_timer_);
+  loop_.cancel(farewell_timer_);
+  listener_.reset();
+  loop_.post([this, alive = std::weak_ptr<bool>(alive_), error = *core_.superseded()] {
+    if (alive.expired()) return;
+    greeting_.clear();
+    peers_.clear();
+    if (options_.superseded) options_.superseded(error);
+  });
 }
 
 void Scheduler::send(const SendAction& action, std::vector<PeerId>& slow) {

@@ -39,6 +39,8 @@ struct SchedulerOptions {
   std::size_t max_greeting = 1024;
   std::size_t max_connections = 32768;
   std::size_t max_queued_bytes = 64ull << 20;
+  // A later scheduler is there: this one has stopped, without a word, so that its nodes look for the other.
+  std::function<void(const Error&)> superseded;
 };
 
 class Scheduler {
@@ -79,6 +81,7 @@ class Scheduler {
   void drop_greeting(PeerId id, const std::string& why);
   void warn_of_stranger(const std::string& text);
   void carry_out();
+  void stop_later();
   void send(const SendAction& action, std::vector<PeerId>& slow);
   void close(PeerId id);
   void write_log(const LogAction& line) const;
@@ -100,6 +103,7 @@ class Scheduler {
   TimerId farewell_timer_;
   Task stopped_;  // while it shuts down
   bool over_ = false;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what is posted
 };
 
 }  // namespace bps

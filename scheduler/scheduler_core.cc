@@ -20,7 +20,7 @@ Error unexpected(const Message& message, const char* from) {
 SchedulerCore::SchedulerCore(CoreOptions options, std::function<std::uint64_t()> random)
     : options_(std::move(options)),
       random_(std::move(random)),
-      term_{1, random_()},
+      term_{options_.term, random_()},
       clock_(options_.tick, options_.tick * kToleratedTicks),
       detector_(options_.detector),
       servers_(outbox_) {}
@@ -73,6 +73,7 @@ void SchedulerCore::tick(TimePoint now) {
     job->tick(now);
   settle(now);
   expire_waiting(now);
+  expire_orphans(now);
   if (now >= next_heartbeat_) {
     next_heartbeat_ = now + kHeartbeatInterval;
     send_heartbeats();
@@ -114,8 +115,12 @@ void SchedulerCore::handle(TimePoint now, PeerId id, Peer& peer, Message& messag
         return offend(now, id, unexpected(message, "a worker that waits"));
       outbox_.send(id, Left{});
       return close(id);
-    case Role::worker: return on_worker(now, id, nodes_.at(peer.incarnation), message);
-    case Role::server: return on_server(now, id, nodes_.at(peer.incarnation), message);
+    case Role::worker:
+      if (take_report(now, id, peer, message)) return;
+      return on_worker(now, id, nodes_.at(peer.incarnation), message);
+    case Role::server:
+      if (take_report(now, id, peer, message)) return;
+      return on_server(now, id, nodes_.at(peer.incarnation), message);
     case Role::done:
       // What it asked while the end was under way to it is answered by that.
       if (std::holds_alternative<Leave>(message)) outbox_.send(id, Left{});
@@ -126,7 +131,9 @@ void SchedulerCore::handle(TimePoint now, PeerId id, Peer& peer, Message& messag
 void SchedulerCore::on_worker(TimePoint now, PeerId id, Node& node, Message& message) {
   Job& job = *jobs_.at(node.run);
   Status status;
-  if (auto* declare = std::get_if<Declare>(&message)) {
+  if (job.phase() == Job::Phase::recovering && !std::holds_alternative<Heartbeat>(message)) {
+    status = job.hold(node.rank, std::move(message));
+  } else if (auto* declare = std::get_if<Declare>(&message)) {
     status = job.declare(node.rank, *declare);
   } else if (auto* barrier = std::get_if<Barrier>(&message)) {
     status = job.barrier(node.rank, barrier->number);
@@ -163,7 +170,7 @@ void SchedulerCore::on_server(TimePoint now, PeerId id, Node& node, Message& mes
         now, id,
         make_error(ErrorCode::protocol, fmt::format("Ack of request {}, which is not open", ack->request)));
   }
-  const JobRun run = request->second;
+  const JobRun run = request->second.run;
   server.unacknowledged.erase(request);
   if (Job* job = find_job(run)) job->server_acked(node.server, ack->request, ack->error);
 }
@@ -213,6 +220,7 @@ void SchedulerCore::lose(TimePoint now, PeerId id, const std::string& offence) {
   if (peer.role == Role::worker) return jobs_.at(node.run)->worker_suspected(node.rank);
   ServerRecord& server = *servers_.find(node.server);
   server.peer = PeerId{};
+  orphans_.erase(node.server);
   if (!server.draining || !server.jobs.empty()) return;
   outbox_.log(LogLevel::info, fmt::format("{} left", to_string(server)));
   servers_.remove(node.server);
@@ -225,6 +233,7 @@ void SchedulerCore::bury(const FailureDetector::Death& death) {
   const Node node = it->second;
   std::string how = death.connection_lost ? fmt::format("connection lost {} ago", seconds_text(death.since))
                                           : fmt::format("no heartbeat for {}", seconds_text(death.since));
+  if (node.absent) how = "it has not come back since the scheduler was started again";
   if (!node.offence.empty()) how = node.offence;
   if (node.peer.value != 0) {
     outbox_.send(node.peer, Refused{ErrorCode::peer_lost, fmt::format("you were declared dead: {}", how),
@@ -255,6 +264,9 @@ void SchedulerCore::settle(TimePoint now) {
       make_done(node->second);
       if (node->second.peer.value == 0) forget_node(worker);
     }
+    for (const Outbox::Absent& absent : outbox_.take_absent())
+      add_absent(now, absent);
+    try_recover(now);
     const auto ended = outbox_.take_ended_runs();
     for (const JobRun run : ended)
       retire(run);
@@ -274,6 +286,7 @@ void SchedulerCore::retire(JobRun run) {
   }
   ended_runs_.push_back({run, job.name(), job.end_error()});
   if (ended_runs_.size() > kMaxEndedRuns) ended_runs_.pop_front();
+  recovering_.erase(run);
   run_of_name_.erase(job.name());
   jobs_.erase(it);
   retry_waiting_ = true;

@@ -5,8 +5,8 @@
 // A peer is one control connection; its first message must be a hello, and an answer to that is Welcome (a
 // worker or server now), Refused and close, or silence while a newcomer waits for the fate of the run that is
 // in its way. Whatever breaks the protocol costs the peer its connection, with a Refused that says why. A
-// worker or server whose connection is lost cannot take it up again: when the grace has passed it is dead,
-// and its runs fail.
+// worker or server whose connection is lost takes it up again, or is dead when the grace has passed. Those of
+// a scheduler that was there before come, too, and bring their runs (decision 0013).
 //
 // Owner: Scheduler, or the simulator. Lives on: its owner's loop; call tick() every `options.tick`. Not
 // thread-safe. Limits: options. A run that has ended is forgotten; the reasons of the last few are kept for
@@ -28,11 +28,13 @@
 #include "scheduler/failure_detector.h"
 #include "scheduler/job.h"
 #include "scheduler/pause_clock.h"
+#include "scheduler/report.h"
 #include "scheduler/server_table.h"
 
 namespace bps {
 
 struct CoreOptions {
+  std::uint64_t term = 1;  // its number: higher than that of any scheduler before
   Duration tick = std::chrono::milliseconds(50);
   FailureDetector::Options detector;
   JobOptions job;
@@ -70,6 +72,8 @@ class SchedulerCore {
   std::size_t peer_count() const { return peers_.size(); }
   std::size_t node_count() const { return nodes_.size(); }
   const Term& term() const { return term_; }
+  // A node follows a later scheduler: this one is to go without a word, for its nodes to find the other one.
+  const std::optional<Error>& superseded() const { return superseded_; }
 
  private:
   enum class Role : std::uint8_t {
@@ -88,6 +92,9 @@ class SchedulerCore {
     Role role = Role::greeting;
     Incarnation incarnation;  // worker, server, done
     std::optional<Waiting> waiting;
+    // It says back what it was told; not there for its run before that has ended.
+    std::unique_ptr<WorkerReport> worker_report;
+    std::unique_ptr<ServerReport> server_report;
   };
   struct Node {  // what has an incarnation; lives until it is dead, with or without a connection
     Role role = Role::worker;
@@ -96,6 +103,7 @@ class SchedulerCore {
     Rank rank;
     ServerId server;
     std::string offence;  // why it was expelled
+    bool absent = false;  // was there before this scheduler, and has not come back
   };
   struct EndedRun {
     JobRun run;
@@ -107,6 +115,21 @@ class SchedulerCore {
   void on_worker(TimePoint now, PeerId id, Node& node, Message& message);
   void on_server(TimePoint now, PeerId id, Node& node, Message& message);
   void send_heartbeats();
+
+  // ---- who comes back ----
+  void attach(TimePoint now, PeerId id, const HelloWorker& hello);
+  void attach(TimePoint now, PeerId id, const HelloServer& hello);
+  bool is_superseded_by(const Term& seen);
+  Error farewell_to(const HelloWorker& hello) const;
+  Status bring_back(TimePoint now, PeerId id, const HelloWorker& hello);
+  Status bring_back(TimePoint now, const HelloServer& hello);
+  void give_connection(TimePoint now, PeerId id, Incarnation incarnation);
+  bool take_report(TimePoint now, PeerId id, Peer& peer, Message& message);
+  Status attached(TimePoint now, PeerId id, const Node& node, WorkerReport report);
+  Status attached(TimePoint now, PeerId id, const Node& node, ServerReport report);
+  void add_absent(TimePoint now, const Outbox::Absent& absent);
+  void try_recover(TimePoint now);
+  void expire_orphans(TimePoint now);
 
   void on_hello(TimePoint now, PeerId id, HelloWorker& hello);
   void on_hello(TimePoint now, PeerId id, HelloServer& hello);
@@ -156,6 +179,15 @@ class SchedulerCore {
   TimePoint next_heartbeat_{};
   std::uint64_t heartbeat_sequence_ = 0;
   std::optional<Error> stopping_;
+  std::optional<Error> superseded_;
+  bool welcomed_ = false;  // somebody knows the term
+  // Runs that servers have brought back, and no worker yet.
+  struct Orphan {
+    TimePoint until;
+    std::map<JobRun, RunReport> runs;
+  };
+  std::map<ServerId, Orphan> orphans_;
+  std::set<JobRun> recovering_;
 };
 
 }  // namespace bps

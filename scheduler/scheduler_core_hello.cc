@@ -24,12 +24,6 @@ bool unspecified(const std::string& host) { return host.empty() || host == "0.0.
 
 std::optional<Error> SchedulerCore::objection(const HelloWorker& hello) const {
   if (stopping_) return *stopping_;
-  if (hello.incarnation.value != 0) {
-    return make_error(ErrorCode::peer_lost,
-                      fmt::format("rank {} of job {} has lost its connection and cannot take it up again",
-                                  hello.rank.value, hello.job),
-                      "start the job again; exit code 75 asks an orchestrator to do that");
-  }
   if (hello.rank.value >= hello.world_size) {
     return make_error(
         ErrorCode::configuration,
@@ -43,7 +37,7 @@ std::optional<Error> SchedulerCore::objection(const HelloWorker& hello) const {
                       "use a multiple, so that no partition ends inside an element");
   }
   if (worker_count_ + waiting_.size() >= options_.max_workers) return full("workers", options_.max_workers);
-  if (hello.job_run.value == 0) return std::nullopt;
+  if (hello.job_run.value == 0 || hello.incarnation.value != 0) return std::nullopt;
   const auto running = jobs_.find(hello.job_run);
   if (running != jobs_.end() && running->second->name() == hello.job &&
       running->second->phase() == Job::Phase::gathering) {
@@ -63,6 +57,7 @@ std::optional<Error> SchedulerCore::objection(const HelloWorker& hello) const {
 void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloWorker& hello) {
   if (hello.host.empty()) hello.host = peers_.at(id).address;
   if (const auto error = objection(hello)) return refuse(id, *error);
+  if (hello.incarnation.value != 0) return attach(now, id, hello);
   const TimePoint until = now + join_timeout_of(hello);
   if (try_join(now, id, hello, until)) return;
   Peer& peer = peers_.at(id);
@@ -78,7 +73,8 @@ bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello,
   const auto known = run_of_name_.find(hello.job);
   if (known != run_of_name_.end()) {
     Job& job = *jobs_.at(known->second);
-    if (job.ended()) return false;  // about to be forgotten
+    // About to be forgotten; or it will be seen who is still there.
+    if (job.ended() || job.phase() == Job::Phase::recovering) return false;
     const Membership::Decision decision = job.decide(hello);
     if (decision.verdict == Membership::Verdict::wait) return false;
     if (decision.verdict == Membership::Verdict::refuse) {
@@ -103,6 +99,7 @@ bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello,
 
 void SchedulerCore::join(TimePoint now, PeerId id, const HelloWorker& hello, TimePoint until, Job& job) {
   const Incarnation incarnation{random_id()};
+  welcomed_ = true;
   Peer& peer = peers_.at(id);
   peer.role = Role::worker;
   peer.incarnation = incarnation;
@@ -146,12 +143,6 @@ void SchedulerCore::expire_waiting(TimePoint now) {
 
 std::optional<Error> SchedulerCore::objection(const HelloServer& hello) const {
   if (stopping_) return *stopping_;
-  if (hello.incarnation.value != 0) {
-    return make_error(ErrorCode::peer_lost,
-                      fmt::format("the server at {} has lost its connection and cannot take it up again",
-                                  to_string(hello.data)),
-                      "start the server again");
-  }
   if (unspecified(hello.data.host) || hello.data.port == 0) {
     return make_error(ErrorCode::configuration,
                       fmt::format("workers cannot reach a server at {}", to_string(hello.data)),
@@ -172,6 +163,7 @@ std::optional<Error> SchedulerCore::objection(const HelloServer& hello) const {
 void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloServer& hello) {
   if (hello.host.empty()) hello.host = peers_.at(id).address;
   if (const auto error = objection(hello)) return refuse(id, *error);
+  if (hello.incarnation.value != 0) return attach(now, id, hello);
   bury_predecessor(hello);
   const Incarnation incarnation{random_id()};
   last_server_ = last_server_.next();
@@ -193,6 +185,7 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloServer& hello) {
   record.shards = hello.shards;
   record.bandwidth_bps = hello.bandwidth_bps;
   const ServerRecord& server = servers_.add(std::move(record));
+  welcomed_ = true;
   outbox_.send(id, Welcome{term_, incarnation, last_server_, JobRun{}});
   outbox_.log(LogLevel::info, fmt::format("{} joined: {} shards", to_string(server), server.shards));
   for (const auto& [run, job] : jobs_)

@@ -24,14 +24,42 @@ void ServerTable::send(ServerId id, Message message) {
   if (const ServerRecord* server = find(id)) outbox_.send(server->peer, std::move(message));
 }
 
-std::uint64_t ServerTable::expect_ack(ServerId id, JobRun run) {
-  const std::uint64_t request = ++last_request_;
-  if (ServerRecord* server = find(id)) server->unacknowledged.emplace(request, run);
-  return request;
+template <class Request>
+std::uint64_t ServerTable::number_and_send(ServerId id, Request request) {
+  request.request = ++last_request_;
+  ServerRecord* const server = find(id);
+  if (server == nullptr) return request.request;
+  const std::uint64_t number = request.request;
+  const JobRun run = request.job_run;
+  const auto message = std::make_shared<const Message>(std::move(request));
+  server->unacknowledged.emplace(number, ServerRecord::Request{run, message});
+  outbox_.send(server->peer, message);
+  return number;
+}
+
+std::uint64_t ServerTable::ask(ServerId id, OpenJob request) {
+  return number_and_send(id, std::move(request));
+}
+
+std::uint64_t ServerTable::ask(ServerId id, DeclareSlices request) {
+  return number_and_send(id, std::move(request));
+}
+
+void ServerTable::ask_again(const ServerRecord& server) {
+  for (const auto& [number, request] : server.unacknowledged)
+    outbox_.send(server.peer, request.message);
 }
 
 void ServerTable::use(ServerId id, JobRun run) {
   if (ServerRecord* server = find(id)) server->jobs.insert(run);
+}
+
+std::vector<ServerId> ServerTable::users_of(JobRun run) const {
+  std::vector<ServerId> users;
+  for (const auto& [id, server] : servers_) {
+    if (server.jobs.count(run) != 0) users.push_back(id);
+  }
+  return users;
 }
 
 void ServerTable::release(ServerId id, JobRun run) {
@@ -42,7 +70,7 @@ void ServerTable::release(ServerId id, JobRun run) {
 
 void ServerTable::drain(ServerId id) {
   ServerRecord* server = find(id);
-  if (server == nullptr || server->draining) return;
+  if (server == nullptr) return;
   server->draining = true;
   tell_if_drained(*server);
 }

@@ -24,7 +24,12 @@ struct ServerRecord {
   std::uint64_t bandwidth_bps = 0;
   bool draining = false;
   std::set<JobRun> jobs;
-  std::map<std::uint64_t, JobRun> unacknowledged;  // requests
+  // Requests: asked again when it comes back.
+  struct Request {
+    JobRun run;
+    SharedMessage message;
+  };
+  std::map<std::uint64_t, Request> unacknowledged;
 
   bool usable() const { return peer.value != 0 && !draining; }
 };
@@ -45,15 +50,21 @@ class ServerTable {
   std::uint32_t usable_count() const;
 
   void send(ServerId id, Message message);
-  // The number of a request to `id` whose Ack belongs to `run`.
-  std::uint64_t expect_ack(ServerId id, JobRun run);
+  // Gives the request a number, by which the server acknowledges it.
+  std::uint64_t ask(ServerId id, OpenJob request);
+  std::uint64_t ask(ServerId id, DeclareSlices request);
+  // It is back, and has what was sent before it went, or not.
+  void ask_again(const ServerRecord& server);
 
   void use(ServerId id, JobRun run);
+  std::vector<ServerId> users_of(JobRun run) const;
   void release(ServerId id, JobRun run);
   void drain(ServerId id);
 
  private:
   void tell_if_drained(ServerRecord& server);
+  template <class Request>
+  std::uint64_t number_and_send(ServerId id, Request request);
 
   Outbox& outbox_;
   std::map<ServerId, ServerRecord> servers_;

@@ -15,11 +15,6 @@ std::vector<double> shares_of(const std::vector<TensorTable::Lane>& lanes) {
   return shares;
 }
 
-bool alike(const TensorDeclaration& a, const TensorDeclaration& b) {
-  return a.dtype == b.dtype && a.elements == b.elements && a.mode == b.mode &&
-         (a.mode == Mode::sync || a.staleness == b.staleness);
-}
-
 std::string text_of(const TensorDeclaration& declaration) {
   std::string text = fmt::format("{} x {}", name_of(declaration.dtype), declaration.elements);
   if (declaration.mode == Mode::sync) return text;
@@ -34,6 +29,11 @@ Error too_large(const TensorDeclaration& declaration, std::string what, std::str
 }
 
 }  // namespace
+
+bool TensorTable::alike(const TensorDeclaration& a, const TensorDeclaration& b) {
+  return a.dtype == b.dtype && a.elements == b.elements && a.mode == b.mode &&
+         (a.mode == Mode::sync || a.staleness == b.staleness);
+}
 
 TensorTable::TensorTable(Config config)
     : config_(std::move(config)), assigner_(shares_of(config_.lanes), config_.partition_bytes) {}

@@ -25,6 +25,7 @@
 #include "proto/wire/limits.h"
 #include "proto/wire/messages.h"
 #include "scheduler/partition_assigner.h"
+#include "scheduler/report.h"
 
 namespace bps {
 
@@ -85,6 +86,31 @@ class TensorTable {
   // Nothing is asked of the server any more: what it has not acknowledged will not be.
   void release(ServerId server);
 
+  // ---- after a restart, before anything else ----
+  // A tensor that workers know, with its owners; `error`: it has failed.
+  Status restore(const KnownTensor& known, Rank reporter);
+  // Numbers up to these are not to be used for new ones.
+  void skip(TensorId tensor, PartitionId partition);
+  void restored();
+  // A server holds this part of a tensor that workers know. False: they do not.
+  bool is_known(const TensorSlices& held) const;
+  // Another lane has it; relocate() follows.
+  void give(TensorId tensor, PartitionId partition, LaneIndex lane);
+  LaneIndex owner_of(TensorId tensor, PartitionId partition) const {
+    return tensors_[tensor.value].owners[partition.value - tensors_[tensor.value].first.value];
+  }
+
+  // ---- for a worker that was away ----
+  // What it asked is not answered: it asks again.
+  void forget_requests(Rank rank) { leave(rank); }
+  // Where it is to go that knows only what it reports, of an older epoch.
+  std::vector<PartitionMove> news_for(const WorkerReport& report) const;
+  // What has failed, and it does not say so.
+  std::vector<TensorFailed> failures_for(const WorkerReport& report) const;
+
+  // Of what a server says that it holds, what it is not to have.
+  std::vector<TensorId> unwanted(ServerId server, const RunReport& report) const;
+
   // An answer that was kept back: what it says is brought up to date.
   void refresh(Declared& declared) const;
 
@@ -130,6 +156,7 @@ class TensorTable {
     std::vector<Item> items;
   };
 
+  static bool alike(const TensorDeclaration& a, const TensorDeclaration& b);
   Item resolve(Rank rank, const TensorDeclaration& declaration, std::uint64_t& partitions, Batch& batch);
   TensorId create(Rank rank, const TensorDeclaration& declaration, std::uint64_t partitions);
   void fail(TensorId id, Rank rank, const TensorDeclaration& other);

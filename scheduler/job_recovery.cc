@@ -1,0 +1,456 @@
+// A run that began before this scheduler did, and nodes that come back to one that did not: decision 0013.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/job.h"
+#include "scheduler/text.h"
+
+namespace bps {
+namespace {
+
+constexpr std::size_t kMaxHeldMessages = 1 << 17;  // of a run that recovers
+
+Error contradiction(const std::string& what) {
+  return make_error(ErrorCode::protocol, what + " contradicts what others say", kRestartAdvice);
+}
+
+}  // namespace
+
+void Job::recover_until(TimePoint deadline) {
+  phase_ = Phase::recovering;
+  recovery_.emplace();
+  recovery_->deadline = deadline;
+}
+
+Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint join_deadline) {
+  const Worker* known = membership_.find(hello.rank);
+  if (known != nullptr && known->incarnation != hello.incarnation) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("another life of rank {} is in job {}", hello.rank.value, name()),
+                      kRestartAdvice);
+  }
+  if (phase_ != Phase::recovering && phase_ != Phase::gathering) {
+    if (known != nullptr) return {};
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("rank {} of job {} comes back too late: the job has gone on without it",
+                                  hello.rank.value, name()),
+                      kRestartAdvice);
+  }
+  const bool left = known != nullptr && known->left;
+  const bool gone = known != nullptr && known->gone;
+  if (known != nullptr) membership_.remove(hello.rank);
+  const Membership::Decision decision = membership_.decide(hello, true);
+  if (decision.verdict == Membership::Verdict::refuse) return decision.error;
+  membership_.admit(hello, hello.incarnation, PeerId{}, std::move(address), join_deadline);
+  membership_.find(hello.rank)->left = left;
+  membership_.find(hello.rank)->gone = gone;
+  return {};
+}
+
+Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
+  if (ended()) return {};
+  Worker& worker = *membership_.find(rank);
+  if (report.started() && report.start->job_run != run_) return contradiction("its run");
+  if (phase_ == Phase::gathering || phase_ == Phase::opening) {
+    if (report.started()) return contradiction("its start");
+    worker.peer = peer;
+    maybe_start();
+    return {};
+  }
+  worker.peer = peer;
+  if (phase_ == Phase::recovering) {
+    if (report.started()) note_absent(report);
+    recovery_->workers.insert_or_assign(rank, std::move(report));
+    return {};
+  }
+  if (report.epoch() > epoch_ || (report.started() && report.start->lanes.size() > lanes_.size()))
+    return contradiction("its epoch");
+  // What is not answered it asks again.
+  tensors_->forget_requests(rank);
+  std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
+  for (const auto& [number, farewell] : farewells_) {
+    if (farewell.waiting.count(rank) != 0) outbox_.send(peer, Settle{number, farewell.rank});
+  }
+  if (move_) {
+    behind_.insert_or_assign(rank, std::move(report));
+  } else {
+    catch_up(worker, report);
+  }
+  return {};
+}
+
+// Those who were there, and may not be any more.
+void Job::note_absent(const WorkerReport& report) {
+  for (const Member& member : report.start->members) {
+    if (membership_.find(member.rank) != nullptr) continue;
+    membership_.expect(member);
+    outbox_.expect({run_, member.incarnation, member.rank, {}});
+  }
+  std::map<ServerId, LaneTarget> servers;
+  for (std::size_t i = 0; i < report.start->lanes.size(); ++i) {
+    const LaneTarget& lane = report.start->lanes[i];
+    const LaneIndex index{static_cast<std::uint32_t>(i)};
+    const auto& closed = report.end.closed;
+    if (std::find(closed.begin(), closed.end(), index) != closed.end()) continue;
+    LaneTarget& last = servers.emplace(lane.server, lane).first->second;
+    last.shard = std::max(last.shard, lane.shard);
+  }
+  for (auto& [id, lane] : servers) {
+    const Incarnation incarnation = lane.incarnation;
+    outbox_.expect({run_, incarnation, Rank{}, std::move(lane)});
+  }
+}
+
+Status Job::hold(Rank rank, Message&& message) {
+  if (held_.size() >= kMaxHeldMessages)
+    return make_error(ErrorCode::out_of_memory, "too many requests while the job recovers");
+  held_.emplace_back(rank, std::move(message));
+  return {};
+}
+
+Status Job::server_attached(ServerId server, const RunReport* report) {
+  if (ended()) return {};
+  if (phase_ == Phase::recovering) {
+    if (report == nullptr) return {};
+    if (report->open.job != name()) return contradiction("the name of a job");
+    used_.insert(server);
+    servers_.use(server, run_);
+    recovery_->servers.insert_or_assign(server, *report);
+    return {};
+  }
+  if (used_.count(server) == 0) {
+    if (report != nullptr) servers_.send(server, JobEnded{run_, {}});
+    return {};
+  }
+  if (report != nullptr) compare(server, *report);
+  return {};
+}
+
+// What it has missed, besides requests.
+void Job::compare(ServerId server, const RunReport& report) {
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (!worker.left) continue;
+    const auto known = report.left.find(rank);
+    const bool lingers = !worker.gone;
+    if (known == report.left.end() || (known->second && !lingers))
+      servers_.send(server, WorkerLeft{run_, rank, lingers});
+  }
+  if (tensors_ == nullptr) return;
+  std::vector<TensorId> unwanted = tensors_->unwanted(server, report);
+  for (std::size_t from = 0; from < unwanted.size(); from += kMaxTensorsPerDeclare) {
+    const auto begin = unwanted.begin() + static_cast<std::ptrdiff_t>(from);
+    const std::size_t count = std::min<std::size_t>(kMaxTensorsPerDeclare, unwanted.size() - from);
+    servers_.send(server, DropTensors{run_, {begin, begin + static_cast<std::ptrdiff_t>(count)}});
+  }
+}
+
+// ---- the truth out of reports ----
+
+// Who has left is not missed, whether it comes back or not.
+void Job::note_left() {
+  for (const auto& [server, report] : recovery_->servers) {
+    for (const auto& [rank, lingers] : report.left) {
+      Worker* worker = membership_.find(rank);
+      if (worker == nullptr) continue;
+      worker->left = true;
+      worker->gone = worker->gone || !lingers;
+    }
+  }
+}
+
+bool Job::is_recovered(TimePoint now) const {
+  const Recovery& known = *recovery_;
+  bool started = false;
+  for (const auto& [rank, report] : known.workers) {
+    if (!report.started()) continue;
+    started = true;
+    for (const LaneTarget& lane : report.start->lanes) {
+      const ServerRecord* server = servers_.find(lane.server);
+      if (server != nullptr && server->incarnation == lane.incarnation && server->peer.value == 0 &&
+          !is_closed(lane))
+        return false;
+    }
+  }
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (!worker.gone && known.workers.count(rank) == 0 && known.dead_workers.count(rank) == 0) return false;
+  }
+  return started || membership_.workers().size() == membership_.world_size() || now >= known.deadline;
+}
+
+// By what any worker says.
+bool Job::is_closed(const LaneTarget& lane) const {
+  for (const auto& [rank, report] : recovery_->workers) {
+    for (const LaneIndex index : report.end.closed) {
+      if (report.start->lanes[index.value] == lane) return true;
+    }
+  }
+  return false;
+}
+
+Status Job::check_majority() const {
+  std::set<ServerId> servers;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (!retired_[i]) servers.insert(lanes_[i].server);
+  }
+  for (const auto& [server, how] : recovery_->dead_servers)
+    servers.insert(server.id);
+  std::size_t nodes = servers.size();
+  std::size_t back = nodes - recovery_->dead_servers.size();
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (worker.left) continue;
+    ++nodes;
+    if (recovery_->workers.count(rank) != 0 && recovery_->dead_workers.count(rank) == 0) ++back;
+  }
+  if (2 * back > nodes) return {};
+  return make_error(
+      ErrorCode::peer_lost,
+      fmt::format("job {} cannot go on after the scheduler was started again: only {} of its {} workers and "
+                  "servers have come back",
+                  name(), back, nodes),
+      "if another scheduler runs, stop it; then start the job again");
+}
+
+void Job::try_recover(TimePoint now) {
+  if (phase_ != Phase::recovering) return;
+  note_left();
+  if (!is_recovered(now)) return;
+  const bool started = std::any_of(recovery_->workers.begin(), recovery_->workers.end(),
+                                   [](const auto& entry) { return entry.second.started(); });
+  const Status status = started ? restore() : gather_again();
+  if (!status && !ended()) return fail(status.error());
+  if (ended()) return;
+  Recovery known = std::move(*recovery_);
+  recovery_.reset();
+  outbox_.log(LogLevel::info,
+              fmt::format("job {} goes on: {} workers and {} servers have come back", name(),
+                          known.workers.size(), known.servers.size()));
+  if (started) go_on(known);
+  if (ended()) return;
+  maybe_start();
+}
+
+// Nobody had been told to start.
+Status Job::gather_again() {
+  phase_ = Phase::gathering;
+  for (const ServerId server : std::exchange(used_, {})) {
+    servers_.send(server, JobEnded{run_, {}});
+    servers_.release(server, run_);
+  }
+  for (const auto& [rank, how] : recovery_->dead_workers)
+    membership_.remove(rank);
+  if (membership_.workers().empty()) end({});
+  return {};
+}
+
+Status Job::restore() {
+  const WorkerReport* newest = nullptr;
+  const std::vector<LaneTarget>* longest = nullptr;
+  for (const auto& [rank, report] : recovery_->workers) {
+    if (!report.started()) continue;
+    if (newest == nullptr || report.epoch() > newest->epoch()) newest = &report;
+    if (longest == nullptr || report.start->lanes.size() > longest->size()) longest = &report.start->lanes;
+    epoch_ = std::max(epoch_, report.epoch());
+  }
+  for (const auto& [server, report] : recovery_->servers)
+    epoch_ = std::max(epoch_, report.open.epoch);
+  lanes_ = *longest;
+  partition_bytes_ = newest->start->partition_bytes;
+  retired_.assign(lanes_.size(), false);
+  for (const auto& [rank, report] : recovery_->workers) {
+    if (!report.started()) continue;
+    const JobStart& start = *report.start;
+    if (start.partition_bytes != partition_bytes_ ||
+        !std::equal(start.lanes.begin(), start.lanes.end(), lanes_.begin()))
+      return contradiction(membership_.name_of(rank));
+    for (const LaneIndex lane : report.end.closed)
+      retired_[lane.value] = true;
+    for (const Rank closing : report.end.closing) {
+      if (Worker* worker = membership_.find(closing)) worker->left = true;
+    }
+  }
+  if (Status status = check_majority(); !status) return status;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const ServerRecord* server = servers_.find(lanes_[i].server);
+    if (server == nullptr || server->incarnation != lanes_[i].incarnation) retired_[i] = true;
+  }
+  phase_ = Phase::running;
+  settle_used();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (!retired_[i] && used_.count(lanes_[i].server) == 0)
+      return contradiction(to_string(*servers_.find(lanes_[i].server)));
+  }
+  if (std::find(retired_.begin(), retired_.end(), false) == retired_.end() && servers_.usable_count() == 0) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("no server of job {} has come back to the scheduler", name()),
+                      kRestartAdvice);
+  }
+  recovery_->known_lanes = lanes_.size();
+  add_lanes();
+  return restore_tensors(*newest);
+}
+
+// Of the servers that know the run, those that still have a lane.
+void Job::settle_used() {
+  for (const ServerId server : std::exchange(used_, {})) {
+    bool has_lane = false;
+    bool had_lane = false;
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      if (lanes_[i].server != server) continue;
+      had_lane = true;
+      has_lane = has_lane || !retired_[i];
+    }
+    if (has_lane) {
+      used_.insert(server);
+    } else if (had_lane) {
+      servers_.send(server, JobEnded{run_, {}});
+      servers_.release(server, run_);
+    }
+    // Else it was just being welcomed, and is again.
+  }
+}
+
+Status Job::restore_tensors(const WorkerReport& newest) {
+  tensors_ = std::make_unique<TensorTable>(TensorTable::Config{
+      run_, name(), partition_bytes_, place(), [this](Rank rank) { return membership_.name_of(rank); }});
+  for (const auto& [id, known] : newest.tensors) {
+    if (Status status = tensors_->restore(known, Rank{}); !status) return status;
+  }
+  for (const auto& [rank, report] : recovery_->workers) {
+    for (const auto& [id, known] : report.tensors) {
+      if (Status status = tensors_->restore(known, rank); !status) return status;
+    }
+  }
+  for (const auto& [server, report] : recovery_->servers) {
+    for (const auto& [id, held] : report.tensors) {
+      if (tensors_->is_known(held)) continue;
+      PartitionId past{};
+      for (const PartitionSlice& slice : held.partitions)
+        past = std::max(past, slice.partition.next());
+      tensors_->skip(id.next(), past);
+    }
+  }
+  tensors_->restored();
+  std::uint64_t done = 0;
+  for (const auto& [rank, report] : recovery_->workers)
+    done = std::max(done, report.end.barriers_done);
+  std::vector<std::uint64_t> arrived(membership_.world_size(), done);
+  for (const auto& [rank, report] : recovery_->workers)
+    arrived[rank.value] = std::max(done, report.end.barriers_arrived);
+  barriers_.restore(std::move(arrived));
+  return {};
+}
+
+// Partitions that were on their way stay where they had got to, if that server has come back. Gives the
+// servers they were on their way from: the way is gone to its end.
+std::set<ServerId> Job::adopt_partitions(const Recovery& known) {
+  std::map<std::pair<ServerId, std::uint32_t>, LaneIndex> lane_of;
+  for (std::size_t i = 0; i < lanes_.size(); ++i)
+    lane_of[{lanes_[i].server, lanes_[i].shard}] = LaneIndex{static_cast<std::uint32_t>(i)};
+  std::set<ServerId> leaving;
+  for (const auto& [server, report] : known.servers) {
+    for (const auto& [id, held] : report.tensors) {
+      if (!tensors_->is_known(held)) continue;
+      for (const PartitionSlice& slice : held.partitions) {
+        const LaneIndex owner = tensors_->owner_of(id, slice.partition);
+        const auto here = lane_of.find({server, slice.shard});
+        if (lanes_[owner.value].server == server || here == lane_of.end()) continue;
+        if (retired_[here->second.value]) continue;
+        // A leftover of a way that another one has replaced.
+        const bool is_newer = server > lanes_[owner.value].server;
+        if (!retired_[owner.value] && !is_newer) continue;
+        if (!retired_[owner.value]) leaving.insert(lanes_[owner.value].server);
+        tensors_->give(id, slice.partition, here->second);
+      }
+    }
+  }
+  return leaving;
+}
+
+bool Job::differs(const WorkerReport& report) const {
+  if (report.epoch() != epoch_ || report.start->lanes.size() != lanes_.size()) return true;
+  if (report.end.closed.size() !=
+      static_cast<std::size_t>(std::count(retired_.begin(), retired_.end(), true)))
+    return true;
+  const auto news = tensors_->news_for(report);
+  return std::any_of(news.begin(), news.end(), [&](const PartitionMove& move) {
+    return std::any_of(report.tensors.begin(), report.tensors.end(), [&](const auto& entry) {
+      const DeclaredTensor& placed = entry.second.placed;
+      return move.partition.value - placed.first_partition.value < placed.owners.size();
+    });
+  });
+}
+
+void Job::go_on(const Recovery& known) {
+  for (const auto& [server, how] : known.dead_servers) {
+    if (const auto why = obstacle(server.id)) {
+      return fail(make_error(why->code,
+                             fmt::format("{} of job {} is gone: {}; {}", to_string(server), name(), how,
+                                         why->message),
+                             why->advice));
+    }
+  }
+  bool moves = !known.dead_servers.empty() || lanes_.size() > known.known_lanes;
+  for (const auto& [server, report] : known.servers)
+    moves = moves || report.open.epoch != epoch_;
+  const std::set<ServerId> leaving = adopt_partitions(known);
+  moves = moves || !leaving.empty();
+  for (const auto& [rank, report] : known.workers)
+    moves = moves || (report.started() && differs(report));
+  for (const auto& [server, report] : known.servers) {
+    if (used_.count(server) != 0) compare(server, report);
+  }
+  for (const auto& [rank, report] : known.workers) {
+    Worker* worker = membership_.find(rank);
+    for (TensorFailed& failed : tensors_->failures_for(report))
+      outbox_.send(worker->peer, std::move(failed));
+  }
+  if (moves) {
+    behind_ = known.workers;
+    begin_move(std::nullopt, fmt::format("job {} goes on with another scheduler", name()), leaving,
+               known.known_lanes);
+  } else {
+    for (const auto& [rank, report] : known.workers) {
+      if (!report.started()) catch_up(*membership_.find(rank), report);
+    }
+  }
+  if (ended()) return;
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (worker.left) tensors_->leave(rank);
+    if (worker.left) barriers_.leave(rank);
+  }
+  if (membership_.all_left()) return end({});
+  for (auto& [rank, worker] : membership_.workers()) {
+    if (worker.left && !worker.gone) say_farewell(rank);
+  }
+  for (const auto& [rank, how] : known.dead_workers)
+    worker_died(rank, how);
+}
+
+// ---- a worker that has missed something ----
+
+void Job::catch_up(const Worker& worker, const WorkerReport& report) {
+  for (TensorFailed& failed : tensors_->failures_for(report))
+    outbox_.send(worker.peer, std::move(failed));
+  Epoch epoch = report.epoch();
+  std::size_t lanes = 0;
+  if (report.started()) {
+    lanes = report.start->lanes.size();
+  } else {
+    epoch = kFirstEpoch;
+    lanes = lanes_.size();
+    outbox_.send(worker.peer, JobStart{run_, kFirstGeneration, epoch, partition_bytes_, membership_.members(), lanes_});
+  }
+  if (epoch == epoch_) return;
+  Moved moved{run_, epoch_, "the connection to the scheduler was lost meanwhile", {}, {}, {}};
+  moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(lanes), lanes_.end());
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const LaneIndex lane{static_cast<std::uint32_t>(i)};
+    const auto& closed = report.end.closed;
+    if (retired_[i] && std::find(closed.begin(), closed.end(), lane) == closed.end())
+      moved.closed.push_back(lane);
+  }
+  send_moved(std::move(moved), tensors_->news_for(report), worker.peer);
+}
+
+}  // namespace bps

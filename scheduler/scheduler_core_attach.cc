@@ -1,0 +1,282 @@
+// Who comes back: nodes that lost their connection to this scheduler, and those of one that was there before
+// (decision 0013).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/scheduler_core.h"
+#include "scheduler/text.h"
+
+namespace bps {
+
+// Of two schedulers the one with the lower term goes. Before anybody was welcomed it can still be the later
+// one: its clock was behind.
+bool SchedulerCore::is_superseded_by(const Term& seen) {
+  if (seen == term_ || seen.number < term_.number) return false;
+  if (!welcomed_) {
+    term_.number = seen.number + 1;
+    return false;
+  }
+  superseded_ = make_error(ErrorCode::peer_lost,
+                           fmt::format("a node has met a later scheduler, of term {}; this one is of term {}",
+                                       seen.number, term_.number),
+                           "run one scheduler, with --state-dir");
+  return true;
+}
+
+// ---- workers ----
+
+void SchedulerCore::attach(TimePoint now, PeerId id, const HelloWorker& hello) {
+  if (is_superseded_by(hello.term)) return;
+  const auto running = jobs_.find(hello.job_run);
+  // It proved the key of the job that it names, and no other. If the run should be another job's, that will
+  // be seen when servers have come back: it may try again.
+  if (running != jobs_.end() && running->second->name() != hello.job) return close(id);
+  if (const Status status = bring_back(now, id, hello); !status) return refuse(id, status.error());
+  const auto node = nodes_.find(hello.incarnation);
+  if (node == nodes_.end()) return close(id);
+  if (node->second.role != Role::worker || node->second.run != hello.job_run ||
+      node->second.rank != hello.rank || !node->second.offence.empty()) {
+    return refuse(id, farewell_to(hello));
+  }
+  give_connection(now, id, hello.incarnation);
+  peers_.at(id).worker_report = std::make_unique<WorkerReport>();
+  outbox_.send(id, Welcome{term_, hello.incarnation, ServerId{}, hello.job_run});
+}
+
+// What became of the run without it.
+Error SchedulerCore::farewell_to(const HelloWorker& hello) const {
+  for (const EndedRun& ended : ended_runs_) {
+    if (ended.run != hello.job_run) continue;
+    if (ended.error.code != ErrorCode::ok) return ended.error;
+    return make_error(ErrorCode::peer_lost, fmt::format("job {} has ended", hello.job), "");
+  }
+  return make_error(ErrorCode::peer_lost,
+                    fmt::format("rank {} of job {} was declared dead", hello.rank.value, hello.job),
+                    "the process or its network hung; start the job again");
+}
+
+// Makes a node of it, if it can be one.
+Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& hello) {
+  const bool known = nodes_.count(hello.incarnation) != 0;
+  if (!known && hello.term == term_) return farewell_to(hello);
+  auto running = jobs_.find(hello.job_run);
+  if (running == jobs_.end()) {
+    const bool ended = std::any_of(ended_runs_.begin(), ended_runs_.end(),
+                                   [&](const EndedRun& run) { return run.run == hello.job_run; });
+    if (ended || hello.job_run.value == 0) return farewell_to(hello);
+    if (run_of_name_.count(hello.job) != 0) {
+      return make_error(ErrorCode::peer_lost, fmt::format("another run of job {} is there", hello.job),
+                        kRestartAdvice);
+    }
+    if (jobs_.size() >= options_.max_jobs)
+      return make_error(ErrorCode::out_of_memory, "the scheduler has too many jobs", kRestartAdvice);
+    auto job = std::make_unique<Job>(hello, hello.job_run, term_, now, servers_, outbox_, options_.job);
+    job->recover_until(now + options_.detector.heartbeat_deadline);
+    run_of_name_[hello.job] = hello.job_run;
+    running = jobs_.emplace(hello.job_run, std::move(job)).first;
+    recovering_.insert(hello.job_run);
+    for (auto& [server, orphan] : orphans_) {
+      const auto run = orphan.runs.find(hello.job_run);
+      if (run == orphan.runs.end() || run->second.open.job != hello.job) continue;
+      if (running->second->server_attached(server, &run->second).ok()) orphan.runs.erase(run);
+    }
+  }
+  Job& job = *running->second;
+  const TimePoint until = now + join_timeout_of(hello);
+  if (Status status = job.take_back(hello, peers_.at(id).address, until); !status) return status;
+  if (known) return {};
+  Node node;
+  node.role = Role::worker;
+  node.run = hello.job_run;
+  node.rank = hello.rank;
+  nodes_.emplace(hello.incarnation, std::move(node));
+  detector_.add(hello.incarnation, now);
+  ++worker_count_;
+  return {};
+}
+
+// The one that it had is worth nothing any more.
+void SchedulerCore::give_connection(TimePoint now, PeerId id, Incarnation incarnation) {
+  Node& node = nodes_.at(incarnation);
+  if (node.peer.value != 0) {
+    outbox_.close(node.peer);
+    peers_.erase(node.peer);
+    if (node.role == Role::worker) {
+      jobs_.at(node.run)->worker_suspected(node.rank);
+    } else {
+      servers_.find(node.server)->peer = PeerId{};
+    }
+  }
+  outbox_.log(LogLevel::info, fmt::format("{} is back", peers_.at(id).address));
+  node.peer = id;
+  node.absent = false;
+  Peer& peer = peers_.at(id);
+  peer.role = node.role;
+  peer.incarnation = incarnation;
+  detector_.connection_back(incarnation, now);
+  welcomed_ = true;
+}
+
+// ---- servers ----
+
+void SchedulerCore::attach(TimePoint now, PeerId id, const HelloServer& hello) {
+  if (is_superseded_by(hello.term)) return;
+  if (const Status status = bring_back(now, hello); !status) return refuse(id, status.error());
+  const auto node = nodes_.find(hello.incarnation);
+  if (node->second.role != Role::server || node->second.server != hello.server ||
+      !node->second.offence.empty()) {
+    return refuse(id, make_error(ErrorCode::peer_lost, "this server was declared dead", "start it again"));
+  }
+  give_connection(now, id, hello.incarnation);
+  ServerRecord& record = *servers_.find(hello.server);
+  record.host = hello.host;
+  record.endpoint = hello.data;
+  record.shards = hello.shards;
+  record.bandwidth_bps = hello.bandwidth_bps;
+  peers_.at(id).server_report = std::make_unique<ServerReport>();
+  outbox_.send(id, Welcome{term_, hello.incarnation, hello.server, JobRun{}});
+}
+
+Status SchedulerCore::bring_back(TimePoint now, const HelloServer& hello) {
+  if (nodes_.count(hello.incarnation) != 0) return {};
+  if (hello.term == term_) {
+    return make_error(ErrorCode::peer_lost, fmt::format("server {} was declared dead", hello.server.value),
+                      "the process or its network hung; start it again");
+  }
+  if (hello.server.value == 0 || servers_.find(hello.server) != nullptr) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("another server is server {} now", hello.server.value), "start it again");
+  }
+  LaneTarget target;
+  target.server = hello.server;
+  target.incarnation = hello.incarnation;
+  target.endpoint = hello.data;
+  target.host = hello.host;
+  add_absent(now, {JobRun{}, hello.incarnation, Rank{}, target});
+  return {};
+}
+
+// ---- what they say back ----
+
+bool SchedulerCore::take_report(TimePoint now, PeerId id, Peer& peer, Message& message) {
+  if (peer.worker_report == nullptr && peer.server_report == nullptr) return false;
+  const Result<bool> complete = peer.worker_report != nullptr ? peer.worker_report->take(message)
+                                                              : peer.server_report->take(message);
+  Status status = complete ? Status{} : Status{complete.error()};
+  if (complete && *complete) {
+    const Node& node = nodes_.at(peer.incarnation);
+    if (const auto worker = std::exchange(peer.worker_report, nullptr)) {
+      status = attached(now, id, node, std::move(*worker));
+    } else {
+      const auto server = std::exchange(peer.server_report, nullptr);
+      status = attached(now, id, node, std::move(*server));
+    }
+  }
+  if (!status) offend(now, id, status.error());
+  return true;
+}
+
+Status SchedulerCore::attached(TimePoint, PeerId id, const Node& node, WorkerReport report) {
+  return jobs_.at(node.run)->worker_attached(node.rank, id, std::move(report));
+}
+
+Status SchedulerCore::attached(TimePoint now, PeerId id, const Node& node, ServerReport report) {
+  ServerRecord& server = *servers_.find(node.server);
+  server.peer = id;
+  servers_.ask_again(server);
+  for (const auto& [run, known] : report.runs) {
+    Job* const job = find_job(run);
+    if (job == nullptr || job->name() == known.open.job) continue;
+    // Somebody who has not the key of that job says that the run is his.
+    job->fail(make_error(ErrorCode::unauthorised, fmt::format("run {:016x} is another job's", run.value)));
+  }
+  for (const JobRun run : std::set<JobRun>(server.jobs)) {
+    Job* const job = find_job(run);
+    const auto known = report.runs.find(run);
+    if (job == nullptr || job->ended()) continue;
+    if (Status status = job->server_attached(server.id, known == report.runs.end() ? nullptr : &known->second);
+        !status)
+      return status;
+    if (known != report.runs.end()) report.runs.erase(known);
+  }
+  Orphan& orphan = orphans_[server.id];
+  orphan = Orphan{now + options_.detector.heartbeat_deadline, {}};
+  for (auto& [run, known] : report.runs) {
+    Job* const job = find_job(run);
+    if (job != nullptr && !job->ended()) {
+      if (Status status = job->server_attached(server.id, &known); !status) return status;
+      continue;
+    }
+    orphan.runs.emplace(run, std::move(known));
+  }
+  for (const auto& [run, job] : jobs_)
+    job->maybe_start();
+  return {};
+}
+
+// Nobody has come for them.
+void SchedulerCore::expire_orphans(TimePoint now) {
+  for (auto it = orphans_.begin(); it != orphans_.end();) {
+    if (now < it->second.until) {
+      ++it;
+      continue;
+    }
+    for (const auto& [run, report] : it->second.runs) {
+      servers_.send(it->first, JobEnded{run, make_error(ErrorCode::peer_lost,
+                                                        "none of its workers has come back to the scheduler",
+                                                        kRestartAdvice)});
+    }
+    it = orphans_.erase(it);
+  }
+}
+
+// It has until the heartbeat deadline to come back.
+void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
+  if (absent.server) {
+    const LaneTarget& target = *absent.server;
+    ServerRecord* record = servers_.find(target.server);
+    if (record == nullptr) {
+      ServerRecord made;
+      made.id = target.server;
+      made.incarnation = target.incarnation;
+      made.host = target.host;
+      made.endpoint = target.endpoint;
+      made.shards = target.shard + 1;
+      record = &servers_.add(std::move(made));
+      last_server_ = std::max(last_server_, target.server);
+    }
+    if (record->incarnation != target.incarnation) return;  // it is gone, and its number given away
+    if (absent.run.value != 0) servers_.use(target.server, absent.run);
+  }
+  if (nodes_.count(absent.incarnation) != 0) return;
+  Node node;
+  node.role = absent.server ? Role::server : Role::worker;
+  node.run = absent.run;
+  node.rank = absent.rank;
+  if (absent.server) node.server = absent.server->server;
+  node.absent = true;
+  if (node.role == Role::worker) ++worker_count_;
+  nodes_.emplace(absent.incarnation, std::move(node));
+  detector_.add(absent.incarnation, now);
+}
+
+void SchedulerCore::try_recover(TimePoint now) {
+  const std::set<JobRun> recovering = recovering_;
+  for (const JobRun run : recovering) {
+    Job& job = *jobs_.at(run);
+    job.try_recover(now);
+    if (job.phase() == Job::Phase::recovering) continue;
+    recovering_.erase(run);
+    retry_waiting_ = true;
+    for (auto& [rank, message] : job.take_held()) {
+      const auto& workers = job.membership().workers();
+      const auto worker = workers.find(rank);
+      if (job.ended() || worker == workers.end() || worker->second.peer.value == 0) continue;
+      const Incarnation incarnation = worker->second.incarnation;
+      on_worker(now, worker->second.peer, nodes_.at(incarnation), message);
+    }
+  }
+}
+
+}  // namespace bps

@@ -1,0 +1,380 @@
+// Nodes that take their connection up again, with the scheduler that they lost or with another one.
+#include "scheduler/core_harness.h"
+#include "scheduler/scheduler_core.h"
+
+namespace bps {
+namespace {
+
+using Catch::Contains;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::CoreHarness;
+using testing::declare_one;
+
+constexpr std::uint64_t kElements = 600'000;
+
+// What a worker was told, and asked, as it says it back.
+struct WorkerMemory {
+  HelloWorker hello;
+  std::optional<JobStart> start;
+  std::map<std::uint64_t, Declare> asked;
+  std::map<TensorId, KnownTensor> tensors;
+  Attached end;
+
+  void learn(CoreHarness& h, PeerId peer) {
+    for (const Message& message : h.inbox[peer]) {
+      if (const auto* welcome = std::get_if<Welcome>(&message)) {
+        hello.incarnation = welcome->incarnation;
+        hello.term = welcome->term;
+        hello.job_run = welcome->job_run;
+      } else if (const auto* begun = std::get_if<JobStart>(&message)) {
+        start = *begun;
+      } else if (const auto* declared = std::get_if<Declared>(&message)) {
+        for (std::size_t i = 0; i < declared->tensors.size(); ++i) {
+          tensors[declared->tensors[i].tensor] = {asked.at(declared->request).tensors[i], declared->tensors[i]};
+        }
+      } else if (const auto* moved = std::get_if<Moved>(&message)) {
+        start->epoch = moved->epoch;
+        start->lanes.insert(start->lanes.end(), moved->lanes.begin(), moved->lanes.end());
+        end.closed.insert(end.closed.end(), moved->closed.begin(), moved->closed.end());
+        for (const PartitionMove& move : moved->moves) {
+          for (auto& [id, known] : tensors) {
+            const auto index = move.partition.value - known.placed.first_partition.value;
+            if (index < known.placed.owners.size()) known.placed.owners[index] = move.owner;
+          }
+        }
+      } else if (const auto* settle = std::get_if<Settle>(&message)) {
+        end.closing.push_back(settle->rank);
+      } else if (const auto* done = std::get_if<BarrierDone>(&message)) {
+        end.barriers_done = done->number + 1;
+      }
+    }
+  }
+
+  PeerId come_back(CoreHarness& h) const {
+    const PeerId peer = h.say_hello(hello);
+    if (!h.is_alive(peer)) return peer;
+    if (start) h.say(peer, *start);
+    for (const auto& [id, known] : tensors) {
+      h.say(peer, Declare{0, {known.declaration}});
+      h.say(peer, Declared{0, {known.placed}});
+    }
+    if (h.is_alive(peer)) h.say(peer, end);
+    return peer;
+  }
+};
+
+struct ServerMemory {
+  HelloServer hello;
+  std::map<JobRun, RunReport> runs;
+
+  void learn(CoreHarness& h, PeerId peer) {
+    for (const Message& message : h.inbox[peer]) {
+      if (const auto* welcome = std::get_if<Welcome>(&message)) {
+        hello.incarnation = welcome->incarnation;
+        hello.server = welcome->server;
+        hello.term = welcome->term;
+      } else if (const auto* open = std::get_if<OpenJob>(&message)) {
+        runs[open->job_run].open = *open;
+      } else if (const auto* slices = std::get_if<DeclareSlices>(&message)) {
+        RunReport& run = runs.at(slices->job_run);
+        run.open.epoch = slices->epoch;
+        for (const TensorSlices& tensor : slices->tensors) {
+          const auto [known, is_new] = run.tensors.emplace(tensor.tensor, tensor);
+          auto& all = known->second.partitions;
+          if (!is_new) all.insert(all.end(), tensor.partitions.begin(), tensor.partitions.end());
+        }
+      } else if (const auto* left = std::get_if<WorkerLeft>(&message)) {
+        runs.at(left->job_run).left[left->rank] = left->lingers;
+      } else if (const auto* ended = std::get_if<JobEnded>(&message)) {
+        runs.erase(ended->job_run);
+      }
+    }
+  }
+
+  PeerId come_back(CoreHarness& h) const {
+    const PeerId peer = h.server_again(hello);
+    for (const auto& [run, report] : runs) {
+      h.say(peer, report.open);
+      for (const auto& [rank, lingers] : report.left)
+        h.say(peer, WorkerLeft{run, rank, lingers});
+      for (const auto& [id, tensor] : report.tensors)
+        h.say(peer, DeclareSlices{0, run, report.open.epoch, false, {tensor}});
+    }
+    h.say(peer, Attached{});
+    return peer;
+  }
+};
+
+// A job of two workers and two servers with a tensor that both have declared.
+struct Past {
+  explicit Past(CoreHarness& h) {
+    servers = {h.server("cpu-1"), h.server("cpu-2")};
+    workers = h.running_job("j", 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      memory[i].hello = CoreHarness::hello("j", static_cast<std::uint32_t>(i), 2);
+      const Declare declare = declare_one(1, "w", kElements);
+      memory[i].asked[1] = declare;
+      h.say(workers[i], declare);
+      server_memory[i].hello.host = "cpu-" + std::to_string(i + 1);
+      server_memory[i].hello.data = {"10.1.0." + std::to_string(i), 4711};
+      server_memory[i].hello.shards = 1;
+    }
+    learn(h);
+  }
+
+  void learn(CoreHarness& h) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      memory[i] = WorkerMemory{memory[i].hello, {}, memory[i].asked, {}, {}};
+      memory[i].learn(h, workers[i]);
+      server_memory[i].runs.clear();
+      server_memory[i].learn(h, servers[i]);
+      server_memory[i].hello.data = h.hello_of(servers[i]).data;
+    }
+  }
+
+  std::vector<PeerId> servers, workers;
+  WorkerMemory memory[2];
+  ServerMemory server_memory[2];
+};
+
+CoreOptions later() {
+  CoreOptions options;
+  options.term = 2;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("attach: a worker that comes back in time is not dead, and hears what it has missed") {
+  CoreHarness h;
+  Past past(h);
+  h.lose(past.workers[1]);
+  h.run(milliseconds(200));
+  SECTION("nothing") {
+    const PeerId back = past.memory[1].come_back(h);
+    h.run(seconds(5));
+    CHECK(h.got<JobFailed>(past.workers[0]).empty());
+    CHECK(h.last<Welcome>(back).incarnation == past.memory[1].hello.incarnation);
+    CHECK(h.got<Moved>(back).empty());
+    h.say(back, Barrier{0});
+    h.say(past.workers[0], Barrier{0});
+    CHECK(h.got<BarrierDone>(back).size() == 1);
+  }
+  SECTION("that partitions have moved") {
+    h.lose(past.servers[0]);
+    h.run(milliseconds(50));
+    const PeerId back = past.memory[1].come_back(h);
+    h.run(seconds(1));
+    REQUIRE(h.got<Moved>(past.workers[0]).size() == 1);
+    REQUIRE(h.got<Moved>(back).size() == 1);
+    CHECK(h.last<Moved>(back).moves == h.last<Moved>(past.workers[0]).moves);
+    CHECK(h.last<Moved>(back).closed == h.last<Moved>(past.workers[0]).closed);
+  }
+  SECTION("that another one closes") {
+    h.auto_settle = false;
+    h.say(past.workers[0], Leave{});
+    const PeerId back = past.memory[1].come_back(h);
+    REQUIRE(h.got<Settle>(back).size() == 1);
+    CHECK(h.last<Settle>(back).rank == Rank{0});
+    h.say(back, Settled{h.last<Settle>(back).number});
+    CHECK(h.got<Left>(past.workers[0]).size() == 1);
+  }
+}
+
+TEST_CASE("attach: too late is too late, and says what became of the run") {
+  CoreHarness h;
+  Past past(h);
+  h.lose(past.workers[1]);
+  h.run(seconds(1));
+  const PeerId back = past.memory[1].come_back(h);
+  CHECK_THAT(h.refusal(back).message, Contains("rank 1") && Contains("is gone"));
+}
+
+TEST_CASE("attach: a server that comes back is asked again what it has not acknowledged") {
+  CoreHarness h;
+  Past past(h);
+  h.stop_acking(past.servers[0]);
+  h.say(past.workers[0], declare_one(2, "later", kElements));
+  const auto asked = h.got<DeclareSlices>(past.servers[0]).size();
+  CHECK(asked == 2);
+  h.lose(past.servers[0]);
+  const PeerId back = past.server_memory[0].come_back(h);
+  REQUIRE(h.got<DeclareSlices>(back).size() == 1);
+  CHECK(h.last<DeclareSlices>(back).request == h.last<DeclareSlices>(past.servers[0]).request);
+  CHECK(h.got<Declared>(past.workers[0]).size() == 2);
+  h.run(seconds(5));
+  CHECK(h.got<Moved>(past.workers[0]).empty());
+}
+
+TEST_CASE("attach: a restarted scheduler goes on with what its nodes say back") {
+  CoreHarness old;
+  Past past(old);
+  CoreHarness h(2, later());
+  const PeerId s0 = past.server_memory[0].come_back(h);
+  const PeerId w0 = past.memory[0].come_back(h);
+  // What it asks meanwhile is answered later.
+  h.say(w0, declare_one(5, "later", 1000));
+  h.say(w0, Barrier{0});
+  const PeerId s1 = past.server_memory[1].come_back(h);
+  CHECK(h.got<Declared>(w0).empty());
+  const PeerId w1 = past.memory[1].come_back(h);
+  CHECK(h.last<Welcome>(w1).term.number == 2);
+  REQUIRE(h.got<Declared>(w0).size() == 1);
+  CHECK(h.last<Declared>(w0).tensors[0].tensor == TensorId{1});
+  CHECK(h.last<Declared>(w0).tensors[0].first_partition.value ==
+        past.memory[0].tensors.at(TensorId{0}).placed.owners.size());
+  h.say(w1, Barrier{0});
+  CHECK(h.got<BarrierDone>(w0).size() == 1);
+  for (const PeerId peer : {w0, w1}) {
+    CHECK(h.got<Moved>(peer).empty());
+    CHECK(h.got<JobStart>(peer).empty());
+    CHECK(h.got<JobFailed>(peer).empty());
+  }
+  CHECK(h.got<JobEnded>(s0).empty());
+  h.run(seconds(10));
+  h.say(w0, Leave{});
+  h.say(w1, Leave{});
+  CHECK(h.last<JobEnded>(s1).error.code == ErrorCode::ok);
+  CHECK(h.core.job_count() == 0);
+}
+
+TEST_CASE("attach: who does not come back to a restarted scheduler is dead") {
+  CoreHarness old;
+  Past past(old);
+  CoreHarness h(2, later());
+  const PeerId w0 = past.memory[0].come_back(h);
+  SECTION("a worker: the run fails and names it") {
+    past.server_memory[0].come_back(h);
+    const PeerId s1 = past.server_memory[1].come_back(h);
+    h.run(seconds(4));
+    CHECK_THAT(h.last<JobFailed>(w0).error.message, Contains("rank 1") && Contains("not come back"));
+    CHECK(h.last<JobEnded>(s1).error.code == ErrorCode::peer_lost);
+  }
+  SECTION("a server: its partitions move") {
+    const PeerId w1 = past.memory[1].come_back(h);
+    const PeerId s1 = past.server_memory[1].come_back(h);
+    h.run(seconds(4));
+    const auto& owners = past.memory[0].tensors.at(TensorId{0}).placed.owners;
+    for (const PeerId worker : {w0, w1}) {
+      REQUIRE(h.got<Moved>(worker).size() == 1);
+      CHECK(h.last<Moved>(worker).moves.size() ==
+            static_cast<std::size_t>(std::count(owners.begin(), owners.end(), LaneIndex{0})));
+      CHECK(h.last<Moved>(worker).epoch.value == 2);
+    }
+    CHECK(h.last<DeclareSlices>(s1).moved);
+  }
+  SECTION("most of them: it fails, because they may follow another scheduler") {
+    past.server_memory[0].come_back(h);
+    h.run(seconds(4));
+    CHECK_THAT(h.last<JobFailed>(w0).error.message, Contains("only 2 of its 4"));
+  }
+  CHECK(h.got<JobStart>(w0).empty());
+}
+
+TEST_CASE("attach: a move that was under way is brought to its end") {
+  CoreHarness old;
+  Past past(old);
+  // Both workers' partitions at server 1 are declared at server 2, but nobody was told yet, or one was.
+  const bool one_knows = GENERATE(false, true);
+  if (!one_knows) old.stop_acking(past.servers[1]);
+  old.lose(past.servers[0]);
+  old.run(milliseconds(250));
+  if (one_knows) old.lose(past.workers[1]);
+  old.run(milliseconds(100));
+  past.learn(old);
+  CoreHarness h(2, later());
+  const PeerId w0 = past.memory[0].come_back(h);
+  const PeerId w1 = past.memory[1].come_back(h);
+  const PeerId s1 = past.server_memory[1].come_back(h);
+  h.run(seconds(4));
+  CHECK(past.memory[0].end.closed.size() == (one_knows ? 1 : 0));
+  for (const PeerId worker : {w0, w1}) {
+    REQUIRE(h.got<Moved>(worker).size() == 1);
+    CHECK(h.last<Moved>(worker).epoch.value == 3);
+    CHECK(h.got<JobFailed>(worker).empty());
+  }
+  CHECK(h.last<Moved>(w0).moves.empty() == one_knows);
+  CHECK_FALSE(h.last<Moved>(w1).moves.empty());
+  // It has them: nothing but the epoch is new there.
+  CHECK(h.last<DeclareSlices>(s1).tensors.empty());
+}
+
+TEST_CASE("attach: workers that had not started gather again, and start") {
+  CoreHarness old;
+  WorkerMemory memory[2];
+  const PeerId peer = old.worker("j", 0, 2);
+  memory[0].hello = CoreHarness::hello("j", 0, 2);
+  memory[0].learn(old, peer);
+  CoreHarness h(2, later());
+  h.server();
+  const PeerId w0 = memory[0].come_back(h);
+  h.run(seconds(4));
+  CHECK(h.got<JobStart>(w0).empty());
+  const PeerId w1 = h.worker("j", 1, 2);
+  CHECK(h.got<JobStart>(w0).size() == 1);
+  CHECK(h.got<JobStart>(w1).size() == 1);
+}
+
+TEST_CASE("attach: a worker that has missed the start gets it") {
+  CoreHarness old;
+  Past past(old);
+  past.memory[1].start.reset();
+  past.memory[1].tensors.clear();
+  CoreHarness h(2, later());
+  past.memory[0].come_back(h);
+  const PeerId w1 = past.memory[1].come_back(h);
+  past.server_memory[0].come_back(h);
+  past.server_memory[1].come_back(h);
+  REQUIRE(h.got<JobStart>(w1).size() == 1);
+  CHECK(h.last<JobStart>(w1).lanes == past.memory[0].start->lanes);
+}
+
+TEST_CASE("attach: servers drop runs that nobody comes back to") {
+  CoreHarness old;
+  Past past(old);
+  CoreHarness h(2, later());
+  const PeerId s0 = past.server_memory[0].come_back(h);
+  h.run(seconds(2));
+  CHECK(h.got<JobEnded>(s0).empty());
+  h.run(seconds(2));
+  CHECK(h.got<JobEnded>(s0).size() == 1);
+}
+
+TEST_CASE("attach: a run belongs to the job that its servers say") {
+  CoreHarness old;
+  Past past(old);
+  CoreHarness h(2, later());
+  WorkerMemory thief = past.memory[0];
+  thief.hello.job = "other";
+  const PeerId intruder = thief.come_back(h);
+  CHECK(h.is_alive(intruder));
+  past.server_memory[0].come_back(h);
+  CHECK(h.last<JobFailed>(intruder).error.code == ErrorCode::unauthorised);
+  past.server_memory[1].come_back(h);
+  const PeerId w0 = past.memory[1].come_back(h);
+  CHECK(h.got<JobFailed>(w0).empty());
+  // And afterwards.
+  CHECK_FALSE(h.is_alive(thief.come_back(h)));
+}
+
+TEST_CASE("attach: of two schedulers the earlier one goes") {
+  CoreHarness old;
+  Past past(old);
+  past.memory[0].hello.term.number = 7;
+  SECTION("it has nodes") {
+    CoreHarness h(2, later());
+    h.server();
+    h.say_hello(past.memory[0].hello);
+    REQUIRE(h.core.superseded());
+    CHECK_THAT(h.core.superseded()->message, Contains("term 7"));
+  }
+  SECTION("it has none: its clock was behind") {
+    CoreHarness h(2, later());
+    const PeerId back = past.memory[0].come_back(h);
+    CHECK(h.last<Welcome>(back).term.number == 8);
+    CHECK_FALSE(h.core.superseded());
+  }
+}
+
+}  // namespace bps

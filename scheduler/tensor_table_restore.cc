@@ -1,0 +1,121 @@
+// What a scheduler learns of tensors from nodes that come back, and what it tells them.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/tensor_table.h"
+
+namespace bps {
+
+Status TensorTable::restore(const KnownTensor& known, Rank reporter) {
+  const TensorDeclaration& declaration = known.declaration;
+  const DeclaredTensor& placed = known.placed;
+  const auto contradicts = [&](const char* what) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("{} of tensor {} ('{}') of job {} contradicts what others say", what,
+                                  placed.tensor.value, declaration.name, config_.job),
+                      "start the job again");
+  };
+  if (placed.owners.size() != partitions_of(declaration)) return contradicts("the number of partitions");
+  if (placed.tensor.value >= config_.max_tensors) return contradicts("the number");
+  skip(TensorId{placed.tensor.value + 1},
+       PartitionId{static_cast<std::uint32_t>(placed.first_partition.value + placed.owners.size())});
+  Tensor& tensor = tensors_[placed.tensor.value];
+  const bool is_new = tensor.declaration.name.empty();
+  if (is_new && by_name_.contains(declaration.name)) return contradicts("the name");
+  if (!is_new && (tensor.declaration.name != declaration.name || !alike(tensor.declaration, declaration) ||
+                  tensor.first != placed.first_partition)) {
+    return contradicts("the declaration");
+  }
+  if (is_new) {
+    tensor.declaration = declaration;
+    tensor.declaration.priority = placed.priority;
+    tensor.declared_by = reporter;
+    tensor.first = placed.first_partition;
+    tensor.owners = placed.owners;
+    tensor.state = State::ready;
+    tensor.error = {};
+    by_name_.emplace(declaration.name, placed.tensor);
+    std::uint64_t rest = bytes_of(declaration);
+    for (const LaneIndex owner : tensor.owners) {
+      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
+      assigner_.take(owner, bytes);
+      rest -= bytes;
+    }
+  }
+  if (placed.error.code != ErrorCode::ok && tensor.state == State::ready) {
+    tensor.state = State::failed;
+    tensor.error = placed.error;
+  }
+  return {};
+}
+
+void TensorTable::skip(TensorId tensor, PartitionId partition) {
+  next_partition_ = std::max<std::uint64_t>(next_partition_, partition.value);
+  if (tensor.value <= tensors_.size()) return;
+  Tensor hole;
+  hole.state = State::refused;
+  tensors_.resize(tensor.value, hole);
+}
+
+void TensorTable::restored() {
+  std::vector<double> shares;
+  for (const Lane& lane : config_.lanes)
+    shares.push_back(lane.share);
+  assigner_.set_shares(shares);
+}
+
+bool TensorTable::is_known(const TensorSlices& held) const {
+  if (held.tensor.value >= tensors_.size()) return false;
+  const Tensor& tensor = tensors_[held.tensor.value];
+  if (tensor.state != State::ready || tensor.declaration.name != held.name) return false;
+  return std::all_of(held.partitions.begin(), held.partitions.end(), [&](const PartitionSlice& slice) {
+    return slice.partition.value - tensor.first.value < tensor.owners.size();  // unsigned: below, too
+  });
+}
+
+void TensorTable::give(TensorId tensor, PartitionId partition, LaneIndex lane) {
+  Tensor& known = tensors_[tensor.value];
+  known.owners[partition.value - known.first.value] = lane;
+}
+
+std::vector<PartitionMove> TensorTable::news_for(const WorkerReport& report) const {
+  std::vector<PartitionMove> moves;
+  for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
+    const Tensor& tensor = tensors_[number];
+    if (tensor.state != State::ready || tensor.declaration.mode == Mode::async) continue;
+    const auto found = report.tensors.find(TensorId{number});
+    // Of a tensor that it has not declared, it will have to resume what has moved; to resume the rest is
+    // harmless.
+    const bool known = found != report.tensors.end();
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      if (known && found->second.placed.owners[i] == tensor.owners[i]) continue;
+      moves.push_back({PartitionId{tensor.first.value + i}, tensor.owners[i]});
+    }
+  }
+  return moves;
+}
+
+std::vector<TensorFailed> TensorTable::failures_for(const WorkerReport& report) const {
+  std::vector<TensorFailed> failures;
+  for (const auto& [id, known] : report.tensors) {
+    if (id.value >= tensors_.size() || known.placed.error.code != ErrorCode::ok) continue;
+    const Tensor& tensor = tensors_[id.value];
+    if (tensor.state == State::failed) failures.push_back({config_.run, id, tensor.error});
+  }
+  return failures;
+}
+
+std::vector<TensorId> TensorTable::unwanted(ServerId server, const RunReport& report) const {
+  std::vector<TensorId> out;
+  for (const auto& [id, held] : report.tensors) {
+    const bool wanted = id.value < tensors_.size() &&
+                        (tensors_[id.value].state == State::ready ||
+                         tensors_[id.value].state == State::declaring) &&
+                        servers_of(tensors_[id.value]).count(server) != 0;
+    if (!wanted) out.push_back(id);
+  }
+  return out;
+}
+
+}  // namespace bps
