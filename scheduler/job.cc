@@ -384,8 +384,10 @@ Status Job::settled(Rank rank, std::uint64_t number) {
 
 // Who leaves has nothing under way.
 void Job::settle_all(Rank rank) {
-  for (std::uint64_t number = 1; number <= last_farewell_; ++number)
+  for (auto next = farewells_.begin(); next != farewells_.end();) {
+    const std::uint64_t number = (next++)->first;  // settled() may take it away
     (void)settled(rank, number).ok();
+  }
 }
 
 void Job::let_go(Worker& worker) {

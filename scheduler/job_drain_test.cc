@@ -1,0 +1,126 @@
+// Servers that drain, and servers that come while a job runs.
+#include "scheduler/move_harness.h"
+
+namespace bps {
+namespace {
+
+using Catch::Contains;
+using testing::acknowledge_moves;
+using testing::CoreHarness;
+using testing::declare_one;
+using testing::kElements;
+using testing::kGrace;
+using testing::slices_of;
+using testing::View;
+
+TEST_CASE("move: a server that drains is free when its partitions are elsewhere") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  const auto workers = h.running_job("j", 2);
+  for (const PeerId worker : workers)
+    h.say(worker, declare_one(1, "w", kElements));
+  h.say(a, Leave{});
+  CHECK(h.got<Moved>(workers[0]).empty());  // there is nobody else
+  CHECK(h.got<Left>(a).empty());
+  const PeerId b = h.server("b");
+  CHECK(View(h, workers[1]).owned_by(ServerId{2}) == 10);
+  CHECK(slices_of(h, b).size() == 10);
+  CHECK(h.last<JobEnded>(a).error.code == ErrorCode::ok);
+  CHECK(h.got<Left>(a).size() == 1);
+  CHECK(h.got<JobFailed>(workers[0]).empty());
+}
+
+TEST_CASE("move: what a drained server has not acknowledged is not waited for") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  h.server("b");
+  const auto workers = h.running_job("j", 1);
+  h.stop_acking(a);
+  h.say(workers[0], declare_one(7, "w", kElements));
+  CHECK(h.got<Declared>(workers[0]).empty());
+  h.say(a, Leave{});
+  CHECK(h.got<Left>(a).size() == 1);
+  h.lose(a);
+  const Declared declared = h.last<Declared>(workers[0]);
+  CHECK(declared.tensors[0].error.code == ErrorCode::ok);
+  CHECK(View(h, workers[0]).owned_by(ServerId{2}) == 10);
+}
+
+TEST_CASE("move: a server that dies while it drains is gone") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  const PeerId b = h.server("b");
+  const auto workers = h.running_job("j", 1);
+  h.say(workers[0], declare_one(1, "w", kElements));
+  h.stop_acking(b);
+  h.say(a, Leave{});
+  h.lose(a);
+  h.run(kGrace);
+  acknowledge_moves(h, b);
+  CHECK(View(h, workers[0]).owned_by(ServerId{2}) == 10);
+  CHECK(h.core.server_count() == 1);
+  h.say(workers[0], Leave{});
+  CHECK(h.got<JobEnded>(b).size() == 1);
+  CHECK(h.core.job_count() == 0);
+}
+
+TEST_CASE("move: of several servers that drain, one that has to stay does not hold up the others") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  const PeerId b = h.server("b");
+  const auto workers = h.running_job("j", 1);
+  Declare declare = declare_one(1, "w", 1);
+  declare.tensors[0].mode = Mode::async;  // cannot move
+  h.say(workers[0], declare);
+  REQUIRE(View(h, workers[0]).owned_by(ServerId{1}) == 1);
+  h.say(a, Leave{});
+  h.say(b, Leave{});
+  CHECK(h.got<Left>(b).empty());  // there is nobody else
+  h.server("c");
+  CHECK(h.got<Left>(b).size() == 1);
+  CHECK(h.got<Left>(a).empty());
+  CHECK(h.got<JobFailed>(workers[0]).empty());
+}
+
+TEST_CASE("move: servers that come later have their part of new tensors") {
+  CoreHarness h;
+  h.server("a");
+  const auto workers = h.running_job("j", 2);
+  h.say(workers[0], declare_one(1, "w", kElements));
+  h.server("b");
+  CHECK(h.got<Moved>(workers[0]).empty());
+  h.say(workers[1], declare_one(1, "w", kElements));  // known
+  CHECK(h.got<Moved>(workers[0]).empty());
+  h.say(workers[0], declare_one(2, "v", kElements));
+  REQUIRE(h.got<Moved>(workers[0]).size() == 1);
+  CHECK(h.last<Moved>(workers[1]).moves.empty());
+  CHECK(View(h, workers[0]).owned_by(ServerId{2}) >= 8);
+}
+
+TEST_CASE("move: not if somebody does not retain") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  const PeerId b = h.server("b");
+  HelloWorker hello = CoreHarness::hello("j", 1, 2);
+  hello.retain = false;
+  const PeerId first = h.worker("j", 0, 2);
+  h.say_hello(hello);
+  h.say(a, Leave{});  // owns nothing yet
+  CHECK(h.got<Left>(a).size() == 1);
+  CHECK(h.got<Moved>(first).size() == 1);
+  h.say(first, declare_one(1, "w", kElements));
+  const PeerId c = h.server("c");
+  h.say(b, Leave{});
+  CHECK(h.got<Left>(b).empty());
+  CHECK(h.got<Moved>(first).size() == 1);
+  h.lose(b);
+  h.run(kGrace);
+  CHECK_THAT(h.last<JobFailed>(first).error.message,
+             Contains("server 2") && Contains("is gone") &&
+                 Contains("rank 1 (host gpu-1, 10.0.0.4:5000) runs without retain"));
+  CHECK(h.got<JobFailed>(first).size() == 1);
+  CHECK(h.is_alive(c));
+}
+
+}  // namespace
+}  // namespace bps
