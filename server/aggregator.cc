@@ -67,6 +67,13 @@ Error Aggregator::order_error(std::uint32_t contributor, Round round, Round expe
                     "on all ranks");
 }
 
+Error Aggregator::root_lost_error(std::uint32_t root, Round round) const {
+  return make_error(
+      ErrorCode::peer_lost,
+      describe(round) + " can never complete: the root of the broadcast is lost: " + contributors_[root].loss,
+      "broadcast from a rank that is there, or start the job again");
+}
+
 void Aggregator::emit(Actions& actions, Action::Kind kind, std::uint32_t contributor, Round round,
                       Error error) {
   Action& action = actions.emplace_back();

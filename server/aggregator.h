@@ -43,6 +43,7 @@ namespace bps {
 struct Contributor {
   Rank rank;
   std::uint32_t weight = 1;  // ranks already summed in what it sends; at least 1
+  std::string loss = {};     // why it is gone, once it is lost
 };
 
 struct PartitionShape {
@@ -139,6 +140,10 @@ class Aggregator {
   // After left(): its process has gone. Until then it may be asked for what it has stored.
   virtual void gone(std::uint32_t contributor, Actions& actions) { (void)contributor, (void)actions; }
 
+  // After lost(), for good: its process is dead, or taken for dead. What of it is whole here still counts in
+  // the open round; nothing waits for it any more. Contributor::loss says why.
+  virtual void died(std::uint32_t contributor, Actions& actions) = 0;
+
   // The payload of an answer is no longer read by a connection. Not for kNoPin.
   virtual void unpin(std::uint32_t pin, Actions& actions) = 0;
 
@@ -156,6 +161,8 @@ class Aggregator {
   Error weight_error(std::uint32_t contributor, Round round, std::uint32_t weight) const;
   // The round is neither the one that may be pushed now nor the one before it.
   Error order_error(std::uint32_t contributor, Round round, Round expected) const;
+  // The root of a broadcast is lost, and its bytes are not here.
+  Error root_lost_error(std::uint32_t root, Round round) const;
 
   // 0 elements still take a buffer, so that every payload has a place.
   // Answers with what begins at `elements` in `memory`, which is pinned for it.

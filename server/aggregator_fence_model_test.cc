@@ -1,9 +1,10 @@
 // Random worlds in which a partition moves from one aggregator to the next, again and again, also while it is
 // moving: workers know what they have stored and keep the last result; lanes break at every point; some
-// rounds fail, because ranks disagree; some ranks leave when they have all. Checked: every sum has the bits
-// of the sum in rank order, every worker gets each round once, in order, the same result as the others, and
-// nobody waits for ever.
+// rounds fail, because ranks disagree; some ranks leave when they have all; some die. Checked: every sum has
+// the bits of the sum in rank order of the ranks that its weight claims, every worker gets each round once,
+// in order, the same result as the others who live, and nobody waits for ever.
 #include <deque>
+#include <map>
 #include <random>
 
 #include "server/aggregator_harness.h"
@@ -29,6 +30,7 @@ struct Worker {
     refused,   // waits to be asked again
     finished,  // has all rounds, but is still there
     gone,
+    dead,
   };
   State state = State::down;
   bool resumes = true;      // when its lane is back: the partition has moved since, and it has not heard more
@@ -45,8 +47,12 @@ struct Worker {
 
 class World {
  public:
-  World(unsigned seed, std::uint32_t workers)
-      : random_(seed), fails_(pick(2) == 0 && workers > 1), leaves_(pick(4) == 0), workers_(workers) {
+  World(unsigned seed, std::uint32_t workers, bool dies = false)
+      : random_(seed),
+        fails_(!dies && pick(2) == 0 && workers > 1),
+        leaves_(pick(4) == 0),
+        dies_(dies),
+        workers_(workers) {
     const std::size_t budgets[] = {0, BufferPool::class_bytes(kBytes), 1 << 20};
     budget_ = std::make_unique<BufferPool>(budgets[pick(3)]);
     for (std::uint32_t i = 0; i < workers; ++i)
@@ -71,13 +77,16 @@ class World {
   }
 
   bool has_fetched() const { return fetched_; }
+  std::size_t deaths() const { return deaths_; }
 
  private:
   std::size_t pick(std::size_t n) { return static_cast<std::size_t>(random_() % n); }
 
   bool finished() const {
-    return std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.round == kRounds; });
+    return std::all_of(workers_.begin(), workers_.end(),
+                       [](const Worker& w) { return w.round == kRounds || w.state == Worker::State::dead; });
   }
+  bool is_dead(std::size_t rank) const { return workers_[rank].state == Worker::State::dead; }
 
   // ---- what is pushed, and what must come of it ----
 
@@ -99,14 +108,28 @@ class World {
       values[i] = value_of(rank, round, i);
     return values;
   }
-  Values expected(std::uint64_t round) const {
-    if (is_broadcast(round)) return values_of(root_of(round, workers_.size()).value, round);
-    Values sum = values_of(0, round);
-    for (std::uint32_t rank = 1; rank < workers_.size(); ++rank) {
-      for (std::size_t i = 0; i < kElements; ++i)
-        sum[i] = sum[i] + value_of(rank, round, i);
+  // Of all who live, and any of the dead.
+  bool is_right(std::uint64_t round, const Values& values, std::uint32_t weight) const {
+    const auto equals = [&](const Values& right) { return std::memcmp(&values, &right, kBytes) == 0; };
+    if (is_broadcast(round)) {
+      return weight == 1 && equals(values_of(root_of(round, workers_.size()).value, round));
     }
-    return sum;
+    for (std::size_t choice = 0; choice < std::size_t{1} << workers_.size(); ++choice) {
+      std::uint32_t count = 0;
+      bool possible = true;
+      Values sum{};
+      for (std::uint32_t rank = 0; rank < workers_.size(); ++rank) {
+        if ((choice >> rank & 1) == 0) {
+          possible = possible && is_dead(rank);
+          continue;
+        }
+        for (std::size_t i = 0; i < kElements; ++i)
+          sum[i] = count == 0 ? value_of(rank, round, i) : sum[i] + value_of(rank, round, i);
+        ++count;
+      }
+      if (possible && count == weight && equals(sum)) return true;
+    }
+    return false;
   }
   PushPull header_of(std::uint32_t rank, std::uint64_t round) const {
     PushPull header;
@@ -142,6 +165,7 @@ class World {
     aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, *budget_});
     Actions actions;
     for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+      if (is_dead(i)) aggregator_->died(i, actions);
       if (workers_[i].state != Worker::State::gone) continue;
       aggregator_->left(i, actions);
       aggregator_->gone(i, actions);
@@ -158,16 +182,37 @@ class World {
     }
     worker.inbox.clear();
     worker.giving = false;
-    if (worker.state != Worker::State::gone) worker.state = Worker::State::down;
+    if (worker.state < Worker::State::gone) worker.state = Worker::State::down;
+    obey(actions);
+  }
+
+  // What it had seen is no matter any more.
+  void die(std::uint32_t index) {
+    ++deaths_;
+    break_lane(index);
+    workers_[index].state = Worker::State::dead;
+    contributors_[index].loss = "it is gone";
+    for (auto it = outcomes_.begin(); it != outcomes_.end();) {
+      auto& ranks = it->second.ranks;
+      std::erase(ranks, index);
+      it = ranks.empty() ? outcomes_.erase(it) : std::next(it);
+    }
+    Actions actions;
+    aggregator_->died(index, actions);
     obey(actions);
   }
 
   void step(std::uint32_t index) {
     Worker& worker = workers_[index];
     Actions actions;
-    if (worker.state == Worker::State::gone) {
+    if (worker.state >= Worker::State::gone) {
       if (pick(3) == 0) break_lane(index);
       return;
+    }
+    if (dies_ && pick(100) == 0) {
+      const auto live = std::count_if(workers_.begin(), workers_.end(),
+                                      [](const Worker& w) { return w.state < Worker::State::gone; });
+      if (live > 1) return die(index);
     }
     if (worker.state == Worker::State::down) return come_back(index);
     if (pick(40) == 0) return break_lane(index);
@@ -231,7 +276,7 @@ class World {
   void obey(const Actions& actions) {
     for (const Action& action : actions) {
       Worker& worker = workers_[action.contributor];
-      const bool up = worker.state != Worker::State::down && worker.state != Worker::State::gone;
+      const bool up = worker.state != Worker::State::down && worker.state < Worker::State::gone;
       if (up) {
         worker.inbox.push_back(action);
       } else if (action.pin != Action::kNoPin) {
@@ -294,17 +339,17 @@ class World {
     worker.weight = action.weight;
     if (action.kind == Kind::failed) {
       const bool last = any_left_ && worker.round + 1 == kRounds;
-      REQUIRE((is_failing(worker.round) || may_miss(worker.round) || last));
+      const bool lost = is_broadcast(worker.round) && is_dead(root_of(worker.round, workers_.size()).value);
+      REQUIRE((is_failing(worker.round) || may_miss(worker.round) || last || lost));
+      if (lost && !last) note(index, {}, 0);
     } else {
       REQUIRE_FALSE(is_failing(worker.round));
-      const Values right = expected(worker.round);
-      REQUIRE(action.weight == (is_broadcast(worker.round) ? 1 : workers_.size()));
       worker.kept = values_of(index, worker.round);  // the root of a broadcast keeps what it has sent
       if (!action.payload.bytes.empty()) {
         REQUIRE(action.payload.bytes.size() == kBytes);
         std::memcpy(worker.kept.data(), action.payload.bytes.data(), kBytes);
       }
-      REQUIRE(std::memcmp(worker.kept.data(), right.data(), kBytes) == 0);
+      note(index, worker.kept, action.weight);
     }
     ++worker.round;
     worker.state = worker.round == kRounds ? Worker::State::finished : Worker::State::ready;
@@ -314,9 +359,31 @@ class World {
     obey(actions);
   }
 
+  // All who live see the same.
+  void note(std::uint32_t index, const Values& values, std::uint32_t weight) {
+    const std::uint64_t round = workers_[index].round;
+    Outcome& outcome = outcomes_[round];
+    if (outcome.ranks.empty()) {
+      outcome = {values, weight, {}};
+      if (weight > 0) REQUIRE(is_right(round, values, weight));
+    }
+    outcome.ranks.push_back(index);
+    REQUIRE(outcome.weight == weight);
+    REQUIRE(std::memcmp(&outcome.values, &values, kBytes) == 0);
+  }
+
+  struct Outcome {
+    Values values{};
+    std::uint32_t weight = 0;          // 0: it has failed
+    std::vector<std::uint32_t> ranks;  // who live and have seen it
+  };
+
   std::mt19937 random_;
   const bool fails_;
   const bool leaves_;
+  const bool dies_;
+  std::size_t deaths_ = 0;
+  std::map<std::uint64_t, Outcome> outcomes_;
   bool any_left_ = false;
   bool fetched_ = false;
   std::uint64_t moves_ = 0;
@@ -337,6 +404,20 @@ TEST_CASE("random worlds in which the partition moves: exact results, once each,
     fetched += world.has_fetched() ? 1 : 0;
   }
   CHECK(fetched > 300);
+}
+
+TEST_CASE("random worlds in which the partition moves and workers die: the same for all who live") {
+  std::size_t fetched = 0;
+  std::size_t deaths = 0;
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    CAPTURE(seed);
+    World world(seed, static_cast<std::uint32_t>(2 + seed % 4), true);
+    world.run();
+    fetched += world.has_fetched() ? 1 : 0;
+    deaths += world.deaths();
+  }
+  CHECK(fetched > 600);
+  CHECK(deaths > 1000);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // Random worlds against the aggregator: workers that push in any order and half at a time, or lend what they
 // have and withdraw it, at the worst moment too; lanes that break and come back, answers that are read late,
-// a budget that is nearly nothing. Checked: every sum has the bits of the sum in rank order, every worker
-// gets each round exactly once, payloads stay unchanged while they are read, and all memory comes back.
+// a budget that is nearly nothing; workers that die. Checked: every sum has the bits of the sum in rank
+// order, of the ranks that its weight claims and the same for all, every worker gets each round exactly once,
+// payloads stay unchanged while they are read, and all memory comes back.
 #include <deque>
+#include <map>
 #include <random>
 
 #include "server/aggregator_harness.h"
@@ -20,10 +22,11 @@ struct Answer {
   std::uint32_t pin = 0;
   std::uint32_t weight = 0;
   std::uint64_t version = 0;
+  bool failed = false;
 };
 
 struct Worker {
-  enum class State { idle, sending, sent, refused, done };
+  enum class State { idle, sending, sent, refused, done, dead };
   State state = State::idle;
   bool refused_early = false;  // while it was still sending
   bool announced = false;      // refused: not sent at all
@@ -56,6 +59,10 @@ class World {
   }
   virtual ~World() = default;
 
+  // Of the workers from `first` on, all but one may die.
+  void let_die(std::uint32_t first) { first_mortal_ = first; }
+  std::size_t deaths() const { return deaths_; }
+
   void run() {
     // Rank 0 is often the one that everybody waits for.
     const bool rank0_late = pick(2) == 0;
@@ -84,13 +91,25 @@ class World {
 
   bool finished() const {
     for (const Worker& worker : workers_) {
-      if (worker.state != Worker::State::done) return false;
+      if (worker.state < Worker::State::done) return false;
     }
     return true;
   }
 
+  void die(std::uint32_t index) {
+    ++deaths_;
+    break_lane(index);
+    workers_[index].state = Worker::State::dead;
+    contributors_[index].loss = "rank " + std::to_string(index) + " is gone";
+    Actions actions;
+    aggregator_->died(index, actions);
+    obey(actions);
+  }
+
   void step(std::uint32_t index) {
     Worker& worker = workers_[index];
+    if (worker.state == Worker::State::dead) return;
+    if (index >= first_mortal_ && deaths_ + 1 < workers_.size() && pick(60) == 0) return die(index);
     // Who has withdrawn something is about to be lost.
     if (worker.loan != nullptr && worker.loan->withdrawn()) worker.broken = true;
     if (worker.broken || pick(40) == 0) {
@@ -168,10 +187,19 @@ class World {
     for (const Action& action : actions) {
       Worker& worker = workers_[action.contributor];
       INFO("rank " << action.contributor << " round " << action.round.value << ": " << action.error.message);
-      REQUIRE(action.kind != Action::Kind::failed);
-      if (action.kind == Action::Kind::answer) {
+      REQUIRE(worker.state != Worker::State::dead);
+      const bool failed = action.kind == Action::Kind::failed;
+      if (failed) {
+        REQUIRE(may_fail(action.round.value));
+        REQUIRE(action.error.code == ErrorCode::peer_lost);
+        // A failure is told while what it concerns is still being refused, or asked for again.
+        worker.refused_early = false;
+        if (worker.state == Worker::State::refused) worker.announced = true;
+      }
+      if (failed || action.kind == Action::Kind::answer) {
         REQUIRE(!worker.refused_early);
-        Answer answer{action.round, action.payload.bytes, {}, action.pin, action.weight, action.version};
+        Answer answer{action.round,  action.payload.bytes, {},    action.pin,
+                      action.weight, action.version,       failed};
         answer.copy.assign(action.payload.bytes.begin(), action.payload.bytes.end());
         worker.inbox.push_back(std::move(answer));
         continue;
@@ -205,7 +233,9 @@ class World {
     REQUIRE((worker.state == Worker::State::sent || worker.announced));
     worker.announced = false;
     worker.asked = false;
-    check_answer(index, answer);
+    if (!answer.failed) check_answer(index, answer);
+    const auto [first, is_first] = outcomes_.try_emplace(answer.round.value, answer.failed);
+    if (!is_first && shape_.mode == Mode::sync) REQUIRE(first->second == answer.failed);
     Actions actions;
     if (answer.pin != Action::kNoPin) aggregator_->unpin(answer.pin, actions);
     obey(actions);
@@ -229,14 +259,20 @@ class World {
       if (worker.inbox.front().pin != Action::kNoPin) aggregator_->unpin(worker.inbox.front().pin, actions);
       worker.inbox.pop_front();
     }
-    if (worker.state != Worker::State::done) worker.state = Worker::State::idle;
+    if (worker.state < Worker::State::done) worker.state = Worker::State::idle;
     obey(actions);
   }
+
+  bool is_dead(std::uint32_t rank) const { return workers_[rank].state == Worker::State::dead; }
+  virtual bool may_fail(std::uint64_t) { return false; }
 
   std::mt19937 random_;
   std::uint64_t rounds_;
   std::size_t lenders_ = 0;  // 0 none, 1 half, 2 all
   std::uint64_t taken_ = 0;  // payloads that were lent and taken
+  std::uint32_t first_mortal_ = UINT32_MAX;
+  std::size_t deaths_ = 0;
+  std::map<std::uint64_t, bool> outcomes_;  // of rounds: failed
   PartitionShape shape_;
   BufferPool slots_;
   BufferPool budget_;
@@ -287,28 +323,67 @@ class SyncWorld : public World {
     const std::uint64_t round = answer.round.value;
     const Operation operation = operation_of(round);
     CAPTURE(rank, round);
-    REQUIRE(answer.weight == (operation == Operation::broadcast ? 1 : workers_.size()));
+    if (operation == Operation::broadcast) REQUIRE(answer.weight == 1);
     if (operation == Operation::broadcast && root_of(round) == Rank{rank}) {
       REQUIRE(answer.payload.empty());
       return;
     }
     REQUIRE(answer.payload.size() == kElements * sizeof(float));
-    for (std::size_t i = 0; i < kElements; ++i) {
-      float expected = value_of(operation == Operation::broadcast ? root_of(round).value : 0, round, i);
-      if (operation != Operation::broadcast) {
-        for (std::uint32_t k = 1; k < workers_.size(); ++k) {
-          const float next = value_of(k, round, i);
-          if (operation == Operation::max) expected = expected < next ? next : expected;
-          if (operation == Operation::product) expected = expected * next;
-          if (operation == Operation::sum || operation == Operation::average) expected = expected + next;
-        }
-        if (operation == Operation::average) expected = expected / static_cast<float>(workers_.size());
-      }
-      float got = 0;
-      std::memcpy(&got, answer.payload.data() + i * sizeof(float), sizeof(float));
-      REQUIRE(got == expected);
-    }
+    // The first one to read it finds out whose parts are in it; all others get the same.
+    const std::vector<std::byte> got(answer.payload.begin(), answer.payload.end());
+    const auto [known, is_first] = answers_.try_emplace(round, got, answer.weight);
+    REQUIRE(known->second == std::pair(got, answer.weight));
+    if (is_first) REQUIRE(is_right(round, answer));
   }
+
+  // Of all live ranks, all dead ones that were further on, none that had not come so far, and any of the
+  // others.
+  bool is_right(std::uint64_t round, const Answer& answer) const {
+    if (operation_of(round) == Operation::broadcast) {
+      return is_reduction_of({root_of(round).value}, round, answer);
+    }
+    std::vector<std::uint32_t> doubtful, sure;
+    for (std::uint32_t rank = 0; rank < workers_.size(); ++rank) {
+      if (is_dead(rank) && workers_[rank].round == round) {
+        doubtful.push_back(rank);
+      } else if (!is_dead(rank) || workers_[rank].round > round) {
+        sure.push_back(rank);
+      }
+    }
+    for (std::size_t choice = 0; choice < std::size_t{1} << doubtful.size(); ++choice) {
+      std::vector<std::uint32_t> ranks = sure;
+      for (std::size_t i = 0; i < doubtful.size(); ++i) {
+        if ((choice >> i & 1) != 0) ranks.push_back(doubtful[i]);
+      }
+      std::sort(ranks.begin(), ranks.end());
+      if (ranks.size() == answer.weight && is_reduction_of(ranks, round, answer)) return true;
+    }
+    return false;
+  }
+
+  static bool is_reduction_of(const std::vector<std::uint32_t>& ranks, std::uint64_t round,
+                              const Answer& answer) {
+    const Operation operation = operation_of(round);
+    for (std::size_t i = 0; i < kElements; ++i) {
+      float expected = value_of(ranks.front(), round, i);
+      for (std::size_t k = 1; k < ranks.size(); ++k) {
+        const float next = value_of(ranks[k], round, i);
+        if (operation == Operation::max) expected = expected < next ? next : expected;
+        if (operation == Operation::product) expected = expected * next;
+        if (operation == Operation::sum || operation == Operation::average) expected = expected + next;
+      }
+      if (operation == Operation::average && ranks.size() > 1)
+        expected = expected / static_cast<float>(ranks.size());
+      if (std::memcmp(&expected, answer.payload.data() + i * sizeof(float), sizeof(float)) != 0) return false;
+    }
+    return true;
+  }
+
+  bool may_fail(std::uint64_t round) override {
+    return operation_of(round) == Operation::broadcast && is_dead(root_of(round).value);
+  }
+
+  std::map<std::uint64_t, std::pair<std::vector<std::byte>, std::uint32_t>> answers_;
 };
 
 // Every delta adds 1 in the digit of its rank, so that the value tells how many deltas of each are in it.
@@ -361,7 +436,7 @@ class AsyncWorld : public World {
     if (!delta || shape_.staleness == kUnboundedStaleness) return;
     for (std::uint32_t r = 0; r < workers_.size(); ++r) {
       // A broadcast counts as a round, but a rank that has not sent its own is not told apart by the digits.
-      if (deltas_of(r) > 1) REQUIRE(deltas_of(r) + shape_.staleness >= answer.round.value + 1);
+      if (deltas_of(r) > 1 && !is_dead(r)) REQUIRE(deltas_of(r) + shape_.staleness >= answer.round.value + 1);
     }
   }
 };
@@ -373,6 +448,34 @@ TEST_CASE("random synchronous worlds: exact sums, once each, memory back to zero
     const auto workers = static_cast<std::uint32_t>(1 + random() % 8);
     const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
     SyncWorld world(seed, Mode::sync, DType::f32, workers, 12, budgets[random() % 4], kUnboundedStaleness);
+    world.run();
+  }
+}
+
+TEST_CASE("random synchronous worlds in which workers die: the others go on, and all see the same") {
+  std::size_t deaths = 0;
+  for (unsigned seed = 0; seed < 1000; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(2 + random() % 5);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    SyncWorld world(seed, Mode::sync, DType::f32, workers, 12, budgets[random() % 4], kUnboundedStaleness);
+    world.let_die(0);
+    world.run();
+    deaths += world.deaths();
+  }
+  CHECK(deaths > 1000);
+}
+
+TEST_CASE("random asynchronous worlds in which workers die: the bound counts the others") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(2 + random() % 5);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    const std::uint32_t bounds[] = {0, 1, 3, kUnboundedStaleness};
+    AsyncWorld world(seed, Mode::async, DType::i64, workers, 12, budgets[random() % 4], bounds[random() % 4]);
+    world.let_die(1);
     world.run();
   }
 }

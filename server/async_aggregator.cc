@@ -54,6 +54,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
 }
 
 Error AsyncAggregator::root_left_error(std::uint32_t root, Round round) const {
+  if (!contributors_[root].loss.empty()) return root_lost_error(root, round);
   return make_error(
       ErrorCode::configuration,
       describe(round) + " can never complete: its root, " + describe_rank(root) + ", has left the job",

@@ -6,7 +6,7 @@
 // broadcast sets the value when the root's bytes are there; the k-th broadcast of another worker is answered
 // as soon as the root has done its k-th.
 //
-// Staleness s: the answer to a delta of round t is held until every worker that has not left has
+// Staleness s: the answer to a delta of round t is held until every worker that has not left, or is lost, has
 // contributed round t - s, so that nobody is more than s rounds ahead of the slowest. The delta is in
 // the value meanwhile. `average` has no meaning here (of what?) and is refused.
 //
@@ -31,6 +31,7 @@ class AsyncAggregator final : public Aggregator {
   void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) override;
   void lost(std::uint32_t contributor, Actions& actions) override;
   void left(std::uint32_t contributor, Actions& actions) override;
+  void died(std::uint32_t contributor, Actions& actions) override { left(contributor, actions); }
   void unpin(std::uint32_t pin, Actions& actions) override;
 
  private:

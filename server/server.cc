@@ -293,6 +293,7 @@ void Server::on_message(Message& message, std::span<std::byte>) {
         },
         [] {});
   }
+  if (const auto* shrunk = std::get_if<Shrunk>(&message)) return shrink(*shrunk);
   if (const auto* ended = std::get_if<JobEnded>(&message)) return end_job(*ended);
   if (std::holds_alternative<Left>(message) && state_ == State::draining) {
     log_.info("drained");
@@ -390,6 +391,15 @@ void Server::drop(const DropTensors& drop) {
                   ledger_.freed(bytes);
                   run_deferred();
                 });
+}
+
+void Server::shrink(const Shrunk& shrunk) {
+  if (ledger_.knows(shrunk.job_run)) {
+    log_.info("{}; the job goes on without it (generation {})", shrunk.reason, shrunk.generation.value);
+  }
+  const auto shared = std::make_shared<const Shrunk>(shrunk);
+  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.shrink(*shared); },
+                [this, request = shrunk.request] { acknowledge(request, {}); });
 }
 
 void Server::end_job(const JobEnded& ended) {

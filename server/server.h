@@ -105,6 +105,7 @@ class Server final : private ConnectionHandler {
   void run_deferred();
   bool declare(const DeclareSlices& declare);
   void drop(const DropTensors& drop);
+  void shrink(const Shrunk& shrunk);
   void end_job(const JobEnded& ended);
   void acknowledge(std::uint64_t request, const Error& error);
 

@@ -178,13 +178,12 @@ Status ServerLane::check(const Header& header) const {
     return make_error(ErrorCode::protocol, fmt::format("job run {:016x} on a lane of {:016x}",
                                                        header.job_run.value, job_.job_run().value));
   }
-  if (header.epoch > job_.epoch() || header.generation != job_.generation()) {
-    const bool newer = header.epoch > job_.epoch() || header.generation > job_.generation();
-    // A newer one is not wrong, only early: the worker comes back and finds this server up to date.
-    return make_error(newer ? ErrorCode::peer_lost : ErrorCode::protocol,
-                      fmt::format("epoch {} and generation {} are {} than this server's, {} and {}",
-                                  header.epoch.value, header.generation.value, newer ? "newer" : "older",
-                                  job_.epoch().value, job_.generation().value));
+  if (header.epoch > job_.epoch() || header.generation > job_.generation()) {
+    // Not wrong, only early: the worker comes back and finds this server up to date.
+    return make_error(
+        ErrorCode::peer_lost,
+        fmt::format("epoch {} and generation {} are newer than this server's, {} and {}", header.epoch.value,
+                    header.generation.value, job_.epoch().value, job_.generation().value));
   }
   if (contributor_ == kNoContributor) {
     return make_error(ErrorCode::protocol,

@@ -37,13 +37,16 @@ Result<std::size_t> check_member(const HelloLane& hello, std::span<const Session
   if (found->gone) {
     return make_error(ErrorCode::protocol, fmt::format("rank {} has left this job", hello.rank.value));
   }
-  // One of an older epoch has not heard yet what has moved.
-  if (hello.epoch > epoch || hello.generation != generation) {
-    const bool newer = hello.epoch > epoch || hello.generation > generation;
-    return make_error(
-        newer ? ErrorCode::peer_lost : ErrorCode::protocol,
-        fmt::format("your epoch {} and generation {} are {} than this server's, {} and {}", hello.epoch.value,
-                    hello.generation.value, newer ? "newer" : "older", epoch.value, generation.value));
+  if (!found->loss.empty()) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("the job goes on without rank {}: {}", hello.rank.value, found->loss),
+                      "the scheduler will say so, too; start the process again in a new run");
+  }
+  // One of an older epoch or generation has not heard yet what has moved, or who is lost.
+  if (hello.epoch > epoch || hello.generation > generation) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("your epoch {} and generation {} are newer than this server's, {} and {}",
+                                  hello.epoch.value, hello.generation.value, epoch.value, generation.value));
   }
   if (hello.session <= found->last_session) {
     return make_error(ErrorCode::protocol, fmt::format("session {} is not newer than {}", hello.session.value,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
@@ -25,9 +26,10 @@ struct SessionMember {
   Rank rank;
   Incarnation incarnation;
   std::uint32_t contributor = 0;
-  Session last_session;  // {} = none yet
-  bool left = false;  // pushes no more
-  bool gone = false;  // and is not there any more
+  Session last_session;   // {} = none yet
+  bool left = false;      // pushes no more
+  bool gone = false;      // and is not there any more
+  std::string loss = {};  // why, if it is lost
 };
 
 // This server, this life of it, this scheduler's term, a shard that exists.

@@ -62,6 +62,11 @@ void Shard::worker_left(JobRun job, Rank rank, bool lingers) {
   if (ShardJob* const found = find(job)) found->worker_left(rank, lingers);
 }
 
+void Shard::shrink(const Shrunk& shrunk) {
+  check_loop();
+  if (ShardJob* const found = find(shrunk.job_run)) found->shrink(shrunk);
+}
+
 void Shard::end_job(JobRun job, const Error& error, Done done) {
   check_loop();
   auto found = jobs_.extract(job);

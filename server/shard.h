@@ -39,6 +39,7 @@ class Shard {
   void declare(const DeclareSlices& declare);
   void drop(JobRun job, const std::vector<TensorId>& tensors);
   void worker_left(JobRun job, Rank rank, bool lingers);
+  void shrink(const Shrunk& shrunk);
   using Done = std::function<void()>;
 
   // Says `error` on the job's lanes unless its code is ok; new ones are refused. `done` when the lanes are

@@ -59,10 +59,10 @@ void ShardJob::add(const TensorSlices& tensor, bool moved) {
     partition.answering.resize(contributors_.size(), 0);
     partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory());
     for (const SessionMember& member : members_) {
-      if (member.left && member.contributor != ServerLane::kNoContributor) {
-        partition.aggregator->left(member.contributor, actions_);
-        if (member.gone) partition.aggregator->gone(member.contributor, actions_);
-      }
+      if (member.contributor == ServerLane::kNoContributor) continue;
+      if (!member.loss.empty()) partition.aggregator->died(member.contributor, actions_);
+      if (member.left) partition.aggregator->left(member.contributor, actions_);
+      if (member.gone) partition.aggregator->gone(member.contributor, actions_);
     }
     BPS_ASSERT(actions_.empty());  // nobody has pushed yet
   }
@@ -150,6 +150,26 @@ void ShardJob::worker_left(Rank rank, bool lingers) {
       if (goes) aggregator.gone(member.contributor, actions_);
     });
   }
+  reap_dropped();
+}
+
+void ShardJob::shrink(const Shrunk& shrunk) {
+  generation_ = std::max(generation_, shrunk.generation);
+  const auto member = std::find_if(members_.begin(), members_.end(),
+                                   [&](const SessionMember& entry) { return entry.rank == shrunk.lost; });
+  if (member == members_.end() || !member->loss.empty() || member->left) return;
+  member->loss = shrunk.reason.empty() ? "it is lost" : shrunk.reason;
+  const std::uint32_t contributor = member->contributor;
+  if (contributor != ServerLane::kNoContributor) contributors_[contributor].loss = member->loss;
+  const auto lane = std::find_if(lanes_.begin(), lanes_.end(),
+                                 [&](const auto& entry) { return entry->rank() == shrunk.lost; });
+  if (lane != lanes_.end()) {
+    const Error refusal = make_error(ErrorCode::peer_lost, "the job goes on without you: " + member->loss);
+    (*lane)->close(&refusal);
+    remove_lane(**lane);
+  }
+  if (contributor == ServerLane::kNoContributor) return;
+  tell_all([&](Aggregator& aggregator) { aggregator.died(contributor, actions_); });
   reap_dropped();
 }
 

@@ -4,8 +4,8 @@
 // dropped while lanes still refer to it goes when the last of them lets go; its number is remembered, so that
 // a contribution that was under way is answered and not taken for a broken rule.
 //
-// When the job ends, its memory stays as it is for a while: a worker may hold an aggregate that it was lent as
-// the only copy there is, and can save it only before its lane is closed (decision 0009).
+// When the job ends, its memory stays as it is for a while: a worker may hold an aggregate that it was lent
+// as the only copy there is, and can save it only before its lane is closed (decision 0009).
 //
 // Owner: a Shard. Lives on: shard loop. Destroying it closes its lanes first, then frees all memory.
 #pragma once
@@ -67,6 +67,8 @@ class ShardJob {
   void drop(TensorId tensor);
   // Pushes no more; `lingers`: but is still there.
   void worker_left(Rank rank, bool lingers);
+  // Is lost; the others go on. Its lane is closed, and it gets no other one.
+  void shrink(const Shrunk& shrunk);
 
   // A worker's connection, not started. A newer session closes the older one; a hello that does not fit is an
   // error, and the connection is the caller's still.
@@ -94,8 +96,8 @@ class ShardJob {
     return kMaxLaneQueuedBytes + (partitions_.size() + dropped_.size()) * kMaxLaneQueuedBytesPerPartition;
   }
 
-  // What each lane may send without being asked for it: all together half of the reorder budget. The other half
-  // is for what is asked for.
+  // What each lane may send without being asked for it: all together half of the reorder budget. The other
+  // half is for what is asked for.
   std::uint64_t unasked_bytes() const {
     const std::size_t lanes = std::max<std::size_t>(contributors_.size(), 1);
     return std::max<std::uint64_t>(context_.budget.limit_bytes() / (2 * lanes), 1);
@@ -120,7 +122,7 @@ class ShardJob {
   const JobRun job_run_;
   const std::string name_;
   Epoch epoch_;
-  const Generation generation_;
+  Generation generation_;
   std::vector<SessionMember> members_;     // in rank order
   std::vector<Contributor> contributors_;  // those with a weight
   Partitions partitions_;

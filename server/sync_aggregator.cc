@@ -20,6 +20,7 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
   for (const Contributor& contributor : contributors) {
     total_weight_ += contributor.weight;
   }
+  live_weight_ = total_weight_;
   if (!shape_.moved) return;
   fence_ = std::make_unique<Fence>();
   fence_->reports.resize(contributors.size());
@@ -148,13 +149,13 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
 }
 
 bool SyncAggregator::lands_in_slot(std::uint32_t contributor) const {
-  return operation_ == Operation::broadcast ? is_root(contributor) : contributor == 0;
+  return operation_ == Operation::broadcast ? is_root(contributor) : contributor == present_from(0);
 }
 
 bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) const {
   if (header.round != open_ || slots_[open_.value % 2].pins > 0) return false;
   if (header.operation == Operation::broadcast) return contributors_[contributor].rank == header.root;
-  return contributor == ready_;
+  return is_next(contributor);
 }
 
 Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes) {
@@ -174,7 +175,7 @@ Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes
     const std::size_t offset = broadcast ? 0 : reduce::raw_offset(shape_.dtype, shape_.elements);
     return Destination{Destination::Kind::memory, slot.memory.data() + offset};
   }
-  if (!broadcast && contributor == ready_ && slot.pins == 0) {
+  if (!broadcast && is_next(contributor) && slot.pins == 0) {
     state.drop();
     state.arrival = Arrival::lane;
     return Destination{Destination::Kind::lane, nullptr};
@@ -286,6 +287,8 @@ void SyncAggregator::complete(Actions& actions) {
   last_root_ = kNobody;
   for (std::uint32_t i = 0; broadcast && i < states_.size(); ++i) {
     if (!is_root(i)) continue;
+    // Not before all have come: nobody is to miss the round before because this one is over at once.
+    if (is_absent(i)) return fail_round(root_lost_error(i, open_), actions);
     last_root_ = i;
     last_weight_ = contributors_[i].weight;
   }
@@ -312,11 +315,13 @@ void SyncAggregator::fail_round(Error error, Actions& actions) {
 void SyncAggregator::close_round() {
   unstored_ = 0;
   for (State& state : states_) {
-    state.phase = Phase::none;
+    state.phase = state.dead ? Phase::absent : Phase::none;
     state.awaiting = false;
-    state.stored = state.left;
+    state.stored = state.left || state.dead;
     unstored_ += state.stored ? 0 : 1;
   }
+  absent_ = dead_;
+  total_weight_ = live_weight_;
   open_ = open_.next();
   begun_ = false;
   added_ = 0;

@@ -17,6 +17,9 @@
 // A round that cannot complete (ranks disagree, wrong length, a rank has left) fails for all: its error takes
 // the place of the aggregate, and the next round begins.
 //
+// A contributor that is lost for good is absent from every round to which it has not given all when it dies:
+// the order goes past it, and the weight is that of the others. sync_aggregator_shrink.cc
+//
 // Behind a fence (the partition moved here) there is no open round yet: whoever resumes or pushes names one,
 // the highest is it, and the result of the one before is fetched if somebody lacks it. It is then kept like
 // one that was computed here. sync_aggregator_fence.cc
@@ -43,6 +46,7 @@ class SyncAggregator final : public Aggregator {
   void lost(std::uint32_t contributor, Actions& actions) override;
   void left(std::uint32_t contributor, Actions& actions) override;
   void gone(std::uint32_t contributor, Actions& actions) override;
+  void died(std::uint32_t contributor, Actions& actions) override;
   void unpin(std::uint32_t pin, Actions& actions) override;
 
  private:
@@ -55,6 +59,7 @@ class SyncAggregator final : public Aggregator {
     asked,  // asked for again; perhaps a buffer is kept for it
     whole,  // waits in `held`, or during end() in the lane's buffer
     added,
+    absent,  // lost before it was whole: the round does without it
   };
   // What is arriving on a contributor's lane.
   enum class Arrival : std::uint8_t {
@@ -79,6 +84,7 @@ class SyncAggregator final : public Aggregator {
     bool awaiting = false;  // has asked for the open round's aggregate on its present lane
     bool stored = false;    // needs no round before the open one any more
     bool left = false;
+    bool dead = false;
 
     BufferPool::Buffer* buffer() { return std::get_if<BufferPool::Buffer>(&held); }
     LentPayload* lent() { return std::get_if<LentPayload>(&held); }
@@ -114,6 +120,8 @@ class SyncAggregator final : public Aggregator {
   bool is_last(Round round) const { return open_.value > 0 && round.value == open_.value - 1; }
   bool is_root(std::uint32_t contributor) const { return contributors_[contributor].rank == root_; }
   bool lands_in_slot(std::uint32_t contributor) const;
+  // Of a reduction: the next to be added after what is ready.
+  bool is_next(std::uint32_t contributor) const { return contributor == present_from(ready_); }
 
   // What arrives. wants(): the contribution counts; else `arrival` says what becomes of it.
   bool wants(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes, Actions& actions);
@@ -146,6 +154,17 @@ class SyncAggregator final : public Aggregator {
   void start_over(std::uint32_t first, Actions& actions);
   void recall(Actions& actions);
 
+  // Who is lost. sync_aggregator_shrink.cc
+  bool is_absent(std::uint32_t contributor) const { return states_[contributor].phase == Phase::absent; }
+  // The first of the open round from `contributor` on that is not absent.
+  std::uint32_t present_from(std::uint32_t contributor) const {
+    while (contributor < states_.size() && is_absent(contributor))
+      ++contributor;
+    return contributor;
+  }
+  void make_absent(std::uint32_t contributor);
+  bool all_added() const;
+
   // Behind the fence, and how it goes. sync_aggregator_fence.cc
   void end_fenced(std::uint32_t contributor, Actions& actions);
   void report(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
@@ -176,14 +195,17 @@ class SyncAggregator final : public Aggregator {
   bool begun_ = false;                                     // a header of the open round has come
   Operation operation_ = Operation::sum;
   Rank root_;
-  std::uint32_t opener_ = 0;               // whose header fixed operation and root
-  std::uint32_t added_ = 0;                // contributors added; of a reduction, also the next one's index
-  std::uint32_t ready_ = 0;                // of a reduction: the first that is neither added nor whole
-  bool hurry_ = false;                     // one of those between should be added soon
+  std::uint32_t opener_ = 0;  // whose header fixed operation and root
+  std::uint32_t added_ = 0;   // contributors added; of a reduction, the index behind the last one
+  std::uint32_t ready_ = 0;   // of a reduction: the first that is neither added nor whole
+  bool hurry_ = false;        // one of those between should be added soon
   const std::byte* lane_input_ = nullptr;  // of the one that is whole without holding anything, during end()
   std::uint32_t left_ = 0;
+  std::uint32_t dead_ = 0;
   std::uint32_t unstored_ = 0;
-  std::uint32_t total_weight_ = 0;  // of a reduction over all contributors
+  std::uint32_t absent_ = 0;        // contributors
+  std::uint32_t total_weight_ = 0;  // of all that are not absent, in a reduction
+  std::uint32_t live_weight_ = 0;   // of all that are not dead
   // The result of round open_ - 1: an error, or the aggregate in its slot.
   Error last_error_;
   std::uint32_t last_weight_ = 0;

@@ -162,7 +162,7 @@ void SyncAggregator::lift(Actions& actions) {
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     // Who is further behind gets nothing here that it could use.
     const Report& report = fence->reports[i];
-    states_[i].stored = states_[i].left || !is_last(report.next);
+    states_[i].stored = states_[i].left || states_[i].dead || !is_last(report.next);
     unstored_ += states_[i].stored ? 0 : 1;
   }
   release_stale_slots();

@@ -21,11 +21,11 @@ constexpr std::uint32_t kAskedAhead = 32;
 void SyncAggregator::land_in_slot(std::uint32_t contributor) {
   std::byte* const slot = slot_of(open_).memory.data();
   states_[contributor].phase = Phase::added;
-  ++added_;
+  added_ = operation_ == Operation::broadcast ? added_ + 1 : contributor + 1;
   aggregate_[open_.value % 2] = slot;
   if (operation_ == Operation::broadcast) return;
   first_ = slot + reduce::raw_offset(shape_.dtype, shape_.elements);
-  if (added_ == states_.size()) finish({});
+  if (all_added()) finish({});
 }
 
 void SyncAggregator::finish(std::span<const std::byte* const> inputs) {
@@ -42,7 +42,7 @@ void SyncAggregator::advance(Actions& actions) {
     while (add_ready(actions)) {}
   }
   if (!begun_) return;  // failed
-  if (added_ == states_.size()) {
+  if (all_added()) {
     complete(actions);
   } else {
     recall(actions);
@@ -69,6 +69,7 @@ void SyncAggregator::land_waiting_root(Actions& actions) {
 void SyncAggregator::count_ready() {
   for (; ready_ < states_.size(); ++ready_) {
     State& state = states_[ready_];
+    if (state.phase == Phase::absent) continue;
     if (state.phase != Phase::whole && state.phase != Phase::added) return;
     const LentPayload* const lent = state.lent();
     if (state.phase == Phase::whole && (lent == nullptr || lent->scarce())) hurry_ = true;
@@ -99,7 +100,9 @@ bool SyncAggregator::add_ready(Actions& actions) {
   count_ready();
   Slot& slot = slot_of(open_);
   const bool all = ready_ == states_.size();
-  if (added_ == ready_ || slot.pins > 0 || !(hurry_ || all)) return false;
+  // Behind the last one that was added, those that are absent still count as the end of the sum.
+  const bool any = all ? added_ < ready_ : present_from(added_) < ready_;
+  if (!any || slot.pins > 0 || !(hurry_ || all) || absent_ == states_.size()) return false;
   for (std::uint32_t i = added_; i < ready_; ++i) {
     if (!is_withdrawn(i)) continue;
     forget(i);
@@ -125,6 +128,7 @@ bool SyncAggregator::add_ready(Actions& actions) {
     return begun_;
   }
   for (std::uint32_t i = first; i < end; ++i) {
+    if (is_absent(i)) continue;
     states_[i].phase = Phase::added;
     states_[i].drop();
   }
@@ -134,17 +138,19 @@ bool SyncAggregator::add_ready(Actions& actions) {
 
 void SyncAggregator::combine(std::uint32_t first, std::uint32_t end) {
   std::byte* const slot = slot_of(open_).memory.data();
-  if (first == 0) first_ = input(first++);
+  if (const std::uint32_t lowest = present_from(0); first <= lowest) {
+    first_ = input(lowest);
+    first = lowest + 1;
+  }
   Inputs inputs;
   do {
-    const auto n = std::min<std::uint32_t>(end - first, inputs.size());
-    for (std::uint32_t i = 0; i < n; ++i) {
-      inputs[i] = input(first + i);
+    std::size_t n = 0;
+    for (; first < end && n < inputs.size(); ++first) {
+      if (!is_absent(first)) inputs[n++] = input(first);
     }
-    first += n;
     if (first == states_.size()) {
       finish({inputs.data(), n});
-    } else {
+    } else if (n > 0 || first_ != nullptr) {
       reduce::accumulate(shape_.dtype, operation_, slot, {inputs.data(), n}, shape_.elements,
                          std::exchange(first_, nullptr));
     }
@@ -159,6 +165,10 @@ void SyncAggregator::start_over(std::uint32_t first, Actions& actions) {
   first_ = nullptr;
   for (std::uint32_t i = 0; i < first; ++i) {
     State& state = states_[i];
+    if (state.dead) {
+      if (!is_absent(i)) make_absent(i);
+      continue;
+    }
     if (state.left) return fail_round(left_error(i), actions);
     state.phase = state.awaiting ? Phase::later : Phase::none;
     if (state.awaiting) emit(actions, Action::Kind::later, i, open_);
@@ -168,7 +178,7 @@ void SyncAggregator::start_over(std::uint32_t first, Actions& actions) {
 void SyncAggregator::recall(Actions& actions) {
   if (!begun_) return;
   const bool slot_is_free = slot_of(open_).pins == 0;
-  if (operation_ == Operation::broadcast || ready_ == 0) {
+  if (operation_ == Operation::broadcast || ready_ <= present_from(0)) {
     // Only what belongs into the slot can be waited for; it needs no budget once the slot is free.
     if (!slot_is_free) return;
     for (std::uint32_t i = 0; i < states_.size(); ++i) {
@@ -183,8 +193,8 @@ void SyncAggregator::recall(Actions& actions) {
   for (std::uint32_t i = ready_; i < end; ++i) {
     State& state = states_[i];
     if (state.phase != Phase::later || state.arrival != Arrival::none) continue;
-    // The next one goes through its lane's buffer. Those close behind it are asked as far as there is room, so
-    // that they need not come one round trip after the other.
+    // The next one goes through its lane's buffer. Those close behind it are asked as far as there is room,
+    // so that they need not come one round trip after the other.
     if (i > ready_ || !slot_is_free) {
       state.held = allocate(memory_.budget, shape_.raw_bytes());
       if (!*state.buffer()) return state.drop();

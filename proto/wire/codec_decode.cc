@@ -19,155 +19,7 @@ constexpr flatbuffers::uoffset_t kMaxDepth = 8;
 // Header, JobStart, and a member, a lane and its endpoint each.
 constexpr flatbuffers::uoffset_t kMaxTables = 2 + kMaxWorldSize + 2 * kMaxLanesPerJob;
 
-// Checks the fields of one message and keeps the first thing that is wrong. Reading goes on after a failure,
-// but nothing is sized by a number that failed.
-class Check {
- public:
-  explicit Check(const char* message) : message_(message) {}
-
-  Status status() && {
-    if (error_) return std::move(*error_);
-    return {};
-  }
-
-  void fail(std::string_view field, std::string what) {
-    if (error_) return;
-    error_ = make_error(ErrorCode::protocol, fmt::format("{}.{} {}", message_, field, what),
-                        "the peer is broken or of another build of bps: run the same version on all hosts");
-  }
-
-  template <class T>
-  T range(std::string_view field, T value, std::uint64_t low, std::uint64_t high) {
-    if (value < low || value > high)
-      fail(field, fmt::format("is {}, {} to {} are allowed", value, low, high));
-    return value;
-  }
-
-  template <class T>
-  T below(std::string_view field, typename T::rep value, std::uint64_t limit) {
-    if (value >= limit) fail(field, fmt::format("is {}, it must be less than {}", value, limit));
-    return T{value};
-  }
-
-  template <class T>
-  T known(std::string_view field, std::uint64_t value, std::uint64_t count) {
-    if (value >= count) fail(field, fmt::format("is {}, this build knows 0 to {}", value, count - 1));
-    return static_cast<T>(value);
-  }
-
-  std::uint64_t partition_bytes(std::uint64_t value) {
-    range("partition_bytes", value, kMinPartitionBytes, kMaxPartitionBytes);
-    if (value % kPartitionBytesMultiple != 0) {
-      fail("partition_bytes", fmt::format("is {}, no multiple of {}", value, kPartitionBytesMultiple));
-    }
-    return value;
-  }
-
-  bool count(std::string_view field, std::size_t count, std::size_t limit) {
-    if (count <= limit) return true;
-    fail(field, fmt::format("has {} entries, at most {} are allowed", count, limit));
-    return false;
-  }
-
-  // A name that may stand in a log: no control characters.
-  void name(std::string_view field, const flatbuffers::String* in, std::size_t low, std::size_t high,
-            std::string& out) {
-    if (in->size() < low || in->size() > high) {
-      fail(field, fmt::format("has {} bytes, {} to {} are allowed", in->size(), low, high));
-      return;
-    }
-    out.assign(in->data(), in->size());
-    for (const char c : out) {
-      if (is_control(c))
-        fail(field, fmt::format("has the control character {:#04x}", static_cast<unsigned char>(c)));
-    }
-  }
-
-  void text(std::string_view field, const flatbuffers::String* in, std::size_t high, std::string& out) {
-    out.clear();
-    if (in == nullptr) return;
-    if (in->size() > high) {
-      fail(field, fmt::format("has {} bytes, at most {} are allowed", in->size(), high));
-      return;
-    }
-    out.assign(in->data(), in->size());
-    for (char& c : out) {
-      if (is_control(c)) c = ' ';
-    }
-  }
-
-  void error(std::string_view field, const fb::Error* in, Error& out) {
-    out = {};
-    if (in == nullptr) return;
-    out.code = known<ErrorCode>(field, in->code(), kErrorCodeCount);
-    text(field, in->message(), kMaxMessageBytes, out.message);
-    text(field, in->advice(), kMaxAdviceBytes, out.advice);
-    if (out.code == ErrorCode::ok) out = {};  // no error, so there is nothing to say about it
-  }
-
-  // What a failure message carries must be one.
-  void failure(std::string_view field, const fb::Error* in, Error& out) {
-    error(field, in, out);
-    if (out.code == ErrorCode::ok) fail(field, "has code 0 (ok) in a message that tells a failure");
-  }
-
-  void endpoint(std::string_view field, const fb::Endpoint* in, Endpoint& out) {
-    name(field, in->host(), 1, kMaxHostBytes, out.host);
-    out.port = in->port();
-  }
-
-  template <class T>
-  void ids(std::string_view field, const flatbuffers::Vector<std::uint32_t>* in, std::size_t limit,
-           std::uint64_t id_limit, std::vector<T>& out) {
-    out.clear();
-    if (!count(field, in->size(), limit)) return;
-    out.reserve(in->size());
-    for (const std::uint32_t id : *in)
-      out.push_back(below<T>(field, id, id_limit));
-  }
-
-  void members(const flatbuffers::Vector<flatbuffers::Offset<fb::Member>>* in, std::vector<Member>& out) {
-    out.clear();
-    if (!count("members", in->size(), kMaxWorldSize)) return;
-    out.resize(in->size());
-    for (flatbuffers::uoffset_t i = 0; i < in->size(); ++i) {
-      const fb::Member& from = *in->Get(i);
-      out[i].rank = below<Rank>("members.rank", from.rank(), kMaxWorldSize);
-      if (i > 0 && out[i].rank <= out[i - 1].rank) fail("members.rank", "is not in growing order");
-      out[i].incarnation = Incarnation{from.incarnation()};
-      name("members.host", from.host(), 0, kMaxHostBytes, out[i].host);
-      out[i].local_rank = range("members.local_rank", from.local_rank(), 0, kMaxWorldSize - 1);
-      out[i].weight = range("members.weight", from.weight(), 0, kMaxWorldSize);
-    }
-  }
-
-  void lanes(const flatbuffers::Vector<flatbuffers::Offset<fb::LaneTarget>>* in,
-             std::vector<LaneTarget>& out) {
-    out.clear();
-    if (!count("lanes", in->size(), kMaxLanesPerJob)) return;
-    out.resize(in->size());
-    for (flatbuffers::uoffset_t i = 0; i < in->size(); ++i) {
-      const fb::LaneTarget& from = *in->Get(i);
-      out[i].server = ServerId{from.server()};
-      out[i].incarnation = Incarnation{from.incarnation()};
-      endpoint("lanes.endpoint", from.endpoint(), out[i].endpoint);
-      out[i].shard = range("lanes.shard", from.shard(), 0, kMaxShardsPerServer - 1);
-      name("lanes.host", from.host(), 0, kMaxHostBytes, out[i].host);
-    }
-  }
-
-  // The verifier checks the alignment of a vector's length, not that of its structs.
-  template <class T>
-  bool aligned(std::string_view field, const flatbuffers::Vector<const T*>* in) {
-    if (in->size() == 0 || reinterpret_cast<std::uintptr_t>(in->Data()) % alignof(T) == 0) return true;
-    fail(field, "is not aligned");
-    return false;
-  }
-
- private:
-  const char* message_;
-  std::optional<Error> error_;
-};
+#include "proto/wire/codec_check.inc"
 
 Term read(const fb::Term* in) { return {in->number(), in->id()}; }
 
@@ -203,6 +55,8 @@ void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   out.staleness = in.staleness();
   out.join_timeout_ms = in.join_timeout_ms();
   out.retain = in.retain();
+  out.worker_loss = check.known<WorkerLoss>("worker_loss", in.worker_loss(), kWorkerLossCount);
+  out.unequal_sums = in.unequal_sums();
   out.nonce = read(in.nonce());
 }
 
@@ -487,6 +341,15 @@ void read(Check& check, const fb::Settle& in, Settle& out) {
   out.number = in.number();
   out.rank = check.below<Rank>("rank", in.rank(), kMaxWorldSize);
 }
+
+void read(Check& check, const fb::Shrunk& in, Shrunk& out) {
+  out.request = in.request();
+  out.job_run = JobRun{in.job_run()};
+  out.generation = Generation{in.generation()};
+  out.lost = check.below<Rank>("lost", in.lost(), kMaxWorldSize);
+  check.text("reason", in.reason(), kMaxMessageBytes, out.reason);
+}
+
 void read(Check&, const fb::Settled& in, Settled& out) { out.number = in.number(); }
 
 void read(Check& check, const fb::Attached& in, Attached& out) {
@@ -548,6 +411,7 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(Challenge)
     BPS_READ(Proof)
     BPS_READ(Attached)
+    BPS_READ(Shrunk)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

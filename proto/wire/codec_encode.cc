@@ -108,7 +108,8 @@ Offset<fb::HelloWorker> pack(Builder& b, const HelloWorker& m) {
   return fb::CreateHelloWorker(b, &term, m.incarnation.value, job, m.job_run.value, m.rank.value,
                                m.world_size, m.local_rank, m.local_size, host, m.bandwidth_bps,
                                m.partition_bytes, static_cast<std::uint8_t>(m.mode), m.staleness,
-                               m.join_timeout_ms, m.retain, OptionalSecret(m.nonce).pointer());
+                               m.join_timeout_ms, m.retain, OptionalSecret(m.nonce).pointer(),
+                               static_cast<std::uint8_t>(m.worker_loss), m.unequal_sums);
 }
 
 Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {
@@ -308,9 +309,12 @@ Offset<fb::Retained> pack(Builder& b, const Retained& m) {
   return fb::CreateRetained(b, &fields, pack_unless_ok(b, m.error));
 }
 
-Offset<fb::Settle> pack(Builder& b, const Settle& m) {
-  return fb::CreateSettle(b, m.number, m.rank.value);
+Offset<fb::Shrunk> pack(Builder& b, const Shrunk& m) {
+  return fb::CreateShrunk(b, m.request, m.job_run.value, m.generation.value, m.lost.value,
+                          pack_cut(b, m.reason, kMaxMessageBytes));
 }
+
+Offset<fb::Settle> pack(Builder& b, const Settle& m) { return fb::CreateSettle(b, m.number, m.rank.value); }
 
 Offset<fb::Settled> pack(Builder& b, const Settled& m) { return fb::CreateSettled(b, m.number); }
 

@@ -12,7 +12,7 @@ const char* name_of(const Message& message) {
       "WorkerLeft",   "JobEnded",    "Ack",          "PushPull", "Aggregate",     "Later",
       "Again",        "RoundFailed", "TensorFailed", "Credit",   "Moved",         "Resume",
       "Resumed",      "Fetch",       "Retained",     "Settle",   "Settled",       "Challenge",
-      "Proof",        "Attached"};
+      "Proof",        "Attached",    "Shrunk"};
   return kNames[message.index()];
 }
 

@@ -27,6 +27,10 @@ enum class Mode : std::uint8_t { sync = 0, async = 1 };
 inline constexpr std::uint8_t kModeCount = 2;
 inline constexpr std::uint32_t kUnboundedStaleness = 0xffffffff;
 
+// What becomes of a running job when one of its workers is lost: it fails, or goes on with the others.
+enum class WorkerLoss : std::uint8_t { fail = 0, shrink = 1 };
+inline constexpr std::uint8_t kWorkerLossCount = 2;
+
 // ---- handshake: the connecting side sends one hello; the accepting side answers Welcome or Refused. Where
 // both have a key, Challenge and Proof come between (proto/auth) ----
 
@@ -54,6 +58,8 @@ struct HelloWorker {
   std::uint64_t join_timeout_ms = 0;  // how long this worker is willing to wait for the others; 0 = 60 s
   bool retain = false;                // keeps what a server's successor needs
   std::optional<Nonce> nonce = {};    // present: the sender has a key, here and in the other hellos
+  WorkerLoss worker_loss = WorkerLoss::fail;  // job setting
+  bool unequal_sums = false;  // job setting: parts of one tensor may hold the sums of different ranks
   friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
 
@@ -62,8 +68,8 @@ struct HelloServer {
   Term term;
   Incarnation incarnation;  // {} = new process
   ServerId server;          // of that incarnation
-  std::string host;  // identity of the machine
-  Endpoint data;     // where workers reach it
+  std::string host;         // identity of the machine
+  Endpoint data;            // where workers reach it
   std::uint32_t shards = 0;
   std::uint64_t memory_max = 0;
   std::uint64_t bandwidth_bps = 0;
@@ -430,11 +436,11 @@ struct Settled {  // worker -> scheduler
 
 // ---- a control connection is taken up again, perhaps with another scheduler ----
 
-// worker, server -> scheduler, after the Welcome of such a connection: the end of what it says back of what it
-// was told. Before it come, from a worker that has started, JobStart with the present epoch and all lanes, and
-// in pieces Declare, Declared and TensorFailed for its tensors, with their present owners; from a server, for
-// each job, OpenJob with the present epoch, WorkerLeft, and DeclareSlices for what it holds. Requests that were
-// not answered are asked again after it.
+// worker, server -> scheduler, after the Welcome of such a connection: the end of what it says back of what
+// it was told. Before it come, from a worker that has started, JobStart with the present epoch and all lanes,
+// and in pieces Declare, Declared and TensorFailed for its tensors, with their present owners; from a server,
+// for each job, OpenJob with the present epoch, WorkerLeft, and DeclareSlices for what it holds. Requests
+// that were not answered are asked again after it.
 struct Attached {
   std::vector<LaneIndex> closed;       // worker: lanes that own nothing any more
   std::vector<Rank> closing;           // worker: who closes, by Settle
@@ -443,12 +449,24 @@ struct Attached {
   friend bool operator==(const Attached&, const Attached&) = default;
 };
 
+// ---- a worker is lost, and the job goes on without it ----
+
+// scheduler -> server, answered by Ack; then scheduler -> worker. From now on the job is in `generation`,
+// which the rank is no member of.
+struct Shrunk {
+  std::uint64_t request = 0;  // 0 to a worker
+  JobRun job_run;
+  Generation generation;
+  Rank lost;
+  std::string reason;  // "rank 3 (...) of job resnet50 is gone: ..."
+  friend bool operator==(const Shrunk&, const Shrunk&) = default;
+};
+
 using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress,
                              JobStart, JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left,
                              OpenJob, DeclareSlices, DropTensors, WorkerLeft, JobEnded, Ack, PushPull,
                              Aggregate, Later, Again, RoundFailed, TensorFailed, Credit, Moved, Resume,
-                             Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof,
-                             Attached>;
+                             Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof, Attached, Shrunk>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

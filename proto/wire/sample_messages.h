@@ -27,7 +27,8 @@ inline std::vector<Message> sample_messages() {
   const Term term{7, 0x1122334455667788};
   std::vector<Message> all;
   all.push_back(HelloWorker{term, Incarnation{0xa1}, "resnet50", JobRun{0xb2}, Rank{2}, 4, 1, 2, "gpu-01",
-                            25'000'000'000, 1 << 20, Mode::async, 5, 60'000, true, sample_secret(0x10)});
+                            25'000'000'000, 1 << 20, Mode::async, 5, 60'000, true, sample_secret(0x10),
+                            WorkerLoss::shrink, true});
   all.push_back(HelloServer{term,
                             Incarnation{0xa2},
                             ServerId{3},
@@ -110,6 +111,7 @@ inline std::vector<Message> sample_messages() {
   all.push_back(Challenge{sample_secret(0x60)});
   all.push_back(Proof{sample_secret(0x70)});
   all.push_back(Attached{{LaneIndex{0}}, {Rank{3}}, 15, 14});
+  all.push_back(Shrunk{28, JobRun{0xb2}, Generation{9}, Rank{3}, "rank 3 is gone"});
   return all;
 }
 
@@ -122,15 +124,10 @@ class RandomMessages {
     switch (number(0, std::variant_size_v<Message> - 1)) {
       case 0: return hello_worker();
       case 1:
-        return HelloServer{term(),
-                           Incarnation{any()},
-                           ServerId{u32()},
-                           text(0, kMaxHostBytes),
-                           endpoint(),
-                           u32(1, kMaxShardsPerServer),
-                           any(),
-                           any(),
-                           optional_secret()};
+        return HelloServer{
+            term(),           Incarnation{any()},          ServerId{u32()}, text(0, kMaxHostBytes),
+            endpoint(),       u32(1, kMaxShardsPerServer), any(),           any(),
+            optional_secret()};
       case 2:
         return HelloLane{JobRun{any()},      rank(),  Incarnation{any()}, ServerId{u32()},
                          Incarnation{any()}, shard(), Session{any()},     Epoch{u32()},
@@ -187,7 +184,8 @@ class RandomMessages {
       case 34: return Settled{any()};
       case 35: return Challenge{secret()};
       case 36: return Proof{secret()};
-      default: return attached();
+      case 37: return attached();
+      default: return Shrunk{any(), JobRun{any()}, Generation{u32()}, rank(), text(0, kMaxMessageBytes)};
     }
   }
 
@@ -258,6 +256,8 @@ class RandomMessages {
     m.join_timeout_ms = any();
     m.retain = number(0, 1) == 1;
     m.nonce = optional_secret();
+    m.worker_loss = static_cast<WorkerLoss>(number(0, kWorkerLossCount - 1));
+    m.unequal_sums = number(0, 1) == 1;
     return m;
   }
 
