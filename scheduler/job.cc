@@ -133,15 +133,21 @@ void Job::add_lanes() {
   }
 }
 
-// The part of the job's bytes that each lane should carry.
+// The part of the job's bytes that each lane should carry. A server that waits to drain gets nothing more,
+// unless all do.
 std::vector<TensorTable::Lane> Job::place() const {
+  const auto stays = [&](const LaneTarget& lane) { return !servers_.find(lane.server)->draining; };
+  bool any_stays = false;
+  for (std::size_t i = 0; i < lanes_.size(); ++i)
+    any_stays = any_stays || (!retired_[i] && stays(lanes_[i]));
   std::vector<PlacementNode> workers;
   for (const auto& [rank, worker] : membership_.workers())
     workers.push_back({worker.host, worker.bandwidth_bps});
   std::map<ServerId, std::size_t> place_of;
   std::vector<PlacementNode> nodes;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (retired_[i] || !place_of.emplace(lanes_[i].server, nodes.size()).second) continue;
+    if (retired_[i] || (any_stays && !stays(lanes_[i]))) continue;
+    if (!place_of.emplace(lanes_[i].server, nodes.size()).second) continue;
     const ServerRecord& server = *servers_.find(lanes_[i].server);
     nodes.push_back({server.host, server.bandwidth_bps});
   }
@@ -150,7 +156,9 @@ std::vector<TensorTable::Lane> Job::place() const {
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     TensorTable::Lane& lane =
         lanes.emplace_back(TensorTable::Lane{lanes_[i].server, lanes_[i].shard, 0, retired_[i]});
-    if (!retired_[i]) lane.share = shares[place_of.at(lane.server)] / servers_.find(lane.server)->shards;
+    const auto placed = place_of.find(lane.server);
+    if (retired_[i] || placed == place_of.end()) continue;
+    lane.share = shares[placed->second] / servers_.find(lane.server)->shards;
   }
   return lanes;
 }

@@ -3,7 +3,8 @@
 //   gathering   workers join, until all world_size and at least one server are there, or the join deadline is
 //   opening     OpenJob is with the servers that the run will use; the set of workers is fixed
 //   running     JobStart is out; tensors, barriers, leaves
-//   recovering  of a run that began before this scheduler did: its workers and servers come back, and what they
+//   recovering  of a run that began before this scheduler did: its workers and servers come back, and what
+//   they
 //               say they were told becomes its state (decision 0013); then gathering or running
 //   ended       all have left, or the run has failed: everyone has been told, and it is of no more use
 //
@@ -99,7 +100,8 @@ class Job {
   Status barrier(Rank rank, std::uint64_t number);
 
   void server_acked(ServerId server, std::uint64_t request, const Error& error);
-  void server_died(const ServerRecord& server, const std::string& how);
+  // True: it has logged that, with what becomes of the run.
+  bool server_died(const ServerRecord& server, const std::string& how);
   void server_drains(const ServerRecord& server);
 
   // Something may have changed that the start waits for, or a server that drains.
@@ -203,7 +205,7 @@ class Job {
   std::map<Rank, WorkerReport> behind_;
   std::optional<Recovery> recovery_;
   std::vector<std::pair<Rank, Message>> held_;  // while it recovers
-  std::unique_ptr<TensorTable> tensors_;           // from opening on
+  std::unique_ptr<TensorTable> tensors_;        // from opening on
   Barriers barriers_;
   std::map<std::uint64_t, Farewell> farewells_;
   std::uint64_t last_farewell_ = 0;

@@ -82,6 +82,31 @@ TEST_CASE("move: of several servers that drain, one that has to stay does not ho
   CHECK(h.got<JobFailed>(workers[0]).empty());
 }
 
+TEST_CASE("move: a server that waits to drain gets nothing new, unless nobody else is there") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  const PeerId b = h.server("b");
+  const auto workers = h.running_job("j", 1);
+  Declare stays = declare_one(1, "w", 1);
+  stays.tensors[0].mode = Mode::async;
+  h.say(workers[0], stays);
+  h.say(a, Leave{});
+  h.say(workers[0], declare_one(2, "v", kElements));
+  CHECK(View(h, workers[0]).owned_by(ServerId{1}) == 1);
+  CHECK(View(h, workers[0]).owned_by(ServerId{2}) == 10);
+  // Nor when somebody comes, or dies.
+  const PeerId c = h.server("c");
+  h.say(workers[0], declare_one(3, "u", kElements));
+  h.lose(b);
+  h.run(kGrace);
+  CHECK(View(h, workers[0]).owned_by(ServerId{1}) == 1);
+  CHECK(View(h, workers[0]).owned_by(ServerId{3}) == 20);
+  h.say(c, Leave{});
+  h.say(workers[0], declare_one(4, "t", kElements));
+  CHECK(View(h, workers[0]).owner.size() == 31);
+  CHECK(h.got<JobFailed>(workers[0]).empty());
+}
+
 TEST_CASE("move: servers that come later have their part of new tensors") {
   CoreHarness h;
   h.server("a");

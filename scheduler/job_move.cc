@@ -8,17 +8,20 @@
 
 namespace bps {
 
-void Job::server_died(const ServerRecord& server, const std::string& how) {
-  if (ended()) return;
+bool Job::server_died(const ServerRecord& server, const std::string& how) {
+  if (ended()) return false;
   if (phase_ == Phase::recovering) {
     used_.erase(server.id);
     recovery_->servers.erase(server.id);
     recovery_->dead_servers.emplace_back(server, how);
-    return;
+    return false;
   }
-  if (used_.erase(server.id) == 0) return;
+  if (used_.erase(server.id) == 0) return false;
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
-  if (phase_ == Phase::opening) return reopen(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
+  if (phase_ == Phase::opening) {
+    reopen(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
+    return true;
+  }
   std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
   if (move_) {
     for (const auto& [request, run] : server.unacknowledged)
@@ -26,6 +29,7 @@ void Job::server_died(const ServerRecord& server, const std::string& how) {
     move_->drained.erase(server.id);
   }
   move(server.id, text);
+  return true;
 }
 
 // Servers that have come since take their part of new tensors.
@@ -42,7 +46,7 @@ void Job::server_drains(const ServerRecord& server) {
   if (const auto why = obstacle(server.id)) {
     outbox_.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}", to_string(server),
                                             name(), why->message));
-    return;
+    return tensors_->set_lanes(place());
   }
   move(std::nullopt, fmt::format("{} of job {} drains", to_string(server), name()));
 }
@@ -98,7 +102,9 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
 // What servers own that are `gone` or `leaving` goes to others. `known_lanes`: workers know the first ones.
 void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
                      const std::set<ServerId>& leaving, std::size_t known_lanes) {
-  const auto stays = [&](ServerId id) { return id != gone && leaving.count(id) == 0 && used_.count(id) != 0; };
+  const auto stays = [&](ServerId id) {
+    return id != gone && leaving.count(id) == 0 && used_.count(id) != 0;
+  };
   epoch_ = epoch_.next();
   if (!move_) {
     move_ = Move();

@@ -249,10 +249,12 @@ void SchedulerCore::bury(const FailureDetector::Death& death) {
 void SchedulerCore::bury_server(ServerId id, const std::string& how) {
   servers_.find(id)->peer = PeerId{};  // nothing more goes there
   const ServerRecord server = *servers_.find(id);
-  outbox_.log(LogLevel::warn, fmt::format("{} is gone: {}", to_string(server), how));
+  bool logged = false;
   for (const JobRun run : server.jobs) {
-    if (Job* job = find_job(run)) job->server_died(server, how);
+    Job* const job = find_job(run);
+    if (job != nullptr && job->server_died(server, how)) logged = true;
   }
+  if (!logged) outbox_.log(LogLevel::warn, fmt::format("{} is gone: {}", to_string(server), how));
   servers_.remove(id);
 }
 

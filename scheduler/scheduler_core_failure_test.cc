@@ -190,4 +190,25 @@ TEST_CASE("core: an expelled worker counts as lost") {
   CHECK_THAT(h.last<JobFailed>(workers[1]).error.message, Contains("rank 0") && Contains("it does not read"));
 }
 
+TEST_CASE("core: the log says once that a server is gone, with what becomes of each job") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  h.server("b");
+  const PeerId idle = h.server("c");
+  const auto gone = [&](const std::string& server) {
+    return std::count_if(h.log.begin(), h.log.end(), [&](const std::string& line) {
+      return line.find(server) != std::string::npos && line.find("is gone") != std::string::npos;
+    });
+  };
+  h.lose(idle);
+  h.run(milliseconds(400));
+  CHECK(gone("server 3") == 1);
+  h.running_job("j", 1);
+  h.lose(a);
+  h.run(milliseconds(400));
+  CHECK(gone("server 1") == 1);
+  CHECK_THAT(h.log.back(),
+             Contains("server 1") && Contains("of job j is gone") && Contains("partitions move"));
+}
+
 }  // namespace bps

@@ -202,9 +202,13 @@ void TensorTable::start(std::uint64_t number, Batch batch) {
   if (done) finish(number);
 }
 
-TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::optional<ServerId> gone) {
+void TensorTable::set_lanes(std::vector<Lane> lanes) {
   config_.lanes = std::move(lanes);
   assigner_.set_shares(shares_of(config_.lanes));
+}
+
+TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::optional<ServerId> gone) {
+  set_lanes(std::move(lanes));
   Relocation out;
   // Per server, and where it is being declared its batch.
   std::map<std::pair<ServerId, std::uint64_t>, DeclareSlices> pieces;

@@ -79,6 +79,9 @@ class TensorTable {
   // not come: `gone`.
   Relocation relocate(std::vector<Lane> lanes, std::optional<ServerId> gone);
 
+  // New shares for lanes that are known; none of them is retired by this.
+  void set_lanes(std::vector<Lane> lanes);
+
   // Of the tensors that workers know of, the first one that the server has a part of; of those tensors, the
   // first asynchronous one if there is one.
   const TensorDeclaration* held_by(ServerId server) const;
