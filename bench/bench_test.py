@@ -105,6 +105,16 @@ class BenchTest(unittest.TestCase):
         self.assertIs(other["verified"], True)
         self.assertEqual({line["between"] for line in ratios}, {name + "/pushpull"})
 
+    def test_tls_in_the_same_run(self):
+        with tempfile.TemporaryDirectory() as folder:
+            key, certificate = folder + "/key.pem", folder + "/cert.pem"
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                            "-subj", "/CN=bench", "-keyout", key, "-out", certificate], check=True, stderr=subprocess.DEVNULL)
+            main, other, *_ = self.lines("pushpull", "--bytes", "1000000", "--iters", "3", "--also", "tls=true",
+                                         "--tls-cert", certificate, "--tls-key", key, "--tls-ca", certificate)
+        self.assertEqual((main["bench"], main["tls"], main["verified"]), ("pushpull", False, True))
+        self.assertEqual((other["bench"], other["tls"], other["verified"]), ("pushpull[tls=true]", True, True))
+
     def test_transports_and_memory_of_tensors(self):
         also = "memory=allocated;memory=view;transport=shm;transport=shm,memory=allocated;transport=shm,memory=view"
         for flags in ([], ["--no-retain", "--tensors", "3"], ["--in-place"], ["--bytes", "0"], ["--bytes", "4"]):
@@ -276,6 +286,7 @@ class BenchTest(unittest.TestCase):
                                 (["replay"], "--link"),
                                 (["pushpull", "--also", "partition-byte=4KiB"], "--partition-bytes"),
                                 (["pushpull", "--also", "retain=perhaps"], "neither true nor false"),
+                                (["pushpull", "--also", "tls=true"], "without certificates"),
                                 (["priority", "--urgent-bytes", "6"], "whole elements"),
                                 (["lanes", "--dtype", "i8"], "the sum of 256 workers does not fit i8"),
                                 (["priority", "--every", "0"], "more than 0"),

@@ -59,7 +59,12 @@ Status BpsClient::open(const WorkerOptions& options, const EngineOptions& engine
                        std::uint32_t rank) {
   bps_options settings;
   bps_options_init(&settings, sizeof settings);
-  settings.scheduler = options.scheduler.c_str();
+  settings.scheduler = (engine.tls ? options.tls_scheduler : options.scheduler).c_str();
+  if (engine.tls) {
+    settings.tls_cert = options.tls_files.certificate.c_str();
+    settings.tls_key = options.tls_files.key.c_str();
+    settings.tls_ca = options.tls_files.authority.c_str();
+  }
   settings.job = job.c_str();
   settings.rank = static_cast<std::int32_t>(rank);
   settings.world_size = static_cast<std::int32_t>(options.workers);

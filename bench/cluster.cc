@@ -19,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kStartTimeout = std::chrono::seconds(60);
 constexpr const char* kScheduler = "scheduler";
+constexpr const char* kTls = "TLS ";
 constexpr const char* kWorker = "worker ";
 // Plenty for two rounds of any type on a single server: memory limits are not what is measured.
 constexpr std::uint64_t kMemoryBase = 1ull << 30;
@@ -28,7 +29,7 @@ constexpr auto kStepTimeout = std::chrono::seconds(60);
 constexpr std::uint64_t kStepBytesPerMs = 10'000;
 
 bool is_worker(const Child& child) { return child.name.starts_with(kWorker); }
-bool is_scheduler(const Child& child) { return child.name == kScheduler; }
+bool is_scheduler(const Child& child) { return child.name.ends_with(kScheduler); }
 
 }  // namespace
 
@@ -69,9 +70,15 @@ Status Cluster::start(const ClusterOptions& options) {
   worker.same_host = !options.link;
   if (options.link) worker.bandwidth_bps = options.link->bits_per_second;
   if (Status status = start_raw_servers(worker); !status) return status;
-  if (!std::all_of(worker.engines.begin(), worker.engines.end(),
-                   [](const EngineOptions& engine) { return is_raw(engine.kind); })) {
-    if (Status status = start_daemons(worker); !status) return status;
+  for (const bool tls : {false, true}) {
+    if (std::none_of(worker.engines.begin(), worker.engines.end(), [&](const EngineOptions& engine) {
+          return !is_raw(engine.kind) && engine.tls == tls;
+        })) {
+      continue;
+    }
+    const auto scheduler = start_daemons(worker, tls);
+    if (!scheduler) return scheduler.error();
+    (tls ? worker.tls_scheduler : worker.scheduler) = to_string(*scheduler);
   }
   Status status = start_workers(worker);
   orderly_ = status.ok();
@@ -135,27 +142,33 @@ Status Cluster::start_raw_servers(WorkerOptions& worker) {
   return {};
 }
 
-Status Cluster::start_daemons(WorkerOptions& worker) {
-  const auto scheduler = start_daemon(kScheduler, 0, "bps-scheduler", {});
-  if (!scheduler) return scheduler.error();
-  worker.scheduler = to_string(*scheduler);
+Result<Endpoint> Cluster::start_daemons(const WorkerOptions& worker, bool tls) {
+  const std::string prefix = tls ? kTls : "";
+  std::vector<std::string> common;
+  if (tls) {
+    common = {"--tls-cert", worker.tls_files.certificate, "--tls-key", worker.tls_files.key,
+              "--tls-ca",   worker.tls_files.authority};
+  }
+  const auto scheduler = start_daemon(prefix + kScheduler, 0, "bps-scheduler", common);
+  if (!scheduler) return scheduler;
   const std::uint64_t memory = kMemoryBase + 10 * (worker.bytes_per_round() + worker.echo_bytes) *
                                                  std::max<std::uint64_t>(1, worker.engines.size());
   for (std::uint32_t i = 0; i < options_.servers + options_.colocated; ++i) {
-    std::vector<std::string> arguments = {"--scheduler",   worker.scheduler, "--shards",
-                                          options_.shards, "--memory-max",   std::to_string(memory)};
+    std::vector<std::string> arguments = {"--scheduler",   to_string(*scheduler), "--shards",
+                                          options_.shards, "--memory-max",        std::to_string(memory)};
+    arguments.insert(arguments.end(), common.begin(), common.end());
     if (!worker.congestion_control.empty()) {
       arguments.insert(arguments.end(), {"--congestion-control", worker.congestion_control});
     }
     if (options_.link) {
       arguments.insert(arguments.end(), {"--bandwidth", std::to_string(bandwidth_of_server(i))});
     }
-    const auto server =
-        start_daemon(fmt::format("server {}", i), host_of_server(i), "bps-server", std::move(arguments));
+    const auto server = start_daemon(fmt::format("{}server {}", prefix, i), host_of_server(i), "bps-server",
+                                     std::move(arguments));
     if (!server) return server.error();
     servers_.push_back(&children_->all().back());
   }
-  return {};
+  return scheduler;
 }
 
 Status Cluster::start_workers(WorkerOptions& worker) {

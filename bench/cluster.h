@@ -61,7 +61,8 @@ class Cluster {
   std::string address_of(std::uint32_t host) const;
   Status start_lab();
   Status start_raw_servers(WorkerOptions& worker);
-  Status start_daemons(WorkerOptions& worker);
+  // A scheduler and its servers; those with TLS are others than those without.
+  Result<Endpoint> start_daemons(const WorkerOptions& worker, bool tls);
   Status start_workers(WorkerOptions& worker);
   Result<Child*> start_child(std::string name, std::uint32_t host, const std::string& program,
                              std::vector<std::string> arguments);

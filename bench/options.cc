@@ -117,6 +117,17 @@ void add_memory_flags(Config& config, Options& options) {
       .choices({std::begin(kMemoryUses), std::end(kMemoryUses)});
 }
 
+void add_tls_flag(Config& config, Options& options) {
+  config.add("tls", options.tls, "Over TLS, with a scheduler and servers that have it");
+}
+
+void add_tls_files(Config& config, Options& options) {
+  config.add("tls-cert", options.tls_files.certificate, "For --tls: the certificate of all processes")
+      .unit("FILE");
+  config.add("tls-key", options.tls_files.key, "Its key").unit("FILE");
+  config.add("tls-ca", options.tls_files.authority, "Who has signed it").unit("FILE");
+}
+
 Result<ClusterOptions> Options::cluster() const {
   ClusterOptions cluster;
   const auto type = dtype_from_name(dtype);
@@ -146,6 +157,7 @@ Result<ClusterOptions> Options::cluster() const {
   cluster.worker.in_place = in_place;
   cluster.worker.dtype = *type;
   cluster.worker.congestion_control = congestion_control;
+  cluster.worker.tls_files = tls_files;
   return cluster;
 }
 
@@ -157,6 +169,7 @@ EngineOptions Options::engine(EngineKind kind) const {
   engine.retain = retain;
   engine.memory = chosen<MemoryUse>(kMemoryUses, memory);
   engine.transport = chosen<TransportUse>(kTransportUses, transport);
+  engine.tls = tls;
   return engine;
 }
 
@@ -170,6 +183,7 @@ nlohmann::ordered_json Options::engine_settings() const {
   }
   settings["retain"] = retain;
   settings["transport"] = transport;
+  settings["tls"] = tls;
   settings["memory"] = memory;
   return settings;
 }

@@ -1,4 +1,5 @@
 // pushpull and floor: rounds of large tensors, one at a time.
+#include <algorithm>
 #include <sstream>
 
 #include "bench/subcommands.h"
@@ -24,6 +25,7 @@ Result<Variant> variant_of(const Options& options, const std::string& settings) 
   Config config("bps-bench pushpull --also", "");
   add_engine_flags(config, variant.options);
   add_memory_flags(config, variant.options);
+  add_tls_flag(config, variant.options);
   std::vector<std::string> flags;
   std::istringstream list(settings);
   for (std::string item; std::getline(list, item, ',');)
@@ -59,6 +61,13 @@ Result<std::vector<Side>> measure(const Options& options, std::vector<EngineOpti
                                   std::vector<Side> sides) {
   auto cluster = options.cluster();
   if (!cluster) return cluster.error();
+  const bool tls = std::any_of(engines.begin(), engines.end(), [](const auto& engine) { return engine.tls; });
+  // Here, where somebody sees it; the processes would say it, too.
+  if (tls && !options.tls_files.any()) {
+    return make_error(
+        ErrorCode::invalid_argument, "tls is asked for without certificates",
+        "give --tls-cert, --tls-key and --tls-ca; README.md, \"Security\", shows how to make them");
+  }
   cluster->worker.engines = std::move(engines);
   return run_sides(*cluster, std::move(sides), {.rounds = options.warmup}, {.rounds = options.iters});
 }
@@ -109,6 +118,8 @@ int pushpull_command(int argc, const char* const* argv) {
   add_link_flags(config, run.options);
   add_library_flags(config, run.options);
   add_memory_flags(config, run.options);
+  add_tls_flag(config, run.options);
+  add_tls_files(config, run.options);
   config.add("floor", run.floor, "Run the floor too, in turns, and print the ratios");
   config
       .add("also", run.also,

@@ -68,6 +68,7 @@ bool read_engine(const std::string& text, EngineOptions& out) {
                        : key == "retain"          ? read_flag(value, out.retain)
                        : key == "memory"          ? read_enum(value, std::size(kMemoryUses), out.memory)
                        : key == "transport"       ? read_enum(value, std::size(kTransportUses), out.transport)
+                       : key == "tls"             ? read_flag(value, out.tls)
                        : key == "by-priority"     ? read_flag(value, out.by_priority)
                                                   : false;
     if (!known) return false;
@@ -77,9 +78,9 @@ bool read_engine(const std::string& text, EngineOptions& out) {
 
 std::string show_engine(const EngineOptions& engine) {
   return fmt::format(
-      "kind:{};partition-bytes:{};credit-bytes:{};retain:{};memory:{};transport:{};by-priority:{}",
+      "kind:{};partition-bytes:{};credit-bytes:{};retain:{};memory:{};transport:{};tls:{};by-priority:{}",
       static_cast<unsigned>(engine.kind), engine.partition_bytes, engine.credit_bytes, engine.retain ? 1 : 0,
-      static_cast<unsigned>(engine.memory), static_cast<unsigned>(engine.transport),
+      static_cast<unsigned>(engine.memory), static_cast<unsigned>(engine.transport), engine.tls ? 1 : 0,
       engine.by_priority ? 1 : 0);
 }
 
@@ -99,6 +100,10 @@ bool assign(WorkerOptions& options, const std::string& key, const std::string& v
   if (key == "echo-bytes") return read_number(value, options.echo_bytes);
   if (key == "engine") return read_engine(value, options.engines.emplace_back());
   if (key == "scheduler") return options.scheduler = value, true;
+  if (key == "tls-scheduler") return options.tls_scheduler = value, true;
+  if (key == "tls-cert") return options.tls_files.certificate = value, true;
+  if (key == "tls-key") return options.tls_files.key = value, true;
+  if (key == "tls-ca") return options.tls_files.authority = value, true;
   if (key == "bandwidth") return read_number(value, options.bandwidth_bps);
   if (key == "same-host") return read_flag(value, options.same_host);
   if (key == "raw-servers") return read_list(value, options.raw_servers, read_endpoint);
@@ -127,6 +132,10 @@ std::vector<std::string> to_arguments(const WorkerOptions& options) {
       fmt::format("raw-slices={}", fmt::join(options.raw_slices, ",")),
       fmt::format("echo-bytes={}", options.echo_bytes),
       "scheduler=" + options.scheduler,
+      "tls-scheduler=" + options.tls_scheduler,
+      "tls-cert=" + options.tls_files.certificate,
+      "tls-key=" + options.tls_files.key,
+      "tls-ca=" + options.tls_files.authority,
       fmt::format("bandwidth={}", options.bandwidth_bps),
       fmt::format("same-host={}", options.same_host ? 1 : 0),
       fmt::format("raw-servers={}", fmt::join(servers, ",")),

@@ -10,6 +10,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/result.h"
+#include "proto/transport/tls/tls_context.h"
 
 namespace bps::bench {
 
@@ -49,6 +50,7 @@ struct EngineOptions {
   bool retain = true;
   MemoryUse memory = MemoryUse::user;
   TransportUse transport = TransportUse::tcp;
+  bool tls = false;
   bool by_priority = true;  // of `replay`
 };
 
@@ -70,6 +72,8 @@ struct WorkerOptions {
   // A worker only.
   std::vector<EngineOptions> engines;  // requests name them by their place here
   std::string scheduler;
+  std::string tls_scheduler;  // of engines with TLS
+  TlsFiles tls_files;
   std::uint64_t bandwidth_bps = 0;  // of its host's link; 0: unknown
   bool same_host = true;            // all workers are on one host
   std::vector<Endpoint> raw_servers;

@@ -67,6 +67,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "strict",
     "tensors",
     "timeout",
+    "tls",
     "tls-ca",
     "tls-cert",
     "tls-key",
