@@ -2,7 +2,9 @@
 #include <fmt/core.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <span>
 
@@ -14,18 +16,20 @@
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/names.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/state_dir.h"
 
 namespace bps {
 namespace {
 
 struct Settings {
-  Endpoint listen = SchedulerOptions{}.listen;
+  Endpoint listen{"127.0.0.1", 4710};
   std::string key_file;
   TlsFiles tls;
   std::string print_job_key;
   bool insecure = false;
   Duration heartbeat_deadline = kHeartbeatTimeout;
   Duration reconnect_grace = FailureDetector::Options{}.reconnect_grace;
+  std::string state_dir;
   std::string ports_file;
   LogLevel log_level = LogLevel::info;
 };
@@ -48,6 +52,10 @@ void describe(Config& config, Settings& s) {
              "A worker or server that is silent this long is dead");
   config.add("reconnect-grace", s.reconnect_grace,
              "A worker or server whose connection is lost is dead after this");
+  config
+      .add("state-dir", s.state_dir,
+           "Remember here what a restarted scheduler should know: its term, and whose runs there are")
+      .unit("FOLDER");
   config.add("ports-file", s.ports_file, "Write the listening address to this file").unit("FILE");
   config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
 }
@@ -87,7 +95,7 @@ class Program {
   int run() {
     if (Status status = start(); !status) return fail(status.error());
     loop_->run();
-    return 0;
+    return exit_code_;
   }
 
  private:
@@ -115,10 +123,32 @@ class Program {
     // Every worker and server of every job is one descriptor.
     options.max_greeting = max_unknown_connections(raise_descriptor_limit());
     options.core.detector = {settings_.heartbeat_deadline, settings_.reconnect_grace};
+    options.superseded = [this](const Error& error) {
+      exit_code_ = fail(error);
+      loop_->stop();
+    };
+    if (Status status = remember(options); !status) return status;
     scheduler_ = std::make_unique<Scheduler>(*loop_, *transport_, std::move(options), log_);
     if (Status status = scheduler_->start(); !status) return status;
     if (settings_.ports_file.empty()) return {};
     return write_ports_file(settings_.ports_file, {{"listen", scheduler_->endpoint()}});
+  }
+
+  // A term that is higher than that of any scheduler before, as far as it can be known.
+  Status remember(SchedulerOptions& options) {
+    const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+    options.core.term = static_cast<std::uint64_t>(
+        std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::seconds>(since_epoch).count()));
+    if (settings_.state_dir.empty()) return {};
+    auto dir = StateDir::open(settings_.state_dir, log_);
+    if (!dir) return dir.error();
+    state_dir_ = std::move(dir).value();
+    options.core.before = state_dir_->found();
+    options.core.term = std::max(options.core.term, options.core.before.term + 1);
+    options.save = [this](const SchedulerState& state) { state_dir_->save(state); };
+    SchedulerState now = options.core.before;
+    now.term = options.core.term;
+    return state_dir_->save_now(now);
   }
 
   // The first one tells everyone, a second one does not wait for them.
@@ -141,6 +171,8 @@ class Program {
   const SharedTls tls_;
   const Logger log_;
   bool signalled_ = false;
+  int exit_code_ = 0;
+  std::unique_ptr<StateDir> state_dir_;
   std::unique_ptr<AsioLoop> loop_;
   std::unique_ptr<SignalWatcher> signals_;
   std::unique_ptr<TcpTransport> transport_;

@@ -255,6 +255,10 @@ void Scheduler::carry_out() {
                                                        options_.max_queued_bytes >> 20)));
     }
   }
+  if (options_.save && core_.state_changes() != saved_changes_) {
+    saved_changes_ = core_.state_changes();
+    options_.save(core_.state());
+  }
   if (core_.superseded() && !over_) {
     log_.error("{}", core_.superseded()->message);
     stop_later();

@@ -39,6 +39,8 @@ struct SchedulerOptions {
   std::size_t max_greeting = 1024;
   std::size_t max_connections = 32768;
   std::size_t max_queued_bytes = 64ull << 20;
+  // What the next scheduler is to know, whenever it has changed.
+  std::function<void(const SchedulerState&)> save;
   // A later scheduler is there: this one has stopped, without a word, so that its nodes look for the other.
   std::function<void(const Error&)> superseded;
 };
@@ -102,6 +104,7 @@ class Scheduler {
   TimerId tick_timer_;
   TimerId farewell_timer_;
   Task stopped_;  // while it shuts down
+  std::uint64_t saved_changes_ = 0;
   bool over_ = false;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what is posted
 };

@@ -23,13 +23,22 @@ SchedulerCore::SchedulerCore(CoreOptions options, std::function<std::uint64_t()>
       term_{options_.term, random_()},
       clock_(options_.tick, options_.tick * kToleratedTicks),
       detector_(options_.detector),
-      servers_(outbox_) {}
+      servers_(outbox_),
+      last_server_(options_.before.last_server),
+      awaited_(options_.before.runs) {}
 
 std::uint64_t SchedulerCore::random_id() {
   for (;;) {
     const std::uint64_t id = random_();
     if (id != 0 && nodes_.count(Incarnation{id}) == 0 && jobs_.count(JobRun{id}) == 0) return id;
   }
+}
+
+SchedulerState SchedulerCore::state() const {
+  SchedulerState state{term_.number, last_server_, awaited_};
+  for (const auto& [run, job] : jobs_)
+    state.runs.emplace(run, job->name());
+  return state;
 }
 
 Job* SchedulerCore::find_job(JobRun run) {
@@ -74,6 +83,7 @@ void SchedulerCore::tick(TimePoint now) {
   settle(now);
   expire_waiting(now);
   expire_orphans(now);
+  expire_awaited(now);
   if (now >= next_heartbeat_) {
     next_heartbeat_ = now + kHeartbeatInterval;
     send_heartbeats();
@@ -288,6 +298,7 @@ void SchedulerCore::retire(JobRun run) {
   }
   ended_runs_.push_back({run, job.name(), job.end_error()});
   if (ended_runs_.size() > kMaxEndedRuns) ended_runs_.pop_front();
+  ++state_changes_;
   recovering_.erase(run);
   run_of_name_.erase(job.name());
   jobs_.erase(it);

@@ -30,11 +30,14 @@
 #include "scheduler/pause_clock.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
+#include "scheduler/state.h"
 
 namespace bps {
 
 struct CoreOptions {
-  std::uint64_t term = 1;  // its number: higher than that of any scheduler before
+  // Of the scheduler before: this one's term is to be higher.
+  SchedulerState before;
+  std::uint64_t term = 1;  // number
   Duration tick = std::chrono::milliseconds(50);
   FailureDetector::Options detector;
   JobOptions job;
@@ -66,6 +69,10 @@ class SchedulerCore {
 
   // Where workers and servers reach this scheduler, for advice.
   void set_server_command(std::string command) { options_.job.server_command = std::move(command); }
+
+  // What the next scheduler is to know, and how often that has changed.
+  SchedulerState state() const;
+  std::uint64_t state_changes() const { return state_changes_; }
 
   std::size_t job_count() const { return jobs_.size(); }
   std::size_t server_count() const { return servers_.all().size(); }
@@ -130,6 +137,7 @@ class SchedulerCore {
   void add_absent(TimePoint now, const Outbox::Absent& absent);
   void try_recover(TimePoint now);
   void expire_orphans(TimePoint now);
+  void expire_awaited(TimePoint now);
 
   void on_hello(TimePoint now, PeerId id, HelloWorker& hello);
   void on_hello(TimePoint now, PeerId id, HelloServer& hello);
@@ -187,6 +195,9 @@ class SchedulerCore {
     std::map<JobRun, RunReport> runs;
   };
   std::map<ServerId, Orphan> orphans_;
+  std::map<JobRun, std::string> awaited_;  // of the scheduler before: nobody of them has come back
+  std::optional<TimePoint> awaited_until_;
+  std::uint64_t state_changes_ = 0;
   std::set<JobRun> recovering_;
 };
 

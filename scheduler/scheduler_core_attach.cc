@@ -15,6 +15,7 @@ bool SchedulerCore::is_superseded_by(const Term& seen) {
   if (seen == term_ || seen.number < term_.number) return false;
   if (!welcomed_) {
     term_.number = seen.number + 1;
+    ++state_changes_;
     return false;
   }
   superseded_ = make_error(ErrorCode::peer_lost,
@@ -64,7 +65,9 @@ Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& he
   if (running == jobs_.end()) {
     const bool ended = std::any_of(ended_runs_.begin(), ended_runs_.end(),
                                    [&](const EndedRun& run) { return run.run == hello.job_run; });
-    if (ended || hello.job_run.value == 0) return farewell_to(hello);
+    const auto awaited = awaited_.find(hello.job_run);
+    const bool is_other = awaited != awaited_.end() && awaited->second != hello.job;
+    if (ended || is_other || hello.job_run.value == 0) return farewell_to(hello);
     if (run_of_name_.count(hello.job) != 0) {
       return make_error(ErrorCode::peer_lost, fmt::format("another run of job {} is there", hello.job),
                         kRestartAdvice);
@@ -76,6 +79,8 @@ Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& he
     run_of_name_[hello.job] = hello.job_run;
     running = jobs_.emplace(hello.job_run, std::move(job)).first;
     recovering_.insert(hello.job_run);
+    awaited_.erase(hello.job_run);
+    ++state_changes_;
     for (auto& [server, orphan] : orphans_) {
       const auto run = orphan.runs.find(hello.job_run);
       if (run == orphan.runs.end() || run->second.open.job != hello.job) continue;
@@ -231,6 +236,21 @@ void SchedulerCore::expire_orphans(TimePoint now) {
   }
 }
 
+void SchedulerCore::expire_awaited(TimePoint now) {
+  if (awaited_.empty()) return;
+  if (!awaited_until_) {
+    outbox_.log(LogLevel::info, fmt::format("waits for the workers of {} jobs that were there before",
+                                            awaited_.size()));
+    awaited_until_ = now + 2 * options_.detector.heartbeat_deadline;
+  }
+  if (now < *awaited_until_) return;
+  for (const auto& [run, name] : std::exchange(awaited_, {})) {
+    outbox_.log(LogLevel::warn,
+                fmt::format("job {}, run {:016x}: none of its workers has come back", name, run.value));
+  }
+  ++state_changes_;
+}
+
 // It has until the heartbeat deadline to come back.
 void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
   if (absent.server) {
@@ -244,6 +264,7 @@ void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
       made.endpoint = target.endpoint;
       made.shards = target.shard + 1;
       record = &servers_.add(std::move(made));
+      if (target.server > last_server_) ++state_changes_;
       last_server_ = std::max(last_server_, target.server);
     }
     if (record->incarnation != target.incarnation) return;  // it is gone, and its number given away

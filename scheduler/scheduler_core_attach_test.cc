@@ -358,6 +358,24 @@ TEST_CASE("attach: a run belongs to the job that its servers say") {
   CHECK_FALSE(h.is_alive(thief.come_back(h)));
 }
 
+TEST_CASE("attach: the state of the scheduler before says whose run it is, and which numbers are taken") {
+  CoreHarness old;
+  Past past(old);
+  CHECK(old.core.state().runs.at(past.memory[0].hello.job_run) == "j");
+  CHECK(old.core.state().last_server == ServerId{2});
+  CoreOptions options = later();
+  options.before = old.core.state();
+  CoreHarness h(2, options);
+  CHECK(h.core.state().runs == old.core.state().runs);
+  WorkerMemory thief = past.memory[0];
+  thief.hello.job = "other";
+  CHECK_FALSE(h.is_alive(thief.come_back(h)));
+  const PeerId s = h.server();
+  CHECK(h.last<Welcome>(s).server == ServerId{3});
+  h.run(seconds(7));
+  CHECK(h.core.state().runs.empty());
+}
+
 TEST_CASE("attach: of two schedulers the earlier one goes") {
   CoreHarness old;
   Past past(old);

@@ -92,6 +92,7 @@ bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello,
   const JobRun run{random_id()};
   auto job = std::make_unique<Job>(hello, run, term_, now, servers_, outbox_, options_.job);
   run_of_name_[hello.job] = run;
+  ++state_changes_;
   Job& created = *jobs_.emplace(run, std::move(job)).first->second;
   join(now, id, hello, until, created);
   return true;
@@ -167,6 +168,7 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloServer& hello) {
   bury_predecessor(hello);
   const Incarnation incarnation{random_id()};
   last_server_ = last_server_.next();
+  ++state_changes_;
   Peer& peer = peers_.at(id);
   peer.role = Role::server;
   peer.incarnation = incarnation;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "proto/base/secret_file.h"
+#include "proto/base/unique_fd.h"
 
 namespace bps {
 namespace {
@@ -22,20 +23,6 @@ constexpr const char* kMakeOne = "make one: openssl rand -hex 32 > FILE; chmod 6
 Error bad_file(const std::string& path, std::string_view what, std::string advice = kMakeOne) {
   return make_error(ErrorCode::configuration, fmt::format("key file {} {}", path, what), std::move(advice));
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 // Its line, without the end.
 Result<std::string_view> line_of(const std::string& path, const SecretText& content) {
@@ -131,7 +118,7 @@ std::string job_key_line(const Key& job_key, std::string_view job) {
 Status create_key_file(const std::string& path) {
   const Result<SharedKey> key = Key::fresh();
   if (!key) return key.error();
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.get() < 0) return os_error("key file " + path, errno);
   std::string line = digits_of(**key) + "\n";
   const ssize_t written = ::write(file.get(), line.data(), line.size());

@@ -9,22 +9,10 @@
 #include <cerrno>
 #include <utility>
 
+#include "proto/base/unique_fd.h"
+
 namespace bps {
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 Status check_owner(int fd, const std::string& name, const std::string& path, const std::string& advice) {
   const auto bad = [&](std::string_view what, std::string todo) {
@@ -64,7 +52,7 @@ SecretText::~SecretText() {
 Result<SecretText> read_secret_file(const std::string& path, std::string_view what, std::size_t max_bytes,
                                     std::string advice) {
   const std::string name = fmt::format("{} {}", what, path);
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (file.get() < 0) return os_error(name, errno, std::move(advice));
   if (Status status = check_owner(file.get(), name, path, advice); !status) return status.error();
   SecretText content(max_bytes + 1);

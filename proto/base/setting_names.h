@@ -64,6 +64,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "slow-server",
     "staleness",
     "start-timeout",
+    "state-dir",
     "strict",
     "tensors",
     "timeout",

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "proto/base/asio_loop.h"
-#include "proto/transport/stream/unique_fd.h"
+#include "proto/base/unique_fd.h"
 #include "tests/conformance/fabric.h"
 
 namespace bps::conformance {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "proto/base/result.h"
-#include "proto/transport/stream/unique_fd.h"
+#include "proto/base/unique_fd.h"
 
 namespace bps {
 

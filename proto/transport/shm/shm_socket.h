@@ -13,7 +13,7 @@
 #include <string>
 
 #include "proto/base/result.h"
-#include "proto/transport/stream/unique_fd.h"
+#include "proto/base/unique_fd.h"
 
 namespace bps {
 

@@ -11,7 +11,7 @@
 #include "proto/base/log.h"
 #include "proto/transport/stream/readiness.h"
 #include "proto/transport/stream/socket_address.h"
-#include "proto/transport/stream/unique_fd.h"
+#include "proto/base/unique_fd.h"
 #include "proto/transport/transport.h"
 
 namespace bps {

@@ -36,7 +36,7 @@
 #include "proto/base/assert.h"
 #include "proto/transport/stream/frame_reader.h"
 #include "proto/transport/stream/readiness.h"
-#include "proto/transport/stream/unique_fd.h"
+#include "proto/base/unique_fd.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/codec.h"
 

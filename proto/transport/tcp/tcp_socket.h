@@ -9,7 +9,7 @@
 #include "proto/base/endpoint.h"
 #include "proto/base/result.h"
 #include "proto/transport/stream/socket_address.h"
-#include "proto/transport/stream/unique_fd.h"
+#include "proto/base/unique_fd.h"
 #include "proto/transport/tcp/tcp_options.h"
 
 namespace bps {

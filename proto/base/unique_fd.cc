@@ -1,4 +1,4 @@
-#include "proto/transport/stream/unique_fd.h"
+#include "proto/base/unique_fd.h"
 
 #include <unistd.h>
 

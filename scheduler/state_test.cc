@@ -1,0 +1,95 @@
+#include "scheduler/state.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "scheduler/state_dir.h"
+
+namespace bps {
+namespace {
+
+using Catch::Contains;
+
+SchedulerState sample() {
+  return {1'763'771'234, ServerId{3}, {{JobRun{0xb2}, "resnet50"}, {JobRun{7}, "a job, with spaces"}}};
+}
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/bps-state-XXXXXX";
+    path = ::mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+void write(const std::filesystem::path& path, const std::string& text) { std::ofstream(path) << text; }
+
+}  // namespace
+
+TEST_CASE("state: what is written is read again") {
+  for (const SchedulerState& state : {sample(), SchedulerState{1, {}, {}}}) {
+    const auto read = parse_state(to_text(state));
+    REQUIRE(read.ok());
+    CHECK(*read == state);
+  }
+}
+
+TEST_CASE("state: every changed, missing or added byte is damage") {
+  const std::string text = to_text(sample());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::string changed = text;
+    changed[i] = static_cast<char>(changed[i] ^ 1);
+    CHECK_FALSE(parse_state(changed).ok());
+    CHECK_FALSE(parse_state(text.substr(0, i)).ok());
+  }
+  CHECK_FALSE(parse_state(text + "x").ok());
+  CHECK_FALSE(parse_state("").ok());
+}
+
+TEST_CASE("state: lines that a scheduler does not write are damage, also with the right checksum") {
+  const auto with = [](SchedulerState state) { return parse_state(to_text(state)); };
+  CHECK_THAT(with({0, {}, {}}).error().message, Contains("line 2"));
+  CHECK_THAT(with({1, {}, {{JobRun{0}, "j"}}}).error().message, Contains("line 4"));
+  CHECK_THAT(with({1, {}, {{JobRun{1}, ""}}}).error().message, Contains("line 4"));
+  CHECK_THAT(with({1, {}, {{JobRun{1}, "a\tb"}}}).error().message, Contains("line 4"));
+}
+
+TEST_CASE("state dir: keeps a state, is locked, and says what is damaged") {
+  const Folder folder;
+  const std::string path = folder.path / "dir";
+  const Logger log("scheduler", LogTarget::to_callback([](auto...) {}, LogLevel::off));
+  {
+    auto dir = StateDir::open(path, log);
+    REQUIRE(dir.ok());
+    CHECK((*dir)->found() == SchedulerState{});
+    CHECK_THAT(StateDir::open(path, log).error().message, Contains("another scheduler uses"));
+    REQUIRE((*dir)->save_now({1, {}, {}}).ok());
+    (*dir)->save({2, {}, {}});
+    (*dir)->save(sample());
+  }
+  {
+    auto dir = StateDir::open(path, log);
+    REQUIRE(dir.ok());
+    CHECK((*dir)->found() == sample());
+  }
+  const ExpectLog expected("it is damaged: its end is missing");
+  write(folder.path / "dir" / "state", "bps-scheduler-state 1\nterm 4");
+  auto dir = StateDir::open(path, log);
+  REQUIRE(dir.ok());
+  CHECK((*dir)->found() == SchedulerState{});
+  CHECK(std::filesystem::exists(folder.path / "dir" / "state.damaged"));
+}
+
+TEST_CASE("state dir: a place where nothing can be written is an error") {
+  const Folder folder;
+  const Logger log("scheduler", LogTarget::to_callback([](auto...) {}, LogLevel::off));
+  write(folder.path / "file", "");
+  CHECK_FALSE(StateDir::open(folder.path / "file", log).ok());
+  CHECK_FALSE(StateDir::open(folder.path / "no" / "where", log).ok());
+}
+
+}  // namespace bps
