@@ -71,7 +71,7 @@ class Server final : private ConnectionHandler {
   // No new jobs; stops when those that use this server are over.
   void drain();
 
-  // Ends everything now; workers have ServerLane::kLinger to close their lanes.
+  // Ends everything now; workers have ServerLane::kFarewell to close their lanes.
   void stop() { finish(Error{}); }
 
   // Where workers reach it. After start().

@@ -20,6 +20,7 @@
 
 #include "proto/base/buffer_pool.h"
 #include "proto/transport/transport.h"
+#include "proto/wire/timing.h"
 #include "server/aggregator.h"
 
 namespace bps {
@@ -31,7 +32,10 @@ class ServerLane final : private ConnectionHandler {
  public:
   static constexpr std::uint32_t kNoContributor = 0xffffffff;
   static constexpr std::size_t kSendAheadBytes = 64 * 1024;
-  static constexpr Duration kLinger = std::chrono::seconds(1);
+  static constexpr Duration kLinger = std::chrono::seconds(1);  // to read why a connection was refused
+  // To close the lanes of a run that is over, and save what they have lent: a worker that stands still for as
+  // long as it may (kHeartbeatTimeout) has a second for that.
+  static constexpr Duration kFarewell = kHeartbeatTimeout + std::chrono::seconds(1);
 
   // `contributor`: the worker's index, or kNoContributor for a member of weight 0.
   ServerLane(ShardJob& job, std::uint32_t contributor, const HelloLane& hello,

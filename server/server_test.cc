@@ -423,7 +423,7 @@ TEST_CASE("stop tells the workers, and ends when they have closed their lanes, o
   }
   SECTION("they have not") {
     world.until([&] { return world.stopped.has_value() && lane.closed.has_value(); });
-    CHECK(world.loop.now() - begin >= ServerLane::kLinger);
+    CHECK(world.loop.now() - begin >= ServerLane::kFarewell);
   }
   CHECK(world.stopped->code == ErrorCode::ok);
 }

@@ -76,7 +76,7 @@ void Shard::end_job(JobRun job, const Error& error, Done done) {
 
 void Shard::begin_end(std::unique_ptr<ShardJob> job, const Error& error, Done done) {
   const auto ending = ending_.insert(ending_.end(), {std::move(job), std::move(done), {}});
-  finish_at(ending, ServerLane::kLinger);
+  finish_at(ending, ServerLane::kFarewell);
   // Its last lane is calling: it cannot go yet.
   ending->job->end(error, [this, ending] { finish_at(ending, Duration::zero()); });
 }

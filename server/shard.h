@@ -5,7 +5,7 @@
 // before the scheduler tells any worker.
 //
 // What ends takes its time: a job's lanes stay until the workers have closed them, at most
-// ServerLane::kLinger, and its memory until then. The same run may be opened again meanwhile.
+// ServerLane::kFarewell, and its memory until then. The same run may be opened again meanwhile.
 //
 // Owner: the Server, with the tasks that are under way to it. Lives on: its loop, except construction, and
 // destruction after shutdown().

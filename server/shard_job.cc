@@ -131,12 +131,14 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
 
 template <class Tell>
 void ShardJob::tell_all(Tell tell) {
-  for (Partitions* partitions : {&partitions_, &doomed_}) {
-    for (auto& [id, partition] : *partitions) {
+  const auto tell_these = [&](auto& partitions) {
+    for (auto& [id, partition] : partitions) {
       tell(*partition.aggregator);
       carry_out(id, partition, actions_);
     }
-  }
+  };
+  tell_these(partitions_);
+  tell_these(doomed_);
 }
 
 void ShardJob::worker_left(Rank rank, bool lingers) {

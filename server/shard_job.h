@@ -126,7 +126,8 @@ class ShardJob {
   std::vector<SessionMember> members_;     // in rank order
   std::vector<Contributor> contributors_;  // those with a weight
   Partitions partitions_;
-  Partitions doomed_;  // dropped, still referred to
+  // Dropped, still referred to. A partition may be among them more than once: declared again, dropped again.
+  std::unordered_multimap<PartitionId, JobPartition> doomed_;
   std::unordered_set<PartitionId> dropped_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;
   std::vector<ServerLane*> lane_of_;  // by contributor

@@ -49,7 +49,7 @@ TEST_CASE("what a lane lends is read where it lies, and counts as taken at once"
   }
   SECTION("and given back when the job ends") {
     world.shard->end_job(kRun, Error{}, [] {});
-    world.loop.run_for(ServerLane::kLinger);
+    world.loop.run_for(ServerLane::kFarewell);
     CHECK(mine->given_back == 1);
   }
 }
@@ -128,7 +128,7 @@ TEST_CASE("what a job has lent stays as it is until the workers close their lane
   a->handler->on_writable();
   message = World::header(2, 0);
   b->handler->on_message(message, {});
-  world.loop.run_for(ServerLane::kLinger / 2);
+  world.loop.run_for(kHeartbeatTimeout);  // as long as a worker that lives may stand still
   CHECK(a->sent.size() == frames + 1);
   CHECK(world.shard->bytes_in_use() == bytes);
   CHECK(world.shard->job_count() == 1);
@@ -146,13 +146,13 @@ TEST_CASE("what a job has lent stays as it is until the workers close their lane
   }
   SECTION("one of them does not") {
     a->handler->on_closed(make_error(ErrorCode::peer_lost, "closed by the peer"));
-    world.loop.run_for(ServerLane::kLinger / 2);
+    world.loop.run_for(ServerLane::kFarewell - kHeartbeatTimeout);
   }
   CHECK((a->closed && b->closed));
   CHECK(done == 1);
   CHECK(world.shard->bytes_in_use() == 0);
   CHECK(world.shard->job_count() == 0);
-  world.loop.run_for(ServerLane::kLinger);
+  world.loop.run_for(ServerLane::kFarewell);
   CHECK(done == 1);
 }
 
@@ -181,7 +181,7 @@ TEST_CASE("a run that has ended may be opened again while its lanes are still th
     lane->handler->on_closed(make_error(ErrorCode::peer_lost, "closed by the peer"));
     world.loop.run_for(Duration::zero());
     CHECK(all_done == 0);
-    world.loop.run_for(ServerLane::kLinger);
+    world.loop.run_for(ServerLane::kFarewell);
     CHECK((done == 1 && all_done == 1));
     return;
   }

@@ -348,6 +348,35 @@ TEST_CASE("a dropped tensor may be declared again with its numbers, and dropped 
   CHECK(last_payload(*a) == std::vector<float>{3, 4});
 }
 
+TEST_CASE("a tensor that is dropped twice while lanes still receive both of its lives") {
+  World world(2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  world.declare(1, 2);
+  REQUIRE(world.begin(*a, 1, 0, 2) != nullptr);
+  world.shard->drop(kRun, {TensorId{1}});
+  world.declare(1, 2);
+  std::byte* const place = world.begin(*b, 1, 0, 2);
+  REQUIRE(place != nullptr);
+  const std::uint64_t bytes = world.shard->bytes_in_use();
+  world.shard->drop(kRun, {TensorId{1}});
+  CHECK(world.shard->bytes_in_use() == bytes);
+  std::memset(place, 1, 8);
+  Message message = World::header(1, 0);
+  SECTION("until it is whole") {
+    a->handler->on_message(message, {});
+    CHECK(world.shard->bytes_in_use() < bytes);
+    b->handler->on_message(message, {});
+    CHECK_FALSE((a->closed || b->closed));
+  }
+  SECTION("until they are gone") {
+    b->handler->on_closed(make_error(ErrorCode::peer_lost, "cut"));
+    CHECK(world.shard->bytes_in_use() < bytes);
+    a->handler->on_closed(make_error(ErrorCode::peer_lost, "cut"));
+  }
+  CHECK(world.shard->bytes_in_use() == 0);
+}
+
 TEST_CASE("when a job ends its lanes hear the reason, and when they are closed its memory is free") {
   World world(2);
   world.declare(1, 2);
@@ -368,7 +397,7 @@ TEST_CASE("when a job ends its lanes hear the reason, and when they are closed i
   SECTION("shut down") {
     world.shard->shutdown(make_error(ErrorCode::peer_lost, "the server stops"), [] {});
   }
-  world.loop.run_for(ServerLane::kLinger);
+  world.loop.run_for(ServerLane::kFarewell);
   CHECK(a->closed);
   CHECK(b->closed);
   CHECK(world.shard->bytes_in_use() == 0);
