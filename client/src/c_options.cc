@@ -43,6 +43,7 @@ bps_options unset_options() {
   options.mode = BPS_MODE_DEFAULT;
   options.staleness = -1;
   options.bandwidth_bps = -1;
+  options.scheduler_grace_ms = -1;
   return options;
 }
 
@@ -73,6 +74,7 @@ Result<OpenOptions> read_options(const bps_options* options) {
   given.local_size = number(full.local_size);
   given.join_timeout_ms = number(full.join_timeout_ms);
   given.operation_timeout_ms = number(full.operation_timeout_ms);
+  given.scheduler_grace_ms = number(full.scheduler_grace_ms);
   given.partition_bytes = number(full.partition_bytes);
   given.credit_bytes = number(full.credit_bytes);
   if (full.retain != -1) given.retain = full.retain != 0;

@@ -132,11 +132,12 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
     engine_->declare(tensors, [reply](Result<std::vector<TensorId>> ids) { reply->set(std::move(ids)); });
   });
   if (!cell->wait_until(std::chrono::steady_clock::now() + timeout)) {
-    return make_error(ErrorCode::deadline,
-                      fmt::format("waited {:.3g} s for scheduler {} to declare {} tensors, the first is '{}'",
-                                  seconds(timeout), to_string(settings_.config.scheduler), tensors.size(),
-                                  tensors.front().name),
-                      "declare them again; the scheduler's log tells if it waits for a server");
+    return make_error(
+        ErrorCode::deadline,
+        fmt::format("waited {:.3g} s for scheduler {} to declare {} tensors, the first is '{}'{}",
+                    seconds(timeout), to_string(settings_.config.scheduler), tensors.size(),
+                    tensors.front().name, describe_scheduler()),
+        "declare them again; the scheduler's log tells if it waits for a server");
   }
   auto ids = cell->value();
   if (!ids) return ids;
@@ -206,8 +207,8 @@ Status Client::barrier(Duration timeout) {
   if (cell->wait_until(std::chrono::steady_clock::now() + timeout)) return cell->value();
   return make_error(
       ErrorCode::deadline,
-      fmt::format("waited {:.3g} s at a barrier of job '{}': not all of the {} workers have come",
-                  seconds(timeout), settings_.config.job, settings_.config.world_size),
+      fmt::format("waited {:.3g} s at a barrier of job '{}': not all of the {} workers have come{}",
+                  seconds(timeout), settings_.config.job, settings_.config.world_size, describe_scheduler()),
       "the arrival of this worker counts; wait at the next barrier only when all others do");
 }
 
@@ -222,6 +223,17 @@ std::string Client::describe(TensorId tensor) {
   if (!answered) return "the client's loop, which is busy";
   auto text = cell->value();
   return text ? *text : "nothing: " + text.error().message;
+}
+
+std::string Client::describe_scheduler() {
+  const auto reply = std::make_shared<Reply<std::string>>();
+  const auto cell = reply->cell();
+  thread_->loop().post([this, reply] {
+    if (engine_ != nullptr) reply->set(engine_->describe_scheduler());
+  });
+  if (!cell->wait_until(std::chrono::steady_clock::now() + kDescribe)) return "";
+  auto text = cell->value();
+  return text ? *text : "";
 }
 
 Status Client::close(Duration timeout) {

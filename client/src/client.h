@@ -78,6 +78,7 @@ class Client {
   Client(const ClientSettings& settings, Logger log);
   Status start();
   Status find_shared_memory();
+  std::string describe_scheduler();
   Status join();
   void shut_down();
   Error unknown(TensorId tensor) const;

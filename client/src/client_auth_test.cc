@@ -71,6 +71,27 @@ TEST_CASE("keys: a worker proves its job's key to the scheduler and its ticket t
   CHECK(c.engine.stats()->lanes == 2);
 }
 
+TEST_CASE("keys: a connection that is taken up again is proven anew, and brings no ticket") {
+  const ExpectLog lost("scheduler 127.0.0.1:4710 is lost");
+  const ExpectLog back("scheduler 127.0.0.1:4710 is there again");
+  Joining c;
+  c.start_job(1);
+  c.scheduler().break_with(ErrorCode::unreachable, "connection reset");
+  c.loop.run_for(100ms);
+  SECTION("by who has the key") {
+    c.scheduler().deliver(c.accept<HelloWorker>(c.scheduler(), kCluster, c.plain()));
+    (void)c.scheduler().next<JobStart>();
+    (void)c.scheduler().next<Attached>();
+    c.lane(0).deliver(c.accept<HelloLane>(c.lane(0), kCluster, c.plain_lane(0)));
+    CHECK(c.engine.stats()->lanes == 1);
+  }
+  SECTION("not by somebody else") {
+    c.scheduler().deliver(c.plain());
+    REQUIRE(c.engine.failure());
+    CHECK(c.engine.failure()->code == ErrorCode::unauthorised);
+  }
+}
+
 TEST_CASE("keys: a worker that has one believes no scheduler that does not") {
   Joining c;
   SECTION("a Welcome at once") { c.scheduler().deliver(c.plain()); }

@@ -36,6 +36,8 @@ struct ClientConfig {
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
   Duration join_timeout = std::chrono::seconds(60);
+  // How long to go on, and to try to reach the scheduler again, when the connection to it is lost; 0: not at all.
+  Duration scheduler_grace = std::chrono::seconds(60);
 };
 
 }  // namespace bps

@@ -440,7 +440,9 @@ TEST_CASE("a callback may start the next operation") {
 }
 
 TEST_CASE("failure: everything pending and later gets the first error, exactly once") {
-  Running c;
+  ClientConfig config = ScriptedCluster::default_config();
+  config.scheduler_grace = 2s;
+  Running c(config);
   c.push_pull();
   std::vector<Error> errors;
   const auto note = [&](const Error& error) { errors.push_back(error); };
@@ -452,8 +454,12 @@ TEST_CASE("failure: everything pending and later gets the first error, exactly o
     expected = "rank 1 (host b) is dead";
   }
   SECTION("the scheduler is lost") {
+    const ExpectLog log("scheduler 127.0.0.1:4710 is lost: connection reset");
     c.scheduler().break_with(ErrorCode::unreachable, "connection reset");
-    expected = "scheduler 127.0.0.1:4710 is lost: connection reset";
+    c.loop.run_for(1s);
+    CHECK(c.outcome.ended == 0);
+    c.loop.run_for(1s);
+    expected = "scheduler 127.0.0.1:4710 is lost: connection reset; tried for 2 s to reach it again";
   }
   CHECK(c.outcome.ended == 1);
   CHECK(c.outcome.error.message == expected);

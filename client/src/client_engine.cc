@@ -124,7 +124,7 @@ Status ClientEngine::broadcast(TensorId tensor, std::span<std::byte> buffer, Ran
 }
 
 std::string ClientEngine::describe(TensorId tensor) const {
-  return failure_ ? "nothing: " + failure_->message : data_.describe(tensor);
+  return failure_ ? "nothing: " + failure_->message : data_.describe(tensor) + describe_scheduler();
 }
 
 // ---- barrier ----
@@ -139,6 +139,7 @@ void ClientEngine::barrier(Done done) {
 }
 
 void ClientEngine::on_barrier_done(const BarrierDone& barrier) {
+  if (barrier.error.code == ErrorCode::ok) barriers_done_ = std::max(barriers_done_, barrier.number + 1);
   const auto found = barriers_.find(barrier.number);
   if (found == barriers_.end()) return;
   Done done = std::move(found->second);
@@ -203,7 +204,11 @@ void ClientEngine::drain() {
 }
 
 void ClientEngine::on_settle(const Settle& settle) {
-  data_.when_settled([this, number = settle.number] { link_.send(Settled{number}); });
+  ranks_closing_.insert(settle.rank);
+  // On another connection it is asked again.
+  data_.when_settled([this, number = settle.number, asked_on = link_.connection_number()] {
+    if (link_.connection_number() == asked_on) link_.send(Settled{number});
+  });
 }
 
 void ClientEngine::on_left() {

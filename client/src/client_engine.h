@@ -6,10 +6,11 @@
 // there, and no callback runs inside the call that asked for it. A callback may call the engine again but not
 // destroy it. Limits: one operation per tensor at a time; memory per tensor is one retained copy (with
 // `retain`) and one record per partition; nothing is allocated per frame. Failure: the first error that ends
-// the job run (scheduler lost, JobFailed, a peer that breaks the protocol) closes all connections, fails
-// everything pending and everything later with it. A broken lane alone fails nothing: it is opened again
-// under a higher session and what was not answered is sent again. Nor does a lost server whose partitions
-// the scheduler gives to others, with `retain`.
+// the job run (scheduler lost for good, JobFailed, a peer that breaks the protocol) closes all connections,
+// fails everything pending and everything later with it. A broken lane alone fails nothing: it is opened
+// again under a higher session and what was not answered is sent again. Nor does a lost server whose
+// partitions the scheduler gives to others, with `retain`. Nor does a lost scheduler that is there again
+// within `scheduler_grace`: operations go on, all else waits (client_engine_attach.cc).
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -83,6 +85,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"
   std::string describe(TensorId tensor) const;
   std::string describe_join() const { return link_.describe_join(); }
+  // "; scheduler 127.0.0.1:4710 has been away for 2.1 s"; empty while it is there.
+  std::string describe_scheduler() const;
 
   // After join: memory of the shared-memory transport is of use.
   bool shares_memory() const { return data_.shares_memory(); }
@@ -112,6 +116,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_barrier_done(const BarrierDone& barrier) override;
   void on_settle(const Settle& settle) override;
   void on_left() override;
+  void on_taken_up() override;
   void on_link_failed(const Error& error) override;
   // DataPlane::Owner
   void on_data_failed(const Error& error) override;
@@ -119,6 +124,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
 
   void fail(const Error& error);
   void ask_next(std::uint64_t request, PendingDeclare& pending);
+  void ask_again(std::uint64_t request, const PendingDeclare& pending);
   void post(std::function<void()> task);
   void drain();
   void finish_close(Status status);
@@ -135,6 +141,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   std::map<std::uint64_t, PendingDeclare> declares_;
   std::uint64_t next_barrier_ = 0;
   std::map<std::uint64_t, Done> barriers_;
+  std::uint64_t barriers_done_ = 0;  // the first ones
+  std::set<Rank> ranks_closing_;     // those that Settle has named
   std::optional<Error> failure_;
   bool closing_ = false;
   bool leaving_ = false;

@@ -115,36 +115,6 @@ TEST_CASE("join: what is refused in words is final") {
   CHECK(c.connects(4710) == 1);
 }
 
-TEST_CASE("join: who joins again is patient with a scheduler that has not missed it yet") {
-  const ExpectLog notice("still waiting to join job 'job'");
-  Joining c;
-  const auto refuse = [&] {
-    c.scheduler().deliver(Refused{ErrorCode::configuration, "rank 0 of job job is taken by rank 0", "..."});
-    c.scheduler().break_with(ErrorCode::peer_lost, "closed");
-  };
-  c.welcome_worker();
-  const ExpectLog log("was lost while the job gathered");
-  c.scheduler().break_with(ErrorCode::peer_lost, "connection reset");
-  c.loop.run_for(200ms);
-  refuse();
-  CHECK(c.ended == 0);
-  c.loop.run_for(200ms);
-  SECTION("soon it has") {
-    c.welcome_worker();
-    c.scheduler().deliver(c.job_start(1));
-    CHECK(c.ended == 1);
-    CHECK(c.error.code == ErrorCode::ok);
-  }
-  SECTION("it is somebody else who has the rank") {
-    while (c.ended == 0) {
-      if (c.scheduler().open()) refuse();
-      c.loop.run_for(50ms);
-    }
-    CHECK(c.error.code == ErrorCode::configuration);
-    CHECK_THAT(c.error.message, Contains("rank 0 of job job is taken"));
-  }
-}
-
 TEST_CASE("join: the job fails while it gathers") {
   Joining c;
   c.welcome_worker();
@@ -177,8 +147,9 @@ TEST_CASE("join: a scheduler that breaks the protocol") {
   CHECK_FALSE(c.scheduler().open());
 }
 
-TEST_CASE("scheduler: heartbeats are sent, silence is death") {
+TEST_CASE("scheduler: heartbeats are sent, silence is a loss, and without an end it is death") {
   ScriptedCluster c;
+  const ExpectLog lost("scheduler 127.0.0.1:4710 is lost: it has been silent for 3 s");
   c.join(1);
   Outcome barrier;
   c.engine.barrier([&](Status status) {
@@ -193,6 +164,10 @@ TEST_CASE("scheduler: heartbeats are sent, silence is death") {
   }
   CHECK(barrier.ended == 0);
   c.loop.run_for(kHeartbeatTimeout + 2 * kHeartbeatInterval);
+  CHECK(lost.seen() == 1);
+  CHECK(barrier.ended == 0);
+  CHECK(c.lane(0).open());
+  c.loop.run_for(60s);
   CHECK(barrier.ended == 1);
   CHECK(barrier.error.code == ErrorCode::peer_lost);
   CHECK_THAT(barrier.error.message,

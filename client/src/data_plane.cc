@@ -441,7 +441,7 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
 
 void DataPlane::fail_tensor(TensorId id, const Error& error) {
   TensorState* tensor = find(id);
-  if (tensor == nullptr || failed_) return;
+  if (tensor == nullptr || failed_ || tensor->poisoned()) return;
   tensor->poison(error);
   const Round round = tensor->round();
   for (Partition& partition : tensor->partitions()) {

@@ -5,7 +5,8 @@
 // TensorState (memory). Failure: a broken lane is opened again and its unanswered contributions are queued
 // again; a server that breaks the protocol, or refuses this worker for good, is told to the owner, who then
 // calls fail(). Partitions that get another owner are behind a fence until all workers have resumed there
-// (decision 0009): data_plane_resume.cc.
+// (decision 0009): data_plane_resume.cc. Another scheduler is told what the ones before have said (decision
+// 0013): data_plane_report.cc.
 #pragma once
 
 #include <atomic>
@@ -65,6 +66,11 @@ class DataPlane final : private Lane::Owner {
 
   // Another server owns partitions from now on. An error ends the job for this worker. Callbacks may come.
   Status on_moved(const Moved& moved);
+
+  // What schedulers have said about this worker's lanes and tensors, as they are now, in messages of legal
+  // size. From now on a Moved may have what was on its way in an earlier epoch.
+  void report(const std::function<void(const Message&)>& say);
+  std::vector<LaneIndex> closed_lanes() const;
 
   // What a push_pull reads and writes. Null spans are for tensors without elements only.
   struct Memory {
@@ -159,9 +165,10 @@ class DataPlane final : private Lane::Owner {
   const ClientConfig config_;
   Logger log_;
   SharedKey ticket_;
-  JobStart job_;                      // its epoch is the present one
+  JobStart job_;                      // its epoch is the present one, its lanes are all so far
   HelloLane hello_;                   // all but what is a lane's own
-  Epoch first_epoch_, epoch_before_;  // of the start; before the present one
+  Epoch first_epoch_, epoch_before_;  // of the start; before the present one, and all that it may lack
+  bool may_lack_moves_ = false;
   ContributionQueue queue_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Allowance> allowances_;                  // by lane

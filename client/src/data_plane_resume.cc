@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "client/src/data_plane.h"
 
@@ -81,8 +82,9 @@ Status DataPlane::on_moved(const Moved& moved) {
   if (Status status = check_retain(moved); !status.ok()) return status;
   const std::size_t lanes = lanes_.size();
   const bool is_piece = moved.epoch == job_.epoch;
-  if (!is_piece) epoch_before_ = job_.epoch;
+  if (!is_piece && !std::exchange(may_lack_moves_, false)) epoch_before_ = job_.epoch;
   job_.epoch = moved.epoch;
+  job_.lanes.insert(job_.lanes.end(), moved.lanes.begin(), moved.lanes.end());
   hello_.epoch = moved.epoch;
   if (Status status = add_lanes(moved.lanes); !status.ok()) return status;
   for (const auto& lane : lanes_)

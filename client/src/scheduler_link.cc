@@ -28,7 +28,8 @@ SchedulerLink::~SchedulerLink() { close(); }
 
 void SchedulerLink::close() {
   state_ = State::closed;
-  for (TimerId* timer : {&join_timer_, &notice_timer_, &retry_timer_, &heartbeat_timer_}) {
+  for (TimerId* timer :
+       {&join_timer_, &notice_timer_, &retry_timer_, &attempt_timer_, &grace_timer_, &heartbeat_timer_}) {
     loop_.cancel(*timer);
     *timer = {};
   }
@@ -55,7 +56,7 @@ void SchedulerLink::join() {
 void SchedulerLink::notice_later() {
   notice_timer_ = loop_.after(kJoinNotice, [this] {
     notice_timer_ = {};
-    if (state_ == State::joined) return;
+    if (started_) return;
     log_.warn("still waiting to join job '{}', for at most {:.0f} s more: {}", config_.job,
               seconds(std::max(Duration{}, join_deadline_ - loop_.now())), describe_join());
     notice_later();
@@ -79,12 +80,27 @@ std::string SchedulerLink::describe_join() const {
 void SchedulerLink::connect() {
   state_ = State::connecting;
   refused_.reset();
-  const Duration left = join_deadline_ - loop_.now();
-  connection_ =
-      transport_.connect(loop_, config_.scheduler, std::clamp<Duration>(left, kRetryPause, kConnectTimeout));
+  const TimePoint deadline = loss_ ? loss_->since + config_.scheduler_grace : join_deadline_;
+  const Duration patience = std::clamp<Duration>(deadline - loop_.now(), kRetryPause, kConnectTimeout);
+  connection_ = transport_.connect(loop_, config_.scheduler, patience);
   connection_->start(*this);
+  if (loss_) {
+    attempt_timer_ = loop_.after(patience, [this] {
+      attempt_timer_ = {};
+      lost(make_error(ErrorCode::unreachable, "it does not answer"));
+    });
+  }
+  Message message = hello();
+  if (Status status = handshake_.begin(config_.key, message); !status) return fail(status.error());
+  connection_->send(message);
+}
+
+HelloWorker SchedulerLink::hello() const {
   HelloWorker hello;
+  hello.term = term_;
+  hello.incarnation = incarnation_;
   hello.job = config_.job;
+  hello.job_run = job_run_;
   hello.rank = config_.rank;
   hello.world_size = config_.world_size;
   hello.local_rank = config_.local_rank;
@@ -94,12 +110,10 @@ void SchedulerLink::connect() {
   hello.partition_bytes = config_.partition_bytes;
   hello.mode = config_.mode;
   hello.staleness = config_.staleness;
-  hello.join_timeout_ms = static_cast<std::uint64_t>(
-      std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(join_deadline_ - loop_.now());
+  hello.join_timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(1, left.count()));
   hello.retain = config_.retain;
-  Message message = std::move(hello);
-  if (Status status = handshake_.begin(config_.key, message); !status) return fail(status.error());
-  connection_->send(message);
+  return hello;
 }
 
 void SchedulerLink::on_writable() {
@@ -115,42 +129,80 @@ std::byte* SchedulerLink::on_payload(const Message& message, std::uint64_t) {
 void SchedulerLink::on_closed(const Error& error) { lost(refused_ ? *refused_ : error); }
 
 void SchedulerLink::lost(const Error& error) {
-  loop_.cancel(heartbeat_timer_);
-  heartbeat_timer_ = {};
+  for (TimerId* timer : {&heartbeat_timer_, &attempt_timer_}) {
+    loop_.cancel(*timer);
+    *timer = {};
+  }
   if (refused_) {
-    const Error refusal =
-        make_error(refused_->code, name() + " refused: " + refused_->message, refused_->advice);
-    // Who joins again may find its rank taken: by itself, until the scheduler notices that its old connection
-    // is gone.
-    const bool by_ourselves =
-        state_ != State::joined && incarnation_.value != 0 && refusal.code == ErrorCode::configuration;
-    if (!by_ourselves || loop_.now() + kRetryPause >= join_deadline_) return fail(refusal);
-    return retry(refusal);
+    return fail(make_error(refused_->code, name() + " refused: " + refused_->message, refused_->advice));
   }
-  if (state_ == State::joined) {
-    return fail(make_error(ErrorCode::peer_lost, name() + " is lost: " + error.message,
-                           "start the job again; see the scheduler's log for why it ended"));
-  }
+  const bool was_welcomed = state_ == State::gathering || state_ == State::joined;
+  if (was_welcomed) return begin_loss(error);
   if (!may_pass(error.code)) return fail(make_error(error.code, name() + ": " + error.message, error.advice));
-  if (state_ == State::gathering)
-    log_.warn("{} was lost while the job gathered: {}; joining again", name(), error.message);
-  if (loop_.now() + kRetryPause >= join_deadline_) {
+  if (!loss_ && loop_.now() + kRetryPause >= join_deadline_) {
     return fail(make_error(ErrorCode::unreachable,
                            fmt::format("{} does not answer: {}; tried for {} s", name(), error.message,
                                        seconds(config_.join_timeout)),
                            "start bps-scheduler there, or say where it runs (BPS_SCHEDULER)"));
   }
-  retry(error);
+  retry(error, kRetryPause);
 }
 
-void SchedulerLink::retry(const Error& trouble) {
+void SchedulerLink::retry(const Error& trouble, Duration pause) {
   connection_.reset();
   last_trouble_ = trouble;
   state_ = State::connecting;
-  retry_timer_ = loop_.after(kRetryPause, [this] {
+  retry_timer_ = loop_.after(pause, [this] {
     retry_timer_ = {};
     connect();
   });
+}
+
+// ---- a connection that was welcomed, and is lost ----
+
+// One that follows soon is the same one: a scheduler that always breaks off is not reached for ever.
+void SchedulerLink::begin_loss(const Error& error) {
+  const TimePoint now = loop_.now();
+  const bool is_further = connection_number_ > 1 && now - welcomed_at_ < kHeartbeatTimeout;
+  if (!is_further) last_loss_ = now;
+  loss_ = Loss{last_loss_, error, is_further};
+  last_trouble_ = error;
+  if (config_.scheduler_grace <= Duration::zero()) return grace_is_over();
+  if (!is_further) {
+    log_.warn("{} is lost: {}; this worker goes on, and tries for {} s to reach it again", name(),
+              error.message, seconds(config_.scheduler_grace));
+  }
+  grace_timer_ = loop_.at(last_loss_ + config_.scheduler_grace, [this] {
+    grace_timer_ = {};
+    grace_is_over();
+  });
+  retry(error, now - welcomed_at_ < kRetryPause ? kRetryPause : Duration::zero());
+}
+
+void SchedulerLink::grace_is_over() {
+  std::string text = fmt::format("{} is lost: {}", name(), loss_->error.message);
+  if (config_.scheduler_grace > Duration::zero())
+    text += fmt::format("; tried for {} s to reach it again", seconds(config_.scheduler_grace));
+  if (last_trouble_->message != loss_->error.message) text += ": " + last_trouble_->message;
+  fail(make_error(started_ ? ErrorCode::peer_lost : ErrorCode::unreachable, std::move(text),
+                  "start the job again; see the scheduler's log for why it ended"));
+}
+
+void SchedulerLink::end_loss() {
+  for (TimerId* timer : {&attempt_timer_, &grace_timer_}) {
+    loop_.cancel(*timer);
+    *timer = {};
+  }
+  if (!loss_->is_further)
+    log_.warn("{} is there again after {:.1f} s", name(), seconds(loop_.now() - loss_->since));
+  loss_.reset();
+  last_trouble_.reset();
+}
+
+std::string SchedulerLink::describe_loss() const {
+  if (!loss_ || state_ == State::closed) return "";
+  return fmt::format("{} has been away for {:.1f} s ({})", name(), seconds(loop_.now() - loss_->since),
+                     loss_->error.message);
 }
 
 void SchedulerLink::fail(Error error) {
@@ -191,13 +243,12 @@ bool SchedulerLink::handle_greeting(const Message& message) {
   }
   const auto* welcome = std::get_if<Welcome>(&message);
   if (welcome == nullptr) return false;
-  const Status status = handshake_.check(*welcome, name());
-  const Result<SharedKey> ticket = status ? handshake_.ticket(*welcome) : status.error();
-  if (ticket) {
-    ticket_ = *ticket;
-    on_welcome(*welcome);
+  if (const Status status = handshake_.check(*welcome, name()); !status) {
+    fail(status.error());
+  } else if (loss_) {
+    on_welcome_again(*welcome);
   } else {
-    fail(ticket.error());
+    on_welcome(*welcome);
   }
   return true;
 }
@@ -207,6 +258,7 @@ bool SchedulerLink::handle_gathering(Message& message) {
     on_progress(*progress);
   } else if (auto* start = std::get_if<JobStart>(&message)) {
     state_ = State::joined;
+    started_ = true;
     loop_.cancel(join_timer_);
     join_timer_ = {};
     owner_.on_job_start(*start);
@@ -240,9 +292,39 @@ bool SchedulerLink::handle_joined(Message& message) {
 }
 
 void SchedulerLink::on_welcome(const Welcome& welcome) {
-  state_ = State::gathering;
-  term_ = welcome.term;
+  Result<SharedKey> ticket = handshake_.ticket(welcome);
+  if (!ticket) return fail(ticket.error());
+  ticket_ = std::move(ticket).value();
   incarnation_ = welcome.incarnation;
+  job_run_ = welcome.job_run;
+  state_ = State::gathering;
+  begin_session(welcome);
+}
+
+void SchedulerLink::on_welcome_again(const Welcome& welcome) {
+  if (welcome.incarnation != incarnation_ || welcome.job_run != job_run_) {
+    return fail(make_error(
+        ErrorCode::protocol,
+        fmt::format("{} took rank {} for another one that it welcomed", name(), config_.rank.value),
+        "run the same bps version everywhere; if it is, please report this"));
+  }
+  if (welcome.term < term_) {
+    const Error old = make_error(ErrorCode::peer_lost, "it is an old one, which another one has succeeded");
+    if (!std::exchange(loss_->warned_of_old_scheduler, true))
+      log_.warn("{} is not used: {}", name(), old.message);
+    return lost(old);
+  }
+  end_loss();
+  state_ = started_ ? State::joined : State::gathering;
+  begin_session(welcome);
+  if (started_) return owner_.on_taken_up();
+  connection_->send(Attached{});
+}
+
+void SchedulerLink::begin_session(const Welcome& welcome) {
+  ++connection_number_;
+  welcomed_at_ = loop_.now();
+  term_ = welcome.term;
   silent_beats_ = 0;
   connection_->set_max_header_bytes(kMaxControlHeaderBytes);
   heartbeat_timer_ = loop_.after(kHeartbeatInterval, [this] { beat(); });

@@ -27,6 +27,7 @@ struct Raw {
   std::optional<std::uint32_t> rank, world_size, local_rank, local_size;
   Duration join_timeout = std::chrono::seconds(60);
   Duration operation_timeout = std::chrono::seconds(300);
+  Duration scheduler_grace = std::chrono::seconds(60);
   std::optional<ByteSize> partition_bytes;
   std::optional<ByteSize> credit_bytes;
   bool retain = true;
@@ -53,6 +54,8 @@ void define(Config& config, Raw& raw) {
   config.add("local-size", raw.local_size, "Workers of this host");
   config.add("join-timeout", raw.join_timeout, "How long to wait for the other workers");
   config.add("operation-timeout", raw.operation_timeout, "Deadline of calls that are given none");
+  config.add("scheduler-grace", raw.scheduler_grace,
+             "How long to go on without the scheduler when it is lost, and to look for it");
   config.add(
       "partition-bytes", raw.partition_bytes,
       "Size of the slices that tensors are cut into; equal on all ranks. Not set: by the slowest link");
@@ -108,6 +111,7 @@ Status apply(Config& config, const GivenOptions& options) {
   given.number("local-size", options.local_size);
   given.number("join-timeout", options.join_timeout_ms, "ms");
   given.number("operation-timeout", options.operation_timeout_ms, "ms");
+  given.number("scheduler-grace", options.scheduler_grace_ms, "ms");
   given.number("partition-bytes", options.partition_bytes);
   given.number("credit-bytes", options.credit_bytes);
   given.number("bandwidth", options.bandwidth_bps);
@@ -186,6 +190,8 @@ Status check(const Raw& raw, ClientSettings& settings) {
     if (timeout <= Duration{} || timeout > kLongestTimeout)
       return bad("timeouts are more than 0 and at most a year");
   }
+  if (raw.scheduler_grace < Duration{} || raw.scheduler_grace > kLongestTimeout)
+    return bad("scheduler_grace is at most a year, 0 to end with the scheduler");
   auto staleness = staleness_of(raw.staleness);
   if (!staleness) return staleness.error();
   settings.embedded = raw.scheduler == kEmbedded;
@@ -220,6 +226,7 @@ Status check(const Raw& raw, ClientSettings& settings) {
                                               : TransportChoice::automatic;
   config.staleness = *staleness;
   config.join_timeout = raw.join_timeout;
+  config.scheduler_grace = raw.scheduler_grace;
   config.bandwidth_bps = raw.bandwidth ? raw.bandwidth->bits_per_second : 0;
   config.host = raw.host.empty() ? host_identity() : raw.host;
   if (Status status = check_name("host name", config.host, kMaxHostBytes); !status.ok())

@@ -25,7 +25,7 @@ struct GivenOptions {
   std::optional<std::string> congestion_control;
   std::optional<std::string> transport;
   std::optional<std::int64_t> rank, world_size, local_rank, local_size;
-  std::optional<std::int64_t> join_timeout_ms, operation_timeout_ms;
+  std::optional<std::int64_t> join_timeout_ms, operation_timeout_ms, scheduler_grace_ms;
   std::optional<std::int64_t> partition_bytes, credit_bytes;
   std::optional<bool> retain;
   std::optional<std::int64_t> mode;

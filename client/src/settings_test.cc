@@ -42,6 +42,7 @@ TEST_CASE("settings: defaults") {
   CHECK(settings.config.staleness == kUnboundedStaleness);
   CHECK(settings.config.join_timeout == std::chrono::seconds(60));
   CHECK(settings.operation_timeout == std::chrono::seconds(300));
+  CHECK(settings.config.scheduler_grace == std::chrono::seconds(60));
   CHECK(settings.config.transport == TransportChoice::automatic);
   CHECK_FALSE(settings.config.host.empty());
   CHECK_FALSE(settings.embedded);
@@ -117,6 +118,7 @@ TEST_CASE("settings: numbers of the program") {
   given.rank = 3;
   given.world_size = 4;
   given.join_timeout_ms = 1500;
+  given.scheduler_grace_ms = 0;
   given.credit_bytes = 0;
   given.bandwidth_bps = 25'000'000'000;
   given.staleness = 0;
@@ -124,6 +126,7 @@ TEST_CASE("settings: numbers of the program") {
   given.transport = "shm";
   const ClientSettings settings = read(given);
   CHECK(settings.config.join_timeout == std::chrono::milliseconds(1500));
+  CHECK(settings.config.scheduler_grace == std::chrono::seconds(0));
   CHECK(settings.config.credit_bytes == 0);
   CHECK(settings.config.bandwidth_bps == 25'000'000'000u);
   CHECK(settings.config.staleness == 0);

@@ -16,10 +16,12 @@ TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTen
                          std::uint64_t partition_bytes)
     : id_(declared.tensor),
       shape_{declaration.name, declaration.dtype, declaration.elements},
-      is_async_(declaration.mode == Mode::async),
+      declaration_(declaration),
+      first_partition_(declared.first_partition),
       partitioner_(declaration.elements, declaration.dtype, partition_bytes),
       partitions_(declared.owners.size()) {
   BPS_ASSERT(partitions_.size() == partitioner_.count());
+  declaration_.priority = declared.priority;
   for (std::uint32_t i = 0; i < partitions_.size(); ++i) {
     Partition& partition = partitions_[i];
     partition.priority = declared.priority;
@@ -45,7 +47,7 @@ Status TensorState::begin(RoundInput round) {
                       "release it before the next operation on the same tensor");
   }
   // Its copy is made when nobody can be told any more.
-  if (round.is_root && round.retain && !is_async_ && !has_library()) return no_memory();
+  if (round.is_root && round.retain && !is_async() && !has_library()) return no_memory();
   current_ = std::move(round);
   under_way_ = true;
   answered_ = 0;
@@ -158,7 +160,7 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
   partition.in_library = false;
   if (in_place() && partition.holds > 0) return true;
   if (!partition.lent.intact()) return false;
-  if (current_.view && is_async_) {
+  if (current_.view && is_async()) {
     if (!has_library()) return on_failed(partition, round_, no_memory());
     std::memcpy(library_.get() + partitioner_.offset(partition.index), partition.lent.bytes().data(),
                 partition.bytes);
@@ -176,7 +178,7 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
     if (first != out) std::memcpy(out, first, partition.bytes);
   }
   on_answer(partition, partition.weight);
-  if (!in_library() || is_async_) partition.lent.reset();
+  if (!in_library() || is_async()) partition.lent.reset();
   return true;
 }
 
@@ -275,7 +277,7 @@ void TensorState::store(Partition& partition) {
   if (partition.kept == Kept::input) from = current_.in + offset;
   if (from == nullptr) return;
   std::memcpy(library_.get() + offset, from, partition.bytes);
-  if (current_.retain && !is_async_) partition.kept = Kept::library;
+  if (current_.retain && !is_async()) partition.kept = Kept::library;
 }
 
 TensorState::Ended TensorState::end() {

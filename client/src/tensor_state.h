@@ -117,7 +117,10 @@ class TensorState {
 
   TensorId id() const { return id_; }
   const TensorShape& shape() const { return shape_; }
-  bool is_async() const { return is_async_; }
+  bool is_async() const { return declaration_.mode == Mode::async; }
+  // What was declared, with the priority that the scheduler fixed, and what it said, with the present owners.
+  const TensorDeclaration& declaration() const { return declaration_; }
+  DeclaredTensor declared() const;
   std::vector<Partition>& partitions() { return partitions_; }
   const std::vector<Partition>& partitions() const { return partitions_; }
 
@@ -166,6 +169,7 @@ class TensorState {
   // Every later begin() fails with this.
   void poison(const Error& error) { poison_ = error; }
   bool poisoned() const { return poison_.has_value(); }
+  const Error& poison() const { return *poison_; }  // if poisoned()
 
   // The partition's lane is gone, its connection touches nothing any more. True: the caller queues it again.
   bool on_lane_broken(Partition& partition, const std::string& lane);
@@ -219,7 +223,8 @@ class TensorState {
 
   TensorId id_;
   TensorShape shape_;
-  const bool is_async_;
+  TensorDeclaration declaration_;
+  const PartitionId first_partition_;
   Partitioner partitioner_;
   std::vector<Partition> partitions_;
   std::shared_ptr<std::byte[]> library_;  // null until it is needed

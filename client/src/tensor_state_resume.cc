@@ -14,13 +14,24 @@ using Kept = Partition::Kept;
 void TensorState::keep(Partition& partition, std::uint32_t weight) {
   if (!failures_.empty()) failures_.erase(partition.index);
   partition.kept = Kept::nothing;
-  if (!current_.retain || is_async_) return;
+  if (!current_.retain || is_async()) return;
   partition.kept_round = round_;
   partition.kept_weight = weight;
   partition.kept = partition.lent                ? Kept::loan
                    : partition.in_library        ? Kept::library
                    : partition.detour != nullptr ? Kept::detour
                                                  : Kept::input;
+}
+
+DeclaredTensor TensorState::declared() const {
+  DeclaredTensor declared;
+  declared.tensor = id_;
+  declared.priority = declaration_.priority;
+  declared.first_partition = first_partition_;
+  declared.owners.reserve(partitions_.size());
+  for (const Partition& partition : partitions_)
+    declared.owners.push_back(partition.lane);
+  return declared;
 }
 
 Round TensorState::next_round(const Partition& partition) const {

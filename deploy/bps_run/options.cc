@@ -75,6 +75,8 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
         std::pair{"BPS_TLS_CA", &options.tls_ca}}) {
     if (!value->empty()) options.environment[name] = *value;
   }
+  // Nobody starts the scheduler of a run again.
+  options.environment.emplace("BPS_SCHEDULER_GRACE", "2s");
   const FoundProgram found = find_program(options.program[0], options.environment);
   if (!found.problem.empty()) return fail(found.exit_status, found.problem);
   options.program_file = found.file;

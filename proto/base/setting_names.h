@@ -59,6 +59,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "retain",
     "scale",
     "scheduler",
+    "scheduler-grace",
     "servers",
     "shards",
     "slow-server",

@@ -18,8 +18,13 @@ class Output(ClusterTest):
         self.assertEqual((status, err), (0, ""))
         for rank in (0, 1):
             self.assertRegex(out, rf"\[worker {rank}\] BPS_JOB=j BPS_KEY_FILE={self.temporary}/\S+/key BPS_LOCAL_RANK={rank} "
-                                  rf"BPS_LOCAL_SIZE=2 BPS_RANK={rank} BPS_SCHEDULER=127.0.0.1:4999 BPS_WORLD_SIZE=2 \n")
+                                  rf"BPS_LOCAL_SIZE=2 BPS_RANK={rank} BPS_SCHEDULER=127.0.0.1:4999 BPS_SCHEDULER_GRACE=2s BPS_WORLD_SIZE=2 \n")
         self.assert_nothing_left()
+
+    def test_how_long_to_go_on_without_a_scheduler_can_be_said(self):
+        self.environment["BPS_SCHEDULER_GRACE"] = "7s"
+        _, out, _ = self.run_to_end(*self.shell("echo $BPS_SCHEDULER_GRACE"))
+        self.assertIn("[worker 0] 7s\n", out)
 
     def test_each_run_has_a_fresh_key_of_its_own(self):
         self.environment["BPS_KEY_FILE"] = "/somebody/elses"

@@ -84,7 +84,8 @@ class Round(DaemonTest):
         self.pool = [self.server(self.master, *flags) for _ in range(plan.servers)]
         words = ["--sizes", ",".join(map(str, plan.sizes)), "--until-told", "--timeout-ms", STALLS_MS]
         words += ["--priorities"] * plan.priorities + ["--broadcast"] * plan.broadcast
-        self.ranks = self.workers(self.master, plan.workers, *words, env={"BPS_TRANSPORT": plan.transport})
+        environment = {"BPS_TRANSPORT": plan.transport, "BPS_SCHEDULER_GRACE": "1s"}
+        self.ranks = self.workers(self.master, plan.workers, *words, env=environment)
         if plan.running:
             for rank in self.ranks:
                 rank.wait_line("^reached", self.left())

@@ -75,8 +75,8 @@ class Join(DaemonTest):
 
 
 class Death(DaemonTest):
-    def running(self, scheduler, size, *flags, job="job"):
-        workers = self.workers(scheduler, size, *FOR_EVER, *flags, job=job)
+    def running(self, scheduler, size, *flags, job="job", env=None):
+        workers = self.workers(scheduler, size, *FOR_EVER, *flags, job=job, env=env)
         for worker in workers:
             worker.wait_line("reached 3")
         return workers
@@ -157,10 +157,11 @@ class Death(DaemonTest):
 
     def test_scheduler_killed(self):
         scheduler, servers = self.cluster()
-        workers = self.running(scheduler, 2)
+        workers = self.running(scheduler, 2, env={"BPS_SCHEDULER_GRACE": "1s"})
         scheduler.signal(signal.SIGKILL)
-        for worker in workers:
-            self.assert_status(worker, 75, re.escape(scheduler.address))
+        since = time.monotonic()
+        self.assert_all_told(workers, since, 1 + DETECTION, re.escape(scheduler.address) + " is lost.*tried for 1 s")
+        self.assertGreaterEqual(time.monotonic() - since, 1)
         self.assertNotEqual(servers[0].end(), 0)
 
     def test_one_job_of_two_dies_and_the_other_does_not_notice(self):

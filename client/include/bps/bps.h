@@ -116,6 +116,8 @@ typedef struct bps_options {
   const char* tls_cert;         /* PEM files: this worker's certificate, */
   const char* tls_key;          /* its key, */
   const char* tls_ca;           /* and who must have signed those of scheduler and servers; default none: no TLS */
+  int64_t scheduler_grace_ms;   /* -1 = 60,000: how long to go on without the scheduler when it is lost, and to look for it;
+                                   0 = not at all */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);

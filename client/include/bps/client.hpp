@@ -66,6 +66,8 @@ class Options {
   Options& operation_timeout(Timeout value) {
     return raw_.operation_timeout_ms = value.milliseconds(), *this;
   }
+  // How long to go on without the scheduler when it is lost, and to look for it; 0: not at all.
+  Options& scheduler_grace(Timeout value) { return raw_.scheduler_grace_ms = value.milliseconds(), *this; }
   Options& partition_bytes(std::int64_t value) { return raw_.partition_bytes = value, *this; }
   Options& credit_bytes(std::int64_t value) { return raw_.credit_bytes = value, *this; }
   Options& retain(bool value) { return raw_.retain = value ? 1 : 0, *this; }
