@@ -27,8 +27,12 @@ std::string readable(std::uint64_t bytes) {
 
 }  // namespace
 
-Status JobLedger::open(const OpenJob& job) {
-  if (jobs_.contains(job.job_run)) {
+Result<bool> JobLedger::open(const OpenJob& job) {
+  if (const auto found = jobs_.find(job.job_run); found != jobs_.end()) {
+    const Job& known = found->second;
+    const bool alike = known.name == job.job && known.members == job.members &&
+                       job.generation <= known.generation && job.epoch <= known.epoch;
+    if (alike) return false;
     return make_error(ErrorCode::protocol, fmt::format("job '{}' is open already", job.job));
   }
   if (!std::is_sorted(job.members.begin(), job.members.end(),
@@ -44,16 +48,60 @@ Status JobLedger::open(const OpenJob& job) {
   Job& entry = jobs_[job.job_run];
   entry.name = job.job;
   entry.epoch = job.epoch;
+  entry.generation = job.generation;
+  entry.members = job.members;
   entry.lanes_per_shard = static_cast<std::uint64_t>(contributors);
   entry.lane_bytes.resize(shards_, 0);
+  return true;
+}
+
+bool JobLedger::holds(const Tensor* tensor, const PartitionSlice& slice) {
+  if (tensor == nullptr) return false;
+  const auto found =
+      std::lower_bound(tensor->partitions.begin(), tensor->partitions.end(), slice.partition,
+                       [](const Held& held, PartitionId partition) { return held.partition < partition; });
+  return found != tensor->partitions.end() && found->partition == slice.partition &&
+         found->shard == slice.shard && found->elements == slice.elements;
+}
+
+Status JobLedger::check(const DeclareSlices& declare, const TensorSlices& tensor, const Tensor* known) const {
+  const std::string& job = jobs_.at(declare.job_run).name;
+  if (known != nullptr &&
+      (known->name != tensor.name || known->dtype != tensor.dtype || known->mode != tensor.mode)) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("tensor {} of job '{}' is '{}' and '{}', or of two kinds",
+                                  tensor.tensor.value, job, known->name, tensor.name));
+  }
+  if (declare.moved && tensor.mode == Mode::async) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("tensor {} ('{}') of job '{}' is asynchronous and cannot move yet",
+                                  tensor.tensor.value, tensor.name, job),
+                      "start the job again; synchronous tensors survive the loss of a server");
+  }
+  for (const PartitionSlice& slice : tensor.partitions) {
+    if (slice.shard >= shards_) {
+      return make_error(ErrorCode::protocol,
+                        fmt::format("partition {} of '{}' is for shard {}, this server has {}",
+                                    slice.partition.value, tensor.name, slice.shard, shards_));
+    }
+    if (slice.elements > kMaxPayloadBytes / size_of(tensor.dtype)) {
+      return make_error(ErrorCode::protocol,
+                        fmt::format("partition {} of '{}' has {} elements, more than a payload holds",
+                                    slice.partition.value, tensor.name, slice.elements));
+    }
+  }
   return {};
 }
 
-Status JobLedger::check(const Job& job, const DeclareSlices& declare) const {
-  if (declare.epoch < job.epoch) {
-    return make_error(ErrorCode::protocol, fmt::format("job '{}' is in epoch {}, the declaration in {}",
-                                                       job.name, job.epoch.value, declare.epoch.value));
-  }
+// What of it is new, if nothing contradicts what is here.
+Result<DeclareSlices> JobLedger::check(const Job& job, const DeclareSlices& declare) const {
+  const bool is_old = declare.epoch < job.epoch;
+  const Error old =
+      make_error(ErrorCode::protocol, fmt::format("job '{}' is in epoch {}, the declaration in {}", job.name,
+                                                  job.epoch.value, declare.epoch.value));
+  if (is_old && declare.tensors.empty()) return old;
+  DeclareSlices added{
+      declare.request, declare.job_run, std::max(job.epoch, declare.epoch), declare.moved, {}};
   std::unordered_set<TensorId> tensors;
   std::unordered_set<PartitionId> partitions;
   for (const TensorSlices& tensor : declare.tensors) {
@@ -61,80 +109,88 @@ Status JobLedger::check(const Job& job, const DeclareSlices& declare) const {
       return make_error(ErrorCode::protocol, fmt::format("tensor {} ('{}') of job '{}' is declared twice",
                                                          tensor.tensor.value, tensor.name, job.name));
     }
-    if (declare.moved && tensor.mode == Mode::async) {
-      return make_error(ErrorCode::protocol,
-                        fmt::format("tensor {} ('{}') of job '{}' is asynchronous and cannot move yet",
-                                    tensor.tensor.value, tensor.name, job.name),
-                        "start the job again; synchronous tensors survive the loss of a server");
-    }
+    const auto found = job.tensors.find(tensor.tensor);
+    const Tensor* const known = found == job.tensors.end() ? nullptr : &found->second;
+    if (Status status = check(declare, tensor, known); !status) return status.error();
+    TensorSlices& rest = added.tensors.emplace_back(tensor);
+    rest.partitions.clear();
     for (const PartitionSlice& slice : tensor.partitions) {
-      if (slice.shard >= shards_) {
-        return make_error(ErrorCode::protocol,
-                          fmt::format("partition {} of '{}' is for shard {}, this server has {}",
-                                      slice.partition.value, tensor.name, slice.shard, shards_));
-      }
-      if (slice.elements > kMaxPayloadBytes / size_of(tensor.dtype)) {
-        return make_error(ErrorCode::protocol,
-                          fmt::format("partition {} of '{}' has {} elements, more than a payload holds",
-                                      slice.partition.value, tensor.name, slice.elements));
-      }
-      if (job.partitions.contains(slice.partition) || !partitions.insert(slice.partition).second) {
+      const bool is_first = partitions.insert(slice.partition).second;
+      if (is_first && holds(known, slice)) continue;
+      if (!is_first || job.partitions.contains(slice.partition)) {
         return make_error(ErrorCode::protocol, fmt::format("partition {} of '{}' is declared twice",
                                                            slice.partition.value, tensor.name));
       }
+      rest.partitions.push_back(slice);
     }
+    if (rest.partitions.empty() && (known != nullptr || !tensor.partitions.empty())) added.tensors.pop_back();
   }
-  return {};
+  if (is_old && !added.tensors.empty()) return old;
+  return added;
+}
+
+void JobLedger::add(Tensor& tensor, const TensorSlices& slices) {
+  tensor.name = slices.name;
+  tensor.dtype = slices.dtype;
+  tensor.mode = slices.mode;
+  tensor.staleness = slices.staleness;
+  tensor.priority = slices.priority;
+  for (const PartitionSlice& slice : slices.partitions) {
+    tensor.bytes += reserved_bytes(slices.dtype, slice.elements, slices.mode);
+    tensor.partitions.push_back({slice.partition, static_cast<std::uint32_t>(slice.elements),
+                                 static_cast<std::uint16_t>(slice.shard)});
+  }
+  const auto by_number = [](const Held& a, const Held& b) { return a.partition < b.partition; };
+  if (!std::is_sorted(tensor.partitions.begin(), tensor.partitions.end(), by_number))
+    std::sort(tensor.partitions.begin(), tensor.partitions.end(), by_number);
 }
 
 JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare) {
   const auto found = jobs_.find(declare.job_run);
   if (found == jobs_.end()) {
-    return {Verdict::refused, make_error(ErrorCode::peer_lost, fmt::format("job run {:016x} is not open here",
-                                                                           declare.job_run.value))};
+    return {Verdict::refused,
+            make_error(ErrorCode::peer_lost,
+                       fmt::format("job run {:016x} is not open here", declare.job_run.value)),
+            {}};
   }
   Job& job = found->second;
-  if (Status status = check(job, declare); !status) return {Verdict::refused, status.error()};
+  Result<DeclareSlices> added = check(job, declare);
+  if (!added) return {Verdict::refused, added.error(), {}};
 
   std::uint64_t need = 0;
   std::vector<std::uint64_t> lane_bytes = job.lane_bytes;
-  std::vector<Tensor> tensors;
-  for (const TensorSlices& tensor : declare.tensors) {
-    Tensor& entry = tensors.emplace_back();
+  for (const TensorSlices& tensor : added->tensors) {
     for (const PartitionSlice& slice : tensor.partitions) {
-      entry.bytes += reserved_bytes(tensor.dtype, slice.elements, tensor.mode);
-      entry.partitions.push_back(slice.partition);
+      need += reserved_bytes(tensor.dtype, slice.elements, tensor.mode);
       const std::uint64_t raw = slice.elements * size_of(tensor.dtype);
       const std::uint64_t held = BufferPool::class_bytes(std::max<std::uint64_t>(raw, 1));
       lane_bytes[slice.shard] = std::max(lane_bytes[slice.shard], held);
     }
-    need += entry.bytes;
   }
   for (std::uint32_t shard = 0; shard < shards_; ++shard) {
     need += (lane_bytes[shard] - job.lane_bytes[shard]) * job.lanes_per_shard;
   }
   if (need > memory_max_ - reserved_) {
-    if (need <= memory_max_ - (reserved_ - freeing_)) return {Verdict::waits, {}};
+    if (need <= memory_max_ - (reserved_ - freeing_)) return {Verdict::waits, {}, {}};
     return {Verdict::refused,
             make_error(ErrorCode::out_of_memory,
                        fmt::format("{} tensors of job '{}' from '{}' on need {}; {} of {} are reserved",
                                    declare.tensors.size(), job.name,
                                    declare.tensors.empty() ? "" : declare.tensors.front().name,
                                    readable(need), readable(reserved_), readable(memory_max_)),
-                       "give the server a larger --memory-max, or start more servers")};
+                       "give the server a larger --memory-max, or start more servers"),
+            {}};
   }
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    job.partitions.insert(tensors[i].partitions.begin(), tensors[i].partitions.end());
-    Tensor& tensor = job.tensors[declare.tensors[i].tensor];
-    tensor.bytes += tensors[i].bytes;
-    tensor.partitions.insert(tensor.partitions.end(), tensors[i].partitions.begin(),
-                             tensors[i].partitions.end());
+  for (const TensorSlices& tensor : added->tensors) {
+    for (const PartitionSlice& slice : tensor.partitions)
+      job.partitions.insert(slice.partition);
+    add(job.tensors[tensor.tensor], tensor);
   }
-  job.epoch = declare.epoch;
+  job.epoch = added->epoch;
   job.lane_bytes = std::move(lane_bytes);
   job.bytes += need;
   reserved_ += need;
-  return {Verdict::accepted, {}};
+  return {Verdict::accepted, {}, std::move(added).value()};
 }
 
 std::uint64_t JobLedger::drop(const DropTensors& drop) {
@@ -147,8 +203,8 @@ std::uint64_t JobLedger::drop(const DropTensors& drop) {
     if (tensor == job.tensors.end()) continue;
     bytes += tensor->second.bytes;
     // When another server has refused the tensor, it may be declared again with the same numbers.
-    for (const PartitionId partition : tensor->second.partitions)
-      job.partitions.erase(partition);
+    for (const Held& held : tensor->second.partitions)
+      job.partitions.erase(held.partition);
     job.tensors.erase(tensor);
   }
   job.bytes -= bytes;

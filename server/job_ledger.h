@@ -9,13 +9,16 @@
 // A declaration also says in which epoch the job is, which never goes back. What moved here from another
 // server may belong to a tensor that has partitions here already.
 //
+// A scheduler that comes back asks again what may not have been done: what is here already, exactly alike, is
+// fine and changes nothing; what contradicts it is an error. report() says all that is here (decision 0013).
+//
 // Pure: no IO, thread, clock or log. Owner: the Server. Lives on: main loop.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -29,12 +32,14 @@ class JobLedger {
   // `memory_max`: bytes for partitions and lane buffers.
   JobLedger(std::uint64_t memory_max, std::uint32_t shards) : memory_max_(memory_max), shards_(shards) {}
 
-  Status open(const OpenJob& job);
+  // False: it is open already, just like that.
+  Result<bool> open(const OpenJob& job);
 
   enum class Verdict : std::uint8_t { accepted, waits, refused };
   struct Declaration {
     Verdict verdict = Verdict::refused;
-    Error error;  // refused
+    Error error;          // refused
+    DeclareSlices added;  // accepted: what was not here before, and the job's epoch now
   };
   // All or nothing. `waits`: ask again after freed().
   Declaration declare(const DeclareSlices& declare);
@@ -44,6 +49,12 @@ class JobLedger {
   std::uint64_t end(JobRun job);
   void freed(std::uint64_t bytes);
 
+  void worker_left(const WorkerLeft& left);
+  void shrink(const Shrunk& shrunk);  // only the generation: a member that is lost was one
+
+  // Of each job OpenJob, WorkerLeft and DeclareSlices, with request 0, in messages of legal size.
+  void report(const std::function<void(const Message&)>& say) const;
+
   bool knows(JobRun job) const { return jobs_.contains(job); }
   const std::string& name_of_job(JobRun job) const { return jobs_.at(job).name; }
   std::size_t job_count() const { return jobs_.size(); }
@@ -51,13 +62,26 @@ class JobLedger {
   std::uint64_t memory_max() const { return memory_max_; }
 
  private:
+  struct Held {  // there are many
+    PartitionId partition;
+    std::uint32_t elements = 0;
+    std::uint16_t shard = 0;
+  };
   struct Tensor {
     std::uint64_t bytes = 0;
-    std::vector<PartitionId> partitions;
+    std::string name;
+    DType dtype = DType::f32;
+    Mode mode = Mode::sync;
+    std::uint32_t staleness = 0;
+    std::int32_t priority = 0;
+    std::vector<Held> partitions;  // by number
   };
   struct Job {
     std::string name;
     Epoch epoch;
+    Generation generation;
+    std::vector<Member> members;
+    std::map<Rank, bool> left;  // whether it lingers
     std::uint64_t lanes_per_shard = 0;
     std::vector<std::uint64_t> lane_bytes;  // per shard: of one lane's receive buffer
     std::map<TensorId, Tensor> tensors;
@@ -65,11 +89,14 @@ class JobLedger {
     std::uint64_t bytes = 0;  // all of it
   };
 
-  Status check(const Job& job, const DeclareSlices& declare) const;
+  Result<DeclareSlices> check(const Job& job, const DeclareSlices& declare) const;
+  Status check(const DeclareSlices& declare, const TensorSlices& tensor, const Tensor* known) const;
+  static bool holds(const Tensor* tensor, const PartitionSlice& slice);
+  static void add(Tensor& tensor, const TensorSlices& slices);
 
   const std::uint64_t memory_max_;
   const std::uint32_t shards_;
-  std::unordered_map<JobRun, Job> jobs_;
+  std::map<JobRun, Job> jobs_;
   std::uint64_t reserved_ = 0;
   std::uint64_t freeing_ = 0;  // of reserved_: not needed any more
 };

@@ -91,8 +91,8 @@ TEST_CASE("a tensor that was dropped may be declared again with its numbers") {
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
   ledger.freed(ledger.drop({JobRun{1}, {TensorId{1}}}));
-  CHECK(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
-  CHECK(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::refused);
+  CHECK(ledger.declare(tensor(1, 1, 3)).added.tensors == tensor(1, 1, 3).tensors);
+  CHECK(ledger.declare(tensor(1, 1, 3)).added.tensors.empty());
   CHECK(ledger.reserved() == 6 * kMiB + 2 * kMiB);
 }
 
@@ -103,8 +103,9 @@ TEST_CASE("what moves here may belong to a tensor that is here already, and goes
   DeclareSlices moved = tensor(1, 1, 4);
   moved.moved = true;
   moved.epoch = Epoch{2};
-  CHECK(ledger.declare(moved).verdict == Verdict::refused);  // two of them are here
   auto& partitions = moved.tensors[0].partitions;
+  partitions[1].elements = 7;
+  CHECK(ledger.declare(moved).verdict == Verdict::refused);  // two of them are here
   partitions.erase(partitions.begin(), partitions.begin() + 2);
   CHECK(ledger.declare(moved).verdict == Verdict::accepted);
   CHECK(ledger.reserved() == 8 * kMiB + 2 * kMiB);
@@ -137,13 +138,13 @@ TEST_CASE("declarations that make no sense are refused") {
   JobLedger ledger(100 * kMiB, 2);
   CHECK(ledger.declare(tensor(1, 1, 1)).error.code == ErrorCode::peer_lost);
   REQUIRE(ledger.open(job(1)).ok());
-  CHECK_FALSE(ledger.open(job(1)).ok());
+  CHECK_FALSE(ledger.open(job(1, 3)).ok());
   CHECK_FALSE(ledger.open(job(3, 0)).ok());
   OpenJob mixed = job(4);
   std::swap(mixed.members[0], mixed.members[1]);
   CHECK_FALSE(ledger.open(mixed).ok());
   REQUIRE(ledger.declare(tensor(1, 1, 1)).verdict == Verdict::accepted);
-  CHECK(ledger.declare(tensor(1, 1, 1)).verdict == Verdict::refused);
+  CHECK(ledger.declare(tensor(1, 1, 1, 1)).verdict == Verdict::refused);
   CHECK(ledger.declare(tensor(1, 2, 1, 2)).verdict == Verdict::refused);
   DeclareSlices twice = tensor(1, 3, 2);
   twice.tensors[0].partitions[1].partition = twice.tensors[0].partitions[0].partition;
@@ -152,6 +153,130 @@ TEST_CASE("declarations that make no sense are refused") {
   large.tensors[0].partitions[0].elements = kMaxPayloadBytes;
   CHECK(ledger.declare(large).verdict == Verdict::refused);
   CHECK(ledger.reserved() == 2 * kMiB + 2 * kMiB);
+}
+
+TEST_CASE("what is here already, just like that, is not opened or reserved again") {
+  JobLedger ledger(14 * kMiB, 2);
+  CHECK(*ledger.open(job(1)));
+  DeclareSlices first = tensor(1, 1, 3);
+  first.epoch = Epoch{2};
+  REQUIRE(ledger.declare(first).verdict == Verdict::accepted);
+  REQUIRE(ledger.reserved() == 8 * kMiB);
+  SECTION("the job") {
+    CHECK_FALSE(*ledger.open(job(1)));
+    OpenJob other = job(1);
+    SECTION("other members") { other.members[1].incarnation = Incarnation{5}; }
+    SECTION("another generation") { other.generation = Generation{3}; }
+    SECTION("another name") { other.job = "other"; }
+    SECTION("a later epoch") { other.epoch = Epoch{3}; }
+    CHECK(ledger.open(other).error().code == ErrorCode::protocol);
+  }
+  SECTION("slices, also of an earlier epoch, also with new ones among them") {
+    const auto again = ledger.declare(first);
+    CHECK(again.verdict == Verdict::accepted);
+    CHECK(again.added.tensors.empty());
+    DeclareSlices later = tensor(1, 2, 2);
+    later.epoch = Epoch{4};
+    CHECK(ledger.declare(later).added.tensors == later.tensors);
+    CHECK(ledger.declare(first).added.epoch == Epoch{4});
+    DeclareSlices more = tensor(1, 1, 4);
+    CHECK(ledger.declare(more).error.message == "job 'job1' is in epoch 4, the declaration in 0");
+    more.epoch = Epoch{5};
+    const auto rest = ledger.declare(more);
+    CHECK(rest.verdict == Verdict::accepted);
+    REQUIRE(rest.added.tensors.size() == 1);
+    CHECK(rest.added.tensors[0].partitions == std::vector<PartitionSlice>{more.tensors[0].partitions.back()});
+    CHECK(ledger.reserved() == 14 * kMiB);  // full
+    CHECK(ledger.declare(more).verdict == Verdict::accepted);
+  }
+  SECTION("what contradicts it") {
+    DeclareSlices other = first;
+    SECTION("another name") { other.tensors[0].name = "t2"; }
+    SECTION("another type") { other.tensors[0].dtype = DType::i32; }
+    SECTION("another mode") { other.tensors[0].mode = Mode::async; }
+    SECTION("another size") { other.tensors[0].partitions[1].elements = 1; }
+    SECTION("another shard") { other.tensors[0].partitions[2].shard = 1; }
+    SECTION("another tensor") { other.tensors[0].tensor = TensorId{9}; }
+    CHECK(ledger.declare(other).error.code == ErrorCode::protocol);
+    CHECK(ledger.reserved() == 8 * kMiB);
+  }
+}
+
+struct Reported {
+  std::vector<OpenJob> jobs;
+  std::vector<WorkerLeft> left;
+  std::vector<DeclareSlices> slices;
+};
+
+Reported report(const JobLedger& ledger) {
+  Reported all;
+  ledger.report([&](const Message& message) {
+    if (const auto* job = std::get_if<OpenJob>(&message)) all.jobs.push_back(*job);
+    if (const auto* left = std::get_if<WorkerLeft>(&message)) all.left.push_back(*left);
+    if (const auto* slices = std::get_if<DeclareSlices>(&message)) all.slices.push_back(*slices);
+  });
+  return all;
+}
+
+TEST_CASE("all that is here is reported, as it is now") {
+  JobLedger ledger(100 * kMiB, 2);
+  CHECK(report(ledger).jobs.empty());
+  REQUIRE(ledger.open(job(1)).ok());
+  OpenJob second = job(2);
+  second.request = 17;
+  second.generation = Generation{4};
+  REQUIRE(ledger.open(second).ok());
+  DeclareSlices declare = tensor(2, 3, 2, 1);
+  declare.request = 18;
+  declare.tensors[0].mode = Mode::async;
+  declare.tensors[0].staleness = 6;
+  declare.tensors[0].priority = -5;
+  REQUIRE(ledger.declare(declare).verdict == Verdict::accepted);
+  DeclareSlices moved = tensor(2, 7, 5);
+  moved.epoch = Epoch{9};
+  moved.moved = true;
+  auto& slices = moved.tensors[0].partitions;
+  const PartitionSlice last = slices.back();
+  std::rotate(slices.begin(), slices.begin() + 2, slices.end());
+  REQUIRE(ledger.declare(moved).verdict == Verdict::accepted);
+  REQUIRE(ledger.declare(tensor(1, 5, 1)).verdict == Verdict::accepted);
+  ledger.drop({JobRun{1}, {TensorId{5}}});
+  ledger.worker_left({JobRun{2}, Rank{0}, true});
+  ledger.worker_left({JobRun{2}, Rank{1}, true});
+  ledger.worker_left({JobRun{2}, Rank{1}, false});
+  ledger.worker_left({JobRun{2}, Rank{1}, true});
+  ledger.worker_left({JobRun{3}, Rank{1}, false});
+  ledger.shrink({20, JobRun{1}, Generation{2}, Rank{1}, "rank 1 is gone"});
+  ledger.shrink({21, JobRun{3}, Generation{2}, Rank{1}, "rank 1 is gone"});
+
+  const Reported all = report(ledger);
+  second.request = 0;
+  second.epoch = Epoch{9};
+  OpenJob first = job(1);
+  first.generation = Generation{2};
+  CHECK(all.jobs == std::vector<OpenJob>{first, second});
+  CHECK(all.left == std::vector<WorkerLeft>{{JobRun{2}, Rank{0}, true}, {JobRun{2}, Rank{1}, false}});
+  REQUIRE(all.slices.size() == 1);
+  CHECK(all.slices[0].request == 0);
+  CHECK(all.slices[0].epoch == Epoch{9});
+  CHECK_FALSE(all.slices[0].moved);
+  REQUIRE(all.slices[0].tensors.size() == 2);
+  CHECK(all.slices[0].tensors[0] == declare.tensors[0]);
+  CHECK(all.slices[0].tensors[1].partitions.size() == 5);
+  CHECK(all.slices[0].tensors[1].partitions.back() == last);
+  ledger.end(JobRun{2});
+  CHECK(report(ledger).jobs == std::vector<OpenJob>{first});
+}
+
+TEST_CASE("a report is in pieces") {
+  JobLedger ledger(10'000 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  for (std::uint32_t i = 0; i < kMaxTensorsPerDeclare + 1; ++i)
+    REQUIRE(ledger.declare(tensor(1, i, 1)).verdict == Verdict::accepted);
+  const Reported all = report(ledger);
+  REQUIRE(all.slices.size() == 2);
+  CHECK(all.slices[0].tensors.size() == kMaxTensorsPerDeclare);
+  CHECK(all.slices[1].tensors.size() == 1);
 }
 
 }  // namespace

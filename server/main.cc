@@ -34,6 +34,7 @@ struct Settings {
   std::optional<BitRate> bandwidth;
   std::string host = host_identity();
   Duration start_timeout = std::chrono::seconds(30);
+  Duration scheduler_grace = std::chrono::seconds(60);
   std::string congestion_control;
   std::string ports_file;
   LogLevel log_level = LogLevel::info;
@@ -68,6 +69,8 @@ void describe(Config& config, Settings& s) {
   config.add("bandwidth", s.bandwidth, "Speed of this machine's link, for placement");
   config.add("host", s.host, "Identity of this machine: equal for processes that share one");
   config.add("start-timeout", s.start_timeout, "How long to look for the scheduler");
+  config.add("scheduler-grace", s.scheduler_grace,
+             "How long to go on without the scheduler when it is lost, and to look for it");
   config.add("congestion-control", s.congestion_control, "TCP congestion control of the lanes, e.g. cubic");
   config.add("ports-file", s.ports_file, "Write the listening address to this file, once registered")
       .unit("FILE");
@@ -170,6 +173,7 @@ class Program {
     options.memory_max = settings_.memory_max.bytes;
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
+    options.scheduler_grace = settings_.scheduler_grace;
     options.shared_memory = shared_memory_.get();
     options.shared_memory_only = settings_.transport == "shm";
     // Every lane of every job is one descriptor.

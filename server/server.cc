@@ -12,13 +12,18 @@
 namespace bps {
 namespace {
 
-constexpr Duration kRetryInterval = std::chrono::milliseconds(200);
-constexpr Duration kConnectTimeout = std::chrono::seconds(5);
 // Of memory_max, for the reorder budgets of all shards together.
 constexpr std::uint64_t kBudgetShare = 4;
 
 std::uint64_t budget_per_shard(const ServerOptions& options, std::size_t shards) {
   return std::min<std::uint64_t>(options.reorder_budget, options.memory_max / kBudgetShare / shards);
+}
+
+ControlOptions control_options(const ServerOptions& options) {
+  const SharedKey key = options.key == nullptr ? nullptr : derive_server_key(*options.key);
+  return {options.scheduler,          key,
+          options.start_timeout,      options.scheduler_grace,
+          options.heartbeat_interval, options.heartbeat_timeout};
 }
 
 }  // namespace
@@ -37,9 +42,8 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
           loop, transport, options_.max_greeting, options_.key, log_,
           [this](const HelloLane& hello, bool local) { return check_lane(hello, local); },
           [this](const HelloLane& hello, const AcceptingHandshake& handshake,
-                 std::unique_ptr<Connection> connection) {
-            enter(hello, handshake, std::move(connection));
-          }) {
+                 std::unique_ptr<Connection> connection) { enter(hello, handshake, std::move(connection)); }),
+      link_(loop, transport, *this, control_options(options_), log_) {
   BPS_ASSERT(!shard_loops.empty() && shard_loops.size() <= kMaxShardsPerServer);
   for (std::uint32_t i = 0; i < shard_loops.size(); ++i) {
     shards_.push_back(std::make_shared<Shard>(*shard_loops[i], ShardIndex{i}, reorder_budget_, log_,
@@ -47,10 +51,7 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
   }
 }
 
-Server::~Server() {
-  loop_.cancel(timer_);
-  *alive_ = false;
-}
+Server::~Server() { *alive_ = false; }
 
 // ---- start and end ----
 
@@ -88,70 +89,23 @@ Status Server::start() {
   if (!options_.advertise.empty()) data_.host = options_.advertise;
   log_.info("listens on {}, {} shards, {} for tensors, {} of reorder budget a shard", to_string(data_),
             shards_.size(), to_string(ByteSize{ledger_.memory_max()}), to_string(ByteSize{reorder_budget_}));
-  start_deadline_ = loop_.now() + options_.start_timeout;
-  connect();
-  return {};
-}
-
-void Server::connect() {
-  state_ = State::connecting;
-  control_ = transport_.connect(loop_, options_.scheduler, kConnectTimeout);
-  control_->set_max_header_bytes(kMaxControlHeaderBytes);
-  control_->start(*this);
   HelloServer hello;
   hello.host = options_.host;
   hello.data = data_;
   hello.shards = static_cast<std::uint32_t>(shards_.size());
   hello.memory_max = ledger_.memory_max();
   hello.bandwidth_bps = options_.bandwidth_bps;
-  Message message = std::move(hello);
-  const SharedKey key = options_.key == nullptr ? nullptr : derive_server_key(*options_.key);
-  if (Status status = handshake_.begin(key, message); !status) return finish(status.error());
-  control_->send(message);
+  state_ = State::registering;
+  link_.start(std::move(hello));
+  return {};
 }
 
-void Server::retry(const Error& error) {
-  const Duration left = start_deadline_ - loop_.now();
-  if (left <= Duration::zero()) {
-    return finish(make_error(
-        ErrorCode::unreachable,
-        fmt::format("the scheduler at {} does not answer: {}", to_string(options_.scheduler), error.message),
-        "start bps-scheduler, or say where it is with --scheduler HOST:PORT"));
-  }
-  timer_ = loop_.after(std::min(kRetryInterval, left), [this] {
-    timer_ = {};
-    connect();
-  });
-}
-
-void Server::on_closed(const Error& error) {
-  control_.reset();
-  if (state_ == State::connecting && error.code == ErrorCode::unauthorised) {
-    return finish(make_error(
-        error.code, fmt::format("the scheduler at {}: {}", to_string(options_.scheduler), error.message),
-        error.advice));
-  }
-  if (state_ == State::connecting && error.code != ErrorCode::protocol) return retry(error);
-  if (state_ == State::connecting) {
-    return finish(make_error(ErrorCode::protocol,
-                             fmt::format("what listens on {} is no bps-scheduler: {}",
-                                         to_string(options_.scheduler), error.message),
-                             "say where the scheduler is with --scheduler HOST:PORT"));
-  }
-  finish(
-      make_error(ErrorCode::unreachable,
-                 fmt::format("the scheduler at {} is lost: {}", to_string(options_.scheduler), error.message),
-                 "start the server again when the scheduler is back"));
-}
-
-void Server::on_welcome(const Welcome& welcome) {
-  identity_ = ServerIdentity{welcome.term, welcome.server, welcome.incarnation,
+void Server::on_registered() {
+  identity_ = ServerIdentity{link_.term(), link_.server(), link_.incarnation(),
                              static_cast<std::uint32_t>(shards_.size())};
   if (Status status = open_shared_memory(); !status) return finish(status.error());
   state_ = State::serving;
-  log_.info("is server {} of the scheduler at {}", welcome.server.value, to_string(options_.scheduler));
-  last_tick_ = last_heard_ = loop_.now();
-  timer_ = loop_.after(options_.heartbeat_interval, [this] { tick(); });
+  log_.info("is server {} of the scheduler at {}", identity_.server.value, to_string(options_.scheduler));
   if (callbacks_.registered) loop_.post(callbacks_.registered);
 }
 
@@ -169,30 +123,12 @@ Status Server::open_shared_memory() {
   return {};
 }
 
-void Server::tick() {
-  timer_ = {};
-  const TimePoint now = loop_.now();
-  // Time during which this process did not run says nothing about the scheduler.
-  const Duration late = now - last_tick_ - options_.heartbeat_interval;
-  if (late > options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + late);
-  last_tick_ = now;
-  if (now - last_heard_ > options_.heartbeat_timeout) {
-    return finish(make_error(
-        ErrorCode::unreachable,
-        fmt::format("the scheduler at {} has been silent for {} ms", to_string(options_.scheduler),
-                    std::chrono::duration_cast<std::chrono::milliseconds>(now - last_heard_).count()),
-        "start the server again when the scheduler is back"));
-  }
-  control_->send(Heartbeat{++heartbeats_});
-  timer_ = loop_.after(options_.heartbeat_interval, [this] { tick(); });
-}
-
 void Server::drain() {
   if (state_ == State::serving) {
     state_ = State::draining;
     log_.info("drains: {} jobs use this server", ledger_.job_count());
-    control_->send(Leave{});
-  } else if (state_ == State::idle || state_ == State::connecting) {
+    link_.send(Leave{});
+  } else if (state_ == State::idle || state_ == State::registering) {
     stop();
   }
 }
@@ -200,10 +136,7 @@ void Server::drain() {
 void Server::finish(const Error& error) {
   if (state_ == State::stopping || state_ == State::stopped) return;
   state_ = State::stopping;
-  loop_.cancel(timer_);
-  timer_ = {};
-  if (control_ != nullptr) control_->close_after_flush(std::chrono::seconds(1));
-  control_.reset();
+  link_.close();
   door_.close();
   deferred_.clear();
   const Error to_lanes = make_error(ErrorCode::peer_lost, "the server stops");
@@ -272,68 +205,51 @@ void Server::enter(const HelloLane& hello, const AcceptingHandshake& handshake,
 
 // ---- what the scheduler says ----
 
-void Server::on_message(Message& message, std::span<std::byte>) {
-  last_heard_ = loop_.now();
-  if (const auto* refused = std::get_if<Refused>(&message)) {
-    return finish(make_error(refused->code,
-                             fmt::format("the scheduler at {} refuses this server: {}",
-                                         to_string(options_.scheduler), refused->message),
-                             refused->advice));
-  }
-  if (state_ == State::connecting) return on_greeting(message);
-  if (std::holds_alternative<Heartbeat>(message)) return;
+void Server::on_control_message(Message& message) {
   if (const auto* job = std::get_if<OpenJob>(&message)) return open_job(*job);
   if (std::holds_alternative<DeclareSlices>(message) || std::holds_alternative<DropTensors>(message)) {
     return on_memory_message(std::move(message));
   }
-  if (const auto* left = std::get_if<WorkerLeft>(&message)) {
-    return on_all_shards(
-        [left = *left](Shard& shard, std::uint32_t) {
-          shard.worker_left(left.job_run, left.rank, left.lingers);
-        },
-        [] {});
-  }
+  if (const auto* left = std::get_if<WorkerLeft>(&message)) return worker_left(*left);
   if (const auto* shrunk = std::get_if<Shrunk>(&message)) return shrink(*shrunk);
   if (const auto* ended = std::get_if<JobEnded>(&message)) return end_job(*ended);
   if (std::holds_alternative<Left>(message) && state_ == State::draining) {
     log_.info("drained");
     return stop();
   }
-  violation(message);
+  link_.violation(message);
 }
 
-void Server::on_greeting(const Message& message) {
-  const std::string who = "the scheduler at " + to_string(options_.scheduler);
-  if (const auto* challenge = std::get_if<Challenge>(&message)) {
-    const Result<Proof> proof = handshake_.answer(*challenge);
-    if (proof) return control_->send(*proof);
-    return finish(make_error(proof.error().code, who + ": " + proof.error().message, proof.error().advice));
-  }
-  const auto* welcome = std::get_if<Welcome>(&message);
-  if (welcome == nullptr) return violation(message);
-  if (Status status = handshake_.check(*welcome, who); !status) return finish(status.error());
-  on_welcome(*welcome);
+// What waits for memory is asked again, what is dropped is not.
+void Server::on_taken_up() {
+  identity_.term = link_.term();
+  std::erase_if(deferred_, [](const Message& m) { return std::holds_alternative<DeclareSlices>(m); });
+  run_deferred();
+  ledger_.report([this](const Message& message) { link_.send(message); });
+  link_.send(Attached{});
+  if (state_ == State::draining) link_.send(Leave{});
 }
 
-void Server::violation(const Message& message) {
-  const Error error = make_error(ErrorCode::protocol,
-                                 fmt::format("the scheduler at {} sent {}, which is out of place",
-                                             to_string(options_.scheduler), name_of(message)),
-                                 "use the same bps version everywhere");
-  control_->send(Refused{error.code, error.message, error.advice});
-  finish(error);
-}
-
-void Server::acknowledge(std::uint64_t request, const Error& error) {
-  if (control_ != nullptr) control_->send(Ack{request, error});
+void Server::acknowledge(Request request, const Error& error) {
+  if (request.connection == link_.connection_number()) link_.send(Ack{request.number, error});
 }
 
 void Server::open_job(const OpenJob& job) {
-  if (Status status = ledger_.open(job); !status) return acknowledge(job.request, status.error());
+  const Request request = asked(job.request);
+  const Result<bool> is_new = ledger_.open(job);
+  if (!is_new) return acknowledge(request, is_new.error());
+  const auto done = [this, request] { acknowledge(request, {}); };
+  if (!*is_new) return on_all_shards([](Shard&, std::uint32_t) {}, done);
   log_.info("job '{}' (run {:016x}): {} workers", job.job, job.job_run.value, job.members.size());
   const auto shared = std::make_shared<const OpenJob>(job);
-  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.open_job(*shared); },
-                [this, request = job.request] { acknowledge(request, {}); });
+  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.open_job(*shared); }, done);
+}
+
+void Server::worker_left(const WorkerLeft& left) {
+  ledger_.worker_left(left);
+  on_all_shards(
+      [left](Shard& shard, std::uint32_t) { shard.worker_left(left.job_run, left.rank, left.lingers); },
+      [] {});
 }
 
 void Server::on_memory_message(Message message) {
@@ -354,20 +270,22 @@ void Server::run_deferred() {
 
 // False: it waits for memory.
 bool Server::declare(const DeclareSlices& declare) {
+  const Request request = asked(declare.request);
   const JobLedger::Declaration decision = ledger_.declare(declare);
   if (decision.verdict == JobLedger::Verdict::waits) return false;
   if (decision.verdict == JobLedger::Verdict::refused) {
     log_.info("declaration refused: {}", decision.error.message);
-    acknowledge(declare.request, decision.error);
+    acknowledge(request, decision.error);
     return true;
   }
-  if (declare.moved) {
-    log_.info("job '{}', epoch {}: partitions of {} tensors move here", ledger_.name_of_job(declare.job_run),
-              declare.epoch.value, declare.tensors.size());
+  const DeclareSlices& added = decision.added;
+  if (added.moved && !added.tensors.empty()) {
+    log_.info("job '{}', epoch {}: partitions of {} tensors move here", ledger_.name_of_job(added.job_run),
+              added.epoch.value, added.tensors.size());
   }
   auto slices = std::make_shared<std::vector<DeclareSlices>>(
-      shards_.size(), DeclareSlices{declare.request, declare.job_run, declare.epoch, declare.moved, {}});
-  for (const TensorSlices& tensor : declare.tensors) {
+      shards_.size(), DeclareSlices{added.request, added.job_run, added.epoch, added.moved, {}});
+  for (const TensorSlices& tensor : added.tensors) {
     std::vector<TensorSlices*> parts(shards_.size());
     for (const PartitionSlice& slice : tensor.partitions) {
       TensorSlices*& part = parts[slice.shard];
@@ -379,7 +297,7 @@ bool Server::declare(const DeclareSlices& declare) {
     }
   }
   on_all_shards([slices](Shard& shard, std::uint32_t index) { shard.declare((*slices)[index]); },
-                [this, request = declare.request] { acknowledge(request, {}); });
+                [this, request] { acknowledge(request, {}); });
   return true;
 }
 
@@ -397,9 +315,10 @@ void Server::shrink(const Shrunk& shrunk) {
   if (ledger_.knows(shrunk.job_run)) {
     log_.info("{}; the job goes on without it (generation {})", shrunk.reason, shrunk.generation.value);
   }
+  ledger_.shrink(shrunk);
   const auto shared = std::make_shared<const Shrunk>(shrunk);
   on_all_shards([shared](Shard& shard, std::uint32_t) { shard.shrink(*shared); },
-                [this, request = shrunk.request] { acknowledge(request, {}); });
+                [this, request = asked(shrunk.request)] { acknowledge(request, {}); });
 }
 
 void Server::end_job(const JobEnded& ended) {

@@ -4,10 +4,12 @@
 // posted to it. One control connection to the scheduler carries everything that changes what exists (jobs,
 // tensors, members that left); lanes carry data and are moved to their shard's loop as soon as their hello is
 // checked. Acknowledges to the scheduler only what all shards have done, so that no lane can be ahead of it.
+// While the scheduler is away lanes go on; when it is back, or another one is, it hears what is here and asks
+// again what it has no answer to; what is done already is acknowledged and not done again (decision 0013).
 //
 // Failure: a port that is taken or an address that is not allowed is an error of start(); a scheduler that
-// cannot be reached within start_timeout, refuses, falls silent or closes ends the server with an error, by
-// `stopped`. A shard has no errors: what does not fit is refused before it gets there.
+// cannot be reached within start_timeout, refuses, or is away for longer than scheduler_grace ends the server
+// with an error, by `stopped`. A shard has no errors: what does not fit is refused before it gets there.
 //
 // Destroy it after `stopped`, or when the shard loops have stopped or cannot run; its loops must outlive it.
 #pragma once
@@ -23,6 +25,7 @@
 #include "proto/base/log.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/timing.h"
+#include "server/control_link.h"
 #include "server/job_ledger.h"
 #include "server/lane_door.h"
 #include "server/session.h"
@@ -47,11 +50,13 @@ struct ServerOptions {
   bool shared_memory_only = false;                    // refuse lanes over the network
   std::size_t max_greeting = 1024;                    // connections before their handshake is done
   Duration start_timeout = std::chrono::seconds(30);  // for reaching the scheduler
+  // For reaching it again when it is lost; 0: not tried.
+  Duration scheduler_grace = std::chrono::seconds(60);
   Duration heartbeat_interval = kHeartbeatInterval;
   Duration heartbeat_timeout = kHeartbeatTimeout;
 };
 
-class Server final : private ConnectionHandler {
+class Server final : private ControlLink::Owner {
  public:
   struct Callbacks {
     std::function<void()> registered;           // the scheduler knows this server
@@ -61,7 +66,7 @@ class Server final : private ConnectionHandler {
   // `shard_loops`: one per shard, 1 to kMaxShardsPerServer; may all be `loop`.
   Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Transport& transport,
          ServerOptions options, Callbacks callbacks, Logger log);
-  ~Server() override;
+  ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
@@ -82,11 +87,12 @@ class Server final : private ConnectionHandler {
   std::uint64_t rejected_connections() const { return door_.rejected(); }
 
  private:
-  enum class State : std::uint8_t { idle, connecting, serving, draining, stopping, stopped };
+  enum class State : std::uint8_t { idle, registering, serving, draining, stopping, stopped };
 
-  std::byte* on_payload(const Message&, std::uint64_t) override { return nullptr; }
-  void on_message(Message& message, std::span<std::byte> payload) override;
-  void on_closed(const Error& error) override;
+  void on_registered() override;
+  void on_taken_up() override;
+  void on_control_message(Message& message) override;
+  void on_control_failed(const Error& error) override { finish(error); }
 
   Status check_options() const;
   Status open_shared_memory();
@@ -94,27 +100,27 @@ class Server final : private ConnectionHandler {
   void enter(const HelloLane& hello, const AcceptingHandshake& handshake,
              std::unique_ptr<Connection> connection);
 
-  void connect();
-  void retry(const Error& error);
-  void on_greeting(const Message& message);
-  void on_welcome(const Welcome& welcome);
-  void tick();
-
   void open_job(const OpenJob& job);
+  void worker_left(const WorkerLeft& left);
   void on_memory_message(Message message);
   void run_deferred();
   bool declare(const DeclareSlices& declare);
   void drop(const DropTensors& drop);
   void shrink(const Shrunk& shrunk);
   void end_job(const JobEnded& ended);
-  void acknowledge(std::uint64_t request, const Error& error);
+  // Tells the connection that asked, if it is still there.
+  struct Request {
+    std::uint64_t number = 0;
+    std::uint64_t connection = 0;
+  };
+  Request asked(std::uint64_t number) const { return {number, link_.connection_number()}; }
+  void acknowledge(Request request, const Error& error);
 
   // Runs `work` on every shard's loop, then `done` here, unless this server is gone by then.
   void on_all_shards(std::function<void(Shard&, std::uint32_t index)> work, std::function<void()> done);
   // The same, for work that is over on a shard when it has called `finished` there.
   using LongWork = std::function<void(Shard&, std::uint32_t index, std::function<void()> finished)>;
   void until_all_shards_have(LongWork work, std::function<void()> done);
-  void violation(const Message& message);
   void finish(const Error& error);
 
   EventLoop& loop_;
@@ -130,14 +136,7 @@ class Server final : private ConnectionHandler {
   LaneDoor door_;
   Endpoint data_;
   ServerIdentity identity_;
-
-  std::unique_ptr<Connection> control_;
-  ConnectingHandshake handshake_;
-  TimePoint start_deadline_{};
-  TimerId timer_;
-  TimePoint last_tick_{};
-  TimePoint last_heard_{};
-  std::uint64_t heartbeats_ = 0;
+  ControlLink link_;
   // Declarations that wait for memory that is being freed, and drops that must not overtake them.
   std::deque<Message> deferred_;
 };

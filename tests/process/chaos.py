@@ -79,7 +79,7 @@ class Round(DaemonTest):
     def play(self):
         plan = self.plan
         self.master = self.scheduler()
-        flags = ("--shards", plan.shards, "--transport", plan.transport)
+        flags = ("--shards", plan.shards, "--transport", plan.transport, "--scheduler-grace", "1s")
         self.flags = flags
         self.pool = [self.server(self.master, *flags) for _ in range(plan.servers)]
         words = ["--sizes", ",".join(map(str, plan.sizes)), "--until-told", "--timeout-ms", STALLS_MS]

@@ -1,0 +1,47 @@
+// What a server says back of its jobs when its control connection is taken up again (decision 0013).
+#include <algorithm>
+#include <utility>
+
+#include "server/job_ledger.h"
+
+namespace bps {
+
+void JobLedger::worker_left(const WorkerLeft& left) {
+  const auto found = jobs_.find(left.job_run);
+  if (found == jobs_.end()) return;
+  const auto [entry, is_new] = found->second.left.try_emplace(left.rank, left.lingers);
+  if (!is_new && !left.lingers) entry->second = false;  // who has gone does not come back
+}
+
+void JobLedger::shrink(const Shrunk& shrunk) {
+  const auto found = jobs_.find(shrunk.job_run);
+  if (found == jobs_.end()) return;
+  found->second.generation = std::max(found->second.generation, shrunk.generation);
+}
+
+void JobLedger::report(const std::function<void(const Message&)>& say) const {
+  for (const auto& [run, job] : jobs_) {
+    say(OpenJob{0, run, job.name, job.generation, job.epoch, job.members});
+    for (const auto& [rank, lingers] : job.left)
+      say(WorkerLeft{run, rank, lingers});
+    const DeclareSlices nothing{0, run, job.epoch, false, {}};
+    DeclareSlices piece = nothing;
+    std::size_t partitions = 0;
+    for (const auto& [id, tensor] : job.tensors) {
+      const bool is_full = piece.tensors.size() == kMaxTensorsPerDeclare ||
+                           partitions + tensor.partitions.size() > kMaxPartitionsPerDeclare;
+      if (is_full) {
+        say(std::exchange(piece, nothing));
+        partitions = 0;
+      }
+      partitions += tensor.partitions.size();
+      TensorSlices& slices = piece.tensors.emplace_back(
+          TensorSlices{id, tensor.name, tensor.dtype, tensor.mode, tensor.staleness, tensor.priority, {}});
+      for (const Held& held : tensor.partitions)
+        slices.partitions.push_back({held.partition, held.shard, held.elements});
+    }
+    if (!piece.tensors.empty()) say(std::move(piece));
+  }
+}
+
+}  // namespace bps
