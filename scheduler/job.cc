@@ -116,11 +116,15 @@ Error Job::join_error(TimePoint now, const Worker& impatient) const {
 void Job::add_lanes() {
   std::vector<const ServerRecord*> servers;
   std::uint32_t most_shards = 0;
+  std::size_t lanes = lanes_.size();
   for (const auto& [id, server] : servers_.all()) {
     const bool has_lanes = std::any_of(lanes_.begin(), lanes_.end(), [&](const LaneTarget& lane) {
       return lane.server == id && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
     });
-    if (!server.usable() || used_.count(id) != 0 || has_lanes) continue;
+    if (!server.usable() || used_.count(id) != 0 || has_lanes || unwilling_.count(id) != 0) continue;
+    // A run that is there goes on without those for whom there are no lanes left.
+    lanes += server.shards;
+    if (phase_ == Phase::running && lanes > kMaxLanesPerJob) continue;
     servers.push_back(&server);
     most_shards = std::max(most_shards, server.shards);
   }
@@ -246,6 +250,7 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
   }
   if (move_ && move_->waiting.erase(request) != 0) {
     if (named.code == ErrorCode::ok) return finish_move();
+    if (record != nullptr && is_newcomer(server)) return go_on_without(*record, error);
     named.message = fmt::format("{}, and {}", move_->reason, named.message);
     return fail(std::move(named));
   }

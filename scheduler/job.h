@@ -14,8 +14,8 @@
 // A server that dies, or drains, is replaced while the run goes on (decision 0009): its partitions get new
 // owners, among all servers there are, in a new epoch; when all servers of the run have acknowledged that,
 // workers get Moved. Until then no Declare is answered, because its answer may name lanes that workers do not
-// know. The run fails only if nobody can take them. A run that is opening begins to open again without the
-// server.
+// know. A newcomer that refuses its part is left out. The run fails only if nobody can take them. A run that
+// is opening begins to open again without the server.
 //
 // Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended.
 // Pure: sends through the Outbox. A Status that is returned is an offence against the protocol: the core
@@ -169,6 +169,8 @@ class Job {
   std::vector<TensorTable::Lane> place() const;
   std::uint64_t add_to_run(ServerId server);
   void ask(ServerId server, DeclareSlices slices);
+  bool is_newcomer(ServerId server) const;
+  void go_on_without(const ServerRecord& server, const Error& why);
   void finish_move();
   void tell_progress();
   Error join_error(TimePoint now, const Worker& impatient) const;
@@ -200,6 +202,7 @@ class Job {
   std::uint64_t partition_bytes_ = 0;          // from opening on
   std::map<std::uint64_t, Request> requests_;  // to servers, for the tensor table
   std::optional<Move> move_;
+  std::set<ServerId> unwilling_;  // came later, and have refused the run
   std::vector<TensorTable::Answer> held_answers_;  // while partitions move
   // Who came back while partitions move knows only this.
   std::map<Rank, WorkerReport> behind_;

@@ -122,6 +122,54 @@ TEST_CASE("move: servers that come later have their part of new tensors") {
   CHECK(View(h, workers[0]).owned_by(ServerId{2}) >= 8);
 }
 
+TEST_CASE("move: a newcomer that refuses the job is left out of it") {
+  CoreHarness h;
+  h.server("a");
+  const auto workers = h.running_job("j", 1);
+  h.say(workers[0], declare_one(1, "w", kElements));
+  const PeerId b = h.server("b");
+  h.stop_acking(b);
+  h.say(workers[0], declare_one(2, "v", kElements));
+  CHECK(h.got<Declared>(workers[0]).size() == 1);
+  h.say(b, Ack{h.last<OpenJob>(b).request, make_error(ErrorCode::out_of_memory, "no room for its members")});
+  CHECK(h.got<JobFailed>(workers[0]).empty());
+  REQUIRE(h.got<Declared>(workers[0]).size() == 2);
+  CHECK(h.last<Declared>(workers[0]).tensors[0].error.code == ErrorCode::ok);
+  CHECK(View(h, workers[0]).owned_by(ServerId{1}) == 20);
+  CHECK(h.got<JobEnded>(b).size() == 1);
+  CHECK_THAT(h.log.back(), Contains("server 2 (host b") && Contains("takes no part in job j") &&
+                               Contains("no room for its members"));
+  // What it says later of slices does not matter, and it is not asked again.
+  for (const DeclareSlices& slices : h.got<DeclareSlices>(b))
+    h.say(b, Ack{slices.request, make_error(ErrorCode::protocol, "unknown run")});
+  h.say(workers[0], declare_one(3, "u", kElements));
+  CHECK(h.got<OpenJob>(b).size() == 1);
+  CHECK(View(h, workers[0]).owned_by(ServerId{1}) == 30);
+  CHECK(h.is_alive(b));
+  // Another one is.
+  h.server("c");
+  h.say(workers[0], declare_one(4, "t", kElements));
+  CHECK(View(h, workers[0]).owned_by(ServerId{3}) > 0);
+}
+
+TEST_CASE("move: a newcomer without memory for what another one has drained") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  h.server("b");
+  const auto workers = h.running_job("j", 1);
+  h.say(workers[0], declare_one(1, "w", kElements));
+  const PeerId c = h.server("c");
+  h.stop_acking(c);
+  h.say(a, Leave{});
+  CHECK(h.got<Moved>(workers[0]).empty());
+  h.say(c, Ack{h.last<OpenJob>(c).request, {}});
+  h.say(c, Ack{h.last<DeclareSlices>(c).request, make_error(ErrorCode::out_of_memory, "2 MiB do not fit")});
+  CHECK(h.got<JobFailed>(workers[0]).empty());
+  REQUIRE(h.got<Moved>(workers[0]).size() == 1);
+  CHECK(View(h, workers[0]).owned_by(ServerId{2}) == 10);
+  CHECK(h.got<Left>(a).size() == 1);
+}
+
 TEST_CASE("move: not if somebody does not retain") {
   CoreHarness h;
   const PeerId a = h.server("a");

@@ -35,7 +35,7 @@ bool Job::server_died(const ServerRecord& server, const std::string& how) {
 // Servers that have come since take their part of new tensors.
 void Job::welcome_servers() {
   for (const auto& [id, server] : servers_.all()) {
-    if (server.usable() && used_.count(id) == 0)
+    if (server.usable() && used_.count(id) == 0 && unwilling_.count(id) == 0)
       return move(std::nullopt, fmt::format("{} has come", to_string(server)));
   }
 }
@@ -88,7 +88,9 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
   const auto stays = [&](ServerId id) { return id != gone && drains.count(id) == 0 && used_.count(id) != 0; };
   const auto& all = servers_.all();
   const bool has_target = std::any_of(all.begin(), all.end(), [&](const auto& entry) {
-    return stays(entry.first) ? !entry.second.draining : entry.second.usable() && entry.first != gone;
+    const bool may_come =
+        entry.second.usable() && entry.first != gone && unwilling_.count(entry.first) == 0;
+    return stays(entry.first) ? !entry.second.draining : may_come;
   });
   if (!has_target) {
     if (!gone) return;  // it stays until somebody comes
@@ -159,6 +161,27 @@ void Job::send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerI
 void Job::ask(ServerId server, DeclareSlices slices) {
   slices.epoch = epoch_;
   move_->waiting.insert(servers_.ask(server, std::move(slices)));
+}
+
+// Workers do not know it yet.
+bool Job::is_newcomer(ServerId server) const {
+  const auto known = lanes_.begin() + static_cast<std::ptrdiff_t>(move_->known_lanes);
+  return std::none_of(lanes_.begin(), known, [&](const LaneTarget& lane) { return lane.server == server; });
+}
+
+// It has come and cannot take part: what would have been its share goes elsewhere, as if it had gone again.
+void Job::go_on_without(const ServerRecord& server, const Error& why) {
+  const ServerId id = server.id;
+  const std::string text =
+      fmt::format("{} takes no part in job {}: {}", to_string(server), name(), why.message);
+  unwilling_.insert(id);
+  used_.erase(id);
+  std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == id; });
+  for (const auto& [request, run] : server.unacknowledged)
+    move_->waiting.erase(request);
+  servers_.send(id, JobEnded{run_, {}});
+  servers_.release(id, run_);
+  move(id, text);
 }
 
 void Job::finish_move() {
