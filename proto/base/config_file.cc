@@ -3,9 +3,13 @@
 #include <fmt/core.h>
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
-// Its asserts are about what users write: a broken file is an error here, in debug builds too.
+// Two of its asserts are about what users write ("2020-01-01 0," is enough); what they say cannot be is an
+// error further on. With NDEBUG they would be promises to the compiler.
 #define TOML_ASSERT(condition) static_cast<void>(0)
+#pragma push_macro("NDEBUG")
+#undef NDEBUG
 #include <toml++/toml.h>
+#pragma pop_macro("NDEBUG")
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +18,8 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+
+#include "proto/base/config_characters.h"
 
 namespace bps {
 namespace {
@@ -45,29 +51,12 @@ Result<std::string> read_all(const std::string& path) {
   return content;
 }
 
-// toml++ 3.3 takes U+FE66 to U+FEFE (presentation forms of Arabic) for what cannot be, with undefined behaviour,
-// where it looks for blanks, and other input has led it there, too: settings are ASCII. The line of the first other
-// character; 0: there is none.
-std::uint32_t line_that_breaks_the_parser(std::string_view content) {
-  std::uint32_t line = 1;
-  const std::size_t mark = content.substr(0, 3) == "\xef\xbb\xbf" ? 3 : 0;  // of the byte order
-  for (std::size_t i = mark; i < content.size(); ++i) {
-    if (content[i] == '\n') ++line;
-    if (static_cast<unsigned char>(content[i]) >= 0x80) return line;
-  }
-  return 0;
-}
-
 }  // namespace
 
 Result<std::vector<ConfigFileEntry>> read_config_file(const std::string& path) {
   const auto content = read_all(path);
   if (!content) return content.error();
-  if (const std::uint32_t line = line_that_breaks_the_parser(*content)) {
-    return make_error(ErrorCode::configuration,
-                      fmt::format("{}:{}: only ASCII can be read here (characters like U+FE66 break the parser)", path, line),
-                      "write it without them, in comments, too");
-  }
+  if (const Status fits = check_characters(*content, path); !fits) return fits.error();
   const toml::parse_result parsed = toml::parse(*content, path);
   if (!parsed) {
     return make_error(

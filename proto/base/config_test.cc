@@ -65,20 +65,6 @@ struct Settings {
   }
 };
 
-TEST_CASE("characters that its parser cannot take make a file wrong, and name the line") {
-  for (const char* const character : {"\xef\xb9\xa6", "\xef\xba\x80", "\xef\xbb\x9f", "\xef\xbb\xbe"}) {
-    const TemporaryFile file(std::string("shards = 3\ndat") + character + " = 1979-05-27\n");
-    Settings s;
-    const Status status = s.config.load({}, file.path());
-    REQUIRE_FALSE(status.ok());
-    CHECK_THAT(status.error().message, Contains(":2:") && Contains("U+FE66"));
-  }
-  const TemporaryFile marked("\xef\xbb\xbfshards = 3\n");  // a byte order mark is fine
-  Settings s;
-  CHECK(s.config.load({}, marked.path()).ok());
-  CHECK(s.shards == 3);
-}
-
 TEST_CASE("defaults stay when nothing is given") {
   Settings s;
   REQUIRE(s.parse({}).ok());
