@@ -1,85 +1,10 @@
-// Partitions that get another owner: the fence, what a worker says, and what it keeps for others.
-#include "client/src/fake_loan.h"
-#include "client/src/running_harness.h"
+// Partitions that get another owner: the fence, and what a worker says.
+#include "client/src/moving_harness.h"
 
 namespace bps::testing {
 
 using namespace std::chrono_literals;
 using Catch::Contains;
-
-namespace {
-
-// Lane 0, with partitions 0 and 2, moves to lane 1.
-struct Moving : Running {
-  explicit Moving(ClientConfig config = default_config()) : Running(std::move(config)) {}
-
-  Moved moved(std::uint32_t epoch = 4) const {
-    Moved message;
-    message.job_run = JobRun{kRun};
-    message.epoch = Epoch{epoch};
-    message.reason = "server 1 (127.0.0.1:5000) is gone: silent for 3 s";
-    message.closed = {LaneIndex{0}};
-    message.moves = {{PartitionId{0}, LaneIndex{1}}, {PartitionId{2}, LaneIndex{1}}};
-    return message;
-  }
-  LaneTarget target(std::uint32_t index) const { return job_start(index + 1).lanes[index]; }
-  void move(const Moved& message) { scheduler().deliver(message); }
-  void move() { move(moved()); }
-
-  // The next Resume of the lane: the rounds of its partitions.
-  std::vector<StoredRounds> resume(std::uint32_t lane_index, std::uint32_t epoch = 4) {
-    const auto message = lane(lane_index).next<Resume>();
-    CHECK(message.job_run == JobRun{kRun});
-    CHECK(message.epoch == Epoch{epoch});
-    CHECK(message.generation == Generation{1});
-    return message.partitions;
-  }
-  void resumed(std::uint32_t lane_index, std::uint32_t partition, std::uint64_t round, std::uint64_t taken) {
-    lane(lane_index).deliver(Resumed{PartitionId{partition}, Round{round}, taken});
-  }
-  Aggregate answer_of(std::uint32_t epoch, std::uint32_t partition, std::uint64_t round,
-                      std::uint64_t taken) const {
-    Aggregate aggregate = answer(partition, round, taken);
-    aggregate.epoch = Epoch{epoch};
-    return aggregate;
-  }
-  // A whole round before anything moves.
-  void first_round() {
-    push_pull();
-    take(0), take(1), take(0);
-    answer_all(0);
-    REQUIRE(outcome.ended == 1);
-  }
-  // The first and the last partition at lane 1, the second one's `taken` included.
-  void finish_at_lane_1(std::uint64_t round, std::uint64_t taken, std::uint32_t epoch = 4) {
-    CHECK(lane(1).deliver(answer_of(epoch, 0, round, taken), bytes_of(kSlice, 9)));
-    CHECK(lane(1).deliver(answer_of(epoch, 2, round, taken), bytes_of(100, 7)));
-  }
-  Retained retained(std::uint32_t lane_index, std::vector<std::byte>* bytes = nullptr, bool sent = true) {
-    std::uint64_t cookie = 0;
-    const auto message = lane(lane_index).next<Retained>(bytes, &cookie);
-    last_cookie = cookie;
-    if (sent && cookie != 0) lane(lane_index).sent(cookie);
-    return message;
-  }
-  std::string failure() const { return engine.failure() ? engine.failure()->message : ""; }
-
-  std::uint64_t last_cookie = 0;
-};
-
-std::vector<StoredRounds> rounds(std::vector<std::pair<std::uint32_t, std::uint64_t>> list) {
-  std::vector<StoredRounds> all;
-  for (const auto& [partition, round] : list)
-    all.push_back({PartitionId{partition}, Round{round}});
-  return all;
-}
-
-bool lend(Wire& wire, Message message, const std::shared_ptr<FakeLoan>& loan) {
-  LentPayload payload = FakeLoan::payload(loan);
-  return wire.handler->on_lent(message, payload);
-}
-
-}  // namespace
 
 TEST_CASE(
     "moved: idle: the old lane is closed for good, the new owner is told, then the next round goes on") {
@@ -187,6 +112,107 @@ TEST_CASE("moved: a server that resumes in a round that cannot be") {
   (void)c.resume(1);
   c.resumed(1, 0, 0, kSlice);
   CHECK_THAT(c.failure(), Contains("server 2 (127.0.0.1:5001) sent Resumed with round"));
+}
+
+TEST_CASE("moved: what servers may leave unreported is half of the credit at most, however many lanes come") {
+  constexpr std::uint64_t kCredit = 1 << 20;
+  Moving c(with(true, kCredit));
+  const std::uint64_t half = (kCredit - kSlice) / 2;
+  std::uint64_t hidden = 2 * (half / 2);  // by the lanes of the start
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    Moved moved = c.moved(4 + i);
+    moved.closed.clear(), moved.moves.clear();
+    moved.lanes = {c.target(2 + i)};
+    c.move(moved);
+    hidden += c.welcome_lane(2 + i).credit_report_bytes;
+    CHECK(hidden <= half);
+  }
+  // A lane that closes leaves its part to those that come with it.
+  Moved moved = c.moved(16);
+  moved.lanes = {c.target(14), c.target(15)};
+  moved.closed = {LaneIndex{1}};
+  moved.moves = {{PartitionId{1}, LaneIndex{14}}};
+  c.move(moved);
+  const std::uint64_t left = half - (hidden - half / 2);
+  CHECK(c.welcome_lane(14).credit_report_bytes == left / 2);
+  CHECK(c.welcome_lane(15).credit_report_bytes == left / 2);
+}
+
+TEST_CASE("moved: others are further than this worker, which waits for what the server says of its round") {
+  Moving c;
+  c.first_round();
+  c.move();
+  CHECK(c.resume(1) == rounds({{0, 1}, {2, 1}}));
+  const std::uint64_t open = GENERATE(3, 7);
+  SECTION("with the round under way") {
+    c.push_pull();
+    c.take(1);
+    c.resumed(1, 0, open, kSlice);
+  }
+  SECTION("before it begins the round, which it pushes to be told") {
+    c.resumed(1, 0, open, kSlice);
+    c.push_pull();
+    CHECK(c.take(1).partition == PartitionId{0});
+    c.take(1);
+  }
+  CHECK(c.lane(1).frames.empty());
+  CHECK(c.failure() == "");
+  CHECK(c.outcome.ended == 1);
+  const Error error = make_error(ErrorCode::protocol, "round 1, but 3 is open");
+  c.lane(1).deliver(RoundFailed{PartitionId{0}, Round{1}, error, kSlice});
+  c.lane(1).deliver(RoundFailed{PartitionId{2}, Round{1}, error, kSlice});
+  CHECK(c.lane(1).deliver(c.answer(1, 1, kSlice), bytes_of(kSlice, 8)));
+  CHECK(c.outcome.ended == 2);
+  CHECK(c.outcome.error.message == "round 1, but 3 is open");
+}
+
+TEST_CASE("moved: a tensor that fails between Resume and Resumed") {
+  Moving c;
+  c.push_pull();
+  c.take(0), c.take(1), c.take(0);
+  c.move();
+  CHECK(c.resume(1) == rounds({{0, 0}, {2, 0}}));
+  c.scheduler().deliver(
+      TensorFailed{JobRun{77}, c.tensor, make_error(ErrorCode::configuration, "f32 and f64")});
+  CHECK(c.outcome.ended == 1);
+  CHECK(c.outcome.error.message == "f32 and f64");
+  c.resumed(1, 0, 0, kSlice);
+  c.resumed(1, 2, 0, kSlice);
+  CHECK(c.failure() == "");
+  CHECK(c.lane(1).frames.empty());
+}
+
+TEST_CASE("moved: who leaves resumes what it has never declared, in round 0") {
+  Moving c;
+  Moved moved = c.moved();
+  for (const std::uint32_t id : {3, 7, 8})
+    moved.moves.push_back({PartitionId{id}, LaneIndex{1}});
+  c.move(moved);
+  CHECK(c.resume(1) == rounds({{0, 0}, {2, 0}}));
+  c.resumed(1, 0, 0, 0);
+  c.resumed(1, 2, 0, 0);
+  (void)c.declare("late", kSlice, {1});  // partition 3
+  c.engine.close(10s, [](Status) {});
+  c.loop.run_for(1ms);
+  CHECK(c.resume(1) == rounds({{7, 0}, {8, 0}}));
+  SECTION("on the next lane again") {
+    c.lane(1).break_with(ErrorCode::unreachable, "connection reset");
+    c.loop.run_for(Lane::kFirstPause);
+    c.welcome_lane(1);
+    CHECK(c.resume(1) == rounds({{7, 0}, {8, 0}}));
+  }
+  SECTION("and what moves while it lingers") {
+    moved = c.moved(5);
+    moved.lanes = {c.target(2)};
+    moved.closed = {LaneIndex{1}};
+    moved.moves.clear();
+    for (const std::uint32_t id : {0, 1, 2, 3, 7, 8, 9})
+      moved.moves.push_back({PartitionId{id}, LaneIndex{2}});
+    c.move(moved);
+    c.welcome_lane(2);
+    CHECK(c.resume(2, 5) == rounds({{0, 0}, {1, 0}, {2, 0}, {3, 0}, {7, 0}, {8, 0}, {9, 0}}));
+  }
+  CHECK(c.failure() == "");
 }
 
 TEST_CASE("moved: to a lane of its own, whose server may come and go") {
@@ -388,194 +414,6 @@ TEST_CASE("moved: a tensor that has failed is not resumed") {
   c.move();
   CHECK(c.outcome.ended == 1);
   CHECK(c.lane(1).frames.empty());
-}
-
-TEST_CASE("fetch: of an answer in library memory, while the next round goes on") {
-  Moving c;
-  c.first_round();
-  c.move();
-  (void)c.resume(1);
-  c.push_pull();
-  c.take(1);
-  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, 2 * kSlice});
-  Retained kept = c.retained(1, &c.payload, false);
-  CHECK(kept.job_run == JobRun{77});
-  CHECK(kept.partition == PartitionId{0});
-  CHECK(kept.round == Round{0});
-  CHECK(kept.epoch == Epoch{4});
-  CHECK(kept.generation == Generation{1});
-  CHECK(kept.weight == 2);
-  CHECK(kept.error.code == ErrorCode::ok);
-  CHECK(c.payload == bytes_of(kSlice, 9));
-  CHECK(c.engine.stats()->pushed_bytes == 4 * kSlice + 100);
-  c.resumed(1, 0, 1, 3 * kSlice);  // it counts as taken
-  const std::uint64_t cookie = c.last_cookie;
-  c.take(1);
-  SECTION("the next answer spares what the connection still reads") {
-    CHECK(c.lane(1).deliver(c.answer_of(4, 0, 1, 4 * kSlice), bytes_of(kSlice, 5)));
-    CHECK(c.outcome.ended == 1);
-    c.resumed(1, 2, 1, 4 * kSlice);
-    c.take(1);
-    CHECK(c.lane(1).deliver(c.answer_of(4, 2, 1, 4 * kSlice), bytes_of(100, 7)));
-    CHECK(c.lane(1).deliver(c.answer_of(4, 1, 1, 4 * kSlice), bytes_of(kSlice, 8)));
-    CHECK(c.outcome.ended == 1);
-    c.lane(1).sent(cookie);
-    CHECK(c.outcome.ended == 2);
-    CHECK(std::equal(c.out.begin(), c.out.begin() + kSlice, bytes_of(kSlice, 5).begin()));
-    c.lane(1).deliver(Fetch{PartitionId{0}, Round{1}, 4 * kSlice + 100});
-    CHECK(c.retained(1, &c.payload).error.code == ErrorCode::ok);
-    CHECK(c.payload == bytes_of(kSlice, 5));
-  }
-  SECTION("a second one before the first is sent is too many") {
-    c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, 3 * kSlice});
-    CHECK_THAT(c.failure(), Contains("sent Fetch for partition 0, which is on its way"));
-  }
-  SECTION("the lane breaks: again on the next one") {
-    c.lane(1).break_with(ErrorCode::unreachable, "connection reset");
-    c.loop.run_for(Lane::kFirstPause);
-    c.welcome_lane(1);
-    while (!c.lane(1).frames.empty())
-      c.lane(1).frames.pop_front();
-    c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, 0});
-    (void)c.retained(1, &c.payload);
-    CHECK(c.payload == bytes_of(kSlice, 9));
-  }
-  SECTION("closing the engine meanwhile") {
-    c.engine.close(1s, [](Status) {});
-    c.loop.run_for(2s);
-    CHECK(c.outcome.ended == 2);
-  }
-}
-
-TEST_CASE("fetch: of an answer that was lent, which comes home before its lender goes") {
-  const bool view = GENERATE(false, true);
-  Moving c;
-  Outcome outcome;
-  ClientEngine::Memory memory{c.in, c.out, view, nullptr, nullptr};
-  if (view) memory.out = {};
-  REQUIRE(c.engine.push_pull(c.tensor, memory, Operation::sum, c.into(outcome)).ok());
-  c.take(0), c.take(1), c.take(0);
-  const auto a = FakeLoan::of(bytes_of(kSlice, 9)), b = FakeLoan::of(bytes_of(100, 7));
-  CHECK(lend(c.lane(0), c.answer(0, 0, kSlice + 100, 3), a));
-  CHECK(lend(c.lane(0), c.answer(2, 0, kSlice + 100), b));
-  const bool ended = GENERATE(false, true);
-  if (ended) CHECK(c.lane(1).deliver(c.answer(1, 0, kSlice), bytes_of(kSlice, 8)));
-  b->withdraw();
-  c.move();
-  a->withdraw();
-  // What a view gathers and cannot be read any more is asked for again.
-  CHECK(c.resume(1) == rounds({{0, 1}, {2, view && !ended ? 0 : 1}}));
-  CHECK(a->is_out() == (view && ended));
-  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
-  const Retained kept = c.retained(1, &c.payload);
-  CHECK(kept.weight == 3);
-  CHECK(c.payload == bytes_of(kSlice, 9));
-  c.lane(1).deliver(Fetch{PartitionId{2}, Round{0}, 2 * kSlice});
-  CHECK(c.retained(1).error.code == ErrorCode::internal);
-  if (!ended) {
-    CHECK(c.lane(1).deliver(c.answer(1, 0, 2 * kSlice), bytes_of(kSlice, 8)));
-    if (view) {
-      c.resumed(1, 2, 1, 2 * kSlice);
-      CHECK(c.lane(1).deliver(c.answer_of(4, 2, 0, 2 * kSlice), bytes_of(100, 7)));
-    }
-  }
-  CHECK(outcome.ended == 1);
-  if (!view) {
-    CHECK(c.out == c.expected());
-  } else if (!ended) {
-    CHECK(c.engine.view(c.tensor)->intact());
-    CHECK(c.engine.view(c.tensor)->pieces()[0].bytes[0] == std::byte{9});
-  }
-}
-
-TEST_CASE("fetch: of an answer that was lent, which comes home before its lane breaks off") {
-  const bool view = GENERATE(false, true);
-  Moving c;
-  Outcome outcome;
-  ClientEngine::Memory memory{c.in, c.out, view, nullptr, nullptr};
-  if (view) memory.out = {};
-  REQUIRE(c.engine.push_pull(c.tensor, memory, Operation::sum, c.into(outcome)).ok());
-  c.take(0), c.take(1), c.take(0);
-  const auto a = FakeLoan::of(bytes_of(kSlice, 9)), b = FakeLoan::of(bytes_of(100, 7));
-  CHECK(lend(c.lane(0), c.answer(0, 0, kSlice + 100, 3), a));
-  CHECK(lend(c.lane(0), c.answer(2, 0, kSlice + 100), b));
-  Wire& old = c.lane(0);
-  old.when_closed = [&] { a->withdraw(), b->withdraw(); };
-  SECTION("it says so") {
-    old.deliver(Refused{ErrorCode::peer_lost, "the server stops", ""});
-    CHECK_FALSE(old.open());
-  }
-  SECTION("it is the worker that breaks off") { old.deliver(Welcome{}); }
-  CHECK_FALSE(old.open());
-  c.move();
-  CHECK(c.resume(1) == rounds({{0, 1}, {2, 1}}));
-  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
-  CHECK(c.retained(1, &c.payload).weight == 3);
-  CHECK(c.payload == bytes_of(kSlice, 9));
-  c.lane(1).deliver(Fetch{PartitionId{2}, Round{0}, 2 * kSlice});
-  CHECK(c.retained(1, &c.payload).error.code == ErrorCode::ok);
-  CHECK(c.payload == bytes_of(100, 7));
-}
-
-TEST_CASE("fetch: of a round that failed, until the next one has a result") {
-  Moving c;
-  c.push_pull();
-  c.take(0), c.take(1), c.take(0);
-  const Error error = make_error(ErrorCode::configuration, "sum and max");
-  c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, error, kSlice});
-  c.move();
-  CHECK(c.resume(1) == rounds({{0, 1}, {2, 0}}));
-  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
-  const Retained kept = c.retained(1, &c.payload);
-  CHECK(kept.error.message == "sum and max");
-  CHECK(kept.weight == 0);
-  CHECK(c.payload.empty());
-  c.lane(1).deliver(Fetch{PartitionId{2}, Round{0}, kSlice});  // not over here
-  CHECK_THAT(c.retained(1).error.message, Contains("round 0 of partition 2") && Contains("is not kept here"));
-  CHECK(c.lane(1).deliver(c.answer(1, 0, kSlice), bytes_of(kSlice, 8)));
-  c.resumed(1, 2, 0, kSlice);
-  c.take(1);
-  CHECK(c.lane(1).deliver(c.answer_of(4, 2, 0, kSlice + 100), bytes_of(100, 7)));
-  CHECK(c.outcome.ended == 1);
-  c.resumed(1, 0, 1, kSlice + 100);
-  c.push_pull();
-  c.take(1), c.take(1), c.take(1);
-  c.finish_at_lane_1(1, 2 * (kSlice + 100));
-  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, 2 * (kSlice + 100)});
-  CHECK(c.retained(1).error.code == ErrorCode::internal);
-}
-
-TEST_CASE("fetch: of a broadcast, from its root and from the others") {
-  const bool root = GENERATE(true, false);
-  const bool ended = GENERATE(true, false);
-  Moving c;
-  auto& buffer = root ? c.in : c.out;
-  REQUIRE(c.engine.broadcast(c.tensor, buffer, Rank{root ? 0u : 1u}, c.into(c.outcome)).ok());
-  c.take(0), c.take(1), c.take(0);
-  const std::uint64_t sent = root ? kSlice : 0;
-  const auto give = [&](std::uint32_t lane, const Aggregate& answer, int value) {
-    if (root) {
-      c.lane(lane).deliver(answer);
-    } else {
-      CHECK(c.lane(lane).deliver(answer, bytes_of(answer.partition.value == 2 ? 100 : kSlice, value)));
-    }
-  };
-  give(0, c.answer(0, 0, sent), 9);
-  if (ended) {
-    give(0, c.answer(2, 0, sent), 7);
-    give(1, c.answer(1, 0, sent), 8);
-    CHECK(c.outcome.ended == 1);
-    std::fill(buffer.begin(), buffer.end(), std::byte{77});  // the program's again
-  }
-  c.move();
-  CHECK(c.resume(1) == rounds({{0, 1}, {2, ended ? 1 : 0}}));
-  c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, sent});
-  CHECK(c.retained(1, &c.payload).error.code == ErrorCode::ok);
-  CHECK(c.payload == bytes_of(kSlice, root ? 1 : 9));
-  if (ended) return;
-  c.resumed(1, 2, 0, sent + kSlice);
-  CHECK(c.take(1).operation == Operation::broadcast);
-  CHECK(c.payload.size() == (root ? 100 : 0));
 }
 
 }  // namespace bps::testing

@@ -128,7 +128,8 @@ class DataPlane final : private Lane::Owner {
   void on_lane_broken(Lane& lane) override;
   void on_lane_refused(Lane& lane, const Error& error) override;
 
-  Status add_lanes(const std::vector<LaneTarget>& targets);
+  // Those of `closing` are about to be closed.
+  Status add_lanes(const std::vector<LaneTarget>& targets, const std::vector<LaneIndex>& closing = {});
   Result<Lane::Ways> ways_to(const LaneTarget& target) const;
   void count_lanes();
   TensorState* find(TensorId tensor) const;
@@ -177,7 +178,6 @@ class DataPlane final : private Lane::Owner {
   Message frame_;                                      // reused: a PushPull
   std::uint64_t spare_credit_ = 0;                     // beside one partition
   std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
-  std::vector<std::uint32_t> hidden_bytes_;            // by lane: credit_report_bytes of its hello
   std::map<PartitionId, LaneIndex> strangers_;         // moved, of tensors that are not declared here
   bool leaving_ = false;
   std::size_t under_way_ = 0;

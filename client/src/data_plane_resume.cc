@@ -86,7 +86,7 @@ Status DataPlane::on_moved(const Moved& moved) {
   job_.epoch = moved.epoch;
   job_.lanes.insert(job_.lanes.end(), moved.lanes.begin(), moved.lanes.end());
   hello_.epoch = moved.epoch;
-  if (Status status = add_lanes(moved.lanes); !status.ok()) return status;
+  if (Status status = add_lanes(moved.lanes, moved.closed); !status.ok()) return status;
   for (const auto& lane : lanes_)
     lane->set_epoch(moved.epoch);
 

@@ -74,6 +74,8 @@ class Lane : private ConnectionHandler {
   void set_epoch(Epoch epoch) { hello_.epoch = epoch; }
 
   LaneIndex index() const { return index_; }
+  // What its server may have taken without reporting it, as the hello says.
+  std::uint64_t credit_report_bytes() const { return hello_.credit_report_bytes; }
   bool closed() const { return closed_; }
   bool welcomed() const { return welcomed_; }
   // The session, or the next one, goes over shared memory.

@@ -115,6 +115,24 @@ TEST_CASE("tensor: a lent answer is copied once, and retained as a loan until th
   }
 }
 
+TEST_CASE("tensor: only what a server has said of a round is handed on as its result") {
+  for (const bool told : {false, true}) {
+    Tensor t(true);
+    t.begin_and_send();
+    const Round round = t.state.round();
+    const Error error = make_error(ErrorCode::out_of_memory, "no memory here");
+    REQUIRE(t.state.on_failed(t.at(0), round, error, told));
+    const TensorState::Retention kept = t.state.retained(t.at(0), round);
+    CHECK(kept.bytes.empty());
+    // Else another one is asked, who may have it.
+    CHECK(kept.error.code == (told ? ErrorCode::out_of_memory : ErrorCode::internal));
+  }
+  Tensor t(true);
+  t.begin_and_send();
+  REQUIRE(t.state.on_failed(t.at(0), t.state.round(), make_error(ErrorCode::out_of_memory, "no memory here")));
+  CHECK(t.state.retained(t.at(0), t.state.round()).error.code == ErrorCode::internal);
+}
+
 TEST_CASE("tensor: without retain a lent answer is given back as soon as it is copied") {
   for (const bool in_place : {false, true}) {
     Tensor t(false, in_place);
