@@ -324,6 +324,21 @@ TEST_CASE("moved: a rank that has left but lingers is waited for, and asked") {
   CHECK(gone.said() == "0 resumed 4");
 }
 
+TEST_CASE("moved: who has gone before it said anything is not heard any more") {
+  MovedBench bench(3);
+  bench.resume(0, 5);
+  bench.resume(1, 4);
+  bench.leave(2);
+  CHECK(bench.said() == "0 fetch 4");
+  const Destination place = bench.begin_retained(0, 4, Bench::kElements * sizeof(float));
+  REQUIRE(place.memory != nullptr);
+  std::memset(place.memory, 0, Bench::kElements * sizeof(float));
+  bench.resume(2, 6);  // said on its way out; it would be the open round
+  CHECK(bench.said().empty());
+  bench.end_retained(0);
+  CHECK(bench.said() == "0 resumed 5, 1 resumed 5, 1 answer 4");
+}
+
 TEST_CASE("moved: who has it no more says so, and the next one is asked") {
   const Error lost = make_error(ErrorCode::internal, "not kept here");
   MovedBench bench(4);

@@ -176,7 +176,7 @@ class SyncAggregator final : public Aggregator {
   void catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
   Error nobody_has_error(Round round) const;
 
-  // What comes of it.
+  // What comes of it. sync_aggregator_result.cc
   void complete(Actions& actions);
   void fail_round(Error error, Actions& actions);
   void close_round();

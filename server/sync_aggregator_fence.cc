@@ -175,7 +175,7 @@ void SyncAggregator::lift(Actions& actions) {
 void SyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
   const State& state = states_[contributor];
   emit(actions, Action::Kind::resumed, contributor, open_);
-  // The rest at its end.
+  // What is arriving from it is answered when it is whole, by end_fenced().
   if (state.arrival == Arrival::fenced || state.arrival == Arrival::fenced_announced) return;
   if (next == open_) {
     note_stored(contributor);
