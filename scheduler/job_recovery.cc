@@ -198,7 +198,7 @@ Status Job::check_majority() const {
   std::size_t nodes = servers.size();
   std::size_t back = nodes - recovery_->dead_servers.size();
   for (const auto& [rank, worker] : membership_.workers()) {
-    if (worker.left) continue;
+    if (worker.gone) continue;
     ++nodes;
     if (recovery_->workers.count(rank) != 0 && recovery_->dead_workers.count(rank) == 0) ++back;
   }
@@ -287,6 +287,9 @@ Status Job::restore() {
   }
   recovery_->known_lanes = lanes_.size();
   add_lanes();
+  for (std::size_t i = recovery_->known_lanes; i < lanes_.size(); ++i) {
+    if (recovery_->servers.count(lanes_[i].server) != 0) used_.insert(lanes_[i].server);  // it is open there
+  }
   return restore_tensors(*newest);
 }
 

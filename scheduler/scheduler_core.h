@@ -134,6 +134,8 @@ class SchedulerCore {
   bool take_report(TimePoint now, PeerId id, Peer& peer, Message& message);
   Status attached(TimePoint now, PeerId id, const Node& node, WorkerReport report);
   Status attached(TimePoint now, PeerId id, const Node& node, ServerReport report);
+  // A node notices that the scheduler is gone within one heartbeat deadline, and then has one to come.
+  Duration collect_time() const { return 2 * options_.detector.heartbeat_deadline; }
   void add_absent(TimePoint now, const Outbox::Absent& absent);
   void try_recover(TimePoint now);
   void expire_orphans(TimePoint now);

@@ -75,7 +75,7 @@ Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& he
     if (jobs_.size() >= options_.max_jobs)
       return make_error(ErrorCode::out_of_memory, "the scheduler has too many jobs", kRestartAdvice);
     auto job = std::make_unique<Job>(hello, hello.job_run, term_, now, servers_, outbox_, options_.job);
-    job->recover_until(now + options_.detector.heartbeat_deadline);
+    job->recover_until(now + collect_time());
     run_of_name_[hello.job] = hello.job_run;
     running = jobs_.emplace(hello.job_run, std::move(job)).first;
     recovering_.insert(hello.job_run);
@@ -205,16 +205,17 @@ Status SchedulerCore::attached(TimePoint now, PeerId id, const Node& node, Serve
       return status;
     if (known != report.runs.end()) report.runs.erase(known);
   }
-  Orphan& orphan = orphans_[server.id];
-  orphan = Orphan{now + options_.detector.heartbeat_deadline, {}};
+  Orphan orphan{now + collect_time(), {}};
   for (auto& [run, known] : report.runs) {
     Job* const job = find_job(run);
     if (job != nullptr && !job->ended()) {
       if (Status status = job->server_attached(server.id, &known); !status) return status;
       continue;
     }
+    servers_.use(server.id, run);  // it does not drain before its runs are clear
     orphan.runs.emplace(run, std::move(known));
   }
+  if (!orphan.runs.empty()) orphans_[server.id] = std::move(orphan);
   for (const auto& [run, job] : jobs_)
     job->maybe_start();
   return {};
@@ -231,6 +232,7 @@ void SchedulerCore::expire_orphans(TimePoint now) {
       servers_.send(it->first, JobEnded{run, make_error(ErrorCode::peer_lost,
                                                         "none of its workers has come back to the scheduler",
                                                         kRestartAdvice)});
+      servers_.release(it->first, run);
     }
     it = orphans_.erase(it);
   }
@@ -241,7 +243,7 @@ void SchedulerCore::expire_awaited(TimePoint now) {
   if (!awaited_until_) {
     outbox_.log(LogLevel::info, fmt::format("waits for the workers of {} jobs that were there before",
                                             awaited_.size()));
-    awaited_until_ = now + 2 * options_.detector.heartbeat_deadline;
+    awaited_until_ = now + collect_time();
   }
   if (now < *awaited_until_) return;
   for (const auto& [run, name] : std::exchange(awaited_, {})) {
@@ -251,7 +253,7 @@ void SchedulerCore::expire_awaited(TimePoint now) {
   ++state_changes_;
 }
 
-// It has until the heartbeat deadline to come back.
+// It has the collect time to come back.
 void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
   if (absent.server) {
     const LaneTarget& target = *absent.server;
@@ -279,7 +281,7 @@ void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
   node.absent = true;
   if (node.role == Role::worker) ++worker_count_;
   nodes_.emplace(absent.incarnation, std::move(node));
-  detector_.add(absent.incarnation, now);
+  detector_.add(absent.incarnation, now + collect_time() - options_.detector.heartbeat_deadline);
 }
 
 void SchedulerCore::try_recover(TimePoint now) {

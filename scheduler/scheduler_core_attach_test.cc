@@ -247,14 +247,14 @@ TEST_CASE("attach: who does not come back to a restarted scheduler is dead") {
   SECTION("a worker: the run fails and names it") {
     past.server_memory[0].come_back(h);
     const PeerId s1 = past.server_memory[1].come_back(h);
-    h.run(seconds(4));
+    h.run(seconds(7));
     CHECK_THAT(h.last<JobFailed>(w0).error.message, Contains("rank 1") && Contains("not come back"));
     CHECK(h.last<JobEnded>(s1).error.code == ErrorCode::peer_lost);
   }
   SECTION("a server: its partitions move") {
     const PeerId w1 = past.memory[1].come_back(h);
     const PeerId s1 = past.server_memory[1].come_back(h);
-    h.run(seconds(4));
+    h.run(seconds(7));
     const auto& owners = past.memory[0].tensors.at(TensorId{0}).placed.owners;
     for (const PeerId worker : {w0, w1}) {
       REQUIRE(h.got<Moved>(worker).size() == 1);
@@ -266,7 +266,7 @@ TEST_CASE("attach: who does not come back to a restarted scheduler is dead") {
   }
   SECTION("most of them: it fails, because they may follow another scheduler") {
     past.server_memory[0].come_back(h);
-    h.run(seconds(4));
+    h.run(seconds(7));
     CHECK_THAT(h.last<JobFailed>(w0).error.message, Contains("only 2 of its 4"));
   }
   CHECK(h.got<JobStart>(w0).empty());
@@ -287,7 +287,7 @@ TEST_CASE("attach: a move that was under way is brought to its end") {
   const PeerId w0 = past.memory[0].come_back(h);
   const PeerId w1 = past.memory[1].come_back(h);
   const PeerId s1 = past.server_memory[1].come_back(h);
-  h.run(seconds(4));
+  h.run(seconds(7));
   CHECK(past.memory[0].end.closed.size() == (one_knows ? 1 : 0));
   for (const PeerId worker : {w0, w1}) {
     REQUIRE(h.got<Moved>(worker).size() == 1);
@@ -309,7 +309,7 @@ TEST_CASE("attach: workers that had not started gather again, and start") {
   CoreHarness h(2, later());
   h.server();
   const PeerId w0 = memory[0].come_back(h);
-  h.run(seconds(4));
+  h.run(seconds(7));
   CHECK(h.got<JobStart>(w0).empty());
   const PeerId w1 = h.worker("j", 1, 2);
   CHECK(h.got<JobStart>(w0).size() == 1);
@@ -335,7 +335,7 @@ TEST_CASE("attach: servers drop runs that nobody comes back to") {
   Past past(old);
   CoreHarness h(2, later());
   const PeerId s0 = past.server_memory[0].come_back(h);
-  h.run(seconds(2));
+  h.run(seconds(5));
   CHECK(h.got<JobEnded>(s0).empty());
   h.run(seconds(2));
   CHECK(h.got<JobEnded>(s0).size() == 1);

@@ -165,6 +165,9 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloServer& hello) {
   if (hello.host.empty()) hello.host = peers_.at(id).address;
   if (const auto error = objection(hello)) return refuse(id, *error);
   if (hello.incarnation.value != 0) return attach(now, id, hello);
+  // Its number might be that of one that comes back: it may try again.
+  const bool forgetful = options_.before.last_server.value == 0;
+  if (forgetful && (!recovering_.empty() || !orphans_.empty())) return close(id);
   bury_predecessor(hello);
   const Incarnation incarnation{random_id()};
   last_server_ = last_server_.next();

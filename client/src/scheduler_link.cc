@@ -133,6 +133,16 @@ void SchedulerLink::lost(const Error& error) {
     loop_.cancel(*timer);
     *timer = {};
   }
+  if (refused_ && loss_ && !started_ && loop_.now() + kRetryPause < join_deadline_) {
+    // The run that it had joined is not there any more, and had not begun: it joins as a new worker.
+    const Error trouble = *refused_;
+    incarnation_ = {};
+    job_run_ = {};
+    loop_.cancel(grace_timer_);
+    grace_timer_ = {};
+    loss_.reset();
+    return retry(trouble, kRetryPause);
+  }
   if (refused_) {
     return fail(make_error(refused_->code, name() + " refused: " + refused_->message, refused_->advice));
   }

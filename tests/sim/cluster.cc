@@ -72,10 +72,39 @@ std::shared_ptr<LogTarget> Cluster::log_of(const std::string& node) {
       options_.verbose ? LogLevel::debug : LogLevel::warn);
 }
 
-void Cluster::boot() {
+void Cluster::boot_scheduler() {
   scheduler_node_ = std::make_unique<SimNode>(base_, "scheduler", "10.0.0.1", random_.next());
-  scheduler_ = std::make_unique<SchedulerDaemon>(*scheduler_node_, network_, key_, log_of("scheduler"),
-                                                 random_.next());
+  scheduler_ = std::make_unique<SchedulerDaemon>(
+      *scheduler_node_, network_, key_, log_of("scheduler"), random_.next(), scheduler_state_,
+      [this](const SchedulerState& state) { scheduler_state_ = state; });
+}
+
+void Cluster::restart_scheduler(const FaultPlan& fault) {
+  scheduler_node_->kill();
+  // A worker that has said hello hears nothing before its Welcome, so it does not notice a silent death.
+  const bool joining = std::any_of(jobs_.begin(), jobs_.end(), [](const SimJob& job) {
+    return std::any_of(job.workers.begin(), job.workers.end(), [](const auto& worker) {
+      return worker->state() == SimWorker::State::joining;
+    });
+  });
+  network_.forget(*scheduler_node_, fault.silent && !joining ? VirtualTransport::Death::silent
+                                                             : VirtualTransport::Death::loud);
+  scheduler_.reset();
+  ++scheduler_state_.term;
+  // A server that comes for the first time to one without memory may get the number of one that was there.
+  const bool all_servers = scheduler_state_.last_server.value >= servers_.size();
+  if (fault.forgetful && all_servers) scheduler_state_ = SchedulerState{scheduler_state_.term, {}, {}};
+  base_.after(fault.length, [this] {
+    if (shutting_down_) return;
+    graves_.push_back(std::move(scheduler_node_));
+    boot_scheduler();
+    network_.power_on(*scheduler_node_);
+    scheduler_node_->loop().post([this] { scheduler_->start(report_); });
+  });
+}
+
+void Cluster::boot() {
+  boot_scheduler();
   const auto set_clock = [this](SimNode& node) {
     if (!scenario_.wrong_clocks) return;
     node.set_clock(random_.between(Duration(0), Duration(1000h)), random_.between<std::int64_t>(-500, 500));
@@ -247,6 +276,7 @@ void Cluster::strike(const FaultPlan& fault) {
       });
       if (scenario_.detection > Duration(0)) lose(fault, node);
       return;
+    case FaultPlan::Kind::restart: return restart_scheduler(fault);
     case FaultPlan::Kind::drain:
       return node.loop().post([&server = servers_[fault.index]] {
         if (server.daemon) server.daemon->stop();

@@ -16,6 +16,7 @@
 #include "proto/auth/key.h"
 #include "proto/base/log.h"
 #include "proto/base/virtual_loop.h"
+#include "scheduler/state.h"
 #include "tests/sim/node.h"
 #include "tests/sim/scenario.h"
 #include "tests/sim/scheduler_daemon.h"
@@ -74,6 +75,8 @@ class Cluster {
 
   std::shared_ptr<LogTarget> log_of(const std::string& node);
   void boot();
+  void boot_scheduler();
+  void restart_scheduler(const FaultPlan& fault);
   void boot_server(std::size_t index);
   void on_frame(const FrameEvent& event);
   void show(const FrameEvent& event) const;
@@ -95,6 +98,8 @@ class Cluster {
   VirtualLoop base_;
   VirtualTransport network_;
   std::unique_ptr<SimNode> scheduler_node_;
+  SchedulerState scheduler_state_;               // on its disk
+  std::vector<std::unique_ptr<SimNode>> graves_;  // connections may still name them
   std::unique_ptr<SchedulerDaemon> scheduler_;
   std::vector<SimServer> servers_;
   std::vector<SimJob> jobs_;

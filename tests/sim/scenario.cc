@@ -192,6 +192,22 @@ class Maker {
     scenario_.detection = kSilentDetection;
   }
 
+  // The scheduler dies and comes back: nobody is to notice.
+  void restart_scheduler(std::uint64_t most) {
+    for (std::uint64_t n = random_.between<std::uint64_t>(1, most); n > 0; --n) {
+      FaultPlan& fault = this->fault(FaultPlan::Kind::restart);
+      fault.target = FaultPlan::Target::scheduler;
+      fault.length = random_.one_in(2) ? random_.between(Duration(0), Duration(100ms))
+                                       : random_.between(Duration(0), Duration(3s));
+      fault.silent = random_.one_in(4);
+      fault.forgetful = random_.one_in(3);
+    }
+    scenario_.scheduler_grace = 20s;
+    // A new server that comes first to a scheduler without memory may get the number of one that was there.
+    for (ServerPlan& server : scenario_.servers)
+      server.start = Duration(0);
+  }
+
   FaultPlan::Kind replacement_kind() {
     switch (random_.below(8)) {
       case 0: return FaultPlan::Kind::pause;
@@ -354,6 +370,8 @@ constexpr std::array kScenarios{
             m.deadly(FaultPlan::Kind::cut_control,
                      worker ? FaultPlan::Target::worker : FaultPlan::Target::server);
             m.scenario().detection = kLoudDetection;
+            // It is taken up again in time.
+            m.scenario().fates.assign(m.scenario().fates.size(), Fate::exact);
           }},
     Named{"worker_killed",
           [](Maker& m) {
@@ -392,6 +410,24 @@ constexpr std::array kScenarios{
             m.replace_servers(2);
             m.healing_faults(4);
           }},
+    Named{"scheduler_restarted",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 5);
+            job.rounds += 3;
+            job.free_running = m.random().one_in(2);
+            if (m.random().one_in(2)) m.job(1, 3);
+            if (m.random().one_in(4)) m.make_async(m.job(1, 3));
+            m.restart_scheduler(3);
+            if (m.random().one_in(2)) m.healing_faults(3);
+          }},
+    Named{"restarted_and_replaced",
+          [](Maker& m) {
+            JobPlan& job = m.job(3, 5);  // more than half are left
+            job.rounds += 3;
+            job.free_running = m.random().one_in(2);
+            m.replace_servers(2);
+            m.restart_scheduler(2);
+          }},
     Named{"worker_hangs",
           [](Maker& m) {
             m.job(2, 4);
@@ -419,7 +455,7 @@ constexpr std::array kScenarios{
 
 std::string_view name_of(FaultPlan::Kind kind) {
   constexpr std::string_view names[] = {"delay", "cut lanes", "cut control", "refuse",
-                                        "pause", "kill",      "power off",   "drain"};
+                                        "pause", "kill",      "power off",   "drain",  "restart"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -447,6 +483,10 @@ Result<Scenario> make_scenario(std::string_view name, std::uint64_t seed) {
   found->make(maker);
   Scenario scenario = maker.scenario();
   // From the seed alone, so that it changes nothing else about it.
+  for (ServerPlan& server : scenario.servers)
+    server.scheduler_grace = scenario.scheduler_grace;
+  for (JobPlan& job : scenario.jobs)
+    job.scheduler_grace = scenario.scheduler_grace;
   scenario.keyed = Random(seed ^ 0x6b6579).one_in(2);
   return scenario;
 }

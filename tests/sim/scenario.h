@@ -20,6 +20,7 @@ struct ServerPlan {
   std::uint64_t memory_max = 256ull * 1024 * 1024;
   std::uint64_t reorder_budget = 64ull * 1024 * 1024;  // per shard
   std::uint64_t bandwidth_bps = 0;
+  Duration scheduler_grace{0};
 };
 
 struct FaultPlan {
@@ -32,6 +33,7 @@ struct FaultPlan {
     kill,         // the process
     power_off,    // the host: nobody hears a close
     drain,        // the server, politely
+    restart,      // the scheduler is killed, and another one started after `length`
   };
   enum class Target { worker, server, scheduler };
 
@@ -41,6 +43,8 @@ struct FaultPlan {
   std::size_t job = 0;
   std::size_t index = 0;  // rank or server
   Duration length{0};
+  bool silent = false;      // restart: nobody hears a close
+  bool forgetful = false;   // restart: what it had written is lost
 };
 
 // What must come of a job.
@@ -63,6 +67,7 @@ struct Scenario {
   std::vector<FaultPlan> faults;
   // How long after the last fault a job with fate `error` may take to end.
   Duration detection{0};
+  Duration scheduler_grace = std::chrono::milliseconds(500);  // of all nodes
 };
 
 std::string_view name_of(FaultPlan::Kind kind);

@@ -8,12 +8,17 @@
 namespace bps::sim {
 
 SchedulerDaemon::SchedulerDaemon(SimNode& node, Transport& transport, SharedKey key,
-                                 std::shared_ptr<LogTarget> log, std::uint64_t seed)
+                                 std::shared_ptr<LogTarget> log, std::uint64_t seed,
+                                 const SchedulerState& before,
+                                 std::function<void(const SchedulerState&)> save)
     : node_(node) {
   SchedulerOptions options;
   options.listen = endpoint(node);
   options.insecure = key == nullptr;
   options.key = std::move(key);
+  options.core.before = before;
+  options.core.term = before.term + 1;
+  options.save = std::move(save);
   options.random = [random = Random(seed)]() mutable { return random.next(); };
   scheduler_ =
       std::make_unique<Scheduler>(node.loop(), transport, options, Logger("scheduler", std::move(log)));

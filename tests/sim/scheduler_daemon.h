@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "proto/auth/key.h"
@@ -13,6 +14,7 @@
 
 namespace bps {
 class Scheduler;
+struct SchedulerState;
 }
 
 namespace bps::sim {
@@ -20,7 +22,8 @@ namespace bps::sim {
 class SchedulerDaemon {
  public:
   SchedulerDaemon(SimNode& node, Transport& transport, SharedKey key, std::shared_ptr<LogTarget> log,
-                  std::uint64_t seed);
+                  std::uint64_t seed, const SchedulerState& before,
+                  std::function<void(const SchedulerState&)> save);
   ~SchedulerDaemon();
   static Endpoint endpoint(const SimNode& node) { return Endpoint{node.host(), 4710}; }
 

@@ -100,7 +100,7 @@ void SimWorker::run() {
   config.credit_bytes = plan_.credit_bytes;
   config.retain = plan_.retain;
   config.join_timeout = 30s;
-  config.scheduler_grace = 500ms;
+  config.scheduler_grace = job_.plan.scheduler_grace;
   engine_ = std::make_unique<ClientEngine>(node_.loop(), transport_, config, log_);
   calling_ = true;
   engine_->join(once<Status>([this](const Status& status) { on_joined(status); }));

@@ -201,6 +201,8 @@ void VirtualTransport::forget(SimNode& node, Death death) {
   });
 }
 
+void VirtualTransport::power_on(const SimNode& node) { network_->unpowered_hosts.erase(node.host()); }
+
 void VirtualTransport::observe(std::function<void(const FrameEvent&)> observer) {
   network_->observer = std::move(observer);
 }

@@ -116,6 +116,8 @@ class VirtualTransport final : public Transport {
   // as when the host loses power: peers hear nothing, ever.
   enum class Death { loud, silent };
   void forget(SimNode& node, Death death);
+  // Another process is there, after a silent death.
+  void power_on(const SimNode& node);
 
   // ---- for checkers ----
   void observe(std::function<void(const FrameEvent&)> observer);

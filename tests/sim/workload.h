@@ -53,6 +53,7 @@ inline constexpr std::uint64_t kQuarrelElements = 1000;  // one rank says one mo
 inline constexpr std::uint64_t kTooManyElements = 32 * 1024 * 1024;
 
 struct JobPlan {
+  Duration scheduler_grace{0};
   std::uint64_t seed = 1;
   std::string name;
   Duration start{0};
