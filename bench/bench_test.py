@@ -13,7 +13,7 @@ LIMIT = 60  # seconds after which anything is considered to hang
 FIELDS = ["bench", "workers", "servers", "bytes", "dtype", "iters", "algbw_GBps", "p50_us", "p99_us", "cpu_s_per_GB",
           "verified", "own_cpu_s_per_GB", "min_us", "max_us", "idle", "tensors", "link_bps", "colocated"]
 LIMITS = ["tstar_s", "t_over_tstar"]  # with links, after these
-OURS = ["partition_bytes", "retain", "transport", "tls", "memory", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
+OURS = ["partition_bytes", "retain", "transport", "checksum", "tls", "memory", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
 
 
 def may_make_hosts():

@@ -72,6 +72,7 @@ Status BpsClient::open(const WorkerOptions& options, const EngineOptions& engine
   settings.local_size = static_cast<std::int32_t>(options.same_host ? options.workers : options.clients);
   settings.partition_bytes = engine.partition_bytes;
   settings.credit_bytes = engine.credit_bytes;
+  settings.checksum = engine.checksum ? 1 : 0;
   settings.retain = engine.retain ? 1 : 0;
   const std::string transport(kTransportUses[static_cast<std::size_t>(engine.transport)]);
   settings.transport = transport.c_str();

@@ -117,7 +117,8 @@ void add_memory_flags(Config& config, Options& options) {
       .choices({std::begin(kMemoryUses), std::end(kMemoryUses)});
 }
 
-void add_tls_flag(Config& config, Options& options) {
+void add_protection_flags(Config& config, Options& options) {
+  config.add("checksum", options.checksum, "Payloads carry their CRC32C");
   config.add("tls", options.tls, "Over TLS, with a scheduler and servers that have it");
 }
 
@@ -169,6 +170,7 @@ EngineOptions Options::engine(EngineKind kind) const {
   engine.retain = retain;
   engine.memory = chosen<MemoryUse>(kMemoryUses, memory);
   engine.transport = chosen<TransportUse>(kTransportUses, transport);
+  engine.checksum = checksum;
   engine.tls = tls;
   return engine;
 }
@@ -183,6 +185,7 @@ nlohmann::ordered_json Options::engine_settings() const {
   }
   settings["retain"] = retain;
   settings["transport"] = transport;
+  settings["checksum"] = checksum;
   settings["tls"] = tls;
   settings["memory"] = memory;
   return settings;

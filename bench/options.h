@@ -35,6 +35,7 @@ struct Options {
   bool retain = true;
   std::string memory{kMemoryUses[0]};
   std::string transport{kTransportUses[0]};
+  bool checksum = false;
   bool tls = false;
   TlsFiles tls_files;
   std::string shards = "auto";
@@ -59,7 +60,7 @@ void add_library_flags(Config& config, Options& options);
 void add_engine_flags(Config& config, Options& options);
 // Of pushpull.
 void add_memory_flags(Config& config, Options& options);
-void add_tls_flag(Config& config, Options& options);
+void add_protection_flags(Config& config, Options& options);
 void add_tls_files(Config& config, Options& options);
 void add_tensor_flags(Config& config, Options& options);
 

@@ -25,7 +25,7 @@ Result<Variant> variant_of(const Options& options, const std::string& settings) 
   Config config("bps-bench pushpull --also", "");
   add_engine_flags(config, variant.options);
   add_memory_flags(config, variant.options);
-  add_tls_flag(config, variant.options);
+  add_protection_flags(config, variant.options);
   std::vector<std::string> flags;
   std::istringstream list(settings);
   for (std::string item; std::getline(list, item, ',');)
@@ -118,7 +118,7 @@ int pushpull_command(int argc, const char* const* argv) {
   add_link_flags(config, run.options);
   add_library_flags(config, run.options);
   add_memory_flags(config, run.options);
-  add_tls_flag(config, run.options);
+  add_protection_flags(config, run.options);
   add_tls_files(config, run.options);
   config.add("floor", run.floor, "Run the floor too, in turns, and print the ratios");
   config

@@ -68,6 +68,7 @@ bool read_engine(const std::string& text, EngineOptions& out) {
                        : key == "retain"          ? read_flag(value, out.retain)
                        : key == "memory"          ? read_enum(value, std::size(kMemoryUses), out.memory)
                        : key == "transport"       ? read_enum(value, std::size(kTransportUses), out.transport)
+                       : key == "checksum"        ? read_flag(value, out.checksum)
                        : key == "tls"             ? read_flag(value, out.tls)
                        : key == "by-priority"     ? read_flag(value, out.by_priority)
                                                   : false;
@@ -78,10 +79,11 @@ bool read_engine(const std::string& text, EngineOptions& out) {
 
 std::string show_engine(const EngineOptions& engine) {
   return fmt::format(
-      "kind:{};partition-bytes:{};credit-bytes:{};retain:{};memory:{};transport:{};tls:{};by-priority:{}",
+      "kind:{};partition-bytes:{};credit-bytes:{};retain:{};memory:{};transport:{};checksum:{};tls:{};by-"
+      "priority:{}",
       static_cast<unsigned>(engine.kind), engine.partition_bytes, engine.credit_bytes, engine.retain ? 1 : 0,
-      static_cast<unsigned>(engine.memory), static_cast<unsigned>(engine.transport), engine.tls ? 1 : 0,
-      engine.by_priority ? 1 : 0);
+      static_cast<unsigned>(engine.memory), static_cast<unsigned>(engine.transport), engine.checksum ? 1 : 0,
+      engine.tls ? 1 : 0, engine.by_priority ? 1 : 0);
 }
 
 bool assign(WorkerOptions& options, const std::string& key, const std::string& value) {

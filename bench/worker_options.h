@@ -50,6 +50,7 @@ struct EngineOptions {
   bool retain = true;
   MemoryUse memory = MemoryUse::user;
   TransportUse transport = TransportUse::tcp;
+  bool checksum = false;
   bool tls = false;
   bool by_priority = true;  // of `replay`
 };

@@ -36,6 +36,7 @@ struct Settings {
   Duration start_timeout = std::chrono::seconds(30);
   Duration scheduler_grace = std::chrono::seconds(60);
   std::string congestion_control;
+  bool checksum = false;
   std::string ports_file;
   LogLevel log_level = LogLevel::info;
 };
@@ -72,6 +73,8 @@ void describe(Config& config, Settings& s) {
   config.add("scheduler-grace", s.scheduler_grace,
              "How long to go on without the scheduler when it is lost, and to look for it");
   config.add("congestion-control", s.congestion_control, "TCP congestion control of the lanes, e.g. cubic");
+  config.add("checksum", s.checksum,
+             "Payloads over TCP carry their CRC32C, both ways; a worker may ask for it, too");
   config.add("ports-file", s.ports_file, "Write the listening address to this file, once registered")
       .unit("FILE");
   config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
@@ -156,6 +159,7 @@ class Program {
     TcpOptions tcp;
     tcp.congestion_control = settings_.congestion_control;
     tcp.tls = *tls;
+    tcp.checksum = settings_.checksum;
     tcp.log = log_;
     if (Status status = TcpTransport::check(tcp); !status) return status;
     transport_ = std::make_unique<TcpTransport>(tcp);

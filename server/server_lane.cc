@@ -201,7 +201,14 @@ void ServerLane::refuse(const Error& error) {
 }
 
 void ServerLane::on_closed(const Error& error) {
-  job_.context().log.debug("job '{}', rank {}: {}", job_.name(), hello_.rank.value, error.message);
+  const std::string text =
+      fmt::format("job '{}', rank {}: {}", job_.name(), hello_.rank.value, error.message);
+  // A lane that is gone is opened again, or the scheduler says why not. Damaged frames are news.
+  if (error.code == ErrorCode::protocol) {
+    job_.context().log.warn("{}", text);
+  } else {
+    job_.context().log.debug("{}", text);
+  }
   close(nullptr);
   if (ended_) return job_.lane_ended();
   job_.remove_lane(*this);  // ends *this

@@ -40,6 +40,7 @@ bps_options unset_options() {
   options.join_timeout_ms = options.operation_timeout_ms = -1;
   options.partition_bytes = options.credit_bytes = -1;
   options.retain = -1;
+  options.checksum = -1;
   options.mode = BPS_MODE_DEFAULT;
   options.staleness = -1;
   options.bandwidth_bps = -1;
@@ -78,6 +79,7 @@ Result<OpenOptions> read_options(const bps_options* options) {
   given.partition_bytes = number(full.partition_bytes);
   given.credit_bytes = number(full.credit_bytes);
   if (full.retain != -1) given.retain = full.retain != 0;
+  if (full.checksum != -1) given.checksum = full.checksum != 0;
   given.mode = number(full.mode);
   given.staleness = number(full.staleness);
   given.bandwidth_bps = number(full.bandwidth_bps);

@@ -36,6 +36,7 @@ struct Raw {
   std::optional<BitRate> bandwidth;
   std::string transport = "auto";
   std::string congestion_control;
+  bool checksum = false;
   std::optional<LogLevel> log_level;
   std::string host;
 };
@@ -69,6 +70,7 @@ void define(Config& config, Raw& raw) {
   config.add("transport", raw.transport, "How to reach the servers").choices({"auto", "tcp", "shm"});
   config.add("congestion-control", raw.congestion_control, "TCP congestion control of the lanes")
       .unit("NAME");
+  config.add("checksum", raw.checksum, "Payloads over TCP carry their CRC32C, both ways");
   config.add("log-level", raw.log_level, "What to log");
   config.add("host", raw.host, "Identity of this machine").unit("NAME");
 }
@@ -116,6 +118,7 @@ Status apply(Config& config, const GivenOptions& options) {
   given.number("credit-bytes", options.credit_bytes);
   given.number("bandwidth", options.bandwidth_bps);
   if (options.retain) given.text("retain", *options.retain ? "true" : "false");
+  if (options.checksum) given.text("checksum", *options.checksum ? "true" : "false");
   if (options.mode) given.text("mode", *options.mode == 0 ? "sync" : *options.mode == 1 ? "async" : "?");
   if (options.staleness && *options.staleness == -2) {
     given.text("staleness", "unbounded");
@@ -233,6 +236,7 @@ Status check(const Raw& raw, ClientSettings& settings) {
     return bad(status.error().message);
   settings.operation_timeout = raw.operation_timeout;
   settings.congestion_control = raw.congestion_control;
+  settings.checksum = raw.checksum;
   settings.log_level = raw.log_level;
   return {};
 }

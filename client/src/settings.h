@@ -28,6 +28,7 @@ struct GivenOptions {
   std::optional<std::int64_t> join_timeout_ms, operation_timeout_ms, scheduler_grace_ms;
   std::optional<std::int64_t> partition_bytes, credit_bytes;
   std::optional<bool> retain;
+  std::optional<bool> checksum;
   std::optional<std::int64_t> mode;
   std::optional<std::int64_t> staleness;  // BPS_STALENESS_UNBOUNDED is -2
   std::optional<std::int64_t> bandwidth_bps;
@@ -39,6 +40,7 @@ struct ClientSettings {
   Duration operation_timeout = std::chrono::seconds(300);
   std::string congestion_control;
   SharedTls tls;  // null: none
+  bool checksum = false;
   std::optional<LogLevel> log_level;
   std::vector<std::string> warnings;
 };

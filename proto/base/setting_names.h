@@ -14,6 +14,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "bandwidth",
     "bin-dir",
     "bytes",
+    "checksum",
     "clients",
     "colocated",
     "compute",

@@ -1,10 +1,10 @@
 // The frame prefix: what stands before every header on the wire. 24 bytes, little-endian:
 //
-//   0  u32 magic "BPS1"      4  u16 version      6  u16 flags (0 over TCP)
+//   0  u32 magic "BPS1"      4  u16 version      6  u16 flags
 //   8  u32 header length    12  u32 CRC32C       16 u64 payload length
 //
-// The CRC32C (Castagnoli) covers the other 20 bytes of the prefix and the header. Then the FlatBuffers header,
-// then the raw payload.
+// The CRC32C (Castagnoli) covers the other 20 bytes of the prefix and the header. Then the FlatBuffers
+// header, then the raw payload.
 #pragma once
 
 #include <array>
@@ -19,10 +19,12 @@ namespace bps {
 
 inline constexpr std::size_t kFramePrefixBytes = 24;
 
-// Flags, at most one of them; transports over a byte stream alone accept none (PROTOCOL.md, "Shared memory").
+// Flags, at most one of them. The first two are shared memory's, the third is TCP's (PROTOCOL.md).
 inline constexpr std::uint16_t kFrameLent = 1;    // the payload is not here: the header ends with a reference
 inline constexpr std::uint16_t kFrameRecord = 2;  // the header is a record of the transport, not a message
+inline constexpr std::uint16_t kFrameChecksum = 4;  // the header ends with the CRC32C of the payload
 inline constexpr std::size_t kFrameReferenceBytes = 24;
+inline constexpr std::size_t kFrameChecksumBytes = 4;
 
 struct FramePrefix {
   std::uint16_t flags = 0;

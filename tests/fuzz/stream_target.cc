@@ -19,7 +19,7 @@ class Stream {
   explicit Stream(Input& input)
       : input_(input),
         limit_(kLimits[input.below(3)]),
-        reader_(limit_, input.flag() ? kFrameLent | kFrameRecord : 0) {}
+        reader_(limit_, input.flag() ? kFrameLent | kFrameRecord : kFrameChecksum) {}
 
   void run() {
     while (!input_.empty() && bytes_.size() < 256 * 1024)

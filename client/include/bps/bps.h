@@ -118,6 +118,7 @@ typedef struct bps_options {
   const char* tls_ca;           /* and who must have signed those of scheduler and servers; default none: no TLS */
   int64_t scheduler_grace_ms;   /* -1 = 60,000: how long to go on without the scheduler when it is lost, and to look for it;
                                    0 = not at all */
+  int32_t checksum;             /* -1 = 0. 1: payloads over TCP carry their CRC32C both ways; a damaged one is sent again */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);

@@ -71,6 +71,7 @@ class Options {
   Options& partition_bytes(std::int64_t value) { return raw_.partition_bytes = value, *this; }
   Options& credit_bytes(std::int64_t value) { return raw_.credit_bytes = value, *this; }
   Options& retain(bool value) { return raw_.retain = value ? 1 : 0, *this; }
+  Options& checksum(bool value) { return raw_.checksum = value ? 1 : 0, *this; }
   Options& mode(Mode value) { return raw_.mode = static_cast<std::int32_t>(value), *this; }
   Options& staleness(std::int64_t value) { return raw_.staleness = value, *this; }
   Options& bandwidth_bps(std::int64_t value) { return raw_.bandwidth_bps = value, *this; }

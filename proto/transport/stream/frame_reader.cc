@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "proto/base/assert.h"
+#include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
 
 namespace bps {
@@ -69,11 +70,16 @@ std::size_t FrameReader::prepare(Targets& targets) {
 void FrameReader::commit(std::size_t bytes) {
   if (state_ == State::payload && destination_ != nullptr) {
     const auto direct = std::min<std::uint64_t>(bytes, payload_bytes_ - received_);
-    received_ += direct;
+    count_received(destination_ + received_, static_cast<std::size_t>(direct));
     bytes -= static_cast<std::size_t>(direct);
   }
   BPS_ASSERT(bytes <= capacity_ - end_);
   end_ += bytes;
+}
+
+void FrameReader::count_received(const std::byte* bytes, std::size_t count) {
+  if (checksum_) crc_ = crc32c(crc_, {bytes, count});
+  received_ += count;
 }
 
 FrameReader::Event FrameReader::fail(Error error) {
@@ -116,14 +122,22 @@ FrameReader::Event FrameReader::read_header_state() {
   const std::span<const std::byte> header(buffer_.get() + begin_ + kFramePrefixBytes, prefix_.header_bytes);
   if (Status status = check_header(prefix_bytes(), header); !status.ok())
     return fail(std::move(status).error());
-  if (prefix_.flags != 0) return read_special_frame(header);
-  if (Status status = decode(header, message_); !status.ok()) return fail(std::move(status).error());
+  std::span<const std::byte> message = header;
+  checksum_.reset();
+  crc_ = 0;
+  if (prefix_.flags == kFrameChecksum) {
+    if (header.size() <= kFrameChecksumBytes)
+      return fail(make_error(ErrorCode::protocol, "a frame with a checksum has no message"));
+    message = header.first(header.size() - kFrameChecksumBytes);
+    checksum_ = load<std::uint32_t>(header.data() + message.size());
+    sees_checksums_ = true;
+  } else if (prefix_.flags != 0) {
+    return read_special_frame(header);
+  }
+  if (Status status = decode(message, message_); !status.ok()) return fail(std::move(status).error());
   begin_ += kFramePrefixBytes + prefix_.header_bytes;
   payload_bytes_ = last_payload_bytes_ = prefix_.payload_bytes;
-  if (payload_bytes_ == 0) {
-    state_ = State::prefix;
-    return Event::message;
-  }
+  if (payload_bytes_ == 0) return check_payload();
   state_ = State::destination;
   return Event::payload;
 }
@@ -158,9 +172,22 @@ FrameReader::Event FrameReader::read_payload_state() {
       static_cast<std::size_t>(std::min<std::uint64_t>(available(), payload_bytes_ - received_));
   if (destination_ != nullptr && here > 0)
     std::memcpy(destination_ + received_, buffer_.get() + begin_, here);
+  count_received(buffer_.get() + begin_, here);
   begin_ += here;
-  received_ += here;
   if (received_ < payload_bytes_) return Event::need_bytes;
+  return check_payload();
+}
+
+// All of it is here.
+FrameReader::Event FrameReader::check_payload() {
+  if (checksum_ && crc_ != *checksum_) {
+    damaged_payload_ = true;
+    return fail(
+        make_error(ErrorCode::protocol,
+                   fmt::format("a payload of {} bytes is damaged: its CRC32C is {:08x}, sent was {:08x}",
+                               payload_bytes_, crc_, *checksum_),
+                   "memory or a network device flips bits: look at the error counters of both hosts"));
+  }
   state_ = State::prefix;
   return Event::message;
 }
@@ -171,6 +198,7 @@ std::span<std::byte> FrameReader::payload() const {
 }
 
 bool FrameReader::may_understand() const {
+  if (damaged_payload_) return true;
   const std::byte* const first = buffer_.get() + begin_;
   if (available() >= 2 && first[0] == std::byte{0x16} && first[1] == std::byte{0x03}) return true;
   return available() >= sizeof kProtocolMagic &&
@@ -190,6 +218,9 @@ FrameReader FrameReader::take() {
   other.destination_ = destination_;
   other.payload_bytes_ = payload_bytes_;
   other.received_ = received_;
+  other.sees_checksums_ = sees_checksums_;
+  other.checksum_ = checksum_;
+  other.crc_ = crc_;
   other.last_payload_bytes_ = last_payload_bytes_;
   return other;
 }

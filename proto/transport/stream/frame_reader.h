@@ -5,7 +5,8 @@
 // A payload is received where the owner says. The one copy that is left is the beginning of a payload that
 // came in one read with its header; so when payloads are large, little is read beyond what is known to be
 // wanted. Transports that lend payloads have two more kinds of frames, which come as `lent` and `record`;
-// they say so when they make the reader.
+// they say so when they make the reader. A payload whose checksum came with its header is compared with it as
+// it arrives, while it is in cache; if it differs, its message is never told, and an error comes instead.
 //
 // Owner: a connection, on its loop. Peer bytes are checked against limits.h and max_header_bytes; the first
 // bad frame gives an error that every later next() repeats. Memory: 64 KiB, more only while a larger header
@@ -70,6 +71,9 @@ class FrameReader {
   // TLS, and a bps program that asks for TLS knows a frame when it sees one.
   bool may_understand() const;
 
+  // A frame has come with a checksum: its sender wants them in what it is sent, too.
+  bool sees_checksums() const { return sees_checksums_; }
+
   // The same reader for another owner. This one is done, but its message() stays as it is: a handler may be
   // looking at it.
   FrameReader take();
@@ -91,6 +95,8 @@ class FrameReader {
   Event read_header_state();
   Event read_special_frame(std::span<const std::byte> header);
   Event read_payload_state();
+  Event check_payload();
+  void count_received(const std::byte* bytes, std::size_t count);
 
   std::size_t max_header_bytes_;
   std::uint16_t allowed_flags_;
@@ -108,6 +114,10 @@ class FrameReader {
   std::byte* destination_ = nullptr;
   std::uint64_t payload_bytes_ = 0;
   std::uint64_t received_ = 0;  // of the payload
+  bool sees_checksums_ = false;
+  bool damaged_payload_ = false;
+  std::optional<std::uint32_t> checksum_;  // what its sender computed
+  std::uint32_t crc_ = 0;                  // of what was received
   std::uint64_t last_payload_bytes_ = 0;
 };
 

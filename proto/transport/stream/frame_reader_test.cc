@@ -223,6 +223,78 @@ TEST_CASE("flags are refused where they are not allowed, mixed, or make no sense
   CHECK_THAT(refusal(flagged(message, kFrameLent, reference, 0), kBoth), Catch::Contains("no payload"));
   CHECK_THAT(refusal(flagged(none, kFrameLent, reference, 8), kBoth), Catch::Contains("no message"));
   CHECK_FALSE(refusal(flagged(message, kFrameLent, Bytes(kFrameReferenceBytes - 1), 8), kBoth).empty());
+  const Bytes crc(kFrameChecksumBytes);
+  CHECK_THAT(refusal(flagged(message, kFrameChecksum, crc, 8), kBoth), Catch::Contains("flags 0x0004"));
+  CHECK_THAT(refusal(flagged(message, kFrameChecksum, Bytes(4, std::byte{1}), 0), kFrameChecksum),
+             Catch::Contains("a payload of 0 bytes is damaged"));
+  CHECK_THAT(refusal(flagged(none, kFrameChecksum, crc, 8), kFrameChecksum), Catch::Contains("no message"));
+}
+
+// As TCP sends it with --checksum.
+Bytes checked(const Message& message, const Bytes& payload) {
+  const std::uint32_t crc = crc32c(0, payload);
+  const auto crc_bytes = std::as_bytes(std::span(&crc, 1));
+  Bytes bytes =
+      flagged(frame(message), kFrameChecksum, Bytes(crc_bytes.begin(), crc_bytes.end()), payload.size());
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  return bytes;
+}
+
+TEST_CASE("a payload with a checksum comes out whole however the stream is cut, dropped or not") {
+  const Bytes payload = random_bytes(30'000, 5);
+  Bytes stream = checked(Heartbeat{1}, payload);
+  for (const Bytes& more :
+       {frame(Heartbeat{2}, payload), checked(Heartbeat{3}, {}), checked(Heartbeat{4}, payload)})
+    stream.insert(stream.end(), more.begin(), more.end());
+  for (std::size_t piece = 1; piece < stream.size(); piece += 1 + piece) {
+    for (const bool drop : {false, true}) {
+      FrameReader reader(kMaxHelloHeaderBytes, kFrameChecksum);
+      Bytes destination(payload.size());
+      std::uint64_t messages = 0;
+      for (std::size_t at = 0; messages < 4;) {
+        const Event event = reader.next();
+        if (event == Event::need_bytes) {
+          at += read_into(reader, std::span(stream).subspan(at, std::min(piece, stream.size() - at)));
+        } else if (event == Event::payload) {
+          REQUIRE(reader.sees_checksums());
+          std::fill(destination.begin(), destination.end(), std::byte{0});
+          reader.set_destination(drop ? nullptr : destination.data());
+        } else {
+          REQUIRE(event == Event::message);
+          CHECK(std::get<Heartbeat>(reader.message()).sequence == ++messages);
+          CHECK((drop || destination == payload));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a payload that is not what its checksum says is never told") {
+  const Bytes good = checked(Heartbeat{1}, random_bytes(300, 6));
+  for (std::size_t i = good.size() - 300; i < good.size(); ++i) {
+    Bytes bad = good;
+    bad[i] ^= std::byte{1};
+    FrameReader reader(kMaxHelloHeaderBytes, kFrameChecksum);
+    read_into(reader, bad);
+    REQUIRE(reader.next() == Event::payload);
+    Bytes destination(300);
+    reader.set_destination(i % 2 == 0 ? destination.data() : nullptr);
+    REQUIRE(reader.next() == Event::error);
+    CHECK_THAT(reader.error().message, Catch::Contains("a payload of 300 bytes is damaged"));
+    CHECK(reader.error().code == ErrorCode::protocol);
+    CHECK(reader.next() == Event::error);
+  }
+}
+
+TEST_CASE("golden bytes: a frame with a checksum") {
+  Bytes payload;
+  for (const char c : std::string("123456789"))
+    payload.push_back(static_cast<std::byte>(c));
+  const Bytes bytes = checked(Credit{23, 0}, payload);
+  CHECK(bytes[6] == std::byte{4});
+  // The check value of CRC32C.
+  CHECK((Bytes(bytes.end() - 13, bytes.end() - 9) ==
+         Bytes{std::byte{0x83}, std::byte{0x92}, std::byte{0x06}, std::byte{0xe3}}));
 }
 
 TEST_CASE("a reader that is taken goes on elsewhere, and leaves its message readable") {

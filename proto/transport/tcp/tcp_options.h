@@ -15,6 +15,9 @@ struct TcpOptions {
   // Bytes that may wait unsent in the kernel, where nothing can overtake them. About 1 ms of the link; 0: no
   // limit.
   std::size_t notsent_lowat_bytes = 128 * 1024;
+  // Payloads are sent with their CRC32C, to a peer who does so in any case. What comes with one is always
+  // compared.
+  bool checksum = false;
   // SO_SNDBUF and SO_RCVBUF; 0: the kernel tunes them.
   std::size_t send_buffer_bytes = 0;
   std::size_t receive_buffer_bytes = 0;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "proto/base/units.h"
+#include "proto/wire/bytes.h"
 
 namespace bps {
 namespace {
@@ -27,7 +28,8 @@ bool is_connected_to_itself(int fd) {
 }  // namespace
 
 TcpStream::TcpStream(AsioLoop& loop, std::shared_ptr<const TcpOptions> options, std::string peer)
-    : SocketStream(loop, {options->turn_bytes, options->low_water_bytes}, std::move(peer), FrameReader(), {}),
+    : SocketStream(loop, {options->turn_bytes, options->low_water_bytes}, std::move(peer),
+                   FrameReader(kMaxHelloHeaderBytes, kFrameChecksum), {}),
       options_(std::move(options)) {}
 
 // ---- opening ----
@@ -190,7 +192,15 @@ bool TcpStream::deliver_payload() {
 // ---- writing ----
 
 void TcpStream::push(std::span<const std::byte> frame, const Payload& payload, std::uint64_t cookie) {
-  queue_.push(frame, payload.bytes, cookie);
+  if (!options_->checksum && !reader_.sees_checksums()) return queue_.push(frame, payload.bytes, cookie);
+  std::array<std::byte, kFrameChecksumBytes> checksum;
+  store(checksum.data(), crc32c(0, payload.bytes));
+  checked_frame_.assign(frame.begin(), frame.end());
+  checked_frame_.insert(checked_frame_.end(), checksum.begin(), checksum.end());
+  const std::span<std::byte> whole(checked_frame_);
+  write_prefix(whole.first<kFramePrefixBytes>(), whole.subspan(kFramePrefixBytes), payload.bytes.size(),
+               kFrameChecksum);
+  queue_.push(whole, payload.bytes, cookie);
 }
 
 ssize_t TcpStream::write_some(std::size_t& asked) {

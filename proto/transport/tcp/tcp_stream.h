@@ -56,6 +56,7 @@ class TcpStream final : public SocketStream<TcpStream, SendQueue> {
   void drop_queue() { queue_.clear(); }
 
   const std::shared_ptr<const TcpOptions> options_;
+  std::vector<std::byte> checked_frame_;  // kept for its memory
   std::vector<SocketAddress> addresses_;
   std::size_t next_address_ = 0;
 
