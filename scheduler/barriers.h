@@ -32,6 +32,8 @@ class Barriers {
   void leave(Rank rank);
 
   std::uint64_t done() const { return done_; }
+  // Somebody waits at the barrier done().
+  bool open() const { return behind_ < arrived_.size(); }
   // How many barriers the rank has arrived at.
   std::uint64_t arrived(Rank rank) const { return arrived_[rank.value]; }
 

@@ -37,6 +37,12 @@ bool FailureDetector::suspected(Incarnation node) const {
   return it != nodes_.end() && it->second.lost.has_value();
 }
 
+std::optional<Duration> FailureDetector::silence(Incarnation node, TimePoint now) const {
+  const auto it = nodes_.find(node);
+  if (it == nodes_.end()) return std::nullopt;
+  return std::max(now - it->second.lost.value_or(it->second.heard), Duration::zero());
+}
+
 std::vector<FailureDetector::Death> FailureDetector::expire(TimePoint now) {
   std::vector<Death> deaths;
   if (now < next_check_) return deaths;

@@ -40,6 +40,8 @@ class FailureDetector {
   // It has another connection now.
   void connection_back(Incarnation node, TimePoint now);
   bool suspected(Incarnation node) const;
+  // Since its last word, or since its connection was lost. Nothing of unknown nodes.
+  std::optional<Duration> silence(Incarnation node, TimePoint now) const;
 
   // Takes out and returns the nodes that are dead at `now`, in the order of their incarnations.
   std::vector<Death> expire(TimePoint now);

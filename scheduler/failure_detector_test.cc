@@ -18,6 +18,18 @@ constexpr Incarnation kB{2};
 
 }  // namespace
 
+TEST_CASE("failure detector: a node is silent since its last word, or the loss of its connection") {
+  const TimePoint start{std::chrono::seconds(100)};
+  FailureDetector detector({});
+  detector.add(Incarnation{1}, start);
+  detector.heard(Incarnation{1}, start + std::chrono::milliseconds(500));
+  CHECK(detector.silence(Incarnation{1}, start + std::chrono::milliseconds(700)) ==
+        std::chrono::milliseconds(200));
+  detector.connection_lost(Incarnation{1}, start + std::chrono::milliseconds(900));
+  CHECK(detector.silence(Incarnation{1}, start + std::chrono::seconds(1)) == std::chrono::milliseconds(100));
+  CHECK(detector.silence(Incarnation{2}, start) == std::nullopt);
+}
+
 TEST_CASE("failure detector: silence kills at the heartbeat deadline, a word postpones it") {
   FailureDetector detector({seconds(3), milliseconds(300)});
   detector.add(kA, kStart);

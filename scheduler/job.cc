@@ -48,6 +48,7 @@ void Job::maybe_start() {
 }
 
 void Job::tick(TimePoint now) {
+  note_waits(now);
   if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
   const Worker* const impatient = membership_.least_patient();
   if (impatient != nullptr && now >= impatient->join_deadline) {

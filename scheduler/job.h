@@ -23,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -104,6 +105,19 @@ class Job {
   bool server_died(const ServerRecord& server, const std::string& how);
   void server_drains(const ServerRecord& server);
 
+  // ---- for questions: job_waits.cc ----
+  const std::set<ServerId>& servers() const { return used_; }
+  // From opening on, else null.
+  const TensorTable* tensors() const { return tensors_.get(); }
+  Party party(Rank rank, const Silence& silence) const;
+  // What it waits for by itself, as far as that is in question: all but rounds.
+  std::vector<Wait> waits(TimePoint now, const AskWaits& question, const Silence& silence) const;
+  // What servers have said, in the job's words.
+  Wait wait_of(const OpenRound& open, const Silence& silence) const;
+  JobState state(TimePoint now, const Silence& silence) const;
+  // It keeps the server until it ends: its partitions cannot move.
+  bool holds(ServerId server) const;
+
   // Something may have changed that the start waits for, or a server that drains.
   void maybe_start();
   // Join deadline and progress.
@@ -124,6 +138,16 @@ class Job {
   struct Farewell {  // of a worker that lingers
     Rank rank;
     std::set<Rank> waiting;  // for these to settle
+  };
+  // Since when something is so, as far as ticks show it.
+  struct Since {
+    std::optional<std::uint64_t> what;
+    TimePoint since;
+    void note(std::optional<std::uint64_t> now_what, TimePoint now) {
+      if (what == now_what) return;
+      what = now_what;
+      since = now;
+    }
   };
   struct Request {
     ServerId server;
@@ -154,6 +178,11 @@ class Job {
   void catch_up(const Worker& worker, const WorkerReport& report);
   void compare(ServerId server, const RunReport& report);
   void say_farewell(Rank rank);
+
+  void note_waits(TimePoint now);
+  std::uint64_t age_ms(const Since& since, TimePoint now) const;
+  Wait wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const;
+  std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& question, const Silence& silence) const;
 
   void open();
   void reopen(const Error& why);
@@ -212,6 +241,7 @@ class Job {
   Barriers barriers_;
   std::map<std::uint64_t, Farewell> farewells_;
   std::uint64_t last_farewell_ = 0;
+  Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
 };
 
 }  // namespace bps

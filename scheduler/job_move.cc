@@ -125,6 +125,9 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
     return fail(make_error(ErrorCode::peer_lost, reason + "; the job has had too many lanes for another move",
                            kRestartAdvice));
   }
+  for (const ServerId left : leaving) {
+    if (ServerRecord* server = servers_.find(left)) server->moved_partitions += tensors_->partitions_at(left);
+  }
   TensorTable::Relocation relocation = tensors_->relocate(place(), gone);
   for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
     if (!retired_[i] && used_.count(lanes_[i].server) == 0)

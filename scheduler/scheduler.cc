@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <random>
 
@@ -13,6 +14,8 @@ namespace {
 
 constexpr Duration kLinger = std::chrono::seconds(1);
 constexpr int kToleratedTicks = 4;
+// The largest answer, and a little.
+constexpr std::size_t kMaxAdminQueuedBytes = 4 << 20;
 
 std::uint64_t system_random() {
   std::random_device device;
@@ -252,7 +255,7 @@ void Scheduler::carry_out() {
       core_.expel(
           loop_.now(), id,
           make_error(ErrorCode::peer_lost, fmt::format("it does not read: more than {} MiB wait for it",
-                                                       options_.max_queued_bytes >> 20)));
+                                                       queue_limit(id) >> 20)));
     }
   }
   if (options_.save && core_.state_changes() != saved_changes_) {
@@ -292,7 +295,12 @@ void Scheduler::send(const SendAction& action, std::vector<PeerId>& slow) {
   } else {
     connection.send(*action.message);
   }
-  if (connection.queued_bytes() > options_.max_queued_bytes) slow.push_back(action.peer);
+  if (connection.queued_bytes() > queue_limit(action.peer)) slow.push_back(action.peer);
+}
+
+std::size_t Scheduler::queue_limit(PeerId id) const {
+  return core_.is_admin(id) ? std::min(kMaxAdminQueuedBytes, options_.max_queued_bytes)
+                            : options_.max_queued_bytes;
 }
 
 void Scheduler::close(PeerId id) {

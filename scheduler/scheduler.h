@@ -85,6 +85,7 @@ class Scheduler {
   void carry_out();
   void stop_later();
   void send(const SendAction& action, std::vector<PeerId>& slow);
+  std::size_t queue_limit(PeerId id) const;
   void close(PeerId id);
   void write_log(const LogAction& line) const;
   void finish_if_alone();

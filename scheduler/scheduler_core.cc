@@ -57,6 +57,7 @@ void SchedulerCore::message(TimePoint now, PeerId peer, Message&& message) {
   detector_.heard(it->second.incarnation, now);
   handle(now, peer, it->second, message);
   settle(now);
+  carry_on_inquiries(now);
 }
 
 void SchedulerCore::lost(TimePoint now, PeerId peer, const Error& reason) {
@@ -84,6 +85,9 @@ void SchedulerCore::tick(TimePoint now) {
   expire_waiting(now);
   expire_orphans(now);
   expire_awaited(now);
+  if (!started_) started_ = now;
+  inquiries_.tick(now);
+  carry_on_inquiries(now);
   if (now >= next_heartbeat_) {
     next_heartbeat_ = now + kHeartbeatInterval;
     send_heartbeats();
@@ -108,7 +112,10 @@ void SchedulerCore::stop(TimePoint now, const Error& reason) {
   peers_.clear();
   nodes_.clear();
   waiting_.clear();
+  inquiries_ = {};
+  drains_.clear();
   worker_count_ = 0;
+  admin_count_ = 0;
 }
 
 // ---- messages ----
@@ -118,6 +125,7 @@ void SchedulerCore::handle(TimePoint now, PeerId id, Peer& peer, Message& messag
     case Role::greeting:
       if (auto* worker = std::get_if<HelloWorker>(&message)) return on_hello(now, id, *worker);
       if (auto* server = std::get_if<HelloServer>(&message)) return on_hello(now, id, *server);
+      if (auto* admin = std::get_if<HelloAdmin>(&message)) return on_hello(now, id, *admin);
       return offend(now, id, unexpected(message, "a peer that has not said hello"));
     case Role::waiting:
       if (std::holds_alternative<Heartbeat>(message)) return;
@@ -131,7 +139,10 @@ void SchedulerCore::handle(TimePoint now, PeerId id, Peer& peer, Message& messag
     case Role::server:
       if (take_report(now, id, peer, message)) return;
       return on_server(now, id, nodes_.at(peer.incarnation), message);
+    case Role::admin: return on_admin(now, id, message);
     case Role::done:
+      if (const auto* question = std::get_if<AskWaits>(&message))
+        outbox_.send(id, Waits{question->request, {}, {}, 0, {}});
       // What it asked while the end was under way to it is answered by that.
       if (std::holds_alternative<Leave>(message)) outbox_.send(id, Left{});
       return;
@@ -152,6 +163,9 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, Node& node, Message& mes
     retry_waiting_ = true;
   } else if (const auto* settled = std::get_if<Settled>(&message)) {
     status = job.settled(node.rank, settled->number);
+  } else if (auto* question = std::get_if<AskWaits>(&message)) {
+    question->job = job.name();
+    return on_waits_asked(now, id, std::move(*question));
   } else if (!std::holds_alternative<Heartbeat>(message)) {
     status = unexpected(message, "a worker");
   }
@@ -172,6 +186,7 @@ void SchedulerCore::on_server(TimePoint now, PeerId id, Node& node, Message& mes
     }
     return;
   }
+  if (const auto* open = std::get_if<OpenRounds>(&message)) return inquiries_.answered(node.server, *open);
   const auto* ack = std::get_if<Ack>(&message);
   if (ack == nullptr) return offend(now, id, unexpected(message, "a server"));
   const auto request = server.unacknowledged.find(ack->request);
@@ -202,6 +217,7 @@ void SchedulerCore::refuse(PeerId id, const Error& error) {
 }
 
 void SchedulerCore::close(PeerId id) {
+  inquiries_.peer_gone(id);
   outbox_.close(id);
   waiting_.erase(id);
   peers_.erase(id);
@@ -220,12 +236,13 @@ void SchedulerCore::lose(TimePoint now, PeerId id, const std::string& offence) {
   const Peer peer = std::move(peers_.at(id));
   waiting_.erase(id);
   peers_.erase(id);
+  inquiries_.peer_gone(id);
   const auto it = nodes_.find(peer.incarnation);
   if (it == nodes_.end()) return;
   Node& node = it->second;
   node.peer = PeerId{};
   node.offence = offence;
-  if (peer.role == Role::done) return forget_node(it->first);
+  if (peer.role == Role::done || peer.role == Role::admin) return forget_node(it->first);
   detector_.connection_lost(it->first, now);
   if (peer.role == Role::worker) return jobs_.at(node.run)->worker_suspected(node.rank);
   ServerRecord& server = *servers_.find(node.server);
@@ -233,6 +250,7 @@ void SchedulerCore::lose(TimePoint now, PeerId id, const std::string& offence) {
   orphans_.erase(node.server);
   if (!server.draining || !server.jobs.empty()) return;
   outbox_.log(LogLevel::info, fmt::format("{} left", to_string(server)));
+  tell_gone(server, {});
   servers_.remove(node.server);
   forget_node(it->first);
 }
@@ -265,6 +283,7 @@ void SchedulerCore::bury_server(ServerId id, const std::string& how) {
     if (job != nullptr && job->server_died(server, how)) logged = true;
   }
   if (!logged) outbox_.log(LogLevel::warn, fmt::format("{} is gone: {}", to_string(server), how));
+  tell_gone(server, make_error(ErrorCode::peer_lost, fmt::format("{} is gone: {}", to_string(server), how)));
   servers_.remove(id);
 }
 
@@ -315,6 +334,7 @@ void SchedulerCore::forget_node(Incarnation incarnation) {
   const auto it = nodes_.find(incarnation);
   if (it == nodes_.end()) return;
   if (it->second.role == Role::worker) --worker_count_;
+  if (it->second.role == Role::admin) --admin_count_;
   detector_.remove(incarnation);
   nodes_.erase(it);
 }

@@ -26,6 +26,7 @@
 #include "proto/wire/limits.h"
 #include "scheduler/actions.h"
 #include "scheduler/failure_detector.h"
+#include "scheduler/inquiries.h"
 #include "scheduler/job.h"
 #include "scheduler/pause_clock.h"
 #include "scheduler/report.h"
@@ -44,6 +45,7 @@ struct CoreOptions {
   std::size_t max_jobs = 1024;
   std::size_t max_workers = 16384;  // of all jobs, with those that wait
   std::size_t max_servers = kMaxServers;
+  std::size_t max_admins = 16;
 };
 
 class SchedulerCore {
@@ -81,6 +83,8 @@ class SchedulerCore {
   const Term& term() const { return term_; }
   // A node follows a later scheduler: this one is to go without a word, for its nodes to find the other one.
   const std::optional<Error>& superseded() const { return superseded_; }
+  // An administrator: nobody else suffers if it is given up early for not reading.
+  bool is_admin(PeerId peer) const;
 
  private:
   enum class Role : std::uint8_t {
@@ -88,6 +92,7 @@ class SchedulerCore {
     waiting,   // a worker whose hello waits
     worker,
     server,
+    admin,
     done,  // a worker that has left, or whose run has ended
   };
   struct Waiting {
@@ -111,6 +116,11 @@ class SchedulerCore {
     ServerId server;
     std::string offence;  // why it was expelled
     bool absent = false;  // was there before this scheduler, and has not come back
+  };
+  struct DrainWatch {  // an administrator waits for a server to go
+    PeerId peer;
+    Drain question;
+    std::uint32_t jobs = 0;
   };
   struct EndedRun {
     JobRun run;
@@ -140,6 +150,19 @@ class SchedulerCore {
   void try_recover(TimePoint now);
   void expire_orphans(TimePoint now);
   void expire_awaited(TimePoint now);
+
+  // Questions. scheduler_core_questions.cc
+  void on_hello(TimePoint now, PeerId id, const HelloAdmin& hello);
+  void on_admin(TimePoint now, PeerId id, Message& message);
+  void on_waits_asked(TimePoint now, PeerId id, AskWaits question);
+  std::vector<Inquiries::Target> targets_of(const AskWaits& question, Error& error) const;
+  void carry_on_inquiries(TimePoint now);
+  void answer(TimePoint now, Inquiries::Answered answered);
+  Silence silence_at(TimePoint now) const;
+  ClusterState cluster_state(TimePoint now, std::uint64_t request) const;
+  void on_drain(PeerId id, const Drain& drain);
+  std::optional<Error> objection(const Drain& drain) const;
+  void tell_gone(const ServerRecord& server, const Error& error);
 
   void on_hello(TimePoint now, PeerId id, HelloWorker& hello);
   void on_hello(TimePoint now, PeerId id, HelloServer& hello);
@@ -182,6 +205,10 @@ class SchedulerCore {
   std::map<JobRun, std::unique_ptr<Job>> jobs_;
   std::map<std::string, JobRun> run_of_name_;
   std::set<PeerId> waiting_;
+  Inquiries inquiries_;
+  std::vector<DrainWatch> drains_;
+  std::size_t admin_count_ = 0;
+  std::optional<TimePoint> started_;  // the first time that is known
   bool retry_waiting_ = false;  // something ended that a newcomer may have waited for
   std::size_t worker_count_ = 0;
   std::deque<EndedRun> ended_runs_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "scheduler/text.h"
+
 namespace bps {
 
 std::string to_string(const ServerRecord& server) {
@@ -18,6 +20,20 @@ ServerRecord* ServerTable::find(ServerId id) {
 std::uint32_t ServerTable::usable_count() const {
   return static_cast<std::uint32_t>(std::count_if(servers_.begin(), servers_.end(),
                                                   [](const auto& entry) { return entry.second.usable(); }));
+}
+
+Party ServerTable::party(ServerId id, const Silence& silence) const {
+  Party party;
+  party.server = true;
+  party.number = id.value;
+  party.state = PartyState::gone;
+  const auto found = servers_.find(id);
+  if (found == servers_.end()) return party;
+  const ServerRecord& server = found->second;
+  party.host = server.host;
+  party.state = server.peer.value == 0 ? PartyState::suspected : PartyState::alive;
+  if (const auto silent = silence(server.incarnation)) party.silent_ms = milliseconds_of(*silent);
+  return party;
 }
 
 void ServerTable::send(ServerId id, Message message) {

@@ -5,11 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "proto/base/event_loop.h"
 #include "scheduler/actions.h"
 
 namespace bps {
@@ -22,6 +25,8 @@ struct ServerRecord {
   Endpoint endpoint;
   std::uint32_t shards = 0;
   std::uint64_t bandwidth_bps = 0;
+  std::uint64_t memory_max = 0;
+  std::uint64_t moved_partitions = 0;  // away from it, while it drains
   bool draining = false;
   std::set<JobRun> jobs;
   // Requests: asked again when it comes back.
@@ -37,6 +42,9 @@ struct ServerRecord {
 // "server 1 (host cpu-01, 10.0.0.9:4711)"
 std::string to_string(const ServerRecord& server);
 
+// How long a node has said nothing, if that is known.
+using Silence = std::function<std::optional<Duration>(Incarnation)>;
+
 class ServerTable {
  public:
   explicit ServerTable(Outbox& outbox) : outbox_(outbox) {}
@@ -48,6 +56,8 @@ class ServerTable {
   ServerRecord* find(ServerId id);
   const std::map<ServerId, ServerRecord>& all() const { return servers_; }
   std::uint32_t usable_count() const;
+  // Of one that is not there: gone.
+  Party party(ServerId id, const Silence& silence) const;
 
   void send(ServerId id, Message message);
   // Gives the request a number, by which the server acknowledges it.

@@ -127,6 +127,24 @@ class TensorTable {
 
   std::vector<Output> take_output() { return std::exchange(output_, {}); }
 
+  // ---- for questions: tensor_table_waits.cc ----
+  std::optional<TensorId> find(const std::string& name) const;
+  // Of one that find() or a server names; nullptr: there is none.
+  const TensorDeclaration* declaration_of(TensorId id) const;
+  // What servers have not confirmed yet, the oldest first.
+  struct Unconfirmed {
+    std::uint64_t number = 0;
+    std::vector<TensorId> tensors;
+    std::vector<ServerId> waiting;
+    std::size_t servers = 0;  // asked
+  };
+  std::vector<Unconfirmed> unconfirmed() const;
+  std::uint64_t first_unconfirmed() const { return batches_.empty() ? 0 : batches_.begin()->first; }
+  std::uint64_t bytes() const;  // of all tensors
+  // Partitions that workers know of, and bytes that are placed.
+  std::uint32_t partitions_at(ServerId server) const;
+  std::uint64_t bytes_at(ServerId server) const;
+
   std::size_t size() const { return tensors_.size(); }
   std::size_t pending() const { return requests_.size() + batches_.size(); }
   const PartitionAssigner& assigner() const { return assigner_; }

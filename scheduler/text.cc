@@ -18,6 +18,11 @@ std::string ranks_text(std::span<const Rank> ranks) {
   return text;
 }
 
+std::uint64_t milliseconds_of(Duration duration) {
+  const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  return count > 0 ? static_cast<std::uint64_t>(count) : 0;
+}
+
 std::string seconds_text(Duration duration) {
   const auto tenths = (std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() + 50) / 100;
   return tenths % 10 == 0 ? fmt::format("{} s", tenths / 10)

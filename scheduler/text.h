@@ -1,6 +1,7 @@
 // Words for error messages.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -15,6 +16,9 @@ std::string ranks_text(std::span<const Rank> ranks);
 // What a user does about a job that has lost somebody.
 inline constexpr const char* kRestartAdvice =
     "start the job again; exit code 75 asks an orchestrator to do that";
+
+// Whole ones; 0 of what is negative.
+std::uint64_t milliseconds_of(Duration duration);
 
 // "60 s", "0.3 s", "2.5 s"
 std::string seconds_text(Duration duration);

@@ -83,6 +83,13 @@ struct Action {
 };
 using Actions = std::vector<Action>;
 
+// A round that somebody waits for, and who has not done his part in it.
+struct OpenState {
+  Round round;
+  bool resuming = false;              // behind the fence; `round` is the highest that was named
+  std::vector<std::uint32_t> absent;  // contributors
+};
+
 // Where a payload goes.
 struct Destination {
   enum class Kind : std::uint8_t {
@@ -146,6 +153,9 @@ class Aggregator {
 
   // The payload of an answer is no longer read by a connection. Not for kNoPin.
   virtual void unpin(std::uint32_t pin, Actions& actions) = 0;
+
+  // False: nobody waits here. `out` is then of no use; its memory is used again.
+  virtual bool open_state(OpenState& out) const = 0;
 
   const PartitionShape& shape() const { return shape_; }
 

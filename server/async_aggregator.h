@@ -33,6 +33,7 @@ class AsyncAggregator final : public Aggregator {
   void left(std::uint32_t contributor, Actions& actions) override;
   void died(std::uint32_t contributor, Actions& actions) override { left(contributor, actions); }
   void unpin(std::uint32_t pin, Actions& actions) override;
+  bool open_state(OpenState& out) const override;  // open_state.cc
 
  private:
   enum class Phase : std::uint8_t {

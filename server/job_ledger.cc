@@ -221,6 +221,13 @@ std::uint64_t JobLedger::end(JobRun run) {
   return bytes;
 }
 
+std::vector<JobRun> JobLedger::runs() const {
+  std::vector<JobRun> runs;
+  for (const auto& [run, job] : jobs_)
+    runs.push_back(run);
+  return runs;
+}
+
 void JobLedger::freed(std::uint64_t bytes) {
   BPS_ASSERT(bytes <= freeing_ && bytes <= reserved_);
   freeing_ -= bytes;

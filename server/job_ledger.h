@@ -57,6 +57,7 @@ class JobLedger {
 
   bool knows(JobRun job) const { return jobs_.contains(job); }
   const std::string& name_of_job(JobRun job) const { return jobs_.at(job).name; }
+  std::vector<JobRun> runs() const;
   std::size_t job_count() const { return jobs_.size(); }
   std::uint64_t reserved() const { return reserved_; }
   std::uint64_t memory_max() const { return memory_max_; }

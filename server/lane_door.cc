@@ -92,7 +92,8 @@ void LaneDoor::hear(Guest& guest, Message& message) {
   if (!step->admitted) return guest.connection().send(step->message);
   if (const auto* hello = std::get_if<HelloLane>(&step->message)) return enter(guest, *hello);
   const bool for_scheduler = std::holds_alternative<HelloWorker>(step->message) ||
-                             std::holds_alternative<HelloServer>(step->message);
+                             std::holds_alternative<HelloServer>(step->message) ||
+                             std::holds_alternative<HelloAdmin>(step->message);
   reject(guest,
          make_error(ErrorCode::protocol, fmt::format("{} instead of a HelloLane", name_of(step->message)),
                     for_scheduler ? "this is a bps-server; the scheduler has another port" : ""),

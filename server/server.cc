@@ -51,7 +51,10 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
   }
 }
 
-Server::~Server() { *alive_ = false; }
+Server::~Server() {
+  loop_.cancel(watch_timer_);
+  *alive_ = false;
+}
 
 // ---- start and end ----
 
@@ -106,6 +109,7 @@ void Server::on_registered() {
   if (Status status = open_shared_memory(); !status) return finish(status.error());
   state_ = State::serving;
   log_.info("is server {} of the scheduler at {}", identity_.server.value, to_string(options_.scheduler));
+  watch_later();
   if (callbacks_.registered) loop_.post(callbacks_.registered);
 }
 
@@ -137,6 +141,8 @@ void Server::finish(const Error& error) {
   if (state_ == State::stopping || state_ == State::stopped) return;
   state_ = State::stopping;
   link_.close();
+  loop_.cancel(watch_timer_);
+  watch_timer_ = {};
   door_.close();
   deferred_.clear();
   const Error to_lanes = make_error(ErrorCode::peer_lost, "the server stops");
@@ -213,6 +219,8 @@ void Server::on_control_message(Message& message) {
   if (const auto* left = std::get_if<WorkerLeft>(&message)) return worker_left(*left);
   if (const auto* shrunk = std::get_if<Shrunk>(&message)) return shrink(*shrunk);
   if (const auto* ended = std::get_if<JobEnded>(&message)) return end_job(*ended);
+  if (const auto* question = std::get_if<AskOpenRounds>(&message)) return answer(*question);
+  if (std::holds_alternative<Drain>(message)) return drain();
   if (std::holds_alternative<Left>(message) && state_ == State::draining) {
     log_.info("drained");
     return stop();
@@ -241,6 +249,7 @@ void Server::open_job(const OpenJob& job) {
   const auto done = [this, request] { acknowledge(request, {}); };
   if (!*is_new) return on_all_shards([](Shard&, std::uint32_t) {}, done);
   log_.info("job '{}' (run {:016x}): {} workers", job.job, job.job_run.value, job.members.size());
+  stalls_.open(job);
   const auto shared = std::make_shared<const OpenJob>(job);
   on_all_shards([shared](Shard& shard, std::uint32_t) { shard.open_job(*shared); }, done);
 }
@@ -326,6 +335,7 @@ void Server::end_job(const JobEnded& ended) {
   const bool failed = ended.error.code != ErrorCode::ok;
   log_.info("job '{}' (run {:016x}) {}", ledger_.name_of_job(ended.job_run), ended.job_run.value,
             failed ? "failed: " + ended.error.message : "has ended");
+  stalls_.end(ended.job_run);
   const std::uint64_t bytes = ledger_.end(ended.job_run);
   const auto shared = std::make_shared<const JobEnded>(ended);
   until_all_shards_have(

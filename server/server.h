@@ -54,6 +54,7 @@ struct ServerOptions {
   Duration scheduler_grace = std::chrono::seconds(60);
   Duration heartbeat_interval = kHeartbeatInterval;
   Duration heartbeat_timeout = kHeartbeatTimeout;
+  Duration stall_warn = std::chrono::seconds(10);  // rounds that are open longer are logged; 0: none
 };
 
 class Server final : private ControlLink::Owner {
@@ -121,6 +122,13 @@ class Server final : private ControlLink::Owner {
   // The same, for work that is over on a shard when it has called `finished` there.
   using LongWork = std::function<void(Shard&, std::uint32_t index, std::function<void()> finished)>;
   void until_all_shards_have(LongWork work, std::function<void()> done);
+  // What the job waits for at all shards. server_stall.cc
+  using Surveyed = std::function<void(OpenRoundList, const TensorNames&)>;
+  void survey(JobRun job, std::optional<TensorId> tensor, bool with_names, Surveyed done);
+  void answer(const AskOpenRounds& question);
+  void watch_later();
+  void watch();
+
   void finish(const Error& error);
 
   EventLoop& loop_;
@@ -137,6 +145,8 @@ class Server final : private ControlLink::Owner {
   Endpoint data_;
   ServerIdentity identity_;
   ControlLink link_;
+  TimerId watch_timer_;
+  StallWatch stalls_;
   // Declarations that wait for memory that is being freed, and drops that must not overtake them.
   std::deque<Message> deferred_;
 };

@@ -116,6 +116,7 @@ bool ServerLane::on_lent(Message& message, LentPayload& payload) {
   if (!found || *found == nullptr) return false;
   JobPartition* const partition = *found;
   const std::uint64_t bytes = payload.bytes().size();
+  partition->clock.named(push->round, job_.context().loop);
   Actions& actions = job_.actions();
   if (!partition->aggregator->lend(contributor_, *push, payload, actions)) return false;
   taken_ += bytes;
@@ -149,6 +150,7 @@ bool ServerLane::begin(const Header& header, std::uint64_t bytes) {
   if constexpr (std::is_same_v<Header, Retained>) {
     destination_ = partition->aggregator->begin_retained(contributor_, header, bytes);
   } else {
+    partition->clock.named(header.round, job_.context().loop);
     Actions& actions = job_.actions();
     destination_ = partition->aggregator->begin(contributor_, header, bytes, actions);
     job_.carry_out(header.partition, *partition, actions);

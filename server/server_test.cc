@@ -178,6 +178,73 @@ TEST_CASE("who is not meant is refused at the door, and counted") {
   world.lane(kRun, 0, 1);
 }
 
+TEST_CASE("a server says which rounds are open, over all shards") {
+  World world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 2).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 3, 4).code == ErrorCode::ok);
+  const std::vector<float> values{1, 2, 3, 4};
+  for (std::uint32_t shard = 0; shard < 2; ++shard)
+    world.push(world.lane(kRun, 1, shard), kRun, 30 + shard, values);
+  const auto ask = [&](const AskOpenRounds& question) {
+    world.scheduler->messages.clear();
+    world.scheduler->connection().send(question);
+    world.until([&] { return world.scheduler->find<OpenRounds>() != nullptr; });
+    return *world.scheduler->find<OpenRounds>();
+  };
+  OpenRounds open;
+  world.until([&] {
+    open = ask({8, kRun, {}, 0});
+    return !open.rounds.empty() && open.rounds[0].partitions == 2;
+  });
+  CHECK(open.request == 8);
+  REQUIRE(open.rounds.size() == 1);
+  CHECK(open.rounds[0].tensor == TensorId{3});
+  CHECK(open.rounds[0].missing == std::vector{Rank{0}});
+  CHECK(ask({9, kRun, TensorId{3}, 0}).rounds.size() == 1);
+  CHECK(ask({9, kRun, TensorId{4}, 0}).rounds.empty());
+  CHECK(ask({9, kRun, {}, 1'000'000}).rounds.empty());
+  CHECK(ask({9, JobRun{1}, {}, 0}).rounds.empty());
+}
+
+TEST_CASE("a server logs rounds that are open for too long, once") {
+  World world;
+  std::vector<std::string> warnings;
+  world.log = Logger("server", LogTarget::to_callback(
+                                   [&](LogLevel level, std::string_view, std::string_view line) {
+                                     if (level == LogLevel::warn) warnings.emplace_back(line);
+                                   },
+                                   LogLevel::debug));
+  world.options.stall_warn = 150ms;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 2).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 3, 4).code == ErrorCode::ok);
+  const ExpectLog expected("weights");
+  const std::vector<float> values{1, 2, 3, 4};
+  Peer& lane = world.lane(kRun, 1, 0);
+  world.push(lane, kRun, 30, values);
+  world.until([&] { return !warnings.empty(); });
+  CHECK_THAT(warnings[0], Catch::Contains("job 'job': round 0 of weights waits for"));
+  CHECK_THAT(warnings[0], Catch::Contains("1 of 2 pushed, missing rank 0"));
+  // The next round, after several looks.
+  world.push(world.lane(kRun, 0, 0), kRun, 30, values);
+  world.until([&] { return lane.find<Aggregate>() != nullptr; });
+  world.push(lane, kRun, 30, values, 1);
+  world.until([&] { return warnings.size() > 1; });
+  CHECK_THAT(warnings[1], Catch::Contains("round 1 of weights"));
+}
+
+TEST_CASE("a server drains when the scheduler says so") {
+  World world;
+  world.serve();
+  world.scheduler->connection().send(Drain{1, ServerId{5}});
+  world.until([&] { return world.scheduler->find<Leave>() != nullptr; });
+  world.scheduler->connection().send(Drain{2, ServerId{5}});
+  world.scheduler->connection().send(Left{});
+  world.until([&] { return world.stopped.has_value(); });
+  CHECK(world.stopped->code == ErrorCode::ok);
+}
+
 TEST_CASE("a server drains: it leaves, waits for its jobs, and stops without error") {
   World world;
   world.serve();

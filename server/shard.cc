@@ -67,6 +67,11 @@ void Shard::shrink(const Shrunk& shrunk) {
   if (ShardJob* const found = find(shrunk.job_run)) found->shrink(shrunk);
 }
 
+void Shard::survey(JobRun job, std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) {
+  check_loop();
+  if (const ShardJob* const found = find(job)) found->survey(tensor, open, names);
+}
+
 void Shard::end_job(JobRun job, const Error& error, Done done) {
   check_loop();
   auto found = jobs_.extract(job);

@@ -46,6 +46,9 @@ class Shard {
   // closed and the memory is free; at once if there is no such job.
   void end_job(JobRun job, const Error& error, Done done);
 
+  // What the job's partitions here wait for; nothing if there is no such job. See ShardJob::survey().
+  void survey(JobRun job, std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names);
+
   // A connection that has said a hello for this shard.
   void admit(const HelloLane& hello, const Welcome& welcome, std::unique_ptr<Connection> connection);
 

@@ -56,6 +56,7 @@ void ShardJob::add(const TensorSlices& tensor, bool moved) {
     partition.tensor = tensor.tensor;
     partition.priority = tensor.priority;
     partition.epoch = epoch_;
+    partition.clock.start(context_.loop.now());
     partition.answering.resize(contributors_.size(), 0);
     partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory());
     for (const SessionMember& member : members_) {
@@ -79,6 +80,30 @@ void ShardJob::drop(TensorId tensor) {
     } else {
       doomed_.insert(partitions_.extract(here));
     }
+  }
+}
+
+void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) const {
+  const TimePoint now = context_.loop.now();
+  const auto live = std::count_if(contributors_.begin(), contributors_.end(),
+                                  [](const Contributor& contributor) { return contributor.loss.empty(); });
+  OpenState state;
+  for (const auto& [id, partition] : partitions_) {
+    if ((tensor && partition.tensor != *tensor) || !partition.aggregator->open_state(state)) continue;
+    const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(partition.clock.age(now)).count();
+    OpenRound round;
+    round.tensor = partition.tensor;
+    round.round = state.round;
+    round.age_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(age, 0));
+    round.resuming = state.resuming;
+    round.partitions = 1;
+    round.expected = static_cast<std::uint32_t>(live);
+    round.absent = static_cast<std::uint32_t>(state.absent.size());
+    if (state.absent.size() > kMaxMissingNamed) state.absent.resize(kMaxMissingNamed);
+    for (const std::uint32_t contributor : state.absent)
+      round.missing.push_back(contributors_[contributor].rank);
+    open.add(std::move(round));
+    if (names != nullptr) names->try_emplace(partition.tensor, partition.aggregator->shape().tensor);
   }
 }
 

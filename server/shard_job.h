@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -22,9 +23,12 @@
 #include "proto/base/log.h"
 #include "proto/base/log_limit.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/open_round_list.h"
 #include "server/aggregator.h"
+#include "server/round_clock.h"
 #include "server/server_lane.h"
 #include "server/session.h"
+#include "server/stall_watch.h"
 
 namespace bps {
 
@@ -51,6 +55,7 @@ struct JobPartition {
   Epoch epoch;                   // in which it came here
   std::uint32_t references = 0;  // lanes that receive into it, or hold an answer of it
   bool dropped = false;
+  RoundClock clock;
   // By contributor: the round after the newest one whose answer its lane holds; 0: it holds none.
   std::vector<std::uint64_t> answering;
 };
@@ -78,6 +83,9 @@ class ShardJob {
   // `all_closed` is called when the workers have closed all lanes: in the middle of what the last one calls,
   // or here if there is none. Destroying the job does not wait for it.
   void end(const Error& error, std::function<void()> all_closed);
+
+  // What its partitions wait for; of one tensor only, if it is given. `names`: of these tensors, if wanted.
+  void survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) const;
 
   // ---- for lanes ----
   JobPartition* find(PartitionId id);

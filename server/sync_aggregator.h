@@ -48,6 +48,7 @@ class SyncAggregator final : public Aggregator {
   void gone(std::uint32_t contributor, Actions& actions) override;
   void died(std::uint32_t contributor, Actions& actions) override;
   void unpin(std::uint32_t pin, Actions& actions) override;
+  bool open_state(OpenState& out) const override;  // open_state.cc
 
  private:
   static constexpr std::uint32_t kNobody = 0xffffffff;

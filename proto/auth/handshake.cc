@@ -28,7 +28,7 @@ std::vector<std::byte> encode(const Message& message) {
 
 bool is_hello(const Message& message) {
   return std::holds_alternative<HelloWorker>(message) || std::holds_alternative<HelloServer>(message) ||
-         std::holds_alternative<HelloLane>(message);
+         std::holds_alternative<HelloLane>(message) || std::holds_alternative<HelloAdmin>(message);
 }
 
 // Null: the message is no hello.
@@ -36,6 +36,7 @@ std::optional<Nonce>* nonce_of(Message& message) {
   if (auto* worker = std::get_if<HelloWorker>(&message)) return &worker->nonce;
   if (auto* server = std::get_if<HelloServer>(&message)) return &server->nonce;
   if (auto* lane = std::get_if<HelloLane>(&message)) return &lane->nonce;
+  if (auto* admin = std::get_if<HelloAdmin>(&message)) return &admin->nonce;
   return nullptr;
 }
 
@@ -49,6 +50,7 @@ SharedKey key_for(const Key& cluster, const Message& hello) {
   if (const auto* lane = std::get_if<HelloLane>(&hello)) {
     return derive_ticket_key(cluster, {lane->job_run, lane->rank, lane->incarnation});
   }
+  if (std::holds_alternative<HelloAdmin>(hello)) return derive_admin_key(cluster);
   return derive_server_key(cluster);
 }
 
@@ -170,7 +172,7 @@ std::string AcceptingHandshake::claim() const {
   if (const auto* lane = std::get_if<HelloLane>(&*hello_)) {
     return fmt::format("rank {} of run {:016x}", lane->rank.value, lane->job_run.value);
   }
-  return "a server";
+  return std::holds_alternative<HelloAdmin>(*hello_) ? "an administrator" : "a server";
 }
 
 void AcceptingHandshake::seal(Welcome& welcome) const {

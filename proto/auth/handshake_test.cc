@@ -74,6 +74,20 @@ SharedKey admit_worker(const SharedKey& cluster, const std::string& job, std::ui
 
 }  // namespace
 
+TEST_CASE("handshake: an administrator proves the cluster's key, and nothing less will do") {
+  const auto hello = run(kCluster, derive_admin_key(*kCluster), HelloAdmin{Term{1, 2}});
+  REQUIRE(hello.ok());
+  CHECK(std::get<HelloAdmin>(*hello).term == Term{1, 2});
+  for (const SharedKey& wrong : {derive_admin_key(*kOther), derive_server_key(*kCluster),
+                                 derive_job_key(*kCluster, "resnet50"), kCluster}) {
+    const auto refused = run(kCluster, wrong, HelloAdmin{});
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code == ErrorCode::unauthorised);
+  }
+  CHECK(run(kCluster, nullptr, HelloAdmin{}).error().code == ErrorCode::unauthorised);
+  CHECK(run(nullptr, kCluster, HelloAdmin{}).error().code == ErrorCode::unauthorised);
+}
+
 TEST_CASE("handshake: with the key, both sides are convinced") {
   ConnectingHandshake connecting;
   AcceptingHandshake accepting(kCluster, "scheduler");

@@ -54,6 +54,8 @@ Result<SharedKey> Key::fresh() {
 
 SharedKey derive_server_key(const Key& cluster) { return derive(cluster, MacInput("bps server key 1")); }
 
+SharedKey derive_admin_key(const Key& cluster) { return derive(cluster, MacInput("bps admin key 1")); }
+
 SharedKey derive_job_key(const Key& cluster, std::string_view job) {
   return derive(cluster, MacInput("bps job key 1").text(job));
 }

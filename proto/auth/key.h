@@ -2,6 +2,7 @@
 //
 //   cluster key            of scheduler and servers, from --key-file
 //     server key           registers servers with the scheduler
+//     admin key            asks the scheduler about everything, and drains servers
 //     job key              of the workers of one job, whatever its run
 //     ticket key           of one life of one rank of one run: opens its lanes
 //
@@ -56,6 +57,7 @@ struct Ticket {
 };
 
 SharedKey derive_server_key(const Key& cluster);
+SharedKey derive_admin_key(const Key& cluster);
 SharedKey derive_job_key(const Key& cluster, std::string_view job);
 SharedKey derive_ticket_key(const Key& cluster, const Ticket& ticket);
 

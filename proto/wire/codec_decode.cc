@@ -359,6 +359,8 @@ void read(Check& check, const fb::Attached& in, Attached& out) {
   out.barriers_done = check.range("barriers_done", in.barriers_done(), 0, in.barriers_arrived());
 }
 
+#include "proto/wire/codec_questions.inc"
+
 // The message inside `message`, without a new one where it already is of this type.
 template <class T, class From>
 Status read_as(const From* in, const char* name, Message& message) {
@@ -412,6 +414,15 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(Proof)
     BPS_READ(Attached)
     BPS_READ(Shrunk)
+    BPS_READ(HelloAdmin)
+    BPS_READ(AskOpenRounds)
+    BPS_READ(OpenRounds)
+    BPS_READ(AskWaits)
+    BPS_READ(Waits)
+    BPS_READ(AskCluster)
+    BPS_READ(ClusterState)
+    BPS_READ(Drain)
+    BPS_READ(Drained)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

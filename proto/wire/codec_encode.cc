@@ -324,6 +324,82 @@ Offset<fb::Attached> pack(Builder& b, const Attached& m) {
   return fb::CreateAttached(b, closed, closing, m.barriers_arrived, m.barriers_done);
 }
 
+Offset<fb::HelloAdmin> pack(Builder& b, const HelloAdmin& m) {
+  const fb::Term term = pack(m.term);
+  return fb::CreateHelloAdmin(b, &term, OptionalSecret(m.nonce).pointer());
+}
+
+Offset<fb::AskOpenRounds> pack(Builder& b, const AskOpenRounds& m) {
+  return fb::CreateAskOpenRounds(b, m.request, m.job_run.value, m.tensor.has_value(),
+                                 m.tensor.value_or(TensorId{}).value, m.older_than_ms);
+}
+
+Offset<fb::OpenRounds> pack(Builder& b, const OpenRounds& m) {
+  const auto rounds = pack_tables(b, m.rounds, [&](const OpenRound& r) {
+    return fb::CreateOpenRound(b, r.tensor.value, r.round.value, r.age_ms, r.resuming, r.partitions,
+                               r.expected, r.absent, pack_ids(b, r.missing));
+  });
+  return fb::CreateOpenRounds(b, m.request, rounds, m.more);
+}
+
+Offset<fb::AskWaits> pack(Builder& b, const AskWaits& m) {
+  const auto job = pack(b, m.job);
+  const auto tensor = pack(b, m.tensor);
+  return fb::CreateAskWaits(b, m.request, job, static_cast<std::uint8_t>(m.subject), tensor, m.older_than_ms,
+                            m.patience_ms);
+}
+
+auto pack(Builder& b, const std::vector<Party>& parties) {
+  return pack_tables(b, parties, [&](const Party& p) {
+    return fb::CreateParty(b, p.server, p.number, pack_shared(b, p.host), static_cast<std::uint8_t>(p.state),
+                           p.silent_ms);
+  });
+}
+
+Offset<fb::Waits> pack(Builder& b, const Waits& m) {
+  const auto error = pack_unless_ok(b, m.error);
+  const auto waits = pack_tables(b, m.waits, [&](const Wait& w) {
+    const auto job = pack_shared(b, w.job);
+    const auto tensor = pack(b, w.tensor);
+    const auto missing = pack(b, w.missing);
+    return fb::CreateWait(b, job, static_cast<std::uint8_t>(w.kind), tensor, w.number, w.age_ms, w.partitions,
+                          w.expected, w.absent, missing);
+  });
+  return fb::CreateWaits(b, m.request, error, waits, m.more, pack(b, m.silent));
+}
+
+Offset<fb::AskCluster> pack(Builder& b, const AskCluster& m) { return fb::CreateAskCluster(b, m.request); }
+
+Offset<fb::ClusterState> pack(Builder& b, const ClusterState& m) {
+  const fb::Term term = pack(m.term);
+  const auto servers = pack_tables(b, m.servers, [&](const ServerState& s) {
+    const auto host = pack_shared(b, s.host);
+    const auto endpoint = pack(b, s.endpoint);
+    return fb::CreateServerState(b, s.server.value, host, endpoint, s.shards, s.memory_max, s.placed, s.jobs,
+                                 s.draining, static_cast<std::uint8_t>(s.state), s.silent_ms);
+  });
+  const auto jobs = pack_tables(b, m.jobs, [&](const JobState& j) {
+    const auto job = pack(b, j.job);
+    const auto phase = pack_shared(b, j.phase);
+    const auto absentees = pack(b, j.absentees);
+    return fb::CreateJobState(b, job, j.job_run.value, phase, j.epoch.value, j.generation.value, j.age_ms,
+                              j.world_size, j.joined, j.suspected, j.left, j.servers, j.tensors, j.bytes,
+                              absentees);
+  });
+  return fb::CreateClusterState(b, m.request, &term, m.uptime_ms, servers, jobs);
+}
+
+Offset<fb::Drain> pack(Builder& b, const Drain& m) {
+  return fb::CreateDrain(b, m.request, m.server.value);
+}
+
+Offset<fb::Drained> pack(Builder& b, const Drained& m) {
+  const auto error = pack_unless_ok(b, m.error);
+  const auto stays_for =
+      pack_tables(b, m.stays_for, [&](const std::string& job) { return pack(b, std::string_view(job)); });
+  return fb::CreateDrained(b, m.request, m.over, error, m.jobs, m.partitions, stays_for);
+}
+
 template <class T>
 Offset<fb::Header> pack_header(Builder& b, Offset<T> body) {
   return fb::CreateHeader(b, fb::BodyTraits<T>::enum_value, body.Union());

@@ -121,6 +121,33 @@ TEST_CASE("random bytes are refused") {
   }
 }
 
+TEST_CASE("questions and answers keep to their limits") {
+  CHECK_THAT(refusal(AskOpenRounds{.tensor = TensorId{kMaxTensorsPerJob}}),
+             Catch::Contains("AskOpenRounds.tensor"));
+  CHECK_THAT(refusal(OpenRounds{.rounds = std::vector<OpenRound>(kMaxWaitsNamed + 1)}),
+             Catch::Contains("OpenRounds.rounds"));
+  CHECK_THAT(refusal(OpenRounds{.rounds = {{.missing = std::vector<Rank>(kMaxMissingNamed + 1)}}}),
+             Catch::Contains("OpenRounds.rounds.missing"));
+  CHECK_THAT(refusal(OpenRounds{.rounds = {{.expected = 1, .absent = 2}}}),
+             Catch::Contains("OpenRounds.rounds.absent"));
+  CHECK_THAT(refusal(AskWaits{.job = std::string(kMaxNameBytes + 1, 'x')}), Catch::Contains("AskWaits.job"));
+  CHECK_THAT(refusal(AskWaits{.subject = Subject{kSubjectCount}}), Catch::Contains("AskWaits.subject"));
+  CHECK_THAT(refusal(AskWaits{.tensor = "a\nb"}), Catch::Contains("AskWaits.tensor"));
+  CHECK_THAT(refusal(Waits{.waits = std::vector<Wait>(kMaxWaitsNamed + 1)}), Catch::Contains("Waits.waits"));
+  CHECK_THAT(refusal(Waits{.waits = {{.job = "j", .kind = WaitKind{kWaitKindCount}}}}),
+             Catch::Contains("Waits.waits.kind"));
+  CHECK_THAT(refusal(Waits{.silent = std::vector<Party>(kMaxMissingNamed + 1)}),
+             Catch::Contains("Waits.silent"));
+  CHECK_THAT(refusal(Waits{.silent = {{.state = PartyState{kPartyStateCount}}}}),
+             Catch::Contains("Waits.silent"));
+  CHECK_THAT(refusal(ClusterState{.jobs = std::vector<JobState>(kMaxJobsListed + 1)}),
+             Catch::Contains("ClusterState.jobs"));
+  CHECK_THAT(refusal(ClusterState{.servers = {{.endpoint = {"h", 1}}}}),
+             Catch::Contains("ClusterState.servers.shards"));
+  CHECK_THAT(refusal(Drained{.stays_for = std::vector<std::string>(kMaxWaitsNamed + 1, "j")}),
+             Catch::Contains("Drained.stays_for"));
+}
+
 TEST_CASE("a message of unknown type is refused with its number") {
   // The number of this type occurs once in its small header.
   const Message credit = Credit{0x0101010101010101};

@@ -36,6 +36,8 @@ inline constexpr std::size_t kMaxLaneQueuedBytes = 1024 * 1024;            // un
 inline constexpr std::size_t kMaxLaneQueuedBytesPerPartition = 8 * 1024;   // ... for each partition of the job
 inline constexpr std::uint32_t kMaxMissingNamed = 64;                      // ranks named in a JoinProgress
 inline constexpr std::uint32_t kMaxPartitionsPerResume = 256;              // longer lists are sent in pieces
+inline constexpr std::uint32_t kMaxWaitsNamed = 64;                        // in one Waits, OpenRounds, Drained
+inline constexpr std::uint32_t kMaxJobsListed = 1024;                      // in one ClusterState
 
 // Shared memory, of one connection and direction.
 inline constexpr std::uint32_t kMaxShmRegions = 1024;                      // mapped by the receiver at a time

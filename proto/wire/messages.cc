@@ -12,7 +12,8 @@ const char* name_of(const Message& message) {
       "WorkerLeft",   "JobEnded",    "Ack",          "PushPull", "Aggregate",     "Later",
       "Again",        "RoundFailed", "TensorFailed", "Credit",   "Moved",         "Resume",
       "Resumed",      "Fetch",       "Retained",     "Settle",   "Settled",       "Challenge",
-      "Proof",        "Attached",    "Shrunk"};
+      "Proof",        "Attached",    "Shrunk",       "HelloAdmin", "AskOpenRounds", "OpenRounds",
+      "AskWaits",     "Waits",       "AskCluster",   "ClusterState", "Drain",     "Drained"};
   return kNames[message.index()];
 }
 

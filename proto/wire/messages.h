@@ -18,6 +18,7 @@
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/questions.h"
 
 namespace bps {
 
@@ -466,7 +467,9 @@ using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refus
                              JobStart, JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left,
                              OpenJob, DeclareSlices, DropTensors, WorkerLeft, JobEnded, Ack, PushPull,
                              Aggregate, Later, Again, RoundFailed, TensorFailed, Credit, Moved, Resume,
-                             Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof, Attached, Shrunk>;
+                             Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof, Attached, Shrunk,
+                             HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits, AskCluster,
+                             ClusterState, Drain, Drained>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

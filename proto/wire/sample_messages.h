@@ -112,6 +112,40 @@ inline std::vector<Message> sample_messages() {
   all.push_back(Proof{sample_secret(0x70)});
   all.push_back(Attached{{LaneIndex{0}}, {Rank{3}}, 15, 14});
   all.push_back(Shrunk{28, JobRun{0xb2}, Generation{9}, Rank{3}, "rank 3 is gone"});
+  all.push_back(HelloAdmin{Term{1, 0xa0}, sample_secret(0x80)});
+  all.push_back(AskOpenRounds{28, JobRun{0xb2}, TensorId{12}, 10'000});
+  all.push_back(
+      OpenRounds{29,
+                 {{TensorId{12}, Round{812}, 10'400, false, 2, 8, 2, {Rank{3}, Rank{5}}},
+                  {TensorId{18}, Round{0}, 300, true, 1, 8, 8, {Rank{0}}}},
+                 4});
+  all.push_back(AskWaits{30, "resnet50", Subject::tensor, "layer1.weight", 10'000, 250});
+  all.push_back(Waits{31,
+                      {},
+                      {{"resnet50",
+                        WaitKind::round,
+                        "layer1.weight",
+                        812,
+                        10'400,
+                        2,
+                        8,
+                        2,
+                        {{false, 3, "gpu-03", PartyState::alive, 400},
+                         {false, 5, "gpu-05", PartyState::gone, 9800}}}},
+                      7,
+                      {{true, 2, "cpu-02", PartyState::suspected, 200}}});
+  all.push_back(AskCluster{32});
+  all.push_back(ClusterState{33,
+                             Term{1, 0xa0},
+                             86'400'000,
+                             {{ServerId{2}, "cpu-02", {"10.0.0.9", 4714}, 2, 1 << 30, 1 << 20, 1, true,
+                               PartyState::alive, 100}},
+                             {{"resnet50", JobRun{0xb2}, "running", Epoch{7}, Generation{8}, 3'600'000, 8, 8,
+                               1, 1, 2, 161, 102'228'128,
+                               {{false, 5, "gpu-05", PartyState::left, 9800}}}}});
+  all.push_back(Drain{34, ServerId{2}});
+  all.push_back(Drained{
+      35, true, {ErrorCode::invalid_argument, "there is no server 7", "see bpsctl status"}, 1, 203, {"async"}});
   return all;
 }
 
@@ -185,7 +219,8 @@ class RandomMessages {
       case 35: return Challenge{secret()};
       case 36: return Proof{secret()};
       case 37: return attached();
-      default: return Shrunk{any(), JobRun{any()}, Generation{u32()}, rank(), text(0, kMaxMessageBytes)};
+      case 38: return Shrunk{any(), JobRun{any()}, Generation{u32()}, rank(), text(0, kMaxMessageBytes)};
+      default: return question();
     }
   }
 
@@ -240,6 +275,91 @@ class RandomMessages {
       member = {Rank{next}, Incarnation{any()}, text(0, kMaxHostBytes), u32(0, 7), u32(0, 8)};
     }
     return out;
+  }
+
+  bool flag() { return number(0, 1) == 1; }
+
+  Message question() {
+    switch (number(0, 8)) {
+      case 0: return HelloAdmin{term(), optional_secret()};
+      case 1: {
+        AskOpenRounds m{any(), JobRun{any()}, {}, any()};
+        if (flag()) m.tensor = TensorId{u32(0, kMaxTensorsPerJob - 1)};
+        return m;
+      }
+      case 2: return open_rounds();
+      case 3:
+        return AskWaits{any(), text(0, kMaxNameBytes), static_cast<Subject>(number(0, kSubjectCount - 1)),
+                        text(0, kMaxNameBytes), any(), any()};
+      case 4: return waits();
+      case 5: return AskCluster{any()};
+      case 6: return cluster_state();
+      case 7: return Drain{any(), ServerId{u32()}};
+      default:
+        return Drained{any(), flag(), error(), u32(), any(), {text(1, kMaxNameBytes), text(1, kMaxNameBytes)}};
+    }
+  }
+
+  PartyState party_state() { return static_cast<PartyState>(number(0, kPartyStateCount - 1)); }
+
+  std::vector<Party> parties() {
+    std::vector<Party> out(number(0, 5));
+    for (Party& party : out)
+      party = {flag(), u32(), text(0, kMaxHostBytes), party_state(), any()};
+    return out;
+  }
+
+  Message open_rounds() {
+    OpenRounds m{any(), {}, u32()};
+    m.rounds.resize(number(0, 5));
+    for (OpenRound& r : m.rounds) {
+      r = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()}, any(), flag(),
+           u32(0, kMaxPartitionsPerJob),            u32(0, kMaxWorldSize)};
+      r.absent = u32(0, r.expected);
+      r.missing = list<Rank>(kMaxMissingNamed, kMaxWorldSize);
+    }
+    return m;
+  }
+
+  Message waits() {
+    Waits m{any(), error(), {}, u32(), parties()};
+    m.waits.resize(number(0, 5));
+    for (Wait& w : m.waits) {
+      w = {text(1, kMaxNameBytes), static_cast<WaitKind>(number(0, kWaitKindCount - 1)),
+           text(0, kMaxNameBytes), any(),
+           any(),                  u32(0, kMaxPartitionsPerJob),
+           u32(0, kMaxWorldSize)};
+      w.absent = u32(0, w.expected);
+      w.missing = parties();
+    }
+    return m;
+  }
+
+  Message cluster_state() {
+    ClusterState m{any(), term(), any(), {}, {}};
+    m.servers.resize(number(0, 4));
+    for (ServerState& s : m.servers) {
+      s = {ServerId{u32()}, text(0, kMaxHostBytes), endpoint(), u32(1, kMaxShardsPerServer), any(), any(),
+           u32(),           flag(),                 party_state(), any()};
+    }
+    m.jobs.resize(number(0, 4));
+    for (JobState& j : m.jobs) {
+      j.job = text(1, kMaxNameBytes);
+      j.job_run = JobRun{any()};
+      j.phase = text(1, 20);
+      j.epoch = Epoch{u32()};
+      j.generation = Generation{u32()};
+      j.age_ms = any();
+      j.world_size = u32(1, kMaxWorldSize);
+      j.joined = u32(0, j.world_size);
+      j.suspected = u32(0, j.world_size);
+      j.left = u32(0, j.world_size);
+      j.servers = u32(0, kMaxServers);
+      j.tensors = u32(0, kMaxTensorsPerJob);
+      j.bytes = any();
+      j.absentees = parties();
+    }
+    return m;
   }
 
   Message hello_worker() {

@@ -11,4 +11,7 @@ inline constexpr Duration kHeartbeatInterval = std::chrono::milliseconds(500);
 // A peer that has been silent this long, while the listener itself was running, is dead.
 inline constexpr Duration kHeartbeatTimeout = std::chrono::seconds(3);
 
+// A server that has not answered a question of the scheduler after this is named in the answer instead.
+inline constexpr Duration kMaxQuestionPatience = std::chrono::seconds(1);
+
 }  // namespace bps

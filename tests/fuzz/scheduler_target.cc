@@ -37,8 +37,10 @@ class Peers {
   }
 
   void act() {
-    const std::uint32_t what = input_.below(32);
-    if (what < 3) {
+    const std::uint32_t what = input_.below(34);
+    if (what == 32) {
+      say(connect(), HelloAdmin{});
+    } else if (what < 3) {
       say(connect(), hello_worker());
     } else if (what < 5) {
       say(connect(), hello_server());
@@ -73,8 +75,40 @@ class Peers {
       case 23: return say(peer, Barrier{input_.number()});
       case 24: return say(peer, Settled{input_.number()});
       case 25: return say(peer, Heartbeat{input_.number()});
+      case 33: return say(peer, question(peer));
       default: return acknowledge(peer);
     }
+  }
+
+  // Of a worker or an administrator, or a server's answer to one.
+  Message question(PeerId peer) {
+    switch (input_.below(6)) {
+      case 0:
+      case 1:
+        return AskWaits{input_.number(),
+                        input_.flag() ? "job" + std::to_string(input_.below(4)) : "",
+                        static_cast<Subject>(input_.below(kSubjectCount)),
+                        "t" + std::to_string(input_.below(4)),
+                        input_.below(100),
+                        input_.below(300)};
+      case 2: return AskCluster{input_.number()};
+      case 3: return Drain{input_.number(), ServerId{1 + input_.below(4)}};
+      default: break;
+    }
+    const auto asked = h_.got<AskOpenRounds>(peer);
+    OpenRounds open{asked.empty() ? input_.number() : asked.back().request, {}, input_.below(3)};
+    for (std::uint32_t left = input_.below(4); left > 0; --left) {
+      OpenRound& round = open.rounds.emplace_back();
+      round.tensor = TensorId{input_.below(6)};
+      round.round = Round{input_.number()};
+      round.age_ms = input_.number();
+      round.resuming = input_.flag();
+      round.expected = input_.below(5);
+      round.absent = input_.below(round.expected + 1);
+      for (std::uint32_t rank = input_.below(3); rank > 0; --rank)
+        round.missing.push_back(Rank{input_.below(kMaxWorldSize)});
+    }
+    return open;
   }
 
   void say(PeerId peer, const Message& message) {

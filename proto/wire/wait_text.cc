@@ -1,0 +1,65 @@
+#include "proto/wire/wait_text.h"
+
+#include <fmt/core.h>
+
+namespace bps {
+namespace {
+
+std::string counted(const Wait& wait, const char* whom, const char* have_done) {
+  std::string text = wait.absent == 0
+                         ? fmt::format("all {}{} {}", wait.expected, whom, have_done)
+                         : fmt::format("{} of {}{} {}", wait.expected - wait.absent, wait.expected, whom, have_done);
+  if (wait.missing.empty()) return text;
+  const auto named = static_cast<std::uint32_t>(wait.missing.size());
+  return text + ", missing " + list_text(wait.missing, wait.absent > named ? wait.absent - named : 0);
+}
+
+}  // namespace
+
+std::string milliseconds_text(std::uint64_t milliseconds) {
+  return fmt::format("{:.1f} s", static_cast<double>(milliseconds) / 1000);
+}
+
+std::string to_string(const Party& party) {
+  const std::string who = fmt::format("{} {}", party.server ? "server" : "rank", party.number);
+  const std::string host = party.host.empty() ? "" : "host " + party.host + ", ";
+  const std::string ago = milliseconds_text(party.silent_ms);
+  switch (party.state) {
+    case PartyState::alive: return fmt::format("{} ({}last seen {} ago)", who, host, ago);
+    case PartyState::suspected: return fmt::format("{} ({}connection lost {} ago)", who, host, ago);
+    case PartyState::gone: return fmt::format("{} ({}gone for {})", who, host, ago);
+    case PartyState::left: return fmt::format("{} ({}has left)", who, host);
+    case PartyState::absent: break;
+  }
+  return fmt::format("{} (never joined)", who);
+}
+
+std::string list_text(const std::vector<Party>& parties, std::uint32_t more) {
+  std::string text;
+  for (std::size_t i = 0; i < parties.size(); ++i) {
+    if (i > 0) text += i + 1 == parties.size() && more == 0 ? " and " : ", ";
+    text += to_string(parties[i]);
+  }
+  if (more > 0) text += fmt::format(" and {} more", more);
+  return text;
+}
+
+std::string to_string(const Wait& wait) {
+  switch (wait.kind) {
+    case WaitKind::round:
+      return fmt::format("round {} of {}: {}", wait.number, wait.tensor, counted(wait, "", "pushed"));
+    case WaitKind::resume:
+      return fmt::format("{}, which moves to another server: {}", wait.tensor, counted(wait, "", "resumed"));
+    case WaitKind::barrier: return fmt::format("barrier {}: {}", wait.number, counted(wait, "", "arrived"));
+    case WaitKind::join:
+      return fmt::format("the workers of the job: {}{}", counted(wait, "", "joined"),
+                         wait.absent == 0 ? ", and no server is there" : "");
+    case WaitKind::start: return fmt::format("the start of the job: {}", counted(wait, " servers", "confirmed it"));
+    case WaitKind::declaration:
+      return fmt::format("the declaration of {}: {}", wait.tensor, counted(wait, " servers", "confirmed it"));
+    case WaitKind::move: break;
+  }
+  return fmt::format("partitions that move: {}", counted(wait, " servers", "confirmed them"));
+}
+
+}  // namespace bps

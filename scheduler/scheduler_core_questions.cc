@@ -1,0 +1,255 @@
+// Who asks what: administrators and workers that wait; and servers that are told to go.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/scheduler_core.h"
+#include "scheduler/text.h"
+
+namespace bps {
+namespace {
+
+// Servers that one question may be put to; more than that is asked job by job.
+constexpr std::size_t kMaxAsked = 4096;
+constexpr std::size_t kMaxNamed = 8;
+
+}  // namespace
+
+// ---- administrators ----
+
+bool SchedulerCore::is_admin(PeerId peer) const {
+  const auto it = peers_.find(peer);
+  return it != peers_.end() && it->second.role == Role::admin;
+}
+
+void SchedulerCore::on_hello(TimePoint now, PeerId id, const HelloAdmin&) {
+  if (stopping_) return refuse(id, *stopping_);
+  if (admin_count_ >= options_.max_admins) {
+    return refuse(id, make_error(ErrorCode::out_of_memory,
+                                 fmt::format("{} administrators are connected, the limit", admin_count_),
+                                 "try again when one of them has ended"));
+  }
+  const Incarnation incarnation{random_id()};
+  Peer& peer = peers_.at(id);
+  peer.role = Role::admin;
+  peer.incarnation = incarnation;
+  Node node;
+  node.role = Role::admin;
+  node.peer = id;
+  nodes_.emplace(incarnation, std::move(node));
+  detector_.add(incarnation, now);
+  ++admin_count_;
+  outbox_.send(id, Welcome{term_, incarnation, ServerId{}, JobRun{}});
+  outbox_.log(LogLevel::debug, fmt::format("{} is an administrator", peer.address));
+}
+
+void SchedulerCore::on_admin(TimePoint now, PeerId id, Message& message) {
+  if (std::holds_alternative<Heartbeat>(message)) return;
+  if (auto* question = std::get_if<AskWaits>(&message))
+    return on_waits_asked(now, id, std::move(*question));
+  if (const auto* question = std::get_if<AskCluster>(&message))
+    return outbox_.send(id, cluster_state(now, question->request));
+  if (const auto* drain = std::get_if<Drain>(&message)) return on_drain(id, *drain);
+  offend(now, id,
+         make_error(ErrorCode::protocol, fmt::format("{} from an administrator", name_of(message)),
+                    "run the same bps version everywhere"));
+}
+
+// ---- who waits for whom ----
+
+Silence SchedulerCore::silence_at(TimePoint now) const {
+  return [this, now](Incarnation node) { return detector_.silence(node, now); };
+}
+
+// Sets `error` if there is no such job or tensor.
+std::vector<Inquiries::Target> SchedulerCore::targets_of(const AskWaits& question, Error& error) const {
+  std::vector<Inquiries::Target> targets;
+  std::size_t asked = 0;
+  bool job_known = question.job.empty();
+  bool tensor_known = question.subject != Subject::tensor;
+  std::string names;
+  std::size_t named = 0;
+  for (const auto& [run, job] : jobs_) {
+    if (named++ < kMaxNamed) names += (names.empty() ? "" : ", ") + job->name();
+    if (job->ended() || (!question.job.empty() && job->name() != question.job)) continue;
+    job_known = true;
+    Inquiries::Target target{run, std::nullopt, {}};
+    const bool about_rounds =
+        question.subject == Subject::everything || question.subject == Subject::tensor;
+    if (question.subject == Subject::tensor) {
+      if (job->tensors() != nullptr) target.tensor = job->tensors()->find(question.tensor);
+      if (!target.tensor) continue;
+      tensor_known = true;
+    }
+    if (about_rounds) target.servers.assign(job->servers().begin(), job->servers().end());
+    asked += target.servers.size();
+    targets.push_back(std::move(target));
+  }
+  if (!job_known) {
+    error = make_error(ErrorCode::invalid_argument, fmt::format("there is no job '{}'", question.job),
+                       names.empty() ? "no job is there" : "there are: " + names);
+  } else if (!tensor_known) {
+    error = make_error(ErrorCode::invalid_argument, fmt::format("no job has a tensor '{}'", question.tensor),
+                       "a tensor has the name with which the program declares it");
+  } else if (asked > kMaxAsked) {
+    error = make_error(ErrorCode::invalid_argument,
+                       fmt::format("{} servers of {} jobs would have to be asked", asked, targets.size()),
+                       "ask about one job at a time");
+  }
+  return targets;
+}
+
+void SchedulerCore::on_waits_asked(TimePoint now, PeerId id, AskWaits question) {
+  Error error;
+  std::vector<Inquiries::Target> targets = targets_of(question, error);
+  if (error.code == ErrorCode::ok && !inquiries_.may_ask(id)) {
+    error = make_error(ErrorCode::out_of_memory, "too many questions are open", "ask again later");
+  }
+  if (error.code != ErrorCode::ok)
+    return outbox_.send(id, Waits{question.request, std::move(error), {}, 0, {}});
+  inquiries_.ask(now, id, std::move(question), targets);
+}
+
+void SchedulerCore::carry_on_inquiries(TimePoint now) {
+  for (Inquiries::Ask& ask : inquiries_.take_asks())
+    servers_.send(ask.server, std::move(ask.message));
+  for (Inquiries::Answered& answered : inquiries_.take_answered())
+    answer(now, std::move(answered));
+}
+
+void SchedulerCore::answer(TimePoint now, Inquiries::Answered answered) {
+  const Silence silence = silence_at(now);
+  Waits out;
+  out.request = answered.question.request;
+  std::set<ServerId> silent;
+  for (const Inquiries::Part& part : answered.parts) {
+    silent.insert(part.silent.begin(), part.silent.end());
+    const Job* const job = find_job(part.run);
+    if (job == nullptr) continue;  // it has ended meanwhile
+    out.more += part.open.more;
+    for (const OpenRound& open : part.open.rounds)
+      out.waits.push_back(job->wait_of(open, silence));
+    for (Wait& wait : job->waits(now, answered.question, silence)) {
+      if (wait.age_ms >= answered.question.older_than_ms) out.waits.push_back(std::move(wait));
+    }
+  }
+  std::stable_sort(out.waits.begin(), out.waits.end(),
+                   [](const Wait& a, const Wait& b) { return a.age_ms > b.age_ms; });
+  if (out.waits.size() > kMaxWaitsNamed) {
+    out.more += static_cast<std::uint32_t>(out.waits.size() - kMaxWaitsNamed);
+    out.waits.resize(kMaxWaitsNamed);
+  }
+  for (const ServerId id : silent) {
+    if (out.silent.size() < kMaxMissingNamed) out.silent.push_back(servers_.party(id, silence));
+  }
+  outbox_.send(answered.peer, std::move(out));
+}
+
+// ---- what there is ----
+
+ClusterState SchedulerCore::cluster_state(TimePoint now, std::uint64_t request) const {
+  const Silence silence = silence_at(now);
+  ClusterState out;
+  out.request = request;
+  out.term = term_;
+  out.uptime_ms = started_ ? milliseconds_of(now - *started_) : 0;
+  for (const auto& [id, server] : servers_.all()) {
+    if (out.servers.size() == kMaxServers) break;
+    ServerState& state = out.servers.emplace_back();
+    state.server = id;
+    state.host = server.host;
+    state.endpoint = server.endpoint;
+    state.shards = server.shards;
+    state.memory_max = server.memory_max;
+    state.jobs = static_cast<std::uint32_t>(server.jobs.size());
+    state.draining = server.draining;
+    const Party party = servers_.party(id, silence);
+    state.state = party.state;
+    state.silent_ms = party.silent_ms;
+    for (const JobRun run : server.jobs) {
+      const auto job = jobs_.find(run);
+      if (job != jobs_.end() && job->second->tensors() != nullptr)
+        state.placed += job->second->tensors()->bytes_at(id);
+    }
+  }
+  for (const auto& [run, job] : jobs_) {
+    if (out.jobs.size() == kMaxJobsListed) break;
+    out.jobs.push_back(job->state(now, silence));
+  }
+  return out;
+}
+
+// ---- a server is to go ----
+
+std::optional<Error> SchedulerCore::objection(const Drain& drain) const {
+  const auto& all = servers_.all();
+  const auto found = all.find(drain.server);
+  if (found == all.end()) {
+    std::string names;
+    std::size_t named = 0;
+    for (const auto& [id, server] : all) {
+      if (named++ < kMaxNamed) names += (names.empty() ? "" : ", ") + to_string(server);
+    }
+    return make_error(ErrorCode::invalid_argument, fmt::format("there is no server {}", drain.server.value),
+                      names.empty() ? "no server is there" : "there are: " + names);
+  }
+  const bool others = std::any_of(all.begin(), all.end(), [&](const auto& entry) {
+    return entry.first != drain.server && entry.second.usable();
+  });
+  if (!others && !found->second.draining) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("{} is the last one: nobody could take what it has",
+                                  to_string(found->second)),
+                      "start another bps-server first, or end this one with SIGTERM");
+  }
+  if (found->second.peer.value == 0) {
+    return make_error(ErrorCode::peer_lost, fmt::format("{} has lost its connection", to_string(found->second)),
+                      "it is dead soon, and its partitions move then");
+  }
+  return std::nullopt;
+}
+
+void SchedulerCore::on_drain(PeerId id, const Drain& drain) {
+  Drained begun;
+  begun.request = drain.request;
+  if (auto error = objection(drain)) {
+    begun.error = std::move(*error);
+    return outbox_.send(id, std::move(begun));
+  }
+  const ServerRecord& server = *servers_.find(drain.server);
+  begun.jobs = static_cast<std::uint32_t>(server.jobs.size());
+  for (const JobRun run : server.jobs) {
+    const Job* const job = find_job(run);
+    if (job != nullptr && job->holds(drain.server) && begun.stays_for.size() < kMaxWaitsNamed)
+      begun.stays_for.push_back(job->name());
+  }
+  if (drains_.size() >= Inquiries::kMaxQuestionsOfPeer * options_.max_admins) {
+    begun.error = make_error(ErrorCode::out_of_memory, "too many drains are watched");
+    return outbox_.send(id, std::move(begun));
+  }
+  outbox_.log(LogLevel::info, fmt::format("{} is to drain, says the administrator at {}", to_string(server),
+                                          peers_.at(id).address));
+  drains_.push_back({id, drain, begun.jobs});
+  outbox_.send(server.peer, drain);
+  outbox_.send(id, std::move(begun));
+}
+
+// `error`: how, if it did not go by itself.
+void SchedulerCore::tell_gone(const ServerRecord& server, const Error& error) {
+  inquiries_.server_gone(server.id);
+  for (const DrainWatch& watch : drains_) {
+    if (watch.question.server != server.id || !is_admin(watch.peer)) continue;
+    Drained drained;
+    drained.request = watch.question.request;
+    drained.over = true;
+    drained.error = error;
+    drained.jobs = watch.jobs;
+    drained.partitions = server.moved_partitions;
+    outbox_.send(watch.peer, std::move(drained));
+  }
+  std::erase_if(drains_, [&](const DrainWatch& watch) {
+    return watch.question.server == server.id || !is_admin(watch.peer);
+  });
+}
+
+}  // namespace bps
