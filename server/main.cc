@@ -37,6 +37,7 @@ struct Settings {
   Duration scheduler_grace = std::chrono::seconds(60);
   std::string congestion_control;
   bool checksum = false;
+  Duration stall_warn = ServerOptions{}.stall_warn;
   std::string ports_file;
   LogLevel log_level = LogLevel::info;
 };
@@ -75,6 +76,7 @@ void describe(Config& config, Settings& s) {
   config.add("congestion-control", s.congestion_control, "TCP congestion control of the lanes, e.g. cubic");
   config.add("checksum", s.checksum,
              "Payloads over TCP carry their CRC32C, both ways; a worker may ask for it, too");
+  config.add("stall-warn", s.stall_warn, "Log rounds that wait longer for somebody, and for whom; 0: never");
   config.add("ports-file", s.ports_file, "Write the listening address to this file, once registered")
       .unit("FILE");
   config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
@@ -178,6 +180,7 @@ class Program {
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
     options.scheduler_grace = settings_.scheduler_grace;
+    options.stall_warn = settings_.stall_warn;
     options.shared_memory = shared_memory_.get();
     options.shared_memory_only = settings_.transport == "shm";
     // Every lane of every job is one descriptor.

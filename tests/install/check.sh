@@ -18,7 +18,7 @@ library=$(find "$prefix" -name 'libbpsclient.so.0')
 libdir=$(dirname "$library")
 
 # What is there, and nothing more.
-for program in bps-server bps-scheduler bps-run bps-bench; do
+for program in bps-server bps-scheduler bpsctl bps-run bps-bench; do
   [[ -x $prefix/bin/$program ]] || fail "no bin/$program"
   env -i PATH="$PATH" "$prefix/bin/$program" --help >"$work/help" || fail "$program --help failed"
   grep -qi usage "$work/help" || fail "$program --help says no usage"
