@@ -3,8 +3,8 @@
 
     chaos.py [--rounds N] [--seed S] [--transport tcp|shm] [--build-dir DIR] [--verbose]
 
-Round i draws its plan from seed S + i. The job must end with the checksum of a run without faults on all ranks, or, where a
-worker, the scheduler or all servers are killed, with the error that names them and status 75 in time. It prints "N of N".
+Round i draws its plan from seed S + i. The job must end with the checksum of a run without faults on all ranks, also when the
+scheduler is killed and started again, or, where a worker, the scheduler for good or all servers are killed, with the error that names them and status 75 in time. It prints "N of N".
 """
 import argparse
 import collections
@@ -21,6 +21,7 @@ from chaos_plan import ENDED, PEER_LOST, draw
 from daemons import DETECTION, SILENCE, DaemonTest
 
 HANGS = 40  # seconds that a round may take
+COLLECTS = 6  # seconds that a restarted scheduler waits for nodes, besides
 STALLS_MS = 20_000  # an operation that takes longer fails, and says whom it waits for
 
 
@@ -67,6 +68,8 @@ class Round(DaemonTest):
         self.gone = []  # servers that end by themselves, and whether well
         self.held = []  # (moment of SIGCONT, process)
         self.summary = ""
+        self.masters = []
+        self.restarts = any(fault.kind == "restart scheduler" for fault in plan.faults)
 
     def start(self, name, *command, environment=None):
         process = super().start(name, *command, environment=environment)
@@ -78,13 +81,15 @@ class Round(DaemonTest):
 
     def play(self):
         plan = self.plan
-        self.master = self.scheduler()
-        flags = ("--shards", plan.shards, "--transport", plan.transport, "--scheduler-grace", "1s")
+        self.master = self.scheduler("--state-dir", self.folder / "state")
+        self.masters.append(self.master)
+        grace = "20s" if self.restarts else "1s"
+        flags = ("--shards", plan.shards, "--transport", plan.transport, "--scheduler-grace", grace)
         self.flags = flags
         self.pool = [self.server(self.master, *flags) for _ in range(plan.servers)]
         words = ["--sizes", ",".join(map(str, plan.sizes)), "--until-told", "--timeout-ms", STALLS_MS]
         words += ["--priorities"] * plan.priorities + ["--broadcast"] * plan.broadcast
-        environment = {"BPS_TRANSPORT": plan.transport, "BPS_SCHEDULER_GRACE": "1s"}
+        environment = {"BPS_TRANSPORT": plan.transport, "BPS_SCHEDULER_GRACE": grace}
         self.ranks = self.workers(self.master, plan.workers, *words, env=environment)
         if plan.running:
             for rank in self.ranks:
@@ -105,6 +110,17 @@ class Round(DaemonTest):
         if fault.kind == "kill scheduler":
             self.master.signal(signal.SIGKILL)
             self.killed_at = time.monotonic()
+        elif fault.kind == "restart scheduler":
+            self.master.signal(signal.SIGKILL)
+            self.master.end(self.left())
+            self.wait_until(time.monotonic() + fault.hold)
+            self.master = self.scheduler("--state-dir", self.folder / "state", listen=self.master.address)
+            self.masters.append(self.master)
+            self.killed_at = time.monotonic()
+        elif fault.kind == "cut control":
+            links = connections(self.master.address.rsplit(":", 1)[1])
+            if links:
+                cut(*links[fault.victim % len(links)])
         elif fault.kind == "kill worker":
             self.ranks[fault.victim].signal(signal.SIGKILL)
             self.killed_at = time.monotonic()
@@ -155,7 +171,7 @@ class Round(DaemonTest):
     def expect_sums(self):
         self.wait_until(max([time.monotonic(), *(when for when, _ in self.held)]))
         for server in self.lost:
-            self.master.wait_line(rf"server \d+ .*{re.escape(server.address)}.*(?:dead|lost|gone|died|silent)", min(SILENCE, self.left()))
+            self.wait_said(rf"server \d+ .*{re.escape(server.address)}.*(?:dead|lost|gone|died|silent)")
         self.progress()
         self.pause(self.plan.rest)
         self.ranks[0].say()
@@ -172,6 +188,13 @@ class Round(DaemonTest):
         longest = max(float(re.search(r"longest \d+ (\S+)", rank.text())[1]) for rank in self.ranks)
         self.summary = f"{rounds} rounds, the longest {longest:.0f} ms"
         self.expect_ends()
+
+    def wait_said(self, pattern):
+        """By any of the schedulers."""
+        until = time.monotonic() + min(SILENCE + COLLECTS * self.restarts, self.left())
+        while not any(re.search(pattern, master.text()) for master in self.masters):
+            self.assertLess(time.monotonic(), until, f"no scheduler says {pattern}:\n{self.master.text()}")
+            self.pause()
 
     def progress(self):
         """All ranks finish rounds that began after this moment."""
@@ -194,6 +217,7 @@ class Round(DaemonTest):
             self.assert_status(rank, PEER_LOST, names, limit=self.left())
         took = time.monotonic() - self.killed_at
         limit = DETECTION if all(not fault.hold for fault in self.plan.faults) else SILENCE
+        limit += COLLECTS * self.restarts
         self.assertLess(took, limit, "seconds until all had the error")
         self.summary = f"all told in {took:.2f} s"
         if scheduler_died:

@@ -28,7 +28,8 @@ class Fault:
                  "drain": "SIGTERM server {}", "stop": "stop server {} for {:.1f} s",
                  "pause": "stop server {} for {:.1f} s", "kill worker": "kill -9 rank {}",
                  "pause worker": "stop rank {} for {:.1f} s", "cut": "cut a lane of server {}",
-                 "kill scheduler": "kill -9 the scheduler"}
+                 "kill scheduler": "kill -9 the scheduler", "cut control": "cut a connection of the scheduler",
+                 "restart scheduler": "kill -9 the scheduler, another on its port {1:.1f} s later"}
         text = words[self.kind].format(self.victim, self.hold)
         return f"{self.gap:.2f} s later {text}" if self.gap else text
 
@@ -59,7 +60,8 @@ class Plan:
                 f"{megabytes:.3g} MB{extra}; {when}: {'; '.join(map(str, self.faults)) or 'nothing'}")
 
 
-SURVIVED = ("kill", "kill", "kill", "restart", "restart", "drain", "drain", "stop", "pause", "pause worker", "cut")
+SURVIVED = ("kill", "kill", "kill", "restart", "restart", "drain", "drain", "stop", "pause", "pause worker", "cut",
+            "restart scheduler", "restart scheduler", "restart scheduler", "cut control")
 FATAL = ("kill worker", "kill scheduler", "kill all", "kill worker", "none")
 
 
@@ -74,18 +76,24 @@ def draw(seed, transport="", can_cut=True):
     kinds = [dice.choice(SURVIVED) for _ in range(dice.choice((1, 2, 2)))]
     if dice.random() < 0.25:
         kinds = [*kinds[1:], dice.choice(FATAL)]
-    order = list(range(4))
+    order = list(range(5))
     dice.shuffle(order)
     gaps = [dice.choice((0.0, dice.uniform(0, 1))) for _ in kinds]
     holds = [dice.random() for _ in kinds]
     victims = dice.randrange(12)  # divisible by every number of workers
     if "cut" in kinds and not (can_cut and transport == "tcp"):
         kinds = ["kill" if kind == "cut" else kind for kind in kinds]
+    if "cut control" in kinds and not can_cut:
+        kinds = ["restart scheduler" if kind == "cut control" else kind for kind in kinds]
+    if "restart scheduler" in kinds:
+        # Who stands still while nobody looks is there again before it is missed.
+        kinds = ["kill" if kind == "stop" else "none" if kind in ("kill all", "kill scheduler") else kind for kind in kinds]
     if kinds[-1] == "kill all":  # nobody comes, and nobody stays because it cannot drain
         kinds = ["kill" if kind in ("restart", "drain") else kind for kind in kinds]
     lost = sum(kind in ("kill", "stop", "drain", "restart") for kind in kinds)
     if kinds[-1] != "kill all":
-        plan.servers = max(plan.servers, lost + 1)
+        # A new scheduler goes on with more than half of the nodes only.
+        plan.servers = max(plan.servers, 2 * lost + 1 if "restart scheduler" in kinds else lost + 1)
     servers = iter([number for number in order if number < plan.servers])
     for kind, gap, hold in zip(kinds, gaps, holds):
         gap = gap if plan.faults else 0.0
@@ -102,6 +110,9 @@ def draw(seed, transport="", can_cut=True):
         elif kind == "kill scheduler":
             plan.running, plan.names = True, "scheduler"
             plan.faults.append(Fault(kind, 0, gap))
+        elif kind in ("restart scheduler", "cut control"):
+            plan.running = True
+            plan.faults.append(Fault(kind, victims, gap, 2 * hold if kind == "restart scheduler" else 0.0))
         elif kind == "pause worker":
             plan.faults.append(Fault(kind, victims % plan.workers, gap, 0.1 + 1.2 * hold))
         elif kind != "none":

@@ -113,8 +113,8 @@ class DaemonTest(unittest.TestCase):
         process.address = re.search(r"^listen (\S+)$", ports.read_text(), re.M).group(1)
         return process
 
-    def scheduler(self, *flags):
-        return self.daemon("scheduler", "bps-scheduler", *flags)
+    def scheduler(self, *flags, listen="127.0.0.1:0"):
+        return self.daemon("scheduler", "bps-scheduler", *flags, listen=listen)
 
     def server(self, scheduler, *flags, listen="127.0.0.1:0"):
         return self.daemon("server", "bps-server", "--scheduler", getattr(scheduler, "address", scheduler), *flags,
