@@ -13,10 +13,6 @@ namespace {
 
 constexpr std::string_view kFirstLine = "bps-scheduler-state 1";
 
-std::uint32_t checksum_of(std::string_view text) {
-  return crc32c(0, std::as_bytes(std::span(text.data(), text.size())));
-}
-
 // The whole text is one number.
 template <class T>
 bool read_number(std::string_view text, T& out, int base = 10) {
@@ -38,12 +34,16 @@ bool read_line(std::string_view key, std::string_view value, SchedulerState& sta
 
 }  // namespace
 
+std::uint32_t checksum_of_state(std::string_view body) {
+  return crc32c(0, std::as_bytes(std::span(body.data(), body.size())));
+}
+
 std::string to_text(const SchedulerState& state) {
   std::string text =
       fmt::format("{}\nterm {}\nlast-server {}\n", kFirstLine, state.term, state.last_server.value);
   for (const auto& [run, name] : state.runs)
     text += fmt::format("run {:016x} {}\n", run.value, name);
-  return text + fmt::format("checksum {:08x}\n", checksum_of(text));
+  return text + fmt::format("checksum {:08x}\n", checksum_of_state(text));
 }
 
 Result<SchedulerState> parse_state(std::string_view text) {
@@ -56,7 +56,7 @@ Result<SchedulerState> parse_state(std::string_view text) {
   const std::string_view body = text.substr(0, last + 1);
   std::string_view digits = text.substr(body.size() + std::string_view("checksum ").size());
   digits.remove_suffix(1);
-  if (digits.size() != 8 || !read_number(digits, checksum, 16) || checksum != checksum_of(body))
+  if (digits.size() != 8 || !read_number(digits, checksum, 16) || checksum != checksum_of_state(body))
     return damaged("the checksum is wrong");
   SchedulerState state;
   std::size_t number = 0;

@@ -31,6 +31,8 @@ inline constexpr std::size_t kMaxStateRuns = 1 << 16;
 inline constexpr std::size_t kMaxStateBytes = 64 << 20;
 
 std::string to_text(const SchedulerState& state);
+// What the last line says of the lines before it.
+std::uint32_t checksum_of_state(std::string_view body);
 // The error says in which line what is wrong.
 Result<SchedulerState> parse_state(std::string_view text);
 
