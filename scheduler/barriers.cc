@@ -21,6 +21,11 @@ void Barriers::restore(std::vector<std::uint64_t> arrived) {
   behind_ = static_cast<std::uint32_t>(std::count(arrived_.begin(), arrived_.end(), done_));
 }
 
+void Barriers::drop(Rank rank) {
+  arrived_[rank.value] = UINT64_MAX;
+  restore(std::move(arrived_));
+}
+
 void Barriers::leave(Rank rank) {
   const std::uint64_t from = arrived_[rank.value];
   if (!blocked_ || from < blocked_->from) blocked_ = Blocked{from, rank};

@@ -31,6 +31,9 @@ class Barriers {
   // The rank comes to no later barrier.
   void leave(Rank rank);
 
+  // The rank is lost: done is what all others have arrived at.
+  void drop(Rank rank);
+
   std::uint64_t done() const { return done_; }
   // Somebody waits at the barrier done().
   bool open() const { return behind_ < arrived_.size(); }

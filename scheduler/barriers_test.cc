@@ -16,6 +16,20 @@ TEST_CASE("barriers: done when all have arrived, each number on its own") {
   CHECK(barriers.done() == 2);
 }
 
+TEST_CASE("barriers: a rank that is lost is not waited for") {
+  Barriers barriers(3);
+  barriers.arrive(Rank{0}, 0);
+  barriers.arrive(Rank{0}, 1);
+  barriers.arrive(Rank{2}, 0);
+  barriers.arrive(Rank{2}, 1);
+  CHECK(barriers.done() == 0);
+  barriers.drop(Rank{1});
+  CHECK(barriers.done() == 2);
+  CHECK_FALSE(barriers.arrive(Rank{0}, 2));
+  CHECK(barriers.arrive(Rank{2}, 2));
+  CHECK(barriers.done() == 3);
+}
+
 TEST_CASE("barriers: repeated arrivals are harmless") {
   Barriers barriers(2);
   CHECK_FALSE(barriers.arrive(Rank{0}, 0));

@@ -156,6 +156,8 @@ class CoreHarness {
     const auto* open = std::get_if<OpenJob>(&message);
     const auto* slices = std::get_if<DeclareSlices>(&message);
     if (open != nullptr) core.message(now, peer, Ack{open->request, {}});
+    const auto* shrunk = std::get_if<Shrunk>(&message);
+    if (shrunk != nullptr && shrunk->request != 0) core.message(now, peer, Ack{shrunk->request, {}});
     if (slices != nullptr) core.message(now, peer, Ack{slices->request, {}});
   }
 

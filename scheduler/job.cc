@@ -146,8 +146,9 @@ std::vector<TensorTable::Lane> Job::place() const {
   for (std::size_t i = 0; i < lanes_.size(); ++i)
     any_stays = any_stays || (!retired_[i] && stays(lanes_[i]));
   std::vector<PlacementNode> workers;
-  for (const auto& [rank, worker] : membership_.workers())
-    workers.push_back({worker.host, worker.bandwidth_bps});
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (worker.loss.empty()) workers.push_back({worker.host, worker.bandwidth_bps});
+  }
   std::map<ServerId, std::size_t> place_of;
   std::vector<PlacementNode> nodes;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -207,8 +208,9 @@ std::uint64_t Job::add_to_run(ServerId server) {
   const std::uint64_t request =
       servers_.ask(server, OpenJob{0, run_, name(), kFirstGeneration, epoch_, membership_.members()});
   for (const auto& [rank, worker] : membership_.workers()) {
-    if (worker.left) servers_.send(server, WorkerLeft{run_, rank, !worker.gone});
+    if (worker.left && worker.loss.empty()) servers_.send(server, WorkerLeft{run_, rank, !worker.gone});
   }
+  tell_losses(server);
   return request;
 }
 
@@ -236,7 +238,7 @@ void Job::start_running() {
 }
 
 void Job::server_acked(ServerId server, std::uint64_t request, const Error& error) {
-  if (ended()) return;
+  if (ended() || shrink_acked(request)) return;
   Error named = error;
   const ServerRecord* record = servers_.find(server);
   if (error.code != ErrorCode::ok && record != nullptr) {
@@ -444,6 +446,7 @@ void Job::worker_died(Rank rank, const std::string& how) {
     if (membership_.workers().empty()) end({});
     return;
   }
+  if (can_shrink(rank)) return shrink(*worker, text);
   fail(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
 }
 

@@ -9,7 +9,8 @@
 //   ended       all have left, or the run has failed: everyone has been told, and it is of no more use
 //
 // From opening on, the death of a worker fails the run: every other worker gets JobFailed with an error that
-// names who is gone, every server of it JobEnded.
+// names who is gone, every server of it JobEnded. A job that is to shrink goes on once it is running: servers,
+// then workers, hear who is lost (decision 0012), and nobody waits for it any more.
 //
 // A server that dies, or drains, is replaced while the run goes on (decision 0009): its partitions get new
 // owners, among all servers there are, in a new epoch; when all servers of the run have acknowledged that,
@@ -149,6 +150,10 @@ class Job {
       since = now;
     }
   };
+  struct Shrink {
+    Shrunk message;
+    std::set<std::uint64_t> waiting;  // requests to servers
+  };
   struct Request {
     ServerId server;
     std::uint64_t batch = 0;  // of the tensor table
@@ -183,6 +188,14 @@ class Job {
   std::uint64_t age_ms(const Since& since, TimePoint now) const;
   Wait wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const;
   std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& question, const Silence& silence) const;
+
+  bool can_shrink(Rank lost) const;
+  void shrink(Worker& worker, const std::string& reason);
+  void tell_losses(ServerId server);
+  bool shrink_acked(std::uint64_t request);
+  void tell_shrunk();
+  void catch_up_losses(const Worker& worker, Generation known);
+  void note_losses();
 
   void open();
   void reopen(const Error& why);
@@ -224,6 +237,9 @@ class Job {
   Error end_error_;
   TimePoint next_progress_;
   Epoch epoch_;
+  Generation generation_ = kFirstGeneration;
+  std::vector<Shrink> shrinks_;    // in order
+  std::size_t told_shrinks_ = 0;   // workers know the first ones
   std::set<ServerId> used_;                    // servers that know the run
   std::map<std::uint64_t, ServerId> opening_;  // requests to those that have not confirmed it yet
   std::vector<LaneTarget> lanes_;

@@ -16,6 +16,8 @@ bool Job::server_died(const ServerRecord& server, const std::string& how) {
     recovery_->dead_servers.emplace_back(server, how);
     return false;
   }
+  for (const auto& [request, asked] : server.unacknowledged)
+    (void)shrink_acked(request);
   if (used_.erase(server.id) == 0) return false;
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
   if (phase_ == Phase::opening) {

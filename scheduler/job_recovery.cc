@@ -130,7 +130,7 @@ Status Job::server_attached(ServerId server, const RunReport* report) {
 // What it has missed, besides requests.
 void Job::compare(ServerId server, const RunReport& report) {
   for (const auto& [rank, worker] : membership_.workers()) {
-    if (!worker.left) continue;
+    if (!worker.left || !worker.loss.empty()) continue;
     const auto known = report.left.find(rank);
     const bool lingers = !worker.gone;
     if (known == report.left.end() || (known->second && !lingers))
@@ -156,6 +156,33 @@ void Job::note_left() {
       worker->left = true;
       worker->gone = worker->gone || !lingers;
     }
+  }
+}
+
+// Whom any report leaves out the job has gone on without, or was about to: it is told again with a new
+// generation, and a process that comes back for such a rank is not let in.
+void Job::note_losses() {
+  const auto leave_out = [&](const std::vector<Member>& members) {
+    for (const auto& [rank, worker] : membership_.workers()) {
+      const bool listed = std::any_of(members.begin(), members.end(),
+                                      [&](const Member& member) { return member.rank == worker.rank; });
+      if (listed || worker.left) continue;
+      recovery_->workers.erase(rank);
+      if (!recovery_->dead_workers.emplace(rank, "it was lost before the scheduler was started again").second)
+        continue;
+      outbox_.send(worker.peer,
+                   Refused{ErrorCode::peer_lost, "you were declared dead before", kRestartAdvice});
+      outbox_.close(worker.peer);
+    }
+  };
+  for (const auto& [rank, report] : std::map<Rank, WorkerReport>(recovery_->workers)) {
+    if (!report.started()) continue;
+    generation_ = std::max(generation_, report.start->generation);
+    leave_out(report.start->members);
+  }
+  for (const auto& [server, report] : recovery_->servers) {
+    generation_ = std::max(generation_, report.open.generation);
+    leave_out(report.open.members);
   }
 }
 
@@ -222,9 +249,8 @@ void Job::try_recover(TimePoint now) {
   if (ended()) return;
   Recovery known = std::move(*recovery_);
   recovery_.reset();
-  outbox_.log(LogLevel::info,
-              fmt::format("job {} goes on: {} workers and {} servers have come back", name(),
-                          known.workers.size(), known.servers.size()));
+  outbox_.log(LogLevel::info, fmt::format("job {} goes on: {} workers and {} servers have come back", name(),
+                                          known.workers.size(), known.servers.size()));
   if (started) go_on(known);
   if (ended()) return;
   maybe_start();
@@ -244,6 +270,7 @@ Status Job::gather_again() {
 }
 
 Status Job::restore() {
+  note_losses();
   const WorkerReport* newest = nullptr;
   const std::vector<LaneTarget>* longest = nullptr;
   for (const auto& [rank, report] : recovery_->workers) {
@@ -254,6 +281,8 @@ Status Job::restore() {
   }
   for (const auto& [server, report] : recovery_->servers)
     epoch_ = std::max(epoch_, report.open.epoch);
+  if (newest == nullptr)
+    return make_error(ErrorCode::peer_lost, "no worker of it has come back to the scheduler", kRestartAdvice);
   lanes_ = *longest;
   partition_bytes_ = newest->start->partition_bytes;
   retired_.assign(lanes_.size(), false);
@@ -341,6 +370,9 @@ Status Job::restore_tensors(const WorkerReport& newest) {
   for (const auto& [rank, report] : recovery_->workers)
     arrived[rank.value] = std::max(done, report.end.barriers_arrived);
   barriers_.restore(std::move(arrived));
+  for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
+    if (membership_.find(rank) == nullptr) barriers_.drop(rank);  // lost long ago
+  }
   return {};
 }
 
@@ -387,10 +419,10 @@ bool Job::differs(const WorkerReport& report) const {
 void Job::go_on(const Recovery& known) {
   for (const auto& [server, how] : known.dead_servers) {
     if (const auto why = obstacle(server.id)) {
-      return fail(make_error(why->code,
-                             fmt::format("{} of job {} is gone: {}; {}", to_string(server), name(), how,
-                                         why->message),
-                             why->advice));
+      return fail(make_error(
+          why->code,
+          fmt::format("{} of job {} is gone: {}; {}", to_string(server), name(), how, why->message),
+          why->advice));
     }
   }
   bool moves = !known.dead_servers.empty() || lanes_.size() > known.known_lanes;
@@ -437,13 +469,16 @@ void Job::catch_up(const Worker& worker, const WorkerReport& report) {
     outbox_.send(worker.peer, std::move(failed));
   Epoch epoch = report.epoch();
   std::size_t lanes = 0;
+  const Generation generation = report.started() ? report.start->generation : kFirstGeneration;
   if (report.started()) {
     lanes = report.start->lanes.size();
   } else {
     epoch = kFirstEpoch;
     lanes = lanes_.size();
-    outbox_.send(worker.peer, JobStart{run_, kFirstGeneration, epoch, partition_bytes_, membership_.members(), lanes_});
+    outbox_.send(worker.peer,
+                 JobStart{run_, kFirstGeneration, epoch, partition_bytes_, membership_.members(), lanes_});
   }
+  catch_up_losses(worker, generation);
   if (epoch == epoch_) return;
   Moved moved{run_, epoch_, "the connection to the scheduler was lost meanwhile", {}, {}, {}};
   moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(lanes), lanes_.end());

@@ -20,6 +20,8 @@ std::string staleness_text(std::uint32_t staleness) {
 
 std::string partition_text(std::uint64_t bytes) { return bytes == 0 ? "none" : std::to_string(bytes); }
 
+const char* worker_loss_text(WorkerLoss loss) { return loss == WorkerLoss::fail ? "fail" : "shrink"; }
+
 const char* mode_text(Mode mode) { return mode == Mode::sync ? "sync" : "async"; }
 
 }  // namespace
@@ -54,6 +56,13 @@ Error Membership::disagreement(const HelloWorker& hello) const {
   if (hello.staleness != settings_.staleness) {
     return differ("staleness", staleness_text(hello.staleness), staleness_text(settings_.staleness));
   }
+  if (hello.worker_loss != settings_.worker_loss) {
+    return differ("worker_loss", worker_loss_text(hello.worker_loss),
+                  worker_loss_text(settings_.worker_loss));
+  }
+  if (hello.unequal_sums != settings_.unequal_sums) {
+    return differ("unequal_sums", hello.unequal_sums ? "1" : "0", settings_.unequal_sums ? "1" : "0");
+  }
   return {};
 }
 
@@ -64,8 +73,15 @@ Membership::Decision Membership::decide(const HelloWorker& hello, bool gathering
     return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) { return is(entry.second); });
   };
   if (!gathering && (any([](const Worker& worker) { return worker.suspected(); }) ||
-                     (!held && any([](const Worker& worker) { return worker.left; })))) {
+                     (!held && any([](const Worker& w) { return w.left && w.loss.empty(); })))) {
     return {Verdict::wait, {}};
+  }
+  if (holder != workers_.end() && !holder->second.loss.empty()) {
+    return {Verdict::refuse,
+            make_error(ErrorCode::configuration,
+                       fmt::format("job {} goes on without rank {}, and takes no new one: {}", settings_.job,
+                                   hello.rank.value, holder->second.loss),
+                       "start it again when this run has ended, or give the run another job name")};
   }
   if (Error error = disagreement(hello); error.code != ErrorCode::ok)
     return {Verdict::refuse, std::move(error)};

@@ -32,6 +32,7 @@ struct Worker {
   bool retain = false;
   bool left = false;  // pushes no more
   bool gone = false;  // and has been let go
+  std::string loss;   // why, if it is lost and the job goes on without it: it has left then, too, and is gone
 
   bool suspected() const { return peer.value == 0 && !left; }
 };

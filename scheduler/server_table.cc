@@ -61,6 +61,10 @@ std::uint64_t ServerTable::ask(ServerId id, DeclareSlices request) {
   return number_and_send(id, std::move(request));
 }
 
+std::uint64_t ServerTable::ask(ServerId id, Shrunk request) {
+  return number_and_send(id, std::move(request));
+}
+
 void ServerTable::ask_again(const ServerRecord& server) {
   for (const auto& [number, request] : server.unacknowledged)
     outbox_.send(server.peer, request.message);

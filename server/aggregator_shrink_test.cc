@@ -90,6 +90,24 @@ TEST_CASE("shrink: the last in order was all that was missing") {
   CHECK(bench.said() == "0 answer 0 weight 2 value 2, 1 answer 0 weight 2 value 2");
 }
 
+TEST_CASE("shrink: one alone, of a narrow type, gets its own bytes") {
+  ShrinkingBench bench(3);
+  PartitionShape shape = bench.aggregator->shape();
+  shape.dtype = DType::f16;
+  bench.aggregator =
+      Aggregator::create(shape, bench.contributors, AggregatorMemory{bench.slots, bench.budget});
+  bench.die(0);
+  bench.die(2);
+  const std::vector<std::byte> half(Bench::kElements * 2, std::byte{0x3C});
+  const Destination place = bench.aggregator->begin(1, bench.header(1, 0), half.size(), bench.actions);
+  REQUIRE(place.memory != nullptr);
+  std::memcpy(place.memory, half.data(), half.size());
+  bench.aggregator->end(1, nullptr, bench.actions);
+  REQUIRE(bench.actions.size() == 1);
+  const std::span<const std::byte> answer = bench.actions[0].payload.bytes;
+  CHECK(std::vector<std::byte>(answer.begin(), answer.end()) == half);
+}
+
 TEST_CASE("shrink: who was refused, or only announced, is not asked any more; the next one is") {
   ShrinkingBench bench(3, 0);
   bench.push(0, 0, 1);

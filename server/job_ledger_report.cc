@@ -17,11 +17,15 @@ void JobLedger::shrink(const Shrunk& shrunk) {
   const auto found = jobs_.find(shrunk.job_run);
   if (found == jobs_.end()) return;
   found->second.generation = std::max(found->second.generation, shrunk.generation);
+  found->second.lost.insert(shrunk.lost);
 }
 
 void JobLedger::report(const std::function<void(const Message&)>& say) const {
   for (const auto& [run, job] : jobs_) {
-    say(OpenJob{0, run, job.name, job.generation, job.epoch, job.members});
+    OpenJob open{0, run, job.name, job.generation, job.epoch, job.members};
+    std::erase_if(open.members,
+                  [&job = job](const Member& member) { return job.lost.count(member.rank) != 0; });
+    say(open);
     for (const auto& [rank, lingers] : job.left)
       say(WorkerLeft{run, rank, lingers});
     const DeclareSlices nothing{0, run, job.epoch, false, {}};

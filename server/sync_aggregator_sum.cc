@@ -25,7 +25,9 @@ void SyncAggregator::land_in_slot(std::uint32_t contributor) {
   aggregate_[open_.value % 2] = slot;
   if (operation_ == Operation::broadcast) return;
   first_ = slot + reduce::raw_offset(shape_.dtype, shape_.elements);
-  if (all_added()) finish({});
+  if (!all_added()) return;
+  finish({});
+  added_ = static_cast<std::uint32_t>(states_.size());  // those behind it are absent
 }
 
 void SyncAggregator::finish(std::span<const std::byte* const> inputs) {

@@ -255,9 +255,10 @@ bps_status bps_get_stats(bps_client* client, bps_stats* stats) {
     if (Status status = usable(client); !status.ok()) return status;
     if (stats == nullptr) return invalid("stats is NULL");
     const ClientStats& counters = client->client->stats();
-    const bps_stats full{stats->struct_size,       counters.pushed_bytes.load(), counters.pulled_bytes.load(),
-                         counters.rounds.load(),   counters.resent.load(),       counters.lanes.load(),
-                         counters.shm_lanes.load()};
+    const bps_stats full{stats->struct_size,           counters.pushed_bytes.load(),
+                         counters.pulled_bytes.load(), counters.rounds.load(),
+                         counters.resent.load(),       counters.lanes.load(),
+                         counters.shm_lanes.load(),    counters.workers.load()};
     std::memcpy(stats, &full, std::min(stats->struct_size, sizeof full));
     return {};
   });

@@ -45,6 +45,8 @@ bps_options unset_options() {
   options.staleness = -1;
   options.bandwidth_bps = -1;
   options.scheduler_grace_ms = -1;
+  options.worker_loss = BPS_WORKER_LOSS_DEFAULT;
+  options.unequal_sums = -1;
   return options;
 }
 
@@ -83,6 +85,8 @@ Result<OpenOptions> read_options(const bps_options* options) {
   given.mode = number(full.mode);
   given.staleness = number(full.staleness);
   given.bandwidth_bps = number(full.bandwidth_bps);
+  given.worker_loss = number(full.worker_loss);
+  if (full.unequal_sums != -1) given.unequal_sums = full.unequal_sums != 0;
   result.log = full.log;
   result.log_user = full.log_user;
   return result;

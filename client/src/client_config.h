@@ -35,6 +35,8 @@ struct ClientConfig {
   TransportChoice transport = TransportChoice::automatic;
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
+  WorkerLoss worker_loss = WorkerLoss::fail;
+  bool unequal_sums = false;
   Duration join_timeout = std::chrono::seconds(60);
   // How long to go on, and to try to reach the scheduler again, when the connection to it is lost; 0: not at all.
   Duration scheduler_grace = std::chrono::seconds(60);

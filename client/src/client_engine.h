@@ -113,6 +113,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_declared(Declared& declared) override;
   void on_tensor_failed(const TensorFailed& failed) override;
   void on_moved(const Moved& moved) override;
+  void on_shrunk(const Shrunk& shrunk) override { data_.on_shrunk(shrunk); }
   void on_barrier_done(const BarrierDone& barrier) override;
   void on_settle(const Settle& settle) override;
   void on_left() override;

@@ -13,7 +13,7 @@ struct WithLoans : Moving {
   explicit WithLoans(bool view) {
     ClientEngine::Memory memory{in, out, view, nullptr, nullptr};
     if (view) memory.out = {};
-    REQUIRE(engine.push_pull(tensor, memory, Operation::sum, into(outcome)).ok());
+    REQUIRE(engine.push_pull(tensor, memory, Operation::average, into(outcome)).ok());
     take(0), take(1), take(0);
     CHECK(lend(lane(0), answer(0, 0, kSlice + 100, 3), a));
     CHECK(lend(lane(0), answer(2, 0, kSlice + 100), b));

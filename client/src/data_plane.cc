@@ -45,6 +45,8 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   if (self == start.members.end()) return scheduler_error("a job that does not have this rank");
   job_ = start;
   first_epoch_ = start.epoch;
+  first_generation_ = start.generation;
+  stats_->workers.store(start.members.size(), std::memory_order_relaxed);
   ticket_ = ticket;
   std::get_if<PushPull>(&frame_)->weight = self->weight;
   const std::uint64_t credit =
@@ -176,6 +178,7 @@ Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, Ope
   round.out = memory.view ? nullptr : out.data();
   round.operation = operation;
   round.retain = config_.retain;
+  round.unequal_sums = config_.unequal_sums;
   round.view = memory.view;
   round.in_home = std::move(memory.in_home);
   round.out_home = std::move(memory.out_home);

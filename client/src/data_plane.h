@@ -34,6 +34,7 @@ struct ClientStats {
   std::atomic<std::uint64_t> resent{0};
   std::atomic<std::uint64_t> lanes{0};  // up
   std::atomic<std::uint64_t> shm_lanes{0};
+  std::atomic<std::uint64_t> workers{0};  // of the job, that are not lost
 };
 
 class DataPlane final : private Lane::Owner {
@@ -71,6 +72,9 @@ class DataPlane final : private Lane::Owner {
   // size. From now on a Moved may have what was on its way in an earlier epoch.
   void report(const std::function<void(const Message&)>& say);
   std::vector<LaneIndex> closed_lanes() const;
+
+  // A worker is lost, and the job goes on without it.
+  void on_shrunk(const Shrunk& shrunk);
 
   // What a push_pull reads and writes. Null spans are for tensors without elements only.
   struct Memory {
@@ -166,8 +170,9 @@ class DataPlane final : private Lane::Owner {
   const ClientConfig config_;
   Logger log_;
   SharedKey ticket_;
-  JobStart job_;                      // its epoch is the present one, its lanes are all so far
-  HelloLane hello_;                   // all but what is a lane's own
+  JobStart job_;     // its epoch, generation and members are the present ones, its lanes all so far
+  HelloLane hello_;  // all but what is a lane's own
+  Generation first_generation_;
   Epoch first_epoch_, epoch_before_;  // of the start; before the present one, and all that it may lack
   bool may_lack_moves_ = false;
   ContributionQueue queue_;

@@ -21,7 +21,7 @@ void DataPlane::violation(const Lane& lane, const std::string& what) {
 TensorState::Verdict DataPlane::judge(const Partition& partition, const Aggregate& aggregate,
                                       std::uint64_t bytes) const {
   const bool is_owners = aggregate.epoch >= partition.since && aggregate.epoch <= job_.epoch;
-  if (!is_owners || aggregate.generation != job_.generation || aggregate.codec != Codec::raw) {
+  if (!is_owners || aggregate.generation < first_generation_ || aggregate.codec != Codec::raw) {
     return TensorState::Verdict::violation;
   }
   return partition.owner->judge(partition, aggregate.round, bytes);

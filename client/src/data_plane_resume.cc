@@ -119,6 +119,18 @@ Status DataPlane::on_moved(const Moved& moved) {
   return {};
 }
 
+void DataPlane::on_shrunk(const Shrunk& shrunk) {
+  if (failed_ || shrunk.job_run != job_.job_run || shrunk.generation <= job_.generation) return;
+  job_.generation = shrunk.generation;
+  hello_.generation = shrunk.generation;
+  for (const auto& lane : lanes_)
+    lane->set_generation(shrunk.generation);
+  std::erase_if(job_.members, [&](const Member& member) { return member.rank == shrunk.lost; });
+  stats_->workers.store(job_.members.size(), std::memory_order_relaxed);
+  log_.warn("{}; it goes on with {} of {} workers (generation {})", shrunk.reason, job_.members.size(),
+            config_.world_size, shrunk.generation.value);
+}
+
 void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Partition*>& verdicts) {
   if (closed.empty()) return;
   std::vector<bool> closing(lanes_.size());

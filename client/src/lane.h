@@ -72,6 +72,7 @@ class Lane : private ConnectionHandler {
 
   // What the next session says; the present one has said the older.
   void set_epoch(Epoch epoch) { hello_.epoch = epoch; }
+  void set_generation(Generation generation) { hello_.generation = generation; }
 
   LaneIndex index() const { return index_; }
   // What its server may have taken without reporting it, as the hello says.

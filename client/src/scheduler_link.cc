@@ -113,6 +113,8 @@ HelloWorker SchedulerLink::hello() const {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(join_deadline_ - loop_.now());
   hello.join_timeout_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(1, left.count()));
   hello.retain = config_.retain;
+  hello.worker_loss = config_.worker_loss;
+  hello.unequal_sums = config_.unequal_sums;
   return hello;
 }
 
@@ -289,6 +291,8 @@ bool SchedulerLink::handle_joined(Message& message) {
     owner_.on_tensor_failed(*tensor);
   } else if (const auto* moved = std::get_if<Moved>(&message)) {
     owner_.on_moved(*moved);
+  } else if (const auto* shrunk = std::get_if<Shrunk>(&message)) {
+    owner_.on_shrunk(*shrunk);
   } else if (const auto* settle = std::get_if<Settle>(&message)) {
     owner_.on_settle(*settle);
   } else if (std::holds_alternative<Left>(message)) {

@@ -33,6 +33,7 @@ class SchedulerLink : private ConnectionHandler {
     virtual void on_declared(Declared& declared) = 0;
     virtual void on_tensor_failed(const TensorFailed& failed) = 0;
     virtual void on_moved(const Moved& moved) = 0;
+    virtual void on_shrunk(const Shrunk& shrunk) = 0;
     virtual void on_barrier_done(const BarrierDone& barrier) = 0;
     virtual void on_settle(const Settle& settle) = 0;
     virtual void on_left() = 0;

@@ -33,6 +33,8 @@ struct Raw {
   bool retain = true;
   std::string mode = "sync";
   std::string staleness = "unbounded";
+  std::string worker_loss = "fail";
+  bool unequal_sums = false;
   std::optional<BitRate> bandwidth;
   std::string transport = "auto";
   std::string congestion_control;
@@ -66,6 +68,10 @@ void define(Config& config, Raw& raw) {
   config.add("mode", raw.mode, "Mode of the job's tensors").choices({"sync", "async"});
   config.add("staleness", raw.staleness,
              "Rounds that a worker of an async tensor may be ahead, or unbounded");
+  config.add("worker-loss", raw.worker_loss, "When a worker is lost, the job fails, or goes on without it")
+      .choices({"fail", "shrink"});
+  config.add("unequal-sums", raw.unequal_sums,
+             "Take sums whose parts hold different numbers of ranks, because a worker was lost");
   config.add("bandwidth", raw.bandwidth, "Rate of this host's link, for placement");
   config.add("transport", raw.transport, "How to reach the servers").choices({"auto", "tcp", "shm"});
   config.add("congestion-control", raw.congestion_control, "TCP congestion control of the lanes")
@@ -120,6 +126,11 @@ Status apply(Config& config, const GivenOptions& options) {
   if (options.retain) given.text("retain", *options.retain ? "true" : "false");
   if (options.checksum) given.text("checksum", *options.checksum ? "true" : "false");
   if (options.mode) given.text("mode", *options.mode == 0 ? "sync" : *options.mode == 1 ? "async" : "?");
+  if (options.worker_loss) {
+    const std::int64_t loss = *options.worker_loss;
+    given.text("worker-loss", loss == 0 ? "fail" : loss == 1 ? "shrink" : "?");
+  }
+  if (options.unequal_sums) given.text("unequal-sums", *options.unequal_sums ? "true" : "false");
   if (options.staleness && *options.staleness == -2) {
     given.text("staleness", "unbounded");
   } else {
@@ -224,6 +235,8 @@ Status check(const Raw& raw, ClientSettings& settings) {
   if (raw.credit_bytes) config.credit_bytes = raw.credit_bytes->bytes;
   config.retain = raw.retain;
   config.mode = raw.mode == "async" ? Mode::async : Mode::sync;
+  config.worker_loss = raw.worker_loss == "shrink" ? WorkerLoss::shrink : WorkerLoss::fail;
+  config.unequal_sums = raw.unequal_sums;
   config.transport = raw.transport == "tcp"   ? TransportChoice::tcp
                      : raw.transport == "shm" ? TransportChoice::shm
                                               : TransportChoice::automatic;

@@ -30,6 +30,8 @@ struct GivenOptions {
   std::optional<bool> retain;
   std::optional<bool> checksum;
   std::optional<std::int64_t> mode;
+  std::optional<std::int64_t> worker_loss;
+  std::optional<bool> unequal_sums;
   std::optional<std::int64_t> staleness;  // BPS_STALENESS_UNBOUNDED is -2
   std::optional<std::int64_t> bandwidth_bps;
 };

@@ -132,6 +132,12 @@ TEST_CASE("settings: numbers of the program") {
   CHECK(settings.config.staleness == 0);
   CHECK(settings.config.transport == TransportChoice::shm);
   CHECK(settings.config.mode == Mode::async);
+  CHECK(settings.config.worker_loss == WorkerLoss::fail);
+  given.worker_loss = 1;
+  CHECK(read(given, {{"BPS_UNEQUAL_SUMS", "1"}}).config.unequal_sums);
+  CHECK(read(given).config.worker_loss == WorkerLoss::shrink);
+  given.worker_loss = 2;
+  CHECK_THAT(refusal(given).message, Contains("worker-loss"));
 }
 
 TEST_CASE("settings: what cannot be is refused with the numbers") {

@@ -53,6 +53,7 @@ Status TensorState::begin(RoundInput round) {
   answered_ = 0;
   unsettled_ = partitions_.size();
   weight_ = UINT32_MAX;
+  heaviest_ = 0;
   error_.reset();
   for (Partition& partition : partitions_) {
     partition.state = State::waiting;
@@ -141,6 +142,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   keep(partition, weight);
   partition.state = State::answered;
   weight_ = std::min(weight_, weight);
+  heaviest_ = std::max(heaviest_, weight);
   ++answered_;
 }
 
@@ -282,6 +284,7 @@ void TensorState::store(Partition& partition) {
 
 TensorState::Ended TensorState::end() {
   BPS_ASSERT(under_way_ && unsettled_ == 0);
+  check_weights();
   Ended ended{std::move(current_.done),
               error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(weight_)};
   retained_.reset();
@@ -292,6 +295,19 @@ TensorState::Ended TensorState::end() {
   current_ = {};
   round_ = round_.next();
   return ended;
+}
+
+// What a server decided for one partition another one may have decided otherwise (decision 0012).
+void TensorState::check_weights() {
+  const bool adds = current_.operation == Operation::sum || current_.operation == Operation::product;
+  if (error_ || !adds || is_async() || current_.unequal_sums || heaviest_ <= weight_) return;
+  error_ = make_error(
+      ErrorCode::peer_lost,
+      "round " + std::to_string(round_.value) + " of " + shape_.name +
+          ": a worker was lost meanwhile, and parts of the " + std::string(name_of(current_.operation)) +
+          " hold " + std::to_string(heaviest_) + " ranks, others " + std::to_string(weight_),
+      "push the round once more from the inputs, use average, or allow it with unequal_sums=1 "
+      "(BPS_UNEQUAL_SUMS=1)");
 }
 
 void TensorState::make_view() {

@@ -10,7 +10,8 @@
 //
 // and is settled once it has its verdict and no connection holds its payload; the operation ends when all are
 // settled, also when some have failed: every rank then has sent every partition of the round, and the next
-// one starts alike everywhere.
+// one starts alike everywhere. A sum or product whose partitions hold different numbers of ranks, because a worker was
+// lost in the middle, is an error that all ranks see alike.
 //
 // An answer that a server lends is copied once, into the output, and counts when it was whole after that;
 // else it is asked for again.
@@ -100,6 +101,7 @@ class TensorState {
     Rank root;
     bool is_root = false;  // of a broadcast: its memory is the answer already
     bool retain = true;
+    bool unequal_sums = false;  // allowed
     bool view = false;  // read in place: `out` is null
     // The memory that `in` and `out` lie in, if a transport allocated it; kept until the round ends.
     std::shared_ptr<const Region> in_home, out_home;
@@ -220,6 +222,7 @@ class TensorState {
   Error no_memory() const;
   Error overwritten(const std::string& lane) const;
   void make_view();
+  void check_weights();
 
   TensorId id_;
   TensorShape shape_;
@@ -237,7 +240,8 @@ class TensorState {
   RoundInput current_;
   std::uint64_t answered_ = 0;
   std::uint64_t unsettled_ = 0;
-  std::uint32_t weight_ = 0;
+  std::uint32_t weight_ = 0;    // of the lightest partition
+  std::uint32_t heaviest_ = 0;  // partition's weight
   std::optional<Error> error_;   // of this round
   std::optional<Error> poison_;  // of the tensor
   // By partition: of the last round, if it has failed.

@@ -25,6 +25,7 @@ struct Tensor {
     TensorState::RoundInput round;
     round.in = in.data();
     round.out = view ? nullptr : in_place ? in.data() : out.data();
+    round.operation = Operation::average;  // partitions may differ in weight
     round.retain = retain;
     round.view = view;
     round.done = [this](Result<std::uint32_t> w) { result = std::move(w); };

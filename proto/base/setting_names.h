@@ -78,9 +78,11 @@ inline constexpr std::string_view kSettingNames[] = {
     "tls-key",
     "transport",
     "turns",
+    "unequal-sums",
     "urgent-bytes",
     "verbose",
     "warmup",
+    "worker-loss",
     "workers",
     "world-size",
 };

@@ -309,6 +309,10 @@ void Cluster::lose(const FaultPlan& fault, SimNode& node) {
       }
     }
     if (fault.target == FaultPlan::Target::worker && j != fault.job) continue;
+    if (fault.target == FaultPlan::Target::worker && job.context->plan.shrinks) {
+      job.context->shrunk.note_lost(Rank{static_cast<std::uint32_t>(fault.index)});
+      continue;
+    }
     job.lost_at = base_.now();
     const bool gathers = std::any_of(job.workers.begin(), job.workers.end(), [](const auto& worker) {
       return worker->state() == SimWorker::State::idle || worker->state() == SimWorker::State::joining;
@@ -345,9 +349,17 @@ void Cluster::cut(const FaultPlan& fault, SimNode& node) {
 void Cluster::check_fate(SimJob& job) {
   if (job.fate == Fate::any) return;
   const std::string& name = job.context->plan.name;
+  for (const std::string& difference : job.context->shrunk.differences())
+    report_.fail(name + ": " + difference);
   for (const auto& worker : job.workers) {
     if (worker->state() == SimWorker::State::killed) continue;
     const std::optional<Error>& error = worker->error();
+    if (job.context->shrunk.is_lost(worker->rank())) {
+      if (error && error->code != ErrorCode::peer_lost)
+        report_.fail(
+            fmt::format("{} rank {} was lost and hears: {}", name, worker->rank().value, to_string(*error)));
+      continue;
+    }
     if (!error) {
       if (job.fate == Fate::error && worker.get() != job.lost) {
         report_.fail(fmt::format("{} rank {} ended well although the job had lost {}", name,

@@ -208,6 +208,32 @@ class Maker {
       server.start = Duration(0);
   }
 
+  // All but one may go, in jobs that go on without them. A hang is one that the scheduler sees.
+  void lose_workers(std::uint64_t most) {
+    JobPlan& job = scenario_.jobs.front();
+    job.shrinks = true;
+    job.unequal_sums = random_.one_in(3);
+    job.rounds += 3;
+    const std::uint64_t losses =
+        random_.between<std::uint64_t>(1, std::min<std::uint64_t>(most, job.world_size() - 1));
+    std::vector<std::uint32_t> ranks(job.world_size());
+    for (std::uint32_t rank = 0; rank < ranks.size(); ++rank)
+      ranks[rank] = rank;
+    random_.shuffle(ranks);
+    constexpr std::array kKinds{FaultPlan::Kind::kill, FaultPlan::Kind::kill, FaultPlan::Kind::power_off,
+                                FaultPlan::Kind::pause};
+    for (std::uint64_t i = 0; i < losses; ++i) {
+      FaultPlan& fault = this->fault(kKinds[random_.below(kKinds.size())]);
+      fault.job = 0;
+      fault.after_frames = 1 + random_.below(job.pushes());
+      fault.target = FaultPlan::Target::worker;
+      fault.index = ranks[i];
+      fault.length = kHeartbeatTimeout + 3s;
+    }
+    survive_cuts();
+    scenario_.detection = kSilentDetection;
+  }
+
   FaultPlan::Kind replacement_kind() {
     switch (random_.below(8)) {
       case 0: return FaultPlan::Kind::pause;
@@ -427,6 +453,47 @@ constexpr std::array kScenarios{
             job.free_running = m.random().one_in(2);
             m.replace_servers(2);
             m.restart_scheduler(2);
+          }},
+    Named{"worker_lost_shrink",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 6);
+            job.free_running = m.random().one_in(2);
+            job.opposite_orders = m.random().one_in(2);
+            if (m.random().one_in(2)) {
+              for (ServerPlan& server : m.scenario().servers)
+                server.reorder_budget = job.partition_bytes * m.random().between<std::uint64_t>(1, 3);
+            }
+            if (m.random().one_in(3)) m.lend_everywhere();
+            m.lose_workers(3);
+            if (m.random().one_in(2)) m.job(1, 3);
+          }},
+    Named{"shrink_and_replace",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 5);
+            job.free_running = m.random().one_in(2);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            m.lose_workers(2);
+            m.replace_servers(2);
+          }},
+    Named{"shrink_and_cut",
+          [](Maker& m) {
+            JobPlan& job = m.job(3, 5);
+            job.free_running = m.random().one_in(2);
+            m.lose_workers(2);
+            m.replace_servers(1);
+            for (std::uint64_t n = m.random().between<std::uint64_t>(1, 6); n > 0; --n) {
+              m.fault(FaultPlan::Kind::cut_lanes);
+            }
+          }},
+    Named{"async_shrink",
+          [](Maker& m) {
+            m.make_async(m.job(2, kMaxAsyncWorkers));
+            m.lose_workers(2);
+            JobPlan& job = m.scenario().jobs.front();
+            job.rounds = std::min(job.rounds, kMaxAsyncRounds - 1);
+            // Who sets the value stays: without it there is none.
+            for (FaultPlan& fault : m.scenario().faults)
+              fault.index = std::max<std::size_t>(fault.index, 1);
           }},
     Named{"worker_hangs",
           [](Maker& m) {

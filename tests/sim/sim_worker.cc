@@ -99,6 +99,8 @@ void SimWorker::run() {
   config.partition_bytes = job_.plan.partition_bytes;
   config.credit_bytes = plan_.credit_bytes;
   config.retain = plan_.retain;
+  config.worker_loss = job_.plan.shrinks ? WorkerLoss::shrink : WorkerLoss::fail;
+  config.unequal_sums = job_.plan.unequal_sums;
   config.join_timeout = 30s;
   config.scheduler_grace = job_.plan.scheduler_grace;
   engine_ = std::make_unique<ClientEngine>(node_.loop(), transport_, config, log_);
@@ -294,6 +296,8 @@ void SimWorker::on_done(std::size_t tensor, std::uint64_t serial, const Result<s
   if (is_quarrel(tensor, operation->round)) {
     if (result) fail("a round succeeded on which the ranks do not agree");
     if (!result) check_quarrel(result.error());
+  } else if (!result && job_.shrunk.may_fail(tensor, operation->round, result.error())) {
+    job_.shrunk.note_failed(tensor, operation->round, rank_);
   } else if (!result) {
     return give_up(result.error());
   } else if (!error_) {
@@ -315,6 +319,10 @@ void SimWorker::check(std::size_t tensor, const UnderWay& operation, std::uint32
       operation.in.empty() || operation.in == contribution(job_.plan, tensor, operation.round, rank_);
   if (!in_intact) fail(fmt::format("the input of round {} of {} was changed", operation.round, plan.name));
   if (plan.mode == Mode::async) return check_async(tensor, operation);
+  if (job_.plan.shrinks) {
+    const std::string wrong = job_.shrunk.check(tensor, operation.round, rank_, operation.out, weight);
+    return wrong.empty() ? void() : fail(wrong);
+  }
   // A broadcast sums one rank; a tensor without elements needs no sum.
   const bool one = operation.how.operation == Operation::broadcast && plan.elements > 0;
   if (weight != (one ? 1 : job_.plan.world_size())) {
@@ -342,7 +350,8 @@ void SimWorker::check_async(std::size_t tensor, const UnderWay& operation) {
       std::uint64_t& seen = tensors_[tensor].seen[p][r];
       const std::uint64_t begun = job_.begun[tensor][r] - std::min<std::uint64_t>(1, job_.begun[tensor][r]);
       const bool bounded = plan.staleness != kUnboundedStaleness && operation.round > plan.staleness;
-      const std::uint64_t least = std::max(seen, bounded ? operation.round - plan.staleness : 0);
+      const bool lost = job_.shrunk.is_lost(Rank{r});
+      const std::uint64_t least = std::max(seen, bounded && !lost ? operation.round - plan.staleness : 0);
       if (r == rank_.value ? deltas != operation.round : deltas < least || deltas > begun) {
         return fail(
             fmt::format("round {} of {} (staleness {}) holds {} deltas of rank {}; seen before {}, begun {}",
@@ -361,7 +370,7 @@ void SimWorker::on_iteration_done() {
   engine_->barrier(once<Status>([this, entered](const Status& status) {
     if (!status) return give_up(status.error());
     for (std::uint32_t r = 0; r < job_.plan.world_size(); ++r) {
-      if (job_.barriers[r] < entered)
+      if (job_.barriers[r] < entered && !job_.shrunk.is_lost(Rank{r}))
         fail(fmt::format("barrier {} was over before rank {} came", entered - 1, r));
     }
     go_on([this] { begin_iteration(); });

@@ -22,6 +22,7 @@
 #include "tests/sim/node.h"
 #include "tests/sim/random.h"
 #include "tests/sim/report.h"
+#include "tests/sim/shrunk_answers.h"
 #include "tests/sim/workload.h"
 
 namespace bps::sim {
@@ -34,7 +35,8 @@ struct JobContext {
         expected(plan),
         report(run_report),
         begun(plan.tensors.size(), std::vector<std::uint64_t>(plan.world_size(), 0)),
-        barriers(plan.world_size(), 0) {}
+        barriers(plan.world_size(), 0),
+        shrunk(plan) {}
 
   const JobPlan plan;
   const SharedKey key;
@@ -42,6 +44,7 @@ struct JobContext {
   Report& report;
   std::vector<std::vector<std::uint64_t>> begun;  // by tensor and rank: rounds begun
   std::vector<std::uint64_t> barriers;            // by rank: entered
+  ShrunkAnswers shrunk;                           // of a job that shrinks, instead of `expected`
 };
 
 class SimWorker {

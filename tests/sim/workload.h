@@ -66,6 +66,8 @@ struct JobPlan {
   bool free_running = false;     // a tensor's next round begins as soon as its last one is done
   bool barriers = false;
   bool broadcast_first = true;
+  bool shrinks = false;       // goes on without workers that are lost
+  bool unequal_sums = false;  // see HelloWorker
   std::vector<TensorPlan> tensors;
   std::vector<WorkerPlan> workers;
 

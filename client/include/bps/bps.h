@@ -84,6 +84,13 @@ typedef enum bps_mode {
   BPS_MODE_ASYNC = 1     /* the server holds the value, adds each delta on arrival, answers at once */
 } bps_mode;
 
+typedef enum bps_worker_loss {
+  BPS_WORKER_LOSS_DEFAULT = -1, /* fail */
+  BPS_WORKER_LOSS_FAIL = 0,     /* every operation on every other worker fails with BPS_PEER_LOST */
+  BPS_WORKER_LOSS_SHRINK = 1    /* the others go on: rounds complete with those who are left, bps_handle_weight says
+                                   how many were summed, an average divides by that */
+} bps_worker_loss;
+
 #define BPS_STALENESS_UNBOUNDED INT64_C(-2)
 
 /* A field left at the value that bps_options_init gives means "not set": then the environment (BPS_SOME_NAME),
@@ -119,6 +126,9 @@ typedef struct bps_options {
   int64_t scheduler_grace_ms;   /* -1 = 60,000: how long to go on without the scheduler when it is lost, and to look for it;
                                    0 = not at all */
   int32_t checksum;             /* -1 = 0. 1: payloads over TCP carry their CRC32C both ways; a damaged one is sent again */
+  int32_t worker_loss;          /* bps_worker_loss; job setting: equal on all ranks */
+  int32_t unequal_sums;         /* -1 = 0; job setting, of shrink. 0: a sum or product is an error (BPS_PEER_LOST, on all ranks
+                                   alike) if parts of its tensor hold more ranks than others. 1: it is not */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);
@@ -156,6 +166,7 @@ typedef struct bps_stats {
   uint64_t resent;            /* contributions sent again after a lost connection or a refusal (`later`) */
   uint64_t lanes;             /* connections to servers that are up now */
   uint64_t shm_lanes;         /* of these, over shared memory */
+  uint64_t workers;           /* of the job that are not lost: the world size, until the job shrinks */
 } bps_stats;
 BPS_API bps_status bps_get_stats(bps_client* client, bps_stats* stats);
 

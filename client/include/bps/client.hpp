@@ -73,6 +73,10 @@ class Options {
   Options& retain(bool value) { return raw_.retain = value ? 1 : 0, *this; }
   Options& checksum(bool value) { return raw_.checksum = value ? 1 : 0, *this; }
   Options& mode(Mode value) { return raw_.mode = static_cast<std::int32_t>(value), *this; }
+  Options& worker_loss(WorkerLoss value) {
+    return raw_.worker_loss = static_cast<std::int32_t>(value), *this;
+  }
+  Options& unequal_sums(bool value) { return raw_.unequal_sums = value ? 1 : 0, *this; }
   Options& staleness(std::int64_t value) { return raw_.staleness = value, *this; }
   Options& bandwidth_bps(std::int64_t value) { return raw_.bandwidth_bps = value, *this; }
   // Called on a library thread; must not call the library and must not throw.
@@ -241,6 +245,7 @@ class Client {
     std::uint64_t resent = 0;        // contributions sent again
     std::uint64_t lanes = 0;         // connections to servers that are up now
     std::uint64_t shm_lanes = 0;     // of these, over shared memory
+    std::uint64_t workers = 0;       // of the job that are not lost
   };
 
   Client() noexcept = default;  // empty; every call fails with Code::closed
@@ -411,8 +416,8 @@ class Client {
     bps_stats raw_stats{};
     raw_stats.struct_size = sizeof raw_stats;
     if (raw_ == nullptr || bps_get_stats(raw_, &raw_stats) != BPS_OK) return {};
-    return {raw_stats.pushed_bytes, raw_stats.pulled_bytes, raw_stats.rounds,
-            raw_stats.resent,       raw_stats.lanes,        raw_stats.shm_lanes};
+    return {raw_stats.pushed_bytes, raw_stats.pulled_bytes, raw_stats.rounds, raw_stats.resent,
+            raw_stats.lanes,        raw_stats.shm_lanes,    raw_stats.workers};
   }
 
   // Finishes operations under way until the timeout, cancels the rest, leaves the job. After it no memory of

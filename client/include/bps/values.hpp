@@ -34,6 +34,13 @@ enum class DType {
 enum class Op { sum = BPS_SUM, average = BPS_AVERAGE, min = BPS_MIN, max = BPS_MAX, product = BPS_PRODUCT };
 
 // unset: of a tensor the job's, of a job sync.
+// What becomes of a job that loses a worker.
+enum class WorkerLoss {
+  unset = BPS_WORKER_LOSS_DEFAULT,
+  fail = BPS_WORKER_LOSS_FAIL,
+  shrink = BPS_WORKER_LOSS_SHRINK,
+};
+
 enum class Mode { unset = BPS_MODE_DEFAULT, sync = BPS_MODE_SYNC, async = BPS_MODE_ASYNC };
 
 enum class LogLevel {

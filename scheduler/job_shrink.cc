@@ -1,0 +1,66 @@
+// A worker of a running job is lost, and the job goes on without it (decision 0012).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/job.h"
+
+namespace bps {
+
+// Somebody has to be left who has not said that it pushes no more.
+bool Job::can_shrink(Rank lost) const {
+  if (membership_.settings().worker_loss != WorkerLoss::shrink || phase_ != Phase::running) return false;
+  const auto& workers = membership_.workers();
+  return std::any_of(workers.begin(), workers.end(),
+                     [&](const auto& entry) { return entry.first != lost && !entry.second.left; });
+}
+
+void Job::shrink(Worker& worker, const std::string& reason) {
+  worker.left = worker.gone = true;
+  worker.loss = reason;
+  behind_.erase(worker.rank);
+  generation_ = generation_.next();
+  const auto& workers = membership_.workers();
+  const auto there = std::count_if(workers.begin(), workers.end(),
+                                   [](const auto& entry) { return entry.second.loss.empty(); });
+  outbox_.log(LogLevel::warn, fmt::format("{}; it goes on with {} of {} workers, generation {}", reason,
+                                          there, membership_.world_size(), generation_.value));
+  Shrink& shrink = shrinks_.emplace_back();
+  shrink.message = Shrunk{0, run_, generation_, worker.rank, reason};
+  for (const ServerId server : used_)
+    shrink.waiting.insert(servers_.ask(server, shrink.message));
+  tensors_->leave(worker.rank);
+  settle_all(worker.rank);
+  const std::uint64_t before = barriers_.done();
+  barriers_.drop(worker.rank);
+  for (std::uint64_t done = before; done < barriers_.done(); ++done)
+    broadcast(BarrierDone{done, {}});
+  tell_shrunk();
+}
+
+// To a server that is new to the run.
+void Job::tell_losses(ServerId server) {
+  for (Shrink& shrink : shrinks_)
+    shrink.waiting.insert(servers_.ask(server, shrink.message));
+}
+
+bool Job::shrink_acked(std::uint64_t request) {
+  const bool known = std::any_of(shrinks_.begin(), shrinks_.end(),
+                                 [&](Shrink& shrink) { return shrink.waiting.erase(request) != 0; });
+  if (known) tell_shrunk();
+  return known;
+}
+
+// Workers hear of a generation when all servers are in it, one after the other.
+void Job::tell_shrunk() {
+  for (; told_shrinks_ < shrinks_.size() && shrinks_[told_shrinks_].waiting.empty(); ++told_shrinks_)
+    broadcast(shrinks_[told_shrinks_].message);
+}
+
+void Job::catch_up_losses(const Worker& worker, Generation known) {
+  for (std::size_t i = 0; i < told_shrinks_; ++i) {
+    if (shrinks_[i].message.generation > known) outbox_.send(worker.peer, shrinks_[i].message);
+  }
+}
+
+}  // namespace bps

@@ -1,0 +1,163 @@
+// A job that goes on without the workers that it loses.
+#include "scheduler/core_harness.h"
+
+namespace bps {
+namespace {
+
+using Catch::Contains;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::CoreHarness;
+using testing::declare_one;
+
+HelloWorker shrinking(std::uint32_t rank, std::uint32_t world) {
+  HelloWorker hello = CoreHarness::hello("j", rank, world);
+  hello.worker_loss = WorkerLoss::shrink;
+  return hello;
+}
+
+std::vector<PeerId> running(CoreHarness& h, std::uint32_t world) {
+  std::vector<PeerId> peers;
+  for (std::uint32_t rank = 0; rank < world; ++rank)
+    peers.push_back(h.say_hello(shrinking(rank, world)));
+  for (const PeerId peer : peers)
+    REQUIRE(h.got<JobStart>(peer).size() == 1);
+  return peers;
+}
+
+void kill(CoreHarness& h, PeerId peer) {
+  h.lose(peer);
+  h.run(milliseconds(400));
+}
+
+}  // namespace
+
+TEST_CASE("shrink: servers hear of a loss, then workers, and the job goes on") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  const PeerId b = h.server("b");
+  const auto workers = running(h, 3);
+  h.stop_acking(b);
+  kill(h, workers[2]);
+  for (const PeerId server : {a, b}) {
+    REQUIRE(h.got<Shrunk>(server).size() == 1);
+    const Shrunk shrunk = h.last<Shrunk>(server);
+    CHECK(shrunk.lost == Rank{2});
+    CHECK(shrunk.generation == Generation{2});
+    CHECK_THAT(shrunk.reason, Contains("rank 2 (host gpu-2, ") && Contains("connection lost 0.3 s ago"));
+  }
+  CHECK(h.got<Shrunk>(workers[0]).empty());
+  h.say(b, Ack{h.last<Shrunk>(b).request, {}});
+  for (const PeerId worker : {workers[0], workers[1]}) {
+    REQUIRE(h.got<Shrunk>(worker).size() == 1);
+    CHECK(h.last<Shrunk>(worker).request == 0);
+    CHECK(h.got<JobFailed>(worker).empty());
+  }
+  kill(h, workers[0]);
+  CHECK(h.last<Shrunk>(a).generation == Generation{3});
+  // The last one cannot be done without.
+  kill(h, workers[1]);
+  CHECK(h.core.job_count() == 0);
+  CHECK(h.last<JobEnded>(a).error.code == ErrorCode::peer_lost);
+}
+
+TEST_CASE("shrink: a server that dies does not hold up what workers hear; one that comes is told") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  const PeerId b = h.server("b");
+  const auto workers = running(h, 3);
+  for (const PeerId worker : workers)
+    h.say(worker, declare_one(1, "w", 100'000));
+  h.stop_acking(b);
+  kill(h, workers[1]);
+  CHECK(h.got<Shrunk>(workers[0]).empty());
+  const PeerId c = h.server("c");
+  kill(h, b);
+  CHECK(h.got<Shrunk>(workers[0]).size() == 1);
+  REQUIRE(h.got<Shrunk>(c).size() == 1);
+  CHECK(h.last<Shrunk>(c).lost == Rank{1});
+  CHECK(h.last<OpenJob>(c).members.size() == 3);
+  CHECK(h.got<WorkerLeft>(c).empty());
+  CHECK(h.got<Moved>(workers[0]).size() == 1);
+  CHECK(h.got<Shrunk>(a).size() == 1);
+}
+
+TEST_CASE("shrink: barriers, farewells and declarations do not wait for the lost") {
+  CoreHarness h;
+  h.auto_settle = false;
+  h.server();
+  const auto workers = running(h, 4);
+  for (const PeerId worker : {workers[0], workers[1], workers[2]})
+    h.say(worker, Barrier{0});
+  h.say(workers[0], Leave{});
+  h.say(workers[1], Settled{1});
+  h.say(workers[2], Settled{1});
+  CHECK(h.got<BarrierDone>(workers[1]).empty());
+  CHECK(h.got<Left>(workers[0]).empty());
+  kill(h, workers[3]);
+  REQUIRE(h.got<BarrierDone>(workers[1]).size() == 1);
+  CHECK(h.last<BarrierDone>(workers[1]).error.code == ErrorCode::ok);
+  CHECK(h.got<Left>(workers[0]).size() == 1);
+  for (const PeerId worker : {workers[1], workers[2]}) {
+    h.say(worker, declare_one(1, "w", 10));
+    CHECK(h.last<Declared>(worker).tensors[0].error.code == ErrorCode::ok);
+    h.say(worker, Leave{});
+  }
+  CHECK(h.core.job_count() == 0);
+  CHECK(h.got<JobFailed>(workers[1]).empty());
+}
+
+TEST_CASE("shrink: a rank that has left is no loss; a lost one takes nobody's place") {
+  CoreHarness h;
+  const PeerId server = h.server();
+  const auto workers = running(h, 3);
+  h.say(workers[2], Leave{});
+  h.lose(workers[2]);
+  h.run(milliseconds(400));
+  CHECK(h.got<Shrunk>(server).empty());
+  // A newcomer waits while its predecessor is only suspected; then it is refused.
+  CoreHarness other;
+  other.server();
+  const auto others = running(other, 2);
+  other.lose(others[1]);
+  const PeerId newcomer = other.say_hello(shrinking(1, 2));
+  CHECK(other.is_alive(newcomer));
+  other.run(milliseconds(400));
+  const Refused refused = other.refusal(newcomer);
+  CHECK(refused.code == ErrorCode::configuration);
+  CHECK_THAT(refused.message,
+             Contains("job j goes on without rank 1, and takes no new one: rank 1 (host gpu-1"));
+  CHECK(other.got<JobFailed>(others[0]).empty());
+}
+
+TEST_CASE("shrink: one that hangs is told that it is dead; who breaks a rule is lost, too") {
+  CoreHarness h;
+  const PeerId server = h.server();
+  const auto workers = running(h, 3);
+  h.hang(workers[2]);
+  h.run(milliseconds(3200));
+  CHECK_THAT(h.refusal(workers[2]).message, Contains("declared dead"));
+  CHECK(h.last<Shrunk>(server).lost == Rank{2});
+  h.say(workers[1], Welcome{});
+  h.run(milliseconds(400));
+  CHECK(h.last<Shrunk>(server).lost == Rank{1});
+  CHECK(h.got<JobFailed>(workers[0]).empty());
+}
+
+TEST_CASE("shrink: before it runs, and with other settings on another rank, a job does not") {
+  CoreHarness h;
+  h.auto_ack = false;
+  h.server();
+  const PeerId first = h.say_hello(shrinking(0, 2));
+  const PeerId differs = h.worker("j", 1, 2);
+  CHECK(h.refusal(differs).message ==
+        "worker_loss of job j differs: rank 0 (host gpu-0) has shrink, rank 1 (host gpu-1) has fail");
+  HelloWorker unequal = shrinking(1, 2);
+  unequal.unequal_sums = true;
+  CHECK_THAT(h.refusal(h.say_hello(unequal)).message, Contains("unequal_sums of job j differs"));
+  const PeerId second = h.say_hello(shrinking(1, 2));
+  kill(h, second);
+  CHECK(h.got<JobFailed>(first).size() == 1);
+}
+
+}  // namespace bps

@@ -1,0 +1,54 @@
+// What the workers of a job that shrinks may see: the sum over as many ranks as the weight says, of all who
+// live and perhaps of some who are lost, the same for all who live.
+//
+// Owner: JobContext. Asked by all its workers; pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/base/error.h"
+#include "tests/sim/workload.h"
+
+namespace bps::sim {
+
+class ShrunkAnswers {
+ public:
+  explicit ShrunkAnswers(const JobPlan& job) : job_(job) {}
+
+  // From now on its contributions may be missing. Nobody asks what it has seen.
+  void note_lost(Rank rank) { lost_.insert(rank.value); }
+  bool is_lost(Rank rank) const { return lost_.count(rank.value) != 0; }
+
+  // Empty if the answer is right, else what is wrong with it. Weight: of the lightest partition.
+  std::string check(std::size_t tensor, std::uint64_t round, Rank rank, const std::vector<std::byte>& actual,
+                    std::uint32_t weight);
+  // A round without the root of its broadcast, or a sum whose parts are of different ranks.
+  bool may_fail(std::size_t tensor, std::uint64_t round, const Error& error) const;
+  void note_failed(std::size_t tensor, std::uint64_t round, Rank rank);
+
+  // Between those who live.
+  std::vector<std::string> differences() const;
+
+ private:
+  struct Seen {
+    std::uint64_t hash = 0;  // of the answer; 0: failed
+    std::uint32_t weight = 0;
+    friend bool operator==(const Seen&, const Seen&) = default;
+  };
+  using Key = std::pair<std::size_t, std::uint64_t>;
+
+  std::vector<std::vector<std::uint32_t>> candidates() const;
+  std::string check_sum(std::size_t tensor, std::uint64_t round, const RoundPlan& how,
+                        const std::vector<std::byte>& actual, std::uint32_t weight) const;
+
+  const JobPlan& job_;
+  std::set<std::uint32_t> lost_;
+  std::map<Key, std::map<std::uint32_t, Seen>> seen_;
+};
+
+}  // namespace bps::sim
