@@ -378,7 +378,7 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
     if (handle->record->wait_until(std::chrono::steady_clock::now() + timeout))
       return handle->record->result();
     const auto client = handle->client.lock();
-    const std::string what = client != nullptr ? client->describe(handle->tensor) : "a client that is gone";
+    const std::string what = client != nullptr ? client->describe(handle->tensor, timeout) : "a client that is gone";
     // It may have ended meanwhile, and what it waited for is no longer true.
     if (handle->record->done()) return handle->record->result();
     return make_error(

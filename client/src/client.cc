@@ -14,6 +14,8 @@ namespace {
 
 constexpr Duration kMargin = std::chrono::seconds(5);  // for a loop that is behind
 constexpr Duration kDescribe = std::chrono::seconds(1);
+// Who waits less than this looks in often, and is not to be held up by questions.
+constexpr Duration kShortWait = ClientEngine::kPatience;
 
 Error closed_error() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
 
@@ -133,12 +135,19 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
     engine_->declare(tensors, [reply](Result<std::vector<TensorId>> ids) { reply->set(std::move(ids)); });
   });
   if (!cell->wait_until(std::chrono::steady_clock::now() + timeout)) {
-    return make_error(
-        ErrorCode::deadline,
-        fmt::format("waited {:.3g} s for scheduler {} to declare {} tensors, the first is '{}'{}",
-                    seconds(timeout), to_string(settings_.config.scheduler), tensors.size(),
-                    tensors.front().name, describe_scheduler()),
-        "declare them again; the scheduler's log tells if it waits for a server");
+    const std::string first = tensors.front().name;
+    const std::string whom =
+        timeout < kShortWait ? ""
+                             : explain(
+                                   [first](ClientEngine& engine, ClientEngine::Explained done) {
+                                     engine.explain_declaration(first, ClientEngine::kPatience, std::move(done));
+                                   },
+                                   "");
+    return make_error(ErrorCode::deadline,
+                      fmt::format("waited {:.3g} s for scheduler {} to declare {} tensors, the first is '{}'{}{}",
+                                  seconds(timeout), to_string(settings_.config.scheduler), tensors.size(), first,
+                                  whom.empty() ? "" : ": " + whom, describe_scheduler()),
+                      "declare them again; the scheduler's log tells if it waits for a server");
   }
   auto ids = cell->value();
   if (!ids) return ids;
@@ -206,22 +215,32 @@ Status Client::barrier(Duration timeout) {
     if (engine_ != nullptr) engine_->barrier([reply](Status status) { reply->set(std::move(status)); });
   });
   if (cell->wait_until(std::chrono::steady_clock::now() + timeout)) return cell->value();
+  const std::string unknown =
+      fmt::format("not all of the {} workers have come", settings_.config.world_size);
+  const std::string whom =
+      timeout < kShortWait ? unknown
+                           : explain(
+                                 [](ClientEngine& engine, ClientEngine::Explained done) {
+                                   engine.explain_barrier(ClientEngine::kPatience, std::move(done));
+                                 },
+                                 unknown);
   return make_error(
       ErrorCode::deadline,
-      fmt::format("waited {:.3g} s at a barrier of job '{}': not all of the {} workers have come{}",
-                  seconds(timeout), settings_.config.job, settings_.config.world_size, describe_scheduler()),
+      fmt::format("waited {:.3g} s at a barrier of job '{}': {}{}", seconds(timeout), settings_.config.job, whom,
+                  describe_scheduler()),
       "the arrival of this worker counts; wait at the next barrier only when all others do");
 }
 
-std::string Client::describe(TensorId tensor) {
+std::string Client::explain(Explanation ask, const std::string& otherwise) {
   const auto reply = std::make_shared<Reply<std::string>>();
   const auto cell = reply->cell();
-  thread_->loop().post([this, reply, tensor] {
+  thread_->loop().post([this, reply, ask = std::move(ask)] {
+    if (engine_ == nullptr) return;
     operations_->begin_noted();
-    reply->set(engine_->describe(tensor));
+    ask(*engine_, [reply](std::string text) { reply->set(std::move(text)); });
   });
   const bool answered = cell->wait_until(std::chrono::steady_clock::now() + kDescribe);
-  if (!answered) return "the client's loop, which is busy";
+  if (!answered) return otherwise;
   auto text = cell->value();
   return text ? *text : "nothing: " + text.error().message;
 }
@@ -235,6 +254,15 @@ std::string Client::describe_scheduler() {
   if (!cell->wait_until(std::chrono::steady_clock::now() + kDescribe)) return "";
   auto text = cell->value();
   return text ? *text : "";
+}
+
+std::string Client::describe(TensorId tensor, Duration waited) {
+  return explain(
+      [tensor, is_short = waited < kShortWait](ClientEngine& engine, ClientEngine::Explained done) {
+        if (is_short) return done(engine.describe(tensor));
+        engine.explain(tensor, ClientEngine::kPatience, std::move(done));
+      },
+      "the client's loop, which is busy");
 }
 
 Status Client::close(Duration timeout) {

@@ -66,8 +66,9 @@ class Client {
   Status barrier(Duration timeout);
   const ClientStats& stats() const { return *stats_; }
 
-  // What the tensor's operation waits for; asks the loop.
-  std::string describe(TensorId tensor);
+  // What the tensor's operation waits for, after it has waited so long; asks the loop, and the scheduler if that
+  // was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
+  std::string describe(TensorId tensor, Duration waited);
 
   // A second one waits for the first. Not on the callback thread or the loop.
   Status close(Duration timeout);
@@ -82,6 +83,9 @@ class Client {
   Status join();
   void shut_down();
   Error unknown(TensorId tensor) const;
+  // What `ask` is told on the loop; else `otherwise`.
+  using Explanation = std::function<void(ClientEngine&, ClientEngine::Explained)>;
+  std::string explain(Explanation ask, const std::string& otherwise);
 
   const std::shared_ptr<const ForkMark> fork_mark_ = std::make_shared<const ForkMark>();
   ClientSettings settings_;

@@ -40,6 +40,7 @@ struct ClientConfig {
   Duration join_timeout = std::chrono::seconds(60);
   // How long to go on, and to try to reach the scheduler again, when the connection to it is lost; 0: not at all.
   Duration scheduler_grace = std::chrono::seconds(60);
+  Duration stall_warn{};  // waits that take longer are logged; 0: none
 };
 
 }  // namespace bps

@@ -12,10 +12,15 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
       config_(std::move(config)),
       log_(std::move(log)),
       link_(loop, network, *this, config_, log_),
+      questions_(loop, [this](const Message& question) { link_.send(question); }),
+      patience_(config_.stall_warn),
       data_(loop, network, shared_memory, *this, config_, log_),
       alive_(std::make_shared<bool>(true)) {}
 
-ClientEngine::~ClientEngine() { loop_.cancel(close_timer_); }
+ClientEngine::~ClientEngine() {
+  loop_.cancel(close_timer_);
+  loop_.cancel(look_timer_);
+}
 
 void ClientEngine::post(std::function<void()> task) {
   loop_.post([alive = std::weak_ptr<bool>(alive_), task = std::move(task)] {
@@ -45,6 +50,7 @@ void ClientEngine::on_job_start(JobStart& start) {
   joined_ = true;
   log_.info("joined job '{}' (run {:x}) as rank {} of {}, {} lanes", config_.job, start.job_run.value,
             config_.rank.value, config_.world_size, start.lanes.size());
+  look_later();
   if (auto done = std::exchange(join_done_, nullptr)) done({});
 }
 
@@ -156,6 +162,7 @@ void ClientEngine::fail(const Error& error) {
   if (failure_) return;
   failure_ = error;
   link_.close();
+  questions_.give_up();
   data_.fail(error);
   if (auto done = std::exchange(join_done_, nullptr)) done(error);
   for (auto& [request, pending] : std::exchange(declares_, {}))
@@ -224,6 +231,7 @@ void ClientEngine::finish_close(Status status) {
       make_error(ErrorCode::cancelled, "the client was closed while the operation was under way");
   if (!failure_) failure_ = closed;
   link_.close();
+  questions_.give_up();
   data_.fail(cancelled);
   for (auto& [request, pending] : std::exchange(declares_, {}))
     pending.done(cancelled);

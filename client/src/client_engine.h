@@ -26,7 +26,9 @@
 
 #include "client/src/client_config.h"
 #include "client/src/data_plane.h"
+#include "client/src/patience.h"
 #include "client/src/scheduler_link.h"
+#include "client/src/wait_questions.h"
 #include "proto/base/event_loop.h"
 #include "proto/base/log.h"
 #include "proto/base/result.h"
@@ -84,6 +86,13 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
 
   // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"
   std::string describe(TensorId tensor) const;
+  // The same with the scheduler's word, which is asked and has `patience`: whom it waits for. `done` is called
+  // within that time, or dropped with the engine; perhaps here.
+  using Explained = std::function<void(std::string)>;
+  void explain(TensorId tensor, Duration patience, Explained done);
+  // Of the barrier that this worker has come to and that is not done; of a declaration of this tensor.
+  void explain_barrier(Duration patience, Explained done);
+  void explain_declaration(std::string name, Duration patience, Explained done);
   std::string describe_join() const { return link_.describe_join(); }
   // "; scheduler 127.0.0.1:4710 has been away for 2.1 s"; empty while it is there.
   std::string describe_scheduler() const;
@@ -97,6 +106,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   const std::shared_ptr<ClientStats>& stats() const { return data_.stats(); }
 
   static constexpr Duration kLeaveGrace = std::chrono::seconds(2);
+  static constexpr Duration kPatience = std::chrono::milliseconds(250);  // with the scheduler's answers
+  static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
 
  private:
   struct PendingDeclare {
@@ -118,6 +129,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_settle(const Settle& settle) override;
   void on_left() override;
   void on_taken_up() override;
+  void on_waits(const Waits& waits) override { questions_.answered(waits); }
   void on_link_failed(const Error& error) override;
   // DataPlane::Owner
   void on_data_failed(const Error& error) override;
@@ -128,6 +140,9 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void ask_again(std::uint64_t request, const PendingDeclare& pending);
   void post(std::function<void()> task);
   void drain();
+  // Waits that take too long. client_engine_stall.cc
+  void look_later();
+  void look();
   void finish_close(Status status);
   Status ready() const;
 
@@ -135,6 +150,9 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   ClientConfig config_;
   Logger log_;
   SchedulerLink link_;
+  WaitQuestions questions_;
+  Patience patience_;
+  TimerId look_timer_;
   DataPlane data_;
   Done join_done_;
   bool joined_ = false;

@@ -357,6 +357,21 @@ void DataPlane::fail(const Error& error) {
     operation.done(std::move(operation.result));
 }
 
+std::optional<DataPlane::UnderWay> DataPlane::under_way(TensorId id) const {
+  const TensorState* tensor = find(id);
+  if (tensor == nullptr || !tensor->under_way()) return std::nullopt;
+  return UnderWay{id, tensor->round(), &tensor->shape().name};
+}
+
+std::vector<DataPlane::UnderWay> DataPlane::all_under_way() const {
+  std::vector<UnderWay> out;
+  if (under_way_ == 0) return out;
+  for (std::uint32_t id = 0; id < tensors_.size(); ++id) {
+    if (const auto one = under_way(TensorId{id})) out.push_back(*one);
+  }
+  return out;
+}
+
 std::string DataPlane::describe(TensorId id) const {
   const TensorState* tensor = find(id);
   if (tensor == nullptr) return fmt::format("tensor {}, which has not been declared", id.value);

@@ -109,6 +109,13 @@ class DataPlane final : private Lane::Owner {
   // No operation comes any more: what has moved of tensors that are not declared here need not wait for it.
   void leave();
   std::string describe(TensorId tensor) const;
+  struct UnderWay {
+    TensorId tensor;
+    Round round;
+    const std::string* name = nullptr;  // the tensor's
+  };
+  std::optional<UnderWay> under_way(TensorId tensor) const;
+  std::vector<UnderWay> all_under_way() const;
   // Outlives this object if its holder wants.
   const std::shared_ptr<ClientStats>& stats() const { return stats_; }
 

@@ -297,6 +297,8 @@ bool SchedulerLink::handle_joined(Message& message) {
     owner_.on_settle(*settle);
   } else if (std::holds_alternative<Left>(message)) {
     owner_.on_left();
+  } else if (const auto* waits = std::get_if<Waits>(&message)) {
+    owner_.on_waits(*waits);
   } else if (auto* failed = std::get_if<JobFailed>(&message)) {
     fail(std::move(failed->error));
   } else {

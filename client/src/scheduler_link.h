@@ -40,6 +40,7 @@ class SchedulerLink : private ConnectionHandler {
     // The job has started, and its lost connection is there again, with a scheduler that knows who this is:
     // say back what schedulers have told, end with Attached, then ask again what was not answered.
     virtual void on_taken_up() = 0;
+    virtual void on_waits(const Waits& waits) = 0;
     // For good, once; the connection is closed.
     virtual void on_link_failed(const Error& error) = 0;
 

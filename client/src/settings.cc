@@ -41,6 +41,7 @@ struct Raw {
   bool checksum = false;
   std::optional<LogLevel> log_level;
   std::string host;
+  Duration stall_warn = std::chrono::seconds(10);
 };
 
 void define(Config& config, Raw& raw) {
@@ -78,6 +79,8 @@ void define(Config& config, Raw& raw) {
       .unit("NAME");
   config.add("checksum", raw.checksum, "Payloads over TCP carry their CRC32C, both ways");
   config.add("log-level", raw.log_level, "What to log");
+  config.add("stall-warn", raw.stall_warn,
+             "Log whom it waits for when an operation, a barrier or a declaration takes longer; 0: never");
   config.add("host", raw.host, "Identity of this machine").unit("NAME");
 }
 
@@ -243,6 +246,9 @@ Status check(const Raw& raw, ClientSettings& settings) {
   config.staleness = *staleness;
   config.join_timeout = raw.join_timeout;
   config.scheduler_grace = raw.scheduler_grace;
+  if (raw.stall_warn < Duration{} || raw.stall_warn > kLongestTimeout)
+    return bad("stall-warn is 0 (never) to a year");
+  config.stall_warn = raw.stall_warn;
   config.bandwidth_bps = raw.bandwidth ? raw.bandwidth->bits_per_second : 0;
   config.host = raw.host.empty() ? host_identity() : raw.host;
   if (Status status = check_name("host name", config.host, kMaxHostBytes); !status.ok())

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""bpsctl against real daemons: what there is, servers that are sent away, and who may ask.
+"""bpsctl against real daemons and workers: who is waited for, what there is, and servers that are sent away.
 
     ctl_test.py PROGRAM-FOLDER WORKER [unittest arguments]
 """
 import json
+import signal
 import subprocess
 import sys
+import time
 import unittest
 
 from daemons import LIMIT, DaemonTest, main
@@ -21,18 +23,73 @@ class Ctl(DaemonTest):
     def ask(self, scheduler, *words):
         return json.loads(self.ctl(scheduler, *words, "--json"))
 
-    def test_status_and_drain(self):
-        scheduler, servers = self.cluster(2)
+    def until(self, question, good):
+        deadline = time.monotonic() + LIMIT
+        while True:
+            answer = question()
+            if good(answer):
+                return answer
+            self.assertLess(time.monotonic(), deadline, answer)
+            self.pause()
+
+    def test_why_names_the_rank_that_does_not_come(self):
+        scheduler = self.scheduler()
+        server = self.server(scheduler, "--stall-warn", "300ms")
+        workers = [self.worker(scheduler, rank, 4, "--rounds", "4", "--announce", "2",
+                               *(("--hold-after", "2") if rank == 2 else ()), env={"BPS_STALL_WARN": "300ms"})
+                   for rank in range(4)]
+        for worker in workers:
+            worker.wait_line("reached 2")
+        answer = self.until(lambda: self.ask(scheduler, "why", "--older-than", "100ms"),
+                            lambda answer: answer["waits"] and answer["waits"][0]["absent"] == 1)
+        wait = answer["waits"][0]
+        self.assertEqual((wait["job"], wait["kind"], wait["number"], wait["expected"]), ("job", "round", 2, 4))
+        self.assertGreaterEqual(wait["age_seconds"], 0.1)
+        missing = wait["missing"]
+        self.assertEqual([(party["rank"], party["state"]) for party in missing], [(2, "alive")])
+        self.assertLess(missing[0]["silent_seconds"], 3)
+        text = self.ctl(scheduler, "why", wait["tensor"], "--older-than", "0s")
+        self.assertRegex(text, r"^job: for \d+\.\d s: round 2 of \S+: 3 of 4 pushed, missing rank 2 "
+                               r"\(host \S+, last seen \d\.\d s ago\)\n$")
+        line = rf"round 2 of {wait['tensor']}: 3 of 4 pushed, missing rank 2 \(host \S+, last seen \d\.\d s ago\)"
+        workers[0].wait_line(r"rank 0: has waited 0\.\d s for " + line)
+        server.wait_line(rf"round 2 of {wait['tensor']} waits for 0\.\d s: 3 of 4 pushed, missing rank 2 \(host ")
         state = self.ask(scheduler, "status")
-        self.assertEqual([server["server"] for server in state["servers"]], [1, 2])
-        self.assertEqual(state["jobs"], [])
-        self.assertEqual(self.ask(scheduler, "why")["waits"], [])
-        self.assertRegex(self.ctl(scheduler, "drain", "1"), r"server 1 drains: 0 jobs .*\n"
-                                                            r"server 1 has gone: 0 partitions moved")
+        self.assertEqual([(job["job"], job["phase"], job["joined"]) for job in state["jobs"]], [("job", "running", 4)])
+        self.assertEqual(len(state["servers"]), 1)
+        self.assertRegex(self.ctl(scheduler, "status"), r"(?s)^scheduler .*1 server\n  server 1 .*1 job\n  job  run ")
+        workers[2].say()
+        for worker in workers:
+            self.assert_status(worker, 0, "closed")
+        self.assertIn("nothing waits", self.ctl(scheduler, "why"))
+
+    def test_drain_sends_a_server_away_and_nothing_fails(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.workers(scheduler, 2, "--until-told", "--elements", "400000", "--tensors", "3")
+        for worker in workers:
+            worker.wait_line("reached")
+        text = self.ctl(scheduler, "drain", "1")
+        self.assertRegex(text, r"server 1 drains: 1 job to move away from it\n"
+                               r"server 1 has gone: [1-9]\d* partitions moved to others, nothing failed\n")
         self.assert_status(servers[0], 0, "drained")
+        workers[0].say()
+        for worker in workers:
+            self.assert_status(worker, 0, "done", "closed")
         self.assertEqual([server["server"] for server in self.ask(scheduler, "status")["servers"]], [2])
         self.assertIn("is the last one", self.ctl(scheduler, "drain", "2", status=64))
         self.assertIn("there is no server 7", self.ctl(scheduler, "drain", "7", status=64))
+
+    def test_an_interrupted_drain_goes_on(self):
+        scheduler, servers = self.cluster(2)
+        worker = self.worker(scheduler, 0, 1, "--hold-after", "1", "--announce", "1", env={"BPS_RETAIN": "false"})
+        worker.wait_line("reached 1")
+        ctl = self.start("bpsctl", self.bin / "bpsctl", "--scheduler", scheduler.address, "drain", "1")
+        ctl.wait_line("job keeps it until the job ends")
+        ctl.signal(signal.SIGINT)
+        self.assert_status(ctl, 75, "the drain goes on")
+        worker.say()
+        self.assert_status(worker, 0)
+        self.assert_status(servers[0], 0, "drained")
 
     def test_keys(self):
         key, wrong = self.folder / "key", self.folder / "wrong"
