@@ -30,7 +30,8 @@ Party Job::party(Rank rank, const Silence& silence) const {
   party.host = worker.host;
   const std::optional<Duration> silent = silence(worker.incarnation);
   party.silent_ms = milliseconds_of(silent.value_or(Duration::zero()));
-  party.state = worker.left          ? PartyState::left
+  party.state = !worker.loss.empty() ? PartyState::gone
+                : worker.left        ? PartyState::left
                 : worker.suspected() ? PartyState::suspected
                                      : PartyState::alive;
   return party;
@@ -153,7 +154,7 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
     case Phase::ended: out.phase = "ended"; break;
   }
   out.epoch = epoch_;
-  out.generation = kFirstGeneration;
+  out.generation = generation_;
   out.age_ms = milliseconds_of(now - membership_.created_at());
   out.world_size = membership_.world_size();
   out.servers = static_cast<std::uint32_t>(used_.size());

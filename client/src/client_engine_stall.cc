@@ -31,7 +31,7 @@ void ClientEngine::explain_barrier(Duration patience, Explained done) {
   if (!describe_scheduler().empty()) return done(unknown);
   questions_.ask(Subject::barrier, {}, patience,
                  [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
-                   done(explain(waits, WaitKind::barrier, unknown));
+                   done(bps::explain(waits, WaitKind::barrier, unknown));
                  });
 }
 
@@ -40,7 +40,7 @@ void ClientEngine::explain_declaration(std::string name, Duration patience, Expl
   if (failure_ || declares_.empty() || !describe_scheduler().empty()) return done(unknown);
   questions_.ask(Subject::declaration, std::move(name), patience,
                  [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
-                   done(explain(waits, WaitKind::declaration, unknown));
+                   done(bps::explain(waits, WaitKind::declaration, unknown));
                  });
 }
 

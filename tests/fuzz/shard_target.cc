@@ -155,7 +155,8 @@ class Lanes {
     const auto heard = received(declare, kMaxControlHeaderBytes);
     if (!heard) return;
     const auto& checked = std::get<DeclareSlices>(*heard);
-    if (ledger_.declare(checked).verdict == JobLedger::Verdict::accepted) world_.shard->declare(checked);
+    const JobLedger::Declaration decision = ledger_.declare(checked);
+    if (decision.verdict == JobLedger::Verdict::accepted) world_.shard->declare(decision.added);
   }
 
   // ---- lanes ----
