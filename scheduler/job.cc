@@ -344,6 +344,7 @@ void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
 
 void Job::worker_left(Rank rank) {
   Worker& worker = *membership_.find(rank);
+  if (!ended() && worker.gone) outbox_.send(worker.peer, Left{});  // of a scheduler before this one
   if (ended() || worker.left) return;
   const std::string who = to_string(worker);
   if (phase_ == Phase::gathering) {
@@ -418,6 +419,7 @@ void Job::worker_suspected(Rank rank) {
   if (Worker* worker = membership_.find(rank)) worker->peer = PeerId{};
   behind_.erase(rank);
   if (recovery_) recovery_->workers.erase(rank);
+  std::erase_if(held_, [&](const auto& entry) { return entry.first == rank; });
 }
 
 void Job::worker_died(Rank rank, const std::string& how) {
@@ -454,6 +456,14 @@ void Job::fail(Error error) {
   if (ended()) return;
   broadcast(JobFailed{run_, error});
   end(std::move(error));
+}
+
+void Job::disown(const Error& error) {
+  broadcast(JobFailed{run_, error});
+  for (const ServerId server : servers_.users_of(run_))
+    servers_.release(server, run_);
+  used_.clear();
+  end(error);
 }
 
 void Job::end(Error error) {

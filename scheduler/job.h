@@ -124,6 +124,8 @@ class Job {
   // Join deadline and progress.
   void tick(TimePoint now);
   void fail(Error error);
+  // It was never this job's run: nobody but its workers hears of it.
+  void disown(const Error& error);
 
  private:
   // The partitions that are on their way to new owners.
@@ -168,6 +170,8 @@ class Job {
     std::vector<std::pair<ServerRecord, std::string>> dead_servers;
   };
 
+  Status check(const Worker& worker, const WorkerReport& report) const;
+  JobStart start_late(const Worker& worker);
   void note_absent(const WorkerReport& report);
   void note_left();
   bool is_recovered(TimePoint now) const;
@@ -179,7 +183,7 @@ class Job {
   Status restore_tensors(const WorkerReport& newest);
   std::set<ServerId> adopt_partitions(const Recovery& known);
   bool differs(const WorkerReport& report) const;
-  void go_on(const Recovery& known);
+  void go_on(Recovery& known);
   void catch_up(const Worker& worker, const WorkerReport& report);
   void compare(ServerId server, const RunReport& report);
   void say_farewell(Rank rank);

@@ -13,6 +13,7 @@ bool Job::server_died(const ServerRecord& server, const std::string& how) {
   if (phase_ == Phase::recovering) {
     used_.erase(server.id);
     recovery_->servers.erase(server.id);
+    std::erase_if(recovery_->dead_servers, [&](const auto& entry) { return entry.first.id == server.id; });
     recovery_->dead_servers.emplace_back(server, how);
     return false;
   }

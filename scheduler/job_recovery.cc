@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::size_t kMaxHeldMessages = 1 << 17;  // of a run that recovers
 
-Error contradiction(const std::string& what) {
-  return make_error(ErrorCode::protocol, what + " contradicts what others say", kRestartAdvice);
+Error contradiction(const std::string& what, ErrorCode code = ErrorCode::protocol) {
+  return make_error(code, what + " contradicts what others say", kRestartAdvice);
 }
 
 }  // namespace
@@ -37,11 +37,9 @@ Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint j
                                   hello.rank.value, name()),
                       kRestartAdvice);
   }
+  if (Error error = membership_.disagreement(hello); error.code != ErrorCode::ok) return error;
   const bool left = known != nullptr && known->left;
   const bool gone = known != nullptr && known->gone;
-  if (known != nullptr) membership_.remove(hello.rank);
-  const Membership::Decision decision = membership_.decide(hello, true);
-  if (decision.verdict == Membership::Verdict::refuse) return decision.error;
   membership_.admit(hello, hello.incarnation, PeerId{}, std::move(address), join_deadline);
   membership_.find(hello.rank)->left = left;
   membership_.find(hello.rank)->gone = gone;
@@ -51,7 +49,7 @@ Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint j
 Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   if (ended()) return {};
   Worker& worker = *membership_.find(rank);
-  if (report.started() && report.start->job_run != run_) return contradiction("its run");
+  if (Status status = check(worker, report); !status) return status;
   if (phase_ == Phase::gathering || phase_ == Phase::opening) {
     if (report.started()) return contradiction("its start");
     worker.peer = peer;
@@ -60,12 +58,13 @@ Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   }
   worker.peer = peer;
   if (phase_ == Phase::recovering) {
+    recovery_->dead_workers.erase(rank);
     if (report.started()) note_absent(report);
     recovery_->workers.insert_or_assign(rank, std::move(report));
     return {};
   }
-  if (report.epoch() > epoch_ || (report.started() && report.start->lanes.size() > lanes_.size()))
-    return contradiction("its epoch");
+  if (worker.gone) outbox_.send(peer, Left{});
+  if (!report.started()) report.start = start_late(worker);
   // What is not answered it asks again.
   tensors_->forget_requests(rank);
   std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
@@ -78,6 +77,37 @@ Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
     catch_up(worker, report);
   }
   return {};
+}
+
+// Nothing of it is used before it fits what is known here.
+Status Job::check(const Worker& worker, const WorkerReport& report) const {
+  if (report.end.barriers_arrived - report.end.barriers_done > Barriers::kMaxAhead)
+    return contradiction("its number of barriers");
+  for (const Rank rank : report.end.closing) {
+    if (rank.value >= membership_.world_size()) return contradiction("a rank");
+  }
+  if (!report.started()) return {};
+  if (report.start->job_run != run_) return contradiction("its run");
+  std::set<Incarnation> lives;
+  for (const Member& member : report.start->members) {
+    const bool is_new = lives.insert(member.incarnation).second;
+    if (member.rank.value >= membership_.world_size() || member.incarnation.value == 0 || !is_new)
+      return contradiction("a member");
+    if (member.rank == worker.rank && member.incarnation != worker.incarnation) return contradiction("its life");
+  }
+  if (phase_ != Phase::running) return {};
+  if (report.epoch() > epoch_ || report.start->lanes.size() > lanes_.size()) return contradiction("its epoch");
+  for (const auto& [id, known] : report.tensors) {
+    if (!tensors_->matches(known)) return contradiction("a tensor");
+  }
+  return {};
+}
+
+// What it would have had at the start. The rest is news.
+JobStart Job::start_late(const Worker& worker) {
+  JobStart start{run_, kFirstGeneration, kFirstEpoch, partition_bytes_, membership_.members(), lanes_};
+  outbox_.send(worker.peer, start);
+  return start;
 }
 
 // Those who were there, and may not be any more.
@@ -116,11 +146,13 @@ Status Job::server_attached(ServerId server, const RunReport* report) {
     if (report->open.job != name()) return contradiction("the name of a job");
     used_.insert(server);
     servers_.use(server, run_);
+    std::erase_if(recovery_->dead_servers, [&](const auto& entry) { return entry.first.id == server; });
     recovery_->servers.insert_or_assign(server, *report);
     return {};
   }
   if (used_.count(server) == 0) {
     if (report != nullptr) servers_.send(server, JobEnded{run_, {}});
+    servers_.release(server, run_);
     return {};
   }
   if (report != nullptr) compare(server, *report);
@@ -307,7 +339,7 @@ Status Job::restore() {
   settle_used();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if (!retired_[i] && used_.count(lanes_[i].server) == 0)
-      return contradiction(to_string(*servers_.find(lanes_[i].server)));
+      return contradiction(to_string(*servers_.find(lanes_[i].server)), ErrorCode::peer_lost);
   }
   if (std::find(retired_.begin(), retired_.end(), false) == retired_.end() && servers_.usable_count() == 0) {
     return make_error(ErrorCode::peer_lost,
@@ -318,6 +350,10 @@ Status Job::restore() {
   add_lanes();
   for (std::size_t i = recovery_->known_lanes; i < lanes_.size(); ++i) {
     if (recovery_->servers.count(lanes_[i].server) != 0) used_.insert(lanes_[i].server);  // it is open there
+  }
+  if (std::find(retired_.begin(), retired_.end(), false) == retired_.end()) {
+    return make_error(ErrorCode::peer_lost, fmt::format("job {} has no lane that could go on", name()),
+                      kRestartAdvice);
   }
   return restore_tensors(*newest);
 }
@@ -407,16 +443,16 @@ bool Job::differs(const WorkerReport& report) const {
   if (report.end.closed.size() !=
       static_cast<std::size_t>(std::count(retired_.begin(), retired_.end(), true)))
     return true;
-  const auto news = tensors_->news_for(report);
-  return std::any_of(news.begin(), news.end(), [&](const PartitionMove& move) {
-    return std::any_of(report.tensors.begin(), report.tensors.end(), [&](const auto& entry) {
-      const DeclaredTensor& placed = entry.second.placed;
-      return move.partition.value - placed.first_partition.value < placed.owners.size();
-    });
-  });
+  return !tensors_->news_for(report, true).empty();
 }
 
-void Job::go_on(const Recovery& known) {
+void Job::go_on(Recovery& known) {
+  std::set<Rank> late;
+  for (auto& [rank, report] : known.workers) {
+    if (report.started()) continue;
+    report.start = start_late(*membership_.find(rank));
+    late.insert(rank);
+  }
   for (const auto& [server, how] : known.dead_servers) {
     if (const auto why = obstacle(server.id)) {
       return fail(make_error(
@@ -431,7 +467,7 @@ void Job::go_on(const Recovery& known) {
   const std::set<ServerId> leaving = adopt_partitions(known);
   moves = moves || !leaving.empty();
   for (const auto& [rank, report] : known.workers)
-    moves = moves || (report.started() && differs(report));
+    moves = moves || (late.count(rank) == 0 && differs(report));
   for (const auto& [server, report] : known.servers) {
     if (used_.count(server) != 0) compare(server, report);
   }
@@ -445,9 +481,8 @@ void Job::go_on(const Recovery& known) {
     begin_move(std::nullopt, fmt::format("job {} goes on with another scheduler", name()), leaving,
                known.known_lanes);
   } else {
-    for (const auto& [rank, report] : known.workers) {
-      if (!report.started()) catch_up(*membership_.find(rank), report);
-    }
+    for (const Rank rank : late)
+      catch_up(*membership_.find(rank), known.workers.at(rank));
   }
   if (ended()) return;
   for (const auto& [rank, worker] : membership_.workers()) {
@@ -467,19 +502,14 @@ void Job::go_on(const Recovery& known) {
 void Job::catch_up(const Worker& worker, const WorkerReport& report) {
   for (TensorFailed& failed : tensors_->failures_for(report))
     outbox_.send(worker.peer, std::move(failed));
-  Epoch epoch = report.epoch();
-  std::size_t lanes = 0;
-  const Generation generation = report.started() ? report.start->generation : kFirstGeneration;
-  if (report.started()) {
-    lanes = report.start->lanes.size();
-  } else {
-    epoch = kFirstEpoch;
-    lanes = lanes_.size();
-    outbox_.send(worker.peer,
-                 JobStart{run_, kFirstGeneration, epoch, partition_bytes_, membership_.members(), lanes_});
+  const std::size_t lanes = report.start->lanes.size();
+  catch_up_losses(worker, report.start->generation);
+  if (report.epoch() == epoch_) {
+    // The last pieces of what has moved in this epoch may be missing.
+    const auto rest = tensors_->news_for(report, true);
+    if (!rest.empty()) send_moved(Moved{run_, epoch_, "the rest of it", {}, {}, {}}, rest, worker.peer);
+    return;
   }
-  catch_up_losses(worker, generation);
-  if (epoch == epoch_) return;
   Moved moved{run_, epoch_, "the connection to the scheduler was lost meanwhile", {}, {}, {}};
   moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(lanes), lanes_.end());
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -488,7 +518,7 @@ void Job::catch_up(const Worker& worker, const WorkerReport& report) {
     if (retired_[i] && std::find(closed.begin(), closed.end(), lane) == closed.end())
       moved.closed.push_back(lane);
   }
-  send_moved(std::move(moved), tensors_->news_for(report), worker.peer);
+  send_moved(std::move(moved), tensors_->news_for(report, false), worker.peer);
 }
 
 }  // namespace bps

@@ -57,6 +57,8 @@ class Membership {
 
   void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
              TimePoint join_deadline);
+  // With the job's settings; code ok: none.
+  Error disagreement(const HelloWorker& hello) const;
   // After a restart: one that was there, and has not come back.
   void expect(const Member& member);
   void remove(Rank rank) { workers_.erase(rank); }
@@ -83,8 +85,6 @@ class Membership {
   TimePoint created_at() const { return created_at_; }
 
  private:
-  Error disagreement(const HelloWorker& hello) const;
-
   HelloWorker settings_;
   TimePoint created_at_;
   std::map<Rank, Worker> workers_;

@@ -83,6 +83,7 @@ void SchedulerCore::tick(TimePoint now) {
     job->tick(now);
   settle(now);
   expire_waiting(now);
+  expire_reports(now);
   expire_orphans(now);
   expire_awaited(now);
   if (!started_) started_ = now;
@@ -311,11 +312,19 @@ void SchedulerCore::retire(JobRun run) {
   const Job& job = *it->second;
   for (const auto& [rank, worker] : job.membership().workers()) {
     const auto node = nodes_.find(worker.incarnation);
-    if (node == nodes_.end() || node->second.role != Role::worker) continue;
+    if (node == nodes_.end() || node->second.role != Role::worker || node->second.run != run) continue;
     make_done(node->second);
+    // One that is saying back what it knows has not heard of the end.
+    const auto peer = peers_.find(node->second.peer);
+    if (peer != peers_.end() && peer->second.worker_report != nullptr) {
+      const Error& error = job.end_error();
+      const bool failed = error.code != ErrorCode::ok;
+      refuse(peer->first, failed ? error : make_error(ErrorCode::peer_lost, "the job has ended"));
+      node->second.peer = PeerId{};
+    }
     if (node->second.peer.value == 0) forget_node(node->first);
   }
-  ended_runs_.push_back({run, job.name(), job.end_error()});
+  if (disowned_.erase(run) == 0) ended_runs_.push_back({run, job.name(), job.end_error()});
   if (ended_runs_.size() > kMaxEndedRuns) ended_runs_.pop_front();
   ++state_changes_;
   recovering_.erase(run);

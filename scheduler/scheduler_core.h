@@ -107,6 +107,7 @@ class SchedulerCore {
     // It says back what it was told; not there for its run before that has ended.
     std::unique_ptr<WorkerReport> worker_report;
     std::unique_ptr<ServerReport> server_report;
+    TimePoint report_until;
   };
   struct Node {  // what has an incarnation; lives until it is dead, with or without a connection
     Role role = Role::worker;
@@ -148,6 +149,7 @@ class SchedulerCore {
   Duration collect_time() const { return 2 * options_.detector.heartbeat_deadline; }
   void add_absent(TimePoint now, const Outbox::Absent& absent);
   void try_recover(TimePoint now);
+  void expire_reports(TimePoint now);
   void expire_orphans(TimePoint now);
   void expire_awaited(TimePoint now);
 
@@ -228,6 +230,7 @@ class SchedulerCore {
   std::optional<TimePoint> awaited_until_;
   std::uint64_t state_changes_ = 0;
   std::set<JobRun> recovering_;
+  std::set<JobRun> disowned_;  // ended, but not the runs that they said to be
 };
 
 }  // namespace bps

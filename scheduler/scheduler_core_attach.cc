@@ -8,6 +8,13 @@
 #include "scheduler/text.h"
 
 namespace bps {
+namespace {
+
+constexpr std::uint64_t kMaxTerm = std::uint64_t{1} << 62;
+constexpr std::uint32_t kMaxServerNumber = std::uint32_t{1} << 31;
+constexpr std::uint32_t kMaxClaimedServer = std::uint32_t{1} << 24;  // by a worker
+
+}  // namespace
 
 // Of two schedulers the one with the lower term goes. Before anybody was welcomed it can still be the later
 // one: its clock was behind.
@@ -28,6 +35,14 @@ bool SchedulerCore::is_superseded_by(const Term& seen) {
 // ---- workers ----
 
 void SchedulerCore::attach(TimePoint now, PeerId id, const HelloWorker& hello) {
+  // A worker has only its job's key: what it says about schedulers is believed by nobody who has nodes.
+  const bool is_later = hello.term.number >= term_.number && hello.term != term_;
+  if (hello.term.number > kMaxTerm || (is_later && welcomed_)) {
+    return refuse(id, make_error(ErrorCode::peer_lost,
+                                 fmt::format("this scheduler, of term {}, is not the one of term {}",
+                                             term_.number, hello.term.number),
+                                 "run one scheduler, with --state-dir"));
+  }
   if (is_superseded_by(hello.term)) return;
   const auto running = jobs_.find(hello.job_run);
   // It proved the key of the job that it names, and no other. If the run should be another job's, that will
@@ -59,8 +74,15 @@ Error SchedulerCore::farewell_to(const HelloWorker& hello) const {
 
 // Makes a node of it, if it can be one.
 Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& hello) {
-  const bool known = nodes_.count(hello.incarnation) != 0;
+  const auto node_of_it = nodes_.find(hello.incarnation);
+  const bool known = node_of_it != nodes_.end();
   if (!known && hello.term == term_) return farewell_to(hello);
+  if (known && (node_of_it->second.role != Role::worker || node_of_it->second.run != hello.job_run ||
+                node_of_it->second.rank != hello.rank)) {
+    return farewell_to(hello);
+  }
+  if (!known && worker_count_ >= options_.max_workers)
+    return make_error(ErrorCode::out_of_memory, "the scheduler has too many workers", kRestartAdvice);
   auto running = jobs_.find(hello.job_run);
   if (running == jobs_.end()) {
     const bool ended = std::any_of(ended_runs_.begin(), ended_runs_.end(),
@@ -68,6 +90,10 @@ Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& he
     const auto awaited = awaited_.find(hello.job_run);
     const bool is_other = awaited != awaited_.end() && awaited->second != hello.job;
     if (ended || is_other || hello.job_run.value == 0) return farewell_to(hello);
+    for (const auto& [server, orphan] : orphans_) {
+      const auto run = orphan.runs.find(hello.job_run);
+      if (run != orphan.runs.end() && run->second.open.job != hello.job) return farewell_to(hello);
+    }
     if (run_of_name_.count(hello.job) != 0) {
       return make_error(ErrorCode::peer_lost, fmt::format("another run of job {} is there", hello.job),
                         kRestartAdvice);
@@ -83,7 +109,7 @@ Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& he
     ++state_changes_;
     for (auto& [server, orphan] : orphans_) {
       const auto run = orphan.runs.find(hello.job_run);
-      if (run == orphan.runs.end() || run->second.open.job != hello.job) continue;
+      if (run == orphan.runs.end()) continue;
       if (running->second->server_attached(server, &run->second).ok()) orphan.runs.erase(run);
     }
   }
@@ -119,6 +145,7 @@ void SchedulerCore::give_connection(TimePoint now, PeerId id, Incarnation incarn
   Peer& peer = peers_.at(id);
   peer.role = node.role;
   peer.incarnation = incarnation;
+  peer.report_until = now + options_.detector.heartbeat_deadline;
   detector_.connection_back(incarnation, now);
   welcomed_ = true;
 }
@@ -126,6 +153,8 @@ void SchedulerCore::give_connection(TimePoint now, PeerId id, Incarnation incarn
 // ---- servers ----
 
 void SchedulerCore::attach(TimePoint now, PeerId id, const HelloServer& hello) {
+  if (hello.term.number > kMaxTerm)
+    return refuse(id, make_error(ErrorCode::protocol, "no scheduler has this term", "start it again"));
   if (is_superseded_by(hello.term)) return;
   if (const Status status = bring_back(now, hello); !status) return refuse(id, status.error());
   const auto node = nodes_.find(hello.incarnation);
@@ -149,7 +178,20 @@ Status SchedulerCore::bring_back(TimePoint now, const HelloServer& hello) {
     return make_error(ErrorCode::peer_lost, fmt::format("server {} was declared dead", hello.server.value),
                       "the process or its network hung; start it again");
   }
-  if (hello.server.value == 0 || servers_.find(hello.server) != nullptr) {
+  if (hello.server.value == 0 || hello.server.value > kMaxServerNumber) {
+    return make_error(ErrorCode::peer_lost, fmt::format("no server is server {}", hello.server.value),
+                      "start it again");
+  }
+  if (const ServerRecord* claimed = servers_.find(hello.server); claimed != nullptr) {
+    // One that only workers have spoken of gives way to one that proves to be a server.
+    const Incarnation other = claimed->incarnation;
+    const auto node = nodes_.find(other);
+    if (node != nodes_.end() && node->second.absent) {
+      bury_server(hello.server, "another one has its number");
+      forget_node(other);
+    }
+  }
+  if (servers_.find(hello.server) != nullptr) {
     return make_error(ErrorCode::peer_lost,
                       fmt::format("another server is server {} now", hello.server.value), "start it again");
   }
@@ -194,7 +236,8 @@ Status SchedulerCore::attached(TimePoint now, PeerId id, const Node& node, Serve
     Job* const job = find_job(run);
     if (job == nullptr || job->name() == known.open.job) continue;
     // Somebody who has not the key of that job says that the run is his.
-    job->fail(make_error(ErrorCode::unauthorised, fmt::format("run {:016x} is another job's", run.value)));
+    disowned_.insert(run);
+    job->disown(make_error(ErrorCode::unauthorised, fmt::format("run {:016x} is another job's", run.value)));
   }
   for (const JobRun run : std::set<JobRun>(server.jobs)) {
     Job* const job = find_job(run);
@@ -221,6 +264,18 @@ Status SchedulerCore::attached(TimePoint now, PeerId id, const Node& node, Serve
   return {};
 }
 
+void SchedulerCore::expire_reports(TimePoint now) {
+  std::vector<PeerId> late;
+  for (const auto& [id, peer] : peers_) {
+    const bool reports = peer.worker_report != nullptr || peer.server_report != nullptr;
+    if (reports && now >= peer.report_until) late.push_back(id);
+  }
+  for (const PeerId id : late) {
+    offend(now, id, make_error(ErrorCode::deadline, "it has not said back what it was told",
+                               "the process or its network hung; start it again"));
+  }
+}
+
 // Nobody has come for them.
 void SchedulerCore::expire_orphans(TimePoint now) {
   for (auto it = orphans_.begin(); it != orphans_.end();) {
@@ -235,6 +290,7 @@ void SchedulerCore::expire_orphans(TimePoint now) {
       servers_.release(it->first, run);
     }
     it = orphans_.erase(it);
+    retry_waiting_ = true;
   }
 }
 
@@ -250,6 +306,7 @@ void SchedulerCore::expire_awaited(TimePoint now) {
     outbox_.log(LogLevel::warn,
                 fmt::format("job {}, run {:016x}: none of its workers has come back", name, run.value));
   }
+  retry_waiting_ = true;
   ++state_changes_;
 }
 
@@ -258,6 +315,9 @@ void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
   if (absent.server) {
     const LaneTarget& target = *absent.server;
     ServerRecord* record = servers_.find(target.server);
+    // Workers say so: numbers and limits are not theirs to use up.
+    const bool is_plausible = target.server.value <= kMaxClaimedServer;
+    if (record == nullptr && (!is_plausible || servers_.all().size() >= options_.max_servers)) return;
     if (record == nullptr) {
       ServerRecord made;
       made.id = target.server;
@@ -272,7 +332,19 @@ void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
     if (record->incarnation != target.incarnation) return;  // it is gone, and its number given away
     if (absent.run.value != 0) servers_.use(target.server, absent.run);
   }
-  if (nodes_.count(absent.incarnation) != 0) return;
+  if (const auto done = nodes_.find(absent.incarnation); done != nodes_.end() && done->second.role == Role::done) {
+    if (done->second.peer.value != 0) close(done->second.peer);
+    forget_node(absent.incarnation);
+  }
+  if (const auto known = nodes_.find(absent.incarnation); known != nodes_.end()) {
+    // Of another run, perhaps: it has its time from now on.
+    if (known->second.absent)
+      detector_.heard(absent.incarnation, now + collect_time() - options_.detector.heartbeat_deadline);
+    const bool is_worker = known->second.role == Role::worker && known->second.run == absent.run;
+    if (!absent.server && !is_worker)
+      jobs_.at(absent.run)->fail(make_error(ErrorCode::protocol, "a member contradicts what others say"));
+    return;
+  }
   Node node;
   node.role = absent.server ? Role::server : Role::worker;
   node.run = absent.run;

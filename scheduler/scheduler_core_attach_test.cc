@@ -353,6 +353,7 @@ TEST_CASE("attach: a run belongs to the job that its servers say") {
   CHECK(h.last<JobFailed>(intruder).error.code == ErrorCode::unauthorised);
   past.server_memory[1].come_back(h);
   const PeerId w0 = past.memory[1].come_back(h);
+  CHECK(h.is_alive(w0));
   CHECK(h.got<JobFailed>(w0).empty());
   // And afterwards.
   CHECK_FALSE(h.is_alive(thief.come_back(h)));
@@ -376,16 +377,111 @@ TEST_CASE("attach: the state of the scheduler before says whose run it is, and w
   CHECK(h.core.state().runs.empty());
 }
 
+TEST_CASE("attach: what a worker says back is not believed before it fits") {
+  CoreHarness old;
+  Past past(old);
+  const auto spoil = GENERATE(range(0, 6));
+  CAPTURE(spoil);
+  WorkerMemory liar = past.memory[0];
+  KnownTensor& tensor = liar.tensors.at(TensorId{0});
+  switch (spoil) {
+    case 0: liar.start->members[1].rank = Rank{4000}; break;
+    case 1: liar.start->members[1].incarnation = Incarnation{0}; break;
+    case 2: liar.start->members[1].incarnation = liar.start->members[0].incarnation; break;
+    case 3: liar.end.barriers_arrived = UINT64_MAX; break;
+    case 4: liar.end.closing = {Rank{4000}}; break;
+    default: tensor.placed.owners.clear(); break;
+  }
+  SECTION("by the scheduler that it has left") {
+    old.lose(past.workers[0]);
+    const PeerId back = liar.come_back(old);
+    CHECK_THAT(old.refusal(back).message, Contains("contradicts"));
+  }
+  SECTION("by another one") {
+    CoreHarness h(2, later());
+    const PeerId back = liar.come_back(h);
+    const PeerId w1 = past.memory[1].come_back(h);
+    past.server_memory[0].come_back(h);
+    past.server_memory[1].come_back(h);
+    h.run(seconds(8));
+    CHECK((h.closed.count(back) == 1 || !h.got<JobFailed>(back).empty()));
+    CHECK_FALSE(h.got<JobFailed>(w1).empty());
+    CHECK(h.core.job_count() == 0);
+  }
+}
+
+TEST_CASE("attach: a worker that is refused for its settings is still who it was") {
+  CoreHarness h;
+  const PeerId first = h.worker("j", 0, 2);
+  WorkerMemory memory;
+  memory.hello = CoreHarness::hello("j", 0, 3);
+  memory.learn(h, first);
+  CHECK_THAT(h.refusal(h.say_hello(memory.hello)).message, Contains("world_size"));
+  h.say(first, Leave{});
+  CHECK(h.got<Left>(first).size() == 1);
+}
+
+TEST_CASE("attach: who comes back while its run ends is told") {
+  CoreHarness h;
+  Past past(h);
+  h.lose(past.workers[0]);
+  h.lose(past.workers[1]);
+  h.run(milliseconds(250));
+  const PeerId back = h.say_hello(past.memory[1].hello);
+  h.run(milliseconds(200));
+  CHECK_THAT(h.refusal(back).message, Contains("rank 0") && Contains("is gone"));
+}
+
+TEST_CASE("attach: a report that does not end costs the connection") {
+  CoreHarness old;
+  Past past(old);
+  CoreHarness h(2, later());
+  const PeerId back = h.say_hello(past.memory[0].hello);
+  h.run(seconds(4));
+  CHECK_THAT(h.refusal(back).message, Contains("has not said back"));
+}
+
+TEST_CASE("attach: what a server was asked for a run that is over is not asked again") {
+  CoreHarness h;
+  Past past(h);
+  h.stop_acking(past.servers[0]);
+  h.say(past.workers[0], declare_one(2, "later", kElements));
+  h.lose(past.servers[0]);
+  h.say(past.workers[0], Leave{});
+  h.say(past.workers[1], Leave{});
+  CHECK(h.core.job_count() == 0);
+  const PeerId back = past.server_memory[0].come_back(h);
+  CHECK(h.got<DeclareSlices>(back).empty());
+}
+
+TEST_CASE("attach: a server that proves to be one has its number, whatever workers say") {
+  CoreHarness old;
+  Past past(old);
+  CoreHarness h(2, later());
+  WorkerMemory liar = past.memory[0];
+  for (LaneTarget& lane : liar.start->lanes)
+    lane.incarnation = Incarnation{lane.incarnation.value + 1};
+  liar.come_back(h);
+  CHECK(h.is_alive(past.server_memory[0].come_back(h)));
+}
+
 TEST_CASE("attach: of two schedulers the earlier one goes") {
   CoreHarness old;
   Past past(old);
   past.memory[0].hello.term.number = 7;
-  SECTION("it has nodes") {
+  past.server_memory[0].hello.term.number = 7;
+  SECTION("it has nodes, and a server has met another one") {
     CoreHarness h(2, later());
     h.server();
-    h.say_hello(past.memory[0].hello);
+    h.say_hello(past.server_memory[0].hello);
     REQUIRE(h.core.superseded());
     CHECK_THAT(h.core.superseded()->message, Contains("term 7"));
+  }
+  SECTION("it has nodes, and a worker says so: that is not enough") {
+    CoreHarness h(2, later());
+    h.server();
+    CHECK_THAT(h.refusal(h.say_hello(past.memory[0].hello)).message, Contains("term 7"));
+    CHECK_FALSE(h.core.superseded());
   }
   SECTION("it has none: its clock was behind") {
     CoreHarness h(2, later());

@@ -36,7 +36,9 @@ std::optional<Error> SchedulerCore::objection(const HelloWorker& hello) const {
                                   kPartitionMultiple),
                       "use a multiple, so that no partition ends inside an element");
   }
-  if (worker_count_ + waiting_.size() >= options_.max_workers) return full("workers", options_.max_workers);
+  const bool is_new = hello.incarnation.value == 0;
+  if (is_new && worker_count_ + waiting_.size() >= options_.max_workers)
+    return full("workers", options_.max_workers);
   if (hello.job_run.value == 0 || hello.incarnation.value != 0) return std::nullopt;
   const auto running = jobs_.find(hello.job_run);
   if (running != jobs_.end() && running->second->name() == hello.job &&
@@ -84,6 +86,16 @@ bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello,
       join(now, id, hello, until, job);
     }
     return true;
+  }
+  // Those of a run before may still come back, and it is theirs.
+  const auto is_its = [&](const auto& name) { return name == hello.job; };
+  for (const auto& [run, name] : awaited_) {
+    if (is_its(name)) return false;
+  }
+  for (const auto& [server, orphan] : orphans_) {
+    for (const auto& [run, report] : orphan.runs) {
+      if (is_its(report.open.job)) return false;
+    }
   }
   if (jobs_.size() >= options_.max_jobs) {
     refuse(id, full("jobs", options_.max_jobs));
@@ -149,7 +161,7 @@ std::optional<Error> SchedulerCore::objection(const HelloServer& hello) const {
                       fmt::format("workers cannot reach a server at {}", to_string(hello.data)),
                       "give the server an address to name with --advertise");
   }
-  if (servers_.all().size() >= options_.max_servers) return full("servers", options_.max_servers);
+  if (hello.incarnation.value == 0 && servers_.all().size() >= options_.max_servers) return full("servers", options_.max_servers);
   for (const auto& [id, server] : servers_.all()) {
     if (server.endpoint == hello.data && server.host != hello.host && server.peer.value != 0) {
       return make_error(ErrorCode::configuration,

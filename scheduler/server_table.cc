@@ -65,7 +65,10 @@ std::uint64_t ServerTable::ask(ServerId id, Shrunk request) {
   return number_and_send(id, std::move(request));
 }
 
-void ServerTable::ask_again(const ServerRecord& server) {
+void ServerTable::ask_again(ServerRecord& server) {
+  // What it is asked for a run that is over would never end there.
+  std::erase_if(server.unacknowledged,
+                [&](const auto& entry) { return server.jobs.count(entry.second.run) == 0; });
   for (const auto& [number, request] : server.unacknowledged)
     outbox_.send(server.peer, request.message);
 }

@@ -65,7 +65,7 @@ class ServerTable {
   std::uint64_t ask(ServerId id, DeclareSlices request);
   std::uint64_t ask(ServerId id, Shrunk request);
   // It is back, and has what was sent before it went, or not.
-  void ask_again(const ServerRecord& server);
+  void ask_again(ServerRecord& server);
 
   void use(ServerId id, JobRun run);
   std::vector<ServerId> users_of(JobRun run) const;

@@ -106,8 +106,10 @@ class TensorTable {
   // ---- for a worker that was away ----
   // What it asked is not answered: it asks again.
   void forget_requests(Rank rank) { leave(rank); }
-  // Where it is to go that knows only what it reports, of an older epoch.
-  std::vector<PartitionMove> news_for(const WorkerReport& report) const;
+  // A worker's numbers of a tensor are those that it has here.
+  bool matches(const KnownTensor& known) const;
+  // Where it is to go that knows only what it reports; of tensors that it does not know, too, or not.
+  std::vector<PartitionMove> news_for(const WorkerReport& report, bool only_known) const;
   // What has failed, and it does not say so.
   std::vector<TensorFailed> failures_for(const WorkerReport& report) const;
 

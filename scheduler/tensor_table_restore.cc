@@ -79,7 +79,14 @@ void TensorTable::give(TensorId tensor, PartitionId partition, LaneIndex lane) {
   known.owners[partition.value - known.first.value] = lane;
 }
 
-std::vector<PartitionMove> TensorTable::news_for(const WorkerReport& report) const {
+bool TensorTable::matches(const KnownTensor& known) const {
+  if (known.placed.tensor.value >= tensors_.size()) return false;
+  const Tensor& tensor = tensors_[known.placed.tensor.value];
+  return tensor.first == known.placed.first_partition && tensor.owners.size() == known.placed.owners.size() &&
+         tensor.declaration.name == known.declaration.name;
+}
+
+std::vector<PartitionMove> TensorTable::news_for(const WorkerReport& report, bool only_known) const {
   std::vector<PartitionMove> moves;
   for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
     const Tensor& tensor = tensors_[number];
@@ -88,6 +95,7 @@ std::vector<PartitionMove> TensorTable::news_for(const WorkerReport& report) con
     // Of a tensor that it has not declared, it will have to resume what has moved; to resume the rest is
     // harmless.
     const bool known = found != report.tensors.end();
+    if (only_known && !known) continue;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
       if (known && found->second.placed.owners[i] == tensor.owners[i]) continue;
       moves.push_back({PartitionId{tensor.first.value + i}, tensor.owners[i]});

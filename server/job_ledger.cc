@@ -99,7 +99,6 @@ Result<DeclareSlices> JobLedger::check(const Job& job, const DeclareSlices& decl
   const Error old =
       make_error(ErrorCode::protocol, fmt::format("job '{}' is in epoch {}, the declaration in {}", job.name,
                                                   job.epoch.value, declare.epoch.value));
-  if (is_old && declare.tensors.empty()) return old;
   DeclareSlices added{
       declare.request, declare.job_run, std::max(job.epoch, declare.epoch), declare.moved, {}};
   std::unordered_set<TensorId> tensors;

@@ -131,7 +131,8 @@ TEST_CASE("the epoch of a job grows with what is declared, and with nothing, but
   CHECK(ledger.declare(empty).verdict == Verdict::accepted);
   CHECK(ledger.declare(tensor(1, 1, 1)).error.message == "job 'job1' is in epoch 5, the declaration in 0");
   empty.epoch = Epoch{4};
-  CHECK(ledger.declare(empty).verdict == Verdict::refused);
+  // It was asked before, and nobody has heard that it is done.
+  CHECK(ledger.declare(empty).verdict == Verdict::accepted);
 }
 
 TEST_CASE("declarations that make no sense are refused") {
