@@ -119,8 +119,8 @@ void Job::add_lanes() {
   std::uint32_t most_shards = 0;
   std::size_t lanes = lanes_.size();
   for (const auto& [id, server] : servers_.all()) {
-    const bool has_lanes = std::any_of(lanes_.begin(), lanes_.end(), [&](const LaneTarget& lane) {
-      return lane.server == id && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
+    const bool has_lanes = std::any_of(lanes_.begin(), lanes_.end(), [&, number = id](const LaneTarget& lane) {
+      return lane.server == number && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
     });
     if (!server.usable() || used_.count(id) != 0 || has_lanes || unwilling_.count(id) != 0) continue;
     // A run that is there goes on without those for whom there are no lanes left.

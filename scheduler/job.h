@@ -162,6 +162,7 @@ class Job {
   };
 
   struct Recovery {
+    Recovery() {}  // clang 14: see Move
     TimePoint deadline;
     std::map<Rank, WorkerReport> workers;
     std::map<ServerId, RunReport> servers;

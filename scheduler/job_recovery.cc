@@ -197,7 +197,7 @@ void Job::note_losses() {
   const auto leave_out = [&](const std::vector<Member>& members) {
     for (const auto& [rank, worker] : membership_.workers()) {
       const bool listed = std::any_of(members.begin(), members.end(),
-                                      [&](const Member& member) { return member.rank == worker.rank; });
+                                      [&, missing = worker.rank](const Member& member) { return member.rank == missing; });
       if (listed || worker.left) continue;
       recovery_->workers.erase(rank);
       if (!recovery_->dead_workers.emplace(rank, "it was lost before the scheduler was started again").second)
