@@ -361,6 +361,7 @@ void Job::worker_left(Rank rank) {
     return;
   }
   tensors_->leave(rank);
+  std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
   if (membership_.all_left()) {
     end({});
     return;
