@@ -226,6 +226,7 @@ Error TlsSession::failure_of_openssl() const {
 ssize_t TlsSession::read(std::span<const iovec> pieces) {
   needs_room_ = false;
   if (failure_) return errno = EPROTO, -1;
+  if (untold_error_ != 0) return errno = std::exchange(untold_error_, 0), -1;
   std::size_t done = 0;
   for (const iovec& piece : pieces) {
     for (std::size_t at = 0; at < piece.iov_len;) {
@@ -235,7 +236,11 @@ ssize_t TlsSession::read(std::span<const iovec> pieces) {
       if (result != 1) {
         stopped(result);
         drained_ = errno == EAGAIN;
-        if (done > 0) return static_cast<ssize_t>(done);  // what stopped it is told the next time
+        if (done > 0) {
+          // What stopped it is told the next time; a socket says an error only once.
+          if (errno != EAGAIN && errno != EPROTO) untold_error_ = errno;
+          return static_cast<ssize_t>(done);
+        }
         return errno == 0 ? 0 : -1;
       }
       done_ = true;

@@ -100,6 +100,7 @@ class TlsSession {
   bool more_follows_ = false;
   bool ended_ = false;
   int socket_error_ = 0;
+  int untold_error_ = 0;  // of the socket, behind what was read before it
   std::optional<Error> failure_;
 
   std::array<char, 4> first_bytes_{};
