@@ -112,7 +112,6 @@ class CoreHarness {
     for (auto actions = core.take_actions(); !actions.empty(); actions = core.take_actions()) {
       for (SchedulerAction& action : actions) {
         if (auto* send = std::get_if<SendAction>(&action)) {
-          CAPTURE(name_of(*send->message));
           REQUIRE(alive_.count(send->peer) != 0);
           inbox[send->peer].push_back(*send->message);
           acknowledge(send->peer, *send->message);
