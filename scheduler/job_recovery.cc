@@ -66,7 +66,7 @@ Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   if (worker.gone) outbox_.send(peer, Left{});
   if (!report.started()) report.start = start_late(worker);
   // What is not answered it asks again.
-  tensors_->forget_requests(rank);
+  tensors_->leave(rank);
   std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
   for (const auto& [number, farewell] : farewells_) {
     if (farewell.waiting.count(rank) != 0) outbox_.send(peer, Settle{number, farewell.rank});
@@ -204,7 +204,6 @@ void Job::note_losses() {
         continue;
       outbox_.send(worker.peer,
                    Refused{ErrorCode::peer_lost, "you were declared dead before", kRestartAdvice});
-      outbox_.close(worker.peer);
     }
   };
   for (const auto& [rank, report] : std::map<Rank, WorkerReport>(recovery_->workers)) {
@@ -341,18 +340,13 @@ Status Job::restore() {
     if (!retired_[i] && used_.count(lanes_[i].server) == 0)
       return contradiction(to_string(*servers_.find(lanes_[i].server)), ErrorCode::peer_lost);
   }
-  if (std::find(retired_.begin(), retired_.end(), false) == retired_.end() && servers_.usable_count() == 0) {
-    return make_error(ErrorCode::peer_lost,
-                      fmt::format("no server of job {} has come back to the scheduler", name()),
-                      kRestartAdvice);
-  }
   recovery_->known_lanes = lanes_.size();
   add_lanes();
   for (std::size_t i = recovery_->known_lanes; i < lanes_.size(); ++i) {
     if (recovery_->servers.count(lanes_[i].server) != 0) used_.insert(lanes_[i].server);  // it is open there
   }
   if (std::find(retired_.begin(), retired_.end(), false) == retired_.end()) {
-    return make_error(ErrorCode::peer_lost, fmt::format("job {} has no lane that could go on", name()),
+    return make_error(ErrorCode::peer_lost, fmt::format("no server of job {} has come back to the scheduler", name()),
                       kRestartAdvice);
   }
   return restore_tensors(*newest);
@@ -471,18 +465,13 @@ void Job::go_on(Recovery& known) {
   for (const auto& [server, report] : known.servers) {
     if (used_.count(server) != 0) compare(server, report);
   }
-  for (const auto& [rank, report] : known.workers) {
-    Worker* worker = membership_.find(rank);
-    for (TensorFailed& failed : tensors_->failures_for(report))
-      outbox_.send(worker->peer, std::move(failed));
-  }
   if (moves) {
     behind_ = known.workers;
     begin_move(std::nullopt, fmt::format("job {} goes on with another scheduler", name()), leaving,
                known.known_lanes);
   } else {
-    for (const Rank rank : late)
-      catch_up(*membership_.find(rank), known.workers.at(rank));
+    for (const auto& [rank, report] : known.workers)
+      catch_up(*membership_.find(rank), report);
   }
   if (ended()) return;
   for (const auto& [rank, worker] : membership_.workers()) {

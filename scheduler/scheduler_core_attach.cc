@@ -158,7 +158,7 @@ void SchedulerCore::attach(TimePoint now, PeerId id, const HelloServer& hello) {
   if (is_superseded_by(hello.term)) return;
   if (const Status status = bring_back(now, hello); !status) return refuse(id, status.error());
   const auto node = nodes_.find(hello.incarnation);
-  if (node->second.role != Role::server || node->second.server != hello.server ||
+  if (node == nodes_.end() || node->second.role != Role::server || node->second.server != hello.server ||
       !node->second.offence.empty()) {
     return refuse(id, make_error(ErrorCode::peer_lost, "this server was declared dead", "start it again"));
   }
@@ -312,12 +312,30 @@ void SchedulerCore::expire_awaited(TimePoint now) {
 
 // It has the collect time to come back.
 void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
+  const auto known = nodes_.find(absent.incarnation);
+  if (known != nodes_.end() && known->second.role == Role::done) {
+    if (known->second.peer.value != 0) close(known->second.peer);
+    forget_node(absent.incarnation);
+  } else if (known != nodes_.end()) {
+    // Of another run, perhaps: it has its time from now on.
+    if (known->second.absent)
+      detector_.heard(absent.incarnation, now + collect_time() - options_.detector.heartbeat_deadline);
+    const Node& node = known->second;
+    const bool is_it = absent.server ? node.role == Role::server && node.server == absent.server->server
+                                     : node.role == Role::worker && node.run == absent.run;
+    if (!is_it)
+      return jobs_.at(absent.run)->fail(make_error(ErrorCode::protocol, "a node contradicts what others say"));
+    if (absent.server) servers_.use(absent.server->server, absent.run);
+    return;
+  }
   if (absent.server) {
     const LaneTarget& target = *absent.server;
     ServerRecord* record = servers_.find(target.server);
     // Workers say so: numbers and limits are not theirs to use up.
-    const bool is_plausible = target.server.value <= kMaxClaimedServer;
-    if (record == nullptr && (!is_plausible || servers_.all().size() >= options_.max_servers)) return;
+    const bool is_claim = absent.run.value != 0;
+    const bool is_plausible =
+        target.server.value <= kMaxClaimedServer && servers_.all().size() < options_.max_servers;
+    if (record == nullptr && is_claim && !is_plausible) return;
     if (record == nullptr) {
       ServerRecord made;
       made.id = target.server;
@@ -330,20 +348,7 @@ void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
       last_server_ = std::max(last_server_, target.server);
     }
     if (record->incarnation != target.incarnation) return;  // it is gone, and its number given away
-    if (absent.run.value != 0) servers_.use(target.server, absent.run);
-  }
-  if (const auto done = nodes_.find(absent.incarnation); done != nodes_.end() && done->second.role == Role::done) {
-    if (done->second.peer.value != 0) close(done->second.peer);
-    forget_node(absent.incarnation);
-  }
-  if (const auto known = nodes_.find(absent.incarnation); known != nodes_.end()) {
-    // Of another run, perhaps: it has its time from now on.
-    if (known->second.absent)
-      detector_.heard(absent.incarnation, now + collect_time() - options_.detector.heartbeat_deadline);
-    const bool is_worker = known->second.role == Role::worker && known->second.run == absent.run;
-    if (!absent.server && !is_worker)
-      jobs_.at(absent.run)->fail(make_error(ErrorCode::protocol, "a member contradicts what others say"));
-    return;
+    if (is_claim) servers_.use(target.server, absent.run);
   }
   Node node;
   node.role = absent.server ? Role::server : Role::worker;

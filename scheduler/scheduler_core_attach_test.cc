@@ -454,6 +454,35 @@ TEST_CASE("attach: what a server was asked for a run that is over is not asked a
   CHECK(h.got<DeclareSlices>(back).empty());
 }
 
+TEST_CASE("attach: a server of any number, or of somebody else's life, is let in or refused") {
+  CoreHarness old;
+  Past past(old);
+  CoreHarness h(2, later());
+  HelloServer hello = past.server_memory[0].hello;
+  hello.server = ServerId{GENERATE(1u << 23, 1u << 25, 1u << 31)};
+  CHECK(h.is_alive(h.server_again(hello)));
+  hello.server = ServerId{0xffffffff};
+  hello.incarnation = Incarnation{77};
+  CHECK_FALSE(h.is_alive(h.server_again(hello)));
+  past.memory[0].come_back(h);
+  hello.server = ServerId{9};
+  hello.incarnation = past.memory[0].hello.incarnation;
+  CHECK_FALSE(h.is_alive(h.server_again(hello)));
+}
+
+TEST_CASE("attach: a server that has a worker's life fails the run that speaks of it") {
+  CoreHarness old;
+  Past past(old);
+  CoreHarness h(2, later());
+  for (LaneTarget& lane : past.memory[0].start->lanes)
+    lane.incarnation = past.memory[0].hello.incarnation;
+  const PeerId liar = past.memory[0].come_back(h);
+  h.run(seconds(7));
+  CHECK(h.got<JobFailed>(liar).size() == 1);
+  CHECK(h.core.job_count() == 0);
+  CHECK(h.core.server_count() == 0);
+}
+
 TEST_CASE("attach: a server that proves to be one has its number, whatever workers say") {
   CoreHarness old;
   Past past(old);

@@ -88,13 +88,12 @@ bool SchedulerCore::try_join(TimePoint now, PeerId id, const HelloWorker& hello,
     return true;
   }
   // Those of a run before may still come back, and it is theirs.
-  const auto is_its = [&](const auto& name) { return name == hello.job; };
   for (const auto& [run, name] : awaited_) {
-    if (is_its(name)) return false;
+    if (name == hello.job) return false;
   }
   for (const auto& [server, orphan] : orphans_) {
     for (const auto& [run, report] : orphan.runs) {
-      if (is_its(report.open.job)) return false;
+      if (report.open.job == hello.job) return false;
     }
   }
   if (jobs_.size() >= options_.max_jobs) {

@@ -256,6 +256,8 @@ TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::opti
   return out;
 }
 
+void TensorTable::restored() { assigner_.set_shares(shares_of(config_.lanes)); }
+
 void TensorTable::release(ServerId server) {
   std::vector<std::uint64_t> done;
   for (auto& [number, batch] : batches_) {

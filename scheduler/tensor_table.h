@@ -104,8 +104,6 @@ class TensorTable {
   }
 
   // ---- for a worker that was away ----
-  // What it asked is not answered: it asks again.
-  void forget_requests(Rank rank) { leave(rank); }
   // A worker's numbers of a tensor are those that it has here.
   bool matches(const KnownTensor& known) const;
   // Where it is to go that knows only what it reports; of tensors that it does not know, too, or not.
@@ -124,7 +122,7 @@ class TensorTable {
   // Fails only if the worker has too many declares under way.
   Status declare(Rank rank, const Declare& declare);
   void acked(std::uint64_t batch, ServerId server, const Error& error);
-  // The rank wants no answers any more.
+  // The rank wants no answers any more, or asks again.
   void leave(Rank rank);
 
   std::vector<Output> take_output() { return std::exchange(output_, {}); }

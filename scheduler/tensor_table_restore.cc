@@ -58,13 +58,6 @@ void TensorTable::skip(TensorId tensor, PartitionId partition) {
   tensors_.resize(tensor.value, hole);
 }
 
-void TensorTable::restored() {
-  std::vector<double> shares;
-  for (const Lane& lane : config_.lanes)
-    shares.push_back(lane.share);
-  assigner_.set_shares(shares);
-}
-
 bool TensorTable::is_known(const TensorSlices& held) const {
   if (held.tensor.value >= tensors_.size()) return false;
   const Tensor& tensor = tensors_[held.tensor.value];
