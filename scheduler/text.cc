@@ -18,6 +18,10 @@ std::string ranks_text(std::span<const Rank> ranks) {
   return text;
 }
 
+Error contradiction(const std::string& what, ErrorCode code) {
+  return make_error(code, what + " contradicts what others say", kRestartAdvice);
+}
+
 std::uint64_t milliseconds_of(Duration duration) {
   const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
   return count > 0 ? static_cast<std::uint64_t>(count) : 0;

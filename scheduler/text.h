@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "proto/base/error.h"
 #include "proto/base/event_loop.h"
 #include "proto/base/ids.h"
 
@@ -16,6 +17,9 @@ std::string ranks_text(std::span<const Rank> ranks);
 // What a user does about a job that has lost somebody.
 inline constexpr const char* kRestartAdvice =
     "start the job again; exit code 75 asks an orchestrator to do that";
+
+// A report that does not fit what others have said: `what` is the part of it that does not, or who says it.
+Error contradiction(const std::string& what, ErrorCode code = ErrorCode::protocol);
 
 // Whole ones; 0 of what is negative.
 std::uint64_t milliseconds_of(Duration duration);
