@@ -48,13 +48,8 @@ struct Attaching : World {
     CHECK(b.payload == std::vector<float>{11, 22});
   }
   static OpenJob job(std::uint64_t request = 3) {
-    OpenJob open{request, kRun, "job", Generation{}, Epoch{}, {}};
-    for (std::uint32_t i = 0; i < 2; ++i) {
-      Member member;
-      member.rank = Rank{i};
-      member.incarnation = Incarnation{100 + i};
-      open.members.push_back(member);
-    }
+    OpenJob open = testing::job_of(kRun, 2);
+    open.request = request;
     return open;
   }
 

@@ -1,89 +1,22 @@
 // A server with a key, on real sockets: which lanes it opens, and whom it believes to be the scheduler.
-#include <catch2/catch.hpp>
-#include <functional>
-#include <memory>
-#include <vector>
-
 #include "proto/auth/auth_harness.h"
-#include "proto/base/asio_loop.h"
-#include "proto/transport/shm/shm_transport.h"
-#include "proto/transport/tcp/tcp_transport.h"
-#include "proto/wire/shm_name.h"
-#include "server/server.h"
+#include "server/server_harness.h"
 
-namespace bps {
+namespace bps::server_test {
 namespace {
 
-using namespace std::chrono_literals;
 using Catch::Contains;
-using testing::key_of;
+using bps::testing::key_of;
 
-constexpr JobRun kRun{42};
 const SharedKey kCluster = key_of(32, 0x11);
 
-// One end of a connection: keeps what it gets.
-class Peer final : public ConnectionHandler {
+// A server with a key, of one shard, that has said its hello.
+class KeyedWorld : public World {
  public:
-  explicit Peer(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {
-    connection_->start(*this);
-  }
-  std::byte* on_payload(const Message&, std::uint64_t) override { return nullptr; }
-  void on_message(Message& message, std::span<std::byte>) override {
-    if (!std::holds_alternative<Heartbeat>(message)) messages.push_back(message);
-  }
-  void on_closed(const Error& error) override { closed = error; }
-  Connection& connection() { return *connection_; }
-  template <class T>
-  const T* find() const {
-    for (const Message& message : messages) {
-      if (const T* found = std::get_if<T>(&message)) return found;
-    }
-    return nullptr;
-  }
-
-  std::vector<Message> messages;
-  std::optional<Error> closed;
-
- private:
-  std::unique_ptr<Connection> connection_;
-};
-
-// A server with a key, and a scheduler played by the test.
-class World {
- public:
-  explicit World(SharedKey key = kCluster) {
-    auto listening = transport.listen(loop, Endpoint{}, [this](std::unique_ptr<Connection> connection) {
-      scheduler = std::make_unique<Peer>(std::move(connection));
-    });
-    REQUIRE(listening.ok());
-    listener = std::move(listening).value();
-    ServerOptions options;
-    options.scheduler = listener->endpoint();
-    options.memory_max = 64 << 20;
-    options.host = "here";
+  explicit KeyedWorld(SharedKey key = kCluster) : World(1) {
     options.key = std::move(key);
     options.shared_memory = &shared_memory;
-    Server::Callbacks callbacks;
-    callbacks.registered = [this] { registered = true; };
-    callbacks.stopped = [this](const Error& error) { stopped = error; };
-    server = std::make_unique<Server>(loop, std::vector<EventLoop*>{&loop}, transport, options,
-                                      std::move(callbacks), log);
-    REQUIRE(server->start().ok());
-    until([&] { return scheduler != nullptr && scheduler->find<HelloServer>() != nullptr; });
-  }
-  ~World() {
-    workers.clear();
-    server.reset();
-    scheduler.reset();
-    listener.reset();
-  }
-
-  void until(const std::function<bool()>& done) {
-    const TimePoint deadline = loop.now() + 20s;
-    while (!done()) {
-      REQUIRE(loop.now() < deadline);
-      loop.run_once(loop.now() + 50ms);
-    }
+    start_and_hear_hello();
   }
 
   // What a scheduler with `key` does with the server's hello; returns its Welcome.
@@ -96,41 +29,21 @@ class World {
     step = handshake.take(*scheduler->find<Proof>());
     REQUIRE(step.ok());
     CHECK(step->admitted);
-    Welcome welcome = plain_welcome();
+    Welcome welcome = World::welcome();
     handshake.seal(welcome);
     return welcome;
   }
-  Welcome plain_welcome() const { return Welcome{term, incarnation, ServerId{5}, JobRun{}}; }
 
   // The server serves one job of two workers.
   void serve() {
-    scheduler->connection().send(accept(kCluster));
-    until([&] { return registered; });
-    OpenJob job;
-    job.job_run = kRun;
-    job.job = "job";
-    for (std::uint32_t i = 0; i < 2; ++i)
-      job.members.push_back({Rank{i}, Incarnation{100 + i}, "", i, 1});
-    scheduler->connection().send(job);
-    until([&] { return scheduler->find<Ack>() != nullptr; });
+    World::serve(accept(kCluster));
+    REQUIRE(open_job(kRun, 2).code == ErrorCode::ok);
   }
 
-  HelloLane hello(std::uint32_t rank = 0) const {
-    HelloLane hello;
-    hello.job_run = kRun;
-    hello.rank = Rank{rank};
-    hello.incarnation = Incarnation{100 + rank};
-    hello.server = ServerId{5};
-    hello.server_incarnation = incarnation;
+  HelloLane hello(std::uint32_t rank = 0) {
+    HelloLane hello = World::hello(kRun, rank, 0);
     hello.session = Session{++session};
     return hello;
-  }
-
-  Peer& connect(bool local = false) {
-    workers.push_back(std::make_unique<Peer>(
-        local ? shared_memory.connect(loop, shm_endpoint(server->endpoint().port, incarnation), 5s)
-              : transport.connect(loop, server->endpoint(), 5s)));
-    return *workers.back();
   }
 
   // Opens a lane with this ticket; returns the Welcome or the Refused.
@@ -161,20 +74,7 @@ class World {
     return std::get<Refused>(answer).message;
   }
 
-  AsioLoop loop;
-  TcpTransport transport;
-  ShmTransport shared_memory;
-  Logger log{"server",
-             LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {}, LogLevel::debug)};
-  const Term term{1, 99};
-  const Incarnation incarnation{7};
-  mutable std::uint64_t session = 0;
-  std::unique_ptr<Listener> listener;
-  std::unique_ptr<Peer> scheduler;
-  std::unique_ptr<Server> server;
-  std::vector<std::unique_ptr<Peer>> workers;
-  bool registered = false;
-  std::optional<Error> stopped;
+  std::uint64_t session = 0;
 };
 
 SharedKey ticket_of(std::uint32_t rank, JobRun run = kRun, const SharedKey& cluster = kCluster) {
@@ -184,7 +84,7 @@ SharedKey ticket_of(std::uint32_t rank, JobRun run = kRun, const SharedKey& clus
 }  // namespace
 
 TEST_CASE("a server with a key opens lanes for tickets, over either transport") {
-  World world;
+  KeyedWorld world;
   world.serve();
   CHECK(std::holds_alternative<Welcome>(world.open(ticket_of(0), world.hello(0))));
   CHECK(std::holds_alternative<Welcome>(world.open(ticket_of(1), world.hello(1))));
@@ -195,7 +95,7 @@ TEST_CASE("a server with a key opens lanes for tickets, over either transport") 
 
 TEST_CASE("a server with a key refuses forged and stolen tickets, and the job does not notice") {
   const ExpectLog expected("opened no lane");
-  World world;
+  KeyedWorld world;
   world.serve();
   CHECK(std::holds_alternative<Welcome>(world.open(ticket_of(0), world.hello(0))));
   Peer& lane = *world.workers.back();
@@ -224,7 +124,7 @@ TEST_CASE("a server with a key refuses forged and stolen tickets, and the job do
 
 TEST_CASE("a server with a key does not take a recorded handshake") {
   const ExpectLog expected("opened no lane");
-  World world;
+  KeyedWorld world;
   world.serve();
   ConnectingHandshake handshake;
   Message hello = world.hello(0);
@@ -248,7 +148,7 @@ TEST_CASE("a server with a key does not take a recorded handshake") {
 
 TEST_CASE("a server with a key hears nothing before the proof") {
   const ExpectLog expected("opened no lane");
-  World world;
+  KeyedWorld world;
   world.serve();
   HelloLane hello = world.hello(0);
   hello.nonce = Nonce{};
@@ -263,21 +163,21 @@ TEST_CASE("a server with a key hears nothing before the proof") {
 }
 
 TEST_CASE("a server believes no scheduler that does not prove the key") {
-  World world;
+  KeyedWorld world;
   SECTION("one without a key, or one that hopes for a server without") {
-    world.scheduler->connection().send(world.plain_welcome());
+    world.scheduler->connection().send(world.welcome());
   }
   SECTION("one that asks for a proof and cannot check it") {
     world.scheduler->connection().send(Challenge{});
     world.until([&] { return world.scheduler->find<Proof>() != nullptr; });
-    Welcome welcome = world.plain_welcome();
+    Welcome welcome = world.welcome();
     welcome.mac = Mac{};
     world.scheduler->connection().send(welcome);
   }
   SECTION("one that sends the proof back") {
     world.scheduler->connection().send(Challenge{*world.scheduler->find<HelloServer>()->nonce});
     world.until([&] { return world.scheduler->find<Proof>() != nullptr; });
-    Welcome welcome = world.plain_welcome();
+    Welcome welcome = world.welcome();
     welcome.mac = world.scheduler->find<Proof>()->mac;
     world.scheduler->connection().send(welcome);
   }
@@ -294,17 +194,17 @@ TEST_CASE("a server believes no scheduler that does not prove the key") {
 
 TEST_CASE("a server without a key is asked for one, and refuses lanes of workers that have one") {
   const ExpectLog expected("opened no lane");
-  World world(nullptr);
+  KeyedWorld world(nullptr);
   SECTION("by its scheduler") {
     world.scheduler->connection().send(Challenge{});
     world.until([&] { return world.stopped.has_value(); });
     CHECK(world.stopped->code == ErrorCode::unauthorised);
   }
   SECTION("by a worker") {
-    world.scheduler->connection().send(world.plain_welcome());
+    world.scheduler->connection().send(world.welcome());
     world.until([&] { return world.registered; });
     CHECK_THAT(world.refusal(ticket_of(0), world.hello(0)), Contains("this server has no key"));
   }
 }
 
-}  // namespace bps
+}  // namespace bps::server_test

@@ -11,6 +11,7 @@
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/shm_name.h"
+#include "server/job_harness.h"
 #include "server/server.h"
 
 namespace bps::server_test {
@@ -94,12 +95,22 @@ class World {
     return server->start();
   }
 
-  void serve() {
+  Welcome welcome() const { return Welcome{term, incarnation, ServerId{5}, JobRun{}}; }
+
+  void start_and_hear_hello() {
     REQUIRE(start().ok());
     until([&] { return scheduler != nullptr && scheduler->find<HelloServer>() != nullptr; });
-    scheduler->connection().send(Welcome{term, incarnation, ServerId{5}, JobRun{}});
+  }
+
+  // The server gets this Welcome, and is registered.
+  void serve(const Welcome& with) {
+    scheduler->connection().send(with);
     until([&] { return registered; });
     scheduler->messages.clear();
+  }
+  void serve() {
+    start_and_hear_hello();
+    serve(welcome());
   }
 
   // Sends and waits for the Ack.
@@ -110,18 +121,7 @@ class World {
     return scheduler->find<Ack>()->error;
   }
 
-  Error open_job(JobRun run, std::uint32_t size) {
-    OpenJob job;
-    job.job_run = run;
-    job.job = "job";
-    for (std::uint32_t i = 0; i < size; ++i) {
-      Member member;
-      member.rank = Rank{i};
-      member.incarnation = Incarnation{100 + i};
-      job.members.push_back(member);
-    }
-    return ask(job);
-  }
+  Error open_job(JobRun run, std::uint32_t size) { return ask(testing::job_of(run, size)); }
 
   // One tensor, with a partition on each shard.
   static DeclareSlices slices(JobRun run, std::uint32_t tensor, std::uint32_t shards,
@@ -141,23 +141,23 @@ class World {
   }
 
   HelloLane hello(JobRun run, std::uint32_t rank, std::uint32_t shard) const {
-    HelloLane hello;
-    hello.job_run = run;
-    hello.rank = Rank{rank};
-    hello.incarnation = Incarnation{100 + rank};
+    HelloLane hello = testing::hello_of(run, rank);
     hello.server = ServerId{5};
     hello.server_incarnation = incarnation;
     hello.shard = shard;
-    hello.session = Session{1};
     return hello;
   }
 
-  Peer& connect(const Message& first, bool local = false) {
+  Peer& connect(bool local = false) {
     workers.push_back(std::make_unique<Peer>(
         local ? shared_memory.connect(loop, shm_endpoint(server->endpoint().port, incarnation), 5s)
               : transport.connect(loop, server->endpoint(), 5s)));
-    workers.back()->connection().send(first);
     return *workers.back();
+  }
+  Peer& connect(const Message& first, bool local = false) {
+    Peer& peer = connect(local);
+    peer.connection().send(first);
+    return peer;
   }
 
   Peer& lane(JobRun run, std::uint32_t rank, std::uint32_t shard, bool local = false) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/base/virtual_loop.h"
+#include "server/job_harness.h"
 #include "server/shard.h"
 
 namespace bps::shard_test {
@@ -69,44 +70,30 @@ class World {
   explicit World(std::uint32_t workers, std::uint64_t budget = 1 << 20) : World(workers, budget, quiet()) {}
   World(std::uint32_t workers, std::uint64_t budget, const Logger& log)
       : shard(std::make_unique<Shard>(loop, ShardIndex{0}, budget, log)) {
-    OpenJob job;
-    job.job_run = kRun;
-    job.job = "job";
-    for (std::uint32_t i = 0; i < workers; ++i) {
-      Member member;
-      member.rank = Rank{i};
-      member.incarnation = Incarnation{100 + i};
-      job.members.push_back(member);
-    }
-    shard->open_job(job);
+    shard->open_job(testing::job_of(kRun, workers));
   }
 
-  // A tensor of one partition, both with this number.
-  void declare(std::uint32_t id, std::uint64_t elements, std::int32_t priority = 0) {
+  // Of one partition, both with this number.
+  static TensorSlices tensor(std::uint32_t id, std::uint64_t elements) {
     TensorSlices tensor;
     tensor.tensor = TensorId{id};
     tensor.name = "t" + std::to_string(id);
-    tensor.priority = priority;
     tensor.partitions.push_back({PartitionId{id}, 0, elements});
-    shard->declare(DeclareSlices{0, kRun, {}, false, {tensor}});
+    return tensor;
   }
-
+  void declare(std::uint32_t id, std::uint64_t elements, std::int32_t priority = 0) {
+    TensorSlices declared = tensor(id, elements);
+    declared.priority = priority;
+    shard->declare(DeclareSlices{0, kRun, {}, false, {declared}});
+  }
   // The same, of another server before.
   void move(std::uint32_t id, std::uint64_t elements, std::uint32_t epoch) {
-    TensorSlices tensor;
-    tensor.tensor = TensorId{id};
-    tensor.name = "t" + std::to_string(id);
-    tensor.partitions.push_back({PartitionId{id}, 0, elements});
-    shard->declare(DeclareSlices{0, kRun, Epoch{epoch}, true, {tensor}});
+    shard->declare(DeclareSlices{0, kRun, Epoch{epoch}, true, {tensor(id, elements)}});
   }
 
   std::shared_ptr<Wire> open(std::uint32_t rank, std::uint64_t session = 1,
                              std::uint32_t credit_report = 1 << 30) {
-    HelloLane hello;
-    hello.job_run = kRun;
-    hello.rank = Rank{rank};
-    hello.incarnation = Incarnation{100 + rank};
-    hello.session = Session{session};
+    HelloLane hello = testing::hello_of(kRun, rank, Session{session});
     hello.credit_report_bytes = credit_report;
     auto wire = std::make_shared<Wire>();
     shard->admit(hello, Welcome{}, std::make_unique<FakeConnection>(wire));

@@ -130,10 +130,7 @@ TEST_CASE("hellos that do not fit are refused") {
   }
   SECTION("no member") { CHECK(all<Refused>(*world.open(3)).size() == 1); }
   SECTION("another life, an unknown run, an old epoch") {
-    HelloLane hello;
-    hello.job_run = kRun;
-    hello.incarnation = Incarnation{100};
-    hello.session = Session{9};
+    HelloLane hello = testing::hello_of(kRun, 0, Session{9});
     SECTION("life") { hello.incarnation = Incarnation{1}; }
     SECTION("run") { hello.job_run = JobRun{1}; }
     SECTION("epoch") { hello.epoch = Epoch{4}; }
