@@ -118,12 +118,18 @@ void Scheduler::finish_if_alone() {
 }
 
 void Scheduler::stop() {
-  if (std::exchange(over_, true)) return;
+  if (over_) return;
+  stop_listening();
+  greeting_.clear();
+  peers_.clear();
+}
+
+// Nobody comes in and no time passes any more.
+void Scheduler::stop_listening() {
+  over_ = true;
   loop_.cancel(tick_timer_);
   loop_.cancel(farewell_timer_);
   listener_.reset();
-  greeting_.clear();
-  peers_.clear();
 }
 
 // ---- connections ----
@@ -270,10 +276,7 @@ void Scheduler::carry_out() {
 
 // Not here: this may be a call of one of the connections that are to go.
 void Scheduler::stop_later() {
-  over_ = true;
-  loop_.cancel(tick_timer_);
-  loop_.cancel(farewell_timer_);
-  listener_.reset();
+  stop_listening();
   loop_.post([this, alive = std::weak_ptr<bool>(alive_), error = *core_.superseded()] {
     if (alive.expired()) return;
     greeting_.clear();

@@ -83,6 +83,7 @@ class Scheduler {
   void drop_greeting(PeerId id, const std::string& why);
   void warn_of_stranger(const std::string& text);
   void carry_out();
+  void stop_listening();
   void stop_later();
   void send(const SendAction& action, std::vector<PeerId>& slow);
   std::size_t queue_limit(PeerId id) const;
