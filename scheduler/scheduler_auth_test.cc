@@ -1,58 +1,31 @@
 // The scheduler with a key: who gets in, who does not, and what they can cost it.
-#include <catch2/catch.hpp>
-
 #include "proto/auth/auth_harness.h"
-#include "proto/base/virtual_loop.h"
-#include "scheduler/fake_transport.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/scheduler_harness.h"
 
 namespace bps {
 namespace {
 
-using Catch::Contains;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::key_of;
-
-using Link = std::shared_ptr<testing::FakeLink>;
+using namespace testing;
 
 const SharedKey kCluster = key_of(32, 0x11);
 
-struct Daemon {
-  explicit Daemon(SharedKey key = kCluster) {
+// A running one.
+struct KeyedDaemon : Daemon {
+  explicit KeyedDaemon(SharedKey key = kCluster) : Daemon(options_with(std::move(key))) {
+    REQUIRE(scheduler->start());
+  }
+  static SchedulerOptions options_with(SharedKey key) {
     SchedulerOptions options;
     options.listen = {"10.0.0.1", 4710};
     options.insecure = key == nullptr;
     options.key = std::move(key);
     options.max_greeting = 64;
-    const auto target = LogTarget::to_callback(
-        [this](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); },
-        LogLevel::debug);
-    scheduler = std::make_unique<Scheduler>(loop, transport, options, Logger("scheduler", target));
-    REQUIRE(scheduler->start());
+    return options;
   }
-
-  VirtualLoop loop{TimePoint{seconds(5000)}};
-  testing::FakeTransport transport;
-  std::vector<std::string> lines;
-  std::unique_ptr<Scheduler> scheduler;
 };
 
-HelloWorker worker_hello(std::uint32_t rank = 0, const std::string& job = "j") {
-  HelloWorker hello;
-  hello.job = job;
-  hello.rank = Rank{rank};
-  hello.world_size = 2;
-  return hello;
-}
-
-HelloServer server_hello() {
-  HelloServer hello;
-  hello.host = "cpu";
-  hello.shards = 1;
-  hello.data = {"10.9.9.9", 4711};
-  return hello;
-}
+HelloWorker worker_hello(std::uint32_t rank = 0) { return Daemon::worker_hello(rank, 2); }
+HelloServer server_hello() { return Daemon::server_hello(); }
 
 // A peer that says a hello and answers the challenge with the key.
 struct Guest {
@@ -76,7 +49,7 @@ SharedKey job_key(const std::string& job = "j") { return derive_job_key(*kCluste
 }  // namespace
 
 TEST_CASE("scheduler with a key: who proves it is welcomed, and sees that the scheduler has it too") {
-  Daemon d;
+  KeyedDaemon d;
   const Guest server(d, derive_server_key(*kCluster), server_hello());
   REQUIRE(server.welcome() != nullptr);
   CHECK(server.handshake.check(*server.welcome(), "the scheduler").ok());
@@ -87,15 +60,15 @@ TEST_CASE("scheduler with a key: who proves it is welcomed, and sees that the sc
   const auto ticket = worker.handshake.ticket(*worker.welcome());
   REQUIRE(ticket.ok());
   const Welcome& welcome = *worker.welcome();
-  CHECK(testing::hex((*ticket)->bytes()) ==
-        testing::hex(derive_ticket_key(*kCluster, {welcome.job_run, Rank{1}, welcome.incarnation})->bytes()));
+  CHECK(hex((*ticket)->bytes()) ==
+        hex(derive_ticket_key(*kCluster, {welcome.job_run, Rank{1}, welcome.incarnation})->bytes()));
   CHECK(worker.link->max_header_bytes == kMaxControlHeaderBytes);
 }
 
 TEST_CASE(
     "scheduler with a key: a wrong one, none, or another job's is refused, and the job does not notice") {
   ExpectLog expected("is turned away");
-  Daemon d;
+  KeyedDaemon d;
   const auto refused = [&](const SharedKey& key, Message hello) {
     const Guest guest(d, key, std::move(hello));
     CHECK(guest.welcome() == nullptr);
@@ -121,7 +94,7 @@ TEST_CASE(
 
 TEST_CASE("scheduler without a key: a peer that has one is told so plainly") {
   const ExpectLog expected("is turned away");
-  Daemon d(nullptr);
+  KeyedDaemon d(nullptr);
   const Guest guest(d, job_key(), worker_hello());
   REQUIRE(guest.link->last<Refused>() != nullptr);
   CHECK(guest.link->last<Refused>()->code == ErrorCode::unauthorised);
@@ -131,7 +104,7 @@ TEST_CASE("scheduler without a key: a peer that has one is told so plainly") {
 
 TEST_CASE("scheduler with a key: a recorded handshake is refused, and who it was recorded from goes on") {
   const ExpectLog expected("is turned away");
-  Daemon d;
+  KeyedDaemon d;
   const Link link = d.transport.peer_connects();
   ConnectingHandshake handshake;
   Message hello = worker_hello();
@@ -143,7 +116,7 @@ TEST_CASE("scheduler with a key: a recorded handshake is refused, and who it was
   link->say(*proof);
   REQUIRE(link->last<Welcome>() != nullptr);
 
-  Daemon other;
+  KeyedDaemon other;
   for (Daemon* daemon : {&d, &other}) {
     const Link replay = daemon->transport.peer_connects();
     replay->say(recorded);
@@ -159,7 +132,7 @@ TEST_CASE("scheduler with a key: a recorded handshake is refused, and who it was
 
 TEST_CASE("scheduler with a key: nothing but the handshake is heard before it is done") {
   const ExpectLog expected("is turned away");
-  Daemon d;
+  KeyedDaemon d;
   const auto refused = [&](const std::vector<Message>& said, bool payload = false) {
     const Link link = d.transport.peer_connects();
     for (const Message& message : said)
@@ -181,7 +154,7 @@ TEST_CASE("scheduler with a key: nothing but the handshake is heard before it is
 
 TEST_CASE("scheduler with a key: a hello alone holds no place; the deadline is for the whole handshake") {
   ExpectLog expected("is dropped before its handshake");
-  Daemon d;
+  KeyedDaemon d;
   HelloWorker hello = worker_hello();
   hello.nonce = Nonce{};
   const Link slow = d.transport.peer_connects();
@@ -199,7 +172,7 @@ TEST_CASE("scheduler with a key: a hello alone holds no place; the deadline is f
 TEST_CASE(
     "scheduler with a key: of thousands that never prove anything the oldest go, and a worker gets in") {
   ExpectLog expected("are not through theirs either");
-  Daemon d;
+  KeyedDaemon d;
   HelloWorker hello = worker_hello();
   hello.nonce = Nonce{};
   std::vector<Link> idle;

@@ -1,67 +1,23 @@
-#include "scheduler/scheduler.h"
-
-#include <catch2/catch.hpp>
-
 #include "proto/auth/auth_harness.h"
-#include "proto/base/virtual_loop.h"
-#include "scheduler/fake_transport.h"
+#include "scheduler/scheduler_harness.h"
 
 namespace bps {
 namespace {
 
-using Catch::Contains;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::FakeLink;
+using namespace testing;
 
-using Link = std::shared_ptr<FakeLink>;
-
-struct Daemon {
-  explicit Daemon(SchedulerOptions given = {}) {
-    std::uint64_t next = 0;
-    given.random = [next]() mutable { return ++next * 0x9e3779b97f4a7c15u; };
-    const auto target = LogTarget::to_callback(
-        [this](LogLevel level, std::string_view, std::string_view text) {
-          lines.push_back(std::string(name_of(level)) + " " + std::string(text));
-        },
-        LogLevel::debug);
-    scheduler = std::make_unique<Scheduler>(loop, transport, std::move(given), Logger("scheduler", target));
+// With a job of two workers that runs.
+struct RunningDaemon : Daemon {
+  RunningDaemon() {
+    REQUIRE(scheduler->start());
+    server = Daemon::server();
+    w0 = worker(0, 2);
+    w1 = worker(1, 2);
+    REQUIRE(server->last<OpenJob>() != nullptr);
+    server->say(Ack{server->last<OpenJob>()->request, {}});
   }
 
-  Link connect() { return transport.peer_connects(); }
-  Link worker(std::uint32_t rank, std::uint32_t world, const std::string& job = "j") {
-    HelloWorker hello;
-    hello.job = job;
-    hello.rank = Rank{rank};
-    hello.world_size = world;
-    hello.host = "gpu-" + std::to_string(rank);
-    const Link link = connect();
-    link->say(hello);
-    return link;
-  }
-  Link server() {
-    HelloServer hello;
-    hello.host = "cpu";
-    hello.shards = 1;
-    hello.data = {"10.9.9.9", 4711};
-    const Link link = connect();
-    link->say(hello);
-    return link;
-  }
-  // Time passes, with heartbeats of these.
-  void run(Duration duration, const std::vector<Link>& talking = {}) {
-    const TimePoint end = loop.now() + duration;
-    while (loop.now() < end) {
-      loop.run_for(std::min<Duration>(milliseconds(100), end - loop.now()));
-      for (const Link& link : talking)
-        link->say(Heartbeat{});
-    }
-  }
-
-  VirtualLoop loop{TimePoint{seconds(5000)}};
-  testing::FakeTransport transport;
-  std::vector<std::string> lines;
-  std::unique_ptr<Scheduler> scheduler;
+  Link server, w0, w1;
 };
 
 Error closed() { return make_error(ErrorCode::cancelled, "the peer closed the connection"); }
@@ -69,14 +25,9 @@ Error closed() { return make_error(ErrorCode::cancelled, "the peer closed the co
 }  // namespace
 
 TEST_CASE("scheduler: a job from hello to end") {
-  Daemon d;
-  REQUIRE(d.scheduler->start());
+  RunningDaemon d;
   CHECK(d.scheduler->endpoint() == Endpoint{"127.0.0.1", 4710});
-  const Link server = d.server();
-  const Link w0 = d.worker(0, 2);
-  const Link w1 = d.worker(1, 2);
-  REQUIRE(server->last<OpenJob>() != nullptr);
-  server->say(Ack{server->last<OpenJob>()->request, {}});
+  const Link &server = d.server, &w0 = d.w0, &w1 = d.w1;
   REQUIRE(w0->last<JobStart>() != nullptr);
   CHECK(w0->max_header_bytes == kMaxControlHeaderBytes);
   CHECK(server->max_header_bytes == kMaxControlHeaderBytes);
@@ -195,12 +146,8 @@ TEST_CASE("scheduler: payloads have no place on control connections") {
 
 TEST_CASE("scheduler: a peer that does not read is given up, and its job told") {
   ExpectLog dropped("it does not read");
-  Daemon d;
-  REQUIRE(d.scheduler->start());
-  const Link server = d.server();
-  const Link w0 = d.worker(0, 2);
-  const Link w1 = d.worker(1, 2);
-  server->say(Ack{server->last<OpenJob>()->request, {}});
+  RunningDaemon d;
+  const Link &server = d.server, &w0 = d.w0, &w1 = d.w1;
   w1->queued_bytes = (64u << 20) + 1;
   d.run(seconds(1), {server, w0});
   CHECK_FALSE(w1->open());
@@ -236,12 +183,8 @@ TEST_CASE("scheduler: strangers are logged once a second, with their number") {
 
 TEST_CASE("scheduler: a lost worker fails the job of the others") {
   ExpectLog expected("is gone: connection lost 0.3 s ago");
-  Daemon d;
-  REQUIRE(d.scheduler->start());
-  const Link server = d.server();
-  const Link w0 = d.worker(0, 2);
-  const Link w1 = d.worker(1, 2);
-  server->say(Ack{server->last<OpenJob>()->request, {}});
+  RunningDaemon d;
+  const Link &server = d.server, &w0 = d.w0, &w1 = d.w1;
   w1->hang_up(closed());
   d.run(milliseconds(400), {server, w0});
   REQUIRE(w0->last<JobFailed>() != nullptr);
