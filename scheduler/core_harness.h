@@ -11,7 +11,12 @@
 
 #include "scheduler/scheduler_core.h"
 
+// Tests of a core say `using namespace testing`, and have what follows, too.
 namespace bps::testing {
+
+using Catch::Contains;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 class CoreHarness {
  public:
@@ -84,6 +89,12 @@ class CoreHarness {
     silent_.erase(peer);
     core.lost(now, peer, make_error(ErrorCode::cancelled, "connection reset"));
     carry_out();
+  }
+
+  // For longer than the reconnect grace.
+  void kill(PeerId peer) {
+    lose(peer);
+    run(milliseconds(400));
   }
 
   // Its connection stands, but it says nothing any more.

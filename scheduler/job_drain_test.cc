@@ -4,14 +4,7 @@
 namespace bps {
 namespace {
 
-using Catch::Contains;
-using testing::acknowledge_moves;
-using testing::CoreHarness;
-using testing::declare_one;
-using testing::kElements;
-using testing::kGrace;
-using testing::slices_of;
-using testing::View;
+using namespace testing;
 
 TEST_CASE("move: a server that drains is free when its partitions are elsewhere") {
   CoreHarness h;
@@ -47,20 +40,15 @@ TEST_CASE("move: what a drained server has not acknowledged is not waited for") 
 }
 
 TEST_CASE("move: a server that dies while it drains is gone") {
-  CoreHarness h;
-  const PeerId a = h.server("a");
-  const PeerId b = h.server("b");
-  const auto workers = h.running_job("j", 1);
-  h.say(workers[0], declare_one(1, "w", kElements));
-  h.stop_acking(b);
-  h.say(a, Leave{});
-  h.lose(a);
-  h.run(kGrace);
-  acknowledge_moves(h, b);
-  CHECK(View(h, workers[0]).owned_by(ServerId{2}) == 10);
+  MoveHarness h(2, 1);
+  h.stop_acking(h.b);
+  h.say(h.a, Leave{});
+  h.kill(h.a);
+  acknowledge_moves(h, h.b);
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{2}) == 10);
   CHECK(h.core.server_count() == 1);
-  h.say(workers[0], Leave{});
-  CHECK(h.got<JobEnded>(b).size() == 1);
+  h.say(h.workers[0], Leave{});
+  CHECK(h.got<JobEnded>(h.b).size() == 1);
   CHECK(h.core.job_count() == 0);
 }
 
@@ -97,8 +85,7 @@ TEST_CASE("move: a server that waits to drain gets nothing new, unless nobody el
   // Nor when somebody comes, or dies.
   const PeerId c = h.server("c");
   h.say(workers[0], declare_one(3, "u", kElements));
-  h.lose(b);
-  h.run(kGrace);
+  h.kill(b);
   CHECK(View(h, workers[0]).owned_by(ServerId{1}) == 1);
   CHECK(View(h, workers[0]).owned_by(ServerId{3}) == 20);
   h.say(c, Leave{});
@@ -108,66 +95,56 @@ TEST_CASE("move: a server that waits to drain gets nothing new, unless nobody el
 }
 
 TEST_CASE("move: servers that come later have their part of new tensors") {
-  CoreHarness h;
-  h.server("a");
-  const auto workers = h.running_job("j", 2);
-  h.say(workers[0], declare_one(1, "w", kElements));
+  MoveHarness h(1, 2);
   h.server("b");
-  CHECK(h.got<Moved>(workers[0]).empty());
-  h.say(workers[1], declare_one(1, "w", kElements));  // known
-  CHECK(h.got<Moved>(workers[0]).empty());
-  h.say(workers[0], declare_one(2, "v", kElements));
-  REQUIRE(h.got<Moved>(workers[0]).size() == 1);
-  CHECK(h.last<Moved>(workers[1]).moves.empty());
-  CHECK(View(h, workers[0]).owned_by(ServerId{2}) >= 8);
+  CHECK(h.got<Moved>(h.workers[0]).empty());
+  h.say(h.workers[1], declare_one(1, "w", kElements));  // known
+  CHECK(h.got<Moved>(h.workers[0]).empty());
+  h.say(h.workers[0], declare_one(2, "v", kElements));
+  REQUIRE(h.got<Moved>(h.workers[0]).size() == 1);
+  CHECK(h.last<Moved>(h.workers[1]).moves.empty());
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{2}) >= 8);
 }
 
 TEST_CASE("move: a newcomer that refuses the job is left out of it") {
-  CoreHarness h;
-  h.server("a");
-  const auto workers = h.running_job("j", 1);
-  h.say(workers[0], declare_one(1, "w", kElements));
+  MoveHarness h(1, 1);
   const PeerId b = h.server("b");
   h.stop_acking(b);
-  h.say(workers[0], declare_one(2, "v", kElements));
-  CHECK(h.got<Declared>(workers[0]).size() == 1);
+  h.say(h.workers[0], declare_one(2, "v", kElements));
+  CHECK(h.got<Declared>(h.workers[0]).size() == 1);
   h.say(b, Ack{h.last<OpenJob>(b).request, make_error(ErrorCode::out_of_memory, "no room for its members")});
-  CHECK(h.got<JobFailed>(workers[0]).empty());
-  REQUIRE(h.got<Declared>(workers[0]).size() == 2);
-  CHECK(h.last<Declared>(workers[0]).tensors[0].error.code == ErrorCode::ok);
-  CHECK(View(h, workers[0]).owned_by(ServerId{1}) == 20);
+  CHECK(h.got<JobFailed>(h.workers[0]).empty());
+  REQUIRE(h.got<Declared>(h.workers[0]).size() == 2);
+  CHECK(h.last<Declared>(h.workers[0]).tensors[0].error.code == ErrorCode::ok);
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{1}) == 20);
   CHECK(h.got<JobEnded>(b).size() == 1);
   CHECK_THAT(h.log.back(), Contains("server 2 (host b") && Contains("takes no part in job j") &&
                                Contains("no room for its members"));
   // What it says later of slices does not matter, and it is not asked again.
   for (const DeclareSlices& slices : h.got<DeclareSlices>(b))
     h.say(b, Ack{slices.request, make_error(ErrorCode::protocol, "unknown run")});
-  h.say(workers[0], declare_one(3, "u", kElements));
+  h.say(h.workers[0], declare_one(3, "u", kElements));
   CHECK(h.got<OpenJob>(b).size() == 1);
-  CHECK(View(h, workers[0]).owned_by(ServerId{1}) == 30);
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{1}) == 30);
   CHECK(h.is_alive(b));
   // Another one is.
   h.server("c");
-  h.say(workers[0], declare_one(4, "t", kElements));
-  CHECK(View(h, workers[0]).owned_by(ServerId{3}) > 0);
+  h.say(h.workers[0], declare_one(4, "t", kElements));
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{3}) > 0);
 }
 
 TEST_CASE("move: a newcomer without memory for what another one has drained") {
-  CoreHarness h;
-  const PeerId a = h.server("a");
-  h.server("b");
-  const auto workers = h.running_job("j", 1);
-  h.say(workers[0], declare_one(1, "w", kElements));
+  MoveHarness h(2, 1);
   const PeerId c = h.server("c");
   h.stop_acking(c);
-  h.say(a, Leave{});
-  CHECK(h.got<Moved>(workers[0]).empty());
+  h.say(h.a, Leave{});
+  CHECK(h.got<Moved>(h.workers[0]).empty());
   h.say(c, Ack{h.last<OpenJob>(c).request, {}});
   h.say(c, Ack{h.last<DeclareSlices>(c).request, make_error(ErrorCode::out_of_memory, "2 MiB do not fit")});
-  CHECK(h.got<JobFailed>(workers[0]).empty());
-  REQUIRE(h.got<Moved>(workers[0]).size() == 1);
-  CHECK(View(h, workers[0]).owned_by(ServerId{2}) == 10);
-  CHECK(h.got<Left>(a).size() == 1);
+  CHECK(h.got<JobFailed>(h.workers[0]).empty());
+  REQUIRE(h.got<Moved>(h.workers[0]).size() == 1);
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{2}) == 10);
+  CHECK(h.got<Left>(h.a).size() == 1);
 }
 
 TEST_CASE("move: not if somebody does not retain") {
@@ -186,8 +163,7 @@ TEST_CASE("move: not if somebody does not retain") {
   h.say(b, Leave{});
   CHECK(h.got<Left>(b).empty());
   CHECK(h.got<Moved>(first).size() == 1);
-  h.lose(b);
-  h.run(kGrace);
+  h.kill(b);
   CHECK_THAT(h.last<JobFailed>(first).error.message,
              Contains("server 2") && Contains("is gone") &&
                  Contains("rank 1 (host gpu-1, 10.0.0.4:5000) runs without retain"));

@@ -4,11 +4,7 @@
 namespace bps {
 namespace {
 
-using Catch::Contains;
-using testing::CoreHarness;
-using testing::declare_one;
-using testing::kElements;
-using testing::kGrace;
+using namespace testing;
 
 TEST_CASE("leave: a worker lingers until the others have what it may have, and hears of moves meanwhile") {
   CoreHarness h;
@@ -23,8 +19,7 @@ TEST_CASE("leave: a worker lingers until the others have what it may have, and h
   CHECK(h.got<Settle>(workers[2]).empty());
   const std::uint64_t number = h.last<Settle>(workers[0]).number;
   CHECK(h.last<Settle>(workers[1]).number == number);
-  h.lose(b);
-  h.run(kGrace);
+  h.kill(b);
   CHECK(h.got<Moved>(workers[2]).size() == 1);
   h.say(workers[0], Settled{number});
   h.say(workers[0], Settled{number});
@@ -33,8 +28,7 @@ TEST_CASE("leave: a worker lingers until the others have what it may have, and h
   CHECK(h.got<Left>(workers[2]).size() == 1);
   CHECK_FALSE(h.got<WorkerLeft>(a)[2].lingers);
   CHECK(h.got<Left>(workers[1]).empty());
-  h.lose(workers[2]);
-  h.run(kGrace);
+  h.kill(workers[2]);
   CHECK(h.got<JobFailed>(workers[0]).empty());
   h.say(workers[0], Leave{});
   CHECK(h.got<Left>(workers[0]).size() == 1);
@@ -48,8 +42,7 @@ TEST_CASE("leave: one that dies while it lingers is gone, and the job goes on") 
   const PeerId a = h.server("a");
   const auto workers = h.running_job("j", 2);
   h.say(workers[1], Leave{});
-  h.lose(workers[1]);
-  h.run(kGrace);
+  h.kill(workers[1]);
   CHECK(h.got<JobFailed>(workers[0]).empty());
   CHECK_FALSE(h.last<WorkerLeft>(a).lingers);
   h.say(workers[0], Settled{h.last<Settle>(workers[0]).number});
@@ -65,8 +58,7 @@ TEST_CASE("move: who has left is not told, and a server that comes hears of it")
   h.say(workers[0], declare_one(1, "w", 1));
   h.say(workers[2], Leave{});
   const PeerId b = h.server("b");
-  h.lose(a);
-  h.run(kGrace);
+  h.kill(a);
   CHECK(h.got<Moved>(workers[0]).size() == 1);
   CHECK(h.got<Moved>(workers[2]).empty());
   CHECK(h.last<WorkerLeft>(b).rank == Rank{2});

@@ -4,14 +4,7 @@
 namespace bps {
 namespace {
 
-using Catch::Contains;
-using testing::acknowledge_moves;
-using testing::CoreHarness;
-using testing::declare_one;
-using testing::kElements;
-using testing::kGrace;
-using testing::slices_of;
-using testing::View;
+using namespace testing;
 
 std::uint64_t total_elements(CoreHarness& h, const std::vector<PeerId>& servers) {
   std::uint64_t sum = 0;
@@ -38,8 +31,7 @@ TEST_CASE("move: a dead server's partitions, and only those, go to the others") 
   REQUIRE(before.owner.size() == 10);
   const std::size_t lost = before.owned_by(ServerId{2});
   REQUIRE(lost > 0);
-  h.lose(b);
-  h.run(kGrace);
+  h.kill(b);
   for (const PeerId worker : workers) {
     REQUIRE(h.got<Moved>(worker).size() == 1);
     const Moved moved = h.last<Moved>(worker);
@@ -77,8 +69,7 @@ TEST_CASE("move: workers hear of it when all servers have acknowledged the epoch
   h.stop_acking(a);
   h.stop_acking(b);
   const PeerId c = h.server("c");
-  h.lose(a);
-  h.run(kGrace);
+  h.kill(a);
   // The newcomer takes part.
   CHECK(h.last<OpenJob>(c).epoch == Epoch{2});
   const DeclareSlices at_b = h.last<DeclareSlices>(b);
@@ -92,42 +83,28 @@ TEST_CASE("move: workers hear of it when all servers have acknowledged the epoch
 }
 
 TEST_CASE("move: a second death while the first is seen to makes one move of both") {
-  CoreHarness h;
-  const PeerId a = h.server("a");
-  const PeerId b = h.server("b");
-  const PeerId c = h.server("c");
-  const auto workers = h.running_job("j", 2);
-  h.say(workers[0], declare_one(1, "w", kElements));
-  h.stop_acking(b);
-  h.stop_acking(c);
-  h.lose(a);
-  h.run(kGrace);
-  const auto first = h.got<DeclareSlices>(c);
-  h.lose(b);
-  h.run(kGrace);
-  CHECK(h.got<Moved>(workers[0]).empty());
-  acknowledge_moves(h, c);
-  REQUIRE(h.got<Moved>(workers[0]).size() == 1);
-  const Moved moved = h.last<Moved>(workers[0]);
+  MoveHarness h(3, 2);
+  h.lose_while_slow(h.a, {h.b, h.c});
+  const auto first = h.got<DeclareSlices>(h.c);
+  h.kill(h.b);
+  CHECK(h.got<Moved>(h.workers[0]).empty());
+  acknowledge_moves(h, h.c);
+  REQUIRE(h.got<Moved>(h.workers[0]).size() == 1);
+  const Moved moved = h.last<Moved>(h.workers[0]);
   CHECK(moved.epoch == Epoch{3});
   CHECK_THAT(moved.reason, Contains("server 1") && Contains("server 2"));
   CHECK(moved.closed.size() == 2);
-  CHECK(View(h, workers[0]).owned_by(ServerId{3}) == 10);
-  CHECK(slices_of(h, c).size() == 10);
-  CHECK(first.size() < h.got<DeclareSlices>(c).size());
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{3}) == 10);
+  CHECK(slices_of(h, h.c).size() == 10);
+  CHECK(first.size() < h.got<DeclareSlices>(h.c).size());
 }
 
 TEST_CASE("move: who has no memory for it fails the job, with the reason") {
-  CoreHarness h;
-  const PeerId a = h.server("a");
-  const PeerId b = h.server("b");
-  const auto workers = h.running_job("j", 1);
-  h.say(workers[0], declare_one(1, "w", kElements));
-  h.stop_acking(b);
-  h.lose(a);
-  h.run(kGrace);
-  h.say(b, Ack{h.last<DeclareSlices>(b).request, make_error(ErrorCode::out_of_memory, "2 MiB do not fit")});
-  const Error error = h.last<JobFailed>(workers[0]).error;
+  MoveHarness h(2, 1);
+  h.lose_while_slow(h.a, {h.b});
+  h.say(h.b,
+        Ack{h.last<DeclareSlices>(h.b).request, make_error(ErrorCode::out_of_memory, "2 MiB do not fit")});
+  const Error error = h.last<JobFailed>(h.workers[0]).error;
   CHECK(error.code == ErrorCode::out_of_memory);
   CHECK_THAT(error.message, Contains("server 1") && Contains("is gone") &&
                                 Contains("server 2 (host b, 10.1.0.2:4711): 2 MiB do not fit"));
@@ -141,8 +118,7 @@ TEST_CASE("move: what is just being declared is declared at the new owner, and a
   h.stop_acking(a);
   h.stop_acking(b);
   h.say(workers[0], declare_one(7, "w", kElements));
-  h.lose(a);
-  h.run(kGrace);
+  h.kill(a);
   CHECK(h.got<Declared>(workers[0]).empty());
   for (const DeclareSlices& slices : h.got<DeclareSlices>(b))
     h.say(b, Ack{slices.request, {}});
@@ -162,21 +138,12 @@ TEST_CASE("move: what is just being declared is declared at the new owner, and a
 }
 
 TEST_CASE("move: an answer that waits for a move names the owners after it") {
-  CoreHarness h;
-  const PeerId a = h.server("a");
-  const PeerId b = h.server("b");
-  const PeerId c = h.server("c");
-  const auto workers = h.running_job("j", 2);
-  h.say(workers[0], declare_one(1, "w", kElements));
-  h.stop_acking(b);
-  h.stop_acking(c);
-  h.lose(a);
-  h.run(kGrace);
-  h.say(workers[1], declare_one(1, "w", kElements));  // is answered, but kept back
-  h.lose(b);
-  h.run(kGrace);
-  acknowledge_moves(h, c);
-  CHECK(View(h, workers[1]).owned_by(ServerId{3}) == 10);
+  MoveHarness h(3, 2);
+  h.lose_while_slow(h.a, {h.b, h.c});
+  h.say(h.workers[1], declare_one(1, "w", kElements));  // is answered, but kept back
+  h.kill(h.b);
+  acknowledge_moves(h, h.c);
+  CHECK(View(h, h.workers[1]).owned_by(ServerId{3}) == 10);
 }
 
 TEST_CASE("move: asynchronous tensors cannot") {
@@ -187,8 +154,7 @@ TEST_CASE("move: asynchronous tensors cannot") {
   Declare declare = declare_one(1, "w", kElements);
   declare.tensors[0].mode = Mode::async;
   h.say(workers[0], declare);
-  h.lose(a);
-  h.run(kGrace);
+  h.kill(a);
   CHECK_THAT(h.last<JobFailed>(workers[0]).error.message,
              Contains("server 1") && Contains("asynchronous tensor 'w'"));
 }

@@ -4,11 +4,7 @@
 namespace bps {
 namespace {
 
-using Catch::Contains;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::CoreHarness;
-using testing::declare_one;
+using namespace testing;
 
 HelloWorker shrinking(std::uint32_t rank, std::uint32_t world) {
   HelloWorker hello = CoreHarness::hello("j", rank, world);
@@ -25,11 +21,6 @@ std::vector<PeerId> running(CoreHarness& h, std::uint32_t world) {
   return peers;
 }
 
-void kill(CoreHarness& h, PeerId peer) {
-  h.lose(peer);
-  h.run(milliseconds(400));
-}
-
 }  // namespace
 
 TEST_CASE("shrink: servers hear of a loss, then workers, and the job goes on") {
@@ -38,7 +29,7 @@ TEST_CASE("shrink: servers hear of a loss, then workers, and the job goes on") {
   const PeerId b = h.server("b");
   const auto workers = running(h, 3);
   h.stop_acking(b);
-  kill(h, workers[2]);
+  h.kill(workers[2]);
   for (const PeerId server : {a, b}) {
     REQUIRE(h.got<Shrunk>(server).size() == 1);
     const Shrunk shrunk = h.last<Shrunk>(server);
@@ -53,10 +44,10 @@ TEST_CASE("shrink: servers hear of a loss, then workers, and the job goes on") {
     CHECK(h.last<Shrunk>(worker).request == 0);
     CHECK(h.got<JobFailed>(worker).empty());
   }
-  kill(h, workers[0]);
+  h.kill(workers[0]);
   CHECK(h.last<Shrunk>(a).generation == Generation{3});
   // The last one cannot be done without.
-  kill(h, workers[1]);
+  h.kill(workers[1]);
   CHECK(h.core.job_count() == 0);
   CHECK(h.last<JobEnded>(a).error.code == ErrorCode::peer_lost);
 }
@@ -69,10 +60,10 @@ TEST_CASE("shrink: a server that dies does not hold up what workers hear; one th
   for (const PeerId worker : workers)
     h.say(worker, declare_one(1, "w", 100'000));
   h.stop_acking(b);
-  kill(h, workers[1]);
+  h.kill(workers[1]);
   CHECK(h.got<Shrunk>(workers[0]).empty());
   const PeerId c = h.server("c");
-  kill(h, b);
+  h.kill(b);
   CHECK(h.got<Shrunk>(workers[0]).size() == 1);
   REQUIRE(h.got<Shrunk>(c).size() == 1);
   CHECK(h.last<Shrunk>(c).lost == Rank{1});
@@ -94,7 +85,7 @@ TEST_CASE("shrink: barriers, farewells and declarations do not wait for the lost
   h.say(workers[2], Settled{1});
   CHECK(h.got<BarrierDone>(workers[1]).empty());
   CHECK(h.got<Left>(workers[0]).empty());
-  kill(h, workers[3]);
+  h.kill(workers[3]);
   REQUIRE(h.got<BarrierDone>(workers[1]).size() == 1);
   CHECK(h.last<BarrierDone>(workers[1]).error.code == ErrorCode::ok);
   CHECK(h.got<Left>(workers[0]).size() == 1);
@@ -156,7 +147,7 @@ TEST_CASE("shrink: before it runs, and with other settings on another rank, a jo
   unequal.unequal_sums = true;
   CHECK_THAT(h.refusal(h.say_hello(unequal)).message, Contains("unequal_sums of job j differs"));
   const PeerId second = h.say_hello(shrinking(1, 2));
-  kill(h, second);
+  h.kill(second);
   CHECK(h.got<JobFailed>(first).size() == 1);
 }
 

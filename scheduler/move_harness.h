@@ -11,7 +11,28 @@
 namespace bps::testing {
 
 inline constexpr std::uint64_t kElements = 600'000;  // 10 partitions, of which the last is smaller
-inline constexpr Duration kGrace = std::chrono::milliseconds(400);
+
+// A job that runs on `servers` servers, which are a, b and c; its rank 0 has declared tensor w.
+class MoveHarness : public CoreHarness {
+ public:
+  MoveHarness(std::size_t servers, std::uint32_t world) {
+    constexpr const char* kHosts[] = {"a", "b", "c"};
+    PeerId* const peers[] = {&a, &b, &c};
+    for (std::size_t i = 0; i < servers; ++i)
+      *peers[i] = server(kHosts[i]);
+    workers = running_job("j", world);
+    say(workers[0], declare_one(1, "w", kElements));
+  }
+  // These acknowledge nothing from now on, and `lost` is gone.
+  void lose_while_slow(PeerId lost, const std::vector<PeerId>& slow) {
+    for (const PeerId server : slow)
+      stop_acking(server);
+    kill(lost);
+  }
+
+  PeerId a, b, c;
+  std::vector<PeerId> workers;
+};
 
 // What a worker knows of who owns what: from what it was told, in order.
 class View {

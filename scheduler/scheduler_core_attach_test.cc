@@ -1,17 +1,10 @@
 // Nodes that take their connection up again, with the scheduler that they lost or with another one.
-#include "scheduler/core_harness.h"
-#include "scheduler/scheduler_core.h"
+#include "scheduler/move_harness.h"
 
 namespace bps {
 namespace {
 
-using Catch::Contains;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::CoreHarness;
-using testing::declare_one;
-
-constexpr std::uint64_t kElements = 600'000;
+using namespace testing;
 
 // What a worker was told, and asked, as it says it back.
 struct WorkerMemory {

@@ -3,14 +3,8 @@
 #include "scheduler/scheduler_core.h"
 
 namespace bps {
-namespace {
 
-using Catch::Contains;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::CoreHarness;
-
-}  // namespace
+using namespace testing;
 
 TEST_CASE("core: a worker whose connection is lost fails the run for all others within the grace") {
   CoreHarness h;

@@ -3,15 +3,8 @@
 #include "scheduler/scheduler_core.h"
 
 namespace bps {
-namespace {
 
-using Catch::Contains;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::CoreHarness;
-using testing::declare_one;
-
-}  // namespace
+using namespace testing;
 
 TEST_CASE("core: a declare is answered after the servers' acknowledgements") {
   CoreHarness h;

@@ -5,9 +5,7 @@
 namespace bps {
 namespace {
 
-using Catch::Contains;
-using testing::CoreHarness;
-using testing::declare_one;
+using namespace testing;
 using namespace std::chrono_literals;
 
 PeerId admin(CoreHarness& h) {

@@ -4,14 +4,8 @@
 #include "scheduler/core_harness.h"
 
 namespace bps {
-namespace {
 
-using Catch::Contains;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::CoreHarness;
-
-}  // namespace
+using namespace testing;
 
 TEST_CASE("core: a job starts when all workers and a server are there") {
   CoreHarness h;
