@@ -1,0 +1,252 @@
+#include "tests/sim/scenario_maker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace bps::sim {
+
+using namespace std::chrono_literals;
+
+ScenarioMaker::ScenarioMaker(std::string_view name, std::uint64_t seed) : random_(seed) {
+  scenario_.name = name;
+  scenario_.seed = seed;
+  scenario_.network.seed = random_.next();
+  scenario_.wrong_clocks = random_.one_in(2);
+  if (random_.one_in(3)) {
+    scenario_.network.max_latency = 5ms;
+    scenario_.network.min_bytes_per_second = 1'000'000;
+  }
+}
+
+void ScenarioMaker::servers() {
+  for (std::uint64_t n = random_.between<std::uint64_t>(1, 4); n > 0; --n) {
+    ServerPlan server;
+    server.shards = random_.between<std::uint32_t>(1, 3);
+    server.start = random_.one_in(4) ? random_.between(Duration(0), Duration(2s)) : Duration(0);
+    if (random_.one_in(3)) server.bandwidth_bps = random_.between<std::uint64_t>(1, 40) * 250'000'000;
+    scenario_.servers.push_back(server);
+  }
+}
+
+void ScenarioMaker::small_budgets(const JobPlan& job, std::uint64_t most) {
+  for (ServerPlan& server : scenario_.servers)
+    server.reorder_budget = job.partition_bytes * random_.between<std::uint64_t>(1, most);
+}
+
+JobPlan& ScenarioMaker::job(std::uint32_t min_workers, std::uint32_t max_workers) {
+  JobPlan job;
+  job.seed = random_.next();
+  job.name = fmt::format("job{}", scenario_.jobs.size());
+  job.partition_bytes = kMinPartitionBytes << random_.below(4);
+  job.rounds = random_.between<std::uint32_t>(2, 6);
+  job.barriers = random_.one_in(3);
+  job.broadcast_first = !random_.one_in(4);
+  job.workers.resize(random_.between(min_workers, max_workers));
+  for (WorkerPlan& worker : job.workers) {
+    worker.retain = !random_.one_in(3);
+    worker.in_place = random_.one_in(2);
+    worker.think = random_.one_in(2) ? 0ms : random_.between(Duration(0), Duration(20ms));
+    worker.lives_with_a_server = random_.one_in(4);
+    if (random_.one_in(4)) worker.credit_bytes = 2 * job.partition_bytes;
+  }
+  for (std::uint64_t n = random_.between<std::uint64_t>(1, 7); n > 0; --n)
+    job.tensors.push_back(tensor(job));
+  job.tensors.front().elements += 1;  // some traffic, so that faults have their time
+  scenario_.jobs.push_back(std::move(job));
+  scenario_.fates.push_back(Fate::exact);
+  return scenario_.jobs.back();
+}
+
+JobPlan& ScenarioMaker::loose_job(std::uint32_t min_workers, std::uint32_t max_workers,
+                                  std::uint32_t more_rounds) {
+  JobPlan& loose = job(min_workers, max_workers);
+  loose.rounds += more_rounds;
+  loose.free_running = random_.one_in(2);
+  return loose;
+}
+
+TensorPlan ScenarioMaker::tensor(const JobPlan& job) {
+  TensorPlan tensor;
+  tensor.name = fmt::format("layer{}.weight", job.tensors.size());
+  tensor.dtype = static_cast<DType>(random_.below(kDTypeCount));
+  tensor.priority = random_.one_in(4) ? random_.between(-3, 3) : 0;
+  const std::uint64_t per_partition = job.partition_bytes / size_of(tensor.dtype);
+  switch (random_.below(8)) {
+    case 0: tensor.elements = 1; break;
+    case 1: tensor.elements = random_.below(16); break;  // perhaps none at all
+    case 2: tensor.elements = per_partition; break;
+    case 3: tensor.elements = per_partition + 1; break;
+    case 4: tensor.elements = 2 * per_partition - 1; break;
+    default: tensor.elements = random_.between<std::uint64_t>(1, 5 * per_partition); break;
+  }
+  return tensor;
+}
+
+void ScenarioMaker::make_async(JobPlan& job) {
+  constexpr std::array kBounds{0u, 1u, 3u, kUnboundedStaleness};
+  constexpr std::array kWide{DType::f32, DType::f64, DType::i32, DType::i64};
+  job.free_running = random_.percent(70);
+  job.barriers = false;
+  job.rounds = random_.between<std::uint32_t>(3, kMaxAsyncRounds - 1);
+  for (TensorPlan& tensor : job.tensors) {
+    if (random_.one_in(4)) continue;
+    tensor.mode = Mode::async;
+    tensor.dtype = kWide[random_.below(kWide.size())];
+    tensor.elements =
+        std::min<std::uint64_t>(tensor.elements, 3 * job.partition_bytes / size_of(tensor.dtype));
+    tensor.staleness = kBounds[random_.below(kBounds.size())];
+  }
+}
+
+FaultPlan& ScenarioMaker::fault(FaultPlan::Kind kind, bool on_scheduler_too) {
+  if (kind == FaultPlan::Kind::cut_lanes || kind == FaultPlan::Kind::refuse) survive_cuts();
+  FaultPlan fault;
+  fault.kind = kind;
+  fault.job = random_.below(scenario_.jobs.size());
+  fault.after_frames = 1 + random_.below(2 * scenario_.jobs[fault.job].pushes() * 8 / 10);
+  fault.target = random_.one_in(2) ? FaultPlan::Target::worker : FaultPlan::Target::server;
+  if (on_scheduler_too && random_.one_in(5)) fault.target = FaultPlan::Target::scheduler;
+  const bool worker = fault.target == FaultPlan::Target::worker;
+  fault.index = random_.below(worker ? scenario_.jobs[fault.job].workers.size() : scenario_.servers.size());
+  scenario_.faults.push_back(fault);
+  return scenario_.faults.back();
+}
+
+void ScenarioMaker::survive_cuts() {
+  for (JobPlan& job : scenario_.jobs) {
+    for (WorkerPlan& worker : job.workers)
+      worker.in_place = worker.in_place && worker.retain;
+  }
+}
+
+void ScenarioMaker::healing_faults(std::uint64_t most) {
+  for (std::uint64_t n = random_.between<std::uint64_t>(1, most); n > 0; --n) {
+    switch (random_.below(4)) {
+      case 0: delay_spike(); break;
+      case 1: closed_port(); break;
+      case 2: fault(FaultPlan::Kind::cut_lanes); break;
+      default: short_pause(); break;
+    }
+  }
+}
+
+void ScenarioMaker::cut_lanes(std::uint64_t least, std::uint64_t most) {
+  for (std::uint64_t n = random_.between(least, most); n > 0; --n)
+    fault(FaultPlan::Kind::cut_lanes);
+}
+
+void ScenarioMaker::closed_port() {
+  FaultPlan& fault = this->fault(FaultPlan::Kind::refuse);
+  fault.target = FaultPlan::Target::server;
+  fault.index = random_.below(scenario_.servers.size());
+  fault.length = random_.between(Duration(1ms), Duration(2s));
+}
+
+void ScenarioMaker::delay_spike() {
+  fault(FaultPlan::Kind::delay_spike, true).length = random_.between(Duration(1ms), Duration(1s));
+}
+
+void ScenarioMaker::short_pause() {
+  fault(FaultPlan::Kind::pause, true).length =
+      random_.between(Duration(1ms), kHeartbeatTimeout - 2 * kHeartbeatInterval);
+}
+
+void ScenarioMaker::deadly(FaultPlan::Kind kind, FaultPlan::Target target) {
+  FaultPlan& fault = this->fault(kind);
+  fault.target = target;
+  const bool worker = target == FaultPlan::Target::worker;
+  survive_cuts();
+  fault.index = random_.below(worker ? scenario_.jobs[fault.job].workers.size() : scenario_.servers.size());
+  fault.after_frames = (fault.after_frames + 1) / 2;
+  for (std::size_t j = 0; j < scenario_.jobs.size(); ++j) {
+    // A server may own nothing of a job; then it goes on.
+    if (!worker) scenario_.fates[j] = Fate::exact_or_error;
+    // A job may end well before it notices that a connection is gone.
+    const bool certain = worker && kind != FaultPlan::Kind::cut_control;
+    if (worker && j == fault.job) scenario_.fates[j] = certain ? Fate::error : Fate::exact_or_error;
+  }
+  scenario_.detection = kind == FaultPlan::Kind::kill ? kLoudDetection : kSilentDetection;
+}
+
+void ScenarioMaker::replace_servers(std::uint64_t most) {
+  const std::uint64_t strikes = random_.between<std::uint64_t>(1, most);
+  while (scenario_.servers.size() <= strikes)
+    scenario_.servers.push_back(scenario_.servers.front());
+  bool drains = true;
+  for (std::size_t server = 0; server < strikes; ++server) {
+    FaultPlan& fault = this->fault(replacement_kind());
+    fault.target = FaultPlan::Target::server;
+    fault.index = server;
+    fault.length = kHeartbeatTimeout + 3s;
+    drains = drains && fault.kind == FaultPlan::Kind::drain;
+  }
+  scenario_.network.lenders_break_last = true;
+  for (ServerPlan& server : scenario_.servers)
+    server.start = Duration(0);
+  for (JobPlan& job : scenario_.jobs) {
+    for (WorkerPlan& worker : job.workers)
+      worker.retain = worker.retain || !drains;
+  }
+  survive_cuts();
+  scenario_.detection = kSilentDetection;
+}
+
+void ScenarioMaker::restart_scheduler(std::uint64_t most) {
+  for (std::uint64_t n = random_.between<std::uint64_t>(1, most); n > 0; --n) {
+    FaultPlan& fault = this->fault(FaultPlan::Kind::restart);
+    fault.target = FaultPlan::Target::scheduler;
+    fault.length = random_.one_in(2) ? random_.between(Duration(0), Duration(100ms))
+                                     : random_.between(Duration(0), Duration(3s));
+    fault.silent = random_.one_in(4);
+    fault.forgetful = random_.one_in(3);
+  }
+  scenario_.scheduler_grace = 20s;
+  // A new server that comes first to a scheduler without memory may get the number of one that was there.
+  for (ServerPlan& server : scenario_.servers)
+    server.start = Duration(0);
+}
+
+void ScenarioMaker::lose_workers(std::uint64_t most) {
+  JobPlan& job = scenario_.jobs.front();
+  job.shrinks = true;
+  job.unequal_sums = random_.one_in(3);
+  job.rounds += 3;
+  const std::uint64_t losses =
+      random_.between<std::uint64_t>(1, std::min<std::uint64_t>(most, job.world_size() - 1));
+  std::vector<std::uint32_t> ranks(job.world_size());
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank)
+    ranks[rank] = rank;
+  random_.shuffle(ranks);
+  constexpr std::array kKinds{FaultPlan::Kind::kill, FaultPlan::Kind::kill, FaultPlan::Kind::power_off,
+                              FaultPlan::Kind::pause};
+  for (std::uint64_t i = 0; i < losses; ++i) {
+    FaultPlan& fault = this->fault(kKinds[random_.below(kKinds.size())]);
+    fault.job = 0;
+    fault.after_frames = 1 + random_.below(job.pushes());
+    fault.target = FaultPlan::Target::worker;
+    fault.index = ranks[i];
+    fault.length = kHeartbeatTimeout + 3s;
+  }
+  survive_cuts();
+  scenario_.detection = kSilentDetection;
+}
+
+FaultPlan::Kind ScenarioMaker::replacement_kind() {
+  switch (random_.below(8)) {
+    case 0: return FaultPlan::Kind::pause;
+    case 1: return FaultPlan::Kind::power_off;
+    case 2:
+    case 3: return FaultPlan::Kind::drain;
+    case 4: return FaultPlan::Kind::cut_control;
+    default: return FaultPlan::Kind::kill;
+  }
+}
+
+void ScenarioMaker::lend_everywhere() {
+  scenario_.network.lending_percent = 100;
+  scenario_.network.max_give_back = random_.one_in(2) ? Duration(0) : Duration(200ms);
+}
+
+}  // namespace bps::sim

@@ -1,0 +1,72 @@
+// Draws the parts of a scenario from its seed.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "proto/wire/timing.h"
+#include "tests/sim/random.h"
+#include "tests/sim/scenario.h"
+
+namespace bps::sim {
+
+// From the loss of a connection: the reconnect grace and a few ticks. From silence: the heartbeat deadline,
+// too.
+inline constexpr Duration kLoudDetection = std::chrono::seconds(2);
+inline constexpr Duration kSilentDetection = kHeartbeatTimeout + std::chrono::seconds(2);
+
+class ScenarioMaker {
+ public:
+  ScenarioMaker(std::string_view name, std::uint64_t seed);
+
+  // ---- the cluster ----
+  void servers();
+  // Of that many partitions a shard, so that contributions are refused.
+  void small_budgets(const JobPlan& job, std::uint64_t most);
+
+  // ---- workloads ----
+  JobPlan& job(std::uint32_t min_workers, std::uint32_t max_workers);
+  // In half of all seeds its tensors do not wait for each other.
+  JobPlan& loose_job(std::uint32_t min_workers, std::uint32_t max_workers, std::uint32_t more_rounds = 0);
+  TensorPlan tensor(const JobPlan& job);
+  void make_async(JobPlan& job);
+
+  // ---- faults ----
+  FaultPlan& fault(FaultPlan::Kind kind, bool on_scheduler_too = false);
+
+  // Without `retain`, an answer that breaks off in the memory of the input is an error, and rightly so.
+  void survive_cuts();
+
+  void healing_faults(std::uint64_t most);
+  void cut_lanes(std::uint64_t least, std::uint64_t most);
+  void closed_port();
+  void delay_spike();
+  // Below the heartbeat deadline, with room for one interval and what the network adds.
+  void short_pause();
+
+  // A fault after which jobs that need the target end with an error.
+  void deadly(FaultPlan::Kind kind, FaultPlan::Target target);
+
+  // Servers go, and others take their place: nobody is to notice. One server at least is never struck.
+  void replace_servers(std::uint64_t most);
+
+  // The scheduler dies and comes back: nobody is to notice.
+  void restart_scheduler(std::uint64_t most);
+
+  // All but one may go, in jobs that go on without them. A hang is one that the scheduler sees.
+  void lose_workers(std::uint64_t most);
+
+  // Every lane lends, and senders hear late that they have their memory back.
+  void lend_everywhere();
+
+  Random& random() { return random_; }
+  Scenario& scenario() { return scenario_; }
+
+ private:
+  FaultPlan::Kind replacement_kind();
+
+  Random random_;
+  Scenario scenario_;
+};
+
+}  // namespace bps::sim
