@@ -82,7 +82,10 @@ fuzz_all() {
   return "$failed"
 }
 
-if ((setup)); then bash cmake/setup.sh; fi
+# What only tests of the Python package need.
+python_packages=(python3-torch)
+if [[ $fuzz ]]; then python_packages=(); fi
+if ((setup)); then bash cmake/setup.sh "${python_packages[@]}"; fi
 if [[ $fuzz ]]; then
   configure_and_build build-fuzz bps_fuzzers -DBPS_FUZZ=ON "${sanitized[@]}" "${with_clang[@]}"
   fuzz_all "$fuzz"

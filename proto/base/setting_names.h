@@ -37,6 +37,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "json",
     "key-file",
     "late",
+    "library",
     "link",
     "listen",
     "local-rank",

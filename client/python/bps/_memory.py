@@ -1,0 +1,184 @@
+"""Memory of other libraries, as operations need it: where it is, how long, of which type, and who keeps it alive.
+
+Anything with the buffer protocol (NumPy, array.array, bytearray) or DLPack (JAX, TensorFlow, MXNet, PyTorch, CuPy) will
+do. A `Memory` pins its object: as long as it lives the object can neither be freed nor resized.
+"""
+import ctypes
+import sys
+from typing import Any, Callable, Optional
+
+from ._abi import CBuffer, DType
+from .errors import Code, Error, invalid
+
+# Of the buffer protocol: one letter each, native or little-endian. 'l' is as long as the machine says.
+_INTEGERS = {1: DType.I8, 4: DType.I32, 8: DType.I64}
+_LETTERS = {"f": DType.F32, "d": DType.F64, "e": DType.F16, "B": DType.U8}
+# Of DLPack: (type code, bits).
+_DLPACK = {(2, 32): DType.F32, (2, 64): DType.F64, (2, 16): DType.F16, (4, 16): DType.BF16, (0, 8): DType.I8,
+           (1, 8): DType.U8, (0, 32): DType.I32, (0, 64): DType.I64}
+_DLPACK_CPU = 1
+_DLPACK_CUDA_HOST = 3
+_DLPACK_DEVICES = {2: "CUDA", 10: "ROCm", 13: "CUDA managed"}
+
+_PYBUF_WRITABLE = 0x0001
+_PYBUF_FORMAT = 0x0004
+_PYBUF_C_CONTIGUOUS = 0x0020 | 0x0010 | 0x0008
+
+SUPPORTED = "f32, f64, f16, bf16, i8, u8, i32 and i64 can be reduced"
+
+
+class Memory:
+    """A contiguous piece of host memory. `owner` lives as long as this does."""
+
+    def __init__(self, pointer: int, dtype: DType, count: int, owner: Any, writable: bool) -> None:
+        self.pointer = pointer
+        self.dtype = dtype
+        self.count = count
+        self.writable = writable
+        self._owner = owner
+
+    @property
+    def bytes(self) -> int:
+        return self.count * self.dtype.bytes
+
+    def c_buffer(self) -> CBuffer:
+        """Does not keep this alive."""
+        return CBuffer(struct_size=ctypes.sizeof(CBuffer), pointer=self.pointer, bytes=self.bytes)
+
+    def copy_from(self, other: "Memory") -> None:
+        """Of the same length."""
+        ctypes.memmove(self.pointer, other.pointer, self.bytes)
+
+
+class _PyBuffer(ctypes.Structure):
+    """Py_buffer of the interpreter, the same since Python 3.3."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.restype = ctypes.c_int
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.restype = None
+_release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
+
+
+class _BufferPin:
+    """Holds a buffer that an object exports, so that it cannot be resized; gives it back when it is collected."""
+
+    def __init__(self, thing: Any, writable: bool) -> None:
+        self._held = False
+        self.view = _PyBuffer()
+        flags = _PYBUF_FORMAT | _PYBUF_C_CONTIGUOUS | (_PYBUF_WRITABLE if writable else 0)
+        _get_buffer(thing, ctypes.byref(self.view), flags)  # raises what the object raises
+        self._held = True
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._held and not finalizing():
+            self._held = False
+            _release_buffer(ctypes.byref(self.view))
+
+
+def _dtype_of_format(text: str, itemsize: int) -> Optional[DType]:
+    letter = text.lstrip("@=<")
+    if letter in _LETTERS:
+        return _LETTERS[letter]
+    if letter in ("b", "i", "l", "q"):
+        return _INTEGERS.get(itemsize)
+    return None
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
+
+
+class _DLTensor(ctypes.Structure):
+    """DLTensor of dlpack.h, the unversioned ABI, which every exporter still speaks."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", _DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def _from_dlpack(thing: Any, what: str) -> Memory:
+    device_type, device = thing.__dlpack_device__()
+    if device_type not in (_DLPACK_CPU, _DLPACK_CUDA_HOST):
+        kind = _DLPACK_DEVICES.get(int(device_type), f"DLPack device type {int(device_type)}")
+        raise not_on_host(what, f"{kind} device {device}")
+    # The capsule is not consumed, only kept: its own destructor tells the exporter that we are done.
+    capsule = thing.__dlpack__()
+    tensor = ctypes.cast(_capsule_pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
+    dtype = _DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if dtype is None:
+        raise invalid(f"{what}: DLPack type code {tensor.code} of {tensor.bits} bits cannot be reduced", SUPPORTED)
+    shape = tensor.shape[:tensor.ndim] if tensor.ndim else []
+    count = 1
+    contiguous = True
+    for axis in reversed(range(tensor.ndim)):
+        if tensor.strides and shape[axis] > 1 and tensor.strides[axis] != count:
+            contiguous = False
+        count *= shape[axis]
+    if not contiguous and count > 0:
+        raise invalid(f"{what} is not contiguous", "give a contiguous copy")
+    return Memory((tensor.data or 0) + tensor.byte_offset, dtype, count, capsule, writable=True)
+
+
+def not_on_host(what: str, where: str) -> Error:
+    """The one refusal of memory that this library does not move yet."""
+    return Error(Code.INVALID_ARGUMENT, f"{what} is in the memory of {where}, and this library moves host memory only",
+                 "copy it to the host first")
+
+
+def memory_of(thing: Any, what: str, writable: bool = False) -> Memory:
+    """The memory of `thing`, pinned. `what` names it in errors.
+
+    Errors (INVALID_ARGUMENT): no memory that could be shared, not contiguous, read-only although `writable`, an element
+    type that cannot be reduced, not on the host.
+    """
+    if isinstance(thing, Memory):
+        return thing
+    try:
+        memoryview(thing).release()
+    except TypeError:
+        if hasattr(thing, "__dlpack__") and hasattr(thing, "__dlpack_device__"):
+            return _from_dlpack(thing, what)
+        raise invalid(f"{what}: a {type(thing).__name__} has neither the buffer protocol nor DLPack",
+                      "give an array") from None
+    except (BufferError, ValueError) as problem:
+        raise invalid(f"{what}: {problem}", SUPPORTED) from None
+    try:
+        pin = _BufferPin(thing, writable)
+    except (BufferError, ValueError) as problem:
+        raise invalid(f"{what}: {problem}", "give a contiguous array" + (" that may be written" if writable else "")) from None
+    view = pin.view
+    form = (view.format or b"B").decode()
+    dtype = _dtype_of_format(form, view.itemsize)
+    if dtype is None:
+        raise invalid(f"{what}: elements of type {form!r} cannot be reduced", SUPPORTED)
+    return Memory(view.buf or 0, dtype, view.len // view.itemsize, pin, not view.readonly)

@@ -1,0 +1,263 @@
+"""A worker of a job."""
+import atexit
+import collections
+import ctypes
+import difflib
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence
+
+from . import _abi, _library
+from ._abi import DType, Op
+from ._interrupt import call_interruptibly
+from ._memory import Memory, memory_of
+from .errors import Error, invalid
+from .handle import Handle, Orphan, Tensor, callbacks_pending, milliseconds_of, on_callback_thread
+
+_OPTIONS = {name: kind for name, kind in _abi.COptions._fields_ if name not in ("struct_size", "log", "log_user")}
+_MODES = {"sync": 0, "async": 1}
+_WORKER_LOSSES = {"fail": 0, "shrink": 1}
+# How long an operation that nobody waits for may hold up a program that ends.
+_EXIT_TIMEOUT_MS = 10_000
+
+
+class TensorSpec(NamedTuple):
+    """What Client.declare needs to know. priority: higher goes first; the first declaration of a name decides."""
+
+    name: str
+    dtype: DType
+    count: int
+    priority: int = 0
+
+
+class Stats(NamedTuple):
+    """Counters since the client was opened; see bps_stats in bps.h."""
+
+    pushed_bytes: int
+    pulled_bytes: int
+    rounds: int
+    resent: int
+    lanes: int
+    shm_lanes: int
+    workers: int
+
+
+def _options(values: Dict[str, Any]) -> _abi.COptions:
+    library = _library.get()
+    options = _abi.COptions()
+    library.bps_options_init(ctypes.byref(options), ctypes.sizeof(options))
+    for name, value in values.items():
+        if name not in _OPTIONS:
+            near = difflib.get_close_matches(name, _OPTIONS, 1)
+            raise TypeError(f"unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        if value is None:
+            continue
+        if name in ("mode", "worker_loss") and isinstance(value, str):
+            names = _MODES if name == "mode" else _WORKER_LOSSES
+            if value not in names:
+                raise invalid(f"{name}={value!r} is none of {', '.join(names)}")
+            value = names[value]
+        setattr(options, name, str(value).encode() if _OPTIONS[name] is ctypes.c_char_p else int(value))
+    return options
+
+
+_open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+class Client:
+    """A worker of a job. Opening waits until all workers of the job are there, at most join_timeout_ms.
+
+    Options are those of bps_options in bps.h, by name, e.g. `Client(job="resnet50", rank=0, world_size=4)`; what is not
+    given comes from BPS_* variables, then the launcher's (torchrun, Slurm, OpenMPI, Kubernetes), then the defaults.
+    Use it as a context manager, or close() it; a program that ends closes what is open.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._pointer: Optional[int] = None
+        self._orphans: Deque[Orphan] = collections.deque()  # without a lock, which the collector would wait for
+        self._waited_s = 0.0
+        self._closed = False
+        library = _library.get()
+        c_options = _options(options)
+
+        def open_it() -> int:
+            pointer = ctypes.c_void_p()
+            error = _library.new_error()
+            _library.check(library.bps_open(ctypes.byref(c_options), ctypes.byref(pointer), ctypes.byref(error)), error)
+            assert pointer.value is not None
+            return pointer.value
+
+        self._pointer = call_interruptibly(open_it, too_late=library.bps_free)
+        self.rank: int = library.bps_rank(self._pointer)
+        self.world_size: int = library.bps_world_size(self._pointer)
+        self.local_rank: int = library.bps_local_rank(self._pointer)
+        self.local_size: int = library.bps_local_size(self._pointer)
+        _open_clients.add(self)
+
+    # -- tensors --
+
+    def declare(self, specs: Sequence[TensorSpec], timeout_s: Optional[float] = None) -> List[Tensor]:
+        """Declares tensors, alike on all workers, in any order. Code.CONFIGURATION: another rank declared one of them
+        with another dtype or count; the message names both."""
+        specs = list(specs)
+        if not specs:
+            return []
+        raw = (_abi.CTensorSpec * len(specs))()
+        for target, spec in zip(raw, specs):
+            target.struct_size = ctypes.sizeof(_abi.CTensorSpec)
+            target.name = spec.name.encode()
+            target.dtype = int(spec.dtype)
+            target.count = spec.count
+            target.priority = spec.priority
+            target.mode = _abi.MODE_DEFAULT
+            target.staleness = -1
+        numbers = (ctypes.c_uint32 * len(specs))()
+
+        def declare_them() -> None:
+            error = _library.new_error()
+            _library.check(_library.get().bps_declare(self._pointer, raw, len(specs), numbers, milliseconds_of(timeout_s),
+                                                      ctypes.byref(error)), error)
+
+        call_interruptibly(declare_them)
+        return [Tensor(number, spec.name, DType(spec.dtype), spec.count) for number, spec in zip(numbers, specs)]
+
+    # -- operations --
+
+    def push_pull(self, tensor: Tensor, source: Any, out: Any = None, op: Op = Op.AVERAGE) -> Handle:
+        """Starts to reduce `source` of all workers into `out` of all workers (None: in place); returns at once.
+
+        Both are contiguous host arrays of the tensor's dtype and count, untouched until the handle says done.
+        """
+        output = self._checked(tensor, source if out is None else out, "out", writable=True)
+        given = output if out is None else self._checked(tensor, source, "source", writable=False)
+        self._sweep()
+        handle = Handle(self, tensor, (given, output))
+        error = _library.new_error()
+        _library.check(_library.get().bps_push_pull(
+            self._pointer, tensor.number, ctypes.byref(given.c_buffer()), ctypes.byref(output.c_buffer()), int(op),
+            ctypes.byref(handle._raw), ctypes.byref(error)), error)
+        return handle
+
+    def broadcast(self, tensor: Tensor, array: Any, root: int = 0) -> Handle:
+        """Starts to copy the root's `array` into those of all others; returns at once."""
+        memory = self._checked(tensor, array, "array", writable=self.rank != root)
+        self._sweep()
+        handle = Handle(self, tensor, (memory,))
+        error = _library.new_error()
+        _library.check(_library.get().bps_broadcast(
+            self._pointer, tensor.number, ctypes.byref(memory.c_buffer()), root, ctypes.byref(handle._raw),
+            ctypes.byref(error)), error)
+        return handle
+
+    def barrier(self, timeout_s: Optional[float] = None) -> None:
+        """Returns when every worker has called it as often as this one."""
+
+        def arrive() -> None:
+            error = _library.new_error()
+            _library.check(_library.get().bps_barrier(self._pointer, milliseconds_of(timeout_s), ctypes.byref(error)), error)
+
+        call_interruptibly(arrive)
+
+    def stats(self) -> Stats:
+        raw = _abi.CStats(struct_size=ctypes.sizeof(_abi.CStats))
+        _library.check(_library.get().bps_get_stats(self._pointer, ctypes.byref(raw)))
+        return Stats(*(getattr(raw, name) for name in Stats._fields))
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that threads of this program have spent in Handle.wait so far."""
+        return self._waited_s
+
+    # -- end --
+
+    def close(self, timeout_s: Optional[float] = None) -> None:
+        """Says "no later rounds from me" and ends everything, operations under way first; see bps_close in bps.h.
+        Afterwards no memory is touched any more. A second close does nothing."""
+        self._close(milliseconds_of(timeout_s))
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        # After an exception nobody waits for what is under way, and the other workers should hear of it now.
+        self._close(-1 if kind is None else 0)
+
+    def _close(self, milliseconds: int, interruptibly: bool = True) -> None:
+        if self._closed or self._pointer is None:
+            return
+        self._closed = True
+
+        def close_it() -> None:
+            error = _library.new_error()
+            _library.check(_library.get().bps_close(self._pointer, milliseconds, ctypes.byref(error)), error)
+
+        try:
+            if interruptibly:
+                call_interruptibly(close_it)
+            else:
+                close_it()
+        finally:
+            _open_clients.discard(self)
+            self._sweep()
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        pointer = getattr(self, "_pointer", None)
+        if pointer is None or finalizing():
+            return
+        self._pointer = None
+        orphans = self._orphans
+        library = _library.get()
+
+        def free() -> None:
+            library.bps_free(pointer)
+            for orphan in orphans:
+                library.bps_handle_free(orphan.pointer)
+
+        # The collector may run anywhere, also on the callback thread, which bps_free waits for.
+        if on_callback_thread():
+            threading.Thread(target=free, name="bps-free").start()
+        else:
+            free()
+
+    # -- inside --
+
+    def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool) -> Memory:
+        memory = memory_of(thing, f"{what} of {tensor.name}", writable)
+        if memory.dtype != tensor.dtype or memory.count != tensor.count:
+            raise invalid(f"{what} of {tensor.name} has {memory.count} elements of {memory.dtype.name.lower()}, and "
+                          f"declared were {tensor.count} of {tensor.dtype.name.lower()}")
+        return memory
+
+    def _sweep(self) -> None:
+        """Lets go of the orphans that have ended."""
+        library = _library.get()
+        for _ in range(len(self._orphans)):
+            try:
+                orphan = self._orphans.popleft()
+            except IndexError:  # another thread sweeps too
+                return
+            done = ctypes.c_int()
+            library.bps_poll(orphan.pointer, ctypes.byref(done))
+            if done.value:
+                library.bps_handle_free(orphan.pointer)
+            else:
+                self._orphans.append(orphan)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before the interpreter goes, because a callback that came later would find none.
+
+    A program that dies of an exception has not left its job but is lost, and the other workers should hear of it now: it
+    waits for nothing, and closes only if callbacks may come.
+    """
+    failed = hasattr(sys, "last_type")
+    for client in list(_open_clients):
+        if failed and not callbacks_pending():
+            continue
+        try:
+            # No thread may be started any more.
+            client._close(0 if failed else _EXIT_TIMEOUT_MS, interruptibly=False)
+        except Error:
+            pass  # the program has ended, and the library has said what there is to say

@@ -1,0 +1,43 @@
+"""The one exception of this package: what went wrong, what to do about it, and how a program should end."""
+import enum
+
+
+class Code(enum.IntEnum):
+    """What kind of failure it was; the numbers are those of `bps_status` in bps.h."""
+
+    INVALID_ARGUMENT = 1  # the caller's mistake; nothing has changed
+    UNREACHABLE = 2  # the scheduler does not answer
+    OS = 3  # the operating system refused something
+    DEADLINE = 4  # the wait expired; the operation goes on and may be waited for again
+    PEER_LOST = 5  # a worker or server died; the job run has failed, start it again
+    PROTOCOL = 6  # a peer broke the protocol or has another version
+    UNAUTHORISED = 7
+    CONFIGURATION = 8  # ranks disagree, duplicate rank, tensor mismatch, bad setting
+    OUT_OF_MEMORY = 9
+    CANCELLED = 10  # ended by close
+    CLOSED = 11  # use after close, or in a forked child
+    INTERNAL = 12  # a bug in bps; please report it
+
+
+EXIT_CODE_USAGE = 64
+EXIT_CODE_CONFIGURATION = 78
+
+
+class Error(RuntimeError):
+    """A failure, told by the library.
+
+    code: what kind it is. message: the exact cause, one line. advice: what to do next, may be empty. exit_code: what a
+    program that ends because of it should return, so that orchestrators know whether to start it again (75) or not.
+    """
+
+    def __init__(self, code: Code, message: str, advice: str = "", exit_code: int = EXIT_CODE_USAGE) -> None:
+        super().__init__(f"{message} ({advice})" if advice else message)
+        self.code = code
+        self.message = message
+        self.advice = advice
+        self.exit_code = exit_code
+
+
+def invalid(message: str, advice: str = "") -> Error:
+    """The caller's mistake, found before the library was asked."""
+    return Error(Code.INVALID_ARGUMENT, message, advice, EXIT_CODE_USAGE)

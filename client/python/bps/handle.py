@@ -1,0 +1,171 @@
+"""One operation that is under way.
+
+Memory: an operation's buffers belong to the library until it is done. A Handle keeps them alive; when it is dropped
+before that, its client keeps them until it sees that the operation has ended. So nothing that a program does with
+handles, not even an exception in the middle of a step, frees memory that the library may still write.
+
+Threads: everything may be called from any thread. A wait holds no interpreter lock, uses no processor time, and in the
+main thread Ctrl-C ends it at once. Callbacks run on a thread of the library and must not wait.
+"""
+import ctypes
+import itertools
+import select
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Sequence
+
+from . import _abi, _library
+from ._abi import DType
+from ._interrupt import call_interruptibly, in_main_thread
+from ._memory import Memory
+from .errors import Error
+
+if TYPE_CHECKING:
+    from .client import Client
+
+Callback = Callable[[Optional[Error]], None]
+
+# A wait that may be as long as _LONG_S first looks for an end within _SOON_S.
+_LONG_S = 30.0
+_SOON_S = 1.0
+
+
+def milliseconds_of(timeout_s: Optional[float]) -> int:
+    """-1, the client's default, for None."""
+    return -1 if timeout_s is None else max(0, int(timeout_s * 1000))
+
+
+class Tensor(NamedTuple):
+    """A declared tensor; valid for the client that declared it."""
+
+    number: int
+    name: str
+    dtype: DType
+    count: int
+
+
+# ---- callbacks ----
+
+_calls: Dict[int, "_Call"] = {}  # by number: what to run when an operation ends
+_call_numbers = itertools.count(1)
+_callback_thread = threading.local()
+
+
+class _Call(NamedTuple):
+    function: Callback
+    handle: "Handle"  # alive until it has run
+
+
+def _run_call(error: Any, number: Optional[int]) -> None:
+    call = _calls.pop(number or 0)
+    _callback_thread.here = True
+    try:
+        call.handle._memory = ()
+        call.function(_library.told(error.contents) if error else None)
+    except BaseException:  # noqa: there is nobody above who could catch it
+        sys.excepthook(*sys.exc_info())
+
+
+def callbacks_pending() -> bool:
+    return bool(_calls)
+
+
+def on_callback_thread() -> bool:
+    return getattr(_callback_thread, "here", False)
+
+
+# One for all: ctypes would free a function object of its own while the library still calls it.
+_run_call_c = _abi.CCallback(_run_call)
+
+
+# ---- operations ----
+
+
+class Handle:
+    """One operation."""
+
+    def __init__(self, client: "Client", tensor: Tensor, memory: Sequence[Memory]) -> None:
+        # Before the operation is started: a signal handler that raises just after that must find it here.
+        self._raw = ctypes.c_void_p()
+        self._client = client
+        self._memory: Sequence[Memory] = memory
+        self.tensor = tensor
+
+    def poll(self) -> bool:
+        """Has it ended, well or not?"""
+        done = ctypes.c_int()
+        _library.check(_library.get().bps_poll(self._raw, ctypes.byref(done)))
+        return bool(done.value)
+
+    def wait(self, timeout_s: Optional[float] = None) -> None:
+        """Returns when it has ended well, raises its error if not. None: the client's operation_timeout.
+
+        An expired wait (Code.DEADLINE) ends nothing, names whom it waited for, and may be tried again.
+        """
+        started = time.monotonic()
+        error = _library.new_error()
+        rest_s = timeout_s
+        if in_main_thread() and (timeout_s is None or timeout_s >= _LONG_S) and not self._ends_soon():
+            rest_s = None if timeout_s is None else timeout_s - _SOON_S
+        if self.poll():
+            status = self._wait(0, error)
+        else:
+            status = call_interruptibly(lambda: self._wait(milliseconds_of(rest_s), error))
+        self._client._waited_s += time.monotonic() - started
+        if self.poll():
+            self._memory = ()
+        _library.check(status, error)
+
+    def then(self, function: Callback) -> None:
+        """Runs `function(error)` once when it has ended, on the callback thread; error is None when all went well.
+
+        What it raises goes to sys.excepthook. Error: CLOSED, then it will not run.
+        """
+        number = next(_call_numbers)
+        _calls[number] = _Call(function, self)
+        error = _library.new_error()
+        status = _library.get().bps_then(self._raw, _run_call_c, number, ctypes.byref(error))
+        if status != 0:
+            _calls.pop(number, None)
+        _library.check(status, error)
+
+    def fileno(self) -> int:
+        """A file descriptor that becomes readable when it ends; closed with the handle."""
+        descriptor = ctypes.c_int()
+        error = _library.new_error()
+        _library.check(_library.get().bps_handle_fd(self._raw, ctypes.byref(descriptor), ctypes.byref(error)), error)
+        return descriptor.value
+
+    @property
+    def weight(self) -> int:
+        """How many ranks were really summed; 0 until it has ended well."""
+        return int(_library.get().bps_handle_weight(self._raw))
+
+    def _wait(self, milliseconds: int, error: _abi.CError) -> int:
+        return int(_library.get().bps_wait(self._raw, milliseconds, ctypes.byref(error)))
+
+    def _ends_soon(self) -> bool:
+        """Most waits are short: then a file descriptor, which signals interrupt, is cheaper than another thread."""
+        if self.poll():
+            return True
+        waiter = select.poll()
+        waiter.register(self.fileno(), select.POLLIN)
+        return bool(waiter.poll(_SOON_S * 1000))
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        raw = getattr(self, "_raw", None)
+        if raw is None or not raw.value or finalizing():  # then modules are gone, and clients were closed
+            return
+        if self._memory:
+            self._client._orphans.append(Orphan(raw.value, self._memory))
+        else:
+            _library.get().bps_handle_free(raw)
+        self._raw = ctypes.c_void_p()
+
+
+class Orphan(NamedTuple):
+    """An operation whose handle was dropped; its memory stays until it has ended."""
+
+    pointer: int
+    memory: Sequence[Memory]

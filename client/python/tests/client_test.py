@@ -1,0 +1,212 @@
+"""One worker with scheduler and server inside the process: operations, their ends, and what they keep alive."""
+import gc
+import os
+import signal
+import sys
+import threading
+import unittest
+import weakref
+
+import bps
+import numpy
+
+LIMIT = 30  # seconds after which anything is considered to hang
+
+
+class Array(numpy.ndarray):
+    """An array that weak references can see."""
+
+
+def values(count, dtype="f4"):
+    return numpy.arange(count).astype(dtype).view(Array)
+
+
+class ClientTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.client = bps.Client(scheduler="embedded:")
+        cls.addClassCleanup(cls.client.close)
+
+    def declare(self, count=1000, dtype=bps.DType.F32):
+        return self.client.declare([bps.TensorSpec(self.id(), dtype, count)])[0]
+
+    def refused(self, code, pattern, function, *arguments, **named):
+        with self.assertRaises(bps.Error) as caught:
+            function(*arguments, **named)
+        self.assertEqual(caught.exception.code, code, caught.exception)
+        self.assertRegex(str(caught.exception), pattern)
+
+    def test_place(self):
+        self.assertEqual((self.client.rank, self.client.world_size, self.client.local_rank, self.client.local_size),
+                         (0, 1, 0, 1))
+
+    def test_push_pull_of_every_type(self):
+        names = {"f4": bps.DType.F32, "f8": bps.DType.F64, "f2": bps.DType.F16, "i1": bps.DType.I8, "u1": bps.DType.U8,
+                 "i4": bps.DType.I32, "i8": bps.DType.I64}
+        for name, dtype in names.items():
+            tensor, = self.client.declare([bps.TensorSpec("typed." + name, dtype, 100)])
+            for op in bps.Op:
+                out = numpy.zeros(100, name)
+                handle = self.client.push_pull(tensor, values(100, name), out, op)
+                handle.wait()
+                self.assertEqual((out.tobytes(), handle.weight), (values(100, name).tobytes(), 1), (name, op))
+
+    def test_in_place_and_without_elements(self):
+        array = values(1000)
+        self.client.push_pull(self.declare(), array).wait()
+        self.assertTrue((array == values(1000)).all())
+        empty, = self.client.declare([bps.TensorSpec("empty", bps.DType.F32, 0)])
+        self.client.push_pull(empty, numpy.zeros(0, "f4")).wait()
+
+    def test_another_type_or_length_than_declared(self):
+        tensor = self.declare()
+        self.refused(bps.Code.INVALID_ARGUMENT, "999 elements of f32.*declared were 1000", self.client.push_pull, tensor,
+                     values(999))
+        self.refused(bps.Code.INVALID_ARGUMENT, "1000 elements of f64", self.client.broadcast, tensor, values(1000, "f8"))
+
+    def test_options(self):
+        with self.assertRaisesRegex(TypeError, "did you mean 'join_timeout_ms'"):
+            bps.Client(join_timeout=3)
+        self.refused(bps.Code.INVALID_ARGUMENT, "none of sync, async", bps.Client, mode="fast")
+        self.refused(bps.Code.CONFIGURATION, "rank", bps.Client, scheduler="embedded:", rank=7, world_size=2)
+
+    def test_callback(self):
+        array, told, came = values(1000), [], threading.Event()
+        thread = []
+
+        def function(error):
+            told.append(error)
+            thread.append(threading.get_ident())
+            came.set()
+
+        self.client.push_pull(self.declare(), array).then(function)
+        self.assertTrue(came.wait(LIMIT))
+        self.assertEqual(told, [None])
+        self.assertNotEqual(thread, [threading.get_ident()])
+
+    def test_callback_may_not_wait_and_what_it_raises_is_shown(self):
+        tensor, other, shown, came = self.declare(), self.client.declare([bps.TensorSpec("other", bps.DType.F32, 5)])[0], [], \
+            threading.Event()
+        hook, sys.excepthook = sys.excepthook, lambda kind, error, trace: (shown.append(error), came.set())
+        self.addCleanup(setattr, sys, "excepthook", hook)
+        self.client.push_pull(tensor, values(1000)).then(
+            lambda error: self.client.push_pull(other, values(5)).wait())
+        self.assertTrue(came.wait(LIMIT))
+        self.assertRegex(str(shown[0]), "callback")
+
+    def test_memory_lives_until_the_end_and_no_longer(self):
+        tensor = self.declare(200_000)
+        array = values(200_000)
+        alive = weakref.ref(array)
+        handle = self.client.push_pull(tensor, array)
+        del array
+        gc.collect()
+        self.assertIsNotNone(alive())
+        handle.wait()
+        self.assertIsNone(alive())
+
+    def test_a_dropped_handle_leaves_its_memory_to_the_client(self):
+        tensor = self.declare(2_000_000)
+        array = values(2_000_000)
+        alive = weakref.ref(array)
+        self.client.push_pull(tensor, array)  # nobody keeps the handle
+        orphans = [orphan.memory[0].pointer for orphan in self.client._orphans]
+        self.assertIn(array.ctypes.data, orphans)
+        del array
+        other, = self.client.declare([bps.TensorSpec("sweeper", bps.DType.F32, 1)])
+        started = 0
+        while alive() is not None and started < 100_000:
+            started += 1
+            self.client.push_pull(other, values(1)).wait()
+        self.assertIsNone(alive())
+
+    def test_nothing_is_left_of_ten_thousand_operations(self):
+        tensor, array = self.declare(10), values(10)
+
+        def rounds(number):
+            for _ in range(number):
+                handle = self.client.push_pull(tensor, array)
+                handle.wait()
+            handle = None
+            gc.collect()
+            return len(gc.get_objects()), sys.getrefcount(array), len(os.listdir("/proc/self/fd"))
+
+        before = rounds(100)
+        after = rounds(10_000)
+        self.assertLess(after[0] - before[0], 50)
+        self.assertEqual(after[1:], before[1:])
+
+    def test_from_many_threads(self):
+        failures = []
+
+        def work(number):
+            try:
+                tensor, = self.client.declare([bps.TensorSpec(f"thread{number}", bps.DType.F32, 5000)])
+                array = values(5000)
+                for _ in range(50):
+                    self.client.push_pull(tensor, array).wait(LIMIT)
+            except bps.Error as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+
+    def test_closed(self):
+        with bps.Client(scheduler="embedded:") as client:
+            tensor, = client.declare([bps.TensorSpec("t", bps.DType.F32, 3)])
+        client.close()
+        self.refused(bps.Code.CLOSED, "closed", client.push_pull, tensor, values(3))
+        self.refused(bps.Code.CLOSED, "closed", client.barrier)
+
+    def test_a_forked_child_is_told(self):
+        tensor = self.declare(10)
+        child = os.fork()
+        if child == 0:
+            try:
+                self.client.push_pull(tensor, values(10))
+            except bps.Error as error:
+                os._exit(7 if error.code == bps.Code.CLOSED else 1)
+            os._exit(2)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 7)
+        self.client.push_pull(tensor, values(10)).wait(LIMIT)
+
+    def test_kvstore(self):
+        store = bps.KVStore(self.client)
+        self.assertEqual((store.rank, store.num_workers, store.is_capable("optimizer")), (0, 1, False))
+        self.refused(bps.Code.INVALID_ARGUMENT, "no capability", store.is_capable, "coffee")
+        self.refused(bps.Code.INVALID_ARGUMENT, "2 keys, 1 values", store.pushpull, ["a", "b"], [values(3)])
+        self.refused(bps.Code.INVALID_ARGUMENT, "value of a has 3.*its out 4", store.pushpull, "a", values(3), values(4))
+        store.close()
+        self.client.stats()
+
+
+class WaitTest(unittest.TestCase):
+    """A wait in the main thread for something that never comes: a world of two with one worker."""
+
+    def test_ctrl_c_while_joining(self):
+        self.interrupted(lambda: bps.Client(scheduler="127.0.0.1:1", rank=0, world_size=2, join_timeout_ms=600_000))
+
+    def interrupted(self, function):
+        main, done = threading.main_thread().native_id, threading.Event()
+
+        def interrupt():
+            # The signal comes when the main thread sleeps in the kernel, inside the call.
+            while not done.is_set():
+                with open(f"/proc/self/task/{main}/syscall") as file:
+                    if not file.read().startswith("running"):
+                        break
+                os.sched_yield()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        with self.assertRaises(KeyboardInterrupt):
+            try:
+                function()
+            finally:
+                done.set()
+                interrupter.join()

@@ -1,0 +1,46 @@
+"""Several Python workers with the real daemons: sums, and every way in which a step can end badly."""
+import signal
+
+import daemons
+from harness import WorkerTest
+
+
+class ClusterTest(WorkerTest):
+    program = "numpy_worker.py"
+
+    def test_kvstore(self):
+        for worker in self.run_all(3, "kvstore", servers=2):
+            self.assertIn("right", worker.text())
+
+    def test_another_shape_on_one_rank(self):
+        scheduler, _ = self.cluster()
+        for worker in self.python_workers(scheduler, 3, "mismatch"):
+            self.assert_status(worker, 78, "weight.*12.*10|weight.*10.*12")
+
+    def test_a_rank_is_killed(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 3, "lost")
+        for rank in (0, 2):
+            self.assert_status(workers[rank], 75, "rank 1", limit=daemons.SILENCE)
+
+    def test_a_rank_dies_of_an_exception(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 3, "raises")
+        self.assert_status(workers[1], 1, "a bug of the program")
+        for rank in (0, 2):
+            self.assert_status(workers[rank], 75, "rank 1", limit=daemons.SILENCE)
+
+    def test_ctrl_c_in_the_middle_of_a_step(self):
+        for timeout_s in ("3", "300"):
+            with self.subTest(timeout_s=timeout_s):
+                scheduler, _ = self.cluster()
+                workers = self.python_workers(scheduler, 2, "interrupted", timeout_s)
+                for worker in workers:
+                    worker.wait_line("waiting")
+                workers[0].signal(signal.SIGINT)
+                self.assert_status(workers[0], -signal.SIGINT, "KeyboardInterrupt", limit=2)
+                self.assert_status(workers[1], 75, "rank 0", limit=daemons.SILENCE)
+
+    def test_an_expired_wait(self):
+        workers = self.run_all(2, "expired")
+        self.assertRegex(workers[0].text(), r"waited 0.3 s for round 0 of second: 1 of 2 pushed, missing rank 1")

@@ -1,0 +1,35 @@
+"""What tests with several workers share: a cluster of the real daemons, and Python programs as workers."""
+import os
+import pathlib
+import sys
+from typing import Any, Dict, List
+
+import daemons
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+class WorkerTest(daemons.DaemonTest):
+    """`program` is a file of this folder; its first argument names a function of it."""
+
+    program = ""
+
+    def python_worker(self, scheduler: Any, rank: int, size: int, *arguments: str, **env: str) -> Any:
+        environment: Dict[str, str] = {
+            "PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "PYTHONDONTWRITEBYTECODE": "1",
+            "BPS_LIBRARY": os.environ["BPS_LIBRARY"], "BPS_SCHEDULER": getattr(scheduler, "address", scheduler),
+            "BPS_RANK": str(rank), "BPS_WORLD_SIZE": str(size), "BPS_LOCAL_RANK": str(rank), "BPS_LOCAL_SIZE": str(size),
+            "OMP_NUM_THREADS": "1", **env}
+        return self.start(f"rank {rank}", sys.executable, "-u", "-W", "error::ResourceWarning", HERE / self.program,
+                          *arguments, environment=environment)
+
+    def python_workers(self, scheduler: Any, size: int, *arguments: str, **env: str) -> List[Any]:
+        return [self.python_worker(scheduler, rank, size, *arguments, **env) for rank in range(size)]
+
+    def run_all(self, size: int, *arguments: str, servers: int = 1, **env: str) -> List[Any]:
+        """Workers that all end well; their output is there to be looked at."""
+        scheduler, _ = self.cluster(servers)
+        workers = self.python_workers(scheduler, size, *arguments, **env)
+        for worker in workers:
+            self.assert_status(worker, 0)
+        return workers

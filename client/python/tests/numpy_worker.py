@@ -1,0 +1,101 @@
+"""Workers of cluster_test.py: python3 numpy_worker.py FUNCTION [ARGUMENT]. They end with the exit code of their error."""
+import os
+import signal
+import sys
+
+import bps
+import numpy
+
+STEPS = 5
+
+
+def gradient(rank, step, count):
+    return numpy.random.default_rng([rank, step]).standard_normal(count).astype("f4")
+
+
+def kvstore():
+    """Sums of f32 are those of one process that adds in rank order, bit for bit; integers are exact."""
+    with bps.KVStore() as store:
+        ranks, rank = store.num_workers, store.rank
+        start = numpy.full((7, 11), rank, "f4")
+        out = numpy.empty_like(start)
+        store.broadcast("weight", start, out)
+        assert (out == 0).all() and (start == rank).all()
+        store.broadcast(["a", 3], [start, start], [out, out + 1], priority=2)
+        for step in range(STEPS):
+            mine = gradient(rank, step, 100_003)
+            expected = gradient(0, step, 100_003)
+            for other in range(1, ranks):
+                expected += gradient(other, step, 100_003)
+            out = numpy.empty_like(mine)
+            whole, total = numpy.full(9, rank + step), numpy.empty(9, int)
+            store.pushpull(["gradient", 7], [mine, whole], [out, total], priority=1)
+            assert out.tobytes() == expected.tobytes()
+            assert (total == sum(range(ranks)) + ranks * step).all()
+            store.pushpull("in place", mine)
+            assert mine.tobytes() == expected.tobytes()
+    print("right")
+
+
+def mismatch():
+    with bps.Client() as client:
+        count = 10 if client.rank else 12
+        tensor, = client.declare([bps.TensorSpec("weight", bps.DType.F32, count)])
+        client.push_pull(tensor, numpy.zeros(count, "f4")).wait()
+
+
+def half_declared():
+    """Both ranks declare and push; rank 1 never ends its step."""
+    client = bps.Client()
+    tensors = client.declare([bps.TensorSpec(name, bps.DType.F32, 100_000) for name in ("first", "second")])
+    array = numpy.zeros(100_000, "f4")
+    client.push_pull(tensors[0], array).wait()
+    return client, tensors[1], array
+
+
+def lost():
+    client, second, array = half_declared()
+    if client.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    client.push_pull(second, array).wait()
+
+
+def raises():
+    client, second, array = half_declared()
+    if client.rank == 1:
+        raise ValueError("a bug of the program")
+    client.push_pull(second, array).wait()
+
+
+def interrupted():
+    client, second, array = half_declared()
+    print("waiting")
+    if client.rank == 0:
+        client.push_pull(second, array).wait(float(sys.argv[2]))
+    client.barrier()
+
+
+def expired():
+    """A wait that expires names who is missing, and may be tried again."""
+    client, second, array = half_declared()
+    handle = None
+    if client.rank == 0:
+        handle = client.push_pull(second, array)
+        try:
+            handle.wait(0.3)
+        except bps.Error as error:
+            assert error.code == bps.Code.DEADLINE, error
+            print(error)
+    client.barrier()
+    if client.rank == 1:
+        handle = client.push_pull(second, array)
+    handle.wait()
+    client.close()
+
+
+if __name__ == "__main__":
+    try:
+        globals()[sys.argv[1]]()
+    except bps.Error as problem:
+        print(problem)
+        sys.exit(problem.exit_code)
