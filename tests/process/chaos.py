@@ -4,7 +4,9 @@
     chaos.py [--rounds N] [--seed S] [--transport tcp|shm] [--build-dir DIR] [--verbose]
 
 Round i draws its plan from seed S + i. The job must end with the checksum of a run without faults on all ranks, also when the
-scheduler is killed and started again, or, where a worker, the scheduler for good or all servers are killed, with the error that names them and status 75 in time. It prints "N of N".
+scheduler is killed and started again, or, where a worker, the scheduler for good or all servers are killed, with the error that names them and
+status 75 in time. With worker_loss=shrink the others go on without a worker that is killed: each sum has it or lacks it, and their checksums are
+the same. It prints "N of N".
 """
 import argparse
 import collections
@@ -64,6 +66,7 @@ class Round(DaemonTest):
         self.plan = plan
         self.processes = []
         self.over = time.monotonic() + HANGS
+        self.survivors = []  # ranks that must end well
         self.lost = []  # servers that must be missed
         self.gone = []  # servers that end by themselves, and whether well
         self.held = []  # (moment of SIGCONT, process)
@@ -90,6 +93,9 @@ class Round(DaemonTest):
         words = ["--sizes", ",".join(map(str, plan.sizes)), "--until-told", "--timeout-ms", STALLS_MS]
         words += ["--priorities"] * plan.priorities + ["--broadcast"] * plan.broadcast
         environment = {"BPS_TRANSPORT": plan.transport, "BPS_SCHEDULER_GRACE": grace}
+        if plan.shrinks is not None:
+            words += ["--may-lose", plan.shrinks]
+            environment |= {"BPS_WORKER_LOSS": "shrink", "BPS_UNEQUAL_SUMS": "1"}
         self.ranks = self.workers(self.master, plan.workers, *words, env=environment)
         if plan.running:
             for rank in self.ranks:
@@ -172,20 +178,22 @@ class Round(DaemonTest):
         self.wait_until(max([time.monotonic(), *(when for when, _ in self.held)]))
         for server in self.lost:
             self.wait_said(rf"server \d+ .*{re.escape(server.address)}.*(?:dead|lost|gone|died|silent)")
+        self.survivors = [rank for number, rank in enumerate(self.ranks) if number != self.plan.shrinks]
         self.progress()
         self.pause(self.plan.rest)
         self.ranks[0].say()
         checksums = collections.Counter()
-        for rank in self.ranks:
+        for rank in self.survivors:
             self.assert_status(rank, ENDED, "^closed$|\nclosed$", limit=self.left())
             checksums[re.search(r"checksum (.*)", rank.text())[1]] += 1
         self.assertEqual(len(checksums), 1, f"checksums differ: {checksums}")
         checksum = next(iter(checksums))
         rounds = checksum.split()[0]
-        reference = self.start("a run without faults", self.worker_program, "--reference", self.plan.workers, "--rounds",
-                               rounds, "--sizes", ",".join(map(str, self.plan.sizes)))
-        self.assert_status(reference, 0, rf"checksum {checksum}$", limit=self.left())
-        longest = max(float(re.search(r"longest \d+ (\S+)", rank.text())[1]) for rank in self.ranks)
+        if self.plan.shrinks is None:
+            reference = self.start("a run without faults", self.worker_program, "--reference", self.plan.workers, "--rounds",
+                                   rounds, "--sizes", ",".join(map(str, self.plan.sizes)))
+            self.assert_status(reference, 0, rf"checksum {checksum}$", limit=self.left())
+        longest = max(float(re.search(r"longest \d+ (\S+)", rank.text())[1]) for rank in self.survivors)
         self.summary = f"{rounds} rounds, the longest {longest:.0f} ms"
         self.expect_ends()
 
@@ -198,8 +206,8 @@ class Round(DaemonTest):
 
     def progress(self):
         """All ranks finish rounds that began after this moment."""
-        seen = [len(rank.lines) for rank in self.ranks]
-        for rank, count in zip(self.ranks, seen):
+        seen = [len(rank.lines) for rank in self.survivors]
+        for rank, count in zip(self.survivors, seen):
             while len(rank.lines) < count + 2:
                 if rank.process.poll() is not None or self.left() < 0.02:
                     raise AssertionError(f"{rank.name} {'has ended' if self.left() > 0.02 else 'hangs'}")

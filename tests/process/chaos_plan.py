@@ -51,10 +51,13 @@ class Plan:
     rest: float
     # "" if the job must survive, else a pattern: the rank or server that the error must name.
     names: str = ""
+    # The rank that is lost from a job with worker_loss=shrink, which must survive it.
+    shrinks: int | None = None
 
     def __str__(self):
         megabytes = sum(self.sizes) * 4e-6
         extra = (", priorities" if self.priorities else "") + (", broadcast" if self.broadcast else "")
+        extra += ", shrink" if self.shrinks is not None else ""
         when = f"{self.moment:.2f} s after {'round 1' if self.running else 'the start'}"
         return (f"{self.transport}, {self.workers} workers, {self.servers} servers, {self.shards} shards, {len(self.sizes)} tensors of "
                 f"{megabytes:.3g} MB{extra}; {when}: {'; '.join(map(str, self.faults)) or 'nothing'}")
@@ -81,6 +84,7 @@ def draw(seed, transport="", can_cut=True):
     gaps = [dice.choice((0.0, dice.uniform(0, 1))) for _ in kinds]
     holds = [dice.random() for _ in kinds]
     victims = dice.randrange(12)  # divisible by every number of workers
+    shrinks = dice.random() < 0.5
     if "cut" in kinds and not (can_cut and transport == "tcp"):
         kinds = ["kill" if kind == "cut" else kind for kind in kinds]
     if "cut control" in kinds and not can_cut:
@@ -104,8 +108,12 @@ def draw(seed, transport="", can_cut=True):
             plan.faults += [Fault("kill", number, gap if i == 0 else 0.0) for i, number in enumerate(left)]
         elif kind == "kill worker":
             plan.running, plan.workers = True, max(plan.workers, 2)
-            rank = victims % plan.workers
-            plan.names = rf"rank {rank}\b"
+            # Rank 0 tells the others of the job that goes on when it is over.
+            rank = 1 + victims % (plan.workers - 1) if shrinks else victims % plan.workers
+            if shrinks:
+                plan.shrinks = rank
+            else:
+                plan.names = rf"rank {rank}\b"
             plan.faults.append(Fault(kind, rank, gap))
         elif kind == "kill scheduler":
             plan.running, plan.names = True, "scheduler"

@@ -8,6 +8,8 @@
 // monotonic clock; `usual` is the median of all. `checksum` is made of every value that a round gave: two
 // runs of as many rounds that print the same have the same sums.
 //
+// With --may-lose RANK: sums may lack what that rank adds, from some moment of some round on.
+//
 // An error goes to stderr as "CODE: message; advice", and the exit status is the one that it suggests.
 // Scheduler, job, rank and the rest come from BPS_* variables.
 #include <poll.h>
@@ -30,6 +32,8 @@ namespace {
 using namespace std::chrono_literals;
 using SteadyClock = std::chrono::steady_clock;
 
+constexpr std::uint64_t kNobody = ~std::uint64_t{0};
+
 struct Flags {
   std::uint64_t elements = 100'000;
   std::uint64_t tensors = 1;
@@ -44,6 +48,7 @@ struct Flags {
   bool priorities = false;  // a tensor's number is its priority
   bool broadcast = false;   // each tensor first, from rank (its number mod the world's size)
   bool barrier = false;
+  std::uint64_t may_lose = kNobody;
   std::string tensor = "weight";
   std::uint64_t join_ms = 20'000;
   std::uint64_t timeout_ms = 60'000;
@@ -184,7 +189,7 @@ class Training {
     for (std::uint64_t t = 0; t < data_.size(); ++t) {
       handles[t].wait();
       for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
-        if (!check("sum", round, t, i, sum(size_, round + t, i))) return false;
+        if (!check_sum(round, t, i)) return false;
         checksum_.add(data_[t][i]);
       }
     }
@@ -206,6 +211,17 @@ class Training {
       data_[t][i] = value(rank(), round + t, i);
   }
 
+  // A rank that is lost may be missing in some elements of the first round that lacks it, and in all of
+  // later ones.
+  bool check_sum(std::uint64_t round, std::uint64_t t, std::uint64_t i) {
+    const float all = sum(size_, round + t, i);
+    if (flags_.may_lose == kNobody) return check("sum", round, t, i, all);
+    const float others = all - value(flags_.may_lose, round + t, i);
+    if (data_[t][i] != all) lacks_since_ = std::min(lacks_since_, round);
+    if (round == lacks_since_ && data_[t][i] == all) return true;
+    return check("sum", round, t, i, round < lacks_since_ ? all : others);
+  }
+
   bool check(const char* what, std::uint64_t round, std::uint64_t t, std::uint64_t i, float expected) {
     if (data_[t][i] == expected) return true;
     std::ostringstream line;
@@ -222,6 +238,7 @@ class Training {
   std::uint64_t size_;
   std::vector<bps::TensorSpec> specs_;
   std::vector<bps::Tensor> tensors_;
+  std::uint64_t lacks_since_ = kNobody;  // the first round that lacks what --may-lose adds
   Checksum checksum_;
 };
 
@@ -284,6 +301,7 @@ std::uint64_t* number_of(Flags& flags, const std::string& flag) {
          : flag == "--announce"   ? &flags.announce
          : flag == "--hold-after" ? &flags.hold_after
          : flag == "--reference"  ? &flags.reference
+         : flag == "--may-lose"   ? &flags.may_lose
          : flag == "--join-ms"    ? &flags.join_ms
          : flag == "--timeout-ms" ? &flags.timeout_ms
                                   : nullptr;

@@ -1,4 +1,4 @@
-"""P15: a server that is killed or stopped under a job: how soon it is noticed, and how soon the job goes on."""
+"""P15: a server, or a worker of a job that shrinks, is killed or stopped: how soon it is noticed, and how soon the job goes on."""
 import calendar
 import pathlib
 import re
@@ -24,37 +24,49 @@ def measure(context):
     killed, moved, stopped, went_on = (Row("P15", f"{what}, {job}", floor, goal, more=False, unit="s") for what, floor, goal in (
         ("kill -9 of a server: detected in", 0.5, 0.3), ("after that, the next round is complete in", 3, 1),
         ("SIGSTOP of a server: detected in", 5, 3), ("after that, the next round is complete in", 3, 1)))
-    guarded([killed, moved], lambda: run(context, signal.SIGKILL, 5 if context.quick else 9, killed, moved))
-    guarded([stopped, went_on], lambda: run(context, signal.SIGSTOP, 3 if context.quick else 6, stopped, went_on))
-    shrunk = Row("P15", "kill -9 of a worker: after it is detected, the next round of the others is complete in", 1, 0.1, more=False,
-                 unit="s", missing="not built: the job ends with the error that names the rank")
-    return [killed, moved, stopped, went_on, shrunk]
+    shrinks = job.replace(f"{WORKERS} workers", f"{WORKERS + 1} workers, worker_loss=shrink")
+    missed, shrunk = (Row("P15", f"{what}, {shrinks}", floor, goal, more=False, unit="s") for what, floor, goal in (
+        ("kill -9 of a worker: detected in", 0.5, 0.3), ("after that, the next round of the others is complete in", 1, 0.1)))
+    often, seldom = (5, 3) if context.quick else (9, 6)
+    guarded([killed, moved], lambda: run(context, server_dies, signal.SIGKILL, often, killed, moved))
+    guarded([stopped, went_on], lambda: run(context, server_dies, signal.SIGSTOP, seldom, stopped, went_on))
+    guarded([missed, shrunk], lambda: run(context, worker_dies, signal.SIGKILL, often, missed, shrunk))
+    return [killed, moved, stopped, went_on, missed, shrunk]
 
 
-def run(context, number, times, detected, completed):
-    jobs = [one(context, number) for _ in range(times)]
+def run(context, case, number, times, detected, completed):
+    jobs = [case(context, number) for _ in range(times)]
     detected.median, completed.median = (Median.of(values) for values in list(zip(*jobs))[:2])
     usual = Median.of([job[2] for job in jobs]).value
     detected.note = f"{times} jobs"
     completed.note = f"{times} jobs; a round takes {usual * 1e3:.0f} ms before"
 
 
-def one(context, number):
-    """Seconds from the signal until the scheduler moves the partitions; from then until the round is complete everywhere; of
-    a round before. Real binaries; every sum is checked, and the job must end well."""
+def server_dies(context, number):
+    return one(context, number, WORKERS, lambda servers, ranks: servers[0], r"server 1 .*partitions move, epoch")
+
+
+def worker_dies(context, number):
+    return one(context, number, WORKERS + 1, lambda servers, ranks: ranks.pop(), rf"rank {WORKERS} .*it goes on with",
+               ["--may-lose", WORKERS], {"BPS_WORKER_LOSS": "shrink", "BPS_UNEQUAL_SUMS": "1"})
+
+
+def one(context, number, workers, take, notices, flags=(), settings=None):
+    """Seconds from the signal to whom `take` gives until the scheduler says what matches `notices`; from then until the round is
+    complete everywhere; of a round before. Real binaries; every sum is checked, and the job must end well."""
     DaemonTest.bin = pathlib.Path(context.program).parent
     DaemonTest.worker_program = DaemonTest.bin.parent / "tests" / "process" / "process_worker"
     cluster = DaemonTest()
     cluster.setUp()
     try:
         scheduler, servers = cluster.cluster(SERVERS, "--transport", "tcp")
-        ranks = cluster.workers(scheduler, WORKERS, "--elements", ELEMENTS, "--until-told", env={"BPS_TRANSPORT": "tcp"})
+        ranks = cluster.workers(scheduler, workers, "--elements", ELEMENTS, "--until-told", *flags,
+                                env={"BPS_TRANSPORT": "tcp", **(settings or {})})
         for rank in ranks:
             rank.wait_line("^reached ([3-9]|..)", LIMIT)
-        servers[0].signal(number)
+        take(servers, ranks).signal(number)
         signalled, offset = time.time(), time.time() - time.monotonic()
-        line = scheduler.wait_line(r"server 1 .*partitions move, epoch", LIMIT)
-        moves = instant(line)
+        noticed = instant(scheduler.wait_line(notices, LIMIT))
         # Two more rounds that everyone says are over.
         for rank in ranks:
             count = len(rank.lines)
@@ -66,7 +78,7 @@ def one(context, number):
             cluster.assert_status(rank, 0, "closed", limit=LIMIT)
             ends.append(float(re.search(r"longest \d+ \S+ (\S+)", rank.text())[1]) + offset)
             usual.append(float(re.search(r"usual (\S+)", rank.text())[1]) / 1e3)
-        return moves - signalled, max(ends) - moves, max(usual)
+        return noticed - signalled, max(ends) - noticed, max(usual)
     except AssertionError as failure:
         raise NotMeasured(" / ".join(str(failure).splitlines()[:4])) from None
     finally:
