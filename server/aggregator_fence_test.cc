@@ -14,13 +14,9 @@ class MovedBench : public Bench {
     shape.moved = true;
     shape.dtype = dtype;
     shape.elements = elements;
-    aggregator = Aggregator::create(shape, contributors, AggregatorMemory{slots, budget});
+    recreate(shape);
   }
 
-  void resume(std::uint32_t rank, std::uint64_t round) {
-    actions.clear();
-    aggregator->resume(rank, Round{round}, actions);
-  }
   void linger(std::uint32_t rank) {
     actions.clear();
     aggregator->left(rank, actions);
@@ -49,18 +45,6 @@ class MovedBench : public Bench {
     }
     end_retained(rank);
   }
-
-  // "0 resumed 5, 1 answer 4"
-  std::string said() const {
-    constexpr const char* names[] = {"answer", "later", "again", "failed", "resumed", "fetch"};
-    std::string text;
-    for (const Action& action : actions) {
-      if (!text.empty()) text += ", ";
-      text += std::to_string(action.contributor) + " " + names[static_cast<std::size_t>(action.kind)] + " " +
-              std::to_string(action.round.value);
-    }
-    return text;
-  }
 };
 
 TEST_CASE("moved: nothing happens before all have resumed; then all push the open round") {
@@ -81,9 +65,7 @@ TEST_CASE("moved: nothing happens before all have resumed; then all push the ope
 TEST_CASE("moved: who has it gives the aggregate that others lack, and they get it unasked") {
   MovedBench bench(4);
   bench.resume(3, 5);
-  bench.resume(0, 4);
-  bench.resume(1, 5);
-  bench.resume(2, 4);
+  bench.resume_all({4, 5, 4});
   CHECK(bench.said() == "1 fetch 4");
   bench.retained(1, 4, 9);
   REQUIRE(bench.said() == "0 resumed 5, 0 answer 4, 1 resumed 5, 2 resumed 5, 2 answer 4, 3 resumed 5");
@@ -170,9 +152,7 @@ TEST_CASE("moved: a push that is half here when the others have resumed is asked
 
 TEST_CASE("moved: a lane that is lost is asked again when it is back, another one at once") {
   MovedBench bench(3);
-  bench.resume(0, 5);
-  bench.resume(1, 5);
-  bench.resume(2, 4);
+  bench.resume_all({5, 5, 4});
   CHECK(bench.said() == "0 fetch 4");
   bench.lose(0);
   CHECK(bench.said() == "1 fetch 4");
@@ -265,9 +245,7 @@ TEST_CASE("moved: who names two rounds, or is further behind, breaks a rule; the
 
 TEST_CASE("moved: a round that has failed elsewhere fails for those who have not heard of it") {
   MovedBench bench(3);
-  bench.resume(0, 5);
-  bench.resume(1, 4);
-  bench.resume(2, 4);
+  bench.resume_all({5, 4, 4});
   CHECK(bench.begin_retained(0, 4, 0, make_error(ErrorCode::configuration, "they disagree")).memory ==
         nullptr);
   bench.end_retained(0);
@@ -283,8 +261,7 @@ TEST_CASE("moved: a round that has failed elsewhere fails for those who have not
 
 TEST_CASE("moved: an aggregate of a wrong length fails the round, naming who sent it") {
   MovedBench bench(2);
-  bench.resume(0, 5);
-  bench.resume(1, 4);
+  bench.resume_all({5, 4});
   CHECK(bench.begin_retained(0, 4, 4).memory == nullptr);
   bench.end_retained(0);
   REQUIRE(bench.said() == "0 resumed 5, 1 resumed 5, 1 failed 4");
@@ -295,8 +272,7 @@ TEST_CASE("moved: an aggregate of a wrong length fails the round, naming who sen
 TEST_CASE("moved: a rank that has left counts as resumed") {
   MovedBench bench(3);
   bench.leave(2);
-  bench.resume(0, 5);
-  bench.resume(1, 5);
+  bench.resume_all({5, 5});
   CHECK(bench.said() == "0 resumed 5, 1 resumed 5");
   bench.push(0, 5, 1);
   CHECK(bench.said() == "0 failed 5");  // it can never complete
@@ -326,8 +302,7 @@ TEST_CASE("moved: a rank that has left but lingers is waited for, and asked") {
 
 TEST_CASE("moved: who has gone before it said anything is not heard any more") {
   MovedBench bench(3);
-  bench.resume(0, 5);
-  bench.resume(1, 4);
+  bench.resume_all({5, 4});
   bench.leave(2);
   CHECK(bench.said() == "0 fetch 4");
   const Destination place = bench.begin_retained(0, 4, Bench::kElements * sizeof(float));
@@ -342,10 +317,7 @@ TEST_CASE("moved: who has gone before it said anything is not heard any more") {
 TEST_CASE("moved: who has it no more says so, and the next one is asked") {
   const Error lost = make_error(ErrorCode::internal, "not kept here");
   MovedBench bench(4);
-  bench.resume(0, 4);
-  bench.resume(1, 5);
-  bench.resume(2, 5);
-  bench.resume(3, 4);
+  bench.resume_all({4, 5, 5, 4});
   CHECK(bench.said() == "1 fetch 4");
   bench.begin_retained(1, 4, 0, lost);
   bench.end_retained(1);
@@ -354,8 +326,7 @@ TEST_CASE("moved: who has it no more says so, and the next one is asked") {
   CHECK(bench.said() == "0 resumed 5, 0 answer 4, 1 resumed 5, 2 resumed 5, 3 resumed 5, 3 answer 4");
 
   MovedBench nobody(2);
-  nobody.resume(0, 4);
-  nobody.resume(1, 5);
+  nobody.resume_all({4, 5});
   nobody.begin_retained(1, 4, 0, lost);
   nobody.end_retained(1);
   REQUIRE(nobody.said() == "0 resumed 5, 0 failed 4, 1 resumed 5");
@@ -364,9 +335,7 @@ TEST_CASE("moved: who has it no more says so, and the next one is asked") {
 
 TEST_CASE("moved: what only a rank has that left is lost with its lane, and fails") {
   MovedBench bench(3);
-  bench.resume(0, 4);
-  bench.resume(1, 5);
-  bench.resume(2, 4);
+  bench.resume_all({4, 5, 4});
   CHECK(bench.said() == "1 fetch 4");
   bench.leave(1);
   CHECK(bench.said().empty());  // its lane is still up
@@ -409,8 +378,7 @@ TEST_CASE("moved: if all are at the first round, or nobody is left, there is not
 
 TEST_CASE("moved: a broadcast that is half over; its root gets the bytes that others have") {
   MovedBench bench(2);
-  bench.resume(0, 1);
-  bench.resume(1, 2);
+  bench.resume_all({1, 2});
   bench.retained(1, 1, 8);
   REQUIRE(bench.said() == "0 resumed 2, 0 answer 1, 1 resumed 2");
   CHECK(first_element(bench.actions[1]) == 8.0f);
@@ -428,8 +396,7 @@ TEST_CASE("moved: a broadcast that is half over; its root gets the bytes that ot
 
 TEST_CASE("moved: narrow types and partitions without elements") {
   MovedBench half(2, DType::f16);
-  half.resume(0, 1);
-  half.resume(1, 0);
+  half.resume_all({1, 0});
   const Destination destination = half.begin_retained(0, 0, Bench::kElements * 2);
   REQUIRE(destination.memory != nullptr);
   std::memset(destination.memory, 0x3C, Bench::kElements * 2);
@@ -439,8 +406,7 @@ TEST_CASE("moved: narrow types and partitions without elements") {
   CHECK(half.actions[2].payload.bytes.back() == std::byte{0x3C});
 
   MovedBench empty(2, DType::f32, 0);
-  empty.resume(0, 1);
-  empty.resume(1, 0);
+  empty.resume_all({1, 0});
   CHECK(empty.said() == "0 fetch 0");
   empty.begin_retained(0, 0, 0);
   empty.end_retained(0);

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -65,7 +67,18 @@ class Bench {
     shape.elements = kElements;
     shape.mode = mode;
     shape.staleness = staleness;
+    recreate(shape);
+  }
+
+  // Another one in its place, of the same contributors.
+  void recreate(const PartitionShape& shape) {
     aggregator = Aggregator::create(shape, contributors, AggregatorMemory{slots, budget});
+  }
+  // It was with another server before.
+  void move_here() {
+    PartitionShape shape = aggregator->shape();
+    shape.moved = true;
+    recreate(shape);
   }
 
   PushPull header(std::uint32_t rank, std::uint64_t round, Operation operation = Operation::sum,
@@ -134,6 +147,16 @@ class Bench {
     return aggregator->lend(rank, header(rank, round, operation, root), payload, actions);
   }
 
+  void resume(std::uint32_t rank, std::uint64_t round) {
+    actions.clear();
+    aggregator->resume(rank, Round{round}, actions);
+  }
+  // From rank 0 on. What the last one leads to is in `actions`.
+  void resume_all(std::initializer_list<std::uint64_t> rounds) {
+    for (std::uint32_t rank = 0; const std::uint64_t round : rounds)
+      resume(rank++, round);
+  }
+
   void lose(std::uint32_t rank) {
     actions.clear();
     aggregator->lost(rank, actions);
@@ -145,6 +168,19 @@ class Bench {
     for (auto& next : more) {
       actions.push_back(next);
     }
+  }
+
+  // "0 resumed 5, 1 answer 4"
+  std::string said() const {
+    std::string text;
+    for (const Action& action : actions)
+      text += (text.empty() ? "" : ", ") + text_of(action);
+    return text;
+  }
+  static std::string text_of(const Action& action) {
+    constexpr const char* names[] = {"answer", "later", "again", "failed", "resumed", "fetch"};
+    return std::to_string(action.contributor) + " " + names[static_cast<std::size_t>(action.kind)] + " " +
+           std::to_string(action.round.value);
   }
 
   static constexpr std::size_t kElements = 5;

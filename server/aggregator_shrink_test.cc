@@ -10,15 +10,6 @@ class ShrinkingBench : public Bench {
  public:
   using Bench::Bench;
 
-  void moved() {
-    PartitionShape shape = aggregator->shape();
-    shape.moved = true;
-    aggregator = Aggregator::create(shape, contributors, AggregatorMemory{slots, budget});
-  }
-  void resume(std::uint32_t rank, std::uint64_t round) {
-    actions.clear();
-    aggregator->resume(rank, Round{round}, actions);
-  }
   void die(std::uint32_t rank) {
     contributors[rank].loss = "rank " + std::to_string(rank) + " is gone: killed";
     actions.clear();
@@ -28,16 +19,12 @@ class ShrinkingBench : public Bench {
 
   // "0 answer 4 weight 2 value 3, 1 failed 4"
   std::string said() const {
-    constexpr const char* names[] = {"answer", "later", "again", "failed", "resumed", "fetch"};
     std::string text;
     for (const Action& action : actions) {
-      if (!text.empty()) text += ", ";
-      text += std::to_string(action.contributor) + " " + names[static_cast<std::size_t>(action.kind)] + " " +
-              std::to_string(action.round.value);
+      text += (text.empty() ? "" : ", ") + text_of(action);
       if (action.kind == Kind::answer) text += " weight " + std::to_string(action.weight);
-      if (!action.payload.bytes.empty()) {
+      if (!action.payload.bytes.empty())
         text += " value " + std::to_string(static_cast<int>(first_element(action)));
-      }
     }
     return text;
   }
@@ -94,8 +81,7 @@ TEST_CASE("shrink: one alone, of a narrow type, gets its own bytes") {
   ShrinkingBench bench(3);
   PartitionShape shape = bench.aggregator->shape();
   shape.dtype = DType::f16;
-  bench.aggregator =
-      Aggregator::create(shape, bench.contributors, AggregatorMemory{bench.slots, bench.budget});
+  bench.recreate(shape);
   bench.die(0);
   bench.die(2);
   const std::vector<std::byte> half(Bench::kElements * 2, std::byte{0x3C});
@@ -195,28 +181,25 @@ TEST_CASE("shrink: a broadcast fails without its root's bytes, when all have com
 
 TEST_CASE("shrink: a fence does not wait for the dead, whenever they die") {
   ShrinkingBench bench(3);
-  bench.moved();
-  bench.resume(0, 4);
-  bench.resume(1, 4);
+  bench.move_here();
+  bench.resume_all({4, 4});
   bench.die(2);
   CHECK(bench.said() == "0 resumed 4, 1 resumed 4");
   bench.push(0, 4, 1);
   bench.push(1, 4, 2);
   CHECK(bench.said() == "0 answer 4 weight 2 value 3, 1 answer 4 weight 2 value 3");
 
-  bench.moved();
+  bench.move_here();
   bench.die(2);
-  bench.resume(0, 5);
-  bench.resume(1, 5);
+  bench.resume_all({5, 5});
   CHECK(bench.said() == "0 resumed 5, 1 resumed 5");
 }
 
 TEST_CASE("shrink: a round that only the dead had is open again") {
   ShrinkingBench bench(3);
-  bench.moved();
+  bench.move_here();
   bench.resume(2, 5);
-  bench.resume(0, 4);
-  bench.resume(1, 4);
+  bench.resume_all({4, 4});
   REQUIRE(bench.said() == "2 fetch 4");
   bench.die(2);
   CHECK(bench.said() == "0 resumed 4, 1 resumed 4");
@@ -224,10 +207,9 @@ TEST_CASE("shrink: a round that only the dead had is open again") {
   bench.push(1, 4, 2);
   CHECK(bench.said() == "0 answer 4 weight 2 value 3, 1 answer 4 weight 2 value 3");
   // Not if another one has it.
-  bench.moved();
+  bench.move_here();
   bench.resume(2, 5);
-  bench.resume(0, 5);
-  bench.resume(1, 4);
+  bench.resume_all({5, 4});
   CHECK(bench.said() == "0 fetch 4");
 }
 

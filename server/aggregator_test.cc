@@ -5,6 +5,24 @@ namespace {
 
 using Kind = Action::Kind;
 
+// Of four ranks none has been taken yet, and there is room for one: 1 and 2 are asked when 0 has come, 3 when
+// 2 is added.
+void finish_in_turn(Bench& bench) {
+  bench.push(0, 0, 1);
+  REQUIRE(bench.actions.size() == 2);
+  CHECK(bench.actions[0].contributor == 1);
+  CHECK(bench.actions[1].contributor == 2);
+  bench.push(2, 0, 4);
+  CHECK(bench.actions.empty());
+  bench.push(1, 0, 2);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].contributor == 3);
+  bench.push(3, 0, 8);
+  REQUIRE(bench.actions.size() == 4);
+  CHECK(first_element(bench.actions[0]) == 15.0f);
+  CHECK(bench.budget.bytes_in_use() == 0);
+}
+
 TEST_CASE("a round is answered to all when the last contribution is added") {
   Bench bench(3);
   bench.push(0, 0, 1);
@@ -39,8 +57,7 @@ TEST_CASE("the first goes into the slot, the next through its lane, the others w
 TEST_CASE("average divides by the weight of the contributors") {
   Bench bench(2);
   bench.contributors[1].weight = 3;
-  bench.aggregator = Aggregator::create(bench.aggregator->shape(), bench.contributors,
-                                        AggregatorMemory{bench.slots, bench.budget});
+  bench.recreate(bench.aggregator->shape());
   bench.push(0, 0, 2, Operation::average);
   bench.push(1, 0, 6, Operation::average);
   REQUIRE(bench.actions.size() == 2);
@@ -76,19 +93,7 @@ TEST_CASE("with room again, those behind the next are asked too") {
   bench.push(2, 0, 4);
   bench.push(1, 0, 2);
   taken.reset();
-  bench.push(0, 0, 1);
-  REQUIRE(bench.actions.size() == 2);
-  CHECK(bench.actions[0].contributor == 1);
-  CHECK(bench.actions[1].contributor == 2);
-  bench.push(2, 0, 4);
-  CHECK(bench.actions.empty());
-  bench.push(1, 0, 2);
-  REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].contributor == 3);
-  bench.push(3, 0, 8);
-  REQUIRE(bench.actions.size() == 4);
-  CHECK(first_element(bench.actions[0]) == 15.0f);
-  CHECK(bench.budget.bytes_in_use() == 0);
+  finish_in_turn(bench);
 }
 
 TEST_CASE("what is announced is asked for in its turn, or before it where there is room") {
@@ -102,19 +107,7 @@ TEST_CASE("what is announced is asked for in its turn, or before it where there 
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::again);
   CHECK(bench.actions[0].contributor == 0);
-  bench.push(0, 0, 1);
-  REQUIRE(bench.actions.size() == 2);
-  CHECK(bench.actions[0].contributor == 1);
-  CHECK(bench.actions[1].contributor == 2);
-  bench.push(2, 0, 4);
-  CHECK(bench.actions.empty());
-  bench.push(1, 0, 2);
-  REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].contributor == 3);
-  bench.push(3, 0, 8);
-  REQUIRE(bench.actions.size() == 4);
-  CHECK(first_element(bench.actions[0]) == 15.0f);
-  CHECK(bench.budget.bytes_in_use() == 0);
+  finish_in_turn(bench);
 }
 
 TEST_CASE("what was announced far from its turn is not asked for yet, however much room there is") {
@@ -458,8 +451,7 @@ TEST_CASE("a partition without elements completes its rounds") {
   Bench bench(2);
   PartitionShape shape = bench.aggregator->shape();
   shape.elements = 0;
-  bench.aggregator =
-      Aggregator::create(shape, bench.contributors, AggregatorMemory{bench.slots, bench.budget});
+  bench.recreate(shape);
   for (std::uint32_t rank : {1u, 0u}) {
     bench.begin(rank, bench.header(rank, 0), 0, 0);
     bench.actions.clear();

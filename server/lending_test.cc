@@ -313,8 +313,7 @@ TEST_CASE("lent: f16 is widened, added and narrowed") {
   PartitionShape shape = bench.aggregator->shape();
   shape.dtype = DType::f16;
   shape.elements = 5000;  // more than one block
-  bench.aggregator =
-      Aggregator::create(shape, bench.contributors, AggregatorMemory{bench.slots, bench.budget});
+  bench.recreate(shape);
   const std::vector<std::uint16_t> one(shape.elements, 0x3C00), two(shape.elements, 0x4000);
   for (const auto* values : {&one, &two}) {
     const auto bytes = std::as_bytes(std::span(*values));

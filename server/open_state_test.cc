@@ -59,11 +59,12 @@ TEST_CASE("open state: a broadcast waits for everybody, with or without data") {
   CHECK(open_state(bench) == "round 0: 0");
 }
 
-TEST_CASE("open state: behind the fence, those that have not resumed, and who is asked for what others lack") {
+TEST_CASE(
+    "open state: behind the fence, those that have not resumed, and who is asked for what others lack") {
   Bench bench(3);
   PartitionShape shape = bench.aggregator->shape();
   shape.moved = true;
-  bench.aggregator = Aggregator::create(shape, bench.contributors, AggregatorMemory{bench.slots, bench.budget});
+  bench.recreate(shape);
   CHECK(open_state(bench) == "resuming 0: 0 1 2");
   bench.aggregator->resume(1, Round{5}, bench.actions);
   CHECK(open_state(bench) == "resuming 5: 0 2");
