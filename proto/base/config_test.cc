@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "proto/base/sample_settings.h"
+
 namespace bps {
 namespace {
 
@@ -33,33 +35,7 @@ class TemporaryFile {
   std::string path_;
 };
 
-// The settings of an imaginary server.
-struct Settings {
-  Endpoint listen{"127.0.0.1", 4710};
-  ByteSize memory_max{4ull << 30};
-  Duration join_timeout = 60s;
-  BitRate bandwidth{};
-  bool insecure = false;
-  bool retain = true;
-  std::uint32_t shards = 2;
-  std::optional<std::int32_t> rank;
-  std::string mode = "auto";
-  LogLevel log_level = LogLevel::info;
-  std::vector<std::string> arguments;
-  Config config{"bps-test", "Tests the settings."};
-
-  Settings() {
-    config.add("listen", listen, "Where workers connect");
-    config.add("memory-max", memory_max, "Memory for partitions");
-    config.add("join-timeout", join_timeout, "How long to wait for the others");
-    config.add("bandwidth", bandwidth, "Rate of this host's link");
-    config.add("insecure", insecure, "Allow other addresses without a key");
-    config.add("retain", retain, "Keep answers");
-    config.add("shards", shards, "Threads").range(1, 256).short_flag('s');
-    config.add("rank", rank, "Rank of this worker");
-    config.add("mode", mode, "Network").choices({"auto", "tcp"});
-    config.add("log-level", log_level, "What to log");
-  }
+struct Settings : testing::SampleSettings {
   Status parse(std::vector<std::string> flags, const Environment& environment = {}) {
     return config.parse(flags, environment);
   }

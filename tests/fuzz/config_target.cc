@@ -4,35 +4,14 @@
 #include <unistd.h>
 
 #include "proto/base/assert.h"
-#include "proto/base/config.h"
+#include "proto/base/sample_settings.h"
 #include "tests/fuzz/input.h"
 
 namespace bps::fuzz {
 namespace {
 
-struct Settings {
-  Endpoint listen{"127.0.0.1", 4710};
-  ByteSize memory{4ull << 30};
-  Duration timeout = std::chrono::seconds(60);
-  BitRate bandwidth{};
-  bool insecure = false;
-  std::uint32_t shards = 2;
-  std::optional<std::int32_t> rank;
-  std::string mode = "auto";
-  LogLevel log_level = LogLevel::info;
-  std::vector<std::string> arguments;
-  Config config{"bps-fuzz", "Reads anything."};
-
+struct Settings : testing::SampleSettings {
   explicit Settings(bool with_arguments) {
-    config.add("listen", listen, "Where workers connect");
-    config.add("memory-max", memory, "Memory for partitions");
-    config.add("join-timeout", timeout, "How long to wait for the others");
-    config.add("bandwidth", bandwidth, "Rate of this host's link");
-    config.add("insecure", insecure, "Allow other addresses without a key");
-    config.add("shards", shards, "Threads").range(1, 256).short_flag('s');
-    config.add("rank", rank, "Rank of this worker");
-    config.add("mode", mode, "Network").choices({"auto", "tcp"});
-    config.add("log-level", log_level, "What to log");
     if (with_arguments) config.add_arguments(arguments, "PROGRAM", "What to run", true);
   }
 
