@@ -31,20 +31,12 @@ const TensorShape* Operations::find(TensorId id) const {
 
 Result<std::shared_ptr<OperationRecord>> Operations::push_pull(TensorId tensor, ClientEngine::Memory memory,
                                                                Operation operation) {
-  Note note;
-  note.what = What::push_pull;
-  note.operation = operation;
-  note.memory = std::move(memory);
-  return start(tensor, std::move(note));
+  return start(tensor, {.what = What::push_pull, .operation = operation, .memory = std::move(memory)});
 }
 
 Result<std::shared_ptr<OperationRecord>> Operations::broadcast(TensorId tensor, ClientEngine::Memory memory,
                                                                Rank root) {
-  Note note;
-  note.what = What::broadcast;
-  note.root = root;
-  note.memory = std::move(memory);
-  return start(tensor, std::move(note));
+  return start(tensor, {.what = What::broadcast, .root = root, .memory = std::move(memory)});
 }
 
 // Claims the tensor for one operation.
