@@ -1,0 +1,77 @@
+"""A communication hook for DistributedDataParallel: its buckets are averaged by bps instead of its process group."""
+import threading
+import time
+from typing import Any, Optional, Union
+
+import torch
+import torch.distributed
+
+from .._abi import Op
+from ..errors import Error
+from .operations import start
+from .world import World, world
+
+
+class CommState:
+    """What one model's hook needs; make it with state(), on all ranks in the same order.
+
+    waited_s: seconds between the end of a backward pass, when the last bucket was handed over, and the arrival of the last
+    average, summed over all steps: what communication costs beyond what backward hides.
+    """
+
+    def __init__(self, place: World) -> None:
+        self._prefix = f"ddp{place.next_hook()}"
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._all_handed_over: Optional[float] = None
+        self.waited_s = 0.0
+
+    def name_of(self, bucket: torch.distributed.GradBucket, count: int) -> str:
+        # DDP makes new buckets after the first step: another length is another tensor.
+        return f"{self._prefix}.bucket{bucket.index()}.{count}"
+
+    def handed_over(self, is_last: bool) -> None:
+        with self._lock:
+            self._under_way += 1
+            if is_last:
+                self._all_handed_over = time.monotonic()
+
+    def arrived(self) -> None:
+        with self._lock:
+            self._under_way -= 1
+            if self._under_way == 0 and self._all_handed_over is not None:
+                self.waited_s += time.monotonic() - self._all_handed_over
+                self._all_handed_over = None
+
+
+def state() -> CommState:
+    """The first argument of register_comm_hook; one for each model."""
+    return CommState(world())
+
+
+def _checked(future: Any) -> torch.Tensor:
+    """Raises inside then(), which is how a failure reaches those who wait for a future outside of Python, as DDP does."""
+    result: Union[torch.Tensor, Error] = future.value()
+    if isinstance(result, Error):
+        raise result
+    return result
+
+
+# DDP looks at the annotations and wants these.
+def comm_hook(hook_state: CommState, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """`ddp.register_comm_hook(bps.torch.state(), bps.torch.comm_hook)`: averages a bucket over all ranks, in place.
+
+    The future that DDP waits for is completed by the thread of bps on which callbacks run, so nobody polls. An error of
+    the operation is raised by backward(), as a RuntimeError with its message.
+    """
+    buffer = bucket.buffer()
+    future: Any = torch.futures.Future()
+    handle = start(buffer, buffer, hook_state.name_of(bucket, buffer.numel()), Op.AVERAGE, priority=bucket.index())
+    hook_state.handed_over(bucket.is_last())
+
+    def complete(error: Optional[Error]) -> None:
+        hook_state.arrived()
+        future.set_result(buffer if error is None else error)
+
+    handle.then(complete)
+    return future.then(_checked)

@@ -1,0 +1,115 @@
+"""Updates layer by layer: instead of one barrier in step(), each layer waits for its own gradients before its next use.
+
+The gradient of the first layer is ready last and needed first. With a barrier the whole exchange must end before the next
+forward pass begins; without one, only the layer that runs next has to wait, and the others arrive meanwhile.
+"""
+from typing import TYPE_CHECKING, Any, Dict, List, Set
+
+import torch
+
+if TYPE_CHECKING:
+    from .optimizer import GradientExchange
+
+_Group = Dict[str, Any]
+
+
+class LayerwiseUpdates:
+    """The updates that step() has promised and that have not been made yet.
+
+    Owned by one DistributedOptimizer; lives on the thread that trains. A layer is a module with parameters of its own. In
+    the first forward pass everything is updated at its beginning, and it is noted which modules' forward is called: a
+    parameter of a module that is only looked into (as torch.nn.MultiheadAttention does with its out_proj) belongs to the
+    nearest module around it that is called.
+    """
+
+    def __init__(self, model: torch.nn.Module, exchange: "GradientExchange", optimizer: torch.optim.Optimizer,
+                 base: type) -> None:
+        self._model = model
+        self._exchange = exchange
+        self._optimizer = optimizer
+        self._base = base
+        self._groups: List[_Group] = []  # as they were at step()
+        self._group_of: Dict[torch.nn.Parameter, int] = {}
+        self._waiting: Set[torch.nn.Parameter] = exchange.promised
+        self._clear = False
+        self._called: Set[torch.nn.Module] = set()
+        self._layer: Dict[torch.nn.Module, List[torch.nn.Parameter]] = {}
+        for module in model.modules():
+            module.register_forward_pre_hook(self._before_forward)
+        model.register_forward_hook(self._after_model)
+        model._register_state_dict_hook(self._before_state_dict)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def begin(self, groups: List[_Group]) -> None:
+        """step(): all gradients are under way. What a scheduler does to learning rates from here on is for the next."""
+        self._groups = [{key: value for key, value in group.items() if key != "params"} for group in groups]
+        self._group_of = {p: number for number, group in enumerate(groups) for p in group["params"]}
+        self._waiting.update(self._group_of)
+        self._clear = False
+
+    def clear_later(self) -> None:
+        """zero_grad(): each gradient when it has been used."""
+        self._clear = True
+        for parameter in self._group_of:
+            if parameter not in self._waiting:
+                parameter.grad = None
+
+    def flush(self) -> None:
+        """Makes all updates that are promised."""
+        if self._waiting:
+            self._update(list(self._group_of))
+
+    def _update(self, parameters: List[torch.nn.Parameter]) -> None:
+        due = [p for p in parameters if p in self._waiting]
+        if not due:
+            return
+        for parameter in due:
+            self._exchange.wait_for(parameter)
+        current = self._optimizer.param_groups
+        members: List[List[torch.nn.Parameter]] = [[] for _ in self._groups]
+        for parameter in due:
+            members[self._group_of[parameter]].append(parameter)
+        self._optimizer.param_groups = [{**group, "params": mine} for group, mine in zip(self._groups, members)]
+        try:
+            self._base.step(self._optimizer)  # type: ignore[attr-defined]
+        finally:
+            self._optimizer.param_groups = current
+        for parameter in due:
+            self._waiting.discard(parameter)
+            if self._clear:
+                parameter.grad = None
+
+    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+        self._called.add(module)
+        if not self._waiting:
+            return
+        # Without gradients a module may take a short way that calls no layer.
+        if not self._layer or not module.training or not torch.is_grad_enabled():
+            self.flush()
+        elif module in self._layer:
+            self._update(self._layer[module])
+
+    def _after_model(self, model: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if self._layer or not model.training:
+            return
+        owner: Dict[torch.nn.Parameter, torch.nn.Module] = {}
+        self._find_owners(model, model, owner)
+        for parameter, module in owner.items():
+            self._layer.setdefault(module, []).append(parameter)
+
+    def _find_owners(self, module: torch.nn.Module, called: torch.nn.Module,
+                     owner: Dict[torch.nn.Parameter, torch.nn.Module]) -> None:
+        if module in self._called:
+            called = module
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                owner.setdefault(parameter, called)
+        for child in module.children():
+            self._find_owners(child, called, owner)
+
+    def _before_state_dict(self, *unused: Any) -> None:
+        # The dictionary refers to the parameters, which are updated in place.
+        self.flush()

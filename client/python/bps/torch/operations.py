@@ -1,0 +1,134 @@
+"""push_pull of tensors: under BytePS's names, and under Horovod's (allreduce)."""
+from typing import Optional
+
+import torch
+
+from .. import handle as bps_handle
+from .._abi import Op
+from .tensors import check_place, dtype_of, is_plain, memory_of_tensor
+from .world import World, world
+
+
+class Handle:
+    """A push_pull that is under way; give it to synchronize(). `tensor`: where its result goes."""
+
+    def __init__(self, tensor: torch.Tensor, operation: bps_handle.Handle, staging: Optional[torch.Tensor],
+                 unnamed: Optional[str], place: World) -> None:
+        self.tensor = tensor
+        self._operation = operation
+        self._staging = staging
+        self._unnamed = unnamed
+        self._world = place
+
+    def poll(self) -> bool:
+        return self._operation.poll()
+
+    def then(self, function: bps_handle.Callback) -> None:
+        """See bps.Handle.then. Only tensors that need no copy are complete inside the function."""
+        self._operation.then(function)
+
+    def synchronize(self) -> torch.Tensor:
+        """Waits; afterwards the name may be used again. Error: that of the operation."""
+        self._operation.wait()
+        if self._staging is not None:
+            with torch.no_grad():
+                self.tensor.copy_(self._staging)
+            self._staging = None
+        if self._unnamed is not None:
+            self._world.release_unnamed(self._unnamed)
+            self._unnamed = None
+        return self.tensor
+
+
+def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0) -> Handle:
+    """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"the name of a tensor is a string, not {name!r}")
+    place = world()
+    what = name or "the tensor"
+    check_place(source, what)
+    dtype = dtype_of(source, what)
+    source = source.detach()
+    given = source if is_plain(source) else source.clone(memory_format=torch.contiguous_format)
+    if target is None:
+        target = torch.empty_like(source, memory_format=torch.contiguous_format)
+    target = target.detach()
+    staging = None
+    if not is_plain(target):
+        staging = given if given is not source else torch.empty_like(source, memory_format=torch.contiguous_format)
+    unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{source.numel()}")
+    try:
+        tensor = place.tensor(name or unnamed or "", dtype, source.numel(), priority)
+        operation = place.client.push_pull(tensor, memory_of_tensor(given),
+                                           memory_of_tensor(target if staging is None else staging), op)
+    except BaseException:
+        if unnamed is not None:
+            place.release_unnamed(unnamed)
+        raise
+    return Handle(target, operation, staging, unnamed, place)
+
+
+def _op(average: Optional[bool], op: Optional[Op]) -> Op:
+    if op is not None:
+        return Op(op)
+    return Op.SUM if average is False else Op.AVERAGE
+
+
+# ---- BytePS's names ----
+
+
+def push_pull_async(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> Handle:
+    """Starts to average (or add up) `tensor` of all ranks into a new tensor, which synchronize() returns.
+
+    name: equal on all ranks, one operation at a time; without one, ranks must call in the same order. priority: higher
+    goes first. No gradient flows back through it.
+    """
+    return start(tensor, None, name, _op(average, None), priority)
+
+
+def push_pull_async_(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> Handle:
+    """As push_pull_async, in place; the tensor must be left alone until synchronize()."""
+    return start(tensor, tensor, name, _op(average, None), priority)
+
+
+def push_pull(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> torch.Tensor:
+    """The average (or sum) of all ranks' `tensor`, as a new tensor."""
+    return push_pull_async(tensor, name, average, priority).synchronize()
+
+
+def push_pull_(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> torch.Tensor:
+    """As push_pull, in place."""
+    return push_pull_async_(tensor, name, average, priority).synchronize()
+
+
+def poll(handle: Handle) -> bool:
+    """Has it ended? Then synchronize() does not wait."""
+    return handle.poll()
+
+
+def synchronize(handle: Handle) -> torch.Tensor:
+    """Waits for the operation and returns its result. Ctrl-C ends the wait, not the operation."""
+    return handle.synchronize()
+
+
+# ---- Horovod's names ----
+
+
+def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+                    op: Optional[Op] = None) -> Handle:
+    return start(tensor, None, name, _op(average, op))
+
+
+def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+                     op: Optional[Op] = None) -> Handle:
+    return start(tensor, tensor, name, _op(average, op))
+
+
+def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+              op: Optional[Op] = None) -> torch.Tensor:
+    return allreduce_async(tensor, average, name, op).synchronize()
+
+
+def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+               op: Optional[Op] = None) -> torch.Tensor:
+    return allreduce_async_(tensor, average, name, op).synchronize()

@@ -1,0 +1,213 @@
+"""DistributedOptimizer: an optimizer that averages gradients over all ranks before it uses them."""
+import contextlib
+import itertools
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+
+import torch
+
+from .._abi import Op
+from ..client import TensorSpec
+from ..errors import invalid
+from .agreement import check_agreement
+from .layers import LayerwiseUpdates
+from .operations import Handle, start
+from .tensors import check_place, dtype_of
+from .world import world
+
+Named = List[Tuple[str, torch.nn.Parameter]]
+
+
+class GradientExchange:
+    """Starts a push_pull for a parameter's gradient as soon as it is complete, and knows which are under way.
+
+    Owned by one DistributedOptimizer. Gradients arrive on threads of autograd, one at a time; everything else happens on
+    the thread that calls step().
+    """
+
+    def __init__(self, named: Named, backward_passes_per_step: int, op: Op) -> None:
+        place = world()
+        check_agreement(place, named, "the model that is optimized")
+        self._op = op
+        self._passes = backward_passes_per_step
+        self._prefix = f"optimizer{place.next_optimizer()}"
+        self._names = {parameter: name for name, parameter in named}
+        self._seen: Dict[torch.nn.Parameter, int] = {}  # backward passes since the last step
+        self._handles: Dict[torch.nn.Parameter, Handle] = {}
+        self._keep: List[Any] = []  # gradient accumulators, whose hooks go with them
+        self.averaged = False  # the gradients are what step() may use
+        self.promised: Set[torch.nn.Parameter] = set()  # have an update to come; LayerwiseUpdates sees to it
+        # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
+        # the next forward pass needs first overtakes the rest.
+        place.declare([TensorSpec(self._wire_name(p), dtype_of(p, name), p.numel()) for name, p in named])
+        for _, parameter in named:
+            if parameter.requires_grad:
+                self._watch(parameter)
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._handles)
+
+    def set_passes(self, passes: int) -> None:
+        self._passes = passes
+
+    def start_missing(self) -> None:
+        """What this rank had no use for in this step: others may have. A parameter without a gradient counts as zeros."""
+        for parameter in self._names:
+            if parameter.requires_grad and parameter not in self._handles:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                self._start(parameter)
+
+    def wait_for(self, parameter: torch.nn.Parameter) -> None:
+        """Nothing happens if nothing is under way for it."""
+        handle = self._handles.get(parameter)
+        if handle is not None:
+            handle.synchronize()
+            del self._handles[parameter]
+            self._seen.pop(parameter, None)
+
+    def wait_for_all(self) -> None:
+        for parameter in self._names:
+            self.wait_for(parameter)
+        self.averaged = True
+
+    def _watch(self, parameter: torch.nn.Parameter) -> None:
+        if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
+            parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
+            return
+        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        accumulator.register_hook(lambda *unused: self._gradient_is_there(parameter))
+        self._keep.append(accumulator)
+
+    def _gradient_is_there(self, parameter: torch.nn.Parameter) -> None:
+        if parameter in self.promised:
+            raise invalid(f"{self._names[parameter]} was used before the update that step() had promised",
+                          "its module is used in a way that `model=` does not see: leave that out")
+        if parameter in self._handles:
+            raise invalid(f"the gradient of {self._names[parameter]} came {self._passes + 1} times between two step()s, and "
+                          f"after {self._passes} it is averaged",
+                          "set backward_passes_per_step, or call step() after each backward()")
+        self.averaged = False
+        self._seen[parameter] = self._seen.get(parameter, 0) + 1
+        if self._seen[parameter] >= self._passes:
+            self._start(parameter)
+
+    def _start(self, parameter: torch.nn.Parameter) -> None:
+        gradient = parameter.grad
+        assert gradient is not None
+        check_place(gradient, f"the gradient of {self._names[parameter]}")
+        self._handles[parameter] = start(gradient, gradient, self._wire_name(parameter), self._op)
+
+    def _wire_name(self, parameter: torch.nn.Parameter) -> str:
+        return f"{self._prefix}.{self._names[parameter]}"
+
+
+class _Distributed:
+    """Mixed in before the class of the optimizer that is distributed."""
+
+    _exchange: GradientExchange
+    _layers: Optional[LayerwiseUpdates]
+    _skip: bool
+
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """Waits for the averages, then steps. With `model` given to DistributedOptimizer it does not wait: each layer
+        does, before its next forward pass."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._layers is not None and not self._skip and not self._exchange.averaged:
+            self._layers.flush()
+            self._exchange.start_missing()
+            self._layers.begin(self.param_groups)  # type: ignore[attr-defined]
+            return loss
+        if not self._skip:
+            self.synchronize()
+        self._exchange.averaged = False
+        super().step()  # type: ignore[misc]
+        return loss
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are averages, e.g. to clip them before step(), which then does not wait again. With
+        `model`: also until all parameters have the updates of the last step()."""
+        if self._layers is not None:
+            self._layers.flush()
+        if not self._exchange.averaged:
+            self._exchange.start_missing()
+            self._exchange.wait_for_all()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """step() inside uses the gradients as they are."""
+        self._skip = True
+        try:
+            yield
+        finally:
+            self._skip = False
+
+    def zero_grad(self, *arguments: Any, **named: Any) -> None:
+        if self._layers is not None and self._layers.waiting:
+            self._layers.clear_later()
+            return
+        if self._exchange.under_way:
+            raise invalid("zero_grad() after backward() and before step() would clear gradients that are under way",
+                          "call step() or synchronize() first")
+        self._exchange.averaged = False
+        super().zero_grad(*arguments, **named)  # type: ignore[misc]
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From the next step on."""
+        self._exchange.set_passes(passes)
+
+    def state_dict(self) -> Dict[str, Any]:
+        if self._layers is not None:
+            self._layers.flush()
+        return super().state_dict()  # type: ignore[misc]
+
+
+def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]]) -> Named:
+    """What the optimizer updates, with names, in the order of `named_parameters`."""
+    mine = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    if named_parameters is None:
+        return [(f"parameter{number}", parameter) for number, parameter in enumerate(mine)]
+    wanted = set(mine)
+    named = [(name, parameter) for name, parameter in named_parameters if parameter in wanted]
+    if len({name for name, _ in named}) != len(named):
+        raise invalid("named_parameters has a name twice")
+    lacking = len(wanted - {parameter for _, parameter in named})
+    if lacking:
+        raise invalid(f"named_parameters lacks {lacking} of the optimizer's {len(wanted)} parameters",
+                      "give it those of every model that the optimizer updates, or none")
+    return named
+
+
+def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the name that scripts use
+                         named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
+                         backward_passes_per_step: int = 1, op: Op = Op.AVERAGE,
+                         model: Optional[torch.nn.Module] = None) -> Any:
+    """Makes `optimizer` average gradients over all ranks, and returns it: the same object, of a class derived from its own.
+
+    named_parameters: names for messages, and the forward order. backward_passes_per_step: how many backward passes are
+    added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. model: step() returns at once, and each
+    layer of this model waits for its own average and is updated before its next forward pass; between step() and that
+    parameters are old to everybody but the model and its state_dict(), until synchronize().
+
+    Parameters that a rank did not use in a step count as zeros there. Code.CONFIGURATION: the ranks' parameters differ.
+    Make learning rate schedulers after it.
+    """
+    if isinstance(optimizer, _Distributed):
+        raise invalid("this optimizer is distributed already")
+    if "step" in vars(optimizer):
+        raise invalid("the step() of this optimizer has been replaced, by a learning rate scheduler perhaps",
+                      "make schedulers after DistributedOptimizer")
+    if backward_passes_per_step < 1:
+        raise invalid(f"backward_passes_per_step={backward_passes_per_step}: it takes at least 1")
+    named = _named(optimizer, named_parameters)
+    exchange = GradientExchange(named, backward_passes_per_step, Op(op))
+    base = optimizer.__class__
+    optimizer.__class__ = type(base.__name__, (_Distributed, base), {})
+    distributed: Any = optimizer
+    distributed._exchange = exchange
+    distributed._skip = False
+    distributed._layers = None if model is None else LayerwiseUpdates(model, exchange, optimizer, base)
+    return optimizer

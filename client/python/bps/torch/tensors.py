@@ -1,0 +1,42 @@
+"""The memory of PyTorch tensors, as operations need it."""
+from typing import Optional
+
+import torch
+
+from .._abi import DType
+from .._memory import SUPPORTED, Memory, not_on_host
+from ..errors import invalid
+
+_DTYPES = {torch.float32: DType.F32, torch.float64: DType.F64, torch.float16: DType.F16, torch.bfloat16: DType.BF16,
+           torch.int8: DType.I8, torch.uint8: DType.U8, torch.int32: DType.I32, torch.int64: DType.I64}
+
+
+def check_place(tensor: torch.Tensor, what: str) -> None:
+    """Error: INVALID_ARGUMENT for tensors without a plain piece of host memory. The one place that GPU memory has to
+    pass."""
+    if tensor.device.type != "cpu":
+        raise not_on_host(what, str(tensor.device))
+    if tensor.layout != torch.strided:
+        raise invalid(f"{what} is a sparse tensor ({tensor.layout})", "use dense gradients, e.g. Embedding(sparse=False)")
+
+
+def dtype_of(tensor: torch.Tensor, what: str) -> DType:
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise invalid(f"{what} has elements of {tensor.dtype}, which cannot be reduced", SUPPORTED)
+    return dtype
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Can its memory be used as it is?"""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def memory_of_tensor(tensor: torch.Tensor, dtype: Optional[DType] = None) -> Memory:
+    """Of a plain CPU tensor, alive as long as the result. dtype U8: as bytes, whatever they mean."""
+    if dtype == DType.U8:
+        count = tensor.numel() * tensor.element_size()
+    else:
+        dtype, count = _DTYPES[tensor.dtype], tensor.numel()
+    # The alias keeps the memory even if the tensor is given another one, as `p.grad = None` or set_() do.
+    return Memory(tensor.data_ptr(), dtype, count, tensor.detach(), writable=True)

@@ -1,0 +1,105 @@
+"""The client that the functions of bps.torch share, as Horovod's do: one per process, between init() and shutdown()."""
+import itertools
+from typing import Any, Dict, Optional, Sequence, Set
+
+from .._abi import DType
+from ..client import Client, TensorSpec
+from ..errors import Code, Error, invalid
+from ..handle import Tensor
+
+
+class World:
+    """An open client, and what has been declared with it. Ranks that call alike get equal numbers and names."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._tensors: Dict[str, Tensor] = {}
+        self._unnamed: Set[str] = set()
+        self._optimizers = itertools.count()
+        self._hooks = itertools.count()
+
+    def declare(self, specs: Sequence[TensorSpec]) -> None:
+        """All at once, which is faster than one by one."""
+        for spec, tensor in zip(specs, self.client.declare(specs)):
+            self._tensors[spec.name] = tensor
+
+    def tensor(self, name: str, dtype: DType, count: int, priority: int = 0) -> Tensor:
+        """Declared now if it is new. Code.CONFIGURATION: this name has another type or length, here or elsewhere."""
+        known = self._tensors.get(name)
+        if known is None or (known.dtype, known.count) != (dtype, count):
+            self.declare([TensorSpec(name, dtype, count, priority)])
+            known = self._tensors[name]
+        return known
+
+    def take_unnamed(self, kind: str) -> str:
+        """A name for a tensor without one: the first of its kind that is not in use between start and synchronize, so
+        equal on ranks that call alike."""
+        name = next(n for n in (f"unnamed.{kind}.{i}" for i in itertools.count()) if n not in self._unnamed)
+        self._unnamed.add(name)
+        return name
+
+    def release_unnamed(self, name: str) -> None:
+        self._unnamed.discard(name)
+
+    def next_optimizer(self) -> int:
+        return next(self._optimizers)
+
+    def next_hook(self) -> int:
+        return next(self._hooks)
+
+
+_world: Optional[World] = None
+
+
+def init(**options: Any) -> None:
+    """Joins the job and waits for all its workers. Options: see bps.Client; most programs need none, because rank, size
+    and scheduler come from the environment (bps-run, torchrun, Slurm, OpenMPI, Kubernetes). Again: nothing happens."""
+    global _world
+    if _world is None:
+        _world = World(Client(**options))
+    elif options:
+        raise invalid("bps.torch.init() has been called before, so these options come too late: " + ", ".join(options))
+
+
+def shutdown() -> None:
+    """Leaves the job. Nothing happens if there is none. A program that ends does it by itself."""
+    global _world
+    if _world is not None:
+        world, _world = _world, None
+        world.client.close()
+
+
+def world() -> World:
+    if _world is None:
+        raise Error(Code.CLOSED, "bps.torch is not in a job", "call bps.torch.init() first")
+    return _world
+
+
+def is_initialized() -> bool:
+    return _world is not None
+
+
+def client() -> Client:
+    """For what has no function here: stats, waits so far, other operations."""
+    return world().client
+
+
+def rank() -> int:
+    return world().client.rank
+
+
+def size() -> int:
+    return world().client.world_size
+
+
+def local_rank() -> int:
+    return world().client.local_rank
+
+
+def local_size() -> int:
+    return world().client.local_size
+
+
+def barrier() -> None:
+    """Returns when every worker has called it as often as this one."""
+    world().client.barrier()

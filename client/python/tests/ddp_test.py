@@ -1,0 +1,42 @@
+"""The communication hook under DistributedDataParallel, with several workers, and under torchrun and bps-run."""
+import os
+import subprocess
+import sys
+
+import daemons
+from harness import HERE, WorkerTest
+
+CASES = ("several_buckets", "unused_on_some_ranks", "accumulation", "two_models", "close_to_gloo")
+
+
+class HookTest(WorkerTest):
+    program = "ddp_worker.py"
+
+    def test_under_bps_run(self):
+        """Parameters against one process that adds the gradients in rank order, bit for bit."""
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1",
+                       "BPS_LIBRARY": os.environ["BPS_LIBRARY"]}
+        run = subprocess.run([self.bin / "bps-run", "-n", "4", "-s", "2", "--", sys.executable, HERE / self.program, *CASES],
+                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200)
+        self.assertEqual(run.returncode, 0, run.stdout)
+        for rank in range(4):
+            for case in CASES:
+                self.assertIn(f"[worker {rank}] right: {case}", run.stdout)
+
+    def test_under_torchrun(self):
+        scheduler, _ = self.cluster()
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1",
+                       "BPS_LIBRARY": os.environ["BPS_LIBRARY"], "BPS_SCHEDULER": scheduler.address}
+        # --redirects and --tee: with their defaults torchrun of Debian 12 (torch 1.13 on Python 3.11) does not start.
+        run = self.start("torchrun", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+                         "--redirects", "1", "--tee", "1", HERE / self.program, "accumulation", environment=environment)
+        self.assert_status(run, 0)
+        self.assertEqual(run.text().count("right: accumulation"), 2)
+
+    def test_a_rank_is_killed_in_a_step(self):
+        """backward() of the others raises what happened."""
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 3, "killed_in_a_step")
+        workers[1].end()
+        for rank in (0, 2):
+            self.assert_status(workers[rank], 1, "Error.*rank 1", limit=daemons.SILENCE)

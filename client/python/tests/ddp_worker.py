@@ -1,0 +1,112 @@
+"""Workers of ddp_test.py, as torch_worker.py: python3 ddp_worker.py FUNCTION[:ARGUMENT...] ..."""
+import os
+import signal
+import sys
+
+import torch
+import torch_models as models
+from torch.nn.parallel import DistributedDataParallel
+
+import bps
+import bps.torch
+
+
+def hooked(model, bucket_mb=0.1, **options):
+    """Small buckets, so that there are several."""
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, **options)
+    wrapped.register_comm_hook(bps.torch.state(), bps.torch.comm_hook)
+    return wrapped
+
+
+def check_alike(model):
+    mine = models.digest(model)
+    assert bps.torch.broadcast_object(mine) == mine, "the parameters differ between ranks"
+
+
+class Pair:
+    """A model under DDP, and what one process computes."""
+
+    def __init__(self, kind, **options):
+        self.model = hooked(models.seeded(kind), **options)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.reference = models.seeded(kind)
+        self.plain = torch.optim.SGD(self.reference.parameters(), lr=0.1, momentum=0.9)
+
+    def step(self, loss_of, passes=1):
+        """loss_of(model, rank, part)"""
+        self.optimizer.zero_grad(set_to_none=True)
+        for part in range(passes - 1):
+            with self.model.no_sync():
+                loss_of(self.model, bps.torch.rank(), part).backward()
+        loss_of(self.model, bps.torch.rank(), passes - 1).backward()
+        self.optimizer.step()
+
+        def on_reference(one, rank):
+            for part in range(passes):
+                loss_of(one, rank, part).backward()
+
+        models.averaged_gradients(self.reference, bps.torch.size(), on_reference)
+        for parameter in self.reference.parameters():  # DDP leaves alone what no rank has used
+            if parameter.grad is not None and not parameter.grad.any():
+                parameter.grad = None
+        self.plain.step()
+        assert models.digest(self.model) == models.digest(self.reference)
+        check_alike(self.model)
+
+
+def several_buckets():
+    pair = Pair(models.WithBatchNorm, find_unused_parameters=True)
+    for step in range(6):
+        pair.step(lambda model, rank, part: models.square_loss(model, rank, step))
+
+
+def unused_on_some_ranks():
+    pair = Pair(models.WithBatchNorm, find_unused_parameters=True)
+    for step in range(6):
+        pair.step(lambda model, rank, part: models.square_loss(model, rank, step, use_unused=rank % 2 == 1))
+
+
+def accumulation():
+    pair = Pair(models.Mixed)
+    for step in range(4):
+        pair.step(lambda model, rank, part: models.language_loss(model, rank, 3 * step + part), passes=3)
+
+
+def two_models():
+    first, second = Pair(models.Mixed), Pair(models.Mixed, bucket_mb=25)
+    for step in range(4):
+        first.step(lambda model, rank, part: models.language_loss(model, rank, step))
+        second.step(lambda model, rank, part: models.language_loss(model, rank, step + 50))
+    assert models.digest(first.model) != models.digest(second.model)
+
+
+def close_to_gloo():
+    mine, theirs = hooked(models.seeded(models.Mixed)), DistributedDataParallel(models.seeded(models.Mixed))
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, theirs)]
+    for step in range(10):
+        for model, optimizer in zip((mine, theirs), optimizers):
+            optimizer.zero_grad()
+            models.language_loss(model, bps.torch.rank(), step).backward()
+            optimizer.step()
+    for left, right in zip(mine.parameters(), theirs.parameters()):
+        torch.testing.assert_close(left, right)
+
+
+def killed_in_a_step():
+    model = hooked(models.seeded(models.Mixed))
+    for step in range(1000):
+        loss = models.language_loss(model, bps.torch.rank(), step)
+        if step == 3 and bps.torch.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss.backward()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    bps.torch.init()
+    bps.torch.init_process_group()
+    for case in sys.argv[1:]:
+        function, *arguments = case.split(":")
+        globals()[function](*arguments)
+        print("right:", case, flush=True)
+    torch.distributed.destroy_process_group()

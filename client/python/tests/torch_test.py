@@ -1,0 +1,61 @@
+"""bps.torch with several workers: bits, shapes, accumulation, and how it ends when something goes wrong."""
+import re
+import signal
+
+import daemons
+from harness import WorkerTest
+
+
+class TorchTest(WorkerTest):
+    program = "torch_worker.py"
+
+    def cases(self, size, *cases, servers=1, **env):
+        for worker in self.run_all(size, *cases, servers=servers, **env):
+            for case in cases:
+                self.assertIn("right: " + case, worker.text())
+
+    def test_operations(self):
+        """Every type and stride, what all begin with, and what is refused."""
+        self.cases(3, "types", "strides", "many_at_once", "begin_alike", "not_possible", "another_shape",
+                   "another_model:optimizer", "another_model:broadcast", "types", servers=2)
+
+    def test_optimizer(self):
+        """Parameters against one process that adds the gradients in rank order, bit for bit."""
+        self.cases(4, "optimizer:sgd:barrier:1:8", "optimizer:adam:barrier:3:6", "optimizer:sgd:layers:1:12",
+                   "optimizer:adam:layers:2:12", "clipping", "too_many_passes", servers=2)
+
+    def test_nothing_is_left_of_ten_thousand_steps(self):
+        self.cases(1, "flat")
+
+    def test_a_rank_is_killed_in_a_step(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 3, "killed_in_a_step:layers")
+        workers[1].end()
+        for rank in (0, 2):
+            self.assert_status(workers[rank], 75, "rank 1", limit=daemons.SILENCE)
+
+    def test_ctrl_c_in_step(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 2, "interrupted")
+        for worker in workers:
+            worker.wait_line("waiting")
+        workers[0].signal(signal.SIGINT)
+        self.assert_status(workers[0], -signal.SIGINT, "KeyboardInterrupt", limit=daemons.SILENCE)
+        self.assert_status(workers[1], 75, "rank 0", limit=daemons.SILENCE)
+
+    def test_a_server_is_killed_in_the_middle(self):
+        """The same bits as without."""
+        digests = set()
+        for kill in (False, True):
+            scheduler, servers = self.cluster(2)
+            workers = self.python_workers(scheduler, 2, "train_for_killing:500")
+            for worker in workers:
+                worker.wait_line("middle")
+            if kill:
+                servers[0].signal(signal.SIGKILL)
+            for worker in workers:
+                worker.say()
+            for worker in workers:
+                self.assert_status(worker, 0)
+                digests.add(re.search(r"digest (\w+)", worker.text()).group(1))
+        self.assertEqual(len(digests), 1)

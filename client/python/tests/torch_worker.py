@@ -1,0 +1,286 @@
+"""Workers of torch_test.py: python3 torch_worker.py FUNCTION[:ARGUMENT...] ... runs those functions one after another, and says
+so after each. They end with the exit code of their error. Many functions in one process, because importing PyTorch takes
+longer than most of them."""
+import os
+import re
+import signal
+import sys
+
+import torch
+import torch_models as models
+from torch import nn
+
+import bps.torch as bps
+
+
+def check_alike(model):
+    """Bit for bit on all ranks."""
+    mine = models.digest(model)
+    assert bps.broadcast_object(mine) == mine, "the parameters differ between ranks"
+
+
+def same_bits(model, reference):
+    return models.digest(model) == models.digest(reference)
+
+
+def on_rank(dtype, shape, rank):
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(rank)) * 10
+    return values.to(dtype)
+
+
+def summed(dtype, shape, average):
+    """What the server promises: in rank order; f16 and bf16 in f32, rounded once."""
+    ranks = bps.size()
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    total = on_rank(dtype, shape, 0).to(wide)
+    for rank in range(1, ranks):
+        total = total + on_rank(dtype, shape, rank).to(wide)
+    return (total / ranks if average else total).to(dtype)
+
+
+def types():
+    floats = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    for dtype in floats + (torch.int8, torch.uint8, torch.int32, torch.int64):
+        for shape in ((), (0, 4), (5,), (3, 70_001)):
+            mine = on_rank(dtype, shape, bps.rank())
+            kept = mine.clone()
+            assert torch.equal(bps.push_pull(mine, f"{dtype}{shape}", average=False), summed(dtype, shape, False)), dtype
+            assert torch.equal(mine, kept)
+            if dtype in floats:
+                assert torch.equal(bps.push_pull(mine), summed(dtype, shape, True)), dtype
+                bps.allreduce_(mine, op=bps.Sum)
+                assert torch.equal(mine, summed(dtype, shape, False)), dtype
+
+
+def strides():
+    for view in (lambda t: t.t(), lambda t: t[:, 1::2], lambda t: t[1:3]):
+        whole = on_rank(torch.float32, (6, 8), bps.rank())
+        expected = summed(torch.float32, (6, 8), True)
+        assert torch.equal(bps.push_pull(view(whole)), view(expected))
+        bps.push_pull_(view(whole))
+        assert torch.equal(view(whole), view(expected))
+        untouched = on_rank(torch.float32, (6, 8), bps.rank())
+        view(untouched).copy_(view(expected))
+        assert torch.equal(whole, untouched)
+    image = on_rank(torch.float32, (2, 3, 5, 5), bps.rank()).to(memory_format=torch.channels_last)
+    assert torch.equal(bps.push_pull(image), summed(torch.float32, (2, 3, 5, 5), True))
+
+
+def many_at_once():
+    handles = [bps.push_pull_async(torch.full((1000,), float(bps.rank() + i))) for i in range(20)]
+    ranks = bps.size()
+    for i, handle in reversed(list(enumerate(handles))):
+        assert (bps.synchronize(handle) == (ranks - 1) / 2 + i).all()
+        assert bps.poll(handle)
+
+
+def begin_alike():
+    root = bps.size() - 1
+    model = models.seeded(models.WithBatchNorm, seed=bps.rank())
+    model.norm.num_batches_tracked += bps.rank()
+    model.register_buffer("mask", torch.eye(4, dtype=torch.bool) if bps.rank() == root else torch.zeros(4, 4, dtype=torch.bool))
+    bps.broadcast_parameters(model.state_dict(), root_rank=root)
+    expected = models.seeded(models.WithBatchNorm, seed=root)
+    assert same_bits(model, expected)
+    assert model.norm.num_batches_tracked == root and torch.equal(model.mask, torch.eye(4, dtype=torch.bool))
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5 if bps.rank() == root else 0.1)
+    if bps.rank() == root:
+        models.square_loss(model, 0, 0).backward()
+        optimizer.step()
+    bps.broadcast_optimizer_state(optimizer, root_rank=root)
+    state = optimizer.state_dict()
+    assert state["param_groups"][0]["lr"] == 0.5
+    assert all(bps.broadcast_object(state, root)["state"][0][key].equal(value) for key, value in state["state"][0].items())
+    assert bps.broadcast_object({"epoch": bps.rank(), "much": b"x" * 3_000_000}, root) == {"epoch": root, "much": b"x" * 3_000_000}
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+}
+
+
+def optimizer(kind, wait, passes, steps):
+    """The bits of one process. kind: sgd or adam; wait: barrier or layers."""
+    passes, steps = int(passes), int(steps)
+    reference = models.seeded(models.Mixed)
+    plain = OPTIMIZERS[kind](reference.parameters())
+    model = models.seeded(models.Mixed, seed=bps.rank())
+    bps.broadcast_parameters(models.seeded(models.Mixed).state_dict() if bps.rank() == 0 else model.state_dict())
+    if bps.rank() == 0:
+        model.load_state_dict(reference.state_dict())
+    optimizer = bps.DistributedOptimizer(OPTIMIZERS[kind](model.parameters()), model.named_parameters(),
+                                         backward_passes_per_step=passes, model=model if wait == "layers" else None)
+    schedulers = [torch.optim.lr_scheduler.StepLR(o, 2, 0.7) for o in (plain, optimizer)]
+    for step in range(steps):
+        if step == steps // 2:  # frozen in the middle
+            for one in (model, reference):
+                one.frozen.requires_grad_(False)
+                one.frozen.weight.grad = one.frozen.bias.grad = None
+
+        def loss_of(one, rank):
+            for part in range(passes):
+                models.language_loss(one, rank, step * passes + part, use_extra=(rank + step) % 2 == 0).backward()
+
+        optimizer.zero_grad(set_to_none=True)
+        loss_of(model, bps.rank())
+        optimizer.step()
+        models.averaged_gradients(reference, bps.size(), loss_of)
+        plain.step()
+        for scheduler in schedulers:
+            scheduler.step()
+        if wait == "barrier" or step % 3 == 2:
+            assert same_bits_of(model.state_dict(), reference.state_dict()), f"step {step}"
+            check_alike(model)
+    assert same_bits_of(model.state_dict(), reference.state_dict())
+    with torch.no_grad():
+        model.eval()(models.tokens(0, 0))
+
+
+def same_bits_of(mine, theirs):
+    return list(mine) == list(theirs) and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def clipping():
+    """synchronize(), clip, step(): averages are taken once."""
+    model, reference = models.seeded(models.Mixed), models.seeded(models.Mixed)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        models.language_loss(model, bps.rank(), step).backward()
+        refused(bps.Code.INVALID_ARGUMENT, r"zero_grad\(\) after backward\(\)", optimizer.zero_grad)
+        optimizer.synchronize()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
+        models.averaged_gradients(reference, bps.size(), lambda one, rank: models.language_loss(one, rank, step).backward())
+        nn.utils.clip_grad_norm_(reference.parameters(), 0.05)
+        plain.step()
+        assert same_bits(model, reference)
+
+
+def too_many_passes():
+    model = nn.Linear(3, 3)
+    bps.broadcast_parameters(model.state_dict())
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    loss = model(torch.ones(3)).sum()
+    loss.backward(retain_graph=True)
+    refused(bps.Code.INVALID_ARGUMENT, "backward_passes_per_step", loss.backward)
+    optimizer.synchronize()
+
+
+def refused(code, pattern, function):
+    try:
+        function()
+    except bps.Error as error:
+        assert error.code == code and re.search(pattern, str(error)), (error.code, error)
+        return
+    raise AssertionError(f"no error like {pattern}")
+
+
+def another_model(how):
+    """Rank 1's differs; all are told, and rank 1 what it is."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 4 if bps.rank() == 1 else 3))
+    pattern = "the model.* of rank 1 is not that of rank 0"
+    pattern += r".*1.weight is float32 \[4, 3\], rank 0's float32 \[3, 3\]" if bps.rank() == 1 else ".*rank 1 can say"
+    if how == "optimizer":
+        refused(bps.Code.CONFIGURATION, pattern, lambda: bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()))
+    else:
+        refused(bps.Code.CONFIGURATION, pattern, lambda: bps.broadcast_parameters(model.state_dict()))
+
+
+def another_shape():
+    refused(bps.Code.CONFIGURATION, "mismatch.*1[02].*1[02]",
+            lambda: bps.push_pull(torch.zeros(10 if bps.rank() == 1 else 12), "mismatch"))
+
+
+def not_possible():
+    """What is refused before anything is sent."""
+    invalid = bps.Code.INVALID_ARGUMENT
+    refused(invalid, "loss is in the memory of meta.*host memory only", lambda: bps.push_pull(torch.zeros(3, device="meta"), "loss"))
+    refused(invalid, "torch.bool, which cannot be reduced", lambda: bps.push_pull(torch.zeros(3, dtype=torch.bool)))
+    refused(invalid, "sparse", lambda: bps.push_pull(torch.eye(3).to_sparse()))
+    model = nn.Linear(3, 3)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    refused(invalid, "lacks 1 of the optimizer's 2", lambda: bps.DistributedOptimizer(sgd, [("weight", model.weight)]))
+    torch.optim.lr_scheduler.StepLR(sgd, 1)
+    refused(invalid, "schedulers after", lambda: bps.DistributedOptimizer(sgd))
+    sgd = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert isinstance(sgd, torch.optim.SGD)
+    refused(invalid, "distributed already", lambda: bps.DistributedOptimizer(sgd))
+    refused(invalid, "come too late: job", lambda: bps.init(job="another"))
+
+
+def flat():
+    """References and memory over ten thousand steps."""
+    import gc
+    import resource
+
+    model = nn.Linear(10, 3)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-3), model.named_parameters())
+
+    def steps(number):
+        for _ in range(number):
+            optimizer.zero_grad(set_to_none=True)
+            model(torch.ones(2, 10)).sum().backward()
+            optimizer.step()
+        gc.collect()
+        return len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    before = steps(1000)
+    after = steps(10_000)
+    assert after[0] - before[0] < 100, (before, after)
+    assert after[1] - before[1] < 4096, (before, after)  # KiB
+
+
+def train_for_killing(steps):
+    """Says that it is in the middle, and goes on when it is told to."""
+    model = models.seeded(models.WithBatchNorm)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+    for step in range(int(steps)):
+        if step == int(steps) // 2:
+            print("middle", flush=True)
+            sys.stdin.readline()
+        optimizer.zero_grad()
+        models.square_loss(model, bps.rank(), step).backward()
+        optimizer.step()
+    print("digest", models.digest(model))
+
+
+def killed_in_a_step(how):
+    model = models.seeded(models.WithBatchNorm)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters(),
+                                         model=model if how == "layers" else None)
+    for step in range(1000):
+        optimizer.zero_grad()
+        loss = models.square_loss(model, bps.rank(), step)
+        if step == 3 and bps.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss.backward()
+        optimizer.step()
+
+
+def interrupted():
+    """Rank 1 never takes part; rank 0 gets Ctrl-C while it waits in step()."""
+    model = models.seeded(models.WithBatchNorm)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+    print("waiting", flush=True)
+    if bps.rank() == 0:
+        models.square_loss(model, 0, 0).backward()
+        optimizer.step()
+    bps.barrier()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    bps.init()
+    try:
+        for case in sys.argv[1:]:
+            function, *arguments = case.split(":")
+            globals()[function](*arguments)
+            print("right:", case, flush=True)
+    except bps.Error as problem:
+        print(problem)
+        sys.exit(problem.exit_code)
