@@ -206,7 +206,7 @@ std::uint64_t Job::add_to_run(ServerId server) {
   used_.insert(server);
   servers_.use(server, run_);
   const std::uint64_t request =
-      servers_.ask(server, OpenJob{0, run_, name(), kFirstGeneration, epoch_, membership_.members()});
+      servers_.ask(server, OpenJob{0, run_, name(), first_generation_, epoch_, membership_.members()});
   for (const auto& [rank, worker] : membership_.workers()) {
     if (worker.left && worker.loss.empty()) servers_.send(server, WorkerLeft{run_, rank, !worker.gone});
   }
@@ -231,7 +231,7 @@ void Job::reopen(const Error& why) {
 
 void Job::start_running() {
   phase_ = Phase::running;
-  broadcast(JobStart{run_, kFirstGeneration, epoch_, partition_bytes_, membership_.members(), lanes_});
+  broadcast(JobStart{run_, first_generation_, epoch_, partition_bytes_, membership_.members(), lanes_});
   outbox_.log(LogLevel::info, fmt::format("job {} started: {} workers, {} servers, {} lanes each", name(),
                                           membership_.world_size(), used_.size(), lanes_.size()));
   maybe_start();

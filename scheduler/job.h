@@ -243,6 +243,8 @@ class Job {
   TimePoint next_progress_;
   Epoch epoch_;
   Generation generation_ = kFirstGeneration;
+  // Who is lost since is in shrinks_, who was lost before is no member.
+  Generation first_generation_ = kFirstGeneration;
   std::vector<Shrink> shrinks_;    // in order
   std::size_t told_shrinks_ = 0;   // workers know the first ones
   std::set<ServerId> used_;                    // servers that know the run

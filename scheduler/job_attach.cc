@@ -101,7 +101,7 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
 
 // What it would have had at the start. The rest is news.
 JobStart Job::start_late(const Worker& worker) {
-  JobStart start{run_, kFirstGeneration, kFirstEpoch, partition_bytes_, membership_.members(), lanes_};
+  JobStart start{run_, first_generation_, kFirstEpoch, partition_bytes_, membership_.members(), lanes_};
   outbox_.send(worker.peer, start);
   return start;
 }

@@ -44,6 +44,7 @@ void Job::note_losses() {
     generation_ = std::max(generation_, report.open.generation);
     leave_out(report.open.members);
   }
+  first_generation_ = generation_;
 }
 
 bool Job::is_recovered(TimePoint now) const {

@@ -1,5 +1,5 @@
 // A job that goes on without the workers that it loses.
-#include "scheduler/core_harness.h"
+#include "scheduler/attach_harness.h"
 
 namespace bps {
 namespace {
@@ -149,6 +149,26 @@ TEST_CASE("shrink: before it runs, and with other settings on another rank, a jo
   const PeerId second = h.say_hello(shrinking(1, 2));
   h.kill(second);
   CHECK(h.got<JobFailed>(first).size() == 1);
+}
+
+TEST_CASE("shrink: who was lost before the scheduler was started again is unknown to newcomers, too") {
+  CoreHarness old;
+  Past past(old, WorkerLoss::shrink);
+  old.kill(past.workers[1]);
+  past.learn(old);
+  REQUIRE(past.memory[0].start->generation == Generation{2});
+  CoreHarness h(2, later());
+  const PeerId newcomer = h.server("cpu-3");
+  past.server_memory[0].come_back(h);
+  past.server_memory[1].come_back(h);
+  const PeerId back = past.memory[0].come_back(h);
+  h.run(seconds(8));
+  CHECK(h.got<JobFailed>(back).empty());
+  REQUIRE(h.got<OpenJob>(newcomer).size() == 1);
+  CHECK(h.last<OpenJob>(newcomer).generation == Generation{2});
+  REQUIRE(h.last<OpenJob>(newcomer).members.size() == 1);
+  CHECK(h.last<OpenJob>(newcomer).members[0].rank == Rank{0});
+  CHECK(h.got<Shrunk>(newcomer).empty());
 }
 
 }  // namespace bps

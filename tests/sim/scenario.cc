@@ -206,6 +206,25 @@ constexpr std::array kScenarios{
             m.lose_workers(2);
             m.replace_servers(2);
           }},
+    Named{"restarted_and_shrunk",
+          [](Maker& m) {
+            JobPlan& job = m.loose_job(4, 6, 3);  // more than half are left
+            job.opposite_orders = m.random().one_in(2);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            m.lose_workers(2);
+            m.restart_scheduler(2);
+          }},
+    Named{"mixed",
+          [](Maker& m) {
+            JobPlan& job = m.loose_job(5, 6, 3);  // more than half are left
+            job.opposite_orders = m.random().one_in(2);
+            if (m.random().one_in(2)) m.job(1, 3);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            m.lose_workers(2);
+            m.replace_servers(1);
+            m.restart_scheduler(2);
+            if (m.random().one_in(2)) m.cut_lanes(1, 3);
+          }},
     Named{"shrink_and_cut",
           [](Maker& m) {
             m.loose_job(3, 5);

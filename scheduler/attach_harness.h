@@ -1,0 +1,159 @@
+// For tests of nodes that come back: what they were told, as they say it back.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "scheduler/move_harness.h"
+
+namespace bps::testing {
+
+inline void leave_out(std::vector<Member>& members, Rank lost) {
+  std::erase_if(members, [&](const Member& member) { return member.rank == lost; });
+}
+
+// What a worker was told, and asked, as it says it back.
+struct WorkerMemory {
+  HelloWorker hello;
+  std::optional<JobStart> start;
+  std::map<std::uint64_t, Declare> asked;
+  std::map<TensorId, KnownTensor> tensors;
+  Attached end;
+
+  void learn(CoreHarness& h, PeerId peer) {
+    for (const Message& message : h.inbox[peer]) {
+      if (const auto* welcome = std::get_if<Welcome>(&message)) {
+        hello.incarnation = welcome->incarnation;
+        hello.term = welcome->term;
+        hello.job_run = welcome->job_run;
+      } else if (const auto* begun = std::get_if<JobStart>(&message)) {
+        start = *begun;
+      } else if (const auto* declared = std::get_if<Declared>(&message)) {
+        for (std::size_t i = 0; i < declared->tensors.size(); ++i) {
+          tensors[declared->tensors[i].tensor] = {asked.at(declared->request).tensors[i],
+                                                  declared->tensors[i]};
+        }
+      } else if (const auto* moved = std::get_if<Moved>(&message)) {
+        start->epoch = moved->epoch;
+        start->lanes.insert(start->lanes.end(), moved->lanes.begin(), moved->lanes.end());
+        end.closed.insert(end.closed.end(), moved->closed.begin(), moved->closed.end());
+        for (const PartitionMove& move : moved->moves) {
+          for (auto& [id, known] : tensors) {
+            const auto index = move.partition.value - known.placed.first_partition.value;
+            if (index < known.placed.owners.size()) known.placed.owners[index] = move.owner;
+          }
+        }
+      } else if (const auto* settle = std::get_if<Settle>(&message)) {
+        end.closing.push_back(settle->rank);
+      } else if (const auto* done = std::get_if<BarrierDone>(&message)) {
+        end.barriers_done = done->number + 1;
+      } else if (const auto* shrunk = std::get_if<Shrunk>(&message)) {
+        start->generation = shrunk->generation;
+        leave_out(start->members, shrunk->lost);
+      }
+    }
+  }
+
+  PeerId come_back(CoreHarness& h) const {
+    const PeerId peer = h.say_hello(hello);
+    if (!h.is_alive(peer)) return peer;
+    if (start) h.say(peer, *start);
+    for (const auto& [id, known] : tensors) {
+      h.say(peer, Declare{0, {known.declaration}});
+      h.say(peer, Declared{0, {known.placed}});
+    }
+    if (h.is_alive(peer)) h.say(peer, end);
+    return peer;
+  }
+};
+
+struct ServerMemory {
+  HelloServer hello;
+  std::map<JobRun, RunReport> runs;
+
+  void learn(CoreHarness& h, PeerId peer) {
+    for (const Message& message : h.inbox[peer]) {
+      if (const auto* welcome = std::get_if<Welcome>(&message)) {
+        hello.incarnation = welcome->incarnation;
+        hello.server = welcome->server;
+        hello.term = welcome->term;
+      } else if (const auto* open = std::get_if<OpenJob>(&message)) {
+        runs[open->job_run].open = *open;
+      } else if (const auto* slices = std::get_if<DeclareSlices>(&message)) {
+        RunReport& run = runs.at(slices->job_run);
+        run.open.epoch = slices->epoch;
+        for (const TensorSlices& tensor : slices->tensors) {
+          const auto [known, is_new] = run.tensors.emplace(tensor.tensor, tensor);
+          auto& all = known->second.partitions;
+          if (!is_new) all.insert(all.end(), tensor.partitions.begin(), tensor.partitions.end());
+        }
+      } else if (const auto* shrunk = std::get_if<Shrunk>(&message)) {
+        OpenJob& known = runs.at(shrunk->job_run).open;
+        known.generation = shrunk->generation;
+        leave_out(known.members, shrunk->lost);
+      } else if (const auto* left = std::get_if<WorkerLeft>(&message)) {
+        runs.at(left->job_run).left[left->rank] = left->lingers;
+      } else if (const auto* ended = std::get_if<JobEnded>(&message)) {
+        runs.erase(ended->job_run);
+      }
+    }
+  }
+
+  PeerId come_back(CoreHarness& h) const {
+    const PeerId peer = h.server_again(hello);
+    for (const auto& [run, report] : runs) {
+      h.say(peer, report.open);
+      for (const auto& [rank, lingers] : report.left)
+        h.say(peer, WorkerLeft{run, rank, lingers});
+      for (const auto& [id, tensor] : report.tensors)
+        h.say(peer, DeclareSlices{0, run, report.open.epoch, false, {tensor}});
+    }
+    h.say(peer, Attached{});
+    return peer;
+  }
+};
+
+// A job of two workers and two servers with a tensor that both have declared.
+struct Past {
+  explicit Past(CoreHarness& h, WorkerLoss loss = WorkerLoss::fail) {
+    servers = {h.server("cpu-1"), h.server("cpu-2")};
+    for (std::size_t i = 0; i < 2; ++i) {
+      memory[i].hello = CoreHarness::hello("j", static_cast<std::uint32_t>(i), 2);
+      memory[i].hello.worker_loss = loss;
+      workers.push_back(h.say_hello(memory[i].hello));
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Declare declare = declare_one(1, "w", kElements);
+      memory[i].asked[1] = declare;
+      h.say(workers[i], declare);
+      server_memory[i].hello.host = "cpu-" + std::to_string(i + 1);
+      server_memory[i].hello.data = {"10.1.0." + std::to_string(i), 4711};
+      server_memory[i].hello.shards = 1;
+    }
+    learn(h);
+  }
+
+  void learn(CoreHarness& h) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      memory[i] = WorkerMemory{memory[i].hello, {}, memory[i].asked, {}, {}};
+      memory[i].learn(h, workers[i]);
+      server_memory[i].runs.clear();
+      server_memory[i].learn(h, servers[i]);
+      server_memory[i].hello.data = h.hello_of(servers[i]).data;
+    }
+  }
+
+  std::vector<PeerId> servers, workers;
+  WorkerMemory memory[2];
+  ServerMemory server_memory[2];
+};
+
+// Of the scheduler that comes after.
+inline CoreOptions later() {
+  CoreOptions options;
+  options.term = 2;
+  return options;
+}
+
+}  // namespace bps::testing
