@@ -83,7 +83,7 @@ fuzz_all() {
 }
 
 # What only tests of the Python package need.
-python_packages=(python3-torch)
+python_packages=(python3-torch python3-venv)
 if [[ $fuzz ]]; then python_packages=(); fi
 if ((setup)); then bash cmake/setup.sh "${python_packages[@]}"; fi
 if [[ $fuzz ]]; then

@@ -66,6 +66,23 @@ def strides():
     assert torch.equal(bps.push_pull(image), summed(torch.float32, (2, 3, 5, 5), True))
 
 
+def compressed():
+    """Halves travel and are added in f32; what does not float is left alone."""
+    mine = on_rank(torch.float32, (1000,), bps.rank())
+    total = sum((on_rank(torch.float32, (1000,), rank).half().float() for rank in range(bps.size())), torch.zeros(1000))
+    result = bps.allreduce(mine, compression=bps.Compression.fp16)
+    assert result.dtype == torch.float32 and torch.equal(result, (total / bps.size()).half().float())
+    assert torch.equal(bps.allreduce(torch.tensor([3]), compression=bps.Compression.fp16, op=bps.Sum), torch.tensor([3 * bps.size()]))
+
+    model = models.seeded(models.Mixed)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+                                         compression=bps.Compression.bf16)
+    models.language_loss(model, bps.rank(), 0).backward()
+    optimizer.step()
+    assert all(torch.equal(p.grad, p.grad.bfloat16().float()) for p in model.parameters())
+    check_alike(model)
+
+
 def many_at_once():
     handles = [bps.push_pull_async(torch.full((1000,), float(bps.rank() + i))) for i in range(20)]
     ranks = bps.size()

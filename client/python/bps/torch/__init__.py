@@ -17,7 +17,7 @@ from .._abi import Op
 from ..errors import Code, Error
 from .broadcast import (broadcast, broadcast_, broadcast_object, broadcast_optimizer_state, broadcast_parameters)
 from .hook import CommState, comm_hook, state
-from .operations import (Handle, allreduce, allreduce_, allreduce_async, allreduce_async_, poll, push_pull, push_pull_,
+from .operations import (Compression, Handle, allreduce, allreduce_, allreduce_async, allreduce_async_, poll, push_pull, push_pull_,
                          push_pull_async, push_pull_async_, synchronize)
 from .optimizer import DistributedOptimizer
 from .process_group import init_process_group
@@ -30,7 +30,7 @@ Max = Op.MAX
 Product = Op.PRODUCT
 
 __all__ = [
-    "Average", "Code", "CommState", "DistributedOptimizer", "Error", "Handle", "Max", "Min", "Op", "Product", "Sum",
+    "Average", "Code", "CommState", "Compression", "DistributedOptimizer", "Error", "Handle", "Max", "Min", "Op", "Product", "Sum",
     "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "barrier", "broadcast", "broadcast_",
     "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "client", "comm_hook", "init",
     "init_process_group",

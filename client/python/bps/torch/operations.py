@@ -40,7 +40,16 @@ class Handle:
         return self.tensor
 
 
-def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0) -> Handle:
+class Compression:
+    """The type that floating point gradients travel as; they are added in f32 all the same."""
+
+    none: Optional[torch.dtype] = None
+    fp16: Optional[torch.dtype] = torch.float16
+    bf16: Optional[torch.dtype] = torch.bfloat16
+
+
+def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
+          compression: Optional[torch.dtype] = None) -> Handle:
     """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
@@ -49,13 +58,20 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
     check_place(source, what)
     dtype = dtype_of(source, what)
     source = source.detach()
-    given = source if is_plain(source) else source.clone(memory_format=torch.contiguous_format)
     if target is None:
         target = torch.empty_like(source, memory_format=torch.contiguous_format)
     target = target.detach()
+    given = source
+    if compression is not None and source.is_floating_point() and source.dtype != compression:
+        given = source.to(compression, memory_format=torch.contiguous_format)
+        dtype = dtype_of(given, what)
+    elif not is_plain(source):
+        given = source.clone(memory_format=torch.contiguous_format)
     staging = None
-    if not is_plain(target):
-        staging = given if given is not source else torch.empty_like(source, memory_format=torch.contiguous_format)
+    if given is not source:
+        staging = given if given.dtype != target.dtype or not is_plain(target) else None
+    elif not is_plain(target):
+        staging = torch.empty_like(source, memory_format=torch.contiguous_format)
     unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{source.numel()}")
     try:
         tensor = place.tensor(name or unnamed or "", dtype, source.numel(), priority)
@@ -115,8 +131,8 @@ def synchronize(handle: Handle) -> torch.Tensor:
 
 
 def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
-                    op: Optional[Op] = None) -> Handle:
-    return start(tensor, None, name, _op(average, op))
+                    compression: Optional[torch.dtype] = None, op: Optional[Op] = None) -> Handle:
+    return start(tensor, None, name, _op(average, op), compression=compression)
 
 
 def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
@@ -125,8 +141,8 @@ def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None, name:
 
 
 def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
-              op: Optional[Op] = None) -> torch.Tensor:
-    return allreduce_async(tensor, average, name, op).synchronize()
+              compression: Optional[torch.dtype] = None, op: Optional[Op] = None) -> torch.Tensor:
+    return allreduce_async(tensor, average, name, compression, op).synchronize()
 
 
 def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set,
 
 import torch
 
-from .._abi import Op
+from .._abi import DType, Op
 from ..client import TensorSpec
 from ..errors import invalid
 from .agreement import check_agreement
@@ -24,10 +24,12 @@ class GradientExchange:
     the thread that calls step().
     """
 
-    def __init__(self, named: Named, backward_passes_per_step: int, op: Op) -> None:
+    def __init__(self, named: Named, backward_passes_per_step: int, op: Op,
+                 compression: Optional[torch.dtype]) -> None:
         place = world()
         check_agreement(place, named, "the model that is optimized")
         self._op = op
+        self._compression = compression
         self._passes = backward_passes_per_step
         self._prefix = f"optimizer{place.next_optimizer()}"
         self._names = {parameter: name for name, parameter in named}
@@ -38,7 +40,7 @@ class GradientExchange:
         self.promised: Set[torch.nn.Parameter] = set()  # have an update to come; LayerwiseUpdates sees to it
         # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
         # the next forward pass needs first overtakes the rest.
-        place.declare([TensorSpec(self._wire_name(p), dtype_of(p, name), p.numel()) for name, p in named])
+        place.declare([TensorSpec(self._wire_name(p), self._wire_dtype(p), p.numel()) for _, p in named])
         for _, parameter in named:
             if parameter.requires_grad:
                 self._watch(parameter)
@@ -96,7 +98,12 @@ class GradientExchange:
         gradient = parameter.grad
         assert gradient is not None
         check_place(gradient, f"the gradient of {self._names[parameter]}")
-        self._handles[parameter] = start(gradient, gradient, self._wire_name(parameter), self._op)
+        self._handles[parameter] = start(gradient, gradient, self._wire_name(parameter), self._op,
+                                         compression=self._compression)
+
+    def _wire_dtype(self, parameter: torch.nn.Parameter) -> DType:
+        compressed = self._compression is not None and parameter.is_floating_point()
+        return dtype_of(torch.empty(0, dtype=self._compression) if compressed else parameter, self._names[parameter])
 
     def _wire_name(self, parameter: torch.nn.Parameter) -> str:
         return f"{self._prefix}.{self._names[parameter]}"
@@ -184,11 +191,12 @@ def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable
 def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the name that scripts use
                          named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
                          backward_passes_per_step: int = 1, op: Op = Op.AVERAGE,
+                         compression: Optional[torch.dtype] = None,
                          model: Optional[torch.nn.Module] = None) -> Any:
     """Makes `optimizer` average gradients over all ranks, and returns it: the same object, of a class derived from its own.
 
     named_parameters: names for messages, and the forward order. backward_passes_per_step: how many backward passes are
-    added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. model: step() returns at once, and each
+    added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. compression: Compression.fp16 or bf16, for half the traffic. model: step() returns at once, and each
     layer of this model waits for its own average and is updated before its next forward pass; between step() and that
     parameters are old to everybody but the model and its state_dict(), until synchronize().
 
@@ -203,7 +211,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
     if backward_passes_per_step < 1:
         raise invalid(f"backward_passes_per_step={backward_passes_per_step}: it takes at least 1")
     named = _named(optimizer, named_parameters)
-    exchange = GradientExchange(named, backward_passes_per_step, Op(op))
+    exchange = GradientExchange(named, backward_passes_per_step, Op(op), compression)
     base = optimizer.__class__
     optimizer.__class__ = type(base.__name__, (_Distributed, base), {})
     distributed: Any = optimizer
