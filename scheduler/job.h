@@ -218,6 +218,7 @@ class Job {
   void ask(ServerId server, DeclareSlices slices);
   bool is_newcomer(ServerId server) const;
   void go_on_without(const ServerRecord& server, const Error& why);
+  void let_go(const ServerRecord& server);
   void finish_move();
   void tell_progress();
   Error join_error(TimePoint now, const Worker& impatient) const;

@@ -181,13 +181,20 @@ void Job::go_on_without(const ServerRecord& server, const Error& why) {
   const std::string text =
       fmt::format("{} takes no part in job {}: {}", to_string(server), name(), why.message);
   unwilling_.insert(id);
-  used_.erase(id);
-  std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == id; });
-  for (const auto& [request, run] : server.unacknowledged)
-    move_->waiting.erase(request);
-  servers_.send(id, JobEnded{run_, {}});
-  servers_.release(id, run_);
+  let_go(server);
   move(id, text);
+}
+
+// It lives, but the run does not use it any more and waits for nothing that it was asked.
+void Job::let_go(const ServerRecord& server) {
+  used_.erase(server.id);
+  std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
+  for (const auto& [request, asked] : server.unacknowledged) {
+    if (move_) move_->waiting.erase(request);
+    (void)shrink_acked(request);
+  }
+  servers_.send(server.id, JobEnded{run_, {}});
+  servers_.release(server.id, run_);
 }
 
 void Job::finish_move() {
@@ -210,11 +217,8 @@ void Job::finish_move() {
     }
   }
   for (const ServerId server : done.drained) {
-    std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server; });
     tensors_->release(server);
-    used_.erase(server);
-    servers_.send(server, JobEnded{run_, {}});
-    servers_.release(server, run_);
+    if (const ServerRecord* record = servers_.find(server)) let_go(*record);
   }
   for (TensorTable::Answer& answer : std::exchange(held_answers_, {})) {
     tensors_->refresh(answer.message);

@@ -73,6 +73,29 @@ TEST_CASE("shrink: a server that dies does not hold up what workers hear; one th
   CHECK(h.got<Shrunk>(a).size() == 1);
 }
 
+TEST_CASE("shrink: a server that drains before it acknowledges does not hold up what workers hear") {
+  CoreHarness h;
+  const PeerId a = h.server("a");
+  const PeerId b = h.server("b");
+  const auto workers = running(h, 4);
+  for (const PeerId worker : workers)
+    h.say(worker, declare_one(1, "w", 100'000));
+  h.stop_acking(a);
+  h.stop_acking(b);
+  h.say(b, Leave{});
+  h.kill(workers[3]);
+  REQUIRE(h.got<Shrunk>(b).size() == 1);
+  h.say(a, Ack{h.last<DeclareSlices>(a).request, {}});
+  REQUIRE(h.got<Left>(b).size() == 1);
+  h.lose(b);
+  CHECK(h.got<Shrunk>(workers[0]).empty());
+  h.say(a, Ack{h.last<Shrunk>(a).request, {}});
+  CHECK(h.got<Shrunk>(workers[0]).size() == 1);
+  h.kill(workers[2]);
+  h.say(a, Ack{h.last<Shrunk>(a).request, {}});
+  CHECK(h.got<Shrunk>(workers[0]).size() == 2);
+}
+
 TEST_CASE("shrink: barriers, farewells and declarations do not wait for the lost") {
   CoreHarness h;
   h.auto_settle = false;

@@ -35,14 +35,11 @@ bool SchedulerCore::is_superseded_by(const Term& seen) {
 // ---- workers ----
 
 void SchedulerCore::attach(TimePoint now, PeerId id, const HelloWorker& hello) {
-  // A worker has only its job's key: what it says about schedulers is believed by nobody who has nodes.
-  const bool is_later = hello.term.number >= term_.number && hello.term != term_;
-  if (hello.term.number > kMaxTerm || (is_later && welcomed_)) {
-    return refuse(id, make_error(ErrorCode::peer_lost,
-                                 fmt::format("this scheduler, of term {}, is not the one of term {}",
-                                             term_.number, hello.term.number),
-                                 "run one scheduler, with --state-dir"));
-  }
+  if (hello.term.number > kMaxTerm)
+    return refuse(id, make_error(ErrorCode::protocol, "no scheduler has this term", "start it again"));
+  // A worker has only its job's key: what it says about schedulers is believed by nobody who has nodes. It
+  // may look for the later one until its grace is over.
+  if (hello.term.number >= term_.number && hello.term != term_ && welcomed_) return close(id);
   if (is_superseded_by(hello.term)) return;
   const auto running = jobs_.find(hello.job_run);
   // It proved the key of the job that it names, and no other. If the run should be another job's, that will
@@ -261,6 +258,10 @@ Status SchedulerCore::attached(TimePoint now, PeerId id, const Node& node, Serve
   if (!orphan.runs.empty()) orphans_[server.id] = std::move(orphan);
   for (const auto& [run, job] : jobs_)
     job->maybe_start();
+  // The connection may have broken before it read them.
+  for (const DrainWatch& watch : drains_) {
+    if (watch.question.server == server.id) outbox_.send(id, watch.question);
+  }
   return {};
 }
 

@@ -365,11 +365,19 @@ TEST_CASE("attach: of two schedulers the earlier one goes") {
     REQUIRE(h.core.superseded());
     CHECK_THAT(h.core.superseded()->message, Contains("term 7"));
   }
-  SECTION("it has nodes, and a worker says so: that is not enough") {
+  SECTION("it has nodes, and a worker says so: that is not enough, but the worker may look for the other") {
     CoreHarness h(2, later());
     h.server();
-    CHECK_THAT(h.refusal(h.say_hello(past.memory[0].hello)).message, Contains("term 7"));
+    const PeerId peer = h.say_hello(past.memory[0].hello);
+    CHECK_FALSE(h.is_alive(peer));
+    CHECK(h.got<Refused>(peer).empty());
+    CHECK(h.got<Welcome>(peer).empty());
     CHECK_FALSE(h.core.superseded());
+  }
+  SECTION("no scheduler has such a term") {
+    past.memory[0].hello.term.number = ~std::uint64_t{0};
+    CoreHarness h(2, later());
+    CHECK_THAT(h.refusal(h.say_hello(past.memory[0].hello)).message, Contains("no scheduler has this term"));
   }
   SECTION("it has none: its clock was behind") {
     CoreHarness h(2, later());

@@ -268,6 +268,28 @@ TEST_CASE("drain: the server is told, its partitions move, and the administrator
   CHECK(over.partitions > 0);
 }
 
+TEST_CASE("drain: a server that was not reached is told again when it is back") {
+  CoreHarness h;
+  const PeerId server = h.server("cpu-1");
+  h.server("cpu-2");
+  HelloServer hello = h.hello_of(server);
+  const auto welcome = h.last<Welcome>(server);
+  hello.term = welcome.term;
+  hello.incarnation = welcome.incarnation;
+  hello.server = welcome.server;
+  const PeerId peer = admin(h);
+  h.say(peer, Drain{9, ServerId{1}});
+  h.lose(server);
+  const PeerId back = h.server_again(hello);
+  CHECK(h.got<Drain>(back).empty());
+  h.say(back, Attached{});
+  REQUIRE(h.got<Drain>(back).size() == 1);
+  CHECK(h.last<Drain>(back).server == ServerId{1});
+  h.say(back, Leave{});
+  h.lose(back);
+  CHECK(h.last<Drained>(peer).over);
+}
+
 TEST_CASE("drain: what cannot be drained is said, and why") {
   CoreHarness h;
   const PeerId peer = admin(h);

@@ -468,7 +468,7 @@ TEST_CASE("attach: what is refused in words is final") {
   c.lose();
   c.push_pull();
   c.scheduler().deliver(Refused{ErrorCode::peer_lost, "rank 0 has been declared dead", "start it again"});
-  c.scheduler().break_with(ErrorCode::unreachable, "closed by the peer");
+  CHECK_FALSE(c.scheduler().open());
   CHECK(c.outcome.ended == 1);
   CHECK(c.outcome.error.code == ErrorCode::peer_lost);
   CHECK_THAT(c.outcome.error.message, Contains("refused: rank 0 has been declared dead"));

@@ -127,7 +127,7 @@ TEST_CASE("keys: a worker without one is asked for it") {
     const auto step = handshake.take(c.scheduler().next<HelloWorker>());
     REQUIRE_FALSE(step.ok());
     c.scheduler().deliver(Refused{step.error().code, step.error().message, step.error().advice});
-    c.scheduler().break_with(ErrorCode::unreachable, "closed");
+    CHECK_FALSE(c.scheduler().open());
   }
   SECTION("by a challenge") { c.scheduler().deliver(Challenge{}); }
   CHECK(c.ended == 1);

@@ -227,7 +227,7 @@ void SchedulerLink::on_message(Message& message, std::span<std::byte>) {
   silent_beats_ = 0;
   if (auto* refused = std::get_if<Refused>(&message)) {
     refused_ = Error{refused->code, std::move(refused->message), std::move(refused->advice)};
-    return;
+    return lost(*refused_);
   }
   bool known = false;
   switch (state_) {
