@@ -420,7 +420,7 @@ void Job::worker_suspected(Rank rank) {
   if (Worker* worker = membership_.find(rank)) worker->peer = PeerId{};
   behind_.erase(rank);
   if (recovery_) recovery_->workers.erase(rank);
-  std::erase_if(held_, [&](const auto& entry) { return entry.first == rank; });
+  held_.drop(rank);
 }
 
 void Job::worker_died(Rank rank, const std::string& how) {

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "scheduler/barriers.h"
+#include "scheduler/held_requests.h"
 #include "scheduler/membership.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
@@ -88,8 +89,7 @@ class Job {
   // Goes on if everybody has come back or is dead.
   void try_recover(TimePoint now);
   // What a worker asks meanwhile, for on_worker() of the core afterwards.
-  Status hold(Rank rank, Message&& message);
-  std::vector<std::pair<Rank, Message>> take_held() { return std::exchange(held_, {}); }
+  HeldRequests& held() { return held_; }
 
   // The worker's connection is lost; it is dead later, or not.
   void worker_suspected(Rank rank);
@@ -260,7 +260,7 @@ class Job {
   // Who came back while partitions move knows only this.
   std::map<Rank, WorkerReport> behind_;
   std::optional<Recovery> recovery_;
-  std::vector<std::pair<Rank, Message>> held_;  // while it recovers
+  HeldRequests held_;  // while it recovers
   std::unique_ptr<TensorTable> tensors_;        // from opening on
   Barriers barriers_;
   std::map<std::uint64_t, Farewell> farewells_;

@@ -7,12 +7,6 @@
 #include "scheduler/text.h"
 
 namespace bps {
-namespace {
-
-constexpr std::size_t kMaxHeldMessages = 1 << 17;  // of a run that recovers
-
-}  // namespace
-
 void Job::recover_until(TimePoint deadline) {
   phase_ = Phase::recovering;
   recovery_.emplace();
@@ -126,13 +120,6 @@ void Job::note_absent(const WorkerReport& report) {
     const Incarnation incarnation = lane.incarnation;
     outbox_.expect({run_, incarnation, Rank{}, std::move(lane)});
   }
-}
-
-Status Job::hold(Rank rank, Message&& message) {
-  if (held_.size() >= kMaxHeldMessages)
-    return make_error(ErrorCode::out_of_memory, "too many requests while the job recovers");
-  held_.emplace_back(rank, std::move(message));
-  return {};
 }
 
 Status Job::server_attached(ServerId server, const RunReport* report) {

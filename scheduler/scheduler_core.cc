@@ -154,7 +154,7 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, Node& node, Message& mes
   Job& job = *jobs_.at(node.run);
   Status status;
   if (job.phase() == Job::Phase::recovering && !std::holds_alternative<Heartbeat>(message)) {
-    status = job.hold(node.rank, std::move(message));
+    status = job.held().hold(node.rank, message);
   } else if (auto* declare = std::get_if<Declare>(&message)) {
     status = job.declare(node.rank, *declare);
   } else if (auto* barrier = std::get_if<Barrier>(&message)) {

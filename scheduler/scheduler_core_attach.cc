@@ -370,7 +370,7 @@ void SchedulerCore::try_recover(TimePoint now) {
     if (job.phase() == Job::Phase::recovering) continue;
     recovering_.erase(run);
     retry_waiting_ = true;
-    for (auto& [rank, message] : job.take_held()) {
+    for (auto& [rank, message] : job.held().take()) {
       const auto& workers = job.membership().workers();
       const auto worker = workers.find(rank);
       if (job.ended() || worker == workers.end() || worker->second.peer.value == 0) continue;
