@@ -21,7 +21,7 @@ Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint j
                       kRestartAdvice);
   }
   if (phase_ != Phase::recovering && phase_ != Phase::gathering) {
-    if (known != nullptr) return {};
+    if (known != nullptr && known->loss.empty()) return {};
     return make_error(ErrorCode::peer_lost,
                       fmt::format("rank {} of job {} comes back too late: the job has gone on without it",
                                   hello.rank.value, name()),

@@ -194,4 +194,19 @@ TEST_CASE("shrink: who was lost before the scheduler was started again is unknow
   CHECK(h.got<Shrunk>(newcomer).empty());
 }
 
+TEST_CASE("shrink: a worker that comes back when the job has gone on without it is refused") {
+  CoreHarness old;
+  Past past(old, WorkerLoss::shrink);
+  CoreHarness h(2, later());
+  past.server_memory[0].come_back(h);
+  past.server_memory[1].come_back(h);
+  const PeerId back = past.memory[0].come_back(h);
+  h.run(seconds(8));
+  REQUIRE(h.got<Shrunk>(back).size() == 1);
+  const PeerId late = past.memory[1].come_back(h);
+  CHECK_FALSE(h.is_alive(late));
+  CHECK(h.refusal(late).code == ErrorCode::peer_lost);
+  CHECK(h.got<JobFailed>(back).empty());
+}
+
 }  // namespace bps

@@ -74,6 +74,19 @@ Error Aggregator::root_lost_error(std::uint32_t root, Round round) const {
       "broadcast from a rank that is there, or start the job again");
 }
 
+Error Aggregator::no_root_error(Rank root, Round round) const {
+  if (shape_.had_losses) {
+    return make_error(ErrorCode::peer_lost,
+                      describe(round) + " can never complete: the root of the broadcast is lost: rank " +
+                          std::to_string(root.value) + " is not in the job any more",
+                      "broadcast from a rank that is there, or start the job again");
+  }
+  return make_error(ErrorCode::configuration,
+                    describe(round) + ": the root of the broadcast, rank " + std::to_string(root.value) +
+                        ", is not among the contributors",
+                    "use the rank of a worker of this job as root");
+}
+
 void Aggregator::emit(Actions& actions, Action::Kind kind, std::uint32_t contributor, Round round,
                       Error error) {
   Action& action = actions.emplace_back();

@@ -54,6 +54,7 @@ struct PartitionShape {
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
   bool moved = false;  // another server had it before: nothing completes before all have resumed
+  bool had_losses = false;  // the job had lost workers before: who is no contributor may have been one
 
   std::size_t raw_bytes() const { return elements * size_of(dtype); }
   std::size_t slot_bytes() const { return elements * reduce::accumulator_size(dtype); }
@@ -173,6 +174,8 @@ class Aggregator {
   Error order_error(std::uint32_t contributor, Round round, Round expected) const;
   // The root of a broadcast is lost, and its bytes are not here.
   Error root_lost_error(std::uint32_t root, Round round) const;
+  // Of a root that is no contributor.
+  Error no_root_error(Rank root, Round round) const;
 
   // 0 elements still take a buffer, so that every payload has a place.
   // Answers with what begins at `elements` in `memory`, which is pinned for it.

@@ -264,11 +264,23 @@ TEST_CASE("roots that differ fail the round for all") {
       "from root 1");
 }
 
-TEST_CASE("a root outside the job fails the round") {
-  Bench bench(2);
+TEST_CASE("a root outside the job fails the round; where workers have been lost it may have been one") {
+  const auto mode = GENERATE(Mode::sync, Mode::async);
+  Bench bench(2, 1 << 20, mode);
   bench.push(0, 0, 1, Operation::broadcast, 9);
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::failed);
+  CHECK(bench.actions[0].error.code == ErrorCode::configuration);
+  PartitionShape shape = bench.aggregator->shape();
+  shape.had_losses = true;
+  bench.recreate(shape);
+  bench.push(0, 0, 1, Operation::broadcast, 9);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].kind == Kind::failed);
+  CHECK(bench.actions[0].error.code == ErrorCode::peer_lost);
+  CHECK(bench.actions[0].error.message ==
+        "round 0 of layer1.weight (partition 7) can never complete: the root of the broadcast is lost: rank "
+        "9 is not in the job any more");
 }
 
 TEST_CASE("a wrong length or weight fails the round for all, also for those who come later") {

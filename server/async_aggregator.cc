@@ -28,12 +28,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   if (broadcast) {
     const auto root = std::find_if(contributors_.begin(), contributors_.end(),
                                    [&](const Contributor& c) { return c.rank == header.root; });
-    if (root == contributors_.end()) {
-      return make_error(ErrorCode::configuration,
-                        describe(header.round) + ": the root of the broadcast, rank " +
-                            std::to_string(header.root.value) + ", is not among the contributors",
-                        "use the rank of a worker of this job as root");
-    }
+    if (root == contributors_.end()) return no_root_error(header.root, header.round);
     const std::uint32_t mine = states_[contributor].broadcasts + 1;
     const auto root_index = static_cast<std::uint32_t>(root - contributors_.begin());
     if (states_[root_index].left && broadcasts_ < mine) return root_left_error(root_index, header.round);

@@ -12,7 +12,8 @@ ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
       job_run_(job.job_run),
       name_(job.job),
       epoch_(job.epoch),
-      generation_(job.generation) {
+      generation_(job.generation),
+      had_losses_(job.generation.value > 1) {
   for (const Member& member : job.members) {
     SessionMember& entry = members_.emplace_back();
     entry.rank = member.rank;
@@ -49,6 +50,7 @@ void ShardJob::add(const TensorSlices& tensor, bool moved) {
     shape.mode = tensor.mode;
     shape.staleness = tensor.staleness;
     shape.moved = moved;
+    shape.had_losses = had_losses_;
     const auto [place, is_new] = partitions_.try_emplace(slice.partition);
     BPS_ASSERT(is_new);  // the ledger has seen to it
     dropped_.erase(slice.partition);

@@ -131,6 +131,7 @@ class ShardJob {
   const std::string name_;
   Epoch epoch_;
   Generation generation_;
+  const bool had_losses_;  // before it was opened here
   std::vector<SessionMember> members_;     // in rank order
   std::vector<Contributor> contributors_;  // those with a weight
   Partitions partitions_;

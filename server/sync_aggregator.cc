@@ -135,10 +135,7 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
   }
   if (broadcast && std::none_of(contributors_.begin(), contributors_.end(),
                                 [&](const Contributor& c) { return c.rank == root_; })) {
-    return make_error(ErrorCode::configuration,
-                      describe(open_) + ": the root of the broadcast, rank " + std::to_string(root_.value) +
-                          ", is not among the contributors",
-                      "use the rank of a worker of this job as root");
+    return no_root_error(root_, open_);
   }
   if (header.weight != contributors_[contributor].weight) {
     return weight_error(contributor, open_, header.weight);

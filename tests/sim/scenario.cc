@@ -218,7 +218,6 @@ constexpr std::array kScenarios{
           [](Maker& m) {
             JobPlan& job = m.loose_job(5, 6, 3);  // more than half are left
             job.opposite_orders = m.random().one_in(2);
-            if (m.random().one_in(2)) m.job(1, 3);
             if (m.random().one_in(3)) m.lend_everywhere();
             m.lose_workers(2);
             m.replace_servers(1);
