@@ -175,7 +175,8 @@ def memory_of(thing: Any, what: str, writable: bool = False) -> Memory:
     try:
         pin = _BufferPin(thing, writable)
     except (BufferError, ValueError) as problem:
-        raise invalid(f"{what}: {problem}", "give a contiguous array" + (" that may be written" if writable else "")) from None
+        wanted = "a contiguous array that may be written" if writable else "a contiguous array"
+        raise invalid(f"{what}: {problem}", f"give {wanted}") from None
     view = pin.view
     form = (view.format or b"B").decode()
     dtype = _dtype_of_format(form, view.itemsize)

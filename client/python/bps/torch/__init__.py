@@ -17,8 +17,8 @@ from .._abi import Op
 from ..errors import Code, Error
 from .broadcast import (broadcast, broadcast_, broadcast_object, broadcast_optimizer_state, broadcast_parameters)
 from .hook import CommState, comm_hook, state
-from .operations import (Compression, Handle, allreduce, allreduce_, allreduce_async, allreduce_async_, poll, push_pull, push_pull_,
-                         push_pull_async, push_pull_async_, synchronize)
+from .operations import (Compression, Handle, allreduce, allreduce_, allreduce_async, allreduce_async_, poll, push_pull,
+                         push_pull_, push_pull_async, push_pull_async_, synchronize)
 from .optimizer import DistributedOptimizer
 from .process_group import init_process_group
 from .world import barrier, client, init, is_initialized, local_rank, local_size, rank, shutdown, size
@@ -30,10 +30,9 @@ Max = Op.MAX
 Product = Op.PRODUCT
 
 __all__ = [
-    "Average", "Code", "CommState", "Compression", "DistributedOptimizer", "Error", "Handle", "Max", "Min", "Op", "Product", "Sum",
-    "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "barrier", "broadcast", "broadcast_",
-    "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "client", "comm_hook", "init",
-    "init_process_group",
+    "Average", "Code", "CommState", "Compression", "DistributedOptimizer", "Error", "Handle", "Max", "Min", "Op", "Product",
+    "Sum", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "barrier", "broadcast", "broadcast_",
+    "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "client", "comm_hook", "init", "init_process_group",
     "is_initialized", "local_rank", "local_size", "poll", "push_pull", "push_pull_", "push_pull_async",
     "push_pull_async_", "rank", "shutdown", "size", "state", "synchronize",
 ]

@@ -196,9 +196,10 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
     """Makes `optimizer` average gradients over all ranks, and returns it: the same object, of a class derived from its own.
 
     named_parameters: names for messages, and the forward order. backward_passes_per_step: how many backward passes are
-    added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. compression: Compression.fp16 or bf16, for half the traffic. model: step() returns at once, and each
-    layer of this model waits for its own average and is updated before its next forward pass; between step() and that
-    parameters are old to everybody but the model and its state_dict(), until synchronize().
+    added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. compression: Compression.fp16 or bf16,
+    for half the traffic. model: step() returns at once, and each layer of this model waits for its own average and is
+    updated before its next forward pass; between step() and that parameters are old to everybody but the model and its
+    state_dict(), until synchronize(). For optimizers that keep what they learn in `state`, not in their groups.
 
     Parameters that a rank did not use in a step count as zeros there. Code.CONFIGURATION: the ranks' parameters differ.
     Make learning rate schedulers after it.
