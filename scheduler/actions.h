@@ -60,6 +60,13 @@ class Outbox {
   // Likewise: a worker that has left a run that goes on.
   void worker_gone(Incarnation worker) { gone_.push_back(worker); }
   std::vector<Incarnation> take_gone() { return std::exchange(gone_, {}); }
+  // Likewise: a worker that is to be lost, because its links to servers are cut.
+  struct CutOff {
+    Incarnation worker;
+    std::string links;  // "link to server 1 (...) is cut"
+  };
+  void cut_off(CutOff worker) { cut_off_.push_back(std::move(worker)); }
+  std::vector<CutOff> take_cut_off() { return std::exchange(cut_off_, {}); }
   // Likewise: nodes of a run that were there before a restart, and have not come back yet.
   struct Absent {
     JobRun run;
@@ -74,6 +81,7 @@ class Outbox {
   std::vector<SchedulerAction> actions_;
   std::vector<JobRun> ended_runs_;
   std::vector<Incarnation> gone_;
+  std::vector<CutOff> cut_off_;
   std::vector<Absent> absent_;
 };
 

@@ -49,6 +49,7 @@ void Job::maybe_start() {
 
 void Job::tick(TimePoint now) {
   note_waits(now);
+  judge_links(now);
   if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
   const Worker* const impatient = membership_.least_patient();
   if (impatient != nullptr && now >= impatient->join_deadline) {
@@ -421,6 +422,7 @@ void Job::worker_suspected(Rank rank) {
   behind_.erase(rank);
   if (recovery_) recovery_->workers.erase(rank);
   held_.drop(rank);
+  prune_cuts();  // it says them again
 }
 
 void Job::worker_died(Rank rank, const std::string& how) {

@@ -16,7 +16,8 @@
 // owners, among all servers there are, in a new epoch; when all servers of the run have acknowledged that,
 // workers get Moved. Until then no Declare is answered, because its answer may name lanes that workers do not
 // know. A newcomer that refuses its part is left out. The run fails only if nobody can take them. A run that
-// is opening begins to open again without the server.
+// is opening begins to open again without the server. One that lives, but that workers cannot reach, goes as if
+// it drained, or the worker is lost that cannot reach it (decision 0016).
 //
 // Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended.
 // Pure: sends through the Outbox. A Status that is returned is an offence against the protocol: the core
@@ -34,6 +35,7 @@
 
 #include "scheduler/barriers.h"
 #include "scheduler/held_requests.h"
+#include "scheduler/link_blame.h"
 #include "scheduler/membership.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
@@ -100,6 +102,7 @@ class Job {
   Status settled(Rank rank, std::uint64_t number);
   Status declare(Rank rank, const Declare& declare);
   Status barrier(Rank rank, std::uint64_t number);
+  Status lane_lost(TimePoint now, Rank rank, const LaneLost& said);
 
   void server_acked(ServerId server, std::uint64_t request, const Error& error);
   // True: it has logged that, with what becomes of the run.
@@ -156,6 +159,10 @@ class Job {
     Shrunk message;
     std::set<std::uint64_t> waiting;  // requests to servers
   };
+  struct Cut {  // a link
+    TimePoint since;
+    Incarnation server;
+  };
   struct Request {
     ServerId server;
     std::uint64_t batch = 0;  // of the tensor table
@@ -194,6 +201,14 @@ class Job {
   Wait wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const;
   std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& question, const Silence& silence) const;
 
+  bool has_lane_to(ServerId server, Incarnation incarnation) const;
+  void prune_cuts();
+  void judge_links(TimePoint now);
+  void carry_out(const Blame& blame, const std::set<std::pair<Rank, ServerId>>& cut);
+  void give_up(const std::vector<ServerId>& servers, const std::string& reason);
+  std::vector<CutLink> cut_links(TimePoint now) const;
+  Wait wait_of(const CutLink& link, const Silence& silence) const;
+
   bool can_shrink(Rank lost) const;
   void shrink(Worker& worker, const std::string& reason);
   void tell_losses(ServerId server);
@@ -207,7 +222,9 @@ class Job {
   void welcome_servers();
   void start_running();
   std::optional<Error> obstacle(ServerId server) const;
-  std::set<ServerId> movable_drains() const;
+  std::set<ServerId> leaving() const;
+  bool has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving) const;
+  Error nobody_takes(const std::string& reason) const;
   void move(std::optional<ServerId> gone, const std::string& reason);
   void begin_move(std::optional<ServerId> gone, const std::string& reason, const std::set<ServerId>& leaving,
                   std::size_t known_lanes);
@@ -255,7 +272,9 @@ class Job {
   std::uint64_t partition_bytes_ = 0;          // from opening on
   std::map<std::uint64_t, Request> requests_;  // to servers, for the tensor table
   std::optional<Move> move_;
-  std::set<ServerId> unwilling_;  // came later, and have refused the run
+  std::set<ServerId> unwilling_;  // take no part any more: have refused the run, or cannot be reached
+  std::map<std::pair<Rank, ServerId>, Cut> cuts_;  // links, as workers say
+  std::optional<TimePoint> judgement_;             // when it is decided who is lost over them
   std::vector<TensorTable::Answer> held_answers_;  // while partitions move
   // Who came back while partitions move knows only this.
   std::map<Rank, WorkerReport> behind_;

@@ -71,14 +71,35 @@ std::optional<Error> Job::obstacle(ServerId server) const {
                     "leave retain on (BPS_RETAIN=1) to survive the loss of a server; start the job again");
 }
 
-// Servers whose partitions can go to others, by their own wish.
-std::set<ServerId> Job::movable_drains() const {
+// Servers whose partitions can go to others while they live: by their own wish, or because they are given up.
+std::set<ServerId> Job::leaving() const {
   std::set<ServerId> out;
   for (const ServerId id : used_) {
     const ServerRecord* server = servers_.find(id);
-    if (server != nullptr && server->draining && !obstacle(id)) out.insert(id);
+    const bool is_to_go = server != nullptr && (server->draining || unwilling_.count(id) != 0);
+    if (is_to_go && !obstacle(id)) out.insert(id);
   }
   return out;
+}
+
+// Somebody stays, or may come, to whom partitions can go.
+bool Job::has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving) const {
+  // One whose connection is lost stays until it is dead; then it is its turn.
+  const auto stays = [&](ServerId id) {
+    return id != gone && leaving.count(id) == 0 && used_.count(id) != 0;
+  };
+  const auto& all = servers_.all();
+  return std::any_of(all.begin(), all.end(), [&](const auto& entry) {
+    const bool may_come =
+        entry.second.usable() && entry.first != gone && unwilling_.count(entry.first) == 0;
+    return stays(entry.first) ? !entry.second.draining : may_come;
+  });
+}
+
+Error Job::nobody_takes(const std::string& reason) const {
+  return make_error(ErrorCode::peer_lost, reason + "; no other server is there to take its place",
+                    "run a second server, or start one and the job again; exit code 75 asks an "
+                    "orchestrator to do that");
 }
 
 // Partitions of servers that are gone or drain go to the others; servers that have come meanwhile take part
@@ -86,22 +107,12 @@ std::set<ServerId> Job::movable_drains() const {
 void Job::move(std::optional<ServerId> gone, const std::string& reason) {
   if (const auto why = gone ? obstacle(*gone) : std::nullopt)
     return fail(make_error(why->code, reason + "; " + why->message, why->advice));
-  const std::set<ServerId> drains = movable_drains();
-  // One whose connection is lost stays until it is dead; then it is its turn.
-  const auto stays = [&](ServerId id) { return id != gone && drains.count(id) == 0 && used_.count(id) != 0; };
-  const auto& all = servers_.all();
-  const bool has_target = std::any_of(all.begin(), all.end(), [&](const auto& entry) {
-    const bool may_come =
-        entry.second.usable() && entry.first != gone && unwilling_.count(entry.first) == 0;
-    return stays(entry.first) ? !entry.second.draining : may_come;
-  });
-  if (!has_target) {
+  const std::set<ServerId> leave = leaving();
+  if (!has_target(gone, leave)) {
     if (!gone) return;  // it stays until somebody comes
-    return fail(make_error(ErrorCode::peer_lost, reason + "; no other server is there to take its place",
-                           "run a second server, or start one and the job again; exit code 75 asks an "
-                           "orchestrator to do that"));
+    return fail(nobody_takes(reason));
   }
-  begin_move(gone, reason, drains, lanes_.size());
+  begin_move(gone, reason, leave, lanes_.size());
 }
 
 // What servers own that are `gone` or `leaving` goes to others. `known_lanes`: workers know the first ones.
@@ -128,8 +139,11 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
     return fail(make_error(ErrorCode::peer_lost, reason + "; the job has had too many lanes for another move",
                            kRestartAdvice));
   }
+  bool is_loss = gone.has_value();
   for (const ServerId left : leaving) {
-    if (ServerRecord* server = servers_.find(left)) server->moved_partitions += tensors_->partitions_at(left);
+    is_loss = is_loss || unwilling_.count(left) != 0;
+    if (ServerRecord* server = servers_.find(left); server != nullptr && server->draining)
+      server->moved_partitions += tensors_->partitions_at(left);
   }
   TensorTable::Relocation relocation = tensors_->relocate(place(), gone);
   for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
@@ -147,7 +161,7 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
   for (const ServerId server : used_) {
     if (told.count(server) == 0) ask(server, DeclareSlices{0, run_, {}, false, {}});
   }
-  outbox_.log(gone ? LogLevel::warn : LogLevel::info,
+  outbox_.log(is_loss ? LogLevel::warn : LogLevel::info,
               fmt::format("{}; {} partitions move, epoch {}", reason, relocation.moves.size(), epoch_.value));
   send_tensor_output();
 }

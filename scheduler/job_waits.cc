@@ -90,6 +90,8 @@ std::vector<Wait> Job::waits(TimePoint now, const AskWaits& question, const Sile
     out.back().age_ms = age_ms(barrier_since_, now);
   }
   if (question.subject == Subject::barrier) return out;
+  for (const CutLink& link : cut_links(now))
+    out.push_back(wait_of(link, silence));
   for (Wait& more : unconfirmed(now, question, silence))
     out.push_back(std::move(more));
   return out;
@@ -166,6 +168,7 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
     if (who.state != PartyState::alive) out.absentees.push_back(std::move(who));
   }
   limit(out.absentees);
+  out.cut_links = cut_links(now);
   if (tensors_ == nullptr) return out;
   out.tensors = static_cast<std::uint32_t>(tensors_->size());
   out.bytes = tensors_->bytes();

@@ -162,6 +162,8 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, Node& node, Message& mes
   } else if (std::holds_alternative<Leave>(message)) {
     job.worker_left(node.rank);
     retry_waiting_ = true;
+  } else if (const auto* lane = std::get_if<LaneLost>(&message)) {
+    status = job.lane_lost(now, node.rank, *lane);
   } else if (const auto* settled = std::get_if<Settled>(&message)) {
     status = job.settled(node.rank, settled->number);
   } else if (auto* question = std::get_if<AskWaits>(&message)) {
@@ -275,6 +277,19 @@ void SchedulerCore::bury(const FailureDetector::Death& death) {
   retry_waiting_ = true;
 }
 
+void SchedulerCore::bury_cut_off(const Outbox::CutOff& worker) {
+  const auto it = nodes_.find(worker.worker);
+  if (it == nodes_.end() || it->second.role != Role::worker) return;
+  Node& node = it->second;
+  node.offence = "its " + worker.links;
+  if (const PeerId peer = std::exchange(node.peer, {}); peer.value != 0) {
+    outbox_.send(peer, Refused{ErrorCode::peer_lost, "you were declared dead: your " + worker.links,
+                               "look at the network between the two; start the job again"});
+    close(peer);
+  }
+  bury({worker.worker});
+}
+
 void SchedulerCore::bury_server(ServerId id, const std::string& how) {
   servers_.find(id)->peer = PeerId{};  // nothing more goes there
   const ServerRecord server = *servers_.find(id);
@@ -296,6 +311,8 @@ void SchedulerCore::settle(TimePoint now) {
       make_done(node->second);
       if (node->second.peer.value == 0) forget_node(worker);
     }
+    for (const Outbox::CutOff& worker : outbox_.take_cut_off())
+      bury_cut_off(worker);
     for (const Outbox::Absent& absent : outbox_.take_absent())
       add_absent(now, absent);
     try_recover(now);

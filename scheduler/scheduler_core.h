@@ -185,6 +185,7 @@ class SchedulerCore {
   void lose(TimePoint now, PeerId id, const std::string& offence);
 
   void bury(const FailureDetector::Death& death);
+  void bury_cut_off(const Outbox::CutOff& worker);
   void bury_server(ServerId id, const std::string& how);
   // Forgets runs that have ended; then newcomers who waited for that may have their turn.
   void settle(TimePoint now);

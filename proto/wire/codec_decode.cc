@@ -350,6 +350,14 @@ void read(Check& check, const fb::Shrunk& in, Shrunk& out) {
   check.text("reason", in.reason(), kMaxMessageBytes, out.reason);
 }
 
+void read(Check& check, const fb::LaneLost& in, LaneLost& out) {
+  out.server = ServerId{in.server()};
+  out.incarnation = Incarnation{in.incarnation()};
+  out.lost = in.lost();
+  out.age_ms = in.age_ms();
+  check.text("reason", in.reason(), kMaxMessageBytes, out.reason);
+}
+
 void read(Check&, const fb::Settled& in, Settled& out) { out.number = in.number(); }
 
 void read(Check& check, const fb::Attached& in, Attached& out) {
@@ -423,6 +431,7 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(ClusterState)
     BPS_READ(Drain)
     BPS_READ(Drained)
+    BPS_READ(LaneLost)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

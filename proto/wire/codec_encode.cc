@@ -382,9 +382,12 @@ Offset<fb::ClusterState> pack(Builder& b, const ClusterState& m) {
     const auto job = pack(b, j.job);
     const auto phase = pack_shared(b, j.phase);
     const auto absentees = pack(b, j.absentees);
+    const auto cut_links = pack_tables(b, j.cut_links, [&](const CutLink& link) {
+      return fb::CreateCutLink(b, link.rank.value, link.server.value, link.age_ms);
+    });
     return fb::CreateJobState(b, job, j.job_run.value, phase, j.epoch.value, j.generation.value, j.age_ms,
                               j.world_size, j.joined, j.suspected, j.left, j.servers, j.tensors, j.bytes,
-                              absentees);
+                              absentees, cut_links);
   });
   return fb::CreateClusterState(b, m.request, &term, m.uptime_ms, servers, jobs);
 }
@@ -398,6 +401,11 @@ Offset<fb::Drained> pack(Builder& b, const Drained& m) {
   const auto stays_for =
       pack_tables(b, m.stays_for, [&](const std::string& job) { return pack(b, std::string_view(job)); });
   return fb::CreateDrained(b, m.request, m.over, error, m.jobs, m.partitions, stays_for);
+}
+
+Offset<fb::LaneLost> pack(Builder& b, const LaneLost& m) {
+  return fb::CreateLaneLost(b, m.server.value, m.incarnation.value, m.lost, m.age_ms,
+                            pack_cut(b, m.reason, kMaxMessageBytes));
 }
 
 template <class T>

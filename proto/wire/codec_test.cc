@@ -142,6 +142,12 @@ TEST_CASE("questions and answers keep to their limits") {
              Catch::Contains("Waits.silent"));
   CHECK_THAT(refusal(ClusterState{.jobs = std::vector<JobState>(kMaxJobsListed + 1)}),
              Catch::Contains("ClusterState.jobs"));
+  const auto with_link = [&](std::size_t count, Rank rank) {
+    return refusal(ClusterState{
+        .jobs = {{.job = "j", .phase = "p", .world_size = 1, .cut_links = std::vector<CutLink>(count, {rank, {}, 0})}}});
+  };
+  CHECK_THAT(with_link(kMaxMissingNamed + 1, Rank{0}), Catch::Contains("ClusterState.jobs.cut_links"));
+  CHECK_THAT(with_link(1, Rank{kMaxWorldSize}), Catch::Contains("ClusterState.jobs.cut_links.rank"));
   CHECK_THAT(refusal(ClusterState{.servers = {{.endpoint = {"h", 1}}}}),
              Catch::Contains("ClusterState.servers.shards"));
   CHECK_THAT(refusal(Drained{.stays_for = std::vector<std::string>(kMaxWaitsNamed + 1, "j")}),

@@ -13,7 +13,8 @@ const char* name_of(const Message& message) {
       "Again",        "RoundFailed", "TensorFailed", "Credit",   "Moved",         "Resume",
       "Resumed",      "Fetch",       "Retained",     "Settle",   "Settled",       "Challenge",
       "Proof",        "Attached",    "Shrunk",       "HelloAdmin", "AskOpenRounds", "OpenRounds",
-      "AskWaits",     "Waits",       "AskCluster",   "ClusterState", "Drain",     "Drained"};
+      "AskWaits",     "Waits",       "AskCluster",   "ClusterState", "Drain",     "Drained",
+      "LaneLost"};
   return kNames[message.index()];
 }
 

@@ -463,13 +463,26 @@ struct Shrunk {
   friend bool operator==(const Shrunk&, const Shrunk&) = default;
 };
 
+// ---- the link between a worker and a server is cut while both live ----
+
+// worker -> scheduler: no lane to the server has stood for kHeartbeatTimeout, or one of several; or, not
+// `lost`, all are there again. Said again on a connection that is taken up again.
+struct LaneLost {
+  ServerId server;
+  Incarnation incarnation;  // the server's
+  bool lost = true;
+  std::uint64_t age_ms = 0;  // since when
+  std::string reason;        // the last error
+  friend bool operator==(const LaneLost&, const LaneLost&) = default;
+};
+
 using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress,
                              JobStart, JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left,
                              OpenJob, DeclareSlices, DropTensors, WorkerLeft, JobEnded, Ack, PushPull,
                              Aggregate, Later, Again, RoundFailed, TensorFailed, Credit, Moved, Resume,
                              Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof, Attached, Shrunk,
                              HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits, AskCluster,
-                             ClusterState, Drain, Drained>;
+                             ClusterState, Drain, Drained, LaneLost>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

@@ -95,8 +95,9 @@ enum class WaitKind : std::uint8_t {
   start = 4,        // servers have not confirmed the job
   declaration = 5,  // servers have not confirmed tensors, of which `tensor` is one
   move = 6,         // servers have not confirmed partitions that move
+  link = 7,         // of a worker to a server, which `missing` names: it is cut, and its end may be lost
 };
-inline constexpr std::uint8_t kWaitKindCount = 7;
+inline constexpr std::uint8_t kWaitKindCount = 8;
 
 struct Wait {
   std::string job;
@@ -141,6 +142,13 @@ struct ServerState {
   friend bool operator==(const ServerState&, const ServerState&) = default;
 };
 
+struct CutLink {  // as the worker says (LaneLost)
+  Rank rank;
+  ServerId server;
+  std::uint64_t age_ms = 0;
+  friend bool operator==(const CutLink&, const CutLink&) = default;
+};
+
 struct JobState {
   std::string job;
   JobRun job_run;
@@ -156,6 +164,7 @@ struct JobState {
   std::uint32_t tensors = 0;
   std::uint64_t bytes = 0;       // of the tensors
   std::vector<Party> absentees;  // have not joined, are suspected or have left; at most kMaxMissingNamed
+  std::vector<CutLink> cut_links;  // at most kMaxMissingNamed
   friend bool operator==(const JobState&, const JobState&) = default;
 };
 

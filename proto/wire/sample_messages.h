@@ -142,10 +142,12 @@ inline std::vector<Message> sample_messages() {
                                PartyState::alive, 100}},
                              {{"resnet50", JobRun{0xb2}, "running", Epoch{7}, Generation{8}, 3'600'000, 8, 8,
                                1, 1, 2, 161, 102'228'128,
-                               {{false, 5, "gpu-05", PartyState::left, 9800}}}}});
+                               {{false, 5, "gpu-05", PartyState::left, 9800}},
+                               {{Rank{3}, ServerId{2}, 2100}}}}});
   all.push_back(Drain{34, ServerId{2}});
   all.push_back(Drained{
       35, true, {ErrorCode::invalid_argument, "there is no server 7", "see bpsctl status"}, 1, 203, {"async"}});
+  all.push_back(LaneLost{ServerId{3}, Incarnation{0xa2}, true, 3100, "connection timed out"});
   return all;
 }
 
@@ -220,6 +222,7 @@ class RandomMessages {
       case 36: return Proof{secret()};
       case 37: return attached();
       case 38: return Shrunk{any(), JobRun{any()}, Generation{u32()}, rank(), text(0, kMaxMessageBytes)};
+      case 39: return LaneLost{ServerId{u32()}, Incarnation{any()}, flag(), any(), text(0, kMaxMessageBytes)};
       default: return question();
     }
   }
@@ -358,6 +361,9 @@ class RandomMessages {
       j.tensors = u32(0, kMaxTensorsPerJob);
       j.bytes = any();
       j.absentees = parties();
+      j.cut_links.resize(number(0, 3));
+      for (CutLink& link : j.cut_links)
+        link = {rank(), ServerId{u32()}, any()};
     }
     return m;
   }

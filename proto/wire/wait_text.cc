@@ -57,9 +57,11 @@ std::string to_string(const Wait& wait) {
     case WaitKind::start: return fmt::format("the start of the job: {}", counted(wait, " servers", "confirmed it"));
     case WaitKind::declaration:
       return fmt::format("the declaration of {}: {}", wait.tensor, counted(wait, " servers", "confirmed it"));
-    case WaitKind::move: break;
+    case WaitKind::move:
+      return fmt::format("partitions that move: {}", counted(wait, " servers", "confirmed them"));
+    case WaitKind::link: break;
   }
-  return fmt::format("partitions that move: {}", counted(wait, " servers", "confirmed them"));
+  return fmt::format("a link that is cut, between {}", list_text(wait.missing));
 }
 
 }  // namespace bps

@@ -30,9 +30,10 @@ const char* text_of(WaitKind kind) {
     case WaitKind::join: return "join";
     case WaitKind::start: return "start";
     case WaitKind::declaration: return "declaration";
-    case WaitKind::move: break;
+    case WaitKind::move: return "move";
+    case WaitKind::link: break;
   }
-  return "move";
+  return "link";
 }
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -66,6 +67,15 @@ Json json_of(const std::vector<Party>& parties) {
   return out;
 }
 
+Json json_of(const std::vector<CutLink>& links) {
+  Json out = Json::array();
+  for (const CutLink& link : links) {
+    out.push_back(
+        {{"rank", link.rank.value}, {"server", link.server.value}, {"age_seconds", seconds(link.age_ms)}});
+  }
+  return out;
+}
+
 // Names are bytes; what is no UTF-8 is replaced.
 std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
@@ -91,6 +101,10 @@ std::string line(const JobState& job) {
                       job.generation.value);
   for (const Party& party : job.absentees)
     text += "    " + to_string(party) + "\n";
+  for (const CutLink& link : job.cut_links) {
+    text += fmt::format("    rank {}'s link to server {} is cut ({})\n", link.rank.value, link.server.value,
+                        milliseconds_text(link.age_ms));
+  }
   return text;
 }
 
@@ -161,7 +175,8 @@ std::string render_json(const ClusterState& state, const Endpoint& scheduler) {
                            {"servers", job.servers},
                            {"tensors", job.tensors},
                            {"bytes", job.bytes},
-                           {"absentees", json_of(job.absentees)}});
+                           {"absentees", json_of(job.absentees)},
+                           {"cut_links", json_of(job.cut_links)}});
   }
   return dump(out);
 }

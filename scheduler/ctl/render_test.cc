@@ -40,7 +40,8 @@ TEST_CASE("bpsctl: the cluster, for people and as JSON") {
         "1 job\n"
         "  resnet50  run 00000000000000b2  running for 3600.0 s: 8 of 8 workers joined, 1 suspected, 1 left; 161 "
         "tensors, 97.5 MiB on 2 servers; epoch 7, generation 8\n"
-        "    rank 5 (host gpu-05, has left)\n");
+        "    rank 5 (host gpu-05, has left)\n"
+        "    rank 3's link to server 2 is cut (2.1 s)\n");
   CHECK(render(ClusterState{}, scheduler) == "scheduler 127.0.0.1:4710  term 0  up 0.0 s\nno server\nno job\n");
   const auto json = nlohmann::json::parse(render_json(sample<ClusterState>(), scheduler));
   CHECK(json["servers"][0]["draining"] == true);

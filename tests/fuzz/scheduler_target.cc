@@ -37,7 +37,7 @@ class Peers {
   }
 
   void act() {
-    const std::uint32_t what = input_.below(34);
+    const std::uint32_t what = input_.below(35);
     if (what == 32) {
       say(connect(), HelloAdmin{});
     } else if (what < 3) {
@@ -76,6 +76,7 @@ class Peers {
       case 24: return say(peer, Settled{input_.number()});
       case 25: return say(peer, Heartbeat{input_.number()});
       case 33: return say(peer, question(peer));
+      case 34: return say(peer, lane_lost(peer));
       default: return acknowledge(peer);
     }
   }
@@ -109,6 +110,19 @@ class Peers {
         round.missing.push_back(Rank{input_.below(kMaxWorldSize)});
     }
     return open;
+  }
+
+  // Of a lane that it was told of, mostly.
+  LaneLost lane_lost(PeerId peer) {
+    LaneLost lost{ServerId{1 + input_.below(4)}, Incarnation{input_.number()}, input_.below(4) != 0, input_.number(),
+                  "no route to host"};
+    const auto started = h_.got<JobStart>(peer);
+    if (started.empty() || started.back().lanes.empty()) return lost;
+    const auto& lanes = started.back().lanes;
+    const LaneTarget& lane = lanes[input_.below(static_cast<std::uint32_t>(lanes.size()))];
+    lost.server = lane.server;
+    if (input_.below(8) != 0) lost.incarnation = lane.incarnation;
+    return lost;
   }
 
   void say(PeerId peer, const Message& message) {
