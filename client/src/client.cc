@@ -49,6 +49,7 @@ Status Client::start() {
   options.congestion_control = settings_.congestion_control;
   options.tls = settings_.tls;
   options.checksum = settings_.checksum;
+  options.silence_timeout = kHeartbeatTimeout;
   options.log = log_;
   if (Status status = TcpTransport::check(options); !status.ok()) return status;
   if (settings_.embedded) {

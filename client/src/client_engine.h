@@ -134,6 +134,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // DataPlane::Owner
   void on_data_failed(const Error& error) override;
   void on_idle() override;
+  void on_link(const LaneLost& said) override { link_.send(said); }
 
   void fail(const Error& error);
   void ask_next(std::uint64_t request, PendingDeclare& pending);

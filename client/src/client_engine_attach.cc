@@ -12,6 +12,8 @@ void ClientEngine::on_taken_up() {
   attached.barriers_arrived = next_barrier_;
   attached.barriers_done = barriers_done_;
   link_.send(attached);
+  for (const LaneLost& said : data_.lost_links())
+    link_.send(said);
   for (const auto& [request, pending] : declares_)
     ask_again(request, pending);
   for (const auto& [number, done] : barriers_)

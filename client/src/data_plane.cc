@@ -29,6 +29,7 @@ DataPlane::DataPlane(EventLoop& loop, Transport& network, Transport* shared_memo
       frame_(PushPull{}) {}
 
 DataPlane::~DataPlane() {
+  loop_.cancel(links_timer_);
   // Before the memory that their connections may hold.
   for (const auto& lane : lanes_)
     lane->close();
@@ -342,6 +343,8 @@ void DataPlane::fail_tensor(TensorId id, const Error& error) {
 
 void DataPlane::fail(const Error& error) {
   failed_ = true;
+  loop_.cancel(links_timer_);
+  links_timer_ = {};
   for (const auto& lane : lanes_)
     lane->close();
   std::vector<TensorState::Ended> ended;

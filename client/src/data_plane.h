@@ -22,6 +22,7 @@
 #include "client/src/client_config.h"
 #include "client/src/contribution_queue.h"
 #include "client/src/lane.h"
+#include "client/src/link_watch.h"
 #include "client/src/tensor_state.h"
 
 namespace bps {
@@ -47,6 +48,8 @@ class DataPlane final : private Lane::Owner {
     virtual void on_data_failed(const Error& error) = 0;
     // The last operation under way has ended.
     virtual void on_idle() = 0;
+    // A server cannot be reached, or can be again: for the scheduler.
+    virtual void on_link(const LaneLost& said) = 0;
 
    protected:
     ~Owner() = default;
@@ -72,6 +75,7 @@ class DataPlane final : private Lane::Owner {
   // size. From now on a Moved may have what was on its way in an earlier epoch.
   void report(const std::function<void(const Message&)>& say);
   std::vector<LaneIndex> closed_lanes() const;
+  std::vector<LaneLost> lost_links() const { return links_.again(loop_.now()); }
 
   // A worker is lost, and the job goes on without it.
   void on_shrunk(const Shrunk& shrunk);
@@ -143,6 +147,7 @@ class DataPlane final : private Lane::Owner {
   Status add_lanes(const std::vector<LaneTarget>& targets, const std::vector<LaneIndex>& closing = {});
   Result<Lane::Ways> ways_to(const LaneTarget& target) const;
   void count_lanes();
+  void say_links();
   TensorState* find(TensorId tensor) const;
   Partition* find(const Lane& lane, PartitionId partition) const;
   Status begin(TensorState& tensor, TensorState::RoundInput round);
@@ -183,6 +188,8 @@ class DataPlane final : private Lane::Owner {
   Epoch first_epoch_, epoch_before_;  // of the start; before the present one, and all that it may lack
   bool may_lack_moves_ = false;
   ContributionQueue queue_;
+  LinkWatch links_;
+  TimerId links_timer_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Allowance> allowances_;                  // by lane
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here

@@ -162,8 +162,24 @@ void DataPlane::on_lane_writable(Lane& lane) {
   pump();
 }
 
+// Now, and again when there is more to say.
+void DataPlane::say_links() {
+  for (const LaneLost& said : links_.take(loop_.now()))
+    owner_.on_link(said);
+  loop_.cancel(links_timer_);
+  links_timer_ = {};
+  const auto due = links_.due();
+  if (!due) return;
+  links_timer_ = loop_.at(*due, [this] {
+    links_timer_ = {};
+    say_links();
+  });
+}
+
 void DataPlane::on_lane_welcomed(Lane& lane) {
   count_lanes();
+  links_.up(lane.index());
+  say_links();
   resume(lane);
   on_lane_writable(lane);
 }
@@ -179,6 +195,8 @@ void DataPlane::on_lane_breaking(Lane& lane) {
 void DataPlane::on_lane_broken(Lane& lane) {
   if (failed_) return;
   count_lanes();
+  links_.down(lane.index(), lane.target(), lane.away_since(), lane.trouble()->message);
+  say_links();
   queue_.end_session(lane.index());
   std::vector<Partition*> verdicts;
   for (const auto& tensor : tensors_) {

@@ -145,6 +145,7 @@ void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Pa
   each([](Partition& partition, TensorState& tensor) { tensor.bring_home(partition); });
   for (const LaneIndex lane : closed) {
     lanes_[lane.value]->close();
+    links_.closed(lane);
     queue_.end_session(lane);
   }
   count_lanes();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "proto/wire/shm_name.h"
+#include "proto/wire/timing.h"
 
 namespace bps {
 
@@ -166,6 +167,8 @@ void Lane::retry(const Error& cause) {
   const TimePoint now = loop_.now();
   if (!broken_since_) {
     broken_since_ = now;
+    const bool was_silent = was_welcomed && error.code == ErrorCode::deadline;
+    away_since_ = was_silent ? std::max(welcomed_at_, now - kHeartbeatTimeout) : now;
     log_.info("{} is lost: {}; connecting again", name(), error.message);
   } else if (!warned_ && now - *broken_since_ >= kQuietReconnect) {
     warned_ = true;

@@ -86,6 +86,13 @@ class Lane : private ConnectionHandler {
     connection_->send(message, payload, cookie);
   }
 
+  const LaneTarget& target() const { return target_; }
+  // Of one that has broken: since when it is not there, with the time for which its server was silent before.
+  // Until an attempt has failed, one that is opened for the first time is not away: servers have many to
+  // welcome when a job starts.
+  TimePoint away_since() const { return away_since_; }
+  const std::optional<Error>& trouble() const { return trouble_; }
+
   // "server 1 (127.0.0.1:4242)"
   std::string name() const;
   // name(), and why it is not there if it is not.
@@ -132,6 +139,7 @@ class Lane : private ConnectionHandler {
   std::optional<Error> trouble_;  // why it is not there
   TimePoint welcomed_at_;
   std::optional<TimePoint> refused_since_;
+  TimePoint away_since_;
   std::optional<TimePoint> broken_since_;
   bool warned_ = false;
   Duration pause_ = kFirstPause;

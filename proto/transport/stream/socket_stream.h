@@ -247,7 +247,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     if (error == 0) error = send_error_;
     const std::string position = reader_.position();
     const std::string why = error == 0 ? "closed by the peer" : std::strerror(error);
-    fail(connection_lost(position.empty() ? why : why + " " + position));
+    fail(connection_lost(position.empty() ? why : why + " " + position, error));
   }
 
   // After the last frame: closing with unread bytes would reset the connection and could destroy that frame
@@ -351,13 +351,16 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     undelivered_ = false;
     if (!self().deliver(kLastWordsBytes)) return;
     read_frames(kLastWordsBytes);
-    if (is_live()) fail(connection_lost(std::strerror(error)));
+    if (is_live()) fail(connection_lost(std::strerror(error), error));
   }
 
   // ---- closing ----
 
-  Error connection_lost(const std::string& why) const {
-    return make_error(ErrorCode::peer_lost, "connection to " + peer_ + " lost: " + why);
+  // What the kernel says of a peer from which nothing comes any more is told apart.
+  Error connection_lost(const std::string& why, int error = 0) const {
+    const bool was_silent = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+    return make_error(was_silent ? ErrorCode::deadline : ErrorCode::peer_lost,
+                      "connection to " + peer_ + " lost: " + why);
   }
 
   // Who has connected with another version, without TLS, or damages its frames, learns why. Queued payloads

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "proto/base/event_loop.h"
 #include "proto/base/log.h"
 #include "proto/transport/tls/tls_context.h"
 
@@ -18,6 +19,10 @@ struct TcpOptions {
   // Payloads are sent with their CRC32C, to a peer who does so in any case. What comes with one is always
   // compared.
   bool checksum = false;
+  // A peer that has not acknowledged anything for so long, although it was asked to, is not there: on_closed,
+  // with `deadline`. Whole seconds, at least 3; 0: as the kernel thinks, many minutes. One that lives and does not
+  // read counts, too, once there is no more room with it.
+  Duration silence_timeout{0};
   // SO_SNDBUF and SO_RCVBUF; 0: the kernel tunes them.
   std::size_t send_buffer_bytes = 0;
   std::size_t receive_buffer_bytes = 0;

@@ -40,6 +40,22 @@ Status set_option(int fd, int level, int name, int value, const char* what) {
   return os_error(std::string("setsockopt ") + what, errno);
 }
 
+// What was sent and is not acknowledged, and a connection on which nothing is under way, alike: the kernel
+// asks the peer three times in that time.
+Status notice_silence(int fd, Duration timeout) {
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
+  const int seconds = static_cast<int>(milliseconds / 3000);
+  if (Status status = set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds),
+                                 "TCP_USER_TIMEOUT");
+      !status.ok())
+    return status;
+  if (Status status = set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds, "TCP_KEEPIDLE"); !status.ok())
+    return status;
+  if (Status status = set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds, "TCP_KEEPINTVL"); !status.ok())
+    return status;
+  return set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+}
+
 }  // namespace
 
 std::vector<SocketAddress> numeric_address(const Endpoint& endpoint) {
@@ -66,6 +82,9 @@ Endpoint endpoint_of(const SocketAddress& address) {
 
 Status apply_connection_options(int fd, const TcpOptions& options) {
   if (Status status = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); !status.ok()) return status;
+  if (options.silence_timeout > Duration::zero()) {
+    if (Status status = notice_silence(fd, options.silence_timeout); !status.ok()) return status;
+  }
   if (options.notsent_lowat_bytes != 0) {
     const Status status = set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT,
                                      static_cast<int>(options.notsent_lowat_bytes), "TCP_NOTSENT_LOWAT");
