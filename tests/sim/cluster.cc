@@ -276,6 +276,7 @@ void Cluster::strike(const FaultPlan& fault) {
       });
       if (scenario_.detection > Duration(0)) lose(fault, node);
       return;
+    case FaultPlan::Kind::cut_link: return cut_link(fault, node);
     case FaultPlan::Kind::restart: return restart_scheduler(fault);
     case FaultPlan::Kind::drain:
       return node.loop().post([&server = servers_[fault.index]] {
@@ -342,6 +343,17 @@ void Cluster::cut(const FaultPlan& fault, SimNode& node) {
         return control ? to_scheduler : !to_scheduler && side.peer_node != nullptr;
       },
       20ms);
+}
+
+void Cluster::cut_link(const FaultPlan& fault, SimNode& node) {
+  SimNode& server = *servers_[fault.server].node;
+  network_.cut_link(node, server, fault.silent);
+  if (fault.length > Duration(0)) {
+    base_.after(fault.length, [this, &node, &server] { network_.mend_link(node, server); });
+    return;
+  }
+  const SimJob& job = jobs_[fault.job];
+  if (job.fate != Fate::exact || job.context->plan.shrinks) lose(fault, node);
 }
 
 // ---- checks at the end ----

@@ -83,6 +83,7 @@ class Cluster {
   void strike(const FaultPlan& fault);
   void lose(const FaultPlan& fault, SimNode& node);
   void cut(const FaultPlan& fault, SimNode& node);
+  void cut_link(const FaultPlan& fault, SimNode& node);
   bool all_over() const;
   void check_fate(SimJob& job);
   void check_logs();

@@ -241,6 +241,31 @@ constexpr std::array kScenarios{
             for (FaultPlan& fault : m.scenario().faults)
               fault.index = std::max<std::size_t>(fault.index, 1);
           }},
+    Named{"link_cut",
+          [](Maker& m) {
+            m.loose_job(2, 5, 3);
+            if (m.random().one_in(2)) m.job(1, 3);
+            if (m.scenario().servers.size() < 2) m.scenario().servers.push_back(m.scenario().servers.front());
+            const Duration length =
+                m.random().one_in(3) ? m.random().between(Duration(1ms), Duration(12s)) : Duration(0);
+            m.cut_link(m.random().below(m.scenario().servers.size()), length);
+          }},
+    Named{"worker_cut_off",
+          [](Maker& m) {
+            m.loose_job(2, 5, 3);
+            if (m.random().one_in(2)) m.job(1, 3);
+            m.cut_off_worker();
+          }},
+    Named{"link_cut_and_replaced",
+          [](Maker& m) {
+            m.loose_job(3, 5, 3);  // more than half are left
+            while (m.scenario().servers.size() < 3)
+              m.scenario().servers.push_back(m.scenario().servers.front());
+            m.replace_servers(1);
+            m.cut_link(m.scenario().servers.size() - 1, Duration(0));
+            if (m.random().one_in(2)) m.restart_scheduler(1);
+            if (m.random().one_in(2)) m.healing_faults(2);
+          }},
     Named{"worker_hangs",
           [](Maker& m) {
             m.job(2, 4);
@@ -268,7 +293,8 @@ constexpr std::array kScenarios{
 
 std::string_view name_of(FaultPlan::Kind kind) {
   constexpr std::string_view names[] = {"delay", "cut lanes", "cut control", "refuse",
-                                        "pause", "kill",      "power off",   "drain",  "restart"};
+                                        "pause", "kill",      "power off",   "drain",  "restart",
+                                        "cut link"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -34,6 +34,7 @@ struct FaultPlan {
     power_off,    // the host: nobody hears a close
     drain,        // the server, politely
     restart,      // the scheduler is killed, and another one started after `length`
+    cut_link,     // between a worker and `server`, for `length`; 0: for good
   };
   enum class Target { worker, server, scheduler };
 
@@ -43,7 +44,8 @@ struct FaultPlan {
   std::size_t job = 0;
   std::size_t index = 0;  // rank or server
   Duration length{0};
-  bool silent = false;      // restart: nobody hears a close
+  std::size_t server = 0;   // cut_link: the other end
+  bool silent = false;      // restart, cut_link: nobody hears a close
   bool forgetful = false;   // restart: what it had written is lost
 };
 

@@ -123,10 +123,11 @@ void ScenarioMaker::survive_cuts() {
 
 void ScenarioMaker::healing_faults(std::uint64_t most) {
   for (std::uint64_t n = random_.between<std::uint64_t>(1, most); n > 0; --n) {
-    switch (random_.below(4)) {
+    switch (random_.below(5)) {
       case 0: delay_spike(); break;
       case 1: closed_port(); break;
       case 2: fault(FaultPlan::Kind::cut_lanes); break;
+      case 3: brief_link_cut(); break;
       default: short_pause(); break;
     }
   }
@@ -151,6 +152,53 @@ void ScenarioMaker::delay_spike() {
 void ScenarioMaker::short_pause() {
   fault(FaultPlan::Kind::pause, true).length =
       random_.between(Duration(1ms), kHeartbeatTimeout - 2 * kHeartbeatInterval);
+}
+
+FaultPlan& ScenarioMaker::cut_link(std::size_t server, Duration length) {
+  FaultPlan& fault = this->fault(FaultPlan::Kind::cut_link);
+  fault.job = 0;
+  fault.target = FaultPlan::Target::worker;
+  fault.index = random_.below(scenario_.jobs.front().workers.size());
+  fault.server = server;
+  fault.length = length;
+  fault.silent = random_.one_in(2);
+  for (ServerPlan& plan : scenario_.servers)
+    plan.start = Duration(0);
+  for (WorkerPlan& worker : scenario_.jobs.front().workers)
+    worker.retain = true;
+  scenario_.network.lenders_break_last = true;
+  scenario_.detection = kLinkDetection;
+  return fault;
+}
+
+// It is there again before anybody is lost over it. Not silent: what was under way then would be gone here, and
+// the connection with it, while a kernel sends it again.
+void ScenarioMaker::brief_link_cut() {
+  FaultPlan& fault = this->fault(FaultPlan::Kind::cut_link);
+  fault.target = FaultPlan::Target::worker;
+  fault.index = random_.below(scenario_.jobs[fault.job].workers.size());
+  fault.server = random_.below(scenario_.servers.size());
+  fault.length = random_.between(Duration(1ms), Duration(1s));
+  survive_cuts();
+}
+
+void ScenarioMaker::cut_off_worker() {
+  JobPlan& job = scenario_.jobs.front();
+  job.shrinks = random_.one_in(2);
+  job.unequal_sums = random_.one_in(3);
+  if (!job.shrinks) scenario_.fates.front() = Fate::exact_or_error;
+  while (scenario_.servers.size() < 2)
+    scenario_.servers.push_back(scenario_.servers.front());
+  std::vector<std::size_t> servers(scenario_.servers.size());
+  for (std::size_t server = 0; server < servers.size(); ++server)
+    servers[server] = server;
+  random_.shuffle(servers);
+  servers.resize(random_.between<std::size_t>(2, servers.size()));
+  const FaultPlan first = cut_link(servers.front(), Duration(0));
+  for (std::size_t i = 1; i < servers.size(); ++i) {
+    scenario_.faults.push_back(first);
+    scenario_.faults.back().server = servers[i];
+  }
 }
 
 void ScenarioMaker::deadly(FaultPlan::Kind kind, FaultPlan::Target target) {

@@ -10,6 +10,9 @@
 
 namespace bps::sim {
 
+// From the cut of a link to a verdict: the report, and that of the others. An attempt to connect that nobody
+// answers takes 5 s, and a server that the job takes in after the first verdict may be out of reach, too.
+inline constexpr Duration kLinkDetection = 2 * (2 * kHeartbeatTimeout + std::chrono::seconds(5));
 // From the loss of a connection: the reconnect grace and a few ticks. From silence: the heartbeat deadline,
 // too.
 inline constexpr Duration kLoudDetection = std::chrono::seconds(2);
@@ -43,6 +46,12 @@ class ScenarioMaker {
   void delay_spike();
   // Below the heartbeat deadline, with room for one interval and what the network adds.
   void short_pause();
+
+  // Of a worker of the first job, for good or not: all workers of it can go on without a server.
+  FaultPlan& cut_link(std::size_t server, Duration length);
+  void brief_link_cut();
+  // Several links of one worker, for good and at once.
+  void cut_off_worker();
 
   // A fault after which jobs that need the target end with an error.
   void deadly(FaultPlan::Kind kind, FaultPlan::Target target);

@@ -54,6 +54,7 @@ struct Network {
   std::vector<std::weak_ptr<Socket>> sockets;
   std::set<std::shared_ptr<Socket>> flushing;
   std::set<std::string> unpowered_hosts;
+  std::map<std::pair<const SimNode*, const SimNode*>, bool> cut_links;  // connecting, listening: silently
   std::vector<Spike> spikes;
   std::function<bool(const Endpoint&)> refuse;
   std::function<void(const FrameEvent&)> observer;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "proto/wire/timing.h"
 #include "tests/sim/virtual_socket.h"
 
 namespace bps::sim {
@@ -89,6 +90,21 @@ void knock(const std::shared_ptr<Network>& network, const std::shared_ptr<Socket
     return;
   }
   const std::shared_ptr<ListenerState> listener = found->second;
+  const auto cut = network->cut_links.find({socket->side().node, listener->node});
+  if (cut != network->cut_links.end()) {
+    if (cut->second) {  // kernels ask again
+      network->base.after(std::chrono::seconds(1), [network, socket, endpoint, back] {
+        knock(network, socket, endpoint, back);
+      });
+      return;
+    }
+    network->base.after(back, [socket, endpoint] {
+      socket->fail(make_error(ErrorCode::unreachable,
+                              "cannot connect to " + to_string(endpoint) + ": no route to host"),
+                   false);
+    });
+    return;
+  }
   Side side = socket->side();
   side.connector = false;
   side.peer_node = socket->side().node;
@@ -183,6 +199,32 @@ std::size_t VirtualTransport::cut(const Selector& selector, Duration spread) {
                          });
   });
   return wires.size();
+}
+
+void VirtualTransport::cut_link(const SimNode& connecting, const SimNode& listening, bool silent) {
+  network_->cut_links[{&connecting, &listening}] = silent;
+  const auto is_on_it = [&](const Side& side) {
+    return side.connector && side.node == &connecting && side.peer_node == &listening;
+  };
+  if (!silent) {
+    cut(is_on_it, std::chrono::milliseconds(20));
+    return;
+  }
+  network_->each([&](Socket& socket) {
+    if (!socket.open() || !is_on_it(socket.side())) return;
+    Wire& wire = *socket.wire();
+    wire.cut = true;
+    wire.connector_first = wire.inline_bytes.has_value();
+    network_->base.after(
+        network_->random.between(kHeartbeatTimeout, kHeartbeatTimeout + std::chrono::seconds(1)),
+        [self = socket.shared_from_this()] {
+          self->fail(make_error(ErrorCode::deadline, "the connection timed out"), true);
+        });
+  });
+}
+
+void VirtualTransport::mend_link(const SimNode& connecting, const SimNode& listening) {
+  network_->cut_links.erase({&connecting, &listening});
 }
 
 void VirtualTransport::refuse_connects(std::function<bool(const Endpoint&)> selector) {
