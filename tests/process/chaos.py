@@ -21,9 +21,11 @@ import time
 
 from chaos_plan import ENDED, PEER_LOST, draw
 from daemons import DETECTION, SILENCE, DaemonTest
+from lab import Lab, why_no_lab
 
 HANGS = 40  # seconds that a round may take
 COLLECTS = 6  # seconds that a restarted scheduler waits for nodes, besides
+JUDGES = 4  # seconds that the scheduler waits for what others say of a link that is cut, and a bit
 STALLS_MS = 20_000  # an operation that takes longer fails, and says whom it waits for
 
 
@@ -72,24 +74,49 @@ class Round(DaemonTest):
         self.held = []  # (moment of SIGCONT, process)
         self.summary = ""
         self.masters = []
+        self.given_up = []  # servers at the end of a link that is cut
+        self.lab, self.host = None, 0  # where the next process is started
         self.restarts = any(fault.kind == "restart scheduler" for fault in plan.faults)
 
     def start(self, name, *command, environment=None):
+        if self.lab is not None:
+            command = self.lab.on(self.host, command)
         process = super().start(name, *command, environment=environment)
         self.processes.append(process)
         return process
+
+    def daemon(self, name, program, *flags, listen=""):
+        if self.lab is not None:
+            listen, flags = self.lab.address(self.host) + ":0", (*flags, "--insecure")
+        return super().daemon(name, program, *flags, listen=listen or "127.0.0.1:0")
+
+    def server(self, scheduler, *flags, **arguments):
+        self.host = self.plan.hosts * (len(getattr(self, "pool", [])) + 1)
+        return super().server(scheduler, *flags, **arguments)
+
+    def worker(self, scheduler, rank, size, *flags, **arguments):
+        self.host = self.plan.hosts * self.host_of(rank)
+        return super().worker(scheduler, rank, size, *flags, **arguments)
+
+    def host_of(self, rank):
+        return 1 + self.plan.servers + rank
 
     def left(self):
         return max(0.01, self.over - time.monotonic())
 
     def play(self):
         plan = self.plan
+        if plan.hosts:
+            self.lab = Lab(plan.servers + plan.workers)
+            self.addCleanup(self.lab.down)
         self.master = self.scheduler("--state-dir", self.folder / "state")
         self.masters.append(self.master)
         grace = "20s" if self.restarts else "1s"
         flags = ("--shards", plan.shards, "--transport", plan.transport, "--scheduler-grace", grace)
         self.flags = flags
-        self.pool = [self.server(self.master, *flags) for _ in range(plan.servers)]
+        self.pool = []
+        for _ in range(plan.servers):
+            self.pool.append(self.server(self.master, *flags))
         words = ["--sizes", ",".join(map(str, plan.sizes)), "--until-told", "--timeout-ms", STALLS_MS]
         words += ["--priorities"] * plan.priorities + ["--broadcast"] * plan.broadcast
         environment = {"BPS_TRANSPORT": plan.transport, "BPS_SCHEDULER_GRACE": grace}
@@ -127,6 +154,8 @@ class Round(DaemonTest):
             links = connections(self.master.address.rsplit(":", 1)[1])
             if links:
                 cut(*links[fault.victim % len(links)])
+        elif fault.kind in ("cut link", "mend link", "cut off"):
+            self.cut_links(fault)
         elif fault.kind == "kill worker":
             self.ranks[fault.victim].signal(signal.SIGKILL)
             self.killed_at = time.monotonic()
@@ -134,6 +163,17 @@ class Round(DaemonTest):
             self.hold(self.ranks[fault.victim], fault.hold)
         else:
             self.hurt(self.pool[fault.victim], fault)
+
+    def cut_links(self, fault):
+        servers = range(self.plan.servers) if fault.kind == "cut off" else [fault.server]
+        for server in servers:
+            self.lab.cut(self.host_of(fault.victim), server + 1)
+        self.killed_at = time.monotonic()
+        if fault.kind == "cut link":
+            self.given_up.append(self.pool[fault.server])
+        if fault.kind == "mend link":
+            self.wait_until(time.monotonic() + fault.hold)
+            self.lab.mend(self.host_of(fault.victim), fault.server + 1)
 
     def hurt(self, server, fault):
         if fault.kind in ("kill", "restart"):
@@ -178,6 +218,10 @@ class Round(DaemonTest):
         self.wait_until(max([time.monotonic(), *(when for when, _ in self.held)]))
         for server in self.lost:
             self.wait_said(rf"server \d+ .*{re.escape(server.address)}.*(?:dead|lost|gone|died|silent)")
+        for server in self.given_up:
+            self.wait_said(rf"server \d+ .*{re.escape(server.address)}.* is given up: its link to rank \d+ .* is cut")
+        if self.plan.hosts and self.plan.shrinks is not None:
+            self.assert_status(self.ranks[self.plan.shrinks], PEER_LOST, "your links to server .* are cut", limit=self.left())
         self.survivors = [rank for number, rank in enumerate(self.ranks) if number != self.plan.shrinks]
         self.progress()
         self.pause(self.plan.rest)
@@ -199,7 +243,7 @@ class Round(DaemonTest):
 
     def wait_said(self, pattern):
         """By any of the schedulers."""
-        until = time.monotonic() + min(SILENCE + COLLECTS * self.restarts, self.left())
+        until = time.monotonic() + min(SILENCE + COLLECTS * self.restarts + JUDGES * self.plan.hosts, self.left())
         while not any(re.search(pattern, master.text()) for master in self.masters):
             self.assertLess(time.monotonic(), until, f"no scheduler says {pattern}:\n{self.master.text()}")
             self.pause()
@@ -224,8 +268,9 @@ class Round(DaemonTest):
                 continue
             self.assert_status(rank, PEER_LOST, names, limit=self.left())
         took = time.monotonic() - self.killed_at
-        limit = DETECTION if all(not fault.hold for fault in self.plan.faults) else SILENCE
-        limit += COLLECTS * self.restarts
+        is_loud = not self.plan.hosts and all(not fault.hold for fault in self.plan.faults)
+        limit = DETECTION if is_loud else SILENCE
+        limit += COLLECTS * self.restarts + JUDGES * self.plan.hosts
         self.assertLess(took, limit, "seconds until all had the error")
         self.summary = f"all told in {took:.2f} s"
         if scheduler_died:
@@ -262,9 +307,9 @@ class Round(DaemonTest):
                 print("\n".join(line for line in stacks.stdout.splitlines() if line.startswith(("#", "Thread"))))
 
 
-def run_round(seed, arguments, can_cut):
+def run_round(seed, arguments, can_cut, can_link):
     """Whether it went well."""
-    plan = draw(seed, arguments.transport, can_cut)
+    plan = draw(seed, arguments.transport, can_cut, can_link)
     test, began, failure = Round(plan), time.monotonic(), None
     test.setUp()
     try:
@@ -297,8 +342,10 @@ def main():
     DaemonTest.worker_program = arguments.build_dir.resolve() / "tests/process/process_worker"
     if reason := why_no_cuts():
         print(f"no lane is cut (a server is killed instead): {reason}")
+    if no_lab := why_no_lab():
+        print(f"no link is cut: {no_lab}")
     seeds = range(arguments.seed, arguments.seed + arguments.rounds)
-    good = sum(run_round(seed, arguments, not reason) for seed in seeds)
+    good = sum(run_round(seed, arguments, not reason, not no_lab) for seed in seeds)
     print(f"{good} of {len(seeds)}")
     return 0 if good == len(seeds) else 1
 

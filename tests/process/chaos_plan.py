@@ -17,11 +17,12 @@ ENDED, PEER_LOST = 0, 75
 @dataclasses.dataclass
 class Fault:
     """`victim`: number of a server or rank. `gap`: seconds after the one before, or after the moment. `hold`: seconds between a
-    SIGSTOP and its SIGCONT."""
+    SIGSTOP and its SIGCONT, or for which a link is cut; 0: for good. `server`: the other end of a link."""
     kind: str
     victim: int = 0
     gap: float = 0.0
     hold: float = 0.0
+    server: int = 0
 
     def __str__(self):
         words = {"kill": "kill -9 server {}", "restart": "kill -9 server {}, another on its port",
@@ -29,8 +30,11 @@ class Fault:
                  "pause": "stop server {} for {:.1f} s", "kill worker": "kill -9 rank {}",
                  "pause worker": "stop rank {} for {:.1f} s", "cut": "cut a lane of server {}",
                  "kill scheduler": "kill -9 the scheduler", "cut control": "cut a connection of the scheduler",
-                 "restart scheduler": "kill -9 the scheduler, another on its port {1:.1f} s later"}
-        text = words[self.kind].format(self.victim, self.hold)
+                 "restart scheduler": "kill -9 the scheduler, another on its port {1:.1f} s later",
+                 "cut link": "cut the link of rank {0} to server {2}, silently",
+                 "mend link": "cut the link of rank {0} to server {2}, silently, for {1:.1f} s",
+                 "cut off": "cut all links of rank {0} to servers, silently"}
+        text = words[self.kind].format(self.victim, self.hold, self.server)
         return f"{self.gap:.2f} s later {text}" if self.gap else text
 
 
@@ -53,6 +57,8 @@ class Plan:
     names: str = ""
     # The rank that is lost from a job with worker_loss=shrink, which must survive it.
     shrinks: int | None = None
+    # Each process on a host of its own: server S on S + 1, the ranks behind them.
+    hosts: bool = False
 
     def __str__(self):
         megabytes = sum(self.sizes) * 4e-6
@@ -68,7 +74,21 @@ SURVIVED = ("kill", "kill", "kill", "restart", "restart", "drain", "drain", "sto
 FATAL = ("kill worker", "kill scheduler", "kill all", "kill worker", "none")
 
 
-def draw(seed, transport="", can_cut=True):
+def cut_links(plan, dice):
+    """Instead of the faults that it has."""
+    plan.transport, plan.hosts, plan.running = "tcp", True, True
+    plan.workers, plan.servers = max(plan.workers, 2), max(plan.servers, 2)
+    plan.names, plan.shrinks = "", None
+    rank, server = dice.randrange(1, plan.workers), dice.randrange(plan.servers)
+    kind = dice.choice(("cut link", "cut link", "mend link", "cut off"))
+    plan.faults = [Fault(kind, rank, 0.0, dice.uniform(0.2, 2) if kind == "mend link" else 0.0, server)]
+    if kind == "cut off" and dice.random() < 0.5:
+        plan.shrinks = rank
+    elif kind == "cut off":
+        plan.names = rf"rank {rank}\b.*its links to server \d+ .* are cut|declared dead: your links to server \d+ .* are cut"
+
+
+def draw(seed, transport="", can_cut=True, can_link=True):
     """The same for the same arguments. A transport that is given replaces only that one."""
     dice = random.Random(seed)
     drawn = dice.choice(("tcp", "shm"))
@@ -126,4 +146,6 @@ def draw(seed, transport="", can_cut=True):
         elif kind != "none":
             longest = {"stop": 3.5 + 2 * hold, "pause": 0.1 + 1.2 * hold}
             plan.faults.append(Fault(kind, next(servers), gap, longest.get(kind, 0.0)))
+    if dice.random() < 0.15 and can_link:
+        cut_links(plan, dice)
     return plan
