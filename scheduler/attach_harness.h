@@ -57,20 +57,28 @@ struct WorkerMemory {
 
   PeerId come_back(CoreHarness& h) const {
     const PeerId peer = h.say_hello(hello);
-    if (!h.is_alive(peer)) return peer;
-    if (start) h.say(peer, *start);
+    const auto say = [&](Message message) {
+      if (h.is_alive(peer)) h.say(peer, std::move(message));
+    };
+    if (start) say(*start);
     for (const auto& [id, known] : tensors) {
-      h.say(peer, Declare{0, {known.declaration}});
-      h.say(peer, Declared{0, {known.placed}});
+      say(Declare{0, {known.declaration}});
+      say(Declared{0, {known.placed}});
     }
-    if (h.is_alive(peer)) h.say(peer, end);
+    say(end);
     return peer;
   }
 };
 
+// What is of a run that has ended it does not heed.
 struct ServerMemory {
   HelloServer hello;
   std::map<JobRun, RunReport> runs;
+
+  RunReport* run(JobRun run) {
+    const auto found = runs.find(run);
+    return found == runs.end() ? nullptr : &found->second;
+  }
 
   void learn(CoreHarness& h, PeerId peer) {
     for (const Message& message : h.inbox[peer]) {
@@ -81,35 +89,42 @@ struct ServerMemory {
       } else if (const auto* open = std::get_if<OpenJob>(&message)) {
         runs[open->job_run].open = *open;
       } else if (const auto* slices = std::get_if<DeclareSlices>(&message)) {
-        RunReport& run = runs.at(slices->job_run);
-        run.open.epoch = slices->epoch;
-        for (const TensorSlices& tensor : slices->tensors) {
-          const auto [known, is_new] = run.tensors.emplace(tensor.tensor, tensor);
-          auto& all = known->second.partitions;
-          if (!is_new) all.insert(all.end(), tensor.partitions.begin(), tensor.partitions.end());
-        }
+        if (RunReport* known = run(slices->job_run)) learn(*known, *slices);
       } else if (const auto* shrunk = std::get_if<Shrunk>(&message)) {
-        OpenJob& known = runs.at(shrunk->job_run).open;
-        known.generation = shrunk->generation;
-        leave_out(known.members, shrunk->lost);
+        RunReport* const known = run(shrunk->job_run);
+        if (known == nullptr) continue;
+        known->open.generation = shrunk->generation;
+        leave_out(known->open.members, shrunk->lost);
       } else if (const auto* left = std::get_if<WorkerLeft>(&message)) {
-        runs.at(left->job_run).left[left->rank] = left->lingers;
+        if (RunReport* known = run(left->job_run)) known->left[left->rank] = left->lingers;
       } else if (const auto* ended = std::get_if<JobEnded>(&message)) {
         runs.erase(ended->job_run);
       }
     }
   }
 
+  static void learn(RunReport& run, const DeclareSlices& slices) {
+    run.open.epoch = slices.epoch;
+    for (const TensorSlices& tensor : slices.tensors) {
+      const auto [known, is_new] = run.tensors.emplace(tensor.tensor, tensor);
+      auto& all = known->second.partitions;
+      if (!is_new) all.insert(all.end(), tensor.partitions.begin(), tensor.partitions.end());
+    }
+  }
+
   PeerId come_back(CoreHarness& h) const {
     const PeerId peer = h.server_again(hello);
+    const auto say = [&](Message message) {
+      if (h.is_alive(peer)) h.say(peer, std::move(message));
+    };
     for (const auto& [run, report] : runs) {
-      h.say(peer, report.open);
+      say(report.open);
       for (const auto& [rank, lingers] : report.left)
-        h.say(peer, WorkerLeft{run, rank, lingers});
+        say(WorkerLeft{run, rank, lingers});
       for (const auto& [id, tensor] : report.tensors)
-        h.say(peer, DeclareSlices{0, run, report.open.epoch, false, {tensor}});
+        say(DeclareSlices{0, run, report.open.epoch, false, {tensor}});
     }
-    h.say(peer, Attached{});
+    say(Attached{});
     return peer;
   }
 };

@@ -142,10 +142,15 @@ void Job::add_lanes() {
 // The part of the job's bytes that each lane should carry. A server that waits to drain gets nothing more,
 // unless all do.
 std::vector<TensorTable::Lane> Job::place() const {
-  const auto stays = [&](const LaneTarget& lane) { return !servers_.find(lane.server)->draining; };
+  // Null: it gets nothing.
+  const auto server_of = [&](std::size_t lane) -> const ServerRecord* {
+    return retired_[lane] ? nullptr : servers_.find(lanes_[lane].server);
+  };
   bool any_stays = false;
-  for (std::size_t i = 0; i < lanes_.size(); ++i)
-    any_stays = any_stays || (!retired_[i] && stays(lanes_[i]));
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const ServerRecord* server = server_of(i);
+    any_stays = any_stays || (server != nullptr && !server->draining);
+  }
   std::vector<PlacementNode> workers;
   for (const auto& [rank, worker] : membership_.workers()) {
     if (worker.loss.empty()) workers.push_back({worker.host, worker.bandwidth_bps});
@@ -153,19 +158,20 @@ std::vector<TensorTable::Lane> Job::place() const {
   std::map<ServerId, std::size_t> place_of;
   std::vector<PlacementNode> nodes;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (retired_[i] || (any_stays && !stays(lanes_[i]))) continue;
+    const ServerRecord* server = server_of(i);
+    if (server == nullptr || (any_stays && server->draining)) continue;
     if (!place_of.emplace(lanes_[i].server, nodes.size()).second) continue;
-    const ServerRecord& server = *servers_.find(lanes_[i].server);
-    nodes.push_back({server.host, server.bandwidth_bps});
+    nodes.push_back({server->host, server->bandwidth_bps});
   }
   const std::vector<double> shares = server_shares(workers, nodes);
   std::vector<TensorTable::Lane> lanes;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     TensorTable::Lane& lane =
         lanes.emplace_back(TensorTable::Lane{lanes_[i].server, lanes_[i].shard, 0, retired_[i]});
+    const ServerRecord* server = server_of(i);
     const auto placed = place_of.find(lane.server);
-    if (retired_[i] || placed == place_of.end()) continue;
-    lane.share = shares[placed->second] / servers_.find(lane.server)->shards;
+    if (server == nullptr || placed == place_of.end()) continue;
+    lane.share = shares[placed->second] / server->shards;
   }
   return lanes;
 }

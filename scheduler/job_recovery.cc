@@ -195,8 +195,10 @@ void Job::settle_used() {
     if (has_lane) {
       used_.insert(server);
     } else if (had_lane) {
+      // Declared dead before: what it has is of no use. It may come in like a new one.
       servers_.send(server, JobEnded{run_, {}});
       servers_.release(server, run_);
+      recovery_->servers.erase(server);
     }
     // Else it was just being welcomed, and is again.
   }

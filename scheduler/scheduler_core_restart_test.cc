@@ -1,0 +1,82 @@
+// Runs whose nodes come back to another scheduler, and not all of them, or not as they were.
+#include <bitset>
+
+#include "scheduler/attach_harness.h"
+
+namespace bps {
+
+using namespace testing;
+
+namespace {
+
+// A job, and servers that may be of several jobs, under a scheduler of which only what its nodes remember counts.
+struct Memories {
+  Memories(CoreHarness& h, const std::string& job, std::uint32_t world, std::size_t tensors = 1,
+           WorkerLoss loss = WorkerLoss::fail) {
+    for (std::uint32_t rank = 0; rank < world; ++rank) {
+      WorkerMemory& memory = workers.emplace_back();
+      memory.hello = CoreHarness::hello(job, rank, world);
+      memory.hello.worker_loss = loss;
+      worker_peers.push_back(h.say_hello(memory.hello));
+    }
+    for (std::size_t i = 0; i < tensors; ++i) {
+      for (std::uint32_t rank = 0; rank < world; ++rank) {
+        workers[rank].asked[i + 1] = declare_one(i + 1, "t" + std::to_string(i), kElements);
+        h.say(worker_peers[rank], workers[rank].asked[i + 1]);
+      }
+    }
+  }
+
+  void learn(CoreHarness& h, const std::vector<PeerId>& server_peers) {
+    for (std::size_t i = 0; i < workers.size(); ++i)
+      workers[i].learn(h, worker_peers[i]);
+    for (const PeerId peer : server_peers) {
+      ServerMemory& memory = servers.emplace_back();
+      memory.hello = h.hello_of(peer);
+      memory.learn(h, peer);
+    }
+  }
+
+  std::vector<PeerId> worker_peers;
+  std::vector<WorkerMemory> workers;
+  std::vector<ServerMemory> servers;
+};
+
+}  // namespace
+
+TEST_CASE("restart: a server that the scheduler before had declared dead comes in like a new one") {
+  CoreHarness old;
+  Past past(old);
+  const ServerMemory woken = past.server_memory[0];
+  old.kill(past.servers[0]);
+  past.learn(old);
+  REQUIRE(past.memory[0].end.closed.size() == 1);
+  CoreHarness h(2, later());
+  const PeerId s0 = woken.come_back(h);
+  const PeerId s1 = past.server_memory[1].come_back(h);
+  const PeerId workers[] = {past.memory[0].come_back(h), past.memory[1].come_back(h)};
+  CHECK(h.got<JobEnded>(s0).size() == 1);
+  REQUIRE(h.got<OpenJob>(s0).size() == 1);
+  CHECK(h.got<DropTensors>(s0).empty());
+  for (const PeerId worker : workers) {
+    CHECK(h.got<JobFailed>(worker).empty());
+    REQUIRE(h.got<Moved>(worker).size() == 1);
+    CHECK(h.last<Moved>(worker).lanes.size() == 1);
+  }
+  SECTION("and may die again") {
+    h.kill(s0);
+    h.server("cpu-3");
+    h.say(workers[0], declare_one(2, "later", kElements));
+    h.say(workers[1], declare_one(2, "later", kElements));
+    CHECK(h.got<Declared>(workers[1]).size() == 1);
+    CHECK(h.got<JobFailed>(workers[0]).empty());
+  }
+  SECTION("and takes its part") {
+    h.say(workers[0], declare_one(2, "later", kElements));
+    CHECK_FALSE(h.got<DeclareSlices>(s0).empty());
+    CHECK(h.got<Declared>(workers[0]).size() == 1);
+  }
+  CHECK(h.is_alive(s1));
+}
+
+}  // namespace bps
