@@ -171,6 +171,7 @@ class Job {
   struct Recovery {
     Recovery() {}  // clang 14: see Move
     TimePoint deadline;
+    bool has_started = false;  // as far as anybody has said, also if he is gone
     std::map<Rank, WorkerReport> workers;
     std::map<ServerId, RunReport> servers;
     std::map<Rank, std::string> dead_workers;  // how

@@ -38,6 +38,8 @@ Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint j
 
 Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   if (ended()) return {};
+  // The run has begun to gather again without it.
+  if (membership_.find(rank) == nullptr) return contradiction("its run");
   Worker& worker = *membership_.find(rank);
   if (Status status = check(worker, report); !status) return status;
   if (phase_ == Phase::gathering || phase_ == Phase::opening) {
@@ -50,6 +52,7 @@ Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   if (phase_ == Phase::recovering) {
     recovery_->dead_workers.erase(rank);
     if (report.started()) note_absent(report);
+    recovery_->has_started = recovery_->has_started || report.started();
     recovery_->workers.insert_or_assign(rank, std::move(report));
     return {};
   }

@@ -105,6 +105,11 @@ void Job::try_recover(TimePoint now) {
   if (!is_recovered(now)) return;
   const bool started = std::any_of(recovery_->workers.begin(), recovery_->workers.end(),
                                    [](const auto& entry) { return entry.second.started(); });
+  if (!started && recovery_->has_started) {
+    return fail(make_error(ErrorCode::peer_lost,
+                           fmt::format("all workers of job {} that had started and come back are gone again", name()),
+                           kRestartAdvice));
+  }
   const Status status = started ? restore() : gather_again();
   if (!status && !ended()) return fail(status.error());
   if (ended()) return;
@@ -126,6 +131,10 @@ Status Job::gather_again() {
   }
   for (const auto& [rank, how] : recovery_->dead_workers)
     membership_.remove(rank);
+  // Who is there has not left, whatever servers say.
+  for (auto& [rank, worker] : membership_.workers())
+    worker.left = worker.gone = worker.left && worker.peer.value == 0;
+  std::erase_if(membership_.workers(), [](const auto& entry) { return entry.second.left; });
   if (membership_.workers().empty()) end({});
   return {};
 }

@@ -327,19 +327,23 @@ void SchedulerCore::settle(TimePoint now) {
 void SchedulerCore::retire(JobRun run) {
   const auto it = jobs_.find(run);
   const Job& job = *it->second;
-  for (const auto& [rank, worker] : job.membership().workers()) {
-    const auto node = nodes_.find(worker.incarnation);
-    if (node == nodes_.end() || node->second.role != Role::worker || node->second.run != run) continue;
-    make_done(node->second);
+  // Also those that are on their way back to it, and no members yet.
+  std::vector<Incarnation> workers;
+  for (const auto& [incarnation, node] : nodes_) {
+    if (node.role == Role::worker && node.run == run) workers.push_back(incarnation);
+  }
+  for (const Incarnation worker : workers) {
+    Node& node = nodes_.at(worker);
+    make_done(node);
     // One that is saying back what it knows has not heard of the end.
-    const auto peer = peers_.find(node->second.peer);
+    const auto peer = peers_.find(node.peer);
     if (peer != peers_.end() && peer->second.worker_report != nullptr) {
       const Error& error = job.end_error();
       const bool failed = error.code != ErrorCode::ok;
       refuse(peer->first, failed ? error : make_error(ErrorCode::peer_lost, "the job has ended"));
-      node->second.peer = PeerId{};
+      node.peer = PeerId{};
     }
-    if (node->second.peer.value == 0) forget_node(node->first);
+    if (node.peer.value == 0) forget_node(worker);
   }
   if (disowned_.erase(run) == 0) ended_runs_.push_back({run, job.name(), job.end_error()});
   if (ended_runs_.size() > kMaxEndedRuns) ended_runs_.pop_front();

@@ -79,4 +79,47 @@ TEST_CASE("restart: a server that the scheduler before had declared dead comes i
   CHECK(h.is_alive(s1));
 }
 
+TEST_CASE("restart: a run that has lost all that had started fails, though one had left before") {
+  CoreHarness old;
+  old.auto_settle = false;
+  const PeerId server = old.server();
+  Memories past(old, "j", 3, 0);
+  old.say(past.worker_peers[2], Leave{});
+  past.learn(old, {server});
+  CoreHarness h(2, later());
+  const PeerId w0 = past.workers[0].come_back(h);
+  const PeerId s = past.servers[0].come_back(h);
+  h.lose(w0);
+  h.run(seconds(8));
+  CHECK(h.core.job_count() == 0);
+  CHECK(h.last<JobEnded>(s).error.code == ErrorCode::peer_lost);
+  h.running_job("j", 3);
+}
+
+TEST_CASE("restart: of a run in which nobody is there that had started nobody stays but who is there") {
+  CoreHarness old;
+  old.auto_settle = false;
+  const PeerId server = old.server();
+  Memories past(old, "j", 2, 0);
+  old.say(past.worker_peers[1], Leave{});
+  past.learn(old, {server});
+  past.workers[0].start.reset();  // was on its way
+  CoreHarness h(2, later());
+  past.servers[0].come_back(h);
+  const PeerId w0 = past.workers[0].come_back(h);
+  // It says its hello, and no more.
+  const PeerId w1 = h.say_hello(past.workers[1].hello);
+  h.run(seconds(2));
+  SECTION("who says too late that it had started is dropped") {
+    h.run(seconds(6));
+    h.say(w1, Attached{});
+    h.say(w1, Leave{});
+  }
+  SECTION("who has left goes") { h.lose(w1); }
+  h.run(seconds(8));
+  const PeerId newcomer = h.worker("j", 1, 2);
+  CHECK(h.got<JobStart>(w0).size() == 1);
+  CHECK(h.got<JobStart>(newcomer).size() == 1);
+}
+
 }  // namespace bps
