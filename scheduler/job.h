@@ -216,6 +216,7 @@ class Job {
   bool shrink_acked(std::uint64_t request);
   void tell_shrunk();
   void catch_up_losses(const Worker& worker, Generation known);
+  void catch_up_losses(ServerId server, const OpenJob& known);
   void note_losses();
 
   void open();

@@ -141,7 +141,9 @@ Status Job::server_attached(ServerId server, const RunReport* report) {
     servers_.release(server, run_);
     return {};
   }
-  if (report != nullptr) compare(server, *report);
+  if (report == nullptr) return {};
+  compare(server, *report);
+  catch_up_losses(server, report->open);
   return {};
 }
 

@@ -315,6 +315,9 @@ void Job::go_on(Recovery& known) {
       catch_up(*membership_.find(rank), report);
   }
   if (ended()) return;
+  for (const auto& [server, report] : known.servers) {
+    if (used_.count(server) != 0) catch_up_losses(server, report.open);
+  }
   for (const auto& [rank, worker] : membership_.workers()) {
     if (worker.left) tensors_->leave(rank);
     if (worker.left) barriers_.leave(rank);

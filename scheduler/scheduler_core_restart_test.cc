@@ -122,4 +122,50 @@ TEST_CASE("restart: of a run in which nobody is there that had started nobody st
   CHECK(h.got<JobStart>(newcomer).size() == 1);
 }
 
+TEST_CASE("restart: servers that are new to a run that had shrunk hear of its generation") {
+  CoreHarness old;
+  std::vector<PeerId> servers{old.server("cpu-1"), old.server("cpu-2")};
+  Memories past(old, "j", 3, 1, WorkerLoss::shrink);
+  const OpenJob at_start = old.last<OpenJob>(servers[0]);
+  old.kill(past.worker_peers[2]);
+  REQUIRE(old.got<Shrunk>(past.worker_peers[0]).size() == 1);
+  past.learn(old, servers);
+  CoreHarness h(2, later());
+  SECTION("one that comes after the restart") {
+    past.servers[0].come_back(h);
+    const PeerId s1 = past.servers[1].come_back(h);
+    const PeerId w0 = past.workers[0].come_back(h);
+    const PeerId w1 = past.workers[1].come_back(h);
+    h.run(seconds(8));
+    const PeerId late = h.server("cpu-3");
+    h.kill(s1);
+    REQUIRE(h.got<OpenJob>(late).size() == 1);
+    CHECK(h.last<OpenJob>(late).generation == Generation{2});
+    CHECK(h.last<OpenJob>(late).members.size() == 2);
+    CHECK(h.got<Shrunk>(late).empty());
+    CHECK(h.got<Moved>(w0).size() == 1);
+    SECTION("and of what is lost later") {
+      h.kill(w1);
+      CHECK(h.last<Shrunk>(late).generation == Generation{3});
+    }
+  }
+  SECTION("one that had the run opened, and not heard of the loss") {
+    const bool lists_it = GENERATE(true, false);
+    CAPTURE(lists_it);
+    OpenJob& open = past.servers[1].runs.at(at_start.job_run).open;
+    if (lists_it) open.members = at_start.members;
+    open.generation = Generation{1};
+    past.servers[0].come_back(h);
+    const PeerId s1 = past.servers[1].come_back(h);
+    const PeerId w0 = past.workers[0].come_back(h);
+    past.workers[1].come_back(h);
+    h.run(seconds(8));
+    CHECK(h.got<JobFailed>(w0).empty());
+    REQUIRE(h.got<Shrunk>(s1).size() == 1);
+    CHECK(h.last<Shrunk>(s1).generation == Generation{2});
+    CHECK(h.last<Shrunk>(s1).lost == Rank{2});
+    CHECK(h.got<Shrunk>(w0).empty());
+  }
+}
+
 }  // namespace bps
