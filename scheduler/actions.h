@@ -67,15 +67,17 @@ class Outbox {
   };
   void cut_off(CutOff worker) { cut_off_.push_back(std::move(worker)); }
   std::vector<CutOff> take_cut_off() { return std::exchange(cut_off_, {}); }
-  // Likewise: nodes of a run that were there before a restart, and have not come back yet.
+  // Likewise: workers of a run that were there before a restart, and have not come back yet.
   struct Absent {
     JobRun run;
     Incarnation incarnation;
-    Rank rank;                         // of a worker
-    std::optional<LaneTarget> server;  // of a server, with the number of its last shard
+    Rank rank;
   };
-  void expect(Absent absent) { absent_.push_back(std::move(absent)); }
+  void expect(Absent absent) { absent_.push_back(absent); }
   std::vector<Absent> take_absent() { return std::exchange(absent_, {}); }
+  // Likewise: a server of such a run has this number. Workers say so.
+  void number_taken(ServerId server) { taken_.push_back(server); }
+  std::vector<ServerId> take_taken() { return std::exchange(taken_, {}); }
 
  private:
   std::vector<SchedulerAction> actions_;
@@ -83,6 +85,7 @@ class Outbox {
   std::vector<Incarnation> gone_;
   std::vector<CutOff> cut_off_;
   std::vector<Absent> absent_;
+  std::vector<ServerId> taken_;
 };
 
 }  // namespace bps

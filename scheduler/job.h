@@ -185,7 +185,10 @@ class Job {
   void note_left();
   bool is_recovered(TimePoint now) const;
   bool is_closed(const LaneTarget& lane) const;
+  bool is_dead(const LaneTarget& lane) const;
+  const ServerRecord* server_of(const LaneTarget& lane) const;
   Status check_majority() const;
+  void retire_lost();
   Status gather_again();
   Status restore();
   void settle_used();

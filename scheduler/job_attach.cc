@@ -88,6 +88,9 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
       return contradiction("a member");
     if (member.rank == worker.rank && member.incarnation != worker.incarnation) return contradiction("its life");
   }
+  for (const LaneTarget& lane : report.start->lanes) {
+    if (lane.server.value == 0 || lane.incarnation.value == 0) return contradiction("a lane");
+  }
   if (phase_ != Phase::running) return {};
   if (report.epoch() > epoch_ || report.start->lanes.size() > lanes_.size()) return contradiction("its epoch");
   for (const auto& [id, known] : report.tensors) {
@@ -103,26 +106,16 @@ JobStart Job::start_late(const Worker& worker) {
   return start;
 }
 
-// Those who were there, and may not be any more.
+// Workers who were there, and may not be any more. That servers were there only servers can say: the run waits
+// for those of its lanes, and nothing else is made of them.
 void Job::note_absent(const WorkerReport& report) {
   for (const Member& member : report.start->members) {
     if (membership_.find(member.rank) != nullptr) continue;
     membership_.expect(member);
-    outbox_.expect({run_, member.incarnation, member.rank, {}});
+    outbox_.expect({run_, member.incarnation, member.rank});
   }
-  std::map<ServerId, LaneTarget> servers;
-  for (std::size_t i = 0; i < report.start->lanes.size(); ++i) {
-    const LaneTarget& lane = report.start->lanes[i];
-    const LaneIndex index{static_cast<std::uint32_t>(i)};
-    const auto& closed = report.end.closed;
-    if (std::find(closed.begin(), closed.end(), index) != closed.end()) continue;
-    LaneTarget& last = servers.emplace(lane.server, lane).first->second;
-    last.shard = std::max(last.shard, lane.shard);
-  }
-  for (auto& [id, lane] : servers) {
-    const Incarnation incarnation = lane.incarnation;
-    outbox_.expect({run_, incarnation, Rank{}, std::move(lane)});
-  }
+  for (const LaneTarget& lane : report.start->lanes)
+    outbox_.number_taken(lane.server);
 }
 
 Status Job::server_attached(ServerId server, const RunReport* report) {

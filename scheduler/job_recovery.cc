@@ -54,10 +54,10 @@ bool Job::is_recovered(TimePoint now) const {
     if (!report.started()) continue;
     started = true;
     for (const LaneTarget& lane : report.start->lanes) {
-      const ServerRecord* server = servers_.find(lane.server);
-      if (server != nullptr && server->incarnation == lane.incarnation && server->peer.value == 0 &&
-          !is_closed(lane))
-        return false;
+      if (is_closed(lane) || is_dead(lane)) continue;
+      const ServerRecord* server = server_of(lane);
+      // One that nobody has seen may come until the deadline; one that has been here is back or dead soon.
+      if (server == nullptr ? now < known.deadline : server->peer.value == 0) return false;
     }
   }
   for (const auto& [rank, worker] : membership_.workers()) {
@@ -76,15 +76,29 @@ bool Job::is_closed(const LaneTarget& lane) const {
   return false;
 }
 
+bool Job::is_dead(const LaneTarget& lane) const {
+  return std::any_of(recovery_->dead_servers.begin(), recovery_->dead_servers.end(), [&](const auto& entry) {
+    return entry.first.id == lane.server && entry.first.incarnation == lane.incarnation;
+  });
+}
+
+// Null: it has not come, or another one has its number.
+const ServerRecord* Job::server_of(const LaneTarget& lane) const {
+  const ServerRecord* server = servers_.find(lane.server);
+  return server != nullptr && server->incarnation == lane.incarnation ? server : nullptr;
+}
+
 Status Job::check_majority() const {
-  std::set<ServerId> servers;
+  std::set<Incarnation> servers;
+  std::set<Incarnation> servers_back;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (!retired_[i]) servers.insert(lanes_[i].server);
+    if (retired_[i]) continue;
+    servers.insert(lanes_[i].incarnation);
+    const bool is_back = server_of(lanes_[i]) != nullptr && recovery_->servers.count(lanes_[i].server) != 0;
+    if (is_back) servers_back.insert(lanes_[i].incarnation);
   }
-  for (const auto& [server, how] : recovery_->dead_servers)
-    servers.insert(server.id);
   std::size_t nodes = servers.size();
-  std::size_t back = nodes - recovery_->dead_servers.size();
+  std::size_t back = servers_back.size();
   for (const auto& [rank, worker] : membership_.workers()) {
     if (worker.gone) continue;
     ++nodes;
@@ -169,10 +183,7 @@ Status Job::restore() {
     }
   }
   if (Status status = check_majority(); !status) return status;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    const ServerRecord* server = servers_.find(lanes_[i].server);
-    if (server == nullptr || server->incarnation != lanes_[i].incarnation) retired_[i] = true;
-  }
+  retire_lost();
   phase_ = Phase::running;
   settle_used();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -189,6 +200,23 @@ Status Job::restore() {
                       kRestartAdvice);
   }
   return restore_tensors(*newest);
+}
+
+// Lanes to servers that are not there.
+void Job::retire_lost() {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const LaneTarget& lane = lanes_[i];
+    if (retired_[i] || server_of(lane) != nullptr) continue;
+    retired_[i] = true;
+    if (is_dead(lane)) continue;
+    ServerRecord server;
+    server.id = lane.server;
+    server.incarnation = lane.incarnation;
+    server.host = lane.host;
+    server.endpoint = lane.endpoint;
+    recovery_->dead_servers.emplace_back(std::move(server),
+                                         "it has not come back since the scheduler was started again");
+  }
 }
 
 // Of the servers that know the run, those that still have a lane.

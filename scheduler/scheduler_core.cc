@@ -8,6 +8,7 @@ namespace bps {
 namespace {
 
 constexpr std::size_t kMaxEndedRuns = 256;
+constexpr std::uint32_t kMaxClaimedServer = std::uint32_t{1} << 24;  // by a worker: numbers are not its to use up
 constexpr int kToleratedTicks = 4;  // a tick later than this was a pause of our own
 
 Error unexpected(const Message& message, const char* from) {
@@ -315,6 +316,9 @@ void SchedulerCore::settle(TimePoint now) {
       bury_cut_off(worker);
     for (const Outbox::Absent& absent : outbox_.take_absent())
       add_absent(now, absent);
+    for (const ServerId server : outbox_.take_taken()) {
+      if (server.value <= kMaxClaimedServer) skip_number(server);
+    }
     try_recover(now);
     const auto ended = outbox_.take_ended_runs();
     for (const JobRun run : ended)

@@ -148,6 +148,7 @@ class SchedulerCore {
   // A node notices that the scheduler is gone within one heartbeat deadline, and then has one to come.
   Duration collect_time() const { return 2 * options_.detector.heartbeat_deadline; }
   void add_absent(TimePoint now, const Outbox::Absent& absent);
+  void skip_number(ServerId server);
   void try_recover(TimePoint now);
   void expire_reports(TimePoint now);
   void expire_orphans(TimePoint now);

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::uint64_t kMaxTerm = std::uint64_t{1} << 62;
 constexpr std::uint32_t kMaxServerNumber = std::uint32_t{1} << 31;
-constexpr std::uint32_t kMaxClaimedServer = std::uint32_t{1} << 24;  // by a worker
 
 }  // namespace
 
@@ -170,7 +169,12 @@ void SchedulerCore::attach(TimePoint now, PeerId id, const HelloServer& hello) {
 }
 
 Status SchedulerCore::bring_back(TimePoint now, const HelloServer& hello) {
-  if (nodes_.count(hello.incarnation) != 0) return {};
+  if (const auto known = nodes_.find(hello.incarnation); known != nodes_.end()) {
+    if (known->second.role != Role::worker || !known->second.absent) return {};
+    // A job's workers have said that it is one of them.
+    jobs_.at(known->second.run)->fail(make_error(ErrorCode::protocol, "a node contradicts what others say"));
+    forget_node(hello.incarnation);
+  }
   if (hello.term == term_) {
     return make_error(ErrorCode::peer_lost, fmt::format("server {} was declared dead", hello.server.value),
                       "the process or its network hung; start it again");
@@ -179,26 +183,27 @@ Status SchedulerCore::bring_back(TimePoint now, const HelloServer& hello) {
     return make_error(ErrorCode::peer_lost, fmt::format("no server is server {}", hello.server.value),
                       "start it again");
   }
-  if (const ServerRecord* claimed = servers_.find(hello.server); claimed != nullptr) {
-    // One that only workers have spoken of gives way to one that proves to be a server.
-    const Incarnation other = claimed->incarnation;
-    const auto node = nodes_.find(other);
-    if (node != nodes_.end() && node->second.absent) {
-      bury_server(hello.server, "another one has its number");
-      forget_node(other);
-    }
-  }
   if (servers_.find(hello.server) != nullptr) {
     return make_error(ErrorCode::peer_lost,
                       fmt::format("another server is server {} now", hello.server.value), "start it again");
   }
-  LaneTarget target;
-  target.server = hello.server;
-  target.incarnation = hello.incarnation;
-  target.endpoint = hello.data;
-  target.host = hello.host;
-  add_absent(now, {JobRun{}, hello.incarnation, Rank{}, target});
+  ServerRecord record;
+  record.id = hello.server;
+  record.incarnation = hello.incarnation;
+  servers_.add(std::move(record));
+  skip_number(hello.server);
+  Node node;
+  node.role = Role::server;
+  node.server = hello.server;
+  nodes_.emplace(hello.incarnation, std::move(node));
+  detector_.add(hello.incarnation, now);
   return {};
+}
+
+void SchedulerCore::skip_number(ServerId server) {
+  if (server <= last_server_) return;
+  last_server_ = server;
+  ++state_changes_;
 }
 
 // ---- what they say back ----
@@ -321,43 +326,20 @@ void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
     // Of another run, perhaps: it has its time from now on.
     if (known->second.absent)
       detector_.heard(absent.incarnation, now + collect_time() - options_.detector.heartbeat_deadline);
-    const Node& node = known->second;
-    const bool is_it = absent.server ? node.role == Role::server && node.server == absent.server->server
-                                     : node.role == Role::worker && node.run == absent.run;
-    if (!is_it)
-      return jobs_.at(absent.run)->fail(make_error(ErrorCode::protocol, "a node contradicts what others say"));
-    if (absent.server) servers_.use(absent.server->server, absent.run);
+    if (known->second.role != Role::worker || known->second.run != absent.run)
+      jobs_.at(absent.run)->fail(make_error(ErrorCode::protocol, "a node contradicts what others say"));
     return;
   }
-  if (absent.server) {
-    const LaneTarget& target = *absent.server;
-    ServerRecord* record = servers_.find(target.server);
-    // Workers say so: numbers and limits are not theirs to use up.
-    const bool is_claim = absent.run.value != 0;
-    const bool is_plausible =
-        target.server.value <= kMaxClaimedServer && servers_.all().size() < options_.max_servers;
-    if (record == nullptr && is_claim && !is_plausible) return;
-    if (record == nullptr) {
-      ServerRecord made;
-      made.id = target.server;
-      made.incarnation = target.incarnation;
-      made.host = target.host;
-      made.endpoint = target.endpoint;
-      made.shards = target.shard + 1;
-      record = &servers_.add(std::move(made));
-      if (target.server > last_server_) ++state_changes_;
-      last_server_ = std::max(last_server_, target.server);
-    }
-    if (record->incarnation != target.incarnation) return;  // it is gone, and its number given away
-    if (is_claim) servers_.use(target.server, absent.run);
+  if (worker_count_ >= options_.max_workers) {
+    return jobs_.at(absent.run)->fail(
+        make_error(ErrorCode::out_of_memory, "the scheduler has too many workers", kRestartAdvice));
   }
   Node node;
-  node.role = absent.server ? Role::server : Role::worker;
+  node.role = Role::worker;
   node.run = absent.run;
   node.rank = absent.rank;
-  if (absent.server) node.server = absent.server->server;
   node.absent = true;
-  if (node.role == Role::worker) ++worker_count_;
+  ++worker_count_;
   nodes_.emplace(absent.incarnation, std::move(node));
   detector_.add(absent.incarnation, now + collect_time() - options_.detector.heartbeat_deadline);
 }

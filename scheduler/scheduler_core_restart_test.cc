@@ -168,4 +168,83 @@ TEST_CASE("restart: servers that are new to a run that had shrunk hear of its ge
   }
 }
 
+TEST_CASE("restart: what a job's workers say of servers ends no other job") {
+  CoreHarness old;
+  const PeerId server = old.server();
+  Memories evil(old, "evil", 2);
+  Memories good(old, "good", 1);
+  evil.learn(old, {server});
+  good.learn(old, {server});
+  LaneTarget& lane = evil.workers[0].start->lanes.at(0);
+  const auto lie = GENERATE(range(0, 4));
+  CAPTURE(lie);
+  switch (lie) {
+    case 0: lane.incarnation = Incarnation{0xbad}; break;
+    case 1: lane.incarnation = Incarnation{0}; break;
+    case 2: evil.workers[0].start->members.at(1).incarnation = lane.incarnation; break;
+    default: lane.server = ServerId{7}; break;
+  }
+  CoreHarness h(2, later());
+  const PeerId liar = evil.workers[0].come_back(h);
+  const PeerId w = good.workers[0].come_back(h);
+  h.run(milliseconds(500));
+  CHECK(h.got<JobFailed>(w).empty());
+  good.servers[0].come_back(h);
+  h.run(seconds(8));
+  CHECK(h.got<JobFailed>(w).empty());
+  h.say(w, declare_one(9, "later", 1000));
+  CHECK(h.got<Declared>(w).size() == 1);
+  // All that it has brought about is the end of its own.
+  CHECK((h.closed.count(liar) == 1 || h.got<JobFailed>(liar).size() == 1));
+}
+
+TEST_CASE("restart: members that only a report names count like workers that are there") {
+  CoreHarness old;
+  const PeerId server = old.server();
+  Memories past(old, "j", 3);
+  past.learn(old, {server});
+  CoreOptions options = later();
+  options.max_workers = 2;
+  CoreHarness h(2, options);
+  const PeerId w0 = past.workers[0].come_back(h);
+  CHECK(h.last<JobFailed>(w0).error.code == ErrorCode::out_of_memory);
+  CHECK(h.core.job_count() == 0);
+}
+
+TEST_CASE("restart: servers that have taken the numbers of others are no part of a majority") {
+  CoreHarness old;
+  const std::vector<PeerId> servers{old.server("cpu-1"), old.server("cpu-2")};
+  Memories past(old, "j", 2, 1, WorkerLoss::shrink);
+  past.learn(old, servers);
+  CoreHarness h(2, later());
+  h.server("new-1");
+  h.server("new-2");
+  const PeerId w0 = past.workers[0].come_back(h);
+  h.run(seconds(15));
+  CHECK_THAT(h.last<JobFailed>(w0).error.message, Contains("only 1 of its 4"));
+}
+
+TEST_CASE("restart: a server that does not come back is missed, also if nobody has its number") {
+  CoreHarness old;
+  const std::vector<PeerId> servers{old.server("cpu-1"), old.server("cpu-2")};
+  Memories past(old, "j", 3, 0);
+  Declare declare = declare_one(1, "a", kElements);
+  declare.tensors[0].mode = Mode::async;
+  for (std::size_t i = 0; i < 3; ++i) {
+    past.workers[i].asked[1] = declare;
+    old.say(past.worker_peers[i], declare);
+  }
+  past.learn(old, servers);
+  CoreHarness h(2, later());
+  past.servers[0].come_back(h);
+  std::vector<PeerId> workers;
+  for (const WorkerMemory& memory : past.workers)
+    workers.push_back(memory.come_back(h));
+  h.run(seconds(5));
+  CHECK(h.got<JobFailed>(workers[0]).empty());
+  h.run(seconds(2));
+  CHECK_THAT(h.last<JobFailed>(workers[0]).error.message,
+             Contains("server 2 (host cpu-2, ") && Contains("not come back") && Contains("asynchronous"));
+}
+
 }  // namespace bps
