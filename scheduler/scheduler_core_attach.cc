@@ -103,10 +103,13 @@ Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& he
     recovering_.insert(hello.job_run);
     awaited_.erase(hello.job_run);
     ++state_changes_;
-    for (auto& [server, orphan] : orphans_) {
-      const auto run = orphan.runs.find(hello.job_run);
-      if (run == orphan.runs.end()) continue;
-      if (running->second->server_attached(server, &run->second).ok()) orphan.runs.erase(run);
+    for (auto next = orphans_.begin(); next != orphans_.end();) {
+      const auto here = next++;
+      auto& runs = here->second.runs;
+      const auto run = runs.find(hello.job_run);
+      if (run == runs.end() || !running->second->server_attached(here->first, &run->second).ok()) continue;
+      runs.erase(run);
+      if (runs.empty()) orphans_.erase(here);
     }
   }
   Job& job = *running->second;

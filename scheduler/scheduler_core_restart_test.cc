@@ -247,4 +247,16 @@ TEST_CASE("restart: a server that does not come back is missed, also if nobody h
              Contains("server 2 (host cpu-2, ") && Contains("not come back") && Contains("asynchronous"));
 }
 
+TEST_CASE("restart: a new server may come as soon as all runs have workers again") {
+  CoreHarness old;
+  const PeerId server = old.server();
+  Memories past(old, "j", 1);
+  past.learn(old, {server});
+  CoreHarness h(2, later());
+  past.servers[0].come_back(h);
+  CHECK_FALSE(h.is_alive(h.server("early")));
+  past.workers[0].come_back(h);
+  CHECK(h.is_alive(h.server("late")));
+}
+
 }  // namespace bps
