@@ -167,6 +167,7 @@ void SchedulerCore::attach(TimePoint now, PeerId id, const HelloServer& hello) {
   record.endpoint = hello.data;
   record.shards = hello.shards;
   record.bandwidth_bps = hello.bandwidth_bps;
+  record.memory_max = hello.memory_max;
   peers_.at(id).server_report = std::make_unique<ServerReport>();
   outbox_.send(id, Welcome{term_, hello.incarnation, hello.server, JobRun{}});
 }

@@ -259,4 +259,16 @@ TEST_CASE("restart: a new server may come as soon as all runs have workers again
   CHECK(h.is_alive(h.server("late")));
 }
 
+TEST_CASE("restart: a server that comes back says how much memory it has") {
+  CoreHarness old;
+  Past past(old);
+  CoreHarness h(2, later());
+  past.server_memory[0].hello.memory_max = 12345;
+  past.server_memory[0].come_back(h);
+  const PeerId admin = h.say_hello(HelloAdmin{});
+  h.say(admin, AskCluster{1});
+  REQUIRE(h.last<ClusterState>(admin).servers.size() == 1);
+  CHECK(h.last<ClusterState>(admin).servers[0].memory_max == 12345);
+}
+
 }  // namespace bps
