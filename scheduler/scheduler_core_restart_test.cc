@@ -271,4 +271,35 @@ TEST_CASE("restart: a server that comes back says how much memory it has") {
   CHECK(h.last<ClusterState>(admin).servers[0].memory_max == 12345);
 }
 
+TEST_CASE("restart: of two schedulers that share a run's nodes at most one goes on, if it needs all workers") {
+  const WorkerLoss loss = GENERATE(WorkerLoss::fail, WorkerLoss::shrink);
+  std::size_t on_both_sides = 0;
+  for (unsigned split = 0; split < 32; ++split) {
+    INFO("nodes that the first one keeps: " << split);
+    CoreHarness old;
+    const std::vector<PeerId> servers{old.server("cpu-1"), old.server("cpu-2"), old.server("cpu-3")};
+    Memories past(old, "j", 2, 1, loss);
+    past.learn(old, servers);
+    std::vector<PeerId> nodes = past.worker_peers;
+    nodes.insert(nodes.end(), servers.begin(), servers.end());
+    CoreHarness h(2, later());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if ((split >> i & 1) != 0) continue;
+      old.lose(nodes[i]);
+      if (i < 2) {
+        past.workers[i].come_back(h);
+      } else {
+        past.servers[i - 2].come_back(h);
+      }
+    }
+    for (CoreHarness* side : {&old, &h})
+      side->run(seconds(8));
+    if (old.core.job_count() + h.core.job_count() == 2) ++on_both_sides;
+    // The later one has most of them, or does without the run.
+    if (h.core.job_count() == 1) CHECK(std::bitset<5>(split).count() <= 2);
+  }
+  // One that is cut off goes on with what it has left, if the run may shrink: decision 0013.
+  CHECK((on_both_sides == 0) == (loss == WorkerLoss::fail));
+}
+
 }  // namespace bps
