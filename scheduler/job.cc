@@ -439,12 +439,14 @@ void Job::worker_died(Rank rank, const std::string& how) {
     recovery_->workers.erase(rank);
     if (worker->left) {
       worker->gone = true;
+      unsettled_.insert(rank);
     } else {
       recovery_->dead_workers[rank] = how;
     }
     return;
   }
   if (worker->left) {
+    unsettled_.insert(rank);
     std::erase_if(farewells_, [&](const auto& entry) { return entry.second.rank == rank; });
     worker->peer = PeerId{};
     return let_go(*worker);

@@ -288,6 +288,7 @@ class Job {
   std::unique_ptr<TensorTable> tensors_;        // from opening on
   Barriers barriers_;
   std::map<std::uint64_t, Farewell> farewells_;
+  std::set<Rank> unsettled_;  // have gone before the others had settled
   std::uint64_t last_farewell_ = 0;
   Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
 };

@@ -56,10 +56,12 @@ TEST_CASE("move: of several servers that drain, one that has to stay does not ho
   CoreHarness h;
   const PeerId a = h.server("a");
   const PeerId b = h.server("b");
-  const auto workers = h.running_job("j", 1);
+  const auto workers = h.running_job("j", 2);
   Declare declare = declare_one(1, "w", 1);
-  declare.tensors[0].mode = Mode::async;  // cannot move
+  declare.tensors[0].mode = Mode::async;
   h.say(workers[0], declare);
+  h.say(workers[1], Leave{});
+  h.kill(workers[1]);  // with what only it may have: the tensor cannot move
   REQUIRE(View(h, workers[0]).owned_by(ServerId{1}) == 1);
   h.say(a, Leave{});
   h.say(b, Leave{});
@@ -74,10 +76,12 @@ TEST_CASE("move: a server that waits to drain gets nothing new, unless nobody el
   CoreHarness h;
   const PeerId a = h.server("a");
   const PeerId b = h.server("b");
-  const auto workers = h.running_job("j", 1);
+  const auto workers = h.running_job("j", 2);
   Declare stays = declare_one(1, "w", 1);
   stays.tensors[0].mode = Mode::async;
   h.say(workers[0], stays);
+  h.say(workers[1], Leave{});
+  h.kill(workers[1]);  // with what only it may have
   h.say(a, Leave{});
   h.say(workers[0], declare_one(2, "v", kElements));
   CHECK(View(h, workers[0]).owned_by(ServerId{1}) == 1);

@@ -58,11 +58,12 @@ void Job::server_drains(const ServerRecord& server) {
 std::optional<Error> Job::obstacle(ServerId server) const {
   const TensorDeclaration* held = tensors_->held_by(server);
   if (held == nullptr) return std::nullopt;
-  if (held->mode == Mode::async) {
-    return make_error(
-        ErrorCode::peer_lost,
-        fmt::format("it has a part of the asynchronous tensor '{}', which cannot move", held->name),
-        kRestartAdvice);
+  if (held->mode == Mode::async && !unsettled_.empty()) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("rank {} had closed before the others had what only it may have had of the "
+                                  "asynchronous tensor '{}'",
+                                  unsettled_.begin()->value, held->name),
+                      "let all ranks close at about the same time, or with a longer timeout; start the job again");
   }
   const Worker* careless = membership_.without_retain();
   if (careless == nullptr) return std::nullopt;

@@ -146,18 +146,5 @@ TEST_CASE("move: an answer that waits for a move names the owners after it") {
   CHECK(View(h, h.workers[1]).owned_by(ServerId{3}) == 10);
 }
 
-TEST_CASE("move: asynchronous tensors cannot") {
-  CoreHarness h;
-  const PeerId a = h.server("a");
-  h.server("b");
-  const auto workers = h.running_job("j", 1);
-  Declare declare = declare_one(1, "w", kElements);
-  declare.tensors[0].mode = Mode::async;
-  h.say(workers[0], declare);
-  h.kill(a);
-  CHECK_THAT(h.last<JobFailed>(workers[0]).error.message,
-             Contains("server 1") && Contains("asynchronous tensor 'w'"));
-}
-
 }  // namespace
 }  // namespace bps

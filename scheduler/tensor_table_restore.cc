@@ -83,7 +83,7 @@ std::vector<PartitionMove> TensorTable::news_for(const WorkerReport& report, boo
   std::vector<PartitionMove> moves;
   for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
     const Tensor& tensor = tensors_[number];
-    if (tensor.state != State::ready || tensor.declaration.mode == Mode::async) continue;
+    if (tensor.state != State::ready) continue;
     const auto found = report.tensors.find(TensorId{number});
     // Of a tensor that it has not declared, it will have to resume what has moved; to resume the rest is
     // harmless.

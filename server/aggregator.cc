@@ -24,14 +24,6 @@ std::unique_ptr<Aggregator> Aggregator::create(PartitionShape shape,
   return std::make_unique<SyncAggregator>(std::move(shape), contributors, memory);
 }
 
-void Aggregator::resume(std::uint32_t contributor, Round next, Actions& actions) {
-  emit(actions, Action::Kind::failed, contributor, next,
-       make_error(ErrorCode::protocol,
-                  describe(next) + ": " + describe_rank(contributor) +
-                      " resumes an asynchronous tensor, which never moves",
-                  "use the same bps version on all ranks"));
-}
-
 std::string Aggregator::describe(Round round) const {
   return "round " + std::to_string(round.value) + " of " + shape_.tensor + " (partition " +
          std::to_string(shape_.partition.value) + ")";

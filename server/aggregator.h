@@ -15,7 +15,8 @@
 // seen.
 //
 // A partition that another server had before is fenced: nothing completes before every contributor has said,
-// with resume(), which results it has. What some have and others lack is fetched from one who has it.
+// with resume(), which results it has. What some have and others lack is fetched from one who has it; of an
+// asynchronous value, the newest that anyone has.
 //
 // Owner: a shard. Lives on: shard loop. A payload in an action stays unchanged until its pin is given back.
 #pragma once
@@ -75,11 +76,14 @@ struct Action {
   enum class Kind : std::uint8_t { answer, later, again, failed, resumed, fetch };
   Kind kind = Kind::answer;
   std::uint32_t contributor = 0;  // whom to tell
-  Round round;                    // resumed: the open one
+  Round round;                    // resumed: the open one; async: the contributor's own
   Payload payload;                // answer: raw elements; none for who has them, the root of a broadcast
   std::uint32_t pin = kNoPin;     // answer: give back with unpin() when the payload is sent or dropped
   std::uint32_t weight = 0;       // answer: ranks really summed
-  std::uint64_t version = 0;      // answer, async: deltas in the value
+  // Async, of an answer, and the version of what is to be fetched: see Aggregate.
+  std::uint64_t version = 0;
+  std::uint32_t broadcasts = 0;
+  std::span<const Round> applied;  // as long as the payload is pinned
   Error error;                    // failed
 };
 using Actions = std::vector<Action>;
@@ -126,17 +130,15 @@ class Aggregator {
   // The payload of the last begin() is whole. `lane_buffer` holds it if it went to the lane.
   virtual void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) = 0;
 
-  // The contributor has the results of all rounds before `next`, and none later. A round that it has asked
-  // for with begin() meanwhile must be the same one.
-  virtual void resume(std::uint32_t contributor, Round next, Actions& actions);
+  // The contributor has the results of all rounds before `stored.round`, and none later. A round that it has
+  // asked for with begin() meanwhile must be the same one.
+  virtual void resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) = 0;
 
   // The result that the contributor was asked for with `fetch`. Like begin() and end(); never to a lane's
   // buffer.
-  virtual Destination begin_retained(std::uint32_t contributor, const Retained& header, std::uint64_t bytes) {
-    (void)contributor, (void)header, (void)bytes;
-    return Destination{};
-  }
-  virtual void end_retained(std::uint32_t contributor, Actions& actions) { (void)contributor, (void)actions; }
+  virtual Destination begin_retained(std::uint32_t contributor, const Retained& header,
+                                     std::uint64_t bytes) = 0;
+  virtual void end_retained(std::uint32_t contributor, Actions& actions) = 0;
 
   // The contributor's lane is gone: what was half received or only lent is forgotten, what is whole here
   // still counts, and it is not answered until it asks again.
@@ -146,7 +148,7 @@ class Aggregator {
   virtual void left(std::uint32_t contributor, Actions& actions) = 0;
 
   // After left(): its process has gone. Until then it may be asked for what it has stored.
-  virtual void gone(std::uint32_t contributor, Actions& actions) { (void)contributor, (void)actions; }
+  virtual void gone(std::uint32_t contributor, Actions& actions) = 0;
 
   // After lost(), for good: its process is dead, or taken for dead. What of it is whole here still counts in
   // the open round; nothing waits for it any more. Contributor::loss says why.

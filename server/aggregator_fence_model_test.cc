@@ -244,7 +244,7 @@ class World {
     } else {
       worker.state = Worker::State::waiting;
       Actions actions;
-      aggregator_->resume(index, Round{worker.round}, actions);
+      aggregator_->resume(index, {{}, Round{worker.round}}, actions);
       obey(actions);
     }
   }

@@ -213,7 +213,7 @@ TEST_CASE("moved: who resumes twice is told again where the partition is") {
 
 TEST_CASE("moved: a partition that was always here can be resumed, too") {
   Bench bench(2);
-  bench.aggregator->resume(0, Round{0}, bench.actions);
+  bench.aggregator->resume(0, {{}, Round{0}}, bench.actions);
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::resumed);
   CHECK(bench.actions[0].round == Round{0});
@@ -412,13 +412,6 @@ TEST_CASE("moved: narrow types and partitions without elements") {
   empty.end_retained(0);
   REQUIRE(empty.said() == "0 resumed 1, 1 resumed 1, 1 answer 0");
   CHECK(empty.actions[2].pin == Action::kNoPin);
-}
-
-TEST_CASE("moved: asynchronous partitions refuse a resume") {
-  Bench bench(1, 0, Mode::async);
-  bench.aggregator->resume(0, Round{3}, bench.actions);
-  REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::failed);
 }
 
 }  // namespace

@@ -149,7 +149,7 @@ class Bench {
 
   void resume(std::uint32_t rank, std::uint64_t round) {
     actions.clear();
-    aggregator->resume(rank, Round{round}, actions);
+    aggregator->resume(rank, {{}, Round{round}}, actions);
   }
   // From rank 0 on. What the last one leads to is in `actions`.
   void resume_all(std::initializer_list<std::uint64_t> rounds) {

@@ -12,7 +12,12 @@ constexpr std::byte kNothing{};
 
 AsyncAggregator::AsyncAggregator(PartitionShape shape, std::span<const Contributor> contributors,
                                  AggregatorMemory memory)
-    : Aggregator(std::move(shape), contributors, memory), states_(contributors.size()), snapshots_(1) {}
+    : Aggregator(std::move(shape), contributors, memory), states_(contributors.size()), snapshots_(1) {
+  if (!shape_.moved) return;
+  fence_ = std::make_unique<Fence>();
+  fence_->reports.resize(contributors.size());
+  fence_->missing = static_cast<std::uint32_t>(contributors.size());
+}
 
 Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) const {
   const bool broadcast = header.operation == Operation::broadcast;
@@ -25,6 +30,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   if (header.weight != contributors_[contributor].weight) {
     return weight_error(contributor, header.round, header.weight);
   }
+  if (!broadcast && lost_value_.code != ErrorCode::ok) return lost_value_;
   if (broadcast) {
     const auto root = std::find_if(contributors_.begin(), contributors_.end(),
                                    [&](const Contributor& c) { return c.rank == header.root; });
@@ -34,7 +40,8 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
     if (states_[root_index].left && broadcasts_ < mine) return root_left_error(root_index, header.round);
     for (std::uint32_t i = 0; i < states_.size(); ++i) {
       const State& other = states_[i];
-      if (i == contributor || other.broadcasts != mine || other.root == header.root) continue;
+      if (i == contributor || other.broadcasts != mine) continue;
+      if (!other.has_root || other.root == header.root) continue;
       return make_error(ErrorCode::configuration,
                         describe(header.round) + ": " + describe_rank(i) + " pushes broadcast from root " +
                             std::to_string(other.root.value) + ", " + describe_rank(contributor) +
@@ -61,8 +68,13 @@ Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& he
   State& state = states_[contributor];
   BPS_ASSERT(state.arrival == Arrival::none);
   state.arriving = header.round;
+  if (fence_ != nullptr)
+    return drop(contributor, header.announced ? Arrival::fenced_announced : Arrival::fenced);
   const bool again = state.next.value > 0 && header.round.value == state.next.value - 1;
-  if (again) return drop(contributor, Arrival::duplicate);
+  if (again) {
+    if (state.elsewhere) learn(state, header);
+    return drop(contributor, Arrival::duplicate);
+  }
   const bool broadcast = header.operation == Operation::broadcast;
   Status status = header.round == state.next ? check(contributor, header, bytes)
                                              : Status(order_error(contributor, header.round, state.next));
@@ -80,6 +92,7 @@ Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& he
   if (header.announced) return drop(contributor, Arrival::announced);
   if (broadcast) {
     state.root = header.root;
+    state.has_root = true;
     if (contributors_[contributor].rank != header.root) return drop(contributor, Arrival::empty);
     state.arrival = Arrival::value;
     return Destination{Destination::Kind::lane, nullptr};
@@ -144,6 +157,9 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
       }
       state.awaiting = true;
       if (state.phase == Phase::idle) state.phase = Phase::waiting;
+      for (std::uint32_t i = 0; i < states_.size(); ++i) {
+        if (states_[i].left) strand(contributor, i, actions);
+      }
       break;
     case Arrival::refused: {
       const auto refusal = std::find_if(refusals_.begin(), refusals_.end(),
@@ -159,6 +175,10 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
       refusals_.erase(refusal);
       break;
     }
+    case Arrival::fenced:
+    case Arrival::fenced_announced:
+      end_fenced(contributor, arrival == Arrival::fenced_announced, actions);
+      break;
   }
   fail_if_all_wait(actions);
   settle(actions);
@@ -168,9 +188,19 @@ void AsyncAggregator::count(std::uint32_t contributor) {
   State& state = states_[contributor];
   state.next = state.next.next();
   state.last_operation = state.operation;
+  state.elsewhere = false;
   state.error = {};
   state.phase = Phase::waiting;
   state.awaiting = true;
+}
+
+void AsyncAggregator::learn(State& state, const PushPull& header) {
+  state.elsewhere = false;
+  state.last_operation = header.operation;
+  if (header.operation != Operation::broadcast) return;
+  ++state.broadcasts;
+  state.root = header.root;
+  state.has_root = true;
 }
 
 bool AsyncAggregator::allocate_value() {
@@ -183,7 +213,6 @@ bool AsyncAggregator::allocate_value() {
 void AsyncAggregator::apply(Operation operation, const std::byte* delta) {
   const std::byte* const inputs[] = {delta};
   reduce::accumulate(shape_.dtype, operation, value_.data(), inputs, shape_.elements);
-  ++deltas_;
   ++change_;
 }
 
@@ -192,8 +221,8 @@ void AsyncAggregator::set_value(const std::byte* raw, Actions& actions) {
     std::memcpy(value_.data() + reduce::raw_offset(shape_.dtype, shape_.elements), raw, shape_.raw_bytes());
   }
   reduce::widen_in_place(shape_.dtype, value_.data(), shape_.elements);
-  deltas_ = 0;
   ++change_;
+  lost_value_ = {};
   if (has_value_) return;
   has_value_ = true;
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
@@ -213,7 +242,7 @@ void AsyncAggregator::set_value(const std::byte* raw, Actions& actions) {
 
 // A worker has one operation of a tensor under way: who waits sends no broadcast.
 void AsyncAggregator::fail_if_all_wait(Actions& actions) {
-  if (has_value_) return;
+  if (has_value_ || fence_ != nullptr) return;
   const bool all_wait = std::all_of(states_.begin(), states_.end(), [](const State& state) {
     return state.left || state.phase == Phase::whole ||
            (state.phase == Phase::later && state.arrival == Arrival::none);
@@ -246,6 +275,7 @@ bool AsyncAggregator::is_due(const State& state, Round slowest) const {
 }
 
 void AsyncAggregator::settle(Actions& actions) {
+  if (fence_ != nullptr) return;
   Round slowest{~std::uint64_t{0} - kUnboundedStaleness};
   for (const State& state : states_) {
     if (!state.left) slowest = std::min(slowest, state.next);
@@ -253,9 +283,8 @@ void AsyncAggregator::settle(Actions& actions) {
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     if (!is_due(state, slowest)) continue;
-    // The root of a broadcast has the answer already.
-    const bool root = state.last_operation == Operation::broadcast && state.root == contributors_[i].rank;
-    const bool with_payload = !root && shape_.raw_bytes() > 0;
+    // Also to the root of a broadcast: what it has sent may be an older value already, and it is to keep this.
+    const bool with_payload = shape_.raw_bytes() > 0;
     const int snapshot = with_payload ? take_snapshot() : 0;
     if (snapshot < 0) return;  // unpin() settles again
     state.phase = Phase::idle;
@@ -263,11 +292,13 @@ void AsyncAggregator::settle(Actions& actions) {
     emit(actions, Action::Kind::answer, i, Round{state.next.value - 1});
     Action& action = actions.back();
     if (with_payload) {
-      const BufferPool::Buffer& memory = snapshots_[static_cast<std::size_t>(snapshot)].memory;
-      attach(action, memory, memory.data(), static_cast<std::uint32_t>(snapshot));
+      const Snapshot& taken = snapshots_[static_cast<std::size_t>(snapshot)];
+      attach(action, taken.memory, taken.memory.data(), static_cast<std::uint32_t>(snapshot));
+      action.applied = taken.applied;
     }
     action.weight = contributors_[i].weight;
-    action.version = deltas_;
+    action.version = change_;
+    action.broadcasts = broadcasts_;
   }
 }
 
@@ -290,6 +321,13 @@ int AsyncAggregator::take_snapshot() {
   if (!snapshot.memory) return -1;
   reduce::snapshot(shape_.dtype, value_.data(), snapshot.memory.data(), shape_.elements);
   snapshot.change = change_;
+  snapshot.applied.assign(contributors_.back().rank.value + 1, Round{});
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    // Who has not heard that its last round has failed pushes it again.
+    const State& state = states_[i];
+    const std::uint64_t failed = state.error.code != ErrorCode::ok ? 1 : 0;
+    snapshot.applied[contributors_[i].rank.value] = Round{state.next.value - failed};
+  }
   snapshot.pins = 1;
   return free;
 }
@@ -303,35 +341,40 @@ void AsyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   state.arrival = Arrival::none;
   if (state.phase != Phase::whole) state.phase = Phase::idle;
   state.awaiting = false;
+  if (fence_ != nullptr) return lost_fenced(contributor, actions);
   settle(actions);
 }
 
 void AsyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   states_[contributor].left = true;
-  const Rank gone = contributors_[contributor].rank;
-  for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    State& state = states_[i];
-    // Also one whose lane is lost: it will ask again.
-    const bool stranded = state.last_operation == Operation::broadcast && state.broadcasts > broadcasts_ &&
-                          state.root == gone && state.error.code == ErrorCode::ok;
-    if (!stranded) continue;
-    const Round round{state.next.value - 1};
-    state.phase = Phase::idle;
-    state.error = root_left_error(contributor, round);
-    if (state.awaiting && state.arrival == Arrival::none) {
-      emit(actions, Action::Kind::failed, i, round, state.error);
-    }
-    state.awaiting = false;
-  }
+  if (fence_ != nullptr) return;  // it lingers, and resumes
+  for (std::uint32_t i = 0; i < states_.size(); ++i)
+    strand(i, contributor, actions);
   fail_if_all_wait(actions);
   settle(actions);
+}
+
+// Also one whose lane is lost: it will ask again.
+void AsyncAggregator::strand(std::uint32_t contributor, std::uint32_t root, Actions& actions) {
+  State& state = states_[contributor];
+  const bool stranded = state.last_operation == Operation::broadcast && state.broadcasts > broadcasts_ &&
+                        state.has_root && state.root == contributors_[root].rank &&
+                        state.error.code == ErrorCode::ok;
+  if (!stranded) return;
+  const Round round{state.next.value - 1};
+  state.phase = Phase::idle;
+  state.error = root_left_error(root, round);
+  if (state.awaiting && state.arrival == Arrival::none) {
+    emit(actions, Action::Kind::failed, contributor, round, state.error);
+  }
+  state.awaiting = false;
 }
 
 void AsyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
   BPS_ASSERT(pin < snapshots_.size() && snapshots_[pin].pins > 0);
   Snapshot& snapshot = snapshots_[pin];
   if (--snapshot.pins > 0) return;
-  if (pin > 0) snapshot = {};
+  if (pin > 0) snapshot.memory.reset();  // its place is used again
   settle(actions);
 }
 

@@ -72,12 +72,6 @@ Status JobLedger::check(const DeclareSlices& declare, const TensorSlices& tensor
                       fmt::format("tensor {} of job '{}' is '{}' and '{}', or of two kinds",
                                   tensor.tensor.value, job, known->name, tensor.name));
   }
-  if (declare.moved && tensor.mode == Mode::async) {
-    return make_error(ErrorCode::protocol,
-                      fmt::format("tensor {} ('{}') of job '{}' is asynchronous and cannot move yet",
-                                  tensor.tensor.value, tensor.name, job),
-                      "start the job again; synchronous tensors survive the loss of a server");
-  }
   for (const PartitionSlice& slice : tensor.partitions) {
     if (slice.shard >= shards_) {
       return make_error(ErrorCode::protocol,

@@ -28,7 +28,16 @@ bool SyncAggregator::open_state(OpenState& out) const {
 // the slowest ones otherwise.
 bool AsyncAggregator::open_state(OpenState& out) const {
   out.absent.clear();
-  out.resuming = false;
+  out.resuming = fence_ != nullptr;
+  if (fence_ != nullptr) {
+    out.round = {};
+    for (std::uint32_t i = 0; i < states_.size(); ++i) {
+      const Report& report = fence_->reports[i];
+      if (report.named) out.round = std::max(out.round, report.next);
+      if ((!report.named && !report.gone) || fence_->asked == i) out.absent.push_back(i);
+    }
+    return true;
+  }
   const State* waiting = nullptr;
   Round lowest;
   for (const State& state : states_) {

@@ -66,12 +66,12 @@ TEST_CASE(
   shape.moved = true;
   bench.recreate(shape);
   CHECK(open_state(bench) == "resuming 0: 0 1 2");
-  bench.aggregator->resume(1, Round{5}, bench.actions);
+  bench.aggregator->resume(1, {{}, Round{5}}, bench.actions);
   CHECK(open_state(bench) == "resuming 5: 0 2");
   bench.aggregator->left(2, bench.actions);
   bench.aggregator->gone(2, bench.actions);
   CHECK(open_state(bench) == "resuming 5: 0");
-  bench.aggregator->resume(0, Round{4}, bench.actions);
+  bench.aggregator->resume(0, {{}, Round{4}}, bench.actions);
   CHECK(open_state(bench) == "resuming 5: 1");
 }
 

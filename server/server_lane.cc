@@ -101,7 +101,7 @@ void ServerLane::resume(const Resume& resume) {
     if (!partition) return refuse(partition.error());
     if (*partition == nullptr) continue;
     Actions& actions = job_.actions();
-    (*partition)->aggregator->resume(contributor_, stored.round, actions);
+    (*partition)->aggregator->resume(contributor_, stored, actions);
     job_.carry_out(stored.partition, **partition, actions);
   }
   job_.reap_dropped();
@@ -244,7 +244,7 @@ void ServerLane::queue_answer(PartitionId id, JobPartition& partition, const Act
   ++partition.references;
   partition.answering[contributor_] = action.round.value + 1;
   answers_.push_back(Answer{&partition, id, partition.priority, action.round, action.payload, action.pin,
-                            action.weight, action.version});
+                            action.weight, action.version, action.broadcasts, action.applied});
   std::push_heap(answers_.begin(), answers_.end(), goes_after);
   pump();
   limit_queue();
@@ -296,6 +296,8 @@ void ServerLane::send(const Answer& answer) {
   aggregate.generation = job_.generation();
   aggregate.weight = answer.weight;
   aggregate.version = answer.version;
+  aggregate.broadcasts = answer.broadcasts;
+  aggregate.applied.assign(answer.applied.begin(), answer.applied.end());
   aggregate.taken = reported_ = taken_;
   if (answer.pin == Action::kNoPin) {
     answered(*answer.partition, answer.round);
@@ -355,7 +357,9 @@ void ServerLane::send_failure(PartitionId id, Round round, const Error& error) {
 
 void ServerLane::send_resumed(PartitionId id, Round round) { say(Resumed{id, round, taken_}); }
 
-void ServerLane::send_fetch(PartitionId id, Round round) { say(Fetch{id, round, taken_}); }
+void ServerLane::send_fetch(PartitionId id, Round round, std::uint64_t version) {
+  say(Fetch{id, round, taken_, version});
+}
 
 void ServerLane::report_credit() {
   job_.context().stats.bytes_in += bytes_;

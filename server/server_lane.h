@@ -51,7 +51,7 @@ class ServerLane final : private ConnectionHandler {
   void send_again(PartitionId id, Round round);
   void send_failure(PartitionId id, Round round, const Error& error);
   void send_resumed(PartitionId id, Round round);
-  void send_fetch(PartitionId id, Round round);
+  void send_fetch(PartitionId id, Round round, std::uint64_t version);
 
   // Closes the connection: with a Refused if there is one to say and no payload is in its way. Nothing is
   // received or sent after that.
@@ -100,6 +100,8 @@ class ServerLane final : private ConnectionHandler {
     std::uint32_t pin = Action::kNoPin;
     std::uint32_t weight = 0;
     std::uint64_t version = 0;
+    std::uint32_t broadcasts = 0;
+    std::span<const Round> applied;  // pinned like the payload
   };
   struct InFlight {  // index + 1 is the cookie
     JobPartition* partition = nullptr;

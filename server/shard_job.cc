@@ -149,7 +149,7 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
         if (lane != nullptr) lane->send_resumed(id, action.round);
         break;
       case Action::Kind::fetch:
-        if (lane != nullptr) lane->send_fetch(id, action.round);
+        if (lane != nullptr) lane->send_fetch(id, action.round, action.version);
         break;
     }
   }

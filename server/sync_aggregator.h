@@ -39,7 +39,7 @@ class SyncAggregator final : public Aggregator {
                     Actions& actions) override;
   bool lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
             Actions& actions) override;
-  void resume(std::uint32_t contributor, Round next, Actions& actions) override;
+  void resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) override;
   Destination begin_retained(std::uint32_t contributor, const Retained& header, std::uint64_t bytes) override;
   void end_retained(std::uint32_t contributor, Actions& actions) override;
   void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) override;

@@ -18,9 +18,9 @@ Round SyncAggregator::Fence::highest() const {
 
 // ---- reports ----
 
-void SyncAggregator::resume(std::uint32_t contributor, Round next, Actions& actions) {
-  if (fence_ != nullptr) return report(contributor, next, false, actions);
-  catch_up(contributor, next, false, actions);
+void SyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
+  if (fence_ != nullptr) return report(contributor, stored.round, false, actions);
+  catch_up(contributor, stored.round, false, actions);
 }
 
 void SyncAggregator::end_fenced(std::uint32_t contributor, Actions& actions) {

@@ -261,6 +261,7 @@ void DataPlane::send(Partition& partition) {
 }
 
 bool DataPlane::may_send(Partition& partition) {
+  if (partition.counted) return false;
   const TensorState& tensor = *partition.owner;
   const Lane& lane = *lanes_[partition.lane.value];
   const bool waits_for_others = tensor.operation() != Operation::broadcast && !tensor.is_async();
@@ -301,7 +302,11 @@ void DataPlane::call_waiters() {
   if (waiters_.empty()) return;
   std::uint64_t oldest = UINT64_MAX;
   for (const auto& tensor : tensors_) {
-    if (tensor != nullptr && tensor->under_way()) oldest = std::min(oldest, tensor->operation_number());
+    if (tensor == nullptr) continue;
+    if (tensor->under_way()) oldest = std::min(oldest, tensor->operation_number());
+    // Only an operation that has begun since brings back a value that has all that the other one pushed.
+    const bool is_value = tensor->is_async() && config_.retain && !tensor->partitions().empty();
+    if (is_value && !tensor->poisoned()) oldest = std::min(oldest, tensor->last_number());
   }
   const auto over = std::stable_partition(waiters_.begin(), waiters_.end(),
                                           [&](const Waiter& waiter) { return oldest <= waiter.begun; });
@@ -339,6 +344,7 @@ void DataPlane::fail_tensor(TensorId id, const Error& error) {
     queue_.remove(partition);
     settle(partition);
   }
+  call_waiters();
 }
 
 void DataPlane::fail(const Error& error) {

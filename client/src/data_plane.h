@@ -107,8 +107,8 @@ class DataPlane final : private Lane::Owner {
   bool shares_memory() const { return shares_memory_; }  // with one server at least, if all goes well
   std::uint64_t partition_bytes() const { return job_.partition_bytes; }
   bool idle() const { return under_way_ == 0; }
-  // `done` is called when all operations that are under way now have ended: here, if none is. Not after
-  // fail().
+  // `done` is called when all operations that are under way now have ended, and each asynchronous tensor has
+  // had one that began after now: here, if there is nothing to wait for. Not after fail().
   void when_settled(std::function<void()> done);
   // No operation comes any more: what has moved of tensors that are not declared here need not wait for it.
   void leave();

@@ -64,6 +64,7 @@ bool DataPlane::on_lane_lent(Lane& lane, Message& message, LentPayload& payload)
   if (!count_taken(lane, message, aggregate->taken)) return true;
   queue_.remove(*partition);
   stats_->pulled_bytes.fetch_add(payload.bytes().size(), std::memory_order_relaxed);
+  if (partition->owner->is_async()) partition->owner->on_version(*partition, *aggregate);
   partition->owner->on_lent(*partition, std::move(payload), aggregate->weight);
   settle(*partition);
   if (!failed_) pump();
@@ -138,6 +139,7 @@ void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64
     queue_.remove(*partition);
   }
   stats_->pulled_bytes.fetch_add(payload_bytes, std::memory_order_relaxed);
+  if (tensor.is_async()) tensor.on_version(*partition, aggregate);
   tensor.on_answer(*partition, aggregate.weight);
   settle(*partition);
 }

@@ -56,10 +56,6 @@ Status DataPlane::check(const Moved& moved) const {
       return scheduler_error(
           fmt::format("partition {} away from lane {}, which stays", id, known->lane.value));
     }
-    if (known->owner->is_async()) {
-      return scheduler_error(
-          fmt::format("partition {} of '{}', which is asynchronous", id, known->owner->shape().name));
-    }
   }
   return {};
 }
@@ -153,6 +149,7 @@ void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Pa
     queue_.remove(partition);
     give_back(partition);
     partition.resuming = true;
+    partition.counted = false;
     tensor.on_lane_broken(partition, lanes_[partition.lane.value]->name());
     tensor.bring_home(partition);
     if (tensor.under_way()) verdicts.push_back(&partition);
@@ -182,7 +179,7 @@ void DataPlane::resume(Lane& lane) {
     if (!partition->resuming || partition->resume_said) continue;
     if (partition->owner->poisoned()) continue;  // no server knows it any more
     partition->resume_said = true;
-    piece.push_back({partition->id, partition->owner->next_round(*partition)});
+    piece.push_back(partition->owner->stored(*partition));
     if (piece.size() < kMaxPartitionsPerResume) continue;
     lane.send(message, {}, 0);
     piece.clear();
@@ -230,9 +227,13 @@ void DataPlane::on_fetch(Lane& lane, const Fetch& fetch) {
                      fmt::format("Fetch for partition {}, {}", fetch.partition.value,
                                  partition == nullptr ? "which it does not own" : "which is on its way"));
   }
-  const TensorState::Retention kept = partition->owner->retained(*partition, fetch.round);
+  const TensorState::Retention kept = partition->owner->retained(*partition, fetch);
   Retained retained{job_.job_run,    partition->id, fetch.round, job_.epoch,
-                    job_.generation, kept.weight,   kept.error};
+                    job_.generation, kept.weight,   kept.error,  fetch.version};
+  if (kept.value != nullptr) {
+    retained.broadcasts = kept.value->broadcasts;
+    retained.applied = kept.value->applied;
+  }
   const bool has_payload = !kept.bytes.empty();
   partition->lending = has_payload;
   queue_.count_sent(lane.index(), kept.bytes.size());

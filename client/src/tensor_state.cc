@@ -62,6 +62,7 @@ Status TensorState::begin(RoundInput round) {
     partition.receiving = false;
     partition.settled = false;
     partition.in_library = false;
+    partition.counted = false;
     partition.cost = current_.in != nullptr ? partition.bytes : 0;
   }
   return {};
@@ -97,13 +98,20 @@ TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
       partition.state == State::failed) {
     return Verdict::duplicate;
   }
-  if (payload_bytes == partition.bytes || (current_.is_root && payload_bytes == 0)) return Verdict::wanted;
+  const bool may_be_empty = current_.is_root && !is_async();
+  if (payload_bytes == partition.bytes || (may_be_empty && payload_bytes == 0)) return Verdict::wanted;
   return Verdict::violation;
 }
 
 bool TensorState::has_library() {
-  if (library_ == nullptr) library_.reset(new (std::nothrow) std::byte[shape_.bytes()]);
+  const std::uint64_t places = is_async() ? 2 : 1;
+  if (library_ == nullptr) library_.reset(new (std::nothrow) std::byte[places * shape_.bytes()]);
   return library_ != nullptr;
+}
+
+std::byte* TensorState::place(const Partition& partition, bool upper) const {
+  const std::uint64_t half = is_async() && upper ? shape_.bytes() : 0;
+  return library_.get() + half + partitioner_.offset(partition.index);
 }
 
 std::byte* TensorState::receive(Partition& partition) {
@@ -111,11 +119,12 @@ std::byte* TensorState::receive(Partition& partition) {
   partition.state = State::sent;
   partition.receiving = true;
   const std::uint64_t offset = partitioner_.offset(partition.index);
-  if (in_library() && !partition.lending) {
+  if (in_library() && (is_async() || !partition.lending)) {
     partition.in_library = has_library();
+    if (partition.in_library && is_async()) return next_home(partition);
     if (partition.in_library) {
       if (partition.kept == Kept::library) partition.kept = Kept::nothing;
-      return library_.get() + offset;
+      return home(partition);
     }
   } else if (!in_library() && current_.is_root) {
     return nullptr;
@@ -139,11 +148,22 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   partition.receiving = false;
   if (partition.state == State::failed) return;
   if (partition.state != State::lent) partition.spent = std::move(partition.lent);
+  if (is_async() && partition.in_library) partition.upper = !partition.upper;
+  if (is_async() && current_.operation == Operation::broadcast) ++partition.broadcasts;
   keep(partition, weight);
   partition.state = State::answered;
   weight_ = std::min(weight_, weight);
   heaviest_ = std::max(heaviest_, weight);
   ++answered_;
+}
+
+void TensorState::on_version(Partition& partition, const Aggregate& answer) {
+  if (!current_.retain || partition.state == State::failed) return;
+  if (partition.versions == nullptr) partition.versions = std::make_unique<Partition::Versions>();
+  ValueVersion& coming = partition.versions->coming;
+  coming.version = answer.version;
+  coming.broadcasts = answer.broadcasts;
+  coming.applied = answer.applied;
 }
 
 void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_t weight) {
@@ -160,13 +180,14 @@ bool TensorState::needs_spare(const Partition& partition) const {
 bool TensorState::fetch(Partition& partition, std::byte* spare) {
   if (partition.state != State::lent) return true;
   partition.in_library = false;
-  if (in_place() && partition.holds > 0) return true;
+  const bool to_library = is_async() && in_library();
+  if (in_place() && partition.holds > 0 && !to_library) return true;
   if (!partition.lent.intact()) return false;
-  if (current_.view && is_async()) {
+  if (to_library) {
     if (!has_library()) return on_failed(partition, round_, no_memory());
-    std::memcpy(library_.get() + partitioner_.offset(partition.index), partition.lent.bytes().data(),
-                partition.bytes);
+    std::memcpy(next_home(partition), partition.lent.bytes().data(), partition.bytes);
     if (!partition.lent.intact()) return false;
+    partition.in_library = true;
   } else if (!current_.view && !current_.is_root) {
     std::byte* const out = current_.out + partitioner_.offset(partition.index);
     // In place it would overwrite the contribution, which is needed again if the answer turns out not to be
@@ -269,7 +290,7 @@ void TensorState::store(Partition& partition) {
   if (!current_.is_root && !current_.view) {
     std::byte* const out = current_.out + offset;
     if (partition.in_library) {
-      std::memcpy(out, library_.get() + offset, partition.bytes);
+      std::memcpy(out, home(partition), partition.bytes);
     } else if (partition.detour != nullptr) {
       std::memcpy(out, partition.detour.get(), partition.bytes);
     }
@@ -278,8 +299,8 @@ void TensorState::store(Partition& partition) {
   if (in_library() && partition.detour != nullptr) from = partition.detour.get();
   if (partition.kept == Kept::input) from = current_.in + offset;
   if (from == nullptr) return;
-  std::memcpy(library_.get() + offset, from, partition.bytes);
-  if (current_.retain && !is_async()) partition.kept = Kept::library;
+  std::memcpy(home(partition), from, partition.bytes);
+  if (current_.retain) partition.kept = Kept::library;
 }
 
 TensorState::Ended TensorState::end() {
@@ -291,6 +312,7 @@ TensorState::Ended TensorState::end() {
   for (Partition& partition : partitions_)
     partition.spent.reset();
   if (current_.view && !error_) make_view();
+  if (!error_) last_number_ = operation_number_;
   under_way_ = false;
   current_ = {};
   round_ = round_.next();
@@ -317,7 +339,7 @@ void TensorState::make_view() {
     if (partition.lent) {
       view_->add(std::move(partition.lent), offset);
     } else {
-      view_->add({library_.get() + offset, partition.bytes}, offset);
+      view_->add({home(partition), partition.bytes}, offset);
     }
   }
   if (current_.retain) retained_ = view_;

@@ -20,14 +20,19 @@
 // lost, until the next one is here, which proves that all have it: the loan itself if it was lent (copied
 // into library memory when its lane goes), else library memory, of a broadcast's root a copy of what it sent.
 // Of a round that has failed its error is kept, and no loan of the round before: its server needs that memory
-// for the next one. Of an async tensor nothing is kept: the server takes a snapshot for each answer, and
-// other workers would wait for its memory. A partition that moves is `resuming` meanwhile, and not sent.
+// for the next one. A partition that moves is `resuming` meanwhile, and not sent.
+//
+// Of an async tensor no answer proves that anyone has the one before, so it is kept until the next one is
+// here, whole: library memory has two places for each partition. What was lent is copied there at once, as the
+// server takes a snapshot for each answer, and other workers would wait for its memory. With it goes what it
+// holds, to be told to the next owner (decision 0015).
 //
 // A round may be read in place: its answer stays where it came, and the next round begins when the program
 // has released it.
 //
-// Pure. Owner: DataPlane. Lives on: client loop. Limits: library memory is as large as the tensor, allocated
-// for the first answer that needs it; nothing is allocated per partition.
+// Pure. Owner: DataPlane. Lives on: client loop. Limits: library memory is as large as the tensor, or twice
+// that if it is async, allocated for the first answer that needs it; per partition nothing is allocated, but
+// for an async one 8 bytes for each rank, twice.
 #pragma once
 
 #include <cstddef>
@@ -56,6 +61,13 @@ namespace bps {
 
 class TensorState;
 
+// Of an asynchronous value that came as an answer: see Aggregate.
+struct ValueVersion {
+  std::uint64_t version = 0;
+  std::uint32_t broadcasts = 0;
+  std::vector<Round> applied;
+};
+
 struct Partition : SendItem {
   // lent: the answer is there and has not been fetched yet.
   enum class State : std::uint8_t { idle, waiting, sent, refused, lent, answered, failed };
@@ -72,6 +84,8 @@ struct Partition : SendItem {
   bool in_library = false;   // the answer has come into library memory
   bool resuming = false;     // its owner is new: nothing is sent before all workers have resumed there
   bool resume_said = false;  // in this session of its lane
+  bool counted = false;      // async: this round is in the value at its new owner, and only asked for
+  bool upper = false;        // async: which of its two places in library memory has the last answer
   std::uint32_t holds = 0;   // sends whose payload a connection may still read
   Epoch since;               // answers of an earlier epoch are not its owner's
   std::uint32_t weight = 0;  // of a lent answer
@@ -88,6 +102,13 @@ struct Partition : SendItem {
   bool lending = false;  // a connection reads what is kept
   std::uint32_t kept_weight = 0;
   Round kept_round;
+  // Async, with `retain`: of what is kept, and of what is just coming.
+  struct Versions {
+    ValueVersion kept;
+    ValueVersion coming;
+  };
+  std::unique_ptr<Versions> versions;
+  std::uint32_t broadcasts = 0;  // async: that have been answered
 };
 
 class TensorState {
@@ -130,6 +151,8 @@ class TensorState {
   // Operations of the client are numbered as they begin; of the one under way.
   void set_operation_number(std::uint64_t number) { operation_number_ = number; }
   std::uint64_t operation_number() const { return operation_number_; }
+  // Of the last one that ended well; 0: none has.
+  std::uint64_t last_number() const { return last_number_; }
   Round round() const { return round_; }  // of the operation under way, else of the next one
   Operation operation() const { return current_.operation; }
   Rank root() const { return current_.root; }
@@ -153,6 +176,8 @@ class TensorState {
   // contribution.
   std::byte* receive(Partition& partition);
   void on_answer(Partition& partition, std::uint32_t weight);
+  // Before the one or the other, of an async tensor: what the answer holds.
+  void on_version(Partition& partition, const Aggregate& answer);
   // As receive and on_answer, for an answer that is lent and not scarce.
   void on_lent(Partition& partition, LentPayload answer, std::uint32_t weight);
   // Copies a lent answer to where it belongs, as soon as nobody reads what lies there. `spare`: memory for
@@ -198,6 +223,8 @@ class TensorState {
 
   // The first round of the partition that is not over here.
   Round next_round(const Partition& partition) const;
+  // The same, and what is kept of an async one.
+  StoredRounds stored(const Partition& partition) const;
   // All workers have resumed, and `open` is the round that they are in.
   enum class Resumption : std::uint8_t { send, wait, violation };
   Resumption on_resumed(Partition& partition, Round open);
@@ -208,8 +235,9 @@ class TensorState {
     std::span<const std::byte> bytes;  // empty with an error
     std::uint32_t weight = 0;
     Error error;
+    const ValueVersion* value = nullptr;  // async
   };
-  Retention retained(Partition& partition, Round round);
+  Retention retained(Partition& partition, const Fetch& fetch);
 
  private:
   // The answer belongs where the contribution lies.
@@ -217,6 +245,11 @@ class TensorState {
   // The answer stays with the library, or passes through it.
   bool in_library() const { return current_.retain || current_.view; }
   bool has_library();
+  // Where the last answer is kept that was whole; where the next one goes to.
+  std::byte* home(const Partition& partition) const { return place(partition, partition.upper); }
+  std::byte* next_home(const Partition& partition) const { return place(partition, !partition.upper); }
+  std::byte* place(const Partition& partition, bool upper) const;
+  Retention not_kept(const Partition& partition, const Fetch& fetch) const;
   void keep(Partition& partition, std::uint32_t weight);
   void store(Partition& partition);
   Error no_memory() const;
@@ -237,6 +270,7 @@ class TensorState {
   Round round_;
   bool under_way_ = false;
   std::uint64_t operation_number_ = 0;
+  std::uint64_t last_number_ = 0;
   RoundInput current_;
   std::uint64_t answered_ = 0;
   std::uint64_t unsettled_ = 0;

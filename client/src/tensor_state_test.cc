@@ -123,7 +123,7 @@ TEST_CASE("tensor: only what a server has said of a round is handed on as its re
     const Round round = t.state.round();
     const Error error = make_error(ErrorCode::out_of_memory, "no memory here");
     REQUIRE(t.state.on_failed(t.at(0), round, error, told));
-    const TensorState::Retention kept = t.state.retained(t.at(0), round);
+    const TensorState::Retention kept = t.state.retained(t.at(0), {{}, round});
     CHECK(kept.bytes.empty());
     // Else another one is asked, who may have it.
     CHECK(kept.error.code == (told ? ErrorCode::out_of_memory : ErrorCode::internal));
@@ -131,7 +131,7 @@ TEST_CASE("tensor: only what a server has said of a round is handed on as its re
   Tensor t(true);
   t.begin_and_send();
   REQUIRE(t.state.on_failed(t.at(0), t.state.round(), make_error(ErrorCode::out_of_memory, "no memory here")));
-  CHECK(t.state.retained(t.at(0), t.state.round()).error.code == ErrorCode::internal);
+  CHECK(t.state.retained(t.at(0), {{}, t.state.round()}).error.code == ErrorCode::internal);
 }
 
 TEST_CASE("tensor: without retain a lent answer is given back as soon as it is copied") {

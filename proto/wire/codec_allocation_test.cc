@@ -31,6 +31,21 @@ TEST_CASE("a data frame costs no allocation") {
   CHECK(testing::allocations - before == 0);
 }
 
+TEST_CASE("what an asynchronous answer holds costs no allocation behind another one") {
+  const Message answer = Aggregate{.round = Round{5}, .version = 7, .applied = {64, Round{5}}};
+  Encoder encoder;
+  Message out;
+  std::uint64_t before = 0;
+  bool good = true;
+  for (int pass = 0; pass < 100; ++pass) {
+    if (pass == 1) before = testing::allocations;
+    const auto frame = encoder.encode(answer, 4096);
+    good = good && decode(frame.subspan(kFramePrefixBytes), out).ok() && out == answer;
+  }
+  CHECK(good);
+  CHECK(testing::allocations - before == 0);
+}
+
 }  // namespace bps
 
 #endif  // BPS_COUNTS_ALLOCATIONS

@@ -270,6 +270,8 @@ void read(Check& check, const fb::Aggregate& in, Aggregate& out) {
   out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
   out.version = fields.version();
   out.taken = fields.taken();
+  out.broadcasts = fields.broadcasts();
+  check.rounds("applied", in.applied(), out.applied);
 }
 
 template <class T>
@@ -319,12 +321,15 @@ void read(Check& check, const fb::Resume& in, Resume& out) {
   for (const fb::StoredRounds* stored : *in.partitions()) {
     out.partitions.push_back(
         {check.below<PartitionId>("partitions.partition", stored->partition(), kMaxPartitionsPerJob),
-         Round{stored->round()}});
+         Round{stored->round()}, stored->version(), stored->broadcasts()});
   }
 }
 
 void read(Check& check, const fb::Resumed& in, Resumed& out) { read_round(check, *in.fields(), out); }
-void read(Check& check, const fb::Fetch& in, Fetch& out) { read_round(check, *in.fields(), out); }
+void read(Check& check, const fb::Fetch& in, Fetch& out) {
+  read_round(check, *in.fields(), out);
+  out.version = in.version();
+}
 
 void read(Check& check, const fb::Retained& in, Retained& out) {
   const fb::RetainedFields& fields = *in.fields();
@@ -335,6 +340,9 @@ void read(Check& check, const fb::Retained& in, Retained& out) {
   out.generation = Generation{fields.generation()};
   out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
   check.error("error", in.error(), out.error);
+  out.version = in.version();
+  out.broadcasts = in.broadcasts();
+  check.rounds("applied", in.applied(), out.applied);
 }
 
 void read(Check& check, const fb::Settle& in, Settle& out) {

@@ -246,10 +246,21 @@ Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
   return fb::CreatePushPull(b, &fields);
 }
 
+// Absent if there are none: data frames of synchronous tensors stay small.
+Offset<flatbuffers::Vector<std::uint64_t>> pack_rounds(Builder& b, const std::vector<Round>& rounds) {
+  if (rounds.empty()) return 0;
+  std::uint64_t* out = nullptr;
+  const auto packed = b.CreateUninitializedVector(rounds.size(), &out);
+  for (const Round round : rounds)
+    *out++ = flatbuffers::EndianScalar(round.value);
+  return packed;
+}
+
 Offset<fb::Aggregate> pack(Builder& b, const Aggregate& m) {
   const fb::AggregateFields fields(m.round.value, m.version, m.taken, m.partition.value, m.epoch.value,
-                                   m.generation.value, m.weight, static_cast<std::uint8_t>(m.codec));
-  return fb::CreateAggregate(b, &fields);
+                                   m.generation.value, m.weight, m.broadcasts,
+                                   static_cast<std::uint8_t>(m.codec));
+  return fb::CreateAggregate(b, &fields, pack_rounds(b, m.applied));
 }
 
 template <class T>
@@ -289,7 +300,7 @@ Offset<fb::Resume> pack(Builder& b, const Resume& m) {
   fb::StoredRounds* out = nullptr;
   const auto partitions = b.CreateUninitializedVectorOfStructs(m.partitions.size(), &out);
   for (const StoredRounds& stored : m.partitions)
-    *out++ = fb::StoredRounds(stored.round.value, stored.partition.value);
+    *out++ = fb::StoredRounds(stored.round.value, stored.version, stored.partition.value, stored.broadcasts);
   return fb::CreateResume(b, m.job_run.value, m.epoch.value, m.generation.value, partitions);
 }
 
@@ -300,13 +311,14 @@ Offset<fb::Resumed> pack(Builder& b, const Resumed& m) {
 
 Offset<fb::Fetch> pack(Builder& b, const Fetch& m) {
   const fb::RoundFields fields = round_fields(m);
-  return fb::CreateFetch(b, &fields);
+  return fb::CreateFetch(b, &fields, m.version);
 }
 
 Offset<fb::Retained> pack(Builder& b, const Retained& m) {
   const fb::RetainedFields fields(m.job_run.value, m.round.value, m.partition.value, m.epoch.value,
                                   m.generation.value, m.weight);
-  return fb::CreateRetained(b, &fields, pack_unless_ok(b, m.error));
+  return fb::CreateRetained(b, &fields, pack_unless_ok(b, m.error), m.version, m.broadcasts,
+                            pack_rounds(b, m.applied));
 }
 
 Offset<fb::Shrunk> pack(Builder& b, const Shrunk& m) {

@@ -248,6 +248,10 @@ TEST_CASE("numbers beyond their limits are refused") {
   CHECK_THAT(refusal(Resume{.partitions = std::vector<StoredRounds>(kMaxPartitionsPerResume + 1)}),
              Catch::Contains("Resume.partitions has 257 entries"));
   CHECK_THAT(refusal(Retained{.weight = kMaxWorldSize + 1}), Catch::Contains("Retained.weight"));
+  CHECK_THAT(refusal(Aggregate{.applied = std::vector<Round>(kMaxWorldSize + 1)}),
+             Catch::Contains("Aggregate.applied has 4097 entries"));
+  CHECK_THAT(refusal(Retained{.applied = std::vector<Round>(kMaxWorldSize + 1)}),
+             Catch::Contains("Retained.applied has 4097 entries"));
 }
 
 TEST_CASE("lists that are too long are refused before memory is taken for them") {
@@ -304,6 +308,12 @@ TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
   CHECK(refused.advice.size() == kMaxAdviceBytes);
   CHECK(header_of(Refused{ErrorCode::protocol, umlauts, umlauts}).size() <= kMaxHelloHeaderBytes);
   CHECK(header_of(RoundFailed{{}, {}, {ErrorCode::protocol, umlauts, umlauts}, 1}).size() <=
+        kMaxLaneHeaderBytes);
+  const std::vector<Round> everyone(kMaxWorldSize, Round{1});
+  CHECK(header_of(Aggregate{.applied = everyone}).size() <= kMaxLaneHeaderBytes);
+  CHECK(header_of(Retained{.error = {ErrorCode::internal, umlauts, umlauts}, .applied = everyone}).size() <=
+        kMaxLaneHeaderBytes);
+  CHECK(header_of(Resume{.partitions = std::vector<StoredRounds>(kMaxPartitionsPerResume)}).size() <=
         kMaxLaneHeaderBytes);
 
   REQUIRE(decode(header_of(JobFailed{JobRun{1}, {ErrorCode::os, "a\nb\x1b[31m", ""}}), out).ok());

@@ -10,7 +10,7 @@ inline constexpr std::uint32_t kProtocolMagic = 0x31535042;  // "BPS1" on the wi
 inline constexpr std::uint16_t kProtocolVersion = 5;
 
 inline constexpr std::size_t kMaxHelloHeaderBytes = 8 * 1024;              // before the handshake is done
-inline constexpr std::size_t kMaxLaneHeaderBytes = 8 * 1024;               // data frames on lanes
+inline constexpr std::size_t kMaxLaneHeaderBytes = 40 * 1024;              // data frames on lanes: 8 bytes for each rank of an async job
 inline constexpr std::size_t kMaxControlHeaderBytes = 16 * 1024 * 1024;    // control connections
 inline constexpr std::uint64_t kMaxPayloadBytes = 64ull * 1024 * 1024;     // one partition
 

@@ -323,8 +323,11 @@ struct Aggregate {  // server -> worker; the payload is the answer
   Generation generation;
   Codec codec = Codec::raw;
   std::uint32_t weight = 0;   // ranks really summed
-  std::uint64_t version = 0;  // async: number of deltas in the value; sync: 0
+  std::uint64_t version = 0;  // async: how often the value has changed, never starting over; sync: 0
   std::uint64_t taken = 0;
+  // Async: what the value holds, so that another server can go on from it. Of sync answers 0 and empty.
+  std::uint32_t broadcasts = 0;  // by their roots
+  std::vector<Round> applied = {};  // by rank: the first of its rounds that is not in it
   friend bool operator==(const Aggregate&, const Aggregate&) = default;
 };
 
@@ -379,6 +382,8 @@ struct Moved {
 struct StoredRounds {
   PartitionId partition;
   Round round;  // the first one that is not over here: all before it are stored, or have failed
+  std::uint64_t version = 0;     // async: of the last answer, which is kept; 0: there was none
+  std::uint32_t broadcasts = 0;  // async: those that have been answered here
   friend bool operator==(const StoredRounds&, const StoredRounds&) = default;
 };
 
@@ -392,7 +397,7 @@ struct Resume {
 };
 
 // server -> worker: all have resumed. `round` is open: push it; the answer to the one before it follows if it
-// is missing here.
+// is missing here. Async: `round` is the first of this worker that is not in the value.
 struct Resumed {
   PartitionId partition;
   Round round;
@@ -404,8 +409,9 @@ struct Resumed {
 // Retained.
 struct Fetch {
   PartitionId partition;
-  Round round;
+  Round round;  // async: 0
   std::uint64_t taken = 0;
+  std::uint64_t version = 0;  // async: of the value that is wanted
   friend bool operator==(const Fetch&, const Fetch&) = default;
 };
 
@@ -418,6 +424,10 @@ struct Retained {
   Generation generation;
   std::uint32_t weight = 0;  // of that answer
   Error error;               // not ok: the round has failed with it, or its aggregate is not here; no payload
+  // Async: what came with that answer.
+  std::uint64_t version = 0;
+  std::uint32_t broadcasts = 0;
+  std::vector<Round> applied = {};
   friend bool operator==(const Retained&, const Retained&) = default;
 };
 

@@ -81,7 +81,8 @@ inline std::vector<Message> sample_messages() {
   all.push_back(Ack{17, {ErrorCode::out_of_memory, "2 GiB do not fit", "raise --memory-max"}});
   all.push_back(PushPull{JobRun{0xb2}, PartitionId{13}, Round{812}, Epoch{7}, Generation{8},
                          Operation::broadcast, Rank{2}, Codec::raw, 2, true});
-  all.push_back(Aggregate{PartitionId{13}, Round{812}, Epoch{7}, Generation{8}, Codec::raw, 4, 19, 1 << 30});
+  all.push_back(Aggregate{PartitionId{13}, Round{812}, Epoch{7}, Generation{8}, Codec::raw, 4, 19, 1 << 30, 1,
+                          {Round{813}, Round{0}, Round{812}}});
   all.push_back(Later{PartitionId{13}, Round{812}, 20});
   all.push_back(Again{PartitionId{13}, Round{812}, 21});
   all.push_back(
@@ -96,16 +97,19 @@ inline std::vector<Message> sample_messages() {
                       {LaneIndex{0}},
                       {{PartitionId{13}, LaneIndex{2}}, {PartitionId{15}, LaneIndex{1}}}});
   all.push_back(Resume{
-      JobRun{0xb2}, Epoch{9}, Generation{8}, {{PartitionId{13}, Round{812}}, {PartitionId{15}, Round{813}}}});
+      JobRun{0xb2}, Epoch{9}, Generation{8}, {{PartitionId{13}, Round{812}}, {PartitionId{15}, Round{813}, 19, 1}}});
   all.push_back(Resumed{PartitionId{13}, Round{813}, 24});
-  all.push_back(Fetch{PartitionId{13}, Round{812}, 25});
+  all.push_back(Fetch{PartitionId{13}, Round{812}, 25, 19});
   all.push_back(Retained{JobRun{0xb2},
                          PartitionId{13},
                          Round{812},
                          Epoch{9},
                          Generation{8},
                          4,
-                         {ErrorCode::internal, "no", "do"}});
+                         {ErrorCode::internal, "no", "do"},
+                         19,
+                         1,
+                         {Round{813}, Round{0}}});
   all.push_back(Settle{26, Rank{2}});
   all.push_back(Settled{27});
   all.push_back(Challenge{sample_secret(0x60)});
@@ -203,7 +207,8 @@ class RandomMessages {
             number(0, 1) == 1};
       case 22:
         return Aggregate{partition(), Round{any()},          Epoch{u32()}, Generation{u32()},
-                         Codec::raw,  u32(0, kMaxWorldSize), any(),        any()};
+                         Codec::raw,  u32(0, kMaxWorldSize), any(),        any(),
+                         u32(),       rounds()};
       case 23: return Later{partition(), Round{any()}, any()};
       case 24: return Again{partition(), Round{any()}, any()};
       case 25: return RoundFailed{partition(), Round{any()}, failure(), any()};
@@ -212,10 +217,11 @@ class RandomMessages {
       case 28: return moved();
       case 29: return resume();
       case 30: return Resumed{partition(), Round{any()}, any()};
-      case 31: return Fetch{partition(), Round{any()}, any()};
+      case 31: return Fetch{partition(), Round{any()}, any(), any()};
       case 32:
         return Retained{JobRun{any()},     partition(),           Round{any()}, Epoch{u32()},
-                        Generation{u32()}, u32(0, kMaxWorldSize), error()};
+                        Generation{u32()}, u32(0, kMaxWorldSize), error(),      any(),
+                        u32(),             rounds()};
       case 33: return Settle{any(), rank()};
       case 34: return Settled{any()};
       case 35: return Challenge{secret()};
@@ -419,8 +425,15 @@ class RandomMessages {
     Resume m{JobRun{any()}, Epoch{u32()}, Generation{u32()}, {}};
     m.partitions.resize(number(0, 20));
     for (StoredRounds& stored : m.partitions)
-      stored = {partition(), Round{any()}};
+      stored = {partition(), Round{any()}, any(), u32()};
     return m;
+  }
+
+  std::vector<Round> rounds() {
+    std::vector<Round> out(number(0, 20));
+    for (Round& round : out)
+      round = Round{any()};
+    return out;
   }
 
   Message attached() {

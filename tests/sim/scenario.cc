@@ -266,6 +266,41 @@ constexpr std::array kScenarios{
             if (m.random().one_in(2)) m.restart_scheduler(1);
             if (m.random().one_in(2)) m.healing_faults(2);
           }},
+    Named{"async_replaced",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, kMaxAsyncWorkers);
+            m.make_async(job);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            if (m.random().one_in(3)) m.job(1, 3);
+            m.replace_servers(3);
+          }},
+    Named{"async_replaced_and_cut",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, kMaxAsyncWorkers);
+            m.make_async(job);
+            for (ServerPlan& server : m.scenario().servers) {
+              if (m.random().one_in(2)) server.reorder_budget = job.partition_bytes * 2;
+            }
+            m.replace_servers(2);
+            m.healing_faults(4);
+          }},
+    Named{"async_restarted",
+          [](Maker& m) {
+            m.make_async(m.job(3, kMaxAsyncWorkers));  // more than half are left
+            m.replace_servers(2);
+            m.restart_scheduler(2);
+          }},
+    Named{"async_shrink_and_replace",
+          [](Maker& m) {
+            m.make_async(m.job(2, kMaxAsyncWorkers));
+            m.lose_workers(2);
+            JobPlan& job = m.scenario().jobs.front();
+            job.rounds = std::min(job.rounds, kMaxAsyncRounds - 1);
+            // Who sets the value stays: without it there is none.
+            for (FaultPlan& fault : m.scenario().faults)
+              fault.index = std::max<std::size_t>(fault.index, 1);
+            m.replace_servers(2);
+          }},
     Named{"worker_hangs",
           [](Maker& m) {
             m.job(2, 4);

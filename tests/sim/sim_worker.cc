@@ -24,6 +24,7 @@ struct SimWorker::UnderWay {
   RoundPlan how;
   std::vector<std::byte> in;
   std::vector<std::byte> out;  // of a broadcast, and in place: the only buffer
+  std::vector<std::uint64_t> least;  // async, by rank: deltas that had an answer before it began
 };
 
 SimWorker::SimWorker(SimNode& node, Transport& transport, JobContext& job, Rank rank, std::string machine,
@@ -263,6 +264,7 @@ void SimWorker::begin_round(std::size_t tensor) {
     operation->out.assign(bytes, kPoison);
   }
   job_.begun[tensor][rank_.value] = run.next_round;
+  operation->least = job_.answered[tensor];
   const std::span<std::byte> out = operation->out;
   const std::span<const std::byte> in =
       broadcast || plan_.in_place ? std::span<const std::byte>(out) : operation->in;
@@ -351,7 +353,8 @@ void SimWorker::check_async(std::size_t tensor, const UnderWay& operation) {
       const std::uint64_t begun = job_.begun[tensor][r] - std::min<std::uint64_t>(1, job_.begun[tensor][r]);
       const bool bounded = plan.staleness != kUnboundedStaleness && operation.round > plan.staleness;
       const bool lost = job_.shrunk.is_lost(Rank{r});
-      const std::uint64_t least = std::max(seen, bounded && !lost ? operation.round - plan.staleness : 0);
+      std::uint64_t least = std::max(seen, bounded && !lost ? operation.round - plan.staleness : 0);
+      if (!lost) least = std::max(least, operation.least[r]);
       if (r == rank_.value ? deltas != operation.round : deltas < least || deltas > begun) {
         return fail(
             fmt::format("round {} of {} (staleness {}) holds {} deltas of rank {}; seen before {}, begun {}",
@@ -360,6 +363,7 @@ void SimWorker::check_async(std::size_t tensor, const UnderWay& operation) {
       seen = deltas;
     }
   }
+  job_.answered[tensor][rank_.value] = operation.round;
 }
 
 void SimWorker::on_iteration_done() {

@@ -35,6 +35,7 @@ struct JobContext {
         expected(plan),
         report(run_report),
         begun(plan.tensors.size(), std::vector<std::uint64_t>(plan.world_size(), 0)),
+        answered(begun),
         barriers(plan.world_size(), 0),
         shrunk(plan) {}
 
@@ -43,6 +44,7 @@ struct JobContext {
   Expected expected;
   Report& report;
   std::vector<std::vector<std::uint64_t>> begun;  // by tensor and rank: rounds begun
+  std::vector<std::vector<std::uint64_t>> answered;  // async, likewise: deltas that have an answer
   std::vector<std::uint64_t> barriers;            // by rank: entered
   ShrunkAnswers shrunk;                           // of a job that shrinks, instead of `expected`
 };
