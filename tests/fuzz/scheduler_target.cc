@@ -1,35 +1,46 @@
-// The scheduler's core among peers that say anything that decodes, in any order, fall silent and go. Whatever
-// they did, nothing of them may be left when all have gone.
+// The scheduler's core among peers that say anything that decodes, in any order, fall silent and go; and come
+// back, to it or to the next one, with what they were told, or something else. Whatever they did, nothing of them
+// may be left when all have gone.
+#include <map>
+#include <memory>
+#include <set>
+#include <variant>
+#include <vector>
+
 #include "proto/base/assert.h"
-#include "scheduler/core_harness.h"
+#include "scheduler/attach_harness.h"
 #include "tests/fuzz/input.h"
 
 namespace bps::fuzz {
 namespace {
 
 using testing::CoreHarness;
+using testing::ServerMemory;
+using testing::WorkerMemory;
 
 class Peers {
  public:
-  explicit Peers(Input& input) : input_(input), h_(1, options()) {}
+  explicit Peers(Input& input) : input_(input), h_(std::make_unique<CoreHarness>(1, options())) {}
 
   void run() {
-    h_.auto_ack = input_.flag();
-    h_.auto_settle = input_.flag();
+    h_->auto_ack = input_.flag();
+    h_->auto_settle = input_.flag();
     for (int steps = 0; !input_.empty() && steps < 400; ++steps)
       act();
-    for (const PeerId peer : std::set(h_.alive()))
-      h_.lose(peer);
-    h_.run(std::chrono::seconds(5));
-    BPS_ASSERT(h_.core.job_count() == 0);
-    BPS_ASSERT(h_.core.node_count() == 0);
-    BPS_ASSERT(h_.core.peer_count() == 0);
-    BPS_ASSERT(h_.core.server_count() == 0);
+    for (const PeerId peer : std::set(h_->alive()))
+      h_->lose(peer);
+    // A run that came back is waited for, twice the heartbeat deadline.
+    h_->run(std::chrono::seconds(12));
+    BPS_ASSERT(h_->core.job_count() == 0);
+    BPS_ASSERT(h_->core.node_count() == 0);
+    BPS_ASSERT(h_->core.peer_count() == 0);
+    BPS_ASSERT(h_->core.server_count() == 0);
   }
 
  private:
-  static CoreOptions options() {
+  static CoreOptions options(std::uint64_t term = 1) {
     CoreOptions options;
+    options.term = term;
     options.max_jobs = 3;
     options.max_workers = 12;
     options.max_servers = 4;
@@ -37,8 +48,12 @@ class Peers {
   }
 
   void act() {
-    const std::uint32_t what = input_.below(35);
-    if (what == 32) {
+    const std::uint32_t what = input_.below(41);
+    if (what == 35) {
+      if (input_.below(4) == 0) restart();
+    } else if (what > 35) {
+      come_back();
+    } else if (what == 32) {
       say(connect(), HelloAdmin{});
     } else if (what < 3) {
       say(connect(), hello_worker());
@@ -49,7 +64,7 @@ class Peers {
     } else if (what < 7) {
       start_job();
     } else if (what < 10) {
-      h_.run(std::chrono::milliseconds(50 * (1 + input_.below(40))));
+      h_->run(std::chrono::milliseconds(50 * (1 + input_.below(41))));
     } else if (const PeerId peer = some_peer(); peer.value != 0) {
       act_as(peer, what);
     }
@@ -57,16 +72,16 @@ class Peers {
 
   void act_as(PeerId peer, std::uint32_t what) {
     switch (what) {
-      case 10: return h_.lose(peer);
-      case 11: return h_.hang(peer);
-      case 12: return h_.stop_acking(peer);
+      case 10: return h_->lose(peer);
+      case 11: return h_->hang(peer);
+      case 12: return h_->stop_acking(peer);
       case 13: return say(peer, any_message(input_));
       case 14: return say(peer, hello_worker());
       case 15: return say(peer, hello_server());
       case 16: return say(peer, Leave{});
       case 17:
-        h_.core.expel(h_.now, peer, make_error(ErrorCode::peer_lost, "cut off"));
-        return h_.carry_out();
+        h_->core.expel(h_->now, peer, make_error(ErrorCode::peer_lost, "cut off"));
+        return h_->carry_out();
       case 18:
       case 19:
       case 20:
@@ -96,7 +111,7 @@ class Peers {
       case 3: return Drain{input_.number(), ServerId{1 + input_.below(4)}};
       default: break;
     }
-    const auto asked = h_.got<AskOpenRounds>(peer);
+    const auto asked = h_->got<AskOpenRounds>(peer);
     OpenRounds open{asked.empty() ? input_.number() : asked.back().request, {}, input_.below(3)};
     for (std::uint32_t left = input_.below(4); left > 0; --left) {
       OpenRound& round = open.rounds.emplace_back();
@@ -116,7 +131,7 @@ class Peers {
   LaneLost lane_lost(PeerId peer) {
     LaneLost lost{ServerId{1 + input_.below(4)}, Incarnation{input_.number()}, input_.below(4) != 0, input_.number(),
                   "no route to host"};
-    const auto started = h_.got<JobStart>(peer);
+    const auto started = h_->got<JobStart>(peer);
     if (started.empty() || started.back().lanes.empty()) return lost;
     const auto& lanes = started.back().lanes;
     const LaneTarget& lane = lanes[input_.below(static_cast<std::uint32_t>(lanes.size()))];
@@ -126,16 +141,106 @@ class Peers {
   }
 
   void say(PeerId peer, const Message& message) {
-    if (auto heard = received(message, kMaxControlHeaderBytes)) h_.say(peer, std::move(*heard));
+    auto heard = received(message, kMaxControlHeaderBytes);
+    if (!heard) return;
+    note(peer, *heard);
+    h_->say(peer, std::move(*heard));
+  }
+
+  void note(PeerId peer, const Message& message) {
+    bool is_new = true;
+    if (const auto* worker = std::get_if<HelloWorker>(&message)) {
+      is_new = workers_.try_emplace(peer, WorkerMemory{*worker, {}, {}, {}, {}}).second;
+    } else if (const auto* server = std::get_if<HelloServer>(&message)) {
+      is_new = servers_.try_emplace(peer, ServerMemory{*server, {}}).second;
+    } else if (const auto* declare = std::get_if<Declare>(&message)) {
+      const auto found = workers_.find(peer);
+      is_new = found == workers_.end() || found->second.asked.try_emplace(declare->request, *declare).second;
+    }
+    if (!is_new) confused_.insert(peer);
+  }
+
+  void remember() {
+    memories_.clear();
+    for (const auto& [peer, said] : workers_) {
+      if (confused_.count(peer) != 0) continue;
+      WorkerMemory memory = said;
+      memory.learn(*h_, peer);
+      if (memory.hello.incarnation.value != 0) memories_.emplace_back(std::move(memory));
+    }
+    for (const auto& [peer, said] : servers_) {
+      ServerMemory memory = said;
+      memory.learn(*h_, peer);
+      if (memory.hello.incarnation.value != 0) memories_.emplace_back(std::move(memory));
+    }
+  }
+
+  // The scheduler dies, and another one begins.
+  void restart() {
+    remember();
+    workers_.clear();
+    servers_.clear();
+    confused_.clear();
+    ++restarts_;
+    h_ = std::make_unique<CoreHarness>(1 + restarts_, options(1 + restarts_));
+  }
+
+  // To the one that it has lost, or was with before.
+  void come_back() {
+    if (memories_.empty() || input_.below(8) == 0) remember();
+    if (memories_.empty()) return;
+    auto memory = memories_[input_.below(static_cast<std::uint32_t>(memories_.size()))];
+    if (auto* worker = std::get_if<WorkerMemory>(&memory)) {
+      if (input_.below(4) == 0) lie(*worker);
+      worker->come_back(*h_);
+    } else {
+      auto& server = std::get<ServerMemory>(memory);
+      if (input_.below(4) == 0) lie(server);
+      server.come_back(*h_);
+    }
+  }
+
+  void lie(WorkerMemory& memory) {
+    const std::uint32_t what = input_.below(12);
+    if (what == 0) memory.hello.job = "job" + std::to_string(input_.below(4));
+    if (what == 1) memory.hello.term.number = input_.number();
+    if (what == 2) memory.end.barriers_done = memory.end.barriers_arrived = input_.number();
+    if (what == 3) memory.end.closing.push_back(Rank{input_.below(4)});
+    if (what == 4) memory.start.reset();
+    if (!memory.start) return;
+    JobStart& start = *memory.start;
+    if (what == 5) start.epoch = Epoch{input_.number32()};
+    if (what == 6) start.generation = Generation{input_.number32()};
+    if (what == 7 && !start.members.empty()) start.members.pop_back();
+    if (what == 8 && !start.members.empty()) start.members.back().incarnation = Incarnation{input_.number()};
+    if (start.lanes.empty()) return;
+    LaneTarget& lane = start.lanes[input_.below(static_cast<std::uint32_t>(start.lanes.size()))];
+    if (what == 9) lane.incarnation = Incarnation{input_.number()};
+    if (what == 10) lane.server = ServerId{input_.number32()};
+    if (what == 11) memory.end.closed.push_back(LaneIndex{input_.below(4)});
+  }
+
+  void lie(ServerMemory& memory) {
+    const std::uint32_t what = input_.below(6);
+    if (what == 0) memory.hello.server = ServerId{input_.number32()};
+    if (what == 1) memory.hello.term.number = input_.number();
+    for (auto& [run, report] : memory.runs) {
+      if (what == 2) report.open.epoch = Epoch{input_.number32()};
+      if (what == 3) report.open.generation = Generation{input_.number32()};
+      if (what == 4 && !report.open.members.empty()) report.open.members.pop_back();
+      if (what == 5) report.left[Rank{input_.below(4)}] = input_.flag();
+    }
   }
 
   // Of what it was asked, if it was asked anything.
   void acknowledge(PeerId peer) {
     std::vector<std::uint64_t> requests;
-    for (const OpenJob& open : h_.got<OpenJob>(peer))
+    for (const OpenJob& open : h_->got<OpenJob>(peer))
       requests.push_back(open.request);
-    for (const DeclareSlices& slices : h_.got<DeclareSlices>(peer))
+    for (const DeclareSlices& slices : h_->got<DeclareSlices>(peer))
       requests.push_back(slices.request);
+    for (const Shrunk& shrunk : h_->got<Shrunk>(peer))
+      requests.push_back(shrunk.request);
     const std::uint32_t choice = input_.below(64);
     const Error error = choice % 8 == 7 ? make_error(ErrorCode::out_of_memory, "full") : Error{};
     if (requests.empty()) return say(peer, Ack{input_.number(), error});
@@ -153,17 +258,19 @@ class Peers {
     }
   }
 
-  PeerId connect() { return h_.connect("10.0.0.1:" + std::to_string(++connects_)); }
+  PeerId connect() { return h_->connect("10.0.0.1:" + std::to_string(++connects_)); }
 
   PeerId some_peer() {
-    const auto& alive = h_.alive();
+    const auto& alive = h_->alive();
     if (alive.empty()) return {};
     return *std::next(alive.begin(), input_.below(static_cast<std::uint32_t>(alive.size())));
   }
 
   HelloWorker hello_worker() {
     HelloWorker hello;
-    hello.job = "job" + std::to_string(input_.below(4));
+    const std::uint32_t job = input_.below(4);
+    hello.job = "job" + std::to_string(job);
+    hello.worker_loss = job < 2 ? WorkerLoss::fail : WorkerLoss::shrink;
     hello.world_size = 1 + input_.below(3);
     hello.rank = Rank{input_.below(hello.world_size)};
     const std::uint32_t odd = input_.below(32);  // what differs from the others'
@@ -176,7 +283,7 @@ class Peers {
     hello.local_size = odd == 10 ? 2 : 1;
     if (odd == 11) hello.incarnation = Incarnation{input_.number()};
     if (odd == 12) hello.job_run = JobRun{input_.number()};
-    if (odd == 13) hello.term = h_.core.term();
+    if (odd == 13) hello.term = h_->core.term();
     return hello;
   }
 
@@ -211,13 +318,18 @@ class Peers {
   }
 
   Input& input_;
-  CoreHarness h_;
+  std::unique_ptr<CoreHarness> h_;
+  std::map<PeerId, WorkerMemory> workers_;  // what they have said under this scheduler
+  std::map<PeerId, ServerMemory> servers_;
+  std::set<PeerId> confused_;  // said hello twice, or asked twice with one number: their memory fits nothing
+  std::vector<std::variant<WorkerMemory, ServerMemory>> memories_;  // of those who may come back
+  std::uint64_t restarts_ = 0;
   std::uint32_t connects_ = 0;
 };
 
 }  // namespace
 
-std::vector<Bytes> seeds() { return random_seeds(60, 500); }
+std::vector<Bytes> seeds() { return random_seeds(120, 500); }
 
 }  // namespace bps::fuzz
 

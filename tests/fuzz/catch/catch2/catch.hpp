@@ -13,6 +13,11 @@ namespace bps::fuzz {
 }
 }  // namespace bps::fuzz
 
+// Harnesses name it for their tests.
+namespace Catch {
+void Contains(const std::string&);
+}
+
 #define CHECK(expression) \
   (static_cast<bool>(expression) ? void(0) : ::bps::fuzz::broken(#expression, __FILE__, __LINE__))
 #define REQUIRE(expression) CHECK(expression)
