@@ -251,9 +251,11 @@ void ScenarioMaker::restart_scheduler(std::uint64_t most) {
     fault.forgetful = random_.one_in(3);
   }
   scenario_.scheduler_grace = 20s;
-  // A new server that comes first to a scheduler without memory may get the number of one that was there.
-  for (ServerPlan& server : scenario_.servers)
-    server.start = Duration(0);
+  // Some come for the first time to a scheduler that is not the first.
+  if (random_.one_in(3)) {
+    ServerPlan& late = scenario_.servers.emplace_back(scenario_.servers.front());
+    late.start = random_.between(Duration(0), Duration(3s));
+  }
 }
 
 void ScenarioMaker::lose_workers(std::uint64_t most) {
