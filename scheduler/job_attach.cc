@@ -106,8 +106,8 @@ JobStart Job::start_late(const Worker& worker) {
   return start;
 }
 
-// Workers who were there, and may not be any more. That servers were there only servers can say: the run waits
-// for those of its lanes, and nothing else is made of them.
+// Workers who were there, and may not be any more. That servers were there only servers can say: the run
+// waits for those of its lanes, and nothing else is made of them.
 void Job::note_absent(const WorkerReport& report) {
   for (const Member& member : report.start->members) {
     if (membership_.find(member.rank) != nullptr) continue;

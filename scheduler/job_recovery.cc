@@ -120,9 +120,10 @@ void Job::try_recover(TimePoint now) {
   const bool started = std::any_of(recovery_->workers.begin(), recovery_->workers.end(),
                                    [](const auto& entry) { return entry.second.started(); });
   if (!started && recovery_->has_started) {
-    return fail(make_error(ErrorCode::peer_lost,
-                           fmt::format("all workers of job {} that had started and come back are gone again", name()),
-                           kRestartAdvice));
+    return fail(
+        make_error(ErrorCode::peer_lost,
+                   fmt::format("all workers of job {} that had started and come back are gone again", name()),
+                   kRestartAdvice));
   }
   const Status status = started ? restore() : gather_again();
   if (!status && !ended()) return fail(status.error());

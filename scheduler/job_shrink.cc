@@ -63,8 +63,8 @@ void Job::catch_up_losses(const Worker& worker, Generation known) {
   }
 }
 
-// Those that the scheduler before had told others: all of them are in the first generation here, and nobody is a
-// member who is not known here.
+// Those that the scheduler before had told others: all of them are in the first generation here, and nobody
+// is a member who is not known here.
 void Job::catch_up_losses(ServerId server, const OpenJob& known) {
   std::vector<Rank> lost;
   for (const Member& member : known.members) {
@@ -72,10 +72,11 @@ void Job::catch_up_losses(ServerId server, const OpenJob& known) {
   }
   // It has heard of whom, but not of all: one of them again, for the generation.
   const std::vector<Rank> missing = membership_.missing();
-  if (lost.empty() && known.generation < first_generation_ && !missing.empty()) lost.push_back(missing.front());
+  if (lost.empty() && known.generation < first_generation_ && !missing.empty())
+    lost.push_back(missing.front());
   for (const Rank rank : lost) {
-    const std::string reason = fmt::format("rank {} of job {} was lost before the scheduler was started again",
-                                           rank.value, name());
+    const std::string reason =
+        fmt::format("rank {} of job {} was lost before the scheduler was started again", rank.value, name());
     const std::uint64_t request = servers_.ask(server, Shrunk{0, run_, first_generation_, rank, reason});
     // Workers are in that generation, or soon: they are to find nobody who is not.
     if (move_) move_->waiting.insert(request);

@@ -8,7 +8,8 @@ namespace bps {
 namespace {
 
 constexpr std::size_t kMaxEndedRuns = 256;
-constexpr std::uint32_t kMaxClaimedServer = std::uint32_t{1} << 24;  // by a worker: numbers are not its to use up
+constexpr std::uint32_t kMaxClaimedServer = std::uint32_t{1}
+                                            << 24;  // by a worker: numbers are not its to use up
 constexpr int kToleratedTicks = 4;  // a tick later than this was a pause of our own
 
 Error unexpected(const Message& message, const char* from) {

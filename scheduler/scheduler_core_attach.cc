@@ -335,8 +335,8 @@ void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
     return;
   }
   if (worker_count_ >= options_.max_workers) {
-    return jobs_.at(absent.run)->fail(
-        make_error(ErrorCode::out_of_memory, "the scheduler has too many workers", kRestartAdvice));
+    return jobs_.at(absent.run)
+        ->fail(make_error(ErrorCode::out_of_memory, "the scheduler has too many workers", kRestartAdvice));
   }
   Node node;
   node.role = Role::worker;

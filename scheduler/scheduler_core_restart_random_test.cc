@@ -1,6 +1,7 @@
-// Clusters that live at random under one scheduler and come back to the next one, some of them, in any order, and
-// in half of the trials with something in their reports that is not so. Whatever they say, the new scheduler goes
-// on: no run stays between two states, and nothing is left when all have gone. A seed replays its trial.
+// Clusters that live at random under one scheduler and come back to the next one, some of them, in any order,
+// and in half of the trials with something in their reports that is not so. Whatever they say, the new
+// scheduler goes on: no run stays between two states, and nothing is left when all have gone. A seed replays
+// its trial.
 #include <random>
 
 #include "scheduler/attach_harness.h"

@@ -9,7 +9,8 @@ using namespace testing;
 
 namespace {
 
-// A job, and servers that may be of several jobs, under a scheduler of which only what its nodes remember counts.
+// A job, and servers that may be of several jobs, under a scheduler of which only what its nodes remember
+// counts.
 struct Memories {
   Memories(CoreHarness& h, const std::string& job, std::uint32_t world, std::size_t tensors = 1,
            WorkerLoss loss = WorkerLoss::fail) {
@@ -271,7 +272,8 @@ TEST_CASE("restart: a server that comes back says how much memory it has") {
   CHECK(h.last<ClusterState>(admin).servers[0].memory_max == 12345);
 }
 
-TEST_CASE("restart: of two schedulers that share a run's nodes at most one goes on, if it needs all workers") {
+TEST_CASE(
+    "restart: of two schedulers that share a run's nodes at most one goes on, if it needs all workers") {
   const WorkerLoss loss = GENERATE(WorkerLoss::fail, WorkerLoss::shrink);
   std::size_t on_both_sides = 0;
   for (unsigned split = 0; split < 32; ++split) {

@@ -1,6 +1,6 @@
 // The scheduler's core among peers that say anything that decodes, in any order, fall silent and go; and come
-// back, to it or to the next one, with what they were told, or something else. Whatever they did, nothing of them
-// may be left when all have gone.
+// back, to it or to the next one, with what they were told, or something else. Whatever they did, nothing of
+// them may be left when all have gone.
 #include <map>
 #include <memory>
 #include <set>
