@@ -28,6 +28,7 @@ void Inquiries::ask(TimePoint now, PeerId peer, AskWaits question, const std::ve
   entry.peer = peer;
   entry.deadline = now + patience_of(question);
   entry.question = std::move(question);
+  std::vector<Key> unasked;  // finish() may be the end of the question
   for (const Target& target : targets) {
     const Key key{target.run, target.tensor};
     const auto [place, is_new] = inquiries_.try_emplace(key);
@@ -42,8 +43,10 @@ void Inquiries::ask(TimePoint now, PeerId peer, AskWaits question, const std::ve
       of_request_.emplace(request, key);
       asks_.push_back({server, AskOpenRounds{request, target.run, target.tensor, 0}});
     }
-    if (inquiry.outstanding.empty()) finish(key);
+    if (inquiry.outstanding.empty()) unasked.push_back(key);
   }
+  for (const Key& key : unasked)
+    finish(key);
   // Also where nobody has to be asked.
   if (const auto it = questions_.find(number); it != questions_.end() && it->second.waiting.empty())
     conclude(number);

@@ -117,6 +117,17 @@ TEST_CASE("inquiries: nobody needs to be asked about runs without servers, or ab
   CHECK(answered[1].parts.size() == 1);
 }
 
+TEST_CASE("inquiries: a run without servers does not end a question that has others to ask") {
+  Inquiries inquiries;
+  inquiries.ask(kStart, kAsker, question(30), {target({}), target({ServerId{1}}, JobRun{8})});
+  const auto asks = inquiries.take_asks();
+  REQUIRE(asks.size() == 1);
+  CHECK(inquiries.take_answered().empty());
+  inquiries.answered(ServerId{1}, open_rounds(asks[0].message.request, 1, 100, Rank{2}));
+  CHECK(inquiries.take_answered().size() == 1);
+  CHECK(inquiries.size() == 0);
+}
+
 TEST_CASE("inquiries: a peer has only so many questions open, and none when it has gone") {
   Inquiries inquiries;
   for (std::size_t i = 0; i < Inquiries::kMaxQuestionsOfPeer; ++i) {
