@@ -56,6 +56,7 @@ TEST_CASE("move: of several servers that drain, one that has to stay does not ho
   CoreHarness h;
   const PeerId a = h.server("a");
   const PeerId b = h.server("b");
+  h.auto_settle = false;
   const auto workers = h.running_job("j", 2);
   Declare declare = declare_one(1, "w", 1);
   declare.tensors[0].mode = Mode::async;
@@ -76,6 +77,7 @@ TEST_CASE("move: a server that waits to drain gets nothing new, unless nobody el
   CoreHarness h;
   const PeerId a = h.server("a");
   const PeerId b = h.server("b");
+  h.auto_settle = false;
   const auto workers = h.running_job("j", 2);
   Declare stays = declare_one(1, "w", 1);
   stays.tensors[0].mode = Mode::async;

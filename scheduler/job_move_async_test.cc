@@ -11,6 +11,7 @@ using Catch::Contains;
 
 struct AsyncJob : CoreHarness {
   AsyncJob() {
+    auto_settle = false;
     Declare declare = declare_one(1, "w", kElements);
     declare.tensors[0].mode = Mode::async;
     say(workers[0], declare);

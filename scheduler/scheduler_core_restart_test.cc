@@ -229,8 +229,7 @@ TEST_CASE("restart: a server that does not come back is missed, also if nobody h
   CoreHarness old;
   const std::vector<PeerId> servers{old.server("cpu-1"), old.server("cpu-2")};
   Memories past(old, "j", 3, 0);
-  Declare declare = declare_one(1, "a", kElements);
-  declare.tensors[0].mode = Mode::async;
+  const Declare declare = declare_one(1, "a", kElements);
   for (std::size_t i = 0; i < 3; ++i) {
     past.workers[i].asked[1] = declare;
     old.say(past.worker_peers[i], declare);
@@ -239,13 +238,15 @@ TEST_CASE("restart: a server that does not come back is missed, also if nobody h
   CoreHarness h(2, later());
   past.servers[0].come_back(h);
   std::vector<PeerId> workers;
-  for (const WorkerMemory& memory : past.workers)
+  for (WorkerMemory& memory : past.workers) {
+    memory.hello.retain = false;  // nothing can move
     workers.push_back(memory.come_back(h));
+  }
   h.run(seconds(5));
   CHECK(h.got<JobFailed>(workers[0]).empty());
   h.run(seconds(2));
   CHECK_THAT(h.last<JobFailed>(workers[0]).error.message,
-             Contains("server 2 (host cpu-2, ") && Contains("not come back") && Contains("asynchronous"));
+             Contains("server 2 (host cpu-2, ") && Contains("not come back") && Contains("retain"));
 }
 
 TEST_CASE("restart: a new server may come as soon as all runs have workers again") {

@@ -8,6 +8,8 @@
 namespace bps {
 namespace {
 
+using testing::FakeLoan;
+
 constexpr std::uint64_t kBytes = 4096;
 
 struct AsyncTensor {

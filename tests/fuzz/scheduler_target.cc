@@ -64,7 +64,7 @@ class Peers {
     } else if (what < 7) {
       start_job();
     } else if (what < 10) {
-      h_->run(std::chrono::milliseconds(50 * (1 + input_.below(41))));
+      h_->run(std::chrono::milliseconds(50 * (1 + input_.below(40))));
     } else if (const PeerId peer = some_peer(); peer.value != 0) {
       act_as(peer, what);
     }
