@@ -130,8 +130,7 @@ Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& he
 void SchedulerCore::give_connection(TimePoint now, PeerId id, Incarnation incarnation) {
   Node& node = nodes_.at(incarnation);
   if (node.peer.value != 0) {
-    outbox_.close(node.peer);
-    peers_.erase(node.peer);
+    close(node.peer);
     if (node.role == Role::worker) {
       jobs_.at(node.run)->worker_suspected(node.rank);
     } else {

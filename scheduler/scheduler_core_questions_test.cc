@@ -191,6 +191,26 @@ TEST_CASE("questions: the job, the server and the asker may go before the answer
   }
 }
 
+TEST_CASE("questions: who comes back on another connection is answered on neither") {
+  CoreHarness h;
+  const PeerId server = h.server();
+  HelloWorker hello = CoreHarness::hello("job", 0, 1);
+  const PeerId worker = h.say_hello(hello);
+  h.say(worker, declare_one(1, "t", 100));
+  const auto welcome = h.last<Welcome>(worker);
+  h.say(worker, about(30, Subject::tensor, "t"));
+  hello.term = welcome.term;
+  hello.incarnation = welcome.incarnation;
+  hello.job_run = welcome.job_run;
+  const PeerId back = h.say_hello(hello);
+  REQUIRE(h.got<Welcome>(back).size() == 1);
+  CHECK_FALSE(h.is_alive(worker));
+  answer(h, server, {open_round({Rank{0}})});
+  h.run(2s);
+  CHECK(h.got<Waits>(worker).empty());
+  CHECK(h.got<Waits>(back).empty());
+}
+
 TEST_CASE("questions: what there is") {
   CoreHarness h;
   h.server("cpu-1", 2);
