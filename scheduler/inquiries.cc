@@ -82,6 +82,7 @@ void Inquiries::server_gone(ServerId server) {
 }
 
 void Inquiries::peer_gone(PeerId peer) {
+  std::erase_if(answered_, [&](const Answered& answered) { return answered.peer == peer; });
   if (open_.erase(peer) == 0) return;
   for (auto& [key, inquiry] : inquiries_) {
     std::erase_if(inquiry.questions, [&](std::uint64_t number) { return questions_.at(number).peer == peer; });

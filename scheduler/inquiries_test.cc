@@ -128,6 +128,16 @@ TEST_CASE("inquiries: a run without servers does not end a question that has oth
   CHECK(inquiries.size() == 0);
 }
 
+TEST_CASE("inquiries: who goes between the end of a question and its answer gets none") {
+  Inquiries inquiries;
+  inquiries.ask(kStart, kAsker, question(30), {target({})});
+  inquiries.ask(kStart, PeerId{2}, question(31), {target({})});
+  inquiries.peer_gone(kAsker);
+  const auto answered = inquiries.take_answered();
+  REQUIRE(answered.size() == 1);
+  CHECK(answered[0].peer == PeerId{2});
+}
+
 TEST_CASE("inquiries: a peer has only so many questions open, and none when it has gone") {
   Inquiries inquiries;
   for (std::size_t i = 0; i < Inquiries::kMaxQuestionsOfPeer; ++i) {
