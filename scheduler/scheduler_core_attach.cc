@@ -329,7 +329,7 @@ void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
     // Of another run, perhaps: it has its time from now on.
     if (known->second.absent)
       detector_.heard(absent.incarnation, now + collect_time() - options_.detector.heartbeat_deadline);
-    if (known->second.role != Role::worker || known->second.run != absent.run)
+    if (known->second.role != Role::worker || known->second.run != absent.run || known->second.rank != absent.rank)
       jobs_.at(absent.run)->fail(make_error(ErrorCode::protocol, "a node contradicts what others say"));
     return;
   }

@@ -147,12 +147,13 @@ class Peers {
     h_->say(peer, std::move(*heard));
   }
 
+  // What a peer would say back. Of one that was greeted before, too little is known.
   void note(PeerId peer, const Message& message) {
     bool is_new = true;
     if (const auto* worker = std::get_if<HelloWorker>(&message)) {
-      is_new = workers_.try_emplace(peer, WorkerMemory{*worker, {}, {}, {}, {}}).second;
+      is_new = h_->inbox[peer].empty() && workers_.try_emplace(peer, WorkerMemory{*worker, {}, {}, {}, {}}).second;
     } else if (const auto* server = std::get_if<HelloServer>(&message)) {
-      is_new = servers_.try_emplace(peer, ServerMemory{*server, {}}).second;
+      is_new = h_->inbox[peer].empty() && servers_.try_emplace(peer, ServerMemory{*server, {}}).second;
     } else if (const auto* declare = std::get_if<Declare>(&message)) {
       const auto found = workers_.find(peer);
       is_new = found == workers_.end() || found->second.asked.try_emplace(declare->request, *declare).second;
