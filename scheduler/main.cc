@@ -12,6 +12,7 @@
 #include "proto/base/asio_loop.h"
 #include "proto/base/config.h"
 #include "proto/base/descriptor_limit.h"
+#include "proto/base/output_signals.h"
 #include "proto/base/ports_file.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/names.h"
@@ -180,6 +181,7 @@ class Program {
 };
 
 int run(int argc, char** argv) {
+  outlive_lost_outputs();
   Settings settings;
   Config config("bps-scheduler", "Brings workers and servers of training jobs together.");
   describe(config, settings);

@@ -51,12 +51,15 @@ StateDir::~StateDir() {
 
 Status StateDir::load() {
   const std::string path = path_ + "/state";
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.get() < 0) {
     if (errno != ENOENT) return os_error("cannot read " + path, errno, kAdvice);
     log_.info("{} holds no state: a new cluster, or one that is told by its nodes", path_);
     return {};
   }
+  struct stat about {};
+  if (::fstat(file.get(), &about) != 0) return os_error("cannot read " + path, errno, kAdvice);
+  if (!S_ISREG(about.st_mode)) return make_error(ErrorCode::os, path + " is not a file", kAdvice);
   std::string text;
   char piece[4096];
   for (ssize_t bytes = 0; text.size() <= kMaxStateBytes; text.append(piece, static_cast<std::size_t>(bytes))) {

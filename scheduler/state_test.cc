@@ -1,5 +1,7 @@
 #include "scheduler/state.h"
 
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -90,6 +92,9 @@ TEST_CASE("state dir: a place where nothing can be written is an error") {
   write(folder.path / "file", "");
   CHECK_FALSE(StateDir::open(folder.path / "file", log).ok());
   CHECK_FALSE(StateDir::open(folder.path / "no" / "where", log).ok());
+  std::filesystem::create_directories(folder.path / "odd");
+  REQUIRE(::mkfifo((folder.path / "odd" / "state").c_str(), 0600) == 0);
+  CHECK_THAT(StateDir::open(folder.path / "odd", log).error().message, Contains("is not a file"));
 }
 
 }  // namespace bps

@@ -12,6 +12,7 @@
 #include "proto/base/descriptor_limit.h"
 #include "proto/base/host_identity.h"
 #include "proto/base/loop_thread.h"
+#include "proto/base/output_signals.h"
 #include "proto/base/ports_file.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
@@ -247,6 +248,7 @@ class Program {
 };
 
 int run(int argc, char** argv) {
+  outlive_lost_outputs();
   Settings settings;
   Config config("bps-server", "Sums the gradients of training jobs.");
   describe(config, settings);

@@ -23,6 +23,7 @@ extern "C" {
 #include "deploy/bps_run/process.h"
 #include "deploy/bps_run/supervisor.h"
 #include "proto/base/error.h"
+#include "proto/base/output_signals.h"
 
 namespace bps {
 namespace {
@@ -66,7 +67,7 @@ int supervise(const RunOptions& options, const std::string& folder, int launcher
 }
 
 int launch(const RunOptions& options) {
-  ::signal(SIGPIPE, SIG_IGN);
+  outlive_lost_outputs();
   const sigset_t signals = run_signals();
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

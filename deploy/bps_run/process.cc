@@ -65,6 +65,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   if (null < 0 || ::dup2(null, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(err, 2) < 0) give_up();
   if (null > 2) ::close(null);
   ::signal(SIGPIPE, SIG_DFL);
+  ::signal(SIGXFSZ, SIG_DFL);
   ::signal(SIGTTOU, SIG_DFL);
   sigset_t none;
   ::sigemptyset(&none);

@@ -32,6 +32,8 @@ std::optional<std::string> text_of(const toml::node& node) {
   return std::nullopt;
 }
 
+constexpr std::size_t kMaxConfigFileBytes = 1u << 20;  // nobody has as many settings
+
 // An fstream would not tell a directory from an empty file.
 Result<std::string> read_all(const std::string& path) {
   const auto cannot_read = [&] {
@@ -45,8 +47,13 @@ Result<std::string> read_all(const std::string& path) {
   if (file == nullptr) return cannot_read();
   std::string content;
   char buffer[4096];
-  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, file.get()))
+  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, file.get())) {
     content.append(buffer, count);
+    if (content.size() > kMaxConfigFileBytes) {
+      return make_error(ErrorCode::configuration,
+                        fmt::format("the config file {} has more than {} bytes", path, kMaxConfigFileBytes));
+    }
+  }
   if (std::ferror(file.get()) != 0) return cannot_read();
   return content;
 }

@@ -218,6 +218,7 @@ TEST_CASE("config files that cannot be used say why") {
   CHECK(message("/no/such/file") == "cannot read the config file /no/such/file: No such file or directory");
   const std::string directory = std::filesystem::temp_directory_path().string();
   CHECK(message(directory) == "cannot read the config file " + directory + ": Is a directory");
+  CHECK(message("/dev/zero") == "the config file /dev/zero has more than 1048576 bytes");
   Settings from_variable;
   const Status status = from_variable.parse({}, {{"BPS_CONFIG", directory}});
   REQUIRE_FALSE(status.ok());

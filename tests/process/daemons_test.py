@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The real scheduler, servers and workers: daemons_test.py PROGRAM-FOLDER WORKER [unittest arguments]"""
+import os
 import pathlib
 import re
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 
@@ -205,6 +207,26 @@ class Signals(DaemonTest):
         for daemon in (*servers, scheduler):
             daemon.signal(signal.SIGTERM)
             self.assert_status(daemon, 0)
+
+    def test_a_log_that_nobody_reads_any_more_ends_nobody(self):
+        reader, log = os.pipe()
+        ports = self.folder / "unread"
+        unread = subprocess.Popen([self.bin / "bps-scheduler", "--listen", "127.0.0.1:0", "--ports-file", ports],
+                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.addCleanup(unread.wait)
+        self.addCleanup(unread.kill)
+        os.close(log)
+        until = time.monotonic() + LIMIT
+        while not ports.exists() and time.monotonic() < until:
+            self.pause()
+        os.close(reader)
+        address = re.search(r"^listen (\S+)$", ports.read_text(), re.M)[1]
+        self.server(address)
+        for worker in self.workers(address, 2):
+            self.assert_status(worker, 0, "closed")
+        self.assertIsNone(unread.poll())
+        unread.terminate()
+        self.assertEqual(unread.wait(LIMIT), 0)
 
     def test_a_scheduler_that_is_told_to_stop_tells_everyone(self):
         scheduler, servers = self.cluster()
