@@ -215,8 +215,9 @@ void Job::retire_lost() {
     server.incarnation = lane.incarnation;
     server.host = lane.host;
     server.endpoint = lane.endpoint;
-    recovery_->dead_servers.emplace_back(std::move(server),
-                                         "it has not come back since the scheduler was started again");
+    const char* const how = "it has not come back since the scheduler was started again";
+    outbox_.log(LogLevel::warn, fmt::format("{} of job {} is gone: {}", to_string(server), name(), how));
+    recovery_->dead_servers.emplace_back(std::move(server), how);
   }
 }
 

@@ -1,4 +1,5 @@
 // Runs whose nodes come back to another scheduler, and not all of them, or not as they were.
+#include <algorithm>
 #include <bitset>
 
 #include "scheduler/attach_harness.h"
@@ -247,6 +248,23 @@ TEST_CASE("restart: a server that does not come back is missed, also if nobody h
   h.run(seconds(2));
   CHECK_THAT(h.last<JobFailed>(workers[0]).error.message,
              Contains("server 2 (host cpu-2, ") && Contains("not come back") && Contains("retain"));
+}
+
+TEST_CASE("restart: a server that does not come back is named in the log, also if its partitions can move") {
+  CoreHarness old;
+  const std::vector<PeerId> servers{old.server("cpu-1"), old.server("cpu-2")};
+  Memories past(old, "j", 3, 0);
+  past.learn(old, servers);
+  CoreHarness h(2, later());
+  past.servers[0].come_back(h);
+  for (const WorkerMemory& memory : past.workers)
+    memory.come_back(h);
+  h.run(seconds(7));
+  CHECK(h.core.job_count() == 1);
+  const auto names_it = [](const std::string& line) {
+    return line.find("server 2 (host cpu-2, ") != std::string::npos && line.find("not come back") != std::string::npos;
+  };
+  CHECK(std::count_if(h.log.begin(), h.log.end(), names_it) == 1);
 }
 
 TEST_CASE("restart: a new server may come as soon as all runs have workers again") {
