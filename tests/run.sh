@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 usage() {
   cat <<'TEXT'
 usage: bash tests/run.sh [--quick] [--no-sanitizers] [--only REGEX] [--jobs N] [--no-setup] [--fuzz MINUTES]
+                         [--torch-latest]
 
 Installs what is missing, builds into build/, build-asan/ and build-tsan/, and runs every test;
 the sanitizer builds (address + undefined behaviour with g++, thread with clang++) run the unit, sim and
@@ -17,19 +18,21 @@ conformance tiers, the first one the fuzz tier, too.
   --jobs N         compile and test N at a time (default: number of CPUs)
   --no-setup       do not look for missing packages
   --fuzz MINUTES   instead of the tests: libFuzzer on every target of tests/fuzz, so long each, in build-fuzz/
+  --torch-latest   the tests of client/python only, with the newest PyTorch that pip finds, in build/torch-latest (5 GB)
   -h, --help       this text
 
 Exit status: 0 when every test passed, 64 for a wrong flag, else that of the step that failed.
 TEXT
 }
 
-quick=0 sanitizers=1 setup=1 only='' fuzz='' jobs=$(nproc)
+quick=0 sanitizers=1 setup=1 only='' fuzz='' torch_latest=0 jobs=$(nproc)
 need_value() { (($# >= 2)) || { echo "run.sh: $1 needs a value" >&2; usage >&2; exit 64; }; }
 while (($#)); do
   case $1 in
     --quick) quick=1 sanitizers=0 ;;
     --no-sanitizers) sanitizers=0 ;;
     --no-setup) setup=0 ;;
+    --torch-latest) torch_latest=1 sanitizers=0 only='^python_' ;;
     --only) need_value "$@"; only=$2; shift ;;
     --fuzz) need_value "$@"; fuzz=$2; shift ;;
     --jobs) need_value "$@"; jobs=$2; shift ;;
@@ -91,7 +94,14 @@ if [[ $fuzz ]]; then
   fuzz_all "$fuzz"
   exit
 fi
-configure_and_build build all -DCMAKE_BUILD_TYPE=RelWithDebInfo -DBPS_TESTS=ON -DBPS_EXAMPLES=ON -DBPS_BENCH=ON
+python=(-UBPS_PYTHON)  # what an earlier run with --torch-latest left
+if ((torch_latest)); then
+  step "install the newest PyTorch"
+  /usr/bin/python3 -m venv build/torch-latest
+  build/torch-latest/bin/pip install --quiet --upgrade torch numpy
+  python=("-DBPS_PYTHON=$PWD/build/torch-latest/bin/python")
+fi
+configure_and_build build all "${python[@]}" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DBPS_TESTS=ON -DBPS_EXAMPLES=ON -DBPS_BENCH=ON
 directories=(build)
 if ((sanitizers)); then
   configure_and_build build-asan bps_tests -DBPS_SANITIZE=address "${sanitized[@]}"

@@ -1,7 +1,6 @@
 """Several Python workers with the real daemons: sums, and every way in which a step can end badly."""
 import signal
 
-import daemons
 from harness import WorkerTest
 
 
@@ -21,14 +20,14 @@ class ClusterTest(WorkerTest):
         scheduler, _ = self.cluster()
         workers = self.python_workers(scheduler, 3, "lost")
         for rank in (0, 2):
-            self.assert_status(workers[rank], 75, "rank 1", limit=daemons.SILENCE)
+            self.assert_told(workers[rank], 75, "rank 1")
 
     def test_a_rank_dies_of_an_exception(self):
         scheduler, _ = self.cluster()
         workers = self.python_workers(scheduler, 3, "raises")
         self.assert_status(workers[1], 1, "a bug of the program")
         for rank in (0, 2):
-            self.assert_status(workers[rank], 75, "rank 1", limit=daemons.SILENCE)
+            self.assert_told(workers[rank], 75, "rank 1")
 
     def test_ctrl_c_in_the_middle_of_a_step(self):
         for timeout_s in ("3", "300"):
@@ -38,8 +37,8 @@ class ClusterTest(WorkerTest):
                 for worker in workers:
                     worker.wait_line("waiting")
                 workers[0].signal(signal.SIGINT)
-                self.assert_status(workers[0], -signal.SIGINT, "KeyboardInterrupt", limit=2)
-                self.assert_status(workers[1], 75, "rank 0", limit=daemons.SILENCE)
+                self.assert_told(workers[0], -signal.SIGINT, "KeyboardInterrupt", limit=2)
+                self.assert_told(workers[1], 75, "rank 0")
 
     def test_an_expired_wait(self):
         workers = self.run_all(2, "expired")

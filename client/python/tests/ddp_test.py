@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 
-import daemons
 from harness import HERE, WorkerTest
 
 CASES = ("several_buckets", "unused_on_some_ranks", "accumulation", "two_models", "close_to_gloo")
@@ -39,4 +38,4 @@ class HookTest(WorkerTest):
         workers = self.python_workers(scheduler, 3, "killed_in_a_step")
         workers[1].end()
         for rank in (0, 2):
-            self.assert_status(workers[rank], 1, "Error.*rank 1", limit=daemons.SILENCE)
+            self.assert_told(workers[rank], 1, "Error.*rank 1")

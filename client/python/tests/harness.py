@@ -33,3 +33,8 @@ class WorkerTest(daemons.DaemonTest):
         for worker in workers:
             self.assert_status(worker, 0)
         return workers
+
+    def assert_told(self, worker: Any, status: int, pattern: str, limit: float = daemons.SILENCE) -> None:
+        """A worker says why it ends, so soon; how long a process with PyTorch in it takes to be gone is not ours."""
+        worker.wait_line(pattern, limit)
+        self.assert_status(worker, status)

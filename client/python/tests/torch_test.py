@@ -2,7 +2,6 @@
 import re
 import signal
 
-import daemons
 from harness import WorkerTest
 
 
@@ -32,7 +31,7 @@ class TorchTest(WorkerTest):
         workers = self.python_workers(scheduler, 3, "killed_in_a_step:layers")
         workers[1].end()
         for rank in (0, 2):
-            self.assert_status(workers[rank], 75, "rank 1", limit=daemons.SILENCE)
+            self.assert_told(workers[rank], 75, "rank 1")
 
     def test_ctrl_c_in_step(self):
         scheduler, _ = self.cluster()
@@ -40,8 +39,8 @@ class TorchTest(WorkerTest):
         for worker in workers:
             worker.wait_line("waiting")
         workers[0].signal(signal.SIGINT)
-        self.assert_status(workers[0], -signal.SIGINT, "KeyboardInterrupt", limit=daemons.SILENCE)
-        self.assert_status(workers[1], 75, "rank 0", limit=daemons.SILENCE)
+        self.assert_told(workers[0], -signal.SIGINT, "KeyboardInterrupt")
+        self.assert_told(workers[1], 75, "rank 0")
 
     def test_a_server_is_killed_in_the_middle(self):
         """The same bits as without."""
