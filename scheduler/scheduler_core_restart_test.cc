@@ -267,6 +267,21 @@ TEST_CASE("restart: a server that does not come back is named in the log, also i
   CHECK(std::count_if(h.log.begin(), h.log.end(), names_it) == 1);
 }
 
+TEST_CASE("restart: a member with the incarnation of another rank is a contradiction, and waited for by nobody") {
+  CoreHarness old;
+  const std::vector<PeerId> servers{old.server("cpu-1")};
+  Memories past(old, "j", 2, 0);
+  past.learn(old, servers);
+  WorkerMemory& liar = past.workers[0];
+  std::erase_if(liar.start->members, [](const Member& member) { return member.rank == Rank{0}; });
+  liar.start->members.at(0).incarnation = liar.hello.incarnation;
+  CoreHarness h(2, later());
+  const PeerId peer = liar.come_back(h);
+  if (h.is_alive(peer)) h.lose(peer);
+  h.run(seconds(12));
+  CHECK(h.core.job_count() == 0);
+}
+
 TEST_CASE("restart: a new server may come as soon as all runs have workers again") {
   CoreHarness old;
   const PeerId server = old.server();
