@@ -317,8 +317,8 @@ Offset<fb::Fetch> pack(Builder& b, const Fetch& m) {
 Offset<fb::Retained> pack(Builder& b, const Retained& m) {
   const fb::RetainedFields fields(m.job_run.value, m.round.value, m.partition.value, m.epoch.value,
                                   m.generation.value, m.weight);
-  return fb::CreateRetained(b, &fields, pack_unless_ok(b, m.error), m.version, m.broadcasts,
-                            pack_rounds(b, m.applied));
+  const auto applied = pack_rounds(b, m.applied);
+  return fb::CreateRetained(b, &fields, pack_unless_ok(b, m.error), m.version, m.broadcasts, applied);
 }
 
 Offset<fb::Shrunk> pack(Builder& b, const Shrunk& m) {
