@@ -235,8 +235,7 @@ void Job::settle_used() {
       used_.insert(server);
     } else if (had_lane) {
       // Declared dead before: what it has is of no use. It may come in like a new one.
-      servers_.send(server, JobEnded{run_, {}});
-      servers_.release(server, run_);
+      if (const ServerRecord* record = servers_.find(server)) let_go(*record);
       recovery_->servers.erase(server);
     }
     // Else it was just being welcomed, and is again.
