@@ -9,9 +9,10 @@
 
 namespace bps {
 
-TEST_CASE("a data frame costs no allocation") {
-  const std::vector<Message> messages = {PushPull{.round = Round{5}}, Aggregate{.round = Round{5}}, Later{},
-                                         Again{}, Credit{7}};
+namespace {
+
+// Through one encoder and one message, as a connection does it: what is allocated after the first time.
+void check_no_allocation(const std::vector<Message>& messages) {
   Encoder encoder;
   Message out;
   std::uint64_t before = 0;
@@ -23,7 +24,7 @@ TEST_CASE("a data frame costs no allocation") {
       const auto prefix = read_prefix(frame.first<kFramePrefixBytes>(), kMaxLaneHeaderBytes);
       good = good && prefix.ok() &&
              check_header(frame.first<kFramePrefixBytes>(), frame.subspan(kFramePrefixBytes)).ok();
-      good = good && decode(frame.subspan(kFramePrefixBytes), out).ok() && out.index() == message.index();
+      good = good && decode(frame.subspan(kFramePrefixBytes), out).ok() && out == message;
     }
   }
   CHECK(good);
@@ -31,19 +32,14 @@ TEST_CASE("a data frame costs no allocation") {
   CHECK(testing::allocations - before == 0);
 }
 
+}  // namespace
+
+TEST_CASE("a data frame costs no allocation") {
+  check_no_allocation({PushPull{.round = Round{5}}, Aggregate{.round = Round{5}}, Later{}, Again{}, Credit{7}});
+}
+
 TEST_CASE("what an asynchronous answer holds costs no allocation behind another one") {
-  const Message answer = Aggregate{.round = Round{5}, .version = 7, .applied = {64, Round{5}}};
-  Encoder encoder;
-  Message out;
-  std::uint64_t before = 0;
-  bool good = true;
-  for (int pass = 0; pass < 100; ++pass) {
-    if (pass == 1) before = testing::allocations;
-    const auto frame = encoder.encode(answer, 4096);
-    good = good && decode(frame.subspan(kFramePrefixBytes), out).ok() && out == answer;
-  }
-  CHECK(good);
-  CHECK(testing::allocations - before == 0);
+  check_no_allocation({Aggregate{.round = Round{5}, .version = 7, .applied = {64, Round{5}}}});
 }
 
 }  // namespace bps
