@@ -21,6 +21,14 @@ std::vector<PeerId> running(CoreHarness& h, std::uint32_t world) {
   return peers;
 }
 
+// And has a tensor.
+std::vector<PeerId> declared(CoreHarness& h, std::uint32_t world) {
+  std::vector<PeerId> peers = running(h, world);
+  for (const PeerId peer : peers)
+    h.say(peer, declare_one(1, "w", 100'000));
+  return peers;
+}
+
 }  // namespace
 
 TEST_CASE("shrink: servers hear of a loss, then workers, and the job goes on") {
@@ -56,9 +64,7 @@ TEST_CASE("shrink: a server that dies does not hold up what workers hear; one th
   CoreHarness h;
   const PeerId a = h.server("a");
   const PeerId b = h.server("b");
-  const auto workers = running(h, 3);
-  for (const PeerId worker : workers)
-    h.say(worker, declare_one(1, "w", 100'000));
+  const auto workers = declared(h, 3);
   h.stop_acking(b);
   h.kill(workers[1]);
   CHECK(h.got<Shrunk>(workers[0]).empty());
@@ -77,9 +83,7 @@ TEST_CASE("shrink: a server that drains before it acknowledges does not hold up 
   CoreHarness h;
   const PeerId a = h.server("a");
   const PeerId b = h.server("b");
-  const auto workers = running(h, 4);
-  for (const PeerId worker : workers)
-    h.say(worker, declare_one(1, "w", 100'000));
+  const auto workers = declared(h, 4);
   h.stop_acking(a);
   h.stop_acking(b);
   h.say(b, Leave{});
