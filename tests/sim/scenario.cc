@@ -208,17 +208,13 @@ constexpr std::array kScenarios{
           }},
     Named{"restarted_and_shrunk",
           [](Maker& m) {
-            JobPlan& job = m.loose_job(4, 6, 3);  // more than half are left
-            job.opposite_orders = m.random().one_in(2);
-            if (m.random().one_in(3)) m.lend_everywhere();
+            m.majority_job(4);
             m.lose_workers(2);
             m.restart_scheduler(2);
           }},
     Named{"mixed",
           [](Maker& m) {
-            JobPlan& job = m.loose_job(5, 6, 3);  // more than half are left
-            job.opposite_orders = m.random().one_in(2);
-            if (m.random().one_in(3)) m.lend_everywhere();
+            m.majority_job(5);
             m.lose_workers(2);
             m.replace_servers(1);
             m.restart_scheduler(2);

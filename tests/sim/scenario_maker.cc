@@ -67,6 +67,12 @@ JobPlan& ScenarioMaker::loose_job(std::uint32_t min_workers, std::uint32_t max_w
   return loose;
 }
 
+void ScenarioMaker::majority_job(std::uint32_t min_workers) {
+  JobPlan& job = loose_job(min_workers, 6, 3);
+  job.opposite_orders = random_.one_in(2);
+  if (random_.one_in(3)) lend_everywhere();
+}
+
 TensorPlan ScenarioMaker::tensor(const JobPlan& job) {
   TensorPlan tensor;
   tensor.name = fmt::format("layer{}.weight", job.tensors.size());

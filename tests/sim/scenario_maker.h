@@ -31,6 +31,8 @@ class ScenarioMaker {
   JobPlan& job(std::uint32_t min_workers, std::uint32_t max_workers);
   // In half of all seeds its tensors do not wait for each other.
   JobPlan& loose_job(std::uint32_t min_workers, std::uint32_t max_workers, std::uint32_t more_rounds = 0);
+  // One of which more than half of the nodes are left when a few are lost.
+  void majority_job(std::uint32_t min_workers);
   TensorPlan tensor(const JobPlan& job);
   void make_async(JobPlan& job);
 
