@@ -143,11 +143,14 @@ def crc32c(data):
     return crc ^ 0xffffffff
 
 
+def sealed(frame):
+    """With the checksum that fits what it says."""
+    return frame[:12] + struct.pack("<I", crc32c(frame[:12] + frame[16:])) + frame[16:]
+
+
 def with_secret(name, secret):
     """The golden frame of a Challenge or Proof with other 32 bytes at its end."""
-    frame = GOLDEN[name][:-32] + secret
-    crc = crc32c(frame[:12] + frame[16:])
-    return frame[:12] + struct.pack("<I", crc) + frame[16:]
+    return sealed(GOLDEN[name][:-32] + secret)
 
 
 def mac(key, *fields):
@@ -221,6 +224,8 @@ class Strangers(KeyedTest):
         for frame in GOLDEN.values():
             for i in range(len(frame)):
                 texts.append(frame[:i] + bytes([frame[i] ^ 0xff]) + frame[i + 1:])
+                if not 12 <= i < 16:  # else it is the frame as it was
+                    texts.append(sealed(texts[-1]))
         for daemon in (scheduler, servers[0]):
             self.say_and_go(daemon, texts)
         self.assert_keyed_job_works(scheduler)
