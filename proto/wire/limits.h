@@ -42,7 +42,7 @@ inline constexpr std::uint32_t kMaxJobsListed = 1024;                      // in
 // Shared memory, of one connection and direction.
 inline constexpr std::uint32_t kMaxShmRegions = 1024;                      // mapped by the receiver at a time
 inline constexpr std::uint64_t kMaxShmRegionBytes = 1ull << 40;            // of one region, and of all together
-inline constexpr std::uint32_t kMaxShmTokensPerRecord = 500;               // payloads given back at once
+inline constexpr std::uint32_t kMaxTokensPerRecord = 500;               // payloads given back at once
 inline constexpr std::uint32_t kMaxShmPendingDescriptors = 4;              // received, but not yet used by a record
 
 }  // namespace bps

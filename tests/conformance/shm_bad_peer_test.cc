@@ -54,7 +54,7 @@ Bytes returned_frame(std::uint64_t token) {
   return frame;
 }
 
-Bytes lent_frame(const ShmReference& reference, std::uint64_t payload_bytes, std::uint64_t number = 1) {
+Bytes lent_frame(const LoanReference& reference, std::uint64_t payload_bytes, std::uint64_t number = 1) {
   Encoder encoder;
   Bytes frame;
   append_lent(frame, encoder.encode(push_pull(number), payload_bytes), payload_bytes, reference);
@@ -218,7 +218,7 @@ TEST_CASE("descriptors that nobody needs cost the connection, and do not stay op
 }
 
 TEST_CASE("references outside of what is mapped, and returns of what is not lent, are refused") {
-  const auto refusal = [](const ShmReference& reference, std::uint64_t bytes) {
+  const auto refusal = [](const LoanReference& reference, std::uint64_t bytes) {
     Crook crook;
     crook.say(region_frame(1, kBytes), memory(kBytes).get());
     crook.say(lent_frame(reference, bytes));

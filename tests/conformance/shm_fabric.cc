@@ -95,7 +95,7 @@ class ShmRawPeer final : public SocketPeer {
     write_prefix(prefix, message, payload_bytes);
     plain_.insert(plain_.end(), prefix.begin(), prefix.end());
     plain_.insert(plain_.end(), message.begin(), message.end());
-    const auto memory = regions_.at(reference->region).bytes().subspan(reference->offset, payload_bytes);
+    const auto memory = regions_.at(reference->memory).bytes().subspan(reference->where, payload_bytes);
     plain_.insert(plain_.end(), memory.begin(), memory.end());
     Bytes returned;
     append_returned(returned, {&reference->token, 1});

@@ -19,7 +19,7 @@ void check_records(std::span<const std::byte> bytes) {
     if (std::holds_alternative<ShmHello>(*record)) append_hello(frame);
     if (const auto* region = std::get_if<ShmRegionRecord>(&*record)) append_region(frame, *region);
     if (const auto* drop = std::get_if<ShmDrop>(&*record)) append_drop(frame, *drop);
-    if (const auto* returned = std::get_if<ShmReturned>(&*record)) {
+    if (const auto* returned = std::get_if<ReturnedLoans>(&*record)) {
       std::vector<std::uint64_t> tokens;
       for (std::size_t i = 0; i < returned->size(); ++i)
         tokens.push_back((*returned)[i]);
@@ -93,10 +93,10 @@ class Peer final : public ShmInbox::Owner {
 
   void borrow(Input& input) {
     if (!inbox_->has_hello()) return;
-    ShmReference reference;
+    LoanReference reference;
     reference.token = input.number();
-    reference.offset = input.number() * (input.flag() ? 1 : 1024);
-    reference.region = id(input);
+    reference.where = input.number() * (input.flag() ? 1 : 1024);
+    reference.memory = id(input);
     auto lent = inbox_->borrow(reference, std::max<std::uint64_t>(1, size(input)));
     if (!lent) return broken(std::move(lent).error());
     sum(*lent);

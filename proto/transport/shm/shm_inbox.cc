@@ -125,17 +125,17 @@ Status ShmInbox::on_drop(const ShmDrop& record) {
   return {};
 }
 
-Result<LentPayload> ShmInbox::borrow(const ShmReference& reference, std::uint64_t bytes) {
-  if (reference.region >= regions_.size() || !regions_[reference.region])
+Result<LentPayload> ShmInbox::borrow(const LoanReference& reference, std::uint64_t bytes) {
+  if (reference.memory >= regions_.size() || !regions_[reference.memory])
     return wrong(
-        fmt::format("a payload lies in region {} of shared memory, which is none", reference.region));
-  const auto& region = regions_[reference.region];
+        fmt::format("a payload lies in region {} of shared memory, which is none", reference.memory));
+  const auto& region = regions_[reference.memory];
   const std::uint64_t size = region->bytes().size();
-  if (bytes > size || reference.offset > size - bytes) {
+  if (bytes > size || reference.where > size - bytes) {
     return wrong(fmt::format("a payload of {} bytes at {} ends outside of region {}, which has {}", bytes,
-                             reference.offset, reference.region, size));
+                             reference.where, reference.memory, size));
   }
-  return LentPayload(region, reference.token, region->bytes().subspan(reference.offset, bytes),
+  return LentPayload(region, reference.token, region->bytes().subspan(reference.where, bytes),
                      reference.scarce);
 }
 

@@ -55,7 +55,7 @@ class ShmInbox {
   Status on_region(const ShmRegionRecord& record);
   Status on_drop(const ShmDrop& record);
   // A payload of `bytes` > 0 bytes, as it is lent.
-  Result<LentPayload> borrow(const ShmReference& reference, std::uint64_t bytes);
+  Result<LentPayload> borrow(const LoanReference& reference, std::uint64_t bytes);
 
   bool has_hello() const { return link_ != nullptr; }
   // What was read so far of what is lent is whole. Only after the hello.

@@ -1,7 +1,6 @@
 #include "proto/transport/shm/shm_outbox.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "proto/transport/shm/shm_records.h"
@@ -17,104 +16,28 @@ constexpr std::uint32_t kSlabRegions = 16;
 
 // ---- frames ----
 
-void ShmOutbox::push_scratch(std::shared_ptr<const UniqueFd> descriptor) {
-  if (descriptor) descriptors_.push({pushed_, std::move(descriptor)});
-  queue_.push(scratch_, {}, 0);
-  pushed_ += scratch_.size();
-  scratch_.clear();
+void ShmOutbox::push_with(std::shared_ptr<const UniqueFd> descriptor) {
+  descriptors_.push({pushed_, std::move(descriptor)});
+  push_scratch();
 }
 
 void ShmOutbox::send_hello(std::shared_ptr<const UniqueFd> control) {
   append_hello(scratch_);
-  push_scratch(std::move(control));
+  push_with(std::move(control));
 }
 
-void ShmOutbox::send_returned(std::span<const std::uint64_t> tokens) {
-  while (!tokens.empty()) {
-    const std::size_t count = std::min<std::size_t>(tokens.size(), kMaxShmTokensPerRecord);
-    append_returned(scratch_, tokens.first(count));
-    push_scratch();
-    tokens = tokens.subspan(count);
-  }
-}
-
-void ShmOutbox::send(std::span<const std::byte> frame, const Payload& payload, std::uint64_t cookie) {
-  if (waiting_.frames.empty() && dispatch(frame, payload, cookie)) return;
-  wait(frame, payload, cookie);
-}
-
-// False if it must wait.
-bool ShmOutbox::dispatch(std::span<const std::byte> frame, const Payload& payload, std::uint64_t cookie) {
-  const std::size_t bytes = payload.bytes.size();
-  const auto push_inline = [&] {
-    queue_.push(frame, payload.bytes, cookie);
-    pushed_ += frame.size() + bytes;
-    return true;
-  };
-  if (bytes <= options_->inline_bytes) return push_inline();
-  if (lend_in_place(frame, payload, cookie)) return true;
-  ShmSlab::Piece piece;
-  switch (slab_.take(bytes, piece)) {
-    case ShmSlab::Taken::full: return false;
-    case ShmSlab::Taken::no_memory: return push_inline();
-    case ShmSlab::Taken::ok: break;
-  }
-  const auto region = announce(*piece.region, /*ours=*/true);
-  if (!region) {
-    slab_.give(piece);
-    return push_inline();
-  }
-  std::memcpy(piece.data(), payload.bytes.data(), bytes);
-  lend(frame, payload.bytes, *region, piece.offset, Loan{0, piece}, cookie);
-  return true;
-}
-
-bool ShmOutbox::lend_in_place(std::span<const std::byte> frame, const Payload& payload,
-                              std::uint64_t cookie) {
+std::optional<ShmOutbox::Place> ShmOutbox::place_of(const Payload& payload) {
   auto* const region = dynamic_cast<const ShmRegion*>(payload.region);
-  if (region == nullptr || !region->contains(payload.bytes)) return false;
+  if (region == nullptr || !region->contains(payload.bytes)) return std::nullopt;
   const auto id = announce(const_cast<ShmRegion&>(*region), /*ours=*/false);
-  if (!id) return false;
-  const auto offset = static_cast<std::uint64_t>(payload.bytes.data() - region->bytes().data());
-  lend(frame, payload.bytes, *id, offset, Loan{cookie, {}}, 0);
-  return true;
+  if (!id) return std::nullopt;
+  return Place{*id, static_cast<std::uint64_t>(payload.bytes.data() - region->bytes().data())};
 }
 
-// `cookie`: reported when the frame has left.
-void ShmOutbox::lend(std::span<const std::byte> frame, std::span<const std::byte> bytes, std::uint32_t region,
-                     std::uint64_t offset, const Loan& loan, std::uint64_t cookie) {
-  const ShmReference reference{loans_.add(loan), offset, region, loan.is_copy()};
-  append_lent(scratch_, frame, bytes.size(), reference);
-  queue_.push(scratch_, {}, cookie);
-  pushed_ += scratch_.size();
-  scratch_.clear();
-  if (!loan.is_copy()) return;
-  copied_frames_.push({pushed_, bytes.size()});
-  copied_bytes_ += bytes.size();
-}
-
-// ---- the slab is full ----
-
-void ShmOutbox::wait(std::span<const std::byte> frame, const Payload& payload, std::uint64_t cookie) {
-  waiting_.headers.insert(waiting_.headers.end(), frame.begin(), frame.end());
-  waiting_.frames.push({frame.size(), payload, cookie});
-  waiting_.bytes += frame.size() + payload.bytes.size();
-}
-
-void ShmOutbox::send_waiting() {
-  while (!waiting_.frames.empty()) {
-    const Waiting& next = waiting_.frames.front();
-    const auto frame = std::span(waiting_.headers).subspan(waiting_.headers_begin, next.frame_bytes);
-    if (!dispatch(frame, next.payload, next.cookie)) break;
-    waiting_.headers_begin += next.frame_bytes;
-    waiting_.bytes -= next.frame_bytes + next.payload.bytes.size();
-    waiting_.frames.pop();
-  }
-  if (waiting_.headers_begin > waiting_.headers.size() / 2) {
-    waiting_.headers.erase(waiting_.headers.begin(),
-                           waiting_.headers.begin() + static_cast<std::ptrdiff_t>(waiting_.headers_begin));
-    waiting_.headers_begin = 0;
-  }
+std::optional<ShmOutbox::Place> ShmOutbox::place_of(const ShmSlab::Piece& piece) {
+  const auto id = announce(*piece.region, /*ours=*/true);
+  if (!id) return std::nullopt;
+  return Place{*id, piece.offset};
 }
 
 // ---- regions ----
@@ -130,7 +53,7 @@ std::optional<std::uint32_t> ShmOutbox::announce(ShmRegion& region, bool ours) {
   used_ids_[id] = true;
   announced_bytes_ += region.file_bytes();
   append_region(scratch_, {id, region.file_bytes()});
-  push_scratch(region.file());
+  push_with(region.file());
   if (ours) region.forget_file();
   announced_.emplace(region.life()->number(), Announced{id, region.file_bytes(), region.life()});
   watch_(region.life());
@@ -156,7 +79,7 @@ void ShmOutbox::drop_region(const RegionLife& life) {
   announced_.erase(found);
 }
 
-// ---- leaving, and coming back ----
+// ---- leaving ----
 
 // A descriptor goes with the first byte of its record, which therefore begins a system call.
 ShmOutbox::Batch ShmOutbox::gather(std::span<iovec> pieces) const {
@@ -187,32 +110,7 @@ void ShmOutbox::consume(std::size_t bytes) {
     descriptors_.front().fd.reset();
     descriptors_.pop();
   }
-  sent_ += bytes;
-  queue_.consume(bytes);
-  while (!copied_frames_.empty() && copied_frames_.front().end <= sent_) {
-    copied_bytes_ -= copied_frames_.front().bytes;
-    copied_frames_.pop();
-  }
-}
-
-bool ShmOutbox::give_back(std::uint64_t token) {
-  const auto loan = loans_.take(token);
-  if (!loan) return false;
-  if (loan->is_copy()) {
-    slab_.give(loan->piece);
-    send_waiting();
-  } else if (loan->cookie != 0) {
-    given_back_.push(loan->cookie);
-  }
-  return true;
-}
-
-std::optional<std::uint64_t> ShmOutbox::take_sent() {
-  if (const auto cookie = queue_.take_sent()) return cookie;
-  if (given_back_.empty()) return std::nullopt;
-  const std::uint64_t cookie = given_back_.front();
-  given_back_.pop();
-  return cookie;
+  LendingOutbox::consume(bytes);
 }
 
 }  // namespace bps

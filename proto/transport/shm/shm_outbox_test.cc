@@ -63,7 +63,7 @@ struct Outbox {
         const auto reference = decode_reference(header.last<kFrameReferenceBytes>()).value();
         tokens.push_back(reference.token);
         result.push_back("lent " + std::to_string(prefix->payload_bytes) + " at " +
-                         std::to_string(reference.offset) + " of " + std::to_string(reference.region) +
+                         std::to_string(reference.where) + " of " + std::to_string(reference.memory) +
                          (reference.scarce ? " scarce" : ""));
       } else {
         const auto record = decode_record(header).value();
@@ -72,7 +72,7 @@ struct Outbox {
           result.push_back("region " + std::to_string(region->region) + " " + std::to_string(region->bytes));
         if (const auto* drop = std::get_if<ShmDrop>(&record))
           result.push_back("drop " + std::to_string(drop->region));
-        if (const auto* returned = std::get_if<ShmReturned>(&record))
+        if (const auto* returned = std::get_if<ReturnedLoans>(&record))
           result.push_back("returned " + std::to_string(returned->size()));
       }
     }
@@ -180,7 +180,7 @@ TEST_CASE("regions that are gone are told once, and their numbers are used again
 
 TEST_CASE("what is given back is told in as few records as can be") {
   Outbox outbox;
-  const std::vector<std::uint64_t> tokens(kMaxShmTokensPerRecord + 1, 7);
+  const std::vector<std::uint64_t> tokens(kMaxTokensPerRecord + 1, 7);
   outbox.outbox.send_returned(tokens);
   CHECK(outbox.drain().size() == 1);
   CHECK(outbox.frames() == Strings{"returned 500", "returned 1"});

@@ -50,7 +50,7 @@ TEST_CASE("records and references are these bytes") {
   const std::uint64_t tokens[] = {0x0102030405060708, 9};
   append_returned(frame, tokens);
   CHECK(hex(record_in(frame)) == "040000000200000008070605040302010900000000000000");
-  const ShmReference reference{0x1112131415161718, 0x2122232425262728, 0x31323334, true};
+  const LoanReference reference{0x1112131415161718, 0x2122232425262728, 0x31323334, true};
   CHECK(hex(encode_reference(reference)) == "181716151413121128272625242322213433323101000000");
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("records come back as they were written") {
   frame.clear();
   append_drop(frame, {1023});
   CHECK((std::get<ShmDrop>(decode_record(record_in(frame)).value()) == ShmDrop{1023}));
-  for (const std::size_t count : {std::size_t{1}, std::size_t{3}, std::size_t{kMaxShmTokensPerRecord}}) {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{3}, std::size_t{kMaxTokensPerRecord}}) {
     std::vector<std::uint64_t> tokens(count);
     for (std::size_t i = 0; i < count; ++i)
       tokens[i] = i * 0x0123456789abcdef;
@@ -73,13 +73,13 @@ TEST_CASE("records come back as they were written") {
     append_returned(frame, tokens);
     const auto record = decode_record(record_in(frame));
     REQUIRE(record.ok());
-    const auto& returned = std::get<ShmReturned>(*record);
+    const auto& returned = std::get<ReturnedLoans>(*record);
     REQUIRE(returned.size() == count);
     for (std::size_t i = 0; i < count; ++i)
       CHECK(returned[i] == tokens[i]);
   }
   for (const bool scarce : {false, true}) {
-    const ShmReference reference{UINT64_MAX, 1, 2, scarce};
+    const LoanReference reference{UINT64_MAX, 1, 2, scarce};
     CHECK((decode_reference(encode_reference(reference)).value() == reference));
   }
 }
@@ -87,7 +87,7 @@ TEST_CASE("records come back as they were written") {
 TEST_CASE("a lent frame is the message, and the reference behind it") {
   Encoder encoder;
   const auto encoded = encoder.encode(Heartbeat{5}, 4096);
-  const ShmReference reference{1, 2, 3, false};
+  const LoanReference reference{1, 2, 3, false};
   Bytes frame(3);  // appended, not put in place of
   append_lent(frame, encoded, 4096, reference);
   const auto whole = std::span(frame).subspan(3);
@@ -128,10 +128,10 @@ TEST_CASE("records that are wrong are refused, with what is wrong") {
   CHECK_THAT(refusal(bytes({4, 0, 0, 0, 0, 0, 0, 0})), Contains("0 payloads"));
   CHECK_THAT(refusal(bytes({4, 0, 0, 0, 1, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7})), Contains("15 bytes"));
   CHECK_THAT(refusal(bytes({4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff})), Contains("4294967295 payloads"));
-  Bytes many(8 + 8 * (kMaxShmTokensPerRecord + 1));
+  Bytes many(8 + 8 * (kMaxTokensPerRecord + 1));
   many[0] = std::byte{4};
-  many[4] = static_cast<std::byte>((kMaxShmTokensPerRecord + 1) & 0xff);
-  many[5] = static_cast<std::byte>((kMaxShmTokensPerRecord + 1) >> 8);
+  many[4] = static_cast<std::byte>((kMaxTokensPerRecord + 1) & 0xff);
+  many[5] = static_cast<std::byte>((kMaxTokensPerRecord + 1) >> 8);
   CHECK_THAT(refusal(many), Contains("501 payloads"));
 
   auto reference = encode_reference({});
@@ -146,7 +146,7 @@ TEST_CASE("random bytes are refused or are a record, nothing else") {
     for (std::byte& byte : record)
       byte = static_cast<std::byte>(random() % 6);
     if (const auto decoded = decode_record(record); decoded.ok()) {
-      if (const auto* returned = std::get_if<ShmReturned>(&*decoded))
+      if (const auto* returned = std::get_if<ReturnedLoans>(&*decoded))
         CHECK(8 + 8 * returned->size() == record.size());
     }
   }

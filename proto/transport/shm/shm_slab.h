@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "proto/transport/shm/extents.h"
+#include "proto/transport/lending/extents.h"
 #include "proto/transport/shm/shm_region.h"
 
 namespace bps {

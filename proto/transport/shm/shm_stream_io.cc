@@ -150,7 +150,7 @@ Status ShmStream::apply(const ShmRecord& record) {
     return make_error(ErrorCode::protocol, "a record came before the hello of shared memory");
   if (const auto* region = std::get_if<ShmRegionRecord>(&record)) return inbox_.on_region(*region);
   if (const auto* drop = std::get_if<ShmDrop>(&record)) return inbox_.on_drop(*drop);
-  const auto& returned = std::get<ShmReturned>(record);
+  const auto& returned = std::get<ReturnedLoans>(record);
   for (std::size_t i = 0; i < returned.size(); ++i) {
     if (!queue_.give_back(returned[i]))
       return make_error(ErrorCode::protocol, "a payload was given back that is not lent");

@@ -7,19 +7,19 @@
 #include <optional>
 #include <vector>
 
-#include "proto/transport/shm/shm_slab.h"
-
 namespace bps {
 
+// `Piece`: of the memory that copies are made in.
+template <class Piece>
 struct Loan {
-  std::uint64_t cookie = 0;  // of a payload that lies in its owner's region
-  ShmSlab::Piece piece;      // else: the copy
-  bool is_copy() const { return piece.region != nullptr; }
+  std::uint64_t cookie = 0;   // of a payload that lies in its owner's region
+  std::optional<Piece> copy;  // else: where it was copied to
 };
 
+template <class Piece>
 class LoanTable {
  public:
-  std::uint64_t add(const Loan& loan) {
+  std::uint64_t add(const Loan<Piece>& loan) {
     if (free_.empty()) {
       free_.push_back(static_cast<std::uint32_t>(slots_.size()));
       slots_.emplace_back();
@@ -29,18 +29,18 @@ class LoanTable {
     Slot& slot = slots_[index];
     slot.loan = loan;
     slot.out = true;
-    if (!loan.is_copy()) ++lent_in_place_;
+    if (!loan.copy) ++lent_in_place_;
     return static_cast<std::uint64_t>(++slot.uses) << 32 | index;
   }
 
   // Nothing if no such loan is out.
-  std::optional<Loan> take(std::uint64_t token) {
+  std::optional<Loan<Piece>> take(std::uint64_t token) {
     const auto index = static_cast<std::uint32_t>(token);
     if (index >= slots_.size() || !slots_[index].out || slots_[index].uses != token >> 32)
       return std::nullopt;
     slots_[index].out = false;
     free_.push_back(index);
-    if (!slots_[index].loan.is_copy()) --lent_in_place_;
+    if (!slots_[index].loan.copy) --lent_in_place_;
     return slots_[index].loan;
   }
 
@@ -50,7 +50,7 @@ class LoanTable {
 
  private:
   struct Slot {
-    Loan loan;
+    Loan<Piece> loan;
     std::uint32_t uses = 0;
     bool out = false;
   };

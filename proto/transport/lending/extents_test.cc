@@ -1,4 +1,4 @@
-#include "proto/transport/shm/extents.h"
+#include "proto/transport/lending/extents.h"
 
 #include <catch2/catch.hpp>
 #include <map>
