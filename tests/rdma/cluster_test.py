@@ -1,0 +1,106 @@
+"""Jobs of real processes, two servers and four workers, each on a host of its own: every sum is checked, whatever dies."""
+import re
+import signal
+import time
+
+from guest_test import STEP, GuestTest
+from roce_lab import resources
+
+SERVERS = (1, 2)  # their hosts
+WORKERS = (3, 4, 5, 6)
+SIZES = "200000,30000,1000"  # elements: more than one partition on each server, and one that fits in a frame
+CYCLES = 50
+PEER_LOST = 75
+
+
+class Cluster(GuestTest):
+    def setUp(self):
+        self.needs_transport()
+        super().setUp()
+        self.master = self.scheduler()
+        self.servers = [self.server_on(host, self.master) for host in SERVERS]
+
+    def start_job(self, *flags, env=None):
+        """All workers of one job, under way until tell_end."""
+        self.ranks = [self.worker_on(host, self.master, rank, len(WORKERS), "--sizes", SIZES, "--until-told", *flags, env=env)
+                      for rank, host in enumerate(WORKERS)]
+        for rank in self.ranks:
+            rank.wait_line("^reached [1-9]")
+
+    def expect_sums(self):
+        """Rounds go on; then all end with the checksum of right sums only."""
+        for rank, reached in [(rank, self.rounds_of(rank)) for rank in self.ranks]:
+            self.wait_past(rank, reached)
+        self.ranks[0].say()
+        for rank in self.ranks:
+            self.assert_status(rank, 0, "(?m)^closed", limit=STEP)
+        checksums = {rank.wait_line("^checksum") for rank in self.ranks}
+        rounds = checksums.copy().pop().split()[1]
+        reference = self.run_to_end(self.worker_program, "--reference", len(WORKERS), "--rounds", rounds, "--sizes", SIZES)
+        self.assertEqual(checksums, {reference})
+
+    @staticmethod
+    def rounds_of(rank):
+        return int(re.findall(r"^reached (\d+)", rank.text(), re.M)[-1])
+
+    def wait_past(self, rank, reached):
+        """Until it has done a whole round since `reached`."""
+        deadline = time.monotonic() + STEP
+        while self.rounds_of(rank) < reached + 2:
+            alive = rank.process.poll() is None and time.monotonic() < deadline
+            self.assertTrue(alive, f"{rank.name} does not go on:\n{rank.text()}")
+            self.pause(0.05)
+
+    def test_sums_are_right(self):
+        self.start_job("--broadcast")
+        self.expect_sums()
+
+    def test_a_server_is_killed(self):
+        self.start_job()
+        self.servers[1].signal(signal.SIGKILL)
+        self.servers[1].end()
+        self.expect_sums()
+
+    def test_a_worker_is_killed(self):
+        self.start_job()
+        self.ranks[3].signal(signal.SIGKILL)
+        for rank in self.ranks[:3]:
+            self.assert_status(rank, PEER_LOST, "rank 3", limit=STEP)
+        self.assert_serves_another_job()
+
+    def test_a_server_s_cable_is_cut(self):
+        self.needs_cables()
+        self.addCleanup(self.lab.mend, SERVERS[1])
+        self.start_job()
+        self.lab.cut(SERVERS[1])
+        self.expect_sums()
+
+    def test_a_server_s_device_goes_away(self):
+        self.needs_cables()
+        self.start_job()
+        self.addCleanup(self.lab.add_device, SERVERS[1])
+        self.lab.delete_device(SERVERS[1])
+        self.expect_sums()
+
+    def test_connect_and_kill_leave_nothing(self):
+        # The servers live on, and hold what they held after the first worker was gone: memory for lanes may stay, not grow.
+        before = resources()
+        for cycle in range(CYCLES):
+            worker = self.worker_on(WORKERS[0], self.master, 0, 1, "--sizes", SIZES, "--until-told", job=f"job{cycle}")
+            worker.wait_line("^reached [1-9]")
+            worker.signal(signal.SIGKILL)
+            worker.end()
+            if cycle == 0:
+                settled = self.assert_resources(before, kinds=("qp", "cq", "cm_id"))
+        self.assert_resources(settled)
+        self.assert_serves_another_job()
+
+    def needs_cables(self):
+        if self.transport != "rdma":
+            self.skipTest("only RDMA crosses the cables in one network namespace")
+
+    def assert_serves_another_job(self):
+        told = [self.worker_on(host, self.master, rank, 2, "--sizes", SIZES, "--rounds", 2, job="after")
+                for rank, host in enumerate(WORKERS[:2])]
+        for rank in told:
+            self.assert_status(rank, 0, "(?m)^closed", limit=STEP)
