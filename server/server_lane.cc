@@ -205,8 +205,10 @@ void ServerLane::refuse(const Error& error) {
 void ServerLane::on_closed(const Error& error) {
   const std::string text =
       fmt::format("job '{}', rank {}: {}", job_.name(), hello_.rank.value, error.message);
-  // A lane that is gone is opened again, or the scheduler says why not. Damaged frames are news.
-  if (error.code == ErrorCode::protocol) {
+  // A lane that is gone is opened again, or the scheduler says why not. Damaged frames are news, and so is
+  // what the system refuses.
+  if (error.code == ErrorCode::protocol || error.code == ErrorCode::os ||
+      error.code == ErrorCode::out_of_memory) {
     job_.context().log.warn("{}", text);
   } else {
     job_.context().log.debug("{}", text);

@@ -150,6 +150,19 @@ TEST_CASE("lane: the server stays away, then refuses") {
     CHECK_THAT(c.outcome.error.message, Contains("partition 0 is not on this shard"));
     CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
   }
+  SECTION("this process has no descriptors for it: the job ends, but not at once") {
+    const ExpectLog away("cannot be reached for");
+    const TimePoint begin = c.loop.now();
+    while (c.outcome.ended == 0 && c.loop.now() - begin < 20s) {
+      c.loop.run_for(50ms);
+      if (c.lane(0).open()) c.lane(0).break_with(ErrorCode::os, "socket: Too many open files");
+      if (c.scheduler().open()) c.scheduler().deliver(Heartbeat{});
+    }
+    CHECK(c.outcome.error.code == ErrorCode::os);
+    CHECK_THAT(c.outcome.error.message,
+               Contains("server 1 (127.0.0.1:5000) cannot be reached: socket: Too many open files"));
+    CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
+  }
   SECTION("silent: a hello without an answer is tried again") {
     const ExpectLog away("it does not answer the hello");
     for (int i = 0; i < 12; ++i) {
@@ -259,6 +272,80 @@ TEST_CASE("lane: shared memory that does not work is given up for TCP, at once a
   CHECK(c.shared_memory.wires.size() == 1);
 }
 
+TEST_CASE("lane: shared memory that has worked, and that one end has no means for any more") {
+  SharingCluster c(TransportChoice::automatic);
+  c.welcome(c.shm());
+  const TensorId tensor = c.declare("t", 8, {0});
+  auto data = bytes_of(8, 1);
+  Outcome outcome;
+  REQUIRE(c.engine.push_pull(tensor, data, data, Operation::sum, c.into(outcome)).ok());
+  const ExpectLog said("is not reached over shared memory");
+  SECTION("here") { c.shm().break_with(ErrorCode::os, "cannot map shared memory: Cannot allocate memory"); }
+  SECTION("at the server") {
+    c.shm().deliver(Refused{ErrorCode::os, "cannot share memory: this process has no descriptors left", ""});
+    CHECK_FALSE(c.shm().open());
+  }
+  SECTION("nobody says it: sessions that come to nothing, one after another") {
+    for (int i = 1; i < Lane::kShortSessions; ++i) {
+      c.shm().break_with(ErrorCode::peer_lost, "connection lost: closed by the peer");
+      c.run(1s);
+      c.welcome(c.shm());
+      CHECK(c.connects(5000) == 0);
+    }
+    c.shm().break_with(ErrorCode::peer_lost, "connection lost: closed by the peer");
+  }
+  c.loop.run_for(Duration{});
+  CHECK(c.connects(5000) == 1);
+  (void)c.lane(0).next<HelloLane>();
+  CHECK(c.lanes() == 0);
+  c.lane(0).deliver(Welcome{Term{1, 2}, Incarnation{10}, ServerId{1}, JobRun{77}});
+  (void)c.lane(0).next<PushPull>();
+  CHECK(c.lanes() == 1);
+  CHECK(c.shm_lanes() == 0);
+  CHECK(said.seen() == 1);
+  const std::size_t attempts = c.shared_memory.wires.size();
+  c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
+  c.run(1s);
+  CHECK(c.connects(5000) == 2);
+  CHECK(c.shared_memory.wires.size() == attempts);
+}
+
+TEST_CASE("lane: sessions that break soon after their welcome are opened ever more slowly") {
+  SharingCluster c(TransportChoice::tcp);
+  const auto flap = [&](bool answered) {
+    const std::size_t before = c.connects(5000);
+    for (int i = 0; i < 100; ++i) {
+      if (c.lane(0).open()) {
+        c.welcome(c.lane(0));
+        if (answered) {
+          std::uint64_t cookie = 0;
+          (void)c.lane(0).next<PushPull>(nullptr, &cookie);
+          c.lane(0).sent(cookie);
+          CHECK(c.lane(0).deliver(c.answer(0, 0, 8), bytes_of(8, 2)));
+          return c.connects(5000) - before;
+        }
+        c.lane(0).break_with(ErrorCode::peer_lost, "connection lost: closed by the peer");
+      }
+      c.run(100ms);
+    }
+    return c.connects(5000) - before;
+  };
+  const TensorId tensor = c.declare("t", 8, {0});
+  auto data = bytes_of(8, 1);
+  Outcome outcome;
+  REQUIRE(c.engine.push_pull(tensor, data, data, Operation::sum, c.into(outcome)).ok());
+  CHECK(flap(false) <= 16);
+  CHECK_FALSE(c.engine.failure());
+  c.run(Lane::kLongestPause);
+  CHECK(flap(true) <= 1);
+  CHECK(outcome.ended == 1);
+  // One that has had an answer is opened again at once.
+  const std::size_t before = c.connects(5000);
+  c.lane(0).break_with(ErrorCode::peer_lost, "connection lost: closed by the peer");
+  c.loop.run_for(Lane::kFirstPause);
+  CHECK(c.connects(5000) == before + 1);
+}
+
 TEST_CASE("lane: TCP to another host, or where it is asked for") {
   for (const bool elsewhere : {true, false}) {
     SharingCluster c(elsewhere ? TransportChoice::automatic : TransportChoice::tcp,
@@ -294,6 +381,25 @@ TEST_CASE("lane: where only shared memory is allowed, its failure ends the job")
     CHECK_THAT(c.engine.failure()->advice, Contains("transport auto"));
     CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
     CHECK(c.connects(5000) == 0);
+  }
+  SECTION("this process has no room for it, which each session finds anew") {
+    SharingCluster c(TransportChoice::shm);
+    const TimePoint begin = c.loop.now();
+    const ExpectLog away("cannot be reached for");
+    while (!c.engine.failure() && c.loop.now() - begin < 20s) {
+      c.run(50ms);
+      if (!c.shm().open()) continue;
+      c.welcome(c.shm());
+      c.shm().break_with(ErrorCode::os, "cannot map shared memory: Cannot allocate memory");
+    }
+    REQUIRE(c.engine.failure());
+    CHECK(c.engine.failure()->code == ErrorCode::os);
+    CHECK_THAT(c.engine.failure()->message,
+               Contains("cannot be reached: transport shm is set, and cannot map shared memory"));
+    CHECK_THAT(c.engine.failure()->advice, Contains("transport auto"));
+    CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
+    CHECK(c.loop.now() - begin < 2 * Lane::kRefusalPatience);
+    CHECK(c.shared_memory.wires.size() < 12);
   }
 }
 

@@ -223,8 +223,8 @@ void DataPlane::on_lane_broken(Lane& lane) {
 void DataPlane::on_lane_refused(Lane& lane, const Error& error) {
   if (failed_) return;
   failed_ = true;
-  owner_.on_data_failed(
-      make_error(error.code, lane.name() + " refuses this worker: " + error.message, error.advice));
+  const char* const verb = error.code == ErrorCode::os ? " cannot be reached: " : " refuses this worker: ";
+  owner_.on_data_failed(make_error(error.code, lane.name() + verb + error.message, error.advice));
 }
 
 }  // namespace bps

@@ -10,11 +10,14 @@ namespace bps {
 
 namespace {
 
-// Refusals that the same hello will meet again.
+// What the same hello will meet again, and what is sent after it.
 bool is_lasting(ErrorCode code) {
   return code == ErrorCode::protocol || code == ErrorCode::unauthorised || code == ErrorCode::configuration ||
-         code == ErrorCode::invalid_argument;
+         code == ErrorCode::invalid_argument || code == ErrorCode::os || code == ErrorCode::out_of_memory;
 }
+
+// Of shared memory: this process or the server has no descriptors or address space for it.
+bool is_shortage(ErrorCode code) { return code == ErrorCode::os || code == ErrorCode::out_of_memory; }
 
 }  // namespace
 
@@ -95,7 +98,7 @@ void Lane::on_welcome(const Welcome& welcome) {
   welcomed_at_ = loop_.now();
   broken_since_.reset();
   warned_ = false;
-  pause_ = kFirstPause;
+  answered_ = false;
   shared_memory_works_ = ways_.shared_memory != nullptr;
   owner_.on_lane_welcomed(*this);
 }
@@ -112,6 +115,7 @@ void Lane::on_message(Message& message, std::span<std::byte> payload) {
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     break_off(Error{refused->code, refused->message, refused->advice});
   } else if (welcomed_) {
+    answered_ = answered_ || !std::holds_alternative<Credit>(message);
     owner_.on_lane_message(*this, message, payload);
   } else {
     break_off(
@@ -120,7 +124,9 @@ void Lane::on_message(Message& message, std::span<std::byte> payload) {
 }
 
 bool Lane::on_lent(Message& message, LentPayload& payload) {
-  return welcomed_ && owner_.on_lane_lent(*this, message, payload);
+  if (!welcomed_ || !owner_.on_lane_lent(*this, message, payload)) return false;
+  answered_ = true;
+  return true;
 }
 
 void Lane::on_sent(std::uint64_t cookie) { owner_.on_lane_sent(*this, cookie); }
@@ -136,57 +142,73 @@ void Lane::break_off(const Error& error) {
   retry(error);
 }
 
-// True: another way is tried at once.
-bool Lane::fall_back(const Error& error) {
-  if (ways_.shared_memory == nullptr || ways_.only_shared_memory || shared_memory_works_) return false;
-  log_.info("{} is not reached over shared memory: {}; over TCP instead", name(), error.message);
+// True: another way is to be tried at once.
+bool Lane::fall_back(const Error& error, bool was_healthy) {
+  if (ways_.shared_memory == nullptr) return false;
+  // Where nobody listens, the server is gone rather than its shared memory.
+  const bool is_short = !was_healthy && error.code != ErrorCode::unreachable;
+  short_sessions_ = is_short ? short_sessions_ + 1 : 0;
+  if (ways_.only_shared_memory) return false;
+  const bool has_worked = shared_memory_works_;
+  if (has_worked && !is_shortage(error.code) && short_sessions_ < kShortSessions) return false;
+  const std::string text =
+      name() + " is not reached over shared memory: " + error.message + "; over TCP instead";
+  has_worked || is_shortage(error.code) ? log_.warn("{}", text) : log_.info("{}", text);
   ways_.shared_memory = nullptr;
-  timer_ = loop_.after(Duration{}, [this] {
-    timer_ = {};
-    connect();
-  });
   return true;
 }
 
 // Why it must be shared memory, and what to do.
 Error Lane::only_shared_memory(const Error& error) const {
-  return make_error(ErrorCode::configuration, "transport shm is set, and " + error.message,
+  const std::string text = "transport shm is set, and " + error.message;
+  if (is_shortage(error.code)) {
+    return make_error(error.code, text,
+                      "allow this process and the server more memory and descriptors (`ulimit -v`, `ulimit "
+                      "-n`), or set transport auto (BPS_TRANSPORT)");
+  }
+  return make_error(ErrorCode::configuration, text,
                     "start the server as the same user and with transport auto or shm, or set transport auto "
                     "(BPS_TRANSPORT)");
+}
+
+void Lane::connect_after(Duration pause) {
+  timer_ = loop_.after(pause, [this] {
+    timer_ = {};
+    connect();
+  });
 }
 
 void Lane::retry(const Error& cause) {
   stop_timer();
   if (welcomed_) owner_.on_lane_breaking(*this);
   connection_.reset();
-  if (fall_back(cause)) return;
-  const bool must_share = ways_.only_shared_memory && !shared_memory_works_;
-  const Error error = must_share ? only_shared_memory(cause) : cause;
-  const bool was_welcomed = std::exchange(welcomed_, false);
-  trouble_ = error;
   const TimePoint now = loop_.now();
+  const bool was_welcomed = std::exchange(welcomed_, false);
+  const bool lived = was_welcomed && now - welcomed_at_ >= kRefusalPatience;
+  if (lived || (was_welcomed && answered_)) pause_ = kFirstPause;
+  const bool falls_back = fall_back(cause, lived || (was_welcomed && answered_));
+  if (falls_back && !was_welcomed) return connect_after(Duration{});
+  const bool must_share = ways_.only_shared_memory && (!shared_memory_works_ || is_shortage(cause.code));
+  const Error error = must_share ? only_shared_memory(cause) : cause;
+  trouble_ = error;
   if (!broken_since_) {
     broken_since_ = now;
     const bool was_silent = was_welcomed && error.code == ErrorCode::deadline;
     away_since_ = was_silent ? std::max(welcomed_at_, now - kHeartbeatTimeout) : now;
-    log_.info("{} is lost: {}; connecting again", name(), error.message);
+    if (!falls_back) log_.info("{} is lost: {}; connecting again", name(), error.message);
   } else if (!warned_ && now - *broken_since_ >= kQuietReconnect) {
     warned_ = true;
     log_.warn("{} cannot be reached for {} s: {}; trying on", name(),
               std::chrono::duration_cast<std::chrono::seconds>(now - *broken_since_).count(), error.message);
   }
   // A welcome alone ends no row of refusals: what is sent after it may be what is refused.
-  const bool healthy = was_welcomed && now - welcomed_at_ >= kRefusalPatience;
-  if (!is_lasting(error.code)) {
+  if (falls_back || !is_lasting(error.code)) {
     refused_since_.reset();
-  } else if (!refused_since_ || healthy) {
+  } else if (!refused_since_ || lived) {
     refused_since_ = now;
   }
-  timer_ = loop_.after(pause_, [this] {
-    timer_ = {};
-    connect();
-  });
-  pause_ = std::min(pause_ * 2, kLongestPause);
+  connect_after(falls_back ? Duration{} : pause_);
+  if (!falls_back) pause_ = std::min(pause_ * 2, kLongestPause);
   const bool give_up = refused_since_ && now - *refused_since_ >= kRefusalPatience;
   owner_.on_lane_broken(*this);
   if (give_up && !closed_) owner_.on_lane_refused(*this, *trouble_);

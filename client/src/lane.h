@@ -2,14 +2,17 @@
 //
 // Over shared memory where the server is on this host, else over TCP. If shared memory has never worked for
 // this server, the first failure is the last: TCP from then on, or, where only shared memory is allowed, an
-// error of the job after kRefusalPatience. Once it has worked, it is the only way.
+// error of the job after kRefusalPatience. Once it has worked, it is the only way, until one end cannot map
+// what the other shares or has no descriptors for it, or kShortSessions on end came to nothing with a server
+// that is there: then it is as if it had never worked.
 //
 // Opens with HelloLane and a session number that grows with each attempt; nothing else is sent before
 // Welcome. When the connection breaks or the server refuses, it is closed at once (a server that ends waits
-// for that) and tried again after a pause (20 ms, doubling up to 1 s): whether the server is dead is for the
-// scheduler to say. Only a server that refuses for kRefusalPatience on end, for a reason that waiting does
-// not change (another version, not allowed, unknown), is an error of the job; the patience lets a JobFailed,
-// which explains it better, come first.
+// for that) and tried again after a pause (20 ms, doubling up to 1 s until a session has had an answer or has
+// lived for kRefusalPatience): whether the server is dead is for the scheduler to say. Only a server that
+// refuses for kRefusalPatience on end, for a reason that waiting does not change (another version, not
+// allowed, unknown, no memory), or a system that refuses this process a connection for as long, is an error
+// of the job; the patience lets a JobFailed, which explains it better, come first.
 //
 // Owner: DataPlane. Lives on: client loop. Limits: kLowWaterBytes queued in user space and one frame more.
 #pragma once
@@ -106,6 +109,7 @@ class Lane : private ConnectionHandler {
   static constexpr Duration kLongestPause = std::chrono::seconds(1);
   static constexpr Duration kRefusalPatience = std::chrono::seconds(3);
   static constexpr Duration kQuietReconnect = std::chrono::seconds(2);
+  static constexpr int kShortSessions = 3;
 
  private:
   std::byte* on_payload(const Message& message, std::uint64_t bytes) override;
@@ -118,9 +122,10 @@ class Lane : private ConnectionHandler {
   void on_challenge(const Challenge& challenge);
   void on_welcome(const Welcome& welcome);
   void connect();
-  bool fall_back(const Error& error);
+  bool fall_back(const Error& error, bool was_healthy);
   Error only_shared_memory(const Error& error) const;
   void retry(const Error& error);
+  void connect_after(Duration pause);
   void stop_timer();
 
   EventLoop& loop_;
@@ -136,6 +141,8 @@ class Lane : private ConnectionHandler {
   bool welcomed_ = false;
   bool closed_ = false;
   bool shared_memory_works_ = false;
+  bool answered_ = false;         // in this session
+  int short_sessions_ = 0;        // over shared memory, on end
   std::optional<Error> trouble_;  // why it is not there
   TimePoint welcomed_at_;
   std::optional<TimePoint> refused_since_;

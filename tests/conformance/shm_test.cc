@@ -408,6 +408,32 @@ TEST_CASE("memory that cannot be had is an error, not the end of the process") {
   CHECK((pair.server.received[0].payload == data));
 }
 
+TEST_CASE("a process without descriptors for what its peer shares says so, and so does the peer") {
+  Keeper keeper;
+  const auto region = keeper.region(kLent);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  ErrorCode told{};
+  keeper.pair.client.at_message = [&](Message& message, auto) {
+    if (const auto* refused = std::get_if<Refused>(&message)) told = refused->code;
+  };
+  const int next = ::dup(0);
+  REQUIRE(next >= 0);
+  ::close(next);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(next);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  keeper.pair.client.send(push_pull(1), {region->bytes(), region.get()}, 1);
+  const bool ended =
+      keeper.run([&] { return keeper.pair.server.closed == 1 && keeper.pair.client.closed == 1; });
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE(ended);
+  CHECK(keeper.pair.server.end.code == ErrorCode::os);
+  CHECK_THAT(keeper.pair.server.end.message, Contains("no descriptors left"));
+  CHECK_THAT(keeper.pair.server.end.advice, Contains("ulimit -n"));
+  CHECK(told == ErrorCode::os);
+}
+
 TEST_CASE("regions begin with zeros, have the size that was asked for, and are aligned") {
   ShmTransport transport;
   for (const std::size_t bytes : {1u, 4095u, 4096u, 4097u, 3'000'000u}) {

@@ -65,10 +65,10 @@ void receive_pieces(int fd, std::span<iovec> pieces, Received& received) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   received.count = 0;
-  received.too_many = false;
+  received.too_many = received.cut_short = false;
   received.bytes = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
   if (received.bytes < 0) return;
-  received.too_many = (message.msg_flags & MSG_CTRUNC) != 0;
+  const bool truncated = (message.msg_flags & MSG_CTRUNC) != 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -83,6 +83,9 @@ void receive_pieces(int fd, std::span<iovec> pieces, Received& received) {
       }
     }
   }
+  // The kernel hands out as many as there is room for, unless the process may have no more.
+  received.cut_short = truncated && received.count < received.descriptors.size();
+  received.too_many = received.too_many || (truncated && !received.cut_short);
 }
 
 }  // namespace bps

@@ -42,7 +42,8 @@ struct Received {
   ssize_t bytes = -1;  // as recvmsg returns it
   std::size_t count = 0;
   std::array<UniqueFd, kMaxDescriptors> descriptors;
-  bool too_many = false;  // more came than there is room for
+  bool too_many = false;   // more came than there is room for
+  bool cut_short = false;  // this process may have no more descriptors
 };
 void receive_pieces(int fd, std::span<iovec> pieces, Received& received);
 

@@ -27,10 +27,12 @@ Status ShmStream::take_descriptors() {
       status = std::move(added);
   }
   received_.count = 0;
+  if (received_.cut_short && status.ok()) {
+    return make_error(ErrorCode::os, "cannot share memory: this process has no descriptors left",
+                      "raise `ulimit -n`");
+  }
   if (received_.too_many && status.ok())
-    return make_error(
-        ErrorCode::protocol,
-        "descriptors were lost: this process has no more (`ulimit -n`), or too many came at once");
+    return make_error(ErrorCode::protocol, "too many descriptors came at once");
   return status;
 }
 
@@ -40,7 +42,7 @@ void ShmStream::read_hello() {
   if (got < 0 && would_block(errno)) return readiness_.wait_read(shared_from_this());
   if (got <= 0)
     return connect_failed(
-        make_error(ErrorCode::unreachable, got < 0 ? std::strerror(errno) : "closed by the peer"));
+        make_error(ErrorCode::peer_lost, got < 0 ? std::strerror(errno) : "closed by the peer"));
   if (Status status = take_descriptors(); !status.ok()) return connect_failed(std::move(status).error());
   const FrameReader::Event event = reader_.next();
   if (event == FrameReader::Event::need_bytes) return readiness_.wait_read(shared_from_this());
