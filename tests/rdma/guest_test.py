@@ -38,7 +38,7 @@ class GuestTest(DaemonTest):
 
     def run_to_end(self, *command, environment=None, limit=STEP):
         """Output of a program that must succeed."""
-        process = self.start(pathlib.Path(str(command[0])).name, *command, environment=environment)
+        process = self.start(str(command[0]), *command, environment=environment)
         self.assert_status(process, 0, limit=limit)
         return process.text()
 
