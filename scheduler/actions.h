@@ -67,6 +67,9 @@ class Outbox {
   };
   void cut_off(CutOff worker) { cut_off_.push_back(std::move(worker)); }
   std::vector<CutOff> take_cut_off() { return std::exchange(cut_off_, {}); }
+  // Likewise: the run keeps a server that drains after all.
+  void drain_refused(ServerId server) { refused_drains_.push_back(server); }
+  std::vector<ServerId> take_refused_drains() { return std::exchange(refused_drains_, {}); }
   // Likewise: workers of a run that were there before a restart, and have not come back yet.
   struct Absent {
     JobRun run;
@@ -84,6 +87,7 @@ class Outbox {
   std::vector<JobRun> ended_runs_;
   std::vector<Incarnation> gone_;
   std::vector<CutOff> cut_off_;
+  std::vector<ServerId> refused_drains_;
   std::vector<Absent> absent_;
   std::vector<ServerId> taken_;
 };

@@ -97,6 +97,8 @@ struct ServerMemory {
         leave_out(known->open.members, shrunk->lost);
       } else if (const auto* left = std::get_if<WorkerLeft>(&message)) {
         if (RunReport* known = run(left->job_run)) known->left[left->rank] = left->lingers;
+      } else if (const auto* dropped = std::get_if<DropTensors>(&message)) {
+        if (RunReport* known = run(dropped->job_run)) learn(*known, *dropped);
       } else if (const auto* ended = std::get_if<JobEnded>(&message)) {
         runs.erase(ended->job_run);
       }
@@ -109,6 +111,17 @@ struct ServerMemory {
       const auto [known, is_new] = run.tensors.emplace(tensor.tensor, tensor);
       auto& all = known->second.partitions;
       if (!is_new) all.insert(all.end(), tensor.partitions.begin(), tensor.partitions.end());
+    }
+  }
+
+  static void learn(RunReport& run, const DropTensors& dropped) {
+    for (const TensorId tensor : dropped.tensors)
+      run.tensors.erase(tensor);
+    for (auto& [id, tensor] : run.tensors) {
+      std::erase_if(tensor.partitions, [&](const PartitionSlice& slice) {
+        const auto& gone = dropped.partitions;
+        return std::find(gone.begin(), gone.end(), slice.partition) != gone.end();
+      });
     }
   }
 

@@ -16,7 +16,8 @@
 // owners, among all servers there are, in a new epoch; when all servers of the run have acknowledged that,
 // workers get Moved. Until then no Declare is answered, because its answer may name lanes that workers do not
 // know. A newcomer that refuses its part is left out. The run fails only if nobody can take them. A run that
-// is opening begins to open again without the server. One that lives, but that workers cannot reach, goes as if
+// is opening begins to open again without the server. Nothing is lost when a server of the run has no room for
+// what another one drains: all stays where it is, until another server comes or the job ends. One that lives, but that workers cannot reach, goes as if
 // it drained, or the worker is lost that cannot reach it (decision 0016).
 //
 // Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended.
@@ -108,6 +109,8 @@ class Job {
   // True: it has logged that, with what becomes of the run.
   bool server_died(const ServerRecord& server, const std::string& how);
   void server_drains(const ServerRecord& server);
+  // Whoever refused what it has may have room now.
+  void drain_again(const ServerRecord& server);
 
   // ---- for questions: job_waits.cc ----
   const std::set<ServerId>& servers() const { return used_; }
@@ -119,8 +122,8 @@ class Job {
   // What servers have said, in the job's words.
   Wait wait_of(const OpenRound& open, const Silence& silence) const;
   JobState state(TimePoint now, const Silence& silence) const;
-  // It keeps the server until it ends: its partitions cannot move.
-  bool holds(ServerId server) const;
+  // Why it keeps the server, if it does: its partitions cannot move for now.
+  std::optional<std::string> keeps(ServerId server) const;
 
   // Something may have changed that the start waits for, or a server that drains.
   void maybe_start();
@@ -140,6 +143,13 @@ class Job {
     std::vector<LaneIndex> closed;
     std::set<ServerId> drained;  // to be released when workers know
     std::string reason;
+    std::map<PartitionId, LaneIndex> before;  // who had them
+    bool is_loss = false;                     // somebody has gone: there is no way back
+    std::set<std::uint64_t> called_off;       // of `waiting`: it does not matter what they say
+  };
+  struct Refusal {  // to take what a server drains
+    std::string reason;
+    std::set<ServerId> asked;  // who was there then
   };
   struct Farewell {  // of a worker that lingers
     Rank rank;
@@ -198,6 +208,7 @@ class Job {
   void go_on(Recovery& known);
   void catch_up(const Worker& worker, const WorkerReport& report);
   void compare(ServerId server, const RunReport& report);
+  void drop_unwanted(ServerId server, const RunReport& report);
   void say_farewell(Rank rank);
 
   void note_waits(TimePoint now);
@@ -227,10 +238,14 @@ class Job {
   void welcome_servers();
   void start_running();
   std::optional<Error> obstacle(ServerId server) const;
+  const Refusal* refusal(ServerId server) const;
   std::set<ServerId> leaving() const;
   bool has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving) const;
   Error nobody_takes(const std::string& reason) const;
   void move(std::optional<ServerId> gone, const std::string& reason);
+  bool is_drain_only() const;
+  void call_off(const Error& why);
+  void drop(ServerId server, DropTensors unwanted);
   void begin_move(std::optional<ServerId> gone, const std::string& reason, const std::set<ServerId>& leaving,
                   std::size_t known_lanes);
   void send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer);
@@ -277,6 +292,7 @@ class Job {
   std::uint64_t partition_bytes_ = 0;          // from opening on
   std::map<std::uint64_t, Request> requests_;  // to servers, for the tensor table
   std::optional<Move> move_;
+  std::map<ServerId, Refusal> refusals_;  // by the server that drains
   std::set<ServerId> unwilling_;  // take no part any more: have refused the run, or cannot be reached
   std::map<std::pair<Rank, ServerId>, Cut> cuts_;  // links, as workers say
   std::optional<TimePoint> judgement_;             // when it is decided who is lost over them

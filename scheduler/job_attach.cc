@@ -136,6 +136,8 @@ Status Job::server_attached(ServerId server, const RunReport* report) {
   }
   if (report == nullptr) return {};
   compare(server, *report);
+  // What it is to give away it keeps until workers know.
+  if (!move_ || move_->drained.count(server) == 0) drop_unwanted(server, *report);
   catch_up_losses(server, report->open);
   return {};
 }
@@ -149,13 +151,10 @@ void Job::compare(ServerId server, const RunReport& report) {
     if (known == report.left.end() || (known->second && !lingers))
       servers_.send(server, WorkerLeft{run_, rank, lingers});
   }
-  if (tensors_ == nullptr) return;
-  std::vector<TensorId> unwanted = tensors_->unwanted(server, report);
-  for (std::size_t from = 0; from < unwanted.size(); from += kMaxTensorsPerDeclare) {
-    const auto begin = unwanted.begin() + static_cast<std::ptrdiff_t>(from);
-    const std::size_t count = std::min<std::size_t>(kMaxTensorsPerDeclare, unwanted.size() - from);
-    servers_.send(server, DropTensors{run_, {begin, begin + static_cast<std::ptrdiff_t>(count)}});
-  }
+}
+
+void Job::drop_unwanted(ServerId server, const RunReport& report) {
+  if (tensors_ != nullptr) drop(server, tensors_->unwanted(server, report));
 }
 
 // ---- a worker that has missed something ----

@@ -153,6 +153,114 @@ TEST_CASE("move: a newcomer without memory for what another one has drained") {
   CHECK(h.got<Left>(h.a).size() == 1);
 }
 
+Error no_room() { return make_error(ErrorCode::out_of_memory, "2 MiB do not fit"); }
+
+// Of the drain of a: b takes its part, c refuses.
+class FullHarness : public MoveHarness {
+ public:
+  FullHarness() : MoveHarness(3, 2) {
+    before = View(*this, workers[0]).owner;
+    stop_acking(b);
+    stop_acking(c);
+    say(a, Leave{});
+    say(b, Ack{last<DeclareSlices>(b).request, {}});
+    say(c, Ack{last<DeclareSlices>(c).request, no_room()});
+  }
+  void acknowledge_rest() {
+    for (const PeerId server : {b, c})
+      say(server, Ack{last<DeclareSlices>(server).request, {}});
+  }
+  std::map<PartitionId, LaneIndex> before;
+};
+
+TEST_CASE("move: what a drained server has stays with it if another one has no room") {
+  FullHarness h;
+  CHECK(h.got<Moved>(h.workers[0]).empty());  // not before all know the epoch
+  std::set<PartitionId> given;
+  for (const DeclareSlices& slices : h.got<DeclareSlices>(h.b)) {
+    for (const TensorSlices& tensor : slices.tensors) {
+      for (const PartitionSlice& slice : tensor.partitions) {
+        if (slices.moved) given.insert(slice.partition);
+      }
+    }
+  }
+  const auto dropped = h.last<DropTensors>(h.b).partitions;
+  CHECK(!given.empty());
+  CHECK(std::set(dropped.begin(), dropped.end()) == given);
+  CHECK(h.last<DropTensors>(h.b).tensors.empty());
+  CHECK(h.got<DropTensors>(h.a).empty());
+  h.acknowledge_rest();
+  for (const PeerId worker : h.workers) {
+    REQUIRE(h.got<Moved>(worker).size() == 1);
+    const View view(h, worker);
+    CHECK((worker != h.workers[0] || view.owner == h.before));
+    CHECK(view.closed.empty());
+    CHECK(view.epoch == h.last<DeclareSlices>(h.a).epoch);
+    CHECK(h.got<JobFailed>(worker).empty());
+  }
+  CHECK(h.got<Left>(h.a).empty());
+  CHECK_THAT(h.log.back(), Contains("server 1") && Contains("stays in job j") && Contains("2 MiB do not fit"));
+  // It gets nothing new, and is asked no more until somebody comes.
+  const std::size_t owned = View(h, h.workers[0]).owned_by(ServerId{1});
+  h.say(h.workers[0], declare_one(2, "v", kElements));
+  h.acknowledge_rest();
+  CHECK(h.last<Declared>(h.workers[0]).tensors[0].owners.size() == 10);
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{1}) == owned);
+  CHECK(h.got<Moved>(h.workers[0]).size() == 1);
+  const PeerId d = h.server("d");
+  h.acknowledge_rest();
+  CHECK(h.got<Left>(h.a).size() == 1);
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{1}) == 0);
+  CHECK(h.got<JobFailed>(h.workers[0]).empty());
+  CHECK(h.is_alive(d));
+}
+
+TEST_CASE("move: a server dies that was to take what another one drains, after a refusal") {
+  FullHarness h;
+  h.kill(h.b);
+  const auto asked = h.got<DeclareSlices>(h.c);  // the last two: the epoch, and what moves now
+  for (std::size_t i = asked.size() - 2; i < asked.size(); ++i)
+    h.say(h.c, Ack{asked[i].request, {}});
+  CHECK(h.got<JobFailed>(h.workers[0]).empty());
+  const View view(h, h.workers[0]);
+  CHECK(view.owned_by(ServerId{2}) == 0);
+  CHECK(view.owned_by(ServerId{1}) + view.owned_by(ServerId{3}) == 10);
+}
+
+TEST_CASE("move: a refusal is the end when what is to be taken is lost") {
+  FullHarness h;
+  h.kill(h.a);  // it was to keep it
+  h.say(h.c, Ack{h.last<DeclareSlices>(h.c).request, no_room()});
+  CHECK_THAT(h.last<JobFailed>(h.workers[0]).error.message,
+             Contains("server 1") && Contains("is gone") && Contains("2 MiB do not fit"));
+}
+
+TEST_CASE("move: the server that stayed is drained again when asked again") {
+  FullHarness h;
+  h.acknowledge_rest();
+  const PeerId admin = h.say_hello(HelloAdmin{});
+  h.say(admin, Drain{5, ServerId{1}});
+  h.acknowledge_rest();
+  CHECK(h.got<Left>(h.a).size() == 1);
+  CHECK(View(h, h.workers[1]).owned_by(ServerId{1}) == 0);
+}
+
+TEST_CASE("move: who waits for a server to drain hears that it stays, and why") {
+  MoveHarness h(2, 1);
+  h.stop_acking(h.b);
+  const PeerId admin = h.say_hello(HelloAdmin{});
+  h.say(admin, Drain{5, ServerId{1}});
+  CHECK(h.last<Drained>(admin).stays_for.empty());
+  h.say(h.a, Leave{});
+  h.say(h.b, Ack{h.last<DeclareSlices>(h.b).request, no_room()});
+  REQUIRE(h.got<Drained>(admin).size() == 2);
+  const Drained said = h.last<Drained>(admin);
+  CHECK(said.stays_for == std::vector<std::string>{"j"});
+  REQUIRE(said.reasons.size() == 1);
+  CHECK_THAT(said.reasons[0], Contains("server 2") && Contains("2 MiB do not fit"));
+  CHECK(!said.over);
+}
+
 TEST_CASE("move: not if somebody does not retain") {
   CoreHarness h;
   const PeerId a = h.server("a");

@@ -19,6 +19,7 @@ bool Job::server_died(const ServerRecord& server, const std::string& how) {
   }
   for (const auto& [request, asked] : server.unacknowledged)
     (void)shrink_acked(request);
+  refusals_.erase(server.id);
   if (used_.erase(server.id) == 0) return false;
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
   if (phase_ == Phase::opening) {
@@ -46,6 +47,8 @@ void Job::welcome_servers() {
 void Job::server_drains(const ServerRecord& server) {
   if (phase_ != Phase::running || used_.count(server.id) == 0) return;
   if (move_ && move_->drained.count(server.id) != 0) return;
+  // What is lost finds its place first.
+  if (refusal(server.id) != nullptr || (move_ && !is_drain_only())) return;
   if (const auto why = obstacle(server.id)) {
     outbox_.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}", to_string(server),
                                             name(), why->message));
@@ -72,13 +75,29 @@ std::optional<Error> Job::obstacle(ServerId server) const {
                     "leave retain on (BPS_RETAIN=1) to survive the loss of a server; start the job again");
 }
 
+void Job::drain_again(const ServerRecord& server) {
+  if (refusals_.erase(server.id) != 0) server_drains(server);
+}
+
+// It stands until somebody comes who was not asked.
+const Job::Refusal* Job::refusal(ServerId server) const {
+  const auto found = refusals_.find(server);
+  if (found == refusals_.end()) return nullptr;
+  const auto& all = servers_.all();
+  const bool is_over = std::any_of(all.begin(), all.end(), [&](const auto& entry) {
+    const bool is_new = found->second.asked.count(entry.first) == 0 && unwilling_.count(entry.first) == 0;
+    return is_new && entry.second.usable();
+  });
+  return is_over ? nullptr : &found->second;
+}
+
 // Servers whose partitions can go to others while they live: by their own wish, or because they are given up.
 std::set<ServerId> Job::leaving() const {
   std::set<ServerId> out;
   for (const ServerId id : used_) {
     const ServerRecord* server = servers_.find(id);
     const bool is_to_go = server != nullptr && (server->draining || unwilling_.count(id) != 0);
-    if (is_to_go && !obstacle(id)) out.insert(id);
+    if (is_to_go && refusal(id) == nullptr && !obstacle(id)) out.insert(id);
   }
   return out;
 }
@@ -127,6 +146,8 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
     move_ = Move();
     move_->known_lanes = known_lanes;
   }
+  // A newcomer has nothing yet that could be lost.
+  move_->is_loss = move_->is_loss || (gone && !is_newcomer(*gone));
   move_->reason = move_->reason.empty() ? reason : move_->reason + "; " + reason;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if (i >= move_->known_lanes && used_.count(lanes_[i].server) == 0 && lanes_[i].server != gone) continue;
@@ -140,9 +161,9 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
     return fail(make_error(ErrorCode::peer_lost, reason + "; the job has had too many lanes for another move",
                            kRestartAdvice));
   }
-  bool is_loss = gone.has_value();
   for (const ServerId left : leaving) {
-    is_loss = is_loss || unwilling_.count(left) != 0;
+    refusals_.erase(left);
+    move_->is_loss = move_->is_loss || unwilling_.count(left) != 0;
     if (ServerRecord* server = servers_.find(left); server != nullptr && server->draining)
       server->moved_partitions += tensors_->partitions_at(left);
   }
@@ -153,6 +174,7 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
   }
   for (const PartitionMove& moved : relocation.moves)
     move_->partitions[moved.partition] = moved.owner;
+  move_->before.merge(relocation.before);
   std::set<ServerId> told = leaving;
   for (TensorTable::Slices& slices : relocation.slices) {
     told.insert(slices.server);
@@ -162,7 +184,7 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
   for (const ServerId server : used_) {
     if (told.count(server) == 0) ask(server, DeclareSlices{0, run_, {}, false, {}});
   }
-  outbox_.log(is_loss ? LogLevel::warn : LogLevel::info,
+  outbox_.log(gone || move_->is_loss ? LogLevel::warn : LogLevel::info,
               fmt::format("{}; {} partitions move, epoch {}", reason, relocation.moves.size(), epoch_.value));
   send_tensor_output();
 }
@@ -198,6 +220,46 @@ void Job::go_on_without(const ServerRecord& server, const Error& why) {
   unwilling_.insert(id);
   let_go(server);
   move(id, text);
+}
+
+// Nothing but servers that come or drain makes partitions move, and workers do not know of it.
+bool Job::is_drain_only() const { return !move_->is_loss && behind_.empty(); }
+
+// A server has no room for its part of what others drain, and nobody is to lose anything for a drain.
+void Job::call_off(const Error& why) {
+  epoch_ = epoch_.next();
+  for (const ServerId id : std::exchange(move_->drained, {})) {
+    Refusal& refusal = refusals_[id];
+    refusal.reason = why.message;
+    for (const auto& [server, record] : servers_.all())
+      refusal.asked.insert(server);
+    outbox_.log(LogLevel::warn, fmt::format("{} stays in job {} until another server comes or the job ends: {}",
+                                            to_string(*servers_.find(id)), name(), why.message));
+    outbox_.drain_refused(id);
+  }
+  for (const LaneIndex lane : std::exchange(move_->closed, {}))
+    retired_[lane.value] = false;
+  for (auto& [server, unwanted] : tensors_->call_off(std::exchange(move_->before, {}), place()))
+    drop(server, std::move(unwanted));
+  move_->partitions.clear();
+  move_->called_off = move_->waiting;
+  for (const ServerId server : used_)
+    ask(server, DeclareSlices{0, run_, {}, false, {}});
+}
+
+// In pieces, if there are many.
+void Job::drop(ServerId server, DropTensors unwanted) {
+  const auto piece = [](auto& from, std::size_t limit) {
+    const auto begin = from.end() - static_cast<std::ptrdiff_t>(std::min(from.size(), limit));
+    std::remove_reference_t<decltype(from)> out(begin, from.end());
+    from.erase(begin, from.end());
+    return out;
+  };
+  while (!unwanted.tensors.empty() || !unwanted.partitions.empty()) {
+    auto tensors = piece(unwanted.tensors, kMaxTensorsPerDeclare);
+    auto partitions = piece(unwanted.partitions, kMaxPartitionsPerDeclare);
+    servers_.send(server, DropTensors{run_, std::move(tensors), std::move(partitions)});
+  }
 }
 
 // It lives, but the run does not use it any more and waits for nothing that it was asked.
@@ -241,6 +303,7 @@ void Job::finish_move() {
       outbox_.send(worker->peer, std::move(answer.message));
   }
   send_tensor_output();
+  maybe_start();
 }
 
 }  // namespace bps

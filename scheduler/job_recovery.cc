@@ -333,7 +333,9 @@ void Job::go_on(Recovery& known) {
   for (const auto& [rank, report] : known.workers)
     moves = moves || (late.count(rank) == 0 && differs(report));
   for (const auto& [server, report] : known.servers) {
-    if (used_.count(server) != 0) compare(server, report);
+    if (used_.count(server) == 0) continue;
+    compare(server, report);
+    if (leaving.count(server) == 0) drop_unwanted(server, report);
   }
   if (moves) {
     behind_ = known.workers;

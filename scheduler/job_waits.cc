@@ -175,8 +175,12 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
   return out;
 }
 
-bool Job::holds(ServerId server) const {
-  return used_.contains(server) && (phase_ != Phase::running || obstacle(server).has_value());
+std::optional<std::string> Job::keeps(ServerId server) const {
+  if (!used_.contains(server)) return std::nullopt;
+  if (phase_ != Phase::running) return "the job is not running yet";
+  if (const Refusal* refused = refusal(server)) return refused->reason;
+  if (const auto why = obstacle(server)) return why->message;
+  return std::nullopt;
 }
 
 }  // namespace bps

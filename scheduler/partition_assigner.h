@@ -10,6 +10,7 @@
 // O(log lanes) per partition. Owner: a job's TensorTable. Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <queue>
 #include <span>
@@ -29,6 +30,13 @@ class PartitionAssigner {
   void take(LaneIndex lane, std::uint64_t bytes) {
     lanes_[lane.value].bytes += bytes;
     total_ += bytes;
+  }
+
+  // The lane has these no more. Likewise.
+  void give_back(LaneIndex lane, std::uint64_t bytes) {
+    const std::uint64_t held = std::min(lanes_[lane.value].bytes, bytes);
+    lanes_[lane.value].bytes -= held;
+    total_ -= std::min(total_, held);
   }
 
   // Lanes come and go: from now on these are the shares. What a lane without a share has had is forgotten;

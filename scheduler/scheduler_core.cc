@@ -315,6 +315,8 @@ void SchedulerCore::settle(TimePoint now) {
     }
     for (const Outbox::CutOff& worker : outbox_.take_cut_off())
       bury_cut_off(worker);
+    for (const ServerId server : outbox_.take_refused_drains())
+      tell_kept(server);
     for (const Outbox::Absent& absent : outbox_.take_absent())
       add_absent(now, absent);
     for (const ServerId server : outbox_.take_taken()) {

@@ -166,6 +166,8 @@ class SchedulerCore {
   void on_drain(PeerId id, const Drain& drain);
   std::optional<Error> objection(const Drain& drain) const;
   void tell_gone(const ServerRecord& server, const Error& error);
+  void tell_kept(ServerId server);
+  void note_keepers(const ServerRecord& server, Drained& drained);
 
   void on_hello(TimePoint now, PeerId id, HelloWorker& hello);
   void on_hello(TimePoint now, PeerId id, HelloServer& hello);

@@ -218,11 +218,11 @@ void SchedulerCore::on_drain(PeerId id, const Drain& drain) {
   }
   const ServerRecord& server = *servers_.find(drain.server);
   begun.jobs = static_cast<std::uint32_t>(server.jobs.size());
-  for (const JobRun run : server.jobs) {
-    const Job* const job = find_job(run);
-    if (job != nullptr && job->holds(drain.server) && begun.stays_for.size() < kMaxWaitsNamed)
-      begun.stays_for.push_back(job->name());
+  // Whoever had no room when it was first asked to drain may have some now.
+  for (const JobRun run : std::set<JobRun>(server.jobs)) {
+    if (Job* const job = find_job(run)) job->drain_again(server);
   }
+  note_keepers(server, begun);
   if (drains_.size() >= Inquiries::kMaxQuestionsOfPeer * options_.max_admins) {
     begun.error = make_error(ErrorCode::out_of_memory, "too many drains are watched");
     return outbox_.send(id, std::move(begun));
@@ -232,6 +232,30 @@ void SchedulerCore::on_drain(PeerId id, const Drain& drain) {
   drains_.push_back({id, drain, begun.jobs});
   outbox_.send(server.peer, drain);
   outbox_.send(id, std::move(begun));
+}
+
+void SchedulerCore::note_keepers(const ServerRecord& server, Drained& drained) {
+  for (const JobRun run : server.jobs) {
+    const Job* const job = find_job(run);
+    auto reason = job != nullptr ? job->keeps(server.id) : std::nullopt;
+    if (!reason || drained.stays_for.size() >= kMaxWaitsNamed) continue;
+    drained.stays_for.push_back(job->name());
+    drained.reasons.push_back(std::move(*reason));
+  }
+}
+
+// It drains, and a job has not found room elsewhere for what it has.
+void SchedulerCore::tell_kept(ServerId server) {
+  const ServerRecord* const record = servers_.find(server);
+  if (record == nullptr) return;
+  for (const DrainWatch& watch : drains_) {
+    if (watch.question.server != server || !is_admin(watch.peer)) continue;
+    Drained drained;
+    drained.request = watch.question.request;
+    drained.jobs = watch.jobs;
+    note_keepers(*record, drained);
+    outbox_.send(watch.peer, std::move(drained));
+  }
 }
 
 // `error`: how, if it did not go by itself.

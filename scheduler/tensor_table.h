@@ -72,12 +72,18 @@ class TensorTable {
   // Partitions that workers know of and that have another owner now.
   struct Relocation {
     std::vector<PartitionMove> moves;
+    std::map<PartitionId, LaneIndex> before;  // of these, the owners so far
     std::vector<Slices> slices;  // for their new owners, `moved`; not of a batch
   };
   // Lanes come and go: `lanes` are those known so far, with new shares, and perhaps more. What retired ones
   // own goes to others; what is just being declared is declared there, too. Acks of a server that is gone do
   // not come: `gone`.
   Relocation relocate(std::vector<Lane> lanes, std::optional<ServerId> gone);
+
+  // What was relocated goes back to the owners it had `before`, which are not retired any more. Gives what the
+  // others are not to have after all.
+  std::map<ServerId, DropTensors> call_off(const std::map<PartitionId, LaneIndex>& before,
+                                           std::vector<Lane> lanes);
 
   // New shares for lanes that are known; none of them is retired by this.
   void set_lanes(std::vector<Lane> lanes);
@@ -112,7 +118,7 @@ class TensorTable {
   std::vector<TensorFailed> failures_for(const WorkerReport& report) const;
 
   // Of what a server says that it holds, what it is not to have.
-  std::vector<TensorId> unwanted(ServerId server, const RunReport& report) const;
+  DropTensors unwanted(ServerId server, const RunReport& report) const;
 
   // An answer that was kept back: what it says is brought up to date.
   void refresh(Declared& declared) const;
@@ -177,6 +183,7 @@ class TensorTable {
     std::vector<Item> items;
   };
 
+  static std::vector<double> shares_of(const std::vector<Lane>& lanes);
   static bool alike(const TensorDeclaration& a, const TensorDeclaration& b);
   Item resolve(Rank rank, const TensorDeclaration& declaration, std::uint64_t& partitions, Batch& batch);
   TensorId create(Rank rank, const TensorDeclaration& declaration, std::uint64_t partitions);

@@ -107,14 +107,22 @@ std::vector<TensorFailed> TensorTable::failures_for(const WorkerReport& report) 
   return failures;
 }
 
-std::vector<TensorId> TensorTable::unwanted(ServerId server, const RunReport& report) const {
-  std::vector<TensorId> out;
+DropTensors TensorTable::unwanted(ServerId server, const RunReport& report) const {
+  DropTensors out{config_.run, {}, {}};
   for (const auto& [id, held] : report.tensors) {
-    const bool wanted = id.value < tensors_.size() &&
-                        (tensors_[id.value].state == State::ready ||
-                         tensors_[id.value].state == State::declaring) &&
-                        servers_of(tensors_[id.value]).count(server) != 0;
-    if (!wanted) out.push_back(id);
+    const bool exists = id.value < tensors_.size() && (tensors_[id.value].state == State::ready ||
+                                                       tensors_[id.value].state == State::declaring);
+    if (!exists || servers_of(tensors_[id.value]).count(server) == 0) {
+      out.tensors.push_back(id);
+      continue;
+    }
+    const Tensor& tensor = tensors_[id.value];
+    for (const PartitionSlice& slice : held.partitions) {
+      const std::uint64_t index = std::uint64_t{slice.partition.value} - tensor.first.value;
+      const bool is_its =
+          index < tensor.owners.size() && config_.lanes[tensor.owners[index].value].server == server;
+      if (!is_its) out.partitions.push_back(slice.partition);
+    }
   }
   return out;
 }

@@ -200,8 +200,32 @@ std::uint64_t JobLedger::drop(const DropTensors& drop) {
       job.partitions.erase(held.partition);
     job.tensors.erase(tensor);
   }
+  bytes += drop_partitions(job, drop.partitions);
   job.bytes -= bytes;
   freeing_ += bytes;
+  return bytes;
+}
+
+std::uint64_t JobLedger::drop_partitions(Job& job, const std::vector<PartitionId>& partitions) {
+  std::unordered_set<PartitionId> dropped;
+  for (const PartitionId partition : partitions) {
+    if (job.partitions.erase(partition) != 0) dropped.insert(partition);
+  }
+  std::uint64_t bytes = 0;
+  for (auto it = job.tensors.begin(); it != job.tensors.end() && !dropped.empty();) {
+    Tensor& tensor = it->second;
+    const std::size_t before = tensor.partitions.size();
+    std::erase_if(tensor.partitions, [&](const Held& held) {
+      if (dropped.erase(held.partition) == 0) return false;
+      const std::uint64_t freed = reserved_bytes(tensor.dtype, held.elements, tensor.mode);
+      tensor.bytes -= freed;
+      bytes += freed;
+      return true;
+    });
+    // One that has no elements has no partitions, and stays.
+    const bool is_gone = before != 0 && tensor.partitions.empty();
+    it = is_gone ? job.tensors.erase(it) : std::next(it);
+  }
   return bytes;
 }
 

@@ -96,6 +96,7 @@ class JobLedger {
   Status check(const DeclareSlices& declare, const TensorSlices& tensor, const Tensor* known) const;
   static bool holds(const Tensor* tensor, const PartitionSlice& slice);
   static void add(Tensor& tensor, const TensorSlices& slices);
+  static std::uint64_t drop_partitions(Job& job, const std::vector<PartitionId>& partitions);
 
   const std::uint64_t memory_max_;
   const std::uint32_t shards_;

@@ -86,6 +86,28 @@ TEST_CASE("dropped tensors give their buffers back; lanes keep theirs; unknown o
   CHECK(ledger.end(JobRun{1}) == 0);
 }
 
+TEST_CASE("dropped partitions give their buffers back, and may come again") {
+  JobLedger ledger(100 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
+  REQUIRE(ledger.declare(tensor(1, 2, 2)).verdict == Verdict::accepted);
+  const DropTensors some{JobRun{1}, {}, {PartitionId{101}, PartitionId{200}, PartitionId{201}, PartitionId{999}}};
+  CHECK(ledger.drop(some) == 6 * kMiB);
+  CHECK(ledger.drop(some) == 0);
+  ledger.freed(6 * kMiB);
+  std::vector<DeclareSlices> held;
+  ledger.report([&](const Message& message) {
+    if (const auto* slices = std::get_if<DeclareSlices>(&message)) held.push_back(*slices);
+  });
+  REQUIRE(held.size() == 1);
+  REQUIRE(held[0].tensors.size() == 1);  // of the other one nothing is left
+  CHECK(held[0].tensors[0].partitions.size() == 2);
+  CHECK(ledger.declare(tensor(1, 1, 3)).added.tensors.at(0).partitions.size() == 1);
+  CHECK(ledger.declare(tensor(1, 2, 2)).added.tensors == tensor(1, 2, 2).tensors);
+  CHECK(ledger.reserved() == 10 * kMiB + 2 * kMiB);
+  CHECK(ledger.drop({JobRun{1}, {TensorId{1}}, {PartitionId{100}, PartitionId{200}}}) == 8 * kMiB);
+}
+
 TEST_CASE("a tensor that was dropped may be declared again with its numbers") {
   JobLedger ledger(100 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());

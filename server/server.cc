@@ -313,7 +313,7 @@ bool Server::declare(const DeclareSlices& declare) {
 void Server::drop(const DropTensors& drop) {
   const std::uint64_t bytes = ledger_.drop(drop);
   const auto shared = std::make_shared<const DropTensors>(drop);
-  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.drop(shared->job_run, shared->tensors); },
+  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.drop(*shared); },
                 [this, bytes] {
                   ledger_.freed(bytes);
                   run_deferred();

@@ -48,13 +48,14 @@ void Shard::declare(const DeclareSlices& declare) {
   if (ShardJob* const found = find(declare.job_run)) found->declare(declare);
 }
 
-void Shard::drop(JobRun job, const std::vector<TensorId>& tensors) {
+void Shard::drop(const DropTensors& drop) {
   check_loop();
-  ShardJob* const found = find(job);
+  ShardJob* const found = find(drop.job_run);
   if (found == nullptr) return;
-  for (const TensorId tensor : tensors) {
+  for (const TensorId tensor : drop.tensors)
     found->drop(tensor);
-  }
+  for (const PartitionId partition : drop.partitions)
+    found->drop(partition);
 }
 
 void Shard::worker_left(JobRun job, Rank rank, bool lingers) {

@@ -37,7 +37,7 @@ class Shard {
   void open_job(const OpenJob& job);
   // With those slices only that are for this shard, perhaps none.
   void declare(const DeclareSlices& declare);
-  void drop(JobRun job, const std::vector<TensorId>& tensors);
+  void drop(const DropTensors& drop);
   void worker_left(JobRun job, Rank rank, bool lingers);
   void shrink(const Shrunk& shrunk);
   using Done = std::function<void()>;

@@ -74,14 +74,21 @@ void ShardJob::add(const TensorSlices& tensor, bool moved) {
 void ShardJob::drop(TensorId tensor) {
   for (auto it = partitions_.begin(); it != partitions_.end();) {
     const auto here = it++;
-    if (here->second.tensor != tensor) continue;
-    dropped_.insert(here->first);
-    here->second.dropped = true;
-    if (here->second.references == 0) {
-      partitions_.erase(here);
-    } else {
-      doomed_.insert(partitions_.extract(here));
-    }
+    if (here->second.tensor == tensor) drop(here);
+  }
+}
+
+void ShardJob::drop(PartitionId partition) {
+  if (const auto here = partitions_.find(partition); here != partitions_.end()) drop(here);
+}
+
+void ShardJob::drop(Partitions::iterator partition) {
+  dropped_.insert(partition->first);
+  partition->second.dropped = true;
+  if (partition->second.references == 0) {
+    partitions_.erase(partition);
+  } else {
+    doomed_.insert(partitions_.extract(partition));
   }
 }
 

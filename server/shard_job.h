@@ -70,6 +70,7 @@ class ShardJob {
   // The slices of this shard; the job is in that epoch from now on.
   void declare(const DeclareSlices& declare);
   void drop(TensorId tensor);
+  void drop(PartitionId partition);  // none, if it is not here
   // Pushes no more; `lingers`: but is still there.
   void worker_left(Rank rank, bool lingers);
   // Is lost; the others go on. Its lane is closed, and it gets no other one.
@@ -122,6 +123,7 @@ class ShardJob {
   using Partitions = std::unordered_map<PartitionId, JobPartition>;
 
   void add(const TensorSlices& tensor, bool moved);
+  void drop(Partitions::iterator partition);
   // Tells every aggregator of the job something about one contributor.
   template <class Tell>
   void tell_all(Tell tell);

@@ -208,7 +208,7 @@ TEST_CASE("the root's answer to its broadcast has no payload and holds nothing")
     CHECK(last_payload(*b) == std::vector<float>{1, static_cast<float>(round)});
     release(*b);
   }
-  world.shard->drop(kRun, {TensorId{1}});
+  world.shard->drop({kRun, {TensorId{1}}, {}});
   CHECK(world.shard->bytes_in_use() == 0);
 }
 

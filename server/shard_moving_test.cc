@@ -172,13 +172,45 @@ TEST_CASE("a tensor of which a part has moved here is dropped with all its parts
   resume(*a, {{PartitionId{5}, Round{1}}});
   resume(*b, {{PartitionId{5}, Round{0}}});
   REQUIRE(a->handler->on_payload(retained(5, 0), 8) != nullptr);
-  world.shard->drop(kRun, {TensorId{1}});
+  world.shard->drop({kRun, {TensorId{1}}, {}});
   Message message = retained(5, 0);
   a->handler->on_message(message, {});
   resume(*b, {{PartitionId{5}, Round{0}}, {PartitionId{1}, Round{0}}});
   b->handler->on_closed(make_error(ErrorCode::peer_lost, "cut"));
   a->handler->on_closed(make_error(ErrorCode::peer_lost, "cut"));
   CHECK(world.shard->bytes_in_use() == 0);
+}
+
+TEST_CASE("a partition that is not to move here after all leaves nothing behind") {
+  World world(2);
+  world.declare(1, 2);
+  TensorSlices rest;
+  rest.tensor = TensorId{1};
+  rest.name = "t1";
+  rest.partitions.push_back({PartitionId{5}, 0, 2});
+  world.shard->declare(DeclareSlices{0, kRun, kEpoch, true, {rest}});
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  const auto open_rounds = [&] {
+    OpenRoundList open;
+    world.shard->survey(kRun, std::nullopt, open, nullptr);
+    return open.take(1).rounds.size();
+  };
+  const bool is_known = GENERATE(true, false);  // by somebody who has been told of it
+  if (is_known) resume(*a, {{PartitionId{5}, Round{1}}});
+  const std::size_t in_use = world.shard->bytes_in_use();
+  world.shard->drop({kRun, {}, {PartitionId{5}, PartitionId{9}}});
+  CHECK(open_rounds() == 0);
+  CHECK(world.shard->bytes_in_use() <= in_use);
+  // The rest of the tensor works.
+  resume(*a, {{PartitionId{1}, Round{0}}});
+  CHECK(all<Refused>(*a).empty());
+  // It may come again.
+  rest.partitions[0].elements = 2;
+  world.shard->declare(DeclareSlices{0, kRun, Epoch{kEpoch.value + 1}, true, {rest}});
+  resume(*a, {{PartitionId{5}, Round{1}}}, Epoch{kEpoch.value + 1});
+  resume(*b, {{PartitionId{5}, Round{1}}}, Epoch{kEpoch.value + 1});
+  CHECK(all<Resumed>(*b).size() == 1);
 }
 
 TEST_CASE("a rank that leaves is not waited for") {

@@ -228,6 +228,7 @@ void read(Check& check, const fb::DeclareSlices& in, DeclareSlices& out) {
 void read(Check& check, const fb::DropTensors& in, DropTensors& out) {
   out.job_run = JobRun{in.job_run()};
   check.ids("tensors", in.tensors(), kMaxTensorsPerDeclare, kMaxTensorsPerJob, out.tensors);
+  check.ids("partitions", in.partitions(), kMaxPartitionsPerDeclare, kMaxPartitionsPerJob, out.partitions);
 }
 
 void read(Check& check, const fb::WorkerLeft& in, WorkerLeft& out) {

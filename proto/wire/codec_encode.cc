@@ -224,7 +224,9 @@ Offset<fb::DeclareSlices> pack(Builder& b, const DeclareSlices& m) {
 }
 
 Offset<fb::DropTensors> pack(Builder& b, const DropTensors& m) {
-  return fb::CreateDropTensors(b, m.job_run.value, pack_ids(b, m.tensors));
+  const auto tensors = pack_ids(b, m.tensors);
+  const auto partitions = pack_ids(b, m.partitions);
+  return fb::CreateDropTensors(b, m.job_run.value, tensors, partitions);
 }
 
 Offset<fb::WorkerLeft> pack(Builder& b, const WorkerLeft& m) {
@@ -412,7 +414,9 @@ Offset<fb::Drained> pack(Builder& b, const Drained& m) {
   const auto error = pack_unless_ok(b, m.error);
   const auto stays_for =
       pack_tables(b, m.stays_for, [&](const std::string& job) { return pack(b, std::string_view(job)); });
-  return fb::CreateDrained(b, m.request, m.over, error, m.jobs, m.partitions, stays_for);
+  const auto reasons =
+      pack_tables(b, m.reasons, [&](const std::string& reason) { return pack_cut(b, reason, kMaxMessageBytes); });
+  return fb::CreateDrained(b, m.request, m.over, error, m.jobs, m.partitions, stays_for, reasons);
 }
 
 Offset<fb::LaneLost> pack(Builder& b, const LaneLost& m) {

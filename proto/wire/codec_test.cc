@@ -152,6 +152,7 @@ TEST_CASE("questions and answers keep to their limits") {
              Catch::Contains("ClusterState.servers.shards"));
   CHECK_THAT(refusal(Drained{.stays_for = std::vector<std::string>(kMaxWaitsNamed + 1, "j")}),
              Catch::Contains("Drained.stays_for"));
+  CHECK_THAT(refusal(Drained{.stays_for = {"j"}}), Catch::Contains("Drained.reasons"));
 }
 
 TEST_CASE("a message of unknown type is refused with its number") {
@@ -229,6 +230,8 @@ TEST_CASE("numbers beyond their limits are refused") {
   CHECK_THAT(refusal(Declare{1, {{.name = "a", .elements = kMaxTensorElements + 1}}}),
              Catch::Contains("tensors.elements"));
   CHECK_THAT(refusal(DropTensors{{}, {TensorId{kMaxTensorsPerJob}}}), Catch::Contains("DropTensors.tensors"));
+  CHECK_THAT(refusal(DropTensors{{}, {}, {PartitionId{kMaxPartitionsPerJob}}}),
+             Catch::Contains("DropTensors.partitions"));
   CHECK_THAT(
       refusal(Declared{1, {{.first_partition = PartitionId{kMaxPartitionsPerJob - 1}, .owners = {{}, {}}}}}),
       Catch::Contains("first_partition"));

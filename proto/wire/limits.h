@@ -7,7 +7,7 @@
 namespace bps {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x31535042;  // "BPS1" on the wire
-inline constexpr std::uint16_t kProtocolVersion = 5;
+inline constexpr std::uint16_t kProtocolVersion = 6;
 
 inline constexpr std::size_t kMaxHelloHeaderBytes = 8 * 1024;              // before the handshake is done
 inline constexpr std::size_t kMaxLaneHeaderBytes = 40 * 1024;              // data frames on lanes: 8 bytes for each rank of an async job

@@ -273,9 +273,10 @@ struct DeclareSlices {
   friend bool operator==(const DeclareSlices&, const DeclareSlices&) = default;
 };
 
-struct DropTensors {  // scheduler -> server: a declaration failed elsewhere; no answer
+struct DropTensors {  // scheduler -> server: not to be had here after all; no answer
   JobRun job_run;
-  std::vector<TensorId> tensors;
+  std::vector<TensorId> tensors;        // whole, as far as they are here
+  std::vector<PartitionId> partitions;  // of others
   friend bool operator==(const DropTensors&, const DropTensors&) = default;
 };
 

@@ -186,14 +186,16 @@ struct Drain {
   friend bool operator==(const Drain&, const Drain&) = default;
 };
 
-// scheduler -> administrator: first when it has begun, or cannot; then, `over`, when the server has gone.
+// scheduler -> administrator: first when it has begun, or cannot; again when another job turns out to keep the
+// server; then, `over`, when the server has gone.
 struct Drained {
   std::uint64_t request = 0;
   bool over = false;
   Error error;                   // not ok: nothing more follows
   std::uint32_t jobs = 0;        // that use it, or did when the drain began
   std::uint64_t partitions = 0;  // that have moved
-  std::vector<std::string> stays_for;  // jobs whose partitions cannot move: it goes when they end; at most kMaxWaitsNamed
+  std::vector<std::string> stays_for;  // jobs whose partitions cannot move for now; at most kMaxWaitsNamed
+  std::vector<std::string> reasons;    // of each of these, why
   friend bool operator==(const Drained&, const Drained&) = default;
 };
 

@@ -75,7 +75,7 @@ inline std::vector<Message> sample_messages() {
                                 2,
                                 -3,
                                 {{PartitionId{13}, 1, 524'288}, {PartitionId{15}, 0, 475'712}}}}});
-  all.push_back(DropTensors{JobRun{0xb2}, {TensorId{12}, TensorId{18}}});
+  all.push_back(DropTensors{JobRun{0xb2}, {TensorId{12}, TensorId{18}}, {PartitionId{13}}});
   all.push_back(WorkerLeft{JobRun{0xb2}, Rank{3}, true});
   all.push_back(JobEnded{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", ""}});
   all.push_back(Ack{17, {ErrorCode::out_of_memory, "2 GiB do not fit", "raise --memory-max"}});
@@ -150,7 +150,7 @@ inline std::vector<Message> sample_messages() {
                                {{Rank{3}, ServerId{2}, 2100}}}}});
   all.push_back(Drain{34, ServerId{2}});
   all.push_back(Drained{
-      35, true, {ErrorCode::invalid_argument, "there is no server 7", "see bpsctl status"}, 1, 203, {"async"}});
+      35, true, {ErrorCode::invalid_argument, "there is no server 7", "see bpsctl status"}, 1, 203, {"async"}, {"full"}});
   all.push_back(LaneLost{ServerId{3}, Incarnation{0xa2}, true, 3100, "connection timed out"});
   return all;
 }
@@ -195,7 +195,8 @@ class RandomMessages {
         return OpenJob{any(),        JobRun{any()}, text(1, kMaxNameBytes), Generation{u32()},
                        Epoch{u32()}, members()};
       case 16: return declare_slices();
-      case 17: return DropTensors{JobRun{any()}, list<TensorId>(20, kMaxTensorsPerJob)};
+      case 17: return DropTensors{JobRun{any()}, list<TensorId>(20, kMaxTensorsPerJob),
+                           list<PartitionId>(20, kMaxPartitionsPerJob)};
       case 18: return WorkerLeft{JobRun{any()}, rank(), number(0, 1) == 1};
       case 19: return JobEnded{JobRun{any()}, error()};
       case 20: return Ack{any(), error()};
@@ -305,7 +306,8 @@ class RandomMessages {
       case 6: return cluster_state();
       case 7: return Drain{any(), ServerId{u32()}};
       default:
-        return Drained{any(), flag(), error(), u32(), any(), {text(1, kMaxNameBytes), text(1, kMaxNameBytes)}};
+        return Drained{any(), flag(), error(), u32(), any(), {text(1, kMaxNameBytes), text(1, kMaxNameBytes)},
+                       {text(0, kMaxMessageBytes), text(0, kMaxMessageBytes)}};
     }
   }
 

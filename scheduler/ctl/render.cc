@@ -138,8 +138,8 @@ std::string render(const Drained& drained, ServerId server) {
   }
   std::string text =
       fmt::format("server {} drains: {} to move away from it\n", server.value, plural(drained.jobs, "job"));
-  for (const std::string& job : drained.stays_for)
-    text += fmt::format("  {} keeps it until the job ends, because its partitions cannot move\n", job);
+  for (std::size_t i = 0; i < drained.stays_for.size(); ++i)
+    text += fmt::format("  {} keeps it for now: {}\n", drained.stays_for[i], drained.reasons[i]);
   return text;
 }
 
@@ -203,7 +203,8 @@ std::string render_json(const Drained& drained, ServerId server) {
                {"over", drained.over},
                {"jobs", drained.jobs},
                {"partitions", drained.partitions},
-               {"stays_for", drained.stays_for}});
+               {"stays_for", drained.stays_for},
+               {"reasons", drained.reasons}});
 }
 
 }  // namespace bps

@@ -92,7 +92,7 @@ class Lanes {
       case 4: {
         const DropTensors dropped{job_run(), {TensorId{input_.below(6)}}};
         const std::uint64_t bytes = ledger_.drop(dropped);
-        world_.shard->drop(dropped.job_run, dropped.tensors);
+        world_.shard->drop(dropped);
         return ledger_.freed(bytes);
       }
       case 5: {

@@ -79,12 +79,27 @@ class Ctl(DaemonTest):
         self.assertIn("is the last one", self.ctl(scheduler, "drain", "2", status=64))
         self.assertIn("there is no server 7", self.ctl(scheduler, "drain", "7", status=64))
 
+    def test_a_server_stays_while_the_others_have_no_room_for_what_it_has(self):
+        scheduler, servers = self.cluster(2, "--memory-max", "8MiB")
+        workers = self.workers(scheduler, 2, "--until-told", "--elements", "400000", "--tensors", "3")
+        for worker in workers:
+            worker.wait_line("reached")
+        ctl = self.start("bpsctl", self.bin / "bpsctl", "--scheduler", scheduler.address, "drain", "1")
+        ctl.wait_line(r"job keeps it for now: server 2 .*need .*reserved")
+        scheduler.wait_line("server 1 .* stays in job job until another server comes or the job ends: server 2")
+        self.server(scheduler)
+        self.assert_status(ctl, 0, r"server 1 has gone: [1-9]\d* partitions moved to others, nothing failed")
+        self.assert_status(servers[0], 0, "drained")
+        workers[0].say()
+        for worker in workers:
+            self.assert_status(worker, 0, "done", "closed")
+
     def test_an_interrupted_drain_goes_on(self):
         scheduler, servers = self.cluster(2)
         worker = self.worker(scheduler, 0, 1, "--hold-after", "1", "--announce", "1", env={"BPS_RETAIN": "false"})
         worker.wait_line("reached 1")
         ctl = self.start("bpsctl", self.bin / "bpsctl", "--scheduler", scheduler.address, "drain", "1")
-        ctl.wait_line("job keeps it until the job ends")
+        ctl.wait_line("job keeps it for now: .*without retain")
         ctl.signal(signal.SIGINT)
         self.assert_status(ctl, 75, "the drain goes on")
         worker.say()

@@ -176,6 +176,14 @@ constexpr std::array kScenarios{
             m.replace_servers(2);
             m.healing_faults(4);
           }},
+    Named{"drained_and_full",
+          [](Maker& m) {
+            m.loose_job(2, 5, 3);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            m.drain_full_servers();
+            if (m.random().one_in(3)) m.cut_lanes(1, 3);
+            if (m.random().one_in(3)) m.restart_scheduler(1);
+          }},
     Named{"scheduler_restarted",
           [](Maker& m) {
             m.loose_job(2, 5, 3);

@@ -247,6 +247,40 @@ void ScenarioMaker::replace_servers(std::uint64_t most) {
   scenario_.detection = kSilentDetection;
 }
 
+void ScenarioMaker::drain_full_servers() {
+  JobPlan& job = scenario_.jobs.front();
+  const std::size_t servers = random_.between<std::size_t>(2, 4);
+  ServerPlan server = scenario_.servers.front();
+  server.start = Duration(0);
+  // So that each owns as much as the other: they fit.
+  for (WorkerPlan& worker : job.workers)
+    worker.lives_with_a_server = false;
+  job.start = 1s;  // when all are there
+  // Two buffers of each partition; no lane is ahead of its share by more than one.
+  std::uint64_t reserved = 0;
+  for (TensorPlan& tensor : job.tensors) {
+    tensor.dtype = random_.one_in(2) ? DType::f32 : DType::f64;  // sums are no wider than what is summed
+    tensor.elements = random_.between<std::uint64_t>(1, 12) * job.partition_bytes / size_of(tensor.dtype);
+    reserved += 2 * tensor.elements * size_of(tensor.dtype);
+  }
+  const std::uint64_t share = reserved / servers + server.shards * 2 * job.partition_bytes;
+  const std::uint64_t receiving = server.shards * job.workers.size() * job.partition_bytes;
+  server.reorder_budget = job.partition_bytes;
+  server.memory_max = share + receiving + server.shards * server.reorder_budget + random_.below(share);
+  scenario_.servers.assign(servers, server);
+  for (std::uint64_t n = random_.between<std::uint64_t>(1, servers - 1); n > 0; --n) {
+    FaultPlan& fault = this->fault(FaultPlan::Kind::drain);
+    fault.target = FaultPlan::Target::server;
+    fault.index = n;
+  }
+  if (random_.one_in(2)) {
+    server.start = random_.between(Duration(1s), Duration(3s));
+    scenario_.servers.push_back(server);
+  }
+  scenario_.network.lenders_break_last = true;
+  survive_cuts();
+}
+
 void ScenarioMaker::restart_scheduler(std::uint64_t most) {
   for (std::uint64_t n = random_.between<std::uint64_t>(1, most); n > 0; --n) {
     FaultPlan& fault = this->fault(FaultPlan::Kind::restart);

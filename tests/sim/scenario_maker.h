@@ -61,6 +61,9 @@ class ScenarioMaker {
   // Servers go, and others take their place: nobody is to notice. One server at least is never struck.
   void replace_servers(std::uint64_t most);
 
+  // Servers drain whose partitions the others may have no memory for: nobody is to notice.
+  void drain_full_servers();
+
   // The scheduler dies and comes back: nobody is to notice.
   void restart_scheduler(std::uint64_t most);
 

@@ -1,0 +1,119 @@
+// Partitions that get new owners, and keep them or not.
+#include <algorithm>
+
+#include "scheduler/tensor_table.h"
+
+namespace bps {
+
+std::vector<double> TensorTable::shares_of(const std::vector<Lane>& lanes) {
+  std::vector<double> shares;
+  shares.reserve(lanes.size());
+  for (const Lane& lane : lanes)
+    shares.push_back(lane.share);
+  return shares;
+}
+
+void TensorTable::set_lanes(std::vector<Lane> lanes) {
+  config_.lanes = std::move(lanes);
+  assigner_.set_shares(shares_of(config_.lanes));
+}
+
+TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::optional<ServerId> gone) {
+  set_lanes(std::move(lanes));
+  Relocation out;
+  // Per server, and where it is being declared its batch.
+  std::map<std::pair<ServerId, std::uint64_t>, DeclareSlices> pieces;
+  const auto flush = [&](std::pair<ServerId, std::uint64_t> key, DeclareSlices& piece) {
+    piece.job_run = config_.run;
+    piece.moved = key.second == 0;
+    Slices slices{key.first, key.second, std::exchange(piece, {})};
+    if (key.second == 0) {
+      out.slices.push_back(std::move(slices));
+      return;
+    }
+    ++batches_.at(key.second).waiting[key.first];
+    output_.emplace_back(std::move(slices));
+  };
+  std::map<std::pair<ServerId, std::uint64_t>, std::size_t> partitions;
+  for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
+    Tensor& tensor = tensors_[number];
+    std::uint64_t rest = bytes_of(tensor.declaration);
+    std::set<ServerId> told;
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
+      rest -= bytes;
+      if (!config_.lanes[tensor.owners[i].value].retired) continue;
+      const LaneIndex before = std::exchange(tensor.owners[i], assigner_.assign(bytes));
+      if (tensor.state != State::ready && tensor.state != State::declaring) continue;
+      const bool known = tensor.state == State::ready;
+      if (known) {
+        const PartitionId partition{tensor.first.value + i};
+        out.moves.push_back({partition, tensor.owners[i]});
+        out.before.emplace(partition, before);
+      }
+      const ServerId server = config_.lanes[tensor.owners[i].value].server;
+      const std::pair key{server, known ? 0 : tensor.batch};
+      DeclareSlices& piece = pieces[key];
+      const bool full = piece.tensors.size() == kMaxTensorsPerDeclare && told.count(server) == 0;
+      if (full || partitions[key] == kMaxPartitionsPerDeclare) {
+        flush(key, piece);
+        partitions[key] = 0;
+        told.erase(server);
+      }
+      if (told.insert(server).second) piece.tensors.push_back(slices_of(TensorId{number}));
+      piece.tensors.back().partitions.push_back(slice_of(tensor, i));
+      ++partitions[key];
+    }
+  }
+  for (auto& [key, piece] : pieces)
+    flush(key, piece);
+  if (gone) release(*gone);
+  return out;
+}
+
+std::map<ServerId, DropTensors> TensorTable::call_off(const std::map<PartitionId, LaneIndex>& before,
+                                                       std::vector<Lane> lanes) {
+  std::map<ServerId, DropTensors> dropped;
+  const auto drop_from = [&](LaneIndex lane) -> DropTensors& {
+    DropTensors& drop = dropped[config_.lanes[lane.value].server];
+    drop.job_run = config_.run;
+    return drop;
+  };
+  for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
+    Tensor& tensor = tensors_[number];
+    std::uint64_t rest = bytes_of(tensor.declaration);
+    std::set<ServerId> failed_at;
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
+      rest -= bytes;
+      const PartitionId partition{tensor.first.value + i};
+      const auto found = before.find(partition);
+      if (found == before.end()) continue;
+      assigner_.give_back(tensor.owners[i], bytes);
+      // Those who had it when it failed have been told; those who were to lose it have not.
+      if (tensor.state == State::ready) {
+        drop_from(tensor.owners[i]).partitions.push_back(partition);
+      } else if (failed_at.insert(config_.lanes[found->second.value].server).second) {
+        drop_from(found->second).tensors.push_back(TensorId{number});
+      }
+      tensor.owners[i] = found->second;
+    }
+  }
+  set_lanes(std::move(lanes));
+  return dropped;
+}
+
+void TensorTable::restored() { assigner_.set_shares(shares_of(config_.lanes)); }
+
+void TensorTable::release(ServerId server) {
+  std::vector<std::uint64_t> done;
+  for (auto& [number, batch] : batches_) {
+    batch.accepted.erase(server);
+    batch.waiting.erase(server);
+    if (batch.waiting.empty()) done.push_back(number);
+  }
+  for (const std::uint64_t number : done)
+    finish(number);
+}
+
+}  // namespace bps
