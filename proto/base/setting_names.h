@@ -57,6 +57,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "priority",
     "processes",
     "rank",
+    "rdma",
     "reconnect-grace",
     "reorder-budget",
     "retain",

@@ -1,4 +1,5 @@
-// bpsctl: asks the scheduler how the cluster stands and who waits for whom, and sends servers away.
+// bpsctl: asks the scheduler how the cluster stands and who waits for whom, and sends servers away; and looks
+// at what this machine has for RDMA.
 #include <fmt/core.h>
 #include <signal.h>
 
@@ -15,12 +16,13 @@
 #include "proto/base/config.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "scheduler/ctl/admin_link.h"
+#include "scheduler/ctl/doctor.h"
 #include "scheduler/ctl/render.h"
 
 namespace bps {
 namespace {
 
-constexpr std::array<std::string_view, 3> kCommands = {"status", "why", "drain"};
+constexpr std::array<std::string_view, 4> kCommands = {"status", "why", "drain", "doctor"};
 constexpr Duration kAnswerTimeout = std::chrono::seconds(5);
 
 struct Settings {
@@ -31,11 +33,14 @@ struct Settings {
   std::string job;
   Duration older_than = std::chrono::seconds(1);
   bool json = false;
+  bool rdma = false;
 };
 
 void describe(Config& config, Settings& s) {
-  config.add_arguments(s.arguments, "status | why [TENSOR] | drain SERVER",
-                       "How the cluster stands; who waits for whom; send a server away without harm");
+  config.add_arguments(
+      s.arguments, "status | why [TENSOR] | drain SERVER | doctor --rdma",
+      "How the cluster stands; who waits for whom; send a server away without harm; what this "
+      "machine has for RDMA, and what is wrong with it");
   config.add("scheduler", s.scheduler, "Where bps-scheduler listens");
   config.add("key-file", s.key_file, "The cluster's key").unit("FILE");
   config.add("tls-cert", s.tls.certificate, "TLS 1.3: this program's certificate").unit("FILE");
@@ -43,6 +48,7 @@ void describe(Config& config, Settings& s) {
   config.add("tls-ca", s.tls.authority, "Who must have signed the certificates of the others").unit("FILE");
   config.add("job", s.job, "why: of this job only").unit("NAME");
   config.add("older-than", s.older_than, "why: only what has waited this long");
+  config.add("rdma", s.rdma, "doctor: look at RDMA devices and limits; exit status 78 if something is wrong");
   config.add("json", s.json, "Print JSON");
 }
 
@@ -51,7 +57,7 @@ Result<Message> question_of(const Settings& s) {
   const auto usage = [](std::string what, std::string advice = "see bpsctl --help") {
     return make_error(ErrorCode::invalid_argument, std::move(what), std::move(advice));
   };
-  if (s.arguments.empty()) return usage("which command? status, why or drain");
+  if (s.arguments.empty()) return usage("which command? status, why, drain or doctor");
   const std::string& command = s.arguments[0];
   const std::size_t most = command == "status" ? 1 : 2;
   if (command == "status" || command == "why" || command == "drain") {
@@ -61,8 +67,8 @@ Result<Message> question_of(const Settings& s) {
   if (command == "status") return Message(AskCluster{1});
   if (command == "why") {
     AskWaits question{1, s.job, Subject::everything, {}, 0, 0};
-    question.older_than_ms = static_cast<std::uint64_t>(
-        std::max<std::int64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(s.older_than).count(), 0));
+    question.older_than_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(s.older_than).count(), 0));
     if (s.arguments.size() == 2) {
       question.subject = Subject::tensor;
       question.tensor = s.arguments[1];
@@ -79,8 +85,24 @@ Result<Message> question_of(const Settings& s) {
     return Message(Drain{1, ServerId{number}});
   }
   const auto nearest = nearest_name(command, kCommands);
-  return usage(fmt::format("there is no command '{}'", command),
-               nearest ? fmt::format("did you mean {}?", *nearest) : "there are status, why and drain");
+  return usage(
+      fmt::format("there is no command '{}'", command),
+      nearest ? fmt::format("did you mean {}?", *nearest) : "there are status, why, drain and doctor");
+}
+
+// Of this machine: no scheduler is asked.
+int run_doctor(const Settings& s) {
+  const auto refuse = [](std::string_view what) {
+    fmt::print(stderr, "bpsctl: {}\n", what);
+    return exit_code_of(ErrorCode::invalid_argument);
+  };
+  if (s.arguments.size() > 1) return refuse(fmt::format("doctor takes no argument '{}'", s.arguments[1]));
+  if (!s.rdma) return refuse("what is doctor to look at? --rdma");
+  const RdmaInventory inventory = take_rdma_inventory("/");
+  const RdmaDiagnosis diagnosis = diagnose(inventory);
+  std::fputs((s.json ? render_json(inventory, diagnosis) : render(inventory, diagnosis)).c_str(), stdout);
+  if (std::fflush(stdout) != 0) return exit_code_of(ErrorCode::os);
+  return diagnosis.healthy() ? 0 : exit_code_of(ErrorCode::configuration);
 }
 
 class Program {
@@ -149,7 +171,8 @@ class Program {
     const auto* drained = std::get_if<Drained>(&message);
     const auto* drain = std::get_if<Drain>(&question_);
     if (drained == nullptr || drain == nullptr) {
-      return end(make_error(ErrorCode::protocol, fmt::format("the scheduler answers with {}", name_of(message)),
+      return end(make_error(ErrorCode::protocol,
+                            fmt::format("the scheduler answers with {}", name_of(message)),
                             "use the same bps version everywhere"));
     }
     if (drained->error.code != ErrorCode::ok) return end(drained->error);
@@ -188,6 +211,7 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "bpsctl: {}\n", to_string(error));
     return exit_code_of(error.code);
   };
+  if (!settings.arguments.empty() && settings.arguments[0] == "doctor") return run_doctor(settings);
   auto question = question_of(settings);
   if (!question) return fail(question.error());
   SharedKey key;

@@ -124,6 +124,8 @@ class Ctl(DaemonTest):
         self.assertIn("which command?", self.ctl(nobody, status=64))
         self.assertIn("drain which server?", self.ctl(nobody, "drain", status=64))
         self.assertIn("--json", self.ctl(nobody, "status", "--jsn", status=64))
+        self.assertIn("what is doctor to look at?", self.ctl(nobody, "doctor", status=64))
+        self.assertIn("takes no argument 'mlx5_0'", self.ctl(nobody, "doctor", "--rdma", "mlx5_0", status=64))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The guest itself: devices that are there and work, without anything of ours."""
+"""The guest itself: devices that are there and work, and what bpsctl says of them."""
+import json
 import re
 
 from guest_test import GuestTest
+from roce_lab import run
 
 RPING = ("stdbuf", "-oL", "rping")  # its lines are waited for
 
@@ -22,6 +24,23 @@ class Devices(GuestTest):
         client.wait_line("ping data")
         server.process.kill()
         client.process.kill()
+
+    def test_doctor_tells_what_can_be_used(self):
+        told = self.run_to_end(self.bin / "bpsctl", "doctor", "--rdma")
+        for host in self.hosts():
+            self.assertIn(f"\nusable: {self.lab.address(host)} ({self.lab.device(host)} port 1, gid 1)", told)
+        doctor = json.loads(self.run_to_end(self.bin / "bpsctl", "doctor", "--rdma", "--json"))
+        self.assertEqual([device["device"] for device in doctor["devices"]], [self.lab.device(host) for host in self.hosts()])
+        self.assertEqual((doctor["notes"], doctor["wrong"], doctor["pinned_bytes_max"]), ([], [], None))
+
+    def test_doctor_tells_what_is_wrong(self):
+        run("ip", "link", "set", "h1", "down")
+        self.addCleanup(self.lab.bring_up, 1)
+        told = self.run_to_end(self.bin / "bpsctl", "doctor", "--rdma")
+        self.assertIn("\nnot used: rxe1 port 1 is DOWN", told)
+        limited = self.start("doctor with a limit", "setpriv", "--bounding-set=-ipc_lock", "--", "prlimit", "--memlock=65536", "--",
+                             self.bin / "bpsctl", "doctor", "--rdma")
+        self.assert_status(limited, 78, "\nwrong: this process may pin 64 KiB of memory", "LimitMEMLOCK=infinity")
 
     def hosts(self):
         return range(1, self.lab.hosts + 1)

@@ -1,11 +1,11 @@
-// How fast a transport moves payloads one way between two processes, to be compared with ib_write_bw and ib_read_bw on
-// the same devices:
+// How fast a transport moves payloads one way between two processes, to be compared with ib_write_bw and
+// ib_read_bw on the same devices:
 //
 //   goodput receive tcp|rdma HOST              listens; says "listening HOST:PORT", then "goodput MB/S BYTES"
 //   goodput send tcp|rdma HOST:PORT BYTES COUNT
 //
-// The sender keeps kWindow payloads of BYTES under way, COUNT in all; both sides use memory of the transport. The
-// clock runs from the first header at the receiver until the last payload is there; MB is 10^6 bytes.
+// The sender keeps kWindow payloads of BYTES under way, COUNT in all; both sides use memory of the transport.
+// The clock runs from the first header at the receiver until the last payload is there; MB is 10^6 bytes.
 #include <fmt/core.h>
 
 #include <charconv>
@@ -73,7 +73,8 @@ class End : public ConnectionHandler {
   bool ok_ = false;
 };
 
-// Puts payloads one after the other into a window of memory, says when all are there, and waits for the other to go.
+// Puts payloads one after the other into a window of memory, says when all are there, and waits for the other
+// to go.
 class Receiver final : public End {
  public:
   using End::End;
@@ -132,7 +133,8 @@ class Sender final : public End {
  private:
   void send_into(std::uint64_t slot) {
     --left_;
-    connection_->send(numbered(left_), {region_->bytes().subspan(slot * bytes_, bytes_), region_.get()}, slot + 1);
+    connection_->send(numbered(left_), {region_->bytes().subspan(slot * bytes_, bytes_), region_.get()},
+                      slot + 1);
   }
   void on_sent(std::uint64_t cookie) override {
     if (left_ > 0) send_into(cookie - 1);
@@ -152,7 +154,8 @@ std::uint64_t number(std::string_view text) {
 
 int run(const std::vector<std::string_view>& words) {
   const auto usage = [] {
-    fmt::print(stderr, "usage: goodput receive tcp|rdma HOST | goodput send tcp|rdma HOST:PORT BYTES COUNT\n");
+    fmt::print(stderr,
+               "usage: goodput receive tcp|rdma HOST | goodput send tcp|rdma HOST:PORT BYTES COUNT\n");
     return 64;
   };
   if (words.size() < 3) return usage();

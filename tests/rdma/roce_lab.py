@@ -39,7 +39,7 @@ class RoceLab:
                 self.shape(host, *qdisc)
 
     def _host(self, host):
-        address, near, far, table = self.address(host), f"h{host}", f"p{host}", 100 + host
+        address, near, far = self.address(host), f"h{host}", f"p{host}"
         return [
             f"link add {near} mtu {MTU} type veth peer name {far} mtu {MTU}",
             f"link set {far} master switch up",
@@ -47,9 +47,16 @@ class RoceLab:
             f"addr add {address}/24 dev {near}",
             f"rule add pref 1 from {address} to {address} lookup local",  # to itself
             f"rule add pref 2 iif {near} to {address} lookup local",  # arrived
-            f"rule add pref 3 from {address} to 10.78.0.0/24 lookup {table}",
-            f"route add 10.78.0.0/24 dev {near} src {address} table {table}",
+            f"rule add pref 3 from {address} to 10.78.0.0/24 lookup {100 + host}",
+            self._route(host),
         ]
+
+    def _route(self, host):
+        return f"route add 10.78.0.0/24 dev h{host} src {self.address(host)} table {100 + host}"
+
+    def bring_up(self, host):
+        """A network device that was down: its route went with it."""
+        run("ip", "-batch", "-", said=f"link set h{host} up\n{self._route(host)}")
 
     @staticmethod
     def address(host):

@@ -10,9 +10,10 @@ usage: bash tests/rdma/run.sh [--only REGEX] [--transport rdma|tcp] [--keep] [--
                               [--seconds N] [-- COMMAND [ARG...]]
 
 Builds bps, boots an emulated machine (QEMU) with Debian's kernel and six soft RDMA devices (Soft-RoCE) on six
-emulated hosts, and runs in it: the conformance suite on real verbs; jobs of 2 servers and 4 workers whose sums are
-checked, with servers and workers killed, a cable cut, a device removed; goodput against perftest's; and, after each
-of these, a look at what the devices hold. Nothing is changed on this machine but packages that are installed and a cache (~/.cache/bps/rdma).
+emulated hosts, and runs in it: bpsctl doctor; the conformance suite on real verbs; jobs of 2 servers and 4 workers
+whose sums are checked, with servers and workers killed, a cable cut, a device removed; goodput against perftest's;
+and, after each of these, a look at what the devices hold. Nothing is changed on this machine but packages that are
+installed and a cache (~/.cache/bps/rdma).
 
   --only REGEX      only tests whose name matches
   --transport T     what the jobs run over: rdma (default), or tcp, to see what the guest itself does to them
@@ -57,7 +58,7 @@ kernel=$(bash "$here/setup.sh" "${arguments[@]}") || exit
 if ((make)); then
   if ((setup)); then bash "$root/cmake/setup.sh"; fi
   [[ -f $build/build.ninja ]] || cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo
-  targets=(bps-scheduler bps-server process_worker goodput)
+  targets=(bps-scheduler bps-server bpsctl process_worker goodput)
   known=$(cmake --build "$build" --target help)
   if [[ $known == *conformance_rdma:* ]]; then targets+=(conformance_rdma); fi
   cmake --build "$build" --target "${targets[@]}"

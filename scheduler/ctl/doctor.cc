@@ -1,0 +1,158 @@
+#include "scheduler/ctl/doctor.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+namespace bps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kActive = "ACTIVE";
+constexpr const char* kInfiniBand = "InfiniBand";
+constexpr const char* kManager = "/dev/infiniband/rdma_cm";
+
+std::string name_of(const RdmaDevice& device, const RdmaPort& port) {
+  return fmt::format("{} port {}", device.name, port.number);
+}
+
+void look_at(const RdmaDevice& device, const RdmaPort& port, RdmaDiagnosis& out) {
+  if (port.state != kActive) {
+    out.notes.push_back({fmt::format("{} is {} (link: {})", name_of(device, port), port.state, port.link),
+                         "plug in its cable and bring its network device up: ip link set DEVICE up"});
+    return;
+  }
+  if (port.link_layer == kInfiniBand) {
+    out.usable.push_back(
+        fmt::format("the address of its IP-over-InfiniBand device ({})", name_of(device, port)));
+    return;
+  }
+  bool found = false;
+  for (const RdmaGid& gid : port.gids) {
+    if (gid.link_local) continue;
+    // A port has each address once per version of RoCE; rdma_cm takes the newer.
+    const std::string where = fmt::format("{} ({}, gid {})", gid.address, name_of(device, port), gid.index);
+    if (gid.type == "RoCE v2") out.usable.push_back(where);
+    found |= gid.type == "RoCE v2";
+  }
+  if (!found) {
+    out.notes.push_back({name_of(device, port) + " has no address but link-local ones",
+                         "give its network device an IP address: ip addr add ADDRESS/PREFIX dev DEVICE"});
+  }
+}
+
+void look_at(const RdmaDevice& device, RdmaDiagnosis& out) {
+  if (device.node.empty()) {
+    out.notes.push_back(
+        {fmt::format("the kernel offers {} to no program", device.name), "modprobe ib_uverbs"});
+    return;
+  }
+  if (!device.node_error.empty()) {
+    out.notes.push_back(
+        {fmt::format("{} cannot be used: {}: {}", device.name, device.node, device.node_error),
+         fmt::format("let this user read and write {}; a container must be given it (docker run --device)",
+                     device.node)});
+    return;
+  }
+  for (const RdmaPort& port : device.ports)
+    look_at(device, port, out);
+}
+
+Json json_of(const std::vector<RdmaDiagnosis::Finding>& findings) {
+  Json out = Json::array();
+  for (const auto& finding : findings)
+    out.push_back({{"what", finding.what}, {"mend", finding.mend}});
+  return out;
+}
+
+Json json_of(const RdmaPort& port) {
+  Json gids = Json::array();
+  for (const RdmaGid& gid : port.gids) {
+    gids.push_back({{"index", gid.index},
+                    {"address", gid.address},
+                    {"type", gid.type},
+                    {"network_device", gid.network_device}});
+  }
+  return {{"port", port.number},           {"state", port.state}, {"link", port.link},
+          {"link_layer", port.link_layer}, {"rate", port.rate},   {"gids", std::move(gids)}};
+}
+
+}  // namespace
+
+RdmaDiagnosis diagnose(const RdmaInventory& inventory) {
+  RdmaDiagnosis out;
+  for (const RdmaDevice& device : inventory.devices)
+    look_at(device, out);
+  if (inventory.devices.empty()) {
+    out.wrong.push_back({"this machine has no RDMA device",
+                         "load the driver of its card; or, to try without one: "
+                         "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEVICE"});
+    return out;
+  }
+  if (!inventory.manager_error.empty()) {
+    out.wrong.push_back(
+        {fmt::format("no connection can be made: {}: {}", kManager, inventory.manager_error),
+         "modprobe rdma_ucm, and let this user read and write it; a container must be given it"});
+  }
+  if (inventory.pinned_bytes_max != RdmaInventory::kNoLimit) {
+    out.wrong.push_back(
+        {fmt::format("this process may pin {} KiB of memory, and all buffers of tensors are pinned",
+                     inventory.pinned_bytes_max / 1024),
+         "ulimit -l unlimited; LimitMEMLOCK=infinity in a systemd unit; "
+         "memlock unlimited in /etc/security/limits.conf; docker run --ulimit memlock=-1"});
+  }
+  // What keeps the only device from being used is what is wrong.
+  if (out.usable.empty()) {
+    out.wrong.insert(out.wrong.end(), out.notes.begin(), out.notes.end());
+    out.notes.clear();
+  }
+  return out;
+}
+
+std::string render(const RdmaInventory& inventory, const RdmaDiagnosis& diagnosis) {
+  std::string text;
+  for (const RdmaDevice& device : inventory.devices) {
+    for (const RdmaPort& port : device.ports) {
+      text += fmt::format("{}: {}, {}, {}, {}\n", name_of(device, port), port.state, port.link,
+                          port.link_layer, port.rate);
+      for (const RdmaGid& gid : port.gids) {
+        text += fmt::format("  gid {}  {}  {}  {}\n", gid.index, gid.address, gid.type,
+                            gid.network_device.empty() ? "no network device" : gid.network_device);
+      }
+    }
+  }
+  text += inventory.pinned_bytes_max == RdmaInventory::kNoLimit
+              ? "memory that may be pinned: no limit\n"
+              : fmt::format("memory that may be pinned: {} KiB\n", inventory.pinned_bytes_max / 1024);
+  for (const std::string& where : diagnosis.usable)
+    text += "usable: " + where + "\n";
+  for (const auto& finding : diagnosis.notes)
+    text += fmt::format("not used: {}; {}\n", finding.what, finding.mend);
+  for (const auto& finding : diagnosis.wrong)
+    text += fmt::format("wrong: {}; {}\n", finding.what, finding.mend);
+  return text;
+}
+
+std::string render_json(const RdmaInventory& inventory, const RdmaDiagnosis& diagnosis) {
+  Json devices = Json::array();
+  for (const RdmaDevice& device : inventory.devices) {
+    Json ports = Json::array();
+    for (const RdmaPort& port : device.ports)
+      ports.push_back(json_of(port));
+    devices.push_back({{"device", device.name},
+                       {"node", device.node},
+                       {"error", device.node_error},
+                       {"ports", std::move(ports)}});
+  }
+  Json out = {{"devices", std::move(devices)},
+              {"pinned_bytes_max", nullptr},
+              {"usable", diagnosis.usable},
+              {"notes", json_of(diagnosis.notes)},
+              {"wrong", json_of(diagnosis.wrong)}};
+  if (inventory.pinned_bytes_max != RdmaInventory::kNoLimit)
+    out["pinned_bytes_max"] = inventory.pinned_bytes_max;
+  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace bps

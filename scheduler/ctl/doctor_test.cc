@@ -1,0 +1,167 @@
+#include "scheduler/ctl/doctor.h"
+
+#include <stdlib.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace bps {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+
+// A root with the files of a machine.
+class Machine {
+ public:
+  Machine() {
+    std::string pattern = (fs::temp_directory_path() / "bpsctl-XXXXXX").string();
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    root_ = pattern;
+    capabilities("0000000000004000");
+    write("dev/infiniband/rdma_cm", "");
+  }
+  ~Machine() { fs::remove_all(root_); }
+
+  void write(const std::string& path, const std::string& text) const {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text << "\n";
+  }
+  void remove(const std::string& path) const { fs::remove_all(root_ / path); }
+  void capabilities(const std::string& hex) const { write("proc/self/status", "Name:\tx\nCapEff:\t" + hex); }
+
+  // A device with one port, which has the addresses of rxe.
+  void add_device(unsigned number, const std::string& state = "4: ACTIVE") const {
+    const std::string device = "rxe" + std::to_string(number);
+    const std::string node = "uverbs" + std::to_string(number);
+    write("sys/class/infiniband_verbs/" + node + "/ibdev", device);
+    write("dev/infiniband/" + node, "");
+    const std::string port = "sys/class/infiniband/" + device + "/ports/1/";
+    write(port + "state", state);
+    write(port + "phys_state", "5: LinkUp");
+    write(port + "link_layer", "Ethernet");
+    write(port + "rate", "2.5 Gb/sec (1X SDR)");
+    write(port + "gids/0", "fe80:0000:0000:0000:801b:2cff:fe08:0547");
+    write(port + "gids/1", "0000:0000:0000:0000:0000:ffff:0a4e:000" + std::to_string(number));
+    write(port + "gids/2", "0000:0000:0000:0000:0000:0000:0000:0000");
+    for (const std::string index : {"0", "1"}) {
+      write(port + "gid_attrs/types/" + index, "RoCE v2");
+      write(port + "gid_attrs/ndevs/" + index, "h" + std::to_string(number));
+    }
+  }
+
+  RdmaInventory inventory() const { return take_rdma_inventory(root_); }
+  RdmaDiagnosis diagnosis() const { return diagnose(inventory()); }
+  std::string told() const {
+    const RdmaInventory there = inventory();
+    return render(there, diagnose(there));
+  }
+
+ private:
+  fs::path root_;
+};
+
+TEST_CASE("doctor: devices, ports and addresses, and what would be used") {
+  const Machine machine;
+  machine.add_device(1);
+  CHECK(machine.diagnosis().healthy());
+  CHECK(machine.told() ==
+        "rxe1 port 1: ACTIVE, LinkUp, Ethernet, 2.5 Gb/sec (1X SDR)\n"
+        "  gid 0  fe80::801b:2cff:fe08:547  RoCE v2  h1\n"
+        "  gid 1  10.78.0.1  RoCE v2  h1\n"
+        "memory that may be pinned: no limit\n"
+        "usable: 10.78.0.1 (rxe1 port 1, gid 1)\n");
+  const RdmaInventory there = machine.inventory();
+  const auto json = nlohmann::json::parse(render_json(there, diagnose(there)));
+  CHECK(json["devices"][0]["device"] == "rxe1");
+  CHECK(json["devices"][0]["node"] == "/dev/infiniband/uverbs1");
+  CHECK(json["devices"][0]["ports"][0]["gids"][1]["address"] == "10.78.0.1");
+  CHECK(json["pinned_bytes_max"].is_null());
+  CHECK(json["usable"].size() == 1);
+  CHECK(json["wrong"].empty());
+}
+
+TEST_CASE("doctor: a machine without RDMA") {
+  const Machine machine;
+  const RdmaDiagnosis diagnosis = machine.diagnosis();
+  CHECK_FALSE(diagnosis.healthy());
+  REQUIRE(diagnosis.wrong.size() == 1);
+  CHECK_THAT(diagnosis.wrong[0].what, Contains("no RDMA device"));
+  CHECK_THAT(diagnosis.wrong[0].mend, Contains("rdma link add"));
+}
+
+TEST_CASE("doctor: the only device cannot be used, and why") {
+  const Machine machine;
+  machine.add_device(1);
+  const std::string port = "sys/class/infiniband/rxe1/ports/1/";
+  std::string what, mend;
+  SECTION("its port is down") {
+    machine.write(port + "state", "1: DOWN");
+    machine.write(port + "phys_state", "3: Disabled");
+    what = "rxe1 port 1 is DOWN (link: Disabled)", mend = "ip link set";
+  }
+  SECTION("it has only a link-local address") {
+    machine.remove(port + "gids/1");
+    what = "rxe1 port 1 has no address but link-local ones", mend = "ip addr add";
+  }
+  SECTION("its node is not here, as in a container") {
+    machine.remove("dev/infiniband/uverbs1");
+    what = "rxe1 cannot be used: /dev/infiniband/uverbs1: No such file or directory", mend = "--device";
+  }
+  SECTION("the kernel has no nodes") {
+    machine.remove("sys/class/infiniband_verbs");
+    what = "the kernel offers rxe1 to no program", mend = "modprobe ib_uverbs";
+  }
+  const RdmaDiagnosis diagnosis = machine.diagnosis();
+  CHECK(diagnosis.usable.empty());
+  CHECK(diagnosis.notes.empty());
+  REQUIRE(diagnosis.wrong.size() == 1);
+  CHECK(diagnosis.wrong[0].what == what);
+  CHECK_THAT(diagnosis.wrong[0].mend, Contains(mend));
+}
+
+TEST_CASE("doctor: a port that is down beside one that works is no illness") {
+  const Machine machine;
+  machine.add_device(1);
+  machine.add_device(2, "1: DOWN");
+  const RdmaDiagnosis diagnosis = machine.diagnosis();
+  CHECK(diagnosis.healthy());
+  CHECK(diagnosis.notes.size() == 1);
+  CHECK_THAT(machine.told(), Contains("not used: rxe2 port 1 is DOWN"));
+}
+
+TEST_CASE("doctor: what every device needs") {
+  const Machine machine;
+  machine.add_device(1);
+  std::string what, mend;
+  SECTION("the connection manager") {
+    machine.remove("dev/infiniband/rdma_cm");
+    what = "/dev/infiniband/rdma_cm: No such file", mend = "rdma_ucm";
+  }
+  SECTION("memory that may be pinned") {
+    RdmaInventory there = machine.inventory();
+    there.pinned_bytes_max = 8 * 1024 * 1024;
+    const RdmaDiagnosis limited = diagnose(there);
+    CHECK(limited.usable.size() == 1);
+    CHECK_FALSE(limited.healthy());
+    CHECK_THAT(render(there, limited), Contains("wrong: this process may pin 8192 KiB of memory") &&
+                                           Contains("LimitMEMLOCK=infinity"));
+    return;
+  }
+  const RdmaDiagnosis diagnosis = machine.diagnosis();
+  CHECK_FALSE(diagnosis.healthy());
+  REQUIRE(diagnosis.wrong.size() == 1);
+  CHECK_THAT(diagnosis.wrong[0].what, Contains(what));
+  CHECK_THAT(diagnosis.wrong[0].mend, Contains(mend));
+}
+
+TEST_CASE("doctor: an InfiniBand port is reached by its IP-over-InfiniBand device") {
+  const Machine machine;
+  machine.add_device(1);
+  machine.write("sys/class/infiniband/rxe1/ports/1/link_layer", "InfiniBand");
+  CHECK_THAT(machine.told(), Contains("usable: the address of its IP-over-InfiniBand device (rxe1 port 1)"));
+}
+
+}  // namespace
+}  // namespace bps

@@ -1,0 +1,50 @@
+// What this machine has for RDMA, as Linux shows it in files: devices, their ports and addresses, and whether
+// this process may use them. Nothing of rdma-core is needed, so that it can be said where that is what is
+// missing.
+//
+// Reading never fails: what cannot be read is empty.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace bps {
+
+// An address of a port. `index` is its place in the port's table.
+struct RdmaGid {
+  unsigned index = 0;
+  std::string address;         // as IP addresses are written: "10.0.0.7", "fe80::1"
+  std::string type;            // "RoCE v2", "IB/RoCE v1"
+  std::string network_device;  // empty without one
+  bool link_local = false;
+};
+
+struct RdmaPort {
+  unsigned number = 0;
+  std::string state;       // "ACTIVE", "DOWN", ...
+  std::string link;        // "LinkUp", "Disabled", ...
+  std::string link_layer;  // "Ethernet", "InfiniBand"
+  std::string rate;
+  std::vector<RdmaGid> gids;
+};
+
+struct RdmaDevice {
+  std::string name;        // "mlx5_0"
+  std::string node;        // "/dev/infiniband/uverbs0"; empty: the kernel offers none
+  std::string node_error;  // why this process cannot open it; empty: it can
+  std::vector<RdmaPort> ports;
+};
+
+struct RdmaInventory {
+  std::vector<RdmaDevice> devices;
+  std::string manager_error;           // why this process cannot open /dev/infiniband/rdma_cm; empty: it can
+  std::uint64_t pinned_bytes_max = 0;  // what it may pin; all bits set: no limit
+  static constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+};
+
+// `root` is / but for tests.
+RdmaInventory take_rdma_inventory(const std::filesystem::path& root);
+
+}  // namespace bps
