@@ -34,6 +34,7 @@ struct CloseAction {  // after what was sent before has left; nothing that the p
 struct LogAction {
   LogLevel level;
   std::string text;
+  bool of_stranger = false;  // anyone can provoke it, as often as they like
 };
 
 using SchedulerAction = std::variant<SendAction, CloseAction, LogAction>;
@@ -51,6 +52,9 @@ class Outbox {
     if (peer.value != 0) actions_.emplace_back(CloseAction{peer});
   }
   void log(LogLevel level, std::string text) { actions_.emplace_back(LogAction{level, std::move(text)}); }
+  void warn_of_stranger(std::string text) {
+    actions_.emplace_back(LogAction{LogLevel::warn, std::move(text), true});
+  }
 
   std::vector<SchedulerAction> take() { return std::exchange(actions_, {}); }
 

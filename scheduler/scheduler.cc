@@ -260,8 +260,8 @@ void Scheduler::carry_out() {
       peers_.erase(id);
       core_.expel(
           loop_.now(), id,
-          make_error(ErrorCode::peer_lost, fmt::format("it does not read: more than {} MiB wait for it",
-                                                       queue_limit(id) >> 20)));
+          make_error(ErrorCode::peer_lost,
+                     fmt::format("it does not read: more than {} MiB wait for it", queue_limit(id) >> 20)));
     }
   }
   if (options_.save && core_.state_changes() != saved_changes_) {
@@ -319,7 +319,8 @@ void Scheduler::close(PeerId id) {
   peers_.erase(it);
 }
 
-void Scheduler::write_log(const LogAction& line) const {
+void Scheduler::write_log(const LogAction& line) {
+  if (line.of_stranger) return warn_of_stranger(line.text);
   switch (line.level) {
     case LogLevel::error: return log_.error("{}", line.text);
     case LogLevel::warn: return log_.warn("{}", line.text);

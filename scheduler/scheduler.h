@@ -6,7 +6,8 @@
 //
 // Limits: a connection has hello_timeout for its handshake, whose messages have small headers; the oldest
 // goes when more than max_greeting are not through it. A peer for which more than max_queued_bytes are queued
-// does not read and is given up. Who is not through the handshake is logged at most once a second.
+// does not read and is given up. Who is not through the handshake, or is refused at the hello, is logged at
+// most once a second.
 //
 // Failure: a port that is taken or an address that is not allowed is an error of start(). Nothing that a peer
 // does harms more than that peer and, once it is dead, its job.
@@ -88,7 +89,7 @@ class Scheduler {
   void send(const SendAction& action, std::vector<PeerId>& slow);
   std::size_t queue_limit(PeerId id) const;
   void close(PeerId id);
-  void write_log(const LogAction& line) const;
+  void write_log(const LogAction& line);
   void finish_if_alone();
 
   EventLoop& loop_;

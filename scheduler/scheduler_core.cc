@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kMaxEndedRuns = 256;
 constexpr std::uint32_t kMaxClaimedServer = std::uint32_t{1}
                                             << 24;  // by a worker: numbers are not its to use up
-constexpr int kToleratedTicks = 4;  // a tick later than this was a pause of our own
+constexpr int kToleratedTicks = 4;                  // a tick later than this was a pause of our own
 
 Error unexpected(const Message& message, const char* from) {
   return make_error(ErrorCode::protocol, fmt::format("{} from {}", name_of(message), from),
@@ -216,7 +216,7 @@ void SchedulerCore::send_heartbeats() {
 // ---- ends ----
 
 void SchedulerCore::refuse(PeerId id, const Error& error) {
-  outbox_.log(LogLevel::warn, fmt::format("{} is refused: {}", peers_.at(id).address, error.message));
+  outbox_.warn_of_stranger(fmt::format("{} is refused: {}", peers_.at(id).address, error.message));
   outbox_.send(id, Refused{error.code, error.message, error.advice});
   close(id);
 }
@@ -231,7 +231,9 @@ void SchedulerCore::close(PeerId id) {
 void SchedulerCore::offend(TimePoint now, PeerId id, const Error& error) {
   const auto it = peers_.find(id);
   if (it == peers_.end()) return;
-  outbox_.log(LogLevel::warn, fmt::format("{} is dropped: {}", it->second.address, error.message));
+  std::string text = fmt::format("{} is dropped: {}", it->second.address, error.message);
+  const bool is_known = it->second.role != Role::greeting && it->second.role != Role::waiting;
+  is_known ? outbox_.log(LogLevel::warn, std::move(text)) : outbox_.warn_of_stranger(std::move(text));
   outbox_.send(id, Refused{error.code, error.message, error.advice});
   outbox_.close(id);
   lose(now, id, "dropped, because of: " + error.message);

@@ -105,6 +105,24 @@ TEST_CASE("scheduler: of too many connections without a hello the oldest goes") 
   CHECK(expected.seen() == 1);
 }
 
+TEST_CASE("scheduler: what anyone can provoke is a line a second, with the number of the others") {
+  ExpectLog no_hello("has not said hello"), refused("is refused");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link member = d.worker(0, 2);
+  d.lines.clear();
+  for (int i = 0; i < 50; ++i) {
+    d.connect(Heartbeat{});
+    d.worker(0, 3);
+  }
+  CHECK(d.lines.size() == 1);
+  d.run(seconds(1), {member});
+  d.lines.clear();
+  d.connect(Heartbeat{});
+  REQUIRE(d.lines.size() == 1);
+  CHECK_THAT(d.lines[0], Contains("has not said hello") && Contains("(and 99 others before)"));
+}
+
 TEST_CASE("scheduler: a limit on connections") {
   ExpectLog expected("is turned away");
   SchedulerOptions options;
