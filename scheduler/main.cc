@@ -12,6 +12,7 @@
 #include "proto/base/asio_loop.h"
 #include "proto/base/config.h"
 #include "proto/base/descriptor_limit.h"
+#include "proto/base/log_timer.h"
 #include "proto/base/output_signals.h"
 #include "proto/base/ports_file.h"
 #include "proto/transport/tcp/tcp_transport.h"
@@ -112,6 +113,7 @@ class Program {
     auto signals = SignalWatcher::watch(*loop_, {SIGTERM, SIGINT}, [this](int signal) { on_signal(signal); });
     if (!signals) return signals.error();
     signals_ = std::move(signals).value();
+    log_timer_ = std::make_unique<LogTimer>(*loop_);
     TcpOptions tcp;
     tcp.tls = tls_;
     tcp.log = log_;
@@ -176,6 +178,7 @@ class Program {
   std::unique_ptr<StateDir> state_dir_;
   std::unique_ptr<AsioLoop> loop_;
   std::unique_ptr<SignalWatcher> signals_;
+  std::unique_ptr<LogTimer> log_timer_;
   std::unique_ptr<TcpTransport> transport_;
   std::unique_ptr<Scheduler> scheduler_;
 };

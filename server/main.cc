@@ -11,6 +11,7 @@
 #include "proto/base/config.h"
 #include "proto/base/descriptor_limit.h"
 #include "proto/base/host_identity.h"
+#include "proto/base/log_timer.h"
 #include "proto/base/loop_thread.h"
 #include "proto/base/output_signals.h"
 #include "proto/base/ports_file.h"
@@ -152,6 +153,7 @@ class Program {
     auto signals = SignalWatcher::watch(*loop_, {SIGTERM, SIGINT}, [this](int) { on_signal(); });
     if (!signals) return signals.error();
     signals_ = std::move(signals).value();
+    log_timer_ = std::make_unique<LogTimer>(*loop_);
     std::vector<EventLoop*> shard_loops;
     for (std::uint32_t i = 0; i < *shards; ++i) {
       auto thread = LoopThread::start(fmt::format("bps-shard-{}", i));
@@ -241,6 +243,7 @@ class Program {
   bool signalled_ = false;
   std::unique_ptr<AsioLoop> loop_;
   std::unique_ptr<SignalWatcher> signals_;
+  std::unique_ptr<LogTimer> log_timer_;
   std::vector<std::unique_ptr<LoopThread>> threads_;
   std::unique_ptr<TcpTransport> transport_;
   std::unique_ptr<ShmTransport> shared_memory_;

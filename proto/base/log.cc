@@ -4,10 +4,13 @@
   { "trace", "debug", "info", "warn", "error", "fatal", "off" }
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <mutex>
+
+#include "proto/base/log_output.h"
 
 namespace bps {
 namespace {
@@ -27,11 +30,50 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::off;
 }
 
+// How long the end of a program waits for the reader of its last lines.
+constexpr Duration kLastLinesPatience = std::chrono::milliseconds(500);
+
+spdlog::details::log_msg message_of(LogLevel level, std::string_view component, std::string_view text) {
+  return {{component.data(), component.size()}, spdlog_level(level), {text.data(), text.size()}};
+}
+
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  StderrSink() : output_(STDERR_FILENO, [this](std::uint64_t lines) { return line_for_gap(lines); }) {
+    set_pattern("%Y-%m-%d %H:%M:%S.%e %-5l %n: %v");
+  }
+  // False: there was no room for all.
+  bool write_kept(Duration patience) {
+    const std::lock_guard lock(mutex_);
+    return patience > Duration::zero() ? output_.write_kept(patience) : output_.write_kept();
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override { output_.write(formatted(message)); }
+  void flush_() override {}
+
+  std::string formatted(const spdlog::details::log_msg& message) {
+    spdlog::memory_buf_t buffer;
+    formatter_->format(message, buffer);
+    return {buffer.data(), buffer.size()};
+  }
+  std::string line_for_gap(std::uint64_t lines) {
+    return formatted(message_of(LogLevel::warn, "log",
+                                fmt::format("{} lines are missing here: nobody read them in time", lines)));
+  }
+
+  LogOutput output_;
+};
+
 // The sink itself, not spdlog's registry: that one is global and would be shared with the user's program.
-spdlog::sinks::sink& stderr_sink() {
-  static const std::shared_ptr<spdlog::sinks::sink> sink = [] {
-    auto made = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    made->set_pattern("%Y-%m-%d %H:%M:%S.%e %-5l %n: %v");
+// Never destroyed: threads may log while the process exits.
+StderrSink& stderr_sink() {
+  static StderrSink* const sink = [] {
+    auto* const made = new StderrSink;
+    static const struct LastLines {
+      StderrSink* sink;
+      ~LastLines() { sink->write_kept(kLastLinesPatience); }
+    } last_lines{made};
     return made;
   }();
   return *sink;
@@ -39,10 +81,9 @@ spdlog::sinks::sink& stderr_sink() {
 
 void write_to_stderr(LogLevel level, std::string_view component, std::string_view text) {
   try {
-    stderr_sink().log(spdlog::details::log_msg({component.data(), component.size()}, spdlog_level(level),
-                                               {text.data(), text.size()}));
+    stderr_sink().log(message_of(level, component, text));
   } catch (const std::exception&) {
-    // stderr is gone; there is nowhere left to say so
+    // no memory for the line
   }
 }
 
@@ -108,6 +149,8 @@ std::shared_ptr<LogTarget> LogTarget::to_stderr() {
 std::shared_ptr<LogTarget> LogTarget::to_stderr(LogLevel level) {
   return std::make_shared<LogTarget>(&write_to_stderr, level);
 }
+
+void write_kept_log_lines() { stderr_sink().write_kept(Duration{}); }
 
 std::shared_ptr<LogTarget> LogTarget::to_callback(Callback callback, LogLevel level) {
   return std::make_shared<LogTarget>(std::move(callback), level);

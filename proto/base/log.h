@@ -9,8 +9,10 @@
 // Levels: error = cannot go on, warn = unexpected but going on, info = life cycle, debug grows with the
 // number of objects, trace with the number of messages. What happens per frame is a metric, not a line.
 //
-// Any thread. A line never fails: what cannot be written is dropped. Control characters (a peer's text may
-// hold some) are written as \xNN, so a line stays one line.
+// Any thread. A line never fails and never waits: what stderr has no room for is kept, 64 KiB of it, and
+// written with the next line, by write_kept_log_lines() or when the process exits; the oldest of more is
+// dropped, and counted in its place. Control characters (a peer's text may hold some) are written as \xNN, so
+// a line stays one line.
 #pragma once
 
 #include <fmt/core.h>
@@ -97,6 +99,10 @@ class Logger {
   std::string component_;
   std::shared_ptr<LogTarget> target_;
 };
+
+// Any thread. Tries again to write lines that stderr had no room for; does not wait either. A daemon calls it
+// from time to time, as its next line may be long in coming.
+void write_kept_log_lines();
 
 // ---- for tests: the shared main fails a test case that logged an unexpected warn or error ----
 

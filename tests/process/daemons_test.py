@@ -208,19 +208,57 @@ class Signals(DaemonTest):
             daemon.signal(signal.SIGTERM)
             self.assert_status(daemon, 0)
 
-    def test_a_log_that_nobody_reads_any_more_ends_nobody(self):
-        reader, log = os.pipe()
+    def unread_scheduler(self, log):
+        """Its output goes to `log`; and its address."""
         ports = self.folder / "unread"
         unread = subprocess.Popen([self.bin / "bps-scheduler", "--listen", "127.0.0.1:0", "--ports-file", ports],
                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.addCleanup(unread.wait)
         self.addCleanup(unread.kill)
-        os.close(log)
         until = time.monotonic() + LIMIT
         while not ports.exists() and time.monotonic() < until:
             self.pause()
+        return unread, re.search(r"^listen (\S+)$", ports.read_text(), re.M)[1]
+
+    def fill(self, pipe):
+        """Of an open file of our own: the other writers' one stays as it is."""
+        own = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
+        for size in (4096, 1):
+            try:
+                while True:
+                    os.write(own, b"." * size)
+            except BlockingIOError:
+                pass
+        os.close(own)
+
+    def test_a_log_that_is_not_read_for_now_stops_nobody(self):
+        reader, log = os.pipe()
+        self.addCleanup(os.close, log)
+        self.addCleanup(os.close, reader)
+        self.fill(log)
+        unread, address = self.unread_scheduler(log)
+        self.server(address)
+        for worker in self.workers(address, 2):
+            self.assert_status(worker, 0, "closed")
+        text = ""
+        until = time.monotonic() + LIMIT
+        os.set_blocking(reader, False)
+        while "job job ended" not in text and time.monotonic() < until:
+            try:
+                text += os.read(reader, 65536).decode()
+            except BlockingIOError:
+                self.pause()
+        for line in ("listens on", "joined", "job job ended"):
+            self.assertIn(line, text)
+        self.fill(log)
+        unread.terminate()
+        self.assertEqual(unread.wait(LIMIT), 0)
+
+    def test_a_log_that_nobody_reads_any_more_ends_nobody(self):
+        reader, log = os.pipe()
+        unread, address = self.unread_scheduler(log)
+        os.close(log)
         os.close(reader)
-        address = re.search(r"^listen (\S+)$", ports.read_text(), re.M)[1]
         self.server(address)
         for worker in self.workers(address, 2):
             self.assert_status(worker, 0, "closed")
