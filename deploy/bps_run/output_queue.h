@@ -3,10 +3,12 @@
 // block: POLLOUT promises that a pipe takes kPiece bytes.
 //
 // Lives on: the supervisor's loop. Limit: the owner stops reading children while full(); what a child
-// wrote before that is kept. When the reader is gone (EPIPE) everything is dropped.
+// wrote before that is kept. When the reader is gone (EPIPE), which is his affair, or the system refuses more
+// (a full disk), which is a failure(), everything is dropped.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -21,6 +23,11 @@ class OutputQueue {
   bool empty() const { return lines_.size() == written_; }
   int fd() const { return fd_; }
 
+  // Bytes that have left or were dropped, in all.
+  std::uint64_t gone_bytes() const { return gone_bytes_; }
+  // errno of a write for which output was lost, else 0.
+  int failure() const { return failure_; }
+
   // Call when poll() has reported the descriptor writable, or broken.
   void write_piece();
 
@@ -30,6 +37,8 @@ class OutputQueue {
 
   int fd_;
   bool broken_ = false;
+  int failure_ = 0;
+  std::uint64_t gone_bytes_ = 0;
   std::string lines_;
   std::size_t written_ = 0;
 };

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "deploy/bps_run/ports_file.h"
 #include "proto/auth/key_file.h"
@@ -18,7 +19,8 @@
 namespace bps {
 namespace {
 
-constexpr Duration kTermPatience = std::chrono::seconds(5);  // between SIGTERM and SIGKILL
+constexpr Duration kTermPatience = std::chrono::seconds(5);    // between SIGTERM and SIGKILL
+constexpr Duration kReaderPatience = std::chrono::seconds(2);  // with who takes none of our output
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
@@ -231,18 +233,24 @@ void Supervisor::stop_daemons(Role role) {
 }
 
 // Everything has ended: what is left in the pipes and queues is the last thing to show. A reader of ours that
-// is slow (a pager) is waited for, unless a signal says otherwise.
+// is slow (a pager) is waited for. If the run was ended from outside, one that takes nothing is not, and a
+// further signal ends the waiting.
 void Supervisor::drain() {
   const int signal = first_signal_;
+  const bool ended_from_outside = timed_out_ || interrupted();
   const auto open = [](const Child& child) { return child.process.out >= 0 || child.process.err >= 0; };
-  std::optional<TimePoint> deadline;
+  const auto gone = [this] { return out_.gone_bytes() + err_.gone_bytes(); };
+  std::optional<TimePoint> deadline, until_taken;
+  std::uint64_t taken = gone();
   while (std::any_of(children_.begin(), children_.end(), open) || !out_.empty() || !err_.empty()) {
     if (!deadline && (kill_now_ || first_signal_ != signal))
       deadline = now() + std::chrono::milliseconds(500);
-    if (deadline && now() >= *deadline) return;
+    if (ended_from_outside && (!until_taken || gone() != taken)) until_taken = now() + kReaderPatience;
+    taken = gone();
+    if ((deadline && now() >= *deadline) || (until_taken && now() >= *until_taken)) return;
     const bool idle = out_.empty() && err_.empty();
     const TimePoint patience = now() + std::chrono::milliseconds(200);
-    pump(idle ? std::optional(patience) : deadline);
+    pump(idle ? std::optional(patience) : deadline ? deadline : until_taken);
     // A pipe that is still open is held by a process that escaped us: nothing more of ours comes through it.
     if (idle && now() >= patience) return;
   }
@@ -260,6 +268,7 @@ int Supervisor::exit_status() const {
   if (worst != 0) return worst;
   if (timed_out_) return exit_code_of(ErrorCode::deadline);
   if (stopped != 0) return stopped;
+  if (out_.failure() != 0 || err_.failure() != 0) return exit_code_of(ErrorCode::os);
   return options_.strict && daemons != 0 ? exit_code_of(ErrorCode::internal) : 0;
 }
 
@@ -281,7 +290,10 @@ void Supervisor::pump(std::optional<TimePoint> until) {
     alignas(inotify_event) char events[4096];
     while (::read(watch_, events, sizeof events) > 0) {}
   }
+  const bool was_whole = out_.failure() == 0;
   if (polled[3].revents != 0) out_.write_piece();
+  if (was_whole && out_.failure() != 0)
+    say(std::string("what goes to stdout is lost: ") + std::strerror(out_.failure()));
   if (polled[4].revents != 0) err_.write_piece();
   for (std::size_t i = 0; i < children_.size(); ++i) {
     Child& child = children_[i];

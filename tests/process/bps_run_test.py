@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 import unittest
 
@@ -81,6 +82,30 @@ class Output(ClusterTest):
         run.process.send_signal(signal.SIGINT)
         # Either may arrive first; whichever comes second kills what is left.
         self.assertIn(run.process.wait(timeout=LIMIT), (128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)))
+
+    def test_a_reader_that_sleeps_holds_up_no_end(self):
+        run = self.start(*self.shell("yes", "--timeout", "200ms"))
+        self.assertEqual(run.process.wait(timeout=LIMIT), 75)
+        run = self.start(*self.shell("yes"))
+        run.wait_for("[worker 0] y\n")
+        run.process.send_signal(signal.SIGINT)
+        self.assertEqual(run.process.wait(timeout=LIMIT), 128 + signal.SIGINT)
+        self.assert_nothing_left()
+
+    def test_a_reader_that_is_slow_gets_everything(self):
+        script = f"trap 'head -c 200000 /dev/zero | tr \\\\0 z; exit 0' TERM; echo up; {STAY}"
+        run = self.start(*self.shell(script))
+        run.wait_for("[worker 0] up\n")
+        run.process.send_signal(signal.SIGTERM)
+        status, out, _ = run.end()
+        self.assertEqual((status, out.count("z")), (0, 200000))
+
+    def test_output_that_is_lost_is_no_success(self):
+        with open("/dev/full", "w") as full:
+            run = subprocess.run([self.bps_run, "--bin-dir", str(self.bin), *self.shell("echo hello")], stdout=full,
+                                 stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=self.environment, timeout=LIMIT)
+        self.assertEqual(run.returncode, 71, run.stderr)
+        self.assertIn(b"what goes to stdout is lost: No space left on device", run.stderr)
 
 
 class Status(ClusterTest):
