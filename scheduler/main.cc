@@ -27,7 +27,7 @@ struct Settings {
   Endpoint listen{"127.0.0.1", 4710};
   std::string key_file;
   TlsFiles tls;
-  std::string print_job_key;
+  std::optional<std::string> print_job_key;
   bool insecure = false;
   Duration heartbeat_deadline = kHeartbeatTimeout;
   Duration reconnect_grace = FailureDetector::Options{}.reconnect_grace;
@@ -202,8 +202,8 @@ int run(int argc, char** argv) {
     if (!read) return fail(read.error());
     key = std::move(read).value();
   }
-  if (!settings.print_job_key.empty()) {
-    const Status status = print_job_key(settings.print_job_key, key);
+  if (settings.print_job_key) {
+    const Status status = print_job_key(*settings.print_job_key, key);
     return status ? 0 : fail(status.error());
   }
   auto tls = load_tls(settings.tls);

@@ -126,6 +126,11 @@ class Keys(KeyedTest):
         self.assert_status(self.start("bps-scheduler", self.bin / "bps-scheduler", "--key-file", self.folder / "none"), 71,
                            "No such file")
 
+    def test_a_job_key_needs_the_name_of_a_job(self):
+        for key in ((), ("--key-file", self.key)):
+            self.assert_status(self.start("bps-scheduler", self.bin / "bps-scheduler", *key, "--print-job-key", ""), 64,
+                               "a job name has 1" if key else "give --key-file too")
+
     def test_other_addresses_need_a_key(self):
         for program in ("bps-scheduler", "bps-server"):
             refused = self.start(program, self.bin / program, "--listen", "0.0.0.0:0")
