@@ -9,16 +9,17 @@
 //   ended       all have left, or the run has failed: everyone has been told, and it is of no more use
 //
 // From opening on, the death of a worker fails the run: every other worker gets JobFailed with an error that
-// names who is gone, every server of it JobEnded. A job that is to shrink goes on once it is running: servers,
-// then workers, hear who is lost (decision 0012), and nobody waits for it any more.
+// names who is gone, every server of it JobEnded. A job that is to shrink goes on once it is running:
+// servers, then workers, hear who is lost (decision 0012), and nobody waits for it any more.
 //
 // A server that dies, or drains, is replaced while the run goes on (decision 0009): its partitions get new
 // owners, among all servers there are, in a new epoch; when all servers of the run have acknowledged that,
 // workers get Moved. Until then no Declare is answered, because its answer may name lanes that workers do not
 // know. A newcomer that refuses its part is left out. The run fails only if nobody can take them. A run that
-// is opening begins to open again without the server. Nothing is lost when a server of the run has no room for
-// what another one drains: all stays where it is, until another server comes or the job ends. One that lives, but that workers cannot reach, goes as if
-// it drained, or the worker is lost that cannot reach it (decision 0016).
+// is opening begins to open again without the server. Nothing is lost when a server of the run has no room
+// for what another one drains: all stays where it is, until another server comes or the job ends. One that
+// lives, but that workers cannot reach, goes as if it drained, or the worker is lost that cannot reach it
+// (decision 0016).
 //
 // Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended.
 // Pure: sends through the Outbox. A Status that is returned is an offence against the protocol: the core
@@ -283,8 +284,8 @@ class Job {
   Generation generation_ = kFirstGeneration;
   // Who is lost since is in shrinks_, who was lost before is no member.
   Generation first_generation_ = kFirstGeneration;
-  std::vector<Shrink> shrinks_;    // in order
-  std::size_t told_shrinks_ = 0;   // workers know the first ones
+  std::vector<Shrink> shrinks_;                // in order
+  std::size_t told_shrinks_ = 0;               // workers know the first ones
   std::set<ServerId> used_;                    // servers that know the run
   std::map<std::uint64_t, ServerId> opening_;  // requests to those that have not confirmed it yet
   std::vector<LaneTarget> lanes_;
@@ -293,20 +294,21 @@ class Job {
   std::map<std::uint64_t, Request> requests_;  // to servers, for the tensor table
   std::optional<Move> move_;
   std::map<ServerId, Refusal> refusals_;  // by the server that drains
-  std::set<ServerId> unwilling_;  // take no part any more: have refused the run, or cannot be reached
+  std::set<ServerId> unwilling_;          // take no part any more: have refused the run, or cannot be reached
   std::map<std::pair<Rank, ServerId>, Cut> cuts_;  // links, as workers say
   std::optional<TimePoint> judgement_;             // when it is decided who is lost over them
   std::vector<TensorTable::Answer> held_answers_;  // while partitions move
   // Who came back while partitions move knows only this.
   std::map<Rank, WorkerReport> behind_;
   std::optional<Recovery> recovery_;
-  HeldRequests held_;  // while it recovers
-  std::unique_ptr<TensorTable> tensors_;        // from opening on
+  HeldRequests held_;                     // while it recovers
+  std::unique_ptr<TensorTable> tensors_;  // from opening on
   Barriers barriers_;
   std::map<std::uint64_t, Farewell> farewells_;
   std::set<Rank> unsettled_;  // have gone before the others had settled
   std::uint64_t last_farewell_ = 0;
   Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
+  TimePoint noted_at_;  // the last time
 };
 
 }  // namespace bps

@@ -60,6 +60,27 @@ TEST_CASE("shrink: servers hear of a loss, then workers, and the job goes on") {
   CHECK(h.last<JobEnded>(a).error.code == ErrorCode::peer_lost);
 }
 
+TEST_CASE("shrink: who is gone is not counted as there, and has been gone for ever longer") {
+  CoreHarness h;
+  h.server("a");
+  const auto workers = running(h, 3);
+  h.kill(workers[2]);
+  const PeerId admin = h.say_hello(HelloAdmin{});
+  std::uint64_t before = 0;
+  for (int i = 0; i < 2; ++i) {
+    h.run(seconds(2));
+    h.say(admin, AskCluster{1});
+    const JobState job = h.last<ClusterState>(admin).jobs.at(0);
+    CHECK(job.world_size == 3);
+    CHECK(job.joined == 2);
+    REQUIRE(job.absentees.size() == 1);
+    CHECK(job.absentees[0].state == PartyState::gone);
+    CHECK(job.absentees[0].silent_ms >= before + 2000);
+    CHECK(job.absentees[0].silent_ms < before + 3000);
+    before = job.absentees[0].silent_ms;
+  }
+}
+
 TEST_CASE("shrink: a server that dies does not hold up what workers hear; one that comes is told") {
   CoreHarness h;
   const PeerId a = h.server("a");

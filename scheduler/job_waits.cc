@@ -28,7 +28,8 @@ Party Job::party(Rank rank, const Silence& silence) const {
   }
   const Worker& worker = found->second;
   party.host = worker.host;
-  const std::optional<Duration> silent = silence(worker.incarnation);
+  std::optional<Duration> silent = silence(worker.incarnation);
+  if (worker.lost_at) silent = std::max(noted_at_ - *worker.lost_at, Duration::zero());
   party.silent_ms = milliseconds_of(silent.value_or(Duration::zero()));
   party.state = !worker.loss.empty() ? PartyState::gone
                 : worker.left        ? PartyState::left
@@ -38,6 +39,10 @@ Party Job::party(Rank rank, const Silence& silence) const {
 }
 
 void Job::note_waits(TimePoint now) {
+  noted_at_ = now;
+  for (auto& [rank, worker] : membership_.workers()) {
+    if (!worker.loss.empty() && !worker.lost_at) worker.lost_at = now;
+  }
   using What = std::optional<std::uint64_t>;
   barrier_since_.note(barriers_.open() ? What(barriers_.done()) : std::nullopt, now);
   move_since_.note(move_ ? What(epoch_.value) : std::nullopt, now);
@@ -162,7 +167,7 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
   out.servers = static_cast<std::uint32_t>(used_.size());
   for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
     Party who = party(rank, silence);
-    if (who.state != PartyState::absent) ++out.joined;
+    if (who.state != PartyState::absent && who.state != PartyState::gone) ++out.joined;
     if (who.state == PartyState::suspected) ++out.suspected;
     if (who.state == PartyState::left) ++out.left;
     if (who.state != PartyState::alive) out.absentees.push_back(std::move(who));

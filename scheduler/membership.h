@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct Worker {
   bool left = false;  // pushes no more
   bool gone = false;  // and has been let go
   std::string loss;   // why, if it is lost and the job goes on without it: it has left then, too, and is gone
+  std::optional<TimePoint> lost_at;  // when that was first seen
 
   bool suspected() const { return peer.value == 0 && !left; }
 };
