@@ -43,9 +43,8 @@ Result<ReturnedLoans> decode_returned(std::span<const std::byte> record) {
   BPS_ASSERT(record.size() >= kReturnedBytes);
   const auto count = load<std::uint32_t>(record.data() + 4);
   if (count == 0 || count > kMaxTokensPerRecord) {
-    return make_error(
-        ErrorCode::protocol,
-        fmt::format("a record gives back {} payloads, 1 to {} are allowed", count, kMaxTokensPerRecord));
+    return make_error(ErrorCode::protocol, fmt::format("a record gives back {} payloads, 1 to {} are allowed",
+                                                       count, kMaxTokensPerRecord));
   }
   if (record.size() != kReturnedBytes + count * sizeof(std::uint64_t)) {
     return make_error(ErrorCode::protocol,

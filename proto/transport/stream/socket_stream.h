@@ -34,9 +34,9 @@
 #include <utility>
 
 #include "proto/base/assert.h"
+#include "proto/base/unique_fd.h"
 #include "proto/transport/stream/frame_reader.h"
 #include "proto/transport/stream/readiness.h"
-#include "proto/base/unique_fd.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/codec.h"
 
@@ -92,7 +92,8 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
 
   void close_after_flush(Duration linger) {
     if (state_ == State::closed || state_ == State::lingering) return;
-    if (state_ == State::connecting || early_error_ || send_error_ != 0) return close();
+    if (state_ == State::connecting || early_error_ || send_error_ != 0 || !self().may_linger())
+      return close();
     self().on_linger();
     handler_ = nullptr;
     reader_.forget_destination();
@@ -123,7 +124,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     tell_writable();
   }
 
-  void on_turn_end() final {
+  void on_turn_end() override {
     const auto stream = this->shared_from_this();
     if (handler_ != nullptr && early_error_) return fail(std::move(*early_error_));
     if (state_ != State::open && state_ != State::lingering) return;
@@ -156,6 +157,12 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
 
   void on_start() {}
   void on_linger() {}
+  // Otherwise the end is at once.
+  bool may_linger() const { return true; }
+  // Something has to leave or to come back before the end may be said.
+  bool holds_end() const { return false; }
+  // Nothing comes any more from this end; what has been sent arrives.
+  void say_end() { ::shutdown(readiness_.fd(), SHUT_WR); }
   // Frames that come are looked at.
   bool is_reading() const { return is_live(); }
   // A read that filled less than it could has taken all that was there.
@@ -223,7 +230,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   }
 
   void read_frames(std::size_t budget) {
-    for (std::size_t done = 0; done < budget && !undelivered_;) {
+    for (std::size_t done = 0; done < budget && !undelivered_ && self().is_reading();) {
       bool drained = false;
       const ssize_t got = receive(drained);
       if (got < 0 && would_block(errno)) return;
@@ -279,9 +286,9 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     self().before_write();
     if (queue_.bytes() > 0 && !write_queue()) return;
     if (state_ != State::lingering || write_shut_) return;
-    if (queue_.bytes() == 0) {
+    if (queue_.bytes() == 0 && !self().holds_end()) {
       write_shut_ = true;
-      ::shutdown(readiness_.fd(), SHUT_WR);
+      self().say_end();
       drain_reads();
     } else if (self().is_reading()) {
       readiness_.wait_read(this->shared_from_this());  // for what lets the rest of the queue go
@@ -426,6 +433,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
 
   Queue queue_;
   bool write_blocked_ = false;
+  bool write_shut_ = false;
 
  private:
   // More than a receive buffer holds.
@@ -438,7 +446,6 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   Encoder encoder_;
   bool above_low_water_ = false;
   bool owes_writable_ = false;
-  bool write_shut_ = false;
   int send_error_ = 0;
 };
 

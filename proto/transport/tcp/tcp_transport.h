@@ -12,6 +12,8 @@
 
 namespace bps {
 
+class Resolver;
+
 class TcpTransport final : public Transport {
  public:
   explicit TcpTransport(TcpOptions options = {});
@@ -29,7 +31,6 @@ class TcpTransport final : public Transport {
   std::unique_ptr<Connection> connect(EventLoop& loop, const Endpoint& endpoint, Duration timeout) override;
 
  private:
-  class Resolver;
   std::shared_ptr<const TcpOptions> options_;
   std::unique_ptr<Resolver> resolver_;
 };
