@@ -38,11 +38,12 @@ function(bps_program name)
 endfunction()
 
 # bps_test(name SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT seconds] [ARGS ...] [ENVIRONMENT ...]
-#          [DEPENDS programs it starts ...])
+#          [DEPENDS programs it starts ...] [SKIP_RETURN_CODE code that says: not here])
 # One Catch2 executable with the shared main, one ctest entry of the same name. LABELS say the tier:
 # unit (default), sim, conformance, fuzz, process, install, lint; `long` keeps it out of --quick.
 function(bps_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS;ENVIRONMENT;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;SKIP_RETURN_CODE"
+    "SOURCES;DEPS;LABELS;ARGS;ENVIRONMENT;DEPENDS")
   _bps_reject_unknown(bps_test ${name} "${arg_UNPARSED_ARGUMENTS}")
   if(NOT BPS_TESTS)
     return()
@@ -55,16 +56,18 @@ function(bps_test name)
     set_target_properties(${name} PROPERTIES CROSSCOMPILING_EMULATOR "${BPS_TEST_LAUNCHER}")
   endif()
   bps_command_test(${name} COMMAND ${name} ${arg_ARGS} LABELS ${arg_LABELS} TIMEOUT ${arg_TIMEOUT}
-                   ENVIRONMENT ${arg_ENVIRONMENT} DEPENDS ${name} ${arg_DEPENDS})
+                   ENVIRONMENT ${arg_ENVIRONMENT} DEPENDS ${name} ${arg_DEPENDS}
+                   SKIP_RETURN_CODE ${arg_SKIP_RETURN_CODE})
 endfunction()
 
 # bps_command_test(name COMMAND ... [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...] [DEPENDS targets ...]
-#                  [RUN_SERIAL])
+#                  [RUN_SERIAL] [SKIP_RETURN_CODE code])
 # Any other command as a ctest entry: a script, or a program of ours with arguments. A sanitizer build
 # registers only the tiers that tests/run.sh runs there, as name.address or name.thread, and its target
 # bps_tests builds what those need.
 function(bps_command_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "RUN_SERIAL" "TIMEOUT" "COMMAND;LABELS;ENVIRONMENT;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "RUN_SERIAL" "TIMEOUT;SKIP_RETURN_CODE"
+    "COMMAND;LABELS;ENVIRONMENT;DEPENDS")
   _bps_reject_unknown(bps_command_test ${name} "${arg_UNPARSED_ARGUMENTS}")
   if(NOT BPS_TESTS)
     return()
@@ -93,6 +96,9 @@ function(bps_command_test name)
   add_test(NAME ${test} COMMAND ${arg_COMMAND})
   set_tests_properties(${test} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
                                           ENVIRONMENT "${arg_ENVIRONMENT}")
+  if(arg_SKIP_RETURN_CODE)
+    set_tests_properties(${test} PROPERTIES SKIP_RETURN_CODE ${arg_SKIP_RETURN_CODE})
+  endif()
   if(arg_RUN_SERIAL)
     set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
   endif()

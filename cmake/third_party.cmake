@@ -92,10 +92,18 @@ if(BPS_BENCH)
   target_link_libraries(bps_benchmark INTERFACE benchmark::benchmark)
 endif()
 
+# RDMA. Only headers: the libraries are opened when a program that uses them runs.
+find_path(BPS_VERBS_INCLUDE infiniband/verbs.h)
+find_path(BPS_RDMACM_INCLUDE rdma/rdma_cma.h)
+mark_as_advanced(BPS_VERBS_INCLUDE BPS_RDMACM_INCLUDE)
+if(BPS_VERBS_INCLUDE AND BPS_RDMACM_INCLUDE)
+  add_library(bps_verbs INTERFACE)
+  target_include_directories(bps_verbs SYSTEM INTERFACE ${BPS_VERBS_INCLUDE} ${BPS_RDMACM_INCLUDE})
+  target_link_libraries(bps_verbs INTERFACE ${CMAKE_DL_LIBS})
+endif()
+
 # Only looked for: nothing uses them so far.
 find_package(CUDAToolkit QUIET)
 find_path(BPS_NCCL_INCLUDE nccl.h)
 find_library(BPS_NCCL_LIBRARY nccl)
-find_path(BPS_VERBS_INCLUDE infiniband/verbs.h)
-find_library(BPS_VERBS_LIBRARY ibverbs)
-mark_as_advanced(BPS_NCCL_INCLUDE BPS_NCCL_LIBRARY BPS_VERBS_INCLUDE BPS_VERBS_LIBRARY)
+mark_as_advanced(BPS_NCCL_INCLUDE BPS_NCCL_LIBRARY)

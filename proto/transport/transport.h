@@ -1,4 +1,4 @@
-// The one interface of every network: TCP now, shared memory and RDMA later, and the simulator's virtual one.
+// The one interface of every network: TCP, shared memory, RDMA, and the simulator's virtual one.
 //
 // The problem: tensor bytes must reach their final place without a copy, on transports that stream bytes
 // (TCP), map the sender's memory (shm) or read it remotely (RDMA). The rule that fits all: the receiver
@@ -61,9 +61,9 @@ class LentPayload {
 
   explicit operator bool() const { return lender_ != nullptr; }
   std::span<const std::byte> bytes() const { return bytes_; }
-  // The sender has little of this memory and cannot send much more until it has it back: to be given back
-  // within the callback, or counted and bounded. Else the sender gave its own buffer, which it does not need
-  // before the answer is there.
+  // There is little of this memory, the sender's (shm) or this end's (RDMA), and not much more can come until
+  // it is back: to be given back within the callback, or counted and bounded. Else the sender gave its own
+  // buffer, which it does not need before the answer is there.
   bool scarce() const { return scarce_; }
   // False: the sender has withdrawn it, and what was read since on_lent may be rubbish.
   bool intact() const { return lender_->intact(); }

@@ -45,4 +45,10 @@ inline constexpr std::uint64_t kMaxShmRegionBytes = 1ull << 40;            // of
 inline constexpr std::uint32_t kMaxTokensPerRecord = 500;               // payloads given back at once
 inline constexpr std::uint32_t kMaxShmPendingDescriptors = 4;              // received, but not yet used by a record
 
+// RDMA: what an end may say of its receive buffers.
+inline constexpr std::uint32_t kMinRdmaBuffers = 4;
+inline constexpr std::uint32_t kMaxRdmaBuffers = 16 * 1024;
+inline constexpr std::uint32_t kMinRdmaBufferBytes = 256;
+inline constexpr std::uint32_t kMaxRdmaBufferBytes = 1024 * 1024;
+
 }  // namespace bps

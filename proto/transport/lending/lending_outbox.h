@@ -97,6 +97,12 @@ class LendingOutbox {
   // Payloads up to `inline_bytes` travel in the stream.
   LendingOutbox(std::size_t inline_bytes, Slab slab) : inline_bytes_(inline_bytes), slab_(std::move(slab)) {}
 
+  // There is another slab now, and nothing lies in the old one.
+  void set_slab(Slab slab) {
+    slab_ = std::move(slab);
+    send_waiting();
+  }
+
   void push_scratch() {
     queue_.push(scratch_, {}, 0);
     pushed_ += scratch_.size();

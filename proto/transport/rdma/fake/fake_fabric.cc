@@ -1,0 +1,92 @@
+#include "proto/transport/rdma/fake/fake_fabric.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+
+#include "proto/transport/rdma/fake/fake_link.h"
+
+namespace bps {
+
+class FakeMemory final : public VerbsMemory {
+ public:
+  FakeMemory(std::shared_ptr<FakeFabric> fabric, std::uint32_t key) : fabric_(std::move(fabric)) {
+    local_key = remote_key = key;
+  }
+  ~FakeMemory() override { fabric_->memories_.erase(local_key); }
+
+ private:
+  const std::shared_ptr<FakeFabric> fabric_;
+};
+
+FakeFabric::FakeFabric(FakeOptions options) : options_(options), random_(options.seed) {}
+FakeFabric::~FakeFabric() = default;
+
+Result<std::vector<VerbsDevice*>> FakeFabric::devices() { return std::vector<VerbsDevice*>{this}; }
+
+Result<std::unique_ptr<VerbsLink>> FakeFabric::connect(const SocketAddress& address, int) {
+  const Endpoint endpoint = endpoint_of(address);
+  auto link = std::make_unique<FakeLink>(shared_from_this());
+  link->set_port(endpoint.port);
+  if (endpoint.host == kHost && !removed_) {
+    link->tell(VerbsNews::Kind::resolved);
+  } else {
+    link->tell(VerbsNews::Kind::failed, "no RDMA device of this host leads to that address");
+  }
+  return std::unique_ptr<VerbsLink>(std::move(link));
+}
+
+Result<std::unique_ptr<VerbsListener>> FakeFabric::listen(const SocketAddress& address, int) {
+  const Endpoint endpoint = endpoint_of(address);
+  if (endpoint.host != kHost)
+    return make_error(ErrorCode::os, "no RDMA device of this host has this address");
+  const std::uint16_t port = endpoint.port != 0 ? endpoint.port : ++last_port_;
+  if (listeners_.count(port) > 0) return make_error(ErrorCode::os, "the port is taken");
+  SocketAddress real = address;
+  reinterpret_cast<sockaddr_in*>(real.get())->sin_port = htons(port);
+  return std::unique_ptr<VerbsListener>(std::make_unique<FakeListener>(shared_from_this(), real, port));
+}
+
+Result<std::unique_ptr<VerbsMemory>> FakeFabric::register_memory(std::span<std::byte> memory, bool readable) {
+  if (registrations_left_ == 1)
+    return make_error(ErrorCode::out_of_memory, "cannot pin " + std::to_string(memory.size()) + " bytes");
+  if (registrations_left_ > 1) --registrations_left_;
+  const std::uint32_t key = ++last_key_;
+  memories_[key] = {memory, readable};
+  return std::unique_ptr<VerbsMemory>(std::make_unique<FakeMemory>(shared_from_this(), key));
+}
+
+std::byte* FakeFabric::find(std::uint32_t key, std::uintptr_t address, std::size_t bytes,
+                            bool by_peer) const {
+  const auto found = memories_.find(key);
+  if (found == memories_.end() || (by_peer && !found->second.readable)) return nullptr;
+  const auto begin = reinterpret_cast<std::uintptr_t>(found->second.bytes.data());
+  const std::size_t size = found->second.bytes.size();
+  if (address < begin || bytes > size || address - begin > size - bytes) return nullptr;
+  return found->second.bytes.data() + (address - begin);
+}
+
+void FakeFabric::remove_device() {
+  removed_ = true;
+  const std::vector<FakeLink*> links = links_;
+  for (FakeLink* const link : links)
+    link->break_off(VerbsNews::Kind::removed);
+}
+
+// Some of what is pending.
+void FakeFabric::step() {
+  if (!options_.shuffle || silent_) return;
+  std::vector<FakeLink*> busy;
+  for (std::uint64_t count = random_() % 8; count > 0; --count) {
+    busy.clear();
+    std::copy_if(links_.begin(), links_.end(), std::back_inserter(busy),
+                 [](const FakeLink* link) { return link->has_pending(); });
+    if (busy.empty()) return;
+    busy[random_() % busy.size()]->execute_next();
+  }
+  for (FakeLink* const link : links_) {
+    if (link->has_pending()) link->wake();
+  }
+}
+
+}  // namespace bps

@@ -1,0 +1,45 @@
+#include "proto/transport/rdma/rdma_transport.h"
+
+#include "proto/transport/rdma/rdma_listener.h"
+#include "proto/transport/rdma/rdma_stream.h"
+#include "proto/transport/stream/resolver.h"
+
+namespace bps {
+
+RdmaTransport::RdmaTransport(std::shared_ptr<Verbs> verbs, RdmaOptions options)
+    : context_(std::make_shared<RdmaContext>(std::move(options), std::move(verbs))),
+      resolver_(std::make_unique<Resolver>()) {}
+
+RdmaTransport::~RdmaTransport() = default;
+
+Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const Endpoint& endpoint,
+                                                        Accepted accepted) {
+  return listen_rdma(AsioLoop::of(loop), context_, endpoint, std::move(accepted));
+}
+
+std::unique_ptr<Connection> RdmaTransport::connect(EventLoop& loop, const Endpoint& endpoint,
+                                                   Duration timeout) {
+  AsioLoop& own = AsioLoop::of(loop);
+  auto stream = std::make_shared<RdmaStream>(own, context_, to_string(endpoint));
+  stream->expect_connect(timeout);
+  auto connection = std::make_unique<RdmaConnection>(stream);
+  if (auto addresses = numeric_address(endpoint); !addresses.empty()) {
+    stream->connect_to(std::move(addresses));
+  } else {
+    resolver_->resolve(own, endpoint, stream,
+                       [weak = std::weak_ptr(stream)](Result<std::vector<SocketAddress>> found) {
+                         if (const auto alive = weak.lock()) alive->connect_to(std::move(found));
+                       });
+  }
+  return connection;
+}
+
+Result<std::shared_ptr<Region>> RdmaTransport::allocate(std::size_t bytes) {
+  auto region = RdmaRegion::make(bytes, context_->verbs, context_->counters);
+  if (!region) return std::move(region).error();
+  return std::shared_ptr<Region>(std::move(region).value());
+}
+
+const RdmaCounters& RdmaTransport::counters() const { return context_->counters; }
+
+}  // namespace bps

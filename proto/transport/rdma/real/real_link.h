@@ -1,0 +1,105 @@
+// One end of a connection on a real device, and the listener that gives such ends: ids of rdma_cm, each with
+// an event channel of its own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "proto/base/unique_fd.h"
+#include "proto/transport/rdma/real/real_verbs.h"
+
+namespace bps {
+
+// An id and its channel.
+class CmId {
+ public:
+  static Result<CmId> create(const RdmaLibrary& library);
+  // Of a connection that a listener was asked for. Takes it to a channel of its own.
+  static Result<CmId> adopt(const RdmaLibrary& library, rdma_cm_id* id);
+  CmId(CmId&& other) noexcept { swap(other); }
+  CmId& operator=(CmId&& other) noexcept {
+    CmId(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~CmId();
+
+  rdma_cm_id* get() const { return id_; }
+  int descriptor() const { return channel_->fd; }
+
+  // A copy of an event, which is acknowledged already.
+  struct Event {
+    rdma_cm_event_type kind;
+    int status = 0;
+    rdma_cm_id* id = nullptr;  // of a connect request: new
+    std::vector<std::byte> private_data;
+  };
+  std::optional<Event> next();
+
+ private:
+  CmId() = default;
+  void swap(CmId& other) noexcept;
+  static Result<rdma_event_channel*> make_channel(const RdmaLibrary& library);
+
+  const RdmaLibrary* library_ = nullptr;
+  rdma_event_channel* channel_ = nullptr;
+  rdma_cm_id* id_ = nullptr;
+};
+
+class RealLink final : public VerbsLink {
+ public:
+  static Result<std::unique_ptr<RealLink>> connect(std::shared_ptr<RealVerbs> verbs,
+                                                   const SocketAddress& address, int timeout_ms);
+  static Result<std::unique_ptr<RealLink>> adopt(std::shared_ptr<RealVerbs> verbs, CmId id);
+  RealLink(std::shared_ptr<RealVerbs> verbs, CmId id, UniqueFd wait);
+  ~RealLink() override;
+
+  int descriptor() const override { return wait_.get(); }
+  std::optional<VerbsNews> next_news() override;
+  VerbsDevice& device() override { return *device_; }
+  Status make_queues(const QueueDepths& depths) override;
+  std::uint32_t inline_bytes() const override { return inline_bytes_; }
+  Status connect(std::span<const std::byte> private_data) override;
+  Status accept(std::span<const std::byte> private_data) override;
+  void reject(std::span<const std::byte> private_data) override;
+  Status post(const WorkRequest& request) override;
+  Status post_receive(std::uint64_t id, std::span<std::byte> memory, std::uint32_t local_key) override;
+  std::size_t poll(std::span<WorkCompletion> completions) override;
+  Status arm() override;
+
+ private:
+  void take_completion_events();
+  std::optional<VerbsNews> news_of(const CmId::Event& event);
+  Status make_queue_pair(const QueueDepths& depths);
+
+  const std::shared_ptr<RealVerbs> verbs_;
+  const RdmaLibrary& library_;
+  CmId id_;
+  UniqueFd wait_;  // an epoll of both channels
+  RealDevice* device_ = nullptr;
+  int timeout_ms_ = 0;
+  bool was_connected_ = false;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* completions_ = nullptr;
+  unsigned unacknowledged_ = 0;
+  std::uint32_t inline_bytes_ = 0;
+};
+
+class RealListener final : public VerbsListener {
+ public:
+  static Result<std::unique_ptr<RealListener>> listen(std::shared_ptr<RealVerbs> verbs,
+                                                      const SocketAddress& address, int backlog);
+  RealListener(std::shared_ptr<RealVerbs> verbs, CmId id) : verbs_(std::move(verbs)), id_(std::move(id)) {}
+
+  int descriptor() const override { return id_.descriptor(); }
+  SocketAddress address() const override;
+  Result<std::optional<VerbsRequest>> next_request() override;
+
+ private:
+  Result<std::optional<VerbsRequest>> request_of(CmId::Event event);
+
+  const std::shared_ptr<RealVerbs> verbs_;
+  CmId id_;
+};
+
+}  // namespace bps

@@ -1,0 +1,64 @@
+#include <netinet/in.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "proto/transport/rdma/real/real_link.h"
+
+namespace bps {
+namespace {
+
+SocketAddress copy_of(const sockaddr* address) {
+  SocketAddress copy;
+  copy.length = address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  std::memcpy(&copy.storage, address, copy.length);
+  return copy;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RealListener>> RealListener::listen(std::shared_ptr<RealVerbs> verbs,
+                                                           const SocketAddress& address, int backlog) {
+  const RdmaLibrary& library = verbs->library();
+  auto id = CmId::create(library);
+  if (!id) return std::move(id).error();
+  verbs->apply_options(id->get());
+  SocketAddress to = address;
+  if (library.bind_addr(id->get(), to.get()) != 0 || library.listen(id->get(), backlog) != 0) {
+    const int error = errno;
+    return os_error("rdma_cm", error,
+                    error == EADDRINUSE ? "another program uses this port for RDMA"
+                    : error == EADDRNOTAVAIL || error == ENODEV
+                        ? "no RDMA device of this host has this address"
+                        : "");
+  }
+  return std::make_unique<RealListener>(std::move(verbs), std::move(id).value());
+}
+
+SocketAddress RealListener::address() const { return copy_of(rdma_get_local_addr(id_.get())); }
+
+Result<std::optional<VerbsRequest>> RealListener::next_request() {
+  while (auto event = id_.next()) {
+    if (event->kind == RDMA_CM_EVENT_CONNECT_REQUEST) return request_of(std::move(*event));
+    if (event->kind == RDMA_CM_EVENT_DEVICE_REMOVAL)
+      return make_error(ErrorCode::os, "the RDMA device was removed", "restart this program when it is back");
+  }
+  return std::optional<VerbsRequest>();
+}
+
+Result<std::optional<VerbsRequest>> RealListener::request_of(CmId::Event event) {
+  auto id = CmId::adopt(verbs_->library(), event.id);
+  if (!id) return std::move(id).error();
+  const SocketAddress peer = copy_of(rdma_get_peer_addr(id->get()));
+  RealDevice* const device = verbs_->find(id->get()->verbs);
+  auto link = RealLink::adopt(verbs_, std::move(id).value());
+  if (!link) return std::move(link).error();
+  if (device == nullptr) {
+    (*link)->reject({});
+    return make_error(ErrorCode::os, "it came over an RDMA device that is not one to be used");
+  }
+  return std::optional(VerbsRequest{std::move(link).value(), std::move(event.private_data), peer});
+}
+
+}  // namespace bps

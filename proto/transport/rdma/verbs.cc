@@ -1,0 +1,41 @@
+#include "proto/transport/rdma/verbs.h"
+
+#include <array>
+
+namespace bps {
+namespace {
+
+constexpr std::array<std::string_view, kCompletionStatusCount> kStatusTexts = {
+    "success",
+    "a message is longer than the buffer that was posted for it (local length error)",
+    "the queue pair does not allow this (local queue pair operation error)",
+    "end-to-end context error",
+    "local memory is not registered for this (local protection error)",
+    "dropped, because the connection had failed before (flushed)",
+    "memory window bind error",
+    "the peer's answer makes no sense (bad response)",
+    "local memory is not registered for this (local access error)",
+    "the peer finds the request invalid (remote invalid request)",
+    "the peer does not let its memory be read there (remote access error)",
+    "the peer cannot do what it was asked (remote operation error)",
+    "the peer does not answer (transport retries exceeded)",
+    "the peer has no buffer for what is sent (receiver-not-ready retries exceeded)",
+    "local reliable datagram violation",
+    "remote invalid reliable datagram request",
+    "aborted by the peer's device (remote aborted)",
+    "invalid end-to-end context number",
+    "invalid end-to-end context state",
+    "the device has failed (fatal error)",
+    "the device gives no answer in time (response timeout)",
+    "general error of the device",
+    "tag matching error",
+};
+
+}  // namespace
+
+std::string describe_completion(std::uint32_t status) {
+  if (status < kStatusTexts.size()) return std::string(kStatusTexts[status]);
+  return "completion with status " + std::to_string(status);
+}
+
+}  // namespace bps
