@@ -217,6 +217,15 @@ bps_status bps_close(bps_client* client, int64_t timeout_ms, bps_error* error) {
   });
 }
 
+bps_status bps_abandon(bps_client* client, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (client == nullptr) return invalid("client is NULL");
+    if (client->client->is_forked()) return forked();
+    if (Status status = may_wait("bps_abandon"); !status.ok()) return status;
+    return client->client->abandon();
+  });
+}
+
 void bps_free(bps_client* client) {
   // In a forked child its threads do not exist and its locks may be held for ever: leave it alone.
   if (client == nullptr || client->client->is_forked()) return;

@@ -267,6 +267,17 @@ std::string Client::describe(TensorId tensor, Duration waited) {
 }
 
 Status Client::close(Duration timeout) {
+  return end(timeout, [timeout](ClientEngine& engine, ClientEngine::Done done) {
+    engine.close(timeout, std::move(done));
+  });
+}
+
+Status Client::abandon() {
+  return end(Duration{},
+             [](ClientEngine& engine, ClientEngine::Done done) { engine.abandon(std::move(done)); });
+}
+
+Status Client::end(Duration timeout, Ending ending) {
   const bool mine = phase_.update([](Phase& phase) {
     if (phase != Phase::open) return false;
     phase = Phase::closing;
@@ -280,9 +291,9 @@ Status Client::close(Duration timeout) {
   open_.store(false, std::memory_order_release);
   const auto reply = std::make_shared<Reply<void>>();
   const auto cell = reply->cell();
-  thread_->loop().post([this, reply, timeout] {
+  thread_->loop().post([this, reply, ending = std::move(ending)] {
     operations_->begin_noted();
-    engine_->close(timeout, [reply](Status status) { reply->set(std::move(status)); });
+    ending(*engine_, [reply](Status status) { reply->set(std::move(status)); });
   });
   cell->wait_until(patience);
   shut_down();

@@ -72,6 +72,8 @@ class Client {
 
   // A second one waits for the first. Not on the callback thread or the loop.
   Status close(Duration timeout);
+  // As close, but the others take this worker for lost.
+  Status abandon();
 
  private:
   enum class Phase : std::uint8_t { open, closing, closed };
@@ -81,6 +83,8 @@ class Client {
   Status find_shared_memory();
   std::string describe_scheduler();
   Status join();
+  using Ending = std::function<void(ClientEngine&, ClientEngine::Done)>;
+  Status end(Duration timeout, Ending ending);
   void shut_down();
   Error unknown(TensorId tensor) const;
   // What `ask` is told on the loop; else `otherwise`.

@@ -535,6 +535,22 @@ TEST_CASE("close: operations first, then Leave, then Left") {
   CHECK(closed == 1);
 }
 
+TEST_CASE("abandon: no Leave, also between two rounds, so that to the others the worker is lost") {
+  Running c;
+  const bool under_way = GENERATE(false, true);
+  if (under_way) c.push_pull();
+  int closed = 0;
+  c.engine.abandon([&](Status status) { closed += status.ok(); });
+  c.loop.run_tasks();
+  CHECK(closed == 1);
+  CHECK(c.outcome.ended == (under_way ? 1 : 0));
+  if (under_way) CHECK(c.outcome.error.code == ErrorCode::cancelled);
+  CHECK_FALSE(c.lane(0).open());
+  CHECK_FALSE(c.scheduler().open());
+  for (const auto& frame : c.scheduler().frames)
+    CHECK_FALSE(std::holds_alternative<Leave>(frame.message));
+}
+
 TEST_CASE("settle: answered when what was under way has ended, not what began later") {
   Running c;
   c.scheduler().deliver(Settle{1, Rank{1}});

@@ -186,6 +186,13 @@ void ClientEngine::close(Duration timeout, Done done) {
   });
 }
 
+void ClientEngine::abandon(Done done) {
+  BPS_ASSERT(!closing_);
+  closing_ = true;
+  close_done_ = std::move(done);
+  post([this] { finish_close({}); });
+}
+
 void ClientEngine::on_idle() {
   if (closing_ && !leaving_ && !failure_) post([this] { drain(); });
 }

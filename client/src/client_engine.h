@@ -83,6 +83,9 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // the others have what only this worker may have stored. `done` comes at latest kLeaveGrace after
   // `timeout`; then all connections are closed and no memory of an operation is touched. Once.
   void close(Duration timeout, Done done);
+  // The end of one that has failed: no Leave, so that to the others it is lost, whatever was under way.
+  // Instead of close().
+  void abandon(Done done);
 
   // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"
   std::string describe(TensorId tensor) const;

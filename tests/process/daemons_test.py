@@ -96,6 +96,15 @@ class Death(DaemonTest):
         self.assert_all_told([workers[0], workers[2]], since, DETECTION, "rank 1")
         self.assert_works(scheduler)
 
+    def test_worker_that_ends_by_an_exception(self):
+        """Between two rounds; the others wait for its next one. It has not left, and a restart helps."""
+        scheduler, _ = self.cluster()
+        workers = [self.worker(scheduler, rank, 3, "--rounds", "9", *(("--throw-after", "4") if rank == 1 else ()))
+                   for rank in range(3)]
+        self.assert_status(workers[1], 1, "a bug of the program")
+        for rank in (0, 2):
+            self.assert_status(workers[rank], 75, "rank 1")
+
     def test_server_killed(self):
         scheduler, servers = self.cluster(2)
         workers = self.workers(scheduler, 3, *LONG)

@@ -24,6 +24,7 @@
 #include <cstring>
 #include <iostream>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct Flags {
   std::uint64_t rounds = 5;
   std::uint64_t announce = 0;    // "reached N" when this many rounds are done
   std::uint64_t hold_after = 0;  // after this many rounds, wait for a line on stdin
+  std::uint64_t throw_after = 0;  // after this many rounds, end by an exception of its own
   std::uint64_t reference =
       0;                    // of this world size: print the checksum of `rounds` rounds, without a cluster
   bool hold_first = false;  // before the first round, wait for a line on stdin
@@ -268,6 +270,7 @@ int run(const Flags& flags) {
     if (flags.barrier) client.barrier();
     if (rounds == flags.announce) say("reached " + std::to_string(rounds));
     if (rounds == flags.hold_after) wait_for_a_line();
+    if (rounds == flags.throw_after) throw std::runtime_error("a bug of the program");
   }
   if (flags.until_told) progress.say_times();
   say("done");
@@ -295,16 +298,17 @@ bool* switch_of(Flags& flags, const std::string& flag) {
 }
 
 std::uint64_t* number_of(Flags& flags, const std::string& flag) {
-  return flag == "--elements"     ? &flags.elements
-         : flag == "--tensors"    ? &flags.tensors
-         : flag == "--rounds"     ? &flags.rounds
-         : flag == "--announce"   ? &flags.announce
-         : flag == "--hold-after" ? &flags.hold_after
-         : flag == "--reference"  ? &flags.reference
-         : flag == "--may-lose"   ? &flags.may_lose
-         : flag == "--join-ms"    ? &flags.join_ms
-         : flag == "--timeout-ms" ? &flags.timeout_ms
-                                  : nullptr;
+  return flag == "--elements"      ? &flags.elements
+         : flag == "--tensors"     ? &flags.tensors
+         : flag == "--rounds"      ? &flags.rounds
+         : flag == "--announce"    ? &flags.announce
+         : flag == "--hold-after"  ? &flags.hold_after
+         : flag == "--throw-after" ? &flags.throw_after
+         : flag == "--reference"   ? &flags.reference
+         : flag == "--may-lose"    ? &flags.may_lose
+         : flag == "--join-ms"     ? &flags.join_ms
+         : flag == "--timeout-ms"  ? &flags.timeout_ms
+                                   : nullptr;
 }
 
 }  // namespace
@@ -334,5 +338,8 @@ int main(int argc, char** argv) {
   } catch (const bps::Error& error) {
     std::fprintf(stderr, "%d: %s\n", static_cast<int>(error.code()), error.what());
     return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
   }
 }

@@ -28,6 +28,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -235,7 +236,8 @@ class Handle {
 
 // ---- client ----
 
-// A member of a job. The destructor closes at once: call close() to let operations under way finish.
+// A member of a job. The destructor closes at once: call close() to let operations under way finish. Of a
+// client that an exception destroys it gives the job up, see bps_abandon.
 class Client {
  public:
   struct Stats {
@@ -263,10 +265,14 @@ class Client {
       bps_free(raw_);
       raw_ = std::exchange(other.raw_, nullptr);
       log_ = std::move(other.log_);
+      exceptions_ = std::uncaught_exceptions();
     }
     return *this;
   }
-  ~Client() { bps_free(raw_); }
+  ~Client() {
+    if (raw_ != nullptr && std::uncaught_exceptions() > exceptions_) bps_abandon(raw_, nullptr);
+    bps_free(raw_);
+  }
 
   explicit operator bool() const noexcept { return raw_ != nullptr; }
   bps_client* raw() const noexcept { return raw_; }
@@ -434,6 +440,11 @@ class Client {
   }
   void close(Status& status) { close(Timeout{}, status); }
 
+  // Gives the job up: to the other workers this one is lost. Waits for nothing; otherwise as close.
+  void abandon() noexcept {
+    if (raw_ != nullptr) bps_abandon(raw_, nullptr);
+  }
+
  private:
   void open(const Options& options, Status& status) {
     log_ = options.log_function();
@@ -447,6 +458,7 @@ class Client {
 
   std::shared_ptr<Options::Log> log_;  // outlives the client that calls it
   bps_client* raw_ = nullptr;
+  int exceptions_ = std::uncaught_exceptions();  // that this client has not seen begin
 };
 
 }  // namespace v0
