@@ -128,6 +128,7 @@ FUNCTIONS: List[_Signature] = [
     ("bps_options_init", None, [POINTER(COptions), c_size_t]),
     ("bps_open", c_int, [POINTER(COptions), POINTER(c_void_p), _error]),
     ("bps_close", c_int, [c_void_p, c_int64, _error]),
+    ("bps_abandon", c_int, [c_void_p, _error]),
     ("bps_free", None, [c_void_p]),
     ("bps_rank", c_int32, [c_void_p]),
     ("bps_world_size", c_int32, [c_void_p]),

@@ -8,12 +8,12 @@ import threading
 import weakref
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence
 
-from . import _abi, _library
+from . import _abi, _ending, _library
 from ._abi import DType, Op
 from ._interrupt import call_interruptibly
 from ._memory import Memory, memory_of
 from .errors import Error, invalid
-from .handle import Handle, Orphan, Tensor, callbacks_pending, milliseconds_of, on_callback_thread
+from .handle import Handle, Orphan, Tensor, milliseconds_of, on_callback_thread
 
 _OPTIONS = {name: kind for name, kind in _abi.COptions._fields_ if name not in ("struct_size", "log", "log_user")}
 _MODES = {"sync": 0, "async": 1}
@@ -78,6 +78,7 @@ class Client:
         self._orphans: Deque[Orphan] = collections.deque()  # without a lock, which the collector would wait for
         self._waited_s = 0.0
         self._closed = False
+        _ending.install(_abandon_all)
         library = _library.get()
         c_options = _options(options)
 
@@ -179,24 +180,39 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, kind: Any, *rest: Any) -> None:
-        # After an exception nobody waits for what is under way, and the other workers should hear of it now.
-        self._close(-1 if kind is None else 0)
+    def abandon(self) -> None:
+        """Gives the job up: to the other workers this one is lost. Ends everything at once, otherwise as close().
+        Leaving a `with` by an exception does it, and a program that ends by one."""
+
+        def abandon_it() -> None:
+            error = _library.new_error()
+            _library.check(_library.get().bps_abandon(self._pointer, ctypes.byref(error)), error)
+
+        self._end(abandon_it)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: Any, exception: Any, trace: Any) -> None:
+        # Who leaves by an exception is lost: a close between two rounds would tell the others that it had meant to leave.
+        if kind is None or (isinstance(exception, SystemExit) and not exception.code):
+            self.close()
+        else:
+            self.abandon()
 
     def _close(self, milliseconds: int, interruptibly: bool = True) -> None:
-        if self._closed or self._pointer is None:
-            return
-        self._closed = True
-
         def close_it() -> None:
             error = _library.new_error()
             _library.check(_library.get().bps_close(self._pointer, milliseconds, ctypes.byref(error)), error)
 
+        self._end((lambda: call_interruptibly(close_it)) if interruptibly else close_it)
+
+    def _end(self, ending: Callable[[], None]) -> None:
+        if self._closed or self._pointer is None:
+            return
+        self._closed = True
         try:
-            if interruptibly:
-                call_interruptibly(close_it)
-            else:
-                close_it()
+            ending()
         finally:
             _open_clients.discard(self)
             self._sweep()
@@ -245,19 +261,23 @@ class Client:
                 self._orphans.append(orphan)
 
 
+def _abandon_all() -> None:
+    """Of a program that ends because of an exception, which may take it a while: the other workers hear of it now."""
+    for client in list(_open_clients):
+        try:
+            client.abandon()
+        except Error:
+            pass  # it is on its way out already
+
+
 @atexit.register
 def _close_all() -> None:
-    """Before the interpreter goes, because a callback that came later would find none.
-
-    A program that dies of an exception has not left its job but is lost, and the other workers should hear of it now: it
-    waits for nothing, and closes only if callbacks may come.
-    """
-    failed = hasattr(sys, "last_type")
+    """Before the interpreter goes, because a callback that came later would find none."""
+    if hasattr(sys, "last_type"):  # it dies of an exception
+        return _abandon_all()
     for client in list(_open_clients):
-        if failed and not callbacks_pending():
-            continue
         try:
             # No thread may be started any more.
-            client._close(0 if failed else _EXIT_TIMEOUT_MS, interruptibly=False)
+            client._close(_EXIT_TIMEOUT_MS, interruptibly=False)
         except Error:
             pass  # the program has ended, and the library has said what there is to say

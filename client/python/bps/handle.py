@@ -67,10 +67,6 @@ def _run_call(error: Any, number: Optional[int]) -> None:
         sys.excepthook(*sys.exc_info())
 
 
-def callbacks_pending() -> bool:
-    return bool(_calls)
-
-
 def on_callback_thread() -> bool:
     return getattr(_callback_thread, "here", False)
 

@@ -29,6 +29,29 @@ class ClusterTest(WorkerTest):
         for rank in (0, 2):
             self.assert_told(workers[rank], 75, "rank 1")
 
+    def test_a_rank_leaves_a_with_by_an_exception(self):
+        """To the others it is lost, and has not left."""
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 3, "raises_in_with")
+        self.assert_status(workers[1], 1, "a bug of the program")
+        for rank in (0, 2):
+            self.assert_told(workers[rank], 75, "rank 1.*lost|lost.*rank 1")
+
+    def test_a_rank_exits_well_in_a_with(self):
+        self.run_all(2, "exits_well_in_with")
+
+    def test_an_error_that_is_only_the_cause(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 2, "raised_again")
+        workers[1].end()
+        self.assert_told(workers[0], 75, "hook of the program: the program's own words")
+
+    def test_an_error_on_another_thread(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 2, "lost_on_another_thread")
+        workers[1].end()
+        self.assert_status(workers[0], 0, "the main thread goes on")
+
     def test_ctrl_c_in_the_middle_of_a_step(self):
         for timeout_s in ("3", "300"):
             with self.subTest(timeout_s=timeout_s):
@@ -38,6 +61,7 @@ class ClusterTest(WorkerTest):
                     worker.wait_line("waiting")
                 workers[0].signal(signal.SIGINT)
                 self.assert_told(workers[0], -signal.SIGINT, "KeyboardInterrupt", limit=2)
+                self.assertNotIn("_interrupt.py", workers[0].text())
                 self.assert_told(workers[1], 75, "rank 0")
 
     def test_an_expired_wait(self):

@@ -1,4 +1,4 @@
-"""Workers of cluster_test.py: python3 numpy_worker.py FUNCTION [ARGUMENT]. They end with the exit code of their error."""
+"""Workers of cluster_test.py: python3 numpy_worker.py FUNCTION [ARGUMENT]. None catches its error, and they end with its exit code all the same."""
 import os
 import signal
 import sys
@@ -67,6 +67,44 @@ def raises():
     client.push_pull(second, array).wait()
 
 
+def raises_in_with():
+    """Between two rounds, when nothing is under way."""
+    client, second, array = half_declared()
+    with client:
+        if client.rank == 1:
+            raise ValueError("a bug of the program")
+        client.push_pull(second, array).wait()
+
+
+def raised_again():
+    """With a hook of its own, which is called as ever, and an error that is only the cause."""
+    def shown(kind, exception, trace):
+        print("hook of the program:", exception, flush=True)
+
+    sys.excepthook = shown
+    try:
+        lost()
+    except bps.Error as problem:
+        raise ValueError("the program's own words") from problem
+
+
+def lost_on_another_thread():
+    """Only an error that ends the main thread ends the program."""
+    import threading
+    threads = [threading.Thread(target=lost)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    print("the main thread goes on")
+
+
+def exits_well_in_with():
+    client, second, array = half_declared()
+    with client:
+        client.push_pull(second, array).wait()
+        sys.exit(0)
+
+
 def interrupted():
     client, second, array = half_declared()
     print("waiting")
@@ -94,8 +132,4 @@ def expired():
 
 
 if __name__ == "__main__":
-    try:
-        globals()[sys.argv[1]]()
-    except bps.Error as problem:
-        print(problem)
-        sys.exit(problem.exit_code)
+    globals()[sys.argv[1]]()

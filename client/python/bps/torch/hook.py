@@ -7,6 +7,7 @@ import torch
 import torch.distributed
 
 from .._abi import Op
+from .._ending import handed_over
 from ..errors import Error
 from .operations import start
 from .world import World, world
@@ -53,6 +54,7 @@ def _checked(future: Any) -> torch.Tensor:
     """Raises inside then(), which is how a failure reaches those who wait for a future outside of Python, as DDP does."""
     result: Union[torch.Tensor, Error] = future.value()
     if isinstance(result, Error):
+        handed_over(result)
         raise result
     return result
 
@@ -62,7 +64,8 @@ def comm_hook(hook_state: CommState, bucket: torch.distributed.GradBucket) -> to
     """`ddp.register_comm_hook(bps.torch.state(), bps.torch.comm_hook)`: averages a bucket over all ranks, in place.
 
     The future that DDP waits for is completed by the thread of bps on which callbacks run, so nobody polls. An error of
-    the operation is raised by backward(), as a RuntimeError with its message.
+    the operation is raised by backward(), as a RuntimeError with its message; a program that dies of it ends with the error's
+    exit code all the same.
     """
     buffer = bucket.buffer()
     future: Any = torch.futures.Future()
