@@ -6,6 +6,7 @@
 Each block runs in a scratch folder that looks like the source folder, with BUILD_FOLDER as build/. A block after a comment
 `readme-test: WHY` is not run. Ports are replaced by free ones.
 """
+import fnmatch
 import os
 import pathlib
 import re
@@ -82,6 +83,26 @@ class Readme(unittest.TestCase):
             for command in re.findall(rf"\$ +{program} (.*)", plain):
                 for flag in re.findall(r"--[\w-]+", command):
                     self.assertIn(flag, known, f"{program} has no {flag}")
+
+    def test_other_commands_configure_with_options_that_exist(self):
+        plain = "".join(body for language, _, body, _ in blocks(self.text) if language == "")
+        options = re.findall(r"-D(BPS_\w+)=", plain)
+        self.assertGreaterEqual(len(options), 2)
+        for option in options:
+            self.assertIn(f"option({option} ", (SOURCE / "CMakeLists.txt").read_text())
+
+    def test_the_demo_builds_every_program_of_this_page(self):
+        built = re.search(r"--target (.*) \|\|", (SOURCE / "deploy/demo.sh").read_text()).group(1).split()
+        there = {entry.name for entry in (BUILD / "bin").iterdir()}
+        used = {name for name in re.findall(r"\b(?:bps-\w+|bpsctl)\b", self.text) if name in there}
+        self.assertLessEqual(used, set(built))
+
+    def test_commands_write_nothing_into_the_source(self):
+        ignored = [pattern.rstrip("/") for pattern in (SOURCE / ".gitignore").read_text().split()]
+        for language, line, body, _ in blocks(self.text):
+            for written in re.findall(r"-(?:o|out|keyout|B) (\S+)", body if language == "bash" else ""):
+                self.assertTrue(any(fnmatch.fnmatch(written.split("/")[0], pattern) for pattern in ignored),
+                                f"README.md:{line}: {written}")
 
     def test_links_and_folders(self):
         for target in re.findall(r"\]\(([^)#:]+)\)", self.text):
