@@ -69,6 +69,8 @@ void AdminLink::on_closed(const Error& error) {
         ErrorCode::protocol,
         fmt::format("what listens on {} is no bps-scheduler: {}", to_string(scheduler_), error.message), kWhere));
   }
+  if (error.code == ErrorCode::unauthorised)
+    return fail(make_error(error.code, name_ + ": " + error.message, error.advice));
   fail(make_error(ErrorCode::unreachable,
                   fmt::format("{} {}: {}", name_, ready_ ? "is lost" : "does not answer", error.message), kWhere));
 }

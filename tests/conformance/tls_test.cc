@@ -53,6 +53,7 @@ TEST_CASE("who has no TLS is refused by who has, and hears why") {
   strangers.check(kNo, "it speaks without TLS", ErrorCode::peer_lost, "closed by the peer");
   CHECK(strangers.heard.code == kNo);
   CHECK_THAT(strangers.heard.message, Contains("speaks without TLS"));
+  CHECK_THAT(strangers.heard.message, !Contains("127.0.0.1"));  // it would be its own address
   CHECK_THAT(strangers.heard.advice, Contains("--tls-cert"));
 }
 

@@ -122,6 +122,12 @@ class Refused(TlsTest):
         self.assert_status(self.worker(scheduler, 0, 1), UNAUTHORISED, "speaks without TLS", "--tls-cert")
         server = self.start("plain server", self.bin / "bps-server", "--scheduler", scheduler.address)
         self.assert_status(server, UNAUTHORISED, "speaks without TLS", "--tls-cert")
+        own_port = r"TLS with 127\.0\.0\.1"
+        asked = subprocess.run([self.bin / "bpsctl", "--scheduler", scheduler.address, "status"], capture_output=True, text=True)
+        self.assertEqual(asked.returncode, UNAUTHORISED, asked.stderr)
+        self.assertRegex(asked.stderr, f"the scheduler at {scheduler.address} refuses: who speaks without TLS")
+        for text in (asked.stderr, server.text()):
+            self.assertNotRegex(text, own_port)
         scheduler.wait_line("speaks without TLS, and without it nobody is let in")
         self.assert_tls_job_works(scheduler)
 
@@ -131,6 +137,10 @@ class Refused(TlsTest):
                            "speaks without TLS, which this side asks for", "take them away here")
         server = self.start("server", self.bin / "bps-server", "--scheduler", scheduler.address, *self.flags())
         self.assert_status(server, UNAUTHORISED, "speaks without TLS, which this side asks for")
+        asked = subprocess.run([self.bin / "bpsctl", "--scheduler", scheduler.address, *self.flags(), "status"], capture_output=True,
+                               text=True)
+        self.assertEqual(asked.returncode, UNAUTHORISED, asked.stderr)
+        self.assertRegex(asked.stderr, f"{scheduler.address}.*speaks without TLS, which this side asks for.*take them away here")
         scheduler.wait_line("speaks TLS, and this side has none")
         self.assert_works(scheduler)
 

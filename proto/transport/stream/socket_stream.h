@@ -377,17 +377,17 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     if (state_ == State::lingering) return close();
     if (!accepted_ || !may_understand || queue_.bytes() > 0 || send_error_ != 0)
       return fail(std::move(error));
-    turn_away(std::move(error), true);
+    turn_away(error, error);
   }
 
-  // Of a live stream. What has been sent already arrives, and a Refused with the reason if that makes sense
-  // to the peer.
-  void turn_away(Error error, bool say_so) {
+  // Of a live stream. What has been sent already arrives, and a Refused with `told` if that makes sense to
+  // the peer: the reason in words that are true at its end.
+  void turn_away(const Error& error, const std::optional<Error>& told) {
     ConnectionHandler* const handler = handler_;
     const auto last_words = self().move_to(loop_);  // its owner may end this stream, but not that one
     last_words->withdraw();
     last_words->prepare_last_words();
-    if (say_so) last_words->send(Refused{error.code, error.message, error.advice}, {}, 0);
+    if (told) last_words->send(Refused{told->code, told->message, told->advice}, {}, 0);
     last_words->close_after_flush(kLastWordsLinger);
     handler->on_closed(error);
   }

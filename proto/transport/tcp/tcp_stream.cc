@@ -128,7 +128,7 @@ void TcpStream::tls_failed() {
     discard_input();
     return fail(std::move(error));
   }
-  turn_away(std::move(error), failed->peer_is_plain());
+  turn_away(error, failed->told_to_peer());
 }
 
 // ---- reading ----

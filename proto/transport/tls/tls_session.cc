@@ -183,6 +183,11 @@ Error TlsSession::handshake_ended(const std::string& how) const {
                     role_ == Role::connecting ? fmt::format("if it has no TLS, {}", kGiveIt) : "");
 }
 
+std::optional<Error> TlsSession::told_to_peer() const {
+  if (!peer_is_plain_) return std::nullopt;
+  return make_error(ErrorCode::unauthorised, "who speaks without TLS is not let in here", kGiveIt);
+}
+
 Error TlsSession::failure_of_openssl() const {
   const unsigned long first = ERR_peek_error();
   const int reason = ERR_GET_REASON(first);

@@ -65,8 +65,9 @@ class TlsSession {
   bool write_needs_input() const { return write_needs_input_; }
 
   const std::optional<Error>& failure() const { return failure_; }
-  // It failed because the other side speaks bps, but no TLS: then nothing has been said to it.
-  bool peer_is_plain() const { return peer_is_plain_; }
+  // It failed because the other side speaks bps, but no TLS: then nothing has been said to it, and this can
+  // be.
+  std::optional<Error> told_to_peer() const;
 
   // For TlsContext.
   static bio_method_st* make_socket_method();

@@ -148,7 +148,7 @@ TEST_CASE("tls: who shows no certificate, or speaks an older TLS, is refused") {
     REQUIRE(session.failure());
     CHECK(session.failure()->code == ErrorCode::protocol);
     CHECK_THAT(session.failure()->message, Contains("http request"));
-    CHECK_FALSE(session.peer_is_plain());
+    CHECK_FALSE(session.told_to_peer().has_value());
   }
 }
 
