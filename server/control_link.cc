@@ -25,7 +25,7 @@ std::string ControlLink::name() const { return "the scheduler at " + to_string(o
 
 void ControlLink::close() {
   state_ = State::closed;
-  for (TimerId* timer : {&retry_timer_, &attempt_timer_, &grace_timer_, &heartbeat_timer_}) {
+  for (TimerId* timer : {&retry_timer_, &attempt_timer_, &grace_timer_, &heartbeat_timer_, &notice_timer_}) {
     loop_.cancel(*timer);
     *timer = {};
   }
@@ -57,7 +57,16 @@ void ControlLink::start(HelloServer hello) {
   BPS_ASSERT(state_ == State::idle);
   hello_ = std::move(hello);
   start_deadline_ = loop_.now() + options_.start_timeout;
+  notice_timer_ = loop_.after(kFirstNotice, [this] { notice(); });
   connect();
+}
+
+// A program that waits without a word looks as if it hung.
+void ControlLink::notice() {
+  log_.info("waiting for {}, for at most {:.0f} s more{}", name(),
+            seconds(std::max(Duration{}, start_deadline_ - loop_.now())),
+            trouble_.empty() ? "" : ": " + trouble_);
+  notice_timer_ = loop_.after(kNoticeInterval, [this] { notice(); });
 }
 
 void ControlLink::connect() {
@@ -100,6 +109,7 @@ void ControlLink::lost(const Error& error) {
                            fmt::format("{} does not answer: {}", name(), error.message),
                            "start bps-scheduler, or say where it is with --scheduler HOST:PORT"));
   }
+  trouble_ = error.message;
   retry(error, std::min(kRetryInterval, left));
 }
 
@@ -165,6 +175,8 @@ void ControlLink::on_greeting(const Message& message) {
   if (welcome == nullptr) return violation(message);
   if (Status status = handshake_.check(*welcome, name()); !status) return fail(status.error());
   if (loss_) return on_welcome_again(*welcome);
+  loop_.cancel(notice_timer_);
+  notice_timer_ = {};
   hello_.incarnation = welcome->incarnation;
   hello_.server = welcome->server;
   begin_session(*welcome);

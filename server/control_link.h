@@ -71,6 +71,9 @@ class ControlLink final : private ConnectionHandler {
 
   static constexpr Duration kRetryInterval = std::chrono::milliseconds(100);
   static constexpr Duration kConnectTimeout = std::chrono::seconds(5);
+  static constexpr Duration kFirstNotice =
+      std::chrono::milliseconds(1500);                                  // then it says whom it waits for,
+  static constexpr Duration kNoticeInterval = std::chrono::seconds(5);  // and again
 
  private:
   enum class State : std::uint8_t { idle, greeting, attached, closed };
@@ -80,6 +83,7 @@ class ControlLink final : private ConnectionHandler {
   void on_closed(const Error& error) override { lost(error); }
 
   void connect();
+  void notice();
   void lost(const Error& error);
   void begin_loss(const Error& error);
   void retry(const Error& trouble, Duration pause);
@@ -102,6 +106,8 @@ class ControlLink final : private ConnectionHandler {
   HelloServer hello_;  // its term, incarnation and server as they were issued
   ConnectingHandshake handshake_;
   TimePoint start_deadline_;
+  std::string trouble_;   // of the last attempt to find it
+  TimerId notice_timer_;  // until it is found
   TimerId retry_timer_;
   TimerId attempt_timer_;  // of taking it up again
   TimerId grace_timer_;

@@ -71,6 +71,13 @@ class Join(DaemonTest):
         for worker in (one, two):
             self.assert_status(worker, 78, "weight0", r"\b1000\b", r"\b2000\b", "rank 0", "rank 1")
 
+    def test_a_server_without_a_scheduler_says_whom_it_waits_for(self):
+        address = f"127.0.0.1:{self.free_port()}"
+        server = self.start("server", self.bin / "bps-server", "--scheduler", address)
+        server.wait_line(rf"waiting for the scheduler at {address}, for at most 2[89] s more: .*refused", limit=8)
+        server.signal(signal.SIGTERM)
+        self.assert_status(server, 0)
+
     def test_an_unreachable_scheduler(self):
         address = f"127.0.0.1:{self.free_port()}"
         self.assert_status(self.worker(address, 0, 1, "--join-ms", "400"), 69, re.escape(address))
