@@ -7,20 +7,30 @@ first client is made, in front of the hook that it finds. It ends nothing but a 
 thread, no interactive session.
 
 An error that has gone through other hands than Python's, as those of DistributedDataParallel, comes out as a RuntimeError
-with its text. Who hands an error over so calls `handed_over`.
+with its text. Who hands an error over so calls `handed_over`. And where something else connects the workers, too, it may
+notice a lost one first, and say so in words of its own: a witness (`call_witness`) is then asked what the job says.
 """
 import collections
 import os
 import sys
 import threading
 import types
-from typing import Any, Callable, Deque, Optional
+from typing import Any, Callable, Deque, List, Optional
 
 from .errors import Error
 
+Witness = Callable[[Exception], Optional[Error]]
+
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _handed_over: Deque[Error] = collections.deque(maxlen=16)
+_witnesses: List[Witness] = []
 _installed = False
+
+
+def call_witness(witness: Witness) -> None:
+    """From now on. It gets exceptions that end the program and are not ours, and may take a while."""
+    if witness not in _witnesses:
+        _witnesses.append(witness)
 
 
 def handed_over(error: Error) -> None:
@@ -64,8 +74,10 @@ def install(ended: Callable[[], Any]) -> None:
         before(kind, exception, trace)
         if threading.current_thread() is not threading.main_thread() or sys.flags.interactive or hasattr(sys, "ps1"):
             return
-        ended()
         error = error_behind(exception)
+        for witness in _witnesses if isinstance(exception, Exception) else []:
+            error = error or witness(exception)
+        ended()
         if error is not None:
             # Raised in here it ends the interpreter as it would anywhere else: exit functions run.
             raise SystemExit(error.exit_code)

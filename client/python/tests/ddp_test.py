@@ -39,3 +39,16 @@ class HookTest(WorkerTest):
         workers[1].end()
         for rank in (0, 2):
             self.assert_told(workers[rank], 75, "Error.*rank 1")
+
+    def test_the_process_group_notices_first_that_a_rank_is_killed(self):
+        """Its error is not one of bps, and the job has lost a worker all the same."""
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 3, "killed_at_a_barrier_of_the_process_group")
+        workers[1].end()
+        for rank in (0, 2):
+            self.assert_told(workers[rank], 75, "RuntimeError")
+
+    def test_a_mistake_of_the_program_is_one(self):
+        scheduler, _ = self.cluster()
+        worker, = self.python_workers(scheduler, 1, "own_mistake")
+        self.assert_status(worker, 1, "RuntimeError: a bug of the program")

@@ -101,6 +101,16 @@ def killed_in_a_step():
         loss.backward()
 
 
+def killed_at_a_barrier_of_the_process_group():
+    if bps.torch.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    torch.distributed.barrier()
+
+
+def own_mistake():
+    raise RuntimeError("a bug of the program")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     bps.torch.init()

@@ -1,8 +1,10 @@
 """The client that the functions of bps.torch share, as Horovod's do: one per process, between init() and shutdown()."""
 import itertools
+import sys
 from typing import Any, Dict, Optional, Sequence, Set
 
 from .._abi import DType
+from .._ending import call_witness
 from ..client import Client, TensorSpec
 from ..errors import Code, Error, invalid
 from ..handle import Tensor
@@ -51,12 +53,29 @@ class World:
 _world: Optional[World] = None
 
 
+# The scheduler takes a worker for dead 0.3 s after its connection has gone.
+_LOSS_IS_KNOWN_S = 2.0
+
+
+def _lost_meanwhile(exception: Exception) -> Optional[Error]:
+    """A process group notices a lost worker at once, in words of its own. Then the job knows it soon; a barrier hears it."""
+    group = sys.modules.get("torch.distributed")
+    if _world is None or not isinstance(exception, RuntimeError) or group is None or not group.is_initialized():
+        return None
+    try:
+        _world.client.barrier(_LOSS_IS_KNOWN_S)
+    except Error as error:
+        return error if error.code == Code.PEER_LOST else None
+    return None
+
+
 def init(**options: Any) -> None:
     """Joins the job and waits for all its workers. Options: see bps.Client; most programs need none, because rank, size
     and scheduler come from the environment (bps-run, torchrun, Slurm, OpenMPI, Kubernetes). Again: nothing happens."""
     global _world
     if _world is None:
         _world = World(Client(**options))
+        call_witness(_lost_meanwhile)
     elif options:
         raise invalid("bps.torch.init() has been called before, so these options come too late: " + ", ".join(options))
 
