@@ -51,6 +51,34 @@ TEST_CASE("leave: one that dies while it lingers is gone, and the job goes on") 
   CHECK_THAT(h.refusal(workers[0]).message, Contains("Settled 99"));
 }
 
+TEST_CASE("leave: no server goes while one lingers that keeps no answers") {
+  CoreHarness h;
+  h.auto_settle = false;
+  const PeerId a = h.server("a");
+  const PeerId b = h.server("b");
+  HelloWorker careless = CoreHarness::hello("j", 1, 2);
+  careless.retain = false;
+  const PeerId first = h.worker("j", 0, 2);
+  const PeerId second = h.say_hello(careless);
+  h.say(first, declare_one(1, "w", kElements));
+  h.say(second, Leave{});
+  h.say(a, Leave{});
+  CHECK(h.got<Left>(a).empty());
+  CHECK(h.got<Moved>(first).empty());
+  SECTION("until it has gone") {
+    h.say(first, Settled{h.last<Settle>(first).number});
+    CHECK(h.got<Left>(second).size() == 1);
+    CHECK(View(h, first).owned_by(ServerId{2}) == 10);
+    CHECK(h.got<Left>(a).size() == 1);
+  }
+  SECTION("or is lost") {
+    h.kill(second);
+    CHECK(View(h, first).owned_by(ServerId{2}) == 10);
+    CHECK(h.got<Left>(a).size() == 1);
+  }
+  CHECK(h.is_alive(b));
+}
+
 TEST_CASE("move: who has left is not told, and a server that comes hears of it") {
   CoreHarness h;
   const PeerId a = h.server("a");

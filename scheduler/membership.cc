@@ -163,7 +163,7 @@ std::string Membership::name_of(Rank rank) const {
 
 const Worker* Membership::without_retain() const {
   const auto it = std::find_if(workers_.begin(), workers_.end(),
-                               [](const auto& entry) { return !entry.second.retain && !entry.second.left; });
+                               [](const auto& entry) { return !entry.second.retain && !entry.second.gone; });
   return it == workers_.end() ? nullptr : &it->second;
 }
 

@@ -78,7 +78,7 @@ class Membership {
   std::vector<Rank> missing() const;
   std::vector<Rank> suspected() const;
   std::vector<Member> members() const;
-  // One that could not resume at another server, if any.
+  // One that could not resume at another server, if any. Who lingers may have what the others lack, and counts.
   const Worker* without_retain() const;
   std::string name_of(Rank rank) const;  // "rank 2 (host gpu-02)"
 

@@ -163,11 +163,13 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, Node& node, Message& mes
     status = job.barrier(node.rank, barrier->number);
   } else if (std::holds_alternative<Leave>(message)) {
     job.worker_left(node.rank);
+    job.maybe_start();
     retry_waiting_ = true;
   } else if (const auto* lane = std::get_if<LaneLost>(&message)) {
     status = job.lane_lost(now, node.rank, *lane);
   } else if (const auto* settled = std::get_if<Settled>(&message)) {
     status = job.settled(node.rank, settled->number);
+    job.maybe_start();  // a server that drains may have waited for the one that is gone now
   } else if (auto* question = std::get_if<AskWaits>(&message)) {
     question->job = job.name();
     return on_waits_asked(now, id, std::move(*question));
@@ -275,7 +277,10 @@ void SchedulerCore::bury(const FailureDetector::Death& death) {
                                     "the process or its network hung; start it again"});
     close(node.peer);
   }
-  if (node.role == Role::worker) jobs_.at(node.run)->worker_died(node.rank, how);
+  if (node.role == Role::worker) {
+    jobs_.at(node.run)->worker_died(node.rank, how);
+    jobs_.at(node.run)->maybe_start();
+  }
   if (node.role == Role::server) bury_server(node.server, how);
   forget_node(death.node);
   retry_waiting_ = true;

@@ -569,4 +569,39 @@ TEST_CASE("settle: answered when what was under way has ended, not what began la
   CHECK(answers() == 2);
 }
 
+TEST_CASE("settle: not while a tensor is being declared, which may need what the others have") {
+  Running c;
+  TensorDeclaration late;
+  late.name = "late";
+  late.dtype = DType::u8;
+  late.elements = kSlice;
+  late.mode = Mode::async;
+  TensorId id;
+  c.engine.declare({late}, [&](Result<std::vector<TensorId>> ids) { id = ids.value().at(0); });
+  Declared declared;
+  declared.request = c.scheduler().next<Declare>().request;
+  DeclaredTensor& answer = declared.tensors.emplace_back();
+  answer.tensor = TensorId{1};
+  answer.first_partition = PartitionId{3};
+  answer.owners = {LaneIndex{0}};
+  c.scheduler().deliver(Settle{1, Rank{1}});
+  const auto answers = [&] {
+    return std::count_if(
+        c.scheduler().frames.begin(), c.scheduler().frames.end(),
+        [](const auto& frame) { return std::holds_alternative<Settled>(frame.message); });
+  };
+  CHECK(answers() == 0);
+  c.scheduler().deliver(declared);
+  CHECK(answers() == 0);  // its value is not here yet
+  auto value = bytes_of(kSlice, 0);
+  REQUIRE(c.engine.push_pull(id, value, value, Operation::sum, c.into(c.outcome)).ok());
+  c.take(0);
+  Aggregate first = c.answer(3, 0, kSlice, 1);
+  first.version = 1;
+  first.applied = {Round{1}, Round{}};
+  CHECK(c.lane(0).deliver(first, bytes_of(kSlice, 9)));
+  CHECK(c.outcome.ended == 1);
+  CHECK(answers() == 1);
+}
+
 }  // namespace bps::testing

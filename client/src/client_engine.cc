@@ -105,6 +105,7 @@ void ClientEngine::on_declared(Declared& declared) {
   if (pending.answered < pending.tensors.size()) return ask_next(declared.request, pending);
   PendingDeclare ended = std::move(pending);
   declares_.erase(found);
+  answer_settles();  // before anything else begins
   ended.done(ended.error ? Result<std::vector<TensorId>>(*ended.error) : std::move(ended.ids));
 }
 
@@ -219,10 +220,19 @@ void ClientEngine::drain() {
 
 void ClientEngine::on_settle(const Settle& settle) {
   ranks_closing_.insert(settle.rank);
-  // On another connection it is asked again.
-  data_.when_settled([this, number = settle.number, asked_on = link_.connection_number()] {
-    if (link_.connection_number() == asked_on) link_.send(Settled{number});
-  });
+  settles_.push_back({settle.number, link_.connection_number()});
+  answer_settles();
+}
+
+// A tensor that is being declared may need what only those who close have.
+void ClientEngine::answer_settles() {
+  if (!declares_.empty()) return;
+  for (const PendingSettle& settle : std::exchange(settles_, {})) {
+    data_.when_settled([this, settle] {
+      // On another connection it is asked again.
+      if (link_.connection_number() == settle.asked_on) link_.send(Settled{settle.number});
+    });
+  }
 }
 
 void ClientEngine::on_left() {

@@ -121,6 +121,10 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
     std::optional<Error> error;
     DeclareDone done;
   };
+  struct PendingSettle {
+    std::uint64_t number = 0;
+    std::uint64_t asked_on = 0;  // connection
+  };
 
   // SchedulerLink::Owner
   void on_job_start(JobStart& start) override;
@@ -130,6 +134,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_shrunk(const Shrunk& shrunk) override { data_.on_shrunk(shrunk); }
   void on_barrier_done(const BarrierDone& barrier) override;
   void on_settle(const Settle& settle) override;
+  void answer_settles();
   void on_left() override;
   void on_taken_up() override;
   void on_waits(const Waits& waits) override { questions_.answered(waits); }
@@ -165,6 +170,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   std::uint64_t next_barrier_ = 0;
   std::map<std::uint64_t, Done> barriers_;
   std::uint64_t barriers_done_ = 0;  // the first ones
+  std::vector<PendingSettle> settles_;  // for when all declares are answered
   std::set<Rank> ranks_closing_;     // those that Settle has named
   std::optional<Error> failure_;
   bool closing_ = false;

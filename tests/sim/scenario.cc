@@ -305,6 +305,19 @@ constexpr std::array kScenarios{
               fault.index = std::max<std::size_t>(fault.index, 1);
             m.replace_servers(2);
           }},
+    Named{"async_mixed",
+          [](Maker& m) {
+            m.make_async(m.job(4, kMaxAsyncWorkers));  // more than half are left
+            m.lose_workers(1);
+            JobPlan& job = m.scenario().jobs.front();
+            job.rounds = std::min(job.rounds, kMaxAsyncRounds - 1);
+            // Who sets the value stays: without it there is none.
+            for (FaultPlan& fault : m.scenario().faults)
+              fault.index = std::max<std::size_t>(fault.index, 1);
+            m.replace_servers(1);
+            m.restart_scheduler(2);
+            if (m.random().one_in(2)) m.cut_lanes(1, 3);
+          }},
     Named{"worker_hangs",
           [](Maker& m) {
             m.job(2, 4);
