@@ -1,0 +1,224 @@
+// What only RDMA has: registrations, signals, queue pairs that break, devices that go, slabs that fill. Over
+// devices inside the process, which do all that on demand.
+#include <algorithm>
+#include <optional>
+
+#include "proto/base/log.h"
+#include "tests/conformance/rdma_fake_fabric.h"
+#include "tests/conformance/support.h"
+
+namespace bps::conformance {
+namespace {
+
+using Catch::Contains;
+
+FakeOptions shuffled(std::uint64_t seed) {
+  FakeOptions options;
+  options.shuffle = true;
+  options.seed = seed;
+  return options;
+}
+
+std::shared_ptr<Region> region_of(RdmaFakeFabric& fabric, std::size_t bytes, std::uint64_t seed) {
+  auto region = fabric.transport().allocate(bytes);
+  REQUIRE(region.ok());
+  const auto data = pattern(bytes, seed);
+  std::copy(data.begin(), data.end(), (*region)->bytes().begin());
+  return std::move(region).value();
+}
+
+TEST_CASE("no payload registers anything, one SEND in 16 is signalled, and none finds no buffer") {
+  const bool shuffle = GENERATE(false, true);
+  FakeOptions options;
+  options.shuffle = shuffle;
+  RdmaFakeFabric fabric(options);
+  Pair pair(fabric);
+  const auto region = region_of(fabric, 2'000'000, 1);
+  const auto ordinary = pattern(300'000, 2);
+  pair.server.keep = false;
+  pair.connect_and_wait();
+  const RdmaCounters& counters = fabric.transport().counters();
+  const std::uint64_t registrations = counters.registrations;
+  constexpr std::uint64_t kFrames = 3000;
+  std::uint64_t next = 0;
+  const auto pump = [&] {
+    for (; next < kFrames && pair.client.connection->queued_bytes() < 256 * 1024; ++next) {
+      const std::size_t bytes = next * 7919 % 300'000;
+      if (next % 3 == 0) {
+        pair.client.send(push_pull(next), {region->bytes().subspan(bytes, bytes + 1), region.get()},
+                         next + 1);
+      } else {
+        pair.client.send(push_pull(next), std::span(ordinary).first(next % 3 == 1 ? bytes : bytes % 5000),
+                         next + 1);
+      }
+    }
+  };
+  pair.client.at_writable = pump;
+  pump();
+  REQUIRE(fabric.run_until([&] { return pair.client.sent.size() == kFrames; }, kLimit));
+  CHECK(pair.server.messages == static_cast<int>(kFrames));
+  CHECK(counters.registrations == registrations);
+  CHECK(counters.signalled_sends * 16 <= counters.sends);
+  CHECK(counters.sends > 16);
+  CHECK(counters.reads > kFrames / 2);
+  CHECK(fabric.fake().receivers_not_ready() == 0);
+}
+
+TEST_CASE("connections that come and go, in every state, leave nothing behind") {
+  RdmaFakeFabric fabric(shuffled(3));
+  const auto payload = pattern(200'000, 1);
+  for (int i = 0; i < 50; ++i) {
+    Pair pair(fabric);
+    pair.connect();
+    for (std::uint64_t k = 1; k <= 3; ++k)
+      pair.client.send(push_pull(k), payload, k);
+    int turns = 0;
+    REQUIRE(
+        fabric.run_until([&] { return ++turns > i || pair.client.closed + pair.server.closed > 0; }, kLimit));
+    End& first = i % 2 == 0 ? pair.client : pair.server;
+    if (first.connection) first.destroy();
+    pair.settle();
+  }
+  CHECK(fabric.fake().links() == 0);
+  CHECK(fabric.fake().queue_pairs() == 0);
+  CHECK(fabric.fake().memories() == 0);
+}
+
+TEST_CASE("a request that goes wrong ends its connection with what went wrong, and no other") {
+  for (std::uint32_t status = 1; status < kCompletionStatusCount; ++status) {
+    if (status == kCompletionFlushed) continue;
+    INFO(describe_completion(status));
+    RdmaFakeFabric fabric;
+    std::vector<std::unique_ptr<End>> servers;
+    auto listener = fabric.transport().listen(fabric.loop(), fabric.any_endpoint(), [&](auto accepted) {
+      servers.push_back(std::make_unique<End>());
+      servers.back()->attach(std::move(accepted));
+    });
+    REQUIRE(listener.ok());
+    End clients[2];
+    for (End& client : clients) {
+      client.attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), 5s));
+      REQUIRE(fabric.run_until([&] { return client.writable > 0; }, kLimit));
+    }
+    fabric.fake().fail_next_request(status);
+    clients[0].send(heartbeat(1));
+    REQUIRE(fabric.run_until([&] { return clients[0].closed == 1; }, kLimit));
+    CHECK(clients[0].end.code == ErrorCode::peer_lost);
+    CHECK_THAT(clients[0].end.message, Contains(describe_completion(status)));
+    CHECK_THAT(clients[0].end.message, Contains(clients[0].connection->peer()));
+    REQUIRE(fabric.run_until([&] { return servers[0]->closed == 1; }, kLimit));
+    clients[1].send(heartbeat(2));
+    REQUIRE(fabric.run_until([&] { return servers[1]->messages == 1; }, kLimit));
+    CHECK(fabric.fake().queue_pairs() == 2);
+  }
+}
+
+TEST_CASE("memory that cannot be pinned is told to whoever connects, on either side") {
+  // Each end needs two registrations; the connecting one is first.
+  const std::uint32_t fails = GENERATE(1u, 2u, 3u, 4u);
+  RdmaFakeFabric fabric;
+  Pair pair(fabric);
+  fabric.fake().fail_registrations(fails);
+  std::optional<ExpectLog> expected;
+  if (fails > 2) expected.emplace("cannot pin");
+  pair.connect();
+  REQUIRE(fabric.run_until([&] { return pair.client.closed == 1; }, kLimit));
+  CHECK(pair.client.end.code == ErrorCode::unreachable);
+  CHECK_THAT(pair.client.end.message, Contains("cannot pin"));
+  if (fails > 2) CHECK_THAT(pair.client.end.message, Contains("rejected by the peer"));
+  CHECK(pair.server.connection == nullptr);
+  CHECK(fabric.fake().memories() == 0);
+  // It is over when there is memory again.
+  fabric.fake().fail_registrations(0);
+  End second;
+  second.attach(fabric.transport().connect(fabric.loop(), pair.listener->endpoint(), 5s));
+  second.send(heartbeat(1));
+  REQUIRE(fabric.run_until([&] { return pair.server.messages == 1; }, kLimit));
+}
+
+TEST_CASE("an address without a device, and a peer that does not answer, are unreachable") {
+  RdmaFakeFabric fabric;
+  End nowhere;
+  nowhere.attach(fabric.transport().connect(fabric.loop(), {"10.99.0.1", 1}, 5s));
+  REQUIRE(fabric.run_until([&] { return nowhere.closed == 1; }, kLimit));
+  CHECK(nowhere.end.code == ErrorCode::unreachable);
+  CHECK_THAT(nowhere.end.message, Contains("10.99.0.1") && Contains("no RDMA device"));
+
+  Pair pair(fabric);
+  fabric.fake().fall_silent();
+  pair.client.attach(fabric.transport().connect(fabric.loop(), pair.listener->endpoint(), 20ms));
+  REQUIRE(fabric.run_until([&] { return pair.client.closed == 1; }, kLimit));
+  CHECK(pair.client.end.code == ErrorCode::unreachable);
+  CHECK_THAT(pair.client.end.message, Contains("no answer within 20ms"));
+}
+
+TEST_CASE("a device that is removed takes its connections with it, and says so") {
+  RdmaFakeFabric fabric;
+  Pair pair(fabric);
+  pair.connect_and_wait();
+  const auto payload = pattern(500'000, 1);
+  pair.client.send(push_pull(1), payload, 1);
+  fabric.fake().remove_device();
+  REQUIRE(fabric.run_until([&] { return pair.client.closed + pair.server.closed == 2; }, kLimit));
+  CHECK_THAT(pair.client.end.message, Contains("RDMA device fake0 was removed"));
+  CHECK_THAT(pair.server.end.message, Contains("RDMA device fake0 was removed"));
+  End late;
+  late.attach(fabric.transport().connect(fabric.loop(), pair.listener->endpoint(), 5s));
+  REQUIRE(fabric.run_until([&] { return late.closed == 1; }, kLimit));
+}
+
+TEST_CASE("payloads larger than the slab arrive, out of a region and out of ordinary memory") {
+  RdmaOptions options;
+  options.slab_bytes = 64 * 1024;
+  RdmaFakeFabric fabric(shuffled(5), options);
+  Pair pair(fabric);
+  pair.connect_and_wait();
+  const auto region = region_of(fabric, 1'000'003, 7);
+  const auto ordinary = pattern(200'001, 8);
+  pair.client.send(push_pull(1), {region->bytes(), region.get()}, 1);
+  pair.client.send(heartbeat(2));
+  pair.client.send(push_pull(3), ordinary, 3);
+  pair.client.send(push_pull(4), {region->bytes().first(30'000), region.get()}, 4);
+  REQUIRE(
+      fabric.run_until([&] { return pair.client.sent.size() == 3 && pair.server.messages == 4; }, kLimit));
+  CHECK((pair.server.received[0].payload == pattern(1'000'003, 7)));
+  CHECK(pair.server.received[1].number == 2);
+  CHECK((pair.server.received[2].payload == ordinary));
+  CHECK(pair.server.received[3].number == 4);
+}
+
+TEST_CASE("a handler that keeps what it is lent has at most half of the slab, and everything arrives") {
+  RdmaOptions options;
+  options.slab_bytes = 256 * 1024;
+  RdmaFakeFabric fabric(shuffled(9), options);
+  Pair pair(fabric);
+  std::vector<LentPayload> held;
+  std::size_t held_bytes = 0;
+  pair.server.at_lent = [&](Message& message, LentPayload& payload) {
+    CHECK(payload.scarce());
+    CHECK(std::ranges::equal(payload.bytes(), pattern(payload.bytes().size(), number_of(message))));
+    held_bytes += payload.bytes().size();
+    held.push_back(std::move(payload));
+    return true;
+  };
+  pair.connect_and_wait();
+  std::vector<std::vector<std::byte>> payloads;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    payloads.push_back(pattern(20'000 + 1000 * i, i));
+    pair.client.send(push_pull(i), payloads.back(), i + 1);
+  }
+  REQUIRE(
+      fabric.run_until([&] { return pair.server.messages + static_cast<int>(held.size()) == 40; }, kLimit));
+  CHECK(held_bytes <= options.slab_bytes / 2);
+  CHECK(held.size() > 1);
+  CHECK(pair.server.messages > 1);
+  // What is held outlives both connections.
+  pair.server.destroy();
+  pair.client.destroy();
+  CHECK(std::ranges::equal(held[0].bytes(), pattern(held[0].bytes().size(), 0)));
+  held.clear();
+  CHECK(fabric.fake().memories() == 0);
+}
+
+}  // namespace
+}  // namespace bps::conformance

@@ -1,0 +1,12 @@
+#include "tests/conformance/rdma_fake_fabric.h"
+
+namespace bps::conformance {
+
+// Requests take a while, and are done in an order of the device's own.
+std::unique_ptr<Fabric> make_fabric() {
+  FakeOptions options;
+  options.shuffle = true;
+  return std::make_unique<RdmaFakeFabric>(options);
+}
+
+}  // namespace bps::conformance
