@@ -128,6 +128,7 @@ Status Server::open_shared_memory() {
 }
 
 void Server::drain() {
+  asked_to_go_ = true;
   if (state_ == State::serving) {
     state_ = State::draining;
     log_.info("drains: {} jobs use this server", ledger_.job_count());
@@ -150,9 +151,12 @@ void Server::finish(const Error& error) {
       [to_lanes](Shard& shard, std::uint32_t, std::function<void()> finished) {
         shard.shutdown(to_lanes, std::move(finished));
       },
-      [this, error] {
+      [this, error, is_idle = ledger_.job_count() == 0] {
         state_ = State::stopped;
-        if (callbacks_.stopped) callbacks_.stopped(error);
+        // It was to go, nobody used it, and only who would let it go is gone, too.
+        const bool as_asked = asked_to_go_ && is_idle && error.code == ErrorCode::peer_lost;
+        if (as_asked) log_.info("goes without a farewell: {}", error.message);
+        if (callbacks_.stopped) callbacks_.stopped(as_asked ? Error{} : error);
       });
 }
 

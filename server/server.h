@@ -74,7 +74,8 @@ class Server final : private ControlLink::Owner {
   // Listens, then looks for the scheduler.
   Status start();
 
-  // No new jobs; stops when those that use this server are over.
+  // No new jobs; stops when those that use this server are over, or when the scheduler stops and there are
+  // none.
   void drain();
 
   // Ends everything now; workers have ServerLane::kFarewell to close their lanes.
@@ -144,6 +145,7 @@ class Server final : private ControlLink::Owner {
   LaneDoor door_;
   Endpoint data_;
   ServerIdentity identity_;
+  bool asked_to_go_ = false;
   ControlLink link_;
   TimerId watch_timer_;
   StallWatch stalls_;

@@ -258,6 +258,18 @@ TEST_CASE("a server drains: it leaves, waits for its jobs, and stops without err
   CHECK(world.stopped->code == ErrorCode::ok);
 }
 
+TEST_CASE("a server that is to go while its scheduler stops has done what it was asked, unless it had jobs") {
+  World world;
+  world.serve();
+  const bool has_job = GENERATE(false, true);
+  if (has_job) REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  world.server->drain();
+  world.scheduler->connection().send(
+      Refused{ErrorCode::peer_lost, "the scheduler is stopping (SIGTERM)", ""});
+  world.until([&] { return world.stopped.has_value(); });
+  CHECK(world.stopped->code == (has_job ? ErrorCode::peer_lost : ErrorCode::ok));
+}
+
 TEST_CASE("a job's epoch is new on every shard when it is acknowledged, and never old again") {
   World world;
   world.serve();
