@@ -64,6 +64,10 @@ bool JobLedger::holds(const Tensor* tensor, const PartitionSlice& slice) {
          found->shard == slice.shard && found->elements == slice.elements;
 }
 
+TensorSlices without_partitions(const TensorSlices& tensor) {
+  return {tensor.tensor, tensor.name, tensor.dtype, tensor.mode, tensor.staleness, tensor.priority, {}};
+}
+
 Status JobLedger::check(const DeclareSlices& declare, const TensorSlices& tensor, const Tensor* known) const {
   const std::string& job = jobs_.at(declare.job_run).name;
   if (known != nullptr &&
@@ -105,8 +109,7 @@ Result<DeclareSlices> JobLedger::check(const Job& job, const DeclareSlices& decl
     const auto found = job.tensors.find(tensor.tensor);
     const Tensor* const known = found == job.tensors.end() ? nullptr : &found->second;
     if (Status status = check(declare, tensor, known); !status) return status.error();
-    TensorSlices& rest = added.tensors.emplace_back(tensor);
-    rest.partitions.clear();
+    TensorSlices& rest = added.tensors.emplace_back(without_partitions(tensor));
     for (const PartitionSlice& slice : tensor.partitions) {
       const bool is_first = partitions.insert(slice.partition).second;
       if (is_first && holds(known, slice)) continue;

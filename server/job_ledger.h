@@ -28,6 +28,9 @@
 
 namespace bps {
 
+// Its name and kind, to be filled anew: partitions may be many, and go to many shards.
+TensorSlices without_partitions(const TensorSlices& tensor);
+
 class JobLedger {
  public:
   // `memory_max`: bytes for partitions and lane buffers.

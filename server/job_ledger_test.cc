@@ -34,6 +34,14 @@ DeclareSlices tensor(std::uint64_t run, std::uint32_t id, std::uint32_t partitio
   return declare;
 }
 
+TEST_CASE("ledger: what is to be filled with other partitions is the same tensor otherwise") {
+  TensorSlices tensor{TensorId{3}, "weights", DType::bf16, Mode::async, 4, -5, {}};
+  CHECK(without_partitions(tensor) == tensor);
+  const TensorSlices empty = tensor;
+  tensor.partitions.push_back({PartitionId{7}, 1, 2});
+  CHECK(without_partitions(tensor) == empty);
+}
+
 TEST_CASE("a declaration reserves two buffers a partition and a receive buffer a lane") {
   JobLedger ledger(100 * kMiB, 2);
   REQUIRE(ledger.open(job(1)).ok());

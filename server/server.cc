@@ -302,10 +302,7 @@ bool Server::declare(const DeclareSlices& declare) {
     std::vector<TensorSlices*> parts(shards_.size());
     for (const PartitionSlice& slice : tensor.partitions) {
       TensorSlices*& part = parts[slice.shard];
-      if (part == nullptr) {
-        part = &(*slices)[slice.shard].tensors.emplace_back(tensor);
-        part->partitions.clear();
-      }
+      if (part == nullptr) part = &(*slices)[slice.shard].tensors.emplace_back(without_partitions(tensor));
       part->partitions.push_back(slice);
     }
   }
