@@ -5,18 +5,25 @@
 #include <utility>
 
 #include "proto/base/assert.h"
+#include "proto/base/log_limit.h"
 
 namespace bps {
 
 namespace {
 
+// Where one buffer finds no shared memory, thousands may.
+constexpr Duration kNoRegionInterval = std::chrono::seconds(10);
+
 // Ordinary memory is better than none: what is sent from it is copied once more.
-BufferPool::Source regions_of(Transport* transport, const Logger& log) {
+BufferPool::Source regions_of(Transport* transport, EventLoop& loop, const Logger& log) {
   if (transport == nullptr) return {};
-  return [transport, log](std::size_t bytes) -> Result<std::shared_ptr<Region>> {
+  return [transport, &loop, log,
+          limit = LogLimit(kNoRegionInterval)](std::size_t bytes) mutable -> Result<std::shared_ptr<Region>> {
     auto region = transport->allocate(bytes);
     if (region) return region;
-    log.info("{}; aggregates go into memory that is not shared", region.error().message);
+    if (const auto others = limit.admit(loop.now())) {
+      log.info("{}; aggregates go into memory that is not shared{}", region.error().message, *others);
+    }
     return allocate_ordinary_region(bytes);
   };
 }
@@ -25,7 +32,7 @@ BufferPool::Source regions_of(Transport* transport, const Logger& log) {
 
 Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
              Transport* memory)
-    : context_{loop, BufferPool(UINT64_MAX, regions_of(memory, log)), BufferPool(reorder_budget_bytes),
+    : context_{loop, BufferPool(UINT64_MAX, regions_of(memory, loop, log)), BufferPool(reorder_budget_bytes),
                log.child(fmt::format("shard {}", index.value)), ShardStats{}} {}
 
 Shard::~Shard() = default;

@@ -81,6 +81,36 @@ TEST_CASE("answers say in which region they lie, so that they can be lent") {
   CHECK(a->sent.back().in_region);
 }
 
+// A system that gives no shared memory.
+struct NoMemory final : Transport {
+  Result<std::unique_ptr<Listener>> listen(EventLoop&, const Endpoint&, Accepted) override {
+    return make_error(ErrorCode::internal, "not used");
+  }
+  std::unique_ptr<Connection> connect(EventLoop&, const Endpoint&, Duration) override { return nullptr; }
+  Result<std::shared_ptr<Region>> allocate(std::size_t) override {
+    return make_error(ErrorCode::os, "cannot map shared memory");
+  }
+};
+
+TEST_CASE("that there is no memory to share is said now and then, not for each buffer") {
+  NoMemory none;
+  std::vector<std::string> lines;
+  const auto target = LogTarget::to_callback(
+      [&lines](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); },
+      LogLevel::info);
+  World world(1);
+  world.shard = std::make_unique<Shard>(world.loop, ShardIndex{0}, 1 << 20, Logger("server", target), &none);
+  world.shard->open_job(testing::job_of(kRun, 1));
+  for (std::uint32_t id = 1; id <= 20; ++id)
+    world.declare(id, 2);
+  const auto a = world.open(0);
+  for (std::uint32_t id = 1; id <= 20; ++id)
+    world.push(*a, id, 0, {1, 2});
+  CHECK(all<Aggregate>(*a).size() == 20);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0] == "cannot map shared memory; aggregates go into memory that is not shared");
+}
+
 TEST_CASE("the reason of the end is said also while the worker still holds answers") {
   World world(1);
   world.declare(1, 2);
