@@ -20,8 +20,7 @@ std::string describe_refusal(int verification_error) {
     case X509_V_ERR_INVALID_CA: return "an authority in its chain may not sign certificates";
     case X509_V_ERR_INVALID_PURPOSE:
       return "its extended key usage does not allow this side of a connection (it must allow both, or be "
-             "left "
-             "out)";
+             "left out)";
     default: return X509_verify_cert_error_string(verification_error);
   }
 }
@@ -34,7 +33,9 @@ std::string describe_alert(int alert) {
     case SSL_AD_CERTIFICATE_REVOKED: return "it is revoked";
     case TLS13_AD_CERTIFICATE_REQUIRED: return "there is none";
     case SSL_AD_BAD_CERTIFICATE: return "it is not valid";
-    case SSL_AD_UNSUPPORTED_CERTIFICATE: return "it is not for this use";
+    case SSL_AD_UNSUPPORTED_CERTIFICATE:
+      return "it is not for this use; perhaps its extended key usage does not allow both sides of a "
+             "connection";
     default: return SSL_alert_desc_string_long(alert);
   }
 }
