@@ -3,18 +3,21 @@
 // The problem: priority must hold over all lanes, yet a full lane must not stop the others; and what has been
 // handed to the network cannot be overtaken any more, so only little of it may be under way. One order for
 // the whole client (priority, then the earlier declared tensor, then the earlier partition) is kept as one
-// heap per lane, and the best head of all lanes that can take more is released, paced by a credit: payload
-// bytes sent and not yet reported as taken by the servers. Credit paces and never blocks: it comes back when
-// a server has taken or refused the payload, never with an answer, and one partition may always be under way,
-// however small the credit.
+// heap per lane, and a heap of the lanes that can take more and have something, by their best. The best of
+// all is released, however many lanes there are in logarithmic time, paced by a credit: payload bytes sent
+// and not yet reported as taken by the servers. Credit paces and never blocks: it comes back when a server
+// has taken or refused the payload, never with an answer, and one partition may always be under way, however
+// small the credit.
 //
 // Pure. Owner: DataPlane. Lives on: client loop. Limits: heaps are as large as `reserve` said; items are
 // linked, not copied, and must be removed before they die.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <deque>
 
+#include "client/src/indexed_heap.h"
 #include "proto/base/ids.h"
 
 namespace bps {
@@ -25,10 +28,9 @@ struct SendItem {
   std::uint32_t index = 0;    // then lower
   LaneIndex lane;
   std::uint32_t cost = 0;               // payload bytes of the contribution
-  std::uint32_t position = kNotQueued;  // in its lane's heap
+  std::uint32_t position = kNotInHeap;  // in its lane's heap
 
-  static constexpr std::uint32_t kNotQueued = 0xffffffff;
-  bool queued() const { return position != kNotQueued; }
+  bool queued() const { return position != kNotInHeap; }
 };
 
 class ContributionQueue {
@@ -39,7 +41,7 @@ class ContributionQueue {
   void set_credit(std::uint64_t bytes) { credit_bytes_ = bytes; }
 
   // Lanes begin not ready. Before anything else; later there may be more, never fewer.
-  void set_lane_count(std::size_t lanes) { lanes_.resize(lanes); }
+  void set_lane_count(std::size_t lanes);
   // Room for `more` items of the lane, so that push does not allocate.
   void reserve(LaneIndex lane, std::size_t more);
 
@@ -48,7 +50,7 @@ class ContributionQueue {
   void remove(SendItem& item);
 
   // A lane that is not ready keeps its items.
-  void set_ready(LaneIndex lane, bool ready) { at(lane).ready = ready; }
+  void set_ready(LaneIndex lane, bool ready);
 
   // The next item to send, removed from the queue and its cost counted as under way; nullptr when no
   // ready lane has one or the best of them does not fit the credit.
@@ -71,23 +73,35 @@ class ContributionQueue {
   bool empty() const { return queued_ == 0; }
 
  private:
+  struct ItemOrder {
+    static bool before(const SendItem& a, const SendItem& b);
+    static std::uint32_t& position(SendItem& item) { return item.position; }
+  };
   struct Lane {
-    std::vector<SendItem*> heap;
+    IndexedHeap<SendItem, ItemOrder> heap;
     std::size_t reserved = 0;
     bool ready = false;
-    std::uint64_t sent = 0;   // payload bytes, this session
-    std::uint64_t taken = 0;  // of them
+    std::uint32_t position = kNotInHeap;  // among those that are ready and have something
+    std::uint64_t sent = 0;               // payload bytes, this session
+    std::uint64_t taken = 0;              // of them
+  };
+  struct LaneOrder {
+    static bool before(const Lane& a, const Lane& b) {
+      return ItemOrder::before(a.heap.front(), b.heap.front());
+    }
+    static std::uint32_t& position(Lane& lane) { return lane.position; }
   };
 
   Lane& at(LaneIndex lane) { return lanes_[lane.value]; }
-  static bool before(const SendItem& a, const SendItem& b);
-  static void sift_up(Lane& lane, std::size_t position);
-  static void sift_down(Lane& lane, std::size_t position);
+  // Its first item is another one, or it has become ready.
+  void put_right(Lane& lane);
+  void leave(Lane& lane);
 
   std::uint64_t credit_bytes_;
   std::uint64_t under_way_bytes_ = 0;
   std::size_t queued_ = 0;
-  std::vector<Lane> lanes_;
+  std::deque<Lane> lanes_;  // they stay where they are
+  IndexedHeap<Lane, LaneOrder> ready_;
 };
 
 }  // namespace bps

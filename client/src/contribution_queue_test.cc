@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <deque>
 #include <random>
+#include <tuple>
+#include <vector>
 
 namespace bps {
 namespace {
@@ -128,6 +130,41 @@ TEST_CASE("contribution queue: random pushes, removals and pops keep the order")
     --left;
   }
   CHECK(left == 0);
+}
+
+TEST_CASE("contribution queue: random lanes that come and go give what a look at all of them would") {
+  std::mt19937 random(11);
+  constexpr std::uint32_t kLanes = 37;
+  ContributionQueue queue(~0ull);
+  queue.set_lane_count(5);
+  queue.set_lane_count(kLanes);  // more of them later
+  std::vector<bool> ready(kLanes);
+  std::deque<SendItem> items;
+  for (std::uint32_t i = 0; i < 300; ++i) {
+    items.push_back(item(static_cast<std::int32_t>(random() % 5), static_cast<std::uint32_t>(random() % 20),
+                         i, static_cast<std::uint32_t>(random() % kLanes), 1));
+  }
+  const auto key = [](const SendItem& i) { return std::tuple(-i.priority, i.tensor.value, i.index); };
+  for (int step = 0; step < 20'000; ++step) {
+    SendItem& any = items[random() % items.size()];
+    const LaneIndex lane{static_cast<std::uint32_t>(random() % kLanes)};
+    switch (random() % 6) {
+      case 0:
+      case 1:
+        if (!any.queued()) queue.push(any);
+        break;
+      case 2: queue.remove(any); break;
+      case 3: queue.end_session(lane), ready[lane.value] = false; break;
+      case 4: queue.set_ready(lane, true), ready[lane.value] = true; break;
+      default: {
+        const SendItem* best = nullptr;
+        for (const SendItem& i : items) {
+          if (i.queued() && ready[i.lane.value] && (best == nullptr || key(i) < key(*best))) best = &i;
+        }
+        REQUIRE(queue.pop() == best);
+      }
+    }
+  }
 }
 
 }  // namespace bps
