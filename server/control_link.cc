@@ -105,6 +105,9 @@ void ControlLink::lost(const Error& error) {
   if (loss_) return retry(error, kRetryInterval);
   const Duration left = start_deadline_ - loop_.now();
   if (left <= Duration::zero()) {
+    // This process could not even ask.
+    if (error.code == ErrorCode::os)
+      return fail(make_error(error.code, name() + " is not reached: " + error.message, error.advice));
     return fail(make_error(ErrorCode::unreachable,
                            fmt::format("{} does not answer: {}", name(), error.message),
                            "start bps-scheduler, or say where it is with --scheduler HOST:PORT"));

@@ -66,6 +66,19 @@ TEST_CASE("join: a scheduler that is not there yet is tried until the deadline, 
   CHECK(c.ended == 1);
 }
 
+TEST_CASE("join: that this process cannot even ask is its own error, not the scheduler's") {
+  const ExpectLog notice("still waiting to join job 'job'");
+  Joining c;
+  while (c.ended == 0) {
+    if (c.scheduler().open())
+      c.scheduler().handler->on_closed(os_error("connect to 127.0.0.1:4710: socket", EMFILE));
+    c.loop.run_for(50ms);
+  }
+  CHECK(c.error.code == ErrorCode::os);
+  CHECK_THAT(c.error.message, Contains("socket: Too many open files; tried for 10 s"));
+  CHECK_THAT(c.error.advice, Contains("ulimit -n"));
+}
+
 TEST_CASE("join: a scheduler that comes late is fine") {
   Joining c;
   c.scheduler().break_with(ErrorCode::unreachable, "connection refused");

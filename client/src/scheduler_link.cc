@@ -152,9 +152,12 @@ void SchedulerLink::lost(const Error& error) {
   if (was_welcomed) return begin_loss(error);
   if (!may_pass(error.code)) return fail(make_error(error.code, name() + ": " + error.message, error.advice));
   if (!loss_ && loop_.now() + kRetryPause >= join_deadline_) {
+    const std::string tried = fmt::format("tried for {} s", seconds(config_.join_timeout));
+    // This process could not even ask.
+    if (error.code == ErrorCode::os)
+      return fail(make_error(error.code, name() + ": " + error.message + "; " + tried, error.advice));
     return fail(make_error(ErrorCode::unreachable,
-                           fmt::format("{} does not answer: {}; tried for {} s", name(), error.message,
-                                       seconds(config_.join_timeout)),
+                           name() + " does not answer: " + error.message + "; " + tried,
                            "start bps-scheduler there, or say where it runs (BPS_SCHEDULER)"));
   }
   retry(error, kRetryPause);

@@ -1,5 +1,6 @@
 #include "proto/base/error.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -51,6 +52,7 @@ std::string to_string(const Error& error) {
 }
 
 Error os_error(std::string_view what, int errno_value, std::string advice) {
+  if (errno_value == EMFILE || errno_value == ENFILE) advice = "raise `ulimit -n`";
   return Error{ErrorCode::os, std::string(what) + ": " + std::strerror(errno_value), std::move(advice)};
 }
 

@@ -46,7 +46,7 @@ inline Error make_error(ErrorCode code, std::string message, std::string advice 
   return Error{code, std::move(message), std::move(advice)};
 }
 
-// "what: strerror(errno_value)" with code `os`.
+// "what: strerror(errno_value)" with code `os`. A lack of descriptors has an advice of its own.
 Error os_error(std::string_view what, int errno_value, std::string advice = {});
 
 }  // namespace bps

@@ -132,8 +132,7 @@ Result<ShmMemory> make_shm_memory(std::size_t bytes) {
   if (!memory.fd) {
     const int error = errno;
     if (error == ENOMEM) return no_memory(bytes, std::strerror(error));
-    return os_error("cannot make shared memory: memfd_create", error,
-                    error == EMFILE || error == ENFILE ? "raise `ulimit -n`" : "");
+    return os_error("cannot make shared memory: memfd_create", error);
   }
   const int fd = memory.fd.get();
   while (::ftruncate(fd, static_cast<off_t>(length)) != 0) {

@@ -25,8 +25,7 @@ Result<UnixAddress> abstract_address(const std::string& name) {
 Result<UniqueFd> make_unix_socket() {
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd) return fd;
-  const int error = errno;
-  return os_error("socket", error, error == EMFILE || error == ENFILE ? "raise `ulimit -n`" : "");
+  return os_error("socket", errno);
 }
 
 Result<pid_t> check_same_user(int fd) {

@@ -65,10 +65,7 @@ Status apply_connection_options(int fd, const TcpOptions& options) {
 
 Result<UniqueFd> make_socket(int family, const TcpOptions& options) {
   UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) {
-    const int error = errno;
-    return os_error("socket", error, error == EMFILE || error == ENFILE ? "raise `ulimit -n`" : "");
-  }
+  if (!fd) return os_error("socket", errno);
   if (Status status = apply_connection_options(fd.get(), options); !status.ok())
     return std::move(status).error();
   return fd;
