@@ -177,8 +177,8 @@ FaultPlan& ScenarioMaker::cut_link(std::size_t server, Duration length) {
   return fault;
 }
 
-// It is there again before anybody is lost over it. Not silent: what was under way then would be gone here, and
-// the connection with it, while a kernel sends it again.
+// It is there again before anybody is lost over it. Not silent: what was under way then would be gone here,
+// and the connection with it, while a kernel sends it again.
 void ScenarioMaker::brief_link_cut() {
   FaultPlan& fault = this->fault(FaultPlan::Kind::cut_link);
   fault.target = FaultPlan::Target::worker;
@@ -207,6 +207,14 @@ void ScenarioMaker::cut_off_worker() {
   }
 }
 
+bool ScenarioMaker::outlives_a_server(const JobPlan& job) const {
+  return scenario_.servers.size() > 1 && scenario_.network.lenders_break_last &&
+         std::all_of(scenario_.servers.begin(), scenario_.servers.end(),
+                     [](const ServerPlan& server) { return server.start == Duration(0); }) &&
+         std::all_of(job.workers.begin(), job.workers.end(),
+                     [](const WorkerPlan& worker) { return worker.retain; });
+}
+
 void ScenarioMaker::deadly(FaultPlan::Kind kind, FaultPlan::Target target) {
   FaultPlan& fault = this->fault(kind);
   fault.target = target;
@@ -214,9 +222,12 @@ void ScenarioMaker::deadly(FaultPlan::Kind kind, FaultPlan::Target target) {
   survive_cuts();
   fault.index = random_.below(worker ? scenario_.jobs[fault.job].workers.size() : scenario_.servers.size());
   fault.after_frames = (fault.after_frames + 1) / 2;
+  const bool server = target == FaultPlan::Target::server;
+  if (server) scenario_.network.lenders_break_last = random_.one_in(2);
   for (std::size_t j = 0; j < scenario_.jobs.size(); ++j) {
-    // A server may own nothing of a job; then it goes on.
-    if (!worker) scenario_.fates[j] = Fate::exact_or_error;
+    // Others take over what the server owns, unless there are none, or what it alone knows is not kept.
+    const bool goes_on = server && outlives_a_server(scenario_.jobs[j]);
+    if (!worker && !goes_on) scenario_.fates[j] = Fate::exact_or_error;
     // A job may end well before it notices that a connection is gone.
     const bool certain = worker && kind != FaultPlan::Kind::cut_control;
     if (worker && j == fault.job) scenario_.fates[j] = certain ? Fate::error : Fate::exact_or_error;

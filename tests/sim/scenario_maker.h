@@ -77,6 +77,8 @@ class ScenarioMaker {
   Scenario& scenario() { return scenario_; }
 
  private:
+  // When one of its servers is gone for good.
+  bool outlives_a_server(const JobPlan& job) const;
   FaultPlan::Kind replacement_kind();
 
   Random random_;
