@@ -13,12 +13,12 @@ import unittest
 import cluster_test
 import conformance_test
 import devices_test
-import speed_test
+import transport_test
 from guest_test import GuestTest
 from roce_lab import RoceLab
 
 HOSTS = 6
-MODULES = (devices_test, conformance_test, cluster_test, speed_test)  # what others rest on comes first
+MODULES = (devices_test, conformance_test, transport_test, cluster_test)  # what others rest on comes first
 
 
 class TimedResult(unittest.TextTestResult):

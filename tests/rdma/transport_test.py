@@ -1,0 +1,131 @@
+"""The transport between two processes on a device: killed peers, a device that goes away, and what it makes of the device beside perftest."""
+import re
+import signal
+import statistics
+import subprocess
+
+from guest_test import STEP, GuestTest
+from roce_lab import resources
+
+BYTES = 256 * 1024  # of a payload, and of perftest's requests: a partition
+COUNT = 200
+FOR_EVER = 1_000_000
+PEERS_LOST = 75
+BATCHES, AT_ONCE = 10, 5  # 50 peers that are killed
+TURNS = 3
+IPV4_GID = 1  # index of the address in the device's table: rxe has its link-local one before
+LEAST = 0.3  # far below what is wanted: emulation is uneven
+FLOOR, GOAL = 0.7, 0.9
+SENDS_A_SIGNAL = 16  # SENDs for each of which one completion may be asked
+
+
+class Transport(GuestTest):
+    def setUp(self):
+        super().setUp()
+        receiver = self.start("goodput receive", self.program(), "receive", self.transport, self.lab.address(1))
+        try:
+            self.address = receiver.wait_line("^listening").split()[1]
+        except AssertionError:
+            if "built without" in receiver.text():
+                self.skipTest(receiver.text())
+            raise
+        self.receiver = receiver
+
+    def program(self):
+        return self.build / "tests/rdma/goodput"
+
+    def sender(self, count):
+        return self.start("goodput send", self.program(), "send", self.transport, self.address, BYTES, count)
+
+    def end_receiver(self):
+        self.receiver.signal(signal.SIGTERM)
+        self.assert_status(self.receiver, 0)
+
+    def wait_results(self, pattern, count):
+        for process_text in iter(self.receiver.text, None):
+            found = re.findall(pattern, process_text, re.M)
+            if len(found) >= count or self.receiver.process.poll() is not None:
+                break
+            self.pause(0.05)
+        self.assertEqual(len(found), count, self.receiver.text())
+        return found
+
+    def test_connect_and_kill_leave_nothing(self):
+        before, settled = resources(), None
+        for batch in range(BATCHES):
+            senders = [self.sender(FOR_EVER) for _ in range(AT_ONCE)]
+            for sender in senders:
+                sender.wait_line("^under way")
+            for sender in senders:
+                sender.signal(signal.SIGKILL)
+            self.wait_results("^lost ", (batch + 1) * AT_ONCE)
+            if settled is None:
+                settled = self.assert_resources(before, kinds=("qp", "cq", "cm_id"))
+        self.assert_resources(settled)
+        self.assert_status(self.sender(COUNT), 0)  # it serves as before
+        self.end_receiver()
+
+    def test_a_receiver_is_killed(self):
+        sender = self.sender(FOR_EVER)
+        sender.wait_line("^under way")
+        self.receiver.signal(signal.SIGKILL)
+        self.assertNotEqual(sender.end(STEP), 0)
+        self.assertRegex(sender.text(), "lost")
+
+    def test_a_device_goes_away(self):
+        if self.transport != "rdma":
+            self.skipTest("only RDMA has a device")
+        sender = self.sender(FOR_EVER)
+        sender.wait_line("^under way")
+        removal = subprocess.Popen(["rdma", "link", "delete", self.lab.device(1)])
+        self.addCleanup(self.bring_back, removal, sender)
+        self.assert_status(sender, PEERS_LOST, f"lost: RDMA device {self.lab.device(1)} was removed")
+        self.receiver.wait_line(f"^lost .*RDMA device {self.lab.device(1)} was removed")
+        self.end_receiver()
+
+    def bring_back(self, removal, *users):
+        """The kernel ends a removal when nobody has the device open any more."""
+        for process in (self.receiver, *users):
+            process.abandon()
+        self.assertEqual(removal.wait(timeout=STEP), 0)
+        self.lab.add_device(1)
+
+    def test_goodput_against_perftest(self):
+        measured = {"bps": [], "ib_write_bw": [], "ib_read_bw": []}
+        for turn in range(TURNS):
+            measured["bps"].append(self.goodput(turn))
+            for tool in ("ib_write_bw", "ib_read_bw"):
+                measured[tool].append(self.perftest(tool))
+        self.end_receiver()
+        median = {what: statistics.median(values) for what, values in measured.items()}
+        print(f"\n| {self.transport}, {BYTES // 1024} KiB one way, {TURNS} turns | median MB/s | all | bps by it | floor {FLOOR}, goal {GOAL} |")
+        print("| --- | --- | --- | --- | --- |")
+        for what, values in measured.items():
+            ratio = median["bps"] / median[what]
+            verdict = "goal" if ratio >= GOAL else "floor" if ratio >= FLOOR else "missed"
+            judged = f"{ratio:.2f} | {verdict}" if what != "bps" else " | "
+            print(f"| {what} | {median[what]:.1f} | {', '.join(f'{value:.1f}' for value in values)} | {judged} |")
+        self.assertGreater(median["bps"], LEAST * median["ib_read_bw"])
+
+    def goodput(self, turn):
+        """MB/s of one sender. Its payloads register nothing, and few of its requests ask for a completion."""
+        sender = self.sender(COUNT)
+        self.assert_status(sender, 0)
+        speed, moved = self.wait_results(r"^goodput (\S+) (\d+)", turn + 1)[-1]
+        self.assertEqual(int(moved), BYTES * COUNT)
+        if self.transport == "rdma":
+            print("\n" + sender.wait_line("^counters"))
+            registrations, sends, signalled, _ = map(int, re.findall(r"\d+", sender.wait_line("^counters")))
+            self.assertEqual(registrations, 0)
+            self.assertLessEqual(signalled * SENDS_A_SIGNAL, sends)
+        return float(speed)
+
+    def perftest(self, tool):
+        """MB/s on average, on the same device."""
+        words = ("stdbuf", "-oL", tool, "-x", IPV4_GID, "-s", BYTES, "-n", COUNT, "-F", "--report_gbits", "-d", self.lab.device(1))
+        server = self.start(tool, *words)
+        server.wait_line("Waiting for client")
+        told = self.run_to_end(*words, self.lab.address(1))
+        server.end()
+        average = re.search(rf"^ *{BYTES} +{COUNT} +\S+ +(\S+)", told, re.M).group(1)
+        return float(average) * 1000 / 8
