@@ -122,6 +122,8 @@ class Job {
   std::vector<Wait> waits(TimePoint now, const AskWaits& question, const Silence& silence) const;
   // What servers have said, in the job's words.
   Wait wait_of(const OpenRound& open, const Silence& silence) const;
+  // A server that does not answer, if it holds anything of this job.
+  std::optional<Wait> wait_of(ServerId silent, const Silence& silence) const;
   JobState state(TimePoint now, const Silence& silence) const;
   // Why it keeps the server, if it does: its partitions cannot move for now.
   std::optional<std::string> keeps(ServerId server) const;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "proto/wire/limits.h"
+#include "proto/wire/timing.h"
 #include "scheduler/job.h"
 #include "scheduler/text.h"
 
@@ -146,6 +147,18 @@ Wait Job::wait_of(const OpenRound& open, const Silence& silence) const {
   out.partitions = open.partitions;
   if (const auto* tensor = tensors_ ? tensors_->declaration_of(open.tensor) : nullptr)
     out.tensor = tensor->name;
+  return out;
+}
+
+std::optional<Wait> Job::wait_of(ServerId silent, const Silence& silence) const {
+  const std::uint32_t partitions = tensors_ == nullptr ? 0 : tensors_->partitions_at(silent);
+  if (partitions == 0 || ended()) return std::nullopt;
+  const Party server = servers_.party(silent, silence);
+  const bool is_heard = server.silent_ms < milliseconds_of(kHeartbeatInterval) * 3 / 2;
+  if (is_heard && server.state == PartyState::alive) return std::nullopt;  // it is only slow
+  Wait out = wait(WaitKind::server, {server}, 1);
+  out.partitions = partitions;
+  out.age_ms = server.silent_ms;
   return out;
 }
 

@@ -24,6 +24,9 @@ class PauseClock {
     return *last_ - paused_;
   }
 
+  // The last time that it was told.
+  TimePoint now() const { return last_ ? *last_ - paused_ : TimePoint{}; }
+
   Duration paused() const { return paused_; }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "proto/base/units.h"
 #include "scheduler/text.h"
 
 namespace bps {
@@ -105,7 +106,10 @@ void SchedulerCore::stop(TimePoint now, const Error& reason) {
   for (const JobRun run : outbox_.take_ended_runs())
     retire(run);
   for (const auto& [id, peer] : peers_) {
-    outbox_.send(id, Refused{reason.code, reason.message, reason.advice});
+    const bool is_server = peer.role == Role::server;
+    outbox_.send(id,
+                 Refused{reason.code, reason.message,
+                         is_server ? "start this server again when a scheduler is there" : reason.advice});
     outbox_.close(id);
   }
   for (const auto& [incarnation, node] : nodes_) {
@@ -184,8 +188,8 @@ void SchedulerCore::on_server(TimePoint now, PeerId id, Node& node, Message& mes
   ServerRecord& server = *servers_.find(node.server);
   if (std::holds_alternative<Leave>(message)) {
     if (!server.draining) {
-      outbox_.log(LogLevel::info,
-                  fmt::format("{} drains: {} jobs use it", to_string(server), server.jobs.size()));
+      outbox_.log(LogLevel::info, fmt::format("{} drains; used by {}", to_string(server),
+                                              counted(server.jobs.size(), "job")));
     }
     servers_.drain(node.server);
     for (const JobRun run : std::set<JobRun>(server.jobs)) {
@@ -260,6 +264,11 @@ void SchedulerCore::lose(TimePoint now, PeerId id, const std::string& offence) {
   if (!server.draining || !server.jobs.empty()) return;
   outbox_.log(LogLevel::info, fmt::format("{} left", to_string(server)));
   tell_gone(server, {});
+  gone_servers_.add(
+      now, server,
+      server.moved_partitions == 0
+          ? "it has left"
+          : fmt::format("it was drained, {} moved", counted(server.moved_partitions, "partition")));
   servers_.remove(node.server);
   forget_node(it->first);
 }
@@ -270,6 +279,7 @@ void SchedulerCore::bury(const FailureDetector::Death& death) {
   const Node node = it->second;
   std::string how = death.connection_lost ? fmt::format("connection lost {} ago", seconds_text(death.since))
                                           : fmt::format("no heartbeat for {}", seconds_text(death.since));
+  const bool plainly_lost = death.connection_lost && !node.absent && node.offence.empty();
   if (node.absent) how = "it has not come back since the scheduler was started again";
   if (!node.offence.empty()) how = node.offence;
   if (node.peer.value != 0) {
@@ -281,7 +291,10 @@ void SchedulerCore::bury(const FailureDetector::Death& death) {
     jobs_.at(node.run)->worker_died(node.rank, how);
     jobs_.at(node.run)->maybe_start();
   }
-  if (node.role == Role::server) bury_server(node.server, how);
+  if (node.role == Role::server) {
+    gone_servers_.add(clock_.now(), *servers_.find(node.server), plainly_lost ? "connection lost" : how);
+    bury_server(node.server, how);
+  }
   forget_node(death.node);
   retry_waiting_ = true;
 }

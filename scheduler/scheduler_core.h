@@ -26,6 +26,7 @@
 #include "proto/wire/limits.h"
 #include "scheduler/actions.h"
 #include "scheduler/failure_detector.h"
+#include "scheduler/gone_servers.h"
 #include "scheduler/inquiries.h"
 #include "scheduler/job.h"
 #include "scheduler/pause_clock.h"
@@ -141,6 +142,7 @@ class SchedulerCore {
   Error farewell_to(const HelloWorker& hello) const;
   Status bring_back(TimePoint now, PeerId id, const HelloWorker& hello);
   Status bring_back(TimePoint now, const HelloServer& hello);
+  std::string name_of(const Node& node);
   void give_connection(TimePoint now, PeerId id, Incarnation incarnation);
   bool take_report(TimePoint now, PeerId id, Peer& peer, Message& message);
   Status attached(TimePoint now, PeerId id, const Node& node, WorkerReport report);
@@ -211,6 +213,7 @@ class SchedulerCore {
   std::map<JobRun, std::unique_ptr<Job>> jobs_;
   std::map<std::string, JobRun> run_of_name_;
   std::set<PeerId> waiting_;
+  GoneServers gone_servers_;
   Inquiries inquiries_;
   std::vector<DrainWatch> drains_;
   std::size_t admin_count_ = 0;

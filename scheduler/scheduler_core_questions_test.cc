@@ -1,4 +1,6 @@
 // Questions of administrators and waiting workers, and servers that are told to go.
+#include <algorithm>
+
 #include "proto/wire/wait_text.h"
 #include "scheduler/core_harness.h"
 
@@ -159,6 +161,63 @@ TEST_CASE("questions: an administrator hears of all jobs, gathering ones too") {
   CHECK(h.last<Waits>(peer).error.message == "there is no job 'none'");
   h.say(peer, about(32, Subject::tensor, "none"));
   CHECK(h.last<Waits>(peer).error.message == "no job has a tensor 'none'");
+}
+
+TEST_CASE("questions: an administrator hears what lies at a server that does not answer") {
+  CoreHarness h;
+  const PeerId server = h.server("cpu-1");
+  const auto workers = h.running_job("job", 1);
+  h.say(workers[0], declare_one(1, "layer1.weight", 100));
+  h.worker("other", 1, 3);  // has nothing there
+  const PeerId peer = admin(h);
+  const bool hangs = GENERATE(false, true);
+  if (hangs) h.hang(server);
+  h.say(peer, about(30));
+  h.run(1100ms);
+  const Waits waits = last_waits(h, peer);
+  REQUIRE(waits.silent.size() == 1);
+  const auto found = std::find_if(waits.waits.begin(), waits.waits.end(),
+                                  [](const Wait& wait) { return wait.kind == WaitKind::server; });
+  REQUIRE((found != waits.waits.end()) == hangs);
+  if (!hangs) return;  // it is only slow
+  CHECK(found->job == "job");
+  CHECK_THAT(to_string(*found), Contains("1 partition at server 1 (host cpu-1, last seen ") &&
+                                    Contains("s ago), which does not answer"));
+  CHECK(std::count_if(waits.waits.begin(), waits.waits.end(),
+                      [](const Wait& wait) { return wait.kind == WaitKind::server; }) == 1);
+}
+
+TEST_CASE("questions: servers that have gone are remembered, some of them and for an hour") {
+  CoreHarness h;
+  const PeerId peer = admin(h);
+  const auto gone = [&] {
+    h.say(peer, AskCluster{7});
+    return h.last<ClusterState>(peer).gone_servers;
+  };
+  const PeerId first = h.server("cpu-1");
+  const PeerId second = h.server("cpu-2");
+  CHECK(gone().empty());
+  h.lose(first);
+  h.run(2s);
+  h.say(second, Leave{});
+  h.lose(second);
+  auto now = gone();
+  REQUIRE(now.size() == 2);
+  CHECK(now[0].server == ServerId{2});
+  CHECK(now[0].how == "it has left");
+  CHECK(now[1].host == "cpu-1");
+  CHECK(now[1].how == "connection lost");
+  CHECK(now[1].gone_ms >= 1600);
+  CHECK(now[1].gone_ms <= 2000);
+  for (int i = 0; i < 10; ++i) {
+    h.lose(h.server("cpu-3"));
+    h.run(1s);
+  }
+  now = gone();
+  CHECK(now.size() == kMaxGoneServersListed);
+  CHECK(now.back().host == "cpu-3");
+  h.run(3601s);
+  CHECK(gone().empty());
 }
 
 TEST_CASE("questions: the job, the server and the asker may go before the answer") {

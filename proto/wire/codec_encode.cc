@@ -403,7 +403,13 @@ Offset<fb::ClusterState> pack(Builder& b, const ClusterState& m) {
                               j.world_size, j.joined, j.suspected, j.left, j.servers, j.tensors, j.bytes,
                               absentees, cut_links);
   });
-  return fb::CreateClusterState(b, m.request, &term, m.uptime_ms, servers, jobs);
+  const auto gone_servers = pack_tables(b, m.gone_servers, [&](const GoneServer& s) {
+    const auto host = pack_shared(b, s.host);
+    const auto endpoint = pack(b, s.endpoint);
+    const auto how = pack_shared(b, s.how);
+    return fb::CreateGoneServer(b, s.server.value, host, endpoint, s.gone_ms, how);
+  });
+  return fb::CreateClusterState(b, m.request, &term, m.uptime_ms, servers, jobs, gone_servers);
 }
 
 Offset<fb::Drain> pack(Builder& b, const Drain& m) {

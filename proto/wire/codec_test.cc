@@ -148,6 +148,8 @@ TEST_CASE("questions and answers keep to their limits") {
   };
   CHECK_THAT(with_link(kMaxMissingNamed + 1, Rank{0}), Catch::Contains("ClusterState.jobs.cut_links"));
   CHECK_THAT(with_link(1, Rank{kMaxWorldSize}), Catch::Contains("ClusterState.jobs.cut_links.rank"));
+  CHECK_THAT(refusal(ClusterState{.gone_servers = std::vector<GoneServer>(kMaxGoneServersListed + 1)}),
+             Catch::Contains("ClusterState.gone_servers"));
   CHECK_THAT(refusal(ClusterState{.servers = {{.endpoint = {"h", 1}}}}),
              Catch::Contains("ClusterState.servers.shards"));
   CHECK_THAT(refusal(Drained{.stays_for = std::vector<std::string>(kMaxWaitsNamed + 1, "j")}),

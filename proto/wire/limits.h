@@ -38,6 +38,7 @@ inline constexpr std::uint32_t kMaxMissingNamed = 64;                      // ra
 inline constexpr std::uint32_t kMaxPartitionsPerResume = 256;              // longer lists are sent in pieces
 inline constexpr std::uint32_t kMaxWaitsNamed = 64;                        // in one Waits, OpenRounds, Drained
 inline constexpr std::uint32_t kMaxJobsListed = 1024;                      // in one ClusterState
+inline constexpr std::uint32_t kMaxGoneServersListed = 8;                  // likewise
 
 // Shared memory, of one connection and direction.
 inline constexpr std::uint32_t kMaxShmRegions = 1024;                      // mapped by the receiver at a time

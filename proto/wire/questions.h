@@ -96,8 +96,9 @@ enum class WaitKind : std::uint8_t {
   declaration = 5,  // servers have not confirmed tensors, of which `tensor` is one
   move = 6,         // servers have not confirmed partitions that move
   link = 7,         // of a worker to a server, which `missing` names: it is cut, and its end may be lost
+  server = 8,       // which `missing` names, with `partitions` of the job: it does not answer
 };
-inline constexpr std::uint8_t kWaitKindCount = 8;
+inline constexpr std::uint8_t kWaitKindCount = 9;
 
 struct Wait {
   std::string job;
@@ -168,12 +169,22 @@ struct JobState {
   friend bool operator==(const JobState&, const JobState&) = default;
 };
 
+struct GoneServer {
+  ServerId server;
+  std::string host;
+  Endpoint endpoint;
+  std::uint64_t gone_ms = 0;  // since it was given up, or left
+  std::string how;
+  friend bool operator==(const GoneServer&, const GoneServer&) = default;
+};
+
 struct ClusterState {  // scheduler -> administrator
   std::uint64_t request = 0;
   Term term;
   std::uint64_t uptime_ms = 0;
   std::vector<ServerState> servers;  // at most kMaxServers
   std::vector<JobState> jobs;        // at most kMaxJobsListed
+  std::vector<GoneServer> gone_servers;  // lately, the last first; at most kMaxGoneServersListed
   friend bool operator==(const ClusterState&, const ClusterState&) = default;
 };
 

@@ -139,15 +139,27 @@ inline std::vector<Message> sample_messages() {
                       7,
                       {{true, 2, "cpu-02", PartyState::suspected, 200}}});
   all.push_back(AskCluster{32});
-  all.push_back(ClusterState{33,
-                             Term{1, 0xa0},
-                             86'400'000,
-                             {{ServerId{2}, "cpu-02", {"10.0.0.9", 4714}, 2, 1 << 30, 1 << 20, 1, true,
-                               PartyState::alive, 100}},
-                             {{"resnet50", JobRun{0xb2}, "running", Epoch{7}, Generation{8}, 3'600'000, 8, 8,
-                               1, 1, 2, 161, 102'228'128,
-                               {{false, 5, "gpu-05", PartyState::left, 9800}},
-                               {{Rank{3}, ServerId{2}, 2100}}}}});
+  all.push_back(ClusterState{
+      33,
+      Term{1, 0xa0},
+      86'400'000,
+      {{ServerId{2}, "cpu-02", {"10.0.0.9", 4714}, 2, 1 << 30, 1 << 20, 1, true, PartyState::alive, 100}},
+      {{"resnet50",
+        JobRun{0xb2},
+        "running",
+        Epoch{7},
+        Generation{8},
+        3'600'000,
+        8,
+        8,
+        1,
+        1,
+        2,
+        161,
+        102'228'128,
+        {{false, 5, "gpu-05", PartyState::left, 9800}},
+        {{Rank{3}, ServerId{2}, 2100}}}},
+      {{ServerId{1}, "cpu-01", {"10.0.0.8", 4714}, 3000, "connection lost"}}});
   all.push_back(Drain{34, ServerId{2}});
   all.push_back(Drained{
       35, true, {ErrorCode::invalid_argument, "there is no server 7", "see bpsctl status"}, 1, 203, {"async"}, {"full"}});
@@ -347,7 +359,10 @@ class RandomMessages {
   }
 
   Message cluster_state() {
-    ClusterState m{any(), term(), any(), {}, {}};
+    ClusterState m{any(), term(), any(), {}, {}, {}};
+    m.gone_servers.resize(number(0, kMaxGoneServersListed));
+    for (GoneServer& s : m.gone_servers)
+      s = {ServerId{u32()}, text(0, kMaxHostBytes), endpoint(), any(), text(0, 100)};
     m.servers.resize(number(0, 4));
     for (ServerState& s : m.servers) {
       s = {ServerId{u32()}, text(0, kMaxHostBytes), endpoint(), u32(1, kMaxShardsPerServer), any(), any(),

@@ -59,6 +59,9 @@ std::string to_string(const Wait& wait) {
       return fmt::format("the declaration of {}: {}", wait.tensor, counted(wait, " servers", "confirmed it"));
     case WaitKind::move:
       return fmt::format("partitions that move: {}", counted(wait, " servers", "confirmed them"));
+    case WaitKind::server:
+      return fmt::format("{} partition{} at {}, which does not answer", wait.partitions,
+                         wait.partitions == 1 ? "" : "s", list_text(wait.missing));
     case WaitKind::link: break;
   }
   return fmt::format("a link that is cut, between {}", list_text(wait.missing));

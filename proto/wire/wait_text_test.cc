@@ -58,6 +58,8 @@ TEST_CASE("wait text: every kind says what it waits for") {
   CHECK(text(WaitKind::declaration) ==
         "the declaration of layer1.weight: 1 of 2 servers confirmed it" + server);
   CHECK(text(WaitKind::move) == "partitions that move: 1 of 2 servers confirmed them" + server);
+  CHECK_THAT(text(WaitKind::server),
+             Catch::Contains(" at server 2 (last seen") && Catch::EndsWith("), which does not answer"));
   CHECK_THAT(text(WaitKind::link), Catch::StartsWith("a link that is cut, between server 2 (last seen"));
   wait = round_wait(2, {});
   CHECK(text(WaitKind::round) == "round 812 of layer1.weight: all 2 pushed");

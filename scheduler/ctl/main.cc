@@ -165,7 +165,8 @@ class Program {
       return end({});
     }
     if (const auto* waits = std::get_if<Waits>(&message)) {
-      if (waits->error.code == ErrorCode::ok) print(settings_.json ? render_json(*waits) : render(*waits));
+      if (waits->error.code == ErrorCode::ok)
+        print(settings_.json ? render_json(*waits) : render(*waits, settings_.older_than));
       return end(waits->error);
     }
     const auto* drained = std::get_if<Drained>(&message);

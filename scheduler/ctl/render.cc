@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "proto/base/units.h"
 #include "proto/wire/wait_text.h"
 
 namespace bps {
@@ -31,6 +32,7 @@ const char* text_of(WaitKind kind) {
     case WaitKind::start: return "start";
     case WaitKind::declaration: return "declaration";
     case WaitKind::move: return "move";
+    case WaitKind::server: return "server";
     case WaitKind::link: break;
   }
   return "link";
@@ -116,19 +118,25 @@ std::string render(const ClusterState& state, const Endpoint& scheduler) {
   text += state.servers.empty() ? "no server\n" : plural(state.servers.size(), "server") + "\n";
   for (const ServerState& server : state.servers)
     text += line(server);
+  for (const GoneServer& server : state.gone_servers) {
+    text += fmt::format("  server {}  host {}  {}  gone for {}: {}\n", server.server.value, server.host,
+                        to_string(server.endpoint), milliseconds_text(server.gone_ms), server.how);
+  }
   text += state.jobs.empty() ? "no job\n" : plural(state.jobs.size(), "job") + "\n";
   for (const JobState& job : state.jobs)
     text += line(job);
   return text;
 }
 
-std::string render(const Waits& waits) {
+std::string render(const Waits& waits, Duration older_than) {
   std::string text;
   for (const Wait& wait : waits.waits)
     text += fmt::format("{}: for {}: {}\n", wait.job, milliseconds_text(wait.age_ms), to_string(wait));
   if (waits.more > 0) text += fmt::format("and {} more\n", waits.more);
   if (!waits.silent.empty()) text += "did not answer: " + list_text(waits.silent) + "\n";
-  return text.empty() ? "nothing waits\n" : text;
+  if (!text.empty()) return text;
+  if (older_than <= Duration::zero()) return "nothing waits\n";
+  return fmt::format("nothing waits, or not for {} yet (--older-than)\n", to_string(older_than));
 }
 
 std::string render(const Drained& drained, ServerId server) {
@@ -148,6 +156,7 @@ std::string render_json(const ClusterState& state, const Endpoint& scheduler) {
               {"term", {{"number", state.term.number}, {"id", fmt::format("{:016x}", state.term.id)}}},
               {"uptime_seconds", seconds(state.uptime_ms)},
               {"servers", Json::array()},
+              {"gone_servers", Json::array()},
               {"jobs", Json::array()}};
   for (const ServerState& server : state.servers) {
     out["servers"].push_back({{"server", server.server.value},
@@ -160,6 +169,13 @@ std::string render_json(const ClusterState& state, const Endpoint& scheduler) {
                               {"draining", server.draining},
                               {"state", text_of(server.state)},
                               {"silent_seconds", seconds(server.silent_ms)}});
+  }
+  for (const GoneServer& server : state.gone_servers) {
+    out["gone_servers"].push_back({{"server", server.server.value},
+                                   {"host", server.host},
+                                   {"endpoint", to_string(server.endpoint)},
+                                   {"gone_seconds", seconds(server.gone_ms)},
+                                   {"how", server.how}});
   }
   for (const JobState& job : state.jobs) {
     out["jobs"].push_back({{"job", job.job},

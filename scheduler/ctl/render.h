@@ -4,12 +4,13 @@
 #include <string>
 
 #include "proto/base/endpoint.h"
+#include "proto/base/event_loop.h"
 #include "proto/wire/messages.h"
 
 namespace bps {
 
 std::string render(const ClusterState& state, const Endpoint& scheduler);
-std::string render(const Waits& waits);
+std::string render(const Waits& waits, Duration older_than = {});
 std::string render(const Drained& drained, ServerId server);
 
 std::string render_json(const ClusterState& state, const Endpoint& scheduler);

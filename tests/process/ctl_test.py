@@ -32,6 +32,27 @@ class Ctl(DaemonTest):
             self.assertLess(time.monotonic(), deadline, answer)
             self.pause()
 
+    def test_a_server_that_hangs_and_goes(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.workers(scheduler, 2, "--elements", "300000", "--rounds", "4", "--announce", "2", "--hold-after", "2")
+        for worker in workers:
+            worker.wait_line("reached 2")
+        self.assertEqual(self.ask(scheduler, "status")["gone_servers"], [])
+        servers[0].signal(signal.SIGSTOP)
+        answer = self.ask(scheduler, "why")
+        wait, = (wait for wait in answer["waits"] if wait["kind"] == "server")
+        self.assertEqual((wait["job"], wait["missing"][0]["server"]), ("job", 1))
+        self.assertRegex(wait["text"], r"^\d partitions? at server 1 \(host \S+, last seen \d\.\d s ago\), which does not answer$")
+        state = self.until(lambda: self.ask(scheduler, "status"), lambda state: state["gone_servers"])
+        gone, = state["gone_servers"]
+        self.assertEqual((gone["server"], gone["endpoint"]), (1, servers[0].address))
+        self.assertRegex(gone["how"], r"^no heartbeat for \d")
+        self.assertRegex(self.ctl(scheduler, "status"), r"\n  server 1  host \S+  \S+  gone for \d+\.\d s: no heartbeat for")
+        for worker in workers:
+            worker.say()
+        for worker in workers:
+            self.assert_status(worker, 0, "closed")
+
     def test_why_names_the_rank_that_does_not_come(self):
         scheduler = self.scheduler()
         server = self.server(scheduler, "--stall-warn", "300ms")
