@@ -253,7 +253,8 @@ TEST_CASE("a frame that ends too early says where") {
       REQUIRE(victim.fabric->run_until([&] { return victim.victim().closed == 1; }, kLimit));
       CHECK(victim.victim().end.code == ErrorCode::peer_lost);
       CHECK_THAT(victim.victim().end.message, Contains("in the middle of a " + cut.where));
-      if (reset) CHECK_THAT(victim.victim().end.message, Contains("reset by peer"));
+      if (reset && victim.fabric->has_resets())
+        CHECK_THAT(victim.victim().end.message, Contains("reset by peer"));
       CHECK(victim.victim().messages == 0);
     }
   }

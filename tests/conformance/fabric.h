@@ -41,6 +41,8 @@ class Fabric {
   virtual std::size_t largest_payload() const = 0;
   // Payloads of this size are lent; 0: none ever is.
   virtual std::size_t lent_bytes() const { return 0; }
+  // A peer can end a connection by a reset, which is told apart from other ends.
+  virtual bool has_resets() const { return true; }
   // nullptr if the transport has no byte stream.
   virtual std::unique_ptr<RawPeer> raw_connect(const Endpoint& endpoint) = 0;
 };

@@ -10,16 +10,22 @@ namespace bps::conformance {
 class RdmaFakeFabric final : public SocketFabric {
  public:
   explicit RdmaFakeFabric(FakeOptions fake = {}, RdmaOptions options = {})
-      : fabric_(std::make_shared<FakeFabric>(fake)), transport_(fabric_, std::move(options)) {}
+      : fabric_(std::make_shared<FakeFabric>(fake)),
+        options_(options),
+        transport_(fabric_, std::move(options)) {}
 
   RdmaTransport& transport() override { return transport_; }
   FakeFabric& fake() { return *fabric_; }
   Endpoint any_endpoint() override { return {FakeFabric::kHost, 0}; }
   Endpoint dead_endpoint() override { return {FakeFabric::kHost, 9}; }
-  std::unique_ptr<RawPeer> raw_connect(const Endpoint&) override { return nullptr; }
+  bool has_resets() const override { return false; }
+  // Says hello, and reads as if the transport streamed everything: what is lent comes out behind its header,
+  // and is given back.
+  std::unique_ptr<RawPeer> raw_connect(const Endpoint& endpoint) override;
 
  private:
   const std::shared_ptr<FakeFabric> fabric_;
+  RdmaOptions options_;
   RdmaTransport transport_;
 };
 

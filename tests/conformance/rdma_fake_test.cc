@@ -4,6 +4,8 @@
 #include <optional>
 
 #include "proto/base/log.h"
+#include "proto/transport/lending/loan_records.h"
+#include "proto/wire/codec.h"
 #include "tests/conformance/rdma_fake_fabric.h"
 #include "tests/conformance/support.h"
 
@@ -167,6 +169,27 @@ TEST_CASE("a device that is removed takes its connections with it, and says so")
   REQUIRE(fabric.run_until([&] { return late.closed == 1; }, kLimit));
 }
 
+TEST_CASE("last words arrive while payloads are being read that nobody waits for any more") {
+  RdmaFakeFabric fabric(shuffled(GENERATE(range(1, 20))));
+  Pair pair(fabric);
+  const auto payload = pattern(100'000, 1);
+  pair.server.at_message = [&](Message&, std::span<std::byte>) {
+    pair.server.connection->send(Refused{ErrorCode::configuration, "no", "go away"});
+    pair.server.connection->close_after_flush(5s);
+    pair.server.destroy();
+  };
+  bool refused = false;
+  pair.client.at_message = [&](Message& message, std::span<std::byte>) {
+    refused = std::holds_alternative<Refused>(message);
+  };
+  pair.connect();
+  for (std::uint64_t i = 1; i <= 5; ++i)
+    pair.client.send(push_pull(i), payload, i);
+  REQUIRE(fabric.run_until([&] { return pair.client.closed == 1; }, kLimit));
+  CHECK(refused);
+  CHECK_THAT(pair.client.end.message, Contains("closed by the peer"));
+}
+
 TEST_CASE("payloads larger than the slab arrive, out of a region and out of ordinary memory") {
   RdmaOptions options;
   options.slab_bytes = 64 * 1024;
@@ -218,6 +241,53 @@ TEST_CASE("a handler that keeps what it is lent has at most half of the slab, an
   CHECK(std::ranges::equal(held[0].bytes(), pattern(held[0].bytes().size(), 0)));
   held.clear();
   CHECK(fabric.fake().memories() == 0);
+}
+
+// What a connection says of a peer that sent these bytes.
+Error answer_to(RdmaFakeFabric& fabric, const std::vector<std::byte>& bytes) {
+  End end;
+  auto listener = fabric.transport().listen(fabric.loop(), fabric.any_endpoint(),
+                                            [&](auto accepted) { end.attach(std::move(accepted)); });
+  REQUIRE(listener.ok());
+  const auto peer = fabric.raw_connect((*listener)->endpoint());
+  peer->send(bytes);
+  REQUIRE(fabric.run_until([&] { return end.closed == 1; }, kLimit));
+  CHECK(end.messages == 0);
+  return end.end;
+}
+
+TEST_CASE("references and records that make no sense end the connection") {
+  RdmaFakeFabric fabric;
+  Encoder encoder;
+  const auto region = region_of(fabric, 10'000, 1);
+  const auto key = dynamic_cast<const RdmaRegion&>(*region).remote_key(fabric.fake());
+  REQUIRE(key.has_value());
+  const auto lent = [&](std::uint64_t bytes, const LoanReference& reference) {
+    std::vector<std::byte> frame;
+    append_lent(frame, encoder.encode(push_pull(1), bytes), bytes, reference);
+    return frame;
+  };
+  const auto where = reinterpret_cast<std::uintptr_t>(region->bytes().data());
+  const std::string access = describe_completion(10);
+  CHECK_THAT(answer_to(fabric, lent(10'000, {1, where, *key + 1000, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent(10'001, {1, where, *key, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent(10'000, {1, where - 1, *key, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent(kMaxPayloadBytes, {1, where, *key, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent(8, {1, UINT64_MAX, *key, false})).message, Contains(access));
+
+  std::vector<std::byte> bytes;
+  const std::uint64_t token = 5;
+  append_returned(bytes, {&token, 1});
+  CHECK_THAT(answer_to(fabric, bytes).message, Contains("not lent"));
+  for (const std::size_t size : {4u, 8u}) {
+    bytes.clear();
+    FrameSpace frame(bytes, size);
+    std::fill_n(frame.header(), size, std::byte{1});
+    frame.finish(kFrameRecord);
+    const Error error = answer_to(fabric, bytes);
+    CHECK(error.code == ErrorCode::protocol);
+    CHECK_THAT(error.message, Contains("unknown kind"));
+  }
 }
 
 }  // namespace

@@ -49,7 +49,11 @@ void RdmaStream::progress() {
 bool RdmaStream::take_input() {
   for (;;) {
     channel_->poll();
-    if (is_live() && !deliver(pace_.turn_bytes)) return false;
+    if (!is_live()) {
+      channel_->take_reads_done();  // of payloads that nobody waits for any more
+    } else if (!deliver(pace_.turn_bytes)) {
+      return false;
+    }
     if (is_reading() && !undelivered_) read_frames(pace_.turn_bytes);
     if (channel_ == nullptr || (!is_live() && state_ != State::lingering)) return false;
     if (undelivered_) return true;
