@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "proto/base/units.h"
 #include "proto/wire/limits.h"
 #include "scheduler/partition_size.h"
 #include "scheduler/placement.h"
@@ -20,8 +21,8 @@ Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerT
       membership_(first, now),
       next_progress_(now + options.join_progress_interval),
       barriers_(first.world_size) {
-  outbox_.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {} workers", name(), run_.value,
-                                          membership_.world_size()));
+  outbox_.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", name(), run_.value,
+                                          counted(membership_.world_size(), "worker")));
 }
 
 // ---- gathering ----
@@ -239,8 +240,9 @@ void Job::reopen(const Error& why) {
 void Job::start_running() {
   phase_ = Phase::running;
   broadcast(JobStart{run_, first_generation_, epoch_, partition_bytes_, membership_.members(), lanes_});
-  outbox_.log(LogLevel::info, fmt::format("job {} started: {} workers, {} servers, {} lanes each", name(),
-                                          membership_.world_size(), used_.size(), lanes_.size()));
+  outbox_.log(LogLevel::info, fmt::format("job {} started: {}, {}, {} each", name(),
+                                          counted(membership_.world_size(), "worker"),
+                                          counted(used_.size(), "server"), counted(lanes_.size(), "lane")));
   maybe_start();
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 
+#include "proto/base/units.h"
 #include "proto/wire/limits.h"
 #include "scheduler/text.h"
 
@@ -95,7 +96,8 @@ Status Scheduler::start() {
 }
 
 void Scheduler::shut_down(const Error& reason, Task stopped) {
-  log_.info("shuts down: {}; {} jobs, {} servers", reason.message, core_.job_count(), core_.server_count());
+  log_.info("shuts down: {}; {}, {}", reason.message, counted(core_.job_count(), "job"),
+            counted(core_.server_count(), "server"));
   listener_.reset();
   stopped_ = std::move(stopped);
   for (const PeerId id : std::set<PeerId>(greeting_))

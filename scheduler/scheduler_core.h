@@ -142,7 +142,7 @@ class SchedulerCore {
   Error farewell_to(const HelloWorker& hello) const;
   Status bring_back(TimePoint now, PeerId id, const HelloWorker& hello);
   Status bring_back(TimePoint now, const HelloServer& hello);
-  std::string name_of(const Node& node);
+  std::string who_is(const Node& node);
   void give_connection(TimePoint now, PeerId id, Incarnation incarnation);
   bool take_report(TimePoint now, PeerId id, Peer& peer, Message& message);
   Status attached(TimePoint now, PeerId id, const Node& node, WorkerReport report);

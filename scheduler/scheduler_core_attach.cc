@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "proto/base/units.h"
 #include "scheduler/scheduler_core.h"
 #include "scheduler/text.h"
 
@@ -126,6 +127,14 @@ Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& he
   return {};
 }
 
+std::string SchedulerCore::who_is(const Node& node) {
+  if (const ServerRecord* const server = servers_.find(node.server);
+      server != nullptr && node.role == Role::server)
+    return to_string(*server);
+  const Job* const job = find_job(node.run);
+  return fmt::format("rank {} of {}", node.rank.value, job == nullptr ? "a job" : "job " + job->name());
+}
+
 // The one that it had is worth nothing any more.
 void SchedulerCore::give_connection(TimePoint now, PeerId id, Incarnation incarnation) {
   Node& node = nodes_.at(incarnation);
@@ -137,7 +146,7 @@ void SchedulerCore::give_connection(TimePoint now, PeerId id, Incarnation incarn
       servers_.find(node.server)->peer = PeerId{};
     }
   }
-  outbox_.log(LogLevel::info, fmt::format("{} is back", peers_.at(id).address));
+  outbox_.log(LogLevel::info, fmt::format("{} is back, from {}", who_is(node), peers_.at(id).address));
   node.peer = id;
   node.absent = false;
   Peer& peer = peers_.at(id);
@@ -306,8 +315,8 @@ void SchedulerCore::expire_orphans(TimePoint now) {
 void SchedulerCore::expire_awaited(TimePoint now) {
   if (awaited_.empty()) return;
   if (!awaited_until_) {
-    outbox_.log(LogLevel::info, fmt::format("waits for the workers of {} jobs that were there before",
-                                            awaited_.size()));
+    outbox_.log(LogLevel::info, fmt::format("waits for the workers of {} that the scheduler before had",
+                                            counted(awaited_.size(), "job")));
     awaited_until_ = now + collect_time();
   }
   if (now < *awaited_until_) return;

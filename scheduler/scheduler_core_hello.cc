@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "proto/base/units.h"
 #include "scheduler/scheduler_core.h"
 #include "scheduler/text.h"
 
@@ -204,7 +205,8 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloServer& hello) {
   const ServerRecord& server = servers_.add(std::move(record));
   welcomed_ = true;
   outbox_.send(id, Welcome{term_, incarnation, last_server_, JobRun{}});
-  outbox_.log(LogLevel::info, fmt::format("{} joined: {} shards", to_string(server), server.shards));
+  outbox_.log(LogLevel::info,
+              fmt::format("{} joined: {}", to_string(server), counted(server.shards, "shard")));
   for (const auto& [run, job] : jobs_)
     job->maybe_start();
 }

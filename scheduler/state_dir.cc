@@ -8,6 +8,8 @@
 
 #include <cerrno>
 
+#include "proto/base/units.h"
+
 namespace bps {
 namespace {
 
@@ -70,7 +72,8 @@ Status StateDir::load() {
   Result<SchedulerState> state = parse_state(text);
   if (state) {
     found_ = std::move(state).value();
-    log_.info("{}: the scheduler before had term {} and {} jobs", path, found_.term, found_.runs.size());
+    log_.info("{}: the scheduler before had term {} and {}", path, found_.term,
+              counted(found_.runs.size(), "job"));
     return {};
   }
   const std::string aside = path + ".damaged";

@@ -160,8 +160,10 @@ void ControlLink::grace_is_over() {
 void ControlLink::on_message(Message& message, std::span<std::byte>) {
   last_heard_ = loop_.now();
   if (const auto* refused = std::get_if<Refused>(&message)) {
-    return fail(make_error(refused->code, fmt::format("{} refuses this server: {}", name(), refused->message),
-                           refused->advice));
+    // In the middle of a session it is no refusal: it stops, or has given this server up.
+    const char* const how = state_ == State::attached ? "ends this session" : "refuses this server";
+    return fail(
+        make_error(refused->code, fmt::format("{} {}: {}", name(), how, refused->message), refused->advice));
   }
   if (state_ == State::greeting) return on_greeting(message);
   if (state_ == State::attached && !std::holds_alternative<Heartbeat>(message))

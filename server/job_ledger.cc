@@ -12,6 +12,8 @@
 namespace bps {
 namespace {
 
+constexpr std::uint64_t kMiB = 1 << 20;
+
 // As people read it: "1.5 GiB".
 std::string readable(std::uint64_t bytes) {
   if (bytes < 10 * 1024) return fmt::format("{} bytes", bytes);
@@ -169,12 +171,14 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare) {
   if (need > memory_max_ - reserved_) {
     if (need <= memory_max_ - (reserved_ - freeing_)) return {Verdict::waits, {}, {}};
     return {Verdict::refused,
-            make_error(ErrorCode::out_of_memory,
-                       fmt::format("{} tensors of job '{}' from '{}' on need {}; {} of {} are reserved",
-                                   declare.tensors.size(), job.name,
-                                   declare.tensors.empty() ? "" : declare.tensors.front().name,
-                                   readable(need), readable(reserved_), readable(memory_max_)),
-                       "give the server a larger --memory-max, or start more servers"),
+            make_error(
+                ErrorCode::out_of_memory,
+                fmt::format("{} tensors of job '{}' from '{}' on need {}; {} of {} are reserved",
+                            declare.tensors.size(), job.name,
+                            declare.tensors.empty() ? "" : declare.tensors.front().name, readable(need),
+                            readable(reserved_), readable(memory_max_)),
+                fmt::format("raise this server's --memory-max by {}, or start more servers",
+                            to_string(ByteSize{((need + reserved_ - memory_max_ - 1) / kMiB + 1) * kMiB}))),
             {}};
   }
   for (const TensorSlices& tensor : added->tensors) {

@@ -20,6 +20,27 @@
 #include "server/server.h"
 
 namespace bps {
+
+struct ShardSetting {
+  std::uint32_t count = 0;  // 0: auto
+};
+
+template <>
+struct SettingType<ShardSetting> {
+  static constexpr const char* unit = "auto|N";
+  static Result<ShardSetting> parse(std::string_view text) {
+    if (text == "auto") return ShardSetting{};
+    const auto count = SettingType<std::uint32_t>::parse(text);
+    if (count && *count >= 1 && *count <= kMaxShardsPerServer) return ShardSetting{*count};
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("'{}' is neither auto nor a number of shards from 1 to {}", text, kMaxShardsPerServer));
+  }
+  static std::string show(ShardSetting value) {
+    return value.count == 0 ? "auto" : std::to_string(value.count);
+  }
+};
+
 namespace {
 
 struct Settings {
@@ -29,7 +50,7 @@ struct Settings {
   std::string key_file;
   TlsFiles tls;
   bool insecure = false;
-  std::string shards = "auto";
+  ShardSetting shards;
   std::string transport = "auto";
   ByteSize memory_max{4ull << 30};
   ByteSize reorder_budget{64ull << 20};
@@ -61,8 +82,7 @@ void describe(Config& config, Settings& s) {
   config.add("tls-ca", s.tls.authority, "Who must have signed the certificates of the others").unit("FILE");
   config.add("insecure", s.insecure,
              "Allow --listen on another address than loopback, without any key or TLS");
-  config.add("shards", s.shards, "Threads that sum; auto: the fewer of cores and link speed / 25 Gbit/s")
-      .unit("auto|N");
+  config.add("shards", s.shards, "Threads that sum; auto: the fewer of cores and link speed / 25 Gbit/s");
   config
       .add("transport", s.transport,
            "How workers reach it; auto: those of this host through shared memory, if the system can do it")
@@ -92,16 +112,9 @@ std::uint32_t usable_cores() {
 }
 
 // One shard is good for about 25 Gbit/s.
-Result<std::uint32_t> shard_count(const Settings& settings) {
-  if (settings.shards != "auto") {
-    const auto parsed = SettingType<std::uint32_t>::parse(settings.shards);
-    if (!parsed || *parsed == 0 || *parsed > kMaxShardsPerServer) {
-      return make_error(ErrorCode::invalid_argument, fmt::format("--shards {} is neither auto nor 1 to {}",
-                                                                 settings.shards, kMaxShardsPerServer));
-    }
-    return *parsed;
-  }
-  if (!settings.bandwidth) return 1u;
+std::uint32_t shard_count(const Settings& settings) {
+  if (settings.shards.count != 0) return settings.shards.count;
+  if (!settings.bandwidth) return 1;
   const double wanted = std::ceil(static_cast<double>(settings.bandwidth->bits_per_second) / 25e9);
   return std::clamp(static_cast<std::uint32_t>(std::min(wanted, 256.0)), 1u,
                     std::min(usable_cores(), kMaxShardsPerServer));
@@ -137,8 +150,7 @@ class Program {
   }
 
   Status build() {
-    const Result<std::uint32_t> shards = shard_count(settings_);
-    if (!shards) return shards.error();
+    const std::uint32_t shards = shard_count(settings_);
     SharedKey key;
     if (!settings_.key_file.empty()) {
       auto read = read_cluster_key(settings_.key_file);
@@ -155,7 +167,7 @@ class Program {
     signals_ = std::move(signals).value();
     log_timer_ = std::make_unique<LogTimer>(*loop_);
     std::vector<EventLoop*> shard_loops;
-    for (std::uint32_t i = 0; i < *shards; ++i) {
+    for (std::uint32_t i = 0; i < shards; ++i) {
       auto thread = LoopThread::start(fmt::format("bps-shard-{}", i));
       if (!thread) return thread.error();
       threads_.push_back(std::move(thread).value());

@@ -90,8 +90,9 @@ Status Server::start() {
   if (!bound) return bound.error();
   data_ = *bound;
   if (!options_.advertise.empty()) data_.host = options_.advertise;
-  log_.info("listens on {}, {} shards, {} for tensors, {} of reorder budget a shard", to_string(data_),
-            shards_.size(), to_string(ByteSize{ledger_.memory_max()}), to_string(ByteSize{reorder_budget_}));
+  log_.info("listens on {}, {}, {} for tensors, {} of reorder budget a shard", to_string(data_),
+            counted(shards_.size(), "shard"), to_string(ByteSize{ledger_.memory_max()}),
+            to_string(ByteSize{reorder_budget_}));
   HelloServer hello;
   hello.host = options_.host;
   hello.data = data_;
@@ -131,7 +132,7 @@ void Server::drain() {
   asked_to_go_ = true;
   if (state_ == State::serving) {
     state_ = State::draining;
-    log_.info("drains: {} jobs use this server", ledger_.job_count());
+    log_.info("drains; this server is used by {}", counted(ledger_.job_count(), "job"));
     link_.send(Leave{});
   } else if (state_ == State::idle || state_ == State::registering) {
     stop();
@@ -252,7 +253,7 @@ void Server::open_job(const OpenJob& job) {
   if (!is_new) return acknowledge(request, is_new.error());
   const auto done = [this, request] { acknowledge(request, {}); };
   if (!*is_new) return on_all_shards([](Shard&, std::uint32_t) {}, done);
-  log_.info("job '{}' (run {:016x}): {} workers", job.job, job.job_run.value, job.members.size());
+  log_.info("job '{}' (run {:016x}): {}", job.job, job.job_run.value, counted(job.members.size(), "worker"));
   stalls_.open(job);
   const auto shared = std::make_shared<const OpenJob>(job);
   on_all_shards([shared](Shard& shard, std::uint32_t) { shard.open_job(*shared); }, done);

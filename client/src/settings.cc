@@ -162,7 +162,8 @@ Status find_place(const Raw& raw, const Environment& environment, ClientConfig& 
   const LauncherPlace place = found ? *found : LauncherPlace{};
   const auto rank = raw.rank ? raw.rank : place.rank;
   const auto world_size = raw.world_size ? raw.world_size : place.world_size;
-  if (rank.has_value() != world_size.has_value()) {
+  const bool is_alone = !rank && world_size == 1u;  // there is but one place
+  if (rank.has_value() != world_size.has_value() && !is_alone) {
     const std::string by = place.launcher.empty() ? "" : " (" + place.launcher + " does not say it)";
     return rank ? bad(fmt::format("rank is {} but the world size is not known{}", *rank, by),
                       "set BPS_WORLD_SIZE")
@@ -214,7 +215,11 @@ Status check(const Raw& raw, ClientSettings& settings) {
   settings.embedded = raw.scheduler == kEmbedded;
   if (!settings.embedded) {
     auto endpoint = parse_endpoint(raw.scheduler);
-    if (!endpoint) return bad("scheduler: " + endpoint.error().message, endpoint.error().advice);
+    if (!endpoint) {
+      static constexpr std::string_view kOnly[] = {kEmbedded};
+      return bad("scheduler: " + endpoint.error().message,
+                 nearest_name(raw.scheduler, kOnly) ? "did you mean embedded:?" : endpoint.error().advice);
+    }
     if (endpoint->port == 0) return bad("scheduler '" + raw.scheduler + "' needs a port that is not 0");
     config.scheduler = *endpoint;
   } else if (config.world_size != 1) {

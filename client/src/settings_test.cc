@@ -190,6 +190,17 @@ TEST_CASE("settings: a misspelt variable is a warning, embedded is recognised") 
   CHECK(settings.embedded);
   REQUIRE(settings.warnings.size() == 1);
   CHECK_THAT(settings.warnings[0], Contains("BPS_WORLD_SIZE"));
+  for (const char* misspelt : {"embedded", "embeded:"}) {
+    given.scheduler = misspelt;
+    CHECK(refusal(given).advice == "did you mean embedded:?");
+  }
+}
+
+TEST_CASE("settings: a world of one has one rank") {
+  const ClientSettings settings = read({}, {{"BPS_WORLD_SIZE", "1"}});
+  CHECK(settings.config.rank == Rank{0});
+  CHECK(settings.config.world_size == 1);
+  CHECK_THAT(refusal({}, {{"BPS_WORLD_SIZE", "2"}}).advice, Contains("BPS_RANK"));
 }
 
 }  // namespace bps

@@ -111,7 +111,10 @@ Status Config::check_limits(const Setting& setting, std::string_view text) const
     std::string all;
     for (const std::string& choice : setting.choices_)
       all += (all.empty() ? "" : ", ") + choice;
-    return make_error(ErrorCode::invalid_argument, "'" + std::string(text) + "' is not one of " + all);
+    const std::vector<std::string_view> names(setting.choices_.begin(), setting.choices_.end());
+    const auto nearest = nearest_name(text, names);
+    return make_error(ErrorCode::invalid_argument, "'" + std::string(text) + "' is not one of " + all,
+                      nearest ? "did you mean " + std::string(*nearest) + "?" : "");
   }
   if (setting.min_ && setting.max_) {
     const auto number = SettingType<std::int64_t>::parse(text);

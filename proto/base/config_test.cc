@@ -194,6 +194,7 @@ TEST_CASE("bad values say what is wrong, where it stands and how to write it") {
   CHECK(message({"--rank", "5000000000"}) == "--rank: '5000000000' is out of range");
   CHECK(message({"--rank", "1x"}) == "--rank: '1x' is not a whole number");
   CHECK(message({"--mode", "pigeon"}) == "--mode: 'pigeon' is not one of auto, tcp");
+  CHECK(message({"--mode", "atuo"}) == "--mode: 'atuo' is not one of auto, tcp; did you mean auto?");
   CHECK(message({}, {{"BPS_INSECURE", "maybe"}}) ==
         "BPS_INSECURE: 'maybe' is neither true nor false; write true or false");
   CHECK_THAT(message({"--listen", "4710"}), Contains("--listen: '4710' is not HOST:PORT: there is no port"));

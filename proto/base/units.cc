@@ -146,6 +146,10 @@ Result<BitRate> parse_bit_rate(std::string_view text) {
 
 std::string to_string(BitRate rate) { return show(rate.bits_per_second, kRateUnits); }
 
+std::string counted(std::uint64_t count, std::string_view what) {
+  return std::to_string(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+}
+
 Result<bool> parse_bool(std::string_view text) {
   std::string lower = split(text).number + split(text).unit;
   for (const std::string_view yes : {"true", "yes", "on", "1"}) {

@@ -31,6 +31,9 @@ struct BitRate {
 Result<BitRate> parse_bit_rate(std::string_view text);
 std::string to_string(BitRate rate);
 
+// "1 job", "2 jobs"
+std::string counted(std::uint64_t count, std::string_view what);
+
 // "true", "yes", "on", "1" and their opposites.
 Result<bool> parse_bool(std::string_view text);
 

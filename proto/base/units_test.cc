@@ -5,6 +5,12 @@
 #include <string>
 
 namespace bps {
+
+TEST_CASE("units: things are counted as people do") {
+  CHECK(counted(0, "job") == "0 jobs");
+  CHECK(counted(1, "job") == "1 job");
+  CHECK(counted(2, "job") == "2 jobs");
+}
 namespace {
 
 using namespace std::chrono_literals;

@@ -325,6 +325,8 @@ class Refusals(DaemonTest):
             self.refused(64, ["--lisen", "--listen"], program, "--lisen", "127.0.0.1:0")
             self.refused(64, ["listen", "nonsense"], program, "--listen", "nonsense")
         self.refused(64, ["shards", "many"], "bps-server", "--shards", "many")
+        variable = self.start("server", self.bin / "bps-server", environment={"BPS_SHARDS": "banana"})
+        self.assert_status(variable, 78, "^bps-server: BPS_SHARDS: 'banana' is neither auto nor")
 
     def test_other_addresses_need_a_word(self):
         for program in ("bps-scheduler", "bps-server"):
