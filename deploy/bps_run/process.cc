@@ -171,6 +171,12 @@ FoundProgram find_program(const std::string& name, const Environment& environmen
       result = {candidate, 126, "program '" + candidate + "' is not an executable file"};
     }
   }
+  struct stat here {};
+  const bool is_bare = !name.empty() && name.find('/') == std::string::npos;
+  if (result.exit_status == 127 && is_bare && ::stat(name.c_str(), &here) == 0 && S_ISREG(here.st_mode)) {
+    result = {name, 127,
+              "program '" + name + "' not found in PATH; if you mean the file here, write ./" + name};
+  }
   return result;
 }
 
