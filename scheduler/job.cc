@@ -43,7 +43,8 @@ void Job::maybe_start() {
   if (phase_ != Phase::running) return;
   for (const ServerId id : used_) {
     const ServerRecord* server = servers_.find(id);
-    if (server == nullptr || !server->draining || server->peer.value == 0 || obstacle(id)) continue;
+    if (server == nullptr || !server->draining || server->peer.value == 0) continue;
+    if (obstacle(id) || refusal(id) != nullptr) continue;
     return server_drains(*server);
   }
 }
@@ -261,9 +262,8 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
     return;
   }
   if (move_ && move_->waiting.erase(request) != 0) {
-    if (named.code == ErrorCode::ok) return finish_move();
+    if (named.code == ErrorCode::ok || move_->called_off.count(request) != 0) return finish_move();
     if (record != nullptr && is_newcomer(server)) return go_on_without(*record, error);
-    if (move_->called_off.count(request) != 0) return finish_move();
     if (named.code == ErrorCode::out_of_memory && is_drain_only() && !move_->drained.empty()) return call_off(named);
     named.message = fmt::format("{}, and {}", move_->reason, named.message);
     return fail(std::move(named));

@@ -147,6 +147,7 @@ class Job {
     std::set<ServerId> drained;  // to be released when workers know
     std::string reason;
     std::map<PartitionId, LaneIndex> before;  // who had them
+    std::map<PartitionId, TensorId> touched;  // these, and others that workers do not know yet
     bool is_loss = false;                     // somebody has gone: there is no way back
     std::set<std::uint64_t> called_off;       // of `waiting`: it does not matter what they say
   };
@@ -248,6 +249,7 @@ class Job {
   void move(std::optional<ServerId> gone, const std::string& reason);
   bool is_drain_only() const;
   void call_off(const Error& why);
+  void forget_slices(ServerRecord& server);
   void drop(ServerId server, DropTensors unwanted);
   void begin_move(std::optional<ServerId> gone, const std::string& reason, const std::set<ServerId>& leaving,
                   std::size_t known_lanes);

@@ -30,10 +30,12 @@ std::string links_to(const std::vector<std::string>& names) {
 
 }  // namespace
 
-// Another life of the server is another server.
+// Another life of the server is another server. One that drains may have to stay.
 bool Job::has_lane_to(ServerId server, Incarnation incarnation) const {
+  const bool drains = move_ && move_->drained.count(server) != 0;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (lanes_[i].server == server && lanes_[i].incarnation == incarnation && !retired_[i]) return true;
+    const bool is_open = !retired_[i] || drains;
+    if (lanes_[i].server == server && lanes_[i].incarnation == incarnation && is_open) return true;
   }
   return false;
 }
@@ -125,6 +127,7 @@ void Job::give_up(const std::vector<ServerId>& servers, const std::string& reaso
   for (const ServerId id : servers) {
     if (const auto why = obstacle(id))
       return fail(make_error(why->code, reason + "; " + why->message, why->advice));
+    refusals_.erase(id);  // now it has to go
   }
   unwilling_.insert(servers.begin(), servers.end());
   const std::set<ServerId> leave = leaving();

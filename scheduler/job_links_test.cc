@@ -245,4 +245,23 @@ TEST_CASE("links: questions name the ones that are cut") {
                                             Contains(" and server 2 (host cpu-2, "));
 }
 
+TEST_CASE("links: a server that had to stay while it drained is given up all the same") {
+  Cluster c(2);
+  const auto workers = c.job("j", 2);
+  const PeerId other = c.servers[1];
+  c.stop_acking(other);
+  c.say(c.servers[0], Leave{});
+  const bool was_before = GENERATE(true, false);  // while it still seemed to go
+  if (was_before) c.say(workers[1], c.about(1));
+  c.say(other, Ack{c.last<DeclareSlices>(other).request,
+                   make_error(ErrorCode::out_of_memory, "2 MiB do not fit")});
+  c.say(other, Ack{c.last<DeclareSlices>(other).request, {}});
+  if (!was_before) c.say(workers[1], c.about(1));
+  c.run(kJudgement);
+  c.say(other, Ack{c.last<DeclareSlices>(other).request, {}});
+  CHECK(c.got<JobFailed>(workers[0]).empty());
+  CHECK(View(c, workers[0]).owned_by(ServerId{1}) == 0);
+  CHECK(c.got<Moved>(workers[0]).size() == 2);
+}
+
 }  // namespace bps

@@ -117,7 +117,8 @@ bool Job::has_target(std::optional<ServerId> gone, const std::set<ServerId>& lea
 }
 
 Error Job::nobody_takes(const std::string& reason) const {
-  return make_error(ErrorCode::peer_lost, reason + "; no other server is there to take its place",
+  const std::string before = move_ ? move_->reason + "; " : "";
+  return make_error(ErrorCode::peer_lost, before + reason + "; no other server is there to take its place",
                     "run a second server, or start one and the job again; exit code 75 asks an "
                     "orchestrator to do that");
 }
@@ -130,6 +131,8 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
   const std::set<ServerId> leave = leaving();
   if (!has_target(gone, leave)) {
     if (!gone) return;  // it stays until somebody comes
+    const bool is_target = move_ && is_drain_only() && is_newcomer(*gone);
+    if (is_target) return call_off(make_error(ErrorCode::peer_lost, reason));
     return fail(nobody_takes(reason));
   }
   begin_move(gone, reason, leave, lanes_.size());
@@ -174,7 +177,12 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
   }
   for (const PartitionMove& moved : relocation.moves)
     move_->partitions[moved.partition] = moved.owner;
+  // What a newcomer has got meanwhile is lost with it.
+  move_->is_loss = move_->is_loss || std::any_of(relocation.before.begin(), relocation.before.end(), [&](const auto& entry) {
+    return gone && lanes_[entry.second.value].server == *gone && move_->before.count(entry.first) == 0;
+  });
   move_->before.merge(relocation.before);
+  move_->touched.insert(relocation.touched.begin(), relocation.touched.end());
   std::set<ServerId> told = leaving;
   for (TensorTable::Slices& slices : relocation.slices) {
     told.insert(slices.server);
@@ -223,12 +231,14 @@ void Job::go_on_without(const ServerRecord& server, const Error& why) {
 }
 
 // Nothing but servers that come or drain makes partitions move, and workers do not know of it.
-bool Job::is_drain_only() const { return !move_->is_loss && behind_.empty(); }
+bool Job::is_drain_only() const { return !move_->is_loss; }
 
 // A server has no room for its part of what others drain, and nobody is to lose anything for a drain.
 void Job::call_off(const Error& why) {
   epoch_ = epoch_.next();
-  for (const ServerId id : std::exchange(move_->drained, {})) {
+  move_->reason += "; called off: " + why.message;
+  const std::set<ServerId> stay = std::exchange(move_->drained, {});
+  for (const ServerId id : stay) {
     Refusal& refusal = refusals_[id];
     refusal.reason = why.message;
     for (const auto& [server, record] : servers_.all())
@@ -237,14 +247,44 @@ void Job::call_off(const Error& why) {
                                             to_string(*servers_.find(id)), name(), why.message));
     outbox_.drain_refused(id);
   }
-  for (const LaneIndex lane : std::exchange(move_->closed, {}))
-    retired_[lane.value] = false;
-  for (auto& [server, unwanted] : tensors_->call_off(std::exchange(move_->before, {}), place()))
-    drop(server, std::move(unwanted));
+  // Those of newcomers that have taken no part are closed, or stay so.
+  for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
+    if (retired_[i] || used_.count(lanes_[i].server) != 0) continue;
+    retired_[i] = true;
+    move_->closed.push_back(LaneIndex{static_cast<std::uint32_t>(i)});
+  }
+  std::erase_if(move_->closed, [&](LaneIndex lane) {
+    const bool reopens = used_.count(lanes_[lane.value].server) != 0;
+    if (reopens) retired_[lane.value] = false;
+    return reopens;
+  });
+  const auto touched = std::exchange(move_->touched, {});
+  const std::vector<TensorId> failed = tensors_->call_off(std::exchange(move_->before, {}), place());
+  for (const ServerId id : stay) {
+    ServerRecord& server = *servers_.find(id);
+    server.moved_partitions -= std::min<std::uint64_t>(server.moved_partitions, tensors_->partitions_at(id));
+  }
   move_->partitions.clear();
-  move_->called_off = move_->waiting;
-  for (const ServerId server : used_)
-    ask(server, DeclareSlices{0, run_, {}, false, {}});
+  for (const ServerId id : used_) {
+    forget_slices(*servers_.find(id));
+    DropTensors unwanted{run_, failed, {}};
+    for (const auto& [partition, tensor] : touched) {
+      if (lanes_[tensors_->owner_of(tensor, partition).value].server != id)
+        unwanted.partitions.push_back(partition);
+    }
+    drop(id, std::move(unwanted));
+    ask(id, DeclareSlices{0, run_, {}, false, {}});
+  }
+}
+
+// What it was asked to take it need not take: should it have to be asked again, then for nothing.
+void Job::forget_slices(ServerRecord& server) {
+  for (auto& [number, asked] : server.unacknowledged) {
+    const auto* slices = std::get_if<DeclareSlices>(asked.message.get());
+    if (slices == nullptr || move_->waiting.count(number) == 0) continue;
+    move_->called_off.insert(number);
+    asked.message = std::make_shared<const Message>(DeclareSlices{number, run_, slices->epoch, false, {}});
+  }
 }
 
 // In pieces, if there are many.
@@ -265,6 +305,7 @@ void Job::drop(ServerId server, DropTensors unwanted) {
 // It lives, but the run does not use it any more and waits for nothing that it was asked.
 void Job::let_go(const ServerRecord& server) {
   used_.erase(server.id);
+  if (move_) move_->drained.erase(server.id);
   std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
   for (const auto& [request, asked] : server.unacknowledged) {
     if (move_) move_->waiting.erase(request);

@@ -341,6 +341,7 @@ void Job::go_on(Recovery& known) {
     behind_ = known.workers;
     begin_move(std::nullopt, fmt::format("job {} goes on with another scheduler", name()), leaving,
                known.known_lanes);
+    if (move_) move_->is_loss = true;  // nobody knows any more who had what before
   } else {
     for (const auto& [rank, report] : known.workers)
       catch_up(*membership_.find(rank), report);

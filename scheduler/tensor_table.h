@@ -73,6 +73,7 @@ class TensorTable {
   struct Relocation {
     std::vector<PartitionMove> moves;
     std::map<PartitionId, LaneIndex> before;  // of these, the owners so far
+    std::map<PartitionId, TensorId> touched;  // these, and those that are just being declared
     std::vector<Slices> slices;  // for their new owners, `moved`; not of a batch
   };
   // Lanes come and go: `lanes` are those known so far, with new shares, and perhaps more. What retired ones
@@ -80,10 +81,9 @@ class TensorTable {
   // not come: `gone`.
   Relocation relocate(std::vector<Lane> lanes, std::optional<ServerId> gone);
 
-  // What was relocated goes back to the owners it had `before`, which are not retired any more. Gives what the
-  // others are not to have after all.
-  std::map<ServerId, DropTensors> call_off(const std::map<PartitionId, LaneIndex>& before,
-                                           std::vector<Lane> lanes);
+  // What was relocated goes back to the owners it had `before`, which are not retired any more. Gives those of
+  // its tensors that have failed since.
+  std::vector<TensorId> call_off(const std::map<PartitionId, LaneIndex>& before, std::vector<Lane> lanes);
 
   // New shares for lanes that are known; none of them is retired by this.
   void set_lanes(std::vector<Lane> lanes);

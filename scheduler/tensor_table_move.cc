@@ -46,8 +46,9 @@ TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::opti
       const LaneIndex before = std::exchange(tensor.owners[i], assigner_.assign(bytes));
       if (tensor.state != State::ready && tensor.state != State::declaring) continue;
       const bool known = tensor.state == State::ready;
+      const PartitionId partition{tensor.first.value + i};
+      out.touched.emplace(partition, TensorId{number});
       if (known) {
-        const PartitionId partition{tensor.first.value + i};
         out.moves.push_back({partition, tensor.owners[i]});
         out.before.emplace(partition, before);
       }
@@ -71,36 +72,26 @@ TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::opti
   return out;
 }
 
-std::map<ServerId, DropTensors> TensorTable::call_off(const std::map<PartitionId, LaneIndex>& before,
-                                                       std::vector<Lane> lanes) {
-  std::map<ServerId, DropTensors> dropped;
-  const auto drop_from = [&](LaneIndex lane) -> DropTensors& {
-    DropTensors& drop = dropped[config_.lanes[lane.value].server];
-    drop.job_run = config_.run;
-    return drop;
-  };
+std::vector<TensorId> TensorTable::call_off(const std::map<PartitionId, LaneIndex>& before,
+                                            std::vector<Lane> lanes) {
+  std::vector<TensorId> failed;
   for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
     Tensor& tensor = tensors_[number];
     std::uint64_t rest = bytes_of(tensor.declaration);
-    std::set<ServerId> failed_at;
+    bool is_touched = false;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
       const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
       rest -= bytes;
-      const PartitionId partition{tensor.first.value + i};
-      const auto found = before.find(partition);
+      const auto found = before.find(PartitionId{tensor.first.value + i});
       if (found == before.end()) continue;
+      is_touched = true;
       assigner_.give_back(tensor.owners[i], bytes);
-      // Those who had it when it failed have been told; those who were to lose it have not.
-      if (tensor.state == State::ready) {
-        drop_from(tensor.owners[i]).partitions.push_back(partition);
-      } else if (failed_at.insert(config_.lanes[found->second.value].server).second) {
-        drop_from(found->second).tensors.push_back(TensorId{number});
-      }
       tensor.owners[i] = found->second;
     }
+    if (is_touched && tensor.state != State::ready) failed.push_back(TensorId{number});
   }
   set_lanes(std::move(lanes));
-  return dropped;
+  return failed;
 }
 
 void TensorTable::restored() { assigner_.set_shares(shares_of(config_.lanes)); }

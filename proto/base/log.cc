@@ -72,8 +72,12 @@ StderrSink& stderr_sink() {
     auto* const made = new StderrSink;
     static const struct LastLines {
       StderrSink* sink;
-      ~LastLines() { sink->write_kept(kLastLinesPatience); }
-    } last_lines{made};
+      pid_t owner;
+      // Not in a forked child: its lines are its parent's, and whoever held the lock is not there.
+      ~LastLines() {
+        if (::getpid() == owner) sink->write_kept(kLastLinesPatience);
+      }
+    } last_lines{made, ::getpid()};
     return made;
   }();
   return *sink;

@@ -387,7 +387,9 @@ void Cluster::check_fate(SimJob& job) {
     const bool named =
         std::any_of(job.lost_names.begin(), job.lost_names.end(),
                     [&](const std::string& text) { return error->message.find(text) != std::string::npos; });
-    if (!named || error->code != ErrorCode::peer_lost) {
+    // What is lost may fit nowhere else.
+    const bool is_full = error->code == ErrorCode::out_of_memory && scenario_.tight_memory;
+    if (!named || (error->code != ErrorCode::peer_lost && !is_full)) {
       report_.fail(fmt::format("{} rank {} failed without naming {}: {} ({})", name, worker->rank().value,
                                fmt::join(job.lost_names, " = "), to_string(*error), name_of(error->code)));
     }

@@ -181,8 +181,20 @@ constexpr std::array kScenarios{
             m.loose_job(2, 5, 3);
             if (m.random().one_in(3)) m.lend_everywhere();
             m.drain_full_servers();
-            if (m.random().one_in(3)) m.cut_lanes(1, 3);
-            if (m.random().one_in(3)) m.restart_scheduler(1);
+            if (m.random().one_in(2)) {
+              m.healing_faults(3);
+            } else {
+              m.fault(FaultPlan::Kind::cut_control);
+            }
+          }},
+    Named{"full_and_lost",
+          [](Maker& m) {
+            m.loose_job(2, 5, 3);
+            m.drain_full_servers();
+            m.deadly(FaultPlan::Kind::kill, FaultPlan::Target::server);
+            m.scenario().faults.back().index = 0;
+            m.scenario().detection = kSilentDetection;
+            m.scenario().fates.front() = Fate::exact_or_error;  // what is lost may fit nowhere else
           }},
     Named{"scheduler_restarted",
           [](Maker& m) {

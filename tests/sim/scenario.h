@@ -63,6 +63,7 @@ struct Scenario {
   NetworkOptions network;
   bool wrong_clocks = false;
   bool keyed = false;  // everyone has a key and proves it
+  bool tight_memory = false;  // servers may have no room for what others had
   std::vector<ServerPlan> servers;
   std::vector<JobPlan> jobs;
   std::vector<Fate> fates;  // per job

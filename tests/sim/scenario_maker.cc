@@ -259,6 +259,7 @@ void ScenarioMaker::replace_servers(std::uint64_t most) {
 }
 
 void ScenarioMaker::drain_full_servers() {
+  scenario_.tight_memory = true;
   JobPlan& job = scenario_.jobs.front();
   const std::size_t servers = random_.between<std::size_t>(2, 4);
   ServerPlan server = scenario_.servers.front();
@@ -286,6 +287,7 @@ void ScenarioMaker::drain_full_servers() {
   }
   if (random_.one_in(2)) {
     server.start = random_.between(Duration(1s), Duration(3s));
+    server.memory_max = server.shards * server.reorder_budget + random_.below(2 * share);  // may refuse, too
     scenario_.servers.push_back(server);
   }
   scenario_.network.lenders_break_last = true;
