@@ -177,9 +177,6 @@ class Client:
         Afterwards no memory is touched any more. A second close does nothing."""
         self._close(milliseconds_of(timeout_s))
 
-    def __enter__(self) -> "Client":
-        return self
-
     def abandon(self) -> None:
         """Gives the job up: to the other workers this one is lost. Ends everything at once, otherwise as close().
         Leaving a `with` by an exception does it, and a program that ends by one."""
