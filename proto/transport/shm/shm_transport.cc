@@ -24,7 +24,7 @@ Result<std::unique_ptr<Listener>> ShmTransport::listen(EventLoop& loop, const En
 
 std::unique_ptr<Connection> ShmTransport::connect(EventLoop& loop, const Endpoint& endpoint,
                                                   Duration timeout) {
-  auto stream = std::make_shared<ShmStream>(AsioLoop::of(loop), context_, endpoint.host);
+  auto stream = std::make_shared<ShmStream>(AsioLoop::of(loop), context_, to_string(endpoint));
   stream->connect_to(endpoint.host, timeout);
   return std::make_unique<ShmConnection>(std::move(stream));
 }
