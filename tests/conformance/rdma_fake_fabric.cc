@@ -146,6 +146,8 @@ class RdmaRawPeer final : public RawPeer {
 
 }  // namespace
 
+void RdmaFakeFabric::check() const { CHECK(fabric_->receivers_not_ready() == 0); }
+
 std::unique_ptr<RawPeer> RdmaFakeFabric::raw_connect(const Endpoint& endpoint) {
   return std::make_unique<RdmaRawPeer>(loop(), fabric_, options_, endpoint);
 }

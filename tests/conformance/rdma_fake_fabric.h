@@ -14,6 +14,8 @@ class RdmaFakeFabric final : public SocketFabric {
         options_(options),
         transport_(fabric_, std::move(options)) {}
 
+  ~RdmaFakeFabric() override { check(); }
+
   RdmaTransport& transport() override { return transport_; }
   FakeFabric& fake() { return *fabric_; }
   Endpoint any_endpoint() override { return {FakeFabric::kHost, 0}; }
@@ -24,6 +26,9 @@ class RdmaFakeFabric final : public SocketFabric {
   std::unique_ptr<RawPeer> raw_connect(const Endpoint& endpoint) override;
 
  private:
+  // Nothing was ever sent that found no buffer.
+  void check() const;
+
   const std::shared_ptr<FakeFabric> fabric_;
   RdmaOptions options_;
   RdmaTransport transport_;

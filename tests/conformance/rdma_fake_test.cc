@@ -29,43 +29,6 @@ std::shared_ptr<Region> region_of(RdmaFakeFabric& fabric, std::size_t bytes, std
   return std::move(region).value();
 }
 
-TEST_CASE("no payload registers anything, one SEND in 16 is signalled, and none finds no buffer") {
-  const bool shuffle = GENERATE(false, true);
-  FakeOptions options;
-  options.shuffle = shuffle;
-  RdmaFakeFabric fabric(options);
-  Pair pair(fabric);
-  const auto region = region_of(fabric, 2'000'000, 1);
-  const auto ordinary = pattern(300'000, 2);
-  pair.server.keep = false;
-  pair.connect_and_wait();
-  const RdmaCounters& counters = fabric.transport().counters();
-  const std::uint64_t registrations = counters.registrations;
-  constexpr std::uint64_t kFrames = 3000;
-  std::uint64_t next = 0;
-  const auto pump = [&] {
-    for (; next < kFrames && pair.client.connection->queued_bytes() < 256 * 1024; ++next) {
-      const std::size_t bytes = next * 7919 % 300'000;
-      if (next % 3 == 0) {
-        pair.client.send(push_pull(next), {region->bytes().subspan(bytes, bytes + 1), region.get()},
-                         next + 1);
-      } else {
-        pair.client.send(push_pull(next), std::span(ordinary).first(next % 3 == 1 ? bytes : bytes % 5000),
-                         next + 1);
-      }
-    }
-  };
-  pair.client.at_writable = pump;
-  pump();
-  REQUIRE(fabric.run_until([&] { return pair.client.sent.size() == kFrames; }, kLimit));
-  CHECK(pair.server.messages == static_cast<int>(kFrames));
-  CHECK(counters.registrations == registrations);
-  CHECK(counters.signalled_sends * 16 <= counters.sends);
-  CHECK(counters.sends > 16);
-  CHECK(counters.reads > kFrames / 2);
-  CHECK(fabric.fake().receivers_not_ready() == 0);
-}
-
 TEST_CASE("connections that come and go, in every state, leave nothing behind") {
   RdmaFakeFabric fabric(shuffled(3));
   const auto payload = pattern(200'000, 1);
