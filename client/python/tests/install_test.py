@@ -72,7 +72,7 @@ class InstallTest(unittest.TestCase):
         path = self.wheel(PKG_CONFIG_LIBDIR=str(self.folder))
         self.assertRegex(path.name, r"-py3-none-any\.whl$")
         self.execute([self.python, "-m", "pip", "install", path])
-        self.assertIn("cannot be loaded", self.execute([self.python, "-c", ONE_WORKER], status=1))
+        self.assertIn("cannot be loaded", self.execute([self.python, "-c", ONE_WORKER], status=78))
         self.execute([self.python, "-m", "pip", "uninstall", "-y", "bps"])
 
     def test_the_named_library_is_not_there(self):
