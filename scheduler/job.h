@@ -243,12 +243,14 @@ class Job {
   void start_running();
   std::optional<Error> obstacle(ServerId server) const;
   const Refusal* refusal(ServerId server) const;
-  std::set<ServerId> leaving() const;
-  bool has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving) const;
+  std::set<ServerId> leaving(bool is_loss) const;
+  bool has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving, bool is_loss) const;
   Error nobody_takes(const std::string& reason) const;
   void move(std::optional<ServerId> gone, const std::string& reason);
   bool is_drain_only() const;
   void call_off(const Error& why);
+  void put_drains_off();
+  void put_back();
   void forget_slices(ServerRecord& server);
   void drop(ServerId server, DropTensors unwanted);
   void begin_move(std::optional<ServerId> gone, const std::string& reason, const std::set<ServerId>& leaving,

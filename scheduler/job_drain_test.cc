@@ -323,6 +323,42 @@ TEST_CASE("move: a server stays when the only one to take what it has takes no p
   CHECK(View(h, h.workers[0]).owned_by(ServerId{3}) == 20);
 }
 
+TEST_CASE("move: a server that drains takes what is lost if nobody else is there") {
+  MoveHarness h(2, 2);
+  h.stop_acking(h.b);
+  const int when = GENERATE(0, 1);
+  h.say(h.a, Leave{});  // b does not answer
+  if (when == 1) {
+    h.say(h.b, Ack{h.last<DeclareSlices>(h.b).request, no_room()});
+    h.say(h.b, Ack{h.last<DeclareSlices>(h.b).request, {}});
+  }
+  h.kill(h.b);
+  CHECK(h.got<JobFailed>(h.workers[0]).empty());
+  const View view(h, h.workers[0]);
+  CHECK(view.owned_by(ServerId{1}) == 10);
+  CHECK(view.closed.size() == 1);
+  CHECK(h.got<Left>(h.a).empty());
+  h.server("c");
+  CHECK(h.got<Left>(h.a).size() == 1);
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{3}) == 10);
+  CHECK(h.got<JobFailed>(h.workers[1]).empty());
+}
+
+TEST_CASE("move: a drain waits for what is lost meanwhile to find its place") {
+  MoveHarness h(3, 1);
+  h.stop_acking(h.c);
+  h.say(h.a, Leave{});
+  h.kill(h.b);
+  CHECK(h.got<Left>(h.a).empty());
+  // c has room for what is lost, not for what a has.
+  acknowledge_moves(h, h.c);
+  CHECK(h.got<JobFailed>(h.workers[0]).empty());
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{2}) == 0);
+  h.say(h.c, Ack{h.last<DeclareSlices>(h.c).request, {}});
+  CHECK(h.got<Left>(h.a).size() == 1);
+  CHECK(View(h, h.workers[0]).owned_by(ServerId{3}) == 10);
+}
+
 TEST_CASE("move: a newcomer that is asked to go and refuses is no longer there to stay") {
   MoveHarness h(2, 1);
   const PeerId c = h.server("c");

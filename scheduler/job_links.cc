@@ -129,9 +129,10 @@ void Job::give_up(const std::vector<ServerId>& servers, const std::string& reaso
       return fail(make_error(why->code, reason + "; " + why->message, why->advice));
     refusals_.erase(id);  // now it has to go
   }
+  put_drains_off();
   unwilling_.insert(servers.begin(), servers.end());
-  const std::set<ServerId> leave = leaving();
-  if (!has_target({}, leave)) return fail(nobody_takes(reason));
+  const std::set<ServerId> leave = leaving(true);
+  if (!has_target({}, leave, true)) return fail(nobody_takes(reason));
   begin_move(std::nullopt, reason, leave, lanes_.size());
 }
 

@@ -91,19 +91,21 @@ const Job::Refusal* Job::refusal(ServerId server) const {
   return is_over ? nullptr : &found->second;
 }
 
-// Servers whose partitions can go to others while they live: by their own wish, or because they are given up.
-std::set<ServerId> Job::leaving() const {
+// Servers whose partitions can go to others while they live: because they are given up, or by their own wish.
+// Not by their own wish while something is lost.
+std::set<ServerId> Job::leaving(bool is_loss) const {
   std::set<ServerId> out;
   for (const ServerId id : used_) {
     const ServerRecord* server = servers_.find(id);
-    const bool is_to_go = server != nullptr && (server->draining || unwilling_.count(id) != 0);
-    if (is_to_go && refusal(id) == nullptr && !obstacle(id)) out.insert(id);
+    if (server == nullptr) continue;
+    const bool drains = server->draining && !is_loss && refusal(id) == nullptr;
+    if ((drains || unwilling_.count(id) != 0) && !obstacle(id)) out.insert(id);
   }
   return out;
 }
 
-// Somebody stays, or may come, to whom partitions can go.
-bool Job::has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving) const {
+// Somebody stays, or may come, to whom partitions can go. What is lost may go to one that drains.
+bool Job::has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving, bool is_loss) const {
   // One whose connection is lost stays until it is dead; then it is its turn.
   const auto stays = [&](ServerId id) {
     return id != gone && leaving.count(id) == 0 && used_.count(id) != 0;
@@ -112,7 +114,7 @@ bool Job::has_target(std::optional<ServerId> gone, const std::set<ServerId>& lea
   return std::any_of(all.begin(), all.end(), [&](const auto& entry) {
     const bool may_come =
         entry.second.usable() && entry.first != gone && unwilling_.count(entry.first) == 0;
-    return stays(entry.first) ? !entry.second.draining : may_come;
+    return stays(entry.first) ? is_loss || !entry.second.draining : may_come;
   });
 }
 
@@ -128,11 +130,13 @@ Error Job::nobody_takes(const std::string& reason) const {
 void Job::move(std::optional<ServerId> gone, const std::string& reason) {
   if (const auto why = gone ? obstacle(*gone) : std::nullopt)
     return fail(make_error(why->code, reason + "; " + why->message, why->advice));
-  const std::set<ServerId> leave = leaving();
-  if (!has_target(gone, leave)) {
+  // A newcomer has nothing yet that could be lost.
+  const bool is_loss = gone && !(move_ && is_newcomer(*gone));
+  if (is_loss) put_drains_off();
+  const std::set<ServerId> leave = leaving(is_loss);
+  if (!has_target(gone, leave, is_loss)) {
     if (!gone) return;  // it stays until somebody comes
-    const bool is_target = move_ && is_drain_only() && is_newcomer(*gone);
-    if (is_target) return call_off(make_error(ErrorCode::peer_lost, reason));
+    if (!is_loss && is_drain_only()) return call_off(make_error(ErrorCode::peer_lost, reason));
     return fail(nobody_takes(reason));
   }
   begin_move(gone, reason, leave, lanes_.size());
@@ -235,10 +239,8 @@ bool Job::is_drain_only() const { return !move_->is_loss; }
 
 // A server has no room for its part of what others drain, and nobody is to lose anything for a drain.
 void Job::call_off(const Error& why) {
-  epoch_ = epoch_.next();
   move_->reason += "; called off: " + why.message;
-  const std::set<ServerId> stay = std::exchange(move_->drained, {});
-  for (const ServerId id : stay) {
+  for (const ServerId id : move_->drained) {
     Refusal& refusal = refusals_[id];
     refusal.reason = why.message;
     for (const auto& [server, record] : servers_.all())
@@ -247,6 +249,18 @@ void Job::call_off(const Error& why) {
                                             to_string(*servers_.find(id)), name(), why.message));
     outbox_.drain_refused(id);
   }
+  put_back();
+}
+
+// Something is lost: whoever drains may be needed, and is asked again when that has found its place.
+void Job::put_drains_off() {
+  if (move_ && is_drain_only() && !move_->drained.empty()) put_back();
+}
+
+// What servers that drain were to give away stays with them, before workers know of it.
+void Job::put_back() {
+  epoch_ = epoch_.next();
+  const std::set<ServerId> stay = std::exchange(move_->drained, {});
   // Those of newcomers that have taken no part are closed, or stay so.
   for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
     if (retired_[i] || used_.count(lanes_[i].server) != 0) continue;
