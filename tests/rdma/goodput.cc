@@ -7,11 +7,11 @@
 //   goodput send TRANSPORT HOST:PORT BYTES COUNT
 //                                               says "under way" when the first payload has been taken
 //
-// TRANSPORT is tcp, rdma, or one RDMA device of several (rxe2). The sender keeps kWindow payloads of BYTES
-// under way, COUNT in all; both sides use memory of the transport. The clock runs from the first header at
-// the receiver until the last payload is there; MB is 10^6 bytes. Over RDMA both say, with each result, what
-// it took: "counters registrations R sends S signalled T reads U", registrations being those after the first
-// payload.
+// TRANSPORT is tcp, rdma, or one RDMA device of several (rxe2, rxe2:1). The sender keeps kWindow payloads of
+// BYTES under way, COUNT in all; both sides use memory of the transport. The clock runs from the first header
+// at the receiver until the last payload is there; MB is 10^6 bytes. Over RDMA both say, with each result,
+// what it took: "counters registrations R sends S signalled T reads U", registrations being those after the
+// first payload.
 #include <fmt/core.h>
 #include <signal.h>
 
@@ -38,7 +38,9 @@ constexpr Duration kConnectTimeout = std::chrono::seconds(20);
 Result<std::unique_ptr<Transport>> transport_called(std::string_view name) {
   if (name == "tcp") return std::unique_ptr<Transport>(std::make_unique<TcpTransport>());
   VerbsOptions options;
-  if (name != "rdma") options.device = name;
+  if (name != "rdma") {
+    if (Status status = parse_rdma_device(name, options); !status.ok()) return std::move(status).error();
+  }
   auto verbs = open_verbs(std::move(options));
   if (!verbs) return verbs.error();
   return std::unique_ptr<Transport>(std::make_unique<RdmaTransport>(std::move(verbs).value()));

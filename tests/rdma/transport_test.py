@@ -34,8 +34,8 @@ class Transport(GuestTest):
     def program(self):
         return self.build / "tests/rdma/goodput"
 
-    def sender(self, count):
-        return self.start("goodput send", self.program(), "send", self.transport, self.address, BYTES, count)
+    def sender(self, count, transport=None):
+        return self.start("goodput send", self.program(), "send", transport or self.transport, self.address, BYTES, count)
 
     def end_receiver(self):
         self.receiver.signal(signal.SIGTERM)
@@ -71,6 +71,26 @@ class Transport(GuestTest):
         self.receiver.signal(signal.SIGKILL)
         self.assertNotEqual(sender.end(STEP), 0)
         self.assertRegex(sender.text(), "lost")
+
+    def test_a_chosen_device_is_the_one_that_is_used(self):
+        """The route to an address of this host goes by its loopback device: only the address of its own takes a connection elsewhere."""
+        if self.transport != "rdma":
+            self.skipTest("only RDMA has devices")
+        before = resources()
+        sender = self.sender(COUNT, self.lab.device(2) + ":1")
+        sender.wait_line("^under way")
+        held = resources()
+        for host in (1, 2):
+            device = self.lab.device(host)
+            self.assertEqual(held[device]["qp"], before[device]["qp"] + 1, device)
+        self.assert_status(sender, 0)
+        self.refused("send", self.lab.device(2) + ":2", self.address, BYTES, 1, says="rxe2 has no port 2; it has port 1")
+        self.refused("receive", self.lab.device(2), self.lab.address(1), says="this address is that of RDMA device rxe1, not rxe2")
+        self.refused("send", "rxe", self.address, BYTES, 1, status=71, says="no RDMA device rxe; it has rxe1, rxe2")
+        self.end_receiver()
+
+    def refused(self, *words, says, status=78):
+        self.assert_status(self.start("goodput", self.program(), *words), status, says)
 
     def test_a_device_goes_away(self):
         if self.transport != "rdma":

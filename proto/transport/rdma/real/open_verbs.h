@@ -2,21 +2,15 @@
 // that it runs without them, too; and a build without their headers has this function all the same.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 
+#include "proto/transport/rdma/rdma_device.h"
 #include "proto/transport/rdma/verbs.h"
 
 namespace bps {
 
-struct VerbsOptions {
-  std::string device;                         // only this one, "mlx5_0"; empty: all
-  std::optional<std::uint8_t> traffic_class;  // of what is sent over RoCE
-};
-
-// Errors: `os`, with the reason why there is none: the build, the libraries, the kernel, or the devices.
+// Errors: `os`, with the reason why there is none: the build, the libraries, the kernel, or the devices;
+// `configuration` if the device has no such port or GID.
 Result<std::shared_ptr<Verbs>> open_verbs(VerbsOptions options = {});
 
 }  // namespace bps

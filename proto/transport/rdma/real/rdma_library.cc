@@ -25,6 +25,7 @@ Result<RdmaLibrary> open() {
   };
   find(verbs, "ibv_get_device_name", library.get_device_name);
   find(verbs, "ibv_query_device", library.query_device);
+  find(verbs, "_ibv_query_gid_table", library.query_gid_table);
   find(verbs, "ibv_alloc_pd", library.alloc_pd);
   find(verbs, "ibv_dealloc_pd", library.dealloc_pd);
   find(verbs, "ibv_reg_mr", library.reg_mr);

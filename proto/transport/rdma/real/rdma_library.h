@@ -15,6 +15,7 @@ struct RdmaLibrary {
 
   decltype(&::ibv_get_device_name) get_device_name;
   decltype(&::ibv_query_device) query_device;
+  decltype(&::_ibv_query_gid_table) query_gid_table;
   decltype(&::ibv_alloc_pd) alloc_pd;
   decltype(&::ibv_dealloc_pd) dealloc_pd;
   decltype(&(::ibv_reg_mr)) reg_mr;

@@ -21,6 +21,9 @@ constexpr std::uint8_t kNotReadyRetries = 7;
 constexpr int kNobodyListens = 8;
 constexpr int kByTheProgram = 28;
 constexpr std::uint32_t kWantedInlineBytes = 220;
+// How long the kernel may look for the peer's address at first, then twice as long each time. While it waits
+// for the answer to its ARP it may miss it, and then looks again when its time is up, not before.
+constexpr int kFirstResolveMs = 100;
 
 // -1 is not EPERM: librdmacm has failed to carry on, and does not say why.
 std::string text_of(int status) {
@@ -66,12 +69,13 @@ Result<std::unique_ptr<RealLink>> RealLink::adopt(std::shared_ptr<RealVerbs> ver
   if (Status status = watch(wait.get(), id.descriptor(), kEvents); !status.ok())
     return std::move(status).error();
   auto link = std::make_unique<RealLink>(std::move(verbs), std::move(id), std::move(wait));
-  if (link->id_.get()->verbs != nullptr) link->device_ = link->verbs_->find(link->id_.get()->verbs);
   return link;
 }
 
 Result<std::unique_ptr<RealLink>> RealLink::connect(std::shared_ptr<RealVerbs> verbs,
                                                     const SocketAddress& address, int timeout_ms) {
+  auto source = verbs->source(address);
+  if (!source) return std::move(source).error();
   auto id = CmId::create(verbs->library());
   if (!id) return std::move(id).error();
   verbs->apply_options(id->get());
@@ -79,10 +83,19 @@ Result<std::unique_ptr<RealLink>> RealLink::connect(std::shared_ptr<RealVerbs> v
   if (!link) return link;
   RealLink& made = **link;
   made.timeout_ms_ = timeout_ms;
-  SocketAddress to = address;
-  if (made.library_.resolve_addr(made.id_.get(), nullptr, to.get(), timeout_ms) != 0)
-    return os_error("no RDMA device of this host leads to that address", errno);
+  made.from_ = std::move(source).value();
+  made.to_ = address;
+  if (Status status = made.resolve(); !status.ok()) return std::move(status).error();
   return link;
+}
+
+Status RealLink::resolve() {
+  const int attempt = std::min(timeout_ms_ - waited_ms_, std::max(kFirstResolveMs, waited_ms_));
+  waited_ms_ += attempt;
+  if (library_.resolve_addr(id_.get(), from_ ? from_->get() : nullptr, to_.get(), attempt) == 0) return {};
+  return os_error(from_ ? "it cannot be reached from " + endpoint_of(*from_).host
+                        : "no RDMA device of this host leads to that address",
+                  errno);
 }
 
 // Destroying a queue pair waits until the device is done with it, and with its memory.
@@ -130,15 +143,18 @@ std::optional<VerbsNews> RealLink::news_of(const CmId::Event& event) {
   const auto failed = [&](const std::string& what) { return VerbsNews{Kind::failed, what, {}}; };
   switch (event.kind) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
-      device_ = verbs_->find(id_.get()->verbs);
-      if (device_ == nullptr)
-        return failed("the RDMA device that leads to that address is not one to be used");
+      if (Status status = find_device(); !status.ok())
+        return failed("what leads to that address is " + status.error().message);
       if (library_.resolve_route(id_.get(), timeout_ms_) != 0)
         return failed("no route over RDMA device " + device_->name() + ": " + std::strerror(errno));
       return std::nullopt;
     case RDMA_CM_EVENT_ROUTE_RESOLVED: return VerbsNews{Kind::resolved, {}, {}};
     case RDMA_CM_EVENT_ESTABLISHED: return VerbsNews{Kind::established, {}, event.private_data};
     case RDMA_CM_EVENT_ADDR_ERROR:
+      if (event.status == -ETIMEDOUT && waited_ms_ < timeout_ms_) {
+        Status status = resolve();
+        return status.ok() ? std::nullopt : std::optional(failed(status.error().message));
+      }
       return failed("no RDMA device of this host leads to that address: " + text_of(event.status));
     case RDMA_CM_EVENT_ROUTE_ERROR:
       return failed("no route over RDMA to that address: " + text_of(event.status));
@@ -156,6 +172,13 @@ std::optional<VerbsNews> RealLink::news_of(const CmId::Event& event) {
 }
 
 // ---- opening ----
+
+Status RealLink::find_device() {
+  const auto device = verbs_->device_of(id_.get());
+  if (!device) return device.error();
+  device_ = *device;
+  return {};
+}
 
 Status RealLink::make_queues(const QueueDepths& depths) {
   BPS_ASSERT(device_ != nullptr && channel_ == nullptr);

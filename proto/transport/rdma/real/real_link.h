@@ -54,6 +54,9 @@ class RealLink final : public VerbsLink {
   RealLink(std::shared_ptr<RealVerbs> verbs, CmId id, UniqueFd wait);
   ~RealLink() override;
 
+  // Whatever the id is bound to. Errors: `configuration`; not a device to be used.
+  Status find_device();
+
   int descriptor() const override { return wait_.get(); }
   std::optional<VerbsNews> next_news() override;
   VerbsDevice& device() override { return *device_; }
@@ -68,6 +71,7 @@ class RealLink final : public VerbsLink {
   Status arm() override;
 
  private:
+  Status resolve();
   void take_completion_events();
   std::optional<VerbsNews> news_of(const CmId::Event& event);
   Status make_queue_pair(const QueueDepths& depths);
@@ -77,7 +81,10 @@ class RealLink final : public VerbsLink {
   CmId id_;
   UniqueFd wait_;  // an epoll of both channels
   RealDevice* device_ = nullptr;
+  std::optional<SocketAddress> from_;  // of a connecting one
+  SocketAddress to_;
   int timeout_ms_ = 0;
+  int waited_ms_ = 0;  // for its address to be found
   bool was_connected_ = false;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* completions_ = nullptr;

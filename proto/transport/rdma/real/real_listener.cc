@@ -33,6 +33,12 @@ Result<std::unique_ptr<RealListener>> RealListener::listen(std::shared_ptr<RealV
                         ? "no RDMA device of this host has this address"
                         : "");
   }
+  // Of an address of no device in particular, 0.0.0.0, each request is looked at.
+  if (id->get()->verbs != nullptr) {
+    if (const auto device = verbs->device_of(id->get()); !device)
+      return make_error(ErrorCode::configuration, "this address is that of " + device.error().message,
+                        "listen on an address of that device, or choose the other one");
+  }
   return std::make_unique<RealListener>(std::move(verbs), std::move(id).value());
 }
 
@@ -51,12 +57,11 @@ Result<std::optional<VerbsRequest>> RealListener::request_of(CmId::Event event) 
   auto id = CmId::adopt(verbs_->library(), event.id);
   if (!id) return std::move(id).error();
   const SocketAddress peer = copy_of(rdma_get_peer_addr(id->get()));
-  RealDevice* const device = verbs_->find(id->get()->verbs);
   auto link = RealLink::adopt(verbs_, std::move(id).value());
   if (!link) return std::move(link).error();
-  if (device == nullptr) {
+  if (Status status = (*link)->find_device(); !status.ok()) {
     (*link)->reject({});
-    return make_error(ErrorCode::os, "it came over an RDMA device that is not one to be used");
+    return make_error(ErrorCode::configuration, "it came over " + status.error().message);
   }
   return std::optional(VerbsRequest{std::move(link).value(), std::move(event.private_data), peer});
 }

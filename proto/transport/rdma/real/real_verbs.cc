@@ -27,6 +27,8 @@ class RealMemory final : public VerbsMemory {
   ibv_mr* const region_;
 };
 
+constexpr std::uint32_t kMaxGids = 1024;  // of a port
+
 Error cannot_pin(const std::string& device, std::size_t bytes, int error) {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -58,7 +60,11 @@ Result<std::unique_ptr<RealDevice>> RealDevice::open(const RdmaLibrary& library,
 
 RealDevice::RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
                        const ibv_device_attr& attributes)
-    : library_(library), context_(context), domain_(domain), name_(library.get_device_name(context->device)) {
+    : library_(library),
+      context_(context),
+      domain_(domain),
+      name_(library.get_device_name(context->device)),
+      ports_(attributes.phys_port_cnt) {
   const auto depth = [](int reads) { return static_cast<std::uint8_t>(std::clamp(reads, 0, 255)); };
   limits_.work_requests = static_cast<std::uint32_t>(attributes.max_qp_wr);
   limits_.completions = static_cast<std::uint32_t>(attributes.max_cqe);
@@ -76,7 +82,41 @@ Result<std::unique_ptr<VerbsMemory>> RealDevice::register_memory(std::span<std::
   return std::unique_ptr<VerbsMemory>(std::make_unique<RealMemory>(library_, region));
 }
 
+Result<std::vector<RdmaGid>> RealDevice::gids() const {
+  std::vector<ibv_gid_entry> entries(std::size_t{kMaxGids} * std::max(ports_, 1u));
+  const ssize_t count =
+      library_.query_gid_table(context_, entries.data(), entries.size(), 0, sizeof(ibv_gid_entry));
+  if (count < 0)
+    return os_error("cannot ask RDMA device " + name_ + " for its GIDs", static_cast<int>(-count));
+  std::vector<RdmaGid> gids;
+  for (const ibv_gid_entry& entry : std::span(entries).first(static_cast<std::size_t>(count))) {
+    RdmaGid& gid = gids.emplace_back();
+    gid.port = entry.port_num;
+    gid.index = entry.gid_index;
+    gid.kind = entry.gid_type == IBV_GID_TYPE_IB ? RdmaGid::Kind::other : RdmaGid::Kind::address;
+    std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
+  }
+  return gids;
+}
+
 // ---- all of them ----
+
+namespace {
+
+// A port or a GID is one of a device: where nobody has said which, there must be but one.
+Status check_options(VerbsOptions& options, const std::vector<std::unique_ptr<RealDevice>>& devices,
+                     const std::string& names) {
+  if (!options.port && !options.gid_index) return {};
+  if (devices.size() > 1)
+    return make_error(ErrorCode::configuration, "which RDMA device this port or GID is of has not been said",
+                      "name one of these: " + names);
+  options.device = devices.front()->name();
+  const auto gids = devices.front()->gids();
+  if (!gids) return gids.error();
+  return check_choice(options, devices.front()->ports(), *gids);
+}
+
+}  // namespace
 
 Result<std::shared_ptr<Verbs>> open_verbs(VerbsOptions options) {
   const auto library = RdmaLibrary::get();
@@ -102,6 +142,7 @@ Result<std::shared_ptr<Verbs>> open_verbs(VerbsOptions options) {
   if (devices.empty() && count > 0 && !options.device.empty() && last.advice.starts_with("see"))
     last = make_error(ErrorCode::os, "this host has no RDMA device " + options.device, "it has " + names);
   if (devices.empty()) return last;
+  if (Status status = check_options(options, devices, names); !status.ok()) return std::move(status).error();
   return std::shared_ptr<Verbs>(
       std::make_shared<RealVerbs>(**library, std::move(options), std::move(devices)));
 }
@@ -113,11 +154,24 @@ Result<std::vector<VerbsDevice*>> RealVerbs::devices() {
   return result;
 }
 
-RealDevice* RealVerbs::find(const ibv_context* context) const {
+Result<RealDevice*> RealVerbs::device_of(const rdma_cm_id* id) const {
+  const std::string chosen = options_.device + (options_.port ? fmt::format(":{}", *options_.port) : "");
   for (const auto& device : devices_) {
-    if (device->context() == context) return device.get();
+    if (device->context() != id->verbs) continue;
+    if (!options_.port || *options_.port == id->port_num) return device.get();
+    return make_error(ErrorCode::configuration,
+                      fmt::format("port {} of RDMA device {}, not {}", id->port_num, device->name(), chosen));
   }
-  return nullptr;
+  return make_error(
+      ErrorCode::configuration,
+      fmt::format("RDMA device {}, not {}", library_.get_device_name(id->verbs->device), chosen));
+}
+
+Result<std::optional<SocketAddress>> RealVerbs::source(const SocketAddress& to) const {
+  if (options_.device.empty()) return std::optional<SocketAddress>();
+  const auto gids = devices_.front()->gids();
+  if (!gids) return gids.error();
+  return source_address(options_, *gids, to);
 }
 
 // What the kernel does not know is done without.

@@ -24,6 +24,9 @@ class RealDevice final : public VerbsDevice {
   const VerbsLimits& limits() const override { return limits_; }
   Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory, bool readable) override;
 
+  std::uint32_t ports() const { return ports_; }
+  // As they are now: addresses come and go.
+  Result<std::vector<RdmaGid>> gids() const;
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
 
@@ -32,6 +35,7 @@ class RealDevice final : public VerbsDevice {
   ibv_context* const context_;
   ibv_pd* const domain_;
   const std::string name_;
+  const std::uint32_t ports_;
   VerbsLimits limits_;
 };
 
@@ -46,8 +50,10 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
   Result<std::unique_ptr<VerbsListener>> listen(const SocketAddress& address, int backlog) override;
 
   const RdmaLibrary& library() const { return library_; }
-  // Null: not one that may be used.
-  RealDevice* find(const ibv_context* context) const;
+  // The device of an id that has one. Errors: `configuration`; not one that may be used, by its port.
+  Result<RealDevice*> device_of(const rdma_cm_id* id) const;
+  // The address that connections to `to` are made from; nothing: the route decides.
+  Result<std::optional<SocketAddress>> source(const SocketAddress& to) const;
   void apply_options(rdma_cm_id* id) const;
 
  private:
