@@ -22,6 +22,7 @@ void Barriers::restore(std::vector<std::uint64_t> arrived) {
 }
 
 void Barriers::drop(Rank rank) {
+  if (arrived_[rank.value] != UINT64_MAX) --there_;
   arrived_[rank.value] = UINT64_MAX;
   restore(std::move(arrived_));
 }

@@ -15,7 +15,8 @@ namespace bps {
 
 class Barriers {
  public:
-  explicit Barriers(std::uint32_t world_size) : arrived_(world_size, 0), behind_(world_size) {}
+  explicit Barriers(std::uint32_t world_size)
+      : arrived_(world_size, 0), there_(world_size), behind_(world_size) {}
 
   // A rank that is further ahead than this breaks the protocol.
   static constexpr std::uint64_t kMaxAhead = 1 << 16;
@@ -36,7 +37,7 @@ class Barriers {
 
   std::uint64_t done() const { return done_; }
   // Somebody waits at the barrier done().
-  bool open() const { return behind_ < arrived_.size(); }
+  bool open() const { return behind_ < there_; }
   // How many barriers the rank has arrived at.
   std::uint64_t arrived(Rank rank) const { return arrived_[rank.value]; }
 
@@ -50,6 +51,7 @@ class Barriers {
  private:
   std::vector<std::uint64_t> arrived_;
   std::uint64_t done_ = 0;
+  std::uint32_t there_;   // ranks that are not lost
   std::uint32_t behind_;  // ranks whose next barrier is done_
   std::optional<Blocked> blocked_;
 };

@@ -25,8 +25,11 @@ TEST_CASE("barriers: a rank that is lost is not waited for") {
   CHECK(barriers.done() == 0);
   barriers.drop(Rank{1});
   CHECK(barriers.done() == 2);
+  CHECK_FALSE(barriers.open());
   CHECK_FALSE(barriers.arrive(Rank{0}, 2));
+  CHECK(barriers.open());
   CHECK(barriers.arrive(Rank{2}, 2));
+  CHECK_FALSE(barriers.open());
   CHECK(barriers.done() == 3);
 }
 

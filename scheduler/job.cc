@@ -492,6 +492,7 @@ void Job::end(Error error) {
   std::vector<ServerId> users = servers_.users_of(run_);
   for (const ServerId server : users) {
     servers_.send(server, JobEnded{run_, end_error_});
+    if (end_error_.code != ErrorCode::ok) servers_.note_failure(server, name(), end_error_);
     servers_.release(server, run_);
   }
   used_.clear();

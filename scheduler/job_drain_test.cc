@@ -265,6 +265,12 @@ TEST_CASE("move: who waits for a server to drain hears that it stays, and why") 
   REQUIRE(said.reasons.size() == 1);
   CHECK_THAT(said.reasons[0], Contains("server 2") && Contains("2 MiB do not fit"));
   CHECK(!said.over);
+  // It has what it had, and says so.
+  h.say(admin, AskCluster{6});
+  const ClusterState state = h.last<ClusterState>(admin);
+  REQUIRE(state.servers.size() == 2);
+  CHECK(state.servers[0].placed > 0);
+  CHECK(state.servers[0].placed + state.servers[1].placed == state.jobs[0].bytes);
 }
 
 TEST_CASE("move: a refused drain leaves a newcomer out that refused before") {

@@ -17,12 +17,9 @@ void PartitionAssigner::set_shares(std::span<const double> shares) {
   total_ = 0;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     lanes_[i].share = shares[i];
-    if (shares[i] > 0) {
-      total_ += lanes_[i].bytes;
-      queue(static_cast<std::uint32_t>(i));
-    } else {
-      lanes_[i].bytes = 0;
-    }
+    if (shares[i] <= 0) continue;
+    total_ += lanes_[i].bytes;
+    queue(static_cast<std::uint32_t>(i));
   }
   BPS_ASSERT(!waiting_.empty());
 }

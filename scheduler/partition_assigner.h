@@ -26,24 +26,20 @@ class PartitionAssigner {
   PartitionAssigner(std::span<const double> shares, std::uint64_t partition_bytes);
 
   LaneIndex assign(std::uint64_t bytes);
-  // The lane has these already. To be followed by set_shares.
-  void take(LaneIndex lane, std::uint64_t bytes) {
-    lanes_[lane.value].bytes += bytes;
-    total_ += bytes;
-  }
+  // The lane has these already. To be followed by set_shares, unless the lane has no share.
+  void take(LaneIndex lane, std::uint64_t bytes) { lanes_[lane.value].bytes += bytes; }
 
   // The lane has these no more. Likewise.
   void give_back(LaneIndex lane, std::uint64_t bytes) {
-    const std::uint64_t held = std::min(lanes_[lane.value].bytes, bytes);
-    lanes_[lane.value].bytes -= held;
-    total_ -= std::min(total_, held);
+    lanes_[lane.value].bytes -= std::min(lanes_[lane.value].bytes, bytes);
   }
 
-  // Lanes come and go: from now on these are the shares. What a lane without a share has had is forgotten;
-  // there may be more lanes than before, not fewer.
+  // Lanes come and go: from now on these are the shares. What a lane without a share still has counts for
+  // nobody's; there may be more lanes than before, not fewer.
   void set_shares(std::span<const double> shares);
 
   std::uint64_t assigned_bytes(LaneIndex lane) const { return lanes_[lane.value].bytes; }
+  // Of lanes with a share.
   std::uint64_t total_bytes() const { return total_; }
 
  private:

@@ -263,12 +263,17 @@ void SchedulerCore::lose(TimePoint now, PeerId id, const std::string& offence) {
   orphans_.erase(node.server);
   if (!server.draining || !server.jobs.empty()) return;
   outbox_.log(LogLevel::info, fmt::format("{} left", to_string(server)));
-  tell_gone(server, {});
-  gone_servers_.add(
-      now, server,
-      server.moved_partitions == 0
-          ? "it has left"
-          : fmt::format("it was drained, {} moved", counted(server.moved_partitions, "partition")));
+  std::string how = "it has left";
+  if (server.moved_partitions != 0)
+    how = fmt::format("it was drained, {} moved", counted(server.moved_partitions, "partition"));
+  Error failure;
+  if (!server.failed.empty()) {
+    how += "; meanwhile " + server.failed.front();
+    if (server.failed.size() > 1) how += fmt::format(" (and {} more)", counted(server.failed.size() - 1, "job"));
+    failure = make_error(ErrorCode::peer_lost, fmt::format("{} has gone: {}", to_string(server), how));
+  }
+  tell_gone(server, failure);
+  gone_servers_.add(now, server, std::move(how));
   servers_.remove(node.server);
   forget_node(it->first);
 }

@@ -369,6 +369,29 @@ TEST_CASE("drain: a server that was not reached is told again when it is back") 
   CHECK(h.last<Drained>(peer).over);
 }
 
+TEST_CASE("drain: a job that fails meanwhile is no success") {
+  CoreHarness h;
+  const PeerId server = h.server("cpu-1");
+  const PeerId silent = h.server("cpu-2");
+  const auto workers = h.running_job("job", 2);
+  h.say(workers[0], declare_one(1, "t", 1'000'000));
+  h.stop_acking(silent);
+  const PeerId peer = admin(h);
+  h.say(peer, Drain{9, ServerId{1}});
+  h.say(server, Leave{});
+  h.kill(workers[0]);
+  REQUIRE(h.got<JobFailed>(workers[1]).size() == 1);
+  CHECK(h.got<Left>(server).size() == 1);
+  h.lose(server);
+  const Drained over = h.last<Drained>(peer);
+  CHECK(over.over);
+  CHECK(over.error.code == ErrorCode::peer_lost);
+  CHECK_THAT(over.error.message, Contains("has gone") && Contains("meanwhile job job failed: rank 0"));
+  h.say(peer, AskCluster{6});
+  REQUIRE(h.last<ClusterState>(peer).gone_servers.size() == 1);
+  CHECK_THAT(h.last<ClusterState>(peer).gone_servers[0].how, Contains("meanwhile job job failed: rank 0"));
+}
+
 TEST_CASE("drain: what cannot be drained is said, and why") {
   CoreHarness h;
   const PeerId peer = admin(h);

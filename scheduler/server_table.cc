@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "proto/wire/limits.h"
 #include "scheduler/text.h"
 
 namespace bps {
@@ -96,6 +97,12 @@ void ServerTable::drain(ServerId id) {
   if (server == nullptr) return;
   server->draining = true;
   tell_if_drained(*server);
+}
+
+void ServerTable::note_failure(ServerId id, const std::string& job, const Error& error) {
+  ServerRecord* server = find(id);
+  if (server == nullptr || !server->draining || server->failed.size() >= kMaxWaitsNamed) return;
+  server->failed.push_back(fmt::format("job {} failed: {}", job, error.message));
 }
 
 void ServerTable::tell_if_drained(ServerRecord& server) {

@@ -28,6 +28,7 @@ struct ServerRecord {
   std::uint64_t memory_max = 0;
   std::uint64_t moved_partitions = 0;  // away from it, while it drains
   bool draining = false;
+  std::vector<std::string> failed;  // jobs that used it and failed while it drained: at most kMaxWaitsNamed
   std::set<JobRun> jobs;
   // Requests: asked again when it comes back.
   struct Request {
@@ -71,6 +72,8 @@ class ServerTable {
   std::vector<ServerId> users_of(JobRun run) const;
   void release(ServerId id, JobRun run);
   void drain(ServerId id);
+  // A job that uses it has failed.
+  void note_failure(ServerId id, const std::string& job, const Error& error);
 
  private:
   void tell_if_drained(ServerRecord& server);

@@ -44,6 +44,7 @@ TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::opti
       rest -= bytes;
       if (!config_.lanes[tensor.owners[i].value].retired) continue;
       const LaneIndex before = std::exchange(tensor.owners[i], assigner_.assign(bytes));
+      assigner_.give_back(before, bytes);
       if (tensor.state != State::ready && tensor.state != State::declaring) continue;
       const bool known = tensor.state == State::ready;
       const PartitionId partition{tensor.first.value + i};
@@ -86,6 +87,7 @@ std::vector<TensorId> TensorTable::call_off(const std::map<PartitionId, LaneInde
       if (found == before.end()) continue;
       is_touched = true;
       assigner_.give_back(tensor.owners[i], bytes);
+      assigner_.take(found->second, bytes);
       tensor.owners[i] = found->second;
     }
     if (is_touched && tensor.state != State::ready) failed.push_back(TensorId{number});
