@@ -129,8 +129,10 @@ Status SchedulerCore::bring_back(TimePoint now, PeerId id, const HelloWorker& he
 
 std::string SchedulerCore::who_is(const Node& node) {
   if (const ServerRecord* const server = servers_.find(node.server);
-      server != nullptr && node.role == Role::server)
-    return to_string(*server);
+      server != nullptr && node.role == Role::server) {
+    // After a restart it has said nothing of itself yet.
+    return server->host.empty() ? fmt::format("server {}", node.server.value) : to_string(*server);
+  }
   const Job* const job = find_job(node.run);
   return fmt::format("rank {} of {}", node.rank.value, job == nullptr ? "a job" : "job " + job->name());
 }

@@ -178,7 +178,7 @@ class Program {
     }
     if (drained->error.code != ErrorCode::ok) return end(drained->error);
     if (drained->over || !settings_.json)
-      print(settings_.json ? render_json(*drained, drain->server) : render(*drained, drain->server));
+      print(settings_.json ? render_json(*drained, drain->server) : render(*drained, drain->server, !drains_));
     drains_ = true;
     if (drained->over) end({});
   }

@@ -139,13 +139,16 @@ std::string render(const Waits& waits, Duration older_than) {
   return fmt::format("nothing waits, or not for {} yet (--older-than)\n", to_string(older_than));
 }
 
-std::string render(const Drained& drained, ServerId server) {
+std::string render(const Drained& drained, ServerId server, bool begins) {
   if (drained.over) {
     return fmt::format("server {} has gone: {} moved to others, nothing failed\n", server.value,
                        plural(drained.partitions, "partition"));
   }
-  std::string text =
-      fmt::format("server {} drains: {} to move away from it\n", server.value, plural(drained.jobs, "job"));
+  std::string text;
+  if (begins) {
+    text = fmt::format("server {} drains: {} to move away from it\n", server.value,
+                       plural(drained.jobs, "job"));
+  }
   for (std::size_t i = 0; i < drained.stays_for.size(); ++i)
     text += fmt::format("  {} keeps it for now: {}\n", drained.stays_for[i], drained.reasons[i]);
   return text;

@@ -11,7 +11,8 @@ namespace bps {
 
 std::string render(const ClusterState& state, const Endpoint& scheduler);
 std::string render(const Waits& waits, Duration older_than = {});
-std::string render(const Drained& drained, ServerId server);
+// `begins`: the first that is said of it.
+std::string render(const Drained& drained, ServerId server, bool begins);
 
 std::string render_json(const ClusterState& state, const Endpoint& scheduler);
 std::string render_json(const Waits& waits);
