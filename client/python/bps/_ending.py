@@ -6,6 +6,10 @@ printed, and then ends the program with the status of the bps.Error that is the 
 first client is made, in front of the hook that it finds. It ends nothing but a main thread of a program: no other
 thread, no interactive session.
 
+sys.exit(n) has failed, too, if n is not 0, and to the other workers such a program must not look as one that has done its
+work and left. Python tells nobody with which status it ends, but it reads `code` of the exception that ends it: sys.exit of
+the main thread therefore raises a SystemExit that notices. `raise SystemExit(n)` goes unnoticed.
+
 An error that has gone through other hands than Python's, as those of DistributedDataParallel, comes out as a RuntimeError
 with its text. Who hands an error over so calls `handed_over`. And where something else connects the workers, too, it may
 notice a lost one first, and say so in words of its own: a witness (`call_witness`) is then asked what the job says.
@@ -15,11 +19,12 @@ import os
 import sys
 import threading
 import types
-from typing import Any, Callable, Deque, List, Optional
+from typing import Any, Callable, Deque, List, NoReturn, Optional
 
 from .errors import Error
 
 Witness = Callable[[Exception], Optional[Error]]
+Ended = Callable[[], Any]
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _handed_over: Deque[Error] = collections.deque(maxlen=16)
@@ -59,12 +64,23 @@ def _outside(trace: Optional[types.TracebackType]) -> Optional[types.TracebackTy
     return types.TracebackType(_outside(trace.tb_next), trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
-def install(ended: Callable[[], Any]) -> None:
-    """Once. `ended` is called when the program is about to end because of an exception."""
+def in_program() -> bool:
+    """Is this the main thread of a program?"""
+    interactive = sys.flags.interactive or hasattr(sys, "ps1")
+    return threading.current_thread() is threading.main_thread() and not interactive
+
+
+def install(ended: Ended) -> None:
+    """Once. `ended` is called when the program is about to end because it has failed; it raises nothing."""
     global _installed
     if _installed:
         return
     _installed = True
+    _see_exceptions(ended)
+    _see_exits(ended)
+
+
+def _see_exceptions(ended: Ended) -> None:
     before = sys.excepthook
 
     def hook(kind: Any, exception: Any, trace: Any) -> None:
@@ -72,7 +88,7 @@ def install(ended: Callable[[], Any]) -> None:
             trace = _outside(trace)
             exception = exception.with_traceback(trace)
         before(kind, exception, trace)
-        if threading.current_thread() is not threading.main_thread() or sys.flags.interactive or hasattr(sys, "ps1"):
+        if not in_program():
             return
         error = error_behind(exception)
         for witness in _witnesses if isinstance(exception, Exception) else []:
@@ -83,3 +99,49 @@ def install(ended: Callable[[], Any]) -> None:
             raise SystemExit(error.exit_code)
 
     sys.excepthook = hook
+
+
+def _means_failure(code: Any) -> bool:
+    """As the operating system sees it: numbers lose all but eight bits; what is no number is printed and counts as 1."""
+    return code is not None and (not isinstance(code, int) or code & 0xFF != 0)
+
+
+def _below_all_frames() -> bool:
+    """Was the caller called by the interpreter itself, which ends, and not by Python code?"""
+    try:
+        sys._getframe(2)
+    except ValueError:
+        return True
+    return False
+
+
+def _see_exits(ended: Ended) -> None:
+    before = sys.exit
+
+    class Exit(SystemExit):
+        @property
+        def code(self) -> Any:  # type: ignore[override]
+            status = SystemExit.code.__get__(self)  # type: ignore[attr-defined]
+            if _below_all_frames() and _means_failure(status):
+                ended()
+            return status
+
+        @code.setter
+        def code(self, status: Any) -> None:
+            SystemExit.code.__set__(self, status)  # type: ignore[attr-defined]
+
+        def __reduce__(self) -> Any:
+            return SystemExit, self.args
+
+    def exit_program(status: Any = None, /) -> NoReturn:
+        try:
+            before(status)
+        except SystemExit as problem:
+            # Other threads end silently by a SystemExit itself, not by another class.
+            if type(problem) is not SystemExit or not in_program():
+                raise
+            code = problem.code
+        raise Exit(code) from None
+
+    exit_program.__name__, exit_program.__doc__ = "exit", before.__doc__
+    sys.exit = exit_program

@@ -259,7 +259,7 @@ class Client:
 
 
 def _abandon_all() -> None:
-    """Of a program that ends because of an exception, which may take it a while: the other workers hear of it now."""
+    """Of a program that ends because it has failed, which may take it a while: the other workers hear of it now."""
     for client in list(_open_clients):
         try:
             client.abandon()

@@ -1,6 +1,7 @@
 """The training text: the bytes of some files, cut into equal shards, and batches drawn from a shard. Everything is a pure
 function of (files, rank, step), so a batch can be drawn again anywhere."""
 import pathlib
+import sys
 from typing import Sequence
 
 import torch
@@ -21,7 +22,7 @@ class Shard:
     def __init__(self, text: bytes, rank: int, ranks: int, context: int) -> None:
         part = text[len(text) * rank // ranks:len(text) * (rank + 1) // ranks]
         if len(part) <= context:
-            raise SystemExit(f"the text has only {len(text)} bytes for {ranks} workers")
+            sys.exit(f"the text has only {len(text)} bytes for {ranks} workers")
         self._bytes = torch.frombuffer(bytearray(part), dtype=torch.uint8).long()
         self._rank = rank
         self._context = context

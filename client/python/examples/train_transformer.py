@@ -145,7 +145,7 @@ def check(model: nn.Module) -> None:
     alike = bps.torch.broadcast_object(digest.hexdigest()) == digest.hexdigest()
     same = int(bps.torch.push_pull(torch.tensor(int(alike)), "alike", average=False))
     if same != bps.torch.size():
-        raise SystemExit(f"check: parameters of {bps.torch.size() - same} ranks differ from those of rank 0")
+        sys.exit(f"check: parameters of {bps.torch.size() - same} ranks differ from those of rank 0")
     if bps.torch.rank() == 0:
         print(f"check: parameters are bit-identical on all {same} ranks ({digest.hexdigest()[:16]})")
 

@@ -40,6 +40,22 @@ class ClusterTest(WorkerTest):
     def test_a_rank_exits_well_in_a_with(self):
         self.run_all(2, "exits_well_in_with")
 
+    def test_a_rank_exits(self):
+        """Who exits with another status than 0 has failed; who exits with 0 has left."""
+        for how, status, others, what in (("exits_badly", 3, 75, "rank 1.*lost|lost.*rank 1"),
+                                          ("exits_with_a_text", 1, 75, "rank 1.*lost|lost.*rank 1"),
+                                          ("exits_well", 0, 78, "rank 1.*left")):
+            with self.subTest(how):
+                scheduler, _ = self.cluster()
+                workers = self.python_workers(scheduler, 3, how)
+                self.assert_status(workers[1], status)
+                for rank in (0, 2):
+                    self.assert_told(workers[rank], others, what)
+
+    def test_another_thread_exits(self):
+        for worker in self.run_all(2, "exits_on_another_thread"):
+            self.assertNotIn("Traceback", worker.text())
+
     def test_an_error_that_is_only_the_cause(self):
         scheduler, _ = self.cluster()
         workers = self.python_workers(scheduler, 2, "raised_again")

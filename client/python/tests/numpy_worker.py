@@ -105,6 +105,39 @@ def exits_well_in_with():
         sys.exit(0)
 
 
+def exits(code):
+    """Without a `with`, between two rounds; a SystemExit that is caught ends nothing."""
+    client, second, array = half_declared()
+    try:
+        sys.exit(9)
+    except SystemExit as caught:
+        assert caught.code == 9
+    if client.rank == 1:
+        sys.exit(code)
+    client.push_pull(second, array).wait()
+
+
+def exits_badly():
+    exits(3)
+
+
+def exits_with_a_text():
+    exits("a text of the program")
+
+
+def exits_well():
+    exits(0)
+
+
+def exits_on_another_thread():
+    import threading
+    client, second, array = half_declared()
+    thread = threading.Thread(target=sys.exit, args=(5,))
+    thread.start()
+    thread.join()
+    client.push_pull(second, array).wait()
+
+
 def interrupted():
     client, second, array = half_declared()
     print("waiting")
