@@ -24,7 +24,7 @@ class Units(unittest.TestCase):
     def test_systemd_takes_them(self):
         verify = shutil.which("systemd-analyze")
         if verify is None:
-            return  # a machine without systemd has no use for them either
+            self.skipTest("systemd-analyze is not here to ask")
         with tempfile.TemporaryDirectory() as name:
             copies = []
             for unit in self.units():
