@@ -120,6 +120,7 @@ TEST_CASE("an address without a device, and a peer that does not answer, are unr
 TEST_CASE("a device that is removed takes its connections with it, and says so") {
   RdmaFakeFabric fabric;
   Pair pair(fabric);
+  const ExpectLog expected("nobody can connect over it until it is back");
   pair.connect_and_wait();
   const auto payload = pattern(500'000, 1);
   pair.client.send(push_pull(1), payload, 1);
@@ -130,6 +131,59 @@ TEST_CASE("a device that is removed takes its connections with it, and says so")
   End late;
   late.attach(fabric.transport().connect(fabric.loop(), pair.listener->endpoint(), 5s));
   REQUIRE(fabric.run_until([&] { return late.closed == 1; }, kLimit));
+}
+
+TEST_CASE("a device that was removed is let go, and used again when it is back") {
+  RdmaOptions options;
+  options.listen_again_every = 1ms;
+  RdmaFakeFabric fabric({}, options);
+  const auto region = region_of(fabric, 50'000, 3);
+  std::vector<std::unique_ptr<End>> servers;
+  std::vector<LentPayload> held;
+  auto listener = fabric.transport().listen(fabric.loop(), fabric.any_endpoint(), [&](auto accepted) {
+    End& server = *servers.emplace_back(std::make_unique<End>());
+    if (servers.size() == 1) {
+      server.at_lent = [&](Message&, LentPayload& payload) {
+        held.push_back(std::move(payload));
+        return true;
+      };
+    }
+    server.attach(std::move(accepted));
+  });
+  REQUIRE(listener.ok());
+  auto client = std::make_unique<End>();
+  const auto connect = [&] {
+    client = std::make_unique<End>();
+    client->attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), 5s));
+  };
+  connect();
+  client->send(push_pull(1), {region->bytes(), region.get()}, 1);
+  REQUIRE(fabric.run_until([&] { return held.size() == 1; }, kLimit));
+
+  const ExpectLog expected("nobody can connect over it until it is back");
+  fabric.fake().remove_device();
+  CHECK(fabric.fake().memories() > 0);  // those that have not heard of it use them
+  REQUIRE(fabric.run_until([&] { return client->closed + servers[0]->closed == 2; }, kLimit));
+  CHECK(fabric.fake().links() == 0);
+  CHECK(fabric.fake().memories() == 0);  // whatever is held of the memory
+  CHECK(std::ranges::equal(held[0].bytes(), region->bytes()));
+  const auto meanwhile = region_of(fabric, 20'000, 5);
+  connect();
+  REQUIRE(fabric.run_until([&] { return client->closed == 1; }, kLimit));
+  CHECK_THAT(client->end.message, Contains("no RDMA device"));
+
+  fabric.fake().return_device();
+  const auto connected = [&] {
+    if (client->closed > 0) connect();  // nobody listens yet
+    return client->writable > 0;
+  };
+  REQUIRE(fabric.run_until(connected, kLimit));
+  // Memory that was registered with the old one, or with none, is copied.
+  client->send(push_pull(2), {region->bytes(), region.get()}, 2);
+  client->send(push_pull(3), {meanwhile->bytes(), meanwhile.get()}, 3);
+  REQUIRE(fabric.run_until([&] { return servers.back()->messages == 2; }, kLimit));
+  CHECK(std::ranges::equal(servers.back()->received[0].payload, region->bytes()));
+  CHECK(std::ranges::equal(servers.back()->received[1].payload, meanwhile->bytes()));
 }
 
 TEST_CASE("last words arrive while payloads are being read that nobody waits for any more") {
@@ -223,7 +277,7 @@ TEST_CASE("references and records that make no sense end the connection") {
   RdmaFakeFabric fabric;
   Encoder encoder;
   const auto region = region_of(fabric, 10'000, 1);
-  const auto key = dynamic_cast<const RdmaRegion&>(*region).remote_key(fabric.fake());
+  const auto key = dynamic_cast<const RdmaRegion&>(*region).remote_key(fabric.fake().device());
   REQUIRE(key.has_value());
   const auto lent = [&](std::uint64_t bytes, const LoanReference& reference) {
     std::vector<std::byte> frame;

@@ -58,7 +58,7 @@ void RdmaChannel::take_news() {
         while (poll()) {}
         ended_ = true;
         break;
-      case VerbsNews::Kind::removed: fail("RDMA device " + link_->device().name() + " was removed"); break;
+      case VerbsNews::Kind::removed: fail(removed()); break;
       case VerbsNews::Kind::refused:
       case VerbsNews::Kind::failed: fail(news->why); break;
     }
@@ -166,9 +166,12 @@ void RdmaChannel::on_received(std::uint32_t buffer, std::uint32_t bytes) {
   }
 }
 
+std::string RdmaChannel::removed() const { return "RDMA device " + link_->device().name() + " was removed"; }
+
+// A device that is removed may be heard of by what goes wrong on it.
 void RdmaChannel::fail(std::string why) {
   if (std::exchange(failed_, true)) return;
-  failure_ = std::move(why);
+  failure_ = link_->device().is_lost() ? removed() : std::move(why);
 }
 
 // ---- writing ----

@@ -96,6 +96,7 @@ class RdmaChannel {
   void on_completion(const WorkCompletion& completion);
   void on_received(std::uint32_t buffer, std::uint32_t bytes);
   void free_buffer(std::uint32_t buffer);
+  std::string removed() const;
   void fail(std::string why);
 
   std::unique_ptr<VerbsLink> link_;

@@ -14,7 +14,7 @@ constexpr std::size_t kReadBytes = 16 * 1024;
 
 struct Inbox {
   explicit Inbox(std::uint32_t reads = 16) {
-    auto made = RdmaBlock::make(fabric, *fabric, 4096, kSlabBytes, counters);
+    auto made = RdmaBlock::make(fabric, fabric->device(), 4096, kSlabBytes, counters);
     REQUIRE(made.ok());
     block = std::move(made).value();
     inbox = std::make_shared<RdmaInbox>(block, block->incoming(), kReadBytes);

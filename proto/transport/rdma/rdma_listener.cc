@@ -12,7 +12,8 @@ namespace bps {
 namespace {
 
 // Requests to connect, answered one after another. Who cannot be served is told why, and so is the log, a few
-// times a minute.
+// times a minute. When the device is removed nobody can connect until it is back, with its address; then it
+// listens there again.
 //
 // Held by its listener and its own wait. Lives on: its loop.
 class RdmaAcceptor final : public std::enable_shared_from_this<RdmaAcceptor> {
@@ -22,6 +23,7 @@ class RdmaAcceptor final : public std::enable_shared_from_this<RdmaAcceptor> {
       : loop_(loop),
         context_(std::move(context)),
         listener_(std::move(listener)),
+        address_(listener_->address()),
         where_(std::move(where)),
         accepted_(std::move(accepted)) {}
 
@@ -35,6 +37,7 @@ class RdmaAcceptor final : public std::enable_shared_from_this<RdmaAcceptor> {
   }
 
   void close() {
+    if (timer_) loop_.cancel(std::exchange(timer_, {}));
     if (listener_ == nullptr) return;
     readiness_.close();
     listener_.reset();
@@ -51,7 +54,9 @@ class RdmaAcceptor final : public std::enable_shared_from_this<RdmaAcceptor> {
       if (!request->has_value()) break;
       receive(std::move(**request));
     }
-    if (listener_ != nullptr) readiness_.wait_read(self);
+    if (listener_ == nullptr) return;
+    if (listener_->is_removed()) return removed();
+    readiness_.wait_read(self);
   }
   void writable() {}
 
@@ -71,6 +76,34 @@ class RdmaAcceptor final : public std::enable_shared_from_this<RdmaAcceptor> {
     accepted_(std::make_unique<RdmaConnection>(std::move(stream)));
   }
 
+  void removed() {
+    context_->options.log.warn("{}: the RDMA device was removed; nobody can connect over it until it is back",
+                               where_);
+    close();
+    wait_for_device();
+  }
+
+  void wait_for_device() {
+    timer_ = loop_.after(context_->options.listen_again_every, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->timer_ = {};
+      if (!self->listen_again()) self->wait_for_device();
+    });
+  }
+
+  bool listen_again() {
+    auto listener = context_->verbs->listen(address_, context_->options.backlog);
+    if (!listener) return false;
+    listener_ = std::move(listener).value();
+    if (Status status = open(); !status.ok()) {
+      listener_.reset();
+      return false;
+    }
+    context_->options.log.info("{}: the RDMA device is back", where_);
+    return true;
+  }
+
   void warn(const Error& error) {
     if (const auto others = log_limit_.admit(loop_.now()))
       context_->options.log.warn("{}: a connection over RDMA was refused: {}{}", where_, to_string(error),
@@ -79,10 +112,12 @@ class RdmaAcceptor final : public std::enable_shared_from_this<RdmaAcceptor> {
 
   AsioLoop& loop_;
   const std::shared_ptr<RdmaContext> context_;
-  std::unique_ptr<VerbsListener> listener_;  // null once closed
+  std::unique_ptr<VerbsListener> listener_;  // null once closed, and without a device
+  const SocketAddress address_;
   const std::string where_;
   const Transport::Accepted accepted_;
   Readiness<RdmaAcceptor> readiness_;
+  TimerId timer_;  // without a device
   LogLimit log_limit_;
 };
 

@@ -21,6 +21,9 @@
 // RDMA, or where the peer does not answer in time; the message says which. Whoever fell silent is not noticed
 // here: heartbeats are the owner's.
 //
+// A device that is removed ends its connections (`peer_lost`), and nothing else: a listener listens again
+// when it is back, memory of allocate() stays, and is copied when it is sent over the device that came back.
+//
 // Loops given to it are AsioLoops. Listeners and connections must be destroyed before their loop; the
 // transport itself may go before or after them, as may regions.
 #pragma once

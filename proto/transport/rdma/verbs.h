@@ -44,6 +44,9 @@ class VerbsDevice {
   virtual ~VerbsDevice() = default;
   virtual const std::string& name() const = 0;
   virtual const VerbsLimits& limits() const = 0;
+  // It was removed, and somebody has heard of it. It closes when all links and listeners on it are gone, and
+  // registrations end with it. If it comes back it is another one.
+  virtual bool is_lost() const = 0;
   // Pins it: takes long. The peer may read what is `readable`; the device may write all of it.
   virtual Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory,
                                                                bool readable) = 0;
@@ -136,6 +139,8 @@ class VerbsListener {
   virtual SocketAddress address() const = 0;  // with the real port
   // Nothing: there is none, and the descriptor is quiet. An error concerns one request, or the device.
   virtual Result<std::optional<VerbsRequest>> next_request() = 0;
+  // With its device. Nothing comes any more.
+  virtual bool is_removed() const = 0;
 };
 
 class Verbs {

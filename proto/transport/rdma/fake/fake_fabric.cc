@@ -19,16 +19,20 @@ class FakeMemory final : public VerbsMemory {
   const std::shared_ptr<FakeFabric> fabric_;
 };
 
-FakeFabric::FakeFabric(FakeOptions options) : options_(options), random_(options.seed) {}
+FakeFabric::FakeFabric(FakeOptions options) : options_(options), random_(options.seed) { return_device(); }
 FakeFabric::~FakeFabric() = default;
 
-Result<std::vector<VerbsDevice*>> FakeFabric::devices() { return std::vector<VerbsDevice*>{this}; }
+Result<std::vector<VerbsDevice*>> FakeFabric::devices() {
+  std::vector<VerbsDevice*> present;
+  if (!device().is_lost()) present.push_back(&device());
+  return present;
+}
 
 Result<std::unique_ptr<VerbsLink>> FakeFabric::connect(const SocketAddress& address, int) {
   const Endpoint endpoint = endpoint_of(address);
   auto link = std::make_unique<FakeLink>(shared_from_this());
   link->set_port(endpoint.port);
-  if (endpoint.host == kHost && !removed_) {
+  if (endpoint.host == kHost && !device().is_lost()) {
     link->tell(VerbsNews::Kind::resolved);
   } else {
     link->tell(VerbsNews::Kind::failed, "no RDMA device of this host leads to that address");
@@ -38,7 +42,7 @@ Result<std::unique_ptr<VerbsLink>> FakeFabric::connect(const SocketAddress& addr
 
 Result<std::unique_ptr<VerbsListener>> FakeFabric::listen(const SocketAddress& address, int) {
   const Endpoint endpoint = endpoint_of(address);
-  if (endpoint.host != kHost)
+  if (endpoint.host != kHost || device().is_lost())
     return make_error(ErrorCode::os, "no RDMA device of this host has this address");
   const std::uint16_t port = endpoint.port != 0 ? endpoint.port : ++last_port_;
   if (listeners_.count(port) > 0) return make_error(ErrorCode::os, "the port is taken");
@@ -47,12 +51,18 @@ Result<std::unique_ptr<VerbsListener>> FakeFabric::listen(const SocketAddress& a
   return std::unique_ptr<VerbsListener>(std::make_unique<FakeListener>(shared_from_this(), real, port));
 }
 
-Result<std::unique_ptr<VerbsMemory>> FakeFabric::register_memory(std::span<std::byte> memory, bool readable) {
+Result<std::unique_ptr<VerbsMemory>> FakeDevice::register_memory(std::span<std::byte> memory, bool readable) {
+  return fabric_.register_memory(*this, memory, readable);
+}
+
+Result<std::unique_ptr<VerbsMemory>> FakeFabric::register_memory(FakeDevice& device,
+                                                                 std::span<std::byte> memory, bool readable) {
+  if (device.is_lost()) return make_error(ErrorCode::unreachable, "the device is gone");
   if (registrations_left_ == 1)
     return make_error(ErrorCode::out_of_memory, "cannot pin " + std::to_string(memory.size()) + " bytes");
   if (registrations_left_ > 1) --registrations_left_;
   const std::uint32_t key = ++last_key_;
-  memories_[key] = {memory, readable};
+  memories_[key] = {memory, readable, &device};
   return std::unique_ptr<VerbsMemory>(std::make_unique<FakeMemory>(shared_from_this(), key));
 }
 
@@ -67,10 +77,21 @@ std::byte* FakeFabric::find(std::uint32_t key, std::uintptr_t address, std::size
 }
 
 void FakeFabric::remove_device() {
-  removed_ = true;
-  const std::vector<FakeLink*> links = links_;
-  for (FakeLink* const link : links)
+  device().lost_ = true;
+  for (FakeLink* const link : links_)
     link->break_off(VerbsNews::Kind::removed);
+  for (const auto& [port, listener] : std::exchange(listeners_, {}))
+    listener->remove();
+  close_if_unused(device());
+}
+
+void FakeFabric::return_device() { devices_.push_back(std::make_unique<FakeDevice>(*this, options_.limits)); }
+
+void FakeFabric::close_if_unused(const FakeDevice& device) {
+  if (!device.is_lost() ||
+      std::any_of(links_.begin(), links_.end(), [&](FakeLink* link) { return &link->device() == &device; }))
+    return;
+  std::erase_if(memories_, [&](const auto& entry) { return entry.second.device == &device; });
 }
 
 // Some of what is pending.

@@ -20,6 +20,7 @@
 
 namespace bps {
 
+class FakeFabric;
 class FakeLink;
 class FakeListener;
 
@@ -30,7 +31,24 @@ struct FakeOptions {
   std::uint32_t inline_bytes = 220;
 };
 
-class FakeFabric final : public Verbs, public VerbsDevice, public std::enable_shared_from_this<FakeFabric> {
+// One life of the device of a fabric, which it belongs to.
+class FakeDevice final : public VerbsDevice {
+ public:
+  FakeDevice(FakeFabric& fabric, const VerbsLimits& limits) : fabric_(fabric), limits_(limits) {}
+  const std::string& name() const override { return name_; }
+  const VerbsLimits& limits() const override { return limits_; }
+  bool is_lost() const override { return lost_; }
+  Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory, bool readable) override;
+
+ private:
+  friend FakeFabric;
+  FakeFabric& fabric_;
+  const std::string name_ = "fake0";
+  const VerbsLimits limits_;
+  bool lost_ = false;
+};
+
+class FakeFabric final : public Verbs, public std::enable_shared_from_this<FakeFabric> {
  public:
   explicit FakeFabric(FakeOptions options = {});
   ~FakeFabric() override;
@@ -47,6 +65,8 @@ class FakeFabric final : public Verbs, public VerbsDevice, public std::enable_sh
   // From now on no request is carried out, and nobody answers.
   void fall_silent() { silent_ = true; }
   void remove_device();
+  // Another one of the same name and address.
+  void return_device();
 
   // ---- what exists ----
 
@@ -57,16 +77,17 @@ class FakeFabric final : public Verbs, public VerbsDevice, public std::enable_sh
   int receivers_not_ready() const { return receivers_not_ready_; }
   std::uint64_t requests() const { return requests_; }
 
-  // ---- Verbs and VerbsDevice ----
+  // The last, if it was removed.
+  FakeDevice& device() { return *devices_.back(); }
+
+  // ---- Verbs ----
 
   Result<std::vector<VerbsDevice*>> devices() override;
   Result<std::unique_ptr<VerbsLink>> connect(const SocketAddress& address, int timeout_ms) override;
   Result<std::unique_ptr<VerbsListener>> listen(const SocketAddress& address, int backlog) override;
-  const std::string& name() const override { return name_; }
-  const VerbsLimits& limits() const override { return options_.limits; }
-  Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory, bool readable) override;
 
  private:
+  friend FakeDevice;
   friend FakeLink;
   friend FakeListener;
   friend class FakeMemory;
@@ -74,19 +95,24 @@ class FakeFabric final : public Verbs, public VerbsDevice, public std::enable_sh
   struct Memory {
     std::span<std::byte> bytes;
     bool readable = false;
+    FakeDevice* device = nullptr;
   };
+
+  Result<std::unique_ptr<VerbsMemory>> register_memory(FakeDevice& device, std::span<std::byte> memory,
+                                                       bool readable);
+  // The last link on a device that was removed ends what is registered with it.
+  void close_if_unused(const FakeDevice& device);
 
   // Null: that key does not give access to all of it.
   std::byte* find(std::uint32_t key, std::uintptr_t address, std::size_t bytes, bool by_peer) const;
   void step();
 
   const FakeOptions options_;
-  const std::string name_ = "fake0";
+  std::vector<std::unique_ptr<FakeDevice>> devices_;
   std::mt19937_64 random_;
   std::uint32_t registrations_left_ = 0;
   std::uint32_t next_status_ = 0;
   bool silent_ = false;
-  bool removed_ = false;
   std::map<std::uint32_t, Memory> memories_;  // by key
   std::uint32_t last_key_ = 0;
   std::uint16_t last_port_ = 40'000;

@@ -35,7 +35,8 @@ void FakeSignal::quiet() {
 
 // ---- life ----
 
-FakeLink::FakeLink(std::shared_ptr<FakeFabric> fabric) : fabric_(std::move(fabric)) {
+FakeLink::FakeLink(std::shared_ptr<FakeFabric> fabric)
+    : fabric_(std::move(fabric)), device_(fabric_->device()) {
   fabric_->links_.push_back(this);
 }
 
@@ -55,6 +56,7 @@ FakeLink::~FakeLink() {
   } else if (const auto listener = fabric_->listeners_.find(port_); listener != fabric_->listeners_.end()) {
     listener->second->forget(*this);
   }
+  fabric_->close_if_unused(device_);
 }
 
 void FakeLink::tell(VerbsNews::Kind kind, std::string why, std::span<const std::byte> private_data) {
@@ -71,7 +73,7 @@ std::optional<VerbsNews> FakeLink::next_news() {
 }
 
 Status FakeLink::make_queues(const QueueDepths& depths) {
-  if (fabric_->removed_) return make_error(ErrorCode::unreachable, "the device is gone");
+  if (device_.is_lost()) return make_error(ErrorCode::unreachable, "the device is gone");
   BPS_ASSERT(!has_queues_);
   has_queues_ = true;
   depths_ = depths;
@@ -122,7 +124,7 @@ void FakeLink::flush() {
 // ---- requests ----
 
 Status FakeLink::post(const WorkRequest& request) {
-  if (!has_queues_ || fabric_->removed_) return refuse("there is no queue pair");
+  if (!has_queues_ || device_.is_lost()) return refuse("there is no queue pair");
   if (posted_ - freed_ >= depths_.requests) return refuse("the queue of requests is full");
   if (request.in_line && request.bytes > inline_bytes()) return refuse("too many bytes in line");
   ++fabric_->requests_;
@@ -186,7 +188,7 @@ std::uint32_t FakeLink::carry_out(const Request& request) {
 }
 
 Status FakeLink::post_receive(std::uint64_t id, std::span<std::byte> memory, std::uint32_t local_key) {
-  if (!has_queues_ || fabric_->removed_) return refuse("there is no queue pair");
+  if (!has_queues_ || device_.is_lost()) return refuse("there is no queue pair");
   if (receives_.size() >= depths_.receives) return refuse("the queue of receives is full");
   if (fabric_->find(local_key, reinterpret_cast<std::uintptr_t>(memory.data()), memory.size(), false) ==
       nullptr)
@@ -228,9 +230,15 @@ FakeListener::FakeListener(std::shared_ptr<FakeFabric> fabric, SocketAddress add
 }
 
 FakeListener::~FakeListener() {
-  fabric_->listeners_.erase(port_);
+  if (!removed_) fabric_->listeners_.erase(port_);
   for (const Waiting& waiting : waiting_)
     waiting.from->tell(VerbsNews::Kind::refused);
+}
+
+void FakeListener::remove() {
+  removed_ = true;
+  waiting_.clear();
+  signal_.raise();
 }
 
 void FakeListener::request(FakeLink& from, std::span<const std::byte> private_data) {

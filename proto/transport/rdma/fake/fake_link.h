@@ -30,7 +30,7 @@ class FakeLink final : public VerbsLink {
 
   int descriptor() const override { return signal_.descriptor(); }
   std::optional<VerbsNews> next_news() override;
-  VerbsDevice& device() override { return *fabric_; }
+  VerbsDevice& device() override { return device_; }
   Status make_queues(const QueueDepths& depths) override;
   std::uint32_t inline_bytes() const override { return fabric_->options_.inline_bytes; }
   Status connect(std::span<const std::byte> private_data) override;
@@ -75,6 +75,7 @@ class FakeLink final : public VerbsLink {
   std::uint32_t carry_out(const Request& request);
 
   const std::shared_ptr<FakeFabric> fabric_;
+  FakeDevice& device_;
   FakeSignal signal_;
   std::uint16_t port_ = 0;  // that is connected to
   FakeLink* peer_ = nullptr;
@@ -100,6 +101,9 @@ class FakeListener final : public VerbsListener {
   SocketAddress address() const override { return address_; }
   Result<std::optional<VerbsRequest>> next_request() override;
 
+  bool is_removed() const override { return removed_; }
+
+  void remove();
   void request(FakeLink& from, std::span<const std::byte> private_data);
   void forget(const FakeLink& from);
 
@@ -113,6 +117,7 @@ class FakeListener final : public VerbsListener {
   const std::uint16_t port_;
   FakeSignal signal_;
   std::deque<Waiting> waiting_;
+  bool removed_ = false;
 };
 
 }  // namespace bps

@@ -166,7 +166,9 @@ std::optional<VerbsNews> RealLink::news_of(const CmId::Event& event) {
       if (event.status == kByTheProgram) return VerbsNews{Kind::refused, {}, event.private_data};
       return failed(fmt::format("rejected by the peer's rdma_cm, with reason {}", event.status));
     case RDMA_CM_EVENT_DISCONNECTED: return VerbsNews{Kind::disconnected, {}, {}};
-    case RDMA_CM_EVENT_DEVICE_REMOVAL: return VerbsNews{Kind::removed, {}, {}};
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      verbs_->lose_device_of(id_.get());
+      return VerbsNews{Kind::removed, {}, {}};
     default: return std::nullopt;
   }
 }
@@ -174,9 +176,10 @@ std::optional<VerbsNews> RealLink::news_of(const CmId::Event& event) {
 // ---- opening ----
 
 Status RealLink::find_device() {
-  const auto device = verbs_->device_of(id_.get());
+  auto device = verbs_->device_of(id_.get());
   if (!device) return device.error();
-  device_ = *device;
+  use_.emplace(std::move(device).value());
+  device_ = &use_->device();
   return {};
 }
 

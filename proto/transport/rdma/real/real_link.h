@@ -78,6 +78,7 @@ class RealLink final : public VerbsLink {
 
   const std::shared_ptr<RealVerbs> verbs_;
   const RdmaLibrary& library_;
+  std::optional<RealDevice::Use> use_;
   CmId id_;
   UniqueFd wait_;  // an epoll of both channels
   RealDevice* device_ = nullptr;
@@ -96,17 +97,21 @@ class RealListener final : public VerbsListener {
  public:
   static Result<std::unique_ptr<RealListener>> listen(std::shared_ptr<RealVerbs> verbs,
                                                       const SocketAddress& address, int backlog);
-  RealListener(std::shared_ptr<RealVerbs> verbs, CmId id) : verbs_(std::move(verbs)), id_(std::move(id)) {}
+  RealListener(std::shared_ptr<RealVerbs> verbs, std::optional<RealDevice::Use> use, CmId id)
+      : verbs_(std::move(verbs)), use_(std::move(use)), id_(std::move(id)) {}
 
   int descriptor() const override { return id_.descriptor(); }
   SocketAddress address() const override;
   Result<std::optional<VerbsRequest>> next_request() override;
+  bool is_removed() const override { return removed_; }
 
  private:
   Result<std::optional<VerbsRequest>> request_of(CmId::Event event);
 
   const std::shared_ptr<RealVerbs> verbs_;
+  std::optional<RealDevice::Use> use_;  // nothing: of all devices
   CmId id_;
+  bool removed_ = false;
 };
 
 }  // namespace bps

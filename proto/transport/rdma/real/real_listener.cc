@@ -34,12 +34,15 @@ Result<std::unique_ptr<RealListener>> RealListener::listen(std::shared_ptr<RealV
                         : "");
   }
   // Of an address of no device in particular, 0.0.0.0, each request is looked at.
+  std::optional<RealDevice::Use> use;
   if (id->get()->verbs != nullptr) {
-    if (const auto device = verbs->device_of(id->get()); !device)
+    auto device = verbs->device_of(id->get());
+    if (!device)
       return make_error(ErrorCode::configuration, "this address is that of " + device.error().message,
                         "listen on an address of that device, or choose the other one");
+    use.emplace(std::move(device).value());
   }
-  return std::make_unique<RealListener>(std::move(verbs), std::move(id).value());
+  return std::make_unique<RealListener>(std::move(verbs), std::move(use), std::move(id).value());
 }
 
 SocketAddress RealListener::address() const { return copy_of(rdma_get_local_addr(id_.get())); }
@@ -47,8 +50,10 @@ SocketAddress RealListener::address() const { return copy_of(rdma_get_local_addr
 Result<std::optional<VerbsRequest>> RealListener::next_request() {
   while (auto event = id_.next()) {
     if (event->kind == RDMA_CM_EVENT_CONNECT_REQUEST) return request_of(std::move(*event));
-    if (event->kind == RDMA_CM_EVENT_DEVICE_REMOVAL)
-      return make_error(ErrorCode::os, "the RDMA device was removed", "restart this program when it is back");
+    if (event->kind != RDMA_CM_EVENT_DEVICE_REMOVAL) continue;
+    verbs_->lose_device_of(id_.get());
+    removed_ = true;
+    break;
   }
   return std::optional<VerbsRequest>();
 }

@@ -1,5 +1,5 @@
-// Verbs on the devices of this host. All of them are opened when this is made: librdmacm keeps them open for
-// the process anyway.
+// Verbs on the devices of this host. All of them are opened when this is made, and those that come later when
+// somebody asks for them: librdmacm keeps them open for the process anyway.
 //
 // Any thread.
 #pragma once
@@ -8,42 +8,19 @@
 #include <string>
 #include <vector>
 
+#include "proto/base/completion.h"
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/rdma/real/rdma_library.h"
+#include "proto/transport/rdma/real/real_device.h"
 
 namespace bps {
 
-class RealDevice final : public VerbsDevice {
- public:
-  static Result<std::unique_ptr<RealDevice>> open(const RdmaLibrary& library, ibv_context* context);
-  RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
-             const ibv_device_attr& attributes);
-  ~RealDevice() override;
-
-  const std::string& name() const override { return name_; }
-  const VerbsLimits& limits() const override { return limits_; }
-  Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory, bool readable) override;
-
-  std::uint32_t ports() const { return ports_; }
-  // As they are now: addresses come and go.
-  Result<std::vector<RdmaGid>> gids() const;
-  ibv_context* context() const { return context_; }
-  ibv_pd* domain() const { return domain_; }
-
- private:
-  const RdmaLibrary& library_;
-  ibv_context* const context_;
-  ibv_pd* const domain_;
-  const std::string name_;
-  const std::uint32_t ports_;
-  VerbsLimits limits_;
-};
-
 class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVerbs> {
  public:
-  RealVerbs(const RdmaLibrary& library, VerbsOptions options,
-            std::vector<std::unique_ptr<RealDevice>> devices)
-      : library_(library), options_(std::move(options)), devices_(std::move(devices)) {}
+  RealVerbs(const RdmaLibrary& library, VerbsOptions options)
+      : library_(library), options_(std::move(options)) {}
+  // First. Errors: as open_verbs().
+  Status open();
 
   Result<std::vector<VerbsDevice*>> devices() override;
   Result<std::unique_ptr<VerbsLink>> connect(const SocketAddress& address, int timeout_ms) override;
@@ -51,15 +28,30 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
 
   const RdmaLibrary& library() const { return library_; }
   // The device of an id that has one. Errors: `configuration`; not one that may be used, by its port.
-  Result<RealDevice*> device_of(const rdma_cm_id* id) const;
+  Result<RealDevice::Use> device_of(const rdma_cm_id* id);
+  // An id has heard that its device was removed.
+  void lose_device_of(const rdma_cm_id* id);
   // The address that connections to `to` are made from; nothing: the route decides.
-  Result<std::optional<SocketAddress>> source(const SocketAddress& to) const;
+  Result<std::optional<SocketAddress>> source(const SocketAddress& to);
   void apply_options(rdma_cm_id* id) const;
 
  private:
+  using Devices = std::vector<std::unique_ptr<RealDevice>>;  // those that are lost, too
+
+  // Looks for new ones. What there is, by name, and what was wrong with the last that could not be opened.
+  struct Found {
+    std::string names;
+    std::optional<Error> error;
+  };
+  Found refresh();
+  Status check_options(const std::string& names);
+  // Null: there is none.
+  RealDevice* find(const ibv_context* context) const;
+  RealDevice* any() const;
+
   const RdmaLibrary& library_;
-  const VerbsOptions options_;
-  const std::vector<std::unique_ptr<RealDevice>> devices_;
+  VerbsOptions options_;  // settled by open()
+  Monitor<Devices> devices_;
 };
 
 }  // namespace bps

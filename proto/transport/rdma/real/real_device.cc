@@ -1,0 +1,158 @@
+#include "proto/transport/rdma/real/real_device.h"
+
+#include <fmt/core.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "proto/base/units.h"
+
+namespace bps {
+namespace {
+
+constexpr std::uint32_t kMaxGids = 1024;  // of a port
+
+Error cannot_pin(const std::string& device, std::size_t bytes, int error) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  const std::string allowed =
+      limit.rlim_cur == RLIM_INFINITY ? "no limit" : "a limit of " + to_string(ByteSize{limit.rlim_cur});
+  if (error != ENOMEM && error != EAGAIN && error != EPERM)
+    return os_error(fmt::format("cannot register {} bytes with RDMA device {}", bytes, device), error);
+  return make_error(
+      ErrorCode::out_of_memory,
+      fmt::format("cannot pin {} bytes for RDMA device {}: {}; this process has {} for locked memory", bytes,
+                  device, std::strerror(error), allowed),
+      "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a "
+      "container");
+}
+
+}  // namespace
+
+// Known to its device, which may end the registration first.
+class RealMemory final : public VerbsMemory {
+ public:
+  RealMemory(RealDevice& device, ibv_mr* region) : device_(device), region_(region) {
+    local_key = region->lkey;
+    remote_key = region->rkey;
+    device_.state_.update([this](RealDevice::State& state) { state.memories.push_back(this); });
+  }
+  ~RealMemory() override {
+    device_.state_.update([this](RealDevice::State& state) {
+      end();
+      std::erase(state.memories, this);
+    });
+  }
+  // Under the device's lock.
+  void end() {
+    if (region_ != nullptr) device_.library_.dereg_mr(std::exchange(region_, nullptr));
+  }
+
+ private:
+  RealDevice& device_;
+  ibv_mr* region_;
+};
+
+// ---- life ----
+
+Result<std::unique_ptr<RealDevice>> RealDevice::open(const RdmaLibrary& library, ibv_context* context) {
+  ibv_device_attr attributes{};
+  const std::string name = library.get_device_name(context->device);
+  if (const int error = library.query_device(context, &attributes); error != 0)
+    return os_error("cannot ask RDMA device " + name + " for its limits", error);
+  ibv_pd* const domain = library.alloc_pd(context);
+  if (domain == nullptr) return os_error("cannot make a protection domain on RDMA device " + name, errno);
+  return std::make_unique<RealDevice>(library, context, domain, attributes);
+}
+
+RealDevice::RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
+                       const ibv_device_attr& attributes)
+    : library_(library),
+      context_(context),
+      name_(library.get_device_name(context->device)),
+      ports_(attributes.phys_port_cnt),
+      state_(State{domain, 0, {}}) {
+  const auto depth = [](int reads) { return static_cast<std::uint8_t>(std::clamp(reads, 0, 255)); };
+  limits_.work_requests = static_cast<std::uint32_t>(attributes.max_qp_wr);
+  limits_.completions = static_cast<std::uint32_t>(attributes.max_cqe);
+  limits_.reads_out = depth(attributes.max_qp_init_rd_atom);
+  limits_.reads_in = depth(attributes.max_qp_rd_atom);
+}
+
+RealDevice::~RealDevice() {
+  if (ibv_pd* const domain = this->domain(); domain != nullptr) library_.dealloc_pd(domain);
+}
+
+ibv_pd* RealDevice::domain() const {
+  return state_.read([](const State& state) { return state.domain; });
+}
+
+Result<RealDevice::Use> RealDevice::use() {
+  const bool is_open = state_.update([this](State& state) {
+    if (is_lost()) return false;
+    ++state.uses;
+    return true;
+  });
+  if (!is_open) return make_error(ErrorCode::unreachable, "RDMA device " + name_ + " was removed");
+  return Use(*this);
+}
+
+void RealDevice::leave() {
+  state_.update([](State& state) { --state.uses; });
+  if (is_lost()) close_if_unused();
+}
+
+void RealDevice::lose() {
+  state_.update([this](State&) { lost_ = true; });
+  close_if_unused();
+}
+
+void RealDevice::close_if_unused() {
+  const bool is_closed = state_.update([this](State& state) {
+    if (state.uses > 0 || state.domain == nullptr) return false;
+    for (RealMemory* const memory : state.memories)
+      memory->end();
+    library_.dealloc_pd(std::exchange(state.domain, nullptr));
+    return true;
+  });
+  if (!is_closed) return;
+  // Here librdmacm notices that the device is gone, and closes it.
+  int count = 0;
+  if (ibv_context** const contexts = library_.get_devices(&count); contexts != nullptr)
+    library_.free_devices(contexts);
+}
+
+// ---- what it has ----
+
+Result<std::unique_ptr<VerbsMemory>> RealDevice::register_memory(std::span<std::byte> memory, bool readable) {
+  const auto use = this->use();
+  if (!use) return use.error();
+  int access = IBV_ACCESS_LOCAL_WRITE;
+  if (readable) access |= IBV_ACCESS_REMOTE_READ;
+  ibv_mr* const region = library_.reg_mr(domain(), memory.data(), memory.size(), access);
+  if (region == nullptr) return cannot_pin(name_, memory.size(), errno);
+  return std::unique_ptr<VerbsMemory>(std::make_unique<RealMemory>(*this, region));
+}
+
+Result<std::vector<RdmaGid>> RealDevice::gids() {
+  const auto use = this->use();
+  if (!use) return use.error();
+  std::vector<ibv_gid_entry> entries(std::size_t{kMaxGids} * std::max(ports_, 1u));
+  const ssize_t count =
+      library_.query_gid_table(context_, entries.data(), entries.size(), 0, sizeof(ibv_gid_entry));
+  if (count < 0)
+    return os_error("cannot ask RDMA device " + name_ + " for its GIDs", static_cast<int>(-count));
+  std::vector<RdmaGid> gids;
+  for (const ibv_gid_entry& entry : std::span(entries).first(static_cast<std::size_t>(count))) {
+    RdmaGid& gid = gids.emplace_back();
+    gid.port = entry.port_num;
+    gid.index = entry.gid_index;
+    gid.kind = entry.gid_type == IBV_GID_TYPE_IB ? RdmaGid::Kind::other : RdmaGid::Kind::address;
+    std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
+  }
+  return gids;
+}
+
+}  // namespace bps

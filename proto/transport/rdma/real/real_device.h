@@ -1,0 +1,87 @@
+// A device of this host. librdmacm opens all of them for the process, and closes one that was removed when
+// nobody in the process uses it any more; until then the kernel keeps whoever removes it waiting.
+//
+// So a device counts who needs it: queue pairs and ids that are bound to it, each with its owner on a loop of
+// its own, which hears of the removal there. When the first has heard of it, the device is lost; when the
+// last has let go, memory that is registered with it (which is whose it likes, and stays theirs) is
+// registered no more, and librdmacm is told to look. A device that comes back is another one.
+//
+// Owner: RealVerbs, and as long as that. Any thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/base/completion.h"
+#include "proto/transport/rdma/rdma_device.h"
+#include "proto/transport/rdma/real/rdma_library.h"
+#include "proto/transport/rdma/verbs.h"
+
+namespace bps {
+
+class RealMemory;
+
+class RealDevice final : public VerbsDevice {
+ public:
+  static Result<std::unique_ptr<RealDevice>> open(const RdmaLibrary& library, ibv_context* context);
+  RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
+             const ibv_device_attr& attributes);
+  ~RealDevice() override;
+
+  const std::string& name() const override { return name_; }
+  const VerbsLimits& limits() const override { return limits_; }
+  bool is_lost() const override { return lost_.load(std::memory_order_relaxed); }
+  Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory, bool readable) override;
+
+  // While it exists, the device stays open. To be held longer than the ids of rdma_cm that are bound to it.
+  class Use {
+   public:
+    explicit Use(RealDevice& device) : device_(&device) {}
+    Use(Use&& other) noexcept : device_(std::exchange(other.device_, nullptr)) {}
+    Use& operator=(Use&& other) noexcept {
+      std::swap(device_, other.device_);
+      return *this;
+    }
+    ~Use() {
+      if (device_ != nullptr) device_->leave();
+    }
+    RealDevice& device() const { return *device_; }
+
+   private:
+    RealDevice* device_;
+  };
+  Result<Use> use();
+  void lose();
+
+  std::uint32_t ports() const { return ports_; }
+  // As they are now: addresses come and go.
+  Result<std::vector<RdmaGid>> gids();
+  ibv_context* context() const { return context_; }
+  // Of whoever has a Use.
+  ibv_pd* domain() const;
+
+ private:
+  friend RealMemory;
+
+  struct State {
+    ibv_pd* domain = nullptr;  // null: closed
+    int uses = 0;
+    std::vector<RealMemory*> memories;
+  };
+
+  void leave();
+  void close_if_unused();
+
+  const RdmaLibrary& library_;
+  ibv_context* const context_;
+  const std::string name_;
+  const std::uint32_t ports_;
+  VerbsLimits limits_;
+  std::atomic<bool> lost_{false};
+  Monitor<State> state_;
+};
+
+}  // namespace bps
