@@ -3,8 +3,9 @@ knows whether to start it again.
 
 An uncaught exception ends Python with status 1, whatever it was. Here sys.excepthook prints it as it would have been
 printed, and then ends the program with the status of the bps.Error that is the exception, or its cause. Installed when the
-first client is made, in front of the hook that it finds. It ends nothing but a main thread of a program: no other
-thread, no interactive session.
+first client is made, in front of the hook that it finds, and in front of those that come later, because ours does
+not return to one that has called it: torch.distributed's would not show what it has collected. It ends nothing but a
+main thread of a program: no other thread, no interactive session.
 
 sys.exit(n) has failed, too, if n is not 0, and to the other workers such a program must not look as one that has done its
 work and left. Python tells nobody with which status it ends, but it reads `code` of the exception that ends it: sys.exit of
@@ -29,7 +30,8 @@ Ended = Callable[[], Any]
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _handed_over: Deque[Error] = collections.deque(maxlen=16)
 _witnesses: List[Witness] = []
-_installed = False
+_ended: Optional[Ended] = None
+_hook: Optional[Callable[[Any, Any, Any], Any]] = None  # ours that is in front
 
 
 def call_witness(witness: Witness) -> None:
@@ -71,19 +73,25 @@ def in_program() -> bool:
 
 
 def install(ended: Ended) -> None:
-    """Once. `ended` is called when the program is about to end because it has failed; it raises nothing."""
-    global _installed
-    if _installed:
+    """`ended`, the first time: is called when the program is about to end because it has failed; it raises nothing."""
+    global _ended
+    if _ended is None:
+        _ended = ended
+        _see_exits(ended)
+    come_to_front()
+
+
+def come_to_front() -> None:
+    """Before the first client, nothing happens; to be called where a program may have got another hook."""
+    global _hook
+    if _ended is None or (_hook is not None and sys.excepthook is _hook):
         return
-    _installed = True
-    _see_exceptions(ended)
-    _see_exits(ended)
-
-
-def _see_exceptions(ended: Ended) -> None:
-    before = sys.excepthook
+    before, ended = sys.excepthook, _ended
 
     def hook(kind: Any, exception: Any, trace: Any) -> None:
+        if _hook is not hook:  # another of ours has called it
+            before(kind, exception, trace)
+            return
         if isinstance(exception, KeyboardInterrupt):  # where in here it waited says nothing to anybody
             trace = _outside(trace)
             exception = exception.with_traceback(trace)
@@ -98,7 +106,7 @@ def _see_exceptions(ended: Ended) -> None:
             # Raised in here it ends the interpreter as it would anywhere else: exit functions run.
             raise SystemExit(error.exit_code)
 
-    sys.excepthook = hook
+    _hook = sys.excepthook = hook
 
 
 def _means_failure(code: Any) -> bool:

@@ -62,6 +62,12 @@ class ClusterTest(WorkerTest):
         workers[1].end()
         self.assert_told(workers[0], 75, "hook of the program: the program's own words")
 
+    def test_an_error_inside_a_hook_that_came_later(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 2, "lost_inside_a_hook")
+        workers[1].end()
+        self.assert_told(workers[0], 75, "collected: .*rank 1")
+
     def test_an_error_on_another_thread(self):
         scheduler, _ = self.cluster()
         workers = self.python_workers(scheduler, 2, "lost_on_another_thread")

@@ -1,4 +1,5 @@
 """Workers of cluster_test.py: python3 numpy_worker.py FUNCTION [ARGUMENT]. None catches its error, and they end with its exit code all the same."""
+import io
 import os
 import signal
 import sys
@@ -86,6 +87,25 @@ def raised_again():
         lost()
     except bps.Error as problem:
         raise ValueError("the program's own words") from problem
+
+
+def lost_inside_a_hook():
+    """A hook of later that collects what the one before it prints, as torch.distributed's does."""
+    client, second, array = half_declared()
+    inner = sys.excepthook
+
+    def collect(kind, exception, trace):
+        stderr, sys.stderr = sys.stderr, io.StringIO()
+        try:
+            inner(kind, exception, trace)
+        finally:
+            collected, sys.stderr = sys.stderr.getvalue(), stderr
+        print("collected:", collected.splitlines()[-1], flush=True)
+
+    sys.excepthook = collect
+    if client.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    client.push_pull(second, array).wait()
 
 
 def lost_on_another_thread():

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch.distributed
 
+from .._ending import come_to_front
 from .broadcast import broadcast_object
 from .world import local_size, rank, size
 
@@ -23,3 +24,4 @@ def init_process_group(backend: str = "gloo", **options: Any) -> None:
         host, port = broadcast_object(None)
         store = torch.distributed.TCPStore(host, port, size(), False)
     torch.distributed.init_process_group(backend, store=store, rank=rank(), world_size=size(), **options)
+    come_to_front()

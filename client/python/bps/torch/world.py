@@ -4,7 +4,7 @@ import sys
 from typing import Any, Dict, Optional, Sequence, Set
 
 from .._abi import DType
-from .._ending import call_witness
+from .._ending import call_witness, come_to_front
 from ..client import Client, TensorSpec
 from ..errors import Code, Error, invalid
 from ..handle import Tensor
@@ -94,6 +94,7 @@ def shutdown() -> None:
 def world() -> World:
     if _world is None:
         raise Error(Code.CLOSED, "bps.torch is not in a job", "call bps.torch.init() first")
+    come_to_front()  # of what torch.distributed has installed meanwhile
     return _world
 
 
