@@ -118,8 +118,12 @@ struct AsioLoop::Impl {
   void run_io(TimePoint deadline) {
     if (!has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep()) {
       // One handler. If more are ready, the next run_one finds them without asking the kernel, whereas a poll
-      // that finds nothing would cost a system call in every turn.
-      io.run_one();
+      // that finds nothing would cost a system call in every turn. The timer that was armed anew leaves one
+      // that is none: where deadlines move in every turn they would pile up before what has happened.
+      do {
+        was_cancelled = false;
+        io.run_one();
+      } while (was_cancelled);
       mailbox->queue().awake();
       return;
     }
@@ -137,6 +141,7 @@ struct AsioLoop::Impl {
       armed_for = deadline;
       deadline_timer.expires_at(deadline);
       deadline_timer.async_wait([this](const boost::system::error_code& error) {
+        was_cancelled = static_cast<bool>(error);
         if (!error) armed_for = TimePoint::max();
       });
     }
@@ -149,6 +154,7 @@ struct AsioLoop::Impl {
   asio::posix::stream_descriptor wake;
   asio::steady_timer deadline_timer;
   TimePoint armed_for = TimePoint::max();
+  bool was_cancelled = false;  // the handler that has just run, of the timer as it was armed before
   TimerQueue timers;
   std::vector<Task> tasks;  // posted on the loop itself
   std::vector<Task> running;
