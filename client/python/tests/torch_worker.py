@@ -177,6 +177,45 @@ def clipping():
         assert same_bits(model, reference)
 
 
+def changed_under_way():
+    """Clipped, cleared or replaced without synchronize(): an error, and never an average of something else."""
+    for wait in ("barrier", "layers"):
+        for change in (lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.05),
+                       lambda model: model.zero_grad(set_to_none=True), lambda model: model.zero_grad(set_to_none=False),
+                       lambda model: setattr(model.weight, "grad", model.weight.grad / 2)):
+            model = nn.Linear(3, 3)
+            optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+                                                 model=model if wait == "layers" else None)
+            model(torch.ones(3)).sum().backward()
+            change(model)
+            refused(bps.Code.INVALID_ARGUMENT, "gradient of weight was changed.*synchronize",
+                    lambda: (optimizer.step(), model(torch.ones(3))))
+
+
+def scaled():
+    """A GradScaler, if this PyTorch has one for the CPU; its scales are powers of two, so bits are those of no scaling."""
+    if not hasattr(torch.amp, "GradScaler"):
+        return
+    for wait in ("barrier", "layers"):
+        model, reference = models.seeded(models.Mixed), models.seeded(models.Mixed)
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+                                             model=model if wait == "layers" else None)
+        plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        for step in range(3):
+            optimizer.zero_grad()
+            scaler.scale(models.language_loss(model, bps.rank(), step)).backward()
+            optimizer.synchronize()
+            scaler.step(optimizer)
+            scaler.update()
+            models.averaged_gradients(reference, bps.size(), lambda one, rank: models.language_loss(one, rank, step).backward())
+            plain.step()
+            assert same_bits(model, reference)
+        optimizer.zero_grad()
+        scaler.scale(models.language_loss(model, bps.rank(), 3)).backward()
+        refused(bps.Code.INVALID_ARGUMENT, "GradScaler.*synchronize", lambda: scaler.step(optimizer))
+
+
 def too_many_passes():
     model = nn.Linear(3, 3)
     bps.broadcast_parameters(model.state_dict())
@@ -184,7 +223,7 @@ def too_many_passes():
     loss = model(torch.ones(3)).sum()
     loss.backward(retain_graph=True)
     refused(bps.Code.INVALID_ARGUMENT, "backward_passes_per_step", loss.backward)
-    optimizer.synchronize()
+    refused(bps.Code.INVALID_ARGUMENT, "was changed while it was under way", optimizer.synchronize)
 
 
 def refused(code, pattern, function):

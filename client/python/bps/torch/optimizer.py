@@ -1,7 +1,8 @@
 """DistributedOptimizer: an optimizer that averages gradients over all ranks before it uses them."""
 import contextlib
 import itertools
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+import sys
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
@@ -15,6 +16,17 @@ from .tensors import check_place, dtype_of
 from .world import world
 
 Named = List[Tuple[str, torch.nn.Parameter]]
+
+
+class _Started(NamedTuple):
+    """A push_pull, and the gradient that it was started with and will be written to."""
+
+    handle: Handle
+    gradient: torch.Tensor
+    version: int
+
+    def is_untouched(self, parameter: torch.nn.Parameter) -> bool:
+        return parameter.grad is self.gradient and self.gradient._version == self.version
 
 
 class GradientExchange:
@@ -34,7 +46,7 @@ class GradientExchange:
         self._prefix = f"optimizer{place.next_optimizer()}"
         self._names = {parameter: name for name, parameter in named}
         self._seen: Dict[torch.nn.Parameter, int] = {}  # backward passes since the last step
-        self._handles: Dict[torch.nn.Parameter, Handle] = {}
+        self._started: Dict[torch.nn.Parameter, _Started] = {}
         self._keep: List[Any] = []  # gradient accumulators, whose hooks go with them
         self.averaged = False  # the gradients are what step() may use
         self.promised: Set[torch.nn.Parameter] = set()  # have an update to come; LayerwiseUpdates sees to it
@@ -47,7 +59,7 @@ class GradientExchange:
 
     @property
     def under_way(self) -> bool:
-        return bool(self._handles)
+        return bool(self._started)
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
@@ -55,18 +67,25 @@ class GradientExchange:
     def start_missing(self) -> None:
         """What this rank had no use for in this step: others may have. A parameter without a gradient counts as zeros."""
         for parameter in self._names:
-            if parameter.requires_grad and parameter not in self._handles:
+            if parameter.requires_grad and parameter not in self._started:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 self._start(parameter)
 
     def wait_for(self, parameter: torch.nn.Parameter) -> None:
-        """Nothing happens if nothing is under way for it."""
-        handle = self._handles.get(parameter)
-        if handle is not None:
-            handle.synchronize()
-            del self._handles[parameter]
-            self._seen.pop(parameter, None)
+        """Nothing happens if nothing is under way for it. Error: INVALID_ARGUMENT if the program has changed the gradient
+        meanwhile, because then nobody knows what was averaged."""
+        started = self._started.get(parameter)
+        if started is None:
+            return
+        untouched = started.is_untouched(parameter)
+        started.handle.synchronize()
+        del self._started[parameter]
+        self._seen.pop(parameter, None)
+        if not untouched:
+            raise invalid(f"the gradient of {self._names[parameter]} was changed while it was under way",
+                          "after backward(), call synchronize() of the optimizer before gradients are clipped, unscaled or "
+                          "cleared")
 
     def wait_for_all(self) -> None:
         for parameter in self._names:
@@ -85,7 +104,7 @@ class GradientExchange:
         if parameter in self.promised:
             raise invalid(f"{self._names[parameter]} was used before the update that step() had promised",
                           "its module is used in a way that `model=` does not see: leave that out")
-        if parameter in self._handles:
+        if parameter in self._started:
             raise invalid(f"the gradient of {self._names[parameter]} came {self._passes + 1} times between two step()s, and "
                           f"after {self._passes} it is averaged",
                           "set backward_passes_per_step, or call step() after each backward()")
@@ -98,8 +117,8 @@ class GradientExchange:
         gradient = parameter.grad
         assert gradient is not None
         check_place(gradient, f"the gradient of {self._names[parameter]}")
-        self._handles[parameter] = start(gradient, gradient, self._wire_name(parameter), self._op,
-                                         compression=self._compression)
+        handle = start(gradient, gradient, self._wire_name(parameter), self._op, compression=self._compression)
+        self._started[parameter] = _Started(handle, gradient, gradient._version)
 
     def _wire_dtype(self, parameter: torch.nn.Parameter) -> DType:
         compressed = self._compression is not None and parameter.is_floating_point()
@@ -107,6 +126,18 @@ class GradientExchange:
 
     def _wire_name(self, parameter: torch.nn.Parameter) -> str:
         return f"{self._prefix}.{self._names[parameter]}"
+
+
+def _by_scaler(optimizer: Any) -> bool:
+    """Is step() called by a torch.amp.GradScaler that is enabled? What it does to gradients, no version shows."""
+    frame = sys._getframe(2)
+    for _ in range(6):  # schedulers and profilers may lie between
+        if frame.f_code.co_name == "_maybe_opt_step" and "grad_scaler" in frame.f_globals.get("__name__", ""):
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return hasattr(optimizer, "found_inf")  # fused optimizers unscale by themselves
 
 
 class _Distributed:
@@ -119,6 +150,9 @@ class _Distributed:
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Waits for the averages, then steps. With `model` given to DistributedOptimizer it does not wait: each layer
         does, before its next forward pass."""
+        if self._exchange.under_way and _by_scaler(self):
+            raise invalid("a GradScaler has seen gradients before they were averaged",
+                          "call synchronize() of the optimizer before unscale_() and step() of the scaler")
         loss = None
         if closure is not None:
             with torch.enable_grad():
