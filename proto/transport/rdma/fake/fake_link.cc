@@ -113,12 +113,10 @@ void FakeLink::break_off(VerbsNews::Kind kind) {
 
 void FakeLink::flush() {
   if (std::exchange(broken_, true)) return;
-  for (const Request& request : pending_)
-    complete({request.request.id, 0, kCompletionFlushed}, request.number);
-  pending_.clear();
-  for (const Receive& receive : receives_)
-    complete({receive.id, 0, kCompletionFlushed}, 0);
-  receives_.clear();
+  for (; !pending_.empty(); pending_.pop())
+    complete({pending_.front().request.id, 0, kCompletionFlushed}, pending_.front().number);
+  for (; !receives_.empty(); receives_.pop())
+    complete({receives_.front().id, 0, kCompletionFlushed}, 0);
 }
 
 // ---- requests ----
@@ -129,12 +127,12 @@ Status FakeLink::post(const WorkRequest& request) {
   if (request.in_line && request.bytes > inline_bytes()) return refuse("too many bytes in line");
   ++fabric_->requests_;
   Request queued{request, ++posted_, std::exchange(fabric_->next_status_, 0), {}};
-  if (request.in_line) queued.in_line.assign(request.local, request.local + request.bytes);
+  if (request.in_line) std::copy_n(request.local, request.bytes, queued.in_line.begin());
   if (broken_) {
     complete({request.id, 0, kCompletionFlushed}, queued.number);
     return {};
   }
-  pending_.push_back(std::move(queued));
+  pending_.push(queued);
   if (fabric_->silent_) return {};
   if (fabric_->options_.shuffle) {
     wake();
@@ -145,8 +143,8 @@ Status FakeLink::post(const WorkRequest& request) {
 }
 
 void FakeLink::execute_next() {
-  const Request request = std::move(pending_.front());
-  pending_.pop_front();
+  const Request request = pending_.front();
+  pending_.pop();
   const std::uint32_t status = request.status != 0 ? request.status : carry_out(request);
   if (status != 0) return fail(request, status);
   if (request.request.signalled) complete({request.request.id, 0, 0}, request.number);
@@ -176,7 +174,7 @@ std::uint32_t FakeLink::carry_out(const Request& request) {
     return kReceiverNotReady;
   }
   const Receive receive = peer_->receives_.front();
-  peer_->receives_.pop_front();
+  peer_->receives_.pop();
   if (receive.memory.size() < work.bytes) {
     peer_->complete({receive.id, 0, kLocalLength}, 0);
     peer_->flush();
@@ -196,13 +194,13 @@ Status FakeLink::post_receive(std::uint64_t id, std::span<std::byte> memory, std
   if (broken_) {
     complete({id, 0, kCompletionFlushed}, 0);
   } else {
-    receives_.push_back({id, memory});
+    receives_.push({id, memory});
   }
   return {};
 }
 
 void FakeLink::complete(const WorkCompletion& completion, std::uint64_t number) {
-  completions_.push_back({completion, number});
+  completions_.push({completion, number});
   if (std::exchange(armed_, false)) signal_.raise();
 }
 
@@ -212,7 +210,7 @@ std::size_t FakeLink::poll(std::span<WorkCompletion> completions) {
   for (; count < completions.size() && !completions_.empty(); ++count) {
     completions[count] = completions_.front().completion;
     freed_ = std::max(freed_, completions_.front().number);
-    completions_.pop_front();
+    completions_.pop();
   }
   return count;
 }

@@ -1,6 +1,8 @@
 // One end of a connection on a FakeFabric, and the listener that gives such ends.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -8,6 +10,7 @@
 
 #include "proto/base/unique_fd.h"
 #include "proto/transport/rdma/fake/fake_fabric.h"
+#include "proto/transport/stream/ring_queue.h"
 
 namespace bps {
 
@@ -23,6 +26,7 @@ class FakeSignal {
   UniqueFd fd_;
 };
 
+// Steady state allocates nothing, so that what a frame allocates can be counted.
 class FakeLink final : public VerbsLink {
  public:
   explicit FakeLink(std::shared_ptr<FakeFabric> fabric);
@@ -32,7 +36,9 @@ class FakeLink final : public VerbsLink {
   std::optional<VerbsNews> next_news() override;
   VerbsDevice& device() override { return device_; }
   Status make_queues(const QueueDepths& depths) override;
-  std::uint32_t inline_bytes() const override { return fabric_->options_.inline_bytes; }
+  std::uint32_t inline_bytes() const override {
+    return std::min<std::uint32_t>(fabric_->options_.inline_bytes, kMostInlineBytes);
+  }
   Status connect(std::span<const std::byte> private_data) override;
   Status accept(std::span<const std::byte> private_data) override;
   void reject(std::span<const std::byte> private_data) override;
@@ -54,11 +60,12 @@ class FakeLink final : public VerbsLink {
  private:
   friend FakeListener;
 
+  static constexpr std::size_t kMostInlineBytes = 256;
   struct Request {
     WorkRequest request;
     std::uint64_t number = 0;
     std::uint32_t status = 0;  // that it is to end with
-    std::vector<std::byte> in_line;
+    std::array<std::byte, kMostInlineBytes> in_line{};
   };
   struct Receive {
     std::uint64_t id = 0;
@@ -87,9 +94,9 @@ class FakeLink final : public VerbsLink {
   std::uint64_t posted_ = 0;  // requests, by number
   std::uint64_t freed_ = 0;   // the last one whose completion has been polled
   std::deque<VerbsNews> news_;
-  std::deque<Request> pending_;
-  std::deque<Receive> receives_;
-  std::deque<Completion> completions_;
+  RingQueue<Request> pending_;
+  RingQueue<Receive> receives_;
+  RingQueue<Completion> completions_;
 };
 
 class FakeListener final : public VerbsListener {
