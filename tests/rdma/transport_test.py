@@ -99,7 +99,7 @@ class Transport(GuestTest):
         sender.wait_line("^under way")
         removal = subprocess.Popen(["rdma", "link", "delete", self.lab.device(1)])
         back = []
-        self.addCleanup(self.bring_back, removal, back, sender)
+        self.addCleanup(self.bring_back, removal, back, 1, sender)
         self.assert_status(sender, PEERS_LOST, " lost: ")
         self.receiver.wait_line("^lost ")
         # Both ends are on the device: whoever hears of it first hangs up, which may be all that the other hears.
@@ -112,12 +112,31 @@ class Transport(GuestTest):
         self.assert_status(self.sender(COUNT), 0)
         self.end_receiver()
 
-    def bring_back(self, removal, back, *users):
+    def test_devices_go_away_that_are_open_but_not_used(self):
+        if self.transport != "rdma":
+            self.skipTest("only RDMA has a device")
+        sender = self.sender(COUNT)
+        sender.wait_line("^under way")
+        self.go_and_come_back(3)
+        self.assert_status(sender, 0)
+        self.wait_results("^goodput ", 1)
+        self.go_and_come_back(4)  # now there is but a listener
+        self.end_receiver()
+
+    def go_and_come_back(self, host):
+        removal = subprocess.Popen(["rdma", "link", "delete", self.lab.device(host)])
+        back = []
+        self.addCleanup(self.bring_back, removal, back, host)
+        self.assertEqual(removal.wait(timeout=STEP), 0)
+        self.lab.add_device(host)
+        back.append(host)
+
+    def bring_back(self, removal, back, host, *users):
         for process in (self.receiver, *users):
             process.abandon()
         if not back:
             self.assertEqual(removal.wait(timeout=STEP), 0)
-            self.lab.add_device(1)
+            self.lab.add_device(host)
 
     def test_goodput_against_perftest(self):
         measured = {"bps": [], "ib_write_bw": [], "ib_read_bw": []}

@@ -33,22 +33,6 @@ std::array<std::byte, 16> bytes_of(const SocketAddress& address) {
   return bytes;
 }
 
-SocketAddress address_of(const RdmaGid& gid) {
-  SocketAddress address;
-  if (is_mapped_ipv4(gid.bytes)) {
-    auto* const v4 = reinterpret_cast<sockaddr_in*>(address.get());
-    v4->sin_family = AF_INET;
-    std::memcpy(&v4->sin_addr, gid.bytes.data() + 12, 4);
-    address.length = sizeof *v4;
-  } else {
-    auto* const v6 = reinterpret_cast<sockaddr_in6*>(address.get());
-    v6->sin6_family = AF_INET6;
-    std::memcpy(&v6->sin6_addr, gid.bytes.data(), 16);
-    address.length = sizeof *v6;
-  }
-  return address;
-}
-
 int common_bits(std::span<const std::byte, 16> left, std::span<const std::byte, 16> right) {
   int bits = 0;
   for (std::size_t i = 0; i < 16; ++i) {
@@ -63,8 +47,6 @@ bool is_chosen(const VerbsOptions& options, const RdmaGid& gid) {
   return (!options.port || *options.port == gid.port) &&
          (!options.gid_index || *options.gid_index == gid.index);
 }
-
-bool is_usable(const RdmaGid& gid) { return gid.kind == RdmaGid::Kind::address && !gid.is_link_local(); }
 
 // "it has 10.78.0.1 (GID 1), 10.79.0.1 (GID 3)"
 std::string usable_ones(const VerbsOptions& options, std::span<const RdmaGid> gids) {
@@ -84,6 +66,24 @@ std::string name_of_port(const VerbsOptions& options) {
 
 bool RdmaGid::is_link_local() const {
   return bytes[0] == std::byte{0xfe} && (bytes[1] & std::byte{0xc0}) == std::byte{0x80};
+}
+
+bool is_usable(const RdmaGid& gid) { return gid.kind == RdmaGid::Kind::address && !gid.is_link_local(); }
+
+SocketAddress address_of(const RdmaGid& gid) {
+  SocketAddress address;
+  if (is_mapped_ipv4(gid.bytes)) {
+    auto* const v4 = reinterpret_cast<sockaddr_in*>(address.get());
+    v4->sin_family = AF_INET;
+    std::memcpy(&v4->sin_addr, gid.bytes.data() + 12, 4);
+    address.length = sizeof *v4;
+  } else {
+    auto* const v6 = reinterpret_cast<sockaddr_in6*>(address.get());
+    v6->sin6_family = AF_INET6;
+    std::memcpy(&v6->sin6_addr, gid.bytes.data(), 16);
+    address.length = sizeof *v6;
+  }
+  return address;
 }
 
 std::string to_string(const RdmaGid& gid) { return endpoint_of(address_of(gid)).host; }

@@ -48,6 +48,11 @@ struct RdmaGid {
   bool is_link_local() const;
 };
 
+// An address that connections can be made from.
+bool is_usable(const RdmaGid& gid);
+// Without a port. Of one that is usable.
+SocketAddress address_of(const RdmaGid& gid);
+
 // "10.78.0.1", or of 8 groups as in /sys.
 std::string to_string(const RdmaGid& gid);
 

@@ -1,9 +1,9 @@
+#include "proto/transport/rdma/real/cm_id.h"
+
 #include <fcntl.h>
 
 #include <cerrno>
 #include <utility>
-
-#include "proto/transport/rdma/real/real_link.h"
 
 namespace bps {
 

@@ -44,17 +44,9 @@ rdma_conn_param parameters(std::span<const std::byte> private_data) {
   return param;
 }
 
-Status watch(int epoll, int descriptor, std::uint32_t which) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u32 = which;
-  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0)
-    return os_error("cannot watch a connection over RDMA", errno);
-  return {};
-}
-
 constexpr std::uint32_t kEvents = 1;
 constexpr std::uint32_t kCompletions = 2;
+constexpr std::uint32_t kDevices = 3;
 
 }  // namespace
 
@@ -66,7 +58,9 @@ RealLink::RealLink(std::shared_ptr<RealVerbs> verbs, CmId id, UniqueFd wait)
 Result<std::unique_ptr<RealLink>> RealLink::adopt(std::shared_ptr<RealVerbs> verbs, CmId id) {
   UniqueFd wait(::epoll_create1(EPOLL_CLOEXEC));
   if (!wait) return os_error("cannot watch a connection over RDMA", errno, "raise `ulimit -n`");
-  if (Status status = watch(wait.get(), id.descriptor(), kEvents); !status.ok())
+  if (Status status = watch_descriptor(wait.get(), id.descriptor(), kEvents); !status.ok())
+    return std::move(status).error();
+  if (Status status = watch_descriptor(wait.get(), verbs->removals().descriptor(), kDevices); !status.ok())
     return std::move(status).error();
   auto link = std::make_unique<RealLink>(std::move(verbs), std::move(id), std::move(wait));
   return link;
@@ -120,14 +114,14 @@ void RealLink::take_completion_events() {
 }
 
 std::optional<VerbsNews> RealLink::next_news() {
-  std::array<epoll_event, 2> ready{};
+  std::array<epoll_event, 3> ready{};
   const int count = ::epoll_wait(wait_.get(), ready.data(), static_cast<int>(ready.size()), 0);
   bool any = false;
   for (int i = 0; i < count; ++i) {
-    if (ready[static_cast<std::size_t>(i)].data.u32 == kCompletions) {
-      take_completion_events();
-    } else {
-      any = true;
+    switch (ready[static_cast<std::size_t>(i)].data.u32) {
+      case kCompletions: take_completion_events(); break;
+      case kDevices: verbs_->removals().take(); break;
+      default: any = true;
     }
   }
   while (any) {
@@ -193,7 +187,7 @@ Status RealLink::make_queues(const QueueDepths& depths) {
   completions_ = library_.create_cq(device_->context(), static_cast<int>(depths.requests + depths.receives),
                                     nullptr, channel_, 0);
   if (completions_ == nullptr) return os_error("cannot make a completion queue", errno);
-  if (Status status = watch(wait_.get(), channel_->fd, kCompletions); !status.ok()) return status;
+  if (Status status = watch_descriptor(wait_.get(), channel_->fd, kCompletions); !status.ok()) return status;
   return make_queue_pair(depths);
 }
 

@@ -7,44 +7,10 @@
 #include <vector>
 
 #include "proto/base/unique_fd.h"
+#include "proto/transport/rdma/real/cm_id.h"
 #include "proto/transport/rdma/real/real_verbs.h"
 
 namespace bps {
-
-// An id and its channel.
-class CmId {
- public:
-  static Result<CmId> create(const RdmaLibrary& library);
-  // Of a connection that a listener was asked for. Takes it to a channel of its own.
-  static Result<CmId> adopt(const RdmaLibrary& library, rdma_cm_id* id);
-  CmId(CmId&& other) noexcept { swap(other); }
-  CmId& operator=(CmId&& other) noexcept {
-    CmId(std::move(other)).swap(*this);
-    return *this;
-  }
-  ~CmId();
-
-  rdma_cm_id* get() const { return id_; }
-  int descriptor() const { return channel_->fd; }
-
-  // A copy of an event, which is acknowledged already.
-  struct Event {
-    rdma_cm_event_type kind;
-    int status = 0;
-    rdma_cm_id* id = nullptr;  // of a connect request: new
-    std::vector<std::byte> private_data;
-  };
-  std::optional<Event> next();
-
- private:
-  CmId() = default;
-  void swap(CmId& other) noexcept;
-  static Result<rdma_event_channel*> make_channel(const RdmaLibrary& library);
-
-  const RdmaLibrary* library_ = nullptr;
-  rdma_event_channel* channel_ = nullptr;
-  rdma_cm_id* id_ = nullptr;
-};
 
 class RealLink final : public VerbsLink {
  public:
@@ -97,10 +63,10 @@ class RealListener final : public VerbsListener {
  public:
   static Result<std::unique_ptr<RealListener>> listen(std::shared_ptr<RealVerbs> verbs,
                                                       const SocketAddress& address, int backlog);
-  RealListener(std::shared_ptr<RealVerbs> verbs, std::optional<RealDevice::Use> use, CmId id)
-      : verbs_(std::move(verbs)), use_(std::move(use)), id_(std::move(id)) {}
+  RealListener(std::shared_ptr<RealVerbs> verbs, std::optional<RealDevice::Use> use, CmId id, UniqueFd wait)
+      : verbs_(std::move(verbs)), use_(std::move(use)), id_(std::move(id)), wait_(std::move(wait)) {}
 
-  int descriptor() const override { return id_.descriptor(); }
+  int descriptor() const override { return wait_.get(); }
   SocketAddress address() const override;
   Result<std::optional<VerbsRequest>> next_request() override;
   bool is_removed() const override { return removed_; }
@@ -111,6 +77,7 @@ class RealListener final : public VerbsListener {
   const std::shared_ptr<RealVerbs> verbs_;
   std::optional<RealDevice::Use> use_;  // nothing: of all devices
   CmId id_;
+  UniqueFd wait_;  // an epoll: its channel, and devices
   bool removed_ = false;
 };
 

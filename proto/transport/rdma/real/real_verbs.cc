@@ -45,7 +45,7 @@ RealVerbs::Found RealVerbs::refresh() {
         continue;
       auto device = RealDevice::open(library_, contexts[i]);
       if (device) {
-        devices.push_back(std::move(device).value());
+        removals_.add(*devices.emplace_back(std::move(device).value()));
       } else {
         found.error = std::move(device).error();
       }

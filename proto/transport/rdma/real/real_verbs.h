@@ -12,6 +12,7 @@
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/rdma/real/rdma_library.h"
 #include "proto/transport/rdma/real/real_device.h"
+#include "proto/transport/rdma/real/removal_watch.h"
 
 namespace bps {
 
@@ -33,6 +34,7 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
   void lose_device_of(const rdma_cm_id* id);
   // The address that connections to `to` are made from; nothing: the route decides.
   Result<std::optional<SocketAddress>> source(const SocketAddress& to);
+  RemovalWatch& removals() { return removals_; }
   void apply_options(rdma_cm_id* id) const;
 
  private:
@@ -52,6 +54,7 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
   const RdmaLibrary& library_;
   VerbsOptions options_;  // settled by open()
   Monitor<Devices> devices_;
+  RemovalWatch removals_{library_};
 };
 
 }  // namespace bps
