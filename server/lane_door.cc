@@ -11,8 +11,11 @@ namespace bps {
 
 class LaneDoor::Guest final : public ConnectionHandler {
  public:
-  Guest(LaneDoor& door, std::unique_ptr<Connection> connection, bool local)
-      : door_(door), handshake_(door.cluster_, "server"), connection_(std::move(connection)), local_(local) {
+  Guest(LaneDoor& door, std::unique_ptr<Connection> connection, Entrance entrance)
+      : door_(door),
+        handshake_(door.cluster_, "server"),
+        connection_(std::move(connection)),
+        entrance_(entrance) {
     timer_ = door_.loop_.after(kHelloTimeout, [this] {
       timer_ = {};
       door_.reject(
@@ -26,7 +29,7 @@ class LaneDoor::Guest final : public ConnectionHandler {
 
   AcceptingHandshake& handshake() { return handshake_; }
   Connection& connection() { return *connection_; }
-  bool local() const { return local_; }
+  Entrance entrance() const { return entrance_; }
 
   std::byte* on_payload(const Message&, std::uint64_t) override { return nullptr; }
 
@@ -37,7 +40,7 @@ class LaneDoor::Guest final : public ConnectionHandler {
   LaneDoor& door_;
   AcceptingHandshake handshake_;
   std::unique_ptr<Connection> connection_;
-  const bool local_;
+  const Entrance entrance_;
   TimerId timer_;
 };
 
@@ -55,35 +58,34 @@ LaneDoor::~LaneDoor() { close(); }
 
 Result<Endpoint> LaneDoor::open(const Endpoint& endpoint) {
   auto listener = transport_.listen(loop_, endpoint, [this](std::unique_ptr<Connection> connection) {
-    accept(std::move(connection), false);
+    accept(std::move(connection), Entrance::network);
   });
   if (!listener) return listener.error();
-  listener_ = std::move(listener).value();
-  return listener_->endpoint();
+  listeners_.push_back(std::move(listener).value());
+  return listeners_.back()->endpoint();
 }
 
-Status LaneDoor::open_local(Transport& transport, const Endpoint& endpoint) {
-  auto listener = transport.listen(loop_, endpoint, [this](std::unique_ptr<Connection> connection) {
-    accept(std::move(connection), true);
+Status LaneDoor::open_also(Entrance entrance, Transport& transport, const Endpoint& endpoint) {
+  auto listener = transport.listen(loop_, endpoint, [this, entrance](std::unique_ptr<Connection> connection) {
+    accept(std::move(connection), entrance);
   });
   if (!listener) return listener.error();
-  local_listener_ = std::move(listener).value();
+  listeners_.push_back(std::move(listener).value());
   return {};
 }
 
 void LaneDoor::close() {
-  listener_.reset();
-  local_listener_.reset();
+  listeners_.clear();
   guests_.clear();
 }
 
-void LaneDoor::accept(std::unique_ptr<Connection> connection, bool local) {
+void LaneDoor::accept(std::unique_ptr<Connection> connection, Entrance entrance) {
   if (guests_.size() >= max_greeting_) {
     // At once and without a word: a farewell would hold its descriptor.
     reject(*guests_.front(), make_error(ErrorCode::protocol, "too many connections without a handshake"),
            false);
   }
-  guests_.push_back(std::make_unique<Guest>(*this, std::move(connection), local));
+  guests_.push_back(std::make_unique<Guest>(*this, std::move(connection), entrance));
 }
 
 void LaneDoor::hear(Guest& guest, Message& message) {
@@ -101,7 +103,7 @@ void LaneDoor::hear(Guest& guest, Message& message) {
 }
 
 void LaneDoor::enter(Guest& guest, const HelloLane& hello) {
-  const Result<EventLoop*> loop = check_(hello, guest.local());
+  const Result<EventLoop*> loop = check_(hello, guest.entrance());
   if (!loop) return reject(guest, loop.error(), true);
   const AcceptingHandshake handshake = guest.handshake();
   std::unique_ptr<Connection> moved = guest.connection().move_to(**loop);

@@ -1,5 +1,5 @@
-// Where workers come to a server, over the network or through shared memory: accepts connections, waits for
-// their hello and, if there is a key, for the proof that they have the ticket for it.
+// Where workers come to a server, over TCP, through shared memory or over RDMA: accepts connections, waits
+// for their hello and, if there is a key, for the proof that they have the ticket for it.
 //
 // Strangers come here too: port scanners, web browsers, workers of another version. Each connection has
 // kHelloTimeout to come through its handshake; when `max_greeting` have not, the oldest goes. Whoever says
@@ -14,6 +14,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "proto/auth/handshake.h"
 #include "proto/base/log.h"
@@ -22,14 +23,16 @@
 
 namespace bps {
 
+// How a lane has come.
+enum class Entrance : std::uint8_t { network, shared_memory, rdma };
+
 class LaneDoor {
  public:
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
   static constexpr Duration kLogInterval = std::chrono::seconds(1);
 
   // Decides about a hello whose sender is who it says; on success says the loop on which the lane will live.
-  // `local`: it came through shared memory.
-  using Check = std::function<Result<EventLoop*>(const HelloLane&, bool local)>;
+  using Check = std::function<Result<EventLoop*>(const HelloLane&, Entrance entrance)>;
   // A connection that belongs to the loop that `check` named, not started, and the handshake that its Welcome
   // is to be sealed with.
   using Entered =
@@ -45,8 +48,8 @@ class LaneDoor {
   // Binds `endpoint`; returns it with the real port.
   Result<Endpoint> open(const Endpoint& endpoint);
 
-  // A second entrance, for processes of this host.
-  Status open_local(Transport& transport, const Endpoint& endpoint);
+  // One more entrance, of another transport.
+  Status open_also(Entrance entrance, Transport& transport, const Endpoint& endpoint);
 
   // No new connections; those that are not through are closed.
   void close();
@@ -57,7 +60,7 @@ class LaneDoor {
  private:
   class Guest;
 
-  void accept(std::unique_ptr<Connection> connection, bool local);
+  void accept(std::unique_ptr<Connection> connection, Entrance entrance);
   void hear(Guest& guest, Message& message);
   void enter(Guest& guest, const HelloLane& hello);
   void reject(Guest& guest, const Error& error, bool say_so);
@@ -70,8 +73,7 @@ class LaneDoor {
   const Logger log_;
   const Check check_;
   const Entered entered_;
-  std::unique_ptr<Listener> listener_;
-  std::unique_ptr<Listener> local_listener_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
   std::list<std::unique_ptr<Guest>> guests_;  // oldest first
   std::uint64_t rejected_ = 0;
   LogLimit log_limit_{kLogInterval};

@@ -15,6 +15,9 @@
 #include "proto/base/loop_thread.h"
 #include "proto/base/output_signals.h"
 #include "proto/base/ports_file.h"
+#include "proto/transport/rdma/rdma_settings.h"
+#include "proto/transport/rdma/rdma_transport.h"
+#include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "server/server.h"
@@ -52,6 +55,7 @@ struct Settings {
   bool insecure = false;
   ShardSetting shards;
   std::string transport = "auto";
+  RdmaSettings rdma;
   ByteSize memory_max{4ull << 30};
   ByteSize reorder_budget{64ull << 20};
   std::optional<BitRate> bandwidth;
@@ -86,7 +90,9 @@ void describe(Config& config, Settings& s) {
   config
       .add("transport", s.transport,
            "How workers reach it; auto: those of this host through shared memory, if the system can do it")
-      .unit("auto|tcp|shm");
+      .unit("auto|tcp|shm|rdma")
+      .choices({"auto", "tcp", "shm", "rdma"});
+  add_rdma_settings(config, s.rdma);
   config.add("memory-max", s.memory_max, "Memory for tensors; a tensor that does not fit is refused");
   config.add("reorder-budget", s.reorder_budget,
              "Of it, memory per shard for contributions that wait for a lower rank");
@@ -138,6 +144,7 @@ class Program {
     }
     server_.reset();
     threads_.clear();
+    rdma_.reset();
     shared_memory_.reset();
     transport_.reset();
     signals_.reset();
@@ -180,7 +187,7 @@ class Program {
     tcp.log = log_;
     if (Status status = TcpTransport::check(tcp); !status) return status;
     transport_ = std::make_unique<TcpTransport>(tcp);
-    if (Status status = choose_transport(); !status) return status;
+    if (Status status = choose_transport(*tls != nullptr); !status) return status;
 
     ServerOptions options;
     options.scheduler = settings_.scheduler;
@@ -197,7 +204,9 @@ class Program {
     options.scheduler_grace = settings_.scheduler_grace;
     options.stall_warn = settings_.stall_warn;
     options.shared_memory = shared_memory_.get();
-    options.shared_memory_only = settings_.transport == "shm";
+    options.rdma = rdma_.get();
+    if (settings_.transport == "shm") options.only = Entrance::shared_memory;
+    if (settings_.transport == "rdma") options.only = Entrance::rdma;
     // Every lane of every job is one descriptor.
     options.max_greeting = max_unknown_connections(raise_descriptor_limit());
     Server::Callbacks callbacks;
@@ -211,12 +220,9 @@ class Program {
     return {};
   }
 
-  Status choose_transport() {
+  Status choose_transport(bool has_tls) {
     if (settings_.transport == "tcp") return {};
-    if (settings_.transport != "auto" && settings_.transport != "shm") {
-      return make_error(ErrorCode::invalid_argument,
-                        fmt::format("--transport {} is none of auto, tcp and shm", settings_.transport));
-    }
+    if (settings_.transport == "rdma") return open_rdma(has_tls);
     const Status status = ShmTransport::check();
     if (status) {
       ShmOptions options;
@@ -227,6 +233,23 @@ class Program {
     } else {
       log_.info("no shared memory: {}", status.error().message);
     }
+    return {};
+  }
+
+  Status open_rdma(bool has_tls) {
+    if (has_tls) {
+      return make_error(ErrorCode::configuration,
+                        "TLS does not protect what goes over RDMA, so they cannot be had together",
+                        "give --key-file instead of TLS, or --transport tcp");
+    }
+    auto verbs_choice = verbs_options(settings_.rdma);
+    if (!verbs_choice) return verbs_choice.error();
+    auto verbs = open_verbs(std::move(verbs_choice).value());
+    if (!verbs)
+      return make_error(verbs.error().code, "no RDMA: " + verbs.error().message, verbs.error().advice);
+    RdmaOptions options;
+    options.log = log_;
+    rdma_ = std::make_unique<RdmaTransport>(std::move(verbs).value(), std::move(options));
     return {};
   }
 
@@ -259,6 +282,7 @@ class Program {
   std::vector<std::unique_ptr<LoopThread>> threads_;
   std::unique_ptr<TcpTransport> transport_;
   std::unique_ptr<ShmTransport> shared_memory_;
+  std::unique_ptr<RdmaTransport> rdma_;
   std::unique_ptr<Server> server_;
 };
 

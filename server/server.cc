@@ -40,14 +40,15 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
               static_cast<std::uint32_t>(shard_loops.size())),
       door_(
           loop, transport, options_.max_greeting, options_.key, log_,
-          [this](const HelloLane& hello, bool local) { return check_lane(hello, local); },
+          [this](const HelloLane& hello, Entrance entrance) { return check_lane(hello, entrance); },
           [this](const HelloLane& hello, const AcceptingHandshake& handshake,
                  std::unique_ptr<Connection> connection) { enter(hello, handshake, std::move(connection)); }),
       link_(loop, transport, *this, control_options(options_), log_) {
   BPS_ASSERT(!shard_loops.empty() && shard_loops.size() <= kMaxShardsPerServer);
   for (std::uint32_t i = 0; i < shard_loops.size(); ++i) {
-    shards_.push_back(std::make_shared<Shard>(*shard_loops[i], ShardIndex{i}, reorder_budget_, log_,
-                                              options_.shared_memory));
+    shards_.push_back(
+        std::make_shared<Shard>(*shard_loops[i], ShardIndex{i}, reorder_budget_, log_,
+                                options_.rdma != nullptr ? options_.rdma : options_.shared_memory));
   }
 }
 
@@ -89,6 +90,7 @@ Status Server::start() {
   const Result<Endpoint> bound = door_.open(options_.listen);
   if (!bound) return bound.error();
   data_ = *bound;
+  if (Status status = open_rdma(); !status) return status;
   if (!options_.advertise.empty()) data_.host = options_.advertise;
   log_.info("listens on {}, {}, {} for tensors, {} of reorder budget a shard", to_string(data_),
             counted(shards_.size(), "shard"), to_string(ByteSize{ledger_.memory_max()}),
@@ -114,16 +116,24 @@ void Server::on_registered() {
   if (callbacks_.registered) loop_.post(callbacks_.registered);
 }
 
+// On the port that the network's listener has got: workers are told one.
+Status Server::open_rdma() {
+  if (options_.rdma == nullptr) return {};
+  const Status status = door_.open_also(Entrance::rdma, *options_.rdma, data_);
+  if (status) log_.info("listens on {} for RDMA", to_string(data_));
+  return status;
+}
+
 // Its name has the incarnation in it, so that nobody takes this life for another one on the same port.
 Status Server::open_shared_memory() {
   if (options_.shared_memory == nullptr) return {};
   const Endpoint endpoint = shm_endpoint(data_.port, identity_.incarnation);
-  const Status status = door_.open_local(*options_.shared_memory, endpoint);
+  const Status status = door_.open_also(Entrance::shared_memory, *options_.shared_memory, endpoint);
   if (status) {
     log_.debug("takes lanes of this host at {}", endpoint.host);
     return {};
   }
-  if (options_.shared_memory_only) return status;
+  if (options_.only == Entrance::shared_memory) return status;
   log_.info("no shared memory for workers of this host: {}", status.error().message);
   return {};
 }
@@ -190,16 +200,19 @@ void Server::until_all_shards_have(LongWork work, std::function<void()> done) {
 
 // ---- lanes ----
 
-Result<EventLoop*> Server::check_lane(const HelloLane& hello, bool local) const {
+Result<EventLoop*> Server::check_lane(const HelloLane& hello, Entrance entrance) const {
   if (state_ != State::serving && state_ != State::draining) {
     return make_error(ErrorCode::peer_lost, "this server is not registered with a scheduler");
   }
   if (Status status = check_server(hello, identity_); !status) return status.error();
-  if (!local && options_.shared_memory_only) {
+  if (options_.only && entrance != *options_.only) {
+    const bool rdma = *options_.only == Entrance::rdma;
     return make_error(
         ErrorCode::configuration,
-        fmt::format("this server, on host {}, takes lanes through shared memory only", options_.host),
-        "start it with --transport auto, or its workers on the same host and as the same user");
+        fmt::format("this server, on host {}, takes lanes {} only", options_.host,
+                    rdma ? "over RDMA" : "through shared memory"),
+        rdma ? "start it with --transport auto, or its workers with BPS_TRANSPORT=rdma"
+             : "start it with --transport auto, or its workers on the same host and as the same user");
   }
   return &shards_[hello.shard]->loop();
 }

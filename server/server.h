@@ -47,7 +47,10 @@ struct ServerOptions {
   // Also takes lanes of workers on this host through it, and sends them aggregates from its memory. Null:
   // over the network only. Outlives the server.
   Transport* shared_memory = nullptr;
-  bool shared_memory_only = false;                    // refuse lanes over the network
+  // Also takes lanes over RDMA, on the address and port of those over the network. Null: none. Outlives the
+  // server. Where both are given, aggregates are in this one's memory, and are copied once for workers here.
+  Transport* rdma = nullptr;
+  std::optional<Entrance> only;                       // refuse lanes that come otherwise
   std::size_t max_greeting = 1024;                    // connections before their handshake is done
   Duration start_timeout = std::chrono::seconds(30);  // for reaching the scheduler
   // For reaching it again when it is lost; 0: not tried.
@@ -97,8 +100,9 @@ class Server final : private ControlLink::Owner {
   void on_control_failed(const Error& error) override { finish(error); }
 
   Status check_options() const;
+  Status open_rdma();
   Status open_shared_memory();
-  Result<EventLoop*> check_lane(const HelloLane& hello, bool local) const;
+  Result<EventLoop*> check_lane(const HelloLane& hello, Entrance entrance) const;
   void enter(const HelloLane& hello, const AcceptingHandshake& handshake,
              std::unique_ptr<Connection> connection);
 

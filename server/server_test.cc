@@ -1,7 +1,6 @@
 // A whole server on real sockets: what it does for a scheduler and workers that are played by the test.
-#include "server/server_harness.h"
-
 #include "proto/base/descriptor_limit.h"
+#include "server/server_harness.h"
 
 namespace bps::server_test {
 namespace {
@@ -105,7 +104,7 @@ TEST_CASE("512 lanes on one server, half of them through shared memory") {
 TEST_CASE("a server for shared memory only tells workers that come over the network so") {
   World world(1);
   world.options.shared_memory = &world.shared_memory;
-  world.options.shared_memory_only = true;
+  world.options.only = Entrance::shared_memory;
   world.serve();
   REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
   const Error refused = world.refusal(world.hello(kRun, 0, 0));

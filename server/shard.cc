@@ -22,7 +22,8 @@ BufferPool::Source regions_of(Transport* transport, EventLoop& loop, const Logge
     auto region = transport->allocate(bytes);
     if (region) return region;
     if (const auto others = limit.admit(loop.now())) {
-      log.info("{}; aggregates go into memory that is not shared{}", region.error().message, *others);
+      log.warn("{}; aggregates go into ordinary memory, and are copied once more{}",
+               to_string(region.error()), *others);
     }
     return allocate_ordinary_region(bytes);
   };

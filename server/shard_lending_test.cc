@@ -94,6 +94,7 @@ struct NoMemory final : Transport {
 
 TEST_CASE("that there is no memory to share is said now and then, not for each buffer") {
   NoMemory none;
+  const ExpectLog said("cannot map shared memory");
   std::vector<std::string> lines;
   const auto target = LogTarget::to_callback(
       [&lines](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); },
@@ -108,7 +109,7 @@ TEST_CASE("that there is no memory to share is said now and then, not for each b
     world.push(*a, id, 0, {1, 2});
   CHECK(all<Aggregate>(*a).size() == 20);
   REQUIRE(lines.size() == 1);
-  CHECK(lines[0] == "cannot map shared memory; aggregates go into memory that is not shared");
+  CHECK(lines[0] == "cannot map shared memory; aggregates go into ordinary memory, and are copied once more");
 }
 
 TEST_CASE("the reason of the end is said also while the worker still holds answers") {
@@ -186,7 +187,8 @@ TEST_CASE("what a job has lent stays as it is until the workers close their lane
   CHECK(done == 1);
 }
 
-TEST_CASE("a run that has ended may be opened again while its lanes are still there; new ones wait for that") {
+TEST_CASE(
+    "a run that has ended may be opened again while its lanes are still there; new ones wait for that") {
   World world(1);
   world.declare(1, 2);
   const auto old = world.open(0);

@@ -264,10 +264,10 @@ bps_status bps_get_stats(bps_client* client, bps_stats* stats) {
     if (Status status = usable(client); !status.ok()) return status;
     if (stats == nullptr) return invalid("stats is NULL");
     const ClientStats& counters = client->client->stats();
-    const bps_stats full{stats->struct_size,           counters.pushed_bytes.load(),
-                         counters.pulled_bytes.load(), counters.rounds.load(),
-                         counters.resent.load(),       counters.lanes.load(),
-                         counters.shm_lanes.load(),    counters.workers.load()};
+    const bps_stats full{
+        stats->struct_size,        counters.pushed_bytes.load(), counters.pulled_bytes.load(),
+        counters.rounds.load(),    counters.resent.load(),       counters.lanes.load(),
+        counters.shm_lanes.load(), counters.workers.load(),      counters.rdma_lanes.load()};
     std::memcpy(stats, &full, std::min(stats->struct_size, sizeof full));
     return {};
   });
@@ -387,7 +387,8 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
     if (handle->record->wait_until(std::chrono::steady_clock::now() + timeout))
       return handle->record->result();
     const auto client = handle->client.lock();
-    const std::string what = client != nullptr ? client->describe(handle->tensor, timeout) : "a client that is gone";
+    const std::string what =
+        client != nullptr ? client->describe(handle->tensor, timeout) : "a client that is gone";
     // It may have ended meanwhile, and what it waited for is no longer true.
     if (handle->record->done()) return handle->record->result();
     return make_error(

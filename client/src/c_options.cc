@@ -47,6 +47,7 @@ bps_options unset_options() {
   options.scheduler_grace_ms = -1;
   options.worker_loss = BPS_WORKER_LOSS_DEFAULT;
   options.unequal_sums = -1;
+  options.rdma_gid = options.rdma_tclass = -1;
   return options;
 }
 
@@ -71,6 +72,9 @@ Result<OpenOptions> read_options(const bps_options* options) {
   given.tls_ca = text(full.tls_ca);
   given.congestion_control = text(full.congestion_control);
   given.transport = text(full.transport);
+  given.rdma_device = text(full.rdma_device);
+  given.rdma_gid = number(full.rdma_gid);
+  given.rdma_tclass = number(full.rdma_tclass);
   given.rank = number(full.rank);
   given.world_size = number(full.world_size);
   given.local_rank = number(full.local_rank);

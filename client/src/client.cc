@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "proto/transport/rdma/rdma_transport.h"
+#include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/names.h"
@@ -73,6 +75,7 @@ Status Client::start() {
 Status Client::find_shared_memory() {
   const TransportChoice choice = settings_.config.transport;
   if (choice == TransportChoice::tcp) return {};
+  if (choice == TransportChoice::rdma) return find_rdma();
   const Status status = ShmTransport::check();
   if (status.ok()) {
     ShmOptions options;
@@ -88,16 +91,32 @@ Status Client::find_shared_memory() {
   return {};
 }
 
+Status Client::find_rdma() {
+  auto verbs = open_verbs(settings_.rdma);
+  if (!verbs) {
+    return make_error(verbs.error().code, "transport rdma is set, and " + verbs.error().message,
+                      verbs.error().advice);
+  }
+  RdmaOptions options;
+  options.log = log_;
+  rdma_ = std::make_shared<RdmaTransport>(std::move(verbs).value(), std::move(options));
+  return {};
+}
+
+const std::shared_ptr<Transport>& Client::transport_of(Lane::Way way) const {
+  return way == Lane::Way::shared_memory ? shared_memory_ : way == Lane::Way::rdma ? rdma_ : network_;
+}
+
 Status Client::join() {
   const auto reply = std::make_shared<Reply<void>>();
   const auto cell = reply->cell();
   thread_->loop().post([this, reply] {
     engine_ = std::make_unique<ClientEngine>(thread_->loop(), *network_, settings_.config, log_,
-                                             shared_memory_.get());
+                                             shared_memory_.get(), rdma_.get());
     operations_->attach(*engine_);
     stats_ = engine_->stats();
     engine_->join([this, reply](Status status) {
-      shares_memory_.store(engine_->shares_memory(), std::memory_order_relaxed);
+      best_way_.store(engine_->best_way(), std::memory_order_relaxed);
       reply->set(std::move(status));
     });
   });
@@ -114,6 +133,7 @@ void Client::shut_down() {
   if (operations_ != nullptr) operations_->drop();
   network_.reset();
   shared_memory_.reset();
+  rdma_.reset();
   callbacks_->stop();
   embedded_.reset();
 }
@@ -138,17 +158,19 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   if (!cell->wait_until(std::chrono::steady_clock::now() + timeout)) {
     const std::string first = tensors.front().name;
     const std::string whom =
-        timeout < kShortWait ? ""
-                             : explain(
-                                   [first](ClientEngine& engine, ClientEngine::Explained done) {
-                                     engine.explain_declaration(first, ClientEngine::kPatience, std::move(done));
-                                   },
-                                   "");
-    return make_error(ErrorCode::deadline,
-                      fmt::format("waited {:.3g} s for scheduler {} to declare {} tensors, the first is '{}'{}{}",
-                                  seconds(timeout), to_string(settings_.config.scheduler), tensors.size(), first,
-                                  whom.empty() ? "" : ": " + whom, describe_scheduler()),
-                      "declare them again; the scheduler's log tells if it waits for a server");
+        timeout < kShortWait
+            ? ""
+            : explain(
+                  [first](ClientEngine& engine, ClientEngine::Explained done) {
+                    engine.explain_declaration(first, ClientEngine::kPatience, std::move(done));
+                  },
+                  "");
+    return make_error(
+        ErrorCode::deadline,
+        fmt::format("waited {:.3g} s for scheduler {} to declare {} tensors, the first is '{}'{}{}",
+                    seconds(timeout), to_string(settings_.config.scheduler), tensors.size(), first,
+                    whom.empty() ? "" : ": " + whom, describe_scheduler()),
+        "declare them again; the scheduler's log tells if it waits for a server");
   }
   auto ids = cell->value();
   if (!ids) return ids;
@@ -159,13 +181,12 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
 
 Result<void*> Client::allocate(std::size_t bytes) {
   // close() may take it away meanwhile.
-  const bool share = shares_memory_.load(std::memory_order_relaxed);
-  const auto transport = phase_.read([&](const Phase& phase) {
-    return phase == Phase::open ? (share ? shared_memory_ : network_) : nullptr;
-  });
+  const Lane::Way way = best_way_.load(std::memory_order_relaxed);
+  const auto transport =
+      phase_.read([&](const Phase& phase) { return phase == Phase::open ? transport_of(way) : nullptr; });
   if (transport == nullptr) return closed_error();
   auto region = transport->allocate(bytes);
-  if (!region && share && settings_.config.transport == TransportChoice::automatic) {
+  if (!region && way != Lane::Way::network && settings_.config.transport == TransportChoice::automatic) {
     log_.info("{} bytes are allocated as ordinary memory: {}", bytes, region.error().message);
     region = allocate_ordinary_region(bytes);
   }
@@ -216,20 +237,18 @@ Status Client::barrier(Duration timeout) {
     if (engine_ != nullptr) engine_->barrier([reply](Status status) { reply->set(std::move(status)); });
   });
   if (cell->wait_until(std::chrono::steady_clock::now() + timeout)) return cell->value();
-  const std::string unknown =
-      fmt::format("not all of the {} workers have come", settings_.config.world_size);
-  const std::string whom =
-      timeout < kShortWait ? unknown
-                           : explain(
-                                 [](ClientEngine& engine, ClientEngine::Explained done) {
-                                   engine.explain_barrier(ClientEngine::kPatience, std::move(done));
-                                 },
-                                 unknown);
-  return make_error(
-      ErrorCode::deadline,
-      fmt::format("waited {:.3g} s at a barrier of job '{}': {}{}", seconds(timeout), settings_.config.job, whom,
-                  describe_scheduler()),
-      "the arrival of this worker counts; wait at the next barrier only when all others do");
+  const std::string unknown = fmt::format("not all of the {} workers have come", settings_.config.world_size);
+  const std::string whom = timeout < kShortWait
+                               ? unknown
+                               : explain(
+                                     [](ClientEngine& engine, ClientEngine::Explained done) {
+                                       engine.explain_barrier(ClientEngine::kPatience, std::move(done));
+                                     },
+                                     unknown);
+  return make_error(ErrorCode::deadline,
+                    fmt::format("waited {:.3g} s at a barrier of job '{}': {}{}", seconds(timeout),
+                                settings_.config.job, whom, describe_scheduler()),
+                    "the arrival of this worker counts; wait at the next barrier only when all others do");
 }
 
 std::string Client::explain(Explanation ask, const std::string& otherwise) {

@@ -66,8 +66,8 @@ class Client {
   Status barrier(Duration timeout);
   const ClientStats& stats() const { return *stats_; }
 
-  // What the tensor's operation waits for, after it has waited so long; asks the loop, and the scheduler if that
-  // was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
+  // What the tensor's operation waits for, after it has waited so long; asks the loop, and the scheduler if
+  // that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
   std::string describe(TensorId tensor, Duration waited);
 
   // A second one waits for the first. Not on the callback thread or the loop.
@@ -81,6 +81,9 @@ class Client {
   Client(const ClientSettings& settings, Logger log);
   Status start();
   Status find_shared_memory();
+  Status find_rdma();
+  // What `way` goes over; TCP if not otherwise.
+  const std::shared_ptr<Transport>& transport_of(Lane::Way way) const;
   std::string describe_scheduler();
   Status join();
   using Ending = std::function<void(ClientEngine&, ClientEngine::Done)>;
@@ -97,7 +100,8 @@ class Client {
   std::unique_ptr<EmbeddedCluster> embedded_;
   std::shared_ptr<Transport> network_;
   std::shared_ptr<Transport> shared_memory_;  // null if it cannot be used
-  std::atomic<bool> shares_memory_{false};
+  std::shared_ptr<Transport> rdma_;           // likewise
+  std::atomic<Lane::Way> best_way_{Lane::Way::network};
   std::unique_ptr<LoopThread> thread_;
   std::unique_ptr<ClientEngine> engine_;  // lives on the loop
   std::shared_ptr<ClientStats> stats_;

@@ -15,9 +15,9 @@
 
 namespace bps {
 
-// How the lanes reach the servers. automatic: shared memory where that works, else TCP. shm: shared memory or
-// an error.
-enum class TransportChoice : std::uint8_t { automatic, tcp, shm };
+// How the lanes reach the servers. automatic: shared memory where that works, else TCP. shm, rdma: that or an
+// error.
+enum class TransportChoice : std::uint8_t { automatic, tcp, shm, rdma };
 
 struct ClientConfig {
   Endpoint scheduler{"127.0.0.1", 4710};
@@ -29,7 +29,7 @@ struct ClientConfig {
   std::uint32_t local_size = 1;
   std::string host;  // identity of the machine
   std::uint64_t bandwidth_bps = 0;
-  std::uint64_t partition_bytes = 0;  // 0: the scheduler chooses
+  std::uint64_t partition_bytes = 0;          // 0: the scheduler chooses
   std::optional<std::uint64_t> credit_bytes;  // not set: default_credit_bytes()
   bool retain = true;
   TransportChoice transport = TransportChoice::automatic;
@@ -38,7 +38,8 @@ struct ClientConfig {
   WorkerLoss worker_loss = WorkerLoss::fail;
   bool unequal_sums = false;
   Duration join_timeout = std::chrono::seconds(60);
-  // How long to go on, and to try to reach the scheduler again, when the connection to it is lost; 0: not at all.
+  // How long to go on, and to try to reach the scheduler again, when the connection to it is lost; 0: not at
+  // all.
   Duration scheduler_grace = std::chrono::seconds(60);
   Duration stall_warn{};  // waits that take longer are logged; 0: none
 };

@@ -43,9 +43,10 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
   using Memory = DataPlane::Memory;
 
-  // `shared_memory`: for lanes to servers on this host; null if it cannot be used. Both outlive the engine.
+  // `shared_memory`: for lanes to servers on this host; `rdma`: to any, where that is chosen. Null if they
+  // cannot be used. All outlive the engine; the scheduler is reached through `network`.
   ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
-               Transport* shared_memory = nullptr);
+               Transport* shared_memory = nullptr, Transport* rdma = nullptr);
   ~ClientEngine();  // closes all connections; pending callbacks are dropped
   ClientEngine(const ClientEngine&) = delete;
   ClientEngine& operator=(const ClientEngine&) = delete;
@@ -89,8 +90,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
 
   // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"
   std::string describe(TensorId tensor) const;
-  // The same with the scheduler's word, which is asked and has `patience`: whom it waits for. `done` is called
-  // within that time, or dropped with the engine; perhaps here.
+  // The same with the scheduler's word, which is asked and has `patience`: whom it waits for. `done` is
+  // called within that time, or dropped with the engine; perhaps here.
   using Explained = std::function<void(std::string)>;
   void explain(TensorId tensor, Duration patience, Explained done);
   // Of the barrier that this worker has come to and that is not done; of a declaration of this tensor.
@@ -100,8 +101,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // "; scheduler 127.0.0.1:4710 has been away for 2.1 s"; empty while it is there.
   std::string describe_scheduler() const;
 
-  // After join: memory of the shared-memory transport is of use.
-  bool shares_memory() const { return data_.shares_memory(); }
+  // After join: memory of which transport is of use.
+  Lane::Way best_way() const { return data_.best_way(); }
 
   // Set once the job run has failed for this worker, or the engine is closed.
   const std::optional<Error>& failure() const { return failure_; }
@@ -109,7 +110,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   const std::shared_ptr<ClientStats>& stats() const { return data_.stats(); }
 
   static constexpr Duration kLeaveGrace = std::chrono::seconds(2);
-  static constexpr Duration kPatience = std::chrono::milliseconds(250);  // with the scheduler's answers
+  static constexpr Duration kPatience = std::chrono::milliseconds(250);      // with the scheduler's answers
   static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
 
  private:
@@ -169,9 +170,9 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   std::map<std::uint64_t, PendingDeclare> declares_;
   std::uint64_t next_barrier_ = 0;
   std::map<std::uint64_t, Done> barriers_;
-  std::uint64_t barriers_done_ = 0;  // the first ones
+  std::uint64_t barriers_done_ = 0;     // the first ones
   std::vector<PendingSettle> settles_;  // for when all declares are answered
-  std::set<Rank> ranks_closing_;     // those that Settle has named
+  std::set<Rank> ranks_closing_;        // those that Settle has named
   std::optional<Error> failure_;
   bool closing_ = false;
   bool leaving_ = false;

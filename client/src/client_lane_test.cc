@@ -198,6 +198,10 @@ struct SharingCluster : ScriptedCluster {
     REQUIRE_FALSE(shared_memory.wires.empty());
     return *shared_memory.wires.back();
   }
+  Wire& over_rdma() {
+    REQUIRE_FALSE(rdma.wires.empty());
+    return *rdma.wires.back();
+  }
   void welcome(Wire& wire) {
     const auto hello = wire.next<HelloLane>();
     wire.deliver(Welcome{Term{1, 2}, Incarnation{10}, hello.server, JobRun{kRun}});
@@ -211,6 +215,7 @@ struct SharingCluster : ScriptedCluster {
   }
   std::uint64_t lanes() const { return engine.stats()->lanes; }
   std::uint64_t shm_lanes() const { return engine.stats()->shm_lanes; }
+  std::uint64_t rdma_lanes() const { return engine.stats()->rdma_lanes; }
 
   bool joined = false;
   Error error;
@@ -222,7 +227,7 @@ TEST_CASE("lane: over shared memory to a server on this host, also again") {
   for (const TransportChoice choice : {TransportChoice::automatic, TransportChoice::shm}) {
     SharingCluster c(choice);
     CHECK(c.joined);
-    CHECK(c.engine.shares_memory());
+    CHECK(c.engine.best_way() == Lane::Way::shared_memory);
     CHECK(c.shm().endpoint == Endpoint{"bps-5000-100", 0});
     CHECK(c.connects(5000) == 0);
     c.welcome(c.shm());
@@ -351,7 +356,7 @@ TEST_CASE("lane: TCP to another host, or where it is asked for") {
     SharingCluster c(elsewhere ? TransportChoice::automatic : TransportChoice::tcp,
                      elsewhere ? "there" : "here");
     CHECK(c.shared_memory.wires.empty());
-    CHECK_FALSE(c.engine.shares_memory());
+    CHECK(c.engine.best_way() == Lane::Way::network);
     c.welcome(c.lane(0));
     CHECK(c.lanes() == 1);
     CHECK(c.shm_lanes() == 0);
@@ -401,6 +406,51 @@ TEST_CASE("lane: where only shared memory is allowed, its failure ends the job")
     CHECK(c.loop.now() - begin < 2 * Lane::kRefusalPatience);
     CHECK(c.shared_memory.wires.size() < 12);
   }
+}
+
+TEST_CASE("lane: over RDMA where it is chosen, to servers of this host and others, also again") {
+  for (const char* const host : {"here", "there"}) {
+    SharingCluster c(TransportChoice::rdma, host);
+    CHECK(c.joined);
+    CHECK(c.engine.best_way() == Lane::Way::rdma);
+    CHECK(c.over_rdma().endpoint == Endpoint{"127.0.0.1", 5000});
+    c.welcome(c.over_rdma());
+    CHECK(c.lanes() == 1);
+    CHECK(c.rdma_lanes() == 1);
+    // What has worked is tried on: whether the server is dead is for the scheduler to say.
+    const ExpectLog away("cannot be reached for"), back("is connected again");
+    c.over_rdma().break_with(ErrorCode::peer_lost, "connection lost: RDMA device rxe1 was removed");
+    for (int i = 0; i < 10; ++i) {
+      c.run(1s);
+      c.over_rdma().break_with(ErrorCode::unreachable, "connection refused: nobody listens there for RDMA");
+    }
+    CHECK_FALSE(c.engine.failure());
+    c.run(1s);
+    c.welcome(c.over_rdma());
+    CHECK(c.rdma_lanes() == 1);
+    CHECK(c.connects(5000) == 0);
+    CHECK(c.shared_memory.wires.empty());
+    CHECK(away.seen() == 1);
+    CHECK(back.seen() == 1);
+  }
+}
+
+TEST_CASE("lane: where only RDMA is allowed, a server without it ends the job, not at once") {
+  SharingCluster c(TransportChoice::rdma);
+  const TimePoint begin = c.loop.now();
+  const ExpectLog away("cannot be reached for");
+  while (!c.engine.failure() && c.loop.now() - begin < 20s) {
+    c.run(50ms);
+    if (c.over_rdma().open())
+      c.over_rdma().break_with(ErrorCode::unreachable, "connection refused: nobody listens there for RDMA");
+  }
+  REQUIRE(c.engine.failure());
+  CHECK(c.engine.failure()->code == ErrorCode::configuration);
+  CHECK_THAT(c.engine.failure()->message, Contains("server 1 (127.0.0.1:5000)") &&
+                                              Contains("transport rdma is set, and connection refused"));
+  CHECK_THAT(c.engine.failure()->advice, Contains("--transport rdma"));
+  CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
+  CHECK(c.connects(5000) == 0);
 }
 
 }  // namespace bps::testing

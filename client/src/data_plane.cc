@@ -18,11 +18,10 @@ Error scheduler_error(std::string what) {
 
 }  // namespace
 
-DataPlane::DataPlane(EventLoop& loop, Transport& network, Transport* shared_memory, Owner& owner,
-                     const ClientConfig& config, Logger log)
+DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
+                     Logger log)
     : loop_(loop),
-      network_(network),
-      shared_memory_(shared_memory),
+      transports_(transports),
       owner_(owner),
       config_(config),
       log_(std::move(log)),
@@ -80,7 +79,7 @@ Status DataPlane::add_lanes(const std::vector<LaneTarget>& targets, const std::v
   for (const LaneTarget& target : targets) {
     const auto ways = ways_to(target);
     if (!ways) return ways.error();
-    shares_memory_ = shares_memory_ || ways->shared_memory != nullptr;
+    if (best_way_ == Lane::Way::network) best_way_ = ways->better;
     const LaneIndex index{static_cast<std::uint32_t>(lanes_.size())};
     lanes_.push_back(
         std::make_unique<Lane>(loop_, *ways, static_cast<Lane::Owner&>(*this), index, target, hello_, log_));
@@ -91,28 +90,40 @@ Status DataPlane::add_lanes(const std::vector<LaneTarget>& targets, const std::v
 }
 
 Result<Lane::Ways> DataPlane::ways_to(const LaneTarget& target) const {
+  const TransportChoice choice = config_.transport;
+  Lane::Ways ways{transports_.network};
+  ways.ticket = ticket_;
+  ways.only_better = choice == TransportChoice::shm || choice == TransportChoice::rdma;
   const bool same_host = target.host == config_.host && !config_.host.empty();
-  if (config_.transport == TransportChoice::shm && !(same_host && shared_memory_ != nullptr)) {
+  const bool may_share = same_host && transports_.shared_memory != nullptr;
+  if (choice == TransportChoice::shm && !may_share) {
     return make_error(
         ErrorCode::configuration,
         fmt::format("transport shm is set, but server {} ({}) is on host {} and this worker on {}",
                     target.server.value, to_string(target.endpoint), target.host, config_.host),
         "set transport auto (BPS_TRANSPORT), or use servers on this host only");
   }
-  const bool may_share = same_host && config_.transport != TransportChoice::tcp;
-  return Lane::Ways{network_, may_share ? shared_memory_ : nullptr, config_.transport == TransportChoice::shm,
-                    ticket_};
+  if (choice == TransportChoice::rdma) {
+    ways.better = Lane::Way::rdma;
+    ways.transport = transports_.rdma;
+  } else if (choice != TransportChoice::tcp && may_share) {
+    ways.better = Lane::Way::shared_memory;
+    ways.transport = transports_.shared_memory;
+  }
+  return ways;
 }
 
 void DataPlane::count_lanes() {
-  std::uint64_t up = 0, shared = 0;
+  std::uint64_t up = 0, shared = 0, rdma = 0;
   for (const auto& lane : lanes_) {
     if (!lane->welcomed()) continue;
     ++up;
-    if (lane->shares_memory()) ++shared;
+    if (lane->way() == Lane::Way::shared_memory) ++shared;
+    if (lane->way() == Lane::Way::rdma) ++rdma;
   }
   stats_->lanes.store(up, std::memory_order_relaxed);
   stats_->shm_lanes.store(shared, std::memory_order_relaxed);
+  stats_->rdma_lanes.store(rdma, std::memory_order_relaxed);
 }
 
 TensorState* DataPlane::find(TensorId tensor) const {
@@ -265,7 +276,8 @@ bool DataPlane::may_send(Partition& partition) {
   const TensorState& tensor = *partition.owner;
   const Lane& lane = *lanes_[partition.lane.value];
   const bool waits_for_others = tensor.operation() != Operation::broadcast && !tensor.is_async();
-  if (partition.asked || partition.cost == 0 || !waits_for_others || lane.shares_memory()) return true;
+  if (partition.asked || partition.cost == 0 || !waits_for_others || lane.way() == Lane::Way::shared_memory)
+    return true;
   Allowance& allowance = allowances_[partition.lane.value];
   if (partition.cost > allowance.limit - std::min(allowance.used, allowance.limit)) return false;
   allowance.used += partition.cost;

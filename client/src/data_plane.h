@@ -35,6 +35,7 @@ struct ClientStats {
   std::atomic<std::uint64_t> resent{0};
   std::atomic<std::uint64_t> lanes{0};  // up
   std::atomic<std::uint64_t> shm_lanes{0};
+  std::atomic<std::uint64_t> rdma_lanes{0};
   std::atomic<std::uint64_t> workers{0};  // of the job, that are not lost
 };
 
@@ -55,9 +56,14 @@ class DataPlane final : private Lane::Owner {
     ~Owner() = default;
   };
 
-  // `shared_memory`: null if it cannot be used here.
-  DataPlane(EventLoop& loop, Transport& network, Transport* shared_memory, Owner& owner,
-            const ClientConfig& config, Logger log);
+  // How servers may be reached. Null: not in that way.
+  struct Transports {
+    Transport& network;
+    Transport* shared_memory = nullptr;
+    Transport* rdma = nullptr;
+  };
+  DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
+            Logger log);
   ~DataPlane();  // closes all lanes; pending callbacks are dropped
   DataPlane(const DataPlane&) = delete;
   DataPlane& operator=(const DataPlane&) = delete;
@@ -104,7 +110,8 @@ class DataPlane final : private Lane::Owner {
   void fail(const Error& error);
 
   // After start().
-  bool shares_memory() const { return shares_memory_; }  // with one server at least, if all goes well
+  // How the first server is reached that is not reached over TCP, if all goes well and there is one.
+  Lane::Way best_way() const { return best_way_; }
   std::uint64_t partition_bytes() const { return job_.partition_bytes; }
   bool idle() const { return under_way_ == 0; }
   // `done` is called when all operations that are under way now have ended, and each asynchronous tensor has
@@ -176,8 +183,7 @@ class DataPlane final : private Lane::Owner {
   void on_fetch(Lane& lane, const Fetch& fetch);
 
   EventLoop& loop_;
-  Transport& network_;
-  Transport* const shared_memory_;
+  const Transports transports_;
   Owner& owner_;
   const ClientConfig config_;
   Logger log_;
@@ -207,7 +213,7 @@ class DataPlane final : private Lane::Owner {
   };
   std::vector<Waiter> waiters_;
   bool failed_ = false;
-  bool shares_memory_ = false;
+  Lane::Way best_way_ = Lane::Way::network;
   std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();
 };
 

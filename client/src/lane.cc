@@ -16,8 +16,10 @@ bool is_lasting(ErrorCode code) {
          code == ErrorCode::invalid_argument || code == ErrorCode::os || code == ErrorCode::out_of_memory;
 }
 
-// Of shared memory: this process or the server has no descriptors or address space for it.
+// Of a better way: this process or the server has no descriptors or memory for it.
 bool is_shortage(ErrorCode code) { return code == ErrorCode::os || code == ErrorCode::out_of_memory; }
+
+const char* text_of(Lane::Way way) { return way == Lane::Way::rdma ? "RDMA" : "shared memory"; }
 
 }  // namespace
 
@@ -62,12 +64,17 @@ void Lane::stop_timer() {
   timer_ = {};
 }
 
+std::unique_ptr<Connection> Lane::connection_to_server() {
+  if (way() == Way::network) return ways_.network.connect(loop_, target_.endpoint, kHelloTimeout);
+  const Endpoint endpoint = way() == Way::shared_memory
+                                ? shm_endpoint(target_.endpoint.port, target_.incarnation)
+                                : target_.endpoint;
+  return ways_.transport->connect(loop_, endpoint, kHelloTimeout);
+}
+
 void Lane::connect() {
   hello_.session = hello_.session.next();
-  connection_ = ways_.shared_memory != nullptr
-                    ? ways_.shared_memory->connect(
-                          loop_, shm_endpoint(target_.endpoint.port, target_.incarnation), kHelloTimeout)
-                    : ways_.network.connect(loop_, target_.endpoint, kHelloTimeout);
+  connection_ = connection_to_server();
   connection_->start(*this);
   Message message = hello_;
   if (Status status = handshake_.begin(ways_.ticket, message); !status.ok()) return break_off(status.error());
@@ -99,7 +106,7 @@ void Lane::on_welcome(const Welcome& welcome) {
   broken_since_.reset();
   warned_ = false;
   answered_ = false;
-  shared_memory_works_ = ways_.shared_memory != nullptr;
+  better_works_ = way() != Way::network;
   owner_.on_lane_welcomed(*this);
 }
 
@@ -144,22 +151,32 @@ void Lane::break_off(const Error& error) {
 
 // True: another way is to be tried at once.
 bool Lane::fall_back(const Error& error, bool was_healthy) {
-  if (ways_.shared_memory == nullptr) return false;
+  if (way() == Way::network) return false;
   // Where nobody listens, the server is gone rather than its shared memory.
   const bool is_short = !was_healthy && error.code != ErrorCode::unreachable;
   short_sessions_ = is_short ? short_sessions_ + 1 : 0;
-  if (ways_.only_shared_memory) return false;
-  const bool has_worked = shared_memory_works_;
-  if (has_worked && !is_shortage(error.code) && short_sessions_ < kShortSessions) return false;
+  if (ways_.only_better) return false;
+  const bool has_worked = better_works_;
+  const bool is_away =
+      way() == Way::rdma && broken_since_ && loop_.now() - *broken_since_ >= kRefusalPatience;
+  if (has_worked && !is_away && !is_shortage(error.code) && short_sessions_ < kShortSessions) return false;
   const std::string text =
-      name() + " is not reached over shared memory: " + error.message + "; over TCP instead";
+      name() + " is not reached over " + text_of(way()) + ": " + error.message + "; over TCP instead";
   has_worked || is_shortage(error.code) ? log_.warn("{}", text) : log_.info("{}", text);
-  ways_.shared_memory = nullptr;
+  ways_.transport = nullptr;
   return true;
 }
 
-// Why it must be shared memory, and what to do.
-Error Lane::only_shared_memory(const Error& error) const {
+// Why it must be this way, and what to do.
+Error Lane::only_better(const Error& error) const {
+  if (way() == Way::rdma) {
+    const ErrorCode code = is_shortage(error.code) ? error.code : ErrorCode::configuration;
+    return make_error(code, "transport rdma is set, and " + error.message,
+                      !error.advice.empty()
+                          ? error.advice
+                          : "start the server with --transport rdma on an address of its RDMA device, or set "
+                            "transport auto (BPS_TRANSPORT) here");
+  }
   const std::string text = "transport shm is set, and " + error.message;
   if (is_shortage(error.code)) {
     return make_error(error.code, text,
@@ -188,8 +205,8 @@ void Lane::retry(const Error& cause) {
   if (lived || (was_welcomed && answered_)) pause_ = kFirstPause;
   const bool falls_back = fall_back(cause, lived || (was_welcomed && answered_));
   if (falls_back && !was_welcomed) return connect_after(Duration{});
-  const bool must_share = ways_.only_shared_memory && (!shared_memory_works_ || is_shortage(cause.code));
-  const Error error = must_share ? only_shared_memory(cause) : cause;
+  const bool no_other = ways_.only_better && (!better_works_ || is_shortage(cause.code));
+  const Error error = no_other ? only_better(cause) : cause;
   trouble_ = error;
   if (!broken_since_) {
     broken_since_ = now;

@@ -1,10 +1,11 @@
 // The connection of this worker to one shard of one server, kept up for as long as the job runs.
 //
-// Over shared memory where the server is on this host, else over TCP. If shared memory has never worked for
-// this server, the first failure is the last: TCP from then on, or, where only shared memory is allowed, an
-// error of the job after kRefusalPatience. Once it has worked, it is the only way, until one end cannot map
-// what the other shares or has no descriptors for it, or kShortSessions on end came to nothing with a server
-// that is there: then it is as if it had never worked.
+// Over TCP, or a better way if there is one: shared memory where the server is on this host, RDMA. If that
+// has never worked for this server, the first failure is the last: TCP from then on, or, where no other way
+// is allowed, an error of the job after kRefusalPatience. Once it has worked, it is the only way, until one
+// end cannot map or pin what it needs or has no descriptors for it, or kShortSessions on end came to nothing
+// with a server that is there: then it is as if it had never worked. Over RDMA nobody can tell a server that
+// is gone from a device that is: after kRefusalPatience without a connection TCP is tried.
 //
 // Opens with HelloLane and a session number that grows with each attempt; nothing else is sent before
 // Welcome. When the connection breaks or the server refuses, it is closed at once (a server that ends waits
@@ -53,11 +54,13 @@ class Lane : private ConnectionHandler {
     ~Owner() = default;
   };
 
+  enum class Way : std::uint8_t { network, shared_memory, rdma };
   // How a server may be reached.
   struct Ways {
     Transport& network;
-    Transport* shared_memory = nullptr;
-    bool only_shared_memory = false;
+    Way better = Way::network;  // tried first, if there is a transport for it
+    Transport* transport = nullptr;
+    bool only_better = false;
     SharedKey ticket = nullptr;  // proves the hello; null: without a key
   };
   // `hello`: all but the session.
@@ -82,8 +85,8 @@ class Lane : private ConnectionHandler {
   std::uint64_t credit_report_bytes() const { return hello_.credit_report_bytes; }
   bool closed() const { return closed_; }
   bool welcomed() const { return welcomed_; }
-  // The session, or the next one, goes over shared memory.
-  bool shares_memory() const { return ways_.shared_memory != nullptr; }
+  // Of the session, or the next one.
+  Way way() const { return ways_.transport != nullptr ? ways_.better : Way::network; }
   bool can_take_more() const { return welcomed_ && connection_->queued_bytes() <= kLowWaterBytes; }
   void send(const Message& message, const Payload& payload, std::uint64_t cookie) {
     connection_->send(message, payload, cookie);
@@ -123,7 +126,8 @@ class Lane : private ConnectionHandler {
   void on_welcome(const Welcome& welcome);
   void connect();
   bool fall_back(const Error& error, bool was_healthy);
-  Error only_shared_memory(const Error& error) const;
+  std::unique_ptr<Connection> connection_to_server();
+  Error only_better(const Error& error) const;
   void retry(const Error& error);
   void connect_after(Duration pause);
   void stop_timer();
@@ -140,9 +144,9 @@ class Lane : private ConnectionHandler {
   std::unique_ptr<Connection> connection_;
   bool welcomed_ = false;
   bool closed_ = false;
-  bool shared_memory_works_ = false;
+  bool better_works_ = false;
   bool answered_ = false;         // in this session
-  int short_sessions_ = 0;        // over shared memory, on end
+  int short_sessions_ = 0;        // on the better way, on end
   std::optional<Error> trouble_;  // why it is not there
   TimePoint welcomed_at_;
   std::optional<TimePoint> refused_since_;

@@ -31,7 +31,7 @@ struct Wire {
   bool flushed = false;                  // by close_after_flush
   std::size_t queued_bytes = 0;          // what the engine is told
   std::size_t max_header_bytes = 0;
-  std::deque<SentFrame> frames;  // not yet looked at
+  std::deque<SentFrame> frames;       // not yet looked at
   std::function<void()> when_closed;  // by the engine: a server that lives takes back its loans then
 
   bool open() const { return handler != nullptr; }
@@ -134,7 +134,8 @@ class ScriptedCluster {
 
   explicit ScriptedCluster(ClientConfig config = default_config())
       : engine(loop, transport, std::move(config),
-               Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), &shared_memory) {}
+               Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), &shared_memory, &rdma) {
+  }
 
   static ClientConfig default_config() {
     ClientConfig config;
@@ -249,7 +250,7 @@ class ScriptedCluster {
 
   VirtualLoop loop;
   ScriptedTransport transport;
-  ScriptedTransport shared_memory;
+  ScriptedTransport shared_memory, rdma;
   std::string server_host;
   ClientEngine engine;
 

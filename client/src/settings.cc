@@ -9,6 +9,7 @@
 #include "proto/base/config.h"
 #include "proto/base/host_identity.h"
 #include "proto/base/units.h"
+#include "proto/transport/rdma/rdma_settings.h"
 #include "proto/wire/names.h"
 
 namespace bps {
@@ -37,6 +38,7 @@ struct Raw {
   bool unequal_sums = false;
   std::optional<BitRate> bandwidth;
   std::string transport = "auto";
+  RdmaSettings rdma;
   std::string congestion_control;
   bool checksum = false;
   std::optional<LogLevel> log_level;
@@ -74,7 +76,8 @@ void define(Config& config, Raw& raw) {
   config.add("unequal-sums", raw.unequal_sums,
              "Take sums whose parts hold different numbers of ranks, because a worker was lost");
   config.add("bandwidth", raw.bandwidth, "Rate of this host's link, for placement");
-  config.add("transport", raw.transport, "How to reach the servers").choices({"auto", "tcp", "shm"});
+  config.add("transport", raw.transport, "How to reach the servers").choices({"auto", "tcp", "shm", "rdma"});
+  add_rdma_settings(config, raw.rdma);
   config.add("congestion-control", raw.congestion_control, "TCP congestion control of the lanes")
       .unit("NAME");
   config.add("checksum", raw.checksum, "Payloads over TCP carry their CRC32C, both ways");
@@ -116,6 +119,9 @@ Status apply(Config& config, const GivenOptions& options) {
   given.text("tls-ca", options.tls_ca);
   given.text("congestion-control", options.congestion_control);
   given.text("transport", options.transport);
+  given.text("rdma-device", options.rdma_device);
+  given.number("rdma-gid", options.rdma_gid);
+  given.number("rdma-tclass", options.rdma_tclass);
   given.number("rank", options.rank);
   given.number("world-size", options.world_size);
   given.number("local-rank", options.local_rank);
@@ -192,6 +198,21 @@ Status find_place(const Raw& raw, const Environment& environment, ClientConfig& 
   return {};
 }
 
+// After its TLS, and where the scheduler is.
+Status check_rdma(const Raw& raw, ClientSettings& settings) {
+  auto options = verbs_options(raw.rdma);
+  if (!options) return bad(options.error().message, options.error().advice);
+  settings.rdma = std::move(options).value();
+  if (settings.config.transport != TransportChoice::rdma) return {};
+  if (settings.tls != nullptr)
+    return bad("TLS does not protect what goes over RDMA, so they cannot be had together",
+               "use a key file instead of TLS, or transport tcp (BPS_TRANSPORT)");
+  if (settings.embedded)
+    return bad("scheduler embedded: runs a cluster inside this process, which has no RDMA",
+               "set transport auto (BPS_TRANSPORT)");
+  return {};
+}
+
 Status check(const Raw& raw, ClientSettings& settings) {
   ClientConfig& config = settings.config;
   if (raw.partition_bytes) {
@@ -245,9 +266,11 @@ Status check(const Raw& raw, ClientSettings& settings) {
   config.mode = raw.mode == "async" ? Mode::async : Mode::sync;
   config.worker_loss = raw.worker_loss == "shrink" ? WorkerLoss::shrink : WorkerLoss::fail;
   config.unequal_sums = raw.unequal_sums;
-  config.transport = raw.transport == "tcp"   ? TransportChoice::tcp
-                     : raw.transport == "shm" ? TransportChoice::shm
-                                              : TransportChoice::automatic;
+  config.transport = raw.transport == "tcp"    ? TransportChoice::tcp
+                     : raw.transport == "shm"  ? TransportChoice::shm
+                     : raw.transport == "rdma" ? TransportChoice::rdma
+                                               : TransportChoice::automatic;
+  if (Status status = check_rdma(raw, settings); !status.ok()) return status;
   config.staleness = *staleness;
   config.join_timeout = raw.join_timeout;
   config.scheduler_grace = raw.scheduler_grace;

@@ -11,6 +11,7 @@
 #include "proto/base/env.h"
 #include "proto/base/log.h"
 #include "proto/base/result.h"
+#include "proto/transport/rdma/rdma_device.h"
 #include "proto/transport/tls/tls_context.h"
 
 namespace bps {
@@ -24,6 +25,8 @@ struct GivenOptions {
   std::optional<std::string> tls_cert, tls_key, tls_ca;
   std::optional<std::string> congestion_control;
   std::optional<std::string> transport;
+  std::optional<std::string> rdma_device;
+  std::optional<std::int64_t> rdma_gid, rdma_tclass;
   std::optional<std::int64_t> rank, world_size, local_rank, local_size;
   std::optional<std::int64_t> join_timeout_ms, operation_timeout_ms, scheduler_grace_ms;
   std::optional<std::int64_t> partition_bytes, credit_bytes;
@@ -41,7 +44,8 @@ struct ClientSettings {
   bool embedded = false;  // scheduler "embedded:"; config.scheduler is filled in when that runs
   Duration operation_timeout = std::chrono::seconds(300);
   std::string congestion_control;
-  SharedTls tls;  // null: none
+  SharedTls tls;      // null: none
+  VerbsOptions rdma;  // for transport rdma
   bool checksum = false;
   std::optional<LogLevel> log_level;
   std::vector<std::string> warnings;

@@ -113,6 +113,29 @@ TEST_CASE("settings: TLS is asked for with three files, and a cluster of its own
   CHECK(read(given, environment).tls == nullptr);
 }
 
+TEST_CASE("settings: RDMA, its device and what does not go with it") {
+  GivenOptions given;
+  given.transport = "rdma";
+  given.rdma_device = "mlx5_0:2";
+  given.rdma_gid = 3;
+  const ClientSettings settings = read(given, {{"BPS_RDMA_TCLASS", "106"}, {"BPS_RDMA_DEVICE", "other"}});
+  CHECK(settings.config.transport == TransportChoice::rdma);
+  CHECK(settings.rdma.device == "mlx5_0");
+  CHECK(settings.rdma.port == 2);
+  CHECK(settings.rdma.gid_index == 3);
+  CHECK(settings.rdma.traffic_class == 106);
+  given.rdma_device = "mlx5_0:x";
+  CHECK_THAT(refusal(given).message, Contains("'mlx5_0:x' is no RDMA device"));
+  given.rdma_device.reset();
+  given.rdma_gid = 256;
+  CHECK_THAT(refusal(given).message, Contains("rdma-gid"));
+  given.rdma_gid.reset();
+  given.scheduler = "embedded:";
+  CHECK_THAT(refusal(given).message, Contains("which has no RDMA"));
+  given.transport = "rmda";
+  CHECK(refusal(given).advice == "did you mean rdma?");
+}
+
 TEST_CASE("settings: numbers of the program") {
   GivenOptions given;
   given.rank = 3;

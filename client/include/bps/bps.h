@@ -118,7 +118,7 @@ typedef struct bps_options {
   const char* congestion_control; /* TCP congestion control of the lanes, e.g. "cubic"; default the system's */
   bps_log_function log;         /* NULL = warnings and errors go to stderr */
   void* log_user;
-  const char* transport;        /* "auto" (default): shared memory to servers on this host, else TCP; "tcp"; "shm" */
+  const char* transport;        /* "auto" (default): shared memory to servers on this host, else TCP; "tcp"; "shm"; "rdma" */
   const char* key_file;         /* the key of the cluster, or of the job; default none: a cluster without keys */
   const char* tls_cert;         /* PEM files: this worker's certificate, */
   const char* tls_key;          /* its key, */
@@ -129,6 +129,9 @@ typedef struct bps_options {
   int32_t worker_loss;          /* bps_worker_loss; job setting: equal on all ranks */
   int32_t unequal_sums;         /* -1 = 0; job setting, of shrink. 0: a sum or product is an error (BPS_PEER_LOST, on all ranks
                                    alike) if parts of its tensor hold more ranks than others. 1: it is not */
+  const char* rdma_device;      /* "mlx5_0" or "mlx5_0:1": RDMA device, and its port; default the one that leads to a server */
+  int32_t rdma_gid;             /* -1 = any: index of the GID, and with it the address, that the device is used with */
+  int32_t rdma_tclass;          /* -1 = the system's: traffic class of what is sent over RDMA, 0 to 255 */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);
@@ -172,6 +175,7 @@ typedef struct bps_stats {
   uint64_t lanes;             /* connections to servers that are up now */
   uint64_t shm_lanes;         /* of these, over shared memory */
   uint64_t workers;           /* of the job that are not lost: the world size, until the job shrinks */
+  uint64_t rdma_lanes;        /* of the lanes, over RDMA */
 } bps_stats;
 BPS_API bps_status bps_get_stats(bps_client* client, bps_stats* stats);
 

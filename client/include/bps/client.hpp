@@ -58,7 +58,11 @@ class Options {
   Options& tls_key(std::string value) { return set(tls_key_, std::move(value)); }
   Options& tls_ca(std::string value) { return set(tls_ca_, std::move(value)); }
   Options& congestion_control(std::string value) { return set(congestion_control_, std::move(value)); }
-  Options& transport(std::string value) { return set(transport_, std::move(value)); }  // "auto", "tcp", "shm"
+  // "auto", "tcp", "shm", "rdma"
+  Options& transport(std::string value) { return set(transport_, std::move(value)); }
+  Options& rdma_device(std::string value) { return set(rdma_device_, std::move(value)); }
+  Options& rdma_gid(int value) { return raw_.rdma_gid = value, *this; }
+  Options& rdma_tclass(int value) { return raw_.rdma_tclass = value, *this; }
   Options& rank(int value) { return raw_.rank = value, *this; }
   Options& world_size(int value) { return raw_.world_size = value, *this; }
   Options& local_rank(int value) { return raw_.local_rank = value, *this; }
@@ -95,6 +99,7 @@ class Options {
     result.tls_ca = pointer(tls_ca_);
     result.congestion_control = pointer(congestion_control_);
     result.transport = pointer(transport_);
+    result.rdma_device = pointer(rdma_device_);
     if (log_ != nullptr && *log_ != nullptr) {
       result.log = [](bps_log_level level, const char* text, void* user) {
         (*static_cast<const Log*>(user))(static_cast<LogLevel>(level), text);
@@ -115,7 +120,7 @@ class Options {
 
   bps_options raw_{};
   Text scheduler_, job_, config_file_, key_file_, tls_cert_, tls_key_, tls_ca_, congestion_control_,
-      transport_;
+      transport_, rdma_device_;
   std::shared_ptr<Log> log_;
 };
 
@@ -248,6 +253,7 @@ class Client {
     std::uint64_t lanes = 0;         // connections to servers that are up now
     std::uint64_t shm_lanes = 0;     // of these, over shared memory
     std::uint64_t workers = 0;       // of the job that are not lost
+    std::uint64_t rdma_lanes = 0;    // of the lanes, over RDMA
   };
 
   Client() noexcept = default;  // empty; every call fails with Code::closed
@@ -422,8 +428,8 @@ class Client {
     bps_stats raw_stats{};
     raw_stats.struct_size = sizeof raw_stats;
     if (raw_ == nullptr || bps_get_stats(raw_, &raw_stats) != BPS_OK) return {};
-    return {raw_stats.pushed_bytes, raw_stats.pulled_bytes, raw_stats.rounds, raw_stats.resent,
-            raw_stats.lanes,        raw_stats.shm_lanes,    raw_stats.workers};
+    return {raw_stats.pushed_bytes, raw_stats.pulled_bytes, raw_stats.rounds,  raw_stats.resent,
+            raw_stats.lanes,        raw_stats.shm_lanes,    raw_stats.workers, raw_stats.rdma_lanes};
   }
 
   // Finishes operations under way until the timeout, cancels the rest, leaves the job. After it no memory of

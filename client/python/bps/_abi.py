@@ -79,6 +79,9 @@ class COptions(ctypes.Structure):
         ("checksum", c_int32),
         ("worker_loss", c_int32),
         ("unequal_sums", c_int32),
+        ("rdma_device", c_char_p),
+        ("rdma_gid", c_int32),
+        ("rdma_tclass", c_int32),
     ]
 
 
@@ -92,6 +95,7 @@ class CStats(ctypes.Structure):
         ("lanes", c_uint64),
         ("shm_lanes", c_uint64),
         ("workers", c_uint64),
+        ("rdma_lanes", c_uint64),
     ]
 
 

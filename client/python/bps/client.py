@@ -41,6 +41,7 @@ class Stats(NamedTuple):
     lanes: int
     shm_lanes: int
     workers: int
+    rdma_lanes: int
 
 
 def _options(values: Dict[str, Any]) -> _abi.COptions:

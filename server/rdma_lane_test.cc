@@ -1,0 +1,155 @@
+// A server whose lanes come over RDMA, on a device that exists in this process only.
+#include "proto/transport/rdma/fake/fake_fabric.h"
+#include "proto/transport/rdma/rdma_transport.h"
+#include "server/server_harness.h"
+
+namespace bps::server_test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// The fabric's one address stands for 127.0.0.1.
+class OnLoopback final : public Transport {
+ public:
+  explicit OnLoopback(Transport& transport) : transport_(transport) {}
+  Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Endpoint& endpoint,
+                                           Accepted accepted) override {
+    return transport_.listen(loop, {FakeFabric::kHost, endpoint.port}, std::move(accepted));
+  }
+  std::unique_ptr<Connection> connect(EventLoop& loop, const Endpoint& endpoint, Duration timeout) override {
+    return transport_.connect(loop, {FakeFabric::kHost, endpoint.port}, timeout);
+  }
+  Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override { return transport_.allocate(bytes); }
+
+ private:
+  Transport& transport_;
+};
+
+struct RdmaWorld : World {
+  explicit RdmaWorld(std::uint32_t shards = 1) : World(shards) {
+    options.rdma = &rdma;
+    options.only = Entrance::rdma;
+  }
+  // They and the server go before the transport.
+  ~RdmaWorld() {
+    workers.clear();
+    server.reset();
+  }
+
+  Peer& rdma_lane(JobRun run, std::uint32_t rank, std::uint32_t shard) {
+    workers.push_back(std::make_unique<Peer>(rdma.connect(loop, server->endpoint(), 5s)));
+    Peer& peer = *workers.back();
+    peer.connection().send(hello(run, rank, shard));
+    until([&] { return peer.find<Welcome>() != nullptr; });
+    return peer;
+  }
+  void round(std::uint64_t number, std::uint32_t shards, const std::vector<std::vector<float>>& values) {
+    for (std::size_t rank = 0; rank < values.size(); ++rank) {
+      for (std::uint32_t shard = 0; shard < shards; ++shard) {
+        Peer& lane = *workers[rank * shards + shard];
+        lane.messages.clear();
+        push(lane, kRun, 10 + shard, values[rank], number);
+      }
+    }
+    std::vector<float> sum(values[0].size());
+    for (const auto& of_rank : values)
+      std::transform(sum.begin(), sum.end(), of_rank.begin(), sum.begin(), std::plus<>());
+    for (const auto& lane : workers) {
+      until([&] { return lane->find<Aggregate>() != nullptr; });
+      REQUIRE(lane->payload == sum);
+    }
+  }
+
+  const std::shared_ptr<FakeFabric> fabric = std::make_shared<FakeFabric>();
+  RdmaTransport transport_over_fabric{fabric};
+  OnLoopback rdma{transport_over_fabric};
+};
+
+}  // namespace
+
+TEST_CASE(
+    "over RDMA: sums are right, nothing is registered once rounds are under way, few requests are "
+    "signalled") {
+  constexpr std::uint32_t kShards = 2, kRanks = 3, kRounds = 40;
+  constexpr std::size_t kElements = 60'000;
+  RdmaWorld world(kShards);
+  world.serve();
+  REQUIRE(world.open_job(kRun, kRanks).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 1, kElements).code == ErrorCode::ok);
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    for (std::uint32_t shard = 0; shard < kShards; ++shard)
+      world.rdma_lane(kRun, rank, shard);
+  }
+  std::vector<std::vector<float>> values(kRanks, std::vector<float>(kElements));
+  const auto fill = [&](std::uint64_t round) {
+    for (std::size_t rank = 0; rank < values.size(); ++rank) {
+      for (std::size_t i = 0; i < kElements; ++i)
+        values[rank][i] = static_cast<float>((i + round) % 100 + rank);
+    }
+  };
+  const RdmaCounters& counters = world.transport_over_fabric.counters();
+  // Both buffers of a partition are in use from the second round on.
+  for (std::uint64_t round = 0; round < 2; ++round) {
+    fill(round);
+    world.round(round, kShards, values);
+  }
+  const std::uint64_t registrations = counters.registrations, reads = counters.reads;
+  const std::uint64_t sends = counters.sends, signalled = counters.signalled_sends;
+  for (std::uint64_t round = 2; round < kRounds; ++round) {
+    fill(round);
+    world.round(round, kShards, values);
+  }
+  CHECK(counters.registrations == registrations);
+  CHECK(counters.reads - reads >= std::uint64_t{kRounds - 2} * kRanks * kShards * 2);
+  CHECK((counters.signalled_sends - signalled) * 16 <= counters.sends - sends + 16 * 2 * kRanks * kShards);
+  CHECK(world.fabric->receivers_not_ready() == 0);
+}
+
+TEST_CASE("over RDMA: a device that goes away ends its lanes, and the server goes on") {
+  RdmaWorld world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 1, 100).code == ErrorCode::ok);
+  Peer& lane = world.rdma_lane(kRun, 0, 0);
+  const ExpectLog said("the RDMA device was removed");
+  world.fabric->remove_device();
+  world.until([&] { return lane.closed.has_value(); });
+  CHECK_THAT(lane.closed->message, Contains("was removed"));
+  CHECK(world.open_job(JobRun{43}, 1).code == ErrorCode::ok);
+}
+
+TEST_CASE("over RDMA: a server for RDMA only tells workers that come over TCP so") {
+  RdmaWorld world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  const Error refused = world.refusal(world.hello(kRun, 0, 0));
+  CHECK(refused.code == ErrorCode::configuration);
+  CHECK(refused.message == "this server, on host here, takes lanes over RDMA only");
+  CHECK_THAT(refused.advice, Contains("BPS_TRANSPORT=rdma"));
+  world.rdma_lane(kRun, 0, 0);
+}
+
+TEST_CASE("over RDMA: an address without a device is refused at the start") {
+  RdmaWorld world;
+  world.options.rdma = &world.transport_over_fabric;  // which has 10.78.0.1 only
+  const Status status = world.start();
+  REQUIRE_FALSE(status.ok());
+  CHECK_THAT(status.error().message,
+             Contains("for RDMA") && Contains("no RDMA device of this host has this address"));
+}
+
+TEST_CASE("over RDMA: aggregates go into ordinary memory where none can be pinned, and that is said once") {
+  RdmaWorld world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 1, 60'000).code == ErrorCode::ok);
+  world.rdma_lane(kRun, 0, 0);
+  world.fabric->fail_registrations(1);
+  const ExpectLog said("cannot pin 4194304 bytes; aggregates go into ordinary memory");
+  const std::vector<std::vector<float>> values(1, std::vector<float>(60'000, 3));
+  for (std::uint64_t round = 0; round < 3; ++round)
+    world.round(round, 1, values);
+  CHECK(said.seen() == 1);
+}
+
+}  // namespace bps::server_test
