@@ -21,7 +21,8 @@ class TorchTest(WorkerTest):
     def test_optimizer(self):
         """Parameters against one process that adds the gradients in rank order, bit for bit."""
         self.cases(4, "optimizer:sgd:barrier:1:8", "optimizer:adam:barrier:3:6", "optimizer:sgd:layers:1:12",
-                   "optimizer:adam:layers:2:12", "clipping", "scaled", "changed_under_way", "too_many_passes", servers=2)
+                   "optimizer:adam:layers:2:12", "clipping", "scaled", "changed_under_way", "compiled", "too_many_passes",
+                   servers=2)
 
     def test_nothing_is_left_of_ten_thousand_steps(self):
         self.cases(1, "flat")

@@ -3,7 +3,7 @@
 The gradient of the first layer is ready last and needed first. With a barrier the whole exchange must end before the next
 forward pass begins; without one, only the layer that runs next has to wait, and the others arrive meanwhile.
 """
-from typing import TYPE_CHECKING, Any, Dict, List, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Set
 
 import torch
 
@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from .optimizer import GradientExchange
 
 _Group = Dict[str, Any]
+_Hook = Callable[..., None]
+
+
+def _untraced(hook: _Hook) -> _Hook:
+    """torch.compile would trace through it, and then run its steps in another order or not at all."""
+    compiler = getattr(torch, "compiler", None)  # torch 2.1
+    return compiler.disable(hook) if hasattr(compiler, "disable") else hook
 
 
 class LayerwiseUpdates:
@@ -35,8 +42,8 @@ class LayerwiseUpdates:
         self._called: Set[torch.nn.Module] = set()
         self._layer: Dict[torch.nn.Module, List[torch.nn.Parameter]] = {}
         for module in model.modules():
-            module.register_forward_pre_hook(self._before_forward)
-        model.register_forward_hook(self._after_model)
+            module.register_forward_pre_hook(_untraced(self._before_forward))
+        model.register_forward_hook(_untraced(self._after_model))
         model._register_state_dict_hook(self._before_state_dict)
 
     @property
