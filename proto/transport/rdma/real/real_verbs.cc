@@ -38,15 +38,16 @@ RealVerbs::Found RealVerbs::refresh() {
     for (int i = 0; i < count; ++i) {
       const std::string name = library_.get_device_name(contexts[i]->device);
       found.names += (found.names.empty() ? "" : ", ") + name;
-      if (!options_.device.empty() && options_.device != name) continue;
-      if (std::any_of(devices.begin(), devices.end(), [&](const auto& known) {
+      const bool is_chosen = options_.device.empty() || options_.device == name;
+      Devices& list = is_chosen ? devices : others_;
+      if (std::any_of(list.begin(), list.end(), [&](const auto& known) {
             return known->context() == contexts[i] && !known->is_lost();
           }))
         continue;
       auto device = RealDevice::open(library_, contexts[i]);
       if (device) {
-        removals_.add(*devices.emplace_back(std::move(device).value()));
-      } else {
+        removals_.add(*list.emplace_back(std::move(device).value()));
+      } else if (is_chosen) {
         found.error = std::move(device).error();
       }
     }

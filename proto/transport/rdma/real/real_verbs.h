@@ -54,6 +54,7 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
   const RdmaLibrary& library_;
   VerbsOptions options_;  // settled by open()
   Monitor<Devices> devices_;
+  Devices others_;  // open, too, and not to be used: watched. Under the lock of devices_
   RemovalWatch removals_{library_};
 };
 
