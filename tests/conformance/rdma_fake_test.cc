@@ -74,6 +74,10 @@ TEST_CASE("a request that goes wrong ends its connection with what went wrong, a
     REQUIRE(fabric.run_until([&] { return servers[0]->closed == 1; }, kLimit));
     clients[1].send(heartbeat(2));
     REQUIRE(fabric.run_until([&] { return servers[1]->messages == 1; }, kLimit));
+    const RdmaCounters& counters = fabric.transport().counters();
+    CHECK(counters.failed_requests == 1);
+    CHECK(counters.unanswered_requests == (status == kCompletionUnanswered ? 1 : 0));
+    CHECK(counters.unready_receivers == (status == kCompletionReceiverNotReady ? 1 : 0));
     CHECK(fabric.fake().queue_pairs() == 2);
   }
 }

@@ -1,17 +1,18 @@
 // Moves payloads one way between two processes over a transport, as fast as it can, to be compared with
 // ib_write_bw and ib_read_bw on the same devices; and to be killed in the middle:
 //
-//   goodput receive TRANSPORT HOST              until SIGTERM; says "listening HOST:PORT", and of each sender
-//   in the
-//                                               end "goodput MB/S BYTES", or "lost REASON"
+//   goodput receive TRANSPORT HOST              copies payloads into memory of its own, as a worker does.
+//                                               Until SIGTERM; says "listening HOST:PORT", and of each sender
+//                                               in the end "goodput MB/S BYTES", or "lost REASON"
+//   goodput borrow TRANSPORT HOST               the same, but what is lent to it stays where it is, as with
+//                                               a server, which adds it from there
 //   goodput send TRANSPORT HOST:PORT BYTES COUNT
 //                                               says "under way" when the first payload has been taken
 //
 // TRANSPORT is tcp, rdma, or one RDMA device of several (rxe2, rxe2:1). The sender keeps kWindow payloads of
 // BYTES under way, COUNT in all; both sides use memory of the transport. The clock runs from the first header
 // at the receiver until the last payload is there; MB is 10^6 bytes. Over RDMA both say, with each result,
-// what it took: "counters registrations R sends S signalled T reads U", registrations being those after the
-// first payload.
+// what it took: "counters registrations R sends S ...", registrations being those after the first payload.
 #include <fmt/core.h>
 #include <signal.h>
 
@@ -81,9 +82,11 @@ class Costs {
   }
   void tell() const {
     if (counters_ == nullptr) return;
-    say(fmt::format("counters registrations {} sends {} signalled {} reads {}",
-                    counters_->registrations - registrations_, counters_->sends.load(),
-                    counters_->signalled_sends.load(), counters_->reads.load()));
+    std::string line = "counters";
+    for (const RdmaCount& count : counts_of(*counters_))
+      line += fmt::format(" {} {}", count.name,
+                          count.name == "registrations" ? count.value - registrations_ : count.value);
+    say(line);
   }
 
  private:
@@ -91,10 +94,12 @@ class Costs {
   std::uint64_t registrations_ = 0;
 };
 
-// Puts payloads one after the other into a window of memory. Tells each sender when all of its are there.
+// Puts payloads one after the other into a window of memory, or borrows them. Tells each sender when all of
+// its are there.
 class Receiver {
  public:
-  Receiver(AsioLoop& loop, Transport& transport) : loop_(loop), transport_(transport), costs_(transport) {}
+  Receiver(AsioLoop& loop, Transport& transport, bool borrows)
+      : loop_(loop), transport_(transport), borrows_(borrows), costs_(transport) {}
 
   Status listen(const std::string& host) {
     auto listener = transport_.listen(loop_, Endpoint{host, 0}, [this](std::unique_ptr<Connection> made) {
@@ -120,8 +125,22 @@ class Receiver {
       if (received_ == 0) began_ = owner_.loop_.now();
       return owner_.place(next_++ % kWindow, bytes);
     }
+    bool on_lent(Message& message, LentPayload& payload) override {
+      if (!owner_.borrows_) return false;
+      if (received_ == 0) {
+        began_ = owner_.loop_.now();
+        owner_.costs_.begin();
+      }
+      const std::size_t bytes = payload.bytes().size();
+      payload.reset();
+      count(message, bytes);
+      return true;
+    }
     void on_message(Message& message, std::span<std::byte> payload) override {
-      received_ += payload.size();
+      count(message, payload.size());
+    }
+    void count(const Message& message, std::size_t bytes) {
+      received_ += bytes;
       if (number_of(message) != 0) return;
       const double seconds = std::chrono::duration<double>(owner_.loop_.now() - began_).count();
       say(fmt::format("goodput {:.2f} {}", static_cast<double>(received_) / seconds / 1e6, received_));
@@ -160,6 +179,7 @@ class Receiver {
 
   AsioLoop& loop_;
   Transport& transport_;
+  const bool borrows_;
   Costs costs_;
   std::shared_ptr<Region> region_;
   std::unique_ptr<Listener> listener_;
@@ -218,11 +238,11 @@ class Sender final : public ConnectionHandler {
   int status_ = 0;
 };
 
-int receive(Transport& transport, const std::string& host) {
+int receive(Transport& transport, const std::string& host, bool borrows) {
   AsioLoop loop;
   auto signals = SignalWatcher::watch(loop, {SIGTERM}, [&loop](int) { loop.stop(); });
   if (!signals) return complain(signals.error());
-  Receiver receiver(loop, transport);
+  Receiver receiver(loop, transport, borrows);
   if (const Status status = receiver.listen(host); !status) return complain(status.error());
   loop.run();
   return 0;
@@ -243,17 +263,18 @@ std::uint64_t number(std::string_view text) {
 }
 
 int run(const std::vector<std::string_view>& words) {
-  const bool receives = words.size() == 3 && words[0] == "receive";
+  const bool receives = words.size() == 3 && (words[0] == "receive" || words[0] == "borrow");
   const bool sends = words.size() == 5 && words[0] == "send";
   const auto endpoint = sends ? parse_endpoint(words[2]) : Endpoint{};
   if ((!receives && !sends) || !endpoint || (sends && (number(words[3]) == 0 || number(words[4]) == 0))) {
-    fmt::print(stderr,
-               "usage: goodput receive TRANSPORT HOST | goodput send TRANSPORT HOST:PORT BYTES COUNT\n");
+    fmt::print(
+        stderr,
+        "usage: goodput receive|borrow TRANSPORT HOST | goodput send TRANSPORT HOST:PORT BYTES COUNT\n");
     return 64;
   }
   const auto transport = transport_called(words[1]);
   if (!transport) return complain(transport.error());
-  return receives ? receive(**transport, std::string(words[2]))
+  return receives ? receive(**transport, std::string(words[2]), words[0] == "borrow")
                   : send(**transport, *endpoint, number(words[3]), number(words[4]));
 }
 

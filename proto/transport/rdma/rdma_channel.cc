@@ -143,6 +143,7 @@ void RdmaChannel::on_completion(const WorkCompletion& completion) {
       if (!failed_) ended_ = true;
       return;
     }
+    count_failure(completion.status);
     return fail(describe_completion(completion.status));
   }
   if ((completion.id & kReceiveId) != 0) {
@@ -151,6 +152,13 @@ void RdmaChannel::on_completion(const WorkCompletion& completion) {
   }
   sends_done_ = std::max(sends_done_, number);
   if ((completion.id & kReadId) != 0) ++reads_done_;
+}
+
+void RdmaChannel::count_failure(std::uint32_t status) {
+  counters_->failed_requests.fetch_add(1, std::memory_order_relaxed);
+  if (status == kCompletionUnanswered) counters_->unanswered_requests.fetch_add(1, std::memory_order_relaxed);
+  if (status == kCompletionReceiverNotReady)
+    counters_->unready_receivers.fetch_add(1, std::memory_order_relaxed);
 }
 
 void RdmaChannel::on_received(std::uint32_t buffer, std::uint32_t bytes) {
@@ -234,6 +242,7 @@ void RdmaChannel::post_read(std::byte* to, std::uint32_t bytes, std::uint64_t re
   request.remote = remote;
   request.remote_key = remote_key;
   counters_->reads.fetch_add(1, std::memory_order_relaxed);
+  counters_->read_bytes.fetch_add(bytes, std::memory_order_relaxed);
   if (Status status = link_->post(request); !status.ok()) fail(status.error().message);
 }
 

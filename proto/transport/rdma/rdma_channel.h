@@ -94,6 +94,7 @@ class RdmaChannel {
   void send(std::span<const iovec> pieces, bool end);
   std::uint32_t post(WorkRequest request);
   void on_completion(const WorkCompletion& completion);
+  void count_failure(std::uint32_t status);
   void on_received(std::uint32_t buffer, std::uint32_t bytes);
   void free_buffer(std::uint32_t buffer);
   std::string removed() const;

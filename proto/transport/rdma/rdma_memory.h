@@ -2,7 +2,6 @@
 // made (its rings and slabs) and in allocate() (regions), never for a payload; every registration is counted.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,17 +10,10 @@
 #include <vector>
 
 #include "proto/base/region.h"
+#include "proto/transport/rdma/rdma_counters.h"
 #include "proto/transport/rdma/verbs.h"
 
 namespace bps {
-
-// Any thread.
-struct RdmaCounters {
-  std::atomic<std::uint64_t> registrations{0};
-  std::atomic<std::uint64_t> sends{0};
-  std::atomic<std::uint64_t> signalled_sends{0};
-  std::atomic<std::uint64_t> reads{0};  // all of them are signalled
-};
 
 // What allocate() gives: every device of the transport can move it. Any thread.
 class RdmaRegion final : public Region {

@@ -93,6 +93,8 @@ struct WorkCompletion {
 
 // As libibverbs numbers them.
 inline constexpr std::uint32_t kCompletionFlushed = 5;
+inline constexpr std::uint32_t kCompletionUnanswered = 12;
+inline constexpr std::uint32_t kCompletionReceiverNotReady = 13;
 inline constexpr std::uint32_t kCompletionStatusCount = 23;
 std::string describe_completion(std::uint32_t status);
 

@@ -15,7 +15,6 @@ constexpr std::uint32_t kLocalLength = 1;
 constexpr std::uint32_t kLocalProtection = 4;
 constexpr std::uint32_t kRemoteInvalid = 9;
 constexpr std::uint32_t kRemoteAccess = 10;
-constexpr std::uint32_t kReceiverNotReady = 13;
 
 Status refuse(const char* why) { return make_error(ErrorCode::internal, why); }
 
@@ -171,7 +170,7 @@ std::uint32_t FakeLink::carry_out(const Request& request) {
   }
   if (peer_->receives_.empty()) {
     ++fabric_->receivers_not_ready_;
-    return kReceiverNotReady;
+    return kCompletionReceiverNotReady;
   }
   const Receive receive = peer_->receives_.front();
   peer_->receives_.pop();
