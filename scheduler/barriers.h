@@ -38,6 +38,8 @@ class Barriers {
   std::uint64_t done() const { return done_; }
   // Somebody waits at the barrier done().
   bool open() const { return behind_ < there_; }
+  // Ranks that are not lost.
+  std::uint32_t there() const { return there_; }
   // How many barriers the rank has arrived at.
   std::uint64_t arrived(Rank rank) const { return arrived_[rank.value]; }
 
@@ -51,7 +53,7 @@ class Barriers {
  private:
   std::vector<std::uint64_t> arrived_;
   std::uint64_t done_ = 0;
-  std::uint32_t there_;   // ranks that are not lost
+  std::uint32_t there_;
   std::uint32_t behind_;  // ranks whose next barrier is done_
   std::optional<Blocked> blocked_;
 };

@@ -52,6 +52,7 @@ void Job::maybe_start() {
 void Job::tick(TimePoint now) {
   note_waits(now);
   judge_links(now);
+  if (cuts_.empty()) maybe_start();  // a drain may have waited for the judgement
   if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
   const Worker* const impatient = membership_.least_patient();
   if (impatient != nullptr && now >= impatient->join_deadline) {
@@ -127,8 +128,8 @@ void Job::add_lanes() {
     });
     if (!server.usable() || used_.count(id) != 0 || has_lanes || unwilling_.count(id) != 0) continue;
     // A run that is there goes on without those for whom there are no lanes left.
+    if (phase_ == Phase::running && lanes + server.shards > kMaxLanesPerJob) continue;
     lanes += server.shards;
-    if (phase_ == Phase::running && lanes > kMaxLanesPerJob) continue;
     servers.push_back(&server);
     most_shards = std::max(most_shards, server.shards);
   }
@@ -142,16 +143,18 @@ void Job::add_lanes() {
 }
 
 // The part of the job's bytes that each lane should carry. A server that waits to drain gets nothing more,
-// unless all do.
+// unless all do or are full.
 std::vector<TensorTable::Lane> Job::place() const {
   // Null: it gets nothing.
   const auto server_of = [&](std::size_t lane) -> const ServerRecord* {
     return retired_[lane] ? nullptr : servers_.find(lanes_[lane].server);
   };
-  bool any_stays = false;
+  const auto claim = [this](const ServerRecord& server) {
+    return is_full(server.id) ? 0 : server.draining ? 1 : 2;
+  };
+  int least = 0;  // that the best have
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    const ServerRecord* server = server_of(i);
-    any_stays = any_stays || (server != nullptr && !server->draining);
+    if (const ServerRecord* server = server_of(i)) least = std::max(least, claim(*server));
   }
   std::vector<PlacementNode> workers;
   for (const auto& [rank, worker] : membership_.workers()) {
@@ -161,7 +164,7 @@ std::vector<TensorTable::Lane> Job::place() const {
   std::vector<PlacementNode> nodes;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const ServerRecord* server = server_of(i);
-    if (server == nullptr || (any_stays && server->draining)) continue;
+    if (server == nullptr || claim(*server) < least) continue;
     if (!place_of.emplace(lanes_[i].server, nodes.size()).second) continue;
     nodes.push_back({server->host, server->bandwidth_bps});
   }
@@ -265,6 +268,7 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
     if (named.code == ErrorCode::ok || move_->called_off.count(request) != 0) return finish_move();
     if (record != nullptr && is_newcomer(server)) return go_on_without(*record, error);
     if (named.code == ErrorCode::out_of_memory && is_drain_only() && !move_->drained.empty()) return call_off(named);
+    if (named.code == ErrorCode::out_of_memory && !is_drain_only()) return has_no_room(server, request, named);
     named.message = fmt::format("{}, and {}", move_->reason, named.message);
     return fail(std::move(named));
   }
@@ -453,7 +457,8 @@ void Job::worker_died(Rank rank, const std::string& how) {
     unsettled_.insert(rank);
     std::erase_if(farewells_, [&](const auto& entry) { return entry.second.rank == rank; });
     worker->peer = PeerId{};
-    return let_go(*worker);
+    let_go(*worker);
+    return source_died();
   }
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(*worker), name(), how);
   worker->peer = PeerId{};

@@ -150,6 +150,8 @@ class Job {
     std::map<PartitionId, TensorId> touched;  // these, and others that workers do not know yet
     bool is_loss = false;                     // somebody has gone: there is no way back
     std::set<std::uint64_t> called_off;       // of `waiting`: it does not matter what they say
+    std::map<std::uint64_t, std::set<PartitionId>> asked;  // of `waiting`: to take these
+    std::set<ServerId> full;                               // had no room for all that they were to take
   };
   struct Refusal {  // to take what a server drains
     std::string reason;
@@ -207,7 +209,7 @@ class Job {
   Status restore();
   void settle_used();
   Status restore_tensors(const WorkerReport& newest);
-  std::set<ServerId> adopt_partitions(const Recovery& known);
+  void adopt_partitions(const Recovery& known);
   bool differs(const WorkerReport& report) const;
   void go_on(Recovery& known);
   void catch_up(const Worker& worker, const WorkerReport& report);
@@ -246,6 +248,12 @@ class Job {
   std::set<ServerId> leaving(bool is_loss) const;
   bool has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving, bool is_loss) const;
   Error nobody_takes(const std::string& reason) const;
+  Error unsettled_error(const TensorDeclaration& tensor) const;
+  bool is_full(ServerId server) const;
+  void has_no_room(ServerId full, std::uint64_t request, const Error& why);
+  bool has_what_is_nowhere_else(ServerId server) const;
+  void source_died();
+  void keep(const std::set<ServerId>& drained, const std::string& why, const std::set<ServerId>& asked);
   void move(std::optional<ServerId> gone, const std::string& reason);
   bool is_drain_only() const;
   void call_off(const Error& why);
@@ -254,7 +262,7 @@ class Job {
   void forget_slices(ServerRecord& server);
   void drop(ServerId server, DropTensors unwanted);
   void begin_move(std::optional<ServerId> gone, const std::string& reason, const std::set<ServerId>& leaving,
-                  std::size_t known_lanes);
+                  std::size_t known_lanes, const std::set<PartitionId>& refused = {});
   void send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer);
   void add_lanes();
   std::vector<TensorTable::Lane> place() const;

@@ -32,7 +32,7 @@ std::string links_to(const std::vector<std::string>& names) {
 
 // Another life of the server is another server. One that drains may have to stay.
 bool Job::has_lane_to(ServerId server, Incarnation incarnation) const {
-  const bool drains = move_ && move_->drained.count(server) != 0;
+  const bool drains = move_ && move_->drained.count(server) != 0 && unwilling_.count(server) == 0;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const bool is_open = !retired_[i] || drains;
     if (lanes_[i].server == server && lanes_[i].incarnation == incarnation && is_open) return true;
@@ -124,12 +124,12 @@ void Job::carry_out(const Blame& blame, const std::set<std::pair<Rank, ServerId>
 
 // They live, and other jobs reach them: to this one they are as if they drained.
 void Job::give_up(const std::vector<ServerId>& servers, const std::string& reason) {
+  put_drains_off();
   for (const ServerId id : servers) {
     if (const auto why = obstacle(id))
       return fail(make_error(why->code, reason + "; " + why->message, why->advice));
     refusals_.erase(id);  // now it has to go
   }
-  put_drains_off();
   unwilling_.insert(servers.begin(), servers.end());
   const std::set<ServerId> leave = leaving(true);
   if (!has_target({}, leave, true)) return fail(nobody_takes(reason));

@@ -48,7 +48,7 @@ void Job::server_drains(const ServerRecord& server) {
   if (phase_ != Phase::running || used_.count(server.id) == 0) return;
   if (move_ && move_->drained.count(server.id) != 0) return;
   // What is lost finds its place first.
-  if (refusal(server.id) != nullptr || (move_ && !is_drain_only())) return;
+  if (refusal(server.id) != nullptr || (move_ && !is_drain_only()) || !cuts_.empty()) return;
   if (const auto why = obstacle(server.id)) {
     outbox_.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}", to_string(server),
                                             name(), why->message));
@@ -61,18 +61,20 @@ void Job::server_drains(const ServerRecord& server) {
 std::optional<Error> Job::obstacle(ServerId server) const {
   const TensorDeclaration* held = tensors_->held_by(server);
   if (held == nullptr) return std::nullopt;
-  if (held->mode == Mode::async && !unsettled_.empty()) {
-    return make_error(ErrorCode::peer_lost,
-                      fmt::format("rank {} had closed before the others had what only it may have had of the "
-                                  "asynchronous tensor '{}'",
-                                  unsettled_.begin()->value, held->name),
-                      "let all ranks close at about the same time, or with a longer timeout; start the job again");
-  }
+  if (held->mode == Mode::async && !unsettled_.empty()) return unsettled_error(*held);
   const Worker* careless = membership_.without_retain();
   if (careless == nullptr) return std::nullopt;
   return make_error(ErrorCode::peer_lost,
                     fmt::format("{} runs without retain, so nobody can take its place", to_string(*careless)),
                     "leave retain on (BPS_RETAIN=1) to survive the loss of a server; start the job again");
+}
+
+Error Job::unsettled_error(const TensorDeclaration& tensor) const {
+  return make_error(ErrorCode::peer_lost,
+                    fmt::format("rank {} had closed before the others had what only it may have had of the "
+                                "asynchronous tensor '{}'",
+                                unsettled_.begin()->value, tensor.name),
+                    "let all ranks close at about the same time, or with a longer timeout; start the job again");
 }
 
 void Job::drain_again(const ServerRecord& server) {
@@ -92,13 +94,13 @@ const Job::Refusal* Job::refusal(ServerId server) const {
 }
 
 // Servers whose partitions can go to others while they live: because they are given up, or by their own wish.
-// Not by their own wish while something is lost.
+// Not by their own wish while something is lost, or while it is not decided which end of a cut link is.
 std::set<ServerId> Job::leaving(bool is_loss) const {
   std::set<ServerId> out;
   for (const ServerId id : used_) {
     const ServerRecord* server = servers_.find(id);
     if (server == nullptr) continue;
-    const bool drains = server->draining && !is_loss && refusal(id) == nullptr;
+    const bool drains = server->draining && !is_loss && refusal(id) == nullptr && cuts_.empty();
     if ((drains || unwilling_.count(id) != 0) && !obstacle(id)) out.insert(id);
   }
   return out;
@@ -107,19 +109,25 @@ std::set<ServerId> Job::leaving(bool is_loss) const {
 // Somebody stays, or may come, to whom partitions can go. What is lost may go to one that drains.
 bool Job::has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving, bool is_loss) const {
   // One whose connection is lost stays until it is dead; then it is its turn.
-  const auto stays = [&](ServerId id) {
-    return id != gone && leaving.count(id) == 0 && used_.count(id) != 0;
-  };
   const auto& all = servers_.all();
   return std::any_of(all.begin(), all.end(), [&](const auto& entry) {
-    const bool may_come =
-        entry.second.usable() && entry.first != gone && unwilling_.count(entry.first) == 0;
-    return stays(entry.first) ? is_loss || !entry.second.draining : may_come;
+    const auto& [id, server] = entry;
+    if (id == gone) return false;
+    if (used_.count(id) == 0) {
+      const bool has_room = lanes_.size() + server.shards <= kMaxLanesPerJob;
+      return server.usable() && unwilling_.count(id) == 0 && has_room;
+    }
+    const bool gives_away = leaving.count(id) != 0 || (move_ && move_->drained.count(id) != 0);
+    return !gives_away && !is_full(id) && (is_loss || !server.draining);
   });
 }
 
 Error Job::nobody_takes(const std::string& reason) const {
   const std::string before = move_ ? move_->reason + "; " : "";
+  if (move_ && !move_->full.empty()) {
+    return make_error(ErrorCode::out_of_memory, before + reason + "; no other server has room for it",
+                      "run more servers, or give them more memory (--memory-max); start the job again");
+  }
   return make_error(ErrorCode::peer_lost, before + reason + "; no other server is there to take its place",
                     "run a second server, or start one and the job again; exit code 75 asks an "
                     "orchestrator to do that");
@@ -128,23 +136,45 @@ Error Job::nobody_takes(const std::string& reason) const {
 // Partitions of servers that are gone or drain go to the others; servers that have come meanwhile take part
 // from now on.
 void Job::move(std::optional<ServerId> gone, const std::string& reason) {
-  if (const auto why = gone ? obstacle(*gone) : std::nullopt)
+  const bool is_lost = gone && has_what_is_nowhere_else(*gone);
+  if (is_lost) put_drains_off();  // first: what it was only to get is not lost with it
+  if (const auto why = is_lost ? obstacle(*gone) : std::nullopt)
     return fail(make_error(why->code, reason + "; " + why->message, why->advice));
-  // A newcomer has nothing yet that could be lost.
-  const bool is_loss = gone && !(move_ && is_newcomer(*gone));
-  if (is_loss) put_drains_off();
+  const bool is_loss = is_lost || (move_ && !is_drain_only());
   const std::set<ServerId> leave = leaving(is_loss);
-  if (!has_target(gone, leave, is_loss)) {
-    if (!gone) return;  // it stays until somebody comes
-    if (!is_loss && is_drain_only()) return call_off(make_error(ErrorCode::peer_lost, reason));
-    return fail(nobody_takes(reason));
+  if (has_target(gone, leave, is_loss)) return begin_move(gone, reason, leave, lanes_.size());
+  if (is_loss) return fail(nobody_takes(reason));
+  if (!gone) {
+    std::set<ServerId> asked;
+    for (const auto& [id, server] : servers_.all()) {
+      if (server.usable()) asked.insert(id);
+    }
+    return keep(leave, "no other server is there to take what it has", asked);
   }
-  begin_move(gone, reason, leave, lanes_.size());
+  call_off(make_error(ErrorCode::peer_lost, reason));
+  begin_move(gone, reason, {}, lanes_.size());  // what was being declared at it
 }
 
-// What servers own that are `gone` or `leaving` goes to others. `known_lanes`: workers know the first ones.
+// A newcomer has only what it is to get from others, and tensors that were declared since it came.
+bool Job::has_what_is_nowhere_else(ServerId server) const {
+  return !move_ || !is_newcomer(server) || tensors_->has_ready_beside(server, move_->before);
+}
+
+// It dies unsettled: what only it may have of asynchronous tensors their next owners do not get.
+void Job::source_died() {
+  if (ended() || !move_) return;
+  put_drains_off();
+  const TensorDeclaration* lost = is_drain_only() ? nullptr : tensors_->async_among(move_->touched);
+  if (lost == nullptr) return;
+  const Error why = unsettled_error(*lost);
+  fail(make_error(why.code, move_->reason + "; " + why.message, why.advice));
+}
+
+// What servers own that are `gone` or `leaving`, or what they have `refused`, goes to others. `known_lanes`:
+// workers know the first ones.
 void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
-                     const std::set<ServerId>& leaving, std::size_t known_lanes) {
+                     const std::set<ServerId>& leaving, std::size_t known_lanes,
+                     const std::set<PartitionId>& refused) {
   const auto stays = [&](ServerId id) {
     return id != gone && leaving.count(id) == 0 && used_.count(id) != 0;
   };
@@ -153,8 +183,7 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
     move_ = Move();
     move_->known_lanes = known_lanes;
   }
-  // A newcomer has nothing yet that could be lost.
-  move_->is_loss = move_->is_loss || (gone && !is_newcomer(*gone));
+  move_->is_loss = move_->is_loss || (gone && has_what_is_nowhere_else(*gone));
   move_->reason = move_->reason.empty() ? reason : move_->reason + "; " + reason;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if (i >= move_->known_lanes && used_.count(lanes_[i].server) == 0 && lanes_[i].server != gone) continue;
@@ -174,17 +203,13 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
     if (ServerRecord* server = servers_.find(left); server != nullptr && server->draining)
       server->moved_partitions += tensors_->partitions_at(left);
   }
-  TensorTable::Relocation relocation = tensors_->relocate(place(), gone);
+  TensorTable::Relocation relocation = tensors_->relocate(place(), gone, refused);
   for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
     if (!retired_[i] && used_.count(lanes_[i].server) == 0)
       move_->waiting.insert(add_to_run(lanes_[i].server));
   }
   for (const PartitionMove& moved : relocation.moves)
     move_->partitions[moved.partition] = moved.owner;
-  // What a newcomer has got meanwhile is lost with it.
-  move_->is_loss = move_->is_loss || std::any_of(relocation.before.begin(), relocation.before.end(), [&](const auto& entry) {
-    return gone && lanes_[entry.second.value].server == *gone && move_->before.count(entry.first) == 0;
-  });
   move_->before.merge(relocation.before);
   move_->touched.insert(relocation.touched.begin(), relocation.touched.end());
   std::set<ServerId> told = leaving;
@@ -215,13 +240,42 @@ void Job::send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerI
 
 void Job::ask(ServerId server, DeclareSlices slices) {
   slices.epoch = epoch_;
-  move_->waiting.insert(servers_.ask(server, std::move(slices)));
+  std::set<PartitionId> partitions;
+  for (const TensorSlices& tensor : slices.tensors) {
+    for (const PartitionSlice& slice : tensor.partitions)
+      partitions.insert(slice.partition);
+  }
+  const std::uint64_t request = servers_.ask(server, std::move(slices));
+  move_->waiting.insert(request);
+  if (!partitions.empty()) move_->asked.emplace(request, std::move(partitions));
 }
 
-// Workers do not know it yet.
+bool Job::is_full(ServerId server) const { return move_ && move_->full.count(server) != 0; }
+
+// It has no room for its part of what is lost: that goes to others, to those that drain, too.
+void Job::has_no_room(ServerId full, std::uint64_t request, const Error& why) {
+  move_->full.insert(full);
+  if (!has_target({}, {}, true)) return fail(nobody_takes(why.message));
+  std::set<PartitionId> refused;
+  for (const PartitionId partition : move_->asked[request]) {
+    const auto tensor = move_->touched.find(partition);
+    if (tensor == move_->touched.end()) return fail(why);
+    // It may have gone to another one meanwhile.
+    const LaneIndex owner = tensors_->owner_of(tensor->second, partition);
+    if (lanes_[owner.value].server == full) refused.insert(partition);
+  }
+  begin_move({}, why.message, {}, lanes_.size(), refused);
+}
+
+// Workers do not know it yet, or no more: since this move began they have no lane to it.
 bool Job::is_newcomer(ServerId server) const {
-  const auto known = lanes_.begin() + static_cast<std::ptrdiff_t>(move_->known_lanes);
-  return std::none_of(lanes_.begin(), known, [&](const LaneTarget& lane) { return lane.server == server; });
+  const std::vector<LaneIndex>& closed = move_->closed;
+  for (std::size_t i = 0; i < move_->known_lanes; ++i) {
+    if (lanes_[i].server != server) continue;
+    const LaneIndex lane{static_cast<std::uint32_t>(i)};
+    if (!retired_[i] || std::find(closed.begin(), closed.end(), lane) != closed.end()) return false;
+  }
+  return true;
 }
 
 // It has come and cannot take part: what would have been its share goes elsewhere, as if it had gone again.
@@ -240,21 +294,29 @@ bool Job::is_drain_only() const { return !move_->is_loss; }
 // A server has no room for its part of what others drain, and nobody is to lose anything for a drain.
 void Job::call_off(const Error& why) {
   move_->reason += "; called off: " + why.message;
-  for (const ServerId id : move_->drained) {
-    Refusal& refusal = refusals_[id];
-    refusal.reason = why.message;
-    for (const auto& [server, record] : servers_.all())
-      refusal.asked.insert(server);
+  std::set<ServerId> asked;
+  for (const auto& [id, server] : servers_.all())
+    asked.insert(id);
+  keep(move_->drained, why.message, asked);
+  put_back();
+}
+
+// They drain, and nobody takes what they have, until somebody comes who was not `asked`.
+void Job::keep(const std::set<ServerId>& drained, const std::string& why, const std::set<ServerId>& asked) {
+  for (const ServerId id : drained) {
+    refusals_[id] = Refusal{why, asked};
     outbox_.log(LogLevel::warn, fmt::format("{} stays in job {} until another server comes or the job ends: {}",
-                                            to_string(*servers_.find(id)), name(), why.message));
+                                            to_string(*servers_.find(id)), name(), why));
     outbox_.drain_refused(id);
   }
-  put_back();
 }
 
 // Something is lost: whoever drains may be needed, and is asked again when that has found its place.
 void Job::put_drains_off() {
-  if (move_ && is_drain_only() && !move_->drained.empty()) put_back();
+  if (!move_ || !is_drain_only() || move_->drained.empty()) return;
+  for (const ServerId id : move_->drained)
+    outbox_.drain_refused(id);
+  put_back();
 }
 
 // What servers that drain were to give away stays with them, before workers know of it.

@@ -51,5 +51,29 @@ TEST_CASE("move: not if a worker has gone with what only it may have had of an a
   }
 }
 
+TEST_CASE("move: not if that worker goes while another server is to begin without it") {
+  AsyncJob h;
+  const PeerId c = h.server("c");
+  h.stop_acking(h.b);
+  h.say(h.workers[1], Leave{});
+  SECTION("of what drains, nobody takes the place") {
+    h.say(h.a, Leave{});
+    h.kill(h.workers[1]);
+    acknowledge_moves(h, h.b);
+    CHECK(h.got<JobFailed>(h.workers[0]).empty());
+    CHECK(h.got<Left>(h.a).empty());
+    CHECK(View(h, h.workers[0]).owned_by(ServerId{1}) == 5);
+    h.kill(c);
+    CHECK(h.got<JobFailed>(h.workers[0]).empty());
+  }
+  SECTION("what is lost is lost") {
+    h.kill(h.a);
+    CHECK(h.got<JobFailed>(h.workers[0]).empty());
+    h.kill(h.workers[1]);
+    CHECK_THAT(h.last<JobFailed>(h.workers[0]).error.message,
+               Contains("server 1") && Contains("rank 1 had closed") && Contains("asynchronous tensor 'w'"));
+  }
+}
+
 }  // namespace
 }  // namespace bps

@@ -276,13 +276,12 @@ Status Job::restore_tensors(const WorkerReport& newest) {
   return {};
 }
 
-// Partitions that were on their way stay where they had got to, if that server has come back. Gives the
-// servers they were on their way from: the way is gone to its end.
-std::set<ServerId> Job::adopt_partitions(const Recovery& known) {
+// Partitions that were on their way from a server that is gone stay where they had got to, if that server has
+// come back. Who was only to give them away keeps them: no worker knows of it.
+void Job::adopt_partitions(const Recovery& known) {
   std::map<std::pair<ServerId, std::uint32_t>, LaneIndex> lane_of;
   for (std::size_t i = 0; i < lanes_.size(); ++i)
     lane_of[{lanes_[i].server, lanes_[i].shard}] = LaneIndex{static_cast<std::uint32_t>(i)};
-  std::set<ServerId> leaving;
   for (const auto& [server, report] : known.servers) {
     for (const auto& [id, held] : report.tensors) {
       if (!tensors_->is_known(held)) continue;
@@ -290,16 +289,11 @@ std::set<ServerId> Job::adopt_partitions(const Recovery& known) {
         const LaneIndex owner = tensors_->owner_of(id, slice.partition);
         const auto here = lane_of.find({server, slice.shard});
         if (lanes_[owner.value].server == server || here == lane_of.end()) continue;
-        if (retired_[here->second.value]) continue;
-        // A leftover of a way that another one has replaced.
-        const bool is_newer = server > lanes_[owner.value].server;
-        if (!retired_[owner.value] && !is_newer) continue;
-        if (!retired_[owner.value]) leaving.insert(lanes_[owner.value].server);
+        if (retired_[here->second.value] || !retired_[owner.value]) continue;
         tensors_->give(id, slice.partition, here->second);
       }
     }
   }
-  return leaving;
 }
 
 bool Job::differs(const WorkerReport& report) const {
@@ -328,18 +322,17 @@ void Job::go_on(Recovery& known) {
   bool moves = !known.dead_servers.empty() || lanes_.size() > known.known_lanes;
   for (const auto& [server, report] : known.servers)
     moves = moves || report.open.epoch != epoch_;
-  const std::set<ServerId> leaving = adopt_partitions(known);
-  moves = moves || !leaving.empty();
+  adopt_partitions(known);
   for (const auto& [rank, report] : known.workers)
     moves = moves || (late.count(rank) == 0 && differs(report));
   for (const auto& [server, report] : known.servers) {
     if (used_.count(server) == 0) continue;
     compare(server, report);
-    if (leaving.count(server) == 0) drop_unwanted(server, report);
+    drop_unwanted(server, report);
   }
   if (moves) {
     behind_ = known.workers;
-    begin_move(std::nullopt, fmt::format("job {} goes on with another scheduler", name()), leaving,
+    begin_move(std::nullopt, fmt::format("job {} goes on with another scheduler", name()), {},
                known.known_lanes);
     if (move_) move_->is_loss = true;  // nobody knows any more who had what before
   } else {

@@ -91,7 +91,7 @@ std::vector<Wait> Job::waits(TimePoint now, const AskWaits& question, const Sile
     for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
       if (barriers_.arrived(rank) <= barriers_.done()) missing.push_back(party(rank, silence));
     }
-    out.push_back(wait(WaitKind::barrier, std::move(missing), membership_.world_size()));
+    out.push_back(wait(WaitKind::barrier, std::move(missing), barriers_.there()));
     out.back().number = barriers_.done();
     out.back().age_ms = age_ms(barrier_since_, now);
   }
@@ -198,6 +198,8 @@ std::optional<std::string> Job::keeps(ServerId server) const {
   if (phase_ != Phase::running) return "the job is not running yet";
   if (const Refusal* refused = refusal(server)) return refused->reason;
   if (const auto why = obstacle(server)) return why->message;
+  if (!cuts_.empty()) return "a link is cut, and it is not clear yet which end is lost";
+  if (move_ && !is_drain_only()) return "what was lost with another server finds its place first";
   return std::nullopt;
 }
 

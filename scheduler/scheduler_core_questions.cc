@@ -222,13 +222,15 @@ void SchedulerCore::on_drain(PeerId id, const Drain& drain) {
     begun.error = std::move(*error);
     return outbox_.send(id, std::move(begun));
   }
-  const ServerRecord& server = *servers_.find(drain.server);
+  ServerRecord& server = *servers_.find(drain.server);
+  server.told_to_drain = true;
   begun.jobs = static_cast<std::uint32_t>(server.jobs.size());
   // Whoever had no room when it was first asked to drain may have some now.
   for (const JobRun run : std::set<JobRun>(server.jobs)) {
     if (Job* const job = find_job(run)) job->drain_again(server);
   }
   note_keepers(server, begun);
+  std::erase_if(drains_, [&](const DrainWatch& watch) { return !is_admin(watch.peer); });
   if (drains_.size() >= Inquiries::kMaxQuestionsOfPeer * options_.max_admins) {
     begun.error = make_error(ErrorCode::out_of_memory, "too many drains are watched");
     return outbox_.send(id, std::move(begun));

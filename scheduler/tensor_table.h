@@ -77,9 +77,10 @@ class TensorTable {
     std::vector<Slices> slices;  // for their new owners, `moved`; not of a batch
   };
   // Lanes come and go: `lanes` are those known so far, with new shares, and perhaps more. What retired ones
-  // own goes to others; what is just being declared is declared there, too. Acks of a server that is gone do
-  // not come: `gone`.
-  Relocation relocate(std::vector<Lane> lanes, std::optional<ServerId> gone);
+  // own goes to others, and what is `refused`, whose lanes have no share; what is just being declared is declared
+  // there, too. Acks of a server that is gone do not come: `gone`.
+  Relocation relocate(std::vector<Lane> lanes, std::optional<ServerId> gone,
+                      const std::set<PartitionId>& refused = {});
 
   // What was relocated goes back to the owners it had `before`, which are not retired any more. Gives those of
   // its tensors that have failed since.
@@ -116,6 +117,11 @@ class TensorTable {
   std::vector<PartitionMove> news_for(const WorkerReport& report, bool only_known) const;
   // What has failed, and it does not say so.
   std::vector<TensorFailed> failures_for(const WorkerReport& report) const;
+
+  // The server has partitions that workers know of, besides those that are `known` to be somewhere else.
+  bool has_ready_beside(ServerId server, const std::map<PartitionId, LaneIndex>& known) const;
+  // An asynchronous tensor that workers know of, if one is among these.
+  const TensorDeclaration* async_among(const std::map<PartitionId, TensorId>& partitions) const;
 
   // Of what a server says that it holds, what it is not to have.
   DropTensors unwanted(ServerId server, const RunReport& report) const;

@@ -18,7 +18,8 @@ void TensorTable::set_lanes(std::vector<Lane> lanes) {
   assigner_.set_shares(shares_of(config_.lanes));
 }
 
-TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::optional<ServerId> gone) {
+TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::optional<ServerId> gone,
+                                            const std::set<PartitionId>& refused) {
   set_lanes(std::move(lanes));
   Relocation out;
   // Per server, and where it is being declared its batch.
@@ -42,7 +43,8 @@ TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::opti
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
       const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
       rest -= bytes;
-      if (!config_.lanes[tensor.owners[i].value].retired) continue;
+      const bool is_retired = config_.lanes[tensor.owners[i].value].retired;
+      if (!is_retired && refused.count(PartitionId{tensor.first.value + i}) == 0) continue;
       const LaneIndex before = std::exchange(tensor.owners[i], assigner_.assign(bytes));
       assigner_.give_back(before, bytes);
       if (tensor.state != State::ready && tensor.state != State::declaring) continue;
@@ -94,6 +96,25 @@ std::vector<TensorId> TensorTable::call_off(const std::map<PartitionId, LaneInde
   }
   set_lanes(std::move(lanes));
   return failed;
+}
+
+bool TensorTable::has_ready_beside(ServerId server, const std::map<PartitionId, LaneIndex>& known) const {
+  return std::any_of(tensors_.begin(), tensors_.end(), [&](const Tensor& tensor) {
+    if (tensor.state != State::ready) return false;
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      const bool is_there = config_.lanes[tensor.owners[i].value].server == server;
+      if (is_there && known.count(PartitionId{tensor.first.value + i}) == 0) return true;
+    }
+    return false;
+  });
+}
+
+const TensorDeclaration* TensorTable::async_among(const std::map<PartitionId, TensorId>& partitions) const {
+  for (const auto& [partition, id] : partitions) {
+    const Tensor& tensor = tensors_[id.value];
+    if (tensor.state == State::ready && tensor.declaration.mode == Mode::async) return &tensor.declaration;
+  }
+  return nullptr;
 }
 
 void TensorTable::restored() { assigner_.set_shares(shares_of(config_.lanes)); }

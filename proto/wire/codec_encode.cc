@@ -406,7 +406,7 @@ Offset<fb::ClusterState> pack(Builder& b, const ClusterState& m) {
   const auto gone_servers = pack_tables(b, m.gone_servers, [&](const GoneServer& s) {
     const auto host = pack_shared(b, s.host);
     const auto endpoint = pack(b, s.endpoint);
-    const auto how = pack_shared(b, s.how);
+    const auto how = pack_cut(b, s.how, kMaxMessageBytes);
     return fb::CreateGoneServer(b, s.server.value, host, endpoint, s.gone_ms, how);
   });
   return fb::CreateClusterState(b, m.request, &term, m.uptime_ms, servers, jobs, gone_servers);

@@ -176,11 +176,12 @@ class Program {
                             fmt::format("the scheduler answers with {}", name_of(message)),
                             "use the same bps version everywhere"));
     }
-    if (drained->error.code != ErrorCode::ok) return end(drained->error);
+    const bool failed = drained->error.code != ErrorCode::ok;
+    if (failed && !(drained->over && settings_.json)) return end(drained->error);
     if (drained->over || !settings_.json)
       print(settings_.json ? render_json(*drained, drain->server) : render(*drained, drain->server, !drains_));
     drains_ = true;
-    if (drained->over) end({});
+    if (drained->over) end(drained->error);
   }
 
   // A drain is the scheduler's and the server's business from its beginning on.

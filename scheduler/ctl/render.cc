@@ -223,7 +223,8 @@ std::string render_json(const Drained& drained, ServerId server) {
                {"jobs", drained.jobs},
                {"partitions", drained.partitions},
                {"stays_for", drained.stays_for},
-               {"reasons", drained.reasons}});
+               {"reasons", drained.reasons},
+               {"error", drained.error.message}});
 }
 
 }  // namespace bps
