@@ -66,8 +66,9 @@ std::shared_ptr<LogTarget> Cluster::log_of(const std::string& node) {
                      static_cast<double>((base_.now() - TimePoint(1h)).count()) / 1e9, node, name_of(level),
                      component, text);
         }
-        if (level <= LogLevel::warn)
-          lines_.push_back({level, fmt::format("{}: {}: {}", node, component, text)});
+        if (level > LogLevel::warn) return;
+        const bool struck = std::find(struck_.begin(), struck_.end(), true) != struck_.end();
+        lines_.push_back({level, fmt::format("{}: {}: {}", node, component, text), struck});
       },
       options_.verbose ? LogLevel::debug : LogLevel::warn);
 }
@@ -405,9 +406,15 @@ void Cluster::check_logs() {
   const bool quarrel = std::any_of(scenario_.jobs.begin(), scenario_.jobs.end(), [](const JobPlan& job) {
     return job.quarrel.kind != QuarrelPlan::Kind::none;
   });
+  // What no fault explains, but a server or worker that was told something wrong.
+  constexpr std::string_view kNever[] = {"contradict", "declared twice", "out of place", "which is not open"};
   for (const Line& line : lines_) {
+    const bool never = std::any_of(std::begin(kNever), std::end(kNever), [&](std::string_view text) {
+      return line.text.find(text) != std::string::npos;
+    });
+    if (never && !quarrel) report_.fail("logged, which must not be: " + line.text);
     if (line.level == LogLevel::error && deadly) continue;
-    if (line.level == LogLevel::warn && (!scenario_.faults.empty() || quarrel)) continue;
+    if (line.level == LogLevel::warn && (line.struck || quarrel)) continue;
     if (line.text.find("still waiting to join") != std::string::npos) continue;  // workers may come late
     report_.fail(fmt::format("logged without a cause: {} {}", name_of(line.level), line.text));
   }

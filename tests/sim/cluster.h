@@ -71,6 +71,7 @@ class Cluster {
   struct Line {
     LogLevel level;
     std::string text;
+    bool struck;  // after the first fault
   };
 
   std::shared_ptr<LogTarget> log_of(const std::string& node);

@@ -64,6 +64,7 @@ JobPlan& ScenarioMaker::loose_job(std::uint32_t min_workers, std::uint32_t max_w
   JobPlan& loose = job(min_workers, max_workers);
   loose.rounds += more_rounds;
   loose.free_running = random_.one_in(2);
+  loose.declares_late = random_.one_in(3);
   return loose;
 }
 
@@ -94,6 +95,7 @@ void ScenarioMaker::make_async(JobPlan& job) {
   constexpr std::array kBounds{0u, 1u, 3u, kUnboundedStaleness};
   constexpr std::array kWide{DType::f32, DType::f64, DType::i32, DType::i64};
   job.free_running = random_.percent(70);
+  job.declares_late = random_.one_in(3);
   job.barriers = false;
   job.rounds = random_.between<std::uint32_t>(3, kMaxAsyncRounds - 1);
   for (TensorPlan& tensor : job.tensors) {

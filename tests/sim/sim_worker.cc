@@ -118,7 +118,7 @@ void SimWorker::on_joined(const Status& status) {
 
 // In an order of its own, in one call or in several, all under way at once.
 void SimWorker::declare() {
-  std::vector<std::size_t> order(tensors_.size());
+  std::vector<std::size_t> order(tensors_.size() - (declares_late() ? 1 : 0));
   std::iota(order.begin(), order.end(), 0);
   if (job_.plan.opposite_orders) random_.shuffle(order);
   undeclared_ = order.size();
@@ -127,28 +127,37 @@ void SimWorker::declare() {
     const std::vector<std::size_t> which(order.begin() + static_cast<std::ptrdiff_t>(from),
                                          order.begin() + static_cast<std::ptrdiff_t>(from + count));
     from += count;
-    std::vector<TensorDeclaration> declarations;
-    for (const std::size_t t : which) {
-      const TensorPlan& tensor = job_.plan.tensors[t];
-      declarations.push_back(
-          {tensor.name, tensor.dtype, tensor.elements, tensor.priority, tensor.mode, tensor.staleness});
-    }
-    calling_ = true;
-    engine_->declare(std::move(declarations),
-                     once<Result<std::vector<TensorId>>>([this, which](Result<std::vector<TensorId>> ids) {
-                       on_declared(which, std::move(ids));
-                     }));
-    calling_ = false;
+    declare(which);
   }
   if (order.empty()) close();
+}
+
+void SimWorker::declare(const std::vector<std::size_t>& which) {
+  std::vector<TensorDeclaration> declarations;
+  for (const std::size_t t : which) {
+    const TensorPlan& tensor = job_.plan.tensors[t];
+    declarations.push_back(
+        {tensor.name, tensor.dtype, tensor.elements, tensor.priority, tensor.mode, tensor.staleness});
+  }
+  calling_ = true;
+  engine_->declare(std::move(declarations),
+                   once<Result<std::vector<TensorId>>>([this, which](Result<std::vector<TensorId>> ids) {
+                     on_declared(which, std::move(ids));
+                   }));
+  calling_ = false;
+}
+
+bool SimWorker::declares_late() const {
+  return job_.plan.declares_late && job_.plan.free_running && tensors_.size() > 1;
 }
 
 void SimWorker::on_declared(const std::vector<std::size_t>& which, Result<std::vector<TensorId>> ids) {
   if (!ids) return give_up(ids.error());
   if (ids->size() != which.size()) return fail("declare returned another number of tensors");
-  if (state_ != State::declaring) return;
+  if (state_ != State::declaring && state_ != State::running) return;
   for (std::size_t i = 0; i < which.size(); ++i)
     tensors_[which[i]].id = (*ids)[i];
+  if (state_ == State::running) return begin_round(which.front());  // the late one
   undeclared_ -= which.size();
   if (undeclared_ > 0) return;
   const QuarrelPlan::Kind kind = job_.plan.quarrel.kind;
@@ -161,8 +170,13 @@ void SimWorker::train() {
   state_ = State::running;
   if (!job_.plan.free_running) return begin_iteration();
   unfinished_ = tensors_.size();
-  for (std::size_t t = 0; t < tensors_.size(); ++t)
-    go_on([this, t] { begin_round(t); });
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    if (declares_late() && t + 1 == tensors_.size()) {
+      go_on([this, t] { declare(std::vector<std::size_t>{t}); });
+    } else {
+      go_on([this, t] { begin_round(t); });
+    }
+  }
 }
 
 // Whoever declares first learns of the quarrel only when it uses the tensor.

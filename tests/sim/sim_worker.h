@@ -82,6 +82,8 @@ class SimWorker {
   void run();
   void on_joined(const Status& status);
   void declare();
+  void declare(const std::vector<std::size_t>& which);
+  bool declares_late() const;
   void on_declared(const std::vector<std::size_t>& which, Result<std::vector<TensorId>> ids);
   void declare_quarrel();
   void on_quarrel_declared(std::uint64_t elements, const Result<std::vector<TensorId>>& ids);
