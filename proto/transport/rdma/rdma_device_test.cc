@@ -1,5 +1,6 @@
 #include "proto/transport/rdma/rdma_device.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <vector>
 
