@@ -60,9 +60,12 @@ Result<std::unique_ptr<RealLink>> RealLink::adopt(std::shared_ptr<RealVerbs> ver
   if (!wait) return os_error("cannot watch a connection over RDMA", errno, "raise `ulimit -n`");
   if (Status status = watch_descriptor(wait.get(), id.descriptor(), kEvents); !status.ok())
     return std::move(status).error();
-  if (Status status = watch_descriptor(wait.get(), verbs->removals().descriptor(), kDevices); !status.ok())
-    return std::move(status).error();
   auto link = std::make_unique<RealLink>(std::move(verbs), std::move(id), std::move(wait));
+  RemovalWatch& removals = link->verbs_->removals();
+  link->watches_removals_ = removals.join();
+  if (!link->watches_removals_) return link;
+  if (Status status = watch_descriptor(link->wait_.get(), removals.descriptor(), kDevices); !status.ok())
+    return std::move(status).error();
   return link;
 }
 
@@ -94,6 +97,7 @@ Status RealLink::resolve() {
 
 // Destroying a queue pair waits until the device is done with it, and with its memory.
 RealLink::~RealLink() {
+  if (watches_removals_) verbs_->removals().leave();
   if (was_connected_) library_.disconnect(id_.get());
   if (id_.get()->qp != nullptr) library_.destroy_qp(id_.get());
   if (completions_ != nullptr) {

@@ -3,9 +3,10 @@
 // tells ids that are bound to a device, so there is one bound to an address of each. A device without an
 // address, RoCE or not, is not watched.
 //
-// Who waits for news of anything, each on a loop of its own, waits for this, too. Any thread.
+// Listeners and some of the connections, each on a loop of its own, wait for this, too. Any thread.
 #pragma once
 
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,14 @@ class RemovalWatch {
 
   // Becomes readable when take() has something to do.
   int descriptor() const { return wait_.get(); }
+  // For connections, of which there may be many: the kernel allows but a hundred ways from a descriptor
+  // through epolls in epolls. False: enough wait for it already. Who gets true leaves in the end.
+  bool join() {
+    if (waiting_.fetch_add(1) < kMostWaiting) return true;
+    leave();
+    return false;
+  }
+  void leave() { waiting_.fetch_sub(1); }
   // Loses the devices that were removed.
   void take();
 
@@ -32,7 +41,10 @@ class RemovalWatch {
     CmId id;
   };
 
+  static constexpr int kMostWaiting = 16;
+
   const RdmaLibrary& library_;
+  std::atomic<int> waiting_{0};
   const UniqueFd wait_;  // an epoll of all channels; none if there is no descriptor left
   Monitor<std::vector<Watched>> watched_;
 };
