@@ -212,6 +212,7 @@ class Program {
     Server::Callbacks callbacks;
     callbacks.registered = [this] { on_registered(); };
     callbacks.stopped = [this](const Error& error) {
+      if (rdma_ != nullptr) log_.debug("RDMA: {}", to_string(rdma_->counters()));
       exit_code_ = error.code == ErrorCode::ok ? 0 : fail(error);
       loop_->stop();
     };
