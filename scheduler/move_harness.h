@@ -34,6 +34,8 @@ class MoveHarness : public CoreHarness {
   std::vector<PeerId> workers;
 };
 
+inline Error no_room() { return make_error(ErrorCode::out_of_memory, "2 MiB do not fit"); }
+
 // What a worker knows of who owns what: from what it was told, in order.
 class View {
  public:
