@@ -86,6 +86,7 @@ class Cluster {
   void cut(const FaultPlan& fault, SimNode& node);
   void cut_link(const FaultPlan& fault, SimNode& node);
   bool all_over() const;
+  static bool has_begun_all(const SimJob& job);
   void check_fate(SimJob& job);
   void check_logs();
   void check_empty();

@@ -388,8 +388,12 @@ Result<Scenario> make_scenario(std::string_view name, std::uint64_t seed) {
   // From the seed alone, so that it changes nothing else about it.
   for (ServerPlan& server : scenario.servers)
     server.scheduler_grace = scenario.scheduler_grace;
-  for (JobPlan& job : scenario.jobs)
-    job.scheduler_grace = scenario.scheduler_grace;
+  for (std::size_t j = 0; j < scenario.jobs.size(); ++j) {
+    scenario.jobs[j].scheduler_grace = scenario.scheduler_grace;
+    // One that is to fail must not be over before: all its tensors are under way from the beginning.
+    if (scenario.fates[j] == Fate::error) scenario.jobs[j].declares_late = false;
+    scenario.jobs[j].may_be_refused = scenario.tight_memory;
+  }
   scenario.keyed = Random(seed ^ 0x6b6579).one_in(2);
   return scenario;
 }

@@ -152,6 +152,11 @@ bool SimWorker::declares_late() const {
 }
 
 void SimWorker::on_declared(const std::vector<std::size_t>& which, Result<std::vector<TensorId>> ids) {
+  const bool is_refused = !ids && ids.error().code == ErrorCode::out_of_memory;
+  if (is_refused && state_ == State::running && job_.plan.may_be_refused) {
+    if (--unfinished_ == 0) close();
+    return;
+  }
   if (!ids) return give_up(ids.error());
   if (ids->size() != which.size()) return fail("declare returned another number of tensors");
   if (state_ != State::declaring && state_ != State::running) return;

@@ -65,6 +65,7 @@ struct JobPlan {
   bool opposite_orders = false;  // each worker pushes tensors in an order of its own
   bool free_running = false;     // a tensor's next round begins as soon as its last one is done
   bool declares_late = false;    // if free running: the last tensor while the others are trained
+  bool may_be_refused = false;   // that one, because there is no memory for it: the job goes on without it
   bool barriers = false;
   bool broadcast_first = true;
   bool shrinks = false;       // goes on without workers that are lost
