@@ -5,13 +5,15 @@ import signal
 from harness import WorkerTest
 
 
-class TorchTest(WorkerTest):
-    program = "torch_worker.py"
-
+class CasesTest(WorkerTest):
     def cases(self, size, *cases, servers=1, **env):
         for worker in self.run_all(size, *cases, servers=servers, **env):
             for case in cases:
                 self.assertIn("right: " + case, worker.text())
+
+
+class TorchTest(CasesTest):
+    program = "torch_worker.py"
 
     def test_operations(self):
         """Every type and stride, what all begin with, and what is refused."""
@@ -59,3 +61,11 @@ class TorchTest(WorkerTest):
                 self.assert_status(worker, 0)
                 digests.add(re.search(r"digest (\w+)", worker.text()).group(1))
         self.assertEqual(len(digests), 1)
+
+
+class LayersTest(CasesTest):
+    program = "layers_worker.py"
+
+    def test_around_the_optimizer(self):
+        """Programs that do more with a model and its optimizer than to train them."""
+        self.cases(2, "tied", "another_group", "loaded")

@@ -348,10 +348,14 @@ def interrupted():
     bps.barrier()
 
 
-if __name__ == "__main__":
+def main(functions):
     torch.set_num_threads(1)
     bps.init()
     for case in sys.argv[1:]:
         function, *arguments = case.split(":")
-        globals()[function](*arguments)
+        functions[function](*arguments)
         print("right:", case, flush=True)
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -26,7 +26,8 @@ class LayerwiseUpdates:
     Owned by one DistributedOptimizer; lives on the thread that trains. A layer is a module with parameters of its own. In
     the first forward pass everything is updated at its beginning, and it is noted which modules' forward is called: a
     parameter of a module that is only looked into (as torch.nn.MultiheadAttention does with its out_proj) belongs to the
-    nearest module around it that is called.
+    nearest module around it that is called. One that several modules share belongs to all of them: whichever runs first
+    updates it.
     """
 
     def __init__(self, model: torch.nn.Module, exchange: "GradientExchange", optimizer: torch.optim.Optimizer,
@@ -43,8 +44,10 @@ class LayerwiseUpdates:
         self._layer: Dict[torch.nn.Module, List[torch.nn.Parameter]] = {}
         for module in model.modules():
             module.register_forward_pre_hook(_untraced(self._before_forward))
+            # Of every module: programs save and load parts of a model, too.
+            module._register_state_dict_hook(self._before_state_dict)
+            module._register_load_state_dict_pre_hook(self._before_state_dict)
         model.register_forward_hook(_untraced(self._after_model))
-        model._register_state_dict_hook(self._before_state_dict)
 
     @property
     def waiting(self) -> bool:
@@ -70,7 +73,7 @@ class LayerwiseUpdates:
             self._update(list(self._group_of))
 
     def _update(self, parameters: List[torch.nn.Parameter]) -> None:
-        due = [p for p in parameters if p in self._waiting]
+        due = [p for p in dict.fromkeys(parameters) if p in self._waiting]
         if not due:
             return
         for parameter in due:
@@ -102,21 +105,15 @@ class LayerwiseUpdates:
     def _after_model(self, model: torch.nn.Module, inputs: Any, output: Any) -> None:
         if self._layer or not model.training:
             return
-        owner: Dict[torch.nn.Parameter, torch.nn.Module] = {}
-        self._find_owners(model, model, owner)
-        for parameter, module in owner.items():
-            self._layer.setdefault(module, []).append(parameter)
+        self._find_layers(model, model)
 
-    def _find_owners(self, module: torch.nn.Module, called: torch.nn.Module,
-                     owner: Dict[torch.nn.Parameter, torch.nn.Module]) -> None:
+    def _find_layers(self, module: torch.nn.Module, called: torch.nn.Module) -> None:
         if module in self._called:
             called = module
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                owner.setdefault(parameter, called)
+        self._layer.setdefault(called, []).extend(p for p in module._parameters.values() if p is not None)
         for child in module.children():
-            self._find_owners(child, called, owner)
+            self._find_layers(child, called)
 
     def _before_state_dict(self, *unused: Any) -> None:
-        # The dictionary refers to the parameters, which are updated in place.
+        # It refers to the parameters, which are updated in place. What is loaded must not be updated by steps before it.
         self.flush()

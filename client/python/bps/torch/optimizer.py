@@ -200,10 +200,19 @@ class _Distributed:
         """From the next step on."""
         self._exchange.set_passes(passes)
 
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        raise invalid("this optimizer is distributed, and parameters added later would not be averaged",
+                      "make DistributedOptimizer after the last group")
+
     def state_dict(self) -> Dict[str, Any]:
         if self._layers is not None:
             self._layers.flush()
         return super().state_dict()  # type: ignore[misc]
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        if self._layers is not None:  # an update to come is not one of the state that is loaded
+            self._layers.flush()
+        super().load_state_dict(state_dict)  # type: ignore[misc]
 
 
 def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]]) -> Named:

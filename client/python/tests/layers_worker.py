@@ -1,0 +1,109 @@
+"""Workers of torch_test.py for what DistributedOptimizer does to the program around it, and that to it: as torch_worker.py."""
+import copy
+
+import torch
+import torch_models as models
+from torch import nn
+from torch_worker import check_alike, main, refused, same_bits, same_bits_of
+
+import bps.torch as bps
+
+
+def sgd(model, **how):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **how)
+
+
+def distributed(model, wait="layers", **how):
+    return bps.DistributedOptimizer(sgd(model), model.named_parameters(), model=model if wait == "layers" else None, **how)
+
+
+class TiedLayers(nn.Module):
+    """What is defined first runs last."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = nn.Linear(20, 20)
+        self.first = nn.Linear(20, 20)
+        self.first.weight = self.second.weight
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+class TiedHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 30, bias=False)
+        self.embedding = nn.Embedding(30, 6)
+        self.embedding.weight = self.head.weight
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+def train_alike(kind, loss_of, steps=5):
+    """`model=` against one process, bit for bit."""
+    model, reference = models.seeded(kind), models.seeded(kind)
+    optimizer, plain = distributed(model), sgd(reference)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, bps.rank(), step).backward()
+        optimizer.step()
+        models.averaged_gradients(reference, bps.size(), lambda one, rank: loss_of(one, rank, step).backward())
+        plain.step()
+    optimizer.synchronize()
+    assert same_bits(model, reference)
+    check_alike(model)
+
+
+def tied():
+    """A parameter of several modules is updated before the first of them runs, whichever is defined first."""
+    train_alike(TiedLayers, models.square_loss)
+    train_alike(TiedHead, models.language_loss)
+
+
+def another_group():
+    for wait in ("barrier", "layers"):
+        model = nn.Linear(3, 3)
+        optimizer = distributed(model, wait)
+        refused(bps.Code.INVALID_ARGUMENT, "would not be averaged.*after the last group",
+                lambda: optimizer.add_param_group({"params": nn.Linear(3, 3).parameters()}))
+        assert len(optimizer.param_groups) == 1
+
+
+def loaded():
+    """After a step() what is loaded stays as it was loaded: a model, a part of one, and an optimizer's state."""
+    model = models.seeded(TiedLayers)
+    optimizer = distributed(model)
+
+    def step(number):
+        optimizer.zero_grad()
+        models.square_loss(model, bps.rank(), number).backward()
+        optimizer.step()
+
+    for number in range(3):
+        step(number)
+    saved = copy.deepcopy((model.state_dict(), model.first.state_dict(), optimizer.state_dict()))
+    for load, look in ((lambda: model.load_state_dict(saved[0]), lambda: (model.state_dict(), saved[0])),
+                       (lambda: model.first.load_state_dict(saved[1]), lambda: (model.first.state_dict(), saved[1])),
+                       (lambda: optimizer.load_state_dict(saved[2]), lambda: momenta(optimizer.state_dict(), saved[2]))):
+        step(4)
+        load()
+        mine, theirs = look()
+        assert same_bits_of(mine, theirs)
+        optimizer.synchronize()
+        mine, theirs = look()
+        assert same_bits_of(mine, theirs)
+    step(5)
+    before = [p.detach().clone() for p in model.first.parameters()]
+    part = model.first.state_dict()
+    assert not all(map(torch.equal, part.values(), before))
+    check_alike(model)
+
+
+def momenta(*states):
+    return [{number: state["momentum_buffer"] for number, state in one["state"].items()} for one in states]
+
+
+if __name__ == "__main__":
+    main(globals())
