@@ -80,6 +80,20 @@ def two_models():
     assert models.digest(first.model) != models.digest(second.model)
 
 
+def another_process_group():
+    """Buckets are averaged over all ranks, so a model of some of them is refused."""
+    for ranks in ([0, 1], [1, 2, 3]):
+        group = torch.distributed.new_group(ranks)
+        try:
+            bps.torch.state(group)
+        except bps.Error as error:
+            assert error.code == bps.Code.CONFIGURATION and "is not the job" in str(error), error
+        else:
+            raise AssertionError("not refused")
+    DistributedDataParallel(models.seeded(models.Mixed)).register_comm_hook(
+        bps.torch.state(torch.distributed.new_group(range(bps.torch.size()))), bps.torch.comm_hook)
+
+
 def close_to_gloo():
     mine, theirs = hooked(models.seeded(models.Mixed)), DistributedDataParallel(models.seeded(models.Mixed))
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, theirs)]

@@ -1,6 +1,7 @@
 """Workers of torch_test.py: python3 torch_worker.py FUNCTION[:ARGUMENT...] ... runs those functions one after another, and says
 so after each. None catches its error, and they end with its exit code all the same. Many functions in one process, because
 importing PyTorch takes longer than most of them."""
+import math
 import os
 import re
 import signal
@@ -81,6 +82,36 @@ def compressed():
     optimizer.step()
     assert all(torch.equal(p.grad, p.grad.bfloat16().float()) for p in model.parameters())
     check_alike(model)
+
+
+def differentiable():
+    """Gradients are reduced alike on their way back, also those of gradients."""
+    ranks, mine = bps.size(), torch.full((5,), bps.rank() + 1.0, requires_grad=True)
+    average = sum(range(1, ranks + 1)) / ranks
+    for reduce, through in ((bps.push_pull, average), (bps.allreduce, average), (lambda t: bps.allreduce(t, op=bps.Sum), average * ranks),
+                            (lambda t: bps.push_pull(t, "with a name", average=False), average * ranks)):
+        gradient, = torch.autograd.grad((reduce(2 * mine) * (bps.rank() + 1)).sum(), mine)
+        assert torch.equal(gradient, torch.full((5,), 2 * through)), gradient
+    first, = torch.autograd.grad(bps.push_pull(mine ** 3).sum(), mine, create_graph=True)
+    second, = torch.autograd.grad(first.sum(), mine)
+    assert torch.allclose(second, 6 * mine), second
+    refused(bps.Code.INVALID_ARGUMENT, "no gradient flows back through max", lambda: bps.allreduce(mine, op=bps.Max).sum().backward())
+    with torch.no_grad():
+        assert not bps.push_pull(mine).requires_grad
+    assert not bps.push_pull_async(mine).synchronize().requires_grad
+
+
+def under_other_names():
+    """What Horovod's scripts call besides."""
+    assert torch.equal(bps.broadcast(torch.tensor([bps.rank()]), 1), torch.tensor([1]))
+    whole = torch.arange(6).reshape(2, 3) * (bps.rank() + 1)
+    assert torch.equal(bps.broadcast_(whole.t(), 1), 2 * torch.arange(6).reshape(2, 3).t()) and whole[1, 2] == 10
+    last = torch.tensor([bps.size()])
+    for op, expected in ((bps.Min, 1), (bps.Max, bps.size()), (bps.Product, math.factorial(bps.size()))):
+        assert bps.allreduce(torch.tensor([bps.rank() + 1]), op=op).item() == expected
+    assert bps.synchronize(bps.allreduce_async(torch.tensor([bps.rank() + 1]), op=bps.Max)).equal(last)
+    mine = torch.tensor([bps.rank() + 1])
+    assert bps.allreduce_async_(mine, op=bps.Max).synchronize().equal(last) and mine.equal(last)
 
 
 def many_at_once():

@@ -8,7 +8,7 @@ import torch.distributed
 
 from .._abi import Op
 from .._ending import handed_over
-from ..errors import Error
+from ..errors import EXIT_CODE_CONFIGURATION, Code, Error
 from .operations import start
 from .world import World, world
 
@@ -45,9 +45,21 @@ class CommState:
                 self._all_handed_over = None
 
 
-def state() -> CommState:
-    """The first argument of register_comm_hook; one for each model."""
-    return CommState(world())
+def state(process_group: Optional[torch.distributed.ProcessGroup] = None) -> CommState:
+    """The first argument of register_comm_hook; one for each model. process_group: that of the model; None: the default one.
+
+    Code.CONFIGURATION: it is not all ranks of the job, with the same numbers, and these are what would be averaged.
+    """
+    place = world()
+    if process_group is not None or torch.distributed.is_initialized():
+        mine = place.client.rank, place.client.world_size
+        theirs = torch.distributed.get_rank(process_group), torch.distributed.get_world_size(process_group)
+        if mine != theirs:
+            here = "is not in it" if theirs[0] < 0 else f"is rank {theirs[0]} of {theirs[1]} in it"
+            raise Error(Code.CONFIGURATION, f"the process group is not the job: rank {mine[0]} of {mine[1]} {here}",
+                        "the hook averages over all ranks of the job: use a group of all of them, or another hook",
+                        EXIT_CODE_CONFIGURATION)
+    return CommState(place)
 
 
 def _checked(future: Any) -> torch.Tensor:

@@ -1,10 +1,11 @@
 """push_pull of tensors: under BytePS's names, and under Horovod's (allreduce)."""
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
 from .. import handle as bps_handle
 from .._abi import Op
+from ..errors import invalid
 from .tensors import check_place, dtype_of, is_plain, memory_of_tensor
 from .world import World, world
 
@@ -84,6 +85,32 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
     return Handle(target, operation, staging, unnamed, place)
 
 
+class _Reduced(torch.autograd.Function):
+    """A push_pull that gradients flow back through: they are reduced alike."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, name: Optional[str], op: Op, priority: int,
+                compression: Optional[torch.dtype]) -> torch.Tensor:
+        context.how = None if name is None else f"{name}.gradient", op, priority, compression
+        return _reduced(tensor, name, op, priority, compression)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        op = context.how[1]
+        if op not in (Op.SUM, Op.AVERAGE):
+            raise invalid(f"no gradient flows back through {op.name.lower()} of all ranks", "detach() what it gives")
+        return (_reduced(gradient, *context.how), None, None, None, None)
+
+
+def _reduced(tensor: torch.Tensor, name: Optional[str], op: Op, priority: int = 0,
+             compression: Optional[torch.dtype] = None) -> torch.Tensor:
+    """Into a new tensor, which belongs to the graph of `tensor`, if there is one."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        result: torch.Tensor = _Reduced.apply(tensor, name, op, priority, compression)  # type: ignore[no-untyped-call]
+        return result
+    return start(tensor, None, name, op, priority, compression).synchronize()
+
+
 def _op(average: Optional[bool], op: Optional[Op]) -> Op:
     if op is not None:
         return Op(op)
@@ -108,8 +135,9 @@ def push_pull_async_(tensor: torch.Tensor, name: Optional[str] = None, average: 
 
 
 def push_pull(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> torch.Tensor:
-    """The average (or sum) of all ranks' `tensor`, as a new tensor."""
-    return push_pull_async(tensor, name, average, priority).synchronize()
+    """The average (or sum) of all ranks' `tensor`, as a new tensor. A gradient that flows back through it is averaged (or
+    added up) alike, so all ranks must let one, in the same order."""
+    return _reduced(tensor, name, _op(average, None), priority)
 
 
 def push_pull_(tensor: torch.Tensor, name: Optional[str] = None, average: bool = True, priority: int = 0) -> torch.Tensor:
@@ -142,7 +170,8 @@ def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None, name:
 
 def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
               compression: Optional[torch.dtype] = None, op: Optional[Op] = None) -> torch.Tensor:
-    return allreduce_async(tensor, average, name, compression, op).synchronize()
+    """As push_pull, with any operation; gradients flow back through Sum and Average."""
+    return _reduced(tensor, name, _op(average, op), compression=compression)
 
 
 def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
