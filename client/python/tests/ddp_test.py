@@ -1,5 +1,6 @@
 """The communication hook under DistributedDataParallel, with several workers, and under torchrun and bps-run."""
 import os
+import signal
 import subprocess
 import sys
 
@@ -33,12 +34,28 @@ class HookTest(WorkerTest):
         self.assertEqual(run.text().count("right: accumulation"), 2)
 
     def test_a_rank_is_killed_in_a_step(self):
-        """backward() of the others raises what happened, as a RuntimeError, and they end as its cause wants."""
+        """backward() of the others raises what happened, and they end as that wants."""
         scheduler, _ = self.cluster()
         workers = self.python_workers(scheduler, 3, "killed_in_a_step")
         workers[1].end()
         for rank in (0, 2):
             self.assert_told(workers[rank], 75, "Error.*rank 1")
+
+    def test_ctrl_c_in_backward(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 2, "alone_in_a_step")
+        workers[0].wait_line("waiting")
+        workers[0].signal(signal.SIGINT)
+        self.assert_told(workers[0], -signal.SIGINT, "KeyboardInterrupt")
+        workers[1].say()
+        self.assert_told(workers[1], 75, "rank 0")
+
+    def test_backward_has_a_deadline(self):
+        scheduler, _ = self.cluster()
+        workers = self.python_workers(scheduler, 2, "alone_in_a_step", BPS_OPERATION_TIMEOUT="300ms")
+        self.assert_told(workers[0], 75, "bps.errors.Error: .*rank 1")
+        workers[1].say()
+        self.assert_told(workers[1], 75, "rank 0")
 
     def test_the_process_group_notices_first_that_a_rank_is_killed(self):
         """Its error is not one of bps, and the job has lost a worker all the same."""

@@ -11,10 +11,10 @@ import bps
 import bps.torch
 
 
-def hooked(model, bucket_mb=0.1, **options):
+def hooked(model, bucket_mb=0.1, hook=bps.torch.comm_hook, **options):
     """Small buckets, so that there are several."""
     wrapped = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, **options)
-    wrapped.register_comm_hook(bps.torch.state(), bps.torch.comm_hook)
+    wrapped.register_comm_hook(bps.torch.state(), hook)
     return wrapped
 
 
@@ -113,6 +113,22 @@ def killed_in_a_step():
         if step == 3 and bps.torch.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         loss.backward()
+
+
+def telling_hook(state, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future = bps.torch.comm_hook(state, bucket)
+    if bucket.is_last():
+        print("waiting", flush=True)
+    return future
+
+
+def alone_in_a_step():
+    """Rank 1 never takes part, and rank 0 waits for it in backward()."""
+    model = hooked(models.seeded(models.Mixed), hook=telling_hook)
+    if bps.torch.rank() == 0:
+        models.language_loss(model, 0, 0).backward()
+    sys.stdin.readline()
+    bps.torch.barrier()
 
 
 def killed_at_a_barrier_of_the_process_group():

@@ -1,7 +1,8 @@
 """A communication hook for DistributedDataParallel: its buckets are averaged by bps instead of its process group."""
+import contextlib
 import threading
 import time
-from typing import Any, Optional, Union
+from typing import Any, List, Optional, Union
 
 import torch
 import torch.distributed
@@ -9,7 +10,7 @@ import torch.distributed
 from .._abi import Op
 from .._ending import handed_over
 from ..errors import EXIT_CODE_CONFIGURATION, Code, Error
-from .operations import start
+from .operations import Handle, start
 from .world import World, world
 
 
@@ -23,6 +24,7 @@ class CommState:
     def __init__(self, place: World) -> None:
         self._prefix = f"ddp{place.next_hook()}"
         self._lock = threading.Lock()
+        self._started: List[Handle] = []  # of this backward pass
         self._under_way = 0
         self._all_handed_over: Optional[float] = None
         self.waited_s = 0.0
@@ -30,6 +32,21 @@ class CommState:
     def name_of(self, bucket: torch.distributed.GradBucket, count: int) -> str:
         # DDP makes new buckets after the first step: another length is another tensor.
         return f"{self._prefix}.bucket{bucket.index()}.{count}"
+
+    def started(self, handle: Handle, is_last: bool) -> None:
+        """DDP waits for futures where no deadline and no signal reaches it. So backward() first comes here to wait: what is
+        queued now runs before what DDP queues once the last bucket is on its way."""
+        self._started.append(handle)
+        if not is_last:
+            return
+        started, self._started = self._started, []
+
+        def wait() -> None:
+            for one in started:
+                one.synchronize()
+
+        with contextlib.suppress(RuntimeError):  # DDP's Join calls hooks outside of backward(), and waits by itself
+            torch.autograd.Variable._execution_engine.queue_callback(wait)  # type: ignore[attr-defined]
 
     def handed_over(self, is_last: bool) -> None:
         with self._lock:
@@ -75,14 +92,14 @@ def _checked(future: Any) -> torch.Tensor:
 def comm_hook(hook_state: CommState, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """`ddp.register_comm_hook(bps.torch.state(), bps.torch.comm_hook)`: averages a bucket over all ranks, in place.
 
-    The future that DDP waits for is completed by the thread of bps on which callbacks run, so nobody polls. An error of
-    the operation is raised by backward(), as a RuntimeError with its message; a program that dies of it ends with the error's
-    exit code all the same.
+    The future that DDP waits for is completed by the thread of bps on which callbacks run, so nobody polls. backward()
+    raises the error of an operation, also Code.DEADLINE after the client's operation_timeout, and Ctrl-C ends it.
     """
     buffer = bucket.buffer()
     future: Any = torch.futures.Future()
     handle = start(buffer, buffer, hook_state.name_of(bucket, buffer.numel()), Op.AVERAGE, priority=bucket.index())
     hook_state.handed_over(bucket.is_last())
+    hook_state.started(handle, bucket.is_last())
 
     def complete(error: Optional[Error]) -> None:
         hook_state.arrived()
