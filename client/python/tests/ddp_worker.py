@@ -1,4 +1,5 @@
 """Workers of ddp_test.py, as torch_worker.py: python3 ddp_worker.py FUNCTION[:ARGUMENT...] ..."""
+import functools
 import os
 import signal
 import sys
@@ -78,6 +79,25 @@ def two_models():
         first.step(lambda model, rank, part: models.language_loss(model, rank, step))
         second.step(lambda model, rank, part: models.language_loss(model, rank, step + 50))
     assert models.digest(first.model) != models.digest(second.model)
+
+
+def two_types():
+    """DDP's second set of buckets has one of another type at the same place, for one of these models at least."""
+    class TwoTypes(torch.nn.Module):
+        def __init__(self, defined, used):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(20, 20).to(dtype) for dtype in defined)
+            self.used = [defined.index(dtype) for dtype in used]
+
+        def forward(self, x):
+            for layer in (self.layers[number] for number in self.used):
+                x = layer(x.to(layer.weight.dtype))
+            return x
+
+    orders = ((torch.float32, torch.float64), (torch.float64, torch.float32))
+    for pair in (Pair(functools.partial(TwoTypes, defined, used)) for defined in orders for used in orders):
+        for step in range(3):
+            pair.step(lambda model, rank, part: models.square_loss(model, rank, step))
 
 
 def another_process_group():

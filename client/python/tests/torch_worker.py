@@ -287,14 +287,18 @@ def refused(code, pattern, function):
 
 def another_model(how):
     """Rank 1's differs; all are told, and rank 1 what it is."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 4 if bps.rank() == 1 else 3))
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 4 if bps.rank() == 1 and how != "frozen" else 3))
+    mine, theirs = r"float32 \[4, 3\]", r"float32 \[3, 3\]"
+    if how == "frozen":
+        model[1].weight.requires_grad_(bps.rank() != 1)
+        mine = r"float32 \[3, 3\] frozen"
     pattern = "the model.* of rank 1 is not that of rank 0"
-    pattern += r".*1.weight is float32 \[4, 3\], rank 0's float32 \[3, 3\]" if bps.rank() == 1 else ".*rank 1 can say"
-    if how == "optimizer":
+    pattern += f".*1.weight is {mine}, rank 0's {theirs}" if bps.rank() == 1 else ".*rank 1 can say"
+    if how == "broadcast":
+        refused(bps.Code.CONFIGURATION, pattern, lambda: bps.broadcast_parameters(model.state_dict()))
+    else:
         refused(bps.Code.CONFIGURATION, pattern, lambda: bps.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()))
-    else:
-        refused(bps.Code.CONFIGURATION, pattern, lambda: bps.broadcast_parameters(model.state_dict()))
 
 
 def another_shape():

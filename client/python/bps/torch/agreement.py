@@ -14,8 +14,13 @@ from .world import World
 _Entry = List[str]
 
 
+def _kind(tensor: torch.Tensor) -> str:
+    frozen = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad  # a rank that freezes it sends no gradient
+    return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)}{' frozen' if frozen else ''}"
+
+
 def _listing(tensors: Sequence[Tuple[str, torch.Tensor]]) -> List[_Entry]:
-    return [[name, f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)}"] for name, tensor in tensors]
+    return [[name, _kind(tensor)] for name, tensor in tensors]
 
 
 def first_difference(mine: List[_Entry], theirs: List[_Entry]) -> Optional[str]:

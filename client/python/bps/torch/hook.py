@@ -29,9 +29,9 @@ class CommState:
         self._all_handed_over: Optional[float] = None
         self.waited_s = 0.0
 
-    def name_of(self, bucket: torch.distributed.GradBucket, count: int) -> str:
-        # DDP makes new buckets after the first step: another length is another tensor.
-        return f"{self._prefix}.bucket{bucket.index()}.{count}"
+    def name_of(self, bucket: torch.distributed.GradBucket, buffer: torch.Tensor) -> str:
+        # DDP makes new buckets after the first step: another type or length is another tensor.
+        return f"{self._prefix}.bucket{bucket.index()}.{str(buffer.dtype)[len('torch.'):]}.{buffer.numel()}"
 
     def started(self, handle: Handle, is_last: bool) -> None:
         """DDP waits for futures where no deadline and no signal reaches it. So backward() first comes here to wait: what is
@@ -97,7 +97,7 @@ def comm_hook(hook_state: CommState, bucket: torch.distributed.GradBucket) -> to
     """
     buffer = bucket.buffer()
     future: Any = torch.futures.Future()
-    handle = start(buffer, buffer, hook_state.name_of(bucket, buffer.numel()), Op.AVERAGE, priority=bucket.index())
+    handle = start(buffer, buffer, hook_state.name_of(bucket, buffer), Op.AVERAGE, priority=bucket.index())
     hook_state.handed_over(bucket.is_last())
     hook_state.started(handle, bucket.is_last())
 
