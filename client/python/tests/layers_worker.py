@@ -105,5 +105,85 @@ def momenta(*states):
     return [{number: state["momentum_buffer"] for number, state in one["state"].items()} for one in states]
 
 
+def dropped():
+    """An optimizer that is gone watches nothing, and what step() has promised is done all the same."""
+    for wait in ("barrier", "layers"):
+        model, reference = models.seeded(TiedLayers), models.seeded(TiedLayers)
+        for start in range(0, 6, 3):
+            plain, optimizer = sgd(reference), distributed(model, wait)
+            refused(bps.Code.INVALID_ARGUMENT, "second.weight has another DistributedOptimizer", lambda: distributed(model, wait))
+            for step in range(start, start + 3):
+                optimizer.zero_grad()
+                models.square_loss(model, bps.rank(), step).backward()
+                optimizer.step()
+                models.averaged_gradients(reference, bps.size(), lambda one, rank: models.square_loss(one, rank, step).backward())
+                plain.step()
+            del optimizer
+            assert same_bits_of(model.state_dict(), reference.state_dict())
+            model.zero_grad(set_to_none=True)
+            for _ in range(2 if bps.rank() == 0 else 0):  # alone, and more often than an exchange would take it
+                models.square_loss(model, 0, 0).backward()
+            model.zero_grad(set_to_none=True)
+
+
+def copied():
+    """A copy of a model is a model of its own."""
+    model = models.seeded(TiedLayers)
+    optimizer = distributed(model)
+    twin = copy.deepcopy(model)
+    before = models.digest(twin)
+    for step in range(3):
+        models.square_loss(twin, bps.rank(), step).backward()
+        optimizer.zero_grad()
+        models.square_loss(model, bps.rank(), step).backward()
+        optimizer.step()
+    optimizer.synchronize()
+    assert models.digest(twin) == before != models.digest(model)
+    check_alike(model)
+
+
+def passes():
+    """zero_grad() begins anew; step() with a closure; what is refused."""
+    for wait in ("barrier", "layers"):
+        model, reference = models.seeded(TiedLayers), models.seeded(TiedLayers)
+        optimizer, plain = distributed(model, wait, backward_passes_per_step=2), sgd(reference)
+        refused(bps.Code.INVALID_ARGUMENT, "takes at least 1", lambda: optimizer.set_backward_passes_per_step(0))
+        models.square_loss(model, bps.rank(), 9).backward()
+        for count in (2, 3):
+            optimizer.set_backward_passes_per_step(count)
+
+            def loss_of(one, rank):
+                for part in range(count):
+                    models.square_loss(one, rank, part).backward()
+
+            def closure():
+                optimizer.zero_grad()
+                loss_of(model, bps.rank())
+                return count
+
+            assert optimizer.step(closure) == count
+            models.averaged_gradients(reference, bps.size(), loss_of)
+            plain.step()
+            assert same_bits_of(model.state_dict(), reference.state_dict())
+        loss_of(model, bps.rank())
+        with optimizer.skip_synchronize():
+            refused(bps.Code.INVALID_ARGUMENT, "under way.*synchronize", optimizer.step)
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        check_alike(model)
+
+
+def horovods_order():
+    """Arguments by their place, as Horovod's scripts may give them."""
+    model = models.seeded(TiedLayers)
+    optimizer = bps.DistributedOptimizer(sgd(model), model.named_parameters(), bps.Compression.fp16, 1, bps.Sum, 1.0, 0, None)
+    models.square_loss(model, bps.rank(), 0).backward()
+    optimizer.synchronize()
+    assert all(torch.equal(p.grad, p.grad.half().float()) for p in model.parameters())
+    assert bps.broadcast_object(bps.rank(), root_rank=1, name="the rank") == 1
+    refused(bps.Code.INVALID_ARGUMENT, "LBFGS", lambda: bps.DistributedOptimizer(torch.optim.LBFGS(nn.Linear(3, 3).parameters())))
+
+
 if __name__ == "__main__":
     main(globals())

@@ -69,4 +69,4 @@ class LayersTest(CasesTest):
 
     def test_around_the_optimizer(self):
         """Programs that do more with a model and its optimizer than to train them."""
-        self.cases(2, "tied", "another_group", "loaded")
+        self.cases(2, "tied", "another_group", "loaded", "dropped", "copied", "passes", "horovods_order")

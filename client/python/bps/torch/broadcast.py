@@ -1,6 +1,6 @@
 """What makes ranks begin alike: parameters, optimizer state and any object, from one rank to all."""
 import pickle
-from typing import Any, Iterable, List, Mapping, Tuple, Union
+from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
 
@@ -55,8 +55,8 @@ def broadcast_parameters(params: Parameters, root_rank: int = 0) -> None:
     _broadcast_all([value for _, value in tensors], root_rank)
 
 
-def broadcast_object(thing: Any, root_rank: int = 0) -> Any:
-    """The root's object on all ranks, by pickle: the ranks of a job trust each other."""
+def broadcast_object(thing: Any, root_rank: int = 0, name: Optional[str] = None) -> Any:
+    """The root's object on all ranks, by pickle: the ranks of a job trust each other. name: Horovod's, not needed."""
     place = world()
     is_root = place.client.rank == root_rank
     data = bytearray(pickle.dumps(thing)) if is_root else bytearray()

@@ -3,6 +3,7 @@
 The gradient of the first layer is ready last and needed first. With a barrier the whole exchange must end before the next
 forward pass begins; without one, only the layer that runs next has to wait, and the others arrive meanwhile.
 """
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Set
 
 import torch
@@ -20,6 +21,28 @@ def _untraced(hook: _Hook) -> _Hook:
     return compiler.disable(hook) if hasattr(compiler, "disable") else hook
 
 
+class _Link:
+    """What a model's hooks know of its updates. They keep them, and the optimizer, only while updates are owed: a model
+    outlives its optimizer, and a copy of the model has the same hooks."""
+
+    def __init__(self, updates: "LayerwiseUpdates") -> None:
+        self._updates = weakref.ref(updates)
+        self.owed: Any = None
+
+    def hook(self, method: _Hook) -> _Hook:
+        def call(*arguments: Any) -> None:
+            updates = self._updates()
+            if updates is not None:
+                method(updates, *arguments)
+
+        return call
+
+
+def remove_all(handles: List[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
 class LayerwiseUpdates:
     """The updates that step() has promised and that have not been made yet.
 
@@ -34,7 +57,7 @@ class LayerwiseUpdates:
                  base: type) -> None:
         self._model = model
         self._exchange = exchange
-        self._optimizer = optimizer
+        self._optimizer = weakref.ref(optimizer)
         self._base = base
         self._groups: List[_Group] = []  # as they were at step()
         self._group_of: Dict[torch.nn.Parameter, int] = {}
@@ -42,12 +65,16 @@ class LayerwiseUpdates:
         self._clear = False
         self._called: Set[torch.nn.Module] = set()
         self._layer: Dict[torch.nn.Module, List[torch.nn.Parameter]] = {}
+        self._link = _Link(self)
+        before_forward = _untraced(self._link.hook(LayerwiseUpdates._before_forward))
+        before_state_dict = self._link.hook(LayerwiseUpdates._before_state_dict)
+        handles = [model.register_forward_hook(_untraced(self._link.hook(LayerwiseUpdates._after_model)))]
         for module in model.modules():
-            module.register_forward_pre_hook(_untraced(self._before_forward))
+            handles.append(module.register_forward_pre_hook(before_forward))
             # Of every module: programs save and load parts of a model, too.
-            module._register_state_dict_hook(self._before_state_dict)
-            module._register_load_state_dict_pre_hook(self._before_state_dict)
-        model.register_forward_hook(_untraced(self._after_model))
+            handles.append(module._register_state_dict_hook(before_state_dict))
+            handles.append(module._register_load_state_dict_pre_hook(before_state_dict))
+        weakref.finalize(self, remove_all, handles)
 
     @property
     def waiting(self) -> bool:
@@ -58,6 +85,7 @@ class LayerwiseUpdates:
         self._groups = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         self._group_of = {p: number for number, group in enumerate(groups) for p in group["params"]}
         self._waiting.update(self._group_of)
+        self._link.owed = self, self._optimizer()
         self._clear = False
 
     def clear_later(self) -> None:
@@ -78,22 +106,26 @@ class LayerwiseUpdates:
             return
         for parameter in due:
             self._exchange.wait_for(parameter)
-        current = self._optimizer.param_groups
+        optimizer: Any = self._optimizer()
+        current = optimizer.param_groups
         members: List[List[torch.nn.Parameter]] = [[] for _ in self._groups]
         for parameter in due:
             members[self._group_of[parameter]].append(parameter)
-        self._optimizer.param_groups = [{**group, "params": mine} for group, mine in zip(self._groups, members)]
+        optimizer.param_groups = [{**group, "params": mine} for group, mine in zip(self._groups, members)]
         try:
-            self._base.step(self._optimizer)  # type: ignore[attr-defined]
+            self._base.step(optimizer)  # type: ignore[attr-defined]
         finally:
-            self._optimizer.param_groups = current
+            optimizer.param_groups = current
         for parameter in due:
             self._waiting.discard(parameter)
             if self._clear:
                 parameter.grad = None
+        if not self._waiting:
+            self._link.owed = None
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        self._called.add(module)
+        if not self._layer:
+            self._called.add(module)
         if not self._waiting:
             return
         # Without gradients a module may take a short way that calls no layer.
@@ -103,7 +135,7 @@ class LayerwiseUpdates:
             self._update(self._layer[module])
 
     def _after_model(self, model: torch.nn.Module, inputs: Any, output: Any) -> None:
-        if self._layer or not model.training:
+        if self._layer or not model.training or model is not self._model:
             return
         self._find_layers(model, model)
 

@@ -1,7 +1,9 @@
 """DistributedOptimizer: an optimizer that averages gradients over all ranks before it uses them."""
 import contextlib
+import gc
 import itertools
 import sys
+import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
@@ -10,7 +12,7 @@ from .._abi import DType, Op
 from ..client import TensorSpec
 from ..errors import invalid
 from .agreement import check_agreement
-from .layers import LayerwiseUpdates
+from .layers import LayerwiseUpdates, remove_all
 from .operations import Handle, start
 from .tensors import check_place, dtype_of
 from .world import world
@@ -29,20 +31,35 @@ class _Started(NamedTuple):
         return parameter.grad is self.gradient and self.gradient._version == self.version
 
 
+def _weakly(exchange: "GradientExchange") -> Callable[[torch.nn.Parameter], None]:
+    """Its hook of a parameter, which may outlive it."""
+    reference = weakref.ref(exchange)
+
+    def gradient_is_there(parameter: torch.nn.Parameter) -> None:
+        alive = reference()
+        if alive is not None:
+            alive.gradient_is_there(parameter)
+
+    return gradient_is_there
+
+
 class GradientExchange:
     """Starts a push_pull for a parameter's gradient as soon as it is complete, and knows which are under way.
 
     Owned by one DistributedOptimizer. Gradients arrive on threads of autograd, one at a time; everything else happens on
-    the thread that calls step().
+    the thread that calls step(). When it goes, its parameters are as they were before it.
     """
+
+    _living: "weakref.WeakSet[GradientExchange]" = weakref.WeakSet()
 
     def __init__(self, named: Named, backward_passes_per_step: int, op: Op,
                  compression: Optional[torch.dtype]) -> None:
         place = world()
+        GradientExchange._refuse_watched(named)
         check_agreement(place, named, "the model that is optimized")
         self._op = op
         self._compression = compression
-        self._passes = backward_passes_per_step
+        self.set_passes(backward_passes_per_step)
         self._prefix = f"optimizer{place.next_optimizer()}"
         self._names = {parameter: name for name, parameter in named}
         self._seen: Dict[torch.nn.Parameter, int] = {}  # backward passes since the last step
@@ -53,16 +70,23 @@ class GradientExchange:
         # In forward order, which is that of named_parameters: at equal priority the earlier declared goes first, so what
         # the next forward pass needs first overtakes the rest.
         place.declare([TensorSpec(self._wire_name(p), self._wire_dtype(p), p.numel()) for _, p in named])
-        for _, parameter in named:
-            if parameter.requires_grad:
-                self._watch(parameter)
+        watch = _weakly(self)
+        handles = [self._watch(parameter, watch) for _, parameter in named if parameter.requires_grad]
+        weakref.finalize(self, remove_all, handles)
+        GradientExchange._living.add(self)
 
     @property
     def under_way(self) -> bool:
         return bool(self._started)
 
     def set_passes(self, passes: int) -> None:
+        if passes < 1:
+            raise invalid(f"backward_passes_per_step={passes}: it takes at least 1")
         self._passes = passes
+
+    def forget_passes(self) -> None:
+        """What they added up has been cleared."""
+        self._seen.clear()
 
     def start_missing(self) -> None:
         """What this rank had no use for in this step: others may have. A parameter without a gradient counts as zeros."""
@@ -92,15 +116,23 @@ class GradientExchange:
             self.wait_for(parameter)
         self.averaged = True
 
-    def _watch(self, parameter: torch.nn.Parameter) -> None:
-        if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
-            parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
-            return
-        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-        accumulator.register_hook(lambda *unused: self._gradient_is_there(parameter))
-        self._keep.append(accumulator)
+    @staticmethod
+    def _refuse_watched(named: Named) -> None:
+        watched = [name for name, parameter in named for other in GradientExchange._living if parameter in other._names]
+        if watched and gc.collect():  # one that nobody has any more may still lie there, in a cycle
+            watched = [name for name, parameter in named for other in GradientExchange._living if parameter in other._names]
+        if watched:
+            raise invalid(f"{watched[0]} has another DistributedOptimizer, and would be averaged by both",
+                          "drop the other one before, after its synchronize() if it has `model=`")
 
-    def _gradient_is_there(self, parameter: torch.nn.Parameter) -> None:
+    def _watch(self, parameter: torch.nn.Parameter, watch: Callable[[torch.nn.Parameter], None]) -> Any:
+        if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
+            return parameter.register_post_accumulate_grad_hook(watch)
+        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        self._keep.append(accumulator)
+        return accumulator.register_hook(lambda *unused: watch(parameter))
+
+    def gradient_is_there(self, parameter: torch.nn.Parameter) -> None:
         if parameter in self.promised:
             raise invalid(f"{self._names[parameter]} was used before the update that step() had promised",
                           "its module is used in a way that `model=` does not see: leave that out")
@@ -164,6 +196,9 @@ class _Distributed:
             return loss
         if not self._skip:
             self.synchronize()
+        elif self._exchange.under_way:
+            raise invalid("step() in skip_synchronize(), and gradients are under way",
+                          "call synchronize() of the optimizer before skip_synchronize()")
         self._exchange.averaged = False
         super().step()  # type: ignore[misc]
         return loss
@@ -188,12 +223,14 @@ class _Distributed:
 
     def zero_grad(self, *arguments: Any, **named: Any) -> None:
         if self._layers is not None and self._layers.waiting:
+            self._exchange.forget_passes()
             self._layers.clear_later()
             return
         if self._exchange.under_way:
             raise invalid("zero_grad() after backward() and before step() would clear gradients that are under way",
                           "call step() or synchronize() first")
         self._exchange.averaged = False
+        self._exchange.forget_passes()
         super().zero_grad(*arguments, **named)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -233,9 +270,9 @@ def _named(optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable
 
 def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the name that scripts use
                          named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
-                         backward_passes_per_step: int = 1, op: Op = Op.AVERAGE,
-                         compression: Optional[torch.dtype] = None,
-                         model: Optional[torch.nn.Module] = None) -> Any:
+                         compression: Optional[torch.dtype] = None, backward_passes_per_step: int = 1,
+                         op: Op = Op.AVERAGE, gradient_predivide_factor: float = 1.0, num_groups: int = 0,
+                         groups: Any = None, *, model: Optional[torch.nn.Module] = None) -> Any:
     """Makes `optimizer` average gradients over all ranks, and returns it: the same object, of a class derived from its own.
 
     named_parameters: names for messages, and the forward order. backward_passes_per_step: how many backward passes are
@@ -243,6 +280,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
     for half the traffic. model: step() returns at once, and each layer of this model waits for its own average and is
     updated before its next forward pass; between step() and that parameters are old to everybody but the model and its
     state_dict(), until synchronize(). For optimizers that keep what they learn in `state`, not in their groups.
+    gradient_predivide_factor, num_groups, groups: Horovod's, taken and ignored, because sums are in f32 at least and
+    gradients leave one by one.
 
     Parameters that a rank did not use in a step count as zeros there. Code.CONFIGURATION: the ranks' parameters differ.
     Make learning rate schedulers after it.
@@ -252,8 +291,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
     if "step" in vars(optimizer):
         raise invalid("the step() of this optimizer has been replaced, by a learning rate scheduler perhaps",
                       "make schedulers after DistributedOptimizer")
-    if backward_passes_per_step < 1:
-        raise invalid(f"backward_passes_per_step={backward_passes_per_step}: it takes at least 1")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise invalid("LBFGS computes as many gradients in a step as it likes, on each rank", "use another optimizer")
     named = _named(optimizer, named_parameters)
     exchange = GradientExchange(named, backward_passes_per_step, Op(op), compression)
     base = optimizer.__class__
