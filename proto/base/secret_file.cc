@@ -53,7 +53,14 @@ Result<SecretText> read_secret_file(const std::string& path, std::string_view wh
                                     std::string advice) {
   const std::string name = fmt::format("{} {}", what, path);
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (file.get() < 0) return os_error(name, errno, std::move(advice));
+  if (file.get() < 0) {
+    const int cause = errno;
+    const Error error = os_error(name, cause, std::move(advice));
+    if (cause == ENOENT) return make_error(ErrorCode::configuration, error.message, error.advice);
+    if (cause != EACCES) return error;
+    return make_error(ErrorCode::configuration, error.message,
+                      "run this as the user to whom it belongs, or let it belong to who runs this");
+  }
   if (Status status = check_owner(file.get(), name, path, advice); !status) return status.error();
   SecretText content(max_bytes + 1);
   while (content.size_ < content.capacity_) {

@@ -340,6 +340,10 @@ def main():
     arguments = parser.parse_args()
     DaemonTest.bin = arguments.build_dir.resolve() / "bin"
     DaemonTest.worker_program = arguments.build_dir.resolve() / "tests/process/process_worker"
+    for program in (DaemonTest.bin / "bps-server", DaemonTest.worker_program):
+        if not program.exists():
+            print(f"chaos.py: {program} is not there; build it: bash tests/run.sh --quick", file=sys.stderr)
+            return 78
     if reason := why_no_cuts():
         print(f"no lane is cut (a server is killed instead): {reason}")
     if no_lab := why_no_lab():

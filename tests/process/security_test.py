@@ -123,7 +123,7 @@ class Keys(KeyedTest):
             for program in ("bps-scheduler", "bps-server"):
                 with self.subTest(program=program, said=said):
                     self.assert_status(self.start(program, self.bin / program, "--key-file", path), 78, said)
-        self.assert_status(self.start("bps-scheduler", self.bin / "bps-scheduler", "--key-file", self.folder / "none"), 71,
+        self.assert_status(self.start("bps-scheduler", self.bin / "bps-scheduler", "--key-file", self.folder / "none"), 78,
                            "No such file")
 
     def test_a_job_key_needs_the_name_of_a_job(self):
