@@ -8,13 +8,15 @@ not return to one that has called it: torch.distributed's would not show what it
 main thread of a program: no other thread, no interactive session.
 
 sys.exit(n) has failed, too, if n is not 0, and to the other workers such a program must not look as one that has done its
-work and left. Python tells nobody with which status it ends, but it reads `code` of the exception that ends it: sys.exit of
-the main thread therefore raises a SystemExit that notices. `raise SystemExit(n)` goes unnoticed.
+work and left. Python tells nobody with which status it ends, but it reads `code` of the exception that ends it: sys.exit, exit
+and quit of the main thread therefore raise a SystemExit that notices. `raise SystemExit(n)` goes unnoticed.
 
 An error that has gone through other hands than Python's, as those of DistributedDataParallel, comes out as a RuntimeError
 with its text. Who hands an error over so calls `handed_over`. And where something else connects the workers, too, it may
 notice a lost one first, and say so in words of its own: a witness (`call_witness`) is then asked what the job says.
 """
+import _sitebuiltins
+import builtins
 import collections
 import os
 import sys
@@ -81,10 +83,15 @@ def install(ended: Ended) -> None:
     come_to_front()
 
 
+def in_front() -> bool:
+    """Will our hook see what the program dies of?"""
+    return _hook is not None and sys.excepthook is _hook
+
+
 def come_to_front() -> None:
     """Before the first client, nothing happens; to be called where a program may have got another hook."""
     global _hook
-    if _ended is None or (_hook is not None and sys.excepthook is _hook):
+    if _ended is None or in_front():
         return
     before, ended = sys.excepthook, _ended
 
@@ -141,9 +148,9 @@ def _see_exits(ended: Ended) -> None:
         def __reduce__(self) -> Any:
             return SystemExit, self.args
 
-    def exit_program(status: Any = None, /) -> NoReturn:
+    def leave(way: Callable[[Any], Any], status: Any) -> NoReturn:
         try:
-            before(status)
+            way(status)
         except SystemExit as problem:
             # Other threads end silently by a SystemExit itself, not by another class.
             if type(problem) is not SystemExit or not in_program():
@@ -151,5 +158,24 @@ def _see_exits(ended: Ended) -> None:
             code = problem.code
         raise Exit(code) from None
 
+    def exit_program(status: Any = None, /) -> NoReturn:
+        leave(before, status)
+
+    class Quitter:
+        """The `exit` and `quit` of interactive sessions, which programs call, too."""
+
+        def __init__(self, way: Any) -> None:
+            self._way = way
+
+        def __repr__(self) -> str:
+            return repr(self._way)
+
+        def __call__(self, code: Any = None) -> NoReturn:
+            leave(self._way, code)
+
     exit_program.__name__, exit_program.__doc__ = "exit", before.__doc__
     sys.exit = exit_program
+    for name in ("exit", "quit"):
+        way = getattr(builtins, name, None)
+        if isinstance(way, _sitebuiltins.Quitter):  # not where another shell has put its own, or without `site`
+            setattr(builtins, name, Quitter(way))

@@ -42,7 +42,10 @@ def call_interruptibly(function: Callable[[], Result], too_late: Optional[Callab
             outcome.failure = failure
         outcome.done.set()
 
-    threading.Thread(target=run, name="bps-call", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="bps-call", daemon=True).start()
+    except RuntimeError:  # there are too many already, or the interpreter is about to end: Ctrl-C then waits
+        return function()
     try:
         outcome.done.wait()
     except BaseException:

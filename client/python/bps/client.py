@@ -271,7 +271,8 @@ def _abandon_all() -> None:
 @atexit.register
 def _close_all() -> None:
     """Before the interpreter goes, because a callback that came later would find none."""
-    if hasattr(sys, "last_type"):  # it dies of an exception
+    # It dies of an exception, and our hook has not seen it. With that in front, a shell or debugger may have left one.
+    if hasattr(sys, "last_type") and not _ending.in_front():
         return _abandon_all()
     for client in list(_open_clients):
         try:

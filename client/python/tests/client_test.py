@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import unittest
+import unittest.mock
 import weakref
 
 import bps
@@ -135,6 +136,11 @@ class ClientTest(unittest.TestCase):
         after = rounds(10_000)
         self.assertLess(after[0] - before[0], 50)
         self.assertEqual(after[1:], before[1:])
+
+    def test_where_no_thread_can_be_started(self):
+        with unittest.mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+            self.client.barrier()
+            self.refused(bps.Code.INVALID_ARGUMENT, "name", self.client.declare, [bps.TensorSpec("", bps.DType.F32, 3)])
 
     def test_from_many_threads(self):
         failures = []

@@ -44,7 +44,10 @@ class ClusterTest(WorkerTest):
         """Who exits with another status than 0 has failed; who exits with 0 has left."""
         for how, status, others, what in (("exits_badly", 3, 75, "rank 1.*lost|lost.*rank 1"),
                                           ("exits_with_a_text", 1, 75, "rank 1.*lost|lost.*rank 1"),
-                                          ("exits_well", 0, 78, "rank 1.*left")):
+                                          ("exits_by_exit", 3, 75, "rank 1.*lost|lost.*rank 1"),
+                                          ("exits_by_quit", 3, 75, "rank 1.*lost|lost.*rank 1"),
+                                          ("exits_well", 0, 78, "rank 1.*left"),
+                                          ("ends_after_an_error_in_a_shell", 0, 78, "rank 1.*left")):
             with self.subTest(how):
                 scheduler, _ = self.cluster()
                 workers = self.python_workers(scheduler, 3, how)

@@ -125,7 +125,7 @@ def exits_well_in_with():
         sys.exit(0)
 
 
-def exits(code):
+def exits(code, way=None):
     """Without a `with`, between two rounds; a SystemExit that is caught ends nothing."""
     client, second, array = half_declared()
     try:
@@ -133,7 +133,7 @@ def exits(code):
     except SystemExit as caught:
         assert caught.code == 9
     if client.rank == 1:
-        sys.exit(code)
+        (way or sys.exit)(code)
     client.push_pull(second, array).wait()
 
 
@@ -143,6 +143,25 @@ def exits_badly():
 
 def exits_with_a_text():
     exits("a text of the program")
+
+
+def exits_by_exit():
+    exits(3, lambda status: exit(status))
+
+
+def exits_by_quit():
+    exits(3, lambda status: quit(code=status))
+
+
+def ends_after_an_error_in_a_shell():
+    """Where it is looked at after its end (pdb.pm)."""
+    client, second, array = half_declared()
+    try:
+        raise ValueError("seen and dealt with")
+    except ValueError:
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+    if client.rank != 1:
+        client.push_pull(second, array).wait()
 
 
 def exits_well():
