@@ -6,7 +6,8 @@ import sys
 
 from harness import HERE, WorkerTest
 
-CASES = ("several_buckets", "unused_on_some_ranks", "accumulation", "two_models", "two_types", "another_process_group", "close_to_gloo")
+CASES = ("several_buckets", "unused_on_some_ranks", "accumulation", "two_models", "two_types", "another_process_group",
+         "as_the_readme_says", "unequally_many", "close_to_gloo")
 
 
 class HookTest(WorkerTest):

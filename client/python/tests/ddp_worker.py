@@ -1,11 +1,14 @@
 """Workers of ddp_test.py, as torch_worker.py: python3 ddp_worker.py FUNCTION[:ARGUMENT...] ..."""
 import functools
 import os
+import pathlib
+import re
 import signal
 import sys
 
 import torch
 import torch_models as models
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import bps
@@ -15,7 +18,8 @@ import bps.torch
 def hooked(model, bucket_mb=0.1, hook=bps.torch.comm_hook, **options):
     """Small buckets, so that there are several."""
     wrapped = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, **options)
-    wrapped.register_comm_hook(bps.torch.state(), hook)
+    if hook is not None:
+        wrapped.register_comm_hook(bps.torch.state(), hook)
     return wrapped
 
 
@@ -112,6 +116,36 @@ def another_process_group():
             raise AssertionError("not refused")
     DistributedDataParallel(models.seeded(models.Mixed)).register_comm_hook(
         bps.torch.state(torch.distributed.new_group(range(bps.torch.size()))), bps.torch.comm_hook)
+
+
+def as_the_readme_says():
+    """Its lines, in a program that uses DistributedDataParallel."""
+    readme = pathlib.Path(__file__).resolve().parent.parent / "README.md"
+    lines, = re.findall(r"DistributedDataParallel joins and gets one line:\n\n```python\n(.*?)```", readme.read_text(), re.DOTALL)
+    pair = Pair(models.Mixed, hook=None)
+    exec(lines, {"bps": bps, "ddp": pair.model})
+    for step in range(3):
+        pair.step(lambda model, rank, part: models.language_loss(model, rank, step))
+
+
+def unequally_many():
+    """Under Join a rank without batches counts as zeros."""
+    def count(rank):
+        return 2 + 2 * rank
+
+    model, reference = hooked(models.seeded(models.Mixed)), models.seeded(models.Mixed)
+    optimizer, plain = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, reference))
+    with Join([model]):
+        for step in range(count(bps.torch.rank())):
+            optimizer.zero_grad()
+            models.language_loss(model, bps.torch.rank(), step).backward()
+            optimizer.step()
+    for step in range(count(bps.torch.size() - 1)):
+        models.averaged_gradients(reference, bps.torch.size(), lambda one, rank: step < count(rank) and models.language_loss(
+            one, rank, step).backward())
+        plain.step()
+    assert bps.torch.rank() < bps.torch.size() - 1 or models.digest(model) == models.digest(reference)
+    check_alike(model)
 
 
 def close_to_gloo():
