@@ -5,9 +5,12 @@ keeps Ctrl-C waiting too. The main thread therefore leaves such a call to anothe
 signals interrupt.
 """
 import threading
+import time
 from typing import Any, Callable, Generic, List, Optional, TypeVar
 
 Result = TypeVar("Result")
+
+BEGIN_WITHIN = 1.0  # seconds: only a machine that is very busy takes longer than a millisecond
 
 
 def in_main_thread() -> bool:
@@ -17,10 +20,29 @@ def in_main_thread() -> bool:
 class _Outcome(Generic[Result]):
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.begun = threading.Event()
         self.done = threading.Event()
         self.results: List[Result] = []
         self.failure: Optional[BaseException] = None
         self.abandoned = False
+
+    def let_begin(self) -> None:
+        """A thread that has not begun when the interpreter ends crashes Python before 3.12; one that was never made does
+        not begin."""
+        deadline = time.monotonic() + BEGIN_WITHIN
+        while not self.begun.is_set() and time.monotonic() < deadline:
+            try:
+                self.begun.wait(deadline - time.monotonic())
+            except BaseException:  # noqa: another Ctrl-C; the first one is raised
+                pass
+
+
+def _start(thread: threading.Thread) -> bool:
+    try:
+        thread.start()
+    except RuntimeError:  # there are too many already, or the interpreter is about to end: Ctrl-C then waits
+        return False
+    return True
 
 
 def call_interruptibly(function: Callable[[], Result], too_late: Optional[Callable[[Result], Any]] = None) -> Result:
@@ -31,6 +53,7 @@ def call_interruptibly(function: Callable[[], Result], too_late: Optional[Callab
     outcome: _Outcome[Result] = _Outcome()
 
     def run() -> None:
+        outcome.begun.set()
         try:
             result = function()
             with outcome.lock:
@@ -42,19 +65,21 @@ def call_interruptibly(function: Callable[[], Result], too_late: Optional[Callab
             outcome.failure = failure
         outcome.done.set()
 
+    thread = threading.Thread(target=run, name="bps-call", daemon=True)
     try:
-        threading.Thread(target=run, name="bps-call", daemon=True).start()
-    except RuntimeError:  # there are too many already, or the interpreter is about to end: Ctrl-C then waits
-        return function()
-    try:
-        outcome.done.wait()
+        starts = _start(thread)
+        if starts:
+            outcome.done.wait()
     except BaseException:
+        outcome.let_begin()
         with outcome.lock:
             outcome.abandoned = True
             arrived = bool(outcome.results)
         if arrived and too_late is not None:
             too_late(outcome.results[0])
         raise
+    if not starts:
+        return function()
     if outcome.failure is not None:
         failure, outcome.failure = outcome.failure, None  # no cycle through its traceback
         raise failure

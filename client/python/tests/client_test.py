@@ -193,6 +193,28 @@ class ClientTest(unittest.TestCase):
 class WaitTest(unittest.TestCase):
     """A wait in the main thread for something that never comes: a world of two with one worker."""
 
+    def test_ctrl_c_while_its_thread_is_being_started(self):
+        began, calls = threading.Event(), []
+
+        class Interrupted(threading.Thread):
+            def start(self):
+                threading.Timer(0.05, super().start).start()
+                raise KeyboardInterrupt
+
+        def call():
+            began.set()
+            return "late"
+
+        with unittest.mock.patch("bps._interrupt.threading.Thread", Interrupted):
+            with self.assertRaises(KeyboardInterrupt):
+                bps._interrupt.call_interruptibly(call, calls.append)
+        self.assertTrue(began.wait(LIMIT))
+        for _ in range(LIMIT * 100):
+            if calls:
+                break
+            threading.Event().wait(0.01)
+        self.assertEqual(calls, ["late"])
+
     def test_ctrl_c_while_joining(self):
         self.interrupted(lambda: bps.Client(scheduler="127.0.0.1:1", rank=0, world_size=2, join_timeout_ms=600_000))
 
