@@ -230,6 +230,11 @@ void RdmaChannel::tell_credit() {
   if (window_.owes_update() && may_write()) send({}, /*end=*/false);
 }
 
+void RdmaChannel::probe() {
+  if (sends_ == sends_at_probe_ && may_write()) send({}, /*end=*/false);
+  sends_at_probe_ = sends_;
+}
+
 void RdmaChannel::post_read(std::byte* to, std::uint32_t bytes, std::uint64_t remote,
                             std::uint32_t remote_key) {
   WorkRequest request;

@@ -75,6 +75,8 @@ class RdmaChannel {
   bool rest();
   // Tells the peer of free buffers if it may wait for that.
   void tell_credit();
+  // Sends something if nothing was sent since the last call: whether the peer still answers nobody else asks.
+  void probe();
 
   bool has_failed() const { return failed_; }
   // The peer, the device or a bad completion has ended it.
@@ -114,6 +116,7 @@ class RdmaChannel {
   // SENDs by number; a READ carries the number of SENDs before it.
   std::uint64_t sends_ = 0;
   std::uint64_t sends_done_ = 0;
+  std::uint64_t sends_at_probe_ = 0;
   std::uint32_t reads_done_ = 0;
 
   bool ended_ = false;   // no more bytes come

@@ -52,6 +52,7 @@ void RdmaStream::made(const RdmaHello& peer) {
 }
 
 void RdmaStream::on_start() {
+  watch_silence();
   if (!accepted_ || channel_ == nullptr || channel_->is_established()) return;
   const Duration timeout = context_->options.handshake_timeout;
   timer_ = loop_.after(timeout, [weak = weak_from_this(), timeout] {
@@ -60,6 +61,19 @@ void RdmaStream::on_start() {
     self->timer_ = {};
     if (self->channel_ == nullptr || self->channel_->is_established()) return;
     self->fail(self->connection_lost("not established within " + to_string(timeout)));
+  });
+}
+
+// An end whose SENDs have all arrived hears nothing of a cable that is cut; its peer may have heard long ago.
+void RdmaStream::watch_silence() {
+  probe_timer_ = loop_.after(kProbeInterval, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->probe_timer_ = {};
+    if (self->channel_ == nullptr || self->channel_->is_over()) return;
+    self->channel_->probe();
+    self->watch_silence();
+    self->progress();
   });
 }
 
@@ -158,6 +172,7 @@ void RdmaStream::connect_failed(Error error) {
 
 // The queue pair first: what the peer or the device could touch is free only after it.
 void RdmaStream::drop_queue() {
+  if (probe_timer_) loop_.cancel(std::exchange(probe_timer_, {}));
   channel_.reset();
   if (inbox_) inbox_->close();
   inbox_.reset();

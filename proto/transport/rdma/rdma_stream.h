@@ -32,6 +32,8 @@ struct RdmaContext {
 
 class RdmaStream final : public SocketStream<RdmaStream, RdmaOutbox> {
  public:
+  static constexpr Duration kProbeInterval = std::chrono::seconds(1);
+
   RdmaStream(AsioLoop& loop, std::shared_ptr<RdmaContext> context, std::string peer);
   ~RdmaStream() override { drop_queue(); }
 
@@ -83,6 +85,7 @@ class RdmaStream final : public SocketStream<RdmaStream, RdmaOutbox> {
     queue_.send(frame, payload, cookie);
   }
 
+  void watch_silence();
   void progress();
   bool take_input();
   bool deliver(std::size_t budget);
@@ -103,6 +106,7 @@ class RdmaStream final : public SocketStream<RdmaStream, RdmaOutbox> {
   bool reserved_ = false;  // the payload that is being received goes into the inbox
   bool stalled_ = false;   // no bytes are read before something in the inbox has been delivered
   bool drain_only_ = false;
+  TimerId probe_timer_;
 };
 
 using RdmaConnection = StreamConnection<RdmaStream>;
