@@ -83,7 +83,9 @@ TEST_CASE("a request that goes wrong ends its connection with what went wrong, a
 }
 
 TEST_CASE("a connection that nobody uses finds out that the peer does not answer") {
-  RdmaFakeFabric fabric;
+  RdmaOptions options;
+  options.probe_interval = 20ms;
+  RdmaFakeFabric fabric({}, options);
   Pair pair(fabric);
   pair.connect();
   const auto before = fabric.fake().requests();

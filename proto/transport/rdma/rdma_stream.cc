@@ -66,14 +66,14 @@ void RdmaStream::on_start() {
 
 // An end whose SENDs have all arrived hears nothing of a cable that is cut; its peer may have heard long ago.
 void RdmaStream::watch_silence() {
-  probe_timer_ = loop_.after(kProbeInterval, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->probe_timer_ = {};
-    if (self->channel_ == nullptr || self->channel_->is_over()) return;
-    self->channel_->probe();
-    self->watch_silence();
-    self->progress();
+  // The destructor cancels it.
+  probe_timer_ = loop_.after(context_->options.probe_interval, [this] {
+    const auto self = shared_from_this();
+    probe_timer_ = {};
+    if (channel_ == nullptr || channel_->is_over()) return;
+    channel_->probe();
+    watch_silence();
+    progress();
   });
 }
 

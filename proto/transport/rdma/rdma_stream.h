@@ -32,8 +32,6 @@ struct RdmaContext {
 
 class RdmaStream final : public SocketStream<RdmaStream, RdmaOutbox> {
  public:
-  static constexpr Duration kProbeInterval = std::chrono::seconds(1);
-
   RdmaStream(AsioLoop& loop, std::shared_ptr<RdmaContext> context, std::string peer);
   ~RdmaStream() override { drop_queue(); }
 
