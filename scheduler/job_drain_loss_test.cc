@@ -39,12 +39,7 @@ TEST_CASE("move: what is lost goes to who drains when the newcomer takes no part
   h.say(h.a, Leave{});
   h.kill(h.b);
   CHECK(h.got<JobFailed>(h.workers[0]).empty());
-  const bool dies = GENERATE(false, true);
-  if (dies) {
-    h.kill(newcomer);
-  } else {
-    h.say(newcomer, Ack{h.last<OpenJob>(newcomer).request, no_room()});
-  }
+  h.take_no_part(newcomer, GENERATE(false, true));
   if (is_third) h.kill(h.c);
   CHECK(h.got<JobFailed>(h.workers[0]).empty());
   CHECK(View(h, h.workers[0]).owned_by(ServerId{1}) == 10);
@@ -116,12 +111,7 @@ TEST_CASE("move: what was being declared at a newcomer that takes no part is dec
   h.say(h.a, Leave{});
   h.say(h.workers[0], declare_one(2, "v", kElements));
   CHECK(h.got<Declared>(h.workers[0]).size() == 1);
-  const bool dies = GENERATE(false, true);
-  if (dies) {
-    h.kill(c);
-  } else {
-    h.say(c, Ack{h.last<OpenJob>(c).request, no_room()});
-  }
+  h.take_no_part(c, GENERATE(false, true));
   CHECK(h.got<JobFailed>(h.workers[0]).empty());
   REQUIRE(h.got<Declared>(h.workers[0]).size() == 2);
   CHECK(h.last<Declared>(h.workers[0]).tensors.at(0).error.code == ErrorCode::ok);

@@ -281,12 +281,7 @@ TEST_CASE("move: a refused drain leaves a newcomer out that refused before") {
   h.stop_acking(c);
   h.stop_acking(h.b);
   h.say(h.a, Leave{});
-  const bool dies = GENERATE(false, true);
-  if (dies) {
-    h.kill(c);
-  } else {
-    h.say(c, Ack{h.last<OpenJob>(c).request, no_room()});
-  }
+  h.take_no_part(c, GENERATE(false, true));
   // What b was asked before c had gone, it takes.
   const auto asked = h.got<DeclareSlices>(h.b);
   for (std::size_t i = 1; i + 1 < asked.size(); ++i)
@@ -311,12 +306,7 @@ TEST_CASE("move: a server stays when the only one to take what it has takes no p
   h.stop_acking(c);
   h.say(h.a, Leave{});
   REQUIRE(h.got<OpenJob>(c).size() == 1);
-  const bool dies = GENERATE(false, true);
-  if (dies) {
-    h.kill(c);
-  } else {
-    h.say(c, Ack{h.last<OpenJob>(c).request, no_room()});
-  }
+  h.take_no_part(c, GENERATE(false, true));
   CHECK(h.got<JobFailed>(h.workers[0]).empty());
   CHECK(h.got<Left>(h.a).empty());
   const View view(h, h.workers[0]);

@@ -12,6 +12,8 @@ namespace bps::testing {
 
 inline constexpr std::uint64_t kElements = 600'000;  // 10 partitions, of which the last is smaller
 
+inline Error no_room() { return make_error(ErrorCode::out_of_memory, "2 MiB do not fit"); }
+
 // A job that runs on `servers` servers, which are a, b and c; its rank 0 has declared tensor w.
 class MoveHarness : public CoreHarness {
  public:
@@ -30,11 +32,18 @@ class MoveHarness : public CoreHarness {
     kill(lost);
   }
 
+  // A newcomer that has been asked to open the job dies, or refuses.
+  void take_no_part(PeerId newcomer, bool dies) {
+    if (dies) {
+      kill(newcomer);
+    } else {
+      say(newcomer, Ack{last<OpenJob>(newcomer).request, no_room()});
+    }
+  }
+
   PeerId a, b, c;
   std::vector<PeerId> workers;
 };
-
-inline Error no_room() { return make_error(ErrorCode::out_of_memory, "2 MiB do not fit"); }
 
 // What a worker knows of who owns what: from what it was told, in order.
 class View {

@@ -101,7 +101,8 @@ void ServerTable::drain(ServerId id) {
 
 void ServerTable::note_failure(ServerId id, const std::string& job, const Error& error) {
   ServerRecord* server = find(id);
-  if (server == nullptr || !(server->draining || server->told_to_drain) || server->failed.size() >= kMaxWaitsNamed) return;
+  if (server == nullptr || !(server->draining || server->told_to_drain)) return;
+  if (server->failed.size() >= kMaxWaitsNamed) return;
   server->failed.push_back(fmt::format("job {} failed: {}", job, error.message));
 }
 
