@@ -226,11 +226,15 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
   if (Status s = tensor.begin(std::move(round)); !s.ok()) return s;
   ++under_way_;
   tensor.set_operation_number(++begun_);
-  for (Partition& partition : tensor.partitions()) {
-    if (!partition.resuming) queue_.push(partition);
-  }
+  for (Partition& partition : tensor.partitions())
+    queue(partition);
   pump();
   return {};
+}
+
+// After every change that may have been what it waited for.
+void DataPlane::queue(Partition& partition) {
+  if (partition.owner->may_queue(partition)) queue_.push(partition);
 }
 
 std::shared_ptr<const AnswerView> DataPlane::view(TensorId id) const {

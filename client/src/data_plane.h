@@ -158,6 +158,7 @@ class DataPlane final : private Lane::Owner {
   TensorState* find(TensorId tensor) const;
   Partition* find(const Lane& lane, PartitionId partition) const;
   Status begin(TensorState& tensor, TensorState::RoundInput round);
+  void queue(Partition& partition);
   void pump();
   void send(Partition& partition);
   // Takes its bytes of the lane's allowance, if it needs any. False: it is to be announced.

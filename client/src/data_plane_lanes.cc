@@ -105,7 +105,7 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
     }
   } else if (const auto* again = std::get_if<Again>(&message)) {
     Partition* p = find(lane, again->partition);
-    if (p != nullptr && p->owner->on_again(*p, again->round)) queue_.push(*p);
+    if (p != nullptr && p->owner->on_again(*p, again->round)) queue(*p);
   } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
     Partition* p = find(lane, round_failed->partition);
     if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error, true)) {
@@ -208,7 +208,7 @@ void DataPlane::on_lane_broken(Lane& lane) {
       give_back(partition);
       if (tensor->on_lane_broken(partition, lane.name())) {
         count_resent();
-        if (!partition.resuming) queue_.push(partition);
+        queue(partition);
       } else if (tensor->under_way() && !partition.queued()) {
         verdicts.push_back(&partition);
       }

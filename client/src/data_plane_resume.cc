@@ -211,7 +211,7 @@ void DataPlane::on_resumed(Lane& lane, const Resumed& resumed) {
   switch (partition->owner->on_resumed(*partition, resumed.round)) {
     case TensorState::Resumption::send:
       if (partition->sent_once) count_resent();
-      return queue_.push(*partition);
+      return queue(*partition);
     case TensorState::Resumption::wait: return;
     case TensorState::Resumption::violation: break;
   }

@@ -162,6 +162,11 @@ class TensorState {
   // caller queues them. Not for tensors without elements.
   Status begin(RoundInput round);
 
+  // It is to be sent, and nothing but the queue is in its way.
+  bool may_queue(const Partition& partition) const {
+    return partition.state == Partition::State::waiting && !partition.resuming;
+  }
+
   // There is an answer or a failure.
   bool is_over(const Partition& partition) const { return partition.state >= Partition::State::lent; }
 
