@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "server/reduce/reduce.h"
+#include "proto/reduce/reduce.h"
 
 namespace bps::bench {
 namespace {

@@ -52,7 +52,7 @@ _bps_need(BPS_FLATC flatbuffers-compiler)
 add_library(bps_flatbuffers_headers INTERFACE)
 target_include_directories(bps_flatbuffers_headers SYSTEM INTERFACE ${BPS_FLATBUFFERS_INCLUDE})
 
-# Headers only: server/reduce/highway_runtime.cc stands in for Debian's libhwy, which is shared only.
+# Headers only: proto/reduce/highway_runtime.cc stands in for Debian's libhwy, which is shared only.
 find_path(BPS_HWY_INCLUDE hwy/highway.h)
 _bps_need(BPS_HWY_INCLUDE libhwy-dev)
 add_library(bps_highway INTERFACE)

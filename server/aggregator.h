@@ -34,9 +34,9 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
+#include "proto/reduce/reduce.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/messages.h"
-#include "server/reduce/reduce.h"
 
 namespace bps {
 

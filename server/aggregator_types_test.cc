@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "proto/reduce/oracle.h"
 #include "server/aggregator_harness.h"
-#include "server/reduce/oracle.h"
 
 namespace bps {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "proto/base/assert.h"
-#include "server/reduce/reduce.h"
+#include "proto/reduce/reduce.h"
 
 namespace bps::bench {
 namespace {

@@ -7,8 +7,8 @@
 #include <random>
 #include <span>
 
-#include "server/reduce/oracle.h"
-#include "server/reduce/reduce.h"
+#include "proto/reduce/oracle.h"
+#include "proto/reduce/reduce.h"
 
 namespace bps::bench {
 namespace {

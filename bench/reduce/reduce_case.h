@@ -3,7 +3,7 @@
 //
 // Inputs repeat after some thousand elements (a prime number of them, so that no block of the kernels sees
 // the same twice), so that every element of every result can be compared, bit for bit, with
-// server/reduce/oracle.h. Floats are in [-1, 1), integers any.
+// proto/reduce/oracle.h. Floats are in [-1, 1), integers any.
 #pragma once
 
 #include <cstddef>

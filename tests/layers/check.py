@@ -17,6 +17,7 @@ MAX_LINES = 600
 # Who may include whom. The longest prefix that matches a path names its layer.
 LAYERS = {
     "proto/base/": "base",
+    "proto/reduce/": "reduce",
     "proto/wire/": "wire",
     "proto/auth/": "auth",
     "proto/transport/": "transport",
@@ -31,15 +32,16 @@ LAYERS = {
 }
 TRANSPORT = {"base", "wire", "transport"}
 GROUND = TRANSPORT | {"auth"}
-EVERYTHING = GROUND | {"server", "scheduler", "client", "public", "deploy", "bench", "tests"}
+EVERYTHING = GROUND | {"reduce", "server", "scheduler", "client", "public", "deploy", "bench", "tests"}
 MAY_INCLUDE = {
     "base": {"base"},
+    "reduce": {"base", "reduce"},
     "wire": {"base", "wire"},
     "auth": {"base", "wire", "auth"},
     "transport": TRANSPORT,
-    "server": GROUND | {"server"},
+    "server": GROUND | {"reduce", "server"},
     "scheduler": GROUND | {"scheduler"},
-    "client": GROUND | {"client", "public"},
+    "client": GROUND | {"reduce", "client", "public"},
     "public": {"public"},
     "example": {"public", "example"},
     "deploy": EVERYTHING,
@@ -54,7 +56,7 @@ HOMES = [
      r"proto/base/asio_loop[._]|proto/transport/stream/", None),
     ("flatbuffers", r'#\s*include\s*[<"]([\w/]*_generated\.h|flatbuffers/)', r"proto/wire/codec", None),
     ("spdlog", r'#\s*include\s*[<"]spdlog/', r"proto/base/log\.", None),
-    ("highway", r'#\s*include\s*[<"]hwy/', r"server/reduce/", None),
+    ("highway", r'#\s*include\s*[<"]hwy/', r"proto/reduce/", None),
     ("openssl", r'#\s*include\s*[<"]openssl/', r"proto/auth/|proto/transport/tls/", None),
     ("verbs", r'#\s*include\s*[<"](infiniband|rdma)/', r"proto/transport/rdma/", None),
     ("cuda", r'#\s*include\s*[<"](cuda|cuda_runtime\w*|nccl)\.h', r"client/local/", None),
@@ -176,6 +178,10 @@ SAMPLES = {
     "proto/transport/t.h": ("#pragma once\n", None),
     "proto/auth/a.h": ("#pragma once\n", None),
     "proto/auth/up.cc": ('#include "proto/transport/t.h"\n', "layer"),
+    "proto/reduce/r.h": ("#pragma once\n", None),
+    "proto/reduce/up.cc": ('#include "proto/wire/frame.h"\n', "layer"),
+    "scheduler/sum.cc": ('#include "proto/reduce/r.h"\n', "layer"),
+    "client/local/sum.cc": ('#include "proto/reduce/r.h"\n', None),
     "proto/transport/down.cc": ('#include "proto/auth/a.h"\n', "layer"),
     "server/auth.cc": ('#include "proto/auth/a.h"\n', None),
     "proto/auth/crypto.cc": ("#include <openssl/hmac.h>\n", None),
@@ -199,7 +205,7 @@ SAMPLES = {
     "proto/wire/codec_data.cc": ('#include "control_generated.h"\n', None),
     "server/log.cc": ("#include <spdlog/spdlog.h>\n", "spdlog"),
     "client/src/simd.cc": ("#include <hwy/highway.h>\n", "highway"),
-    "server/reduce/simd.cc": ('#include "hwy/highway.h"\n', None),
+    "proto/reduce/simd.cc": ('#include "hwy/highway.h"\n', None),
     "server/verbs.cc": ("#include <infiniband/verbs.h>\n", "verbs"),
     "client/src/cuda.cc": ("#include <cuda_runtime.h>\n", "cuda"),
     "client/src/env.cc": ('auto* home = std::getenv("HOME");\n', "getenv"),

@@ -1,4 +1,4 @@
-// What a round must give, computed the slow and plain way from the rules in server/reduce/README.md, without
+// What a round must give, computed the slow and plain way from the rules in proto/reduce/README.md, without
 // a line of the kernels: one element at a time, contributions in rank order, every rounding spelled out.
 #pragma once
 

@@ -1,5 +1,6 @@
-// The arithmetic of a server: adds the contributions of a round to each other, exactly the same on every
-// machine. Pure functions on raw bytes; no state, no allocation, any thread, any alignment, count 0 allowed.
+// The arithmetic of servers and hosts: adds the contributions of a round to each other, exactly the same on
+// every machine. Pure functions on raw bytes; no state, no allocation, any thread, any alignment, count 0 is
+// allowed.
 //
 // A round's slot has room for `count` accumulators, an element type wide enough that only one rounding is
 // left for the end. Life of a slot:

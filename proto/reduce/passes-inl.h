@@ -3,11 +3,11 @@
 //
 // A pass reads each input once and from front to back, four vectors of every input in turn. Tried and slower
 // out of cache: software prefetch (any distance), and blocks of one input after the other.
-#if defined(BPS_SERVER_REDUCE_PASSES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef BPS_SERVER_REDUCE_PASSES_INL_H_
-#undef BPS_SERVER_REDUCE_PASSES_INL_H_
+#if defined(BPS_PROTO_REDUCE_PASSES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef BPS_PROTO_REDUCE_PASSES_INL_H_
+#undef BPS_PROTO_REDUCE_PASSES_INL_H_
 #else
-#define BPS_SERVER_REDUCE_PASSES_INL_H_
+#define BPS_PROTO_REDUCE_PASSES_INL_H_
 #endif
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 
 #include "proto/base/assert.h"
 #include "proto/base/dtype.h"
-#include "server/reduce/average-inl.h"
-#include "server/reduce/lanes-inl.h"
-#include "server/reduce/pass.h"
+#include "proto/reduce/average-inl.h"
+#include "proto/reduce/lanes-inl.h"
+#include "proto/reduce/pass.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bps::reduce {

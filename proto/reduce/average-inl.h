@@ -9,11 +9,11 @@
 // last place, half of which the product may be off as well. A quotient that is whole is not missed: n r >=
 // n/d, and rounding is monotonic. One that is not lies at least 1/d below the next whole number, and the
 // error is less as long as n * 4e < 1. The limits below leave a factor of two.
-#if defined(BPS_SERVER_REDUCE_AVERAGE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef BPS_SERVER_REDUCE_AVERAGE_INL_H_
-#undef BPS_SERVER_REDUCE_AVERAGE_INL_H_
+#if defined(BPS_PROTO_REDUCE_AVERAGE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef BPS_PROTO_REDUCE_AVERAGE_INL_H_
+#undef BPS_PROTO_REDUCE_AVERAGE_INL_H_
 #else
-#define BPS_SERVER_REDUCE_AVERAGE_INL_H_
+#define BPS_PROTO_REDUCE_AVERAGE_INL_H_
 #endif
 
 #include <bit>

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <vector>
 
-#include "server/reduce/oracle.h"
-#include "server/reduce/reduce.h"
-#include "server/reduce/reduce_harness.h"
+#include "proto/reduce/oracle.h"
+#include "proto/reduce/reduce.h"
+#include "proto/reduce/reduce_harness.h"
 
 namespace bps::reduce {
 namespace {

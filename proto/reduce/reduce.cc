@@ -1,16 +1,16 @@
-#include "server/reduce/reduce.h"
+#include "proto/reduce/reduce.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "server/reduce/pass.h"
+#include "proto/reduce/pass.h"
 
 // The scalar target is compiled in as well, so that the tests can compare every target with it.
 #define HWY_COMPILE_ALL_ATTAINABLE
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "server/reduce/reduce.cc"
+#define HWY_TARGET_INCLUDE "proto/reduce/reduce.cc"
 #include "hwy/foreach_target.h"
-#include "server/reduce/passes-inl.h"
+#include "proto/reduce/passes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bps::reduce {

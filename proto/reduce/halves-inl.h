@@ -1,11 +1,11 @@
 // f16 and bf16 to f32 and back, in integer arithmetic of our own: to nearest, ties to even, denormals
 // kept, overflow to infinity, every NaN's bits carried as far as they fit. Included once per SIMD target,
 // hence the toggled guard.
-#if defined(BPS_SERVER_REDUCE_HALVES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef BPS_SERVER_REDUCE_HALVES_INL_H_
-#undef BPS_SERVER_REDUCE_HALVES_INL_H_
+#if defined(BPS_PROTO_REDUCE_HALVES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef BPS_PROTO_REDUCE_HALVES_INL_H_
+#undef BPS_PROTO_REDUCE_HALVES_INL_H_
 #else
-#define BPS_SERVER_REDUCE_HALVES_INL_H_
+#define BPS_PROTO_REDUCE_HALVES_INL_H_
 #endif
 
 #include "hwy/highway.h"

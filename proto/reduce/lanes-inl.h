@@ -7,11 +7,11 @@
 // canonical one; store_combined() takes none but that. The conversions are integer arithmetic of our own, but
 // for f16 operands and results where the processor has F16C: its two instructions ignore the denormal
 // modes, take their rounding from the instruction and differ from ours in nothing but NaNs.
-#if defined(BPS_SERVER_REDUCE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef BPS_SERVER_REDUCE_LANES_INL_H_
-#undef BPS_SERVER_REDUCE_LANES_INL_H_
+#if defined(BPS_PROTO_REDUCE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef BPS_PROTO_REDUCE_LANES_INL_H_
+#undef BPS_PROTO_REDUCE_LANES_INL_H_
 #else
-#define BPS_SERVER_REDUCE_LANES_INL_H_
+#define BPS_PROTO_REDUCE_LANES_INL_H_
 #endif
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "server/reduce/halves-inl.h"
+#include "proto/reduce/halves-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bps::reduce {

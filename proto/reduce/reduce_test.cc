@@ -1,5 +1,5 @@
 // Every kernel on every SIMD target of this machine against the oracle, bit for bit.
-#include "server/reduce/reduce.h"
+#include "proto/reduce/reduce.h"
 
 #include <bit>
 #include <catch2/catch.hpp>
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/reduce/oracle.h"
-#include "server/reduce/reduce_harness.h"
+#include "proto/reduce/oracle.h"
+#include "proto/reduce/reduce_harness.h"
 
 namespace bps::reduce {
 namespace {
