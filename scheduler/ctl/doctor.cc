@@ -10,30 +10,34 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kActive = "ACTIVE";
-constexpr const char* kInfiniBand = "InfiniBand";
 constexpr const char* kManager = "/dev/infiniband/rdma_cm";
 
 std::string name_of(const RdmaDevice& device, const RdmaPort& port) {
   return fmt::format("{} port {}", device.name, port.number);
 }
 
-void look_at(const RdmaDevice& device, const RdmaPort& port, RdmaDiagnosis& out) {
+bool is_chosen(const VerbsOptions& choice, const RdmaDevice& device) {
+  return choice.device.empty() || choice.device == device.name;
+}
+
+void look_at(const RdmaDevice& device, const RdmaPort& port, const VerbsOptions& choice, RdmaDiagnosis& out) {
   if (port.state != kActive) {
     out.notes.push_back({fmt::format("{} is {} (link: {})", name_of(device, port), port.state, port.link),
                          "plug in its cable and bring its network device up: ip link set DEVICE up"});
     return;
   }
-  if (port.link_layer == kInfiniBand) {
+  if (port.link_layer == "InfiniBand") {
     out.usable.push_back(
         fmt::format("the address of its IP-over-InfiniBand device ({})", name_of(device, port)));
     return;
   }
   bool found = false;
-  for (const RdmaGid& gid : port.gids) {
-    if (gid.link_local) continue;
+  for (const ListedGid& gid : port.gids) {
+    if (!is_usable(gid.gid)) continue;
     // A port has each address once per version of RoCE; rdma_cm takes the newer.
-    const std::string where = fmt::format("{} ({}, gid {})", gid.address, name_of(device, port), gid.index);
-    if (gid.type == "RoCE v2") out.usable.push_back(where);
+    const std::string where = fmt::format("{} ({}, gid {})", gid.address, name_of(device, port), gid.gid.index);
+    const bool is_meant = !choice.gid_index || *choice.gid_index == gid.gid.index;
+    if (gid.type == "RoCE v2" && is_meant) out.usable.push_back(where);
     found |= gid.type == "RoCE v2";
   }
   if (!found) {
@@ -42,7 +46,7 @@ void look_at(const RdmaDevice& device, const RdmaPort& port, RdmaDiagnosis& out)
   }
 }
 
-void look_at(const RdmaDevice& device, RdmaDiagnosis& out) {
+void look_at(const RdmaDevice& device, const VerbsOptions& choice, RdmaDiagnosis& out) {
   if (device.node.empty()) {
     out.notes.push_back(
         {fmt::format("the kernel offers {} to no program", device.name), "modprobe ib_uverbs"});
@@ -55,8 +59,29 @@ void look_at(const RdmaDevice& device, RdmaDiagnosis& out) {
                      device.node)});
     return;
   }
-  for (const RdmaPort& port : device.ports)
-    look_at(device, port, out);
+  for (const RdmaPort& port : device.ports) {
+    if (!choice.port || *choice.port == port.number) look_at(device, port, choice, out);
+  }
+}
+
+// What servers and workers would say to it.
+Status check(const RdmaInventory& inventory, VerbsOptions choice) {
+  std::vector<std::string> names;
+  for (const RdmaDevice& device : inventory.devices)
+    names.push_back(device.name);
+  if (Status status = check_device(choice, names); !status.ok()) return status;
+  if (!choice.port && !choice.gid_index) return {};
+  for (const RdmaDevice& device : inventory.devices) {
+    if (!is_chosen(choice, device)) continue;
+    std::vector<RdmaGid> gids;
+    for (const RdmaPort& port : device.ports) {
+      for (const ListedGid& gid : port.gids)
+        gids.push_back(gid.gid);
+    }
+    choice.device = device.name;
+    return check_choice(choice, static_cast<std::uint32_t>(device.ports.size()), gids);
+  }
+  return {};
 }
 
 Json json_of(const std::vector<RdmaDiagnosis::Finding>& findings) {
@@ -68,8 +93,8 @@ Json json_of(const std::vector<RdmaDiagnosis::Finding>& findings) {
 
 Json json_of(const RdmaPort& port) {
   Json gids = Json::array();
-  for (const RdmaGid& gid : port.gids) {
-    gids.push_back({{"index", gid.index},
+  for (const ListedGid& gid : port.gids) {
+    gids.push_back({{"index", gid.gid.index},
                     {"address", gid.address},
                     {"type", gid.type},
                     {"network_device", gid.network_device}});
@@ -80,15 +105,21 @@ Json json_of(const RdmaPort& port) {
 
 }  // namespace
 
-RdmaDiagnosis diagnose(const RdmaInventory& inventory) {
+RdmaDiagnosis diagnose(const RdmaInventory& inventory, const VerbsOptions& choice) {
   RdmaDiagnosis out;
-  for (const RdmaDevice& device : inventory.devices)
-    look_at(device, out);
   if (inventory.devices.empty()) {
-    out.wrong.push_back({"this machine has no RDMA device",
+    out.wrong.push_back({"this machine has no RDMA device" +
+                             (choice.device.empty() ? "" : " " + choice.device + ", nor any other"),
                          "load the driver of its card; or, to try without one: "
                          "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEVICE"});
     return out;
+  }
+  for (const RdmaDevice& device : inventory.devices) {
+    if (is_chosen(choice, device)) look_at(device, choice, out);
+  }
+  if (const Status status = check(inventory, choice); !status.ok()) {
+    out.usable.clear();
+    out.wrong.push_back({status.error().message, status.error().advice});
   }
   if (!inventory.manager_error.empty()) {
     out.wrong.push_back(
@@ -116,8 +147,8 @@ std::string render(const RdmaInventory& inventory, const RdmaDiagnosis& diagnosi
     for (const RdmaPort& port : device.ports) {
       text += fmt::format("{}: {}, {}, {}, {}\n", name_of(device, port), port.state, port.link,
                           port.link_layer, port.rate);
-      for (const RdmaGid& gid : port.gids) {
-        text += fmt::format("  gid {}  {}  {}  {}\n", gid.index, gid.address, gid.type,
+      for (const ListedGid& gid : port.gids) {
+        text += fmt::format("  gid {}  {}  {}  {}\n", gid.gid.index, gid.address, gid.type,
                             gid.network_device.empty() ? "no network device" : gid.network_device);
       }
     }

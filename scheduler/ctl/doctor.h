@@ -20,7 +20,8 @@ struct RdmaDiagnosis {
   bool healthy() const { return !usable.empty() && wrong.empty(); }
 };
 
-RdmaDiagnosis diagnose(const RdmaInventory& inventory);
+// `choice`: what users have asked for; nothing else counts as usable then.
+RdmaDiagnosis diagnose(const RdmaInventory& inventory, const VerbsOptions& choice = {});
 
 std::string render(const RdmaInventory& inventory, const RdmaDiagnosis& diagnosis);
 std::string render_json(const RdmaInventory& inventory, const RdmaDiagnosis& diagnosis);

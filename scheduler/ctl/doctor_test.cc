@@ -91,6 +91,35 @@ TEST_CASE("doctor: a machine without RDMA") {
   CHECK_THAT(diagnosis.wrong[0].mend, Contains("rdma link add"));
 }
 
+TEST_CASE("doctor: what was asked for, and is not there") {
+  const Machine machine;
+  const auto diagnosis = [&machine](const char* device, std::optional<std::uint8_t> gid = {}) {
+    VerbsOptions choice;
+    if (*device != '\0') REQUIRE(parse_rdma_device(device, choice).ok());
+    choice.gid_index = gid;
+    return diagnose(machine.inventory(), choice);
+  };
+  const auto wrong = [](const RdmaDiagnosis& found) {
+    CHECK_FALSE(found.healthy());
+    CHECK(found.usable.empty());
+    REQUIRE_FALSE(found.wrong.empty());
+    return found.wrong[0].what + "; " + found.wrong[0].mend;
+  };
+  CHECK_THAT(wrong(diagnosis("mlx5_0")), Contains("no RDMA device mlx5_0, nor any other"));
+  machine.add_device(1);
+  machine.add_device(2);
+  CHECK(wrong(diagnosis("mlx5_0")) == "this host has no RDMA device mlx5_0; it has rxe1, rxe2");
+  CHECK(wrong(diagnosis("rxe1:2")) == "RDMA device rxe1 has no port 2; it has port 1");
+  CHECK(wrong(diagnosis("rxe1", 7)) == "RDMA device rxe1 has no GID 7; it has 10.78.0.1 (GID 1)");
+  CHECK_THAT(wrong(diagnosis("rxe1", 0)), Contains("no address of this host at GID 0"));
+  CHECK_THAT(wrong(diagnosis("", 1)), Contains("which RDMA device") && Contains("rxe1, rxe2"));
+  CHECK(diagnosis("rxe2:1", 1).healthy());
+  CHECK(diagnosis("rxe2").usable == std::vector<std::string>{"10.78.0.2 (rxe2 port 1, gid 1)"});
+  machine.write("sys/class/infiniband/rxe1/ports/1/state", "1: DOWN");
+  CHECK_THAT(wrong(diagnosis("rxe1")), Contains("rxe1 port 1 is DOWN"));
+  CHECK(diagnosis("rxe2").healthy());
+}
+
 TEST_CASE("doctor: the only device cannot be used, and why") {
   const Machine machine;
   machine.add_device(1);

@@ -14,6 +14,7 @@
 #include "proto/auth/key_file.h"
 #include "proto/base/asio_loop.h"
 #include "proto/base/config.h"
+#include "proto/transport/rdma/rdma_settings.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "scheduler/ctl/admin_link.h"
 #include "scheduler/ctl/doctor.h"
@@ -34,6 +35,7 @@ struct Settings {
   Duration older_than = std::chrono::seconds(1);
   bool json = false;
   bool rdma = false;
+  RdmaSettings rdma_choice;
 };
 
 void describe(Config& config, Settings& s) {
@@ -49,6 +51,7 @@ void describe(Config& config, Settings& s) {
   config.add("job", s.job, "why: of this job only").unit("NAME");
   config.add("older-than", s.older_than, "why: only what has waited this long");
   config.add("rdma", s.rdma, "doctor: look at RDMA devices and limits; exit status 78 if something is wrong");
+  add_rdma_settings(config, s.rdma_choice);
   config.add("json", s.json, "Print JSON");
 }
 
@@ -98,8 +101,10 @@ int run_doctor(const Settings& s) {
   };
   if (s.arguments.size() > 1) return refuse(fmt::format("doctor takes no argument '{}'", s.arguments[1]));
   if (!s.rdma) return refuse("what is doctor to look at? --rdma");
+  const auto choice = verbs_options(s.rdma_choice);
+  if (!choice) return refuse(to_string(choice.error()));
   const RdmaInventory inventory = take_rdma_inventory("/");
-  const RdmaDiagnosis diagnosis = diagnose(inventory);
+  const RdmaDiagnosis diagnosis = diagnose(inventory, *choice);
   std::fputs((s.json ? render_json(inventory, diagnosis) : render(inventory, diagnosis)).c_str(), stdout);
   if (std::fflush(stdout) != 0) return exit_code_of(ErrorCode::os);
   return diagnosis.healthy() ? 0 : exit_code_of(ErrorCode::configuration);

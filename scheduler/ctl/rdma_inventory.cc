@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <string_view>
 #include <system_error>
@@ -61,7 +62,7 @@ std::string open_error(const fs::path& file) {
 }
 
 // False where nothing is in the table.
-bool read_address(const std::string& text, RdmaGid& gid) {
+bool read_address(const std::string& text, ListedGid& gid) {
   in6_addr address{};
   if (::inet_pton(AF_INET6, text.c_str(), &address) != 1 || IN6_IS_ADDR_UNSPECIFIED(&address)) return false;
   std::array<char, INET6_ADDRSTRLEN> written{};
@@ -71,7 +72,7 @@ bool read_address(const std::string& text, RdmaGid& gid) {
     ::inet_ntop(AF_INET6, &address, written.data(), written.size());
   }
   gid.address = written.data();
-  gid.link_local = IN6_IS_ADDR_LINKLOCAL(&address);
+  std::memcpy(gid.gid.bytes.data(), &address, gid.gid.bytes.size());
   return true;
 }
 
@@ -83,8 +84,10 @@ RdmaPort read_port(const fs::path& folder) {
   port.link_layer = line_of(folder / "link_layer");
   port.rate = line_of(folder / "rate");
   for (const std::string& index : names_in(folder / "gids")) {
-    RdmaGid gid;
-    gid.index = number_of(index);
+    ListedGid gid;
+    gid.gid.port = port.number;
+    gid.gid.index = number_of(index);
+    gid.gid.kind = port.link_layer == "InfiniBand" ? RdmaGid::Kind::other : RdmaGid::Kind::address;
     if (!read_address(line_of(folder / "gids" / index), gid)) continue;
     gid.type = line_of(folder / "gid_attrs/types" / index);
     gid.network_device = line_of(folder / "gid_attrs/ndevs" / index);

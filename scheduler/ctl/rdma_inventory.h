@@ -10,15 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "proto/transport/rdma/rdma_device.h"
+
 namespace bps {
 
-// An address of a port. `index` is its place in the port's table.
-struct RdmaGid {
-  unsigned index = 0;
+// An address of a port.
+struct ListedGid {
+  RdmaGid gid;
   std::string address;         // as IP addresses are written: "10.0.0.7", "fe80::1"
   std::string type;            // "RoCE v2", "IB/RoCE v1"
   std::string network_device;  // empty without one
-  bool link_local = false;
 };
 
 struct RdmaPort {
@@ -27,7 +28,7 @@ struct RdmaPort {
   std::string link;        // "LinkUp", "Disabled", ...
   std::string link_layer;  // "Ethernet", "InfiniBand"
   std::string rate;
-  std::vector<RdmaGid> gids;
+  std::vector<ListedGid> gids;
 };
 
 struct RdmaDevice {

@@ -147,6 +147,9 @@ class Ctl(DaemonTest):
         self.assertIn("--json", self.ctl(nobody, "status", "--jsn", status=64))
         self.assertIn("what is doctor to look at?", self.ctl(nobody, "doctor", status=64))
         self.assertIn("takes no argument 'mlx5_0'", self.ctl(nobody, "doctor", "--rdma", "mlx5_0", status=64))
+        self.assertIn("is no RDMA device", self.ctl(nobody, "doctor", "--rdma", "--rdma-device", "mlx5_0:x", status=64))
+        doctor = self.start("doctor", self.bin / "bpsctl", "doctor", "--rdma", environment={"BPS_RDMA_DEVICE": "nobodys0"})
+        self.assert_status(doctor, 78, "wrong: this (host|machine) has no RDMA device nobodys0")
 
 
 if __name__ == "__main__":

@@ -328,6 +328,18 @@ class Refusals(DaemonTest):
         variable = self.start("server", self.bin / "bps-server", environment={"BPS_SHARDS": "banana"})
         self.assert_status(variable, 78, "^bps-server: BPS_SHARDS: 'banana' is neither auto nor")
 
+    def test_rdma_devices_that_are_not_there(self):
+        self.refused(64, ["'rxe0:x' is no RDMA device", "mlx5_0:1"], "bps-server", "--transport", "rdma", "--rdma-device", "rxe0:x")
+        self.refused(64, ["rdma-gid", "from 0 to 255"], "bps-server", "--transport", "rdma", "--rdma-gid", "256")
+        worker = self.worker("127.0.0.1:1", 0, 1, env={"BPS_TRANSPORT": "rdma", "BPS_RDMA_DEVICE": "rxe0:0"})
+        self.assert_status(worker, 78, "'rxe0:0' is no RDMA device", "the port must be 1 to 255")
+        server = self.start("server", self.bin / "bps-server", "--transport", "rdma", "--rdma-device", "nobodys0")
+        worker = self.worker("127.0.0.1:1", 0, 1, env={"BPS_TRANSPORT": "rdma", "BPS_RDMA_DEVICE": "nobodys0"})
+        for process in (server, worker):
+            if process.end() == 71 and re.search("built without RDMA|RDMA cannot be used", process.text()):
+                continue  # without the libraries nobody can say which devices there are
+            self.assert_status(process, 78, "this host has no RDMA device nobodys0")
+
     def test_other_addresses_need_a_word(self):
         for program in ("bps-scheduler", "bps-server"):
             self.refused(78, ["0.0.0.0", "insecure"], program, "--listen", "0.0.0.0:0")

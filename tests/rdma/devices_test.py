@@ -42,6 +42,20 @@ class Devices(GuestTest):
                              self.bin / "bpsctl", "doctor", "--rdma")
         self.assert_status(limited, 78, "\nwrong: this process may pin 64 KiB of memory", "LimitMEMLOCK=infinity")
 
+    def test_what_is_asked_for_and_is_not_there_is_named(self):
+        for choice, says in ((("rxe9",), "this host has no RDMA device rxe9; it has rxe1, rxe2"),
+                             (("rxe2:3",), "RDMA device rxe2 has no port 3; it has port 1"),
+                             (("rxe2", 77), r"RDMA device rxe2 has no GID 77; it has 10.78.0.2 \(GID 1\)"),
+                             (("rxe2", 0), "RDMA device rxe2 has no address of this host at GID 0")):
+            flags = [word for pair in zip(("--rdma-device", "--rdma-gid"), choice) for word in pair]
+            self.assert_status(self.start("doctor", self.bin / "bpsctl", "doctor", "--rdma", *flags), 78, "\nwrong: " + says)
+            self.assert_status(self.start("server", self.bin / "bps-server", "--transport", "rdma", *flags), 78, says)
+            settings = {"BPS_TRANSPORT": "rdma"} | {f"BPS_{flag[2:].replace('-', '_').upper()}": str(value)
+                                                    for flag, value in zip(flags[::2], flags[1::2])}
+            self.assert_status(self.worker("127.0.0.1:1", 0, 1, env=settings), 78, says)
+        self.assert_status(self.start("server", self.bin / "bps-server", "--transport", "rdma", "--rdma-gid", 1), 78,
+                           "which RDMA device GID 1 is of has not been said; name one of these: rxe1, rxe2")
+
     def hosts(self):
         return range(1, self.lab.hosts + 1)
 

@@ -115,6 +115,25 @@ Status parse_rdma_device(std::string_view text, VerbsOptions& options) {
   return {};
 }
 
+Status check_device(const VerbsOptions& options, std::span<const std::string> names) {
+  std::string listed;
+  for (const std::string& name : names)
+    listed += (listed.empty() ? "" : ", ") + name;
+  if (options.device.empty()) {
+    if (!options.gid_index || names.size() < 2) return {};
+    return make_error(ErrorCode::configuration,
+                      fmt::format("which RDMA device GID {} is of has not been said", *options.gid_index),
+                      "name one of these: " + listed);
+  }
+  if (std::find(names.begin(), names.end(), options.device) != names.end()) return {};
+  if (names.empty())
+    return make_error(ErrorCode::configuration,
+                      "this host has no RDMA device " + options.device + ", nor any other",
+                      "`bpsctl doctor --rdma` says what is missing");
+  return make_error(ErrorCode::configuration, "this host has no RDMA device " + options.device,
+                    "it has " + listed);
+}
+
 Status check_choice(const VerbsOptions& options, std::uint32_t ports, std::span<const RdmaGid> gids) {
   const auto refuse = [&](const std::string& why, std::string advice) {
     return make_error(ErrorCode::configuration, "RDMA device " + options.device + " has no " + why,

@@ -56,7 +56,11 @@ SocketAddress address_of(const RdmaGid& gid);
 // "10.78.0.1", or of 8 groups as in /sys.
 std::string to_string(const RdmaGid& gid);
 
-// Is there what was asked for? `ports`: how many the device has. Errors: `configuration`.
+// Is the device there that was asked for? `names`: those of this host. A GID is one of a device: where nobody
+// has said which, there must be but one. Errors: `configuration`.
+Status check_device(const VerbsOptions& options, std::span<const std::string> names);
+
+// Is there what was asked for of it? `ports`: how many the device has. Errors: `configuration`.
 Status check_choice(const VerbsOptions& options, std::uint32_t ports, std::span<const RdmaGid> gids);
 
 // The address of `options.device` that connections to `to` are made from: of those that are left to choose

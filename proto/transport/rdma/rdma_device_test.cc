@@ -88,6 +88,25 @@ TEST_CASE("a device without a fitting address says so, and which it has") {
   CHECK_THAT(source(choice("mlx5_0"), {}, "10.78.0.9"), Contains("give its network interface one"));
 }
 
+TEST_CASE("a device that is not there is refused with those that are") {
+  const std::vector<std::string> two = {"mlx5_0", "rxe1"};
+  CHECK(check_device({}, {}).ok());
+  CHECK(check_device({}, two).ok());
+  CHECK(check_device(choice("rxe1", 3), two).ok());
+  VerbsOptions only_gid;
+  only_gid.gid_index = 3;
+  CHECK(check_device(only_gid, std::span(two).first(1)).ok());
+  const auto refused = [](const VerbsOptions& options, std::span<const std::string> names) {
+    const Status status = check_device(options, names);
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().code == ErrorCode::configuration);
+    return to_string(status.error());
+  };
+  CHECK(refused(choice("rxe"), two) == "this host has no RDMA device rxe; it has mlx5_0, rxe1");
+  CHECK_THAT(refused(choice("rxe"), {}), Contains("no RDMA device rxe, nor any other") && Contains("doctor"));
+  CHECK_THAT(refused(only_gid, two), Contains("which RDMA device GID 3 is of") && Contains("mlx5_0, rxe1"));
+}
+
 TEST_CASE("ports and GIDs that are not there are refused with those that are") {
   CHECK(check_choice(choice("mlx5_0"), 2, kRoce).ok());
   CHECK(check_choice(choice("mlx5_0:2", 1), 2, kRoce).ok());

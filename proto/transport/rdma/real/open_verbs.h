@@ -10,7 +10,7 @@
 namespace bps {
 
 // Errors: `os`, with the reason why there is none: the build, the libraries, the kernel, or the devices;
-// `configuration` if the device has no such port or GID.
+// `configuration` if there is no such device, or it has no such port or GID.
 Result<std::shared_ptr<Verbs>> open_verbs(VerbsOptions options = {});
 
 }  // namespace bps

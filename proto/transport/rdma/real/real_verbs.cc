@@ -21,11 +21,9 @@ Result<std::shared_ptr<Verbs>> open_verbs(VerbsOptions options) {
 
 Status RealVerbs::open() {
   const Found found = refresh();
-  if (any() != nullptr) return check_options(found.names);
+  if (Status status = check_device(options_, found.names); !status.ok()) return status;
+  if (any() != nullptr) return check_options();
   if (found.error) return *found.error;
-  if (!found.names.empty())
-    return make_error(ErrorCode::os, "this host has no RDMA device " + options_.device,
-                      "it has " + found.names);
   return make_error(ErrorCode::os, "this host has no RDMA device",
                     "see `rdma link`; the kernel modules rdma_ucm and ib_uverbs are needed, too");
 }
@@ -37,7 +35,7 @@ RealVerbs::Found RealVerbs::refresh() {
     ibv_context** const contexts = library_.get_devices(&count);
     for (int i = 0; i < count; ++i) {
       const std::string name = library_.get_device_name(contexts[i]->device);
-      found.names += (found.names.empty() ? "" : ", ") + name;
+      found.names.push_back(name);
       const bool is_chosen = options_.device.empty() || options_.device == name;
       Devices& list = is_chosen ? devices : others_;
       if (std::any_of(list.begin(), list.end(), [&](const auto& known) {
@@ -56,12 +54,8 @@ RealVerbs::Found RealVerbs::refresh() {
   });
 }
 
-// A port or a GID is one of a device: where nobody has said which, there must be but one.
-Status RealVerbs::check_options(const std::string& names) {
+Status RealVerbs::check_options() {
   if (!options_.port && !options_.gid_index) return {};
-  if (devices_.read([](const Devices& devices) { return devices.size(); }) > 1)
-    return make_error(ErrorCode::configuration, "which RDMA device this port or GID is of has not been said",
-                      "name one of these: " + names);
   RealDevice& device = *any();
   options_.device = device.name();
   const auto gids = device.gids();

@@ -40,13 +40,13 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
  private:
   using Devices = std::vector<std::unique_ptr<RealDevice>>;  // those that are lost, too
 
-  // Looks for new ones. What there is, by name, and what was wrong with the last that could not be opened.
+  // Looks for new ones. What there is, and what was wrong with the last that could not be opened.
   struct Found {
-    std::string names;
+    std::vector<std::string> names;
     std::optional<Error> error;
   };
   Found refresh();
-  Status check_options(const std::string& names);
+  Status check_options();
   // Null: there is none.
   RealDevice* find(const ibv_context* context) const;
   RealDevice* any() const;
