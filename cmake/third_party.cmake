@@ -102,8 +102,9 @@ if(BPS_VERBS_INCLUDE AND BPS_RDMACM_INCLUDE)
   target_link_libraries(bps_verbs INTERFACE ${CMAKE_DL_LIBS})
 endif()
 
-# Only looked for: nothing uses them so far.
+# CUDA and NCCL. Both are opened when a program runs, by functions that are declared here; where the headers are found,
+# too, those declarations are compared with them. NVIDIA's header of NCCL includes one of the CUDA runtime.
 find_package(CUDAToolkit QUIET)
+find_path(BPS_CUDA_INCLUDE cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_path(BPS_NCCL_INCLUDE nccl.h)
-find_library(BPS_NCCL_LIBRARY nccl)
-mark_as_advanced(BPS_NCCL_INCLUDE BPS_NCCL_LIBRARY)
+mark_as_advanced(BPS_CUDA_INCLUDE BPS_NCCL_INCLUDE)

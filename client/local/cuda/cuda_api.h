@@ -1,0 +1,136 @@
+// What GPU workers need of NVIDIA's driver, and no more. There are two implementations: libcuda.so.1, opened
+// when the program runs (real_cuda.h), and virtual devices in memory that fail on demand (fake/fake_cuda.h),
+// on which everything is tested where there is no GPU.
+//
+// The driver's interface and not the runtime's: it is one library that comes with the driver, so that neither
+// a toolkit nor a compiler of NVIDIA's is needed to build or to run, and what is built runs without a GPU,
+// too.
+//
+// Results are the driver's codes, because one of them is no error (not_ready) and the caller knows what the
+// call was for. Calls that work in a context take the one that is current in the calling thread. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace bps {
+
+// Opaque, as the driver has them.
+using CudaContext = struct CudaContextObject*;
+using CudaStream = struct CudaStreamObject*;  // null: the default stream, which waits for all others
+using CudaEvent = struct CudaEventObject*;
+
+// Those that somebody here acts on or that the fake makes; the driver has many more.
+enum class CudaCode : std::int32_t {
+  success = 0,
+  invalid_value = 1,
+  out_of_memory = 2,
+  not_initialized = 3,
+  stub_library = 34,
+  no_device = 100,
+  invalid_device = 101,
+  invalid_context = 201,
+  not_ready = 600,
+  illegal_address = 700,
+  already_registered = 712,
+  not_registered = 713,
+  launch_failed = 719,
+  not_supported = 801,
+  version_mismatch = 803,
+  unknown = 999,
+};
+
+// Every function that is called, for errors and for counts.
+enum class CudaCall : std::uint8_t {
+  init,
+  driver_version,
+  device_count,
+  device,
+  device_name,
+  retain_context,
+  release_context,
+  push_context,
+  pop_context,
+  priority_range,
+  describe_pointer,
+  create_stream,
+  destroy_stream,
+  query_stream,
+  wait_event,
+  wait_value,
+  create_event,
+  record_event,
+  query_event,
+  destroy_event,
+  copy_to_host,
+  copy_to_device,
+  copy_on_device,
+  allocate,
+  free,
+  register_host,
+  unregister_host,
+  device_address,
+};
+inline constexpr std::uint8_t kCudaCallCount = 28;
+
+// As the driver calls it: "cuMemcpyDtoHAsync".
+std::string_view name_of(CudaCall call);
+
+// Where a pointer leads. Not `is_device`: to memory that no GPU has, whatever else it is.
+struct CudaPointer {
+  bool is_device = false;
+  int device = 0;
+  const void* start = nullptr;  // of the allocation that it lies in
+  std::size_t size = 0;         // of that
+};
+
+class CudaApi {
+ public:
+  virtual ~CudaApi() = default;
+
+  virtual CudaCode init() = 0;
+  virtual CudaCode driver_version(int& version) = 0;  // 12040 is 12.4
+  virtual CudaCode device_count(int& count) = 0;
+  virtual CudaCode device(int& device, int ordinal) = 0;
+  virtual CudaCode device_name(std::string& name, int device) = 0;
+
+  // The context that the CUDA runtime, and so every framework, uses too. Released as often as it is retained.
+  virtual CudaCode retain_context(CudaContext& context, int device) = 0;
+  virtual CudaCode release_context(int device) = 0;
+  virtual CudaCode push_context(CudaContext context) = 0;
+  virtual CudaCode pop_context() = 0;
+
+  virtual CudaCode priority_range(int& least, int& greatest) = 0;  // the smaller the number, the more urgent
+  virtual CudaCode describe_pointer(CudaPointer& pointer, const void* address) = 0;
+
+  // Streams here do not wait for the default stream, nor it for them.
+  virtual CudaCode create_stream(CudaStream& stream, int priority) = 0;
+  virtual CudaCode destroy_stream(CudaStream stream) = 0;
+  virtual CudaCode query_stream(CudaStream stream) = 0;
+  virtual CudaCode wait_event(CudaStream stream, CudaEvent event) = 0;
+  // Until the word at this device address is `value` or has gone past it.
+  virtual CudaCode wait_value(CudaStream stream, std::uint64_t address, std::uint32_t value) = 0;
+
+  virtual CudaCode create_event(CudaEvent& event) = 0;
+  virtual CudaCode record_event(CudaEvent event, CudaStream stream) = 0;
+  virtual CudaCode query_event(CudaEvent event) = 0;
+  virtual CudaCode destroy_event(CudaEvent event) = 0;
+
+  virtual CudaCode copy_to_host(void* to, const void* from, std::size_t bytes, CudaStream stream) = 0;
+  virtual CudaCode copy_to_device(void* to, const void* from, std::size_t bytes, CudaStream stream) = 0;
+  virtual CudaCode copy_on_device(void* to, const void* from, std::size_t bytes, CudaStream stream) = 0;
+
+  virtual CudaCode allocate(void*& memory, std::size_t bytes) = 0;
+  virtual CudaCode free(void* memory) = 0;
+  // For all contexts; copies to and from such memory run beside the host.
+  virtual CudaCode register_host(void* memory, std::size_t bytes) = 0;
+  virtual CudaCode unregister_host(void* memory) = 0;
+  virtual CudaCode device_address(std::uint64_t& address, void* registered) = 0;
+
+  // "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
+  virtual std::string describe(CudaCode code) = 0;
+};
+
+}  // namespace bps
