@@ -35,7 +35,8 @@ void look_at(const RdmaDevice& device, const RdmaPort& port, const VerbsOptions&
   for (const ListedGid& gid : port.gids) {
     if (!is_usable(gid.gid)) continue;
     // A port has each address once per version of RoCE; rdma_cm takes the newer.
-    const std::string where = fmt::format("{} ({}, gid {})", gid.address, name_of(device, port), gid.gid.index);
+    const std::string where =
+        fmt::format("{} ({}, gid {})", gid.address, name_of(device, port), gid.gid.index);
     const bool is_meant = !choice.gid_index || *choice.gid_index == gid.gid.index;
     if (gid.type == "RoCE v2" && is_meant) out.usable.push_back(where);
     found |= gid.type == "RoCE v2";

@@ -46,7 +46,7 @@ rdma_conn_param parameters(std::span<const std::byte> private_data) {
 
 constexpr std::uint32_t kEvents = 1;
 constexpr std::uint32_t kCompletions = 2;
-constexpr std::uint32_t kDevices = 3;
+static_assert(RemovalWatch::kWhich != kEvents && RemovalWatch::kWhich != kCompletions);
 
 }  // namespace
 
@@ -61,11 +61,7 @@ Result<std::unique_ptr<RealLink>> RealLink::adopt(std::shared_ptr<RealVerbs> ver
   if (Status status = watch_descriptor(wait.get(), id.descriptor(), kEvents); !status.ok())
     return std::move(status).error();
   auto link = std::make_unique<RealLink>(std::move(verbs), std::move(id), std::move(wait));
-  RemovalWatch& removals = link->verbs_->removals();
-  link->watches_removals_ = removals.join();
-  if (!link->watches_removals_) return link;
-  if (Status status = watch_descriptor(link->wait_.get(), removals.descriptor(), kDevices); !status.ok())
-    return std::move(status).error();
+  link->verbs_->removals().connections().join(link->wait_.get());
   return link;
 }
 
@@ -97,7 +93,7 @@ Status RealLink::resolve() {
 
 // Destroying a queue pair waits until the device is done with it, and with its memory.
 RealLink::~RealLink() {
-  if (watches_removals_) verbs_->removals().leave();
+  verbs_->removals().connections().leave(wait_.get());
   if (was_connected_) library_.disconnect(id_.get());
   if (id_.get()->qp != nullptr) library_.destroy_qp(id_.get());
   if (completions_ != nullptr) {
@@ -124,7 +120,7 @@ std::optional<VerbsNews> RealLink::next_news() {
   for (int i = 0; i < count; ++i) {
     switch (ready[static_cast<std::size_t>(i)].data.u32) {
       case kCompletions: take_completion_events(); break;
-      case kDevices: verbs_->removals().take(); break;
+      case RemovalWatch::kWhich: verbs_->removals().take(); break;
       default: any = true;
     }
   }

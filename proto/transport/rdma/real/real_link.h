@@ -53,7 +53,6 @@ class RealLink final : public VerbsLink {
   int timeout_ms_ = 0;
   int waited_ms_ = 0;  // for its address to be found
   bool was_connected_ = false;
-  bool watches_removals_ = false;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* completions_ = nullptr;
   unsigned unacknowledged_ = 0;

@@ -3,10 +3,9 @@
 // tells ids that are bound to a device, so there is one bound to an address of each. A device without an
 // address, RoCE or not, is not watched.
 //
-// Listeners and some of the connections, each on a loop of its own, wait for this, too. Any thread.
+// Listeners and connections, each on a loop of its own, wait for this, too. Any thread.
 #pragma once
 
-#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "proto/base/unique_fd.h"
 #include "proto/transport/rdma/real/cm_id.h"
 #include "proto/transport/rdma/real/real_device.h"
+#include "proto/transport/rdma/shared_wait.h"
 
 namespace bps {
 
@@ -22,16 +22,12 @@ class RemovalWatch {
   explicit RemovalWatch(const RdmaLibrary& library);
   void add(RealDevice& device);
 
+  // What epolls tell of it.
+  static constexpr std::uint32_t kWhich = 3;
   // Becomes readable when take() has something to do.
   int descriptor() const { return wait_.get(); }
-  // For connections, of which there may be many: the kernel allows but a hundred ways from a descriptor
-  // through epolls in epolls. False: enough wait for it already. Who gets true leaves in the end.
-  bool join() {
-    if (waiting_.fetch_add(1) < kMostWaiting) return true;
-    leave();
-    return false;
-  }
-  void leave() { waiting_.fetch_sub(1); }
+  // The epolls of connections, of which there may be many.
+  SharedWait& connections() { return connections_; }
   // Loses the devices that were removed.
   void take();
 
@@ -41,11 +37,9 @@ class RemovalWatch {
     CmId id;
   };
 
-  static constexpr int kMostWaiting = 16;
-
   const RdmaLibrary& library_;
-  std::atomic<int> waiting_{0};
   const UniqueFd wait_;  // an epoll of all channels; none if there is no descriptor left
+  SharedWait connections_{wait_.get(), kWhich};
   Monitor<std::vector<Watched>> watched_;
 };
 
