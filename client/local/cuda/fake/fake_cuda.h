@@ -1,0 +1,116 @@
+// A driver with virtual GPUs, for tests of everything that is written against CudaApi.
+//
+// The problem: what goes wrong with a GPU goes wrong late. A copy is done long after the call, so memory that
+// is read or freed too early is only sometimes wrong; a device is lost, out of memory, or never answers, when
+// nobody looks. Here every operation on a stream takes a time that a seed decides, and has its effect at its
+// end: copies are really made, then. Any call can be made to fail. Calls are counted, what is left over at
+// the end is too, and what breaks a rule of the driver's, or one of ours, is written down in misuses():
+//   a call without the context current that it belongs to; a stream or an event that is gone
+//   memory freed or unregistered, or a stream destroyed, while operations on it are under way
+//   copies of host memory that is not registered, which would hold up the caller, or past the end of device
+//   memory
+//
+// Operations go on whenever a function is called, by `clock`. A device's memory is memory of this process.
+// Owner: the test's; outlives all that works on it. Any thread. Limits: one context per device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/local/cuda/cuda_api.h"
+#include "proto/base/event_loop.h"
+
+namespace bps {
+
+class FakeCuda final : public CudaApi {
+ public:
+  struct Options {
+    std::uint64_t seed = 1;
+    int devices = 1;
+    Duration longest{std::chrono::microseconds(50)};  // of one operation
+    std::size_t memory = 1ull << 30;                  // of each device
+    bool one_queue =
+        false;  // an operation waits until all that were begun before it, on any stream, have started
+    bool can_wait_for_values = true;
+  };
+
+  // What another library does on a stream. Called under this object's lock: neither calls back into it.
+  struct Work {
+    std::function<bool()> may_start;  // asked again and again when it is its turn
+    std::function<void()> finish;
+    std::vector<std::pair<const void*, std::size_t>> memory;  // that it uses
+  };
+
+  struct Left {
+    std::size_t contexts = 0, streams = 0, events = 0, allocations = 0, registrations = 0;
+    friend bool operator==(const Left&, const Left&) = default;
+  };
+
+  explicit FakeCuda(EventLoop& clock) : FakeCuda(clock, Options()) {}
+  FakeCuda(EventLoop& clock, Options options);
+  ~FakeCuda() override;
+
+  // The call with this number, from 0 in the order of calls(), fails. `lost`: and with it the device.
+  void fail_call(std::uint64_t number, CudaCode code, bool lost);
+  // The n-th call of this function from now on, 0 is the next.
+  void fail_next(CudaCall call, std::uint64_t nth, CudaCode code, bool lost = false);
+  // All operations are dropped, and every call but those without a context fails with this.
+  void lose_device(CudaCode code);
+  // The n-th operation on a stream from now on never ends.
+  void hang_next(std::uint64_t nth);
+
+  std::uint64_t calls() const;
+  std::uint64_t count(CudaCall call) const;
+  std::vector<CudaCall> order() const;  // of all calls
+  Left left() const;
+  bool is_idle() const;  // no operation is under way
+  std::vector<std::string> misuses() const;
+
+  void enqueue(CudaStream stream, Work work);
+
+  CudaCode init() override;
+  CudaCode driver_version(int& version) override;
+  CudaCode device_count(int& count) override;
+  CudaCode device(int& device, int ordinal) override;
+  CudaCode device_name(std::string& name, int device) override;
+  CudaCode retain_context(CudaContext& context, int device) override;
+  CudaCode release_context(int device) override;
+  CudaCode push_context(CudaContext context) override;
+  CudaCode pop_context() override;
+  CudaCode priority_range(int& least, int& greatest) override;
+  CudaCode describe_pointer(CudaPointer& pointer, const void* address) override;
+  CudaCode create_stream(CudaStream& stream, int priority) override;
+  CudaCode destroy_stream(CudaStream stream) override;
+  CudaCode query_stream(CudaStream stream) override;
+  CudaCode wait_event(CudaStream stream, CudaEvent event) override;
+  CudaCode wait_value(CudaStream stream, std::uint64_t address, std::uint32_t value) override;
+  CudaCode create_event(CudaEvent& event) override;
+  CudaCode record_event(CudaEvent event, CudaStream stream) override;
+  CudaCode query_event(CudaEvent event) override;
+  CudaCode destroy_event(CudaEvent event) override;
+  CudaCode copy_to_host(void* to, const void* from, std::size_t bytes, CudaStream stream) override;
+  CudaCode copy_to_device(void* to, const void* from, std::size_t bytes, CudaStream stream) override;
+  CudaCode copy_on_device(void* to, const void* from, std::size_t bytes, CudaStream stream) override;
+  CudaCode allocate(void*& memory, std::size_t bytes) override;
+  CudaCode free(void* memory) override;
+  CudaCode register_host(void* memory, std::size_t bytes) override;
+  CudaCode unregister_host(void* memory) override;
+  CudaCode device_address(std::uint64_t& address, void* registered) override;
+  std::string describe(CudaCode code) override;
+
+ private:
+  class Machine;
+  struct Shared;
+  template <class Do>
+  CudaCode call(CudaCall call, Do&& act, bool needs_context = true);
+  CudaCode copy(CudaCall kind, void* to, const void* from, std::size_t bytes, CudaStream stream);
+
+  EventLoop& clock_;
+  std::unique_ptr<Shared> shared_;
+};
+
+}  // namespace bps

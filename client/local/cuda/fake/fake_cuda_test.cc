@@ -1,0 +1,126 @@
+#include "client/local/cuda/fake/fake_cuda.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <vector>
+
+#include "proto/base/virtual_loop.h"
+
+namespace bps {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Gpu {
+  explicit Gpu(FakeCuda::Options options = {}) : cuda(loop, options), host(4096) {
+    REQUIRE(cuda.retain_context(context, 0) == CudaCode::success);
+    REQUIRE(cuda.push_context(context) == CudaCode::success);
+    REQUIRE(cuda.create_stream(stream, 0) == CudaCode::success);
+    REQUIRE(cuda.create_stream(other, 0) == CudaCode::success);
+    REQUIRE(cuda.create_event(event) == CudaCode::success);
+    REQUIRE(cuda.allocate(memory, host.size()) == CudaCode::success);
+    REQUIRE(cuda.register_host(host.data(), host.size()) == CudaCode::success);
+  }
+  void destroy() {
+    CHECK(cuda.unregister_host(host.data()) == CudaCode::success);
+    CHECK(cuda.free(memory) == CudaCode::success);
+    CHECK(cuda.destroy_event(event) == CudaCode::success);
+    CHECK(cuda.destroy_stream(other) == CudaCode::success);
+    CHECK(cuda.destroy_stream(stream) == CudaCode::success);
+    CHECK(cuda.pop_context() == CudaCode::success);
+    CHECK(cuda.release_context(0) == CudaCode::success);
+  }
+  bool wait(CudaStream which) {
+    for (int i = 0; i < 100 && cuda.query_stream(which) == CudaCode::not_ready; ++i)
+      loop.run_for(10us);
+    return cuda.query_stream(which) == CudaCode::success;
+  }
+
+  VirtualLoop loop;
+  FakeCuda cuda;
+  std::vector<std::byte> host;
+  CudaContext context = nullptr;
+  CudaStream stream = nullptr, other = nullptr;
+  CudaEvent event = nullptr;
+  void* memory = nullptr;
+};
+
+TEST_CASE("fake cuda: what is copied arrives later, in the order of the stream") {
+  Gpu g;
+  std::memset(g.host.data(), 7, g.host.size());
+  REQUIRE(g.cuda.copy_to_device(g.memory, g.host.data(), g.host.size(), g.stream) == CudaCode::success);
+  REQUIRE(g.cuda.record_event(g.event, g.stream) == CudaCode::success);
+  CHECK(g.cuda.query_event(g.event) == CudaCode::not_ready);
+  REQUIRE(g.cuda.wait_event(g.other, g.event) == CudaCode::success);
+  REQUIRE(g.cuda.copy_to_host(g.host.data(), g.memory, 100, g.other) == CudaCode::success);
+  std::memset(g.host.data() + 200, 8, 100);  // too early: it is what arrives
+  REQUIRE(g.wait(g.other));
+  CHECK(g.cuda.query_event(g.event) == CudaCode::success);
+  CHECK(static_cast<std::byte*>(g.memory)[0] == std::byte{7});
+  CHECK(static_cast<std::byte*>(g.memory)[200] == std::byte{8});
+  CHECK(g.cuda.count(CudaCall::copy_to_host) == 1);
+  g.destroy();
+  CHECK(g.cuda.left() == FakeCuda::Left{});
+  CHECK(g.cuda.misuses().empty());
+}
+
+TEST_CASE("fake cuda: what is done wrong is written down") {
+  Gpu g;
+  std::vector<std::byte> ordinary(64);
+  REQUIRE(g.cuda.copy_to_host(ordinary.data(), g.memory, 64, g.stream) == CudaCode::success);
+  REQUIRE(g.cuda.copy_to_host(g.host.data(), g.memory, g.host.size() + 1, g.stream) == CudaCode::success);
+  const std::size_t before = g.cuda.misuses().size();
+  CHECK(before == 3);
+  CHECK(g.cuda.free(g.memory) == CudaCode::success);
+  CHECK(g.cuda.unregister_host(g.host.data()) == CudaCode::success);
+  CHECK(g.cuda.destroy_stream(g.stream) == CudaCode::success);
+  CHECK(g.cuda.pop_context() == CudaCode::success);
+  CHECK(g.cuda.query_event(g.event) == CudaCode::invalid_context);
+  CHECK(g.cuda.misuses().size() == before + 4);
+}
+
+TEST_CASE("fake cuda: any call fails on demand, and a device is lost") {
+  Gpu g;
+  g.cuda.fail_next(CudaCall::copy_to_host, 1, CudaCode::illegal_address);
+  CHECK(g.cuda.copy_to_host(g.host.data(), g.memory, 1, g.stream) == CudaCode::success);
+  CHECK(g.cuda.copy_to_host(g.host.data(), g.memory, 1, g.stream) == CudaCode::illegal_address);
+  CHECK(g.cuda.copy_to_host(g.host.data(), g.memory, 1, g.stream) == CudaCode::success);
+  g.cuda.fail_call(g.cuda.calls() + 1, CudaCode::launch_failed, true);
+  CHECK(g.cuda.query_stream(g.stream) == CudaCode::not_ready);
+  CHECK(g.cuda.query_stream(g.other) == CudaCode::launch_failed);
+  CHECK(g.cuda.query_stream(g.stream) == CudaCode::launch_failed);
+  CHECK(g.cuda.is_idle());
+  CHECK(g.cuda.free(g.memory) == CudaCode::launch_failed);
+  CHECK(g.cuda.left().allocations == 0);
+}
+
+TEST_CASE("fake cuda: memory is limited, and an operation that hangs stops its stream") {
+  Gpu g({.memory = 8192});
+  void* more = nullptr;
+  CHECK(g.cuda.allocate(more, 4097) == CudaCode::out_of_memory);
+  g.cuda.hang_next(1);
+  REQUIRE(g.cuda.record_event(g.event, g.stream) == CudaCode::success);
+  REQUIRE(g.cuda.copy_to_host(g.host.data(), g.memory, 1, g.stream) == CudaCode::success);
+  g.loop.run_for(1s);
+  CHECK(g.cuda.query_event(g.event) == CudaCode::success);
+  CHECK(g.cuda.query_stream(g.stream) == CudaCode::not_ready);
+}
+
+TEST_CASE("fake cuda: a stream that waits for a word holds up others if there is one queue") {
+  for (const bool one : {false, true}) {
+    Gpu g({.one_queue = one});
+    auto* const word = reinterpret_cast<std::uint32_t*>(g.host.data());
+    std::uint64_t address = 0;
+    REQUIRE(g.cuda.device_address(address, word) == CudaCode::success);
+    REQUIRE(g.cuda.wait_value(g.stream, address, 5) == CudaCode::success);
+    REQUIRE(g.cuda.copy_to_device(g.memory, g.host.data() + 64, 64, g.other) == CudaCode::success);
+    CHECK(g.wait(g.other) != one);
+    *word = 6;
+    CHECK(g.wait(g.stream));
+    CHECK(g.wait(g.other));
+    CHECK(g.cuda.misuses().empty());
+  }
+}
+
+}  // namespace
+}  // namespace bps

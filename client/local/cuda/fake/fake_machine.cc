@@ -1,0 +1,143 @@
+#include "client/local/cuda/fake/fake_machine.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace bps {
+namespace {
+
+// Tells threads apart.
+const void* this_thread() {
+  thread_local const char here = 0;
+  return &here;
+}
+
+}  // namespace
+
+std::optional<CudaCode> FakeCuda::Machine::enter(CudaCall call, bool needs_context) {
+  advance();
+  order.push_back(call);
+  ++counts[static_cast<std::size_t>(call)];
+  std::optional<CudaCode> decided;
+  for (Fault& fault : faults) {
+    if (fault.call && *fault.call != call) continue;
+    if (fault.left-- != 0) continue;
+    if (fault.lost) lose(fault.code);
+    decided = fault.code;
+  }
+  std::erase_if(faults, [](const Fault& fault) { return fault.left == UINT64_MAX; });
+  if (decided) return decided;
+  if (!needs_context) return std::nullopt;
+  if (lost != CudaCode::success) return lost;
+  if (stack().empty()) {
+    misuse(std::string(name_of(call)) + " without a context");
+    return CudaCode::invalid_context;
+  }
+  return std::nullopt;
+}
+
+bool FakeCuda::Machine::may_start(const Operation& operation) const {
+  if (options.one_queue) {
+    for (const auto& [handle, stream] : streams) {
+      for (const Operation& other : stream->operations)
+        if (other.ticket < operation.ticket && !other.ends) return false;
+    }
+  }
+  return !operation.may_start || operation.may_start();
+}
+
+void FakeCuda::Machine::advance() {
+  const TimePoint now = clock_.now();
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (auto& [handle, stream] : streams) {
+      auto& operations = stream->operations;
+      if (operations.empty()) continue;
+      Operation& first = operations.front();
+      if (!first.ends && may_start(first)) {
+        first.ends = now + first.takes;
+        moved = true;
+      }
+      if (first.ends && *first.ends <= now && !first.hangs) {
+        if (first.finish) first.finish();
+        operations.pop_front();
+        moved = true;
+      }
+    }
+  }
+}
+
+void FakeCuda::Machine::lose(CudaCode code) {
+  lost = code;
+  for (auto& [handle, stream] : streams)
+    stream->operations.clear();
+}
+
+std::vector<CudaContext>& FakeCuda::Machine::stack() { return stacks_[this_thread()]; }
+
+int FakeCuda::Machine::current_device() const {
+  const auto found = stacks_.find(this_thread());
+  if (found == stacks_.end() || found->second.empty()) return -1;
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(found->second.back())) - 1;
+}
+
+FakeCuda::Machine::Stream* FakeCuda::Machine::stream(CudaCall call, CudaStream handle) {
+  const auto found = streams.find(handle);
+  if (found == streams.end()) {
+    misuse(std::string(name_of(call)) + " of a stream that is none");
+    return nullptr;
+  }
+  if (found->second->device != current_device()) {
+    misuse(std::string(name_of(call)) + " of a stream in another context");
+    return nullptr;
+  }
+  return found->second.get();
+}
+
+FakeCuda::Machine::Event* FakeCuda::Machine::event(CudaCall call, CudaEvent handle) {
+  const auto found = events.find(handle);
+  if (found == events.end()) {
+    misuse(std::string(name_of(call)) + " of an event that is none");
+    return nullptr;
+  }
+  if (found->second->device != current_device()) {
+    misuse(std::string(name_of(call)) + " of an event in another context");
+    return nullptr;
+  }
+  return found->second.get();
+}
+
+void FakeCuda::Machine::queue(Stream& stream, Operation operation) {
+  operation.ticket = next_ticket_++;
+  const auto longest = static_cast<std::uint64_t>(options.longest.count());
+  operation.takes = Duration(longest == 0 ? 0 : static_cast<std::int64_t>(random_() % (longest + 1)));
+  if (hang_in && (*hang_in)-- == 0) {
+    operation.hangs = true;
+    hang_in.reset();
+  }
+  stream.operations.push_back(std::move(operation));
+}
+
+bool FakeCuda::Machine::is_in_use(const Range& range) const {
+  for (const auto& [handle, stream] : streams) {
+    for (const Operation& operation : stream->operations) {
+      for (const Range& used : operation.memory)
+        if (used.overlaps(range)) return true;
+    }
+  }
+  return false;
+}
+
+bool FakeCuda::Machine::is_registered(const Range& range) const {
+  const auto after = registrations.upper_bound(range.start);
+  return after != registrations.begin() && std::prev(after)->second.holds(range);
+}
+
+const FakeCuda::Machine::Allocation* FakeCuda::Machine::allocation_of(const Range& range) const {
+  const auto after = allocations.upper_bound(range.start);
+  if (after == allocations.begin()) return nullptr;
+  const auto& [start, allocation] = *std::prev(after);
+  return Range{start, allocation.bytes}.holds(range) ? &allocation : nullptr;
+}
+
+}  // namespace bps

@@ -1,0 +1,99 @@
+// The streams, events and memory of FakeCuda, without its lock. Inside FakeCuda only.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "client/local/cuda/fake/fake_cuda.h"
+
+namespace bps {
+
+class FakeCuda::Machine {
+ public:
+  struct Range {
+    const std::byte* start = nullptr;
+    std::size_t bytes = 0;
+    bool overlaps(const Range& other) const {
+      return start < other.start + other.bytes && other.start < start + bytes;
+    }
+    bool holds(const Range& other) const {
+      return start <= other.start && other.start + other.bytes <= start + bytes;
+    }
+  };
+  struct Operation {
+    std::uint64_t ticket = 0;
+    Duration takes{0};
+    std::function<bool()> may_start;  // none: at once
+    std::function<void()> finish;
+    std::vector<Range> memory;
+    bool hangs = false;
+    std::optional<TimePoint> ends;  // it has started
+  };
+  struct Stream {
+    int device = 0;
+    std::deque<Operation> operations;
+  };
+  struct Event {
+    int device = 0;
+    std::uint64_t recorded = 0;  // times
+    std::uint64_t fired = 0;
+  };
+  struct Allocation {
+    int device = 0;
+    std::unique_ptr<std::byte[]> memory;
+    std::size_t bytes = 0;
+  };
+  struct Fault {
+    std::optional<CudaCall> call;  // none: counts all calls
+    std::uint64_t left = 0;
+    CudaCode code = CudaCode::unknown;
+    bool lost = false;
+  };
+
+  Machine(EventLoop& clock, const Options& wanted) : options(wanted), clock_(clock), random_(wanted.seed) {}
+
+  // Counts the call; its result, if that is decided already.
+  std::optional<CudaCode> enter(CudaCall call, bool needs_context);
+  void advance();
+  void lose(CudaCode code);
+  void misuse(const std::string& what) { misuses.push_back(what); }
+
+  // Null, and a misuse: it is none, or not of the current context.
+  Stream* stream(CudaCall call, CudaStream handle);
+  Event* event(CudaCall call, CudaEvent handle);
+  void queue(Stream& stream, Operation operation);
+  bool is_in_use(const Range& range) const;
+  bool is_registered(const Range& range) const;
+  const Allocation* allocation_of(const Range& range) const;
+  int current_device() const;
+  std::vector<CudaContext>& stack();
+
+  const Options options;
+  std::map<CudaStream, std::unique_ptr<Stream>> streams;
+  std::map<CudaEvent, std::shared_ptr<Event>> events;
+  std::map<const std::byte*, Allocation> allocations;
+  std::map<const std::byte*, Range> registrations;
+  std::vector<int> retained;  // by device
+  std::vector<CudaCall> order;
+  std::array<std::uint64_t, kCudaCallCount> counts{};
+  std::vector<Fault> faults;
+  std::optional<std::uint64_t> hang_in;
+  CudaCode lost = CudaCode::success;
+  std::vector<std::string> misuses;
+
+ private:
+  bool may_start(const Operation& operation) const;
+
+  EventLoop& clock_;
+  std::mt19937_64 random_;
+  std::uint64_t next_ticket_ = 0;
+  std::map<const void*, std::vector<CudaContext>> stacks_;  // by thread
+};
+
+}  // namespace bps
