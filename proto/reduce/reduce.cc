@@ -154,6 +154,20 @@ std::byte* finish(DType dtype, Operation operation, std::byte* slot, std::span<c
   return pass.out;
 }
 
+void combine(DType dtype, Operation operation, std::byte* out, std::span<const std::byte* const> inputs,
+             std::size_t count) {
+  if (inputs.size() == 1) {
+    std::memcpy(out, inputs[0], count * size_of(dtype));
+    return;
+  }
+  Pass pass;
+  pass.first = inputs[0];
+  pass.first_is_raw = true;
+  pass.out = out;
+  pass.count = count;
+  run_blocks(dtype, operation, Finish::narrow, inputs.subspan(1), pass);
+}
+
 void snapshot(DType dtype, const std::byte* accumulators, std::byte* out, std::size_t count) {
   if (is_same_type(dtype)) {
     std::memcpy(out, accumulators, count * size_of(dtype));

@@ -68,6 +68,11 @@ void accumulate(DType dtype, Operation operation, std::byte* slot, std::span<con
 std::byte* finish(DType dtype, Operation operation, std::byte* slot, std::span<const std::byte* const> inputs,
                   std::size_t count, std::uint32_t weight, const std::byte* first = nullptr);
 
+// All in one: the first input, op the others in their order, narrowed into `out` (count raw elements). At least
+// one input; none overlaps `out`. An average adds like a sum: who knows the weight of all divides.
+void combine(DType dtype, Operation operation, std::byte* out, std::span<const std::byte* const> inputs,
+             std::size_t count);
+
 // Narrows without touching the accumulators, into `out` (count raw elements, no overlap): what a value that
 // keeps growing looks like now.
 void snapshot(DType dtype, const std::byte* accumulators, std::byte* out, std::size_t count);

@@ -179,6 +179,42 @@ TEST_CASE("every kernel agrees with the oracle bit for bit on every target") {
   }
 }
 
+TEST_CASE("what is there at once is combined in one call, and nothing beside the result is written") {
+  const DType dtype = GENERATE(from_range(std::begin(kDTypes), std::end(kDTypes)));
+  const Operation operation = GENERATE(from_range(std::begin(kOperations), std::end(kOperations)));
+  CAPTURE(name_of(dtype), name_of(operation));
+  Values values(dtype);
+  for (const std::size_t count : {0, 1, 7, 33, 130, 2049, 4099}) {
+    for (const std::size_t ranks : {1, 2, 3, 8, 9, 10, 17, 64}) {
+      if (count > 300 && ranks % 9 > 1) continue;
+      std::vector<Array> inputs;
+      std::vector<const std::byte*> pointers;
+      for (std::size_t k = 0; k < ranks; ++k) {
+        inputs.emplace_back(count * size_of(dtype), (count + k) % 9);
+        for (std::size_t i = 0; i < count; ++i)
+          set_element(dtype, inputs[k].data(), i, values());
+        pointers.push_back(inputs[k].data());
+      }
+      CAPTURE(count, ranks);
+      on_every_target([&] {
+        const std::size_t begin = 61 + ranks % 5, end = begin + count * size_of(dtype);
+        std::vector<std::byte> memory(end + 128, std::byte{0xA5});
+        combine(dtype, operation, memory.data() + begin, pointers, count);
+        for (std::size_t i = 0; i < count; ++i) {
+          std::vector<std::uint64_t> column;
+          for (const std::byte* const input : pointers)
+            column.push_back(element(dtype, input, i));
+          const Operation meant = operation == Operation::average ? Operation::sum : operation;
+          if (element(dtype, memory.data() + begin, i) == oracle::reduced(dtype, meant, column, 1)) continue;
+          FAIL("element " << i << " is " << element(dtype, memory.data() + begin, i));
+        }
+        for (std::size_t i = 0; i < memory.size(); ++i)
+          if ((i < begin || i >= end) && memory[i] != std::byte{0xA5}) FAIL("byte " << i << " was written");
+      });
+    }
+  }
+}
+
 TEST_CASE("nothing outside the slot and the inputs is written") {
   const DType dtype = GENERATE(from_range(std::begin(kDTypes), std::end(kDTypes)));
   for (const std::size_t count : {1, 5, 33, 67}) {
