@@ -9,7 +9,8 @@
 //
 // All members call reduce() and spread() with the same numbers, growing and without gaps, and with pieces that
 // are equal but for their memory. Every collective ends exactly once, with on_ended, perhaps in another order;
-// until then its memory is read and written, afterwards not any more. No callback runs inside a call.
+// until then its memory is read and written, afterwards not any more. But `out` may be where `in` was: an answer
+// exists when all inputs of the partition have been read. No callback runs inside a call.
 //
 // Owner: GroupPlane, which also is LocalGroup::Owner. Lives on: the client's loop, with all calls and callbacks;
 // an implementation may have threads of its own. Limits: at most Traits::max_open batches of collectives are
@@ -46,7 +47,9 @@ struct LocalPiece {
   // reduce: this member's elements; null where it has none (a broadcast whose root it is not).
   const std::byte* in = nullptr;
   const Region* in_home = nullptr;  // that `in` lies in, if allocate() or the program's bps_allocate made one
-  std::byte* sum = nullptr;         // reduce, at the owner: where the sum goes; in a region of allocate()
+  // reduce, at the owner: where the sum goes; in a region of allocate(). Of a broadcast whose root is no member
+  // there is nothing to bring: it stays as it is, may be null, and on_summed comes all the same.
+  std::byte* sum = nullptr;
   const std::byte* answer = nullptr;  // spread, at the owner: where the answer lies; likewise
   const Region* home = nullptr;       // of `sum` or `answer`
   std::byte* out = nullptr;  // spread: where this member wants it; null: not (the root of a broadcast)
