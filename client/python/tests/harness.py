@@ -26,12 +26,12 @@ class WorkerTest(daemons.DaemonTest):
     def python_workers(self, scheduler: Any, size: int, *arguments: str, **env: str) -> List[Any]:
         return [self.python_worker(scheduler, rank, size, *arguments, **env) for rank in range(size)]
 
-    def run_all(self, size: int, *arguments: str, servers: int = 1, **env: str) -> List[Any]:
+    def run_all(self, size: int, *arguments: str, servers: int = 1, limit: float = daemons.LIMIT, **env: str) -> List[Any]:
         """Workers that all end well; their output is there to be looked at."""
         scheduler, _ = self.cluster(servers)
         workers = self.python_workers(scheduler, size, *arguments, **env)
         for worker in workers:
-            self.assert_status(worker, 0)
+            self.assert_status(worker, 0, limit=limit)
         return workers
 
     def assert_told(self, worker: Any, status: int, pattern: str, limit: float = daemons.SILENCE) -> None:

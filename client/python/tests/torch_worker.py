@@ -373,12 +373,15 @@ def killed_in_a_step(how):
 
 
 def interrupted():
-    """Rank 1 never takes part; rank 0 gets Ctrl-C while it waits in step()."""
+    """Rank 1 takes no part in the second step; rank 0 gets Ctrl-C while it waits in it. In the first, PyTorch imports for seconds."""
     model = models.seeded(models.WithBatchNorm)
     optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+    models.square_loss(model, bps.rank(), 0).backward()
+    optimizer.step()
+    optimizer.zero_grad()
     print("waiting", flush=True)
     if bps.rank() == 0:
-        models.square_loss(model, 0, 0).backward()
+        models.square_loss(model, 0, 1).backward()
         optimizer.step()
     bps.barrier()
 
