@@ -89,7 +89,8 @@ void describe(Config& config, Settings& s) {
   config.add("shards", s.shards, "Threads that sum; auto: the fewer of cores and link speed / 25 Gbit/s");
   config
       .add("transport", s.transport,
-           "How workers reach it; auto: those of this host through shared memory, if the system can do it")
+           "How workers reach it; auto: those of this host through shared memory, others over RDMA, where "
+           "the system can do it, else over TCP")
       .unit("auto|tcp|shm|rdma")
       .choices({"auto", "tcp", "shm", "rdma"});
   add_rdma_settings(config, s.rdma);
@@ -205,6 +206,7 @@ class Program {
     options.stall_warn = settings_.stall_warn;
     options.shared_memory = shared_memory_.get();
     options.rdma = rdma_.get();
+    options.rdma_if_possible = settings_.transport == "auto" && !settings_.rdma.names_device();
     if (settings_.transport == "shm") options.only = Entrance::shared_memory;
     if (settings_.transport == "rdma") options.only = Entrance::rdma;
     // Every lane of every job is one descriptor.
@@ -224,6 +226,11 @@ class Program {
   Status choose_transport(bool has_tls) {
     if (settings_.transport == "tcp") return {};
     if (settings_.transport == "rdma") return open_rdma(has_tls);
+    if (Status status = open_shared_memory(); !status) return status;
+    return settings_.transport == "shm" ? Status() : offer_rdma(has_tls);
+  }
+
+  Status open_shared_memory() {
     const Status status = ShmTransport::check();
     if (status) {
       ShmOptions options;
@@ -234,6 +241,19 @@ class Program {
     } else {
       log_.info("no shared memory: {}", status.error().message);
     }
+    return {};
+  }
+
+  // Where it can be had. Who names a device wants it.
+  Status offer_rdma(bool has_tls) {
+    Status status = settings_.checksum ? make_error(ErrorCode::configuration,
+                                                    "--checksum does not cover what goes over RDMA",
+                                                    "give --transport rdma to go without checksums")
+                                       : open_rdma(has_tls);
+    if (status || settings_.rdma.names_device()) return status;
+    // Most machines have none, and need not hear of it.
+    const std::string text = "offers no RDMA: " + status.error().message;
+    status.error().code == ErrorCode::unreachable ? log_.info("{}", text) : log_.debug("{}", text);
     return {};
   }
 
@@ -248,8 +268,14 @@ class Program {
     auto verbs = open_verbs(std::move(verbs_choice).value());
     if (!verbs)
       return make_error(verbs.error().code, "no RDMA: " + verbs.error().message, verbs.error().advice);
+    if (settings_.transport == "auto" && !settings_.rdma.names_device()) {
+      if (Status status = check_active(**verbs); !status) return status;
+    }
     RdmaOptions options;
     options.log = log_;
+    // Workers of this host come through shared memory, others over RDMA: none gets a copy.
+    if (shared_memory_ != nullptr)
+      options.memory = [this](std::size_t bytes) { return shared_memory_->allocate(bytes); };
     rdma_ = std::make_unique<RdmaTransport>(std::move(verbs).value(), std::move(options));
     return {};
   }

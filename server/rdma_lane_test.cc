@@ -60,8 +60,15 @@ struct RdmaWorld : World {
     }
   }
 
+  // As a server on a host with both: what is registered is shared memory, too.
+  RdmaOptions shared_options() {
+    RdmaOptions shared;
+    shared.memory = [this](std::size_t bytes) { return shared_memory.allocate(bytes); };
+    return shared;
+  }
+
   const std::shared_ptr<FakeFabric> fabric = std::make_shared<FakeFabric>();
-  RdmaTransport transport_over_fabric{fabric};
+  RdmaTransport transport_over_fabric{fabric, shared_options()};
   OnLoopback rdma{transport_over_fabric};
 };
 
@@ -136,6 +143,48 @@ TEST_CASE("over RDMA: an address without a device is refused at the start") {
   REQUIRE_FALSE(status.ok());
   CHECK_THAT(status.error().message,
              Contains("for RDMA") && Contains("no RDMA device of this host has this address"));
+}
+
+// What `auto` offers on a host with both.
+struct BothWorld : RdmaWorld {
+  BothWorld() {
+    options.shared_memory = &shared_memory;
+    options.only.reset();
+    options.rdma_if_possible = true;
+  }
+  // The worker of rank 0 is elsewhere, that of rank 1 here.
+  void open(std::size_t elements) {
+    serve();
+    REQUIRE(open_job(kRun, 2).code == ErrorCode::ok);
+    REQUIRE(declare(kRun, 1, elements).code == ErrorCode::ok);
+    rdma_lane(kRun, 0, 0);
+    lane(kRun, 1, 0, /*local=*/true);
+  }
+};
+
+TEST_CASE("over RDMA and through shared memory: both read an aggregate where it lies") {
+  // More than a slab has room for: what is in memory of no transport goes in SENDs.
+  constexpr std::size_t kElements = 400'000;
+  BothWorld world;
+  world.open(kElements);
+  const RdmaCounters& counters = world.transport_over_fabric.counters();
+  const std::vector<std::vector<float>> values(2, std::vector<float>(kElements, 3));
+  world.round(0, 1, values);
+  CHECK(counters.read_bytes == kElements * sizeof(float));
+  CHECK(world.workers[1]->is_copy == false);
+}
+
+TEST_CASE(
+    "over RDMA and through shared memory: where nothing can be pinned, workers of this host get no copy") {
+  BothWorld world;
+  world.open(60'000);
+  world.fabric->fail_registrations(1);
+  const ExpectLog said("cannot pin 4194304 bytes; aggregates are copied once more for lanes that need this");
+  const std::vector<std::vector<float>> values(2, std::vector<float>(60'000, 3));
+  for (std::uint64_t round = 0; round < 3; ++round)
+    world.round(round, 1, values);
+  CHECK(said.seen() == 1);
+  CHECK(world.workers[1]->is_copy == false);
 }
 
 TEST_CASE("over RDMA: aggregates go into ordinary memory where none can be pinned, and that is said once") {

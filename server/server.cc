@@ -19,6 +19,15 @@ std::uint64_t budget_per_shard(const ServerOptions& options, std::size_t shards)
   return std::min<std::uint64_t>(options.reorder_budget, options.memory_max / kBudgetShare / shards);
 }
 
+// What can be sent over RDMA first: where both are offered it is shared memory, too.
+std::vector<Transport*> memory_of(const ServerOptions& options) {
+  std::vector<Transport*> memory;
+  for (Transport* const transport : {options.rdma, options.shared_memory}) {
+    if (transport != nullptr) memory.push_back(transport);
+  }
+  return memory;
+}
+
 ControlOptions control_options(const ServerOptions& options) {
   const SharedKey key = options.key == nullptr ? nullptr : derive_server_key(*options.key);
   return {options.scheduler,          key,
@@ -47,8 +56,7 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
   BPS_ASSERT(!shard_loops.empty() && shard_loops.size() <= kMaxShardsPerServer);
   for (std::uint32_t i = 0; i < shard_loops.size(); ++i) {
     shards_.push_back(
-        std::make_shared<Shard>(*shard_loops[i], ShardIndex{i}, reorder_budget_, log_,
-                                options_.rdma != nullptr ? options_.rdma : options_.shared_memory));
+        std::make_shared<Shard>(*shard_loops[i], ShardIndex{i}, reorder_budget_, log_, memory_of(options_)));
   }
 }
 
@@ -120,7 +128,13 @@ void Server::on_registered() {
 Status Server::open_rdma() {
   if (options_.rdma == nullptr) return {};
   const Status status = door_.open_also(Entrance::rdma, *options_.rdma, data_);
-  if (status) log_.info("listens on {} for RDMA", to_string(data_));
+  offers_rdma_ = status.ok();
+  if (status) {
+    log_.info("listens on {} for RDMA", to_string(data_));
+  } else if (options_.rdma_if_possible) {
+    log_.info("offers no RDMA: {}", status.error().message);
+    return {};
+  }
   return status;
 }
 

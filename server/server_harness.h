@@ -33,6 +33,10 @@ class Peer final : public ConnectionHandler {
     payload.resize(bytes / sizeof(float));
     return reinterpret_cast<std::byte*>(payload.data());
   }
+  bool on_lent(Message&, LentPayload& lent) override {
+    is_copy = lent.scarce();
+    return false;
+  }
   void on_message(Message& message, std::span<std::byte>) override {
     if (!std::holds_alternative<Heartbeat>(message)) messages.push_back(message);
     ++frames;
@@ -52,6 +56,7 @@ class Peer final : public ConnectionHandler {
 
   std::vector<Message> messages;
   std::vector<float> payload;
+  std::optional<bool> is_copy;  // of the last payload that was lent
   std::size_t frames = 0;
   std::optional<Error> closed;
 

@@ -15,16 +15,23 @@ namespace {
 constexpr Duration kNoRegionInterval = std::chrono::seconds(10);
 
 // Ordinary memory is better than none: what is sent from it is copied once more.
-BufferPool::Source regions_of(Transport* transport, EventLoop& loop, const Logger& log) {
-  if (transport == nullptr) return {};
-  return [transport, &loop, log,
+BufferPool::Source regions_of(std::vector<Transport*> transports, EventLoop& loop, const Logger& log) {
+  if (transports.empty()) return {};
+  return [transports = std::move(transports), &loop, log,
           limit = LogLimit(kNoRegionInterval)](std::size_t bytes) mutable -> Result<std::shared_ptr<Region>> {
-    auto region = transport->allocate(bytes);
-    if (region) return region;
-    if (const auto others = limit.admit(loop.now())) {
-      log.warn("{}; aggregates go into ordinary memory, and are copied once more{}",
-               to_string(region.error()), *others);
+    const auto warn = [&](const std::string& why, const char* instead) {
+      if (const auto others = limit.admit(loop.now())) log.warn("{}; {}{}", why, instead, *others);
+    };
+    std::string why;
+    for (Transport* const transport : transports) {
+      auto region = transport->allocate(bytes);
+      if (region) {
+        if (!why.empty()) warn(why, "aggregates are copied once more for lanes that need this");
+        return region;
+      }
+      why += (why.empty() ? "" : "; ") + to_string(region.error());
     }
+    warn(why, "aggregates go into ordinary memory, and are copied once more");
     return allocate_ordinary_region(bytes);
   };
 }
@@ -32,9 +39,10 @@ BufferPool::Source regions_of(Transport* transport, EventLoop& loop, const Logge
 }  // namespace
 
 Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
-             Transport* memory)
-    : context_{loop, BufferPool(UINT64_MAX, regions_of(memory, loop, log)), BufferPool(reorder_budget_bytes),
-               log.child(fmt::format("shard {}", index.value)), ShardStats{}} {}
+             std::vector<Transport*> memory)
+    : context_{loop, BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
+               BufferPool(reorder_budget_bytes), log.child(fmt::format("shard {}", index.value)),
+               ShardStats{}} {}
 
 Shard::~Shard() = default;
 

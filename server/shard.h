@@ -25,9 +25,10 @@ namespace bps {
 
 class Shard {
  public:
-  // `memory`: whose connections are to send aggregates without a copy, if any. Outlives the shard.
+  // `memory`: aggregates go where their connections send them from without a copy, of the first that has
+  // memory. They outlive the shard.
   Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
-        Transport* memory = nullptr);
+        std::vector<Transport*> memory = {});
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;

@@ -101,7 +101,7 @@ Cost cost_of(Transport& transport, const Endpoint& listen, std::size_t bytes) {
   AsioLoop loop;
   const Logger log(
       "server", LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {}, LogLevel::trace));
-  Shard shard(loop, ShardIndex{0}, 4 * bytes, log, &transport);
+  Shard shard(loop, ShardIndex{0}, 4 * bytes, log, std::vector<Transport*>{&transport});
   OpenJob job;
   job.job_run = kRun;
   for (std::uint32_t i = 0; i < kWorkers; ++i) {

@@ -100,7 +100,8 @@ TEST_CASE("that there is no memory to share is said now and then, not for each b
       [&lines](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); },
       LogLevel::info);
   World world(1);
-  world.shard = std::make_unique<Shard>(world.loop, ShardIndex{0}, 1 << 20, Logger("server", target), &none);
+  world.shard = std::make_unique<Shard>(world.loop, ShardIndex{0}, 1 << 20, Logger("server", target),
+                                        std::vector<Transport*>{&none});
   world.shard->open_job(testing::job_of(kRun, 1));
   for (std::uint32_t id = 1; id <= 20; ++id)
     world.declare(id, 2);

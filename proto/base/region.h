@@ -21,6 +21,9 @@ class Region {
   Region& operator=(const Region&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
+  // The region that this one was made of, whose bytes are the same: one transport may send from memory of
+  // another, in its own way. Itself where there is none.
+  virtual const Region& origin() const { return *this; }
   bool contains(std::span<const std::byte> piece) const {
     return piece.data() >= bytes_.data() && piece.data() + piece.size() <= bytes_.data() + bytes_.size();
   }

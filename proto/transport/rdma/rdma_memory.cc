@@ -20,19 +20,17 @@ RdmaRegion::RdmaRegion(std::shared_ptr<Verbs> verbs, std::shared_ptr<Region> mem
       memory_(std::move(memory)),
       registrations_(std::move(registrations)) {}
 
-Result<std::shared_ptr<RdmaRegion>> RdmaRegion::make(std::size_t bytes, std::shared_ptr<Verbs> verbs,
-                                                     RdmaCounters& counters) {
+Result<std::shared_ptr<RdmaRegion>> RdmaRegion::make(std::shared_ptr<Region> memory,
+                                                     std::shared_ptr<Verbs> verbs, RdmaCounters& counters) {
   auto devices = verbs->devices();
   if (!devices) return std::move(devices).error();
-  auto memory = allocate_ordinary_region(bytes);
-  if (!memory) return std::move(memory).error();
   std::vector<Registration> registrations;
   for (VerbsDevice* const device : *devices) {
-    auto registered = register_counted(*device, (*memory)->bytes(), /*readable=*/true, counters);
+    auto registered = register_counted(*device, memory->bytes(), /*readable=*/true, counters);
     if (!registered) return std::move(registered).error();
     registrations.push_back({device, std::move(registered).value()});
   }
-  return std::make_shared<RdmaRegion>(std::move(verbs), std::move(memory).value(), std::move(registrations));
+  return std::make_shared<RdmaRegion>(std::move(verbs), std::move(memory), std::move(registrations));
 }
 
 std::optional<std::uint32_t> RdmaRegion::remote_key(const VerbsDevice& device) const {

@@ -18,8 +18,10 @@ namespace bps {
 // What allocate() gives: every device of the transport can move it. Any thread.
 class RdmaRegion final : public Region {
  public:
-  static Result<std::shared_ptr<RdmaRegion>> make(std::size_t bytes, std::shared_ptr<Verbs> verbs,
-                                                  RdmaCounters& counters);
+  // Of `memory`, which it keeps.
+  static Result<std::shared_ptr<RdmaRegion>> make(std::shared_ptr<Region> memory,
+                                                  std::shared_ptr<Verbs> verbs, RdmaCounters& counters);
+  const Region& origin() const override { return *memory_; }
   // The key for peers that are reached through this device.
   std::optional<std::uint32_t> remote_key(const VerbsDevice& device) const;
 

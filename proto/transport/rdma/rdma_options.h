@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "proto/base/buffer_pool.h"
 #include "proto/base/event_loop.h"
 #include "proto/base/log.h"
 
@@ -36,6 +37,8 @@ struct RdmaOptions {
   Duration listen_again_every = std::chrono::seconds(1);
   // Connections that rdma_cm keeps until they are accepted.
   int backlog = 1024;
+  // What allocate() registers. Memory that is another transport's, too, is moved by both without a copy.
+  BufferPool::Source memory = allocate_ordinary_region;
   // For what happens to a listener, which has nobody else to tell.
   Logger log = Logger("rdma");
 };

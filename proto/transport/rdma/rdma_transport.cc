@@ -35,7 +35,9 @@ std::unique_ptr<Connection> RdmaTransport::connect(EventLoop& loop, const Endpoi
 }
 
 Result<std::shared_ptr<Region>> RdmaTransport::allocate(std::size_t bytes) {
-  auto region = RdmaRegion::make(bytes, context_->verbs, context_->counters);
+  auto memory = context_->options.memory(bytes);
+  if (!memory) return memory;
+  auto region = RdmaRegion::make(std::move(memory).value(), context_->verbs, context_->counters);
   if (!region) return std::move(region).error();
   return std::shared_ptr<Region>(std::move(region).value());
 }

@@ -1,6 +1,6 @@
 // Many epolls that wait for one descriptor: each hears of it on a loop of its own. The kernel allows but a
-// hundred ways from a descriptor through epolls in epolls, so only kMostWaiting wait for it at a time; when one
-// of these leaves, one that has not waited takes its place.
+// hundred ways from a descriptor through epolls in epolls, so only kMostWaiting wait for it at a time; when
+// one of these leaves, one that has not waited takes its place.
 //
 // Any thread.
 #pragma once

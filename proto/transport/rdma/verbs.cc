@@ -38,4 +38,17 @@ std::string describe_completion(std::uint32_t status) {
   return "completion with status " + std::to_string(status);
 }
 
+Status check_active(Verbs& verbs) {
+  const auto devices = verbs.devices();
+  if (!devices) return devices.error();
+  std::string names;
+  for (VerbsDevice* const device : *devices) {
+    if (device->is_active()) return {};
+    names += (names.empty() ? "" : ", ") + device->name();
+  }
+  if (names.empty()) return make_error(ErrorCode::unreachable, "there is no RDMA device any more");
+  return make_error(ErrorCode::unreachable, "no port of RDMA device " + names + " has a link",
+                    "`bpsctl doctor --rdma` shows their state");
+}
+
 }  // namespace bps

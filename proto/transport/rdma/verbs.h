@@ -44,6 +44,8 @@ class VerbsDevice {
   virtual ~VerbsDevice() = default;
   virtual const std::string& name() const = 0;
   virtual const VerbsLimits& limits() const = 0;
+  // A port of it, of those to be used, has a link.
+  virtual bool is_active() = 0;
   // It was removed, and somebody has heard of it. It closes when all links and listeners on it are gone, and
   // registrations end with it. If it comes back it is another one.
   virtual bool is_lost() const = 0;
@@ -153,5 +155,9 @@ class Verbs {
   virtual Result<std::unique_ptr<VerbsLink>> connect(const SocketAddress& address, int timeout_ms) = 0;
   virtual Result<std::unique_ptr<VerbsListener>> listen(const SocketAddress& address, int backlog) = 0;
 };
+
+// For those who can do without: is there a device with a link? Errors: `unreachable`, with those that have
+// none; as devices().
+Status check_active(Verbs& verbs);
 
 }  // namespace bps

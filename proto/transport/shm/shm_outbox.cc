@@ -27,7 +27,8 @@ void ShmOutbox::send_hello(std::shared_ptr<const UniqueFd> control) {
 }
 
 std::optional<ShmOutbox::Place> ShmOutbox::place_of(const Payload& payload) {
-  auto* const region = dynamic_cast<const ShmRegion*>(payload.region);
+  if (payload.region == nullptr) return std::nullopt;
+  auto* const region = dynamic_cast<const ShmRegion*>(&payload.region->origin());
   if (region == nullptr || !region->contains(payload.bytes)) return std::nullopt;
   const auto id = announce(const_cast<ShmRegion&>(*region), /*ours=*/false);
   if (!id) return std::nullopt;

@@ -37,6 +37,7 @@ class FakeDevice final : public VerbsDevice {
   FakeDevice(FakeFabric& fabric, const VerbsLimits& limits) : fabric_(fabric), limits_(limits) {}
   const std::string& name() const override { return name_; }
   const VerbsLimits& limits() const override { return limits_; }
+  bool is_active() override { return active_; }
   bool is_lost() const override { return lost_; }
   Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory, bool readable) override;
 
@@ -46,6 +47,7 @@ class FakeDevice final : public VerbsDevice {
   const std::string name_ = "fake0";
   const VerbsLimits limits_;
   bool lost_ = false;
+  bool active_ = true;
 };
 
 class FakeFabric final : public Verbs, public std::enable_shared_from_this<FakeFabric> {
@@ -65,6 +67,8 @@ class FakeFabric final : public Verbs, public std::enable_shared_from_this<FakeF
   // From now on no request is carried out, and nobody answers.
   void fall_silent() { silent_ = true; }
   void remove_device();
+  // Its only port has no link any more; what was made stays.
+  void lose_link() { device().active_ = false; }
   // Another one of the same name and address.
   void return_device();
 

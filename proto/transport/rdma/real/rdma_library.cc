@@ -23,8 +23,10 @@ Result<RdmaLibrary> open() {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(from, name));
     if (function == nullptr && missing.empty()) missing = name;
   };
+  find(verbs, "ibv_fork_init", library.fork_init);
   find(verbs, "ibv_get_device_name", library.get_device_name);
   find(verbs, "ibv_query_device", library.query_device);
+  find(verbs, "ibv_query_port", library.query_port);
   find(verbs, "_ibv_query_gid_table", library.query_gid_table);
   find(verbs, "ibv_alloc_pd", library.alloc_pd);
   find(verbs, "ibv_dealloc_pd", library.dealloc_pd);
@@ -59,6 +61,10 @@ Result<RdmaLibrary> open() {
   if (!missing.empty())
     return make_error(ErrorCode::os, "RDMA cannot be used: the installed rdma-core has no " + missing,
                       "install a newer rdma-core");
+  // Before anything is opened. On kernels that do not copy pinned pages when a process forks, a child takes
+  // pages from under the device, and sums would be wrong; with this the child does without registered memory.
+  // It fails where another library of the program was first, and then that one has chosen.
+  library.fork_init();
   return library;
 }
 

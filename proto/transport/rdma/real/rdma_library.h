@@ -13,8 +13,10 @@ struct RdmaLibrary {
   // Opens the libraries once for the process, and keeps them.
   static Result<const RdmaLibrary*> get();
 
+  decltype(&::ibv_fork_init) fork_init;
   decltype(&::ibv_get_device_name) get_device_name;
   decltype(&::ibv_query_device) query_device;
+  decltype(&(::ibv_query_port)) query_port;
   decltype(&::_ibv_query_gid_table) query_gid_table;
   decltype(&::ibv_alloc_pd) alloc_pd;
   decltype(&::ibv_dealloc_pd) dealloc_pd;

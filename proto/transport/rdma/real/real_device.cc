@@ -57,22 +57,24 @@ class RealMemory final : public VerbsMemory {
 
 // ---- life ----
 
-Result<std::unique_ptr<RealDevice>> RealDevice::open(const RdmaLibrary& library, ibv_context* context) {
+Result<std::unique_ptr<RealDevice>> RealDevice::open(const RdmaLibrary& library, ibv_context* context,
+                                                     std::optional<std::uint8_t> port) {
   ibv_device_attr attributes{};
   const std::string name = library.get_device_name(context->device);
   if (const int error = library.query_device(context, &attributes); error != 0)
     return os_error("cannot ask RDMA device " + name + " for its limits", error);
   ibv_pd* const domain = library.alloc_pd(context);
   if (domain == nullptr) return os_error("cannot make a protection domain on RDMA device " + name, errno);
-  return std::make_unique<RealDevice>(library, context, domain, attributes);
+  return std::make_unique<RealDevice>(library, context, domain, attributes, port);
 }
 
 RealDevice::RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
-                       const ibv_device_attr& attributes)
+                       const ibv_device_attr& attributes, std::optional<std::uint8_t> port)
     : library_(library),
       context_(context),
       name_(library.get_device_name(context->device)),
       ports_(attributes.phys_port_cnt),
+      port_(port),
       state_(State{domain, 0, {}}) {
   const auto depth = [](int reads) { return static_cast<std::uint8_t>(std::clamp(reads, 0, 255)); };
   limits_.work_requests = static_cast<std::uint32_t>(attributes.max_qp_wr);
@@ -134,6 +136,19 @@ Result<std::unique_ptr<VerbsMemory>> RealDevice::register_memory(std::span<std::
   ibv_mr* const region = library_.reg_mr(domain(), memory.data(), memory.size(), access);
   if (region == nullptr) return cannot_pin(name_, memory.size(), errno);
   return std::unique_ptr<VerbsMemory>(std::make_unique<RealMemory>(*this, region));
+}
+
+bool RealDevice::is_active() {
+  const auto use = this->use();
+  for (std::uint32_t port = 1; use && port <= ports_; ++port) {
+    if (port_ && *port_ != port) continue;
+    ibv_port_attr attributes{};
+    const auto out = reinterpret_cast<_compat_ibv_port_attr*>(&attributes);
+    if (library_.query_port(context_, static_cast<std::uint8_t>(port), out) == 0 &&
+        attributes.state == IBV_PORT_ACTIVE)
+      return true;
+  }
+  return false;
 }
 
 Result<std::vector<RdmaGid>> RealDevice::gids() {

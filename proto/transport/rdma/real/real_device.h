@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,13 +27,16 @@ class RealMemory;
 
 class RealDevice final : public VerbsDevice {
  public:
-  static Result<std::unique_ptr<RealDevice>> open(const RdmaLibrary& library, ibv_context* context);
+  // `port`: the only one to be used.
+  static Result<std::unique_ptr<RealDevice>> open(const RdmaLibrary& library, ibv_context* context,
+                                                  std::optional<std::uint8_t> port);
   RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
-             const ibv_device_attr& attributes);
+             const ibv_device_attr& attributes, std::optional<std::uint8_t> port);
   ~RealDevice() override;
 
   const std::string& name() const override { return name_; }
   const VerbsLimits& limits() const override { return limits_; }
+  bool is_active() override;
   bool is_lost() const override { return lost_.load(std::memory_order_relaxed); }
   Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory, bool readable) override;
 
@@ -79,6 +83,7 @@ class RealDevice final : public VerbsDevice {
   ibv_context* const context_;
   const std::string name_;
   const std::uint32_t ports_;
+  const std::optional<std::uint8_t> port_;
   VerbsLimits limits_;
   std::atomic<bool> lost_{false};
   Monitor<State> state_;

@@ -42,7 +42,7 @@ RealVerbs::Found RealVerbs::refresh() {
             return known->context() == contexts[i] && !known->is_lost();
           }))
         continue;
-      auto device = RealDevice::open(library_, contexts[i]);
+      auto device = RealDevice::open(library_, contexts[i], options_.port);
       if (device) {
         removals_.add(*list.emplace_back(std::move(device).value()));
       } else if (is_chosen) {
