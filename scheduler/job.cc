@@ -136,7 +136,8 @@ void Job::add_lanes() {
   for (std::uint32_t shard = 0; shard < most_shards; ++shard) {
     for (const ServerRecord* server : servers) {
       if (shard >= server->shards) continue;
-      lanes_.push_back({server->id, server->incarnation, server->endpoint, shard, server->host});
+      lanes_.push_back({server->id, server->incarnation, server->endpoint, shard, server->host,
+                        server->rdma});
       retired_.push_back(false);
     }
   }

@@ -151,7 +151,7 @@ std::vector<Rank> Membership::suspected() const {
 std::vector<Member> Membership::members() const {
   std::vector<Member> members;
   for (const auto& [rank, worker] : workers_) {
-    members.push_back({rank, worker.incarnation, worker.host, worker.local_rank, 1});
+    members.push_back({rank, worker.incarnation, worker.host, worker.local_rank, 1, rank, 0});
   }
   return members;
 }

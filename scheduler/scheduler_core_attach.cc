@@ -178,6 +178,7 @@ void SchedulerCore::attach(TimePoint now, PeerId id, const HelloServer& hello) {
   record.shards = hello.shards;
   record.bandwidth_bps = hello.bandwidth_bps;
   record.memory_max = hello.memory_max;
+  record.rdma = hello.rdma;
   peers_.at(id).server_report = std::make_unique<ServerReport>();
   outbox_.send(id, Welcome{term_, hello.incarnation, hello.server, JobRun{}});
 }

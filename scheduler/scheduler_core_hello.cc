@@ -202,6 +202,7 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloServer& hello) {
   record.shards = hello.shards;
   record.bandwidth_bps = hello.bandwidth_bps;
   record.memory_max = hello.memory_max;
+  record.rdma = hello.rdma;
   const ServerRecord& server = servers_.add(std::move(record));
   welcomed_ = true;
   outbox_.send(id, Welcome{term_, incarnation, last_server_, JobRun{}});

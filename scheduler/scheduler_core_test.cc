@@ -31,6 +31,7 @@ TEST_CASE("core: a job starts when all workers and a server are there") {
   CHECK(start.members[1].host == "gpu-1");
   CHECK(start.members[0].incarnation == welcome.incarnation);
   CHECK(start.members[0].weight == 1);
+  CHECK(start.members[1].leader == Rank{1});
   REQUIRE(start.lanes.size() == 2);
   CHECK(start.lanes[1].shard == 1);
   CHECK(start.lanes[1].server == h.last<Welcome>(server).server);
@@ -370,6 +371,7 @@ TEST_CASE("core: what breaks the protocol costs the connection, with the reason"
   CHECK_THAT(h.refusal(h.say_hello(Heartbeat{})).message,
              Contains("Heartbeat from a peer that has not said hello"));
   CHECK_THAT(h.refusal(h.say_hello(HelloLane{})).message, Contains("HelloLane"));
+  CHECK_THAT(h.refusal(h.say_hello(HelloLocal{})).message, Contains("HelloLocal"));
 
   const PeerId early = h.worker("early", 0, 2);
   h.say(early, testing::declare_one(1, "w", 10));

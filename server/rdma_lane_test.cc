@@ -127,7 +127,9 @@ TEST_CASE("over RDMA: a device that goes away ends its lanes, and the server goe
 
 TEST_CASE("over RDMA: a server for RDMA only tells workers that come over TCP so") {
   RdmaWorld world;
-  world.serve();
+  world.start_and_hear_hello();
+  CHECK(world.scheduler->find<HelloServer>()->rdma);
+  world.serve(world.welcome());
   REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
   const Error refused = world.refusal(world.hello(kRun, 0, 0));
   CHECK(refused.code == ErrorCode::configuration);

@@ -175,6 +175,8 @@ TEST_CASE("who is not meant is refused at the door, and counted") {
         "this is a bps-server; the scheduler has another port");
   CHECK(world.refusal(Credit{}).code == ErrorCode::protocol);
   CHECK(world.server->rejected_connections() == 3);
+  CHECK(world.refusal(HelloLocal{kRun, Rank{0}}).code == ErrorCode::protocol);
+  CHECK(world.server->rejected_connections() == 4);
   world.lane(kRun, 0, 1);
 }
 

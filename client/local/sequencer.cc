@@ -78,10 +78,12 @@ Status Sequencer::ready(TimePoint now, std::uint32_t member, const LocalReady& r
 
 // Nothing of this round is summed; its owners tell the servers, which answer them with an error.
 void Sequencer::refuse(TimePoint now, Record& record, std::uint32_t member) {
+  const bool is_mixed = record.said.front()->memory != record.said[member]->memory;
   const auto text = [&](std::uint32_t who) {
     const LocalReady& said = *record.said[who];
     const std::string root = said.operation == Operation::broadcast ? fmt::format(" from rank {}", said.root.value) : "";
-    return fmt::format("rank {} pushes {}{}", ranks_[who].value, name_of(said.operation), root);
+    const char* const memory = !is_mixed ? "" : said.memory == MemoryKind::host ? " in host memory" : " in CUDA memory";
+    return fmt::format("rank {} pushes {}{}{}", ranks_[who].value, name_of(said.operation), root, memory);
   };
   queue(now, 0);
   LocalItem item;
@@ -178,11 +180,11 @@ std::optional<LocalBatch> Sequencer::next(TimePoint now) {
   const std::optional<TimePoint> when = due();
   if (!when || now < *when) return std::nullopt;
   LocalBatch batch;
-  for (; !controls_.empty() && batch.items.size() < kMaxItems; controls_.pop_front())
+  for (; !controls_.empty() && batch.items.size() < kMaxItemsPerBatch; controls_.pop_front())
     batch.items.push_back(std::move(controls_.front()));
   std::uint64_t room = traits_.batch_bytes;
   auto spread = spreads_.begin();
-  while (room > 0 && batch.items.size() < kMaxItems) {
+  while (room > 0 && batch.items.size() < kMaxItemsPerBatch) {
     const bool has_spread = spread != spreads_.end();
     if (!has_spread && reduces_.empty()) break;
     // Of equal priority, what ends something.
@@ -299,12 +301,13 @@ std::uint64_t Sequencer::total_bytes(const Record& record) const {
 
 // ---- for who asks ----
 
-std::vector<Sequencer::Waiting> Sequencer::waiting(TimePoint now, Duration older_than) const {
-  std::vector<Waiting> out;
+std::vector<LocalWaiting> Sequencer::waiting(TimePoint now, Duration older_than) const {
+  std::vector<LocalWaiting> out;
   for (const auto& [id, record] : records_) {
     const bool waits = record.said_count > 0 && !is_sequenced(record) && !record.dropped;
     if (!waits || now - record.since < older_than) continue;
-    Waiting waiting{id, record.round, now - record.since, {}};
+    const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - record.since);
+    LocalWaiting waiting{id, record.round, static_cast<std::uint64_t>(age.count()), {}};
     for (std::size_t member = 0; member < ranks_.size(); ++member) {
       if (!record.said[member]) waiting.missing.push_back(ranks_[member]);
     }

@@ -11,8 +11,8 @@
 // partitions; a spread comes before a reduce, because it ends something. A batch is cut as soon as something
 // waits, fewer than max_open batches are under way here, and it is full or the first has waited long enough.
 //
-// Owner: the leader's engine. Pure; O(log n) per item. Limits: kMaxItems in a batch; one record per tensor, a
-// round of it at a time. Failure: an error says that the member breaks the rules; nothing has changed then.
+// Owner: the leader's engine. Pure; O(log n) per item. Limits: kMaxItemsPerBatch; one record per tensor, a round
+// of it at a time. Failure: an error says that the member breaks the rules; nothing has changed then.
 #pragma once
 
 #include <cstdint>
@@ -31,49 +31,8 @@
 
 namespace bps {
 
-struct LocalReady {
-  TensorId tensor;
-  Round round;
-  Operation operation = Operation::sum;
-  Rank root;  // of a broadcast
-  friend bool operator==(const LocalReady&, const LocalReady&) = default;
-};
-
-struct LocalAnswer {
-  TensorId tensor;
-  Round round;
-  std::uint32_t index = 0;   // of the partition in its tensor
-  std::uint32_t weight = 0;  // ranks in it
-  Error error;               // not ok: there is none
-};
-
-struct LocalItem {
-  enum class Kind : std::uint8_t {
-    reduce,  // partitions first to first + count - 1
-    spread,  // likewise; all have this weight, or this error and no data
-    refuse,  // the members disagree: the owners say so to the servers, which answer with an error
-    drop,    // the tensor has failed: what is in no earlier item of this round does not come
-    left,    // the member has: operations that are in no earlier item do not come
-  };
-  Kind kind = Kind::reduce;
-  TensorId tensor;
-  Round round;
-  std::uint32_t first = 0;
-  std::uint32_t count = 0;
-  std::uint32_t weight = 0;
-  std::uint32_t member = 0;
-  Error error;
-};
-
-struct LocalBatch {
-  std::uint64_t number = 0;  // from 0, without gaps
-  std::vector<LocalItem> items;
-};
-
 class Sequencer {
  public:
-  static constexpr std::size_t kMaxItems = 1024;
-
   struct Traits {
     std::uint64_t batch_bytes = 4 * 1024 * 1024;
     Duration batch_delay{0};
@@ -90,12 +49,6 @@ class Sequencer {
     std::uint32_t count = 0;           // partitions, 1 at least
     std::uint64_t partition_bytes = 0;
     std::uint64_t last_bytes = 0;
-  };
-  struct Waiting {
-    TensorId tensor;
-    Round round;
-    Duration age{0};
-    std::vector<Rank> missing;
   };
 
   // `ranks`: of the members, in their order; this is member 0.
@@ -117,7 +70,7 @@ class Sequencer {
   std::optional<TimePoint> due() const;
 
   // What some are ready for, and others not.
-  std::vector<Waiting> waiting(TimePoint now, Duration older_than) const;
+  std::vector<LocalWaiting> waiting(TimePoint now, Duration older_than) const;
 
  private:
   enum class Part : std::uint8_t { untouched, reduced, answered, spread };

@@ -19,7 +19,7 @@ Sequencer::Tensor tensor(std::uint32_t id, std::uint32_t count, std::int32_t pri
 }
 
 LocalReady ready(std::uint32_t id, std::uint64_t round = 0, Operation operation = Operation::sum) {
-  return {TensorId{id}, Round{round}, operation, Rank{}};
+  return {TensorId{id}, Round{round}, operation, Rank{}, MemoryKind::host};
 }
 
 LocalAnswer answer(std::uint32_t id, std::uint32_t index, std::uint32_t weight = 4, std::uint64_t round = 0) {
@@ -188,7 +188,7 @@ TEST_CASE("sequencer: what waits for a member names it") {
   CHECK(s.waiting(kStart + 1s, 2s).empty());
   const auto waiting = s.waiting(kStart + 3s, 2s);
   REQUIRE(waiting.size() == 1);
-  CHECK(waiting[0].age == 3s);
+  CHECK(waiting[0].age_ms == 3000);
   CHECK(waiting[0].missing == std::vector<Rank>{Rank{5}});
 }
 
@@ -270,7 +270,7 @@ class World {
     Member& member = members_[m];
     const std::uint64_t round = member.runs[t].round;
     member.soon.emplace_back([this, m, t, round] {
-      REQUIRE(sequencer_.ready(now_, m, {TensorId{t}, Round{round}, Operation::sum, Rank{}}).ok());
+      REQUIRE(sequencer_.ready(now_, m, {TensorId{t}, Round{round}, Operation::sum, Rank{}, MemoryKind::host}).ok());
     });
   }
 

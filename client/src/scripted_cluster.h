@@ -170,7 +170,7 @@ class ScriptedCluster {
     start.epoch = Epoch{3};
     start.partition_bytes = kSlice;
     for (std::uint32_t r = 0; r < 2; ++r)
-      start.members.push_back({Rank{r}, Incarnation{r + 10}, "host", r, 1});
+      start.members.push_back({Rank{r}, Incarnation{r + 10}, "host", r, 1, Rank{r}, 0});
     for (std::uint32_t i = 0; i < lanes; ++i) {
       start.lanes.push_back({ServerId{i + 1},
                              Incarnation{i + 100},

@@ -34,6 +34,20 @@ std::optional<Nonce> read(const fb::Secret* in) {
   return read(*in);
 }
 
+// Without groups there is nothing to say of them.
+void read_group(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
+  out.local_group = check.known<LocalGrouping>("local_group", in.local_group(), kLocalGroupingCount);
+  const bool is_off = out.local_group == LocalGrouping::off;
+  out.group_name.clear();
+  const std::size_t most = is_off ? 0 : kMaxGroupNameBytes;
+  if (in.group_name() != nullptr) {
+    check.name("group_name", in.group_name(), is_off ? 0 : 1, most, out.group_name);
+  } else if (!is_off) {
+    check.fail("group_name", "is missing");
+  }
+  out.group_size = check.range("group_size", in.group_size(), 0, is_off ? 0 : kMaxLocalGroupSize);
+}
+
 void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   out.term = read(in.term());
   out.incarnation = Incarnation{in.incarnation()};
@@ -57,6 +71,7 @@ void read(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
   out.retain = in.retain();
   out.worker_loss = check.known<WorkerLoss>("worker_loss", in.worker_loss(), kWorkerLossCount);
   out.unequal_sums = in.unequal_sums();
+  read_group(check, in, out);
   out.nonce = read(in.nonce());
 }
 
@@ -70,6 +85,7 @@ void read(Check& check, const fb::HelloServer& in, HelloServer& out) {
   out.memory_max = in.memory_max();
   out.bandwidth_bps = in.bandwidth_bps();
   out.nonce = read(in.nonce());
+  out.rdma = in.rdma();
 }
 
 void read(Check& check, const fb::HelloLane& in, HelloLane& out) {
@@ -259,6 +275,7 @@ void read(Check& check, const fb::PushPull& in, PushPull& out) {
   out.codec = check.known<Codec>("codec", fields.codec(), kCodecCount);
   out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
   out.announced = fields.announced();
+  check.error("error", in.error(), out.error);
 }
 
 void read(Check& check, const fb::Aggregate& in, Aggregate& out) {
@@ -378,6 +395,8 @@ void read(Check& check, const fb::Attached& in, Attached& out) {
 
 #include "proto/wire/codec_questions.inc"
 
+#include "proto/wire/codec_local.inc"
+
 // The message inside `message`, without a new one where it already is of this type.
 template <class T, class From>
 Status read_as(const From* in, const char* name, Message& message) {
@@ -441,6 +460,9 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(Drain)
     BPS_READ(Drained)
     BPS_READ(LaneLost)
+    BPS_READ(HelloLocal)
+    BPS_READ(LocalNews)
+    BPS_READ(LocalBatch)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

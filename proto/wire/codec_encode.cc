@@ -97,7 +97,7 @@ auto pack_tables(Builder& b, const std::vector<T>& items, Function&& function) {
 auto pack(Builder& b, const std::vector<Member>& members) {
   return pack_tables(b, members, [&](const Member& member) {
     return fb::CreateMember(b, member.rank.value, member.incarnation.value, pack(b, member.host),
-                            member.local_rank, member.weight);
+                            member.local_rank, member.weight, member.leader.value, member.group_rank);
   });
 }
 
@@ -105,11 +105,13 @@ Offset<fb::HelloWorker> pack(Builder& b, const HelloWorker& m) {
   const fb::Term term = pack(m.term);
   const auto job = pack(b, m.job);
   const auto host = pack(b, m.host);
+  const auto group_name = m.group_name.empty() ? Offset<flatbuffers::String>{} : pack(b, m.group_name);
   return fb::CreateHelloWorker(b, &term, m.incarnation.value, job, m.job_run.value, m.rank.value,
                                m.world_size, m.local_rank, m.local_size, host, m.bandwidth_bps,
                                m.partition_bytes, static_cast<std::uint8_t>(m.mode), m.staleness,
                                m.join_timeout_ms, m.retain, OptionalSecret(m.nonce).pointer(),
-                               static_cast<std::uint8_t>(m.worker_loss), m.unequal_sums);
+                               static_cast<std::uint8_t>(m.worker_loss), m.unequal_sums,
+                               static_cast<std::uint8_t>(m.local_group), group_name, m.group_size);
 }
 
 Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {
@@ -117,7 +119,7 @@ Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {
   const auto host = pack(b, m.host);
   const auto data = pack(b, m.data);
   return fb::CreateHelloServer(b, &term, m.incarnation.value, m.server.value, host, data, m.shards,
-                               m.memory_max, m.bandwidth_bps, OptionalSecret(m.nonce).pointer());
+                               m.memory_max, m.bandwidth_bps, OptionalSecret(m.nonce).pointer(), m.rdma);
 }
 
 Offset<fb::HelloLane> pack(Builder& b, const HelloLane& m) {
@@ -157,7 +159,8 @@ auto pack(Builder& b, const std::vector<LaneTarget>& lanes) {
     // One after the other: compilers differ in the order of arguments, and the bytes would too.
     const auto host = pack_shared(b, lane.host);
     const auto endpoint = pack(b, lane.endpoint);
-    return fb::CreateLaneTarget(b, lane.server.value, lane.incarnation.value, endpoint, lane.shard, host);
+    return fb::CreateLaneTarget(b, lane.server.value, lane.incarnation.value, endpoint, lane.shard, host,
+                                lane.rdma);
   });
 }
 
@@ -245,7 +248,7 @@ Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
   const fb::PushPullFields fields(
       m.job_run.value, m.round.value, m.partition.value, m.epoch.value, m.generation.value, m.root.value,
       m.weight, static_cast<std::uint8_t>(m.operation), static_cast<std::uint8_t>(m.codec), m.announced);
-  return fb::CreatePushPull(b, &fields);
+  return fb::CreatePushPull(b, &fields, pack_unless_ok(b, m.error));
 }
 
 // Absent if there are none: data frames of synchronous tensors stay small.
@@ -429,6 +432,8 @@ Offset<fb::LaneLost> pack(Builder& b, const LaneLost& m) {
   return fb::CreateLaneLost(b, m.server.value, m.incarnation.value, m.lost, m.age_ms,
                             pack_cut(b, m.reason, kMaxMessageBytes));
 }
+
+#include "proto/wire/codec_encode_local.inc"
 
 template <class T>
 Offset<fb::Header> pack_header(Builder& b, Offset<T> body) {

@@ -259,6 +259,58 @@ TEST_CASE("numbers beyond their limits are refused") {
              Catch::Contains("Retained.applied has 4097 entries"));
 }
 
+TEST_CASE("what is said of groups is refused where it cannot be") {
+  const HelloWorker good{.job = "j", .world_size = 1, .local_group = LocalGrouping::host, .group_name = "a", .group_size = 1};
+  Message out;
+  REQUIRE(decode(header_of(good), out).ok());
+  auto with = [&](auto change) {
+    HelloWorker m = good;
+    change(m);
+    return refusal(m);
+  };
+  CHECK_THAT(with([](auto& m) { m.local_group = LocalGrouping{3}; }), Catch::Contains("local_group is 3"));
+  CHECK_THAT(with([](auto& m) { m.group_name.clear(); }), Catch::Contains("group_name is missing"));
+  CHECK_THAT(with([](auto& m) { m.group_name.assign(kMaxGroupNameBytes + 1, 'x'); }),
+             Catch::Contains("group_name has 257 bytes"));
+  CHECK_THAT(with([](auto& m) { m.group_size = kMaxLocalGroupSize + 1; }), Catch::Contains("group_size is 65"));
+  CHECK_THAT(with([](auto& m) { m.local_group = LocalGrouping::off; }), Catch::Contains("group_name has 1 bytes"));
+  CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .group_size = 2}), Catch::Contains("group_size is 2"));
+
+  CHECK_THAT(refusal(OpenJob{.job = "j", .members = {{.rank = Rank{1}, .leader = Rank{2}}}}),
+             Catch::Contains("members.leader is 2"));
+  CHECK_THAT(refusal(OpenJob{.job = "j", .members = {{.group_rank = kMaxLocalGroupSize}}}),
+             Catch::Contains("members.group_rank is 64"));
+
+  CHECK_THAT(refusal(HelloLocal{.rank = Rank{kMaxWorldSize}}), Catch::Contains("HelloLocal.rank"));
+  CHECK_THAT(refusal(LocalNews{.ready = std::vector<LocalReady>(kMaxNewsPerMessage + 1)}),
+             Catch::Contains("LocalNews.ready has 1025 entries"));
+  CHECK_THAT(refusal(LocalNews{.answered = std::vector<LocalAnswer>(kMaxNewsPerMessage + 1)}),
+             Catch::Contains("LocalNews.answered has 1025 entries"));
+  CHECK_THAT(refusal(LocalNews{.ready = {{.operation = Operation{kOperationCount}}}}),
+             Catch::Contains("ready.operation is 6"));
+  CHECK_THAT(refusal(LocalNews{.ready = {{.memory = MemoryKind{kMemoryKindCount}}}}),
+             Catch::Contains("ready.memory is 2"));
+  CHECK_THAT(refusal(LocalNews{.answered = {{.index = kMaxPartitionsPerJob}}}), Catch::Contains("answered.index"));
+  CHECK_THAT(refusal(LocalBatch{.setup = std::vector<std::byte>(kMaxLocalSetupBytes + 1)}),
+             Catch::Contains("LocalBatch.setup has 257 entries"));
+  CHECK_THAT(refusal(LocalBatch{.items = std::vector<LocalItem>(kMaxItemsPerBatch + 1)}),
+             Catch::Contains("LocalBatch.items has 1025 entries"));
+  CHECK_THAT(refusal(LocalBatch{.items = {{.kind = LocalItem::Kind{LocalItem::kKindCount}}}}),
+             Catch::Contains("items.kind is 5"));
+  CHECK_THAT(refusal(LocalBatch{.items = {{.first = 1, .count = kMaxPartitionsPerJob}}}),
+             Catch::Contains("items.count"));
+  CHECK_THAT(refusal(LocalBatch{.items = {{.member = kMaxLocalGroupSize}}}), Catch::Contains("items.member is 64"));
+  CHECK_THAT(refusal(LocalBatch{.waiting = std::vector<LocalWaiting>(kMaxWaitsNamed + 1)}),
+             Catch::Contains("LocalBatch.waiting has 65 entries"));
+}
+
+TEST_CASE("frames of a job without groups are as long as PROTOCOL.md says") {
+  Encoder encoder;
+  CHECK(encoder.encode(PushPull{}, 4096).size() == 104);
+  CHECK(encoder.encode(Aggregate{}, 4096).size() == 112);
+  CHECK(encoder.encode(Credit{.taken = 1}, 0).size() == 72);
+}
+
 TEST_CASE("lists that are too long are refused before memory is taken for them") {
   CHECK(refusal(JoinProgress{1, std::vector<Rank>(65), 1}) ==
         "JoinProgress.missing has 65 entries, at most 64 are allowed");
@@ -318,6 +370,7 @@ TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
   CHECK(header_of(Aggregate{.applied = everyone}).size() <= kMaxLaneHeaderBytes);
   CHECK(header_of(Retained{.error = {ErrorCode::internal, umlauts, umlauts}, .applied = everyone}).size() <=
         kMaxLaneHeaderBytes);
+  CHECK(header_of(PushPull{.error = {ErrorCode::configuration, umlauts, umlauts}}).size() <= kMaxLaneHeaderBytes);
   CHECK(header_of(Resume{.partitions = std::vector<StoredRounds>(kMaxPartitionsPerResume)}).size() <=
         kMaxLaneHeaderBytes);
 

@@ -7,7 +7,7 @@
 namespace bps {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x31535042;  // "BPS1" on the wire
-inline constexpr std::uint16_t kProtocolVersion = 6;
+inline constexpr std::uint16_t kProtocolVersion = 7;
 
 inline constexpr std::size_t kMaxHelloHeaderBytes = 8 * 1024;              // before the handshake is done
 inline constexpr std::size_t kMaxLaneHeaderBytes = 40 * 1024;              // data frames on lanes: 8 bytes for each rank of an async job
@@ -39,6 +39,13 @@ inline constexpr std::uint32_t kMaxPartitionsPerResume = 256;              // lo
 inline constexpr std::uint32_t kMaxWaitsNamed = 64;                        // in one Waits, OpenRounds, Drained
 inline constexpr std::uint32_t kMaxJobsListed = 1024;                      // in one ClusterState
 inline constexpr std::uint32_t kMaxGoneServersListed = 8;                  // likewise
+
+// The ranks of a host that sum as one contributor.
+inline constexpr std::uint32_t kMaxLocalGroupSize = 64;
+inline constexpr std::size_t kMaxGroupNameBytes = 256;
+inline constexpr std::uint32_t kMaxNewsPerMessage = 1024;                  // of either kind, in one LocalNews
+inline constexpr std::uint32_t kMaxItemsPerBatch = 1024;
+inline constexpr std::size_t kMaxLocalSetupBytes = 256;
 
 // Shared memory, of one connection and direction.
 inline constexpr std::uint32_t kMaxShmRegions = 1024;                      // mapped by the receiver at a time

@@ -14,7 +14,7 @@ const char* name_of(const Message& message) {
       "Resumed",      "Fetch",       "Retained",     "Settle",   "Settled",       "Challenge",
       "Proof",        "Attached",    "Shrunk",       "HelloAdmin", "AskOpenRounds", "OpenRounds",
       "AskWaits",     "Waits",       "AskCluster",   "ClusterState", "Drain",     "Drained",
-      "LaneLost"};
+      "LaneLost",     "HelloLocal",  "LocalNews",    "LocalBatch"};
   return kNames[message.index()];
 }
 

@@ -18,6 +18,7 @@
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/local_messages.h"
 #include "proto/wire/questions.h"
 
 namespace bps {
@@ -61,6 +62,9 @@ struct HelloWorker {
   std::optional<Nonce> nonce = {};    // present: the sender has a key, here and in the other hellos
   WorkerLoss worker_loss = WorkerLoss::fail;  // job setting
   bool unequal_sums = false;  // job setting: parts of one tensor may hold the sums of different ranks
+  LocalGrouping local_group = LocalGrouping::off;  // job setting
+  std::string group_name = {};   // equal for the ranks that form a group; empty if off
+  std::uint32_t group_size = 0;  // how many it was told that they are; 0: nobody said
   friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
 
@@ -75,6 +79,7 @@ struct HelloServer {
   std::uint64_t memory_max = 0;
   std::uint64_t bandwidth_bps = 0;
   std::optional<Nonce> nonce = {};
+  bool rdma = false;  // takes lanes over RDMA, at the port of `data`
   friend bool operator==(const HelloServer&, const HelloServer&) = default;
 };
 
@@ -142,6 +147,8 @@ struct Member {  // a worker of a job, in rank order
   std::string host;
   std::uint32_t local_rank = 0;
   std::uint32_t weight = 1;  // ranks already summed in its contributions; 0 = contributes nothing itself
+  Rank leader = {};          // the lowest rank of its group: itself, if it has none
+  std::uint32_t group_rank = 0;  // its place in the group
   friend bool operator==(const Member&, const Member&) = default;
 };
 
@@ -151,6 +158,7 @@ struct LaneTarget {  // index in JobStart::lanes is the LaneIndex
   Endpoint endpoint;
   std::uint32_t shard = 0;
   std::string host;  // identity of the server's machine: who shares it may use its memory
+  bool rdma = false;  // the server takes lanes over RDMA, too
   friend bool operator==(const LaneTarget&, const LaneTarget&) = default;
 };
 
@@ -314,6 +322,7 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   Codec codec = Codec::raw;
   std::uint32_t weight = 1;  // ranks already summed in the payload
   bool announced = false;    // without payload: the contribution is there, and waits to be asked for
+  Error error = {};          // not ok: the ranks of this host disagree, and the round fails with it; no payload
   friend bool operator==(const PushPull&, const PushPull&) = default;
 };
 
@@ -493,7 +502,7 @@ using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refus
                              Aggregate, Later, Again, RoundFailed, TensorFailed, Credit, Moved, Resume,
                              Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof, Attached, Shrunk,
                              HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits, AskCluster,
-                             ClusterState, Drain, Drained, LaneLost>;
+                             ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

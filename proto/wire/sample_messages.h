@@ -11,7 +11,8 @@
 namespace bps::testing {
 
 inline std::vector<Member> sample_members() {
-  return {{Rank{0}, Incarnation{0x1001}, "gpu-01", 0, 1}, {Rank{3}, Incarnation{0x1002}, "gpu-02", 1, 2}};
+  return {{Rank{0}, Incarnation{0x1001}, "gpu-01", 0, 1, Rank{0}, 0},
+          {Rank{3}, Incarnation{0x1002}, "gpu-02", 1, 2, Rank{1}, 1}};
 }
 
 // 32 bytes that count from `first`.
@@ -28,7 +29,7 @@ inline std::vector<Message> sample_messages() {
   std::vector<Message> all;
   all.push_back(HelloWorker{term, Incarnation{0xa1}, "resnet50", JobRun{0xb2}, Rank{2}, 4, 1, 2, "gpu-01",
                             25'000'000'000, 1 << 20, Mode::async, 5, 60'000, true, sample_secret(0x10),
-                            WorkerLoss::shrink, true});
+                            WorkerLoss::shrink, true, LocalGrouping::nccl, "gpu-01/4026531840/1000", 2});
   all.push_back(HelloServer{term,
                             Incarnation{0xa2},
                             ServerId{3},
@@ -37,7 +38,8 @@ inline std::vector<Message> sample_messages() {
                             8,
                             4ull << 30,
                             10'000'000'000,
-                            sample_secret(0x20)});
+                            sample_secret(0x20),
+                            true});
   all.push_back(HelloLane{JobRun{0xb2}, Rank{2}, Incarnation{0xa1}, ServerId{3}, Incarnation{0xa2}, 5,
                           Session{6}, Epoch{7}, Generation{8}, 65536, sample_secret(0x30)});
   all.push_back(
@@ -50,7 +52,7 @@ inline std::vector<Message> sample_messages() {
                          Epoch{7},
                          1 << 20,
                          sample_members(),
-                         {{ServerId{3}, Incarnation{0xa2}, {"10.0.0.7", 4712}, 0, "cpu-00"},
+                         {{ServerId{3}, Incarnation{0xa2}, {"10.0.0.7", 4712}, 0, "cpu-00", true},
                           {ServerId{4}, Incarnation{0xa3}, {"fe80::1", 4713}, 1, "cpu-01"}}});
   all.push_back(JobFailed{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", "start the job again"}});
   all.push_back(Declare{11,
@@ -80,7 +82,7 @@ inline std::vector<Message> sample_messages() {
   all.push_back(JobEnded{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", ""}});
   all.push_back(Ack{17, {ErrorCode::out_of_memory, "2 GiB do not fit", "raise --memory-max"}});
   all.push_back(PushPull{JobRun{0xb2}, PartitionId{13}, Round{812}, Epoch{7}, Generation{8},
-                         Operation::broadcast, Rank{2}, Codec::raw, 2, true});
+                         Operation::broadcast, Rank{2}, Codec::raw, 2, true, {ErrorCode::configuration, "no", "do"}});
   all.push_back(Aggregate{PartitionId{13}, Round{812}, Epoch{7}, Generation{8}, Codec::raw, 4, 19, 1 << 30, 1,
                           {Round{813}, Round{0}, Round{812}}});
   all.push_back(Later{PartitionId{13}, Round{812}, 20});
@@ -164,6 +166,19 @@ inline std::vector<Message> sample_messages() {
   all.push_back(Drained{
       35, true, {ErrorCode::invalid_argument, "there is no server 7", "see bpsctl status"}, 1, 203, {"async"}, {"full"}});
   all.push_back(LaneLost{ServerId{3}, Incarnation{0xa2}, true, 3100, "connection timed out"});
+  all.push_back(HelloLocal{JobRun{0xb2}, Rank{3}, Incarnation{0xa1}, Incarnation{0xa5}, sample_secret(0x90)});
+  all.push_back(LocalNews{{{TensorId{12}, Round{812}, Operation::broadcast, Rank{2}, MemoryKind::cuda},
+                           {TensorId{18}, Round{0}, Operation::max, Rank{0}, MemoryKind::host}},
+                          {{TensorId{12}, Round{812}, 1, 4, {}},
+                           {TensorId{18}, Round{3}, 0, 0, {ErrorCode::peer_lost, "rank 9 is gone", "wait"}}},
+                          true});
+  all.push_back(
+      LocalBatch{36,
+                 {std::byte{1}, std::byte{2}, std::byte{3}},
+                 {{LocalItem::Kind::spread, TensorId{12}, Round{812}, 1, 2, 4, 0, {}},
+                  {LocalItem::Kind::refuse, TensorId{18}, Round{0}, 0, 3, 0, 0, {ErrorCode::configuration, "no", "do"}},
+                  {LocalItem::Kind::left, TensorId{0}, Round{0}, 0, 0, 0, 1, {}}},
+                 {{TensorId{18}, Round{4}, 2500, {Rank{3}, Rank{5}}}}});
   return all;
 }
 
@@ -179,7 +194,7 @@ class RandomMessages {
         return HelloServer{
             term(),           Incarnation{any()},          ServerId{u32()}, text(0, kMaxHostBytes),
             endpoint(),       u32(1, kMaxShardsPerServer), any(),           any(),
-            optional_secret()};
+            optional_secret(), flag()};
       case 2:
         return HelloLane{JobRun{any()},      rank(),  Incarnation{any()}, ServerId{u32()},
                          Incarnation{any()}, shard(), Session{any()},     Epoch{u32()},
@@ -217,7 +232,7 @@ class RandomMessages {
             JobRun{any()},    partition(),       Round{any()},
             Epoch{u32()},     Generation{u32()}, static_cast<Operation>(number(0, kOperationCount - 1)),
             rank(),           Codec::raw,        u32(0, kMaxWorldSize),
-            number(0, 1) == 1};
+            flag(),           error()};
       case 22:
         return Aggregate{partition(), Round{any()},          Epoch{u32()}, Generation{u32()},
                          Codec::raw,  u32(0, kMaxWorldSize), any(),        any(),
@@ -242,6 +257,10 @@ class RandomMessages {
       case 37: return attached();
       case 38: return Shrunk{any(), JobRun{any()}, Generation{u32()}, rank(), text(0, kMaxMessageBytes)};
       case 39: return LaneLost{ServerId{u32()}, Incarnation{any()}, flag(), any(), text(0, kMaxMessageBytes)};
+      case 40:
+        return HelloLocal{JobRun{any()}, rank(), Incarnation{any()}, Incarnation{any()}, optional_secret()};
+      case 41: return local_news();
+      case 42: return local_batch();
       default: return question();
     }
   }
@@ -294,7 +313,8 @@ class RandomMessages {
     std::uint32_t next = 0;
     for (Member& member : out) {
       next += u32(1, 100);
-      member = {Rank{next}, Incarnation{any()}, text(0, kMaxHostBytes), u32(0, 7), u32(0, 8)};
+      member = {Rank{next}, Incarnation{any()}, text(0, kMaxHostBytes), u32(0, 7), u32(0, 8),
+                Rank{u32(0, next)}, u32(0, 7)};
     }
     return out;
   }
@@ -407,6 +427,10 @@ class RandomMessages {
     m.nonce = optional_secret();
     m.worker_loss = static_cast<WorkerLoss>(number(0, kWorkerLossCount - 1));
     m.unequal_sums = number(0, 1) == 1;
+    m.local_group = static_cast<LocalGrouping>(number(0, kLocalGroupingCount - 1));
+    if (m.local_group == LocalGrouping::off) return m;
+    m.group_name = text(1, kMaxGroupNameBytes);
+    m.group_size = u32(0, kMaxLocalGroupSize);
     return m;
   }
 
@@ -421,7 +445,7 @@ class RandomMessages {
   std::vector<LaneTarget> lanes() {
     std::vector<LaneTarget> out(number(0, 12));
     for (LaneTarget& lane : out)
-      lane = {ServerId{u32()}, Incarnation{any()}, endpoint(), shard(), text(0, kMaxHostBytes)};
+      lane = {ServerId{u32()}, Incarnation{any()}, endpoint(), shard(), text(0, kMaxHostBytes), flag()};
     return out;
   }
 
@@ -493,6 +517,38 @@ class RandomMessages {
       for (PartitionSlice& slice : t.partitions)
         slice = {partition(), shard(), number(0, kMaxPartitionBytes / 8)};
     }
+    return m;
+  }
+
+  Message local_news() {
+    LocalNews m{{}, {}, flag()};
+    m.ready.resize(number(0, 20));
+    for (LocalReady& r : m.ready) {
+      r = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()},
+           static_cast<Operation>(number(0, kOperationCount - 1)), rank(),
+           static_cast<MemoryKind>(number(0, kMemoryKindCount - 1))};
+    }
+    m.answered.resize(number(0, 20));
+    for (LocalAnswer& a : m.answered)
+      a = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()}, u32(0, kMaxPartitionsPerJob - 1),
+           u32(0, kMaxWorldSize), error()};
+    return m;
+  }
+
+  Message local_batch() {
+    LocalBatch m{any(), std::vector<std::byte>(number(0, kMaxLocalSetupBytes), std::byte{7}), {}, {}};
+    m.items.resize(number(0, 10));
+    for (LocalItem& item : m.items) {
+      item = {static_cast<LocalItem::Kind>(number(0, LocalItem::kKindCount - 1)),
+              TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()}, u32(0, kMaxPartitionsPerJob - 1)};
+      item.count = u32(0, kMaxPartitionsPerJob - item.first);
+      item.weight = u32(0, kMaxWorldSize);
+      item.member = u32(0, kMaxLocalGroupSize - 1);
+      item.error = error();
+    }
+    m.waiting.resize(number(0, 4));
+    for (LocalWaiting& w : m.waiting)
+      w = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()}, any(), list<Rank>(kMaxLocalGroupSize, kMaxWorldSize)};
     return m;
   }
 

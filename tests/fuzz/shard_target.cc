@@ -22,7 +22,7 @@ class Lanes {
     job.job_run = shard_test::kRun;
     job.job = "job";
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
-      job.members.push_back({Rank{rank}, Incarnation{100 + rank}, "", 0, 1});
+      job.members.push_back({Rank{rank}, Incarnation{100 + rank}, "", 0, 1, Rank{rank}, 0});
     BPS_ASSERT(ledger_.open(job).ok());
   }
 
@@ -121,7 +121,8 @@ class Lanes {
       return declare(std::get<DeclareSlices>(*heard));
     } else {
       for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
-        open.members.push_back({Rank{rank}, Incarnation{100 + rank}, "", 0, choice == rank + 2 ? 0 : 1u});
+        open.members.push_back({Rank{rank}, Incarnation{100 + rank}, "", 0, choice == rank + 2 ? 0 : 1u,
+                                Rank{rank}, 0});
     }
     open.job_run = job_run();
     open.generation = Generation{};
