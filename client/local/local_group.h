@@ -25,6 +25,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "client/local/sequencer.h"
@@ -52,7 +53,8 @@ struct LocalPiece {
   std::byte* sum = nullptr;
   const std::byte* answer = nullptr;  // spread, at the owner: where the answer lies; likewise
   const Region* home = nullptr;       // of `sum` or `answer`
-  std::byte* out = nullptr;  // spread: where this member wants it; null: not (the root of a broadcast)
+  std::byte* out = nullptr;   // spread: where this member wants it; null: not (the root of a broadcast)
+  std::int32_t priority = 0;  // stage: of its tensor; the greater, the earlier
 };
 
 struct Collective {
@@ -71,7 +73,7 @@ struct OperationBuffer {
   std::size_t size = 0;
   MemoryKind memory = MemoryKind::host;
   std::int32_t device = 0;
-  void* event = nullptr;  // of the implementation's API; null: nothing to wait for
+  std::shared_ptr<void> event = {};  // the implementation's; null: nothing to wait for
 };
 
 class LocalGroup {
@@ -86,6 +88,8 @@ class LocalGroup {
     // To another member, in order; what it says comes to its payload(), lent() and message(). As
     // Connection::send: the payload stays unchanged until sent(member, cookie).
     virtual void send(std::uint32_t member, const Message& message, Payload payload, std::uint64_t cookie) = 0;
+    // For error texts.
+    virtual std::string name_of(TensorId tensor) const { return "tensor " + std::to_string(tensor.value); }
 
    protected:
     ~Owner() = default;
