@@ -5,6 +5,7 @@
 
 #include "proto/base/log.h"
 #include "proto/transport/lending/loan_records.h"
+#include "proto/transport/rdma/rdma_inbox.h"
 #include "proto/wire/codec.h"
 #include "tests/conformance/rdma_fake_fabric.h"
 #include "tests/conformance/support.h"
@@ -27,6 +28,19 @@ std::shared_ptr<Region> region_of(RdmaFakeFabric& fabric, std::size_t bytes, std
   const auto data = pattern(bytes, seed);
   std::copy(data.begin(), data.end(), (*region)->bytes().begin());
   return std::move(region).value();
+}
+
+std::vector<std::byte> lent_frame(std::uint64_t bytes, const LoanReference& reference) {
+  Encoder encoder;
+  std::vector<std::byte> frame;
+  append_lent(frame, encoder.encode(push_pull(1), bytes), bytes, reference);
+  return frame;
+}
+
+LoanReference reference_to(RdmaFakeFabric& fabric, const Region& region) {
+  const auto key = dynamic_cast<const RdmaRegion&>(region).remote_key(fabric.fake().device());
+  REQUIRE(key.has_value());
+  return {1, reinterpret_cast<std::uintptr_t>(region.bytes().data()), *key, false};
 }
 
 TEST_CASE("connections that come and go, in every state, leave nothing behind") {
@@ -95,6 +109,45 @@ TEST_CASE("a connection that nobody uses finds out that the peer does not answer
   REQUIRE(fabric.run_until([&] { return pair.client.closed == 1 && pair.server.closed == 1; }, kLimit));
   const End& first = pair.client.end.message.find("closed by") == std::string::npos ? pair.client : pair.server;
   CHECK_THAT(first.end.message, Contains(describe_completion(kCompletionUnanswered)));
+}
+
+TEST_CASE("a READ whose completion is taken while writing is delivered") {
+  RdmaOptions options;
+  options.probe_interval = 1h;
+  for (std::uint32_t polls = 1; polls < 12; ++polls) {
+    INFO("polls " << polls);
+    RdmaFakeFabric fabric({}, options);
+    const auto region = region_of(fabric, 10'000, 1);
+    const auto small = pattern(4000, 2);
+    End end;
+    auto listener = fabric.transport().listen(fabric.loop(), fabric.any_endpoint(),
+                                              [&](auto accepted) { end.attach(std::move(accepted)); });
+    REQUIRE(listener.ok());
+    const auto peer = fabric.raw_connect((*listener)->endpoint());
+    REQUIRE(fabric.run_until([&] { return end.writable > 0; }, kLimit));
+    // More than the peer has buffers, and it frees none.
+    for (std::uint64_t i = 1; i <= 200; ++i)
+      end.send(push_pull(i), small, i);
+    const RdmaCounters& counters = fabric.transport().counters();
+    REQUIRE(fabric.run_until([&] { return counters.sends + 1 == options.buffers; }, kLimit));
+    // More frames than are kept behind a payload that is being read.
+    fabric.fake().hold_reads(UINT32_MAX);
+    const int frames = static_cast<int>(RdmaInbox::kMaxFrames) + 10;
+    auto bytes = lent_frame(region->bytes().size(), reference_to(fabric, *region));
+    Encoder encoder;
+    const auto beat = encoder.encode(heartbeat(1), 0);
+    for (int i = 0; i < frames; ++i)
+      bytes.insert(bytes.end(), beat.begin(), beat.end());
+    peer->send(bytes);
+    REQUIRE(fabric.run_until([&] { return counters.reads == 1; }, kLimit));
+    // There is room at the peer again, which is used up at once; meanwhile the READ is done.
+    fabric.fake().hold_reads(polls);
+    peer->receive(40 * 4096);
+    int turns = 0;
+    fabric.run_until([&] { return ++turns > 50; }, kLimit);
+    fabric.fake().finish_reads();
+    REQUIRE(fabric.run_until([&] { return end.messages == frames + 1; }, 2s));
+  }
 }
 
 TEST_CASE("memory that cannot be pinned is told to whoever connects, on either side") {
@@ -294,22 +347,16 @@ Error answer_to(RdmaFakeFabric& fabric, const std::vector<std::byte>& bytes) {
 
 TEST_CASE("references and records that make no sense end the connection") {
   RdmaFakeFabric fabric;
-  Encoder encoder;
   const auto region = region_of(fabric, 10'000, 1);
-  const auto key = dynamic_cast<const RdmaRegion&>(*region).remote_key(fabric.fake().device());
-  REQUIRE(key.has_value());
-  const auto lent = [&](std::uint64_t bytes, const LoanReference& reference) {
-    std::vector<std::byte> frame;
-    append_lent(frame, encoder.encode(push_pull(1), bytes), bytes, reference);
-    return frame;
-  };
-  const auto where = reinterpret_cast<std::uintptr_t>(region->bytes().data());
+  const LoanReference good = reference_to(fabric, *region);
+  const std::uint64_t where = good.where;
+  const std::uint32_t key = good.memory;
   const std::string access = describe_completion(10);
-  CHECK_THAT(answer_to(fabric, lent(10'000, {1, where, *key + 1000, false})).message, Contains(access));
-  CHECK_THAT(answer_to(fabric, lent(10'001, {1, where, *key, false})).message, Contains(access));
-  CHECK_THAT(answer_to(fabric, lent(10'000, {1, where - 1, *key, false})).message, Contains(access));
-  CHECK_THAT(answer_to(fabric, lent(kMaxPayloadBytes, {1, where, *key, false})).message, Contains(access));
-  CHECK_THAT(answer_to(fabric, lent(8, {1, UINT64_MAX, *key, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent_frame(10'000, {1, where, key + 1000, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent_frame(10'001, {1, where, key, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent_frame(10'000, {1, where - 1, key, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent_frame(kMaxPayloadBytes, {1, where, key, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent_frame(8, {1, UINT64_MAX, key, false})).message, Contains(access));
 
   std::vector<std::byte> bytes;
   const std::uint64_t token = 5;

@@ -62,7 +62,10 @@ class RdmaChannel {
   // No bytes after this; may_write() must be true.
   void write_end() { send({}, /*end=*/true); }
 
-  // READs, of which `reads()` may be under way.
+  // Something has been taken off the queue that read() has not given yet.
+  bool has_received() const { return !received_.empty(); }
+
+  // READs, of which `max_reads()` may be under way.
   std::uint32_t max_reads() const { return max_reads_; }
   void post_read(std::byte* to, std::uint32_t bytes, std::uint64_t remote, std::uint32_t remote_key);
   // READs that are done since the last call; they are in the order in which they were posted.

@@ -38,7 +38,9 @@ void RdmaStream::progress() {
   tell_writable();
   if (channel_ == nullptr) return;
   channel_->tell_credit();
-  if (channel_->rest()) {
+  // Writing polls, too, and what it has taken the descriptor does not tell of again.
+  const bool missed = (is_live() && channel_->reads_done() > 0) || (is_reading() && channel_->has_received());
+  if (channel_->rest() && !missed) {
     readiness_.wait_read(shared_from_this());
   } else {
     loop_.at_turn_end(*this);

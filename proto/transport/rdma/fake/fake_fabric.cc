@@ -94,6 +94,12 @@ void FakeFabric::close_if_unused(const FakeDevice& device) {
   std::erase_if(memories_, [&](const auto& entry) { return entry.second.device == &device; });
 }
 
+void FakeFabric::finish_reads() {
+  held_polls_ = 0;
+  for (FakeLink* const link : links_)
+    link->execute_what_may();
+}
+
 // Some of what is pending.
 void FakeFabric::step() {
   if (!options_.shuffle || silent_) return;

@@ -64,6 +64,9 @@ class FakeFabric final : public Verbs, public std::enable_shared_from_this<FakeF
   void fail_registrations(std::uint32_t from) { registrations_left_ = from; }
   // The next request of any link that is posted ends with this status.
   void fail_next_request(std::uint32_t status) { next_status_ = status; }
+  // READs are under way, and what is posted behind them waits, until their link has polled this often.
+  void hold_reads(std::uint32_t polls) { held_polls_ = polls; }
+  void finish_reads();
   // From now on no request is carried out, and nobody answers.
   void fall_silent() { silent_ = true; }
   void remove_device();
@@ -116,6 +119,7 @@ class FakeFabric final : public Verbs, public std::enable_shared_from_this<FakeF
   std::mt19937_64 random_;
   std::uint32_t registrations_left_ = 0;
   std::uint32_t next_status_ = 0;
+  std::uint32_t held_polls_ = 0;
   bool silent_ = false;
   std::map<std::uint32_t, Memory> memories_;  // by key
   std::uint32_t last_key_ = 0;

@@ -136,9 +136,17 @@ Status FakeLink::post(const WorkRequest& request) {
   if (fabric_->options_.shuffle) {
     wake();
   } else {
-    execute_next();
+    execute_what_may();
   }
   return {};
+}
+
+void FakeLink::execute_what_may() {
+  const auto is_held = [this] {
+    return fabric_->held_polls_ > 0 && pending_.front().request.kind == WorkRequest::Kind::read;
+  };
+  while (has_pending() && !is_held())
+    execute_next();
 }
 
 void FakeLink::execute_next() {
@@ -205,6 +213,7 @@ void FakeLink::complete(const WorkCompletion& completion, std::uint64_t number) 
 
 std::size_t FakeLink::poll(std::span<WorkCompletion> completions) {
   fabric_->step();
+  if (fabric_->held_polls_ > 0 && has_pending() && --fabric_->held_polls_ == 0) execute_what_may();
   std::size_t count = 0;
   for (; count < completions.size() && !completions_.empty(); ++count) {
     completions[count] = completions_.front().completion;

@@ -53,6 +53,7 @@ class FakeLink final : public VerbsLink {
   void set_port(std::uint16_t port) { port_ = port; }
   bool has_pending() const { return !pending_.empty(); }
   void execute_next();
+  void execute_what_may();
   void wake() { signal_.raise(); }
   // The connection is over: whatever was not carried out is flushed.
   void break_off(VerbsNews::Kind kind);
