@@ -11,10 +11,11 @@
 
 namespace bps {
 
-ServerLane::ServerLane(ShardJob& job, std::uint32_t contributor, const HelloLane& hello,
+ServerLane::ServerLane(ShardJob& job, const SessionMember& member, const HelloLane& hello,
                        std::unique_ptr<Connection> connection)
     : job_(job),
-      contributor_(contributor),
+      member_(member),
+      contributor_(member.contributor),
       hello_(hello),
       connection_(std::move(connection)),
       frame_(Aggregate{}) {}

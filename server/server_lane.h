@@ -27,6 +27,7 @@ namespace bps {
 
 class ShardJob;
 struct JobPartition;
+struct SessionMember;
 
 class ServerLane final : private ConnectionHandler {
  public:
@@ -37,8 +38,8 @@ class ServerLane final : private ConnectionHandler {
   // long as it may (kHeartbeatTimeout) has a second for that.
   static constexpr Duration kFarewell = kHeartbeatTimeout + std::chrono::seconds(1);
 
-  // `contributor`: the worker's index, or kNoContributor for a member of weight 0.
-  ServerLane(ShardJob& job, std::uint32_t contributor, const HelloLane& hello,
+  // `member` outlives it; its contributor is kNoContributor if its weight is 0.
+  ServerLane(ShardJob& job, const SessionMember& member, const HelloLane& hello,
              std::unique_ptr<Connection> connection);
   ~ServerLane() override;
 
@@ -86,7 +87,7 @@ class ServerLane final : private ConnectionHandler {
 
   Rank rank() const { return hello_.rank; }
   Session session() const { return hello_.session; }
-  std::uint32_t contributor() const { return contributor_; }
+  const SessionMember& member() const { return member_; }
   JobPartition* arriving() const { return arriving_; }
   std::string peer() const;
 
@@ -138,6 +139,7 @@ class ServerLane final : private ConnectionHandler {
   void report_credit();
 
   ShardJob& job_;
+  const SessionMember& member_;
   const std::uint32_t contributor_;
   const HelloLane hello_;
   std::unique_ptr<Connection> connection_;

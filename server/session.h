@@ -26,6 +26,7 @@ struct SessionMember {
   Rank rank;
   Incarnation incarnation;
   std::uint32_t contributor = 0;
+  std::uint32_t place = 0;  // of its lane in the job's list
   Session last_session;   // {} = none yet
   bool left = false;      // pushes no more
   bool gone = false;      // and is not there any more

@@ -22,8 +22,10 @@ ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
     if (member.weight == 0) continue;
     entry.contributor = static_cast<std::uint32_t>(contributors_.size());
     contributors_.push_back({member.rank, member.weight});
+    entry.place = static_cast<std::uint32_t>(lane_of_.size());
+    places_.push_back({entry.place, 1});
+    lane_of_.push_back(nullptr);
   }
-  lane_of_.resize(contributors_.size(), nullptr);
 }
 
 ShardJob::~ShardJob() {
@@ -129,7 +131,7 @@ void ShardJob::reap_dropped() {
 void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actions) {
   for (std::size_t i = 0; i < actions.size(); ++i) {  // unpin may add some
     const Action& action = actions[i];
-    ServerLane* const lane = lane_of_[action.contributor];
+    ServerLane* const lane = lane_of(action.contributor, id);
     switch (action.kind) {
       case Action::Kind::answer:
         // A worker that asks twice gets one answer at a time, however often it asks.
@@ -223,8 +225,8 @@ Status ShardJob::admit(const HelloLane& hello, const Welcome& welcome,
     remove_lane(**older);
   }
   member.last_session = hello.session;
-  lanes_.push_back(std::make_unique<ServerLane>(*this, member.contributor, hello, std::move(connection)));
-  if (member.contributor != ServerLane::kNoContributor) lane_of_[member.contributor] = lanes_.back().get();
+  lanes_.push_back(std::make_unique<ServerLane>(*this, member, hello, std::move(connection)));
+  if (member.contributor != ServerLane::kNoContributor) lane_of_[member.place] = lanes_.back().get();
   lanes_.back()->start(welcome);
   return {};
 }
@@ -235,9 +237,9 @@ void ShardJob::remove_lane(ServerLane& lane) {
   BPS_ASSERT(place != lanes_.end());
   const std::unique_ptr<ServerLane> owned = std::move(*place);
   lanes_.erase(place);
-  const std::uint32_t contributor = lane.contributor();
+  const std::uint32_t contributor = lane.member().contributor;
   if (contributor == ServerLane::kNoContributor) return;
-  lane_of_[contributor] = nullptr;  // before anything is answered
+  lane_of_[lane.member().place] = nullptr;  // before anything is answered
   if (lane.arriving() != nullptr) --lane.arriving()->references;
   lane.release_answers([&](JobPartition& partition, std::uint32_t pin) {
     --partition.references;

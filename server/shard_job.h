@@ -121,6 +121,17 @@ class ShardJob {
 
  private:
   using Partitions = std::unordered_map<PartitionId, JobPartition>;
+  // Of a contributor's lanes in lane_of_.
+  struct Places {
+    std::uint32_t first = 0;
+    std::uint32_t size = 1;
+  };
+
+  // Over which the contributor sends this partition, and is answered; null: it is not there.
+  ServerLane* lane_of(std::uint32_t contributor, PartitionId partition) const {
+    const Places& places = places_[contributor];
+    return lane_of_[places.size == 1 ? places.first : places.first + partition.value % places.size];
+  }
 
   void add(const TensorSlices& tensor, bool moved);
   void drop(Partitions::iterator partition);
@@ -141,7 +152,8 @@ class ShardJob {
   std::unordered_multimap<PartitionId, JobPartition> doomed_;
   std::unordered_set<PartitionId> dropped_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;
-  std::vector<ServerLane*> lane_of_;  // by contributor
+  std::vector<Places> places_;        // by contributor
+  std::vector<ServerLane*> lane_of_;  // by place
   Actions actions_;                   // scratch
   LogLimit failures_;
   std::size_t open_lanes_ = 0;  // after end()
