@@ -113,7 +113,8 @@ class RealCuda final : public CudaApi {
   }
 
   std::string describe(CudaCode code) override {
-    if (code == CudaCode::stub_library) return "this libcuda is a stub that programs are linked with (error 34)";
+    if (code == CudaCode::stub_library)
+      return "this libcuda is a stub that programs are linked with (error 34)";
     const char* name = nullptr;
     const char* text = nullptr;
     const int number = static_cast<int>(code);

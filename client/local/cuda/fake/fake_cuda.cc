@@ -23,7 +23,10 @@ struct FakeCuda::Shared {
 
 FakeCuda::FakeCuda(EventLoop& clock, Options options)
     : clock_(clock), shared_(std::make_unique<Shared>(Machine(clock, options))) {
-  shared_->monitor.update([&](Machine& m) { m.retained.resize(static_cast<std::size_t>(options.devices)); });
+  shared_->monitor.update([&](Machine& m) {
+    m.retained.resize(static_cast<std::size_t>(options.devices));
+    m.streams[nullptr] = std::make_unique<Machine::Stream>();  // the default stream of device 0
+  });
 }
 
 FakeCuda::~FakeCuda() = default;
@@ -61,7 +64,7 @@ std::vector<CudaCall> FakeCuda::order() const {
 FakeCuda::Left FakeCuda::left() const {
   return shared_->monitor.read([](const Machine& m) {
     return Left{static_cast<std::size_t>(std::accumulate(m.retained.begin(), m.retained.end(), 0)),
-                m.streams.size(), m.events.size(), m.allocations.size(), m.registrations.size()};
+                m.streams.size() - 1, m.events.size(), m.allocations.size(), m.registrations.size()};
   });
 }
 

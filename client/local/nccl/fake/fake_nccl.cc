@@ -15,6 +15,7 @@ struct FakeNccl::Mine {
     std::uint32_t polls_left = 0;
     bool is_finalizing = false;
     bool is_ready = false;  // async_error() has said so since the last call
+    std::optional<std::pair<CudaStream, FakeCuda::Work>> late;  // comes to the stream when the call has ended
   };
   struct Fault {
     std::optional<NcclCall> call;  // none: counts all calls
@@ -133,7 +134,8 @@ NcclCode FakeNccl::init_rank(NcclComm& comm, int size, const NcclId& id, int ran
 }
 
 NcclCode FakeNccl::async_error(NcclComm comm, NcclCode& state) {
-  return mine_->monitor.update([&](Mine::State& s) {
+  std::optional<std::pair<CudaStream, FakeCuda::Work>> late;
+  const NcclCode code = mine_->monitor.update([&](Mine::State& s) {
     state = NcclCode::success;
     if (const auto decided = Mine::enter(s, NcclCall::async_error)) return *decided;
     Mine::Comm* const mine = Mine::find(s, NcclCall::async_error, comm, false);
@@ -152,9 +154,12 @@ NcclCode FakeNccl::async_error(NcclComm comm, NcclCode& state) {
       state = NcclCode::in_progress;
     } else {
       mine->is_ready = true;
+      late.swap(mine->late);
     }
     return NcclCode::success;
   });
+  if (late) cuda_.enqueue(late->first, std::move(late->second));
+  return code;
 }
 
 NcclCode FakeNccl::finalize(NcclComm comm) {
@@ -259,7 +264,7 @@ NcclCode FakeNccl::group_end() {
   return steps.empty() ? code : begin(std::move(steps));
 }
 
-// All that is begun together is one operation on the stream.
+// All that is begun together is one operation on the stream; it comes there when the call is in progress no more.
 NcclCode FakeNccl::begin(std::vector<Step> steps) {
   const NcclComm comm = steps.front().comm;
   const CudaStream stream = steps.front().stream;
@@ -300,8 +305,12 @@ NcclCode FakeNccl::begin(std::vector<Step> steps) {
                          [&](const auto& ticket) { return FakeNcclWorld::Shared::is_done(clique, ticket); });
     });
   };
+  if (goes_on) {
+    mine_->monitor.update([&](Mine::State& s) { s.comms.at(comm)->late.emplace(stream, std::move(work)); });
+    return NcclCode::in_progress;
+  }
   cuda_.enqueue(stream, std::move(work));
-  return goes_on ? NcclCode::in_progress : NcclCode::success;
+  return NcclCode::success;
 }
 
 std::string FakeNccl::describe(NcclCode code, NcclComm) {

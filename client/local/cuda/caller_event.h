@@ -1,0 +1,43 @@
+// A place on a stream of the program's: where it was when an operation was asked for.
+//
+// Owner: the operation's buffer, and CudaPipeline until it has fired; gives its event back. Any thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "client/local/cuda/cuda_device.h"
+#include "proto/base/completion.h"
+
+namespace bps {
+
+class CallerEvents;
+
+struct CallerEvent {
+  CallerEvent(std::shared_ptr<CallerEvents> pool_, CudaEvent event_, CudaStream stream_)
+      : pool(std::move(pool_)), event(event_), stream(stream_) {}
+  ~CallerEvent();
+  CallerEvent(const CallerEvent&) = delete;
+  CallerEvent& operator=(const CallerEvent&) = delete;
+
+  const std::shared_ptr<CallerEvents> pool;
+  const CudaEvent event;
+  const CudaStream stream;
+};
+
+// Makes them, and uses their events again.
+class CallerEvents : public std::enable_shared_from_this<CallerEvents> {
+ public:
+  explicit CallerEvents(std::shared_ptr<CudaDevice> device) : device_(std::move(device)) {}
+  ~CallerEvents();
+
+  // `stream`: of this device; null: the default stream.
+  Result<std::shared_ptr<CallerEvent>> record(CudaStream stream);
+
+ private:
+  friend struct CallerEvent;
+  const std::shared_ptr<CudaDevice> device_;
+  Monitor<std::vector<CudaEvent>> free_;
+};
+
+}  // namespace bps

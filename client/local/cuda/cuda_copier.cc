@@ -1,0 +1,119 @@
+#include "client/local/cuda/cuda_copier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace bps {
+
+void append(std::vector<CudaCopy>& copies, const CudaCopy& copy) {
+  if (!copies.empty()) {
+    CudaCopy& last = copies.back();
+    // Two registrations side by side are not one.
+    if (last.device + last.bytes == copy.device && last.host + last.bytes == copy.host &&
+        last.home == copy.home && last.is_pinned == copy.is_pinned) {
+      last.bytes += copy.bytes;
+      return;
+    }
+  }
+  copies.push_back(copy);
+}
+
+Status CudaCopier::open(int priority) {
+  if (const Status opened = queue_.open(priority); !opened.ok()) return opened;
+  auto memory = allocate_ordinary_region(kBounceBytes);
+  if (!memory) return memory.error();
+  bounce_ = std::move(memory).value();
+  const Status status = device_.check(CudaCall::register_host,
+                                      device_.api().register_host(bounce_->bytes().data(), kBounceBytes));
+  is_registered_ = status.ok();
+  return status;
+}
+
+void CudaCopier::add(Job job) { jobs_.emplace(Key(-job.priority, next_job_++), Waiting{std::move(job)}); }
+
+Status CudaCopier::pump() {
+  while (!jobs_.empty() && has_room()) {
+    const auto first = jobs_.begin();
+    Waiting& waiting = first->second;
+    if (waiting.job.after != nullptr) {
+      if (const Status status = queue_.wait(waiting.job.after); !status.ok()) return status;
+      waiting.job.after.reset();
+    }
+    while (waiting.next < waiting.job.copies.size() && has_room()) {
+      const auto begun = begin_next(waiting);
+      if (!begun) return begun.error();
+      if (!*begun) break;
+    }
+    if (waiting.next < waiting.job.copies.size()) break;
+    std::function<void()> then = std::move(waiting.job.then);
+    jobs_.erase(first);
+    if (const Status status = mark(std::move(then)); !status.ok()) return status;
+  }
+  return begun_ > 0 ? mark([] {}) : Status();
+}
+
+// False: there is no room in the bounce buffer.
+Result<bool> CudaCopier::begin_next(Waiting& waiting) {
+  const CudaCopy& next = waiting.job.copies[waiting.next];
+  if (next.is_pinned) {
+    if (const Status status = copy(next.device, next.host, next.bytes); !status.ok()) return status.error();
+    ++waiting.next;
+    return true;
+  }
+  const std::size_t bytes = std::min(kBounceChunk, next.bytes - waiting.offset);
+  const auto at = ring_.take(bytes);
+  if (!at) return false;
+  std::byte* const way = bounce_->bytes().data() + *at;
+  std::byte* const host = next.host + waiting.offset;
+  if (direction_ == Direction::to_device) std::memcpy(way, host, bytes);
+  bounced_.push_back({*at, host, bytes});
+  if (const Status status = copy(next.device + waiting.offset, way, bytes); !status.ok())
+    return status.error();
+  waiting.offset += bytes;
+  if (waiting.offset == next.bytes) ++waiting.next, waiting.offset = 0;
+  return true;
+}
+
+Status CudaCopier::copy(std::byte* device, std::byte* host, std::size_t bytes) {
+  under_way_ += bytes;
+  begun_ += bytes;
+  if (direction_ == Direction::to_host)
+    return device_.check(CudaCall::copy_to_host,
+                         device_.api().copy_to_host(host, device, bytes, queue_.stream()));
+  return device_.check(CudaCall::copy_to_device,
+                       device_.api().copy_to_device(device, host, bytes, queue_.stream()));
+}
+
+Status CudaCopier::mark(std::function<void()> then) {
+  const auto marked = queue_.mark([this, bytes = std::exchange(begun_, 0),
+                                   bounced = std::exchange(bounced_, {}), then = std::move(then)] {
+    under_way_ -= bytes;
+    for (const Bounced& piece : bounced) {
+      if (direction_ == Direction::to_host)
+        std::memcpy(piece.host, bounce_->bytes().data() + piece.at, piece.bytes);
+      ring_.give_back(piece.at);
+    }
+    then();
+  });
+  return marked ? Status() : Status(marked.error());
+}
+
+Status CudaCopier::poll() {
+  if (const Status status = queue_.poll(); !status.ok()) return status;
+  return pump();
+}
+
+void CudaCopier::drop() {
+  jobs_.clear();
+  queue_.drop();
+}
+
+void CudaCopier::close() {
+  drop();
+  queue_.close();
+  if (std::exchange(is_registered_, false)) (void)device_.api().unregister_host(bounce_->bytes().data());
+  bounce_.reset();
+}
+
+}  // namespace bps

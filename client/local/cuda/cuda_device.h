@@ -1,0 +1,54 @@
+// One GPU: its context, which it shares with the CUDA runtime of whatever framework the program uses, and the
+// words for what goes wrong with it.
+//
+// Owner: everybody who works on it, by shared_ptr: contexts are released when the last has gone. Any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "client/local/cuda/cuda_api.h"
+#include "proto/base/result.h"
+
+namespace bps {
+
+class CudaDevice {
+ public:
+  static Result<std::shared_ptr<CudaDevice>> open(std::shared_ptr<CudaApi> api, int ordinal);
+  CudaDevice(std::shared_ptr<CudaApi> api, int device, int ordinal, CudaContext context, std::string name);
+  ~CudaDevice();
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  CudaApi& api() const { return *api_; }
+  int ordinal() const { return ordinal_; }
+  const std::string& name() const { return name_; }  // "GPU 0 (NVIDIA H100)"
+
+  // "cuMemAlloc on GPU 0 (...): CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
+  Error error(CudaCall call, CudaCode code) const;
+  Status check(CudaCall call, CudaCode code) const;
+
+  // Makes the context current in this thread as long as it lives, and leaves the program's own as it was.
+  class Current {
+   public:
+    explicit Current(const CudaDevice& device);
+    ~Current();
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+    const Status& status() const { return status_; }
+
+   private:
+    const CudaDevice& device_;
+    const Status status_;
+  };
+
+ private:
+  const std::shared_ptr<CudaApi> api_;
+  const int device_;
+  const int ordinal_;
+  const CudaContext context_;
+  const std::string name_;
+};
+
+}  // namespace bps

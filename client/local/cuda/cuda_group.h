@@ -1,0 +1,80 @@
+// A local group of GPUs, one for each rank, that sum by NCCL; or of one rank alone, whose GPU is copied from
+// and to.
+//
+// Owner: GroupPlane. Lives on: client loop, as every LocalGroup; what it asks of the GPU is done by a
+// CudaPipeline on `cuda`, a loop with a thread of its own, because a call of the driver may take long.
+// Answers to stage are gathered for the rest of a turn, so that adjacent ones are one copy.
+//
+// Limits: Traits; pinned_max bytes of host memory are registered with the driver, what is allocated beyond is
+// reached by way of a small buffer. Both loops outlive it; what is left to do on `cuda` after its destruction
+// (streams, the communicator) needs `cuda` for a moment more, and the client's loop no longer than `cuda`'s
+// thread. Failure: on_broken names the call, the tensor and the GPU. Memory counts as touched until the GPU's
+// streams are idle, or its context is lost: an operation that the GPU never ends never ends here either,
+// whoever aborts.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "client/local/cuda/cuda_pipeline.h"
+#include "client/local/local_group.h"
+
+namespace bps {
+
+class CudaGroup final : public LocalGroup {
+ public:
+  struct Options {
+    std::uint32_t size = 1;
+    std::uint32_t self = 0;
+    PinnedMemory::Allocate allocate = allocate_ordinary_region;  // as the lanes want it
+    std::size_t pinned_max = 1ull << 30;
+    std::size_t ring_bytes = 32 << 20;
+    Duration poll_interval{std::chrono::microseconds(20)};
+  };
+
+  // `nccl`: for a size of more than one.
+  CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevice> device,
+            std::shared_ptr<NcclApi> nccl, Options options, Owner& owner);
+  ~CudaGroup() override;
+  CudaGroup(const CudaGroup&) = delete;
+  CudaGroup& operator=(const CudaGroup&) = delete;
+
+  Sequencer::Traits traits() const override;
+  Result<std::vector<std::byte>> make_setup() override;
+  void begin(std::span<const std::byte> setup, std::function<void(Status)> done) override;
+  Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override { return memory_->allocate(bytes); }
+  // `buffer` is of CudaBuffers.
+  void when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) override;
+  void reduce(const Collective& collective, std::span<const LocalPiece> pieces) override;
+  void stage(const LocalPiece& piece, std::function<void(Status)> then) override;
+  void spread(const Collective& collective, std::span<const LocalPiece> pieces) override;
+  void abort(const Error& error) override;
+
+ private:
+  class Reports;
+  struct Alive {
+    explicit Alive(CudaGroup& whose) : group(whose) {}
+    CudaGroup& group;
+  };
+  using Then = std::function<void(Status)>;
+
+  Then on_this_loop(Then then);
+  void run(bool is_spread, const Collective& collective, std::span<const LocalPiece> pieces);
+  void stage_gathered();
+  void broken(Error error, std::optional<TensorId> tensor);
+  Status known(const Status& status) const;
+
+  EventLoop& loop_;
+  EventLoop& cuda_;
+  Owner& owner_;
+  const Options options_;
+  const std::shared_ptr<NcclApi> nccl_;
+  const std::shared_ptr<PinnedMemory> memory_;
+  const std::shared_ptr<Alive> alive_;
+  std::shared_ptr<CudaPipeline> pipeline_;
+  std::vector<CudaPipeline::Staged> staged_;
+  std::optional<Error> error_;  // as owner_ was told, or told
+};
+
+}  // namespace bps
