@@ -92,6 +92,8 @@ class Socket : public std::enable_shared_from_this<Socket> {
 
   // The network's calls, on the base loop.
   void establish(const std::shared_ptr<Socket>& peer);
+  // Nothing that it sends arrives before: the peer does not know yet that it is connected.
+  void hold_until(TimePoint arrival) { last_arrival_ = arrival; }
   void arrive(std::vector<std::byte> bytes);
   void expect(std::uint64_t frame, std::shared_ptr<Loan> loan);
   void arrive_end(bool reset);

@@ -112,6 +112,7 @@ void knock(const std::shared_ptr<Network>& network, const std::shared_ptr<Socket
   auto accepted = std::make_shared<Socket>(network, socket->wire(), listener->loop, side);
   network->sockets.push_back(accepted);
   accepted->establish(socket);
+  accepted->hold_until(network->base.now() + back);
   network->base.after(back, [socket, accepted] {
     if (socket->connecting()) {
       socket->establish(accepted);

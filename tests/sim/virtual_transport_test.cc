@@ -119,6 +119,17 @@ TEST_CASE("frames arrive whole, once and in order, whatever the seed") {
   }
 }
 
+TEST_CASE("the end that accepts may speak first, and fill its window") {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    Pair pair(seed, {.max_window = 4 * 1024});
+    const auto data = pattern(10'000, seed);
+    REQUIRE(pair.run([&] { return pair.right != nullptr; }));
+    for (std::uint64_t i = 0; i < 3; ++i)
+      pair.right->send(push(i), data, i + 1);
+    REQUIRE(pair.run([&] { return pair.at_left.payloads.size() == 3 && pair.at_right.sent.size() == 3; }));
+  }
+}
+
 TEST_CASE("the same seed gives the same run, another seed another") {
   const auto trace = [](std::uint64_t seed) {
     Pair pair(seed);
