@@ -61,6 +61,7 @@ class GroupExercise {
     std::set<std::pair<std::uint64_t, std::size_t>> sums;
     std::optional<Error> broken;
     bool is_inside = false;
+    bool is_stopped = false;
     std::size_t next = 0;  // item
   };
 
@@ -127,6 +128,20 @@ class GroupExercise {
            spread_ == partitions_;
   }
   std::size_t items() const { return items_.size(); }
+  // What is not over, for messages.
+  std::string state() const {
+    std::string text = std::to_string(spread_) + " of " + std::to_string(partitions_) + " partitions";
+    for (const Member& member : members_) {
+      text += "; member " + std::to_string(member.index) + " has begun " + std::to_string(member.next) +
+              " of " + std::to_string(items_.size()) +
+              (member.broken ? ", is broken: " + member.broken->message : "");
+      for (std::size_t i = 0; i < member.next; ++i) {
+        if (member.ended.count(i) == 0)
+          text += (items_[i].is_reduce ? ", reduce " : ", spread ") + std::to_string(i);
+      }
+    }
+    return text;
+  }
 
   void check() {
     REQUIRE(is_done());
@@ -140,6 +155,17 @@ class GroupExercise {
     for (const auto& tensor : tensors_)
       check(*tensor);
   }
+
+  // Whether all that the member has begun is over; then its program may do what it likes with its memory.
+  bool is_quiet(std::uint32_t member) const { return members_[member].ended.size() == members_[member].next; }
+  void scribble(std::uint32_t member) {
+    for (const auto& tensor : tensors_) {
+      for (const auto memory : {tensor->parts[member].in, tensor->parts[member].out})
+        std::fill(memory.begin(), memory.end(), std::byte{0x5c});
+    }
+  }
+  // It begins nothing any more.
+  void stop(std::uint32_t member) { members_[member].is_stopped = true; }
 
   // What a member shows of an item; for tests that call a group themselves.
   std::vector<LocalPiece> pieces(std::size_t item, std::uint32_t member) {
@@ -217,7 +243,7 @@ class GroupExercise {
   void turn(Member& member) {
     is_going_ = true;
     loop_.after(Duration(random_() % 100'000), [this, &member] {
-      if (member.next == items_.size()) return;
+      if (member.next == items_.size() || member.is_stopped) return;
       const std::size_t number = member.next++;
       do_item(member, number);
       if (member.next < items_.size()) turn(member);
@@ -285,14 +311,10 @@ class GroupExercise {
     const auto place = item.first + static_cast<std::uint32_t>(index);
     const LocalPiece piece = piece_of(*item.tensor, place, member);
     REQUIRE(piece.owner == member.index);
-    const std::size_t bytes = piece.elements * size_of(piece.dtype);
-    auto* const answer = const_cast<std::byte*>(piece.answer);
-    const ExerciseTensor& what = item.tensor->what;
-    if (what.operation == Operation::broadcast && !what.root) {
-      std::fill_n(answer, bytes, std::byte{7});
-    } else {
-      std::memcpy(answer, piece.sum, bytes);
-    }
+    const auto expected = expected_of(*item.tensor, place);
+    if (item.tensor->what.operation != Operation::broadcast || item.tensor->what.root)
+      CHECK(std::memcmp(piece.sum, expected.data(), expected.size()) == 0);
+    std::memcpy(const_cast<std::byte*>(piece.answer), expected.data(), expected.size());
     member.group->stage(piece, [this, tensor = item.tensor, place](const Status& status) {
       if (status.ok()) push_items(*tensor, false, place, 1);
     });
