@@ -47,9 +47,13 @@ Status CudaDevice::check(CudaCall call, CudaCode code) const {
   return error(call, code);
 }
 
+// A call may tell of an error of work before it, so a failure is asked for again.
 CudaDevice::Current::Current(const CudaDevice& device)
-    : device_(device),
-      status_(device.check(CudaCall::push_context, device.api().push_context(device.context_))) {}
+    : device_(device), status_([&]() -> Status {
+        CudaCode code = device.api().push_context(device.context_);
+        if (code != CudaCode::success) code = device.api().push_context(device.context_);
+        return device.check(CudaCall::push_context, code);
+      }()) {}
 
 CudaDevice::Current::~Current() {
   if (status_.ok()) (void)device_.api().pop_context();

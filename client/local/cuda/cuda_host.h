@@ -66,6 +66,9 @@ struct CudaHost {
       ranks.emplace_back(*this, self, options);
   }
 
+  // Some of a group's end is done later, and needs what is here.
+  ~CudaHost() { leave(); }
+
   // False: the device could not be opened.
   bool join(std::uint32_t self, LocalGroup::Owner& owner) {
     Rank& rank = ranks[self];
@@ -91,6 +94,8 @@ struct CudaHost {
 
   // The groups end, and what they have had is given back.
   void leave() {
+    // What the groups' ends have posted.
+    loop.run_tasks();
     for (Rank& rank : ranks) {
       rank.group.reset();
       rank.device.reset();

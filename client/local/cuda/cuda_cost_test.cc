@@ -1,0 +1,230 @@
+// What a group of GPUs costs: which calls it makes, when it makes them, and that its threads agree.
+#include <catch2/catch.hpp>
+
+#include "client/local/cuda/cuda_scenario.h"
+#include "client/local/group_exercise.h"
+#include "proto/base/completion.h"
+#include "proto/base/loop_thread.h"
+
+namespace bps {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::CudaHost;
+using testing::CudaScenario;
+
+// Without those that only look.
+std::vector<CudaCall> calls_since(const FakeCuda& cuda, std::uint64_t first) {
+  std::vector<CudaCall> all = cuda.order();
+  all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first));
+  std::erase_if(all, [](CudaCall call) {
+    return call == CudaCall::push_context || call == CudaCall::pop_context || call == CudaCall::query_event;
+  });
+  return all;
+}
+
+std::vector<NcclCall> calls_since(const FakeNccl& nccl, std::uint64_t first) {
+  std::vector<NcclCall> all = nccl.order();
+  all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first));
+  std::erase(all, NcclCall::async_error);
+  return all;
+}
+
+TEST_CASE("cuda cost: alone, a tensor is one copy each way") {
+  CudaHost host(1);
+  CudaScenario scenario(host);
+  REQUIRE(scenario.open());
+  REQUIRE(scenario.readable());
+  const std::uint64_t before = host.ranks[0].cuda->calls();
+  REQUIRE(scenario.collectives());
+  CHECK(calls_since(*host.ranks[0].cuda, before) ==
+        std::vector{CudaCall::copy_to_host, CudaCall::create_event, CudaCall::record_event,
+                    CudaCall::copy_to_device, CudaCall::record_event});
+}
+
+TEST_CASE("cuda cost: runs of a tensor are begun together, and each owner copies its own") {
+  CudaHost host(2);
+  CudaScenario scenario(host);
+  REQUIRE(scenario.open());
+  REQUIRE(scenario.readable());
+  const std::uint64_t before = host.ranks[0].cuda->calls();
+  const std::uint64_t nccl_before = host.ranks[0].nccl->calls();
+  REQUIRE(scenario.collectives());
+  using enum CudaCall;
+  CHECK(calls_since(*host.ranks[0].cuda, before) ==
+        std::vector{create_event, record_event, wait_event, copy_to_host, copy_to_host, copy_to_host,
+                    create_event,
+                    record_event,                                                  // reduce
+                    copy_to_device, copy_to_device, copy_to_device, record_event,  // stage
+                    record_event});                                                // spread
+  CHECK(calls_since(*host.ranks[0].nccl, nccl_before) ==
+        std::vector{NcclCall::group_start, NcclCall::reduce_scatter, NcclCall::reduce_scatter,
+                    NcclCall::reduce_scatter, NcclCall::group_end, NcclCall::group_start,
+                    NcclCall::all_gather, NcclCall::all_gather, NcclCall::all_gather, NcclCall::group_end});
+}
+
+TEST_CASE("cuda cost: who has nothing to do asks the driver nothing") {
+  CudaHost host(2);
+  CudaScenario scenario(host);
+  REQUIRE(scenario.open());
+  REQUIRE(scenario.readable());
+  REQUIRE(scenario.collectives());
+  const std::uint64_t before = host.ranks[0].cuda->calls();
+  host.loop.run_for(1s);
+  CHECK(host.ranks[0].cuda->calls() == before);
+  CHECK(host.loop.pending_timers() == 0);
+}
+
+TEST_CASE("cuda cost: the more urgent answer overtakes what has not begun") {
+  constexpr std::size_t kBytes = 4 << 20;
+  CudaHost::Options options;
+  options.pinned_max = 64 << 20;
+  CudaHost host(1, options);
+  CudaScenario::Member owner;
+  REQUIRE(host.join(0, owner));
+  CudaGroup& group = *host.ranks[0].group;
+  bool begun = false;
+  group.begin({}, [&](const Status& status) { begun = status.ok(); });
+  REQUIRE(host.run_until([&] { return begun; }));
+  const auto device = host.on_device(0, 6 * kBytes);
+  const auto own = group.allocate(6 * kBytes).value();
+  std::vector<std::uint32_t> order;
+  for (const std::uint32_t i : {0u, 2u, 4u, 1u, 5u}) {  // apart from each other, so that nothing is one copy
+    LocalPiece piece;
+    piece.partition = PartitionId{i};
+    piece.elements = kBytes / 4;
+    piece.answer = own->bytes().data() + i * kBytes;
+    piece.home = own.get();
+    piece.out = device->bytes().data() + (5 - i) * kBytes;
+    piece.priority = i == 5 ? 9 : 0;
+    group.stage(piece, [&order, i](const Status& status) {
+      CHECK(status.ok());
+      order.push_back(i);
+    });
+    host.loop.run_tasks();
+  }
+  CHECK(host.run_until([&] { return order.size() == 5; }));
+  CHECK(order == std::vector<std::uint32_t>{0, 2, 5, 4, 1});
+}
+
+TEST_CASE("cuda cost: an input is readable when the program's stream has come so far") {
+  CudaHost host(1);
+  CudaScenario scenario(host);
+  REQUIRE(scenario.open());
+  bool is_computed = false;
+  host.ranks[0].cuda->enqueue(nullptr, {.may_start = [&] { return is_computed; }});
+  CudaBuffers buffers(host.ranks[0].device);
+  auto& user = *scenario.members[0].user;
+  bool is_readable = false;
+  {
+    const auto buffer = buffers.describe(user.bytes().data(), user.bytes().size(), nullptr);
+    REQUIRE(buffer);
+    CHECK(buffer->memory == MemoryKind::cuda);
+    host.ranks[0].group->when_readable(*buffer, [&](const Status& status) { is_readable = status.ok(); });
+  }
+  host.loop.run_for(1s);
+  CHECK_FALSE(is_readable);
+  is_computed = true;
+  CHECK(host.run_until([&] { return is_readable; }));
+
+  std::vector<std::byte> ordinary(16);
+  const auto not_there = buffers.describe(ordinary.data(), 16, nullptr);
+  REQUIRE_FALSE(not_there);
+  CHECK(not_there.error().code == ErrorCode::invalid_argument);
+  const auto too_long = buffers.describe(user.bytes().data() + 4, user.bytes().size(), nullptr);
+  REQUIRE_FALSE(too_long);
+  CHECK(too_long.error().code == ErrorCode::invalid_argument);
+}
+
+// The client's loop and a thread for each GPU, as in life. What this proves is for the thread sanitizer.
+TEST_CASE("cuda cost: threads of their own for the ranks' GPUs") {
+  constexpr std::uint32_t kSize = 2;
+  auto client = std::move(LoopThread::start("client")).value();
+  EventLoop& loop = client->loop();
+  FakeNcclWorld world;
+  struct Rank {
+    std::unique_ptr<LoopThread> thread;
+    std::unique_ptr<FakeCuda> cuda;
+    std::unique_ptr<FakeNccl> nccl;
+    std::unique_ptr<CudaGroup> group;
+  };
+  std::vector<Rank> ranks(kSize);
+  for (Rank& rank : ranks) {
+    rank.thread = std::move(LoopThread::start("bps-cuda")).value();
+    rank.cuda = std::make_unique<FakeCuda>(loop);
+    rank.nccl = std::make_unique<FakeNccl>(world, *rank.cuda);
+  }
+  // Runs `act` there, and waits until `done` holds there.
+  const auto on_client = [&](const std::function<void()>& act, const std::function<bool()>& done) {
+    Completion<bool> reached;
+    std::function<void()> look = [&] {
+      if (done()) {
+        reached.set(true);
+      } else {
+        loop.after(1ms, look);
+      }
+    };
+    loop.post([&] {
+      act();
+      look();
+    });
+    return reached.wait_until(loop.now() + 30s);
+  };
+  std::unique_ptr<testing::GroupExercise> work;
+  const auto not_owned = [](auto& object) {
+    return std::shared_ptr<std::remove_reference_t<decltype(object)>>(&object, [](auto*) {});
+  };
+  REQUIRE(on_client(
+      [&] {
+        work = std::make_unique<testing::GroupExercise>(loop, kSize, 1);
+        for (std::uint32_t self = 0; self < kSize; ++self) {
+          Rank& rank = ranks[self];
+          auto device = CudaDevice::open(not_owned(*rank.cuda), 0);
+          CudaGroup::Options options;
+          options.size = kSize;
+          options.self = self;
+          options.pinned_max = 16 << 10;
+          rank.group = std::make_unique<CudaGroup>(loop, rank.thread->loop(), *device, not_owned(*rank.nccl),
+                                                   options, work->member(self));
+          work->member(self).group = rank.group.get();
+        }
+        work->begin();
+      },
+      [&] { return work->is_begun(); }));
+  REQUIRE(on_client(
+      [&] {
+        testing::ExerciseTensor tensor;
+        tensor.elements.assign(11, 500);
+        tensor.allocate = [&](std::uint32_t member, std::size_t bytes) {
+          return testing::DeviceRegion::make(*CudaDevice::open(not_owned(*ranks[member].cuda), 0), bytes);
+        };
+        work->add(tensor);
+        tensor.operation = Operation::broadcast;
+        tensor.root = 1;
+        work->add(tensor);
+        work->go();
+      },
+      [&] { return work->is_done(); }));
+  REQUIRE(on_client(
+      [&] {
+        work->check();
+        work.reset();
+        for (Rank& rank : ranks)
+          rank.group.reset();
+      },
+      [&] {
+        for (const Rank& rank : ranks)
+          if (rank.cuda->left() != FakeCuda::Left() || rank.nccl->left() != 0) return false;
+        return true;
+      }));
+  for (Rank& rank : ranks) {
+    rank.thread->stop();
+    CHECK(rank.cuda->misuses().empty());
+    CHECK(rank.nccl->misuses().empty());
+  }
+  client->stop();
+  CHECK(world.differences().empty());
+}
+
+}  // namespace
+}  // namespace bps
