@@ -210,20 +210,25 @@ Status HostGroup::admit(std::uint32_t from, std::uint64_t bytes, bool is_lent) c
 }
 
 std::byte* HostGroup::payload(std::uint32_t from, const Message& message, std::uint64_t bytes) {
-  if (broken_ || !read(from, message).ok() || !admit(from, bytes, false).ok()) return nullptr;
-  links_[from].arriving = take_buffer(bytes);
-  return links_[from].arriving.data();
+  if (broken_) return nullptr;
+  Link& link = links_[from];
+  const auto frame = read(from, message);
+  const Status admitted = frame.ok() ? admit(from, bytes, false) : Status(frame.error());
+  if (!admitted.ok()) {
+    link.refused = admitted.error();
+    return nullptr;
+  }
+  link.arriving = take_buffer(bytes);
+  return link.arriving.data();
 }
 
 Status HostGroup::message(std::uint32_t from, Message& message, std::span<std::byte> payload) {
   if (broken_) return {};
+  Link& link = links_[from];
+  if (link.refused) return *std::exchange(link.refused, std::nullopt);
   const auto frame = read(from, message);
   if (!frame.ok()) return frame.error();
-  Link& link = links_[from];
-  if (payload.empty() || payload.data() != link.arriving.data()) {
-    const Status admitted = admit(from, payload.size(), false);
-    return admitted.ok() ? offence(from, "has sent a partition without its bytes") : admitted.error();
-  }
+  if (payload.empty()) return offence(from, "has sent a partition without its bytes");
   Part part;
   part.buffer = std::move(link.arriving);
   link.arriving.clear();

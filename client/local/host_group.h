@@ -106,7 +106,8 @@ class HostGroup final : public LocalGroup {
     RingQueue<Expected> expected;
     RingQueue<Early> early;  // only while nothing is expected
     std::size_t early_bytes = 0;
-    Bytes arriving;
+    Bytes arriving;                // what payload() has named
+    std::optional<Error> refused;  // or why it has named nothing
   };
 
   // A collective that has not ended. Used again, with its memory.
