@@ -92,7 +92,17 @@ Json json_of(const std::vector<RdmaDiagnosis::Finding>& findings) {
   return out;
 }
 
+// Of what a device counts, what it does in trouble: drivers agree in words, not in names.
+bool is_trouble(const RdmaDeviceCount& count) {
+  const auto has = [&count](const char* word) { return count.name.find(word) != std::string::npos; };
+  return has("err") || has("retry") || has("rnr") || has("timeout") || has("out_of") || has("duplicate") ||
+         has("discard") || has("downed");
+}
+
 Json json_of(const RdmaPort& port) {
+  Json counts = Json::object();
+  for (const RdmaDeviceCount& count : port.counts)
+    counts[count.name] = count.value;
   Json gids = Json::array();
   for (const ListedGid& gid : port.gids) {
     gids.push_back({{"index", gid.gid.index},
@@ -101,7 +111,8 @@ Json json_of(const RdmaPort& port) {
                     {"network_device", gid.network_device}});
   }
   return {{"port", port.number},           {"state", port.state}, {"link", port.link},
-          {"link_layer", port.link_layer}, {"rate", port.rate},   {"gids", std::move(gids)}};
+          {"link_layer", port.link_layer}, {"rate", port.rate},   {"gids", std::move(gids)},
+          {"counters", std::move(counts)}};
 }
 
 }  // namespace
@@ -151,6 +162,10 @@ std::string render(const RdmaInventory& inventory, const RdmaDiagnosis& diagnosi
       for (const ListedGid& gid : port.gids) {
         text += fmt::format("  gid {}  {}  {}  {}\n", gid.gid.index, gid.address, gid.type,
                             gid.network_device.empty() ? "no network device" : gid.network_device);
+      }
+      for (const RdmaDeviceCount& count : port.counts) {
+        if (count.value > 0 && is_trouble(count))
+          text += fmt::format("  counted since it is there: {} {}\n", count.name, count.value);
       }
     }
   }

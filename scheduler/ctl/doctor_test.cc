@@ -82,6 +82,25 @@ TEST_CASE("doctor: devices, ports and addresses, and what would be used") {
   CHECK(json["wrong"].empty());
 }
 
+TEST_CASE("doctor: what a device has repeated, and found nobody ready for") {
+  const Machine machine;
+  machine.add_device(1);
+  const std::string counters = "sys/class/infiniband/rxe1/ports/1/hw_counters/";
+  for (const auto& [name, value] :
+       {std::pair("rdma_sends", "500"), std::pair("retry_exceeded_err", "3"), std::pair("rcvd_rnr_err", "2"),
+        std::pair("out_of_seq_request", "0"), std::pair("lifespan", "10"), std::pair("odd", "not a number")})
+    machine.write(counters + name, value);
+  CHECK_THAT(machine.told(), Contains("  counted since it is there: rcvd_rnr_err 2\n"
+                                      "  counted since it is there: retry_exceeded_err 3\n") &&
+                                 !Contains("rdma_sends") && !Contains("out_of_seq") && !Contains("lifespan"));
+  const RdmaInventory there = machine.inventory();
+  const auto json = nlohmann::json::parse(render_json(there, diagnose(there)));
+  const auto counts = json["devices"][0]["ports"][0]["counters"];
+  CHECK(counts.size() == 4);
+  CHECK(counts["rdma_sends"] == 500);
+  CHECK(counts["out_of_seq_request"] == 0);
+}
+
 TEST_CASE("doctor: a machine without RDMA") {
   const Machine machine;
   const RdmaDiagnosis diagnosis = machine.diagnosis();

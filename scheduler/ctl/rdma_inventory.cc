@@ -76,6 +76,20 @@ bool read_address(const std::string& text, ListedGid& gid) {
   return true;
 }
 
+std::vector<RdmaDeviceCount> read_counts(const fs::path& folder) {
+  std::vector<RdmaDeviceCount> counts;
+  for (const std::string& name : names_in(folder)) {
+    const std::string text = line_of(folder / name);
+    RdmaDeviceCount count{name, 0};
+    const auto [end, errc] = std::from_chars(text.data(), text.data() + text.size(), count.value);
+    // How often the driver looks is no count.
+    if (errc == std::errc{} && end == text.data() + text.size() && name != "lifespan")
+      counts.push_back(count);
+  }
+  std::sort(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return counts;
+}
+
 RdmaPort read_port(const fs::path& folder) {
   RdmaPort port;
   port.number = number_of(folder.filename());
@@ -93,6 +107,7 @@ RdmaPort read_port(const fs::path& folder) {
     gid.network_device = line_of(folder / "gid_attrs/ndevs" / index);
     port.gids.push_back(std::move(gid));
   }
+  port.counts = read_counts(folder / "hw_counters");
   return port;
 }
 

@@ -22,6 +22,13 @@ struct ListedGid {
   std::string network_device;  // empty without one
 };
 
+// What a device counts by itself, for all programs since it is there: what it has repeated, found nobody
+// ready for, or lost. Names are the driver's.
+struct RdmaDeviceCount {
+  std::string name;  // "rnr_nak_retry_err"
+  std::uint64_t value = 0;
+};
+
 struct RdmaPort {
   unsigned number = 0;
   std::string state;       // "ACTIVE", "DOWN", ...
@@ -29,6 +36,7 @@ struct RdmaPort {
   std::string link_layer;  // "Ethernet", "InfiniBand"
   std::string rate;
   std::vector<ListedGid> gids;
+  std::vector<RdmaDeviceCount> counts;
 };
 
 struct RdmaDevice {
