@@ -104,7 +104,7 @@ std::uint64_t Cluster::bandwidth_of_server(std::uint32_t server) const {
 }
 
 std::string Cluster::address_of(std::uint32_t host) const {
-  return lab_ != nullptr ? Lab::address_of(host) : "127.0.0.1";
+  return lab_ != nullptr ? Lab::address_of(host) : options_.address;
 }
 
 // The floor's slices are what the product's own placement would give each server.
@@ -208,7 +208,7 @@ Result<Endpoint> Cluster::start_daemon(const std::string& name, std::uint32_t ho
   std::replace(file.begin(), file.end(), ' ', '-');
   const std::string ports = children_->folder() + "/" + file;
   arguments.insert(arguments.end(), {"--listen", address_of(host) + ":0", "--ports-file", ports});
-  if (lab_ != nullptr) arguments.push_back("--insecure");
+  if (lab_ != nullptr || !is_loopback({options_.address, 0})) arguments.push_back("--insecure");
   if (const auto started = start_child(name, host, program, std::move(arguments)); !started)
     return started.error();
   std::optional<Endpoint> endpoint;

@@ -33,6 +33,7 @@ struct ClusterOptions {
   std::optional<BitRate> link;         // of every host; without it there is one host, this one
   std::optional<BitRate> slow_server;  // link of server 0's host
   std::string netlab;
+  std::string address = "127.0.0.1";  // of this host, where all listen without links
   std::string shards = "auto";
   bool verbose = false;  // children's output goes to stderr as it comes
 };

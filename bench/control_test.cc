@@ -104,7 +104,7 @@ TEST_CASE("a worker's options survive the command line") {
   CHECK(back->engines[0].memory == MemoryUse::view);
   CHECK(back->engines[0].transport == TransportUse::shm);
   for (const char* bad : {"nonsense", "index=x", "dtype=8", "clients=0", "engine=kind:99", "engine=kind",
-                          "engine=what:1", "engine=memory:3", "engine=transport:3", "unknown=1",
+                          "engine=what:1", "engine=memory:3", "engine=transport:4", "unknown=1",
                           "raw-servers=1", "raw-slices=x", "same-host=2"}) {
     INFO(bad);
     CHECK_FALSE(parse_worker_options({bad}).ok());

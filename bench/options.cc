@@ -98,6 +98,10 @@ void add_tensor_flags(Config& config, Options& options) {
 void add_library_flags(Config& config, Options& options) {
   add_engine_flags(config, options);
   config.add("shards", options.shards, "Threads of a server: auto or a number").unit("N");
+  config
+      .add("address", options.address,
+           "Where the processes listen, if not on 127.0.0.1; --transport rdma needs that of an RDMA device")
+      .unit("HOST");
 }
 
 void add_engine_flags(Config& config, Options& options) {
@@ -149,6 +153,10 @@ Result<ClusterOptions> Options::cluster() const {
   cluster.link = link;
   cluster.slow_server = slow_server;
   cluster.netlab = netlab;
+  if (link && !address.empty())
+    return make_error(ErrorCode::invalid_argument, "hosts with links have addresses of their own",
+                      "give --link or --address");
+  if (!address.empty()) cluster.address = address;
   cluster.shards = shards;
   cluster.verbose = verbose;
   cluster.worker.workers = workers;

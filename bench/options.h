@@ -29,6 +29,7 @@ struct Options {
   std::optional<BitRate> goodput;
   std::uint32_t colocated = 0;
   std::string netlab;
+  std::string address;
   // Of the library and its servers.
   std::optional<ByteSize> partition_bytes;
   std::optional<ByteSize> credit_bytes;

@@ -39,8 +39,8 @@ enum class MemoryUse : std::uint8_t {
 inline constexpr std::string_view kMemoryUses[] = {"user", "allocated", "view"};
 
 // How the library reaches servers. TCP unless said otherwise, because the floors are.
-enum class TransportUse : std::uint8_t { tcp = 0, shm = 1, automatic = 2 };
-inline constexpr std::string_view kTransportUses[] = {"tcp", "shm", "auto"};
+enum class TransportUse : std::uint8_t { tcp = 0, shm = 1, automatic = 2, rdma = 3 };
+inline constexpr std::string_view kTransportUses[] = {"tcp", "shm", "auto", "rdma"};
 
 struct EngineOptions {
   EngineKind kind = EngineKind::pushpull;
