@@ -206,7 +206,7 @@ class Program {
     options.stall_warn = settings_.stall_warn;
     options.shared_memory = shared_memory_.get();
     options.rdma = rdma_.get();
-    options.rdma_if_possible = settings_.transport == "auto" && !settings_.rdma.names_device();
+    options.rdma_if_possible = settings_.transport == "auto" && !rdma_choice_.names_device();
     if (settings_.transport == "shm") options.only = Entrance::shared_memory;
     if (settings_.transport == "rdma") options.only = Entrance::rdma;
     // Every lane of every job is one descriptor.
@@ -224,6 +224,9 @@ class Program {
   }
 
   Status choose_transport(bool has_tls) {
+    auto choice = verbs_options(settings_.rdma);
+    if (!choice) return choice.error();
+    rdma_choice_ = std::move(choice).value();
     if (settings_.transport == "tcp") return {};
     if (settings_.transport == "rdma") return open_rdma(has_tls);
     if (Status status = open_shared_memory(); !status) return status;
@@ -250,7 +253,7 @@ class Program {
                                                     "--checksum does not cover what goes over RDMA",
                                                     "give --transport rdma to go without checksums")
                                        : open_rdma(has_tls);
-    if (status || settings_.rdma.names_device()) return status;
+    if (status || rdma_choice_.names_device()) return status;
     // Most machines have none, and need not hear of it.
     const std::string text = "offers no RDMA: " + status.error().message;
     status.error().code == ErrorCode::unreachable ? log_.info("{}", text) : log_.debug("{}", text);
@@ -263,12 +266,10 @@ class Program {
                         "TLS does not protect what goes over RDMA, so they cannot be had together",
                         "give --key-file instead of TLS, or --transport tcp");
     }
-    auto verbs_choice = verbs_options(settings_.rdma);
-    if (!verbs_choice) return verbs_choice.error();
-    auto verbs = open_verbs(std::move(verbs_choice).value());
+    auto verbs = open_verbs(rdma_choice_);
     if (!verbs)
       return make_error(verbs.error().code, "no RDMA: " + verbs.error().message, verbs.error().advice);
-    if (settings_.transport == "auto" && !settings_.rdma.names_device()) {
+    if (settings_.transport == "auto" && !rdma_choice_.names_device()) {
       if (Status status = check_active(**verbs); !status) return status;
     }
     RdmaOptions options;
@@ -309,6 +310,7 @@ class Program {
   std::vector<std::unique_ptr<LoopThread>> threads_;
   std::unique_ptr<TcpTransport> transport_;
   std::unique_ptr<ShmTransport> shared_memory_;
+  VerbsOptions rdma_choice_;
   std::unique_ptr<RdmaTransport> rdma_;
   std::unique_ptr<Server> server_;
 };

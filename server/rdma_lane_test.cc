@@ -1,5 +1,5 @@
 // A server whose lanes come over RDMA, on a device that exists in this process only.
-#include "proto/transport/rdma/fake/fake_fabric.h"
+#include "proto/transport/rdma/fake/on_loopback.h"
 #include "proto/transport/rdma/rdma_transport.h"
 #include "server/server_harness.h"
 
@@ -7,23 +7,6 @@ namespace bps::server_test {
 namespace {
 
 using Catch::Matchers::Contains;
-
-// The fabric's one address stands for 127.0.0.1.
-class OnLoopback final : public Transport {
- public:
-  explicit OnLoopback(Transport& transport) : transport_(transport) {}
-  Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Endpoint& endpoint,
-                                           Accepted accepted) override {
-    return transport_.listen(loop, {FakeFabric::kHost, endpoint.port}, std::move(accepted));
-  }
-  std::unique_ptr<Connection> connect(EventLoop& loop, const Endpoint& endpoint, Duration timeout) override {
-    return transport_.connect(loop, {FakeFabric::kHost, endpoint.port}, timeout);
-  }
-  Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override { return transport_.allocate(bytes); }
-
- private:
-  Transport& transport_;
-};
 
 struct RdmaWorld : World {
   explicit RdmaWorld(std::uint32_t shards = 1) : World(shards) {
@@ -136,6 +119,22 @@ TEST_CASE("over RDMA: a server for RDMA only tells workers that come over TCP so
   CHECK(refused.message == "this server, on host here, takes lanes over RDMA only");
   CHECK_THAT(refused.advice, Contains("BPS_TRANSPORT=rdma"));
   world.rdma_lane(kRun, 0, 0);
+}
+
+TEST_CASE("over RDMA: the scheduler is told that it is offered, and by whom it is not") {
+  const auto offers = [](bool has_device) {
+    RdmaWorld world;
+    world.options.only.reset();
+    world.options.rdma_if_possible = true;
+    if (!has_device) world.fabric->remove_device();
+    world.start_and_hear_hello();
+    return world.scheduler->find<HelloServer>()->rdma;
+  };
+  CHECK(offers(true));
+  CHECK_FALSE(offers(false));
+  World without;
+  without.start_and_hear_hello();
+  CHECK_FALSE(without.scheduler->find<HelloServer>()->rdma);
 }
 
 TEST_CASE("over RDMA: an address without a device is refused at the start") {

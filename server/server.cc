@@ -109,7 +109,7 @@ Status Server::start() {
   hello.shards = static_cast<std::uint32_t>(shards_.size());
   hello.memory_max = ledger_.memory_max();
   hello.bandwidth_bps = options_.bandwidth_bps;
-  hello.rdma = options_.rdma != nullptr;
+  hello.rdma = offers_rdma_;
   state_ = State::registering;
   link_.start(std::move(hello));
   return {};

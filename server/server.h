@@ -50,7 +50,7 @@ struct ServerOptions {
   // Also takes lanes over RDMA, on the address and port of those over the network. Null: none. Outlives the
   // server. Where both are given, aggregates are in this one's memory, which should be the other's, too.
   Transport* rdma = nullptr;
-  bool rdma_if_possible = false;  // go on without it where nobody can listen for it
+  bool rdma_if_possible = false;                      // go on without it where nobody can listen for it
   std::optional<Entrance> only;                       // refuse lanes that come otherwise
   std::size_t max_greeting = 1024;                    // connections before their handshake is done
   Duration start_timeout = std::chrono::seconds(30);  // for reaching the scheduler

@@ -75,7 +75,11 @@ Status Client::start() {
 Status Client::find_shared_memory() {
   const TransportChoice choice = settings_.config.transport;
   if (choice == TransportChoice::tcp) return {};
-  if (choice == TransportChoice::rdma) return find_rdma();
+  if (choice == TransportChoice::rdma) return open_rdma();
+  // Who names a device wants it.
+  if (choice == TransportChoice::automatic && settings_.rdma.names_device()) {
+    if (Status status = open_rdma(); !status.ok()) return status;
+  }
   const Status status = ShmTransport::check();
   if (status.ok()) {
     ShmOptions options;
@@ -91,14 +95,38 @@ Status Client::find_shared_memory() {
   return {};
 }
 
-Status Client::find_rdma() {
+// Opening devices takes long, and most jobs need none.
+Result<Transport*> Client::find_rdma() {
+  if (rdma_ == nullptr) {
+    if (Status status = open_rdma(); !status.ok()) return status.error();
+  }
+  return rdma_.get();
+}
+
+Status Client::open_rdma() {
+  const bool is_automatic = settings_.config.transport == TransportChoice::automatic;
+  if (settings_.tls != nullptr)
+    return make_error(ErrorCode::configuration,
+                      "TLS does not protect what goes over RDMA, so they cannot be had together");
+  if (is_automatic && settings_.checksum)
+    return make_error(ErrorCode::configuration, "checksums (BPS_CHECKSUM) do not cover what goes over RDMA",
+                      "set transport rdma to go without them");
   auto verbs = open_verbs(settings_.rdma);
+  if (!verbs && is_automatic) return verbs.error();
   if (!verbs) {
     return make_error(verbs.error().code, "transport rdma is set, and " + verbs.error().message,
                       verbs.error().advice);
   }
+  if (is_automatic && !settings_.rdma.names_device()) {
+    if (Status status = check_active(**verbs); !status.ok()) return status;
+  }
   RdmaOptions options;
   options.log = log_;
+  // Servers of this host are to read it, too.
+  options.memory = [this](std::size_t bytes) {
+    const bool shares = shares_memory_.load(std::memory_order_acquire);
+    return shares ? shared_memory_->allocate(bytes) : allocate_ordinary_region(bytes);
+  };
   rdma_ = std::make_shared<RdmaTransport>(std::move(verbs).value(), std::move(options));
   return {};
 }
@@ -112,11 +140,12 @@ Status Client::join() {
   const auto cell = reply->cell();
   thread_->loop().post([this, reply] {
     engine_ = std::make_unique<ClientEngine>(thread_->loop(), *network_, settings_.config, log_,
-                                             shared_memory_.get(), rdma_.get());
+                                             shared_memory_.get(), [this] { return find_rdma(); });
     operations_->attach(*engine_);
     stats_ = engine_->stats();
     engine_->join([this, reply](Status status) {
-      best_way_.store(engine_->best_way(), std::memory_order_relaxed);
+      shares_memory_.store(engine_->shares_memory(), std::memory_order_release);
+      best_way_.store(engine_->best_way(), std::memory_order_release);
       reply->set(std::move(status));
     });
   });
@@ -181,7 +210,7 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
 
 Result<void*> Client::allocate(std::size_t bytes) {
   // close() may take it away meanwhile.
-  const Lane::Way way = best_way_.load(std::memory_order_relaxed);
+  const Lane::Way way = best_way_.load(std::memory_order_acquire);
   const auto transport =
       phase_.read([&](const Phase& phase) { return phase == Phase::open ? transport_of(way) : nullptr; });
   if (transport == nullptr) return closed_error();

@@ -81,7 +81,8 @@ class Client {
   Client(const ClientSettings& settings, Logger log);
   Status start();
   Status find_shared_memory();
-  Status find_rdma();
+  Result<Transport*> find_rdma();
+  Status open_rdma();
   // What `way` goes over; TCP if not otherwise.
   const std::shared_ptr<Transport>& transport_of(Lane::Way way) const;
   std::string describe_scheduler();
@@ -100,8 +101,10 @@ class Client {
   std::unique_ptr<EmbeddedCluster> embedded_;
   std::shared_ptr<Transport> network_;
   std::shared_ptr<Transport> shared_memory_;  // null if it cannot be used
-  std::shared_ptr<Transport> rdma_;           // likewise
+  // Made when it is first asked for, on the loop; others look at it once best_way_ says so.
+  std::shared_ptr<Transport> rdma_;
   std::atomic<Lane::Way> best_way_{Lane::Way::network};
+  std::atomic<bool> shares_memory_{false};
   std::unique_ptr<LoopThread> thread_;
   std::unique_ptr<ClientEngine> engine_;  // lives on the loop
   std::shared_ptr<ClientStats> stats_;

@@ -7,14 +7,14 @@
 namespace bps {
 
 ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
-                           Transport* shared_memory, Transport* rdma)
+                           Transport* shared_memory, DataPlane::FindRdma find_rdma)
     : loop_(loop),
       config_(std::move(config)),
       log_(std::move(log)),
       link_(loop, network, *this, config_, log_),
       questions_(loop, [this](const Message& question) { link_.send(question); }),
       patience_(config_.stall_warn),
-      data_(loop, {network, shared_memory, rdma}, *this, config_, log_),
+      data_(loop, {network, shared_memory, std::move(find_rdma)}, *this, config_, log_),
       alive_(std::make_shared<bool>(true)) {}
 
 ClientEngine::~ClientEngine() {

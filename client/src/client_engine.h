@@ -43,10 +43,10 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
   using Memory = DataPlane::Memory;
 
-  // `shared_memory`: for lanes to servers on this host; `rdma`: to any, where that is chosen. Null if they
-  // cannot be used. All outlive the engine; the scheduler is reached through `network`.
+  // `shared_memory`: for lanes to servers on this host; null if it cannot be used. All outlive the engine;
+  // the scheduler is reached through `network`.
   ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
-               Transport* shared_memory = nullptr, Transport* rdma = nullptr);
+               Transport* shared_memory = nullptr, DataPlane::FindRdma find_rdma = {});
   ~ClientEngine();  // closes all connections; pending callbacks are dropped
   ClientEngine(const ClientEngine&) = delete;
   ClientEngine& operator=(const ClientEngine&) = delete;
@@ -103,6 +103,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
 
   // After join: memory of which transport is of use.
   Lane::Way best_way() const { return data_.best_way(); }
+  bool shares_memory() const { return data_.shares_memory(); }
 
   // Set once the job run has failed for this worker, or the engine is closed.
   const std::optional<Error>& failure() const { return failure_; }

@@ -178,9 +178,12 @@ namespace {
 
 // One lane, to a server on `host`; the worker is on "here".
 struct SharingCluster : ScriptedCluster {
-  explicit SharingCluster(TransportChoice choice, std::string host = "here")
+  explicit SharingCluster(TransportChoice choice, std::string host = "here", bool with_rdma = false,
+                          std::optional<Error> without = {})
       : ScriptedCluster(config(choice)) {
     server_host = std::move(host);
+    offers_rdma = with_rdma;
+    no_rdma = std::move(without);
     engine.join([this](Status status) {
       joined = status.ok();
       if (!status.ok()) error = status.error();
@@ -433,6 +436,68 @@ TEST_CASE("lane: over RDMA where it is chosen, to servers of this host and other
     CHECK(away.seen() == 1);
     CHECK(back.seen() == 1);
   }
+}
+
+TEST_CASE("lane: what auto chooses of what a server offers") {
+  SECTION("on another host RDMA, if it is offered") {
+    SharingCluster c(TransportChoice::automatic, "there", true);
+    CHECK(c.engine.best_way() == Lane::Way::rdma);
+    CHECK_FALSE(c.engine.shares_memory());
+    c.welcome(c.over_rdma());
+    CHECK(c.rdma_lanes() == 1);
+    CHECK(c.connects(5000) == 0);
+    CHECK(c.rdma_asked == 1);
+  }
+  SECTION("on this host shared memory, and devices are not even looked for") {
+    SharingCluster c(TransportChoice::automatic, "here", true);
+    CHECK(c.engine.best_way() == Lane::Way::shared_memory);
+    CHECK(c.engine.shares_memory());
+    CHECK(c.rdma_asked == 0);
+  }
+  SECTION("TCP where it is not offered, and devices are not looked for") {
+    SharingCluster c(TransportChoice::automatic, "there");
+    CHECK(c.engine.best_way() == Lane::Way::network);
+    CHECK(c.rdma_asked == 0);
+  }
+  SECTION("TCP where this worker has none") {
+    SharingCluster c(TransportChoice::automatic, "there", true,
+                     make_error(ErrorCode::os, "this host has no RDMA device"));
+    CHECK(c.joined);
+    CHECK(c.engine.best_way() == Lane::Way::network);
+    CHECK(c.connects(5000) == 1);
+    CHECK(c.rdma_asked == 1);
+  }
+  SECTION("what is set, whatever is offered") {
+    SharingCluster tcp(TransportChoice::tcp, "there", true);
+    CHECK(tcp.connects(5000) == 1);
+    SharingCluster shm(TransportChoice::shm, "here", true);
+    CHECK(shm.engine.best_way() == Lane::Way::shared_memory);
+    CHECK(tcp.rdma_asked + shm.rdma_asked == 0);
+    SharingCluster without(TransportChoice::rdma, "there", true,
+                           make_error(ErrorCode::os, "this host has no RDMA device"));
+    CHECK_FALSE(without.joined);
+    CHECK(without.error.message == "this host has no RDMA device");
+  }
+}
+
+TEST_CASE("lane: offered RDMA that has worked is tried on for a while, then it is TCP for good") {
+  SharingCluster c(TransportChoice::automatic, "there", true);
+  c.welcome(c.over_rdma());
+  const ExpectLog away("cannot be reached for"), said("is not reached over RDMA"), back("is connected again");
+  c.over_rdma().break_with(ErrorCode::peer_lost, "connection lost: RDMA device rxe1 was removed");
+  const TimePoint begin = c.loop.now();
+  while (c.connects(5000) == 0 && c.loop.now() - begin < 20s) {
+    c.run(50ms);
+    if (c.over_rdma().open())
+      c.over_rdma().break_with(ErrorCode::unreachable, "connection refused: nobody listens there for RDMA");
+  }
+  CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
+  CHECK(c.loop.now() - begin <= Lane::kRefusalPatience + 2 * Lane::kLongestPause);
+  c.welcome(c.lane(0));
+  CHECK(c.lanes() == 1);
+  CHECK(c.rdma_lanes() == 0);
+  CHECK_FALSE(c.engine.failure());
+  CHECK(said.seen() == 1);
 }
 
 TEST_CASE("lane: where only RDMA is allowed, a server without it ends the job, not at once") {

@@ -79,7 +79,8 @@ Status DataPlane::add_lanes(const std::vector<LaneTarget>& targets, const std::v
   for (const LaneTarget& target : targets) {
     const auto ways = ways_to(target);
     if (!ways) return ways.error();
-    if (best_way_ == Lane::Way::network) best_way_ = ways->better;
+    best_way_ = std::max(best_way_, ways->better);
+    shares_memory_ = shares_memory_ || ways->better == Lane::Way::shared_memory;
     const LaneIndex index{static_cast<std::uint32_t>(lanes_.size())};
     lanes_.push_back(
         std::make_unique<Lane>(loop_, *ways, static_cast<Lane::Owner&>(*this), index, target, hello_, log_));
@@ -89,10 +90,19 @@ Status DataPlane::add_lanes(const std::vector<LaneTarget>& targets, const std::v
   return {};
 }
 
-Result<Lane::Ways> DataPlane::ways_to(const LaneTarget& target) const {
+const Result<Transport*>& DataPlane::rdma() {
+  if (rdma_) return *rdma_;
+  rdma_ = transports_.find_rdma ? transports_.find_rdma() : make_error(ErrorCode::os, "there is none");
+  if (!*rdma_ && config_.transport == TransportChoice::automatic)
+    log_.info("servers offer RDMA, and this worker does without: {}", to_string(rdma_->error()));
+  return *rdma_;
+}
+
+Result<Lane::Ways> DataPlane::ways_to(const LaneTarget& target) {
   const TransportChoice choice = config_.transport;
   Lane::Ways ways{transports_.network};
   ways.ticket = ticket_;
+  ways.fallbacks = &fallbacks_;
   ways.only_better = choice == TransportChoice::shm || choice == TransportChoice::rdma;
   const bool same_host = target.host == config_.host && !config_.host.empty();
   const bool may_share = same_host && transports_.shared_memory != nullptr;
@@ -103,12 +113,16 @@ Result<Lane::Ways> DataPlane::ways_to(const LaneTarget& target) const {
                     target.server.value, to_string(target.endpoint), target.host, config_.host),
         "set transport auto (BPS_TRANSPORT), or use servers on this host only");
   }
-  if (choice == TransportChoice::rdma) {
-    ways.better = Lane::Way::rdma;
-    ways.transport = transports_.rdma;
-  } else if (choice != TransportChoice::tcp && may_share) {
+  if (choice != TransportChoice::tcp && choice != TransportChoice::rdma && may_share) {
     ways.better = Lane::Way::shared_memory;
     ways.transport = transports_.shared_memory;
+  } else if (choice == TransportChoice::rdma || (choice == TransportChoice::automatic && target.rdma)) {
+    if (rdma()) {
+      ways.better = Lane::Way::rdma;
+      ways.transport = **rdma_;
+    } else if (choice == TransportChoice::rdma) {
+      return rdma_->error();
+    }
   }
   return ways;
 }

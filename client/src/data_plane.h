@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "client/src/lane.h"
 #include "client/src/link_watch.h"
 #include "client/src/tensor_state.h"
+#include "proto/base/log_limit.h"
 
 namespace bps {
 
@@ -56,11 +58,13 @@ class DataPlane final : private Lane::Owner {
     ~Owner() = default;
   };
 
+  // Asked once, when a server offers RDMA or it is chosen. Errors: why this worker has none.
+  using FindRdma = std::function<Result<Transport*>()>;
   // How servers may be reached. Null: not in that way.
   struct Transports {
     Transport& network;
     Transport* shared_memory = nullptr;
-    Transport* rdma = nullptr;
+    FindRdma find_rdma;
   };
   DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
             Logger log);
@@ -111,7 +115,9 @@ class DataPlane final : private Lane::Owner {
 
   // After start().
   // How the first server is reached that is not reached over TCP, if all goes well and there is one.
+  // That lanes were opened in, if only for now: RDMA, else shared memory.
   Lane::Way best_way() const { return best_way_; }
+  bool shares_memory() const { return shares_memory_; }
   std::uint64_t partition_bytes() const { return job_.partition_bytes; }
   bool idle() const { return under_way_ == 0; }
   // `done` is called when all operations that are under way now have ended, and each asynchronous tensor has
@@ -137,6 +143,7 @@ class DataPlane final : private Lane::Owner {
     std::uint64_t used = 0;
   };
 
+  static constexpr Duration kFallbackLogInterval = std::chrono::seconds(10);
   // In the cookie of a kept answer; else of a contribution. With the partition's id and 1.
   static constexpr std::uint64_t kKeptCookie = std::uint64_t{1} << 63;
 
@@ -152,7 +159,8 @@ class DataPlane final : private Lane::Owner {
 
   // Those of `closing` are about to be closed.
   Status add_lanes(const std::vector<LaneTarget>& targets, const std::vector<LaneIndex>& closing = {});
-  Result<Lane::Ways> ways_to(const LaneTarget& target) const;
+  Result<Lane::Ways> ways_to(const LaneTarget& target);
+  const Result<Transport*>& rdma();
   void count_lanes();
   void say_links();
   TensorState* find(TensorId tensor) const;
@@ -215,6 +223,9 @@ class DataPlane final : private Lane::Owner {
   std::vector<Waiter> waiters_;
   bool failed_ = false;
   Lane::Way best_way_ = Lane::Way::network;
+  bool shares_memory_ = false;
+  std::optional<Result<Transport*>> rdma_;
+  LogLimit fallbacks_{kFallbackLogInterval};
   std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();
 };
 

@@ -160,9 +160,10 @@ bool Lane::fall_back(const Error& error, bool was_healthy) {
   const bool is_away =
       way() == Way::rdma && broken_since_ && loop_.now() - *broken_since_ >= kRefusalPatience;
   if (has_worked && !is_away && !is_shortage(error.code) && short_sessions_ < kShortSessions) return false;
-  const std::string text =
-      name() + " is not reached over " + text_of(way()) + ": " + error.message + "; over TCP instead";
-  has_worked || is_shortage(error.code) ? log_.warn("{}", text) : log_.info("{}", text);
+  const auto others = ways_.fallbacks != nullptr ? ways_.fallbacks->admit(loop_.now()) : std::string();
+  const std::string text = name() + " is not reached over " + text_of(way()) + ": " + error.message +
+                           "; over TCP instead" + others.value_or("");
+  if (others) has_worked || is_shortage(error.code) ? log_.warn("{}", text) : log_.info("{}", text);
   ways_.transport = nullptr;
   return true;
 }

@@ -28,6 +28,7 @@
 #include "proto/auth/handshake.h"
 #include "proto/base/event_loop.h"
 #include "proto/base/log.h"
+#include "proto/base/log_limit.h"
 #include "proto/transport/transport.h"
 
 namespace bps {
@@ -61,7 +62,8 @@ class Lane : private ConnectionHandler {
     Way better = Way::network;  // tried first, if there is a transport for it
     Transport* transport = nullptr;
     bool only_better = false;
-    SharedKey ticket = nullptr;  // proves the hello; null: without a key
+    SharedKey ticket = nullptr;     // proves the hello; null: without a key
+    LogLimit* fallbacks = nullptr;  // for lines about them, of all lanes; null: no limit
   };
   // `hello`: all but the session.
   Lane(EventLoop& loop, const Ways& ways, Owner& owner, LaneIndex index, const LaneTarget& target,

@@ -134,8 +134,8 @@ class ScriptedCluster {
 
   explicit ScriptedCluster(ClientConfig config = default_config())
       : engine(loop, transport, std::move(config),
-               Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), &shared_memory, &rdma) {
-  }
+               Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), &shared_memory,
+               [this] { return find_rdma(); }) {}
 
   static ClientConfig default_config() {
     ClientConfig config;
@@ -176,7 +176,8 @@ class ScriptedCluster {
                              Incarnation{i + 100},
                              {"127.0.0.1", static_cast<std::uint16_t>(5000 + i)},
                              0,
-                             server_host});
+                             server_host,
+                             offers_rdma});
     }
     return start;
   }
@@ -251,10 +252,19 @@ class ScriptedCluster {
   VirtualLoop loop;
   ScriptedTransport transport;
   ScriptedTransport shared_memory, rdma;
+  std::optional<Error> no_rdma;  // why this worker has none
+  int rdma_asked = 0;            // how often
+  bool offers_rdma = false;      // by servers
   std::string server_host;
   ClientEngine engine;
 
  private:
+  Result<Transport*> find_rdma() {
+    ++rdma_asked;
+    if (no_rdma) return *no_rdma;
+    return static_cast<Transport*>(&rdma);
+  }
+
   std::uint32_t next_tensor_ = 0;
   std::uint32_t next_partition_ = 0;
 };

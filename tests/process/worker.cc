@@ -1,8 +1,8 @@
 // A worker for the process tests: joins, declares, and push_pulls with every sum checked. Where it stands
 // goes to stdout, one line each, so that a test can act at the right moment:
 //
-//   joined RANK SIZE | declared | reached N | longest ROUND MS END | usual MS | done | checksum ROUNDS SUM |
-//   closed
+//   joined RANK SIZE | declared | reached N | longest ROUND MS END | usual MS | lanes N shm N rdma N | done |
+//   checksum ROUNDS SUM | closed
 //
 // With --until-told: `longest` is the round that took longest and when it was over, in seconds of the
 // monotonic clock; `usual` is the median of all. `checksum` is made of every value that a round gave: two
@@ -40,8 +40,8 @@ struct Flags {
   std::uint64_t tensors = 1;
   std::vector<std::uint64_t> sizes;  // elements of each tensor; given, the two above do not count
   std::uint64_t rounds = 5;
-  std::uint64_t announce = 0;    // "reached N" when this many rounds are done
-  std::uint64_t hold_after = 0;  // after this many rounds, wait for a line on stdin
+  std::uint64_t announce = 0;     // "reached N" when this many rounds are done
+  std::uint64_t hold_after = 0;   // after this many rounds, wait for a line on stdin
   std::uint64_t throw_after = 0;  // after this many rounds, end by an exception of its own
   std::uint64_t reference =
       0;                    // of this world size: print the checksum of `rounds` rounds, without a cluster
@@ -273,6 +273,9 @@ int run(const Flags& flags) {
     if (rounds == flags.throw_after) throw std::runtime_error("a bug of the program");
   }
   if (flags.until_told) progress.say_times();
+  const auto stats = client.stats();
+  say("lanes " + std::to_string(stats.lanes) + " shm " + std::to_string(stats.shm_lanes) + " rdma " +
+      std::to_string(stats.rdma_lanes));
   say("done");
   client.close();
   training.checksum().say_it(rounds);

@@ -104,3 +104,45 @@ class Cluster(GuestTest):
                 for rank, host in enumerate(WORKERS[:2])]
         for rank in told:
             self.assert_status(rank, 0, "(?m)^closed", limit=STEP)
+
+
+class Auto(GuestTest):
+    """What `auto` makes of servers and workers that have devices: RDMA where it works, TCP where it does not, and right sums."""
+
+    def setUp(self):
+        if self.transport != "rdma":
+            self.skipTest("auto is tried where there is RDMA")
+        self.needs_transport()
+        super().setUp()
+        self.master = self.scheduler()
+
+    def serve(self, *transports):
+        for host, transport in zip(SERVERS, transports):
+            server = self.server(self.master, "--transport", transport, "--insecure", "--host", f"host{host}", *self.on_host(host),
+                                 listen=f"{self.lab.address(host)}:0")
+            if transport == "auto":
+                server.wait_line("for RDMA")
+
+    def train(self, lanes, *says, limit=STEP):
+        """Two workers on hosts of their own, each with these lanes in the end."""
+        ranks = [self.worker(self.master, rank, 2, "--sizes", SIZES, "--rounds", 3, "--broadcast",
+                             env={"BPS_HOST": f"host{host}", "BPS_RDMA_DEVICE": self.lab.device(host), "BPS_LOG_LEVEL": "info"})
+                 for rank, host in enumerate(WORKERS[:2])]
+        for rank in ranks:
+            self.assert_status(rank, 0, f"(?m)^lanes {lanes}$", "(?m)^closed", *says, limit=limit)
+
+    def test_rdma_where_it_is_offered(self):
+        self.serve("auto", "tcp")
+        self.train("2 shm 0 rdma 1")
+
+    def test_tcp_where_the_port_does_not_answer(self):
+        self.serve("auto", "auto")
+        self.addCleanup(self.lab.mend, SERVERS[1])
+        self.lab.cut(SERVERS[1])  # TCP does not cross the cables
+        self.train("2 shm 0 rdma 1", rf"{self.lab.address(SERVERS[1])}:\d+\) is not reached over RDMA: .*; over TCP instead")
+
+    def test_tcp_where_the_device_is_gone_since(self):
+        self.serve("auto", "auto")
+        self.addCleanup(self.lab.add_device, SERVERS[1])
+        self.lab.delete_device(SERVERS[1])
+        self.train("2 shm 0 rdma 1", "is not reached over RDMA")

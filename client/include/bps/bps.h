@@ -118,7 +118,8 @@ typedef struct bps_options {
   const char* congestion_control; /* TCP congestion control of the lanes, e.g. "cubic"; default the system's */
   bps_log_function log;         /* NULL = warnings and errors go to stderr */
   void* log_user;
-  const char* transport;        /* "auto" (default): shared memory to servers on this host, else TCP; "tcp"; "shm"; "rdma" */
+  const char* transport;        /* "auto" (default): shared memory to servers on this host, RDMA to others that offer it,
+                                 * else TCP; "tcp"; "shm"; "rdma" */
   const char* key_file;         /* the key of the cluster, or of the job; default none: a cluster without keys */
   const char* tls_cert;         /* PEM files: this worker's certificate, */
   const char* tls_key;          /* its key, */

@@ -29,6 +29,8 @@ struct VerbsOptions {
   std::optional<std::uint8_t> port;           // of `device`, from 1 on; any
   std::optional<std::uint8_t> gid_index;      // in the table of that port; any that is an address
   std::optional<std::uint8_t> traffic_class;  // of what is sent over RoCE on connections made from here
+  // That one, or an error.
+  bool names_device() const { return !device.empty() || gid_index; }
 };
 
 // "mlx5_0" or "mlx5_0:1", as users write it, into `device` and `port`.

@@ -14,8 +14,6 @@ struct RdmaSettings {
   std::string device;  // "mlx5_0", "mlx5_0:1"; empty: all
   std::optional<std::uint32_t> gid;
   std::optional<std::uint32_t> traffic_class;
-  // That one, or an error.
-  bool names_device() const { return !device.empty() || gid; }
 };
 
 // `settings` must outlive `config`.
