@@ -39,6 +39,14 @@ sed -nE 's/^BPS_API [^(]*\b(bps_[a-z_0-9]+)\(.*/\1/p' "$prefix/include/bps/bps.h
 [[ -s $work/declared ]] || fail "no BPS_API function found in bps.h"
 diff "$work/declared" "$work/exported" || fail "declared (<) and exported (>) symbols differ"
 
+# GPUs are found when a program runs: nothing names CUDA or NCCL to the loader.
+for file in "$library" "$prefix"/bin/*; do
+  readelf -d "$file" >"$work/dynamic" 2>/dev/null || continue  # a script
+  if grep -Ei 'NEEDED.*(cuda|nccl|nvtx|nvToolsExt)' "$work/dynamic"; then fail "$file needs a library of NVIDIA's"; fi
+  symbols=$(nm -D --undefined-only "$file" | awk '{ print $NF }' | grep -E '^(cu[A-Z]|cuda|nccl|nvtx)' || true)
+  [[ -z $symbols ]] || fail "$file wants $symbols of a library of NVIDIA's"
+done
+
 # pkg-config, from C.
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 [[ $(pkg-config --modversion bpsclient) == 0.* ]] || fail "pkg-config does not find bpsclient"
