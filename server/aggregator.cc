@@ -24,13 +24,22 @@ std::unique_ptr<Aggregator> Aggregator::create(PartitionShape shape,
   return std::make_unique<SyncAggregator>(std::move(shape), contributors, memory);
 }
 
+std::string to_string(const Contributor& contributor) {
+  std::string text = "rank " + std::to_string(contributor.rank.value);
+  std::string others;
+  for (const Rank member : contributor.members) {
+    if (member != contributor.rank) others += (others.empty() ? "" : ", ") + std::to_string(member.value);
+  }
+  return others.empty() ? text : text + " (with " + others + " of its host)";
+}
+
 std::string Aggregator::describe(Round round) const {
   return "round " + std::to_string(round.value) + " of " + shape_.tensor + " (partition " +
          std::to_string(shape_.partition.value) + ")";
 }
 
 std::string Aggregator::describe_rank(std::uint32_t contributor) const {
-  return "rank " + std::to_string(contributors_[contributor].rank.value);
+  return to_string(contributors_[contributor]);
 }
 
 Error Aggregator::length_error(std::uint32_t contributor, Round round, std::uint64_t bytes,

@@ -40,12 +40,21 @@
 
 namespace bps {
 
-// A worker that takes part in the sums of a job. Its place in the list, which is in rank order, is its index.
+// A worker that takes part in the sums of a job, or a group of them that sum among themselves before (decision
+// 0019). Its place in the list, which is in rank order, is its index.
 struct Contributor {
-  Rank rank;
+  Rank rank;                 // of a group: the lowest one, which names it
   std::uint32_t weight = 1;  // ranks already summed in what it sends; at least 1
   std::string loss = {};     // why it is gone, once it is lost
+  std::vector<Rank> members = {};  // of a group of several: those that are in the job, in order
+
+  bool holds(Rank other) const {
+    return rank == other || std::find(members.begin(), members.end(), other) != members.end();
+  }
 };
+
+// "rank 4 (with 5, 6 of its host)"
+std::string to_string(const Contributor& contributor);
 
 struct PartitionShape {
   PartitionId partition;

@@ -59,6 +59,12 @@ class World {
   }
   virtual ~World() = default;
 
+  // Workers that are groups of up to four ranks.
+  void make_groups() {
+    for (Contributor& contributor : contributors_)
+      contributor.weight = static_cast<std::uint32_t>(1 + pick(4));
+    aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, budget_});
+  }
   // Of the workers from `first` on, all but one may die.
   void let_die(std::uint32_t first) { first_mortal_ = first; }
   std::size_t deaths() const { return deaths_; }
@@ -121,7 +127,8 @@ class World {
     if (!worker.inbox.empty() && pick(2) == 0) return read_answer(index);
     Actions actions;
     if (worker.state == Worker::State::idle) {
-      const PushPull header = header_of(index, worker.round);
+      PushPull header = header_of(index, worker.round);
+      header.weight = contributors_[index].weight;
       auto bytes = contribution(index, worker.round);
       if (pick(2) < lenders_ && !bytes.empty() && lend(worker, index, header, bytes, actions)) {
         return obey(actions);
@@ -323,7 +330,8 @@ class SyncWorld : public World {
     const std::uint64_t round = answer.round.value;
     const Operation operation = operation_of(round);
     CAPTURE(rank, round);
-    if (operation == Operation::broadcast) REQUIRE(answer.weight == 1);
+    if (operation == Operation::broadcast)
+      REQUIRE(answer.weight == contributors_[root_of(round).value].weight);
     if (operation == Operation::broadcast && root_of(round) == Rank{rank}) {
       REQUIRE(answer.payload.empty());
       return;
@@ -356,7 +364,10 @@ class SyncWorld : public World {
         if ((choice >> i & 1) != 0) ranks.push_back(doubtful[i]);
       }
       std::sort(ranks.begin(), ranks.end());
-      if (ranks.size() == answer.weight && is_reduction_of(ranks, round, answer)) return true;
+      std::uint32_t weight = 0;
+      for (const std::uint32_t rank : ranks)
+        weight += contributors_[rank].weight;
+      if (weight == answer.weight && is_reduction_of(ranks, round, answer)) return true;
     }
     return false;
   }
@@ -372,8 +383,8 @@ class SyncWorld : public World {
         if (operation == Operation::product) expected = expected * next;
         if (operation == Operation::sum || operation == Operation::average) expected = expected + next;
       }
-      if (operation == Operation::average && ranks.size() > 1)
-        expected = expected / static_cast<float>(ranks.size());
+      if (operation == Operation::average && answer.weight > 1)
+        expected = expected / static_cast<float>(answer.weight);
       if (std::memcmp(&expected, answer.payload.data() + i * sizeof(float), sizeof(float)) != 0) return false;
     }
     return true;
@@ -444,6 +455,7 @@ TEST_CASE("random synchronous worlds: exact sums, once each, memory back to zero
     const auto workers = static_cast<std::uint32_t>(1 + random() % 8);
     const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
     SyncWorld world(seed, Mode::sync, DType::f32, workers, 12, budgets[random() % 4], kUnboundedStaleness);
+    if (seed % 2 == 1) world.make_groups();
     world.run();
   }
 }
@@ -457,6 +469,7 @@ TEST_CASE("random synchronous worlds in which workers die: the others go on, and
     const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
     SyncWorld world(seed, Mode::sync, DType::f32, workers, 12, budgets[random() % 4], kUnboundedStaleness);
     world.let_die(0);
+    if (seed % 2 == 1) world.make_groups();
     world.run();
     deaths += world.deaths();
   }

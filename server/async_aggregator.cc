@@ -20,6 +20,7 @@ AsyncAggregator::AsyncAggregator(PartitionShape shape, std::span<const Contribut
 }
 
 Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) const {
+  if (header.error.code != ErrorCode::ok) return header.error;
   const bool broadcast = header.operation == Operation::broadcast;
   if (header.operation == Operation::average) {
     return make_error(ErrorCode::configuration,

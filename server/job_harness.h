@@ -18,8 +18,19 @@ inline OpenJob job_of(JobRun run, std::uint32_t workers) {
     Member& member = job.members.emplace_back();
     member.rank = Rank{rank};
     member.incarnation = incarnation_of(rank);
+    member.leader = member.rank;
   }
   return job;
+}
+
+// Ranks `first` to `first` + `size` - 1 sum among themselves, and are one contributor.
+inline void make_group(OpenJob& job, std::uint32_t first, std::uint32_t size) {
+  for (std::uint32_t i = 0; i < size; ++i) {
+    Member& member = job.members.at(first + i);
+    member.leader = Rank{first};
+    member.group_rank = i;
+    member.weight = size;
+  }
 }
 
 inline HelloLane hello_of(JobRun run, std::uint32_t rank, Session session = Session{1}) {

@@ -27,6 +27,25 @@ std::string readable(std::uint64_t bytes) {
   return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+// Members of a group say the same of it, and each has a place of its own. Some may be left out: they are lost.
+Status check_groups(const OpenJob& job) {
+  std::map<Rank, std::uint32_t> sizes;  // by the lowest rank
+  std::set<std::pair<Rank, std::uint32_t>> places;
+  for (const Member& member : job.members) {
+    if (member.weight == 0) continue;
+    const bool is_right = member.leader <= member.rank && member.weight <= kMaxLocalGroupSize &&
+                          member.group_rank < member.weight &&
+                          sizes.emplace(member.leader, member.weight).first->second == member.weight &&
+                          places.emplace(member.leader, member.group_rank).second;
+    if (is_right) continue;
+    return make_error(ErrorCode::protocol,
+                      fmt::format("rank {} of job '{}' cannot be number {} of {} in the group of rank {}",
+                                  member.rank.value, job.job, member.group_rank, member.weight,
+                                  member.leader.value));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<bool> JobLedger::open(const OpenJob& job) {
@@ -42,17 +61,18 @@ Result<bool> JobLedger::open(const OpenJob& job) {
     return make_error(ErrorCode::protocol,
                       fmt::format("the members of job '{}' are not in rank order", job.job));
   }
-  const auto contributors =
+  const auto senders =
       std::count_if(job.members.begin(), job.members.end(), [](const Member& m) { return m.weight > 0; });
-  if (contributors == 0) {
+  if (senders == 0) {
     return make_error(ErrorCode::protocol, fmt::format("nobody in job '{}' contributes anything", job.job));
   }
+  if (Status status = check_groups(job); !status) return status.error();
   Job& entry = jobs_[job.job_run];
   entry.name = job.job;
   entry.epoch = job.epoch;
   entry.generation = job.generation;
   entry.members = job.members;
-  entry.lanes_per_shard = static_cast<std::uint64_t>(contributors);
+  entry.lanes_per_shard = static_cast<std::uint64_t>(senders);
   entry.lane_bytes.resize(shards_, 0);
   return true;
 }

@@ -15,7 +15,7 @@ OpenJob job(std::uint64_t run, std::uint32_t workers = 2) {
   open.job = "job" + std::to_string(run);
   for (std::uint32_t i = 0; i < workers; ++i) {
     Member member;
-    member.rank = Rank{i};
+    member.rank = member.leader = Rank{i};
     open.members.push_back(member);
   }
   return open;
@@ -32,6 +32,39 @@ DeclareSlices tensor(std::uint64_t run, std::uint32_t id, std::uint32_t partitio
     slices.partitions.push_back({PartitionId{id * 100 + i}, shard, kMiB / 4});
   }
   return declare;
+}
+
+TEST_CASE("ledger: a group has one size and a place for each member; some may be left out") {
+  JobLedger ledger(8 * kMiB, 1);
+  OpenJob open = job(1, 4);
+  for (std::uint32_t i = 1; i < 4; ++i) {
+    open.members[i].leader = Rank{1};
+    open.members[i].group_rank = i - 1;
+    open.members[i].weight = 3;
+  }
+  SECTION("all there") { CHECK(ledger.open(open).ok()); }
+  SECTION("the lowest one is left out") {
+    open.members.erase(open.members.begin() + 1);
+    CHECK(ledger.open(open).ok());
+  }
+  const auto refusal = [&] {
+    const auto opened = ledger.open(open);
+    REQUIRE_FALSE(opened.ok());
+    CHECK(ledger.job_count() == 0);
+    return opened.error().message;
+  };
+  SECTION("two sizes") {
+    open.members[2].weight = 2;
+    CHECK(refusal() == "rank 2 of job 'job1' cannot be number 1 of 2 in the group of rank 1");
+  }
+  SECTION("one place for two") { open.members[3].group_rank = 1, refusal(); }
+  SECTION("no such place") { open.members[3].group_rank = 3, refusal(); }
+  SECTION("led by a higher rank") { open.members[0].leader = Rank{1}, refusal(); }
+  SECTION("too many") {
+    for (std::uint32_t i = 1; i < 4; ++i)
+      open.members[i].weight = kMaxLocalGroupSize + 1;
+    refusal();
+  }
 }
 
 TEST_CASE("ledger: what is to be filled with other partitions is the same tensor otherwise") {

@@ -38,8 +38,9 @@ std::string ServerLane::peer() const { return connection_ ? connection_->peer() 
 std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
   if (ended_) return nullptr;
   if (const auto* push = std::get_if<PushPull>(&message)) {
-    if (push->announced) {
-      refuse(make_error(ErrorCode::protocol, "an announcement with a payload"));
+    if (push->announced || push->error.code != ErrorCode::ok) {
+      const char* const what = push->announced ? "an announcement" : "a failure";
+      refuse(make_error(ErrorCode::protocol, fmt::format("{} with a payload", what)));
       return nullptr;
     }
     if (!begin(*push, bytes)) return nullptr;
@@ -112,7 +113,8 @@ bool ServerLane::on_lent(Message& message, LentPayload& payload) {
   if (ended_) return false;
   // What is wrong or wanted by nobody goes the usual way.
   const auto* push = std::get_if<PushPull>(&message);
-  if (push == nullptr || push->announced || !check(*push)) return false;
+  const bool has_none = push == nullptr || push->announced || push->error.code != ErrorCode::ok;
+  if (has_none || !check(*push)) return false;
   const Result<JobPartition*> found = look_up(push->partition, push->epoch);
   if (!found || *found == nullptr) return false;
   JobPartition* const partition = *found;
@@ -164,6 +166,14 @@ Result<JobPartition*> ServerLane::look_up(PartitionId id, Epoch epoch) const {
   if (partition == nullptr) {
     if (job_.was_dropped(id)) return nullptr;
     return make_error(ErrorCode::protocol, fmt::format("partition {} is not on this shard", id.value),
+                      "use the same bps version on all ranks");
+  }
+  if (!owns(member_, id)) {
+    const SessionMember* const owner = job_.owner_of(contributor_, id);
+    return make_error(ErrorCode::protocol,
+                      fmt::format("partition {} is {}'s in its group, not rank {}'s", id.value,
+                                  owner != nullptr ? fmt::format("rank {}", owner->rank.value) : "a lost rank",
+                                  hello_.rank.value),
                       "use the same bps version on all ranks");
   }
   if (epoch < partition->epoch) {

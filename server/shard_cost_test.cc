@@ -106,7 +106,7 @@ Cost cost_of(Transport& transport, const Endpoint& listen, std::size_t bytes) {
   job.job_run = kRun;
   for (std::uint32_t i = 0; i < kWorkers; ++i) {
     Member& member = job.members.emplace_back();
-    member.rank = Rank{i};
+    member.rank = member.leader = Rank{i};
     member.incarnation = Incarnation{i + 1};
   }
   shard.open_job(job);

@@ -69,8 +69,11 @@ class World {
  public:
   explicit World(std::uint32_t workers, std::uint64_t budget = 1 << 20) : World(workers, budget, quiet()) {}
   World(std::uint32_t workers, std::uint64_t budget, const Logger& log)
+      : World(testing::job_of(kRun, workers), budget, log) {}
+  explicit World(const OpenJob& job, std::uint64_t budget = 1 << 20) : World(job, budget, quiet()) {}
+  World(const OpenJob& job, std::uint64_t budget, const Logger& log)
       : shard(std::make_unique<Shard>(loop, ShardIndex{0}, budget, log)) {
-    shard->open_job(testing::job_of(kRun, workers));
+    shard->open_job(job);
   }
 
   // Of one partition, both with this number.

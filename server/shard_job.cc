@@ -14,18 +14,7 @@ ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
       epoch_(job.epoch),
       generation_(job.generation),
       had_losses_(job.generation.value > 1) {
-  for (const Member& member : job.members) {
-    SessionMember& entry = members_.emplace_back();
-    entry.rank = member.rank;
-    entry.incarnation = member.incarnation;
-    entry.contributor = ServerLane::kNoContributor;
-    if (member.weight == 0) continue;
-    entry.contributor = static_cast<std::uint32_t>(contributors_.size());
-    contributors_.push_back({member.rank, member.weight});
-    entry.place = static_cast<std::uint32_t>(lane_of_.size());
-    places_.push_back({entry.place, 1});
-    lane_of_.push_back(nullptr);
-  }
+  add_members(job.members);
 }
 
 ShardJob::~ShardJob() {
@@ -63,12 +52,7 @@ void ShardJob::add(const TensorSlices& tensor, bool moved) {
     partition.clock.start(context_.loop.now());
     partition.answering.resize(contributors_.size(), 0);
     partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory());
-    for (const SessionMember& member : members_) {
-      if (member.contributor == ServerLane::kNoContributor) continue;
-      if (!member.loss.empty()) partition.aggregator->died(member.contributor, actions_);
-      if (member.left) partition.aggregator->left(member.contributor, actions_);
-      if (member.gone) partition.aggregator->gone(member.contributor, actions_);
-    }
+    tell_past(slice.partition, *partition.aggregator);
     BPS_ASSERT(actions_.empty());  // nobody has pushed yet
   }
 }
@@ -94,10 +78,20 @@ void ShardJob::drop(Partitions::iterator partition) {
   }
 }
 
+// All ranks of a group are, if its part is.
+void ShardJob::name_absent(const Contributor& contributor, OpenRound& round) {
+  round.absent += contributor.weight;
+  const std::span<const Rank> ranks =
+      contributor.members.empty() ? std::span(&contributor.rank, 1) : std::span(contributor.members);
+  const std::size_t room = kMaxMissingNamed - round.missing.size();
+  round.missing.insert(round.missing.end(), ranks.begin(), ranks.begin() + std::min(room, ranks.size()));
+}
+
 void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) const {
   const TimePoint now = context_.loop.now();
-  const auto live = std::count_if(contributors_.begin(), contributors_.end(),
-                                  [](const Contributor& contributor) { return contributor.loss.empty(); });
+  std::uint32_t live = 0;  // ranks
+  for (const Contributor& contributor : contributors_)
+    live += contributor.loss.empty() ? contributor.weight : 0;
   OpenState state;
   for (const auto& [id, partition] : partitions_) {
     if ((tensor && partition.tensor != *tensor) || !partition.aggregator->open_state(state)) continue;
@@ -108,11 +102,9 @@ void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, Tenso
     round.age_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(age, 0));
     round.resuming = state.resuming;
     round.partitions = 1;
-    round.expected = static_cast<std::uint32_t>(live);
-    round.absent = static_cast<std::uint32_t>(state.absent.size());
-    if (state.absent.size() > kMaxMissingNamed) state.absent.resize(kMaxMissingNamed);
+    round.expected = live;
     for (const std::uint32_t contributor : state.absent)
-      round.missing.push_back(contributors_[contributor].rank);
+      name_absent(contributors_[contributor], round);
     open.add(std::move(round));
     if (names != nullptr) names->try_emplace(partition.tensor, partition.aggregator->shape().tensor);
   }
@@ -165,52 +157,6 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
   actions.clear();
 }
 
-template <class Tell>
-void ShardJob::tell_all(Tell tell) {
-  const auto tell_these = [&](auto& partitions) {
-    for (auto& [id, partition] : partitions) {
-      tell(*partition.aggregator);
-      carry_out(id, partition, actions_);
-    }
-  };
-  tell_these(partitions_);
-  tell_these(doomed_);
-}
-
-void ShardJob::worker_left(Rank rank, bool lingers) {
-  for (SessionMember& member : members_) {
-    if (member.rank != rank) continue;
-    const bool leaves = !std::exchange(member.left, true);
-    const bool goes = !lingers && !std::exchange(member.gone, true);
-    if (member.contributor == ServerLane::kNoContributor) continue;
-    tell_all([&](Aggregator& aggregator) {
-      if (leaves) aggregator.left(member.contributor, actions_);
-      if (goes) aggregator.gone(member.contributor, actions_);
-    });
-  }
-  reap_dropped();
-}
-
-void ShardJob::shrink(const Shrunk& shrunk) {
-  generation_ = std::max(generation_, shrunk.generation);
-  const auto member = std::find_if(members_.begin(), members_.end(),
-                                   [&](const SessionMember& entry) { return entry.rank == shrunk.lost; });
-  if (member == members_.end() || !member->loss.empty() || member->left) return;
-  member->loss = shrunk.reason.empty() ? "it is lost" : shrunk.reason;
-  const std::uint32_t contributor = member->contributor;
-  if (contributor != ServerLane::kNoContributor) contributors_[contributor].loss = member->loss;
-  const auto lane = std::find_if(lanes_.begin(), lanes_.end(),
-                                 [&](const auto& entry) { return entry->rank() == shrunk.lost; });
-  if (lane != lanes_.end()) {
-    const Error refusal = make_error(ErrorCode::peer_lost, "the job goes on without you: " + member->loss);
-    (*lane)->close(&refusal);
-    remove_lane(**lane);
-  }
-  if (contributor == ServerLane::kNoContributor) return;
-  tell_all([&](Aggregator& aggregator) { aggregator.died(contributor, actions_); });
-  reap_dropped();
-}
-
 Status ShardJob::admit(const HelloLane& hello, const Welcome& welcome,
                        std::unique_ptr<Connection>& connection) {
   const Result<std::size_t> index = check_member(hello, members_, epoch_, generation_);
@@ -247,7 +193,9 @@ void ShardJob::remove_lane(ServerLane& lane) {
     partition.aggregator->unpin(pin, actions_);
     carry_out(partition.aggregator->shape().partition, partition, actions_);
   });
-  tell_all([&](Aggregator& aggregator) { aggregator.lost(contributor, actions_); });
+  tell_all([&](PartitionId id, Aggregator& aggregator) {
+    if (owns(lane.member(), id)) aggregator.lost(contributor, actions_);
+  });
   reap_dropped();
 }
 

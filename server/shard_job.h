@@ -108,8 +108,12 @@ class ShardJob {
   // What each lane may send without being asked for it: all together half of the reorder budget. The other
   // half is for what is asked for.
   std::uint64_t unasked_bytes() const {
-    const std::size_t lanes = std::max<std::size_t>(contributors_.size(), 1);
-    return std::max<std::uint64_t>(context_.budget.limit_bytes() / (2 * lanes), 1);
+    return std::max<std::uint64_t>(context_.budget.limit_bytes() / (2 * std::max<std::size_t>(senders_, 1)), 1);
+  }
+
+  // The member of that group which the partition is for; null: it is left out of the job.
+  const SessionMember* owner_of(std::uint32_t contributor, PartitionId partition) const {
+    return member_at_[groups_[contributor].place_of(partition)];
   }
 
   AggregatorMemory memory() { return AggregatorMemory{context_.slots, context_.budget}; }
@@ -121,23 +125,43 @@ class ShardJob {
 
  private:
   using Partitions = std::unordered_map<PartitionId, JobPartition>;
-  // Of a contributor's lanes in lane_of_.
-  struct Places {
+  // The members of a contributor: their places, one for each, also for those that are left out of the job.
+  struct Group {
     std::uint32_t first = 0;
     std::uint32_t size = 1;
+    bool left = false;  // one of them pushes no more, so the group does not
+
+    std::uint32_t place_of(PartitionId partition) const {
+      return size == 1 ? first : first + partition.value % size;
+    }
   };
 
   // Over which the contributor sends this partition, and is answered; null: it is not there.
   ServerLane* lane_of(std::uint32_t contributor, PartitionId partition) const {
-    const Places& places = places_[contributor];
-    return lane_of_[places.size == 1 ? places.first : places.first + partition.value % places.size];
+    return lane_of_[groups_[contributor].place_of(partition)];
   }
 
+  // Who is who. shard_job_members.cc
+  void add_members(const std::vector<Member>& members);
+  SessionMember* find_member(Rank rank);
+  void tell_past(PartitionId id, Aggregator& aggregator);
+  void close_lane(const SessionMember& member);
+
   void add(const TensorSlices& tensor, bool moved);
+  static void name_absent(const Contributor& contributor, OpenRound& round);
   void drop(Partitions::iterator partition);
   // Tells every aggregator of the job something about one contributor.
   template <class Tell>
-  void tell_all(Tell tell);
+  void tell_all(Tell tell) {
+    const auto tell_these = [&](auto& partitions) {
+      for (auto& [id, partition] : partitions) {
+        tell(id, *partition.aggregator);
+        carry_out(id, partition, actions_);
+      }
+    };
+    tell_these(partitions_);
+    tell_these(doomed_);
+  }
 
   ShardContext& context_;
   const JobRun job_run_;
@@ -146,14 +170,16 @@ class ShardJob {
   Generation generation_;
   const bool had_losses_;  // before it was opened here
   std::vector<SessionMember> members_;     // in rank order
-  std::vector<Contributor> contributors_;  // those with a weight
+  std::size_t senders_ = 0;                // those with a weight
+  std::vector<Contributor> contributors_;  // they, or groups of them, in the order of their lowest ranks
   Partitions partitions_;
   // Dropped, still referred to. A partition may be among them more than once: declared again, dropped again.
   std::unordered_multimap<PartitionId, JobPartition> doomed_;
   std::unordered_set<PartitionId> dropped_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;
-  std::vector<Places> places_;        // by contributor
-  std::vector<ServerLane*> lane_of_;  // by place
+  std::vector<Group> groups_;         // by contributor
+  std::vector<SessionMember*> member_at_;  // by place; null: left out
+  std::vector<ServerLane*> lane_of_;       // by place
   Actions actions_;                   // scratch
   LogLimit failures_;
   std::size_t open_lanes_ = 0;  // after end()

@@ -119,6 +119,7 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
       return left_error(static_cast<std::uint32_t>(gone - states_.begin()));
     }
   }
+  if (header.error.code != ErrorCode::ok) return header.error;
   const auto differ = [&](const std::string& theirs, const std::string& mine) {
     return make_error(ErrorCode::configuration,
                       describe(open_) + ": " + describe_rank(opener_) + " pushes " + theirs + ", " +
@@ -134,7 +135,7 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
                   "broadcast from root " + std::to_string(header.root.value));
   }
   if (broadcast && std::none_of(contributors_.begin(), contributors_.end(),
-                                [&](const Contributor& c) { return c.rank == root_; })) {
+                                [&](const Contributor& c) { return c.holds(root_); })) {
     return no_root_error(root_, open_);
   }
   if (header.weight != contributors_[contributor].weight) {
@@ -151,7 +152,7 @@ bool SyncAggregator::lands_in_slot(std::uint32_t contributor) const {
 
 bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) const {
   if (header.round != open_ || slots_[open_.value % 2].pins > 0) return false;
-  if (header.operation == Operation::broadcast) return contributors_[contributor].rank == header.root;
+  if (header.operation == Operation::broadcast) return contributors_[contributor].holds(header.root);
   return is_next(contributor);
 }
 

@@ -119,7 +119,7 @@ class SyncAggregator final : public Aggregator {
 
   Slot& slot_of(Round round) { return slots_[round.value % 2]; }
   bool is_last(Round round) const { return open_.value > 0 && round.value == open_.value - 1; }
-  bool is_root(std::uint32_t contributor) const { return contributors_[contributor].rank == root_; }
+  bool is_root(std::uint32_t contributor) const { return contributors_[contributor].holds(root_); }
   bool lands_in_slot(std::uint32_t contributor) const;
   // Of a reduction: the next to be added after what is ready.
   bool is_next(std::uint32_t contributor) const { return contributor == present_from(ready_); }

@@ -17,13 +17,9 @@ constexpr std::uint32_t kWorkers = 3;
 
 class Lanes {
  public:
-  explicit Lanes(Input& input) : input_(input), world_(kWorkers, 64 * 1024), ledger_(16 << 20, 1) {
-    OpenJob job;
-    job.job_run = shard_test::kRun;
-    job.job = "job";
-    for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
-      job.members.push_back({Rank{rank}, Incarnation{100 + rank}, "", 0, 1, Rank{rank}, 0});
-    BPS_ASSERT(ledger_.open(job).ok());
+  explicit Lanes(Input& input)
+      : input_(input), has_group_(input.flag()), world_(job_of(has_group_), 64 * 1024), ledger_(16 << 20, 1) {
+    BPS_ASSERT(ledger_.open(job_of(has_group_)).ok());
   }
 
   void run() {
@@ -46,6 +42,13 @@ class Lanes {
   }
 
  private:
+  // Ranks 1 and 2 are one contributor, or two.
+  static OpenJob job_of(bool has_group) {
+    OpenJob job = testing::job_of(shard_test::kRun, kWorkers);
+    if (has_group) testing::make_group(job, 1, 2);
+    return job;
+  }
+
   struct Lane {
     std::shared_ptr<Wire> wire;
     std::uint32_t rank = 0;
@@ -97,6 +100,10 @@ class Lanes {
       }
       case 5: {
         const bool lingers = input_.flag();
+        if (input_.below(8) == 1) {
+          world_.shard->shrink(Shrunk{1, job_run(), Generation{input_.below(4)}, Rank{input_.below(kWorkers)}, "gone"});
+          return;
+        }
         return world_.shard->worker_left(job_run(), Rank{input_.below(kWorkers + 1)}, lingers);
       }
       default: return jobs();
@@ -210,7 +217,8 @@ class Lanes {
 
   std::size_t payload_bytes(std::uint32_t choice, const Message& message) {
     const auto* push = std::get_if<PushPull>(&message);
-    const bool payload = (push != nullptr && !push->announced) || std::holds_alternative<Retained>(message);
+    const bool is_bare = push != nullptr && (push->announced || push->error.code != ErrorCode::ok);
+    const bool payload = (push != nullptr && !is_bare) || std::holds_alternative<Retained>(message);
     if (choice == 1) return 0;
     if (choice == 2) return input_.below(2100);
     if (choice == 3) return 512;
@@ -252,6 +260,11 @@ class Lanes {
     push.partition = partition();
     push.epoch = epoch();
     const std::uint32_t odd = input_.below(32);
+    if (has_group_ && rank > 0 && odd != 18) {
+      push.partition.value = push.partition.value / 2 * 2 + (rank + 1) % 2;
+      push.weight = 2;
+    }
+    if (odd == 19) push.error = make_error(ErrorCode::configuration, "ranks of a host differ");
     if (odd == 31) push.job_run = JobRun{78};
     if (odd == 30) push.generation = Generation{input_.number32()};
     if (odd == 29) push.weight = input_.number32();
@@ -286,6 +299,7 @@ class Lanes {
   }
 
   Input& input_;
+  const bool has_group_;
   std::vector<std::shared_ptr<testing::FakeLoan>> loans_;
   shard_test::World world_;
   JobLedger ledger_;
