@@ -51,6 +51,9 @@ class CudaGroup final : public LocalGroup {
   void spread(const Collective& collective, std::span<const LocalPiece> pieces) override;
   void abort(const Error& error) override;
 
+  // For bps_handle_wait_stream, when begin() has ended well. Null: the host has to wait.
+  std::shared_ptr<StreamWords> stream_words() const { return pipeline_->words(); }
+
  private:
   class Reports;
   struct Alive {

@@ -3,6 +3,11 @@
 #include <utility>
 
 namespace bps {
+namespace {
+
+constexpr std::size_t kProbeBytes = 256;
+
+}  // namespace
 
 CudaPipeline::CudaPipeline(EventLoop& loop, std::shared_ptr<CudaDevice> device, std::shared_ptr<NcclApi> nccl,
                            std::shared_ptr<PinnedMemory> memory, Options options,
@@ -55,12 +60,37 @@ Status CudaPipeline::open(const std::optional<NcclId>& id) {
   if (const Status status = collectives_.open(greatest); !status.ok()) return status;
   if (const Status status = to_host_.open(greatest); !status.ok()) return status;
   if (const Status status = to_device_.open(greatest); !status.ok()) return status;
-  if (options_.size == 1) return {};
+  // Alone, it is only for the probe.
   void* memory = nullptr;
-  if (const CudaCode code = api.allocate(memory, options_.ring_bytes); code != CudaCode::success)
+  const std::size_t bytes = options_.size > 1 ? options_.ring_bytes : kProbeBytes;
+  if (const CudaCode code = api.allocate(memory, bytes); code != CudaCode::success)
     return device_->error(CudaCall::allocate, code);
   ring_memory_ = static_cast<std::byte*>(memory);
-  return nccl_->init(options_.size, *id, options_.self);
+  if (const Status status = begin_probe(); !status.ok()) return status;
+  return options_.size > 1 ? nccl_->init(options_.size, *id, options_.self) : Status();
+}
+
+// Whether a stream that waits for a word lets others go on: one waits, another copies. Which of the device's
+// queues a stream has is not told; this finds out whether there is but one.
+Status CudaPipeline::begin_probe() {
+  auto words = StreamWords::create(device_);
+  if (!words) return words.error();
+  words_ = std::move(words).value();
+  auto probe = words_->wait(collectives_.stream());
+  if (!probe) return words_->is_supported() ? Status(probe.error()) : Status();
+  probe_ = std::move(probe).value();
+  probe_by_ = loop_.now() + options_.probe_timeout;
+  static constexpr std::byte kZeros[kProbeBytes] = {};
+  to_device_.add({.copies = {{ring_memory_, const_cast<std::byte*>(kZeros), kProbeBytes}},
+                  .then = [this] { may_wait_ = std::exchange(probe_, nullptr) != nullptr; }});
+  return to_device_.pump();
+}
+
+bool CudaPipeline::is_probed() {
+  if (probe_ == nullptr) return true;
+  if (loop_.now() < probe_by_) return false;
+  probe_.reset();
+  return true;
 }
 
 void CudaPipeline::run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces) {
@@ -135,6 +165,8 @@ void CudaPipeline::turn() {
 
 Status CudaPipeline::go_on() {
   if (life_ == Life::beginning) {
+    if (const Status status = to_device_.poll(); !status.ok()) return status;
+    if (!is_probed()) return {};
     if (nccl_ && nccl_->is_open()) {
       const auto ready = nccl_->poll();
       if (!ready) return ready.error();

@@ -31,6 +31,7 @@
 #include "client/local/cuda/collective_plan.h"
 #include "client/local/cuda/cuda_copier.h"
 #include "client/local/cuda/pinned_memory.h"
+#include "client/local/cuda/stream_words.h"
 #include "client/local/nccl/nccl_link.h"
 #include "proto/base/event_loop.h"
 
@@ -50,6 +51,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     std::uint32_t self = 0;
     std::size_t ring_bytes = 32 << 20;
     Duration poll_interval{std::chrono::microseconds(20)};
+    // A stream that waits holds up others if they have not gone on by then.
+    Duration probe_timeout{std::chrono::milliseconds(100)};
     Duration finish_timeout{std::chrono::seconds(2)};  // for the other members
   };
   using Then = std::function<void(Status)>;
@@ -67,6 +70,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
 
   // `id`: in a group of more than one.
   void begin(const std::optional<NcclId>& id, Then done);
+  // When begin() has ended well: null if the program's streams must not wait for operations.
+  std::shared_ptr<StreamWords> words() const { return may_wait_ ? words_ : nullptr; }
   void run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces);
   // What is adjacent becomes one copy.
   void stage(std::vector<Staged> answers);
@@ -96,6 +101,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   };
 
   Status open(const std::optional<NcclId>& id);
+  Status begin_probe();
+  bool is_probed();
   void turn();
   Status go_on();
   Status poll_callers();
@@ -132,6 +139,11 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   std::optional<NcclLink> nccl_;
   ByteRing ring_;
   std::byte* ring_memory_ = nullptr;
+
+  std::shared_ptr<StreamWords> words_;
+  std::shared_ptr<StreamWords::Word> probe_;
+  TimePoint probe_by_;
+  bool may_wait_ = false;
 
   Life life_ = Life::fresh;
   Then begun_;

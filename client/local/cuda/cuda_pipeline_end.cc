@@ -15,6 +15,7 @@ void CudaPipeline::fail(const Error& error, bool is_report) {
   error_ = error;
   const bool was_open = life_ != Life::fresh;
   life_ = was_open ? Life::broken : Life::drained;
+  probe_.reset();
   const WorkPtr blamed = works_.empty() ? (open_.empty() ? nullptr : open_.begin()->second) : works_.front();
   if (is_report && !is_finishing_ && !begun_)
     reports_->on_broken(error, blamed != nullptr ? std::optional(blamed->collective.tensor) : std::nullopt);
@@ -75,6 +76,7 @@ void CudaPipeline::finish() {
 }
 
 void CudaPipeline::go_on_finishing() {
+  probe_.reset();
   if (life_ == Life::running || life_ == Life::beginning) {
     if (nccl_ && nccl_->is_open() && life_ == Life::running) {
       const auto ready = nccl_->poll();
@@ -103,6 +105,9 @@ void CudaPipeline::close() {
   to_device_.close();
   collectives_.close();
   if (ring_memory_ != nullptr) (void)device_->api().free(std::exchange(ring_memory_, nullptr));
+  // Those that were not offered had only our own stream to wait.
+  if (words_ != nullptr && !may_wait_) words_->all_gone_on();
+  words_.reset();
   events_.destroy();
   life_ = Life::finished;
 }
