@@ -70,6 +70,7 @@ class RdmaRawPeer final : public RawPeer {
         REQUIRE(hello.ok());
         channel_->on_hello(*hello);
         channel_->established();
+        channel_->allow_reads();
         break;
       }
     } else {

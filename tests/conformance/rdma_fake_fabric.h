@@ -18,6 +18,7 @@ class RdmaFakeFabric final : public SocketFabric {
 
   RdmaTransport& transport() override { return transport_; }
   FakeFabric& fake() { return *fabric_; }
+  const std::shared_ptr<FakeFabric>& verbs() const { return fabric_; }
   Endpoint any_endpoint() override { return {FakeFabric::kHost, 0}; }
   Endpoint dead_endpoint() override { return {FakeFabric::kHost, 9}; }
   bool has_resets() const override { return false; }

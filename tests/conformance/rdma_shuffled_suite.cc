@@ -1,4 +1,5 @@
 #include "tests/conformance/rdma_fake_fabric.h"
+#include "tests/conformance/rdma_verbs.h"
 
 namespace bps::conformance {
 
@@ -8,5 +9,7 @@ std::unique_ptr<Fabric> make_fabric() {
   options.shuffle = true;
   return std::make_unique<RdmaFakeFabric>(options);
 }
+
+std::shared_ptr<Verbs> verbs_of(Fabric& fabric) { return dynamic_cast<RdmaFakeFabric&>(fabric).verbs(); }
 
 }  // namespace bps::conformance

@@ -5,6 +5,7 @@
 #include "proto/base/env.h"
 #include "proto/transport/rdma/rdma_transport.h"
 #include "proto/transport/rdma/real/open_verbs.h"
+#include "tests/conformance/rdma_verbs.h"
 #include "tests/conformance/socket_fabric.h"
 
 namespace bps::conformance {
@@ -14,15 +15,17 @@ constexpr int kSkipped = 77;
 
 class RdmaFabric final : public SocketFabric {
  public:
-  explicit RdmaFabric(std::shared_ptr<Verbs> verbs) : transport_(std::move(verbs)) {}
+  explicit RdmaFabric(std::shared_ptr<Verbs> verbs) : verbs_(verbs), transport_(std::move(verbs)) {}
 
   RdmaTransport& transport() override { return transport_; }
   Endpoint any_endpoint() override { return {host_, 0}; }
   Endpoint dead_endpoint() override { return {host_, 9}; }
   std::unique_ptr<RawPeer> raw_connect(const Endpoint&) override { return nullptr; }
+  const std::shared_ptr<Verbs>& verbs() const { return verbs_; }
 
  private:
   const std::string host_ = env("BPS_RDMA_TEST_ADDRESS").value_or("10.78.0.1");
+  const std::shared_ptr<Verbs> verbs_;
   RdmaTransport transport_;
 };
 
@@ -37,5 +40,7 @@ std::unique_ptr<Fabric> make_fabric() {
   }
   return std::make_unique<RdmaFabric>(std::move(verbs).value());
 }
+
+std::shared_ptr<Verbs> verbs_of(Fabric& fabric) { return dynamic_cast<RdmaFabric&>(fabric).verbs(); }
 
 }  // namespace bps::conformance

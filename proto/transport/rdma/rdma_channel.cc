@@ -235,6 +235,11 @@ void RdmaChannel::probe() {
   sends_at_probe_ = sends_;
 }
 
+void RdmaChannel::allow_reads() {
+  if (std::exchange(may_be_read_, true)) return;
+  if (Status status = link_->allow_reads(); !status.ok()) fail(status.error().message);
+}
+
 void RdmaChannel::post_read(std::byte* to, std::uint32_t bytes, std::uint64_t remote,
                             std::uint32_t remote_key) {
   WorkRequest request;

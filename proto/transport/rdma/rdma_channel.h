@@ -65,6 +65,9 @@ class RdmaChannel {
   // Something has been taken off the queue that read() has not given yet.
   bool has_received() const { return !received_.empty(); }
 
+  // Of what has been lent to the peer. It may not READ anything before.
+  void allow_reads();
+
   // READs, of which `max_reads()` may be under way.
   std::uint32_t max_reads() const { return max_reads_; }
   void post_read(std::byte* to, std::uint32_t bytes, std::uint64_t remote, std::uint32_t remote_key);
@@ -111,6 +114,7 @@ class RdmaChannel {
   std::shared_ptr<RdmaBlock> block_;
   bool established_ = false;
   bool armed_ = false;
+  bool may_be_read_ = false;
   CreditWindow window_;
   std::uint32_t peer_buffer_bytes_ = 0;
   std::uint32_t max_reads_ = 0;

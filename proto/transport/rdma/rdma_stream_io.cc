@@ -237,6 +237,7 @@ void RdmaStream::before_write() {
 ssize_t RdmaStream::write_some(std::size_t& asked) {
   std::array<iovec, kMaxPieces> pieces;
   const std::size_t count = queue_.gather(pieces);
+  if (queue_.lends()) channel_->allow_reads();
   const ssize_t sent = channel_->write(std::span(pieces).first(count));
   asked = sent > 0 ? static_cast<std::size_t>(sent) : 0;
   return sent;

@@ -121,6 +121,9 @@ class VerbsLink {
   virtual Status accept(std::span<const std::byte> private_data) = 0;
   virtual void reject(std::span<const std::byte> private_data) = 0;
 
+  // Once the connection is there. Until then a READ by the peer ends it, whatever keys the peer knows.
+  virtual Status allow_reads() = 0;
+
   virtual Status post(const WorkRequest& request) = 0;
   virtual Status post_receive(std::uint64_t id, std::span<std::byte> memory, std::uint32_t local_key) = 0;
   // Fills `completions` from the front; returns how many.

@@ -105,6 +105,12 @@ void FakeLink::reject(std::span<const std::byte> private_data) {
   std::exchange(peer_, nullptr)->peer_ = nullptr;
 }
 
+Status FakeLink::allow_reads() {
+  if (!connected_ || device_.is_lost()) return refuse("there is no connection");
+  may_be_read_ = true;
+  return {};
+}
+
 void FakeLink::break_off(VerbsNews::Kind kind) {
   flush();
   tell(kind);
@@ -171,6 +177,7 @@ std::uint32_t FakeLink::carry_out(const Request& request) {
     if (from == nullptr) return kLocalProtection;
   }
   if (work.kind == WorkRequest::Kind::read) {
+    if (!peer_->may_be_read_) return kRemoteInvalid;
     const std::byte* const remote = fabric_->find(work.remote_key, work.remote, work.bytes, true);
     if (remote == nullptr) return kRemoteAccess;
     std::memcpy(work.local, remote, work.bytes);

@@ -42,6 +42,7 @@ class FakeLink final : public VerbsLink {
   Status connect(std::span<const std::byte> private_data) override;
   Status accept(std::span<const std::byte> private_data) override;
   void reject(std::span<const std::byte> private_data) override;
+  Status allow_reads() override;
   Status post(const WorkRequest& request) override;
   Status post_receive(std::uint64_t id, std::span<std::byte> memory, std::uint32_t local_key) override;
   std::size_t poll(std::span<WorkCompletion> completions) override;
@@ -88,6 +89,7 @@ class FakeLink final : public VerbsLink {
   std::uint16_t port_ = 0;  // that is connected to
   FakeLink* peer_ = nullptr;
   bool connected_ = false;
+  bool may_be_read_ = false;
   bool broken_ = false;
   bool has_queues_ = false;
   bool armed_ = false;

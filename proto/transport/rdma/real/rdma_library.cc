@@ -32,6 +32,7 @@ Result<RdmaLibrary> open() {
   find(verbs, "ibv_dealloc_pd", library.dealloc_pd);
   find(verbs, "ibv_reg_mr", library.reg_mr);
   find(verbs, "ibv_dereg_mr", library.dereg_mr);
+  find(verbs, "ibv_modify_qp", library.modify_qp);
   find(verbs, "ibv_create_comp_channel", library.create_comp_channel);
   find(verbs, "ibv_destroy_comp_channel", library.destroy_comp_channel);
   find(verbs, "ibv_create_cq", library.create_cq);

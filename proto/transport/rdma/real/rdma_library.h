@@ -22,6 +22,7 @@ struct RdmaLibrary {
   decltype(&::ibv_dealloc_pd) dealloc_pd;
   decltype(&(::ibv_reg_mr)) reg_mr;
   decltype(&::ibv_dereg_mr) dereg_mr;
+  decltype(&::ibv_modify_qp) modify_qp;
   decltype(&::ibv_create_comp_channel) create_comp_channel;
   decltype(&::ibv_destroy_comp_channel) destroy_comp_channel;
   decltype(&::ibv_create_cq) create_cq;

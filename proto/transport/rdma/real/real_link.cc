@@ -143,7 +143,11 @@ std::optional<VerbsNews> RealLink::news_of(const CmId::Event& event) {
         return failed("no route over RDMA device " + device_->name() + ": " + std::strerror(errno));
       return std::nullopt;
     case RDMA_CM_EVENT_ROUTE_RESOLVED: return VerbsNews{Kind::resolved, {}, {}};
-    case RDMA_CM_EVENT_ESTABLISHED: return VerbsNews{Kind::established, {}, event.private_data};
+    case RDMA_CM_EVENT_ESTABLISHED:
+      if (std::exchange(has_asked_, false)) {
+        if (Status status = set_access(0); !status.ok()) return failed(status.error().message);
+      }
+      return VerbsNews{Kind::established, {}, event.private_data};
     case RDMA_CM_EVENT_ADDR_ERROR:
       if (event.status == -ETIMEDOUT && waited_ms_ < timeout_ms_) {
         Status status = resolve();
@@ -216,7 +220,7 @@ Status RealLink::connect(std::span<const std::byte> private_data) {
   rdma_conn_param param = parameters(private_data);
   if (library_.connect(id_.get(), &param) != 0)
     return make_error(ErrorCode::unreachable, std::string("rdma_connect: ") + std::strerror(errno));
-  was_connected_ = true;
+  was_connected_ = has_asked_ = true;
   return {};
 }
 
@@ -224,6 +228,17 @@ Status RealLink::accept(std::span<const std::byte> private_data) {
   rdma_conn_param param = parameters(private_data);
   if (library_.accept(id_.get(), &param) != 0) return os_error("rdma_accept", errno);
   was_connected_ = true;
+  return set_access(0);
+}
+
+// librdmacm lets the peer READ, and more, when it makes the queue pair ready. That can be taken back only
+// afterwards: until then, some microseconds, a peer that has the answer may READ.
+Status RealLink::set_access(int flags) {
+  ibv_qp_attr attributes{};
+  attributes.qp_access_flags = static_cast<unsigned>(flags);
+  if (const int error = library_.modify_qp(id_.get()->qp, &attributes, IBV_QP_ACCESS_FLAGS); error != 0)
+    return os_error("a queue pair on RDMA device " + device_->name() + " does not change what its peer may do",
+                    error);
   return {};
 }
 

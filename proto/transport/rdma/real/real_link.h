@@ -31,6 +31,7 @@ class RealLink final : public VerbsLink {
   Status connect(std::span<const std::byte> private_data) override;
   Status accept(std::span<const std::byte> private_data) override;
   void reject(std::span<const std::byte> private_data) override;
+  Status allow_reads() override { return set_access(IBV_ACCESS_REMOTE_READ); }
   Status post(const WorkRequest& request) override;
   Status post_receive(std::uint64_t id, std::span<std::byte> memory, std::uint32_t local_key) override;
   std::size_t poll(std::span<WorkCompletion> completions) override;
@@ -40,6 +41,7 @@ class RealLink final : public VerbsLink {
   Status resolve();
   void take_completion_events();
   std::optional<VerbsNews> news_of(const CmId::Event& event);
+  Status set_access(int flags);
   Status make_queue_pair(const QueueDepths& depths);
 
   const std::shared_ptr<RealVerbs> verbs_;
@@ -53,6 +55,7 @@ class RealLink final : public VerbsLink {
   int timeout_ms_ = 0;
   int waited_ms_ = 0;  // for its address to be found
   bool was_connected_ = false;
+  bool has_asked_ = false;  // by connect(), and has no answer yet
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* completions_ = nullptr;
   unsigned unacknowledged_ = 0;
