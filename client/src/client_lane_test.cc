@@ -500,6 +500,24 @@ TEST_CASE("lane: offered RDMA that has worked is tried on for a while, then it i
   CHECK(said.seen() == 1);
 }
 
+TEST_CASE(
+    "lane: where only RDMA is allowed, memory that cannot be pinned any more ends the job, not at once") {
+  SharingCluster c(TransportChoice::rdma);
+  c.welcome(c.over_rdma());
+  const ExpectLog away("cannot be reached for");
+  c.over_rdma().break_with(ErrorCode::peer_lost, "connection lost");
+  const TimePoint begin = c.loop.now();
+  while (!c.engine.failure() && c.loop.now() - begin < 20s) {
+    c.run(50ms);
+    if (c.over_rdma().open())
+      c.over_rdma().break_with(ErrorCode::out_of_memory, "rejected by the peer: cannot pin");
+  }
+  REQUIRE(c.engine.failure());
+  CHECK(c.engine.failure()->code == ErrorCode::out_of_memory);
+  CHECK_THAT(c.engine.failure()->message, Contains("transport rdma is set, and rejected by the peer"));
+  CHECK(c.loop.now() - begin >= Lane::kRefusalPatience);
+}
+
 TEST_CASE("lane: where only RDMA is allowed, a server without it ends the job, not at once") {
   SharingCluster c(TransportChoice::rdma);
   const TimePoint begin = c.loop.now();

@@ -160,7 +160,7 @@ TEST_CASE("memory that cannot be pinned is told to whoever connects, on either s
   if (fails > 2) expected.emplace("cannot pin");
   pair.connect();
   REQUIRE(fabric.run_until([&] { return pair.client.closed == 1; }, kLimit));
-  CHECK(pair.client.end.code == ErrorCode::unreachable);
+  CHECK(pair.client.end.code == ErrorCode::out_of_memory);
   CHECK_THAT(pair.client.end.message, Contains("cannot pin"));
   if (fails > 2) CHECK_THAT(pair.client.end.message, Contains("rejected by the peer"));
   CHECK(pair.server.connection == nullptr);

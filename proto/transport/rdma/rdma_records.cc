@@ -65,7 +65,7 @@ Result<RdmaHello> decode_rdma_hello(std::span<const std::byte> bytes) {
 }
 
 std::vector<std::byte> encode_rdma_reason(const Error& reason) {
-  const std::string text = to_string(reason).substr(0, kMaxRdmaReasonBytes);
+  const std::string text = reason.message.substr(0, kMaxRdmaReasonBytes);
   std::vector<std::byte> bytes(kReasonStartBytes + text.size());
   write_start(bytes.data(), Kind::reason);
   store(bytes.data() + 8, static_cast<std::uint16_t>(reason.code));
@@ -83,7 +83,11 @@ Error decode_rdma_reason(std::span<const std::byte> bytes) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20) c = '?';
   }
-  return make_error(ErrorCode::unreachable, "rejected by the peer: " + text);
+  text = "rejected by the peer: " + text;
+  if (load<ErrorCode>(bytes.data() + 8) != ErrorCode::out_of_memory)
+    return make_error(ErrorCode::unreachable, std::move(text));
+  return make_error(ErrorCode::out_of_memory, std::move(text),
+                    "the peer's log says what to do; it is there that memory cannot be pinned");
 }
 
 std::array<std::byte, kRdmaHeadBytes> encode_rdma_head(const RdmaHead& head) {

@@ -31,7 +31,8 @@ Result<RdmaHello> decode_rdma_hello(std::span<const std::byte> private_data);
 
 // Why the peer is turned away.
 std::vector<std::byte> encode_rdma_reason(const Error& reason);
-// "rejected" where the peer gave no reason that this end understands.
+// Errors: `out_of_memory`, where the peer has none; else `unreachable`: "rejected" where the peer gave no
+// reason that this end understands.
 Error decode_rdma_reason(std::span<const std::byte> private_data);
 
 // The first bytes of every SEND; bytes of the stream follow.

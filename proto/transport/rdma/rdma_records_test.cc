@@ -82,6 +82,11 @@ TEST_CASE("rdma: a reason is told as far as it can be") {
   store(bytes.data() + 10, std::uint16_t{0xffff});
   CHECK(decode_rdma_reason(bytes).message == "rejected by the peer: a?b");
   CHECK(decode_rdma_reason(bytes).code == ErrorCode::unreachable);
+  // What only this end's owner can change, and what only the peer's.
+  const Error no_memory = make_error(ErrorCode::out_of_memory, "cannot pin", "raise it");
+  CHECK(decode_rdma_reason(encode_rdma_reason(no_memory)).code == ErrorCode::out_of_memory);
+  CHECK(decode_rdma_reason(encode_rdma_reason(no_memory)).message == "rejected by the peer: cannot pin");
+  CHECK_THAT(decode_rdma_reason(encode_rdma_reason(no_memory)).advice, Contains("the peer's log"));
 }
 
 TEST_CASE("rdma: the head of a SEND is checked") {

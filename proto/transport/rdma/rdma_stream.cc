@@ -164,7 +164,7 @@ Status RdmaStream::resolved() {
 
 void RdmaStream::connect_failed(Error error) {
   error.message = "connect to " + peer_ + ": " + error.message;
-  error.code = ErrorCode::unreachable;
+  if (error.code != ErrorCode::out_of_memory) error.code = ErrorCode::unreachable;
   fail(std::move(error));
 }
 

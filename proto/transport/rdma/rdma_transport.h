@@ -17,9 +17,9 @@
 // A payload that lies in its owner's region cannot be read any more when close_after_flush is called: then
 // the connection is closed at once, without last words.
 //
-// Connecting fails with `unreachable` where no device leads to the address, where nobody listens there for
-// RDMA, or where the peer does not answer in time; the message says which. Whoever fell silent is not noticed
-// here: heartbeats are the owner's.
+// Connecting fails with `out_of_memory` where one end cannot pin what it needs, with `unreachable` where no
+// device leads to the address, where nobody listens there for RDMA, or where the peer does not answer in
+// time; the message says which. Whoever fell silent is not noticed here: heartbeats are the owner's.
 //
 // A device that is removed ends its connections (`peer_lost`), and nothing else: a listener listens again
 // when it is back, memory of allocate() stays, and is copied when it is sent over the device that came back.

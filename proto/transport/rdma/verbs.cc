@@ -1,6 +1,10 @@
 #include "proto/transport/rdma/verbs.h"
 
+#include <fmt/core.h>
+
 #include <array>
+
+#include "proto/base/units.h"
 
 namespace bps {
 namespace {
@@ -36,6 +40,20 @@ constexpr std::array<std::string_view, kCompletionStatusCount> kStatusTexts = {
 std::string describe_completion(std::uint32_t status) {
   if (status < kStatusTexts.size()) return std::string(kStatusTexts[status]);
   return "completion with status " + std::to_string(status);
+}
+
+Error cannot_pin_memory(std::string_view device, std::size_t bytes, std::string_view why,
+                        std::optional<std::uint64_t> limit) {
+  // Short: a peer is told it within a rejection.
+  return make_error(
+      ErrorCode::out_of_memory,
+      fmt::format("cannot pin {} bytes for RDMA device {} ({}), limit of locked memory: {}", bytes, device,
+                  why, limit ? to_string(ByteSize{*limit}) : "none"),
+      limit ? "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 "
+              "for a container"
+            : "the host or its cgroup has no more (memory.max, rdma.max): raise that, or give a server a "
+              "smaller "
+              "--memory-max");
 }
 
 Status check_active(Verbs& verbs) {

@@ -100,6 +100,10 @@ inline constexpr std::uint32_t kCompletionReceiverNotReady = 13;
 inline constexpr std::uint32_t kCompletionStatusCount = 23;
 std::string describe_completion(std::uint32_t status);
 
+// `limit`: of the locked memory of this process; nothing: none. `out_of_memory`.
+Error cannot_pin_memory(std::string_view device, std::size_t bytes, std::string_view why,
+                        std::optional<std::uint64_t> limit);
+
 class VerbsLink {
  public:
   virtual ~VerbsLink() = default;

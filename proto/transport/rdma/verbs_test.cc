@@ -3,9 +3,12 @@
 #include <catch2/catch.hpp>
 
 #include "proto/transport/rdma/fake/fake_fabric.h"
+#include "proto/transport/rdma/rdma_records.h"
 
 namespace bps {
 namespace {
+
+using Catch::Contains;
 
 TEST_CASE("a device without a link is there, but is not active, and is named") {
   const auto fabric = std::make_shared<FakeFabric>();
@@ -21,6 +24,19 @@ TEST_CASE("a device without a link is there, but is not active, and is named") {
   CHECK(gone.error().message == "there is no RDMA device any more");
   fabric->return_device();
   CHECK(check_active(*fabric).ok());
+}
+
+TEST_CASE("memory that cannot be pinned: the limit and what to do, also where there is none") {
+  const Error limited = cannot_pin_memory("mlx5_0", 1572864, "Cannot allocate memory", 64 * 1024);
+  CHECK(limited.code == ErrorCode::out_of_memory);
+  CHECK(limited.message ==
+        "cannot pin 1572864 bytes for RDMA device mlx5_0 (Cannot allocate memory), limit of locked memory: "
+        "64KiB");
+  CHECK(limited.message.size() <= kMaxRdmaReasonBytes);
+  CHECK_THAT(limited.advice, Contains("ulimit -l"));
+  const Error unlimited = cannot_pin_memory("mlx5_0", 4096, "Cannot allocate memory", std::nullopt);
+  CHECK_THAT(unlimited.message, Contains("limit of locked memory: none"));
+  CHECK_THAT(unlimited.advice, Contains("memory.max") && !Contains("ulimit"));
 }
 
 TEST_CASE("what is wrong with a completion is told in words") {

@@ -7,26 +7,18 @@
 #include <cerrno>
 #include <cstring>
 
-#include "proto/base/units.h"
-
 namespace bps {
 namespace {
 
 constexpr std::uint32_t kMaxGids = 1024;  // of a port
 
 Error cannot_pin(const std::string& device, std::size_t bytes, int error) {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  const std::string allowed =
-      limit.rlim_cur == RLIM_INFINITY ? "no limit" : "a limit of " + to_string(ByteSize{limit.rlim_cur});
   if (error != ENOMEM && error != EAGAIN && error != EPERM)
     return os_error(fmt::format("cannot register {} bytes with RDMA device {}", bytes, device), error);
-  return make_error(
-      ErrorCode::out_of_memory,
-      fmt::format("cannot pin {} bytes for RDMA device {}: {}; this process has {} for locked memory", bytes,
-                  device, std::strerror(error), allowed),
-      "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a "
-      "container");
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  return cannot_pin_memory(device, bytes, std::strerror(error),
+                           limit.rlim_cur == RLIM_INFINITY ? std::nullopt : std::optional(limit.rlim_cur));
 }
 
 }  // namespace

@@ -212,8 +212,12 @@ Status RealLink::make_queue_pair(const QueueDepths& depths) {
     }
     error = errno;
   }
-  return os_error("cannot make a queue pair on RDMA device " + device_->name(), error,
-                  error == ENOMEM ? "raise the limit of locked memory (`ulimit -l`)" : "");
+  Error failed = os_error("cannot make a queue pair on RDMA device " + device_->name(), error);
+  if (error == ENOMEM) {
+    failed.code = ErrorCode::out_of_memory;
+    failed.advice = "raise the limit of locked memory (`ulimit -l`), or rdma.max of the cgroup";
+  }
+  return failed;
 }
 
 Status RealLink::connect(std::span<const std::byte> private_data) {
