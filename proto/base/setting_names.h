@@ -9,6 +9,7 @@
 namespace bps {
 
 inline constexpr std::string_view kSettingNames[] = {
+    "address",
     "advertise",
     "also",
     "bandwidth",

@@ -58,7 +58,7 @@ kernel=$(bash "$here/setup.sh" "${arguments[@]}") || exit
 if ((make)); then
   if ((setup)); then bash "$root/cmake/setup.sh"; fi
   [[ -f $build/build.ninja ]] || cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo
-  targets=(bps-scheduler bps-server bpsctl process_worker goodput)
+  targets=(bps-scheduler bps-server bpsctl bps-bench process_worker goodput)
   known=$(cmake --build "$build" --target help)
   if [[ $known == *conformance_rdma:* ]]; then targets+=(conformance_rdma); fi
   cmake --build "$build" --target "${targets[@]}"
