@@ -264,10 +264,27 @@ bps_status bps_get_stats(bps_client* client, bps_stats* stats) {
     if (Status status = usable(client); !status.ok()) return status;
     if (stats == nullptr) return invalid("stats is NULL");
     const ClientStats& counters = client->client->stats();
+    const auto rdma = client->client->rdma_counts();
+    static_assert(std::tuple_size_v<decltype(rdma)> == 8);
     const bps_stats full{
-        stats->struct_size,        counters.pushed_bytes.load(), counters.pulled_bytes.load(),
-        counters.rounds.load(),    counters.resent.load(),       counters.lanes.load(),
-        counters.shm_lanes.load(), counters.workers.load(),      counters.rdma_lanes.load()};
+        stats->struct_size,
+        counters.pushed_bytes.load(),
+        counters.pulled_bytes.load(),
+        counters.rounds.load(),
+        counters.resent.load(),
+        counters.lanes.load(),
+        counters.shm_lanes.load(),
+        counters.workers.load(),
+        counters.rdma_lanes.load(),
+        rdma[0],
+        rdma[1],
+        rdma[2],
+        rdma[3],
+        rdma[4],
+        rdma[5],
+        rdma[6],
+        rdma[7],
+    };
     std::memcpy(stats, &full, std::min(stats->struct_size, sizeof full));
     return {};
   });

@@ -133,11 +133,14 @@ TEST_CASE("c api: a job of one, from declare to close") {
   bps_handle_free(handle);
   CHECK(in == out);
   CHECK(bps_barrier(client, kSoon, nullptr) == BPS_OK);
-  bps_stats stats{sizeof stats, 0, 0, 0, 0};
+  bps_stats stats{};
+  stats.struct_size = sizeof stats;
+  stats.rdma_reads = 1;
   REQUIRE(bps_get_stats(client, &stats) == BPS_OK);
   CHECK(stats.rounds == 4);
   CHECK(stats.pushed_bytes == 4 * count * sizeof(float));
   CHECK(stats.resent == 0);
+  CHECK(stats.rdma_reads == 0);
 
   Refusal why;
   CHECK(bps_close(client, kSoon, why) == BPS_OK);

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/transport/rdma/rdma_transport.h"
@@ -131,8 +132,21 @@ Status Client::open_rdma() {
   return {};
 }
 
-const std::shared_ptr<Transport>& Client::transport_of(Lane::Way way) const {
-  return way == Lane::Way::shared_memory ? shared_memory_ : way == Lane::Way::rdma ? rdma_ : network_;
+std::shared_ptr<Transport> Client::transport_of(Lane::Way way) const {
+  if (way == Lane::Way::rdma) return rdma_;
+  return way == Lane::Way::shared_memory ? shared_memory_ : network_;
+}
+
+std::array<std::uint64_t, kRdmaCounts> Client::rdma_counts() const {
+  std::array<std::uint64_t, kRdmaCounts> values{};
+  if (best_way_.load(std::memory_order_acquire) != Lane::Way::rdma) return values;
+  const auto rdma =
+      phase_.read([this](const Phase& phase) { return phase == Phase::open ? rdma_ : nullptr; });
+  if (rdma == nullptr) return values;
+  const auto counts = counts_of(rdma->counters());
+  std::transform(counts.begin(), counts.end(), values.begin(),
+                 [](const RdmaCount& count) { return count.value; });
+  return values;
 }
 
 Status Client::join() {

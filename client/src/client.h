@@ -7,6 +7,7 @@
 // Owner: the program, through bps_client. Failure: see ClientEngine.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -25,8 +26,11 @@
 #include "client/src/settings.h"
 #include "proto/base/completion.h"
 #include "proto/base/loop_thread.h"
+#include "proto/transport/rdma/rdma_counters.h"
 
 namespace bps {
+
+class RdmaTransport;
 
 class Client {
  public:
@@ -65,6 +69,8 @@ class Client {
                                                      std::int64_t root);
   Status barrier(Duration timeout);
   const ClientStats& stats() const { return *stats_; }
+  // As counts_of(); zeros where RDMA is not used.
+  std::array<std::uint64_t, kRdmaCounts> rdma_counts() const;
 
   // What the tensor's operation waits for, after it has waited so long; asks the loop, and the scheduler if
   // that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
@@ -84,7 +90,7 @@ class Client {
   Result<Transport*> find_rdma();
   Status open_rdma();
   // What `way` goes over; TCP if not otherwise.
-  const std::shared_ptr<Transport>& transport_of(Lane::Way way) const;
+  std::shared_ptr<Transport> transport_of(Lane::Way way) const;
   std::string describe_scheduler();
   Status join();
   using Ending = std::function<void(ClientEngine&, ClientEngine::Done)>;
@@ -102,7 +108,7 @@ class Client {
   std::shared_ptr<Transport> network_;
   std::shared_ptr<Transport> shared_memory_;  // null if it cannot be used
   // Made when it is first asked for, on the loop; others look at it once best_way_ says so.
-  std::shared_ptr<Transport> rdma_;
+  std::shared_ptr<RdmaTransport> rdma_;
   std::atomic<Lane::Way> best_way_{Lane::Way::network};
   std::atomic<bool> shares_memory_{false};
   std::unique_ptr<LoopThread> thread_;

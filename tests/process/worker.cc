@@ -1,8 +1,8 @@
 // A worker for the process tests: joins, declares, and push_pulls with every sum checked. Where it stands
 // goes to stdout, one line each, so that a test can act at the right moment:
 //
-//   joined RANK SIZE | declared | reached N | longest ROUND MS END | usual MS | lanes N shm N rdma N | done |
-//   checksum ROUNDS SUM | closed
+//   joined RANK SIZE | declared | reached N | longest ROUND MS END | usual MS | lanes N shm N rdma N reads N
+//   failed N | done | checksum ROUNDS SUM | closed
 //
 // With --until-told: `longest` is the round that took longest and when it was over, in seconds of the
 // monotonic clock; `usual` is the median of all. `checksum` is made of every value that a round gave: two
@@ -275,7 +275,8 @@ int run(const Flags& flags) {
   if (flags.until_told) progress.say_times();
   const auto stats = client.stats();
   say("lanes " + std::to_string(stats.lanes) + " shm " + std::to_string(stats.shm_lanes) + " rdma " +
-      std::to_string(stats.rdma_lanes));
+      std::to_string(stats.rdma_lanes) + " reads " + std::to_string(stats.rdma_reads) + " failed " +
+      std::to_string(stats.rdma_failed_requests));
   say("done");
   client.close();
   training.checksum().say_it(rounds);

@@ -177,6 +177,15 @@ typedef struct bps_stats {
   uint64_t shm_lanes;         /* of these, over shared memory */
   uint64_t workers;           /* of the job that are not lost: the world size, until the job shrinks */
   uint64_t rdma_lanes;        /* of the lanes, over RDMA */
+  /* What that takes; 0 without. What devices repeat with success they count themselves: bpsctl doctor --rdma. */
+  uint64_t rdma_registrations;        /* times that this client registered memory with RDMA devices */
+  uint64_t rdma_sends;                /* SENDs posted */
+  uint64_t rdma_signalled_sends;      /* of these, such that the device was to tell when they are done */
+  uint64_t rdma_reads;                /* READs posted */
+  uint64_t rdma_read_bytes;           /* bytes asked for by READs */
+  uint64_t rdma_failed_requests;      /* requests that failed and ended their connection */
+  uint64_t rdma_unanswered_requests;  /* of these, because the peer's device did not answer, however often asked */
+  uint64_t rdma_unready_receivers;    /* of these, because the peer had no buffer, however often asked */
 } bps_stats;
 BPS_API bps_status bps_get_stats(bps_client* client, bps_stats* stats);
 

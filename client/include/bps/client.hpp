@@ -254,6 +254,15 @@ class Client {
     std::uint64_t shm_lanes = 0;     // of these, over shared memory
     std::uint64_t workers = 0;       // of the job that are not lost
     std::uint64_t rdma_lanes = 0;    // of the lanes, over RDMA
+    // What that takes; see bps_stats.
+    std::uint64_t rdma_registrations = 0;
+    std::uint64_t rdma_sends = 0;
+    std::uint64_t rdma_signalled_sends = 0;
+    std::uint64_t rdma_reads = 0;
+    std::uint64_t rdma_read_bytes = 0;
+    std::uint64_t rdma_failed_requests = 0;
+    std::uint64_t rdma_unanswered_requests = 0;
+    std::uint64_t rdma_unready_receivers = 0;
   };
 
   Client() noexcept = default;  // empty; every call fails with Code::closed
@@ -429,7 +438,15 @@ class Client {
     raw_stats.struct_size = sizeof raw_stats;
     if (raw_ == nullptr || bps_get_stats(raw_, &raw_stats) != BPS_OK) return {};
     return {raw_stats.pushed_bytes, raw_stats.pulled_bytes, raw_stats.rounds,  raw_stats.resent,
-            raw_stats.lanes,        raw_stats.shm_lanes,    raw_stats.workers, raw_stats.rdma_lanes};
+            raw_stats.lanes,        raw_stats.shm_lanes,    raw_stats.workers, raw_stats.rdma_lanes,
+            raw_stats.rdma_registrations,
+            raw_stats.rdma_sends,
+            raw_stats.rdma_signalled_sends,
+            raw_stats.rdma_reads,
+            raw_stats.rdma_read_bytes,
+            raw_stats.rdma_failed_requests,
+            raw_stats.rdma_unanswered_requests,
+            raw_stats.rdma_unready_receivers};
   }
 
   // Finishes operations under way until the timeout, cancels the rest, leaves the job. After it no memory of

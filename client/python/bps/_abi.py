@@ -96,6 +96,14 @@ class CStats(ctypes.Structure):
         ("shm_lanes", c_uint64),
         ("workers", c_uint64),
         ("rdma_lanes", c_uint64),
+        ("rdma_registrations", c_uint64),
+        ("rdma_sends", c_uint64),
+        ("rdma_signalled_sends", c_uint64),
+        ("rdma_reads", c_uint64),
+        ("rdma_read_bytes", c_uint64),
+        ("rdma_failed_requests", c_uint64),
+        ("rdma_unanswered_requests", c_uint64),
+        ("rdma_unready_receivers", c_uint64),
     ]
 
 

@@ -42,6 +42,14 @@ class Stats(NamedTuple):
     shm_lanes: int
     workers: int
     rdma_lanes: int
+    rdma_registrations: int
+    rdma_sends: int
+    rdma_signalled_sends: int
+    rdma_reads: int
+    rdma_read_bytes: int
+    rdma_failed_requests: int
+    rdma_unanswered_requests: int
+    rdma_unready_receivers: int
 
 
 def _options(values: Dict[str, Any]) -> _abi.COptions:
