@@ -48,6 +48,7 @@ CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevic
   wanted.self = options_.self;
   wanted.ring_bytes = options_.ring_bytes;
   wanted.poll_interval = options_.poll_interval;
+  wanted.nvtx = options_.nvtx;
   pipeline_ = std::make_shared<CudaPipeline>(cuda_, std::move(device), options_.size > 1 ? nccl_ : nullptr,
                                              memory_, wanted, std::make_unique<Reports>(loop_, alive_));
 }
@@ -116,9 +117,14 @@ void CudaGroup::spread(const Collective& collective, std::span<const LocalPiece>
 }
 
 void CudaGroup::run(bool is_spread, const Collective& collective, std::span<const LocalPiece> pieces) {
-  cuda_.post([pipeline = pipeline_, is_spread, collective,
-              copies = std::vector(pieces.begin(), pieces.end())]() mutable {
-    pipeline->run(is_spread, collective, std::move(copies));
+  std::string label;
+  if (options_.nvtx.is_on() && !pieces.empty())
+    label =
+        fmt::format("{} round {}, partitions {} to {}", owner_.name_of(collective.tensor),
+                    collective.round.value, pieces.front().partition.value, pieces.back().partition.value);
+  cuda_.post([pipeline = pipeline_, is_spread, collective, copies = std::vector(pieces.begin(), pieces.end()),
+              label = std::move(label)]() mutable {
+    pipeline->run(is_spread, collective, std::move(copies), std::move(label));
   });
 }
 

@@ -31,6 +31,7 @@ class CudaGroup final : public LocalGroup {
     std::size_t pinned_max = 1ull << 30;
     std::size_t ring_bytes = 32 << 20;
     Duration poll_interval{std::chrono::microseconds(20)};
+    Nvtx nvtx = {};  // Nvtx::open(), to be seen in profilers
   };
 
   // `nccl`: for a size of more than one.

@@ -42,6 +42,7 @@ struct CudaHostOptions {
   FakeNccl::Options nccl = {};
   std::size_t pinned_max = 1 << 20;
   std::size_t ring_bytes = 1 << 20;
+  Nvtx nvtx = {};
 };
 
 struct CudaHost {
@@ -80,6 +81,7 @@ struct CudaHost {
     options.self = self;
     options.pinned_max = options_.pinned_max;
     options.ring_bytes = options_.ring_bytes;
+    options.nvtx = options_.nvtx;
     rank.group = std::make_unique<CudaGroup>(loop, loop, rank.device, rank.nccl, options, owner);
     return true;
   }

@@ -1,11 +1,18 @@
 #include "client/local/cuda/cuda_pipeline.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace bps {
 namespace {
 
 constexpr std::size_t kProbeBytes = 256;
+
+std::string partitions(PartitionId first, PartitionId last) {
+  return first == last ? fmt::format("partition {}", first.value)
+                       : fmt::format("partitions {} to {}", first.value, last.value);
+}
 
 }  // namespace
 
@@ -93,10 +100,12 @@ bool CudaPipeline::is_probed() {
   return true;
 }
 
-void CudaPipeline::run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces) {
+void CudaPipeline::run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces,
+                       std::string label) {
   if (error_) return reports_->on_ended(collective.number, *error_);
   auto work = std::make_shared<Work>();
   work->is_spread = is_spread;
+  work->label = std::move(label);
   work->collective = collective;
   work->portions =
       is_spread ? plan_spread(place_, collective, pieces) : plan_reduce(place_, collective, pieces);
@@ -118,6 +127,9 @@ void CudaPipeline::stage(std::vector<Staged> answers) {
       answer.then(*error_);
     return;
   }
+  std::string label;
+  if (options_.nvtx.is_on())
+    label = partitions(answers.front().piece.partition, answers.back().piece.partition);
   CudaCopier::Job job;
   std::vector<Then> thens;
   for (Staged& answer : answers) {
@@ -130,7 +142,8 @@ void CudaPipeline::stage(std::vector<Staged> answers) {
   }
   const std::uint64_t number = next_staged_++;
   staged_[number] = std::move(thens);
-  job.then = [this, number] {
+  const auto shown = std::make_shared<Nvtx::Range>(range("stage", label));
+  job.then = [this, number, shown] {
     const auto ended = staged_.extract(number);
     for (const Then& then : ended.mapped())
       then({});
@@ -144,6 +157,11 @@ void CudaPipeline::when_fired(std::shared_ptr<CallerEvent> event, Then then) {
   const CudaStream stream = event->stream;
   callers_[stream].push_back({std::move(event), std::move(then)});
   turn();
+}
+
+Nvtx::Range CudaPipeline::range(const char* stage, const std::string& label) const {
+  if (!options_.nvtx.is_on()) return {};
+  return Nvtx::Range(options_.nvtx, fmt::format("bps {} {}", stage, label));
 }
 
 void CudaPipeline::turn() {

@@ -30,6 +30,7 @@
 #include "client/local/cuda/caller_event.h"
 #include "client/local/cuda/collective_plan.h"
 #include "client/local/cuda/cuda_copier.h"
+#include "client/local/cuda/nvtx.h"
 #include "client/local/cuda/pinned_memory.h"
 #include "client/local/cuda/stream_words.h"
 #include "client/local/nccl/nccl_link.h"
@@ -54,6 +55,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     // A stream that waits holds up others if they have not gone on by then.
     Duration probe_timeout{std::chrono::milliseconds(100)};
     Duration finish_timeout{std::chrono::seconds(2)};  // for the other members
+    Nvtx nvtx = {};
   };
   using Then = std::function<void(Status)>;
   struct Staged {
@@ -72,7 +74,9 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   void begin(const std::optional<NcclId>& id, Then done);
   // When begin() has ended well: null if the program's streams must not wait for operations.
   std::shared_ptr<StreamWords> words() const { return may_wait_ ? words_ : nullptr; }
-  void run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces);
+  // `label`: of the tensor and its partitions, if somebody reads it.
+  void run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces,
+           std::string label = {});
   // What is adjacent becomes one copy.
   void stage(std::vector<Staged> answers);
   void when_fired(std::shared_ptr<CallerEvent> event, Then then);
@@ -93,6 +97,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     std::vector<std::size_t> parts;   // reduce: outputs that each piece waits for
     std::size_t pending = 0;          // marks and jobs
     bool is_begun = false;            // all of it
+    std::string label;
+    Nvtx::Range range;
   };
   using WorkPtr = std::shared_ptr<Work>;
   struct Caller {
@@ -101,6 +107,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   };
 
   Status open(const std::optional<NcclId>& id);
+  Nvtx::Range range(const char* stage, const std::string& label) const;
   Status begin_probe();
   bool is_probed();
   void turn();

@@ -49,6 +49,7 @@ NcclCall call_of(CollectiveStep::Kind kind) {
 Result<bool> CudaPipeline::begin_portion(const WorkPtr& work) {
   const CollectivePortion& portion = work->portions[work->next];
   if (work->step == Work::Step::wait) {
+    if (work->next == 0) work->range = range(work->is_spread ? "spread" : "reduce", work->label);
     // Of a spread only where this member does not want what it hands on.
     const bool needs_ring =
         portion.ring_bytes > 0 && (!work->is_spread || work->pieces.front().out == nullptr);
@@ -171,7 +172,8 @@ void CudaPipeline::copy_out(const WorkPtr& work, const CollectivePortion& portio
            {from, piece.sum + output.offset, output.bytes, piece.home, memory_->holds(piece.home)});
   }
   ++work->pending;
-  job.then = [this, work, ring, &portion] {
+  const auto shown = std::make_shared<Nvtx::Range>(range("copy to host", work->label));
+  job.then = [this, work, ring, &portion, shown] {
     if (ring) ring_.give_back(*ring);
     for (const CollectiveOutput& output : portion.outputs)
       bring(*work, output);
@@ -187,6 +189,7 @@ void CudaPipeline::bring(Work& work, const CollectiveOutput& output) {
 
 void CudaPipeline::settle(const WorkPtr& work) {
   if (!work->is_begun || work->pending > 0) return;
+  work->range = {};
   open_.erase(work->collective.number);
   reports_->on_ended(work->collective.number, {});
 }
