@@ -75,6 +75,15 @@ class BenchTest(unittest.TestCase):
                               and not name.startswith("bps-bench-test")
                               and not pathlib.Path("/proc", name.split("-")[2]).exists()], [])
 
+    def test_local(self):
+        for arguments in (["--workers", "3", "--bytes", "100004", "--partition-bytes", "4KiB"],
+                          ["--workers", "2", "--bytes", "9000000", "--dtype", "bf16"], ["--workers", "1", "--bytes", "8"]):
+            local, allocated, memcpy, *ratios = self.lines("local", "--iters", "3", *arguments)
+            self.assert_measured(local, bench="local", servers=0, iters=3)
+            self.assert_measured(allocated, bench="local[memory=allocated]", servers=0)
+            self.assert_measured(memcpy, bench="memcpy", servers=0)
+            self.assertEqual({ratio["between"] for ratio in ratios}, {"local/memcpy", "local[memory=allocated]/memcpy"})
+
     def test_floor(self):
         (line,) = self.lines("floor", "--workers", "3", "--servers", "2", "--bytes", "100004", "--iters", "4")
         self.assert_measured(line, bench="floor", workers=3, servers=2, bytes=100004, dtype="f32", iters=4)

@@ -62,17 +62,21 @@ void add_common_flags(Config& config, Options& options) {
 }
 
 void add_run_flags(Config& config, Options& options) {
-  config.add("workers", options.workers, "Worker processes").range(1, kMaxProcesses);
+  add_worker_flags(config, options);
   config.add("servers", options.servers, "Server processes, with --link each on a host of its own")
       .range(0, kMaxProcesses);
-  config.add("dtype", options.dtype, "Type of its elements").choices(dtype_names());
-  config.add("iters", options.iters, "Rounds that are timed").range(1, kMaxIters);
-  config.add("warmup", options.warmup, "Rounds before them").range(0, kMaxIters);
-  add_json_flag(config, options.json);
   config
       .add("congestion-control", options.congestion_control,
            "TCP congestion control of all sides; empty: the system's")
       .unit("NAME");
+}
+
+void add_worker_flags(Config& config, Options& options) {
+  config.add("workers", options.workers, "Worker processes").range(1, kMaxProcesses);
+  config.add("dtype", options.dtype, "Type of its elements").choices(dtype_names());
+  config.add("iters", options.iters, "Rounds that are timed").range(1, kMaxIters);
+  config.add("warmup", options.warmup, "Rounds before them").range(0, kMaxIters);
+  add_json_flag(config, options.json);
   config.add("verbose", options.verbose, "Show what the processes log");
 }
 

@@ -55,6 +55,8 @@ void add_json_flag(Config& config, std::string& json);
 // --bytes and what follows.
 void add_common_flags(Config& config, Options& options);
 void add_run_flags(Config& config, Options& options);
+// Those of them that have nothing to do with servers.
+void add_worker_flags(Config& config, Options& options);
 void add_link_flags(Config& config, Options& options);
 void add_library_flags(Config& config, Options& options);
 // Those of them that a worker's engine has.

@@ -16,6 +16,8 @@ constexpr Subcommand kSubcommands[] = {
     {"lanes", "many clients in a process against few lanes that carry as much; how long joining takes",
      lanes_command},
     {"memory", "what servers hold while rank 0 is late", memory_command},
+    {"local", "the sum of the workers of one host in shared memory, without servers, against memcpy, in turns",
+     local_command},
     {"floor", "raw TCP that moves the same bytes between as many processes", floor_command},
     {"reduce", "the server's arithmetic against memcpy, in this process", reduce_command},
     {"order", "adding in rank order against adding as contributions arrive, in this process", order_command},

@@ -23,6 +23,7 @@ int latency_command(int argc, const char* const* argv);
 int priority_command(int argc, const char* const* argv);
 int lanes_command(int argc, const char* const* argv);
 int memory_command(int argc, const char* const* argv);
+int local_command(int argc, const char* const* argv);
 int floor_command(int argc, const char* const* argv);
 int reduce_command(int argc, const char* const* argv);
 int order_command(int argc, const char* const* argv);

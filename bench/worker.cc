@@ -7,6 +7,7 @@
 #include "bench/bps_engine.h"
 #include "bench/buffer.h"
 #include "bench/control.h"
+#include "bench/local_engine.h"
 #include "bench/pace.h"
 #include "bench/priority_engine.h"
 #include "bench/raw_engine.h"
@@ -63,6 +64,8 @@ class Worker {
       case EngineKind::raw_priority: return make_raw_priority_engine(options_, in_, out);
       case EngineKind::priority: return make_priority_engine(options_, engine, job, in_, out);
       case EngineKind::pushpull: return make_bps_engine(options_, engine, job, in_, out);
+      case EngineKind::local: return make_local_engine(options_, engine, in_, out);
+      case EngineKind::copy: return make_copy_engine(in_, out);
       case EngineKind::replay: break;
     }
     const auto plan = replay_plan_of(options_.replay, size_of(options_.dtype));

@@ -22,13 +22,18 @@ enum class EngineKind : std::uint8_t {
   replay = 3,        // a training step of WorkerOptions::replay
   priority = 4,      // push_pull of a small tensor beside large ones
   raw_priority = 5,  // the same two over raw TCP
+  local = 6,         // the sum of the workers of this host, without servers
+  copy = 7,          // a memcpy in each worker
 };
-inline constexpr std::uint8_t kEngineKinds = 6;
+inline constexpr std::uint8_t kEngineKinds = 8;
 
 inline bool needs_floor(EngineKind kind) {
   return kind == EngineKind::floor || kind == EngineKind::raw_priority;
 }
-inline bool is_raw(EngineKind kind) { return kind == EngineKind::echo || needs_floor(kind); }
+// Needs no scheduler.
+inline bool is_raw(EngineKind kind) {
+  return kind == EngineKind::echo || kind == EngineKind::local || kind == EngineKind::copy || needs_floor(kind);
+}
 
 // Where `pushpull` has its tensors.
 enum class MemoryUse : std::uint8_t {

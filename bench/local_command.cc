@@ -1,0 +1,52 @@
+// local: what the workers of one host need to sum among themselves.
+#include "bench/subcommands.h"
+
+namespace bps::bench {
+namespace {
+
+Result<Outcome> run(Options options) {
+  auto cluster = options.cluster();
+  if (!cluster) return cluster.error();
+  options.servers = 0;  // none is started
+  std::vector<Side> sides;
+  const auto add = [&](EngineKind kind, MemoryUse memory, const std::string& name) {
+    EngineOptions engine = options.engine(kind);
+    engine.memory = memory;
+    sides.push_back({.engine = static_cast<std::uint8_t>(sides.size()), .series = {name}});
+    cluster->worker.engines.push_back(engine);
+  };
+  add(EngineKind::local, MemoryUse::user, "local");
+  add(EngineKind::local, MemoryUse::allocated, "local[memory=allocated]");
+  add(EngineKind::copy, MemoryUse::user, "memcpy");
+  const auto measured =
+      run_sides(*cluster, std::move(sides), {.rounds = options.warmup}, {.rounds = options.iters});
+  if (!measured) return measured.error();
+  Outcome outcome;
+  const Series& copy = measured->back().series;
+  for (const Side& side : *measured)
+    add_series(outcome, options, side.series);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Series& local = (*measured)[i].series;
+    add_ratio(outcome, local.name + "/memcpy", "seconds", median_of(ratios(local.seconds, copy.seconds)));
+    add_ratio(outcome, local.name + "/memcpy", "own_cpu_s_per_GB",
+              median_of(ratios(local.own_cpu_seconds, copy.own_cpu_seconds)));
+  }
+  return outcome;
+}
+
+}  // namespace
+
+int local_command(int argc, const char* const* argv) {
+  Options options;
+  Config config(
+      "bps-bench local",
+      "Times how the workers of one host sum a tensor among themselves in shared memory and hand the sum "
+      "to all of them, without servers, in turns with a memcpy of the tensor in each worker.");
+  config.add("bytes", options.bytes, "Size of the tensor, whole elements");
+  add_worker_flags(config, options);
+  config.add("partition-bytes", options.partition_bytes, "Partition size; not set: the library's default");
+  if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
+  return finish(options.json, run(options));
+}
+
+}  // namespace bps::bench
