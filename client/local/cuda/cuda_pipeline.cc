@@ -49,15 +49,16 @@ CudaPipeline::~CudaPipeline() {
 void CudaPipeline::begin(const std::optional<NcclId>& id, Then done) {
   if (error_) return done(*error_);
   begun_ = std::move(done);
+  id_ = id;
   life_ = Life::beginning;
   const CudaDevice::Current current(*device_);
   Status status = current.status();
-  if (status.ok()) status = open(id);
+  if (status.ok()) status = open();
   if (!status.ok()) fail(status.error());
   turn();
 }
 
-Status CudaPipeline::open(const std::optional<NcclId>& id) {
+Status CudaPipeline::open() {
   int least = 0;
   int greatest = 0;
   CudaApi& api = device_->api();
@@ -73,8 +74,7 @@ Status CudaPipeline::open(const std::optional<NcclId>& id) {
   if (const CudaCode code = api.allocate(memory, bytes); code != CudaCode::success)
     return device_->error(CudaCall::allocate, code);
   ring_memory_ = static_cast<std::byte*>(memory);
-  if (const Status status = begin_probe(); !status.ok()) return status;
-  return options_.size > 1 ? nccl_->init(options_.size, *id, options_.self) : Status();
+  return begin_probe();
 }
 
 // Whether a stream that waits for a word lets others go on: one waits, another copies. Which of the device's
@@ -159,6 +159,15 @@ void CudaPipeline::when_fired(std::shared_ptr<CallerEvent> event, Then then) {
   turn();
 }
 
+Result<bool> CudaPipeline::is_joined() {
+  if (!nccl_) return true;
+  if (!nccl_->is_open()) {
+    if (const Status status = nccl_->init(options_.size, *id_, options_.self); !status.ok())
+      return status.error();
+  }
+  return nccl_->poll();
+}
+
 Nvtx::Range CudaPipeline::range(const char* stage, const std::string& label) const {
   if (!options_.nvtx.is_on()) return {};
   return Nvtx::Range(options_.nvtx, fmt::format("bps {} {}", stage, label));
@@ -184,12 +193,11 @@ void CudaPipeline::turn() {
 Status CudaPipeline::go_on() {
   if (life_ == Life::beginning) {
     if (const Status status = to_device_.poll(); !status.ok()) return status;
+    // NCCL allocates and loads: it would wait for the stream that waits.
     if (!is_probed()) return {};
-    if (nccl_ && nccl_->is_open()) {
-      const auto ready = nccl_->poll();
-      if (!ready) return ready.error();
-      if (!*ready) return {};
-    }
+    const auto joined = is_joined();
+    if (!joined) return joined.error();
+    if (!*joined) return {};
     life_ = Life::running;
     std::exchange(begun_, {})(Status());
   }

@@ -106,7 +106,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     Then then;
   };
 
-  Status open(const std::optional<NcclId>& id);
+  Status open();
+  Result<bool> is_joined();
   Nvtx::Range range(const char* stage, const std::string& label) const;
   Status begin_probe();
   bool is_probed();
@@ -154,6 +155,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
 
   Life life_ = Life::fresh;
   Then begun_;
+  std::optional<NcclId> id_;
   std::map<std::uint64_t, WorkPtr> open_;
   std::deque<WorkPtr> works_;  // of which something has not begun
   std::map<std::uint64_t, std::vector<Then>> staged_;

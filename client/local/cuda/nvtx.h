@@ -1,11 +1,12 @@
-// Ranges on the time line of NVIDIA's profilers, by libnvToolsExt, if it is there when the program runs: the
-// toolkits up to CUDA 12 and the Python package nvidia-nvtx-cu12 have it. Without it a range costs a
-// comparison.
+// Ranges on the time line of NVIDIA's profilers, by a library of theirs, if it is there when the program
+// runs: libnvToolsExt of older toolkits, or libnvtx3interop; the Python package nvidia-nvtx-cu12 has one or
+// the other. Without them a range costs a comparison.
 //
 // Any thread; a range may end in another one than it began in.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -18,8 +19,9 @@ class Nvtx {
 
   Nvtx() = default;  // off
   Nvtx(Start start, End end) : start_(start), end_(end) {}
-  // Off, if it is not there. It stays loaded.
-  static Nvtx open(const char* library = "libnvToolsExt.so.1");
+  // By the first that is there; off, if none is. It stays loaded.
+  static Nvtx open(std::initializer_list<const char*> libraries = {"libnvToolsExt.so.1",
+                                                                   "libnvtx3interop.so.1"});
 
   // Names are to be made only then.
   bool is_on() const { return start_ != nullptr; }
