@@ -14,6 +14,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -172,7 +173,6 @@ class GroupExercise {
     return pieces_of(items_[item], members_[member]);
   }
   Collective collective(std::size_t item) const { return collective_of(items_[item], item); }
-  bool is_spread(std::size_t item) const { return !items_[item].is_reduce; }
 
  private:
   struct Part {  // of a tensor, at a member

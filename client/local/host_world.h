@@ -3,6 +3,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +16,7 @@ namespace bps::testing {
 
 class HostWorld {
  public:
-  // `name`: of an endpoint that nobody else uses.
+  // `unused`: an endpoint that nobody has had before.
   HostWorld(EventLoop& loop, Transport& transport, std::uint32_t size, std::uint64_t seed,
             const std::function<Endpoint()>& unused)
       : exercise(loop, size, seed) {
@@ -74,11 +75,6 @@ class HostWorld {
     }
     return text;
   }
-  // What broke a rule, as the member heard it.
-  const std::optional<Error>& offence(std::uint32_t member, std::uint32_t from) const {
-    return ends_[member][from]->offence;
-  }
-  Connection& connection(std::uint32_t member, std::uint32_t to) { return *ends_[member][to]->connection; }
 
  private:
   struct End final : ConnectionHandler {
@@ -98,14 +94,14 @@ class HostWorld {
     void on_closed(const Error& error) override { closed = error; }
     void judge(const Status& status) {
       if (status.ok()) return;
-      offence = closed = status.error();
+      closed = status.error();
       connection->close();
     }
 
     HostGroup& group;
     const std::uint32_t peer;
     std::unique_ptr<Connection> connection;
-    std::optional<Error> closed, offence;
+    std::optional<Error> closed;
   };
 
   void connect(EventLoop& loop, Transport& transport, std::uint32_t i, std::uint32_t j,
