@@ -1,8 +1,16 @@
 #include "client/local/cuda/stream_words.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
+#include <cerrno>
 
 namespace bps {
+namespace {
+
+constexpr std::size_t kBytes = StreamWords::kWords * sizeof(std::uint32_t);
+
+}  // namespace
 
 StreamWords::Word::~Word() {
   set();
@@ -10,24 +18,30 @@ StreamWords::Word::~Word() {
 }
 
 void StreamWords::Word::set() {
-  std::atomic_ref(words_->word(index_)).store(value_, std::memory_order_release);
+  std::atomic_ref(words_->words_[index_]).store(value_, std::memory_order_release);
 }
 
 Result<std::shared_ptr<StreamWords>> StreamWords::create(std::shared_ptr<CudaDevice> device) {
-  auto page = allocate_ordinary_region(kWords * sizeof(std::uint32_t));
-  if (!page) return page.error();
   CudaApi& api = device->api();
   const CudaDevice::Current current(*device);
   if (!current.status().ok()) return current.status().error();
-  const auto memory = (*page)->bytes();
-  if (const CudaCode code = api.register_host(memory.data(), memory.size()); code != CudaCode::success)
+  // Not a Region: it may have to stay when this has gone.
+  void* const memory =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
+  if (memory == MAP_FAILED) return os_error("memory for streams to wait on", errno);
+  CudaCode code = api.register_host(memory, kBytes);
+  if (code != CudaCode::success) {
+    ::munmap(memory, kBytes);
     return device->error(CudaCall::register_host, code);
+  }
   std::uint64_t address = 0;
-  if (const CudaCode code = api.device_address(address, memory.data()); code != CudaCode::success) {
-    (void)api.unregister_host(memory.data());
+  code = api.device_address(address, memory);
+  if (code != CudaCode::success) {
+    (void)api.unregister_host(memory);
+    ::munmap(memory, kBytes);
     return device->error(CudaCall::device_address, code);
   }
-  return std::make_shared<StreamWords>(std::move(device), std::move(page).value(), address);
+  return std::make_shared<StreamWords>(std::move(device), static_cast<std::uint32_t*>(memory), address);
 }
 
 StreamWords::~StreamWords() {
@@ -42,11 +56,9 @@ StreamWords::~StreamWords() {
       (void)device_->api().destroy_event(event);
     }
   });
-  if (is_passed) {
-    (void)device_->api().unregister_host(page_->bytes().data());
-  } else {
-    (void)new std::shared_ptr<Region>(std::move(page_));
-  }
+  if (!is_passed) return;
+  (void)device_->api().unregister_host(words_);
+  ::munmap(words_, kBytes);
 }
 
 // The word that has been free the longest, if the stream that waited for it has gone on; else a new one.

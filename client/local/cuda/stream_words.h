@@ -20,7 +20,6 @@
 
 #include "client/local/cuda/cuda_device.h"
 #include "proto/base/completion.h"
-#include "proto/base/region.h"
 
 namespace bps {
 
@@ -45,8 +44,9 @@ class StreamWords : public std::enable_shared_from_this<StreamWords> {
   };
 
   static Result<std::shared_ptr<StreamWords>> create(std::shared_ptr<CudaDevice> device);
-  StreamWords(std::shared_ptr<CudaDevice> device, std::shared_ptr<Region> page, std::uint64_t address)
-      : device_(std::move(device)), page_(std::move(page)), address_(address) {}
+  // `words`: kWords of them, in pages of their own that are registered.
+  StreamWords(std::shared_ptr<CudaDevice> device, std::uint32_t* words, std::uint64_t address)
+      : device_(std::move(device)), words_(words), address_(address) {}
   ~StreamWords();
   StreamWords(const StreamWords&) = delete;
   StreamWords& operator=(const StreamWords&) = delete;
@@ -72,12 +72,9 @@ class StreamWords : public std::enable_shared_from_this<StreamWords> {
     bool is_followed = true;  // it is known of all streams when they have gone on
   };
   Result<Free> take();
-  std::uint32_t& word(std::uint32_t index) {
-    return reinterpret_cast<std::uint32_t*>(page_->bytes().data())[index];
-  }
 
   const std::shared_ptr<CudaDevice> device_;
-  std::shared_ptr<Region> page_;
+  std::uint32_t* const words_;
   const std::uint64_t address_;  // on the device
   Monitor<State> state_;
 };
