@@ -28,7 +28,8 @@ std::vector<std::byte> encode(const Message& message) {
 
 bool is_hello(const Message& message) {
   return std::holds_alternative<HelloWorker>(message) || std::holds_alternative<HelloServer>(message) ||
-         std::holds_alternative<HelloLane>(message) || std::holds_alternative<HelloAdmin>(message);
+         std::holds_alternative<HelloLane>(message) || std::holds_alternative<HelloAdmin>(message) ||
+         std::holds_alternative<HelloLocal>(message);
 }
 
 // Null: the message is no hello.
@@ -37,6 +38,7 @@ std::optional<Nonce>* nonce_of(Message& message) {
   if (auto* server = std::get_if<HelloServer>(&message)) return &server->nonce;
   if (auto* lane = std::get_if<HelloLane>(&message)) return &lane->nonce;
   if (auto* admin = std::get_if<HelloAdmin>(&message)) return &admin->nonce;
+  if (auto* local = std::get_if<HelloLocal>(&message)) return &local->nonce;
   return nullptr;
 }
 
@@ -136,7 +138,7 @@ Status AcceptingHandshake::check_hello(const Message& message) const {
     return unauthorised(fmt::format("this {} has no key, and a peer that has one cannot trust it", name_),
                         "start it with --key-file, or take the key away from the others (BPS_KEY_FILE)");
   }
-  if (!is_hello(message)) {
+  if (!is_hello(message) || std::holds_alternative<HelloLocal>(message) != is_of_job_) {
     return make_error(ErrorCode::protocol, fmt::format("{} before the handshake", name_of(message)));
   }
   if (has_nonce(message)) return {};
@@ -148,7 +150,7 @@ AcceptingHandshake::Step AcceptingHandshake::challenge(Message&& hello, const No
   hello_bytes_ = encode(*hello_);
   nonce_ = **nonce_of(*hello_);
   challenge_ = nonce;
-  key_ = key_for(*cluster_, *hello_);
+  key_ = is_of_job_ ? cluster_ : key_for(*cluster_, *hello_);
   return Step{false, Challenge{challenge_}};
 }
 
@@ -171,6 +173,9 @@ std::string AcceptingHandshake::claim() const {
   }
   if (const auto* lane = std::get_if<HelloLane>(&*hello_)) {
     return fmt::format("rank {} of run {:016x}", lane->rank.value, lane->job_run.value);
+  }
+  if (const auto* local = std::get_if<HelloLocal>(&*hello_)) {
+    return fmt::format("rank {} of run {:016x}", local->rank.value, local->job_run.value);
   }
   return std::holds_alternative<HelloAdmin>(*hello_) ? "an administrator" : "a server";
 }

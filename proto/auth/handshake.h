@@ -59,6 +59,12 @@ class AcceptingHandshake {
  public:
   // `cluster`: null: no key. `name`: "scheduler" or "server", for errors.
   AcceptingHandshake(SharedKey cluster, const char* name) : cluster_(std::move(cluster)), name_(name) {}
+  // Of a worker that takes the other ranks of its host, who have the job's key: nothing but HelloLocal.
+  static AcceptingHandshake of_job(SharedKey key, const char* name) {
+    AcceptingHandshake handshake(std::move(key), name);
+    handshake.is_of_job_ = true;
+    return handshake;
+  }
 
   struct Step {
     bool admitted = false;
@@ -80,6 +86,7 @@ class AcceptingHandshake {
 
   const SharedKey cluster_;
   const char* const name_;
+  bool is_of_job_ = false;
   SharedKey key_;  // what the hello must prove
   std::optional<Message> hello_;
   std::vector<std::byte> hello_bytes_;
