@@ -37,6 +37,9 @@ struct ClientConfig {
   std::uint32_t staleness = kUnboundedStaleness;
   WorkerLoss worker_loss = WorkerLoss::fail;
   bool unequal_sums = false;
+  LocalGrouping local_group = LocalGrouping::off;
+  std::string group_name;        // of ranks that sum as one; empty if off
+  std::uint32_t group_size = 0;  // how many they are to be; 0: nobody said
   Duration join_timeout = std::chrono::seconds(60);
   // How long to go on, and to try to reach the scheduler again, when the connection to it is lost; 0: not at
   // all.

@@ -7,14 +7,16 @@
 namespace bps {
 
 ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
-                           Transport* shared_memory, DataPlane::FindRdma find_rdma)
+                           Transport* shared_memory, DataPlane::FindRdma find_rdma, Transport* local,
+                           DataPlane::MakeGroup make_group)
     : loop_(loop),
       config_(std::move(config)),
       log_(std::move(log)),
       link_(loop, network, *this, config_, log_),
       questions_(loop, [this](const Message& question) { link_.send(question); }),
       patience_(config_.stall_warn),
-      data_(loop, {network, shared_memory, std::move(find_rdma)}, *this, config_, log_),
+      data_(loop, {network, shared_memory, std::move(find_rdma), local}, *this, config_, log_,
+            std::move(make_group)),
       alive_(std::make_shared<bool>(true)) {}
 
 ClientEngine::~ClientEngine() {
@@ -45,12 +47,19 @@ void ClientEngine::join(Done done) {
 }
 
 void ClientEngine::on_job_start(JobStart& start) {
-  if (Status status = data_.start(start, link_.incarnation(), link_.ticket()); !status.ok())
+  const TimePoint patience = std::max(link_.join_deadline(), loop_.now() + kGroupPatience);
+  if (Status status = data_.start(start, link_.incarnation(), link_.ticket(), patience); !status.ok())
     return fail(status.error());
-  joined_ = true;
   log_.info("joined job '{}' (run {:x}) as rank {} of {}, {} lanes", config_.job, start.job_run.value,
             config_.rank.value, config_.world_size, start.lanes.size());
   look_later();
+  if (!data_.forms_group()) on_group({});
+}
+
+void ClientEngine::on_group(const Status& status) {
+  if (failure_) return;
+  if (!status.ok()) return fail(status.error());
+  joined_ = true;
   if (auto done = std::exchange(join_done_, nullptr)) done({});
 }
 
@@ -58,6 +67,9 @@ void ClientEngine::on_job_start(JobStart& start) {
 
 void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone done) {
   Status status = ready();
+  for (const TensorDeclaration& tensor : tensors) {
+    if (status.ok()) status = data_.check_declaration(tensor);
+  }
   if (!status.ok() || tensors.empty()) {
     return post([status = std::move(status), done = std::move(done)] {
       done(status.ok() ? Result<std::vector<TensorId>>(std::vector<TensorId>{}) : status.error());
@@ -206,8 +218,11 @@ void ClientEngine::drain() {
   loop_.cancel(close_timer_);
   close_timer_ = {};
   if (!data_.idle()) return finish_close({});
-  data_.leave();
-  link_.send(Leave{});
+  data_.leave_group([this] {
+    data_.leave();
+    has_left_ = true;
+    link_.send(Leave{});
+  });
   close_timer_ = loop_.at(close_deadline_, [this] {
     close_timer_ = {};
     log_.warn(
@@ -249,13 +264,14 @@ void ClientEngine::finish_close(Status status) {
   if (!failure_) failure_ = closed;
   link_.close();
   questions_.give_up();
-  data_.fail(cancelled);
-  for (auto& [request, pending] : std::exchange(declares_, {}))
-    pending.done(cancelled);
-  for (auto& [number, done] : std::exchange(barriers_, {}))
-    done(cancelled);
-  if (auto done = std::exchange(join_done_, nullptr)) done(cancelled);
-  std::exchange(close_done_, nullptr)(std::move(status));
+  data_.fail(cancelled, [this, cancelled, status = std::move(status), closed = std::exchange(close_done_, nullptr)] {
+    for (auto& [request, pending] : std::exchange(declares_, {}))
+      pending.done(cancelled);
+    for (auto& [number, done] : std::exchange(barriers_, {}))
+      done(cancelled);
+    if (auto done = std::exchange(join_done_, nullptr)) done(cancelled);
+    closed(status);
+  });
 }
 
 }  // namespace bps

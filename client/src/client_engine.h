@@ -43,16 +43,17 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
   using Memory = DataPlane::Memory;
 
-  // `shared_memory`: for lanes to servers on this host; null if it cannot be used. All outlive the engine;
-  // the scheduler is reached through `network`.
+  // `shared_memory`: for lanes to servers on this host; null if it cannot be used. `local` and `make_group`: of the
+  // ranks of this host, where they are a group. All outlive the engine; the scheduler is reached through `network`.
   ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
-               Transport* shared_memory = nullptr, DataPlane::FindRdma find_rdma = {});
+               Transport* shared_memory = nullptr, DataPlane::FindRdma find_rdma = {}, Transport* local = nullptr,
+               DataPlane::MakeGroup make_group = {});
   ~ClientEngine();  // closes all connections; pending callbacks are dropped
   ClientEngine(const ClientEngine&) = delete;
   ClientEngine& operator=(const ClientEngine&) = delete;
 
   // Once, first. Ends when all workers of the job are there, or with the reason why not, at latest a little
-  // after join_timeout.
+  // after join_timeout, or kGroupPatience after that if the ranks of this host do not find each other.
   void join(Done done);
 
   // After join. In the order of `tensors`; on failure the error names the first tensor that failed. Declaring
@@ -105,11 +106,16 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   Lane::Way best_way() const { return data_.best_way(); }
   bool shares_memory() const { return data_.shares_memory(); }
 
+  // After join, where the ranks of a host sum first: this one's place among them.
+  std::uint32_t group_size() const { return data_.group_size(); }
+  std::uint32_t group_rank() const { return data_.group_rank(); }
+
   // Set once the job run has failed for this worker, or the engine is closed.
   const std::optional<Error>& failure() const { return failure_; }
   // Readable from any thread, also when the engine is gone.
   const std::shared_ptr<ClientStats>& stats() const { return data_.stats(); }
 
+  static constexpr Duration kGroupPatience = std::chrono::seconds(5);  // with other ranks of this host, at least
   static constexpr Duration kLeaveGrace = std::chrono::seconds(2);
   static constexpr Duration kPatience = std::chrono::milliseconds(250);      // with the scheduler's answers
   static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
@@ -145,6 +151,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_data_failed(const Error& error) override;
   void on_idle() override;
   void on_link(const LaneLost& said) override { link_.send(said); }
+  void on_group(const Status& status) override;
 
   void fail(const Error& error);
   void ask_next(std::uint64_t request, PendingDeclare& pending);
@@ -177,6 +184,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   std::optional<Error> failure_;
   bool closing_ = false;
   bool leaving_ = false;
+  bool has_left_ = false;  // has said so
   Done close_done_;
   TimerId close_timer_;
   TimePoint close_deadline_;

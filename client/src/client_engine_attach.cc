@@ -18,7 +18,7 @@ void ClientEngine::on_taken_up() {
     ask_again(request, pending);
   for (const auto& [number, done] : barriers_)
     link_.send(Barrier{number});
-  if (leaving_) link_.send(Leave{});
+  if (has_left_) link_.send(Leave{});
 }
 
 // The piece that was asked and not answered: with the same number, and just as it was.

@@ -19,22 +19,25 @@ Error scheduler_error(std::string what) {
 }  // namespace
 
 DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
-                     Logger log)
+                     Logger log, MakeGroup make_group)
     : loop_(loop),
       transports_(transports),
       owner_(owner),
       config_(config),
       log_(std::move(log)),
-      frame_(PushPull{}) {}
+      frame_(PushPull{}),
+      make_group_(std::move(make_group)) {}
 
 DataPlane::~DataPlane() {
   loop_.cancel(links_timer_);
   // Before the memory that their connections may hold.
   for (const auto& lane : lanes_)
     lane->close();
+  if (local_links_ != nullptr) local_links_->close();
 }
 
-Status DataPlane::start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket) {
+Status DataPlane::start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket,
+                        TimePoint patience) {
   const std::uint64_t slice = start.partition_bytes;
   if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
     return scheduler_error(fmt::format("partition_bytes {}, which is outside the limits", slice));
@@ -49,8 +52,11 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   stats_->workers.store(start.members.size(), std::memory_order_relaxed);
   ticket_ = ticket;
   std::get_if<PushPull>(&frame_)->weight = self->weight;
-  const std::uint64_t credit =
-      config_.credit_bytes.value_or(default_credit_bytes(config_.bandwidth_bps, start.lanes.size(), slice));
+  if (Status status = form_group(start, *self, patience); !status.ok()) return status;
+  // What is under way of a host is as much as without a group.
+  const std::uint64_t share =
+      default_credit_bytes(config_.bandwidth_bps, start.lanes.size(), slice) / group_size_;
+  const std::uint64_t credit = config_.credit_bytes.value_or(std::max(share, 2 * slice));
   queue_.set_credit(credit);
   spare_credit_ = credit > slice ? credit - slice : 0;
   hello_.job_run = start.job_run;
@@ -181,6 +187,7 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
     partition.since = first_epoch_;
     queue_.reserve(partition.lane, 1);
   }
+  if (group_ != nullptr) return group_->add(*tensor);
   return {};
 }
 
@@ -192,6 +199,7 @@ Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, Ope
   if (operation == Operation::broadcast) {
     return make_error(ErrorCode::invalid_argument, "push_pull cannot broadcast", "call broadcast");
   }
+  if (Status s = check_operation(*tensor, operation); !s.ok()) return s;
   const std::span in = memory.in;
   const std::span out = memory.out;
   if (Status s = check_buffer(tensor->shape(), "in", in.data(), in.size()); !s.ok()) return s;
@@ -226,6 +234,7 @@ Status DataPlane::broadcast(TensorId id, std::span<std::byte> buffer, std::share
   round.out = buffer.data();
   round.operation = Operation::broadcast;
   round.root = root;
+  round.has_root = group_ != nullptr && group_->has_root(root);
   round.retain = config_.retain;
   round.in_home = std::move(home);
   round.done = std::move(done);
@@ -237,9 +246,15 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
     loop_.post([done = std::move(round.done), weight = config_.world_size] { done(weight); });
     return {};
   }
+  if (group_ != nullptr && group_->left()) return *group_->left();
   if (Status s = tensor.begin(std::move(round)); !s.ok()) return s;
   ++under_way_;
   tensor.set_operation_number(++begun_);
+  if (tensor.is_grouped()) {
+    const bool is_broadcast = tensor.operation() == Operation::broadcast;
+    group_->begun(tensor, is_broadcast ? std::optional(tensor.root()) : std::nullopt);
+    return {};
+  }
   for (Partition& partition : tensor.partitions())
     queue(partition);
   pump();
@@ -276,6 +291,7 @@ void DataPlane::send(Partition& partition) {
   push.generation = job_.generation;
   push.operation = tensor.operation();
   push.root = tensor.root();
+  push.error = tensor.refused().value_or(Error{});
   push.announced = !may_send(partition);
   if (push.announced) {
     queue_.take_back(partition);
@@ -314,8 +330,12 @@ void DataPlane::settle(Partition& partition) {
   TensorState& tensor = *partition.owner;
   if (tensor.is_over(partition)) give_back(partition);
   if (partition.state == Partition::State::lent && !fetch(partition)) return;
+  if (group_ != nullptr && tensor.may_spread(partition)) group_->answered(partition);
   if (!tensor.settle(partition)) return;
+  // What a host says in its root's name is no more than that.
+  const bool is_one = sums_on_hosts_ && tensor.operation() == Operation::broadcast;
   TensorState::Ended ended = tensor.end();
+  if (is_one && ended.result.ok()) ended.result = 1u;
   --under_way_;
   stats_->rounds.fetch_add(1, std::memory_order_relaxed);
   ended.done(std::move(ended.result));
@@ -366,8 +386,11 @@ bool DataPlane::fetch(Partition& partition) {
 
 void DataPlane::fail_tensor(TensorId id, const Error& error) {
   TensorState* tensor = find(id);
-  if (tensor == nullptr || failed_ || tensor->poisoned()) return;
+  if (failed_) return;
+  if (group_ != nullptr) group_->drop(id, error);
+  if (tensor == nullptr || tensor->poisoned()) return;
   tensor->poison(error);
+  if (tensor->is_grouped()) return call_waiters();  // it ends in the order of its host's ranks
   const Round round = tensor->round();
   for (Partition& partition : tensor->partitions()) {
     if (!tensor->on_failed(partition, round, error, true)) continue;
@@ -377,23 +400,35 @@ void DataPlane::fail_tensor(TensorId id, const Error& error) {
   call_waiters();
 }
 
-void DataPlane::fail(const Error& error) {
+void DataPlane::fail(const Error& error, std::function<void()> over) {
   failed_ = true;
-  loop_.cancel(links_timer_);
-  links_timer_ = {};
-  for (const auto& lane : lanes_)
-    lane->close();
+  if (over) when_over_.push_back(std::move(over));
+  if (!end_) {
+    end_ = error;
+    loop_.cancel(links_timer_);
+    links_timer_ = {};
+    for (const auto& lane : lanes_)
+      lane->close();
+    waiters_.clear();
+    if (group_ != nullptr) return end_group();
+  }
+  if (group_ == nullptr || ended_) end_all();
+}
+
+void DataPlane::end_all() {
   std::vector<TensorState::Ended> ended;
   for (const auto& tensor : tensors_) {
     if (tensor == nullptr || !tensor->under_way()) continue;
     for (Partition& partition : tensor->partitions())
       queue_.remove(partition);
-    ended.push_back(tensor->abort(error));
+    ended.push_back(tensor->abort(*end_));
   }
   under_way_ = 0;
-  waiters_.clear();
+  ended_ = true;
   for (auto& operation : ended)
     operation.done(std::move(operation.result));
+  for (const auto& over : std::exchange(when_over_, {}))
+    over();
 }
 
 std::optional<DataPlane::UnderWay> DataPlane::under_way(TensorId id) const {
@@ -423,7 +458,7 @@ std::string DataPlane::describe(TensorId id) const {
   for (const Partition& partition : tensor->partitions()) {
     const std::size_t lane = partition.lane.value;
     const std::size_t key = 2 * lane + (partition.resuming ? 1 : 0);
-    if (partition.settled || named[key]) continue;
+    if (partition.settled || partition.role == Partition::Role::member || named[key]) continue;
     named[key] = true;
     const std::string name =
         (partition.resuming ? "all workers to resume at " : "") + lanes_[lane]->describe();
@@ -433,7 +468,8 @@ std::string DataPlane::describe(TensorId id) const {
   for (std::size_t i = 0; i < std::min(waiting.size(), kNamed); ++i)
     text += (i == 0 ? "" : ", ") + waiting[i];
   if (waiting.size() > kNamed) text += fmt::format(" and {} more", waiting.size() - kNamed);
-  return text;
+  if (waiting.empty() && tensor->is_grouped()) text += "the other ranks of this host";
+  return group_ == nullptr ? text : text + group_->describe(*tensor);
 }
 
 }  // namespace bps

@@ -5,7 +5,8 @@
 // TensorState (memory). Failure: a broken lane is opened again and its unanswered contributions are queued
 // again; a server that breaks the protocol, or refuses this worker for good, is told to the owner, who then
 // calls fail(). Partitions that get another owner are behind a fence until all workers have resumed there
-// (decision 0009): data_plane_resume.cc. Another scheduler is told what the ones before have said (decision
+// (decision 0009): data_plane_resume.cc. Ranks of a host that sum among themselves first (decision 0019):
+// data_plane_group.cc. Another scheduler is told what the ones before have said (decision
 // 0013): data_plane_report.cc.
 #pragma once
 
@@ -20,8 +21,10 @@
 #include <string>
 #include <vector>
 
+#include "client/local/local_links.h"
 #include "client/src/client_config.h"
 #include "client/src/contribution_queue.h"
+#include "client/src/group_plane.h"
 #include "client/src/lane.h"
 #include "client/src/link_watch.h"
 #include "client/src/tensor_state.h"
@@ -41,7 +44,7 @@ struct ClientStats {
   std::atomic<std::uint64_t> workers{0};  // of the job, that are not lost
 };
 
-class DataPlane final : private Lane::Owner {
+class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private LocalLinks::Owner {
  public:
   using OperationDone = TensorState::Done;
 
@@ -53,6 +56,8 @@ class DataPlane final : private Lane::Owner {
     virtual void on_idle() = 0;
     // A server cannot be reached, or can be again: for the scheduler.
     virtual void on_link(const LaneLost& said) = 0;
+    // After start(), if forms_group(): the ranks of this host have found each other, or do not.
+    virtual void on_group(const Status& status) = 0;
 
    protected:
     ~Owner() = default;
@@ -65,15 +70,32 @@ class DataPlane final : private Lane::Owner {
     Transport& network;
     Transport* shared_memory = nullptr;
     FindRdma find_rdma;
+    Transport* local = nullptr;  // between the ranks of this host
   };
+  // Makes what a group of ranks sums with.
+  struct GroupContext {
+    EventLoop& loop;
+    Transport& transport;
+    JobRun run;
+    std::vector<Rank> ranks;
+    std::uint32_t self = 0;  // among them
+  };
+  using MakeGroup = std::function<std::unique_ptr<LocalGroup>(const GroupContext&, LocalGroup::Owner&)>;
+
   DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
-            Logger log);
+            Logger log, MakeGroup make_group = {});
   ~DataPlane();  // closes all lanes; pending callbacks are dropped
   DataPlane(const DataPlane&) = delete;
   DataPlane& operator=(const DataPlane&) = delete;
 
   // Checks what the scheduler said and opens all lanes. Once. `ticket`: what opens them; null without a key.
-  Status start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket);
+  // `patience`: until when the other ranks of this host may take to be there.
+  Status start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket, TimePoint patience);
+  bool forms_group() const { return group_ != nullptr; }
+  std::uint32_t group_size() const { return group_size_; }
+  std::uint32_t group_rank() const { return group_rank_; }
+  // Ranks of the job sum on their hosts first: asynchronous tensors, and averages of small integers, are refused.
+  Status check_declaration(const TensorDeclaration& declaration) const;
 
   // A tensor that the scheduler has declared. Known already: the same again.
   Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared);
@@ -110,8 +132,9 @@ class DataPlane final : private Lane::Owner {
   // with `error`.
   void fail_tensor(TensorId tensor, const Error& error);
 
-  // Closes all lanes, then ends every operation with `error`.
-  void fail(const Error& error);
+  // Closes all lanes, then ends every operation with `error`, the first one that this is given, when nothing touches
+  // its memory any more; then `over`: here, if no other rank of this host is in it.
+  void fail(const Error& error, std::function<void()> over = {});
 
   // After start().
   // How the first server is reached that is not reached over TCP, if all goes well and there is one.
@@ -125,6 +148,8 @@ class DataPlane final : private Lane::Owner {
   void when_settled(std::function<void()> done);
   // No operation comes any more: what has moved of tensors that are not declared here need not wait for it.
   void leave();
+  // The same to the other ranks of this host; `done`, when none of them waits for this one: perhaps here.
+  void leave_group(std::function<void()> done);
   std::string describe(TensorId tensor) const;
   struct UnderWay {
     TensorId tensor;
@@ -156,6 +181,32 @@ class DataPlane final : private Lane::Owner {
   void on_lane_breaking(Lane& lane) override;
   void on_lane_broken(Lane& lane) override;
   void on_lane_refused(Lane& lane, const Error& error) override;
+
+  // Ranks of this host. data_plane_group.cc
+  Status form_group(const JobStart& start, const Member& self, TimePoint patience);
+  void on_group_begun(const Status& status) override { owner_.on_group(status); }
+  void on_group_summed(Partition& partition) override;
+  void on_group_settled(Partition& partition) override;
+  void on_group_failed(const Error& error) override;
+  void send_to_member(std::uint32_t member, const Message& message, const Payload& payload,
+                      std::uint64_t cookie) override;
+  void on_links_up() override { group_->start(); }
+  void on_links_failed(const Error& error) override { owner_.on_group(error); }
+  void on_link_down(std::uint32_t member, const std::string& why) override { group_->on_link_down(member, why); }
+  std::byte* on_link_payload(std::uint32_t member, const Message& message, std::uint64_t bytes) override {
+    return group_->payload(member, message, bytes);
+  }
+  Status on_link_message(std::uint32_t member, Message& message, std::span<std::byte> payload) override {
+    return group_->message(member, message, payload);
+  }
+  Result<bool> on_link_lent(std::uint32_t member, Message& message, LentPayload& payload) override {
+    return group_->lent(member, message, payload);
+  }
+  void on_link_sent(std::uint32_t member, std::uint64_t cookie) override { group_->sent(member, cookie); }
+  Status check_operation(const TensorState& tensor, Operation operation) const;
+  bool is_mine(PartitionId partition) const;
+  void end_group();
+  void end_all();
 
   // Those of `closing` are about to be closed.
   Status add_lanes(const std::vector<LaneTarget>& targets, const std::vector<LaneIndex>& closing = {});
@@ -222,6 +273,14 @@ class DataPlane final : private Lane::Owner {
   };
   std::vector<Waiter> waiters_;
   bool failed_ = false;
+  bool sums_on_hosts_ = false;  // of any host
+  std::uint32_t group_size_ = 1, group_rank_ = 0;
+  MakeGroup make_group_;
+  std::unique_ptr<LocalLinks> local_links_;  // null, as the next: no other rank of this host
+  std::unique_ptr<GroupPlane> group_;
+  std::optional<Error> end_;  // of all operations
+  bool ended_ = false;
+  std::vector<std::function<void()>> when_over_;
   Lane::Way best_way_ = Lane::Way::network;
   bool shares_memory_ = false;
   std::optional<Result<Transport*>> rdma_;

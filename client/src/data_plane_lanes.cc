@@ -8,7 +8,8 @@ namespace bps {
 
 Partition* DataPlane::find(const Lane& lane, PartitionId id) const {
   Partition* partition = id.value < partitions_.size() ? partitions_[id.value] : nullptr;
-  return partition != nullptr && partition->lane == lane.index() ? partition : nullptr;
+  const bool is_here = partition != nullptr && partition->lane == lane.index();
+  return is_here && partition->role != Partition::Role::member ? partition : nullptr;
 }
 
 void DataPlane::violation(const Lane& lane, const std::string& what) {
@@ -204,7 +205,7 @@ void DataPlane::on_lane_broken(Lane& lane) {
   for (const auto& tensor : tensors_) {
     if (tensor == nullptr) continue;
     for (Partition& partition : tensor->partitions()) {
-      if (partition.lane != lane.index()) continue;
+      if (partition.lane != lane.index() || partition.role == Partition::Role::member) continue;
       give_back(partition);
       if (tensor->on_lane_broken(partition, lane.name())) {
         count_resent();

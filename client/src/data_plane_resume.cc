@@ -64,7 +64,7 @@ Status DataPlane::check(const Moved& moved) const {
 Status DataPlane::check_retain(const Moved& moved) const {
   if (config_.retain) return {};
   const bool concerned = std::any_of(partitions_.begin(), partitions_.end(), [&](const Partition* partition) {
-    return partition != nullptr && closes(moved, partition->lane);
+    return partition != nullptr && partition->role != Partition::Role::member && closes(moved, partition->lane);
   });
   if (!concerned) return {};
   return make_error(ErrorCode::peer_lost,
@@ -94,7 +94,7 @@ Status DataPlane::on_moved(const Moved& moved) {
     const std::uint64_t id = move.partition.value;
     Partition* const partition = id < partitions_.size() ? partitions_[id] : nullptr;
     if (partition == nullptr) {
-      strangers_[move.partition] = move.owner;
+      if (is_mine(move.partition)) strangers_[move.partition] = move.owner;
       continue;
     }
     partition->lane = move.owner;
@@ -134,7 +134,8 @@ void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Pa
     closing[lane.value] = !lanes_[lane.value]->closed();
   const auto each = [&](const auto& act) {
     for (Partition* partition : partitions_) {
-      if (partition != nullptr && closing[partition->lane.value]) act(*partition, *partition->owner);
+      const bool is_ours = partition != nullptr && partition->role != Partition::Role::member;
+      if (is_ours && closing[partition->lane.value]) act(*partition, *partition->owner);
     }
   };
   // A server that lives takes back what it has lent when the connection is gone.
@@ -176,6 +177,7 @@ void DataPlane::resume(Lane& lane) {
   std::vector<StoredRounds>& piece = std::get_if<Resume>(&message)->partitions;
   for (Partition* partition : partitions_) {
     if (partition == nullptr || partition->lane != lane.index()) continue;
+    if (partition->role == Partition::Role::member) continue;
     if (!partition->resuming || partition->resume_said) continue;
     if (partition->owner->poisoned()) continue;  // no server knows it any more
     partition->resume_said = true;

@@ -115,6 +115,9 @@ HelloWorker SchedulerLink::hello() const {
   hello.retain = config_.retain;
   hello.worker_loss = config_.worker_loss;
   hello.unequal_sums = config_.unequal_sums;
+  hello.local_group = config_.local_group;
+  hello.group_name = config_.group_name;
+  hello.group_size = config_.group_size;
   return hello;
 }
 

@@ -73,6 +73,7 @@ class SchedulerLink : private ConnectionHandler {
   std::string name() const { return "scheduler " + to_string(config_.scheduler); }
   // What a join that is not over waits for.
   std::string describe_join() const;
+  TimePoint join_deadline() const { return join_deadline_; }
 
   static constexpr Duration kConnectTimeout = std::chrono::seconds(5);
   static constexpr Duration kRetryPause = std::chrono::milliseconds(100);

@@ -126,16 +126,27 @@ struct Outcome {
   std::uint32_t weight = 0;
 };
 
-// An engine of rank 0 and what surrounds it.
+// An engine, of rank 0 if not otherwise, and what surrounds it.
 class ScriptedCluster {
+  std::unique_ptr<VirtualLoop> own_loop_;
+
  public:
   static constexpr std::uint64_t kSlice = 4096;
   static constexpr std::uint64_t kRun = 77;
 
-  explicit ScriptedCluster(ClientConfig config = default_config())
-      : engine(loop, transport, std::move(config),
+  // What several engines in one test share.
+  struct Shared {
+    VirtualLoop* loop = nullptr;  // null: one of its own
+    Transport* local = nullptr;
+    DataPlane::MakeGroup make_group = {};
+  };
+  explicit ScriptedCluster(ClientConfig config = default_config()) : ScriptedCluster(std::move(config), Shared{}) {}
+  ScriptedCluster(ClientConfig config, Shared shared)
+      : own_loop_(shared.loop == nullptr ? std::make_unique<VirtualLoop>() : nullptr),
+        loop(shared.loop == nullptr ? *own_loop_ : *shared.loop),
+        engine(loop, transport, std::move(config),
                Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), &shared_memory,
-               [this] { return find_rdma(); }) {}
+               [this] { return find_rdma(); }, shared.local, std::move(shared.make_group)) {}
 
   static ClientConfig default_config() {
     ClientConfig config;
@@ -169,7 +180,8 @@ class ScriptedCluster {
     start.generation = Generation{1};
     start.epoch = Epoch{3};
     start.partition_bytes = kSlice;
-    for (std::uint32_t r = 0; r < 2; ++r)
+    start.members = members;
+    for (std::uint32_t r = 0; r < 2 && members.empty(); ++r)
       start.members.push_back({Rank{r}, Incarnation{r + 10}, "host", r, 1, Rank{r}, 0});
     for (std::uint32_t i = 0; i < lanes; ++i) {
       start.lanes.push_back({ServerId{i + 1},
@@ -249,7 +261,8 @@ class ScriptedCluster {
     return aggregate;
   }
 
-  VirtualLoop loop;
+  VirtualLoop& loop;
+  std::vector<Member> members;  // of the job; none: two
   ScriptedTransport transport;
   ScriptedTransport shared_memory, rdma;
   std::optional<Error> no_rdma;  // why this worker has none

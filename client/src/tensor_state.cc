@@ -47,7 +47,9 @@ Status TensorState::begin(RoundInput round) {
                       "release it before the next operation on the same tensor");
   }
   // Its copy is made when nobody can be told any more.
-  if (round.is_root && round.retain && !is_async() && !has_library()) return no_memory();
+  const bool keeps_input = round.is_root && round.retain && !is_async();
+  const bool reads_library = is_grouped() && round.view;
+  if (((keeps_input && !is_grouped()) || reads_library) && !has_library()) return no_memory();
   current_ = std::move(round);
   under_way_ = true;
   answered_ = 0;
@@ -55,6 +57,7 @@ Status TensorState::begin(RoundInput round) {
   weight_ = UINT32_MAX;
   heaviest_ = 0;
   error_.reset();
+  refused_.reset();
   for (Partition& partition : partitions_) {
     partition.state = State::waiting;
     partition.sent_once = false;
@@ -63,15 +66,16 @@ Status TensorState::begin(RoundInput round) {
     partition.settled = false;
     partition.in_library = false;
     partition.counted = false;
-    partition.cost = current_.in != nullptr ? partition.bytes : 0;
+    partition.summed = partition.said = partition.spreading = partition.spread = false;
+    partition.cost = contributed(partition) != nullptr ? partition.bytes : 0;
   }
   return {};
 }
 
 Payload TensorState::contribution(const Partition& partition) const {
-  if (current_.in == nullptr) return {};
-  return {std::span(current_.in + partitioner_.offset(partition.index), partition.bytes),
-          current_.in_home.get()};
+  const std::byte* const from = contributed(partition);
+  if (from == nullptr || refused_) return {};
+  return {std::span(from, partition.bytes), is_owner(partition) ? share_.region.get() : current_.in_home.get()};
 }
 
 void TensorState::on_handed_over(Partition& partition, bool payload) {
@@ -98,7 +102,8 @@ TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
       partition.state == State::failed) {
     return Verdict::duplicate;
   }
-  const bool may_be_empty = current_.is_root && !is_async();
+  const bool is_root = is_owner(partition) ? current_.has_root : current_.is_root;
+  const bool may_be_empty = is_root && !is_async();
   if (payload_bytes == partition.bytes || (may_be_empty && payload_bytes == 0)) return Verdict::wanted;
   return Verdict::violation;
 }
@@ -110,6 +115,7 @@ bool TensorState::has_library() {
 }
 
 std::byte* TensorState::place(const Partition& partition, bool upper) const {
+  if (is_owner(partition)) return share_.answers + share_offset(partition);
   const std::uint64_t half = is_async() && upper ? shape_.bytes() : 0;
   return library_.get() + half + partitioner_.offset(partition.index);
 }
@@ -119,16 +125,17 @@ std::byte* TensorState::receive(Partition& partition) {
   partition.state = State::sent;
   partition.receiving = true;
   const std::uint64_t offset = partitioner_.offset(partition.index);
-  if (in_library() && (is_async() || !partition.lending)) {
-    partition.in_library = has_library();
+  const bool to_library = in_library() || is_owner(partition);
+  if (to_library && (is_async() || !partition.lending)) {
+    partition.in_library = has_home(partition);
     if (partition.in_library && is_async()) return next_home(partition);
     if (partition.in_library) {
       if (partition.kept == Kept::library) partition.kept = Kept::nothing;
       return home(partition);
     }
-  } else if (!in_library() && current_.is_root) {
+  } else if (!to_library && current_.is_root) {
     return nullptr;
-  } else if (!in_library() && (partition.holds == 0 || !in_place())) {
+  } else if (!to_library && (partition.holds == 0 || !in_place())) {
     return current_.out + offset;
   } else {
     partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
@@ -152,6 +159,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   if (is_async() && current_.operation == Operation::broadcast) ++partition.broadcasts;
   keep(partition, weight);
   partition.state = State::answered;
+  partition.weight = weight;
   weight_ = std::min(weight_, weight);
   heaviest_ = std::max(heaviest_, weight);
   ++answered_;
@@ -174,20 +182,23 @@ void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_
 }
 
 bool TensorState::needs_spare(const Partition& partition) const {
-  return partition.state == State::lent && current_.retain && in_place();
+  return partition.state == State::lent && current_.retain && in_place() && !is_owner(partition);
 }
 
 bool TensorState::fetch(Partition& partition, std::byte* spare) {
   if (partition.state != State::lent) return true;
   partition.in_library = false;
-  const bool to_library = is_async() && in_library();
+  const bool to_library = is_owner(partition) || (is_async() && in_library());
   if (in_place() && partition.holds > 0 && !to_library) return true;
+  if (is_owner(partition) && partition.lending) return true;
   if (!partition.lent.intact()) return false;
   if (to_library) {
-    if (!has_library()) return on_failed(partition, round_, no_memory());
+    if (!has_home(partition)) return on_failed(partition, round_, no_memory());
+    if (is_owner(partition)) partition.kept = Kept::nothing;
     std::memcpy(next_home(partition), partition.lent.bytes().data(), partition.bytes);
     if (!partition.lent.intact()) return false;
     partition.in_library = true;
+    if (is_owner(partition)) partition.lent.reset();
   } else if (!current_.view && !current_.is_root) {
     std::byte* const out = current_.out + partitioner_.offset(partition.index);
     // In place it would overwrite the contribution, which is needed again if the answer turns out not to be
@@ -255,7 +266,7 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   } else if (partition.state != State::sent && partition.state != State::refused) {
     return false;
   }
-  const bool in_the_way = was_receiving && !current_.retain && in_place() && partition.detour == nullptr;
+  const bool in_the_way = partition.role == Partition::Role::alone && was_receiving && !current_.retain && in_place() && partition.detour == nullptr;
   partition.detour.reset();
   if (in_the_way) {
     on_failed(partition, round_, overwritten(lane));
@@ -263,6 +274,7 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   }
   partition.state = State::waiting;
   partition.asked = false;
+  partition.in_library = false;
   return true;
 }
 
@@ -278,7 +290,11 @@ bool TensorState::settle(Partition& partition) {
   if (!under_way_ || partition.settled || partition.receiving) return false;
   if (partition.holds > 0 || partition.lending) return false;
   if (partition.state != State::answered && partition.state != State::failed) return false;
-  if (partition.state == State::answered) store(partition);
+  if (partition.role != Partition::Role::alone) {
+    if (!partition.spread || partition.open > 0) return false;
+  } else if (partition.state == State::answered) {
+    store(partition);
+  }
   partition.detour.reset();
   partition.settled = true;
   return --unsettled_ == 0;
@@ -333,7 +349,7 @@ void TensorState::check_weights() {
 }
 
 void TensorState::make_view() {
-  view_ = std::make_shared<AnswerView>(library_, partitions_.size());
+  view_ = std::make_shared<AnswerView>(library_memory(), partitions_.size());
   for (Partition& partition : partitions_) {
     const std::uint64_t offset = partitioner_.offset(partition.index);
     if (partition.lent) {
@@ -350,6 +366,7 @@ TensorState::Ended TensorState::abort(const Error& error) {
     partition.holds = 0;
     partition.receiving = false;
     partition.settled = true;
+    partition.open = 0;
     partition.detour.reset();
     partition.lent.reset();
     partition.lending = false;

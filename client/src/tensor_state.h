@@ -30,6 +30,10 @@
 // A round may be read in place: its answer stays where it came, and the next round begins when the program
 // has released it.
 //
+// In a group of ranks that sum on their host first (decision 0019) a partition has one owner among them, the only
+// one that sends it: the sum, when that is there. Its answer comes into memory of the group, from where it is spread
+// to all; every rank's partition is settled by that, and when no collective touches the program's memory.
+//
 // Pure. Owner: DataPlane. Lives on: client loop. Limits: library memory is as large as the tensor, or twice
 // that if it is async, allocated for the first answer that needs it; per partition nothing is allocated, but
 // for an async one 8 bytes for each rank, twice.
@@ -46,6 +50,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/local/local_group.h"
 #include "client/src/answer_view.h"
 #include "client/src/contribution_queue.h"
 #include "client/src/operation_check.h"
@@ -71,11 +76,19 @@ struct ValueVersion {
 struct Partition : SendItem {
   // lent: the answer is there and has not been fetched yet.
   enum class State : std::uint8_t { idle, waiting, sent, refused, lent, answered, failed };
+  // In a group of ranks. alone: there is none; member: of another rank, which sends it.
+  enum class Role : std::uint8_t { alone, owner, member };
 
   PartitionId id;
   TensorState* owner = nullptr;
   std::uint32_t bytes = 0;
   State state = State::idle;
+  Role role = Role::alone;
+  bool summed = false;       // owner: what it sends is there
+  bool said = false;         // owner: that there is a verdict
+  bool spreading = false;    // in a group: its spread has begun
+  bool spread = false;       // the answer is here, where the program wants it, or does not come
+  std::uint8_t open = 0;     // collectives that touch the program's memory
   bool sent_once = false;    // in this round
   bool asked = false;        // by the server: its payload is to be sent
   bool unasked = false;      // sent without that, and not answered
@@ -88,7 +101,7 @@ struct Partition : SendItem {
   bool upper = false;        // async: which of its two places in library memory has the last answer
   std::uint32_t holds = 0;   // sends whose payload a connection may still read
   Epoch since;               // answers of an earlier epoch are not its owner's
-  std::uint32_t weight = 0;  // of a lent answer
+  std::uint32_t weight = 0;  // of the answer
   // The answer of this round, or what is retained of the last one.
   LentPayload lent;
   // That of the last round when the one of this round is here: given back with all others of the tensor.
@@ -121,6 +134,7 @@ class TensorState {
     Operation operation = Operation::sum;
     Rank root;
     bool is_root = false;  // of a broadcast: its memory is the answer already
+    bool has_root = false;  // a rank of this host's group is
     bool retain = true;
     bool unequal_sums = false;  // allowed
     bool view = false;  // read in place: `out` is null
@@ -164,7 +178,8 @@ class TensorState {
 
   // It is to be sent, and nothing but the queue is in its way.
   bool may_queue(const Partition& partition) const {
-    return partition.state == Partition::State::waiting && !partition.resuming;
+    const bool is_there = partition.role == Partition::Role::alone || partition.summed;
+    return partition.state == Partition::State::waiting && !partition.resuming && is_there;
   }
 
   // There is an answer or a failure.
@@ -244,12 +259,50 @@ class TensorState {
   };
   Retention retained(Partition& partition, const Fetch& fetch);
 
+  // ---- in a group of ranks that sum on their host first: tensor_state_group.cc ----
+
+  // Memory of the group for the partitions that are this rank's.
+  struct Share {
+    std::uint32_t size = 1;
+    std::uint32_t rank = 0;
+    std::shared_ptr<Region> region;
+    std::byte* sums = nullptr;
+    std::byte* answers = nullptr;
+  };
+  static std::uint64_t share_bytes(const std::vector<Partition>& partitions, std::uint32_t size, std::uint32_t rank);
+  // Before the first round.
+  void join_group(Share share);
+  bool is_grouped() const { return share_.size > 1; }
+  const Share& share() const { return share_; }
+
+  // What a collective reads and writes of the partition here.
+  OperationBuffer operation_buffer() const;
+  LocalPiece reduce_piece(const Partition& partition) const;
+  LocalPiece spread_piece(const Partition& partition) const;
+  // Owner: the sum is there; or nothing is to be summed, and the servers are told why if that is an error.
+  void on_summed(Partition& partition);
+  void on_refused(const Error& error);
+  const std::optional<Error>& refused() const { return refused_; }
+  // Owner: there is a verdict, and a good one lies where it is spread from. To be asked after every change.
+  bool may_spread(Partition& partition);
+  // The answer is where the program wants it.
+  void on_spread(Partition& partition, std::uint32_t weight);
+  // There is none. `told`: as on_failed.
+  void on_not_spread(Partition& partition, const Error& error, bool told = false);
+  const std::optional<Error>& error() const { return error_; }  // of this round, so far
+
  private:
+  bool is_owner(const Partition& partition) const { return partition.role == Partition::Role::owner; }
+  std::uint64_t share_offset(const Partition& partition) const;
+  // What this rank, or its host, contributes.
+  const std::byte* contributed(const Partition& partition) const;
+  std::shared_ptr<const std::byte[]> library_memory() const;
   // The answer belongs where the contribution lies.
   bool in_place() const { return current_.in == current_.out && !current_.is_root; }
   // The answer stays with the library, or passes through it.
   bool in_library() const { return current_.retain || current_.view; }
   bool has_library();
+  bool has_home(const Partition& partition) { return is_owner(partition) || has_library(); }
   // Where the last answer is kept that was whole; where the next one goes to.
   std::byte* home(const Partition& partition) const { return place(partition, partition.upper); }
   std::byte* next_home(const Partition& partition) const { return place(partition, !partition.upper); }
@@ -271,6 +324,9 @@ class TensorState {
   std::shared_ptr<std::byte[]> library_;  // null until it is needed
   std::shared_ptr<AnswerView> view_;      // to be released by the program
   std::shared_ptr<AnswerView> retained_;  // of the last round, its loans not yet given back
+
+  Share share_;
+  std::optional<Error> refused_;  // why this host contributes nothing to this round
 
   Round round_;
   bool under_way_ = false;

@@ -90,15 +90,14 @@ TensorState::Retention TensorState::retained(Partition& partition, const Fetch& 
     return {{}, 0, failed->second.second};
   }
   bring_home(partition);  // a loan could be withdrawn while it is on its way
-  const std::uint64_t offset = partitioner_.offset(partition.index);
   const std::byte* from = nullptr;
   if (partition.kept_round == round) {
     switch (partition.kept) {
       case Kept::nothing:
       case Kept::loan: break;
-      case Kept::library: from = library_.get() + offset; break;
+      case Kept::library: from = home(partition); break;
       case Kept::detour: from = partition.detour.get(); break;
-      case Kept::input: from = current_.in + offset; break;
+      case Kept::input: from = contributed(partition); break;
     }
   }
   if (from != nullptr) return {{from, partition.bytes}, partition.kept_weight, {}};
