@@ -17,6 +17,7 @@ CallerEvents::~CallerEvents() {
 Result<std::shared_ptr<CallerEvent>> CallerEvents::record(CudaStream stream) {
   const CudaDevice::Current current(*device_);
   if (!current.status().ok()) return current.status().error();
+  if (const Status status = device_->check_not_captured(stream); !status.ok()) return status.error();
   CudaEvent event = free_.update([](std::vector<CudaEvent>& free) {
     if (free.empty()) return CudaEvent();
     const CudaEvent last = free.back();

@@ -39,8 +39,14 @@ enum class CudaCode : std::int32_t {
   launch_failed = 719,
   not_supported = 801,
   version_mismatch = 803,
+  capture_unsupported = 900,
+  capture_implicit = 906,
+  captured_event = 907,
   unknown = 999,
 };
+
+// Whether it says that the context is gone: nothing runs in it any more, and every call says so from now on.
+bool kills_context(CudaCode code);
 
 // Every function that is called, for errors and for counts.
 enum class CudaCall : std::uint8_t {
@@ -58,6 +64,8 @@ enum class CudaCall : std::uint8_t {
   create_stream,
   destroy_stream,
   query_stream,
+  exchange_capture_mode,
+  is_capturing,
   wait_event,
   wait_value,
   create_event,
@@ -73,10 +81,14 @@ enum class CudaCall : std::uint8_t {
   unregister_host,
   device_address,
 };
-inline constexpr std::uint8_t kCudaCallCount = 28;
+inline constexpr std::uint8_t kCudaCallCount = 30;
 
 // As the driver calls it: "cuMemcpyDtoHAsync".
 std::string_view name_of(CudaCall call);
+
+// What a thread may do while a stream is captured into a graph, by it or by another: all, or not what might
+// disturb the capture (to ask for an event, to register memory, ...), which then fails and ends it.
+enum class CudaCaptureMode : std::int32_t { global = 0, relaxed = 2 };
 
 // Where a pointer leads. Not `is_device`: to memory that no GPU has, whatever else it is.
 struct CudaPointer {
@@ -109,6 +121,10 @@ class CudaApi {
   virtual CudaCode create_stream(CudaStream& stream, int priority) = 0;
   virtual CudaCode destroy_stream(CudaStream stream) = 0;
   virtual CudaCode query_stream(CudaStream stream) = 0;
+  // Of this thread: sets it, and says what it was. Needs no context.
+  virtual CudaCode exchange_capture_mode(CudaCaptureMode& mode) = 0;
+  // Whether what is queued on it becomes part of a graph, and is not done now.
+  virtual CudaCode is_capturing(CudaStream stream, bool& captured) = 0;
   virtual CudaCode wait_event(CudaStream stream, CudaEvent event) = 0;
   // Until the word at this device address is `value` or has gone past it.
   virtual CudaCode wait_value(CudaStream stream, std::uint64_t address, std::uint32_t value) = 0;

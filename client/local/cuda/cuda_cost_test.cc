@@ -18,7 +18,8 @@ std::vector<CudaCall> calls_since(const FakeCuda& cuda, std::uint64_t first) {
   std::vector<CudaCall> all = cuda.order();
   all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first));
   std::erase_if(all, [](CudaCall call) {
-    return call == CudaCall::push_context || call == CudaCall::pop_context || call == CudaCall::query_event;
+    return call == CudaCall::push_context || call == CudaCall::pop_context || call == CudaCall::query_event ||
+           call == CudaCall::exchange_capture_mode;
   });
   return all;
 }

@@ -15,6 +15,21 @@ Error make_cuda_error(CudaApi& api, CudaCall call, CudaCode code, std::string_vi
       "the program's own use of the GPU may have failed before; see the kernel's log, too (dmesg)");
 }
 
+// A call may tell of an error of work before it, so a failure is asked for again.
+template <class Call>
+CudaCode twice(Call&& call) {
+  const CudaCode code = call();
+  return code == CudaCode::success ? code : call();
+}
+
+// `mode` as it was, if it fails.
+CudaCode exchange(CudaApi& api, CudaCaptureMode& mode) {
+  CudaCaptureMode exchanged = mode;
+  const CudaCode code = api.exchange_capture_mode(exchanged);
+  if (code == CudaCode::success) mode = exchanged;
+  return code;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<CudaDevice>> CudaDevice::open(std::shared_ptr<CudaApi> api, int ordinal) {
@@ -47,16 +62,32 @@ Status CudaDevice::check(CudaCall call, CudaCode code) const {
   return error(call, code);
 }
 
-// A call may tell of an error of work before it, so a failure is asked for again.
+Status CudaDevice::check_not_captured(CudaStream stream) const {
+  bool captured = false;
+  const CudaCode code = api_->is_capturing(stream, captured);
+  // The default stream, while a stream that waits for it is captured.
+  captured = captured || code == CudaCode::capture_implicit;
+  if (!captured) return check(CudaCall::is_capturing, code);
+  return make_error(ErrorCode::invalid_argument,
+                    "the stream is being captured into a CUDA graph, of which communication can be no part",
+                    "begin operations, and wait for them, outside of the capture");
+}
+
 CudaDevice::Current::Current(const CudaDevice& device)
     : device_(device), status_([&]() -> Status {
-        CudaCode code = device.api().push_context(device.context_);
-        if (code != CudaCode::success) code = device.api().push_context(device.context_);
-        return device.check(CudaCall::push_context, code);
+        CudaApi& api = device.api();
+        CudaCode code = twice([&] { return api.push_context(device.context_); });
+        if (code != CudaCode::success) return device.error(CudaCall::push_context, code);
+        code = twice([&] { return exchange(api, mode_); });
+        if (code == CudaCode::success) return {};
+        (void)api.pop_context();
+        return device.error(CudaCall::exchange_capture_mode, code);
       }()) {}
 
 CudaDevice::Current::~Current() {
-  if (status_.ok()) (void)device_.api().pop_context();
+  if (!status_.ok()) return;
+  (void)twice([&] { return exchange(device_.api(), mode_); });
+  (void)device_.api().pop_context();
 }
 
 }  // namespace bps

@@ -29,7 +29,13 @@ class CudaDevice {
   Error error(CudaCall call, CudaCode code) const;
   Status check(CudaCall call, CudaCode code) const;
 
+  // What is queued on a stream that is being captured would become part of the program's graph, and be done
+  // each time that runs: `invalid_argument`.
+  Status check_not_captured(CudaStream stream) const;
+
   // Makes the context current in this thread as long as it lives, and leaves the program's own as it was.
+  // Also allows the thread what would end a capture of the program's otherwise: it concerns streams of ours
+  // only.
   class Current {
    public:
     explicit Current(const CudaDevice& device);
@@ -40,6 +46,7 @@ class CudaDevice {
 
    private:
     const CudaDevice& device_;
+    CudaCaptureMode mode_ = CudaCaptureMode::relaxed;  // after the constructor: the thread's own
     const Status status_;
   };
 

@@ -25,6 +25,8 @@ struct CudaFunctions {
   Code (*pointer_attributes)(unsigned int count, int* attributes, void** values, Address pointer);
   Code (*create_stream)(void** stream, unsigned int flags, int priority);
   Code (*destroy_stream)(void* stream);
+  Code (*exchange_capture_mode)(int* mode);         // of this thread; an enum there
+  Code (*is_capturing)(void* stream, int* status);  // likewise
   Code (*query_stream)(void* stream);
   Code (*wait_event)(void* stream, void* event, unsigned int flags);
   Code (*wait_value)(void* stream, Address address, std::uint32_t value, unsigned int flags);
@@ -55,6 +57,9 @@ inline constexpr int kAttributeDevice = 9;
 inline constexpr int kAttributeRangeStart = 11;
 inline constexpr int kAttributeRangeSize = 12;
 inline constexpr unsigned int kMemoryTypeDevice = 2;
+inline constexpr int kCaptureModeGlobal = 0;
+inline constexpr int kCaptureModeRelaxed = 2;
+inline constexpr int kCaptureStatusNone = 0;
 }  // namespace cuda_constants
 
 }  // namespace bps

@@ -23,6 +23,8 @@ static_assert(kSameShape<decltype(F::priority_range), decltype(&cuCtxGetStreamPr
 static_assert(kSameShape<decltype(F::pointer_attributes), decltype(&cuPointerGetAttributes)>);
 static_assert(kSameShape<decltype(F::create_stream), decltype(&cuStreamCreateWithPriority)>);
 static_assert(kSameShape<decltype(F::destroy_stream), decltype(&cuStreamDestroy)>);
+static_assert(kSameShape<decltype(F::exchange_capture_mode), decltype(&cuThreadExchangeStreamCaptureMode)>);
+static_assert(kSameShape<decltype(F::is_capturing), decltype(&cuStreamIsCapturing)>);
 static_assert(kSameShape<decltype(F::query_stream), decltype(&cuStreamQuery)>);
 static_assert(kSameShape<decltype(F::wait_event), decltype(&cuStreamWaitEvent)>);
 static_assert(kSameShape<decltype(F::wait_value), decltype(&cuStreamWaitValue32)>);
@@ -59,7 +61,16 @@ static_assert(is(CudaCode::not_registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
 static_assert(is(CudaCode::launch_failed, CUDA_ERROR_LAUNCH_FAILED));
 static_assert(is(CudaCode::not_supported, CUDA_ERROR_NOT_SUPPORTED));
 static_assert(is(CudaCode::version_mismatch, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH));
+static_assert(is(CudaCode::capture_unsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+static_assert(is(CudaCode::capture_implicit, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT));
+static_assert(is(CudaCode::captured_event, CUDA_ERROR_CAPTURED_EVENT));
 static_assert(is(CudaCode::unknown, CUDA_ERROR_UNKNOWN));
+static_assert(CUDA_ERROR_DEINITIALIZED == 4 && CUDA_ERROR_DEVICE_UNAVAILABLE == 46 &&
+              CUDA_ERROR_ECC_UNCORRECTABLE == 214 && CUDA_ERROR_NVLINK_UNCORRECTABLE == 220 &&
+              CUDA_ERROR_LAUNCH_TIMEOUT == 702 && CUDA_ERROR_CONTEXT_IS_DESTROYED == 709 &&
+              CUDA_ERROR_ASSERT == 710 && CUDA_ERROR_HARDWARE_STACK_ERROR == 714 &&
+              CUDA_ERROR_ILLEGAL_INSTRUCTION == 715 && CUDA_ERROR_MISALIGNED_ADDRESS == 716 &&
+              CUDA_ERROR_INVALID_ADDRESS_SPACE == 717 && CUDA_ERROR_INVALID_PC == 718);
 
 using namespace cuda_constants;
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
@@ -72,6 +83,9 @@ static_assert(kAttributeDevice == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(kAttributeRangeStart == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
 static_assert(kAttributeRangeSize == CU_POINTER_ATTRIBUTE_RANGE_SIZE);
 static_assert(kMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);
+static_assert(kCaptureModeGlobal == CU_STREAM_CAPTURE_MODE_GLOBAL);
+static_assert(kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
+static_assert(kCaptureStatusNone == CU_STREAM_CAPTURE_STATUS_NONE);
 
 }  // namespace
 }  // namespace bps

@@ -67,6 +67,18 @@ class RealCuda final : public CudaApi {
   }
   CudaCode destroy_stream(CudaStream stream) override { return CudaCode(driver_.destroy_stream(stream)); }
   CudaCode query_stream(CudaStream stream) override { return CudaCode(driver_.query_stream(stream)); }
+  CudaCode exchange_capture_mode(CudaCaptureMode& mode) override {
+    int number = static_cast<int>(mode);
+    const auto code = CudaCode(driver_.exchange_capture_mode(&number));
+    mode = CudaCaptureMode(number);
+    return code;
+  }
+  CudaCode is_capturing(CudaStream stream, bool& captured) override {
+    int status = kCaptureStatusNone;
+    const auto code = CudaCode(driver_.is_capturing(stream, &status));
+    captured = status != kCaptureStatusNone;
+    return code;
+  }
   CudaCode wait_event(CudaStream stream, CudaEvent event) override {
     return CudaCode(driver_.wait_event(stream, event, 0));
   }
@@ -162,6 +174,8 @@ Result<CudaFunctions> load(const char* library) {
   find("cuStreamCreateWithPriority", functions.create_stream);
   find("cuStreamDestroy_v2", functions.destroy_stream);
   find("cuStreamQuery", functions.query_stream);
+  find("cuThreadExchangeStreamCaptureMode", functions.exchange_capture_mode);
+  find("cuStreamIsCapturing", functions.is_capturing);
   find("cuStreamWaitEvent", functions.wait_event);
   find("cuStreamWaitValue32_v2", functions.wait_value, /*needed=*/false);
   find("cuEventCreate", functions.create_event);

@@ -80,6 +80,7 @@ Result<StreamWords::Free> StreamWords::take() {
 Result<std::shared_ptr<StreamWords::Word>> StreamWords::wait(CudaStream stream) {
   const CudaDevice::Current current(*device_);
   if (!current.status().ok()) return current.status().error();
+  if (const Status status = device_->check_not_captured(stream); !status.ok()) return status.error();
   auto taken = take();
   if (!taken) return taken.error();
   // From here on its destructor gives the word back.

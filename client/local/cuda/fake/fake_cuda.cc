@@ -1,8 +1,10 @@
 #include "client/local/cuda/fake/fake_cuda.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "client/local/cuda/fake/fake_machine.h"
 #include "proto/base/completion.h"
@@ -45,6 +47,20 @@ void FakeCuda::lose_device(CudaCode code) {
   shared_->monitor.update([&](Machine& m) { m.lose(code); });
 }
 
+void FakeCuda::begin_capture(CudaStream stream) {
+  shared_->monitor.update([&](Machine& m) {
+    m.captured = stream;
+    m.is_capture_good = true;
+  });
+}
+
+bool FakeCuda::end_capture() {
+  return shared_->monitor.update([&](Machine& m) {
+    m.captured.reset();
+    return std::exchange(m.is_capture_good, false);
+  });
+}
+
 void FakeCuda::hang_next(std::uint64_t nth) {
   shared_->monitor.update([&](Machine& m) { m.hang_in = nth; });
 }
@@ -64,7 +80,13 @@ std::vector<CudaCall> FakeCuda::order() const {
 FakeCuda::Left FakeCuda::left() const {
   return shared_->monitor.read([](const Machine& m) {
     return Left{static_cast<std::size_t>(std::accumulate(m.retained.begin(), m.retained.end(), 0)),
-                m.streams.size() - 1, m.events.size(), m.allocations.size(), m.registrations.size()};
+                m.streams.size() - 1,
+                m.events.size(),
+                m.allocations.size(),
+                m.registrations.size(),
+                static_cast<std::size_t>(
+                    std::count_if(m.capture_modes.begin(), m.capture_modes.end(),
+                                  [](const auto& mode) { return mode.second == CudaCaptureMode::relaxed; }))};
   });
 }
 
@@ -238,6 +260,23 @@ CudaCode FakeCuda::query_stream(CudaStream stream) {
   });
 }
 
+CudaCode FakeCuda::exchange_capture_mode(CudaCaptureMode& mode) {
+  return call(
+      CudaCall::exchange_capture_mode,
+      [&](Machine& m) {
+        std::swap(m.capture_mode(), mode);
+        return CudaCode::success;
+      },
+      false);
+}
+
+CudaCode FakeCuda::is_capturing(CudaStream stream, bool& captured) {
+  return call(CudaCall::is_capturing, [&](Machine& m) {
+    captured = m.captured == stream;
+    return m.captured && stream == nullptr && !captured ? CudaCode::capture_implicit : CudaCode::success;
+  });
+}
+
 CudaCode FakeCuda::wait_event(CudaStream stream, CudaEvent event) {
   return call(CudaCall::wait_event, [&](Machine& m) {
     auto* const found = m.stream(CudaCall::wait_event, stream);
@@ -256,6 +295,7 @@ CudaCode FakeCuda::wait_value(CudaStream stream, std::uint64_t address, std::uin
     auto* const word = reinterpret_cast<std::uint32_t*>(address);
     if (found == nullptr) return CudaCode::invalid_value;
     const Machine::Range range{reinterpret_cast<const std::byte*>(word), sizeof(*word)};
+    if (m.captured == stream) m.misuse("cuStreamWaitValue32 is captured");
     if (!m.is_registered(range)) m.misuse("cuStreamWaitValue32 of a word that is not registered");
     m.queue(*found, {.may_start =
                          [word, value] {
@@ -282,6 +322,11 @@ CudaCode FakeCuda::record_event(CudaEvent event, CudaStream stream) {
     auto* const where = m.stream(CudaCall::record_event, stream);
     auto* const what = m.event(CudaCall::record_event, event);
     if (where == nullptr || what == nullptr) return CudaCode::invalid_value;
+    what->is_captured = m.captured == stream;
+    if (what->is_captured) {
+      m.misuse("cuEventRecord is captured");
+      return CudaCode::success;
+    }
     const std::uint64_t number = ++what->recorded;
     m.queue(*where, {.finish = [event = m.events.at(event), number] { event->fired = number; }});
     return CudaCode::success;
@@ -292,6 +337,7 @@ CudaCode FakeCuda::query_event(CudaEvent event) {
   return call(CudaCall::query_event, [&](Machine& m) {
     const auto* const found = m.event(CudaCall::query_event, event);
     if (found == nullptr) return CudaCode::invalid_value;
+    if (found->is_captured) return CudaCode::captured_event;
     return found->fired == found->recorded ? CudaCode::success : CudaCode::not_ready;
   });
 }

@@ -7,6 +7,7 @@
 // the end is too, and what breaks a rule of the driver's, or one of ours, is written down in misuses():
 //   a call without the context current that it belongs to; a stream or an event that is gone
 //   memory freed or unregistered, or a stream destroyed, while operations on it are under way
+//   a call that ends a capture of the program's, or becomes part of it
 //   copies of host memory that is not registered, which would hold up the caller, or past the end of device
 //   memory
 //
@@ -47,6 +48,7 @@ class FakeCuda final : public CudaApi {
 
   struct Left {
     std::size_t contexts = 0, streams = 0, events = 0, allocations = 0, registrations = 0;
+    std::size_t relaxed = 0;  // threads that were left so
     friend bool operator==(const Left&, const Left&) = default;
   };
 
@@ -60,6 +62,10 @@ class FakeCuda final : public CudaApi {
   void fail_next(CudaCall call, std::uint64_t nth, CudaCode code, bool lost = false);
   // All operations are dropped, and every call but those without a context fails with this.
   void lose_device(CudaCode code);
+  // The program captures a stream into a graph, in the mode of all threads, until it ends that. False:
+  // something has ended it before.
+  void begin_capture(CudaStream stream);
+  bool end_capture();
   // The n-th operation on a stream from now on never ends.
   void hang_next(std::uint64_t nth);
 
@@ -86,6 +92,8 @@ class FakeCuda final : public CudaApi {
   CudaCode create_stream(CudaStream& stream, int priority) override;
   CudaCode destroy_stream(CudaStream stream) override;
   CudaCode query_stream(CudaStream stream) override;
+  CudaCode exchange_capture_mode(CudaCaptureMode& mode) override;
+  CudaCode is_capturing(CudaStream stream, bool& captured) override;
   CudaCode wait_event(CudaStream stream, CudaEvent event) override;
   CudaCode wait_value(CudaStream stream, std::uint64_t address, std::uint32_t value) override;
   CudaCode create_event(CudaEvent& event) override;

@@ -12,6 +12,19 @@ const void* this_thread() {
   return &here;
 }
 
+// Which the driver refuses a thread while streams are captured.
+bool disturbs_captures(CudaCall call) {
+  switch (call) {
+    case CudaCall::query_stream:
+    case CudaCall::query_event:
+    case CudaCall::allocate:
+    case CudaCall::free:
+    case CudaCall::register_host:
+    case CudaCall::unregister_host: return true;
+    default: return false;
+  }
+}
+
 }  // namespace
 
 std::optional<CudaCode> FakeCuda::Machine::enter(CudaCall call, bool needs_context) {
@@ -32,6 +45,11 @@ std::optional<CudaCode> FakeCuda::Machine::enter(CudaCall call, bool needs_conte
   if (stack().empty()) {
     misuse(std::string(name_of(call)) + " without a context");
     return CudaCode::invalid_context;
+  }
+  if (captured && disturbs_captures(call) && capture_mode() != CudaCaptureMode::relaxed) {
+    misuse(std::string(name_of(call)) + " ends a capture");
+    is_capture_good = false;
+    return CudaCode::capture_unsupported;
   }
   return std::nullopt;
 }
@@ -74,6 +92,10 @@ void FakeCuda::Machine::lose(CudaCode code) {
 }
 
 std::vector<CudaContext>& FakeCuda::Machine::stack() { return stacks_[this_thread()]; }
+
+CudaCaptureMode& FakeCuda::Machine::capture_mode() {
+  return capture_modes.emplace(this_thread(), CudaCaptureMode::global).first->second;
+}
 
 int FakeCuda::Machine::current_device() const {
   const auto found = stacks_.find(this_thread());

@@ -42,6 +42,7 @@ class FakeCuda::Machine {
   struct Event {
     int device = 0;
     std::uint64_t recorded = 0;  // times
+    bool is_captured = false;    // it was last
     std::uint64_t fired = 0;
   };
   struct Allocation {
@@ -72,6 +73,7 @@ class FakeCuda::Machine {
   bool is_registered(const Range& range) const;
   const Allocation* allocation_of(const Range& range) const;
   int current_device() const;
+  CudaCaptureMode& capture_mode();  // of this thread
   std::vector<CudaContext>& stack();
 
   const Options options;
@@ -85,6 +87,9 @@ class FakeCuda::Machine {
   std::vector<Fault> faults;
   std::optional<std::uint64_t> hang_in;
   CudaCode lost = CudaCode::success;
+  std::optional<CudaStream> captured;
+  bool is_capture_good = false;
+  std::map<const void*, CudaCaptureMode> capture_modes;  // by thread
   std::vector<std::string> misuses;
 
  private:
