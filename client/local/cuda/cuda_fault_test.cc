@@ -152,6 +152,25 @@ TEST_CASE("cuda faults: memory is touched until the device has ended, whoever ab
   b.end();
 }
 
+TEST_CASE("cuda faults: a query that says something else gives no memory away") {
+  Broken b(1);
+  auto& member = b.scenario.members[0];
+  b.host.ranks[0].cuda->hang_next(0);
+  ++member.calls;
+  b.host.ranks[0].group->reduce(CudaScenario::collective(0), b.scenario.pieces(0, false));
+  b.host.loop.run_for(1ms);
+  for (std::uint64_t i = 0; i < 60; ++i)
+    b.host.ranks[0].cuda->fail_next(CudaCall::query_stream, i, CudaCode::capture_unsupported);
+  member.aborted = true;
+  b.host.ranks[0].group->abort(make_error(ErrorCode::deadline, "the operation has taken too long"));
+  b.host.loop.run_for(100ms);
+  CHECK(member.ended.empty());
+  b.host.ranks[0].cuda->lose_device(CudaCode::launch_failed);
+  b.host.loop.run_for(1ms);
+  CHECK(member.ended.count(0) == 1);
+  b.end();
+}
+
 TEST_CASE("cuda faults: the context cannot be had any more") {
   Broken b(1);
   for (int i = 0; i < 2; ++i)

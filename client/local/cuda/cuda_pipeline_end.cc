@@ -42,15 +42,15 @@ void CudaPipeline::drain() {
   end_all();
 }
 
-// An error of a query is one of the work before: the context is lost, and nothing runs in it any more. Asked
-// again, because a wrong answer would give memory away that is in use.
+// Some errors of a query say that the context is lost, and nothing runs in it any more. Asked again, because
+// a wrong answer would give memory away that is in use; and any other error says nothing of what runs.
 bool CudaPipeline::is_idle() {
   bool all = true;
   bool bad = false;
   for (const CudaQueue* queue :
        {&std::as_const(collectives_), &std::as_const(to_host_.queue()), &std::as_const(to_device_.queue())}) {
     const CudaCode code = queue->query();
-    bad = bad || (code != CudaCode::success && code != CudaCode::not_ready);
+    bad = bad || kills_context(code);
     all = all && code == CudaCode::success;
   }
   bad_queries_ = bad ? bad_queries_ + 1 : 0;
