@@ -111,6 +111,9 @@ void describe(Config& config, Settings& s) {
   config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
 }
 
+// Many machines have a device, and let users pin 8 MiB: who can pin less than this offers RDMA in vain.
+constexpr std::uint64_t kLeastPinnedBytes = 64 << 20;
+
 // Those that this process may run on.
 std::uint32_t usable_cores() {
   cpu_set_t cores;
@@ -253,10 +256,18 @@ class Program {
                                                     "--checksum does not cover what goes over RDMA",
                                                     "give --transport rdma to go without checksums")
                                        : open_rdma(has_tls);
-    if (status || rdma_choice_.names_device()) return status;
-    // Most machines have none, and need not hear of it.
-    const std::string text = "offers no RDMA: " + status.error().message;
-    status.error().code == ErrorCode::unreachable ? log_.info("{}", text) : log_.debug("{}", text);
+    if (rdma_choice_.names_device()) return status;
+    if (status) {
+      const auto probe = rdma_->allocate(std::min(kLeastPinnedBytes, settings_.memory_max.bytes));
+      if (probe) return {};
+      status = probe.error();
+      rdma_.reset();
+    }
+    // Most machines have no device, and need not hear of it.
+    const ErrorCode code = status.error().code;
+    const std::string text = "offers no RDMA: " + to_string(status.error());
+    const bool has_device = code == ErrorCode::unreachable || code == ErrorCode::out_of_memory;
+    has_device ? log_.info("{}", text) : log_.debug("{}", text);
     return {};
   }
 

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+import unittest
 
 from daemons import DETECTION, LIMIT, SILENCE, DaemonTest, main
 
@@ -333,12 +334,22 @@ class Refusals(DaemonTest):
         self.refused(64, ["rdma-gid", "from 0 to 255"], "bps-server", "--transport", "rdma", "--rdma-gid", "256")
         worker = self.worker("127.0.0.1:1", 0, 1, env={"BPS_TRANSPORT": "rdma", "BPS_RDMA_DEVICE": "rxe0:0"})
         self.assert_status(worker, 78, "'rxe0:0' is no RDMA device", "the port must be 1 to 255")
-        server = self.start("server", self.bin / "bps-server", "--transport", "rdma", "--rdma-device", "nobodys0")
-        worker = self.worker("127.0.0.1:1", 0, 1, env={"BPS_TRANSPORT": "rdma", "BPS_RDMA_DEVICE": "nobodys0"})
-        for process in (server, worker):
-            if process.end() == 71 and re.search("built without RDMA|RDMA cannot be used", process.text()):
-                continue  # without the libraries nobody can say which devices there are
-            self.assert_status(process, 78, "this host has no RDMA device nobodys0")
+        for transport in ("rdma", "auto"):  # who names a device wants it
+            server = self.start("server", self.bin / "bps-server", "--transport", transport, "--rdma-device", "nobodys0")
+            worker = self.worker("127.0.0.1:1", 0, 1, env={"BPS_TRANSPORT": transport, "BPS_RDMA_DEVICE": "nobodys0"})
+            for process in (server, worker):
+                if process.end() == 71 and re.search("built without RDMA|RDMA cannot be used", process.text()):
+                    continue  # without the libraries nobody can say which devices there are
+                self.assert_status(process, 78, "this host has no RDMA device nobodys0")
+
+    @unittest.skipIf(pathlib.Path("/sys/class/infiniband").exists(), "this machine has RDMA devices")
+    def test_a_machine_without_rdma_hears_nothing_of_it(self):
+        scheduler, servers = self.cluster()
+        workers = self.workers(scheduler, 2, "--elements", "1000", env={"BPS_LOG_LEVEL": "info"})
+        for worker in workers:
+            self.assert_status(worker, 0, "closed")
+        for process in (*servers, *workers):
+            self.assertNotIn("RDMA", process.text())
 
     def test_other_addresses_need_a_word(self):
         for program in ("bps-scheduler", "bps-server"):

@@ -138,20 +138,28 @@ class Auto(GuestTest):
                              env={"BPS_HOST": f"host{host}", "BPS_RDMA_DEVICE": self.lab.device(host), "BPS_LOG_LEVEL": "info"})
                  for rank, host in enumerate(WORKERS[:2])]
         for rank in ranks:
-            self.assert_status(rank, 0, f"(?m)^lanes {lanes} reads [1-9]", "(?m)^closed", *says, limit=STEP)
+            self.assert_status(rank, 0, f"(?m)^lanes {lanes}", "(?m)^closed", *says, limit=STEP)
 
     def test_rdma_where_it_is_offered(self):
         self.serve("auto", "tcp")
-        self.train("2 shm 0 rdma 1")
+        self.train("2 shm 0 rdma 1 reads [1-9]")
+
+    def test_tcp_where_next_to_nothing_may_be_pinned(self):
+        server = self.start("limited server", "setpriv", "--bounding-set=-ipc_lock", "--", "prlimit", "--memlock=8388608", "--",
+                            self.bin / "bps-server", "--scheduler", self.master.address, "--insecure", "--host", "host1",
+                            "--listen", f"{self.lab.address(SERVERS[0])}:0")
+        server.wait_line("offers no RDMA: cannot pin 67108864 bytes .*raise it")
+        server.wait_line("is server")
+        self.train("1 shm 0 rdma 0 reads 0")
 
     def test_tcp_where_the_port_does_not_answer(self):
         self.serve("auto", "auto")
         self.addCleanup(self.lab.mend, SERVERS[1])
         self.lab.cut(SERVERS[1])  # TCP does not cross the cables
-        self.train("2 shm 0 rdma 1", rf"{self.lab.address(SERVERS[1])}:\d+\) is not reached over RDMA: .*; over TCP instead")
+        self.train("2 shm 0 rdma 1 reads [1-9]", rf"{self.lab.address(SERVERS[1])}:\d+\) is not reached over RDMA: .*; over TCP instead")
 
     def test_tcp_where_the_device_is_gone_since(self):
         self.serve("auto", "auto")
         self.addCleanup(self.lab.add_device, SERVERS[1])
         self.lab.delete_device(SERVERS[1])
-        self.train("2 shm 0 rdma 1", "is not reached over RDMA")
+        self.train("2 shm 0 rdma 1 reads [1-9]", "is not reached over RDMA")
