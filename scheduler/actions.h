@@ -64,13 +64,16 @@ class Outbox {
   // Likewise: a worker that has left a run that goes on.
   void worker_gone(Incarnation worker) { gone_.push_back(worker); }
   std::vector<Incarnation> take_gone() { return std::exchange(gone_, {}); }
-  // Likewise: a worker that is to be lost, because its links to servers are cut.
+  // Likewise: a worker that is to be lost although it lives.
   struct CutOff {
     Incarnation worker;
-    std::string links;  // "link to server 1 (...) is cut"
+    std::string how;  // for the others: "its link to server 1 (...) is cut"
+    std::string why;  // for itself: "your link to server 1 (...) is cut"
+    std::string advice;
   };
   void cut_off(CutOff worker) { cut_off_.push_back(std::move(worker)); }
   std::vector<CutOff> take_cut_off() { return std::exchange(cut_off_, {}); }
+  bool has_cut_off() const { return !cut_off_.empty(); }
   // Likewise: the run keeps a server that drains after all.
   void drain_refused(ServerId server) { refused_drains_.push_back(server); }
   std::vector<ServerId> take_refused_drains() { return std::exchange(refused_drains_, {}); }

@@ -142,13 +142,16 @@ struct ServerMemory {
   }
 };
 
-// A job of two workers and two servers with a tensor that both have declared.
+// A job of two workers and two servers with a tensor that both have declared. The workers may be one group.
 struct Past {
-  explicit Past(CoreHarness& h, WorkerLoss loss = WorkerLoss::fail) {
+  explicit Past(CoreHarness& h, WorkerLoss loss = WorkerLoss::fail,
+                LocalGrouping local_group = LocalGrouping::off) {
     servers = {h.server("cpu-1"), h.server("cpu-2")};
     for (std::size_t i = 0; i < 2; ++i) {
       memory[i].hello = CoreHarness::hello("j", static_cast<std::uint32_t>(i), 2);
       memory[i].hello.worker_loss = loss;
+      memory[i].hello.local_group = local_group;
+      if (local_group != LocalGrouping::off) memory[i].hello.group_name = "gpu";
       workers.push_back(h.say_hello(memory[i].hello));
     }
     for (std::size_t i = 0; i < 2; ++i) {

@@ -157,10 +157,16 @@ std::vector<TensorTable::Lane> Job::place() const {
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if (const ServerRecord* server = server_of(i)) least = std::max(least, claim(*server));
   }
-  std::vector<PlacementNode> workers;
+  // A host that sums sends and gets each byte once.
+  std::map<Rank, PlacementNode> groups;
   for (const auto& [rank, worker] : membership_.workers()) {
-    if (worker.loss.empty()) workers.push_back({worker.host, worker.bandwidth_bps});
+    if (!worker.loss.empty()) continue;
+    PlacementNode& node = groups.try_emplace(worker.leader, PlacementNode{worker.host, 0}).first->second;
+    node.bandwidth_bps = std::max(node.bandwidth_bps, worker.bandwidth_bps);
   }
+  std::vector<PlacementNode> workers;
+  for (auto& [leader, node] : groups)
+    workers.push_back(std::move(node));
   std::map<ServerId, std::size_t> place_of;
   std::vector<PlacementNode> nodes;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -198,6 +204,7 @@ std::uint64_t Job::choose_partition_bytes() const {
 void Job::open() {
   phase_ = Phase::opening;
   epoch_ = kFirstEpoch;
+  if (Status status = membership_.form_groups(); !status) return fail(status.error());
   partition_bytes_ = choose_partition_bytes();
   add_lanes();
   if (lanes_.size() > kMaxLanesPerJob) {

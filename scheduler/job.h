@@ -207,6 +207,7 @@ class Job {
   void retire_lost();
   Status gather_again();
   Status restore();
+  Status restore_groups();
   void settle_used();
   Status restore_tensors(const WorkerReport& newest);
   void adopt_partitions(const Recovery& known);
@@ -232,6 +233,7 @@ class Job {
 
   bool can_shrink(Rank lost) const;
   void shrink(Worker& worker, const std::string& reason);
+  void forget(Worker& worker, const std::string& reason);
   void tell_losses(ServerId server);
   bool shrink_acked(std::uint64_t request);
   void tell_shrunk();

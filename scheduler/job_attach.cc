@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "proto/wire/member_groups.h"
 #include "scheduler/job.h"
 #include "scheduler/text.h"
 
@@ -88,10 +89,14 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
       return contradiction("a member");
     if (member.rank == worker.rank && member.incarnation != worker.incarnation) return contradiction("its life");
   }
+  if (!check_groups(report.start->members)) return contradiction("a group");
   for (const LaneTarget& lane : report.start->lanes) {
     if (lane.server.value == 0 || lane.incarnation.value == 0) return contradiction("a lane");
   }
   if (phase_ != Phase::running) return {};
+  for (const Member& member : report.start->members) {
+    if (!membership_.is_in_its_group(member)) return contradiction("a group");
+  }
   if (report.epoch() > epoch_ || report.start->lanes.size() > lanes_.size()) return contradiction("its epoch");
   for (const auto& [id, known] : report.tensors) {
     if (!tensors_->matches(known)) return contradiction("a tensor");

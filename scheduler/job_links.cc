@@ -103,7 +103,9 @@ void Job::carry_out(const Blame& blame, const std::set<std::pair<Rank, ServerId>
     for (const auto& [worker, server] : cut) {
       if (worker == rank) ends.push_back(to_string(*servers_.find(server)));
     }
-    outbox_.cut_off({membership_.find(rank)->incarnation, links_to(ends)});
+    const std::string links = links_to(ends);
+    outbox_.cut_off({membership_.find(rank)->incarnation, "its " + links, "your " + links,
+                     "look at the network between the two; start the job again"});
   }
   // The loss of a worker may be the end of the job.
   const bool ends = std::any_of(blame.workers.begin(), blame.workers.end(), [&](Rank rank) {

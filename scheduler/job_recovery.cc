@@ -154,8 +154,30 @@ Status Job::gather_again() {
   return {};
 }
 
+// All must say the same of who sums with whom.
+Status Job::restore_groups() {
+  std::map<Rank, const Member*> known;
+  const auto fits = [&](const std::vector<Member>& members) {
+    return std::all_of(members.begin(), members.end(), [&](const Member& member) {
+      const Member& first = *known.emplace(member.rank, &member).first->second;
+      return first.leader == member.leader && first.group_rank == member.group_rank && first.weight == member.weight;
+    });
+  };
+  for (const auto& [rank, report] : recovery_->workers) {
+    if (report.started() && !fits(report.start->members)) return contradiction(membership_.name_of(rank));
+  }
+  for (const auto& [server, report] : recovery_->servers) {
+    if (!fits(report.open.members))
+      return contradiction(fmt::format("server {}", server.value), ErrorCode::peer_lost);
+  }
+  for (const auto& [rank, member] : known)
+    membership_.restore_group(*member);
+  return {};
+}
+
 Status Job::restore() {
   note_losses();
+  if (Status status = restore_groups(); !status) return status;
   const WorkerReport* newest = nullptr;
   const std::vector<LaneTarget>* longest = nullptr;
   for (const auto& [rank, report] : recovery_->workers) {

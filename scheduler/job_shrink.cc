@@ -1,30 +1,51 @@
-// A worker of a running job is lost, and the job goes on without it (decision 0012).
+// A worker of a running job is lost, and with it those that it sums with (decision 0019), and the job goes on
+// without them (decision 0012).
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "scheduler/job.h"
+#include "scheduler/text.h"
 
 namespace bps {
 
-// Somebody has to be left who has not said that it pushes no more.
+// Somebody has to be left on another host who has not said that it pushes no more.
 bool Job::can_shrink(Rank lost) const {
   if (membership_.settings().worker_loss != WorkerLoss::shrink || phase_ != Phase::running) return false;
   const auto& workers = membership_.workers();
-  return std::any_of(workers.begin(), workers.end(),
-                     [&](const auto& entry) { return entry.first != lost && !entry.second.left; });
+  const Rank leader = workers.at(lost).leader;
+  return std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
+    return entry.second.leader != leader && !entry.second.left;
+  });
 }
 
+// With one of a host that sums all of it are lost, as far as they have not left. Those who live are told so.
 void Job::shrink(Worker& worker, const std::string& reason) {
+  forget(worker, reason);
+  std::vector<Rank> others;
+  for (auto& [rank, other] : membership_.workers()) {
+    if (other.leader != worker.leader || other.left) continue;
+    others.push_back(rank);
+    worker_suspected(rank);
+    forget(other, fmt::format("{} of job {} is lost with its host: {}", to_string(other), name(), reason));
+    outbox_.cut_off({other.incarnation, "its host is lost with " + membership_.name_of(worker.rank),
+                     "the loss of one rank is that of its host, and you are on it: " + reason, kRestartAdvice});
+  }
+  const auto& workers = membership_.workers();
+  const auto there = std::count_if(workers.begin(), workers.end(),
+                                   [](const auto& entry) { return entry.second.loss.empty(); });
+  const std::string host = others.empty() ? "" : fmt::format("; with it goes its host ({})", ranks_text(others));
+  outbox_.log(LogLevel::warn, fmt::format("{}{}; it goes on with {} of {} workers, generation {}", reason, host,
+                                          there, membership_.world_size(), generation_.value));
+  tell_shrunk();
+}
+
+// Everything goes on without it.
+void Job::forget(Worker& worker, const std::string& reason) {
   worker.left = worker.gone = true;
   worker.loss = reason;
   behind_.erase(worker.rank);
   generation_ = generation_.next();
-  const auto& workers = membership_.workers();
-  const auto there = std::count_if(workers.begin(), workers.end(),
-                                   [](const auto& entry) { return entry.second.loss.empty(); });
-  outbox_.log(LogLevel::warn, fmt::format("{}; it goes on with {} of {} workers, generation {}", reason,
-                                          there, membership_.world_size(), generation_.value));
   Shrink& shrink = shrinks_.emplace_back();
   shrink.message = Shrunk{0, run_, generation_, worker.rank, reason};
   for (const ServerId server : used_)
@@ -35,7 +56,6 @@ void Job::shrink(Worker& worker, const std::string& reason) {
   barriers_.drop(worker.rank);
   for (std::uint64_t done = before; done < barriers_.done(); ++done)
     broadcast(BarrierDone{done, {}});
-  tell_shrunk();
 }
 
 // To a server that is new to the run.

@@ -22,6 +22,10 @@ std::string partition_text(std::uint64_t bytes) { return bytes == 0 ? "none" : s
 
 const char* worker_loss_text(WorkerLoss loss) { return loss == WorkerLoss::fail ? "fail" : "shrink"; }
 
+const char* grouping_text(LocalGrouping grouping) {
+  return grouping == LocalGrouping::off ? "off" : grouping == LocalGrouping::host ? "host" : "nccl";
+}
+
 const char* mode_text(Mode mode) { return mode == Mode::sync ? "sync" : "async"; }
 
 }  // namespace
@@ -63,6 +67,9 @@ Error Membership::disagreement(const HelloWorker& hello) const {
   if (hello.unequal_sums != settings_.unequal_sums) {
     return differ("unequal_sums", hello.unequal_sums ? "1" : "0", settings_.unequal_sums ? "1" : "0");
   }
+  if (hello.local_group != settings_.local_group) {
+    return differ("local_group", grouping_text(hello.local_group), grouping_text(settings_.local_group));
+  }
   return {};
 }
 
@@ -103,6 +110,9 @@ void Membership::admit(const HelloWorker& hello, Incarnation incarnation, PeerId
   worker.address = std::move(address);
   worker.local_rank = hello.local_rank;
   worker.bandwidth_bps = hello.bandwidth_bps;
+  worker.group_name = hello.group_name;
+  worker.told_group_size = hello.group_size;
+  worker.leader = hello.rank;
   worker.join_timeout = join_timeout_of(hello);
   worker.join_deadline = join_deadline;
   worker.retain = hello.retain;
@@ -119,6 +129,7 @@ void Membership::expect(const Member& member) {
   worker.join_deadline = TimePoint::max();
   worker.retain = settings_.retain;
   workers_.emplace(member.rank, std::move(worker));
+  restore_group(member);
 }
 
 Worker* Membership::find(Rank rank) {
@@ -151,7 +162,8 @@ std::vector<Rank> Membership::suspected() const {
 std::vector<Member> Membership::members() const {
   std::vector<Member> members;
   for (const auto& [rank, worker] : workers_) {
-    members.push_back({rank, worker.incarnation, worker.host, worker.local_rank, 1, rank, 0});
+    members.push_back({rank, worker.incarnation, worker.host, worker.local_rank, worker.group_size, worker.leader,
+                       worker.group_rank});
   }
   return members;
 }

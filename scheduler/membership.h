@@ -28,6 +28,12 @@ struct Worker {
   std::string address;  // of its control connection
   std::uint32_t local_rank = 0;
   std::uint64_t bandwidth_bps = 0;
+  std::string group_name;           // as it said; empty: it forms no group
+  std::uint32_t told_group_size = 0;  // by its launcher; 0: nobody did
+  // From the opening of the job on: its group, of one where there are none.
+  Rank leader;
+  std::uint32_t group_rank = 0;
+  std::uint32_t group_size = 1;
   Duration join_timeout{0};
   TimePoint join_deadline;
   bool retain = false;
@@ -63,6 +69,12 @@ class Membership {
   Error disagreement(const HelloWorker& hello) const;
   // After a restart: one that was there, and has not come back.
   void expect(const Member& member);
+
+  // Who sums with whom, when all are there; an error if somebody was told otherwise. membership_groups.cc
+  Status form_groups();
+  // As it was before a restart.
+  void restore_group(const Member& member);
+  bool is_in_its_group(const Member& member) const;
   void remove(Rank rank) { workers_.erase(rank); }
 
   Worker* find(Rank rank);

@@ -308,10 +308,9 @@ void SchedulerCore::bury_cut_off(const Outbox::CutOff& worker) {
   const auto it = nodes_.find(worker.worker);
   if (it == nodes_.end() || it->second.role != Role::worker) return;
   Node& node = it->second;
-  node.offence = "its " + worker.links;
+  node.offence = worker.how;
   if (const PeerId peer = std::exchange(node.peer, {}); peer.value != 0) {
-    outbox_.send(peer, Refused{ErrorCode::peer_lost, "you were declared dead: your " + worker.links,
-                               "look at the network between the two; start the job again"});
+    outbox_.send(peer, Refused{ErrorCode::peer_lost, "you were declared dead: " + worker.why, worker.advice});
     close(peer);
   }
   bury({worker.worker});
@@ -351,7 +350,7 @@ void SchedulerCore::settle(TimePoint now) {
     const auto ended = outbox_.take_ended_runs();
     for (const JobRun run : ended)
       retire(run);
-    if (!std::exchange(retry_waiting_, false)) return;
+    if (!std::exchange(retry_waiting_, false) && !outbox_.has_cut_off()) return;
     retry_waiting(now);
   }
 }

@@ -7,6 +7,7 @@
 #include "proto/base/assert.h"
 #include "proto/base/buffer_pool.h"
 #include "proto/base/units.h"
+#include "proto/wire/member_groups.h"
 #include "server/aggregator.h"
 
 namespace bps {
@@ -25,25 +26,6 @@ std::string readable(std::uint64_t bytes) {
     ++unit;
   }
   return fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
-
-// Members of a group say the same of it, and each has a place of its own. Some may be left out: they are lost.
-Status check_groups(const OpenJob& job) {
-  std::map<Rank, std::uint32_t> sizes;  // by the lowest rank
-  std::set<std::pair<Rank, std::uint32_t>> places;
-  for (const Member& member : job.members) {
-    if (member.weight == 0) continue;
-    const bool is_right = member.leader <= member.rank && member.weight <= kMaxLocalGroupSize &&
-                          member.group_rank < member.weight &&
-                          sizes.emplace(member.leader, member.weight).first->second == member.weight &&
-                          places.emplace(member.leader, member.group_rank).second;
-    if (is_right) continue;
-    return make_error(ErrorCode::protocol,
-                      fmt::format("rank {} of job '{}' cannot be number {} of {} in the group of rank {}",
-                                  member.rank.value, job.job, member.group_rank, member.weight,
-                                  member.leader.value));
-  }
-  return {};
 }
 
 }  // namespace
@@ -66,7 +48,7 @@ Result<bool> JobLedger::open(const OpenJob& job) {
   if (senders == 0) {
     return make_error(ErrorCode::protocol, fmt::format("nobody in job '{}' contributes anything", job.job));
   }
-  if (Status status = check_groups(job); !status) return status.error();
+  if (Status status = check_groups(job.members); !status) return status.error();
   Job& entry = jobs_[job.job_run];
   entry.name = job.job;
   entry.epoch = job.epoch;

@@ -55,7 +55,7 @@ TEST_CASE("ledger: a group has one size and a place for each member; some may be
   };
   SECTION("two sizes") {
     open.members[2].weight = 2;
-    CHECK(refusal() == "rank 2 of job 'job1' cannot be number 1 of 2 in the group of rank 1");
+    CHECK(refusal() == "rank 2 cannot be number 1 of 2 in the group of rank 1");
   }
   SECTION("one place for two") { open.members[3].group_rank = 1, refusal(); }
   SECTION("no such place") { open.members[3].group_rank = 3, refusal(); }

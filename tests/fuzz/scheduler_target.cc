@@ -255,6 +255,7 @@ class Peers {
     hello.local_rank = 0;
     for (std::uint32_t rank = 0; rank < hello.world_size; ++rank) {
       hello.rank = Rank{rank};
+      if (!hello.group_name.empty()) hello.group_name = "host" + std::to_string(rank % 2);
       say(connect(), hello);
     }
   }
@@ -282,6 +283,11 @@ class Peers {
     hello.bandwidth_bps = odd == 8 ? input_.number() : 0;
     hello.host = odd == 9 ? "" : "host" + std::to_string(input_.below(3));
     hello.local_size = odd == 10 ? 2 : 1;
+    if (job % 2 == 1) {
+      hello.local_group = odd == 14 ? LocalGrouping::nccl : LocalGrouping::host;
+      hello.group_name = "host" + std::to_string(input_.below(2));
+      hello.group_size = odd == 15 ? 1 + input_.below(3) : 0;
+    }
     if (odd == 11) hello.incarnation = Incarnation{input_.number()};
     if (odd == 12) hello.job_run = JobRun{input_.number()};
     if (odd == 13) hello.term = h_->core.term();
