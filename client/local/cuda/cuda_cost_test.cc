@@ -136,6 +136,15 @@ TEST_CASE("cuda cost: an input is readable when the program's stream has come so
   CHECK(too_long.error().code == ErrorCode::invalid_argument);
 }
 
+void look(EventLoop& loop, const std::function<bool()>& done,
+          const std::shared_ptr<Completion<bool>>& reached) {
+  if (done()) {
+    reached->set(true);
+  } else {
+    loop.after(1ms, [&loop, done, reached] { look(loop, done, reached); });
+  }
+}
+
 // The client's loop and a thread for each GPU, as in life. What this proves is for the thread sanitizer.
 TEST_CASE("cuda cost: threads of their own for the ranks' GPUs") {
   constexpr std::uint32_t kSize = 2;
@@ -156,19 +165,12 @@ TEST_CASE("cuda cost: threads of their own for the ranks' GPUs") {
   }
   // Runs `act` there, and waits until `done` holds there.
   const auto on_client = [&](const std::function<void()>& act, const std::function<bool()>& done) {
-    Completion<bool> reached;
-    std::function<void()> look = [&] {
-      if (done()) {
-        reached.set(true);
-      } else {
-        loop.after(1ms, look);
-      }
-    };
-    loop.post([&] {
+    const auto reached = std::make_shared<Completion<bool>>();
+    loop.post([&loop, act, done, reached] {
       act();
-      look();
+      look(loop, done, reached);
     });
-    return reached.wait_until(loop.now() + 30s);
+    return reached->wait_until(loop.now() + 30s);
   };
   std::unique_ptr<testing::GroupExercise> work;
   const auto not_owned = [](auto& object) {

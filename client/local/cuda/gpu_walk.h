@@ -46,7 +46,6 @@ class GpuWalk {
 
     Times times;
     on_client([&] {
-      const CudaBuffers buffers(device_);
       buffer_ = CudaBuffers(device_).describe(user_, bytes_, stream_).value();
       group_->when_readable(buffer_, expect());
     });
@@ -104,22 +103,22 @@ class GpuWalk {
   }
   // Runs it on the client's loop, and waits there until all that was expected has come.
   void on_client(const std::function<void()>& act) {
-    Completion<bool> reached;
-    std::function<void()> look = [&] {
-      if (owner_.waits == 0 || owner_.error) {
-        reached.set(true);
-      } else {
-        clock().after(std::chrono::microseconds(50), look);
-      }
-    };
-    clock().post([&] {
+    const auto reached = std::make_shared<Completion<bool>>();
+    clock().post([this, act, reached] {
       act();
-      look();
+      look(reached);
     });
-    REQUIRE(reached.wait_until(clock().now() + std::chrono::seconds(30)));
+    REQUIRE(reached->wait_until(clock().now() + std::chrono::seconds(30)));
     INFO((owner_.error ? owner_.error->message : ""));
     REQUIRE_FALSE(owner_.error);
     REQUIRE(owner_.is_good);
+  }
+  void look(const std::shared_ptr<Completion<bool>>& reached) {
+    if (owner_.waits == 0 || owner_.error) {
+      reached->set(true);
+    } else {
+      clock().after(std::chrono::microseconds(50), [this, reached] { look(reached); });
+    }
   }
   double timed(const std::function<void()>& act) {
     const TimePoint start = clock().now();
