@@ -179,6 +179,8 @@ TEST_CASE("offered RDMA that is refused, or without a device: TCP at once") {
     server.fabric->fail_registrations(1);
     why = "cannot pin";
   }
+  // Whoever can mend that is to see it.
+  const ExpectLog shortage("cannot pin");
   CHECK(server.connect(meanwhile) < Lane::kHelloTimeout);
   CHECK(server.way() == Lane::Way::network);
   CHECK(server.said(why));
