@@ -64,6 +64,21 @@ TEST_CASE("core: lanes alternate between servers of different sizes") {
   CHECK(lanes == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{1, 0}, {2, 0}, {1, 1}, {1, 2}});
 }
 
+TEST_CASE("core: workers hear which servers take lanes over RDMA") {
+  CoreHarness h;
+  h.server("a");
+  HelloServer hello;
+  hello.host = "b";
+  hello.data = {"10.1.0.9", 4711};
+  hello.shards = 1;
+  hello.rdma = true;
+  h.server_again(hello);
+  const auto lanes = h.last<JobStart>(h.running_job("j", 1)[0]).lanes;
+  REQUIRE(lanes.size() == 2);
+  CHECK_FALSE(lanes[0].rdma);
+  CHECK(lanes[1].rdma);
+}
+
 TEST_CASE("core: a server that refuses the job fails it with its words") {
   CoreHarness h;
   const PeerId good = h.server("a");
