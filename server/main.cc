@@ -93,7 +93,7 @@ void describe(Config& config, Settings& s) {
            "the system can do it, else over TCP")
       .unit("auto|tcp|shm|rdma")
       .choices({"auto", "tcp", "shm", "rdma"});
-  add_rdma_settings(config, s.rdma);
+  add_rdma_settings(config, s.rdma, /*connects=*/false);
   config.add("memory-max", s.memory_max, "Memory for tensors; a tensor that does not fit is refused");
   config.add("reorder-budget", s.reorder_budget,
              "Of it, memory per shard for contributions that wait for a lower rank");

@@ -77,7 +77,7 @@ void define(Config& config, Raw& raw) {
              "Take sums whose parts hold different numbers of ranks, because a worker was lost");
   config.add("bandwidth", raw.bandwidth, "Rate of this host's link, for placement");
   config.add("transport", raw.transport, "How to reach the servers").choices({"auto", "tcp", "shm", "rdma"});
-  add_rdma_settings(config, raw.rdma);
+  add_rdma_settings(config, raw.rdma, /*connects=*/true);
   config.add("congestion-control", raw.congestion_control, "TCP congestion control of the lanes")
       .unit("NAME");
   config.add("checksum", raw.checksum, "Payloads over TCP carry their CRC32C, both ways");

@@ -140,7 +140,7 @@ RdmaDiagnosis diagnose(const RdmaInventory& inventory, const VerbsOptions& choic
   }
   if (inventory.pinned_bytes_max != RdmaInventory::kNoLimit) {
     out.wrong.push_back(
-        {fmt::format("this process may pin {} KiB of memory, and all buffers of tensors are pinned",
+        {fmt::format("this process may pin {} KiB of memory, and buffers of tensors are pinned",
                      inventory.pinned_bytes_max / 1024),
          "ulimit -l unlimited; LimitMEMLOCK=infinity in a systemd unit; "
          "memlock unlimited in /etc/security/limits.conf; docker run --ulimit memlock=-1"});

@@ -6,6 +6,7 @@
 #include "proto/base/log.h"
 #include "proto/transport/lending/loan_records.h"
 #include "proto/transport/rdma/rdma_inbox.h"
+#include "proto/transport/rdma/rdma_records.h"
 #include "proto/wire/codec.h"
 #include "tests/conformance/rdma_fake_fabric.h"
 #include "tests/conformance/support.h"
@@ -203,6 +204,144 @@ TEST_CASE("a device that is removed takes its connections with it, and says so")
   End late;
   late.attach(fabric.transport().connect(fabric.loop(), pair.listener->endpoint(), 5s));
   REQUIRE(fabric.run_until([&] { return late.closed == 1; }, kLimit));
+}
+
+TEST_CASE("a device that is removed while somebody connects is named as the cause") {
+  RdmaFakeFabric fabric;
+  Pair pair(fabric);
+  const ExpectLog expected("nobody can connect over it until it is back");
+  fabric.fake().fall_silent();
+  pair.connect();
+  REQUIRE(fabric.run_until([&] { return fabric.fake().queue_pairs() == 1; }, kLimit));
+  fabric.fake().remove_device();
+  REQUIRE(fabric.run_until([&] { return pair.client.closed == 1; }, kLimit));
+  CHECK(pair.client.end.code == ErrorCode::unreachable);
+  CHECK_THAT(pair.client.end.message, Contains("the RDMA device was removed"));
+}
+
+TEST_CASE("what went wrong before a connection is started is the first thing that did") {
+  RdmaFakeFabric fabric;
+  auto listener = fabric.fake().listen(numeric_address(fabric.any_endpoint()).at(0), 1);
+  REQUIRE(listener.ok());
+  const Endpoint endpoint = endpoint_of((*listener)->address());
+  auto connection = fabric.transport().connect(fabric.loop(), endpoint, 5s);
+  std::unique_ptr<VerbsLink> link;
+  const auto is_asked = [&] {
+    auto request = (*listener)->next_request();
+    if (request.ok() && request->has_value()) link = std::move((*request)->link);
+    return link != nullptr;
+  };
+  REQUIRE(fabric.run_until(is_asked, kLimit));
+  REQUIRE(link->accept(std::vector<std::byte>(kRdmaHelloBytes)).ok());
+  link.reset();
+  int turns = 0;
+  fabric.run_until([&] { return ++turns > 20; }, kLimit);
+  End end;
+  end.attach(std::move(connection));
+  REQUIRE(fabric.run_until([&] { return end.closed == 1; }, kLimit));
+  CHECK_THAT(end.end.message, Contains("does not speak the bps protocol"));
+}
+
+TEST_CASE("one connection delivers so much in a turn of its loop, however much has come") {
+  RdmaOptions options;
+  options.turn_bytes = 128 * 1024;
+  RdmaFakeFabric fabric({}, options);
+  Pair pair(fabric);
+  pair.connect_and_wait();
+  pair.server.keep = false;
+  const auto region = region_of(fabric, 32 * 1024, 1);
+  constexpr int kFrames = 200;
+  for (std::uint64_t i = 1; i <= kFrames; ++i)
+    pair.client.send(push_pull(i), {region->bytes(), region.get()}, i);
+  int before = 0, most = 0;
+  REQUIRE(fabric.run_until(
+      [&] {
+        most = std::max(most, pair.server.messages - before);
+        before = pair.server.messages;
+        return before == kFrames;
+      },
+      kLimit));
+  CHECK(static_cast<std::size_t>(most) * region->bytes().size() <= 4 * options.turn_bytes);
+}
+
+void send_both_ways(Fabric& fabric, Pair& pair) {
+  const auto large = pattern(100'000, 1), small = pattern(3000, 2);
+  for (std::uint64_t i = 1; i <= 60; ++i) {
+    for (End* const end : {&pair.client, &pair.server})
+      end->send(push_pull(i), i % 3 == 0 ? small : large, i);
+  }
+  REQUIRE(fabric.run_until([&] { return pair.client.messages == 60 && pair.server.messages == 60; }, kLimit));
+  for (const End* const end : {&pair.client, &pair.server}) {
+    for (std::size_t i = 0; i < 60; ++i)
+      CHECK((end->received[i].payload == (i % 3 == 2 ? small : large)));
+  }
+}
+
+TEST_CASE("short queues are filled as far as they go, and too short ones are told") {
+  FakeOptions fake = shuffled(GENERATE(range(1, 6)));
+  fake.limits = {GENERATE(12u, 24u, 60u), 40, 16, 16};
+  RdmaFakeFabric fabric(fake);
+  Pair pair(fabric);
+  pair.connect_and_wait();
+  send_both_ways(fabric, pair);
+}
+
+TEST_CASE("a device whose queues are too short for anything is unreachable, and why") {
+  FakeOptions fake;
+  fake.limits = {4, 8, 16, 16};
+  RdmaFakeFabric fabric(fake);
+  Pair pair(fabric);
+  pair.connect();
+  REQUIRE(fabric.run_until([&] { return pair.client.closed == 1; }, kLimit));
+  CHECK(pair.client.end.code == ErrorCode::unreachable);
+  CHECK_THAT(pair.client.end.message, Contains("queues of RDMA device fake0 are too short, for 4 requests"));
+}
+
+TEST_CASE("no more READs are under way than the peer's device serves, nor than the peer says") {
+  FakeOptions fake = shuffled(GENERATE(range(1, 6)));
+  const bool by_device = GENERATE(false, true);
+  if (by_device) fake.limits.reads_in = 3;
+  RdmaFakeFabric fabric(fake);
+  RdmaOptions options;
+  if (!by_device) options.reads = 3;
+  RdmaTransport other(fabric.verbs(), options);
+  Pair pair(fabric);
+  auto listener = other.listen(fabric.loop(), fabric.any_endpoint(),
+                               [&](auto accepted) { pair.server.attach(std::move(accepted)); });
+  REQUIRE(listener.ok());
+  pair.client.attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), 5s));
+  REQUIRE(fabric.run_until([&] { return pair.server.connection && pair.client.writable > 0; }, kLimit));
+  send_both_ways(fabric, pair);
+  CHECK(fabric.fake().most_reads() <= 3);
+  CHECK(fabric.fake().most_reads() > 1);
+  pair.client.destroy();
+  pair.server.destroy();
+  listener->reset();
+}
+
+// Its devices are gone as soon as they have been listed.
+class Fleeting final : public Verbs {
+ public:
+  explicit Fleeting(std::shared_ptr<FakeFabric> fabric) : fabric_(std::move(fabric)) {}
+  Result<std::vector<VerbsDevice*>> devices() override {
+    auto found = fabric_->devices();
+    fabric_->remove_device();
+    return found;
+  }
+  Result<std::unique_ptr<VerbsLink>> connect(const SocketAddress& address, int timeout_ms) override {
+    return fabric_->connect(address, timeout_ms);
+  }
+  Result<std::unique_ptr<VerbsListener>> listen(const SocketAddress& address, int backlog) override {
+    return fabric_->listen(address, backlog);
+  }
+
+ private:
+  const std::shared_ptr<FakeFabric> fabric_;
+};
+
+TEST_CASE("memory is allocated though a device goes away meanwhile") {
+  RdmaTransport transport(std::make_shared<Fleeting>(std::make_shared<FakeFabric>()));
+  CHECK(transport.allocate(10'000).ok());
 }
 
 TEST_CASE("a device that was removed is let go, and used again when it is back") {

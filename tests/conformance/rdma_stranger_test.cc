@@ -30,6 +30,14 @@ class Stranger {
     channel_->established();
   }
 
+  void send(std::span<std::byte> bytes) {
+    WorkRequest request;
+    request.in_line = true;
+    request.local = bytes.data();
+    request.bytes = static_cast<std::uint32_t>(bytes.size());
+    REQUIRE(channel_->link().post(request).ok());
+  }
+
   // Whether all of it could be read.
   bool reads(const Region& region) {
     const auto& registered = dynamic_cast<const RdmaRegion&>(region);
@@ -84,6 +92,23 @@ TEST_CASE("who knows a key can READ once something has been lent to it, not befo
     CHECK(stranger.reads(**region) == is_lent);
   }
   REQUIRE(fabric->run_until([&] { return end.closed == 1; }, kLimit));
+}
+
+TEST_CASE("whose SENDs make no sense has broken a rule") {
+  const auto fabric = make_fabric();
+  End end;
+  auto listener = fabric->transport().listen(fabric->loop(), fabric->any_endpoint(),
+                                             [&](auto accepted) { end.attach(std::move(accepted)); });
+  REQUIRE(listener.ok());
+  Stranger stranger(*fabric, (*listener)->endpoint(), 10'000);
+  auto head = encode_rdma_head({0, false});
+  SECTION("a head that is too short") { stranger.send(std::span(head).first(4)); }
+  SECTION("more buffers made free than were used") {
+    head = encode_rdma_head({1000, false});
+    stranger.send(head);
+  }
+  REQUIRE(fabric->run_until([&] { return end.closed == 1; }, kLimit));
+  CHECK(end.end.code == ErrorCode::protocol);
 }
 
 }  // namespace

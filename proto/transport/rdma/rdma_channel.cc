@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "proto/base/assert.h"
+#include "proto/wire/limits.h"
 
 namespace bps {
 namespace {
@@ -20,17 +21,20 @@ constexpr std::uint64_t kNumber = kReadId - 1;
 Status RdmaChannel::prepare(std::shared_ptr<RdmaBlock> block) {
   block_ = std::move(block);
   const VerbsLimits& limits = link_->device().limits();
-  max_reads_ = std::min<std::uint32_t>(options_->reads, limits.reads_out);
+  // Where queues are short, SENDs get what READs leave.
+  max_reads_ = std::min<std::uint32_t>({options_->reads, limits.reads_out, limits.work_requests / 4});
   if (max_reads_ == 0)
     return make_error(ErrorCode::unreachable, "RDMA device " + link_->device().name() + " cannot READ");
-  const QueueDepths depths{options_->buffers + max_reads_, options_->buffers};
-  if (depths.requests > limits.work_requests || depths.requests + depths.receives > limits.completions) {
+  const std::uint32_t completions = limits.completions - std::min(limits.completions, max_reads_);
+  buffers_ = std::min({options_->buffers, limits.work_requests - max_reads_, completions / 2});
+  if (buffers_ < kMinRdmaBuffers) {
     return make_error(ErrorCode::unreachable, "the queues of RDMA device " + link_->device().name() +
-                                                  " are too short for " + std::to_string(depths.requests) +
-                                                  " requests");
+                                                  " are too short, for " +
+                                                  std::to_string(limits.work_requests) + " requests and " +
+                                                  std::to_string(limits.completions) + " completions");
   }
-  if (Status status = link_->make_queues(depths); !status.ok()) return status;
-  for (std::uint32_t i = 0; i < options_->buffers; ++i) {
+  if (Status status = link_->make_queues({buffers_ + max_reads_, buffers_}); !status.ok()) return status;
+  for (std::uint32_t i = 0; i < buffers_; ++i) {
     if (Status status = link_->post_receive(kReceiveId | i, receive_buffer(i), block_->own_key());
         !status.ok())
       return status;
@@ -39,12 +43,12 @@ Status RdmaChannel::prepare(std::shared_ptr<RdmaBlock> block) {
 }
 
 RdmaHello RdmaChannel::hello() const {
-  return {options_->buffers, options_->buffer_bytes,
+  return {buffers_, options_->buffer_bytes,
           std::min<std::uint32_t>(options_->reads, link_->device().limits().reads_in)};
 }
 
 void RdmaChannel::on_hello(const RdmaHello& peer) {
-  window_ = CreditWindow(options_->buffers, peer.receive_buffers);
+  window_ = CreditWindow(buffers_, peer.receive_buffers);
   peer_buffer_bytes_ = peer.buffer_bytes;
   max_reads_ = std::min(max_reads_, peer.reads_in);
 }
@@ -70,7 +74,7 @@ std::span<std::byte> RdmaChannel::receive_buffer(std::uint32_t index) const {
 }
 
 std::span<std::byte> RdmaChannel::send_buffer(std::uint64_t sequence) const {
-  const std::size_t slot = options_->buffers + sequence % options_->buffers;
+  const std::size_t slot = buffers_ + sequence % buffers_;
   return block_->rings().subspan(slot * options_->buffer_bytes, options_->buffer_bytes);
 }
 
@@ -164,8 +168,8 @@ void RdmaChannel::count_failure(std::uint32_t status) {
 void RdmaChannel::on_received(std::uint32_t buffer, std::uint32_t bytes) {
   established_ = true;
   const auto head = decode_rdma_head(receive_buffer(buffer).first(bytes));
-  if (!head) return fail(head.error().message);
-  if (!window_.on_told(head->freed)) return fail("the peer has freed more buffers than it was sent to");
+  if (!head) return refuse(head.error().message);
+  if (!window_.on_told(head->freed)) return refuse("the peer has freed more buffers than it was sent to");
   if (head->end) ended_ = true;
   if (bytes > kRdmaHeadBytes) {
     received_.push({buffer, static_cast<std::uint32_t>(kRdmaHeadBytes), bytes});
@@ -182,10 +186,15 @@ void RdmaChannel::fail(std::string why) {
   failure_ = link_->device().is_lost() ? removed() : std::move(why);
 }
 
+void RdmaChannel::refuse(std::string rule) {
+  if (!failed_) peer_broke_a_rule_ = true;
+  fail(std::move(rule));
+}
+
 // ---- writing ----
 
 bool RdmaChannel::may_write() const {
-  return established_ && !is_over() && window_.may_send() && sends_ - sends_done_ < options_->buffers;
+  return established_ && !is_over() && window_.may_send() && sends_ - sends_done_ < buffers_;
 }
 
 ssize_t RdmaChannel::write(std::span<const iovec> pieces) {
@@ -215,7 +224,7 @@ void RdmaChannel::send(std::span<const iovec> pieces, bool end) {
   }
   ++sends_;
   WorkRequest request;
-  request.signalled = sends_ % kSignalEvery == 0 || options_->buffers < 2 * kSignalEvery;
+  request.signalled = sends_ % kSignalEvery == 0 || buffers_ < 2 * kSignalEvery;
   request.id = sends_;
   request.local = buffer.data();
   request.bytes = static_cast<std::uint32_t>(filled);

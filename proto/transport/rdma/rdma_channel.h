@@ -89,6 +89,8 @@ class RdmaChannel {
   bool is_over() const { return failed_ || ended_; }
   // Empty: the peer has closed.
   const std::string& failure() const { return failure_; }
+  // That is why.
+  bool peer_broke_a_rule() const { return peer_broke_a_rule_; }
 
  private:
   struct Received {
@@ -107,6 +109,7 @@ class RdmaChannel {
   void free_buffer(std::uint32_t buffer);
   std::string removed() const;
   void fail(std::string why);
+  void refuse(std::string rule);
 
   std::unique_ptr<VerbsLink> link_;
   const RdmaOptions* options_;
@@ -115,6 +118,7 @@ class RdmaChannel {
   bool established_ = false;
   bool armed_ = false;
   bool may_be_read_ = false;
+  std::uint32_t buffers_ = 0;  // posted, and as many for SENDs; as many as options and device allow
   CreditWindow window_;
   std::uint32_t peer_buffer_bytes_ = 0;
   std::uint32_t max_reads_ = 0;
@@ -129,6 +133,7 @@ class RdmaChannel {
   bool ended_ = false;   // no more bytes come
   bool failed_ = false;  // nothing works any more
   std::string failure_;
+  bool peer_broke_a_rule_ = false;
 };
 
 }  // namespace bps

@@ -153,6 +153,19 @@ Status check_choice(const VerbsOptions& options, std::uint32_t ports, std::span<
                 usable_ones(options, gids));
 }
 
+Status check_listen(const VerbsOptions& options, std::span<const RdmaGid> gids,
+                    const SocketAddress& address) {
+  if (!options.gid_index) return {};
+  const auto chosen = source_address(options, gids, address);
+  if (!chosen) return chosen.error();
+  const std::string host = endpoint_of(address).host;
+  if (!*chosen || endpoint_of(**chosen).host == host) return {};
+  return make_error(
+      ErrorCode::configuration,
+      fmt::format("{} is not the address at GID {} of {}", host, *options.gid_index, name_of_port(options)),
+      "listen on " + endpoint_of(**chosen).host + ", or choose no GID");
+}
+
 Result<std::optional<SocketAddress>> source_address(const VerbsOptions& options,
                                                     std::span<const RdmaGid> gids, const SocketAddress& to) {
   if (options.device.empty()) return std::optional<SocketAddress>();

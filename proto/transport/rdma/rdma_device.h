@@ -65,6 +65,9 @@ Status check_device(const VerbsOptions& options, std::span<const std::string> na
 // Is there what was asked for of it? `ports`: how many the device has. Errors: `configuration`.
 Status check_choice(const VerbsOptions& options, std::uint32_t ports, std::span<const RdmaGid> gids);
 
+// May a listener of this device be on `address`, if a GID was asked for? Errors: `configuration`.
+Status check_listen(const VerbsOptions& options, std::span<const RdmaGid> gids, const SocketAddress& address);
+
 // The address of `options.device` that connections to `to` are made from: of those that are left to choose
 // from, the one with the longest prefix in common. Nothing: the route decides. Errors: `configuration`; it
 // has no such address.

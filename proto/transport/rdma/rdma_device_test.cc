@@ -88,6 +88,22 @@ TEST_CASE("a device without a fitting address says so, and which it has") {
   CHECK_THAT(source(choice("mlx5_0"), {}, "10.78.0.9"), Contains("give its network interface one"));
 }
 
+TEST_CASE("a listener for a chosen GID is on its address, or nowhere") {
+  const auto listen = [](const VerbsOptions& options, const std::string& host) {
+    const Status status = check_listen(options, kRoce, numeric_address({host, 4242}).at(0));
+    if (status.ok()) return std::string("ok");
+    CHECK(status.error().code == ErrorCode::configuration);
+    return to_string(status.error());
+  };
+  CHECK(listen({}, "10.99.0.1") == "ok");
+  CHECK(listen(choice("mlx5_0"), "10.99.0.1") == "ok");  // rdma_cm knows
+  CHECK(listen(choice("mlx5_0:1", 1), "10.78.0.1") == "ok");
+  CHECK_THAT(listen(choice("mlx5_0:1", 2), "10.78.0.1"),
+             Contains("10.78.0.1 is not the address at GID 2 of RDMA device mlx5_0:1") &&
+                 Contains("listen on 10.79.0.1"));
+  CHECK_THAT(listen(choice("mlx5_0:1", 2), "0.0.0.0"), Contains("listen on 10.79.0.1"));
+}
+
 TEST_CASE("a device that is not there is refused with those that are") {
   const std::vector<std::string> two = {"mlx5_0", "rxe1"};
   CHECK(check_device({}, {}).ok());

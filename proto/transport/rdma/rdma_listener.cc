@@ -61,7 +61,8 @@ class RdmaAcceptor final : public std::enable_shared_from_this<RdmaAcceptor> {
   void writable() {}
 
  private:
-  static constexpr int kMaxAcceptsPerTurn = 64;
+  // Each registers memory, which takes long.
+  static constexpr int kMaxAcceptsPerTurn = 8;
 
   void receive(VerbsRequest request) {
     const auto hello = decode_rdma_hello(request.private_data);

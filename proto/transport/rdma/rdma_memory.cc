@@ -27,6 +27,7 @@ Result<std::shared_ptr<RdmaRegion>> RdmaRegion::make(std::shared_ptr<Region> mem
   std::vector<Registration> registrations;
   for (VerbsDevice* const device : *devices) {
     auto registered = register_counted(*device, memory->bytes(), /*readable=*/true, counters);
+    if (!registered && device->is_lost()) continue;  // since it was listed
     if (!registered) return std::move(registered).error();
     registrations.push_back({device, std::move(registered).value()});
   }

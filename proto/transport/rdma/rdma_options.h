@@ -31,7 +31,7 @@ struct RdmaOptions {
   std::size_t turn_bytes = 1024 * 1024;
   // How long a peer that has been accepted may take until the connection is there.
   Duration handshake_timeout = std::chrono::seconds(20);
-  // An end that has sent nothing for so long asks whether the peer still answers.
+  // So often an end that has sent nothing since asks whether the peer still answers.
   Duration probe_interval = std::chrono::seconds(1);
   // How often a listener whose device was removed tries to listen again.
   Duration listen_again_every = std::chrono::seconds(1);

@@ -2,13 +2,14 @@
 
 namespace bps {
 
-void add_rdma_settings(Config& config, RdmaSettings& settings) {
+void add_rdma_settings(Config& config, RdmaSettings& settings, bool connects) {
   config
       .add("rdma-device", settings.device,
            "RDMA device to use, and its port; not set: the one that leads to the address")
       .unit("DEVICE[:PORT]");
   config.add("rdma-gid", settings.gid, "Index of the GID, and with it the address, that it is used with")
       .range(0, 255);
+  if (!connects) return;
   config.add("rdma-tclass", settings.traffic_class, "Traffic class of what is sent over RDMA").range(0, 255);
 }
 

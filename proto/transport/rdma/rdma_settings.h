@@ -16,8 +16,8 @@ struct RdmaSettings {
   std::optional<std::uint32_t> traffic_class;
 };
 
-// `settings` must outlive `config`.
-void add_rdma_settings(Config& config, RdmaSettings& settings);
+// `settings` must outlive `config`. The traffic class is the choice of who connects.
+void add_rdma_settings(Config& config, RdmaSettings& settings, bool connects);
 
 // Errors: `invalid_argument`.
 Result<VerbsOptions> verbs_options(const RdmaSettings& settings);

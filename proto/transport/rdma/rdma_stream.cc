@@ -125,12 +125,16 @@ Status RdmaStream::watch_link() {
 }
 
 void RdmaStream::advance_connect() {
-  while (state_ == State::connecting && channel_ != nullptr) {
+  // Before it is started a failure waits for its owner.
+  const auto is_connecting = [this] {
+    return state_ == State::connecting && !early_error_ && channel_ != nullptr;
+  };
+  while (is_connecting()) {
     const auto news = channel_->link().next_news();
     if (!news) break;
     on_connect_news(*news);
   }
-  if (state_ == State::connecting && channel_ != nullptr) readiness_.wait_read(shared_from_this());
+  if (is_connecting()) readiness_.wait_read(shared_from_this());
 }
 
 void RdmaStream::on_connect_news(const VerbsNews& news) {

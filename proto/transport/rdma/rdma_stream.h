@@ -104,6 +104,7 @@ class RdmaStream final : public SocketStream<RdmaStream, RdmaOutbox> {
   bool reserved_ = false;  // the payload that is being received goes into the inbox
   bool stalled_ = false;   // no bytes are read before something in the inbox has been delivered
   bool drain_only_ = false;
+  std::size_t delivered_ = 0;  // bytes, in this turn
   TimerId probe_timer_;
 };
 

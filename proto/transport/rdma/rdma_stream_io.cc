@@ -49,6 +49,7 @@ void RdmaStream::progress() {
 
 // False if the stream is not ours any more.
 bool RdmaStream::take_input() {
+  delivered_ = 0;
   for (;;) {
     channel_->poll();
     if (!is_live()) {
@@ -64,6 +65,11 @@ bool RdmaStream::take_input() {
       return false;
     }
     if (!channel_->poll() && channel_->reads_done() == 0) return true;
+    if (delivered_ >= pace_.turn_bytes) {  // others of the loop, and what is to be given back, get their turn
+      undelivered_ = true;
+      loop_.at_turn_end(*this);
+      return true;
+    }
   }
 }
 
@@ -71,7 +77,9 @@ void RdmaStream::read_failed(int error) {
   if (state_ == State::lingering) return close();
   if (channel_ == nullptr || channel_->failure().empty()) return SocketStream::read_failed(error);
   const std::string position = reader_.position();
-  fail(connection_lost(position.empty() ? channel_->failure() : channel_->failure() + " " + position));
+  Error lost = connection_lost(position.empty() ? channel_->failure() : channel_->failure() + " " + position);
+  if (channel_->peer_broke_a_rule()) lost.code = ErrorCode::protocol;
+  fail(std::move(lost));
 }
 
 // ---- frames ----
@@ -128,6 +136,7 @@ bool RdmaStream::deliver(std::size_t budget) {
 bool RdmaStream::deliver_now(FrameReader::Event event, std::size_t& done) {
   if (event == FrameReader::Event::message) {
     done += reader_.payload_bytes();
+    delivered_ += reader_.payload_bytes();
     if (handler_ != nullptr) handler_->on_message(reader_.message(), reader_.payload());
     return is_live() || state_ == State::lingering;
   }
@@ -171,6 +180,7 @@ bool RdmaStream::deliver_arrived(std::size_t budget, std::size_t& done) {
     }
     if (!front.is_whole()) return true;
     done += front.bytes;
+    delivered_ += front.bytes;
     if (!hand_over_front()) return false;
     start_reads();
   }

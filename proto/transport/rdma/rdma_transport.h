@@ -19,7 +19,9 @@
 //
 // Connecting fails with `out_of_memory` where one end cannot pin what it needs, with `unreachable` where no
 // device leads to the address, where nobody listens there for RDMA, or where the peer does not answer in
-// time; the message says which. Whoever fell silent is not noticed here: heartbeats are the owner's.
+// time; the message says which. A peer whose device does not answer any more ends the connection, also an
+// idle one (RdmaOptions::probe_interval); one whose device answers and that does nothing is its owner's to
+// notice.
 //
 // A device that is removed ends its connections (`peer_lost`), and nothing else: a listener listens again
 // when it is back, memory of allocate() stays, and is copied when it is sent over the device that came back.

@@ -64,7 +64,7 @@ class FakeFabric final : public Verbs, public std::enable_shared_from_this<FakeF
   void fail_registrations(std::uint32_t from) { registrations_left_ = from; }
   // The next request of any link that is posted ends with this status.
   void fail_next_request(std::uint32_t status) { next_status_ = status; }
-  // READs are under way, and what is posted behind them waits, until their link has polled this often.
+  // READs are under way, and completions behind them, until their link has polled this often.
   void hold_reads(std::uint32_t polls) { held_polls_ = polls; }
   void finish_reads();
   // From now on no request is carried out, and nobody answers.
@@ -83,6 +83,8 @@ class FakeFabric final : public Verbs, public std::enable_shared_from_this<FakeF
   // SENDs that found no buffer.
   int receivers_not_ready() const { return receivers_not_ready_; }
   std::uint64_t requests() const { return requests_; }
+  // READs under way at the same time on one queue pair.
+  std::uint32_t most_reads() const { return most_reads_; }
 
   // The last, if it was removed.
   FakeDevice& device() { return *devices_.back(); }
@@ -129,6 +131,7 @@ class FakeFabric final : public Verbs, public std::enable_shared_from_this<FakeF
   int queue_pairs_ = 0;
   int receivers_not_ready_ = 0;
   std::uint64_t requests_ = 0;
+  std::uint32_t most_reads_ = 0;
 };
 
 }  // namespace bps

@@ -74,6 +74,10 @@ std::optional<VerbsNews> FakeLink::next_news() {
 Status FakeLink::make_queues(const QueueDepths& depths) {
   if (device_.is_lost()) return make_error(ErrorCode::unreachable, "the device is gone");
   BPS_ASSERT(!has_queues_);
+  const VerbsLimits& limits = device_.limits();
+  if (std::max(depths.requests, depths.receives) > limits.work_requests ||
+      depths.requests + depths.receives > limits.completions)
+    return refuse("the device has no queues of that length");
   has_queues_ = true;
   depths_ = depths;
   ++fabric_->queue_pairs_;
@@ -113,7 +117,7 @@ Status FakeLink::allow_reads() {
 
 void FakeLink::break_off(VerbsNews::Kind kind) {
   flush();
-  tell(kind);
+  tell(kind, kind == VerbsNews::Kind::removed ? "the RDMA device was removed" : "");
 }
 
 void FakeLink::flush() {
@@ -132,6 +136,14 @@ Status FakeLink::post(const WorkRequest& request) {
   if (request.in_line && request.bytes > inline_bytes()) return refuse("too many bytes in line");
   ++fabric_->requests_;
   Request queued{request, ++posted_, std::exchange(fabric_->next_status_, 0), {}};
+  if (request.kind == WorkRequest::Kind::read) {
+    std::uint32_t reads = 1;
+    for (std::size_t i = 0; i < pending_.size(); ++i)
+      reads += pending_[i].request.kind == WorkRequest::Kind::read;
+    if (reads > device_.limits().reads_out) return refuse("more READs than the device may have under way");
+    if (peer_ != nullptr && reads > peer_->device_.limits().reads_in) queued.status = kRemoteInvalid;
+    fabric_->most_reads_ = std::max(fabric_->most_reads_, reads);
+  }
   if (request.in_line) std::copy_n(request.local, request.bytes, queued.in_line.begin());
   if (broken_) {
     complete({request.id, 0, kCompletionFlushed}, queued.number);
@@ -153,12 +165,19 @@ void FakeLink::execute_what_may() {
   };
   while (has_pending() && !is_held())
     execute_next();
+  // SENDs do not wait for a READ before them; their completions do.
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
+    Request& request = pending_[i];
+    if (request.request.kind != WorkRequest::Kind::send || request.is_done) continue;
+    request.is_done = true;
+    if (request.status == 0) request.status = carry_out(request);
+  }
 }
 
 void FakeLink::execute_next() {
   const Request request = pending_.front();
   pending_.pop();
-  const std::uint32_t status = request.status != 0 ? request.status : carry_out(request);
+  const std::uint32_t status = request.status != 0 || request.is_done ? request.status : carry_out(request);
   if (status != 0) return fail(request, status);
   if (request.request.signalled) complete({request.request.id, 0, 0}, request.number);
 }

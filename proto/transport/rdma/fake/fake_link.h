@@ -67,6 +67,7 @@ class FakeLink final : public VerbsLink {
     WorkRequest request;
     std::uint64_t number = 0;
     std::uint32_t status = 0;  // that it is to end with
+    bool is_done = false;      // and has ended with `status`, behind one that has not
     std::array<std::byte, kMostInlineBytes> in_line{};
   };
   struct Receive {

@@ -15,8 +15,9 @@ namespace {
 
 // How often a device repeats what the peer does not acknowledge. Few: owners notice silence sooner.
 constexpr std::uint8_t kRetries = 2;
-// For ever; it cannot happen, because nothing is sent that finds no buffer.
-constexpr std::uint8_t kNotReadyRetries = 7;
+// Of a SEND that finds no buffer. That cannot happen; if it does, the peer counts wrong, and the connection
+// is to end (7 would repeat it for ever).
+constexpr std::uint8_t kNotReadyRetries = 6;
 // Why a connection was rejected, as InfiniBand numbers it.
 constexpr int kNobodyListens = 8;
 constexpr int kByTheProgram = 28;
@@ -71,7 +72,7 @@ Result<std::unique_ptr<RealLink>> RealLink::connect(std::shared_ptr<RealVerbs> v
   if (!source) return std::move(source).error();
   auto id = CmId::create(verbs->library());
   if (!id) return std::move(id).error();
-  verbs->apply_options(id->get());
+  if (Status status = verbs->apply_options(id->get()); !status.ok()) return std::move(status).error();
   auto link = adopt(std::move(verbs), std::move(id).value());
   if (!link) return link;
   RealLink& made = **link;
@@ -159,14 +160,15 @@ std::optional<VerbsNews> RealLink::news_of(const CmId::Event& event) {
     case RDMA_CM_EVENT_CONNECT_ERROR: return failed("rdma_cm failed: " + text_of(event.status));
     case RDMA_CM_EVENT_UNREACHABLE: return failed("no answer to rdma_cm: " + text_of(event.status));
     case RDMA_CM_EVENT_REJECTED:
-      if (event.status == kNobodyListens || event.status == -ECONNREFUSED)
-        return VerbsNews{Kind::refused, {}, {}};
-      if (event.status == kByTheProgram) return VerbsNews{Kind::refused, {}, event.private_data};
+      if (event.status == kNobodyListens) return VerbsNews{Kind::refused, {}, {}};
+      // iWARP tells the two apart by what the program said.
+      if (event.status == kByTheProgram || event.status == -ECONNREFUSED)
+        return VerbsNews{Kind::refused, {}, event.private_data};
       return failed(fmt::format("rejected by the peer's rdma_cm, with reason {}", event.status));
     case RDMA_CM_EVENT_DISCONNECTED: return VerbsNews{Kind::disconnected, {}, {}};
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
       verbs_->lose_device_of(id_.get());
-      return VerbsNews{Kind::removed, {}, {}};
+      return VerbsNews{Kind::removed, "the RDMA device was removed", {}};
     default: return std::nullopt;
   }
 }

@@ -22,9 +22,9 @@ SocketAddress copy_of(const sockaddr* address) {
 Result<std::unique_ptr<RealListener>> RealListener::listen(std::shared_ptr<RealVerbs> verbs,
                                                            const SocketAddress& address, int backlog) {
   const RdmaLibrary& library = verbs->library();
+  if (Status status = verbs->check_listener(address); !status.ok()) return std::move(status).error();
   auto id = CmId::create(library);
   if (!id) return std::move(id).error();
-  verbs->apply_options(id->get());
   SocketAddress to = address;
   if (library.bind_addr(id->get(), to.get()) != 0 || library.listen(id->get(), backlog) != 0) {
     const int error = errno;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "proto/transport/rdma/real/real_link.h"
@@ -125,11 +126,20 @@ Result<std::optional<SocketAddress>> RealVerbs::source(const SocketAddress& to) 
   return source_address(options_, *gids, to);
 }
 
-// What the kernel does not know is done without.
-void RealVerbs::apply_options(rdma_cm_id* id) const {
-  if (!options_.traffic_class) return;
+Status RealVerbs::check_listener(const SocketAddress& address) {
+  RealDevice* const device = any();
+  if (!options_.gid_index || device == nullptr) return {};
+  const auto gids = device->gids();
+  return gids ? check_listen(options_, *gids, address) : Status(gids.error());
+}
+
+Status RealVerbs::apply_options(rdma_cm_id* id) const {
+  if (!options_.traffic_class) return {};
   std::uint8_t traffic_class = *options_.traffic_class;
-  library_.set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &traffic_class, sizeof traffic_class);
+  if (library_.set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &traffic_class, sizeof traffic_class) == 0)
+    return {};
+  return os_error(fmt::format("cannot set traffic class {}", traffic_class), errno,
+                  "leave out --rdma-tclass");
 }
 
 Result<std::unique_ptr<VerbsLink>> RealVerbs::connect(const SocketAddress& address, int timeout_ms) {

@@ -35,7 +35,10 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
   // The address that connections to `to` are made from; nothing: the route decides.
   Result<std::optional<SocketAddress>> source(const SocketAddress& to);
   RemovalWatch& removals() { return removals_; }
-  void apply_options(rdma_cm_id* id) const;
+  // Of what connects. Errors: `os`.
+  Status apply_options(rdma_cm_id* id) const;
+  // Errors: `configuration`; a GID was asked for that is not that address.
+  Status check_listener(const SocketAddress& address);
 
  private:
   using Devices = std::vector<std::unique_ptr<RealDevice>>;  // those that are lost, too
