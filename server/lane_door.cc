@@ -80,8 +80,14 @@ void LaneDoor::close() {
 }
 
 void LaneDoor::accept(std::unique_ptr<Connection> connection, Entrance entrance) {
+  // At once and without a word: a farewell would hold its descriptor, or its memory.
+  const auto is_over_rdma = [](const auto& guest) { return guest->entrance() == Entrance::rdma; };
+  if (entrance == Entrance::rdma &&
+      std::count_if(guests_.begin(), guests_.end(), is_over_rdma) >= std::ptrdiff_t{kMaxGreetingRdma}) {
+    reject(**std::find_if(guests_.begin(), guests_.end(), is_over_rdma),
+           make_error(ErrorCode::protocol, "too many connections over RDMA without a handshake"), false);
+  }
   if (guests_.size() >= max_greeting_) {
-    // At once and without a word: a farewell would hold its descriptor.
     reject(*guests_.front(), make_error(ErrorCode::protocol, "too many connections without a handshake"),
            false);
   }

@@ -2,7 +2,8 @@
 // for their hello and, if there is a key, for the proof that they have the ticket for it.
 //
 // Strangers come here too: port scanners, web browsers, workers of another version. Each connection has
-// kHelloTimeout to come through its handshake; when `max_greeting` have not, the oldest goes. Whoever says
+// kHelloTimeout to come through its handshake; when `max_greeting` have not, or kMaxGreetingRdma over RDMA,
+// where each has some MiB pinned, the oldest of them goes. Whoever says
 // something else is refused, closed and counted, and logged at most once per kLogInterval so that nobody
 // fills the disk.
 //
@@ -29,6 +30,7 @@ enum class Entrance : std::uint8_t { network, shared_memory, rdma };
 class LaneDoor {
  public:
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
+  static constexpr std::size_t kMaxGreetingRdma = 64;
   static constexpr Duration kLogInterval = std::chrono::seconds(1);
 
   // Decides about a hello whose sender is who it says; on success says the loop on which the lane will live.

@@ -108,6 +108,26 @@ TEST_CASE("over RDMA: a device that goes away ends its lanes, and the server goe
   CHECK(world.open_job(JobRun{43}, 1).code == ErrorCode::ok);
 }
 
+TEST_CASE("over RDMA: of those that prove nothing only so many have memory pinned") {
+  RdmaWorld world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
+  world.rdma_lane(kRun, 0, 0);
+  const ExpectLog said("too many connections over RDMA without a handshake");
+  const auto strangers = LaneDoor::kMaxGreetingRdma + 3;
+  std::vector<std::unique_ptr<Peer>> peers;
+  for (std::size_t i = 0; i < strangers; ++i)
+    peers.push_back(std::make_unique<Peer>(world.rdma.connect(world.loop, world.server->endpoint(), 5s)));
+  const auto gone = [&] {
+    return std::count_if(peers.begin(), peers.end(),
+                         [](const auto& peer) { return peer->closed.has_value(); });
+  };
+  world.until([&] { return gone() == 3; });
+  CHECK(peers[0]->closed);
+  CHECK_FALSE(peers[3]->closed);
+  CHECK_FALSE(world.workers[0]->closed);  // who has proved itself stays
+}
+
 TEST_CASE("over RDMA: a server for RDMA only tells workers that come over TCP so") {
   RdmaWorld world;
   world.start_and_hear_hello();
