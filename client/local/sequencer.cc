@@ -54,13 +54,15 @@ void Sequencer::add(const Tensor& tensor) {
 
 Status Sequencer::ready(TimePoint now, std::uint32_t member, const LocalReady& ready) {
   const auto found = records_.find(ready.tensor);
-  if (found == records_.end()) return broken(fmt::format("ready for tensor {}, which is not known", ready.tensor.value));
+  if (found == records_.end())
+    return broken(fmt::format("ready for tensor {}, which is not known", ready.tensor.value));
   Record& record = found->second;
   // It may not have heard of it yet, and ends by the item that is on its way.
   if (record.dropped || left_) return {};
   if (ready.round != record.round || record.said[member]) {
-    return broken(fmt::format("rank {} is ready for round {} of '{}' when {} is under way", ranks_[member].value,
-                              ready.round.value, record.tensor.name, record.round.value));
+    return broken(fmt::format("rank {} is ready for round {} of '{}' when {} is under way",
+                              ranks_[member].value, ready.round.value, record.tensor.name,
+                              record.round.value));
   }
   if (record.said_count++ == 0) record.since = now;
   record.said[member] = ready;
@@ -81,8 +83,11 @@ void Sequencer::refuse(TimePoint now, Record& record, std::uint32_t member) {
   const bool is_mixed = record.said.front()->memory != record.said[member]->memory;
   const auto text = [&](std::uint32_t who) {
     const LocalReady& said = *record.said[who];
-    const std::string root = said.operation == Operation::broadcast ? fmt::format(" from rank {}", said.root.value) : "";
-    const char* const memory = !is_mixed ? "" : said.memory == MemoryKind::host ? " in host memory" : " in CUDA memory";
+    const std::string root =
+        said.operation == Operation::broadcast ? fmt::format(" from rank {}", said.root.value) : "";
+    const char* const memory = !is_mixed                         ? ""
+                               : said.memory == MemoryKind::host ? " in host memory"
+                                                                 : " in CUDA memory";
     return fmt::format("rank {} pushes {}{}{}", ranks_[who].value, name_of(said.operation), root, memory);
   };
   queue(now, 0);
@@ -91,10 +96,10 @@ void Sequencer::refuse(TimePoint now, Record& record, std::uint32_t member) {
   item.tensor = record.tensor.id;
   item.round = record.round;
   item.count = record.tensor.count;
-  item.error = make_error(ErrorCode::configuration,
-                          fmt::format("round {} of '{}': {}, {}", record.round.value, record.tensor.name, text(0),
-                                      text(member)),
-                          "all ranks must call the same operations on a tensor, in the same order");
+  item.error = make_error(
+      ErrorCode::configuration,
+      fmt::format("round {} of '{}': {}, {}", record.round.value, record.tensor.name, text(0), text(member)),
+      "all ranks must call the same operations on a tensor, in the same order");
   controls_.push_back(std::move(item));
   record.reduced = record.tensor.count;
   std::fill(record.parts.begin(), record.parts.end(), Part::reduced);
@@ -109,8 +114,9 @@ Status Sequencer::answered(TimePoint now, std::uint32_t member, const LocalAnswe
   const bool is_due = answer.round == record.round && answer.index < record.tensor.count &&
                       record.parts[answer.index] == Part::reduced && owner_of(record, answer.index) == member;
   if (!is_due) {
-    return broken(fmt::format("rank {} has an answer for partition {} in round {} of '{}', which is not its to have",
-                              ranks_[member].value, answer.index, answer.round.value, record.tensor.name));
+    return broken(
+        fmt::format("rank {} has an answer for partition {} in round {} of '{}', which is not its to have",
+                    ranks_[member].value, answer.index, answer.round.value, record.tensor.name));
   }
   queue(now, answer.error.code == ErrorCode::ok ? bytes_of(record, answer.index) : 0);
   record.parts[answer.index] = Part::answered;
@@ -188,7 +194,8 @@ std::optional<LocalBatch> Sequencer::next(TimePoint now) {
     const bool has_spread = spread != spreads_.end();
     if (!has_spread && reduces_.empty()) break;
     // Of equal priority, what ends something.
-    const bool is_spread = has_spread && (reduces_.empty() || std::get<0>(*spread) <= std::get<0>(*reduces_.begin()));
+    const bool is_spread =
+        has_spread && (reduces_.empty() || std::get<0>(*spread) <= std::get<0>(*reduces_.begin()));
     if (!is_spread) {
       batch.items.push_back(cut_reduce(room));
       continue;
@@ -210,7 +217,7 @@ std::optional<LocalBatch> Sequencer::next(TimePoint now) {
   return batch;
 }
 
-// How many from `first` on are one collective: up to the next multiple of the group's size, or all.
+// How many from `first` on are one run: up to the next multiple of the group's size, or all.
 std::uint32_t Sequencer::run_from(const Record& record, std::uint32_t first) const {
   const std::uint32_t rest = record.tensor.count - first;
   if (!traits_.wants_runs) return rest;
@@ -218,8 +225,8 @@ std::uint32_t Sequencer::run_from(const Record& record, std::uint32_t first) con
   return std::min(rest, size - owner_of(record, first));
 }
 
-// The next partitions of the most urgent tensor that is being reduced: with runs, whole ones, or one that is
-// none; otherwise as many as there is room for.
+// The next partitions of the most urgent tensor that is being reduced, as many as there is room for; with
+// runs, whole ones, and what lies before the first or after the last of them.
 LocalItem Sequencer::cut_reduce(std::uint64_t& room) {
   Record& record = records_.at(std::get<1>(*reduces_.begin()));
   reduces_.erase(reduces_.begin());
@@ -227,13 +234,16 @@ LocalItem Sequencer::cut_reduce(std::uint64_t& room) {
   item.tensor = record.tensor.id;
   item.round = record.round;
   item.first = record.reduced;
-  const std::uint32_t end = record.reduced + run_from(record, record.reduced);
   do {
-    const std::uint64_t bytes = bytes_of(record, record.reduced);
-    record.parts[record.reduced++] = Part::reduced;
-    queued_bytes_ -= bytes;
-    room -= std::min(room, bytes);
-  } while (record.reduced < end && (room > 0 || traits_.wants_runs));
+    const std::uint32_t end =
+        traits_.wants_runs ? record.reduced + run_from(record, record.reduced) : record.reduced + 1;
+    while (record.reduced < end) {
+      const std::uint64_t bytes = bytes_of(record, record.reduced);
+      record.parts[record.reduced++] = Part::reduced;
+      queued_bytes_ -= bytes;
+      room -= std::min(room, bytes);
+    }
+  } while (room > 0 && record.reduced < record.tensor.count);
   item.count = record.reduced - item.first;
   if (record.reduced < record.tensor.count) reduces_.insert(place_of(record, record.reduced));
   return item;
@@ -243,20 +253,41 @@ LocalItem Sequencer::cut_reduce(std::uint64_t& room) {
 std::uint32_t Sequencer::spread_run(const Record& record, std::uint32_t first, std::uint64_t room) const {
   const std::uint32_t end = first + run_from(record, first);
   std::uint32_t count = 1;
-  while (first + count < end && goes_with(record, first, first + count)) {
+  const auto take_room = [&] {
     const std::uint64_t bytes = bytes_of(record, first + count - 1);
-    if (!traits_.wants_runs && room <= bytes) break;
     room -= std::min(room, bytes);
+  };
+  for (take_room(); first + count < end && goes_with(record, first, first + count); take_room()) {
+    if (!traits_.wants_runs && room == 0) break;
     ++count;
   }
-  if (!traits_.wants_runs || open_ == 0) return count;
-  // Of a whole run, those that are missing may still come: what is under way leaves time for it.
+  if (!traits_.wants_runs) return count;
   const std::uint32_t begin = first - std::min(first, owner_of(record, first));
   const std::uint32_t whole = run_from(record, begin);
-  const bool is_part = whole == ranks_.size() && (first > begin || count < whole);
-  const bool may_come = std::any_of(record.parts.begin() + begin, record.parts.begin() + begin + whole,
-                                    [](Part part) { return part == Part::untouched || part == Part::reduced; });
-  return is_part && may_come ? 0 : count;
+  if (first > begin || count < whole) {
+    // Of a whole run, those that are missing may still come: what is under way leaves time for it.
+    const bool may_come =
+        std::any_of(record.parts.begin() + begin, record.parts.begin() + begin + whole,
+                    [](Part part) { return part == Part::untouched || part == Part::reduced; });
+    return whole == ranks_.size() && may_come && open_ > 0 ? 0 : count;
+  }
+  return count + spread_runs(record, first, first + count, room);
+}
+
+// How many from `next` on, which follow a whole run, are whole runs that go with `first`.
+std::uint32_t Sequencer::spread_runs(const Record& record, std::uint32_t first, std::uint32_t next,
+                                     std::uint64_t room) const {
+  std::uint32_t count = 0;
+  while (room > 0 && next + count < record.tensor.count) {
+    const std::uint32_t begin = next + count;
+    const std::uint32_t end = begin + run_from(record, begin);
+    for (std::uint32_t i = begin; i < end; ++i) {
+      if (!goes_with(record, first, i)) return count;
+      room -= std::min(room, bytes_of(record, i));
+    }
+    count = end - next;
+  }
+  return count;
 }
 
 // Both are answered, alike.
@@ -266,7 +297,8 @@ bool Sequencer::goes_with(const Record& record, std::uint32_t a, std::uint32_t b
   return both && good && record.weights[a] == record.weights[b];
 }
 
-LocalItem Sequencer::cut_spread(Record& record, std::uint32_t first, std::uint32_t count, std::uint64_t& room) {
+LocalItem Sequencer::cut_spread(Record& record, std::uint32_t first, std::uint32_t count,
+                                std::uint64_t& room) {
   LocalItem item;
   item.kind = LocalItem::Kind::spread;
   item.tensor = record.tensor.id;

@@ -11,8 +11,8 @@
 // partitions; a spread comes before a reduce, because it ends something. A batch is cut as soon as something
 // waits, fewer than max_open batches are under way here, and it is full or the first has waited long enough.
 //
-// Owner: the leader's engine. Pure; O(log n) per item. Limits: kMaxItemsPerBatch; one record per tensor, a round
-// of it at a time. Failure: an error says that the member breaks the rules; nothing has changed then.
+// Owner: the leader's engine. Pure; O(log n) per item. Limits: kMaxItemsPerBatch; one record per tensor, a
+// round of it at a time. Failure: an error says that the member breaks the rules; nothing has changed then.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class Sequencer {
     std::uint64_t batch_bytes = 4 * 1024 * 1024;
     Duration batch_delay{0};
     std::uint32_t max_open = 2;  // batches that are not executed here
-    // A reduce or spread of as many partitions as there are members, one of each, is one collective: such
-    // runs are kept together.
+    // As many partitions as there are members, one of each, are one call of the group's library: such runs
+    // are kept together, and an item is of whole ones where it can be.
     bool wants_runs = false;
   };
   struct Tensor {
@@ -46,7 +46,7 @@ class Sequencer {
     std::string name;
     std::int32_t priority = 0;  // the greater, the earlier
     PartitionId first;
-    std::uint32_t count = 0;           // partitions, 1 at least
+    std::uint32_t count = 0;  // partitions, 1 at least
     std::uint64_t partition_bytes = 0;
     std::uint64_t last_bytes = 0;
   };
@@ -100,6 +100,8 @@ class Sequencer {
   std::uint32_t run_from(const Record& record, std::uint32_t first) const;
   LocalItem cut_reduce(std::uint64_t& room);
   std::uint32_t spread_run(const Record& record, std::uint32_t first, std::uint64_t room) const;
+  std::uint32_t spread_runs(const Record& record, std::uint32_t first, std::uint32_t next,
+                            std::uint64_t room) const;
   bool goes_with(const Record& record, std::uint32_t a, std::uint32_t b) const;
   LocalItem cut_spread(Record& record, std::uint32_t first, std::uint32_t count, std::uint64_t& room);
   void end_round(Record& record);

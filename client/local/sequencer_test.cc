@@ -14,7 +14,8 @@ using Catch::Contains;
 
 constexpr TimePoint kStart{1h};
 
-Sequencer::Tensor tensor(std::uint32_t id, std::uint32_t count, std::int32_t priority = 0, std::uint32_t first = 0) {
+Sequencer::Tensor tensor(std::uint32_t id, std::uint32_t count, std::int32_t priority = 0,
+                         std::uint32_t first = 0) {
   return {TensorId{id}, "t" + std::to_string(id), priority, PartitionId{first}, count, 100, 60};
 }
 
@@ -39,7 +40,8 @@ struct Pair : Sequencer {
     for (const LocalItem& item : batch ? batch->items : std::vector<LocalItem>{}) {
       constexpr const char* kNames[] = {"reduce", "spread", "refuse", "drop", "left"};
       text += (text.empty() ? "" : ", ") + std::string(kNames[static_cast<int>(item.kind)]) + " " +
-              std::to_string(item.tensor.value) + ":" + std::to_string(item.first) + "+" + std::to_string(item.count);
+              std::to_string(item.tensor.value) + ":" + std::to_string(item.first) + "+" +
+              std::to_string(item.count);
     }
     return text;
   }
@@ -101,7 +103,7 @@ TEST_CASE("sequencer: partitions of all members go together where that is one co
   Pair s({.wants_runs = true});
   s.add(tensor(1, 6, 0, 3));  // its first partition is the other one's
   s.both(ready(1));
-  CHECK(s.cut() == "reduce 1:0+1, reduce 1:1+2, reduce 1:3+2, reduce 1:5+1");
+  CHECK(s.cut() == "reduce 1:0+6");
   REQUIRE(s.answered(kStart, 0, answer(1, 1)).ok());
   REQUIRE(s.answered(kStart, 1, answer(1, 0)).ok());
   CHECK(s.cut() == "spread 1:0+1");  // the other half may come
@@ -114,6 +116,37 @@ TEST_CASE("sequencer: partitions of all members go together where that is one co
   s.executed();
   REQUIRE(s.answered(kStart, 1, answer(1, 4)).ok());
   CHECK(s.cut() == "spread 1:4+1");  // nothing is under way that it could wait for
+}
+
+TEST_CASE("sequencer: whole runs go together as far as there is room") {
+  Pair s({.batch_bytes = 350, .wants_runs = true});
+  s.add(tensor(1, 8, 0, 3));
+  s.both(ready(1));
+  CHECK(s.cut() == "reduce 1:0+5");  // 300 bytes are less, and a run is not cut
+  CHECK(s.cut() == "reduce 1:5+3");
+  s.executed();
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    if (i != 4) REQUIRE(s.answered(kStart, (3 + i) % 2, answer(1, i)).ok());
+  }
+  CHECK(s.cut() == "spread 1:0+3, spread 1:5+2");
+  s.executed();
+  CHECK(s.cut() == "spread 1:7+1");  // partition 3 waits for 4
+  REQUIRE(s.answered(kStart, 1, answer(1, 4)).ok());
+  s.executed();
+  CHECK(s.cut() == "spread 1:3+2");
+}
+
+TEST_CASE("sequencer: runs of other weights, and failed ones, go by themselves") {
+  Pair s({.wants_runs = true});
+  s.add(tensor(1, 8));
+  s.both(ready(1));
+  CHECK(s.cut() == "reduce 1:0+8");
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    LocalAnswer said = answer(1, i, i < 4 ? 4 : 3);
+    if (i == 7) said.error = make_error(ErrorCode::peer_lost, "gone");
+    REQUIRE(s.answered(kStart, i % 2, said).ok());
+  }
+  CHECK(s.cut() == "spread 1:0+4, spread 1:4+2, spread 1:6+1, spread 1:7+1");
 }
 
 TEST_CASE("sequencer: members that disagree are told so, and the next round goes on") {
@@ -270,7 +303,8 @@ class World {
     Member& member = members_[m];
     const std::uint64_t round = member.runs[t].round;
     member.soon.emplace_back([this, m, t, round] {
-      REQUIRE(sequencer_.ready(now_, m, {TensorId{t}, Round{round}, Operation::sum, Rank{}, MemoryKind::host}).ok());
+      REQUIRE(sequencer_.ready(now_, m, {TensorId{t}, Round{round}, Operation::sum, Rank{}, MemoryKind::host})
+                  .ok());
     });
   }
 
@@ -298,14 +332,34 @@ class World {
       REQUIRE(item.first + item.count <= what.count);
       REQUIRE(item.count > 0);
       bytes += last;
-      const bool is_end = item.first + item.count == what.count;
-      last = (item.count - 1) * what.partition_bytes + (is_end ? what.last_bytes : what.partition_bytes);
-      const std::uint32_t owner = (what.first.value + item.first) % size_;
-      if (traits_.wants_runs) REQUIRE(owner + item.count <= size_);
+      const std::uint32_t end = item.first + item.count;
+      const std::uint32_t last_unit = traits_.wants_runs ? last_run(what, item) : 1;
+      bytes += (item.count - last_unit) * what.partition_bytes;
+      last = (last_unit - 1) * what.partition_bytes +
+             (end == what.count ? what.last_bytes : what.partition_bytes);
+      if (traits_.wants_runs) check_runs(what, item);
     }
-    REQUIRE(bytes < traits_.batch_bytes);  // all but the last item
+    REQUIRE(bytes < traits_.batch_bytes);  // all but the last partition, or run
     for (Member& member : members_)
       member.batches.push_back(batch);
+  }
+
+  std::uint32_t owner(const Sequencer::Tensor& what, std::uint32_t index) const {
+    return (what.first.value + index) % size_;
+  }
+  bool begins_run(const Sequencer::Tensor& what, std::uint32_t index) const {
+    return index == 0 || index == what.count || owner(what, index) == 0;
+  }
+  // How many at the item's end are in one run.
+  std::uint32_t last_run(const Sequencer::Tensor& what, const LocalItem& item) const {
+    return std::min(item.count, owner(what, item.first + item.count - 1) + 1);
+  }
+  // An item is of whole runs; but answers of one run may go one by one.
+  void check_runs(const Sequencer::Tensor& what, const LocalItem& item) const {
+    const bool is_whole = begins_run(what, item.first) && begins_run(what, item.first + item.count);
+    const bool is_in_one = owner(what, item.first) + item.count <= size_;
+    const bool is_good = is_whole || (item.kind == LocalItem::Kind::spread && is_in_one);
+    REQUIRE(is_good);
   }
 
   void execute_one(std::uint32_t m) {
@@ -332,9 +386,10 @@ class World {
     part.reduced = true;
     part.weight = item.round.value % 2 == 0 ? 4 : 4 + index % 2;
     if ((tensors_[item.tensor.value].first.value + index) % size_ != m) return;
-    members_[m].soon.emplace_back([this, m, index, id = item.tensor, round = item.round, weight = part.weight] {
-      REQUIRE(sequencer_.answered(now_, m, {id, round, index, weight, {}}).ok());
-    });
+    members_[m].soon.emplace_back(
+        [this, m, index, id = item.tensor, round = item.round, weight = part.weight] {
+          REQUIRE(sequencer_.answered(now_, m, {id, round, index, weight, {}}).ok());
+        });
   }
 
   static void spread(Run& run, const LocalItem& item, std::uint32_t index) {

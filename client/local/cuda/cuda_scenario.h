@@ -179,7 +179,7 @@ class CudaScenario {
   static Collective collective(std::uint64_t number) {
     return {number, TensorId{3}, Round{0}, Operation::sum, std::nullopt, MemoryKind::cuda};
   }
-  // In place: the sums, then the answers, then the input again.
+  // In place: the sums, then the answers, then the input again. What an owner has of them lies side by side.
   std::vector<LocalPiece> pieces(std::uint32_t self, bool is_spread) {
     std::vector<LocalPiece> all;
     Member& member = members[self];
@@ -197,7 +197,7 @@ class CudaScenario {
       }
       if (piece.owner == self) {
         piece.home = member.own.get();
-        piece.sum = member.own->bytes().data() + at;
+        piece.sum = member.own->bytes().data() + i / members.size() * kElements * 4;
         piece.answer = piece.sum + kPartitions * kElements * 4;
       }
       all.push_back(piece);
