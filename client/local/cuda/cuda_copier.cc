@@ -1,6 +1,9 @@
 #include "client/local/cuda/cuda_copier.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -24,6 +27,9 @@ Status CudaCopier::open(int priority) {
   auto memory = allocate_ordinary_region(kBounceBytes);
   if (!memory) return memory.error();
   bounce_ = std::move(memory).value();
+  // A child would make the next write here go to another page than the one that the GPU has.
+  if (::madvise(bounce_->bytes().data(), kBounceBytes, MADV_DONTFORK) != 0)
+    return os_error("memory that children do not get", errno);
   const Status status = device_.check(CudaCall::register_host,
                                       device_.api().register_host(bounce_->bytes().data(), kBounceBytes));
   is_registered_ = status.ok();

@@ -14,13 +14,14 @@ Result<std::shared_ptr<Region>> PinnedMemory::allocate(std::size_t bytes) {
   });
   if (!fits) return region;
   const CudaDevice::Current current(*device_);
-  Status status = current.status();
-  if (status.ok())
-    status =
-        device_->check(CudaCall::register_host, device_->api().register_host(region->bytes().data(), size));
-  if (!status.ok()) {
+  CudaCode code = CudaCode::success;
+  if (current.status().ok()) code = device_->api().register_host(region->bytes().data(), size);
+  if (!current.status().ok() || code != CudaCode::success) {
     state_.update([&](State& state) { state.bytes -= size; });
-    Error error = status.error();
+    // Containers and limits of memory refuse it; then copies go by way of a registered buffer.
+    if (current.status().ok() && !kills_context(code)) return region;
+    Error error =
+        current.status().ok() ? device_->error(CudaCall::register_host, code) : current.status().error();
     error.message += " (of " + std::to_string(size) + " bytes)";
     return error;
   }

@@ -2,8 +2,8 @@
 // with the driver. Registering takes long and pins pages, so it is done once per region, up to a bound;
 // regions beyond it are ordinary, and who copies to them goes by way of a small registered buffer.
 //
-// Owner: CudaGroup, and the regions, which outlive it. Any thread. Failure: allocate() says which call it
-// was.
+// Owner: CudaGroup, and the regions, which outlive it. Any thread. Failure: a region that the driver does not
+// register is an ordinary one; if the GPU is lost, allocate() says which call it was.
 #pragma once
 
 #include <cstddef>

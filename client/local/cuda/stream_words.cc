@@ -29,6 +29,12 @@ Result<std::shared_ptr<StreamWords>> StreamWords::create(std::shared_ptr<CudaDev
   void* const memory =
       ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
   if (memory == MAP_FAILED) return os_error("memory for streams to wait on", errno);
+  // A child would make the next write here go to another page than the one that the GPU has.
+  if (::madvise(memory, kBytes, MADV_DONTFORK) != 0) {
+    const Error error = os_error("memory that children do not get", errno);
+    ::munmap(memory, kBytes);
+    return error;
+  }
   CudaCode code = api.register_host(memory, kBytes);
   if (code != CudaCode::success) {
     ::munmap(memory, kBytes);
