@@ -54,8 +54,8 @@ TEST_CASE("cuda cost: runs of a tensor are begun together, and each owner copies
   using enum CudaCall;
   CHECK(calls_since(*host.ranks[0].cuda, before) ==
         std::vector{record_event, wait_event, copy_to_host, create_event, record_event,  // reduce
-                    copy_to_device, copy_to_device, copy_to_device, record_event,  // stage
-                    record_event});                                                // spread
+                    copy_to_device, copy_to_device, copy_to_device, record_event,        // stage
+                    record_event});                                                      // spread
   CHECK(calls_since(*host.ranks[0].nccl, nccl_before) ==
         std::vector{NcclCall::group_start, NcclCall::reduce_scatter, NcclCall::reduce_scatter,
                     NcclCall::reduce_scatter, NcclCall::group_end, NcclCall::group_start,
@@ -104,6 +104,43 @@ TEST_CASE("cuda cost: the more urgent answer overtakes what has not begun") {
   }
   CHECK(host.run_until([&] { return order.size() == 5; }));
   CHECK(order == std::vector<std::uint32_t>{0, 2, 5, 4, 1});
+}
+
+TEST_CASE("cuda cost: the more urgent sum overtakes what has not begun") {
+  struct Order final : LocalGroup::Owner {
+    void on_summed(std::uint64_t number, std::size_t) override { numbers.push_back(number); }
+    void on_ended(std::uint64_t, const Status& status) override { CHECK(status.ok()); }
+    void on_broken(const Error& error) override { FAIL(error.message); }
+    void send(std::uint32_t, const Message&, Payload, std::uint64_t) override {}
+    std::vector<std::uint64_t> numbers;
+  };
+  constexpr std::size_t kBytes = 4 << 20;
+  CudaHost::Options options;
+  options.pinned_max = 64 << 20;
+  CudaHost host(1, options);
+  Order owner;
+  REQUIRE(host.join(0, owner));
+  CudaGroup& group = *host.ranks[0].group;
+  bool begun = false;
+  group.begin({}, [&](const Status& status) { begun = status.ok(); });
+  REQUIRE(host.run_until([&] { return begun; }));
+  const auto device = host.on_device(0, 5 * kBytes);
+  const auto own = group.allocate(5 * kBytes).value();
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    LocalPiece piece;
+    piece.partition = PartitionId{i};
+    piece.elements = kBytes / 4;
+    piece.in = device->bytes().data() + i * kBytes;
+    piece.sum = own->bytes().data() + i * kBytes;
+    piece.home = own.get();
+    piece.priority = i == 4 ? 9 : 0;
+    Collective collective = CudaScenario::collective(i);
+    collective.tensor = TensorId{i};
+    group.reduce(collective, {&piece, 1});
+    host.loop.run_tasks();
+  }
+  CHECK(host.run_until([&] { return owner.numbers.size() == 5; }));
+  CHECK(owner.numbers == std::vector<std::uint64_t>{0, 1, 4, 2, 3});
 }
 
 TEST_CASE("cuda cost: an input is readable when the program's stream has come so far") {

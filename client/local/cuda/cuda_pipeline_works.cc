@@ -164,6 +164,7 @@ void CudaPipeline::copy_out(const WorkPtr& work, const CollectivePortion& portio
                             std::optional<std::size_t> ring, const CudaEventPool::Event& after) {
   CudaCopier::Job job;
   job.after = after;
+  job.priority = work->pieces.front().priority;
   for (const CollectiveOutput& output : portion.outputs) {
     const LocalPiece& piece = work->pieces[output.piece];
     auto* const from =
