@@ -37,6 +37,7 @@ CudaPipeline::CudaPipeline(EventLoop& loop, std::shared_ptr<CudaDevice> device, 
 // The loop has ended before finish() was done, or there was none.
 CudaPipeline::~CudaPipeline() {
   if (life_ == Life::fresh || life_ == Life::finished) return;
+  probe_.reset();
   const CudaDevice::Current current(*device_);
   if (nccl_) nccl_->abort();
   // What the device still works on is left to the end of the process: to free it would be to wait.
