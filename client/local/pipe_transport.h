@@ -39,8 +39,8 @@ class PipeTransport final : public Transport {
 
   class Pipe final : public Connection {
    public:
-    Pipe(EventLoop& loop, std::shared_ptr<End> end, std::string peer)
-        : loop_(loop), end_(std::move(end)), peer_(std::move(peer)) {}
+    Pipe(PipeTransport& transport, EventLoop& loop, std::shared_ptr<End> end, std::string peer)
+        : transport_(transport), loop_(loop), end_(std::move(end)), peer_(std::move(peer)) {}
     ~Pipe() override { close(); }
     void start(ConnectionHandler& handler) override {
       end_->handler = &handler;
@@ -53,7 +53,8 @@ class PipeTransport final : public Transport {
     void send(const Message& message, Payload payload, std::uint64_t cookie) override {
       if (end_->closed) return;
       std::vector<std::byte> bytes(payload.bytes.begin(), payload.bytes.end());
-      loop_.post([message, bytes = std::move(bytes), cookie, from = end_] {
+      const bool is_late = transport_.is_late && transport_.is_late(message);
+      auto arrive = [message, bytes = std::move(bytes), cookie, from = end_] {
         if (const auto to = from->peer.lock()) {
           to->take([to, message, bytes] {
             Message own = message;
@@ -64,7 +65,9 @@ class PipeTransport final : public Transport {
           });
         }
         if (cookie != 0 && !from->closed) from->handler->on_sent(cookie);
-      });
+      };
+      if (!is_late) return loop_.post(std::move(arrive));
+      (void)loop_.after(std::chrono::milliseconds(5), std::move(arrive));
     }
     std::size_t queued_bytes() const override { return 0; }
     void set_max_header_bytes(std::size_t) override {}
@@ -80,6 +83,7 @@ class PipeTransport final : public Transport {
     std::unique_ptr<Connection> move_to(EventLoop&) override { return nullptr; }
 
    private:
+    PipeTransport& transport_;
     EventLoop& loop_;
     std::shared_ptr<End> end_;
     const std::string peer_;
@@ -109,10 +113,13 @@ class PipeTransport final : public Transport {
       there->peer = here;
       here->peer = there;
       ends_.push_back({here, there});
-      listener->second(std::make_unique<Pipe>(loop, there, "a peer"));
+      listener->second(std::make_unique<Pipe>(*this, loop, there, "a peer"));
     });
-    return std::make_unique<Pipe>(loop, here, endpoint.host);
+    return std::make_unique<Pipe>(*this, loop, here, endpoint.host);
   }
+
+  // Holds up a message, and on its connection what is sent before it arrives is not to be.
+  std::function<bool(const Message&)> is_late;
 
  private:
   std::map<std::string, Accepted> listeners_;

@@ -176,6 +176,53 @@ TEST_CASE("group: ranks that disagree fail the round everywhere, naming both, an
   }
 }
 
+TEST_CASE("group: the order may come before the last link is there") {
+  HostOfRanks::Options options;
+  options.joins = false;
+  options.sums_in_memory = true;
+  HostOfRanks h(options);
+  // What rank 1 says to rank 2, after the leader's.
+  h.local.is_late = [count = 0](const Message& message) mutable {
+    const auto* welcome = std::get_if<Welcome>(&message);
+    return welcome != nullptr && welcome->incarnation == Incarnation{12} && ++count == 2;
+  };
+  for (const std::uint32_t i : {0u, 1u, 2u})
+    h.start(i);
+  h.run(std::chrono::milliseconds(4));
+  CHECK(h.ranks[0]->joined);
+  CHECK_FALSE(h.ranks[2]->joined);
+  h.run();
+  REQUIRE(h.ranks[2]->joined);
+  const TensorId tensor = h.declare("layer1.weight", 5 * kSlice);
+  h.push_pull_all(tensor);
+  h.finish();
+  for (auto& rank : h.ranks)
+    CHECK(rank->out == h.sum());
+}
+
+TEST_CASE("group: a sum waits in the queue until its lane takes it") {
+  HostOfRanks h;
+  const TensorId tensor = h.declare("layer1.weight", 6 * kSlice);
+  for (auto& rank : h.ranks) {
+    for (const std::uint32_t lane : {0u, 1u}) {
+      rank->lane(lane).queued_bytes = std::size_t{1} << 20;
+      rank->lane(lane).handler->on_writable();
+    }
+  }
+  h.push_pull_all(tensor);
+  h.run();
+  for (auto& rank : h.ranks) {
+    for (const std::uint32_t lane : {0u, 1u}) {
+      CHECK(h.said<PushPull>(rank->lane(lane)).empty());
+      rank->lane(lane).queued_bytes = 0;
+      rank->lane(lane).handler->on_writable();
+    }
+  }
+  h.finish();
+  for (auto& rank : h.ranks)
+    CHECK(rank->out == h.sum());
+}
+
 TEST_CASE("group: a lane that breaks is opened again, and the sum sent again") {
   HostOfRanks h;
   const TensorId tensor = h.declare("layer1.weight", 6 * kSlice);

@@ -74,7 +74,7 @@ void DataPlane::on_group_summed(Partition& partition) {
 }
 
 void DataPlane::on_group_settled(Partition& partition) {
-  queue_.remove(partition);
+  if (!partition.owner->may_queue(partition)) queue_.remove(partition);
   settle(partition);
 }
 

@@ -27,18 +27,22 @@ void GroupPlane::post(std::function<void()> task) {
 }
 
 void GroupPlane::start() {
-  if (!is_leader()) return;  // the leader's first batch begins it
+  is_linked_ = true;
+  if (!is_leader()) {
+    if (setup_) begin_group();
+    return;
+  }
   auto setup = group_->make_setup();
   if (!setup) return give_up(setup.error());
   LocalBatch batch;
   batch.setup = std::move(setup).value();
   send_to_all(batch);
-  begin_group(batch.setup);
+  setup_ = std::move(batch.setup);
+  begin_group();
 }
 
-void GroupPlane::begin_group(std::span<const std::byte> setup) {
-  has_setup_ = true;
-  group_->begin(setup, [this](const Status& status) {
+void GroupPlane::begin_group() {
+  group_->begin(*setup_, [this](const Status& status) {
     if (!failure_) owner_.on_group_begun(status);
   });
 }

@@ -138,7 +138,7 @@ class GroupPlane final : private LocalGroup::Owner {
   void say_waiting();
   // What the leader says.
   Status take_batch(const LocalBatch& batch);
-  void begin_group(std::span<const std::byte> setup);
+  void begin_group();
   Status execute(const LocalBatch& batch);
   Status execute(const LocalItem& item, std::uint64_t batch);
   Result<Tensor*> find(const LocalItem& item);
@@ -168,7 +168,8 @@ class GroupPlane final : private LocalGroup::Owner {
   TimerId order_timer_, waiting_timer_, patience_timer_;
   bool is_ordering_ = false;
 
-  bool has_setup_ = false;
+  bool is_linked_ = false;
+  std::optional<std::vector<std::byte>> setup_;  // may come before the last link is there
   std::uint64_t next_batch_ = 0;
   std::uint64_t next_collective_ = 0;
   std::map<std::uint64_t, Open> open_;

@@ -20,10 +20,12 @@ Error broken(std::string what) {
 Status GroupPlane::take_batch(const LocalBatch& batch) {
   if (batch.items.empty()) {
     waiting_ = batch.waiting;
-    if (!has_setup_) begin_group(batch.setup);
+    if (setup_) return {};
+    setup_ = batch.setup;
+    if (is_linked_) begin_group();
     return {};
   }
-  if (batch.number != next_batch_ || !has_setup_)
+  if (batch.number != next_batch_ || !setup_)
     return broken(fmt::format("a batch {} in the place of batch {}", batch.number, next_batch_));
   return execute(batch);
 }
