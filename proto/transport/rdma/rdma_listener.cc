@@ -61,8 +61,7 @@ class RdmaAcceptor final : public std::enable_shared_from_this<RdmaAcceptor> {
   void writable() {}
 
  private:
-  // Each registers memory, which takes long.
-  static constexpr int kMaxAcceptsPerTurn = 8;
+  static constexpr int kMaxAcceptsPerTurn = 64;
 
   void receive(VerbsRequest request) {
     const auto hello = decode_rdma_hello(request.private_data);
