@@ -106,6 +106,32 @@ TEST_CASE("cuda cost: the more urgent answer overtakes what has not begun") {
   CHECK(order == std::vector<std::uint32_t>{0, 2, 5, 4, 1});
 }
 
+TEST_CASE("cuda cost: a program that computes is asked now and then, and holds up nothing") {
+  CudaHost host(1);
+  CudaScenario scenario(host);
+  REQUIRE(scenario.open());
+  bool is_computed = false;
+  host.ranks[0].cuda->enqueue(nullptr, {.may_start = [&] { return is_computed; }});
+  auto& member = scenario.members[0];
+  bool is_readable = false;
+  {
+    CudaBuffers buffers(host.ranks[0].device);
+    const auto buffer = buffers.describe(member.user->bytes().data(), member.user->bytes().size(), nullptr);
+    REQUIRE(buffer);
+    host.ranks[0].group->when_readable(*buffer, [&](const Status& status) { is_readable = status.ok(); });
+  }
+  const std::uint64_t before = host.ranks[0].cuda->count(CudaCall::query_event);
+  host.loop.run_for(10ms);
+  CHECK(host.ranks[0].cuda->count(CudaCall::query_event) - before <= 51);
+  const TimePoint begun = host.loop.now();
+  ++member.calls;
+  host.ranks[0].group->reduce(CudaScenario::collective(0), scenario.pieces(0, false));
+  REQUIRE(host.run_until([&] { return member.ended.count(0) == 1; }));
+  CHECK(host.loop.now() - begun < 150us);  // a copy and an event of 50 us each, and a turn
+  is_computed = true;
+  CHECK(host.run_until([&] { return is_readable; }));
+}
+
 TEST_CASE("cuda cost: the more urgent sum overtakes what has not begun") {
   struct Order final : LocalGroup::Owner {
     void on_summed(std::uint64_t number, std::size_t) override { numbers.push_back(number); }

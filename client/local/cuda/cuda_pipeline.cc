@@ -256,15 +256,23 @@ bool CudaPipeline::is_active() const {
   // What has not come to rest long after the end does not; the destructor sees to it.
   if (is_finishing_) return life_ != Life::finished && loop_.now() < finish_by_ + options_.finish_timeout;
   if (life_ == Life::fresh || life_ == Life::drained || life_ == Life::finished) return false;
-  return life_ != Life::running || collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() ||
-         !works_.empty() || !callers_.empty();
+  return life_ != Life::running || is_working() || !callers_.empty();
+}
+
+bool CudaPipeline::is_working() const {
+  return collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() || !works_.empty();
 }
 
 void CudaPipeline::arm() {
-  if (is_armed_ || !is_active()) return;
-  is_armed_ = true;
-  loop_.after(options_.poll_interval, [self = shared_from_this()] {
-    self->is_armed_ = false;
+  if (!is_active()) return;
+  const bool is_idle = life_ == Life::running && !is_finishing_ && !is_working();
+  const Duration interval = is_idle ? options_.caller_interval : options_.poll_interval;
+  const TimePoint at = loop_.now() + interval;
+  if (armed_for_ && *armed_for_ <= at) return;
+  armed_for_ = at;
+  loop_.after(interval, [self = shared_from_this(), at] {
+    if (self->armed_for_ != at) return;  // an earlier one has been armed since
+    self->armed_for_.reset();
     self->turn();
   });
 }

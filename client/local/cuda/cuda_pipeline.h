@@ -52,6 +52,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     std::uint32_t self = 0;
     std::size_t ring_bytes = 32 << 20;
     Duration poll_interval{std::chrono::microseconds(20)};
+    // While there is nothing but streams of the program to wait for, which compute for long.
+    Duration caller_interval{std::chrono::microseconds(200)};
     // A stream that waits holds up others if they have not gone on by then.
     Duration probe_timeout{std::chrono::milliseconds(100)};
     Duration finish_timeout{std::chrono::seconds(2)};  // for the other members
@@ -133,6 +135,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   void close();
   void arm();
   bool is_active() const;
+  bool is_working() const;
 
   EventLoop& loop_;
   const std::shared_ptr<CudaDevice> device_;
@@ -168,7 +171,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   static constexpr std::uint32_t kLostAfter = 3;
   std::uint32_t bad_queries_ = 0;
   std::uint32_t bad_contexts_ = 0;
-  bool is_armed_ = false;
+  std::optional<TimePoint> armed_for_;
 };
 
 }  // namespace bps
