@@ -73,6 +73,7 @@ Result<OpenOptions> read_options(const bps_options* options) {
   given.congestion_control = text(full.congestion_control);
   given.transport = text(full.transport);
   given.rdma_device = text(full.rdma_device);
+  given.local_group = text(full.local_group);
   given.rdma_gid = number(full.rdma_gid);
   given.rdma_tclass = number(full.rdma_tclass);
   given.rank = number(full.rank);

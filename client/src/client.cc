@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/local/host_group.h"
 #include "proto/transport/rdma/rdma_transport.h"
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/shm/shm_transport.h"
@@ -21,6 +22,14 @@ constexpr Duration kDescribe = std::chrono::seconds(1);
 constexpr Duration kShortWait = ClientEngine::kPatience;
 
 Error closed_error() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
+
+std::unique_ptr<LocalGroup> make_host_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
+  HostGroup::Options options;
+  options.job_run = context.run;
+  options.ranks = context.ranks;
+  options.member = context.self;
+  return std::make_unique<HostGroup>(context.loop, context.transport, std::move(options), owner);
+}
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -70,7 +79,23 @@ Status Client::start() {
   thread_ = std::move(thread).value();
   operations_ = std::make_unique<Operations>(thread_->loop(), callbacks_);
   network_ = std::make_shared<TcpTransport>(options);
-  return find_shared_memory();
+  if (Status status = find_shared_memory(); !status.ok()) return status;
+  return find_local();
+}
+
+// Also where servers are reached in another way.
+Status Client::find_local() {
+  if (settings_.config.local_group == LocalGrouping::off) return {};
+  local_ = shared_memory_;
+  if (local_ != nullptr) return {};
+  if (Status status = ShmTransport::check(); !status.ok()) {
+    return make_error(status.error().code, "local_group host is set, and " + status.error().message,
+                      "set local_group off (BPS_LOCAL_GROUP) on all ranks");
+  }
+  ShmOptions options;
+  options.log = log_;
+  local_ = std::make_shared<ShmTransport>(options);
+  return {};
 }
 
 Status Client::find_shared_memory() {
@@ -134,7 +159,8 @@ Status Client::open_rdma() {
 
 std::shared_ptr<Transport> Client::transport_of(Lane::Way way) const {
   if (way == Lane::Way::rdma) return rdma_;
-  return way == Lane::Way::shared_memory ? shared_memory_ : network_;
+  if (way == Lane::Way::shared_memory) return shared_memory_;
+  return local_ != nullptr ? local_ : network_;
 }
 
 std::array<std::uint64_t, kRdmaCounts> Client::rdma_counts() const {
@@ -154,16 +180,22 @@ Status Client::join() {
   const auto cell = reply->cell();
   thread_->loop().post([this, reply] {
     engine_ = std::make_unique<ClientEngine>(thread_->loop(), *network_, settings_.config, log_,
-                                             shared_memory_.get(), [this] { return find_rdma(); });
+                                             shared_memory_.get(), [this] { return find_rdma(); }, local_.get(),
+                                             &make_host_group);
     operations_->attach(*engine_);
     stats_ = engine_->stats();
     engine_->join([this, reply](Status status) {
       shares_memory_.store(engine_->shares_memory(), std::memory_order_release);
       best_way_.store(engine_->best_way(), std::memory_order_release);
+      if (settings_.config.local_group != LocalGrouping::off) {
+        settings_.config.local_rank = engine_->group_rank();
+        settings_.config.local_size = engine_->group_size();
+      }
       reply->set(std::move(status));
     });
   });
-  const Duration patience = settings_.config.join_timeout + SchedulerLink::kJoinGrace + kMargin;
+  const Duration patience =
+      settings_.config.join_timeout + SchedulerLink::kJoinGrace + ClientEngine::kGroupPatience + kMargin;
   if (cell->wait_until(thread_->loop().now() + patience)) return cell->value();
   return make_error(ErrorCode::internal, "the client's loop does not answer");
 }
@@ -177,6 +209,7 @@ void Client::shut_down() {
   network_.reset();
   shared_memory_.reset();
   rdma_.reset();
+  local_.reset();
   callbacks_->stop();
   embedded_.reset();
 }

@@ -89,6 +89,7 @@ class Client {
   Status find_shared_memory();
   Result<Transport*> find_rdma();
   Status open_rdma();
+  Status find_local();
   // What `way` goes over; TCP if not otherwise.
   std::shared_ptr<Transport> transport_of(Lane::Way way) const;
   std::string describe_scheduler();
@@ -109,6 +110,7 @@ class Client {
   std::shared_ptr<Transport> shared_memory_;  // null if it cannot be used
   // Made when it is first asked for, on the loop; others look at it once best_way_ says so.
   std::shared_ptr<RdmaTransport> rdma_;
+  std::shared_ptr<Transport> local_;  // between the ranks of this host; null if they are no group
   std::atomic<Lane::Way> best_way_{Lane::Way::network};
   std::atomic<bool> shares_memory_{false};
   std::unique_ptr<LoopThread> thread_;

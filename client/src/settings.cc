@@ -43,6 +43,8 @@ struct Raw {
   bool checksum = false;
   std::optional<LogLevel> log_level;
   std::string host;
+  std::string local_group = "off";
+  std::string local_group_id;
   Duration stall_warn = std::chrono::seconds(10);
 };
 
@@ -84,6 +86,9 @@ void define(Config& config, Raw& raw) {
   config.add("log-level", raw.log_level, "What to log");
   config.add("stall-warn", raw.stall_warn,
              "Log whom it waits for when an operation, a barrier or a declaration takes longer; 0: never");
+  config.add("local-group", raw.local_group, "The ranks of a host sum among themselves first, in its memory")
+      .choices({"off", "host"});
+  config.add("local-group-id", raw.local_group_id, "Only ranks of a host that say the same are a group").unit("NAME");
   config.add("host", raw.host, "Identity of this machine").unit("NAME");
 }
 
@@ -120,6 +125,7 @@ Status apply(Config& config, const GivenOptions& options) {
   given.text("congestion-control", options.congestion_control);
   given.text("transport", options.transport);
   given.text("rdma-device", options.rdma_device);
+  given.text("local-group", options.local_group);
   given.number("rdma-gid", options.rdma_gid);
   given.number("rdma-tclass", options.rdma_tclass);
   given.number("rank", options.rank);
@@ -189,7 +195,9 @@ Status find_place(const Raw& raw, const Environment& environment, ClientConfig& 
   LauncherPlace local;
   if (rank == place.rank) local = place;
   config.local_rank = raw.local_rank.value_or(local.local_rank.value_or(0));
-  config.local_size = raw.local_size.value_or(local.local_size.value_or(config.local_rank + 1));
+  const auto local_size = raw.local_size ? raw.local_size : local.local_size;
+  config.local_size = local_size.value_or(config.local_rank + 1);
+  if (raw.local_group != "off") config.group_size = local_size.value_or(0);
   if (config.local_rank >= config.local_size || config.local_size > config.world_size) {
     return bad(fmt::format("local rank {} of {} does not fit a world of {}", config.local_rank,
                            config.local_size, config.world_size),
@@ -281,6 +289,13 @@ Status check(const Raw& raw, ClientSettings& settings) {
   config.host = raw.host.empty() ? host_identity() : raw.host;
   if (Status status = check_name("host name", config.host, kMaxHostBytes); !status.ok())
     return bad(status.error().message);
+  if (raw.local_group != "off") {
+    config.local_group = LocalGrouping::host;
+    config.group_name = config.host + "/" + shared_memory_identity();
+    if (!raw.local_group_id.empty()) config.group_name += "/" + raw.local_group_id;
+    if (Status status = check_name("local group name", config.group_name, kMaxGroupNameBytes); !status.ok())
+      return bad(status.error().message, "use a shorter BPS_LOCAL_GROUP_ID");
+  }
   settings.operation_timeout = raw.operation_timeout;
   settings.congestion_control = raw.congestion_control;
   settings.checksum = raw.checksum;

@@ -37,6 +37,7 @@ struct GivenOptions {
   std::optional<bool> unequal_sums;
   std::optional<std::int64_t> staleness;  // BPS_STALENESS_UNBOUNDED is -2
   std::optional<std::int64_t> bandwidth_bps;
+  std::optional<std::string> local_group;
 };
 
 struct ClientSettings {

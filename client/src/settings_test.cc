@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "proto/base/host_identity.h"
 #include "proto/auth/auth_harness.h"
 
 namespace bps {
@@ -217,6 +218,29 @@ TEST_CASE("settings: a misspelt variable is a warning, embedded is recognised") 
     given.scheduler = misspelt;
     CHECK(refusal(given).advice == "did you mean embedded:?");
   }
+}
+
+TEST_CASE("settings: ranks that sum on their host are known by host, user and name") {
+  CHECK(read({}, {}).config.local_group == LocalGrouping::off);
+  CHECK(read({}, {{"BPS_LOCAL_SIZE", "1"}}).config.group_size == 0);
+  Environment environment{{"BPS_LOCAL_GROUP", "host"}, {"BPS_HOST", "gpu-03"}};
+  const ClientConfig plain = read({}, environment).config;
+  CHECK(plain.local_group == LocalGrouping::host);
+  CHECK(plain.group_name == "gpu-03/" + shared_memory_identity());
+  CHECK(plain.group_size == 0);  // nobody said
+  environment["BPS_LOCAL_GROUP_ID"] = "left half";
+  environment["BPS_RANK"] = "1";
+  environment["BPS_WORLD_SIZE"] = "4";
+  environment["BPS_LOCAL_RANK"] = "1";
+  CHECK(read({}, environment).config.group_size == 0);  // a guess is not said
+  environment["BPS_LOCAL_SIZE"] = "3";
+  GivenOptions given;
+  given.local_group = "host";
+  const ClientConfig named = read(given, environment).config;
+  CHECK(named.group_name == plain.group_name + "/left half");
+  CHECK(named.group_size == 3);
+  given.local_group = "nccl";
+  CHECK_THAT(refusal(given).message, Contains("local-group") && Contains("off"));
 }
 
 TEST_CASE("settings: a world of one has one rank") {

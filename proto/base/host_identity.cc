@@ -1,5 +1,6 @@
 #include "proto/base/host_identity.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -20,6 +21,12 @@ std::string host_identity() {
     identity += "/" + boot_id.substr(0, kBootIdDigits);
   }
   return identity;
+}
+
+std::string shared_memory_identity() {
+  struct stat space {};
+  const unsigned long number = stat("/proc/self/ns/net", &space) == 0 ? space.st_ino : 0;
+  return std::to_string(number) + "/" + std::to_string(geteuid());
 }
 
 }  // namespace bps

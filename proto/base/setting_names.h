@@ -41,6 +41,8 @@ inline constexpr std::string_view kSettingNames[] = {
     "library",
     "link",
     "listen",
+    "local-group",
+    "local-group-id",
     "local-rank",
     "local-size",
     "log-level",

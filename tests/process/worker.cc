@@ -10,6 +10,9 @@
 //
 // With --may-lose RANK: sums may lack what that rank adds, from some moment of some round on.
 //
+// With --groups 3,2: ranks 0 to 2 sum on their host before it meets that of ranks 3 and 4. Values have fractions then, so
+// that sums in another order have other bits; and with a rank its host is lost.
+//
 // An error goes to stderr as "CODE: message; advice", and the exit status is the one that it suggests.
 // Scheduler, job, rank and the rest come from BPS_* variables.
 #include <poll.h>
@@ -23,6 +26,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -38,6 +42,7 @@ constexpr std::uint64_t kNobody = ~std::uint64_t{0};
 struct Flags {
   std::uint64_t elements = 100'000;
   std::uint64_t tensors = 1;
+  std::vector<std::uint64_t> groups;  // ranks of each host; empty: none
   std::vector<std::uint64_t> sizes;  // elements of each tensor; given, the two above do not count
   std::uint64_t rounds = 5;
   std::uint64_t announce = 0;     // "reached N" when this many rounds are done
@@ -73,13 +78,32 @@ bool is_told() {
   return poll(&input, 1, 0) > 0;
 }
 
-// Whole numbers that a float holds exactly, different for every rank, round and element.
-float value(std::uint64_t rank, std::uint64_t round, std::uint64_t element) {
-  return static_cast<float>((rank + 1) * ((round + element) % 1000));
+// Whole numbers that a float holds exactly, different for every rank, round and element; with groups, tenths.
+float value(const Flags& flags, std::uint64_t rank, std::uint64_t round, std::uint64_t element) {
+  const auto whole = static_cast<float>((rank + 1) * ((round + element) % 1000));
+  return flags.groups.empty() ? whole : whole * 0.1F;
 }
 
-float sum(std::uint64_t size, std::uint64_t round, std::uint64_t element) {
-  return static_cast<float>(size * (size + 1) / 2 * ((round + element) % 1000));
+// Without the host of rank `lost`, if there is one.
+float sum_of_hosts(const Flags& flags, std::uint64_t round, std::uint64_t element, std::uint64_t lost) {
+  std::optional<float> all;
+  std::uint64_t first = 0;
+  for (const std::uint64_t count : flags.groups) {
+    float host = value(flags, first, round, element);
+    for (std::uint64_t rank = first + 1; rank < first + count; ++rank)
+      host += value(flags, rank, round, element);
+    const bool is_lost = lost >= first && lost < first + count;
+    if (!is_lost) all = all ? *all + host : host;
+    first += count;
+  }
+  return all.value_or(0);
+}
+
+float sum(const Flags& flags, std::uint64_t size, std::uint64_t round, std::uint64_t element,
+          std::uint64_t lost = kNobody) {
+  if (!flags.groups.empty()) return sum_of_hosts(flags, round, element, lost);
+  const auto all = static_cast<float>(size * (size + 1) / 2 * ((round + element) % 1000));
+  return lost == kNobody ? all : all - value(flags, lost, round, element);
 }
 
 class Checksum {
@@ -104,7 +128,7 @@ int print_reference(const Flags& flags) {
   for (std::uint64_t round = 0; round < flags.rounds; ++round) {
     for (std::uint64_t t = 0; t < flags.sizes.size(); ++t) {
       for (std::uint64_t i = 0; i < flags.sizes[t]; ++i)
-        checksum.add(sum(flags.reference, round + t, i));
+        checksum.add(sum(flags, flags.reference, round + t, i));
     }
   }
   checksum.say_it(flags.rounds);
@@ -172,7 +196,7 @@ class Training {
     for (std::uint64_t t = 0; t < data_.size(); ++t) {
       handles[t].wait();
       for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
-        if (!check("broadcast", 0, t, i, value(t % size_, t, i))) return false;
+        if (!check("broadcast", 0, t, i, value(flags_, t % size_, t, i))) return false;
       }
     }
     return true;
@@ -210,15 +234,15 @@ class Training {
  private:
   void fill(std::uint64_t t, std::uint64_t round) {
     for (std::uint64_t i = 0; i < data_[t].size(); ++i)
-      data_[t][i] = value(rank(), round + t, i);
+      data_[t][i] = value(flags_, rank(), round + t, i);
   }
 
   // A rank that is lost may be missing in some elements of the first round that lacks it, and in all of
   // later ones.
   bool check_sum(std::uint64_t round, std::uint64_t t, std::uint64_t i) {
-    const float all = sum(size_, round + t, i);
+    const float all = sum(flags_, size_, round + t, i);
     if (flags_.may_lose == kNobody) return check("sum", round, t, i, all);
-    const float others = all - value(flags_.may_lose, round + t, i);
+    const float others = sum(flags_, size_, round + t, i, flags_.may_lose);
     if (data_[t][i] != all) lacks_since_ = std::min(lacks_since_, round);
     if (round == lacks_since_ && data_[t][i] == all) return true;
     return check("sum", round, t, i, round < lacks_since_ ? all : others);
@@ -329,6 +353,8 @@ int main(int argc, char** argv) {
       flags.tensor = argv[++i];
     } else if (flag == "--sizes") {
       flags.sizes = numbers(argv[++i]);
+    } else if (flag == "--groups") {
+      flags.groups = numbers(argv[++i]);
     } else {
       std::uint64_t* const number = number_of(flags, flag);
       if (number == nullptr) return usage(argv[i]);

@@ -133,6 +133,10 @@ typedef struct bps_options {
   const char* rdma_device;      /* "mlx5_0" or "mlx5_0:1": RDMA device, and its port; default the one that leads to a server */
   int32_t rdma_gid;             /* -1 = any: index of the GID, and with it the address, that the device is used with */
   int32_t rdma_tclass;          /* -1 = the system's: traffic class of what is sent over RDMA, 0 to 255 */
+  const char* local_group;      /* "off" (default), "host": the ranks of a host sum among themselves first, in its memory, and
+                                   each byte crosses the network once for all of them; job setting: equal on all ranks.
+                                   Sums have other bits than without, the loss of a rank is the loss of its host, and
+                                   asynchronous tensors and averages of 8-bit and int32 elements are refused */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);

@@ -63,6 +63,8 @@ class Options {
   Options& rdma_device(std::string value) { return set(rdma_device_, std::move(value)); }
   Options& rdma_gid(int value) { return raw_.rdma_gid = value, *this; }
   Options& rdma_tclass(int value) { return raw_.rdma_tclass = value, *this; }
+  // "off", "host": the ranks of a host sum among themselves first. Equal on all ranks.
+  Options& local_group(std::string value) { return set(local_group_, std::move(value)); }
   Options& rank(int value) { return raw_.rank = value, *this; }
   Options& world_size(int value) { return raw_.world_size = value, *this; }
   Options& local_rank(int value) { return raw_.local_rank = value, *this; }
@@ -100,6 +102,7 @@ class Options {
     result.congestion_control = pointer(congestion_control_);
     result.transport = pointer(transport_);
     result.rdma_device = pointer(rdma_device_);
+    result.local_group = pointer(local_group_);
     if (log_ != nullptr && *log_ != nullptr) {
       result.log = [](bps_log_level level, const char* text, void* user) {
         (*static_cast<const Log*>(user))(static_cast<LogLevel>(level), text);
@@ -120,7 +123,7 @@ class Options {
 
   bps_options raw_{};
   Text scheduler_, job_, config_file_, key_file_, tls_cert_, tls_key_, tls_ca_, congestion_control_,
-      transport_, rdma_device_;
+      transport_, rdma_device_, local_group_;
   std::shared_ptr<Log> log_;
 };
 

@@ -82,6 +82,7 @@ class COptions(ctypes.Structure):
         ("rdma_device", c_char_p),
         ("rdma_gid", c_int32),
         ("rdma_tclass", c_int32),
+        ("local_group", c_char_p),
     ]
 
 
