@@ -7,7 +7,8 @@
 // A word's value only grows, and a stream waits until it has been passed; a word is used again when the
 // stream that waited for it has gone on. Streams must not wait so where that holds up other streams (one
 // hardware queue): the copies that the operation needs would wait for its end. CudaPipeline tries that out
-// when it begins.
+// with streams of ours when it begins. Which queue a stream of the program's has is not told: where it shares
+// one with ours all the same, neither goes on until the word is set.
 //
 // Owner: by shared_ptr, CudaPipeline and whoever waits. Any thread. Limits: kWords waits at a time. Failure:
 // wait() says so, and the host has to wait. A stream that has not gone on at the end still reads its word:
