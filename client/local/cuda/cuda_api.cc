@@ -30,7 +30,6 @@ constexpr std::array<std::string_view, kCudaCallCount> kNames = {
     "cuEventDestroy",
     "cuMemcpyDtoHAsync",
     "cuMemcpyHtoDAsync",
-    "cuMemcpyDtoDAsync",
     "cuMemAlloc",
     "cuMemFree",
     "cuMemHostRegister",

@@ -74,14 +74,13 @@ enum class CudaCall : std::uint8_t {
   destroy_event,
   copy_to_host,
   copy_to_device,
-  copy_on_device,
   allocate,
   free,
   register_host,
   unregister_host,
   device_address,
 };
-inline constexpr std::uint8_t kCudaCallCount = 30;
+inline constexpr std::uint8_t kCudaCallCount = 29;
 
 // As the driver calls it: "cuMemcpyDtoHAsync".
 std::string_view name_of(CudaCall call);
@@ -136,7 +135,6 @@ class CudaApi {
 
   virtual CudaCode copy_to_host(void* to, const void* from, std::size_t bytes, CudaStream stream) = 0;
   virtual CudaCode copy_to_device(void* to, const void* from, std::size_t bytes, CudaStream stream) = 0;
-  virtual CudaCode copy_on_device(void* to, const void* from, std::size_t bytes, CudaStream stream) = 0;
 
   virtual CudaCode allocate(void*& memory, std::size_t bytes) = 0;
   virtual CudaCode free(void* memory) = 0;

@@ -36,7 +36,6 @@ struct CudaFunctions {
   Code (*destroy_event)(void* event);
   Code (*copy_to_host)(void* to, Address from, std::size_t bytes, void* stream);
   Code (*copy_to_device)(Address to, const void* from, std::size_t bytes, void* stream);
-  Code (*copy_on_device)(Address to, Address from, std::size_t bytes, void* stream);
   Code (*allocate)(Address* memory, std::size_t bytes);
   Code (*free)(Address memory);
   Code (*register_host)(void* memory, std::size_t bytes, unsigned int flags);

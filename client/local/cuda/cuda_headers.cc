@@ -34,7 +34,6 @@ static_assert(kSameShape<decltype(F::query_event), decltype(&cuEventQuery)>);
 static_assert(kSameShape<decltype(F::destroy_event), decltype(&cuEventDestroy)>);
 static_assert(kSameShape<decltype(F::copy_to_host), decltype(&cuMemcpyDtoHAsync)>);
 static_assert(kSameShape<decltype(F::copy_to_device), decltype(&cuMemcpyHtoDAsync)>);
-static_assert(kSameShape<decltype(F::copy_on_device), decltype(&cuMemcpyDtoDAsync)>);
 static_assert(kSameShape<decltype(F::allocate), decltype(&cuMemAlloc)>);
 static_assert(kSameShape<decltype(F::free), decltype(&cuMemFree)>);
 static_assert(kSameShape<decltype(F::register_host), decltype(&cuMemHostRegister)>);

@@ -102,9 +102,6 @@ class RealCuda final : public CudaApi {
   CudaCode copy_to_device(void* to, const void* from, std::size_t bytes, CudaStream stream) override {
     return CudaCode(driver_.copy_to_device(address_of(to), from, bytes, stream));
   }
-  CudaCode copy_on_device(void* to, const void* from, std::size_t bytes, CudaStream stream) override {
-    return CudaCode(driver_.copy_on_device(address_of(to), address_of(from), bytes, stream));
-  }
 
   CudaCode allocate(void*& memory, std::size_t bytes) override {
     CudaFunctions::Address address = 0;
@@ -184,7 +181,6 @@ Result<CudaFunctions> load(const char* library) {
   find("cuEventDestroy_v2", functions.destroy_event);
   find("cuMemcpyDtoHAsync_v2", functions.copy_to_host);
   find("cuMemcpyHtoDAsync_v2", functions.copy_to_device);
-  find("cuMemcpyDtoDAsync_v2", functions.copy_on_device);
   find("cuMemAlloc_v2", functions.allocate);
   find("cuMemFree_v2", functions.free);
   find("cuMemHostRegister_v2", functions.register_host);

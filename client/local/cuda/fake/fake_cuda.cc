@@ -380,10 +380,6 @@ CudaCode FakeCuda::copy_to_device(void* to, const void* from, std::size_t bytes,
   return copy(CudaCall::copy_to_device, to, from, bytes, stream);
 }
 
-CudaCode FakeCuda::copy_on_device(void* to, const void* from, std::size_t bytes, CudaStream stream) {
-  return copy(CudaCall::copy_on_device, to, from, bytes, stream);
-}
-
 CudaCode FakeCuda::allocate(void*& memory, std::size_t bytes) {
   return call(CudaCall::allocate, [&](Machine& m) {
     std::size_t used = bytes;

@@ -102,7 +102,6 @@ class FakeCuda final : public CudaApi {
   CudaCode destroy_event(CudaEvent event) override;
   CudaCode copy_to_host(void* to, const void* from, std::size_t bytes, CudaStream stream) override;
   CudaCode copy_to_device(void* to, const void* from, std::size_t bytes, CudaStream stream) override;
-  CudaCode copy_on_device(void* to, const void* from, std::size_t bytes, CudaStream stream) override;
   CudaCode allocate(void*& memory, std::size_t bytes) override;
   CudaCode free(void* memory) override;
   CudaCode register_host(void* memory, std::size_t bytes) override;
