@@ -9,7 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "proto/base/assert.h"
 #include "proto/transport/transport.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 
 namespace bps::testing {
 
@@ -54,7 +57,12 @@ class PipeTransport final : public Transport {
       if (end_->closed) return;
       std::vector<std::byte> bytes(payload.bytes.begin(), payload.bytes.end());
       const bool is_late = transport_.is_late && transport_.is_late(message);
-      auto arrive = [message, bytes = std::move(bytes), cookie, from = end_] {
+      Encoder encoder;
+      const auto frame = encoder.encode(message, bytes.size());
+      Message decoded;
+      BPS_ASSERT(decode(frame.subspan(kFramePrefixBytes), decoded).ok() && decoded == message);
+      if (transport_.tamper) transport_.tamper(decoded);
+      auto arrive = [message = std::move(decoded), bytes = std::move(bytes), cookie, from = end_] {
         if (const auto to = from->peer.lock()) {
           to->take([to, message, bytes] {
             Message own = message;
@@ -120,6 +128,8 @@ class PipeTransport final : public Transport {
 
   // Holds up a message, and on its connection what is sent before it arrives is not to be.
   std::function<bool(const Message&)> is_late;
+  // What arrives in its place.
+  std::function<void(Message&)> tamper;
 
  private:
   std::map<std::string, Accepted> listeners_;

@@ -453,4 +453,53 @@ TEST_CASE("group: an expired wait says which rank has not begun") {
   }
 }
 
+TEST_CASE("group: a rank that is late with more tensors than a message names is waited for") {
+  HostOfRanks h;
+  constexpr int kTensors = 2 * kMaxWaitsNamed;
+  std::vector<TensorId> tensors;
+  for (int t = 0; t < kTensors; ++t)
+    tensors.push_back(h.declare("tensor" + std::to_string(t), 8));
+  std::vector<std::vector<std::byte>> outs(h.size * kTensors, bytes_of(8, 0));
+  const auto begin = [&](std::uint32_t i) {
+    for (int t = 0; t < kTensors; ++t) {
+      auto& rank = *h.ranks[i];
+      REQUIRE(rank.engine
+                  .push_pull(tensors[t], rank.in, outs[i * kTensors + t], Operation::sum, rank.into(rank.outcome))
+                  .ok());
+    }
+  };
+  begin(0);
+  begin(1);
+  h.run(2500ms);
+  begin(2);
+  h.finish(kTensors);
+  for (const auto& out : outs)
+    CHECK(out == h.sum());
+}
+
+TEST_CASE("group: an order that is given twice, or too early, is refused") {
+  const auto kind = GENERATE(LocalItem::Kind::reduce, LocalItem::Kind::refuse, LocalItem::Kind::spread);
+  const ExpectLog refused("rank 0 of this host (host) is refused: an order for partitions 0 to 5 in round 0 of layer1");
+  HostOfRanks h;
+  const TensorId tensor = h.declare("layer1.weight", 5 * kSlice);
+  h.local.tamper = [kind](Message& message) {
+    auto* const batch = std::get_if<LocalBatch>(&message);
+    if (batch == nullptr || batch->items.empty()) return;
+    LocalItem more = batch->items.front();
+    more.kind = kind;
+    if (kind == LocalItem::Kind::refuse) more.error = make_error(ErrorCode::configuration, "they disagree");
+    batch->items.push_back(more);
+  };
+  h.push_pull_all(tensor);
+  h.run();
+  const Error lost = make_error(ErrorCode::peer_lost, "rank 0 (host) is gone");
+  for (const std::uint32_t i : {1u, 2u}) {
+    CHECK(h.ranks[i]->outcome.ended == 0);
+    h.ranks[i]->scheduler().deliver(JobFailed{JobRun{ScriptedCluster::kRun}, lost});
+  }
+  h.run();
+  for (const std::uint32_t i : {1u, 2u})
+    CHECK(h.ranks[i]->outcome.error.message == lost.message);
+}
+
 }  // namespace bps::testing

@@ -24,6 +24,8 @@ class GroupMemory {
   Result<Piece> take(std::size_t bytes) {
     const std::size_t wanted = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     if (region_ == nullptr || used_ + wanted > region_->bytes().size()) {
+      while (next_bytes_ < wanted && next_bytes_ < kLargest)
+        next_bytes_ *= 2;
       auto region = group_.allocate(std::max(wanted, next_bytes_));
       if (!region) return region.error();
       if (wanted > next_bytes_) return Piece{*region, (*region)->bytes().data()};

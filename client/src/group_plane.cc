@@ -222,7 +222,9 @@ void GroupPlane::say_waiting() {
   LocalBatch batch;
   batch.number = next_batch_;
   batch.waiting = waiting_;
-  if (batch.waiting.size() > kMaxNewsPerMessage) batch.waiting.resize(kMaxNewsPerMessage);
+  std::sort(batch.waiting.begin(), batch.waiting.end(),
+            [](const LocalWaiting& a, const LocalWaiting& b) { return a.age_ms > b.age_ms; });
+  if (batch.waiting.size() > kMaxWaitsNamed) batch.waiting.resize(kMaxWaitsNamed);
   if (!batch.waiting.empty()) send_to_all(batch);
   say_waiting_later();
 }

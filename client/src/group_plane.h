@@ -142,6 +142,7 @@ class GroupPlane final : private LocalGroup::Owner {
   Status execute(const LocalBatch& batch);
   Status execute(const LocalItem& item, std::uint64_t batch);
   Result<Tensor*> find(const LocalItem& item);
+  Status check(const Tensor& tensor, const LocalItem& item) const;
   void reduce(Tensor& tensor, const LocalItem& item, std::uint64_t batch);
   void refuse(Tensor& tensor, const LocalItem& item);
   void spread(Tensor& tensor, const LocalItem& item, std::uint64_t batch);

@@ -55,6 +55,25 @@ Result<GroupPlane::Tensor*> GroupPlane::find(const LocalItem& item) {
                             item.first, end, item.round.value, item.tensor.value));
 }
 
+// Each partition is summed once a round, and spread once, when its owner has said that it can be.
+Status GroupPlane::check(const Tensor& tensor, const LocalItem& item) const {
+  const std::vector<Partition>& partitions = tensor.state->partitions();
+  bool is_due = item.kind != LocalItem::Kind::refuse || (item.first == 0 && item.count == partitions.size());
+  for (std::uint32_t i = item.first; i < item.first + item.count; ++i) {
+    const Partition& partition = partitions[i];
+    const bool is_untouched = !partition.summed && !partition.spreading && !partition.spread;
+    if (item.kind == LocalItem::Kind::spread) {
+      const bool is_told = partition.role != Partition::Role::owner || partition.said;
+      is_due = is_due && is_told && !partition.spreading && !partition.spread;
+    } else {
+      is_due = is_due && is_untouched && partition.open == 0;
+    }
+  }
+  if (is_due) return {};
+  return broken(fmt::format("an order for partitions {} to {} in round {} of {}, whose turn it is not", item.first,
+                            item.first + item.count, item.round.value, tensor.state->shape().name));
+}
+
 Status GroupPlane::execute(const LocalItem& item, std::uint64_t batch) {
   switch (item.kind) {
     case LocalItem::Kind::drop: drop_here(item); return {};
@@ -65,6 +84,7 @@ Status GroupPlane::execute(const LocalItem& item, std::uint64_t batch) {
   }
   const auto tensor = find(item);
   if (!tensor) return tensor.error();
+  if (Status status = check(**tensor, item); !status.ok()) return status;
   if (item.kind == LocalItem::Kind::reduce) {
     reduce(**tensor, item, batch);
   } else if (item.kind == LocalItem::Kind::refuse) {

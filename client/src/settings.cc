@@ -197,7 +197,16 @@ Status find_place(const Raw& raw, const Environment& environment, ClientConfig& 
   config.local_rank = raw.local_rank.value_or(local.local_rank.value_or(0));
   const auto local_size = raw.local_size ? raw.local_size : local.local_size;
   config.local_size = local_size.value_or(config.local_rank + 1);
-  if (raw.local_group != "off") config.group_size = local_size.value_or(0);
+  // The launcher counts the ranks of a machine, not those that an identity of its own sets apart.
+  if (raw.local_group != "off") {
+    const auto counted = raw.local_group_id.empty() ? local.local_size : std::nullopt;
+    config.group_size = raw.local_size ? *raw.local_size : counted.value_or(0);
+    if (config.group_size > kMaxLocalGroupSize) {
+      return bad(fmt::format("{} ranks of one host are too many to sum together: {} can", config.group_size,
+                             kMaxLocalGroupSize),
+                 "set BPS_LOCAL_GROUP_ID for each half of the host's ranks");
+    }
+  }
   if (config.local_rank >= config.local_size || config.local_size > config.world_size) {
     return bad(fmt::format("local rank {} of {} does not fit a world of {}", config.local_rank,
                            config.local_size, config.world_size),
