@@ -56,7 +56,7 @@ class PipeTransport final : public Transport {
     void send(const Message& message, Payload payload, std::uint64_t cookie) override {
       if (end_->closed) return;
       std::vector<std::byte> bytes(payload.bytes.begin(), payload.bytes.end());
-      const bool is_late = transport_.is_late && transport_.is_late(message);
+      const bool waits = transport_.is_late && transport_.is_late(message);
       Encoder encoder;
       const auto frame = encoder.encode(message, bytes.size());
       Message decoded;
@@ -74,7 +74,7 @@ class PipeTransport final : public Transport {
         }
         if (cookie != 0 && !from->closed) from->handler->on_sent(cookie);
       };
-      if (!is_late) return loop_.post(std::move(arrive));
+      if (!waits) return loop_.post(std::move(arrive));
       (void)loop_.after(std::chrono::milliseconds(5), std::move(arrive));
     }
     std::size_t queued_bytes() const override { return 0; }
