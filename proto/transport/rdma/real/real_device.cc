@@ -50,23 +50,26 @@ class RealMemory final : public VerbsMemory {
 // ---- life ----
 
 Result<std::unique_ptr<RealDevice>> RealDevice::open(const RdmaLibrary& library, ibv_context* context,
-                                                     std::optional<std::uint8_t> port) {
+                                                     std::optional<std::uint8_t> port,
+                                                     std::function<void()> look) {
   ibv_device_attr attributes{};
   const std::string name = library.get_device_name(context->device);
   if (const int error = library.query_device(context, &attributes); error != 0)
     return os_error("cannot ask RDMA device " + name + " for its limits", error);
   ibv_pd* const domain = library.alloc_pd(context);
   if (domain == nullptr) return os_error("cannot make a protection domain on RDMA device " + name, errno);
-  return std::make_unique<RealDevice>(library, context, domain, attributes, port);
+  return std::make_unique<RealDevice>(library, context, domain, attributes, port, std::move(look));
 }
 
 RealDevice::RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
-                       const ibv_device_attr& attributes, std::optional<std::uint8_t> port)
+                       const ibv_device_attr& attributes, std::optional<std::uint8_t> port,
+                       std::function<void()> look)
     : library_(library),
       context_(context),
       name_(library.get_device_name(context->device)),
       ports_(attributes.phys_port_cnt),
       port_(port),
+      look_(std::move(look)),
       state_(State{domain, 0, {}}) {
   const auto depth = [](int reads) { return static_cast<std::uint8_t>(std::clamp(reads, 0, 255)); };
   limits_.work_requests = static_cast<std::uint32_t>(attributes.max_qp_wr);
@@ -75,8 +78,17 @@ RealDevice::RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd*
   limits_.reads_in = depth(attributes.max_qp_rd_atom);
 }
 
-RealDevice::~RealDevice() {
-  if (ibv_pd* const domain = this->domain(); domain != nullptr) library_.dealloc_pd(domain);
+RealDevice::~RealDevice() { close(); }
+
+void RealDevice::close() {
+  state_.update([this](State& state) { close(state); });
+}
+
+void RealDevice::close(State& state) {
+  if (state.domain == nullptr) return;
+  for (RealMemory* const memory : state.memories)
+    memory->end();
+  library_.dealloc_pd(std::exchange(state.domain, nullptr));
 }
 
 ibv_pd* RealDevice::domain() const {
@@ -106,16 +118,10 @@ void RealDevice::lose() {
 void RealDevice::close_if_unused() {
   const bool is_closed = state_.update([this](State& state) {
     if (state.uses > 0 || state.domain == nullptr) return false;
-    for (RealMemory* const memory : state.memories)
-      memory->end();
-    library_.dealloc_pd(std::exchange(state.domain, nullptr));
+    close(state);
     return true;
   });
-  if (!is_closed) return;
-  // Here librdmacm notices that the device is gone, and closes it.
-  int count = 0;
-  if (ibv_context** const contexts = library_.get_devices(&count); contexts != nullptr)
-    library_.free_devices(contexts);
+  if (is_closed) look_();
 }
 
 // ---- what it has ----

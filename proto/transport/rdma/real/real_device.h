@@ -4,12 +4,15 @@
 // So a device counts who needs it: queue pairs and ids that are bound to it, each with its owner on a loop of
 // its own, which hears of the removal there. When the first has heard of it, the device is lost; when the
 // last has let go, memory that is registered with it (which is whose it likes, and stays theirs) is
-// registered no more, and librdmacm is told to look. A device that comes back is another one.
+// registered no more, and librdmacm is told to look: it closes what it knows to be gone when the last id that is
+// bound to it is. So protection domain and memory must go before that id, or they go after what they belong to.
+// A device that comes back is another one.
 //
 // Owner: RealVerbs, and as long as that. Any thread.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,11 +30,11 @@ class RealMemory;
 
 class RealDevice final : public VerbsDevice {
  public:
-  // `port`: the only one to be used.
+  // `port`: the only one to be used. `look`: when it is lost and closed; has librdmacm look what is there.
   static Result<std::unique_ptr<RealDevice>> open(const RdmaLibrary& library, ibv_context* context,
-                                                  std::optional<std::uint8_t> port);
-  RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
-             const ibv_device_attr& attributes, std::optional<std::uint8_t> port);
+                                                  std::optional<std::uint8_t> port, std::function<void()> look);
+  RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain, const ibv_device_attr& attributes,
+             std::optional<std::uint8_t> port, std::function<void()> look);
   ~RealDevice() override;
 
   const std::string& name() const override { return name_; }
@@ -40,7 +43,8 @@ class RealDevice final : public VerbsDevice {
   bool is_lost() const override { return lost_.load(std::memory_order_relaxed); }
   Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory, bool readable) override;
 
-  // While it exists, the device stays open. To be held longer than the ids of rdma_cm that are bound to it.
+  // While it exists, the device stays open. To be held until nothing but ids of rdma_cm is left on the device,
+  // and let go before these.
   class Use {
    public:
     explicit Use(RealDevice& device) : device_(&device) {}
@@ -59,6 +63,8 @@ class RealDevice final : public VerbsDevice {
   };
   Result<Use> use();
   void lose();
+  // Nobody uses it any more, but ids may be bound to it.
+  void close();
 
   std::uint32_t ports() const { return ports_; }
   // As they are now: addresses come and go.
@@ -78,6 +84,8 @@ class RealDevice final : public VerbsDevice {
 
   void leave();
   void close_if_unused();
+  // Under its lock.
+  void close(State& state);
 
   const RdmaLibrary& library_;
   ibv_context* const context_;
@@ -85,6 +93,7 @@ class RealDevice final : public VerbsDevice {
   const std::uint32_t ports_;
   const std::optional<std::uint8_t> port_;
   VerbsLimits limits_;
+  const std::function<void()> look_;
   std::atomic<bool> lost_{false};
   Monitor<State> state_;
 };

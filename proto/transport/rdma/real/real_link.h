@@ -46,8 +46,8 @@ class RealLink final : public VerbsLink {
 
   const std::shared_ptr<RealVerbs> verbs_;
   const RdmaLibrary& library_;
-  std::optional<RealDevice::Use> use_;
   CmId id_;
+  std::optional<RealDevice::Use> use_;
   UniqueFd wait_;  // an epoll of both channels
   RealDevice* device_ = nullptr;
   std::optional<SocketAddress> from_;  // of a connecting one
@@ -67,7 +67,7 @@ class RealListener final : public VerbsListener {
   static Result<std::unique_ptr<RealListener>> listen(std::shared_ptr<RealVerbs> verbs,
                                                       const SocketAddress& address, int backlog);
   RealListener(std::shared_ptr<RealVerbs> verbs, std::optional<RealDevice::Use> use, CmId id, UniqueFd wait)
-      : verbs_(std::move(verbs)), use_(std::move(use)), id_(std::move(id)), wait_(std::move(wait)) {}
+      : verbs_(std::move(verbs)), id_(std::move(id)), use_(std::move(use)), wait_(std::move(wait)) {}
 
   int descriptor() const override { return wait_.get(); }
   SocketAddress address() const override;
@@ -78,8 +78,8 @@ class RealListener final : public VerbsListener {
   Result<std::optional<VerbsRequest>> request_of(CmId::Event event);
 
   const std::shared_ptr<RealVerbs> verbs_;
-  std::optional<RealDevice::Use> use_;  // nothing: of all devices
   CmId id_;
+  std::optional<RealDevice::Use> use_;  // nothing: of all devices
   UniqueFd wait_;  // an epoll: its channel, and devices
   bool removed_ = false;
 };

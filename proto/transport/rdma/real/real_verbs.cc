@@ -18,6 +18,16 @@ Result<std::shared_ptr<Verbs>> open_verbs(VerbsOptions options) {
   return std::shared_ptr<Verbs>(std::move(verbs));
 }
 
+// What watches them is bound to them, and goes last.
+RealVerbs::~RealVerbs() {
+  devices_.update([this](Devices& devices) {
+    for (Devices* const list : {&devices, &others_}) {
+      for (const auto& device : *list)
+        device->close();
+    }
+  });
+}
+
 // ---- devices ----
 
 Status RealVerbs::open() {
@@ -43,7 +53,7 @@ RealVerbs::Found RealVerbs::refresh() {
             return known->context() == contexts[i] && !known->is_lost();
           }))
         continue;
-      auto device = RealDevice::open(library_, contexts[i], options_.port);
+      auto device = RealDevice::open(library_, contexts[i], options_.port, [this] { refresh(); });
       if (device) {
         removals_.add(*list.emplace_back(std::move(device).value()));
       } else if (is_chosen) {

@@ -20,6 +20,7 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
  public:
   RealVerbs(const RdmaLibrary& library, VerbsOptions options)
       : library_(library), options_(std::move(options)) {}
+  ~RealVerbs() override;
   // First. Errors: as open_verbs().
   Status open();
 
@@ -43,7 +44,8 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
  private:
   using Devices = std::vector<std::unique_ptr<RealDevice>>;  // those that are lost, too
 
-  // Looks for new ones. What there is, and what was wrong with the last that could not be opened.
+  // Looks for new ones, which librdmacm opens here, and has it close those that are gone and not used any more.
+  // What there is, and what was wrong with the last that could not be opened.
   struct Found {
     std::vector<std::string> names;
     std::optional<Error> error;

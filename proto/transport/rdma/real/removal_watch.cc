@@ -31,7 +31,7 @@ void RemovalWatch::add(RealDevice& device) {
   if (library_.bind_addr(id->get(), address.get()) != 0 || id->get()->verbs != device.context()) return;
   if (!watch_descriptor(wait_.get(), id->descriptor(), 0).ok()) return;
   watched_.update([&](std::vector<Watched>& watched) {
-    watched.push_back({std::move(use).value(), std::move(id).value()});
+    watched.push_back({std::move(id).value(), std::move(use).value()});
   });
 }
 

@@ -33,8 +33,8 @@ class RemovalWatch {
 
  private:
   struct Watched {
-    RealDevice::Use use;  // longer than the id
-    CmId id;
+    CmId id;  // longer than the use
+    RealDevice::Use use;
   };
 
   const RdmaLibrary& library_;
