@@ -21,7 +21,7 @@ installed and a cache (~/.cache/bps/rdma).
   --build-dir DIR   instead of build/
   --no-setup        install and download nothing
   --no-build        DIR is up to date
-  --seconds N       end a guest that takes longer (330)
+  --seconds N       end a guest that takes longer (600)
   -- COMMAND        run this as root in the guest, in the root of the tree, instead of the tests
   -h, --help        this text
 
@@ -30,7 +30,7 @@ missing is said; with COMMAND, that of COMMAND.
 TEXT
 }
 
-only='' transport=rdma keep=0 build=$root/build setup=1 make=1 seconds=330 command=()
+only='' transport=rdma keep=0 build=$root/build setup=1 make=1 seconds=600 command=()
 refuse() { echo "run.sh: $1" >&2; usage >&2; exit 64; }
 need_value() { (($# >= 2)) || refuse "$1 needs a value"; }
 while (($#)); do
