@@ -157,7 +157,7 @@ inline std::vector<float> last_payload(const Wire& wire) {
   for (auto sent = wire.sent.rbegin(); sent != wire.sent.rend(); ++sent) {
     if (!std::holds_alternative<Aggregate>(sent->message)) continue;
     std::vector<float> values(sent->payload.size() / sizeof(float));
-    std::memcpy(values.data(), sent->payload.data(), sent->payload.size());
+    if (!values.empty()) std::memcpy(values.data(), sent->payload.data(), sent->payload.size());
     return values;
   }
   return {};
