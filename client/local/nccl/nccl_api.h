@@ -62,6 +62,7 @@ class NcclApi {
 
   virtual NcclCode version(int& version) = 0;  // 22003 is 2.20.3
   virtual NcclCode unique_id(NcclId& id) = 0;
+  // `comm` stays where it is until the call is no longer in progress.
   virtual NcclCode init_rank(NcclComm& comm, int size, const NcclId& id, int rank) = 0;
   // What has become of the call in progress, or what has gone wrong since.
   virtual NcclCode async_error(NcclComm comm, NcclCode& state) = 0;

@@ -29,10 +29,8 @@ class RealNccl final : public NcclApi {
   }
   NcclCode init_rank(NcclComm& comm, int size, const NcclId& id, int rank) override {
     NcclFunctions::Config config;
-    void* made = nullptr;
-    const auto code = NcclCode(nccl_.init_rank(&made, size, {id}, rank, &config));
-    comm = static_cast<NcclComm>(made);
-    return code;
+    // Up to 2.17 its thread reads and writes it after this call, too.
+    return NcclCode(nccl_.init_rank(reinterpret_cast<void**>(&comm), size, {id}, rank, &config));
   }
   NcclCode async_error(NcclComm comm, NcclCode& state) override {
     int found = 0;
