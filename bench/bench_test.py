@@ -246,6 +246,16 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(ratios["bf16 sum/f32 sum", "round of 8 x 100KB"], 0)
         self.assertIn(("i8 average/memcpy", "finish 4KiB"), ratios)
 
+    def test_gpu_floor(self):
+        run = self.run_bench("gpu-floor", "--bytes", "1MiB", "--iters", "1", "--json", "-")
+        if run.returncode == 71:  # no GPU here, and it says why
+            self.assertRegex(run.stderr, r"^bps-bench: no GPU: .+; .+\n$")
+            return
+        self.assertEqual(run.returncode, 0, run.stderr)
+        copies = [line for line in map(json.loads, run.stdout.splitlines()) if line["bench"] == "gpu copy"]
+        self.assertEqual({line["way"] for line in copies}, {"to host", "to device", "both ways"})
+        self.assertTrue(all(line["verified"] and line["GBps"] > 0 for line in copies))
+
     def test_order(self):
         lines = self.lines("order", "--workers", "3", "--bytes", "1MiB", "--partition-bytes", "100KB", "--iters", "2")
         orders = [line for line in lines if line["bench"] == "order"]
@@ -297,6 +307,7 @@ class BenchTest(unittest.TestCase):
                                 (["pushpull", "--also", "retain=perhaps"], "neither true nor false"),
                                 (["pushpull", "--also", "tls=true"], "without certificates"),
                                 (["priority", "--urgent-bytes", "6"], "whole elements"),
+                                (["gpu-floor", "--bytes", "12"], "use --bytes of 4 KiB or more"),
                                 (["lanes", "--dtype", "i8"], "the sum of 256 workers does not fit i8"),
                                 (["priority", "--every", "0"], "more than 0"),
                                 (["latency", "--bytes", "0"], "nobody can answer"),

@@ -19,6 +19,7 @@ constexpr Subcommand kSubcommands[] = {
     {"local", "the sum of the workers of one host in shared memory, without servers, against memcpy, in turns",
      local_command},
     {"floor", "raw TCP that moves the same bytes between as many processes", floor_command},
+    {"gpu-floor", "copies between the host and its GPUs, and NCCL between them", gpu_floor_command},
     {"reduce", "the server's arithmetic against memcpy, in this process", reduce_command},
     {"order", "adding in rank order against adding as contributions arrive, in this process", order_command},
     {"replay", "training steps of known networks, compute played, against the fluid schedule",

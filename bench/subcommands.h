@@ -25,6 +25,7 @@ int lanes_command(int argc, const char* const* argv);
 int memory_command(int argc, const char* const* argv);
 int local_command(int argc, const char* const* argv);
 int floor_command(int argc, const char* const* argv);
+int gpu_floor_command(int argc, const char* const* argv);
 int reduce_command(int argc, const char* const* argv);
 int order_command(int argc, const char* const* argv);
 int replay_command(int argc, const char* const* argv);
