@@ -64,7 +64,10 @@ Status Sequencer::ready(TimePoint now, std::uint32_t member, const LocalReady& r
                               ranks_[member].value, ready.round.value, record.tensor.name,
                               record.round.value));
   }
-  if (record.said_count++ == 0) record.since = now;
+  if (record.said_count == 0) record.since = now;
+  waiting_ -= waits(record) ? 1 : 0;
+  ++record.said_count;
+  waiting_ += waits(record) ? 1 : 0;
   record.said[member] = ready;
   if (!is_sequenced(record)) return {};
   const auto other = std::find_if(record.said.begin(), record.said.end(),
@@ -130,6 +133,7 @@ void Sequencer::drop(TimePoint now, TensorId tensor, const Error& error) {
   const auto found = records_.find(tensor);
   if (found == records_.end() || found->second.dropped) return;
   Record& record = found->second;
+  waiting_ -= waits(record) ? 1 : 0;
   record.dropped = true;
   if (record.reduced < record.tensor.count && is_sequenced(record)) {
     reduces_.erase(place_of(record, record.reduced));
@@ -335,9 +339,9 @@ std::uint64_t Sequencer::total_bytes(const Record& record) const {
 
 std::vector<LocalWaiting> Sequencer::waiting(TimePoint now, Duration older_than) const {
   std::vector<LocalWaiting> out;
+  if (!has_waiting()) return out;
   for (const auto& [id, record] : records_) {
-    const bool waits = record.said_count > 0 && !is_sequenced(record) && !record.dropped;
-    if (!waits || now - record.since < older_than) continue;
+    if (!waits(record) || now - record.since < older_than) continue;
     const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - record.since);
     LocalWaiting waiting{id, record.round, static_cast<std::uint64_t>(age.count()), {}};
     for (std::size_t member = 0; member < ranks_.size(); ++member) {

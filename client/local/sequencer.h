@@ -69,7 +69,8 @@ class Sequencer {
   std::optional<LocalBatch> next(TimePoint now);
   std::optional<TimePoint> due() const;
 
-  // What some are ready for, and others not.
+  // What some are ready for, and others not; after a member has left nothing waits.
+  bool has_waiting() const { return waiting_ > 0 && !left_; }
   std::vector<LocalWaiting> waiting(TimePoint now, Duration older_than) const;
 
  private:
@@ -94,6 +95,9 @@ class Sequencer {
   std::uint64_t total_bytes(const Record& record) const;
   std::uint32_t owner_of(const Record& record, std::uint32_t index) const;
   bool is_sequenced(const Record& record) const { return record.said_count == ranks_.size(); }
+  bool waits(const Record& record) const {
+    return record.said_count > 0 && !is_sequenced(record) && !record.dropped;
+  }
   bool is_urgent() const { return !controls_.empty() || queued_bytes_ >= traits_.batch_bytes; }
   void queue(TimePoint now, std::uint64_t bytes);
   void refuse(TimePoint now, Record& record, std::uint32_t member);
@@ -114,6 +118,7 @@ class Sequencer {
   std::deque<LocalItem> controls_;
   std::uint64_t queued_bytes_ = 0;
   TimePoint queued_since_;
+  std::size_t waiting_ = 0;  // tensors that some are ready for
   std::optional<std::uint32_t> left_;
   std::uint64_t next_number_ = 0;
   std::uint32_t open_ = 0;

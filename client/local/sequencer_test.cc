@@ -263,7 +263,10 @@ class World {
       steps[pick(0, static_cast<std::uint32_t>(steps.size()) - 1)]();
       while (const auto batch = sequencer_.next(now_))
         check_and_send(*batch);
+      REQUIRE(sequencer_.has_waiting() != sequencer_.waiting(now_, 0s).empty());
+      REQUIRE(sequencer_.waiting(now_, 0s).size() == waiting());
     }
+    CHECK_FALSE(sequencer_.has_waiting());
     for (const Member& member : members_) {
       for (const Run& run : member.runs)
         REQUIRE(run.round == kRounds);
@@ -303,9 +306,18 @@ class World {
     Member& member = members_[m];
     const std::uint64_t round = member.runs[t].round;
     member.soon.emplace_back([this, m, t, round] {
+      ++said_[t];
       REQUIRE(sequencer_.ready(now_, m, {TensorId{t}, Round{round}, Operation::sum, Rank{}, MemoryKind::host})
                   .ok());
     });
+  }
+
+  // Tensors that some of the members are ready for, and others are not.
+  std::size_t waiting() const {
+    std::size_t count = 0;
+    for (const std::uint32_t said : said_)
+      count += said % size_ != 0 ? 1 : 0;
+    return count;
   }
 
   void say_one(Member& member) {
@@ -407,6 +419,7 @@ class World {
   Sequencer sequencer_;
   TimePoint now_ = kStart;
   std::vector<Sequencer::Tensor> tensors_;
+  std::vector<std::uint32_t> said_ = std::vector<std::uint32_t>(6);  // by tensor, over all rounds
   std::vector<Member> members_;
   std::uint64_t sent_ = 0;
 };

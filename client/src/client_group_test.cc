@@ -502,4 +502,22 @@ TEST_CASE("group: an order that is given twice, or too early, is refused") {
     CHECK(h.ranks[i]->outcome.error.message == lost.message);
 }
 
+TEST_CASE("group: a member that is none has not left") {
+  const ExpectLog refused("rank 0 of this host (host) is refused: that member 7 of 3 has left");
+  HostOfRanks h;
+  const TensorId tensor = h.declare("layer1.weight", 5 * kSlice);
+  h.local.tamper = [](Message& message) {
+    auto* const batch = std::get_if<LocalBatch>(&message);
+    if (batch == nullptr || batch->items.empty()) return;
+    batch->items.front().kind = LocalItem::Kind::left;
+    batch->items.front().member = 7;
+  };
+  h.push_pull_all(tensor);
+  h.run();
+  for (const std::uint32_t i : {1u, 2u}) {
+    CHECK(h.ranks[i]->outcome.ended == 0);
+    CHECK(h.ranks[i]->engine.describe(tensor).find("rank 0 has closed its link to this worker") != std::string::npos);
+  }
+}
+
 }  // namespace bps::testing

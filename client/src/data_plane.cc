@@ -6,17 +6,9 @@
 
 #include "client/src/default_credit.h"
 #include "client/src/operation_check.h"
+#include "client/src/scheduler_error.h"
 
 namespace bps {
-
-namespace {
-
-Error scheduler_error(std::string what) {
-  return make_error(ErrorCode::protocol, "the scheduler sent " + std::move(what),
-                    "run the same bps version everywhere; if it is, please report this");
-}
-
-}  // namespace
 
 DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
                      Logger log, MakeGroup make_group)

@@ -5,17 +5,9 @@
 #include <utility>
 
 #include "client/src/data_plane.h"
+#include "client/src/scheduler_error.h"
 
 namespace bps {
-
-namespace {
-
-Error scheduler_error(std::string what) {
-  return make_error(ErrorCode::protocol, "the scheduler sent " + std::move(what),
-                    "run the same bps version everywhere; if it is, please report this");
-}
-
-}  // namespace
 
 Status DataPlane::form_group(const JobStart& start, const Member& self, TimePoint patience) {
   sums_on_hosts_ = config_.local_group != LocalGrouping::off &&

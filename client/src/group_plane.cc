@@ -203,12 +203,13 @@ void GroupPlane::order() {
 }
 
 void GroupPlane::send_to_all(const LocalBatch& batch) {
+  const Message message = batch;
   for (std::uint32_t member = 1; member < place_.ranks.size(); ++member)
-    send(member, batch, {}, 0);
+    send(member, message, {}, 0);
 }
 
 void GroupPlane::say_waiting_later() {
-  if (waiting_timer_ || sequencer_->waiting(loop_.now(), Duration{}).empty()) return;
+  if (waiting_timer_ || !sequencer_->has_waiting()) return;
   waiting_timer_ = loop_.after(kSayWaiting, [this] {
     waiting_timer_ = {};
     say_waiting();

@@ -148,7 +148,7 @@ class GroupPlane final : private LocalGroup::Owner {
   void spread(Tensor& tensor, const LocalItem& item, std::uint64_t batch);
   void end_without(Tensor& tensor, const Error& error, bool told);
   void drop_here(const LocalItem& item);
-  void left_here(const LocalItem& item);
+  Status left_here(const LocalItem& item);
   Open& open(Tensor& tensor, const LocalItem& item, std::uint64_t batch, Collective& collective);
   void close_batch(std::uint64_t batch);
   void calm();

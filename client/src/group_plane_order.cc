@@ -77,7 +77,7 @@ Status GroupPlane::check(const Tensor& tensor, const LocalItem& item) const {
 Status GroupPlane::execute(const LocalItem& item, std::uint64_t batch) {
   switch (item.kind) {
     case LocalItem::Kind::drop: drop_here(item); return {};
-    case LocalItem::Kind::left: left_here(item); return {};
+    case LocalItem::Kind::left: return left_here(item);
     case LocalItem::Kind::reduce:
     case LocalItem::Kind::refuse:
     case LocalItem::Kind::spread: break;
@@ -183,8 +183,10 @@ void GroupPlane::drop_here(const LocalItem& item) {
   end_without(found->second, item.error, true);
 }
 
-void GroupPlane::left_here(const LocalItem& item) {
-  const std::uint32_t rank = item.member < place_.ranks.size() ? place_.ranks[item.member].value : 0;
+Status GroupPlane::left_here(const LocalItem& item) {
+  if (item.member >= place_.ranks.size())
+    return broken(fmt::format("that member {} of {} has left", item.member, place_.ranks.size()));
+  const std::uint32_t rank = place_.ranks[item.member].value;
   const auto error = [rank](const TensorState& state) {
     return make_error(ErrorCode::configuration,
                       fmt::format("round {} of {} can never complete: rank {}, of this host, has left the job",
@@ -197,7 +199,7 @@ void GroupPlane::left_here(const LocalItem& item) {
   news_ = {};
   for (auto& [id, tensor] : tensors_) {
     if (tensor.state->under_way() && !tensor.is_ordered) end_without(tensor, error(*tensor.state), true);
-    if (failure_) return;
+    if (failure_) return {};
   }
   if (open_.empty()) {
     loop_.cancel(patience_timer_);
@@ -205,6 +207,7 @@ void GroupPlane::left_here(const LocalItem& item) {
     down_.reset();
   }
   if (const auto done = std::exchange(on_left_, nullptr)) done();
+  return {};
 }
 
 void GroupPlane::drop(TensorId tensor, const Error& error) {
