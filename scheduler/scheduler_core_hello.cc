@@ -207,7 +207,8 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, HelloServer& hello) {
   welcomed_ = true;
   outbox_.send(id, Welcome{term_, incarnation, last_server_, JobRun{}});
   outbox_.log(LogLevel::info,
-              fmt::format("{} joined: {}", to_string(server), counted(server.shards, "shard")));
+              fmt::format("{} joined: {}{}", to_string(server), counted(server.shards, "shard"),
+                          server.rdma ? ", offers RDMA" : ""));
   for (const auto& [run, job] : jobs_)
     job->maybe_start();
 }

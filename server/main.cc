@@ -231,7 +231,7 @@ class Program {
     if (!choice) return choice.error();
     rdma_choice_ = std::move(choice).value();
     if (settings_.transport == "tcp") return {};
-    if (settings_.transport == "rdma") return open_rdma(has_tls);
+    if (settings_.transport == "rdma") return insist_on_rdma(has_tls);
     if (Status status = open_shared_memory(); !status) return status;
     return settings_.transport == "shm" ? Status() : offer_rdma(has_tls);
   }
@@ -250,12 +250,16 @@ class Program {
     return {};
   }
 
+  Status insist_on_rdma(bool has_tls) {
+    const Status status = open_rdma(has_tls);
+    if (status) return {};
+    return make_error(status.error().code, "--transport rdma is given, and " + status.error().message,
+                      status.error().advice);
+  }
+
   // Where it can be had. Who names a device wants it.
   Status offer_rdma(bool has_tls) {
-    Status status = settings_.checksum ? make_error(ErrorCode::configuration,
-                                                    "--checksum does not cover what goes over RDMA",
-                                                    "give --transport rdma to go without checksums")
-                                       : open_rdma(has_tls);
+    Status status = open_rdma(has_tls);
     if (rdma_choice_.names_device()) return status;
     if (status) {
       const auto probe = rdma_->allocate(std::min(kLeastPinnedBytes, settings_.memory_max.bytes));
@@ -263,11 +267,7 @@ class Program {
       status = probe.error();
       rdma_.reset();
     }
-    // Most machines have no device, and need not hear of it.
-    const ErrorCode code = status.error().code;
-    const std::string text = "offers no RDMA: " + to_string(status.error());
-    const bool has_device = code == ErrorCode::unreachable || code == ErrorCode::out_of_memory;
-    has_device ? log_.info("{}", text) : log_.debug("{}", text);
+    log_.info("offers no RDMA: {}", to_string(status.error()));
     return {};
   }
 
@@ -277,9 +277,13 @@ class Program {
                         "TLS does not protect what goes over RDMA, so they cannot be had together",
                         "give --key-file instead of TLS, or --transport tcp");
     }
+    if (settings_.checksum) {
+      return make_error(ErrorCode::configuration,
+                        "--checksum does not cover what goes over RDMA, so they cannot be had together",
+                        "leave out --checksum, or give --transport tcp");
+    }
     auto verbs = open_verbs(rdma_choice_);
-    if (!verbs)
-      return make_error(verbs.error().code, "no RDMA: " + verbs.error().message, verbs.error().advice);
+    if (!verbs) return verbs.error();
     if (settings_.transport == "auto" && !rdma_choice_.names_device()) {
       if (Status status = check_active(**verbs); !status) return status;
     }

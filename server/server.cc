@@ -131,9 +131,9 @@ Status Server::open_rdma() {
   const Status status = door_.open_also(Entrance::rdma, *options_.rdma, data_);
   offers_rdma_ = status.ok();
   if (status) {
-    log_.info("listens on {} for RDMA", to_string(data_));
+    log_.info("listens on {} for RDMA, too", to_string(data_));
   } else if (options_.rdma_if_possible) {
-    log_.info("offers no RDMA: {}", status.error().message);
+    log_.info("offers no RDMA: {}", to_string(status.error()));
     return {};
   }
   return status;

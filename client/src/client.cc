@@ -134,9 +134,10 @@ Status Client::open_rdma() {
   if (settings_.tls != nullptr)
     return make_error(ErrorCode::configuration,
                       "TLS does not protect what goes over RDMA, so they cannot be had together");
-  if (is_automatic && settings_.checksum)
-    return make_error(ErrorCode::configuration, "checksums (BPS_CHECKSUM) do not cover what goes over RDMA",
-                      "set transport rdma to go without them");
+  if (settings_.checksum)
+    return make_error(ErrorCode::configuration,
+                      "checksums (BPS_CHECKSUM) do not cover what goes over RDMA, so they cannot be had together",
+                      "leave out the checksums, or set transport tcp (BPS_TRANSPORT)");
   auto verbs = open_verbs(settings_.rdma);
   if (!verbs && is_automatic) return verbs.error();
   if (!verbs) {

@@ -459,13 +459,16 @@ TEST_CASE("lane: what auto chooses of what a server offers") {
     CHECK(c.engine.best_way() == Lane::Way::network);
     CHECK(c.rdma_asked == 0);
   }
-  SECTION("TCP where this worker has none") {
+  SECTION("TCP where this worker has none, which whoever can mend it is to see") {
+    const ExpectLog said(
+        "servers offer RDMA, and this worker goes without, over TCP: this host has no RDMA device");
     SharingCluster c(TransportChoice::automatic, "there", true,
                      make_error(ErrorCode::os, "this host has no RDMA device"));
     CHECK(c.joined);
     CHECK(c.engine.best_way() == Lane::Way::network);
     CHECK(c.connects(5000) == 1);
     CHECK(c.rdma_asked == 1);
+    CHECK(said.seen() == 1);
   }
   SECTION("what is set, whatever is offered") {
     SharingCluster tcp(TransportChoice::tcp, "there", true);

@@ -163,7 +163,8 @@ bool Lane::fall_back(const Error& error, bool was_healthy) {
   const auto others = ways_.fallbacks != nullptr ? ways_.fallbacks->admit(loop_.now()) : std::string();
   const std::string text = name() + " is not reached over " + text_of(way()) + ": " + error.message +
                            "; over TCP instead" + others.value_or("");
-  if (others) has_worked || is_shortage(error.code) ? log_.warn("{}", text) : log_.info("{}", text);
+  const bool is_notable = way() == Way::rdma || has_worked || is_shortage(error.code);
+  if (others) is_notable ? log_.warn("{}", text) : log_.info("{}", text);
   ways_.transport = nullptr;
   return true;
 }

@@ -224,6 +224,9 @@ Status check_rdma(const Raw& raw, ClientSettings& settings) {
   if (settings.tls != nullptr)
     return bad("TLS does not protect what goes over RDMA, so they cannot be had together",
                "use a key file instead of TLS, or transport tcp (BPS_TRANSPORT)");
+  if (raw.checksum)
+    return bad("checksums (BPS_CHECKSUM) do not cover what goes over RDMA, so they cannot be had together",
+               "leave out the checksums, or set transport tcp (BPS_TRANSPORT)");
   if (settings.embedded)
     return bad("scheduler embedded: runs a cluster inside this process, which has no RDMA",
                "set transport auto (BPS_TRANSPORT)");

@@ -133,6 +133,12 @@ TEST_CASE("settings: RDMA, its device and what does not go with it") {
   given.rdma_gid.reset();
   given.scheduler = "embedded:";
   CHECK_THAT(refusal(given).message, Contains("which has no RDMA"));
+  given.scheduler.reset();
+  given.checksum = true;
+  CHECK_THAT(refusal(given).message, Contains("checksums (BPS_CHECKSUM) do not cover"));
+  given.transport = "auto";
+  CHECK(read(given).config.transport == TransportChoice::automatic);
+  given.checksum.reset();
   given.transport = "rmda";
   CHECK(refusal(given).advice == "did you mean rdma?");
 }

@@ -2,7 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+
+#include "proto/transport/rdma/rdma_options.h"
 
 namespace bps {
 namespace {
@@ -11,6 +14,16 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kActive = "ACTIVE";
 constexpr const char* kManager = "/dev/infiniband/rdma_cm";
+// Of bps-server: with less it offers no RDMA unless it is told to; and so many connections may be pinned that
+// have not proved who they are.
+constexpr std::uint64_t kLeastPinnedBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kGreetings = 64;
+
+// Of one connection at each end: buffers for what is sent and received, and two slabs.
+std::uint64_t lane_bytes() {
+  const RdmaOptions options;
+  return 2 * (std::uint64_t{options.buffers} * options.buffer_bytes + options.slab_bytes);
+}
 
 std::string name_of(const RdmaDevice& device, const RdmaPort& port) {
   return fmt::format("{} port {}", device.name, port.number);
@@ -85,6 +98,64 @@ Status check(const RdmaInventory& inventory, VerbsOptions choice) {
   return {};
 }
 
+// What opens devices for programs, and whether it can open those that the kernel lets them have.
+void look_at(const RdmaLibraries& libraries, const RdmaInventory& inventory, const VerbsOptions& choice,
+             RdmaDiagnosis& out) {
+  for (const RdmaDevice& device : inventory.devices) {
+    const bool is_there = !device.node.empty() && device.node_error.empty();
+    if (!is_chosen(choice, device) || !is_there) continue;
+    const auto& opened = libraries.opened;
+    if (std::find(opened.begin(), opened.end(), device.name) != opened.end()) continue;
+    std::erase_if(out.usable, [&](const std::string& where) {
+      return where.find("(" + device.name + " port") != std::string::npos;
+    });
+    if (libraries.error) continue;
+    out.wrong.push_back(
+        {fmt::format("libibverbs does not open {}, most likely because the provider for it is missing",
+                     device.name),
+         fmt::format("install ibverbs-providers, or what the maker of the card gives; `ibv_devinfo -d {}` "
+                     "says more",
+                     device.name)});
+  }
+  if (libraries.error) out.wrong.push_back({libraries.error->message, libraries.error->advice});
+}
+
+void look_at(const PinLimits& limits, RdmaDiagnosis& out) {
+  if (limits.most() >= kLeastPinnedBytes) return;
+  out.wrong.push_back(
+      {fmt::format("this process may pin {} of memory, and buffers of tensors are pinned",
+                   pinned_text(limits.soft)),
+       std::string(limits.hard == PinLimits::kNoLimit
+                       ? "`ulimit -l unlimited` in the shell that starts bps"
+                       : "root puts `* - memlock unlimited` into /etc/security/limits.conf, you log in again") +
+           "; a service has limits of its own: LimitMEMLOCK=infinity in its systemd unit; and so has a "
+           "container: docker run --ulimit memlock=-1"});
+}
+
+void look_at(const RunningServer& server, RdmaDiagnosis& out) {
+  if (server.limits.most() >= kLeastPinnedBytes) return;
+  out.wrong.push_back({fmt::format("the bps-server that runs as process {} may pin {} of memory",
+                                   server.process, pinned_text(server.limits.soft)),
+                       "start it again with LimitMEMLOCK=infinity in its systemd unit, or after `ulimit -l "
+                       "unlimited` in the shell that starts it"});
+}
+
+std::string text_of(const PinLimits& limits) {
+  if (limits.is_exempt) return "no limit (CAP_IPC_LOCK)";
+  if (limits.hard == limits.soft) return pinned_text(limits.soft);
+  return fmt::format("{} (hard limit: {})", pinned_text(limits.soft), pinned_text(limits.hard));
+}
+
+std::string needs_text() {
+  const std::string lane = pinned_text(lane_bytes());
+  return fmt::format(
+      "needed by a server: --memory-max for each device that it may use, {} for each worker and shard, and {}\n"
+      "needed by a worker: what bps_allocate gives it, for each device; {} for each shard of each server\n",
+      lane, pinned_text(kGreetings * lane_bytes()), lane);
+}
+
+Json json_of(std::uint64_t limit) { return limit == PinLimits::kNoLimit ? Json(nullptr) : Json(limit); }
+
 Json json_of(const std::vector<RdmaDiagnosis::Finding>& findings) {
   Json out = Json::array();
   for (const auto& finding : findings)
@@ -124,6 +195,7 @@ RdmaDiagnosis diagnose(const RdmaInventory& inventory, const VerbsOptions& choic
                              (choice.device.empty() ? "" : " " + choice.device + ", nor any other"),
                          "load the driver of its card; or, to try without one: "
                          "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEVICE"});
+    if (inventory.libraries) look_at(*inventory.libraries, inventory, choice, out);
     return out;
   }
   for (const RdmaDevice& device : inventory.devices) {
@@ -138,13 +210,10 @@ RdmaDiagnosis diagnose(const RdmaInventory& inventory, const VerbsOptions& choic
         {fmt::format("no connection can be made: {}: {}", kManager, inventory.manager_error),
          "modprobe rdma_ucm, and let this user read and write it; a container must be given it"});
   }
-  if (inventory.pinned_bytes_max != RdmaInventory::kNoLimit) {
-    out.wrong.push_back(
-        {fmt::format("this process may pin {} KiB of memory, and buffers of tensors are pinned",
-                     inventory.pinned_bytes_max / 1024),
-         "ulimit -l unlimited; LimitMEMLOCK=infinity in a systemd unit; "
-         "memlock unlimited in /etc/security/limits.conf; docker run --ulimit memlock=-1"});
-  }
+  if (inventory.libraries) look_at(*inventory.libraries, inventory, choice, out);
+  look_at(inventory.pinning, out);
+  for (const RunningServer& server : inventory.servers)
+    look_at(server, out);
   // What keeps the only device from being used is what is wrong.
   if (out.usable.empty()) {
     out.wrong.insert(out.wrong.end(), out.notes.begin(), out.notes.end());
@@ -169,9 +238,11 @@ std::string render(const RdmaInventory& inventory, const RdmaDiagnosis& diagnosi
       }
     }
   }
-  text += inventory.pinned_bytes_max == RdmaInventory::kNoLimit
-              ? "memory that may be pinned: no limit\n"
-              : fmt::format("memory that may be pinned: {} KiB\n", inventory.pinned_bytes_max / 1024);
+  text += fmt::format("memory that may be pinned: {}\n", text_of(inventory.pinning)) + needs_text();
+  for (const RunningServer& server : inventory.servers) {
+    text += fmt::format("bps-server, process {}: pinned {}; may be pinned: {}\n", server.process,
+                        pinned_text(server.pinned_bytes), text_of(server.limits));
+  }
   for (const std::string& where : diagnosis.usable)
     text += "usable: " + where + "\n";
   for (const auto& finding : diagnosis.notes)
@@ -192,13 +263,22 @@ std::string render_json(const RdmaInventory& inventory, const RdmaDiagnosis& dia
                        {"error", device.node_error},
                        {"ports", std::move(ports)}});
   }
+  Json servers = Json::array();
+  for (const RunningServer& server : inventory.servers) {
+    servers.push_back({{"process", server.process},
+                       {"pinned_bytes_max", json_of(server.limits.most())},
+                       {"pinned_bytes", server.pinned_bytes}});
+  }
   Json out = {{"devices", std::move(devices)},
-              {"pinned_bytes_max", nullptr},
+              {"pinned_bytes_max", json_of(inventory.pinning.most())},
+              {"memlock_soft", json_of(inventory.pinning.soft)},
+              {"memlock_hard", json_of(inventory.pinning.hard)},
+              {"ipc_lock", inventory.pinning.is_exempt},
+              {"lane_bytes", lane_bytes()},
+              {"servers", std::move(servers)},
               {"usable", diagnosis.usable},
               {"notes", json_of(diagnosis.notes)},
               {"wrong", json_of(diagnosis.wrong)}};
-  if (inventory.pinned_bytes_max != RdmaInventory::kNoLimit)
-    out["pinned_bytes_max"] = inventory.pinned_bytes_max;
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -19,7 +19,7 @@ class Machine {
     std::string pattern = (fs::temp_directory_path() / "bpsctl-XXXXXX").string();
     REQUIRE(::mkdtemp(pattern.data()) != nullptr);
     root_ = pattern;
-    capabilities("0000000000004000");
+    process("self", "unlimited", "unlimited");
     write("dev/infiniband/rdma_cm", "");
   }
   ~Machine() { fs::remove_all(root_); }
@@ -29,7 +29,18 @@ class Machine {
     std::ofstream(root_ / path) << text << "\n";
   }
   void remove(const std::string& path) const { fs::remove_all(root_ / path); }
-  void capabilities(const std::string& hex) const { write("proc/self/status", "Name:\tx\nCapEff:\t" + hex); }
+  // One that may pin so many bytes, as it is and if it asks for more.
+  void process(const std::string& number, const std::string& soft, const std::string& hard,
+               const std::string& capabilities = "0000000000000000") const {
+    const std::string folder = "proc/" + number + "/";
+    write(folder + "limits",
+          "Limit                     Soft Limit           Hard Limit           Units     \n"
+          "Max processes             95815                95815                processes \n"
+          "Max locked memory         " +
+              soft + "              " + hard + "              bytes     ");
+    write(folder + "status", "Name:\tx\nVmPin:\t    2560 kB\nCapEff:\t" + capabilities);
+    write(folder + "uid_map", "         0          0 4294967295");
+  }
 
   // A device with one port, which has the addresses of rxe.
   void add_device(unsigned number, const std::string& state = "4: ACTIVE") const {
@@ -71,6 +82,9 @@ TEST_CASE("doctor: devices, ports and addresses, and what would be used") {
         "  gid 0  fe80::801b:2cff:fe08:547  RoCE v2  h1\n"
         "  gid 1  10.78.0.1  RoCE v2  h1\n"
         "memory that may be pinned: no limit\n"
+        "needed by a server: --memory-max for each device that it may use, 2.5 MiB for each worker and shard, and "
+        "160 MiB\n"
+        "needed by a worker: what bps_allocate gives it, for each device; 2.5 MiB for each shard of each server\n"
         "usable: 10.78.0.1 (rxe1 port 1, gid 1)\n");
   const RdmaInventory there = machine.inventory();
   const auto json = nlohmann::json::parse(render_json(there, diagnose(there)));
@@ -78,6 +92,7 @@ TEST_CASE("doctor: devices, ports and addresses, and what would be used") {
   CHECK(json["devices"][0]["node"] == "/dev/infiniband/uverbs1");
   CHECK(json["devices"][0]["ports"][0]["gids"][1]["address"] == "10.78.0.1");
   CHECK(json["pinned_bytes_max"].is_null());
+  CHECK(json["lane_bytes"] == 2621440);
   CHECK(json["usable"].size() == 1);
   CHECK(json["wrong"].empty());
 }
@@ -188,20 +203,102 @@ TEST_CASE("doctor: what every device needs") {
     what = "/dev/infiniband/rdma_cm: No such file", mend = "rdma_ucm";
   }
   SECTION("memory that may be pinned") {
-    RdmaInventory there = machine.inventory();
-    there.pinned_bytes_max = 8 * 1024 * 1024;
-    const RdmaDiagnosis limited = diagnose(there);
-    CHECK(limited.usable.size() == 1);
-    CHECK_FALSE(limited.healthy());
-    CHECK_THAT(render(there, limited), Contains("wrong: this process may pin 8192 KiB of memory") &&
-                                           Contains("LimitMEMLOCK=infinity"));
-    return;
+    machine.process("self", "8388608", "8388608");
+    what = "this process may pin 8 MiB of memory", mend = "/etc/security/limits.conf";
+  }
+  SECTION("memory that may be pinned, which the user can mend") {
+    machine.process("self", "8388608", "unlimited");
+    what = "this process may pin 8 MiB of memory", mend = "`ulimit -l unlimited` in the shell";
   }
   const RdmaDiagnosis diagnosis = machine.diagnosis();
   CHECK_FALSE(diagnosis.healthy());
   REQUIRE(diagnosis.wrong.size() == 1);
   CHECK_THAT(diagnosis.wrong[0].what, Contains(what));
   CHECK_THAT(diagnosis.wrong[0].mend, Contains(mend));
+}
+
+TEST_CASE("doctor: who may pin how much") {
+  const Machine machine;
+  machine.add_device(1);
+  constexpr const char* kIpcLock = "0000000000004000";
+  machine.process("self", "8388608", "67108864", kIpcLock);
+  CHECK(machine.diagnosis().healthy());
+  CHECK_THAT(machine.told(), Contains("memory that may be pinned: no limit (CAP_IPC_LOCK)\n"));
+  // Of another user namespace it is worth nothing to the kernel.
+  machine.write("proc/self/uid_map", "         0       1000          1");
+  CHECK_FALSE(machine.diagnosis().healthy());
+  CHECK_THAT(machine.told(), Contains("memory that may be pinned: 8 MiB (hard limit: 64 MiB)\n"));
+  // Enough for some: what is needed is said.
+  machine.process("self", "67108864", "67108864");
+  CHECK(machine.diagnosis().healthy());
+  CHECK_THAT(machine.told(), Contains("memory that may be pinned: 64 MiB\n"));
+  machine.process("self", "67108863", "67108864");
+  CHECK_FALSE(machine.diagnosis().healthy());
+}
+
+TEST_CASE("doctor: servers that run have limits of their own") {
+  const Machine machine;
+  machine.add_device(1);
+  machine.process("self", "unlimited", "unlimited");
+  machine.process("1000", "8388608", "8388608");
+  machine.write("proc/1000/comm", "bps-server");
+  machine.process("97", "unlimited", "unlimited");
+  machine.write("proc/97/comm", "bps-server");
+  machine.process("98", "65536", "65536");
+  machine.write("proc/98/comm", "another");
+  CHECK_FALSE(machine.diagnosis().healthy());
+  CHECK_THAT(machine.told(),
+             Contains("bps-server, process 97: pinned 2.5 MiB; may be pinned: no limit\n"
+                      "bps-server, process 1000: pinned 2.5 MiB; may be pinned: 8 MiB\n") &&
+                 Contains("wrong: the bps-server that runs as process 1000 may pin 8 MiB of memory; ") &&
+                 Contains("LimitMEMLOCK=infinity") && !Contains("process 98"));
+  const RdmaInventory there = machine.inventory();
+  const auto json = nlohmann::json::parse(render_json(there, diagnose(there)));
+  CHECK(json["servers"][0]["pinned_bytes_max"].is_null());
+  CHECK(json["servers"][1]["pinned_bytes_max"] == 8388608);
+  CHECK(json["memlock_soft"].is_null());
+}
+
+TEST_CASE("doctor: the libraries, and whether they open what the kernel has") {
+  const Machine machine;
+  machine.add_device(1);
+  machine.add_device(2);
+  RdmaInventory there = machine.inventory();
+  there.libraries.emplace().opened = {"rxe1", "rxe2"};
+  CHECK(diagnose(there).healthy());
+  CHECK(diagnose(there).usable.size() == 2);
+  SECTION("they are not here") {
+    there.libraries->opened.clear();
+    there.libraries->error = make_error(ErrorCode::os, "no librdmacm.so.1", "install librdmacm1");
+    const RdmaDiagnosis diagnosis = diagnose(there);
+    CHECK(diagnosis.usable.empty());
+    REQUIRE(diagnosis.wrong.size() == 1);
+    CHECK(diagnosis.wrong[0].what == "no librdmacm.so.1");
+    CHECK(diagnosis.wrong[0].mend == "install librdmacm1");
+    RdmaInventory bare = Machine().inventory();
+    bare.libraries = there.libraries;
+    CHECK(diagnose(bare).wrong.size() == 2);  // nor is there a device
+  }
+  SECTION("a device has no provider") {
+    there.libraries->opened = {"rxe2"};
+    const RdmaDiagnosis diagnosis = diagnose(there);
+    CHECK_FALSE(diagnosis.healthy());
+    CHECK(diagnosis.usable == std::vector<std::string>{"10.78.0.2 (rxe2 port 1, gid 1)"});
+    REQUIRE(diagnosis.wrong.size() == 1);
+    CHECK_THAT(diagnosis.wrong[0].what, Contains("libibverbs does not open rxe1"));
+    CHECK_THAT(diagnosis.wrong[0].mend, Contains("ibverbs-providers"));
+    VerbsOptions other;
+    other.device = "rxe2";
+    CHECK(diagnose(there, other).healthy());
+  }
+  SECTION("a device that this process cannot open anyway is told of once") {
+    machine.remove("dev/infiniband/uverbs1");
+    RdmaInventory closed = machine.inventory();
+    closed.libraries.emplace().opened = {"rxe2"};
+    const RdmaDiagnosis diagnosis = diagnose(closed);
+    CHECK(diagnosis.healthy());
+    CHECK(diagnosis.notes.size() == 1);
+  }
 }
 
 TEST_CASE("doctor: an InfiniBand port is reached by its IP-over-InfiniBand device") {

@@ -15,6 +15,7 @@
 #include "proto/base/asio_loop.h"
 #include "proto/base/config.h"
 #include "proto/transport/rdma/rdma_settings.h"
+#include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "scheduler/ctl/admin_link.h"
 #include "scheduler/ctl/doctor.h"
@@ -93,6 +94,23 @@ Result<Message> question_of(const Settings& s) {
       nearest ? fmt::format("did you mean {}?", *nearest) : "there are status, why, drain and doctor");
 }
 
+// They open devices as servers and workers would have them opened.
+RdmaLibraries ask_libraries(bool has_devices) {
+  RdmaLibraries libraries;
+  if (Status status = check_libraries(); !status.ok()) {
+    libraries.error = status.error();
+  } else if (has_devices) {
+    // What fails here is a device that is then not in the list.
+    const auto verbs = open_verbs();
+    if (!verbs) return libraries;
+    const auto devices = (*verbs)->devices();
+    if (!devices) return libraries;
+    for (VerbsDevice* const device : *devices)
+      libraries.opened.push_back(device->name());
+  }
+  return libraries;
+}
+
 // Of this machine: no scheduler is asked.
 int run_doctor(const Settings& s) {
   const auto refuse = [](std::string_view what) {
@@ -103,7 +121,8 @@ int run_doctor(const Settings& s) {
   if (!s.rdma) return refuse("what is doctor to look at? --rdma");
   const auto choice = verbs_options(s.rdma_choice);
   if (!choice) return refuse(to_string(choice.error()));
-  const RdmaInventory inventory = take_rdma_inventory("/");
+  RdmaInventory inventory = take_rdma_inventory("/");
+  inventory.libraries = ask_libraries(!inventory.devices.empty());
   const RdmaDiagnosis diagnosis = diagnose(inventory, *choice);
   std::fputs((s.json ? render_json(inventory, diagnosis) : render(inventory, diagnosis)).c_str(), stdout);
   if (std::fflush(stdout) != 0) return exit_code_of(ErrorCode::os);

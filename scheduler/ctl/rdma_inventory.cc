@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -11,7 +10,6 @@
 #include <charconv>
 #include <cstring>
 #include <fstream>
-#include <string_view>
 #include <system_error>
 
 #include "proto/base/unique_fd.h"
@@ -20,8 +18,6 @@ namespace bps {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr unsigned kIpcLock = 14;  // the capability to pin whatever there is (linux/capability.h)
 
 // Its first line, empty where there is none.
 std::string line_of(const fs::path& file) {
@@ -119,20 +115,6 @@ std::string node_of(const fs::path& root, const std::string& device) {
   return {};
 }
 
-std::uint64_t pinned_bytes_max(const fs::path& root) {
-  std::ifstream in(root / "proc/self/status");
-  for (std::string line; std::getline(in, line);) {
-    static constexpr std::string_view kEffective = "CapEff:\t";
-    if (!line.starts_with(kEffective)) continue;
-    std::uint64_t capabilities = 0;
-    std::from_chars(line.data() + kEffective.size(), line.data() + line.size(), capabilities, 16);
-    if ((capabilities >> kIpcLock & 1) != 0) return RdmaInventory::kNoLimit;
-  }
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return 0;
-  return limit.rlim_cur == RLIM_INFINITY ? RdmaInventory::kNoLimit : limit.rlim_cur;
-}
-
 }  // namespace
 
 RdmaInventory take_rdma_inventory(const fs::path& root) {
@@ -148,7 +130,8 @@ RdmaInventory take_rdma_inventory(const fs::path& root) {
     inventory.devices.push_back(std::move(device));
   }
   inventory.manager_error = open_error(root / "dev/infiniband/rdma_cm");
-  inventory.pinned_bytes_max = pinned_bytes_max(root);
+  inventory.pinning = read_pin_limits(root, "self");
+  inventory.servers = find_running_servers(root);
   return inventory;
 }
 

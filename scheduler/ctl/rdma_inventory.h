@@ -1,16 +1,19 @@
 // What this machine has for RDMA, as Linux shows it in files: devices, their ports and addresses, and whether
 // this process may use them. Nothing of rdma-core is needed, so that it can be said where that is what is
-// missing.
+// missing; what rdma-core makes of the devices is added by whoever asks it.
 //
 // Reading never fails: what cannot be read is empty.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "proto/base/error.h"
 #include "proto/transport/rdma/rdma_device.h"
+#include "scheduler/ctl/pin_limits.h"
 
 namespace bps {
 
@@ -46,11 +49,18 @@ struct RdmaDevice {
   std::vector<RdmaPort> ports;
 };
 
+// Of libibverbs and librdmacm, which open devices for programs, each by the provider of its driver.
+struct RdmaLibraries {
+  std::optional<Error> error;       // they are not here, or cannot open devices
+  std::vector<std::string> opened;  // devices
+};
+
 struct RdmaInventory {
   std::vector<RdmaDevice> devices;
-  std::string manager_error;           // why this process cannot open /dev/infiniband/rdma_cm; empty: it can
-  std::uint64_t pinned_bytes_max = 0;  // what it may pin; all bits set: no limit
-  static constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+  std::string manager_error;               // why this process cannot open /dev/infiniband/rdma_cm; empty: it can
+  std::optional<RdmaLibraries> libraries;  // nothing: nobody has asked them
+  PinLimits pinning;                       // of this process
+  std::vector<RunningServer> servers;
 };
 
 // `root` is / but for tests.

@@ -342,14 +342,30 @@ class Refusals(DaemonTest):
                     continue  # without the libraries nobody can say which devices there are
                 self.assert_status(process, 78, "this host has no RDMA device nobodys0")
 
+    def test_what_rdma_does_not_go_with(self):
+        says = "does? not cover what goes over RDMA"
+        self.assert_status(self.start("server", self.bin / "bps-server", "--transport", "rdma", "--checksum"), 78, "--checksum " + says)
+        worker = self.worker("127.0.0.1:1", 0, 1, env={"BPS_TRANSPORT": "rdma", "BPS_CHECKSUM": "true"})
+        self.assert_status(worker, 78, r"checksums \(BPS_CHECKSUM\) do not cover what goes over RDMA", "leave out the checksums")
+
     @unittest.skipIf(pathlib.Path("/sys/class/infiniband").exists(), "this machine has RDMA devices")
-    def test_a_machine_without_rdma_hears_nothing_of_it(self):
+    def test_a_machine_without_rdma(self):
         scheduler, servers = self.cluster()
         workers = self.workers(scheduler, 2, "--elements", "1000", env={"BPS_LOG_LEVEL": "info"})
         for worker in workers:
             self.assert_status(worker, 0, "closed")
-        for process in (*servers, *workers):
-            self.assertNotIn("RDMA", process.text())
+            self.assertNotIn("RDMA", worker.text())
+        for server in servers:
+            self.assertEqual(server.text().count("offers no RDMA: "), 1, server.text())
+            self.assertNotRegex(server.text(), "(?m)^.*(warn|error).*RDMA")
+        self.assertNotIn("RDMA", scheduler.text())
+        # Who asks for a GID wants it. Without the libraries nobody can say which devices there are.
+        server = self.start("server", self.bin / "bps-server", "--rdma-gid", "3")
+        worker = self.worker(scheduler, 0, 1, job="gid", env={"BPS_RDMA_GID": "3"})
+        for process in (server, worker):
+            if process.end() == 71 and re.search("built without RDMA|RDMA cannot be used", process.text()):
+                continue
+            self.assert_status(process, 78, "this host has no RDMA device, so none with GID 3")
 
     def test_other_addresses_need_a_word(self):
         for program in ("bps-scheduler", "bps-server"):

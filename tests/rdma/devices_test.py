@@ -42,6 +42,14 @@ class Devices(GuestTest):
                              self.bin / "bpsctl", "doctor", "--rdma")
         self.assert_status(limited, 78, "\nwrong: this process may pin 64 KiB of memory", "LimitMEMLOCK=infinity")
 
+    def test_doctor_misses_providers_and_libraries(self):
+        library = run("ldconfig", "-p").split("librdmacm.so.1 ")[1].split("=> ")[1].split()[0]
+        for hide, says in (("mount -t tmpfs none /etc/libibverbs.d", "libibverbs does not open rxe1, .*ibverbs-providers"),
+                           (f"mount --bind /dev/null {library}", "RDMA cannot be used: .*librdmacm.*install libibverbs1, librdmacm1")):
+            doctor = self.start("doctor", "unshare", "--mount", "sh", "-c", f'{hide} && exec "$0" "$@"', self.bin / "bpsctl", "doctor", "--rdma")
+            self.assert_status(doctor, 78, "\nwrong: " + says)
+            self.assertNotIn("usable:", doctor.text())
+
     def test_what_is_asked_for_and_is_not_there_is_named(self):
         for choice, says in ((("rxe9",), "this host has no RDMA device rxe9; it has rxe1, rxe2"),
                              (("rxe2:3",), "RDMA device rxe2 has no port 3; it has port 1"),

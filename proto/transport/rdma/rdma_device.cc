@@ -120,7 +120,11 @@ Status check_device(const VerbsOptions& options, std::span<const std::string> na
   for (const std::string& name : names)
     listed += (listed.empty() ? "" : ", ") + name;
   if (options.device.empty()) {
-    if (!options.gid_index || names.size() < 2) return {};
+    if (!options.gid_index || names.size() == 1) return {};
+    if (names.empty())
+      return make_error(ErrorCode::configuration,
+                        fmt::format("this host has no RDMA device, so none with GID {}", *options.gid_index),
+                        "`bpsctl doctor --rdma` says what is missing");
     return make_error(ErrorCode::configuration,
                       fmt::format("which RDMA device GID {} is of has not been said", *options.gid_index),
                       "name one of these: " + listed);

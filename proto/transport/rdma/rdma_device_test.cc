@@ -120,6 +120,7 @@ TEST_CASE("a device that is not there is refused with those that are") {
   };
   CHECK(refused(choice("rxe"), two) == "this host has no RDMA device rxe; it has mlx5_0, rxe1");
   CHECK_THAT(refused(choice("rxe"), {}), Contains("no RDMA device rxe, nor any other") && Contains("doctor"));
+  CHECK_THAT(refused(only_gid, {}), Contains("no RDMA device, so none with GID 3") && Contains("doctor"));
   CHECK_THAT(refused(only_gid, two), Contains("which RDMA device GID 3 is of") && Contains("mlx5_0, rxe1"));
 }
 

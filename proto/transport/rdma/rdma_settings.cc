@@ -10,7 +10,8 @@ void add_rdma_settings(Config& config, RdmaSettings& settings, bool connects) {
   config.add("rdma-gid", settings.gid, "Index of the GID, and with it the address, that it is used with")
       .range(0, 255);
   if (!connects) return;
-  config.add("rdma-tclass", settings.traffic_class, "Traffic class of what is sent over RDMA").range(0, 255);
+  config.add("rdma-tclass", settings.traffic_class, "Traffic class of what is sent over RDMA: DSCP times 4")
+      .range(0, 255);
 }
 
 Result<VerbsOptions> verbs_options(const RdmaSettings& settings) {

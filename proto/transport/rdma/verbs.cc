@@ -49,8 +49,9 @@ Error cannot_pin_memory(std::string_view device, std::size_t bytes, std::string_
       ErrorCode::out_of_memory,
       fmt::format("cannot pin {} bytes for RDMA device {} ({}), limit of locked memory: {}", bytes, device,
                   why, limit ? to_string(ByteSize{*limit}) : "none"),
-      limit ? "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 "
-              "for a container"
+      limit ? "raise it: `ulimit -l unlimited`, which root allows by `* - memlock unlimited` in "
+              "/etc/security/limits.conf; LimitMEMLOCK=infinity in a systemd unit; --ulimit memlock=-1 for a "
+              "container"
             : "the host or its cgroup has no more (memory.max, rdma.max): raise that, or give a server a "
               "smaller "
               "--memory-max");

@@ -9,6 +9,9 @@
 
 namespace bps {
 
+// Are the libraries here? Opens no device. Errors: `os`: the build, or what is to be installed.
+Status check_libraries();
+
 // Errors: `os`, with the reason why there is none: the build, the libraries, the kernel, or the devices;
 // `configuration` if there is no such device, or it has no such port or GID.
 Result<std::shared_ptr<Verbs>> open_verbs(VerbsOptions options = {});

@@ -10,6 +10,11 @@
 
 namespace bps {
 
+Status check_libraries() {
+  const auto library = RdmaLibrary::get();
+  return library ? Status() : Status(library.error());
+}
+
 Result<std::shared_ptr<Verbs>> open_verbs(VerbsOptions options) {
   const auto library = RdmaLibrary::get();
   if (!library) return library.error();
@@ -36,7 +41,7 @@ Status RealVerbs::open() {
   if (any() != nullptr) return check_options();
   if (found.error) return *found.error;
   return make_error(ErrorCode::os, "this host has no RDMA device",
-                    "see `rdma link`; the kernel modules rdma_ucm and ib_uverbs are needed, too");
+                    "`bpsctl doctor --rdma` says what is missing");
 }
 
 RealVerbs::Found RealVerbs::refresh() {
