@@ -306,6 +306,9 @@ class BenchTest(unittest.TestCase):
                                 (["pushpull", "--also", "partition-byte=4KiB"], "--partition-bytes"),
                                 (["pushpull", "--also", "retain=perhaps"], "neither true nor false"),
                                 (["pushpull", "--also", "tls=true"], "without certificates"),
+                                (["pushpull", "--transport", "rdma"], "needs --address"),
+                                (["pushpull", "--also", "transport=rdma,checksum=true"], "nor checksums cover"),
+                                (["latency", "--transport", "rdma", "--link", "1gbit"], "have no RDMA device"),
                                 (["priority", "--urgent-bytes", "6"], "whole elements"),
                                 (["gpu-floor", "--bytes", "12"], "use --bytes of 4 KiB or more"),
                                 (["lanes", "--dtype", "i8"], "the sum of 256 workers does not fit i8"),
@@ -322,8 +325,14 @@ class BenchTest(unittest.TestCase):
 
     def test_a_setting_that_the_cluster_refuses_is_told(self):
         run = self.run_bench("pushpull", "--bytes", "4096", "--congestion-control", "nonsense")
-        self.assertNotEqual(run.returncode, 0)
+        self.assertEqual(run.returncode, 78, run.stderr)
         self.assertIn("nonsense", run.stderr)
+
+    @unittest.skipIf(pathlib.Path("/sys/class/infiniband").exists(), "this machine has RDMA devices")
+    def test_a_machine_without_rdma(self):
+        run = self.run_bench("pushpull", "--bytes", "4096", "--transport", "rdma", "--address", "127.0.0.2")
+        self.assertEqual(run.returncode, 71, run.stderr)
+        self.assertRegex(run.stderr, "(no RDMA device|RDMA cannot be used|without RDMA)")
 
 
 if __name__ == "__main__":

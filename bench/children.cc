@@ -18,6 +18,16 @@
 namespace bps::bench {
 namespace {
 
+// What a program of ours says by its exit status; whatever else ends one, it is lost.
+ErrorCode code_of(int wait_status) {
+  const int status = exit_status_of(wait_status);
+  for (std::uint16_t i = 1; i < kErrorCodeCount; ++i) {
+    const auto code = static_cast<ErrorCode>(i);
+    if (status == exit_code_of(code)) return code;
+  }
+  return ErrorCode::peer_lost;
+}
+
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kStopPatience = std::chrono::seconds(3);
@@ -166,6 +176,7 @@ Status Children::reap() {
     for (Child& child : children_) {
       if (child.pid != pid) continue;
       child.end = describe_wait_status(wait_status);
+      child.why = code_of(wait_status);
       child.pid = 0;
       while (read_output(child)) {}
       if (result.ok()) result = failure_of(child);
@@ -200,9 +211,9 @@ Error Children::failure_of(const Child& child) const {
   std::string words = child.last_words;
   while (!words.empty() && words.back() == '\n')
     words.pop_back();
-  return make_error(ErrorCode::peer_lost, fmt::format("{} ended ({}){}{}", child.name,
-                                                      child.end.value_or("its control connection broke"),
-                                                      words.empty() ? "" : ": ", words));
+  return make_error(child.why, fmt::format("{} ended ({}){}{}", child.name,
+                                           child.end.value_or("its control connection broke"),
+                                           words.empty() ? "" : ": ", words));
 }
 
 void Children::end(const std::function<bool(const Child&)>& concerned) {

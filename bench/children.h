@@ -29,6 +29,7 @@ struct Child {
   int err = -1;
   std::string last_words;
   std::optional<std::string> end;  // how it ended
+  ErrorCode why = ErrorCode::peer_lost;
   Fd control;
   std::optional<Reply> reply;  // not yet taken
 };

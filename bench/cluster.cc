@@ -31,6 +31,24 @@ constexpr std::uint64_t kStepBytesPerMs = 10'000;
 bool is_worker(const Child& child) { return child.name.starts_with(kWorker); }
 bool is_scheduler(const Child& child) { return child.name.ends_with(kScheduler); }
 
+// Here, where somebody sees it; the processes would say it, too.
+Status check_rdma(const ClusterOptions& options) {
+  for (const EngineOptions& engine : options.worker.engines) {
+    if (is_raw(engine.kind) || engine.transport != TransportUse::rdma) continue;
+    if (options.link)
+      return make_error(ErrorCode::invalid_argument, "the hosts of --link have no RDMA device",
+                        "measure transport rdma without links");
+    if (engine.tls || engine.checksum)
+      return make_error(ErrorCode::invalid_argument,
+                        "neither TLS nor checksums cover what goes over RDMA, so they cannot be had together");
+    if (options.address == ClusterOptions().address)
+      return make_error(ErrorCode::invalid_argument,
+                        "transport rdma needs --address, that of an RDMA device of this host",
+                        "`bpsctl doctor --rdma` lists them");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> sibling_program(const std::string& name) {
@@ -59,6 +77,7 @@ Cluster::~Cluster() {
 }
 
 Status Cluster::start(const ClusterOptions& options) {
+  if (Status status = check_rdma(options); !status) return status;
   options_ = options;
   children_ = std::make_unique<Children>(options.verbose);
   if (Status status = children_->open(); !status) return status;

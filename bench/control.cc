@@ -17,7 +17,8 @@ constexpr std::size_t kMaxText = 2000;
 constexpr std::size_t kMaxRecord = 64 + kMaxText + kMaxBlock * sizeof(std::int64_t);
 
 struct ReplyHead {
-  std::uint64_t ok;
+  std::uint32_t ok;
+  std::uint32_t code;
   std::int64_t begin_ns;
   std::int64_t end_ns;
   std::uint64_t background_bytes;
@@ -78,7 +79,7 @@ Status send_request(int fd, const Request& request) { return send_record(fd, &re
 Status send_reply(int fd, const Reply& reply) {
   const std::size_t text_bytes = std::min(reply.text.size(), kMaxText);
   const std::size_t numbers = std::min<std::size_t>(reply.numbers.size(), kMaxBlock);
-  const ReplyHead head{reply.ok, reply.begin_ns, reply.end_ns, reply.background_bytes, text_bytes, numbers};
+  const ReplyHead head{reply.ok, static_cast<std::uint32_t>(reply.code), reply.begin_ns, reply.end_ns, reply.background_bytes, text_bytes, numbers};
   std::vector<std::byte> record(sizeof head + text_bytes + numbers * sizeof(std::int64_t));
   std::memcpy(record.data(), &head, sizeof head);
   if (text_bytes > 0) std::memcpy(record.data() + sizeof head, reply.text.data(), text_bytes);
@@ -111,6 +112,7 @@ Result<Reply> receive_reply(int fd) {
   }
   Reply reply;
   reply.ok = head.ok != 0;
+  reply.code = static_cast<ErrorCode>(head.code);
   reply.begin_ns = head.begin_ns;
   reply.end_ns = head.end_ns;
   reply.background_bytes = head.background_bytes;

@@ -53,6 +53,7 @@ struct Request {
 
 struct Reply {
   bool ok = true;
+  ErrorCode code = ErrorCode::ok;  // of what failed
   std::int64_t begin_ns = 0;  // join, declare, run: monotonic clock, the same for all processes of a machine
   std::int64_t end_ns = 0;
   std::uint64_t background_bytes = 0;  // run: moved between the two beside the rounds

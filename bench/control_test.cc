@@ -37,6 +37,7 @@ TEST_CASE("requests and replies arrive as they were sent") {
 
   Reply reply;
   reply.ok = false;
+  reply.code = ErrorCode::configuration;
   reply.begin_ns = 5;
   reply.end_ns = 6;
   reply.background_bytes = 7;
@@ -49,6 +50,7 @@ TEST_CASE("requests and replies arrive as they were sent") {
   CHECK(got->begin_ns == 5);
   CHECK(got->end_ns == 6);
   CHECK(got->background_bytes == 7);
+  CHECK(got->code == reply.code);
   CHECK(got->text == reply.text);
   CHECK(got->numbers == reply.numbers);
 }

@@ -19,7 +19,7 @@ Result<std::vector<Reply>> step(Cluster& cluster, Request request, Step which) {
 Status all_ok(const std::vector<Reply>& replies) {
   for (std::size_t i = 0; i < replies.size(); ++i) {
     if (!replies[i].ok) {
-      return make_error(ErrorCode::peer_lost, "worker " + std::to_string(i) + ": " + replies[i].text);
+      return make_error(replies[i].code, "worker " + std::to_string(i) + ": " + replies[i].text);
     }
   }
   return {};

@@ -49,6 +49,7 @@ class Worker {
                               : Status{make_error(ErrorCode::internal, "no such engine")};
     if (!status.ok()) {
       reply.ok = false;
+      reply.code = status.error().code;
       reply.text = to_string(status.error());
     }
     return reply;

@@ -155,6 +155,10 @@ class Refusals(ClusterTest):
         self.refused(64, "which program", "-n", "1", "-s", "1")
         self.refused(64, "--grace", "-n", "1", "-s", "1", "--grcae", "1s", "--", "true")
 
+    def test_rdma(self):
+        self.environment["BPS_TRANSPORT"] = "rdma"
+        self.refused(78, "listens on loopback, which no RDMA device has", "-n", "1", "-s", "1", "--", "true")
+
     def test_program(self):
         self.refused(127, "program 'no-such-program' not found", "-n", "1", "-s", "1", "--", "no-such-program")
         self.refused(127, "not found", "-n", "1", "-s", "1", "--", "./no/such")
