@@ -59,6 +59,8 @@ Status Sequencer::ready(TimePoint now, std::uint32_t member, const LocalReady& r
   Record& record = found->second;
   // It may not have heard of it yet, and ends by the item that is on its way.
   if (record.dropped || left_) return {};
+  // A rank alone on its host comes here with some of its rounds only.
+  if (ranks_.size() == 1 && !record.said[member] && ready.round > record.round) record.round = ready.round;
   if (ready.round != record.round || record.said[member]) {
     return broken(fmt::format("rank {} is ready for round {} of '{}' when {} is under way",
                               ranks_[member].value, ready.round.value, record.tensor.name,

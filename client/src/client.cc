@@ -28,7 +28,7 @@ std::unique_ptr<LocalGroup> make_host_group(const DataPlane::GroupContext& conte
   options.job_run = context.run;
   options.ranks = context.ranks;
   options.member = context.self;
-  return std::make_unique<HostGroup>(context.loop, context.transport, std::move(options), owner);
+  return std::make_unique<HostGroup>(context.loop, *context.transport, std::move(options), owner);
 }
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -252,7 +252,7 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   auto ids = cell->value();
   if (!ids) return ids;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    operations_->add((*ids)[i], {tensors[i].name, tensors[i].dtype, tensors[i].elements});
+    operations_->add((*ids)[i], {tensors[i].name, tensors[i].dtype, tensors[i].elements, tensors[i].mode == Mode::async});
   return ids;
 }
 
@@ -285,7 +285,10 @@ Result<std::shared_ptr<OperationRecord>> Client::push_pull(TensorId id, std::spa
   const TensorShape* shape = operations_->find(id);
   if (shape == nullptr) return unknown(id);
   if (Status status = check_buffer(*shape, "in", in.data(), in.size()); !status.ok()) return status.error();
-  ClientEngine::Memory memory{in, {}, !out.has_value(), allocations_.home(in), nullptr};
+  ClientEngine::Memory memory;
+  memory.in = in;
+  memory.view = !out.has_value();
+  memory.in_home = allocations_.home(in);
   if (out) {
     if (Status status = check_buffer(*shape, "out", out->data(), out->size()); !status.ok())
       return status.error();
@@ -303,8 +306,10 @@ Result<std::shared_ptr<OperationRecord>> Client::broadcast(TensorId id, std::spa
   if (Status status = check_buffer(*shape, "buffer", buffer.data(), buffer.size()); !status.ok())
     return status.error();
   if (Status status = check_root(root, settings_.config.world_size); !status.ok()) return status.error();
-  return operations_->broadcast(id, {{}, buffer, false, allocations_.home(buffer), nullptr},
-                                Rank{static_cast<std::uint32_t>(root)});
+  ClientEngine::Memory memory;
+  memory.out = buffer;
+  memory.in_home = allocations_.home(buffer);
+  return operations_->broadcast(id, std::move(memory), Rank{static_cast<std::uint32_t>(root)});
 }
 
 Status Client::barrier(Duration timeout) {

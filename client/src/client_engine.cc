@@ -136,10 +136,9 @@ Status ClientEngine::push_pull(TensorId tensor, Memory memory, Operation operati
   return data_.push_pull(tensor, std::move(memory), operation, std::move(done));
 }
 
-Status ClientEngine::broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done,
-                               std::shared_ptr<const Region> home) {
+Status ClientEngine::broadcast(TensorId tensor, Memory memory, Rank root, OperationDone done) {
   if (Status status = ready(); !status.ok()) return status;
-  return data_.broadcast(tensor, buffer, std::move(home), root, std::move(done));
+  return data_.broadcast(tensor, std::move(memory), root, std::move(done));
 }
 
 std::string ClientEngine::describe(TensorId tensor) const {

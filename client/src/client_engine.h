@@ -66,11 +66,18 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
   Status push_pull(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
                    Operation operation, OperationDone done) {
-    return push_pull(tensor, Memory{in, out, false, nullptr, nullptr}, operation, std::move(done));
+    Memory memory;
+    memory.in = in;
+    memory.out = out;
+    return push_pull(tensor, std::move(memory), operation, std::move(done));
   }
-  // The root's buffer is read, the others' is written. `home`: see Memory.
-  Status broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done,
-                   std::shared_ptr<const Region> home = nullptr);
+  // The root's `out` is read, the others' is written; its home and event are those of `in`.
+  Status broadcast(TensorId tensor, Memory memory, Rank root, OperationDone done);
+  Status broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done) {
+    Memory memory;
+    memory.out = buffer;
+    return broadcast(tensor, std::move(memory), root, std::move(done));
+  }
 
   // Of a push_pull with `view` that has ended well, from within `done` on: where the answer lies. The tensor
   // takes its next operation after release(). Null for a tensor without elements.

@@ -11,7 +11,10 @@ namespace {
 // A round whose answers on lane 0 are lent, the first with weight 3.
 struct WithLoans : Moving {
   explicit WithLoans(bool view) {
-    ClientEngine::Memory memory{in, out, view, nullptr, nullptr};
+    ClientEngine::Memory memory;
+    memory.in = in;
+    memory.out = out;
+    memory.view = view;
     if (view) memory.out = {};
     REQUIRE(engine.push_pull(tensor, memory, Operation::average, into(outcome)).ok());
     take(0), take(1), take(0);

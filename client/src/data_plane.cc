@@ -179,7 +179,7 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
     partition.since = first_epoch_;
     queue_.reserve(partition.lane, 1);
   }
-  if (group_ != nullptr) return group_->add(*tensor);
+  if (group_size_ > 1) return group_->add(*tensor);
   return {};
 }
 
@@ -192,6 +192,7 @@ Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, Ope
     return make_error(ErrorCode::invalid_argument, "push_pull cannot broadcast", "call broadcast");
   }
   if (Status s = check_operation(*tensor, operation); !s.ok()) return s;
+  if (Status s = check_memory(tensor->shape(), config_.local_group, memory.kind, memory.view); !s.ok()) return s;
   const std::span in = memory.in;
   const std::span out = memory.out;
   if (Status s = check_buffer(tensor->shape(), "in", in.data(), in.size()); !s.ok()) return s;
@@ -208,16 +209,20 @@ Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, Ope
   round.view = memory.view;
   round.in_home = std::move(memory.in_home);
   round.out_home = std::move(memory.out_home);
+  round.memory = memory.kind;
+  round.in_event = std::move(memory.in_event);
+  round.out_event = std::move(memory.out_event);
   round.done = std::move(done);
   return begin(*tensor, std::move(round));
 }
 
-Status DataPlane::broadcast(TensorId id, std::span<std::byte> buffer, std::shared_ptr<const Region> home,
-                            Rank root, OperationDone done) {
+Status DataPlane::broadcast(TensorId id, Memory memory, Rank root, OperationDone done) {
   TensorState* tensor = find(id);
   if (tensor == nullptr) {
     return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
   }
+  const std::span buffer = memory.out;
+  if (Status s = check_memory(tensor->shape(), config_.local_group, memory.kind, memory.view); !s.ok()) return s;
   if (Status s = check_buffer(tensor->shape(), "buffer", buffer.data(), buffer.size()); !s.ok()) return s;
   if (Status s = check_root(root.value, config_.world_size); !s.ok()) return s;
   TensorState::RoundInput round;
@@ -226,9 +231,10 @@ Status DataPlane::broadcast(TensorId id, std::span<std::byte> buffer, std::share
   round.out = buffer.data();
   round.operation = Operation::broadcast;
   round.root = root;
-  round.has_root = group_ != nullptr && group_->has_root(root);
   round.retain = config_.retain;
-  round.in_home = std::move(home);
+  round.in_home = std::move(memory.in_home);
+  round.memory = memory.kind;
+  round.in_event = std::move(memory.in_event);
   round.done = std::move(done);
   return begin(*tensor, std::move(round));
 }
@@ -238,7 +244,11 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
     loop_.post([done = std::move(round.done), weight = config_.world_size] { done(weight); });
     return {};
   }
+  if (round.memory != MemoryKind::host) {
+    if (Status s = enter_group(tensor); !s.ok()) return s;
+  }
   if (group_ != nullptr && group_->left()) return *group_->left();
+  round.has_root = group_ != nullptr && group_->has_root(round.root);
   if (Status s = tensor.begin(std::move(round)); !s.ok()) return s;
   ++under_way_;
   tensor.set_operation_number(++begun_);
@@ -379,10 +389,11 @@ bool DataPlane::fetch(Partition& partition) {
 void DataPlane::fail_tensor(TensorId id, const Error& error) {
   TensorState* tensor = find(id);
   if (failed_) return;
-  if (group_ != nullptr) group_->drop(id, error);
+  const bool is_ordered = group_size_ > 1 || (tensor != nullptr && tensor->is_grouped());
+  if (is_ordered) group_->drop(id, error);
   if (tensor == nullptr || tensor->poisoned()) return;
   tensor->poison(error);
-  if (tensor->is_grouped()) return call_waiters();  // it ends in the order of its host's ranks
+  if (tensor->is_grouped()) return call_waiters();  // it ends in the group's order
   const Round round = tensor->round();
   for (Partition& partition : tensor->partitions()) {
     if (!tensor->on_failed(partition, round, error, true)) continue;
@@ -413,7 +424,7 @@ void DataPlane::end_all() {
     if (tensor == nullptr || !tensor->under_way()) continue;
     for (Partition& partition : tensor->partitions())
       queue_.remove(partition);
-    ended.push_back(tensor->abort(*end_));
+    ended.push_back(tensor->abort(ending_of(*tensor)));
   }
   under_way_ = 0;
   ended_ = true;
@@ -460,8 +471,9 @@ std::string DataPlane::describe(TensorId id) const {
   for (std::size_t i = 0; i < std::min(waiting.size(), kNamed); ++i)
     text += (i == 0 ? "" : ", ") + waiting[i];
   if (waiting.size() > kNamed) text += fmt::format(" and {} more", waiting.size() - kNamed);
-  if (waiting.empty() && tensor->is_grouped()) text += "the other ranks of this host";
-  return group_ == nullptr ? text : text + group_->describe(*tensor);
+  if (!tensor->is_grouped()) return text;
+  if (waiting.empty()) text += group_size_ > 1 ? "the other ranks of this host" : "the GPU";
+  return text + group_->describe(*tensor);
 }
 
 }  // namespace bps

@@ -72,10 +72,10 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
     FindRdma find_rdma;
     Transport* local = nullptr;  // between the ranks of this host
   };
-  // Makes what a group of ranks sums with.
+  // Makes what a group of ranks sums with; of one, which is for the memory of a GPU, when that is first given.
   struct GroupContext {
     EventLoop& loop;
-    Transport& transport;
+    Transport* transport = nullptr;  // between them; null: there are no others
     JobRun run;
     std::vector<Rank> ranks;
     std::uint32_t self = 0;  // among them
@@ -91,7 +91,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   // Checks what the scheduler said and opens all lanes. Once. `ticket`: what opens them; null without a key.
   // `patience`: until when the other ranks of this host may take to be there.
   Status start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket, TimePoint patience);
-  bool forms_group() const { return group_ != nullptr; }
+  bool forms_group() const { return group_size_ > 1; }
   std::uint32_t group_size() const { return group_size_; }
   std::uint32_t group_rank() const { return group_rank_; }
   // Ranks of the job sum on their hosts first: asynchronous tensors, and averages of small integers, are refused.
@@ -119,10 +119,13 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
     bool view = false;         // the answer stays in library memory: see view()
     // What `in` and `out` lie in, if a transport allocated it; held until the operation is done.
     std::shared_ptr<const Region> in_home, out_home;
+    MemoryKind kind = MemoryKind::host;  // of both
+    // Of a GPU's memory: when it may be used, see OperationBuffer. That of `out` may be null if it is the same.
+    std::shared_ptr<void> in_event, out_event;
   };
   Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
-  Status broadcast(TensorId tensor, std::span<std::byte> buffer, std::shared_ptr<const Region> home,
-                   Rank root, OperationDone done);
+  // `memory.out` is read at the root and written elsewhere; its home and event are those of `in`.
+  Status broadcast(TensorId tensor, Memory memory, Rank root, OperationDone done);
 
   // From the end of an operation with `view` that ended well until its release; else null.
   std::shared_ptr<const AnswerView> view(TensorId tensor) const;
@@ -184,7 +187,9 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
 
   // Ranks of this host. data_plane_group.cc
   Status form_group(const JobStart& start, const Member& self, TimePoint patience);
-  void on_group_begun(const Status& status) override { owner_.on_group(status); }
+  Status make_group(GroupPlane::Place place, Transport* transport);
+  Status enter_group(TensorState& tensor);
+  void on_group_begun(const Status& status) override;
   void on_group_summed(Partition& partition) override;
   void on_group_settled(Partition& partition) override;
   void on_group_failed(const Error& error) override;
@@ -207,6 +212,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   bool is_mine(PartitionId partition) const;
   void end_group();
   void end_all();
+  Error ending_of(const TensorState& tensor) const;
 
   // Those of `closing` are about to be closed.
   Status add_lanes(const std::vector<LaneTarget>& targets, const std::vector<LaneIndex>& closing = {});
@@ -276,8 +282,9 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   bool sums_on_hosts_ = false;  // of any host
   std::uint32_t group_size_ = 1, group_rank_ = 0;
   MakeGroup make_group_;
-  std::unique_ptr<LocalLinks> local_links_;  // null, as the next: no other rank of this host
-  std::unique_ptr<GroupPlane> group_;
+  std::unique_ptr<LocalLinks> local_links_;  // null: no other rank of this host
+  std::unique_ptr<GroupPlane> group_;        // likewise, and nothing has been given in the memory of a GPU
+  bool is_group_broken_ = false;
   std::optional<Error> end_;  // of all operations
   bool ended_ = false;
   std::vector<std::function<void()>> when_over_;

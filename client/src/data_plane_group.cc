@@ -25,7 +25,7 @@ Status DataPlane::form_group(const JobStart& start, const Member& self, TimePoin
   }
   if (group.members.size() != self.weight || self.weight > kMaxLocalGroupSize)
     return scheduler_error(fmt::format("{} ranks of this host, with weight {}", group.members.size(), self.weight));
-  if (transports_.local == nullptr || !make_group_) {
+  if (transports_.local == nullptr) {
     return make_error(ErrorCode::configuration, "local_group is set, and this process has no shared memory",
                       "set local_group off (BPS_LOCAL_GROUP) on all ranks");
   }
@@ -33,11 +33,33 @@ Status DataPlane::form_group(const JobStart& start, const Member& self, TimePoin
   group_rank_ = self.group_rank;
   local_links_ =
       std::make_unique<LocalLinks>(loop_, *transports_.local, static_cast<LocalLinks::Owner&>(*this), group, log_);
-  const GroupContext context{loop_, *transports_.local, start.job_run, place.ranks, group_rank_};
-  group_ = std::make_unique<GroupPlane>(loop_, static_cast<GroupPlane::Owner&>(*this), place,
-                                        [&](LocalGroup::Owner& owner) { return make_group_(context, owner); });
+  if (Status status = make_group(std::move(place), transports_.local); !status.ok()) return status;
   local_links_->open(patience);
   return {};
+}
+
+Status DataPlane::make_group(GroupPlane::Place place, Transport* transport) {
+  if (!make_group_) return make_error(ErrorCode::configuration, "this engine can make no group of ranks");
+  const GroupContext context{loop_, transport, job_.job_run, place.ranks, place.self};
+  group_ = std::make_unique<GroupPlane>(loop_, static_cast<GroupPlane::Owner&>(*this), std::move(place),
+                                        [&](LocalGroup::Owner& owner) { return make_group_(context, owner); });
+  return {};
+}
+
+// What is in the memory of a GPU is moved by a group, also if this rank is alone on its host.
+Status DataPlane::enter_group(TensorState& tensor) {
+  if (tensor.has_joined()) return {};
+  if (Status status = tensor.may_begin(); !status.ok()) return status;
+  if (group_ == nullptr) {
+    if (Status status = make_group({{config_.rank}, 0}, nullptr); !status.ok()) return status;
+    group_->start();
+  }
+  return group_->add(tensor);
+}
+
+void DataPlane::on_group_begun(const Status& status) {
+  is_group_broken_ = !status.ok();
+  owner_.on_group(status);
 }
 
 Status DataPlane::check_declaration(const TensorDeclaration& declaration) const {
@@ -71,6 +93,7 @@ void DataPlane::on_group_settled(Partition& partition) {
 }
 
 void DataPlane::on_group_failed(const Error& error) {
+  is_group_broken_ = true;
   if (!failed_) owner_.on_data_failed(error);
 }
 
@@ -86,13 +109,24 @@ void DataPlane::leave_group(std::function<void()> done) {
 
 // Without the links nobody else reads or writes here; what this process does itself ends by itself.
 void DataPlane::end_group() {
-  if (group_->is_quiet()) {
+  if (local_links_ == nullptr) {
+    // nobody else
+  } else if (group_->is_quiet()) {
     local_links_->close_gently();
   } else {
     local_links_->close();
   }
   group_->abort(*end_);
   group_->when_over([this] { end_all(); });
+}
+
+// A GPU that fails may do so on behalf of any operation.
+Error DataPlane::ending_of(const TensorState& tensor) const {
+  if (!is_group_broken_ || tensor.memory() == MemoryKind::host) return *end_;
+  Error error = *end_;
+  error.message = fmt::format("round {} of '{}' on the GPU: {}", tensor.round().value, tensor.shape().name,
+                              error.message);
+  return error;
 }
 
 }  // namespace bps

@@ -61,7 +61,7 @@ struct HostOfRanks {
         group.job_run = context.run;
         group.ranks = context.ranks;
         group.member = context.self;
-        return std::make_unique<HostGroup>(context.loop, context.transport, std::move(group), owner);
+        return std::make_unique<HostGroup>(context.loop, *context.transport, std::move(group), owner);
       };
       ranks.push_back(std::make_unique<Rank1>(config, ScriptedCluster::Shared{&loop, &local, make}));
       ranks.back()->members = members;

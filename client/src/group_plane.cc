@@ -11,7 +11,7 @@ namespace bps {
 
 GroupPlane::GroupPlane(EventLoop& loop, Owner& owner, Place place, const MakeGroup& make_group)
     : loop_(loop), owner_(owner), place_(std::move(place)), group_(make_group(*this)), memory_(*group_) {
-  BPS_ASSERT(place_.ranks.size() > 1 && place_.self < place_.ranks.size());
+  BPS_ASSERT(!place_.ranks.empty() && place_.self < place_.ranks.size());
   if (is_leader()) sequencer_ = std::make_unique<Sequencer>(place_.ranks, group_->traits());
 }
 
@@ -43,7 +43,13 @@ void GroupPlane::start() {
 
 void GroupPlane::begin_group() {
   group_->begin(*setup_, [this](const Status& status) {
-    if (!failure_) owner_.on_group_begun(status);
+    if (failure_) return;
+    is_begun_ = status.ok();
+    const std::vector<TensorState*> held = std::exchange(held_, {});
+    if (!status.ok()) return owner_.on_group_begun(status);
+    owner_.on_group_begun({});
+    for (TensorState* tensor : held)
+      say_when_ready(*tensor, tensor->operation_buffer());
   });
 }
 
@@ -89,10 +95,22 @@ void GroupPlane::begun(TensorState& tensor, const std::optional<Rank>& root) {
     const auto member = std::lower_bound(place_.ranks.begin(), place_.ranks.end(), *root) - place_.ranks.begin();
     known.root = static_cast<std::uint32_t>(member);
   }
-  const LocalReady ready{tensor.id(), tensor.round(), tensor.operation(), root.value_or(Rank{}), MemoryKind::host};
-  group_->when_readable(tensor.operation_buffer(), [this, ready, &tensor](const Status& status) {
+  known.is_said = false;
+  if (!is_begun_) return held_.push_back(&tensor);
+  say_when_ready(tensor, tensor.operation_buffer());
+}
+
+// First what is read; what is only written may be on another stream.
+void GroupPlane::say_when_ready(TensorState& tensor, const OperationBuffer& buffer) {
+  const bool is_broadcast = tensor.operation() == Operation::broadcast;
+  const LocalReady ready{tensor.id(), tensor.round(), tensor.operation(), is_broadcast ? tensor.root() : Rank{},
+                         tensor.memory()};
+  const bool is_last = buffer.event == tensor.output_buffer().event || tensor.output_buffer().event == nullptr;
+  group_->when_readable(buffer, [this, ready, is_last, &tensor](const Status& status) {
     if (failure_ || !tensor.under_way() || tensor.round() != ready.round) return;
     if (!status.ok()) return give_up(status.error());
+    if (!is_last) return say_when_ready(tensor, tensor.output_buffer());
+    tensors_.at(tensor.id()).is_said = true;
     news_.ready.push_back(ready);
     say_later();
   });
@@ -296,7 +314,14 @@ void GroupPlane::calm() {
 std::string GroupPlane::describe(const TensorState& tensor) const {
   if (down_) return "; " + *down_;
   const auto known = tensors_.find(tensor.id());
-  if (known == tensors_.end() || known->second.is_ordered) return "";
+  if (known == tensors_.end()) return "";
+  if (!known->second.is_said) {
+    return is_begun_ ? "; waiting for the work that its stream had before it" : "; waiting for the GPU to be prepared";
+  }
+  const auto& partitions = tensor.partitions();
+  const auto open = std::count_if(partitions.begin(), partitions.end(), [](const auto& p) { return p.open > 0; });
+  if (open > 0) return fmt::format("; {} partitions are being moved on this host", open);
+  if (known->second.is_ordered || is_alone()) return "";
   const std::vector<LocalWaiting>& all = waiting_;
   const auto found = std::find_if(all.begin(), all.end(), [&](const LocalWaiting& waiting) {
     return waiting.tensor == tensor.id() && waiting.round == tensor.round();

@@ -8,6 +8,9 @@
 // its way, and then all members must take part. So a tensor that has failed is dropped by the leader, and a member
 // that leaves says so, both in the order; only the end of the whole job cuts in.
 //
+// A rank alone on its host has a group of one for what is in the memory of a GPU: the same, without links; made when
+// it is first needed, so rounds may begin before the group has.
+//
 // Links decide nothing: when one breaks whose member has not left, nothing new is ordered, and the scheduler is
 // waited for, who says it better; after kSchedulerPatience this worker gives up itself, and is lost.
 //
@@ -65,10 +68,10 @@ class GroupPlane final : private LocalGroup::Owner {
   GroupPlane(const GroupPlane&) = delete;
   GroupPlane& operator=(const GroupPlane&) = delete;
 
-  // All links are there. Once; ends with on_group_begun.
+  // All links are there, or there are none. Once; ends with on_group_begun.
   void start();
 
-  // Takes its memory. The tensor lives as long as this object.
+  // Takes its memory. The tensor lives as long as this object; of a group of one, its next round may be any.
   Status add(TensorState& tensor);
   // Its round has begun.
   void begun(TensorState& tensor, const std::optional<Rank>& root);
@@ -104,6 +107,7 @@ class GroupPlane final : private LocalGroup::Owner {
  private:
   struct Tensor {
     TensorState* state = nullptr;
+    bool is_said = false;     // that its round is ready
     bool is_ordered = false;  // something of its round has been
     std::optional<std::uint32_t> root;  // of a broadcast: the member
   };
@@ -126,7 +130,9 @@ class GroupPlane final : private LocalGroup::Owner {
   std::string name_of(TensorId tensor) const override;
 
   bool is_leader() const { return place_.self == 0; }
+  bool is_alone() const { return place_.ranks.size() == 1; }
   void post(std::function<void()> task);
+  void say_when_ready(TensorState& tensor, const OperationBuffer& buffer);
   void say_later();
   void say();
   void give_up(const Error& error);
@@ -170,6 +176,8 @@ class GroupPlane final : private LocalGroup::Owner {
   bool is_ordering_ = false;
 
   bool is_linked_ = false;
+  bool is_begun_ = false;
+  std::vector<TensorState*> held_;  // whose rounds have begun before the group
   std::optional<std::vector<std::byte>> setup_;  // may come before the last link is there
   std::uint64_t next_batch_ = 0;
   std::uint64_t next_collective_ = 0;

@@ -103,6 +103,7 @@ GroupPlane::Open& GroupPlane::open(Tensor& tensor, const LocalItem& item, std::u
   const Operation operation = tensor.state->operation();
   collective.operation = operation == Operation::average ? Operation::sum : operation;
   collective.root = tensor.root;
+  collective.memory = tensor.state->memory();
   ++batches_[batch - first_batch_];
   for (std::uint32_t i = item.first; i < item.first + item.count; ++i)
     ++tensor.state->partitions()[i].open;

@@ -33,6 +33,25 @@ Status check_overlap(const TensorShape& tensor, const void* in, const void* out)
       "use the same memory for both, or memory that does not overlap");
 }
 
+Status check_memory(const TensorShape& tensor, LocalGrouping grouping, MemoryKind memory, bool view) {
+  const auto refuse = [&](const char* why, const char* advice) {
+    return make_error(ErrorCode::invalid_argument, fmt::format("tensor '{}' {}", tensor.name, why), advice);
+  };
+  if (tensor.elements == 0) return {};
+  if (memory == MemoryKind::host) {
+    if (grouping != LocalGrouping::nccl) return {};
+    return refuse("is given in the host's memory, and local_group is nccl, which sums in that of the GPUs",
+                  "give CUDA memory, or set local_group host or off (BPS_LOCAL_GROUP) on all ranks");
+  }
+  if (grouping == LocalGrouping::host) {
+    return refuse("is given in CUDA memory, and local_group is host, which sums in the host's",
+                  "set local_group nccl or off (BPS_LOCAL_GROUP) on all ranks, or give host memory");
+  }
+  if (tensor.is_async) return refuse("is asynchronous, and given in CUDA memory", "copy it to host memory first");
+  if (view) return refuse("is given in CUDA memory, and its answer is to be read in place", "give an output");
+  return {};
+}
+
 Status check_root(std::int64_t root, std::uint32_t world_size) {
   if (root >= 0 && root < static_cast<std::int64_t>(world_size)) return {};
   return make_error(ErrorCode::invalid_argument,

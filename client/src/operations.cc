@@ -95,7 +95,7 @@ void Operations::begin(Note& note) {
   const Status status =
       note.what == What::push_pull
           ? engine_->push_pull(tensor.id, std::move(note.memory), note.operation, done)
-          : engine_->broadcast(tensor.id, note.memory.out, note.root, done, std::move(note.memory.in_home));
+          : engine_->broadcast(tensor.id, std::move(note.memory), note.root, done);
   if (!status.ok()) end(tensor, status.error());
 }
 

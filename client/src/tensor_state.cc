@@ -15,7 +15,7 @@ using Kept = Partition::Kept;
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                          std::uint64_t partition_bytes)
     : id_(declared.tensor),
-      shape_{declaration.name, declaration.dtype, declaration.elements},
+      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async},
       declaration_(declaration),
       first_partition_(declared.first_partition),
       partitioner_(declaration.elements, declaration.dtype, partition_bytes),
@@ -34,7 +34,7 @@ TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTen
   }
 }
 
-Status TensorState::begin(RoundInput round) {
+Status TensorState::may_begin() const {
   if (poison_) return *poison_;
   if (under_way_) {
     return make_error(ErrorCode::invalid_argument,
@@ -46,10 +46,17 @@ Status TensorState::begin(RoundInput round) {
                       "the answer of tensor '" + shape_.name + "' is still being read in place",
                       "release it before the next operation on the same tensor");
   }
+  return {};
+}
+
+Status TensorState::begin(RoundInput round) {
+  if (Status status = may_begin(); !status.ok()) return status;
+  const bool is_in_group = share_.size > 1 || round.memory != MemoryKind::host;
+  BPS_ASSERT(!is_in_group || has_joined_);
   // Its copy is made when nobody can be told any more.
   const bool keeps_input = round.is_root && round.retain && !is_async();
-  const bool reads_library = is_grouped() && round.view;
-  if (((keeps_input && !is_grouped()) || reads_library) && !has_library()) return no_memory();
+  const bool reads_library = is_in_group && round.view;
+  if (((keeps_input && !is_in_group) || reads_library) && !has_library()) return no_memory();
   current_ = std::move(round);
   under_way_ = true;
   answered_ = 0;
@@ -58,6 +65,7 @@ Status TensorState::begin(RoundInput round) {
   heaviest_ = 0;
   error_.reset();
   refused_.reset();
+  if (is_alone_in_group()) change_roles();
   for (Partition& partition : partitions_) {
     partition.state = State::waiting;
     partition.sent_once = false;
@@ -109,13 +117,14 @@ TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
 }
 
 bool TensorState::has_library() {
+  if (is_alone_in_group()) return true;
   const std::uint64_t places = is_async() ? 2 : 1;
   if (library_ == nullptr) library_.reset(new (std::nothrow) std::byte[places * shape_.bytes()]);
   return library_ != nullptr;
 }
 
 std::byte* TensorState::place(const Partition& partition, bool upper) const {
-  if (is_owner(partition)) return share_.answers + share_offset(partition);
+  if (is_owner(partition) || is_alone_in_group()) return share_.answers + share_offset(partition);
   const std::uint64_t half = is_async() && upper ? shape_.bytes() : 0;
   return library_.get() + half + partitioner_.offset(partition.index);
 }

@@ -32,7 +32,8 @@
 //
 // In a group of ranks that sum on their host first (decision 0019) a partition has one owner among them, the only
 // one that sends it: the sum, when that is there. Its answer comes into memory of the group, from where it is spread
-// to all; every rank's partition is settled by that, and when no collective touches the program's memory.
+// to all; every rank's partition is settled by that, and when no collective touches the program's memory. Rounds in
+// the memory of a GPU go that way also where this rank is alone on its host: then it owns all.
 //
 // Pure. Owner: DataPlane. Lives on: client loop. Limits: library memory is as large as the tensor, or twice
 // that if it is async, allocated for the first answer that needs it; per partition nothing is allocated, but
@@ -140,6 +141,8 @@ class TensorState {
     bool view = false;  // read in place: `out` is null
     // The memory that `in` and `out` lie in, if a transport allocated it; kept until the round ends.
     std::shared_ptr<const Region> in_home, out_home;
+    MemoryKind memory = MemoryKind::host;  // that `in` and `out` are; another than the host's goes by a group
+    std::shared_ptr<void> in_event, out_event;  // when they may be used; see OperationBuffer
     Done done;
   };
 
@@ -170,10 +173,12 @@ class TensorState {
   Round round() const { return round_; }  // of the operation under way, else of the next one
   Operation operation() const { return current_.operation; }
   Rank root() const { return current_.root; }
+  MemoryKind memory() const { return current_.memory; }
 
-  // Fails, changing nothing, with invalid_argument if a round is under way or a view of the last one not
-  // released, and out_of_memory if there is none for the answer. Then all partitions are `waiting` and the
-  // caller queues them. Not for tensors without elements.
+  // invalid_argument if a round is under way or a view of the last one not released.
+  Status may_begin() const;
+  // Fails likewise, changing nothing, and with out_of_memory if there is none for the answer. Then all partitions
+  // are `waiting` and the caller queues them. Not for tensors without elements.
   Status begin(RoundInput round);
 
   // It is to be sent, and nothing but the queue is in its way.
@@ -270,13 +275,17 @@ class TensorState {
     std::byte* answers = nullptr;
   };
   static std::uint64_t share_bytes(const std::vector<Partition>& partitions, std::uint32_t size, std::uint32_t rank);
-  // Before the first round.
+  // Before the first round; in a group of one rank, between two: rounds in host memory go on without it, but what
+  // is kept is in its memory from now on.
   void join_group(Share share);
-  bool is_grouped() const { return share_.size > 1; }
+  bool has_joined() const { return has_joined_; }
+  // The group's part in it: of all rounds, or in a group of one, of the one under way.
+  bool is_grouped() const { return share_.size > 1 || current_.memory != MemoryKind::host; }
   const Share& share() const { return share_; }
 
   // What a collective reads and writes of the partition here.
   OperationBuffer operation_buffer() const;
+  OperationBuffer output_buffer() const;  // where it is to be waited for on its own; else without an event
   LocalPiece reduce_piece(const Partition& partition) const;
   LocalPiece spread_piece(const Partition& partition) const;
   // Owner: the sum is there; or nothing is to be summed, and the servers are told why if that is an error.
@@ -293,10 +302,12 @@ class TensorState {
 
  private:
   bool is_owner(const Partition& partition) const { return partition.role == Partition::Role::owner; }
+  bool is_alone_in_group() const { return has_joined_ && share_.size == 1; }
   std::uint64_t share_offset(const Partition& partition) const;
   // What this rank, or its host, contributes.
   const std::byte* contributed(const Partition& partition) const;
   std::shared_ptr<const std::byte[]> library_memory() const;
+  void change_roles();
   // The answer belongs where the contribution lies.
   bool in_place() const { return current_.in == current_.out && !current_.is_root; }
   // The answer stays with the library, or passes through it.
@@ -326,6 +337,8 @@ class TensorState {
   std::shared_ptr<AnswerView> retained_;  // of the last round, its loans not yet given back
 
   Share share_;
+  bool has_joined_ = false;
+  std::shared_ptr<std::byte[]> former_library_;  // as library_, while a connection may still read there
   std::optional<Error> refused_;  // why this host contributes nothing to this round
 
   Round round_;

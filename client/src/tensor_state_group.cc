@@ -21,10 +21,27 @@ std::uint64_t TensorState::share_bytes(const std::vector<Partition>& partitions,
 }
 
 void TensorState::join_group(Share share) {
-  BPS_ASSERT(share.size > 1 && !under_way_ && !is_async());
+  BPS_ASSERT(!under_way_ && !is_async() && !has_joined_);
   share_ = std::move(share);
-  for (Partition& partition : partitions_)
-    partition.role = partition.id.value % share_.size == share_.rank ? Role::owner : Role::member;
+  has_joined_ = true;
+  for (Partition& partition : partitions_) {
+    if (share_.size > 1) partition.role = partition.id.value % share_.size == share_.rank ? Role::owner : Role::member;
+  }
+  if (library_ == nullptr) return;
+  BPS_ASSERT(share_.size == 1);
+  std::memcpy(share_.answers, library_.get(), shape_.bytes());
+  former_library_ = std::move(library_);
+}
+
+// Alone in a group, this rank owns what goes by it, and all else is as without.
+void TensorState::change_roles() {
+  const Role role = is_grouped() ? Role::owner : Role::alone;
+  bool is_lending = false;
+  for (Partition& partition : partitions_) {
+    partition.role = role;
+    is_lending = is_lending || partition.lending;
+  }
+  if (!is_lending) former_library_.reset();
 }
 
 std::uint64_t TensorState::share_offset(const Partition& partition) const {
@@ -41,7 +58,7 @@ const std::byte* TensorState::contributed(const Partition& partition) const {
 
 // What views read; it may outlive the tensor.
 std::shared_ptr<const std::byte[]> TensorState::library_memory() const {
-  if (!is_grouped()) return library_;
+  if (share_.region == nullptr) return library_;
   using Both = std::pair<std::shared_ptr<std::byte[]>, std::shared_ptr<Region>>;
   const auto both = std::make_shared<Both>(library_, share_.region);
   return {both, library_.get()};
@@ -52,6 +69,17 @@ OperationBuffer TensorState::operation_buffer() const {
   OperationBuffer buffer;
   buffer.bytes = current_.in == nullptr ? current_.out : const_cast<std::byte*>(current_.in);
   buffer.size = shape_.bytes();
+  buffer.memory = current_.memory;
+  buffer.event = current_.in_event;
+  return buffer;
+}
+
+OperationBuffer TensorState::output_buffer() const {
+  OperationBuffer buffer;
+  buffer.bytes = current_.out;
+  buffer.size = shape_.bytes();
+  buffer.memory = current_.memory;
+  buffer.event = current_.out_event;
   return buffer;
 }
 

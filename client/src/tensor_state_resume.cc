@@ -73,7 +73,7 @@ void TensorState::bring_home(Partition& partition) {
   const LentPayload* loan = &partition.lent;
   if (!partition.lent) loan = retained_ != nullptr ? retained_->loan(partition.index) : nullptr;
   if (loan == nullptr || !has_library()) return;
-  std::memcpy(library_.get() + partitioner_.offset(partition.index), loan->bytes().data(), partition.bytes);
+  std::memcpy(home(partition), loan->bytes().data(), partition.bytes);
   if (!loan->intact()) return;
   partition.kept = Kept::library;
   partition.lent.reset();  // not of a view, which may still be read

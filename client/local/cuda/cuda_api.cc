@@ -15,6 +15,7 @@ constexpr std::array<std::string_view, kCudaCallCount> kNames = {
     "cuDevicePrimaryCtxRelease",
     "cuCtxPushCurrent",
     "cuCtxPopCurrent",
+    "cuCtxGetDevice",
     "cuCtxGetStreamPriorityRange",
     "cuPointerGetAttributes",
     "cuStreamCreateWithPriority",

@@ -59,6 +59,7 @@ enum class CudaCall : std::uint8_t {
   release_context,
   push_context,
   pop_context,
+  current_device,
   priority_range,
   describe_pointer,
   create_stream,
@@ -80,7 +81,7 @@ enum class CudaCall : std::uint8_t {
   unregister_host,
   device_address,
 };
-inline constexpr std::uint8_t kCudaCallCount = 29;
+inline constexpr std::uint8_t kCudaCallCount = 30;
 
 // As the driver calls it: "cuMemcpyDtoHAsync".
 std::string_view name_of(CudaCall call);
@@ -112,6 +113,8 @@ class CudaApi {
   virtual CudaCode release_context(int device) = 0;
   virtual CudaCode push_context(CudaContext context) = 0;
   virtual CudaCode pop_context() = 0;
+  // Of the thread's context; invalid_context if it has none.
+  virtual CudaCode current_device(int& device) = 0;
 
   virtual CudaCode priority_range(int& least, int& greatest) = 0;  // the smaller the number, the more urgent
   virtual CudaCode describe_pointer(CudaPointer& pointer, const void* address) = 0;

@@ -21,6 +21,7 @@ struct CudaFunctions {
   Code (*release_context)(Device device);
   Code (*push_context)(void* context);
   Code (*pop_context)(void** context);
+  Code (*current_device)(Device* device);
   Code (*priority_range)(int* least, int* greatest);
   Code (*pointer_attributes)(unsigned int count, int* attributes, void** values, Address pointer);
   Code (*create_stream)(void** stream, unsigned int flags, int priority);

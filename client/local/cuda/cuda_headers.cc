@@ -19,6 +19,7 @@ static_assert(kSameShape<decltype(F::retain_context), decltype(&cuDevicePrimaryC
 static_assert(kSameShape<decltype(F::release_context), decltype(&cuDevicePrimaryCtxRelease)>);
 static_assert(kSameShape<decltype(F::push_context), decltype(&cuCtxPushCurrent)>);
 static_assert(kSameShape<decltype(F::pop_context), decltype(&cuCtxPopCurrent)>);
+static_assert(kSameShape<decltype(F::current_device), decltype(&cuCtxGetDevice)>);
 static_assert(kSameShape<decltype(F::priority_range), decltype(&cuCtxGetStreamPriorityRange)>);
 static_assert(kSameShape<decltype(F::pointer_attributes), decltype(&cuPointerGetAttributes)>);
 static_assert(kSameShape<decltype(F::create_stream), decltype(&cuStreamCreateWithPriority)>);

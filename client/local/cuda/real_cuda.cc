@@ -44,6 +44,7 @@ class RealCuda final : public CudaApi {
     void* popped = nullptr;
     return CudaCode(driver_.pop_context(&popped));
   }
+  CudaCode current_device(int& device) override { return CudaCode(driver_.current_device(&device)); }
   CudaCode priority_range(int& least, int& greatest) override {
     return CudaCode(driver_.priority_range(&least, &greatest));
   }
@@ -166,6 +167,7 @@ Result<CudaFunctions> load(const char* library) {
   find("cuDevicePrimaryCtxRelease_v2", functions.release_context);
   find("cuCtxPushCurrent_v2", functions.push_context);
   find("cuCtxPopCurrent_v2", functions.pop_context);
+  find("cuCtxGetDevice", functions.current_device);
   find("cuCtxGetStreamPriorityRange", functions.priority_range);
   find("cuPointerGetAttributes", functions.pointer_attributes);
   find("cuStreamCreateWithPriority", functions.create_stream);

@@ -211,6 +211,18 @@ CudaCode FakeCuda::pop_context() {
   });
 }
 
+CudaCode FakeCuda::current_device(int& device) {
+  return call(
+      CudaCall::current_device,
+      [&](Machine& m) {
+        const int current = m.current_device();
+        if (current < 0) return CudaCode::invalid_context;
+        device = current;
+        return CudaCode::success;
+      },
+      false);
+}
+
 CudaCode FakeCuda::priority_range(int& least, int& greatest) {
   least = 0;
   greatest = -5;

@@ -87,6 +87,7 @@ class FakeCuda final : public CudaApi {
   CudaCode release_context(int device) override;
   CudaCode push_context(CudaContext context) override;
   CudaCode pop_context() override;
+  CudaCode current_device(int& device) override;
   CudaCode priority_range(int& least, int& greatest) override;
   CudaCode describe_pointer(CudaPointer& pointer, const void* address) override;
   CudaCode create_stream(CudaStream& stream, int priority) override;

@@ -45,6 +45,18 @@ struct Gpu {
   void* memory = nullptr;
 };
 
+TEST_CASE("fake cuda: a thread without a context has no device") {
+  Gpu g;
+  int device = -1;
+  CHECK(g.cuda.current_device(device) == CudaCode::success);
+  CHECK(device == 0);
+  CHECK(g.cuda.pop_context() == CudaCode::success);
+  CHECK(g.cuda.current_device(device) == CudaCode::invalid_context);
+  CHECK(g.cuda.push_context(g.context) == CudaCode::success);
+  g.destroy();
+  CHECK(g.cuda.misuses().empty());
+}
+
 TEST_CASE("fake cuda: what is copied arrives later, in the order of the stream") {
   Gpu g;
   std::memset(g.host.data(), 7, g.host.size());
