@@ -161,8 +161,8 @@ bool Lane::fall_back(const Error& error, bool was_healthy) {
       way() == Way::rdma && broken_since_ && loop_.now() - *broken_since_ >= kRefusalPatience;
   if (has_worked && !is_away && !is_shortage(error.code) && short_sessions_ < kShortSessions) return false;
   const auto others = ways_.fallbacks != nullptr ? ways_.fallbacks->admit(loop_.now()) : std::string();
-  const std::string text = name() + " is not reached over " + text_of(way()) + ": " + error.message +
-                           "; over TCP instead" + others.value_or("");
+  const std::string text = name() + " is not reached over " + text_of(way()) +
+                           ", over TCP instead: " + to_string(error) + others.value_or("");
   const bool is_notable = way() == Way::rdma || has_worked || is_shortage(error.code);
   if (others) is_notable ? log_.warn("{}", text) : log_.info("{}", text);
   ways_.transport = nullptr;

@@ -2,6 +2,7 @@
 import json
 import re
 import signal
+import socket
 import time
 
 from guest_test import STEP, GuestTest
@@ -115,6 +116,41 @@ class Bench(GuestTest):
         self.assertEqual([json.loads(line)["transport"] for line in told.splitlines() if '"pushpull"' in line], [self.transport])
 
 
+class TrafficClass(GuestTest):
+    """What is on the cable of a server, while a worker elsewhere uses it."""
+
+    def test_both_directions_have_that_of_the_worker(self):
+        if self.transport != "rdma":
+            self.skipTest("only RDMA has one")
+        self.needs_transport()
+        for chosen, expected in (("104", 104), (None, 0)):
+            with self.subTest(chosen), socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as cable:  # all protocols
+                cable.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)  # SO_RCVBUFFORCE
+                cable.bind((f"p{SERVERS[0]}", 0))
+                master = self.scheduler()
+                self.server_on(SERVERS[0], master)
+                worker = self.worker_on(WORKERS[0], master, 0, 1, "--sizes", SIZES, "--rounds", 1, env={"BPS_RDMA_TCLASS": chosen} if chosen else None)
+                self.assert_status(worker, 0, "(?m)^closed", limit=STEP)
+                classes = {host: set() for host in (SERVERS[0], WORKERS[0])}
+                cable.setblocking(False)
+                for sender, traffic_class in self.connected_packets(cable):
+                    classes.setdefault(int(sender.split(".")[-1]), set()).add(traffic_class)
+                self.assertEqual(classes, {SERVERS[0]: {expected}, WORKERS[0]: {expected}})
+
+    @staticmethod
+    def connected_packets(cable):
+        """Sender and traffic class of each packet of RoCE v2 over IPv4 that belongs to a reliable connection."""
+        while True:
+            try:
+                frame = cable.recv(2048)
+            except BlockingIOError:
+                return
+            start = 14 + 4 * (frame[14] & 15) if len(frame) > 54 and frame[12:14] == b"\x08\x00" else 0
+            is_roce = start > 0 and frame[23] == 17 and frame[start + 2:start + 4] == (4791).to_bytes(2, "big")
+            if is_roce and frame[start + 8] < 0x20:  # the first byte of RoCE says what it is; datagrams of rdma_cm are above
+                yield socket.inet_ntoa(frame[26:30]), frame[15]
+
+
 class Auto(GuestTest):
     """What `auto` makes of servers and workers that have devices: RDMA where it works, TCP where it does not, and right sums."""
 
@@ -156,7 +192,7 @@ class Auto(GuestTest):
         self.serve("auto", "auto")
         self.addCleanup(self.lab.mend, SERVERS[1])
         self.lab.cut(SERVERS[1])  # TCP does not cross the cables
-        self.train("2 shm 0 rdma 1 reads [1-9]", rf"{self.lab.address(SERVERS[1])}:\d+\) is not reached over RDMA: .*; over TCP instead")
+        self.train("2 shm 0 rdma 1 reads [1-9]", rf"{self.lab.address(SERVERS[1])}:\d+\) is not reached over RDMA, over TCP instead: ")
 
     def test_tcp_where_the_device_is_gone_since(self):
         self.serve("auto", "auto")

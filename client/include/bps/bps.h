@@ -126,13 +126,14 @@ typedef struct bps_options {
   const char* tls_ca;           /* and who must have signed those of scheduler and servers; default none: no TLS */
   int64_t scheduler_grace_ms;   /* -1 = 60,000: how long to go on without the scheduler when it is lost, and to look for it;
                                    0 = not at all */
-  int32_t checksum;             /* -1 = 0. 1: payloads over TCP carry their CRC32C both ways; a damaged one is sent again */
+  int32_t checksum;             /* -1 = 0. 1: payloads over TCP carry their CRC32C both ways; a damaged one is sent
+                                 * again. Refused with transport "rdma" */
   int32_t worker_loss;          /* bps_worker_loss; job setting: equal on all ranks */
   int32_t unequal_sums;         /* -1 = 0; job setting, of shrink. 0: a sum or product is an error (BPS_PEER_LOST, on all ranks
                                    alike) if parts of its tensor hold more ranks than others. 1: it is not */
   const char* rdma_device;      /* "mlx5_0" or "mlx5_0:1": RDMA device, and its port; default the one that leads to a server */
   int32_t rdma_gid;             /* -1 = any: index of the GID, and with it the address, that the device is used with */
-  int32_t rdma_tclass;          /* -1 = the system's: traffic class of what is sent over RDMA, 0 to 255 */
+  int32_t rdma_tclass;          /* -1 = the system's: traffic class of what is sent over RDMA, 0 to 255: DSCP times 4 */
   const char* local_group;      /* "off" (default), "host": the ranks of a host sum among themselves first, in its memory, and
                                    each byte crosses the network once for all of them; job setting: equal on all ranks.
                                    Sums have other bits than without, the loss of a rank is the loss of its host, and
