@@ -1,105 +1,34 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
-#include "client/include/bps/bps.h"
+#include "client/src/c_client.h"
 #include "client/src/c_error.h"
 #include "client/src/c_options.h"
-#include "client/src/client.h"
-#include "client/src/inside_callback.h"
 #include "proto/base/env.h"
-
-struct bps_client {
-  std::shared_ptr<bps::Client> client;
-  // The program until bps_free, and every allocation: those may be given back later.
-  std::atomic<std::size_t> owners{1};
-};
-
-// The client is held weakly: a handle may outlive it.
-struct bps_handle {
-  std::shared_ptr<bps::OperationRecord> record;
-  std::weak_ptr<bps::Client> client;
-  bps::TensorId tensor;
-  bool has_view;
-  bps::Duration default_timeout;
-  std::shared_ptr<const bps::ForkMark> fork_mark;
-};
 
 namespace bps {
 namespace {
 
-Error invalid(std::string message, std::string advice = {}) {
-  return make_error(ErrorCode::invalid_argument, std::move(message), std::move(advice));
-}
-
-Error forked() {
-  return make_error(ErrorCode::closed, "this client belongs to the parent process: this is a child of fork()",
-                    "open a client of its own in the child");
-}
-
-// May the client be used?
-Status usable(const bps_client* client) {
-  if (client == nullptr) return invalid("client is NULL");
-  if (client->client->is_forked()) return forked();
-  return client->client->ready();
-}
-
-Status usable(const bps_handle* handle) {
-  if (handle == nullptr) return invalid("handle is NULL");
-  if (handle->fork_mark->in_child()) return forked();
-  return {};
-}
-
-// An enumerator as C programs may give it: any number.
-template <class Enum>
-std::int64_t number_of(const Enum& value) {
-  std::underlying_type_t<Enum> number;
-  std::memcpy(&number, &value, sizeof number);
-  return static_cast<std::int64_t>(number);
-}
-
-// May the caller wait?
-Status may_wait(const char* what) {
-  if (!InsideCallback::here()) return {};
-  return invalid(std::string(what) + " inside a callback would wait for itself", "do it on another thread");
-}
-
-constexpr Duration kLongest = std::chrono::hours(24 * 365);
-
-Duration duration_of(std::int64_t timeout_ms, Duration by_default) {
-  if (timeout_ms < 0) return by_default;
-  return timeout_ms > kLongest / std::chrono::milliseconds(1)
-             ? kLongest
-             : Duration(std::chrono::milliseconds(timeout_ms));
-}
-
-// What a struct of the program's version has, the rest as in `defaults`.
-template <class T>
-T full_struct(const T* given, T defaults) {
-  std::memcpy(&defaults, given, std::min(given->struct_size, sizeof(T)));
-  return defaults;
-}
-
-Result<std::span<std::byte>> memory(const bps_buffer* buffer, const char* what) {
+Result<GivenMemory> memory(const bps_buffer* buffer, const char* what) {
   if (buffer == nullptr) return invalid(std::string("buffer '") + what + "' is NULL");
   if (buffer->struct_size < offsetof(bps_buffer, kind)) {
     return invalid(fmt::format("struct_size of buffer '{}' is {}", what, buffer->struct_size),
                    "set it to sizeof(bps_buffer)");
   }
   const bps_buffer full = full_struct(buffer, {sizeof(bps_buffer), nullptr, 0, BPS_MEMORY_HOST, 0, nullptr});
-  if (full.kind == BPS_MEMORY_CUDA) {
-    return invalid(fmt::format("buffer '{}' is CUDA memory, which this build does not move", what),
-                   "copy it to host memory first");
-  }
-  if (full.kind != BPS_MEMORY_HOST && full.kind != BPS_MEMORY_HOST_PINNED) {
+  const bool is_host = full.kind == BPS_MEMORY_HOST || full.kind == BPS_MEMORY_HOST_PINNED;
+  if (!is_host && full.kind != BPS_MEMORY_CUDA)
     return invalid(fmt::format("buffer '{}' has the unknown memory kind {}", what, full.kind));
-  }
-  return std::span<std::byte>(static_cast<std::byte*>(full.pointer), full.bytes);
+  GivenMemory given;
+  given.bytes = {static_cast<std::byte*>(full.pointer), full.bytes};
+  given.kind = is_host ? MemoryKind::host : MemoryKind::cuda;
+  given.device = full.device;
+  given.stream = full.stream;
+  return given;
 }
 
 Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t index,
@@ -139,31 +68,14 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
 }
 
 bps_handle* make_handle(const bps_client* client, std::shared_ptr<OperationRecord> record, bps_tensor tensor,
-                        bool has_view) {
+                        bool has_view, MemoryKind memory) {
   return new bps_handle{std::move(record),
                         client->client,
                         TensorId{tensor},
                         has_view,
+                        memory,
                         client->client->operation_timeout(),
                         client->client->fork_mark()};
-}
-
-// May the answer be read in place?
-Status viewable(const bps_handle* handle) {
-  if (Status status = usable(handle); !status.ok()) return status;
-  if (!handle->has_view) {
-    return invalid("the operation has an output of its own, so there is no view of its answer",
-                   "give bps_push_pull a NULL `out` to read the answer in place");
-  }
-  if (!handle->record->done()) return invalid("the operation has not ended yet", "wait for it first");
-  return handle->record->result();
-}
-
-Error no_view() { return invalid("the view has been released already"); }
-
-void give_back(const bps_handle& handle, std::shared_ptr<const AnswerView> view) {
-  if (view == nullptr) return;
-  if (const auto client = handle.client.lock()) client->release(handle.tensor, std::move(view));
 }
 
 void drop_owner(bps_client* client) {
@@ -357,7 +269,7 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
     if (Status status = usable(client); !status.ok()) return status;
     const auto from = memory(in, "in");
     if (!from) return from.error();
-    std::optional<std::span<std::byte>> to;
+    std::optional<GivenMemory> to;
     if (out != nullptr) {
       const auto given = memory(out, "out");
       if (!given) return given.error();
@@ -367,7 +279,7 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
     if (code < BPS_SUM || code > BPS_PRODUCT) return invalid(fmt::format("operation {} is unknown", code));
     auto record = client->client->push_pull(TensorId{tensor}, *from, to, static_cast<Operation>(code));
     if (!record) return record.error();
-    *handle = make_handle(client, std::move(record).value(), tensor, !to.has_value());
+    *handle = make_handle(client, std::move(record).value(), tensor, !to.has_value(), from->kind);
     return {};
   });
 }
@@ -378,115 +290,13 @@ bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer
     if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
     *handle = nullptr;
     if (Status status = usable(client); !status.ok()) return status;
-    const auto span = memory(buffer, "buffer");
-    if (!span) return span.error();
-    auto record = client->client->broadcast(TensorId{tensor}, *span, root);
+    const auto given = memory(buffer, "buffer");
+    if (!given) return given.error();
+    auto record = client->client->broadcast(TensorId{tensor}, *given, root);
     if (!record) return record.error();
-    *handle = make_handle(client, std::move(record).value(), tensor, false);
+    *handle = make_handle(client, std::move(record).value(), tensor, false, given->kind);
     return {};
   });
-}
-
-bps_status bps_poll(bps_handle* handle, int* done) {
-  return guarded(nullptr, [&]() -> Status {
-    if (Status status = usable(handle); !status.ok()) return status;
-    if (done == nullptr) return invalid("done is NULL");
-    *done = handle->record->done() ? 1 : 0;
-    return {};
-  });
-}
-
-bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (Status status = usable(handle); !status.ok()) return status;
-    if (Status status = may_wait("bps_wait"); !status.ok()) return status;
-    const Duration timeout = duration_of(timeout_ms, handle->default_timeout);
-    if (handle->record->wait_until(std::chrono::steady_clock::now() + timeout))
-      return handle->record->result();
-    const auto client = handle->client.lock();
-    const std::string what =
-        client != nullptr ? client->describe(handle->tensor, timeout) : "a client that is gone";
-    // It may have ended meanwhile, and what it waited for is no longer true.
-    if (handle->record->done()) return handle->record->result();
-    return make_error(
-        ErrorCode::deadline,
-        fmt::format("waited {:.3g} s for {}", std::chrono::duration<double>(timeout).count(), what),
-        "the operation goes on: wait again, or look at the other workers");
-  });
-}
-
-bps_status bps_then(bps_handle* handle, bps_callback callback, void* user, bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (Status status = usable(handle); !status.ok()) return status;
-    if (callback == nullptr) return invalid("callback is NULL");
-    return handle->record->then([callback, user](const Error& failure) {
-      if (failure.code == ErrorCode::ok) return callback(nullptr, user);
-      bps_error told = BPS_ERROR_INIT;
-      (void)report(failure, &told);
-      callback(&told, user);
-    });
-  });
-}
-
-bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (Status status = usable(handle); !status.ok()) return status;
-    if (fd == nullptr) return invalid("fd is NULL");
-    auto result = handle->record->fd();
-    if (!result) return result.error();
-    *fd = *result;
-    return {};
-  });
-}
-
-uint32_t bps_handle_weight(const bps_handle* handle) {
-  return usable(handle).ok() ? handle->record->weight() : 0;
-}
-
-bps_status bps_handle_view(bps_handle* handle, size_t index, bps_view* view, bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (view == nullptr) return invalid("view is NULL: there is no place for the result");
-    if (view->struct_size < sizeof view->struct_size) {
-      return invalid(fmt::format("struct_size of the view is {}", view->struct_size),
-                     "begin with BPS_VIEW_INIT");
-    }
-    if (Status status = viewable(handle); !status.ok()) return status;
-    const auto answer = handle->record->view();
-    if (answer == nullptr) return no_view();
-    const auto& pieces = answer->pieces();
-    if (index > pieces.size())
-      return invalid(fmt::format("there is no piece {}: the answer has {}", index, pieces.size()));
-    bps_view full{view->struct_size, nullptr, 0, 0, pieces.size()};
-    if (index < pieces.size()) {
-      full.pointer = pieces[index].bytes.data();
-      full.bytes = pieces[index].bytes.size();
-      full.offset = pieces[index].offset;
-    }
-    std::memcpy(view, &full, std::min(view->struct_size, sizeof full));
-    return {};
-  });
-}
-
-bps_status bps_handle_release(bps_handle* handle, bps_error* error) {
-  return guarded(error, [&]() -> Status {
-    if (Status status = viewable(handle); !status.ok()) return status;
-    auto answer = handle->record->take_view();
-    if (answer == nullptr) return no_view();
-    give_back(*handle, std::move(answer));
-    return {};
-  });
-}
-
-void bps_handle_free(bps_handle* handle) {
-  if (handle == nullptr) return;
-  // A forked child must not take locks that its parent may have held.
-  if (handle->fork_mark->in_child()) return;
-  (void)guarded(nullptr, [&]() -> Status {
-    if (handle->has_view) give_back(*handle, handle->record->abandon());
-    return {};
-  });
-  handle->record->close_fd();
-  delete handle;
 }
 
 }  // extern "C"

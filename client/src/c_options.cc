@@ -48,6 +48,7 @@ bps_options unset_options() {
   options.worker_loss = BPS_WORKER_LOSS_DEFAULT;
   options.unequal_sums = -1;
   options.rdma_gid = options.rdma_tclass = -1;
+  options.pinned_max_bytes = options.cuda_device = -1;
   return options;
 }
 
@@ -74,6 +75,8 @@ Result<OpenOptions> read_options(const bps_options* options) {
   given.transport = text(full.transport);
   given.rdma_device = text(full.rdma_device);
   given.local_group = text(full.local_group);
+  given.pinned_max_bytes = number(full.pinned_max_bytes);
+  given.cuda_device = number(full.cuda_device);
   given.rdma_gid = number(full.rdma_gid);
   given.rdma_tclass = number(full.rdma_tclass);
   given.rank = number(full.rank);

@@ -23,27 +23,25 @@ constexpr Duration kShortWait = ClientEngine::kPatience;
 
 Error closed_error() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
 
-std::unique_ptr<LocalGroup> make_host_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
-  HostGroup::Options options;
-  options.job_run = context.run;
-  options.ranks = context.ranks;
-  options.member = context.self;
-  return std::make_unique<HostGroup>(context.loop, *context.transport, std::move(options), owner);
-}
-
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
 
-Client::Client(const ClientSettings& settings, Logger log)
-    : settings_(settings), log_(std::move(log)), callbacks_(std::make_shared<CallbackThread>()) {}
+Client::Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers drivers)
+    : settings_(settings),
+      log_(std::move(log)),
+      gpu_({settings.cuda_device, settings.config.local_rank, settings.pinned_max,
+            [this](std::size_t bytes) { return allocate_for_lanes(bytes); }},
+           std::move(drivers)),
+      callbacks_(std::make_shared<CallbackThread>()) {}
 
 Client::~Client() {
   if (!is_forked()) shut_down();
 }
 
-Result<std::shared_ptr<Client>> Client::open(const ClientSettings& settings, Logger log) {
-  std::shared_ptr<Client> client(new Client(settings, std::move(log)));
+Result<std::shared_ptr<Client>> Client::open(const ClientSettings& settings, Logger log,
+                                             CudaWorker::Drivers drivers) {
+  std::shared_ptr<Client> client(new Client(settings, std::move(log), std::move(drivers)));
   for (const std::string& warning : settings.warnings)
     client->log_.warn("{}", warning);
   Status status = client->start();
@@ -86,10 +84,16 @@ Status Client::start() {
 // Also where servers are reached in another way.
 Status Client::find_local() {
   if (settings_.config.local_group == LocalGrouping::off) return {};
+  if (settings_.config.local_group == LocalGrouping::nccl) {
+    if (Status status = gpu_.open_for_ranks(); !status.ok()) {
+      return make_error(status.error().code, "local_group nccl is set, and there is " + status.error().message,
+                        status.error().advice);
+    }
+  }
   local_ = shared_memory_;
   if (local_ != nullptr) return {};
   if (Status status = ShmTransport::check(); !status.ok()) {
-    return make_error(status.error().code, "local_group host is set, and " + status.error().message,
+    return make_error(status.error().code, "local_group is set, and " + status.error().message,
                       "set local_group off (BPS_LOCAL_GROUP) on all ranks");
   }
   ShmOptions options;
@@ -158,10 +162,22 @@ Status Client::open_rdma() {
   return {};
 }
 
+std::unique_ptr<LocalGroup> Client::make_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
+  if (settings_.config.local_group != LocalGrouping::host) {
+    const auto size = static_cast<std::uint32_t>(context.ranks.size());
+    return gpu_.make_group(context.loop, size, context.self, owner);
+  }
+  HostGroup::Options options;
+  options.job_run = context.run;
+  options.ranks = context.ranks;
+  options.member = context.self;
+  return std::make_unique<HostGroup>(context.loop, *context.transport, std::move(options), owner);
+}
+
 std::shared_ptr<Transport> Client::transport_of(Lane::Way way) const {
   if (way == Lane::Way::rdma) return rdma_;
   if (way == Lane::Way::shared_memory) return shared_memory_;
-  return local_ != nullptr ? local_ : network_;
+  return settings_.config.local_group == LocalGrouping::host ? local_ : network_;
 }
 
 std::array<std::uint64_t, kRdmaCounts> Client::rdma_counts() const {
@@ -182,7 +198,9 @@ Status Client::join() {
   thread_->loop().post([this, reply] {
     engine_ = std::make_unique<ClientEngine>(thread_->loop(), *network_, settings_.config, log_,
                                              shared_memory_.get(), [this] { return find_rdma(); }, local_.get(),
-                                             &make_host_group);
+                                             [this](const auto& context, LocalGroup::Owner& owner) {
+                                               return make_group(context, owner);
+                                             });
     operations_->attach(*engine_);
     stats_ = engine_->stats();
     engine_->join([this, reply](Status status) {
@@ -207,6 +225,7 @@ void Client::shut_down() {
   if (thread_ != nullptr) thread_->stop();
   engine_.reset();
   if (operations_ != nullptr) operations_->drop();
+  if (!gpu_.stop()) log_.warn("the GPU has not come to rest; what it works on stays until the process ends");
   network_.reset();
   shared_memory_.reset();
   rdma_.reset();
@@ -256,60 +275,31 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   return ids;
 }
 
+Result<std::shared_ptr<Region>> Client::allocate_over(Transport& transport, Lane::Way way, std::size_t bytes) {
+  auto region = transport.allocate(bytes);
+  const bool is_automatic = settings_.config.transport == TransportChoice::automatic;
+  if (region || way == Lane::Way::network || !is_automatic) return region;
+  log_.info("{} bytes are allocated as ordinary memory: {}", bytes, region.error().message);
+  return allocate_ordinary_region(bytes);
+}
+
+// For what the GPU's group keeps; it goes before the transports.
+Result<std::shared_ptr<Region>> Client::allocate_for_lanes(std::size_t bytes) {
+  const Lane::Way way = best_way_.load(std::memory_order_acquire);
+  return allocate_over(*transport_of(way), way, bytes);
+}
+
 Result<void*> Client::allocate(std::size_t bytes) {
   // close() may take it away meanwhile.
   const Lane::Way way = best_way_.load(std::memory_order_acquire);
   const auto transport =
       phase_.read([&](const Phase& phase) { return phase == Phase::open ? transport_of(way) : nullptr; });
   if (transport == nullptr) return closed_error();
-  auto region = transport->allocate(bytes);
-  if (!region && way != Lane::Way::network && settings_.config.transport == TransportChoice::automatic) {
-    log_.info("{} bytes are allocated as ordinary memory: {}", bytes, region.error().message);
-    region = allocate_ordinary_region(bytes);
-  }
+  auto region = allocate_over(*transport, way, bytes);
   if (!region) return region.error();
   void* const pointer = (*region)->bytes().data();
   allocations_.add(std::move(region).value());
   return pointer;
-}
-
-Error Client::unknown(TensorId tensor) const {
-  return make_error(ErrorCode::invalid_argument,
-                    fmt::format("tensor {} has not been declared by this client", tensor.value),
-                    "use what bps_declare returned");
-}
-
-Result<std::shared_ptr<OperationRecord>> Client::push_pull(TensorId id, std::span<const std::byte> in,
-                                                           std::optional<std::span<std::byte>> out,
-                                                           Operation operation) {
-  const TensorShape* shape = operations_->find(id);
-  if (shape == nullptr) return unknown(id);
-  if (Status status = check_buffer(*shape, "in", in.data(), in.size()); !status.ok()) return status.error();
-  ClientEngine::Memory memory;
-  memory.in = in;
-  memory.view = !out.has_value();
-  memory.in_home = allocations_.home(in);
-  if (out) {
-    if (Status status = check_buffer(*shape, "out", out->data(), out->size()); !status.ok())
-      return status.error();
-    if (Status status = check_overlap(*shape, in.data(), out->data()); !status.ok()) return status.error();
-    memory.out = *out;
-    memory.out_home = out->data() == in.data() ? memory.in_home : allocations_.home(*out);
-  }
-  return operations_->push_pull(id, std::move(memory), operation);
-}
-
-Result<std::shared_ptr<OperationRecord>> Client::broadcast(TensorId id, std::span<std::byte> buffer,
-                                                           std::int64_t root) {
-  const TensorShape* shape = operations_->find(id);
-  if (shape == nullptr) return unknown(id);
-  if (Status status = check_buffer(*shape, "buffer", buffer.data(), buffer.size()); !status.ok())
-    return status.error();
-  if (Status status = check_root(root, settings_.config.world_size); !status.ok()) return status.error();
-  ClientEngine::Memory memory;
-  memory.out = buffer;
-  memory.in_home = allocations_.home(buffer);
-  return operations_->broadcast(id, std::move(memory), Rank{static_cast<std::uint32_t>(root)});
 }
 
 Status Client::barrier(Duration timeout) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "client/local/cuda/cuda_worker.h"
 #include "client/src/allocations.h"
 #include "client/src/client_engine.h"
 #include "client/src/embedded_cluster.h"
@@ -32,10 +33,19 @@ namespace bps {
 
 class RdmaTransport;
 
+// Of bps_buffer.
+struct GivenMemory {
+  std::span<std::byte> bytes;
+  MemoryKind kind = MemoryKind::host;
+  std::int32_t device = 0;  // of a GPU's memory, as the next
+  void* stream = nullptr;
+};
+
 class Client {
  public:
-  // Joins the job. Waits at most the join timeout and a little.
-  static Result<std::shared_ptr<Client>> open(const ClientSettings& settings, Logger log);
+  // Joins the job. Waits at most the join timeout and a little. `drivers`: in place of the machine's.
+  static Result<std::shared_ptr<Client>> open(const ClientSettings& settings, Logger log,
+                                              CudaWorker::Drivers drivers = {});
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -58,15 +68,17 @@ class Client {
   bool deallocate(void* pointer) { return allocations_.remove(pointer); }
 
   // Without `out` the answer is read in library memory, through the record's view.
-  Result<std::shared_ptr<OperationRecord>> push_pull(TensorId tensor, std::span<const std::byte> in,
-                                                     std::optional<std::span<std::byte>> out,
-                                                     Operation operation);
+  Result<std::shared_ptr<OperationRecord>> push_pull(TensorId tensor, const GivenMemory& in,
+                                                     const std::optional<GivenMemory>& out, Operation operation);
   // What was read in place is no longer needed: the tensor may have its next operation.
   void release(TensorId tensor, std::shared_ptr<const AnswerView> view) {
     operations_->release(tensor, std::move(view));
   }
-  Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, std::span<std::byte> buffer,
+  Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, const GivenMemory& buffer,
                                                      std::int64_t root);
+  // Of an operation in a GPU's memory: what is queued on the stream from now on waits until it has ended. Where
+  // streams cannot, this thread does, at most for operation_timeout().
+  Status wait_stream(OperationRecord& record, TensorId tensor, void* stream);
   Status barrier(Duration timeout);
   const ClientStats& stats() const { return *stats_; }
   // As counts_of(); zeros where RDMA is not used.
@@ -84,12 +96,18 @@ class Client {
  private:
   enum class Phase : std::uint8_t { open, closing, closed };
 
-  Client(const ClientSettings& settings, Logger log);
+  Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers drivers);
   Status start();
   Status find_shared_memory();
   Result<Transport*> find_rdma();
   Status open_rdma();
   Status find_local();
+  Status check(const TensorShape& shape, const GivenMemory& memory, const char* what) const;
+  Status describe(const TensorShape& shape, ClientEngine::Memory& memory, const GivenMemory& in,
+                  const std::optional<GivenMemory>& out);
+  Result<std::shared_ptr<Region>> allocate_over(Transport& transport, Lane::Way way, std::size_t bytes);
+  Result<std::shared_ptr<Region>> allocate_for_lanes(std::size_t bytes);
+  std::unique_ptr<LocalGroup> make_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner);
   // What `way` goes over; TCP if not otherwise.
   std::shared_ptr<Transport> transport_of(Lane::Way way) const;
   std::string describe_scheduler();
@@ -114,6 +132,7 @@ class Client {
   std::atomic<Lane::Way> best_way_{Lane::Way::network};
   std::atomic<bool> shares_memory_{false};
   std::unique_ptr<LoopThread> thread_;
+  CudaWorker gpu_;
   std::unique_ptr<ClientEngine> engine_;  // lives on the loop
   std::shared_ptr<ClientStats> stats_;
   std::shared_ptr<CallbackThread> callbacks_;

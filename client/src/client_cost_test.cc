@@ -124,8 +124,7 @@ class OneWorker {
   }
 
   void round(bool in_place = false) {
-    auto record =
-        client_->push_pull(tensor_, in_, in_place ? std::span(in_) : std::span(out_), Operation::sum);
+    auto record = client_->push_pull(tensor_, {in_}, GivenMemory{in_place ? in_ : out_}, Operation::sum);
     REQUIRE(record.ok());
     REQUIRE((*record)->wait_until(std::chrono::steady_clock::now() + 30s));
     REQUIRE((*record)->result().ok());

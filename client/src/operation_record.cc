@@ -22,6 +22,7 @@ OperationRecord::~OperationRecord() { close_fd(); }
 
 bool OperationRecord::finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view) {
   const Error error = weight.ok() ? Error{} : weight.error();
+  std::vector<std::shared_ptr<const void>> held;
   return state_.update_kept([&](State& state) {
     if (state.done) return false;
     state.done = true;
@@ -30,6 +31,7 @@ bool OperationRecord::finish(const Result<std::uint32_t>& weight, std::shared_pt
     state.error = error;
     state.weight = weight.ok() ? *weight : 0;
     if (state.fd >= 0) ring(state.fd);
+    held = std::exchange(state.held, {});
     // Under the lock, so that callbacks run in the order in which they were given.
     for (Callback& callback : std::exchange(state.callbacks, {})) {
       callbacks_->post([callback = std::move(callback), error] { callback(error); });
@@ -40,6 +42,12 @@ bool OperationRecord::finish(const Result<std::uint32_t>& weight, std::shared_pt
 
 bool OperationRecord::wait_until(TimePoint deadline) {
   return done() || state_.wait_until(deadline, [](const State& state) { return state.done; });
+}
+
+void OperationRecord::hold(std::shared_ptr<const void> until_done) {
+  state_.update([&](State& state) {
+    if (!state.done) state.held.push_back(std::move(until_done));
+  });
 }
 
 Status OperationRecord::result() const {

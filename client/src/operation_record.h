@@ -37,6 +37,8 @@ class OperationRecord {
   bool done() const { return done_.load(std::memory_order_acquire); }
   // True: done.
   bool wait_until(TimePoint deadline);
+  // Goes when it is done; if that is so already, now.
+  void hold(std::shared_ptr<const void> until_done);
   // When done.
   Status result() const;
   std::uint32_t weight() const;
@@ -59,6 +61,7 @@ class OperationRecord {
     Error error;
     std::uint32_t weight = 0;
     std::vector<Callback> callbacks;
+    std::vector<std::shared_ptr<const void>> held;
     std::shared_ptr<const AnswerView> view;
     bool abandoned = false;
     int fd = -1;

@@ -45,6 +45,8 @@ struct Raw {
   std::string host;
   std::string local_group = "off";
   std::string local_group_id;
+  ByteSize pinned_max{std::uint64_t{1} << 30};
+  std::optional<std::uint32_t> cuda_device;
   Duration stall_warn = std::chrono::seconds(10);
 };
 
@@ -86,9 +88,11 @@ void define(Config& config, Raw& raw) {
   config.add("log-level", raw.log_level, "What to log");
   config.add("stall-warn", raw.stall_warn,
              "Log whom it waits for when an operation, a barrier or a declaration takes longer; 0: never");
-  config.add("local-group", raw.local_group, "The ranks of a host sum among themselves first, in its memory")
-      .choices({"off", "host"});
+  config.add("local-group", raw.local_group, "The ranks of a host sum among themselves first: in its memory, or on their GPUs")
+      .choices({"off", "host", "nccl"});
   config.add("local-group-id", raw.local_group_id, "Only ranks of a host that say the same are a group").unit("NAME");
+  config.add("pinned-max-bytes", raw.pinned_max, "Host memory that is registered with the driver of the GPU, at most");
+  config.add("cuda-device", raw.cuda_device, "The GPU of this worker. Not set: the one that it works with already");
   config.add("host", raw.host, "Identity of this machine").unit("NAME");
 }
 
@@ -126,6 +130,8 @@ Status apply(Config& config, const GivenOptions& options) {
   given.text("transport", options.transport);
   given.text("rdma-device", options.rdma_device);
   given.text("local-group", options.local_group);
+  given.number("pinned-max-bytes", options.pinned_max_bytes);
+  given.number("cuda-device", options.cuda_device);
   given.number("rdma-gid", options.rdma_gid);
   given.number("rdma-tclass", options.rdma_tclass);
   given.number("rank", options.rank);
@@ -302,7 +308,7 @@ Status check(const Raw& raw, ClientSettings& settings) {
   if (Status status = check_name("host name", config.host, kMaxHostBytes); !status.ok())
     return bad(status.error().message);
   if (raw.local_group != "off") {
-    config.local_group = LocalGrouping::host;
+    config.local_group = raw.local_group == "nccl" ? LocalGrouping::nccl : LocalGrouping::host;
     config.group_name = config.host + "/" + shared_memory_identity();
     if (!raw.local_group_id.empty()) config.group_name += "/" + raw.local_group_id;
     if (Status status = check_name("local group name", config.group_name, kMaxGroupNameBytes); !status.ok())
@@ -311,6 +317,8 @@ Status check(const Raw& raw, ClientSettings& settings) {
   settings.operation_timeout = raw.operation_timeout;
   settings.congestion_control = raw.congestion_control;
   settings.checksum = raw.checksum;
+  settings.pinned_max = raw.pinned_max.bytes;
+  settings.cuda_device = raw.cuda_device;
   settings.log_level = raw.log_level;
   return {};
 }

@@ -38,6 +38,7 @@ struct GivenOptions {
   std::optional<std::int64_t> staleness;  // BPS_STALENESS_UNBOUNDED is -2
   std::optional<std::int64_t> bandwidth_bps;
   std::optional<std::string> local_group;
+  std::optional<std::int64_t> pinned_max_bytes, cuda_device;
 };
 
 struct ClientSettings {
@@ -48,6 +49,8 @@ struct ClientSettings {
   SharedTls tls;      // null: none
   VerbsOptions rdma;  // for transport rdma
   bool checksum = false;
+  std::size_t pinned_max = std::size_t{1} << 30;  // bytes of host memory that are registered with a GPU
+  std::optional<std::uint32_t> cuda_device;       // not set: see CudaWorker
   std::optional<LogLevel> log_level;
   std::vector<std::string> warnings;
 };

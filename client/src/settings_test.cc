@@ -258,7 +258,25 @@ TEST_CASE("settings: ranks that sum on their host are known by host, user and na
                  .message,
              Contains("128 ranks of one host are too many"));
   given.local_group = "nccl";
+  CHECK(read(given, {}).config.local_group == LocalGrouping::nccl);
+  given.local_group = "gpus";
   CHECK_THAT(refusal(given).message, Contains("local-group") && Contains("off"));
+}
+
+TEST_CASE("settings: a GPU, and how much memory is registered with it") {
+  const ClientSettings plain = read({}, {});
+  CHECK_FALSE(plain.cuda_device.has_value());
+  CHECK(plain.pinned_max == std::size_t{1} << 30);
+  const ClientSettings set = read({}, {{"BPS_CUDA_DEVICE", "3"}, {"BPS_PINNED_MAX_BYTES", "64MiB"}});
+  CHECK(set.cuda_device == 3u);
+  CHECK(set.pinned_max == std::size_t{64} << 20);
+  GivenOptions given;
+  given.cuda_device = 0;
+  given.pinned_max_bytes = 0;
+  CHECK(read(given, {{"BPS_CUDA_DEVICE", "3"}}).cuda_device == 0u);
+  CHECK(read(given, {{"BPS_PINNED_MAX_BYTES", "1GiB"}}).pinned_max == 0);
+  given.cuda_device = -2;
+  CHECK_THAT(refusal(given).message, Contains("cuda-device"));
 }
 
 TEST_CASE("settings: a world of one has one rank") {

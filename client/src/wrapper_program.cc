@@ -64,6 +64,16 @@ void errors(bps::Client& client) {
         "a short buffer is refused");
   check(status.message().find("36 bytes") != std::string::npos,
         "the message has the numbers: " + status.message());
+  // Not a GPU's memory, or there is no GPU.
+  std::vector<float> ten(10);
+  const bps::CudaMemory device{ten.data(), ten.size() * sizeof(float), 0, nullptr};
+  check(!client.push_pull(tensor, device, device, bps::Op::sum, status), "the host's memory is no GPU's");
+  check(status.code() == bps::Code::configuration || status.code() == bps::Code::invalid_argument,
+        "it is refused: " + status.message());
+  bps::Handle on_host = client.push_pull(tensor, ten);
+  on_host.wait_stream(nullptr, status);
+  check(status.code() == bps::Code::invalid_argument, "no stream waits for host memory: " + status.message());
+  on_host.wait();
   (void)client.push_pull(tensor, doubles, bps::Op::sum, status);
   check(status.message().find("element type") != std::string::npos,
         "doubles are no f32: " + status.message());

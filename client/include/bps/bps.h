@@ -134,10 +134,16 @@ typedef struct bps_options {
   const char* rdma_device;      /* "mlx5_0" or "mlx5_0:1": RDMA device, and its port; default the one that leads to a server */
   int32_t rdma_gid;             /* -1 = any: index of the GID, and with it the address, that the device is used with */
   int32_t rdma_tclass;          /* -1 = the system's: traffic class of what is sent over RDMA, 0 to 255: DSCP times 4 */
-  const char* local_group;      /* "off" (default), "host": the ranks of a host sum among themselves first, in its memory, and
-                                   each byte crosses the network once for all of them; job setting: equal on all ranks.
-                                   Sums have other bits than without, the loss of a rank is the loss of its host, and
+  const char* local_group;      /* "off" (default); the ranks of a host sum among themselves first, and each byte crosses the
+                                   network once for all of them: "host", in its memory, and operations are on host memory;
+                                   "nccl", on their GPUs, and operations are on CUDA memory. Job setting: equal on all
+                                   ranks. Sums have other bits than without, the loss of a rank is the loss of its host, and
                                    asynchronous tensors and averages of 8-bit and int32 elements are refused */
+  int64_t pinned_max_bytes;     /* -1 = 1 GiB: host memory that the library registers with the GPU's driver, at most. 0: none;
+                                   copies go by way of a small buffer then, and are slower */
+  int32_t cuda_device;          /* -1 = not set: the one GPU of this client, as the CUDA runtime counts them. Not set, with
+                                   local_group nccl: that of the context that is current in the thread which calls bps_open,
+                                   else local rank modulo the number of GPUs; otherwise the `device` of the first CUDA buffer */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);
@@ -243,14 +249,21 @@ typedef enum bps_operation {
 
 typedef enum bps_memory_kind { BPS_MEMORY_HOST = 0, BPS_MEMORY_HOST_PINNED = 1, BPS_MEMORY_CUDA = 2 } bps_memory_kind;
 
-/* A piece of memory. This build moves host memory (HOST and HOST_PINNED); CUDA is refused with BPS_INVALID_ARGUMENT. */
+/* A piece of memory; those of one operation are both the host's (HOST and HOST_PINNED are treated alike), or both CUDA.
+ *
+ * CUDA memory is of the client's one GPU (see cuda_device), whichever context is current; what the call needs of it is asked
+ * for in the call, and waits for nothing. libcuda.so.1 and, with local_group nccl, libnccl.so.2 are opened when they are first
+ * needed: without them, or without a GPU, the call fails with BPS_CONFIGURATION, and all else goes on. Refused with
+ * BPS_INVALID_ARGUMENT: CUDA memory for asynchronous tensors, for push_pull without `out`, and with local_group host; host
+ * memory with local_group nccl; memory that is not what the buffer says; a stream that is being captured into a graph. When a
+ * GPU fails the job run has failed for this worker: its operations end with the error, which names the GPU and the call. */
 typedef struct bps_buffer {
   size_t struct_size;
   void* pointer;
   size_t bytes;      /* exactly count * bps_dtype_size(dtype) of the tensor */
   int32_t kind;      /* bps_memory_kind */
-  int32_t device;    /* of CUDA memory */
-  void* stream;      /* of CUDA memory: work queued on it comes first */
+  int32_t device;    /* of CUDA memory: the GPU, as the CUDA runtime counts them */
+  void* stream;      /* of CUDA memory: cudaStream_t or CUstream; work queued on it comes first. NULL: the default stream */
 } bps_buffer;
 
 typedef struct bps_handle bps_handle; /* one operation */
@@ -273,6 +286,14 @@ BPS_API bps_status bps_poll(bps_handle* handle, int* done);
 /* Waits for the end and returns its result. May be called again, and from several threads: the result is the same.
  * An expired wait (BPS_DEADLINE) cancels nothing and says what it waited for. */
 BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error);
+
+/* What is queued on `stream` (cudaStream_t or CUstream, NULL: the default stream) after this call waits until the operation, one
+ * on CUDA memory, has ended, well or not; the host goes on. How it ended is told by bps_poll and bps_wait, as ever: after a
+ * failure the stream goes on, too, and what it computes from the output is worth nothing. Where streams cannot wait so (the
+ * driver does not offer it, or it could hold up the operation itself) the call waits in the stream's place, on the host, for at
+ * most operation_timeout_ms; BPS_DEADLINE: nothing waits. Before a program destroys the stream the operation must have ended.
+ * Refused inside a callback. */
+BPS_API bps_status bps_handle_wait_stream(bps_handle* handle, void* stream, bps_error* error);
 
 /* Runs on the client's callback thread, once; waiting inside is refused with BPS_INVALID_ARGUMENT. error is NULL when
  * all went well, and lives until the callback returns. */

@@ -14,7 +14,7 @@
 // takes a `bps::Status&` as last argument, sets it and does not throw.
 //
 // Memory is given as a typed pointer (as long as the tensor), as anything with data() and size() (the length
-// is checked), or as {pointer, bytes}. It must stay valid until the operation is done; only a finished wait,
+// is checked), or as {pointer, bytes}; that of a GPU as CudaMemory. It must stay valid until the operation is done; only a finished wait,
 // a callback or Client::close says so, not the end of a Handle. Memory that Client::allocate gave may go any
 // time.
 //
@@ -63,8 +63,10 @@ class Options {
   Options& rdma_device(std::string value) { return set(rdma_device_, std::move(value)); }
   Options& rdma_gid(int value) { return raw_.rdma_gid = value, *this; }
   Options& rdma_tclass(int value) { return raw_.rdma_tclass = value, *this; }
-  // "off", "host": the ranks of a host sum among themselves first. Equal on all ranks.
+  // "off", "host", "nccl": the ranks of a host sum among themselves first. Equal on all ranks.
   Options& local_group(std::string value) { return set(local_group_, std::move(value)); }
+  Options& pinned_max_bytes(std::int64_t value) { return raw_.pinned_max_bytes = value, *this; }
+  Options& cuda_device(int value) { return raw_.cuda_device = value, *this; }
   Options& rank(int value) { return raw_.rank = value, *this; }
   Options& world_size(int value) { return raw_.world_size = value, *this; }
   Options& local_rank(int value) { return raw_.local_rank = value, *this; }
@@ -160,6 +162,19 @@ class Handle {
     status = call.status(bps_wait(raw_, timeout.milliseconds(), call.error()));
   }
   void wait(Status& status) const { wait(Timeout{}, status); }
+
+  // Of an operation on CudaMemory: what is queued on `stream` from now on waits until the operation has ended, well or
+  // not; its result is still to be asked for. See bps_handle_wait_stream.
+  void wait_stream(void* stream) const {
+    Status status;
+    wait_stream(stream, status);
+    detail::throw_if_failed(status);
+  }
+  void wait_stream(void* stream, Status& status) const {
+    if (raw_ == nullptr) return void(status = detail::no_handle());
+    detail::Call call;
+    status = call.status(bps_handle_wait_stream(raw_, stream, call.error()));
+  }
 
   // True when the operation has ended, well or not. False for an empty handle.
   bool poll() const noexcept {

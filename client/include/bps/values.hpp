@@ -262,6 +262,20 @@ class ConstBuffer : public detail::AnyBuffer {
   explicit ConstBuffer(const bps_buffer& raw) noexcept : AnyBuffer(raw) {}
 };
 
+// Memory of a GPU, see bps_buffer: {pointer, bytes, device, stream}. What is queued on the stream comes first.
+struct CudaMemory {
+  void* pointer = nullptr;
+  std::size_t bytes = 0;
+  int device = 0;
+  void* stream = nullptr;
+
+  bps_buffer raw() const noexcept {
+    return {sizeof(bps_buffer), pointer, bytes, BPS_MEMORY_CUDA, static_cast<std::int32_t>(device), stream};
+  }
+  operator Buffer() const noexcept { return Buffer(raw()); }
+  operator ConstBuffer() const noexcept { return ConstBuffer(raw()); }
+};
+
 // What Client::allocate gives: memory that every transport moves without copying it first. It may go while an
 // operation uses it, and may outlive its client. As a whole it is a buffer of {pointer, bytes}.
 class Memory {

@@ -49,6 +49,7 @@ CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevic
   wanted.ring_bytes = options_.ring_bytes;
   wanted.poll_interval = options_.poll_interval;
   wanted.nvtx = options_.nvtx;
+  wanted.held = std::exchange(options_.held, nullptr);
   pipeline_ = std::make_shared<CudaPipeline>(cuda_, std::move(device), options_.size > 1 ? nccl_ : nullptr,
                                              memory_, wanted, std::make_unique<Reports>(loop_, alive_));
 }
@@ -86,7 +87,11 @@ CudaGroup::Then CudaGroup::on_this_loop(Then then) {
   };
 }
 
-void CudaGroup::begin(std::span<const std::byte> setup, std::function<void(Status)> done) {
+void CudaGroup::begin(std::span<const std::byte> setup, std::function<void(Status)> told) {
+  const auto done = [this, told = std::move(told)](const Status& status) {
+    if (options_.on_words) options_.on_words(status.ok() ? stream_words() : nullptr);
+    told(status);
+  };
   std::optional<NcclId> id;
   if (options_.size > 1) {
     id.emplace();
@@ -94,11 +99,11 @@ void CudaGroup::begin(std::span<const std::byte> setup, std::function<void(Statu
       const Error error = make_error(
           ErrorCode::protocol, fmt::format("the group's leader sent {} bytes, where an id of NCCL has {}",
                                            setup.size(), id->size()));
-      return on_this_loop(std::move(done))(error);
+      return on_this_loop(done)(error);
     }
     std::copy(setup.begin(), setup.end(), id->begin());
   }
-  cuda_.post([pipeline = pipeline_, id, done = on_this_loop(std::move(done))] { pipeline->begin(id, done); });
+  cuda_.post([pipeline = pipeline_, id, done = on_this_loop(done)] { pipeline->begin(id, done); });
 }
 
 void CudaGroup::when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) {

@@ -32,6 +32,9 @@ class CudaGroup final : public LocalGroup {
     std::size_t ring_bytes = 32 << 20;
     Duration poll_interval{std::chrono::microseconds(20)};
     Nvtx nvtx = {};  // Nvtx::open(), to be seen in profilers
+    // When begin() has ended, on the client's loop: as stream_words(), null after an error.
+    std::function<void(std::shared_ptr<StreamWords>)> on_words = {};
+    std::shared_ptr<void> held = {};  // until nothing is left to do on `cuda`
   };
 
   // `nccl`: for a size of more than one.
@@ -72,7 +75,7 @@ class CudaGroup final : public LocalGroup {
   EventLoop& loop_;
   EventLoop& cuda_;
   Owner& owner_;
-  const Options options_;
+  Options options_;
   const std::shared_ptr<NcclApi> nccl_;
   const std::shared_ptr<PinnedMemory> memory_;
   const std::shared_ptr<Alive> alive_;

@@ -58,6 +58,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     Duration probe_timeout{std::chrono::milliseconds(100)};
     Duration finish_timeout{std::chrono::seconds(2)};  // for the other members
     Nvtx nvtx = {};
+    std::shared_ptr<void> held = {};  // goes with this
   };
   using Then = std::function<void(Status)>;
   struct Staged {

@@ -83,6 +83,8 @@ class COptions(ctypes.Structure):
         ("rdma_gid", c_int32),
         ("rdma_tclass", c_int32),
         ("local_group", c_char_p),
+        ("pinned_max_bytes", c_int64),
+        ("cuda_device", c_int32),
     ]
 
 
@@ -155,6 +157,7 @@ FUNCTIONS: List[_Signature] = [
     ("bps_broadcast", c_int, [c_void_p, c_uint32, POINTER(CBuffer), c_int32, POINTER(c_void_p), _error]),
     ("bps_poll", c_int, [c_void_p, POINTER(c_int)]),
     ("bps_wait", c_int, [c_void_p, c_int64, _error]),
+    ("bps_handle_wait_stream", c_int, [c_void_p, c_void_p, _error]),
     ("bps_then", c_int, [c_void_p, CCallback, c_void_p, _error]),
     ("bps_handle_fd", c_int, [c_void_p, POINTER(c_int), _error]),
     ("bps_handle_weight", c_uint32, [c_void_p]),

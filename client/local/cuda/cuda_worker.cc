@@ -1,0 +1,154 @@
+#include "client/local/cuda/cuda_worker.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "client/local/cuda/real_cuda.h"
+#include "client/local/nccl/real_nccl.h"
+
+namespace bps {
+namespace {
+
+Error missing(Error error) {
+  error.code = ErrorCode::configuration;
+  return error;
+}
+
+Error failed(CudaApi& cuda, CudaCall call, CudaCode code) {
+  return make_error(ErrorCode::configuration, fmt::format("no GPU: {}: {}", name_of(call), cuda.describe(code)));
+}
+
+Error stopped() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
+
+}  // namespace
+
+Result<std::shared_ptr<CudaApi>> CudaWorker::open_driver() const {
+  auto cuda = drivers_.cuda ? drivers_.cuda() : open_cuda();
+  if (!cuda) return missing(cuda.error());
+  return cuda;
+}
+
+// Where the program works, if it has begun to; else as launchers mean it.
+Result<std::int64_t> CudaWorker::own_device(CudaApi& cuda) const {
+  if (options_.device) return std::int64_t{*options_.device};
+  int count = 0;
+  if (const CudaCode code = cuda.device_count(count); code != CudaCode::success)
+    return failed(cuda, CudaCall::device_count, code);
+  int current = 0;
+  if (cuda.current_device(current) == CudaCode::success) {
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+      int device = 0;
+      if (cuda.device(device, ordinal) == CudaCode::success && device == current) return std::int64_t{ordinal};
+    }
+  }
+  return std::int64_t{options_.local_rank} % std::max(count, 1);
+}
+
+Result<std::shared_ptr<CudaWorker::Opened>> CudaWorker::open(const std::shared_ptr<CudaApi>& cuda,
+                                                             std::int64_t ordinal) const {
+  int count = 0;
+  if (const CudaCode code = cuda->device_count(count); code != CudaCode::success)
+    return failed(*cuda, CudaCall::device_count, code);
+  if (ordinal < 0 || ordinal >= count) {
+    return make_error(ErrorCode::configuration,
+                      fmt::format("there is no GPU {}: this process sees {}", ordinal, count),
+                      "give the ordinal that the CUDA runtime has for it (cuda_device, BPS_CUDA_DEVICE)");
+  }
+  auto device = CudaDevice::open(cuda, static_cast<int>(ordinal));
+  if (!device) return device.error();
+  auto thread = LoopThread::start("bps-cuda");
+  if (!thread) return thread.error();
+  auto opened = std::make_shared<Opened>();
+  opened->buffers = std::make_unique<CudaBuffers>(*device);
+  opened->device = std::move(device).value();
+  opened->thread = std::move(thread).value();
+  opened->nvtx = Nvtx::open();
+  return opened;
+}
+
+Status CudaWorker::open_for_ranks() {
+  auto nccl = drivers_.nccl ? drivers_.nccl() : open_nccl();
+  if (!nccl) return missing(nccl.error());
+  auto cuda = open_driver();
+  if (!cuda) return cuda.error();
+  const auto ordinal = own_device(**cuda);
+  if (!ordinal) return ordinal.error();
+  auto opened = open(*cuda, *ordinal);
+  if (!opened) return opened.error();
+  (*opened)->nccl = std::move(nccl).value();
+  state_.update([&](State& state) { state.opened = std::move(opened).value(); });
+  return {};
+}
+
+Result<OperationBuffer> CudaWorker::describe(std::span<std::byte> memory, std::int32_t device, CudaStream stream) {
+  const auto described = [&](const Opened& opened) -> Result<OperationBuffer> {
+    if (device == opened.device->ordinal()) return opened.buffers->describe(memory.data(), memory.size(), stream);
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("the buffer is said to be in the memory of GPU {}, and this worker has {}", device,
+                                  opened.device->name()),
+                      "use one GPU in each worker; cuda_device (BPS_CUDA_DEVICE) says which");
+  };
+  const State now = state_.read([](const State& state) { return state; });
+  if (now.is_stopped) return stopped();
+  if (now.opened != nullptr) return described(*now.opened);
+  // Once, and others wait for it.
+  return state_.update([&](State& state) -> Result<OperationBuffer> {
+    if (state.is_stopped) return stopped();
+    if (state.opened != nullptr) return described(*state.opened);
+    auto cuda = open_driver();
+    if (!cuda) return cuda.error();
+    auto opened = open(*cuda, options_.device ? std::int64_t{*options_.device} : device);
+    if (!opened) return opened.error();
+    auto buffer = described(**opened);
+    // What was said wrongly decides nothing.
+    if (buffer.ok()) state.opened = std::move(opened).value();
+    return buffer;
+  });
+}
+
+std::unique_ptr<LocalGroup> CudaWorker::make_group(EventLoop& loop, std::uint32_t size, std::uint32_t self,
+                                                   LocalGroup::Owner& owner) {
+  const std::shared_ptr<Opened> opened = state_.read([](const State& state) { return state.opened; });
+  opened->work_end = std::make_shared<Completion<bool>>();
+  CudaGroup::Options options;
+  options.size = size;
+  options.self = self;
+  options.allocate = options_.allocate;
+  options.pinned_max = options_.pinned_max;
+  options.nvtx = opened->nvtx;
+  options.held = std::make_shared<Work>(opened->work_end);
+  options.on_words = [this](std::shared_ptr<StreamWords> words) {
+    words_.update([&](Words& known) { known = {true, std::move(words)}; });
+  };
+  return std::make_unique<CudaGroup>(loop, opened->thread->loop(), opened->device, opened->nccl, std::move(options),
+                                     owner);
+}
+
+Result<std::shared_ptr<void>> CudaWorker::hold(CudaStream stream, TimePoint deadline) {
+  std::shared_ptr<StreamWords> words;
+  words_.wait_until(deadline, [&](const Words& known) {
+    words = known.words;
+    return known.is_known;
+  });
+  if (words == nullptr) return std::shared_ptr<void>();
+  auto word = words->wait(stream);
+  if (word) return std::shared_ptr<void>(std::move(word).value());
+  if (word.error().code == ErrorCode::invalid_argument) return word.error();
+  return std::shared_ptr<void>();
+}
+
+bool CudaWorker::stop() {
+  words_.update([](Words& known) { known = {true, nullptr}; });
+  const std::shared_ptr<Opened> opened = state_.update([](State& state) {
+    state.is_stopped = true;
+    return std::exchange(state.opened, nullptr);
+  });
+  if (opened == nullptr) return true;
+  const bool is_over =
+      opened->work_end == nullptr || opened->work_end->wait_until(std::chrono::steady_clock::now() + kPatience);
+  opened->thread->stop();
+  return is_over;
+}
+
+}  // namespace bps

@@ -1,0 +1,172 @@
+// A worker with a GPU, through the C API.
+#include "client/src/gpu_api_harness.h"
+
+namespace bps::testing {
+namespace {
+
+using Catch::Contains;
+
+std::vector<float> numbers(std::size_t count, float first = 1) {
+  std::vector<float> all(count);
+  for (std::size_t i = 0; i < count; ++i)
+    all[i] = first + static_cast<float>(i % 1000);
+  return all;
+}
+
+bool is_there(const float* memory, const std::vector<float>& expected) {
+  return std::memcmp(memory, expected.data(), expected.size() * 4) == 0;
+}
+
+TEST_CASE("gpu api: sums of a GPU's memory come back, in place and elsewhere, next to the host's") {
+  GpuWorker g;
+  REQUIRE(g.open().ok());
+  constexpr std::size_t kCount = 300'000;  // several partitions
+  const auto input = numbers(kCount);
+  const bps_tensor tensor = g.declare("weights", kCount);
+  const bps_tensor other = g.declare("on the host", 10);
+  float* const in = g.on_device(input);
+  float* const out = g.on_device(std::vector<float>(kCount));
+  std::vector<float> host = numbers(10, 5), host_out(10);
+  for (int round = 0; round < 3; ++round) {
+    std::memset(out, 0, kCount * 4);
+    bps_handle* const on_host = g.push_pull(other, GpuWorker::on_host(host), GpuWorker::on_host(host_out));
+    bps_handle* const handle = g.push_pull(tensor, g.buffer(in, kCount), g.buffer(out, kCount), BPS_AVERAGE);
+    CHECK(GpuWorker::wait(handle) == "");
+    CHECK(is_there(out, input));
+    CHECK(GpuWorker::wait(on_host) == "");
+    CHECK(host_out == host);
+  }
+  CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(in, kCount), g.buffer(in, kCount))) == "");
+  CHECK(is_there(in, input));
+  // The same tensor, from the host.
+  std::vector<float> plain = numbers(kCount, 3);
+  CHECK(GpuWorker::wait(g.push_pull(tensor, GpuWorker::on_host(plain), GpuWorker::on_host(plain))) == "");
+  CHECK((plain == numbers(kCount, 3)));
+  bps_buffer buffer = g.buffer(in, kCount);
+  bps_handle* handle = nullptr;
+  REQUIRE(bps_broadcast(g.client, tensor, &buffer, 0, &handle, nullptr) == BPS_OK);
+  CHECK(GpuWorker::wait(handle) == "");
+  CHECK(is_there(in, input));
+}
+
+TEST_CASE("gpu api: a worker that gives no memory of a GPU touches none") {
+  GpuWorker g;
+  const std::uint64_t before = g.cuda->calls();
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 10);
+  std::vector<float> host = numbers(10);
+  CHECK(GpuWorker::wait(g.push_pull(tensor, GpuWorker::on_host(host), GpuWorker::on_host(host))) == "");
+  g.close();
+  CHECK(g.cuda->calls() == before);
+}
+
+TEST_CASE("gpu api: memory that is not what it is said to be is refused in the call") {
+  FakeCuda::Options options;
+  options.devices = 2;
+  GpuWorker g(options);
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 100);
+  float* const memory = g.on_device(numbers(100));
+  const bps_buffer good = g.buffer(memory, 100);
+  std::vector<float> host = numbers(100);
+  bps_buffer bad = good;
+  bad.pointer = host.data();
+  CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_INVALID_ARGUMENT), Contains("is not in any GPU's memory"));
+  // What was said wrongly decides nothing.
+  bad = good;
+  bad.device = 0;
+  CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_INVALID_ARGUMENT), Contains("in the memory of GPU 1"));
+  bad.device = 7;
+  CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_CONFIGURATION), Contains("there is no GPU 7: this process sees 2"));
+  CHECK(GpuWorker::wait(g.push_pull(tensor, good, good)) == "");
+  bad = good;
+  bad.pointer = memory + 1;
+  CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_INVALID_ARGUMENT), Contains("beyond the memory"));
+  bad.device = 0;
+  CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_INVALID_ARGUMENT), Contains("said to be in the memory of GPU 0"));
+  const bps_buffer on_host = GpuWorker::on_host(host);
+  CHECK_THAT(g.refusal(tensor, good, &on_host, BPS_INVALID_ARGUMENT), Contains("one of input and output"));
+  CHECK_THAT(g.refusal(tensor, good, nullptr, BPS_INVALID_ARGUMENT), Contains("read in place"));
+  const bps_tensor value = g.declare("value", 100, BPS_F32, BPS_MODE_ASYNC);
+  CHECK_THAT(g.refusal(value, good, &good, BPS_INVALID_ARGUMENT), Contains("is asynchronous"));
+  CHECK(GpuWorker::wait(g.push_pull(tensor, good, good)) == "");
+}
+
+TEST_CASE("gpu api: without a driver or NCCL that is said, and host memory goes on") {
+  GpuWorker g;
+  g.no_driver = make_error(ErrorCode::os, "no GPU: libcuda.so.1: cannot open shared object file");
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 100);
+  float* const memory = g.on_device(numbers(100));
+  const bps_buffer buffer = g.buffer(memory, 100);
+  CHECK_THAT(g.refusal(tensor, buffer, &buffer, BPS_CONFIGURATION), Contains("no GPU: libcuda.so.1"));
+  std::vector<float> host = numbers(100);
+  CHECK(GpuWorker::wait(g.push_pull(tensor, GpuWorker::on_host(host), GpuWorker::on_host(host))) == "");
+  g.close();
+  GivenOptions nccl;
+  nccl.local_group = "nccl";
+  const Status status = g.open(nccl);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().code == ErrorCode::configuration);
+  CHECK_THAT(status.error().message, Contains("local_group nccl is set, and there is no NCCL"));
+}
+
+TEST_CASE("gpu api: a stream waits for an operation while the host goes on") {
+  FakeCuda::Options options;
+  options.can_wait_for_values = GENERATE(true, false);
+  GpuWorker g(options);
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  float* const in = g.on_device(std::vector<float>(1000, 7));
+  float* const out = g.on_device(std::vector<float>(1000));
+  for (int round = 0; round < 5; ++round) {
+    std::memset(out, 0, 4000);
+    bps_handle* const handle = g.push_pull(tensor, g.buffer(in, 1000), g.buffer(out, 1000));
+    Refusal why;
+    CHECK(bps_handle_wait_stream(handle, g.stream, why) == BPS_OK);
+    CHECK(why.message() == "");
+    g.read_later(out);
+    CHECK(g.stream_is_over());
+    CHECK(g.read() == 7);
+    CHECK(GpuWorker::wait(handle) == "");
+  }
+  std::vector<float> host = numbers(1000);
+  bps_handle* const on_host = g.push_pull(tensor, GpuWorker::on_host(host), GpuWorker::on_host(host));
+  CHECK(bps_handle_wait_stream(on_host, g.stream, nullptr) == BPS_INVALID_ARGUMENT);
+  CHECK(GpuWorker::wait(on_host) == "");
+}
+
+TEST_CASE("gpu api: a GPU that fails ends the operation with its name, and the process lives") {
+  GpuWorker g;
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  float* const memory = g.on_device(std::vector<float>(1000, 7));
+  CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000))) == "");
+  g.cuda->fail_next(CudaCall::copy_to_host, 0, CudaCode::illegal_address, /*lost=*/true);
+  bps_handle* const handle = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
+  CHECK_THAT(GpuWorker::wait(handle), Contains("round 1 of 'weights' on the GPU") &&
+                                          Contains("cuMemcpyDtoHAsync on GPU 0") &&
+                                          Contains("error 700"));
+}
+
+TEST_CASE("gpu api: an operation whose stream never comes to it has a deadline, and a close that waits for nothing") {
+  GpuWorker g;
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  float* const memory = g.on_device(std::vector<float>(1000, 7));
+  CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000))) == "");
+  auto may_start = std::make_shared<std::atomic<bool>>(false);
+  g.cuda->enqueue(g.stream, {[may_start] { return may_start->load(); }, [] {}, {}});
+  bps_handle* const handle = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
+  Refusal why;
+  CHECK(bps_wait(handle, 300, why) == BPS_DEADLINE);
+  CHECK_THAT(why.message(), Contains("round 1 of weights") && Contains("waiting for the work that its stream had"));
+  bps_error error = BPS_ERROR_INIT;
+  CHECK(bps_close(g.client, 100, &error) == BPS_OK);
+  CHECK_THAT(GpuWorker::wait(handle), Contains("closed while the operation was under way"));
+  may_start->store(true);
+  CHECK(g.stream_is_over());
+}
+
+}  // namespace
+}  // namespace bps::testing
