@@ -51,7 +51,8 @@ void describe(Config& config, Settings& s) {
   config.add("tls-ca", s.tls.authority, "Who must have signed the certificates of the others").unit("FILE");
   config.add("job", s.job, "why: of this job only").unit("NAME");
   config.add("older-than", s.older_than, "why: only what has waited this long");
-  config.add("rdma", s.rdma, "doctor: look at RDMA devices and limits; exit status 78 if something is wrong");
+  config.add("rdma", s.rdma,
+             "doctor: look at RDMA devices, libraries and limits; exit status 78 if something is wrong");
   add_rdma_settings(config, s.rdma_choice, /*connects=*/false);
   config.add("json", s.json, "Print JSON");
 }

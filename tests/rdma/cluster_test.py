@@ -186,7 +186,19 @@ class Auto(GuestTest):
                             "--listen", f"{self.lab.address(SERVERS[0])}:0")
         server.wait_line("offers no RDMA: cannot pin 67108864 bytes .*raise it")
         server.wait_line("is server")
+        doctor = self.start("doctor", self.bin / "bpsctl", "doctor", "--rdma")
+        self.assert_status(doctor, 78, f"the bps-server that runs as process {server.process.pid} may pin 8 MiB of memory")
         self.train("1 shm 0 rdma 0 reads 0")
+
+    def test_tcp_where_a_worker_has_no_device_and_a_warning(self):
+        self.serve("auto")
+        self.master.wait_line("joined: 1 shard, offers RDMA")
+        hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/infiniband && exec "$0" "$@"')
+        worker = self.start("worker without a device", *hidden, self.worker_program, "--sizes", SIZES, "--rounds", 3, "--broadcast",
+                            environment={"BPS_SCHEDULER": self.master.address, "BPS_RANK": "0", "BPS_WORLD_SIZE": "1", "BPS_HOST": "host3"})
+        self.assert_status(worker, 0, "(?m)^lanes 1 shm 0 rdma 0", "(?m)^closed", limit=STEP)
+        warnings = re.findall("warn .*servers offer RDMA, and this worker goes without, over TCP: .*`bpsctl doctor --rdma`", worker.text())
+        self.assertEqual(len(warnings), 1, worker.text())
 
     def test_tcp_where_the_port_does_not_answer(self):
         self.serve("auto", "auto")

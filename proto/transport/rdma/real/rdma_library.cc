@@ -14,7 +14,7 @@ Result<RdmaLibrary> open() {
   if (cm == nullptr) {
     const char* const why = ::dlerror();
     return make_error(ErrorCode::os,
-                      std::string("RDMA cannot be used: ") + (why != nullptr ? why : "no library"),
+                      std::string("the RDMA libraries cannot be opened: ") + (why != nullptr ? why : "no library"),
                       "install libibverbs1, librdmacm1 and ibverbs-providers");
   }
   RdmaLibrary library;
@@ -60,7 +60,7 @@ Result<RdmaLibrary> open() {
   find(cm, "rdma_get_cm_event", library.get_cm_event);
   find(cm, "rdma_ack_cm_event", library.ack_cm_event);
   if (!missing.empty())
-    return make_error(ErrorCode::os, "RDMA cannot be used: the installed rdma-core has no " + missing,
+    return make_error(ErrorCode::os, "the installed RDMA libraries have no " + missing,
                       "install a newer rdma-core");
   // Before anything is opened. On kernels that do not copy pinned pages when a process forks, a child takes
   // pages from under the device, and sums would be wrong; with this the child does without registered memory.
