@@ -230,6 +230,8 @@ class Program {
     auto choice = verbs_options(settings_.rdma);
     if (!choice) return choice.error();
     rdma_choice_ = std::move(choice).value();
+    if (rdma_choice_.names_device() && (settings_.transport == "tcp" || settings_.transport == "shm"))
+      log_.warn("--rdma-device and --rdma-gid change nothing: --transport is {}", settings_.transport);
     if (settings_.transport == "tcp") return {};
     if (settings_.transport == "rdma") return insist_on_rdma(has_tls);
     if (Status status = open_shared_memory(); !status) return status;

@@ -226,6 +226,12 @@ Status check_rdma(const Raw& raw, ClientSettings& settings) {
   auto options = verbs_options(raw.rdma);
   if (!options) return bad(options.error().message, options.error().advice);
   settings.rdma = std::move(options).value();
+  const TransportChoice choice = settings.config.transport;
+  const bool asks = settings.rdma.names_device() || settings.rdma.traffic_class;
+  if (asks && (choice == TransportChoice::tcp || choice == TransportChoice::shm))
+    settings.warnings.push_back(
+        "rdma-device, rdma-gid and rdma-tclass (BPS_RDMA_DEVICE and so on) change nothing: transport is " +
+        raw.transport);
   if (settings.config.transport != TransportChoice::rdma) return {};
   if (settings.tls != nullptr)
     return bad("TLS does not protect what goes over RDMA, so they cannot be had together",

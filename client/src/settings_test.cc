@@ -139,6 +139,12 @@ TEST_CASE("settings: RDMA, its device and what does not go with it") {
   given.transport = "auto";
   CHECK(read(given).config.transport == TransportChoice::automatic);
   given.checksum.reset();
+  CHECK(read(given, {{"BPS_RDMA_TCLASS", "104"}}).warnings.empty());
+  given.transport = "tcp";
+  CHECK(read(given).warnings.empty());
+  const std::vector<std::string> warnings = read(given, {{"BPS_RDMA_TCLASS", "104"}}).warnings;
+  REQUIRE(warnings.size() == 1);
+  CHECK_THAT(warnings[0], Contains("BPS_RDMA_DEVICE") && Contains("change nothing: transport is tcp"));
   given.transport = "rmda";
   CHECK(refusal(given).advice == "did you mean rdma?");
 }

@@ -347,6 +347,11 @@ class Refusals(DaemonTest):
         self.assert_status(self.start("server", self.bin / "bps-server", "--transport", "rdma", "--checksum"), 78, "--checksum " + says)
         worker = self.worker("127.0.0.1:1", 0, 1, env={"BPS_TRANSPORT": "rdma", "BPS_CHECKSUM": "true"})
         self.assert_status(worker, 78, r"checksums \(BPS_CHECKSUM\) do not cover what goes over RDMA", "leave out the checksums")
+        scheduler = self.scheduler()
+        server = self.server(scheduler, "--transport", "tcp", "--rdma-device", "nobodys0")
+        server.wait_line("warn .*--rdma-device and --rdma-gid change nothing: --transport is tcp")
+        worker = self.worker(scheduler, 0, 1, "--elements", "1000", env={"BPS_TRANSPORT": "tcp", "BPS_RDMA_TCLASS": "104"})
+        self.assert_status(worker, 0, "rdma-tclass .*change nothing: transport is tcp", "closed")
 
     @unittest.skipIf(pathlib.Path("/sys/class/infiniband").exists(), "this machine has RDMA devices")
     def test_a_machine_without_rdma(self):
