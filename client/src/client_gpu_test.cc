@@ -253,7 +253,7 @@ TEST_CASE("gpu: without memory for its copies a tensor is refused, and nothing e
   const TensorId tensor = g.declare("layer1.weight", kSlice);
   const Status status = g.push_pull(tensor, MemoryKind::cuda);
   REQUIRE_FALSE(status.ok());
-  CHECK(status.error().message == "no pages");
+  CHECK(status.error().message == "'layer1.weight' on the GPU: no pages");
   REQUIRE(g.push_pull(tensor, MemoryKind::host).ok());
   g.finish();
   CHECK((g.out == g.sum()));

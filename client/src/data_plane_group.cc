@@ -54,7 +54,11 @@ Status DataPlane::enter_group(TensorState& tensor) {
     if (Status status = make_group({{config_.rank}, 0}, nullptr); !status.ok()) return status;
     group_->start();
   }
-  return group_->add(tensor);
+  Status status = group_->add(tensor);
+  if (status.ok()) return {};
+  Error error = status.error();
+  error.message = fmt::format("'{}' on the GPU: {}", tensor.shape().name, error.message);
+  return error;
 }
 
 void DataPlane::on_group_begun(const Status& status) {
