@@ -23,84 +23,11 @@
 #include <vector>
 
 #include "model.h"
+#include "options.h"
 #include "progress.h"
 #include "text.h"
 
 namespace {
-
-struct Options {
-  unsigned steps = 200;
-  unsigned batch = 32;  // samples per worker and step
-  unsigned reference = 0;
-  float rate = 0.1f;
-  std::string save;
-  std::vector<std::string> files;
-};
-
-[[noreturn]] void usage(int exit_status, const std::string& problem = {}) {
-  if (!problem.empty()) std::fprintf(stderr, "train_lm: %s\n", problem.c_str());
-  std::fputs(
-      "usage: train_lm [--steps N] [--batch N] [--rate X] [--save FILE] [--reference N] [FILE or FOLDER "
-      "...]\n"
-      "  --steps N      training steps (200)\n"
-      "  --batch N      samples per worker and step, a multiple of 4 (32)\n"
-      "  --rate X       learning rate (0.1)\n"
-      "  --save FILE    write the final parameters (rank 0), f32 in layer order\n"
-      "  --reference N  train in this process alone, with N shards, adding gradients in rank order\n"
-      "  FILE ...       the text; default /usr/share/common-licenses\n"
-      "As a worker it takes rank, world size and scheduler from BPS_* (see bps-run).\n",
-      exit_status == 0 ? stdout : stderr);
-  std::exit(exit_status);
-}
-
-unsigned whole_number(const std::string& flag, const std::string& text) {
-  char* end = nullptr;
-  const unsigned long value = std::strtoul(text.c_str(), &end, 10);
-  if (text.empty() || text[0] == '-' || *end != '\0' || value == 0 || value > 1'000'000) {
-    usage(64, flag + " " + text + ": not a whole number from 1 to 1000000");
-  }
-  return static_cast<unsigned>(value);
-}
-
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    const auto value = [&]() -> std::string {
-      if (i + 1 >= argc) usage(64, flag + " needs a value");
-      return argv[++i];
-    };
-    if (flag == "--help" || flag == "-h") usage(0);
-    if (flag == "--steps") {
-      options.steps = whole_number(flag, value());
-    } else if (flag == "--batch") {
-      options.batch = whole_number(flag, value());
-    } else if (flag == "--reference") {
-      options.reference = whole_number(flag, value());
-    } else if (flag == "--rate") {
-      options.rate = std::strtof(value().c_str(), nullptr);
-    } else if (flag == "--save") {
-      options.save = value();
-    } else if (flag.size() > 1 && flag[0] == '-') {
-      usage(64, "unknown flag " + flag);
-    } else {
-      options.files.push_back(flag);
-    }
-  }
-  if (options.batch % 4 != 0) usage(64, "--batch must be a multiple of 4");
-  if (!(options.rate > 0.0f)) usage(64, "--rate must be above 0");
-  if (options.files.empty()) options.files.push_back("/usr/share/common-licenses");
-  return options;
-}
-
-std::string read_shardable_text(const Options& options, unsigned world_size) {
-  std::string text = lm::read_text(options.files);
-  if (text.size() / world_size <= lm::kContext) {
-    throw std::runtime_error("the text has only " + std::to_string(text.size()) + " bytes for " +
-                             std::to_string(world_size) + " workers");
-  }
-  return text;
-}
 
 void save(const lm::Model& model, const std::string& path) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
@@ -132,9 +59,9 @@ void add_contribution(const std::vector<float>& gradient, bool first, std::vecto
   }
 }
 
-void train_reference(const Options& options) {
+void train_reference(const lm::Options& options) {
   const unsigned ranks = options.reference;
-  const std::string text = read_shardable_text(options, ranks);
+  const std::string text = lm::read_shardable_text(options, ranks);
   lm::Model model(1);
   std::vector<lm::Momentum> optimizers = make_optimizers(model);
   std::vector<std::vector<float>> sums(model.layers().size());
@@ -163,11 +90,11 @@ void train_reference(const Options& options) {
 
 class Worker {
  public:
-  Worker(const Options& options, bps::Client client)
+  Worker(const lm::Options& options, bps::Client client)
       : options_(options),
         rank_(static_cast<unsigned>(client.rank())),
         ranks_(static_cast<unsigned>(client.world_size())),
-        text_(read_shardable_text(options, ranks_)),
+        text_(lm::read_shardable_text(options, ranks_)),
         model_(1 + rank_),  // differs until the broadcast
         optimizers_(make_optimizers(model_)),
         progress_(options.steps, rank_ != 0),
@@ -230,7 +157,7 @@ class Worker {
     progress_.step(loss_, std::size_t{options_.batch} * ranks_, stats.pushed_bytes, stats.pulled_bytes);
   }
 
-  const Options& options_;
+  const lm::Options& options_;
   const unsigned rank_;
   const unsigned ranks_;
   const std::string text_;
@@ -247,7 +174,7 @@ class Worker {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Options options = parse(argc, argv);
+  const lm::Options options = lm::parse_options(argc, argv, "train_lm");
   try {
     if (options.reference != 0) {
       train_reference(options);

@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 FOLDERS = ("cmake", "proto", "server", "scheduler", "client", "tests", "bench", "deploy")
-CODE = (".h", ".hpp", ".c", ".cc", ".inc")
+CODE = (".h", ".hpp", ".c", ".cc", ".cu", ".inc")
 TEXT = CODE + (".py", ".sh", ".md", ".fbs", ".txt", ".cmake", ".in", ".yml", ".yaml", ".toml")
 MAX_LINES = 600
 
@@ -59,7 +59,7 @@ HOMES = [
     ("highway", r'#\s*include\s*[<"]hwy/', r"proto/reduce/", None),
     ("openssl", r'#\s*include\s*[<"]openssl/', r"proto/auth/|proto/transport/tls/", None),
     ("verbs", r'#\s*include\s*[<"](infiniband|rdma)/', r"proto/transport/rdma/", None),
-    ("cuda", r'#\s*include\s*[<"](cuda|cuda_runtime\w*|nccl)\.h', r"client/local/", None),
+    ("cuda", r'#\s*include\s*[<"](cuda|cuda_runtime\w*|nccl)\.h', r"client/local/", r"^client/examples/"),
     ("getenv", r"\b(secure_)?getenv\s*\(|\benviron\b", r"proto/base/env[._]", None),
     ("thread", r"\bstd::(jthread|thread|async)\b|\bpthread_create\b|#\s*include\s*<thread>", r"proto/base/",
      r"_test\.cc$|^tests/|^bench/|^client/examples/"),
@@ -208,6 +208,8 @@ SAMPLES = {
     "proto/reduce/simd.cc": ('#include "hwy/highway.h"\n', None),
     "server/verbs.cc": ("#include <infiniband/verbs.h>\n", "verbs"),
     "client/src/cuda.cc": ("#include <cuda_runtime.h>\n", "cuda"),
+    "bench/cuda.cu": ("#include <cuda_runtime.h>\n", "cuda"),
+    "client/examples/cuda.cu": ("#include <cuda_runtime.h>\n", None),
     "client/src/env.cc": ('auto* home = std::getenv("HOME");\n', "getenv"),
     "server/thread.cc": ("std::thread worker;\n", "thread"),
     "server/thread_test.cc": ("std::thread worker;\n", None),
