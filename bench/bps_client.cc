@@ -30,6 +30,11 @@ Status Operation::wait() {
   return bps_wait(handle_, -1, &error) == BPS_OK ? Status{} : Status{to_error(error)};
 }
 
+Status Operation::wait_stream(void* stream) {
+  bps_error error = BPS_ERROR_INIT;
+  return bps_handle_wait_stream(handle_, stream, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
 Result<Operation::Piece> Operation::view(std::size_t index) {
   bps_error error = BPS_ERROR_INIT;
   bps_view view = BPS_VIEW_INIT;
@@ -56,7 +61,7 @@ BpsClient::~BpsClient() {
 }
 
 Status BpsClient::open(const WorkerOptions& options, const EngineOptions& engine, const std::string& job,
-                       std::uint32_t rank) {
+                       std::uint32_t rank, int gpu) {
   bps_options settings;
   bps_options_init(&settings, sizeof settings);
   settings.scheduler = (engine.tls ? options.tls_scheduler : options.scheduler).c_str();
@@ -76,6 +81,9 @@ Status BpsClient::open(const WorkerOptions& options, const EngineOptions& engine
   settings.retain = engine.retain ? 1 : 0;
   const std::string transport(kTransportUses[static_cast<std::size_t>(engine.transport)]);
   settings.transport = transport.c_str();
+  const std::string local_group(kGroupUses[static_cast<std::size_t>(engine.local_group)]);
+  settings.local_group = local_group.c_str();
+  settings.cuda_device = gpu;
   if (options.bandwidth_bps != 0) settings.bandwidth_bps = static_cast<std::int64_t>(options.bandwidth_bps);
   if (!options.congestion_control.empty()) settings.congestion_control = options.congestion_control.c_str();
   bps_error error = BPS_ERROR_INIT;
@@ -107,24 +115,26 @@ Result<std::span<std::byte>> BpsClient::allocate(std::size_t bytes) {
   return std::span(static_cast<std::byte*>(memory), bytes);
 }
 
-Result<Operation> BpsClient::start(bps_tensor tensor, std::span<std::byte> in, const bps_buffer* out,
+Result<Operation> BpsClient::start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
                                    bps_operation operation) {
   bps_error error = BPS_ERROR_INIT;
-  const bps_buffer from = describe(in);
   bps_handle* handle = nullptr;
-  if (bps_push_pull(client_, tensor, &from, out, operation, &handle, &error) != BPS_OK)
-    return to_error(error);
+  if (bps_push_pull(client_, tensor, &in, out, operation, &handle, &error) != BPS_OK) return to_error(error);
   return Operation(handle);
 }
 
 Result<Operation> BpsClient::push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
                                        bps_operation operation) {
   const bps_buffer to = describe(out);
-  return start(tensor, in, &to, operation);
+  return start(tensor, describe(in), &to, operation);
+}
+
+Result<Operation> BpsClient::push_pull(bps_tensor tensor, const bps_buffer& in, const bps_buffer& out) {
+  return start(tensor, in, &out, BPS_SUM);
 }
 
 Result<Operation> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
-  return start(tensor, in, nullptr, BPS_SUM);
+  return start(tensor, describe(in), nullptr, BPS_SUM);
 }
 
 bps_stats BpsClient::stats() const {

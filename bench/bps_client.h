@@ -29,6 +29,8 @@ class Operation {
 
   bool done() const;
   Status wait();
+  // What is queued on the stream of a GPU from now on waits for its end.
+  Status wait_stream(void* stream);
   // Of one that has ended well and has no `out`: the pieces of the answer, one after another, until
   // release().
   struct Piece {
@@ -52,9 +54,10 @@ class BpsClient {
   BpsClient& operator=(BpsClient&& other) = delete;
   ~BpsClient();
 
-  // Joins as `rank`; returns when all workers have. Engines of one process have a job each: `job`.
+  // Joins as `rank`; returns when all workers have. Engines of one process have a job each: `job`. `gpu`: its
+  // GPU, -1: none.
   Status open(const WorkerOptions& options, const EngineOptions& engine, const std::string& job,
-              std::uint32_t rank);
+              std::uint32_t rank, int gpu = -1);
 
   struct Tensor {
     std::string name;
@@ -68,13 +71,15 @@ class BpsClient {
 
   Result<Operation> push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
                               bps_operation operation = BPS_SUM);
+  // Memory of whatever kind.
+  Result<Operation> push_pull(bps_tensor tensor, const bps_buffer& in, const bps_buffer& out);
   // The answer is read in place.
   Result<Operation> push_pull_view(bps_tensor tensor, std::span<std::byte> in);
 
   bps_stats stats() const;
 
  private:
-  Result<Operation> start(bps_tensor tensor, std::span<std::byte> in, const bps_buffer* out,
+  Result<Operation> start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
                           bps_operation operation);
 
   bps_client* client_ = nullptr;

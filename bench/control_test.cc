@@ -87,8 +87,10 @@ TEST_CASE("a worker's options survive the command line") {
   options.listen = "10.88.0.3";
   options.raw_slices = {1, 20, 300};
   options.echo_bytes = 65536;
-  options.engines = {{EngineKind::echo, -1, 4096, false, MemoryUse::view, TransportUse::shm},
-                     {EngineKind::floor}};
+  options.engines = {
+      {EngineKind::echo, -1, 4096, false, MemoryUse::view, TransportUse::shm},
+      {EngineKind::floor},
+      {.kind = EngineKind::gpu_pushpull, .local_group = GroupUse::nccl, .is_part = true, .product = 512}};
   options.scheduler = "127.0.0.1:4710";
   options.bandwidth_bps = 1'000'000'000;
   options.same_host = false;
@@ -99,12 +101,16 @@ TEST_CASE("a worker's options survive the command line") {
   CHECK(to_arguments(*back) == to_arguments(options));
   CHECK(back->raw_servers == options.raw_servers);
   CHECK(back->raw_slices == options.raw_slices);
-  REQUIRE(back->engines.size() == 2);
+  REQUIRE(back->engines.size() == 3);
   CHECK(back->engines[0].kind == EngineKind::echo);
   CHECK(back->engines[0].credit_bytes == 4096);
   CHECK_FALSE(back->engines[0].retain);
   CHECK(back->engines[0].memory == MemoryUse::view);
   CHECK(back->engines[0].transport == TransportUse::shm);
+  CHECK(back->engines[2].kind == EngineKind::gpu_pushpull);
+  CHECK(back->engines[2].local_group == GroupUse::nccl);
+  CHECK(back->engines[2].is_part);
+  CHECK(back->engines[2].product == 512);
   for (const char* bad : {"nonsense", "index=x", "dtype=8", "clients=0", "engine=kind:99", "engine=kind",
                           "engine=what:1", "engine=memory:3", "engine=transport:4", "unknown=1",
                           "raw-servers=1", "raw-slices=x", "same-host=2"}) {

@@ -115,6 +115,10 @@ void add_engine_flags(Config& config, Options& options) {
   config.add("retain", options.retain, "Answers land in library memory first");
   config.add("transport", options.transport, "How workers reach servers")
       .choices({std::begin(kTransportUses), std::end(kTransportUses)});
+  config
+      .add("local-group", options.local_group,
+           "Who sums before the servers do: the workers of a host, or its GPUs")
+      .choices({std::begin(kGroupUses), std::end(kGroupUses)});
 }
 
 void add_memory_flags(Config& config, Options& options) {
@@ -123,6 +127,19 @@ void add_memory_flags(Config& config, Options& options) {
            "Where tensors are: in ordinary memory, in memory of bps_allocate, or there with answers read in "
            "place")
       .choices({std::begin(kMemoryUses), std::end(kMemoryUses)});
+}
+
+void add_device_flags(Config& config, Options& options) {
+  config
+      .add("device", options.device,
+           "Where tensors are: host, or cuda, in the memory of GPUs, of which worker i has number i modulo "
+           "how many "
+           "there are")
+      .choices({"host", "cuda"});
+  config
+      .add("product", options.product,
+           "Of cuda: also measure while matrices of N x N are multiplied, a multiple of 16; 0: do not")
+      .range(0, 16'384);
 }
 
 void add_protection_flags(Config& config, Options& options) {
@@ -184,6 +201,7 @@ EngineOptions Options::engine(EngineKind kind) const {
   engine.transport = chosen<TransportUse>(kTransportUses, transport);
   engine.checksum = checksum;
   engine.tls = tls;
+  engine.local_group = chosen<GroupUse>(kGroupUses, local_group);
   return engine;
 }
 
@@ -199,7 +217,8 @@ nlohmann::ordered_json Options::engine_settings() const {
   settings["transport"] = transport;
   settings["checksum"] = checksum;
   settings["tls"] = tls;
-  settings["memory"] = memory;
+  settings["memory"] = on_gpus() ? "cuda" : memory;
+  settings["local_group"] = local_group;
   return settings;
 }
 

@@ -40,10 +40,14 @@ struct Options {
   bool tls = false;
   TlsFiles tls_files;
   std::string shards = "auto";
+  std::string local_group{kGroupUses[0]};
   // Of what is pushed and pulled.
   std::uint32_t tensors = 1;
   bool in_place = false;
+  std::string device = "host";   // or "cuda"
+  std::uint32_t product = 1024;  // of cuda: edge of the matrices that are multiplied meanwhile, 0: none
 
+  bool on_gpus() const { return device == "cuda"; }
   // For the processes; the subcommand adds the engines.
   Result<ClusterOptions> cluster() const;
   // An engine that runs the library, and what a report says about it.
@@ -63,6 +67,7 @@ void add_library_flags(Config& config, Options& options);
 void add_engine_flags(Config& config, Options& options);
 // Of pushpull.
 void add_memory_flags(Config& config, Options& options);
+void add_device_flags(Config& config, Options& options);
 void add_protection_flags(Config& config, Options& options);
 void add_tls_files(Config& config, Options& options);
 void add_tensor_flags(Config& config, Options& options);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "bench/gpu/gpu_sides.h"
 #include "bench/subcommands.h"
 
 namespace bps::bench {
@@ -75,6 +76,10 @@ Result<std::vector<Side>> measure(const Options& options, std::vector<EngineOpti
 Result<Outcome> run_pushpull(const PushPull& run) {
   const auto variants = variants_of(run);
   if (!variants) return variants.error();
+  for (const Variant& variant : *variants) {
+    if (Status status = check_gpus(variant.options); !status) return std::move(status).error();
+  }
+  const bool on_gpus = run.options.on_gpus();
   std::vector<EngineOptions> engines;
   std::vector<Side> sides;
   const auto add = [&](EngineOptions engine, Series series) {
@@ -82,18 +87,23 @@ Result<Outcome> run_pushpull(const PushPull& run) {
     engines.push_back(engine);
   };
   for (const Variant& variant : *variants)
-    add(variant.options.engine(EngineKind::pushpull), {variant.name, variant.options.engine_settings()});
+    add(variant.options.engine(on_gpus ? EngineKind::gpu_pushpull : EngineKind::pushpull),
+        {variant.name, variant.options.engine_settings()});
+  if (on_gpus) add_gpu_sides(run.options, engines, sides);
   if (run.floor) add({.kind = EngineKind::floor}, {"floor"});
   const auto measured = measure(run.options, std::move(engines), std::move(sides));
   if (!measured) return measured.error();
   Outcome outcome;
-  for (const Side& side : *measured)
-    add_series(outcome, run.options, side.series);
+  for (const Side& side : *measured) {
+    if (moves_tensors(side)) add_series(outcome, run.options, side.series);
+  }
   for (std::size_t i = 0; i < variants->size(); ++i) {
     const Series& series = (*measured)[i].series;
+    compare_with_stages(outcome, series, *measured);
     if (run.floor) compare(outcome, series, measured->back().series);
     if (i > 0) compare(outcome, series, measured->front().series);
   }
+  add_products(outcome, run.options, *measured);
   return outcome;
 }
 
@@ -118,6 +128,7 @@ int pushpull_command(int argc, const char* const* argv) {
   add_link_flags(config, run.options);
   add_library_flags(config, run.options);
   add_memory_flags(config, run.options);
+  add_device_flags(config, run.options);
   add_protection_flags(config, run.options);
   add_tls_files(config, run.options);
   config.add("floor", run.floor, "Run the floor too, in turns, and print the ratios");

@@ -7,6 +7,7 @@
 #include "bench/bps_engine.h"
 #include "bench/buffer.h"
 #include "bench/control.h"
+#include "bench/gpu/gpu_engine.h"
 #include "bench/local_engine.h"
 #include "bench/pace.h"
 #include "bench/priority_engine.h"
@@ -18,7 +19,7 @@ namespace bps::bench {
 namespace {
 
 bool has_own_memory(const EngineOptions& engine) {
-  return engine.kind == EngineKind::pushpull && engine.memory != MemoryUse::user;
+  return is_gpu(engine.kind) || (engine.kind == EngineKind::pushpull && engine.memory != MemoryUse::user);
 }
 
 class Worker {
@@ -56,22 +57,56 @@ class Worker {
   }
 
  private:
+  // See EngineOptions::is_part.
+  WorkerOptions part_of_worker() const {
+    WorkerOptions part = options_;
+    const std::size_t element = size_of(options_.dtype);
+    part.bytes = options_.bytes / element / options_.workers * element;
+    part.workers = 1;
+    part.index = 0;
+    return part;
+  }
+
   Result<std::unique_ptr<Engine>> make_engine(const EngineOptions& engine) {
-    const Buffer& out = options_.in_place ? in_ : out_;
     const std::string job = "bps-bench " + std::to_string(engines_.size());
+    if (engine.is_part)
+      return make_engine(part_of_worker(), engine, job + " of worker " + std::to_string(options_.index));
+    return make_engine(options_, engine, job);
+  }
+
+  // The GPU is that of this worker, whatever `options` say.
+  Result<std::unique_ptr<Engine>> make_gpu_engine(const WorkerOptions& options, const EngineOptions& engine,
+                                                  const std::string& job) {
+    auto machine = open_gpu_machine();
+    if (!machine) return std::move(machine).error();
+    auto gpu = gpu_of_worker(*machine, options_.index);
+    if (!gpu) return std::move(gpu).error();
     switch (engine.kind) {
-      case EngineKind::floor: return {std::make_unique<FloorEngine>(options_, in_, out)};
-      case EngineKind::echo: return {std::make_unique<EchoEngine>(options_, in_, out)};
-      case EngineKind::raw_priority: return make_raw_priority_engine(options_, in_, out);
-      case EngineKind::priority: return make_priority_engine(options_, engine, job, in_, out);
-      case EngineKind::pushpull: return make_bps_engine(options_, engine, job, in_, out);
-      case EngineKind::local: return make_local_engine(options_, engine, in_, out);
+      case EngineKind::gpu_copies: return make_gpu_copies_engine(options, *gpu, *machine);
+      case EngineKind::gpu_product: return make_gpu_product_engine(engine, *gpu, *machine);
+      default: return make_gpu_pushpull_engine(options, engine, job, *gpu, *machine);
+    }
+  }
+
+  Result<std::unique_ptr<Engine>> make_engine(const WorkerOptions& options, const EngineOptions& engine,
+                                              const std::string& job) {
+    const Buffer& out = options.in_place ? in_ : out_;
+    switch (engine.kind) {
+      case EngineKind::floor: return {std::make_unique<FloorEngine>(options, in_, out)};
+      case EngineKind::echo: return {std::make_unique<EchoEngine>(options, in_, out)};
+      case EngineKind::raw_priority: return make_raw_priority_engine(options, in_, out);
+      case EngineKind::priority: return make_priority_engine(options, engine, job, in_, out);
+      case EngineKind::pushpull: return make_bps_engine(options, engine, job, in_, out);
+      case EngineKind::local: return make_local_engine(options, engine, in_, out);
       case EngineKind::copy: return make_copy_engine(in_, out);
+      case EngineKind::gpu_pushpull:
+      case EngineKind::gpu_copies:
+      case EngineKind::gpu_product: return make_gpu_engine(options, engine, job);
       case EngineKind::replay: break;
     }
-    const auto plan = replay_plan_of(options_.replay, size_of(options_.dtype));
+    const auto plan = replay_plan_of(options.replay, size_of(options.dtype));
     if (!plan) return plan.error();
-    return make_replay_engine(options_, engine, job, *plan, in_, out);
+    return make_replay_engine(options, engine, job, *plan, in_, out);
   }
 
   Status perform(Engine& engine, const Request& request, Reply& reply) {
@@ -101,7 +136,9 @@ class Worker {
 
   Status run_once(Engine& engine, const Request& request, Reply& reply) {
     if (Status status = pace_.wait_until(start_of(request)); !status) return status;
+    const std::uint64_t background = engine.background_bytes();
     Status status = timed(reply, [&] { return engine.run(request.round); });
+    reply.background_bytes = engine.background_bytes() - background;
     reply.numbers = {reply.end_ns - reply.begin_ns};
     return status;
   }

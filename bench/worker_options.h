@@ -24,15 +24,21 @@ enum class EngineKind : std::uint8_t {
   raw_priority = 5,  // the same two over raw TCP
   local = 6,         // the sum of the workers of this host, without servers
   copy = 7,          // a memcpy in each worker
+  gpu_pushpull = 8,  // push_pull of all tensors in the memory of a GPU
+  gpu_copies = 9,    // as many bytes to and from a GPU
+  gpu_product = 10,  // products of matrices on a GPU
 };
-inline constexpr std::uint8_t kEngineKinds = 8;
+inline constexpr std::uint8_t kEngineKinds = 11;
+
+inline bool is_gpu(EngineKind kind) { return kind >= EngineKind::gpu_pushpull; }
 
 inline bool needs_floor(EngineKind kind) {
   return kind == EngineKind::floor || kind == EngineKind::raw_priority;
 }
 // Needs no scheduler.
 inline bool is_raw(EngineKind kind) {
-  return kind == EngineKind::echo || kind == EngineKind::local || kind == EngineKind::copy || needs_floor(kind);
+  return kind == EngineKind::echo || kind == EngineKind::local || kind == EngineKind::copy ||
+         kind == EngineKind::gpu_copies || kind == EngineKind::gpu_product || needs_floor(kind);
 }
 
 // Where `pushpull` has its tensors.
@@ -47,6 +53,10 @@ inline constexpr std::string_view kMemoryUses[] = {"user", "allocated", "view"};
 enum class TransportUse : std::uint8_t { tcp = 0, shm = 1, automatic = 2, rdma = 3 };
 inline constexpr std::string_view kTransportUses[] = {"tcp", "shm", "auto", "rdma"};
 
+// Who sums before the servers do.
+enum class GroupUse : std::uint8_t { off = 0, host = 1, nccl = 2 };
+inline constexpr std::string_view kGroupUses[] = {"off", "host", "nccl"};
+
 struct EngineOptions {
   EngineKind kind = EngineKind::pushpull;
   // Not of raw ones. -1: the library's default.
@@ -58,6 +68,11 @@ struct EngineOptions {
   bool checksum = false;
   bool tls = false;
   bool by_priority = true;  // of `replay`
+  GroupUse local_group = GroupUse::off;
+  // Each worker has its part of the tensors, one of as many as there are workers, to itself: what it sends
+  // for its host when all workers are a local group.
+  bool is_part = false;
+  std::uint32_t product = 0;  // of gpu_pushpull and gpu_product: edge of the matrices, 0: none
 };
 
 struct WorkerOptions {

@@ -1,43 +1,15 @@
 #include "bench/gpu/gpu_floor.h"
 
 #include <catch2/catch.hpp>
-#include <cstring>
 
 #include "bench/gpu/copy_floor.h"
 #include "bench/gpu/nccl_floor.h"
-#include "client/local/cuda/fake/fake_cuda.h"
-#include "client/local/nccl/fake/fake_nccl.h"
-#include "proto/base/virtual_loop.h"
+#include "bench/gpu/virtual_gpus.h"
 
 namespace bps::bench {
 namespace {
 
 using Catch::Contains;
-
-// Virtual GPUs in virtual time, which goes on when it is asked for.
-struct Machine {
-  explicit Machine(int devices = 1)
-      : cuda(std::make_shared<FakeCuda>(loop, FakeCuda::Options{.devices = devices})),
-        nccl(std::make_shared<FakeNccl>(world, *cuda)),
-        now([this] {
-          loop.run_for(std::chrono::microseconds(5));
-          return loop.now();
-        }) {}
-  ~Machine() {
-    CHECK(cuda->left() == FakeCuda::Left{});
-    CHECK(cuda->misuses().empty());
-    CHECK(nccl->left() == 0);
-    CHECK(nccl->misuses().empty());
-    CHECK(world.differences().empty());
-  }
-  Gpu gpu(int ordinal = 0) { return CudaDevice::open(cuda, ordinal).value(); }
-
-  VirtualLoop loop;
-  FakeNcclWorld world;
-  std::shared_ptr<FakeCuda> cuda;
-  std::shared_ptr<FakeNccl> nccl;
-  Now now;
-};
 
 std::vector<Line> lines_of(const Outcome& outcome, const std::string& bench) {
   std::vector<Line> found;
@@ -47,7 +19,7 @@ std::vector<Line> lines_of(const Outcome& outcome, const std::string& bench) {
 }
 
 TEST_CASE("gpu floor: every way and size of copies, and NCCL, in turns") {
-  Machine machine(2);
+  VirtualGpus machine(2);
   const auto outcome =
       measure_gpu_floor({.bytes = 300'000, .iters = 3, .warmup = 1}, machine.cuda, machine.nccl, machine.now);
   REQUIRE(outcome.ok());
@@ -73,7 +45,7 @@ TEST_CASE("gpu floor: every way and size of copies, and NCCL, in turns") {
 }
 
 TEST_CASE("gpu floor: one GPU has no NCCL") {
-  Machine machine;
+  VirtualGpus machine;
   const auto outcome =
       measure_gpu_floor({.bytes = 4096, .iters = 1, .warmup = 0}, machine.cuda, machine.nccl, machine.now);
   REQUIRE(outcome.ok());
@@ -82,7 +54,7 @@ TEST_CASE("gpu floor: one GPU has no NCCL") {
 }
 
 TEST_CASE("gpu floor: the time of a run is that of its copies, and both ways are begun together") {
-  Machine machine;
+  VirtualGpus machine;
   const Gpu gpu = machine.gpu();
   auto floor = CopyFloor::make(gpu, 64 * 1024, machine.now).value();
   REQUIRE(floor.prepare().ok());
@@ -103,7 +75,7 @@ TEST_CASE("gpu floor: the time of a run is that of its copies, and both ways are
 }
 
 TEST_CASE("gpu floor: a copy that does not arrive is seen") {
-  Machine machine;
+  VirtualGpus machine;
   const Gpu gpu = machine.gpu();
   auto floor = CopyFloor::make(gpu, 64 * 1024, machine.now).value();
   REQUIRE(floor.prepare().ok());
@@ -114,7 +86,7 @@ TEST_CASE("gpu floor: a copy that does not arrive is seen") {
 }
 
 TEST_CASE("gpu floor: a sum that is not there is seen") {
-  Machine machine(3);
+  VirtualGpus machine(3);
   const std::vector<Gpu> gpus = {machine.gpu(0), machine.gpu(1), machine.gpu(2)};
   auto floor = NcclFloor::make(machine.nccl, gpus, 100'000, machine.now).value();
   CHECK(floor->whole(100'000) == 99'996);
@@ -130,13 +102,13 @@ TEST_CASE("gpu floor: any call that fails ends it, with its name, and leaves not
   const GpuFloorOptions options{.bytes = 8192, .iters = 1, .warmup = 0};
   std::uint64_t cuda_calls = 0, nccl_calls = 0;
   {
-    Machine machine(2);
+    VirtualGpus machine(2);
     REQUIRE(measure_gpu_floor(options, machine.cuda, machine.nccl, machine.now).ok());
     cuda_calls = machine.cuda->calls();
     nccl_calls = machine.nccl->calls();
   }
   for (std::uint64_t number = 0; number < cuda_calls; ++number) {
-    Machine machine(2);
+    VirtualGpus machine(2);
     machine.cuda->fail_call(number, CudaCode::launch_failed, false);
     const auto outcome = measure_gpu_floor(options, machine.cuda, machine.nccl, machine.now);
     // What gives something back may fail unheard.
@@ -144,7 +116,7 @@ TEST_CASE("gpu floor: any call that fails ends it, with its name, and leaves not
   }
   std::uint64_t refused = 0;
   for (std::uint64_t number = 0; number < nccl_calls; ++number) {
-    Machine machine(2);
+    VirtualGpus machine(2);
     machine.nccl->fail_call(number, NcclCode::system_error);
     const auto outcome = measure_gpu_floor(options, machine.cuda, machine.nccl, machine.now);
     if (outcome) continue;

@@ -1,0 +1,257 @@
+#include "bench/gpu/gpu_engine.h"
+
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "bench/bps_client.h"
+#include "bench/gpu/copy_floor.h"
+#include "bench/gpu/matrix_product.h"
+#include "bench/values.h"
+#include "client/local/cuda/real_cuda.h"
+
+namespace bps::bench {
+namespace {
+
+constexpr std::size_t kCopyBytes = 4 << 20;   // of one copy of the floor: a batch of a local group
+constexpr std::uint64_t kProductsAlone = 64;  // of a round
+constexpr Duration kPatience = std::chrono::minutes(1);
+
+// Two ranks of NCCL on one GPU are refused, unless they say that they are on different hosts; then they talk
+// through sockets. So fewer GPUs than workers can show that sums are right, and nothing about time.
+void let_ranks_share_gpus(const WorkerOptions& options, int gpus) {
+  if (options.workers <= static_cast<std::uint32_t>(gpus)) return;
+  ::setenv("NCCL_HOSTID", ("bps-bench-" + std::to_string(options.index)).c_str(), 0);
+  ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+}
+
+class GpuPushPullEngine final : public Engine {
+ public:
+  GpuPushPullEngine(const WorkerOptions& options, const EngineOptions& engine, std::string job, Gpu gpu,
+                    GpuMachine machine)
+      : options_(options),
+        engine_(engine),
+        job_(std::move(job)),
+        pattern_{options.dtype, options.workers},
+        machine_(std::move(machine)),
+        gpu_(std::move(gpu)) {}
+
+  Status join() override {
+    const auto gpus = count_gpus(*machine_.cuda);
+    if (!gpus) return gpus.error();
+    let_ranks_share_gpus(options_, *gpus);
+    if (Status status = find_memory(); !status) return status;
+    if (engine_.product > 0) {
+      auto product = MatrixProduct::make(gpu_, machine_.kernels, engine_.product, machine_.now);
+      if (!product) return std::move(product).error();
+      product_ = std::move(*product);
+    }
+    return client_.open(options_, engine_, job_, options_.index, gpu_->ordinal());
+  }
+
+  Status declare() override {
+    std::vector<BpsClient::Tensor> tensors;
+    for (std::uint32_t i = 0; i < options_.tensors; ++i)
+      tensors.push_back({"tensor " + std::to_string(i), options_.bytes});
+    auto ids = client_.declare(tensors, options_.dtype);
+    if (!ids) return ids.error();
+    tensors_ = std::move(*ids);
+    operations_.resize(tensors_.size());
+    return {};
+  }
+
+  Status prepare(std::uint64_t round) override {
+    fill_contribution(pattern_, options_.index, round, host_.span());
+    Status status = stream_.copy_to_device(in_.span(), host_.span());
+    return status.ok() ? stream_.wait() : status;
+  }
+
+  Status run(std::uint64_t) override {
+    const std::uint64_t before = product_ != nullptr ? product_->completed() : 0;
+    for (std::uint32_t i = 0; i < options_.tensors; ++i) {
+      auto operation =
+          client_.push_pull(tensors_[i], buffer(in_, i), buffer(options_.in_place ? in_ : out_, i));
+      if (!operation) return operation.error();
+      operations_[i] = std::move(*operation);
+    }
+    Status status = product_ != nullptr ? compute_meanwhile() : let_stream_wait();
+    for (Operation& operation : operations_) {
+      if (status.ok()) status = operation.wait();
+    }
+    if (product_ != nullptr) products_ += product_->completed() - before;
+    return status;
+  }
+
+  // Of the products that have ended beside push_pulls.
+  std::uint64_t background_bytes() const override {
+    return product_ != nullptr ? products_ * product_->bytes() : 0;
+  }
+
+  Status check(std::uint64_t round) override {
+    Status status = product_ != nullptr ? product_->finish() : Status{};
+    if (status.ok()) status = stream_.copy_to_host(host_.span(), (options_.in_place ? in_ : out_).span());
+    if (status.ok()) status = stream_.wait();
+    if (!status) return status;
+    const std::string wrong = check_sum(pattern_, round, host_.span());
+    return wrong.empty() ? Status{} : Status{make_error(ErrorCode::internal, wrong)};
+  }
+
+ private:
+  Status find_memory() {
+    const std::size_t bytes = options_.bytes_per_round();
+    for (GpuMemory* memory : {&in_, options_.in_place ? nullptr : &out_}) {
+      if (memory == nullptr) continue;
+      auto made = GpuMemory::allocate(gpu_, bytes);
+      if (!made) return std::move(made).error();
+      *memory = std::move(*made);
+    }
+    auto host = PinnedBuffer::allocate(gpu_, bytes);
+    if (!host) return std::move(host).error();
+    host_ = std::move(*host);
+    auto stream = GpuStream::make(gpu_, machine_.now);
+    if (!stream) return std::move(stream).error();
+    stream_ = std::move(*stream);
+    return {};
+  }
+
+  bps_buffer buffer(const GpuMemory& memory, std::uint32_t tensor) const {
+    bps_buffer out{};
+    out.struct_size = sizeof out;
+    out.pointer = memory.data() + tensor * options_.bytes;
+    out.bytes = options_.bytes;
+    out.kind = BPS_MEMORY_CUDA;
+    out.device = gpu_->ordinal();
+    out.stream = stream_.get();
+    return out;
+  }
+
+  // As a program does that goes on on the GPU.
+  Status let_stream_wait() {
+    for (Operation& operation : operations_) {
+      if (Status status = operation.wait_stream(stream_.get()); !status) return status;
+    }
+    return stream_.wait();
+  }
+
+  // Until all have ended; what has not by then is waited for, and its error says why.
+  Status compute_meanwhile() {
+    const TimePoint deadline = machine_.now() + kPatience;
+    for (std::size_t i = 0; i < operations_.size() && machine_.now() < deadline;) {
+      if (Status status = product_->keep_busy(); !status) return status;
+      if (operations_[i].done()) ++i;
+    }
+    return {};
+  }
+
+  const WorkerOptions options_;
+  const EngineOptions engine_;
+  const std::string job_;
+  const Pattern pattern_;
+  const GpuMachine machine_;
+  const Gpu gpu_;
+  GpuMemory in_, out_;
+  PinnedBuffer host_;
+  GpuStream stream_;
+  std::unique_ptr<MatrixProduct> product_;
+  std::uint64_t products_ = 0;
+  BpsClient client_;
+  std::vector<bps_tensor> tensors_;
+  std::vector<Operation>
+      operations_;  // of the last round; go before their client, and that before the memory
+};
+
+class GpuCopiesEngine final : public Engine {
+ public:
+  GpuCopiesEngine(const WorkerOptions& options, Gpu gpu, GpuMachine machine)
+      : bytes_(options.bytes_per_round()), gpu_(std::move(gpu)), machine_(std::move(machine)) {}
+
+  Status join() override {
+    auto floor = CopyFloor::make(gpu_, bytes_, machine_.now);
+    if (!floor) return std::move(floor).error();
+    floor_.emplace(std::move(*floor));
+    return {};
+  }
+  Status prepare(std::uint64_t) override { return floor_->prepare(); }
+  Status run(std::uint64_t) override {
+    const auto seconds = floor_->run(CopyWay::both, kCopyBytes);
+    return seconds ? Status{} : Status{seconds.error()};
+  }
+  Status check(std::uint64_t) override {
+    const auto wrong = floor_->check(CopyWay::both);
+    if (!wrong) return wrong.error();
+    return wrong->empty() ? Status{} : Status{make_error(ErrorCode::internal, *wrong)};
+  }
+
+ private:
+  const std::uint64_t bytes_;
+  const Gpu gpu_;
+  const GpuMachine machine_;
+  std::optional<CopyFloor> floor_;
+};
+
+class GpuProductEngine final : public Engine {
+ public:
+  GpuProductEngine(const EngineOptions& engine, Gpu gpu, GpuMachine machine)
+      : edge_(engine.product), gpu_(std::move(gpu)), machine_(std::move(machine)) {}
+
+  Status join() override {
+    auto product = MatrixProduct::make(gpu_, machine_.kernels, edge_, machine_.now);
+    if (!product) return std::move(product).error();
+    product_ = std::move(*product);
+    return {};
+  }
+  Status prepare(std::uint64_t) override { return {}; }
+  Status run(std::uint64_t) override {
+    const std::uint64_t before = product_->completed();
+    const TimePoint deadline = machine_.now() + kPatience;
+    while (product_->completed() < before + kProductsAlone) {
+      if (machine_.now() > deadline)
+        return make_error(ErrorCode::deadline, gpu_->name() + " does not end its products of matrices",
+                          "see whether another program keeps it busy (nvidia-smi)");
+      if (Status status = product_->keep_busy(); !status) return status;
+    }
+    products_ += product_->completed() - before;
+    return {};
+  }
+  std::uint64_t background_bytes() const override { return products_ * product_->bytes(); }
+  Status check(std::uint64_t) override { return product_->finish(); }
+
+ private:
+  const std::uint32_t edge_;
+  const Gpu gpu_;
+  const GpuMachine machine_;
+  std::unique_ptr<MatrixProduct> product_;
+  std::uint64_t products_ = 0;
+};
+
+}  // namespace
+
+Result<GpuMachine> open_gpu_machine() {
+  auto cuda = open_cuda();
+  if (!cuda) return std::move(cuda).error();
+  auto kernels = open_kernels();
+  if (!kernels) return std::move(kernels).error();
+  return GpuMachine{std::move(*cuda), std::move(*kernels), steady_now};
+}
+
+Result<Gpu> gpu_of_worker(const GpuMachine& machine, std::uint32_t index) {
+  const auto count = count_gpus(*machine.cuda);
+  if (!count) return count.error();
+  return CudaDevice::open(machine.cuda, static_cast<int>(index) % *count);
+}
+
+std::unique_ptr<Engine> make_gpu_pushpull_engine(const WorkerOptions& options, const EngineOptions& engine,
+                                                 std::string job, Gpu gpu, GpuMachine machine) {
+  return std::make_unique<GpuPushPullEngine>(options, engine, std::move(job), std::move(gpu),
+                                             std::move(machine));
+}
+
+std::unique_ptr<Engine> make_gpu_copies_engine(const WorkerOptions& options, Gpu gpu, GpuMachine machine) {
+  return std::make_unique<GpuCopiesEngine>(options, std::move(gpu), std::move(machine));
+}
+
+std::unique_ptr<Engine> make_gpu_product_engine(const EngineOptions& engine, Gpu gpu, GpuMachine machine) {
+  return std::make_unique<GpuProductEngine>(engine, std::move(gpu), std::move(machine));
+}
+
+}  // namespace bps::bench

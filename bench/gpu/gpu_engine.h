@@ -1,0 +1,36 @@
+// What a worker does with a GPU: push_pulls of the GPU's memory, and what they are compared with.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bench/engine.h"
+#include "bench/gpu/gpu.h"
+#include "bench/gpu/kernels.h"
+#include "bench/worker_options.h"
+
+namespace bps::bench {
+
+// The GPUs of this machine, or virtual ones.
+struct GpuMachine {
+  std::shared_ptr<CudaApi> cuda;
+  std::shared_ptr<Kernels> kernels;
+  Now now;
+};
+Result<GpuMachine> open_gpu_machine();
+
+// Worker `index` has GPU `index` modulo their number.
+Result<Gpu> gpu_of_worker(const GpuMachine& machine, std::uint32_t index);
+
+// push_pull of all tensors, in memory of the GPU; with EngineOptions::product, while matrices are multiplied.
+// What is pushed is made, and what is pulled is compared, on the host.
+std::unique_ptr<Engine> make_gpu_pushpull_engine(const WorkerOptions& options, const EngineOptions& engine,
+                                                 std::string job, Gpu gpu, GpuMachine machine);
+
+// As many bytes to the host and to the GPU, at once, in pinned copies.
+std::unique_ptr<Engine> make_gpu_copies_engine(const WorkerOptions& options, Gpu gpu, GpuMachine machine);
+
+// Matrix products alone.
+std::unique_ptr<Engine> make_gpu_product_engine(const EngineOptions& engine, Gpu gpu, GpuMachine machine);
+
+}  // namespace bps::bench
