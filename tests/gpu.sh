@@ -7,8 +7,10 @@ if [[ ${1:-} == --help || ${1:-} == -h ]]; then
   cat <<'TEXT'
 usage: bash tests/gpu.sh [BUILD-DIRECTORY]
 
-Builds the tests of client/local/cuda in BUILD-DIRECTORY (default: build) and runs those that use a real GPU. With
-compute-sanitizer on the PATH, once more under that. Without a GPU it says so, and how many were not run.
+Builds in BUILD-DIRECTORY (default: build) what needs a GPU, and runs it: tests of client/local/cuda, ranks whose sums
+are checked (by NCCL, too, several on one GPU), train_gpu, the same under compute-sanitizer if that is on the PATH, and
+bps-bench gpu-floor and pushpull --device cuda. Prints what became of each, and the figures, as Markdown for
+bench/RESULTS.md. Without a GPU it says so, and what was not run.
 
 Exit status: 0 when every test that could be run passed.
 TEXT
@@ -18,16 +20,7 @@ fi
 
 build=${1:-build}
 [[ -f $build/build.ninja ]] || cmake -S . -B "$build" -G Ninja >/dev/null
-cmake --build "$build" --target client_cuda_test
-output=$("$build/client/client_cuda_test" '[gpu]') || { echo "$output"; exit 1; }
-grep '^gpu: ' <<<"$output"
-not_run=$(grep -c '^gpu: not run' <<<"$output" || true)
-if ((not_run > 0)); then
-  echo "$not_run of 1 tests were not run"
-  exit 0
-fi
-if command -v compute-sanitizer >/dev/null; then
-  compute-sanitizer --error-exitcode 1 "$build/client/client_cuda_test" '[gpu]'
-else
-  echo "compute-sanitizer is not here, so the tests were not run under it"
-fi
+targets=(client_cuda_test process_worker bps-run bps-scheduler bps-server bps-bench)
+if ninja -C "$build" -t query train_gpu >/dev/null 2>&1; then targets+=(train_gpu); fi
+cmake --build "$build" --target "${targets[@]}"
+exec python3 tests/gpu/suite.py "$build"

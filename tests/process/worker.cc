@@ -10,8 +10,11 @@
 //
 // With --may-lose RANK: sums may lack what that rank adds, from some moment of some round on.
 //
-// With --groups 3,2: ranks 0 to 2 sum on their host before it meets that of ranks 3 and 4. Values have fractions then, so
-// that sums in another order have other bits; and with a rank its host is lost.
+// With --groups 3,2: ranks 0 to 2 sum on their host before it meets that of ranks 3 and 4. Values have
+// fractions then, so that sums in another order have other bits; and with a rank its host is lost.
+//
+// With --device cuda: tensors are in the memory of a GPU, filled and read by copies, and a stream waits for
+// the sums.
 //
 // An error goes to stderr as "CODE: message; advice", and the exit status is the one that it suggests.
 // Scheduler, job, rank and the rest come from BPS_* variables.
@@ -32,6 +35,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/process/worker_gpu.h"
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -43,7 +48,7 @@ struct Flags {
   std::uint64_t elements = 100'000;
   std::uint64_t tensors = 1;
   std::vector<std::uint64_t> groups;  // ranks of each host; empty: none
-  std::vector<std::uint64_t> sizes;  // elements of each tensor; given, the two above do not count
+  std::vector<std::uint64_t> sizes;   // elements of each tensor; given, the two above do not count
   std::uint64_t rounds = 5;
   std::uint64_t announce = 0;     // "reached N" when this many rounds are done
   std::uint64_t hold_after = 0;   // after this many rounds, wait for a line on stdin
@@ -57,6 +62,7 @@ struct Flags {
   bool barrier = false;
   std::uint64_t may_lose = kNobody;
   std::string tensor = "weight";
+  std::string device = "host";
   std::uint64_t join_ms = 20'000;
   std::uint64_t timeout_ms = 60'000;
 };
@@ -170,11 +176,13 @@ class Progress {
 
 class Training {
  public:
+  // `gpu`: null, or where the tensors are.
   Training(const Flags& flags, std::vector<std::vector<float>>& data, std::vector<float>& stop,
-           bps::Client& client)
+           WorkerGpu* gpu, bps::Client& client)
       : flags_(flags),
         data_(data),
         stop_(stop),
+        gpu_(gpu),
         client_(client),
         size_(static_cast<std::uint64_t>(client.world_size())) {
     for (std::uint64_t t = 0; t < data.size(); ++t) {
@@ -191,10 +199,12 @@ class Training {
       const std::uint64_t root = t % size_;
       std::fill(data_[t].begin(), data_[t].end(), -1.0F);
       if (rank() == root) fill(t, 0);
-      handles.push_back(client_.broadcast(tensors_[t], data_[t], static_cast<int>(root)));
+      if (gpu_ != nullptr) gpu_->write(t, data_[t]);
+      handles.push_back(gpu_ != nullptr ? client_.broadcast(tensors_[t], on_gpu(t), static_cast<int>(root))
+                                        : client_.broadcast(tensors_[t], data_[t], static_cast<int>(root)));
     }
     for (std::uint64_t t = 0; t < data_.size(); ++t) {
-      handles[t].wait();
+      finish(t, handles[t]);
       for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
         if (!check("broadcast", 0, t, i, value(flags_, t % size_, t, i))) return false;
       }
@@ -206,14 +216,16 @@ class Training {
     std::vector<bps::Handle> handles;
     for (std::uint64_t t = 0; t < data_.size(); ++t) {
       fill(t, round);
-      handles.push_back(client_.push_pull(tensors_[t], data_[t]));
+      if (gpu_ != nullptr) gpu_->write(t, data_[t]);
+      handles.push_back(gpu_ != nullptr ? client_.push_pull(tensors_[t], on_gpu(t), on_gpu(t))
+                                        : client_.push_pull(tensors_[t], data_[t]));
     }
     if (flags_.until_told) {
       stop_[0] = last ? 1 : 0;
       handles.push_back(client_.push_pull(tensors_.back(), stop_));
     }
     for (std::uint64_t t = 0; t < data_.size(); ++t) {
-      handles[t].wait();
+      finish(t, handles[t]);
       for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
         if (!check_sum(round, t, i)) return false;
         checksum_.add(data_[t][i]);
@@ -235,6 +247,20 @@ class Training {
   void fill(std::uint64_t t, std::uint64_t round) {
     for (std::uint64_t i = 0; i < data_[t].size(); ++i)
       data_[t][i] = value(flags_, rank(), round + t, i);
+  }
+
+  bps::CudaMemory on_gpu(std::uint64_t t) const {
+    const WorkerGpu::Memory memory = gpu_->memory(t);
+    return {memory.pointer, memory.bytes, memory.device, memory.stream};
+  }
+
+  // The result is in data_[t].
+  void finish(std::uint64_t t, const bps::Handle& handle) {
+    if (gpu_ != nullptr) {
+      handle.wait_stream(gpu_->memory(t).stream);
+      gpu_->read(t, data_[t]);
+    }
+    handle.wait();
   }
 
   // A rank that is lost may be missing in some elements of the first round that lacks it, and in all of
@@ -260,6 +286,7 @@ class Training {
   const Flags& flags_;
   std::vector<std::vector<float>>& data_;
   std::vector<float>& stop_;
+  WorkerGpu* const gpu_;
   bps::Client& client_;
   std::uint64_t size_;
   std::vector<bps::TensorSpec> specs_;
@@ -277,9 +304,11 @@ int run(const Flags& flags) {
   for (const std::uint64_t size : flags.sizes)
     data.emplace_back(size);
   std::vector<float> stop(1);
+  std::optional<WorkerGpu> gpu;
   bps::Client client(options);
   say("joined " + std::to_string(client.rank()) + " " + std::to_string(client.world_size()));
-  Training training(flags, data, stop, client);
+  if (flags.device == "cuda") gpu.emplace(client.local_rank(), data);
+  Training training(flags, data, stop, gpu ? &*gpu : nullptr, client);
   say("declared");
   if (flags.hold_first) wait_for_a_line();
   if (flags.broadcast && !training.broadcast()) return 1;
@@ -351,6 +380,9 @@ int main(int argc, char** argv) {
       return usage(argv[i]);
     } else if (flag == "--tensor") {
       flags.tensor = argv[++i];
+    } else if (flag == "--device") {
+      flags.device = argv[++i];
+      if (flags.device != "host" && flags.device != "cuda") return usage(argv[i]);
     } else if (flag == "--sizes") {
       flags.sizes = numbers(argv[++i]);
     } else if (flag == "--groups") {

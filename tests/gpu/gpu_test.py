@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Real programs with tensors on GPUs: virtual ones, by a libcuda.so.1 of ours (fake_driver.cc), which copies late, and
+says what breaks a rule of the driver's.
+
+    gpu_test.py PROGRAM-FOLDER WORKER DRIVER-FOLDER [unittest arguments]
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "process"))
+from daemons import LIMIT, DaemonTest, main  # noqa: E402
+
+SHAPES = ("--sizes", "100000,1,300001,17")
+
+
+class GpuTest(DaemonTest):
+    driver = None  # folder of the virtual GPUs' driver
+
+    def environment(self, gpus=1):
+        return {"LD_LIBRARY_PATH": str(self.driver), "FAKE_GPUS": str(gpus)}
+
+    def bench(self, *arguments, gpus=1):
+        return subprocess.run([self.bin / "bps-bench", *arguments], env=self.environment(gpus), capture_output=True,
+                              text=True, stdin=subprocess.DEVNULL, timeout=LIMIT)
+
+    def lines(self, *arguments, gpus=1):
+        run = self.bench(*arguments, "--json", "-", gpus=gpus)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        return [json.loads(line) for line in run.stdout.splitlines()]
+
+    def reference(self, size, rounds, *shapes):
+        out = subprocess.run([self.worker_program, *shapes, "--rounds", str(rounds), "--reference", str(size)],
+                             capture_output=True, text=True, check=True, env={}).stdout
+        return re.search(r"^checksum .*$", out, re.M).group(0)
+
+
+class Workers(GpuTest):
+    def test_sums_of_gpus_are_those_of_hosts(self):
+        scheduler, _ = self.cluster(2)
+        workers = self.workers(scheduler, 3, *SHAPES, "--rounds", "10", "--broadcast", "--device", "cuda",
+                               env=self.environment())
+        expected = self.reference(3, 10, *SHAPES)
+        for worker in workers:
+            self.assert_status(worker, 0, f"(?m)^{expected}$", "closed")
+            self.assertNotIn("fake driver", worker.text())
+
+    def test_hosts_and_gpus_in_one_job(self):
+        scheduler, _ = self.cluster(2)
+        workers = [self.worker(scheduler, rank, 2, *SHAPES, "--rounds", "5", *flags, env=self.environment())
+                   for rank, flags in enumerate(((), ("--device", "cuda")))]
+        expected = self.reference(2, 5, *SHAPES)
+        for worker in workers:
+            self.assert_status(worker, 0, f"(?m)^{expected}$", "closed")
+            self.assertNotIn("fake driver", worker.text())
+
+    def test_without_a_gpu_the_worker_says_so(self):
+        scheduler, _ = self.cluster(1)
+        worker = self.worker(scheduler, 0, 1, "--device", "cuda")
+        if worker.end() != 0:  # it is 0 where there is a GPU
+            self.assertRegex(worker.text(), "no GPU: ")
+
+
+class Bench(GpuTest):
+    def test_gpu_floor(self):
+        run = self.bench("gpu-floor", "--bytes", "1MiB", "--iters", "2", "--json", "-")
+        self.assertEqual((run.returncode, run.stderr),
+                         (0, "bps-bench: NCCL is not measured: it needs two GPUs, and here is one\n"))
+        copies = [line for line in map(json.loads, run.stdout.splitlines()) if line["bench"] == "gpu copy"]
+        self.assertEqual(len(copies), 6)
+        self.assertTrue(all(line["verified"] for line in copies))
+
+    def test_pushpull(self):
+        lines = self.lines("pushpull", "--device", "cuda", "--workers", "2", "--servers", "2", "--bytes", "1MB",
+                           "--tensors", "3", "--iters", "3", "--warmup", "1", "--product", "64", gpus=2)
+        series = {line["bench"]: line for line in lines if "algbw_GBps" in line}
+        self.assertEqual(list(series), ["pushpull", "host", "copies", "pushpull+product"])
+        self.assertTrue(all(line["verified"] and line["iters"] == 3 for line in series.values()))
+        self.assertEqual((series["pushpull"]["memory"], series["host"]["memory"]), ("cuda", "view"))
+        ratios = {(line["between"], line["of"]) for line in lines if line["bench"] == "ratio"}
+        self.assertEqual(ratios, {("pushpull/host", "seconds"), ("pushpull/copies", "seconds"),
+                                  ("pushpull/slowest stage", "seconds"), ("pushpull+product/product", "products")})
+        products = {line["series"]: line for line in lines if line["bench"] == "matrix products"}
+        self.assertEqual(set(products), {"product", "pushpull+product"})
+        self.assertTrue(all(line["per_s"] > 0 and line["edge"] == 64 for line in products.values()))
+
+    def test_pushpull_in_place_without_product(self):
+        lines = self.lines("pushpull", "--device", "cuda", "--workers", "3", "--servers", "1", "--bytes", "400KB",
+                           "--iters", "2", "--warmup", "0", "--in-place", "--product", "0", "--dtype", "bf16",
+                           "--also", "retain=false;transport=shm")
+        self.assertEqual([line["bench"] for line in lines if "algbw_GBps" in line],
+                         ["pushpull", "pushpull[retain=false]", "pushpull[transport=shm]", "host", "copies"])
+        self.assertTrue(all(line.get("verified", True) for line in lines))
+
+    def test_flags_that_do_not_go_together(self):
+        for flags, said in ((("--local-group", "nccl"), "add --device cuda"),
+                            (("--device", "cuda", "--local-group", "host"), "use --local-group nccl"),
+                            (("--device", "cuda", "--memory", "view"), "--memory is of tensors on the host"),
+                            (("--device", "cuda", "--product", "100"), "no multiple of 16")):
+            with self.subTest(flags):
+                run = self.bench("pushpull", *flags)
+                self.assertEqual(run.returncode, 64, run.stderr)
+                self.assertIn(said, run.stderr)
+
+
+if __name__ == "__main__":
+    GpuTest.driver = pathlib.Path(sys.argv.pop(3)).resolve()
+    main("__main__", sys.argv)
