@@ -92,7 +92,8 @@ const Result<Transport*>& DataPlane::rdma() {
   if (rdma_) return *rdma_;
   rdma_ = transports_.find_rdma ? transports_.find_rdma() : make_error(ErrorCode::os, "there is none");
   if (!*rdma_ && config_.transport == TransportChoice::automatic)
-    log_.warn("servers offer RDMA, and this worker goes without, over TCP: {}", to_string(rdma_->error()));
+    log_.warn("servers offer RDMA, and this worker goes without, over TCP: {}; or set BPS_TRANSPORT to tcp",
+              to_string(rdma_->error()));
   return *rdma_;
 }
 
