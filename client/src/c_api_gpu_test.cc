@@ -1,4 +1,6 @@
 // A worker with a GPU, through the C API.
+#include <algorithm>
+
 #include "client/src/gpu_api_harness.h"
 
 namespace bps::testing {
@@ -155,8 +157,7 @@ TEST_CASE("gpu api: an operation whose stream never comes to it has a deadline, 
   const bps_tensor tensor = g.declare("weights", 1000);
   float* const memory = g.on_device(std::vector<float>(1000, 7));
   CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000))) == "");
-  auto may_start = std::make_shared<std::atomic<bool>>(false);
-  g.cuda->enqueue(g.stream, {[may_start] { return may_start->load(); }, [] {}, {}});
+  const auto let_go = g.hold(g.stream);
   bps_handle* const handle = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
   Refusal why;
   CHECK(bps_wait(handle, 300, why) == BPS_DEADLINE);
@@ -164,8 +165,86 @@ TEST_CASE("gpu api: an operation whose stream never comes to it has a deadline, 
   bps_error error = BPS_ERROR_INIT;
   CHECK(bps_close(g.client, 100, &error) == BPS_OK);
   CHECK_THAT(GpuWorker::wait(handle), Contains("closed while the operation was under way"));
-  may_start->store(true);
+  let_go();
   CHECK(g.stream_is_over());
+}
+
+TEST_CASE("gpu api: a stream that waits for an operation goes on when that ends badly") {
+  GpuWorker g;
+  g.gives_all_back = false;  // the stream may still read its word when the client ends: see StreamWords
+  GivenOptions given;
+  given.operation_timeout_ms = 5000;
+  REQUIRE(g.open(given).ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  float* const memory = g.on_device(std::vector<float>(1000, 7));
+  // Once, because the library may have to get to know the stream.
+  bps_handle* const first = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
+  CHECK(bps_handle_wait_stream(first, g.stream, nullptr) == BPS_OK);
+  CHECK(GpuWorker::wait(first) == "");
+  CHECK(g.stream_is_over());
+  CudaStream other = nullptr;
+  REQUIRE(g.cuda->create_stream(other, 0) == CudaCode::success);
+  const auto let_go = g.hold(other);
+  bps_buffer buffer = g.buffer(memory, 1000);
+  buffer.stream = other;
+  bps_handle* const handle = g.push_pull(tensor, buffer, buffer);
+  Refusal why;
+  CHECK(bps_handle_wait_stream(handle, g.stream, why) == BPS_OK);
+  CHECK(why.message() == "");
+  CHECK(g.cuda->query_stream(g.stream) == CudaCode::not_ready);
+  CHECK(bps_abandon(g.client, nullptr) == BPS_OK);
+  CHECK(g.stream_is_over());
+  CHECK_THAT(GpuWorker::wait(handle), Contains("closed while the operation was under way"));
+  let_go();
+  while (g.cuda->query_stream(other) == CudaCode::not_ready) {}
+  CHECK(g.cuda->destroy_stream(other) == CudaCode::success);
+}
+
+TEST_CASE("gpu api: an operation copies once each way, and makes no call that waits for the device") {
+  GpuWorker g;
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  float* const memory = g.on_device(std::vector<float>(1000, 7));
+  const auto round = [&] {
+    CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000))) == "");
+  };
+  round();
+  round();
+  const auto before = static_cast<std::ptrdiff_t>(g.cuda->calls());
+  round();
+  const auto all = g.cuda->order();
+  const auto count = [&](CudaCall call) { return std::count(all.begin() + before, all.end(), call); };
+  CHECK(count(CudaCall::describe_pointer) == 1);
+  CHECK(count(CudaCall::copy_to_host) == 1);
+  CHECK(count(CudaCall::copy_to_device) == 1);
+  CHECK(count(CudaCall::record_event) == 3);
+  for (const CudaCall call : {CudaCall::allocate, CudaCall::free, CudaCall::register_host, CudaCall::unregister_host,
+                              CudaCall::create_stream, CudaCall::destroy_stream, CudaCall::create_event,
+                              CudaCall::destroy_event, CudaCall::retain_context, CudaCall::device_address}) {
+    INFO(name_of(call));
+    CHECK(count(call) == 0);
+  }
+}
+
+TEST_CASE("gpu api: input and output may be on streams of their own") {
+  GpuWorker g;
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  float* const in = g.on_device(std::vector<float>(1000, 7));
+  float* const out = g.on_device(std::vector<float>(1000));
+  CudaStream other = nullptr;
+  REQUIRE(g.cuda->create_stream(other, 0) == CudaCode::success);
+  const auto let_go = g.hold(other);
+  bps_buffer to = g.buffer(out, 1000);
+  to.stream = other;
+  bps_handle* const handle = g.push_pull(tensor, g.buffer(in, 1000), to);
+  Refusal why;
+  CHECK(bps_wait(handle, 200, why) == BPS_DEADLINE);
+  CHECK(out[0] == 0);
+  let_go();
+  CHECK(GpuWorker::wait(handle) == "");
+  CHECK(out[0] == 7);
+  CHECK(g.cuda->destroy_stream(other) == CudaCode::success);
 }
 
 }  // namespace

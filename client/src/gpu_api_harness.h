@@ -1,8 +1,10 @@
 // For tests of GPU memory through the C API: clients on virtual GPUs, with real servers, on threads as in life.
 #pragma once
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -146,6 +148,12 @@ class GpuWorker {
     float value = 0;
     std::memcpy(&value, read_.data(), sizeof value);
     return value;
+  }
+  // An operation whose input is not ready before this is called, and the stream that it waits for.
+  std::function<void()> hold(CudaStream held) {
+    const auto may_go = std::make_shared<std::atomic<bool>>(false);
+    cuda->enqueue(held, {[may_go] { return may_go->load(); }, [] {}, {}});
+    return [may_go] { may_go->store(true); };
   }
   bool stream_is_over() const {
     const TimePoint by = std::chrono::steady_clock::now() + std::chrono::seconds(10);
