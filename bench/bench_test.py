@@ -13,7 +13,7 @@ LIMIT = 60  # seconds after which anything is considered to hang
 FIELDS = ["bench", "workers", "servers", "bytes", "dtype", "iters", "algbw_GBps", "p50_us", "p99_us", "cpu_s_per_GB",
           "verified", "own_cpu_s_per_GB", "min_us", "max_us", "idle", "tensors", "link_bps", "colocated"]
 LIMITS = ["tstar_s", "t_over_tstar"]  # with links, after these
-OURS = ["partition_bytes", "retain", "transport", "checksum", "tls", "memory", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
+OURS = ["partition_bytes", "retain", "transport", "checksum", "tls", "memory", "local_group", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
 
 
 def may_make_hosts():
@@ -245,6 +245,13 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(ratios["f32 sum/memcpy", "round of 8 x 100KB"], 0)
         self.assertGreater(ratios["bf16 sum/f32 sum", "round of 8 x 100KB"], 0)
         self.assertIn(("i8 average/memcpy", "finish 4KiB"), ratios)
+
+    def test_workers_of_a_host_sum_first(self):
+        lines = self.lines("pushpull", "--workers", "3", "--servers", "1", "--bytes", "1MB", "--iters", "2",
+                           "--also", "local-group=host")
+        series = [line for line in lines if line["bench"] != "ratio"]
+        self.assertEqual([(line["bench"], line["local_group"], line["verified"]) for line in series],
+                         [("pushpull", "off", True), ("pushpull[local-group=host]", "host", True)])
 
     def test_gpu_floor(self):
         run = self.run_bench("gpu-floor", "--bytes", "1MiB", "--iters", "1", "--json", "-")
