@@ -226,6 +226,25 @@ TEST_CASE("gpu api: an operation copies once each way, and makes no call that wa
   }
 }
 
+TEST_CASE("gpu api: an answer of the host's is read in place when the client has ended, also next to a GPU's") {
+  GpuWorker g;
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  float* const memory = g.on_device(std::vector<float>(1000, 7));
+  CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000))) == "");
+  std::vector<float> host = numbers(1000);
+  const bps_buffer in = GpuWorker::on_host(host);
+  bps_handle* handle = nullptr;
+  REQUIRE(bps_push_pull(g.client, tensor, &in, nullptr, BPS_SUM, &handle, nullptr) == BPS_OK);
+  CHECK(bps_wait(handle, 30'000, nullptr) == BPS_OK);
+  g.close();
+  bps_view view = BPS_VIEW_INIT;
+  REQUIRE(bps_handle_view(handle, 0, &view, nullptr) == BPS_OK);
+  CHECK(view.bytes == 4000);
+  CHECK(std::memcmp(view.pointer, host.data(), 4000) == 0);
+  bps_handle_free(handle);
+}
+
 TEST_CASE("gpu api: input and output may be on streams of their own") {
   GpuWorker g;
   REQUIRE(g.open().ok());

@@ -320,7 +320,7 @@ std::string GroupPlane::describe(const TensorState& tensor) const {
   }
   const auto& partitions = tensor.partitions();
   const auto open = std::count_if(partitions.begin(), partitions.end(), [](const auto& p) { return p.open > 0; });
-  if (open > 0) return fmt::format("; {} partitions are being moved on this host", open);
+  if (open > 0) return fmt::format("; {} of {} partitions are being moved on this host", open, partitions.size());
   if (known->second.is_ordered || is_alone()) return "";
   const std::vector<LocalWaiting>& all = waiting_;
   const auto found = std::find_if(all.begin(), all.end(), [&](const LocalWaiting& waiting) {

@@ -114,7 +114,14 @@ std::unique_ptr<LocalGroup> CudaWorker::make_group(EventLoop& loop, std::uint32_
   CudaGroup::Options options;
   options.size = size;
   options.self = self;
-  options.allocate = options_.allocate;
+  // A view may have the region when the client has ended; the thread's loop is there as long.
+  options.allocate = [allocate = options_.allocate,
+                      weak = std::weak_ptr(opened)](std::size_t bytes) -> Result<std::shared_ptr<Region>> {
+    auto made = allocate(bytes);
+    if (!made) return made;
+    const std::shared_ptr<Region> region = std::move(made).value();
+    return std::shared_ptr<Region>(region.get(), [region, held = weak.lock()](Region*) {});
+  };
   options.pinned_max = options_.pinned_max;
   options.nvtx = opened->nvtx;
   options.held = std::make_shared<Work>(opened->work_end);
