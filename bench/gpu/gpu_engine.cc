@@ -19,8 +19,11 @@ constexpr Duration kPatience = std::chrono::minutes(1);
 
 // Two ranks of NCCL on one GPU are refused, unless they say that they are on different hosts; then they talk
 // through sockets. So fewer GPUs than workers can show that sums are right, and nothing about time.
-void let_ranks_share_gpus(const WorkerOptions& options, int gpus) {
-  if (options.workers <= static_cast<std::uint32_t>(gpus)) return;
+// Before there are threads that read the environment.
+void let_ranks_share_gpus(const WorkerOptions& options, const EngineOptions& engine, CudaApi& cuda) {
+  const auto gpus = count_gpus(cuda);
+  if (engine.local_group != GroupUse::nccl || !gpus || options.workers <= static_cast<std::uint32_t>(*gpus))
+    return;
   ::setenv("NCCL_HOSTID", ("bps-bench-" + std::to_string(options.index)).c_str(), 0);
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 }
@@ -34,12 +37,11 @@ class GpuPushPullEngine final : public Engine {
         job_(std::move(job)),
         pattern_{options.dtype, options.workers},
         machine_(std::move(machine)),
-        gpu_(std::move(gpu)) {}
+        gpu_(std::move(gpu)) {
+    let_ranks_share_gpus(options_, engine_, *machine_.cuda);
+  }
 
   Status join() override {
-    const auto gpus = count_gpus(*machine_.cuda);
-    if (!gpus) return gpus.error();
-    let_ranks_share_gpus(options_, *gpus);
     if (Status status = find_memory(); !status) return status;
     if (engine_.product > 0) {
       auto product = MatrixProduct::make(gpu_, machine_.kernels, engine_.product, machine_.now);
@@ -79,7 +81,7 @@ class GpuPushPullEngine final : public Engine {
       if (status.ok()) status = operation.wait();
     }
     if (product_ != nullptr) products_ += product_->completed() - before;
-    return status;
+    return status.ok() ? stream_.wait() : status;
   }
 
   // Of the products that have ended beside push_pulls.
@@ -130,7 +132,7 @@ class GpuPushPullEngine final : public Engine {
     for (Operation& operation : operations_) {
       if (Status status = operation.wait_stream(stream_.get()); !status) return status;
     }
-    return stream_.wait();
+    return {};
   }
 
   // Until all have ended; what has not by then is waited for, and its error says why.

@@ -34,6 +34,9 @@ Status check_gpus(const Options& options) {
     return wrong("a local group of the host does not sum the memory of GPUs", "use --local-group nccl");
   if (options.memory != kMemoryUses[0]) return wrong("--memory is of tensors on the host", "leave it out");
   if (options.product % MatrixProduct::kTile != 0) return wrong("--product is no multiple of 16", "use 1024");
+  const auto type = dtype_from_name(options.dtype);
+  if (type && options.bytes.bytes < std::uint64_t{options.workers} * size_of(*type))
+    return wrong("the tensors of GPUs have an element for each worker at least", "use larger --bytes");
   const auto cuda = open_cuda();
   return cuda ? Status{} : Status{cuda.error()};
 }

@@ -98,6 +98,7 @@ class Bench(GpuTest):
         for flags, said in ((("--local-group", "nccl"), "add --device cuda"),
                             (("--device", "cuda", "--local-group", "host"), "use --local-group nccl"),
                             (("--device", "cuda", "--memory", "view"), "--memory is of tensors on the host"),
+                            (("--device", "cuda", "--bytes", "4"), "an element for each worker"),
                             (("--device", "cuda", "--product", "100"), "no multiple of 16")):
             with self.subTest(flags):
                 run = self.bench("pushpull", *flags)
