@@ -30,6 +30,15 @@ TEST_CASE("attach: a worker that comes back in time is not dead, and hears what 
     CHECK(h.last<Moved>(back).moves == h.last<Moved>(past.workers[0]).moves);
     CHECK(h.last<Moved>(back).closed == h.last<Moved>(past.workers[0]).closed);
   }
+  SECTION("that a tensor has failed, which it had not declared") {
+    h.say(past.workers[0], declare_one(7, "late", 10));
+    const TensorId late = h.last<Declared>(past.workers[0]).tensors[0].tensor;
+    h.say(past.workers[0], declare_one(8, "late", 11));
+    CHECK(h.last<TensorFailed>(past.workers[0]).tensor == late);
+    const PeerId back = past.memory[1].come_back(h);
+    REQUIRE(h.got<TensorFailed>(back).size() == 1);
+    CHECK(h.last<TensorFailed>(back).tensor == late);
+  }
   SECTION("that another one closes") {
     h.auto_settle = false;
     h.say(past.workers[0], Leave{});

@@ -115,7 +115,7 @@ class TensorTable {
   bool matches(const KnownTensor& known) const;
   // Where it is to go that knows only what it reports; of tensors that it does not know, too, or not.
   std::vector<PartitionMove> news_for(const WorkerReport& report, bool only_known) const;
-  // What has failed, and it does not say so.
+  // What has failed, and it does not say so; declared by it or not.
   std::vector<TensorFailed> failures_for(const WorkerReport& report) const;
 
   // The server has partitions that workers know of, besides those that are `known` to be somewhere else.

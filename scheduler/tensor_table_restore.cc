@@ -99,10 +99,13 @@ std::vector<PartitionMove> TensorTable::news_for(const WorkerReport& report, boo
 
 std::vector<TensorFailed> TensorTable::failures_for(const WorkerReport& report) const {
   std::vector<TensorFailed> failures;
-  for (const auto& [id, known] : report.tensors) {
-    if (id.value >= tensors_.size() || known.placed.error.code != ErrorCode::ok) continue;
-    const Tensor& tensor = tensors_[id.value];
-    if (tensor.state == State::failed) failures.push_back({config_.run, id, tensor.error});
+  for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
+    const Tensor& tensor = tensors_[number];
+    if (tensor.state != State::failed) continue;
+    // Also of one that it has not declared: other ranks of its host may wait for it to say so.
+    const auto known = report.tensors.find(TensorId{number});
+    const bool is_told = known != report.tensors.end() && known->second.placed.error.code != ErrorCode::ok;
+    if (!is_told) failures.push_back({config_.run, TensorId{number}, tensor.error});
   }
   return failures;
 }

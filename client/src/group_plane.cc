@@ -39,6 +39,7 @@ void GroupPlane::start() {
   send_to_all(batch);
   setup_ = std::move(batch.setup);
   begin_group();
+  order();  // a tensor may have failed before
 }
 
 void GroupPlane::begin_group() {
@@ -67,16 +68,21 @@ Status GroupPlane::add(TensorState& tensor) {
   }
   tensor.join_group(std::move(share));
   tensors_[tensor.id()].state = &tensor;
+  if (const auto failed = strangers_.find(tensor.id()); failed != strangers_.end()) {
+    tensor.poison(failed->second);
+    return {};
+  }
   if (!is_leader()) return {};
   const std::vector<Partition>& partitions = tensor.partitions();
   sequencer_->add({tensor.id(), tensor.shape().name, partitions.front().priority, partitions.front().id,
                    static_cast<std::uint32_t>(partitions.size()), partitions.front().bytes, partitions.back().bytes});
   const auto early = early_.find(tensor.id());
   if (early == early_.end()) return {};
-  for (const auto& [member, ready] : std::exchange(early->second, {})) {
+  const Early waited = std::move(early->second);
+  early_.erase(early);
+  for (const auto& [member, ready] : waited.said) {
     if (Status status = sequencer_->ready(loop_.now(), member, ready); !status.ok()) return status;
   }
-  early_.erase(early);
   say_later();
   return {};
 }
@@ -182,12 +188,10 @@ void GroupPlane::say() {
 Status GroupPlane::take_news(std::uint32_t from, const LocalNews& news) {
   const TimePoint now = loop_.now();
   for (const LocalReady& ready : news.ready) {
-    if (tensors_.count(ready.tensor) == 0 && !left_) {
-      early_[ready.tensor].emplace_back(from, ready);
-      continue;
-    }
     if (left_) continue;
-    if (Status status = sequencer_->ready(now, from, ready); !status.ok()) return status;
+    const bool is_known = tensors_.count(ready.tensor) != 0;
+    Status status = is_known ? sequencer_->ready(now, from, ready) : take_early(from, ready);
+    if (!status.ok()) return status;
   }
   for (const LocalAnswer& answer : news.answered) {
     if (Status status = sequencer_->answered(now, from, answer); !status.ok()) return status;
@@ -199,8 +203,26 @@ Status GroupPlane::take_news(std::uint32_t from, const LocalNews& news) {
   return {};
 }
 
+// No round ends without the leader, so it is the first one.
+Status GroupPlane::take_early(std::uint32_t from, const LocalReady& ready) {
+  if (strangers_.count(ready.tensor) != 0) return {};  // it ends by the order that is on its way
+  const auto refused = [&](const std::string& why) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("rank {} is ready for round {} of tensor {}, which rank {} has not declared{}",
+                                  place_.ranks[from].value, ready.round.value, ready.tensor.value,
+                                  place_.ranks.front().value, why),
+                      "declare the same tensors on all ranks, with the same bps version");
+  };
+  if (ready.round != Round{}) return refused("");
+  const bool is_new = early_.count(ready.tensor) == 0;
+  if (is_new && early_.size() >= kMaxEarlyTensors) return refused(fmt::format(", as {} others", early_.size()));
+  Early& early = early_[ready.tensor];
+  if (is_new) early.since = loop_.now();
+  return early.said.emplace(from, ready).second ? Status() : refused(", again");
+}
+
 void GroupPlane::order() {
-  if (is_ordering_ || failure_ || down_) return;
+  if (is_ordering_ || failure_ || down_ || !setup_) return;
   is_ordering_ = true;
   while (auto batch = sequencer_->next(loop_.now())) {
     send_to_all(*batch);
@@ -227,7 +249,7 @@ void GroupPlane::send_to_all(const LocalBatch& batch) {
 }
 
 void GroupPlane::say_waiting_later() {
-  if (waiting_timer_ || !sequencer_->has_waiting()) return;
+  if (waiting_timer_ || !(sequencer_->has_waiting() || has_early())) return;
   waiting_timer_ = loop_.after(kSayWaiting, [this] {
     waiting_timer_ = {};
     say_waiting();
@@ -238,6 +260,15 @@ void GroupPlane::say_waiting_later() {
 void GroupPlane::say_waiting() {
   if (failure_ || down_) return;
   waiting_ = sequencer_->waiting(loop_.now(), kSayWaiting);
+  for (const auto& [id, early] : early_) {
+    const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(loop_.now() - early.since);
+    if (left_ || age < kSayWaiting) continue;
+    LocalWaiting waiting{id, Round{}, static_cast<std::uint64_t>(age.count()), {}};
+    for (std::uint32_t member = 0; member < place_.ranks.size(); ++member) {
+      if (early.said.count(member) == 0) waiting.missing.push_back(place_.ranks[member]);
+    }
+    waiting_.push_back(std::move(waiting));
+  }
   LocalBatch batch;
   batch.number = next_batch_;
   batch.waiting = waiting_;

@@ -15,7 +15,8 @@
 // waited for, who says it better; after kSchedulerPatience this worker gives up itself, and is lost.
 //
 // Owner: DataPlane, who also carries what is sent. Lives on: client loop. Limits: see Sequencer; a record per
-// tensor and per open collective, nothing per partition. Failure: on_group_failed, once, for what ends the job
+// tensor and per open collective, nothing per partition; of tensors that others have declared and the leader has not,
+// kMaxEarlyTensors, with a record per member. Failure: on_group_failed, once, for what ends the job
 // for this worker; a peer's broken rule is an error of message(), for which its link is closed. No callback comes
 // within a call, but for on_group_summed and on_group_settled.
 #pragma once
@@ -26,7 +27,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -103,6 +103,7 @@ class GroupPlane final : private LocalGroup::Owner {
 
   static constexpr Duration kSchedulerPatience = kHeartbeatTimeout + std::chrono::seconds(3);
   static constexpr Duration kSayWaiting = std::chrono::seconds(1);
+  static constexpr std::size_t kMaxEarlyTensors = 1 << 16;
 
  private:
   struct Tensor {
@@ -131,6 +132,7 @@ class GroupPlane final : private LocalGroup::Owner {
 
   bool is_leader() const { return place_.self == 0; }
   bool is_alone() const { return place_.ranks.size() == 1; }
+  bool has_early() const { return !early_.empty() && !left_; }
   void post(std::function<void()> task);
   void say_when_ready(TensorState& tensor, const OperationBuffer& buffer);
   void say_later();
@@ -138,6 +140,7 @@ class GroupPlane final : private LocalGroup::Owner {
   void give_up(const Error& error);
   // What members say, at the leader.
   Status take_news(std::uint32_t from, const LocalNews& news);
+  Status take_early(std::uint32_t from, const LocalReady& ready);
   void order();
   void send_to_all(const LocalBatch& batch);
   void say_waiting_later();
@@ -153,7 +156,7 @@ class GroupPlane final : private LocalGroup::Owner {
   void refuse(Tensor& tensor, const LocalItem& item);
   void spread(Tensor& tensor, const LocalItem& item, std::uint64_t batch);
   void end_without(Tensor& tensor, const Error& error, bool told);
-  void drop_here(const LocalItem& item);
+  Status drop_here(const LocalItem& item);
   Status left_here(const LocalItem& item);
   Open& open(Tensor& tensor, const LocalItem& item, std::uint64_t batch, Collective& collective);
   void close_batch(std::uint64_t batch);
@@ -170,8 +173,12 @@ class GroupPlane final : private LocalGroup::Owner {
   LocalNews news_;
   bool is_saying_ = false;
   // Leader: of tensors that are not declared here yet.
-  std::map<TensorId, std::vector<std::pair<std::uint32_t, LocalReady>>> early_;
-  std::set<TensorId> strangers_;  // that have failed, and were never declared well here
+  struct Early {
+    TimePoint since;
+    std::map<std::uint32_t, LocalReady> said;  // by member
+  };
+  std::map<TensorId, Early> early_;
+  std::map<TensorId, Error> strangers_;  // that have failed before they were declared here
   TimerId order_timer_, waiting_timer_, patience_timer_;
   bool is_ordering_ = false;
 

@@ -6,6 +6,7 @@
 
 #include "client/src/group_plane.h"
 #include "proto/base/assert.h"
+#include "proto/wire/limits.h"
 
 namespace bps {
 
@@ -76,7 +77,7 @@ Status GroupPlane::check(const Tensor& tensor, const LocalItem& item) const {
 
 Status GroupPlane::execute(const LocalItem& item, std::uint64_t batch) {
   switch (item.kind) {
-    case LocalItem::Kind::drop: drop_here(item); return {};
+    case LocalItem::Kind::drop: return drop_here(item);
     case LocalItem::Kind::left: return left_here(item);
     case LocalItem::Kind::reduce:
     case LocalItem::Kind::refuse:
@@ -177,11 +178,17 @@ void GroupPlane::end_without(Tensor& tensor, const Error& error, bool told) {
   }
 }
 
-void GroupPlane::drop_here(const LocalItem& item) {
+Status GroupPlane::drop_here(const LocalItem& item) {
   const auto found = tensors_.find(item.tensor);
-  if (found == tensors_.end()) return;
+  if (found == tensors_.end()) {
+    if (item.tensor.value >= kMaxTensorsPerJob)
+      return broken(fmt::format("that tensor {} has failed, which is beyond the limit", item.tensor.value));
+    strangers_.emplace(item.tensor, item.error);  // it may be declared here later
+    return {};
+  }
   if (!found->second.state->poisoned()) found->second.state->poison(item.error);
   end_without(found->second, item.error, true);
+  return {};
 }
 
 Status GroupPlane::left_here(const LocalItem& item) {
@@ -216,7 +223,7 @@ void GroupPlane::drop(TensorId tensor, const Error& error) {
   if (tensors_.count(tensor) == 0) {
     // Declared otherwise here than by others, who wait for the word of it.
     early_.erase(tensor);
-    if (!strangers_.insert(tensor).second) return;
+    if (!strangers_.emplace(tensor, error).second) return;
     sequencer_->add({tensor, "", 0, PartitionId{}, 1, 1, 1});
   }
   sequencer_->drop(loop_.now(), tensor, error);
