@@ -134,8 +134,13 @@ void Cluster::boot() {
       auto node = std::make_unique<SimNode>(base_, fmt::format("{}/rank{}", plan.name, r),
                                             fmt::format("10.{}.2.{}", j + 1, r + 1), random_.next());
       set_clock(*node);
-      const bool together = plan.workers[r].lives_with_a_server;
-      const std::string machine = together ? servers_[r % servers_.size()].node->host() : node->host();
+      // The ranks of a host live where the lowest of them does.
+      std::uint32_t first = r;
+      for (const auto& ranks : plan.contributors())
+        first = std::find(ranks.begin(), ranks.end(), r) != ranks.end() ? ranks.front() : first;
+      const bool together = plan.workers[first].lives_with_a_server;
+      const std::string machine =
+          together ? servers_[first % servers_.size()].node->host() : fmt::format("10.{}.2.{}", j + 1, first + 1);
       auto worker = std::make_unique<SimWorker>(*node, network_, *job.context, Rank{r}, machine,
                                                 SchedulerDaemon::endpoint(*scheduler_node_),
                                                 Logger("client", log_of(node->name())), random_.next());
@@ -339,7 +344,7 @@ void Cluster::cut(const FaultPlan& fault, SimNode& node) {
   if (control) lose(fault, node);
   network_.cut(
       [&](const Side& side) {
-        if (side.node != &node) return false;
+        if (side.node != &node || LocalTransport::is_local(side)) return false;
         const bool to_scheduler = side.peer_node == scheduler_node_.get();
         return control ? to_scheduler : !to_scheduler && side.peer_node != nullptr;
       },

@@ -47,14 +47,15 @@ T canonical(T value) {
 
 // Integers: everything in 64 bits, cut to size at the end; only an i64 average can have wrapped before.
 template <class T>
-std::vector<std::byte> reduce_integers(Operation operation, std::span<const std::vector<std::byte>> inputs) {
+std::vector<std::byte> reduce_integers(Operation operation, std::span<const std::vector<std::byte>> inputs,
+                                       std::size_t weight) {
   std::vector<std::byte> out(inputs.front().size());
   for (std::size_t i = 0; i < out.size() / sizeof(T); ++i) {
     std::int64_t sum = element<T>(inputs[0], i);
     for (std::size_t r = 1; r < inputs.size(); ++r) {
       sum = combine<std::int64_t>(operation, sum, element<T>(inputs[r], i));
     }
-    if (operation == Operation::average) sum /= static_cast<std::int64_t>(inputs.size());
+    if (operation == Operation::average) sum /= static_cast<std::int64_t>(weight);
     put(out, i, static_cast<T>(sum));
   }
   return out;
@@ -62,30 +63,31 @@ std::vector<std::byte> reduce_integers(Operation operation, std::span<const std:
 
 template <class T, class Widen, class Narrow>
 std::vector<std::byte> reduce_floats(Operation operation, std::span<const std::vector<std::byte>> inputs,
-                                     std::size_t element_bytes, Widen widen, Narrow narrow) {
+                                     std::size_t weight, std::size_t element_bytes, Widen widen, Narrow narrow) {
   std::vector<std::byte> out(inputs.front().size());
   for (std::size_t i = 0; i < out.size() / element_bytes; ++i) {
     T sum = widen(inputs[0], i);
     for (std::size_t r = 1; r < inputs.size(); ++r)
       sum = combine<T>(operation, sum, widen(inputs[r], i));
-    if (operation == Operation::average) sum /= static_cast<T>(inputs.size());
+    if (operation == Operation::average) sum /= static_cast<T>(weight);
     narrow(out, i, canonical(sum));
   }
   return out;
 }
 
 std::vector<std::byte> reduce_16(int fraction_bits, Operation operation,
-                                 std::span<const std::vector<std::byte>> inputs) {
+                                 std::span<const std::vector<std::byte>> inputs, std::size_t weight) {
   return reduce_floats<float>(
-      operation, inputs, 2,
+      operation, inputs, weight, 2,
       [=](const auto& raw, std::size_t i) { return widen_16(element<std::uint16_t>(raw, i), fraction_bits); },
       [=](auto& raw, std::size_t i, float value) { put(raw, i, narrow_16(value, fraction_bits)); });
 }
 
 template <class T>
-std::vector<std::byte> reduce_native(Operation operation, std::span<const std::vector<std::byte>> inputs) {
+std::vector<std::byte> reduce_native(Operation operation, std::span<const std::vector<std::byte>> inputs,
+                                     std::size_t weight) {
   return reduce_floats<T>(
-      operation, inputs, sizeof(T), [](const auto& raw, std::size_t i) { return element<T>(raw, i); },
+      operation, inputs, weight, sizeof(T), [](const auto& raw, std::size_t i) { return element<T>(raw, i); },
       [](auto& raw, std::size_t i, T value) { put(raw, i, value); });
 }
 
@@ -131,20 +133,33 @@ std::uint16_t narrow_16(float value, int fraction_bits) {
 }
 
 std::vector<std::byte> reference_reduce(DType dtype, Operation operation,
-                                        std::span<const std::vector<std::byte>> contributions) {
+                                        std::span<const std::vector<std::byte>> contributions,
+                                        std::optional<std::size_t> weight) {
   BPS_ASSERT(!contributions.empty() && operation != Operation::broadcast);
-  if (contributions.size() == 1) return contributions.front();
+  const std::size_t ranks = weight.value_or(contributions.size());
+  if (contributions.size() == 1 && (ranks == 1 || operation != Operation::average)) return contributions.front();
   switch (dtype) {
-    case DType::f32: return reduce_native<float>(operation, contributions);
-    case DType::f64: return reduce_native<double>(operation, contributions);
-    case DType::f16: return reduce_16(10, operation, contributions);
-    case DType::bf16: return reduce_16(7, operation, contributions);
-    case DType::i8: return reduce_integers<std::int8_t>(operation, contributions);
-    case DType::u8: return reduce_integers<std::uint8_t>(operation, contributions);
-    case DType::i32: return reduce_integers<std::int32_t>(operation, contributions);
-    case DType::i64: return reduce_integers<std::int64_t>(operation, contributions);
+    case DType::f32: return reduce_native<float>(operation, contributions, ranks);
+    case DType::f64: return reduce_native<double>(operation, contributions, ranks);
+    case DType::f16: return reduce_16(10, operation, contributions, ranks);
+    case DType::bf16: return reduce_16(7, operation, contributions, ranks);
+    case DType::i8: return reduce_integers<std::int8_t>(operation, contributions, ranks);
+    case DType::u8: return reduce_integers<std::uint8_t>(operation, contributions, ranks);
+    case DType::i32: return reduce_integers<std::int32_t>(operation, contributions, ranks);
+    case DType::i64: return reduce_integers<std::int64_t>(operation, contributions, ranks);
   }
   return {};
+}
+
+std::vector<std::byte> reference_reduce_by_host(DType dtype, Operation operation,
+                                                std::span<const std::vector<std::vector<std::byte>>> hosts) {
+  std::vector<std::vector<std::byte>> sums;
+  std::size_t ranks = 0;
+  for (const auto& host : hosts) {
+    sums.push_back(reference_reduce(dtype, operation == Operation::average ? Operation::sum : operation, host));
+    ranks += host.size();
+  }
+  return reference_reduce(dtype, operation, sums, ranks);
 }
 
 }  // namespace bps::sim

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,9 +12,15 @@
 
 namespace bps::sim {
 
-// `contributions` in rank order, each `elements` raw elements; not for broadcast.
+// `contributions` in rank order, each `elements` raw elements; not for broadcast. `weight`: ranks in them, if some
+// are sums already.
 std::vector<std::byte> reference_reduce(DType dtype, Operation operation,
-                                        std::span<const std::vector<std::byte>> contributions);
+                                        std::span<const std::vector<std::byte>> contributions,
+                                        std::optional<std::size_t> weight = {});
+
+// Each host's ranks first, rounded to the type, then the hosts.
+std::vector<std::byte> reference_reduce_by_host(DType dtype, Operation operation,
+                                                std::span<const std::vector<std::vector<std::byte>>> hosts);
 
 // IEEE binary16 (10 fraction bits, 5 exponent bits) and bfloat16 (7 and 8), both ways.
 float widen_16(std::uint16_t bits, int fraction_bits);

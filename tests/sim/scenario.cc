@@ -235,7 +235,10 @@ constexpr std::array kScenarios{
     Named{"mixed",
           [](Maker& m) {
             m.majority_job(5);
-            m.lose_workers(2);
+            JobPlan& job = m.scenario().jobs.front();
+            const bool is_grouped = m.random().one_in(3);
+            if (is_grouped) m.group(job, job.world_size() - 1);  // more than half are left
+            m.lose_workers(is_grouped ? 1 : 2);
             m.replace_servers(1);
             m.restart_scheduler(2);
             if (m.random().one_in(2)) m.cut_lanes(1, 3);
@@ -350,6 +353,62 @@ constexpr std::array kScenarios{
             const bool worker = m.random().one_in(2);
             m.deadly(FaultPlan::Kind::power_off,
                      worker ? FaultPlan::Target::worker : FaultPlan::Target::server);
+          }},
+    Named{"local_groups",
+          [](Maker& m) {
+            m.group(m.loose_job(1, 8));
+            m.scenario().jobs.front().opposite_orders = m.random().one_in(2);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            if (m.random().one_in(3)) m.small_budgets(m.scenario().jobs.front(), 3);
+            if (m.random().one_in(4)) m.job(1, 3);
+          }},
+    Named{"local_groups_quarrel",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 6);
+            m.group(job);
+            job.quarrel.kind = static_cast<QuarrelPlan::Kind>(m.random().between(1, 3));
+            job.quarrel.rank = Rank{m.random().between(0u, job.world_size() - 1)};
+            job.quarrel.round = m.random().below(job.rounds);
+            job.free_running = m.random().one_in(3);
+            for (ServerPlan& server : m.scenario().servers)
+              server.memory_max = 32ull * 1024 * 1024;
+          }},
+    Named{"local_groups_faults",
+          [](Maker& m) {
+            m.group(m.loose_job(3, 6, 3));
+            m.scenario().jobs.front().opposite_orders = m.random().one_in(2);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            switch (m.random().below(5)) {
+              case 0: m.healing_faults(5); break;
+              case 1: m.replace_servers(3); break;
+              case 2:
+                m.replace_servers(2);  // more than half are left
+                m.restart_scheduler(2);
+                break;
+              case 3:
+                m.deadly(FaultPlan::Kind::kill, FaultPlan::Target::worker);
+                break;
+              default:
+                m.deadly(FaultPlan::Kind::pause, FaultPlan::Target::worker);
+                m.scenario().faults.back().length = kHeartbeatTimeout + 3s;
+            }
+            if (m.random().one_in(3)) m.cut_lanes(1, 3);
+          }},
+    Named{"local_groups_shrink",
+          [](Maker& m) {
+            m.group(m.loose_job(2, 7), 2);
+            m.scenario().jobs.front().opposite_orders = m.random().one_in(2);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            m.lose_workers(2);
+            if (m.random().one_in(2)) m.replace_servers(2);
+            if (m.random().one_in(3)) m.cut_lanes(1, 3);
+          }},
+    Named{"local_groups_shrink_restart",
+          [](Maker& m) {
+            JobPlan& job = m.loose_job(5, 7, 3);
+            m.group(job, job.world_size() - 1);  // more than half are left
+            m.lose_workers(1);
+            m.restart_scheduler(2);
           }},
 };
 

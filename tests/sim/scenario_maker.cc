@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 namespace bps::sim {
 
@@ -106,6 +107,17 @@ void ScenarioMaker::make_async(JobPlan& job) {
         std::min<std::uint64_t>(tensor.elements, 3 * job.partition_bytes / size_of(tensor.dtype));
     tensor.staleness = kBounds[random_.below(kBounds.size())];
   }
+}
+
+void ScenarioMaker::group(JobPlan& job, std::uint32_t least_hosts) {
+  job.sums_on_hosts = true;
+  const std::uint32_t hosts = random_.between(std::min(least_hosts, job.world_size()), job.world_size());
+  std::vector<std::uint32_t> ranks(job.world_size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  random_.shuffle(ranks);
+  // None is empty.
+  for (std::uint32_t i = 0; i < ranks.size(); ++i)
+    job.workers[ranks[i]].host = i < hosts ? i : random_.between(0u, hosts - 1);
 }
 
 FaultPlan& ScenarioMaker::fault(FaultPlan::Kind kind, bool on_scheduler_too) {
@@ -318,16 +330,24 @@ void ScenarioMaker::lose_workers(std::uint64_t most) {
   job.shrinks = true;
   job.unequal_sums = random_.one_in(3);
   job.rounds += 3;
+  std::vector<std::vector<std::uint32_t>> contributors = job.contributors();
   const std::uint64_t losses =
-      random_.between<std::uint64_t>(1, std::min<std::uint64_t>(most, job.world_size() - 1));
-  std::vector<std::uint32_t> ranks(job.world_size());
-  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank)
-    ranks[rank] = rank;
-  random_.shuffle(ranks);
+      random_.between<std::uint64_t>(1, std::min<std::uint64_t>(most, contributors.size() - 1));
+  random_.shuffle(contributors);
+  // One rank of each, perhaps its host's last; and more of a host that is lost already.
+  std::vector<std::uint32_t> ranks;
+  for (std::uint64_t i = 0; i < losses; ++i) {
+    std::vector<std::uint32_t>& host = contributors[i];
+    random_.shuffle(host);
+    host.resize(random_.between<std::size_t>(1, std::min<std::size_t>(host.size(), 2)));
+    ranks.insert(ranks.end(), host.begin(), host.end());
+  }
   constexpr std::array kKinds{FaultPlan::Kind::kill, FaultPlan::Kind::kill, FaultPlan::Kind::power_off,
                               FaultPlan::Kind::pause};
-  for (std::uint64_t i = 0; i < losses; ++i) {
+  for (std::uint64_t i = 0; i < ranks.size(); ++i) {
     FaultPlan& fault = this->fault(kKinds[random_.below(kKinds.size())]);
+    // Nothing but death cuts the links of a host, and they are cut then.
+    if (job.sums_on_hosts && fault.kind == FaultPlan::Kind::power_off) fault.kind = FaultPlan::Kind::kill;
     fault.job = 0;
     fault.after_frames = 1 + random_.below(job.pushes());
     fault.target = FaultPlan::Target::worker;

@@ -35,6 +35,8 @@ class ScenarioMaker {
   void majority_job(std::uint32_t min_workers);
   TensorPlan tensor(const JobPlan& job);
   void make_async(JobPlan& job);
+  // Its ranks sum on their hosts first; so many hosts at least, if there are as many ranks.
+  void group(JobPlan& job, std::uint32_t least_hosts = 1);
 
   // ---- faults ----
   FaultPlan& fault(FaultPlan::Kind kind, bool on_scheduler_too = false);

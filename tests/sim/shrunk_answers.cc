@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tests/sim/reference.h"
-
 namespace bps::sim {
 namespace {
 
@@ -21,19 +19,27 @@ bool adds(Operation operation) { return operation == Operation::sum || operation
 
 }  // namespace
 
-// The ranks that may have been summed: all who live, and any of the lost. The likely ones first.
-std::vector<std::vector<std::uint32_t>> ShrunkAnswers::candidates() const {
-  const std::vector<std::uint32_t> lost(lost_.begin(), lost_.end());
-  std::vector<std::vector<std::uint32_t>> all;
-  const std::size_t choices = std::size_t{1} << lost.size();
-  for (std::size_t choice = choices; choice-- > 0;) {
-    std::vector<std::uint32_t> ranks;
-    for (std::uint32_t rank = 0; rank < job_.world_size(); ++rank) {
-      const auto place = std::find(lost.begin(), lost.end(), rank);
-      const bool in = place == lost.end() || (choice >> (place - lost.begin()) & 1) != 0;
-      if (in) ranks.push_back(rank);
+void ShrunkAnswers::note_lost(Rank rank) {
+  for (const auto& ranks : job_.contributors()) {
+    if (std::find(ranks.begin(), ranks.end(), rank.value) != ranks.end()) lost_.insert(ranks.begin(), ranks.end());
+  }
+}
+
+// Who may have been summed: all who live, and any of the lost. The likely ones first.
+std::vector<ShrunkAnswers::Contributors> ShrunkAnswers::candidates() const {
+  Contributors contributors = job_.contributors();
+  const auto first_lost = std::stable_partition(contributors.begin(), contributors.end(),
+                                                [&](const auto& ranks) { return !is_lost(Rank{ranks.front()}); });
+  const Contributors lost(first_lost, contributors.end());
+  contributors.erase(first_lost, contributors.end());
+  std::vector<Contributors> all;
+  for (std::size_t choice = std::size_t{1} << lost.size(); choice-- > 0;) {
+    Contributors in = contributors;
+    for (std::size_t i = 0; i < lost.size(); ++i) {
+      if ((choice >> i & 1) != 0) in.push_back(lost[i]);
     }
-    if (!ranks.empty()) all.push_back(std::move(ranks));
+    std::sort(in.begin(), in.end());  // by the lowest rank of each
+    if (!in.empty()) all.push_back(std::move(in));
   }
   return all;
 }
@@ -65,15 +71,15 @@ std::string ShrunkAnswers::check_sum(std::size_t tensor, std::uint64_t round, co
     }
     return exact;
   };
-  for (const auto& ranks : candidates()) {
-    std::vector<std::vector<std::byte>> parts;
-    for (const std::uint32_t rank : ranks)
-      parts.push_back(contribution(job_, tensor, round, Rank{rank}));
-    const std::vector<std::byte> right = reference_reduce(plan.dtype, how.operation, parts);
+  for (const Contributors& contributors : candidates()) {
+    std::uint32_t ranks = 0;
+    for (const auto& one : contributors)
+      ranks += static_cast<std::uint32_t>(one.size());
+    const std::vector<std::byte> right = expected_sum(job_, tensor, round, contributors);
     for (std::size_t p = 0; p < weights.size(); ++p) {
       const std::size_t bytes = std::min(slice, actual.size() - p * slice);
       if (std::memcmp(right.data() + p * slice, actual.data() + p * slice, bytes) == 0)
-        weights[p].insert(static_cast<std::uint32_t>(ranks.size()));
+        weights[p].insert(ranks);
     }
     if (is_explained()) return {};
   }

@@ -20,8 +20,9 @@ class ShrunkAnswers {
  public:
   explicit ShrunkAnswers(const JobPlan& job) : job_(job) {}
 
-  // From now on its contributions may be missing. Nobody asks what it has seen.
-  void note_lost(Rank rank) { lost_.insert(rank.value); }
+  // From now on its contributions may be missing, and those of the ranks that it is one contributor with. Nobody asks
+  // what they have seen.
+  void note_lost(Rank rank);
   bool is_lost(Rank rank) const { return lost_.count(rank.value) != 0; }
 
   // Empty if the answer is right, else what is wrong with it. Weight: of the lightest partition.
@@ -42,7 +43,8 @@ class ShrunkAnswers {
   };
   using Key = std::pair<std::size_t, std::uint64_t>;
 
-  std::vector<std::vector<std::uint32_t>> candidates() const;
+  using Contributors = std::vector<std::vector<std::uint32_t>>;
+  std::vector<Contributors> candidates() const;
   std::string check_sum(std::size_t tensor, std::uint64_t round, const RoundPlan& how,
                         const std::vector<std::byte>& actual, std::uint32_t weight) const;
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "client/local/host_group.h"
 #include "proto/base/assert.h"
 
 namespace bps::sim {
@@ -31,6 +32,7 @@ SimWorker::SimWorker(SimNode& node, Transport& transport, JobContext& job, Rank 
                      Endpoint scheduler, Logger log, std::uint64_t seed)
     : node_(node),
       transport_(transport),
+      local_transport_(transport),
       job_(job),
       plan_(job.plan.workers[rank.value]),
       rank_(rank),
@@ -104,7 +106,19 @@ void SimWorker::run() {
   config.unequal_sums = job_.plan.unequal_sums;
   config.join_timeout = 30s;
   config.scheduler_grace = job_.plan.scheduler_grace;
-  engine_ = std::make_unique<ClientEngine>(node_.loop(), transport_, config, log_);
+  const auto make_group = [](const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
+    HostGroup::Options options;
+    options.job_run = context.run;
+    options.ranks = context.ranks;
+    options.member = context.self;
+    return std::make_unique<HostGroup>(context.loop, *context.transport, std::move(options), owner);
+  };
+  if (job_.plan.sums_on_hosts) {
+    config.local_group = LocalGrouping::host;
+    config.group_name = fmt::format("host{}", plan_.host);
+  }
+  engine_ = std::make_unique<ClientEngine>(node_.loop(), transport_, config, log_, nullptr, DataPlane::FindRdma{},
+                                           &local_transport_, make_group);
   calling_ = true;
   engine_->join(once<Status>([this](const Status& status) { on_joined(status); }));
   calling_ = false;

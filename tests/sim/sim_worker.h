@@ -19,6 +19,7 @@
 
 #include "client/src/client_engine.h"
 #include "proto/auth/key.h"
+#include "tests/sim/local_transport.h"
 #include "tests/sim/node.h"
 #include "tests/sim/random.h"
 #include "tests/sim/report.h"
@@ -107,6 +108,7 @@ class SimWorker {
 
   SimNode& node_;
   Transport& transport_;
+  LocalTransport local_transport_;
   JobContext& job_;
   const WorkerPlan& plan_;
   Rank rank_;

@@ -84,6 +84,18 @@ std::uint64_t JobPlan::partitions() const {
   return count;
 }
 
+std::vector<std::vector<std::uint32_t>> JobPlan::contributors() const {
+  std::vector<std::vector<std::uint32_t>> all;
+  std::map<std::uint32_t, std::size_t> places;  // by host
+  for (std::uint32_t rank = 0; rank < world_size(); ++rank) {
+    const std::uint32_t host = sums_on_hosts ? workers[rank].host : rank;
+    const auto [found, is_new] = places.try_emplace(host, all.size());
+    if (is_new) all.emplace_back();
+    all[found->second].push_back(rank);
+  }
+  return all;
+}
+
 RoundPlan round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
   Random random(mix(job.seed, 1, tensor, round));
   RoundPlan plan;
@@ -96,6 +108,9 @@ RoundPlan round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round
   plan.operation =
       broadcast ? Operation::broadcast : static_cast<Operation>(random.below(kOperationCount - 1));
   if (broadcast) plan.root = Rank{static_cast<std::uint32_t>(random.below(job.world_size()))};
+  const DType dtype = job.tensors[tensor].dtype;
+  const bool is_small = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32;
+  if (job.sums_on_hosts && plan.operation == Operation::average && is_small) plan.operation = Operation::sum;
   return plan;
 }
 
@@ -112,6 +127,17 @@ std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std:
   }
   fill(raw, plan.dtype, Random(mix(job.seed, 2 + rank.value, tensor, round)));
   return raw;
+}
+
+std::vector<std::byte> expected_sum(const JobPlan& job, std::size_t tensor, std::uint64_t round,
+                                    const std::vector<std::vector<std::uint32_t>>& contributors) {
+  std::vector<std::vector<std::vector<std::byte>>> parts;
+  for (const auto& ranks : contributors) {
+    parts.emplace_back();
+    for (const std::uint32_t rank : ranks)
+      parts.back().push_back(contribution(job, tensor, round, Rank{rank}));
+  }
+  return reference_reduce_by_host(job.tensors[tensor].dtype, round_plan(job, tensor, round).operation, parts);
 }
 
 std::uint64_t async_digit(std::uint64_t value, Rank rank) { return (value >> (4 * rank.value)) & 15; }
@@ -135,11 +161,7 @@ std::string Expected::compare(std::size_t tensor, std::uint64_t round, const std
     if (how.operation == Operation::broadcast) {
       answer.bytes = contribution(job_, tensor, round, how.root);
     } else {
-      std::vector<std::vector<std::byte>> parts;
-      for (std::uint32_t rank = 0; rank < job_.world_size(); ++rank) {
-        parts.push_back(contribution(job_, tensor, round, Rank{rank}));
-      }
-      answer.bytes = reference_reduce(plan.dtype, how.operation, parts);
+      answer.bytes = expected_sum(job_, tensor, round, job_.contributors());
     }
   }
   std::string wrong;

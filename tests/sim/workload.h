@@ -35,6 +35,7 @@ struct WorkerPlan {
   bool retain = true;
   bool in_place = false;
   bool lives_with_a_server = false;  // same host, for placement
+  std::uint32_t host = 0;            // of a job whose ranks sum on their hosts first
 };
 
 // One rank that does not do as the others do; everybody is to hear of it, and the job goes on.
@@ -70,11 +71,14 @@ struct JobPlan {
   bool broadcast_first = true;
   bool shrinks = false;       // goes on without workers that are lost
   bool unequal_sums = false;  // see HelloWorker
+  bool sums_on_hosts = false;
   std::vector<TensorPlan> tensors;
   std::vector<WorkerPlan> workers;
 
   std::uint32_t world_size() const { return static_cast<std::uint32_t>(workers.size()); }
   std::uint64_t partitions() const;
+  // Ranks that are one contributor, each by itself or those of a host, in the order in which they are summed.
+  std::vector<std::vector<std::uint32_t>> contributors() const;
   // PushPull frames without any fault.
   std::uint64_t pushes() const { return partitions() * rounds * world_size(); }
 };
@@ -86,6 +90,10 @@ struct RoundPlan {
 
 RoundPlan round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank);
+
+// What the round must give if those are summed; not of a broadcast.
+std::vector<std::byte> expected_sum(const JobPlan& job, std::size_t tensor, std::uint64_t round,
+                                    const std::vector<std::vector<std::uint32_t>>& contributors);
 
 // ---- asynchronous tensors: every delta adds 1 in the digit of its rank, so a value tells whose deltas it
 // holds ----
