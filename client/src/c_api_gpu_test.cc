@@ -245,6 +245,18 @@ TEST_CASE("gpu api: an answer of the host's is read in place when the client has
   bps_handle_free(handle);
 }
 
+TEST_CASE("gpu api: a tensor without elements is over at once, and a stream does not wait for it") {
+  GpuWorker g;
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("nothing", 0);
+  const bps_buffer nothing = g.buffer(static_cast<float*>(nullptr), 0);
+  bps_handle* const handle = g.push_pull(tensor, nothing, nothing);
+  const TimePoint before = std::chrono::steady_clock::now();
+  CHECK(bps_handle_wait_stream(handle, g.stream, nullptr) == BPS_OK);
+  CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(1));
+  CHECK(GpuWorker::wait(handle) == "");
+}
+
 TEST_CASE("gpu api: input and output may be on streams of their own") {
   GpuWorker g;
   REQUIRE(g.open().ok());

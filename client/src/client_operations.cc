@@ -1,11 +1,19 @@
 // What programs start with a client: operations in the host's memory, or in that of a GPU.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "client/src/client.h"
 
 namespace bps {
+
+namespace {
+
+// With the first operation, which makes the GPU's group; if there is none by then, perhaps none comes.
+constexpr Duration kGroupPatience = std::chrono::seconds(2);
+
+}  // namespace
 
 Error Client::unknown(TensorId tensor) const {
   return make_error(ErrorCode::invalid_argument,
@@ -82,12 +90,16 @@ Result<std::shared_ptr<OperationRecord>> Client::broadcast(TensorId id, const Gi
 
 Status Client::wait_stream(OperationRecord& record, TensorId tensor, void* stream) {
   const Duration timeout = operation_timeout();
-  const TimePoint deadline = std::chrono::steady_clock::now() + timeout;
-  auto word = gpu_.hold(static_cast<CudaStream>(stream), deadline);
-  if (!word) return word.error();
-  if (*word != nullptr) {
-    record.hold(std::move(word).value());
-    return {};
+  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint deadline = now + timeout;
+  const TensorShape* const shape = operations_->find(tensor);
+  if (shape != nullptr && shape->bytes() > 0) {
+    auto word = gpu_.hold(static_cast<CudaStream>(stream), std::min(deadline, now + kGroupPatience));
+    if (!word) return word.error();
+    if (*word != nullptr) {
+      record.hold(std::move(word).value());
+      return {};
+    }
   }
   if (record.wait_until(deadline)) return {};
   return make_error(ErrorCode::deadline,
