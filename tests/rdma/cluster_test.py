@@ -12,22 +12,11 @@ SERVERS = (1, 2)  # their hosts
 WORKERS = (3, 4, 5, 6)
 SIZES = "200000,30000,1000"  # elements: more than one partition on each server, and one that fits in a frame
 CYCLES = 50
-PEER_LOST = 75
+OS, PEER_LOST = 71, 75
 
 
-class Cluster(GuestTest):
-    def setUp(self):
-        self.needs_transport()
-        super().setUp()
-        self.master = self.scheduler()
-        self.servers = [self.server_on(host, self.master) for host in SERVERS]
-
-    def start_job(self, *flags, env=None):
-        """All workers of one job, under way until tell_end."""
-        self.ranks = [self.worker_on(host, self.master, rank, len(WORKERS), "--sizes", SIZES, "--until-told", *flags, env=env)
-                      for rank, host in enumerate(WORKERS)]
-        for rank in self.ranks:
-            rank.wait_line("^reached [1-9]")
+class Job(GuestTest):
+    """Workers (self.ranks) of one job that goes on until it is told to end."""
 
     def expect_sums(self):
         """Rounds go on; then all end with the checksum of right sums only."""
@@ -38,7 +27,7 @@ class Cluster(GuestTest):
             self.assert_status(rank, 0, "(?m)^closed", limit=STEP)
         checksums = {rank.wait_line("^checksum") for rank in self.ranks}
         rounds = checksums.copy().pop().split()[1]
-        reference = self.run_to_end(self.worker_program, "--reference", len(WORKERS), "--rounds", rounds, "--sizes", SIZES)
+        reference = self.run_to_end(self.worker_program, "--reference", len(self.ranks), "--rounds", rounds, "--sizes", SIZES)
         self.assertEqual(checksums, {reference})
 
     @staticmethod
@@ -52,6 +41,21 @@ class Cluster(GuestTest):
             alive = rank.process.poll() is None and time.monotonic() < deadline
             self.assertTrue(alive, f"{rank.name} does not go on:\n{rank.text()}")
             self.pause(0.05)
+
+
+class Cluster(Job):
+    def setUp(self):
+        self.needs_transport()
+        super().setUp()
+        self.master = self.scheduler()
+        self.servers = [self.server_on(host, self.master) for host in SERVERS]
+
+    def start_job(self, *flags, env=None):
+        """On all workers' hosts."""
+        self.ranks = [self.worker_on(host, self.master, rank, len(WORKERS), "--sizes", SIZES, "--until-told", *flags, env=env)
+                      for rank, host in enumerate(WORKERS)]
+        for rank in self.ranks:
+            rank.wait_line("^reached [1-9]")
 
     def test_sums_are_right(self):
         self.start_job("--broadcast")
@@ -80,8 +84,7 @@ class Cluster(GuestTest):
     def test_a_server_s_device_goes_away(self):
         self.needs_cables()
         self.start_job()
-        self.addCleanup(self.lab.add_device, SERVERS[1])
-        self.lab.delete_device(SERVERS[1])
+        self.remove_device(SERVERS[1])
         self.expect_sums()
 
     def test_connect_and_kill_leave_nothing(self):
@@ -151,7 +154,7 @@ class TrafficClass(GuestTest):
                 yield socket.inet_ntoa(frame[26:30]), frame[15]
 
 
-class Auto(GuestTest):
+class Auto(Job):
     """What `auto` makes of servers and workers that have devices: RDMA where it works, TCP where it does not, and right sums."""
 
     def setUp(self):
@@ -168,22 +171,32 @@ class Auto(GuestTest):
             if transport == "auto":
                 server.wait_line("for RDMA")
 
+    def workers_on(self, hosts, *flags):
+        return [self.worker(self.master, rank, len(hosts), "--sizes", SIZES, *flags,
+                            env={"BPS_HOST": f"host{host}", "BPS_RDMA_DEVICE": self.lab.device(host), "BPS_LOG_LEVEL": "info"})
+                for rank, host in enumerate(hosts)]
+
     def train(self, lanes, *says):
         """Two workers on hosts of their own, each with these lanes in the end."""
-        ranks = [self.worker(self.master, rank, 2, "--sizes", SIZES, "--rounds", 3, "--broadcast",
-                             env={"BPS_HOST": f"host{host}", "BPS_RDMA_DEVICE": self.lab.device(host), "BPS_LOG_LEVEL": "info"})
-                 for rank, host in enumerate(WORKERS[:2])]
-        for rank in ranks:
+        for rank in self.workers_on(WORKERS[:2], "--rounds", 3, "--broadcast"):
             self.assert_status(rank, 0, f"(?m)^lanes {lanes}", "(?m)^closed", *says, limit=STEP)
 
     def test_rdma_where_it_is_offered(self):
         self.serve("auto", "tcp")
         self.train("2 shm 0 rdma 1 reads [1-9]")
 
+    def limited_server(self, pinned, *flags):
+        return self.start("limited server", "setpriv", "--bounding-set=-ipc_lock", "--", "prlimit", f"--memlock={pinned}", "--",
+                          self.bin / "bps-server", "--scheduler", self.master.address, "--insecure", "--host", "host1",
+                          "--listen", f"{self.lab.address(SERVERS[0])}:0", *flags)
+
+    def test_refused_where_rdma_is_wanted_and_next_to_nothing_may_be_pinned(self):
+        for wish in (("--transport", "rdma"), ("--rdma-device", self.lab.device(SERVERS[0]))):
+            server = self.limited_server(1 << 20, *wish)
+            self.assert_status(server, OS, r"no RDMA: cannot pin 67108864 bytes for RDMA device rxe\d .*limit of locked memory: 1MiB", "raise it")
+
     def test_tcp_where_next_to_nothing_may_be_pinned(self):
-        server = self.start("limited server", "setpriv", "--bounding-set=-ipc_lock", "--", "prlimit", "--memlock=8388608", "--",
-                            self.bin / "bps-server", "--scheduler", self.master.address, "--insecure", "--host", "host1",
-                            "--listen", f"{self.lab.address(SERVERS[0])}:0")
+        server = self.limited_server(8 << 20)
         server.wait_line("offers no RDMA: cannot pin 67108864 bytes .*raise it")
         server.wait_line("is server")
         doctor = self.start("doctor", self.bin / "bpsctl", "doctor", "--rdma")
@@ -208,6 +221,19 @@ class Auto(GuestTest):
 
     def test_tcp_where_the_device_is_gone_since(self):
         self.serve("auto", "auto")
-        self.addCleanup(self.lab.add_device, SERVERS[1])
-        self.lab.delete_device(SERVERS[1])
+        self.remove_device(SERVERS[1])
         self.train("2 shm 0 rdma 1 reads [1-9]", "is not reached over RDMA")
+
+    def test_devices_go_away_that_workers_over_tcp_have_open(self):
+        self.serve("auto")
+        self.ranks = self.workers_on(WORKERS[:3], "--until-told")
+        for rank in self.ranks:
+            rank.wait_line("^reached [1-9]")
+        self.remove_device(SERVERS[0])
+        for rank in self.ranks:
+            rank.wait_line("is not reached over RDMA: .*; over TCP instead")
+        self.remove_device(WORKERS[0])
+        self.remove_device(WORKERS[3])  # that nobody has chosen
+        self.expect_sums()
+        for rank in self.ranks:
+            self.assertRegex(rank.text(), "(?m)^lanes 1 shm 0 rdma 0 ")

@@ -12,6 +12,7 @@ from roce_lab import RoceLab, resources  # noqa: E402
 
 SETTLE = 20  # seconds within which a device's resources are those of before: the kernel frees them after their process
 STEP = 90  # seconds that one program may take in the emulated guest
+LET_GO = 15  # seconds within which emulated processes let go of a device that is removed
 
 
 class GuestTest(DaemonTest):
@@ -22,7 +23,10 @@ class GuestTest(DaemonTest):
     build: pathlib.Path
 
     def setUp(self):
-        self.addCleanup(self.assert_resources, resources())  # added first, so done last: processes are gone by then
+        # Added first, so done last: processes are gone by then.
+        self.addCleanup(self.assert_resources, resources())
+        self.removals = {}
+        self.addCleanup(self.return_devices)
         super().setUp()
 
     def assert_resources(self, expected, kinds=()):
@@ -35,6 +39,32 @@ class GuestTest(DaemonTest):
             self.pause(0.1)
         self.assertEqual(counted(held), counted(expected), "left behind on the devices")
         return held
+
+    # ---- devices that go away ----
+
+    def remove_device(self, host):
+        self.begin_removal(host)
+        self.end_removal(host)
+
+    def begin_removal(self, host):
+        self.removals[host] = subprocess.Popen(["rdma", "link", "delete", self.lab.device(host)])
+
+    def end_removal(self, host):
+        """The kernel ends it when nobody has the device open any more, whether or not it is used."""
+        try:
+            self.assertEqual(self.removals[host].wait(timeout=LET_GO), 0)
+        except subprocess.TimeoutExpired:
+            self.fail(f"somebody still has {self.lab.device(host)} open, {LET_GO} s after it was removed")
+
+    def return_device(self, host):
+        self.assertEqual(self.removals.pop(host).wait(timeout=STEP), 0)
+        self.lab.add_device(host)
+
+    def return_devices(self):
+        for host in list(self.removals):
+            self.return_device(host)
+
+    # ---- programs ----
 
     def run_to_end(self, *command, environment=None, limit=STEP):
         """Output of a program that must succeed."""

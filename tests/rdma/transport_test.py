@@ -2,7 +2,6 @@
 import re
 import signal
 import statistics
-import subprocess
 
 from guest_test import STEP, GuestTest
 from roce_lab import resources
@@ -100,17 +99,13 @@ class Transport(GuestTest):
             self.skipTest("only RDMA has a device")
         sender = self.sender(FOR_EVER)
         sender.wait_line("^under way")
-        removal = subprocess.Popen(["rdma", "link", "delete", self.lab.device(1)])
-        back = []
-        self.addCleanup(self.bring_back, removal, back, 1, sender)
+        self.begin_removal(1)
         self.assert_status(sender, PEERS_LOST, " lost: ")
         self.receiver.wait_line("^lost ")
         # Both ends are on the device: whoever hears of it first hangs up, which may be all that the other hears.
         self.assertIn(f"lost: RDMA device {self.lab.device(1)} was removed", sender.text() + self.receiver.text())
-        # The kernel ends a removal when nobody has the device open any more; the receiver lives on.
-        self.assertEqual(removal.wait(timeout=STEP), 0, self.receiver.text())
-        self.lab.add_device(1)
-        back.append(1)
+        self.end_removal(1)  # though the receiver lives on
+        self.return_device(1)
         self.receiver.wait_line("the RDMA device is back")
         self.assert_status(self.sender(COUNT), 0)
         self.end_receiver()
@@ -120,26 +115,14 @@ class Transport(GuestTest):
             self.skipTest("only RDMA has a device")
         sender = self.sender(COUNT)
         sender.wait_line("^under way")
-        self.go_and_come_back(3)
+        for host in (3, 4, 3):  # the last is one that has come back, and was opened when the second went
+            self.remove_device(host)
+            self.return_device(host)
         self.assert_status(sender, 0)
         self.wait_results("^goodput ", 1)
-        self.go_and_come_back(4)  # now there is but a listener
+        self.remove_device(4)  # now there is but a listener
+        self.return_device(4)
         self.end_receiver()
-
-    def go_and_come_back(self, host):
-        removal = subprocess.Popen(["rdma", "link", "delete", self.lab.device(host)])
-        back = []
-        self.addCleanup(self.bring_back, removal, back, host)
-        self.assertEqual(removal.wait(timeout=STEP), 0)
-        self.lab.add_device(host)
-        back.append(host)
-
-    def bring_back(self, removal, back, host, *users):
-        for process in (self.receiver, *users):
-            process.abandon()
-        if not back:
-            self.assertEqual(removal.wait(timeout=STEP), 0)
-            self.lab.add_device(host)
 
     def test_goodput_against_perftest(self):
         receivers = {"bps, copied as by a worker": (self.receiver, self.address)}

@@ -47,7 +47,6 @@ rdma_conn_param parameters(std::span<const std::byte> private_data) {
 
 constexpr std::uint32_t kEvents = 1;
 constexpr std::uint32_t kCompletions = 2;
-static_assert(RemovalWatch::kWhich != kEvents && RemovalWatch::kWhich != kCompletions);
 
 }  // namespace
 
@@ -61,9 +60,7 @@ Result<std::unique_ptr<RealLink>> RealLink::adopt(std::shared_ptr<RealVerbs> ver
   if (!wait) return os_error("cannot watch a connection over RDMA", errno, "raise `ulimit -n`");
   if (Status status = watch_descriptor(wait.get(), id.descriptor(), kEvents); !status.ok())
     return std::move(status).error();
-  auto link = std::make_unique<RealLink>(std::move(verbs), std::move(id), std::move(wait));
-  link->verbs_->removals().connections().join(link->wait_.get());
-  return link;
+  return std::make_unique<RealLink>(std::move(verbs), std::move(id), std::move(wait));
 }
 
 Result<std::unique_ptr<RealLink>> RealLink::connect(std::shared_ptr<RealVerbs> verbs,
@@ -94,7 +91,6 @@ Status RealLink::resolve() {
 
 // Destroying a queue pair waits until the device is done with it, and with its memory.
 RealLink::~RealLink() {
-  verbs_->removals().connections().leave(wait_.get());
   if (was_connected_) library_.disconnect(id_.get());
   if (id_.get()->qp != nullptr) library_.destroy_qp(id_.get());
   if (completions_ != nullptr) {
@@ -115,14 +111,14 @@ void RealLink::take_completion_events() {
 }
 
 std::optional<VerbsNews> RealLink::next_news() {
-  std::array<epoll_event, 3> ready{};
+  std::array<epoll_event, 2> ready{};
   const int count = ::epoll_wait(wait_.get(), ready.data(), static_cast<int>(ready.size()), 0);
   bool any = false;
   for (int i = 0; i < count; ++i) {
-    switch (ready[static_cast<std::size_t>(i)].data.u32) {
-      case kCompletions: take_completion_events(); break;
-      case RemovalWatch::kWhich: verbs_->removals().take(); break;
-      default: any = true;
+    if (ready[static_cast<std::size_t>(i)].data.u32 == kCompletions) {
+      take_completion_events();
+    } else {
+      any = true;
     }
   }
   while (any) {

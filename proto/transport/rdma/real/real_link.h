@@ -66,10 +66,10 @@ class RealListener final : public VerbsListener {
  public:
   static Result<std::unique_ptr<RealListener>> listen(std::shared_ptr<RealVerbs> verbs,
                                                       const SocketAddress& address, int backlog);
-  RealListener(std::shared_ptr<RealVerbs> verbs, std::optional<RealDevice::Use> use, CmId id, UniqueFd wait)
-      : verbs_(std::move(verbs)), id_(std::move(id)), use_(std::move(use)), wait_(std::move(wait)) {}
+  RealListener(std::shared_ptr<RealVerbs> verbs, std::optional<RealDevice::Use> use, CmId id)
+      : verbs_(std::move(verbs)), id_(std::move(id)), use_(std::move(use)) {}
 
-  int descriptor() const override { return wait_.get(); }
+  int descriptor() const override { return id_.descriptor(); }
   SocketAddress address() const override;
   Result<std::optional<VerbsRequest>> next_request() override;
   bool is_removed() const override { return removed_; }
@@ -80,7 +80,6 @@ class RealListener final : public VerbsListener {
   const std::shared_ptr<RealVerbs> verbs_;
   CmId id_;
   std::optional<RealDevice::Use> use_;  // nothing: of all devices
-  UniqueFd wait_;  // an epoll: its channel, and devices
   bool removed_ = false;
 };
 

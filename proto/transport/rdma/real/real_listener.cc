@@ -1,5 +1,4 @@
 #include <netinet/in.h>
-#include <sys/epoll.h>
 
 #include <cerrno>
 #include <cstring>
@@ -43,20 +42,12 @@ Result<std::unique_ptr<RealListener>> RealListener::listen(std::shared_ptr<RealV
                         "listen on an address of that device, or choose the other one");
     use.emplace(std::move(device).value());
   }
-  UniqueFd wait(::epoll_create1(EPOLL_CLOEXEC));
-  if (!wait) return os_error("cannot watch for connections over RDMA", errno, "raise `ulimit -n`");
-  for (const int descriptor : {id->descriptor(), verbs->removals().descriptor()}) {
-    if (Status status = watch_descriptor(wait.get(), descriptor, 0); !status.ok())
-      return std::move(status).error();
-  }
-  return std::make_unique<RealListener>(std::move(verbs), std::move(use), std::move(id).value(),
-                                        std::move(wait));
+  return std::make_unique<RealListener>(std::move(verbs), std::move(use), std::move(id).value());
 }
 
 SocketAddress RealListener::address() const { return copy_of(rdma_get_local_addr(id_.get())); }
 
 Result<std::optional<VerbsRequest>> RealListener::next_request() {
-  verbs_->removals().take();
   while (auto event = id_.next()) {
     if (event->kind == RDMA_CM_EVENT_CONNECT_REQUEST) return request_of(std::move(*event));
     if (event->kind != RDMA_CM_EVENT_DEVICE_REMOVAL) continue;

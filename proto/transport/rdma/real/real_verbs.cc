@@ -25,6 +25,7 @@ Result<std::shared_ptr<Verbs>> open_verbs(VerbsOptions options) {
 
 // What watches them is bound to them, and goes last.
 RealVerbs::~RealVerbs() {
+  removals_.stop();
   devices_.update([this](Devices& devices) {
     for (Devices* const list : {&devices, &others_}) {
       for (const auto& device : *list)
@@ -36,6 +37,7 @@ RealVerbs::~RealVerbs() {
 // ---- devices ----
 
 Status RealVerbs::open() {
+  if (Status status = removals_.start(); !status.ok()) return status;
   const Found found = refresh();
   if (Status status = check_device(options_, found.names); !status.ok()) return status;
   if (any() != nullptr) return check_options();

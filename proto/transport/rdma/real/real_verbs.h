@@ -1,5 +1,6 @@
 // Verbs on the devices of this host. All of them are opened when this is made, and those that come later when
-// somebody asks for them: librdmacm keeps them open for the process anyway.
+// somebody asks for them: librdmacm keeps them open for the process anyway. A thread hears of those that are
+// removed (RemovalWatch).
 //
 // Any thread.
 #pragma once
@@ -35,7 +36,6 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
   void lose_device_of(const rdma_cm_id* id);
   // The address that connections to `to` are made from; nothing: the route decides.
   Result<std::optional<SocketAddress>> source(const SocketAddress& to);
-  RemovalWatch& removals() { return removals_; }
   // Of what connects. Errors: `os`.
   Status apply_options(rdma_cm_id* id) const;
   // Errors: `configuration`; a GID was asked for that is not that address.

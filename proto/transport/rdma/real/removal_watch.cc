@@ -1,9 +1,12 @@
 #include "proto/transport/rdma/real/removal_watch.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <cerrno>
+
+#include "proto/transport/stream/readiness.h"
 
 namespace bps {
 
@@ -16,22 +19,85 @@ Status watch_descriptor(int epoll, int descriptor, std::uint32_t which) {
   return {};
 }
 
-RemovalWatch::RemovalWatch(const RdmaLibrary& library)
-    : library_(library), wait_(::epoll_create1(EPOLL_CLOEXEC)) {}
+// Lives on: the watch's thread; closed by its owner when that has ended.
+class RemovalWatch::Waiter final : public std::enable_shared_from_this<Waiter> {
+ public:
+  explicit Waiter(RemovalWatch& watch) : watch_(watch) {}
+
+  Status open(AsioLoop& loop) {
+    UniqueFd fd(::fcntl(watch_.wait_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!fd) return os_error("cannot watch RDMA devices", errno, "raise `ulimit -n`");
+    if (Status status = readiness_.open(loop, fd.get()); !status.ok()) return status;
+    fd.release();
+    readiness_.wait_read(shared_from_this());
+    return {};
+  }
+  void close() { readiness_.close(); }
+
+  void readable() {
+    watch_.take();
+    readiness_.wait_read(shared_from_this());
+  }
+  void writable() {}
+
+ private:
+  RemovalWatch& watch_;
+  Readiness<Waiter> readiness_;
+};
+
+Status RemovalWatch::start() {
+  wait_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!wait_) return os_error("cannot watch RDMA devices", errno, "raise `ulimit -n`");
+  auto thread = LoopThread::start("bps-rdma-watch");
+  if (!thread) return std::move(thread).error();
+  thread_ = std::move(thread).value();
+  auto waiter = std::make_shared<Waiter>(*this);
+  const auto opened = std::make_shared<Completion<Status>>();
+  thread_->loop().post([&loop = thread_->loop(), waiter, opened] { opened->set(waiter->open(loop)); });
+  opened->wait_until(TimePoint::max());
+  if (!opened->value().ok()) return opened->value();
+  waiter_ = std::move(waiter);
+  return {};
+}
+
+void RemovalWatch::stop() {
+  if (thread_ == nullptr) return;
+  thread_->stop();
+  if (waiter_ != nullptr) waiter_->close();
+  waiter_.reset();
+  thread_.reset();
+}
 
 void RemovalWatch::add(RealDevice& device) {
+  if (try_add(device)) return;
+  thread_->loop().post([this, &device] { add_later(device); });
+}
+
+void RemovalWatch::add_later(RealDevice& device) {
+  thread_->loop().after(kLookAgain, [this, &device] {
+    if (!try_add(device)) add_later(device);
+  });
+}
+
+bool RemovalWatch::try_add(RealDevice& device) {
   auto use = device.use();
   const auto gids = device.gids();
-  if (!use || !gids) return;
+  if (!use || !gids) return true;
   const auto usable = std::find_if(gids->begin(), gids->end(), is_usable);
-  if (usable == gids->end()) return;
+  if (usable == gids->end()) {
+    return std::any_of(gids->begin(), gids->end(),
+                       [](const RdmaGid& gid) { return gid.kind == RdmaGid::Kind::other; });
+  }
   auto id = CmId::create(library_);
-  if (!id) return;
+  if (!id) return false;
   SocketAddress address = address_of(*usable);
-  if (library_.bind_addr(id->get(), address.get()) != 0 || id->get()->verbs != device.context()) return;
-  if (!watch_descriptor(wait_.get(), id->descriptor(), 0).ok()) return;
-  watched_.update([&](std::vector<Watched>& watched) {
+  if (library_.bind_addr(id->get(), address.get()) != 0 || id->get()->verbs != device.context()) return false;
+  const int channel = id->descriptor();
+  // Under the lock: take() must find what it is told of.
+  return watched_.update([&](std::vector<Watched>& watched) {
+    if (!watch_descriptor(wait_.get(), channel, 0).ok()) return false;
     watched.push_back({std::move(id).value(), std::move(use).value()});
+    return true;
   });
 }
 

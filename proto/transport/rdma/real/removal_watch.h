@@ -1,46 +1,56 @@
 // Hears of devices that are removed while this process has them open, as librdmacm has all devices of the
-// host, without having a connection on them: nobody would tell it, and the kernel would wait for it. rdma_cm
-// tells ids that are bound to a device, so there is one bound to an address of each. A device without an
-// address, RoCE or not, is not watched.
+// host, and lets go of them: whoever removes a soft device is kept waiting by the kernel until then. rdma_cm
+// tells ids that are bound to a device, so there is one bound to an address of each, and a thread that waits
+// for all of them, whether or not anybody has a connection. A RoCE device that has no address yet, as one
+// that was made just now, is looked at every kLookAgain until it has one; others without are not watched.
 //
-// Listeners and connections, each on a loop of its own, wait for this, too. Any thread.
+// Owner: RealVerbs. add(): any thread. Else the thread sleeps until a device is removed.
 #pragma once
 
+#include <chrono>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "proto/base/completion.h"
+#include "proto/base/loop_thread.h"
 #include "proto/base/unique_fd.h"
 #include "proto/transport/rdma/real/cm_id.h"
 #include "proto/transport/rdma/real/real_device.h"
-#include "proto/transport/rdma/shared_wait.h"
 
 namespace bps {
 
 class RemovalWatch {
  public:
-  explicit RemovalWatch(const RdmaLibrary& library);
+  explicit RemovalWatch(const RdmaLibrary& library) : library_(library) {}
+  ~RemovalWatch() { stop(); }
+  static constexpr Duration kLookAgain = std::chrono::seconds(1);
+
+  // First. Errors: `os`.
+  Status start();
+  // Loses no device any more. What is bound to them stays until the end.
+  void stop();
+  // It outlives the watch.
   void add(RealDevice& device);
 
-  // What epolls tell of it.
-  static constexpr std::uint32_t kWhich = 3;
-  // Becomes readable when take() has something to do.
-  int descriptor() const { return wait_.get(); }
-  // The epolls of connections, of which there may be many.
-  SharedWait& connections() { return connections_; }
-  // Loses the devices that were removed.
-  void take();
-
  private:
+  class Waiter;
   struct Watched {
     CmId id;  // longer than the use
     RealDevice::Use use;
   };
 
+  // False: it has no address yet.
+  bool try_add(RealDevice& device);
+  void add_later(RealDevice& device);
+  // Loses the devices that were removed.
+  void take();
+
   const RdmaLibrary& library_;
-  const UniqueFd wait_;  // an epoll of all channels; none if there is no descriptor left
-  SharedWait connections_{wait_.get(), kWhich};
+  UniqueFd wait_;  // an epoll of all channels
   Monitor<std::vector<Watched>> watched_;
+  std::unique_ptr<LoopThread> thread_;
+  std::shared_ptr<Waiter> waiter_;
 };
 
 // `which` is what epoll tells.
