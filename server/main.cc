@@ -111,7 +111,8 @@ void describe(Config& config, Settings& s) {
   config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
 }
 
-// Many machines have a device, and let users pin 8 MiB: who can pin less than this offers RDMA in vain.
+// Many machines have a device, and let users pin 8 MiB: who can pin less than this offers RDMA in vain, and
+// with less than a lane needs, 2.5 MiB, every job would fail.
 constexpr std::uint64_t kLeastPinnedBytes = 64 << 20;
 
 // Those that this process may run on.
@@ -261,14 +262,10 @@ class Program {
 
   // Where it can be had. Who names a device wants it.
   Status offer_rdma(bool has_tls) {
-    Status status = open_rdma(has_tls);
+    const Status status = open_rdma(has_tls);
+    if (status) return {};
+    rdma_.reset();
     if (rdma_choice_.names_device()) return status;
-    if (status) {
-      const auto probe = rdma_->allocate(std::min(kLeastPinnedBytes, settings_.memory_max.bytes));
-      if (probe) return {};
-      status = probe.error();
-      rdma_.reset();
-    }
     log_.info("offers no RDMA: {}", to_string(status.error()));
     return {};
   }
@@ -295,6 +292,8 @@ class Program {
     if (shared_memory_ != nullptr)
       options.memory = [this](std::size_t bytes) { return shared_memory_->allocate(bytes); };
     rdma_ = std::make_unique<RdmaTransport>(std::move(verbs).value(), std::move(options));
+    const auto probe = rdma_->allocate(std::min(kLeastPinnedBytes, settings_.memory_max.bytes));
+    if (!probe) return probe.error();
     return {};
   }
 
