@@ -15,6 +15,17 @@ std::uint64_t reserved_bytes(DType dtype, std::uint64_t elements, Mode mode) {
   return mode == Mode::sync ? 2 * slot : slot + held(elements * size_of(dtype));
 }
 
+SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t elements, Mode mode) {
+  const auto reserve = [&](std::uint64_t bytes, std::size_t count) {
+    return slots.reserve(std::max<std::size_t>(bytes, 1), count);
+  };
+  SlotReservations reserved;
+  const std::uint64_t slot = elements * reduce::accumulator_size(dtype);
+  reserved[0] = reserve(slot, mode == Mode::sync ? 2 : 1);
+  if (mode == Mode::async) reserved[1] = reserve(elements * size_of(dtype), 1);
+  return reserved;
+}
+
 std::unique_ptr<Aggregator> Aggregator::create(PartitionShape shape,
                                                std::span<const Contributor> contributors,
                                                AggregatorMemory memory) {

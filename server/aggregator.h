@@ -79,6 +79,9 @@ struct AggregatorMemory {
 
 // What a partition may allocate besides the budget: to be reserved before it is declared.
 std::uint64_t reserved_bytes(DType dtype, std::uint64_t elements, Mode mode);
+// The same, from `slots`, so that no round waits for memory to be made.
+using SlotReservations = std::array<BufferPool::Reservation, 2>;
+SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t elements, Mode mode);
 
 struct Action {
   static constexpr std::uint32_t kNoPin = 0xffffffff;  // without payload

@@ -19,15 +19,6 @@ std::uint64_t budget_per_shard(const ServerOptions& options, std::size_t shards)
   return std::min<std::uint64_t>(options.reorder_budget, options.memory_max / kBudgetShare / shards);
 }
 
-// What can be sent over RDMA first: where both are offered it is shared memory, too.
-std::vector<Transport*> memory_of(const ServerOptions& options) {
-  std::vector<Transport*> memory;
-  for (Transport* const transport : {options.rdma, options.shared_memory}) {
-    if (transport != nullptr) memory.push_back(transport);
-  }
-  return memory;
-}
-
 ControlOptions control_options(const ServerOptions& options) {
   const SharedKey key = options.key == nullptr ? nullptr : derive_server_key(*options.key);
   return {options.scheduler,          key,
@@ -45,6 +36,7 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
       callbacks_(std::move(callbacks)),
       log_(std::move(log)),
       reorder_budget_(budget_per_shard(options_, shard_loops.size())),
+      shard_loops_(shard_loops),
       ledger_(options_.memory_max - reorder_budget_ * shard_loops.size(),
               static_cast<std::uint32_t>(shard_loops.size())),
       door_(
@@ -53,11 +45,7 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
           [this](const HelloLane& hello, const AcceptingHandshake& handshake,
                  std::unique_ptr<Connection> connection) { enter(hello, handshake, std::move(connection)); }),
       link_(loop, transport, *this, control_options(options_), log_) {
-  BPS_ASSERT(!shard_loops.empty() && shard_loops.size() <= kMaxShardsPerServer);
-  for (std::uint32_t i = 0; i < shard_loops.size(); ++i) {
-    shards_.push_back(
-        std::make_shared<Shard>(*shard_loops[i], ShardIndex{i}, reorder_budget_, log_, memory_of(options_)));
-  }
+  BPS_ASSERT(!shard_loops_.empty() && shard_loops_.size() <= kMaxShardsPerServer);
 }
 
 Server::~Server() {
@@ -99,6 +87,7 @@ Status Server::start() {
   if (!bound) return bound.error();
   data_ = *bound;
   if (Status status = open_rdma(); !status) return status;
+  make_shards();
   if (!options_.advertise.empty()) data_.host = options_.advertise;
   log_.info("listens on {}, {}, {} for tensors, {} of reorder budget a shard", to_string(data_),
             counted(shards_.size(), "shard"), to_string(ByteSize{ledger_.memory_max()}),
@@ -137,6 +126,17 @@ Status Server::open_rdma() {
     return {};
   }
   return status;
+}
+
+void Server::make_shards() {
+  // What can be sent over RDMA first: where both are offered it is shared memory, too.
+  std::vector<Transport*> memory;
+  if (offers_rdma_) memory.push_back(options_.rdma);
+  if (options_.shared_memory != nullptr) memory.push_back(options_.shared_memory);
+  for (std::uint32_t i = 0; i < shard_loops_.size(); ++i) {
+    shards_.push_back(std::make_shared<Shard>(*shard_loops_[i], ShardIndex{i}, reorder_budget_, log_, memory,
+                                              /*pins_slots=*/offers_rdma_));
+  }
 }
 
 // Its name has the incarnation in it, so that nobody takes this life for another one on the same port.
@@ -201,6 +201,11 @@ void Server::until_all_shards_have(LongWork work, std::function<void()> done) {
     std::function<void()> done;  // only touched on the main loop
     std::size_t left = 0;
   };
+  if (shards_.empty()) {  // it has never started
+    return loop_.post([done = std::move(done), alive = alive_] {
+      if (*alive) done();
+    });
+  }
   const auto call = std::make_shared<Call>(Call{std::move(work), std::move(done), shards_.size()});
   for (std::uint32_t i = 0; i < shards_.size(); ++i) {
     shards_[i]->loop().post([call, i, shard = shards_[i], alive = alive_, &main = loop_] {

@@ -102,6 +102,7 @@ class Server final : private ControlLink::Owner {
 
   Status check_options() const;
   Status open_rdma();
+  void make_shards();
   Status open_shared_memory();
   Result<EventLoop*> check_lane(const HelloLane& hello, Entrance entrance) const;
   void enter(const HelloLane& hello, const AcceptingHandshake& handshake,
@@ -145,7 +146,8 @@ class Server final : private ControlLink::Owner {
   const std::uint64_t reorder_budget_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for tasks that come back
   State state_ = State::idle;
-  std::vector<std::shared_ptr<Shard>> shards_;
+  const std::vector<EventLoop*> shard_loops_;
+  std::vector<std::shared_ptr<Shard>> shards_;  // from start() on
   JobLedger ledger_;
   LaneDoor door_;
   Endpoint data_;

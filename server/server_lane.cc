@@ -51,7 +51,7 @@ std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
     return nullptr;
   }
   if (destination_.kind != Destination::Kind::lane) return destination_.memory;
-  buffer_ = job_.memory().slots.allocate(bytes);
+  buffer_ = job_.context().arrivals.allocate(bytes);
   if (!buffer_) {
     refuse(make_error(ErrorCode::out_of_memory, fmt::format("the server cannot allocate {} bytes", bytes),
                       "give the server a smaller --memory-max than the machine has, or add servers"));

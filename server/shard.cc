@@ -39,9 +39,13 @@ BufferPool::Source regions_of(std::vector<Transport*> transports, EventLoop& loo
 }  // namespace
 
 Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
-             std::vector<Transport*> memory)
-    : context_{loop, BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
-               BufferPool(reorder_budget_bytes), log.child(fmt::format("shard {}", index.value)),
+             std::vector<Transport*> memory, bool pins_slots)
+    : context_{loop,
+               BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
+               BufferPool(),
+               BufferPool(reorder_budget_bytes),
+               pins_slots,
+               log.child(fmt::format("shard {}", index.value)),
                ShardStats{}} {}
 
 Shard::~Shard() = default;
@@ -112,6 +116,7 @@ void Shard::finish(std::list<Ending>::iterator ending) {
   const Done done = std::move(ending->done);
   ending_.erase(ending);
   context_.slots.trim();
+  context_.arrivals.trim();
   context_.budget.trim();
   done();
   if (shut_down_ && ending_.empty()) std::exchange(all_ended_, nullptr)();

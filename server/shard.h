@@ -26,9 +26,10 @@ namespace bps {
 class Shard {
  public:
   // `memory`: aggregates go where their connections send them from without a copy, of the first that has
-  // memory. They outlive the shard.
+  // memory. They outlive the shard. `pins_slots`: it takes long to make there, so it is made when tensors are
+  // declared.
   Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
-        std::vector<Transport*> memory = {});
+        std::vector<Transport*> memory = {}, bool pins_slots = false);
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
@@ -58,7 +59,7 @@ class Shard {
 
   ShardStats stats() const { return context_.stats; }
   std::uint64_t bytes_in_use() const {
-    return context_.slots.bytes_in_use() + context_.budget.bytes_in_use();
+    return context_.slots.bytes_in_use() + context_.arrivals.bytes_in_use() + context_.budget.bytes_in_use();
   }
   // Also those that have ended, and whose lanes are still there.
   std::size_t job_count() const { return jobs_.size() + ending_.size(); }

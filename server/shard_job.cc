@@ -51,6 +51,8 @@ void ShardJob::add(const TensorSlices& tensor, bool moved) {
     partition.epoch = epoch_;
     partition.clock.start(context_.loop.now());
     partition.answering.resize(contributors_.size(), 0);
+    if (context_.pins_slots)
+      partition.reserved = reserve_slots(context_.slots, shape.dtype, shape.elements, shape.mode);
     partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory());
     tell_past(slice.partition, *partition.aggregator);
     BPS_ASSERT(actions_.empty());  // nobody has pushed yet

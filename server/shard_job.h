@@ -42,14 +42,17 @@ struct ShardStats {
 // What all jobs of a shard share.
 struct ShardContext {
   EventLoop& loop;
-  BufferPool slots;   // partitions and lanes' buffers: accounted for when tensors are declared
-  BufferPool budget;  // contributions that wait
+  BufferPool slots;     // partitions: accounted for when tensors are declared
+  BufferPool arrivals;  // lanes' buffers: accounted for as well, and sent by nobody
+  BufferPool budget;    // contributions that wait
+  bool pins_slots;      // their memory takes long to make, and is made when tensors are declared
   Logger log;
   ShardStats stats;
 };
 
 struct JobPartition {
   std::unique_ptr<Aggregator> aggregator;
+  SlotReservations reserved;
   TensorId tensor;
   std::int32_t priority = 0;
   Epoch epoch;                   // in which it came here

@@ -120,6 +120,8 @@ struct BufferPool::Core {
   struct SizeClass {
     std::vector<std::unique_ptr<Slab>> slabs;
     std::vector<Slab*> with_free;  // last one first
+    std::size_t blocks = 0;        // of all slabs
+    std::size_t reserved = 0;
   };
 
   Source source;  // empty: memory of our own, a region a slab
@@ -148,6 +150,7 @@ struct BufferPool::Core {
     for (std::size_t i = slab->blocks; i > 0; --i)
       slab->free.push_back(slab->memory + (i - 1) * block_bytes);
     size_class.with_free.push_back(slab.get());
+    size_class.blocks += slab->blocks;
     size_class.slabs.push_back(std::move(slab));
     return size_class.slabs.back().get();
   }
@@ -188,7 +191,8 @@ struct BufferPool::Core {
     for (auto& entry : classes) {
       auto& size_class = entry.second;
       std::erase_if(size_class.slabs, [&](const std::unique_ptr<Slab>& slab) {
-        if (!slab->idle()) return false;
+        if (!slab->idle() || size_class.blocks - slab->blocks < size_class.reserved) return false;
+        size_class.blocks -= slab->blocks;
         std::erase(size_class.with_free, slab.get());
         slab->chunk->give_back(slab->memory, slab->bytes);
         return true;
@@ -251,6 +255,23 @@ BufferPool::Buffer BufferPool::allocate(std::size_t bytes) {
   core_->in_use += block_bytes;
   ++core_->buffers;
   return buffer;
+}
+
+BufferPool::Reservation BufferPool::reserve(std::size_t bytes, std::size_t count) {
+  BPS_ASSERT(bytes > 0);
+  const std::size_t block_bytes = class_bytes(bytes);
+  Core::SizeClass& size_class = core_->classes[block_bytes];
+  Reservation reservation;
+  reservation.core_ = core_;
+  reservation.block_bytes_ = block_bytes;
+  reservation.count_ = count;
+  size_class.reserved += count;
+  while (size_class.blocks < size_class.reserved && core_->add_slab(size_class, block_bytes) != nullptr) {}
+  return reservation;
+}
+
+BufferPool::Reservation::~Reservation() {
+  if (core_ != nullptr) core_->classes.find(block_bytes_)->second.reserved -= count_;
 }
 
 const Region* BufferPool::Buffer::region() const {

@@ -5,6 +5,8 @@
 // peers a descriptor and a mapping, so they grow with the pool: 1/16 of what it has, 4 MiB to 256 MiB. An
 // idle slab goes to the class that needs one.
 //
+// Where a region takes long to make (RDMA pins it), reserve() makes it before it is needed.
+//
 // Buffers are aligned to 64 bytes and not zeroed. Owner and loop: one loop; pool and buffers are not
 // thread-safe. A buffer may outlive its pool. Limit: the bytes in use, counted in class sizes; an allocation
 // beyond it, or one that the system refuses, gives an empty Buffer and changes nothing.
@@ -58,6 +60,30 @@ class BufferPool {
     Slab* slab_ = nullptr;
   };
 
+  // So many buffers of a size can be had without another region, whatever else the pool is used for.
+  // Move-only; goes before its pool.
+  class Reservation {
+   public:
+    Reservation() = default;
+    Reservation(Reservation&& other) noexcept { swap(other); }
+    Reservation& operator=(Reservation&& other) noexcept {
+      Reservation(std::move(other)).swap(*this);
+      return *this;
+    }
+    ~Reservation();
+
+   private:
+    friend class BufferPool;
+    void swap(Reservation& other) noexcept {
+      std::swap(core_, other.core_);
+      std::swap(block_bytes_, other.block_bytes_);
+      std::swap(count_, other.count_);
+    }
+    Core* core_ = nullptr;
+    std::size_t block_bytes_ = 0;
+    std::size_t count_ = 0;
+  };
+
   static constexpr std::size_t kAlignment = 64;
 
   // Memory of at least so many bytes.
@@ -73,6 +99,10 @@ class BufferPool {
   // `bytes` > 0.
   Buffer allocate(std::size_t bytes);
 
+  // `count` more buffers of `bytes` > 0: those of a size who are in use without having been reserved are in the
+  // way. Not counted against the limit. What cannot be had now is asked for again by allocate().
+  Reservation reserve(std::size_t bytes, std::size_t count);
+
   // What allocate(bytes) counts against the limit.
   static std::size_t class_bytes(std::size_t bytes);
 
@@ -82,7 +112,8 @@ class BufferPool {
   std::uint64_t limit_bytes() const;
   void set_limit(std::uint64_t bytes);  // affects later allocations
 
-  // Gives regions back to the system until at most `keep_bytes` are held, as far as whole regions are free.
+  // Gives regions back to the system until at most `keep_bytes` are held, as far as whole regions are free
+  // and hold nothing that is reserved.
   void trim(std::uint64_t keep_bytes = 0);
 
  private:

@@ -145,6 +145,40 @@ TEST_CASE("an idle slab serves another size class before new memory is taken") {
   CHECK(regions.asked <= 2);
 }
 
+TEST_CASE("what is reserved needs no region later, whatever else is taken and given back meanwhile") {
+  constexpr std::size_t kBytes = 256 * 1024, kOther = 200 * 1024;
+  int regions = 0;
+  BufferPool pool(UINT64_MAX, [&](std::size_t bytes) {
+    ++regions;
+    return allocate_ordinary_region(bytes);
+  });
+  std::vector<Buffer> buffers;
+  const auto take = [&](std::size_t bytes, int count) {
+    for (int i = 0; i < count; ++i)
+      REQUIRE(buffers.emplace_back(pool.allocate(bytes)));
+  };
+  std::vector<BufferPool::Reservation> reserved;
+  reserved.push_back(pool.reserve(kBytes, 20));
+  reserved.push_back(pool.reserve(kBytes, 20));  // more, not the same ones
+  CHECK(pool.bytes_in_use() == 0);
+  int before = regions;
+  CHECK(before > 0);
+  take(kBytes, 40);
+  CHECK(regions == before);
+  buffers.clear();
+  // Idle slabs serve others, but not those that are reserved.
+  take(kOther, 200);
+  buffers.clear();
+  pool.trim();
+  before = regions;
+  take(kBytes, 40);
+  CHECK(regions == before);
+  buffers.clear();
+  reserved.clear();
+  pool.trim();
+  CHECK(pool.region_count() == 0);
+}
+
 TEST_CASE("a buffer may outlive its pool") {
   Buffer buffer;
   {
