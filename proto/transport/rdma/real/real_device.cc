@@ -70,7 +70,7 @@ RealDevice::RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd*
       ports_(attributes.phys_port_cnt),
       port_(port),
       look_(std::move(look)),
-      state_(State{domain, 0, {}}) {
+      state_(State{domain, 0, {}, {}}) {
   const auto depth = [](int reads) { return static_cast<std::uint8_t>(std::clamp(reads, 0, 255)); };
   limits_.work_requests = static_cast<std::uint32_t>(attributes.max_qp_wr);
   limits_.completions = static_cast<std::uint32_t>(attributes.max_cqe);
@@ -115,13 +115,21 @@ void RealDevice::lose() {
   close_if_unused();
 }
 
+void RealDevice::lose(CmId id) {
+  state_.update([&](State& state) { state.last_id = std::move(id); });
+  lose();
+}
+
 void RealDevice::close_if_unused() {
   const bool is_closed = state_.update([this](State& state) {
     if (state.uses > 0 || state.domain == nullptr) return false;
     close(state);
     return true;
   });
-  if (is_closed) look_();
+  if (!is_closed) return;
+  look_();
+  // librdmacm closes the device with it, and wants no lock of ours held.
+  const auto last_id = state_.update([](State& state) { return std::exchange(state.last_id, std::nullopt); });
 }
 
 // ---- what it has ----

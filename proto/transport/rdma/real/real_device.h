@@ -21,6 +21,7 @@
 
 #include "proto/base/completion.h"
 #include "proto/transport/rdma/rdma_device.h"
+#include "proto/transport/rdma/real/cm_id.h"
 #include "proto/transport/rdma/real/rdma_library.h"
 #include "proto/transport/rdma/verbs.h"
 
@@ -63,6 +64,9 @@ class RealDevice final : public VerbsDevice {
   };
   Result<Use> use();
   void lose();
+  // By whoever watches it, and still has a Use: `id`, which is bound to the device, is kept until it is closed. While
+  // memory is being registered there may be no other.
+  void lose(CmId id);
   // Nobody uses it any more, but ids may be bound to it.
   void close();
 
@@ -80,6 +84,7 @@ class RealDevice final : public VerbsDevice {
     ibv_pd* domain = nullptr;  // null: closed
     int uses = 0;
     std::vector<RealMemory*> memories;
+    std::optional<CmId> last_id;  // of one that is lost
   };
 
   void leave();

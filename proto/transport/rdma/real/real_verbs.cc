@@ -48,6 +48,13 @@ Status RealVerbs::open() {
 
 RealVerbs::Found RealVerbs::refresh() {
   return devices_.update([this](Devices& devices) {
+    // Before the list is made: whoever is on it and was open is the same, even if it is lost meanwhile.
+    std::vector<const ibv_context*> open;
+    for (const Devices* const list : {&devices, &others_}) {
+      for (const auto& device : *list) {
+        if (!device->is_lost()) open.push_back(device->context());
+      }
+    }
     Found found;
     int count = 0;
     ibv_context** const contexts = library_.get_devices(&count);
@@ -55,14 +62,12 @@ RealVerbs::Found RealVerbs::refresh() {
       const std::string name = library_.get_device_name(contexts[i]->device);
       found.names.push_back(name);
       const bool is_chosen = options_.device.empty() || options_.device == name;
+      if (std::find(open.begin(), open.end(), contexts[i]) != open.end()) continue;
       Devices& list = is_chosen ? devices : others_;
-      if (std::any_of(list.begin(), list.end(), [&](const auto& known) {
-            return known->context() == contexts[i] && !known->is_lost();
-          }))
-        continue;
       auto device = RealDevice::open(library_, contexts[i], options_.port, [this] { refresh(); });
       if (device) {
-        removals_.add(*list.emplace_back(std::move(device).value()));
+        // The list still holds what is being removed; nothing else would.
+        if (!removals_.add(*list.emplace_back(std::move(device).value()))) list.pop_back();
       } else if (is_chosen) {
         found.error = std::move(device).error();
       }

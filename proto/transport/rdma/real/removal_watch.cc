@@ -68,36 +68,39 @@ void RemovalWatch::stop() {
   thread_.reset();
 }
 
-void RemovalWatch::add(RealDevice& device) {
-  if (try_add(device)) return;
-  thread_->loop().post([this, &device] { add_later(device); });
+bool RemovalWatch::add(RealDevice& device) {
+  const Added added = try_add(device);
+  if (added == Added::not_yet) thread_->loop().post([this, &device] { add_later(device); });
+  return added != Added::never;
 }
 
 void RemovalWatch::add_later(RealDevice& device) {
   thread_->loop().after(kLookAgain, [this, &device] {
-    if (!try_add(device)) add_later(device);
+    if (try_add(device) == Added::not_yet) add_later(device);
   });
 }
 
-bool RemovalWatch::try_add(RealDevice& device) {
+RemovalWatch::Added RemovalWatch::try_add(RealDevice& device) {
   auto use = device.use();
   const auto gids = device.gids();
-  if (!use || !gids) return true;
+  if (!use || !gids) return Added::never;
   const auto usable = std::find_if(gids->begin(), gids->end(), is_usable);
   if (usable == gids->end()) {
-    return std::any_of(gids->begin(), gids->end(),
-                       [](const RdmaGid& gid) { return gid.kind == RdmaGid::Kind::other; });
+    const bool is_roce = std::none_of(gids->begin(), gids->end(),
+                                      [](const RdmaGid& gid) { return gid.kind == RdmaGid::Kind::other; });
+    return is_roce ? Added::not_yet : Added::yes;
   }
   auto id = CmId::create(library_);
-  if (!id) return false;
+  if (!id) return Added::not_yet;
   SocketAddress address = address_of(*usable);
-  if (library_.bind_addr(id->get(), address.get()) != 0 || id->get()->verbs != device.context()) return false;
+  if (library_.bind_addr(id->get(), address.get()) != 0) return Added::never;
+  if (id->get()->verbs != device.context()) return Added::not_yet;  // the address is another device's, too
   const int channel = id->descriptor();
   // Under the lock: take() must find what it is told of.
   return watched_.update([&](std::vector<Watched>& watched) {
-    if (!watch_descriptor(wait_.get(), channel, 0).ok()) return false;
+    if (!watch_descriptor(wait_.get(), channel, 0).ok()) return Added::not_yet;
     watched.push_back({std::move(id).value(), std::move(use).value()});
-    return true;
+    return Added::yes;
   });
 }
 
@@ -120,7 +123,7 @@ void RemovalWatch::take() {
     }
   });
   for (Watched& one : removed)
-    one.use.device().lose();
+    one.use.device().lose(std::move(one.id));
 }
 
 }  // namespace bps

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -30,8 +31,8 @@ class RemovalWatch {
   Status start();
   // Loses no device any more. What is bound to them stays until the end.
   void stop();
-  // It outlives the watch.
-  void add(RealDevice& device);
+  // It outlives the watch, unless false is returned: it is being removed already.
+  bool add(RealDevice& device);
 
  private:
   class Waiter;
@@ -40,8 +41,8 @@ class RemovalWatch {
     RealDevice::Use use;
   };
 
-  // False: it has no address yet.
-  bool try_add(RealDevice& device);
+  enum class Added : std::uint8_t { yes, not_yet, never };
+  Added try_add(RealDevice& device);
   void add_later(RealDevice& device);
   // Loses the devices that were removed.
   void take();
