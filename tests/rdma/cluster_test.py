@@ -18,6 +18,8 @@ OS, PEER_LOST = 71, 75
 class Job(GuestTest):
     """Workers (self.ranks) of one job that goes on until it is told to end."""
 
+    sizes = SIZES
+
     def expect_sums(self):
         """Rounds go on; then all end with the checksum of right sums only."""
         for rank, reached in [(rank, self.rounds_of(rank)) for rank in self.ranks]:
@@ -27,7 +29,7 @@ class Job(GuestTest):
             self.assert_status(rank, 0, "(?m)^closed", limit=STEP)
         checksums = {rank.wait_line("^checksum") for rank in self.ranks}
         rounds = checksums.copy().pop().split()[1]
-        reference = self.run_to_end(self.worker_program, "--reference", len(self.ranks), "--rounds", rounds, "--sizes", SIZES)
+        reference = self.run_to_end(self.worker_program, "--reference", len(self.ranks), "--rounds", rounds, "--sizes", self.sizes)
         self.assertEqual(checksums, {reference})
 
     @staticmethod
@@ -109,6 +111,41 @@ class Cluster(Job):
                 for rank, host in enumerate(WORKERS[:2])]
         for rank in told:
             self.assert_status(rank, 0, "(?m)^closed", limit=STEP)
+
+
+class LossyCables(Job):
+    """Between one server and two workers: devices repeat what is lost, after seconds, and give up at times; lanes come back."""
+
+    sizes = "30000,1000"
+
+    def setUp(self):
+        if self.transport != "rdma":
+            self.skipTest("only RDMA crosses the cables in one network namespace")
+        self.needs_transport()
+        super().setUp()
+        self.master = self.scheduler()
+        self.server_on(SERVERS[0], self.master)
+        self.ranks = [self.worker_on(host, self.master, rank, 2, "--sizes", self.sizes, "--until-told")
+                      for rank, host in enumerate(WORKERS[:2])]
+        for rank in self.ranks:
+            rank.wait_line("^reached [1-9]")
+
+    def lose(self, share):
+        for host in (SERVERS[0], *WORKERS[:2]):
+            self.addCleanup(self.lab.mend, host)
+            self.lab.shape(host, "netem", "loss", share)
+
+    def test_sums_are_right(self):
+        self.lose("0.1%")
+        for rank, reached in [(rank, self.rounds_of(rank)) for rank in self.ranks]:
+            self.wait_past(rank, reached)
+        self.lose("1%")
+        self.expect_sums()
+
+    def test_a_worker_is_killed(self):
+        self.lose("1%")
+        self.ranks[1].signal(signal.SIGKILL)
+        self.assert_status(self.ranks[0], PEER_LOST, "rank 1", limit=STEP)
 
 
 class Bench(GuestTest):

@@ -58,6 +58,31 @@ class RoceLab:
         """A network device that was down: its route went with it."""
         run("ip", "-batch", "-", said=f"link set h{host} up\n{self._route(host)}")
 
+    def add_ipv6(self, host):
+        """One more address, reached over the cables as the other one."""
+        run("sysctl", "-qw", f"net.ipv6.conf.h{host}.disable_ipv6=0")
+        if not any(line.startswith("10:") for line in run("ip", "-6", "rule").splitlines()):
+            run("ip", "-6", "-batch", "-", said="rule add pref 10 lookup local\nrule del pref 0")
+        run("ip", "-6", "-batch", "-", said="\n".join(self._ipv6(host, "add")))
+
+    def drop_ipv6(self, host):
+        run("ip", "-6", "-batch", "-", said="\n".join(reversed(self._ipv6(host, "del"))))
+        run("sysctl", "-qw", f"net.ipv6.conf.h{host}.disable_ipv6=1")
+
+    def _ipv6(self, host, verb):
+        address = self.ipv6(host)
+        return [
+            f"addr {verb} {address}/64 dev h{host}" + (" nodad" if verb == "add" else ""),
+            f"rule {verb} pref 1 from {address} to {address} lookup local",
+            f"rule {verb} pref 2 iif h{host} to {address} lookup local",
+            f"rule {verb} pref 3 from {address} to fd78::/64 lookup {100 + host}",
+            f"route {verb} fd78::/64 dev h{host} src {address} table {100 + host}",
+        ]
+
+    @staticmethod
+    def ipv6(host):
+        return f"fd78::{host}"
+
     @staticmethod
     def address(host):
         return f"10.78.0.{host}"

@@ -13,8 +13,7 @@ PEERS_LOST = 75
 BATCHES, AT_ONCE = 10, 5  # 50 peers that are killed
 TURNS = 3
 IPV4_GID = 1  # index of the address in the device's table: rxe has its link-local one before
-LEAST = 0.3  # far below what is wanted: emulation is uneven
-FLOOR, GOAL = 0.7, 0.9
+LEAST, FLOOR, GOAL = 0.5, 0.7, 0.9  # of ib_read_bw: below the first is a failure, though emulation is uneven
 SENDS_A_SIGNAL = 16  # SENDs for each of which one completion may be asked
 
 
@@ -23,8 +22,8 @@ class Transport(GuestTest):
         super().setUp()
         self.receive()
 
-    def receive(self, how="receive"):
-        receiver = self.start(f"goodput {how}", self.program(), how, self.transport, self.lab.address(1))
+    def receive(self, how="receive", address=None):
+        receiver = self.start(f"goodput {how}", self.program(), how, self.transport, address or self.lab.address(1))
         try:
             self.address = receiver.wait_line("^listening").split()[1]
         except AssertionError:
@@ -91,6 +90,25 @@ class Transport(GuestTest):
         self.refused("send", "rxe", self.address, BYTES, 1, says="no RDMA device rxe; it has rxe1, rxe2")
         self.end_receiver()
 
+    def test_over_ipv6(self):
+        if self.transport != "rdma":
+            self.skipTest("only RDMA crosses the cables in one network namespace")
+        for host in (1, 2):
+            self.lab.add_ipv6(host)
+            self.addCleanup(self.lab.drop_ipv6, host)
+        self.end_receiver()
+        self.receive(address=self.lab.ipv6(1))
+        before = resources()
+        sender = self.sender(COUNT, self.lab.device(2))
+        sender.wait_line("^under way")
+        held = resources()
+        for host in (1, 2):
+            device = self.lab.device(host)
+            self.assertEqual(held[device]["qp"], before[device]["qp"] + 1, device)
+        self.assert_status(sender, 0)
+        self.wait_results("^goodput ", 1)
+        self.end_receiver()
+
     def refused(self, *words, says):
         self.assert_status(self.start("goodput", self.program(), *words), 78, says)
 
@@ -138,15 +156,20 @@ class Transport(GuestTest):
         for self.receiver, self.address in receivers.values():
             self.end_receiver()
         median = {what: statistics.median(values) for what, values in measured.items()}
+
+        def ratio(what, tool):
+            """Of those that were measured one after the other: the machine is not as fast all the time."""
+            return statistics.median(ours / theirs for ours, theirs in zip(measured[what], measured[tool]))
+
         print(f"\n| {self.transport}, {BYTES // 1024} KiB one way, {TURNS} turns | median MB/s | all | by ib_write_bw | by ib_read_bw |")
         print("| --- | --- | --- | --- | --- |")
         for what, values in measured.items():
-            ratios = " | ".join(f"{median[what] / median[tool]:.2f}" for tool in tools)
+            ratios = " | ".join(f"{ratio(what, tool):.2f}" for tool in tools)
             print(f"| {what} | {median[what]:.1f} | {', '.join(f'{value:.1f}' for value in values)} | {ratios} |")
         for what in receivers:
-            ratio = median[what] / median["ib_read_bw"]
-            print(f"{what}: {'goal' if ratio >= GOAL else 'floor' if ratio >= FLOOR else 'missed'} ({FLOOR}, {GOAL} of ib_read_bw)")
-            self.assertGreater(ratio, LEAST)
+            reached = ratio(what, "ib_read_bw")
+            print(f"{what}: {'goal' if reached >= GOAL else 'floor' if reached >= FLOOR else 'missed'} ({FLOOR}, {GOAL} of ib_read_bw)")
+            self.assertGreater(reached, LEAST)
 
     def goodput(self, turn):
         """MB/s of one sender. Its payloads register nothing, and few of its requests ask for a completion."""
