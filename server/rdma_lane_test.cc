@@ -19,10 +19,12 @@ struct RdmaWorld : World {
     server.reset();
   }
 
-  Peer& rdma_lane(JobRun run, std::uint32_t rank, std::uint32_t shard) {
+  Peer& rdma_lane(JobRun run, std::uint32_t rank, std::uint32_t shard, Session session = Session{1}) {
     workers.push_back(std::make_unique<Peer>(rdma.connect(loop, server->endpoint(), 5s)));
     Peer& peer = *workers.back();
-    peer.connection().send(hello(run, rank, shard));
+    HelloLane first = hello(run, rank, shard);
+    first.session = session;
+    peer.connection().send(first);
     until([&] { return peer.find<Welcome>() != nullptr; });
     return peer;
   }
@@ -110,6 +112,50 @@ TEST_CASE("over RDMA: tensors of an asynchronous job are registered when they ar
   CHECK(counters.reads > reads);
 }
 
+TEST_CASE("over RDMA: who is refused while it reads an answer hears why, or is closed in time") {
+  RdmaWorld world;
+  world.serve();
+  REQUIRE(world.open_job(kRun, 2).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 1, 60'000).code == ErrorCode::ok);
+  Peer& other = world.rdma_lane(kRun, 0, 0);
+  Peer& bad = world.rdma_lane(kRun, 1, 0);
+  const std::vector<float> values(60'000, 2);
+  PushPull broadcast;
+  broadcast.job_run = kRun;
+  broadcast.partition = PartitionId{10};
+  broadcast.operation = Operation::broadcast;
+  other.connection().send(broadcast, std::as_bytes(std::span(values)), 1);
+  const RdmaCounters& counters = world.transport_over_fabric.counters();
+  world.until([&] { return counters.reads == 1; });
+  world.fabric->hold_reads(UINT32_MAX);
+  bad.connection().send(broadcast);
+  world.until([&] { return counters.reads == 2; });  // of its answer, which is lent
+  bad.connection().send(Heartbeat{1});
+  const ExpectLog said("broke a rule: Heartbeat has no place on a lane");
+  world.until([&] { return said.seen() == 1; });
+  CHECK_FALSE(bad.closed);
+  SECTION("it hears why, behind the answer") {
+    world.fabric->finish_reads();
+    world.until([&] { return bad.find<Refused>() != nullptr; });
+    CHECK(bad.payload == values);
+    CHECK_THAT(bad.find<Refused>()->message, Contains("no place on a lane"));
+    bad.close();
+  }
+  SECTION("it is slow") {
+    const TimePoint began = world.loop.now();
+    world.until([&] { return bad.closed.has_value(); });
+    CHECK(world.loop.now() - began >= ServerLane::kLinger - 100ms);
+    world.fabric->finish_reads();
+  }
+  // The round is over for the other one, and the next can begin.
+  world.until([&] { return other.find<Aggregate>() != nullptr; });
+  Peer& again = world.rdma_lane(kRun, 1, 0, Session{2});
+  other.messages.clear();
+  for (Peer* const peer : {&other, &again})
+    world.push(*peer, kRun, 10, values, 1);
+  world.until([&] { return other.find<Aggregate>() != nullptr && again.find<Aggregate>() != nullptr; });
+}
+
 TEST_CASE("over RDMA: a device that goes away ends its lanes, and the server goes on") {
   RdmaWorld world;
   world.serve();
@@ -141,6 +187,20 @@ TEST_CASE("over RDMA: of those that prove nothing only so many have memory pinne
   CHECK(peers[0]->closed);
   CHECK_FALSE(peers[3]->closed);
   CHECK_FALSE(world.workers[0]->closed);  // who has proved itself stays
+  // Nor for long.
+  const ExpectLog late("no handshake within 5s");
+  const TimePoint began = world.loop.now();
+  TimePoint told = began;
+  world.until([&] {
+    if (world.loop.now() - told >= 1s) {
+      told = world.loop.now();
+      world.scheduler->connection().send(Heartbeat{1});  // which is there all the while
+    }
+    return gone() == static_cast<std::ptrdiff_t>(strangers);
+  });
+  CHECK(world.loop.now() - began < LaneDoor::kHelloTimeout + 1s);
+  world.until([&] { return world.fabric->queue_pairs() == 2; });  // the worker's, and the server's end of it
+  CHECK_FALSE(world.workers[0]->closed);
 }
 
 TEST_CASE("over RDMA: a server for RDMA only tells workers that come over TCP so") {

@@ -22,6 +22,7 @@ ServerLane::ServerLane(ShardJob& job, const SessionMember& member, const HelloLa
 
 ServerLane::~ServerLane() {
   if (overfull_) job_.context().loop.cancel(overfull_);
+  if (farewell_) job_.context().loop.cancel(farewell_);
 }
 
 void ServerLane::start(const Welcome& welcome) {
@@ -36,7 +37,7 @@ std::string ServerLane::peer() const { return connection_ ? connection_->peer() 
 // ---- in ----
 
 std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
-  if (ended_) return nullptr;
+  if (is_over()) return nullptr;
   if (const auto* push = std::get_if<PushPull>(&message)) {
     if (push->announced || push->error.code != ErrorCode::ok) {
       const char* const what = push->announced ? "an announcement" : "a failure";
@@ -61,7 +62,7 @@ std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
 }
 
 void ServerLane::on_message(Message& message, std::span<std::byte> payload) {
-  if (ended_) return;
+  if (is_over()) return;
   if (const auto* push = std::get_if<PushPull>(&message)) {
     if (begun_ || begin(*push, 0)) finish(push->partition, false, payload);
   } else if (const auto* retained = std::get_if<Retained>(&message)) {
@@ -110,7 +111,7 @@ void ServerLane::resume(const Resume& resume) {
 }
 
 bool ServerLane::on_lent(Message& message, LentPayload& payload) {
-  if (ended_) return false;
+  if (is_over()) return false;
   // What is wrong or wanted by nobody goes the usual way.
   const auto* push = std::get_if<PushPull>(&message);
   const bool has_none = push == nullptr || push->announced || push->error.code != ErrorCode::ok;
@@ -209,8 +210,8 @@ void ServerLane::refuse(const Error& error) {
   job_.context().log.warn("job '{}', rank {} ({}) broke a rule: {}; lane closed", job_.name(),
                           hello_.rank.value, peer(), error.message);
   ++job_.context().stats.refused_lanes;
-  close(&error);
-  job_.remove_lane(*this);  // ends *this
+  dismiss(error);
+  job_.remove_lane(*this);  // ends *this, if nothing is on its way
 }
 
 void ServerLane::on_closed(const Error& error) {
@@ -224,19 +225,29 @@ void ServerLane::on_closed(const Error& error) {
   } else {
     job_.context().log.debug("{}", text);
   }
-  close(nullptr);
+  close();
+  if (lingers()) return job_.forget_lane(*this);  // ends *this
   if (ended_) return job_.lane_ended();
   job_.remove_lane(*this);  // ends *this
 }
 
-void ServerLane::close(const Error* refusal) {
+void ServerLane::close() { connection_.reset(); }
+
+void ServerLane::dismiss(const Error& refusal) {
   if (connection_ == nullptr) return;
-  // The memory of payloads that are still in the connection goes elsewhere now.
-  if (refusal != nullptr && (in_flight_count_ == 0 || connection_->queued_bytes() == 0)) {
-    connection_->send(Refused{refusal->code, refusal->message, refusal->advice});
-    connection_->close_after_flush(kLinger);
+  // What is arriving goes into memory that is somebody else's from now on.
+  if (in_flight_count_ == 0 || arriving_ != nullptr) {
+    if (in_flight_count_ == 0 || connection_->queued_bytes() == 0) {
+      connection_->send(Refused{refusal.code, refusal.message, refusal.advice});
+      connection_->close_after_flush(kLinger);
+    }
+    return close();
   }
-  connection_.reset();
+  connection_->send(Refused{refusal.code, refusal.message, refusal.advice});
+  farewell_ = job_.context().loop.after(kLinger, [this] {
+    close();
+    job_.forget_lane(*this);  // ends *this
+  });
 }
 
 void ServerLane::end(const Error* refusal) {
@@ -337,7 +348,7 @@ void ServerLane::on_sent(std::uint64_t cookie) {
   BPS_ASSERT(cookie > 0 && cookie <= in_flight_.size());
   InFlight& entry = in_flight_[cookie - 1];
   JobPartition& partition = *entry.partition;
-  answered(partition, entry.round);
+  if (!lingers()) answered(partition, entry.round);  // else it is its successor's
   in_flight_bytes_ -= entry.bytes;
   entry.partition = nullptr;
   free_cookies_.push_back(static_cast<std::uint32_t>(cookie));
@@ -352,7 +363,7 @@ void ServerLane::on_sent(std::uint64_t cookie) {
 }
 
 void ServerLane::on_writable() {
-  if (ended_) return;
+  if (is_over()) return;
   pump();
   job_.reap_dropped();
 }

@@ -54,16 +54,22 @@ class ServerLane final : private ConnectionHandler {
   void send_resumed(PartitionId id, Round round);
   void send_fetch(PartitionId id, Round round, std::uint64_t version);
 
-  // Closes the connection: with a Refused if there is one to say and no payload is in its way. Nothing is
-  // received or sent after that.
-  void close(const Error* refusal);
+  // Closes the connection. Nothing is received or sent after that.
+  void close();
+
+  // Says Refused, then nothing more, and drops what still comes. While answers are being sent or are lent, the
+  // connection stays, and with it they, so that the worker hears why behind them: until it closes the connection
+  // or kLinger has passed; then ShardJob::forget_lane() is called. ShardJob::remove_lane() follows.
+  void dismiss(const Error& refusal);
+  bool lingers() const { return static_cast<bool>(farewell_); }
 
   // The job is over here: says Refused if there is one to say, then nothing more, and drops what still comes.
   // The connection stays until the worker closes it (ShardJob::lane_ended() is called then), or close(): what
   // it was lent must not change before it has its copy, which another server may ask it for.
   void end(const Error* refusal);
 
-  // After close(): calls `release(partition, pin)` for every answer that was not sent.
+  // After close() or dismiss(): calls `release(partition, pin)` for every answer that was not sent and is not
+  // being sent.
   template <class Release>
   void release_answers(Release release) {
     // Nothing of this lane may hold back the answers of the next one.
@@ -77,6 +83,11 @@ class ServerLane final : private ConnectionHandler {
       release(*answer.partition, answer.pin);
     }
     answers_.clear();
+    if (!lingers()) release_in_flight(release);
+  }
+  // After close(): for those that were being sent.
+  template <class Release>
+  void release_in_flight(Release release) {
     for (const InFlight& entry : in_flight_) {
       if (entry.partition != nullptr) release(*entry.partition, entry.pin);
     }
@@ -131,6 +142,8 @@ class ServerLane final : private ConnectionHandler {
   // The partition; null where the tensor was dropped; an error where the frame breaks a rule.
   Result<JobPartition*> look_up(PartitionId id, Epoch epoch) const;
   void refuse(const Error& error);
+  // Nothing that comes counts any more.
+  bool is_over() const { return ended_ || lingers(); }
   void answered(JobPartition& partition, Round round) const;
   void say(const Message& message);
   void limit_queue();
@@ -159,6 +172,7 @@ class ServerLane final : private ConnectionHandler {
   std::size_t in_flight_bytes_ = 0;
   std::size_t largest_answer_ = 0;
   TimerId overfull_;  // set: too much is unread, and the lane closes at the end of this turn
+  TimerId farewell_;  // set: dismissed, and not gone yet
   bool ended_ = false;
   Message frame_;     // an Aggregate, reused
 

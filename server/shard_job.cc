@@ -19,8 +19,9 @@ ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
 
 ShardJob::~ShardJob() {
   // Connections may still read slots and write into them.
-  for (const auto& lane : lanes_) {
-    lane->close(nullptr);
+  for (const auto* const lanes : {&lanes_, &leaving_}) {
+    for (const auto& lane : *lanes)
+      lane->close();
   }
 }
 
@@ -169,7 +170,7 @@ Status ShardJob::admit(const HelloLane& hello, const Welcome& welcome,
   if (older != lanes_.end()) {
     context_.log.info("job '{}', rank {}: session {} takes the place of {}", name_, hello.rank.value,
                       hello.session.value, (*older)->session().value);
-    (*older)->close(nullptr);
+    (*older)->close();
     remove_lane(**older);
   }
   member.last_session = hello.session;
@@ -183,22 +184,35 @@ void ShardJob::remove_lane(ServerLane& lane) {
   const auto place =
       std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& entry) { return entry.get() == &lane; });
   BPS_ASSERT(place != lanes_.end());
-  const std::unique_ptr<ServerLane> owned = std::move(*place);
+  std::unique_ptr<ServerLane> owned = std::move(*place);
   lanes_.erase(place);
+  if (lane.lingers()) leaving_.push_back(std::move(owned));
   const std::uint32_t contributor = lane.member().contributor;
   if (contributor == ServerLane::kNoContributor) return;
   lane_of_[lane.member().place] = nullptr;  // before anything is answered
   if (lane.arriving() != nullptr) --lane.arriving()->references;
-  lane.release_answers([&](JobPartition& partition, std::uint32_t pin) {
-    --partition.references;
-    if (pin == Action::kNoPin) return;
-    partition.aggregator->unpin(pin, actions_);
-    carry_out(partition.aggregator->shape().partition, partition, actions_);
-  });
+  lane.release_answers([this](JobPartition& partition, std::uint32_t pin) { release(partition, pin); });
   tell_all([&](PartitionId id, Aggregator& aggregator) {
     if (owns(lane.member(), id)) aggregator.lost(contributor, actions_);
   });
   reap_dropped();
+}
+
+void ShardJob::forget_lane(ServerLane& lane) {
+  const auto place = std::find_if(leaving_.begin(), leaving_.end(),
+                                  [&](const auto& entry) { return entry.get() == &lane; });
+  BPS_ASSERT(place != leaving_.end());
+  const std::unique_ptr<ServerLane> owned = std::move(*place);
+  leaving_.erase(place);
+  lane.release_in_flight([this](JobPartition& partition, std::uint32_t pin) { release(partition, pin); });
+  reap_dropped();
+}
+
+void ShardJob::release(JobPartition& partition, std::uint32_t pin) {
+  --partition.references;
+  if (pin == Action::kNoPin) return;
+  partition.aggregator->unpin(pin, actions_);
+  carry_out(partition.aggregator->shape().partition, partition, actions_);
 }
 
 void ShardJob::end(const Error& error, std::function<void()> all_closed) {

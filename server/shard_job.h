@@ -99,8 +99,10 @@ class ShardJob {
   void carry_out(PartitionId id, JobPartition& partition, Actions& actions);
   // Frees dropped partitions that nobody refers to any more. Not while actions are being carried out.
   void reap_dropped();
-  // The lane is closed: its half received contribution is forgotten. Destroys it.
+  // The lane is closed, or dismissed: its half received contribution is forgotten. Destroys it, unless it lingers.
   void remove_lane(ServerLane& lane);
+  // A dismissed one is closed at last. Destroys it.
+  void forget_lane(ServerLane& lane);
   // After end(): the worker has closed one.
   void lane_ended();
   // What a worker that obeys the protocol may leave unread on its lane, besides payloads.
@@ -149,6 +151,8 @@ class ShardJob {
   SessionMember* find_member(Rank rank);
   void tell_past(PartitionId id, Aggregator& aggregator);
   void close_lane(const SessionMember& member);
+  // An answer that a lane gives up.
+  void release(JobPartition& partition, std::uint32_t pin);
 
   void add(const TensorSlices& tensor, bool moved);
   static void name_absent(const Contributor& contributor, OpenRound& round);
@@ -180,6 +184,7 @@ class ShardJob {
   std::unordered_multimap<PartitionId, JobPartition> doomed_;
   std::unordered_set<PartitionId> dropped_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;
+  std::vector<std::unique_ptr<ServerLane>> leaving_;  // dismissed, with answers on their way
   std::vector<Group> groups_;         // by contributor
   std::vector<SessionMember*> member_at_;  // by place; null: left out
   std::vector<ServerLane*> lane_of_;       // by place

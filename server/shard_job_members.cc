@@ -100,8 +100,7 @@ void ShardJob::close_lane(const SessionMember& member) {
   const auto lane = std::find_if(lanes_.begin(), lanes_.end(),
                                  [&](const auto& entry) { return entry->rank() == member.rank; });
   if (lane == lanes_.end()) return;
-  const Error refusal = make_error(ErrorCode::peer_lost, "the job goes on without you: " + member.loss);
-  (*lane)->close(&refusal);
+  (*lane)->dismiss(make_error(ErrorCode::peer_lost, "the job goes on without you: " + member.loss));
   remove_lane(**lane);
 }
 

@@ -15,7 +15,8 @@
 // anything (counters()). All of it is pinned, so the limit of locked memory counts (`ulimit -l`).
 //
 // A payload that lies in its owner's region cannot be read any more when close_after_flush is called: then
-// the connection is closed at once, without last words.
+// the connection is closed at once, without last words. Who wants the peer to hear them sends them, and keeps
+// connection and payloads until the peer has closed (ServerLane::dismiss).
 //
 // Connecting fails with `out_of_memory` where one end cannot pin what it needs, with `unreachable` where no
 // device leads to the address, where nobody listens there for RDMA, or where the peer does not answer in
