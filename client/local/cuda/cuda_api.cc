@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, kCudaCallCount> kNames = {
     "cuStreamCreateWithPriority",
     "cuStreamDestroy",
     "cuStreamQuery",
+    "cuStreamGetId",
     "cuThreadExchangeStreamCaptureMode",
     "cuStreamIsCapturing",
     "cuStreamWaitEvent",

@@ -65,6 +65,7 @@ enum class CudaCall : std::uint8_t {
   create_stream,
   destroy_stream,
   query_stream,
+  stream_id,
   exchange_capture_mode,
   is_capturing,
   wait_event,
@@ -81,7 +82,7 @@ enum class CudaCall : std::uint8_t {
   unregister_host,
   device_address,
 };
-inline constexpr std::uint8_t kCudaCallCount = 30;
+inline constexpr std::uint8_t kCudaCallCount = 31;
 
 // As the driver calls it: "cuMemcpyDtoHAsync".
 std::string_view name_of(CudaCall call);
@@ -123,6 +124,9 @@ class CudaApi {
   virtual CudaCode create_stream(CudaStream& stream, int priority) = 0;
   virtual CudaCode destroy_stream(CudaStream stream) = 0;
   virtual CudaCode query_stream(CudaStream stream) = 0;
+  // Never that of another stream, whereas handles are used again. Not of one that is being captured. Not
+  // supported by drivers before CUDA 12.
+  virtual CudaCode stream_id(std::uint64_t& id, CudaStream stream) = 0;
   // Of this thread: sets it, and says what it was. Needs no context.
   virtual CudaCode exchange_capture_mode(CudaCaptureMode& mode) = 0;
   // Whether what is queued on it becomes part of a graph, and is not done now.

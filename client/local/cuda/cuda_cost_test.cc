@@ -39,8 +39,8 @@ TEST_CASE("cuda cost: alone, a tensor is one copy each way") {
   const std::uint64_t before = host.ranks[0].cuda->calls();
   REQUIRE(scenario.collectives());
   CHECK(calls_since(*host.ranks[0].cuda, before) ==
-        std::vector{CudaCall::copy_to_host, CudaCall::record_event, CudaCall::copy_to_device,
-                    CudaCall::record_event});
+        std::vector{CudaCall::copy_to_host, CudaCall::create_event, CudaCall::record_event,
+                    CudaCall::copy_to_device, CudaCall::record_event});
 }
 
 TEST_CASE("cuda cost: runs of a tensor are begun together, and each owner copies its own") {
@@ -53,7 +53,7 @@ TEST_CASE("cuda cost: runs of a tensor are begun together, and each owner copies
   REQUIRE(scenario.collectives());
   using enum CudaCall;
   CHECK(calls_since(*host.ranks[0].cuda, before) ==
-        std::vector{record_event, wait_event, copy_to_host, create_event, record_event,  // reduce
+        std::vector{create_event, record_event, wait_event, copy_to_host, create_event, record_event,  // reduce
                     copy_to_device, copy_to_device, copy_to_device, record_event,        // stage
                     record_event});                                                      // spread
   CHECK(calls_since(*host.ranks[0].nccl, nccl_before) ==

@@ -29,6 +29,7 @@ struct CudaFunctions {
   Code (*exchange_capture_mode)(int* mode);         // of this thread; an enum there
   Code (*is_capturing)(void* stream, int* status);  // likewise
   Code (*query_stream)(void* stream);
+  Code (*stream_id)(void* stream, unsigned long long* id);
   Code (*wait_event)(void* stream, void* event, unsigned int flags);
   Code (*wait_value)(void* stream, Address address, std::uint32_t value, unsigned int flags);
   Code (*create_event)(void** event, unsigned int flags);

@@ -80,7 +80,7 @@ TEST_CASE("cuda group: host memory that is not registered, and little room on th
 
 TEST_CASE("cuda group: with one hardware queue all ends, too") {
   CudaHost::Options options;
-  options.cuda.one_queue = true;
+  options.cuda.queues = 1;
   for (std::uint32_t size = 1; size <= 3; ++size)
     exercise(size, 21 + size, options);
 }

@@ -27,6 +27,9 @@ static_assert(kSameShape<decltype(F::destroy_stream), decltype(&cuStreamDestroy)
 static_assert(kSameShape<decltype(F::exchange_capture_mode), decltype(&cuThreadExchangeStreamCaptureMode)>);
 static_assert(kSameShape<decltype(F::is_capturing), decltype(&cuStreamIsCapturing)>);
 static_assert(kSameShape<decltype(F::query_stream), decltype(&cuStreamQuery)>);
+#if CUDA_VERSION >= 12000
+static_assert(kSameShape<decltype(F::stream_id), decltype(&cuStreamGetId)>);
+#endif
 static_assert(kSameShape<decltype(F::wait_event), decltype(&cuStreamWaitEvent)>);
 static_assert(kSameShape<decltype(F::wait_value), decltype(&cuStreamWaitValue32)>);
 static_assert(kSameShape<decltype(F::create_event), decltype(&cuEventCreate)>);

@@ -7,8 +7,6 @@
 namespace bps {
 namespace {
 
-constexpr std::size_t kProbeBytes = 256;
-
 std::string partitions(PartitionId first, PartitionId last) {
   return first == last ? fmt::format("partition {}", first.value)
                        : fmt::format("partitions {} to {}", first.value, last.value);
@@ -30,14 +28,15 @@ CudaPipeline::CudaPipeline(EventLoop& loop, std::shared_ptr<CudaDevice> device, 
       collectives_(*device_, events_),
       to_host_(*device_, events_, CudaCopier::Direction::to_host),
       to_device_(*device_, events_, CudaCopier::Direction::to_device),
-      ring_(options.ring_bytes) {
+      ring_(options.size > 1 ? options.ring_bytes : 0) {
   if (nccl != nullptr) nccl_.emplace(std::move(nccl), *device_);
 }
 
 // The loop has ended before finish() was done, or there was none.
 CudaPipeline::~CudaPipeline() {
   if (life_ == Life::fresh || life_ == Life::finished) return;
-  probe_.reset();
+  trial_.reset();
+  if (words_ != nullptr) words_->release();
   const CudaDevice::Current current(*device_);
   if (nccl_) nccl_->abort();
   // What the device still works on is left to the end of the process: to free it would be to wait.
@@ -69,36 +68,13 @@ Status CudaPipeline::open() {
   if (const Status status = collectives_.open(greatest); !status.ok()) return status;
   if (const Status status = to_host_.open(greatest); !status.ok()) return status;
   if (const Status status = to_device_.open(greatest); !status.ok()) return status;
-  // Alone, it is only for the probe.
+  // What streams are tried out with lies behind the ring; alone, there is no ring.
   void* memory = nullptr;
-  const std::size_t bytes = options_.size > 1 ? options_.ring_bytes : kProbeBytes;
+  const std::size_t bytes = ring_.bytes() + StreamTrial::kBytes;
   if (const CudaCode code = api.allocate(memory, bytes); code != CudaCode::success)
     return device_->error(CudaCall::allocate, code);
   ring_memory_ = static_cast<std::byte*>(memory);
-  return begin_probe();
-}
-
-// Whether a stream that waits for a word lets others go on: one waits, another copies. Which of the device's
-// queues a stream has is not told; this finds out whether there is but one.
-Status CudaPipeline::begin_probe() {
-  auto words = StreamWords::create(device_);
-  if (!words) return words.error();
-  words_ = std::move(words).value();
-  auto probe = words_->wait(collectives_.stream());
-  if (!probe) return words_->is_supported() ? Status(probe.error()) : Status();
-  probe_ = std::move(probe).value();
-  probe_by_ = loop_.now() + options_.probe_timeout;
-  static constexpr std::byte kZeros[kProbeBytes] = {};
-  to_device_.add({.copies = {{ring_memory_, const_cast<std::byte*>(kZeros), kProbeBytes}},
-                  .then = [this] { may_wait_ = std::exchange(probe_, nullptr) != nullptr; }});
-  return to_device_.pump();
-}
-
-bool CudaPipeline::is_probed() {
-  if (probe_ == nullptr) return true;
-  if (loop_.now() < probe_by_) return false;
-  probe_.reset();
-  return true;
+  return make_words();
 }
 
 void CudaPipeline::run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces,
@@ -193,9 +169,6 @@ void CudaPipeline::turn() {
 
 Status CudaPipeline::go_on() {
   if (life_ == Life::beginning) {
-    if (const Status status = to_device_.poll(); !status.ok()) return status;
-    // NCCL allocates and loads: it would wait for the stream that waits.
-    if (!is_probed()) return {};
     const auto joined = is_joined();
     if (!joined) return joined.error();
     if (!*joined) return {};
@@ -207,6 +180,8 @@ Status CudaPipeline::go_on() {
   if (const Status status = to_host_.poll(); !status.ok()) return status;
   if (const Status status = to_device_.poll(); !status.ok()) return status;
   if (const Status status = begin_works(); !status.ok()) return status;
+  if (const Status status = poll_trial(); !status.ok()) return status;
+  if (const Status status = check_stall(); !status.ok()) return status;
   // While ours waits for other members' GPUs, NCCL may have something to say.
   if (collectives_.is_waiting() && nccl_) {
     if (const auto asked = nccl_->poll(); !asked) return asked.error();
@@ -256,11 +231,12 @@ bool CudaPipeline::is_active() const {
   // What has not come to rest long after the end does not; the destructor sees to it.
   if (is_finishing_) return life_ != Life::finished && loop_.now() < finish_by_ + options_.finish_timeout;
   if (life_ == Life::fresh || life_ == Life::drained || life_ == Life::finished) return false;
-  return life_ != Life::running || is_working() || !callers_.empty();
+  return life_ != Life::running || is_working() || !callers_.empty() || trial_;
 }
 
 bool CudaPipeline::is_working() const {
-  return collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() || !works_.empty();
+  return collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() || !works_.empty() ||
+         (trial_ && trial_->is_held());
 }
 
 void CudaPipeline::arm() {

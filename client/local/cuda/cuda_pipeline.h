@@ -32,7 +32,7 @@
 #include "client/local/cuda/cuda_copier.h"
 #include "client/local/cuda/nvtx.h"
 #include "client/local/cuda/pinned_memory.h"
-#include "client/local/cuda/stream_words.h"
+#include "client/local/cuda/stream_trial.h"
 #include "client/local/nccl/nccl_link.h"
 #include "proto/base/event_loop.h"
 
@@ -54,8 +54,10 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     Duration poll_interval{std::chrono::microseconds(20)};
     // While there is nothing but streams of the program to wait for, which compute for long.
     Duration caller_interval{std::chrono::microseconds(200)};
-    // A stream that waits holds up others if they have not gone on by then.
-    Duration probe_timeout{std::chrono::milliseconds(100)};
+    // A stream that waits holds up ours if they have not gone on by then.
+    Duration trial_timeout{std::chrono::milliseconds(100)};
+    // Copies that have not moved for so long while streams wait never will.
+    Duration stall_timeout{std::chrono::seconds(10)};
     Duration finish_timeout{std::chrono::seconds(2)};  // for the other members
     Nvtx nvtx = {};
     std::shared_ptr<void> held = {};  // goes with this
@@ -75,8 +77,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
 
   // `id`: in a group of more than one.
   void begin(const std::optional<NcclId>& id, Then done);
-  // When begin() has ended well: null if the program's streams must not wait for operations.
-  std::shared_ptr<StreamWords> words() const { return may_wait_ ? words_ : nullptr; }
+  // When begin() has ended well. Any thread.
+  std::shared_ptr<StreamWords> words() const { return words_; }
   // `label`: of the tensor and its partitions, if somebody reads it.
   void run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces,
            std::string label = {});
@@ -112,11 +114,13 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   Status open();
   Result<bool> is_joined();
   Nvtx::Range range(const char* stage, const std::string& label) const;
-  Status begin_probe();
-  bool is_probed();
   void turn();
   Status go_on();
   Status poll_callers();
+  // cuda_pipeline_words.cc
+  Status make_words();
+  Status poll_trial();
+  Status check_stall();
   Status begin_works();
   // cuda_pipeline_works.cc. False: it has to wait.
   Result<bool> begin_portion(const WorkPtr& work);
@@ -153,9 +157,13 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   std::byte* ring_memory_ = nullptr;
 
   std::shared_ptr<StreamWords> words_;
-  std::shared_ptr<StreamWords::Word> probe_;
-  TimePoint probe_by_;
-  bool may_wait_ = false;
+  std::optional<StreamTrial> trial_;
+  struct Stall {
+    bool was_waiting = false;  // the queue, when it was looked at
+    std::uint64_t reached = 0;
+    TimePoint since;
+  };
+  Stall to_host_stall_, to_device_stall_;
 
   Life life_ = Life::fresh;
   Then begun_;

@@ -15,7 +15,9 @@ void CudaPipeline::fail(const Error& error, bool is_report) {
   error_ = error;
   const bool was_open = life_ != Life::fresh;
   life_ = was_open ? Life::broken : Life::drained;
-  probe_.reset();
+  // Also where a stream that waits is what holds ours up: then they go on now.
+  trial_.reset();
+  if (words_ != nullptr) words_->release();
   const WorkPtr blamed = works_.empty() ? (open_.empty() ? nullptr : open_.begin()->second) : works_.front();
   if (is_report && !is_finishing_ && !begun_)
     reports_->on_broken(error, blamed != nullptr ? std::optional(blamed->collective.tensor) : std::nullopt);
@@ -76,7 +78,8 @@ void CudaPipeline::finish() {
 }
 
 void CudaPipeline::go_on_finishing() {
-  probe_.reset();
+  trial_.reset();
+  if (words_ != nullptr) words_->release();
   if (life_ == Life::running || life_ == Life::beginning) {
     if (nccl_ && nccl_->is_open() && life_ == Life::running) {
       const auto ready = nccl_->poll();
@@ -105,8 +108,6 @@ void CudaPipeline::close() {
   to_device_.close();
   collectives_.close();
   if (ring_memory_ != nullptr) (void)device_->api().free(std::exchange(ring_memory_, nullptr));
-  // Those that were not offered had only our own stream to wait.
-  if (words_ != nullptr && !may_wait_) words_->all_gone_on();
   words_.reset();
   events_.destroy();
   life_ = Life::finished;

@@ -44,6 +44,7 @@ Status CudaQueue::poll() {
     if (code != CudaCode::success) return device_.error(CudaCall::query_event, code);
     const Mark mark = std::move(marks_.front());
     marks_.pop_front();
+    ++reached_;
     mark.then();
   }
   return {};

@@ -7,6 +7,7 @@
 // every call says so, and nothing more fires after drop().
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -49,6 +50,7 @@ class CudaQueue {
   // Runs what has been reached.
   Status poll();
   bool is_waiting() const { return !marks_.empty(); }
+  std::uint64_t reached() const { return reached_; }  // places, so far
 
   // Whether the device has anything left to do on it.
   CudaCode query() const;
@@ -64,6 +66,7 @@ class CudaQueue {
   CudaEventPool& events_;
   CudaStream stream_ = nullptr;
   std::deque<Mark> marks_;
+  std::uint64_t reached_ = 0;
 };
 
 }  // namespace bps

@@ -56,7 +56,7 @@ std::size_t kept_from_children() {
 TEST_CASE("pinned memory: what a GPU knows pages of does not go to children") {
   Gpu g;
   const std::size_t before = kept_from_children();
-  const auto words = StreamWords::create(g.device);
+  const auto words = StreamWords::create(g.device, [] {});
   REQUIRE(words);
   const std::size_t with_words = kept_from_children();
   CHECK(with_words >= before + 4);

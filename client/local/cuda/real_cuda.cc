@@ -13,7 +13,7 @@ namespace {
 
 using namespace cuda_constants;
 
-constexpr int kOldestDriver = 11040;  // which has all that is used but waiting for values
+constexpr int kOldestDriver = 11040;  // which has all that is used but waiting for values, and ids of streams
 constexpr const char* kGetDriver =
     "install NVIDIA's driver; in a container, start it so that it sees the GPUs (--gpus all)";
 
@@ -68,6 +68,13 @@ class RealCuda final : public CudaApi {
   }
   CudaCode destroy_stream(CudaStream stream) override { return CudaCode(driver_.destroy_stream(stream)); }
   CudaCode query_stream(CudaStream stream) override { return CudaCode(driver_.query_stream(stream)); }
+  CudaCode stream_id(std::uint64_t& id, CudaStream stream) override {
+    if (driver_.stream_id == nullptr) return CudaCode::not_supported;
+    unsigned long long found = 0;
+    const auto code = CudaCode(driver_.stream_id(stream, &found));
+    id = found;
+    return code;
+  }
   CudaCode exchange_capture_mode(CudaCaptureMode& mode) override {
     int number = static_cast<int>(mode);
     const auto code = CudaCode(driver_.exchange_capture_mode(&number));
@@ -173,6 +180,7 @@ Result<CudaFunctions> load(const char* library) {
   find("cuStreamCreateWithPriority", functions.create_stream);
   find("cuStreamDestroy_v2", functions.destroy_stream);
   find("cuStreamQuery", functions.query_stream);
+  find("cuStreamGetId", functions.stream_id, /*needed=*/false);
   find("cuThreadExchangeStreamCaptureMode", functions.exchange_capture_mode);
   find("cuStreamIsCapturing", functions.is_capturing);
   find("cuStreamWaitEvent", functions.wait_event);

@@ -2,13 +2,17 @@
 
 #include <sys/mman.h>
 
-#include <atomic>
 #include <cerrno>
+#include <utility>
 
 namespace bps {
 namespace {
 
 constexpr std::size_t kBytes = StreamWords::kWords * sizeof(std::uint32_t);
+
+void store(std::uint32_t& word, std::uint32_t value) {
+  std::atomic_ref(word).store(value, std::memory_order_release);
+}
 
 }  // namespace
 
@@ -18,10 +22,13 @@ StreamWords::Word::~Word() {
 }
 
 void StreamWords::Word::set() {
-  std::atomic_ref(words_->words_[index_]).store(value_, std::memory_order_release);
+  if (is_set_.exchange(true)) return;
+  store(words_->words_[index_], value_);
+  words_->state_.update([](State& state) { --state.open; });
 }
 
-Result<std::shared_ptr<StreamWords>> StreamWords::create(std::shared_ptr<CudaDevice> device) {
+Result<std::shared_ptr<StreamWords>> StreamWords::create(std::shared_ptr<CudaDevice> device,
+                                                         std::function<void()> on_trial) {
   CudaApi& api = device->api();
   const CudaDevice::Current current(*device);
   if (!current.status().ok()) return current.status().error();
@@ -47,7 +54,8 @@ Result<std::shared_ptr<StreamWords>> StreamWords::create(std::shared_ptr<CudaDev
     ::munmap(memory, kBytes);
     return device->error(CudaCall::device_address, code);
   }
-  return std::make_shared<StreamWords>(std::move(device), static_cast<std::uint32_t*>(memory), address);
+  return std::make_shared<StreamWords>(std::move(device), std::move(on_trial),
+                                       static_cast<std::uint32_t*>(memory), address);
 }
 
 StreamWords::~StreamWords() {
@@ -62,44 +70,57 @@ StreamWords::~StreamWords() {
       (void)device_->api().destroy_event(event);
     }
   });
+  if (arrived_ != nullptr) (void)device_->api().destroy_event(arrived_);
   if (!is_passed) return;
   (void)device_->api().unregister_host(words_);
   ::munmap(words_, kBytes);
 }
 
-// The word that has been free the longest, if the stream that waited for it has gone on; else a new one.
-Result<StreamWords::Free> StreamWords::take() {
-  return state_.update([&](State& state) -> Result<Free> {
+// For a stream that is known, or to try it: the word that has been free the longest, if the stream that waited
+// for it has gone on; else a new one. Null: neither. From here on the word's destructor gives it back.
+Result<StreamWords::Place> StreamWords::take(std::uint64_t stream) {
+  return state_.update([&](State& state) -> Result<Place> {
+    const Verdict verdict = state.verdicts.of(stream);
+    const bool is_trial = verdict == Verdict::unknown;
+    if (!state.is_supported || state.is_shut || state.is_released || verdict == Verdict::harmful ||
+        (is_trial && state.is_trying))
+      return Place{};
+    std::optional<Free> taken;
     if (!state.free.empty()) {
       const Free first = state.free.front();
       if (first.passed == nullptr || device_->api().query_event(first.passed) == CudaCode::success) {
         state.free.pop_front();
-        return Free{first.index, first.value + 1, first.passed};
+        taken = first;
       }
     }
-    if (state.used < kWords) return Free{state.used++, 1, nullptr};
-    return make_error(ErrorCode::out_of_memory, "more streams wait for operations than there is room for",
-                      "wait on the host for some of them");
+    if (!taken && state.used < kWords) taken = Free{state.used++, 0, nullptr};
+    if (!taken)
+      return make_error(ErrorCode::out_of_memory, "more streams wait for operations than there is room for",
+                        "wait on the host for some of them");
+    state.is_trying = state.is_trying || is_trial;
+    ++state.open;
+    state.values[taken->index] = taken->value + 1;
+    return Place{std::make_shared<Word>(shared_from_this(), taken->index, taken->value + 1), is_trial};
   });
 }
 
-Result<std::shared_ptr<StreamWords::Word>> StreamWords::wait(CudaStream stream) {
-  const CudaDevice::Current current(*device_);
-  if (!current.status().ok()) return current.status().error();
-  if (const Status status = device_->check_not_captured(stream); !status.ok()) return status.error();
-  auto taken = take();
-  if (!taken) return taken.error();
-  // From here on its destructor gives the word back.
-  auto made = std::make_shared<Word>(shared_from_this(), taken->index, taken->value);
+Status StreamWords::make_event(CudaEvent& event) {
+  if (event != nullptr) return {};
+  return device_->check(CudaCall::create_event, device_->api().create_event(event));
+}
+
+Status StreamWords::queue(Word& word, CudaStream stream, bool is_trial) {
   CudaApi& api = device_->api();
-  CudaEvent passed = taken->passed;
-  if (passed == nullptr) {
-    if (const CudaCode code = api.create_event(passed); code != CudaCode::success)
-      return device_->error(CudaCall::create_event, code);
-    state_.update([&](State& state) { state.events[taken->index] = passed; });
+  CudaEvent passed = state_.read([&](const State& state) { return state.events[word.index_]; });
+  if (const Status status = make_event(passed); !status.ok()) return status;
+  state_.update([&](State& state) { state.events[word.index_] = passed; });
+  if (is_trial) {
+    if (const Status status = make_event(arrived_); !status.ok()) return status;
+    if (const CudaCode code = api.record_event(arrived_, stream); code != CudaCode::success)
+      return device_->error(CudaCall::record_event, code);
   }
-  const std::uint64_t address = address_ + taken->index * sizeof(std::uint32_t);
-  if (const CudaCode code = api.wait_value(stream, address, taken->value); code != CudaCode::success) {
+  const std::uint64_t address = address_ + word.index_ * sizeof(std::uint32_t);
+  if (const CudaCode code = api.wait_value(stream, address, word.value_); code != CudaCode::success) {
     if (code == CudaCode::not_supported) state_.update([](State& state) { state.is_supported = false; });
     return device_->error(CudaCall::wait_value, code);
   }
@@ -107,15 +128,74 @@ Result<std::shared_ptr<StreamWords::Word>> StreamWords::wait(CudaStream stream) 
     state_.update([](State& state) { state.is_followed = false; });
     return device_->error(CudaCall::record_event, code);
   }
-  return made;
+  return {};
 }
 
-void StreamWords::all_gone_on() {
-  state_.update([](State& state) { state.is_followed = true; });
+Result<StreamWords::WordPtr> StreamWords::wait(CudaStream stream) {
+  const CudaDevice::Current current(*device_);
+  if (!current.status().ok()) return current.status().error();
+  if (const Status status = device_->check_not_captured(stream); !status.ok()) return status.error();
+  std::uint64_t id = 0;
+  // Without ids a handle may be that of another stream than the one that was tried.
+  const CudaCode code = device_->api().stream_id(id, stream);
+  if (code == CudaCode::not_supported) return WordPtr();
+  if (code != CudaCode::success) return device_->error(CudaCall::stream_id, code);
+  auto taken = take(id);
+  if (!taken) return taken.error();
+  const Place place = std::move(taken).value();
+  if (place.word == nullptr) return WordPtr();
+  const Status queued = queue(*place.word, stream, place.is_trial);
+  const bool is_supported = state_.read([](const State& state) { return state.is_supported; });
+  if (!place.is_trial) {
+    if (!queued.ok() && is_supported) return queued.error();
+    return queued.ok() ? place.word : WordPtr();
+  }
+  // A group that has been released meanwhile tries nothing.
+  const bool is_offered = state_.update([&](State& state) {
+    state.is_trying = queued.ok() && !state.is_released;
+    if (state.is_trying) state.trial = Trial{id, arrived_, place.word};
+    return state.is_trying;
+  });
+  if (!queued.ok() && is_supported) return queued.error();
+  if (is_offered) on_trial_();
+  return WordPtr();
 }
 
-bool StreamWords::is_supported() const {
-  return state_.read([](const State& state) { return state.is_supported; });
+std::optional<StreamWords::Trial> StreamWords::take_trial() {
+  return state_.update([](State& state) { return std::exchange(state.trial, std::nullopt); });
+}
+
+void StreamWords::tried(const Trial& trial, Verdict verdict) {
+  trial.word->set();
+  state_.update([&](State& state) {
+    state.is_trying = false;
+    state.verdicts.tried(trial.stream, verdict);
+  });
+}
+
+std::uint32_t StreamWords::waiting() const {
+  return state_.read([](const State& state) { return state.open - (state.is_trying ? 1 : 0); });
+}
+
+bool StreamWords::shut() {
+  return state_.update([](State& state) {
+    state.is_shut = true;
+    return state.open == 0 || state.is_released;
+  });
+}
+
+void StreamWords::reopen() {
+  state_.update([](State& state) { state.is_shut = false; });
+}
+
+void StreamWords::release() {
+  // Its word comes back here, which must not be under the lock.
+  const auto trial = state_.update([&](State& state) {
+    state.is_released = true;
+    for (std::uint32_t index = 0; index < state.used; ++index)
+      store(words_[index], state.values[index]);
+    return std::exchange(state.trial, std::nullopt);
+  });
 }
 
 }  // namespace bps

@@ -2,17 +2,28 @@
 
 #include <catch2/catch.hpp>
 
-#include "client/local/cuda/cuda_scenario.h"
+#include "client/local/cuda/fake/fake_cuda.h"
+#include "proto/base/virtual_loop.h"
 
 namespace bps {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::CudaHost;
-using testing::CudaScenario;
+using Verdict = StreamWords::Verdict;
 
 struct Waiting {
-  Waiting() : cuda(std::make_shared<FakeCuda>(loop)), device(CudaDevice::open(cuda, 0).value()) {}
+  explicit Waiting(FakeCuda::Options options = {})
+      : cuda(std::make_shared<FakeCuda>(loop, options)), device(CudaDevice::open(cuda, 0).value()) {
+    words = StreamWords::create(device, [this] { ++trials; }).value();
+  }
+  void try_out(Verdict verdict, CudaStream stream = nullptr) {
+    const int before = trials;
+    CHECK(words->wait(stream).value() == nullptr);
+    REQUIRE(trials == before + 1);
+    const auto trial = words->take_trial();
+    REQUIRE(trial);
+    words->tried(*trial, verdict);
+  }
   // What the program has queued behind its wait.
   void queue(bool& is_done, CudaStream stream = nullptr) {
     cuda->enqueue(stream, {.finish = [&is_done] { is_done = true; }});
@@ -22,45 +33,66 @@ struct Waiting {
       loop.run_for(50us);
     return cuda->is_idle();
   }
+  CudaStream make_stream() {
+    CudaStream made = nullptr;
+    const CudaDevice::Current current(*device);
+    REQUIRE(cuda->create_stream(made, 0) == CudaCode::success);
+    return made;
+  }
+  void destroy(CudaStream stream) {
+    const CudaDevice::Current current(*device);
+    REQUIRE(cuda->destroy_stream(stream) == CudaCode::success);
+  }
+  void end() {
+    words.reset();
+    device.reset();
+    CHECK(cuda->left() == FakeCuda::Left{});
+    CHECK(cuda->misuses().empty());
+  }
   VirtualLoop loop;
   std::shared_ptr<FakeCuda> cuda;
   std::shared_ptr<CudaDevice> device;
+  std::shared_ptr<StreamWords> words;
+  int trials = 0;
 };
 
 TEST_CASE("stream words: a stream goes on when its word is set, and the word is used again") {
   Waiting w;
-  auto words = StreamWords::create(w.device).value();
+  w.try_out(Verdict::harmless);
+  CHECK(w.run());
   for (int round = 0; round < 5; ++round) {
     bool is_done = false;
-    auto word = words->wait(nullptr).value();
+    auto word = w.words->wait(nullptr).value();
+    REQUIRE(word != nullptr);
+    CHECK(w.words->waiting() == 1);
     w.queue(is_done);
     CHECK_FALSE(w.run());
     CHECK_FALSE(is_done);
     word->set();
+    CHECK(w.words->waiting() == 0);
     CHECK(w.run());
     CHECK(is_done);
   }
-  CHECK(w.cuda->count(CudaCall::create_event) == 1);
+  CHECK(w.cuda->count(CudaCall::create_event) == 2);  // and one to see streams come
+  CHECK(w.trials == 1);
   // Forgotten is as good as set.
-  words->wait(nullptr).value().reset();
+  w.words->wait(nullptr).value().reset();
   CHECK(w.run());
-  words.reset();
-  w.device.reset();
-  CHECK(w.cuda->left() == FakeCuda::Left{});
-  CHECK(w.cuda->misuses().empty());
+  w.end();
 }
 
 TEST_CASE("stream words: no word is used again while a stream has yet to read it") {
   Waiting w;
-  auto words = StreamWords::create(w.device).value();
+  w.try_out(Verdict::harmless);
+  CHECK(w.run());
   bool may_start = false;
   bool is_done = false;
   w.cuda->enqueue(nullptr, {.may_start = [&] { return may_start; }});
-  words->wait(nullptr).value()->set();
-  words->wait(nullptr).value()->set();
-  CHECK(w.cuda->count(CudaCall::create_event) == 2);
+  w.words->wait(nullptr).value()->set();
+  w.words->wait(nullptr).value()->set();
+  CHECK(w.cuda->count(CudaCall::create_event) == 3);
   // Nor does the page go.
-  words.reset();
+  w.words.reset();
   w.queue(is_done);
   CHECK_FALSE(w.run());
   CHECK(w.cuda->left().registrations == 1);
@@ -72,41 +104,119 @@ TEST_CASE("stream words: no word is used again while a stream has yet to read it
 
 TEST_CASE("stream words: more waits than words are refused") {
   Waiting w;
-  auto words = StreamWords::create(w.device).value();
-  std::vector<std::shared_ptr<StreamWords::Word>> all;
+  w.try_out(Verdict::harmless);
+  CHECK(w.run());
+  std::vector<StreamWords::WordPtr> all;
   for (std::uint32_t i = 0; i < StreamWords::kWords; ++i)
-    all.push_back(words->wait(nullptr).value());
-  const auto more = words->wait(nullptr);
+    all.push_back(w.words->wait(nullptr).value());
+  const auto more = w.words->wait(nullptr);
   REQUIRE_FALSE(more);
   CHECK(more.error().code == ErrorCode::out_of_memory);
   all.clear();
   CHECK(w.run());
-  CHECK(words->wait(nullptr).ok());
+  CHECK(w.words->wait(nullptr).value() != nullptr);
 }
 
-TEST_CASE("stream words: a group offers them where a stream that waits does not hold up its copies") {
-  const auto offers = [](const CudaHost::Options& options) {
-    CudaHost host(2, options);
-    CudaScenario scenario(host);
-    REQUIRE(scenario.open());
-    const bool offered = host.ranks[1].group->stream_words() != nullptr;
-    REQUIRE(scenario.readable());
-    REQUIRE(scenario.collectives());
-    for (auto& member : scenario.members) {
-      member.user.reset();
-      member.own.reset();
-    }
-    host.leave();
-    CHECK(host.wrongs() == std::vector<std::string>());
-    return offered;
-  };
-  CudaHost::Options options;
-  CHECK(offers(options));
-  options.cuda.one_queue = true;
-  CHECK_FALSE(offers(options));
-  options.cuda.one_queue = false;
-  options.cuda.can_wait_for_values = false;
-  CHECK_FALSE(offers(options));
+TEST_CASE("stream words: what holds up others never waits, and what cannot be found out does not in the end") {
+  Waiting w;
+  const CudaStream other = w.make_stream();
+  w.try_out(Verdict::harmful);
+  for (std::uint32_t i = 0; i < StreamVerdicts::kTrials; ++i)
+    w.try_out(Verdict::unknown, other);
+  for (const CudaStream stream : {CudaStream(), other})
+    CHECK(w.words->wait(stream).value() == nullptr);
+  CHECK(w.trials == 1 + StreamVerdicts::kTrials);
+  CHECK(w.run());
+  w.destroy(other);
+  w.end();
+}
+
+TEST_CASE("stream words: one stream at a time is tried, and is held meanwhile") {
+  Waiting w;
+  const CudaStream other = w.make_stream();
+  CHECK(w.words->wait(other).value() == nullptr);
+  CHECK(w.words->wait(other).value() == nullptr);
+  CHECK(w.words->wait(nullptr).value() == nullptr);
+  CHECK(w.trials == 1);
+  CHECK(w.words->waiting() == 0);
+  bool is_done = false;
+  w.queue(is_done, other);
+  CHECK_FALSE(w.run());
+  auto trial = w.words->take_trial();
+  REQUIRE(trial);
+  CHECK_FALSE(w.words->take_trial());
+  w.words->tried(*trial, Verdict::harmless);
+  trial.reset();
+  CHECK(w.run());
+  w.try_out(Verdict::harmless);
+  CHECK(w.words->wait(other).value() != nullptr);
+  CHECK(w.run());
+  w.destroy(other);
+  w.end();
+}
+
+TEST_CASE("stream words: what was learnt of a stream is not believed of the next one with its handle") {
+  Waiting w;
+  const CudaStream first = w.make_stream();
+  w.try_out(Verdict::harmless, first);
+  CHECK(w.run());
+  w.destroy(first);
+  const CudaStream second = w.make_stream();
+  REQUIRE(second == first);
+  w.try_out(Verdict::harmful, second);
+  CHECK(w.words->wait(second).value() == nullptr);
+  CHECK(w.run());
+  w.destroy(second);
+  w.end();
+}
+
+TEST_CASE("stream words: a driver without ids of streams, or that cannot wait, leaves it to the host") {
+  for (const bool has_ids : {false, true}) {
+    Waiting w({.can_wait_for_values = !has_ids, .has_stream_ids = has_ids});
+    for (int i = 0; i < 3; ++i)
+      CHECK(w.words->wait(nullptr).value() == nullptr);
+    CHECK(w.trials == 0);
+    CHECK(w.words->waiting() == 0);
+    CHECK(w.run());
+    w.end();
+  }
+}
+
+TEST_CASE("stream words: nobody begins to wait while calls are made that wait for streams") {
+  Waiting w;
+  w.try_out(Verdict::harmless);
+  auto word = w.words->wait(nullptr).value();
+  CHECK_FALSE(w.words->shut());
+  CHECK(w.words->wait(nullptr).value() == nullptr);
+  word->set();
+  CHECK(w.words->shut());
+  CHECK(w.words->wait(nullptr).value() == nullptr);
+  w.words->reopen();
+  CHECK(w.words->wait(nullptr).value() != nullptr);
+  word.reset();
+  CHECK(w.run());
+  w.end();
+}
+
+TEST_CASE("stream words: released, all streams go on, and none waits again") {
+  for (const bool is_taken : {false, true}) {
+    Waiting w;
+    const CudaStream other = w.make_stream();
+    w.try_out(Verdict::harmless);
+    const auto word = w.words->wait(nullptr).value();
+    CHECK(w.words->wait(other).value() == nullptr);
+    std::optional<StreamWords::Trial> trial;
+    if (is_taken) trial = w.words->take_trial();
+    CHECK_FALSE(w.run());
+    w.words->release();
+    CHECK(w.run());
+    CHECK(w.words->wait(nullptr).value() == nullptr);
+    CHECK(w.words->shut());
+    if (trial) w.words->tried(*trial, Verdict::unknown);
+    trial.reset();
+    w.destroy(other);
+    word->set();
+  }
 }
 
 }  // namespace

@@ -1,13 +1,11 @@
 #include "client/local/cuda/fake/fake_cuda.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "client/local/cuda/fake/fake_machine.h"
-#include "proto/base/completion.h"
 
 namespace bps {
 namespace {
@@ -18,16 +16,11 @@ CudaContext context_of(int device) {
 
 }  // namespace
 
-struct FakeCuda::Shared {
-  explicit Shared(Machine machine) : monitor(std::move(machine)) {}
-  Monitor<Machine> monitor;
-};
-
 FakeCuda::FakeCuda(EventLoop& clock, Options options)
     : clock_(clock), shared_(std::make_unique<Shared>(Machine(clock, options))) {
   shared_->monitor.update([&](Machine& m) {
     m.retained.resize(static_cast<std::size_t>(options.devices));
-    m.streams[nullptr] = std::make_unique<Machine::Stream>();  // the default stream of device 0
+    (void)m.make_stream(0);  // the default stream of device 0
   });
 }
 
@@ -63,6 +56,18 @@ bool FakeCuda::end_capture() {
 
 void FakeCuda::hang_next(std::uint64_t nth) {
   shared_->monitor.update([&](Machine& m) { m.hang_in = nth; });
+}
+
+void FakeCuda::block(CudaCall call) {
+  shared_->monitor.update([&](Machine& m) { m.blocked = call; });
+}
+
+void FakeCuda::unblock() {
+  shared_->monitor.update([](Machine& m) { m.blocked.reset(); });
+}
+
+void FakeCuda::pass(CudaCall call) {
+  shared_->monitor.wait_until(TimePoint::max(), [&](const Machine& m) { return m.blocked != call; });
 }
 
 std::uint64_t FakeCuda::calls() const {
@@ -115,14 +120,6 @@ void FakeCuda::enqueue(CudaStream stream, Work work) {
       operation.memory.push_back(range);
     }
     m.queue(*found->second, std::move(operation));
-  });
-}
-
-template <class Do>
-CudaCode FakeCuda::call(CudaCall call, Do&& act, bool needs_context) {
-  return shared_->monitor.update([&](Machine& m) {
-    if (const auto decided = m.enter(call, needs_context)) return *decided;
-    return act(m);
   });
 }
 
@@ -236,132 +233,6 @@ CudaCode FakeCuda::describe_pointer(CudaPointer& pointer, const void* address) {
     if (const auto* const found = m.allocation_of({start, 1}); found != nullptr)
       pointer = {true, found->device, found->memory.get(), found->bytes};
     return CudaCode::success;
-  });
-}
-
-CudaCode FakeCuda::create_stream(CudaStream& stream, int priority) {
-  (void)priority;
-  return call(CudaCall::create_stream, [&](Machine& m) {
-    auto made = std::make_unique<Machine::Stream>();
-    made->device = m.current_device();
-    stream = reinterpret_cast<CudaStream>(made.get());
-    m.streams[stream] = std::move(made);
-    return CudaCode::success;
-  });
-}
-
-CudaCode FakeCuda::destroy_stream(CudaStream stream) {
-  return shared_->monitor.update([&](Machine& m) {
-    const auto decided = m.enter(CudaCall::destroy_stream, true);
-    const auto found = m.streams.find(stream);
-    if (found == m.streams.end()) {
-      m.misuse("cuStreamDestroy of a stream that is none");
-      return CudaCode::invalid_value;
-    }
-    if (!found->second->operations.empty()) m.misuse("a stream is destroyed with operations under way");
-    m.streams.erase(found);
-    return decided.value_or(CudaCode::success);
-  });
-}
-
-CudaCode FakeCuda::query_stream(CudaStream stream) {
-  return call(CudaCall::query_stream, [&](Machine& m) {
-    const auto* const found = m.stream(CudaCall::query_stream, stream);
-    if (found == nullptr) return CudaCode::invalid_value;
-    return found->operations.empty() ? CudaCode::success : CudaCode::not_ready;
-  });
-}
-
-CudaCode FakeCuda::exchange_capture_mode(CudaCaptureMode& mode) {
-  return call(
-      CudaCall::exchange_capture_mode,
-      [&](Machine& m) {
-        std::swap(m.capture_mode(), mode);
-        return CudaCode::success;
-      },
-      false);
-}
-
-CudaCode FakeCuda::is_capturing(CudaStream stream, bool& captured) {
-  return call(CudaCall::is_capturing, [&](Machine& m) {
-    captured = m.captured == stream;
-    return m.captured && stream == nullptr && !captured ? CudaCode::capture_implicit : CudaCode::success;
-  });
-}
-
-CudaCode FakeCuda::wait_event(CudaStream stream, CudaEvent event) {
-  return call(CudaCall::wait_event, [&](Machine& m) {
-    auto* const found = m.stream(CudaCall::wait_event, stream);
-    if (found == nullptr || m.event(CudaCall::wait_event, event) == nullptr) return CudaCode::invalid_value;
-    m.queue(*found, {.may_start = [event = m.events.at(event), when = m.events.at(event)->recorded] {
-      return event->fired >= when;
-    }});
-    return CudaCode::success;
-  });
-}
-
-CudaCode FakeCuda::wait_value(CudaStream stream, std::uint64_t address, std::uint32_t value) {
-  return call(CudaCall::wait_value, [&](Machine& m) {
-    if (!m.options.can_wait_for_values) return CudaCode::not_supported;
-    auto* const found = m.stream(CudaCall::wait_value, stream);
-    auto* const word = reinterpret_cast<std::uint32_t*>(address);
-    if (found == nullptr) return CudaCode::invalid_value;
-    const Machine::Range range{reinterpret_cast<const std::byte*>(word), sizeof(*word)};
-    if (m.captured == stream) m.misuse("cuStreamWaitValue32 is captured");
-    if (!m.is_registered(range)) m.misuse("cuStreamWaitValue32 of a word that is not registered");
-    m.queue(*found, {.may_start =
-                         [word, value] {
-                           const auto now = std::atomic_ref(*word).load(std::memory_order_acquire);
-                           return static_cast<std::int32_t>(now - value) >= 0;
-                         },
-                     .memory = {range}});
-    return CudaCode::success;
-  });
-}
-
-CudaCode FakeCuda::create_event(CudaEvent& event) {
-  return call(CudaCall::create_event, [&](Machine& m) {
-    auto made = std::make_shared<Machine::Event>();
-    made->device = m.current_device();
-    event = reinterpret_cast<CudaEvent>(made.get());
-    m.events[event] = std::move(made);
-    return CudaCode::success;
-  });
-}
-
-CudaCode FakeCuda::record_event(CudaEvent event, CudaStream stream) {
-  return call(CudaCall::record_event, [&](Machine& m) {
-    auto* const where = m.stream(CudaCall::record_event, stream);
-    auto* const what = m.event(CudaCall::record_event, event);
-    if (where == nullptr || what == nullptr) return CudaCode::invalid_value;
-    what->is_captured = m.captured == stream;
-    if (what->is_captured) {
-      m.misuse("cuEventRecord is captured");
-      return CudaCode::success;
-    }
-    const std::uint64_t number = ++what->recorded;
-    m.queue(*where, {.finish = [event = m.events.at(event), number] { event->fired = number; }});
-    return CudaCode::success;
-  });
-}
-
-CudaCode FakeCuda::query_event(CudaEvent event) {
-  return call(CudaCall::query_event, [&](Machine& m) {
-    const auto* const found = m.event(CudaCall::query_event, event);
-    if (found == nullptr) return CudaCode::invalid_value;
-    if (found->is_captured) return CudaCode::captured_event;
-    return found->fired == found->recorded ? CudaCode::success : CudaCode::not_ready;
-  });
-}
-
-CudaCode FakeCuda::destroy_event(CudaEvent event) {
-  return shared_->monitor.update([&](Machine& m) {
-    const auto decided = m.enter(CudaCall::destroy_event, true);
-    if (m.events.erase(event) == 0) {
-      m.misuse("cuEventDestroy of an event that is none");
-      return CudaCode::invalid_value;
-    }
-    return decided.value_or(CudaCode::success);
   });
 }
 

@@ -10,6 +10,11 @@
 //   a call that ends a capture of the program's, or becomes part of it
 //   copies of host memory that is not registered, which would hold up the caller, or past the end of device
 //   memory
+//   a call that may wait for all streams while one of them waits for a word, which might then never be set
+//
+// Streams have hardware queues in turn, as they are made. What is at the head of a queue holds up all behind
+// it until it has started, of whatever stream: that is all the driver promises. A stream's handle is used
+// again after it, its id is not.
 //
 // Operations go on whenever a function is called, by `clock`. A device's memory is memory of this process.
 // Owner: the test's; outlives all that works on it. Any thread. Limits: one context per device.
@@ -34,9 +39,9 @@ class FakeCuda final : public CudaApi {
     int devices = 1;
     Duration longest{std::chrono::microseconds(50)};  // of one operation
     std::size_t memory = 1ull << 30;                  // of each device
-    bool one_queue =
-        false;  // an operation waits until all that were begun before it, on any stream, have started
+    std::uint32_t queues = 0;                         // in hardware; 0: each stream has one
     bool can_wait_for_values = true;
+    bool has_stream_ids = true;  // of a driver that tells them
   };
 
   // What another library does on a stream. Called under this object's lock: neither calls back into it.
@@ -68,6 +73,9 @@ class FakeCuda final : public CudaApi {
   bool end_capture();
   // The n-th operation on a stream from now on never ends.
   void hang_next(std::uint64_t nth);
+  // Calls of this function do not return until unblock(), whatever thread makes them.
+  void block(CudaCall call);
+  void unblock();
 
   std::uint64_t calls() const;
   std::uint64_t count(CudaCall call) const;
@@ -93,6 +101,7 @@ class FakeCuda final : public CudaApi {
   CudaCode create_stream(CudaStream& stream, int priority) override;
   CudaCode destroy_stream(CudaStream stream) override;
   CudaCode query_stream(CudaStream stream) override;
+  CudaCode stream_id(std::uint64_t& id, CudaStream stream) override;
   CudaCode exchange_capture_mode(CudaCaptureMode& mode) override;
   CudaCode is_capturing(CudaStream stream, bool& captured) override;
   CudaCode wait_event(CudaStream stream, CudaEvent event) override;
@@ -116,6 +125,7 @@ class FakeCuda final : public CudaApi {
   template <class Do>
   CudaCode call(CudaCall call, Do&& act, bool needs_context = true);
   CudaCode copy(CudaCall kind, void* to, const void* from, std::size_t bytes, CudaStream stream);
+  void pass(CudaCall call);
 
   EventLoop& clock_;
   std::unique_ptr<Shared> shared_;

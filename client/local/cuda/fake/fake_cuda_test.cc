@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "proto/base/virtual_loop.h"
@@ -118,20 +119,43 @@ TEST_CASE("fake cuda: memory is limited, and an operation that hangs stops its s
   CHECK(g.cuda.query_stream(g.stream) == CudaCode::not_ready);
 }
 
-TEST_CASE("fake cuda: a stream that waits for a word holds up others if there is one queue") {
-  for (const bool one : {false, true}) {
-    Gpu g({.one_queue = one});
+TEST_CASE("fake cuda: a stream that waits for a word holds up those that share its queue") {
+  // The default stream has the first queue, then `stream` and `other` have one each.
+  for (const std::uint32_t queues : {0u, 1u, 2u, 3u}) {
+    const bool one = queues == 1;
+    Gpu g({.queues = queues});
     auto* const word = reinterpret_cast<std::uint32_t*>(g.host.data());
     std::uint64_t address = 0;
     REQUIRE(g.cuda.device_address(address, word) == CudaCode::success);
     REQUIRE(g.cuda.wait_value(g.stream, address, 5) == CudaCode::success);
     REQUIRE(g.cuda.copy_to_device(g.memory, g.host.data() + 64, 64, g.other) == CudaCode::success);
     CHECK(g.wait(g.other) != one);
+    CHECK(g.cuda.misuses().empty());
+    void* more = nullptr;
+    CHECK(g.cuda.allocate(more, 16) == CudaCode::success);
+    CHECK(g.cuda.misuses() ==
+          std::vector<std::string>{"cuMemAlloc may wait for a stream that waits for a word"});
     *word = 6;
     CHECK(g.wait(g.stream));
     CHECK(g.wait(g.other));
-    CHECK(g.cuda.misuses().empty());
+    CHECK(g.cuda.free(more) == CudaCode::success);
+    CHECK(g.cuda.misuses().size() == 1);
   }
+}
+
+TEST_CASE("fake cuda: the handle of a stream is used again, its id is not") {
+  Gpu g;
+  std::uint64_t first = 0, second = 0, none = 0;
+  CHECK(g.cuda.stream_id(none, nullptr) == CudaCode::success);
+  CHECK(g.cuda.stream_id(first, g.other) == CudaCode::success);
+  CHECK(g.cuda.destroy_stream(g.other) == CudaCode::success);
+  CudaStream again = nullptr;
+  CHECK(g.cuda.create_stream(again, 0) == CudaCode::success);
+  CHECK(again == g.other);
+  CHECK(g.cuda.stream_id(second, again) == CudaCode::success);
+  CHECK(std::set<std::uint64_t>{none, first, second}.size() == 3);
+  g.cuda.begin_capture(again);
+  CHECK(g.cuda.stream_id(second, again) == CudaCode::capture_unsupported);
 }
 
 }  // namespace

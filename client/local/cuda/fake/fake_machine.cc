@@ -25,6 +25,17 @@ bool disturbs_captures(CudaCall call) {
   }
 }
 
+// For which the driver may wait until all that is queued on the device has been done.
+bool may_wait_for_streams(CudaCall call) {
+  switch (call) {
+    case CudaCall::allocate:
+    case CudaCall::free:
+    case CudaCall::register_host:
+    case CudaCall::unregister_host: return true;
+    default: return false;
+  }
+}
+
 }  // namespace
 
 std::optional<CudaCode> FakeCuda::Machine::enter(CudaCall call, bool needs_context) {
@@ -51,17 +62,46 @@ std::optional<CudaCode> FakeCuda::Machine::enter(CudaCall call, bool needs_conte
     is_capture_good = false;
     return CudaCode::capture_unsupported;
   }
+  if (may_wait_for_streams(call) && is_word_waited_for())
+    misuse(std::string(name_of(call)) + " may wait for a stream that waits for a word");
   return std::nullopt;
 }
 
-bool FakeCuda::Machine::may_start(const Operation& operation) const {
-  if (options.one_queue) {
-    for (const auto& [handle, stream] : streams) {
-      for (const Operation& other : stream->operations)
-        if (other.ticket < operation.ticket && !other.ends) return false;
-    }
+bool FakeCuda::Machine::is_word_waited_for() const {
+  for (const auto& [handle, stream] : streams) {
+    for (const Operation& operation : stream->operations)
+      if (operation.is_word && !operation.may_start()) return true;
+  }
+  return false;
+}
+
+bool FakeCuda::Machine::may_start(const Stream& stream, const Operation& operation) const {
+  for (const auto& [handle, other] : streams) {
+    if (options.queues == 0 || other->queue != stream.queue) continue;
+    for (const Operation& before : other->operations)
+      if (before.ticket < operation.ticket && !before.ends) return false;
   }
   return !operation.may_start || operation.may_start();
+}
+
+CudaStream FakeCuda::Machine::make_stream(int device) {
+  auto made = std::make_unique<Stream>();
+  made->device = device;
+  made->queue = options.queues == 0 ? 0 : static_cast<std::uint32_t>(next_stream_ % options.queues);
+  made->id = ++next_stream_;
+  CudaStream handle = nullptr;
+  if (!free_handles_.empty()) {
+    handle = free_handles_.back();
+    free_handles_.pop_back();
+  } else if (!streams.empty()) {  // the first is the default stream
+    handle = reinterpret_cast<CudaStream>(next_handle_ += 16);
+  }
+  streams[handle] = std::move(made);
+  return handle;
+}
+
+void FakeCuda::Machine::forget_stream(CudaStream handle) {
+  if (streams.erase(handle) == 1) free_handles_.push_back(handle);
 }
 
 void FakeCuda::Machine::advance() {
@@ -72,7 +112,7 @@ void FakeCuda::Machine::advance() {
       auto& operations = stream->operations;
       if (operations.empty()) continue;
       Operation& first = operations.front();
-      if (!first.ends && may_start(first)) {
+      if (!first.ends && may_start(*stream, first)) {
         first.ends = now + first.takes;
         moved = true;
       }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/local/cuda/fake/fake_cuda.h"
+#include "proto/base/completion.h"
 
 namespace bps {
 
@@ -33,10 +34,13 @@ class FakeCuda::Machine {
     std::function<void()> finish;
     std::vector<Range> memory;
     bool hangs = false;
+    bool is_word = false;           // it waits for one
     std::optional<TimePoint> ends;  // it has started
   };
   struct Stream {
     int device = 0;
+    std::uint64_t id = 0;
+    std::uint32_t queue = 0;
     std::deque<Operation> operations;
   };
   struct Event {
@@ -65,6 +69,8 @@ class FakeCuda::Machine {
   void lose(CudaCode code);
   void misuse(const std::string& what) { misuses.push_back(what); }
 
+  CudaStream make_stream(int device);
+  void forget_stream(CudaStream handle);
   // Null, and a misuse: it is none, or not of the current context.
   Stream* stream(CudaCall call, CudaStream handle);
   Event* event(CudaCall call, CudaEvent handle);
@@ -86,6 +92,7 @@ class FakeCuda::Machine {
   std::array<std::uint64_t, kCudaCallCount> counts{};
   std::vector<Fault> faults;
   std::optional<std::uint64_t> hang_in;
+  std::optional<CudaCall> blocked;
   CudaCode lost = CudaCode::success;
   std::optional<CudaStream> captured;
   bool is_capture_good = false;
@@ -93,12 +100,30 @@ class FakeCuda::Machine {
   std::vector<std::string> misuses;
 
  private:
-  bool may_start(const Operation& operation) const;
+  bool may_start(const Stream& stream, const Operation& operation) const;
+  bool is_word_waited_for() const;
 
   EventLoop& clock_;
   std::mt19937_64 random_;
   std::uint64_t next_ticket_ = 0;
+  std::uint64_t next_stream_ = 0;
+  std::vector<CudaStream> free_handles_;  // the last given back is the next
+  std::uintptr_t next_handle_ = 0x1000;
   std::map<const void*, std::vector<CudaContext>> stacks_;  // by thread
 };
+
+struct FakeCuda::Shared {
+  explicit Shared(Machine machine) : monitor(std::move(machine)) {}
+  Monitor<Machine> monitor;
+};
+
+template <class Do>
+CudaCode FakeCuda::call(CudaCall call, Do&& act, bool needs_context) {
+  pass(call);
+  return shared_->monitor.update([&](Machine& m) {
+    if (const auto decided = m.enter(call, needs_context)) return *decided;
+    return act(m);
+  });
+}
 
 }  // namespace bps
