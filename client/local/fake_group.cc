@@ -310,10 +310,12 @@ void FakeGroup::abort(const Error& error) {
 
 Sequencer::Traits FakeGroup::traits() const { return host_.options_.traits; }
 
-Result<std::vector<std::byte>> FakeGroup::make_setup() {
+void FakeGroup::make_setup(std::function<void(Result<std::vector<std::byte>>)> done) {
   if (member_ != 0) host_.violated("only the leader makes the setup");
   host_.setup_.assign(16, std::byte{static_cast<unsigned char>(host_.options_.seed)});
-  return host_.setup_;
+  host_.later([this, &host = host_, member = member_, done = std::move(done)] {
+    if (host.members_[member] == this) done(host.setup_);
+  });
 }
 
 void FakeGroup::begin(std::span<const std::byte> setup, std::function<void(Status)> done) {

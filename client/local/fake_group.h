@@ -96,7 +96,7 @@ class FakeGroup final : public LocalGroup {
   std::size_t open() const { return open_.size(); }
 
   Sequencer::Traits traits() const override;
-  Result<std::vector<std::byte>> make_setup() override;
+  void make_setup(std::function<void(Result<std::vector<std::byte>>)> done) override;
   void begin(std::span<const std::byte> setup, std::function<void(Status)> done) override;
   Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override;
   void when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) override;

@@ -81,14 +81,15 @@ class GroupExercise {
 
   // To be called when the groups are there.
   void begin() {
-    const auto setup = members_[0].group->make_setup();
-    REQUIRE(setup.ok());
-    for (Member& member : members_) {
-      member.group->begin(*setup, [this](const Status& status) {
-        REQUIRE(status.ok());
-        ++begun_;
-      });
-    }
+    members_[0].group->make_setup([this](const Result<std::vector<std::byte>>& setup) {
+      REQUIRE(setup.ok());
+      for (Member& member : members_) {
+        member.group->begin(*setup, [this](const Status& status) {
+          REQUIRE(status.ok());
+          ++begun_;
+        });
+      }
+    });
   }
   bool is_begun() const { return begun_ == members_.size(); }
 
@@ -114,7 +115,8 @@ class GroupExercise {
       tensor->round = tensor->round.next();
       for (Member& member : members_)
         fill(tensor->parts[member.index]);
-      push_items(*tensor, true, 0, static_cast<std::uint32_t>(tensor->what.elements.size()));
+      push_items(*tensor, true, 0, static_cast<std::uint32_t>(tensor->what.elements.size()),
+                 tensor == tensors_.back() || random_() % 2 == 0);
     }
   }
 
@@ -196,6 +198,7 @@ class GroupExercise {
     bool is_reduce = true;
     std::uint32_t first = 0;
     std::uint32_t count = 0;
+    bool ends_batch = true;
   };
 
   Part make_part(const Tensor& tensor, const Member& member) {
@@ -227,13 +230,14 @@ class GroupExercise {
     const auto count = static_cast<std::uint32_t>(tensor.what.elements.size());
     for (std::uint32_t first = 0; first < count;) {
       const auto length = std::min(count - first, 1 + static_cast<std::uint32_t>(random_() % 4));
-      push_items(tensor, true, first, length);
+      push_items(tensor, true, first, length, first + length == count || random_() % 2 == 0);
       first += length;
     }
   }
 
-  void push_items(Tensor& tensor, bool is_reduce, std::uint32_t first, std::uint32_t count) {
-    items_.push_back({&tensor, is_reduce, first, count});
+  void push_items(Tensor& tensor, bool is_reduce, std::uint32_t first, std::uint32_t count,
+                  bool ends_batch = true) {
+    items_.push_back({&tensor, is_reduce, first, count, ends_batch});
     (is_reduce ? partitions_ : spread_) += count;
     for (Member& member : members_) {
       if (member.next + 1 == items_.size() && is_going_) turn(member);
@@ -259,6 +263,8 @@ class GroupExercise {
     } else {
       member.group->spread(collective_of(item, number), pieces);
     }
+    // All members end their batches at the same places.
+    if (item.ends_batch) member.group->end_batch();
     member.is_inside = false;
   }
 

@@ -8,9 +8,10 @@
 // owner of a partition, spread brings the owner's answer to all.
 //
 // All members call reduce() and spread() with the same numbers, growing and without gaps, and with pieces that
-// are equal but for their memory. Every collective ends exactly once, with on_ended, perhaps in another order;
-// until then its memory is read and written, afterwards not any more. But `out` may be where `in` was: an answer
-// exists when all inputs of the partition have been read. No callback runs inside a call.
+// are equal but for their memory; and end_batch() between the same ones. Every collective ends exactly once,
+// with on_ended, perhaps in another order; until then its memory is read and written, afterwards not any more.
+// But `out` may be where `in` was: an answer exists when all inputs of the partition have been read. No callback
+// runs inside a call.
 //
 // Owner: GroupPlane, which also is LocalGroup::Owner. Lives on: the client's loop, with all calls and callbacks;
 // an implementation may have threads of its own. Limits: at most Traits::max_open batches of collectives are
@@ -99,9 +100,11 @@ class LocalGroup {
 
   virtual Sequencer::Traits traits() const = 0;
 
-  // At the leader, for the others' begin(): at most 256. Then begin() once, everywhere and
-  // before all else; ends with `done`.
-  virtual Result<std::vector<std::byte>> make_setup() { return std::vector<std::byte>(); }
+  // At the leader, for the others' begin(): at most 256 bytes. The one `done` that may come within the call. Then
+  // begin() once, everywhere and before all else; ends with `done`.
+  virtual void make_setup(std::function<void(Result<std::vector<std::byte>>)> done) {
+    done(std::vector<std::byte>());
+  }
   virtual void begin(std::span<const std::byte> setup, std::function<void(Status)> done) = 0;
 
   // For sums and answers: what lanes send without a copy, and this group reads and writes fastest. Any thread.
@@ -115,6 +118,8 @@ class LocalGroup {
   // spread waits for a copy. `then`, when it may be spread.
   virtual void stage(const LocalPiece& piece, std::function<void(Status)> then) = 0;
   virtual void spread(const Collective& collective, std::span<const LocalPiece> pieces) = 0;
+  // What has been asked for since the last one may be begun together, and need not be begun before.
+  virtual void end_batch() {}
 
   virtual void abort(const Error& error) = 0;
 

@@ -134,6 +134,19 @@ TEST_CASE("gpu ranks: sums, minima, maxima and broadcasts are right on hosts of 
   }
 }
 
+TEST_CASE("gpu ranks: min and max of floats are refused, in which NCCL would ignore a NaN") {
+  GpuJob job({2});
+  const bps_tensor floats = job.declare("weights", 10, BPS_F32);
+  for (const auto& rank : job.ranks) {
+    const bps_buffer buffer = rank->buffer(rank->on_device(std::vector<float>(10, 1)), 10);
+    bps_handle* handle = nullptr;
+    Refusal why;
+    CHECK(bps_push_pull(rank->client, floats, &buffer, &buffer, BPS_MAX, &handle, why) == BPS_INVALID_ARGUMENT);
+    CHECK_THAT(why.message(), Contains("max of f32") && Contains("NCCL ignores NaN"));
+    CHECK(handle == nullptr);
+  }
+}
+
 TEST_CASE("gpu ranks: averages come in place, many tensors at once, and streams wait for them") {
   GpuJob job({2, 2});
   constexpr std::size_t kTensors = 12;

@@ -225,7 +225,7 @@ void Client::shut_down() {
   if (thread_ != nullptr) thread_->stop();
   engine_.reset();
   if (operations_ != nullptr) operations_->drop();
-  if (!gpu_.stop()) log_.warn("the GPU has not come to rest; what it works on stays until the process ends");
+  if (const Status status = gpu_.stop(); !status.ok()) log_.warn("{}", status.error().message);
   network_.reset();
   shared_memory_.reset();
   rdma_.reset();

@@ -32,14 +32,16 @@ void GroupPlane::start() {
     if (setup_) begin_group();
     return;
   }
-  auto setup = group_->make_setup();
-  if (!setup) return give_up(setup.error());
-  LocalBatch batch;
-  batch.setup = std::move(setup).value();
-  send_to_all(batch);
-  setup_ = std::move(batch.setup);
-  begin_group();
-  order();  // a tensor may have failed before
+  group_->make_setup([this](Result<std::vector<std::byte>> setup) {
+    if (failure_) return;
+    if (!setup) return give_up(setup.error());
+    LocalBatch batch;
+    batch.setup = std::move(setup).value();
+    send_to_all(batch);
+    setup_ = std::move(batch.setup);
+    begin_group();
+    order();  // a tensor may have failed before
+  });
 }
 
 void GroupPlane::begin_group() {

@@ -35,10 +35,13 @@ Status GroupPlane::execute(const LocalBatch& batch) {
   BPS_ASSERT(batch.number == next_batch_);
   const std::uint64_t number = next_batch_++;
   batches_.push_back(1);
+  Status status;
   for (const LocalItem& item : batch.items) {
-    if (Status status = execute(item, number); !status.ok()) return status;
-    if (failure_) return {};
+    status = execute(item, number);
+    if (!status.ok() || failure_) break;
   }
+  group_->end_batch();
+  if (!status.ok() || failure_) return status;
   close_batch(number);
   return {};
 }

@@ -255,7 +255,8 @@ typedef enum bps_memory_kind { BPS_MEMORY_HOST = 0, BPS_MEMORY_HOST_PINNED = 1, 
  * for in the call, and waits for nothing. libcuda.so.1 and, with local_group nccl, libnccl.so.2 are opened when they are first
  * needed: without them, or without a GPU, the call fails with BPS_CONFIGURATION, and all else goes on. Refused with
  * BPS_INVALID_ARGUMENT: CUDA memory for asynchronous tensors, for push_pull without `out`, and with local_group host; host
- * memory with local_group nccl; memory that is not what the buffer says; a stream that is being captured into a graph. When a
+ * memory with local_group nccl; there, on hosts with several ranks, min and max of floats, in which NCCL ignores NaN; memory
+ * that is not what the buffer says; a stream that is being captured into a graph. When a
  * GPU fails the job run has failed for this worker: its operations end with the error, which names the GPU and the call. */
 typedef struct bps_buffer {
   size_t struct_size;
@@ -290,8 +291,9 @@ BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* e
 /* What is queued on `stream` (cudaStream_t or CUstream, NULL: the default stream) after this call waits until the operation, one
  * on CUDA memory, has ended, well or not; the host goes on. How it ended is told by bps_poll and bps_wait, as ever: after a
  * failure the stream goes on, too, and what it computes from the output is worth nothing. Where streams cannot wait so (the
- * driver does not offer it, or it could hold up the operation itself) the call waits in the stream's place, on the host, for at
- * most operation_timeout_ms; BPS_DEADLINE: nothing waits. Before a program destroys the stream the operation must have ended.
+ * driver does not offer it, or it could hold up the operation itself; of each stream that has to be found out the first time,
+ * which holds the stream for 100 ms at most) the call waits in the stream's place, on the host, for at most
+ * operation_timeout_ms; BPS_DEADLINE: nothing waits. Before a program destroys the stream the operation must have ended.
  * Refused inside a callback. */
 BPS_API bps_status bps_handle_wait_stream(bps_handle* handle, void* stream, bps_error* error);
 

@@ -1,6 +1,14 @@
 #include "client/local/cuda/caller_event.h"
 
 namespace bps {
+namespace {
+
+const void* owner_of(CudaStream stream) {
+  thread_local const char here = 0;
+  return stream == kCudaStreamPerThread ? &here : nullptr;
+}
+
+}  // namespace
 
 CallerEvent::~CallerEvent() {
   pool->free_.update([&](std::vector<CudaEvent>& free) { free.push_back(event); });
@@ -28,7 +36,7 @@ Result<std::shared_ptr<CallerEvent>> CallerEvents::record(CudaStream stream) {
     if (const CudaCode code = device_->api().create_event(event); code != CudaCode::success)
       return device_->error(CudaCall::create_event, code);
   }
-  auto made = std::make_shared<CallerEvent>(shared_from_this(), event, stream);
+  auto made = std::make_shared<CallerEvent>(shared_from_this(), event, stream, owner_of(stream));
   if (const CudaCode code = device_->api().record_event(event, stream); code != CudaCode::success)
     return device_->error(CudaCall::record_event, code);
   return made;

@@ -14,8 +14,8 @@ namespace bps {
 class CallerEvents;
 
 struct CallerEvent {
-  CallerEvent(std::shared_ptr<CallerEvents> pool_, CudaEvent event_, CudaStream stream_)
-      : pool(std::move(pool_)), event(event_), stream(stream_) {}
+  CallerEvent(std::shared_ptr<CallerEvents> pool_, CudaEvent event_, CudaStream stream_, const void* thread_)
+      : pool(std::move(pool_)), event(event_), stream(stream_), thread(thread_) {}
   ~CallerEvent();
   CallerEvent(const CallerEvent&) = delete;
   CallerEvent& operator=(const CallerEvent&) = delete;
@@ -23,6 +23,7 @@ struct CallerEvent {
   const std::shared_ptr<CallerEvents> pool;
   const CudaEvent event;
   const CudaStream stream;
+  const void* const thread;  // whose the stream is, if each has one by this name
 };
 
 // Makes them, and uses their events again.

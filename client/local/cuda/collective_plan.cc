@@ -24,36 +24,11 @@ bool is_run(const CollectivePlace& place, std::span<const LocalPiece> pieces, st
   return true;
 }
 
-// Cuts portions by what comes to each member, which all count alike.
-class Portions {
- public:
-  explicit Portions(const CollectivePlace& place) : place_(place), come_(place.size) {}
-
-  // A portion in which so many bytes more may come to `member`, or to all.
-  CollectivePortion& with_room(std::optional<std::uint32_t> member, std::size_t size) {
-    const std::size_t bytes = aligned(size);
-    const auto is_full = [&](std::size_t come) { return come > 0 && come + bytes > place_.portion_bytes; };
-    const bool full = member ? is_full(come_[*member]) : std::any_of(come_.begin(), come_.end(), is_full);
-    if (full || portions_.empty()) {
-      portions_.emplace_back();
-      std::fill(come_.begin(), come_.end(), 0);
-    }
-    for (std::uint32_t i = 0; i < place_.size; ++i)
-      if (!member || *member == i) come_[i] += bytes;
-    return portions_.back();
-  }
-  static std::size_t place_in_ring(CollectivePortion& portion, std::size_t bytes) {
-    const std::size_t at = portion.ring_bytes;
-    portion.ring_bytes += aligned(bytes);
-    return at;
-  }
-  std::vector<CollectivePortion> take() { return std::move(portions_); }
-
- private:
-  const CollectivePlace place_;
-  std::vector<std::size_t> come_;  // bytes, to each member
-  std::vector<CollectivePortion> portions_;
-};
+std::size_t place_in_ring(CollectivePortion& portion, std::size_t bytes) {
+  const std::size_t at = portion.ring_bytes;
+  portion.ring_bytes += aligned(bytes);
+  return at;
+}
 
 // The parts of a piece that are not too large for a portion.
 template <class Each>
@@ -68,67 +43,103 @@ void for_parts(const CollectivePlace& place, const LocalPiece& piece, Each&& eac
 
 std::size_t bytes_of(const LocalPiece& piece) { return piece.elements * size_of(piece.dtype); }
 
-std::vector<CollectivePortion> plan_reduce(const CollectivePlace& place, const Collective& collective,
-                                           std::span<const LocalPiece> pieces) {
-  const bool is_broadcast = collective.operation == Operation::broadcast;
-  Portions portions(place);
-  if (is_broadcast && !collective.root) return {};
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const LocalPiece& piece = pieces[i];
-    const bool is_mine = piece.owner == place.self;
-    if (place.size == 1) {
-      portions.with_room({}, 0).outputs.push_back({i, 0, bytes_of(piece), true, 0});
-    } else if (!is_broadcast && bytes_of(piece) <= place.portion_bytes && is_run(place, pieces, i)) {
-      CollectivePortion& portion = portions.with_room({}, bytes_of(piece));
-      portion.steps.push_back({Kind::reduce_scatter, i, 0, piece.elements, 0});
-      portion.outputs.push_back(
-          {i + place.self, 0, bytes_of(piece), false, Portions::place_in_ring(portion, bytes_of(piece))});
-      i += place.size - 1;
-    } else {
-      for_parts(place, piece, [&](std::size_t offset, std::size_t bytes, std::size_t elements) {
-        CollectivePortion& portion = portions.with_room(piece.owner, bytes);
-        const bool from_root = is_broadcast && *collective.root != piece.owner;
-        if (is_mine) {
-          const bool is_input = is_broadcast && !from_root;
-          portion.outputs.push_back(
-              {i, offset, bytes, is_input, is_input ? 0 : Portions::place_in_ring(portion, bytes)});
-        }
-        if (!is_broadcast) {
-          portion.steps.push_back({Kind::reduce, i, offset, elements, piece.owner});
-        } else if (from_root && *collective.root == place.self) {
-          portion.steps.push_back({Kind::send, i, offset, elements, piece.owner});
-        } else if (from_root && is_mine) {
-          portion.steps.push_back({Kind::receive, i, offset, elements, *collective.root});
-        }
-      });
-    }
+// A portion in which so many bytes more may come to `member`, or to all. Counted alike by all.
+CollectivePortion& CollectivePlan::with_room(std::optional<std::uint32_t> member, std::size_t size) {
+  const std::size_t bytes = aligned(size);
+  const auto is_full = [&](std::size_t come) { return come > 0 && come + bytes > place_.portion_bytes; };
+  const bool full = member ? is_full(come_[*member]) : std::any_of(come_.begin(), come_.end(), is_full);
+  if (full || is_cut_) {
+    portions_.emplace_back();
+    portions_.back().outputs.reserve(expected_);
+    if (place_.size > 1) portions_.back().steps.reserve(expected_);
+    is_cut_ = false;
+    std::fill(come_.begin(), come_.end(), 0);
   }
-  return portions.take();
+  for (std::uint32_t i = 0; i < place_.size; ++i)
+    if (!member || *member == i) come_[i] += bytes;
+  return portions_.back();
 }
 
-std::vector<CollectivePortion> plan_spread(const CollectivePlace& place, const Collective& collective,
-                                           std::span<const LocalPiece> pieces) {
-  if (place.size == 1) return {};
-  Portions portions(place);
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const LocalPiece& piece = pieces[i];
-    if (collective.root) {
-      for_parts(place, piece, [&](std::size_t offset, std::size_t bytes, std::size_t elements) {
-        CollectivePortion& portion = portions.with_room({}, bytes);
-        portion.steps.push_back({Kind::broadcast, i, offset, elements, piece.owner});
-        portion.outputs.push_back({i, offset, bytes, false, Portions::place_in_ring(portion, bytes)});
+void CollectivePlan::add(bool is_spread, const Collective& collective, std::span<const LocalPiece> pieces) {
+  const Item item{next_item_++, next_piece_, collective, pieces};
+  next_piece_ += pieces.size();
+  expected_ = pieces.size();
+  const bool is_sent = !is_spread && collective.operation == Operation::broadcast && place_.size > 1;
+  is_cut_ = is_cut_ || is_sent;
+  is_spread ? spread(item) : reduce(item);
+  is_cut_ = is_cut_ || is_sent;
+}
+
+void CollectivePlan::reduce(const Item& item) {
+  const bool is_broadcast = item.collective.operation == Operation::broadcast;
+  if (is_broadcast && !item.collective.root) return;
+  for (std::size_t i = 0; i < item.pieces.size(); ++i) {
+    const std::size_t bytes = bytes_of(item.pieces[i]);
+    if (place_.size == 1) {
+      with_room({}, 0).outputs.push_back({item.first + i, 0, bytes, true, 0, item.number});
+    } else if (!is_broadcast && bytes <= place_.portion_bytes && is_run(place_, item.pieces, i)) {
+      CollectivePortion& portion = with_room({}, bytes);
+      const std::size_t at = place_in_ring(portion, bytes);
+      portion.steps.push_back(
+          {Kind::reduce_scatter, item.first + i, 0, item.pieces[i].elements, 0, item.number, at});
+      portion.outputs.push_back({item.first + i + place_.self, 0, bytes, false, at, item.number});
+      i += place_.size - 1;
+    } else {
+      reduce_alone(item, i);
+    }
+  }
+}
+
+void CollectivePlan::reduce_alone(const Item& item, std::size_t i) {
+  const LocalPiece& piece = item.pieces[i];
+  const bool is_mine = piece.owner == place_.self;
+  const bool is_broadcast = item.collective.operation == Operation::broadcast;
+  const bool from_root = is_broadcast && *item.collective.root != piece.owner;
+  for_parts(place_, piece, [&](std::size_t offset, std::size_t bytes, std::size_t elements) {
+    CollectivePortion& portion = with_room(piece.owner, bytes);
+    CollectiveStep step{Kind::reduce, item.first + i, offset, elements, piece.owner, item.number};
+    if (is_mine) {
+      const bool is_input = is_broadcast && !from_root;
+      if (!is_input) step.at = place_in_ring(portion, bytes);
+      portion.outputs.push_back({item.first + i, offset, bytes, is_input, step.at.value_or(0), item.number});
+    }
+    if (from_root && *item.collective.root == place_.self) {
+      step.kind = Kind::send;
+    } else if (from_root && is_mine) {
+      step.kind = Kind::receive;
+      step.peer = *item.collective.root;
+    } else if (is_broadcast) {
+      return;
+    }
+    portion.steps.push_back(step);
+  });
+}
+
+void CollectivePlan::spread(const Item& item) {
+  if (place_.size == 1) return;
+  for (std::size_t i = 0; i < item.pieces.size(); ++i) {
+    const LocalPiece& piece = item.pieces[i];
+    CollectiveStep step{Kind::broadcast, item.first + i, 0, piece.elements, piece.owner, item.number};
+    if (item.collective.root) {
+      for_parts(place_, piece, [&](std::size_t offset, std::size_t bytes, std::size_t elements) {
+        CollectivePortion& portion = with_room({}, bytes);
+        step.offset = offset;
+        step.elements = elements;
+        step.at.reset();
+        if (piece.out == nullptr) step.at = place_in_ring(portion, bytes);
+        portion.steps.push_back(step);
+        if (step.at && piece.owner == place_.self)
+          portion.outputs.push_back({item.first + i, offset, bytes, false, *step.at, item.number});
       });
       continue;
     }
-    CollectivePortion& portion = portions.with_room({}, 0);
-    if (is_run(place, pieces, i)) {
-      portion.steps.push_back({Kind::all_gather, i, 0, piece.elements, 0});
-      i += place.size - 1;
-    } else {
-      portion.steps.push_back({Kind::broadcast, i, 0, piece.elements, piece.owner});
+    if (is_run(place_, item.pieces, i)) {
+      step.kind = Kind::all_gather;
+      step.peer = 0;
+      i += place_.size - 1;
     }
+    with_room({}, 0).steps.push_back(step);
   }
-  return portions.take();
 }
 
 }  // namespace bps

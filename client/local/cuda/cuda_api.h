@@ -20,6 +20,8 @@ namespace bps {
 // Opaque, as the driver has them.
 using CudaContext = struct CudaContextObject*;
 using CudaStream = struct CudaStreamObject*;  // null: the default stream, which waits for all others
+// The default stream of each thread that says so.
+inline const CudaStream kCudaStreamPerThread = reinterpret_cast<CudaStream>(std::uintptr_t{2});
 using CudaEvent = struct CudaEventObject*;
 
 // Those that somebody here acts on or that the fake makes; the driver has many more.

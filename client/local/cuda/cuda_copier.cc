@@ -14,7 +14,7 @@ void append(std::vector<CudaCopy>& copies, const CudaCopy& copy) {
     CudaCopy& last = copies.back();
     // Two registrations side by side are not one.
     if (last.device + last.bytes == copy.device && last.host + last.bytes == copy.host &&
-        last.home == copy.home && last.is_pinned == copy.is_pinned) {
+        last.home == copy.home && last.is_pinned == copy.is_pinned && last.is_in_ring == copy.is_in_ring) {
       last.bytes += copy.bytes;
       return;
     }
@@ -61,6 +61,7 @@ Status CudaCopier::pump() {
 
 // False: there is no room in the bounce buffer.
 Result<bool> CudaCopier::begin_next(Waiting& waiting) {
+  if (const std::size_t count = together(waiting); count > 1) return begin_together(waiting, count);
   const CudaCopy& next = waiting.job.copies[waiting.next];
   if (next.is_pinned) {
     if (const Status status = copy(next.device, next.host, next.bytes); !status.ok()) return status.error();
@@ -81,6 +82,41 @@ Result<bool> CudaCopier::begin_next(Waiting& waiting) {
   return true;
 }
 
+// How many small copies from here on lie side by side on the device. What is between them there can be read
+// for nothing, but not written.
+std::size_t CudaCopier::together(const Waiting& waiting) const {
+  const std::vector<CudaCopy>& copies = waiting.job.copies;
+  const bool may_gap = direction_ == Direction::to_host && copies[waiting.next].is_in_ring;
+  std::size_t count = 0;
+  const std::byte* const start = copies[waiting.next].device;
+  const std::byte* end = start;
+  for (std::size_t i = waiting.next; i < copies.size() && waiting.offset == 0; ++i, ++count) {
+    const CudaCopy& copy = copies[i];
+    const bool follows =
+        copy.device == end || (may_gap && copy.is_in_ring && copy.device > end && copy.device <= end + kGap);
+    if (copy.bytes > kSmall || !follows || copy.device + copy.bytes > start + kBounceChunk) break;
+    end = copy.device + copy.bytes;
+  }
+  return count;
+}
+
+Result<bool> CudaCopier::begin_together(Waiting& waiting, std::size_t count) {
+  const CudaCopy* const first = &waiting.job.copies[waiting.next];
+  const CudaCopy& last = first[count - 1];
+  const auto bytes = static_cast<std::size_t>(last.device + last.bytes - first->device);
+  const auto at = ring_.take(bytes);
+  if (!at) return false;
+  std::byte* const way = bounce_->bytes().data() + *at;
+  for (const CudaCopy* next = first; next <= &last; ++next) {
+    const auto offset = static_cast<std::size_t>(next->device - first->device);
+    if (direction_ == Direction::to_device) std::memcpy(way + offset, next->host, next->bytes);
+    bounced_.push_back({*at + offset, next->host, next->bytes, next == first});
+  }
+  if (const Status status = copy(first->device, way, bytes); !status.ok()) return status.error();
+  waiting.next += count;
+  return true;
+}
+
 Status CudaCopier::copy(std::byte* device, std::byte* host, std::size_t bytes) {
   under_way_ += bytes;
   begun_ += bytes;
@@ -98,7 +134,7 @@ Status CudaCopier::mark(std::function<void()> then) {
     for (const Bounced& piece : bounced) {
       if (direction_ == Direction::to_host)
         std::memcpy(piece.host, bounce_->bytes().data() + piece.at, piece.bytes);
-      ring_.give_back(piece.at);
+      if (piece.is_first) ring_.give_back(piece.at);
     }
     then();
   });

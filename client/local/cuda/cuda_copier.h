@@ -3,7 +3,8 @@
 // The problem: a copy runs beside the host only if the host's memory is registered, and what is begun cannot
 // be overtaken. So jobs wait here, the most urgent first, and only kMaxUnderWay bytes are on the stream at a
 // time; and memory that is not registered is reached by way of a small buffer that is (the host copies the
-// second half of the way, in poll()).
+// second half of the way, in poll()). So are small pieces that lie side by side on the device and apart on
+// the host, because one copy of the driver's costs more than that.
 //
 // Owner: CudaPipeline. Lives on: the CUDA thread, with the device's context current. Limits: kMaxUnderWay
 // bytes begun, kBounceBytes for memory that is not registered; jobs: as many as its owner has. Failure: a
@@ -31,6 +32,7 @@ struct CudaCopy {
   std::size_t bytes = 0;
   const Region* home = nullptr;  // of `host`
   bool is_pinned = false;        // it is registered
+  bool is_in_ring = false;       // `device`: what lies between such pieces may be read
 };
 
 // Adds a copy, to the last one if it goes on where that ends.
@@ -42,6 +44,8 @@ class CudaCopier {
   static constexpr std::size_t kMaxUnderWay = 8 << 20;
   static constexpr std::size_t kBounceBytes = 4 << 20;
   static constexpr std::size_t kBounceChunk = 1 << 20;
+  static constexpr std::size_t kSmall = 16 << 10;
+  static constexpr std::size_t kGap = 256;  // on the device, between pieces that are brought together
 
   struct Job {
     std::vector<CudaCopy> copies;
@@ -76,10 +80,13 @@ class CudaCopier {
     std::size_t at = 0;
     std::byte* host = nullptr;
     std::size_t bytes = 0;
+    bool is_first = true;  // of its place in the buffer
   };
 
   bool has_room() const { return under_way_ < kMaxUnderWay; }
   Result<bool> begin_next(Waiting& waiting);
+  std::size_t together(const Waiting& waiting) const;
+  Result<bool> begin_together(Waiting& waiting, std::size_t count);
   Status copy(std::byte* device, std::byte* host, std::size_t bytes);
   Status mark(std::function<void()> then);
 

@@ -53,13 +53,84 @@ TEST_CASE("cuda cost: runs of a tensor are begun together, and each owner copies
   REQUIRE(scenario.collectives());
   using enum CudaCall;
   CHECK(calls_since(*host.ranks[0].cuda, before) ==
-        std::vector{create_event, record_event, wait_event, copy_to_host, create_event, record_event,  // reduce
-                    copy_to_device, copy_to_device, copy_to_device, record_event,        // stage
-                    record_event});                                                      // spread
+        std::vector{create_event, record_event, wait_event, copy_to_host, create_event,
+                    record_event,                                                  // reduce
+                    copy_to_device, copy_to_device, copy_to_device, record_event,  // stage
+                    record_event});                                                // spread
   CHECK(calls_since(*host.ranks[0].nccl, nccl_before) ==
         std::vector{NcclCall::group_start, NcclCall::reduce_scatter, NcclCall::reduce_scatter,
                     NcclCall::reduce_scatter, NcclCall::group_end, NcclCall::group_start,
                     NcclCall::all_gather, NcclCall::all_gather, NcclCall::all_gather, NcclCall::group_end});
+}
+
+TEST_CASE("cuda cost: small tensors of a batch begin together, and are one copy each way") {
+  constexpr std::uint32_t kTensors = 6;
+  constexpr std::uint32_t kElements = 20;  // not what anything is aligned to
+  CudaHost host(2);
+  CudaScenario scenario(host);
+  REQUIRE(scenario.open());
+  REQUIRE(scenario.readable());
+  // All of them rank 0's, side by side on the device and apart on the host.
+  const auto piece_of = [&](std::uint32_t rank, std::uint32_t tensor) {
+    auto& member = scenario.members[rank];
+    LocalPiece piece;
+    piece.partition = PartitionId{2 * tensor};
+    piece.dtype = DType::i32;
+    piece.elements = kElements;
+    piece.in = piece.out = member.user->bytes().data() + tensor * kElements * 4;
+    if (rank != 0) return piece;
+    piece.home = member.own.get();
+    piece.sum = member.own->bytes().data() + tensor * 448;
+    piece.answer = piece.sum + 128;
+    return piece;
+  };
+  const auto begin = [&](bool is_spread) {
+    scenario.each([&](std::uint32_t rank, CudaScenario::Member& member, CudaHost::Rank& at) {
+      for (std::uint32_t tensor = 0; tensor < kTensors; ++tensor) {
+        Collective collective = CudaScenario::collective(member.calls++);
+        collective.tensor = TensorId{tensor};
+        const LocalPiece piece = piece_of(rank, tensor);
+        is_spread ? at.group->spread(collective, {&piece, 1}) : at.group->reduce(collective, {&piece, 1});
+      }
+      at.group->end_batch();
+    });
+    return scenario.reach([](const auto& member) { return member.ended.size() == member.calls; });
+  };
+  FakeCuda& cuda = *host.ranks[0].cuda;
+  FakeNccl& nccl = *host.ranks[0].nccl;
+  std::uint64_t before = cuda.calls();
+  std::uint64_t nccl_before = nccl.calls();
+  REQUIRE(begin(false));
+  using enum CudaCall;
+  CHECK(calls_since(cuda, before) ==
+        std::vector{create_event, record_event, wait_event, copy_to_host, create_event, record_event});
+  std::vector<NcclCall> expected(kTensors + 2, NcclCall::reduce);
+  expected.front() = NcclCall::group_start;
+  expected.back() = NcclCall::group_end;
+  CHECK(calls_since(nccl, nccl_before) == expected);
+  before = cuda.calls();
+  auto& owner = scenario.members[0];
+  for (std::uint32_t tensor = 0; tensor < kTensors; ++tensor) {
+    const LocalPiece piece = piece_of(0, tensor);
+    CHECK(owner.summed.count({tensor, 0}) == 1);
+    for (std::uint32_t k = 0; k < kElements; ++k)
+      CHECK(reinterpret_cast<const std::int32_t*>(piece.sum)[k] ==
+            static_cast<std::int32_t>(3 * (tensor * kElements + k)));
+    std::memcpy(const_cast<std::byte*>(piece.answer), piece.sum, kElements * 4);
+    ++owner.thens;
+    host.ranks[0].group->stage(piece, [&](const Status&) { --owner.thens; });
+  }
+  REQUIRE(scenario.reach([](const auto& member) { return member.thens == 0; }));
+  CHECK(calls_since(cuda, before) == std::vector{copy_to_device, record_event});
+  REQUIRE(begin(true));
+  scenario.each([&](std::uint32_t, CudaScenario::Member& member, CudaHost::Rank&) {
+    for (std::int32_t k = 0; k < static_cast<std::int32_t>(kTensors * kElements); ++k)
+      CHECK(CudaScenario::numbers(member)[k] == 3 * k);
+    member.user.reset();
+    member.own.reset();
+  });
+  host.leave();
+  CHECK(host.wrongs() == std::vector<std::string>());
 }
 
 TEST_CASE("cuda cost: who has nothing to do asks the driver nothing") {
@@ -126,6 +197,7 @@ TEST_CASE("cuda cost: a program that computes is asked now and then, and holds u
   const TimePoint begun = host.loop.now();
   ++member.calls;
   host.ranks[0].group->reduce(CudaScenario::collective(0), scenario.pieces(0, false));
+  host.ranks[0].group->end_batch();
   REQUIRE(host.run_until([&] { return member.ended.count(0) == 1; }));
   CHECK(host.loop.now() - begun < 150us);  // a copy and an event of 50 us each, and a turn
   is_computed = true;
@@ -163,6 +235,7 @@ TEST_CASE("cuda cost: the more urgent sum overtakes what has not begun") {
     Collective collective = CudaScenario::collective(i);
     collective.tensor = TensorId{i};
     group.reduce(collective, {&piece, 1});
+    group.end_batch();
     host.loop.run_tasks();
   }
   CHECK(host.run_until([&] { return owner.numbers.size() == 5; }));
@@ -196,6 +269,38 @@ TEST_CASE("cuda cost: an input is readable when the program's stream has come so
   const auto too_long = buffers.describe(user.bytes().data() + 4, user.bytes().size(), nullptr);
   REQUIRE_FALSE(too_long);
   CHECK(too_long.error().code == ErrorCode::invalid_argument);
+}
+
+// Threads may have a default stream each, which all have the same name.
+TEST_CASE("cuda cost: a stream of one thread does not wait for that of another") {
+  CudaHost host(1);
+  CudaScenario scenario(host);
+  REQUIRE(scenario.open());
+  bool is_computed = false;
+  host.ranks[0].cuda->enqueue(kCudaStreamPerThread, {.may_start = [&] { return is_computed; }});
+  CudaBuffers buffers(host.ranks[0].device);
+  auto& user = *scenario.members[0].user;
+  std::vector<int> readable;
+  const auto when_readable = [&](int thread, const OperationBuffer& buffer) {
+    host.ranks[0].group->when_readable(buffer, [&readable, thread](const Status& status) {
+      CHECK(status.ok());
+      readable.push_back(thread);
+    });
+  };
+  when_readable(0, buffers.describe(user.bytes().data(), 16, kCudaStreamPerThread).value());
+  auto other = std::move(LoopThread::start("other")).value();
+  const auto described = std::make_shared<Completion<OperationBuffer>>();
+  other->loop().post([&, described] {
+    described->set(buffers.describe(user.bytes().data(), 16, kCudaStreamPerThread).value());
+  });
+  REQUIRE(described->wait_until(other->loop().now() + 30s));
+  when_readable(1, described->value());
+  other->stop();
+  host.loop.run_for(10ms);
+  CHECK(readable == std::vector<int>{1});
+  is_computed = true;
+  host.loop.run_for(10ms);
+  CHECK(readable == std::vector<int>{1, 0});
 }
 
 void look(EventLoop& loop, const std::function<bool()>& done,

@@ -51,7 +51,10 @@ CudaDevice::CudaDevice(std::shared_ptr<CudaApi> api, int device, int ordinal, Cu
                        std::string name)
     : api_(std::move(api)), device_(device), ordinal_(ordinal), context_(context), name_(std::move(name)) {}
 
-CudaDevice::~CudaDevice() { (void)api_->release_context(device_); }
+// The last to release it would wait for what is left on it.
+CudaDevice::~CudaDevice() {
+  if (!is_left_behind()) (void)api_->release_context(device_);
+}
 
 Error CudaDevice::error(CudaCall call, CudaCode code) const {
   return make_cuda_error(*api_, call, code, name_);

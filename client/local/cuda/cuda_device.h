@@ -4,6 +4,7 @@
 // Owner: everybody who works on it, by shared_ptr: contexts are released when the last has gone. Any thread.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,6 +29,11 @@ class CudaDevice {
   // "cuMemAlloc on GPU 0 (...): CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
   Error error(CudaCall call, CudaCode code) const;
   Status check(CudaCall call, CudaCode code) const;
+
+  // Something on it has not come to rest, and may never: its context, and what that uses, stay until the
+  // process ends. Any thread.
+  void leave_behind() { is_left_behind_.store(true); }
+  bool is_left_behind() const { return is_left_behind_.load(); }
 
   // What is queued on a stream that is being captured would become part of the program's graph, and be done
   // each time that runs: `invalid_argument`.
@@ -56,6 +62,7 @@ class CudaDevice {
   const int ordinal_;
   const CudaContext context_;
   const std::string name_;
+  std::atomic<bool> is_left_behind_{false};
 };
 
 }  // namespace bps

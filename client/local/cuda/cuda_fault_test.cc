@@ -114,6 +114,7 @@ TEST_CASE("cuda faults: an error names the call, the GPU and the tensor") {
   // What comes later ends the same way, at once.
   ++b.scenario.members[0].calls;
   b.host.ranks[0].group->reduce(CudaScenario::collective(1), b.scenario.pieces(0, false));
+  b.host.ranks[0].group->end_batch();
   CHECK(b.host.run_until([&] { return b.scenario.members[0].ended.count(1) == 1; }));
   CHECK(b.scenario.members[0].error->message == b.scenario.members[0].broken->message);
   b.end();
@@ -123,6 +124,7 @@ TEST_CASE("cuda faults: NCCL breaks by itself while the others are waited for") 
   Broken b(2);
   ++b.scenario.members[0].calls;
   b.host.ranks[0].group->reduce(CudaScenario::collective(0), b.scenario.pieces(0, false));
+  b.host.ranks[0].group->end_batch();
   b.host.loop.run_for(10ms);
   CHECK(b.scenario.members[0].ended.empty());
   b.host.ranks[0].nccl->break_async(NcclCode::remote_error);
@@ -138,6 +140,7 @@ TEST_CASE("cuda faults: memory is touched until the device has ended, whoever ab
   b.host.ranks[0].cuda->hang_next(0);
   ++member.calls;
   b.host.ranks[0].group->reduce(CudaScenario::collective(0), b.scenario.pieces(0, false));
+  b.host.ranks[0].group->end_batch();
   b.host.loop.run_for(1ms);
   member.aborted = true;
   b.host.ranks[0].group->abort(make_error(ErrorCode::deadline, "the operation has taken too long"));
@@ -146,6 +149,7 @@ TEST_CASE("cuda faults: memory is touched until the device has ended, whoever ab
   // What had not begun is another matter.
   ++member.calls;
   b.host.ranks[0].group->spread(CudaScenario::collective(1), b.scenario.pieces(0, true));
+  b.host.ranks[0].group->end_batch();
   b.host.loop.run_for(1ms);
   CHECK(member.ended.count(1) == 1);
   b.host.ranks[0].cuda->lose_device(CudaCode::launch_failed);
@@ -156,12 +160,33 @@ TEST_CASE("cuda faults: memory is touched until the device has ended, whoever ab
   b.end();
 }
 
+TEST_CASE("cuda faults: what a GPU never ends is left behind, with its context and what it writes to") {
+  Broken b(1);
+  auto& member = b.scenario.members[0];
+  FakeCuda& cuda = *b.host.ranks[0].cuda;
+  cuda.hang_next(0);
+  ++member.calls;
+  b.host.ranks[0].group->reduce(CudaScenario::collective(0), b.scenario.pieces(0, false));
+  b.host.ranks[0].group->end_batch();
+  b.host.loop.run_for(1ms);
+  const std::size_t streams = cuda.left().streams;
+  b.host.leave();
+  CHECK(b.host.loop.pending_timers() == 0);
+  member.own.reset();
+  b.host.loop.run_for(1s);
+  CHECK(cuda.left().contexts == 1);
+  CHECK(cuda.left().streams == streams);
+  CHECK(cuda.left().registrations > 0);
+  CHECK(cuda.misuses().empty());
+}
+
 TEST_CASE("cuda faults: a query that says something else gives no memory away") {
   Broken b(1);
   auto& member = b.scenario.members[0];
   b.host.ranks[0].cuda->hang_next(0);
   ++member.calls;
   b.host.ranks[0].group->reduce(CudaScenario::collective(0), b.scenario.pieces(0, false));
+  b.host.ranks[0].group->end_batch();
   b.host.loop.run_for(1ms);
   for (std::uint64_t i = 0; i < 60; ++i)
     b.host.ranks[0].cuda->fail_next(CudaCall::query_stream, i, CudaCode::capture_unsupported);
@@ -193,6 +218,7 @@ TEST_CASE("cuda faults: ranks whose orders differ are seen to wait for ever, and
     auto pieces = b.scenario.pieces(i, false);
     if (i == 1) pieces.erase(pieces.begin());
     b.host.ranks[i].group->reduce(CudaScenario::collective(0), pieces);
+    b.host.ranks[i].group->end_batch();
   }
   b.host.loop.run_for(1s);
   const auto wrong = b.host.world.differences();

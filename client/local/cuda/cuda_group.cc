@@ -3,35 +3,57 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace bps {
+namespace {
 
-// On the CUDA thread; brings what it is told to the client's loop.
+bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+}  // namespace
+
+// What is heard of the CUDA thread goes this way, until the group goes: the thread may go on for longer than
+// the client's loop.
+struct CudaGroup::Way {
+  struct End {
+    EventLoop* loop = nullptr;
+    CudaGroup* group = nullptr;  // for the loop's own tasks
+  };
+  Way(EventLoop& loop, CudaGroup& group) : end(End{&loop, &group}) {}
+
+  void post(Task task) {
+    end.update([&](End& to) {
+      if (to.loop != nullptr) to.loop->post(std::move(task));
+    });
+  }
+  CudaGroup* group() const {
+    return end.read([](const End& to) { return to.group; });
+  }
+
+  Monitor<End> end;
+  Handover<CudaNews> news;
+};
+
+// On the CUDA thread.
 class CudaGroup::Reports final : public CudaPipeline::Reports {
  public:
-  Reports(EventLoop& loop, std::weak_ptr<Alive> alive) : loop_(loop), alive_(std::move(alive)) {}
+  explicit Reports(std::shared_ptr<Way> way) : way_(std::move(way)) {}
 
-  void on_summed(std::uint64_t number, std::size_t index) override {
-    post([number, index](CudaGroup& group) { group.owner_.on_summed(number, index); });
-  }
-  void on_ended(std::uint64_t number, const Status& status) override {
-    post([number, status](CudaGroup& group) { group.owner_.on_ended(number, group.known(status)); });
-  }
-  void on_broken(const Error& error, std::optional<TensorId> tensor) override {
-    post([error, tensor](CudaGroup& group) { group.broken(error, tensor); });
+  void add(CudaNews::Item item) override { way_->news.mine().items.push_back(std::move(item)); }
+  void flush() override {
+    if (!way_->news.give()) return;
+    way_->post([way = way_] {
+      CudaNews& news = way->news.take();
+      for (CudaNews::Item& item : news.items)
+        if (CudaGroup* const group = way->group()) group->hear(item);
+      news.clear();
+    });
   }
 
  private:
-  template <class Do>
-  void post(Do act) {
-    loop_.post([alive = alive_, act = std::move(act)] {
-      if (const auto group = alive.lock()) act(group->group);
-    });
-  }
-  EventLoop& loop_;
-  const std::weak_ptr<Alive> alive_;
+  const std::shared_ptr<Way> way_;
 };
 
 CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevice> device,
@@ -41,21 +63,37 @@ CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevic
       owner_(owner),
       options_(std::move(options)),
       nccl_(std::move(nccl)),
-      memory_(std::make_shared<PinnedMemory>(device, options_.allocate, options_.pinned_max)),
-      alive_(std::make_shared<Alive>(*this)) {
+      memory_(std::make_shared<PinnedMemory>(cuda, device, options_.allocate, options_.pinned_max)),
+      way_(std::make_shared<Way>(loop, *this)) {
   CudaPipeline::Options wanted;
   wanted.size = options_.size;
   wanted.self = options_.self;
   wanted.ring_bytes = options_.ring_bytes;
   wanted.poll_interval = options_.poll_interval;
   wanted.nvtx = options_.nvtx;
-  wanted.held = std::exchange(options_.held, nullptr);
+  wanted.lease = std::exchange(options_.lease, nullptr);
   pipeline_ = std::make_shared<CudaPipeline>(cuda_, std::move(device), options_.size > 1 ? nccl_ : nullptr,
-                                             memory_, wanted, std::make_unique<Reports>(loop_, alive_));
+                                             memory_, wanted, std::make_unique<Reports>(way_));
+  memory_->leave_work_to([weak = std::weak_ptr(pipeline_)] {
+    const auto pipeline = weak.lock();
+    return pipeline != nullptr && pipeline->look_at_memory();
+  });
 }
 
 CudaGroup::~CudaGroup() {
+  way_->end.update([](Way::End& end) { end = {}; });
   cuda_.post([pipeline = std::move(pipeline_)] { pipeline->finish(); });
+}
+
+Status CudaGroup::check(Operation operation, DType dtype, std::uint32_t size) {
+  const bool compares = operation == Operation::min || operation == Operation::max;
+  if (size <= 1 || !compares || !is_float(dtype)) return {};
+  return make_error(
+      ErrorCode::invalid_argument,
+      fmt::format("{} of {} cannot be had of several GPUs of a host: NCCL ignores NaN where it is "
+                  "to stay",
+                  name_of(operation), name_of(dtype)),
+      "use host memory and local_group=host, or local_group=off");
 }
 
 Sequencer::Traits CudaGroup::traits() const {
@@ -69,26 +107,33 @@ Sequencer::Traits CudaGroup::traits() const {
   return traits;
 }
 
-Result<std::vector<std::byte>> CudaGroup::make_setup() {
-  if (options_.size == 1) return std::vector<std::byte>();
-  NcclId id{};
-  if (const NcclCode code = nccl_->unique_id(id); code != NcclCode::success)
-    return make_error(ErrorCode::os,
-                      fmt::format("{}: {}", name_of(NcclCall::unique_id), nccl_->describe(code, nullptr)),
-                      "NCCL_DEBUG=INFO says more");
-  return std::vector<std::byte>(id.begin(), id.end());
-}
-
-CudaGroup::Then CudaGroup::on_this_loop(Then then) {
-  return [&loop = loop_, alive = std::weak_ptr(alive_), then = std::move(then)](const Status& status) {
-    loop.post([alive, then, status] {
-      if (const auto group = alive.lock()) then(group->group.known(status));
+// NCCL opens sockets for it.
+void CudaGroup::make_setup(std::function<void(Result<std::vector<std::byte>>)> done) {
+  if (options_.size == 1) {
+    loop_.post([way = way_, done = std::move(done)] {
+      if (way->group() != nullptr) done(std::vector<std::byte>());
     });
-  };
+    return;
+  }
+  cuda_.post([way = way_, nccl = nccl_, lease = pipeline_->lease(), done = std::move(done)] {
+    NcclId id{};
+    lease->enter("ncclGetUniqueId");
+    const NcclCode code = nccl->unique_id(id);
+    lease->leave();
+    Result<std::vector<std::byte>> setup = std::vector<std::byte>(id.begin(), id.end());
+    if (code != NcclCode::success)
+      setup = make_error(ErrorCode::os,
+                         fmt::format("{}: {}", name_of(NcclCall::unique_id), nccl->describe(code, nullptr)),
+                         "NCCL_DEBUG=INFO says more");
+    way->post([way, done, setup = std::move(setup)] {
+      if (way->group() != nullptr) done(setup);
+    });
+  });
 }
 
+// Within a task of this group's.
 void CudaGroup::begin(std::span<const std::byte> setup, std::function<void(Status)> told) {
-  const auto done = [this, told = std::move(told)](const Status& status) {
+  auto done = [this, told = std::move(told)](const Status& status) {
     if (options_.on_words) options_.on_words(status.ok() ? stream_words() : nullptr);
     told(status);
   };
@@ -99,18 +144,39 @@ void CudaGroup::begin(std::span<const std::byte> setup, std::function<void(Statu
       const Error error = make_error(
           ErrorCode::protocol, fmt::format("the group's leader sent {} bytes, where an id of NCCL has {}",
                                            setup.size(), id->size()));
-      return on_this_loop(done)(error);
+      return loop_.post([way = way_, error, done = std::move(done)] {
+        if (way->group() != nullptr) done(error);
+      });
     }
     std::copy(setup.begin(), setup.end(), id->begin());
   }
-  cuda_.post([pipeline = pipeline_, id, done = on_this_loop(done)] { pipeline->begin(id, done); });
+  cuda_.post([pipeline = pipeline_, id, done = std::move(done)] { pipeline->begin(id, done); });
+}
+
+// Once in a turn of the loop, for all that has come up in it.
+void CudaGroup::give_later() {
+  if (std::exchange(is_giving_, true)) return;
+  loop_.post([way = way_] {
+    if (CudaGroup* const group = way->group()) group->give();
+  });
+}
+
+void CudaGroup::give() {
+  is_giving_ = false;
+  if (in_batch_ > 0) return;  // its end gives all
+  if (!orders_->give()) return;
+  cuda_.post([pipeline = pipeline_, orders = orders_] { pipeline->take(orders->take()); });
 }
 
 void CudaGroup::when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) {
-  Then told = on_this_loop(std::move(then));
-  if (buffer.event == nullptr) return told({});
-  cuda_.post([pipeline = pipeline_, event = std::static_pointer_cast<CallerEvent>(buffer.event),
-              told = std::move(told)] { pipeline->when_fired(event, told); });
+  if (buffer.event == nullptr) {
+    loop_.post([way = way_, then = std::move(then)] {
+      if (CudaGroup* const group = way->group()) then(group->known(group->error_));
+    });
+    return;
+  }
+  orders_->mine().callers.push_back({std::static_pointer_cast<CallerEvent>(buffer.event), std::move(then)});
+  give_later();
 }
 
 void CudaGroup::reduce(const Collective& collective, std::span<const LocalPiece> pieces) {
@@ -122,45 +188,41 @@ void CudaGroup::spread(const Collective& collective, std::span<const LocalPiece>
 }
 
 void CudaGroup::run(bool is_spread, const Collective& collective, std::span<const LocalPiece> pieces) {
-  std::string label;
+  CudaOrders& orders = orders_->mine();
+  orders.works.push_back({.is_spread = is_spread, .collective = collective, .pieces = pieces.size()});
   if (options_.nvtx.is_on() && !pieces.empty())
-    label =
+    orders.works.back().label =
         fmt::format("{} round {}, partitions {} to {}", owner_.name_of(collective.tensor),
                     collective.round.value, pieces.front().partition.value, pieces.back().partition.value);
-  cuda_.post([pipeline = pipeline_, is_spread, collective, copies = std::vector(pieces.begin(), pieces.end()),
-              label = std::move(label)]() mutable {
-    pipeline->run(is_spread, collective, std::move(copies), std::move(label));
-  });
+  orders.pieces.insert(orders.pieces.end(), pieces.begin(), pieces.end());
+  ++in_batch_;
+}
+
+void CudaGroup::end_batch() {
+  if (std::exchange(in_batch_, 0) == 0) return;
+  orders_->mine().works.back().ends_batch = true;
+  give();
 }
 
 void CudaGroup::stage(const LocalPiece& piece, std::function<void(Status)> then) {
-  if (staged_.empty()) {
-    loop_.post([alive = std::weak_ptr(alive_)] {
-      if (const auto group = alive.lock()) group->group.stage_gathered();
-    });
-  }
-  staged_.push_back({piece, on_this_loop(std::move(then))});
-}
-
-void CudaGroup::stage_gathered() {
-  std::stable_sort(staged_.begin(), staged_.end(), [](const auto& a, const auto& b) {
-    return a.piece.priority != b.piece.priority ? a.piece.priority > b.piece.priority
-                                                : a.piece.partition < b.piece.partition;
-  });
-  cuda_.post([pipeline = pipeline_, staged = std::exchange(staged_, {})]() mutable {
-    for (auto first = staged.begin(); first != staged.end();) {
-      const auto end = std::find_if(first, staged.end(), [&](const auto& other) {
-        return other.piece.priority != first->piece.priority;
-      });
-      pipeline->stage({std::make_move_iterator(first), std::make_move_iterator(end)});
-      first = end;
-    }
-  });
+  orders_->mine().staged.push_back({piece, std::move(then)});
+  give_later();
 }
 
 void CudaGroup::abort(const Error& error) {
   if (!error_) error_ = error;
+  // Also a batch that has not ended.
+  end_batch();
   cuda_.post([pipeline = pipeline_, error] { pipeline->abort(error); });
+}
+
+void CudaGroup::hear(CudaNews::Item& news) {
+  switch (news.kind) {
+    case CudaNews::Item::Kind::summed: return owner_.on_summed(news.number, news.index);
+    case CudaNews::Item::Kind::ended: return owner_.on_ended(news.number, known(news.error));
+    case CudaNews::Item::Kind::told: return news.then(known(news.error));
+    case CudaNews::Item::Kind::broken: return broken(std::move(*news.error), news.tensor);
+  }
 }
 
 void CudaGroup::broken(Error error, std::optional<TensorId> tensor) {
@@ -171,8 +233,9 @@ void CudaGroup::broken(Error error, std::optional<TensorId> tensor) {
 }
 
 // What ends with an error ends with the one that broke the group.
-Status CudaGroup::known(const Status& status) const {
-  return status.ok() || !error_ ? status : Status(*error_);
+Status CudaGroup::known(const std::optional<Error>& error) const {
+  if (!error) return {};
+  return error_ ? Status(*error_) : Status(*error);
 }
 
 }  // namespace bps

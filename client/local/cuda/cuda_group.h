@@ -2,15 +2,16 @@
 // and to.
 //
 // Owner: GroupPlane. Lives on: client loop, as every LocalGroup; what it asks of the GPU is done by a
-// CudaPipeline on `cuda`, a loop with a thread of its own, because a call of the driver may take long.
-// Answers to stage are gathered for the rest of a turn, so that adjacent ones are one copy.
+// CudaPipeline on `cuda`, a loop with a thread of its own, because a call of the driver may take long:
+// nothing here makes any. What is asked for in a turn is handed over at once, a batch at its end; what comes
+// of it likewise.
 //
 // Limits: Traits; pinned_max bytes of host memory are registered with the driver, what is allocated beyond is
 // reached by way of a small buffer. Both loops outlive it; what is left to do on `cuda` after its destruction
-// (streams, the communicator) needs `cuda` for a moment more, and the client's loop no longer than `cuda`'s
-// thread. Failure: on_broken names the call, the tensor and the GPU. Memory counts as touched until the GPU's
-// streams are idle, or its context is lost: an operation that the GPU never ends never ends here either,
-// whoever aborts.
+// (streams, the communicator) needs `cuda` as long as the lease is held, and the client's loop no more. Min
+// and max of floats are not for more than one GPU: see check(). Failure: on_broken names the call, the tensor
+// and the GPU. Memory counts as touched until the GPU's streams are idle, or its context is lost: an
+// operation that the GPU never ends never ends here either, whoever aborts.
 #pragma once
 
 #include <memory>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "client/local/cuda/cuda_pipeline.h"
+#include "client/local/cuda/handover.h"
 #include "client/local/local_group.h"
 
 namespace bps {
@@ -34,7 +36,7 @@ class CudaGroup final : public LocalGroup {
     Nvtx nvtx = {};  // Nvtx::open(), to be seen in profilers
     // When begin() has ended, on the client's loop: as stream_words(), null after an error.
     std::function<void(std::shared_ptr<StreamWords>)> on_words = {};
-    std::shared_ptr<void> held = {};  // until nothing is left to do on `cuda`
+    std::shared_ptr<CudaLease> lease = std::make_shared<CudaLease>();  // CudaThread's
   };
 
   // `nccl`: for a size of more than one.
@@ -44,8 +46,12 @@ class CudaGroup final : public LocalGroup {
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
 
+  // `invalid_argument`: NCCL's min and max of floats are not what servers and the host's memory make of a
+  // NaN, and of zeros.
+  static Status check(Operation operation, DType dtype, std::uint32_t size);
+
   Sequencer::Traits traits() const override;
-  Result<std::vector<std::byte>> make_setup() override;
+  void make_setup(std::function<void(Result<std::vector<std::byte>>)> done) override;
   void begin(std::span<const std::byte> setup, std::function<void(Status)> done) override;
   Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override { return memory_->allocate(bytes); }
   // `buffer` is of CudaBuffers.
@@ -53,6 +59,7 @@ class CudaGroup final : public LocalGroup {
   void reduce(const Collective& collective, std::span<const LocalPiece> pieces) override;
   void stage(const LocalPiece& piece, std::function<void(Status)> then) override;
   void spread(const Collective& collective, std::span<const LocalPiece> pieces) override;
+  void end_batch() override;
   void abort(const Error& error) override;
 
   // For bps_handle_wait_stream, when begin() has ended well. Null: the host has to wait.
@@ -60,17 +67,15 @@ class CudaGroup final : public LocalGroup {
 
  private:
   class Reports;
-  struct Alive {
-    explicit Alive(CudaGroup& whose) : group(whose) {}
-    CudaGroup& group;
-  };
-  using Then = std::function<void(Status)>;
+  struct Way;
+  using Orders = Handover<CudaOrders>;
 
-  Then on_this_loop(Then then);
   void run(bool is_spread, const Collective& collective, std::span<const LocalPiece> pieces);
-  void stage_gathered();
+  void give_later();
+  void give();
+  void hear(CudaNews::Item& news);
   void broken(Error error, std::optional<TensorId> tensor);
-  Status known(const Status& status) const;
+  Status known(const std::optional<Error>& error) const;
 
   EventLoop& loop_;
   EventLoop& cuda_;
@@ -78,9 +83,11 @@ class CudaGroup final : public LocalGroup {
   Options options_;
   const std::shared_ptr<NcclApi> nccl_;
   const std::shared_ptr<PinnedMemory> memory_;
-  const std::shared_ptr<Alive> alive_;
+  const std::shared_ptr<Way> way_;  // from the CUDA thread to here
+  const std::shared_ptr<Orders> orders_ = std::make_shared<Orders>();
   std::shared_ptr<CudaPipeline> pipeline_;
-  std::vector<CudaPipeline::Staged> staged_;
+  bool is_giving_ = false;
+  std::size_t in_batch_ = 0;    // works of the batch that has not ended
   std::optional<Error> error_;  // as owner_ was told, or told
 };
 

@@ -30,6 +30,8 @@ void exercise(std::uint32_t size, std::uint64_t seed, const CudaHost::Options& o
       ExerciseTensor tensor;
       tensor.dtype = static_cast<DType>(random() % kDTypeCount);
       tensor.operation = static_cast<Operation>(random() % kOperationCount);
+      // Which the API refuses.
+      if (!CudaGroup::check(tensor.operation, tensor.dtype, size).ok()) tensor.operation = Operation::sum;
       tensor.in_place = random() % 2 == 0;
       if (tensor.operation == Operation::broadcast && random() % 3 != 0)
         tensor.root = static_cast<std::uint32_t>(random() % size);
@@ -75,6 +77,22 @@ TEST_CASE("cuda group: host memory that is not registered, and little room on th
       options.ring_bytes = 4096;
       exercise(size, seed, options);
     }
+  }
+}
+
+TEST_CASE("cuda group: NCCL's min and max of floats are refused, and nothing else") {
+  for (std::uint8_t i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const bool is_float = i < static_cast<std::uint8_t>(DType::i8);
+    for (const Operation operation : {Operation::min, Operation::max}) {
+      CHECK(CudaGroup::check(operation, dtype, 1).ok());
+      const Status status = CudaGroup::check(operation, dtype, 2);
+      CHECK(status.ok() == !is_float);
+      if (!status.ok()) CHECK(status.error().code == ErrorCode::invalid_argument);
+    }
+    for (const Operation operation :
+         {Operation::sum, Operation::average, Operation::product, Operation::broadcast})
+      CHECK(CudaGroup::check(operation, dtype, 2).ok());
   }
 }
 

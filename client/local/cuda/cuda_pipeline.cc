@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace bps {
@@ -20,15 +21,15 @@ CudaPipeline::CudaPipeline(EventLoop& loop, std::shared_ptr<CudaDevice> device, 
     : loop_(loop),
       device_(std::move(device)),
       memory_(std::move(memory)),
-      options_(options),
+      options_(std::move(options)),
       // So that some portions are under way while others are copied out.
-      place_{options.size, options.self, options.ring_bytes / 4},
+      place_{options_.size, options_.self, options_.ring_bytes / 4},
       reports_(std::move(reports)),
       events_(*device_),
       collectives_(*device_, events_),
       to_host_(*device_, events_, CudaCopier::Direction::to_host),
       to_device_(*device_, events_, CudaCopier::Direction::to_device),
-      ring_(options.size > 1 ? options.ring_bytes : 0) {
+      ring_(options_.size > 1 ? options_.ring_bytes : 0) {
   if (nccl != nullptr) nccl_.emplace(std::move(nccl), *device_);
 }
 
@@ -38,16 +39,23 @@ CudaPipeline::~CudaPipeline() {
   trial_.reset();
   if (words_ != nullptr) words_->release();
   const CudaDevice::Current current(*device_);
-  if (nccl_) nccl_->abort();
+  abort_nccl();
   // What the device still works on is left to the end of the process: to free it would be to wait.
   bool idle = false;
   for (std::uint32_t asked = 0; asked < kLostAfter && !idle; ++asked)
     idle = is_idle();
-  if (idle) close();
+  if (idle) {
+    close();
+  } else {
+    device_->leave_behind();
+  }
 }
 
-void CudaPipeline::begin(const std::optional<NcclId>& id, Then done) {
-  if (error_) return done(*error_);
+void CudaPipeline::begin(const std::optional<NcclId>& id, CudaThen done) {
+  if (error_) {
+    tell(std::move(done), error_);
+    return reports_->flush();
+  }
   begun_ = std::move(done);
   id_ = id;
   life_ = Life::beginning;
@@ -77,70 +85,124 @@ Status CudaPipeline::open() {
   return make_words();
 }
 
-void CudaPipeline::run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces,
-                       std::string label) {
-  if (error_) return reports_->on_ended(collective.number, *error_);
-  auto work = std::make_shared<Work>();
-  work->is_spread = is_spread;
-  work->label = std::move(label);
-  work->collective = collective;
-  work->portions =
-      is_spread ? plan_spread(place_, collective, pieces) : plan_reduce(place_, collective, pieces);
-  work->parts.resize(pieces.size());
-  if (!is_spread) {
-    for (const CollectivePortion& portion : work->portions)
-      for (const CollectiveOutput& output : portion.outputs)
-        ++work->parts[output.piece];
+void CudaPipeline::tell(CudaThen then, const std::optional<Error>& error) {
+  reports_->add({.kind = CudaNews::Item::Kind::told, .then = std::move(then), .error = error});
+}
+
+void CudaPipeline::take(CudaOrders& orders) {
+  for (CudaOrders::Caller& caller : orders.callers) {
+    if (error_) {
+      tell(std::move(caller.then), error_);
+      continue;
+    }
+    const CallerKey key(caller.event->stream, caller.event->thread);
+    callers_[key].push_back(std::move(caller));
   }
-  work->pieces = std::move(pieces);
-  open_.emplace(collective.number, work);
-  works_.push_back(std::move(work));
+  stage(orders.staged);
+  add_batches(orders);
+  orders.clear();
   turn();
 }
 
-void CudaPipeline::stage(std::vector<Staged> answers) {
+// The pieces of each work lie behind those of the work before.
+void CudaPipeline::add_batches(CudaOrders& orders) {
+  std::size_t first = 0;
+  for (auto work = orders.works.begin(); work != orders.works.end();) {
+    const auto end =
+        std::next(std::find_if(work, orders.works.end(), [](const auto& w) { return w.ends_batch; }));
+    auto batch = std::make_shared<Batch>();
+    batch->items.reserve(static_cast<std::size_t>(end - work));
+    const std::size_t from = first;
+    for (; work != end; ++work) {
+      batch->items.push_back({.is_spread = work->is_spread,
+                              .collective = work->collective,
+                              .first = first - from,
+                              .count = work->pieces,
+                              .label = std::move(work->label)});
+      first += work->pieces;
+    }
+    batch->pieces.assign(orders.pieces.begin() + static_cast<std::ptrdiff_t>(from),
+                         orders.pieces.begin() + static_cast<std::ptrdiff_t>(first));
+    add(std::move(batch));
+  }
+}
+
+void CudaPipeline::add(BatchPtr batch) {
+  CollectivePlan plan(place_);
+  for (const Item& item : batch->items)
+    plan.add(item.is_spread, item.collective, std::span(batch->pieces).subspan(item.first, item.count));
+  batch->portions = plan.take();
+  batch->parts.resize(batch->pieces.size());
+  batch->open = batch->items.size();
+  open_.push_back(batch);
   if (error_) {
-    for (Staged& answer : answers)
-      answer.then(*error_);
+    for (Item& item : batch->items)
+      settle(*batch, item, error_);
     return;
   }
+  for (const CollectivePortion& portion : batch->portions) {
+    const auto wait_for = [](Item& item) { ++item.left; };
+    for_items(*batch, portion.steps, wait_for);
+    for_items(*batch, portion.outputs, wait_for);
+    for (const CollectiveOutput& output : portion.outputs)
+      ++batch->parts[output.piece];
+  }
+  batches_.push_back(std::move(batch));
+}
+
+// What is adjacent becomes one copy.
+void CudaPipeline::stage(std::vector<CudaOrders::Staged>& answers) {
+  std::stable_sort(answers.begin(), answers.end(), [](const auto& a, const auto& b) {
+    return a.piece.priority != b.piece.priority ? a.piece.priority > b.piece.priority
+                                                : a.piece.partition < b.piece.partition;
+  });
+  for (auto first = answers.begin(); first != answers.end();) {
+    const auto end = std::find_if(first, answers.end(), [&](const auto& other) {
+      return other.piece.priority != first->piece.priority;
+    });
+    stage(std::span(first, end));
+    first = end;
+  }
+}
+
+void CudaPipeline::stage(std::span<CudaOrders::Staged> answers) {
   std::string label;
   if (options_.nvtx.is_on())
     label = partitions(answers.front().piece.partition, answers.back().piece.partition);
   CudaCopier::Job job;
-  std::vector<Then> thens;
-  for (Staged& answer : answers) {
+  job.priority = answers.front().piece.priority;
+  std::vector<CudaThen> thens;
+  thens.reserve(answers.size());
+  for (CudaOrders::Staged& answer : answers) {
     const LocalPiece& piece = answer.piece;
     thens.push_back(std::move(answer.then));
     if (piece.out == nullptr) continue;  // the spread brings it
     append(job.copies, {piece.out, const_cast<std::byte*>(piece.answer), bytes_of(piece), piece.home,
                         memory_->holds(piece.home)});
-    job.priority = piece.priority;
+  }
+  if (error_) {
+    for (CudaThen& then : thens)
+      tell(std::move(then), error_);
+    return;
   }
   const std::uint64_t number = next_staged_++;
   staged_[number] = std::move(thens);
   const auto shown = std::make_shared<Nvtx::Range>(range("stage", label));
   job.then = [this, number, shown] {
-    const auto ended = staged_.extract(number);
-    for (const Then& then : ended.mapped())
-      then({});
+    auto ended = staged_.extract(number);
+    for (CudaThen& then : ended.mapped())
+      tell(std::move(then));
   };
   to_device_.add(std::move(job));
-  turn();
-}
-
-void CudaPipeline::when_fired(std::shared_ptr<CallerEvent> event, Then then) {
-  if (error_) return then(*error_);
-  const CudaStream stream = event->stream;
-  callers_[stream].push_back({std::move(event), std::move(then)});
-  turn();
 }
 
 Result<bool> CudaPipeline::is_joined() {
   if (!nccl_) return true;
   if (!nccl_->is_open()) {
-    if (const Status status = nccl_->init(options_.size, *id_, options_.self); !status.ok())
-      return status.error();
+    options_.lease->enter("ncclCommInitRankConfig");
+    const Status status = nccl_->init(options_.size, *id_, options_.self);
+    options_.lease->leave();
+    if (!status.ok()) return status.error();
   }
   return nccl_->poll();
 }
@@ -155,7 +217,10 @@ void CudaPipeline::turn() {
   if (!current.status().ok()) {
     fail(current.status().error());
     // Without a context nothing can be asked or freed: it may come back, or is lost for good.
-    if (++bad_contexts_ < kLostAfter) return arm();
+    if (++bad_contexts_ < kLostAfter) {
+      reports_->flush();
+      return arm();
+    }
   } else {
     bad_contexts_ = 0;
   }
@@ -163,7 +228,9 @@ void CudaPipeline::turn() {
     if (const Status status = go_on(); !status.ok()) fail(status.error());
   }
   if (life_ == Life::broken) drain();
+  if (const Status status = work_on_memory(); !status.ok()) fail(status.error());
   if (is_finishing_) go_on_finishing();
+  reports_->flush();
   arm();
 }
 
@@ -173,13 +240,13 @@ Status CudaPipeline::go_on() {
     if (!joined) return joined.error();
     if (!*joined) return {};
     life_ = Life::running;
-    std::exchange(begun_, {})(Status());
+    tell(std::exchange(begun_, {}));
   }
   if (const Status status = poll_callers(); !status.ok()) return status;
   if (const Status status = collectives_.poll(); !status.ok()) return status;
   if (const Status status = to_host_.poll(); !status.ok()) return status;
   if (const Status status = to_device_.poll(); !status.ok()) return status;
-  if (const Status status = begin_works(); !status.ok()) return status;
+  if (const Status status = begin_batches(); !status.ok()) return status;
   if (const Status status = poll_trial(); !status.ok()) return status;
   if (const Status status = check_stall(); !status.ok()) return status;
   // While ours waits for other members' GPUs, NCCL may have something to say.
@@ -197,32 +264,10 @@ Status CudaPipeline::poll_callers() {
       const CudaCode code = device_->api().query_event(waiting.front().event->event);
       if (code == CudaCode::not_ready) break;
       if (code != CudaCode::success) return device_->error(CudaCall::query_event, code);
-      const Caller caller = std::move(waiting.front());
+      tell(std::move(waiting.front().then));
       waiting.pop_front();
-      caller.then({});
     }
     at = waiting.empty() ? callers_.erase(at) : std::next(at);
-  }
-  return {};
-}
-
-Status CudaPipeline::begin_works() {
-  while (!works_.empty()) {
-    const WorkPtr work = works_.front();
-    if (work->next < work->portions.size()) {
-      const auto begun = begin_portion(work);
-      if (!begun) return begun.error();
-      if (!*begun) break;
-      continue;
-    }
-    works_.pop_front();
-    work->is_begun = true;
-    for (std::size_t i = 0; !work->is_spread && i < work->pieces.size(); ++i) {
-      // Of a broadcast from another host there is nothing to bring.
-      if (work->portions.empty() && work->pieces[i].owner == options_.self)
-        reports_->on_summed(work->collective.number, i);
-    }
-    settle(work);
   }
   return {};
 }
@@ -230,12 +275,13 @@ Status CudaPipeline::begin_works() {
 bool CudaPipeline::is_active() const {
   // What has not come to rest long after the end does not; the destructor sees to it.
   if (is_finishing_) return life_ != Life::finished && loop_.now() < finish_by_ + options_.finish_timeout;
+  if (memory_->has_work()) return true;
   if (life_ == Life::fresh || life_ == Life::drained || life_ == Life::finished) return false;
   return life_ != Life::running || is_working() || !callers_.empty() || trial_;
 }
 
 bool CudaPipeline::is_working() const {
-  return collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() || !works_.empty() ||
+  return collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() || !batches_.empty() ||
          (trial_ && trial_->is_held());
 }
 

@@ -9,14 +9,15 @@
 // device; copies must not wait for any of that but what they carry; memory is in use until the device says
 // otherwise, also when something has gone wrong; and the driver tells nobody when something is done. So there
 // are three streams: collectives, copies to the host, copies to the device. Collectives begin in the order of
-// their numbers; what they bring lands in a ring, for whose room they wait here (copies out of it wait for
-// nobody, so it comes). One poller asks for the first event of each stream every poll_interval while
-// something is open, and sleeps otherwise.
+// their numbers, those of a batch together; what they bring lands in a ring, for whose room they wait here
+// (copies out of it wait for nobody, so it comes). One poller asks for the first event of each stream every
+// poll_interval while something is open, and sleeps otherwise.
 //
 // Owner: CudaGroup, by shared_ptr, and its own timers until finish() is done. Lives on: the CUDA thread, with
-// all its calls and reports. Limits: ring_bytes on the device, those of CudaCopier. Failure: on_broken, once,
-// not after abort(); what has not begun ends at once, the rest when the streams are idle or their context is
-// lost.
+// all its calls and reports. Limits: ring_bytes on the device, those of CudaCopier. Failure: is reported,
+// once, not after abort(); what has not begun ends at once, the rest when the streams are idle or their
+// context is lost. Calls that may not return are the last that a failure makes, and the lease says which it
+// is in.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +26,16 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "client/local/cuda/caller_event.h"
 #include "client/local/cuda/collective_plan.h"
 #include "client/local/cuda/cuda_copier.h"
+#include "client/local/cuda/cuda_lease.h"
+#include "client/local/cuda/cuda_orders.h"
 #include "client/local/cuda/nvtx.h"
 #include "client/local/cuda/pinned_memory.h"
 #include "client/local/cuda/stream_trial.h"
@@ -43,9 +49,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   class Reports {
    public:
     virtual ~Reports() = default;
-    virtual void on_summed(std::uint64_t number, std::size_t index) = 0;
-    virtual void on_ended(std::uint64_t number, const Status& status) = 0;
-    virtual void on_broken(const Error& error, std::optional<TensorId> tensor) = 0;
+    virtual void add(CudaNews::Item item) = 0;
+    virtual void flush() = 0;  // at the end of each turn, and before what may take long
   };
   struct Options {
     std::uint32_t size = 1;
@@ -60,12 +65,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     Duration stall_timeout{std::chrono::seconds(10)};
     Duration finish_timeout{std::chrono::seconds(2)};  // for the other members
     Nvtx nvtx = {};
-    std::shared_ptr<void> held = {};  // goes with this
-  };
-  using Then = std::function<void(Status)>;
-  struct Staged {
-    LocalPiece piece;
-    Then then;
+    std::shared_ptr<CudaLease> lease = std::make_shared<CudaLease>();
   };
 
   // `nccl`: null in a group of one.
@@ -76,44 +76,59 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   CudaPipeline& operator=(const CudaPipeline&) = delete;
 
   // `id`: in a group of more than one.
-  void begin(const std::optional<NcclId>& id, Then done);
+  void begin(const std::optional<NcclId>& id, CudaThen done);
   // When begin() has ended well. Any thread.
   std::shared_ptr<StreamWords> words() const { return words_; }
-  // `label`: of the tensor and its partitions, if somebody reads it.
-  void run(bool is_spread, const Collective& collective, std::vector<LocalPiece> pieces,
-           std::string label = {});
-  // What is adjacent becomes one copy.
-  void stage(std::vector<Staged> answers);
-  void when_fired(std::shared_ptr<CallerEvent> event, Then then);
+  const std::shared_ptr<CudaLease>& lease() const { return options_.lease; }
+  // Leaves them empty.
+  void take(CudaOrders& orders);
+  // Memory is to be registered, or given up. False: that is over here.
+  bool look_at_memory();
   void abort(const Error& error);
   // No call follows, and nothing is reported any more.
   void finish();
 
  private:
   enum class Life : std::uint8_t { fresh, beginning, running, broken, drained, finalizing, finished };
-  struct Work {
+  struct Item {  // a collective
     bool is_spread = false;
     Collective collective;
-    std::vector<LocalPiece> pieces;
-    std::vector<CollectivePortion> portions;
-    std::size_t next = 0;  // portion
-    enum class Step : std::uint8_t { wait, load, launch } step = Step::wait;
-    std::optional<std::size_t> ring;  // of the next portion
-    std::vector<std::size_t> parts;   // reduce: outputs that each piece waits for
-    std::size_t pending = 0;          // marks and jobs
-    bool is_begun = false;            // all of it
+    std::size_t first = 0;  // piece
+    std::size_t count = 0;
+    std::uint32_t left = 0;  // of its portions: calls of NCCL, and copies, that are not done
+    bool is_over = false;
     std::string label;
     Nvtx::Range range;
   };
-  using WorkPtr = std::shared_ptr<Work>;
-  struct Caller {
-    std::shared_ptr<CallerEvent> event;
-    Then then;
+  struct Batch {
+    std::vector<Item> items;
+    std::vector<LocalPiece> pieces;
+    std::vector<CollectivePortion> portions;
+    std::vector<std::size_t> parts;  // outputs that the sum of each piece waits for
+    bool is_begun = false;
+    std::size_t next = 0;  // portion
+    enum class Step : std::uint8_t { wait, load, launch } step = Step::wait;
+    std::optional<std::size_t> ring;  // of the next portion
+    bool is_loading = false;
+    std::size_t open = 0;  // items
   };
+  using BatchPtr = std::shared_ptr<Batch>;
+  // A portion that has begun.
+  struct Flight {
+    BatchPtr batch;
+    const CollectivePortion& portion;
+    std::optional<std::size_t> ring;
+    std::uint32_t left = 0;  // of its calls and its copies
+  };
+  using FlightPtr = std::shared_ptr<Flight>;
 
   Status open();
   Result<bool> is_joined();
   Nvtx::Range range(const char* stage, const std::string& label) const;
+  void stage(std::vector<CudaOrders::Staged>& answers);
+  void stage(std::span<CudaOrders::Staged> answers);
+  void add_batches(CudaOrders& orders);
+  void add(BatchPtr batch);
   void turn();
   Status go_on();
   Status poll_callers();
@@ -121,18 +136,41 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   Status make_words();
   Status poll_trial();
   Status check_stall();
-  Status begin_works();
+  Status work_on_memory();
   // cuda_pipeline_works.cc. False: it has to wait.
-  Result<bool> begin_portion(const WorkPtr& work);
-  Result<bool> load(const WorkPtr& work, const CollectivePortion& portion);
-  std::vector<NcclStep> steps_of(const Work& work, const CollectivePortion& portion) const;
-  Status launched(const WorkPtr& work, const CollectivePortion& portion);
-  void copy_out(const WorkPtr& work, const CollectivePortion& portion, std::optional<std::size_t> ring,
-                const CudaEventPool::Event& after);
-  void bring(Work& work, const CollectiveOutput& output);
-  void settle(const WorkPtr& work);
+  Status begin_batches();
+  void begin(const BatchPtr& batch);
+  Result<bool> begin_portion(const BatchPtr& batch);
+  Status load(const BatchPtr& batch, const CollectivePortion& portion);
+  std::vector<NcclStep> steps_of(const Batch& batch, const CollectivePortion& portion) const;
+  Status launched(const BatchPtr& batch, const CollectivePortion& portion);
+  void copy_out(const FlightPtr& flight, const CudaEventPool::Event& after);
+  void landed(Flight& flight);
+  void bring(Batch& batch, const CollectiveOutput& output);
+  // Steps or outputs of a portion, which are in the order of items: once for each that waits for them.
+  template <class Part, class Each>
+  static void for_items(Batch& batch, const std::vector<Part>& parts, Each&& each) {
+    const Item* last = nullptr;
+    for (const Part& part : parts) {
+      Item& item = batch.items[part.item];
+      // What the root of a broadcast brings into the ring is waited for before the portion begins.
+      const bool is_load = std::is_same_v<Part, CollectiveOutput> && item.is_spread;
+      if (&item == last || is_load) continue;
+      last = &item;
+      each(item);
+    }
+  }
+  template <class Part>
+  void done(Batch& batch, const std::vector<Part>& parts) {
+    for_items(batch, parts, [&](Item& item) {
+      if (--item.left == 0) settle(batch, item);
+    });
+  }
+  void settle(Batch& batch, Item& item, const std::optional<Error>& error = {});
   // cuda_pipeline_end.cc
   void fail(const Error& error, bool is_report = true);
+  void end_what_has_not_begun();
+  void abort_nccl();
   void drain();
   bool is_idle();
   void end_all();
@@ -141,6 +179,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   void arm();
   bool is_active() const;
   bool is_working() const;
+  void tell(CudaThen then, const std::optional<Error>& error = {});
 
   EventLoop& loop_;
   const std::shared_ptr<CudaDevice> device_;
@@ -166,13 +205,14 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   Stall to_host_stall_, to_device_stall_;
 
   Life life_ = Life::fresh;
-  Then begun_;
+  CudaThen begun_;
   std::optional<NcclId> id_;
-  std::map<std::uint64_t, WorkPtr> open_;
-  std::deque<WorkPtr> works_;  // of which something has not begun
-  std::map<std::uint64_t, std::vector<Then>> staged_;
+  std::vector<BatchPtr> open_;
+  std::deque<BatchPtr> batches_;  // of which something has not begun
+  std::map<std::uint64_t, std::vector<CudaThen>> staged_;
   std::uint64_t next_staged_ = 0;
-  std::map<CudaStream, std::deque<Caller>> callers_;
+  using CallerKey = std::pair<CudaStream, const void*>;
+  std::map<CallerKey, std::deque<CudaOrders::Caller>> callers_;
   std::optional<Error> error_;
   bool is_finishing_ = false;
   TimePoint finish_by_;

@@ -1,4 +1,5 @@
 // How a pipeline ends: because something failed, and in order.
+#include <algorithm>
 #include <utility>
 
 #include "client/local/cuda/cuda_pipeline.h"
@@ -18,25 +19,42 @@ void CudaPipeline::fail(const Error& error, bool is_report) {
   // Also where a stream that waits is what holds ours up: then they go on now.
   trial_.reset();
   if (words_ != nullptr) words_->release();
-  const WorkPtr blamed = works_.empty() ? (open_.empty() ? nullptr : open_.begin()->second) : works_.front();
-  if (is_report && !is_finishing_ && !begun_)
-    reports_->on_broken(error, blamed != nullptr ? std::optional(blamed->collective.tensor) : std::nullopt);
-  {
-    // The other members may wait on their devices for ours: they end by themselves, or are told by their
-    // owners.
-    const CudaDevice::Current current(*device_);
-    if (nccl_) nccl_->abort();
+  if (is_report && !is_finishing_ && !begun_) {
+    CudaNews::Item news{.kind = CudaNews::Item::Kind::broken, .error = error};
+    const auto blamed =
+        batches_.empty() ? open_.begin() : std::find(open_.begin(), open_.end(), batches_.front());
+    if (blamed != open_.end()) {
+      const std::vector<Item>& items = (*blamed)->items;
+      const auto item = std::find_if(items.begin(), items.end(), [](const Item& i) { return !i.is_over; });
+      if (item != items.end()) news.tensor = item->collective.tensor;
+    }
+    reports_->add(std::move(news));
   }
-  if (begun_) std::exchange(begun_, {})(error);
-  for (auto& [stream, waiting] : std::exchange(callers_, {}))
-    for (Caller& caller : waiting)
-      caller.then(error);
-  for (const WorkPtr& work : std::exchange(works_, {})) {
-    if (work->next > 0 || work->step != Work::Step::wait) continue;
-    open_.erase(work->collective.number);
-    reports_->on_ended(work->collective.number, error);
-  }
+  if (begun_) tell(std::exchange(begun_, {}), error);
+  for (auto& [key, waiting] : std::exchange(callers_, {}))
+    for (CudaOrders::Caller& caller : waiting)
+      tell(std::move(caller.then), error);
+  end_what_has_not_begun();
   if (!was_open) end_all();
+  reports_->flush();
+  abort_nccl();
+}
+
+void CudaPipeline::end_what_has_not_begun() {
+  for (const BatchPtr& batch : std::exchange(batches_, {})) {
+    if (batch->next > 0 || batch->step != Batch::Step::wait) continue;
+    for (Item& item : batch->items)
+      settle(*batch, item, error_);
+  }
+}
+
+// The other members may wait on their devices for ours: they end by themselves, or are told by their owners.
+void CudaPipeline::abort_nccl() {
+  if (!nccl_ || !nccl_->is_open()) return;
+  const CudaDevice::Current current(*device_);
+  options_.lease->enter("ncclCommAbort");
+  nccl_->abort();
+  options_.lease->leave();
 }
 
 void CudaPipeline::drain() {
@@ -65,10 +83,11 @@ void CudaPipeline::end_all() {
   to_host_.drop();
   to_device_.drop();
   for (auto& [number, thens] : std::exchange(staged_, {}))
-    for (Then& then : thens)
-      then(*error_);
-  for (const auto& [number, work] : std::exchange(open_, {}))
-    reports_->on_ended(number, *error_);
+    for (CudaThen& then : thens)
+      tell(std::move(then), error_);
+  for (const BatchPtr& batch : std::exchange(open_, {}))
+    for (Item& item : batch->items)
+      settle(*batch, item, error_);
 }
 
 void CudaPipeline::finish() {
@@ -84,32 +103,42 @@ void CudaPipeline::go_on_finishing() {
     if (nccl_ && nccl_->is_open() && life_ == Life::running) {
       const auto ready = nccl_->poll();
       if (ready && !*ready && loop_.now() < finish_by_) return;
-      if (ready && *ready && nccl_->finalize().ok()) {
+      options_.lease->enter("ncclCommFinalize");
+      const bool is_begun = ready && *ready && nccl_->finalize().ok();
+      options_.lease->leave();
+      if (is_begun) {
         life_ = Life::finalizing;
         return;
       }
     }
-    if (nccl_) nccl_->abort();
+    abort_nccl();
     life_ = Life::drained;
   }
   if (life_ == Life::finalizing) {
     const auto ready = nccl_->poll();
     if (ready && !*ready && loop_.now() < finish_by_) return;
+    options_.lease->enter("ncclCommDestroy");
     if (ready && *ready) nccl_->destroy();
-    nccl_->abort();
+    options_.lease->leave();
+    abort_nccl();
     life_ = Life::drained;
   }
   if (life_ == Life::drained && is_idle()) close();
   if (life_ == Life::fresh) life_ = Life::finished;
+  if (life_ != Life::finished) return;
+  while (memory_->has_work())
+    (void)memory_->work();
 }
 
 void CudaPipeline::close() {
+  options_.lease->enter("the driver's freeing of streams and memory");
   to_host_.close();
   to_device_.close();
   collectives_.close();
   if (ring_memory_ != nullptr) (void)device_->api().free(std::exchange(ring_memory_, nullptr));
   words_.reset();
   events_.destroy();
+  options_.lease->leave();
   life_ = Life::finished;
 }
 

@@ -1,4 +1,5 @@
-// What the pipeline does for streams of the program that wait for operations.
+// What the pipeline does for streams of the program that wait for operations, and what it must not do
+// meanwhile.
 #include <fmt/format.h>
 
 #include "client/local/cuda/cuda_pipeline.h"
@@ -52,6 +53,24 @@ Status CudaPipeline::check_stall() {
                   std::chrono::duration_cast<std::chrono::seconds>(options_.stall_timeout).count(), waiting),
       "wait for operations on the host, or give the program more hardware queues "
       "(CUDA_DEVICE_MAX_CONNECTIONS=32)");
+}
+
+// Registering memory, and the end of that, may wait for all streams: also for one that waits for an
+// operation, which needs this thread. So it is done when none does, and none begins to meanwhile.
+Status CudaPipeline::work_on_memory() {
+  if (!memory_->has_work()) return {};
+  if (words_ != nullptr && !words_->shut()) return {};
+  options_.lease->enter("cuMemHostRegister or cuMemHostUnregister");
+  const Status status = memory_->work();
+  options_.lease->leave();
+  if (words_ != nullptr) words_->reopen();
+  return status;
+}
+
+bool CudaPipeline::look_at_memory() {
+  if (life_ == Life::finished) return false;
+  turn();
+  return true;
 }
 
 }  // namespace bps

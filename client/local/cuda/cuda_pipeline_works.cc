@@ -1,4 +1,5 @@
-// How the portions of a collective begin, and what follows from them.
+// How the portions of a batch begin, and what follows from them.
+#include <algorithm>
 #include <utility>
 
 #include "client/local/cuda/cuda_pipeline.h"
@@ -46,153 +47,179 @@ NcclCall call_of(CollectiveStep::Kind kind) {
 
 }  // namespace
 
-Result<bool> CudaPipeline::begin_portion(const WorkPtr& work) {
-  const CollectivePortion& portion = work->portions[work->next];
-  if (work->step == Work::Step::wait) {
-    if (work->next == 0) work->range = range(work->is_spread ? "spread" : "reduce", work->label);
-    // Of a spread only where this member does not want what it hands on.
-    const bool needs_ring =
-        portion.ring_bytes > 0 && (!work->is_spread || work->pieces.front().out == nullptr);
-    if (needs_ring) {
-      work->ring = ring_.take(portion.ring_bytes);
-      if (!work->ring) return false;
+Status CudaPipeline::begin_batches() {
+  while (!batches_.empty()) {
+    const BatchPtr batch = batches_.front();
+    if (!batch->is_begun) begin(batch);
+    if (batch->next == batch->portions.size()) {
+      batches_.pop_front();
+      continue;
     }
-    work->step = Work::Step::load;
-    if (work->is_spread && needs_ring) return load(work, portion);
+    const auto begun = begin_portion(batch);
+    if (!begun) return begun.error();
+    if (!*begun) break;
   }
-  if (work->step == Work::Step::load) {
-    if (work->pending > 0 && work->is_spread && work->ring) return false;  // see load()
+  return {};
+}
+
+void CudaPipeline::begin(const BatchPtr& batch) {
+  batch->is_begun = true;
+  for (Item& item : batch->items) {
+    if (item.left > 0) item.range = range(item.is_spread ? "spread" : "reduce", item.label);
+    for (std::size_t i = 0; !item.is_spread && i < item.count; ++i) {
+      // Of a broadcast from another host there is nothing to bring.
+      if (batch->pieces[item.first + i].owner == options_.self && batch->parts[item.first + i] == 0)
+        reports_->add({.kind = CudaNews::Item::Kind::summed, .number = item.collective.number, .index = i});
+    }
+    if (item.left == 0) settle(*batch, item);
+  }
+}
+
+Result<bool> CudaPipeline::begin_portion(const BatchPtr& batch) {
+  const CollectivePortion& portion = batch->portions[batch->next];
+  if (batch->step == Batch::Step::wait) {
+    if (portion.ring_bytes > 0) {
+      batch->ring = ring_.take(portion.ring_bytes);
+      if (!batch->ring) return false;
+    }
+    batch->step = Batch::Step::load;
+    if (const Status status = load(batch, portion); !status.ok()) return status.error();
+  }
+  if (batch->step == Batch::Step::load) {
+    if (batch->is_loading) return false;
     if (!portion.steps.empty()) {
       const auto ready = nccl_->poll();
       if (!ready || !*ready) return ready;
-      if (const Status status = nccl_->begin(steps_of(*work, portion), collectives_.stream()); !status.ok())
+      if (const Status status = nccl_->begin(steps_of(*batch, portion), collectives_.stream()); !status.ok())
         return status.error();
     }
-    work->step = Work::Step::launch;
+    batch->step = Batch::Step::launch;
   }
   // What is in progress has perhaps not come to the stream yet, and an event would be before it.
   if (!portion.steps.empty()) {
     const auto ready = nccl_->poll();
     if (!ready || !*ready) return ready;
   }
-  if (const Status status = launched(work, portion); !status.ok()) return status.error();
-  work->step = Work::Step::wait;
-  ++work->next;
+  if (const Status status = launched(batch, portion); !status.ok()) return status.error();
+  batch->step = Batch::Step::wait;
+  ++batch->next;
   return true;
 }
 
 // The root of a broadcast hands on what it owns of the answer, and wants none of it: it goes by way of the
-// ring. The portions before must have ended, so that `pending` is 0 when it is there; broadcasts of a root
-// are rare.
-Result<bool> CudaPipeline::load(const WorkPtr& work, const CollectivePortion& portion) {
+// ring, and NCCL is not begun before it is there.
+Status CudaPipeline::load(const BatchPtr& batch, const CollectivePortion& portion) {
   CudaCopier::Job job;
   for (const CollectiveOutput& output : portion.outputs) {
-    const LocalPiece& piece = work->pieces[output.piece];
-    if (piece.owner != options_.self) continue;
+    if (!batch->items[output.item].is_spread) continue;
+    const LocalPiece& piece = batch->pieces[output.piece];
     append(job.copies,
-           {ring_memory_ + *work->ring + output.at, const_cast<std::byte*>(piece.answer) + output.offset,
+           {ring_memory_ + *batch->ring + output.at, const_cast<std::byte*>(piece.answer) + output.offset,
             output.bytes, piece.home, memory_->holds(piece.home)});
   }
+  if (job.copies.empty()) return {};
   job.priority = INT32_MAX;
-  ++work->pending;
-  job.then = [work] { --work->pending; };
+  batch->is_loading = true;
+  job.then = [batch] { batch->is_loading = false; };
   to_device_.add(std::move(job));
-  if (const Status status = to_device_.pump(); !status.ok()) return status.error();
-  return false;
+  return to_device_.pump();
 }
 
-std::vector<NcclStep> CudaPipeline::steps_of(const Work& work, const CollectivePortion& portion) const {
+std::vector<NcclStep> CudaPipeline::steps_of(const Batch& batch, const CollectivePortion& portion) const {
   std::vector<NcclStep> steps;
-  std::size_t next_output = 0;
+  steps.reserve(portion.steps.size());
   for (const CollectiveStep& step : portion.steps) {
-    const LocalPiece& piece = work.pieces[step.piece];
+    const LocalPiece& piece = batch.pieces[step.piece];
+    std::byte* const in_ring = step.at ? ring_memory_ + *batch.ring + *step.at : nullptr;
     NcclStep call{.call = call_of(step.kind),
+                  .out = in_ring,
                   .count = step.elements,
                   .type = type_of(piece.dtype),
-                  .operation = operation_of(work.collective.operation),
+                  .operation = operation_of(batch.items[step.item].collective.operation),
                   .peer = static_cast<int>(step.peer)};
-    const auto next_in_ring = [&]() -> std::byte* {
-      while (portion.outputs[next_output].is_input)
-        ++next_output;
-      return ring_memory_ + *work.ring + portion.outputs[next_output++].at;
-    };
     switch (step.kind) {
       case CollectiveStep::Kind::reduce_scatter:
-        call.in = piece.in;
-        call.out = next_in_ring();
-        break;
       case CollectiveStep::Kind::reduce:
-        call.in = piece.in + step.offset;
-        call.out = step.peer == options_.self ? next_in_ring() : nullptr;
-        break;
+      case CollectiveStep::Kind::send: call.in = piece.in + step.offset; break;
+      case CollectiveStep::Kind::receive: break;
       case CollectiveStep::Kind::all_gather:
-        call.in = work.pieces[step.piece + options_.self].out;
+        call.in = batch.pieces[step.piece + options_.self].out;
         call.out = piece.out;
         break;
-      case CollectiveStep::Kind::broadcast: {
-        std::byte* const place = piece.out != nullptr ? piece.out + step.offset : next_in_ring();
-        call.in = place;
-        call.out = place;
+      case CollectiveStep::Kind::broadcast:
+        if (in_ring == nullptr) call.out = piece.out + step.offset;
+        call.in = call.out;
         break;
-      }
-      case CollectiveStep::Kind::send: call.in = piece.in + step.offset; break;
-      case CollectiveStep::Kind::receive: call.out = next_in_ring(); break;
     }
     steps.push_back(call);
   }
   return steps;
 }
 
-Status CudaPipeline::launched(const WorkPtr& work, const CollectivePortion& portion) {
-  const std::optional<std::size_t> ring = std::exchange(work->ring, std::nullopt);
+Status CudaPipeline::launched(const BatchPtr& batch, const CollectivePortion& portion) {
+  const bool has_sums = std::any_of(portion.outputs.begin(), portion.outputs.end(),
+                                    [&](const auto& output) { return !batch->items[output.item].is_spread; });
+  const std::uint32_t left = (portion.steps.empty() ? 0 : 1) + (has_sums ? 1 : 0);
+  const auto flight =
+      std::make_shared<Flight>(Flight{batch, portion, std::exchange(batch->ring, std::nullopt), left});
   CudaEventPool::Event after;
   if (!portion.steps.empty()) {
-    ++work->pending;
-    const auto marked = collectives_.mark([this, work, ring] {
-      if (work->is_spread && ring) ring_.give_back(*ring);
-      --work->pending;
-      settle(work);
+    const auto marked = collectives_.mark([this, flight] {
+      landed(*flight);
+      done(*flight->batch, flight->portion.steps);
     });
     if (!marked) return marked.error();
     after = *marked;
   }
-  if (!work->is_spread && !portion.outputs.empty()) copy_out(work, portion, ring, after);
+  if (has_sums) copy_out(flight, after);
   return {};
 }
 
-void CudaPipeline::copy_out(const WorkPtr& work, const CollectivePortion& portion,
-                            std::optional<std::size_t> ring, const CudaEventPool::Event& after) {
+void CudaPipeline::landed(Flight& flight) {
+  if (--flight.left == 0 && flight.ring) ring_.give_back(*flight.ring);
+}
+
+void CudaPipeline::copy_out(const FlightPtr& flight, const CudaEventPool::Event& after) {
+  Batch& batch = *flight->batch;
   CudaCopier::Job job;
   job.after = after;
-  job.priority = work->pieces.front().priority;
-  for (const CollectiveOutput& output : portion.outputs) {
-    const LocalPiece& piece = work->pieces[output.piece];
-    auto* const from =
-        output.is_input ? const_cast<std::byte*>(piece.in) + output.offset : ring_memory_ + *ring + output.at;
-    append(job.copies,
-           {from, piece.sum + output.offset, output.bytes, piece.home, memory_->holds(piece.home)});
+  job.priority = INT32_MIN;
+  const std::string* label = nullptr;
+  for (const CollectiveOutput& output : flight->portion.outputs) {
+    const Item& item = batch.items[output.item];
+    if (item.is_spread) continue;
+    const LocalPiece& piece = batch.pieces[output.piece];
+    if (label == nullptr) label = &item.label;
+    job.priority = std::max<std::int64_t>(job.priority, piece.priority);
+    auto* const from = output.is_input ? const_cast<std::byte*>(piece.in) + output.offset
+                                       : ring_memory_ + *flight->ring + output.at;
+    append(job.copies, {from, piece.sum + output.offset, output.bytes, piece.home, memory_->holds(piece.home),
+                        !output.is_input});
   }
-  ++work->pending;
-  const auto shown = std::make_shared<Nvtx::Range>(range("copy to host", work->label));
-  job.then = [this, work, ring, &portion, shown] {
-    if (ring) ring_.give_back(*ring);
-    for (const CollectiveOutput& output : portion.outputs)
-      bring(*work, output);
-    --work->pending;
-    settle(work);
+  const auto shown = std::make_shared<Nvtx::Range>(range("copy to host", *label));
+  job.then = [this, flight, shown] {
+    landed(*flight);
+    for (const CollectiveOutput& output : flight->portion.outputs)
+      bring(*flight->batch, output);
+    done(*flight->batch, flight->portion.outputs);
   };
   to_host_.add(std::move(job));
 }
 
-void CudaPipeline::bring(Work& work, const CollectiveOutput& output) {
-  if (--work.parts[output.piece] == 0) reports_->on_summed(work.collective.number, output.piece);
+void CudaPipeline::bring(Batch& batch, const CollectiveOutput& output) {
+  const Item& item = batch.items[output.item];
+  if (item.is_spread || --batch.parts[output.piece] > 0) return;
+  reports_->add({.kind = CudaNews::Item::Kind::summed,
+                 .number = item.collective.number,
+                 .index = output.piece - item.first});
 }
 
-void CudaPipeline::settle(const WorkPtr& work) {
-  if (!work->is_begun || work->pending > 0) return;
-  work->range = {};
-  open_.erase(work->collective.number);
-  reports_->on_ended(work->collective.number, {});
+void CudaPipeline::settle(Batch& batch, Item& item, const std::optional<Error>& error) {
+  if (std::exchange(item.is_over, true)) return;
+  item.range = {};
+  reports_->add({.kind = CudaNews::Item::Kind::ended, .number = item.collective.number, .error = error});
+  if (--batch.open > 0) return;
+  std::erase_if(open_, [&](const BatchPtr& other) { return other.get() == &batch; });
 }
 
 }  // namespace bps

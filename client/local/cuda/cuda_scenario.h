@@ -100,7 +100,10 @@ class CudaScenario {
     bool all = true;
     each([&](std::uint32_t i, Member& member, CudaHost::Rank&) { all = host_.join(i, member) && all; });
     if (!all) return false;
-    const auto setup = host_.ranks[0].group->make_setup();
+    std::optional<Result<std::vector<std::byte>>> made;
+    host_.ranks[0].group->make_setup([&](Result<std::vector<std::byte>> setup) { made = std::move(setup); });
+    REQUIRE(host_.run_until([&] { return made.has_value(); }));
+    const auto& setup = *made;
     if (!setup) return false;
     each([&](std::uint32_t, Member& member, CudaHost::Rank& rank) {
       ++member.thens;
@@ -145,6 +148,7 @@ class CudaScenario {
     each([&](std::uint32_t i, Member& member, CudaHost::Rank& rank) {
       ++member.calls;
       rank.group->reduce(collective(0), pieces(i, false));
+      rank.group->end_batch();
     });
     if (!reach([](const Member& member) { return member.ended.count(0) == 1; })) return false;
     each([&](std::uint32_t i, Member& member, CudaHost::Rank& rank) {
@@ -164,6 +168,7 @@ class CudaScenario {
     each([&](std::uint32_t i, Member& member, CudaHost::Rank& rank) {
       ++member.calls;
       rank.group->spread(collective(1), pieces(i, true));
+      rank.group->end_batch();
     });
     if (!reach([](const Member& member) { return member.ended.count(1) == 1; })) return false;
     const auto size = static_cast<std::int32_t>(members.size());

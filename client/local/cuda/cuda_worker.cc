@@ -57,7 +57,7 @@ Result<std::shared_ptr<CudaWorker::Opened>> CudaWorker::open(const std::shared_p
   }
   auto device = CudaDevice::open(cuda, static_cast<int>(ordinal));
   if (!device) return device.error();
-  auto thread = LoopThread::start("bps-cuda");
+  auto thread = CudaThread::start();
   if (!thread) return thread.error();
   auto opened = std::make_shared<Opened>();
   opened->buffers = std::make_unique<CudaBuffers>(*device);
@@ -110,7 +110,6 @@ Result<OperationBuffer> CudaWorker::describe(std::span<std::byte> memory, std::i
 std::unique_ptr<LocalGroup> CudaWorker::make_group(EventLoop& loop, std::uint32_t size, std::uint32_t self,
                                                    LocalGroup::Owner& owner) {
   const std::shared_ptr<Opened> opened = state_.read([](const State& state) { return state.opened; });
-  opened->work_end = std::make_shared<Completion<bool>>();
   CudaGroup::Options options;
   options.size = size;
   options.self = self;
@@ -124,7 +123,7 @@ std::unique_ptr<LocalGroup> CudaWorker::make_group(EventLoop& loop, std::uint32_
   };
   options.pinned_max = options_.pinned_max;
   options.nvtx = opened->nvtx;
-  options.held = std::make_shared<Work>(opened->work_end);
+  options.lease = opened->thread->lease();
   options.on_words = [this](std::shared_ptr<StreamWords> words) {
     words_.update([&](Words& known) { known = {true, std::move(words)}; });
   };
@@ -145,17 +144,13 @@ Result<std::shared_ptr<void>> CudaWorker::hold(CudaStream stream, TimePoint dead
   return std::shared_ptr<void>();
 }
 
-bool CudaWorker::stop() {
+Status CudaWorker::stop() {
   words_.update([](Words& known) { known = {true, nullptr}; });
   const std::shared_ptr<Opened> opened = state_.update([](State& state) {
     state.is_stopped = true;
     return std::exchange(state.opened, nullptr);
   });
-  if (opened == nullptr) return true;
-  const bool is_over =
-      opened->work_end == nullptr || opened->work_end->wait_until(std::chrono::steady_clock::now() + kPatience);
-  opened->thread->stop();
-  return is_over;
+  return opened == nullptr ? Status() : opened->thread->stop(kPatience);
 }
 
 }  // namespace bps

@@ -16,7 +16,7 @@
 
 #include "client/local/cuda/cuda_buffers.h"
 #include "client/local/cuda/cuda_group.h"
-#include "proto/base/loop_thread.h"
+#include "client/local/cuda/cuda_thread.h"
 
 namespace bps {
 
@@ -56,25 +56,18 @@ class CudaWorker {
   Result<std::shared_ptr<void>> hold(CudaStream stream, TimePoint deadline);
 
   // When the group has gone; nothing can be asked any more. Waits for the GPU to come to rest, and for other ranks
-  // to part. False: it did not within kPatience, and what it works on is left to the end of the process.
-  bool stop();
+  // to part. An error says what has not ended within kPatience: it is left behind, see CudaThread.
+  Status stop();
 
   static constexpr Duration kPatience = std::chrono::seconds(6);
 
  private:
-  // Goes with the last of what a group has left to do.
-  struct Work {
-    explicit Work(std::shared_ptr<Completion<bool>> at_end) : end(std::move(at_end)) {}
-    ~Work() { end->set(true); }
-    const std::shared_ptr<Completion<bool>> end;
-  };
   struct Opened {
     std::shared_ptr<CudaDevice> device;
     std::shared_ptr<NcclApi> nccl;
-    std::unique_ptr<LoopThread> thread;
+    std::unique_ptr<CudaThread> thread;
     std::unique_ptr<CudaBuffers> buffers;
     Nvtx nvtx;
-    std::shared_ptr<Completion<bool>> work_end;  // of the group
   };
   struct State {
     std::shared_ptr<Opened> opened;

@@ -52,6 +52,7 @@ class GpuWalk {
     times.to_host_seconds = timed([&] {
       owner_.waits = 1;
       group_->reduce(collective(0), pieces());
+      group_->end_batch();
     });
     CHECK(owner_.summed == kPartitions);
     auto* const sums = own_->bytes().data();
@@ -67,6 +68,7 @@ class GpuWalk {
     on_client([&] {
       owner_.waits = 1;
       group_->spread(collective(1), pieces());
+      group_->end_batch();
     });
     check_output();
     times.may_wait_on_streams = wait_on_stream();

@@ -24,8 +24,8 @@ Result<bool> StreamTrial::is_there() {
 
 Status StreamTrial::begin(TimePoint now) {
   were_idle_ = true;
-  for (const CudaQueue* queue :
-       {&std::as_const(ours_.collectives), &std::as_const(ours_.to_host.queue()), &std::as_const(ours_.to_device.queue())})
+  for (const CudaQueue* queue : {&std::as_const(ours_.collectives), &std::as_const(ours_.to_host.queue()),
+                                 &std::as_const(ours_.to_device.queue())})
     were_idle_ = were_idle_ && queue->query() == CudaCode::success;
   until_ = now + timeout_;
   blocks_ = std::make_shared<Blocks>();
@@ -73,7 +73,8 @@ Result<bool> StreamTrial::poll(TimePoint now) {
   }
   if (const Status status = talk_to_self(); !status.ok()) return status.error();
   if (blocks_->left > 0 && now < until_) return false;
-  // Also if the call in progress has been begun and its place not been marked: what is begun next waits for it.
+  // Also if the call in progress has been begun and its place not been marked: what is begun next waits for
+  // it.
   end(blocks_->left == 0 ? StreamWords::Verdict::harmless
       : were_idle_       ? StreamWords::Verdict::harmful
                          : StreamWords::Verdict::unknown);

@@ -2,8 +2,8 @@
 //
 // When the stream has come to its wait, each of ours gets something small to do: a copy each way, and where
 // there is NCCL, a message of this member to itself, which goes by way of whatever streams NCCL has. If all
-// that is done while the stream still waits, it is harmless. If not, in time: it is harmful, or, where ours had
-// other work before them, not found out. The stream goes on in any case.
+// that is done while the stream still waits, it is harmless. If not, in time: it is harmful, or, where ours
+// had other work before them, not found out. The stream goes on in any case.
 //
 // Owner: CudaPipeline. Lives on: the CUDA thread, with the device's context current. Limits: holds the stream
 // for `timeout`. Failure: what its calls say; the destructor lets the stream go.

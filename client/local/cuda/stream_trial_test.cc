@@ -26,7 +26,8 @@ struct Program {
     bool is_done = true;
   };
 
-  Program(std::uint32_t size, const CudaHost::Options& options) : host(size, options), work(host.loop, size, 7) {
+  Program(std::uint32_t size, const CudaHost::Options& options)
+      : host(size, options), work(host.loop, size, 7) {
     for (std::uint32_t self = 0; self < size; ++self) {
       REQUIRE(host.join(self, work.member(self)));
       work.member(self).group = host.ranks[self].group.get();
@@ -103,14 +104,16 @@ struct Program {
   std::deque<Stream> streams;
 };
 
-// The default stream is the first that is made, then come ours: collectives, copies to the host, to the device.
+// The default stream is the first that is made, then come ours: collectives, copies to the host, to the
+// device.
 bool shares_with_ours(std::uint32_t made, std::uint32_t queues, std::uint32_t size) {
   if (queues == 0) return false;
   const auto queue = [&](std::uint32_t stream) { return stream % queues; };
   return (size > 1 && queue(made) == queue(1)) || queue(made) == queue(2) || queue(made) == queue(3);
 }
 
-TEST_CASE("stream trial: however streams share queues, all ends, and who is harmless need not wait on the host") {
+TEST_CASE(
+    "stream trial: however streams share queues, all ends, and who is harmless need not wait on the host") {
   constexpr std::uint32_t kStreams = 6;
   for (std::uint32_t size = 1; size <= 2; ++size) {
     for (const std::uint32_t queues : {0u, 1u, 2u, 3u, 4u, 5u, 7u, 12u}) {
@@ -172,6 +175,7 @@ TEST_CASE("stream trial: while ours are busy a trial may say nothing, and there 
   const auto reduce = [&](std::uint32_t rank) {
     ++scenario.members[rank].calls;
     host.ranks[rank].group->reduce(CudaScenario::collective(0), scenario.pieces(rank, false));
+    host.ranks[rank].group->end_batch();
   };
   const auto words = host.ranks[0].group->stream_words();
   reduce(0);
@@ -190,7 +194,8 @@ TEST_CASE("stream trial: while ours are busy a trial may say nothing, and there 
   }
 }
 
-TEST_CASE("stream trial: who waits for a stream that waits is not known, so the group breaks, and all go on") {
+TEST_CASE(
+    "stream trial: who waits for a stream that waits is not known, so the group breaks, and all go on") {
   for (const bool is_to_host : {false, true}) {
     CudaHost::Options options;
     options.cuda.queues = 5;

@@ -76,8 +76,8 @@ StreamWords::~StreamWords() {
   ::munmap(words_, kBytes);
 }
 
-// For a stream that is known, or to try it: the word that has been free the longest, if the stream that waited
-// for it has gone on; else a new one. Null: neither. From here on the word's destructor gives it back.
+// For a stream that is known, or to try it: the word that has been free the longest, if the stream that
+// waited for it has gone on; else a new one. Null: neither. From here on the word's destructor gives it back.
 Result<StreamWords::Place> StreamWords::take(std::uint64_t stream) {
   return state_.update([&](State& state) -> Result<Place> {
     const Verdict verdict = state.verdicts.of(stream);
@@ -166,11 +166,12 @@ std::optional<StreamWords::Trial> StreamWords::take_trial() {
 }
 
 void StreamWords::tried(const Trial& trial, Verdict verdict) {
-  trial.word->set();
+  // Who sees the stream go on may ask for the next wait.
   state_.update([&](State& state) {
     state.is_trying = false;
     state.verdicts.tried(trial.stream, verdict);
   });
+  trial.word->set();
 }
 
 std::uint32_t StreamWords::waiting() const {

@@ -14,12 +14,12 @@
 // A word's value only grows, and a stream waits until it has been passed; a word is used again when the
 // stream that waited for it has gone on.
 //
-// Calls of the driver that may wait for all streams must not be made while one waits here, by who is needed to
-// end that: shut() keeps new ones away, until reopen().
+// Calls of the driver that may wait for all streams must not be made while one waits here, by who is needed
+// to end that: shut() keeps new ones away, until reopen().
 //
-// Owner: by shared_ptr, CudaPipeline and whoever waits. Any thread. Limits: kWords waits at a time, one trial.
-// Failure: wait() says so. A stream that has not gone on at the end still reads its word: the page is left to
-// the process then.
+// Owner: by shared_ptr, CudaPipeline and whoever waits. Any thread. Limits: kWords waits at a time, one
+// trial. Failure: wait() says so. A stream that has not gone on at the end still reads its word: the page is
+// left to the process then.
 #pragma once
 
 #include <array>

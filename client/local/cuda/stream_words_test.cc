@@ -117,7 +117,8 @@ TEST_CASE("stream words: more waits than words are refused") {
   CHECK(w.words->wait(nullptr).value() != nullptr);
 }
 
-TEST_CASE("stream words: what holds up others never waits, and what cannot be found out does not in the end") {
+TEST_CASE(
+    "stream words: what holds up others never waits, and what cannot be found out does not in the end") {
   Waiting w;
   const CudaStream other = w.make_stream();
   w.try_out(Verdict::harmful);

@@ -85,7 +85,7 @@ std::vector<CudaCall> FakeCuda::order() const {
 FakeCuda::Left FakeCuda::left() const {
   return shared_->monitor.read([](const Machine& m) {
     return Left{static_cast<std::size_t>(std::accumulate(m.retained.begin(), m.retained.end(), 0)),
-                m.streams.size() - 1,
+                m.streams.size() - 1 - m.per_thread.size(),
                 m.events.size(),
                 m.allocations.size(),
                 m.registrations.size(),
@@ -110,7 +110,7 @@ std::vector<std::string> FakeCuda::misuses() const {
 
 void FakeCuda::enqueue(CudaStream stream, Work work) {
   shared_->monitor.update([&](Machine& m) {
-    const auto found = m.streams.find(stream);
+    const auto found = m.streams.find(m.resolve(stream));
     if (found == m.streams.end()) return m.misuse("work on a stream that is none");
     if (m.lost != CudaCode::success) return;
     Machine::Operation operation{.may_start = std::move(work.may_start), .finish = std::move(work.finish)};

@@ -100,6 +100,13 @@ CudaStream FakeCuda::Machine::make_stream(int device) {
   return handle;
 }
 
+CudaStream FakeCuda::Machine::resolve(CudaStream handle) {
+  if (handle != kCudaStreamPerThread) return handle;
+  const auto [at, is_new] = per_thread.try_emplace(this_thread());
+  if (is_new) at->second = make_stream(std::max(current_device(), 0));
+  return at->second;
+}
+
 void FakeCuda::Machine::forget_stream(CudaStream handle) {
   if (streams.erase(handle) == 1) free_handles_.push_back(handle);
 }
@@ -144,7 +151,7 @@ int FakeCuda::Machine::current_device() const {
 }
 
 FakeCuda::Machine::Stream* FakeCuda::Machine::stream(CudaCall call, CudaStream handle) {
-  const auto found = streams.find(handle);
+  const auto found = streams.find(resolve(handle));
   if (found == streams.end()) {
     misuse(std::string(name_of(call)) + " of a stream that is none");
     return nullptr;

@@ -70,6 +70,8 @@ class FakeCuda::Machine {
   void misuse(const std::string& what) { misuses.push_back(what); }
 
   CudaStream make_stream(int device);
+  // What this thread means by it.
+  CudaStream resolve(CudaStream handle);
   void forget_stream(CudaStream handle);
   // Null, and a misuse: it is none, or not of the current context.
   Stream* stream(CudaCall call, CudaStream handle);
@@ -84,6 +86,7 @@ class FakeCuda::Machine {
 
   const Options options;
   std::map<CudaStream, std::unique_ptr<Stream>> streams;
+  std::map<const void*, CudaStream> per_thread;  // default streams, made when they are used
   std::map<CudaEvent, std::shared_ptr<Event>> events;
   std::map<const std::byte*, Allocation> allocations;
   std::map<const std::byte*, Range> registrations;

@@ -13,6 +13,7 @@ struct FakeNccl::Mine {
     NcclId id{};
     int rank = 0;
     std::uint32_t polls_left = 0;
+    std::uint64_t groups = 0;  // with collectives
     bool is_finalizing = false;
     bool is_ready = false;  // async_error() has said so since the last call
     std::optional<std::pair<CudaStream, FakeCuda::Work>> late;  // comes to the stream when the call has ended
@@ -28,6 +29,7 @@ struct FakeNccl::Mine {
     std::array<std::uint64_t, kNcclCallCount> counts{};
     std::vector<Fault> faults;
     std::optional<NcclCode> broken;
+    std::optional<NcclCall> blocked;
     std::vector<std::string> misuses;
     std::uint32_t depth = 0;  // of groups
     std::vector<Step> group;
@@ -78,6 +80,18 @@ void FakeNccl::break_async(NcclCode code) {
   mine_->monitor.update([&](Mine::State& s) { s.broken = code; });
 }
 
+void FakeNccl::block(NcclCall call) {
+  mine_->monitor.update([&](Mine::State& s) { s.blocked = call; });
+}
+
+void FakeNccl::unblock() {
+  mine_->monitor.update([](Mine::State& s) { s.blocked.reset(); });
+}
+
+void FakeNccl::pass(NcclCall call) {
+  mine_->monitor.wait_until(TimePoint::max(), [&](const Mine::State& s) { return s.blocked != call; });
+}
+
 std::uint64_t FakeNccl::calls() const {
   return mine_->monitor.read([](const Mine::State& s) { return s.order.size(); });
 }
@@ -105,6 +119,7 @@ NcclCode FakeNccl::version(int& version) {
 }
 
 NcclCode FakeNccl::unique_id(NcclId& id) {
+  pass(NcclCall::unique_id);
   return mine_->monitor.update([&](Mine::State& s) {
     if (const auto decided = Mine::enter(s, NcclCall::unique_id)) return *decided;
     const std::uint32_t number = world_.shared_->monitor.update([](State& w) { return ++w.ids; });
@@ -186,6 +201,7 @@ NcclCode FakeNccl::destroy(NcclComm comm) {
 }
 
 NcclCode FakeNccl::abort(NcclComm comm) {
+  pass(NcclCall::abort);
   return mine_->monitor.update([&](Mine::State& s) {
     const auto decided = Mine::enter(s, NcclCall::abort);
     Mine::Comm* const mine = Mine::find(s, NcclCall::abort, comm, false);
@@ -264,7 +280,8 @@ NcclCode FakeNccl::group_end() {
   return steps.empty() ? code : begin(std::move(steps));
 }
 
-// All that is begun together is one operation on the stream; it comes there when the call is in progress no more.
+// All that is begun together is one operation on the stream; it comes there when the call is in progress no
+// more.
 NcclCode FakeNccl::begin(std::vector<Step> steps) {
   const NcclComm comm = steps.front().comm;
   const CudaStream stream = steps.front().stream;
@@ -276,6 +293,12 @@ NcclCode FakeNccl::begin(std::vector<Step> steps) {
     Mine::Comm& mine = *found->second;
     id = mine.id;
     rank = mine.rank;
+    const bool has_collectives = std::any_of(steps.begin(), steps.end(), [](const Step& step) {
+      return step.call != NcclCall::send && step.call != NcclCall::receive;
+    });
+    if (has_collectives) ++mine.groups;
+    for (Step& step : steps)
+      step.group = mine.groups;
     mine.polls_left = options_.polls_in_progress;
     mine.is_ready = mine.polls_left == 0;
     return !mine.is_ready;

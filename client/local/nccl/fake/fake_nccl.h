@@ -5,7 +5,8 @@
 // really summed, in the order of ranks, when all members of the communicator have come to them on their
 // streams; if what they have come to differs, it never ends, and FakeNcclWorld::differences() says how. What
 // breaks a rule of NCCL's is written down in misuses(): a call while another is in progress, or of a
-// communicator that is gone.
+// communicator that is gone. Collectives that are begun together must be so at all ranks. Min and max ignore
+// NaN, as NCCL's do; the rest is as exact as the servers' sums, which NCCL's is not.
 //
 // Owner: the test's; both outlive what works on them. Any thread. Limits: a communicator's operations are on
 // one stream.
@@ -51,6 +52,9 @@ class FakeNccl final : public NcclApi {
 
   void fail_call(std::uint64_t number, NcclCode code);
   void fail_next(NcclCall call, std::uint64_t nth, NcclCode code);
+  // Calls of this function (unique_id, abort) do not return until unblock().
+  void block(NcclCall call);
+  void unblock();
   // What async_error() says from now on, of every communicator.
   void break_async(NcclCode code);
 
@@ -89,6 +93,7 @@ class FakeNccl final : public NcclApi {
   struct Mine;
   NcclCode add(NcclCall call, NcclComm comm, CudaStream stream, Step step);
   NcclCode begin(std::vector<Step> steps);
+  void pass(NcclCall call);
 
   FakeNcclWorld& world_;
   FakeCuda& cuda_;

@@ -1,7 +1,9 @@
 #include "client/local/nccl/fake/fake_nccl.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <deque>
+#include <limits>
 
 #include "proto/base/virtual_loop.h"
 
@@ -119,6 +121,42 @@ TEST_CASE("fake nccl: ranks that begin in different orders wait for ever, until 
   CHECK(ranks.all[1].nccl.abort(ranks.all[1].comm) == NcclCode::success);
   CHECK(ranks.run());
   CHECK(ranks.all[0].nccl.left() == 0);
+}
+
+TEST_CASE("fake nccl: what is begun together must be so at all ranks") {
+  Ranks ranks(2);
+  for (auto& r : ranks.all) {
+    const bool together = &r == &ranks.all.front();
+    if (together) REQUIRE(r.nccl.group_start() == NcclCode::success);
+    for (int i = 0; i < 2; ++i)
+      REQUIRE(r.nccl.broadcast(r.numbers(), r.numbers(), 1, NcclType::i32, 0, r.comm, r.stream) ==
+              NcclCode::success);
+    if (together) REQUIRE(r.nccl.group_end() == NcclCode::success);
+  }
+  CHECK_FALSE(ranks.run());
+  REQUIRE(ranks.world.differences().size() == 1);
+  CHECK_THAT(ranks.world.differences().front(), Catch::Contains("in group 2"));
+  for (auto& r : ranks.all)
+    CHECK(r.nccl.abort(r.comm) == NcclCode::success);
+}
+
+TEST_CASE("fake nccl: min and max ignore a NaN if another rank has a number") {
+  Ranks ranks(2);
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (auto& r : ranks.all) {
+    const bool is_first = &r == &ranks.all.front();
+    auto* const in = reinterpret_cast<float*>(r.memory);
+    in[0] = is_first ? kNan : 3.0f;
+    in[1] = is_first ? 4.0f : 3.0f;
+    in[2] = kNan;
+    REQUIRE(r.nccl.reduce(in, in + 8, 3, NcclType::f32, NcclOperation::max, 0, r.comm, r.stream) ==
+            NcclCode::success);
+  }
+  REQUIRE(ranks.run());
+  const auto* const out = reinterpret_cast<const float*>(ranks.all.front().memory) + 8;
+  CHECK(out[0] == 3.0f);
+  CHECK(out[1] == 4.0f);
+  CHECK(std::isnan(out[2]));
 }
 
 TEST_CASE("fake nccl: a call in progress, an error later, an end in order") {

@@ -43,10 +43,45 @@ const std::byte* at(const void* memory, std::size_t offset) {
 }
 std::byte* at(void* memory, std::size_t offset) { return static_cast<std::byte*>(memory) + offset; }
 
+bool is_nan(DType dtype, const std::byte* element) {
+  const auto bits = [&](auto kind) {
+    std::memcpy(&kind, element, sizeof(kind));
+    return kind;
+  };
+  switch (dtype) {
+    case DType::f16: return (bits(std::uint16_t()) & 0x7fff) > 0x7c00;
+    case DType::bf16: return (bits(std::uint16_t()) & 0x7fff) > 0x7f80;
+    case DType::f32: return (bits(std::uint32_t()) & 0x7fffffff) > 0x7f800000;
+    case DType::f64: return (bits(std::uint64_t()) & 0x7fffffffffffffff) > 0x7ff0000000000000;
+    default: return false;
+  }
+}
+
+// Of one element of each rank; a NaN counts where there is nothing else.
+void compare(DType dtype, Operation operation, std::vector<const std::byte*> inputs, std::byte* out) {
+  const std::byte* const first = inputs.front();
+  std::erase_if(inputs, [&](const std::byte* input) { return is_nan(dtype, input); });
+  if (inputs.empty()) inputs.push_back(first);
+  std::byte memory[16] = {};
+  const std::vector<const std::byte*> others(inputs.begin() + 1, inputs.end());
+  const std::byte* const result = reduce::finish(dtype, operation, memory, others, 1, 1, inputs.front());
+  std::memcpy(out, result, size_of(dtype));
+}
+
 // Of the elements at `offset`, of all ranks, into `out`.
 void sum(const Shared::Slot& slot, std::size_t offset, void* out) {
   const Step& first = *slot.came.front();
   const DType dtype = dtype_of(first.type);
+  if (first.operation == NcclOperation::min || first.operation == NcclOperation::max) {
+    std::vector<std::byte> all(bytes_of(first));
+    for (std::size_t i = 0; i < all.size(); i += size_of(dtype)) {
+      std::vector<const std::byte*> elements;
+      for (const auto& came : slot.came)
+        elements.push_back(at(came->in, offset + i));
+      compare(dtype, operation_of(first.operation), std::move(elements), all.data() + i);
+    }
+    return void(std::memcpy(out, all.data(), all.size()));
+  }
   std::vector<const std::byte*> inputs;
   for (std::size_t rank = 1; rank < slot.came.size(); ++rank)
     inputs.push_back(at(slot.came[rank]->in, offset));
@@ -90,12 +125,13 @@ void execute(Shared::Slot& slot) {
 
 bool is_alike(const Step& a, const Step& b) {
   return a.call == b.call && a.count == b.count && a.type == b.type && a.operation == b.operation &&
-         a.root == b.root;
+         a.root == b.root && a.group == b.group;
 }
 
 std::string describe(const Step& step) {
-  return fmt::format("{} of {} elements of type {}, operation {}, root {}", name_of(step.call), step.count,
-                     static_cast<int>(step.type), static_cast<int>(step.operation), step.root);
+  return fmt::format("{} of {} elements of type {}, operation {}, root {}, in group {}", name_of(step.call),
+                     step.count, static_cast<int>(step.type), static_cast<int>(step.operation), step.root,
+                     step.group);
 }
 
 }  // namespace

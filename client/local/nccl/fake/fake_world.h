@@ -23,6 +23,7 @@ struct FakeNccl::Step {
   int root = 0;  // or the peer
   NcclComm comm = nullptr;
   CudaStream stream = nullptr;
+  std::uint64_t group = 0;  // of those of its rank that have collectives
 };
 
 struct FakeNcclWorld::Shared {

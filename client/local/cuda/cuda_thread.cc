@@ -1,0 +1,58 @@
+#include "client/local/cuda/cuda_thread.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace bps {
+
+Result<std::unique_ptr<CudaThread>> CudaThread::start() {
+  auto thread = LoopThread::start("bps-cuda");
+  if (!thread) return thread.error();
+  return std::make_unique<CudaThread>(std::move(thread).value());
+}
+
+std::shared_ptr<CudaLease> CudaThread::lease() {
+  held_->update([](std::size_t& count) { ++count; });
+  const std::shared_ptr<void> held(
+      nullptr, [monitor = held_](void*) { monitor->update([](std::size_t& count) { --count; }); });
+  auto lease = std::make_shared<CudaLease>(held);
+  leases_.push_back(lease);
+  return lease;
+}
+
+bool CudaThread::is_over(TimePoint deadline) {
+  if (!held_->wait_until(deadline, [](std::size_t count) { return count == 0; })) return false;
+  // What has been posted, too, or joining it would be to wait for that.
+  const auto reached = std::make_shared<Completion<bool>>();
+  loop_->post([reached] { reached->set(true); });
+  return reached->wait_until(deadline);
+}
+
+Status CudaThread::stop(Duration patience) {
+  if (std::exchange(is_stopped_, true)) return {};
+  if (!is_over(loop_->now() + patience)) return leave_behind(patience);
+  thread_->stop();
+  return {};
+}
+
+Error CudaThread::leave_behind(Duration patience) {
+  const char* call = nullptr;
+  for (const auto& weak : leases_) {
+    const auto lease = weak.lock();
+    if (lease != nullptr && call == nullptr) call = lease->call();
+  }
+  // It knows of itself now.
+  LoopThread* const itself = thread_.release();
+  loop_->post([itself] { (void)itself; });
+  return make_error(
+      ErrorCode::deadline,
+      fmt::format("the GPU has not come to rest within {:.3g} s: {}; the thread bps-cuda, and what it holds of the "
+                  "GPU, stay until the process ends",
+                  std::chrono::duration<double>(patience).count(),
+                  call != nullptr ? fmt::format("{} does not return", call) : "its work does not end"));
+}
+
+}  // namespace bps
