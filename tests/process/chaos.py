@@ -96,7 +96,17 @@ class Round(DaemonTest):
 
     def worker(self, scheduler, rank, size, *flags, **arguments):
         self.host = self.plan.hosts * self.host_of(rank)
+        if self.plan.groups:
+            name = f"{self.folder}-{int(rank in self.mates(0))}"
+            arguments["env"] = {**arguments["env"], "BPS_LOCAL_GROUP": "host", "BPS_LOCAL_GROUP_ID": name}
         return super().worker(scheduler, rank, size, *flags, **arguments)
+
+    def mates(self, rank):
+        """Ranks that are lost with this one."""
+        if not self.plan.groups:
+            return [rank]
+        first = range(self.plan.groups[0])
+        return first if rank in first else range(self.plan.groups[0], self.plan.workers)
 
     def host_of(self, rank):
         return 1 + self.plan.servers + rank
@@ -119,6 +129,7 @@ class Round(DaemonTest):
             self.pool.append(self.server(self.master, *flags))
         words = ["--sizes", ",".join(map(str, plan.sizes)), "--until-told", "--timeout-ms", STALLS_MS]
         words += ["--priorities"] * plan.priorities + ["--broadcast"] * plan.broadcast
+        words += self.group_words()
         environment = {"BPS_TRANSPORT": plan.transport, "BPS_SCHEDULER_GRACE": grace}
         if plan.shrinks is not None:
             words += ["--may-lose", plan.shrinks]
@@ -135,6 +146,9 @@ class Round(DaemonTest):
             self.expect_error()
         else:
             self.expect_sums()
+
+    def group_words(self):
+        return ["--groups", ",".join(map(str, self.plan.groups))] if self.plan.groups else []
 
     # ---- faults ----
 
@@ -222,7 +236,11 @@ class Round(DaemonTest):
             self.wait_said(rf"server \d+ .*{re.escape(server.address)}.* is given up: its link to rank \d+ .* is cut")
         if self.plan.hosts and self.plan.shrinks is not None:
             self.assert_status(self.ranks[self.plan.shrinks], PEER_LOST, "your links to server .* are cut", limit=self.left())
-        self.survivors = [rank for number, rank in enumerate(self.ranks) if number != self.plan.shrinks]
+        lost = [] if self.plan.shrinks is None else self.mates(self.plan.shrinks)
+        for number in lost:
+            if number != self.plan.shrinks:
+                self.assert_status(self.ranks[number], PEER_LOST, rf"rank {self.plan.shrinks}\b", limit=self.left())
+        self.survivors = [rank for number, rank in enumerate(self.ranks) if number not in lost]
         self.progress()
         self.pause(self.plan.rest)
         self.ranks[0].say()
@@ -235,7 +253,7 @@ class Round(DaemonTest):
         rounds = checksum.split()[0]
         if self.plan.shrinks is None:
             reference = self.start("a run without faults", self.worker_program, "--reference", self.plan.workers, "--rounds",
-                                   rounds, "--sizes", ",".join(map(str, self.plan.sizes)))
+                                   rounds, "--sizes", ",".join(map(str, self.plan.sizes)), *self.group_words())
             self.assert_status(reference, 0, rf"checksum {checksum}$", limit=self.left())
         longest = max(float(re.search(r"longest \d+ (\S+)", rank.text())[1]) for rank in self.survivors)
         self.summary = f"{rounds} rounds, the longest {longest:.0f} ms"

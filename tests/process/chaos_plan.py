@@ -59,11 +59,14 @@ class Plan:
     shrinks: int | None = None
     # Each process on a host of its own: server S on S + 1, the ranks behind them.
     hosts: bool = False
+    # Ranks that sum on their host first: so many of each, all on this machine. Empty: none do.
+    groups: tuple = ()
 
     def __str__(self):
         megabytes = sum(self.sizes) * 4e-6
         extra = (", priorities" if self.priorities else "") + (", broadcast" if self.broadcast else "")
         extra += ", shrink" if self.shrinks is not None else ""
+        extra += f", groups of {' and '.join(map(str, self.groups))}" if self.groups else ""
         when = f"{self.moment:.2f} s after {'round 1' if self.running else 'the start'}"
         return (f"{self.transport}, {self.workers} workers, {self.servers} servers, {self.shards} shards, {len(self.sizes)} tensors of "
                 f"{megabytes:.3g} MB{extra}; {when}: {'; '.join(map(str, self.faults)) or 'nothing'}")
@@ -148,4 +151,8 @@ def draw(seed, transport="", can_cut=True, can_link=True):
             plan.faults.append(Fault(kind, next(servers), gap, longest.get(kind, 0.0)))
     if dice.random() < 0.15 and can_link:
         cut_links(plan, dice)
+    if not plan.hosts and plan.workers > 1 and dice.random() < 0.4:
+        # The rank that tells the others when it is over is in the first.
+        first = dice.randint(1, plan.workers if plan.shrinks is None else plan.shrinks)
+        plan.groups = tuple(count for count in (first, plan.workers - first) if count)
     return plan

@@ -17,7 +17,9 @@ from daemons import DETECTION, SILENCE, DaemonTest, main
 
 HOSTS = (3, 2)
 SIZE = sum(HOSTS)
-SHAPES = ("--sizes", "100000,1,300001,17", "--groups", "3,2")
+SIZES = ("--sizes", "100000,1,300001,17")
+SHAPES = (*SIZES, "--groups", "3,2")
+ALONE = (*SIZES, "--groups", "1,1,1,1,1")  # the same values, rank by rank
 FOR_EVER = ("--rounds", "100000000", "--announce", "3")
 PEER_LOST = 75
 SHRINK = {"BPS_WORKER_LOSS": "shrink", "BPS_UNEQUAL_SUMS": "1"}
@@ -40,13 +42,13 @@ class LocalGroupTest(DaemonTest):
             worker.wait_line("reached 3")
         return workers
 
-    def reference(self, rounds):
-        out = subprocess.run([self.worker_program, *SHAPES, "--rounds", str(rounds), "--reference", str(SIZE)],
+    def reference(self, rounds, shapes=SHAPES):
+        out = subprocess.run([self.worker_program, *shapes, "--rounds", str(rounds), "--reference", str(SIZE)],
                              capture_output=True, text=True, check=True, env={}).stdout
         return re.search(r"^checksum .*$", out, re.M).group(0)
 
-    def assert_all_end(self, workers, rounds):
-        expected = self.reference(rounds)
+    def assert_all_end(self, workers, rounds, shapes=SHAPES):
+        expected = self.reference(rounds, shapes)
         for worker in workers:
             self.assert_status(worker, 0, f"(?m)^{expected}$", "closed")
 
@@ -55,6 +57,13 @@ class Sums(LocalGroupTest):
     def test_two_hosts(self):
         scheduler, _ = self.cluster(2)
         self.assert_all_end(self.group_workers(scheduler, "--rounds", "20", "--broadcast", "--barrier"), 20)
+
+    def test_runs_repeat_their_own_bits(self):
+        self.assertNotEqual(self.reference(10), self.reference(10, ALONE))
+        scheduler, _ = self.cluster(2)
+        for _ in range(2):
+            self.assert_all_end(self.group_workers(scheduler, "--rounds", "10"), 10)
+            self.assert_all_end(self.workers(scheduler, SIZE, *ALONE, "--rounds", "10"), 10, ALONE)
 
     def test_over_tcp_and_without_retain(self):
         scheduler, _ = self.cluster(2)
@@ -140,6 +149,32 @@ class Death(LocalGroupTest):
 
     def test_shrink_member_that_hangs(self):
         self.shrink(4, signal.SIGSTOP, SILENCE)
+
+    def test_scheduler_restarted(self):
+        flags = ("--state-dir", self.folder / "state")
+        scheduler = self.scheduler(*flags)
+        for _ in range(2):
+            self.server(scheduler, "--scheduler-grace", "20s")
+        workers = self.running(scheduler, "--rounds", "1000", "--announce", "3", env={"BPS_SCHEDULER_GRACE": "20s"})
+        scheduler.signal(signal.SIGKILL)
+        scheduler.end()
+        again = self.scheduler(*flags, listen=scheduler.address)
+        self.assert_all_end(workers, 1000)
+        self.assert_works(again)
+
+    def test_server_drained(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.running(scheduler, "--rounds", "300", "--announce", "3")
+        servers[1].signal(signal.SIGTERM)
+        self.assert_status(servers[1], 0)
+        self.assert_all_end(workers, 300)
+
+    def test_worker_that_forks(self):
+        scheduler, _ = self.cluster(2)
+        workers = self.running(scheduler, "--rounds", "300", "--announce", "3", "--fork-after", "5")
+        for worker in workers:
+            worker.wait_line("^a child is told that its client is closed$")
+        self.assert_all_end(workers, 300)
 
     def test_server_killed(self):
         scheduler, servers = self.cluster(2)

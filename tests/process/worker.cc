@@ -19,6 +19,7 @@
 // An error goes to stderr as "CODE: message; advice", and the exit status is the one that it suggests.
 // Scheduler, job, rank and the rest come from BPS_* variables.
 #include <poll.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,6 +53,7 @@ struct Flags {
   std::uint64_t rounds = 5;
   std::uint64_t announce = 0;     // "reached N" when this many rounds are done
   std::uint64_t hold_after = 0;   // after this many rounds, wait for a line on stdin
+  std::uint64_t fork_after = 0;   // after this many rounds, fork a child that uses the client, and goes
   std::uint64_t throw_after = 0;  // after this many rounds, end by an exception of its own
   std::uint64_t reference =
       0;                    // of this world size: print the checksum of `rounds` rounds, without a cluster
@@ -77,6 +79,21 @@ void say(const std::string& line) { std::cout << line << std::endl; }
 void wait_for_a_line() {
   std::string line;
   if (!std::getline(std::cin, line)) std::exit(0);
+}
+
+// Whether the child was told that its copy of the client is of no use.
+bool fork_a_child(bps::Client& client) {
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      client.barrier();
+    } catch (const bps::Error& error) {
+      _exit(error.code() == bps::Code::closed ? 0 : 1);
+    }
+    _exit(1);
+  }
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 bool is_told() {
@@ -323,6 +340,10 @@ int run(const Flags& flags) {
     if (flags.barrier) client.barrier();
     if (rounds == flags.announce) say("reached " + std::to_string(rounds));
     if (rounds == flags.hold_after) wait_for_a_line();
+    if (rounds == flags.fork_after) {
+      if (!fork_a_child(client)) return 1;
+      say("a child is told that its client is closed");
+    }
     if (rounds == flags.throw_after) throw std::runtime_error("a bug of the program");
   }
   if (flags.until_told) progress.say_times();
@@ -360,6 +381,7 @@ std::uint64_t* number_of(Flags& flags, const std::string& flag) {
          : flag == "--rounds"      ? &flags.rounds
          : flag == "--announce"    ? &flags.announce
          : flag == "--hold-after"  ? &flags.hold_after
+         : flag == "--fork-after"  ? &flags.fork_after
          : flag == "--throw-after" ? &flags.throw_after
          : flag == "--reference"   ? &flags.reference
          : flag == "--may-lose"    ? &flags.may_lose
