@@ -302,6 +302,15 @@ Status Job::declare(Rank rank, const Declare& declare) {
   return status;
 }
 
+Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
+  if (ended()) return {};
+  if (phase_ != Phase::running || failed.job_run != run_)
+    return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
+  Status status = tensors_->failed_at(rank, failed.tensor, failed.error);
+  send_tensor_output();
+  return status;
+}
+
 void Job::send_tensor_output() {
   for (TensorTable::Output& output : tensors_->take_output()) {
     if (auto* slices = std::get_if<TensorTable::Slices>(&output)) {

@@ -103,6 +103,7 @@ class Job {
   void worker_left(Rank rank);
   Status settled(Rank rank, std::uint64_t number);
   Status declare(Rank rank, const Declare& declare);
+  Status tensor_failed(Rank rank, const TensorFailed& failed);
   Status barrier(Rank rank, std::uint64_t number);
   Status lane_lost(TimePoint now, Rank rank, const LaneLost& said);
 

@@ -163,6 +163,8 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, Node& node, Message& mes
     status = job.held().hold(node.rank, message);
   } else if (auto* declare = std::get_if<Declare>(&message)) {
     status = job.declare(node.rank, *declare);
+  } else if (const auto* failed = std::get_if<TensorFailed>(&message)) {
+    status = job.tensor_failed(node.rank, *failed);
   } else if (auto* barrier = std::get_if<Barrier>(&message)) {
     status = job.barrier(node.rank, barrier->number);
   } else if (std::holds_alternative<Leave>(message)) {

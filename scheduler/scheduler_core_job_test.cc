@@ -60,6 +60,30 @@ TEST_CASE("core: a mismatch is told to every worker, and the job goes on") {
   CHECK(h.got<JobFailed>(workers[0]).empty());
 }
 
+TEST_CASE("core: a tensor that one worker cannot hold fails for all, by name") {
+  CoreHarness h;
+  const PeerId server = h.server();
+  const auto workers = h.running_job("j", 2);
+  for (const PeerId peer : workers)
+    h.say(peer, declare_one(1, "w", 10));
+  const JobRun run = h.last<Welcome>(workers[0]).job_run;
+  const TensorFailed failed{run, TensorId{0}, make_error(ErrorCode::out_of_memory, "no room", "make some")};
+  h.say(workers[1], failed);
+  h.say(workers[1], failed);  // said again, after a connection was lost
+  for (const PeerId peer : workers) {
+    REQUIRE(h.got<TensorFailed>(peer).size() == 1);
+    const Error error = h.last<TensorFailed>(peer).error;
+    CHECK(error.code == ErrorCode::out_of_memory);
+    CHECK_THAT(error.message, Contains("tensor 'w' of job j cannot be held by rank 1") && Contains(": no room"));
+    CHECK(error.advice == "make some");
+  }
+  CHECK(h.last<DropTensors>(server).tensors == std::vector{TensorId{0}});
+  h.say(workers[0], declare_one(2, "w", 10));
+  CHECK(h.last<Declared>(workers[0]).tensors[0].error.code == ErrorCode::out_of_memory);
+  h.say(workers[1], TensorFailed{run, TensorId{7}, failed.error});
+  CHECK_THAT(h.refusal(workers[1]).message, Contains("TensorFailed for tensor 7, which nobody has declared"));
+}
+
 TEST_CASE("core: barriers") {
   CoreHarness h;
   h.server();

@@ -140,15 +140,33 @@ TensorId TensorTable::create(Rank rank, const TensorDeclaration& declaration, st
 }
 
 void TensorTable::fail(TensorId id, Rank rank, const TensorDeclaration& other) {
+  const Tensor& tensor = tensors_[id.value];
+  fail(id, make_error(ErrorCode::configuration,
+                      fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
+                                  other.name, config_.job, config_.name_of_rank(tensor.declared_by),
+                                  text_of(tensor.declaration), config_.name_of_rank(rank), text_of(other)),
+                      "declare it alike on all ranks and start the job again"));
+}
+
+Status TensorTable::failed_at(Rank rank, TensorId id, const Error& error) {
+  if (id.value >= tensors_.size() || tensors_[id.value].state == State::declaring) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("TensorFailed for tensor {}, which nobody has declared", id.value));
+  }
+  const Tensor& tensor = tensors_[id.value];
+  if (tensor.state != State::ready) return {};
+  fail(id, make_error(error.code,
+                      fmt::format("tensor '{}' of job {} cannot be held by {}: {}", tensor.declaration.name,
+                                  config_.job, config_.name_of_rank(rank), error.message),
+                      error.advice));
+  return {};
+}
+
+void TensorTable::fail(TensorId id, const Error& error) {
   Tensor& tensor = tensors_[id.value];
   const bool known_to_workers = tensor.state == State::ready;
   tensor.state = State::failed;
-  tensor.error =
-      make_error(ErrorCode::configuration,
-                 fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
-                             other.name, config_.job, config_.name_of_rank(tensor.declared_by),
-                             text_of(tensor.declaration), config_.name_of_rank(rank), text_of(other)),
-                 "declare it alike on all ranks and start the job again");
+  tensor.error = error;
   // While it is being declared nobody has been told; finish() drops it.
   if (!known_to_workers) return;
   output_.emplace_back(Failure{{config_.run, id, tensor.error}});

@@ -133,6 +133,8 @@ class TensorTable {
   bool has_new(const Declare& declare) const;
   // Fails only if the worker has too many declares under way.
   Status declare(Rank rank, const Declare& declare);
+  // A worker that had the answer cannot hold the tensor: it fails for all. Said again: nothing.
+  Status failed_at(Rank rank, TensorId id, const Error& error);
   void acked(std::uint64_t batch, ServerId server, const Error& error);
   // The rank wants no answers any more, or asks again.
   void leave(Rank rank);
@@ -194,6 +196,7 @@ class TensorTable {
   Item resolve(Rank rank, const TensorDeclaration& declaration, std::uint64_t& partitions, Batch& batch);
   TensorId create(Rank rank, const TensorDeclaration& declaration, std::uint64_t partitions);
   void fail(TensorId id, Rank rank, const TensorDeclaration& other);
+  void fail(TensorId id, const Error& error);
   void start(std::uint64_t number, Batch batch);
   PartitionSlice slice_of(const Tensor& tensor, std::uint32_t index) const;
   TensorSlices slices_of(TensorId id) const;  // without partitions

@@ -409,6 +409,21 @@ void HostGroup::abort(const Error& error) {
   }
 }
 
+std::vector<std::uint32_t> HostGroup::missing(PartitionId partition) const {
+  std::vector<std::uint32_t> members;
+  for (const auto& open : slots_) {
+    if (!open->is_open || open->is_spread) continue;
+    const std::uint32_t index = partition.value - open->pieces.front().partition.value;
+    if (index >= open->pieces.size() || open->missing[index] == 0) continue;
+    for (std::uint32_t from = 0; from < size(); ++from) {
+      const bool is_due =
+          from != options_.member && (!is_broadcast(open->collective) || open->collective.root == from);
+      if (is_due && open->parts[index * size() + from].bytes().empty()) members.push_back(from);
+    }
+  }
+  return members;
+}
+
 void HostGroup::drop_everything() {
   for (Link& link : links_) {
     link.expected.clear();

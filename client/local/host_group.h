@@ -67,6 +67,7 @@ class HostGroup final : public LocalGroup {
   void stage(const LocalPiece& piece, std::function<void(Status)> then) override;
   void spread(const Collective& collective, std::span<const LocalPiece> pieces) override;
   void abort(const Error& error) override;
+  std::vector<std::uint32_t> missing(PartitionId partition) const override;
 
   std::byte* payload(std::uint32_t from, const Message& message, std::uint64_t bytes) override;
   Status message(std::uint32_t from, Message& message, std::span<std::byte> payload) override;

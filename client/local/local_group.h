@@ -123,6 +123,12 @@ class LocalGroup {
 
   virtual void abort(const Error& error) = 0;
 
+  // For texts: members whose part of a sum that is being made here has not come.
+  virtual std::vector<std::uint32_t> missing(PartitionId partition) const {
+    (void)partition;
+    return {};
+  }
+
   // From other members. As ConnectionHandler; an error breaks the connection to that member. An implementation
   // whose members talk by other means refuses it all.
   virtual std::byte* payload(std::uint32_t from, const Message& message, std::uint64_t bytes) {

@@ -167,7 +167,7 @@ void LocalLinks::listen() {
 }
 
 void LocalLinks::accept(std::unique_ptr<Connection> connection) {
-  if (guests_.size() >= kMaxGuests) return;
+  if (guests_.size() >= kMaxGuests) guests_.erase(guests_.begin());  // the oldest: it has had its time
   guests_.push_back(std::make_unique<Link>(*this, std::move(connection), std::nullopt));
   guests_.back()->start();
 }

@@ -141,6 +141,29 @@ TEST_CASE("local links: whoever is no rank of this run is refused") {
   CHECK(r.ranks[0].up == 1);
 }
 
+TEST_CASE("local links: connections that say nothing keep no rank out") {
+  struct Silent final : ConnectionHandler {
+    std::byte* on_payload(const Message&, std::uint64_t) override { return nullptr; }
+    void on_message(Message&, std::span<std::byte>) override {}
+    void on_closed(const Error&) override { closed = true; }
+    bool closed = false;
+  };
+  Ranks r(2);
+  r.open(0);
+  std::deque<Silent> silent(LocalLinks::kMaxGuests);
+  std::vector<std::unique_ptr<Connection>> connections;
+  for (Silent& one : silent) {
+    connections.push_back(r.transport.connect(r.loop, local_endpoint(JobRun{0xfe}, Rank{3}, 0), 1s));
+    connections.back()->start(one);
+  }
+  r.loop.run_for(1ms);
+  CHECK_FALSE(silent.front().closed);
+  r.open(1);
+  r.loop.run_for(10ms);
+  for (auto& rank : r.ranks)
+    CHECK(rank.up == 1);
+}
+
 TEST_CASE("local links: one that says nothing is dropped, and a broken rule closes the link") {
   const ExpectLog refused("is refused: rank 4 sent nonsense");
   Ranks r(2);

@@ -111,7 +111,11 @@ void ClientEngine::on_declared(Declared& declared) {
     if (tensor.error.code != ErrorCode::ok) {
       if (!pending.error) pending.error = std::move(tensor.error);
     } else if (Status status = data_.add_tensor(declaration, tensor); !status.ok()) {
-      return fail(status.error());
+      if (status.error().code != ErrorCode::out_of_memory) return fail(status.error());
+      // The other ranks are not to wait for this one.
+      tensors_failed_.push_back({data_.job_run(), tensor.tensor, status.error()});
+      link_.send(tensors_failed_.back());
+      if (!pending.error) pending.error = status.error();
     }
   }
   if (pending.answered < pending.tensors.size()) return ask_next(declared.request, pending);

@@ -183,6 +183,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   bool joined_ = false;
   std::uint64_t next_request_ = 1;
   std::map<std::uint64_t, PendingDeclare> declares_;
+  std::vector<TensorFailed> tensors_failed_;  // that this worker has no memory for
   std::uint64_t next_barrier_ = 0;
   std::map<std::uint64_t, Done> barriers_;
   std::uint64_t barriers_done_ = 0;     // the first ones

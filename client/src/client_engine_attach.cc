@@ -14,6 +14,8 @@ void ClientEngine::on_taken_up() {
   link_.send(attached);
   for (const LaneLost& said : data_.lost_links())
     link_.send(said);
+  for (const TensorFailed& failed : tensors_failed_)
+    link_.send(failed);
   for (const auto& [request, pending] : declares_)
     ask_again(request, pending);
   for (const auto& [number, done] : barriers_)

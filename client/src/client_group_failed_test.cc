@@ -98,4 +98,47 @@ TEST_CASE("group: a rank is ready once for a tensor that the leader has not decl
   CHECK(text.find("rank 0 has closed its link to this worker: rank 2 is ready for round") != std::string::npos);
 }
 
+TEST_CASE("group: a tensor that one rank has no memory for fails on all, and nothing else does") {
+  HostOfRanks h;
+  const std::uint32_t poor = GENERATE(0u, 1u, 2u);
+  h.fakes.at(poor)->fail_allocations(make_error(ErrorCode::out_of_memory, "the host has none"));
+  TensorId tensor;
+  Error error;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    if (i == poor) continue;
+    h.ranks[i]->in = h.ranks[i]->out = bytes_of(3 * kSlice, 1);
+    tensor = h.ranks[i]->declare("layer1.weight", 3 * kSlice, {0, 0, 0});
+  }
+  auto& rank = *h.ranks[poor];
+  TensorDeclaration declaration;
+  declaration.name = "layer1.weight";
+  declaration.dtype = DType::u8;
+  declaration.elements = 3 * kSlice;  // all have a share
+  rank.engine.declare({declaration}, [&](const Result<std::vector<TensorId>>& ids) { error = ids.error(); });
+  Declared declared;
+  declared.request = rank.scheduler().next<Declare>().request;
+  declared.tensors.push_back({{}, TensorId{0}, 0, PartitionId{0}, {LaneIndex{0}, LaneIndex{0}, LaneIndex{0}}});
+  rank.scheduler().deliver(declared);
+  CHECK(error.code == ErrorCode::out_of_memory);
+  CHECK(error.message == "no memory for tensor 'layer1.weight' among the ranks of this host: the host has none");
+  const auto said = rank.scheduler().next<TensorFailed>();
+  CHECK(said.tensor == TensorId{0});
+  CHECK(said.error == error);
+  CHECK_FALSE(rank.engine.failure());
+  // What the scheduler makes of it.
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    if (i != poor) h.push_pull(i, tensor);
+  }
+  h.run();
+  for (auto& each : h.ranks)
+    each->scheduler().deliver(failure_of(TensorId{0}));
+  h.run();
+  for (std::uint32_t i = 0; i < 3; ++i)
+    CHECK(h.ranks[i]->outcome.ended == (i == poor ? 0 : 1));
+  rank.in = rank.out = bytes_of(3 * kSlice, 1);
+  const Status begun = rank.engine.push_pull(TensorId{0}, rank.in, rank.out, Operation::sum, rank.into(rank.outcome));
+  REQUIRE_FALSE(begun.ok());
+  CHECK(begun.error().code == ErrorCode::out_of_memory);
+}
+
 }  // namespace bps::testing

@@ -180,8 +180,13 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
     partition.since = first_epoch_;
     queue_.reserve(partition.lane, 1);
   }
-  if (group_size_ > 1) return group_->add(*tensor);
-  return {};
+  if (group_size_ == 1) return {};
+  const Status added = group_->add(*tensor);
+  if (added.ok()) return {};
+  Error error = added.error();
+  error.message = fmt::format("no memory for tensor '{}' among the ranks of this host: {}", declaration.name, error.message);
+  tensor->poison(error);
+  return error;
 }
 
 Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, OperationDone done) {
@@ -462,7 +467,9 @@ std::string DataPlane::describe(TensorId id) const {
   for (const Partition& partition : tensor->partitions()) {
     const std::size_t lane = partition.lane.value;
     const std::size_t key = 2 * lane + (partition.resuming ? 1 : 0);
-    if (partition.settled || partition.role == Partition::Role::member || named[key]) continue;
+    // In a group its servers are waited for when the sum is there.
+    const bool is_elsewhere = partition.role != Partition::Role::alone && !partition.summed && !partition.resuming;
+    if (partition.settled || partition.role == Partition::Role::member || is_elsewhere || named[key]) continue;
     named[key] = true;
     const std::string name =
         (partition.resuming ? "all workers to resume at " : "") + lanes_[lane]->describe();

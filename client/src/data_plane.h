@@ -97,7 +97,9 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   // Ranks of the job sum on their hosts first: asynchronous tensors, and averages of small integers, are refused.
   Status check_declaration(const TensorDeclaration& declaration) const;
 
-  // A tensor that the scheduler has declared. Known already: the same again.
+  JobRun job_run() const { return job_.job_run; }
+  // A tensor that the scheduler has declared. Known already: the same again. An error is the scheduler's, but for
+  // out_of_memory: the tensor has failed here.
   Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared);
 
   // Another server owns partitions from now on. An error ends the job for this worker. Callbacks may come.

@@ -56,7 +56,11 @@ struct HostOfRanks {
       config.stall_warn = {};
       const auto make = [this, real = options.sums_in_memory](const DataPlane::GroupContext& context,
                                                               LocalGroup::Owner& owner) -> std::unique_ptr<LocalGroup> {
-        if (!real) return host.join(context.self, owner);
+        if (!real) {
+          auto fake = host.join(context.self, owner);
+          fakes[context.self] = fake.get();
+          return fake;
+        }
         HostGroup::Options group;
         group.job_run = context.run;
         group.ranks = context.ranks;
@@ -201,6 +205,7 @@ struct HostOfRanks {
   VirtualLoop loop;
   PipeTransport local;
   FakeHost host;
+  std::map<std::uint32_t, FakeGroup*> fakes;  // by member
   std::vector<std::unique_ptr<Rank1>> ranks;
 };
 

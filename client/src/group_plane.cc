@@ -9,6 +9,18 @@
 
 namespace bps {
 
+namespace {
+
+// "rank 3", "ranks 3, 5".
+std::string ranks_text(const std::vector<Rank>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (const Rank& rank : ranks)
+    text += fmt::format("{} {}", &rank == &ranks.front() ? "" : ",", rank.value);
+  return text;
+}
+
+}  // namespace
+
 GroupPlane::GroupPlane(EventLoop& loop, Owner& owner, Place place, const MakeGroup& make_group)
     : loop_(loop), owner_(owner), place_(std::move(place)), group_(make_group(*this)), memory_(*group_) {
   BPS_ASSERT(!place_.ranks.empty() && place_.self < place_.ranks.size());
@@ -351,19 +363,37 @@ std::string GroupPlane::describe(const TensorState& tensor) const {
   if (!known->second.is_said) {
     return is_begun_ ? "; waiting for the work that its stream had before it" : "; waiting for the GPU to be prepared";
   }
-  const auto& partitions = tensor.partitions();
-  const auto open = std::count_if(partitions.begin(), partitions.end(), [](const auto& p) { return p.open > 0; });
-  if (open > 0) return fmt::format("; {} of {} partitions are being moved on this host", open, partitions.size());
-  if (known->second.is_ordered || is_alone()) return "";
-  const std::vector<LocalWaiting>& all = waiting_;
-  const auto found = std::find_if(all.begin(), all.end(), [&](const LocalWaiting& waiting) {
+  if (!known->second.is_ordered && !is_alone()) return describe_late(tensor);
+  std::vector<Rank> owners, parts;
+  const auto name = [&](std::vector<Rank>& ranks, std::uint32_t member) {
+    const Rank rank = place_.ranks[member];
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  };
+  std::size_t open = 0;
+  for (const Partition& partition : tensor.partitions()) {
+    if (partition.settled || partition.spread) continue;
+    open += partition.open > 0 ? 1 : 0;
+    if (partition.role == Partition::Role::member) {
+      name(owners, partition.id.value % static_cast<std::uint32_t>(place_.ranks.size()));
+    } else if (!partition.summed) {
+      for (const std::uint32_t member : group_->missing(partition.id))
+        name(parts, member);
+    }
+  }
+  std::string text;
+  if (open > 0)
+    text = fmt::format("; {} of {} partitions are being moved on this host", open, tensor.partitions().size());
+  if (!parts.empty()) text += "; waiting for " + ranks_text(parts) + " of this host to bring a part";
+  if (!owners.empty()) text += "; waiting for " + ranks_text(owners) + " of this host to spread answers";
+  return text;
+}
+
+std::string GroupPlane::describe_late(const TensorState& tensor) const {
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const LocalWaiting& waiting) {
     return waiting.tensor == tensor.id() && waiting.round == tensor.round();
   });
-  if (found == all.end()) return "; waiting for the other ranks of this host to begin";
-  std::string ranks;
-  for (const Rank rank : found->missing)
-    ranks += fmt::format("{} {}", ranks.empty() ? "" : ",", rank.value);
-  return fmt::format("; waiting for rank{}{} of this host to begin", found->missing.size() == 1 ? "" : "s", ranks);
+  if (found == waiting_.end()) return "; waiting for the other ranks of this host to begin";
+  return "; waiting for " + ranks_text(found->missing) + " of this host to begin";
 }
 
 }  // namespace bps

@@ -98,7 +98,7 @@ class GroupPlane final : private LocalGroup::Owner {
   // Nothing is open.
   bool is_quiet() const { return open_.empty() && staging_ == 0; }
 
-  // "; waiting for rank 3 of this host to begin", or nothing.
+  // "; waiting for rank 3 of this host to begin", or for what it has to bring or spread, or nothing.
   std::string describe(const TensorState& tensor) const;
 
   static constexpr Duration kSchedulerPatience = kHeartbeatTimeout + std::chrono::seconds(3);
@@ -145,6 +145,7 @@ class GroupPlane final : private LocalGroup::Owner {
   void send_to_all(const LocalBatch& batch);
   void say_waiting_later();
   void say_waiting();
+  std::string describe_late(const TensorState& tensor) const;
   // What the leader says.
   Status take_batch(const LocalBatch& batch);
   void begin_group();

@@ -171,6 +171,8 @@ BPS_API void bps_free(bps_client* client);
 
 BPS_API int32_t bps_rank(const bps_client* client);
 BPS_API int32_t bps_world_size(const bps_client* client);
+/* The place among the ranks of this host, and their number: as the settings say; with local_group, as counted. Those that
+ * give a BPS_LOCAL_GROUP_ID are counted within that group: not what chooses a GPU, if several are on one machine. */
 BPS_API int32_t bps_local_rank(const bps_client* client);
 BPS_API int32_t bps_local_size(const bps_client* client);
 
