@@ -112,6 +112,12 @@ DRIVER int cuStreamDestroy_v2(void* stream) {
   return result(driver().cuda.destroy_stream(stream_of(stream)));
 }
 DRIVER int cuStreamQuery(void* stream) { return result(driver().cuda.query_stream(stream_of(stream))); }
+DRIVER int cuStreamGetId(void* stream, unsigned long long* id) {
+  std::uint64_t found = 0;
+  const CudaCode code = driver().cuda.stream_id(found, stream_of(stream));
+  *id = found;
+  return result(code);
+}
 DRIVER int cuThreadExchangeStreamCaptureMode(int* mode) {
   auto exchanged = CudaCaptureMode(*mode);
   const CudaCode code = driver().cuda.exchange_capture_mode(exchanged);
