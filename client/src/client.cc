@@ -36,7 +36,9 @@ Client::Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers d
       callbacks_(std::make_shared<CallbackThread>()) {}
 
 Client::~Client() {
-  if (!is_forked()) shut_down();
+  if (is_forked()) return;
+  shut_down();
+  thread_.reset();  // before what its last tasks look at
 }
 
 Result<std::shared_ptr<Client>> Client::open(const ClientSettings& settings, Logger log,
@@ -72,7 +74,7 @@ Status Client::start() {
     settings_.config.scheduler = embedded_->scheduler();
     settings_.config.key = derive_job_key(**key, settings_.config.job);
   }
-  auto thread = LoopThread::start("bps-client");
+  auto thread = ClientThread::take();
   if (!thread) return thread.error();
   thread_ = std::move(thread).value();
   operations_ = std::make_unique<Operations>(thread_->loop(), callbacks_);
@@ -221,15 +223,20 @@ Status Client::join() {
 
 void Client::shut_down() {
   open_.store(false, std::memory_order_release);
-  // Tasks and timers first: after stop() the loop counts as ours and what lives on it can go.
-  if (thread_ != nullptr) thread_->stop();
-  engine_.reset();
-  if (operations_ != nullptr) operations_->drop();
-  if (const Status status = gpu_.stop(); !status.ok()) log_.warn("{}", status.error().message);
-  network_.reset();
-  shared_memory_.reset();
-  rdma_.reset();
-  local_.reset();
+  if (thread_ != nullptr && !std::exchange(has_left_, true)) {
+    thread_->run([this] {
+      engine_.reset();
+      operations_->drop();
+    });
+    if (const Status status = gpu_.stop(); !status.ok()) log_.warn("{}", status.error().message);
+    thread_->run([this] {
+      network_.reset();
+      shared_memory_.reset();
+      rdma_.reset();
+      local_.reset();
+    });
+    thread_->leave();
+  }
   callbacks_->stop();
   embedded_.reset();
 }

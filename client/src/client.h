@@ -2,7 +2,8 @@
 //
 // The engine lives on a loop thread; functions here check what they can on the caller's thread, post the
 // rest, and wait for replies with a deadline. close() ends the operations, the membership and the threads;
-// the object stays until it is freed and answers `closed`. Nothing is shared between two clients.
+// the object stays until it is freed and answers `closed`. Nothing is shared between two clients but, where there
+// are more than CPUs, the thread of the loop.
 //
 // Owner: the program, through bps_client. Failure: see ClientEngine.
 #pragma once
@@ -19,6 +20,7 @@
 #include "client/local/cuda/cuda_worker.h"
 #include "client/src/allocations.h"
 #include "client/src/client_engine.h"
+#include "client/src/client_thread.h"
 #include "client/src/embedded_cluster.h"
 #include "client/src/fork_mark.h"
 #include "client/src/operation_record.h"
@@ -26,7 +28,6 @@
 #include "client/src/reply.h"
 #include "client/src/settings.h"
 #include "proto/base/completion.h"
-#include "proto/base/loop_thread.h"
 #include "proto/transport/rdma/rdma_counters.h"
 
 namespace bps {
@@ -131,7 +132,8 @@ class Client {
   std::shared_ptr<Transport> local_;  // between the ranks of this host; null if they are no group
   std::atomic<Lane::Way> best_way_{Lane::Way::network};
   std::atomic<bool> shares_memory_{false};
-  std::unique_ptr<LoopThread> thread_;
+  std::unique_ptr<ClientThread> thread_;
+  bool has_left_ = false;
   CudaWorker gpu_;
   std::unique_ptr<ClientEngine> engine_;  // lives on the loop
   std::shared_ptr<ClientStats> stats_;

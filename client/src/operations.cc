@@ -78,6 +78,7 @@ bool Operations::leave(Note&& note) {
 }
 
 void Operations::begin_noted() {
+  if (is_dropped_) return;
   notes_.take(noted_);
   for (Note& note : noted_)
     begin(note);
@@ -113,6 +114,7 @@ void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
 }
 
 void Operations::drop() {
+  is_dropped_ = true;
   (void)notes_.close();
   notes_.take(noted_);
   for (Note& note : noted_) {

@@ -5,7 +5,7 @@
 // claims the tensor, leaves a note in one queue, and wakes the loop only for the first note of a burst; the
 // loop finds all it has to know of an operation under way in the tensor.
 //
-// Owner: Client; outlives the loop's thread. Any thread, except what says otherwise. Limits: one operation
+// Owner: Client; outlives what it posts to the loop. Any thread, except what says otherwise. Limits: one operation
 // per tensor, so never more notes than tensors, and as many releases. Failure: an operation that the loop did
 // not come to, or did not end, ends with `closed` in drop().
 #pragma once
@@ -52,7 +52,7 @@ class Operations {
   // Loop. Begins all that has been started before, in order; comes by itself, too.
   void begin_noted();
 
-  // Ends what is left, when the loop has stopped and the engine is gone. Nothing can be started any more.
+  // Loop, or when that has stopped. Ends what is left, when the engine is gone. Nothing can be started any more.
   void drop();
 
  private:
@@ -89,6 +89,7 @@ class Operations {
   Monitor<std::vector<std::unique_ptr<Tensor>>> tensors_;  // by TensorId
   MpscQueue<Note> notes_;
   std::vector<Note> noted_;  // loop: its memory is used again
+  bool is_dropped_ = false;  // loop
 };
 
 }  // namespace bps

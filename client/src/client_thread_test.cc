@@ -1,0 +1,107 @@
+#include "client/src/client_thread.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "proto/base/completion.h"
+
+namespace bps {
+namespace {
+
+std::unique_ptr<ClientThread> take() {
+  auto thread = ClientThread::take();
+  REQUIRE(thread.ok());
+  return std::move(thread).value();
+}
+
+pid_t id_of(ClientThread& thread) {
+  const auto id = std::make_shared<Completion<pid_t>>();
+  thread.loop().post([id] { id->set(::gettid()); });
+  id->wait_until(TimePoint::max());
+  return id->value();
+}
+
+const std::size_t kMost = std::max(1u, std::thread::hardware_concurrency());
+
+}  // namespace
+
+TEST_CASE("client threads: one each for as many clients as there are CPUs, then they share") {
+  std::vector<std::unique_ptr<ClientThread>> clients;
+  std::set<pid_t> ids;
+  for (std::size_t i = 0; i < kMost; ++i) {
+    clients.push_back(take());
+    ids.insert(id_of(*clients.back()));
+  }
+  CHECK(ids.size() == kMost);
+  // Two more for each.
+  std::multiset<pid_t> shared;
+  for (std::size_t i = 0; i < 2 * kMost; ++i) {
+    clients.push_back(take());
+    shared.insert(id_of(*clients.back()));
+  }
+  for (const pid_t id : ids)
+    CHECK(shared.count(id) == 2);
+  // Whose thread has lost its clients finds room there before it shares.
+  const pid_t first = id_of(*clients.front());
+  for (auto& client : clients) {
+    if (id_of(*client) == first) client->leave();
+  }
+  const auto next = take();
+  CHECK(ids.count(id_of(*next)) == 0);
+}
+
+TEST_CASE("client threads: a client leaves after its tasks, and waits for what is posted meanwhile") {
+  std::vector<std::unique_ptr<ClientThread>> clients;
+  for (std::size_t i = 0; i <= kMost; ++i)
+    clients.push_back(take());  // the last one shares its thread
+  AsioLoop& loop = clients.back()->loop();
+  std::vector<int> order;
+  loop.post([&] {
+    order.push_back(1);
+    // On its way when the client leaves: behind its last task.
+    loop.post([&order] { order.push_back(4); });
+  });
+  loop.post([&order] { order.push_back(2); });
+  clients.back()->run([&] { order.push_back(3); });
+  clients.back()->leave();
+  loop.post([&order] { order.push_back(5); });
+  clients.pop_back();
+  CHECK(order.back() == 5);
+  CHECK(order.size() == 5);
+  CHECK(std::vector(order.begin(), order.begin() + 2) == std::vector{1, 2});
+  // The others go on.
+  for (const auto& client : clients)
+    id_of(*client);
+}
+
+TEST_CASE("client threads: the last client's end is its thread's") {
+  auto client = take();
+  auto told = std::make_shared<int>();
+  const std::weak_ptr<int> alive = told;
+  client->leave();
+  client->loop().post([told = std::move(told)] {});
+  CHECK(alive.expired());  // destroyed by the caller: nobody is there to run it
+}
+
+TEST_CASE("client threads: a child of fork has its own") {
+  const auto parent = take();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto own = ClientThread::take();
+    if (!own) ::_exit(1);
+    bool ran = false;
+    (*own)->run([&] { ran = true; });
+    ::_exit(ran ? 0 : 2);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+  id_of(*parent);
+}
+
+}  // namespace bps
