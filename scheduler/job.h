@@ -326,6 +326,7 @@ class Job {
   std::uint64_t last_farewell_ = 0;
   Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
   TimePoint noted_at_;  // the last time
+  bool has_new_loss_ = false;  // since then
 };
 
 }  // namespace bps

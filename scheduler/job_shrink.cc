@@ -44,6 +44,7 @@ void Job::shrink(Worker& worker, const std::string& reason) {
 void Job::forget(Worker& worker, const std::string& reason) {
   worker.left = worker.gone = true;
   worker.loss = reason;
+  has_new_loss_ = true;
   behind_.erase(worker.rank);
   generation_ = generation_.next();
   Shrink& shrink = shrinks_.emplace_back();

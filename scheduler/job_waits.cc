@@ -41,8 +41,10 @@ Party Job::party(Rank rank, const Silence& silence) const {
 
 void Job::note_waits(TimePoint now) {
   noted_at_ = now;
-  for (auto& [rank, worker] : membership_.workers()) {
-    if (!worker.loss.empty() && !worker.lost_at) worker.lost_at = now;
+  if (std::exchange(has_new_loss_, false)) {
+    for (auto& [rank, worker] : membership_.workers()) {
+      if (!worker.loss.empty() && !worker.lost_at) worker.lost_at = now;
+    }
   }
   using What = std::optional<std::uint64_t>;
   barrier_since_.note(barriers_.open() ? What(barriers_.done()) : std::nullopt, now);

@@ -1,6 +1,5 @@
 // bps-server: settings, threads and signals around a Server.
 #include <fmt/core.h>
-#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "proto/base/loop_thread.h"
 #include "proto/base/output_signals.h"
 #include "proto/base/ports_file.h"
+#include "proto/base/usable_cores.h"
 #include "proto/transport/rdma/rdma_settings.h"
 #include "proto/transport/rdma/rdma_transport.h"
 #include "proto/transport/rdma/real/open_verbs.h"
@@ -114,13 +114,6 @@ void describe(Config& config, Settings& s) {
 // Many machines have a device, and let users pin 8 MiB: who can pin less than this offers RDMA in vain, and
 // with less than a lane needs, 2.5 MiB, every job would fail.
 constexpr std::uint64_t kLeastPinnedBytes = 64 << 20;
-
-// Those that this process may run on.
-std::uint32_t usable_cores() {
-  cpu_set_t cores;
-  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
-  return static_cast<std::uint32_t>(std::max(1, CPU_COUNT(&cores)));
-}
 
 // One shard is good for about 25 Gbit/s.
 std::uint32_t shard_count(const Settings& settings) {

@@ -183,11 +183,18 @@ void SyncAggregator::recall(Actions& actions) {
   if (operation_ == Operation::broadcast || ready_ <= present_from(0)) {
     // Only what belongs into the slot can be waited for; it needs no budget once the slot is free.
     if (!slot_is_free) return;
-    for (std::uint32_t i = 0; i < states_.size(); ++i) {
-      State& state = states_[i];
-      if (!lands_in_slot(i) || state.phase != Phase::later || state.arrival != Arrival::none) continue;
+    const auto ask = [&](std::uint32_t contributor) {
+      State& state = states_[contributor];
+      if (state.phase != Phase::later || state.arrival != Arrival::none) return;
       state.phase = Phase::asked;
-      emit(actions, Action::Kind::again, i, open_);
+      emit(actions, Action::Kind::again, contributor, open_);
+    };
+    if (operation_ != Operation::broadcast) {
+      if (const std::uint32_t lowest = present_from(0); lowest < states_.size()) ask(lowest);
+      return;
+    }
+    for (std::uint32_t i = 0; i < states_.size(); ++i) {
+      if (is_root(i)) ask(i);
     }
     return;
   }

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "client/src/fork_mark.h"
 #include "client/src/reply.h"
 #include "proto/base/completion.h"
+#include "proto/base/usable_cores.h"
 
 namespace bps {
 namespace {
@@ -37,7 +37,7 @@ Threads& threads() {
 }  // namespace
 
 Result<std::unique_ptr<ClientThread>> ClientThread::take() {
-  const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t most = usable_cores();
   auto thread = threads().shared.update([&](std::vector<Shared>& all) -> Result<std::shared_ptr<LoopThread>> {
     if (all.size() < most) {
       auto started = LoopThread::start("bps-client");

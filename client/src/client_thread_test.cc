@@ -5,10 +5,10 @@
 
 #include <catch2/catch.hpp>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "proto/base/completion.h"
+#include "proto/base/usable_cores.h"
 
 namespace bps {
 namespace {
@@ -26,7 +26,7 @@ pid_t id_of(ClientThread& thread) {
   return id->value();
 }
 
-const std::size_t kMost = std::max(1u, std::thread::hardware_concurrency());
+const std::size_t kMost = usable_cores();
 
 }  // namespace
 
