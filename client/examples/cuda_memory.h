@@ -25,6 +25,8 @@ class DeviceArray {
   explicit DeviceArray(std::size_t count) : count_(count) {
     check(cudaMalloc(reinterpret_cast<void**>(&data_), bytes()), "cudaMalloc");
     check(cudaMemset(data_, 0, bytes()), "cudaMemset");
+    // Streams that do not block are not behind it.
+    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
   DeviceArray(DeviceArray&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}

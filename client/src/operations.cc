@@ -102,6 +102,7 @@ void Operations::begin(Note& note) {
 
 void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
   const auto record = std::exchange(tensor.record, nullptr);
+  if (record == nullptr) return;  // drop() has ended it, and the engine's word was still on its way
   std::shared_ptr<const AnswerView> view;
   if (tensor.view && weight.ok()) {
     view = engine_->view(tensor.id);

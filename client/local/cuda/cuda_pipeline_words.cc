@@ -7,10 +7,9 @@
 namespace bps {
 
 Status CudaPipeline::make_words() {
-  auto words = StreamWords::create(device_, [&loop = loop_, weak = weak_from_this()] {
-    loop.post([weak] {
-      if (const auto self = weak.lock()) self->turn();
-    });
+  auto words = StreamWords::create(device_, [weak = weak_from_this()] {
+    // The loop is there as long as this.
+    if (const auto self = weak.lock()) self->loop_.post([self] { self->turn(); });
   });
   if (!words) return words.error();
   words_ = std::move(words).value();
