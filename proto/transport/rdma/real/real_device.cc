@@ -115,8 +115,8 @@ void RealDevice::lose() {
   close_if_unused();
 }
 
-void RealDevice::lose(CmId id) {
-  state_.update([&](State& state) { state.last_id = std::move(id); });
+void RealDevice::lose(std::shared_ptr<const void> keeper) {
+  state_.update([&](State& state) { state.keeper = std::move(keeper); });
   lose();
 }
 
@@ -129,7 +129,7 @@ void RealDevice::close_if_unused() {
   if (!is_closed) return;
   look_();
   // librdmacm closes the device with it, and wants no lock of ours held.
-  const auto last_id = state_.update([](State& state) { return std::exchange(state.last_id, std::nullopt); });
+  const auto keeper = state_.update([](State& state) { return std::exchange(state.keeper, nullptr); });
 }
 
 // ---- what it has ----

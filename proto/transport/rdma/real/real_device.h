@@ -21,7 +21,6 @@
 
 #include "proto/base/completion.h"
 #include "proto/transport/rdma/rdma_device.h"
-#include "proto/transport/rdma/real/cm_id.h"
 #include "proto/transport/rdma/real/rdma_library.h"
 #include "proto/transport/rdma/verbs.h"
 
@@ -64,9 +63,9 @@ class RealDevice final : public VerbsDevice {
   };
   Result<Use> use();
   void lose();
-  // By whoever watches it, and still has a Use: `id`, which is bound to the device, is kept until it is closed. While
-  // memory is being registered there may be no other.
-  void lose(CmId id);
+  // `keeper` has librdmacm keep the device open, as an id does that is bound to it, and a list that it is on. It is
+  // kept until the device is closed here. While memory is being registered there may be no other.
+  void lose(std::shared_ptr<const void> keeper);
   // Nobody uses it any more, but ids may be bound to it.
   void close();
 
@@ -84,7 +83,7 @@ class RealDevice final : public VerbsDevice {
     ibv_pd* domain = nullptr;  // null: closed
     int uses = 0;
     std::vector<RealMemory*> memories;
-    std::optional<CmId> last_id;  // of one that is lost
+    std::shared_ptr<const void> keeper;  // of one that is lost
   };
 
   void leave();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
 #include <utility>
 
 #include "proto/transport/rdma/real/real_link.h"
@@ -47,7 +48,9 @@ Status RealVerbs::open() {
 }
 
 RealVerbs::Found RealVerbs::refresh() {
-  return devices_.update([this](Devices& devices) {
+  std::vector<RealDevice*> gone;
+  std::shared_ptr<ibv_context*> before;
+  Found found = devices_.update([&](Devices& devices) {
     // Before the list is made: whoever is on it and was open is the same, even if it is lost meanwhile.
     std::vector<const ibv_context*> open;
     for (const Devices* const list : {&devices, &others_}) {
@@ -55,25 +58,49 @@ RealVerbs::Found RealVerbs::refresh() {
         if (!device->is_lost()) open.push_back(device->context());
       }
     }
-    Found found;
+    Found there;
     int count = 0;
-    ibv_context** const contexts = library_.get_devices(&count);
-    for (int i = 0; i < count; ++i) {
-      const std::string name = library_.get_device_name(contexts[i]->device);
-      found.names.push_back(name);
+    const std::shared_ptr<ibv_context*> contexts(library_.get_devices(&count), [this](ibv_context** list) {
+      if (list != nullptr) library_.free_devices(list);
+    });
+    if (contexts == nullptr) return there;
+    const std::span<ibv_context* const> listed(contexts.get(), static_cast<std::size_t>(count));
+    std::erase_if(unwatched_, [&](RealDevice* device) {
+      if (device->is_lost()) return true;
+      if (std::find(listed.begin(), listed.end(), device->context()) != listed.end()) return false;
+      gone.push_back(device);
+      return true;
+    });
+    for (ibv_context* const context : listed) {
+      const std::string name = library_.get_device_name(context->device);
+      there.names.push_back(name);
       const bool is_chosen = options_.device.empty() || options_.device == name;
-      if (std::find(open.begin(), open.end(), contexts[i]) != open.end()) continue;
+      if (std::find(open.begin(), open.end(), context) != open.end()) continue;
       Devices& list = is_chosen ? devices : others_;
-      auto device = RealDevice::open(library_, contexts[i], options_.port, [this] { refresh(); });
+      auto device = RealDevice::open(library_, context, options_.port, [this] { refresh(); });
       if (device) {
-        // The list still holds what is being removed; nothing else would.
-        if (!removals_.add(*list.emplace_back(std::move(device).value()))) list.pop_back();
+        RealDevice& added = *list.emplace_back(std::move(device).value());
+        if (!removals_.add(added)) unwatched_.push_back(&added);
       } else if (is_chosen) {
-        found.error = std::move(device).error();
+        there.error = std::move(device).error();
       }
     }
-    if (contexts != nullptr) library_.free_devices(contexts);
-    return found;
+    before = std::exchange(listed_, unwatched_.empty() ? nullptr : contexts);
+    if (!unwatched_.empty() && !std::exchange(looks_, true)) removals_.look_later();
+    return there;
+  });
+  for (RealDevice* const device : gone)
+    device->lose(before);
+  return found;
+}
+
+void RealVerbs::look_again() {
+  refresh();
+  devices_.update([this](Devices&) {
+    std::erase_if(unwatched_, [this](RealDevice* device) { return removals_.add(*device); });
+    if (unwatched_.empty()) listed_.reset();
+    looks_ = !unwatched_.empty();
+    if (looks_) removals_.look_later();
   });
 }
 

@@ -51,6 +51,8 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
     std::optional<Error> error;
   };
   Found refresh();
+  // For those that could not be watched.
+  void look_again();
   Status check_options();
   // Null: there is none.
   RealDevice* find(const ibv_context* context) const;
@@ -60,7 +62,12 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
   VerbsOptions options_;  // settled by open()
   Monitor<Devices> devices_;
   Devices others_;  // open, too, and not to be used: watched. Under the lock of devices_
-  RemovalWatch removals_{library_};
+  // What is gone and not watched is found by its absence from a new list; the last one keeps it open until then,
+  // and whoever removes any of them waiting for RemovalWatch::kLookAgain. All under the lock of devices_.
+  std::vector<RealDevice*> unwatched_;
+  std::shared_ptr<ibv_context*> listed_;
+  bool looks_ = false;  // soon
+  RemovalWatch removals_{library_, [this] { look_again(); }};
 };
 
 }  // namespace bps

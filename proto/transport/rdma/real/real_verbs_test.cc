@@ -30,6 +30,7 @@ struct PlayedDevice {
   ibv_device device{};
   ibv_context context{};
   bool has_address = true;
+  bool is_elsewhere = false;  // its address is in another network namespace
   bool is_open = false;  // here
   bool removed = false;
   bool known_gone = false;
@@ -180,6 +181,10 @@ RdmaLibrary played_library() {
     return host().update([&](Host& h) {
       for (PlayedDevice& device : h.devices) {
         if (device.address != number || device.removed) continue;
+        if (device.is_elsewhere) {
+          errno = EADDRNOTAVAIL;
+          return -1;
+        }
         (*std::find_if(h.ids.begin(), h.ids.end(), [&](PlayedId* played) { return &played->id == id; }))->device = &device;
         id->verbs = &device.context;
         ++device.ids;
@@ -218,6 +223,14 @@ void give_address(std::uint32_t number) {
   host().update([&](Host& h) {
     for (PlayedDevice& device : h.devices) {
       if (device.address == number) device.has_address = true;
+    }
+  });
+}
+
+void move_address(std::uint32_t number, bool elsewhere) {
+  host().update([&](Host& h) {
+    for (PlayedDevice& device : h.devices) {
+      if (device.address == number) device.is_elsewhere = elsewhere;
     }
   });
 }
@@ -303,6 +316,32 @@ TEST_CASE("a device that has come back without an address is watched when it has
   CHECK(wait_until_watched(1));
   CHECK(remove_device(1));
   CHECK(test.verbs->devices()->size() == 1);
+  test.verbs.reset();
+  CHECK(what_went_wrong() == "");
+}
+
+TEST_CASE("a device whose address is in another network namespace is used, and let go when it is removed") {
+  Played test;
+  add_device(3);
+  move_address(3, true);
+  test.verbs = std::make_shared<RealVerbs>(test.library, VerbsOptions{});
+  REQUIRE(test.verbs->open().ok());
+  std::vector<std::byte> memory(4096);
+  auto registered = test.registered(memory);
+  CHECK(registered.size() == 3);
+  CHECK_FALSE(host().read([](const Host& h) { return h.devices[2].ids > 0; }));
+  SECTION("nothing is bound to it") { CHECK(remove_device(3)); }
+  SECTION("it does not keep the others open") {
+    CHECK(remove_device(1));
+    CHECK(remove_device(2));
+    CHECK(remove_device(3));
+  }
+  SECTION("its address comes here") {
+    move_address(3, false);
+    CHECK(wait_until_watched(3));
+    CHECK(remove_device(3));
+  }
+  registered.clear();
   test.verbs.reset();
   CHECK(what_went_wrong() == "");
 }

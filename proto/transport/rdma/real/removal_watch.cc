@@ -68,45 +68,43 @@ void RemovalWatch::stop() {
   thread_.reset();
 }
 
+void RemovalWatch::look_later() {
+  thread_->loop().post([this] { thread_->loop().after(kLookAgain, look_); });
+}
+
 bool RemovalWatch::add(RealDevice& device) {
-  const Added added = try_add(device);
-  if (added == Added::not_yet) thread_->loop().post([this, &device] { add_later(device); });
-  return added != Added::never;
-}
-
-void RemovalWatch::add_later(RealDevice& device) {
-  thread_->loop().after(kLookAgain, [this, &device] {
-    if (try_add(device) == Added::not_yet) add_later(device);
-  });
-}
-
-RemovalWatch::Added RemovalWatch::try_add(RealDevice& device) {
-  auto use = device.use();
   const auto gids = device.gids();
-  if (!use || !gids) return Added::never;
-  const auto usable = std::find_if(gids->begin(), gids->end(), is_usable);
-  if (usable == gids->end()) {
-    const bool is_roce = std::none_of(gids->begin(), gids->end(),
-                                      [](const RdmaGid& gid) { return gid.kind == RdmaGid::Kind::other; });
-    return is_roce ? Added::not_yet : Added::yes;
+  if (!gids) return false;
+  bool is_roce = true;
+  for (const RdmaGid& gid : *gids) {
+    if (is_usable(gid) && bind(device, gid)) return true;
+    is_roce &= gid.kind != RdmaGid::Kind::other;
   }
+  const bool has_address = std::any_of(gids->begin(), gids->end(), is_usable);
+  return !has_address && !is_roce;
+}
+
+// Not every address that a device lists is one of this process: it may be in another network namespace, or
+// another device's, too.
+bool RemovalWatch::bind(RealDevice& device, const RdmaGid& gid) {
+  auto use = device.use();
   auto id = CmId::create(library_);
-  if (!id) return Added::not_yet;
-  SocketAddress address = address_of(*usable);
-  if (library_.bind_addr(id->get(), address.get()) != 0) return Added::never;
-  if (id->get()->verbs != device.context()) return Added::not_yet;  // the address is another device's, too
+  if (!use || !id) return false;
+  SocketAddress address = address_of(gid);
+  if (library_.bind_addr(id->get(), address.get()) != 0) return false;
+  if (id->get()->verbs != device.context()) return false;
   const int channel = id->descriptor();
   // Under the lock: take() must find what it is told of.
   return watched_.update([&](std::vector<Watched>& watched) {
-    if (!watch_descriptor(wait_.get(), channel, 0).ok()) return Added::not_yet;
+    if (!watch_descriptor(wait_.get(), channel, 0).ok()) return false;
     watched.push_back({std::move(id).value(), std::move(use).value()});
-    return Added::yes;
+    return true;
   });
 }
 
 void RemovalWatch::take() {
   std::vector<Watched> removed;
-  watched_.update([&removed](std::vector<Watched>& watched) {
+  watched_.update([&](std::vector<Watched>& watched) {
     const auto is_removed = [](Watched& one) {
       while (const auto event = one.id.next()) {
         if (event->kind == RDMA_CM_EVENT_DEVICE_REMOVAL) return true;
@@ -118,12 +116,14 @@ void RemovalWatch::take() {
         ++next;
         continue;
       }
+      // Nobody reads what else it is told; it would wake this thread for ever.
+      ::epoll_ctl(wait_.get(), EPOLL_CTL_DEL, next->id.descriptor(), nullptr);
       removed.push_back(std::move(*next));
       next = watched.erase(next);
     }
   });
   for (Watched& one : removed)
-    one.use.device().lose(std::move(one.id));
+    one.use.device().lose(std::make_shared<CmId>(std::move(one.id)));
 }
 
 }  // namespace bps
