@@ -111,10 +111,13 @@ void look_at(const RdmaLibraries& libraries, const RdmaInventory& inventory, con
     });
     if (libraries.error) continue;
     out.wrong.push_back(
-        {fmt::format("libibverbs does not open {}, most likely because the provider for it is missing",
-                     device.name),
-         fmt::format("install ibverbs-providers, or what the maker of the card gives; `ibv_devinfo -d {}` "
+        {libraries.not_opened
+             ? fmt::format("libibverbs does not open {}: {}", device.name, libraries.not_opened->message)
+             : fmt::format("libibverbs does not open {}, most likely because the provider for it is missing",
+                           device.name),
+         fmt::format("{}install ibverbs-providers, or what the maker of the card gives; `ibv_devinfo -d {}` "
                      "says more",
+                     libraries.not_opened ? "if nothing else explains it, its provider is missing: " : "",
                      device.name)});
   }
   if (libraries.error) out.wrong.push_back({libraries.error->message, libraries.error->advice});
@@ -134,10 +137,11 @@ void look_at(const PinLimits& limits, RdmaDiagnosis& out) {
 
 void look_at(const RunningServer& server, RdmaDiagnosis& out) {
   if (server.limits.most() >= kLeastPinnedBytes) return;
-  out.wrong.push_back({fmt::format("the bps-server that runs as process {} may pin {} of memory",
+  // It may be meant to have none.
+  out.notes.push_back({fmt::format("RDMA by the bps-server that runs as process {}, which may pin {} of memory",
                                    server.process, pinned_text(server.limits.soft)),
-                       "start it again with LimitMEMLOCK=infinity in its systemd unit, or after `ulimit -l "
-                       "unlimited` in the shell that starts it"});
+                       "if it is to offer RDMA, start it again with LimitMEMLOCK=infinity in its systemd unit, or "
+                       "after `ulimit -l unlimited` in the shell that starts it"});
 }
 
 std::string text_of(const PinLimits& limits) {
@@ -212,13 +216,13 @@ RdmaDiagnosis diagnose(const RdmaInventory& inventory, const VerbsOptions& choic
   }
   if (inventory.libraries) look_at(*inventory.libraries, inventory, choice, out);
   look_at(inventory.pinning, out);
-  for (const RunningServer& server : inventory.servers)
-    look_at(server, out);
   // What keeps the only device from being used is what is wrong.
   if (out.usable.empty()) {
     out.wrong.insert(out.wrong.end(), out.notes.begin(), out.notes.end());
     out.notes.clear();
   }
+  for (const RunningServer& server : inventory.servers)
+    look_at(server, out);
   return out;
 }
 

@@ -101,11 +101,12 @@ RdmaLibraries ask_libraries(bool has_devices) {
   if (Status status = check_libraries(); !status.ok()) {
     libraries.error = status.error();
   } else if (has_devices) {
-    // What fails here is a device that is then not in the list.
     const auto verbs = open_verbs();
-    if (!verbs) return libraries;
-    const auto devices = (*verbs)->devices();
-    if (!devices) return libraries;
+    const auto devices = verbs ? (*verbs)->devices() : verbs.error();
+    if (!devices) {
+      libraries.not_opened = devices.error();
+      return libraries;
+    }
     for (VerbsDevice* const device : *devices)
       libraries.opened.push_back(device->name());
   }

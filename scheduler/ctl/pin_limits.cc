@@ -71,6 +71,8 @@ std::vector<RunningServer> find_running_servers(const fs::path& root) {
     const bool is_number =
         std::all_of(process.begin(), process.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!is_number || value_in(entry->path() / "comm", "") != "bps-server") continue;
+    // One that ends meanwhile has no limits.
+    if (value_in(entry->path() / "limits", "Max locked memory").empty()) continue;
     RunningServer server{process, read_pin_limits(root, process), 0};
     std::istringstream pinned(value_in(entry->path() / "status", "VmPin:"));
     pinned >> server.pinned_bytes;

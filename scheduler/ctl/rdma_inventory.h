@@ -53,6 +53,7 @@ struct RdmaDevice {
 struct RdmaLibraries {
   std::optional<Error> error;       // they are not here, or cannot open devices
   std::vector<std::string> opened;  // devices
+  std::optional<Error> not_opened;  // why none was, if they say it
 };
 
 struct RdmaInventory {

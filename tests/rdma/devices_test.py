@@ -44,7 +44,7 @@ class Devices(GuestTest):
 
     def test_doctor_misses_providers_and_libraries(self):
         library = run("ldconfig", "-p").split("librdmacm.so.1 ")[1].split("=> ")[1].split()[0]
-        for hide, says in (("mount -t tmpfs none /etc/libibverbs.d", "libibverbs does not open rxe1, .*ibverbs-providers"),
+        for hide, says in (("mount -t tmpfs none /etc/libibverbs.d", "libibverbs does not open rxe1: .*ibverbs-providers"),
                            (f"mount --bind /dev/null {library}", "the RDMA libraries cannot be opened: .*librdmacm.*install libibverbs1, librdmacm1")):
             doctor = self.start("doctor", "unshare", "--mount", "sh", "-c", f'{hide} && exec "$0" "$@"', self.bin / "bpsctl", "doctor", "--rdma")
             self.assert_status(doctor, 78, "\nwrong: " + says)
