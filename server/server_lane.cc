@@ -235,6 +235,7 @@ void ServerLane::close() { connection_.reset(); }
 
 void ServerLane::dismiss(const Error& refusal) {
   if (connection_ == nullptr) return;
+  if (overfull_) job_.context().loop.cancel(std::exchange(overfull_, {}));  // it is refused but once
   // What is arriving goes into memory that is somebody else's from now on.
   if (in_flight_count_ == 0 || arriving_ != nullptr) {
     if (in_flight_count_ == 0 || connection_->queued_bytes() == 0) {

@@ -59,7 +59,7 @@ class ServerLane final : private ConnectionHandler {
 
   // Says Refused, then nothing more, and drops what still comes. While answers are being sent or are lent, the
   // connection stays, and with it they, so that the worker hears why behind them: until it closes the connection
-  // or kLinger has passed; then ShardJob::forget_lane() is called. ShardJob::remove_lane() follows.
+  // or comes back, or kLinger is over; then ShardJob::forget_lane() is called, ShardJob::remove_lane() now.
   void dismiss(const Error& refusal);
   bool lingers() const { return static_cast<bool>(farewell_); }
 

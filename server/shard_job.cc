@@ -173,6 +173,14 @@ Status ShardJob::admit(const HelloLane& hello, const Welcome& welcome,
     (*older)->close();
     remove_lane(**older);
   }
+  // Those that were refused may not hold up their successor, nor stay pinned beside it.
+  const auto is_refused = [&](const auto& lane) { return lane->rank() == hello.rank; };
+  for (;;) {
+    const auto refused = std::find_if(leaving_.begin(), leaving_.end(), is_refused);
+    if (refused == leaving_.end()) break;
+    (*refused)->close();
+    forget_lane(**refused);
+  }
   member.last_session = hello.session;
   lanes_.push_back(std::make_unique<ServerLane>(*this, member, hello, std::move(connection)));
   if (member.contributor != ServerLane::kNoContributor) lane_of_[member.place] = lanes_.back().get();
@@ -221,6 +229,8 @@ void ShardJob::end(const Error& error, std::function<void()> all_closed) {
   for (const auto& lane : lanes_) {
     lane->end(error.code == ErrorCode::ok ? nullptr : &error);
   }
+  // Lanes that were refused before may still let go of answers, and rounds go on: nobody is told any more.
+  std::fill(lane_of_.begin(), lane_of_.end(), nullptr);
   if (open_lanes_ == 0) all_closed_();
 }
 

@@ -79,7 +79,7 @@ class ShardJob {
   // Is lost; the others go on. Its lane is closed, and it gets no other one.
   void shrink(const Shrunk& shrunk);
 
-  // A worker's connection, not started. A newer session closes the older one; a hello that does not fit is an
+  // A worker's connection, not started. A newer session closes older ones; a hello that does not fit is an
   // error, and the connection is the caller's still.
   Status admit(const HelloLane& hello, const Welcome& welcome, std::unique_ptr<Connection>& connection);
 

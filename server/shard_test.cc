@@ -401,39 +401,6 @@ TEST_CASE("when a job ends its lanes hear the reason, and when they are closed i
   CHECK(world.shard->job_count() == 0);
 }
 
-TEST_CASE("a payload on its way is followed by the Refused, and both have time to arrive") {
-  World world(1);
-  world.declare(1, 2);
-  const auto a = world.open(0);
-  a->hold = true;
-  world.push(*a, 1, 0, {1, 1});
-  REQUIRE(all<Aggregate>(*a).size() == 1);
-  const ExpectLog expected("broke a rule");
-  Message nonsense = Credit{};
-  a->handler->on_message(nonsense, {});
-  CHECK(all<Refused>(*a).size() == 1);
-  CHECK_FALSE(a->closed);
-  CHECK(world.shard->bytes_in_use() > 0);
-  // Nothing counts any more.
-  world.push(*a, 1, 1, {2, 2});
-  a->handler->on_message(nonsense, {});
-  CHECK(a->sent.size() == 3);  // Welcome, Aggregate, Refused
-  const auto next = world.open(0, 2);
-  SECTION("until the worker has closed the connection") {
-    a->handler->on_closed(make_error(ErrorCode::peer_lost, "closed by the peer"));
-  }
-  SECTION("but not for long") {
-    world.loop.run_for(ServerLane::kLinger - std::chrono::milliseconds(1));
-    CHECK_FALSE(a->closed);
-    world.loop.run_for(std::chrono::milliseconds(1));
-  }
-  SECTION("or until the job ends") { world.shard.reset(); }
-  CHECK(a->closed);
-  if (world.shard == nullptr) return;
-  world.push(*next, 1, 1, {3, 3});
-  CHECK(last_payload(*next) == std::vector<float>{3, 3});
-}
-
 TEST_CASE("a rank that left fails the rounds that wait for it, and opens no lane") {
   World world(2);
   world.declare(1, 2);
