@@ -51,7 +51,8 @@ class Process:
                 over = not any(reader.is_alive() for reader in self.readers)
                 left = deadline - time.monotonic()
                 if over or left <= 0:
-                    raise AssertionError(f"{self.name}: no line like {pattern!r} in:\n" + "\n".join(self.lines))
+                    how = "it ended without one" if over else f"in {limit} s"
+                    raise AssertionError(f"{self.name}: no line like {pattern!r}, {how}:\n" + "\n".join(self.lines))
                 self.changed.wait(min(left, 0.05))
 
     def end(self, limit=LIMIT):
