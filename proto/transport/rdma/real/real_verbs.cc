@@ -94,11 +94,17 @@ RealVerbs::Found RealVerbs::refresh() {
   return found;
 }
 
+// Watched without the lock: whoever is the last to use a device that is lost meanwhile has refresh() look.
 void RealVerbs::look_again() {
   refresh();
-  devices_.update([this](Devices&) {
-    std::erase_if(unwatched_, [this](RealDevice* device) { return removals_.add(*device); });
-    if (unwatched_.empty()) listed_.reset();
+  std::vector<RealDevice*> watched = devices_.read([this](const Devices&) { return unwatched_; });
+  std::erase_if(watched, [this](RealDevice* device) { return !removals_.add(*device); });
+  std::shared_ptr<ibv_context*> before;
+  devices_.update([&](Devices&) {
+    std::erase_if(unwatched_, [&](RealDevice* device) {
+      return std::find(watched.begin(), watched.end(), device) != watched.end();
+    });
+    if (unwatched_.empty()) before = std::exchange(listed_, nullptr);
     looks_ = !unwatched_.empty();
     if (looks_) removals_.look_later();
   });

@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "proto/base/completion.h"
 
@@ -49,6 +51,7 @@ struct Host {
   std::deque<PlayedDevice> devices;  // also those that are gone: RealVerbs compares addresses
   std::vector<PlayedId*> ids;
   std::map<const rdma_event_channel*, int> removals;  // to be told
+  std::function<void()> asked_for_addresses;           // called once, without the lock
   std::string wrong;
 
   PlayedDevice& of(const ibv_context* context) {
@@ -116,6 +119,8 @@ RdmaLibrary played_library() {
   };
   library.query_gid_table = [](ibv_context* context, ibv_gid_entry* entries, std::size_t, std::uint32_t,
                                std::size_t) -> ssize_t {
+    const auto asked = host().update([](Host& h) { return std::exchange(h.asked_for_addresses, nullptr); });
+    if (asked) asked();
     return host().update([&](Host& h) -> ssize_t {
       const PlayedDevice& device = h.of(context);
       if (!device.has_address) return 0;
@@ -342,6 +347,26 @@ TEST_CASE("a device whose address is in another network namespace is used, and l
     CHECK(remove_device(3));
   }
   registered.clear();
+  test.verbs.reset();
+  CHECK(what_went_wrong() == "");
+}
+
+TEST_CASE("a device is lost to one of its connections while it is looked at for an address") {
+  Played test;
+  add_device(3, /*has_address=*/false);
+  const auto devices = test.verbs->devices();  // opens it
+  REQUIRE(devices->size() == 3);
+  auto* const device = dynamic_cast<RealDevice*>((*devices)[2]);
+  const auto lost = std::make_shared<Completion<bool>>();
+  host().update([&](Host& h) {
+    h.asked_for_addresses = [device, lost] {
+      device->lose();
+      lost->set(true);
+    };
+  });
+  REQUIRE(lost->wait_until(std::chrono::steady_clock::now() + 20s));  // by the watch
+  CHECK(remove_device(3));
+  CHECK(test.verbs->devices()->size() == 2);
   test.verbs.reset();
   CHECK(what_went_wrong() == "");
 }
