@@ -97,21 +97,6 @@ TEST_CASE("a request that goes wrong ends its connection with what went wrong, a
   }
 }
 
-TEST_CASE("a connection that nobody uses finds out that the peer does not answer") {
-  RdmaOptions options;
-  options.probe_interval = 20ms;
-  RdmaFakeFabric fabric({}, options);
-  Pair pair(fabric);
-  pair.connect();
-  const auto before = fabric.fake().requests();
-  REQUIRE(fabric.run_until([&] { return fabric.fake().requests() >= before + 8; }, kLimit));  // and goes on
-  CHECK(pair.client.closed + pair.server.closed == 0);
-  fabric.fake().fail_next_request(kCompletionUnanswered);
-  REQUIRE(fabric.run_until([&] { return pair.client.closed == 1 && pair.server.closed == 1; }, kLimit));
-  const End& first = pair.client.end.message.find("closed by") == std::string::npos ? pair.client : pair.server;
-  CHECK_THAT(first.end.message, Contains(describe_completion(kCompletionUnanswered)));
-}
-
 TEST_CASE("a READ whose completion is taken while writing is delivered") {
   RdmaOptions options;
   options.probe_interval = 1h;

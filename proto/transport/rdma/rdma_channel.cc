@@ -1,11 +1,14 @@
 #include "proto/transport/rdma/rdma_channel.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "proto/base/assert.h"
+#include "proto/base/units.h"
 #include "proto/wire/limits.h"
 
 namespace bps {
@@ -154,6 +157,8 @@ void RdmaChannel::on_completion(const WorkCompletion& completion) {
     on_received(static_cast<std::uint32_t>(number), completion.bytes);
     return;
   }
+  --unanswered_;
+  answered_ = true;
   sends_done_ = std::max(sends_done_, number);
   if ((completion.id & kReadId) != 0) ++reads_done_;
 }
@@ -166,7 +171,7 @@ void RdmaChannel::count_failure(std::uint32_t status) {
 }
 
 void RdmaChannel::on_received(std::uint32_t buffer, std::uint32_t bytes) {
-  established_ = true;
+  established_ = heard_ = true;
   const auto head = decode_rdma_head(receive_buffer(buffer).first(bytes));
   if (!head) return refuse(head.error().message);
   if (!window_.on_told(head->freed)) return refuse("the peer has freed more buffers than it was sent to");
@@ -231,7 +236,10 @@ void RdmaChannel::send(std::span<const iovec> pieces, bool end) {
   request.local_key = block_->own_key();
   request.in_line = filled <= link_->inline_bytes();
   counters_->sends.fetch_add(1, std::memory_order_relaxed);
-  if (request.signalled) counters_->signalled_sends.fetch_add(1, std::memory_order_relaxed);
+  if (request.signalled) {
+    counters_->signalled_sends.fetch_add(1, std::memory_order_relaxed);
+    ++unanswered_;
+  }
   if (Status status = link_->post(request); !status.ok()) fail(status.error().message);
 }
 
@@ -240,8 +248,27 @@ void RdmaChannel::tell_credit() {
 }
 
 void RdmaChannel::probe() {
+  watch_silence();
   if (sends_ == sends_at_probe_ && may_write()) send({}, /*end=*/false);
   sends_at_probe_ = sends_;
+}
+
+// Probes are counted, not seconds: whoever was stopped for a minute has not listened for one.
+void RdmaChannel::watch_silence() {
+  if (!established_ || is_over()) return;
+  poll();
+  const bool waits_for_device = unanswered_ > 0 && !answered_;
+  const bool waits_for_peer = !window_.may_send() && !heard_;
+  answered_ = heard_ = false;
+  silent_probes_ = waits_for_device || waits_for_peer ? silent_probes_ + 1 : 0;
+  if (is_over() || silent_probes_ < options_->silent_probes) return;
+  const std::string time = to_string(options_->probe_interval * options_->silent_probes);
+  if (waits_for_device) {
+    fail(fmt::format("RDMA device {} has neither carried out nor failed any of {} requests for {}",
+                     link_->device().name(), unanswered_, time));
+  } else {
+    fail(fmt::format("the peer has made no buffer free and said nothing for {}", time));
+  }
 }
 
 void RdmaChannel::allow_reads() {
@@ -262,6 +289,7 @@ void RdmaChannel::post_read(std::byte* to, std::uint32_t bytes, std::uint64_t re
   request.remote_key = remote_key;
   counters_->reads.fetch_add(1, std::memory_order_relaxed);
   counters_->read_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  ++unanswered_;
   if (Status status = link_->post(request); !status.ok()) fail(status.error().message);
 }
 

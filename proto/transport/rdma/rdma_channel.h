@@ -81,7 +81,9 @@ class RdmaChannel {
   bool rest();
   // Tells the peer of free buffers if it may wait for that.
   void tell_credit();
-  // Sends something if nothing was sent since the last call: whether the peer still answers nobody else asks.
+  // Once a probe_interval. Sends something if nothing was sent since the last call: whether the peer still
+  // answers nobody else asks. Who waits for the device, or for the peer's buffers, does not do so for ever:
+  // silent_probes.
   void probe();
 
   bool has_failed() const { return failed_; }
@@ -105,6 +107,7 @@ class RdmaChannel {
   std::uint32_t post(WorkRequest request);
   void on_completion(const WorkCompletion& completion);
   void count_failure(std::uint32_t status);
+  void watch_silence();
   void on_received(std::uint32_t buffer, std::uint32_t bytes);
   void free_buffer(std::uint32_t buffer);
   std::string removed() const;
@@ -127,8 +130,14 @@ class RdmaChannel {
   // SENDs by number; a READ carries the number of SENDs before it.
   std::uint64_t sends_ = 0;
   std::uint64_t sends_done_ = 0;
-  std::uint64_t sends_at_probe_ = 0;
   std::uint32_t reads_done_ = 0;
+
+  // Which nobody but probe() misses when they do not come.
+  std::uint32_t unanswered_ = 0;  // signalled requests under way
+  std::uint64_t sends_at_probe_ = 0;
+  bool answered_ = false;  // one of them since the last probe
+  bool heard_ = false;     // anything of the peer since then
+  std::uint32_t silent_probes_ = 0;
 
   bool ended_ = false;   // no more bytes come
   bool failed_ = false;  // nothing works any more
