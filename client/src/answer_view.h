@@ -4,7 +4,7 @@
 // memory stays readable as long as the view lives.
 //
 // Made and, piece by piece, given up on the client loop; in between any thread may read. Whoever drops the
-// last reference to it does so on the loop, or after that has stopped.
+// last reference to it does so on the loop, or when the client's connections are gone.
 #pragma once
 
 #include <algorithm>

@@ -229,14 +229,13 @@ void Client::shut_down() {
       operations_->drop();
     });
     if (const Status status = gpu_.stop(); !status.ok()) log_.warn("{}", status.error().message);
-    thread_->run([this] {
-      network_.reset();
-      shared_memory_.reset();
-      rdma_.reset();
-      local_.reset();
-    });
     thread_->leave();
   }
+  // Not on the loop, which others may share: one that looks up a name waits for it.
+  network_.reset();
+  shared_memory_.reset();
+  rdma_.reset();
+  local_.reset();
   callbacks_->stop();
   embedded_.reset();
 }

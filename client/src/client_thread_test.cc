@@ -11,6 +11,15 @@
 #include "proto/base/completion.h"
 #include "proto/base/usable_cores.h"
 
+// ThreadSanitizer ends a child of fork that starts a thread.
+#if defined(__SANITIZE_THREAD__)
+#define BPS_ENDS_FORKS
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define BPS_ENDS_FORKS
+#endif
+#endif
+
 namespace bps {
 namespace {
 
@@ -91,7 +100,7 @@ TEST_CASE("client threads: the last client's end is its thread's") {
   CHECK(alive.expired());  // destroyed by the caller: nobody is there to run it
 }
 
-#ifndef __SANITIZE_THREAD__  // which ends a child of fork that starts a thread
+#ifndef BPS_ENDS_FORKS
 TEST_CASE("client threads: a child of fork has its own") {
   const auto parent = take();
   const pid_t child = ::fork();
