@@ -158,6 +158,7 @@ class Host {
 
   void declare() {
     if (!cluster_.scheduler().open() || cluster_.engine.failure() || declared_.size() > 8) return;
+    if (!cluster_.engine.describe_scheduler().empty()) return;  // it has been silent for too long, and is asked later
     cluster_.scheduler().frames.clear();
     declared_.push_back(cluster_.declare("t" + std::to_string(declared_.size()), kTensorBytes, {0, 1, 0, 1}));
   }
