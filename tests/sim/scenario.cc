@@ -410,6 +410,46 @@ constexpr std::array kScenarios{
             m.lose_workers(1);
             m.restart_scheduler(2);
           }},
+    Named{"gpus",
+          [](Maker& m) {
+            JobPlan& job = m.loose_job(1, 5);
+            m.give_gpus(job);
+            job.opposite_orders = m.random().one_in(2);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            if (m.random().one_in(3)) m.small_budgets(job, 3);
+            if (m.random().one_in(3)) m.healing_faults(4);
+          }},
+    Named{"gpus_quarrel",
+          [](Maker& m) {
+            JobPlan& job = m.job(2, 5);
+            m.give_gpus(job);
+            job.quarrel.kind = static_cast<QuarrelPlan::Kind>(m.random().between(1, 3));
+            job.quarrel.rank = Rank{m.random().between(0u, job.world_size() - 1)};
+            job.quarrel.round = m.random().below(job.rounds);
+            job.free_running = m.random().one_in(3);
+            for (ServerPlan& server : m.scenario().servers)
+              server.memory_max = 32ull * 1024 * 1024;
+          }},
+    Named{"gpus_replaced",
+          [](Maker& m) {
+            m.majority_job(3);
+            m.give_gpus(m.scenario().jobs.front());
+            m.replace_servers(2);
+            if (m.random().one_in(2)) m.restart_scheduler(2);
+            if (m.random().one_in(2)) m.cut_lanes(1, 4);
+          }},
+    Named{"gpus_lost",
+          [](Maker& m) {
+            m.loose_job(3, 5, 3);
+            m.give_gpus(m.scenario().jobs.front());
+            if (m.random().one_in(3)) {
+              m.deadly(FaultPlan::Kind::kill, FaultPlan::Target::worker);
+            } else {
+              m.lose_workers(2);
+              if (m.random().one_in(2)) m.replace_servers(1);
+              if (m.random().one_in(3)) m.cut_lanes(1, 3);
+            }
+          }},
 };
 
 }  // namespace

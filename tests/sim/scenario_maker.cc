@@ -120,6 +120,12 @@ void ScenarioMaker::group(JobPlan& job, std::uint32_t least_hosts) {
     job.workers[ranks[i]].host = i < hosts ? i : random_.between(0u, hosts - 1);
 }
 
+void ScenarioMaker::give_gpus(JobPlan& job) {
+  for (WorkerPlan& worker : job.workers)
+    worker.has_gpu = random_.percent(70);
+  job.workers[random_.below(job.world_size())].has_gpu = true;
+}
+
 FaultPlan& ScenarioMaker::fault(FaultPlan::Kind kind, bool on_scheduler_too) {
   if (kind == FaultPlan::Kind::cut_lanes || kind == FaultPlan::Kind::refuse) survive_cuts();
   FaultPlan fault;

@@ -37,6 +37,8 @@ class ScenarioMaker {
   void make_async(JobPlan& job);
   // Its ranks sum on their hosts first; so many hosts at least, if there are as many ranks.
   void group(JobPlan& job, std::uint32_t least_hosts = 1);
+  // Some of its ranks, one at least, have a GPU each.
+  void give_gpus(JobPlan& job);
 
   // ---- faults ----
   FaultPlan& fault(FaultPlan::Kind kind, bool on_scheduler_too = false);

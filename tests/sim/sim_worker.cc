@@ -106,22 +106,36 @@ void SimWorker::run() {
   config.unequal_sums = job_.plan.unequal_sums;
   config.join_timeout = 30s;
   config.scheduler_grace = job_.plan.scheduler_grace;
-  const auto make_group = [](const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
-    HostGroup::Options options;
-    options.job_run = context.run;
-    options.ranks = context.ranks;
-    options.member = context.self;
-    return std::make_unique<HostGroup>(context.loop, *context.transport, std::move(options), owner);
-  };
   if (job_.plan.sums_on_hosts) {
     config.local_group = LocalGrouping::host;
     config.group_name = fmt::format("host{}", plan_.host);
   }
   engine_ = std::make_unique<ClientEngine>(node_.loop(), transport_, config, log_, nullptr, DataPlane::FindRdma{},
-                                           &local_transport_, make_group);
+                                           &local_transport_, [this](const auto& context, auto& owner) {
+                                             return make_group(context, owner);
+                                           });
   calling_ = true;
   engine_->join(once<Status>([this](const Status& status) { on_joined(status); }));
   calling_ = false;
+}
+
+// Of the ranks of this host, or of this one's GPU.
+std::unique_ptr<LocalGroup> SimWorker::make_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
+  if (context.transport == nullptr) {
+    FakeHost::Options options;
+    options.seed = random_.next();
+    options.max_delay = random_.between(Duration(0), Duration(3ms));
+    options.on_violation = [this](const std::string& what) {
+      if (node_.alive()) fail("its GPU: " + what);
+    };
+    gpu_ = std::make_unique<FakeHost>(context.loop, 1, std::move(options));
+    return gpu_->join(0, owner);
+  }
+  HostGroup::Options options;
+  options.job_run = context.run;
+  options.ranks = context.ranks;
+  options.member = context.self;
+  return std::make_unique<HostGroup>(context.loop, *context.transport, std::move(options), owner);
 }
 
 void SimWorker::on_joined(const Status& status) {
@@ -299,17 +313,15 @@ void SimWorker::begin_round(std::size_t tensor) {
   job_.begun[tensor][rank_.value] = run.next_round;
   operation->least = job_.answered[tensor];
   const std::span<std::byte> out = operation->out;
-  const std::span<const std::byte> in =
-      broadcast || plan_.in_place ? std::span<const std::byte>(out) : operation->in;
   auto done =
       once<Result<std::uint32_t>>([this, tensor, serial = operation->serial](Result<std::uint32_t> result) {
         on_done(tensor, serial, result);
       });
-  const RoundPlan how = operation->how;
+  // In that of its GPU now and then, as it comes.
+  const bool is_on_gpu = plan_.has_gpu && job_.plan.tensors[tensor].mode == Mode::sync && random_.one_in(2);
   run.under_way = std::move(operation);
   calling_ = true;
-  const Status begun = broadcast ? engine_->broadcast(run.id, out, how.root, done)
-                                 : engine_->push_pull(run.id, in, out, how.operation, done);
+  const Status begun = begin(run.id, *run.under_way, is_on_gpu ? MemoryKind::cuda : MemoryKind::host, done);
   if (begun && bytes > 0 && random_.one_in(16)) {
     const Status second = engine_->push_pull(
         run.id, out, out, Operation::sum,
@@ -321,6 +333,17 @@ void SimWorker::begin_round(std::size_t tensor) {
   --callbacks_due_;
   run.under_way.reset();
   give_up(begun.error());
+}
+
+Status SimWorker::begin(TensorId tensor, UnderWay& operation, MemoryKind memory,
+                        ClientEngine::OperationDone done) {
+  ClientEngine::Memory given;
+  given.kind = memory;
+  given.out = operation.out;
+  if (operation.how.operation == Operation::broadcast)
+    return engine_->broadcast(tensor, std::move(given), operation.how.root, std::move(done));
+  given.in = operation.in.empty() ? std::span<const std::byte>(operation.out) : operation.in;
+  return engine_->push_pull(tensor, std::move(given), operation.how.operation, std::move(done));
 }
 
 void SimWorker::on_done(std::size_t tensor, std::uint64_t serial, const Result<std::uint32_t>& result) {

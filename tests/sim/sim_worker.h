@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "client/local/fake_group.h"
 #include "client/src/client_engine.h"
 #include "proto/auth/key.h"
 #include "tests/sim/local_transport.h"
@@ -81,6 +82,8 @@ class SimWorker {
   };
 
   void run();
+  std::unique_ptr<LocalGroup> make_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner);
+  Status begin(TensorId tensor, UnderWay& operation, MemoryKind memory, ClientEngine::OperationDone done);
   void on_joined(const Status& status);
   void declare();
   void declare(const std::vector<std::size_t>& which);
@@ -117,6 +120,7 @@ class SimWorker {
   Logger log_;
   Random random_;
   State state_ = State::idle;
+  std::unique_ptr<FakeHost> gpu_;
   std::unique_ptr<ClientEngine> engine_;
   std::vector<TensorRun> tensors_;
   std::vector<std::byte> quarrel_data_;

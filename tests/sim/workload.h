@@ -36,6 +36,7 @@ struct WorkerPlan {
   bool in_place = false;
   bool lives_with_a_server = false;  // same host, for placement
   std::uint32_t host = 0;            // of a job whose ranks sum on their hosts first
+  bool has_gpu = false;              // some of its rounds are in that one's memory
 };
 
 // One rank that does not do as the others do; everybody is to hear of it, and the job goes on.
