@@ -134,8 +134,9 @@ TEST_CASE("gpu ranks: sums, minima, maxima and broadcasts are right on hosts of 
   }
 }
 
-TEST_CASE("gpu ranks: min and max of floats are refused, in which NCCL would ignore a NaN") {
-  GpuJob job({2});
+TEST_CASE(
+    "gpu ranks: min and max of floats, in which NCCL would ignore a NaN, are refused alike on all hosts") {
+  GpuJob job(GENERATE(std::vector<std::uint32_t>{2}, std::vector<std::uint32_t>{2, 1}));
   const bps_tensor floats = job.declare("weights", 10, BPS_F32);
   for (const auto& rank : job.ranks) {
     const bps_buffer buffer = rank->buffer(rank->on_device(std::vector<float>(10, 1)), 10);

@@ -31,7 +31,7 @@ Client::Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers d
     : settings_(settings),
       log_(std::move(log)),
       gpu_({settings.cuda_device, settings.config.local_rank, settings.pinned_max,
-            [this](std::size_t bytes) { return allocate_for_lanes(bytes); }},
+            [this](std::size_t bytes) { return allocate_for_lanes(bytes); }, log_},
            std::move(drivers)),
       callbacks_(std::make_shared<CallbackThread>()) {}
 

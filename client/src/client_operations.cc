@@ -49,9 +49,9 @@ Result<std::shared_ptr<OperationRecord>> Client::push_pull(TensorId id, const Gi
   const LocalGrouping grouping = settings_.config.local_group;
   if (Status status = check(*shape, in, "in"); !status.ok()) return status.error();
   if (Status status = check_memory(*shape, grouping, in.kind, !out); !status.ok()) return status.error();
-  const std::uint32_t gpus =
-      in.kind == MemoryKind::cuda && grouping == LocalGrouping::nccl ? settings_.config.local_size : 1;
-  if (Status status = CudaGroup::check(operation, shape->dtype, gpus); !status.ok()) return status.error();
+  if (grouping == LocalGrouping::nccl) {
+    if (Status status = CudaGroup::check(operation, shape->dtype); !status.ok()) return status.error();
+  }
   ClientEngine::Memory memory;
   memory.in = in.bytes;
   memory.view = !out.has_value();

@@ -257,7 +257,7 @@ typedef enum bps_memory_kind { BPS_MEMORY_HOST = 0, BPS_MEMORY_HOST_PINNED = 1, 
  * for in the call, and waits for nothing. libcuda.so.1 and, with local_group nccl, libnccl.so.2 are opened when they are first
  * needed: without them, or without a GPU, the call fails with BPS_CONFIGURATION, and all else goes on. Refused with
  * BPS_INVALID_ARGUMENT: CUDA memory for asynchronous tensors, for push_pull without `out`, and with local_group host; host
- * memory with local_group nccl; there, on hosts with several ranks, min and max of floats, in which NCCL ignores NaN; memory
+ * memory with local_group nccl; there, on all hosts, min and max of floats, in which NCCL ignores NaN; memory
  * that is not what the buffer says; a stream that is being captured into a graph. When a
  * GPU fails the job run has failed for this worker: its operations end with the error, which names the GPU and the call. */
 typedef struct bps_buffer {
@@ -294,9 +294,15 @@ BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* e
  * on CUDA memory, has ended, well or not; the host goes on. How it ended is told by bps_poll and bps_wait, as ever: after a
  * failure the stream goes on, too, and what it computes from the output is worth nothing. Where streams cannot wait so (the
  * driver does not offer it, or it could hold up the operation itself; of each stream that has to be found out the first time,
- * which holds the stream for 100 ms at most) the call waits in the stream's place, on the host, for at most
+ * which holds the stream for 200 ms at most) the call waits in the stream's place, on the host, for at most
  * operation_timeout_ms; BPS_DEADLINE: nothing waits. Before a program destroys the stream the operation must have ended.
- * Refused inside a callback. */
+ * Refused inside a callback.
+ * While a stream waits, the program must make no call that waits for all streams of the GPU: cudaDeviceSynchronize, cudaFree,
+ * cudaMalloc, cudaFreeHost, cudaMallocHost, cudaHostRegister, cudaHostUnregister, the first use of a kernel (unless
+ * CUDA_MODULE_LOADING is EAGER), work on the legacy default stream (NULL) for which other streams wait, the first use of
+ * another communicator of NCCL. It would wait for the operation, and may keep the library from the driver meanwhile, so that
+ * the operation ends no sooner than by its timeout. Allocators that keep their memory, as frameworks have them, make few such
+ * calls after the first steps; wait on the host (bps_wait) before others. */
 BPS_API bps_status bps_handle_wait_stream(bps_handle* handle, void* stream, bps_error* error);
 
 /* Runs on the client's callback thread, once; waiting inside is refused with BPS_INVALID_ARGUMENT. error is NULL when

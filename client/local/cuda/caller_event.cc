@@ -15,6 +15,7 @@ CallerEvent::~CallerEvent() {
 }
 
 CallerEvents::~CallerEvents() {
+  if (device_->is_left_behind()) return;
   const CudaDevice::Current current(*device_);
   free_.update([&](std::vector<CudaEvent>& free) {
     for (CudaEvent event : free)

@@ -21,6 +21,8 @@ class CudaBuffers {
   Result<OperationBuffer> describe(void* memory, std::size_t bytes, CudaStream stream);
 
  private:
+  Status check(const std::byte* memory, std::size_t bytes) const;
+
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<CallerEvents> events_;
 };

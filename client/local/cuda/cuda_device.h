@@ -30,8 +30,9 @@ class CudaDevice {
   Error error(CudaCall call, CudaCode code) const;
   Status check(CudaCall call, CudaCode code) const;
 
-  // Something on it has not come to rest, and may never: its context, and what that uses, stay until the
-  // process ends. Any thread.
+  // Something on it has not come to rest, and may never, or a call of its driver does not return: its
+  // context, and what that uses, stay until the process ends, and who is destroyed calls the driver no more.
+  // Any thread.
   void leave_behind() { is_left_behind_.store(true); }
   bool is_left_behind() const { return is_left_behind_.load(); }
 

@@ -71,6 +71,7 @@ CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevic
   wanted.ring_bytes = options_.ring_bytes;
   wanted.poll_interval = options_.poll_interval;
   wanted.nvtx = options_.nvtx;
+  wanted.log = options_.log;
   wanted.lease = std::exchange(options_.lease, nullptr);
   pipeline_ = std::make_shared<CudaPipeline>(cuda_, std::move(device), options_.size > 1 ? nccl_ : nullptr,
                                              memory_, wanted, std::make_unique<Reports>(way_));
@@ -85,13 +86,12 @@ CudaGroup::~CudaGroup() {
   cuda_.post([pipeline = std::move(pipeline_)] { pipeline->finish(); });
 }
 
-Status CudaGroup::check(Operation operation, DType dtype, std::uint32_t size) {
+Status CudaGroup::check(Operation operation, DType dtype) {
   const bool compares = operation == Operation::min || operation == Operation::max;
-  if (size <= 1 || !compares || !is_float(dtype)) return {};
+  if (!compares || !is_float(dtype)) return {};
   return make_error(
       ErrorCode::invalid_argument,
-      fmt::format("{} of {} cannot be had of several GPUs of a host: NCCL ignores NaN where it is "
-                  "to stay",
+      fmt::format("{} of {} cannot be had with local_group=nccl: NCCL ignores NaN where it is to stay",
                   name_of(operation), name_of(dtype)),
       "use host memory and local_group=host, or local_group=off");
 }

@@ -9,7 +9,7 @@
 // Limits: Traits; pinned_max bytes of host memory are registered with the driver, what is allocated beyond is
 // reached by way of a small buffer. Both loops outlive it; what is left to do on `cuda` after its destruction
 // (streams, the communicator) needs `cuda` as long as the lease is held, and the client's loop no more. Min
-// and max of floats are not for more than one GPU: see check(). Failure: on_broken names the call, the tensor
+// and max of floats are not for groups with NCCL: see check(). Failure: on_broken names the call, the tensor
 // and the GPU. Memory counts as touched until the GPU's streams are idle, or its context is lost: an
 // operation that the GPU never ends never ends here either, whoever aborts.
 #pragma once
@@ -34,6 +34,7 @@ class CudaGroup final : public LocalGroup {
     std::size_t ring_bytes = 32 << 20;
     Duration poll_interval{std::chrono::microseconds(20)};
     Nvtx nvtx = {};  // Nvtx::open(), to be seen in profilers
+    Logger log{"cuda"};
     // When begin() has ended, on the client's loop: as stream_words(), null after an error.
     std::function<void(std::shared_ptr<StreamWords>)> on_words = {};
     std::shared_ptr<CudaLease> lease = std::make_shared<CudaLease>();  // CudaThread's
@@ -46,9 +47,10 @@ class CudaGroup final : public LocalGroup {
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
 
-  // `invalid_argument`: NCCL's min and max of floats are not what servers and the host's memory make of a
-  // NaN, and of zeros.
-  static Status check(Operation operation, DType dtype, std::uint32_t size);
+  // Of a job whose ranks sum on their GPUs. `invalid_argument`: NCCL's min and max of floats are not what
+  // servers and the host's memory make of a NaN, and of zeros. Also for hosts with one rank: the job may have
+  // others, and all ranks must hear the same.
+  static Status check(Operation operation, DType dtype);
 
   Sequencer::Traits traits() const override;
   void make_setup(std::function<void(Result<std::vector<std::byte>>)> done) override;

@@ -43,6 +43,7 @@ struct CudaHostOptions {
   std::size_t pinned_max = 1 << 20;
   std::size_t ring_bytes = 1 << 20;
   Nvtx nvtx = {};
+  std::shared_ptr<LogTarget> log = LogTarget::to_callback([](auto...) {}, LogLevel::off);
 };
 
 struct CudaHost {
@@ -82,6 +83,7 @@ struct CudaHost {
     options.pinned_max = options_.pinned_max;
     options.ring_bytes = options_.ring_bytes;
     options.nvtx = options_.nvtx;
+    options.log = Logger("cuda", options_.log);
     rank.group = std::make_unique<CudaGroup>(loop, loop, rank.device, rank.nccl, options, owner);
     return true;
   }

@@ -204,7 +204,29 @@ Result<bool> CudaPipeline::is_joined() {
     options_.lease->leave();
     if (!status.ok()) return status.error();
   }
-  return nccl_->poll();
+  if (!warm_up_) {
+    const auto ready = nccl_->poll();
+    if (!ready || !*ready) return ready;
+    warm_up_.emplace(NcclWarmUp::Place{options_.size, options_.self, ring_memory_, ring_.bytes()});
+  }
+  return is_warm();
+}
+
+// It is over when the stream has come to the end of it: then the other members' calls have been made, too,
+// and what they needed of this one.
+Result<bool> CudaPipeline::is_warm() {
+  if (warm_ == Warm::no) {
+    options_.lease->enter("the first use of NCCL");
+    const auto begun = warm_up_->poll(*nccl_, collectives_.stream());
+    options_.lease->leave();
+    if (!begun || !*begun) return begun;
+    const auto marked = collectives_.mark([this] { warm_ = Warm::yes; });
+    if (!marked) return marked.error();
+    warm_ = Warm::marked;
+  }
+  if (const Status status = collectives_.poll(); !status.ok()) return status.error();
+  if (const auto asked = nccl_->poll(); !asked) return asked.error();
+  return warm_ == Warm::yes;
 }
 
 Nvtx::Range CudaPipeline::range(const char* stage, const std::string& label) const {
@@ -246,13 +268,15 @@ Status CudaPipeline::go_on() {
   if (const Status status = collectives_.poll(); !status.ok()) return status;
   if (const Status status = to_host_.poll(); !status.ok()) return status;
   if (const Status status = to_device_.poll(); !status.ok()) return status;
-  if (const Status status = begin_batches(); !status.ok()) return status;
+  if (!trial_ || !trial_->is_talking()) {
+    if (const Status status = begin_batches(); !status.ok()) return status;
+  }
   if (const Status status = poll_trial(); !status.ok()) return status;
-  if (const Status status = check_stall(); !status.ok()) return status;
   // While ours waits for other members' GPUs, NCCL may have something to say.
-  if (collectives_.is_waiting() && nccl_) {
+  if (nccl_ && (collectives_.is_waiting() || nccl_->is_busy())) {
     if (const auto asked = nccl_->poll(); !asked) return asked.error();
   }
+  if (const Status status = check_stall(); !status.ok()) return status;
   return to_host_.pump();
 }
 
@@ -287,8 +311,8 @@ bool CudaPipeline::is_working() const {
 
 void CudaPipeline::arm() {
   if (!is_active()) return;
-  const bool is_idle = life_ == Life::running && !is_finishing_ && !is_working();
-  const Duration interval = is_idle ? options_.caller_interval : options_.poll_interval;
+  const bool is_urgent = life_ == Life::running && !is_finishing_ && is_working();
+  const Duration interval = is_urgent ? options_.poll_interval : options_.caller_interval;
   const TimePoint at = loop_.now() + interval;
   if (armed_for_ && *armed_for_ <= at) return;
   armed_for_ = at;

@@ -11,7 +11,7 @@
 // are three streams: collectives, copies to the host, copies to the device. Collectives begin in the order of
 // their numbers, those of a batch together; what they bring lands in a ring, for whose room they wait here
 // (copies out of it wait for nobody, so it comes). One poller asks for the first event of each stream every
-// poll_interval while something is open, and sleeps otherwise.
+// poll_interval while something is open, more seldom where that is not work of ours, and sleeps otherwise.
 //
 // Owner: CudaGroup, by shared_ptr, and its own timers until finish() is done. Lives on: the CUDA thread, with
 // all its calls and reports. Limits: ring_bytes on the device, those of CudaCopier. Failure: is reported,
@@ -40,7 +40,9 @@
 #include "client/local/cuda/pinned_memory.h"
 #include "client/local/cuda/stream_trial.h"
 #include "client/local/nccl/nccl_link.h"
+#include "client/local/nccl/nccl_warm_up.h"
 #include "proto/base/event_loop.h"
+#include "proto/base/log.h"
 
 namespace bps {
 
@@ -57,14 +59,16 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     std::uint32_t self = 0;
     std::size_t ring_bytes = 32 << 20;
     Duration poll_interval{std::chrono::microseconds(20)};
-    // While there is nothing but streams of the program to wait for, which compute for long.
+    // While there is nothing but streams of the program to wait for, which compute for long; and before and
+    // after the group's life.
     Duration caller_interval{std::chrono::microseconds(200)};
     // A stream that waits holds up ours if they have not gone on by then.
     Duration trial_timeout{std::chrono::milliseconds(100)};
-    // Copies that have not moved for so long while streams wait never will.
+    // Copies, or calls of NCCL, that have not moved for so long while streams wait never will.
     Duration stall_timeout{std::chrono::seconds(10)};
     Duration finish_timeout{std::chrono::seconds(2)};  // for the other members
     Nvtx nvtx = {};
+    Logger log{"cuda"};
     std::shared_ptr<CudaLease> lease = std::make_shared<CudaLease>();
   };
 
@@ -124,6 +128,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
 
   Status open();
   Result<bool> is_joined();
+  Result<bool> is_warm();
   Nvtx::Range range(const char* stage, const std::string& label) const;
   void stage(std::vector<CudaOrders::Staged>& answers);
   void stage(std::span<CudaOrders::Staged> answers);
@@ -192,17 +197,19 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   CudaCopier to_host_;
   CudaCopier to_device_;
   std::optional<NcclLink> nccl_;
+  std::optional<NcclWarmUp> warm_up_;
+  enum class Warm : std::uint8_t { no, marked, yes } warm_ = Warm::no;
   ByteRing ring_;
   std::byte* ring_memory_ = nullptr;
 
   std::shared_ptr<StreamWords> words_;
   std::optional<StreamTrial> trial_;
   struct Stall {
-    bool was_waiting = false;  // the queue, when it was looked at
+    bool was_waiting = false;  // when it was looked at
     std::uint64_t reached = 0;
     TimePoint since;
   };
-  Stall to_host_stall_, to_device_stall_;
+  Stall to_host_stall_, to_device_stall_, nccl_stall_;
 
   Life life_ = Life::fresh;
   CudaThen begun_;

@@ -25,39 +25,63 @@ Status CudaPipeline::poll_trial() {
                                      static_cast<int>(options_.self), ring_memory_ + ring_.bytes()},
                    options_.trial_timeout);
   }
-  const auto over = trial_->poll(loop_.now());
-  if (!over) return over.error();
-  if (*over) trial_.reset();
+  const auto found = trial_->poll(loop_.now());
+  if (!found) return found.error();
+  if (!*found) return {};
+  if (**found == StreamWords::Verdict::harmless)
+    options_.log.info("{}: stream {} of the program waits for operations by itself, and the host goes on",
+                      device_->name(), trial_->stream());
+  if (**found == StreamWords::Verdict::harmful)
+    options_.log.info(
+        "{}: stream {} of the program would hold up the library's copies while it waits for operations, so "
+        "the host "
+        "waits in its place; more hardware queues may help (CUDA_DEVICE_MAX_CONNECTIONS=32)",
+        device_->name(), trial_->stream());
+  trial_.reset();
   return {};
 }
 
 // Copies wait for nothing but the copies before them, and what comes from NCCL for that. If they stand still
 // while streams wait, they stand behind one: one that waits for a stream that waits, and has not been tried.
+// A call of NCCL's is in progress until it has come to its stream, which waits for no other member's GPU
+// unless it is the first of its kind; those have been made before (nccl_warm_up.h), as far as they are known.
 Status CudaPipeline::check_stall() {
   const std::uint32_t waiting = words_->waiting();
-  const auto is_stalled = [&](Stall& stall, const CudaQueue& queue, bool may_wait) {
-    const bool stands = waiting > 0 && !may_wait && queue.is_waiting() && stall.was_waiting &&
-                        queue.reached() == stall.reached;
-    if (!stands) stall = {queue.is_waiting(), queue.reached(), loop_.now()};
+  const auto is_stalled = [&](Stall& stall, bool is_waiting, std::uint64_t reached) {
+    const bool stands = waiting > 0 && is_waiting && stall.was_waiting && reached == stall.reached;
+    if (!stands) stall = {is_waiting, reached, loop_.now()};
     return loop_.now() - stall.since >= options_.stall_timeout;
   };
-  const bool to_host = is_stalled(to_host_stall_, to_host_.queue(), collectives_.is_waiting());
-  const bool to_device = is_stalled(to_device_stall_, to_device_.queue(), false);
-  if (!to_host && !to_device) return {};
+  const auto is_copier_stalled = [&](Stall& stall, const CudaQueue& queue, bool may_wait) {
+    return is_stalled(stall, queue.is_waiting() && !may_wait, queue.reached());
+  };
+  const bool to_host = is_copier_stalled(to_host_stall_, to_host_.queue(), collectives_.is_waiting());
+  const bool to_device = is_copier_stalled(to_device_stall_, to_device_.queue(), false);
+  const bool nccl = nccl_ && is_stalled(nccl_stall_, nccl_->is_busy(), nccl_->begun());
+  if (!to_host && !to_device && !nccl) return {};
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.stall_timeout).count();
+  if (nccl)
+    return make_error(
+        ErrorCode::os,
+        fmt::format(
+            "a call of NCCL on {} has been in progress for {} s while {} streams of the program wait for "
+            "operations: it may wait for these, or for a call of the program's that does",
+            device_->name(), seconds, waiting),
+        "wait for operations on the host, or have NCCL make its connections early (NCCL_RUNTIME_CONNECT=0)");
   return make_error(
       ErrorCode::os,
       fmt::format("copies {} {} have not moved for {} s while {} streams of the program wait for operations: "
                   "they may be behind one of these, or behind one that waits for these, in a hardware queue",
-                  to_host ? "from" : "to", device_->name(),
-                  std::chrono::duration_cast<std::chrono::seconds>(options_.stall_timeout).count(), waiting),
+                  to_host ? "from" : "to", device_->name(), seconds, waiting),
       "wait for operations on the host, or give the program more hardware queues "
       "(CUDA_DEVICE_MAX_CONNECTIONS=32)");
 }
 
 // Registering memory, and the end of that, may wait for all streams: also for one that waits for an
-// operation, which needs this thread. So it is done when none does, and none begins to meanwhile.
+// operation, which needs this thread. So it is done when none does, and none begins to meanwhile. And what
+// has been dropped by then may still be written to by a GPU that has not come to rest.
 Status CudaPipeline::work_on_memory() {
-  if (!memory_->has_work()) return {};
+  if (!memory_->has_work() || life_ == Life::broken || is_finishing_) return {};
   if (words_ != nullptr && !words_->shut()) return {};
   options_.lease->enter("cuMemHostRegister or cuMemHostUnregister");
   const Status status = memory_->work();

@@ -90,8 +90,10 @@ Result<bool> CudaPipeline::begin_portion(const BatchPtr& batch) {
     if (!portion.steps.empty()) {
       const auto ready = nccl_->poll();
       if (!ready || !*ready) return ready;
-      if (const Status status = nccl_->begin(steps_of(*batch, portion), collectives_.stream()); !status.ok())
-        return status.error();
+      options_.lease->enter("a collective of NCCL");
+      const Status status = nccl_->begin(steps_of(*batch, portion), collectives_.stream());
+      options_.lease->leave();
+      if (!status.ok()) return status.error();
     }
     batch->step = Batch::Step::launch;
   }

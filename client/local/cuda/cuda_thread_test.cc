@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/local/cuda/cuda_group.h"
+#include "client/local/cuda/cuda_worker.h"
 #include "client/local/cuda/fake/fake_cuda.h"
 #include "client/local/nccl/fake/fake_nccl.h"
 
@@ -114,6 +114,33 @@ TEST_CASE("cuda thread: while a call takes long, the client's loop goes on, and 
   CHECK(e.begun->value().error().message == "rank 1 is gone");
   e.on_client([&] { e.group.reset(); });
   CHECK_FALSE(e.thread->stop(50ms).ok());
+}
+
+TEST_CASE("cuda thread: who closes calls no driver that does not return") {
+  Gpu& gpu = Gpu::forever();
+  const auto device = CudaDevice::open(gpu.cuda, 0).value();
+  const auto client = std::move(LoopThread::start("client")).value();
+  void* memory = nullptr;
+  {
+    const CudaDevice::Current current(*device);
+    REQUIRE(gpu.cuda->allocate(memory, 4096) == CudaCode::success);
+  }
+  Owner owner;
+  std::uint64_t calls = 0;
+  std::shared_ptr<Region> region;
+  {
+    CudaWorker worker({}, {[&] { return Result<std::shared_ptr<CudaApi>>(gpu.cuda); }, {}});
+    REQUIRE(worker.describe(std::span(static_cast<std::byte*>(memory), 4096), 0, nullptr).ok());
+    auto group = worker.make_group(client->loop(), 1, 0, owner);
+    gpu.cuda->block(CudaCall::register_host);
+    region = group->allocate(1 << 20).value();
+    group.reset();
+    const Status status = worker.stop(50ms);
+    REQUIRE_FALSE(status.ok());
+    calls = gpu.cuda->calls();
+  }
+  client->stop();
+  CHECK(gpu.cuda->calls() == calls);
 }
 
 }  // namespace

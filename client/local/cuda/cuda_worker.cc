@@ -123,6 +123,7 @@ std::unique_ptr<LocalGroup> CudaWorker::make_group(EventLoop& loop, std::uint32_
   };
   options.pinned_max = options_.pinned_max;
   options.nvtx = opened->nvtx;
+  options.log = options_.log;
   options.lease = opened->thread->lease();
   options.on_words = [this](std::shared_ptr<StreamWords> words) {
     words_.update([&](Words& known) { known = {true, std::move(words)}; });
@@ -144,13 +145,17 @@ Result<std::shared_ptr<void>> CudaWorker::hold(CudaStream stream, TimePoint dead
   return std::shared_ptr<void>();
 }
 
-Status CudaWorker::stop() {
+Status CudaWorker::stop(Duration patience) {
   words_.update([](Words& known) { known = {true, nullptr}; });
   const std::shared_ptr<Opened> opened = state_.update([](State& state) {
     state.is_stopped = true;
     return std::exchange(state.opened, nullptr);
   });
-  return opened == nullptr ? Status() : opened->thread->stop(kPatience);
+  if (opened == nullptr) return {};
+  Status stopped = opened->thread->stop(patience);
+  // This thread would be held up by the same call.
+  if (!stopped.ok()) opened->device->leave_behind();
+  return stopped;
 }
 
 }  // namespace bps

@@ -34,6 +34,7 @@ class CudaWorker {
     std::uint32_t local_rank = 0;
     std::size_t pinned_max = std::size_t{1} << 30;
     PinnedMemory::Allocate allocate = allocate_ordinary_region;  // as the lanes want it
+    Logger log{"cuda"};
   };
 
   CudaWorker(Options options, Drivers drivers) : options_(std::move(options)), drivers_(std::move(drivers)) {}
@@ -55,11 +56,10 @@ class CudaWorker {
   // has to. Waits for the group to begin, at most until then. Error: the stream is none to wait with.
   Result<std::shared_ptr<void>> hold(CudaStream stream, TimePoint deadline);
 
-  // When the group has gone; nothing can be asked any more. Waits for the GPU to come to rest, and for other ranks
-  // to part. An error says what has not ended within kPatience: it is left behind, see CudaThread.
-  Status stop();
-
+  // When the group has gone; nothing can be asked any more. Waits for the GPU to come to rest, and for other
+  // ranks to part. An error says what has not ended within `patience`: it is left behind, see CudaThread.
   static constexpr Duration kPatience = std::chrono::seconds(6);
+  Status stop(Duration patience = kPatience);
 
  private:
   struct Opened {

@@ -119,8 +119,10 @@ CudaCode PinnedMemory::pin(Region& region) {
 // that the pages stay when the memory goes.
 void PinnedMemory::give_up(const Region& region) {
   const auto bytes = region.bytes();
-  const CudaDevice::Current current(*device_);
-  if (current.status().ok() && !device_->is_left_behind()) (void)device_->api().unregister_host(bytes.data());
+  if (!device_->is_left_behind()) {
+    const CudaDevice::Current current(*device_);
+    if (current.status().ok()) (void)device_->api().unregister_host(bytes.data());
+  }
   (void)::madvise(bytes.data(), bytes.size(), MADV_DOFORK);
 }
 

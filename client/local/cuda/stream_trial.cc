@@ -9,10 +9,11 @@ StreamTrial::StreamTrial(std::shared_ptr<StreamWords> words, StreamWords::Trial 
                          const CudaDevice& device, const Ours& ours, Duration timeout)
     : words_(std::move(words)), trial_(std::move(trial)), device_(device), ours_(ours), timeout_(timeout) {}
 
-StreamTrial::~StreamTrial() { end(StreamWords::Verdict::unknown); }
+StreamTrial::~StreamTrial() { (void)end(StreamWords::Verdict::unknown); }
 
-void StreamTrial::end(StreamWords::Verdict verdict) {
-  if (const auto trial = std::exchange(trial_, std::nullopt)) words_->tried(*trial, verdict);
+StreamWords::Verdict StreamTrial::end(StreamWords::Verdict verdict) {
+  const auto trial = std::exchange(trial_, std::nullopt);
+  return trial ? words_->tried(*trial, verdict) : verdict;
 }
 
 Result<bool> StreamTrial::is_there() {
@@ -22,12 +23,22 @@ Result<bool> StreamTrial::is_there() {
   return true;
 }
 
-Status StreamTrial::begin(TimePoint now) {
-  were_idle_ = true;
+// What has work to do says nothing: it may be that work which takes its time.
+Result<bool> StreamTrial::are_ours_at_rest() {
+  if (ours_.nccl != nullptr) {
+    const auto ready = ours_.nccl->poll();
+    if (!ready || !*ready) return ready;
+  }
   for (const CudaQueue* queue : {&std::as_const(ours_.collectives), &std::as_const(ours_.to_host.queue()),
-                                 &std::as_const(ours_.to_device.queue())})
-    were_idle_ = were_idle_ && queue->query() == CudaCode::success;
-  until_ = now + timeout_;
+                                 &std::as_const(ours_.to_device.queue())}) {
+    const CudaCode code = queue->query();
+    if (code == CudaCode::not_ready) return false;
+    if (code != CudaCode::success) return device_.error(CudaCall::query_stream, code);
+  }
+  return true;
+}
+
+Status StreamTrial::begin() {
   blocks_ = std::make_shared<Blocks>();
   blocks_->left = ours_.nccl != nullptr ? 3 : 2;
   const auto copy = [&](CudaCopier& copier, std::byte* device, std::byte* host) {
@@ -65,20 +76,28 @@ Status StreamTrial::talk_to_self() {
   return marked ? Status() : Status(marked.error());
 }
 
-Result<bool> StreamTrial::poll(TimePoint now) {
+Result<std::optional<StreamWords::Verdict>> StreamTrial::poll(TimePoint now) {
+  using Verdict = StreamWords::Verdict;
+  const auto over = [&](Verdict verdict) { return std::optional(end(verdict)); };
   if (!is_held()) {
     const auto there = is_there();
-    if (!there || !*there) return there;
-    if (const Status status = begin(now); !status.ok()) return status.error();
+    if (!there) return there.error();
+    if (!*there) return std::optional<Verdict>();
+    until_ = now + timeout_;
+  }
+  if (blocks_ == nullptr) {
+    const auto at_rest = are_ours_at_rest();
+    if (!at_rest) return at_rest.error();
+    if (!*at_rest && now < *until_) return std::optional<Verdict>();
+    if (!*at_rest) return over(Verdict::unknown);
+    until_ = now + timeout_;
+    if (const Status status = begin(); !status.ok()) return status.error();
   }
   if (const Status status = talk_to_self(); !status.ok()) return status.error();
-  if (blocks_->left > 0 && now < until_) return false;
+  if (blocks_->left > 0 && now < *until_) return std::optional<Verdict>();
   // Also if the call in progress has been begun and its place not been marked: what is begun next waits for
   // it.
-  end(blocks_->left == 0 ? StreamWords::Verdict::harmless
-      : were_idle_       ? StreamWords::Verdict::harmful
-                         : StreamWords::Verdict::unknown);
-  return true;
+  return over(blocks_->left == 0 ? Verdict::harmless : Verdict::harmful);
 }
 
 }  // namespace bps

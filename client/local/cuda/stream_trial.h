@@ -1,12 +1,14 @@
 // Finds out whether a stream of the program's, while it waits, holds up ours.
 //
-// When the stream has come to its wait, each of ours gets something small to do: a copy each way, and where
-// there is NCCL, a message of this member to itself, which goes by way of whatever streams NCCL has. If all
-// that is done while the stream still waits, it is harmless. If not, in time: it is harmful, or, where ours
-// had other work before them, not found out. The stream goes on in any case.
+// When the stream has come to its wait, and ours have come to rest, each of ours gets something small to do:
+// a copy each way, and where there is NCCL, a message of this member to itself, which goes by way of whatever
+// streams NCCL has. If all that is done while the stream still waits, it is harmless; if not, in time,
+// harmful. Where ours do not come to rest in time, nothing is found out: collectives may wait for another
+// member's GPU, or stand behind this stream. The stream goes on in any case.
 //
-// Owner: CudaPipeline. Lives on: the CUDA thread, with the device's context current. Limits: holds the stream
-// for `timeout`. Failure: what its calls say; the destructor lets the stream go.
+// Owner: CudaPipeline, which begins no collective while is_talking(). Lives on: the CUDA thread, with the
+// device's context current. Limits: holds the stream for `timeout` until ours are at rest, and for as long
+// again. Failure: what its calls say; the destructor lets the stream go.
 #pragma once
 
 #include <memory>
@@ -38,9 +40,13 @@ class StreamTrial {
   StreamTrial(const StreamTrial&) = delete;
   StreamTrial& operator=(const StreamTrial&) = delete;
 
-  bool is_held() const { return blocks_ != nullptr; }
-  // True: it is over.
-  Result<bool> poll(TimePoint now);
+  // The stream waits.
+  bool is_held() const { return until_.has_value(); }
+  // The message is not on its stream, and nothing that waits for other members may come there before it.
+  bool is_talking() const { return blocks_ != nullptr && ours_.nccl != nullptr && talk_ != Talk::marked; }
+  std::uint64_t stream() const { return stream_; }  // its id
+  // What is known of the stream, when it is over; unknown: nothing yet.
+  Result<std::optional<StreamWords::Verdict>> poll(TimePoint now);
 
  private:
   // Outlives what is copied from and to it, which may be long after this.
@@ -50,18 +56,19 @@ class StreamTrial {
     std::uint32_t left = 0;  // that is not done
   };
   Result<bool> is_there();
-  Status begin(TimePoint now);
+  Result<bool> are_ours_at_rest();
+  Status begin();
   Status talk_to_self();
-  void end(StreamWords::Verdict verdict);
+  StreamWords::Verdict end(StreamWords::Verdict verdict);
 
   const std::shared_ptr<StreamWords> words_;
   std::optional<StreamWords::Trial> trial_;
+  const std::uint64_t stream_ = trial_->stream;
   const CudaDevice& device_;
   const Ours ours_;
   const Duration timeout_;
   std::shared_ptr<Blocks> blocks_;
-  bool were_idle_ = false;  // ours, when it began
-  TimePoint until_;
+  std::optional<TimePoint> until_;
   enum class Talk : std::uint8_t { waiting, begun, marked } talk_ = Talk::waiting;
 };
 

@@ -43,6 +43,7 @@ struct Program {
     work.go();
     REQUIRE(host.run_until([&] { return work.is_done(); }));
   }
+  ~Program() { host.leave(); }
   CudaStream make_stream(std::size_t rank) {
     const CudaDevice::Current current(*host.ranks[rank].device);
     CudaStream made = nullptr;
@@ -167,31 +168,95 @@ TEST_CASE("stream trial: a stream is held when it comes, and no longer than it t
   }
 }
 
-TEST_CASE("stream trial: while ours are busy a trial may say nothing, and there is another") {
-  CudaHost host(2);
-  CudaScenario scenario(host);
-  REQUIRE(scenario.open());
-  REQUIRE(scenario.readable());
-  const auto reduce = [&](std::uint32_t rank) {
+// Two ranks, of which the one begins a collective and the other does not yet.
+struct SlowPeer {
+  explicit SlowPeer(const CudaHost::Options& options = {}) : host(2, options), scenario(host) {
+    REQUIRE(scenario.open());
+    REQUIRE(scenario.readable());
+  }
+  ~SlowPeer() {
+    for (auto& member : scenario.members) {
+      member.user.reset();
+      member.own.reset();
+    }
+  }
+  void reduce(std::uint32_t rank) {
     ++scenario.members[rank].calls;
     host.ranks[rank].group->reduce(CudaScenario::collective(0), scenario.pieces(rank, false));
     host.ranks[rank].group->end_batch();
-  };
-  const auto words = host.ranks[0].group->stream_words();
-  reduce(0);
-  host.loop.run_for(1ms);
-  CHECK(words->wait(nullptr).value() == nullptr);
-  host.loop.run_for(300ms);
-  reduce(1);
-  REQUIRE(scenario.reach([](const auto& member) { return member.ended.count(0) == 1; }));
-  CHECK(words->wait(nullptr).value() == nullptr);
-  host.loop.run_for(1ms);
-  CHECK(words->wait(nullptr).value() != nullptr);
-  host.loop.run_for(1ms);
-  for (auto& member : scenario.members) {
-    member.user.reset();
-    member.own.reset();
   }
+  void come() {
+    reduce(1);
+    REQUIRE(scenario.reach([](const auto& member) { return member.ended.count(0) == 1; }));
+  }
+  CudaHost host;
+  CudaScenario scenario;
+};
+
+TEST_CASE("stream trial: it waits for ours to come to rest, or says nothing, and there is another") {
+  for (const bool in_time : {true, false}) {
+    SlowPeer s;
+    const auto words = s.host.ranks[0].group->stream_words();
+    s.reduce(0);
+    s.host.loop.run_for(1ms);
+    CHECK(words->wait(nullptr).value() == nullptr);
+    s.host.loop.run_for(in_time ? 50ms : 300ms);
+    s.come();
+    s.host.loop.run_for(1ms);
+    if (!in_time) {
+      CHECK(words->wait(nullptr).value() == nullptr);
+      s.host.loop.run_for(1ms);
+    }
+    CHECK(words->wait(nullptr).value() != nullptr);
+    s.host.loop.run_for(1ms);
+  }
+}
+
+TEST_CASE(
+    "stream trial: a collective that waits for another rank does not come between, and the verdict is said "
+    "once") {
+  std::vector<std::string> lines;
+  CudaHost::Options options;
+  options.nccl.polls_in_progress = 10;
+  options.log =
+      LogTarget::to_callback([&](LogLevel, auto, auto line) { lines.emplace_back(line); }, LogLevel::info);
+  SlowPeer s(options);
+  const auto words = s.host.ranks[0].group->stream_words();
+  CHECK(words->wait(nullptr).value() == nullptr);
+  const std::uint64_t groups = s.host.ranks[0].nccl->count(NcclCall::group_end);
+  REQUIRE(s.host.run_until([&] { return s.host.ranks[0].nccl->count(NcclCall::group_end) > groups; }));
+  s.reduce(0);
+  s.host.loop.run_for(300ms);
+  CHECK(words->wait(nullptr).value() != nullptr);
+  s.host.loop.run_for(1ms);
+  CHECK(lines ==
+        std::vector<std::string>{
+            "GPU 0 (Fake 0): stream 1 of the program waits for operations by itself, and the host goes on"});
+  s.come();
+}
+
+TEST_CASE(
+    "stream trial: a call of NCCL that stays in progress while streams wait breaks the group, and they go "
+    "on") {
+  SlowPeer s;
+  auto& member = s.scenario.members[0];
+  const auto words = s.host.ranks[0].group->stream_words();
+  CHECK(words->wait(nullptr).value() == nullptr);
+  s.host.loop.run_for(1ms);
+  const auto word = words->wait(nullptr).value();
+  REQUIRE(word != nullptr);
+  s.host.ranks[0].nccl->stay_in_progress();
+  s.reduce(0);
+  s.host.loop.run_for(9s);
+  CHECK_FALSE(member.broken);
+  REQUIRE(s.host.run_until([&] { return member.broken.has_value(); }, 2s));
+  CHECK_THAT(
+      member.broken->message,
+      Catch::Contains("a call of NCCL on GPU 0 (Fake 0) has been in progress for 10 s while 1 streams of the "
+                      "program wait for operations"));
+  for (int i = 0; i < 20 && !s.host.ranks[0].cuda->is_idle(); ++i)
+    s.host.loop.run_for(50us);
+  CHECK(s.host.ranks[0].cuda->is_idle());
 }
 
 TEST_CASE(

@@ -22,16 +22,17 @@ class StreamVerdicts {
     const auto found = known_.find(stream);
     return found == known_.end() ? Verdict::unknown : found->second.verdict;
   }
-  // unknown: it could not be found out.
-  void tried(std::uint64_t stream, Verdict verdict) {
+  // unknown: it could not be found out. Gives what is known of it now.
+  Verdict tried(std::uint64_t stream, Verdict verdict) {
     const auto [at, is_new] = known_.try_emplace(stream);
+    if (++at->second.trials >= kTrials && verdict == Verdict::unknown) verdict = Verdict::harmful;
     at->second.verdict = verdict;
-    if (++at->second.trials >= kTrials && verdict == Verdict::unknown) at->second.verdict = Verdict::harmful;
-    if (!is_new) return;
+    if (!is_new) return verdict;
     order_.push_back(stream);
-    if (order_.size() <= kStreams) return;
+    if (order_.size() <= kStreams) return verdict;
     known_.erase(order_.front());
     order_.pop_front();
+    return verdict;
   }
 
  private:

@@ -59,6 +59,7 @@ Result<std::shared_ptr<StreamWords>> StreamWords::create(std::shared_ptr<CudaDev
 }
 
 StreamWords::~StreamWords() {
+  if (device_->is_left_behind()) return;
   const CudaDevice::Current current(*device_);
   if (!current.status().ok()) return;
   bool is_passed = true;
@@ -76,27 +77,41 @@ StreamWords::~StreamWords() {
   ::munmap(words_, kBytes);
 }
 
-// For a stream that is known, or to try it: the word that has been free the longest, if the stream that
-// waited for it has gone on; else a new one. Null: neither. From here on the word's destructor gives it back.
+// Whether the stream may be made to wait now, to try it out or because it is harmless.
+bool StreamWords::may_wait(const State& state, std::uint64_t stream) {
+  if (!state.is_supported || state.is_shut || state.is_released) return false;
+  const Verdict verdict = state.verdicts.of(stream);
+  return verdict == Verdict::harmless || (verdict == Verdict::unknown && !state.is_trying);
+}
+
+// The word that has been free the longest, if the stream that waited for it has gone on; else a new one.
+// Null: the stream may not wait. From here on the word's destructor gives it back. The driver is asked
+// between two looks at what is known: it may take its time, and the CUDA thread must not wait for that.
 Result<StreamWords::Place> StreamWords::take(std::uint64_t stream) {
+  std::optional<Free> taken;
+  const bool may = state_.update([&](State& state) {
+    if (!may_wait(state, stream)) return false;
+    if (state.free.empty()) return true;
+    taken = state.free.front();
+    state.free.pop_front();
+    return true;
+  });
+  if (!may) return Place{};
+  const bool is_passed =
+      taken && (taken->passed == nullptr || device_->api().query_event(taken->passed) == CudaCode::success);
   return state_.update([&](State& state) -> Result<Place> {
-    const Verdict verdict = state.verdicts.of(stream);
-    const bool is_trial = verdict == Verdict::unknown;
-    if (!state.is_supported || state.is_shut || state.is_released || verdict == Verdict::harmful ||
-        (is_trial && state.is_trying))
-      return Place{};
-    std::optional<Free> taken;
-    if (!state.free.empty()) {
-      const Free first = state.free.front();
-      if (first.passed == nullptr || device_->api().query_event(first.passed) == CudaCode::success) {
-        state.free.pop_front();
-        taken = first;
-      }
+    // Meanwhile somebody may have forbidden it, or begun a trial.
+    const bool still_may = may_wait(state, stream);
+    if (taken && (!is_passed || !still_may)) {
+      state.free.push_front(*taken);
+      taken.reset();
     }
+    if (!still_may) return Place{};
     if (!taken && state.used < kWords) taken = Free{state.used++, 0, nullptr};
     if (!taken)
       return make_error(ErrorCode::out_of_memory, "more streams wait for operations than there is room for",
                         "wait on the host for some of them");
+    const bool is_trial = state.verdicts.of(stream) == Verdict::unknown;
     state.is_trying = state.is_trying || is_trial;
     ++state.open;
     state.values[taken->index] = taken->value + 1;
@@ -165,13 +180,14 @@ std::optional<StreamWords::Trial> StreamWords::take_trial() {
   return state_.update([](State& state) { return std::exchange(state.trial, std::nullopt); });
 }
 
-void StreamWords::tried(const Trial& trial, Verdict verdict) {
+StreamWords::Verdict StreamWords::tried(const Trial& trial, Verdict verdict) {
   // Who sees the stream go on may ask for the next wait.
-  state_.update([&](State& state) {
+  const Verdict known = state_.update([&](State& state) {
     state.is_trying = false;
-    state.verdicts.tried(trial.stream, verdict);
+    return state.verdicts.tried(trial.stream, verdict);
   });
   trial.word->set();
+  return known;
 }
 
 std::uint32_t StreamWords::waiting() const {

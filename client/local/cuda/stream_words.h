@@ -85,7 +85,8 @@ class StreamWords : public std::enable_shared_from_this<StreamWords> {
 
   // The CUDA thread. Each trial that is taken ends with tried(), or with release().
   std::optional<Trial> take_trial();
-  void tried(const Trial& trial, Verdict verdict);
+  // What is known of the stream then.
+  Verdict tried(const Trial& trial, Verdict verdict);
   // Streams that wait, but for the one on trial.
   std::uint32_t waiting() const;
   // Nobody waits; and nobody begins to before reopen(), also if somebody still does.
@@ -118,6 +119,7 @@ class StreamWords : public std::enable_shared_from_this<StreamWords> {
     WordPtr word;
     bool is_trial = false;
   };
+  static bool may_wait(const State& state, std::uint64_t stream);
   Result<Place> take(std::uint64_t stream);
   Status queue(Word& word, CudaStream stream, bool is_trial);
   Status make_event(CudaEvent& event);

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "client/local/cuda/fake/fake_cuda.h"
+#include "proto/base/loop_thread.h"
 #include "proto/base/virtual_loop.h"
 
 namespace bps {
@@ -100,6 +101,32 @@ TEST_CASE("stream words: no word is used again while a stream has yet to read it
   CHECK(w.run());
   CHECK(is_done);
   CHECK(w.cuda->misuses().empty());
+}
+
+TEST_CASE("stream words: who asks whether a word may be used again keeps nobody else waiting") {
+  Waiting w;
+  const auto other = std::move(LoopThread::start("other")).value();
+  w.try_out(Verdict::harmless);
+  CHECK(w.run());
+  // Within each call of the driver, another thread looks at the words.
+  bool is_over = false;
+  std::uint32_t kept_waiting = 0;
+  w.cuda->enqueue(nullptr, {.may_start = [&] {
+                    if (is_over) return true;
+                    const auto seen = std::make_shared<Completion<bool>>();
+                    other->loop().post([seen, words = w.words] { seen->set(words->waiting() == 0); });
+                    if (!seen->wait_until(other->loop().now() + 5s)) ++kept_waiting;
+                    return false;
+                  }});
+  const std::uint64_t asked = w.cuda->count(CudaCall::query_event);
+  const auto word = w.words->wait(nullptr).value();
+  CHECK(word != nullptr);
+  CHECK(w.cuda->count(CudaCall::query_event) == asked + 1);
+  CHECK(kept_waiting == 0);
+  is_over = true;
+  word->set();
+  CHECK(w.run());
+  other->stop();
 }
 
 TEST_CASE("stream words: more waits than words are refused") {

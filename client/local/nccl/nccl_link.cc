@@ -29,7 +29,8 @@ Result<bool> NcclLink::poll() {
   if (const NcclCode code = api_->async_error(comm_, state); code != NcclCode::success)
     return error(NcclCall::async_error, code);
   if (!is_good(state)) return error(last_, state);
-  return state == NcclCode::success;
+  is_busy_ = state == NcclCode::in_progress;
+  return !is_busy_;
 }
 
 NcclCode NcclLink::call(const NcclStep& step, CudaStream stream) {
@@ -51,6 +52,8 @@ NcclCode NcclLink::call(const NcclStep& step, CudaStream stream) {
 Status NcclLink::begin(std::span<const NcclStep> steps, CudaStream stream) {
   if (const NcclCode code = api_->group_start(); code != NcclCode::success)
     return error(NcclCall::group_start, code);
+  is_busy_ = true;
+  ++begun_;
   Status first;
   for (const NcclStep& step : steps) {
     const NcclCode code = call(step, stream);

@@ -38,6 +38,9 @@ class NcclLink {
 
   // True: it takes calls. An error may be of any call before.
   Result<bool> poll();
+  // What has been begun was in progress when it was last asked.
+  bool is_busy() const { return is_busy_; }
+  std::uint64_t begun() const { return begun_; }  // groups of calls, so far
   // After poll() has said so. Together, on this stream.
   Status begin(std::span<const NcclStep> steps, CudaStream stream);
   // After poll() has said so; then poll() until it says so again, then destroy().
@@ -53,6 +56,8 @@ class NcclLink {
   const CudaDevice& device_;
   NcclComm comm_ = nullptr;
   NcclCall last_ = NcclCall::init_rank;
+  bool is_busy_ = false;
+  std::uint64_t begun_ = 0;
 };
 
 }  // namespace bps

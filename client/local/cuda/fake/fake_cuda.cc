@@ -123,6 +123,13 @@ void FakeCuda::enqueue(CudaStream stream, Work work) {
   });
 }
 
+void FakeCuda::wait_for_streams(const std::string& what) {
+  shared_->monitor.update([&](Machine& m) {
+    m.advance();
+    if (m.is_word_waited_for()) m.misuse(what + " may wait for a stream that waits for a word");
+  });
+}
+
 CudaCode FakeCuda::init() {
   return call(
       CudaCall::init, [](Machine&) { return CudaCode::success; }, false);
@@ -230,10 +237,18 @@ CudaCode FakeCuda::describe_pointer(CudaPointer& pointer, const void* address) {
   return call(CudaCall::describe_pointer, [&](Machine& m) {
     const auto* const start = static_cast<const std::byte*>(address);
     pointer = {};
-    if (const auto* const found = m.allocation_of({start, 1}); found != nullptr)
-      pointer = {true, found->device, found->memory.get(), found->bytes};
+    const auto* const found = m.allocation_of({start, 1});
+    if (found == nullptr) return CudaCode::success;
+    const std::size_t size = found->told == 0 ? found->bytes : found->told;
+    const auto piece = static_cast<std::size_t>(start - found->memory.get()) / size;
+    pointer = {true, found->device, found->memory.get() + piece * size, size};
     return CudaCode::success;
   });
+}
+
+void FakeCuda::tell_size(const void* memory, std::size_t bytes) {
+  shared_->monitor.update(
+      [&](Machine& m) { m.allocations.at(static_cast<const std::byte*>(memory)).told = bytes; });
 }
 
 CudaCode FakeCuda::copy(CudaCall kind, void* to, const void* from, std::size_t bytes, CudaStream stream) {

@@ -71,6 +71,9 @@ class FakeCuda final : public CudaApi {
   // something has ended it before.
   void begin_capture(CudaStream stream);
   bool end_capture();
+  // What describe_pointer() says of the size of this memory: it consists of pieces, of which each is told by
+  // itself; or, if that is more than was allocated, so much is reserved from its start.
+  void tell_size(const void* memory, std::size_t bytes);
   // The n-th operation on a stream from now on never ends.
   void hang_next(std::uint64_t nth);
   // Calls of this function do not return until unblock(), whatever thread makes them.
@@ -85,6 +88,8 @@ class FakeCuda final : public CudaApi {
   std::vector<std::string> misuses() const;
 
   void enqueue(CudaStream stream, Work work);
+  // Another library does something for which the driver may wait for all streams.
+  void wait_for_streams(const std::string& what);
 
   CudaCode init() override;
   CudaCode driver_version(int& version) override;

@@ -53,6 +53,7 @@ class FakeCuda::Machine {
     int device = 0;
     std::unique_ptr<std::byte[]> memory;
     std::size_t bytes = 0;
+    std::size_t told = 0;  // see tell_size(); 0: as it is
   };
   struct Fault {
     std::optional<CudaCall> call;  // none: counts all calls
@@ -78,6 +79,7 @@ class FakeCuda::Machine {
   Event* event(CudaCall call, CudaEvent handle);
   void queue(Stream& stream, Operation operation);
   bool is_in_use(const Range& range) const;
+  bool is_word_waited_for() const;  // by a stream, and is not set
   bool is_registered(const Range& range) const;
   const Allocation* allocation_of(const Range& range) const;
   int current_device() const;
@@ -104,7 +106,6 @@ class FakeCuda::Machine {
 
  private:
   bool may_start(const Stream& stream, const Operation& operation) const;
-  bool is_word_waited_for() const;
 
   EventLoop& clock_;
   std::mt19937_64 random_;

@@ -3,10 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
+#include <tuple>
 
 #include "client/local/nccl/fake/fake_world.h"
 
 namespace bps {
+namespace {
+
+constexpr std::size_t kMany = 256;  // elements, which another algorithm is for
+
+}  // namespace
 
 struct FakeNccl::Mine {
   struct Comm {
@@ -16,6 +23,7 @@ struct FakeNccl::Mine {
     std::uint64_t groups = 0;  // with collectives
     bool is_finalizing = false;
     bool is_ready = false;  // async_error() has said so since the last call
+    std::set<std::tuple<NcclCall, int, bool>> connected;        // peer of messages; much or little
     std::optional<std::pair<CudaStream, FakeCuda::Work>> late;  // comes to the stream when the call has ended
   };
   struct Fault {
@@ -30,6 +38,7 @@ struct FakeNccl::Mine {
     std::vector<Fault> faults;
     std::optional<NcclCode> broken;
     std::optional<NcclCall> blocked;
+    bool stays = false;
     std::vector<std::string> misuses;
     std::uint32_t depth = 0;  // of groups
     std::vector<Step> group;
@@ -78,6 +87,10 @@ void FakeNccl::fail_next(NcclCall call, std::uint64_t nth, NcclCode code) {
 
 void FakeNccl::break_async(NcclCode code) {
   mine_->monitor.update([&](Mine::State& s) { s.broken = code; });
+}
+
+void FakeNccl::stay_in_progress() {
+  mine_->monitor.update([](Mine::State& s) { s.stays = true; });
 }
 
 void FakeNccl::block(NcclCall call) {
@@ -287,6 +300,7 @@ NcclCode FakeNccl::begin(std::vector<Step> steps) {
   const CudaStream stream = steps.front().stream;
   NcclId id{};
   int rank = 0;
+  std::optional<NcclCall> first_use;
   const bool goes_on = mine_->monitor.update([&](Mine::State& s) {
     const auto found = s.comms.find(comm);
     if (found == s.comms.end()) return false;
@@ -297,12 +311,19 @@ NcclCode FakeNccl::begin(std::vector<Step> steps) {
       return step.call != NcclCall::send && step.call != NcclCall::receive;
     });
     if (has_collectives) ++mine.groups;
-    for (Step& step : steps)
+    for (Step& step : steps) {
       step.group = mine.groups;
-    mine.polls_left = options_.polls_in_progress;
+      const bool is_message = step.call == NcclCall::send || step.call == NcclCall::receive;
+      const bool is_new =
+          mine.connected.emplace(step.call, is_message ? step.root : -1, !is_message && step.count >= kMany)
+              .second;
+      if (is_new) first_use = step.call;
+    }
+    mine.polls_left = s.stays ? UINT32_MAX : options_.polls_in_progress;
     mine.is_ready = mine.polls_left == 0;
     return !mine.is_ready;
   });
+  if (first_use) cuda_.wait_for_streams("the first " + std::string(name_of(*first_use)));
   const int size = world_.shared_->monitor.read([&](const State& w) { return w.cliques.at(id).size; });
   FakeCuda::Work work;
   for (const Step& step : steps) {
