@@ -59,7 +59,8 @@ class ServerLane final : private ConnectionHandler {
 
   // Says Refused, then nothing more, and drops what still comes. While answers are being sent or are lent, the
   // connection stays, and with it they, so that the worker hears why behind them: until it closes the connection
-  // or comes back, or kLinger is over; then ShardJob::forget_lane() is called, ShardJob::remove_lane() now.
+  // or comes back, or kLinger is over; then ShardJob::forget_lane() is called, ShardJob::remove_lane() now. Who is
+  // refused in the middle of a contribution, with answers on their way, hears nothing: that must not arrive any more.
   void dismiss(const Error& refusal);
   bool lingers() const { return static_cast<bool>(farewell_); }
 

@@ -22,7 +22,7 @@ MODULES = (devices_test, conformance_test, transport_test, cluster_test)  # what
 
 
 class TimedResult(unittest.TextTestResult):
-    """Says how long each test took."""
+    """Says how long each test took, and at once what went wrong: a guest may be ended before all are through."""
 
     def getDescription(self, test):
         return name_of(test)
@@ -30,6 +30,17 @@ class TimedResult(unittest.TextTestResult):
     def startTest(self, test):
         self.began = time.monotonic()
         super().startTest(test)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.stream.writeln(self.failures[-1][1])
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.stream.writeln(self.errors[-1][1])
+
+    def printErrors(self):
+        pass
 
     def stopTest(self, test):
         super().stopTest(test)

@@ -142,6 +142,26 @@ class Transport(GuestTest):
         self.return_device(4)
         self.end_receiver()
 
+    def test_the_only_device_goes_away(self):
+        if self.transport != "rdma":
+            self.skipTest("only RDMA has a device")
+        self.end_receiver()
+        for host in range(2, self.lab.hosts + 1):
+            self.remove_device(host)
+        self.receive()
+        sender = self.sender(FOR_EVER)
+        sender.wait_line("^under way")
+        self.begin_removal(1)
+        self.assert_status(sender, PEERS_LOST, " lost: ")
+        self.receiver.wait_line("^lost ")
+        self.end_removal(1)  # though the receiver lives on, and there is no device that librdmacm could look for
+        self.return_device(1)
+        self.receiver.wait_line("the RDMA device is back")
+        self.assert_status(self.sender(COUNT), 0)
+        self.remove_device(1)  # now there is but a listener
+        self.return_device(1)
+        self.end_receiver()
+
     def test_goodput_against_perftest(self):
         receivers = {"bps, copied as by a worker": (self.receiver, self.address)}
         self.receive("borrow")

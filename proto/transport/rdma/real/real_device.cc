@@ -1,11 +1,15 @@
 #include "proto/transport/rdma/real/real_device.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "proto/base/unique_fd.h"
 
 namespace bps {
 namespace {
@@ -51,7 +55,7 @@ class RealMemory final : public VerbsMemory {
 
 Result<std::unique_ptr<RealDevice>> RealDevice::open(const RdmaLibrary& library, ibv_context* context,
                                                      std::optional<std::uint8_t> port,
-                                                     std::function<void()> look) {
+                                                     std::function<bool()> look) {
   ibv_device_attr attributes{};
   const std::string name = library.get_device_name(context->device);
   if (const int error = library.query_device(context, &attributes); error != 0)
@@ -63,7 +67,7 @@ Result<std::unique_ptr<RealDevice>> RealDevice::open(const RdmaLibrary& library,
 
 RealDevice::RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
                        const ibv_device_attr& attributes, std::optional<std::uint8_t> port,
-                       std::function<void()> look)
+                       std::function<bool()> look)
     : library_(library),
       context_(context),
       name_(library.get_device_name(context->device)),
@@ -127,9 +131,18 @@ void RealDevice::close_if_unused() {
     return true;
   });
   if (!is_closed) return;
-  look_();
+  const bool none_left = look_();
   // librdmacm closes the device with it, and wants no lock of ours held.
   const auto keeper = state_.update([](State& state) { return std::exchange(state.keeper, nullptr); });
+  if (none_left && keeper != nullptr) let_go();
+}
+
+// What librdmacm has open are two numbers. The files behind them go, the numbers stay its own to close.
+void RealDevice::let_go() {
+  const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!nothing) return;
+  for (const int number : {context_->cmd_fd, context_->async_fd})
+    ::dup3(nothing.get(), number, O_CLOEXEC);
 }
 
 // ---- what it has ----

@@ -4,9 +4,10 @@
 // So a device counts who needs it: queue pairs and ids that are bound to it, each with its owner on a loop of
 // its own, which hears of the removal there. When the first has heard of it, the device is lost; when the
 // last has let go, memory that is registered with it (which is whose it likes, and stays theirs) is
-// registered no more, and librdmacm is told to look: it closes what it knows to be gone when the last id that is
-// bound to it is. So protection domain and memory must go before that id, or they go after what they belong to.
-// A device that comes back is another one.
+// registered no more, and librdmacm is told to look: it closes what it knows to be gone when the last id that
+// is bound to it is. So protection domain and memory must go before that id, or they go after what they
+// belong to. A device that comes back is another one. librdmacm does not look where no device is left: what
+// it has open of the last one is taken from under it.
 //
 // Owner: RealVerbs, and as long as that. Any thread.
 #pragma once
@@ -31,10 +32,12 @@ class RealMemory;
 class RealDevice final : public VerbsDevice {
  public:
   // `port`: the only one to be used. `look`: when it is lost and closed; has librdmacm look what is there.
+  // True: no device is, and then it does not.
   static Result<std::unique_ptr<RealDevice>> open(const RdmaLibrary& library, ibv_context* context,
-                                                  std::optional<std::uint8_t> port, std::function<void()> look);
-  RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain, const ibv_device_attr& attributes,
-             std::optional<std::uint8_t> port, std::function<void()> look);
+                                                  std::optional<std::uint8_t> port,
+                                                  std::function<bool()> look);
+  RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd* domain,
+             const ibv_device_attr& attributes, std::optional<std::uint8_t> port, std::function<bool()> look);
   ~RealDevice() override;
 
   const std::string& name() const override { return name_; }
@@ -43,8 +46,8 @@ class RealDevice final : public VerbsDevice {
   bool is_lost() const override { return lost_.load(std::memory_order_relaxed); }
   Result<std::unique_ptr<VerbsMemory>> register_memory(std::span<std::byte> memory, bool readable) override;
 
-  // While it exists, the device stays open. To be held until nothing but ids of rdma_cm is left on the device,
-  // and let go before these.
+  // While it exists, the device stays open. To be held until nothing but ids of rdma_cm is left on the
+  // device, and let go before these.
   class Use {
    public:
     explicit Use(RealDevice& device) : device_(&device) {}
@@ -63,8 +66,8 @@ class RealDevice final : public VerbsDevice {
   };
   Result<Use> use();
   void lose();
-  // `keeper` has librdmacm keep the device open, as an id does that is bound to it, and a list that it is on. It is
-  // kept until the device is closed here. While memory is being registered there may be no other.
+  // `keeper` has librdmacm keep the device open, as an id does that is bound to it, and a list that it is on.
+  // It is kept until the device is closed here. While memory is being registered there may be no other.
   void lose(std::shared_ptr<const void> keeper);
   // Nobody uses it any more, but ids may be bound to it.
   void close();
@@ -88,6 +91,7 @@ class RealDevice final : public VerbsDevice {
 
   void leave();
   void close_if_unused();
+  void let_go();
   // Under its lock.
   void close(State& state);
 
@@ -97,7 +101,7 @@ class RealDevice final : public VerbsDevice {
   const std::uint32_t ports_;
   const std::optional<std::uint8_t> port_;
   VerbsLimits limits_;
-  const std::function<void()> look_;
+  const std::function<bool()> look_;
   std::atomic<bool> lost_{false};
   Monitor<State> state_;
 };

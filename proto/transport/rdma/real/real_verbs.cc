@@ -60,10 +60,12 @@ RealVerbs::Found RealVerbs::refresh() {
     }
     Found there;
     int count = 0;
-    const std::shared_ptr<ibv_context*> contexts(library_.get_devices(&count), [this](ibv_context** list) {
+    ibv_context** const list_of_all = library_.get_devices(&count);
+    there.none_left = list_of_all == nullptr && errno == ENODEV;
+    if (list_of_all == nullptr && !there.none_left) return there;
+    const std::shared_ptr<ibv_context*> contexts(list_of_all, [this](ibv_context** list) {
       if (list != nullptr) library_.free_devices(list);
     });
-    if (contexts == nullptr) return there;
     const std::span<ibv_context* const> listed(contexts.get(), static_cast<std::size_t>(count));
     std::erase_if(unwatched_, [&](RealDevice* device) {
       if (device->is_lost()) return true;
@@ -77,7 +79,8 @@ RealVerbs::Found RealVerbs::refresh() {
       const bool is_chosen = options_.device.empty() || options_.device == name;
       if (std::find(open.begin(), open.end(), context) != open.end()) continue;
       Devices& list = is_chosen ? devices : others_;
-      auto device = RealDevice::open(library_, context, options_.port, [this] { refresh(); });
+      auto device =
+          RealDevice::open(library_, context, options_.port, [this] { return refresh().none_left; });
       if (device) {
         RealDevice& added = *list.emplace_back(std::move(device).value());
         if (!removals_.add(added)) unwatched_.push_back(&added);

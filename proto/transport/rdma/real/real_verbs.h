@@ -44,9 +44,10 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
  private:
   using Devices = std::vector<std::unique_ptr<RealDevice>>;  // those that are lost, too
 
-  // Looks for new ones, which librdmacm opens here, and has it close those that are gone and not used any more.
-  // What there is, and what was wrong with the last that could not be opened.
+  // Looks for new ones, which librdmacm opens here, and has it close those that are gone and not used any
+  // more. What there is, and what was wrong with the last that could not be opened.
   struct Found {
+    bool none_left = false;  // and so librdmacm has closed none
     std::vector<std::string> names;
     std::optional<Error> error;
   };
@@ -62,8 +63,9 @@ class RealVerbs final : public Verbs, public std::enable_shared_from_this<RealVe
   VerbsOptions options_;  // settled by open()
   Monitor<Devices> devices_;
   Devices others_;  // open, too, and not to be used: watched. Under the lock of devices_
-  // What is gone and not watched is found by its absence from a new list; the last one keeps it open until then,
-  // and whoever removes any of them waiting for RemovalWatch::kLookAgain. All under the lock of devices_.
+  // What is gone and not watched is found by its absence from a new list; the last one keeps it open until
+  // then, and whoever removes any of them waiting for RemovalWatch::kLookAgain. All under the lock of
+  // devices_.
   std::vector<RealDevice*> unwatched_;
   std::shared_ptr<ibv_context*> listed_;
   bool looks_ = false;  // soon
