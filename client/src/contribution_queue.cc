@@ -4,12 +4,6 @@
 
 namespace bps {
 
-bool ContributionQueue::ItemOrder::before(const SendItem& a, const SendItem& b) {
-  if (a.priority != b.priority) return a.priority > b.priority;
-  if (a.tensor != b.tensor) return a.tensor < b.tensor;
-  return a.index < b.index;
-}
-
 void ContributionQueue::set_lane_count(std::size_t lanes) {
   lanes_.resize(lanes);
   ready_.reserve(lanes);

@@ -73,8 +73,19 @@ class ContributionQueue {
   bool empty() const { return queued_ == 0; }
 
  private:
+  struct Key {
+    std::int32_t priority = 0;
+    TensorId tensor;
+    std::uint32_t index = 0;
+  };
   struct ItemOrder {
-    static bool before(const SendItem& a, const SendItem& b);
+    using Key = ContributionQueue::Key;
+    static Key key(const SendItem& item) { return {item.priority, item.tensor, item.index}; }
+    static bool before(const Key& a, const Key& b) {
+      if (a.priority != b.priority) return a.priority > b.priority;
+      if (a.tensor != b.tensor) return a.tensor < b.tensor;
+      return a.index < b.index;
+    }
     static std::uint32_t& position(SendItem& item) { return item.position; }
   };
   struct Lane {
@@ -86,9 +97,9 @@ class ContributionQueue {
     std::uint64_t taken = 0;              // of them
   };
   struct LaneOrder {
-    static bool before(const Lane& a, const Lane& b) {
-      return ItemOrder::before(a.heap.front(), b.heap.front());
-    }
+    using Key = ContributionQueue::Key;
+    static Key key(const Lane& lane) { return lane.heap.front_key(); }
+    static bool before(const Key& a, const Key& b) { return ItemOrder::before(a, b); }
     static std::uint32_t& position(Lane& lane) { return lane.position; }
   };
 

@@ -20,11 +20,12 @@ void ring(int fd) {
 
 OperationRecord::~OperationRecord() { close_fd(); }
 
-bool OperationRecord::finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view) {
+OperationRecord::Finished OperationRecord::finish(const Result<std::uint32_t>& weight,
+                                                  std::shared_ptr<const AnswerView> view) {
   const Error error = weight.ok() ? Error{} : weight.error();
   std::vector<std::shared_ptr<const void>> held;
-  return state_.update_kept([&](State& state) {
-    if (state.done) return false;
+  return state_.update_quietly([&](State& state) -> Finished {
+    if (state.done) return {};
     state.done = true;
     done_.store(true, std::memory_order_release);
     if (!state.abandoned) state.view = std::move(view);
@@ -36,12 +37,15 @@ bool OperationRecord::finish(const Result<std::uint32_t>& weight, std::shared_pt
     for (Callback& callback : std::exchange(state.callbacks, {})) {
       callbacks_->post([callback = std::move(callback), error] { callback(error); });
     }
-    return !state.abandoned;
+    return {.has_reader = !state.abandoned, .is_awaited = state.awaited};
   });
 }
 
 bool OperationRecord::wait_until(TimePoint deadline) {
-  return done() || state_.wait_until(deadline, [](const State& state) { return state.done; });
+  return done() || state_.wait_until(deadline, [](State& state) {
+    state.awaited = true;
+    return state.done;
+  });
 }
 
 void OperationRecord::hold(std::shared_ptr<const void> until_done) {

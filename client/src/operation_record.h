@@ -1,9 +1,10 @@
 // One operation as the program sees it: done or not, its result, who waits for it.
 //
 // Owner: shared by the program's handle and the operation on the loop, so either may end first. Any thread.
-// finish() happens exactly once; then every callback runs exactly once on the callback thread, and a waiting
-// thread and the file descriptor are woken, each only if there is one. An answer that is read in place is
-// held here until somebody takes it to give it back.
+// finish() happens exactly once; then every callback runs exactly once on the callback thread, the file
+// descriptor is readable, if there is one, and so does wake() for waiting threads, which is apart because
+// each of them costs a system call and a processor. An answer that is read in place is held here until
+// somebody takes it to give it back.
 #pragma once
 
 #include <atomic>
@@ -30,9 +31,13 @@ class OperationRecord {
   OperationRecord(const OperationRecord&) = delete;
   OperationRecord& operator=(const OperationRecord&) = delete;
 
-  // False: `view` was not taken, because nobody is there to read it. The caller keeps the record alive until
-  // it returns.
-  bool finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view = nullptr);
+  struct Finished {
+    bool has_reader = false;  // false: `view` was not taken, because nobody is there to read it
+    bool is_awaited = false;  // a thread sleeps until wake()
+  };
+  // The caller keeps the record alive until it returns, and until wake() where that is needed.
+  Finished finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view = nullptr);
+  void wake() { state_.wake_all(); }
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   // True: done.
@@ -58,6 +63,7 @@ class OperationRecord {
  private:
   struct State {
     bool done = false;
+    bool awaited = false;
     Error error;
     std::uint32_t weight = 0;
     std::vector<Callback> callbacks;

@@ -26,8 +26,8 @@ TEST_CASE("record: finished once, the first result stays") {
   OperationRecord record(std::make_shared<CallbackThread>());
   CHECK_FALSE(record.done());
   CHECK_FALSE(record.wait_until(std::chrono::steady_clock::now()));
-  record.finish(7u);
-  record.finish(make_error(ErrorCode::closed, "too late"));
+  CHECK(record.finish(7u).has_reader);
+  CHECK_FALSE(record.finish(make_error(ErrorCode::closed, "too late")).has_reader);
   CHECK(record.wait_until(soon()));
   CHECK(record.result().ok());
   CHECK(record.weight() == 7);
@@ -41,7 +41,10 @@ TEST_CASE("record: another thread is woken, the descriptor becomes readable") {
   CHECK(*record.fd() == *fd);
   auto thread = LoopThread::start("test");
   REQUIRE(thread.ok());
-  (*thread)->loop().post([&] { record.finish(make_error(ErrorCode::peer_lost, "gone")); });
+  (*thread)->loop().post([&] {
+    record.finish(make_error(ErrorCode::peer_lost, "gone"));
+    record.wake();
+  });
   CHECK(record.wait_until(soon()));
   CHECK(record.result().error().message == "gone");
   CHECK(record.weight() == 0);
@@ -50,6 +53,14 @@ TEST_CASE("record: another thread is woken, the descriptor becomes readable") {
   const auto late = record.fd();
   REQUIRE(late.ok());
   CHECK(readable(*late));
+}
+
+TEST_CASE("record: it is to be woken only if a thread has waited") {
+  OperationRecord alone(std::make_shared<CallbackThread>()), awaited(std::make_shared<CallbackThread>());
+  CHECK_FALSE(awaited.wait_until(std::chrono::steady_clock::now()));
+  CHECK_FALSE(alone.finish(1u).is_awaited);
+  CHECK(alone.wait_until(soon()));
+  CHECK(awaited.finish(1u).is_awaited);
 }
 
 TEST_CASE("record: every callback once, on the callback thread, before and after the end") {

@@ -101,7 +101,7 @@ void Operations::begin(Note& note) {
 }
 
 void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
-  const auto record = std::exchange(tensor.record, nullptr);
+  auto record = std::exchange(tensor.record, nullptr);
   if (record == nullptr) return;  // drop() has ended it, and the engine's word was still on its way
   std::shared_ptr<const AnswerView> view;
   if (tensor.view && weight.ok()) {
@@ -110,8 +110,17 @@ void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
   }
   // First, so that who has waited may start the next operation.
   tensor.use.store(view != nullptr ? Use::viewed : Use::idle, std::memory_order_release);
-  const bool taken = record->finish(weight, view);
-  if (view != nullptr && !taken) release(tensor.id, std::move(view));
+  const OperationRecord::Finished finished = record->finish(weight, view);
+  if (view != nullptr && !finished.has_reader) release(tensor.id, std::move(view));
+  if (!finished.is_awaited) return;
+  to_wake_.push_back(std::move(record));
+  if (to_wake_.size() == 1 && !is_dropped_) loop_.post([this] { wake_waiters(); });
+}
+
+void Operations::wake_waiters() {
+  for (const auto& record : to_wake_)
+    record->wake();
+  to_wake_.clear();
 }
 
 void Operations::drop() {
@@ -131,6 +140,7 @@ void Operations::drop() {
   });
   for (Tensor* tensor : left)
     end(*tensor, closed_error());
+  wake_waiters();
 }
 
 }  // namespace bps

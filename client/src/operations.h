@@ -3,11 +3,13 @@
 // The problem: programs start thousands of small operations in a row, and what each costs (a task, a wake-up,
 // an allocation that one thread makes and another frees) soon is more than what it moves. Here a thread
 // claims the tensor, leaves a note in one queue, and wakes the loop only for the first note of a burst; the
-// loop finds all it has to know of an operation under way in the tensor.
+// loop finds all it has to know of an operation under way in the tensor. Threads that wait are woken when the
+// loop has worked through what had come: who is woken for one operation finds the next ones done, and does
+// not sleep for each.
 //
-// Owner: Client; outlives what it posts to the loop. Any thread, except what says otherwise. Limits: one operation
-// per tensor, so never more notes than tensors, and as many releases. Failure: an operation that the loop did
-// not come to, or did not end, ends with `closed` in drop().
+// Owner: Client; outlives what it posts to the loop. Any thread, except what says otherwise. Limits: one
+// operation per tensor, so never more notes than tensors, and as many releases. Failure: an operation that
+// the loop did not come to, or did not end, ends with `closed` in drop().
 #pragma once
 
 #include <atomic>
@@ -82,6 +84,7 @@ class Operations {
   bool leave(Note&& note);
   void begin(Note& note);
   void end(Tensor& tensor, const Result<std::uint32_t>& weight);
+  void wake_waiters();
 
   EventLoop& loop_;
   const std::shared_ptr<CallbackThread> callbacks_;
@@ -89,6 +92,7 @@ class Operations {
   Monitor<std::vector<std::unique_ptr<Tensor>>> tensors_;  // by TensorId
   MpscQueue<Note> notes_;
   std::vector<Note> noted_;  // loop: its memory is used again
+  std::vector<std::shared_ptr<OperationRecord>> to_wake_;  // loop: they have ended, and a thread waits
   bool is_dropped_ = false;  // loop
 };
 

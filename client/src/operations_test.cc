@@ -62,6 +62,27 @@ TEST_CASE("operations: a burst wakes the loop once, and begins in order") {
   CHECK(c.take(0).round == Round{1});
 }
 
+TEST_CASE("operations: waiting threads are woken together, after all that has come") {
+  Started c;
+  const auto end_both = [&](std::uint64_t round, bool awaited) {
+    const auto first = c.start();
+    const auto second = c.start_small();
+    c.loop.run_tasks();
+    if (awaited) CHECK_FALSE((first->wait_until(at_once()) || second->wait_until(at_once())));
+    c.take_all();
+    const PartitionId of_small = c.take(1).partition;
+    const std::uint64_t before = c.loop.steps();
+    c.answer_all(round);
+    CHECK(c.lane(1).deliver(c.answer(of_small.value, round, kSlice), bytes_of(8, 2)));
+    CHECK((first->done() && second->done()));
+    c.loop.run_tasks();
+    return c.loop.steps() - before;
+  };
+  CHECK(end_both(0, false) == 0);
+  CHECK(end_both(1, true) == 1);
+  CHECK(end_both(2, true) == 1);
+}
+
 TEST_CASE("operations: a tensor has one at a time, and a view must be released first") {
   Started c;
   const auto record = c.start(true);

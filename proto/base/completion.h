@@ -36,17 +36,13 @@ class Monitor {
     return change(state_);
   }
 
-  // As update, by a caller who keeps the monitor alive until this returns: notifies when the lock is free, so
-  // that a waiter does not wake up only to sleep again on the lock.
+  // As update, but those who wait sleep on until wake_all(), for which the caller keeps the monitor alive.
   template <class Change>
-  decltype(auto) update_kept(Change&& change) {
-    struct Notify {
-      std::condition_variable& changed;
-      ~Notify() { changed.notify_all(); }
-    } notify{changed_};
+  decltype(auto) update_quietly(Change&& change) {
     const std::lock_guard lock(mutex_);
     return change(state_);
   }
+  void wake_all() { changed_.notify_all(); }
 
   template <class Look>
   decltype(auto) read(Look&& look) const {
