@@ -7,11 +7,13 @@ says what breaks a rule of the driver's.
 import json
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "process"))
-from daemons import LIMIT, DaemonTest, main  # noqa: E402
+from daemons import DETECTION, LIMIT, SILENCE, DaemonTest, main  # noqa: E402
 
 SHAPES = ("--sizes", "100000,1,300001,17")
 
@@ -61,6 +63,33 @@ class Workers(GpuTest):
         worker = self.worker(scheduler, 0, 1, "--device", "cuda")
         if worker.end() != 0:  # it is 0 where there is a GPU
             self.assertRegex(worker.text(), "no GPU: ")
+
+
+class Death(GpuTest):
+    """A rank with a GPU is lost in the middle: the others say whom, and end in time, with nothing left on theirs."""
+
+    def lose(self, number, limit):
+        scheduler, _ = self.cluster(2)
+        workers = self.workers(scheduler, 3, "--rounds", "1000000000", "--elements", "50000", "--tensors", "2", "--announce",
+                               "3", "--device", "cuda", env=self.environment())
+        for worker in workers:
+            worker.wait_line("reached 3")
+        since = time.monotonic()
+        workers[1].signal(number)
+        for worker in (workers[0], workers[2]):
+            self.assert_status(worker, 75, "rank 1")
+            self.assertNotIn("fake driver", worker.text())
+        self.assertLess(time.monotonic() - since, limit)
+        self.assert_works(scheduler)
+        return workers[1]
+
+    def test_killed(self):
+        self.lose(signal.SIGKILL, DETECTION)
+
+    def test_hangs(self):
+        stopped = self.lose(signal.SIGSTOP, SILENCE)
+        stopped.signal(signal.SIGCONT)
+        self.assert_status(stopped, 75)
 
 
 class Bench(GpuTest):

@@ -134,6 +134,7 @@ class CBuffer(ctypes.Structure):
 
 
 MODE_DEFAULT = -1
+MEMORY_CUDA = 2  # of bps_memory_kind
 CCallback = ctypes.CFUNCTYPE(None, POINTER(CError), c_void_p)
 
 _Signature = Tuple[str, Any, List[Any]]

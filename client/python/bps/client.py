@@ -137,7 +137,8 @@ class Client:
     def push_pull(self, tensor: Tensor, source: Any, out: Any = None, op: Op = Op.AVERAGE) -> Handle:
         """Starts to reduce `source` of all workers into `out` of all workers (None: in place); returns at once.
 
-        Both are contiguous host arrays of the tensor's dtype and count, untouched until the handle says done.
+        Both are contiguous arrays of the tensor's dtype and count, on the host or both on the GPU, untouched until the
+        handle says done.
         """
         output = self._checked(tensor, source if out is None else out, "out", writable=True)
         given = output if out is None else self._checked(tensor, source, "source", writable=False)

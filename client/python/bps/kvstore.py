@@ -1,6 +1,6 @@
 """The unified data-parallel interface of deep-learning front ends (apache/mxnet RFC 16795) on a bps job.
 
-Keys are strings or numbers; values are arrays with the buffer protocol or DLPack, contiguous, in host memory. A key has
+Keys are strings or numbers; values are contiguous arrays, as Client.push_pull takes them. A key has
 one type and length, the same on all workers. Calls return when their outputs are there.
 """
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -55,6 +55,9 @@ class KVStore:
             target = memory_of(output, f"out of {name}", writable=True)
             if (source.dtype, source.count) != (target.dtype, target.count):
                 raise _unlike(name, source, target)
+            if source.pointer != target.pointer and (source.is_cuda or target.is_cuda):
+                raise invalid(f"value and out of {name} are two pieces of memory, one of them a GPU's, which only its own "
+                              "library copies", "copy the value into out, and give that as both")
             tensor = self._tensor(name, target, priority)
             if self.rank == 0 and source.pointer != target.pointer:
                 target.copy_from(source)

@@ -26,6 +26,7 @@ class HeaderTest(unittest.TestCase):
         self.assertEqual({"OK": 0, **{c.name: c.value for c in Code}}, enumerators("bps_status"))
         self.assertEqual({d.name: d.value for d in DType}, enumerators("bps_dtype"))
         self.assertEqual({o.name: o.value for o in Op}, enumerators("bps_operation"))
+        self.assertEqual(_abi.MEMORY_CUDA, enumerators("bps_memory_kind")["MEMORY_CUDA"])
 
     def test_fields_in_order(self):
         for mine, theirs in ((_abi.CError, "bps_error"), (_abi.COptions, "bps_options"), (_abi.CStats, "bps_stats"),

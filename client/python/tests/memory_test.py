@@ -3,7 +3,7 @@ import array
 import unittest
 
 import numpy
-from bps import Code, DType, Error
+from bps import Code, CudaMemory, DType, Error
 from bps._memory import memory_of
 
 
@@ -15,10 +15,18 @@ class OnlyDLPack:
         self.device = device
 
     def __dlpack__(self, stream=None):
+        assert stream == (1 if self.device and self.device[0] == 2 else None)
         return self.inner.__dlpack__()
 
     def __dlpack_device__(self):
         return self.device or self.inner.__dlpack_device__()
+
+
+class OnlyInterface:
+    """An array on a GPU of a library without DLPack."""
+
+    def __init__(self, inner, **more):
+        self.__cuda_array_interface__ = {**inner.__array_interface__, "version": 3, **more}
 
 
 NUMPY = {"float32": DType.F32, "float64": DType.F64, "float16": DType.F16, "int8": DType.I8, "uint8": DType.U8,
@@ -65,8 +73,37 @@ class MemoryTest(unittest.TestCase):
         self.refused("neither the buffer protocol nor DLPack", [1.0, 2.0])
         self.refused("may be written", b"12345", writable=True)
 
-    def test_memory_of_a_gpu_is_refused(self):
-        self.refused("CUDA device 1.*host memory only.*copy it to the host", OnlyDLPack(numpy.zeros(3), device=(2, 1)))
+    def test_memory_of_other_devices_is_refused(self):
+        self.refused("ROCm device 1.*of CUDA GPUs only.*copy it to the host", OnlyDLPack(numpy.zeros(3), device=(10, 1)))
+
+    def test_dlpack_on_a_gpu(self):
+        values = numpy.zeros((3, 5), "f4")
+        memory = memory_of(OnlyDLPack(values, device=(2, 1)), "x")
+        raw = memory.c_buffer()
+        self.assertEqual((raw.pointer, raw.bytes, raw.kind, raw.device, raw.stream), (values.ctypes.data, 60, 2, 1, None))
+        self.refused("not contiguous", OnlyDLPack(values.T, device=(2, 1)))
+
+    def test_cuda_array_interface(self):
+        for dtype, kind in NUMPY.items():
+            values = numpy.zeros((3, 5), dtype)
+            memory = CudaMemory.from_interface(OnlyInterface(values, stream=77), device=3)
+            raw = memory.c_buffer()
+            self.assertEqual((memory.dtype, memory.count, raw.pointer, raw.device, raw.stream),
+                             (kind, 15, values.ctypes.data, 3, 77), dtype)
+        for said, given in ((None, None), (1, None), (2, 2)):  # the default stream, and that of each thread
+            memory = CudaMemory.from_interface(OnlyInterface(values, stream=said))
+            self.assertEqual(memory.c_buffer().stream, given)
+        for stays in (values.T, values[:, ::2]):
+            with self.assertRaisesRegex(Error, "not contiguous"):
+                CudaMemory.from_interface(OnlyInterface(stays))
+        with self.assertRaisesRegex(Error, "<i2.*cannot be reduced"):
+            CudaMemory.from_interface(OnlyInterface(numpy.zeros(3, "i2")))
+        with self.assertRaisesRegex(Error, "mask"):
+            CudaMemory.from_interface(OnlyInterface(values, mask=values))
+        self.refused("does not say on which GPU.*from_interface", OnlyInterface(values))
+        read_only = numpy.zeros(3, "f4")
+        read_only.flags.writeable = False
+        self.refused("read-only", CudaMemory.from_interface(OnlyInterface(read_only)), writable=True)
 
     def test_held_while_it_lives(self):
         thing = bytearray(5)

@@ -309,7 +309,7 @@ def another_shape():
 def not_possible():
     """What is refused before anything is sent."""
     invalid = bps.Code.INVALID_ARGUMENT
-    refused(invalid, "loss is in the memory of meta.*host memory only", lambda: bps.push_pull(torch.zeros(3, device="meta"), "loss"))
+    refused(invalid, "loss is in the memory of meta.*CUDA GPUs only", lambda: bps.push_pull(torch.zeros(3, device="meta"), "loss"))
     refused(invalid, "torch.bool, which cannot be reduced", lambda: bps.push_pull(torch.zeros(3, dtype=torch.bool)))
     refused(invalid, "sparse", lambda: bps.push_pull(torch.eye(3).to_sparse()))
     model = nn.Linear(3, 3)

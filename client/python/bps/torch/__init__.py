@@ -10,8 +10,8 @@ and a program that uses DistributedDataParallel gets one line (and bps.torch.ini
 
     ddp.register_comm_hook(bps.torch.state(), bps.torch.comm_hook)
 
-All of it works on CPU tensors of any shape and stride; contiguous ones go without a copy. Tensors in the memory of a GPU are
-refused. Every function may raise bps.Error; all ranks must call them in the same order, as with every such library.
+All of it works on CPU tensors and on tensors of one CUDA GPU, of any shape and stride; contiguous ones go without a copy. Every
+function may raise bps.Error; all ranks must call them in the same order, as with every such library.
 """
 from .._abi import Op
 from ..errors import Code, Error

@@ -8,7 +8,7 @@ import torch
 from .._abi import DType, Op
 from .._memory import memory_of
 from ..errors import EXIT_CODE_CONFIGURATION, Code, Error
-from .stream import broadcast_bytes
+from .stream import Parcel, broadcast_bytes
 from .world import World
 
 _Entry = List[str]
@@ -51,7 +51,7 @@ def check_agreement(world: World, tensors: Sequence[Tuple[str, torch.Tensor]], w
     tensor = world.tensor("agreement", DType.U8, world.client.world_size)
     flags = bytearray(world.client.world_size)
     flags[world.client.rank] = 0 if difference is None else 1
-    world.client.push_pull(tensor, flags, op=Op.MAX).wait()
+    Parcel(world, flags, lambda given: world.client.push_pull(tensor, given, op=Op.MAX)).wait()
     ranks = [rank for rank, flag in enumerate(flags) if flag]
     if not ranks:
         return

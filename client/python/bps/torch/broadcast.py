@@ -1,6 +1,6 @@
 """What makes ranks begin alike: parameters, optimizer state and any object, from one rank to all."""
 import pickle
-from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -9,22 +9,44 @@ from .._memory import Memory, memory_of
 from ..errors import invalid
 from .agreement import check_agreement
 from .stream import broadcast_bytes
-from .tensors import check_place, is_plain, memory_of_tensor
+from .tensors import check_place, is_on_gpu, is_plain, memory_of_tensor
 from .world import world
 
 Parameters = Union[Mapping[str, Any], Iterable[Tuple[str, torch.Tensor]]]
 
 
-def _broadcast_all(tensors: List[torch.Tensor], root: int) -> None:
-    """In place, of any dtype."""
-    plain = [tensor.detach() if is_plain(tensor) else tensor.detach().clone(memory_format=torch.contiguous_format)
-             for tensor in tensors]
-    memories: List[Memory] = [memory_of_tensor(tensor, DType.U8) for tensor in plain]
-    broadcast_bytes(world(), memories, root)
-    with torch.no_grad():
-        for tensor, copy in zip(tensors, plain):
-            if copy.data_ptr() != tensor.data_ptr():
-                tensor.detach().copy_(copy)
+# What is copied to the host at a time, of tensors on a GPU: a model may be larger than the host's memory.
+_BATCH_BYTES = 64 << 20
+
+
+def _batches(tensors: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
+    """The same on all ranks, also where their tensors lie on different devices."""
+    begin = size = 0
+    for end, tensor in enumerate(tensors, 1):
+        size += tensor.numel() * tensor.element_size()
+        if size >= _BATCH_BYTES or end == len(tensors):
+            yield tensors[begin:end]
+            begin, size = end, 0
+
+
+def _on_host(tensor: torch.Tensor, with_values: bool) -> torch.Tensor:
+    """The tensor itself, if it is plain and on the host, else a copy."""
+    if is_on_gpu(tensor):
+        tensor = tensor.cpu() if with_values else torch.empty(tensor.shape, dtype=tensor.dtype)
+    return tensor if is_plain(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _broadcast_all(tensors: Sequence[torch.Tensor], root: int) -> None:
+    """In place, of any dtype. From a GPU by way of the host."""
+    is_root = world().client.rank == root
+    for batch in _batches([tensor.detach() for tensor in tensors]):
+        copies = [_on_host(tensor, with_values=is_root) for tensor in batch]
+        memories: List[Memory] = [memory_of_tensor(copy, DType.U8) for copy in copies]
+        broadcast_bytes(world(), memories, root)
+        with torch.no_grad():
+            for tensor, copy in zip(batch, copies):
+                if copy is not tensor and not is_root:
+                    tensor.copy_(copy)
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int = 0, name: str = "the tensor") -> torch.Tensor:

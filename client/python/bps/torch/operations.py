@@ -6,7 +6,7 @@ import torch
 from .. import handle as bps_handle
 from .._abi import Op
 from ..errors import invalid
-from .tensors import check_place, dtype_of, is_plain, memory_of_tensor
+from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor, will_be_used_here
 from .world import World, world
 
 
@@ -28,17 +28,33 @@ class Handle:
         """See bps.Handle.then. Only tensors that need no copy are complete inside the function."""
         self._operation.then(function)
 
+    def wait_stream(self) -> torch.Tensor:
+        """Of a tensor on a GPU: what is queued from now on on the current stream finds the result, and the host goes on.
+        Whether it is one is told by synchronize(), which has to be called nevertheless, before anything that comes of it is
+        believed. See bps.Handle.wait_stream."""
+        if not is_on_gpu(self.tensor):
+            raise invalid("a stream is to wait for a tensor that is not on a GPU", "call synchronize()")
+        self._operation.wait_stream(torch.cuda.current_stream(self.tensor.device).cuda_stream)
+        self._unstage()
+        will_be_used_here(self.tensor)
+        return self.tensor
+
     def synchronize(self) -> torch.Tensor:
-        """Waits; afterwards the name may be used again. Error: that of the operation."""
+        """Waits, also of a tensor on a GPU on the host; afterwards the name may be used again. Error: that of the
+        operation."""
         self._operation.wait()
-        if self._staging is not None:
-            with torch.no_grad():
-                self.tensor.copy_(self._staging)
-            self._staging = None
+        self._unstage()
         if self._unnamed is not None:
             self._world.release_unnamed(self._unnamed)
             self._unnamed = None
         return self.tensor
+
+    def _unstage(self) -> None:
+        if self._staging is not None:
+            with torch.no_grad():
+                self.tensor.copy_(self._staging)
+            will_be_used_here(self._staging)
+            self._staging = None
 
 
 class Compression:

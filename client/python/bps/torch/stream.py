@@ -5,11 +5,16 @@ sent once or seldom, and objects have another length each time. So their bytes, 
 the same few tensors.
 """
 import ctypes
-from typing import Iterator, List, Sequence, Tuple
+import functools
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+
+import torch
 
 from .._abi import DType
 from .._memory import Memory
+from ..errors import Code, Error
 from ..handle import Handle
+from .tensors import memory_of_tensor
 from .world import World
 
 PIECE_BYTES = 1 << 20
@@ -45,16 +50,43 @@ def _padded(count: int) -> int:
     return size
 
 
+class Parcel:
+    """Bytes of the host under way, in an operation that is in place. A job whose ranks sum on their GPUs takes no host
+    memory: there they go by way of PyTorch's current device."""
+
+    def __init__(self, world: World, buffer: bytearray, start: Callable[[Any], Handle]) -> None:
+        self._buffer = buffer
+        self._carrier: Optional[torch.Tensor] = None
+        if not world.by_gpu:
+            try:
+                self._handle = start(buffer)
+                return
+            except Error as error:
+                # The one reason that what is alright otherwise may have.
+                if error.code != Code.INVALID_ARGUMENT or not torch.cuda.is_available():
+                    raise
+        device = torch.device("cuda", torch.cuda.current_device())
+        self._carrier = torch.frombuffer(buffer, dtype=torch.uint8).to(device)
+        self._handle = start(memory_of_tensor(self._carrier))
+        world.by_gpu = True
+
+    def wait(self) -> None:
+        """Afterwards the result is in the buffer."""
+        self._handle.wait()
+        if self._carrier is not None:
+            torch.frombuffer(self._buffer, dtype=torch.uint8).copy_(self._carrier)
+
+
 class _Slot:
     """A piece under way."""
 
-    def __init__(self, handle: Handle, buffer: bytearray, parts: List[_Part]) -> None:
-        self.handle = handle
+    def __init__(self, parcel: Parcel, buffer: bytearray, parts: List[_Part]) -> None:
+        self.parcel = parcel
         self.buffer = buffer
         self.parts = parts
 
     def finish(self, scatter: bool) -> None:
-        self.handle.wait()
+        self.parcel.wait()
         if scatter:
             _copy(self.buffer, self.parts, out=True)
 
@@ -79,6 +111,7 @@ def broadcast_bytes(world: World, memories: Sequence[Memory], root: int) -> None
         if is_root:
             _copy(buffer, parts, out=False)
         tensor = world.tensor(f"broadcast.{size}.{number % _SLOTS}", DType.U8, size)
-        under_way.append(_Slot(world.client.broadcast(tensor, buffer, root), buffer, parts))
+        parcel = Parcel(world, buffer, functools.partial(world.client.broadcast, tensor, root=root))
+        under_way.append(_Slot(parcel, buffer, parts))
     for slot in under_way:
         slot.finish(scatter=not is_root)

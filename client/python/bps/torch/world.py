@@ -15,6 +15,7 @@ class World:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self.by_gpu = False  # the job takes no memory of the host
         self._tensors: Dict[str, Tensor] = {}
         self._unnamed: Set[str] = set()
         self._optimizers = itertools.count()

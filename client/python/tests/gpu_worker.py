@@ -1,0 +1,390 @@
+"""Workers of gpu_test.py, as torch_worker.py: python3 gpu_worker.py FUNCTION[:ARGUMENT...] ... with tensors on virtual GPUs."""
+import os
+import signal
+import threading
+import types as python_types
+
+import torch
+import torch_models as models
+import virtual_gpu
+from torch_worker import main, on_rank, refused, summed
+from virtual_gpu import Pinned, Stream, on_gpu, on_host
+
+import bps
+import bps.torch
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+GPU = torch.device("cuda", 0)
+
+
+def mine(dtype, shape):
+    return on_gpu(on_rank(dtype, shape, bps.torch.rank()))
+
+
+def same(tensor, expected):
+    assert tensor.is_cuda, "the result is not on the GPU"
+    assert torch.equal(on_host(tensor), expected), (on_host(tensor), expected)
+
+
+def types():
+    for dtype in FLOATS + (torch.int8, torch.uint8, torch.int32, torch.int64):
+        for shape in ((), (0, 4), (5,), (3, 70_001)):
+            values = mine(dtype, shape)
+            kept = on_host(values).clone()
+            same(bps.torch.push_pull(values, f"{dtype}{shape}", average=False), summed(dtype, shape, False))
+            same(values, kept)
+            bps.torch.allreduce_(values, op=bps.torch.Sum)
+            same(values, summed(dtype, shape, False))
+    for dtype in FLOATS:
+        same(bps.torch.allreduce(mine(dtype, (1000,))), summed(dtype, (1000,), True))
+
+
+def views():
+    """What is not contiguous goes by way of a copy, which is not given away before the stream has read it."""
+    for view in (lambda t: t.t(), lambda t: t[:, 1::2], lambda t: t[1:3]):
+        whole = mine(torch.float32, (6, 8))
+        expected = on_rank(torch.float32, (6, 8), bps.torch.rank())
+        same(bps.torch.push_pull(view(whole)), view(summed(torch.float32, (6, 8), True)))
+        view(expected).copy_(view(summed(torch.float32, (6, 8), True)))
+        virtual_gpu.recorded.clear()
+        stream = Stream(GPU)
+        handle = bps.torch.push_pull_async_(view(whole))
+        with virtual_gpu.stream(stream):
+            handle.wait_stream()
+            same(whole, expected)
+        handle.synchronize()
+        assert all(where == stream.cuda_stream for _, where in virtual_gpu.recorded)
+        kept = {pointer for pointer, _ in virtual_gpu.recorded}
+        assert view(whole).data_ptr() in kept and len(kept) == (1 if view(whole).is_contiguous() else 2), kept
+
+
+def compressed():
+    total = sum((on_rank(torch.float32, (1000,), rank).half().float() for rank in range(bps.torch.size())), torch.zeros(1000))
+    result = bps.torch.allreduce(mine(torch.float32, (1000,)), compression=bps.torch.Compression.fp16)
+    same(result, (total / bps.torch.size()).half().float())
+
+
+def queued_work_comes_first():
+    """What is sent is what the current stream will have made of the tensor, and not what is there in the call."""
+    values, stream = on_gpu(torch.full((50_000,), -1.0)), Stream(GPU)
+    stream.keep_busy()
+    stream.copy_from_host(values, Pinned(on_rank(torch.float32, (50_000,), bps.torch.rank())))
+    with virtual_gpu.stream(stream):
+        handle = bps.torch.push_pull_async_(values, average=False)
+    assert not stream.query()
+    same(bps.torch.synchronize(handle), summed(torch.float32, (50_000,), False))
+
+
+def until_seen(turn):
+    """Calls turn(number) on all ranks until rank 0's says True. Whether a stream may wait has to be found out first, which takes
+    a busy machine several turns."""
+    for number in range(40):
+        if bps.torch.rank() == 1:
+            threading.Event().wait(0.02 * number)  # a slow rank, for which the others wait
+        if bps.torch.broadcast_object(turn(number)):
+            return
+    raise AssertionError("the host has waited each time")
+
+
+def streams_wait():
+    """And the host does not."""
+    values, stream = mine(torch.float32, (50_000,)), Stream(GPU)
+
+    def turn(number):
+        values.copy_(on_rank(torch.float32, (50_000,), bps.torch.rank()))
+        handle = bps.torch.push_pull_async_(values, "waited for", average=False)
+        with virtual_gpu.stream(stream):
+            handle.wait_stream()
+            seen = not handle.poll() and not stream.query()
+            same(values, summed(torch.float32, (50_000,), False))
+        handle.synchronize()
+        return seen
+
+    until_seen(turn)
+    refused(bps.Code.INVALID_ARGUMENT, "call synchronize", lambda: bps.torch.push_pull_async(torch.ones(3)).wait_stream())
+
+
+def hosts_and_gpus():
+    """In one job, and of one tensor in different rounds."""
+    for turn in range(2):
+        values = on_rank(torch.float32, (1000,), bps.torch.rank())
+        if (bps.torch.rank() + turn) % 2 == 0:
+            values = on_gpu(values)
+        result = bps.torch.push_pull(values, "either")
+        assert result.is_cuda == values.is_cuda and torch.equal(result.cpu(), summed(torch.float32, (1000,), True))
+
+
+def placed(model):
+    """Its parameters on the GPU, with gradients there to be added to."""
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            moved = torch.nn.Parameter(on_gpu(parameter))
+            moved.grad = on_gpu(torch.zeros_like(parameter))
+            module._parameters[name] = moved
+    return model
+
+
+def state_of(model):
+    return {name: on_host(value).clone() if value.is_cuda else value for name, value in model.state_dict().items()}
+
+
+def begin_alike():
+    """Parameters and optimizer state; on rank 0 the model is on the host."""
+    bps.torch.broadcast._BATCH_BYTES = 100_000  # several batches
+    root = bps.torch.size() - 1
+    model = models.seeded(models.WithBatchNorm, seed=bps.torch.rank())
+    model = model if bps.torch.rank() == 0 else placed(model)
+    bps.torch.broadcast_parameters(model.state_dict(), root_rank=root)
+    expected = models.seeded(models.WithBatchNorm, seed=root).state_dict()
+    for name, value in state_of(model).items():
+        assert torch.equal(value, expected[name]), name
+    for transposed in (False, True):
+        values = on_gpu(torch.arange(6.0).reshape(2, 3) * (bps.torch.rank() + 1))
+        same(bps.torch.broadcast_(values.t() if transposed else values, root), (torch.arange(6.0).reshape(2, 3) * (root + 1)).t()
+             if transposed else torch.arange(6.0).reshape(2, 3) * (root + 1))
+
+    weight = torch.nn.Parameter(on_gpu(torch.ones(5)))
+    optimizer = torch.optim.SGD([weight], lr=0.5 if bps.torch.rank() == root else 0.1, momentum=0.9)
+    if bps.torch.rank() == root:
+        weight.grad = on_gpu(torch.arange(5.0))
+        optimizer.step()
+    bps.torch.broadcast_optimizer_state(optimizer, root_rank=root)
+    state = optimizer.state_dict()
+    assert state["param_groups"][0]["lr"] == 0.5
+    assert torch.equal(state["state"][0]["momentum_buffer"].cpu(), torch.arange(5.0))
+
+
+def without_host_memory():
+    """As a job with local_group nccl refuses it."""
+    client, calls = bps.torch.client(), []
+
+    def only_gpus(function):
+        def call(tensor, *arguments, **named):
+            calls.append(isinstance(arguments[0], bps.CudaMemory))
+            if not calls[-1]:
+                raise bps.Error(bps.Code.INVALID_ARGUMENT, "in the host's memory, and local_group is nccl")
+            return function(tensor, *arguments, **named)
+
+        return call
+
+    client.broadcast, client.push_pull = only_gpus(client.broadcast), only_gpus(client.push_pull)
+    thing = {"epoch": bps.torch.rank(), "much": b"x" * 3_000_000}
+    assert bps.torch.broadcast_object(thing, 1) == {**thing, "epoch": 1}
+    same(bps.torch.broadcast_(mine(torch.float32, (10,)), 1), on_rank(torch.float32, (10,), 1))
+    assert calls[0] is False and all(calls[1:]), "asked once, and not again"
+    if bps.torch.size() > 1:
+        shape = (3 if bps.torch.rank() == 1 else 4,)
+        refused(bps.Code.CONFIGURATION, "rank 1 is not that of rank 0", lambda: bps.torch.broadcast_(mine(torch.float32, shape)))
+    del client.broadcast, client.push_pull
+    bps.torch.world._world.by_gpu = False
+
+
+def optimizer(passes):
+    """Gradients leave while backward goes on; parameters are those of one process, bit for bit."""
+    passes = int(passes)
+    model, reference = placed(models.seeded(models.WithBatchNorm)), models.seeded(models.WithBatchNorm)
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
+    mine = bps.torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters(),
+                                          backward_passes_per_step=passes)
+    for step in range(4):
+        def loss_of(one, rank):
+            for part in range(passes):
+                models.square_loss(one, rank, step * passes + part).backward()
+
+        mine.zero_grad(set_to_none=False)
+        loss_of(model, bps.torch.rank())
+        assert mine._exchange.under_way, "nothing has left during backward"
+        mine.step()
+        models.averaged_gradients(reference, bps.torch.size(), loss_of)
+        plain.step()
+        expected = dict(reference.named_parameters())
+        for name, parameter in model.named_parameters():
+            assert parameter.is_cuda and torch.equal(on_host(parameter), expected[name].detach()), (step, name)
+
+
+class Bucket:
+    """torch.distributed.GradBucket, as the hook sees it."""
+
+    def __init__(self, number, buffer, is_last):
+        self._number, self._buffer, self._is_last = number, buffer, is_last
+
+    def index(self):
+        return self._number
+
+    def buffer(self):
+        return self._buffer
+
+    def is_last(self):
+        return self._is_last
+
+
+def hook(dtype):
+    """A future of the bucket's device, complete when the average is there."""
+    dtype = getattr(torch, dtype)
+    state = bps.torch.state()
+    for step in range(3):
+        buckets = [Bucket(i, mine(dtype, (5_000 * (i + 1),)), i == 2) for i in range(3)]
+        futures = [bps.torch.comm_hook(state, bucket) for bucket in buckets]
+        for i, future in enumerate(futures):
+            same(future.wait(), summed(dtype, (5_000 * (i + 1),), True))
+    assert state.waited_s > 0
+
+
+def run_ahead():
+    """The future is complete at once, on a stream that waits; the host sees the end in the next backward(), or when it asks."""
+    state = bps.torch.state(run_ahead=True)
+
+    def turn(number):
+        buckets = [Bucket(i, mine(torch.float32, (5_000 * (i + 1),)), i == 1) for i in range(2)]
+        futures = [bps.torch.comm_hook(state, bucket) for bucket in buckets]
+        assert all(future.done() for future in futures)
+        seen = not futures[0].completed_on.query()
+        for i, future in enumerate(futures):
+            with virtual_gpu.stream(future.completed_on):
+                same(future.value(), summed(torch.float32, (5_000 * (i + 1),), True))
+        if number % 2 == 1:
+            state.synchronize()
+        return seen
+
+    until_seen(turn)
+    state.synchronize()
+    state.synchronize()
+    state.synchronize()
+    values = torch.ones(10)
+    bps.torch.comm_hook(state, Bucket(5, values, True)).wait()  # of the host: as ever
+    assert torch.equal(values, torch.ones(10))
+
+
+def lost_while_running_ahead(where):
+    """Rank 1 dies in a step; the others go on, and hear of it in the next, or when they ask."""
+    state = bps.torch.state(run_ahead=True)
+    values = mine(torch.float32, (50_000,))
+    for step in range(3):
+        bps.torch.comm_hook(state, Bucket(0, values, True))
+    if bps.torch.rank() == 1:
+        state.synchronize()
+        os.kill(os.getpid(), signal.SIGKILL)
+    future = bps.torch.comm_hook(state, Bucket(0, values, True))
+    assert future.done()
+    print("gone ahead", flush=True)
+    if where == "ask":
+        state.synchronize()
+    else:
+        bps.torch.comm_hook(state, Bucket(0, values, True))
+
+
+def refusals():
+    """FAKE_GPUS=2"""
+    invalid = bps.Code.INVALID_ARGUMENT
+    same(bps.torch.push_pull(mine(torch.float32, (3,)), "first"), summed(torch.float32, (3,), True))  # this one has GPU 0
+    refused(invalid, "GPU 1.*one GPU in each worker", lambda: bps.torch.push_pull(on_gpu(torch.ones(3), 1)))
+    refused(invalid, "meta.*host and of CUDA GPUs only", lambda: bps.torch.push_pull(torch.ones(3, device="meta")))
+    refused(invalid, "meta", lambda: bps.torch.broadcast_parameters({"weight": torch.ones(3, device="meta")}))
+    refused(invalid, "cannot be reduced", lambda: bps.torch.push_pull(on_gpu(torch.ones(3, dtype=torch.bool))))
+    client = bps.torch.client()
+    tensor, = client.declare([bps.TensorSpec("core", bps.DType.F32, 3)])
+    gpu = on_gpu(torch.ones(3))
+    memory = bps.CudaMemory(gpu.data_ptr(), bps.DType.F32, 3, owner=gpu)
+    refused(invalid, "one of input and output is CUDA memory", lambda: client.push_pull(tensor, memory, torch.ones(3)))
+    refused(invalid, "not in any GPU's memory",
+            lambda: client.push_pull(tensor, bps.CudaMemory(torch.ones(3).data_ptr(), bps.DType.F32, 3)))
+
+
+class OnlyDLPack:
+    """An array of another library, on a GPU."""
+
+    def __init__(self, tensor):
+        self.tensor, self.stream = tensor, None
+
+    def __dlpack_device__(self):
+        return 2, self.tensor.device.index
+
+    def __dlpack__(self, stream=None):
+        self.stream = stream
+        return torch.utils.dlpack.to_dlpack(on_host(self.tensor))
+
+
+class OnlyInterface:
+    def __init__(self, tensor, stream=None):
+        self.__cuda_array_interface__ = {"shape": tuple(tensor.shape), "typestr": "<f4", "data": (tensor.data_ptr(), False),
+                                         "version": 3, "strides": None, "stream": stream}
+
+
+def core():
+    """bps without bps.torch: arrays of any library on a GPU, and a stream that waits."""
+    client = bps.torch.client()
+    tensor, = client.declare([bps.TensorSpec("of any library", bps.DType.F32, 1000)])
+    expected = summed(torch.float32, (1000,), False)
+    stream = Stream(GPU)
+    for give in (OnlyDLPack, lambda t: bps.CudaMemory.from_interface(OnlyInterface(t)),
+                 lambda t: bps.CudaMemory(t.data_ptr(), bps.DType.F32, 1000, 0, stream.cuda_stream, owner=t)):
+        values = mine(torch.float32, (1000,))
+        given = give(values)
+        handle = client.push_pull(tensor, given, op=bps.Op.SUM)
+        handle.wait_stream(stream.cuda_stream)
+        stream.synchronize()
+        handle.wait()
+        same(values, expected)
+    values = mine(torch.float32, (1000,))
+    client.broadcast(tensor, OnlyDLPack(values), root=1).wait()
+    same(values, on_rank(torch.float32, (1000,), 1))
+    array = OnlyDLPack(values)
+    client.push_pull(tensor, array).wait()
+    assert array.stream == 1, "the default stream is to wait for what its library has queued"
+    store = bps.KVStore(client)
+    values = mine(torch.float32, (1000,))
+    store.pushpull("key", OnlyDLPack(values))
+    same(values, expected)
+    refused(bps.Code.INVALID_ARGUMENT, "give that as both", lambda: store.broadcast("key", values.cpu(), OnlyDLPack(values)))
+
+
+class Dropped:
+    """Knows when nobody has it any more."""
+
+    def __init__(self):
+        self.gone = threading.Event()
+
+    def __del__(self):
+        self.gone.set()
+
+
+def dropped():
+    """A program that keeps neither handle nor tensor: the memory stays until the end, and not longer."""
+    client, values = bps.torch.client(), mine(torch.float32, (200_000,))
+    tensor, = client.declare([bps.TensorSpec("dropped", bps.DType.F32, 200_000)])
+    if bps.torch.rank() == 1:
+        bps.torch.barrier()
+    owner = Dropped()
+    gone = owner.gone
+    client.push_pull(tensor, bps.CudaMemory(values.data_ptr(), bps.DType.F32, 200_000, owner=owner))
+    del owner
+    if bps.torch.rank() == 0:
+        assert not gone.is_set()
+        bps.torch.barrier()
+    bps.torch.barrier()
+    while not gone.is_set():
+        client._sweep()
+
+
+def for_ever():
+    """Until another rank is gone."""
+    values, step = mine(torch.float32, (50_000,)), 0
+    while True:
+        bps.torch.push_pull_(values, "weight")
+        step += 1
+        if step == 5:
+            print("running", flush=True)
+
+
+def no_driver():
+    class Claims(torch.Tensor):
+        device = GPU
+
+    torch.cuda.current_stream = lambda device: python_types.SimpleNamespace(cuda_stream=0)
+    bps.torch.push_pull(torch.ones(3).as_subclass(Claims))
+
+
+if __name__ == "__main__":
+    if "FAKE_GPUS" in os.environ:
+        virtual_gpu.install()
+    main(globals())
