@@ -129,13 +129,16 @@ void add_memory_flags(Config& config, Options& options) {
       .choices({std::begin(kMemoryUses), std::end(kMemoryUses)});
 }
 
-void add_device_flags(Config& config, Options& options) {
+void add_device_flag(Config& config, Options& options) {
   config
       .add("device", options.device,
            "Where tensors are: host, or cuda, in the memory of GPUs, of which worker i has number i modulo "
            "how many "
            "there are")
       .choices({"host", "cuda"});
+}
+
+void add_product_flag(Config& config, Options& options) {
   config
       .add("product", options.product,
            "Of cuda: also measure while matrices of N x N are multiplied, a multiple of 16; 0: do not")

@@ -65,9 +65,10 @@ void add_link_flags(Config& config, Options& options);
 void add_library_flags(Config& config, Options& options);
 // Those of them that a worker's engine has.
 void add_engine_flags(Config& config, Options& options);
-// Of pushpull.
+// Of pushpull, the second also of replay.
 void add_memory_flags(Config& config, Options& options);
-void add_device_flags(Config& config, Options& options);
+void add_device_flag(Config& config, Options& options);
+void add_product_flag(Config& config, Options& options);
 void add_protection_flags(Config& config, Options& options);
 void add_tls_files(Config& config, Options& options);
 void add_tensor_flags(Config& config, Options& options);

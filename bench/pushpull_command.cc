@@ -128,7 +128,8 @@ int pushpull_command(int argc, const char* const* argv) {
   add_link_flags(config, run.options);
   add_library_flags(config, run.options);
   add_memory_flags(config, run.options);
-  add_device_flags(config, run.options);
+  add_device_flag(config, run.options);
+  add_product_flag(config, run.options);
   add_protection_flags(config, run.options);
   add_tls_files(config, run.options);
   config.add("floor", run.floor, "Run the floor too, in turns, and print the ratios");

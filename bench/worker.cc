@@ -74,6 +74,13 @@ class Worker {
     return make_engine(options_, engine, job);
   }
 
+  Result<std::unique_ptr<Engine>> make_replay(const WorkerOptions& options, const EngineOptions& engine,
+                                              const std::string& job, ReplayMemory memory) {
+    const auto plan = replay_plan_of(options.replay, size_of(options.dtype));
+    if (!plan) return plan.error();
+    return make_replay_engine(options, engine, job, *plan, std::move(memory));
+  }
+
   // The GPU is that of this worker, whatever `options` say.
   Result<std::unique_ptr<Engine>> make_gpu_engine(const WorkerOptions& options, const EngineOptions& engine,
                                                   const std::string& job) {
@@ -81,9 +88,11 @@ class Worker {
     if (!machine) return std::move(machine).error();
     auto gpu = gpu_of_worker(*machine, options_.index);
     if (!gpu) return std::move(gpu).error();
+    let_ranks_share_gpus(options, engine, *machine->cuda);
     switch (engine.kind) {
       case EngineKind::gpu_copies: return make_gpu_copies_engine(options, *gpu, *machine);
       case EngineKind::gpu_product: return make_gpu_product_engine(engine, *gpu, *machine);
+      case EngineKind::gpu_replay: return make_replay(options, engine, job, ReplayGpu{*gpu, machine->now});
       default: return make_gpu_pushpull_engine(options, engine, job, *gpu, *machine);
     }
   }
@@ -101,12 +110,11 @@ class Worker {
       case EngineKind::copy: return make_copy_engine(in_, out);
       case EngineKind::gpu_pushpull:
       case EngineKind::gpu_copies:
-      case EngineKind::gpu_product: return make_gpu_engine(options, engine, job);
+      case EngineKind::gpu_product:
+      case EngineKind::gpu_replay: return make_gpu_engine(options, engine, job);
       case EngineKind::replay: break;
     }
-    const auto plan = replay_plan_of(options.replay, size_of(options.dtype));
-    if (!plan) return plan.error();
-    return make_replay_engine(options, engine, job, *plan, in_, out);
+    return make_replay(options, engine, job, ReplayBuffers{&in_, &out});
   }
 
   Status perform(Engine& engine, const Request& request, Reply& reply) {

@@ -27,8 +27,9 @@ enum class EngineKind : std::uint8_t {
   gpu_pushpull = 8,  // push_pull of all tensors in the memory of a GPU
   gpu_copies = 9,    // as many bytes to and from a GPU
   gpu_product = 10,  // products of matrices on a GPU
+  gpu_replay = 11,   // replay, in the memory of a GPU
 };
-inline constexpr std::uint8_t kEngineKinds = 11;
+inline constexpr std::uint8_t kEngineKinds = 12;
 
 inline bool is_gpu(EngineKind kind) { return kind >= EngineKind::gpu_pushpull; }
 

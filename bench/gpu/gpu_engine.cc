@@ -6,6 +6,7 @@
 
 #include "bench/bps_client.h"
 #include "bench/gpu/copy_floor.h"
+#include "bench/gpu/gpu_tensors.h"
 #include "bench/gpu/matrix_product.h"
 #include "bench/values.h"
 #include "client/local/cuda/real_cuda.h"
@@ -17,17 +18,6 @@ constexpr std::size_t kCopyBytes = 4 << 20;   // of one copy of the floor: a bat
 constexpr std::uint64_t kProductsAlone = 64;  // of a round
 constexpr Duration kPatience = std::chrono::minutes(1);
 
-// Two ranks of NCCL on one GPU are refused, unless they say that they are on different hosts; then they talk
-// through sockets. So fewer GPUs than workers can show that sums are right, and nothing about time.
-// Before there are threads that read the environment.
-void let_ranks_share_gpus(const WorkerOptions& options, const EngineOptions& engine, CudaApi& cuda) {
-  const auto gpus = count_gpus(cuda);
-  if (engine.local_group != GroupUse::nccl || !gpus || options.workers <= static_cast<std::uint32_t>(*gpus))
-    return;
-  ::setenv("NCCL_HOSTID", ("bps-bench-" + std::to_string(options.index)).c_str(), 0);
-  ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
-}
-
 class GpuPushPullEngine final : public Engine {
  public:
   GpuPushPullEngine(const WorkerOptions& options, const EngineOptions& engine, std::string job, Gpu gpu,
@@ -37,12 +27,12 @@ class GpuPushPullEngine final : public Engine {
         job_(std::move(job)),
         pattern_{options.dtype, options.workers},
         machine_(std::move(machine)),
-        gpu_(std::move(gpu)) {
-    let_ranks_share_gpus(options_, engine_, *machine_.cuda);
-  }
+        gpu_(std::move(gpu)) {}
 
   Status join() override {
-    if (Status status = find_memory(); !status) return status;
+    auto memory = GpuTensors::allocate(gpu_, machine_.now, options_.bytes_per_round(), options_.in_place);
+    if (!memory) return std::move(memory).error();
+    memory_ = std::move(*memory);
     if (engine_.product > 0) {
       auto product = MatrixProduct::make(gpu_, machine_.kernels, engine_.product, machine_.now);
       if (!product) return std::move(product).error();
@@ -63,16 +53,16 @@ class GpuPushPullEngine final : public Engine {
   }
 
   Status prepare(std::uint64_t round) override {
-    fill_contribution(pattern_, options_.index, round, host_.span());
-    Status status = stream_.copy_to_device(in_.span(), host_.span());
-    return status.ok() ? stream_.wait() : status;
+    fill_contribution(pattern_, options_.index, round, memory_.host());
+    return memory_.push();
   }
 
   Status run(std::uint64_t) override {
     const std::uint64_t before = product_ != nullptr ? product_->completed() : 0;
     for (std::uint32_t i = 0; i < options_.tensors; ++i) {
-      auto operation =
-          client_.push_pull(tensors_[i], buffer(in_, i), buffer(options_.in_place ? in_ : out_, i));
+      const std::size_t offset = i * options_.bytes;
+      auto operation = client_.push_pull(tensors_[i], memory_.in(offset, options_.bytes),
+                                         memory_.out(offset, options_.bytes));
       if (!operation) return operation.error();
       operations_[i] = std::move(*operation);
     }
@@ -81,7 +71,7 @@ class GpuPushPullEngine final : public Engine {
       if (status.ok()) status = operation.wait();
     }
     if (product_ != nullptr) products_ += product_->completed() - before;
-    return status.ok() ? stream_.wait() : status;
+    return status.ok() ? memory_.stream().wait() : status;
   }
 
   // Of the products that have ended beside push_pulls.
@@ -91,46 +81,17 @@ class GpuPushPullEngine final : public Engine {
 
   Status check(std::uint64_t round) override {
     Status status = product_ != nullptr ? product_->finish() : Status{};
-    if (status.ok()) status = stream_.copy_to_host(host_.span(), (options_.in_place ? in_ : out_).span());
-    if (status.ok()) status = stream_.wait();
+    if (status.ok()) status = memory_.pull();
     if (!status) return status;
-    const std::string wrong = check_sum(pattern_, round, host_.span());
+    const std::string wrong = check_sum(pattern_, round, memory_.host());
     return wrong.empty() ? Status{} : Status{make_error(ErrorCode::internal, wrong)};
   }
 
  private:
-  Status find_memory() {
-    const std::size_t bytes = options_.bytes_per_round();
-    for (GpuMemory* memory : {&in_, options_.in_place ? nullptr : &out_}) {
-      if (memory == nullptr) continue;
-      auto made = GpuMemory::allocate(gpu_, bytes);
-      if (!made) return std::move(made).error();
-      *memory = std::move(*made);
-    }
-    auto host = PinnedBuffer::allocate(gpu_, bytes);
-    if (!host) return std::move(host).error();
-    host_ = std::move(*host);
-    auto stream = GpuStream::make(gpu_, machine_.now);
-    if (!stream) return std::move(stream).error();
-    stream_ = std::move(*stream);
-    return {};
-  }
-
-  bps_buffer buffer(const GpuMemory& memory, std::uint32_t tensor) const {
-    bps_buffer out{};
-    out.struct_size = sizeof out;
-    out.pointer = memory.data() + tensor * options_.bytes;
-    out.bytes = options_.bytes;
-    out.kind = BPS_MEMORY_CUDA;
-    out.device = gpu_->ordinal();
-    out.stream = stream_.get();
-    return out;
-  }
-
   // As a program does that goes on on the GPU.
   Status let_stream_wait() {
     for (Operation& operation : operations_) {
-      if (Status status = operation.wait_stream(stream_.get()); !status) return status;
+      if (Status status = operation.wait_stream(memory_.stream().get()); !status) return status;
     }
     return {};
   }
@@ -151,15 +112,12 @@ class GpuPushPullEngine final : public Engine {
   const Pattern pattern_;
   const GpuMachine machine_;
   const Gpu gpu_;
-  GpuMemory in_, out_;
-  PinnedBuffer host_;
-  GpuStream stream_;
+  GpuTensors memory_;
   std::unique_ptr<MatrixProduct> product_;
   std::uint64_t products_ = 0;
   BpsClient client_;
   std::vector<bps_tensor> tensors_;
-  std::vector<Operation>
-      operations_;  // of the last round; go before their client, and that before the memory
+  std::vector<Operation> operations_;  // of the last round; go before their client, and that before memory_
 };
 
 class GpuCopiesEngine final : public Engine {
@@ -227,6 +185,14 @@ class GpuProductEngine final : public Engine {
 };
 
 }  // namespace
+
+void let_ranks_share_gpus(const WorkerOptions& options, const EngineOptions& engine, CudaApi& cuda) {
+  const auto gpus = count_gpus(cuda);
+  if (engine.local_group != GroupUse::nccl || !gpus || options.workers <= static_cast<std::uint32_t>(*gpus))
+    return;
+  ::setenv("NCCL_HOSTID", ("bps-bench-" + std::to_string(options.index)).c_str(), 0);
+  ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+}
 
 Result<GpuMachine> open_gpu_machine() {
   auto cuda = open_cuda();

@@ -22,6 +22,11 @@ Result<GpuMachine> open_gpu_machine();
 // Worker `index` has GPU `index` modulo their number.
 Result<Gpu> gpu_of_worker(const GpuMachine& machine, std::uint32_t index);
 
+// Two ranks of NCCL on one GPU are refused, unless they say that they are on different hosts; then they talk
+// through sockets. So fewer GPUs than workers can show that sums are right, and nothing about time.
+// Before there are threads that read the environment.
+void let_ranks_share_gpus(const WorkerOptions& options, const EngineOptions& engine, CudaApi& cuda);
+
 // push_pull of all tensors, in memory of the GPU; with EngineOptions::product, while matrices are multiplied.
 // What is pushed is made, and what is pulled is compared, on the host.
 std::unique_ptr<Engine> make_gpu_pushpull_engine(const WorkerOptions& options, const EngineOptions& engine,

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "bench/gpu/gpu_sides.h"
 #include "bench/link_limit.h"
 #include "bench/replay/replay_plan.h"
 #include "bench/subcommands.h"
@@ -102,6 +103,7 @@ void add_results(Outcome& outcome, const Replay& replay, const Setting& setting,
 }
 
 Result<Outcome> run(const Replay& replay) {
+  if (Status status = check_gpus(replay.options); !status) return std::move(status).error();
   auto cluster = replay.options.cluster();
   if (!cluster) return cluster.error();
   const auto setting = setting_of(replay, size_of(cluster->worker.dtype));
@@ -111,7 +113,8 @@ Result<Outcome> run(const Replay& replay) {
   std::vector<Side> sides;
   for (const bool by_priority : {true, false}) {
     if (replay.priority != "both" && (replay.priority == "on") != by_priority) continue;
-    EngineOptions engine = replay.options.engine(EngineKind::replay);
+    EngineOptions engine =
+        replay.options.engine(replay.options.on_gpus() ? EngineKind::gpu_replay : EngineKind::replay);
     engine.by_priority = by_priority;
     Series series;
     series.name = by_priority ? "replay[priority]" : "replay[fifo]";
@@ -150,6 +153,7 @@ int replay_command(int argc, const char* const* argv) {
   add_run_flags(config, replay.options);
   add_link_flags(config, replay.options);
   add_library_flags(config, replay.options);
+  add_device_flag(config, replay.options);
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
   return finish(replay.options.json, run(replay));
 }

@@ -1,9 +1,12 @@
 #include "bench/replay/replay_engine.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "bench/bps_client.h"
+#include "bench/gpu/gpu_tensors.h"
 #include "bench/replay/played_compute.h"
 #include "bench/values.h"
 #include "proto/base/assert.h"
@@ -14,24 +17,37 @@ namespace {
 class ReplayEngine final : public Engine {
  public:
   ReplayEngine(const WorkerOptions& options, const EngineOptions& engine, std::string job, ReplayPlan plan,
-               const Buffer& in, const Buffer& out)
+               ReplayMemory memory)
       : options_(options),
         engine_(engine),
         job_(std::move(job)),
         plan_(std::move(plan)),
         pattern_{options.dtype, options.workers},
-        in_(in),
-        out_(out),
+        memory_(std::move(memory)),
         first_tensor_(plan_.layers.size() + 1, plan_.tensors.size()),
         operations_(plan_.tensors.size()) {
-    BPS_ASSERT(in_.size() >= plan_.buffer_bytes && out_.size() >= plan_.buffer_bytes);
+    if (const auto* const host = std::get_if<ReplayBuffers>(&memory_)) {
+      BPS_ASSERT(host->in->size() >= plan_.buffer_bytes && host->out->size() >= plan_.buffer_bytes);
+      filled_ = host->in->span();
+      answers_ = host->out->span();
+    }
     for (std::size_t i = plan_.tensors.size(); i-- > 0;)
       first_tensor_[plan_.tensors[i].layer] = i;
     for (std::size_t layer = plan_.layers.size(); layer-- > 0;)
       first_tensor_[layer] = std::min(first_tensor_[layer], first_tensor_[layer + 1]);
   }
 
-  Status join() override { return client_.open(options_, engine_, job_, options_.index); }
+  Status join() override {
+    int device = -1;
+    if (const auto* const on = std::get_if<ReplayGpu>(&memory_)) {
+      auto tensors = GpuTensors::allocate(on->gpu, on->now, plan_.buffer_bytes, /*in_place=*/false);
+      if (!tensors) return std::move(tensors).error();
+      gpu_ = std::move(*tensors);
+      filled_ = answers_ = gpu_->host();
+      device = on->gpu->ordinal();
+    }
+    return client_.open(options_, engine_, job_, options_.index, device);
+  }
 
   Status declare() override {
     std::vector<BpsClient::Tensor> tensors;
@@ -50,8 +66,8 @@ class ReplayEngine final : public Engine {
 
   Status prepare(std::uint64_t round) override {
     for (std::size_t i = 0; i < plan_.tensors.size(); ++i)
-      fill_contribution(pattern_, options_.index, seed_of(round, i), memory_of(in_, i));
-    return {};
+      fill_contribution(pattern_, options_.index, seed_of(round, i), piece_of(filled_, i));
+    return gpu_ ? gpu_->push() : Status{};
   }
 
   Status run(std::uint64_t) override {
@@ -62,8 +78,9 @@ class ReplayEngine final : public Engine {
   }
 
   Status check(std::uint64_t round) override {
+    if (Status status = gpu_ ? gpu_->pull() : Status{}; !status) return status;
     for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
-      const std::string wrong = check_sum(pattern_, seed_of(round, i), memory_of(out_, i));
+      const std::string wrong = check_sum(pattern_, seed_of(round, i), piece_of(answers_, i));
       if (!wrong.empty()) return make_error(ErrorCode::internal, plan_.tensors[i].name + ": " + wrong);
     }
     return {};
@@ -74,9 +91,16 @@ class ReplayEngine final : public Engine {
     return tensor.elements * size_of(pattern_.dtype);
   }
 
-  std::span<std::byte> memory_of(const Buffer& buffer, std::size_t tensor) const {
+  std::span<std::byte> piece_of(std::span<std::byte> memory, std::size_t tensor) const {
     const ReplayTensor& t = plan_.tensors[tensor];
-    return buffer.span().subspan(t.offset_bytes, bytes_of(t));
+    return memory.subspan(t.offset_bytes, bytes_of(t));
+  }
+
+  Result<Operation> start(std::size_t tensor) {
+    if (!gpu_) return client_.push_pull(ids_[tensor], piece_of(filled_, tensor), piece_of(answers_, tensor));
+    const ReplayTensor& t = plan_.tensors[tensor];
+    return client_.push_pull(ids_[tensor], gpu_->in(t.offset_bytes, bytes_of(t)),
+                             gpu_->out(t.offset_bytes, bytes_of(t)));
   }
 
   // Different for every tensor, round and job: whatever comes from elsewhere is seen.
@@ -90,7 +114,7 @@ class ReplayEngine final : public Engine {
       if (first_tensor_[layer] == first_tensor_[layer + 1]) continue;
       if (Status status = compute_.wait(); !status) return status;
       for (std::size_t i = first_tensor_[layer + 1]; i-- > first_tensor_[layer];) {
-        auto operation = client_.push_pull(ids_[i], memory_of(in_, i), memory_of(out_, i));
+        auto operation = start(i);
         if (!operation) return operation.error();
         operations_[i] = std::move(*operation);
       }
@@ -117,8 +141,9 @@ class ReplayEngine final : public Engine {
   const std::string job_;
   const ReplayPlan plan_;
   const Pattern pattern_;
-  const Buffer& in_;
-  const Buffer& out_;
+  const ReplayMemory memory_;
+  std::optional<GpuTensors> gpu_;          // goes after the client
+  std::span<std::byte> filled_, answers_;  // on the host
   std::vector<std::size_t> first_tensor_;  // by layer, and the end
   BpsClient client_;
   std::vector<bps_tensor> ids_;        // like plan_.tensors
@@ -129,9 +154,8 @@ class ReplayEngine final : public Engine {
 }  // namespace
 
 std::unique_ptr<Engine> make_replay_engine(const WorkerOptions& options, const EngineOptions& engine,
-                                           std::string job, ReplayPlan plan, const Buffer& in,
-                                           const Buffer& out) {
-  return std::make_unique<ReplayEngine>(options, engine, std::move(job), std::move(plan), in, out);
+                                           std::string job, ReplayPlan plan, ReplayMemory memory) {
+  return std::make_unique<ReplayEngine>(options, engine, std::move(job), std::move(plan), std::move(memory));
 }
 
 }  // namespace bps::bench

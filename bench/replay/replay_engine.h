@@ -5,19 +5,31 @@
 
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "bench/buffer.h"
 #include "bench/engine.h"
+#include "bench/gpu/gpu.h"
 #include "bench/replay/replay_plan.h"
 #include "bench/worker_options.h"
 
 namespace bps::bench {
 
-// `job`: its name. `in` and `out` are as large as the plan's buffer and outlive the engine, which leaves the
-// job when destroyed. With `engine.by_priority` what forward needs first goes first; without, no tensor has
-// a priority and they are declared in backward order, so that first come is first served.
+// Where the tensors are. Both as large as the plan's buffer, and outlive the engine.
+struct ReplayBuffers {
+  const Buffer* in = nullptr;
+  const Buffer* out = nullptr;
+};
+struct ReplayGpu {
+  Gpu gpu;
+  Now now;
+};
+using ReplayMemory = std::variant<ReplayBuffers, ReplayGpu>;
+
+// `job`: its name. The engine leaves it when destroyed. With `engine.by_priority` what forward needs first
+// goes first; without, no tensor has a priority and they are declared in backward order, so that first come
+// is first served.
 std::unique_ptr<Engine> make_replay_engine(const WorkerOptions& options, const EngineOptions& engine,
-                                           std::string job, ReplayPlan plan, const Buffer& in,
-                                           const Buffer& out);
+                                           std::string job, ReplayPlan plan, ReplayMemory memory);
 
 }  // namespace bps::bench

@@ -32,7 +32,7 @@ TEST_CASE("replay engine: steps are verified, with and without priority, and tak
     const Buffer out = memory(plan.buffer_bytes);
     EngineOptions kind;
     kind.by_priority = by_priority;
-    const auto engine = make_replay_engine(alone(), kind, "job", plan, in, out);
+    const auto engine = make_replay_engine(alone(), kind, "job", plan, ReplayBuffers{&in, &out});
     REQUIRE(engine->join());
     REQUIRE(engine->declare());
     for (std::uint64_t round = 0; round < 3; ++round) {

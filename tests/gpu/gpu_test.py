@@ -123,6 +123,13 @@ class Bench(GpuTest):
                          ["pushpull", "pushpull[retain=false]", "pushpull[transport=shm]", "host", "copies"])
         self.assertTrue(all(line.get("verified", True) for line in lines))
 
+    def test_replay(self):
+        lines = self.lines("replay", "--device", "cuda", "--workers", "2", "--servers", "1", "--scale", "0.002", "--goodput",
+                           "1gbit", "--iters", "2", "--warmup", "1")
+        series = [line for line in lines if line["bench"] == "replay"]
+        self.assertEqual([(line["priority"], line["memory"], line["verified"]) for line in series],
+                         [(True, "cuda", True), (False, "cuda", True)])
+
     def test_flags_that_do_not_go_together(self):
         for flags, said in ((("--local-group", "nccl"), "add --device cuda"),
                             (("--device", "cuda", "--local-group", "host"), "use --local-group nccl"),
