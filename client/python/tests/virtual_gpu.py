@@ -262,8 +262,9 @@ def install():
     plain_to = torch.Tensor.to
 
     def to(tensor, *arguments, **named):
-        if arguments and isinstance(arguments[0], torch.device) and arguments[0].type == "cuda":
-            return on_gpu(tensor, arguments[0].index)
+        device = named.get("device", arguments[0] if arguments else None)
+        if isinstance(device, torch.device) and device.type == "cuda":
+            return on_gpu(tensor if named.get("dtype") is None else plain_to(tensor, named["dtype"]), device.index)
         return plain_to(tensor, *arguments, **named)
 
     torch.Tensor.to = to
