@@ -141,6 +141,7 @@ TEST_CASE("cuda thread: who closes calls no driver that does not return") {
   }
   client->stop();
   CHECK(gpu.cuda->calls() == calls);
+  CHECK(gpu.cuda->count(CudaCall::destroy_event) == 0);  // nor within stop()
 }
 
 }  // namespace
