@@ -39,6 +39,12 @@ class TimedResult(unittest.TextTestResult):
         super().addError(test, err)
         self.stream.writeln(self.errors[-1][1])
 
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            of = self.failures if issubclass(err[0], test.failureException) else self.errors
+            self.stream.writeln(of[-1][1])
+
     def printErrors(self):
         pass
 

@@ -260,10 +260,11 @@ void RdmaChannel::watch_silence() {
   const bool waits_for_device = unanswered_ > 0 && !answered_;
   const bool waits_for_peer = !window_.may_send() && !heard_;
   answered_ = heard_ = false;
-  silent_probes_ = waits_for_device || waits_for_peer ? silent_probes_ + 1 : 0;
-  if (is_over() || silent_probes_ < options_->silent_probes) return;
+  without_device_ = waits_for_device ? without_device_ + 1 : 0;
+  without_peer_ = waits_for_peer ? without_peer_ + 1 : 0;
+  if (is_over() || std::max(without_device_, without_peer_) < options_->silent_probes) return;
   const std::string time = to_string(options_->probe_interval * options_->silent_probes);
-  if (waits_for_device) {
+  if (without_device_ >= options_->silent_probes) {
     fail(fmt::format("RDMA device {} has neither carried out nor failed any of {} requests for {}",
                      link_->device().name(), unanswered_, time));
   } else {

@@ -137,7 +137,9 @@ class RdmaChannel {
   std::uint64_t sends_at_probe_ = 0;
   bool answered_ = false;  // one of them since the last probe
   bool heard_ = false;     // anything of the peer since then
-  std::uint32_t silent_probes_ = 0;
+  // In a row, in which it was waited for:
+  std::uint32_t without_device_ = 0;
+  std::uint32_t without_peer_ = 0;
 
   bool ended_ = false;   // no more bytes come
   bool failed_ = false;  // nothing works any more

@@ -70,9 +70,10 @@ void RdmaStream::watch_silence() {
   probe_timer_ = loop_.after(context_->options.probe_interval, [this] {
     const auto self = shared_from_this();
     probe_timer_ = {};
-    if (channel_ == nullptr || channel_->is_over()) return;
+    if (channel_ != nullptr && channel_->is_over()) return;
+    watch_silence();  // also while the peer's name is looked up
+    if (channel_ == nullptr) return;
     channel_->probe();
-    watch_silence();
     progress();
   });
 }

@@ -21,8 +21,8 @@
 // Connecting fails with `out_of_memory` where one end cannot pin what it needs, with `unreachable` where no
 // device leads to the address, where nobody listens there for RDMA, or where the peer does not answer in
 // time; the message says which. A peer whose device does not answer any more ends the connection, also an
-// idle one (RdmaOptions::probe_interval); one whose device answers and that does nothing is its owner's to
-// notice.
+// idle one (RdmaOptions::probe_interval), and so does one that leaves no buffer free and says nothing
+// (RdmaOptions::silent_probes); one that does nothing else is its owner's to notice.
 //
 // A device that is removed ends its connections (`peer_lost`), and nothing else: a listener listens again
 // when it is back, memory of allocate() stays, and is copied when it is sent over the device that came back.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 
 #include "proto/base/unique_fd.h"
 
@@ -15,6 +16,14 @@ namespace bps {
 namespace {
 
 constexpr std::uint32_t kMaxGids = 1024;  // of a port
+
+// How many RealDevices of the process have something on a context of librdmacm's.
+using Users = std::map<const ibv_context*, int>;
+
+Monitor<Users>& users() {
+  static auto* const all = new Monitor<Users>();  // until the end of the process: clients may be static
+  return *all;
+}
 
 Error cannot_pin(const std::string& device, std::size_t bytes, int error) {
   if (error != ENOMEM && error != EAGAIN && error != EPERM)
@@ -75,6 +84,7 @@ RealDevice::RealDevice(const RdmaLibrary& library, ibv_context* context, ibv_pd*
       port_(port),
       look_(std::move(look)),
       state_(State{domain, 0, {}, {}}) {
+  users().update([this](Users& users) { ++users[context_]; });
   const auto depth = [](int reads) { return static_cast<std::uint8_t>(std::clamp(reads, 0, 255)); };
   limits_.work_requests = static_cast<std::uint32_t>(attributes.max_qp_wr);
   limits_.completions = static_cast<std::uint32_t>(attributes.max_cqe);
@@ -93,6 +103,10 @@ void RealDevice::close(State& state) {
   for (RealMemory* const memory : state.memories)
     memory->end();
   library_.dealloc_pd(std::exchange(state.domain, nullptr));
+  users().update([this](Users& users) {
+    const auto found = users.find(context_);
+    if (--found->second == 0) users.erase(found);
+  });
 }
 
 ibv_pd* RealDevice::domain() const {
@@ -137,12 +151,16 @@ void RealDevice::close_if_unused() {
   if (none_left && keeper != nullptr) let_go();
 }
 
-// What librdmacm has open are two numbers. The files behind them go, the numbers stay its own to close.
+// What librdmacm has open are two numbers. The files behind them go, the numbers stay its own to close. Another
+// RealVerbs of the process may have something on the device still: then it goes with that.
 void RealDevice::let_go() {
   const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!nothing) return;
-  for (const int number : {context_->cmd_fd, context_->async_fd})
-    ::dup3(nothing.get(), number, O_CLOEXEC);
+  users().update([&](const Users& users) {
+    if (users.find(context_) != users.end()) return;
+    for (const int number : {context_->cmd_fd, context_->async_fd})
+      ::dup3(nothing.get(), number, O_CLOEXEC);
+  });
 }
 
 // ---- what it has ----

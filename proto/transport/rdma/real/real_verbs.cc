@@ -43,7 +43,7 @@ Status RealVerbs::open() {
   if (Status status = check_device(options_, found.names); !status.ok()) return status;
   if (any() != nullptr) return check_options();
   if (found.error) return *found.error;
-  return make_error(ErrorCode::os, "this host has no RDMA device",
+  return make_error(ErrorCode::os, "libibverbs finds no RDMA device on this host",
                     "`bpsctl doctor --rdma` says what is missing");
 }
 

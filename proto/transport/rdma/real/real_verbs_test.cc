@@ -39,7 +39,7 @@ struct PlayedDevice {
   PlayedDevice& operator=(const PlayedDevice&) = delete;
   // The kernel waits for that, however it comes about.
   bool has_files() const {
-    return is_open && !is_nothing(context.cmd_fd) && !is_nothing(context.async_fd);
+    return is_open && (!is_nothing(context.cmd_fd) || !is_nothing(context.async_fd));
   }
   static bool is_nothing(int fd) {
     struct stat found {};
@@ -163,7 +163,11 @@ RdmaLibrary played_library() {
     return domain;
   };
   library.dealloc_pd = [](ibv_pd* domain) {
-    host().update([&](Host& h) { --h.of(domain->context).domains; });
+    host().update([&](Host& h) {
+      PlayedDevice& device = h.of(domain->context);
+      if (PlayedDevice::is_nothing(device.context.cmd_fd)) h.wrong = device.name + " lost its files before what is on it";
+      --device.domains;
+    });
     delete domain;
     return 0;
   };
@@ -264,8 +268,7 @@ void move_address(std::uint32_t number, bool elsewhere) {
   });
 }
 
-// As `rdma link delete`: true if all that have it open let go of it.
-bool remove_device(std::uint32_t number) {
+void begin_to_remove(std::uint32_t number) {
   host().update([&](Host& h) {
     for (PlayedDevice& device : h.devices) {
       if (device.address == number) device.removed = true;
@@ -276,6 +279,11 @@ bool remove_device(std::uint32_t number) {
       if (!tell(*id->id.channel)) h.wrong = "a removal could not be told of";
     }
   });
+}
+
+// As `rdma link delete`: true if all that have it open let go of it.
+bool remove_device(std::uint32_t number) {
+  begin_to_remove(number);
   return host().wait_until(std::chrono::steady_clock::now() + 20s, [&](const Host& h) {
     return std::none_of(h.devices.begin(), h.devices.end(), [&](const PlayedDevice& device) {
       return device.address == number && device.removed && device.has_files();
@@ -353,6 +361,23 @@ TEST_CASE("the only device of a host is let go, and used again when it is back")
   registered.clear();
   test.verbs.reset();
   CHECK(what_went_wrong() == "");
+}
+
+TEST_CASE("the only device of a host is let go when the last of the process that uses it has let go") {
+  Played test;
+  const auto other = std::make_shared<RealVerbs>(test.library, VerbsOptions{});
+  REQUIRE(other->open().ok());
+  CHECK(remove_device(2));
+  auto* const device = dynamic_cast<RealDevice*>(other->devices()->front());
+  auto use = std::make_unique<Result<RealDevice::Use>>(device->use());
+  REQUIRE(use->ok());
+  begin_to_remove(1);
+  REQUIRE(host().wait_until(std::chrono::steady_clock::now() + 20s, [](const Host& h) { return h.devices[0].domains == 1; }));
+  test.verbs.reset();  // has done what it does
+  CHECK(host().read([](const Host& h) { return h.devices[0].has_files(); }));
+  use.reset();
+  CHECK(host().wait_until(std::chrono::steady_clock::now() + 20s, [](const Host& h) { return !h.devices[0].has_files(); }) );
+  CHECK(other->devices()->empty());
 }
 
 TEST_CASE("a device that has come back without an address is watched when it has one") {
