@@ -296,7 +296,8 @@ BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* e
  * driver does not offer it, or it could hold up the operation itself; of each stream that has to be found out the first time,
  * which holds the stream for 200 ms at most) the call waits in the stream's place, on the host, for at most
  * operation_timeout_ms; BPS_DEADLINE: nothing waits. Before a program destroys the stream the operation must have ended.
- * Refused inside a callback.
+ * Refused inside a callback. An operation that is started after this call with `stream` in its bps_buffer begins only when
+ * this one has ended: all ranks must do that in the same order.
  * While a stream waits, the program must make no call that waits for all streams of the GPU: cudaDeviceSynchronize, cudaFree,
  * cudaMalloc, cudaFreeHost, cudaMallocHost, cudaHostRegister, cudaHostUnregister, the first use of a kernel (unless
  * CUDA_MODULE_LOADING is EAGER), work on the legacy default stream (NULL) for which other streams wait, the first use of

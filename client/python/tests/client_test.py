@@ -3,6 +3,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import threading
 import unittest
 import unittest.mock
@@ -10,6 +11,7 @@ import weakref
 
 import bps
 import numpy
+from bps._settings import setting
 
 LIMIT = 30  # seconds after which anything is considered to hang
 
@@ -188,6 +190,45 @@ class ClientTest(unittest.TestCase):
         self.refused(bps.Code.INVALID_ARGUMENT, "value of a has 3.*its out 4", store.pushpull, "a", values(3), values(4))
         store.close()
         self.client.stats()
+
+
+class SettingTest(unittest.TestCase):
+    """What the package reads for itself is what the library reads."""
+
+    def said(self, options, name="local_group", **environment):
+        with unittest.mock.patch.dict(os.environ, {"BPS_" + key: value for key, value in environment.items()}):
+            if name == "local_group":
+                with self.assertRaisesRegex(bps.Error, "local.group.*wrong|LOCAL_GROUP.*wrong"):
+                    bps.Client(scheduler="embedded:", **options)
+            return setting(name, options)
+
+    def test_order(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "file.toml")
+            with open(path, "w") as file:
+                file.write('job = "local-group = 5"\nlocal-group = "wrong in the file"\ncuda-device=3# of 8\n')
+            file, other = {"config_file": path}, {"config_file": os.path.join(folder, "none")}
+            self.assertEqual(self.said({"local_group": "wrong1", **file}, LOCAL_GROUP="wrong2"), "wrong1")
+            self.assertEqual(self.said(file, LOCAL_GROUP="wrong2"), "wrong2")
+            self.assertEqual(self.said({}, LOCAL_GROUP="wrong2", CONFIG=path), "wrong2")
+            self.assertEqual(self.said(file), "wrong in the file")
+            self.assertEqual(self.said({}, CONFIG=path), "wrong in the file")
+            self.assertEqual(self.said({"config_file": ""}, CONFIG=path), "wrong in the file")
+            self.assertEqual(self.said(file, CONFIG=other["config_file"]), "wrong in the file")
+            for options, expected in (({"cuda_device": 0}, "0"), ({"cuda_device": -1}, "3"), ({}, "3")):
+                self.assertEqual(self.said({**file, **options}, "cuda_device"), expected)
+
+    def test_spelling(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "file.toml")
+            for line in ("local-group='wrong'", '  "local-group"\t=  "wrong" # yes', "'local-group' = 'wrong'"):
+                with open(path, "w") as file:
+                    file.write("# local-group = 'nccl'\nretain = true\n" + line)
+                self.assertEqual(self.said({"config_file": path}), "wrong", line)
+            self.assertIsNone(setting("cuda_device", {"config_file": path}))
+
+    def test_nobody_says_it(self):
+        self.assertIsNone(setting("local_group", {}))
 
 
 class WaitTest(unittest.TestCase):

@@ -19,10 +19,14 @@ class GpuTest(WorkerTest):
             self.assertNotIn("fake driver", worker.text())
 
     def test_operations(self):
-        self.cases(3, "types", "views", "compressed", "hosts_and_gpus", "begin_alike", "without_host_memory", "types")
+        self.cases(3, "types", "views", "compressed", "hosts_and_gpus", "begin_alike", "without_host_memory:0", "types")
 
     def test_streams(self):
-        self.cases(2, "queued_work_comes_first", "streams_wait", "queued_work_comes_first")
+        self.cases(2, "queued_work_comes_first", "streams_wait", "copies_are_waited_for", "queued_work_comes_first")
+
+    def test_which_gpu(self):
+        self.cases(2, "without_host_memory:local rank", gpus=2)
+        self.cases(2, "without_host_memory:1", gpus=2, BPS_CUDA_DEVICE="1")
 
     def test_core(self):
         self.cases(2, "core", "dropped")
@@ -31,7 +35,7 @@ class GpuTest(WorkerTest):
         self.cases(2, "optimizer:1", "optimizer:2")
 
     def test_hook(self):
-        self.cases(2, "hook:float32", "hook:bfloat16", "hook:float16", "run_ahead")
+        self.cases(2, "hook:float32", "hook:bfloat16", "hook:float16")
 
     def test_refusals(self):
         self.cases(1, "refusals", gpus=2)
@@ -47,16 +51,6 @@ class GpuTest(WorkerTest):
                 for rank in (0, 2):
                     self.assert_told(workers[rank], 75, "rank 1", limit)
                     self.assertNotIn("fake driver", workers[rank].text())
-
-    def test_a_rank_is_lost_while_others_run_ahead(self):
-        for where in ("ask", "next step"):
-            with self.subTest(where):
-                scheduler, _ = self.cluster()
-                workers = self.python_workers(scheduler, 3, "lost_while_running_ahead:" + where, **self.gpus())
-                workers[1].end()
-                for rank in (0, 2):
-                    self.assert_told(workers[rank], 75, "Error.*rank 1")
-                    self.assertIn("gone ahead", workers[rank].text())
 
     def test_without_a_driver(self):
         """Tensors that say they are on a GPU, where there is no libcuda.so.1."""

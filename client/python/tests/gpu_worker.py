@@ -1,6 +1,5 @@
 """Workers of gpu_test.py, as torch_worker.py: python3 gpu_worker.py FUNCTION[:ARGUMENT...] ... with tensors on virtual GPUs."""
 import os
-import signal
 import threading
 import types as python_types
 
@@ -62,6 +61,37 @@ def compressed():
     total = sum((on_rank(torch.float32, (1000,), rank).half().float() for rank in range(bps.torch.size())), torch.zeros(1000))
     result = bps.torch.allreduce(mine(torch.float32, (1000,)), compression=bps.torch.Compression.fp16)
     same(result, (total / bps.torch.size()).half().float())
+
+
+def copies_are_waited_for():
+    """What comes by way of a copy is there for the host, and for another stream, only when the stream that copies has."""
+    values = on_rank(torch.float32, (6, 8), bps.torch.rank())
+    halves = sum((on_rank(torch.float32, (6, 8), rank).half().float() for rank in range(bps.torch.size())), torch.zeros(6, 8))
+    cases = ((lambda: bps.torch.push_pull_async_(on_gpu(values).t(), "transposed"), summed(torch.float32, (6, 8), True).t()),
+             (lambda: bps.torch.allreduce_async(on_gpu(values), name="half", compression=bps.torch.Compression.fp16),
+              (halves / bps.torch.size()).half().float()))
+    for begin, expected in cases:
+        same(begin().synchronize(), expected)  # the library knows the tensor, and asks the driver for no memory below
+        for waits_on_host in (True, False):
+            handle, copies, other, gate = begin(), Stream(GPU), Stream(GPU), virtual_gpu.Word()
+            while not handle.poll():
+                threading.Event().wait(0.001)
+            copies.wait_word(gate)
+            with virtual_gpu.stream(copies):
+                handle.wait_stream()
+            assert not torch.equal(on_host(handle.tensor), expected), "it has been copied before its turn"
+            if waits_on_host:
+                opener = threading.Timer(0.1, gate.set)
+                opener.start()
+                same(handle.synchronize(), expected)
+                opener.join()
+            else:
+                with virtual_gpu.stream(other):
+                    handle.wait_stream()
+                    assert not other.query(), "it does not wait for the copy"
+                    gate.set()
+                    same(handle.tensor, expected)
+                handle.synchronize()
 
 
 def queued_work_comes_first():
@@ -154,15 +184,16 @@ def begin_alike():
     assert torch.equal(state["state"][0]["momentum_buffer"].cpu(), torch.arange(5.0))
 
 
-def without_host_memory():
-    """As a job with local_group nccl refuses it."""
-    client, calls = bps.torch.client(), []
+def without_host_memory(device):
+    """As a job with local_group nccl refuses it: then all goes by way of this rank's GPU."""
+    device = bps.torch.local_rank() if device == "local rank" else int(device)
+    world, client, calls = bps.torch.world._world, bps.torch.client(), []
+    assert not world.sums_on_gpus
+    world.sums_on_gpus = True
 
     def only_gpus(function):
         def call(tensor, *arguments, **named):
-            calls.append(isinstance(arguments[0], bps.CudaMemory))
-            if not calls[-1]:
-                raise bps.Error(bps.Code.INVALID_ARGUMENT, "in the host's memory, and local_group is nccl")
+            calls.append(arguments[0].device if isinstance(arguments[0], bps.CudaMemory) else None)
             return function(tensor, *arguments, **named)
 
         return call
@@ -171,12 +202,12 @@ def without_host_memory():
     thing = {"epoch": bps.torch.rank(), "much": b"x" * 3_000_000}
     assert bps.torch.broadcast_object(thing, 1) == {**thing, "epoch": 1}
     same(bps.torch.broadcast_(mine(torch.float32, (10,)), 1), on_rank(torch.float32, (10,), 1))
-    assert calls[0] is False and all(calls[1:]), "asked once, and not again"
     if bps.torch.size() > 1:
         shape = (3 if bps.torch.rank() == 1 else 4,)
         refused(bps.Code.CONFIGURATION, "rank 1 is not that of rank 0", lambda: bps.torch.broadcast_(mine(torch.float32, shape)))
+    assert calls and all(one == device for one in calls), calls
     del client.broadcast, client.push_pull
-    bps.torch.world._world.by_gpu = False
+    world.sums_on_gpus = False
 
 
 def optimizer(passes):
@@ -228,49 +259,6 @@ def hook(dtype):
         for i, future in enumerate(futures):
             same(future.wait(), summed(dtype, (5_000 * (i + 1),), True))
     assert state.waited_s > 0
-
-
-def run_ahead():
-    """The future is complete at once, on a stream that waits; the host sees the end in the next backward(), or when it asks."""
-    state = bps.torch.state(run_ahead=True)
-
-    def turn(number):
-        buckets = [Bucket(i, mine(torch.float32, (5_000 * (i + 1),)), i == 1) for i in range(2)]
-        futures = [bps.torch.comm_hook(state, bucket) for bucket in buckets]
-        assert all(future.done() for future in futures)
-        seen = not futures[0].completed_on.query()
-        for i, future in enumerate(futures):
-            with virtual_gpu.stream(future.completed_on):
-                same(future.value(), summed(torch.float32, (5_000 * (i + 1),), True))
-        if number % 2 == 1:
-            state.synchronize()
-        return seen
-
-    until_seen(turn)
-    state.synchronize()
-    state.synchronize()
-    state.synchronize()
-    values = torch.ones(10)
-    bps.torch.comm_hook(state, Bucket(5, values, True)).wait()  # of the host: as ever
-    assert torch.equal(values, torch.ones(10))
-
-
-def lost_while_running_ahead(where):
-    """Rank 1 dies in a step; the others go on, and hear of it in the next, or when they ask."""
-    state = bps.torch.state(run_ahead=True)
-    values = mine(torch.float32, (50_000,))
-    for step in range(3):
-        bps.torch.comm_hook(state, Bucket(0, values, True))
-    if bps.torch.rank() == 1:
-        state.synchronize()
-        os.kill(os.getpid(), signal.SIGKILL)
-    future = bps.torch.comm_hook(state, Bucket(0, values, True))
-    assert future.done()
-    print("gone ahead", flush=True)
-    if where == "ask":
-        state.synchronize()
-    else:
-        bps.torch.comm_hook(state, Bucket(0, values, True))
 
 
 def refusals():

@@ -3,15 +3,17 @@
 An allocation of that driver is memory of this process, so PyTorch computes in it as in any other. What makes it a GPU's:
 nothing but the driver knows the memory; what is queued on a stream is done later; and a tensor is computed with only when
 the current stream of its device has come to rest, which is when a kernel queued there would run. What forgets to let a
-stream wait therefore computes with old values, and what gives the wrong stream sends them.
+stream wait therefore computes with old values, and what gives the wrong stream sends them. Only copy_() of one such tensor to
+another is queued as a GPU does it: the caller goes on at once.
 
 PyTorch here is built without CUDA, so the few functions of torch.cuda that bps.torch calls are replaced (`install`).
 """
 import contextlib
 import ctypes
+import itertools
 import threading
 import time
-from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from typing import TypeVar
 
 import torch
@@ -107,6 +109,28 @@ class Stream:
             assert time.monotonic() < deadline, "a stream does not come to rest"
             threading.Event().wait(2e-5)  # it goes on by being asked
 
+    def wait_event(self, event):
+        with driver.on(self.device.index):
+            driver("cuStreamWaitEvent", c_void_p(self.cuda_stream), event.pointer, c_uint(0))
+
+    def wait_word(self, word):
+        """What is queued from now on waits until word.set()."""
+        with driver.on(self.device.index):
+            driver("cuStreamWaitValue32_v2", c_void_p(self.cuda_stream), c_uint64(word.address), c_uint32(1), c_uint(0))
+
+    def run(self, kernel):
+        """Queues a function: it runs when what is before it has been done, and what comes after it waits for its end."""
+        begins, ended = Event(), Word()
+        begins.record(self)
+        self.wait_word(ended)
+
+        def wait_and_run():
+            begins.synchronize()
+            kernel()
+            ended.set()
+
+        threading.Thread(target=wait_and_run, daemon=True).start()
+
     def keep_busy(self):
         """For some 50 ms."""
         word = on_gpu(torch.zeros(1), self.device.index)
@@ -118,6 +142,51 @@ class Stream:
         with driver.on(self.device.index):
             driver("cuMemcpyHtoDAsync_v2", c_uint64(tensor.data_ptr()), c_void_p(pinned.address),
                    c_size_t(size or pinned.size), c_void_p(self.cuda_stream))
+
+
+class Event:
+    """torch.cuda.Event, recorded once."""
+
+    def __init__(self, blocking=False):
+        self.pointer = c_void_p()
+        self._device = None
+
+    def record(self, stream):
+        assert self._device is None
+        self._device = stream.device.index
+        with driver.on(self._device):
+            driver("cuEventCreate", byref(self.pointer), c_uint(0))
+            driver("cuEventRecord", self.pointer, c_void_p(stream.cuda_stream))
+
+    def query(self):
+        with driver.on(self._device):
+            return driver("cuEventQuery", self.pointer, also=(_NOT_READY,)) == 0
+
+    def synchronize(self):
+        deadline = time.monotonic() + 30
+        while not self.query():
+            assert time.monotonic() < deadline, "an event does not come"
+            threading.Event().wait(2e-5)
+
+
+class Word:
+    """For which a stream may wait."""
+
+    _all = None
+    _used = itertools.count()
+
+    @classmethod
+    def prepare(cls):
+        """While no stream waits: the driver may wait for all when it gets to know memory."""
+        cls._all = Pinned(torch.zeros(4096, dtype=torch.int32))
+
+    def __init__(self):
+        number = next(self._used)
+        assert number < 4096, "there are no more words"
+        self.address = self._all.address + 4 * number
+
+    def set(self):
+        c_uint32.from_address(self.address).value = 1
 
 
 class Pinned:
@@ -184,12 +253,20 @@ class CudaTensor(torch.Tensor):
     def __torch_function__(cls, function, types, arguments=(), named=None):
         given = [one for one in _flat((arguments, named or {})) if isinstance(one, torch.Tensor)]
         devices = {one.device.index for one in given if isinstance(one, CudaTensor)}
+        if function.__name__ == "copy_" and len(devices) == 1 and all(isinstance(one, CudaTensor) for one in given):
+            current_stream(torch.device("cuda", *devices)).run(lambda: _copy(*given))
+            return given[0]
         if function.__name__ not in _QUEUES_NOTHING:
             for device in devices:
                 current_stream(torch.device("cuda", device)).synchronize()
         with torch._C.DisableTorchFunction():
             result = function(*arguments, **(named or {}))
         return _placed(result, given, min(devices, default=0))
+
+
+def _copy(target, source):
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        target.copy_(source)
 
 
 def _flat(thing):
@@ -232,7 +309,7 @@ def on_host(tensor):
 
 
 class Future(torch.futures.Future[T]):
-    """Knows on which stream its result is when it is completed, as one of PyTorch with `devices` does."""
+    """One of PyTorch with `devices`."""
 
     def __new__(cls, *, devices=None):
         return super().__new__(cls)
@@ -240,12 +317,10 @@ class Future(torch.futures.Future[T]):
     def __init__(self, *, devices=None):
         super().__init__()
         self.devices = devices
-        self.completed_on = None
 
     def set_result(self, result):
         if self.devices and isinstance(result, torch.Tensor):
             assert result.device in self.devices
-            self.completed_on = current_stream(result.device)
         super().set_result(result)
 
 
@@ -253,11 +328,12 @@ def install():
     """In this process, before bps.torch is used."""
     global driver
     driver = Driver()
+    Word.prepare()
     for device in range(driver.gpus):
         Stream.default[device] = Stream(torch.device("cuda", device), 0 if device == 0 else None)
     cuda = torch.cuda
-    cuda.current_stream, cuda.stream, cuda.Stream = current_stream, stream, Stream
-    cuda.is_available, cuda.current_device = lambda: True, lambda: 0
+    cuda.current_stream, cuda.stream, cuda.Stream, cuda.Event = current_stream, stream, Stream, Event
+    cuda.device_count = lambda: driver.gpus
     torch.futures.Future = Future
     plain_to = torch.Tensor.to
 

@@ -15,7 +15,8 @@ from .world import world
 Parameters = Union[Mapping[str, Any], Iterable[Tuple[str, torch.Tensor]]]
 
 
-# What is copied to the host at a time, of tensors on a GPU: a model may be larger than the host's memory.
+# What is copied to the host at a time, of tensors on a GPU, rounded up to whole tensors: a model may be larger than the host's
+# memory.
 _BATCH_BYTES = 64 << 20
 
 

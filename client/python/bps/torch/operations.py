@@ -5,6 +5,7 @@ import torch
 
 from .. import handle as bps_handle
 from .._abi import Op
+from .._interrupt import call_interruptibly
 from ..errors import invalid
 from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor, will_be_used_here
 from .world import World, world
@@ -18,6 +19,7 @@ class Handle:
         self.tensor = tensor
         self._operation = operation
         self._staging = staging
+        self._copied: Any = None  # the torch.cuda.Event after the copy out of `staging`
         self._unnamed = unnamed
         self._world = place
 
@@ -31,11 +33,15 @@ class Handle:
     def wait_stream(self) -> torch.Tensor:
         """Of a tensor on a GPU: what is queued from now on on the current stream finds the result, and the host goes on.
         Whether it is one is told by synchronize(), which has to be called nevertheless, before anything that comes of it is
-        believed. See bps.Handle.wait_stream."""
+        believed. An operation that is started on this stream meanwhile begins after this one's end, so all ranks must do that in
+        the same order. See bps.Handle.wait_stream."""
         if not is_on_gpu(self.tensor):
             raise invalid("a stream is to wait for a tensor that is not on a GPU", "call synchronize()")
-        self._operation.wait_stream(torch.cuda.current_stream(self.tensor.device).cuda_stream)
+        stream = torch.cuda.current_stream(self.tensor.device)
+        self._operation.wait_stream(stream.cuda_stream)
         self._unstage()
+        if self._copied is not None:
+            stream.wait_event(self._copied)
         will_be_used_here(self.tensor)
         return self.tensor
 
@@ -44,17 +50,24 @@ class Handle:
         operation."""
         self._operation.wait()
         self._unstage()
+        if self._copied is not None and not self._copied.query():
+            call_interruptibly(self._copied.synchronize)
         if self._unnamed is not None:
             self._world.release_unnamed(self._unnamed)
             self._unnamed = None
         return self.tensor
 
     def _unstage(self) -> None:
-        if self._staging is not None:
-            with torch.no_grad():
-                self.tensor.copy_(self._staging)
+        """Of a tensor on a GPU the copy is queued on the current stream, and whoever else uses the result waits for it."""
+        if self._staging is None:
+            return
+        with torch.no_grad():
+            self.tensor.copy_(self._staging)
+        if is_on_gpu(self.tensor):
             will_be_used_here(self._staging)
-            self._staging = None
+            self._copied = torch.cuda.Event(blocking=True)
+            self._copied.record(torch.cuda.current_stream(self.tensor.device))
+        self._staging = None
 
 
 class Compression:

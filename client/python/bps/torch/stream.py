@@ -12,7 +12,6 @@ import torch
 
 from .._abi import DType
 from .._memory import Memory
-from ..errors import Code, Error
 from ..handle import Handle
 from .tensors import memory_of_tensor
 from .world import World
@@ -50,25 +49,25 @@ def _padded(count: int) -> int:
     return size
 
 
+def _gpu_of(world: World) -> torch.device:
+    """The one that the library has taken; see cuda_device in bps.h."""
+    if world.cuda_device is not None:
+        return torch.device("cuda", world.cuda_device)
+    return torch.device("cuda", world.client.local_rank % max(torch.cuda.device_count(), 1))
+
+
 class Parcel:
     """Bytes of the host under way, in an operation that is in place. A job whose ranks sum on their GPUs takes no host
-    memory: there they go by way of PyTorch's current device."""
+    memory: there they go by way of this rank's GPU."""
 
     def __init__(self, world: World, buffer: bytearray, start: Callable[[Any], Handle]) -> None:
         self._buffer = buffer
         self._carrier: Optional[torch.Tensor] = None
-        if not world.by_gpu:
-            try:
-                self._handle = start(buffer)
-                return
-            except Error as error:
-                # The one reason that what is alright otherwise may have.
-                if error.code != Code.INVALID_ARGUMENT or not torch.cuda.is_available():
-                    raise
-        device = torch.device("cuda", torch.cuda.current_device())
-        self._carrier = torch.frombuffer(buffer, dtype=torch.uint8).to(device)
+        if not world.sums_on_gpus:
+            self._handle = start(buffer)
+            return
+        self._carrier = torch.frombuffer(buffer, dtype=torch.uint8).to(_gpu_of(world))
         self._handle = start(memory_of_tensor(self._carrier))
-        world.by_gpu = True
 
     def wait(self) -> None:
         """Afterwards the result is in the buffer."""
