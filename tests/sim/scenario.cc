@@ -107,12 +107,7 @@ constexpr std::array kScenarios{
     Named{"quarrels",
           [](Maker& m) {
             JobPlan& job = m.job(2, 5);
-            job.quarrel.kind = static_cast<QuarrelPlan::Kind>(m.random().between(1, 3));
-            job.quarrel.rank = Rank{m.random().between(0u, job.world_size() - 1)};
-            job.quarrel.round = m.random().below(job.rounds);
-            job.free_running = m.random().one_in(3);
-            for (ServerPlan& server : m.scenario().servers)
-              server.memory_max = 32ull * 1024 * 1024;
+            m.quarrel(job);
           }},
     Named{"restarted",
           [](Maker& m) {
@@ -366,12 +361,7 @@ constexpr std::array kScenarios{
           [](Maker& m) {
             JobPlan& job = m.job(2, 6);
             m.group(job);
-            job.quarrel.kind = static_cast<QuarrelPlan::Kind>(m.random().between(1, 3));
-            job.quarrel.rank = Rank{m.random().between(0u, job.world_size() - 1)};
-            job.quarrel.round = m.random().below(job.rounds);
-            job.free_running = m.random().one_in(3);
-            for (ServerPlan& server : m.scenario().servers)
-              server.memory_max = 32ull * 1024 * 1024;
+            m.quarrel(job);
           }},
     Named{"local_groups_faults",
           [](Maker& m) {
@@ -423,12 +413,7 @@ constexpr std::array kScenarios{
           [](Maker& m) {
             JobPlan& job = m.job(2, 5);
             m.give_gpus(job);
-            job.quarrel.kind = static_cast<QuarrelPlan::Kind>(m.random().between(1, 3));
-            job.quarrel.rank = Rank{m.random().between(0u, job.world_size() - 1)};
-            job.quarrel.round = m.random().below(job.rounds);
-            job.free_running = m.random().one_in(3);
-            for (ServerPlan& server : m.scenario().servers)
-              server.memory_max = 32ull * 1024 * 1024;
+            m.quarrel(job);
           }},
     Named{"gpus_replaced",
           [](Maker& m) {

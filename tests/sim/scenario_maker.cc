@@ -126,6 +126,15 @@ void ScenarioMaker::give_gpus(JobPlan& job) {
   job.workers[random_.below(job.world_size())].has_gpu = true;
 }
 
+void ScenarioMaker::quarrel(JobPlan& job) {
+  job.quarrel.kind = static_cast<QuarrelPlan::Kind>(random_.between(1, 3));
+  job.quarrel.rank = Rank{random_.between(0u, job.world_size() - 1)};
+  job.quarrel.round = random_.below(job.rounds);
+  job.free_running = random_.one_in(3);
+  for (ServerPlan& server : scenario_.servers)
+    server.memory_max = 32ull * 1024 * 1024;
+}
+
 FaultPlan& ScenarioMaker::fault(FaultPlan::Kind kind, bool on_scheduler_too) {
   if (kind == FaultPlan::Kind::cut_lanes || kind == FaultPlan::Kind::refuse) survive_cuts();
   FaultPlan fault;

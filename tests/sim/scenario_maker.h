@@ -39,6 +39,8 @@ class ScenarioMaker {
   void group(JobPlan& job, std::uint32_t least_hosts = 1);
   // Some of its ranks, one at least, have a GPU each.
   void give_gpus(JobPlan& job);
+  // One of its ranks disagrees with the others, who have room for a tensor too many.
+  void quarrel(JobPlan& job);
 
   // ---- faults ----
   FaultPlan& fault(FaultPlan::Kind kind, bool on_scheduler_too = false);
