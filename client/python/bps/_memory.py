@@ -95,8 +95,7 @@ class CudaMemory(Memory):
         shape, strides = face["shape"], face.get("strides")
         if face.get("mask") is not None:
             raise invalid("an array with a mask has no plain memory", "fill it first")
-        steps = None if strides is None else [step // dtype.bytes for step in strides]
-        if not _is_contiguous(shape, steps):
+        if not _is_contiguous(shape, strides, dtype.bytes):
             raise invalid("the array is not contiguous", "give a contiguous copy")
         pointer, read_only = face["data"]
         stream = face.get("stream")  # None: its owner has seen to the order already
@@ -193,7 +192,7 @@ def _from_dlpack(thing: Any, what: str) -> Memory:
     if dtype is None:
         raise invalid(f"{what}: DLPack type code {tensor.code} of {tensor.bits} bits cannot be reduced", SUPPORTED)
     shape = tensor.shape[:tensor.ndim] if tensor.ndim else []
-    if not _is_contiguous(shape, tensor.strides[:tensor.ndim] if tensor.ndim and tensor.strides else None):
+    if not _is_contiguous(shape, tensor.strides[:tensor.ndim] if tensor.ndim and tensor.strides else None, 1):
         raise invalid(f"{what} is not contiguous", "give a contiguous copy")
     pointer, count = (tensor.data or 0) + tensor.byte_offset, math.prod(shape)
     if device_type == _DLPACK_CUDA:
@@ -201,15 +200,13 @@ def _from_dlpack(thing: Any, what: str) -> Memory:
     return Memory(pointer, dtype, count, capsule, writable=True)
 
 
-def _is_contiguous(shape: Sequence[int], strides: Optional[Sequence[int]]) -> bool:
-    """strides: in elements."""
-    count = 1
-    contiguous = True
+def _is_contiguous(shape: Sequence[int], strides: Optional[Sequence[int]], unit: int) -> bool:
+    """unit: what strides count an element as."""
     for axis in reversed(range(len(shape))):
-        if strides is not None and shape[axis] > 1 and strides[axis] != count:
-            contiguous = False
-        count *= shape[axis]
-    return contiguous or count == 0
+        if strides is not None and shape[axis] > 1 and strides[axis] != unit:
+            return 0 in shape
+        unit *= shape[axis]
+    return True
 
 
 def out_of_reach(what: str, where: str) -> Error:

@@ -93,7 +93,8 @@ class MemoryTest(unittest.TestCase):
         for said, given in ((None, None), (1, None), (2, 2)):  # the default stream, and that of each thread
             memory = CudaMemory.from_interface(OnlyInterface(values, stream=said))
             self.assertEqual(memory.c_buffer().stream, given)
-        for stays in (values.T, values[:, ::2]):
+        records = numpy.zeros(4, [("weight", "f4"), ("kind", "i2")])  # 6 bytes apart
+        for stays in (values.T, values[:, ::2], records["weight"]):
             with self.assertRaisesRegex(Error, "not contiguous"):
                 CudaMemory.from_interface(OnlyInterface(stays))
         with self.assertRaisesRegex(Error, "<i2.*cannot be reduced"):
