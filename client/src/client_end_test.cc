@@ -1,7 +1,6 @@
 // The end of a client whose thread is another client's, too. The linker leads look-ups of names through this file
 // (--wrap).
 #include <netdb.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -12,7 +11,7 @@
 #include <vector>
 
 #include "client/src/client.h"
-#include "proto/base/completion.h"
+#include "client/src/client_thread_harness.h"
 #include "proto/base/usable_cores.h"
 
 namespace {
@@ -41,26 +40,8 @@ int __wrap_getaddrinfo(const char* name, const char* service, const addrinfo* hi
 }
 
 namespace bps {
-namespace {
 
 using namespace std::chrono_literals;
-
-TimePoint soon() { return std::chrono::steady_clock::now() + 30s; }
-
-std::unique_ptr<ClientThread> take() {
-  auto thread = ClientThread::take();
-  REQUIRE(thread.ok());
-  return std::move(thread).value();
-}
-
-// 0: it does nothing.
-pid_t id_of(ClientThread& thread) {
-  const auto id = std::make_shared<Completion<pid_t>>();
-  thread.loop().post([id] { id->set(::gettid()); });
-  return id->wait_until(soon()) ? id->value() : 0;
-}
-
-}  // namespace
 
 TEST_CASE("client end: a look-up that hangs when a client ends holds up no other client of its thread") {
   LookUp hanging;

@@ -1,4 +1,4 @@
-#include "client/src/client_thread.h"
+#include "client/src/client_thread_harness.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,19 +22,6 @@
 
 namespace bps {
 namespace {
-
-std::unique_ptr<ClientThread> take() {
-  auto thread = ClientThread::take();
-  REQUIRE(thread.ok());
-  return std::move(thread).value();
-}
-
-pid_t id_of(ClientThread& thread) {
-  const auto id = std::make_shared<Completion<pid_t>>();
-  thread.loop().post([id] { id->set(::gettid()); });
-  id->wait_until(TimePoint::max());
-  return id->value();
-}
 
 const std::size_t kMost = usable_cores();
 
