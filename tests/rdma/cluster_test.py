@@ -266,7 +266,7 @@ class Auto(Job):
             rank.wait_line("^reached [1-9]")
         self.remove_device(SERVERS[0])
         for rank in self.ranks:
-            rank.wait_line(FALLS_BACK, limit=STEP)
+            rank.wait_line(FALLS_BACK)
         self.remove_device(WORKERS[0])
         self.remove_device(WORKERS[3])  # that nobody has chosen
         self.expect_sums()
