@@ -189,7 +189,8 @@ TEST_CASE("over RDMA: of those that prove nothing only so many have memory pinne
   CHECK_FALSE(world.workers[0]->closed);  // who has proved itself stays
   // Nor for long.
   const ExpectLog late("no handshake within 5s");
-  TimePoint told = world.loop.now();
+  const TimePoint began = world.loop.now();
+  TimePoint told = began;
   world.until([&] {
     if (world.loop.now() - told >= 1s) {
       told = world.loop.now();
@@ -197,6 +198,7 @@ TEST_CASE("over RDMA: of those that prove nothing only so many have memory pinne
     }
     return gone() == static_cast<std::ptrdiff_t>(strangers);
   });
+  CHECK(world.loop.now() - began < LaneDoor::kHelloTimeout + 1s);
   world.until([&] { return world.fabric->queue_pairs() == 2; });  // the worker's, and the server's end of it
   CHECK_FALSE(world.workers[0]->closed);
 }
