@@ -207,6 +207,7 @@ TEST_CASE("who reads on another thread and then asks intact() is never wrong") {
   std::atomic<int> whole{0};
   std::atomic<int> withdrawn{0};
   std::atomic<int> wrong{0};
+  std::atomic<int> closed{0};
   std::atomic<bool> done{false};
   std::vector<std::unique_ptr<LentPayload>> held;
 
@@ -237,6 +238,7 @@ TEST_CASE("who reads on another thread and then asks intact() is never wrong") {
   std::function<void()> next = [&] {
     if (round > 0) {
       client.connection->close();
+      closed.store(round);
       std::ranges::fill(words(), 0xbad);
     }
     if (++round > kRounds) return done.store(true);
@@ -255,7 +257,11 @@ TEST_CASE("who reads on another thread and then asks intact() is never wrong") {
       const auto bytes = payload->bytes();
       const auto* first = reinterpret_cast<const std::uint64_t*>(bytes.data());
       bool same = true;
-      for (int times = 0; times < 3 + seen % 5; ++times) {
+      // In every second round this reads until the lender has closed, in the others it may end before that.
+      const auto goes_on = [&](int times) {
+        return times < 3 + seen % 5 || (seen % 2 == 0 && closed.load() < seen && !done);
+      };
+      for (int times = 0; goes_on(times); ++times) {
         if (times == 2) client_thread->loop().post(next);  // withdraws while this goes on reading
         same = std::all_of(first, first + bytes.size() / sizeof *first,
                            [&](std::uint64_t word) { return word == static_cast<std::uint64_t>(seen); }) &&
@@ -283,7 +289,7 @@ TEST_CASE("who reads on another thread and then asks intact() is never wrong") {
   REQUIRE(finished);
   CHECK(wrong == 0);
   CHECK(withdrawn + whole == kRounds);
-  CHECK(withdrawn > 0);
+  CHECK(withdrawn >= kRounds / 2);
 }
 
 }  // namespace
