@@ -204,6 +204,15 @@ class BenchTest(unittest.TestCase):
             self.assertLess(line["algbw_GBps"], 0.05)  # slower than the links
             self.assertGreater(line["t_over_tstar"], 1)
 
+    @unittest.skipUnless(may_make_hosts(), "needs root and network namespaces")
+    def test_links_with_delay_and_loss(self):
+        for link in (["--delay", "10ms"], ["--loss", "0.1%"]):
+            lines = self.lines("pushpull", "--workers", "2", "--servers", "1", "--bytes", "1MB", "--iters", "2",
+                               "--warmup", "1", "--link", "200mbit", *link)
+            self.assert_measured(lines[0], workers=2, servers=1, link_bps=200_000_000)
+            if link[0] == "--delay":
+                self.assertGreater(lines[0]["min_us"], 40_000)  # there and back
+
     def test_replay(self):
         ours, fifo, *ratios = self.lines("replay", "--model", "vgg16", "--scale", "0.001", "--goodput", "100mbit",
                                          "--compute", "0.5", "--workers", "2", "--servers", "2", "--iters", "2")
@@ -323,6 +332,7 @@ class BenchTest(unittest.TestCase):
                                 (["latency", "--bytes", "0"], "nobody can answer"),
                                 (["floor", "--servers", "0"], "there is no server"),
                                 (["floor", "--colocated", "1"], "means nothing without --link"),
+                                (["pushpull", "--loss", "1%"], "--loss means nothing without --link"),
                                 (["pushpull", "--workers", "1", "--colocated", "2", "--link", "1gbit"], "more than"),
                                 (["worker", "nonsense"], "started by bps-bench")):
             with self.subTest(arguments):

@@ -106,7 +106,7 @@ Status Cluster::start(const ClusterOptions& options) {
 
 Status Cluster::start_lab() {
   const std::uint32_t hosts = options_.worker.processes() + options_.servers;
-  auto lab = Lab::up(options_.netlab, hosts, *options_.link);
+  auto lab = Lab::up(options_.netlab, hosts, {*options_.link, options_.delay, options_.loss});
   if (!lab) return lab.error();
   lab_ = std::move(*lab);
   return options_.slow_server ? lab_->set_rate(host_of_server(0), *options_.slow_server) : Status{};

@@ -32,6 +32,8 @@ struct ClusterOptions {
   std::uint32_t colocated = 0;         // further servers, on the hosts of the first workers
   std::optional<BitRate> link;         // of every host; without it there is one host, this one
   std::optional<BitRate> slow_server;  // link of server 0's host
+  Duration delay{0};                   // of each link, and what part of its frames it loses, "0.1%"
+  std::string loss;
   std::string netlab;
   std::string address = "127.0.0.1";  // of this host, where all listen without links
   std::string shards = "auto";

@@ -86,14 +86,18 @@ Lab::~Lab() {
   if (up_) (void)run({"down"}).ok();
 }
 
-Result<std::unique_ptr<Lab>> Lab::up(const std::string& program, std::uint32_t hosts, BitRate rate) {
+Result<std::unique_ptr<Lab>> Lab::up(const std::string& program, std::uint32_t hosts, const LabLink& link) {
   const auto found = program.empty() ? find_netlab() : Result<std::string>(program);
   if (!found) return found.error();
   std::unique_ptr<Lab> lab(new Lab(*found));
-  // What netlab has not finished it removes itself.
-  if (Status status = lab->run({"up", std::to_string(hosts), to_string(rate)}); !status) {
-    return std::move(status).error();
+  std::vector<std::string> up = {"up", std::to_string(hosts), to_string(link.rate)};
+  if (link.delay > Duration::zero()) {
+    const auto us = std::chrono::duration<double, std::micro>(link.delay).count();
+    up.insert(up.end(), {"--delay", fmt::format("{}us", us)});
   }
+  if (!link.loss.empty()) up.insert(up.end(), {"--loss", link.loss});
+  // What netlab has not finished it removes itself.
+  if (Status status = lab->run(std::move(up)); !status) return std::move(status).error();
   lab->up_ = true;
   return lab;
 }

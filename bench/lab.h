@@ -17,10 +17,17 @@
 
 namespace bps::bench {
 
+// Of every host, in each direction.
+struct LabLink {
+  BitRate rate;
+  Duration delay{0};
+  std::string loss;  // as netlab takes it, "0.1%"; empty: none
+};
+
 class Lab {
  public:
   // `program`: the script; empty: the one that belongs to this bps-bench.
-  static Result<std::unique_ptr<Lab>> up(const std::string& program, std::uint32_t hosts, BitRate rate);
+  static Result<std::unique_ptr<Lab>> up(const std::string& program, std::uint32_t hosts, const LabLink& link);
   ~Lab();
   Lab(const Lab&) = delete;
   Lab& operator=(const Lab&) = delete;

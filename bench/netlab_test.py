@@ -68,10 +68,57 @@ sender.join()
 print(sent, received, flush=True)
 """
 
+# The shortest of ten ways there and back: a connection that is refused.
+ROUND_TRIP = """
+import socket, sys, time
+def once():
+    start = time.monotonic()
+    try:
+        socket.create_connection((sys.argv[1], 7000), 30)
+    except ConnectionRefusedError:
+        return time.monotonic() - start
+print(min(once() for _ in range(10)))
+"""
+# How many of so many datagrams come; "end" is sent until one of those has come, which is behind all others.
+COUNT = """
+import socket
+own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+own.bind(("10.88.0.3", 7000))
+own.settimeout(40)
+print("listening", flush=True)
+count = 0
+while own.recv(100) != b"end":
+    count += 1
+print(count)
+"""
+SEND = """
+import socket
+own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(200):
+    own.sendto(b"one", ("10.88.0.3", 7000))
+own.settimeout(0.1)
+while True:
+    own.sendto(b"end", ("10.88.0.3", 7000))
+    try:
+        own.recv(1)  # nothing comes, until this is killed
+    except OSError:
+        pass
+"""
+
 
 def namespaces(lab):
     folder = pathlib.Path("/run/netns")
     return [entry.name for entry in folder.glob(f"{lab}-*")] if folder.exists() else []
+
+
+def relays(lab):
+    commands = []
+    for process in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            commands.append(process.read_bytes().replace(bytes(1), b" ").decode(errors="replace"))
+        except OSError:
+            pass  # it has ended
+    return [command for command in commands if f"netlab-relay {lab} " in command]
 
 
 def own_links():
@@ -134,6 +181,10 @@ class NetlabTest(unittest.TestCase):
 
     def assert_nothing_left(self):
         self.assertEqual(namespaces(self.lab), [])
+        deadline = time.monotonic() + LIMIT
+        while relays(self.lab) and time.monotonic() < deadline:
+            pass  # a process that has been killed goes when it has its turn
+        self.assertEqual(relays(self.lab), [])
         self.assertEqual(own_links(), self.links)
 
     def test_three_hosts(self):
@@ -175,6 +226,36 @@ class NetlabTest(unittest.TestCase):
         self.assertEqual(last.wait(timeout=LIMIT), -signal.SIGKILL)
         self.assert_nothing_left()
 
+    def on_host(self, host, program, *arguments):
+        return subprocess.Popen([self.netlab, "exec", "--name", self.lab, host, sys.executable, "-c", program, *arguments],
+                                stdout=subprocess.PIPE, text=True)
+
+    def test_delay(self):
+        self.run_netlab("up", "2", "100mbit", "--delay", "20ms")
+        for address, least in (("10.88.0.3", 0.08), ("10.88.0.1", 0.04)):  # h0's own link has none
+            took = float(self.on_host("h1", ROUND_TRIP, address).communicate(timeout=LIMIT)[0])
+            self.assertGreaterEqual(took, least)
+            self.assertLess(took, 2)
+        # Frames of any size pass whole, both ways at once, and no faster than the link; what a busy relay has kept comes at once.
+        self.assertLess(max(self.goodput("h1", "h2")), 1.3 * GOODPUT / 2)
+        self.assertEqual(len(relays(self.lab)), 1)
+        self.run_netlab("down")
+        self.assert_nothing_left()
+
+    def test_loss(self):
+        self.run_netlab("up", "2", "100mbit", "--loss", "20%")
+        receiver = self.on_host("h2", COUNT)
+        self.assertEqual(receiver.stdout.readline(), "listening\n")
+        sender = self.on_host("h1", SEND)
+        try:
+            came = int(receiver.communicate(timeout=LIMIT)[0])
+        finally:
+            sender.kill()
+            sender.communicate()
+        self.assertTrue(50 < came < 180, came)  # of 200, by two links: 128 +- 7
+        self.run_netlab("down")
+        self.assert_nothing_left()
+
     def test_up_that_is_interrupted_leaves_nothing(self):
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             up = subprocess.Popen([self.netlab, "up", "--name", self.lab, "200", "1gbit"], stdin=subprocess.DEVNULL,
@@ -206,6 +287,9 @@ class NetlabTest(unittest.TestCase):
         self.run_netlab("up", "1", "1gbit")
         self.assertIn("is up already", self.run_netlab("up", "1", "1gbit", status=71))
         for arguments, said in ((["up", "0", "1gbit"], "'0' hosts"), (["up", "3", "fast"], "'fast' is no rate"),
+                                (["up", "3", "1gbit", "--delay", "2"], "'2' is no delay"),
+                                (["up", "3", "1gbit", "--loss", "much"], "'much' is no loss"),
+                                (["up", "3", "1gbit", "--delay"], "--delay needs a value"),
                                 (["up", "3"], "other arguments"), (["up", "1", "2", "3"], "other arguments"),
                                 (["exec", "h7", "true"], "no host 'h7'"), (["exec", "h1"], "other arguments"),
                                 (["rate", "h1", "3parsec"], "no rate"), (["link", "h1", "sideways"], "up, or link"),

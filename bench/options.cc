@@ -28,12 +28,14 @@ Enum chosen(const std::string_view (&names)[N], const std::string& name) {
 }
 
 Status check_link(const Options& options) {
-  const char* const needs = options.colocated > 0 ? "--colocated"
-                            : options.slow_server ? "--slow-server"
-                                                  : nullptr;
+  const char* const needs = options.colocated > 0    ? "--colocated"
+                            : options.slow_server    ? "--slow-server"
+                            : options.delay          ? "--delay"
+                            : !options.loss.empty()  ? "--loss"
+                                                     : nullptr;
   if (needs != nullptr && !options.link) {
     return make_error(ErrorCode::invalid_argument, fmt::format("{} means nothing without --link", needs),
-                      "on one host all is co-located and no link is slow");
+                      "on one host all is co-located, and there are no links");
   }
   if (options.colocated > options.workers) {
     return make_error(ErrorCode::invalid_argument,
@@ -87,6 +89,9 @@ void add_link_flags(Config& config, Options& options) {
   config.add("colocated", options.colocated,
              "Further servers, one on the host of each of the first N workers");
   config.add("slow-server", options.slow_server, "Rate of the link of server 0, if it is another");
+  config.add("delay", options.delay, "Of each link in each direction: a way there and back takes it four times");
+  config.add("loss", options.loss, "What part of its frames each link loses in each direction, such as 0.1%")
+      .unit("PERCENT");
   config.add("goodput", options.goodput,
              "Payload that a link carries each way, for t*; not set: what headers leave of --link");
   config.add("netlab", options.netlab, "The script that makes hosts, if not the one beside bps-bench")
@@ -176,6 +181,8 @@ Result<ClusterOptions> Options::cluster() const {
   cluster.colocated = colocated;
   cluster.link = link;
   cluster.slow_server = slow_server;
+  cluster.delay = delay.value_or(Duration::zero());
+  cluster.loss = loss;
   cluster.netlab = netlab;
   if (link && !address.empty())
     return make_error(ErrorCode::invalid_argument, "hosts with links have addresses of their own",

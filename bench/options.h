@@ -26,6 +26,8 @@ struct Options {
   // Links.
   std::optional<BitRate> link;
   std::optional<BitRate> slow_server;
+  std::optional<Duration> delay;
+  std::string loss;
   std::optional<BitRate> goodput;
   std::uint32_t colocated = 0;
   std::string netlab;
