@@ -13,7 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "process"))
-from daemons import DETECTION, LIMIT, SILENCE, DaemonTest, main  # noqa: E402
+from daemons import DETECTION, LIMIT, LOST, SILENCE, SILENT, DaemonTest, main  # noqa: E402
 
 SHAPES = ("--sizes", "100000,1,300001,17")
 
@@ -68,7 +68,7 @@ class Workers(GpuTest):
 class Death(GpuTest):
     """A rank with a GPU is lost in the middle: the others say whom, and end in time, with nothing left on theirs."""
 
-    def lose(self, number, limit):
+    def lose(self, number, limit, noticed):
         scheduler, _ = self.cluster(2)
         workers = self.workers(scheduler, 3, "--rounds", "1000000000", "--elements", "50000", "--tensors", "2", "--announce",
                                "3", "--device", "cuda", env=self.environment())
@@ -77,17 +77,17 @@ class Death(GpuTest):
         since = time.monotonic()
         workers[1].signal(number)
         for worker in (workers[0], workers[2]):
-            self.assert_status(worker, 75, "rank 1")
+            self.assert_status(worker, 75, "rank 1 .*" + noticed)
             self.assertNotIn("fake driver", worker.text())
         self.assertLess(time.monotonic() - since, limit)
         self.assert_works(scheduler)
         return workers[1]
 
     def test_killed(self):
-        self.lose(signal.SIGKILL, DETECTION)
+        self.lose(signal.SIGKILL, DETECTION, LOST)
 
     def test_hangs(self):
-        stopped = self.lose(signal.SIGSTOP, SILENCE)
+        stopped = self.lose(signal.SIGSTOP, SILENCE, SILENT)
         stopped.signal(signal.SIGCONT)
         self.assert_status(stopped, 75)
 

@@ -23,10 +23,10 @@ from chaos_plan import ENDED, PEER_LOST, draw
 from daemons import DETECTION, SILENCE, DaemonTest
 from lab import Lab, why_no_lab
 
-HANGS = 40  # seconds that a round may take
+HANGS = 180  # seconds that a round may take
 COLLECTS = 6  # seconds that a restarted scheduler waits for nodes, besides
 JUDGES = 4  # seconds that the scheduler waits for what others say of a link that is cut, and a bit
-STALLS_MS = 20_000  # an operation that takes longer fails, and says whom it waits for
+STALLS_MS = 90_000  # an operation that takes longer fails, and says whom it waits for
 
 
 def connections(port):

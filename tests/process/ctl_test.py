@@ -4,6 +4,7 @@
     ctl_test.py PROGRAM-FOLDER WORKER [unittest arguments]
 """
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -33,7 +34,9 @@ class Ctl(DaemonTest):
             self.pause()
 
     def test_a_server_that_hangs_and_goes(self):
-        scheduler, servers = self.cluster(2)
+        # Time enough to ask about it before it is gone.
+        scheduler = self.scheduler("--heartbeat-deadline", "10s")
+        servers = [self.server(scheduler) for _ in range(2)]
         workers = self.workers(scheduler, 2, "--elements", "300000", "--rounds", "4", "--announce", "2", "--hold-after", "2")
         for worker in workers:
             worker.wait_line("reached 2")
@@ -42,7 +45,7 @@ class Ctl(DaemonTest):
         answer = self.ask(scheduler, "why")
         wait, = (wait for wait in answer["waits"] if wait["kind"] == "server")
         self.assertEqual((wait["job"], wait["missing"][0]["server"]), ("job", 1))
-        self.assertRegex(wait["text"], r"^\d partitions? at server 1 \(host \S+, last seen \d\.\d s ago\), which does not answer$")
+        self.assertRegex(wait["text"], r"^\d partitions? at server 1 \(host \S+, last seen \d+\.\d s ago\), which does not answer$")
         state = self.until(lambda: self.ask(scheduler, "status"), lambda state: state["gone_servers"])
         gone, = state["gone_servers"]
         self.assertEqual((gone["server"], gone["endpoint"]), (1, servers[0].address))
@@ -68,13 +71,14 @@ class Ctl(DaemonTest):
         self.assertGreaterEqual(wait["age_seconds"], 0.1)
         missing = wait["missing"]
         self.assertEqual([(party["rank"], party["state"]) for party in missing], [(2, "alive")])
-        self.assertLess(missing[0]["silent_seconds"], 3)
+        self.assertLess(missing[0]["silent_seconds"], 60)
         text = self.ctl(scheduler, "why", wait["tensor"], "--older-than", "0s")
         self.assertRegex(text, r"^job: for \d+\.\d s: round 2 of \S+: 3 of 4 pushed, missing rank 2 "
-                               r"\(host \S+, last seen \d\.\d s ago\)\n$")
-        line = rf"round 2 of {wait['tensor']}: 3 of 4 pushed, missing rank 2 \(host \S+, last seen \d\.\d s ago\)"
-        workers[0].wait_line(r"rank 0: has waited 0\.\d s for " + line)
-        server.wait_line(rf"round 2 of {wait['tensor']} waits for 0\.\d s: 3 of 4 pushed, missing rank 2 \(host ")
+                               r"\(host \S+, last seen \d+\.\d s ago\)\n$")
+        # Each rank says it once, and asks the scheduler first, who has a second; the server says it once.
+        line = r"rank \d: has waited \d+\.\d s for round 2 of .*: \d of 4 pushed, missing .*rank 2 \(host \S+, last seen \d+\.\d s ago\)"
+        self.until(lambda: "\n".join(worker.text() for worker in workers), lambda text: re.search(line, text))
+        server.wait_line(r"round 2 of \S+ waits for \d+\.\d s: \d of 4 pushed, missing .*rank 2 \(host ")
         state = self.ask(scheduler, "status")
         self.assertEqual([(job["job"], job["phase"], job["joined"]) for job in state["jobs"]], [("job", "running", 4)])
         self.assertEqual(len(state["servers"]), 1)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from daemons import DETECTION, SILENCE, DaemonTest, main
+from daemons import DETECTION, LOST, SILENCE, SILENT, DaemonTest, main
 
 HOSTS = (3, 2)
 SIZE = sum(HOSTS)
@@ -96,13 +96,17 @@ class Death(LocalGroupTest):
             self.assert_status(worker, PEER_LOST, *patterns)
         self.assertLess(time.monotonic() - since, limit)
 
+    @staticmethod
+    def noticed(how):
+        return LOST if how == signal.SIGKILL else SILENT
+
     def lose(self, rank, how, limit):
         """Under `fail` everybody else ends, naming it."""
         scheduler, _ = self.cluster(2)
         workers = self.running(scheduler, *FOR_EVER)
         since = time.monotonic()
         workers[rank].signal(how)
-        self.assert_all_told([w for r, w in enumerate(workers) if r != rank], since, limit, f"rank {rank}")
+        self.assert_all_told([w for r, w in enumerate(workers) if r != rank], since, limit, rf"rank {rank} .*{self.noticed(how)}")
         workers[rank].signal(signal.SIGCONT)
         self.assertNotEqual(workers[rank].end(), 0)
         self.assert_works(scheduler)
@@ -126,7 +130,7 @@ class Death(LocalGroupTest):
         since = time.monotonic()
         workers[rank].signal(how)
         lost = [r for r in range(SIZE) if host_of(r) == host_of(rank)]
-        self.assert_all_told([workers[r] for r in lost if r != rank], since, limit, f"rank {rank}")
+        self.assert_all_told([workers[r] for r in lost if r != rank], since, limit, rf"rank {rank} .*{self.noticed(how)}")
         workers[rank].signal(signal.SIGCONT)
         self.assertNotEqual(workers[rank].end(), 0)
         rest = [workers[r] for r in range(SIZE) if r not in lost]

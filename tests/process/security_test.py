@@ -249,10 +249,11 @@ class Strangers(KeyedTest):
         peers = []
         for daemon in (scheduler, servers[0]):
             for before in (b"", GOLDEN["HelloWorker"]):
+                since = time.monotonic()
                 peer = self.connect(daemon.address)
                 self.addCleanup(peer.close)
                 peer.sendall(before)
-                peers.append([peer, time.monotonic(), iter(GOLDEN["HelloLane"])])
+                peers.append([peer, since, iter(GOLDEN["HelloLane"])])
         while peers:
             readable, _, _ = select.select([peer for peer, _, _ in peers], [], [], 1)
             for entry in list(peers):
@@ -260,7 +261,7 @@ class Strangers(KeyedTest):
                 try:
                     if peer not in readable or peer.recv(65536):
                         peer.sendall(bytes([next(rest)]))
-                        self.assertLess(time.monotonic() - since, 20)
+                        self.assertLess(time.monotonic() - since, 60)
                         continue
                 except OSError:
                     pass
@@ -276,7 +277,7 @@ class Strangers(KeyedTest):
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         scheduler, servers = self.keyed_cluster()
         for daemon in (scheduler, servers[0]):
-            before = self.memory(daemon)
+            before, since = self.memory(daemon), time.monotonic()
             idle = []
             for i in range(count):
                 idle.append(self.connect(daemon.address))
@@ -287,7 +288,7 @@ class Strangers(KeyedTest):
             self.assertLess(len(os.listdir(f"/proc/{daemon.process.pid}/fd")), 2000)
             for peer in idle:
                 peer.close()
-            self.assertLess(len(daemon.lines), 100, "one line a second is enough")
+            self.assertLess(len(daemon.lines), 100 + time.monotonic() - since, "one line a second is enough")
 
 
 if __name__ == "__main__":

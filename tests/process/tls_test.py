@@ -3,6 +3,7 @@
 
     tls_test.py PROGRAM-FOLDER WORKER [unittest arguments]
 """
+import contextlib
 import os
 import pathlib
 import re
@@ -186,18 +187,20 @@ class Refused(TlsTest):
     def test_silence_and_noise(self):
         scheduler, servers = self.tls_cluster()
         for daemon in (scheduler, servers[0]):
-            before = self.memory(daemon)
+            before, began = self.memory(daemon), time.monotonic()
             idle = [self.connect(daemon.address) for _ in range(1500)]
             for i, peer in enumerate(idle):
                 # Nothing, the beginning of a handshake, or what is no TLS at all.
-                peer.sendall((b"", b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/1.1\r\n\r\n", os.urandom(100))[i % 4])
+                noise = (b"", b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/1.1\r\n\r\n", os.urandom(100))[i % 4]
+                with contextlib.suppress(ConnectionError):  # closed again already: fine
+                    peer.sendall(noise)
             since = time.monotonic()
             for peer in idle:
                 with peer:
                     self.until_closed(peer)
-            self.assertLess(time.monotonic() - since, 20)
+            self.assertLess(time.monotonic() - since, 60)
             self.assertLess(self.memory(daemon) - before, 192 << 20)
-            self.assertLess(len(daemon.lines), 60, "one line a second is enough")
+            self.assertLess(len(daemon.lines), 60 + time.monotonic() - began, "one line a second is enough")
         self.assert_tls_job_works(scheduler)
 
     def until_closed(self, peer):
