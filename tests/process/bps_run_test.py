@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 from cluster import LIMIT, ClusterTest
@@ -109,6 +110,11 @@ class Output(ClusterTest):
 
 
 class Status(ClusterTest):
+    def is_last_of(self, workers):
+        """Shell: whether this is rank 0, when the others have said by a file that signals find them ready."""
+        others = " && ".join(f"[ -e {self.folder}/up{rank} ]" for rank in range(1, workers))
+        return f"[ $BPS_RANK = 0 ] && {{ until {others}; do :; done; true; }}"
+
     def test_the_worst_worker_counts(self):
         self.assertEqual(self.run_to_end(*self.shell("exit 0", workers=3))[0], 0)
         self.assertEqual(self.run_to_end(*self.shell("exit $BPS_RANK", workers=4))[0], 3)
@@ -119,7 +125,7 @@ class Status(ClusterTest):
         self.assertIn("bps-run: worker 1 ended: signal 9 (Killed)", err)
 
     def test_the_others_may_end_with_their_own_error(self):
-        script = f"[ $BPS_RANK = 0 ] && exit 7; trap 'echo told; exit 3' TERM; {STAY}"
+        script = f"{self.is_last_of(3)} && exit 7; trap 'echo told; exit 3' TERM; : > {self.folder}/up$BPS_RANK; {STAY}"
         status, out, err = self.run_to_end(*self.shell(script, "--grace", "300ms", workers=3))
         self.assertEqual(status, 7)  # what the grace period ended does not hide the cause
         self.assertEqual(out.count("told"), 2)
@@ -127,7 +133,7 @@ class Status(ClusterTest):
         self.assert_nothing_left()
 
     def test_who_ignores_sigterm_is_killed(self):
-        script = f"[ $BPS_RANK = 0 ] && exit 7; trap '' TERM; while :; do {STAY}; done"
+        script = f"{self.is_last_of(2)} && exit 7; trap '' TERM; : > {self.folder}/up$BPS_RANK; while :; do {STAY}; done"
         status, _, err = self.run_to_end(*self.shell(script, "--grace", "10ms", workers=2))
         self.assertEqual(status, 7)
         self.assertIn("killed", err)
@@ -199,6 +205,9 @@ class Daemons(ClusterTest):
         run = self.start(*self.shell(f"echo up; until [ -e {self.folder}/go ]; do :; done; exit 0", *flags))
         pid = int(run.wait_for("[worker 0] up").split("[server 0] bps-server ")[1].split()[0])
         os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + LIMIT
+        while pathlib.Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+            os.sched_yield()  # until bps-run has heard of it, before its worker ends
         (self.folder / "go").touch()
         return run.end()
 
