@@ -39,7 +39,8 @@ endfunction()
 
 # bps_test(name SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT seconds] [ARGS ...] [ENVIRONMENT ...]
 #          [DEPENDS programs it starts ...] [SKIP_RETURN_CODE code that says: not here])
-# One Catch2 executable with the shared main, one ctest entry of the same name. LABELS say the tier:
+# One Catch2 executable with the shared main, one ctest entry of the same name. TIMEOUT is for what hangs: ten times
+# what a test takes alone, and more, because other programs keep the machine busy. LABELS say the tier:
 # unit (default), sim, conformance, fuzz, process, install, lint; `long` keeps it out of --quick.
 function(bps_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;SKIP_RETURN_CODE"
@@ -76,7 +77,7 @@ function(bps_command_test name)
     set(arg_LABELS unit)
   endif()
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 60)
+    set(arg_TIMEOUT 300)
   endif()
   set(test ${name})
   if(BPS_SANITIZE)

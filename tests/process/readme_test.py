@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 SOURCE = BUILD = None
-LIMIT = 240
+LIMIT = 600
 
 
 def free_port():

@@ -13,7 +13,7 @@ import bps
 import numpy
 from bps._settings import setting
 
-LIMIT = 30  # seconds after which anything is considered to hang
+LIMIT = 120  # seconds after which anything is considered to hang
 
 
 class Array(numpy.ndarray):

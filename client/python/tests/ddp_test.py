@@ -19,7 +19,7 @@ class HookTest(WorkerTest):
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1",
                        "BPS_LIBRARY": os.environ["BPS_LIBRARY"]}
         run = subprocess.run([self.bin / "bps-run", "-n", "4", "-s", "2", "--", sys.executable, HERE / self.program, *CASES],
-                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200)
+                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
         self.assertEqual(run.returncode, 0, run.stdout)
         for rank in range(4):
             for case in CASES:

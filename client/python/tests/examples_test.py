@@ -18,7 +18,7 @@ class ExamplesTest(WorkerTest):
                        "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         run = subprocess.run([str(word) for word in (self.bin / "bps-run", "-n", workers, "-s", "2", "--", sys.executable,
                                                      EXAMPLES / name, *flags)],
-                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200)
+                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
         self.assertEqual(run.returncode, 0, run.stdout)
         return run.stdout
 

@@ -35,7 +35,7 @@ class InstallTest(unittest.TestCase):
     @classmethod
     def execute(cls, command, status=0, **env):
         ended = subprocess.run([str(word) for word in command], env={**cls.environment, **env}, cwd=cls.folder,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
         if ended.returncode != status:
             raise AssertionError(f"{command}: {ended.returncode}\n{ended.stdout}")
         return ended.stdout

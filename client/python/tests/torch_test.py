@@ -28,7 +28,7 @@ class TorchTest(CasesTest):
 
     def test_compiled(self):
         """A compiler runs in it, in every rank: slow on a busy machine."""
-        self.cases(2, "compiled", limit=180)
+        self.cases(2, "compiled", limit=600)
 
     def test_nothing_is_left_of_ten_thousand_steps(self):
         self.cases(1, "flat")
