@@ -92,6 +92,7 @@ TEST_CASE("cuda thread: NCCL does not end, so the client ends without it, and is
   e.begin();
   e.gpu.nccl->block(NcclCall::abort);
   e.on_client([&] { e.group.reset(); });
+  REQUIRE(e.gpu.nccl->wait_for_blocked(e.client->loop().now() + 30s));
   const Status status = e.thread->stop(50ms);
   REQUIRE_FALSE(status.ok());
   CHECK_THAT(status.error().message, Contains("within 0.05 s") && Contains("ncclCommAbort does not return"));
@@ -134,6 +135,7 @@ TEST_CASE("cuda thread: who closes calls no driver that does not return") {
     auto group = worker.make_group(client->loop(), 1, 0, owner);
     gpu.cuda->block(CudaCall::register_host);
     region = group->allocate(1 << 20).value();
+    REQUIRE(gpu.cuda->wait_for_blocked(client->loop().now() + 30s));
     group.reset();
     const Status status = worker.stop(50ms);
     REQUIRE_FALSE(status.ok());

@@ -115,7 +115,7 @@ TEST_CASE("stream words: who asks whether a word may be used again keeps nobody 
                     if (is_over) return true;
                     const auto seen = std::make_shared<Completion<bool>>();
                     other->loop().post([seen, words = w.words] { seen->set(words->waiting() == 0); });
-                    if (!seen->wait_until(other->loop().now() + 5s)) ++kept_waiting;
+                    if (!seen->wait_until(other->loop().now() + 30s)) ++kept_waiting;
                     return false;
                   }});
   const std::uint64_t asked = w.cuda->count(CudaCall::query_event);

@@ -59,14 +59,22 @@ void FakeCuda::hang_next(std::uint64_t nth) {
 }
 
 void FakeCuda::block(CudaCall call) {
-  shared_->monitor.update([&](Machine& m) { m.blocked = call; });
+  shared_->monitor.update([&](Machine& m) {
+    m.blocked = call;
+    m.holds = false;
+  });
 }
 
 void FakeCuda::unblock() {
   shared_->monitor.update([](Machine& m) { m.blocked.reset(); });
 }
 
+bool FakeCuda::wait_for_blocked(TimePoint deadline) const {
+  return shared_->monitor.wait_until(deadline, [](const Machine& m) { return m.holds; });
+}
+
 void FakeCuda::pass(CudaCall call) {
+  shared_->monitor.update([&](Machine& m) { m.holds = m.holds || m.blocked == call; });
   shared_->monitor.wait_until(TimePoint::max(), [&](const Machine& m) { return m.blocked != call; });
 }
 

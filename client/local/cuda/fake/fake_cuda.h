@@ -79,6 +79,8 @@ class FakeCuda final : public CudaApi {
   // Calls of this function do not return until unblock(), whatever thread makes them.
   void block(CudaCall call);
   void unblock();
+  // Until a thread is in the call that is blocked.
+  bool wait_for_blocked(TimePoint deadline) const;
 
   std::uint64_t calls() const;
   std::uint64_t count(CudaCall call) const;

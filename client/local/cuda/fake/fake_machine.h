@@ -98,6 +98,7 @@ class FakeCuda::Machine {
   std::vector<Fault> faults;
   std::optional<std::uint64_t> hang_in;
   std::optional<CudaCall> blocked;
+  bool holds = false;  // a thread in that call
   CudaCode lost = CudaCode::success;
   std::optional<CudaStream> captured;
   bool is_capture_good = false;

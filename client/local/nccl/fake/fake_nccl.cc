@@ -38,6 +38,7 @@ struct FakeNccl::Mine {
     std::vector<Fault> faults;
     std::optional<NcclCode> broken;
     std::optional<NcclCall> blocked;
+    bool holds = false;  // a thread in that call
     bool stays = false;
     std::vector<std::string> misuses;
     std::uint32_t depth = 0;  // of groups
@@ -94,14 +95,22 @@ void FakeNccl::stay_in_progress() {
 }
 
 void FakeNccl::block(NcclCall call) {
-  mine_->monitor.update([&](Mine::State& s) { s.blocked = call; });
+  mine_->monitor.update([&](Mine::State& s) {
+    s.blocked = call;
+    s.holds = false;
+  });
 }
 
 void FakeNccl::unblock() {
   mine_->monitor.update([](Mine::State& s) { s.blocked.reset(); });
 }
 
+bool FakeNccl::wait_for_blocked(TimePoint deadline) const {
+  return mine_->monitor.wait_until(deadline, [](const Mine::State& s) { return s.holds; });
+}
+
 void FakeNccl::pass(NcclCall call) {
+  mine_->monitor.update([&](Mine::State& s) { s.holds = s.holds || s.blocked == call; });
   mine_->monitor.wait_until(TimePoint::max(), [&](const Mine::State& s) { return s.blocked != call; });
 }
 

@@ -57,6 +57,8 @@ class FakeNccl final : public NcclApi {
   // Calls of this function (unique_id, abort) do not return until unblock().
   void block(NcclCall call);
   void unblock();
+  // Until a thread is in the call that is blocked.
+  bool wait_for_blocked(TimePoint deadline) const;
   // What is begun next stays in progress.
   void stay_in_progress();
   // What async_error() says from now on, of every communicator.
