@@ -75,6 +75,7 @@ class World {
     options.scheduler = listener->endpoint();
     options.memory_max = 64 * kMiB;
     options.host = "here";
+    options.heartbeat_timeout = 10min;  // the scheduler says nothing of itself, however long a test takes
   }
   ~World() {
     workers.clear();
@@ -84,7 +85,7 @@ class World {
   }
 
   void until(const std::function<bool()>& done) {
-    const TimePoint deadline = loop.now() + 20s;
+    const TimePoint deadline = loop.now() + 60s;
     while (!done()) {
       REQUIRE(loop.now() < deadline);
       loop.run_once(loop.now() + 50ms);
