@@ -132,7 +132,7 @@ TEST_CASE("a READ whose completion is taken while writing is delivered") {
     int turns = 0;
     fabric.run_until([&] { return ++turns > 50; }, kLimit);
     fabric.fake().finish_reads();
-    REQUIRE(fabric.run_until([&] { return end.messages == frames + 1; }, 2s));
+    REQUIRE(fabric.run_until([&] { return end.messages == frames + 1; }, kLimit));
   }
 }
 

@@ -176,7 +176,7 @@ struct Pair {
     REQUIRE(made.ok());
     listener = std::move(made).value();
   }
-  void connect() { client.attach(fabric.transport().connect(fabric.loop(), listener->endpoint(), 5s)); }
+  void connect() { client.attach(fabric.transport().connect(fabric.loop(), listener->endpoint(), 20s)); }
   void connect_and_wait() {
     connect();
     REQUIRE(fabric.run_until([&] { return server.connection && client.writable > 0; }, kLimit));
