@@ -284,7 +284,7 @@ void begin_to_remove(std::uint32_t number) {
 // As `rdma link delete`: true if all that have it open let go of it.
 bool remove_device(std::uint32_t number) {
   begin_to_remove(number);
-  return host().wait_until(std::chrono::steady_clock::now() + 20s, [&](const Host& h) {
+  return host().wait_until(std::chrono::steady_clock::now() + 60s, [&](const Host& h) {
     return std::none_of(h.devices.begin(), h.devices.end(), [&](const PlayedDevice& device) {
       return device.address == number && device.removed && device.has_files();
     });
@@ -293,7 +293,7 @@ bool remove_device(std::uint32_t number) {
 
 // Until something is bound to the device with this address.
 bool wait_until_watched(std::uint32_t number) {
-  return host().wait_until(std::chrono::steady_clock::now() + 20s, [&](const Host& h) {
+  return host().wait_until(std::chrono::steady_clock::now() + 60s, [&](const Host& h) {
     return std::any_of(h.devices.begin(), h.devices.end(), [&](const PlayedDevice& device) {
       return device.address == number && !device.removed && device.ids > 0;
     });
@@ -372,11 +372,11 @@ TEST_CASE("the only device of a host is let go when the last of the process that
   auto use = std::make_unique<Result<RealDevice::Use>>(device->use());
   REQUIRE(use->ok());
   begin_to_remove(1);
-  REQUIRE(host().wait_until(std::chrono::steady_clock::now() + 20s, [](const Host& h) { return h.devices[0].domains == 1; }));
+  REQUIRE(host().wait_until(std::chrono::steady_clock::now() + 60s, [](const Host& h) { return h.devices[0].domains == 1; }));
   test.verbs.reset();  // has done what it does
   CHECK(host().read([](const Host& h) { return h.devices[0].has_files(); }));
   use.reset();
-  CHECK(host().wait_until(std::chrono::steady_clock::now() + 20s, [](const Host& h) { return !h.devices[0].has_files(); }) );
+  CHECK(host().wait_until(std::chrono::steady_clock::now() + 60s, [](const Host& h) { return !h.devices[0].has_files(); }) );
   CHECK(other->devices()->empty());
 }
 
@@ -432,7 +432,7 @@ TEST_CASE("a device is lost to one of its connections while it is looked at for 
       lost->set(true);
     };
   });
-  REQUIRE(lost->wait_until(std::chrono::steady_clock::now() + 20s));  // by the watch
+  REQUIRE(lost->wait_until(std::chrono::steady_clock::now() + 60s));  // by the watch
   CHECK(remove_device(3));
   CHECK(test.verbs->devices()->size() == 2);
   test.verbs.reset();
