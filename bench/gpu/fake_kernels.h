@@ -44,6 +44,8 @@ class FakeKernels final : public Kernels {
                            .memory = {{a, bytes}, {b, bytes}, {c, bytes}}});
     return CudaCode::success;
   }
+  // Whether it is one that was made here.
+  bool has(const void* handle) const { return handle == this; }
   int loaded() const { return loaded_; }
 
  private:

@@ -2,21 +2,12 @@
 // libcuda.so.1, opened when the program runs, or by a virtual GPU in tests.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "client/local/cuda/cuda_api.h"
 #include "proto/base/result.h"
 
 namespace bps::bench {
-
-using CudaModule = struct CudaModuleObject*;
-using CudaKernel = struct CudaKernelObject*;
-
-// Blocks, and threads of each.
-struct CudaGrid {
-  std::uint32_t blocks_x = 1, blocks_y = 1, threads_x = 1, threads_y = 1;
-};
 
 // In the context that is current. Any thread.
 class Kernels {

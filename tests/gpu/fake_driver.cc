@@ -2,7 +2,7 @@
 // driver's functions over FakeCuda, with whatever time its operations take. FAKE_GPUS says how many there
 // are, 1 unless set. What breaks a rule of the driver's goes to stderr when the process ends.
 //
-// Only what the product and the benchmark look for. Kernels: the benchmark's product of matrices.
+// Only what the product and the benchmark look for.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -179,21 +179,31 @@ DRIVER int cuGetErrorString(int code, const char** text) {
   *text = words.c_str();
   return 0;
 }
+// The benchmark's product has threads that work together, and is not run from its text.
 DRIVER int cuModuleLoadData(void** module, const void* ptx) {
-  return made<bench::CudaModule>(
-      module, [&](auto& out) { return driver().kernels.load(out, static_cast<const char*>(ptx)); });
-}
-DRIVER int cuModuleUnload(void* module) {
-  return result(driver().kernels.unload(static_cast<bench::CudaModule>(module)));
-}
-DRIVER int cuModuleGetFunction(void** kernel, void* module, const char* name) {
-  return made<bench::CudaKernel>(kernel, [&](auto& out) {
-    return driver().kernels.find(out, static_cast<bench::CudaModule>(module), name);
+  const auto* const text = static_cast<const char*>(ptx);
+  return made<CudaModule>(module, [&](auto& out) {
+    const CudaCode code = driver().kernels.load(out, text);
+    return code == CudaCode::success ? code : driver().cuda.load_module(out, text);
   });
 }
-DRIVER int cuLaunchKernel(void* kernel, unsigned blocks_x, unsigned blocks_y, unsigned, unsigned threads_x,
+DRIVER int cuModuleUnload(void* handle) {
+  auto* const module = static_cast<CudaModule>(handle);
+  return result(driver().kernels.has(module) ? driver().kernels.unload(module)
+                                             : driver().cuda.unload_module(module));
+}
+DRIVER int cuModuleGetFunction(void** kernel, void* handle, const char* name) {
+  auto* const module = static_cast<CudaModule>(handle);
+  return made<CudaKernel>(kernel, [&](auto& out) {
+    return driver().kernels.has(module) ? driver().kernels.find(out, module, name)
+                                        : driver().cuda.find_kernel(out, module, name);
+  });
+}
+DRIVER int cuLaunchKernel(void* handle, unsigned blocks_x, unsigned blocks_y, unsigned, unsigned threads_x,
                           unsigned threads_y, unsigned, unsigned, void* stream, void** arguments, void**) {
-  return result(driver().kernels.launch(static_cast<bench::CudaKernel>(kernel),
-                                        {blocks_x, blocks_y, threads_x, threads_y}, arguments,
-                                        stream_of(stream)));
+  auto* const kernel = static_cast<CudaKernel>(handle);
+  const CudaGrid grid{blocks_x, blocks_y, threads_x, threads_y};
+  return result(driver().kernels.has(kernel)
+                    ? driver().kernels.launch(kernel, grid, arguments, stream_of(stream))
+                    : driver().cuda.launch(kernel, grid, arguments, stream_of(stream)));
 }

@@ -37,6 +37,10 @@ constexpr std::array<std::string_view, kCudaCallCount> kNames = {
     "cuMemHostRegister",
     "cuMemHostUnregister",
     "cuMemHostGetDevicePointer",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuLaunchKernel",
 };
 
 }  // namespace

@@ -23,6 +23,8 @@ using CudaStream = struct CudaStreamObject*;  // null: the default stream, which
 // The default stream of each thread that says so.
 inline const CudaStream kCudaStreamPerThread = reinterpret_cast<CudaStream>(std::uintptr_t{2});
 using CudaEvent = struct CudaEventObject*;
+using CudaModule = struct CudaModuleObject*;
+using CudaKernel = struct CudaKernelObject*;
 
 // Those that somebody here acts on or that the fake makes; the driver has many more.
 enum class CudaCode : std::int32_t {
@@ -34,10 +36,13 @@ enum class CudaCode : std::int32_t {
   no_device = 100,
   invalid_device = 101,
   invalid_context = 201,
+  invalid_text = 218,  // of a module
+  not_found = 500,
   not_ready = 600,
   illegal_address = 700,
   already_registered = 712,
   not_registered = 713,
+  misaligned_address = 716,
   launch_failed = 719,
   not_supported = 801,
   version_mismatch = 803,
@@ -83,8 +88,12 @@ enum class CudaCall : std::uint8_t {
   register_host,
   unregister_host,
   device_address,
+  load_module,
+  unload_module,
+  find_kernel,
+  launch,
 };
-inline constexpr std::uint8_t kCudaCallCount = 31;
+inline constexpr std::uint8_t kCudaCallCount = 35;
 
 // As the driver calls it: "cuMemcpyDtoHAsync".
 std::string_view name_of(CudaCall call);
@@ -99,6 +108,11 @@ struct CudaPointer {
   int device = 0;
   const void* start = nullptr;  // of the allocation that it lies in
   std::size_t size = 0;         // of that
+};
+
+// Blocks, and threads of each.
+struct CudaGrid {
+  std::uint32_t blocks_x = 1, blocks_y = 1, threads_x = 1, threads_y = 1;
 };
 
 class CudaApi {
@@ -151,6 +165,13 @@ class CudaApi {
   virtual CudaCode register_host(void* memory, std::size_t bytes) = 0;
   virtual CudaCode unregister_host(void* memory) = 0;
   virtual CudaCode device_address(std::uint64_t& address, void* registered) = 0;
+
+  // Of a text in PTX, which the driver translates for its GPU.
+  virtual CudaCode load_module(CudaModule& module, const char* text) = 0;
+  virtual CudaCode unload_module(CudaModule module) = 0;
+  virtual CudaCode find_kernel(CudaKernel& kernel, CudaModule module, const char* name) = 0;
+  // `arguments`: a pointer to each; they are read now.
+  virtual CudaCode launch(CudaKernel kernel, const CudaGrid& grid, void** arguments, CudaStream stream) = 0;
 
   // "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
   virtual std::string describe(CudaCode code) = 0;

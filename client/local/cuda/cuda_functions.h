@@ -43,6 +43,12 @@ struct CudaFunctions {
   Code (*register_host)(void* memory, std::size_t bytes, unsigned int flags);
   Code (*unregister_host)(void* memory);
   Code (*device_address)(Address* address, void* memory, unsigned int flags);
+  Code (*load_module)(void** module, const void* text);
+  Code (*unload_module)(void* module);
+  Code (*find_kernel)(void** kernel, void* module, const char* name);
+  Code (*launch)(void* kernel, unsigned int blocks_x, unsigned int blocks_y, unsigned int blocks_z,
+                 unsigned int threads_x, unsigned int threads_y, unsigned int threads_z,
+                 unsigned int shared_bytes, void* stream, void** arguments, void** extra);
   Code (*error_name)(Code code, const char** name);
   Code (*error_text)(Code code, const char** text);
 };

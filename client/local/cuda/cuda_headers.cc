@@ -43,6 +43,10 @@ static_assert(kSameShape<decltype(F::free), decltype(&cuMemFree)>);
 static_assert(kSameShape<decltype(F::register_host), decltype(&cuMemHostRegister)>);
 static_assert(kSameShape<decltype(F::unregister_host), decltype(&cuMemHostUnregister)>);
 static_assert(kSameShape<decltype(F::device_address), decltype(&cuMemHostGetDevicePointer)>);
+static_assert(kSameShape<decltype(F::load_module), decltype(&cuModuleLoadData)>);
+static_assert(kSameShape<decltype(F::unload_module), decltype(&cuModuleUnload)>);
+static_assert(kSameShape<decltype(F::find_kernel), decltype(&cuModuleGetFunction)>);
+static_assert(kSameShape<decltype(F::launch), decltype(&cuLaunchKernel)>);
 static_assert(kSameShape<decltype(F::error_name), decltype(&cuGetErrorName)>);
 static_assert(kSameShape<decltype(F::error_text), decltype(&cuGetErrorString)>);
 
@@ -57,10 +61,13 @@ static_assert(is(CudaCode::stub_library, CUDA_ERROR_STUB_LIBRARY));
 static_assert(is(CudaCode::no_device, CUDA_ERROR_NO_DEVICE));
 static_assert(is(CudaCode::invalid_device, CUDA_ERROR_INVALID_DEVICE));
 static_assert(is(CudaCode::invalid_context, CUDA_ERROR_INVALID_CONTEXT));
+static_assert(is(CudaCode::invalid_text, CUDA_ERROR_INVALID_PTX));
+static_assert(is(CudaCode::not_found, CUDA_ERROR_NOT_FOUND));
 static_assert(is(CudaCode::not_ready, CUDA_ERROR_NOT_READY));
 static_assert(is(CudaCode::illegal_address, CUDA_ERROR_ILLEGAL_ADDRESS));
 static_assert(is(CudaCode::already_registered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED));
 static_assert(is(CudaCode::not_registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
+static_assert(is(CudaCode::misaligned_address, CUDA_ERROR_MISALIGNED_ADDRESS));
 static_assert(is(CudaCode::launch_failed, CUDA_ERROR_LAUNCH_FAILED));
 static_assert(is(CudaCode::not_supported, CUDA_ERROR_NOT_SUPPORTED));
 static_assert(is(CudaCode::version_mismatch, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH));
@@ -72,7 +79,7 @@ static_assert(CUDA_ERROR_DEINITIALIZED == 4 && CUDA_ERROR_DEVICE_UNAVAILABLE == 
               CUDA_ERROR_ECC_UNCORRECTABLE == 214 && CUDA_ERROR_NVLINK_UNCORRECTABLE == 220 &&
               CUDA_ERROR_LAUNCH_TIMEOUT == 702 && CUDA_ERROR_CONTEXT_IS_DESTROYED == 709 &&
               CUDA_ERROR_ASSERT == 710 && CUDA_ERROR_HARDWARE_STACK_ERROR == 714 &&
-              CUDA_ERROR_ILLEGAL_INSTRUCTION == 715 && CUDA_ERROR_MISALIGNED_ADDRESS == 716 &&
+              CUDA_ERROR_ILLEGAL_INSTRUCTION == 715 &&
               CUDA_ERROR_INVALID_ADDRESS_SPACE == 717 && CUDA_ERROR_INVALID_PC == 718);
 
 using namespace cuda_constants;

@@ -124,6 +124,7 @@ struct CudaHost {
       if (left.streams != 0) add("streams are left");
       if (left.events != 0) add("events are left");
       if (left.allocations != 0) add("memory of the device is left");
+      if (left.modules != 0) add("modules are left");
       if (left.registrations != 0) add("registered memory is left");
       if (left.relaxed != 0) add("threads are left in another mode of capture");
       if (rank.nccl->left() != 0) add("a communicator is left");

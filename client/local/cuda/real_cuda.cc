@@ -129,6 +129,18 @@ class RealCuda final : public CudaApi {
     return code;
   }
 
+  CudaCode load_module(CudaModule& module, const char* text) override {
+    return made(module, [&](void** made) { return driver_.load_module(made, text); });
+  }
+  CudaCode unload_module(CudaModule module) override { return CudaCode(driver_.unload_module(module)); }
+  CudaCode find_kernel(CudaKernel& kernel, CudaModule module, const char* name) override {
+    return made(kernel, [&](void** made) { return driver_.find_kernel(made, module, name); });
+  }
+  CudaCode launch(CudaKernel kernel, const CudaGrid& grid, void** arguments, CudaStream stream) override {
+    return CudaCode(driver_.launch(kernel, grid.blocks_x, grid.blocks_y, 1, grid.threads_x, grid.threads_y, 1,
+                                   /*shared_bytes=*/0, stream, arguments, nullptr));
+  }
+
   std::string describe(CudaCode code) override {
     if (code == CudaCode::stub_library)
       return "this libcuda is a stub that programs are linked with (error 34)";
@@ -196,6 +208,10 @@ Result<CudaFunctions> load(const char* library) {
   find("cuMemHostRegister_v2", functions.register_host);
   find("cuMemHostUnregister", functions.unregister_host);
   find("cuMemHostGetDevicePointer_v2", functions.device_address);
+  find("cuModuleLoadData", functions.load_module);
+  find("cuModuleUnload", functions.unload_module);
+  find("cuModuleGetFunction", functions.find_kernel);
+  find("cuLaunchKernel", functions.launch);
   find("cuGetErrorName", functions.error_name);
   find("cuGetErrorString", functions.error_text);
   if (missing != nullptr)

@@ -97,6 +97,7 @@ FakeCuda::Left FakeCuda::left() const {
                 m.events.size(),
                 m.allocations.size(),
                 m.registrations.size(),
+                m.modules.size(),
                 static_cast<std::size_t>(
                     std::count_if(m.capture_modes.begin(), m.capture_modes.end(),
                                   [](const auto& mode) { return mode.second == CudaCaptureMode::relaxed; }))};

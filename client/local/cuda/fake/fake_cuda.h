@@ -3,8 +3,9 @@
 // The problem: what goes wrong with a GPU goes wrong late. A copy is done long after the call, so memory that
 // is read or freed too early is only sometimes wrong; a device is lost, out of memory, or never answers, when
 // nobody looks. Here every operation on a stream takes a time that a seed decides, and has its effect at its
-// end: copies are really made, then. Any call can be made to fail. Calls are counted, what is left over at
-// the end is too, and what breaks a rule of the driver's, or one of ours, is written down in misuses():
+// end: copies are really made, then, and kernels run from their text (fake_ptx.h). Any call can be made to
+// fail. Calls are counted, what is left over at the end is too, and what breaks a rule of the driver's, or
+// one of ours, is written down in misuses():
 //   a call without the context current that it belongs to; a stream or an event that is gone
 //   memory freed or unregistered, or a stream destroyed, while operations on it are under way
 //   a call that ends a capture of the program's, or becomes part of it
@@ -52,7 +53,7 @@ class FakeCuda final : public CudaApi {
   };
 
   struct Left {
-    std::size_t contexts = 0, streams = 0, events = 0, allocations = 0, registrations = 0;
+    std::size_t contexts = 0, streams = 0, events = 0, allocations = 0, registrations = 0, modules = 0;
     std::size_t relaxed = 0;  // threads that were left so
     friend bool operator==(const Left&, const Left&) = default;
   };
@@ -124,6 +125,10 @@ class FakeCuda final : public CudaApi {
   CudaCode register_host(void* memory, std::size_t bytes) override;
   CudaCode unregister_host(void* memory) override;
   CudaCode device_address(std::uint64_t& address, void* registered) override;
+  CudaCode load_module(CudaModule& module, const char* text) override;
+  CudaCode unload_module(CudaModule module) override;
+  CudaCode find_kernel(CudaKernel& kernel, CudaModule module, const char* name) override;
+  CudaCode launch(CudaKernel kernel, const CudaGrid& grid, void** arguments, CudaStream stream) override;
   std::string describe(CudaCode code) override;
 
  private:

@@ -1,5 +1,6 @@
 #include "client/local/cuda/fake/fake_cuda.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <set>
@@ -156,6 +157,86 @@ TEST_CASE("fake cuda: the handle of a stream is used again, its id is not") {
   CHECK(std::set<std::uint64_t>{none, first, second}.size() == 3);
   g.cuda.begin_capture(again);
   CHECK(g.cuda.stream_id(second, again) == CudaCode::capture_unsupported);
+}
+
+constexpr const char* kCopyKernel = R"(
+.visible .entry copy(.param .u64 from, .param .u64 to)
+{
+  .reg .b32 x;  // one element
+  .reg .b64 a, b;
+  ld.param.u64 a, [from];
+  ld.param.u64 b, [to];
+  ld.global.u32 x, [a];
+  st.global.u32 [b+4], x;
+  ret;
+}
+)";
+
+struct Loaded {
+  explicit Loaded(Gpu& gpu) : g(gpu), from(reinterpret_cast<std::uint64_t>(g.memory)), to(from + 60) {
+    REQUIRE(g.cuda.load_module(module, kCopyKernel) == CudaCode::success);
+    REQUIRE(g.cuda.find_kernel(kernel, module, "copy") == CudaCode::success);
+    std::memset(g.memory, 7, 4);
+  }
+  CudaCode launch() { return g.cuda.launch(kernel, {}, arguments.data(), g.stream); }
+
+  Gpu& g;
+  std::uint64_t from, to;
+  std::array<void*, 2> arguments = {&from, &to};
+  CudaModule module = nullptr;
+  CudaKernel kernel = nullptr;
+};
+
+TEST_CASE("fake cuda: a kernel runs from its text, later, in the order of its stream") {
+  Gpu g;
+  Loaded k(g);
+  CudaKernel none = nullptr;
+  CHECK(g.cuda.find_kernel(none, k.module, "other") == CudaCode::not_found);
+  auto* const written = static_cast<std::byte*>(g.memory) + 64;
+  *written = std::byte{1};
+  REQUIRE(k.launch() == CudaCode::success);
+  REQUIRE(g.cuda.copy_to_host(g.host.data(), written, 4, g.stream) == CudaCode::success);
+  CHECK(*written == std::byte{1});
+  REQUIRE(g.wait(g.stream));
+  CHECK(g.host[3] == std::byte{7});
+  CHECK(g.cuda.left().modules == 1);
+  CHECK(g.cuda.unload_module(k.module) == CudaCode::success);
+  g.destroy();
+  CHECK(g.cuda.left() == FakeCuda::Left{});
+  CHECK(g.cuda.misuses().empty());
+}
+
+TEST_CASE("fake cuda: what a kernel must not do costs the device, and is written down") {
+  for (const std::uint64_t wrong : {std::uint64_t{1}, std::uint64_t{4096}}) {
+    Gpu g;
+    Loaded k(g);
+    k.from += wrong;
+    REQUIRE(k.launch() == CudaCode::success);
+    CHECK_FALSE(g.wait(g.stream));
+    CHECK(g.cuda.query_stream(g.stream) ==
+          (wrong == 1 ? CudaCode::misaligned_address : CudaCode::illegal_address));
+    CHECK(g.cuda.misuses().size() == 1);
+  }
+}
+
+TEST_CASE("fake cuda: modules and kernels have rules, too") {
+  Gpu g({.queues = 0});
+  Loaded k(g);
+  CudaModule wrong = nullptr;
+  CHECK(g.cuda.load_module(wrong, "no kernel") == CudaCode::invalid_text);
+  CHECK(g.cuda.misuses() == std::vector<std::string>{"cuModuleLoadData does not understand: no entry"});
+  std::uint64_t address = 0;
+  REQUIRE(g.cuda.device_address(address, g.host.data()) == CudaCode::success);
+  REQUIRE(g.cuda.wait_value(g.other, address, 5) == CudaCode::success);
+  CHECK(k.launch() == CudaCode::success);
+  CHECK(g.cuda.misuses().back() == "the first launch of a kernel may wait for a stream that waits for a word");
+  CHECK(k.launch() == CudaCode::success);
+  CHECK(g.cuda.misuses().size() == 2);
+  *reinterpret_cast<std::uint32_t*>(g.host.data()) = 5;
+  CHECK(g.cuda.unload_module(k.module) == CudaCode::success);
+  CHECK(g.cuda.misuses().back() == "a module is unloaded while its kernels run");
+  CHECK(k.launch() == CudaCode::invalid_value);
+  CHECK(g.cuda.misuses().size() == 4);
 }
 
 }  // namespace

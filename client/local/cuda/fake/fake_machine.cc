@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace bps {
 namespace {
@@ -31,7 +32,9 @@ bool may_wait_for_streams(CudaCall call) {
     case CudaCall::allocate:
     case CudaCall::free:
     case CudaCall::register_host:
-    case CudaCall::unregister_host: return true;
+    case CudaCall::unregister_host:
+    case CudaCall::load_module:
+    case CudaCall::unload_module: return true;
     default: return false;
   }
 }
@@ -125,6 +128,7 @@ void FakeCuda::Machine::advance() {
       }
       if (first.ends && *first.ends <= now && !first.hangs) {
         if (first.finish) first.finish();
+        if (losing_ != CudaCode::success) return lose(std::exchange(losing_, CudaCode::success));
         operations.pop_front();
         moved = true;
       }
@@ -174,6 +178,17 @@ FakeCuda::Machine::Event* FakeCuda::Machine::event(CudaCall call, CudaEvent hand
     return nullptr;
   }
   return found->second.get();
+}
+
+FakeCuda::Machine::Kernel* FakeCuda::Machine::kernel(CudaKernel handle) {
+  for (const auto& [module, loaded] : modules) {
+    for (const auto& [name, kernel] : loaded->kernels) {
+      if (reinterpret_cast<CudaKernel>(kernel.get()) != handle) continue;
+      if (loaded->device == current_device()) return kernel.get();
+    }
+  }
+  misuse("cuLaunchKernel of a kernel that is none, or in another context");
+  return nullptr;
 }
 
 void FakeCuda::Machine::queue(Stream& stream, Operation operation) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/local/cuda/fake/fake_cuda.h"
+#include "client/local/cuda/fake/fake_ptx.h"
 #include "proto/base/completion.h"
 
 namespace bps {
@@ -55,6 +56,16 @@ class FakeCuda::Machine {
     std::size_t bytes = 0;
     std::size_t told = 0;  // see tell_size(); 0: as it is
   };
+  struct Kernel {
+    std::string name;
+    std::shared_ptr<const FakePtx> text;
+    bool is_used = false;
+  };
+  struct Module {
+    int device = 0;
+    std::shared_ptr<const FakePtx> text;
+    std::map<std::string, std::unique_ptr<Kernel>> kernels;  // that somebody has asked for
+  };
   struct Fault {
     std::optional<CudaCall> call;  // none: counts all calls
     std::uint64_t left = 0;
@@ -68,6 +79,8 @@ class FakeCuda::Machine {
   std::optional<CudaCode> enter(CudaCall call, bool needs_context);
   void advance();
   void lose(CudaCode code);
+  // Within the end of an operation: when that is over.
+  void lose_after(CudaCode code) { losing_ = code; }
   void misuse(const std::string& what) { misuses.push_back(what); }
 
   CudaStream make_stream(int device);
@@ -77,6 +90,8 @@ class FakeCuda::Machine {
   // Null, and a misuse: it is none, or not of the current context.
   Stream* stream(CudaCall call, CudaStream handle);
   Event* event(CudaCall call, CudaEvent handle);
+  // Null, and a misuse: it is none, or not of the current context.
+  Kernel* kernel(CudaKernel handle);
   void queue(Stream& stream, Operation operation);
   bool is_in_use(const Range& range) const;
   bool is_word_waited_for() const;  // by a stream, and is not set
@@ -92,6 +107,7 @@ class FakeCuda::Machine {
   std::map<CudaEvent, std::shared_ptr<Event>> events;
   std::map<const std::byte*, Allocation> allocations;
   std::map<const std::byte*, Range> registrations;
+  std::map<CudaModule, std::unique_ptr<Module>> modules;
   std::vector<int> retained;  // by device
   std::vector<CudaCall> order;
   std::array<std::uint64_t, kCudaCallCount> counts{};
@@ -110,6 +126,7 @@ class FakeCuda::Machine {
 
   EventLoop& clock_;
   std::mt19937_64 random_;
+  CudaCode losing_ = CudaCode::success;
   std::uint64_t next_ticket_ = 0;
   std::uint64_t next_stream_ = 0;
   std::vector<CudaStream> free_handles_;  // the last given back is the next
