@@ -56,6 +56,8 @@ struct LocalPiece {
   const Region* home = nullptr;       // of `sum` or `answer`
   std::byte* out = nullptr;   // spread: where this member wants it; null: not (the root of a broadcast)
   std::int32_t priority = 0;  // stage: of its tensor; the greater, the earlier
+  // Of `sum` and `answer`, where that is another than `dtype`: f32 on a GPU, bf16 or f16 on the host.
+  std::optional<DType> wire = {};
 };
 
 struct Collective {
@@ -75,6 +77,7 @@ struct OperationBuffer {
   MemoryKind memory = MemoryKind::host;
   std::int32_t device = 0;
   std::shared_ptr<void> event = {};  // the implementation's; null: nothing to wait for
+  bool is_cast = false;              // its pieces are, see LocalPiece::wire
 };
 
 class LocalGroup {
@@ -110,7 +113,10 @@ class LocalGroup {
   // For sums and answers: what lanes send without a copy, and this group reads and writes fastest. Any thread.
   virtual Result<std::shared_ptr<Region>> allocate(std::size_t bytes) = 0;
 
-  // `then`, when what is queued on the caller's stream before the operation has been done.
+  // Operations will come whose pieces are cast: to be said before the first of them, and early.
+  virtual void expect_casts() {}
+  // `then`, when what is queued on the caller's stream before the operation has been done; and a cast can be
+  // made, or never will.
   virtual void when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) = 0;
 
   virtual void reduce(const Collective& collective, std::span<const LocalPiece> pieces) = 0;

@@ -124,7 +124,7 @@ TEST_CASE("cuda cost: small tensors of a batch begin together, and are one copy 
   REQUIRE(begin(true));
   scenario.each([&](std::uint32_t, CudaScenario::Member& member, CudaHost::Rank&) {
     for (std::int32_t k = 0; k < static_cast<std::int32_t>(kTensors * kElements); ++k)
-      CHECK(CudaScenario::numbers(member)[k] == 3 * k);
+      CHECK(scenario.get(member, static_cast<std::uint32_t>(k)) == 3 * k);
     member.user.reset();
     member.own.reset();
   });

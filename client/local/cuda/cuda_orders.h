@@ -38,7 +38,8 @@ struct CudaOrders {
     CudaThen then;
   };
   struct Caller {
-    std::shared_ptr<CallerEvent> event;
+    std::shared_ptr<CallerEvent> event;  // may be none
+    bool is_cast = false;
     CudaThen then;
   };
 

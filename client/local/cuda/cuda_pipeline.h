@@ -86,6 +86,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   const std::shared_ptr<CudaLease>& lease() const { return options_.lease; }
   // Leaves them empty.
   void take(CudaOrders& orders);
+  // Jobs with casts will come. The kernels are loaded before the group begins, or when no stream waits.
+  void expect_casts();
   // Memory is to be registered, or given up. False: that is over here.
   bool look_at_memory();
   void abort(const Error& error);
@@ -137,11 +139,14 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   void turn();
   Status go_on();
   Status poll_callers();
+  void readable(CudaOrders::Caller caller);
   // cuda_pipeline_words.cc
   Status make_words();
   Status poll_trial();
   Status check_stall();
   Status work_on_memory();
+  Status load_casts();
+  bool is_loading_casts() const { return expects_casts_ && !casts_.is_open() && !cast_error_; }
   // cuda_pipeline_works.cc. False: it has to wait.
   Status begin_batches();
   void begin(const BatchPtr& batch);
@@ -193,6 +198,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   const CollectivePlace place_;
   const std::unique_ptr<Reports> reports_;
   CudaEventPool events_;
+  CudaCasts casts_;
   CudaQueue collectives_;
   CudaCopier to_host_;
   CudaCopier to_device_;
@@ -220,6 +226,9 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   std::uint64_t next_staged_ = 0;
   using CallerKey = std::pair<CudaStream, const void*>;
   std::map<CallerKey, std::deque<CudaOrders::Caller>> callers_;
+  bool expects_casts_ = false;
+  std::optional<Error> cast_error_;   // why there will be none
+  std::vector<CudaThen> uncast_;      // which wait for them, and for nothing else
   std::optional<Error> error_;
   bool is_finishing_ = false;
   TimePoint finish_by_;

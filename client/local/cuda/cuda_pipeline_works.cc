@@ -115,9 +115,8 @@ Status CudaPipeline::load(const BatchPtr& batch, const CollectivePortion& portio
   for (const CollectiveOutput& output : portion.outputs) {
     if (!batch->items[output.item].is_spread) continue;
     const LocalPiece& piece = batch->pieces[output.piece];
-    append(job.copies,
-           {ring_memory_ + *batch->ring + output.at, const_cast<std::byte*>(piece.answer) + output.offset,
-            output.bytes, piece.home, memory_->holds(piece.home)});
+    append(job.copies, copy_of(piece, ring_memory_ + *batch->ring + output.at, piece.answer, output.offset,
+                               output.bytes, memory_->holds(piece.home)));
   }
   if (job.copies.empty()) return {};
   job.priority = INT32_MAX;
@@ -195,8 +194,9 @@ void CudaPipeline::copy_out(const FlightPtr& flight, const CudaEventPool::Event&
     job.priority = std::max<std::int64_t>(job.priority, piece.priority);
     auto* const from = output.is_input ? const_cast<std::byte*>(piece.in) + output.offset
                                        : ring_memory_ + *flight->ring + output.at;
-    append(job.copies, {from, piece.sum + output.offset, output.bytes, piece.home, memory_->holds(piece.home),
-                        !output.is_input});
+    CudaCopy copy = copy_of(piece, from, piece.sum, output.offset, output.bytes, memory_->holds(piece.home));
+    copy.is_in_ring = !output.is_input;
+    append(job.copies, copy);
   }
   const auto shown = std::make_shared<Nvtx::Range>(range("copy to host", *label));
   job.then = [this, flight, shown] {

@@ -100,7 +100,8 @@ TEST_CASE("pinned memory: what a GPU knows pages of does not go to children") {
   CHECK(with_words >= before + 4);
   const CudaDevice::Current current(*g.device);
   CudaEventPool events(*g.device);
-  CudaCopier copier(*g.device, events, CudaCopier::Direction::to_host);
+  CudaCasts casts(*g.device);
+  CudaCopier copier(*g.device, events, casts, CudaCopier::Direction::to_host);
   REQUIRE(copier.open(0).ok());
   CHECK(kept_from_children() >= with_words + (CudaCopier::kBounceBytes >> 10));
   copier.close();
