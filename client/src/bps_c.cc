@@ -67,6 +67,19 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
   return tensor;
 }
 
+// Whether the program's memory is another than what goes over the network.
+Result<bool> take_wire_dtype(const bps_tensor_spec& spec, TensorDeclaration& tensor) {
+  if (spec.wire_dtype == BPS_WIRE_DTYPE_SAME || spec.wire_dtype == static_cast<std::int32_t>(tensor.dtype)) return false;
+  const bool is_half = spec.wire_dtype == BPS_BF16 || spec.wire_dtype == BPS_F16;
+  if (!is_half || tensor.dtype != DType::f32) {
+    return invalid(fmt::format("tensor '{}' is {}, with the wire_dtype {}", spec.name, name_of(tensor.dtype),
+                               spec.wire_dtype),
+                   "BPS_BF16 or BPS_F16, of BPS_F32, or BPS_WIRE_DTYPE_SAME");
+  }
+  tensor.dtype = static_cast<DType>(spec.wire_dtype);
+  return true;
+}
+
 bps_handle* make_handle(const bps_client* client, std::shared_ptr<OperationRecord> record, bps_tensor tensor,
                         bool has_view, MemoryKind memory) {
   return new bps_handle{std::move(record),
@@ -215,6 +228,7 @@ bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t 
       return invalid(fmt::format("struct_size of specs[0] is {}", stride), "begin with BPS_TENSOR_SPEC_INIT");
     }
     std::vector<TensorDeclaration> declarations;
+    std::vector<bool> casts;
     for (std::size_t i = 0; i < n; ++i) {
       const auto* spec =
           reinterpret_cast<const bps_tensor_spec*>(reinterpret_cast<const char*>(specs) + i * stride);
@@ -223,12 +237,17 @@ bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t 
             fmt::format("struct_size of specs[{}] is {}, of specs[0] {}", i, spec->struct_size, stride),
             "begin each with BPS_TENSOR_SPEC_INIT");
       }
-      auto tensor = declaration(full_struct(spec, BPS_TENSOR_SPEC_INIT), i, client->client->config());
+      const bps_tensor_spec full = full_struct(spec, BPS_TENSOR_SPEC_INIT);
+      auto tensor = declaration(full, i, client->client->config());
       if (!tensor) return tensor.error();
+      const auto is_cast = take_wire_dtype(full, *tensor);
+      if (!is_cast) return is_cast.error();
+      casts.push_back(*is_cast);
       declarations.push_back(std::move(tensor).value());
     }
     auto ids = client->client->declare(std::move(declarations),
-                                       duration_of(timeout_ms, client->client->operation_timeout()));
+                                       duration_of(timeout_ms, client->client->operation_timeout()),
+                                       std::move(casts));
     if (!ids) return ids.error();
     for (std::size_t i = 0; i < n; ++i)
       tensors[i] = (*ids)[i].value;

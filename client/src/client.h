@@ -61,7 +61,9 @@ class Client {
   Duration operation_timeout() const { return settings_.operation_timeout; }
   const Logger& log() const { return log_; }
 
-  Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout);
+  // `casts`: as the engine's.
+  Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout,
+                                        std::vector<bool> casts = {});
   // Memory that lanes can move without a copy, at least `bytes` > 0.
   Result<void*> allocate(std::size_t bytes);
   // False: not the pointer of an allocation. Operations that use it keep it until they are done. Also after

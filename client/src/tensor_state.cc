@@ -13,9 +13,9 @@ using State = Partition::State;
 using Kept = Partition::Kept;
 
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-                         std::uint64_t partition_bytes)
+                         std::uint64_t partition_bytes, bool is_cast)
     : id_(declared.tensor),
-      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async},
+      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async, is_cast},
       declaration_(declaration),
       first_partition_(declared.first_partition),
       partitioner_(declaration.elements, declaration.dtype, partition_bytes),

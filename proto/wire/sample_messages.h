@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "proto/wire/messages.h"
+#include "proto/wire/ready_memory.h"
 
 namespace bps::testing {
 
@@ -526,7 +527,7 @@ class RandomMessages {
     for (LocalReady& r : m.ready) {
       r = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()},
            static_cast<Operation>(number(0, kOperationCount - 1)), rank(),
-           static_cast<MemoryKind>(number(0, kMemoryKindCount - 1))};
+           static_cast<MemoryKind>(number(0, kReadyMemoryCount - 1))};
     }
     m.answered.resize(number(0, 20));
     for (LocalAnswer& a : m.answered)

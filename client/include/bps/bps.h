@@ -214,6 +214,7 @@ BPS_API size_t bps_dtype_size(bps_dtype dtype);
 typedef uint32_t bps_tensor; /* valid for the client that declared it */
 
 #define BPS_PRIORITY_DEFAULT 0
+#define BPS_WIRE_DTYPE_SAME (-1)
 
 typedef struct bps_tensor_spec {
   size_t struct_size;
@@ -223,13 +224,24 @@ typedef struct bps_tensor_spec {
   int32_t priority;     /* higher goes first; equal: the earlier declared goes first. The first declaration decides */
   int32_t mode;         /* bps_mode */
   int64_t staleness;    /* async: -1 = the job's; 0.. = bound; BPS_STALENESS_UNBOUNDED */
+  int32_t wire_dtype;   /* bps_dtype, or BPS_WIRE_DTYPE_SAME; see below */
 } bps_tensor_spec;
 
-#define BPS_TENSOR_SPEC_INIT {sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1}
+#define BPS_TENSOR_SPEC_INIT {sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1, \
+                              BPS_WIRE_DTYPE_SAME}
 
 /* Declares n tensors. All workers declare alike, in any order; no worker waits for another. Declaring again what is
  * declared alike returns the same tensor. A name with another dtype or count fails, naming both declarations,
- * and fails that tensor on every rank. On failure the error names the first tensor that failed. */
+ * and fails that tensor on every rank. On failure the error names the first tensor that failed.
+ *
+ * wire_dtype BPS_BF16 or BPS_F16, with dtype BPS_F32: the program's memory is f32, and the network's and the servers' bytes are
+ * halves; to other workers it is a tensor of that dtype. For CUDA memory, aligned to 4 bytes, which the GPU casts beside the
+ * copies, to nearest, ties to even; a host's GPUs sum in f32 before, and servers sum in f32 and round once. What is broadcast
+ * is rounded at the root, too. A sum of a host beyond 65504 is infinite in f16. Needs 8 MiB of the GPU and its driver's
+ * compiler; a GPU that cannot load the kernels fails as one that fails otherwise, at the first such operation. They are loaded
+ * once, while no stream waits for an operation (bps_handle_wait_stream), and what needs them begins after that: so declare the
+ * first such tensor before streams wait. Refused with BPS_INVALID_ARGUMENT: another dtype, an asynchronous tensor, local_group
+ * host, and host memory; with BPS_CONFIGURATION: a name that this client has declared with another. */
 BPS_API bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t n, bps_tensor* tensors,
                                int64_t timeout_ms, bps_error* error);
 
@@ -263,7 +275,7 @@ typedef enum bps_memory_kind { BPS_MEMORY_HOST = 0, BPS_MEMORY_HOST_PINNED = 1, 
 typedef struct bps_buffer {
   size_t struct_size;
   void* pointer;
-  size_t bytes;      /* exactly count * bps_dtype_size(dtype) of the tensor */
+  size_t bytes;      /* exactly count * bps_dtype_size(dtype) of the tensor, whatever its wire_dtype */
   int32_t kind;      /* bps_memory_kind */
   int32_t device;    /* of CUDA memory: the GPU, as the CUDA runtime counts them */
   void* stream;      /* of CUDA memory: cudaStream_t or CUstream; work queued on it comes first. NULL: the default stream */

@@ -344,7 +344,8 @@ class Client {
       raw_specs[i] = {
           sizeof(bps_tensor_spec), specs[i].name.c_str(), static_cast<bps_dtype>(specs[i].dtype),
           specs[i].count,          specs[i].priority,     static_cast<std::int32_t>(specs[i].mode),
-          specs[i].staleness};
+          specs[i].staleness,
+          specs[i].wire_dtype ? static_cast<std::int32_t>(*specs[i].wire_dtype) : BPS_WIRE_DTYPE_SAME};
     }
     std::vector<bps_tensor> ids(specs.size());
     detail::Call call;
