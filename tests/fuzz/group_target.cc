@@ -7,6 +7,7 @@
 #include "client/src/fake_loan.h"
 #include "client/src/scripted_cluster.h"
 #include "proto/base/assert.h"
+#include "proto/wire/ready_memory.h"
 #include "tests/fuzz/input.h"
 
 namespace bps::fuzz {
@@ -349,6 +350,11 @@ class Host {
     const std::uint32_t odd = input_.below(8);
     return odd == 1 ? Operation::max : odd == 2 ? Operation::broadcast : Operation::sum;
   }
+  // Those that agree with this rank's, mostly.
+  MemoryKind memory() {
+    const std::uint32_t odd = input_.below(16);
+    return odd == 1 ? MemoryKind::cuda : odd == 2 ? kCastMemory : MemoryKind::host;
+  }
   Error error() { return input_.below(8) == 1 ? make_error(ErrorCode::out_of_memory, "none") : Error{}; }
 
   LocalNews news() {
@@ -356,7 +362,7 @@ class Host {
     for (std::uint32_t left = input_.below(3); left > 0; --left) {
       const Operation what = operation();
       const Rank root{what == Operation::broadcast ? input_.below(kRanks) : 0};
-      news.ready.push_back({tensor(), round(), what, root, MemoryKind::host});
+      news.ready.push_back({tensor(), round(), what, root, memory()});
     }
     for (std::uint32_t left = input_.below(3); left > 0; --left)
       news.answered.push_back({tensor(), round(), input_.below(kPartitions + 1), kRanks, error()});
