@@ -58,6 +58,20 @@ class Workers(GpuTest):
             self.assert_status(worker, 0, f"(?m)^{expected}$", "closed")
             self.assertNotIn("fake driver", worker.text())
 
+    def test_f32_on_gpus_of_two_hosts_is_16_bits_on_the_network(self):
+        said = {self.reference(2, 5, *SHAPES)}
+        for wire in ("bf16", "f16"):
+            with self.subTest(wire):
+                scheduler, _ = self.cluster(2)
+                workers = self.workers(scheduler, 2, *SHAPES, "--rounds", "5", "--broadcast", "--device", "cuda",
+                                       "--wire-dtype", wire, env=self.environment())
+                expected = self.reference(2, 5, *SHAPES, "--wire-dtype", wire)
+                self.assertNotIn(expected, said)
+                said.add(expected)
+                for worker in workers:
+                    self.assert_status(worker, 0, f"(?m)^{expected}$", "closed")
+                    self.assertNotIn("fake driver", worker.text())
+
     def test_without_a_gpu_the_worker_says_so(self):
         scheduler, _ = self.cluster(1)
         worker = self.worker(scheduler, 0, 1, "--device", "cuda")
