@@ -29,13 +29,13 @@ class GpuTest(WorkerTest):
         self.cases(2, "without_host_memory:1", gpus=2, BPS_CUDA_DEVICE="1")
 
     def test_core(self):
-        self.cases(2, "core", "dropped")
+        self.cases(2, "core", "dropped", "wire_dtype")
 
     def test_optimizer(self):
-        self.cases(2, "optimizer:1", "optimizer:2")
+        self.cases(2, "optimizer:1", "optimizer:2", "optimizer_compressed")
 
     def test_hook(self):
-        self.cases(2, "hook:float32", "hook:bfloat16", "hook:float16")
+        self.cases(2, "hook:float32", "hook:bfloat16", "hook:float16", "hook_compressed")
 
     def test_refusals(self):
         self.cases(1, "refusals", gpus=2)

@@ -233,6 +233,40 @@ def optimizer(passes):
             assert parameter.is_cuda and torch.equal(on_host(parameter), expected[name].detach()), (step, name)
 
 
+def averaged_in(wire, values):
+    """The ranks' f32, each rounded, added in f32, and rounded once."""
+    total = sum((one.to(wire).float() for one in values), torch.zeros_like(values[0]))
+    return (total / len(values)).to(wire).float()
+
+
+def pushed():
+    return bps.torch.client().stats().pushed_bytes
+
+
+def check_pushed(before, expected):
+    """Nothing more, unless a connection has broken and it was sent again."""
+    assert pushed() - before == expected or bps.torch.client().stats().resent > 0, (pushed() - before, expected)
+
+
+def optimizer_compressed():
+    """Gradients stay f32, and lie where they are; half of their bytes travel."""
+    ranks, wire = range(bps.torch.size()), bps.torch.Compression.bf16
+    alone = [models.seeded(models.WithBatchNorm) for _ in ranks]
+    for rank, model in enumerate(alone):
+        models.square_loss(model, rank, 0).backward()
+    model = placed(models.seeded(models.WithBatchNorm))
+    mine = bps.torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression=wire)
+    places, before = [p.grad.data_ptr() for p in model.parameters()], pushed()
+    models.square_loss(model, bps.torch.rank(), 0).backward()
+    mine.synchronize()
+    check_pushed(before, 2 * sum(p.numel() for p in model.parameters()))
+    assert places == [p.grad.data_ptr() for p in model.parameters()]
+    others = [dict(one.named_parameters()) for one in alone]
+    for name, parameter in model.named_parameters():
+        given = [torch.zeros_like(one[name]) if one[name].grad is None else one[name].grad for one in others]
+        same(parameter.grad, averaged_in(wire, [gradient.detach() for gradient in given]))
+
+
 class Bucket:
     """torch.distributed.GradBucket, as the hook sees it."""
 
@@ -259,6 +293,35 @@ def hook(dtype):
         for i, future in enumerate(futures):
             same(future.wait(), summed(dtype, (5_000 * (i + 1),), True))
     assert state.waited_s > 0
+
+
+def hook_compressed():
+    wire = bps.torch.Compression.fp16
+    state = bps.torch.state(compression=wire)
+    for _ in range(2):
+        before = pushed()
+        expected = averaged_in(wire, [on_rank(torch.float32, (5_000,), rank) for rank in range(bps.torch.size())])
+        same(bps.torch.comm_hook(state, Bucket(0, mine(torch.float32, (5_000,)), True)).wait(), expected)
+        check_pushed(before, 2 * 5_000)
+    same(bps.torch.comm_hook(state, Bucket(1, mine(torch.float64, (50,)), True)).wait(), summed(torch.float64, (50,), True))
+    invalid = bps.Code.INVALID_ARGUMENT
+    refused(invalid, "compresses on a GPU", lambda: bps.torch.comm_hook(state, Bucket(0, torch.ones(3), True)))
+    refused(invalid, "compression=torch.int8", lambda: bps.torch.state(compression=torch.int8))
+
+
+def wire_dtype():
+    """Of the core: f32 on the GPU, 16 bits on the network."""
+    client, count = bps.torch.client(), 70_001
+    for name, wire in (("BF16", torch.bfloat16), ("F16", torch.float16)):
+        tensor, = client.declare([bps.TensorSpec(name, bps.DType.F32, count, wire_dtype=bps.DType[name])])
+        values, before = mine(torch.float32, (count,)), pushed()
+        given = bps.CudaMemory(values.data_ptr(), bps.DType.F32, count, owner=values)
+        client.push_pull(tensor, given, given, bps.Op.AVERAGE).wait()
+        check_pushed(before, 2 * count)
+        same(values, averaged_in(wire, [on_rank(torch.float32, (count,), rank) for rank in range(bps.torch.size())]))
+        refused(bps.Code.INVALID_ARGUMENT, "given in the host's memory", lambda: client.push_pull(tensor, torch.ones(count).numpy()))
+    refused(bps.Code.INVALID_ARGUMENT, "wire_dtype",
+            lambda: client.declare([bps.TensorSpec("no", bps.DType.I32, 3, wire_dtype=bps.DType.BF16)]))
 
 
 def refusals():

@@ -9,7 +9,7 @@ import torch.distributed
 
 from .._abi import Op
 from .._ending import handed_over
-from ..errors import EXIT_CODE_CONFIGURATION, Code, Error
+from ..errors import EXIT_CODE_CONFIGURATION, Code, Error, invalid
 from .operations import Handle, start
 from .tensors import is_on_gpu
 from .world import World, world
@@ -22,7 +22,8 @@ class CommState:
     average, summed over all steps: what communication costs beyond what backward hides.
     """
 
-    def __init__(self, place: World) -> None:
+    def __init__(self, place: World, compression: Optional[torch.dtype] = None) -> None:
+        self.compression = compression
         self._prefix = f"ddp{place.next_hook()}"
         self._lock = threading.Lock()
         self._started: List[Handle] = []  # of this backward pass
@@ -64,12 +65,16 @@ class CommState:
                 self._all_handed_over = None
 
 
-def state(process_group: Optional[torch.distributed.ProcessGroup] = None) -> CommState:
+def state(process_group: Optional[torch.distributed.ProcessGroup] = None, *,
+          compression: Optional[torch.dtype] = None) -> CommState:
     """The first argument of register_comm_hook; one for each model. process_group: that of the model; None: the default one.
+    compression: of a model on a GPU, Compression.fp16 or bf16, what its f32 travels as, for half the traffic.
 
     Code.CONFIGURATION: it is not all ranks of the job, with the same numbers, and these are what would be averaged.
     """
     place = world()
+    if compression not in (None, torch.float16, torch.bfloat16):
+        raise invalid(f"compression={compression}", "give Compression.fp16, bf16 or none")
     if process_group is not None or torch.distributed.is_initialized():
         mine = place.client.rank, place.client.world_size
         theirs = torch.distributed.get_rank(process_group), torch.distributed.get_world_size(process_group)
@@ -78,7 +83,7 @@ def state(process_group: Optional[torch.distributed.ProcessGroup] = None) -> Com
             raise Error(Code.CONFIGURATION, f"the process group is not the job: rank {mine[0]} of {mine[1]} {here}",
                         "the hook averages over all ranks of the job: use a group of all of them, or another hook",
                         EXIT_CODE_CONFIGURATION)
-    return CommState(place)
+    return CommState(place, compression)
 
 
 def _checked(future: Any) -> torch.Tensor:
@@ -99,8 +104,11 @@ def comm_hook(hook_state: CommState, bucket: torch.distributed.GradBucket) -> to
     ends it, too. It waits on the host, also of a model on a GPU: so a failed step is heard of before it is used.
     """
     buffer = bucket.buffer()
+    if hook_state.compression is not None and not is_on_gpu(buffer):
+        raise invalid("the hook compresses on a GPU, and this model is on the host", "make the state without compression")
     future: Any = torch.futures.Future(devices=[buffer.device]) if is_on_gpu(buffer) else torch.futures.Future()
-    handle = start(buffer, buffer, hook_state.name_of(bucket, buffer), Op.AVERAGE, priority=bucket.index())
+    handle = start(buffer, buffer, hook_state.name_of(bucket, buffer), Op.AVERAGE, priority=bucket.index(),
+                   compression=hook_state.compression if buffer.dtype == torch.float32 else None, on_gpu=True)
     hook_state.handed_over(bucket.is_last())
     hook_state.started(handle, bucket.is_last())
 

@@ -7,7 +7,7 @@ from .. import handle as bps_handle
 from .._abi import Op
 from .._interrupt import call_interruptibly
 from ..errors import invalid
-from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor, will_be_used_here
+from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor, will_be_used_here, wire_dtype_of
 from .world import World, world
 
 
@@ -79,8 +79,9 @@ class Compression:
 
 
 def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
-          compression: Optional[torch.dtype] = None) -> Handle:
-    """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one."""
+          compression: Optional[torch.dtype] = None, on_gpu: bool = False) -> Handle:
+    """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one. on_gpu: what
+    has this name is on a GPU always, or never; there the library compresses, without a copy."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
     place = world()
@@ -92,7 +93,8 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
         target = torch.empty_like(source, memory_format=torch.contiguous_format)
     target = target.detach()
     given = source
-    if compression is not None and source.is_floating_point() and source.dtype != compression:
+    wire_dtype = wire_dtype_of(source, compression) if on_gpu else None
+    if wire_dtype is None and compression is not None and source.is_floating_point() and source.dtype != compression:
         given = source.to(compression, memory_format=torch.contiguous_format)
         dtype = dtype_of(given, what)
     elif not is_plain(source):
@@ -104,7 +106,7 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
         staging = torch.empty_like(source, memory_format=torch.contiguous_format)
     unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{source.numel()}")
     try:
-        tensor = place.tensor(name or unnamed or "", dtype, source.numel(), priority)
+        tensor = place.tensor(name or unnamed or "", dtype, source.numel(), priority, wire_dtype)
         operation = place.client.push_pull(tensor, memory_of_tensor(given),
                                            memory_of_tensor(target if staging is None else staging), op)
     except BaseException:

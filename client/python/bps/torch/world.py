@@ -29,11 +29,11 @@ class World:
         for spec, tensor in zip(specs, self.client.declare(specs)):
             self._tensors[spec.name] = tensor
 
-    def tensor(self, name: str, dtype: DType, count: int, priority: int = 0) -> Tensor:
+    def tensor(self, name: str, dtype: DType, count: int, priority: int = 0, wire_dtype: Optional[DType] = None) -> Tensor:
         """Declared now if it is new. Code.CONFIGURATION: this name has another type or length, here or elsewhere."""
         known = self._tensors.get(name)
         if known is None or (known.dtype, known.count) != (dtype, count):
-            self.declare([TensorSpec(name, dtype, count, priority)])
+            self.declare([TensorSpec(name, dtype, count, priority, wire_dtype)])
             known = self._tensors[name]
         return known
 
