@@ -8,6 +8,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <cstdint>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -22,6 +23,9 @@ namespace asio = boost::asio;
 
 // A busy turn's bound on socket handlers: a busy loop must still come to its tasks, timers and hooks.
 constexpr int kMaxHandlersPerTurn = 32;
+// And on hooks: while hundreds of connections have something to send, others must still be read, and what
+// comes of that for the same connections leaves with the rest.
+constexpr std::size_t kMaxHooksPerTurn = 32;
 
 class LoopMailbox final : public Mailbox {
  public:
@@ -112,7 +116,14 @@ struct AsioLoop::Impl {
       task();
   }
 
-  void run_hooks();
+  void add_hook(TurnHook& hook) {
+    hook.previous_ = hooks.previous_;
+    hook.next_ = &hooks;
+    hooks.previous_->next_ = &hook;
+    hooks.previous_ = &hook;
+  }
+
+  void run_hooks(std::size_t most);
 
   // Waits for a socket, a task or a timer, at most until `deadline`, then runs what is ready of the sockets.
   void run_io(TimePoint deadline) {
@@ -161,7 +172,7 @@ struct AsioLoop::Impl {
   std::vector<Task> remote;
   struct HookList final : TurnHook {
     void on_turn_end() override {}
-  } hooks;
+  } hooks, last;  // the list, and in it while hooks run: the end of those that may run
   std::atomic<std::thread::id> thread{};
   std::atomic<bool> stopping{false};
   bool stopped = false;
@@ -174,20 +185,15 @@ void TurnHook::unlink() {
   next_ = previous_ = nullptr;
 }
 
-void AsioLoop::Impl::run_hooks() {
-  // Those that are there now: a hook that asks again waits for the next turn.
-  HookList batch;
-  if (hooks.next_ == &hooks) return;
-  batch.next_ = hooks.next_;
-  batch.previous_ = hooks.previous_;
-  batch.next_->previous_ = batch.previous_->next_ = &batch;
-  hooks.next_ = hooks.previous_ = &hooks;
-  while (batch.next_ != &batch) {
-    TurnHook& hook = *batch.next_;
+void AsioLoop::Impl::run_hooks(std::size_t most) {
+  // Of those that are there now: a hook that asks again waits for the next turn.
+  add_hook(last);
+  for (; most > 0 && hooks.next_ != &last; --most) {
+    TurnHook& hook = *hooks.next_;
     hook.unlink();
     hook.on_turn_end();
   }
-  batch.next_ = batch.previous_ = nullptr;
+  last.unlink();
 }
 
 Result<std::unique_ptr<AsioLoop>> AsioLoop::create() {
@@ -250,7 +256,7 @@ void AsioLoop::run() {
   // and a task that slipped in behind the last look would be neither run nor destroyed.
   impl_->mailbox->close();
   impl_->run_tasks();
-  impl_->run_hooks();
+  impl_->run_hooks(SIZE_MAX);
   impl_->stopped = true;
   impl_->thread.store(std::thread::id{}, std::memory_order_relaxed);
 }
@@ -259,7 +265,7 @@ void AsioLoop::run_once(TimePoint deadline) {
   impl_->run_io(deadline);
   impl_->run_tasks();
   impl_->run_timers();
-  impl_->run_hooks();
+  impl_->run_hooks(kMaxHooksPerTurn);
 }
 
 void AsioLoop::stop() {
@@ -270,12 +276,7 @@ void AsioLoop::stop() {
 }
 
 void AsioLoop::at_turn_end(TurnHook& hook) {
-  if (hook.previous_ != nullptr) return;
-  TurnHook& list = impl_->hooks;
-  hook.previous_ = list.previous_;
-  hook.next_ = &list;
-  list.previous_->next_ = &hook;
-  list.previous_ = &hook;
+  if (hook.previous_ == nullptr) impl_->add_hook(hook);
 }
 
 AsioLoop& AsioLoop::of(EventLoop& loop) {

@@ -1,8 +1,8 @@
 // An event loop on a real thread: tasks, timers and socket readiness by boost::asio.
 //
-// A turn of the loop runs what is ready of the sockets (one handler when it had to sleep, at most a few dozen
-// otherwise, so that nothing starves), then the tasks and timers that are due, then the turn hooks. Hooks are
-// how a connection sends everything that one turn queued with one system call.
+// A turn of the loop runs what is ready of the sockets (one handler when it had to sleep), then the tasks and
+// timers that are due, then the turn hooks; of handlers and hooks a few dozen at most, so that nothing starves.
+// Hooks are how a connection sends everything that one turn queued, or a few when many do, with one system call.
 //
 // The io_context takes no locks: only the loop's thread may touch it. post() and stop() come
 // from any thread, through a mailbox that wakes a sleeping loop once per burst.
@@ -35,7 +35,7 @@ class Mailbox {
   virtual void post(Task task) = 0;
 };
 
-// Something that wants to run once at the end of the current turn. It may be destroyed while it waits.
+// Something that wants to run once at the end of a turn, soon and in its order. It may be destroyed while it waits.
 class TurnHook {
  public:
   TurnHook() = default;

@@ -222,6 +222,33 @@ TEST_CASE("a hook runs once per turn however often it is asked for, and may ask 
   loop.at_turn_end(hook);  // still waiting when the loop dies
 }
 
+TEST_CASE("many hooks run in their order over several turns, with tasks between, and all before the loop ends") {
+  AsioLoop loop;
+  std::vector<std::size_t> order;
+  std::vector<CountingHook> hooks(200);
+  for (std::size_t i = 0; i < hooks.size(); ++i) {
+    hooks[i].action = [&order, i] { order.push_back(i); };
+    loop.at_turn_end(hooks[i]);
+  }
+  loop.run_once(loop.now());
+  const std::size_t first = order.size();
+  CHECK(first > 0);
+  CHECK(first < hooks.size());
+  loop.at_turn_end(hooks[0]);  // has its turn behind all that wait
+  std::size_t at_task = 0;
+  loop.post([&] { at_task = order.size(); });
+  REQUIRE(run_until(loop, [&] { return order.size() == hooks.size() + 1; }));
+  CHECK(at_task == first);
+  for (std::size_t i = 0; i < hooks.size(); ++i)
+    CHECK(order[i] == i);
+  CHECK(order.back() == 0);
+  for (CountingHook& hook : hooks)
+    loop.at_turn_end(hook);
+  loop.stop();
+  loop.run();
+  CHECK(order.size() == 2 * hooks.size() + 1);
+}
+
 TEST_CASE("signals reach the loop, and the mask is as before afterwards") {
   AsioLoop loop;
   std::vector<int> signals;
