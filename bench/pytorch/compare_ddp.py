@@ -43,7 +43,7 @@ def arguments():
 
 
 def address_in(ports, program):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not ports.exists():
         if program.process.poll() is not None or time.monotonic() > deadline:
             raise NotMeasured(f"{program.name} does not listen")

@@ -6,9 +6,11 @@
 Each block runs in a scratch folder that looks like the source folder, with BUILD_FOLDER as build/. A block after a comment
 `readme-test: WHY` is not run. Ports are replaced by free ones.
 """
+import contextlib
 import fnmatch
 import os
 import pathlib
+import random
 import re
 import socket
 import subprocess
@@ -21,9 +23,13 @@ LIMIT = 600
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Not one of those that the kernel gives to whoever connects or asks for any."""
+    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(max(1024, first // 2), max(1025, first))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def blocks(text):
