@@ -78,6 +78,8 @@ class Suite:
             ("sums of 4 ranks by NCCL", lambda: self.sums(4, {"BPS_LOCAL_GROUP": "nccl"})),
             ("sums of 2 ranks by NCCL, one hardware queue",
              lambda: self.sums(2, {"BPS_LOCAL_GROUP": "nccl", "CUDA_DEVICE_MAX_CONNECTIONS": "1"})),
+            ("sums of 2 ranks, bf16 on the network", lambda: self.sums(2, flags=("--wire-dtype", "bf16"))),
+            ("sums of 2 ranks, f16 on the network", lambda: self.sums(2, flags=("--wire-dtype", "f16"))),
             ("training, against one process", self.training),
             ("training by NCCL", self.training_by_nccl),
             ("compute-sanitizer: driver", lambda: self.sanitized(build / "client/client_cuda_test", "[gpu]")),
@@ -125,9 +127,9 @@ class Suite:
                 command = ("bash", "-c", 'NCCL_HOSTID="gpu-test-$BPS_RANK" exec "$@"', "rank", *command)
         return run(self.bin / "bps-run", "-n", count, "-s", 2, "--timeout", f"{LIMIT - 30}s", "--", *command, env=env)
 
-    def sums(self, count, env=None):
-        expected = re.search(r"checksum .*", run(self.worker, *SHAPES, "--reference", count)).group(0)
-        out = self.ranks(count, env, self.worker, *SHAPES, "--device", "cuda")
+    def sums(self, count, env=None, flags=()):
+        expected = re.search(r"checksum .*", run(self.worker, *SHAPES, *flags, "--reference", count)).group(0)
+        out = self.ranks(count, env, self.worker, *SHAPES, *flags, "--device", "cuda")
         if out.count(expected) != count:
             raise Failed(f"not every rank says {expected}:\n{out}")
 
