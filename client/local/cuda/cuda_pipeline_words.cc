@@ -26,7 +26,9 @@ Status CudaPipeline::poll_trial() {
                                      static_cast<int>(options_.self), ring_memory_ + ring_.bytes()},
                    options_.trial_timeout);
   }
+  options_.lease->enter("the trial of a stream");
   const auto found = trial_->poll(loop_.now());
+  options_.lease->leave();
   if (!found) return found.error();
   if (!*found) return {};
   if (**found == StreamWords::Verdict::harmless)
@@ -38,6 +40,14 @@ Status CudaPipeline::poll_trial() {
         "the host "
         "waits in its place; more hardware queues may help (CUDA_DEVICE_MAX_CONNECTIONS=32)",
         device_->name(), trial_->stream());
+  // A few times in vain are no more than a busy moment.
+  constexpr std::uint32_t kSaid = 3;
+  if (**found == StreamWords::Verdict::unknown && trial_->trials() == kSaid)
+    options_.log.info(
+        "{}: whether stream {} of the program would hold up the library's copies while it waits for operations could "
+        "not be found out {} times, because those did not come to rest within {:.3g} s; the host waits in its place, "
+        "and it is tried again more and more seldom",
+        device_->name(), trial_->stream(), kSaid, std::chrono::duration<double>(options_.trial_timeout).count());
   trial_.reset();
   return {};
 }

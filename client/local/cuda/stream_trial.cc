@@ -9,11 +9,10 @@ StreamTrial::StreamTrial(std::shared_ptr<StreamWords> words, StreamWords::Trial 
                          const CudaDevice& device, const Ours& ours, Duration timeout)
     : words_(std::move(words)), trial_(std::move(trial)), device_(device), ours_(ours), timeout_(timeout) {}
 
-StreamTrial::~StreamTrial() { (void)end(StreamWords::Verdict::unknown); }
+StreamTrial::~StreamTrial() { end(StreamWords::Verdict::unknown); }
 
-StreamWords::Verdict StreamTrial::end(StreamWords::Verdict verdict) {
-  const auto trial = std::exchange(trial_, std::nullopt);
-  return trial ? words_->tried(*trial, verdict) : verdict;
+void StreamTrial::end(StreamWords::Verdict verdict) {
+  if (const auto trial = std::exchange(trial_, std::nullopt)) trials_ = words_->tried(*trial, verdict);
 }
 
 Result<bool> StreamTrial::is_there() {
@@ -78,7 +77,10 @@ Status StreamTrial::talk_to_self() {
 
 Result<std::optional<StreamWords::Verdict>> StreamTrial::poll(TimePoint now) {
   using Verdict = StreamWords::Verdict;
-  const auto over = [&](Verdict verdict) { return std::optional(end(verdict)); };
+  const auto over = [&](Verdict verdict) {
+    end(verdict);
+    return std::optional(verdict);
+  };
   if (!is_held()) {
     const auto there = is_there();
     if (!there) return there.error();

@@ -45,7 +45,9 @@ class StreamTrial {
   // The message is not on its stream, and nothing that waits for other members may come there before it.
   bool is_talking() const { return blocks_ != nullptr && ours_.nccl != nullptr && talk_ != Talk::marked; }
   std::uint64_t stream() const { return stream_; }  // its id
-  // What is known of the stream, when it is over; unknown: nothing yet.
+  // How often it has been tried; when this is over.
+  std::uint32_t trials() const { return trials_; }
+  // What has been found out, when it is over; unknown: nothing.
   Result<std::optional<StreamWords::Verdict>> poll(TimePoint now);
 
  private:
@@ -59,7 +61,7 @@ class StreamTrial {
   Result<bool> are_ours_at_rest();
   Status begin();
   Status talk_to_self();
-  StreamWords::Verdict end(StreamWords::Verdict verdict);
+  void end(StreamWords::Verdict verdict);
 
   const std::shared_ptr<StreamWords> words_;
   std::optional<StreamWords::Trial> trial_;
@@ -69,6 +71,7 @@ class StreamTrial {
   const Duration timeout_;
   std::shared_ptr<Blocks> blocks_;
   std::optional<TimePoint> until_;
+  std::uint32_t trials_ = 0;
   enum class Talk : std::uint8_t { waiting, begun, marked } talk_ = Talk::waiting;
 };
 

@@ -212,6 +212,33 @@ TEST_CASE("stream trial: it waits for ours to come to rest, or says nothing, and
   }
 }
 
+TEST_CASE("stream trial: why nothing is known of a stream is said, once, and then it may be found out all the same") {
+  std::vector<std::string> lines;
+  CudaHost::Options options;
+  options.log =
+      LogTarget::to_callback([&](LogLevel, auto, auto line) { lines.emplace_back(line); }, LogLevel::info);
+  SlowPeer s(options);
+  const auto words = s.host.ranks[0].group->stream_words();
+  s.reduce(0);
+  s.host.loop.run_for(1ms);
+  for (int wait = 0; wait < 10; ++wait) {
+    CHECK(words->wait(nullptr).value() == nullptr);
+    s.host.loop.run_for(300ms);
+  }
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines[0], Catch::Contains("GPU 0 (Fake 0): whether stream 1 of the program would hold up") &&
+                           Catch::Contains("could not be found out 3 times") &&
+                           Catch::Contains("did not come to rest within 0.1 s"));
+  s.come();
+  bool waits = false;
+  for (int wait = 0; wait < 10 && !waits; ++wait) {
+    waits = words->wait(nullptr).value() != nullptr;
+    s.host.loop.run_for(1ms);
+  }
+  CHECK(waits);
+  CHECK(lines.size() == 2);
+}
+
 TEST_CASE(
     "stream trial: a collective that waits for another rank does not come between, and the verdict is said "
     "once") {

@@ -80,8 +80,7 @@ StreamWords::~StreamWords() {
 // Whether the stream may be made to wait now, to try it out or because it is harmless.
 bool StreamWords::may_wait(const State& state, std::uint64_t stream) {
   if (!state.is_supported || state.is_shut || state.is_barred || state.is_released) return false;
-  const Verdict verdict = state.verdicts.of(stream);
-  return verdict == Verdict::harmless || (verdict == Verdict::unknown && !state.is_trying);
+  return state.verdicts.of(stream) == Verdict::harmless || (state.verdicts.is_due(stream) && !state.is_trying);
 }
 
 // The word that has been free the longest, if the stream that waited for it has gone on; else a new one.
@@ -90,7 +89,10 @@ bool StreamWords::may_wait(const State& state, std::uint64_t stream) {
 Result<StreamWords::Place> StreamWords::take(std::uint64_t stream) {
   std::optional<Free> taken;
   const bool may = state_.update([&](State& state) {
-    if (!may_wait(state, stream)) return false;
+    if (!may_wait(state, stream)) {
+      state.verdicts.passed(stream);
+      return false;
+    }
     if (state.free.empty()) return true;
     taken = state.free.front();
     state.free.pop_front();
@@ -180,14 +182,14 @@ std::optional<StreamWords::Trial> StreamWords::take_trial() {
   return state_.update([](State& state) { return std::exchange(state.trial, std::nullopt); });
 }
 
-StreamWords::Verdict StreamWords::tried(const Trial& trial, Verdict verdict) {
+std::uint32_t StreamWords::tried(const Trial& trial, Verdict verdict) {
   // Who sees the stream go on may ask for the next wait.
-  const Verdict known = state_.update([&](State& state) {
+  const std::uint32_t trials = state_.update([&](State& state) {
     state.is_trying = false;
     return state.verdicts.tried(trial.stream, verdict);
   });
   trial.word->set();
-  return known;
+  return trials;
 }
 
 std::uint32_t StreamWords::waiting() const {

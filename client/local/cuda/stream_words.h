@@ -6,7 +6,7 @@
 // among them, the operation's copies wait for the operation's end. Which queue a stream has is not told. So a
 // stream waits for a word only when it has been tried out: the first wait for it is left to the host, and
 // meanwhile the stream is held for a moment, in which CudaPipeline sees whether its own streams go on
-// (stream_trial.h). That a stream keeps its queue as long as it lives is how drivers are known to work, not
+// (stream_trial.h). Where that cannot be seen, it is tried again later, and the host waits until then. That a stream keeps its queue as long as it lives is how drivers are known to work, not
 // what they promise; and streams that wait for this one are held, too, and have not been tried. Therefore
 // CudaPipeline also breaks the group when its copies do not move while streams wait, and then no stream waits
 // any more.
@@ -85,8 +85,8 @@ class StreamWords : public std::enable_shared_from_this<StreamWords> {
 
   // The CUDA thread. Each trial that is taken ends with tried(), or with release().
   std::optional<Trial> take_trial();
-  // What is known of the stream then.
-  Verdict tried(const Trial& trial, Verdict verdict);
+  // How often this stream has been tried by now.
+  std::uint32_t tried(const Trial& trial, Verdict verdict);
   // Streams that wait, but for the one on trial.
   std::uint32_t waiting() const;
   // Nobody waits; and nobody begins to before reopen(), also if somebody still does.

@@ -144,18 +144,38 @@ TEST_CASE("stream words: more waits than words are refused") {
   CHECK(w.words->wait(nullptr).value() != nullptr);
 }
 
-TEST_CASE(
-    "stream words: what holds up others never waits, and what cannot be found out does not in the end") {
+TEST_CASE("stream words: what holds up others never waits") {
   Waiting w;
-  const CudaStream other = w.make_stream();
   w.try_out(Verdict::harmful);
-  for (std::uint32_t i = 0; i < StreamVerdicts::kTrials; ++i)
-    w.try_out(Verdict::unknown, other);
-  for (const CudaStream stream : {CudaStream(), other})
-    CHECK(w.words->wait(stream).value() == nullptr);
-  CHECK(w.trials == 1 + StreamVerdicts::kTrials);
+  for (int i = 0; i < 5000; ++i)
+    CHECK(w.words->wait(nullptr).value() == nullptr);
+  CHECK(w.trials == 1);
   CHECK(w.run());
-  w.destroy(other);
+  w.end();
+}
+
+TEST_CASE("stream words: what cannot be found out is tried more and more seldom, and may be found out at last") {
+  Waiting w;
+  // Of the host, in its place: how many until there is a trial.
+  const auto wait_for_trial = [&] {
+    const int before = w.trials;
+    for (int waits = 0;; ++waits) {
+      CHECK(w.words->wait(nullptr).value() == nullptr);
+      if (w.trials > before) return waits;
+    }
+  };
+  std::vector<int> waits;
+  for (int trial = 0; trial < 14; ++trial) {
+    waits.push_back(wait_for_trial());
+    w.words->tried(*w.words->take_trial(), Verdict::unknown);
+    CHECK(w.run());
+  }
+  CHECK(waits == std::vector<int>{0, 0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1023, 1023});
+  CHECK(wait_for_trial() == 1023);
+  w.words->tried(*w.words->take_trial(), Verdict::harmless);
+  CHECK(w.run());
+  CHECK(w.words->wait(nullptr).value() != nullptr);
+  CHECK(w.run());
   w.end();
 }
 
