@@ -100,6 +100,8 @@ DRIVER int cuPointerGetAttributes(unsigned count, int* attributes, void** values
         *object<Address>(values[i]) = reinterpret_cast<Address>(pointer.start);
         break;
       case kAttributeRangeSize: *object<std::size_t>(values[i]) = pointer.size; break;
+      case kAttributeIsLegacyIpcCapable: *object<unsigned>(values[i]) = pointer.is_whole ? 1 : 0; break;
+      case kAttributePool: *object<void*>(values[i]) = nullptr; break;
       default: return result(CudaCode::invalid_value);
     }
   }

@@ -6,8 +6,9 @@
 
 namespace bps {
 
-// A range may consist of several mappings (cuMemMap; PyTorch's expandable segments), of which the driver
-// tells one, or it may be reserved beyond its last one: so each is asked for, and the last byte.
+// An allocation is all that a buffer may lie in. But a range may consist of several mappings (cuMemMap; PyTorch's
+// expandable segments), of which the driver tells one, or it may be reserved beyond its last one: so each is
+// asked for, and the last byte.
 Status CudaBuffers::check(const std::byte* memory, std::size_t bytes) const {
   const CudaDevice::Current current(*device_);
   if (!current.status().ok()) return current.status().error();
@@ -20,17 +21,19 @@ Status CudaBuffers::check(const std::byte* memory, std::size_t bytes) const {
       return make_error(ErrorCode::invalid_argument,
                         "the buffer is said to be a GPU's, and is not in any GPU's memory",
                         "say that it is the host's");
-    if (!pointer.is_device)
-      return make_error(ErrorCode::invalid_argument,
-                        fmt::format("the buffer of {} bytes ends beyond the memory that was allocated on {}",
-                                    bytes, device_->name()));
-    if (pointer.device != device_->ordinal())
+    if (pointer.is_device && pointer.device != device_->ordinal())
       return make_error(ErrorCode::invalid_argument,
                         fmt::format("the buffer is in the memory of GPU {}, and this worker has {}",
                                     pointer.device, device_->name()),
                         "use one GPU in each worker");
-    if (at == last) return {};
     const auto* const end = static_cast<const std::byte*>(pointer.start) + pointer.size;
+    // What begins with mappings does not go on with an allocation, nor the other way round.
+    const bool ends_here = pointer.is_whole && (at != memory || end <= last);
+    if (!pointer.is_device || ends_here)
+      return make_error(ErrorCode::invalid_argument,
+                        fmt::format("the buffer of {} bytes ends beyond the memory that was allocated on {}",
+                                    bytes, device_->name()));
+    if (pointer.is_whole || at == last) return {};
     at = end > at && end <= last ? end : last;
   }
 }

@@ -75,6 +75,26 @@ TEST_CASE("cuda buffers: a range of several mappings is one buffer, up to its en
   CHECK(g.refusal(g.memory + 4, kBytes) == kBeyond);
 }
 
+TEST_CASE("cuda buffers: allocations side by side are not one buffer") {
+  Given g;
+  g.cuda->tell_size(g.memory, 4096, FakeCuda::Pieces::allocations);
+  CHECK(g.refusal(g.memory, 4096).empty());
+  CHECK(g.refusal(g.memory + 4096, 4096).empty());
+  CHECK(g.refusal(g.memory + 4, 4092).empty());
+  for (const auto& [offset, bytes] : {std::pair(0, 4097), std::pair(4, 4096), std::pair(4096, 8192)}) {
+    INFO("offset " << offset << ", " << bytes << " bytes");
+    CHECK_THAT(g.refusal(g.memory + offset, static_cast<std::size_t>(bytes)),
+               Catch::Contains("ends beyond the memory that was allocated on GPU 0"));
+  }
+}
+
+TEST_CASE("cuda buffers: the driver is asked once about an allocation") {
+  Given g;
+  CHECK(g.refusal(g.memory + 4, kBytes - 8).empty());
+  CHECK(g.refusal(g.memory, kBytes).empty());
+  CHECK(g.cuda->count(CudaCall::describe_pointer) == 2);
+}
+
 TEST_CASE("cuda buffers: what is reserved is not there yet") {
   Given g;
   g.cuda->tell_size(g.memory, 2 * kBytes);

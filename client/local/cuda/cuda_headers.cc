@@ -90,6 +90,8 @@ static_assert(kRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(kRegisterMapped == CU_MEMHOSTREGISTER_DEVICEMAP);
 static_assert(kAttributeMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 static_assert(kAttributeDevice == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+static_assert(kAttributeIsLegacyIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
+static_assert(kAttributePool == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
 static_assert(kAttributeRangeStart == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
 static_assert(kAttributeRangeSize == CU_POINTER_ATTRIBUTE_RANGE_SIZE);
 static_assert(kMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);

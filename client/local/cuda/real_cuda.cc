@@ -49,16 +49,20 @@ class RealCuda final : public CudaApi {
     return CudaCode(driver_.priority_range(&least, &greatest));
   }
   CudaCode describe_pointer(CudaPointer& pointer, const void* address) override {
-    std::array<int, 4> wanted = {kAttributeMemoryType, kAttributeDevice, kAttributeRangeStart,
-                                 kAttributeRangeSize};
+    std::array<int, 6> wanted = {kAttributeMemoryType, kAttributeDevice,             kAttributeRangeStart,
+                                 kAttributeRangeSize,  kAttributeIsLegacyIpcCapable, kAttributePool};
     unsigned int type = 0;
     int device = 0;
     CudaFunctions::Address start = 0;
     std::size_t size = 0;
-    std::array<void*, 4> values = {&type, &device, &start, &size};
+    // What cuMemAlloc gives can be handed to another process by itself, what is mapped cannot, nor can a pool's.
+    unsigned int is_legacy = 0;
+    void* pool = nullptr;
+    std::array<void*, 6> values = {&type, &device, &start, &size, &is_legacy, &pool};
     const auto code = CudaCode(driver_.pointer_attributes(static_cast<unsigned int>(wanted.size()),
                                                           wanted.data(), values.data(), address_of(address)));
-    pointer = {type == kMemoryTypeDevice, device, reinterpret_cast<const void*>(start), size};
+    pointer = {type == kMemoryTypeDevice, device, reinterpret_cast<const void*>(start), size,
+               is_legacy != 0 || pool != nullptr};
     return code;
   }
 

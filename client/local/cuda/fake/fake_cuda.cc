@@ -250,14 +250,18 @@ CudaCode FakeCuda::describe_pointer(CudaPointer& pointer, const void* address) {
     if (found == nullptr) return CudaCode::success;
     const std::size_t size = found->told == 0 ? found->bytes : found->told;
     const auto piece = static_cast<std::size_t>(start - found->memory.get()) / size;
-    pointer = {true, found->device, found->memory.get() + piece * size, size};
+    pointer = {true, found->device, found->memory.get() + piece * size, size,
+               found->pieces == Pieces::allocations};
     return CudaCode::success;
   });
 }
 
-void FakeCuda::tell_size(const void* memory, std::size_t bytes) {
-  shared_->monitor.update(
-      [&](Machine& m) { m.allocations.at(static_cast<const std::byte*>(memory)).told = bytes; });
+void FakeCuda::tell_size(const void* memory, std::size_t bytes, Pieces pieces) {
+  shared_->monitor.update([&](Machine& m) {
+    auto& allocation = m.allocations.at(static_cast<const std::byte*>(memory));
+    allocation.told = bytes;
+    allocation.pieces = pieces;
+  });
 }
 
 CudaCode FakeCuda::copy(CudaCall kind, void* to, const void* from, std::size_t bytes, CudaStream stream) {

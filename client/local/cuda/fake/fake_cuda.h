@@ -73,8 +73,10 @@ class FakeCuda final : public CudaApi {
   void begin_capture(CudaStream stream);
   bool end_capture();
   // What describe_pointer() says of the size of this memory: it consists of pieces, of which each is told by
-  // itself; or, if that is more than was allocated, so much is reserved from its start.
-  void tell_size(const void* memory, std::size_t bytes);
+  // itself; or, if that is more than was allocated, so much is reserved from its start. The pieces are mappings,
+  // or allocations that lie side by side.
+  enum class Pieces : std::uint8_t { mappings, allocations };
+  void tell_size(const void* memory, std::size_t bytes, Pieces pieces = Pieces::mappings);
   // The n-th operation on a stream from now on never ends.
   void hang_next(std::uint64_t nth);
   // Calls of this function do not return until unblock(), whatever thread makes them.

@@ -55,6 +55,7 @@ class FakeCuda::Machine {
     std::unique_ptr<std::byte[]> memory;
     std::size_t bytes = 0;
     std::size_t told = 0;  // see tell_size(); 0: as it is
+    Pieces pieces = Pieces::allocations;
   };
   struct Kernel {
     std::string name;
