@@ -241,7 +241,7 @@ void FakeHost::settle(std::uint64_t number, std::uint32_t member) {
 
 void FakeHost::end(std::uint64_t number, std::uint32_t member) {
   FakeGroup* const group = members_[member];
-  if (group == nullptr || group->open_.erase(number) == 0) return;
+  if (group == nullptr || group->hangs_ || group->open_.erase(number) == 0) return;
   const Status status = group->broken_ ? Status(*group->broken_) : Status();
   Entry* const entry = find(number);
   if (entry != nullptr && entry->parts[member]) {
@@ -280,7 +280,7 @@ void FakeGroup::hold_readable(bool hold) {
 
 void FakeGroup::tell(std::function<void(Status)> then) {
   host_.later([this, &host = host_, member = member_, then = std::move(then)] {
-    if (host.members_[member] == this) then(broken_ ? Status(*broken_) : Status());
+    if (host.members_[member] == this && !hangs_) then(broken_ ? Status(*broken_) : Status());
   });
 }
 
@@ -301,6 +301,13 @@ void FakeGroup::break_now(const Error& error) {
 void FakeGroup::abort(const Error& error) {
   if (broken_) return;
   broken_ = error;
+  if (hangs_) {
+    host_.loop_.after(kPatience, [this, &host = host_, alive = std::weak_ptr(host_.alive_), member = member_] {
+      if (alive.expired() || host.members_[member] != this) return;
+      open_.clear();
+      owner_.on_left_behind(make_error(ErrorCode::os, "the fake GPU has not come to rest"));
+    });
+  }
   for (const std::uint64_t number : open_)
     host_.later([&host = host_, number, member = member_] { host.end(number, member); });
   for (auto& then : std::exchange(unreadable_, {}))

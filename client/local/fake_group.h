@@ -90,6 +90,9 @@ class FakeGroup final : public LocalGroup {
   // on_broken at the n-th call from now on of those that may fail (begin, when_readable, stage, reduce,
   // spread); 0: at once.
   void break_at(std::uint64_t call, const Error& error);
+  // As on a GPU that does not come to rest: nothing ends any more, and kPatience after abort() that is said.
+  void hang() { hangs_ = true; }
+  static constexpr Duration kPatience = std::chrono::seconds(1);
   // What when_readable waits for has not happened, until it is told otherwise.
   void hold_readable(bool hold);
   void fail_allocations(std::optional<Error> error) { allocation_error_ = std::move(error); }
@@ -127,6 +130,7 @@ class FakeGroup final : public LocalGroup {
   std::vector<std::shared_ptr<Region>> regions_;
   std::vector<std::function<void(Status)>> unreadable_;
   bool holds_ = false;
+  bool hangs_ = false;
   std::uint64_t calls_until_break_ = 0;  // 0: none
   Error break_error_;
   std::optional<Error> allocation_error_;

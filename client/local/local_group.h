@@ -16,8 +16,9 @@
 // Owner: GroupPlane, which also is LocalGroup::Owner. Lives on: the client's loop, with all calls and callbacks;
 // an implementation may have threads of its own. Limits: at most Traits::max_open batches of collectives are
 // open. Failure: on_broken, once; from then on, and after abort(), every open collective ends with that error
-// as soon as nothing touches its memory any more, and new ones end with it at once. A member that disappears
-// is told from outside, by abort(): links decide nothing.
+// as soon as nothing touches its memory any more, and new ones end with it at once. Where that does not come
+// about in time, on_left_behind says so. A member that disappears is told from outside, by abort(): links
+// decide nothing.
 #pragma once
 
 #include <cstddef>
@@ -89,6 +90,9 @@ class LocalGroup {
     // Nothing touches this member's memory for it any more; ok: `in` has been read, or `out` written.
     virtual void on_ended(std::uint64_t number, const Status& status) = 0;
     virtual void on_broken(const Error& error) = 0;
+    // After abort(), at most once: what is open does not come to rest. Its memory may be read and written for
+    // as long as the process lives, and nothing more is told of it, nor of anything else.
+    virtual void on_left_behind(const Error& why) { (void)why; }
     // To another member, in order; what it says comes to its payload(), lent() and message(). As
     // Connection::send: the payload stays unchanged until sent(member, cookie).
     virtual void send(std::uint32_t member, const Message& message, Payload payload, std::uint64_t cookie) = 0;

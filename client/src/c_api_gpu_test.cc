@@ -169,6 +169,44 @@ TEST_CASE("gpu api: an operation whose stream never comes to it has a deadline, 
   CHECK(g.stream_is_over());
 }
 
+TEST_CASE("gpu api: a close that a GPU does not come to rest for says what it may still touch, and so do operations") {
+  const ExpectLog lost("job gpus failed"), left("has not come to rest");
+  GpuWorker g;
+  g.gives_all_back = false;
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  const bps_tensor other = g.declare("later", 1000);
+  float* const memory = g.on_device(std::vector<float>(1000, 7));
+  CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000))) == "");
+  const auto let_go = g.hold(g.stream);
+  float* const held = g.on_device(std::vector<float>(1000, 7));
+  bps_handle* const waits = g.push_pull(other, g.buffer(held, 1000), g.buffer(held, 1000));
+  CudaStream free = nullptr;
+  REQUIRE(g.cuda->create_stream(free, 0) == CudaCode::success);
+  bps_buffer buffer = g.buffer(memory, 1000);
+  buffer.stream = free;
+  g.cuda->hang_next(1);  // the copy, behind the event
+  bps_handle* const handle = g.push_pull(tensor, buffer, buffer);
+  const auto check_said = [](const std::string& message) {
+    CHECK_THAT(message, Contains("GPU 0 (Fake 0) has not come to rest") &&
+                            Contains("it may still read and write the memory that it was given"));
+  };
+  const std::uint64_t copies = g.cuda->count(CudaCall::copy_to_host);
+  while (g.cuda->count(CudaCall::copy_to_host) == copies) {}
+  Refusal why;
+  CHECK(bps_close(g.client, 0, why) == BPS_OS);
+  check_said(why.message());
+  CHECK_THAT(std::string(why.error.advice), Contains("until the process has ended"));
+  CHECK(bps_wait(handle, 0, why) == BPS_OS);
+  check_said(GpuWorker::wait(handle));
+  CHECK(bps_wait(waits, 0, why) != BPS_OK);
+  bps_handle_free(waits);
+  CHECK(bps_close(g.client, 0, why) == BPS_OK);
+  // Nothing of it has been given back before: that would be a misuse.
+  let_go();
+  g.cuda->lose_device(CudaCode::launch_failed);
+}
+
 TEST_CASE("gpu api: a stream that waits for an operation goes on when that ends badly") {
   GpuWorker g;
   g.gives_all_back = false;  // the stream may still read its word when the client ends: see StreamWords

@@ -37,7 +37,7 @@ Client::Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers d
 
 Client::~Client() {
   if (is_forked()) return;
-  shut_down();
+  (void)shut_down();
   thread_.reset();  // before what its last tasks look at
 }
 
@@ -49,7 +49,7 @@ Result<std::shared_ptr<Client>> Client::open(const ClientSettings& settings, Log
   Status status = client->start();
   if (status.ok()) status = client->join();
   if (!status.ok()) {
-    client->shut_down();
+    (void)client->shut_down();
     return status.error();
   }
   client->open_.store(true, std::memory_order_release);
@@ -221,14 +221,19 @@ Status Client::join() {
   return make_error(ErrorCode::internal, "the client's loop does not answer");
 }
 
-void Client::shut_down() {
+// `ended`: what the engine said of its end. What is left in the memory of a GPU ends when that has come to rest.
+Status Client::shut_down(const Status& ended) {
   open_.store(false, std::memory_order_release);
+  Status touched;
   if (thread_ != nullptr && !std::exchange(has_left_, true)) {
     thread_->run([this] {
+      operations_->stop();
       engine_.reset();
-      operations_->drop();
     });
-    if (const Status status = gpu_.stop(); !status.ok()) log_.warn("{}", status.error().message);
+    const Status gpu = gpu_.stop();
+    if (!gpu.ok()) log_.warn("{}", gpu.error().message);
+    thread_->run([&] { touched = operations_->drop(gpu); });
+    if (!gpu.ok() && !ended.ok()) touched = ended;
     thread_->leave();
   }
   // Not on the loop, which others may share: one that looks up a name waits for it.
@@ -238,6 +243,7 @@ void Client::shut_down() {
   local_.reset();
   callbacks_->stop();
   embedded_.reset();
+  return touched;
 }
 
 Status Client::ready() const {
@@ -396,10 +402,10 @@ Status Client::end(Duration timeout, Ending ending) {
     operations_->begin_noted();
     ending(*engine_, [reply](Status status) { reply->set(std::move(status)); });
   });
-  cell->wait_until(patience);
-  shut_down();
+  const bool has_ended = cell->wait_until(patience);
+  const Status status = shut_down(has_ended ? cell->value() : Status());
   phase_.update([](Phase& phase) { phase = Phase::closed; });
-  return {};
+  return status;
 }
 
 }  // namespace bps

@@ -91,7 +91,8 @@ class Client {
   // that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
   std::string describe(TensorId tensor, Duration waited);
 
-  // A second one waits for the first. Not on the callback thread or the loop.
+  // A second one waits for the first. Not on the callback thread or the loop. Error: it is closed, and a GPU that does
+  // not come to rest, for which this has waited, may still touch memory of operations.
   Status close(Duration timeout);
   // As close, but the others take this worker for lost.
   Status abandon();
@@ -117,7 +118,7 @@ class Client {
   Status join();
   using Ending = std::function<void(ClientEngine&, ClientEngine::Done)>;
   Status end(Duration timeout, Ending ending);
-  void shut_down();
+  Status shut_down(const Status& ended = {});
   Error unknown(TensorId tensor) const;
   // What `ask` is told on the loop; else `otherwise`.
   using Explanation = std::function<void(ClientEngine&, ClientEngine::Explained)>;

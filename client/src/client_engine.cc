@@ -192,7 +192,7 @@ void ClientEngine::fail(const Error& error) {
   for (auto& [number, done] : std::exchange(barriers_, {}))
     done(error);
   // Not at once: a callback above may have asked for something whose refusal is posted, and that comes first.
-  if (closing_) post([this] { finish_close({}); });
+  if (closing_) post([this] { finish_close(); });
 }
 
 void ClientEngine::close(Duration timeout, Done done) {
@@ -200,7 +200,7 @@ void ClientEngine::close(Duration timeout, Done done) {
   closing_ = true;
   close_done_ = std::move(done);
   close_deadline_ = loop_.now() + timeout + kLeaveGrace;
-  if (failure_ || !joined_) return post([this] { finish_close({}); });
+  if (failure_ || !joined_) return post([this] { finish_close(); });
   if (data_.idle()) return post([this] { drain(); });
   close_timer_ = loop_.after(timeout, [this] {
     close_timer_ = {};
@@ -212,7 +212,7 @@ void ClientEngine::abandon(Done done) {
   BPS_ASSERT(!closing_);
   closing_ = true;
   close_done_ = std::move(done);
-  post([this] { finish_close({}); });
+  post([this] { finish_close(); });
 }
 
 void ClientEngine::on_idle() {
@@ -226,7 +226,7 @@ void ClientEngine::drain() {
   leaving_ = true;
   loop_.cancel(close_timer_);
   close_timer_ = {};
-  if (!data_.idle()) return finish_close({});
+  if (!data_.idle()) return finish_close();
   data_.leave_group([this] {
     data_.leave();
     has_left_ = true;
@@ -238,7 +238,7 @@ void ClientEngine::drain() {
         "closed in the middle of operations of other ranks: {} has not said that they have what this one "
         "has stored",
         link_.name());
-    finish_close({});
+    finish_close();
   });
 }
 
@@ -260,10 +260,10 @@ void ClientEngine::answer_settles() {
 }
 
 void ClientEngine::on_left() {
-  if (leaving_) finish_close({});
+  if (leaving_) finish_close();
 }
 
-void ClientEngine::finish_close(Status status) {
+void ClientEngine::finish_close() {
   if (close_done_ == nullptr) return;
   loop_.cancel(close_timer_);
   close_timer_ = {};
@@ -273,13 +273,13 @@ void ClientEngine::finish_close(Status status) {
   if (!failure_) failure_ = closed;
   link_.close();
   questions_.give_up();
-  data_.fail(cancelled, [this, cancelled, status = std::move(status), closed = std::exchange(close_done_, nullptr)] {
+  data_.fail(cancelled, [this, cancelled, closed = std::exchange(close_done_, nullptr)] {
     for (auto& [request, pending] : std::exchange(declares_, {}))
       pending.done(cancelled);
     for (auto& [number, done] : std::exchange(barriers_, {}))
       done(cancelled);
     if (auto done = std::exchange(join_done_, nullptr)) done(cancelled);
-    closed(status);
+    closed(data_.at_rest());
   });
 }
 

@@ -91,7 +91,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // Refuses what is new, waits for operations under way until `timeout`, and says Leave. What is still under
   // way then ends with `cancelled`, and the connection is closed without Leave. After Leave it lingers until
   // the others have what only this worker may have stored. `done` comes at latest kLeaveGrace after
-  // `timeout`; then all connections are closed and no memory of an operation is touched. Once.
+  // `timeout`; then all connections are closed and no memory of an operation is touched, but by a GPU that
+  // does not come to rest, which takes CudaGroup::kRestPatience longer and is the error of `done`. Once.
   void close(Duration timeout, Done done);
   // The end of one that has failed: no Leave, so that to the others it is lost, whatever was under way.
   // Instead of close().
@@ -170,7 +171,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // Waits that take too long. client_engine_stall.cc
   void look_later();
   void look();
-  void finish_close(Status status);
+  void finish_close();
   Status ready() const;
 
   EventLoop& loop_;

@@ -337,5 +337,42 @@ TEST_CASE("gpu: a client that is closed waits for what its GPU does, or ends it"
   }
 }
 
+TEST_CASE("gpu: a GPU that does not come to rest ends what it is at with a word of that, and nothing else so") {
+  RankWithGpu g;
+  const TensorId other = g.declare("layer1.weight", kSlice);
+  std::vector<std::byte> few = bytes_of(kSlice, 1);
+  ClientEngine::Memory memory;
+  memory.in = memory.out = few;
+  memory.kind = MemoryKind::cuda;
+  const TensorId tensor = g.declare("layer2.weight", 3 * kSlice);
+  REQUIRE(g.push_pull(tensor, MemoryKind::cuda).ok());
+  g.loop.run_for(20ms);
+  const bool is_at_it = GENERATE(true, false);
+  if (!is_at_it) g.finish();
+  // Of one, the answers come when nothing moves any more; the other waits for its stream.
+  g.group->hang();
+  g.serve();
+  Outcome waits;
+  REQUIRE(g.cluster.engine.push_pull(other, memory, Operation::sum, g.cluster.into(waits)).ok());
+  g.loop.run_for(20ms);
+  std::optional<Status> closed;
+  g.is_closing = true;
+  g.cluster.engine.close(1ms, [&](const Status& status) { closed = status; });
+  g.loop.run_for(FakeGroup::kPatience - 50ms);
+  CHECK(closed.has_value() == !is_at_it);
+  CHECK(waits.ended == (is_at_it ? 0 : 1));
+  g.loop.run_for(100ms);
+  REQUIRE(closed);
+  CHECK(waits.ended == 1);
+  CHECK(waits.error.code == ErrorCode::cancelled);
+  CHECK(g.outcome.ended == 1);
+  CHECK(closed->ok() == !is_at_it);
+  if (!is_at_it) return;
+  CHECK(closed->error().message == "the fake GPU has not come to rest");
+  CHECK(g.outcome.error.code == ErrorCode::os);
+  CHECK(g.outcome.error.message ==
+        "the client was closed while the operation was under way; and the fake GPU has not come to rest");
+}
+
 }  // namespace
 }  // namespace bps::testing

@@ -152,6 +152,8 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   bool shares_memory() const { return shares_memory_; }
   std::uint64_t partition_bytes() const { return job_.partition_bytes; }
   bool idle() const { return under_way_ == 0; }
+  // After fail() is over: the error of memory that may be touched all the same, by a GPU that does not come to rest.
+  Status at_rest() const;
   // `done` is called when all operations that are under way now have ended, and each asynchronous tensor has
   // had one that began after now: here, if there is nothing to wait for. Not after fail().
   void when_settled(std::function<void()> done);

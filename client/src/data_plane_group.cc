@@ -151,12 +151,20 @@ void DataPlane::end_group() {
   group_->when_over([this] { end_all(); });
 }
 
+Status DataPlane::at_rest() const {
+  if (group_ == nullptr || !group_->left_behind()) return {};
+  return *group_->left_behind();
+}
+
 // A GPU that fails may do so on behalf of any operation.
 Error DataPlane::ending_of(const TensorState& tensor) const {
-  if (!is_group_broken_ || tensor.memory() == MemoryKind::host) return *end_;
   Error error = *end_;
-  error.message = fmt::format("round {} of '{}' on the GPU: {}", tensor.round().value, tensor.shape().name,
-                              error.message);
+  if (tensor.memory() == MemoryKind::host) return error;
+  if (is_group_broken_)
+    error.message = fmt::format("round {} of '{}' on the GPU: {}", tensor.round().value, tensor.shape().name,
+                                error.message);
+  if (const Error* const why = group_->left_behind(tensor))
+    error = make_error(why->code, fmt::format("{}; and {}", error.message, why->message), why->advice);
   return error;
 }
 

@@ -353,6 +353,24 @@ void GroupPlane::when_over(std::function<void()> over) {
   calm();
 }
 
+void GroupPlane::on_left_behind(const Error& why) {
+  if (is_quiet()) return;
+  left_behind_ = why;
+  for (auto& [id, tensor] : tensors_) {
+    const std::vector<Partition>& partitions = tensor.state->partitions();
+    tensor.is_left_behind = std::any_of(partitions.begin(), partitions.end(),
+                                        [](const Partition& partition) { return partition.open > 0; });
+  }
+  open_.clear();
+  staging_ = 0;
+  calm();
+}
+
+const Error* GroupPlane::left_behind(const TensorState& tensor) const {
+  const auto found = tensors_.find(tensor.id());
+  return found != tensors_.end() && found->second.is_left_behind ? &*left_behind_ : nullptr;
+}
+
 void GroupPlane::calm() {
   if (failure_ && is_quiet() && on_over_ != nullptr) std::exchange(on_over_, nullptr)();
 }

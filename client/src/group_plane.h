@@ -97,6 +97,9 @@ class GroupPlane final : private LocalGroup::Owner {
   // Ends all that is open. Then, when the program's memory is not touched any more, `over`: perhaps within the call.
   void abort(const Error& error);
   void when_over(std::function<void()> over);
+  // Why memory may still be touched though all has ended; of this tensor, or of any.
+  const Error* left_behind(const TensorState& tensor) const;
+  const std::optional<Error>& left_behind() const { return left_behind_; }
   // Nothing is open.
   bool is_quiet() const { return open_.empty() && staging_ == 0; }
 
@@ -113,6 +116,7 @@ class GroupPlane final : private LocalGroup::Owner {
     bool is_said = false;     // that its round is ready
     bool is_ordered = false;  // something of its round has been
     std::optional<std::uint32_t> root;  // of a broadcast: the member
+    bool is_left_behind = false;
   };
   struct Open {  // a collective
     Tensor* tensor = nullptr;
@@ -127,6 +131,7 @@ class GroupPlane final : private LocalGroup::Owner {
   void on_summed(std::uint64_t number, std::size_t index) override;
   void on_ended(std::uint64_t number, const Status& status) override;
   void on_broken(const Error& error) override;
+  void on_left_behind(const Error& why) override;
   void send(std::uint32_t member, const Message& message, Payload payload, std::uint64_t cookie) override {
     owner_.send_to_member(member, message, payload, cookie);
   }
@@ -202,6 +207,7 @@ class GroupPlane final : private LocalGroup::Owner {
   std::function<void()> on_left_;
   std::optional<std::string> down_;  // why, and of whom, a link is
   std::optional<Error> failure_;
+  std::optional<Error> left_behind_;
   std::function<void()> on_over_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -78,7 +78,7 @@ bool Operations::leave(Note&& note) {
 }
 
 void Operations::begin_noted() {
-  if (is_dropped_) return;
+  if (is_stopped_) return;
   notes_.take(noted_);
   for (Note& note : noted_)
     begin(note);
@@ -91,6 +91,7 @@ void Operations::begin(Note& note) {
   if (note.what == What::release) return engine_->release(tensor.id);
   tensor.record = std::move(note.record);
   tensor.view = note.memory.view;
+  tensor.on_gpu = note.memory.kind != MemoryKind::host;
   // Small enough for std::function to hold without an allocation.
   const auto done = [this, &tensor](const Result<std::uint32_t>& weight) { end(tensor, weight); };
   const Status status =
@@ -114,7 +115,7 @@ void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
   if (view != nullptr && !finished.has_reader) release(tensor.id, std::move(view));
   if (!finished.is_awaited) return;
   to_wake_.push_back(std::move(record));
-  if (to_wake_.size() == 1 && !is_dropped_) loop_.post([this] { wake_waiters(); });
+  if (to_wake_.size() == 1 && !is_stopped_) loop_.post([this] { wake_waiters(); });
 }
 
 void Operations::wake_waiters() {
@@ -123,13 +124,17 @@ void Operations::wake_waiters() {
   to_wake_.clear();
 }
 
-void Operations::drop() {
-  is_dropped_ = true;
+void Operations::stop() {
+  is_stopped_ = true;
   (void)notes_.close();
+}
+
+Status Operations::drop(const Status& gpu) {
   notes_.take(noted_);
   for (Note& note : noted_) {
     if (note.what == What::release) continue;
     note.tensor->record = std::move(note.record);
+    note.tensor->on_gpu = false;  // it has not begun
   }
   noted_.clear();
   std::vector<Tensor*> left;
@@ -138,9 +143,13 @@ void Operations::drop() {
       if (tensor != nullptr && tensor->record != nullptr) left.push_back(tensor.get());
     }
   });
-  for (Tensor* tensor : left)
-    end(*tensor, closed_error());
+  Status touched;
+  for (Tensor* tensor : left) {
+    if (tensor->on_gpu && !gpu.ok()) touched = gpu;
+    end(*tensor, tensor->on_gpu && !gpu.ok() ? gpu.error() : closed_error());
+  }
   wake_waiters();
+  return touched;
 }
 
 }  // namespace bps

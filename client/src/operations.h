@@ -9,7 +9,7 @@
 //
 // Owner: Client; outlives what it posts to the loop. Any thread, except what says otherwise. Limits: one
 // operation per tensor, so never more notes than tensors, and as many releases. Failure: an operation that
-// the loop did not come to, or did not end, ends with `closed` in drop().
+// the loop did not come to, or did not end, ends with `closed` in drop(), or as drop() is told.
 #pragma once
 
 #include <atomic>
@@ -54,8 +54,11 @@ class Operations {
   // Loop. Begins all that has been started before, in order; comes by itself, too.
   void begin_noted();
 
-  // Loop, or when that has stopped. Ends what is left, when the engine is gone. Nothing can be started any more.
-  void drop();
+  // Loop. Nothing can be started any more, and the engine may go.
+  void stop();
+  // Loop, after stop(), when the engine is gone. Ends what is left. `gpu`: whether it has come to rest; if not, what
+  // has begun in its memory ends with that error. Gives it if there was any such.
+  Status drop(const Status& gpu = {});
 
  private:
   // What the API threads know of a tensor.
@@ -67,6 +70,7 @@ class Operations {
     // Loop. Of the operation under way.
     std::shared_ptr<OperationRecord> record;
     bool view = false;
+    bool on_gpu = false;
   };
   enum class What : std::uint8_t { push_pull, broadcast, release };
   struct Note {
@@ -93,7 +97,7 @@ class Operations {
   MpscQueue<Note> notes_;
   std::vector<Note> noted_;  // loop: its memory is used again
   std::vector<std::shared_ptr<OperationRecord>> to_wake_;  // loop: they have ended, and a thread waits
-  bool is_dropped_ = false;  // loop
+  bool is_stopped_ = false;  // loop
 };
 
 }  // namespace bps

@@ -1,5 +1,6 @@
 #include "client/src/operations.h"
 
+#include "client/local/fake_group.h"
 #include "client/src/running_harness.h"
 
 namespace bps::testing {
@@ -135,13 +136,52 @@ TEST_CASE("operations: what is left ends with closed, begun or not, and nothing 
   const auto begun = c.start();
   c.loop.run_tasks();
   const auto noted = c.start_small();
-  c.operations.drop();
+  c.operations.stop();
+  CHECK(c.operations.drop().ok());
   for (const auto& record : {begun, noted}) {
     REQUIRE(record->wait_until(at_once()));
     CHECK(record->result().error().code == ErrorCode::closed);
   }
   CHECK_THAT(c.refusal(), Catch::Contains("closed"));
-  c.operations.drop();
+  CHECK(c.operations.drop().ok());
+}
+
+TEST_CASE("operations: what a GPU may still be at ends with that, and nothing else does") {
+  VirtualLoop loop;
+  FakeHost host(loop, 1, {});
+  const auto make_group = [&](const DataPlane::GroupContext&, LocalGroup::Owner& owner) -> std::unique_ptr<LocalGroup> {
+    return host.join(0, owner);
+  };
+  ScriptedCluster cluster(ScriptedCluster::default_config(), {&loop, nullptr, make_group});
+  cluster.join(1);
+  constexpr std::size_t kBytes = 64;
+  Operations operations(loop, std::make_shared<CallbackThread>());
+  operations.attach(cluster.engine);
+  std::vector<std::vector<std::byte>> memories(3, bytes_of(kBytes, 1));
+  const auto start = [&](std::size_t i, MemoryKind kind) {
+    const std::string name = "layer" + std::to_string(i);
+    const TensorId tensor = cluster.declare(name, kBytes, {0});
+    operations.add(tensor, {name, DType::u8, kBytes});
+    ClientEngine::Memory memory;
+    memory.in = memory.out = memories[i];
+    memory.kind = kind;
+    return operations.push_pull(tensor, memory, Operation::sum).value();
+  };
+  const auto on_gpu = start(0, MemoryKind::cuda);
+  const auto on_host = start(1, MemoryKind::host);
+  loop.run_for(std::chrono::milliseconds(20));
+  const auto noted = start(2, MemoryKind::cuda);
+  REQUIRE_FALSE((on_gpu->done() || on_host->done()));
+  operations.stop();
+  cluster.engine.abandon([](const Status&) {});
+  const Status touched = operations.drop(make_error(ErrorCode::os, "the GPU has not come to rest"));
+  REQUIRE_FALSE(touched.ok());
+  CHECK(touched.error().message == "the GPU has not come to rest");
+  REQUIRE((on_gpu->done() && on_host->done() && noted->done()));
+  CHECK(on_gpu->result().error().code == ErrorCode::os);
+  CHECK(on_host->result().error().code == ErrorCode::closed);
+  CHECK(noted->result().error().code == ErrorCode::closed);
+  loop.run_for(std::chrono::milliseconds(20));
 }
 
 }  // namespace bps::testing

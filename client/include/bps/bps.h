@@ -157,8 +157,9 @@ BPS_API bps_status bps_open(const bps_options* options, bps_client** client, bps
 
 /* Says "no later rounds from me" and ends everything. Operations under way are finished first, until the timeout;
  * what is left then ends with BPS_CANCELLED, and to the other workers this one has not left but is lost
- * (BPS_PEER_LOST), because they may wait for those rounds. When it returns no memory of the caller is touched any more. A second
- * close returns BPS_OK. Calls on a closed client return BPS_CLOSED. */
+ * (BPS_PEER_LOST), because they may wait for those rounds. When it returns no memory of the caller is touched any more; but
+ * BPS_OS: the client is closed, and a GPU, for which this has waited up to 10 s more, has not come to rest: see bps_buffer. A
+ * second close returns BPS_OK. Calls on a closed client return BPS_CLOSED. */
 BPS_API bps_status bps_close(bps_client* client, int64_t timeout_ms, bps_error* error);
 
 /* Gives the job up, as a program does that dies of an error of its own. To the other workers this one is lost
@@ -270,8 +271,12 @@ typedef enum bps_memory_kind { BPS_MEMORY_HOST = 0, BPS_MEMORY_HOST_PINNED = 1, 
  * needed: without them, or without a GPU, the call fails with BPS_CONFIGURATION, and all else goes on. Refused with
  * BPS_INVALID_ARGUMENT: CUDA memory for asynchronous tensors, for push_pull without `out`, and with local_group host; host
  * memory with local_group nccl; there, on all hosts, min and max of floats, in which NCCL ignores NaN; memory
- * that is not what the buffer says; a stream that is being captured into a graph. When a
- * GPU fails the job run has failed for this worker: its operations end with the error, which names the GPU and the call. */
+ * that is not what the buffer says, also if it is two allocations that lie side by side; a stream that is being captured into a
+ * graph. When a GPU fails, or a call of its driver or of NCCL does not return for 10 s, the job run has failed for this worker: its
+ * operations end with the error, which names the GPU and the call.
+ * No operation ends before the GPU has stopped touching its memory, with one exception: a GPU that has not come to rest 4 s after
+ * the job run has failed, or has been closed, may never. What it is at then ends with BPS_OS, and the message says that the GPU may
+ * still read and write that memory: leave it alone until the process has ended. */
 typedef struct bps_buffer {
   size_t struct_size;
   void* pointer;
@@ -313,8 +318,8 @@ BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* e
  * While a stream waits, the program must make no call that waits for all streams of the GPU: cudaDeviceSynchronize, cudaFree,
  * cudaMalloc, cudaFreeHost, cudaMallocHost, cudaHostRegister, cudaHostUnregister, the first use of a kernel (unless
  * CUDA_MODULE_LOADING is EAGER), work on the legacy default stream (NULL) for which other streams wait, the first use of
- * another communicator of NCCL. It would wait for the operation, and may keep the library from the driver meanwhile, so that
- * the operation ends no sooner than by its timeout. Allocators that keep their memory, as frameworks have them, make few such
+ * another communicator of NCCL. It would wait for the operation, and may keep the library from the driver meanwhile: then the
+ * job run ends with an error, after 10 s, and the streams go on. Allocators that keep their memory, as frameworks have them, make few such
  * calls after the first steps; wait on the host (bps_wait) before others. */
 BPS_API bps_status bps_handle_wait_stream(bps_handle* handle, void* stream, bps_error* error);
 

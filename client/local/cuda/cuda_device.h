@@ -14,6 +14,9 @@
 
 namespace bps {
 
+// Of a GPU that goes on when it should have ended. `why`: what does not end, and for how long.
+Error not_at_rest(const std::string& gpu, const std::string& why);
+
 class CudaDevice {
  public:
   static Result<std::shared_ptr<CudaDevice>> open(std::shared_ptr<CudaApi> api, int ordinal);

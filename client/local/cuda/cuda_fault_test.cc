@@ -160,6 +160,32 @@ TEST_CASE("cuda faults: memory is touched until the device has ended, whoever ab
   b.end();
 }
 
+TEST_CASE("cuda faults: a GPU that does not come to rest in time is said to, and nothing is told after it") {
+  Broken b(1);
+  auto& member = b.scenario.members[0];
+  FakeCuda& cuda = *b.host.ranks[0].cuda;
+  cuda.hang_next(0);
+  ++member.calls;
+  b.host.ranks[0].group->reduce(CudaScenario::collective(0), b.scenario.pieces(0, false));
+  b.host.ranks[0].group->end_batch();
+  b.host.loop.run_for(100s);
+  CHECK_FALSE(member.left_behind);  // it is only slow, as far as anybody knows
+  member.aborted = true;
+  b.host.ranks[0].group->abort(make_error(ErrorCode::deadline, "the operation has taken too long"));
+  b.host.loop.run_for(CudaGroup::kRestPatience - 1ms);
+  CHECK_FALSE(member.left_behind);
+  b.host.loop.run_for(2ms);
+  REQUIRE(member.left_behind);
+  CHECK(member.left_behind->code == ErrorCode::os);
+  CHECK(member.left_behind->message ==
+        "GPU 0 (Fake 0) has not come to rest: its work does not end within 4 s; so it may still read and write the "
+        "memory that it was given");
+  cuda.lose_device(CudaCode::launch_failed);
+  b.host.loop.run_for(1s);
+  CHECK(member.ended.empty());
+  b.end();
+}
+
 TEST_CASE("cuda faults: what a GPU never ends is left behind, with its context and what it writes to") {
   enum class Dropped { when_aborted, with_the_group, after_all };
   for (const Dropped dropped : {Dropped::when_aborted, Dropped::with_the_group, Dropped::after_all}) {

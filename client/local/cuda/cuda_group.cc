@@ -62,6 +62,7 @@ CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevic
       cuda_(cuda),
       owner_(owner),
       options_(std::move(options)),
+      gpu_(device->name()),
       nccl_(std::move(nccl)),
       memory_(std::make_shared<PinnedMemory>(cuda, device, options_.allocate, options_.pinned_max)),
       way_(std::make_shared<Way>(loop, *this)) {
@@ -82,6 +83,8 @@ CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevic
 }
 
 CudaGroup::~CudaGroup() {
+  loop_.cancel(rest_timer_);
+  loop_.cancel(look_timer_);
   way_->end.update([](Way::End& end) { end = {}; });
   cuda_.post([pipeline = std::move(pipeline_)] { pipeline->finish(); });
 }
@@ -115,6 +118,7 @@ void CudaGroup::make_setup(std::function<void(Result<std::vector<std::byte>>)> d
     });
     return;
   }
+  ask();
   cuda_.post([way = way_, nccl = nccl_, lease = pipeline_->lease(), done = std::move(done)] {
     NcclId id{};
     lease->enter("ncclGetUniqueId");
@@ -126,7 +130,10 @@ void CudaGroup::make_setup(std::function<void(Result<std::vector<std::byte>>)> d
                          fmt::format("{}: {}", name_of(NcclCall::unique_id), nccl->describe(code, nullptr)),
                          "NCCL_DEBUG=INFO says more");
     way->post([way, done, setup = std::move(setup)] {
-      if (way->group() != nullptr) done(setup);
+      CudaGroup* const group = way->group();
+      if (group == nullptr) return;
+      --group->asked_;
+      done(setup);
     });
   });
 }
@@ -153,6 +160,7 @@ void CudaGroup::begin(std::span<const std::byte> setup, std::function<void(Statu
     }
     std::copy(setup.begin(), setup.end(), id->begin());
   }
+  ask();
   cuda_.post([pipeline = pipeline_, id, done = std::move(done)] { pipeline->begin(id, done); });
 }
 
@@ -185,6 +193,7 @@ void CudaGroup::when_readable(const OperationBuffer& buffer, std::function<void(
     });
     return;
   }
+  ask();
   orders_->mine().callers.push_back(
       {std::static_pointer_cast<CallerEvent>(buffer.event), buffer.is_cast, std::move(then)});
   give_later();
@@ -207,6 +216,7 @@ void CudaGroup::run(bool is_spread, const Collective& collective, std::span<cons
                     collective.round.value, pieces.front().partition.value, pieces.back().partition.value);
   orders.pieces.insert(orders.pieces.end(), pieces.begin(), pieces.end());
   ++in_batch_;
+  ask();
 }
 
 void CudaGroup::end_batch() {
@@ -216,6 +226,7 @@ void CudaGroup::end_batch() {
 }
 
 void CudaGroup::stage(const LocalPiece& piece, std::function<void(Status)> then) {
+  ask();
   orders_->mine().staged.push_back({piece, std::move(then)});
   give_later();
 }
@@ -225,13 +236,63 @@ void CudaGroup::abort(const Error& error) {
   // Also a batch that has not ended.
   end_batch();
   cuda_.post([pipeline = pipeline_, error] { pipeline->abort(error); });
+  // Streams of the program go on: that thread may be in a call that waits for one.
+  if (is_begun_) pipeline_->words()->release();
+  loop_.cancel(rest_timer_);
+  rest_timer_ = loop_.after(kRestPatience, [this] {
+    rest_timer_ = {};
+    leave_behind();
+  });
+}
+
+// The owner knows whether anything is open.
+void CudaGroup::leave_behind() {
+  way_->end.update([](Way::End& end) { end.group = nullptr; });
+  loop_.cancel(look_timer_);
+  const std::string what =
+      looks_ > 0 ? fmt::format("{} does not return", seen_.name) : "its work does not end";
+  const double seconds = std::chrono::duration<double>(kRestPatience).count();
+  owner_.on_left_behind(not_at_rest(gpu_, fmt::format("{} within {:.3g} s", what, seconds)));
+}
+
+void CudaGroup::ask() {
+  ++asked_;
+  look_later();
+}
+
+void CudaGroup::look_later() {
+  if (look_timer_ || asked_ == 0) return;
+  look_timer_ = loop_.after(kLookInterval, [this] {
+    look_timer_ = {};
+    look();
+  });
+}
+
+void CudaGroup::look() {
+  const CudaLease::Call now = pipeline_->lease()->call();
+  looks_ = now.name != nullptr && now == seen_ ? looks_ + 1 : 0;
+  seen_ = now;
+  look_later();
+  const auto lasted = [&] {
+    return fmt::format("{} on {} has not returned for {:.3g} s", now.name, gpu_,
+                       std::chrono::duration<double>(looks_ * kLookInterval).count());
+  };
+  if (looks_ == kSlowLooks)
+    options_.log.warn("{}: operations wait for it, and it may wait for a stream of the program that waits for them, or "
+                      "for a call of the program's that waits for all streams (cudaFree, cudaDeviceSynchronize)",
+                      lasted());
+  if (looks_ != kStuckLooks) return;
+  // First, because what a stream goes on with now is worth nothing.
+  broken(make_error(ErrorCode::os, lasted(), "see what the program calls on that GPU meanwhile; NCCL_DEBUG=INFO says more"),
+         std::nullopt);
+  if (is_begun_) pipeline_->words()->release();
 }
 
 void CudaGroup::hear(CudaNews::Item& news) {
   switch (news.kind) {
     case CudaNews::Item::Kind::summed: return owner_.on_summed(news.number, news.index);
-    case CudaNews::Item::Kind::ended: return owner_.on_ended(news.number, known(news.error));
-    case CudaNews::Item::Kind::told: return news.then(known(news.error));
+    case CudaNews::Item::Kind::ended: --asked_; return owner_.on_ended(news.number, known(news.error));
+    case CudaNews::Item::Kind::told: --asked_; return news.then(known(news.error));
     case CudaNews::Item::Kind::broken: return broken(std::move(*news.error), news.tensor);
   }
 }
@@ -243,10 +304,10 @@ void CudaGroup::broken(Error error, std::optional<TensorId> tensor) {
   owner_.on_broken(*error_);
 }
 
-// What ends with an error ends with the one that broke the group.
+// What ends with an error, or when the group is broken, ends with the error that broke it.
 Status CudaGroup::known(const std::optional<Error>& error) const {
-  if (!error) return {};
-  return error_ ? Status(*error_) : Status(*error);
+  if (error_) return *error_;
+  return error ? Status(*error) : Status();
 }
 
 }  // namespace bps

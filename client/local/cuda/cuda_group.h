@@ -10,8 +10,10 @@
 // reached by way of a small buffer. Both loops outlive it; what is left to do on `cuda` after its destruction
 // (streams, the communicator) needs `cuda` as long as the lease is held, and the client's loop no more. Min
 // and max of floats are not for groups with NCCL: see check(). Failure: on_broken names the call, the tensor
-// and the GPU. Memory counts as touched until the GPU's streams are idle, or its context is lost: an
-// operation that the GPU never ends never ends here either, whoever aborts.
+// and the GPU. While something is open the loop looks whether the other thread is in a call that does not return:
+// of one that it has seen kSlowLooks times it warns, after kStuckLooks it breaks the group, and the program's
+// streams go on, for which such a call may wait. Memory counts as touched until the GPU's streams are idle, or
+// its context is lost; where that takes longer than kRestPatience after abort(), what is open is left behind.
 #pragma once
 
 #include <memory>
@@ -26,6 +28,13 @@ namespace bps {
 
 class CudaGroup final : public LocalGroup {
  public:
+  // For a GPU to come to rest after abort().
+  static constexpr Duration kRestPatience = std::chrono::seconds(4);
+  static constexpr Duration kLookInterval = std::chrono::seconds(1);
+  // In a row, so that a pause of the whole process counts as one.
+  static constexpr std::uint32_t kSlowLooks = 5;
+  static constexpr std::uint32_t kStuckLooks = 10;
+
   struct Options {
     std::uint32_t size = 1;
     std::uint32_t self = 0;
@@ -79,12 +88,17 @@ class CudaGroup final : public LocalGroup {
   void give();
   void hear(CudaNews::Item& news);
   void broken(Error error, std::optional<TensorId> tensor);
+  void leave_behind();
+  void ask();
+  void look_later();
+  void look();
   Status known(const std::optional<Error>& error) const;
 
   EventLoop& loop_;
   EventLoop& cuda_;
   Owner& owner_;
   Options options_;
+  const std::string gpu_;  // its name
   const std::shared_ptr<NcclApi> nccl_;
   const std::shared_ptr<PinnedMemory> memory_;
   const std::shared_ptr<Way> way_;  // from the CUDA thread to here
@@ -95,6 +109,10 @@ class CudaGroup final : public LocalGroup {
   bool is_giving_ = false;
   std::size_t in_batch_ = 0;    // works of the batch that has not ended
   std::optional<Error> error_;  // as owner_ was told, or told
+  std::size_t asked_ = 0;  // that has not ended: collectives, and what has a `then`
+  TimerId rest_timer_, look_timer_;
+  CudaLease::Call seen_;  // when it was last looked
+  std::uint32_t looks_ = 0;
 };
 
 }  // namespace bps

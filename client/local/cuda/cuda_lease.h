@@ -1,30 +1,75 @@
 // Says that something has to be done on the CUDA thread, and which call it is in: who ends that thread waits
-// until all leases have come back, and if they do not, says why.
+// until all leases have come back, and if they do not, says why; and the client's loop sees when a call does not
+// return.
 //
-// Owner: by shared_ptr, whoever works on the thread; CudaThread gives them. enter() and leave(): that thread;
-// call(): any. `call` is a literal.
+// Owner: by shared_ptr, whoever works on the thread; CudaThread gives them. enter() and leave(), in pairs: that
+// thread; call(): any. `name` is a literal. Limits: kDepth calls within each other.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
+
+#include "proto/base/assert.h"
 
 namespace bps {
 
 class CudaLease {
  public:
+  struct Call {
+    const char* name = nullptr;  // the innermost; null: in none
+    std::uint64_t number = 0;    // another one for each step in or out
+    friend bool operator==(const Call&, const Call&) = default;
+  };
+
   CudaLease() = default;
   explicit CudaLease(std::shared_ptr<void> held) : held_(std::move(held)) {}
   CudaLease(const CudaLease&) = delete;
   CudaLease& operator=(const CudaLease&) = delete;
 
-  void enter(const char* call) { call_.store(call, std::memory_order_release); }
-  void leave() { enter(nullptr); }
-  const char* call() const { return call_.load(std::memory_order_acquire); }
+  void enter(const char* name) {
+    BPS_ASSERT(depth_ + 1 < kDepth);
+    names_[++depth_] = name;
+    show();
+  }
+  void leave() {
+    BPS_ASSERT(depth_ > 0);
+    --depth_;
+    show();
+  }
+  Call call() const {
+    const std::uint64_t number = number_.load(std::memory_order_acquire);
+    return {name_.load(std::memory_order_acquire), number};
+  }
+
+  // As long as it lives.
+  class Within {
+   public:
+    Within(CudaLease& lease, const char* name) : lease_(lease) { lease_.enter(name); }
+    ~Within() { lease_.leave(); }
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
+
+   private:
+    CudaLease& lease_;
+  };
 
  private:
+  static constexpr std::size_t kDepth = 8;
+  // Only this thread writes, so no step is lost.
+  void show() {
+    number_.store(number_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    name_.store(names_[depth_], std::memory_order_release);
+  }
+
   const std::shared_ptr<void> held_;
-  std::atomic<const char*> call_{nullptr};
+  std::array<const char*, kDepth> names_{};
+  std::size_t depth_ = 0;
+  std::atomic<std::uint64_t> number_{0};
+  std::atomic<const char*> name_{nullptr};
 };
 
 }  // namespace bps

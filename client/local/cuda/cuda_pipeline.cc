@@ -57,6 +57,7 @@ void CudaPipeline::begin(const std::optional<NcclId>& id, CudaThen done) {
     tell(std::move(done), error_);
     return reports_->flush();
   }
+  const auto within = in_driver();
   begun_ = std::move(done);
   id_ = id;
   life_ = Life::beginning;
@@ -241,6 +242,7 @@ Nvtx::Range CudaPipeline::range(const char* stage, const std::string& label) con
 }
 
 void CudaPipeline::turn() {
+  const auto within = in_driver();
   const CudaDevice::Current current(*device_);
   if (!current.status().ok()) {
     fail(current.status().error());

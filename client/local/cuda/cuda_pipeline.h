@@ -17,7 +17,7 @@
 // all its calls and reports. Limits: ring_bytes on the device, those of CudaCopier. Failure: is reported,
 // once, not after abort(); what has not begun ends at once, the rest when the streams are idle or their
 // context is lost. Calls that may not return are the last that a failure makes, and the lease says which it
-// is in.
+// is in: of some their name, of all others of a turn that they are the driver's.
 #pragma once
 
 #include <cstdint>
@@ -190,6 +190,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   bool is_active() const;
   bool is_working() const;
   void tell(CudaThen then, const std::optional<Error>& error = {});
+  // Each task of the thread's that may call the driver has one.
+  CudaLease::Within in_driver() const { return {*options_.lease, "a call of NVIDIA's driver"}; }
 
   EventLoop& loop_;
   const std::shared_ptr<CudaDevice> device_;

@@ -7,6 +7,7 @@
 namespace bps {
 
 void CudaPipeline::abort(const Error& error) {
+  const auto within = in_driver();
   fail(error, /*is_report=*/false);
   turn();
 }

@@ -31,6 +31,11 @@ class CudaScenario {
       CHECK_FALSE(aborted);
       broken = why;
     }
+    void on_left_behind(const Error& why) override {
+      CHECK(aborted);
+      CHECK_FALSE(left_behind);
+      left_behind = why;
+    }
     void send(std::uint32_t, const Message&, Payload, std::uint64_t) override {
       FAIL("CUDA groups send nothing");
     }
@@ -42,7 +47,7 @@ class CudaScenario {
 
     std::shared_ptr<Region> user, own;
     std::optional<Status> begun;
-    std::optional<Error> broken, refused, error;
+    std::optional<Error> broken, refused, error, left_behind;
     bool aborted = false;
     std::map<std::uint64_t, bool> ended;
     std::set<std::pair<std::uint64_t, std::size_t>> summed;

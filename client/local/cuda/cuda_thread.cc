@@ -38,21 +38,28 @@ Status CudaThread::stop(Duration patience) {
   return {};
 }
 
-Error CudaThread::leave_behind(Duration patience) {
-  const char* call = nullptr;
+// Who answers is in no call that does not return, whatever it is in just now.
+std::string CudaThread::what_remains() {
+  const auto reached = std::make_shared<Completion<bool>>();
+  loop_->post([reached] { reached->set(true); });
+  if (reached->wait_until(loop_->now() + kAnswer)) return "its work does not end";
   for (const auto& weak : leases_) {
     const auto lease = weak.lock();
-    if (lease != nullptr && call == nullptr) call = lease->call();
+    const char* const call = lease != nullptr ? lease->call().name : nullptr;
+    if (call != nullptr) return fmt::format("{} does not return", call);
   }
+  return "its thread does not answer";
+}
+
+Error CudaThread::leave_behind(Duration patience) {
+  const std::string what = what_remains();
   // It knows of itself now.
   LoopThread* const itself = thread_.release();
   loop_->post([itself] { (void)itself; });
   return make_error(
       ErrorCode::deadline,
-      fmt::format("the GPU has not come to rest within {:.3g} s: {}; the thread bps-cuda, and what it holds of the "
-                  "GPU, stay until the process ends",
-                  std::chrono::duration<double>(patience).count(),
-                  call != nullptr ? fmt::format("{} does not return", call) : "its work does not end"));
+      fmt::format("{} within {:.3g} s, and the thread bps-cuda stays with what it holds until the process ends",
+                  what, std::chrono::duration<double>(patience).count()));
 }
 
 }  // namespace bps

@@ -6,10 +6,11 @@
 // until the process ends.
 //
 // Owner: CudaWorker; any one thread. Failure: start() says so; stop() says which call does not return. Limits:
-// stop() takes `patience`, and the time of a short task.
+// stop() takes `patience`, and kAnswer if that was not enough.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "client/local/cuda/cuda_lease.h"
@@ -32,10 +33,12 @@ class CudaThread {
   std::shared_ptr<CudaLease> lease();
 
   // Idempotent.
+  static constexpr Duration kAnswer = std::chrono::milliseconds(200);
   Status stop(Duration patience);
 
  private:
   bool is_over(TimePoint deadline);
+  std::string what_remains();
   Error leave_behind(Duration patience);
 
   std::unique_ptr<LoopThread> thread_;

@@ -35,6 +35,15 @@ struct Owner final : LocalGroup::Owner {
   void send(std::uint32_t, const Message&, Payload, std::uint64_t) override {}
 };
 
+void run_on(LoopThread& thread, const std::function<void()>& act) {
+  const auto reached = std::make_shared<Completion<bool>>();
+  thread.loop().post([&, reached] {
+    act();
+    reached->set(true);
+  });
+  REQUIRE(reached->wait_until(thread.loop().now() + 30s));
+}
+
 struct Ending {
   Ending() {
     CudaGroup::Options options;
@@ -45,14 +54,7 @@ struct Ending {
                                           CudaDevice::open(gpu.cuda, 0).value(), gpu.nccl, options, owner);
     });
   }
-  void on_client(const std::function<void()>& act) {
-    const auto reached = std::make_shared<Completion<bool>>();
-    client->loop().post([&, reached] {
-      act();
-      reached->set(true);
-    });
-    REQUIRE(reached->wait_until(client->loop().now() + 30s));
-  }
+  void on_client(const std::function<void()>& act) { run_on(*client, act); }
   // `set_up` and the end of it are waited for on this thread; the group is one of two, and stays alone.
   void begin() {
     const auto setup = std::make_shared<Completion<std::vector<std::byte>>>();
@@ -132,11 +134,12 @@ TEST_CASE("cuda thread: who closes calls no driver that does not return") {
   {
     CudaWorker worker({}, {[&] { return Result<std::shared_ptr<CudaApi>>(gpu.cuda); }, {}});
     REQUIRE(worker.describe(std::span(static_cast<std::byte*>(memory), 4096), 0, nullptr).ok());
-    auto group = worker.make_group(client->loop(), 1, 0, owner);
-    gpu.cuda->block(CudaCall::register_host);
-    region = group->allocate(1 << 20).value();
-    REQUIRE(gpu.cuda->wait_for_blocked(client->loop().now() + 30s));
-    group.reset();
+    run_on(*client, [&] {
+      auto group = worker.make_group(client->loop(), 1, 0, owner);
+      gpu.cuda->block(CudaCall::register_host);
+      region = group->allocate(1 << 20).value();
+      REQUIRE(gpu.cuda->wait_for_blocked(client->loop().now() + 30s));
+    });
     const Status status = worker.stop(50ms);
     REQUIRE_FALSE(status.ok());
     calls = gpu.cuda->calls();

@@ -152,10 +152,11 @@ Status CudaWorker::stop(Duration patience) {
     return std::exchange(state.opened, nullptr);
   });
   if (opened == nullptr) return {};
-  Status stopped = opened->thread->stop(patience);
+  const Status stopped = opened->thread->stop(patience);
+  if (stopped.ok() && !opened->device->is_left_behind()) return {};
   // This thread would be held up by the same call.
-  if (!stopped.ok()) opened->device->leave_behind();
-  return stopped;
+  opened->device->leave_behind();
+  return not_at_rest(opened->device->name(), stopped.ok() ? "its work does not end" : stopped.error().message);
 }
 
 }  // namespace bps

@@ -57,7 +57,8 @@ class CudaWorker {
   Result<std::shared_ptr<void>> hold(CudaStream stream, TimePoint deadline);
 
   // When the group has gone; nothing can be asked any more. Waits for the GPU to come to rest, and for other
-  // ranks to part. An error says what has not ended within `patience`: it is left behind, see CudaThread.
+  // ranks to part. An error says what has not ended within `patience`, and what that means for the memory that
+  // the GPU was given: it is left behind, see CudaThread and CudaDevice.
   static constexpr Duration kPatience = std::chrono::seconds(6);
   Status stop(Duration patience = kPatience);
 

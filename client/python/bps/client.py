@@ -13,7 +13,7 @@ from ._abi import DType, Op
 from ._interrupt import call_interruptibly
 from ._memory import Memory, memory_of
 from .errors import Error, invalid
-from .handle import Handle, Orphan, Tensor, milliseconds_of, on_callback_thread
+from .handle import Handle, Orphan, Tensor, keep_if_touched, milliseconds_of, on_callback_thread
 
 _OPTIONS = {name: kind for name, kind in _abi.COptions._fields_ if name not in ("struct_size", "log", "log_user")}
 _MODES = {"sync": 0, "async": 1}
@@ -187,7 +187,8 @@ class Client:
 
     def close(self, timeout_s: Optional[float] = None) -> None:
         """Says "no later rounds from me" and ends everything, operations under way first; see bps_close in bps.h.
-        Afterwards no memory is touched any more. A second close does nothing."""
+        Afterwards no memory is touched any more; Code.OS: but by a GPU that does not come to rest, of whose tensors none is
+        let go. A second close does nothing."""
         self._close(milliseconds_of(timeout_s))
 
     def abandon(self) -> None:
@@ -237,6 +238,7 @@ class Client:
 
         def free() -> None:
             library.bps_free(pointer)
+                keep_if_touched(orphan.memory, library.bps_wait(orphan.pointer, 0, None))
             for orphan in orphans:
                 library.bps_handle_free(orphan.pointer)
 
@@ -265,7 +267,9 @@ class Client:
                 return
             done = ctypes.c_int()
             library.bps_poll(orphan.pointer, ctypes.byref(done))
-            if done.value:
+            # A callback cannot ask how it has ended.
+            if done.value and not (on_callback_thread() and any(one.is_cuda for one in orphan.memory)):
+                keep_if_touched(orphan.memory, library.bps_wait(orphan.pointer, 0, None))
                 library.bps_handle_free(orphan.pointer)
             else:
                 self._orphans.append(orphan)

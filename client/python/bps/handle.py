@@ -13,13 +13,13 @@ import select
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from . import _abi, _library
 from ._abi import DType
 from ._interrupt import call_interruptibly, in_main_thread
 from ._memory import Memory
-from .errors import Error
+from .errors import Code, Error
 
 if TYPE_CHECKING:
     from .client import Client
@@ -45,6 +45,16 @@ class Tensor(NamedTuple):
     count: int
 
 
+# Of operations on GPUs that have not come to rest: what they may still write stays until the process ends.
+_touched: List[Sequence[Memory]] = []
+
+
+def keep_if_touched(memory: Sequence[Memory], status: int) -> None:
+    """An operation on it has ended so. See bps_buffer in bps.h; also of GPUs that have failed otherwise."""
+    if status == Code.OS and any(one.is_cuda for one in memory):
+        _touched.append(memory)
+
+
 # ---- callbacks ----
 
 _calls: Dict[int, "_Call"] = {}  # by number: what to run when an operation ends
@@ -61,7 +71,7 @@ def _run_call(error: Any, number: Optional[int]) -> None:
     call = _calls.pop(number or 0)
     _callback_thread.here = True
     try:
-        call.handle._memory = ()
+        call.handle._let_go(error.contents.status if error else 0)
         call.function(_library.told(error.contents) if error else None)
     except BaseException:  # noqa: there is nobody above who could catch it
         sys.excepthook(*sys.exc_info())
@@ -110,7 +120,7 @@ class Handle:
             status = call_interruptibly(lambda: self._wait(milliseconds_of(rest_s), error))
         self._client._waited_s += time.monotonic() - started
         if self.poll():
-            self._memory = ()
+            self._let_go(status if status != Code.DEADLINE else self._wait(0, _library.new_error()))
         _library.check(status, error)
 
     def wait_stream(self, stream: int = 0) -> None:
@@ -148,6 +158,10 @@ class Handle:
     def weight(self) -> int:
         """How many ranks were really summed; 0 until it has ended well."""
         return int(_library.get().bps_handle_weight(self._raw))
+
+    def _let_go(self, status: int) -> None:
+        keep_if_touched(self._memory, status)
+        self._memory = ()
 
     def _wait(self, milliseconds: int, error: _abi.CError) -> int:
         return int(_library.get().bps_wait(self._raw, milliseconds, ctypes.byref(error)))
