@@ -91,6 +91,15 @@ bps_handle* make_handle(const bps_client* client, std::shared_ptr<OperationRecor
                         client->client->fork_mark()};
 }
 
+const char* name_of(LocalGrouping grouping) {
+  switch (grouping) {
+    case LocalGrouping::off: return "off";
+    case LocalGrouping::host: return "host";
+    case LocalGrouping::nccl: return "nccl";
+  }
+  return "";
+}
+
 void drop_owner(bps_client* client) {
   if (client->owners.fetch_sub(1, std::memory_order_acq_rel) == 1) delete client;
 }
@@ -211,6 +220,20 @@ bps_status bps_get_stats(bps_client* client, bps_stats* stats) {
         rdma[7],
     };
     std::memcpy(stats, &full, std::min(stats->struct_size, sizeof full));
+    return {};
+  });
+}
+
+bps_status bps_get_client_info(bps_client* client, bps_client_info* info) {
+  return guarded(nullptr, [&]() -> Status {
+    if (Status status = usable(client); !status.ok()) return status;
+    if (info == nullptr) return invalid("info is NULL");
+    const Client& open = *client->client;
+    const std::optional<std::uint32_t> device = open.cuda_device();
+    const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(open.operation_timeout());
+    const bps_client_info full{info->struct_size, name_of(open.config().local_group),
+                               device ? static_cast<std::int32_t>(*device) : -1, timeout.count()};
+    std::memcpy(info, &full, std::min(info->struct_size, sizeof full));
     return {};
   });
 }

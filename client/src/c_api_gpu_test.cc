@@ -94,6 +94,29 @@ TEST_CASE("gpu api: memory that is not what it is said to be is refused in the c
   CHECK(GpuWorker::wait(g.push_pull(tensor, good, good)) == "");
 }
 
+TEST_CASE("gpu api: which GPU a client has is told, once it is known") {
+  FakeCuda::Options options;
+  options.devices = 2;
+  const auto device_of = [](const GpuWorker& g) {
+    bps_client_info info{};
+    info.struct_size = sizeof info;
+    CHECK(bps_get_client_info(g.client, &info) == BPS_OK);
+    return info.cuda_device;
+  };
+  {
+    GpuWorker g(options);
+    REQUIRE(g.open().ok());
+    CHECK(device_of(g) == -1);
+    const bps_tensor tensor = g.declare("weights", 100);
+    float* const memory = g.on_device(numbers(100));
+    CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(memory, 100), g.buffer(memory, 100))) == "");
+    CHECK(device_of(g) == 1);
+  }
+  GpuWorker g(options);
+  REQUIRE(g.open({}, {{"BPS_CUDA_DEVICE", "1"}}).ok());
+  CHECK(device_of(g) == 1);
+}
+
 TEST_CASE("gpu api: without a driver or NCCL that is said, and host memory goes on") {
   GpuWorker g;
   g.no_driver = make_error(ErrorCode::os, "no GPU: libcuda.so.1: cannot open shared object file");

@@ -133,6 +133,18 @@ TEST_CASE("c api: a job of one, from declare to close") {
   bps_handle_free(handle);
   CHECK(in == out);
   CHECK(bps_barrier(client, kSoon, nullptr) == BPS_OK);
+  bps_client_info info{};
+  info.struct_size = sizeof info;
+  REQUIRE(bps_get_client_info(client, &info) == BPS_OK);
+  CHECK(std::string(info.local_group) == "off");
+  CHECK(info.cuda_device == -1);
+  CHECK(info.operation_timeout_ms == 300'000);
+  // Of an older program.
+  info = {offsetof(bps_client_info, cuda_device), nullptr, 7, 7};
+  REQUIRE(bps_get_client_info(client, &info) == BPS_OK);
+  CHECK(std::string(info.local_group) == "off");
+  CHECK(info.cuda_device == 7);
+  CHECK(bps_get_client_info(client, nullptr) == BPS_INVALID_ARGUMENT);
   bps_stats stats{};
   stats.struct_size = sizeof stats;
   stats.rdma_reads = 1;

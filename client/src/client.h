@@ -60,6 +60,7 @@ class Client {
   // For calls that are given no timeout.
   Duration operation_timeout() const { return settings_.operation_timeout; }
   const Logger& log() const { return log_; }
+  std::optional<std::uint32_t> cuda_device() const { return gpu_.device(); }
 
   // `casts`: as the engine's.
   Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout,

@@ -179,6 +179,7 @@ int main() try {
   memory(client);
   client.barrier(30s);
   check(client.stats().rounds > 50, "rounds are counted");
+  check(client.info().local_group == "off" && client.info().cuda_device == -1, "what it works with is told");
   bps::Client other = std::move(client);
   late = other.allocate(100);
   other.close(1s);

@@ -203,6 +203,15 @@ typedef struct bps_stats {
 } bps_stats;
 BPS_API bps_status bps_get_stats(bps_client* client, bps_stats* stats);
 
+/* What an open client works with, whoever has said it: the program, the environment, the config file, or nobody. */
+typedef struct bps_client_info {
+  size_t struct_size;
+  const char* local_group;      /* "off", "host" or "nccl"; readable as long as the library is loaded */
+  int32_t cuda_device;          /* the GPU of this client, as the CUDA runtime counts them; -1: none yet, see bps_options */
+  int64_t operation_timeout_ms; /* deadline of calls that are given timeout_ms < 0 */
+} bps_client_info;
+BPS_API bps_status bps_get_client_info(bps_client* client, bps_client_info* info);
+
 /* ---- tensors ---- */
 
 typedef enum bps_dtype {

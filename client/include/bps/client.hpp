@@ -283,6 +283,13 @@ class Client {
     std::uint64_t rdma_unready_receivers = 0;
   };
 
+  // What it works with; see bps_client_info.
+  struct Info {
+    std::string local_group;
+    int cuda_device = -1;  // -1: none yet
+    std::chrono::milliseconds operation_timeout{0};
+  };
+
   Client() noexcept = default;  // empty; every call fails with Code::closed
   explicit Client(const Options& options) {
     Status status;
@@ -466,6 +473,13 @@ class Client {
             raw_stats.rdma_failed_requests,
             raw_stats.rdma_unanswered_requests,
             raw_stats.rdma_unready_receivers};
+  }
+
+  Info info() const {
+    bps_client_info raw_info{};
+    raw_info.struct_size = sizeof raw_info;
+    if (raw_ == nullptr || bps_get_client_info(raw_, &raw_info) != BPS_OK) return {};
+    return {raw_info.local_group, raw_info.cuda_device, std::chrono::milliseconds(raw_info.operation_timeout_ms)};
   }
 
   // Finishes operations under way until the timeout, cancels the rest, leaves the job. After it no memory of

@@ -81,6 +81,12 @@ Status CudaWorker::open_for_ranks() {
   return {};
 }
 
+std::optional<std::uint32_t> CudaWorker::device() const {
+  const std::shared_ptr<Opened> opened = state_.read([](const State& state) { return state.opened; });
+  if (opened == nullptr) return options_.device;
+  return static_cast<std::uint32_t>(opened->device->ordinal());
+}
+
 Result<OperationBuffer> CudaWorker::describe(std::span<std::byte> memory, std::int32_t device, CudaStream stream) {
   const auto described = [&](const Opened& opened) -> Result<OperationBuffer> {
     if (device == opened.device->ordinal()) return opened.buffers->describe(memory.data(), memory.size(), stream);

@@ -45,6 +45,9 @@ class CudaWorker {
   // Before a job whose ranks sum on their GPUs: driver, NCCL and the GPU are there.
   Status open_for_ranks();
 
+  // Ordinal of the GPU: the one that has been opened, else the one that was chosen; none: nobody has said.
+  std::optional<std::uint32_t> device() const;
+
   // Memory that the program gives to an operation, see CudaBuffers. `device`: where it is said to be.
   Result<OperationBuffer> describe(std::span<std::byte> memory, std::int32_t device, CudaStream stream);
 

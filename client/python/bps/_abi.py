@@ -110,6 +110,15 @@ class CStats(ctypes.Structure):
     ]
 
 
+class CClientInfo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("local_group", c_char_p),
+        ("cuda_device", c_int32),
+        ("operation_timeout_ms", c_int64),
+    ]
+
+
 class CTensorSpec(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -154,6 +163,7 @@ FUNCTIONS: List[_Signature] = [
     ("bps_local_size", c_int32, [c_void_p]),
     ("bps_barrier", c_int, [c_void_p, c_int64, _error]),
     ("bps_get_stats", c_int, [c_void_p, POINTER(CStats)]),
+    ("bps_get_client_info", c_int, [c_void_p, POINTER(CClientInfo)]),
     ("bps_declare", c_int, [c_void_p, POINTER(CTensorSpec), c_size_t, POINTER(c_uint32), c_int64, _error]),
     ("bps_push_pull", c_int,
      [c_void_p, c_uint32, POINTER(CBuffer), POINTER(CBuffer), c_int, POINTER(c_void_p), _error]),

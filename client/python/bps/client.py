@@ -54,6 +54,14 @@ class Stats(NamedTuple):
     rdma_unready_receivers: int
 
 
+class Info(NamedTuple):
+    """What a client works with, whoever has said it; see bps_client_info in bps.h."""
+
+    local_group: str  # "off", "host" or "nccl"
+    cuda_device: Optional[int]  # None: none yet
+    operation_timeout_s: float
+
+
 def _options(values: Dict[str, Any]) -> _abi.COptions:
     library = _library.get()
     options = _abi.COptions()
@@ -178,6 +186,12 @@ class Client:
         _library.check(_library.get().bps_get_stats(self._pointer, ctypes.byref(raw)))
         return Stats(*(getattr(raw, name) for name in Stats._fields))
 
+    def info(self) -> Info:
+        raw = _abi.CClientInfo(struct_size=ctypes.sizeof(_abi.CClientInfo))
+        _library.check(_library.get().bps_get_client_info(self._pointer, ctypes.byref(raw)))
+        device = raw.cuda_device if raw.cuda_device >= 0 else None
+        return Info(raw.local_group.decode(), device, raw.operation_timeout_ms / 1000)
+
     @property
     def waited_s(self) -> float:
         """Seconds that threads of this program have spent in Handle.wait so far."""
@@ -238,8 +252,8 @@ class Client:
 
         def free() -> None:
             library.bps_free(pointer)
-                keep_if_touched(orphan.memory, library.bps_wait(orphan.pointer, 0, None))
             for orphan in orphans:
+                keep_if_touched(orphan.memory, library.bps_wait(orphan.pointer, 0, None))
                 library.bps_handle_free(orphan.pointer)
 
         # The collector may run anywhere, also on the callback thread, which bps_free waits for.

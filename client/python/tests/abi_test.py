@@ -30,6 +30,7 @@ class HeaderTest(unittest.TestCase):
 
     def test_fields_in_order(self):
         for mine, theirs in ((_abi.CError, "bps_error"), (_abi.COptions, "bps_options"), (_abi.CStats, "bps_stats"),
+                             (_abi.CClientInfo, "bps_client_info"),
                              (_abi.CTensorSpec, "bps_tensor_spec"), (_abi.CBuffer, "bps_buffer")):
             self.assertEqual([name for name, _ in mine._fields_], fields(theirs), theirs)
 

@@ -11,7 +11,6 @@ import weakref
 
 import bps
 import numpy
-from bps._settings import setting
 
 LIMIT = 120  # seconds after which anything is considered to hang
 
@@ -192,43 +191,42 @@ class ClientTest(unittest.TestCase):
         self.client.stats()
 
 
-class SettingTest(unittest.TestCase):
-    """What the package reads for itself is what the library reads."""
+class TouchedTest(unittest.TestCase):
+    """Memory that a GPU may still read and write, because an operation has ended with a word of that."""
 
-    def said(self, options, name="local_group", **environment):
-        with unittest.mock.patch.dict(os.environ, {"BPS_" + key: value for key, value in environment.items()}):
-            if name == "local_group":
-                with self.assertRaisesRegex(bps.Error, "local.group.*wrong|LOCAL_GROUP.*wrong"):
-                    bps.Client(scheduler="embedded:", **options)
-            return setting(name, options)
+    def test_what_stays(self):
+        here = bps.CudaMemory(4096, bps.DType.F32, 1)
+        there = bps._memory.memory_of(values(1), "values")
+        for status, memory, stays in ((bps.Code.OS, (here,), True), (bps.Code.OS, (there,), False),
+                                      (bps.Code.PEER_LOST, (here,), False), (0, (here,), False)):
+            with unittest.mock.patch("bps.handle._touched", []) as touched:
+                bps.handle.keep_if_touched(memory, status)
+                self.assertEqual(touched, [memory] if stays else [])
 
-    def test_order(self):
+
+class InfoTest(unittest.TestCase):
+    """What the library works with, whoever has said it."""
+
+    def info(self, **environment):
+        with unittest.mock.patch.dict(os.environ, environment), bps.Client(scheduler="embedded:") as client:
+            return client.info()
+
+    def test_nobody_says_it(self):
+        self.assertEqual(self.info(), bps.Info("off", None, 300.0))
+
+    def test_what_is_said_is_told(self):
+        self.assertEqual(self.info(BPS_LOCAL_GROUP="host", BPS_CUDA_DEVICE="3", BPS_OPERATION_TIMEOUT="2s"),
+                         bps.Info("host", 3, 2.0))
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "file.toml")
             with open(path, "w") as file:
-                file.write('job = "local-group = 5"\nlocal-group = "wrong in the file"\ncuda-device=3# of 8\n')
-            file, other = {"config_file": path}, {"config_file": os.path.join(folder, "none")}
-            self.assertEqual(self.said({"local_group": "wrong1", **file}, LOCAL_GROUP="wrong2"), "wrong1")
-            self.assertEqual(self.said(file, LOCAL_GROUP="wrong2"), "wrong2")
-            self.assertEqual(self.said({}, LOCAL_GROUP="wrong2", CONFIG=path), "wrong2")
-            self.assertEqual(self.said(file), "wrong in the file")
-            self.assertEqual(self.said({}, CONFIG=path), "wrong in the file")
-            self.assertEqual(self.said({"config_file": ""}, CONFIG=path), "wrong in the file")
-            self.assertEqual(self.said(file, CONFIG=other["config_file"]), "wrong in the file")
-            for options, expected in (({"cuda_device": 0}, "0"), ({"cuda_device": -1}, "3"), ({}, "3")):
-                self.assertEqual(self.said({**file, **options}, "cuda_device"), expected)
-
-    def test_spelling(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "file.toml")
-            for line in ("local-group='wrong'", '  "local-group"\t=  "wrong" # yes', "'local-group' = 'wrong'"):
-                with open(path, "w") as file:
-                    file.write("# local-group = 'nccl'\nretain = true\n" + line)
-                self.assertEqual(self.said({"config_file": path}), "wrong", line)
-            self.assertIsNone(setting("cuda_device", {"config_file": path}))
-
-    def test_nobody_says_it(self):
-        self.assertIsNone(setting("local_group", {}))
+                file.write("'local-group' = 'host'\n")
+            self.assertEqual(self.info(BPS_CONFIG=path).local_group, "host")
+        with bps.Client(scheduler="embedded:", operation_timeout_ms=1500) as client:
+            self.assertEqual(client.info().operation_timeout_s, 1.5)
+        with self.assertRaises(bps.Error) as caught:
+            client.info()
+        self.assertEqual(caught.exception.code, bps.Code.CLOSED)
 
 
 class WaitTest(unittest.TestCase):

@@ -187,6 +187,7 @@ def begin_alike():
 def without_host_memory(device):
     """As a job with local_group nccl refuses it: then all goes by way of this rank's GPU."""
     device = bps.torch.local_rank() if device == "local rank" else int(device)
+    same(bps.torch.push_pull(on_gpu(torch.ones(3), device), average=True), torch.ones(3))  # so that the library has it
     world, client, calls = bps.torch.world._world, bps.torch.client(), []
     assert not world.sums_on_gpus
     world.sums_on_gpus = True

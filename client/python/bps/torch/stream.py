@@ -49,13 +49,6 @@ def _padded(count: int) -> int:
     return size
 
 
-def _gpu_of(world: World) -> torch.device:
-    """The one that the library has taken; see cuda_device in bps.h."""
-    if world.cuda_device is not None:
-        return torch.device("cuda", world.cuda_device)
-    return torch.device("cuda", world.client.local_rank % max(torch.cuda.device_count(), 1))
-
-
 class Parcel:
     """Bytes of the host under way, in an operation that is in place. A job whose ranks sum on their GPUs takes no host
     memory: there they go by way of this rank's GPU."""
@@ -66,7 +59,7 @@ class Parcel:
         if not world.sums_on_gpus:
             self._handle = start(buffer)
             return
-        self._carrier = torch.frombuffer(buffer, dtype=torch.uint8).to(_gpu_of(world))
+        self._carrier = torch.frombuffer(buffer, dtype=torch.uint8).to(torch.device("cuda", world.client.info().cuda_device))
         self._handle = start(memory_of_tensor(self._carrier))
 
     def wait(self) -> None:

@@ -1,11 +1,10 @@
 """The client that the functions of bps.torch share, as Horovod's do: one per process, between init() and shutdown()."""
 import itertools
 import sys
-from typing import Any, Dict, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, Optional, Sequence, Set
 
 from .._abi import DType
 from .._ending import call_witness, come_to_front
-from .._settings import setting
 from ..client import Client, TensorSpec
 from ..errors import Code, Error, invalid
 from ..handle import Tensor
@@ -14,11 +13,11 @@ from ..handle import Tensor
 class World:
     """An open client, and what has been declared with it. Ranks that call alike get equal numbers and names."""
 
-    def __init__(self, client: Client, options: Mapping[str, Any]) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self.sums_on_gpus = setting("local_group", options) == "nccl"  # then the job takes no memory of the host
-        device = setting("cuda_device", options)
-        self.cuda_device = None if device is None else int(device)  # None: not said
+        info = client.info()
+        self.sums_on_gpus = info.local_group == "nccl"  # then the job takes no memory of the host
+        self.operation_timeout_s = info.operation_timeout_s
         self._tensors: Dict[str, Tensor] = {}
         self._unnamed: Set[str] = set()
         self._optimizers = itertools.count()
@@ -81,7 +80,7 @@ def init(**options: Any) -> None:
     and scheduler come from the environment (bps-run, torchrun, Slurm, OpenMPI, Kubernetes). Again: nothing happens."""
     global _world
     if _world is None:
-        _world = World(Client(**options), options)
+        _world = World(Client(**options))
         call_witness(_lost_meanwhile)
     elif options:
         raise invalid("bps.torch.init() has been called before, so these options come too late: " + ", ".join(options))
