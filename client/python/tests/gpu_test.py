@@ -22,7 +22,7 @@ class GpuTest(WorkerTest):
         self.cases(3, "types", "views", "compressed", "hosts_and_gpus", "begin_alike", "without_host_memory:0", "types")
 
     def test_streams(self):
-        self.cases(2, "queued_work_comes_first", "streams_wait", "copies_are_waited_for", "queued_work_comes_first")
+        self.cases(2, "queued_work_comes_first", "streams_wait", "copies_are_waited_for", "copies_have_a_deadline", "queued_work_comes_first")
 
     def test_which_gpu(self):
         self.cases(2, "without_host_memory:local rank", gpus=2)

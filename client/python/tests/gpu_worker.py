@@ -94,6 +94,25 @@ def copies_are_waited_for():
                 handle.synchronize()
 
 
+def copies_have_a_deadline():
+    """The program's own work on the stream that copies does not end."""
+    values = on_rank(torch.float32, (6, 8), bps.torch.rank())
+    begin = lambda: bps.torch.push_pull_async_(on_gpu(values).t(), "late")  # noqa: E731
+    expected = summed(torch.float32, (6, 8), True).t()
+    same(begin().synchronize(), expected)
+    handle, copies, gate, world = begin(), Stream(GPU), virtual_gpu.Word(), bps.torch.world._world
+    while not handle.poll():
+        threading.Event().wait(0.001)
+    copies.wait_word(gate)
+    timeout_s, world.operation_timeout_s = world.operation_timeout_s, 0.2
+    with virtual_gpu.stream(copies):
+        for _ in range(2):
+            refused(bps.Code.DEADLINE, "waited 0.2 s for the copy of late", handle.synchronize)
+    world.operation_timeout_s = timeout_s
+    gate.set()
+    same(handle.synchronize(), expected)
+
+
 def queued_work_comes_first():
     """What is sent is what the current stream will have made of the tensor, and not what is there in the call."""
     values, stream = on_gpu(torch.full((50_000,), -1.0)), Stream(GPU)

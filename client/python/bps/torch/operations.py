@@ -1,14 +1,20 @@
 """push_pull of tensors: under BytePS's names, and under Horovod's (allreduce)."""
+import contextlib
+import threading
 from typing import Any, Optional
 
 import torch
 
 from .. import handle as bps_handle
 from .._abi import Op
-from .._interrupt import call_interruptibly
-from ..errors import invalid
+from ..errors import Code, Error, invalid
 from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor, will_be_used_here, wire_dtype_of
 from .world import World, world
+
+
+def _wait_quietly(event: Any) -> None:
+    with contextlib.suppress(Exception):  # who asks the event hears of it
+        event.synchronize()
 
 
 class Handle:
@@ -20,6 +26,7 @@ class Handle:
         self._operation = operation
         self._staging = staging
         self._copied: Any = None  # the torch.cuda.Event after the copy out of `staging`
+        self._waiter: Optional[threading.Thread] = None
         self._unnamed = unnamed
         self._world = place
 
@@ -47,15 +54,29 @@ class Handle:
 
     def synchronize(self) -> torch.Tensor:
         """Waits, also of a tensor on a GPU on the host; afterwards the name may be used again. Error: that of the
-        operation."""
+        operation; Code.DEADLINE, and it may be called again."""
         self._operation.wait()
         self._unstage()
-        if self._copied is not None and not self._copied.query():
-            call_interruptibly(self._copied.synchronize)
+        self._wait_for_copy()
         if self._unnamed is not None:
             self._world.release_unnamed(self._unnamed)
             self._unnamed = None
         return self.tensor
+
+    def _wait_for_copy(self) -> None:
+        """What the program has queued on the stream before may take any time, and PyTorch waits for an event without a
+        deadline: so another thread does, which a wait after an expired one finds."""
+        if self._copied is None or self._copied.query():
+            return
+        if self._waiter is None:
+            self._waiter = threading.Thread(target=_wait_quietly, args=(self._copied,), name="bps-copy", daemon=True)
+            self._waiter.start()
+        timeout_s = self._world.operation_timeout_s
+        self._waiter.join(timeout_s)
+        if not self._copied.query():  # raises what has gone wrong with the GPU
+            raise Error(Code.DEADLINE, f"waited {timeout_s:.3g} s for the copy of {self._operation.tensor.name} to its place: "
+                        "the stream that copies has not done what was queued on it before",
+                        "the operation has ended well: look at what the program computes there, and call synchronize() again")
 
     def _unstage(self) -> None:
         """Of a tensor on a GPU the copy is queued on the current stream, and whoever else uses the result waits for it."""
