@@ -3,6 +3,7 @@
 
     bps-run -n 4 -s 2 -- python3 train_transformer.py --steps 100 --check
     bps-run -n 4 -s 2 -- python3 train_transformer.py --with optimizer
+    bps-run -n 4 -s 2 -- python3 train_transformer.py --device cuda
 
 What is special to bps is in `prepare`: a hook for DDP, or a DistributedOptimizer.
 """
@@ -56,7 +57,7 @@ class Transformer(nn.Module):
         self.register_buffer("mask", torch.full((context, context), float("-inf")).triu(1), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.bytes(x) + self.places(torch.arange(x.shape[1]))
+        y = self.bytes(x) + self.places(torch.arange(x.shape[1], device=x.device))
         for block in self.blocks:
             y = block(y, self.mask)
         return self.head(self.norm(y))
@@ -73,6 +74,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--with", dest="way", choices=("hook", "optimizer", "layers"), default="hook",
                         help="DDP with the communication hook, DistributedOptimizer, or that with a wait per layer")
     parser.add_argument("--backend", choices=("bps", "gloo"), default="bps", help="gloo: plain DDP, for comparison")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
+                        help="cuda: each worker trains on the GPU of its local rank (cpu)")
     parser.add_argument("--threads", type=int, default=1, help="of torch in each worker (1)")
     parser.add_argument("--check", action="store_true", help="are the parameters bit-identical on all ranks at the end?")
     parser.add_argument("--plot", metavar="FILE.png", default="", help="rank 0 draws the loss")
@@ -141,26 +144,39 @@ class Progress:
 def check(model: nn.Module) -> None:
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
-        digest.update(tensor.contiguous().numpy().tobytes())
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
     alike = bps.torch.broadcast_object(digest.hexdigest()) == digest.hexdigest()
-    same = int(bps.torch.push_pull(torch.tensor(int(alike)), "alike", average=False))
+    same = int(bps.torch.push_pull(torch.tensor(int(alike), device=tensor.device), "alike", average=False))
     if same != bps.torch.size():
         sys.exit(f"check: parameters of {bps.torch.size() - same} ranks differ from those of rank 0")
     if bps.torch.rank() == 0:
         print(f"check: parameters are bit-identical on all {same} ranks ({digest.hexdigest()[:16]})")
 
 
+def device_of(options: argparse.Namespace) -> torch.device:
+    if options.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        sys.exit("train_transformer: --device cuda, and PyTorch sees no GPU here")
+    # The library takes the same one, if nobody has said which (cuda_device).
+    number = bps.torch.client().info().cuda_device
+    device = torch.device("cuda", bps.torch.local_rank() % torch.cuda.device_count() if number is None else number)
+    torch.cuda.set_device(device)
+    return device
+
+
 def train(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     bps.torch.init()
+    device = device_of(options)
     shard = Shard(read_text(options.text), bps.torch.rank(), bps.torch.size(), options.context)
     torch.manual_seed(bps.torch.rank())  # differs until it is broadcast
-    plain = Transformer(options.context, options.width, options.layers)
+    plain = Transformer(options.context, options.width, options.layers).to(device)
     model: Any
     model, optimizer, waited_s = prepare(options, plain)
     progress = Progress(options, waited_s)
     for step in range(options.steps):
-        batch = shard.batch(options.batch, step)
+        batch = shard.batch(options.batch, step).to(device)
         optimizer.zero_grad()
         logits = model(batch[:, :-1])
         loss = nn.functional.cross_entropy(logits.reshape(-1, 256), batch[:, 1:].reshape(-1))

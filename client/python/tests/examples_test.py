@@ -13,13 +13,13 @@ EXAMPLES = HERE.parent / "examples"
 
 
 class ExamplesTest(WorkerTest):
-    def run_example(self, workers, name, *flags):
+    def run_example(self, workers, name, *flags, status=0, **more):
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE.parent), "BPS_LIBRARY": os.environ["BPS_LIBRARY"],
-                       "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+                       "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **more}
         run = subprocess.run([str(word) for word in (self.bin / "bps-run", "-n", workers, "-s", "2", "--", sys.executable,
                                                      EXAMPLES / name, *flags)],
                              env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
-        self.assertEqual(run.returncode, 0, run.stdout)
+        self.assertEqual(run.returncode, status, run.stdout)
         return run.stdout
 
     def train(self, *flags):
@@ -38,6 +38,10 @@ class ExamplesTest(WorkerTest):
         self.assertEqual((content[:8], struct.unpack(">II", content[16:24])), (b"\x89PNG\r\n\x1a\n", (640, 360)))
         self.train("--backend", "gloo")
         self.assertEqual(self.train("--with", "optimizer"), self.train("--with", "layers"))
+
+    def test_a_gpu_that_is_not_there(self):
+        output = self.run_example(2, "train_transformer.py", "--device", "cuda", status=1, CUDA_VISIBLE_DEVICES="")
+        self.assertIn("--device cuda, and PyTorch sees no GPU here", output)
 
     def test_horovod_script(self):
         self.assertIn("accuracy", self.run_example(2, "horovod_style.py", "--epochs", "1"))
