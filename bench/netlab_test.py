@@ -80,30 +80,41 @@ def once():
         return time.monotonic() - start
 print(min(once() for _ in range(10)))
 """
-# How many of so many datagrams come; "end" is sent until one of those has come, which is behind all others.
+# How many of so many datagrams come. "hello" is sent until it is answered: then each knows where the other is. "end" is sent until
+# one of those has come, which is behind all others.
 COUNT = """
 import socket
 own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 own.bind(("10.88.0.3", 7000))
-own.settimeout(40)
+own.settimeout(100)
 print("listening", flush=True)
 count = 0
-while own.recv(100) != b"end":
-    count += 1
+while True:
+    word, sender = own.recvfrom(100)
+    if word == b"end":
+        break
+    if word == b"hello":
+        own.sendto(b"hello", sender)
+    else:
+        count += 1
 print(count)
 """
 SEND = """
 import socket
 own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+own.settimeout(0.1)
+def is_answered(word):
+    try:
+        own.sendto(word, ("10.88.0.3", 7000))
+        return own.recv(10) == b"hello"
+    except OSError:
+        return False
+while not is_answered(b"hello"):
+    pass
 for _ in range(200):
     own.sendto(b"one", ("10.88.0.3", 7000))
-own.settimeout(0.1)
-while True:
-    own.sendto(b"end", ("10.88.0.3", 7000))
-    try:
-        own.recv(1)  # nothing comes, until this is killed
-    except OSError:
-        pass
+while True:  # until this is killed
+    is_answered(b"end")
 """
 
 
@@ -312,6 +323,7 @@ class NetlabTest(unittest.TestCase):
                                 (["up", "3"], "other arguments"), (["up", "1", "2", "3"], "other arguments"),
                                 (["exec", "h7", "true"], "no host 'h7'"), (["exec", "h1"], "other arguments"),
                                 (["rate", "h1", "3parsec"], "no rate"), (["link", "h1", "sideways"], "up, or link"),
+                                (["rate", "h1", "1gbit", "--delay", "2ms"], "--delay is for netlab up"),
                                 (["stat", "--speed"], "unknown option '--speed'"),
                                 (["frobnicate"], "no command 'frobnicate'")):
             with self.subTest(arguments):

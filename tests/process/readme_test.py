@@ -6,30 +6,19 @@
 Each block runs in a scratch folder that looks like the source folder, with BUILD_FOLDER as build/. A block after a comment
 `readme-test: WHY` is not run. Ports are replaced by free ones.
 """
-import contextlib
 import fnmatch
 import os
 import pathlib
-import random
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from daemons import DaemonTest
+
 SOURCE = BUILD = None
 LIMIT = 600
-
-
-def free_port():
-    """Not one of those that the kernel gives to whoever connects or asks for any."""
-    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(max(1024, first // 2), max(1025, first))
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def blocks(text):
@@ -62,7 +51,7 @@ class Readme(unittest.TestCase):
             if language != "bash" or excused:
                 continue
             ran += 1
-            body = body.replace(":4710", f":{free_port()}")
+            body = body.replace(":4710", f":{DaemonTest.free_port()}")
             with self.subTest(line=line):
                 # A group of its own, so that what a failed block leaves behind ends with it.
                 shell = subprocess.Popen(["bash", "-euo", "pipefail", "-c", body], cwd=self.root, env=self.environment,
