@@ -147,7 +147,7 @@ class Stream:
 class Event:
     """torch.cuda.Event, recorded once."""
 
-    def __init__(self, blocking=False):
+    def __init__(self):
         self.pointer = c_void_p()
         self._device = None
 

@@ -1,6 +1,6 @@
 """push_pull of tensors: under BytePS's names, and under Horovod's (allreduce)."""
-import contextlib
 import threading
+import time
 from typing import Any, Optional
 
 import torch
@@ -11,10 +11,7 @@ from ..errors import Code, Error, invalid
 from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor, will_be_used_here, wire_dtype_of
 from .world import World, world
 
-
-def _wait_quietly(event: Any) -> None:
-    with contextlib.suppress(Exception):  # who asks the event hears of it
-        event.synchronize()
+_LONGEST_PAUSE_S = 0.002  # of a wait that has to ask: so late it may hear of the end
 
 
 class Handle:
@@ -26,7 +23,6 @@ class Handle:
         self._operation = operation
         self._staging = staging
         self._copied: Any = None  # the torch.cuda.Event after the copy out of `staging`
-        self._waiter: Optional[threading.Thread] = None
         self._unnamed = unnamed
         self._world = place
 
@@ -65,18 +61,20 @@ class Handle:
 
     def _wait_for_copy(self) -> None:
         """What the program has queued on the stream before may take any time, and PyTorch waits for an event without a
-        deadline: so another thread does, which a wait after an expired one finds."""
-        if self._copied is None or self._copied.query():
+        deadline: so the event is asked, ever less often. Ctrl-C ends it."""
+        if self._copied is None:
             return
-        if self._waiter is None:
-            self._waiter = threading.Thread(target=_wait_quietly, args=(self._copied,), name="bps-copy", daemon=True)
-            self._waiter.start()
-        timeout_s = self._world.operation_timeout_s
-        self._waiter.join(timeout_s)
-        if not self._copied.query():  # raises what has gone wrong with the GPU
-            raise Error(Code.DEADLINE, f"waited {timeout_s:.3g} s for the copy of {self._operation.tensor.name} to its place: "
-                        "the stream that copies has not done what was queued on it before",
-                        "the operation has ended well: look at what the program computes there, and call synchronize() again")
+        timeout_s, pause_s = self._world.operation_timeout_s, 20e-6
+        deadline = time.monotonic() + timeout_s
+        while not self._copied.query():  # raises what has gone wrong with the GPU
+            if time.monotonic() >= deadline:
+                name = self._operation.tensor.name
+                raise Error(Code.DEADLINE, f"waited {timeout_s:.3g} s for the copy of {name} to its place: the stream that "
+                            "copies has not done what was queued on it before",
+                            "the operation has ended well: look at what the program computes there, and call synchronize() "
+                            "again")
+            threading.Event().wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _unstage(self) -> None:
         """Of a tensor on a GPU the copy is queued on the current stream, and whoever else uses the result waits for it."""
@@ -86,7 +84,7 @@ class Handle:
             self.tensor.copy_(self._staging)
         if is_on_gpu(self.tensor):
             will_be_used_here(self._staging)
-            self._copied = torch.cuda.Event(blocking=True)
+            self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(self.tensor.device))
         self._staging = None
 
