@@ -32,7 +32,7 @@ class GpuTest(WorkerTest):
         self.cases(2, "core", "dropped", "wire_dtype")
 
     def test_optimizer(self):
-        self.cases(2, "optimizer:1", "optimizer:2", "optimizer_compressed")
+        self.cases(2, "optimizer:1", "optimizer:2", "optimizer_compressed", "optimizer_compressed_moves")
 
     def test_hook(self):
         self.cases(2, "hook:float32", "hook:bfloat16", "hook:float16", "hook_compressed")

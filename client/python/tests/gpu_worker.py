@@ -268,23 +268,52 @@ def check_pushed(before, expected):
     assert pushed() - before == expected or bps.torch.client().stats().resent > 0, (pushed() - before, expected)
 
 
-def optimizer_compressed():
-    """Gradients stay f32, and lie where they are; half of their bytes travel."""
-    ranks, wire = range(bps.torch.size()), bps.torch.Compression.bf16
-    alone = [models.seeded(models.WithBatchNorm) for _ in ranks]
-    for rank, model in enumerate(alone):
-        models.square_loss(model, rank, 0).backward()
-    model = placed(models.seeded(models.WithBatchNorm))
-    mine = bps.torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression=wire)
+def moved_to_gpu(model):
+    """As model.cuda() does: the parameters are the same objects, and their memory is another."""
+    for parameter in model.parameters():
+        parameter.data, parameter.grad = on_gpu(parameter), None
+        parameter.__class__ = virtual_gpu.CudaTensor
+        parameter.grad = on_gpu(torch.zeros(parameter.shape))
+
+
+def compressed_step(wire, model, optimizer):
+    """Gradients are averages of what the ranks have rounded, and lie where they were; half of their bytes travel."""
+    alone = [models.seeded(models.WithBatchNorm) for _ in range(bps.torch.size())]
+    for rank, one in enumerate(alone):
+        models.square_loss(one, rank, 0).backward()
     places, before = [p.grad.data_ptr() for p in model.parameters()], pushed()
     models.square_loss(model, bps.torch.rank(), 0).backward()
-    mine.synchronize()
+    optimizer.synchronize()
     check_pushed(before, 2 * sum(p.numel() for p in model.parameters()))
     assert places == [p.grad.data_ptr() for p in model.parameters()]
     others = [dict(one.named_parameters()) for one in alone]
     for name, parameter in model.named_parameters():
         given = [torch.zeros_like(one[name]) if one[name].grad is None else one[name].grad for one in others]
         same(parameter.grad, averaged_in(wire, [gradient.detach() for gradient in given]))
+
+
+def optimizer_compressed():
+    wire = bps.torch.Compression.bf16
+    model = placed(models.seeded(models.WithBatchNorm))
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    mine = bps.torch.DistributedOptimizer(plain, model.named_parameters(), compression=wire)
+    compressed_step(wire, model, mine)
+
+
+def optimizer_compressed_moves():
+    """The model goes to the GPU when it has its optimizer already: on rank 0 only after a step on the host."""
+    for wire in (bps.torch.Compression.fp16, bps.torch.Compression.bf16):
+        model = models.seeded(models.WithBatchNorm)
+        plain = torch.optim.SGD(model.parameters(), lr=0.0)
+        mine = bps.torch.DistributedOptimizer(plain, model.named_parameters(), compression=wire)
+        if bps.torch.rank() != 0:
+            moved_to_gpu(model)
+        models.square_loss(model, bps.torch.rank(), 0).backward()
+        mine.step()
+        mine.zero_grad(set_to_none=False)
+        if bps.torch.rank() == 0:
+            moved_to_gpu(model)
+        compressed_step(wire, model, mine)
 
 
 class Bucket:

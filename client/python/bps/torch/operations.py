@@ -100,7 +100,8 @@ class Compression:
 def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
           compression: Optional[torch.dtype] = None, on_gpu: bool = False) -> Handle:
     """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one. on_gpu: what
-    has this name is on a GPU always, or never; there the library compresses, without a copy."""
+    has this name does not leave the GPU once it is there, where the library compresses, without a copy; unless it was
+    declared as what the host made of it before, as a model is that moves to the GPU after its optimizer was made."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
     place = world()
@@ -112,7 +113,8 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
         target = torch.empty_like(source, memory_format=torch.contiguous_format)
     target = target.detach()
     given = source
-    wire_dtype = wire_dtype_of(source, compression) if on_gpu else None
+    by_library = on_gpu and name is not None and place.may_be(name, dtype)
+    wire_dtype = wire_dtype_of(source, compression) if by_library else None
     if wire_dtype is None and compression is not None and source.is_floating_point() and source.dtype != compression:
         given = source.to(compression, memory_format=torch.contiguous_format)
         dtype = dtype_of(given, what)

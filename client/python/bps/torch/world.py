@@ -36,6 +36,11 @@ class World:
             known = self._tensors[name]
         return known
 
+    def may_be(self, name: str, dtype: DType) -> bool:
+        """Nothing of another type has been declared under this name."""
+        known = self._tensors.get(name)
+        return known is None or known.dtype == dtype
+
     def take_unnamed(self, kind: str) -> str:
         """A name for a tensor without one: the first of its kind that is not in use between start and synchronize, so
         equal on ranks that call alike."""
