@@ -1,6 +1,7 @@
 """A worker of a job."""
 import atexit
 import collections
+import contextlib
 import ctypes
 import difflib
 import sys
@@ -206,8 +207,8 @@ class Client:
         self._close(milliseconds_of(timeout_s))
 
     def abandon(self) -> None:
-        """Gives the job up: to the other workers this one is lost. Ends everything at once, otherwise as close().
-        Leaving a `with` by an exception does it, and a program that ends by one."""
+        """Gives the job up: to the other workers this one is lost. Ends everything at once, but a GPU may take up to 10 s to
+        come to rest; otherwise as close(). Leaving a `with` by an exception does it, and a program that ends by one."""
 
         def abandon_it() -> None:
             error = _library.new_error()
@@ -223,7 +224,8 @@ class Client:
         if kind is None or (isinstance(exception, SystemExit) and not exception.code):
             self.close()
         else:
-            self.abandon()
+            with contextlib.suppress(Error):  # the exception is what the program has to hear of
+                self.abandon()
 
     def _close(self, milliseconds: int, interruptibly: bool = True) -> None:
         def close_it() -> None:

@@ -169,6 +169,24 @@ class ClientTest(unittest.TestCase):
         self.refused(bps.Code.CLOSED, "closed", client.push_pull, tensor, values(3))
         self.refused(bps.Code.CLOSED, "closed", client.barrier)
 
+    def test_a_with_is_left_by_the_exception_of_the_program(self):
+        """Also where the library has ended what a GPU was at, and says that the GPU has not come to rest."""
+        library, abandoned = bps._library.get(), []
+        abandon = library.bps_abandon
+
+        def abandon_with_a_stuck_gpu(client, error):
+            abandoned.append(abandon(client, error))
+            return int(bps.Code.OS)
+
+        with unittest.mock.patch.object(library, "bps_abandon", abandon_with_a_stuck_gpu):
+            with self.assertRaises(ZeroDivisionError):
+                with bps.Client(scheduler="embedded:") as client:
+                    1 / 0
+            self.assertEqual(abandoned, [0])
+            with bps.Client(scheduler="embedded:") as client:
+                self.refused(bps.Code.OS, "OS", client.abandon)
+        self.assertEqual(abandoned, [0, 0])
+
     def test_a_forked_child_is_told(self):
         tensor = self.declare(10)
         child = os.fork()
