@@ -164,7 +164,7 @@ BPS_API bps_status bps_close(bps_client* client, int64_t timeout_ms, bps_error* 
 
 /* Gives the job up, as a program does that dies of an error of its own. To the other workers this one is lost
  * (BPS_PEER_LOST), whether or not operations are under way: a bps_close between two rounds would tell them
- * that it had meant to leave. Waits for nothing; otherwise as bps_close. */
+ * that it had meant to leave. Waits for no operation, but as long as bps_close for a GPU to come to rest; otherwise as that. */
 BPS_API bps_status bps_abandon(bps_client* client, bps_error* error);
 
 /* Closes (with timeout 0) if still open, and frees the client. Handles stay valid. NULL is fine. */

@@ -496,7 +496,7 @@ class Client {
   }
   void close(Status& status) { close(Timeout{}, status); }
 
-  // Gives the job up: to the other workers this one is lost. Waits for nothing; otherwise as close.
+  // Gives the job up: to the other workers this one is lost. Waits for no operation; see bps_abandon.
   void abandon() noexcept {
     if (raw_ != nullptr) bps_abandon(raw_, nullptr);
   }
