@@ -281,8 +281,10 @@ typedef enum bps_memory_kind { BPS_MEMORY_HOST = 0, BPS_MEMORY_HOST_PINNED = 1, 
  * BPS_INVALID_ARGUMENT: CUDA memory for asynchronous tensors, for push_pull without `out`, and with local_group host; host
  * memory with local_group nccl; there, on all hosts, min and max of floats, in which NCCL ignores NaN; memory
  * that is not what the buffer says, also if it is two allocations that lie side by side; a stream that is being captured into a
- * graph. When a GPU fails, or a call of its driver or of NCCL does not return for 10 s, the job run has failed for this worker: its
- * operations end with the error, which names the GPU and the call.
+ * graph. When a GPU fails, the job run has failed for this worker: its operations end with the error, which names the GPU and the
+ * call. So it does when a call of NCCL has not returned for 10 s, or one of the GPU's driver has not while a stream waited for an
+ * operation (bps_handle_wait_stream); otherwise a call of the driver may take as long as what the program has queued on the GPU,
+ * which operations then wait for: a warning tells of it after 5 s, and who waits for them has a deadline.
  * No operation ends before the GPU has stopped touching its memory, with one exception: a GPU that has not come to rest 4 s after
  * the job run has failed, or has been closed, may never. What it is at then ends with BPS_OS, and the message says that the GPU may
  * still read and write that memory: leave it alone until the process has ended. */

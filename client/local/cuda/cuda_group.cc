@@ -121,7 +121,7 @@ void CudaGroup::make_setup(std::function<void(Result<std::vector<std::byte>>)> d
   ask();
   cuda_.post([way = way_, nccl = nccl_, lease = pipeline_->lease(), done = std::move(done)] {
     NcclId id{};
-    lease->enter("ncclGetUniqueId");
+    lease->enter_nccl("ncclGetUniqueId");
     const NcclCode code = nccl->unique_id(id);
     lease->leave();
     Result<std::vector<std::byte>> setup = std::vector<std::byte>(id.begin(), id.end());
@@ -272,16 +272,19 @@ void CudaGroup::look() {
   const CudaLease::Call now = pipeline_->lease()->call();
   looks_ = now.name != nullptr && now == seen_ ? looks_ + 1 : 0;
   seen_ = now;
+  const bool may_wait_for_us = now.is_nccl || (is_begun_ && pipeline_->words()->is_waited_for());
+  stuck_looks_ = looks_ > 0 && may_wait_for_us ? stuck_looks_ + 1 : 0;
   look_later();
   const auto lasted = [&] {
     return fmt::format("{} on {} has not returned for {:.3g} s", now.name, gpu_,
                        std::chrono::duration<double>(looks_ * kLookInterval).count());
   };
   if (looks_ == kSlowLooks)
-    options_.log.warn("{}: operations wait for it, and it may wait for a stream of the program that waits for them, or "
-                      "for a call of the program's that waits for all streams (cudaFree, cudaDeviceSynchronize)",
+    options_.log.warn("{}: operations wait for it, and it may wait for what the program has queued on that GPU, for a "
+                      "stream of the program that waits for them, or for a call of the program's that waits for all "
+                      "streams (cudaFree, cudaDeviceSynchronize)",
                       lasted());
-  if (looks_ != kStuckLooks) return;
+  if (stuck_looks_ != kStuckLooks) return;
   // First, because what a stream goes on with now is worth nothing.
   broken(make_error(ErrorCode::os, lasted(), "see what the program calls on that GPU meanwhile; NCCL_DEBUG=INFO says more"),
          std::nullopt);

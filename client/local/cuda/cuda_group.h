@@ -11,8 +11,9 @@
 // (streams, the communicator) needs `cuda` as long as the lease is held, and the client's loop no more. Min
 // and max of floats are not for groups with NCCL: see check(). Failure: on_broken names the call, the tensor
 // and the GPU. While something is open the loop looks whether the other thread is in a call that does not return:
-// of one that it has seen kSlowLooks times it warns, after kStuckLooks it breaks the group, and the program's
-// streams go on, for which such a call may wait. Memory counts as touched until the GPU's streams are idle, or
+// of one that it has seen kSlowLooks times it warns. One of the driver's ends when the program's work on the GPU does,
+// so it may take as long as that; but one that may wait for an operation, because a stream of the program waits for
+// one, or is NCCL's, has kStuckLooks: then the group breaks, and the program's streams go on. Memory counts as touched until the GPU's streams are idle, or
 // its context is lost; where that takes longer than kRestPatience after abort(), what is open is left behind.
 #pragma once
 
@@ -113,6 +114,7 @@ class CudaGroup final : public LocalGroup {
   TimerId rest_timer_, look_timer_;
   CudaLease::Call seen_;  // when it was last looked
   std::uint32_t looks_ = 0;
+  std::uint32_t stuck_looks_ = 0;  // of these, the last at which it could be waiting for an operation
 };
 
 }  // namespace bps

@@ -2,8 +2,8 @@
 // until all leases have come back, and if they do not, says why; and the client's loop sees when a call does not
 // return.
 //
-// Owner: by shared_ptr, whoever works on the thread; CudaThread gives them. enter() and leave(), in pairs: that
-// thread; call(): any. `name` is a literal. Limits: kDepth calls within each other.
+// Owner: by shared_ptr, whoever works on the thread; CudaThread gives them. enter() or enter_nccl(), and leave(), in
+// pairs: that thread; call(): any. `name` is a literal. Limits: kDepth calls within each other.
 #pragma once
 
 #include <array>
@@ -21,6 +21,7 @@ class CudaLease {
  public:
   struct Call {
     const char* name = nullptr;  // the innermost; null: in none
+    bool is_nccl = false;        // which may wait for other processes
     std::uint64_t number = 0;    // another one for each step in or out
     friend bool operator==(const Call&, const Call&) = default;
   };
@@ -30,11 +31,8 @@ class CudaLease {
   CudaLease(const CudaLease&) = delete;
   CudaLease& operator=(const CudaLease&) = delete;
 
-  void enter(const char* name) {
-    BPS_ASSERT(depth_ + 1 < kDepth);
-    names_[++depth_] = name;
-    show();
-  }
+  void enter(const char* name) { enter({.name = name}); }
+  void enter_nccl(const char* name) { enter({.name = name, .is_nccl = true}); }
   void leave() {
     BPS_ASSERT(depth_ > 0);
     --depth_;
@@ -42,7 +40,7 @@ class CudaLease {
   }
   Call call() const {
     const std::uint64_t number = number_.load(std::memory_order_acquire);
-    return {name_.load(std::memory_order_acquire), number};
+    return {name_.load(std::memory_order_acquire), is_nccl_.load(std::memory_order_acquire), number};
   }
 
   // As long as it lives.
@@ -59,17 +57,24 @@ class CudaLease {
 
  private:
   static constexpr std::size_t kDepth = 8;
+  void enter(const Call& call) {
+    BPS_ASSERT(depth_ + 1 < kDepth);
+    calls_[++depth_] = call;
+    show();
+  }
   // Only this thread writes, so no step is lost.
   void show() {
     number_.store(number_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    name_.store(names_[depth_], std::memory_order_release);
+    name_.store(calls_[depth_].name, std::memory_order_release);
+    is_nccl_.store(calls_[depth_].is_nccl, std::memory_order_release);
   }
 
   const std::shared_ptr<void> held_;
-  std::array<const char*, kDepth> names_{};
+  std::array<Call, kDepth> calls_{};
   std::size_t depth_ = 0;
   std::atomic<std::uint64_t> number_{0};
   std::atomic<const char*> name_{nullptr};
+  std::atomic<bool> is_nccl_{false};
 };
 
 }  // namespace bps

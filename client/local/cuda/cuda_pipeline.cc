@@ -206,7 +206,7 @@ void CudaPipeline::stage(std::span<CudaOrders::Staged> answers) {
 Result<bool> CudaPipeline::is_joined() {
   if (!nccl_) return true;
   if (!nccl_->is_open()) {
-    options_.lease->enter("ncclCommInitRankConfig");
+    options_.lease->enter_nccl("ncclCommInitRankConfig");
     const Status status = nccl_->init(options_.size, *id_, options_.self);
     options_.lease->leave();
     if (!status.ok()) return status.error();
@@ -223,7 +223,7 @@ Result<bool> CudaPipeline::is_joined() {
 // and what they needed of this one.
 Result<bool> CudaPipeline::is_warm() {
   if (warm_ == Warm::no) {
-    options_.lease->enter("the first use of NCCL");
+    options_.lease->enter_nccl("the first use of NCCL");
     const auto begun = warm_up_->poll(*nccl_, collectives_.stream());
     options_.lease->leave();
     if (!begun || !*begun) return begun;

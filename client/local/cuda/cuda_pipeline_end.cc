@@ -55,7 +55,7 @@ void CudaPipeline::end_what_has_not_begun() {
 void CudaPipeline::abort_nccl() {
   if (!nccl_ || !nccl_->is_open()) return;
   const CudaDevice::Current current(*device_);
-  options_.lease->enter("ncclCommAbort");
+  options_.lease->enter_nccl("ncclCommAbort");
   nccl_->abort();
   options_.lease->leave();
 }
@@ -106,7 +106,7 @@ void CudaPipeline::go_on_finishing() {
     if (nccl_ && nccl_->is_open() && life_ == Life::running) {
       const auto ready = nccl_->poll();
       if (ready && !*ready && loop_.now() < finish_by_) return;
-      options_.lease->enter("ncclCommFinalize");
+      options_.lease->enter_nccl("ncclCommFinalize");
       const bool is_begun = ready && *ready && nccl_->finalize().ok();
       options_.lease->leave();
       if (is_begun) {
@@ -120,7 +120,7 @@ void CudaPipeline::go_on_finishing() {
   if (life_ == Life::finalizing) {
     const auto ready = nccl_->poll();
     if (ready && !*ready && loop_.now() < finish_by_) return;
-    options_.lease->enter("ncclCommDestroy");
+    options_.lease->enter_nccl("ncclCommDestroy");
     if (ready && *ready) nccl_->destroy();
     options_.lease->leave();
     abort_nccl();

@@ -90,7 +90,7 @@ Result<bool> CudaPipeline::begin_portion(const BatchPtr& batch) {
     if (!portion.steps.empty()) {
       const auto ready = nccl_->poll();
       if (!ready || !*ready) return ready;
-      options_.lease->enter("a collective of NCCL");
+      options_.lease->enter_nccl("a collective of NCCL");
       const Status status = nccl_->begin(steps_of(*batch, portion), collectives_.stream());
       options_.lease->leave();
       if (!status.ok()) return status.error();

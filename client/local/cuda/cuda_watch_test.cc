@@ -55,6 +55,10 @@ struct Watched final : LocalGroup::Owner {
     lease->enter(name);
     client.run_for(1ms);
   }
+  void enter_nccl() {
+    lease->enter_nccl("a collective of NCCL");
+    client.run_for(1ms);
+  }
 
   std::byte* allocate() {
     const CudaDevice::Current current(*device);
@@ -90,7 +94,7 @@ TEST_CASE("cuda watch: a call that does not return is named, then breaks the gro
   bool has_gone_on = false;
   w.cuda->enqueue(nullptr, {.finish = [&] { has_gone_on = true; }});
   w.ask();
-  w.enter("a collective of NCCL");
+  w.enter_nccl();
   w.client.run_for(5s);
   CHECK(w.lines.empty());
   w.client.run_for(1s);
@@ -121,11 +125,49 @@ TEST_CASE("cuda watch: a call that does not return is named, then breaks the gro
   CHECK_FALSE(w.go_on([&] { return w.told.has_value(); }));
 }
 
+TEST_CASE("cuda watch: a call of the driver breaks nothing while no stream waits, and has its time from when one does") {
+  const ExpectLog slow("has not returned for 5 s");
+  Watched w;
+  const bool does_wait = GENERATE(false, true);
+  auto word = w.hold_stream();
+  if (!does_wait) word->set();
+  w.ask();
+  w.enter("cuMemHostRegister or cuMemHostUnregister");
+  w.client.run_for(8s);
+  word->set();
+  w.client.run_for(30s);
+  REQUIRE(w.lines.size() == 1);
+  CHECK_THAT(w.lines[0], Contains("what the program has queued on that GPU"));
+  CHECK_FALSE(w.broken);
+  word = w.group->stream_words()->wait(nullptr).value();
+  REQUIRE(word != nullptr);
+  w.client.run_for(9s);
+  CHECK_FALSE(w.broken);
+  w.client.run_for(2s);
+  REQUIRE(w.broken);
+  // In all, not since the stream waits.
+  CHECK_THAT(w.broken->message, Contains("cuMemHostRegister or cuMemHostUnregister on GPU 0 (Fake 0) has not returned for 4"));
+  w.lease->leave();
+}
+
+TEST_CASE("cuda watch: a call of the driver that may wait for a stream of the program breaks the group") {
+  const ExpectLog slow("has not returned for 5 s");
+  Watched w;
+  const auto word = w.hold_stream();
+  w.ask();
+  w.enter("a call of NVIDIA's driver");
+  w.client.run_for(9s);
+  CHECK_FALSE(w.broken);
+  w.client.run_for(2s);
+  CHECK(w.broken);
+  w.lease->leave();
+}
+
 TEST_CASE("cuda watch: what ends after the group was broken so is not told to have gone well") {
   const ExpectLog slow("has not returned for 5 s");
   Watched w;
   w.ask();
-  w.enter("a collective of NCCL");
+  w.enter_nccl();
   w.client.run_for(11s);
   REQUIRE(w.broken);
   w.lease->leave();

@@ -196,6 +196,10 @@ std::uint32_t StreamWords::waiting() const {
   return state_.read([](const State& state) { return state.open - (state.is_trying ? 1 : 0); });
 }
 
+bool StreamWords::is_waited_for() const {
+  return state_.read([](const State& state) { return state.open > 0 && !state.is_released; });
+}
+
 bool StreamWords::shut() {
   return state_.update([](State& state) {
     state.is_shut = true;

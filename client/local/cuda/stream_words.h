@@ -89,6 +89,8 @@ class StreamWords : public std::enable_shared_from_this<StreamWords> {
   std::uint32_t tried(const Trial& trial, Verdict verdict);
   // Streams that wait, but for the one on trial.
   std::uint32_t waiting() const;
+  // Any thread: a stream waits, be it the one on trial.
+  bool is_waited_for() const;
   // Nobody waits; and nobody begins to before reopen(), also if somebody still does.
   bool shut();
   void reopen();
