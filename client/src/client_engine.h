@@ -92,7 +92,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // way then ends with `cancelled`, and the connection is closed without Leave. After Leave it lingers until
   // the others have what only this worker may have stored. `done` comes at latest kLeaveGrace after
   // `timeout`; then all connections are closed and no memory of an operation is touched, but by a GPU that
-  // does not come to rest, which takes CudaGroup::kRestPatience longer and is the error of `done`. Once.
+  // does not come to rest, which takes CudaPatience::rest longer and is the error of `done`. Once.
   void close(Duration timeout, Done done);
   // The end of one that has failed: no Leave, so that to the others it is lost, whatever was under way.
   // Instead of close().

@@ -79,6 +79,7 @@ class GpuWorker {
       if (nccl == nullptr) return make_error(ErrorCode::os, "no NCCL: libnccl.so.2: not found");
       return std::shared_ptr<NcclApi>(nccl);
     };
+    drivers.patience = patience;
     auto opened = Client::open(*settings, Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)),
                                std::move(drivers));
     if (!opened) return opened.error();
@@ -168,11 +169,14 @@ class GpuWorker {
   const std::shared_ptr<FakeCuda> cuda;
   std::shared_ptr<FakeNccl> nccl;
   std::optional<Error> no_driver;
+  // Kernels are interpreted within calls of the driver, perhaps by a slow machine. For what never ends: the library's.
+  CudaPatience patience{.stall = kLong, .rest = kLong, .stop = kLong, .slow_looks = 3600, .stuck_looks = 3600};
   bool gives_all_back = true;  // at the end; not if the driver refuses to take it
   CudaStream stream = nullptr;
   bps_client* client = nullptr;
 
  private:
+  static constexpr Duration kLong = std::chrono::hours(1);
   int device_ = 0;
   std::vector<void*> memory_;
   std::vector<std::byte> read_ = std::vector<std::byte>(sizeof(float));

@@ -172,7 +172,7 @@ TEST_CASE("cuda faults: a GPU that does not come to rest in time is said to, and
   CHECK_FALSE(member.left_behind);  // it is only slow, as far as anybody knows
   member.aborted = true;
   b.host.ranks[0].group->abort(make_error(ErrorCode::deadline, "the operation has taken too long"));
-  b.host.loop.run_for(CudaGroup::kRestPatience - 1ms);
+  b.host.loop.run_for(CudaPatience{}.rest - 1ms);
   CHECK_FALSE(member.left_behind);
   b.host.loop.run_for(2ms);
   REQUIRE(member.left_behind);

@@ -71,6 +71,7 @@ CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevic
   wanted.self = options_.self;
   wanted.ring_bytes = options_.ring_bytes;
   wanted.poll_interval = options_.poll_interval;
+  wanted.stall_timeout = options_.patience.stall;
   wanted.nvtx = options_.nvtx;
   wanted.log = options_.log;
   wanted.lease = std::exchange(options_.lease, nullptr);
@@ -239,7 +240,7 @@ void CudaGroup::abort(const Error& error) {
   // Streams of the program go on: that thread may be in a call that waits for one.
   if (is_begun_) pipeline_->words()->release();
   loop_.cancel(rest_timer_);
-  rest_timer_ = loop_.after(kRestPatience, [this] {
+  rest_timer_ = loop_.after(options_.patience.rest, [this] {
     rest_timer_ = {};
     leave_behind();
   });
@@ -251,7 +252,7 @@ void CudaGroup::leave_behind() {
   loop_.cancel(look_timer_);
   const std::string what =
       looks_ > 0 ? fmt::format("{} does not return", seen_.name) : "its work does not end";
-  const double seconds = std::chrono::duration<double>(kRestPatience).count();
+  const double seconds = std::chrono::duration<double>(options_.patience.rest).count();
   owner_.on_left_behind(not_at_rest(gpu_, fmt::format("{} within {:.3g} s", what, seconds)));
 }
 
@@ -279,12 +280,12 @@ void CudaGroup::look() {
     return fmt::format("{} on {} has not returned for {:.3g} s", now.name, gpu_,
                        std::chrono::duration<double>(looks_ * kLookInterval).count());
   };
-  if (looks_ == kSlowLooks)
+  if (looks_ == options_.patience.slow_looks)
     options_.log.warn("{}: operations wait for it, and it may wait for what the program has queued on that GPU, for a "
                       "stream of the program that waits for them, or for a call of the program's that waits for all "
                       "streams (cudaFree, cudaDeviceSynchronize)",
                       lasted());
-  if (stuck_looks_ != kStuckLooks) return;
+  if (stuck_looks_ != options_.patience.stuck_looks) return;
   // First, because what a stream goes on with now is worth nothing.
   broken(make_error(ErrorCode::os, lasted(), "see what the program calls on that GPU meanwhile; NCCL_DEBUG=INFO says more"),
          std::nullopt);

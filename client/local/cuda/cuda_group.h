@@ -11,10 +11,10 @@
 // (streams, the communicator) needs `cuda` as long as the lease is held, and the client's loop no more. Min
 // and max of floats are not for groups with NCCL: see check(). Failure: on_broken names the call, the tensor
 // and the GPU. While something is open the loop looks whether the other thread is in a call that does not return:
-// of one that it has seen kSlowLooks times it warns. One of the driver's ends when the program's work on the GPU does,
+// of one that it has seen slow_looks times it warns. One of the driver's ends when the program's work on the GPU does,
 // so it may take as long as that; but one that may wait for an operation, because a stream of the program waits for
-// one, or is NCCL's, has kStuckLooks: then the group breaks, and the program's streams go on. Memory counts as touched until the GPU's streams are idle, or
-// its context is lost; where that takes longer than kRestPatience after abort(), what is open is left behind.
+// one, or is NCCL's, has stuck_looks: then the group breaks, and the program's streams go on. Memory counts as touched until the GPU's streams are idle, or
+// its context is lost; where that takes longer than rest after abort(), what is open is left behind.
 #pragma once
 
 #include <memory>
@@ -27,14 +27,19 @@
 
 namespace bps {
 
+// With what may never end.
+struct CudaPatience {
+  Duration stall = CudaPipeline::Options{}.stall_timeout;
+  Duration rest{std::chrono::seconds(4)};  // for a GPU to come to rest after abort()
+  Duration stop{std::chrono::seconds(6)};  // for the thread to end, with the client
+  // A second apart, and in a row, so that a pause of the whole process counts as one.
+  std::uint32_t slow_looks = 5;
+  std::uint32_t stuck_looks = 10;
+};
+
 class CudaGroup final : public LocalGroup {
  public:
-  // For a GPU to come to rest after abort().
-  static constexpr Duration kRestPatience = std::chrono::seconds(4);
   static constexpr Duration kLookInterval = std::chrono::seconds(1);
-  // In a row, so that a pause of the whole process counts as one.
-  static constexpr std::uint32_t kSlowLooks = 5;
-  static constexpr std::uint32_t kStuckLooks = 10;
 
   struct Options {
     std::uint32_t size = 1;
@@ -43,6 +48,7 @@ class CudaGroup final : public LocalGroup {
     std::size_t pinned_max = 1ull << 30;
     std::size_t ring_bytes = 32 << 20;
     Duration poll_interval{std::chrono::microseconds(20)};
+    CudaPatience patience = {};
     Nvtx nvtx = {};  // Nvtx::open(), to be seen in profilers
     Logger log{"cuda"};
     // When begin() has ended, on the client's loop: as stream_words(), null after an error.

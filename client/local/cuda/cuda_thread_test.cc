@@ -132,7 +132,7 @@ TEST_CASE("cuda thread: who closes calls no driver that does not return") {
   std::uint64_t calls = 0;
   std::shared_ptr<Region> region;
   {
-    CudaWorker worker({}, {[&] { return Result<std::shared_ptr<CudaApi>>(gpu.cuda); }, {}});
+    CudaWorker worker({}, {[&] { return Result<std::shared_ptr<CudaApi>>(gpu.cuda); }, {}, {.stop = 50ms}});
     REQUIRE(worker.describe(std::span(static_cast<std::byte*>(memory), 4096), 0, nullptr).ok());
     run_on(*client, [&] {
       auto group = worker.make_group(client->loop(), 1, 0, owner);
@@ -140,7 +140,7 @@ TEST_CASE("cuda thread: who closes calls no driver that does not return") {
       region = group->allocate(1 << 20).value();
       REQUIRE(gpu.cuda->wait_for_blocked(client->loop().now() + 30s));
     });
-    const Status status = worker.stop(50ms);
+    const Status status = worker.stop();
     REQUIRE_FALSE(status.ok());
     calls = gpu.cuda->calls();
   }

@@ -117,7 +117,7 @@ TEST_CASE("cuda watch: a call that does not return is named, then breaks the gro
   CHECK(has_gone_on);
   // The owner aborts, of which that thread hears nothing.
   w.group->abort(*w.broken);
-  w.client.run_for(CudaGroup::kRestPatience + 1ms);
+  w.client.run_for(CudaPatience{}.rest + 1ms);
   REQUIRE(w.left_behind);
   CHECK_THAT(w.left_behind->message, Contains("a collective of NCCL does not return within 4 s"));
   CHECK(w.lines.size() == 1);

@@ -131,6 +131,7 @@ std::unique_ptr<LocalGroup> CudaWorker::make_group(EventLoop& loop, std::uint32_
   options.nvtx = opened->nvtx;
   options.log = options_.log;
   options.lease = opened->thread->lease();
+  options.patience = drivers_.patience;
   options.on_words = [this](std::shared_ptr<StreamWords> words) {
     words_.update([&](Words& known) { known = {true, std::move(words)}; });
   };
@@ -151,14 +152,14 @@ Result<std::shared_ptr<void>> CudaWorker::hold(CudaStream stream, TimePoint dead
   return std::shared_ptr<void>();
 }
 
-Status CudaWorker::stop(Duration patience) {
+Status CudaWorker::stop() {
   words_.update([](Words& known) { known = {true, nullptr}; });
   const std::shared_ptr<Opened> opened = state_.update([](State& state) {
     state.is_stopped = true;
     return std::exchange(state.opened, nullptr);
   });
   if (opened == nullptr) return {};
-  const Status stopped = opened->thread->stop(patience);
+  const Status stopped = opened->thread->stop(patience());
   if (stopped.ok() && !opened->device->is_left_behind()) return {};
   // This thread would be held up by the same call.
   opened->device->leave_behind();

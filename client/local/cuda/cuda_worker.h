@@ -26,6 +26,7 @@ class CudaWorker {
   struct Drivers {
     std::function<Result<std::shared_ptr<CudaApi>>()> cuda;  // none: open_cuda()
     std::function<Result<std::shared_ptr<NcclApi>>()> nccl;  // none: open_nccl()
+    CudaPatience patience = {};
   };
   struct Options {
     // Ordinal of the GPU. Not set: of the context that is current in the thread that calls open_for_ranks(), else
@@ -60,10 +61,10 @@ class CudaWorker {
   Result<std::shared_ptr<void>> hold(CudaStream stream, TimePoint deadline);
 
   // When the group has gone; nothing can be asked any more. Waits for the GPU to come to rest, and for other
-  // ranks to part. An error says what has not ended within `patience`, and what that means for the memory that
+  // ranks to part. An error says what has not ended within patience(), and what that means for the memory that
   // the GPU was given: it is left behind, see CudaThread and CudaDevice.
-  static constexpr Duration kPatience = std::chrono::seconds(6);
-  Status stop(Duration patience = kPatience);
+  Status stop();
+  Duration patience() const { return drivers_.patience.stop; }
 
  private:
   struct Opened {
