@@ -1,5 +1,7 @@
 // A worker with a GPU, through the C API.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "client/src/gpu_api_harness.h"
 
@@ -216,7 +218,10 @@ TEST_CASE("gpu api: a close that a GPU does not come to rest for says what it ma
                             Contains("it may still read and write the memory that it was given"));
   };
   const std::uint64_t copies = g.cuda->count(CudaCall::copy_to_host);
-  while (g.cuda->count(CudaCall::copy_to_host) == copies) {}
+  const TimePoint by = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (g.cuda->count(CudaCall::copy_to_host) == copies && std::chrono::steady_clock::now() < by)
+    std::this_thread::yield();
+  REQUIRE(g.cuda->count(CudaCall::copy_to_host) > copies);
   Refusal why;
   CHECK(bps_close(g.client, 0, why) == BPS_OS);
   check_said(why.message());
