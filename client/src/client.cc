@@ -186,7 +186,7 @@ std::array<std::uint64_t, kRdmaCounts> Client::rdma_counts() const {
   std::array<std::uint64_t, kRdmaCounts> values{};
   if (best_way_.load(std::memory_order_acquire) != Lane::Way::rdma) return values;
   const auto rdma =
-      phase_.read([this](const Phase& phase) { return phase == Phase::open ? rdma_ : nullptr; });
+      end_.read([this](const End& end) { return end.phase == Phase::open ? rdma_ : nullptr; });
   if (rdma == nullptr) return values;
   const auto counts = counts_of(rdma->counters());
   std::transform(counts.begin(), counts.end(), values.begin(),
@@ -309,7 +309,7 @@ Result<void*> Client::allocate(std::size_t bytes) {
   // close() may take it away meanwhile.
   const Lane::Way way = best_way_.load(std::memory_order_acquire);
   const auto transport =
-      phase_.read([&](const Phase& phase) { return phase == Phase::open ? transport_of(way) : nullptr; });
+      end_.read([&](const End& end) { return end.phase == Phase::open ? transport_of(way) : nullptr; });
   if (transport == nullptr) return closed_error();
   auto region = allocate_over(*transport, way, bytes);
   if (!region) return region.error();
@@ -385,15 +385,25 @@ Status Client::abandon() {
 }
 
 Status Client::end(Duration timeout, Ending ending) {
-  const bool mine = phase_.update([](Phase& phase) {
-    if (phase != Phase::open) return false;
-    phase = Phase::closing;
-    return true;
-  });
   const TimePoint patience = std::chrono::steady_clock::now() + timeout + ClientEngine::kLeaveGrace + kMargin;
+  TimePoint by = patience + gpu_.patience() + kMargin;
+  const bool mine = end_.update([&](End& end) {
+    if (end.phase == Phase::open) {
+      end = {Phase::closing, by, {}};
+      return true;
+    }
+    by = end.by;
+    return false;
+  });
   if (!mine) {
-    phase_.wait_until(patience, [](const Phase& phase) { return phase == Phase::closed; });
-    return {};
+    Status status;
+    const bool is_closed = end_.wait_until(by, [&](const End& end) {
+      status = end.status;
+      return end.phase == Phase::closed;
+    });
+    if (is_closed) return status;
+    return make_error(ErrorCode::deadline, "another call closes this client and has not returned",
+                      "see whether a callback of the program's does not return");
   }
   open_.store(false, std::memory_order_release);
   const auto reply = std::make_shared<Reply<void>>();
@@ -404,7 +414,7 @@ Status Client::end(Duration timeout, Ending ending) {
   });
   const bool has_ended = cell->wait_until(patience);
   const Status status = shut_down(has_ended ? cell->value() : Status());
-  phase_.update([](Phase& phase) { phase = Phase::closed; });
+  end_.update([&](End& end) { end = {Phase::closed, by, status}; });
   return status;
 }
 

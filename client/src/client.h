@@ -92,7 +92,8 @@ class Client {
   // that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
   std::string describe(TensorId tensor, Duration waited);
 
-  // A second one waits for the first. Not on the callback thread or the loop. Error: it is closed, and a GPU that does
+  // A second one waits for the first, as long as that may take, and ends as it. Not on the callback thread or the
+  // loop. Error: it is closed, and a GPU that does
   // not come to rest, for which this has waited, may still touch memory of operations.
   Status close(Duration timeout);
   // As close, but the others take this worker for lost.
@@ -100,6 +101,11 @@ class Client {
 
  private:
   enum class Phase : std::uint8_t { open, closing, closed };
+  struct End {
+    Phase phase = Phase::open;
+    TimePoint by{};  // as long as closing may take
+    Status status;   // when closed
+  };
 
   Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers drivers);
   Status start();
@@ -144,7 +150,7 @@ class Client {
   std::shared_ptr<CallbackThread> callbacks_;
   Allocations allocations_;
   std::unique_ptr<Operations> operations_;
-  Monitor<Phase> phase_{Phase::open};
+  Monitor<End> end_;
   std::atomic<bool> open_{false};
 };
 

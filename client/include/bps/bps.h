@@ -159,7 +159,7 @@ BPS_API bps_status bps_open(const bps_options* options, bps_client** client, bps
  * what is left then ends with BPS_CANCELLED, and to the other workers this one has not left but is lost
  * (BPS_PEER_LOST), because they may wait for those rounds. When it returns no memory of the caller is touched any more; but
  * BPS_OS: the client is closed, and a GPU, for which this has waited up to 10 s more, has not come to rest: see bps_buffer. A
- * second close returns BPS_OK. Calls on a closed client return BPS_CLOSED. */
+ * second close waits for the first, and returns what that returns. Calls on a closed client return BPS_CLOSED. */
 BPS_API bps_status bps_close(bps_client* client, int64_t timeout_ms, bps_error* error);
 
 /* Gives the job up, as a program does that dies of an error of its own. To the other workers this one is lost

@@ -483,7 +483,7 @@ class Client {
   }
 
   // Finishes operations under way until the timeout, cancels the rest, leaves the job. After it no memory of
-  // the caller is touched, but with Code::os: see bps_close. A second close does nothing.
+  // the caller is touched, but with Code::os: see bps_close. A second close ends as the first.
   void close(Timeout timeout = {}) {
     Status status;
     close(timeout, status);
