@@ -163,6 +163,39 @@ TEST_CASE("gpu api: a stream waits for an operation while the host goes on") {
   CHECK(GpuWorker::wait(on_host) == "");
 }
 
+// An operation's output is asked for when its input is ready. The stream waits for that operation, and has come
+// to none of what follows.
+TEST_CASE("gpu api: a stream waits for each of its operations before it starts the next, in place or elsewhere") {
+  GpuWorker g;
+  REQUIRE(g.open().ok());
+  constexpr int kTensors = 3;
+  struct Place {
+    bps_tensor tensor = 0;
+    float* in = nullptr;
+    float* out = nullptr;
+  };
+  std::vector<Place> places;
+  for (int i = 0; i < kTensors; ++i) {
+    const std::string name = "layer" + std::to_string(i);
+    places.push_back({g.declare(name.c_str(), 100), g.on_device(std::vector<float>(100, 7)),
+                      g.on_device(std::vector<float>(100))});
+  }
+  for (int round = 0; round < 20; ++round) {
+    std::vector<bps_handle*> handles;
+    for (const Place& place : places) {
+      float* const out = round % 2 == 0 ? place.out : place.in;
+      handles.push_back(g.push_pull(place.tensor, g.buffer(place.in, 100), g.buffer(out, 100)));
+      Refusal why;
+      CHECK(bps_handle_wait_stream(handles.back(), g.stream, why) == BPS_OK);
+      CHECK(why.message() == "");
+    }
+    for (bps_handle* const handle : handles)
+      CHECK(GpuWorker::wait(handle) == "");
+  }
+  for (const Place& place : places)
+    CHECK(place.out[99] == 7);
+}
+
 TEST_CASE("gpu api: a GPU that fails ends the operation with its name, and the process lives") {
   GpuWorker g;
   REQUIRE(g.open().ok());

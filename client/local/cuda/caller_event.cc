@@ -40,6 +40,7 @@ Result<std::shared_ptr<CallerEvent>> CallerEvents::record(CudaStream stream) {
   auto made = std::make_shared<CallerEvent>(shared_from_this(), event, stream, owner_of(stream));
   if (const CudaCode code = device_->api().record_event(event, stream); code != CudaCode::success)
     return device_->error(CudaCall::record_event, code);
+  made->number = ++recorded_;
   return made;
 }
 

@@ -3,6 +3,8 @@
 // Owner: the operation's buffer, and CudaPipeline until it has fired; gives its event back. Any thread.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -24,6 +26,8 @@ struct CallerEvent {
   const CudaEvent event;
   const CudaStream stream;
   const void* const thread;  // whose the stream is, if each has one by this name
+  // Of two on one stream the smaller fires first, if whoever recorded the second knew that the first had been.
+  std::uint64_t number = 0;
 };
 
 // Makes them, and uses their events again.
@@ -39,6 +43,7 @@ class CallerEvents : public std::enable_shared_from_this<CallerEvents> {
   friend struct CallerEvent;
   const std::shared_ptr<CudaDevice> device_;
   Monitor<std::vector<CudaEvent>> free_;
+  std::atomic<std::uint64_t> recorded_ = 0;
 };
 
 }  // namespace bps

@@ -270,6 +270,38 @@ TEST_CASE("cuda cost: an input is readable when the program's stream has come so
   CHECK(too_long.error().code == ErrorCode::invalid_argument);
 }
 
+// A stream may wait for an operation whose output it has come to, before it comes to what was asked for first.
+TEST_CASE("cuda cost: of a stream's events the earlier one is seen first, whichever was asked for first") {
+  CudaHost host(1);
+  CudaScenario scenario(host);
+  REQUIRE(scenario.open());
+  CudaBuffers buffers(host.ranks[0].device);
+  auto& user = *scenario.members[0].user;
+  std::vector<int> readable;
+  bool is_computed = false;
+  const auto describe = [&] { return buffers.describe(user.bytes().data(), 16, nullptr).value(); };
+  const auto when_readable = [&](int number, const OperationBuffer& buffer) {
+    host.ranks[0].group->when_readable(buffer, [&readable, number](const Status& status) {
+      CHECK(status.ok());
+      readable.push_back(number);
+    });
+  };
+  const OperationBuffer first = describe(), second = describe();
+  host.ranks[0].cuda->enqueue(nullptr, {.may_start = [&] { return is_computed; }});
+  const OperationBuffer third = describe(), fourth = describe();
+  when_readable(3, third);
+  host.loop.run_for(10ms);
+  when_readable(2, second);
+  when_readable(4, fourth);
+  host.loop.run_for(10ms);
+  when_readable(1, first);
+  host.loop.run_for(10ms);
+  CHECK(readable == std::vector<int>{2, 1});
+  is_computed = true;
+  host.loop.run_for(10ms);
+  CHECK(readable == std::vector<int>{2, 1, 3, 4});
+}
+
 // Threads may have a default stream each, which all have the same name.
 TEST_CASE("cuda cost: a stream of one thread does not wait for that of another") {
   CudaHost host(1);

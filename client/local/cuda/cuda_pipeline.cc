@@ -102,13 +102,22 @@ void CudaPipeline::take(CudaOrders& orders) {
       readable(std::move(caller));
       continue;
     }
-    const CallerKey key(caller.event->stream, caller.event->thread);
-    callers_[key].push_back(std::move(caller));
+    add(std::move(caller));
   }
   stage(orders.staged);
   add_batches(orders);
   orders.clear();
   turn();
+}
+
+// In the order of their stream, in which they do not come: of an output one hears when its input is ready. By
+// then a stream that waits for that operation may have the inputs of others behind it.
+void CudaPipeline::add(CudaOrders::Caller caller) {
+  auto& waiting = callers_[{caller.event->stream, caller.event->thread}];
+  const auto before = std::find_if(waiting.rbegin(), waiting.rend(), [&](const CudaOrders::Caller& other) {
+    return other.event->number < caller.event->number;
+  });
+  waiting.insert(before.base(), std::move(caller));
 }
 
 // The pieces of each work lie behind those of the work before.
@@ -289,7 +298,8 @@ Status CudaPipeline::go_on() {
   return to_host_.pump();
 }
 
-// Of each of the program's streams only the first event can be the next.
+// Of each of the program's streams only the first event can be the next, and no later one waits for what the
+// first one's end brings about: whoever has a stream wait for an operation has been told that it was recorded.
 Status CudaPipeline::poll_callers() {
   for (auto at = callers_.begin(); at != callers_.end();) {
     auto& waiting = at->second;
