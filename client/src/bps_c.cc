@@ -72,9 +72,12 @@ Result<bool> take_wire_dtype(const bps_tensor_spec& spec, TensorDeclaration& ten
   if (spec.wire_dtype == BPS_WIRE_DTYPE_SAME || spec.wire_dtype == static_cast<std::int32_t>(tensor.dtype)) return false;
   const bool is_half = spec.wire_dtype == BPS_BF16 || spec.wire_dtype == BPS_F16;
   if (!is_half || tensor.dtype != DType::f32) {
+    const bool is_known = spec.wire_dtype >= 0 && spec.wire_dtype < kDTypeCount;
     return invalid(fmt::format("tensor '{}' is {}, with the wire_dtype {}", spec.name, name_of(tensor.dtype),
-                               spec.wire_dtype),
-                   "BPS_BF16 or BPS_F16, of BPS_F32, or BPS_WIRE_DTYPE_SAME");
+                               is_known ? std::string(name_of(static_cast<DType>(spec.wire_dtype)))
+                                        : fmt::format("{}, which is none", spec.wire_dtype)),
+                   "f32 may be bf16 or f16 on the network, and everything may be as in memory (BPS_WIRE_DTYPE_SAME, "
+                   "which BPS_TENSOR_SPEC_INIT says and memory full of zeros does not)");
   }
   tensor.dtype = static_cast<DType>(spec.wire_dtype);
   return true;

@@ -275,16 +275,17 @@ typedef enum bps_memory_kind { BPS_MEMORY_HOST = 0, BPS_MEMORY_HOST_PINNED = 1, 
 
 /* A piece of memory; those of one operation are both the host's (HOST and HOST_PINNED are treated alike), or both CUDA.
  *
- * CUDA memory is of the client's one GPU (see cuda_device), whichever context is current; what the call needs of it is asked
- * for in the call, and waits for nothing. libcuda.so.1 and, with local_group nccl, libnccl.so.2 are opened when they are first
- * needed: without them, or without a GPU, the call fails with BPS_CONFIGURATION, and all else goes on. Refused with
- * BPS_INVALID_ARGUMENT: CUDA memory for asynchronous tensors, for push_pull without `out`, and with local_group host; host
- * memory with local_group nccl; there, on all hosts, min and max of floats, in which NCCL ignores NaN; memory
- * that is not what the buffer says, also if it is two allocations that lie side by side; a stream that is being captured into a
- * graph. When a GPU fails, the job run has failed for this worker: its operations end with the error, which names the GPU and the
- * call. So it does when a call of NCCL has not returned for 10 s, or one of the GPU's driver has not while a stream waited for an
- * operation (bps_handle_wait_stream); otherwise a call of the driver may take as long as what the program has queued on the GPU,
- * which operations then wait for: a warning tells of it after 5 s, and who waits for them has a deadline.
+ * CUDA memory is of the client's one GPU (see cuda_device), whichever context is current. What the call needs of it the calling
+ * thread asks NVIDIA's driver: that waits for nothing on the GPU, but returns when the driver does. libcuda.so.1 and, with
+ * local_group nccl, libnccl.so.2 are opened when they are first needed: without them, or without a GPU, the call fails with
+ * BPS_CONFIGURATION, and all else goes on. Refused with BPS_INVALID_ARGUMENT: CUDA memory for asynchronous tensors, for
+ * push_pull without `out`, and with local_group host; host memory with local_group nccl; there, on all hosts, min and max of
+ * floats, in which NCCL ignores NaN; memory that is not what the buffer says, also if it is two allocations that lie side by
+ * side; a stream that is being captured into a graph. When a GPU fails, the job run has failed for this worker: its operations
+ * end with the error, which names the GPU and the call. So it does when a call of NCCL has not returned for 10 s, or one of the
+ * GPU's driver has not while a stream waited for an operation (bps_handle_wait_stream); otherwise a call of the driver may take
+ * as long as what the program has queued on the GPU, which operations then wait for: a warning tells of it after 5 s, and who
+ * waits for them has a deadline.
  * No operation ends before the GPU has stopped touching its memory, with one exception: a GPU that has not come to rest 4 s after
  * the job run has failed, or has been closed, may never. What it is at then ends with BPS_OS, and the message says that the GPU may
  * still read and write that memory: leave it alone until the process has ended. */
@@ -323,9 +324,9 @@ BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* e
  * failure the stream goes on, too, and what it computes from the output is worth nothing. Where streams cannot wait so (the
  * driver does not offer it, or it could hold up the operation itself; of each stream that has to be found out the first time,
  * which holds the stream for 200 ms at most) the call waits in the stream's place, on the host, for at most
- * operation_timeout_ms; BPS_DEADLINE: nothing waits. Before a program destroys the stream the operation must have ended.
- * Refused inside a callback. An operation that is started after this call with `stream` in its bps_buffer begins only when
- * this one has ended: all ranks must do that in the same order.
+ * operation_timeout_ms; BPS_DEADLINE: nothing waits. The calling thread asks the driver for it, as in bps_buffer. Before a
+ * program destroys the stream the operation must have ended. Refused inside a callback. An operation that is started after this
+ * call with `stream` in its bps_buffer begins only when this one has ended: all ranks must do that in the same order.
  * While a stream waits, the program must make no call that waits for all streams of the GPU: cudaDeviceSynchronize, cudaFree,
  * cudaMalloc, cudaFreeHost, cudaMallocHost, cudaHostRegister, cudaHostUnregister, the first use of a kernel (unless
  * CUDA_MODULE_LOADING is EAGER), work on the legacy default stream (NULL) for which other streams wait, the first use of
