@@ -318,7 +318,8 @@ class NetlabTest(unittest.TestCase):
         self.assertIn("is up already", self.run_netlab("up", "1", "1gbit", status=71))
         for arguments, said in ((["up", "0", "1gbit"], "'0' hosts"), (["up", "3", "fast"], "'fast' is no rate"),
                                 (["up", "3", "1gbit", "--delay", "2"], "'2' is no delay"),
-                                (["up", "3", "1gbit", "--loss", "much"], "'much' is no loss"),
+                                (["up", "3", "1gbit", "--loss", "0.5"], "--loss 0.5: no percentage"),
+                                (["up", "3", "1gbit", "--loss", "101%"], "--loss 101%: no percentage from 0% to 100%"),
                                 (["up", "3", "1gbit", "--delay"], "--delay needs a value"),
                                 (["up", "3"], "other arguments"), (["up", "1", "2", "3"], "other arguments"),
                                 (["exec", "h7", "true"], "no host 'h7'"), (["exec", "h1"], "other arguments"),

@@ -90,7 +90,7 @@ void add_link_flags(Config& config, Options& options) {
              "Further servers, one on the host of each of the first N workers");
   config.add("slow-server", options.slow_server, "Rate of the link of server 0, if it is another");
   config.add("delay", options.delay, "Of each link in each direction: a way there and back takes it four times");
-  config.add("loss", options.loss, "What part of its frames each link loses in each direction, such as 0.1%")
+  config.add("loss", options.loss, "What part of its frames each link loses in each direction, 0% to 100%, with the sign: 0.1%")
       .unit("PERCENT");
   config.add("goodput", options.goodput,
              "Payload that a link carries each way, for t*; not set: what headers leave of --link");
