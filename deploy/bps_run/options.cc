@@ -42,7 +42,7 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
       "bps-run",
       "Starts a scheduler, servers and workers on this host, shows their output, and ends with the exit "
       "status of the worst worker.");
-  config.add("workers", options.workers, "Copies of PROGRAM, the ranks of one job")
+  config.add("workers", options.workers, "Copies of PROGRAM, the ranks of one job; needed")
       .short_flag('n')
       .range(1, 4096);
   config.add("servers", options.servers, "Servers that sum").short_flag('s').range(1, 256);
@@ -63,11 +63,9 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
   if (const auto exit_status = config.parse_or_exit(argc, argv, Logger("bps-run"))) return *exit_status;
 
   if (options.workers == 0)
-    return fail(kUsage, "how many workers? bps-run -n WORKERS -s SERVERS -- PROGRAM [ARG...]");
-  if (options.servers == 0)
-    return fail(kUsage, "how many servers? bps-run -n WORKERS -s SERVERS -- PROGRAM [ARG...]");
+    return fail(kUsage, "how many workers? bps-run -n WORKERS [-s SERVERS] -- PROGRAM [ARG...]");
   if (options.program.empty())
-    return fail(kUsage, "which program? bps-run -n WORKERS -s SERVERS -- PROGRAM [ARG...]");
+    return fail(kUsage, "which program? bps-run -n WORKERS [-s SERVERS] -- PROGRAM [ARG...]");
 
   options.environment = environment_now();
   for (const auto& [name, value] :

@@ -14,7 +14,7 @@ namespace bps {
 
 struct RunOptions {
   std::uint32_t workers = 0;
-  std::uint32_t servers = 0;
+  std::uint32_t servers = 1;
   std::string job = "default";
   std::string shards;                                 // handed to the servers; empty = their default
   Duration timeout{};                                 // of the whole run; 0 = none

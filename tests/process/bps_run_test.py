@@ -23,6 +23,12 @@ class Output(ClusterTest):
                                   rf"BPS_LOCAL_SIZE=2 BPS_RANK={rank} BPS_SCHEDULER=127.0.0.1:4999 BPS_SCHEDULER_GRACE=2s BPS_WORLD_SIZE=2 \n")
         self.assert_nothing_left()
 
+    def test_one_server_unless_more_are_wanted(self):
+        for flags, servers in (((), 1), (("-s", "3"), 3)):
+            status, out, err = self.run_to_end("-n", "1", *flags, "--", "true")
+            self.assertEqual((status, err), (0, ""))
+            self.assertEqual(set(re.findall(r"^\[(server \d+)\]", out, re.M)), {f"server {i}" for i in range(servers)})
+
     def test_how_long_to_go_on_without_a_scheduler_can_be_said(self):
         self.environment["BPS_SCHEDULER_GRACE"] = "7s"
         _, out, _ = self.run_to_end(*self.shell("echo $BPS_SCHEDULER_GRACE"))
@@ -157,7 +163,7 @@ class Refusals(ClusterTest):
         self.refused(64, "--workers", "-n", "0", "-s", "1", "--", "true")
         self.refused(64, "--workers", "-n", "x", "-s", "1", "--", "true")
         self.refused(64, "how many workers", "-s", "1", "--", "true")
-        self.refused(64, "how many servers", "-n", "1", "--", "true")
+        self.refused(64, "--servers", "-n", "1", "-s", "0", "--", "true")
         self.refused(64, "which program", "-n", "1", "-s", "1")
         self.refused(64, "--grace", "-n", "1", "-s", "1", "--grcae", "1s", "--", "true")
 
