@@ -17,6 +17,7 @@ namespace bps {
 namespace {
 
 constexpr std::string_view kEmbedded = "embedded:";
+constexpr std::int64_t kMostGpus = 1024;  // far more than a process sees
 constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
 
 // What Config reads; optional where "not set" means something.
@@ -92,7 +93,8 @@ void define(Config& config, Raw& raw) {
       .choices({"off", "host", "nccl"});
   config.add("local-group-id", raw.local_group_id, "Only ranks of a host that say the same are a group").unit("NAME");
   config.add("pinned-max-bytes", raw.pinned_max, "Host memory that is registered with the driver of the GPU, at most");
-  config.add("cuda-device", raw.cuda_device, "The GPU of this worker. Not set: the one that it works with already");
+  config.add("cuda-device", raw.cuda_device, "The GPU of this worker. Not set: the one that it works with already")
+      .range(0, kMostGpus - 1);
   config.add("host", raw.host, "Identity of this machine").unit("NAME");
 }
 

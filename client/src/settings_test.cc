@@ -282,7 +282,10 @@ TEST_CASE("settings: a GPU, and how much memory is registered with it") {
   CHECK(read(given, {{"BPS_CUDA_DEVICE", "3"}}).cuda_device == 0u);
   CHECK(read(given, {{"BPS_PINNED_MAX_BYTES", "1GiB"}}).pinned_max == 0);
   given.cuda_device = -2;
-  CHECK_THAT(refusal(given).message, Contains("cuda-device"));
+  CHECK(refusal(given).message == "cuda-device: '-2' is not a whole number from 0 to 1023");
+  for (const std::string text : {"-1", "x", "", "1024"})
+    CHECK(refusal({}, {{"BPS_CUDA_DEVICE", text}}).message ==
+          "BPS_CUDA_DEVICE: '" + text + "' is not a whole number from 0 to 1023");
 }
 
 TEST_CASE("settings: a world of one has one rank") {
