@@ -69,8 +69,9 @@ def _options(values: Dict[str, Any]) -> _abi.COptions:
     library.bps_options_init(ctypes.byref(options), ctypes.sizeof(options))
     for name, value in values.items():
         if name not in _OPTIONS:
-            near = difflib.get_close_matches(name, _OPTIONS, 1)
-            raise TypeError(f"unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            near = difflib.get_close_matches(name, _OPTIONS, 3)
+            raise TypeError(f"unknown option {name!r}; " + (f"did you mean {' or '.join(map(repr, near))}?" if near else
+                                                            f"there are {', '.join(_OPTIONS)}"))
         if value is None:
             continue
         if name in ("mode", "worker_loss") and isinstance(value, str):
@@ -78,8 +79,15 @@ def _options(values: Dict[str, Any]) -> _abi.COptions:
             if value not in names:
                 raise invalid(f"{name}={value!r} is none of {', '.join(names)}")
             value = names[value]
-        setattr(options, name, str(value).encode() if _OPTIONS[name] is ctypes.c_char_p else int(value))
+        setattr(options, name, str(value).encode() if _OPTIONS[name] is ctypes.c_char_p else _whole(name, value))
     return options
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise invalid(f"{name}={value!r} is not a whole number") from None
 
 
 _open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()

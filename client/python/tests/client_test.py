@@ -69,6 +69,11 @@ class ClientTest(unittest.TestCase):
     def test_options(self):
         with self.assertRaisesRegex(TypeError, "did you mean 'join_timeout_ms'"):
             bps.Client(join_timeout=3)
+        with self.assertRaisesRegex(TypeError, "'device'; did you mean .*'cuda_device'"):
+            bps.Client(device=0)
+        with self.assertRaisesRegex(TypeError, "unknown option 'gpu'; there are scheduler, .*cuda_device"):
+            bps.Client(gpu=0)
+        self.refused(bps.Code.INVALID_ARGUMENT, "cuda_device='first' is not a whole number", bps.Client, cuda_device="first")
         self.refused(bps.Code.INVALID_ARGUMENT, "none of sync, async", bps.Client, mode="fast")
         self.refused(bps.Code.CONFIGURATION, "rank", bps.Client, scheduler="embedded:", rank=7, world_size=2)
 
