@@ -234,7 +234,8 @@ typedef struct bps_tensor_spec {
   int32_t priority;     /* higher goes first; equal: the earlier declared goes first. The first declaration decides */
   int32_t mode;         /* bps_mode */
   int64_t staleness;    /* async: -1 = the job's; 0.. = bound; BPS_STALENESS_UNBOUNDED */
-  int32_t wire_dtype;   /* bps_dtype, or BPS_WIRE_DTYPE_SAME; see below */
+  int32_t wire_dtype;   /* bps_dtype, or BPS_WIRE_DTYPE_SAME; see below. 0 is BPS_F32: begin with BPS_TENSOR_SPEC_INIT, not with
+                           zeros, which say f32 of any dtype and are refused for others */
 } bps_tensor_spec;
 
 #define BPS_TENSOR_SPEC_INIT {sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1, \
