@@ -61,7 +61,7 @@ Result<std::shared_ptr<Kernels>> open_kernels(const char* library) {
   }
   if (driver == nullptr || missing != nullptr)
     return make_error(
-        ErrorCode::os,
+        ErrorCode::configuration,
         fmt::format("no GPU: {}", why != nullptr ? why : fmt::format("{} has no {}", library, missing)),
         "install NVIDIA's driver");
   return std::shared_ptr<Kernels>(std::make_shared<RealKernels>(functions));

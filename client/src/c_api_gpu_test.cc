@@ -121,7 +121,7 @@ TEST_CASE("gpu api: which GPU a client has is told, once it is known") {
 
 TEST_CASE("gpu api: without a driver or NCCL that is said, and host memory goes on") {
   GpuWorker g;
-  g.no_driver = make_error(ErrorCode::os, "no GPU: libcuda.so.1: cannot open shared object file");
+  g.no_driver = make_error(ErrorCode::configuration, "no GPU: libcuda.so.1: cannot open shared object file");
   REQUIRE(g.open().ok());
   const bps_tensor tensor = g.declare("weights", 100);
   float* const memory = g.on_device(numbers(100));

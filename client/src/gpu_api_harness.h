@@ -76,7 +76,7 @@ class GpuWorker {
       return std::shared_ptr<CudaApi>(cuda);
     };
     drivers.nccl = [this]() -> Result<std::shared_ptr<NcclApi>> {
-      if (nccl == nullptr) return make_error(ErrorCode::os, "no NCCL: libnccl.so.2: not found");
+      if (nccl == nullptr) return make_error(ErrorCode::configuration, "no NCCL: libnccl.so.2: not found");
       return std::shared_ptr<NcclApi>(nccl);
     };
     drivers.patience = patience;

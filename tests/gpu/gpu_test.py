@@ -144,6 +144,15 @@ class Bench(GpuTest):
         self.assertEqual([(line["priority"], line["memory"], line["verified"]) for line in series],
                          [(True, "cuda", True), (False, "cuda", True)])
 
+    def test_without_a_gpu_the_configuration_is_wrong(self):
+        for environment in (self.environment(0), {"CUDA_VISIBLE_DEVICES": ""}):  # where there is a real one, too
+            for arguments in (("gpu-floor",), ("pushpull", "--device", "cuda")):
+                with self.subTest(arguments=arguments, environment=environment):
+                    run = subprocess.run([self.bin / "bps-bench", *arguments], env=environment, capture_output=True, text=True,
+                                         stdin=subprocess.DEVNULL, timeout=LIMIT)
+                    self.assertEqual((run.returncode, run.stdout), (78, ""), run.stderr)
+                    self.assertRegex(run.stderr, r"\Abps-bench: no GPU: .+; .+\n\Z")
+
     def test_flags_that_do_not_go_together(self):
         for flags, said in ((("--local-group", "nccl"), "add --device cuda"),
                             (("--device", "cuda", "--local-group", "host"), "use --local-group nccl"),

@@ -10,11 +10,6 @@
 namespace bps {
 namespace {
 
-Error missing(Error error) {
-  error.code = ErrorCode::configuration;
-  return error;
-}
-
 Error failed(CudaApi& cuda, CudaCall call, CudaCode code) {
   return make_error(ErrorCode::configuration, fmt::format("no GPU: {}: {}", name_of(call), cuda.describe(code)));
 }
@@ -24,9 +19,7 @@ Error stopped() { return make_error(ErrorCode::closed, "the client is closed", "
 }  // namespace
 
 Result<std::shared_ptr<CudaApi>> CudaWorker::open_driver() const {
-  auto cuda = drivers_.cuda ? drivers_.cuda() : open_cuda();
-  if (!cuda) return missing(cuda.error());
-  return cuda;
+  return drivers_.cuda ? drivers_.cuda() : open_cuda();
 }
 
 // Where the program works, if it has begun to; else as launchers mean it.
@@ -69,7 +62,7 @@ Result<std::shared_ptr<CudaWorker::Opened>> CudaWorker::open(const std::shared_p
 
 Status CudaWorker::open_for_ranks() {
   auto nccl = drivers_.nccl ? drivers_.nccl() : open_nccl();
-  if (!nccl) return missing(nccl.error());
+  if (!nccl) return nccl.error();
   auto cuda = open_driver();
   if (!cuda) return cuda.error();
   const auto ordinal = own_device(**cuda);

@@ -173,7 +173,7 @@ Result<CudaFunctions> load(const char* library) {
   void* const driver = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
     const char* const why = ::dlerror();
-    return make_error(ErrorCode::os, fmt::format("no GPU: {}", why != nullptr ? why : library), kGetDriver);
+    return make_error(ErrorCode::configuration, fmt::format("no GPU: {}", why != nullptr ? why : library), kGetDriver);
   }
   CudaFunctions functions{};
   const char* missing = nullptr;
@@ -219,7 +219,7 @@ Result<CudaFunctions> load(const char* library) {
   find("cuGetErrorName", functions.error_name);
   find("cuGetErrorString", functions.error_text);
   if (missing != nullptr)
-    return make_error(ErrorCode::os,
+    return make_error(ErrorCode::configuration,
                       fmt::format("no GPU: {} has no {}: too old, or not NVIDIA's driver", library, missing),
                       "install a newer driver");
   return functions;
@@ -232,7 +232,7 @@ Result<std::shared_ptr<CudaApi>> open_cuda(const char* library) {
   if (!functions) return std::move(functions).error();
   const auto cuda = std::make_shared<RealCuda>(*functions);
   const auto failed = [&](CudaCall call, CudaCode code) {
-    return make_error(ErrorCode::os, fmt::format("no GPU: {}: {}", name_of(call), cuda->describe(code)),
+    return make_error(ErrorCode::configuration, fmt::format("no GPU: {}: {}", name_of(call), cuda->describe(code)),
                       kGetDriver);
   };
   int version = 0;
@@ -240,7 +240,7 @@ Result<std::shared_ptr<CudaApi>> open_cuda(const char* library) {
     return failed(CudaCall::driver_version, code);
   if (version < kOldestDriver)
     return make_error(
-        ErrorCode::os,
+        ErrorCode::configuration,
         fmt::format("no GPU: the driver is for CUDA {}.{}, and {}.{} is the least", version / 1000,
                     version % 1000 / 10, kOldestDriver / 1000, kOldestDriver % 1000 / 10),
         "install a newer driver");
@@ -248,7 +248,7 @@ Result<std::shared_ptr<CudaApi>> open_cuda(const char* library) {
   int count = 0;
   if (const CudaCode code = cuda->device_count(count); code != CudaCode::success)
     return failed(CudaCall::device_count, code);
-  if (count < 1) return make_error(ErrorCode::os, "no GPU: the driver sees none", kGetDriver);
+  if (count < 1) return make_error(ErrorCode::configuration, "no GPU: the driver sees none", kGetDriver);
   return std::shared_ptr<CudaApi>(cuda);
 }
 

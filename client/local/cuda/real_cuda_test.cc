@@ -19,7 +19,7 @@ TEST_CASE("real cuda: there is a GPU, or a message why there is none") {
     CHECK_THAT((*cuda)->describe(CudaCode::out_of_memory), StartsWith("CUDA_ERROR_OUT_OF_MEMORY"));
     return;
   }
-  CHECK(cuda.error().code == ErrorCode::os);
+  CHECK(cuda.error().code == ErrorCode::configuration);
   CHECK_THAT(cuda.error().message, StartsWith("no GPU: "));
   CHECK_FALSE(cuda.error().advice.empty());
 }
@@ -39,7 +39,7 @@ TEST_CASE("real nccl: it is there, or a message why not") {
   if (nccl) {
     CHECK((*nccl)->describe(NcclCode::invalid_argument, nullptr) != "");
   } else {
-    CHECK(nccl.error().code == ErrorCode::os);
+    CHECK(nccl.error().code == ErrorCode::configuration);
     CHECK_THAT(nccl.error().message, StartsWith("no NCCL: "));
     CHECK_FALSE(nccl.error().advice.empty());
   }

@@ -85,7 +85,7 @@ Result<NcclFunctions> load(const char* library) {
   void* const nccl = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (nccl == nullptr) {
     const char* const why = ::dlerror();
-    return make_error(ErrorCode::os, fmt::format("no NCCL: {}", why != nullptr ? why : library), kGetNccl);
+    return make_error(ErrorCode::configuration, fmt::format("no NCCL: {}", why != nullptr ? why : library), kGetNccl);
   }
   NcclFunctions functions{};
   const char* missing = nullptr;
@@ -111,7 +111,7 @@ Result<NcclFunctions> load(const char* library) {
   find("ncclGetErrorString", functions.error_text);
   find("ncclGetLastError", functions.last_error);
   if (missing != nullptr)
-    return make_error(ErrorCode::os,
+    return make_error(ErrorCode::configuration,
                       fmt::format("no NCCL: {} has no {}: too old, or another library", library, missing),
                       kGetNccl);
   return functions;
@@ -126,10 +126,10 @@ Result<std::shared_ptr<NcclApi>> open_nccl(const char* library) {
   int version = 0;
   if (const NcclCode code = nccl->version(version); code != NcclCode::success)
     return make_error(
-        ErrorCode::os,
+        ErrorCode::configuration,
         fmt::format("no NCCL: {}: {}", name_of(NcclCall::version), nccl->describe(code, nullptr)), kGetNccl);
   if (version < kOldestVersion)
-    return make_error(ErrorCode::os, fmt::format("no NCCL: version {} is too old", version), kGetNccl);
+    return make_error(ErrorCode::configuration, fmt::format("no NCCL: version {} is too old", version), kGetNccl);
   return std::shared_ptr<NcclApi>(nccl);
 }
 
