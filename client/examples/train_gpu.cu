@@ -269,14 +269,22 @@ class Worker {
 
 int main(int argc, char** argv) {
   const lm::Options options = lm::parse_options(argc, argv, "train_gpu");
+  int gpus = 0;
   try {
-    const int gpus = count_gpus();  // before the others wait for this worker
+    gpus = count_gpus();  // before the others wait for this worker
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_gpu: %s\n", error.what());
+    return 78;
+  }
+  try {
     if (options.reference != 0) {
       train_reference(options);
       return 0;
     }
     bps::Client client{bps::Options{}};
-    const int device = client.local_rank() % gpus;
+    // The library's, where it has one by now: who starts it has said which (BPS_CUDA_DEVICE), or it sums by NCCL.
+    const int known = client.info().cuda_device;
+    const int device = known >= 0 ? known : client.local_rank() % gpus;
     lm::check(cudaSetDevice(device), "cudaSetDevice");
     Worker(options, device, std::move(client)).train();
     return 0;

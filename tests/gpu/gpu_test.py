@@ -106,6 +106,16 @@ class Death(GpuTest):
         self.assert_status(stopped, 75)
 
 
+class Examples(GpuTest):
+    def test_without_a_gpu_the_configuration_is_wrong(self):
+        program = self.bin.parent / "client/examples/train_gpu"
+        if not program.exists():
+            self.skipTest("the build has no train_gpu: no nvcc was found")
+        run = subprocess.run([program], env={"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual((run.returncode, run.stdout), (78, ""), run.stderr)
+        self.assertRegex(run.stderr, r"\Atrain_gpu: no GPU.*\n\Z")
+
+
 class Bench(GpuTest):
     def test_gpu_floor(self):
         run = self.bench("gpu-floor", "--bytes", "1MiB", "--iters", "2", "--json", "-")
