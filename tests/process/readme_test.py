@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every ```bash block of README.md, and checks its links, folders and settings.
+"""Runs every ```bash block of README.md, compiles its programs and those of client/README.md, and checks its links, folders and settings.
 
     readme_test.py SOURCE_FOLDER BUILD_FOLDER
 
@@ -19,6 +19,8 @@ from daemons import DaemonTest
 
 SOURCE = BUILD = None
 LIMIT = 600
+COMPILERS = {"c": ("cc", "-xc", "-std=c11"), "cpp": ("c++", "-xc++", "-std=c++17")}
+PROGRAM = "#include <bps/client.hpp>\n#include <chrono>\n#include <vector>\n"
 
 
 def blocks(text):
@@ -65,6 +67,22 @@ class Readme(unittest.TestCase):
                     output += f"\nkilled after {LIMIT} s"
                 self.assertEqual(shell.returncode, 0, f"README.md:{line}:\n{body}\n{output}")
         self.assertGreaterEqual(ran, 4)
+
+    def test_programs_compile(self):
+        languages = []
+        for page in ("README.md", "client/README.md"):
+            for language, line, body, _ in blocks((SOURCE / page).read_text()):
+                if language not in COMPILERS:
+                    continue
+                languages.append(language)
+                if "#include" not in body:  # a piece of a program
+                    body = f"{PROGRAM}void program(std::size_t count) {{\n{body}}}\n"
+                with self.subTest(page=page, line=line):
+                    compiled = subprocess.run([*COMPILERS[language], "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+                                               f"-I{SOURCE}/client/include", "-"], input=body, capture_output=True, text=True,
+                                              timeout=LIMIT)
+                    self.assertEqual(compiled.returncode, 0, f"{page}:{line}:\n{compiled.stderr}")
+        self.assertEqual(sorted(languages), ["c", "cpp", "cpp"])
 
     def test_only_the_two_long_commands_are_excused(self):
         excused = "".join(body for _, _, body, excused in blocks(self.text) if excused)
