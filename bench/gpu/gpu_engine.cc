@@ -34,7 +34,7 @@ class GpuPushPullEngine final : public Engine {
     if (!memory) return std::move(memory).error();
     memory_ = std::move(*memory);
     if (engine_.product > 0) {
-      auto product = MatrixProduct::make(gpu_, machine_.kernels, engine_.product, machine_.now);
+      auto product = MatrixProduct::make(gpu_, engine_.product, machine_.now);
       if (!product) return std::move(product).error();
       product_ = std::move(*product);
     }
@@ -155,7 +155,7 @@ class GpuProductEngine final : public Engine {
       : edge_(engine.product), gpu_(std::move(gpu)), machine_(std::move(machine)) {}
 
   Status join() override {
-    auto product = MatrixProduct::make(gpu_, machine_.kernels, edge_, machine_.now);
+    auto product = MatrixProduct::make(gpu_, edge_, machine_.now);
     if (!product) return std::move(product).error();
     product_ = std::move(*product);
     return {};
@@ -197,9 +197,7 @@ void let_ranks_share_gpus(const WorkerOptions& options, const EngineOptions& eng
 Result<GpuMachine> open_gpu_machine() {
   auto cuda = open_cuda();
   if (!cuda) return std::move(cuda).error();
-  auto kernels = open_kernels();
-  if (!kernels) return std::move(kernels).error();
-  return GpuMachine{std::move(*cuda), std::move(*kernels), steady_now};
+  return GpuMachine{std::move(*cuda), steady_now};
 }
 
 Result<Gpu> gpu_of_worker(const GpuMachine& machine, std::uint32_t index) {

@@ -6,7 +6,6 @@
 
 #include "bench/engine.h"
 #include "bench/gpu/gpu.h"
-#include "bench/gpu/kernels.h"
 #include "bench/worker_options.h"
 
 namespace bps::bench {
@@ -14,7 +13,6 @@ namespace bps::bench {
 // The GPUs of this machine, or virtual ones.
 struct GpuMachine {
   std::shared_ptr<CudaApi> cuda;
-  std::shared_ptr<Kernels> kernels;
   Now now;
 };
 Result<GpuMachine> open_gpu_machine();

@@ -10,7 +10,7 @@ namespace {
 
 using Catch::Contains;
 
-GpuMachine machine_of(VirtualGpus& gpus) { return {gpus.cuda, gpus.kernels, gpus.now}; }
+GpuMachine machine_of(VirtualGpus& gpus) { return {gpus.cuda, gpus.now}; }
 
 TEST_CASE("gpu engine: copies both ways are made and compared") {
   VirtualGpus gpus;
@@ -45,7 +45,7 @@ TEST_CASE("gpu engine: matrix products are counted") {
 
 TEST_CASE("gpu engine: a few products are under way while somebody looks") {
   VirtualGpus gpus;
-  const auto product = MatrixProduct::make(gpus.gpu(), gpus.kernels, 16, gpus.now).value();
+  const auto product = MatrixProduct::make(gpus.gpu(), 16, gpus.now).value();
   CHECK(product->completed() == 1);  // the one that was compared
   REQUIRE(product->keep_busy().ok());
   CHECK_FALSE(gpus.cuda->is_idle());
@@ -56,8 +56,8 @@ TEST_CASE("gpu engine: a few products are under way while somebody looks") {
 
 TEST_CASE("gpu engine: a wrong product is seen") {
   VirtualGpus gpus;
-  gpus.kernels->is_wrong = true;
-  const auto product = MatrixProduct::make(gpus.gpu(), gpus.kernels, 64, gpus.now);
+  gpus.product.is_wrong = true;
+  const auto product = MatrixProduct::make(gpus.gpu(), 64, gpus.now);
   REQUIRE_FALSE(product.ok());
   CHECK(product.error().message == "a product of matrices on GPU 0 (Fake 0) is wrong, near row and column 0");
 }
@@ -66,14 +66,14 @@ TEST_CASE("gpu engine: a call that fails is named, and leaves nothing") {
   std::uint64_t calls = 0;
   {
     VirtualGpus gpus;
-    REQUIRE(MatrixProduct::make(gpus.gpu(), gpus.kernels, 16, gpus.now).ok());
+    REQUIRE(MatrixProduct::make(gpus.gpu(), 16, gpus.now).ok());
     calls = gpus.cuda->calls();
   }
   std::uint64_t refused = 0;
   for (std::uint64_t number = 3; number < calls; ++number) {  // the first open the device
     VirtualGpus gpus;
     gpus.cuda->fail_call(number, CudaCode::launch_failed, false);
-    const auto product = MatrixProduct::make(gpus.gpu(), gpus.kernels, 16, gpus.now);
+    const auto product = MatrixProduct::make(gpus.gpu(), 16, gpus.now);
     if (product) continue;
     CHECK_THAT(product.error().message, Contains("cu") && Contains("GPU 0 (Fake 0)"));
     ++refused;
@@ -86,15 +86,6 @@ TEST_CASE("gpu engine: workers take GPUs in turn") {
   const GpuMachine machine = machine_of(gpus);
   for (std::uint32_t index = 0; index < 5; ++index)
     CHECK(gpu_of_worker(machine, index).value()->ordinal() == static_cast<int>(index % 2));
-}
-
-TEST_CASE("gpu engine: another library runs no kernels") {
-  const auto other = open_kernels("libm.so.6");
-  REQUIRE_FALSE(other.ok());
-  CHECK_THAT(other.error().message, Contains("no GPU: libm.so.6 has no cu"));
-  const auto none = open_kernels("libno-such-driver.so");
-  REQUIRE_FALSE(none.ok());
-  CHECK_THAT(none.error().message, Contains("no GPU: libno-such-driver.so: cannot open"));
 }
 
 }  // namespace

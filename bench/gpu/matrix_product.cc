@@ -18,16 +18,16 @@ float element(std::size_t matrix, std::size_t index) {
   return static_cast<float>((index * (7 + 4 * matrix) + index / 13) % 8);
 }
 
-Error failed(const CudaDevice& gpu, const char* call, CudaCode code) {
-  return make_error(ErrorCode::os, fmt::format("{} on {}: {}", call, gpu.name(), gpu.api().describe(code)),
-                    "use --product 0 to measure without a matrix product");
+Error failed(const CudaDevice& gpu, CudaCall call, CudaCode code) {
+  Error error = gpu.error(call, code);
+  error.advice = "use --product 0 to measure without a matrix product";
+  return error;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<MatrixProduct>> MatrixProduct::make(const Gpu& gpu, std::shared_ptr<Kernels> kernels,
-                                                           std::uint32_t edge, Now now) {
-  auto product = std::make_unique<MatrixProduct>(gpu, std::move(kernels), edge);
+Result<std::unique_ptr<MatrixProduct>> MatrixProduct::make(const Gpu& gpu, std::uint32_t edge, Now now) {
+  auto product = std::make_unique<MatrixProduct>(gpu, edge);
   if (Status status = product->prepare(now); !status) return std::move(status).error();
   const auto wrong = product->check();
   if (!wrong) return wrong.error();
@@ -38,10 +38,10 @@ Result<std::unique_ptr<MatrixProduct>> MatrixProduct::make(const Gpu& gpu, std::
 Status MatrixProduct::prepare(const Now& now) {
   const CudaDevice::Current current(*gpu_);
   if (!current.status().ok()) return current.status();
-  if (const CudaCode code = kernels_->load(module_, kPtx); code != CudaCode::success)
-    return failed(*gpu_, "cuModuleLoadData", code);
-  if (const CudaCode code = kernels_->find(kernel_, module_, kName); code != CudaCode::success)
-    return failed(*gpu_, "cuModuleGetFunction", code);
+  if (const CudaCode code = gpu_->api().load_module(module_, kPtx); code != CudaCode::success)
+    return failed(*gpu_, CudaCall::load_module, code);
+  if (const CudaCode code = gpu_->api().find_kernel(kernel_, module_, kName); code != CudaCode::success)
+    return failed(*gpu_, CudaCall::find_kernel, code);
   for (CudaEvent& event : events_) {
     if (Status status = gpu_->check(CudaCall::create_event, gpu_->api().create_event(event)); !status)
       return status;
@@ -78,8 +78,8 @@ Status MatrixProduct::launch() {
   std::uint32_t edge = edge_;
   std::array<void*, 4> arguments = {&a, &b, &c, &edge};
   const CudaCode code =
-      kernels_->launch(kernel_, {tiles, tiles, kTile, kTile}, arguments.data(), stream_.get());
-  if (code != CudaCode::success) return failed(*gpu_, "cuLaunchKernel", code);
+      gpu_->api().launch(kernel_, {tiles, tiles, kTile, kTile}, arguments.data(), stream_.get());
+  if (code != CudaCode::success) return failed(*gpu_, CudaCall::launch, code);
   const CudaEvent event = events_[begun_ % kUnderWay];
   if (Status status = gpu_->check(CudaCall::record_event, gpu_->api().record_event(event, stream_.get()));
       !status)
@@ -141,7 +141,7 @@ MatrixProduct::~MatrixProduct() {
   if (!current.status().ok()) return;
   for (const CudaEvent event : events_)
     if (event != nullptr) (void)gpu_->api().destroy_event(event);
-  if (module_ != nullptr) (void)kernels_->unload(module_);
+  if (module_ != nullptr) (void)gpu_->api().unload_module(module_);
 }
 
 }  // namespace bps::bench

@@ -12,7 +12,6 @@
 #include <memory>
 
 #include "bench/gpu/gpu.h"
-#include "bench/gpu/kernels.h"
 
 namespace bps::bench {
 
@@ -21,10 +20,9 @@ class MatrixProduct {
   static constexpr std::uint32_t kTile = 16;
 
   // `edge`: of the matrices, a multiple of kTile. Computes one product, and compares it.
-  static Result<std::unique_ptr<MatrixProduct>> make(const Gpu& gpu, std::shared_ptr<Kernels> kernels,
-                                                     std::uint32_t edge, Now now = steady_now);
-  MatrixProduct(Gpu gpu, std::shared_ptr<Kernels> kernels, std::uint32_t edge)
-      : gpu_(std::move(gpu)), kernels_(std::move(kernels)), edge_(edge) {}
+  static Result<std::unique_ptr<MatrixProduct>> make(const Gpu& gpu, std::uint32_t edge,
+                                                     Now now = steady_now);
+  MatrixProduct(Gpu gpu, std::uint32_t edge) : gpu_(std::move(gpu)), edge_(edge) {}
   ~MatrixProduct();
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
@@ -47,7 +45,6 @@ class MatrixProduct {
   Status count_ended();
 
   const Gpu gpu_;
-  const std::shared_ptr<Kernels> kernels_;
   const std::uint32_t edge_;
   CudaModule module_ = nullptr;
   CudaKernel kernel_ = nullptr;

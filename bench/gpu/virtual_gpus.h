@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "bench/gpu/fake_kernels.h"
+#include "bench/gpu/fake_product.h"
 #include "bench/gpu/gpu.h"
 #include "client/local/cuda/fake/fake_cuda.h"
 #include "client/local/nccl/fake/fake_nccl.h"
@@ -17,7 +17,7 @@ struct VirtualGpus {
   explicit VirtualGpus(int devices = 1)
       : cuda(std::make_shared<FakeCuda>(loop, FakeCuda::Options{.devices = devices})),
         nccl(std::make_shared<FakeNccl>(world, *cuda)),
-        kernels(std::make_shared<FakeKernels>(*cuda)),
+        product(*cuda),
         now([this] {
           loop.run_for(std::chrono::microseconds(5));
           return loop.now();
@@ -25,7 +25,6 @@ struct VirtualGpus {
   ~VirtualGpus() {
     CHECK(cuda->left() == FakeCuda::Left{});
     CHECK(cuda->misuses().empty());
-    CHECK(kernels->loaded() == 0);
     CHECK(nccl->left() == 0);
     CHECK(nccl->misuses().empty());
     CHECK(world.differences().empty());
@@ -36,7 +35,7 @@ struct VirtualGpus {
   FakeNcclWorld world;
   std::shared_ptr<FakeCuda> cuda;
   std::shared_ptr<FakeNccl> nccl;
-  std::shared_ptr<FakeKernels> kernels;
+  FakeProduct product;
   Now now;
 };
 

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "bench/gpu/fake_kernels.h"
+#include "bench/gpu/fake_product.h"
 #include "client/local/cuda/cuda_functions.h"
 #include "proto/base/asio_loop.h"
 #include "proto/base/env.h"
@@ -23,7 +23,7 @@ using Address = CudaFunctions::Address;
 struct Driver {
   AsioLoop clock;
   FakeCuda cuda;
-  bench::FakeKernels kernels{cuda};
+  bench::FakeProduct product{cuda};
 
   explicit Driver(FakeCuda::Options options) : cuda(clock, options) {}
 };
@@ -181,31 +181,21 @@ DRIVER int cuGetErrorString(int code, const char** text) {
   *text = words.c_str();
   return 0;
 }
-// The benchmark's product has threads that work together, and is not run from its text.
-DRIVER int cuModuleLoadData(void** module, const void* ptx) {
-  const auto* const text = static_cast<const char*>(ptx);
-  return made<CudaModule>(module, [&](auto& out) {
-    const CudaCode code = driver().kernels.load(out, text);
-    return code == CudaCode::success ? code : driver().cuda.load_module(out, text);
-  });
+DRIVER int cuModuleLoadData(void** module, const void* text) {
+  return made<CudaModule>(
+      module, [&](auto& out) { return driver().cuda.load_module(out, static_cast<const char*>(text)); });
 }
-DRIVER int cuModuleUnload(void* handle) {
-  auto* const module = static_cast<CudaModule>(handle);
-  return result(driver().kernels.has(module) ? driver().kernels.unload(module)
-                                             : driver().cuda.unload_module(module));
+DRIVER int cuModuleUnload(void* module) {
+  return result(driver().cuda.unload_module(static_cast<CudaModule>(module)));
 }
-DRIVER int cuModuleGetFunction(void** kernel, void* handle, const char* name) {
-  auto* const module = static_cast<CudaModule>(handle);
+DRIVER int cuModuleGetFunction(void** kernel, void* module, const char* name) {
   return made<CudaKernel>(kernel, [&](auto& out) {
-    return driver().kernels.has(module) ? driver().kernels.find(out, module, name)
-                                        : driver().cuda.find_kernel(out, module, name);
+    return driver().cuda.find_kernel(out, static_cast<CudaModule>(module), name);
   });
 }
-DRIVER int cuLaunchKernel(void* handle, unsigned blocks_x, unsigned blocks_y, unsigned, unsigned threads_x,
+DRIVER int cuLaunchKernel(void* kernel, unsigned blocks_x, unsigned blocks_y, unsigned, unsigned threads_x,
                           unsigned threads_y, unsigned, unsigned, void* stream, void** arguments, void**) {
-  auto* const kernel = static_cast<CudaKernel>(handle);
-  const CudaGrid grid{blocks_x, blocks_y, threads_x, threads_y};
-  return result(driver().kernels.has(kernel)
-                    ? driver().kernels.launch(kernel, grid, arguments, stream_of(stream))
-                    : driver().cuda.launch(kernel, grid, arguments, stream_of(stream)));
+  return result(driver().cuda.launch(static_cast<CudaKernel>(kernel),
+                                     {blocks_x, blocks_y, threads_x, threads_y}, arguments,
+                                     stream_of(stream)));
 }

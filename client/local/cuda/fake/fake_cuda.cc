@@ -122,13 +122,7 @@ void FakeCuda::enqueue(CudaStream stream, Work work) {
     const auto found = m.streams.find(m.resolve(stream));
     if (found == m.streams.end()) return m.misuse("work on a stream that is none");
     if (m.lost != CudaCode::success) return;
-    Machine::Operation operation{.may_start = std::move(work.may_start), .finish = std::move(work.finish)};
-    for (const auto& [start, bytes] : work.memory) {
-      const Machine::Range range{static_cast<const std::byte*>(start), bytes};
-      if (m.allocation_of(range) == nullptr) m.misuse("a collective on memory that is not a device's");
-      operation.memory.push_back(range);
-    }
-    m.queue(*found->second, std::move(operation));
+    m.queue(*found->second, m.operation_of(std::move(work), "a collective"));
   });
 }
 

@@ -3,9 +3,9 @@
 // The problem: what goes wrong with a GPU goes wrong late. A copy is done long after the call, so memory that
 // is read or freed too early is only sometimes wrong; a device is lost, out of memory, or never answers, when
 // nobody looks. Here every operation on a stream takes a time that a seed decides, and has its effect at its
-// end: copies are really made, then, and kernels run from their text (fake_ptx.h). Any call can be made to
-// fail. Calls are counted, what is left over at the end is too, and what breaks a rule of the driver's, or
-// one of ours, is written down in misuses():
+// end: copies are really made, then, and kernels run from their text (fake_ptx.h), or are played. Any call
+// can be made to fail. Calls are counted, what is left over at the end is too, and what breaks a rule of the
+// driver's, or one of ours, is written down in misuses():
 //   a call without the context current that it belongs to; a stream or an event that is gone
 //   memory freed or unregistered, or a stream destroyed, while operations on it are under way
 //   a call that ends a capture of the program's, or becomes part of it
@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,10 @@ class FakeCuda final : public CudaApi {
     std::function<void()> finish;
     std::vector<std::pair<const void*, std::size_t>> memory;  // that it uses
   };
+
+  // What a kernel does that is not run from its text, because its threads work together. Reads the arguments
+  // at once; none: they are wrong. Called under the lock, too.
+  using Play = std::function<std::optional<Work>(const CudaGrid& grid, void** arguments)>;
 
   struct Left {
     std::size_t contexts = 0, streams = 0, events = 0, allocations = 0, registrations = 0, modules = 0;
@@ -93,6 +98,8 @@ class FakeCuda final : public CudaApi {
   std::vector<std::string> misuses() const;
 
   void enqueue(CudaStream stream, Work work);
+  // A kernel of this name, in texts that are loaded from now on.
+  void play(const std::string& kernel, Play play);
   // Another library does something for which the driver may wait for all streams.
   void wait_for_streams(const std::string& what);
 

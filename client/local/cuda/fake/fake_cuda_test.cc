@@ -206,6 +206,32 @@ TEST_CASE("fake cuda: a kernel runs from its text, later, in the order of its st
   CHECK(g.cuda.misuses().empty());
 }
 
+TEST_CASE("fake cuda: a kernel may be played instead, in its turn") {
+  Gpu g;
+  std::uint32_t launched = 0;
+  g.cuda.play("copy", [&](const CudaGrid& grid, void** arguments) -> std::optional<FakeCuda::Work> {
+    ++launched;
+    auto* const to = *static_cast<std::byte**>(arguments[1]);
+    if (grid.threads_x != 1) return std::nullopt;
+    return FakeCuda::Work{.may_start = {}, .finish = [to] { *to = std::byte{9}; }, .memory = {{to, 1}}};
+  });
+  Loaded k(g);
+  CudaKernel none = nullptr;
+  CHECK(g.cuda.find_kernel(none, k.module, "other") == CudaCode::not_found);
+  auto* const written = static_cast<std::byte*>(g.memory) + 60;
+  *written = std::byte{1};
+  REQUIRE(k.launch() == CudaCode::success);
+  CHECK(launched == 1);
+  CHECK(*written == std::byte{1});
+  REQUIRE(g.wait(g.stream));
+  CHECK(*written == std::byte{9});
+  CHECK(g.cuda.launch(k.kernel, {.threads_x = 2}, k.arguments.data(), g.stream) == CudaCode::invalid_value);
+  CHECK(g.cuda.unload_module(k.module) == CudaCode::success);
+  g.destroy();
+  CHECK(g.cuda.left() == FakeCuda::Left{});
+  CHECK(g.cuda.misuses().empty());
+}
+
 TEST_CASE("fake cuda: what a kernel must not do costs the device, and is written down") {
   for (const std::uint64_t wrong : {std::uint64_t{1}, std::uint64_t{4096}}) {
     Gpu g;

@@ -59,13 +59,14 @@ class FakeCuda::Machine {
   };
   struct Kernel {
     std::string name;
-    std::shared_ptr<const FakePtx> text;
+    std::shared_ptr<const FakePtx> text;  // none: it is played
+    std::shared_ptr<const Play> play;
     bool is_used = false;
   };
   struct Module {
     int device = 0;
-    std::shared_ptr<const FakePtx> text;
-    std::map<std::string, std::unique_ptr<Kernel>> kernels;  // that somebody has asked for
+    std::shared_ptr<const FakePtx> text;                     // none: its kernels are played
+    std::map<std::string, std::unique_ptr<Kernel>> kernels;  // of the text: that somebody has asked for
   };
   struct Fault {
     std::optional<CudaCall> call;  // none: counts all calls
@@ -94,6 +95,10 @@ class FakeCuda::Machine {
   // Null, and a misuse: it is none, or not of the current context.
   Kernel* kernel(CudaKernel handle);
   void queue(Stream& stream, Operation operation);
+  // What this launch does. None: the arguments are wrong.
+  std::optional<Operation> run(const Kernel& kernel, const CudaGrid& grid, void** arguments);
+  std::optional<Operation> played(const Kernel& kernel, const CudaGrid& grid, void** arguments);
+  Operation operation_of(Work work, const std::string& what);
   bool is_in_use(const Range& range) const;
   bool is_word_waited_for() const;  // by a stream, and is not set
   bool is_registered(const Range& range) const;
@@ -109,6 +114,7 @@ class FakeCuda::Machine {
   std::map<const std::byte*, Allocation> allocations;
   std::map<const std::byte*, Range> registrations;
   std::map<CudaModule, std::unique_ptr<Module>> modules;
+  std::map<std::string, std::shared_ptr<const Play>> plays;  // by kernel
   std::vector<int> retained;  // by device
   std::vector<CudaCall> order;
   std::array<std::uint64_t, kCudaCallCount> counts{};
