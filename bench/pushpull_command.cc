@@ -129,6 +129,7 @@ int pushpull_command(int argc, const char* const* argv) {
   add_library_flags(config, run.options);
   add_memory_flags(config, run.options);
   add_device_flag(config, run.options);
+  add_wire_flag(config, run.options);
   add_product_flag(config, run.options);
   add_protection_flags(config, run.options);
   add_tls_files(config, run.options);

@@ -43,6 +43,17 @@ TEST_CASE("the sum of what all workers push is what is expected, in every type")
   }
 }
 
+TEST_CASE("sums of f32 are exact in what they are on the network, too") {
+  const Pattern pattern{DType::f32, 40, DType::bf16};
+  const auto sum = sum_of(pattern, 5, 1000);
+  CHECK(check_sum(pattern, 5, sum) == "");
+  float largest = 0;
+  for (std::size_t i = 0; i < 1000; ++i)
+    largest = std::max(largest, reinterpret_cast<const float*>(sum.data())[i]);
+  CHECK(largest > 40);
+  CHECK(largest <= 256);
+}
+
 TEST_CASE("a wrong, a misplaced and an old element are found") {
   const Pattern pattern{DType::f32, 1};
   std::vector<std::byte> out(4 * 65536);

@@ -68,10 +68,15 @@ class Worker {
   }
 
   Result<std::unique_ptr<Engine>> make_engine(const EngineOptions& engine) {
-    const std::string job = "bps-bench " + std::to_string(engines_.size());
-    if (engine.is_part)
-      return make_engine(part_of_worker(), engine, job + " of worker " + std::to_string(options_.index));
-    return make_engine(options_, engine, job);
+    std::string job = "bps-bench " + std::to_string(engines_.size());
+    if (engine.is_part) job += " of worker " + std::to_string(options_.index);
+    WorkerOptions options = engine.is_part ? part_of_worker() : options_;
+    // See EngineOptions::wire.
+    if (engine.wire != DType::f32 && engine.kind != EngineKind::gpu_pushpull) {
+      options.bytes = options.bytes / size_of(options.dtype) * size_of(engine.wire);
+      options.dtype = engine.wire;
+    }
+    return make_engine(options, engine, job);
   }
 
   Result<std::unique_ptr<Engine>> make_replay(const WorkerOptions& options, const EngineOptions& engine,
