@@ -91,6 +91,7 @@ class Suite:
         ]
         if figures:
             self.tests += [("bps-bench gpu-floor", self.gpu_floor), ("bps-bench pushpull", self.pushpull),
+                           ("bps-bench pushpull, bf16 on the network", lambda: self.pushpull("--wire-dtype", "bf16")),
                            ("bps-bench pushpull by NCCL", self.pushpull_by_nccl)]
 
     def why_not(self):
@@ -177,10 +178,10 @@ class Suite:
     def gpu_floor(self):
         self.bench("gpu-floor")
 
-    def pushpull(self):
+    def pushpull(self, *flags):
         # Each rank has a GPU of its own.
         self.bench("pushpull", "--device", "cuda", "--workers", str(len(self.gpus())), "--servers", "2", "--bytes",
-                   "256MiB", "--transport", "shm")
+                   "256MiB", "--transport", "shm", *flags)
 
     def pushpull_by_nccl(self):
         gpus = len(self.gpus())
