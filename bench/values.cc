@@ -29,7 +29,8 @@ std::uint32_t extra_of(std::uint32_t rank) { return rank % 2; }
 // The largest sum is workers * (kinds - 1) + workers / 2.
 std::uint32_t kinds_of(const Pattern& pattern) {
   const std::uint32_t workers = pattern.workers;
-  return std::clamp<std::uint32_t>((std::min(max_sum(pattern.dtype), max_sum(pattern.wire)) - workers / 2) / workers + 1, 2, kMaxKinds);
+  const std::uint32_t largest = std::min(max_sum(pattern.dtype), max_sum(pattern.wire));
+  return std::clamp<std::uint32_t>((largest - workers / 2) / workers + 1, 2, kMaxKinds);
 }
 
 std::uint32_t kind_of(std::uint64_t element, std::uint64_t round, std::uint32_t kinds) {
