@@ -19,7 +19,8 @@ fi
 (($# <= 1)) || { echo "gpu.sh: at most one argument; see --help" >&2; exit 64; }
 
 build=${1:-build}
-[[ -f $build/build.ninja ]] || cmake -S . -B "$build" -G Ninja >/dev/null
+# Also of a folder that was made for the library alone.
+cmake -S . -B "$build" -G Ninja -DBPS_TESTS=ON -DBPS_BENCH=ON >/dev/null
 targets=(client_cuda_test process_worker bps-run bps-scheduler bps-server bps-bench)
 if ninja -C "$build" -t query train_gpu >/dev/null 2>&1; then targets+=(train_gpu); fi
 cmake --build "$build" --target "${targets[@]}"

@@ -36,6 +36,9 @@ namespace {
 int count_gpus() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
+  int driver = 0;
+  if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+    throw std::runtime_error("no GPU: NVIDIA's driver is not here; in a container, start it so that it sees the GPUs (--gpus all)");
   if (code != cudaSuccess) throw std::runtime_error(std::string("no GPU: ") + cudaGetErrorString(code));
   if (count == 0) throw std::runtime_error("no GPU");
   return count;

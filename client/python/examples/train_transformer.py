@@ -80,7 +80,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="are the parameters bit-identical on all ranks at the end?")
     parser.add_argument("--plot", metavar="FILE.png", default="", help="rank 0 draws the loss")
     parser.add_argument("text", nargs="*", default=["/usr/share/common-licenses"], help="files or folders")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():  # before the others wait for this one
+        why = "no driver, or no GPU" if torch.version.cuda else "this PyTorch has been built without CUDA"
+        print(f"train_transformer: --device cuda, and PyTorch sees no GPU here: {why}", file=sys.stderr)
+        sys.exit(78)
+    return options
 
 
 def prepare(options: argparse.Namespace, model: nn.Module) -> Tuple[nn.Module, torch.optim.Optimizer, Callable[[], float]]:
@@ -156,8 +161,6 @@ def check(model: nn.Module) -> None:
 def device_of(options: argparse.Namespace) -> torch.device:
     if options.device == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        sys.exit("train_transformer: --device cuda, and PyTorch sees no GPU here")
     # The library takes the same one, if nobody has said which (cuda_device).
     number = bps.torch.client().info().cuda_device
     device = torch.device("cuda", bps.torch.local_rank() % torch.cuda.device_count() if number is None else number)

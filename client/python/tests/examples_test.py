@@ -40,7 +40,7 @@ class ExamplesTest(WorkerTest):
         self.assertEqual(self.train("--with", "optimizer"), self.train("--with", "layers"))
 
     def test_a_gpu_that_is_not_there(self):
-        output = self.run_example(2, "train_transformer.py", "--device", "cuda", status=1, CUDA_VISIBLE_DEVICES="")
+        output = self.run_example(2, "train_transformer.py", "--device", "cuda", status=78, CUDA_VISIBLE_DEVICES="")
         self.assertIn("--device cuda, and PyTorch sees no GPU here", output)
 
     def test_horovod_script(self):
