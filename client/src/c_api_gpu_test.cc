@@ -192,6 +192,7 @@ TEST_CASE("gpu api: a stream waits for each of its operations before it starts t
     for (bps_handle* const handle : handles)
       CHECK(GpuWorker::wait(handle) == "");
   }
+  CHECK(g.stream_is_over());
   for (const Place& place : places)
     CHECK(place.out[99] == 7);
 }

@@ -159,7 +159,7 @@ class GpuWorker {
     return [may_go] { may_go->store(true); };
   }
   bool stream_is_over() const {
-    const TimePoint by = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const TimePoint by = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     CudaCode code = CudaCode::not_ready;
     while (code == CudaCode::not_ready && std::chrono::steady_clock::now() < by)
       code = cuda->query_stream(stream);
