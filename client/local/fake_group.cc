@@ -321,7 +321,7 @@ void FakeGroup::make_setup(std::function<void(Result<std::vector<std::byte>>)> d
   if (member_ != 0) host_.violated("only the leader makes the setup");
   host_.setup_.assign(16, std::byte{static_cast<unsigned char>(host_.options_.seed)});
   host_.later([this, &host = host_, member = member_, done = std::move(done)] {
-    if (host.members_[member] == this) done(host.setup_);
+    if (host.members_[member] == this && !hangs_) done(host.setup_);
   });
 }
 

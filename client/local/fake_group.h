@@ -95,6 +95,7 @@ class FakeGroup final : public LocalGroup {
   static constexpr Duration kPatience = std::chrono::seconds(1);
   // What when_readable waits for has not happened, until it is told otherwise.
   void hold_readable(bool hold);
+  void say_it_waits_for(std::string what) { waits_for_ = std::move(what); }
   void fail_allocations(std::optional<Error> error) { allocation_error_ = std::move(error); }
   std::size_t open() const { return open_.size(); }
 
@@ -107,6 +108,7 @@ class FakeGroup final : public LocalGroup {
   void stage(const LocalPiece& piece, std::function<void(Status)> then) override;
   void spread(const Collective& collective, std::span<const LocalPiece> pieces) override;
   void abort(const Error& error) override;
+  std::string waits_for() const override { return waits_for_; }
 
  private:
   friend class FakeHost;
@@ -131,6 +133,7 @@ class FakeGroup final : public LocalGroup {
   std::vector<std::function<void(Status)>> unreadable_;
   bool holds_ = false;
   bool hangs_ = false;
+  std::string waits_for_;
   std::uint64_t calls_until_break_ = 0;  // 0: none
   Error break_error_;
   std::optional<Error> allocation_error_;

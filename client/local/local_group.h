@@ -98,6 +98,8 @@ class LocalGroup {
     virtual void send(std::uint32_t member, const Message& message, Payload payload, std::uint64_t cookie) = 0;
     // For error texts.
     virtual std::string name_of(TensorId tensor) const { return "tensor " + std::to_string(tensor.value); }
+    // The members but this one, "rank 3" or "ranks 3, 5".
+    virtual std::string name_of_others() const { return "the other ranks"; }
 
    protected:
     ~Owner() = default;
@@ -138,6 +140,9 @@ class LocalGroup {
     (void)partition;
     return {};
   }
+
+  // For texts: what this member itself waits for, if it is more than the end of copies; else nothing.
+  virtual std::string waits_for() const { return ""; }
 
   // From other members. As ConnectionHandler; an error breaks the connection to that member. An implementation
   // whose members talk by other means refuses it all.

@@ -233,6 +233,32 @@ TEST_CASE("gpu ranks: what fails on one GPU ends the job, and no process") {
   if (what != 2) CHECK_THAT(said[1], Contains("round 0 of 'weights' on the GPU") && Contains("nccl"));
 }
 
+TEST_CASE("gpu ranks: a wait that expires says that NCCL is what it waits for, and which ranks that needs") {
+  const ExpectLog failed("job gpus failed: rank 1 (host host-0");
+  GpuJob job({2});
+  const bps_tensor tensor = job.declare("weights", 1000, BPS_F32);
+  GpuWorker& bad = *job.ranks[1];
+  bad.nccl->stay_in_progress();
+  std::vector<bps_handle*> handles;
+  for (const auto& rank : job.ranks) {
+    const bps_buffer buffer = rank->buffer(rank->on_device(std::vector<float>(1000, 1)), 1000);
+    handles.push_back(rank->push_pull(tensor, buffer, buffer));
+  }
+  // When it has come to that.
+  const TimePoint by = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::string text;
+  while (text.find("in progress") == std::string::npos && std::chrono::steady_clock::now() < by) {
+    Refusal why;
+    REQUIRE(bps_wait(handles[1], 100, why) == BPS_DEADLINE);
+    text = why.message();
+  }
+  CHECK_THAT(text, Contains("round 0 of weights: ") && Contains("; NCCL on GPU 0 (Fake 0) has") &&
+                       Contains("nccl") && Contains("in progress") && Contains("which needs rank 0 of this host"));
+  bad.nccl->break_async(NcclCode::remote_error);
+  for (const std::string& said : job.wait(handles))
+    CHECK(said != "");
+}
+
 TEST_CASE(
     "gpu ranks: with a cast they sum in f32 on their hosts, and all have the same bits of what is "
     "broadcast") {

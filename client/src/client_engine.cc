@@ -1,5 +1,7 @@
 #include "client/src/client_engine.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "proto/base/assert.h"
@@ -22,6 +24,7 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
 ClientEngine::~ClientEngine() {
   loop_.cancel(close_timer_);
   loop_.cancel(look_timer_);
+  loop_.cancel(group_timer_);
 }
 
 void ClientEngine::post(std::function<void()> task) {
@@ -53,10 +56,19 @@ void ClientEngine::on_job_start(JobStart& start) {
   log_.info("joined job '{}' (run {:x}) as rank {} of {}, {} lanes", config_.job, start.job_run.value,
             config_.rank.value, config_.world_size, start.lanes.size());
   look_later();
-  if (!data_.forms_group()) on_group({});
+  if (!data_.forms_group()) return on_group({});
+  group_timer_ = loop_.at(patience + kGroupPatience, [this, since = loop_.now()] {
+    group_timer_ = {};
+    fail(make_error(ErrorCode::deadline,
+                    fmt::format("the ranks of this host have not begun to sum within {:.3g} s: {}",
+                                std::chrono::duration<double>(loop_.now() - since).count(), data_.describe_group()),
+                    "see the logs of all ranks of this host"));
+  });
 }
 
 void ClientEngine::on_group(const Status& status) {
+  loop_.cancel(group_timer_);
+  group_timer_ = {};
   if (failure_) return;
   if (!status.ok()) return fail(status.error());
   joined_ = true;

@@ -53,7 +53,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   ClientEngine& operator=(const ClientEngine&) = delete;
 
   // Once, first. Ends when all workers of the job are there, or with the reason why not, at latest a little
-  // after join_timeout, or kGroupPatience after that if the ranks of this host do not find each other.
+  // after join_timeout, or kGroupPatience after that if the ranks of this host do not find each other, and twice that if
+  // they cannot begin.
   void join(Done done);
 
   // After join. In the order of `tensors`; on failure the error names the first tensor that failed. Declaring
@@ -180,7 +181,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   SchedulerLink link_;
   WaitQuestions questions_;
   Patience patience_;
-  TimerId look_timer_;
+  TimerId look_timer_, group_timer_;
   DataPlane data_;
   Done join_done_;
   bool joined_ = false;

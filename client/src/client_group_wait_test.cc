@@ -30,4 +30,53 @@ TEST_CASE("group: a wait names the rank of this host that it is for, and a serve
   CHECK(h.ranks[1]->out == h.sum());
 }
 
+TEST_CASE("group: a wait says what the group itself waits for, whatever else is said") {
+  HostOfRanks::Options options;
+  options.size = 2;
+  HostOfRanks h(options);
+  const TensorId tensor = h.declare("layer1.weight", 100);
+  const auto describe = [&] { return h.ranks[0]->engine.describe(tensor); };
+  h.push_pull(0, tensor);
+  h.run();
+  CHECK(describe().find("NCCL") == std::string::npos);
+  h.fakes[0]->say_it_waits_for("NCCL has a collective in progress");
+  CHECK(describe().find("; waiting for the other ranks of this host to begin; NCCL has a collective in progress") !=
+        std::string::npos);
+  h.fakes[0]->hang();
+  h.push_pull(1, tensor);
+  h.run();
+  CHECK(describe().find("; 1 of 1 partitions are being moved on this host; NCCL has a collective in progress") !=
+        std::string::npos);
+  h.ranks[0]->engine.abandon([](const Status&) {});
+  h.run(FakeGroup::kPatience + 20ms);
+}
+
+TEST_CASE("group: open ends when the ranks of the host cannot begin, and says what that waits for") {
+  HostOfRanks::Options options;
+  options.size = 2;
+  options.joins = false;
+  HostOfRanks h(options);
+  h.start(0);
+  h.start(1);
+  h.fakes[0]->hang();
+  h.fakes[0]->say_it_waits_for("NCCL does not answer");
+  const auto run = [&](Duration duration) {
+    for (Duration past{}; past < duration; past += 500ms) {
+      for (auto& rank : h.ranks)
+        if (rank->scheduler().open()) rank->scheduler().deliver(Heartbeat{});
+      h.run(500ms);
+    }
+  };
+  // join_timeout, and kGroupPatience.
+  run(14500ms);
+  for (auto& rank : h.ranks)
+    CHECK_FALSE(rank->engine.failure());
+  run(1s);
+  const std::string within = "the ranks of this host have not begun to sum within 15 s: ";
+  for (auto& rank : h.ranks)
+    CHECK(rank->join_error.code == ErrorCode::deadline);
+  CHECK(h.ranks[0]->join_error.message == within + "NCCL does not answer");
+  CHECK(h.ranks[1]->join_error.message == within + "rank 0 has not");
+}
+
 }  // namespace bps::testing

@@ -92,6 +92,8 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   // `patience`: until when the other ranks of this host may take to be there.
   Status start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket, TimePoint patience);
   bool forms_group() const { return group_size_ > 1; }
+  // Of one that has not begun: why.
+  std::string describe_group() const { return group_->describe_begin(); }
   std::uint32_t group_size() const { return group_size_; }
   std::uint32_t group_rank() const { return group_rank_; }
   // Ranks of the job sum on their hosts first: asynchronous tensors, and averages of small integers, are refused.

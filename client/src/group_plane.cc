@@ -10,18 +10,6 @@
 
 namespace bps {
 
-namespace {
-
-// "rank 3", "ranks 3, 5".
-std::string ranks_text(const std::vector<Rank>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (const Rank& rank : ranks)
-    text += fmt::format("{} {}", &rank == &ranks.front() ? "" : ",", rank.value);
-  return text;
-}
-
-}  // namespace
-
 GroupPlane::GroupPlane(EventLoop& loop, Owner& owner, Place place, const MakeGroup& make_group)
     : loop_(loop), owner_(owner), place_(std::move(place)), group_(make_group(*this)), memory_(*group_) {
   BPS_ASSERT(!place_.ranks.empty() && place_.self < place_.ranks.size());
@@ -373,46 +361,6 @@ const Error* GroupPlane::left_behind(const TensorState& tensor) const {
 
 void GroupPlane::calm() {
   if (failure_ && is_quiet() && on_over_ != nullptr) std::exchange(on_over_, nullptr)();
-}
-
-std::string GroupPlane::describe(const TensorState& tensor) const {
-  if (down_) return "; " + *down_;
-  const auto known = tensors_.find(tensor.id());
-  if (known == tensors_.end()) return "";
-  if (!known->second.is_said) {
-    return is_begun_ ? "; waiting for the work that its stream had before it" : "; waiting for the GPU to be prepared";
-  }
-  if (!known->second.is_ordered && !is_alone()) return describe_late(tensor);
-  std::vector<Rank> owners, parts;
-  const auto name = [&](std::vector<Rank>& ranks, std::uint32_t member) {
-    const Rank rank = place_.ranks[member];
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
-  };
-  std::size_t open = 0;
-  for (const Partition& partition : tensor.partitions()) {
-    if (partition.settled || partition.spread) continue;
-    open += partition.open > 0 ? 1 : 0;
-    if (partition.role == Partition::Role::member) {
-      name(owners, partition.id.value % static_cast<std::uint32_t>(place_.ranks.size()));
-    } else if (!partition.summed) {
-      for (const std::uint32_t member : group_->missing(partition.id))
-        name(parts, member);
-    }
-  }
-  std::string text;
-  if (open > 0)
-    text = fmt::format("; {} of {} partitions are being moved on this host", open, tensor.partitions().size());
-  if (!parts.empty()) text += "; waiting for " + ranks_text(parts) + " of this host to bring a part";
-  if (!owners.empty()) text += "; waiting for " + ranks_text(owners) + " of this host to spread answers";
-  return text;
-}
-
-std::string GroupPlane::describe_late(const TensorState& tensor) const {
-  const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const LocalWaiting& waiting) {
-    return waiting.tensor == tensor.id() && waiting.round == tensor.round();
-  });
-  if (found == waiting_.end()) return "; waiting for the other ranks of this host to begin";
-  return "; waiting for " + ranks_text(found->missing) + " of this host to begin";
 }
 
 }  // namespace bps

@@ -105,6 +105,8 @@ class GroupPlane final : private LocalGroup::Owner {
 
   // "; waiting for rank 3 of this host to begin", or for what it has to bring or spread, or nothing.
   std::string describe(const TensorState& tensor) const;
+  // Before on_group_begun: why it does not come.
+  std::string describe_begin() const;
 
   static constexpr Duration kSchedulerPatience = kHeartbeatTimeout + std::chrono::seconds(3);
   static constexpr Duration kSayWaiting = std::chrono::seconds(1);
@@ -136,6 +138,7 @@ class GroupPlane final : private LocalGroup::Owner {
     owner_.send_to_member(member, message, payload, cookie);
   }
   std::string name_of(TensorId tensor) const override;
+  std::string name_of_others() const override;
 
   bool is_leader() const { return place_.self == 0; }
   bool is_alone() const { return place_.ranks.size() == 1; }
@@ -152,6 +155,7 @@ class GroupPlane final : private LocalGroup::Owner {
   void send_to_all(const LocalBatch& batch);
   void say_waiting_later();
   void say_waiting();
+  std::string describe(const Tensor& known) const;
   std::string describe_late(const TensorState& tensor) const;
   // What the leader says.
   Status take_batch(const LocalBatch& batch);

@@ -12,6 +12,8 @@ bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
+double seconds_of(std::uint32_t looks) { return std::chrono::duration<double>(looks * CudaGroup::kLookInterval).count(); }
+
 }  // namespace
 
 // What is heard of the CUDA thread goes this way, until the group goes: the thread may go on for longer than
@@ -275,21 +277,47 @@ void CudaGroup::look() {
   seen_ = now;
   const bool may_wait_for_us = now.is_nccl || (is_begun_ && pipeline_->words()->is_waited_for());
   stuck_looks_ = looks_ > 0 && may_wait_for_us ? stuck_looks_ + 1 : 0;
+  look_at_nccl();
   look_later();
-  const auto lasted = [&] {
-    return fmt::format("{} on {} has not returned for {:.3g} s", now.name, gpu_,
-                       std::chrono::duration<double>(looks_ * kLookInterval).count());
-  };
   if (looks_ == options_.patience.slow_looks)
     options_.log.warn("{}: operations wait for it, and it may wait for what the program has queued on that GPU, for a "
                       "stream of the program that waits for them, or for a call of the program's that waits for all "
                       "streams (cudaFree, cudaDeviceSynchronize)",
-                      lasted());
+                      in_call());
   if (stuck_looks_ != options_.patience.stuck_looks) return;
   // First, because what a stream goes on with now is worth nothing.
-  broken(make_error(ErrorCode::os, lasted(), "see what the program calls on that GPU meanwhile; NCCL_DEBUG=INFO says more"),
+  broken(make_error(ErrorCode::os, in_call(), "see what the program calls on that GPU meanwhile; NCCL_DEBUG=INFO says more"),
          std::nullopt);
   if (is_begun_) pipeline_->words()->release();
+}
+
+// While the other thread is in a call that takes long, it does not see how far NCCL is. Another rank may only be slow,
+// so this breaks nothing; where NCCL may wait for a stream of the program, the other thread sees to it
+// (CudaPipeline::check_stall).
+void CudaGroup::look_at_nccl() {
+  const CudaLease::Progress now = pipeline_->lease()->nccl();
+  nccl_looks_ = looks_ == 0 && now.name != nullptr && now == nccl_seen_ ? nccl_looks_ + 1 : 0;
+  nccl_seen_ = now;
+  if (nccl_looks_ == options_.patience.slow_looks)
+    options_.log.warn("{}: see what happens there, whether NCCL gets there (NCCL_SOCKET_IFNAME chooses its network), and "
+                      "what the program has queued on that GPU (NCCL_DEBUG=INFO says more)",
+                      in_nccl(now.name, nccl_looks_));
+}
+
+std::string CudaGroup::in_call() const {
+  return fmt::format("{} on {} has not returned for {:.3g} s", seen_.name, gpu_, seconds_of(looks_));
+}
+
+std::string CudaGroup::in_nccl(const char* name, std::uint32_t looks) const {
+  const std::string since = looks == 0 ? "" : fmt::format(" for {:.3g} s", seconds_of(looks));
+  return fmt::format("NCCL on {} has {}{} in progress{}, which needs {}", gpu_, looks == 0 ? "" : "had ", name, since,
+                     owner_.name_of_others());
+}
+
+std::string CudaGroup::waits_for() const {
+  if (looks_ > 0 && pipeline_->lease()->call() == seen_) return in_call();
+  const CudaLease::Progress now = pipeline_->lease()->nccl();
+  return now.name == nullptr ? "" : in_nccl(now.name, now == nccl_seen_ ? nccl_looks_ : 0);
 }
 
 void CudaGroup::hear(CudaNews::Item& news) {

@@ -13,7 +13,8 @@
 // and the GPU. While something is open the loop looks whether the other thread is in a call that does not return:
 // of one that it has seen slow_looks times it warns. One of the driver's ends when the program's work on the GPU does,
 // so it may take as long as that; but one that may wait for an operation, because a stream of the program waits for
-// one, or is NCCL's, has stuck_looks: then the group breaks, and the program's streams go on. Memory counts as touched until the GPU's streams are idle, or
+// one, or is NCCL's, has stuck_looks: then the group breaks, and the program's streams go on. What NCCL has in progress
+// between calls is looked at likewise, and warned of. Memory counts as touched until the GPU's streams are idle, or
 // its context is lost; where that takes longer than rest after abort(), what is open is left behind.
 #pragma once
 
@@ -81,6 +82,7 @@ class CudaGroup final : public LocalGroup {
   void spread(const Collective& collective, std::span<const LocalPiece> pieces) override;
   void end_batch() override;
   void abort(const Error& error) override;
+  std::string waits_for() const override;
 
   // For bps_handle_wait_stream, when begin() has ended well. Null: the host has to wait.
   std::shared_ptr<StreamWords> stream_words() const { return pipeline_->words(); }
@@ -99,6 +101,9 @@ class CudaGroup final : public LocalGroup {
   void ask();
   void look_later();
   void look();
+  void look_at_nccl();
+  std::string in_call() const;
+  std::string in_nccl(const char* name, std::uint32_t looks) const;
   Status known(const std::optional<Error>& error) const;
 
   EventLoop& loop_;
@@ -121,6 +126,8 @@ class CudaGroup final : public LocalGroup {
   CudaLease::Call seen_;  // when it was last looked
   std::uint32_t looks_ = 0;
   std::uint32_t stuck_looks_ = 0;  // of these, the last at which it could be waiting for an operation
+  CudaLease::Progress nccl_seen_;  // likewise
+  std::uint32_t nccl_looks_ = 0;
 };
 
 }  // namespace bps

@@ -42,6 +42,7 @@ struct CudaHostOptions {
   FakeNccl::Options nccl = {};
   std::size_t pinned_max = 1 << 20;
   std::size_t ring_bytes = 1 << 20;
+  Duration poll_interval = CudaGroup::Options{}.poll_interval;
   Nvtx nvtx = {};
   std::shared_ptr<LogTarget> log = LogTarget::to_callback([](auto...) {}, LogLevel::off);
 };
@@ -82,6 +83,7 @@ struct CudaHost {
     options.self = self;
     options.pinned_max = options_.pinned_max;
     options.ring_bytes = options_.ring_bytes;
+    options.poll_interval = options_.poll_interval;
     options.nvtx = options_.nvtx;
     options.log = Logger("cuda", options_.log);
     rank.group = std::make_unique<CudaGroup>(loop, loop, rank.device, rank.nccl, options, owner);

@@ -1,9 +1,9 @@
 // Says that something has to be done on the CUDA thread, and which call it is in: who ends that thread waits
 // until all leases have come back, and if they do not, says why; and the client's loop sees when a call does not
-// return.
+// return, and when NCCL does not go on between the calls.
 //
 // Owner: by shared_ptr, whoever works on the thread; CudaThread gives them. enter() or enter_nccl(), and leave(), in
-// pairs: that thread; call(): any. `name` is a literal. Limits: kDepth calls within each other.
+// pairs, and show_nccl(): that thread; call(), nccl(): any. `name` is a literal. Limits: kDepth calls within each other.
 #pragma once
 
 #include <array>
@@ -25,6 +25,13 @@ class CudaLease {
     std::uint64_t number = 0;    // another one for each step in or out
     friend bool operator==(const Call&, const Call&) = default;
   };
+  // What NCCL has in progress, or has begun on the device, as it was when the thread looked last: calls return before
+  // that has ended, and it may wait for other processes.
+  struct Progress {
+    const char* name = nullptr;  // null: nothing
+    std::uint64_t number = 0;    // another one when it has gone on
+    friend bool operator==(const Progress&, const Progress&) = default;
+  };
 
   CudaLease() = default;
   explicit CudaLease(std::shared_ptr<void> held) : held_(std::move(held)) {}
@@ -41,6 +48,15 @@ class CudaLease {
   Call call() const {
     const std::uint64_t number = number_.load(std::memory_order_acquire);
     return {name_.load(std::memory_order_acquire), is_nccl_.load(std::memory_order_acquire), number};
+  }
+
+  void show_nccl(const Progress& progress) {
+    nccl_number_.store(progress.number, std::memory_order_relaxed);
+    nccl_name_.store(progress.name, std::memory_order_release);
+  }
+  Progress nccl() const {
+    const char* const name = nccl_name_.load(std::memory_order_acquire);
+    return {name, nccl_number_.load(std::memory_order_relaxed)};
   }
 
   // As long as it lives.
@@ -75,6 +91,8 @@ class CudaLease {
   std::atomic<std::uint64_t> number_{0};
   std::atomic<const char*> name_{nullptr};
   std::atomic<bool> is_nccl_{false};
+  std::atomic<const char*> nccl_name_{nullptr};
+  std::atomic<std::uint64_t> nccl_number_{0};
 };
 
 }  // namespace bps

@@ -269,8 +269,23 @@ void CudaPipeline::turn() {
   if (life_ == Life::broken) drain();
   if (const Status status = work_on_memory(); !status.ok()) fail(status.error());
   if (is_finishing_) go_on_finishing();
+  show_nccl();
   reports_->flush();
   arm();
+}
+
+// NCCL tells nobody when it waits for ever: the client's loop sees whether this changes.
+void CudaPipeline::show_nccl() const {
+  if (!nccl_) return;
+  CudaLease::Progress now{nullptr, nccl_->begun() + collectives_.reached()};
+  if (life_ == Life::beginning) {
+    now.name = warm_up_ ? "its first collectives" : name_of(NcclCall::init_rank).data();
+  } else if (life_ == Life::running && nccl_->is_busy()) {
+    now.name = name_of(nccl_->last()).data();
+  } else if (life_ == Life::running && collectives_.is_waiting()) {
+    now.name = "collectives";
+  }
+  options_.lease->show_nccl(now);
 }
 
 Status CudaPipeline::go_on() {

@@ -139,6 +139,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   void add(BatchPtr batch);
   void turn();
   Status go_on();
+  void show_nccl() const;
   Status poll_callers();
   void readable(CudaOrders::Caller caller);
   // cuda_pipeline_words.cc

@@ -42,6 +42,7 @@ class CudaScenario {
     std::string name_of(TensorId tensor) const override {
       return "layer" + std::to_string(tensor.value) + ".weight";
     }
+    std::string name_of_others() const override { return "the others of this host"; }
 
     bool is_over() const { return aborted || broken || refused; }
 

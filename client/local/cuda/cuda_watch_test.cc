@@ -101,6 +101,7 @@ TEST_CASE("cuda watch: a call that does not return is named, then breaks the gro
   REQUIRE(w.lines.size() == 1);
   CHECK_THAT(w.lines[0], Contains("a collective of NCCL on GPU 0 (Fake 0) has not returned for 5 s") &&
                              Contains("cudaFree"));
+  CHECK(w.group->waits_for() == "a collective of NCCL on GPU 0 (Fake 0) has not returned for 5 s");
   w.client.run_for(4s);
   CHECK_FALSE(w.broken);
   w.gpu.run_for(1s);

@@ -41,6 +41,7 @@ class NcclLink {
   // What has been begun was in progress when it was last asked.
   bool is_busy() const { return is_busy_; }
   std::uint64_t begun() const { return begun_; }  // groups of calls, so far
+  NcclCall last() const { return last_; }         // call
   // After poll() has said so. Together, on this stream.
   Status begin(std::span<const NcclStep> steps, CudaStream stream);
   // After poll() has said so; then poll() until it says so again, then destroy().
