@@ -30,7 +30,9 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 Client::Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers drivers)
     : settings_(settings),
       log_(std::move(log)),
-      gpu_({settings.cuda_device, settings.config.local_rank, settings.pinned_max,
+      gpu_({settings.cuda_device, settings.config.local_rank,
+            settings.config.world_size > 1 ? to_string(settings.config.scheduler) + "/" + settings.config.job : "",
+            settings.config.rank.value, settings.pinned_max,
             [this](std::size_t bytes) { return allocate_for_lanes(bytes); }, log_},
            std::move(drivers)),
       callbacks_(std::make_shared<CallbackThread>()) {}

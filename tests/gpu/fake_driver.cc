@@ -74,6 +74,9 @@ DRIVER int cuDeviceGetName(char* name, int bytes, int device) {
   std::snprintf(name, static_cast<std::size_t>(bytes), "%s", text.c_str());
   return result(code);
 }
+DRIVER int cuDeviceGetUuid_v2(void* id, int device) {
+  return result(driver().cuda.device_id(*object<CudaDeviceId>(id), device));
+}
 DRIVER int cuDevicePrimaryCtxRetain(void** context, int device) {
   return made<CudaContext>(context, [&](auto& out) { return driver().cuda.retain_context(out, device); });
 }

@@ -58,6 +58,18 @@ class Workers(GpuTest):
             self.assert_status(worker, 0, f"(?m)^{expected}$", "closed")
             self.assertNotIn("fake driver", worker.text())
 
+    def test_ranks_that_have_one_gpu_of_several_are_told(self):
+        scheduler, _ = self.cluster()
+        also = r"GPU 0 \(Fake 0\), one of 2 that this process sees, is also that of rank [01] of this job: .*BPS_LOCAL_RANK"
+        for local_ranks, told in (("00", True), ("01", False)):
+            workers = [self.worker(scheduler, rank, 2, *SHAPES, "--device", "cuda",
+                                   env={**self.environment(2), "BPS_LOCAL_RANK": local_ranks[rank]}) for rank in range(2)]
+            for worker in workers:
+                self.assert_status(worker, 0, "closed")
+                self.assertLessEqual(worker.text().count("is also that of rank"), 1)
+            # Whoever opened it first may have been alone.
+            self.assertEqual(any(re.search(also, worker.text()) for worker in workers), told)
+
     def test_f32_on_gpus_of_two_hosts_is_16_bits_on_the_network(self):
         said = {self.reference(2, 5, *SHAPES)}
         for wire in ("bf16", "f16"):

@@ -11,6 +11,7 @@ constexpr std::array<std::string_view, kCudaCallCount> kNames = {
     "cuDeviceGetCount",
     "cuDeviceGet",
     "cuDeviceGetName",
+    "cuDeviceGetUuid",
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease",
     "cuCtxPushCurrent",

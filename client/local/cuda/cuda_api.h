@@ -10,6 +10,7 @@
 // call was for. Calls that work in a context take the one that is current in the calling thread. Any thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -62,6 +63,7 @@ enum class CudaCall : std::uint8_t {
   device_count,
   device,
   device_name,
+  device_id,
   retain_context,
   release_context,
   push_context,
@@ -93,7 +95,7 @@ enum class CudaCall : std::uint8_t {
   find_kernel,
   launch,
 };
-inline constexpr std::uint8_t kCudaCallCount = 35;
+inline constexpr std::uint8_t kCudaCallCount = 36;
 
 // As the driver calls it: "cuMemcpyDtoHAsync".
 std::string_view name_of(CudaCall call);
@@ -101,6 +103,9 @@ std::string_view name_of(CudaCall call);
 // What a thread may do while a stream is captured into a graph, by it or by another: all, or not what might
 // disturb the capture (to ask for an event, to register memory, ...), which then fails and ends it.
 enum class CudaCaptureMode : std::int32_t { global = 0, relaxed = 2 };
+
+// Which device it is, whatever number a process has for it; of a part of one (MIG) that of the part.
+using CudaDeviceId = std::array<std::uint8_t, 16>;
 
 // Where a pointer leads. Not `is_device`: to memory that no GPU has, whatever else it is.
 struct CudaPointer {
@@ -127,6 +132,7 @@ class CudaApi {
   virtual CudaCode device_count(int& count) = 0;
   virtual CudaCode device(int& device, int ordinal) = 0;
   virtual CudaCode device_name(std::string& name, int device) = 0;
+  virtual CudaCode device_id(CudaDeviceId& id, int device) = 0;
 
   // The context that the CUDA runtime, and so every framework, uses too. Released as often as it is retained.
   virtual CudaCode retain_context(CudaContext& context, int device) = 0;

@@ -26,6 +26,7 @@ class CudaDevice {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   CudaApi& api() const { return *api_; }
+  int device() const { return device_; }
   int ordinal() const { return ordinal_; }
   const std::string& name() const { return name_; }  // "GPU 0 (NVIDIA H100)"
 

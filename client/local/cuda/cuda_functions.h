@@ -17,6 +17,7 @@ struct CudaFunctions {
   Code (*device_count)(int* count);
   Code (*device)(Device* device, int ordinal);
   Code (*device_name)(char* name, int bytes, Device device);
+  Code (*device_id)(void* id, Device device);  // of 16 bytes
   Code (*retain_context)(void** context, Device device);
   Code (*release_context)(Device device);
   Code (*push_context)(void* context);

@@ -15,6 +15,10 @@ static_assert(kSameShape<decltype(F::driver_version), decltype(&cuDriverGetVersi
 static_assert(kSameShape<decltype(F::device_count), decltype(&cuDeviceGetCount)>);
 static_assert(kSameShape<decltype(F::device), decltype(&cuDeviceGet)>);
 static_assert(kSameShape<decltype(F::device_name), decltype(&cuDeviceGetName)>);
+#if CUDA_VERSION >= 11040
+static_assert(kSameShape<decltype(F::device_id), decltype(&cuDeviceGetUuid_v2)>);
+#endif
+static_assert(sizeof(CudaDeviceId) == sizeof(CUuuid));
 static_assert(kSameShape<decltype(F::retain_context), decltype(&cuDevicePrimaryCtxRetain)>);
 static_assert(kSameShape<decltype(F::release_context), decltype(&cuDevicePrimaryCtxRelease)>);
 static_assert(kSameShape<decltype(F::push_context), decltype(&cuCtxPushCurrent)>);

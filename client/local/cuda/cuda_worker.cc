@@ -57,7 +57,21 @@ Result<std::shared_ptr<CudaWorker::Opened>> CudaWorker::open(const std::shared_p
   opened->device = std::move(device).value();
   opened->thread = std::move(thread).value();
   opened->nvtx = Nvtx::open();
+  opened->claim = claim(*opened->device, count);
   return opened;
+}
+
+// Where there is but one GPU to see, or the program has said which, it is meant.
+std::optional<GpuClaim> CudaWorker::claim(const CudaDevice& gpu, int count) const {
+  CudaDeviceId id{};
+  if (options_.job.empty() || gpu.api().device_id(id, gpu.device()) != CudaCode::success) return std::nullopt;
+  GpuClaim made(id, options_.job, options_.rank);
+  if (!made.others().empty() && count > 1 && !options_.device)
+    options_.log.warn(
+        "{}, one of {} that this process sees, is also that of rank {} of this job: give each rank its own, by "
+        "BPS_LOCAL_RANK where no launcher says it (and tensors there), or by cuda_device (BPS_CUDA_DEVICE)",
+        gpu.name(), count, fmt::join(made.others(), ", "));
+  return made;
 }
 
 Status CudaWorker::open_for_ranks() {

@@ -13,10 +13,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "client/local/cuda/cuda_buffers.h"
 #include "client/local/cuda/cuda_group.h"
 #include "client/local/cuda/cuda_thread.h"
+#include "client/local/cuda/gpu_claim.h"
 
 namespace bps {
 
@@ -33,6 +35,9 @@ class CudaWorker {
     // local rank modulo their number; and without that call, where the first memory is said to be.
     std::optional<std::uint32_t> device;
     std::uint32_t local_rank = 0;
+    // Whom it may share its GPU with, see GpuClaim, as this rank. Empty: with nobody.
+    std::string job = {};
+    std::uint32_t rank = 0;
     std::size_t pinned_max = std::size_t{1} << 30;
     PinnedMemory::Allocate allocate = allocate_ordinary_region;  // as the lanes want it
     Logger log{"cuda"};
@@ -73,6 +78,7 @@ class CudaWorker {
     std::unique_ptr<CudaThread> thread;
     std::unique_ptr<CudaBuffers> buffers;
     Nvtx nvtx;
+    std::optional<GpuClaim> claim;
   };
   struct State {
     std::shared_ptr<Opened> opened;
@@ -86,6 +92,7 @@ class CudaWorker {
   Result<std::shared_ptr<CudaApi>> open_driver() const;
   Result<std::shared_ptr<Opened>> open(const std::shared_ptr<CudaApi>& cuda, std::int64_t ordinal) const;
   Result<std::int64_t> own_device(CudaApi& cuda) const;
+  std::optional<GpuClaim> claim(const CudaDevice& gpu, int count) const;
 
   const Options options_;
   const Drivers drivers_;

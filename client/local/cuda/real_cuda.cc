@@ -35,6 +35,9 @@ class RealCuda final : public CudaApi {
     name = text.data();
     return code;
   }
+  CudaCode device_id(CudaDeviceId& id, int device) override {
+    return CudaCode(driver_.device_id(id.data(), device));
+  }
   CudaCode retain_context(CudaContext& context, int device) override {
     return made(context, [&](void** made) { return driver_.retain_context(made, device); });
   }
@@ -186,6 +189,7 @@ Result<CudaFunctions> load(const char* library) {
   find("cuDeviceGetCount", functions.device_count);
   find("cuDeviceGet", functions.device);
   find("cuDeviceGetName", functions.device_name);
+  find("cuDeviceGetUuid_v2", functions.device_id);
   find("cuDevicePrimaryCtxRetain", functions.retain_context);
   find("cuDevicePrimaryCtxRelease_v2", functions.release_context);
   find("cuCtxPushCurrent_v2", functions.push_context);

@@ -170,6 +170,13 @@ CudaCode FakeCuda::device_name(std::string& name, int device) {
       CudaCall::device_name, [](Machine&) { return CudaCode::success; }, false);
 }
 
+CudaCode FakeCuda::device_id(CudaDeviceId& id, int device) {
+  id.fill(0xfa);
+  id.back() = static_cast<std::uint8_t>(device);
+  return call(
+      CudaCall::device_id, [](Machine&) { return CudaCode::success; }, false);
+}
+
 CudaCode FakeCuda::retain_context(CudaContext& context, int device) {
   return call(
       CudaCall::retain_context,

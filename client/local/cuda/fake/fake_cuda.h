@@ -108,6 +108,8 @@ class FakeCuda final : public CudaApi {
   CudaCode device_count(int& count) override;
   CudaCode device(int& device, int ordinal) override;
   CudaCode device_name(std::string& name, int device) override;
+  // The same in all processes, as in life.
+  CudaCode device_id(CudaDeviceId& id, int device) override;
   CudaCode retain_context(CudaContext& context, int device) override;
   CudaCode release_context(int device) override;
   CudaCode push_context(CudaContext context) override;
