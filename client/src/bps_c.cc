@@ -83,15 +83,16 @@ Result<bool> take_wire_dtype(const bps_tensor_spec& spec, TensorDeclaration& ten
   return true;
 }
 
-bps_handle* make_handle(const bps_client* client, std::shared_ptr<OperationRecord> record, bps_tensor tensor,
-                        bool has_view, MemoryKind memory) {
-  return new bps_handle{std::move(record),
-                        client->client,
-                        TensorId{tensor},
-                        has_view,
-                        memory,
-                        client->client->operation_timeout(),
-                        client->client->fork_mark()};
+// Before its operation has begun, which nothing may hide from the program then.
+std::unique_ptr<bps_handle> make_handle(const bps_client* client, bps_tensor tensor, bool has_view,
+                                        MemoryKind memory) {
+  return std::unique_ptr<bps_handle>(new bps_handle{nullptr,
+                                                    client->client,
+                                                    TensorId{tensor},
+                                                    has_view,
+                                                    memory,
+                                                    client->client->operation_timeout(),
+                                                    client->client->fork_mark()});
 }
 
 const char* name_of(LocalGrouping grouping) {
@@ -322,9 +323,11 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
     }
     const auto code = number_of(operation);
     if (code < BPS_SUM || code > BPS_PRODUCT) return invalid(fmt::format("operation {} is unknown", code));
+    auto made = make_handle(client, tensor, !to.has_value(), from->kind);
     auto record = client->client->push_pull(TensorId{tensor}, *from, to, static_cast<Operation>(code));
     if (!record) return record.error();
-    *handle = make_handle(client, std::move(record).value(), tensor, !to.has_value(), from->kind);
+    made->record = std::move(record).value();
+    *handle = made.release();
     return {};
   });
 }
@@ -337,9 +340,11 @@ bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer
     if (Status status = usable(client); !status.ok()) return status;
     const auto given = memory(buffer, "buffer");
     if (!given) return given.error();
+    auto made = make_handle(client, tensor, false, given->kind);
     auto record = client->client->broadcast(TensorId{tensor}, *given, root);
     if (!record) return record.error();
-    *handle = make_handle(client, std::move(record).value(), tensor, false, given->kind);
+    made->record = std::move(record).value();
+    *handle = made.release();
     return {};
   });
 }

@@ -1,5 +1,6 @@
 #include "client/src/operations.h"
 
+#include <new>
 #include <utility>
 
 namespace bps {
@@ -39,9 +40,10 @@ Result<std::shared_ptr<OperationRecord>> Operations::broadcast(TensorId tensor, 
   return start(tensor, {.what = What::broadcast, .root = root, .memory = std::move(memory)});
 }
 
-// Claims the tensor for one operation.
+// Claims the tensor for one operation. What finds no memory has claimed and begun nothing.
 Result<std::shared_ptr<OperationRecord>> Operations::start(TensorId id, Note&& note) {
   Tensor& tensor = *at(id);
+  auto record = std::make_shared<OperationRecord>(callbacks_);
   Use use = Use::idle;
   if (!tensor.use.compare_exchange_strong(use, Use::under_way, std::memory_order_acq_rel)) {
     if (use == Use::viewed) {
@@ -52,12 +54,18 @@ Result<std::shared_ptr<OperationRecord>> Operations::start(TensorId id, Note&& n
     return make_error(ErrorCode::invalid_argument, "tensor '" + tensor.shape.name + "' is under way already",
                       "wait for the operation that is under way before the next one on the same tensor");
   }
-  auto record = std::make_shared<OperationRecord>(callbacks_);
+  struct Claim {
+    Tensor& tensor;
+    bool is_kept = false;
+    ~Claim() {
+      if (!is_kept) tensor.use.store(Use::idle, std::memory_order_release);
+    }
+  } claim{tensor};
   note.tensor = &tensor;
   note.record = record;
-  if (leave(std::move(note))) return record;
-  tensor.use.store(Use::idle, std::memory_order_release);
-  return closed_error();
+  claim.is_kept = leave(std::move(note));
+  if (!claim.is_kept) return closed_error();
+  return record;
 }
 
 void Operations::release(TensorId id, std::shared_ptr<const AnswerView> view) {
@@ -70,11 +78,18 @@ void Operations::release(TensorId id, std::shared_ptr<const AnswerView> view) {
   tensor.use.store(Use::idle, std::memory_order_release);
 }
 
-// False: the client is closed.
+// False: the client is closed. Once the note is there it is begun, so nothing may fail any more: without memory to wake
+// the loop, the next note wakes it, or a wait that expires.
 bool Operations::leave(Note&& note) {
   const auto left = notes_.push(std::move(note));
-  if (left == MpscQueue<Note>::Pushed::wake) loop_.post([this] { begin_noted(); });
-  return left != MpscQueue<Note>::Pushed::closed;
+  if (left == MpscQueue<Note>::Pushed::closed) return false;
+  if (left != MpscQueue<Note>::Pushed::wake && !is_unheard_.exchange(false, std::memory_order_relaxed)) return true;
+  try {
+    loop_.post([this] { begin_noted(); });
+  } catch (const std::bad_alloc&) {
+    is_unheard_.store(true, std::memory_order_relaxed);
+  }
+  return true;
 }
 
 void Operations::begin_noted() {

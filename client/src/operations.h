@@ -9,7 +9,8 @@
 //
 // Owner: Client; outlives what it posts to the loop. Any thread, except what says otherwise. Limits: one
 // operation per tensor, so never more notes than tensors, and as many releases. Failure: an operation that
-// the loop did not come to, or did not end, ends with `closed` in drop(), or as drop() is told.
+// the loop did not come to, or did not end, ends with `closed` in drop(), or as drop() is told. Starting one without
+// memory throws, and changes nothing.
 #pragma once
 
 #include <atomic>
@@ -97,6 +98,7 @@ class Operations {
   MpscQueue<Note> notes_;
   std::vector<Note> noted_;  // loop: its memory is used again
   std::vector<std::shared_ptr<OperationRecord>> to_wake_;  // loop: they have ended, and a thread waits
+  std::atomic<bool> is_unheard_{false};  // a note has found no memory to wake the loop
   bool is_stopped_ = false;  // loop
 };
 

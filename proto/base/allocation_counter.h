@@ -1,4 +1,4 @@
-// For tests: counts what a program allocates. Defines operator new, so a test program includes it in one
+// For tests: counts what a program allocates, and refuses it. Defines operator new, so a test program includes it in one
 // source file only.
 //
 // clang's thread sanitizer brings an operator new that cannot be replaced; there BPS_COUNTS_ALLOCATIONS is 0,
@@ -22,12 +22,15 @@
 
 namespace bps::testing {
 inline std::atomic<std::uint64_t> allocations{0};
+// The one after so many of this thread's finds no memory; below zero: all find some.
+inline thread_local std::int64_t allocations_left = -1;
 }  // namespace bps::testing
 
 // Not inlined: GCC would otherwise see free() of what it thinks comes from the built-in new.
 #define BPS_OUT_OF_LINE __attribute__((noinline))
 BPS_OUT_OF_LINE void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   ++bps::testing::allocations;
+  if (bps::testing::allocations_left >= 0 && bps::testing::allocations_left-- == 0) return nullptr;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 BPS_OUT_OF_LINE void* operator new(std::size_t bytes) {
