@@ -13,7 +13,8 @@
  * Rules for everything here:
  * - Functions return BPS_OK (0) or a status; details go to the bps_error, which may be NULL.
  * - All functions may be called from any thread, except from a bps_callback where noted. Many clients may
- *   live in one process. The library never exits, aborts, or installs signal handlers; its threads block signals.
+ *   live in one process. The library never exits, aborts, or installs signal handlers; its threads block signals. But
+ *   where one of these is given no memory for a small record, the process ends (std::bad_alloc).
  * - Nothing waits without a deadline. timeout_ms < 0 means the client's default (operation_timeout_ms).
  * - Structs begin with their size, so that programs built with an older header keep working.
  * - A child of fork() must not use a client of its parent: every call returns BPS_CLOSED and says so.
