@@ -18,6 +18,9 @@ using testing::CudaScenario;
 struct Watched {
   Watched() : host(2, options()), scenario(host) {}
   ~Watched() {
+    // A test that fails leaves something open, whose memory is in use.
+    if (is_open()) abort();
+    (void)host.run_until([&] { return !is_open(); });
     for (auto& member : scenario.members) {
       member.user.reset();
       member.own.reset();
@@ -59,6 +62,10 @@ struct Watched {
       scenario.members[i].aborted = true;
       group(i).abort(make_error(ErrorCode::deadline, "it has taken too long"));
     }
+  }
+  bool is_open() const {
+    return std::any_of(scenario.members.begin(), scenario.members.end(),
+                       [](const auto& member) { return member.ended.size() < member.calls; });
   }
   bool is_broken() const { return scenario.members[0].broken || scenario.members[1].broken; }
   CudaGroup& group(std::uint32_t i) { return *host.ranks[i].group; }
