@@ -3,9 +3,11 @@
 namespace bps {
 namespace {
 
-const void* owner_of(CudaStream stream) {
-  thread_local const char here = 0;
-  return stream == kCudaStreamPerThread ? &here : nullptr;
+// Not its place in memory, which the next thread may have.
+std::uint64_t this_thread() {
+  static std::atomic<std::uint64_t> threads = 0;
+  thread_local const std::uint64_t number = ++threads;
+  return number;
 }
 
 }  // namespace
@@ -23,10 +25,23 @@ CallerEvents::~CallerEvents() {
   });
 }
 
+// A driver of before CUDA 12 has no ids.
+Result<CallerEvent::Stream> CallerEvents::tell_apart(CudaStream stream) const {
+  CallerEvent::Stream told;
+  const CudaCode code = device_->api().stream_id(told.id, stream);
+  if (code == CudaCode::success) return told;
+  if (code != CudaCode::not_supported) return device_->error(CudaCall::stream_id, code);
+  told.id = reinterpret_cast<std::uintptr_t>(stream);
+  if (stream == kCudaStreamPerThread) told.thread = this_thread();
+  return told;
+}
+
 Result<std::shared_ptr<CallerEvent>> CallerEvents::record(CudaStream stream) {
   const CudaDevice::Current current(*device_);
   if (!current.status().ok()) return current.status().error();
   if (const Status status = device_->check_not_captured(stream); !status.ok()) return status.error();
+  const auto told = tell_apart(stream);
+  if (!told) return told.error();
   CudaEvent event = free_.update([](std::vector<CudaEvent>& free) {
     if (free.empty()) return CudaEvent();
     const CudaEvent last = free.back();
@@ -37,7 +52,7 @@ Result<std::shared_ptr<CallerEvent>> CallerEvents::record(CudaStream stream) {
     if (const CudaCode code = device_->api().create_event(event); code != CudaCode::success)
       return device_->error(CudaCall::create_event, code);
   }
-  auto made = std::make_shared<CallerEvent>(shared_from_this(), event, stream, owner_of(stream));
+  auto made = std::make_shared<CallerEvent>(shared_from_this(), event, *told);
   if (const CudaCode code = device_->api().record_event(event, stream); code != CudaCode::success)
     return device_->error(CudaCall::record_event, code);
   made->number = ++recorded_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -16,16 +17,22 @@ namespace bps {
 class CallerEvents;
 
 struct CallerEvent {
-  CallerEvent(std::shared_ptr<CallerEvents> pool_, CudaEvent event_, CudaStream stream_, const void* thread_)
-      : pool(std::move(pool_)), event(event_), stream(stream_), thread(thread_) {}
+  // Of a stream, which handles do not tell: each thread has a default stream by the same one, and who comes after
+  // a stream that has been destroyed may have its handle, while what was queued there still goes on.
+  struct Stream {
+    std::uint64_t id = 0;
+    std::uint64_t thread = 0;
+    friend auto operator<=>(const Stream&, const Stream&) = default;
+  };
+  CallerEvent(std::shared_ptr<CallerEvents> pool_, CudaEvent event_, const Stream& stream_)
+      : pool(std::move(pool_)), event(event_), stream(stream_) {}
   ~CallerEvent();
   CallerEvent(const CallerEvent&) = delete;
   CallerEvent& operator=(const CallerEvent&) = delete;
 
   const std::shared_ptr<CallerEvents> pool;
   const CudaEvent event;
-  const CudaStream stream;
-  const void* const thread;  // whose the stream is, if each has one by this name
+  const Stream stream;
   // Of two on one stream the smaller fires first, if whoever recorded the second knew that the first had been.
   std::uint64_t number = 0;
 };
@@ -41,6 +48,8 @@ class CallerEvents : public std::enable_shared_from_this<CallerEvents> {
 
  private:
   friend struct CallerEvent;
+  Result<CallerEvent::Stream> tell_apart(CudaStream stream) const;
+
   const std::shared_ptr<CudaDevice> device_;
   Monitor<std::vector<CudaEvent>> free_;
   std::atomic<std::uint64_t> recorded_ = 0;

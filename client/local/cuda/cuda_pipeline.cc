@@ -113,7 +113,7 @@ void CudaPipeline::take(CudaOrders& orders) {
 // In the order of their stream, in which they do not come: of an output one hears when its input is ready. By
 // then a stream that waits for that operation may have the inputs of others behind it.
 void CudaPipeline::add(CudaOrders::Caller caller) {
-  auto& waiting = callers_[{caller.event->stream, caller.event->thread}];
+  auto& waiting = callers_[caller.event->stream];
   const auto before = std::find_if(waiting.rbegin(), waiting.rend(), [&](const CudaOrders::Caller& other) {
     return other.event->number < caller.event->number;
   });

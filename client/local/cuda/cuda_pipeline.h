@@ -228,8 +228,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   std::deque<BatchPtr> batches_;  // of which something has not begun
   std::map<std::uint64_t, std::vector<CudaThen>> staged_;
   std::uint64_t next_staged_ = 0;
-  using CallerKey = std::pair<CudaStream, const void*>;
-  std::map<CallerKey, std::deque<CudaOrders::Caller>> callers_;  // as they were recorded
+  std::map<CallerEvent::Stream, std::deque<CudaOrders::Caller>> callers_;  // as they were recorded
   bool expects_casts_ = false;
   std::optional<Error> cast_error_;   // why there will be none
   std::vector<CudaThen> uncast_;      // which wait for them, and for nothing else

@@ -1,16 +1,18 @@
 #include "client/local/cuda/fake/fake_machine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
 namespace bps {
 namespace {
 
-// Tells threads apart.
-const void* this_thread() {
-  thread_local const char here = 0;
-  return &here;
+// Tells threads apart, also those that have ended.
+std::uint64_t this_thread() {
+  static std::atomic<std::uint64_t> threads = 0;
+  thread_local const std::uint64_t number = ++threads;
+  return number;
 }
 
 // Which the driver refuses a thread while streams are captured.

@@ -109,7 +109,7 @@ class FakeCuda::Machine {
 
   const Options options;
   std::map<CudaStream, std::unique_ptr<Stream>> streams;
-  std::map<const void*, CudaStream> per_thread;  // default streams, made when they are used
+  std::map<std::uint64_t, CudaStream> per_thread;  // default streams, made when they are used
   std::map<CudaEvent, std::shared_ptr<Event>> events;
   std::map<const std::byte*, Allocation> allocations;
   std::map<const std::byte*, Range> registrations;
@@ -125,7 +125,7 @@ class FakeCuda::Machine {
   CudaCode lost = CudaCode::success;
   std::optional<CudaStream> captured;
   bool is_capture_good = false;
-  std::map<const void*, CudaCaptureMode> capture_modes;  // by thread
+  std::map<std::uint64_t, CudaCaptureMode> capture_modes;  // by thread
   std::vector<std::string> misuses;
 
  private:
@@ -138,7 +138,7 @@ class FakeCuda::Machine {
   std::uint64_t next_stream_ = 0;
   std::vector<CudaStream> free_handles_;  // the last given back is the next
   std::uintptr_t next_handle_ = 0x1000;
-  std::map<const void*, std::vector<CudaContext>> stacks_;  // by thread
+  std::map<std::uint64_t, std::vector<CudaContext>> stacks_;  // by thread
 };
 
 struct FakeCuda::Shared {
