@@ -144,6 +144,9 @@ class LocalGroup {
   // For texts: what this member itself waits for, if it is more than the end of copies; else nothing.
   virtual std::string waits_for() const { return ""; }
 
+  // For texts: how many waits of the program's streams for operations are open, which may hold up others of its streams.
+  virtual std::uint32_t stream_waits() const { return 0; }
+
   // From other members. As ConnectionHandler; an error breaks the connection to that member. An implementation
   // whose members talk by other means refuses it all.
   virtual std::byte* payload(std::uint32_t from, const Message& message, std::uint64_t bytes) {

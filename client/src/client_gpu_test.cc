@@ -8,6 +8,7 @@ namespace bps::testing {
 namespace {
 
 using Catch::Contains;
+using Catch::EndsWith;
 using namespace std::chrono_literals;
 
 constexpr std::size_t kSlice = ScriptedCluster::kSlice;
@@ -306,7 +307,11 @@ TEST_CASE("gpu: a round whose input is not ready says so, and waits for nobody e
   g.group->hold_readable(true);
   REQUIRE(g.push_pull(tensor, MemoryKind::cuda).ok());
   g.loop.run_for(20ms);
-  CHECK_THAT(g.cluster.engine.describe(tensor), Contains("waiting for the work that its stream had before it"));
+  CHECK_THAT(g.cluster.engine.describe(tensor), EndsWith("waiting for the work that its stream had before it"));
+  g.group->say_streams_wait(2);
+  CHECK_THAT(g.cluster.engine.describe(tensor),
+             Contains("stream had before it, while 2 waits of streams for operations are open and hold up what shares a "
+                      "hardware queue"));
   g.group->hold_readable(false);
   g.finish();
   CHECK((g.out == g.sum()));

@@ -83,6 +83,7 @@ class CudaGroup final : public LocalGroup {
   void end_batch() override;
   void abort(const Error& error) override;
   std::string waits_for() const override;
+  std::uint32_t stream_waits() const override { return is_begun_ ? stream_words()->waiting() : 0; }
 
   // For bps_handle_wait_stream, when begin() has ended well. Null: the host has to wait.
   std::shared_ptr<StreamWords> stream_words() const { return pipeline_->words(); }
