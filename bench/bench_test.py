@@ -11,7 +11,7 @@ import unittest
 
 LIMIT = 240  # seconds after which anything is considered to hang
 FIELDS = ["bench", "workers", "servers", "bytes", "dtype", "iters", "algbw_GBps", "p50_us", "p99_us", "cpu_s_per_GB",
-          "verified", "own_cpu_s_per_GB", "min_us", "max_us", "idle", "tensors", "link_bps", "colocated"]
+          "verified", "own_cpu_s_per_GB", "min_us", "max_us", "p50_low_us", "p50_high_us", "idle", "tensors", "link_bps", "colocated"]
 LIMITS = ["tstar_s", "t_over_tstar"]  # with links, after these
 OURS = ["partition_bytes", "retain", "transport", "checksum", "tls", "memory", "local_group", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
 

@@ -1,6 +1,7 @@
 // lanes: what a server makes of hundreds of lanes, against a few that carry as many bytes; and how long that
 // many ranks need to join.
 #include "bench/subcommands.h"
+#include "proto/wire/limits.h"
 
 namespace bps::bench {
 namespace {
@@ -19,7 +20,8 @@ struct Measured {
   std::vector<double> declare_ms;
 };
 
-// As many bytes in all, by as many clients in each process.
+// About as many bytes in all, by as many clients in each process; in whole partitions, as nearly all of the few
+// ones' bytes are: the rest of a small tensor would be a fourth of all frames, with a hundredth of the bytes.
 Result<Measured> many(const Lanes& run, std::uint32_t clients) {
   Measured out{run.options, {"lanes"}};
   out.options.workers = run.processes * clients;
@@ -27,7 +29,10 @@ Result<Measured> many(const Lanes& run, std::uint32_t clients) {
   const auto type = dtype_from_name(run.options.dtype);
   if (!type) return make_error(ErrorCode::invalid_argument, "'" + run.options.dtype + "' is no element type");
   const std::uint64_t each = run.options.bytes.bytes * run.options.workers / out.options.workers;
-  out.options.bytes = ByteSize{each / size_of(*type) * size_of(*type)};
+  const std::uint64_t partition =
+      run.options.partition_bytes ? run.options.partition_bytes->bytes : kDefaultPartitionBytes;
+  const std::uint64_t whole = each >= partition ? partition : size_of(*type);
+  out.options.bytes = ByteSize{each / whole * whole};
   return out;
 }
 

@@ -107,6 +107,9 @@ void add_series(Outcome& outcome, const Options& options, const Series& series) 
   line["own_cpu_s_per_GB"] = rounded(sum(series.own_cpu_seconds) / all_workers);
   line["min_us"] = rounded(percentile(series.round_us, 0));
   line["max_us"] = rounded(percentile(series.round_us, 100));
+  const Median typical = median_of(series.round_us);
+  line["p50_low_us"] = rounded(typical.low);
+  line["p50_high_us"] = rounded(typical.high);
   line["idle"] = rounded(idle_share(series));
   line["tensors"] = options.tensors;
   line["link_bps"] = options.link ? options.link->bits_per_second : 0;
