@@ -218,7 +218,7 @@ Status Client::join() {
     });
   });
   const Duration patience =
-      settings_.config.join_timeout + SchedulerLink::kJoinGrace + 2 * ClientEngine::kGroupPatience + kMargin;
+      2 * settings_.config.join_timeout + SchedulerLink::kJoinGrace + 2 * ClientEngine::kGroupPatience + kMargin;
   if (cell->wait_until(thread_->loop().now() + patience)) return cell->value();
   return make_error(ErrorCode::internal, "the client's loop does not answer");
 }

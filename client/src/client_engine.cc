@@ -57,12 +57,12 @@ void ClientEngine::on_job_start(JobStart& start) {
             config_.rank.value, config_.world_size, start.lanes.size());
   look_later();
   if (!data_.forms_group()) return on_group({});
-  group_timer_ = loop_.at(patience + kGroupPatience, [this, since = loop_.now()] {
+  group_timer_ = loop_.at(std::max(patience, loop_.now() + config_.join_timeout) + kGroupPatience, [this, since = loop_.now()] {
     group_timer_ = {};
     fail(make_error(ErrorCode::deadline,
                     fmt::format("the ranks of this host have not begun to sum within {:.3g} s: {}",
                                 std::chrono::duration<double>(loop_.now() - since).count(), data_.describe_group()),
-                    "see the logs of all ranks of this host"));
+                    "see the logs of all ranks of this host, or raise join_timeout"));
   });
 }
 

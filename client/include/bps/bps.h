@@ -76,7 +76,8 @@ typedef enum bps_log_level {
   BPS_LOG_ERROR = 1, BPS_LOG_WARN = 2, BPS_LOG_INFO = 3, BPS_LOG_DEBUG = 4
 } bps_log_level;
 
-/* Called on a library thread, which other clients of the process may share; must not call the library. */
+/* Called on a library thread, which other clients of the process may share, or within a call of the program's; must not call
+ * the library, nor wait for who may be in a call. */
 typedef void (*bps_log_function)(bps_log_level level, const char* text, void* user);
 
 typedef enum bps_mode {

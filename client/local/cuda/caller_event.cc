@@ -13,6 +13,7 @@ std::uint64_t this_thread() {
 }  // namespace
 
 CallerEvent::~CallerEvent() {
+  if (event == nullptr) return;
   pool->free_.update([&](std::vector<CudaEvent>& free) { free.push_back(event); });
 }
 
@@ -42,18 +43,19 @@ Result<std::shared_ptr<CallerEvent>> CallerEvents::record(CudaStream stream) {
   if (const Status status = device_->check_not_captured(stream); !status.ok()) return status.error();
   const auto told = tell_apart(stream);
   if (!told) return told.error();
-  CudaEvent event = free_.update([](std::vector<CudaEvent>& free) {
+  auto made = std::make_shared<CallerEvent>(shared_from_this(), *told);
+  made->event = free_.update([](std::vector<CudaEvent>& free) {
     if (free.empty()) return CudaEvent();
     const CudaEvent last = free.back();
     free.pop_back();
     return last;
   });
-  if (event == nullptr) {
-    if (const CudaCode code = device_->api().create_event(event); code != CudaCode::success)
+  if (made->event == nullptr) {
+    free_.update([&](std::vector<CudaEvent>& free) { free.reserve(++events_); });
+    if (const CudaCode code = device_->api().create_event(made->event); code != CudaCode::success)
       return device_->error(CudaCall::create_event, code);
   }
-  auto made = std::make_shared<CallerEvent>(shared_from_this(), event, *told);
-  if (const CudaCode code = device_->api().record_event(event, stream); code != CudaCode::success)
+  if (const CudaCode code = device_->api().record_event(made->event, stream); code != CudaCode::success)
     return device_->error(CudaCall::record_event, code);
   made->number = ++recorded_;
   return made;

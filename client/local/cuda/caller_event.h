@@ -24,14 +24,13 @@ struct CallerEvent {
     std::uint64_t thread = 0;
     friend auto operator<=>(const Stream&, const Stream&) = default;
   };
-  CallerEvent(std::shared_ptr<CallerEvents> pool_, CudaEvent event_, const Stream& stream_)
-      : pool(std::move(pool_)), event(event_), stream(stream_) {}
+  CallerEvent(std::shared_ptr<CallerEvents> pool_, const Stream& stream_) : pool(std::move(pool_)), stream(stream_) {}
   ~CallerEvent();
   CallerEvent(const CallerEvent&) = delete;
   CallerEvent& operator=(const CallerEvent&) = delete;
 
   const std::shared_ptr<CallerEvents> pool;
-  const CudaEvent event;
+  CudaEvent event = nullptr;
   const Stream stream;
   // Of two on one stream the smaller fires first, if whoever recorded the second knew that the first had been.
   std::uint64_t number = 0;
@@ -51,7 +50,8 @@ class CallerEvents : public std::enable_shared_from_this<CallerEvents> {
   Result<CallerEvent::Stream> tell_apart(CudaStream stream) const;
 
   const std::shared_ptr<CudaDevice> device_;
-  Monitor<std::vector<CudaEvent>> free_;
+  Monitor<std::vector<CudaEvent>> free_;  // with room for all that there are
+  std::atomic<std::size_t> events_ = 0;
   std::atomic<std::uint64_t> recorded_ = 0;
 };
 

@@ -280,6 +280,8 @@ void CudaPipeline::show_nccl() const {
   CudaLease::Progress now{nullptr, nccl_->begun() + collectives_.reached()};
   if (life_ == Life::beginning) {
     now.name = warm_up_ ? "its first collectives" : name_of(NcclCall::init_rank).data();
+  } else if (trial_ && trial_->is_talking()) {
+    now.name = nullptr;  // with itself
   } else if (life_ == Life::running && nccl_->is_busy()) {
     now.name = name_of(nccl_->last()).data();
   } else if (life_ == Life::running && collectives_.is_waiting()) {

@@ -57,21 +57,22 @@ Result<std::shared_ptr<CudaWorker::Opened>> CudaWorker::open(const std::shared_p
   opened->device = std::move(device).value();
   opened->thread = std::move(thread).value();
   opened->nvtx = Nvtx::open();
-  opened->claim = claim(*opened->device, count);
+  opened->gpus = count;
   return opened;
 }
 
 // Where there is but one GPU to see, or the program has said which, it is meant.
-std::optional<GpuClaim> CudaWorker::claim(const CudaDevice& gpu, int count) const {
+// Not under a lock: this reads files, and logs go to the program.
+void CudaWorker::claim(Opened& opened) const {
   CudaDeviceId id{};
-  if (options_.job.empty() || gpu.api().device_id(id, gpu.device()) != CudaCode::success) return std::nullopt;
-  GpuClaim made(id, options_.job, options_.rank);
-  if (!made.others().empty() && count > 1 && !options_.device)
+  const CudaDevice& gpu = *opened.device;
+  if (options_.job.empty() || gpu.api().device_id(id, gpu.device()) != CudaCode::success) return;
+  const GpuClaim& made = opened.claim.emplace(id, options_.job, options_.rank);
+  if (!made.others().empty() && opened.gpus > 1 && !options_.device)
     options_.log.warn(
         "{}, one of {} that this process sees, is also that of rank {} of this job: give each rank its own, by "
         "BPS_LOCAL_RANK where no launcher says it (and tensors there), or by cuda_device (BPS_CUDA_DEVICE)",
-        gpu.name(), count, fmt::join(made.others(), ", "));
-  return made;
+        gpu.name(), opened.gpus, fmt::join(made.others(), ", "));
 }
 
 Status CudaWorker::open_for_ranks() {
@@ -84,6 +85,7 @@ Status CudaWorker::open_for_ranks() {
   auto opened = open(*cuda, *ordinal);
   if (!opened) return opened.error();
   (*opened)->nccl = std::move(nccl).value();
+  claim(**opened);
   state_.update([&](State& state) { state.opened = std::move(opened).value(); });
   return {};
 }
@@ -106,7 +108,8 @@ Result<OperationBuffer> CudaWorker::describe(std::span<std::byte> memory, std::i
   if (now.is_stopped) return stopped();
   if (now.opened != nullptr) return described(*now.opened);
   // Once, and others wait for it.
-  return state_.update([&](State& state) -> Result<OperationBuffer> {
+  std::shared_ptr<Opened> made;
+  auto first = state_.update([&](State& state) -> Result<OperationBuffer> {
     if (state.is_stopped) return stopped();
     if (state.opened != nullptr) return described(*state.opened);
     auto cuda = open_driver();
@@ -115,9 +118,11 @@ Result<OperationBuffer> CudaWorker::describe(std::span<std::byte> memory, std::i
     if (!opened) return opened.error();
     auto buffer = described(**opened);
     // What was said wrongly decides nothing.
-    if (buffer.ok()) state.opened = std::move(opened).value();
+    if (buffer.ok()) state.opened = made = std::move(opened).value();
     return buffer;
   });
+  if (made != nullptr) claim(*made);
+  return first;
 }
 
 std::unique_ptr<LocalGroup> CudaWorker::make_group(EventLoop& loop, std::uint32_t size, std::uint32_t self,

@@ -78,7 +78,8 @@ class CudaWorker {
     std::unique_ptr<CudaThread> thread;
     std::unique_ptr<CudaBuffers> buffers;
     Nvtx nvtx;
-    std::optional<GpuClaim> claim;
+    int gpus = 0;                   // that this process sees
+    std::optional<GpuClaim> claim;  // of who opened it, and nobody reads it
   };
   struct State {
     std::shared_ptr<Opened> opened;
@@ -92,7 +93,7 @@ class CudaWorker {
   Result<std::shared_ptr<CudaApi>> open_driver() const;
   Result<std::shared_ptr<Opened>> open(const std::shared_ptr<CudaApi>& cuda, std::int64_t ordinal) const;
   Result<std::int64_t> own_device(CudaApi& cuda) const;
-  std::optional<GpuClaim> claim(const CudaDevice& gpu, int count) const;
+  void claim(Opened& opened) const;
 
   const Options options_;
   const Drivers drivers_;
