@@ -85,9 +85,12 @@ def _options(values: Dict[str, Any]) -> _abi.COptions:
 
 def _whole(name: str, value: Any) -> int:
     try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise invalid(f"{name}={value!r} is not a whole number") from None
+        number = int(value)
+        if isinstance(value, str) or number == value:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise invalid(f"{name}={value!r} is not a whole number")
 
 
 _open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()

@@ -73,7 +73,8 @@ class ClientTest(unittest.TestCase):
             bps.Client(device=0)
         with self.assertRaisesRegex(TypeError, "unknown option 'gpu'; there are scheduler, .*cuda_device"):
             bps.Client(gpu=0)
-        self.refused(bps.Code.INVALID_ARGUMENT, "cuda_device='first' is not a whole number", bps.Client, cuda_device="first")
+        for number in ("first", 1.5, float("inf")):
+            self.refused(bps.Code.INVALID_ARGUMENT, f"cuda_device={number!r} is not a whole number", bps.Client, cuda_device=number)
         self.refused(bps.Code.INVALID_ARGUMENT, "none of sync, async", bps.Client, mode="fast")
         self.refused(bps.Code.CONFIGURATION, "rank", bps.Client, scheduler="embedded:", rank=7, world_size=2)
 
