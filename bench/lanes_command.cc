@@ -100,7 +100,7 @@ int lanes_command(int argc, const char* const* argv) {
   run.options.servers = 1;
   Config config(
       "bps-bench lanes",
-      "Times the same bytes over many lanes, of many clients in a process, and over few; and how long "
+      "Times about as many bytes over many lanes, of many clients in a process, and over few; and how long "
       "the ranks need to join.");
   add_common_flags(config, run.options);
   config.add("processes", run.processes, "Processes of the many lanes; --workers is the number of few ones")

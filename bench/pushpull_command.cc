@@ -90,7 +90,8 @@ Result<Outcome> run_pushpull(const PushPull& run) {
     add(variant.options.engine(on_gpus ? EngineKind::gpu_pushpull : EngineKind::pushpull),
         {variant.name, variant.options.engine_settings()});
   if (on_gpus) add_gpu_sides(run.options, engines, sides);
-  if (run.floor) add({.kind = EngineKind::floor}, {"floor"});
+  if (run.floor)
+    add({.kind = EngineKind::floor, .wire = run.options.engine(EngineKind::floor).wire}, {"floor"});
   const auto measured = measure(run.options, std::move(engines), std::move(sides));
   if (!measured) return measured.error();
   Outcome outcome;

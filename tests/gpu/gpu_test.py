@@ -17,6 +17,9 @@ from daemons import DETECTION, LIMIT, LOST, SILENCE, SILENT, DaemonTest, main  #
 
 SHAPES = ("--sizes", "100000,1,300001,17")
 
+# What a machine that is busy makes the library say: kernels are interpreted within calls of the driver.
+SLOW = re.compile("has not returned for|in progress for|has waited|still waiting")
+
 
 class GpuTest(DaemonTest):
     driver = None  # folder of the virtual GPUs' driver
@@ -30,7 +33,8 @@ class GpuTest(DaemonTest):
 
     def lines(self, *arguments, gpus=1):
         run = self.bench(*arguments, "--json", "-", gpus=gpus)
-        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        said = [line for line in run.stderr.splitlines() if not SLOW.search(line)]
+        self.assertEqual((run.returncode, said), (0, []))
         return [json.loads(line) for line in run.stdout.splitlines()]
 
     def reference(self, size, rounds, *shapes):

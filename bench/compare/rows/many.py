@@ -37,7 +37,7 @@ def run_lanes(context, kept, joined):
                               6 if context.quick else 80, "--turns", 3 if context.quick else 16, lab=lab)
     kept.median = lines.ratio("512/4 lanes", "GBps")
     many, few = (lines.of("lanes", workers=workers)["p50_us"] / 1e3 for workers in (512, 4))
-    kept.note = f"a round of as many bytes takes {many:.0f} against {few:.0f} ms"
+    kept.note = f"a round takes {many:.0f} against {few:.0f} ms"
     line = lines.of("lanes", workers=256)
     joined.median = Median(line["join_ms"] / 1e3, *2 * (line["join_ms"] / 1e3, line["join_max_ms"] / 1e3))
     kept.wrong = context.wrong_control("bps")
