@@ -245,13 +245,13 @@ TEST_CASE("gpu api: a close that a GPU does not come to rest for says what it ma
   REQUIRE(g.cuda->create_stream(free, 0) == CudaCode::success);
   bps_buffer buffer = g.buffer(memory, 1000);
   buffer.stream = free;
+  const std::uint64_t copies = g.cuda->count(CudaCall::copy_to_host);
   g.cuda->hang_next(1);  // the copy, behind the event
   bps_handle* const handle = g.push_pull(tensor, buffer, buffer);
   const auto check_said = [](const std::string& message) {
     CHECK_THAT(message, Contains("GPU 0 (Fake 0) has not come to rest") &&
                             Contains("it may still read and write the memory that it was given"));
   };
-  const std::uint64_t copies = g.cuda->count(CudaCall::copy_to_host);
   const TimePoint by = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (g.cuda->count(CudaCall::copy_to_host) == copies && std::chrono::steady_clock::now() < by)
     std::this_thread::yield();
