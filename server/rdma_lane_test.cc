@@ -137,9 +137,13 @@ TEST_CASE("over RDMA: who is refused while it reads an answer hears why, or is c
   CHECK_FALSE(bad.closed);
   SECTION("it hears why, behind the answer") {
     world.fabric->finish_reads();
-    world.until([&] { return bad.find<Refused>() != nullptr; });
-    CHECK(bad.payload == values);
-    CHECK_THAT(bad.find<Refused>()->message, Contains("no place on a lane"));
+    world.until([&] { return bad.find<Refused>() != nullptr || bad.closed; });
+    // Unless the machine has stood still meanwhile.
+    if (bad.find<Refused>() != nullptr || world.loop.now() - began < ServerLane::kLinger) {
+      CHECK(bad.payload == values);
+      REQUIRE(bad.find<Refused>() != nullptr);
+      CHECK_THAT(bad.find<Refused>()->message, Contains("no place on a lane"));
+    }
     bad.close();
   }
   SECTION("it is slow") {

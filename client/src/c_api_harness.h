@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/src/c_api_refusal.h"
 #include "client/src/embedded_cluster.h"
 #include "proto/base/completion.h"
 #include "proto/base/loop_thread.h"
@@ -26,13 +27,6 @@ inline bps_options embedded_options() {
   options.world_size = 1;
   return options;
 }
-
-// What a call that should fail says.
-struct Refusal {
-  bps_error error = BPS_ERROR_INIT;
-  operator bps_error*() { return &error; }
-  std::string message() const { return error.message; }
-};
 
 class OpenClient {
  public:

@@ -13,18 +13,12 @@
 
 #include "client/local/cuda/fake/fake_cuda.h"
 #include "client/local/nccl/fake/fake_nccl.h"
+#include "client/src/c_api_refusal.h"
 #include "client/src/c_client.h"
 #include "client/src/embedded_cluster.h"
 #include "client/src/settings.h"
 
 namespace bps::testing {
-
-// What a call that should fail says.
-struct Refusal {
-  bps_error error = BPS_ERROR_INIT;
-  operator bps_error*() { return &error; }
-  std::string message() const { return error.message; }
-};
 
 inline LoopThread& clock_thread() {
   static const std::unique_ptr<LoopThread> thread = std::move(LoopThread::start("clock")).value();
@@ -87,6 +81,7 @@ class GpuWorker {
     return {};
   }
   void close() {
+    if (client != nullptr) (void)bps_close(client, 30'000, nullptr);
     bps_free(std::exchange(client, nullptr));
   }
 
@@ -170,13 +165,15 @@ class GpuWorker {
   std::shared_ptr<FakeNccl> nccl;
   std::optional<Error> no_driver;
   // Kernels are interpreted within calls of the driver, perhaps by a slow machine. For what never ends: the library's.
-  CudaPatience patience{.stall = kLong, .rest = kLong, .stop = kLong, .slow_looks = 3600, .stuck_looks = 3600};
+  CudaPatience patience{.trial = kLong, .stall = kLong, .rest = kLong, .stop = kLong, .slow_looks = 3600, .stuck_looks = 3600};
   bool gives_all_back = true;  // at the end; not if the driver refuses to take it
   CudaStream stream = nullptr;
   bps_client* client = nullptr;
 
  private:
   static constexpr Duration kLong = std::chrono::hours(1);
+  // A machine that stands still for some seconds may hear them.
+  const ExpectLog slow_join_{"still waiting to join"}, slow_hello_{"no handshake within"};
   int device_ = 0;
   std::vector<void*> memory_;
   std::vector<std::byte> read_ = std::vector<std::byte>(sizeof(float));

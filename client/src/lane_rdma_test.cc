@@ -130,10 +130,15 @@ class Offered final : private Lane::Owner {
 }  // namespace
 
 TEST_CASE("offered RDMA works") {
-  Offered server;
-  server.open_door();
-  server.connect();
-  CHECK(server.way() == Lane::Way::rdma);
+  const ExpectLog late("no answer within");  // from a machine that has stood still
+  bool was_late = true;
+  for (int tries = 0; was_late && tries < 5; ++tries) {
+    Offered server;
+    server.open_door();
+    was_late = server.connect() >= Lane::kHelloTimeout;
+    CHECK((was_late || server.way() == Lane::Way::rdma));
+  }
+  CHECK_FALSE(was_late);
 }
 
 TEST_CASE("offered RDMA whose port does not answer: TCP, when the time for a hello is up") {

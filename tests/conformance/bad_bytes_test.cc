@@ -37,7 +37,7 @@ struct Victim {
     });
     REQUIRE(made.ok());
     listener = std::move(made).value();
-    healthy.attach(fabric->transport().connect(fabric->loop(), listener->endpoint(), 5s));
+    healthy.attach(fabric->transport().connect(fabric->loop(), listener->endpoint(), kLimit));
     REQUIRE(fabric->run_until([&] { return ends[0].connection != nullptr; }, kLimit));
     raw = fabric->raw_connect(listener->endpoint());
     REQUIRE(raw != nullptr);
@@ -244,7 +244,9 @@ TEST_CASE("a frame that ends too early says where") {
       }
       if (reset) {
         int turns = 0;  // until the bytes have been read: a reset may overtake them
-        REQUIRE(victim.fabric->run_until([&] { return ++turns > 100; }, kLimit));
+        const TimePoint then = victim.fabric->loop().now() + 250ms;
+        REQUIRE(victim.fabric->run_until(
+            [&] { return ++turns > 100 && victim.fabric->loop().now() >= then; }, kLimit));
         victim.raw->reset();
       } else {
         victim.raw.reset();

@@ -103,7 +103,7 @@ TEST_CASE("a connect that is refused says to whom and why") {
   const auto fabric = make_fabric();
   End client;
   const Endpoint dead = fabric->dead_endpoint();
-  client.attach(fabric->transport().connect(fabric->loop(), dead, 5s));
+  client.attach(fabric->transport().connect(fabric->loop(), dead, kLimit));
   client.send(heartbeat(1), {}, 1);
   CHECK(client.closed == 0);
   REQUIRE(fabric->run_until([&] { return client.closed == 1; }, kLimit));
@@ -117,7 +117,7 @@ TEST_CASE("a connect that is refused says to whom and why") {
 TEST_CASE("a failure to connect waits for start") {
   const auto fabric = make_fabric();
   End client;
-  client.connection = fabric->transport().connect(fabric->loop(), fabric->dead_endpoint(), 5s);
+  client.connection = fabric->transport().connect(fabric->loop(), fabric->dead_endpoint(), kLimit);
   bool later = false;
   fabric->loop().after(20ms, [&] { later = true; });
   REQUIRE(fabric->run_until([&] { return later; }, kLimit));
@@ -135,7 +135,7 @@ TEST_CASE("after its listener is gone nobody connects any more, but connections 
   const Endpoint endpoint = pair.listener->endpoint();
   pair.listener.reset();
   End late;
-  late.attach(fabric->transport().connect(fabric->loop(), endpoint, 5s));
+  late.attach(fabric->transport().connect(fabric->loop(), endpoint, kLimit));
   REQUIRE(fabric->run_until([&] { return late.closed == 1; }, kLimit));
   CHECK(late.end.code == ErrorCode::unreachable);
   pair.client.send(heartbeat(1));
@@ -150,7 +150,7 @@ TEST_CASE("the last words arrive, even while the peer is sending") {
   pair.server.at_payload = [&] {
     pair.server.discard = true;
     pair.server.connection->send(Refused{ErrorCode::configuration, "no", "go away"});
-    pair.server.connection->close_after_flush(5s);
+    pair.server.connection->close_after_flush(kLimit);
     pair.server.destroy();
   };
   pair.client.at_message = [&](Message& message, std::span<std::byte>) {

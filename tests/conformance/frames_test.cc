@@ -126,7 +126,7 @@ TEST_CASE("a large header passes where it is allowed") {
 TEST_CASE("frames queued before the connection is there, and before start, are sent") {
   const auto fabric = make_fabric();
   Pair pair(*fabric, /*start_server=*/false);
-  auto connection = fabric->transport().connect(fabric->loop(), pair.listener->endpoint(), 5s);
+  auto connection = fabric->transport().connect(fabric->loop(), pair.listener->endpoint(), kLimit);
   connection->send(heartbeat(1), {}, 1);
   pair.client.connection = std::move(connection);
   REQUIRE(fabric->run_until([&] { return pair.server.connection != nullptr; }, kLimit));

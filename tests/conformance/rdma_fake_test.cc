@@ -77,7 +77,7 @@ TEST_CASE("a request that goes wrong ends its connection with what went wrong, a
     REQUIRE(listener.ok());
     End clients[2];
     for (End& client : clients) {
-      client.attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), 5s));
+      client.attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), kLimit));
       REQUIRE(fabric.run_until([&] { return client.writable > 0; }, kLimit));
     }
     fabric.fake().fail_next_request(status);
@@ -154,7 +154,7 @@ TEST_CASE("memory that cannot be pinned is told to whoever connects, on either s
   // It is over when there is memory again.
   fabric.fake().fail_registrations(0);
   End second;
-  second.attach(fabric.transport().connect(fabric.loop(), pair.listener->endpoint(), 5s));
+  second.attach(fabric.transport().connect(fabric.loop(), pair.listener->endpoint(), kLimit));
   second.send(heartbeat(1));
   REQUIRE(fabric.run_until([&] { return pair.server.messages == 1; }, kLimit));
 }
@@ -162,7 +162,7 @@ TEST_CASE("memory that cannot be pinned is told to whoever connects, on either s
 TEST_CASE("an address without a device, and a peer that does not answer, are unreachable") {
   RdmaFakeFabric fabric;
   End nowhere;
-  nowhere.attach(fabric.transport().connect(fabric.loop(), {"10.99.0.1", 1}, 5s));
+  nowhere.attach(fabric.transport().connect(fabric.loop(), {"10.99.0.1", 1}, kLimit));
   REQUIRE(fabric.run_until([&] { return nowhere.closed == 1; }, kLimit));
   CHECK(nowhere.end.code == ErrorCode::unreachable);
   CHECK_THAT(nowhere.end.message, Contains("10.99.0.1") && Contains("no RDMA device"));
@@ -187,7 +187,7 @@ TEST_CASE("a device that is removed takes its connections with it, and says so")
   CHECK_THAT(pair.client.end.message, Contains("RDMA device fake0 was removed"));
   CHECK_THAT(pair.server.end.message, Contains("RDMA device fake0 was removed"));
   End late;
-  late.attach(fabric.transport().connect(fabric.loop(), pair.listener->endpoint(), 5s));
+  late.attach(fabric.transport().connect(fabric.loop(), pair.listener->endpoint(), kLimit));
   REQUIRE(fabric.run_until([&] { return late.closed == 1; }, kLimit));
 }
 
@@ -209,7 +209,7 @@ TEST_CASE("what went wrong before a connection is started is the first thing tha
   auto listener = fabric.fake().listen(numeric_address(fabric.any_endpoint()).at(0), 1);
   REQUIRE(listener.ok());
   const Endpoint endpoint = endpoint_of((*listener)->address());
-  auto connection = fabric.transport().connect(fabric.loop(), endpoint, 5s);
+  auto connection = fabric.transport().connect(fabric.loop(), endpoint, kLimit);
   std::unique_ptr<VerbsLink> link;
   const auto is_asked = [&] {
     auto request = (*listener)->next_request();
@@ -294,7 +294,7 @@ TEST_CASE("no more READs are under way than the peer's device serves, nor than t
   auto listener = other.listen(fabric.loop(), fabric.any_endpoint(),
                                [&](auto accepted) { pair.server.attach(std::move(accepted)); });
   REQUIRE(listener.ok());
-  pair.client.attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), 5s));
+  pair.client.attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), kLimit));
   REQUIRE(fabric.run_until([&] { return pair.server.connection && pair.client.writable > 0; }, kLimit));
   send_both_ways(fabric, pair);
   CHECK(fabric.fake().most_reads() <= 3);
@@ -350,7 +350,7 @@ TEST_CASE("a device that was removed is let go, and used again when it is back")
   auto client = std::make_unique<End>();
   const auto connect = [&] {
     client = std::make_unique<End>();
-    client->attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), 5s));
+    client->attach(fabric.transport().connect(fabric.loop(), (*listener)->endpoint(), kLimit));
   };
   connect();
   client->send(push_pull(1), {region->bytes(), region.get()}, 1);
@@ -388,7 +388,7 @@ TEST_CASE("last words arrive while payloads are being read that nobody waits for
   const auto payload = pattern(100'000, 1);
   pair.server.at_message = [&](Message&, std::span<std::byte>) {
     pair.server.connection->send(Refused{ErrorCode::configuration, "no", "go away"});
-    pair.server.connection->close_after_flush(5s);
+    pair.server.connection->close_after_flush(kLimit);
     pair.server.destroy();
   };
   bool refused = false;

@@ -82,7 +82,7 @@ struct Crook {
     });
     REQUIRE(made.ok());
     listener = std::move(made).value();
-    healthy.attach(fabric.transport().connect(fabric.loop(), listener->endpoint(), 5s));
+    healthy.attach(fabric.transport().connect(fabric.loop(), listener->endpoint(), kLimit));
     REQUIRE(fabric.run_until([&] { return ends[0].connection != nullptr; }, kLimit));
     fd = connect_silently(listener->endpoint());
     REQUIRE(fabric.run_until([&] { return ends[1].connection != nullptr; }, kLimit));
@@ -111,7 +111,14 @@ struct Crook {
     return victim().end.message;
   }
 
-  ShmFabric fabric;
+  // A machine that stands still for some seconds is not what these are about.
+  static ShmOptions patient() {
+    ShmOptions options;
+    options.handshake_timeout = kLimit;
+    return options;
+  }
+
+  ShmFabric fabric{patient()};
   End ends[2];
   End healthy;
   std::unique_ptr<Listener> listener;

@@ -158,7 +158,7 @@ TEST_CASE("processes of another user are refused, on both ends") {
   const TimePoint deadline = fabric.loop().now() + kLimit;
   do {  // until the child listens
     client.closed = 0;
-    client.attach(fabric.transport().connect(fabric.loop(), theirs, 5s));
+    client.attach(fabric.transport().connect(fabric.loop(), theirs, kLimit));
     client.send(push_pull(1), pattern(10, 1));
     REQUIRE(fabric.run_until([&] { return client.closed == 1; }, kLimit));
   } while (client.end.message.find("refused") != std::string::npos && fabric.loop().now() < deadline);

@@ -319,7 +319,7 @@ TEST_CASE("a name that is taken, too long or empty is an error that says so") {
     CHECK(fabric.transport().listen(fabric.loop(), {name, 0}, ignore).error().code ==
           ErrorCode::invalid_argument);
     End client;
-    client.attach(fabric.transport().connect(fabric.loop(), {name, 0}, 5s));
+    client.attach(fabric.transport().connect(fabric.loop(), {name, 0}, kLimit));
     REQUIRE(fabric.run_until([&] { return client.closed == 1; }, kLimit));
     CHECK_THAT(client.end.message, Contains(std::to_string(name.size()) + " bytes"));
   }

@@ -132,7 +132,7 @@ TEST_CASE("socket options are applied, and bad ones refused when the program sta
   TcpFabric fabric(options);
   CHECK_FALSE(fabric.transport().listen(fabric.loop(), fabric.any_endpoint(), [](auto) {}).ok());
   End client;
-  client.attach(fabric.transport().connect(fabric.loop(), fabric.dead_endpoint(), 5s));
+  client.attach(fabric.transport().connect(fabric.loop(), fabric.dead_endpoint(), kLimit));
   REQUIRE(fabric.run_until([&] { return client.closed == 1; }, kLimit));
   CHECK(client.end.code == ErrorCode::configuration);
 }

@@ -73,6 +73,7 @@ CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevic
   wanted.self = options_.self;
   wanted.ring_bytes = options_.ring_bytes;
   wanted.poll_interval = options_.poll_interval;
+  wanted.trial_timeout = options_.patience.trial;
   wanted.stall_timeout = options_.patience.stall;
   wanted.nvtx = options_.nvtx;
   wanted.log = options_.log;

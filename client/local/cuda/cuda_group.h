@@ -30,6 +30,7 @@ namespace bps {
 
 // With what may never end.
 struct CudaPatience {
+  Duration trial = CudaPipeline::Options{}.trial_timeout;
   Duration stall = CudaPipeline::Options{}.stall_timeout;
   Duration rest{std::chrono::seconds(4)};  // for a GPU to come to rest after abort()
   Duration stop{std::chrono::seconds(6)};  // for the thread to end, with the client

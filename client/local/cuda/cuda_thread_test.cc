@@ -48,6 +48,7 @@ struct Ending {
   Ending() {
     CudaGroup::Options options;
     options.size = 2;
+    options.patience.slow_looks = options.patience.stuck_looks = 3600;
     options.lease = thread->lease();
     on_client([&] {
       group = std::make_unique<CudaGroup>(client->loop(), thread->loop(),

@@ -30,11 +30,14 @@ class GpuWalk {
 
   EventLoop& clock() { return client_->loop(); }
 
-  Times go(std::shared_ptr<CudaApi> driver, std::size_t partition_bytes, std::size_t pinned_max) {
+  Times go(std::shared_ptr<CudaApi> driver, std::size_t partition_bytes, std::size_t pinned_max,
+           CudaPatience patience = {}) {
     api_ = driver.get();
     device_ = CudaDevice::open(std::move(driver), 0).value();
     CudaGroup::Options options;
     options.pinned_max = pinned_max;
+    options.patience = patience;
+    trial_ = patience.trial;
     bytes_ = kPartitions * partition_bytes;
     partition_bytes_ = partition_bytes;
     on_client([&] {
@@ -161,7 +164,7 @@ class GpuWalk {
   // The first waits are the host's, while the stream is tried out.
   bool wait_on_stream() {
     const auto words = group_->stream_words();
-    const TimePoint deadline = clock().now() + std::chrono::seconds(2);
+    const TimePoint deadline = clock().now() + 2 * trial_ + std::chrono::seconds(2);
     StreamWords::WordPtr word;
     while (word == nullptr && clock().now() < deadline) {
       word = words->wait(stream_).value();
@@ -210,6 +213,7 @@ class GpuWalk {
   std::shared_ptr<CudaDevice> device_;
   std::unique_ptr<CudaGroup> group_;
   std::size_t bytes_ = 0, partition_bytes_ = 0;
+  Duration trial_{};  // that the group makes of a stream
   std::shared_ptr<Region> own_, host_;
   void* user_ = nullptr;
   CudaStream stream_ = nullptr;
