@@ -241,13 +241,12 @@ class NetlabTest(unittest.TestCase):
                 self.assertGreater(int(counters[0].split("=")[1]), 2 * BYTES)
 
         # Who pulls the cable cuts connections; who puts it back has them again.
-        connect = [sys.executable, "-c", "import socket; socket.create_connection(('10.88.0.1', 7000), 1)"]
-        self.run_netlab("link", "h1", "down")
-        run = subprocess.run([self.netlab, "exec", "--name", self.lab, "h1", *connect], capture_output=True, text=True)
-        self.assertIn("timed out", run.stderr)
-        self.run_netlab("link", "h1", "up")
-        run = subprocess.run([self.netlab, "exec", "--name", self.lab, "h1", *connect], capture_output=True, text=True)
-        self.assertIn("refused", run.stderr)
+        for state, seconds, said in (("down", 1, "timed out"), ("up", 20, "refused")):
+            self.run_netlab("link", "h1", state)
+            connect = f"import socket; socket.create_connection(('10.88.0.1', 7000), {seconds})"
+            run = subprocess.run([self.netlab, "exec", "--name", self.lab, "h1", sys.executable, "-c", connect],
+                                 capture_output=True, text=True)
+            self.assertIn(said, run.stderr)
 
         # A program that still runs on a host ends with it.
         last = self.peer("h2", "10.88.0.3", "10.88.0.1", 0)

@@ -88,7 +88,7 @@ class Round(DaemonTest):
     def daemon(self, name, program, *flags, listen=""):
         if self.lab is not None:
             listen, flags = self.lab.address(self.host) + ":0", (*flags, "--insecure")
-        return super().daemon(name, program, *flags, listen=listen or "127.0.0.1:0")
+        return super().daemon(name, program, *flags, listen=listen or f"127.0.0.1:{self.free_port()}")
 
     def server(self, scheduler, *flags, **arguments):
         self.host = self.plan.hosts * (len(getattr(self, "pool", [])) + 1)

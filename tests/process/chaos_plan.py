@@ -147,7 +147,7 @@ def draw(seed, transport="", can_cut=True, can_link=True):
         elif kind == "pause worker":
             plan.faults.append(Fault(kind, victims % plan.workers, gap, 0.1 + 1.2 * hold))
         elif kind != "none":
-            longest = {"stop": 3.5 + 2 * hold, "pause": 0.1 + 1.2 * hold}
+            longest = {"stop": 6 + 2 * hold, "pause": 0.1 + 1.2 * hold}
             plan.faults.append(Fault(kind, next(servers), gap, longest.get(kind, 0.0)))
     if dice.random() < 0.15 and can_link:
         cut_links(plan, dice)

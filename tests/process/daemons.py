@@ -120,8 +120,9 @@ class DaemonTest(unittest.TestCase):
         process.address = re.search(r"^listen (\S+)$", ports.read_text(), re.M).group(1)
         return process
 
-    def scheduler(self, *flags, listen="127.0.0.1:0"):
-        return self.daemon("scheduler", "bps-scheduler", *flags, listen=listen)
+    def scheduler(self, *flags, listen=None):
+        """Its port is free for it, too, when it is started again."""
+        return self.daemon("scheduler", "bps-scheduler", *flags, listen=listen or f"127.0.0.1:{self.free_port()}")
 
     def server(self, scheduler, *flags, listen="127.0.0.1:0"):
         return self.daemon("server", "bps-server", "--scheduler", getattr(scheduler, "address", scheduler), *flags,

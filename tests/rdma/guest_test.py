@@ -12,7 +12,7 @@ from roce_lab import RoceLab, resources  # noqa: E402
 
 SETTLE = 20  # seconds within which a device's resources are those of before: the kernel frees them after their process
 STEP = 90  # seconds that one program may take in the emulated guest
-LET_GO = 15  # seconds within which emulated processes let go of a device that is removed
+LET_GO = 60  # seconds within which emulated processes let go of a device that is removed
 
 
 class GuestTest(DaemonTest):

@@ -115,12 +115,16 @@ def copies_have_a_deadline():
 
 def queued_work_comes_first():
     """What is sent is what the current stream will have made of the tensor, and not what is there in the call."""
-    values, stream = on_gpu(torch.full((50_000,), -1.0)), Stream(GPU)
-    stream.keep_busy()
-    stream.copy_from_host(values, Pinned(on_rank(torch.float32, (50_000,), bps.torch.rank())))
+    values, stream, gate = on_gpu(torch.full((50_000,), -1.0)), Stream(GPU), virtual_gpu.Word()
+    later = Pinned(on_rank(torch.float32, (50_000,), bps.torch.rank()))
+    begin = lambda: bps.torch.push_pull_async_(values, "queued", average=False)  # noqa: E731
+    bps.torch.synchronize(begin())  # the library knows the tensor, and asks the driver for no memory below
+    stream.wait_word(gate)
+    stream.copy_from_host(values, later)
     with virtual_gpu.stream(stream):
-        handle = bps.torch.push_pull_async_(values, average=False)
-    assert not stream.query()
+        handle = begin()
+    assert not handle.poll()
+    gate.set()
     same(bps.torch.synchronize(handle), summed(torch.float32, (50_000,), False))
 
 
