@@ -260,6 +260,22 @@ TEST_CASE("lane: over shared memory to a server on this host, also again") {
   }
 }
 
+TEST_CASE("lane: less is under way where there is no link, only sockets of this host") {
+  // A lane may leave unsaid half of what of the credit is beside one partition.
+  constexpr std::uint64_t kMiB = 1024 * 1024;
+  const auto credit = [](Wire& wire) {
+    return 2 * std::uint64_t{wire.next<HelloLane>().credit_report_bytes} + ScriptedCluster::kSlice;
+  };
+  SharingCluster sockets(TransportChoice::tcp);
+  CHECK(credit(sockets.lane(0)) == 2 * kMiB);
+  SharingCluster link(TransportChoice::tcp, "there");
+  CHECK(credit(link.lane(0)) == 4 * kMiB);
+  SharingCluster memory(TransportChoice::automatic);
+  CHECK(credit(memory.shm()) == 4 * kMiB);
+  SharingCluster far_rdma(TransportChoice::automatic, "there", true);
+  CHECK(credit(far_rdma.over_rdma()) == 4 * kMiB);
+}
+
 TEST_CASE("lane: shared memory that does not work is given up for TCP, at once and for good") {
   SharingCluster c(TransportChoice::automatic);
   SECTION("nobody listens") { c.shm().break_with(ErrorCode::unreachable, "connection refused"); }

@@ -45,9 +45,12 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   ticket_ = ticket;
   std::get_if<PushPull>(&frame_)->weight = self->weight;
   if (Status status = form_group(start, *self, patience); !status.ok()) return status;
+  const bool no_link = std::ranges::all_of(start.lanes, [this](const LaneTarget& target) {
+    return on_this_host(target) && better_way(target) == Lane::Way::network;
+  });
   // What is under way of a host is as much as without a group.
   const std::uint64_t share =
-      default_credit_bytes(config_.bandwidth_bps, start.lanes.size(), slice) / group_size_;
+      default_credit_bytes(config_.bandwidth_bps, no_link, start.lanes.size(), slice) / group_size_;
   const std::uint64_t credit = config_.credit_bytes.value_or(std::max(share, 2 * slice));
   queue_.set_credit(credit);
   spare_credit_ = credit > slice ? credit - slice : 0;
@@ -97,27 +100,38 @@ const Result<Transport*>& DataPlane::rdma() {
   return *rdma_;
 }
 
+bool DataPlane::on_this_host(const LaneTarget& target) const {
+  return target.host == config_.host && !config_.host.empty();
+}
+
+Lane::Way DataPlane::better_way(const LaneTarget& target) const {
+  const bool automatic = config_.transport == TransportChoice::automatic;
+  const bool may_share = on_this_host(target) && transports_.shared_memory != nullptr;
+  if (may_share && (automatic || config_.transport == TransportChoice::shm)) return Lane::Way::shared_memory;
+  if (config_.transport == TransportChoice::rdma || (automatic && target.rdma)) return Lane::Way::rdma;
+  return Lane::Way::network;
+}
+
 Result<Lane::Ways> DataPlane::ways_to(const LaneTarget& target) {
   const TransportChoice choice = config_.transport;
   Lane::Ways ways{transports_.network};
   ways.ticket = ticket_;
   ways.fallbacks = &fallbacks_;
   ways.only_better = choice == TransportChoice::shm || choice == TransportChoice::rdma;
-  const bool same_host = target.host == config_.host && !config_.host.empty();
-  const bool may_share = same_host && transports_.shared_memory != nullptr;
-  if (choice == TransportChoice::shm && !may_share) {
+  const Lane::Way better = better_way(target);
+  if (choice == TransportChoice::shm && better != Lane::Way::shared_memory) {
     return make_error(
         ErrorCode::configuration,
         fmt::format("transport shm is set, but server {} ({}) is on host {} and this worker on {}",
                     target.server.value, to_string(target.endpoint), target.host, config_.host),
         "set transport auto (BPS_TRANSPORT), or use servers on this host only");
   }
-  if (choice != TransportChoice::tcp && choice != TransportChoice::rdma && may_share) {
-    ways.better = Lane::Way::shared_memory;
+  if (better == Lane::Way::shared_memory) {
+    ways.better = better;
     ways.transport = transports_.shared_memory;
-  } else if (choice == TransportChoice::rdma || (choice == TransportChoice::automatic && target.rdma)) {
+  } else if (better == Lane::Way::rdma) {
     if (rdma()) {
-      ways.better = Lane::Way::rdma;
+      ways.better = better;
       ways.transport = **rdma_;
     } else if (choice == TransportChoice::rdma) {
       return rdma_->error();

@@ -226,6 +226,9 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
 
   // Those of `closing` are about to be closed.
   Status add_lanes(const std::vector<LaneTarget>& targets, const std::vector<LaneIndex>& closing = {});
+  bool on_this_host(const LaneTarget& target) const;
+  // What is tried first, if this host has it.
+  Lane::Way better_way(const LaneTarget& target) const;
   Result<Lane::Ways> ways_to(const LaneTarget& target);
   const Result<Transport*>& rdma();
   void count_lanes();
