@@ -45,12 +45,13 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   ticket_ = ticket;
   std::get_if<PushPull>(&frame_)->weight = self->weight;
   if (Status status = form_group(start, *self, patience); !status.ok()) return status;
-  const bool no_link = std::ranges::all_of(start.lanes, [this](const LaneTarget& target) {
-    return on_this_host(target) && better_way(target) == Lane::Way::network;
-  });
+  const bool only_own_sockets =
+      group_size_ == 1 && std::ranges::all_of(start.lanes, [this](const LaneTarget& target) {
+        return on_this_host(target) && better_way(target) == Lane::Way::network;
+      });
   // What is under way of a host is as much as without a group.
   const std::uint64_t share =
-      default_credit_bytes(config_.bandwidth_bps, no_link, start.lanes.size(), slice) / group_size_;
+      default_credit_bytes(config_.bandwidth_bps, only_own_sockets, start.lanes.size(), slice) / group_size_;
   const std::uint64_t credit = config_.credit_bytes.value_or(std::max(share, 2 * slice));
   queue_.set_credit(credit);
   spare_credit_ = credit > slice ? credit - slice : 0;

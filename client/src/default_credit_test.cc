@@ -4,7 +4,8 @@
 
 using namespace bps;
 
-TEST_CASE("default credit: 8 ms of the link, and two partitions a lane", "[default_credit]") {
+TEST_CASE("default credit: 8 ms of the link, 2 MiB without one, and two partitions a lane",
+          "[default_credit]") {
   constexpr std::uint64_t kMiB = 1024 * 1024;
   CHECK(default_credit_bytes(0, false, 4, kMiB / 4) == 4 * kMiB);
   CHECK(default_credit_bytes(200'000'000, false, 8, kMiB / 32) == kMiB / 2);

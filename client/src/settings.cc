@@ -71,7 +71,7 @@ void define(Config& config, Raw& raw) {
       "partition-bytes", raw.partition_bytes,
       "Size of the slices that tensors are cut into; equal on all ranks. Not set: by the slowest link");
   config.add("credit-bytes", raw.credit_bytes,
-             "Payload under way to the servers. Not set: by this host's link");
+             "Payload under way to the servers. Not set: by this host's link, if there is one");
   config.add("retain", raw.retain, "Keep answers in library memory");
   config.add("mode", raw.mode, "Mode of the job's tensors").choices({"sync", "async"});
   config.add("staleness", raw.staleness,

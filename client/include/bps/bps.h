@@ -111,8 +111,8 @@ typedef struct bps_options {
   int64_t join_timeout_ms;      /* -1 = 60,000: how long to wait for the other workers */
   int64_t operation_timeout_ms; /* -1 = 300,000: deadline of calls that are given timeout_ms < 0 */
   int64_t partition_bytes;      /* -1 = 258,048, less if a link is known to be slow; job setting: equal on all ranks */
-  int64_t credit_bytes;         /* -1 = 4 MiB, down to 512 KiB if bandwidth_bps says so, 2 MiB if all servers are on this
-                                   host and reached by TCP: payload under way to the servers */
+  int64_t credit_bytes;         /* -1 = 4 MiB, down to 512 KiB if bandwidth_bps says so, 2 MiB with transport "tcp" if
+                                   all servers are on this host: payload under way to the servers */
   int32_t retain;               /* -1 = 1. 1: answers land in library memory and are copied out when whole, inputs stay
                                    untouched until then. 0: answers land straight in the output */
   int32_t mode;                 /* bps_mode; job setting: default of its tensors */
