@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import lab
 from context import Context, guarded
-from peers import Peers, Ranks
+from peers import Peers, Ranks, against_the_better
 from process import Program, output_of
 from row import Median, NotMeasured, Row, summary, table
 
@@ -36,6 +36,29 @@ class MedianTest(unittest.TestCase):
         for n, low in ((5, 1), (6, 1), (8, 1), (9, 2), (10, 2), (20, 6), (30, 10)):
             m = Median.of(range(1, n + 1))
             self.assertEqual((m.low, m.high), (low, n + 1 - low), n)
+
+
+class PeersTest(unittest.TestCase):
+    def test_the_better_one_is_better_on_the_whole(self):
+        ours = [1.0] * 8
+        # The faster of both in each turn would take 1.0 s.
+        theirs = [{"a": 1.0, "b": 1.4}, {"a": 1.3, "b": 1.0}] * 4
+        median, said = against_the_better(ours, theirs)
+        self.assertEqual((median.value, median.low, median.high), (1.15, 1.0, 1.3))
+        self.assertIn("a: 1.150 s, 8 pairs; b: 1.200 s, 1.200 (1.000 - 1.400)", said)
+
+    def test_the_lower_end_holds_against_each(self):
+        theirs = [{"a": 1.0, "b": 0.8 if turn < 3 else 1.2} for turn in range(8)]
+        median, _ = against_the_better([1.0] * 8, theirs)
+        self.assertEqual((median.value, median.low), (1.0, 0.8))
+
+    def test_one_that_mostly_fails_is_left_out(self):
+        median, said = against_the_better([1.0] * 4, [{"a": 0.5, "b": 2.0}, {"b": 2.0}, {"b": 2.0}, {}])
+        self.assertEqual(median.value, 2.0)
+        self.assertIn("3 pairs", said)
+        self.assertNotIn("a:", said)
+        with self.assertRaisesRegex(NotMeasured, "more than half of 2 turns"):
+            against_the_better([1.0, 1.0], [{"a": 1.0}, {}])
 
 
 class RowTest(unittest.TestCase):

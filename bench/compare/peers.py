@@ -52,6 +52,13 @@ class Peers:
             raise NotMeasured("; ".join(reasons))
         return medians
 
+    def turn(self, names, ranks, size, iters, warmup=1):
+        """As medians(), but that all fail is no error: they may do better in the next turn."""
+        try:
+            return self.medians(names, ranks, size, iters, warmup)
+        except NotMeasured:
+            return {}
+
     def seconds(self, name, ranks, size, iters, warmup=1, limit=90):
         """How long each round took, from the first rank that began to the last that ended."""
         with contextlib.ExitStack() as stack:
@@ -102,3 +109,24 @@ class Peers:
         if any(len(round) != count for round in timed):
             raise NotMeasured(f"{name}: not every rank told of every round")
         return [(max(end for _, end in round) - min(begin for begin, _ in round)) / 1e9 for round in timed]
+
+
+def against_the_better(ours, theirs):
+    """How many times as fast we are as the better peer, from turns: our seconds, and {name: seconds} of the peers beside
+    them. The better one is the one that is better on the whole: the faster of two in each turn would be a third, made of
+    the luck of both. The interval's lower end holds against each. Also what to say of them."""
+    pairs = collections.defaultdict(list)
+    for our, their in zip(ours, theirs):
+        for name, seconds in their.items():
+            pairs[name].append((seconds, our))
+    speeds = {name: Median.of([their / our for their, our in both]) for name, both in pairs.items()
+              if 2 * len(both) > len(ours)}
+    if not speeds:
+        raise NotMeasured(f"no peer ended well in more than half of {len(ours)} turns")
+    better = min(speeds, key=lambda name: speeds[name].value)
+    median = dataclasses.replace(speeds[better], low=min(speed.low for speed in speeds.values()))
+    seconds = {name: Median.of([their for their, _ in pairs[name]]).value for name in speeds}
+    said = [f"{better}: {seconds[better]:.3f} s, {len(pairs[better])} pairs"]
+    said += [f"{name}: {seconds[name]:.3f} s, {speed.value:.3f} ({speed.low:.3f} - {speed.high:.3f})"
+             for name, speed in speeds.items() if name != better]
+    return median, "; ".join(said)

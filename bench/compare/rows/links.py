@@ -4,7 +4,7 @@ The goodput that a link offers (G) is iperf3's both ways at once, between two ho
 and after each block of ours. A server host for every worker host and equal links: no worker can be faster than G.
 """
 from context import MB, guarded
-from peers import GLOO, Ranks
+from peers import GLOO, Ranks, against_the_better
 from row import Median, Row
 
 IDS = ("P1", "P2", "P3")
@@ -48,13 +48,13 @@ def run(context, hosts, rate, size, goodput, ring, peers):
                 ours.append(line["p50_us"] / 1e6)
                 lines.append(line)
             def them():
-                theirs.append(min(context.peers.medians(best, ranks, size, iters=1).values()))
+                theirs.append(context.peers.turn(best, ranks, size, iters=1))
             turns = [us, them] if best else [us]
             for turn in reversed(turns) if block % 2 else turns:
                 turn()
             offered.append(lab.goodput())
             context.say(f"n=k={hosts}, {size // MB} MB: {ours[-1]:.3f} s, G {offered[-1] * 8e-6:.1f} Mbit/s"
-                        + (f", peers {theirs[-1]:.3f} s" if best else ""))
+                        + "".join(f", {name} {seconds:.3f} s" for name, seconds in (theirs[-1] if best else {}).items()))
     around = [(before + after) / 2 for before, after in zip(offered, offered[1:])]
     shares = [size / seconds / g for seconds, g in zip(ours, around)]
     idle = min(line["idle"] for line in lines)
@@ -68,8 +68,7 @@ def run(context, hosts, rate, size, goodput, ring, peers):
     for row in (goodput, ring):
         row.wrong = row.wrong or context.wrong_control("bps")
     if peers:
-        peers.median = Median.of([their / our for their, our in zip(theirs, ours)])
-        peers.note = f"{' and '.join(best)}: {Median.of(theirs).value:.3f} s"
+        peers.median, peers.note = against_the_better(ours, theirs)
         peers.wrong = context.wrong_control("bps", *best)
 
 
