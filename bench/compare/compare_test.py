@@ -38,7 +38,7 @@ class MedianTest(unittest.TestCase):
             self.assertEqual((m.low, m.high), (low, n + 1 - low), n)
 
 
-class PeersTest(unittest.TestCase):
+class BetterPeerTest(unittest.TestCase):
     def test_the_better_one_is_better_on_the_whole(self):
         ours = [1.0] * 8
         # The faster of both in each turn would take 1.0 s.
@@ -46,6 +46,16 @@ class PeersTest(unittest.TestCase):
         median, said = against_the_better(ours, theirs)
         self.assertEqual((median.value, median.low, median.high), (1.15, 1.0, 1.3))
         self.assertIn("a: 1.150 s, 8 pairs; b: 1.200 s, 1.200 (1.000 - 1.400)", said)
+
+    def test_a_turn_in_which_all_fail_is_no_error(self):
+        peers = Peers(folder="/nonexistent", agent="", watch=None)
+
+        def fails(*_):
+            raise NotMeasured("ended early")
+        peers.seconds = fails
+        self.assertEqual(peers.turn(["Gloo ring"], None, 1, 1), {})
+        with self.assertRaisesRegex(NotMeasured, "ended early"):
+            peers.medians(["Gloo ring"], None, 1, 1)
 
     def test_the_lower_end_holds_against_each(self):
         theirs = [{"a": 1.0, "b": 0.8 if turn < 3 else 1.2} for turn in range(8)]
