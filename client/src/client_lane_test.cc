@@ -274,6 +274,17 @@ TEST_CASE("lane: less is under way where there is no link, only sockets of this 
   CHECK(credit(memory.shm()) == 4 * kMiB);
   SharingCluster rdma(TransportChoice::rdma, "here", true);
   CHECK(credit(rdma.over_rdma()) == 4 * kMiB);
+
+  // One server here, one there, which share what may be left unsaid.
+  ScriptedCluster both(SharingCluster::config(TransportChoice::tcp));
+  both.server_host = "here";
+  both.engine.join([](Status) {});
+  both.welcome_worker();
+  JobStart start = both.job_start(2);
+  start.lanes[1].host = "there";
+  both.scheduler().deliver(start);
+  const std::uint64_t unsaid = both.lane(0).next<HelloLane>().credit_report_bytes;
+  CHECK(4 * unsaid + ScriptedCluster::kSlice == 4 * kMiB);
 }
 
 TEST_CASE("lane: shared memory that does not work is given up for TCP, at once and for good") {
