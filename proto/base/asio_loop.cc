@@ -21,10 +21,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-// A busy turn's bound on socket handlers: a busy loop must still come to its tasks, timers and hooks.
-constexpr int kMaxHandlersPerTurn = 32;
-// And on hooks: while hundreds of connections have something to send, others must still be read, and what
-// comes of that for the same connections leaves with the rest.
+// A turn's bound on hooks: while hundreds of connections have something to send, others must still be read, and
+// what comes of that for the same connections leaves with the rest.
 constexpr std::size_t kMaxHooksPerTurn = 32;
 
 class LoopMailbox final : public Mailbox {
@@ -125,12 +123,13 @@ struct AsioLoop::Impl {
 
   void run_hooks(std::size_t most);
 
-  // Waits for a socket, a task or a timer, at most until `deadline`, then runs what is ready of the sockets.
+  // Waits for a socket, a task or a timer, at most until `deadline`, then runs one handler of what is ready of the
+  // sockets. If more are, the next turn finds them without asking the kernel: what one frame has brought about
+  // leaves before the next is read, while it is in cache and before its receiver has nothing left to do.
   void run_io(TimePoint deadline) {
     if (!has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep()) {
-      // One handler. If more are ready, the next run_one finds them without asking the kernel, whereas a poll
-      // that finds nothing would cost a system call in every turn. The timer that was armed anew leaves one
-      // that is none: where deadlines move in every turn they would pile up before what has happened.
+      // The timer that was armed anew leaves a handler that is none: where deadlines move in every turn they
+      // would pile up before what has happened.
       do {
         was_cancelled = false;
         io.run_one();
@@ -138,9 +137,7 @@ struct AsioLoop::Impl {
       mailbox->queue().awake();
       return;
     }
-    int handlers = 0;
-    while (handlers < kMaxHandlersPerTurn && io.poll_one() != 0)
-      ++handlers;
+    io.poll_one();
   }
 
   // Arms the timer that ends the sleep. Lazily: most timers are cancelled or moved before they matter.

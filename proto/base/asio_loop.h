@@ -1,7 +1,7 @@
 // An event loop on a real thread: tasks, timers and socket readiness by boost::asio.
 //
-// A turn of the loop runs what is ready of the sockets (one handler when it had to sleep), then the tasks and
-// timers that are due, then the turn hooks; of handlers and hooks a few dozen at most, so that nothing starves.
+// A turn of the loop runs one handler of what is ready of the sockets, then the tasks and timers that are due,
+// then the turn hooks, a few dozen at most, so that nothing starves.
 // Hooks are how a connection sends everything that one turn queued, or a few when many do, with one system call.
 //
 // The io_context takes no locks: only the loop's thread may touch it. post() and stop() come
