@@ -124,20 +124,18 @@ struct AsioLoop::Impl {
   void run_hooks(std::size_t most);
 
   // Waits for a socket, a task or a timer, at most until `deadline`, then runs one handler of what is ready of the
-  // sockets. If more are, the next turn finds them without asking the kernel: what one frame has brought about
-  // leaves before the next is read, while it is in cache and before its receiver has nothing left to do.
+  // sockets. If more are, the next turn finds them without asking the kernel. What one read has brought about so
+  // leaves before the next, while it is in cache and before its receiver has nothing left to do; and it comes to
+  // an end, for without reads nothing new is sent beyond the credit.
   void run_io(TimePoint deadline) {
-    if (!has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep()) {
-      // The timer that was armed anew leaves a handler that is none: where deadlines move in every turn they
-      // would pile up before what has happened.
-      do {
-        was_cancelled = false;
-        io.run_one();
-      } while (was_cancelled);
-      mailbox->queue().awake();
-      return;
-    }
-    io.poll_one();
+    const bool sleeps = !has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep();
+    // The timer that was armed anew leaves a handler that is none: where deadlines move in every turn they would
+    // pile up before what has happened.
+    do {
+      was_cancelled = false;
+      sleeps ? io.run_one() : io.poll_one();
+    } while (was_cancelled);
+    if (sleeps) mailbox->queue().awake();
   }
 
   // Arms the timer that ends the sleep. Lazily: most timers are cancelled or moved before they matter.

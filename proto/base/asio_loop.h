@@ -1,6 +1,6 @@
 // An event loop on a real thread: tasks, timers and socket readiness by boost::asio.
 //
-// A turn of the loop runs one handler of what is ready of the sockets, then the tasks and timers that are due,
+// A turn of the loop runs at most one handler of what is ready of the sockets, then the tasks and timers that are due,
 // then the turn hooks, a few dozen at most, so that nothing starves.
 // Hooks are how a connection sends everything that one turn queued, or a few when many do, with one system call.
 //
@@ -71,7 +71,7 @@ class AsioLoop final : public EventLoop {
   // Any thread, any number of times.
   void stop();
 
-  // One turn: runs what is ready, waiting at most until `deadline` for something. For tests.
+  // One turn, which waits at most until `deadline` for something to do. For tests.
   void run_once(TimePoint deadline);
 
   void at_turn_end(TurnHook& hook);
