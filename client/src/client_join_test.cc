@@ -159,7 +159,7 @@ TEST_CASE("join: a scheduler that breaks the protocol") {
   CHECK_FALSE(c.scheduler().open());
 }
 
-TEST_CASE("scheduler: heartbeats are sent, silence is a loss, and without an end it is death") {
+TEST_CASE("scheduler: heartbeats are answered, silence is a loss, and without an end it is death") {
   ScriptedCluster c;
   const ExpectLog lost("scheduler 127.0.0.1:4710 is lost: it has been silent for 3 s");
   c.join(1);
@@ -169,13 +169,26 @@ TEST_CASE("scheduler: heartbeats are sent, silence is a loss, and without an end
     if (!status.ok()) barrier.error = status.error();
   });
   (void)c.scheduler().next<Barrier>();
-  for (int i = 0; i < 10; ++i) {
+  std::uint64_t beats = 0;
+  for (; beats < 10; ++beats) {
     c.loop.run_for(kHeartbeatInterval);
-    CHECK(c.scheduler().next<Heartbeat>().sequence == static_cast<std::uint64_t>(i));
+    CHECK(c.scheduler().frames.empty());
     c.scheduler().deliver(Heartbeat{1});
+    CHECK(c.scheduler().next<Heartbeat>().sequence == beats);
+    CHECK(c.scheduler().frames.empty());
   }
+  // The scheduler stands still; for all that it knows, this worker does not.
+  for (; beats < 14; ++beats) {
+    c.loop.run_for(kHeartbeatInterval * 6 / 5);
+    CHECK(c.scheduler().next<Heartbeat>().sequence == beats);
+  }
+  c.scheduler().deliver(Heartbeat{1});
+  CHECK(c.scheduler().next<Heartbeat>().sequence == beats);
   CHECK(barrier.ended == 0);
-  c.loop.run_for(kHeartbeatTimeout + 2 * kHeartbeatInterval);
+  CHECK(lost.seen() == 0);
+  c.loop.run_for(kHeartbeatTimeout);
+  CHECK(lost.seen() == 0);
+  c.loop.run_for(2 * kHeartbeatInterval);
   CHECK(lost.seen() == 1);
   CHECK(barrier.ended == 0);
   CHECK(c.lane(0).open());

@@ -8,7 +8,9 @@ namespace bps {
 
 namespace {
 
-constexpr auto kSilentBeatsAllowed = static_cast<std::uint32_t>(kHeartbeatTimeout / kHeartbeatInterval);
+// So much later than the scheduler's that it hardly ever comes between two of them.
+constexpr Duration kOwnBeat = kHeartbeatInterval * 6 / 5;
+constexpr auto kSilentBeatsAllowed = static_cast<std::uint32_t>(kHeartbeatTimeout / kOwnBeat);
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -282,8 +284,10 @@ bool SchedulerLink::handle_gathering(Message& message) {
     owner_.on_job_start(*start);
   } else if (auto* failed = std::get_if<JobFailed>(&message)) {
     fail(std::move(failed->error));
+  } else if (std::holds_alternative<Heartbeat>(message)) {
+    send_beat();
   } else {
-    return std::holds_alternative<Heartbeat>(message);
+    return false;
   }
   return true;
 }
@@ -307,8 +311,10 @@ bool SchedulerLink::handle_joined(Message& message) {
     owner_.on_waits(*waits);
   } else if (auto* failed = std::get_if<JobFailed>(&message)) {
     fail(std::move(failed->error));
+  } else if (std::holds_alternative<Heartbeat>(message)) {
+    send_beat();
   } else {
-    return std::holds_alternative<Heartbeat>(message);
+    return false;
   }
   return true;
 }
@@ -349,7 +355,7 @@ void SchedulerLink::begin_session(const Welcome& welcome) {
   term_ = welcome.term;
   silent_beats_ = 0;
   connection_->set_max_header_bytes(kMaxControlHeaderBytes);
-  heartbeat_timer_ = loop_.after(kHeartbeatInterval, [this] { beat(); });
+  heartbeat_timer_ = loop_.after(kOwnBeat, [this] { beat(); });
 }
 
 void SchedulerLink::on_progress(const JoinProgress& progress) {
@@ -373,8 +379,13 @@ void SchedulerLink::beat() {
     return lost(make_error(ErrorCode::peer_lost,
                            fmt::format("it has been silent for {} s", seconds(kHeartbeatTimeout))));
   }
+  send_beat();
+}
+
+void SchedulerLink::send_beat() {
   connection_->send(Heartbeat{heartbeats_++});
-  heartbeat_timer_ = loop_.after(kHeartbeatInterval, [this] { beat(); });
+  loop_.cancel(heartbeat_timer_);
+  heartbeat_timer_ = loop_.after(kOwnBeat, [this] { beat(); });
 }
 
 }  // namespace bps
