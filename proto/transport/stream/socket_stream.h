@@ -142,6 +142,8 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   enum class State : std::uint8_t { connecting, open, lingering, closed };
 
   static constexpr std::size_t kMaxPieces = 64;
+  // How often a visit asks the owner for more: payloads of the default size then are a turn's bytes.
+  static constexpr std::size_t kMaxTold = 4;
 
   SocketStream(AsioLoop& loop, const StreamPace& pace, std::string peer, FrameReader reader, Queue queue)
       : loop_(loop),
@@ -344,11 +346,14 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     return true;
   }
 
+  // What the owner adds leaves at once while the socket takes it: each visit to one of many connections finds its
+  // state out of cache, and wakes the peer.
   void tell_writable() {
-    if (!is_live() || !owes_writable_) return;
-    owes_writable_ = false;
-    handler_->on_writable();
-    if (state_ == State::open) flush();
+    for (std::size_t told = 0; told < kMaxTold && is_live() && owes_writable_; ++told) {
+      owes_writable_ = false;
+      handler_->on_writable();
+      if (state_ == State::open) flush();
+    }
   }
 
   // The peer may have said why before it closed: hear it out first.
