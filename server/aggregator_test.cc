@@ -116,10 +116,10 @@ TEST_CASE("what was announced far from its turn is not asked for yet, however mu
     bench.announce(rank, 0);
   }
   bench.push(0, 0, 1);
-  CHECK(bench.actions.size() == 32);
+  CHECK(bench.actions.size() == 16);
   bench.push(1, 0, 1);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].contributor == 33);
+  CHECK(bench.actions[0].contributor == 17);
 }
 
 TEST_CASE("an announcement of what counts already is answered") {

@@ -14,7 +14,7 @@ using Inputs = std::array<const std::byte*, 16>;
 
 // Ranks that are asked before their turn: enough to hide a round trip, few enough to be in cache still when
 // they are added.
-constexpr std::uint32_t kAskedAhead = 32;
+constexpr std::uint32_t kAskedAhead = 16;
 
 }  // namespace
 
