@@ -6,8 +6,8 @@
 // (decision 0013): at once, then every kRetryPause, for `scheduler_grace` since the loss. What is to be sent
 // meanwhile is dropped, because the owner says it again. What the scheduler refuses in words is final.
 // Silence is counted in ticks of our own heartbeat timer, so a pause of this process is not held against the
-// scheduler. Heartbeats are answers to the scheduler's, so that one wake-up does for both; only when those do not
-// come is it the timer that sends.
+// scheduler. Heartbeats are answers to the scheduler's, so that one wake-up does for both; only when those do
+// not come is it the timer that sends.
 //
 // Owner: ClientEngine. Lives on: client loop.
 #pragma once
