@@ -88,6 +88,16 @@ class BenchTest(unittest.TestCase):
         (line,) = self.lines("floor", "--workers", "3", "--servers", "2", "--bytes", "100004", "--iters", "4")
         self.assert_measured(line, bench="floor", workers=3, servers=2, bytes=100004, dtype="f32", iters=4)
 
+    def test_distance(self):
+        (line,) = self.lines("distance")
+        self.assertEqual(line["bench"], "distance")
+        self.assertEqual(line["cpus"], len(os.sched_getaffinity(0)))
+        if line["cpus"] > 1:
+            self.assertTrue(5 < line["round_trip_ns"] < 100_000, line)
+        one = subprocess.run(["taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), self.bps_bench, "distance",
+                              "--json", "-"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(json.loads(one.stdout), {"bench": "distance", "cpus": 1, "round_trip_ns": 0})
+
     def test_pushpull(self):
         for flags in ([], ["--no-retain", "--partition-bytes", "8KiB", "--credit-bytes", "16KiB"],
                       ["--dtype", "bf16", "--shards", "2", "--congestion-control", ""]):

@@ -28,6 +28,7 @@ int floor_command(int argc, const char* const* argv);
 int gpu_floor_command(int argc, const char* const* argv);
 int reduce_command(int argc, const char* const* argv);
 int order_command(int argc, const char* const* argv);
+int distance_command(int argc, const char* const* argv);
 int replay_command(int argc, const char* const* argv);
 
 // The end of every subcommand: writes the report to `json` (see write_report) and says what went wrong.

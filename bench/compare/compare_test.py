@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import lab
 from context import Context, guarded
+from distance import CpuDistance
 from peers import Peers, Ranks, against_the_better
 from process import Program, output_of
 from row import Median, NotMeasured, Row, summary, table
@@ -69,6 +70,44 @@ class BetterPeerTest(unittest.TestCase):
         self.assertNotIn("a:", said)
         with self.assertRaisesRegex(NotMeasured, "more than half of 2 turns"):
             against_the_better([1.0, 1.0], [{"a": 1.0}, {}])
+
+
+class CpuDistanceTest(unittest.TestCase):
+    def distance(self, *turns):
+        samples = iter([sample for turn in turns for sample in turn])
+        distance = CpuDistance(lambda: next(samples))
+        distance.sample()  # no turn has begun: nothing is measured
+        for turn in turns:
+            distance.begin_turn()
+            for _ in turn:
+                distance.sample()
+        return distance
+
+    def test_one_far_sample_makes_a_turn_a_far_one(self):
+        distance = self.distance([50, 300, 50], [80, 99], [300, 310])
+        self.assertEqual(distance.near(), [False, True, False])
+        self.assertEqual(distance.said(), "80 ns or 300 ns")
+
+    def test_on_a_machine_that_stays_as_it_is_all_turns_are_alike(self):
+        self.assertEqual(self.distance([300, 310], [305, 350]).near(), [True, True])
+        self.assertEqual(self.distance([300, 310]).said(), "310 ns")
+        self.assertEqual(self.distance([0, 0], [0]).near(), [True, True])  # of a single CPU
+
+    def test_what_was_not_measured_is_near(self):
+        distance = self.distance([50, None], [None, None], [None, 300])
+        self.assertEqual(distance.near(), [True, True, False])
+        self.assertEqual(self.distance([None]).said(), "")
+
+    def test_it_settles_when_cpus_are_near_again_or_patience_ends(self):
+        samples = iter([50, 300, 300, None, 60, 300, 300])
+        distance = CpuDistance(lambda: next(samples))
+        distance.begin_turn()
+        distance.sample()
+        distance.settle()
+        self.assertEqual(list(samples), [300, 300])
+        distance.measure = lambda: 300
+        distance.settle(patience=0)
+        self.assertEqual(distance.turns, [[50]])  # what was seen meanwhile belongs to no turn
 
 
 class RowTest(unittest.TestCase):
@@ -170,6 +209,18 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(self.context.wrong_control("bps"), "")
         self.context.saw("bps", {"bbr"})
         self.assertEqual(self.context.wrong_control("Gloo ring", "bps"), "bps ran with bbr")
+
+
+    def test_distance_is_sampled_while_it_is_watched(self):
+        self.fake("""test "$*" = "distance --json -" && echo '{"bench": "distance", "round_trip_ns": 50}'""")
+        with self.context.watch_distance() as distance:
+            distance.begin_turn()
+            self.context.saw("bps", {"cubic"})
+            self.context.saw("bps", {"cubic"})
+            self.fake("exit 75")  # the machine is too busy to tell
+            self.context.saw("bps", {"cubic"})
+        self.context.saw("bps", {"cubic"})
+        self.assertEqual(distance.turns, [[50, 50]])
 
 
 class PeersTest(unittest.TestCase):

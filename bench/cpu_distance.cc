@@ -1,0 +1,146 @@
+#include "bench/cpu_distance.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <new>
+#include <vector>
+
+namespace bps::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kSeries = 10;
+constexpr std::uint32_t kRoundTrips = 200;  // of a series
+constexpr auto kPatience = std::chrono::milliseconds(50);
+// An atomic of memory that two processes share has to be one for both.
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+// Waits until the line holds `value`; false when that takes too long.
+bool await(const std::atomic<std::uint32_t>& line, std::uint32_t value, Clock::time_point deadline) {
+  for (std::uint32_t spins = 1; line.load(std::memory_order_acquire) != value; ++spins) {
+    if (spins % 256 == 0 && Clock::now() >= deadline) return false;
+  }
+  return true;
+}
+
+// While it lives this process runs before all others if it may, and so do those that it starts.
+class BeforeOthers {
+ public:
+  BeforeOthers() {
+    const sched_param first{.sched_priority = 1};
+    raised_ = policy_ == SCHED_OTHER && ::sched_setscheduler(0, SCHED_FIFO, &first) == 0;
+  }
+  BeforeOthers(const BeforeOthers&) = delete;
+  BeforeOthers& operator=(const BeforeOthers&) = delete;
+  ~BeforeOthers() {
+    const sched_param none{.sched_priority = 0};
+    if (raised_) (void)::sched_setscheduler(0, policy_, &none);
+  }
+
+ private:
+  int policy_ = ::sched_getscheduler(0);
+  bool raised_ = false;
+};
+
+// This process runs on that CPU alone from now on.
+bool move_to(int cpu) {
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  CPU_SET(static_cast<std::size_t>(cpu), &only);
+  return ::sched_setaffinity(0, sizeof only, &only) == 0;
+}
+
+// Answers each odd number with the next.
+void answer(std::atomic<std::uint32_t>& line, Clock::time_point deadline) {
+  for (std::uint32_t i = 0; i < kSeries * kRoundTrips; ++i) {
+    if (!await(line, 2 * i + 1, deadline)) return;
+    line.store(2 * i + 2, std::memory_order_release);
+  }
+}
+
+// Nanoseconds of a round trip in the shortest series; infinite if the other side did not answer in time.
+double ask(std::atomic<std::uint32_t>& line, Clock::time_point deadline) {
+  double shortest = std::numeric_limits<double>::infinity();
+  std::uint32_t i = 0;
+  for (int series = 0; series < kSeries; ++series) {
+    const auto begin = Clock::now();
+    for (const std::uint32_t end = i + kRoundTrips; i < end; ++i) {
+      line.store(2 * i + 1, std::memory_order_release);
+      if (!await(line, 2 * i + 2, deadline)) return shortest;
+    }
+    const std::chrono::duration<double, std::nano> took = Clock::now() - begin;
+    shortest = std::min(shortest, took.count() / kRoundTrips);
+  }
+  return shortest;
+}
+
+// In a process of its own, which takes its CPU with it when it ends.
+pid_t run_on(int cpu, const auto& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (move_to(cpu)) work();
+    ::_exit(0);
+  }
+  return child;
+}
+
+struct Shared {
+  alignas(128) std::atomic<std::uint32_t> line{0};
+  alignas(128) double round_trip_ns = std::numeric_limits<double>::infinity();
+};
+
+Result<double> round_trip_ns(int from, int to) {
+  void* const memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return os_error("cannot map memory", errno);
+  auto* const shared = new (memory) Shared;
+  const auto deadline = Clock::now() + kPatience;
+  const pid_t children[] = {
+      run_on(to, [&] { answer(shared->line, deadline); }),
+      run_on(from, [&] { shared->round_trip_ns = ask(shared->line, deadline); }),
+  };
+  const int error = errno;
+  bool started = true;
+  for (const pid_t child : children) {
+    if (child < 0 || ::waitpid(child, nullptr, 0) < 0) started = false;
+  }
+  const double round_trip = shared->round_trip_ns;
+  ::munmap(memory, sizeof(Shared));
+  if (!started) return os_error("cannot start a process", error);
+  if (round_trip == std::numeric_limits<double>::infinity())
+    return make_error(ErrorCode::deadline, "two CPUs did not run at the same time for long enough",
+                      "is the machine very busy?");
+  return round_trip;
+}
+
+}  // namespace
+
+Result<CpuDistance> cpu_distance() {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    return os_error("cannot tell which CPUs there are", errno);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<std::size_t>(cpu), &allowed)) cpus.push_back(cpu);
+  }
+  const BeforeOthers first;
+  CpuDistance distance{static_cast<int>(cpus.size()), 0};
+  for (std::size_t i = 1; i < cpus.size(); ++i) {
+    const auto round_trip = round_trip_ns(cpus[0], cpus[i]);
+    if (!round_trip) return round_trip.error();
+    distance.round_trip_ns = std::max(distance.round_trip_ns, *round_trip);
+  }
+  return distance;
+}
+
+}  // namespace bps::bench
