@@ -13,7 +13,7 @@ Gloo, over TCP) and the floors (raw TCP, memcpy, a TCP echo) in turns. Prints th
 build/compare.json.
 
   --only P1,P9      only these numbers
-  --quick           fewer rounds and sizes: less than 5 minutes instead of about 35
+  --quick           fewer rounds and sizes: less than 5 minutes instead of about 40
   --build-dir DIR   where bps is built; configured for speed if it is new (build)
   --json FILE       where the rows go (build/compare.json)
   --no-setup        do not look for missing packages

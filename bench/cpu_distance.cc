@@ -1,11 +1,13 @@
 #include "bench/cpu_distance.h"
 
+#include <fmt/core.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -18,6 +20,8 @@ namespace bps::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+// The kernel wants room for all CPUs that it could have, which may be more than a cpu_set_t has.
+using CpuSets = std::array<cpu_set_t, 8>;
 
 constexpr int kSeries = 10;
 constexpr std::uint32_t kRoundTrips = 200;  // of a series
@@ -42,6 +46,7 @@ class BeforeOthers {
   }
   BeforeOthers(const BeforeOthers&) = delete;
   BeforeOthers& operator=(const BeforeOthers&) = delete;
+  bool raised() const { return raised_; }
   ~BeforeOthers() {
     const sched_param none{.sched_priority = 0};
     if (raised_) (void)::sched_setscheduler(0, policy_, &none);
@@ -54,10 +59,9 @@ class BeforeOthers {
 
 // This process runs on that CPU alone from now on.
 bool move_to(int cpu) {
-  cpu_set_t only;
-  CPU_ZERO(&only);
-  CPU_SET(static_cast<std::size_t>(cpu), &only);
-  return ::sched_setaffinity(0, sizeof only, &only) == 0;
+  CpuSets only{};
+  CPU_SET_S(static_cast<std::size_t>(cpu), sizeof only, only.data());
+  return ::sched_setaffinity(0, sizeof only, only.data()) == 0;
 }
 
 // Answers each odd number with the next.
@@ -84,14 +88,24 @@ double ask(std::atomic<std::uint32_t>& line, Clock::time_point deadline) {
   return shortest;
 }
 
-// In a process of its own, which takes its CPU with it when it ends.
+// In a process of its own, which takes its CPU with it when it ends. Negative: it could not be started.
 pid_t run_on(int cpu, const auto& work) {
   const pid_t child = ::fork();
   if (child == 0) {
-    if (move_to(cpu)) work();
+    if (!move_to(cpu)) ::_exit(1);
+    work();
     ::_exit(0);
   }
   return child;
+}
+
+// Whether it did its work.
+bool ended_well(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return false;
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 struct Shared {
@@ -110,36 +124,64 @@ Result<double> round_trip_ns(int from, int to) {
       run_on(from, [&] { shared->round_trip_ns = ask(shared->line, deadline); }),
   };
   const int error = errno;
-  bool started = true;
+  bool started = true, moved = true;
   for (const pid_t child : children) {
-    if (child < 0 || ::waitpid(child, nullptr, 0) < 0) started = false;
+    if (child < 0) {
+      started = false;
+    } else if (!ended_well(child)) {
+      moved = false;
+    }
   }
   const double round_trip = shared->round_trip_ns;
   ::munmap(memory, sizeof(Shared));
   if (!started) return os_error("cannot start a process", error);
+  if (!moved) return make_error(ErrorCode::os, fmt::format("cannot run on CPUs {} and {}", from, to));
   if (round_trip == std::numeric_limits<double>::infinity())
     return make_error(ErrorCode::deadline, "two CPUs did not run at the same time for long enough",
                       "is the machine very busy?");
   return round_trip;
 }
 
+// That this process may use: the first and at most eight others, spread over all.
+constexpr std::size_t kMostPairs = 8;
+
+struct Cpus {
+  int count = 0;
+  int first = 0;
+  std::vector<int> others = {};
+};
+
+Result<Cpus> allowed_cpus() {
+  CpuSets sets{};
+  if (::sched_getaffinity(0, sizeof sets, sets.data()) != 0)
+    return os_error("cannot tell which CPUs there are", errno);
+  std::vector<int> all;
+  for (std::size_t cpu = 0; cpu < sets.size() * CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET_S(cpu, sizeof sets, sets.data())) all.push_back(static_cast<int>(cpu));
+  }
+  Cpus cpus{static_cast<int>(all.size()), all.at(0)};
+  const std::size_t others = all.size() - 1, pairs = std::min(others, kMostPairs);
+  for (std::size_t i = 1; i <= pairs; ++i)
+    cpus.others.push_back(all[i * others / pairs]);
+  return cpus;
+}
+
 }  // namespace
 
 Result<CpuDistance> cpu_distance() {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-    return os_error("cannot tell which CPUs there are", errno);
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(static_cast<std::size_t>(cpu), &allowed)) cpus.push_back(cpu);
-  }
+  const auto cpus = allowed_cpus();
+  if (!cpus) return cpus.error();
   const BeforeOthers first;
-  CpuDistance distance{static_cast<int>(cpus.size()), 0};
-  for (std::size_t i = 1; i < cpus.size(); ++i) {
-    const auto round_trip = round_trip_ns(cpus[0], cpus[i]);
-    if (!round_trip) return round_trip.error();
-    distance.round_trip_ns = std::max(distance.round_trip_ns, *round_trip);
+  CpuDistance distance{cpus->count, 0, first.raised()};
+  Status left_out;
+  for (const int other : cpus->others) {
+    if (const auto round_trip = round_trip_ns(cpus->first, other)) {
+      distance.round_trip_ns = std::max(distance.round_trip_ns, *round_trip);
+    } else {
+      left_out = round_trip.error();
+    }
   }
+  if (distance.round_trip_ns == 0 && !left_out.ok()) return left_out.error();
   return distance;
 }
 

@@ -7,15 +7,16 @@
 
 namespace bps::bench {
 
-// Of the CPUs that this process may use.
 struct CpuDistance {
-  int cpus = 0;
-  // In which a cache line goes from the first of them to the farthest one and back; 0 if there is one CPU.
+  int cpus = 0;  // that this process may use
+  // Time that a cache line takes from the first of them to the farthest one and back; 0 if there is one CPU.
   double round_trip_ns = 0;
+  // Whether it was measured at real-time priority. Else it competes with what runs there, and holds it up.
+  bool before_others = false;
 };
 
-// Of each pair the shortest of several short series. Takes a millisecond a pair on an idle machine; as root
-// also on a busy one, else it competes with what runs there. At most 50 ms a pair, then it is an error.
+// Of each pair the shortest of several short series; of many CPUs eight pairs. Takes a millisecond a pair.
+// One whose CPUs do not both run this within 50 ms is left out; an error if that is each of them.
 Result<CpuDistance> cpu_distance();
 
 }  // namespace bps::bench

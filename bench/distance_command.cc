@@ -14,6 +14,7 @@ Result<Outcome> run() {
   line["bench"] = "distance";
   line["cpus"] = distance->cpus;
   line["round_trip_ns"] = rounded(distance->round_trip_ns);
+  line["before_others"] = distance->before_others;
   Outcome outcome;
   outcome.lines.push_back(std::move(line));
   return outcome;

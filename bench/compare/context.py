@@ -50,15 +50,17 @@ class Context:
         """Is called now and then while a program runs."""
         self.controls.setdefault(who, set()).update(controls)
         if self.distance:
-            self.distance.sample()
+            self.distance.sample(beside=True)
 
     @contextlib.contextmanager
     def watch_distance(self):
         def measure():
             try:
-                return json.loads(output_of([self.program, "distance", "--json", "-"], limit=10))["round_trip_ns"]
-            except NotMeasured:
-                return None  # too much runs
+                line = json.loads(output_of([self.program, "distance", "--json", "-"], limit=10))
+            except NotMeasured as reason:
+                self.say(str(reason))
+                return None
+            return line["round_trip_ns"], line["before_others"]
         self.distance = CpuDistance(measure)
         try:
             yield self.distance

@@ -129,7 +129,7 @@ struct Refused {
 
 // ---- control connections ----
 
-struct Heartbeat {  // both ways, every kHeartbeatInterval
+struct Heartbeat {  // both ways, about every kHeartbeatInterval
   std::uint64_t sequence = 0;
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };

@@ -5,7 +5,7 @@
 
 namespace bps {
 
-// Every control connection carries a Heartbeat this often, both ways.
+// Every control connection carries a Heartbeat about this often, both ways.
 inline constexpr Duration kHeartbeatInterval = std::chrono::milliseconds(500);
 
 // A peer that has been silent this long, while the listener itself was running, is dead.

@@ -42,6 +42,23 @@ TEST_CASE("a lost connection is named with its peer") {
         "connection to " + pair.server.connection->peer() + " lost: closed by the peer");
 }
 
+TEST_CASE("an owner is asked for more four times at a visit, then others have their turn") {
+  TcpFabric fabric;
+  Pair pair(fabric);
+  pair.connect_and_wait();
+  pair.settle();
+  int asked = 0, asked_before_others = 0;
+  pair.client.at_writable = [&] {
+    if (++asked > 12) return;
+    if (asked == 1) fabric.loop().post([&] { asked_before_others = asked; });
+    pair.client.send(heartbeat(asked));
+  };
+  pair.client.send(heartbeat(0));
+  REQUIRE(fabric.run_until([&] { return asked > 12; }, kLimit));
+  CHECK(asked_before_others == 4);
+  REQUIRE(fabric.run_until([&] { return pair.server.messages == 13; }, kLimit));
+}
+
 TEST_CASE("an address of another host cannot be listened on") {
   TcpFabric fabric;
   auto listener = fabric.transport().listen(fabric.loop(), Endpoint{"192.0.2.1", 0}, [](auto) {});

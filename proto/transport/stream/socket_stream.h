@@ -44,7 +44,7 @@ namespace bps {
 
 // The options that every transport over stream sockets has.
 struct StreamPace {
-  std::size_t turn_bytes;       // what one connection may read or write before the others of its loop
+  std::size_t turn_bytes;  // what one connection may read, or write at once, before the others of its loop
   std::size_t low_water_bytes;  // on_writable comes when fewer are queued
 };
 
@@ -142,7 +142,8 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   enum class State : std::uint8_t { connecting, open, lingering, closed };
 
   static constexpr std::size_t kMaxPieces = 64;
-  // How often a visit asks the owner for more: payloads of the default size then are a turn's bytes.
+  // How often a visit asks the owner for more, beyond what was queued already. Each time a turn's bytes leave
+  // at most; four payloads of the default size together are a turn's bytes.
   static constexpr std::size_t kMaxTold = 4;
 
   SocketStream(AsioLoop& loop, const StreamPace& pace, std::string peer, FrameReader reader, Queue queue)
@@ -346,8 +347,8 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     return true;
   }
 
-  // What the owner adds leaves at once while the socket takes it: each visit to one of many connections finds its
-  // state out of cache, and wakes the peer.
+  // What the owner adds leaves at once while the socket takes it: each visit to one of many connections finds
+  // its state out of cache, and wakes the peer.
   void tell_writable() {
     for (std::size_t told = 0; told < kMaxTold && is_live() && owes_writable_; ++told) {
       owes_writable_ = false;

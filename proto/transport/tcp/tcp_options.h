@@ -28,7 +28,7 @@ struct TcpOptions {
   std::size_t receive_buffer_bytes = 0;
   // on_writable comes when fewer bytes than this are queued in the connection.
   std::size_t low_water_bytes = 64 * 1024;
-  // What one connection may read or write before the others of its loop get their turn.
+  // What one connection may read, or write at once, before the others of its loop get their turn.
   std::size_t turn_bytes = 1024 * 1024;
   // Connections that the kernel keeps until they are accepted.
   int backlog = 1024;
