@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 LIMIT = 240  # seconds after which anything is considered to hang
@@ -89,9 +90,12 @@ class BenchTest(unittest.TestCase):
         self.assert_measured(line, bench="floor", workers=3, servers=2, bytes=100004, dtype="f32", iters=4)
 
     def test_distance(self):
+        deadline = time.monotonic() + LIMIT
         run = self.run_bench("distance", "--json", "-")
-        if "two CPUs did not run at the same time" in run.stderr:
-            self.skipTest("busy, and not allowed to come first")
+        # On a busy machine, for who may not come first: another attempt finds both CPUs.
+        while run.returncode == 75 and time.monotonic() < deadline:
+            self.assertIn("two CPUs did not run at the same time", run.stderr)
+            run = self.run_bench("distance", "--json", "-")
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         line = json.loads(run.stdout)
         self.assertEqual(list(line), ["bench", "cpus", "round_trip_ns", "before_others"])
