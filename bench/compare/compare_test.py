@@ -149,6 +149,13 @@ class LoopbackTest(unittest.TestCase):
         self.assertIn("12 turns", judged.note)
         self.assertIn("0.500 (0.500 - 0.500) on far CPUs, where raw TCP has 1.000", judged.note)
 
+    def test_they_count_where_raw_tcp_met_no_far_cpus(self):
+        judged = row("P6", 0.9, 1.2)
+        near, far = [True] * 8, [False] * 4
+        loopback.judge(judged, loopback.Side([1.0] * 8 + [2.0] * 4, near + far), loopback.Side([9.0] * 12, near + near[:4]),
+                       loopback.Side([{"Gloo ring": 1.0}] * 12, near + near[:4]), fewest=7)
+        self.assertEqual((judged.median.low, judged.passed), (0.5, False))
+
     def test_too_few_that_count_are_no_number_that_passes(self):
         judged = self.judged(far_limit=0.75, near_turns=7, far_turns=1)
         self.assertEqual((judged.median.value, judged.passed), (1, False))
@@ -288,7 +295,6 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(self.context.wrong_control("bps"), "")
         self.context.saw("bps", {"bbr"})
         self.assertEqual(self.context.wrong_control("Gloo ring", "bps"), "bps ran with bbr")
-
 
     def test_distance_is_sampled_while_it_is_watched(self):
         self.fake("""test "$*" = "distance --json -" && echo '{"round_trip_ns": 50, "before_others": true}'""")

@@ -91,13 +91,13 @@ def judge(row, ours, limits, theirs, fewest):
                     f"bytes has {limit.value:.3f}")
 
     every = range(len(ours.values))
-    near = [turn for turn in every if counted(ours, theirs)[turn]]
+    near = [turn for turn, counts in enumerate(counted(ours, theirs)) if counts]
     use(every)
     all_turns = row.median
     try:
         limit, _ = speed(limits, [turn for turn in every if not limits.near[turn]])
         far, _ = speed(ours, [turn for turn in every if not ours.near[turn]])
-    except NotMeasured:  # neither was on far CPUs, or no peer ended well
+    except NotMeasured:  # we or raw TCP met no far CPUs, or no peer ended well in those turns: all turns count
         return
     beside = f"{far.value:.3f} ({far.low:.3f} - {far.high:.3f}) on far CPUs, where raw TCP has {limit.value:.3f}"
     if limit.value >= row.floor:
