@@ -59,8 +59,9 @@ class LoopMailbox final : public Mailbox {
 
 struct AsioLoop::Impl {
   // Takes `wake_fd` over; `watched_fd` is its duplicate for Asio, which closes it.
-  Impl(int wake_fd, int watched_fd)
-      : io(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE),
+  Impl(int wake_fd, int watched_fd, std::shared_ptr<Turn> shared_turn)
+      : turn(std::move(shared_turn)),
+        io(turn != nullptr ? BOOST_ASIO_CONCURRENCY_HINT_SAFE : BOOST_ASIO_CONCURRENCY_HINT_UNSAFE),
         work(asio::make_work_guard(io)),
         mailbox(std::make_shared<LoopMailbox>(wake_fd)),
         wake(io, watched_fd),
@@ -128,7 +129,10 @@ struct AsioLoop::Impl {
   // leaves before the next, while it is in cache and before its receiver has nothing left to do; and it comes to
   // an end, for without reads nothing new is sent beyond the credit.
   void run_io(TimePoint deadline) {
-    const bool sleeps = !has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep();
+    const bool sleeps = [&] {
+      const TurnScope scope(turn.get());
+      return !has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep();
+    }();
     // The timer that was armed anew leaves a handler that is none: where deadlines move in every turn they would
     // pile up before what has happened.
     do {
@@ -154,6 +158,7 @@ struct AsioLoop::Impl {
     return true;
   }
 
+  const std::shared_ptr<Turn> turn;
   asio::io_context io;
   asio::executor_work_guard<asio::io_context::executor_type> work;
   std::shared_ptr<LoopMailbox> mailbox;
@@ -191,7 +196,9 @@ void AsioLoop::Impl::run_hooks(std::size_t most) {
   last.unlink();
 }
 
-Result<std::unique_ptr<AsioLoop>> AsioLoop::create() {
+Result<std::unique_ptr<AsioLoop>> AsioLoop::create() { return create(nullptr); }
+
+Result<std::unique_ptr<AsioLoop>> AsioLoop::create(std::shared_ptr<Turn> turn) {
   const int wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (wake_fd < 0) return os_error("cannot make an event loop: eventfd", errno, "raise `ulimit -n`");
   const int watched_fd = ::dup(wake_fd);
@@ -201,7 +208,7 @@ Result<std::unique_ptr<AsioLoop>> AsioLoop::create() {
     return os_error("cannot make an event loop: dup", error, "raise `ulimit -n`");
   }
   try {
-    return std::unique_ptr<AsioLoop>(new AsioLoop(std::make_unique<Impl>(wake_fd, watched_fd)));
+    return std::unique_ptr<AsioLoop>(new AsioLoop(std::make_unique<Impl>(wake_fd, watched_fd, std::move(turn))));
   } catch (const boost::system::system_error& error) {
     return make_error(ErrorCode::os, std::string("cannot make an event loop: ") + error.what(),
                       "raise `ulimit -n`");
@@ -230,6 +237,7 @@ void AsioLoop::post(Task task) {
 
 TimerId AsioLoop::at(TimePoint when, Task task) {
   BPS_ASSERT(in_loop());
+  wake_if_elsewhere();
   return impl_->timers.add(when, std::move(task));
 }
 
@@ -239,6 +247,7 @@ void AsioLoop::cancel(TimerId timer) {
 }
 
 bool AsioLoop::in_loop() const {
+  if (impl_->turn != nullptr && impl_->turn->is_mine()) return true;
   const std::thread::id thread = impl_->thread.load(std::memory_order_relaxed);
   return thread == std::thread::id{} || thread == std::this_thread::get_id();
 }
@@ -250,6 +259,7 @@ void AsioLoop::run() {
   // What was posted before stop() runs; what those tasks post does not. stop() may not have come to this yet,
   // and a task that slipped in behind the last look would be neither run nor destroyed.
   impl_->mailbox->close();
+  const TurnScope turn(impl_->turn.get());
   impl_->run_tasks();
   impl_->run_hooks(SIZE_MAX);
   impl_->stopped = true;
@@ -258,6 +268,7 @@ void AsioLoop::run() {
 
 void AsioLoop::run_once(TimePoint deadline) {
   impl_->run_io(deadline);
+  const TurnScope turn(impl_->turn.get());
   impl_->run_tasks();
   impl_->run_timers();
   impl_->run_hooks(kMaxHooksPerTurn);
@@ -271,8 +282,18 @@ void AsioLoop::stop() {
 }
 
 void AsioLoop::at_turn_end(TurnHook& hook) {
-  if (hook.previous_ == nullptr) impl_->add_hook(hook);
+  if (hook.previous_ != nullptr) return;
+  impl_->add_hook(hook);
+  wake_if_elsewhere();
 }
+
+// A loop that shares its turn may be asleep while another one gives it something to do.
+void AsioLoop::wake_if_elsewhere() {
+  if (impl_->turn == nullptr || !impl_->turn->is_shared()) return;
+  if (impl_->thread.load(std::memory_order_relaxed) != std::this_thread::get_id()) impl_->mailbox->post([] {});
+}
+
+Turn* AsioLoop::turn() const { return impl_->turn.get(); }
 
 AsioLoop& AsioLoop::of(EventLoop& loop) {
   auto* const result = dynamic_cast<AsioLoop*>(&loop);

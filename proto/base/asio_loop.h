@@ -5,13 +5,15 @@
 // Hooks are how a connection sends everything that one turn queued, or a few when many do, with one system call.
 //
 // The io_context takes no locks: only the loop's thread may touch it. post() and stop() come
-// from any thread, through a mailbox that wakes a sleeping loop once per burst.
+// from any thread, through a mailbox that wakes a sleeping loop once per burst. A loop that shares its turn (turn.h) is
+// touched by who has that: "loop thread" is any of theirs then, and what one gives another to do wakes it.
 //
 // Lives on: the thread that calls run(). Before run() and after it has returned the owner's thread counts as
 // the loop's, so that things can be built and destroyed. What uses the loop (connections, timers' owners)
 // dies first.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -19,6 +21,7 @@
 
 #include "proto/base/event_loop.h"
 #include "proto/base/result.h"
+#include "proto/base/turn.h"
 
 namespace boost::asio {
 class io_context;
@@ -56,6 +59,8 @@ class AsioLoop final : public EventLoop {
   // Fails by an assertion only if the process is out of file descriptors: use create() where that can be.
   AsioLoop();
   static Result<std::unique_ptr<AsioLoop>> create();
+  // One of several that take turns.
+  static Result<std::unique_ptr<AsioLoop>> create(std::shared_ptr<Turn> turn);
   ~AsioLoop() override;
   // What sockets need: `loop` must be an AsioLoop.
   static AsioLoop& of(EventLoop& loop);
@@ -77,12 +82,28 @@ class AsioLoop final : public EventLoop {
   void at_turn_end(TurnHook& hook);
   std::shared_ptr<Mailbox> mailbox() const;
 
+  // Null for a loop that shares nothing.
+  Turn* turn() const;
+  // Runs `call`, a system call, without the turn. Of a callback, and what it returns.
+  template <class Call>
+  auto outside(Call&& call) {
+    Turn* const mine = turn();
+    if (mine == nullptr || !mine->is_shared()) return call();
+    mine->give_back();
+    const auto result = call();
+    const int error = errno;
+    mine->take();
+    errno = error;
+    return result;
+  }
+
   // For proto/transport/tcp and HTTP only. Loop thread only.
   boost::asio::io_context& io();
 
  private:
   struct Impl;
   explicit AsioLoop(std::unique_ptr<Impl> impl);
+  void wake_if_elsewhere();
   std::unique_ptr<Impl> impl_;
 };
 

@@ -18,7 +18,7 @@ namespace bps {
 
 class LoopThread {
  public:
-  static Result<std::unique_ptr<LoopThread>> start(std::string name);
+  static Result<std::unique_ptr<LoopThread>> start(std::string name, std::shared_ptr<Turn> turn = nullptr);
   ~LoopThread() { stop(); }
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;

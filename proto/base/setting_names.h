@@ -23,6 +23,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "congestion-control",
     "credit-bytes",
     "cuda-device",
+    "data-threads",
     "delay",
     "device",
     "dtype",

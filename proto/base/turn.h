@@ -1,0 +1,65 @@
+// The turn: what event loops share whose callbacks run one after another.
+//
+// The problem: one thread moves about 25 Gbit/s, nearly all of it in system calls; but what decides which bytes go where
+// is a state machine that is written, and tested, for one thread. So several loops, each with a thread and sockets of its
+// own, take turns: a thread takes the turn before it runs a task, a timer or a callback, and gives it back while it waits
+// and for system calls that move bytes (AsioLoop::outside). What lives on any of the loops may call what lives on another.
+//
+// Lives on: the threads of these loops. Until share() there is one, and nothing is locked. Limits: who has the turn
+// may wait for a system call of another loop, for nothing else.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+namespace bps {
+
+class Turn {
+ public:
+  Turn() = default;
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  // On the one loop so far, which has the turn from now to the end of its callback.
+  void share() {
+    if (is_shared()) return;
+    is_shared_.store(true, std::memory_order_relaxed);
+    take();
+  }
+  bool is_shared() const { return is_shared_.load(std::memory_order_relaxed); }
+
+  void take() {
+    mutex_.lock();
+    holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
+  void give_back() {
+    holder_.store(std::thread::id{}, std::memory_order_relaxed);
+    mutex_.unlock();
+  }
+  bool is_mine() const { return holder_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<std::thread::id> holder_{};
+  std::atomic<bool> is_shared_{false};
+};
+
+// The turn, if there is one to share, for as long as this object lives.
+class TurnScope {
+ public:
+  explicit TurnScope(Turn* turn) : turn_(turn) {
+    if (turn_ != nullptr && turn_->is_shared()) turn_->take();
+  }
+  // It may have begun to be shared meanwhile.
+  ~TurnScope() {
+    if (turn_ != nullptr && turn_->is_mine()) turn_->give_back();
+  }
+  TurnScope(const TurnScope&) = delete;
+  TurnScope& operator=(const TurnScope&) = delete;
+
+ private:
+  Turn* const turn_;
+};
+
+}  // namespace bps
