@@ -12,10 +12,28 @@ constexpr std::size_t kKeptHeaderBytes = 256 * 1024;
 
 void SendQueue::push(std::span<const std::byte> header, std::span<const std::byte> payload,
                      std::uint64_t cookie) {
+  bytes_ += header.size() + payload.size();
+  const Frame frame{header.size(), payload.data(), payload.size(), cookie};
+  if (!is_held_) return append(header, frame);
+  held_headers_.insert(held_headers_.end(), header.begin(), header.end());
+  held_frames_.push(frame);
+}
+
+void SendQueue::append(std::span<const std::byte> header, const Frame& frame) {
   compact_headers();
   headers_.insert(headers_.end(), header.begin(), header.end());
-  frames_.push({header.size(), payload.data(), payload.size(), cookie});
-  bytes_ += header.size() + payload.size();
+  frames_.push(frame);
+}
+
+void SendQueue::let_go() {
+  is_held_ = false;
+  std::span<const std::byte> headers(held_headers_);
+  for (; !held_frames_.empty(); held_frames_.pop()) {
+    const Frame& frame = held_frames_.front();
+    append(headers.first(frame.header_bytes), frame);
+    headers = headers.subspan(frame.header_bytes);
+  }
+  held_headers_.clear();
 }
 
 void SendQueue::compact_headers() {
@@ -83,6 +101,9 @@ void SendQueue::clear() {
   frames_.clear();
   sent_.clear();
   headers_.clear();
+  held_frames_.clear();
+  held_headers_.clear();
+  is_held_ = false;
   headers_begin_ = bytes_ = 0;
 }
 

@@ -24,6 +24,10 @@ class SendQueue {
   // Fills `pieces` from the front; returns how many. Valid until the next push or consume.
   std::size_t gather(std::span<iovec> pieces) const;
 
+  // Until let_go() what gather() gave stays valid whatever is pushed; nothing is consumed meanwhile.
+  void hold() { is_held_ = true; }
+  void let_go();
+
   // `bytes` from the front have left. Then take_sent() until it is empty.
   void consume(std::size_t bytes);
 
@@ -43,12 +47,16 @@ class SendQueue {
   };
 
   void compact_headers();
+  void append(std::span<const std::byte> header, const Frame& frame);
 
   RingQueue<Frame> frames_;
   RingQueue<std::uint64_t> sent_;
   std::vector<std::byte> headers_;
   std::size_t headers_begin_ = 0;
   std::size_t bytes_ = 0;
+  bool is_held_ = false;
+  RingQueue<Frame> held_frames_;  // pushed since hold()
+  std::vector<std::byte> held_headers_;
 };
 
 }  // namespace bps

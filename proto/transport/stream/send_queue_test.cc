@@ -41,6 +41,39 @@ TEST_CASE("payloads are not copied") {
   CHECK(queue.gather(pieces) == 0);
 }
 
+TEST_CASE("what is pushed while a system call has the pieces does not move them, and follows") {
+  SendQueue queue;
+  const Bytes first = filled(1000, 1), second = filled(500, 3);
+  queue.push(filled(40, 2), first, 5);
+  std::array<iovec, 8> pieces;
+  REQUIRE(queue.gather(pieces) == 2);
+  queue.hold();
+  const Bytes many = filled(60, 4);
+  for (int i = 0; i < 2000; ++i)  // more than fits where the first header lies
+    queue.push(many, i % 2 == 0 ? std::span<const std::byte>(second) : std::span<const std::byte>(), 0);
+  CHECK(queue.bytes() == 1040 + 2000 * 60 + 1000 * 500);
+  const auto* const header = static_cast<const std::byte*>(pieces[0].iov_base);
+  CHECK(Bytes(header, header + pieces[0].iov_len) == filled(40, 2));
+  queue.let_go();
+  queue.consume(1040);
+  CHECK(queue.take_sent() == 5u);
+  std::array<iovec, 3> next;
+  REQUIRE(queue.gather(next) == 3);
+  CHECK(next[0].iov_len == 60);
+  CHECK(next[1].iov_base == second.data());
+  CHECK(next[2].iov_len == 120);
+  queue.consume(2000 * 60 + 1000 * 500);
+  CHECK(queue.bytes() == 0);
+  // What is dropped meanwhile is gone.
+  queue.push(many, {}, 9);
+  queue.hold();
+  queue.push(many, {}, 9);
+  queue.clear();
+  queue.let_go();
+  CHECK(queue.bytes() == 0);
+  CHECK(queue.gather(pieces) == 0);
+}
+
 TEST_CASE("what leaves is what was pushed, whatever is taken at a time; cookies come once and in order") {
   std::mt19937 random(5);
   SendQueue queue;

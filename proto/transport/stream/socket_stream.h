@@ -23,6 +23,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -82,6 +83,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
 
   void close() {
     if (state_ == State::closed) return;
+    wait_until_idle();
     self().withdraw();  // before anybody may think that lent memory is free
     state_ = State::closed;
     handler_ = nullptr;
@@ -92,6 +94,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
 
   void close_after_flush(Duration linger) {
     if (state_ == State::closed || state_ == State::lingering) return;
+    wait_until_idle();
     if (state_ == State::connecting || early_error_ || send_error_ != 0 || !self().may_linger())
       return close();
     self().on_linger();
@@ -212,6 +215,31 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     moved.send_error_ = send_error_;
   }
 
+  // ---- system calls that move bytes ----
+
+  // Without the turn of the loop, if it shares one. Another thread may send meanwhile; to close, it waits until the call
+  // is over, which then says EAGAIN.
+  template <class Call>
+  ssize_t outside(Call&& call) {
+    if (loop_.turn() == nullptr || !loop_.turn()->is_shared()) return call();
+    is_busy_.store(true, std::memory_order_relaxed);
+    const ssize_t result = loop_.outside([&] {
+      const ssize_t moved = call();
+      const int error = errno;
+      is_busy_.store(false, std::memory_order_release);
+      is_busy_.notify_all();
+      errno = error;
+      return moved;
+    });
+    if (state_ != State::closed) return result;
+    errno = EAGAIN;
+    return -1;
+  }
+  void wait_until_idle() {
+    while (is_busy_.load(std::memory_order_acquire))
+      is_busy_.wait(true, std::memory_order_acquire);
+  }
+
   // ---- reading ----
 
   // One system call, and what it returned. What came is in the reader; `drained`: that was all.
@@ -222,9 +250,14 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
     for (const iovec& piece : pieces)
       room += piece.iov_len;
     ssize_t got = 0;
+    const State before = state_;
     do {
       got = self().read_some(pieces);
     } while (got < 0 && errno == EINTR);
+    if (state_ != before) {  // by another thread: nobody wants it any more
+      errno = EAGAIN;
+      return -1;
+    }
     if (got > 0) {
       reader_.commit(static_cast<std::size_t>(got));
       drained = static_cast<std::size_t>(got) < room && self().short_read_is_all();
@@ -307,6 +340,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
       }
       std::size_t asked = 0;
       const ssize_t sent = self().write_some(asked);
+      if (state_ == State::closed) return false;
       if (sent < 0) {
         if (errno == EINTR) continue;
         if (!would_block(errno)) {
@@ -442,6 +476,8 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   bool write_shut_ = false;
 
  private:
+  std::atomic<bool> is_busy_{false};  // a system call runs without the turn
+
   // More than a receive buffer holds.
   static constexpr std::size_t kLastWordsBytes = 16 * 1024 * 1024;
   // How long a Refused of the stream's own may take to leave.

@@ -139,11 +139,12 @@ ssize_t TcpStream::read_some(std::span<iovec> pieces) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
-  return ::recvmsg(readiness_.fd(), &message, 0);
+  return outside([fd = readiness_.fd(), &message] { return ::recvmsg(fd, &message, 0); });
 }
 
 ssize_t TcpStream::read_tls(std::span<iovec> pieces) {
-  const ssize_t got = tls_->read(pieces);
+  const ssize_t got = outside([&] { return tls_->read(pieces); });
+  if (state_ == State::closed) return got;
   const int error = errno;
   if (tls_->read_needs_room()) {
     read_waits_for_room_ = true;
@@ -209,13 +210,20 @@ ssize_t TcpStream::write_some(std::size_t& asked) {
   message.msg_iov = pieces.data();
   message.msg_iovlen = queue_.gather(pieces);
   if (tls_ != nullptr) {
-    const ssize_t sent = tls_->write(std::span(pieces).first(message.msg_iovlen), asked);
+    queue_.hold();
+    const ssize_t sent =
+        outside([&] { return tls_->write(std::span(pieces).first(message.msg_iovlen), asked); });
+    queue_.let_go();
+    if (state_ == State::closed) return sent;
     if (tls_->holds_input()) loop_.at_turn_end(*this);
     return sent;
   }
   for (std::size_t i = 0; i < message.msg_iovlen; ++i)
     asked += pieces[i].iov_len;
-  return ::sendmsg(readiness_.fd(), &message, MSG_NOSIGNAL);
+  queue_.hold();
+  const ssize_t sent = outside([fd = readiness_.fd(), &message] { return ::sendmsg(fd, &message, MSG_NOSIGNAL); });
+  queue_.let_go();
+  return sent;
 }
 
 void TcpStream::wait_for_room() {
@@ -226,6 +234,7 @@ void TcpStream::wait_for_room() {
 
 // Before its TLS handshake is done nothing can be said to a peer.
 void TcpStream::close_after_flush(Duration linger) {
+  wait_until_idle();
   if (tls_ != nullptr && !tls_->established()) return close();
   SocketStream::close_after_flush(linger);
 }

@@ -1,0 +1,234 @@
+// Connections on loops that share their turn: bytes move on several threads, callbacks come one after another, and who
+// has the turn may send on any of them and close any of them.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "proto/base/completion.h"
+#include "proto/base/loop_thread.h"
+#include "proto/transport/tcp/tcp_transport.h"
+
+namespace bps {
+namespace {
+
+using namespace std::chrono_literals;
+using Bytes = std::vector<std::byte>;
+
+TimePoint soon() { return std::chrono::steady_clock::now() + 60s; }
+
+template <class Run>
+void run_on(AsioLoop& loop, Run run) {
+  auto done = std::make_shared<Completion<bool>>();
+  loop.post([run, done] {
+    run();
+    done->set(true);
+  });
+  REQUIRE(done->wait_until(soon()));
+}
+
+// Sends every frame back. On a thread of its own.
+struct EchoServer {
+  struct Guest final : ConnectionHandler {
+    std::byte* on_payload(const Message&, std::uint64_t bytes) override {
+      arriving.resize(bytes);
+      return arriving.data();
+    }
+    void on_message(Message& message, std::span<std::byte>) override {
+      Bytes& kept = sending[++cookie] = std::move(arriving);
+      connection->send(message, kept, cookie);
+    }
+    void on_sent(std::uint64_t sent) override { sending.erase(sent); }
+    void on_closed(const Error&) override {
+      connection->close();
+      sending.clear();
+    }
+    std::unique_ptr<Connection> connection;
+    Bytes arriving;
+    std::map<std::uint64_t, Bytes> sending;
+    std::uint64_t cookie = 0;
+  };
+
+  EchoServer() {
+    auto started = LoopThread::start("bps-echo");
+    REQUIRE(started.ok());
+    thread = std::move(started).value();
+    run_on(thread->loop(), [this] {
+      auto opened = transport.listen(thread->loop(), Endpoint{}, [this](std::unique_ptr<Connection> accepted) {
+        guests.push_back(std::make_unique<Guest>());
+        guests.back()->connection = std::move(accepted);
+        guests.back()->connection->start(*guests.back());
+      });
+      REQUIRE(opened.ok());
+      listener = std::move(opened).value();
+    });
+  }
+  ~EchoServer() {
+    thread->stop();
+    guests.clear();
+    listener.reset();
+  }
+
+  TcpTransport transport;
+  std::unique_ptr<LoopThread> thread;
+  std::unique_ptr<Listener> listener;
+  std::vector<std::unique_ptr<Guest>> guests;
+};
+
+// Its members are nobody's but whose turn it is.
+struct Peer final : ConnectionHandler {
+  static constexpr std::size_t kMost = 200'000;
+
+  Peer(AsioLoop& its_loop, const Turn& its_turn) : loop(its_loop), turn(its_turn) {}
+
+  void open(Transport& transport, const Endpoint& endpoint) {
+    connection = transport.connect(loop, endpoint, 20s);
+    connection->start(*this);
+  }
+  void send() {
+    if (connection == nullptr || sending.size() >= 4) return;
+    Bytes& bytes = sending[++sent];
+    bytes.assign(1 + (sent * 7919) % kMost, static_cast<std::byte>(sent * 31));
+    PushPull push;
+    push.round = Round{sent};
+    connection->send(push, bytes, sent);
+  }
+  // At once: nothing of the connection touches its memory from now on.
+  void close() {
+    connection.reset();
+    for (auto& [number, bytes] : sending)
+      std::fill(bytes.begin(), bytes.end(), std::byte{0xee});
+    sending.clear();
+    arriving = {};
+    expected = sent;
+  }
+
+  std::byte* on_payload(const Message&, std::uint64_t bytes) override {
+    CHECK(turn.is_mine());
+    arriving.assign(bytes, std::byte{});
+    return arriving.data();
+  }
+  void on_message(Message& message, std::span<std::byte> payload) override {
+    const std::uint64_t number = std::get<PushPull>(message).round.value;
+    right = right && turn.is_mine() && number == ++expected && payload.size() == 1 + (number * 7919) % kMost &&
+            std::all_of(payload.begin(), payload.end(),
+                        [&](std::byte byte) { return byte == static_cast<std::byte>(number * 31); });
+    ++messages;
+    next(*this);
+  }
+  void on_sent(std::uint64_t cookie) override { sending.erase(cookie); }
+  void on_writable() override { send(); }
+  void on_closed(const Error& error) override { FAIL(error.message); }
+
+  AsioLoop& loop;
+  const Turn& turn;
+  std::function<void(Peer&)> next;
+  std::unique_ptr<Connection> connection;
+  Bytes arriving;
+  std::map<std::uint64_t, Bytes> sending;
+  std::uint64_t sent = 0, expected = 0;
+  std::uint64_t messages = 0;
+  bool right = true;
+};
+
+struct World {
+  explicit World(std::size_t peers) {
+    for (int i = 0; i < 3; ++i) {
+      auto started = LoopThread::start("bps-turn", turn);
+      REQUIRE(started.ok());
+      threads.push_back(std::move(started).value());
+      if (i == 0) run_on(main(), [this] { turn->share(); });
+    }
+    for (std::size_t i = 0; i < peers; ++i)
+      all.push_back(std::make_unique<Peer>(threads[i % threads.size()]->loop(), *turn));
+  }
+  ~World() {
+    run_on(main(), [this] {
+      for (const auto& peer : all)
+        peer->close();
+    });
+    for (const auto& thread : threads)
+      thread->stop();
+  }
+  AsioLoop& main() { return threads.front()->loop(); }
+  Peer& any(const Peer& but) {
+    while (true) {
+      Peer& peer = *all[random() % all.size()];
+      if (&peer != &but) return peer;
+    }
+  }
+
+  const std::shared_ptr<Turn> turn = std::make_shared<Turn>();
+  std::vector<std::unique_ptr<LoopThread>> threads;
+  TcpTransport transport;
+  std::vector<std::unique_ptr<Peer>> all;
+  std::mt19937 random{7};
+};
+
+TEST_CASE("tcp, turn: what is sent from another loop arrives whole and in order") {
+  EchoServer server;
+  World world(6);
+  Completion<bool> over;
+  std::uint64_t left = 6000;
+  for (const auto& peer : world.all) {
+    peer->next = [&](Peer& one) {
+      if (left == 0 || --left == 0) return (void)over.set(true);
+      // Mostly into the middle of another one's system calls.
+      world.any(one).send();
+      one.send();
+      one.send();
+    };
+  }
+  run_on(world.main(), [&] {
+    for (const auto& peer : world.all)
+      peer->open(world.transport, server.listener->endpoint());
+  });
+  REQUIRE(over.wait_until(soon()));
+  run_on(world.main(), [&] {
+    for (const auto& peer : world.all) {
+      CHECK(peer->right);
+      CHECK(peer->messages > 100);
+    }
+  });
+}
+
+TEST_CASE("tcp, turn: who closes a connection of another loop may free its memory at once") {
+  EchoServer server;
+  World world(6);
+  Completion<bool> over;
+  std::uint64_t left = 4000, closed = 0;
+  for (const auto& peer : world.all) {
+    peer->next = [&](Peer& one) {
+      if (left == 0 || --left == 0) return (void)over.set(true);
+      Peer& other = world.any(one);
+      if (world.random() % 16 == 0) {
+        ++closed;
+        other.close();
+        other.open(world.transport, server.listener->endpoint());
+      } else {
+        other.send();
+      }
+      one.send();
+      if (world.random() % 64 == 0) {
+        ++closed;
+        one.close();  // inside its own callback
+        one.open(world.transport, server.listener->endpoint());
+      }
+    };
+  }
+  run_on(world.main(), [&] {
+    for (const auto& peer : world.all)
+      peer->open(world.transport, server.listener->endpoint());
+  });
+  REQUIRE(over.wait_until(soon()));
+  run_on(world.main(), [&] {
+    CHECK(closed > 100);
+    for (const auto& peer : world.all)
+      CHECK(peer->right);
+  });
+}
+
+}  // namespace
+}  // namespace bps
