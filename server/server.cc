@@ -135,7 +135,7 @@ void Server::make_shards() {
   if (options_.shared_memory != nullptr) memory.push_back(options_.shared_memory);
   for (std::uint32_t i = 0; i < shard_loops_.size(); ++i) {
     shards_.push_back(std::make_shared<Shard>(*shard_loops_[i], ShardIndex{i}, reorder_budget_, log_, memory,
-                                              /*pins_slots=*/offers_rdma_));
+                                              /*pins_slots=*/offers_rdma_, options_.bind_shard));
   }
 }
 

@@ -18,9 +18,12 @@ ServerLane::ServerLane(ShardJob& job, const SessionMember& member, const HelloLa
       contributor_(member.contributor),
       hello_(hello),
       connection_(std::move(connection)),
-      frame_(Aggregate{}) {}
+      frame_(Aggregate{}) {
+  job_.context().cpus.enter(hello_.cpu);
+}
 
 ServerLane::~ServerLane() {
+  job_.context().cpus.leave(hello_.cpu);
   if (overfull_) job_.context().loop.cancel(overfull_);
   if (farewell_) job_.context().loop.cancel(farewell_);
 }

@@ -27,9 +27,9 @@ class Shard {
  public:
   // `memory`: aggregates go where their connections send them from without a copy, of the first that has
   // memory. They outlive the shard. `pins_slots`: it takes long to make there, so it is made when tensors are
-  // declared.
+  // declared. `bind`: see LaneCpus.
   Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
-        std::vector<Transport*> memory = {}, bool pins_slots = false);
+        std::vector<Transport*> memory = {}, bool pins_slots = false, LaneCpus::Bind bind = {});
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;

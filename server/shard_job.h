@@ -25,6 +25,7 @@
 #include "proto/wire/limits.h"
 #include "proto/wire/open_round_list.h"
 #include "server/aggregator.h"
+#include "server/lane_cpus.h"
 #include "server/round_clock.h"
 #include "server/server_lane.h"
 #include "server/session.h"
@@ -48,6 +49,7 @@ struct ShardContext {
   bool pins_slots;      // their memory takes long to make, and is made when tensors are declared
   Logger log;
   ShardStats stats;
+  LaneCpus cpus;
 };
 
 struct JobPartition {

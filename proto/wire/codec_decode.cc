@@ -101,6 +101,8 @@ void read(Check& check, const fb::HelloLane& in, HelloLane& out) {
   out.generation = Generation{in.generation()};
   out.credit_report_bytes = in.credit_report_bytes();
   out.nonce = read(in.nonce());
+  out.cpu.reset();
+  if (in.cpu()) out.cpu = check.range("cpu", *in.cpu(), 0, kMaxCpus - 1);
 }
 
 void read(Check&, const fb::Welcome& in, Welcome& out) {

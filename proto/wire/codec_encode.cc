@@ -125,7 +125,8 @@ Offset<fb::HelloServer> pack(Builder& b, const HelloServer& m) {
 Offset<fb::HelloLane> pack(Builder& b, const HelloLane& m) {
   return fb::CreateHelloLane(b, m.job_run.value, m.rank.value, m.incarnation.value, m.server.value,
                              m.server_incarnation.value, m.shard, m.session.value, m.epoch.value,
-                             m.generation.value, m.credit_report_bytes, OptionalSecret(m.nonce).pointer());
+                             m.generation.value, m.credit_report_bytes, OptionalSecret(m.nonce).pointer(),
+                             m.cpu);
 }
 
 Offset<fb::Welcome> pack(Builder& b, const Welcome& m) {

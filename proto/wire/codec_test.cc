@@ -223,6 +223,7 @@ TEST_CASE("numbers beyond their limits are refused") {
   CHECK_THAT(refusal(HelloServer{.data = {"h", 1}, .shards = 257}), Catch::Contains("shards is 257"));
   CHECK_THAT(refusal(HelloLane{.rank = Rank{kMaxWorldSize}}), Catch::Contains("HelloLane.rank"));
   CHECK_THAT(refusal(HelloLane{.shard = kMaxShardsPerServer}), Catch::Contains("HelloLane.shard"));
+  CHECK_THAT(refusal(HelloLane{.cpu = kMaxCpus}), Catch::Contains("HelloLane.cpu"));
   CHECK_THAT(refusal(PushPull{.partition = PartitionId{kMaxPartitionsPerJob}}),
              Catch::Contains("PushPull.partition"));
   CHECK_THAT(refusal(PushPull{.root = Rank{kMaxWorldSize}}), Catch::Contains("PushPull.root"));

@@ -7,7 +7,7 @@
 namespace bps {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x31535042;  // "BPS1" on the wire
-inline constexpr std::uint16_t kProtocolVersion = 7;
+inline constexpr std::uint16_t kProtocolVersion = 8;
 
 inline constexpr std::size_t kMaxHelloHeaderBytes = 8 * 1024;              // before the handshake is done
 inline constexpr std::size_t kMaxLaneHeaderBytes = 40 * 1024;              // data frames on lanes: 8 bytes for each rank of an async job
@@ -22,6 +22,7 @@ inline constexpr std::uint64_t kDefaultPartitionBytes = 252 * 1024;           //
 inline constexpr std::uint32_t kMaxWorldSize = 4096;
 inline constexpr std::uint32_t kMaxServers = 1024;
 inline constexpr std::uint32_t kMaxShardsPerServer = 256;
+inline constexpr std::uint32_t kMaxCpus = 1024;                            // of a host that threads are bound to
 inline constexpr std::uint32_t kMaxLanesPerJob = 1u << 16;
 inline constexpr std::uint32_t kMaxTensorsPerJob = 1u << 20;
 inline constexpr std::uint32_t kMaxPartitionsPerJob = 1u << 24;

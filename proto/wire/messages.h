@@ -96,6 +96,7 @@ struct HelloLane {
   Generation generation;
   std::uint32_t credit_report_bytes = 0;  // send Credit when this many payload bytes are unreported
   std::optional<Nonce> nonce = {};
+  std::optional<std::uint32_t> cpu = {};  // of the host of both: this end of the lane is read and written there only
   friend bool operator==(const HelloLane&, const HelloLane&) = default;
 };
 

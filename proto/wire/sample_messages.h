@@ -42,7 +42,7 @@ inline std::vector<Message> sample_messages() {
                             sample_secret(0x20),
                             true});
   all.push_back(HelloLane{JobRun{0xb2}, Rank{2}, Incarnation{0xa1}, ServerId{3}, Incarnation{0xa2}, 5,
-                          Session{6}, Epoch{7}, Generation{8}, 65536, sample_secret(0x30)});
+                          Session{6}, Epoch{7}, Generation{8}, 65536, sample_secret(0x30), 1});
   all.push_back(
       Welcome{term, Incarnation{0xa1}, ServerId{3}, JobRun{0xb2}, sample_secret(0x40), sample_secret(0x50)});
   all.push_back(Refused{ErrorCode::configuration, "rank 2 is taken", "start each rank once"});
@@ -199,7 +199,7 @@ class RandomMessages {
       case 2:
         return HelloLane{JobRun{any()},      rank(),  Incarnation{any()}, ServerId{u32()},
                          Incarnation{any()}, shard(), Session{any()},     Epoch{u32()},
-                         Generation{u32()},  u32(),   optional_secret()};
+                         Generation{u32()},  u32(),   optional_secret(),  optional_cpu()};
       case 3:
         return Welcome{term(),        Incarnation{any()}, ServerId{u32()},
                        JobRun{any()}, optional_secret(),  optional_secret()};
@@ -281,6 +281,7 @@ class RandomMessages {
   Nonce secret() { return sample_secret(u32()); }
   std::optional<Nonce> optional_secret() { return number(0, 1) == 0 ? std::optional<Nonce>() : secret(); }
   Rank rank() { return Rank{u32(0, kMaxWorldSize - 1)}; }
+  std::optional<std::uint32_t> optional_cpu() { return flag() ? std::optional(u32(0, kMaxCpus - 1)) : std::nullopt; }
   std::uint32_t shard() { return u32(0, kMaxShardsPerServer - 1); }
   PartitionId partition() { return PartitionId{u32(0, kMaxPartitionsPerJob - 1)}; }
   DType dtype() { return static_cast<DType>(number(0, kDTypeCount - 1)); }
