@@ -204,7 +204,8 @@ Status Client::join() {
                                              shared_memory_.get(), [this] { return find_rdma(); }, local_.get(),
                                              [this](const auto& context, LocalGroup::Owner& owner) {
                                                return make_group(context, owner);
-                                             });
+                                             },
+                                             [this](const DataThreadsFacts& facts) { return thread_->lane_loops(facts); });
     operations_->attach(*engine_);
     stats_ = engine_->stats();
     engine_->join([this, reply](Status status) {

@@ -31,6 +31,7 @@ struct ClientConfig {
   std::uint64_t bandwidth_bps = 0;
   std::uint64_t partition_bytes = 0;          // 0: the scheduler chooses
   std::optional<std::uint64_t> credit_bytes;  // not set: default_credit_bytes()
+  std::optional<std::uint32_t> data_threads;  // not set: data_threads()
   bool retain = true;
   TransportChoice transport = TransportChoice::automatic;
   Mode mode = Mode::sync;

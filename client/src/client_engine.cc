@@ -10,14 +10,14 @@ namespace bps {
 
 ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
                            Transport* shared_memory, DataPlane::FindRdma find_rdma, Transport* local,
-                           DataPlane::MakeGroup make_group)
+                           DataPlane::MakeGroup make_group, MakeLaneLoops make_lane_loops)
     : loop_(loop),
       config_(std::move(config)),
       log_(std::move(log)),
       link_(loop, network, *this, config_, log_),
       questions_(loop, [this](const Message& question) { link_.send(question); }),
       patience_(config_.stall_warn),
-      data_(loop, {network, shared_memory, std::move(find_rdma), local}, *this, config_, log_,
+      data_(loop, {network, shared_memory, std::move(find_rdma), local, std::move(make_lane_loops)}, *this, config_, log_,
             std::move(make_group)),
       alive_(std::make_shared<bool>(true)) {}
 

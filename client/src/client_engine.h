@@ -43,11 +43,12 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
   using Memory = DataPlane::Memory;
 
+  // `make_lane_loops`: null: all on `loop`.
   // `shared_memory`: for lanes to servers on this host; null if it cannot be used. `local` and `make_group`: of the
   // ranks of this host, where they are a group. All outlive the engine; the scheduler is reached through `network`.
   ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
                Transport* shared_memory = nullptr, DataPlane::FindRdma find_rdma = {}, Transport* local = nullptr,
-               DataPlane::MakeGroup make_group = {});
+               DataPlane::MakeGroup make_group = {}, MakeLaneLoops make_lane_loops = {});
   ~ClientEngine();  // closes all connections; pending callbacks are dropped
   ClientEngine(const ClientEngine&) = delete;
   ClientEngine& operator=(const ClientEngine&) = delete;

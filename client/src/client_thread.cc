@@ -14,7 +14,10 @@ namespace bps {
 namespace {
 
 struct Shared {
+  std::shared_ptr<Turn> turn;
   std::shared_ptr<LoopThread> thread;
+  std::vector<std::shared_ptr<LoopThread>> more;  // that take turns with it
+  std::vector<std::uint32_t> cpus;                // that they may use
   std::size_t clients = 0;
 };
 
@@ -40,9 +43,10 @@ Result<std::unique_ptr<ClientThread>> ClientThread::take() {
   const std::size_t most = usable_cores();
   auto thread = threads().shared.update([&](std::vector<Shared>& all) -> Result<std::shared_ptr<LoopThread>> {
     if (all.size() < most) {
-      auto started = LoopThread::start("bps-client");
+      auto turn = std::make_shared<Turn>();
+      auto started = LoopThread::start("bps-client", turn);
       if (!started) return std::move(started).error();
-      all.push_back({std::move(started).value(), 0});
+      all.push_back({std::move(turn), std::move(started).value(), {}, usable_cpus(), 0});
     }
     const auto fewest = std::min_element(all.begin(), all.end(),
                                          [](const Shared& a, const Shared& b) { return a.clients < b.clients; });
@@ -68,15 +72,44 @@ void ClientThread::run(Task task) {
   cell->wait_until(TimePoint::max());
 }
 
+std::vector<LaneLoop> ClientThread::lane_loops(DataThreadsFacts facts) {
+  return threads().shared.update([&](std::vector<Shared>& all) {
+    Shared& mine = *std::find_if(all.begin(), all.end(), [&](const Shared& shared) { return shared.thread == thread_; });
+    facts.cpus = mine.cpus.size();
+    const DataThreads wanted = data_threads(facts);
+    if (wanted.count > 1) mine.turn->share();
+    while (mine.more.size() + 1 < wanted.count) {
+      auto started = LoopThread::start("bps-client-" + std::to_string(mine.more.size() + 1), mine.turn);
+      if (!started) break;
+      mine.more.push_back(std::move(started).value());
+      // It has begun where this one may be bound.
+      mine.more.back()->loop().post([cpus = mine.cpus] { (void)run_on(cpus); });
+    }
+    std::vector<LaneLoop> loops{{&loop()}};
+    for (std::size_t i = 0; i < std::min(wanted.count - 1, mine.more.size()); ++i)
+      loops.push_back({&mine.more[i]->loop()});
+    if (!wanted.bound || loops.size() < wanted.count) return loops;
+    for (std::size_t i = 0; i < loops.size(); ++i) {
+      loops[i].cpu = mine.cpus[i];
+      loops[i].loop->post([cpu = mine.cpus[i]] { (void)run_on({&cpu, 1}); });
+    }
+    return loops;
+  });
+}
+
 void ClientThread::leave() {
   has_left_ = true;
+  std::vector<std::shared_ptr<LoopThread>> more;
   const bool is_unused = threads().shared.update([&](std::vector<Shared>& all) {
     const auto mine =
         std::find_if(all.begin(), all.end(), [&](const Shared& shared) { return shared.thread == thread_; });
     if (--mine->clients > 0) return false;
+    more = std::move(mine->more);
     all.erase(mine);
     return true;
   });
+  for (const auto& thread : more)
+    thread->stop();
   if (is_unused) thread_->stop();
 }
 

@@ -87,6 +87,59 @@ TEST_CASE("client threads: the last client's end is its thread's") {
   CHECK(alive.expired());  // destroyed by the caller: nobody is there to run it
 }
 
+TEST_CASE("client threads: lanes live on several loops, which take turns, and on CPUs of their own where these are few") {
+  auto client = take();
+  DataThreadsFacts facts;
+  facts.lanes = kMost + 1;
+  facts.only_own_sockets = true;
+  facts.workers_here = 4;
+  std::vector<LaneLoop> loops, again;
+  const auto all = usable_cpus();
+  client->run([&] {
+    loops = client->lane_loops(facts);
+    again = client->lane_loops(facts);
+  });
+  REQUIRE(loops.size() == kMost);
+  CHECK(loops.front().loop == &client->loop());
+  std::set<std::uint32_t> cpus;
+  for (std::size_t i = 0; i < kMost; ++i) {
+    CHECK(again[i].loop == loops[i].loop);
+    CHECK(again[i].cpu == loops[i].cpu);
+    if (kMost == 1) continue;
+    REQUIRE(loops[i].cpu);
+    cpus.insert(*loops[i].cpu);
+    Completion<std::vector<std::uint32_t>> runs_on;
+    loops[i].loop->post([&] {
+      CHECK(client->loop().turn()->is_mine());
+      CHECK(client->loop().in_loop());
+      runs_on.set(usable_cpus());
+    });
+    REQUIRE(runs_on.wait_until(soon()));
+    CHECK(runs_on.value() == std::vector{*loops[i].cpu});
+  }
+  CHECK(cpus.size() == (kMost == 1 ? 0 : kMost));
+  CHECK(usable_cpus() == all);
+  // Who needs fewer gets some of the same.
+  facts.wanted = 1;
+  client->run([&] { again = client->lane_loops(facts); });
+  REQUIRE(again.size() == 1);
+  CHECK(again.front().loop == &client->loop());
+  client->leave();
+}
+
+TEST_CASE("client threads: more of them than CPUs are bound to none") {
+  auto client = take();
+  DataThreadsFacts facts;
+  facts.wanted = static_cast<std::uint32_t>(kMost + 2);
+  facts.lanes = kMost + 2;
+  facts.only_own_sockets = true;
+  std::vector<LaneLoop> loops;
+  client->run([&] { loops = client->lane_loops(facts); });
+  REQUIRE(loops.size() == kMost + 2);
+  for (const LaneLoop& loop : loops)
+    CHECK_FALSE(loop.cpu);
+}
+
 #ifndef BPS_ENDS_FORKS
 TEST_CASE("client threads: a child of fork has its own") {
   const auto parent = take();

@@ -13,6 +13,7 @@ namespace bps {
 DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
                      Logger log, MakeGroup make_group)
     : loop_(loop),
+      lane_loops_{{&loop}},
       transports_(transports),
       owner_(owner),
       config_(config),
@@ -45,15 +46,29 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   ticket_ = ticket;
   std::get_if<PushPull>(&frame_)->weight = self->weight;
   if (Status status = form_group(start, *self, patience); !status.ok()) return status;
+  const bool only_network = std::ranges::all_of(
+      start.lanes, [this](const LaneTarget& target) { return better_way(target) == Lane::Way::network; });
   const bool only_own_sockets =
-      group_size_ == 1 && std::ranges::all_of(start.lanes, [this](const LaneTarget& target) {
-        return on_this_host(target) && better_way(target) == Lane::Way::network;
-      });
-  // What is under way of a host is as much as without a group.
+      group_size_ == 1 && only_network &&
+      std::ranges::all_of(start.lanes, [this](const LaneTarget& target) { return on_this_host(target); });
+  if (transports_.make_lane_loops && group_size_ == 1) {
+    DataThreadsFacts facts;
+    facts.wanted = config_.data_threads;
+    facts.lanes = start.lanes.size();
+    facts.bandwidth_bps = config_.bandwidth_bps;
+    facts.only_network = only_network;
+    facts.only_own_sockets = only_own_sockets;
+    facts.workers_here = static_cast<std::size_t>(std::ranges::count_if(
+        start.members, [this](const Member& member) { return member.host == config_.host; }));
+    lane_loops_ = transports_.make_lane_loops(facts);
+  }
+  // What is under way of a host is as much as without a group, and of a client as much as with one queue.
   const std::uint64_t share =
       default_credit_bytes(config_.bandwidth_bps, only_own_sockets, start.lanes.size(), slice) / group_size_;
-  const std::uint64_t credit = config_.credit_bytes.value_or(std::max(share, 2 * slice));
-  queue_.set_credit(credit);
+  const std::uint64_t credit = config_.credit_bytes.value_or(std::max(share, 2 * slice)) / lane_loops_.size();
+  queues_.resize(lane_loops_.size());
+  for (ContributionQueue& queue : queues_)
+    queue.set_credit(credit);
   spare_credit_ = credit > slice ? credit - slice : 0;
   hello_.job_run = start.job_run;
   hello_.rank = config_.rank;
@@ -67,27 +82,35 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
 }
 
 Status DataPlane::add_lanes(const std::vector<LaneTarget>& targets, const std::vector<LaneIndex>& closing) {
-  // What the servers have taken but not reported must never fill the credit: all open lanes together hide at
-  // most half of what is left beside one partition.
-  std::uint64_t free = spare_credit_ / 2;
+  // What the servers have taken but not reported must never fill the credit: all open lanes of a queue together
+  // hide at most half of what is left beside one partition.
+  const std::size_t count = queues_.size();
+  std::vector<std::uint64_t> free(count, spare_credit_ / 2), more(count, 0);
   std::vector<bool> closes(lanes_.size() + targets.size());
   for (const LaneIndex lane : closing)
     closes[lane.value] = true;
   for (const auto& lane : lanes_) {
-    if (!lane->closed() && !closes[lane->index().value]) free -= std::min(free, lane->credit_report_bytes());
+    const std::size_t index = lane->index().value;
+    if (!lane->closed() && !closes[index])
+      free[index % count] -= std::min(free[index % count], lane->credit_report_bytes());
   }
-  hello_.credit_report_bytes = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(free / std::max<std::size_t>(targets.size(), 1), UINT32_MAX));
+  for (std::size_t i = lanes_.size(); i < closes.size(); ++i)
+    ++more[i % count];
   for (const LaneTarget& target : targets) {
     const auto ways = ways_to(target);
     if (!ways) return ways.error();
     best_way_ = std::max(best_way_, ways->better);
     shares_memory_ = shares_memory_ || ways->better == Lane::Way::shared_memory;
     const LaneIndex index{static_cast<std::uint32_t>(lanes_.size())};
-    lanes_.push_back(
-        std::make_unique<Lane>(loop_, *ways, static_cast<Lane::Owner&>(*this), index, target, hello_, log_));
+    const std::size_t place = index.value % count;
+    hello_.credit_report_bytes =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(free[place] / more[place], UINT32_MAX));
+    hello_.cpu = on_this_host(target) ? lane_loops_[place].cpu : std::nullopt;
+    lanes_.push_back(std::make_unique<Lane>(*lane_loops_[place].loop, *ways, static_cast<Lane::Owner&>(*this), index,
+                                            target, hello_, log_));
   }
-  queue_.set_lane_count(lanes_.size());
+  for (ContributionQueue& queue : queues_)
+    queue.set_lane_count(lanes_.size());
   allowances_.resize(lanes_.size());
   return {};
 }
@@ -193,7 +216,7 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
   for (Partition& partition : tensor->partitions()) {
     partitions_[partition.id.value] = &partition;
     partition.since = first_epoch_;
-    queue_.reserve(partition.lane, 1);
+    queue_of(partition.lane).reserve(partition.lane, 1);
   }
   if (group_size_ == 1) return {};
   const Status added = group_->add(*tensor);
@@ -286,7 +309,7 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
 
 // After every change that may have been what it waited for.
 void DataPlane::queue(Partition& partition) {
-  if (partition.owner->may_queue(partition)) queue_.push(partition);
+  if (partition.owner->may_queue(partition)) queue_of(partition.lane).push(partition);
 }
 
 std::shared_ptr<const AnswerView> DataPlane::view(TensorId id) const {
@@ -299,7 +322,12 @@ void DataPlane::release(TensorId id) {
 }
 
 void DataPlane::pump() {
-  while (SendItem* item = queue_.pop())
+  for (ContributionQueue& queue : queues_)
+    pump(queue);
+}
+
+void DataPlane::pump(ContributionQueue& queue) {
+  while (SendItem* item = queue.pop())
     send(static_cast<Partition&>(*item));
 }
 
@@ -317,7 +345,7 @@ void DataPlane::send(Partition& partition) {
   push.error = tensor.refused().value_or(Error{});
   push.announced = !may_send(partition);
   if (push.announced) {
-    queue_.take_back(partition);
+    queue_of(partition.lane).take_back(partition);
     tensor.on_announced(partition);
     return lane.send(frame_, {}, 0);
   }
@@ -325,7 +353,7 @@ void DataPlane::send(Partition& partition) {
   tensor.on_handed_over(partition, !payload.bytes.empty());
   lane.send(frame_, payload, payload.bytes.empty() ? 0 : std::uint64_t{partition.id.value} + 1);
   stats_->pushed_bytes.fetch_add(payload.bytes.size(), std::memory_order_relaxed);
-  if (!lane.can_take_more()) queue_.set_ready(partition.lane, false);
+  if (!lane.can_take_more()) queue_of(partition.lane).set_ready(partition.lane, false);
 }
 
 bool DataPlane::may_send(Partition& partition) {
@@ -418,7 +446,7 @@ void DataPlane::fail_tensor(TensorId id, const Error& error) {
   const Round round = tensor->round();
   for (Partition& partition : tensor->partitions()) {
     if (!tensor->on_failed(partition, round, error, true)) continue;
-    queue_.remove(partition);
+    queue_of(partition.lane).remove(partition);
     settle(partition);
   }
   call_waiters();
@@ -444,7 +472,7 @@ void DataPlane::end_all() {
   for (const auto& tensor : tensors_) {
     if (tensor == nullptr || !tensor->under_way()) continue;
     for (Partition& partition : tensor->partitions())
-      queue_.remove(partition);
+      queue_of(partition.lane).remove(partition);
     ended.push_back(tensor->abort(ending_of(*tensor)));
   }
   under_way_ = 0;

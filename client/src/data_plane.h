@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "client/local/local_links.h"
 #include "client/src/client_config.h"
 #include "client/src/contribution_queue.h"
+#include "client/src/data_threads.h"
 #include "client/src/group_plane.h"
 #include "client/src/lane.h"
 #include "client/src/link_watch.h"
@@ -71,6 +73,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
     Transport* shared_memory = nullptr;
     FindRdma find_rdma;
     Transport* local = nullptr;  // between the ranks of this host
+    MakeLaneLoops make_lane_loops = {};  // null: all lanes on the client's loop
   };
   // Makes what a group of ranks sums with; of one, which is for the memory of a GPU, when that is first given.
   struct GroupContext {
@@ -237,7 +240,9 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   Partition* find(const Lane& lane, PartitionId partition) const;
   Status begin(TensorState& tensor, TensorState::RoundInput round);
   void queue(Partition& partition);
+  ContributionQueue& queue_of(LaneIndex lane) { return queues_[lane.value % queues_.size()]; }
   void pump();
+  void pump(ContributionQueue& queue);
   void send(Partition& partition);
   // Takes its bytes of the lane's allowance, if it needs any. False: it is to be announced.
   bool may_send(Partition& partition);
@@ -262,6 +267,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   void on_fetch(Lane& lane, const Fetch& fetch);
 
   EventLoop& loop_;
+  std::vector<LaneLoop> lane_loops_;  // lane i on loop i modulo their number
   const Transports transports_;
   Owner& owner_;
   const ClientConfig config_;
@@ -272,7 +278,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   Generation first_generation_;
   Epoch first_epoch_, epoch_before_;  // of the start; before the present one, and all that it may lack
   bool may_lack_moves_ = false;
-  ContributionQueue queue_;
+  std::deque<ContributionQueue> queues_;  // one for each of lane_loops_, so that none sends for another
   LinkWatch links_;
   TimerId links_timer_;
   std::vector<std::unique_ptr<Lane>> lanes_;
@@ -280,7 +286,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
   std::vector<Partition*> partitions_;                 // by PartitionId
   Message frame_;                                      // reused: a PushPull
-  std::uint64_t spare_credit_ = 0;                     // beside one partition
+  std::uint64_t spare_credit_ = 0;                     // of a queue, beside one partition
   std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
   std::map<PartitionId, LaneIndex> strangers_;         // moved, of tensors that are not declared here
   bool leaving_ = false;

@@ -119,7 +119,7 @@ void DataPlane::on_group_summed(Partition& partition) {
 }
 
 void DataPlane::on_group_settled(Partition& partition) {
-  if (!partition.owner->may_queue(partition)) queue_.remove(partition);
+  if (!partition.owner->may_queue(partition)) queue_of(partition.lane).remove(partition);
   settle(partition);
 }
 

@@ -43,7 +43,7 @@ std::byte* DataPlane::on_lane_payload(Lane& lane, const Message& message, std::u
   switch (judge(*partition, *aggregate, bytes)) {
     case TensorState::Verdict::duplicate: return nullptr;
     case TensorState::Verdict::wanted:
-      queue_.remove(*partition);
+      queue_of(partition->lane).remove(*partition);
       return partition->owner->receive(*partition);
     case TensorState::Verdict::violation: break;
   }
@@ -63,17 +63,17 @@ bool DataPlane::on_lane_lent(Lane& lane, Message& message, LentPayload& payload)
   if (partition == nullptr) return false;
   if (judge(*partition, *aggregate, payload.bytes().size()) != TensorState::Verdict::wanted) return false;
   if (!count_taken(lane, message, aggregate->taken)) return true;
-  queue_.remove(*partition);
+  queue_of(partition->lane).remove(*partition);
   stats_->pulled_bytes.fetch_add(payload.bytes().size(), std::memory_order_relaxed);
   if (partition->owner->is_async()) partition->owner->on_version(*partition, *aggregate);
   partition->owner->on_lent(*partition, std::move(payload), aggregate->weight);
   settle(*partition);
-  if (!failed_) pump();
+  if (!failed_) pump(queue_of(lane.index()));
   return true;
 }
 
 bool DataPlane::count_taken(const Lane& lane, const Message& message, std::uint64_t bytes) {
-  if (queue_.on_taken(lane.index(), bytes)) return true;
+  if (queue_of(lane.index()).on_taken(lane.index(), bytes)) return true;
   violation(lane, fmt::format("{} that counts {} bytes taken, more than was sent or less than before",
                               name_of(message), bytes));
   return false;
@@ -110,7 +110,7 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
   } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
     Partition* p = find(lane, round_failed->partition);
     if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error, true)) {
-      queue_.remove(*p);
+      queue_of(p->lane).remove(*p);
       settle(*p);
     }
   } else if (const auto* resumed = std::get_if<Resumed>(&message)) {
@@ -118,7 +118,7 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
   } else if (const auto* wanted = std::get_if<Fetch>(&message)) {
     on_fetch(lane, *wanted);
   }
-  if (!failed_) pump();
+  if (!failed_) pump(queue_of(lane.index()));
 }
 
 void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes) {
@@ -137,7 +137,7 @@ void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64
       return violation(lane, fmt::format("an answer without payload to round {} of partition {}",
                                          aggregate.round.value, aggregate.partition.value));
     }
-    queue_.remove(*partition);
+    queue_of(partition->lane).remove(*partition);
   }
   stats_->pulled_bytes.fetch_add(payload_bytes, std::memory_order_relaxed);
   if (tensor.is_async()) tensor.on_version(*partition, aggregate);
@@ -161,8 +161,8 @@ void DataPlane::on_lane_sent(Lane& lane, std::uint64_t cookie) {
 
 void DataPlane::on_lane_writable(Lane& lane) {
   if (failed_) return;
-  queue_.set_ready(lane.index(), lane.can_take_more());
-  pump();
+  queue_of(lane.index()).set_ready(lane.index(), lane.can_take_more());
+  pump(queue_of(lane.index()));
 }
 
 // Now, and again when there is more to say.
@@ -200,7 +200,7 @@ void DataPlane::on_lane_broken(Lane& lane) {
   count_lanes();
   links_.down(lane.index(), lane.target(), lane.away_since(), lane.trouble()->message);
   say_links();
-  queue_.end_session(lane.index());
+  queue_of(lane.index()).end_session(lane.index());
   std::vector<Partition*> verdicts;
   for (const auto& tensor : tensors_) {
     if (tensor == nullptr) continue;

@@ -99,7 +99,7 @@ Status DataPlane::on_moved(const Moved& moved) {
     }
     partition->lane = move.owner;
     partition->since = epoch_before_.next();
-    queue_.reserve(move.owner, 1);
+    queue_of(move.owner).reserve(move.owner, 1);
   }
   say(moved, gets_some);
   for (std::size_t i = lanes; i < lanes_.size(); ++i) {
@@ -143,11 +143,11 @@ void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Pa
   for (const LaneIndex lane : closed) {
     lanes_[lane.value]->close();
     links_.closed(lane);
-    queue_.end_session(lane);
+    queue_of(lane).end_session(lane);
   }
   count_lanes();
   each([&](Partition& partition, TensorState& tensor) {
-    queue_.remove(partition);
+    queue_of(partition.lane).remove(partition);
     give_back(partition);
     partition.resuming = true;
     partition.counted = false;
@@ -238,10 +238,10 @@ void DataPlane::on_fetch(Lane& lane, const Fetch& fetch) {
   }
   const bool has_payload = !kept.bytes.empty();
   partition->lending = has_payload;
-  queue_.count_sent(lane.index(), kept.bytes.size());
+  queue_of(lane.index()).count_sent(lane.index(), kept.bytes.size());
   stats_->pushed_bytes.fetch_add(kept.bytes.size(), std::memory_order_relaxed);
   lane.send(std::move(retained), kept.bytes, has_payload ? kKeptCookie | (partition->id.value + 1) : 0);
-  if (!lane.can_take_more()) queue_.set_ready(lane.index(), false);
+  if (!lane.can_take_more()) queue_of(lane.index()).set_ready(lane.index(), false);
 }
 
 }  // namespace bps

@@ -17,6 +17,7 @@ namespace bps {
 namespace {
 
 constexpr std::string_view kEmbedded = "embedded:";
+constexpr std::uint32_t kMaxDataThreads = 256;
 constexpr std::int64_t kMostGpus = 1024;  // far more than a process sees
 constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
 
@@ -32,6 +33,7 @@ struct Raw {
   Duration scheduler_grace = std::chrono::seconds(60);
   std::optional<ByteSize> partition_bytes;
   std::optional<ByteSize> credit_bytes;
+  std::optional<std::uint32_t> data_threads;
   bool retain = true;
   std::string mode = "sync";
   std::string staleness = "unbounded";
@@ -72,6 +74,8 @@ void define(Config& config, Raw& raw) {
       "Size of the slices that tensors are cut into; equal on all ranks. Not set: by the slowest link");
   config.add("credit-bytes", raw.credit_bytes,
              "Payload under way to the servers. Not set: by this host's link, if there is one");
+  config.add("data-threads", raw.data_threads,
+             "Threads that move bytes over TCP. Not set: by this host's link, and CPUs if all servers are here");
   config.add("retain", raw.retain, "Keep answers in library memory");
   config.add("mode", raw.mode, "Mode of the job's tensors").choices({"sync", "async"});
   config.add("staleness", raw.staleness,
@@ -296,6 +300,9 @@ Status check(const Raw& raw, ClientSettings& settings) {
     settings.tls = std::move(tls).value();
   }
   if (raw.credit_bytes) config.credit_bytes = raw.credit_bytes->bytes;
+  if (raw.data_threads && (*raw.data_threads < 1 || *raw.data_threads > kMaxDataThreads))
+    return bad(fmt::format("data-threads is 1 to {}", kMaxDataThreads));
+  config.data_threads = raw.data_threads;
   config.retain = raw.retain;
   config.mode = raw.mode == "async" ? Mode::async : Mode::sync;
   config.worker_loss = raw.worker_loss == "shrink" ? WorkerLoss::shrink : WorkerLoss::fail;
