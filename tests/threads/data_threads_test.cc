@@ -1,0 +1,154 @@
+// Clients whose lanes live on several threads, with a cluster on other threads of this process.
+#include <stdlib.h>
+
+#include <bps/client.hpp>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/threads/cluster.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kWorkers = 3;
+constexpr auto kPatience = 120s;
+
+// For as long as it lives, what clients are opened with.
+struct DataThreads {
+  explicit DataThreads(int count) { ::setenv("BPS_DATA_THREADS", std::to_string(count).c_str(), 1); }
+  ~DataThreads() { ::unsetenv("BPS_DATA_THREADS"); }
+};
+
+bps::Options options_of(const bps::testing::Cluster& cluster, int rank) {
+  return bps::Options{}
+      .scheduler(cluster.scheduler())
+      .job("threads")
+      .rank(rank)
+      .world_size(kWorkers)
+      .transport("tcp")
+      .partition_bytes(16 * 1024)
+      .log([](auto...) {});
+}
+
+// Large and small, so that some lie on all lanes and some on one.
+const std::vector<std::size_t> kSizes = {1, 100, 5'000, 40'000, 100'000, 3, 60'000, 20'000};
+
+// What `rank` pushes to a tensor in a round.
+float value_of(int rank, std::size_t tensor, int round, std::size_t element) {
+  return static_cast<float>((element % 97) * static_cast<std::size_t>(rank + 1) + tensor + static_cast<std::size_t>(round));
+}
+float sum_of(std::size_t tensor, int round, std::size_t element) {
+  float sum = 0;
+  for (int rank = 0; rank < kWorkers; ++rank)
+    sum += value_of(rank, tensor, round, element);
+  return sum;
+}
+
+// Empty, or what was wrong first.
+std::string train(const bps::testing::Cluster& cluster, int rank, int rounds, const std::function<void(int)>& reached) {
+  try {
+    bps::Client client{options_of(cluster, rank)};
+    std::vector<bps::Tensor> tensors;
+    std::vector<std::vector<float>> in, out;
+    for (std::size_t t = 0; t < kSizes.size(); ++t) {
+      tensors.push_back(client.declare("t" + std::to_string(t), bps::DType::f32, kSizes[t]));
+      in.emplace_back(kSizes[t]);
+      out.emplace_back(kSizes[t]);
+    }
+    for (int round = 0; round < rounds; ++round) {
+      reached(round);
+      std::vector<bps::Handle> handles;
+      for (std::size_t t = 0; t < kSizes.size(); ++t) {
+        for (std::size_t i = 0; i < kSizes[t]; ++i)
+          in[t][i] = value_of(rank, t, round, i);
+        handles.push_back(client.push_pull(tensors[t], in[t], out[t], bps::Op::sum));
+      }
+      for (std::size_t t = 0; t < kSizes.size(); ++t) {
+        handles[t].wait(kPatience);
+        for (std::size_t i = 0; i < kSizes[t]; ++i) {
+          if (out[t][i] != sum_of(t, round, i))
+            return "round " + std::to_string(round) + ", tensor " + std::to_string(t) + ", element " + std::to_string(i);
+        }
+      }
+    }
+    client.close(kPatience);
+    return {};
+  } catch (const bps::Error& error) {
+    return error.what();
+  }
+}
+
+std::vector<std::string> train_all(const bps::testing::Cluster& cluster, int rounds, const std::function<void(int)>& reached = [](int) {}) {
+  std::vector<std::future<std::string>> ranks;
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&cluster, rank, rounds, &reached] {
+      return train(cluster, rank, rounds, rank == 0 ? reached : [](int) {});
+    }));
+  }
+  std::vector<std::string> wrong;
+  for (auto& rank : ranks)
+    wrong.push_back(rank.get());
+  return wrong;
+}
+
+const std::vector<std::string> kNothing(kWorkers);
+
+}  // namespace
+
+TEST_CASE("data threads: sums are right, with as many threads as lanes and with fewer") {
+  for (const int threads : {2, 4}) {
+    const DataThreads setting(threads);
+    const bps::testing::Cluster cluster(4);
+    CHECK(train_all(cluster, 30) == kNothing);
+  }
+}
+
+TEST_CASE("data threads: by default there are as many as CPUs") {
+  const bps::testing::Cluster cluster(4);
+  CHECK(train_all(cluster, 30) == kNothing);
+}
+
+TEST_CASE("data threads: partitions go from the lane of one thread to that of another when a server stops") {
+  const DataThreads setting(3);
+  bps::testing::Cluster cluster(4);
+  std::promise<void> stop;
+  auto stopping = std::async(std::launch::async, [&] {
+    stop.get_future().wait();
+    cluster.stop(1);
+    cluster.stop(2);
+  });
+  CHECK(train_all(cluster, 60, [&](int round) {
+          if (round == 10) stop.set_value();
+        }) == kNothing);
+  stopping.get();
+}
+
+TEST_CASE("data threads: a client that is closed in the middle of a round leaves its memory alone") {
+  const DataThreads setting(2);
+  const bps::testing::Cluster cluster(3);
+  std::vector<std::future<void>> ranks;
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&cluster, rank] {
+      bps::Client client{options_of(cluster, rank)};
+      const std::size_t count = 400'000;
+      const bps::Tensor tensor = client.declare("t", bps::DType::f32, count);
+      auto in = std::make_unique<std::vector<float>>(count, 1.0f), out = std::make_unique<std::vector<float>>(count);
+      for (int round = 0; round < 3; ++round)
+        client.push_pull(tensor, *in, *out, bps::Op::sum).wait(kPatience);
+      bps::Handle handle = client.push_pull(tensor, *in, *out, bps::Op::sum);
+      bps::Status ended;
+      client.close(std::chrono::milliseconds(rank), ended);  // may or may not be in time
+      handle.wait(kPatience, ended);                          // has ended, one way or another
+      in.reset();
+      out.reset();
+    }));
+  }
+  for (auto& rank : ranks)
+    rank.get();
+}
