@@ -73,28 +73,33 @@ void ClientThread::run(Task task) {
 }
 
 std::vector<LaneLoop> ClientThread::lane_loops(DataThreadsFacts facts) {
-  return threads().shared.update([&](std::vector<Shared>& all) {
-    Shared& mine = *std::find_if(all.begin(), all.end(), [&](const Shared& shared) { return shared.thread == thread_; });
-    facts.cpus = mine.cpus.size();
-    const DataThreads wanted = data_threads(facts);
-    if (wanted.count > 1) mine.turn->share();
+  const auto of_this = [this](std::vector<Shared>& all) -> Shared& {
+    return *std::find_if(all.begin(), all.end(), [&](const Shared& shared) { return shared.thread == thread_; });
+  };
+  const auto cpus = threads().shared.update([&](std::vector<Shared>& all) { return of_this(all).cpus; });
+  facts.cpus = cpus.size();
+  const DataThreads wanted = data_threads(facts);
+  std::vector<LaneLoop> loops{{&loop()}};
+  if (wanted.count == 1) return loops;
+  loop().turn()->share();
+  threads().shared.update([&](std::vector<Shared>& all) {
+    Shared& mine = of_this(all);
     while (mine.more.size() + 1 < wanted.count) {
       auto started = LoopThread::start("bps-client-" + std::to_string(mine.more.size() + 1), mine.turn);
       if (!started) break;
       mine.more.push_back(std::move(started).value());
       // It has begun where this one may be bound.
-      mine.more.back()->loop().post([cpus = mine.cpus] { (void)run_on(cpus); });
+      mine.more.back()->loop().post([cpus] { (void)run_on(cpus); });
     }
-    std::vector<LaneLoop> loops{{&loop()}};
     for (std::size_t i = 0; i < std::min(wanted.count - 1, mine.more.size()); ++i)
       loops.push_back({&mine.more[i]->loop()});
-    if (!wanted.bound || loops.size() < wanted.count) return loops;
-    for (std::size_t i = 0; i < loops.size(); ++i) {
-      loops[i].cpu = mine.cpus[i];
-      loops[i].loop->post([cpu = mine.cpus[i]] { (void)run_on({&cpu, 1}); });
-    }
-    return loops;
   });
+  if (!wanted.bound || loops.size() < wanted.count) return loops;
+  for (std::size_t i = 0; i < loops.size(); ++i) {
+    loops[i].cpu = cpus[i];
+    loops[i].loop->post([cpu = cpus[i]] { (void)run_on({&cpu, 1}); });
+  }
+  return loops;
 }
 
 void ClientThread::leave() {

@@ -1,8 +1,10 @@
 // Which contribution goes next.
 //
+// Of the lanes of one data thread; with one, which is the rule, of all.
+//
 // The problem: priority must hold over all lanes, yet a full lane must not stop the others; and what has been
 // handed to the network cannot be overtaken any more, so only little of it may be under way. One order for
-// the whole client (priority, then the earlier declared tensor, then the earlier partition) is kept as one
+// all of them (priority, then the earlier declared tensor, then the earlier partition) is kept as one
 // heap per lane, and a heap of the lanes that can take more and have something, by their best. The best of
 // all is released, however many lanes there are in logarithmic time, paced by a credit: payload bytes sent
 // and not yet reported as taken by the servers. Credit paces and never blocks: it comes back when a server

@@ -46,30 +46,45 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   ticket_ = ticket;
   std::get_if<PushPull>(&frame_)->weight = self->weight;
   if (Status status = form_group(start, *self, patience); !status.ok()) return status;
-  const bool only_network = std::ranges::all_of(
-      start.lanes, [this](const LaneTarget& target) { return better_way(target) == Lane::Way::network; });
+  const auto goes_over_network = [this](const LaneTarget& target) {
+    const Lane::Way way = better_way(target);
+    const bool has_no_device = way == Lane::Way::rdma && config_.transport == TransportChoice::automatic && !rdma();
+    return way == Lane::Way::network || has_no_device;
+  };
+  const bool only_network = std::ranges::all_of(start.lanes, goes_over_network);
   const bool only_own_sockets =
       group_size_ == 1 && only_network &&
       std::ranges::all_of(start.lanes, [this](const LaneTarget& target) { return on_this_host(target); });
-  if (transports_.make_lane_loops && group_size_ == 1) {
+  // What is under way of a host is as much as without a group.
+  const std::uint64_t share =
+      default_credit_bytes(config_.bandwidth_bps, only_own_sockets, start.lanes.size(), slice) / group_size_;
+  const std::uint64_t credit = config_.credit_bytes.value_or(std::max(share, 2 * slice));
+  if (transports_.make_lane_loops) {
     DataThreadsFacts facts;
     facts.wanted = config_.data_threads;
-    facts.lanes = start.lanes.size();
+    // Each has a credit of its own, under which a partition may always be under way.
+    facts.lanes = std::min<std::uint64_t>(start.lanes.size(), std::max<std::uint64_t>(credit / slice, 1));
     facts.bandwidth_bps = config_.bandwidth_bps;
-    facts.only_network = only_network;
+    facts.only_network = only_network && group_size_ == 1;
     facts.only_own_sockets = only_own_sockets;
     facts.workers_here = static_cast<std::size_t>(std::ranges::count_if(
         start.members, [this](const Member& member) { return member.host == config_.host; }));
     lane_loops_ = transports_.make_lane_loops(facts);
+    if (config_.data_threads.value_or(1) > lane_loops_.size()) {
+      log_.info("{} data threads (BPS_DATA_THREADS), not {}: {}", lane_loops_.size(), *config_.data_threads,
+                facts.only_network ? fmt::format("{} lanes have something to do beside each other", facts.lanes)
+                                   : "lanes are not all over TCP, or ranks of this host sum first");
+    }
   }
-  // What is under way of a host is as much as without a group, and of a client as much as with one queue.
-  const std::uint64_t share =
-      default_credit_bytes(config_.bandwidth_bps, only_own_sockets, start.lanes.size(), slice) / group_size_;
-  const std::uint64_t credit = config_.credit_bytes.value_or(std::max(share, 2 * slice)) / lane_loops_.size();
   queues_.resize(lane_loops_.size());
-  for (ContributionQueue& queue : queues_)
-    queue.set_credit(credit);
-  spare_credit_ = credit > slice ? credit - slice : 0;
+  spare_credit_.clear();
+  for (std::size_t i = 0; i < queues_.size(); ++i) {
+    // Of the lanes there are now, as many live there.
+    const std::size_t lanes = (start.lanes.size() + queues_.size() - 1 - i) / queues_.size();
+    const std::uint64_t part = credit / start.lanes.size() * lanes + credit % start.lanes.size() * lanes / start.lanes.size();
+    queues_[i].set_credit(part);
+    spare_credit_.push_back(part > slice ? part - slice : 0);
+  }
   hello_.job_run = start.job_run;
   hello_.rank = config_.rank;
   hello_.incarnation = incarnation;
@@ -85,7 +100,9 @@ Status DataPlane::add_lanes(const std::vector<LaneTarget>& targets, const std::v
   // What the servers have taken but not reported must never fill the credit: all open lanes of a queue together
   // hide at most half of what is left beside one partition.
   const std::size_t count = queues_.size();
-  std::vector<std::uint64_t> free(count, spare_credit_ / 2), more(count, 0);
+  std::vector<std::uint64_t> free(count), more(count);
+  for (std::size_t i = 0; i < count; ++i)
+    free[i] = spare_credit_[i] / 2;
   std::vector<bool> closes(lanes_.size() + targets.size());
   for (const LaneIndex lane : closing)
     closes[lane.value] = true;
@@ -105,7 +122,8 @@ Status DataPlane::add_lanes(const std::vector<LaneTarget>& targets, const std::v
     const std::size_t place = index.value % count;
     hello_.credit_report_bytes =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(free[place] / more[place], UINT32_MAX));
-    hello_.cpu = on_this_host(target) ? lane_loops_[place].cpu : std::nullopt;
+    const bool is_socket_of_this_host = on_this_host(target) && ways->better == Lane::Way::network;
+    hello_.cpu = is_socket_of_this_host ? lane_loops_[place].cpu : std::nullopt;
     lanes_.push_back(std::make_unique<Lane>(*lane_loops_[place].loop, *ways, static_cast<Lane::Owner&>(*this), index,
                                             target, hello_, log_));
   }

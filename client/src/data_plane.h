@@ -286,7 +286,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
   std::vector<Partition*> partitions_;                 // by PartitionId
   Message frame_;                                      // reused: a PushPull
-  std::uint64_t spare_credit_ = 0;                     // of a queue, beside one partition
+  std::vector<std::uint64_t> spare_credit_;            // of each queue, beside one partition
   std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
   std::map<PartitionId, LaneIndex> strangers_;         // moved, of tensors that are not declared here
   bool leaving_ = false;

@@ -139,6 +139,7 @@ class ScriptedCluster {
     VirtualLoop* loop = nullptr;  // null: one of its own
     Transport* local = nullptr;
     DataPlane::MakeGroup make_group = {};
+    MakeLaneLoops make_lane_loops = {};
   };
   explicit ScriptedCluster(ClientConfig config = default_config()) : ScriptedCluster(std::move(config), Shared{}) {}
   ScriptedCluster(ClientConfig config, Shared shared)
@@ -146,7 +147,8 @@ class ScriptedCluster {
         loop(shared.loop == nullptr ? *own_loop_ : *shared.loop),
         engine(loop, transport, std::move(config),
                Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), &shared_memory,
-               [this] { return find_rdma(); }, shared.local, std::move(shared.make_group)) {}
+               [this] { return find_rdma(); }, shared.local, std::move(shared.make_group),
+               std::move(shared.make_lane_loops)) {}
 
   static ClientConfig default_config() {
     ClientConfig config;

@@ -17,7 +17,7 @@ namespace bps {
 namespace {
 
 constexpr std::string_view kEmbedded = "embedded:";
-constexpr std::uint32_t kMaxDataThreads = 256;
+constexpr std::uint32_t kMaxDataThreads = 64;
 constexpr std::int64_t kMostGpus = 1024;  // far more than a process sees
 constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
 

@@ -237,7 +237,8 @@ void AsioLoop::post(Task task) {
 
 TimerId AsioLoop::at(TimePoint when, Task task) {
   BPS_ASSERT(in_loop());
-  wake_if_elsewhere();
+  const auto next = impl_->timers.next();
+  if (!next || when < *next) wake_if_elsewhere();
   return impl_->timers.add(when, std::move(task));
 }
 
@@ -247,8 +248,8 @@ void AsioLoop::cancel(TimerId timer) {
 }
 
 bool AsioLoop::in_loop() const {
-  if (impl_->turn != nullptr && impl_->turn->is_mine()) return true;
   const std::thread::id thread = impl_->thread.load(std::memory_order_relaxed);
+  if (impl_->turn != nullptr && impl_->turn->is_shared() && thread != std::thread::id{}) return impl_->turn->is_mine();
   return thread == std::thread::id{} || thread == std::this_thread::get_id();
 }
 

@@ -5,8 +5,8 @@
 // Hooks are how a connection sends everything that one turn queued, or a few when many do, with one system call.
 //
 // The io_context takes no locks: only the loop's thread may touch it. post() and stop() come
-// from any thread, through a mailbox that wakes a sleeping loop once per burst. A loop that shares its turn (turn.h) is
-// touched by who has that: "loop thread" is any of theirs then, and what one gives another to do wakes it.
+// from any thread, through a mailbox that wakes a sleeping loop once per burst. A loop that may share its turn (turn.h) takes
+// them, and is touched by who has that: "loop thread" is any of theirs then, and what one gives another to do wakes it.
 //
 // Lives on: the thread that calls run(). Before run() and after it has returned the owner's thread counts as
 // the loop's, so that things can be built and destroyed. What uses the loop (connections, timers' owners)

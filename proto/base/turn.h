@@ -5,7 +5,8 @@
 // own, take turns: a thread takes the turn before it runs a task, a timer or a callback, and gives it back while it waits
 // and for system calls that move bytes (AsioLoop::outside). What lives on any of the loops may call what lives on another.
 //
-// Lives on: the threads of these loops. Until share() there is one, and nothing is locked. Limits: who has the turn
+// Lives on: the threads of these loops. Until share() there is one, which begins no other before, and this locks
+// nothing; but Asio locks its own, uncontended, on a loop that may share. Limits: who has the turn
 // may wait for a system call of another loop, for nothing else.
 #pragma once
 

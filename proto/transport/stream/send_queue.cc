@@ -34,6 +34,7 @@ void SendQueue::let_go() {
     headers = headers.subspan(frame.header_bytes);
   }
   held_headers_.clear();
+  if (held_headers_.capacity() > kKeptHeaderBytes) held_headers_.shrink_to_fit();
 }
 
 void SendQueue::compact_headers() {

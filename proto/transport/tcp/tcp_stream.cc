@@ -209,20 +209,17 @@ ssize_t TcpStream::write_some(std::size_t& asked) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = queue_.gather(pieces);
-  if (tls_ != nullptr) {
-    queue_.hold();
-    const ssize_t sent =
-        outside([&] { return tls_->write(std::span(pieces).first(message.msg_iovlen), asked); });
-    queue_.let_go();
-    if (state_ == State::closed) return sent;
-    if (tls_->holds_input()) loop_.at_turn_end(*this);
-    return sent;
-  }
-  for (std::size_t i = 0; i < message.msg_iovlen; ++i)
-    asked += pieces[i].iov_len;
   queue_.hold();
-  const ssize_t sent = outside([fd = readiness_.fd(), &message] { return ::sendmsg(fd, &message, MSG_NOSIGNAL); });
+  const ssize_t sent = outside([&]() -> ssize_t {
+    if (tls_ != nullptr) return tls_->write(std::span(pieces).first(message.msg_iovlen), asked);
+    for (std::size_t i = 0; i < message.msg_iovlen; ++i)
+      asked += pieces[i].iov_len;
+    return ::sendmsg(readiness_.fd(), &message, MSG_NOSIGNAL);
+  });
+  const int error = errno;
   queue_.let_go();
+  if (tls_ != nullptr && state_ != State::closed && tls_->holds_input()) loop_.at_turn_end(*this);
+  errno = error;
   return sent;
 }
 
@@ -242,6 +239,7 @@ void TcpStream::close_after_flush(Duration linger) {
 // ---- moving ----
 
 std::shared_ptr<TcpStream> TcpStream::move_to(AsioLoop& loop) {
+  wait_until_idle();
   auto moved = std::make_shared<TcpStream>(loop, options_, peer_);
   move_state_to(*moved);
   moved->queue_ = std::exchange(queue_, {});
