@@ -1,25 +1,20 @@
 #!/usr/bin/env python3
 """What compare makes of measurements, with a fake bps-bench: compare_test.py [unittest arguments]"""
-import contextlib
-import itertools
 import json
 import os
 import pathlib
 import select
 import sys
 import tempfile
-import types
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import lab
 from context import Context, guarded
-from distance import CpuDistance
 from peers import Peers, Ranks, against_the_better
 from process import Program, output_of
 from row import Median, NotMeasured, Row, summary, table
-from rows import loopback
 
 LIMIT = 60  # seconds after which anything is considered to hang
 
@@ -74,126 +69,6 @@ class BetterPeerTest(unittest.TestCase):
         self.assertNotIn("a:", said)
         with self.assertRaisesRegex(NotMeasured, "more than half of 2 turns"):
             against_the_better([1.0, 1.0], [{"a": 1.0}, {}])
-
-
-class CpuDistanceTest(unittest.TestCase):
-    def distance(self, *runs):
-        samples = iter([None if sample is None else (sample, True) for run in runs for sample in run])
-        distance = CpuDistance(lambda: next(samples))
-        distance.sample()  # no run has begun: nothing is measured
-        for run in runs:
-            distance.begin_run()
-            for _ in run:
-                distance.sample(beside=True)
-        return distance
-
-    def test_one_far_sample_makes_a_run_a_far_one(self):
-        distance = self.distance([50, 300, 50], [80, 99], [300, 310])
-        self.assertEqual(distance.near(), [False, True, False])
-        self.assertEqual(distance.said(), "80 ns or 300 ns")
-
-    def test_on_a_machine_that_stays_as_it_is_all_runs_are_alike(self):
-        self.assertEqual(self.distance([300, 310], [305, 350]).near(), [True, True])
-        self.assertEqual(self.distance([300, 310]).said(), "310 ns")
-        self.assertEqual(self.distance([0.0, 0.0], [0.0]).near(), [True, True])  # of a single CPU
-
-    def test_what_was_not_measured_is_near_and_told(self):
-        distance = self.distance([50, None], [None, None], [None, 300])
-        self.assertEqual(distance.near(), [True, True, False])
-        self.assertEqual(distance.said(), "50 ns or 300 ns (4 samples failed)")
-        self.assertEqual(self.distance([None]).said(), "at an unknown distance (1 samples failed)")
-
-    def test_what_holds_others_up_is_not_measured_beside_them(self):
-        distance = CpuDistance(lambda: (50, False))
-        distance.begin_run()
-        for beside in (False, True, True, False):
-            distance.sample(beside)
-        self.assertEqual(distance.runs, [[50, 50]])
-
-    def test_it_settles_when_cpus_are_near_again_or_patience_ends(self):
-        samples = iter([(50, True), (300, True), (300, True), None, (60, True), (300, True)])
-        distance = CpuDistance(lambda: next(samples))
-        distance.begin_run()
-        distance.sample()
-        distance.settle()
-        self.assertEqual(list(samples), [(300, True)])
-        distance.measure = lambda: (300, True)
-        distance.settle(patience=0)
-        self.assertEqual(distance.runs, [[50]])  # what was seen meanwhile belongs to no run
-
-
-class LoopbackTest(unittest.TestCase):
-    def judged(self, far_limit, near_turns=8, far_turns=4):
-        """We are as fast as the peer on near CPUs and half as fast on far ones, raw TCP 1.25 times and `far_limit`
-        times. The peer is on far ones in one turn, in which it is slow."""
-        near = [False] * far_turns + [True] * near_turns
-        ours = loopback.Side([1.0 if is_near else 2.0 for is_near in near], near)
-        limits = loopback.Side([0.8 if is_near else 1 / far_limit for is_near in near], near)
-        theirs = loopback.Side([{"Gloo ring": 1.0}] * (len(near) - 1) + [{"Gloo ring": 9.0}],
-                               [True] * (len(near) - 1) + [False])
-        judged = row("P6", 0.9, 1.2)
-        loopback.judge(judged, ours, limits, theirs, fewest=7)
-        return judged
-
-    def test_far_turns_do_not_count_where_raw_tcp_is_below_the_floor(self):
-        judged = self.judged(far_limit=0.75)
-        self.assertEqual((judged.median, judged.wrong), (Median.exactly(1), ""))
-        self.assertIn("1.000 s, 7 turns", judged.note)
-        self.assertIn("raw TCP that moves our bytes has 1.250", judged.note)
-        self.assertIn("5 further turns do not count: 0.500 (0.500 - 0.500) on far CPUs, where raw TCP has 0.750; all "
-                      "1.000 (0.500 - 1.000)", judged.note)
-
-    def test_they_count_where_raw_tcp_is_not_below_it(self):
-        judged = self.judged(far_limit=1)
-        self.assertEqual((judged.median.low, judged.median.value, judged.passed), (0.5, 1, False))
-        self.assertIn("12 turns", judged.note)
-        self.assertIn("0.500 (0.500 - 0.500) on far CPUs, where raw TCP has 1.000", judged.note)
-
-    def test_they_count_where_raw_tcp_met_no_far_cpus(self):
-        judged = row("P6", 0.9, 1.2)
-        near, far = [True] * 8, [False] * 4
-        loopback.judge(judged, loopback.Side([1.0] * 8 + [2.0] * 4, near + far), loopback.Side([9.0] * 12, near + near[:4]),
-                       loopback.Side([{"Gloo ring": 1.0}] * 12, near + near[:4]), fewest=7)
-        self.assertEqual((judged.median.low, judged.passed), (0.5, False))
-
-    def test_too_few_that_count_are_no_number_that_passes(self):
-        judged = self.judged(far_limit=0.75, near_turns=7, far_turns=1)
-        self.assertEqual((judged.median.value, judged.passed), (1, False))
-        self.assertEqual(judged.wrong, "CPUs were far apart in 2 of 8 turns")
-        self.assertIn("0.500 (0.500 - 0.500) on far CPUs", judged.note)
-
-    def test_all_turns_on_near_cpus_count(self):
-        judged = self.judged(far_limit=0.75, near_turns=12, far_turns=0)
-        self.assertEqual((judged.median.value, judged.passed), (1, True))
-        self.assertNotIn("far", judged.note)
-
-    def test_turns_go_on_until_enough_count(self):
-        distances = itertools.cycle([300, 50, 50, 50, 50, 50, 50, 50])
-
-        class FakeContext:
-            quick = False
-            peers = types.SimpleNamespace(turn=lambda *_: {"Gloo ring": 1.0}, names=lambda _: ["Gloo ring"],
-                                          medians=lambda *_: {"Gloo ring": 1.0})
-            loopback = contextlib.nullcontext
-            wrong_control = lambda *_: ""
-            runs = []
-
-            def say(self, _):
-                pass
-
-            def bench(self, subcommand, *_, lab):
-                self.runs.append(subcommand)
-                return types.SimpleNamespace(of=lambda _: {"p50_us": 1e6})
-
-            def watch_distance(self):
-                return contextlib.nullcontext(CpuDistance(lambda: (next(distances), True)))
-        judged, context = row("P6", 0.9, 1.2), FakeContext()
-        loopback.run(context, 100, judged)
-        self.assertEqual(judged.median, Median.exactly(1))
-        # Who is first changes with each turn; those on far CPUs are repeated.
-        self.assertEqual(context.runs[:4], ["pushpull", "floor", "floor", "pushpull"])
-        self.assertGreater(len(context.runs), 2 * loopback.TURNS)
-        self.assertLessEqual(len(context.runs), 2 * loopback.MOST)
 
 
 class RowTest(unittest.TestCase):
@@ -295,17 +170,6 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(self.context.wrong_control("bps"), "")
         self.context.saw("bps", {"bbr"})
         self.assertEqual(self.context.wrong_control("Gloo ring", "bps"), "bps ran with bbr")
-
-    def test_distance_is_sampled_while_it_is_watched(self):
-        self.fake("""test "$*" = "distance --json -" && echo '{"round_trip_ns": 50, "before_others": true}'""")
-        with self.context.watch_distance() as distance:
-            distance.begin_run()
-            self.context.saw("bps", {"cubic"})
-            self.context.saw("bps", {"cubic"})
-            self.fake("exit 75")  # the machine is too busy to tell
-            self.context.saw("bps", {"cubic"})
-        self.context.saw("bps", {"cubic"})
-        self.assertEqual(distance.runs, [[50, 50]])
 
 
 class PeersTest(unittest.TestCase):

@@ -1,14 +1,12 @@
 """What a row needs to measure: bps-bench, the peers, hosts; and what all rows have in common."""
-import contextlib
 import json
 import os
 import sys
 import time
 
-from distance import CpuDistance
 from lab import Lab, ThisHost, congestion_controls
 from peers import Peers
-from process import Program, output_of
+from process import Program
 from row import Median, NotMeasured
 
 MB = 1_000_000
@@ -38,7 +36,6 @@ class Context:
         self.netlab = os.path.join(source, "bench", "netlab")
         self.peers = Peers(os.path.join(build, "peers"), os.path.join(source, "bench", "peers", "rsh_agent"), self.saw)
         self.controls = {}  # who -> congestion controls that were seen
-        self.distance = None  # of CPUs, while turns run for which it counts
 
     def wants(self, *ids):
         return not self.only or any(id in self.only for id in ids)
@@ -47,25 +44,7 @@ class Context:
         print(f"compare: {text}", file=sys.stderr, flush=True)
 
     def saw(self, who, controls):
-        """Is called now and then while a program runs."""
         self.controls.setdefault(who, set()).update(controls)
-        if self.distance:
-            self.distance.sample(beside=True)
-
-    @contextlib.contextmanager
-    def watch_distance(self):
-        def measure():
-            try:
-                line = json.loads(output_of([self.program, "distance", "--json", "-"], limit=10))
-            except NotMeasured as reason:
-                self.say(str(reason))
-                return None
-            return line["round_trip_ns"], line["before_others"]
-        self.distance = CpuDistance(measure)
-        try:
-            yield self.distance
-        finally:
-            self.distance = None
 
     def lab(self, hosts, rate):
         return Lab(self.netlab, hosts, rate)
