@@ -19,10 +19,12 @@ endif()
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
 
+# Paths that a compiler is told are made relative for the cache, so that every clone on a machine shares it; what is
+# written for debuggers and messages is then relative to the source, too.
 find_program(BPS_CCACHE ccache)
 if(BPS_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${BPS_CCACHE}")
-  set(CMAKE_C_COMPILER_LAUNCHER "${BPS_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" "${BPS_CCACHE}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
 endif()
 
 find_package(Threads REQUIRED)
@@ -31,7 +33,7 @@ add_library(bps_options INTERFACE)
 target_compile_features(bps_options INTERFACE cxx_std_20)
 target_include_directories(bps_options INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>")
 # Sums must have the same bits on every CPU: never fuse a multiply and an add.
-target_compile_options(bps_options INTERFACE -ffp-contract=off)
+target_compile_options(bps_options INTERFACE -ffp-contract=off "-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.")
 target_compile_definitions(bps_options INTERFACE "BPS_VERSION=\"${PROJECT_VERSION}\"")
 target_link_libraries(bps_options INTERFACE Threads::Threads)
 
