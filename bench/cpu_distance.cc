@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -16,12 +15,12 @@
 #include <new>
 #include <vector>
 
+#include "proto/base/usable_cores.h"
+
 namespace bps::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// The kernel wants room for all CPUs that it could have, which may be more than a cpu_set_t has.
-using CpuSets = std::array<cpu_set_t, 8>;
 
 constexpr int kSeries = 10;
 constexpr std::uint32_t kRoundTrips = 200;  // of a series
@@ -57,13 +56,6 @@ class BeforeOthers {
   bool raised_ = false;
 };
 
-// This process runs on that CPU alone from now on.
-bool move_to(int cpu) {
-  CpuSets only{};
-  CPU_SET_S(static_cast<std::size_t>(cpu), sizeof only, only.data());
-  return ::sched_setaffinity(0, sizeof only, only.data()) == 0;
-}
-
 // Answers each odd number with the next.
 void answer(std::atomic<std::uint32_t>& line, Clock::time_point deadline) {
   for (std::uint32_t i = 0; i < kSeries * kRoundTrips; ++i) {
@@ -89,10 +81,10 @@ double ask(std::atomic<std::uint32_t>& line, Clock::time_point deadline) {
 }
 
 // In a process of its own, which takes its CPU with it when it ends. Negative: it could not be started.
-pid_t run_on(int cpu, const auto& work) {
+pid_t start_on(std::uint32_t cpu, const auto& work) {
   const pid_t child = ::fork();
   if (child == 0) {
-    if (!move_to(cpu)) ::_exit(1);
+    if (!run_on({&cpu, 1})) ::_exit(1);
     work();
     ::_exit(0);
   }
@@ -113,15 +105,15 @@ struct Shared {
   alignas(128) double round_trip_ns = std::numeric_limits<double>::infinity();
 };
 
-Result<double> round_trip_ns(int from, int to) {
+Result<double> round_trip_ns(std::uint32_t from, std::uint32_t to) {
   void* const memory =
       ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return os_error("cannot map memory", errno);
   auto* const shared = new (memory) Shared;
   const auto deadline = Clock::now() + kPatience;
   const pid_t children[] = {
-      run_on(to, [&] { answer(shared->line, deadline); }),
-      run_on(from, [&] { shared->round_trip_ns = ask(shared->line, deadline); }),
+      start_on(to, [&] { answer(shared->line, deadline); }),
+      start_on(from, [&] { shared->round_trip_ns = ask(shared->line, deadline); }),
   };
   const int error = errno;
   bool started = true, moved = true;
@@ -147,19 +139,14 @@ constexpr std::size_t kMostPairs = 8;
 
 struct Cpus {
   int count = 0;
-  int first = 0;
-  std::vector<int> others = {};
+  std::uint32_t first = 0;
+  std::vector<std::uint32_t> others = {};
 };
 
 Result<Cpus> allowed_cpus() {
-  CpuSets sets{};
-  if (::sched_getaffinity(0, sizeof sets, sets.data()) != 0)
-    return os_error("cannot tell which CPUs there are", errno);
-  std::vector<int> all;
-  for (std::size_t cpu = 0; cpu < sets.size() * CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET_S(cpu, sizeof sets, sets.data())) all.push_back(static_cast<int>(cpu));
-  }
-  Cpus cpus{static_cast<int>(all.size()), all.at(0)};
+  const std::vector<std::uint32_t> all = usable_cpus();
+  if (all.empty()) return make_error(ErrorCode::os, "cannot tell which CPUs there are");
+  Cpus cpus{static_cast<int>(all.size()), all.front()};
   const std::size_t others = all.size() - 1, pairs = std::min(others, kMostPairs);
   for (std::size_t i = 1; i <= pairs; ++i)
     cpus.others.push_back(all[i * others / pairs]);

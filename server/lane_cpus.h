@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <vector>
 
 namespace bps {
 
@@ -45,5 +46,9 @@ class LaneCpus {
   std::map<std::optional<std::uint32_t>, std::size_t> lanes_;  // how many name it
   std::optional<std::uint32_t> bound_;
 };
+
+// Binds the calling thread to a CPU that is one of these, and to all of these when it is another or none: a worker names
+// the CPU, but where this process may run is for who has started it to say. None: not known, and nothing is bound.
+LaneCpus::Bind bind_among(std::vector<std::uint32_t> cpus);
 
 }  // namespace bps

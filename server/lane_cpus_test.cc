@@ -1,7 +1,10 @@
 #include "server/lane_cpus.h"
 
 #include <catch2/catch.hpp>
+#include <thread>
 #include <vector>
+
+#include "proto/base/usable_cores.h"
 
 namespace bps {
 
@@ -39,6 +42,29 @@ TEST_CASE("lane cpus: without anything to bind with, nothing is bound") {
   LaneCpus cpus({});
   cpus.enter(3);
   cpus.leave(3);
+}
+
+TEST_CASE("lane cpus: a worker's word never takes a shard to where the server may not run") {
+  const auto all = usable_cpus();
+  REQUIRE_FALSE(all.empty());
+  const std::uint32_t first = all.front(), last = all.back();
+  std::thread([&] {
+    const auto bind = bind_among(all);
+    bind(last);
+    CHECK(usable_cpus() == std::vector{last});
+    bind(std::nullopt);
+    CHECK(usable_cpus() == all);
+    bind(1023);  // it is not there
+    CHECK(usable_cpus() == all);
+    // Who was started on the first only, and could run on the last.
+    const auto bind_narrow = bind_among({first});
+    bind_narrow(first);
+    bind_narrow(last);
+    CHECK(usable_cpus() == std::vector{first});
+    bind_narrow(std::nullopt);
+    CHECK(usable_cpus() == std::vector{first});
+  }).join();
+  CHECK_FALSE(bind_among({}));
 }
 
 }  // namespace bps

@@ -206,10 +206,7 @@ class Program {
     options.rdma_if_possible = settings_.transport == "auto" && !rdma_choice_.names_device();
     if (settings_.transport == "shm") options.only = Entrance::shared_memory;
     if (settings_.transport == "rdma") options.only = Entrance::rdma;
-    options.bind_shard = [cpus = usable_cpus()](std::optional<std::uint32_t> cpu) {
-      // One that it may not use is no error: it runs where it did.
-      if (!cpu || !run_on({&*cpu, 1})) (void)run_on(cpus);
-    };
+    options.bind_shard = bind_among(usable_cpus());
     // Every lane of every job is one descriptor.
     options.max_greeting = max_unknown_connections(raise_descriptor_limit());
     Server::Callbacks callbacks;

@@ -22,6 +22,7 @@ TEST_CASE("usable cores: a thread runs on the CPUs that it was bound to, and oth
     // One that is not there.
     CHECK_FALSE(run_on(std::array{1023u}).ok());
     CHECK_FALSE(run_on(std::array{5000u}).ok());
+    CHECK_FALSE(run_on(std::array{100'000u}).ok());
     CHECK_FALSE(run_on({}).ok());
     CHECK(usable_cpus() == all);
   }).join();
