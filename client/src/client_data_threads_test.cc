@@ -1,4 +1,4 @@
-// An engine whose lanes live on two loops: here both are the same one.
+// An engine whose lanes live on two loops, both in virtual time.
 #include <catch2/catch.hpp>
 
 #include "client/src/scripted_cluster.h"
@@ -20,11 +20,16 @@ ClientConfig config(std::uint64_t credit) {
   return config;
 }
 
-struct TwoLoops : ScriptedCluster {
+// Outlives the engine.
+struct SecondLoop {
+  VirtualLoop second;
+};
+
+struct TwoLoops : SecondLoop, ScriptedCluster {
   explicit TwoLoops(const ClientConfig& config)
       : ScriptedCluster(config, {.make_lane_loops = [this](const DataThreadsFacts& what) {
           facts = what;
-          return std::vector<LaneLoop>{{&loop}, {&loop, kCpu}};
+          return LaneLoops{{{&loop}, {&second, kCpu}}};
         }}) {
     server_host = "here";
   }
@@ -52,6 +57,14 @@ TEST_CASE("data threads, engine: lanes are told of a CPU where their thread has 
   CHECK(hello(1).cpu == kCpu);
   CHECK(hello(2).cpu == std::nullopt);
   CHECK(hello(3).cpu == std::nullopt);
+}
+
+TEST_CASE("data threads, engine: lane l lives on loop l modulo their number, and the scheduler's connection on the first") {
+  TwoLoops c(config(12 * kSlice));
+  c.join(5);
+  CHECK(c.scheduler().loop == &c.loop);
+  for (std::uint32_t lane = 0; lane < 5; ++lane)
+    CHECK(c.lane(lane).loop == (lane % 2 == 0 ? &c.loop : &c.second));
 }
 
 TEST_CASE("data threads, engine: each loop's lanes have their share of the credit, and leave half of it unsaid at most") {
@@ -107,7 +120,8 @@ TEST_CASE("data threads, engine: a lane that breaks gives its share back, and go
   (void)c.lane(1).next<PushPull>();
   c.lane(1).break_with(ErrorCode::peer_lost, "gone");
   CHECK(c.lane(0).frames.empty());
-  c.loop.run_for(Lane::kFirstPause);
+  c.second.run_for(Lane::kFirstPause);
+  CHECK(c.lane(1).loop == &c.second);
   CHECK(c.welcome_lane(1).cpu == kCpu);
   CHECK(c.lane(1).next<PushPull>().partition == PartitionId{2});
   CHECK(c.lane(1).frames.empty());

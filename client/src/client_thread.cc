@@ -9,6 +9,7 @@
 #include "client/src/reply.h"
 #include "proto/base/completion.h"
 #include "proto/base/usable_cores.h"
+#include "proto/wire/limits.h"
 
 namespace bps {
 namespace {
@@ -72,21 +73,25 @@ void ClientThread::run(Task task) {
   cell->wait_until(TimePoint::max());
 }
 
-std::vector<LaneLoop> ClientThread::lane_loops(DataThreadsFacts facts) {
+LaneLoops ClientThread::lane_loops(DataThreadsFacts facts) {
   const auto of_this = [this](std::vector<Shared>& all) -> Shared& {
     return *std::find_if(all.begin(), all.end(), [&](const Shared& shared) { return shared.thread == thread_; });
   };
   const auto cpus = threads().shared.update([&](std::vector<Shared>& all) { return of_this(all).cpus; });
   facts.cpus = cpus.size();
   const DataThreads wanted = data_threads(facts);
-  std::vector<LaneLoop> loops{{&loop()}};
-  if (wanted.count == 1) return loops;
+  LaneLoops made{{{&loop()}}};
+  std::vector<LaneLoop>& loops = made.loops;
+  if (wanted.count == 1) return made;
   loop().turn()->share();
   threads().shared.update([&](std::vector<Shared>& all) {
     Shared& mine = of_this(all);
     while (mine.more.size() + 1 < wanted.count) {
       auto started = LoopThread::start("bps-client-" + std::to_string(mine.more.size() + 1), mine.turn);
-      if (!started) break;
+      if (!started) {
+        made.complete = std::move(started).error();
+        break;
+      }
       mine.more.push_back(std::move(started).value());
       // It has begun where this one may be bound.
       mine.more.back()->loop().post([cpus] { (void)run_on(cpus); });
@@ -94,12 +99,14 @@ std::vector<LaneLoop> ClientThread::lane_loops(DataThreadsFacts facts) {
     for (std::size_t i = 0; i < std::min(wanted.count - 1, mine.more.size()); ++i)
       loops.push_back({&mine.more[i]->loop()});
   });
-  if (!wanted.bound || loops.size() < wanted.count) return loops;
+  // A hello can name no other CPUs.
+  const bool have_numbers = std::ranges::all_of(cpus, [](std::uint32_t cpu) { return cpu < kMaxCpus; });
+  if (!wanted.bound || loops.size() < wanted.count || !have_numbers) return made;
   for (std::size_t i = 0; i < loops.size(); ++i) {
     loops[i].cpu = cpus[i];
     loops[i].loop->post([cpu = cpus[i]] { (void)run_on({&cpu, 1}); });
   }
-  return loops;
+  return made;
 }
 
 void ClientThread::leave() {

@@ -26,7 +26,7 @@ class ClientThread {
   AsioLoop& loop() { return thread_->loop(); }
   // Loop. As many as data_threads() says, fewer if the system gives no more threads; they end with the thread's last
   // client, and keep to their CPUs until then.
-  std::vector<LaneLoop> lane_loops(DataThreadsFacts facts);
+  LaneLoops lane_loops(DataThreadsFacts facts);
 
   // Runs it on the loop after what was posted before, and returns when it has run: so what lives on the loop can end.
   // Not on a loop.

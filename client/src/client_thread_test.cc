@@ -92,12 +92,11 @@ TEST_CASE("client threads: lanes live on several loops, which take turns, and on
   DataThreadsFacts facts;
   facts.lanes = kMost + 1;
   facts.only_own_sockets = true;
-  facts.workers_here = 4;
   std::vector<LaneLoop> loops, again;
   const auto all = usable_cpus();
   client->run([&] {
-    loops = client->lane_loops(facts);
-    again = client->lane_loops(facts);
+    loops = client->lane_loops(facts).loops;
+    again = client->lane_loops(facts).loops;
   });
   REQUIRE(loops.size() == kMost);
   CHECK(loops.front().loop == &client->loop());
@@ -121,7 +120,7 @@ TEST_CASE("client threads: lanes live on several loops, which take turns, and on
   CHECK(usable_cpus() == all);
   // Who needs fewer gets some of the same.
   facts.wanted = 1;
-  client->run([&] { again = client->lane_loops(facts); });
+  client->run([&] { again = client->lane_loops(facts).loops; });
   REQUIRE(again.size() == 1);
   CHECK(again.front().loop == &client->loop());
   client->leave();
@@ -134,7 +133,7 @@ TEST_CASE("client threads: more of them than CPUs are bound to none") {
   facts.lanes = kMost + 2;
   facts.only_own_sockets = true;
   std::vector<LaneLoop> loops;
-  client->run([&] { loops = client->lane_loops(facts); });
+  client->run([&] { loops = client->lane_loops(facts).loops; });
   REQUIRE(loops.size() == kMost + 2);
   for (const LaneLoop& loop : loops)
     CHECK_FALSE(loop.cpu);

@@ -69,8 +69,11 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
     facts.only_own_sockets = only_own_sockets;
     facts.workers_here = static_cast<std::size_t>(std::ranges::count_if(
         start.members, [this](const Member& member) { return member.host == config_.host; }));
-    lane_loops_ = transports_.make_lane_loops(facts);
-    if (config_.data_threads.value_or(1) > lane_loops_.size()) {
+    LaneLoops made = transports_.make_lane_loops(facts);
+    lane_loops_ = std::move(made.loops);
+    if (!made.complete) {
+      log_.warn("{} data threads and no more: {}", lane_loops_.size(), to_string(made.complete.error()));
+    } else if (config_.data_threads.value_or(1) > lane_loops_.size()) {
       log_.info("{} data threads (BPS_DATA_THREADS), not {}: {}", lane_loops_.size(), *config_.data_threads,
                 facts.only_network ? fmt::format("{} lanes have something to do beside each other", facts.lanes)
                                    : "lanes are not all over TCP, or ranks of this host sum first");

@@ -15,11 +15,11 @@ DataThreads data_threads(const DataThreadsFacts& facts) {
   } else if (facts.only_own_sockets) {
     count = facts.cpus;
   } else {
-    count = std::min<std::size_t>(facts.cpus, (facts.bandwidth_bps + kBitsPerSecond - 1) / kBitsPerSecond);
+    const std::uint64_t share = facts.bandwidth_bps / std::max<std::size_t>(facts.workers_here, 1);
+    count = std::min<std::size_t>(facts.cpus, (share + kBitsPerSecond - 1) / kBitsPerSecond);
   }
   count = std::clamp<std::size_t>(count, 1, std::max<std::size_t>(facts.lanes, 1));
-  const bool shares_cpus = facts.workers_here + facts.lanes > facts.cpus;
-  return {count, facts.only_own_sockets && shares_cpus && count > 1 && count == facts.cpus};
+  return {count, facts.only_own_sockets && count > 1 && count == facts.cpus};
 }
 
 }  // namespace bps

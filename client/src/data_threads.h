@@ -1,8 +1,8 @@
 // How many threads move the bytes of a client, and whether each keeps to a CPU of its own, when nobody says it.
 //
 // One thread is good for about 25 Gbit/s, as a shard of a server is. Where all servers are on this host and are reached
-// over TCP, there is no link, and as many threads as CPUs move more. Where workers and servers of such a host share
-// fewer CPUs than they are, what is sent on one and read on another costs most of all (decision 0022): then thread t
+// over TCP, there is no link, and as many threads as CPUs move more. If there are lanes for all CPUs, and so more workers
+// and servers than those, what is sent on one and read on another costs most of all (decision 0022): then thread t
 // is bound to CPU t, lane l belongs to thread l modulo their number on every worker, and servers follow. Pure.
 #pragma once
 
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "proto/base/event_loop.h"
+#include "proto/base/result.h"
 
 namespace bps {
 
@@ -27,7 +28,7 @@ struct DataThreadsFacts {
   std::optional<std::uint32_t> wanted = {};  // what the user says
   std::size_t cpus = 1;             // that this process may use
   std::size_t lanes = 1;
-  std::uint64_t bandwidth_bps = 0;  // of this host's link; 0 = unknown
+  std::uint64_t bandwidth_bps = 0;  // of this host's link, which its workers share; 0 = unknown
   bool only_network = true;         // no lane is better than TCP: others give nothing to do beside each other
   bool only_own_sockets = false;    // all servers are on this host, and reached over TCP
   std::size_t workers_here = 1;     // on this host
@@ -40,7 +41,11 @@ struct LaneLoop {
   EventLoop* loop = nullptr;
   std::optional<std::uint32_t> cpu = {};  // that its thread is bound to
 };
-// Of a client on real threads, which knows how many CPUs there are: at least one.
-using MakeLaneLoops = std::function<std::vector<LaneLoop>(DataThreadsFacts facts)>;
+struct LaneLoops {
+  std::vector<LaneLoop> loops;  // at least one
+  Status complete = {};         // an error: why there are fewer than data_threads() says
+};
+// Of a client on real threads, which knows how many CPUs there are.
+using MakeLaneLoops = std::function<LaneLoops(DataThreadsFacts facts)>;
 
 }  // namespace bps

@@ -27,6 +27,7 @@ struct SentFrame {
 // The test's end of a connection. Outlives the engine's.
 struct Wire {
   Endpoint endpoint;
+  EventLoop* loop = nullptr;  // that the connection lives on
   ConnectionHandler* handler = nullptr;  // null: closed by either side
   bool flushed = false;                  // by close_after_flush
   std::size_t queued_bytes = 0;          // what the engine is told
@@ -105,9 +106,10 @@ class ScriptedTransport final : public Transport {
   Result<std::unique_ptr<Listener>> listen(EventLoop&, const Endpoint&, Accepted) override {
     return make_error(ErrorCode::internal, "clients do not listen");
   }
-  std::unique_ptr<Connection> connect(EventLoop&, const Endpoint& endpoint, Duration) override {
+  std::unique_ptr<Connection> connect(EventLoop& loop, const Endpoint& endpoint, Duration) override {
     auto wire = std::make_shared<Wire>();
     wire->endpoint = endpoint;
+    wire->loop = &loop;
     wires.push_back(wire);
     return std::make_unique<ScriptedConnection>(wire);
   }

@@ -219,6 +219,14 @@ TEST_CASE("settings: what cannot be is refused with the numbers") {
   CHECK_THAT(refusal({}, {{"BPS_WORLD_SIZE", "many"}}).message, Contains("BPS_WORLD_SIZE"));
 }
 
+TEST_CASE("settings: data threads are counted, or left to the library") {
+  CHECK_FALSE(read({}).config.data_threads);
+  CHECK(read({}, {{"BPS_DATA_THREADS", "3"}}).config.data_threads == 3u);
+  CHECK(read({}, {{"BPS_DATA_THREADS", "64"}}).config.data_threads == 64u);
+  for (const char* const wrong : {"0", "65"})
+    CHECK_THAT(refusal({}, {{"BPS_DATA_THREADS", wrong}}).message, Contains("data-threads"));
+}
+
 TEST_CASE("settings: a misspelt variable is a warning, embedded is recognised") {
   GivenOptions given;
   given.scheduler = "embedded:";

@@ -1,13 +1,17 @@
 // Clients whose lanes live on several threads, with a cluster on other threads of this process.
 #include <stdlib.h>
 
+#include <algorithm>
 #include <bps/client.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/threads/cluster.h"
@@ -99,19 +103,47 @@ std::vector<std::string> train_all(const bps::testing::Cluster& cluster, int rou
 
 const std::vector<std::string> kNothing(kWorkers);
 
+// Of the clients of this process that has most of them, as they are called: bps-client, bps-client-1, bps-client-2, ...
+int most_data_threads() {
+  const std::string first = "bps-client";
+  int most = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name == first) most = std::max(most, 1);
+    if (name.starts_with(first + "-")) most = std::max(most, std::stoi(name.substr(first.size() + 1)) + 1);
+  }
+  return most;
+}
+
+// With all workers in the job.
+int data_threads_of(const bps::testing::Cluster& cluster, int rounds) {
+  int threads = 0;
+  CHECK(train_all(cluster, rounds, [&](int round) {
+          if (round == 1) threads = most_data_threads();
+        }) == kNothing);
+  return threads;
+}
+
 }  // namespace
 
 TEST_CASE("data threads: sums are right, with as many threads as lanes and with fewer") {
   for (const int threads : {2, 4}) {
     const DataThreads setting(threads);
     const bps::testing::Cluster cluster(4);
-    CHECK(train_all(cluster, 30) == kNothing);
+    CHECK(data_threads_of(cluster, 30) == threads);
   }
 }
 
-TEST_CASE("data threads: by default there are as many as CPUs") {
+TEST_CASE("data threads: by default there are as many as CPUs, or as lanes") {
   const bps::testing::Cluster cluster(4);
-  CHECK(train_all(cluster, 30) == kNothing);
+  CHECK(data_threads_of(cluster, 30) == std::min(static_cast<int>(std::thread::hardware_concurrency()), 4));
+}
+
+TEST_CASE("data threads: one, if that is wanted") {
+  const DataThreads setting(1);
+  const bps::testing::Cluster cluster(4);
+  CHECK(data_threads_of(cluster, 10) == 1);
 }
 
 TEST_CASE("data threads: partitions go from the lane of one thread to that of another when a server stops") {
