@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """What compare makes of measurements, with a fake bps-bench: compare_test.py [unittest arguments]"""
+import contextlib
+import io
 import json
 import os
 import pathlib
 import select
+import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
@@ -109,8 +113,28 @@ class RowTest(unittest.TestCase):
             first.median = Median.exactly(1)
             raise NotMeasured("the link broke")
         guarded([first, second], measure)
-        self.assertTrue(first.passed)
+        # Whether the first is wrong was not looked at yet.
+        self.assertEqual((first.wrong, first.passed), ("the link broke", False))
         self.assertEqual((second.missing, second.passed), ("the link broke", False))
+
+    def test_whatever_goes_wrong_marks_its_rows(self):
+        for failure in (TypeError("None has no length"), subprocess.TimeoutExpired("ss", 20), OSError(2, "no iperf3")):
+            first, second = row(median=Median.exactly(1)), row("P2")
+
+            def measure():
+                raise failure
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                guarded([first, second], measure)
+            self.assertIn(str(failure), first.wrong)
+            self.assertIn(type(failure).__name__, second.missing)
+            self.assertIn("in measure", said.getvalue())
+            self.assertFalse(first.passed or second.passed)
+
+    def test_who_interrupts_is_heard(self):
+        def measure():
+            raise KeyboardInterrupt
+        with self.assertRaises(KeyboardInterrupt):
+            guarded([row()], measure)
 
 
 class BenchTest(unittest.TestCase):
@@ -124,6 +148,15 @@ class BenchTest(unittest.TestCase):
     def fake(self, script):
         self.program.write_text("#!/bin/sh\n" + script)
         self.program.chmod(0o755)
+
+    def fake_until_told(self):
+        """It runs until what this returns is called."""
+        fifo = f"{self.program}.fifo"
+        os.mkfifo(fifo)
+        self.fake(f"read told < {fifo}")
+        told = os.open(fifo, os.O_RDWR)  # so that nobody waits for a reader
+        self.addCleanup(os.close, told)
+        return lambda: os.write(told, b"end\n")
 
     def test_lines(self):
         lines = [{"bench": "pushpull", "verified": True, "p50_us": 7},
@@ -168,8 +201,56 @@ class BenchTest(unittest.TestCase):
     def test_congestion_control(self):
         self.context.saw("bps", {"cubic"})
         self.assertEqual(self.context.wrong_control("bps"), "")
+        self.context.saw("Gloo ring", {"cubic"})
         self.context.saw("bps", {"bbr"})
         self.assertEqual(self.context.wrong_control("Gloo ring", "bps"), "bps ran with bbr")
+        self.assertEqual(self.context.seen_controls(),
+                         "TCP congestion control, as seen: bbr (bps); cubic (Gloo ring, bps).")
+
+    def test_who_was_not_seen_does_not_count(self):
+        self.assertRegex(self.context.wrong_control("bps"), "bps was never seen with a connection")
+        self.assertFalse(self.context.saw("bps", set()))
+        self.assertRegex(self.context.wrong_control("bps"), "bps was never seen with a connection")
+        self.assertTrue(self.context.saw("bps", {"cubic"}))
+        self.assertRegex(self.context.wrong_control("bps", "Gloo ring"), "Gloo ring was never seen")
+        self.context.begin()  # what was seen for other numbers does not help these
+        self.assertRegex(self.context.wrong_control("bps"), "bps was never seen with a connection")
+
+    def test_why_nobody_could_be_seen_is_told(self):
+        end = self.fake_until_told()
+
+        def fails(_):
+            end()
+            raise NotMeasured("ss failed (255): no ss")
+        with mock.patch("context.congestion_controls", fails), mock.patch("os.geteuid", return_value=0):
+            self.context.bench("pushpull", "--link", "1gbit")
+        self.assertRegex(self.context.wrong_control("bps"), "never seen .*no ss")
+
+    def test_who_must_not_be_disturbed_is_not_looked_at(self):
+        self.fake("exit 0")
+        with mock.patch.object(Program, "output", return_value="") as output, mock.patch("os.geteuid", return_value=0):
+            self.context.bench("latency", "--link", "1gbit", watched=False)
+            output.assert_called_with(None)
+            self.context.bench("latency", "--link", "1gbit")
+            self.assertIsNotNone(output.call_args.args[0])
+
+    def test_ss_that_fails_is_no_answer(self):
+        self.fake("echo cannot open netlink >&2; exit 1")
+        (self.program.parent / "ss").symlink_to(self.program)
+        with self.assertRaisesRegex(NotMeasured, r"ss failed \(1\): cannot open netlink"):
+            lab.controls_in(["env", f"PATH={self.program.parent}:{os.environ['PATH']}"])
+
+    def test_a_program_is_watched_until_something_was_seen(self):
+        end = self.fake_until_told()
+        looks = []
+
+        def watch():
+            looks.append(None)
+            if len(looks) == 3:
+                end()
+            return False
+        output_of([self.program], limit=LIMIT, watch=watch)
+        self.assertGreaterEqual(len(looks), 3)
 
 
 class PeersTest(unittest.TestCase):
