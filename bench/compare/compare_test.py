@@ -15,10 +15,11 @@ from unittest import mock
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import lab
-from context import Context, guarded
+from context import Context, Goodput, Lines, guarded, too_busy
 from peers import Peers, Ranks, against_the_better
 from process import Program, output_of
 from row import Median, NotMeasured, Row, summary, table
+from rows import lost, placement, replayed
 
 LIMIT = 60  # seconds after which anything is considered to hang
 
@@ -136,6 +137,10 @@ class RowTest(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             guarded([row()], measure)
 
+    def test_a_busy_machine_is_told(self):
+        self.assertEqual(too_busy(0.25), "")
+        self.assertEqual(too_busy(0.24), "only 24% of the CPU was idle")
+
 
 class BenchTest(unittest.TestCase):
     def setUp(self):
@@ -251,6 +256,39 @@ class BenchTest(unittest.TestCase):
             return False
         output_of([self.program], limit=LIMIT, watch=watch)
         self.assertGreaterEqual(len(looks), 3)
+
+    def test_goodput_after_a_row_is_that_before_the_next(self):
+        measured = iter((10, 20, 30, 40))
+        links = mock.MagicMock()
+        links.__enter__.return_value.goodput = lambda: next(measured)
+        self.context.lab = lambda hosts, rate: links
+        goodput = Goodput(self.context, "1gbit")
+        self.assertEqual((goodput.before(), goodput.after(), goodput.before()), (10, 20, 20))
+        # This row failed: what is known is not from just before the next.
+        self.assertEqual((goodput.before(), goodput.after()), (30, 40))
+
+
+class RowsTest(unittest.TestCase):
+    def test_links_that_moved_are_told(self):
+        self.assertEqual(replayed.moved(100e6, 102e6), "")
+        self.assertEqual(replayed.moved(100e6, 97e6), "G was 800.0 Mbit/s before and 776.0 after")
+
+    def test_a_placement_is_judged_by_goodput_before_and_after(self):
+        context = mock.MagicMock()
+        context.bench.return_value = Lines([dict(bench="pushpull", tstar_s=2, idle=0.5, **dict.fromkeys(
+            ("p50_us", "p50_low_us", "p50_high_us", "min_us", "max_us"), 2e6))])
+        context.wrong_control.return_value = ""
+        goodput = mock.MagicMock()
+        goodput.before.return_value, goodput.after.return_value = 100, 110
+        of = row("P4", 1.1, 1.03, more=False)
+        placement.run(context, [], of, goodput)
+        self.assertAlmostEqual(of.median.value, 1.05)  # t* was shorter than told
+        self.assertIn("800bit", context.bench.call_args.args)
+
+    def test_a_round_that_was_not_interrupted_says_nothing_of_going_on(self):
+        self.assertAlmostEqual(lost.after(10.0, [9.5, 10.25]), 0.25)
+        with self.assertRaisesRegex(NotMeasured, "no rank's longest round was the interrupted one"):
+            lost.after(10.0, [9.5, 9.75])
 
 
 class PeersTest(unittest.TestCase):

@@ -104,6 +104,32 @@ class Context:
         return f"TCP congestion control, as seen: {said or 'none'}."
 
 
+class Goodput:
+    """G of links of one rate, just before and just after each of several rows: what it is after one is what it is before
+    the next, unless that one failed."""
+
+    def __init__(self, context, rate):
+        self._context, self._rate = context, rate
+        self._known = None
+
+    def before(self):
+        known, self._known = self._known, None
+        return known or self._measured()
+
+    def after(self):
+        self._known = self._measured()
+        return self._known
+
+    def _measured(self):
+        with self._context.lab(2, self._rate) as lab:
+            return lab.goodput()
+
+
+def too_busy(idle):
+    """Why a number of links does not count, if the CPU may have been the limit: `idle` is the part that nobody used."""
+    return "" if idle >= 0.25 else f"only {idle:.0%} of the CPU was idle"
+
+
 def guarded(rows, measure):
     """If it fails, all of the rows say why, and none counts as passed: of one that has its median nobody may have looked yet
     whether it is wrong."""
