@@ -15,11 +15,11 @@ from unittest import mock
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import lab
-from context import Context, Goodput, Lines, guarded, too_busy
+from context import Context, Goodput, Lines, guarded, too_busy, who_is_bound
 from peers import Peers, Ranks, against_the_better
 from process import Program, output_of
 from row import Median, NotMeasured, Row, summary, table
-from rows import lost, placement, replayed
+from rows import cost, links, lost, placement, replayed
 
 LIMIT = 60  # seconds after which anything is considered to hang
 
@@ -272,6 +272,24 @@ class RowsTest(unittest.TestCase):
     def test_links_that_moved_are_told(self):
         self.assertEqual(replayed.moved(100e6, 102e6), "")
         self.assertEqual(replayed.moved(100e6, 97e6), "G was 800.0 Mbit/s before and 776.0 after")
+
+    def test_cpu_time_of_others_is_told(self):
+        line = dict(bench="floor", cpu_s_per_GB=0.57, own_cpu_s_per_GB=0.5)
+        self.assertEqual(cost.taken(line), "")
+        self.assertEqual(cost.taken(line | dict(cpu_s_per_GB=0.7)), "something else took 0.200 CPU s/GB beside floor")
+
+    def test_peers_are_chosen_by_five_rounds_on_a_loopback_and_by_one_over_links(self):
+        for own_hosts, rounds in ((True, (1, 0)), (False, (5, 1))):
+            context = mock.MagicMock()
+            context.peers.medians.return_value = {"Gloo ring": 1.0, "Gloo bcube": 1.1, "OpenMPI ring": 1.2}
+            best = links.best_peers(context, Ranks(None, 4, own_hosts), 100)
+            self.assertEqual(best, ["Gloo ring", "OpenMPI ring"])
+            self.assertEqual(context.peers.medians.call_args.args[-2:], rounds)
+
+    def test_who_is_bound(self):
+        for cpus, said in ((1, ""), (2, "; our clients' data threads are bound to CPUs, peers are placed by the kernel"), (5, "")):
+            with mock.patch("os.sched_getaffinity", return_value=set(range(cpus))):
+                self.assertEqual(who_is_bound(4, "peers are"), said)
 
     def test_a_placement_is_judged_by_goodput_before_and_after(self):
         context = mock.MagicMock()

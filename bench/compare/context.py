@@ -83,6 +83,14 @@ class Context:
             can_be_seen = watched and (lab or "--link" in flags)
             return Lines(json.loads(line) for line in program.output(watch if can_be_seen else None).splitlines())
 
+    def distance(self):
+        """How far apart the CPUs are just now, in words."""
+        try:
+            return f"{self.bench('distance').of('distance')['round_trip_ns']:.0f} ns"
+        except NotMeasured as reason:
+            self.say(str(reason))
+            return "unknown"
+
     def wrong_control(self, *who):
         """Why numbers do not count, if one of those was seen with connections that do not use cubic, or with none."""
         for name in who:
@@ -123,6 +131,13 @@ class Goodput:
     def _measured(self):
         with self._context.lab(2, self._rate) as lab:
             return lab.goodput()
+
+
+def who_is_bound(servers, others):
+    """What there is to say of who keeps to CPUs, with so many servers on this host, reached over TCP: our clients' data threads
+    are bound if the servers' lanes are enough for one on each CPU (proto/decisions/0022-data-threads-that-take-turns.md)."""
+    bound = 1 < len(os.sched_getaffinity(0)) <= servers
+    return f"; our clients' data threads are bound to CPUs, {others} placed by the kernel" if bound else ""
 
 
 def too_busy(idle):

@@ -1,8 +1,8 @@
 """P1, P2, P3: hosts with shaped links, a server host for every worker host.
 
 The goodput that a link offers (G) is iperf3's both ways at once, between two hosts of a lab of the same rate, before
-and after each round of ours. A turn is one timed round after a warm-up, of ours as of the peers: of several the median
-would be closer to the fastest. A server host for every worker host and equal links: no worker can be faster than G.
+and after each round of ours. A turn is one timed round after a warm-up, of ours as of the peers.
+A server host for every worker host and equal links: no worker can be faster than G.
 """
 from context import MB, guarded, too_busy
 from peers import GLOO, Ranks, against_the_better
@@ -11,7 +11,7 @@ from row import Median, Row
 IDS = ("P1", "P2", "P3")
 # n = k, the rate of the links, and the limits of P2 and P3.
 CASES = ((4, "500mbit", (1.40, 1.47), (1.38, 1.47)), (8, "200mbit", (1.63, 1.71), (1.60, 1.70)))
-# Who takes so many times as long in the first round is not measured again.
+# Who takes so many times as long at first is not measured again.
 FAR = 1.25
 
 
@@ -72,8 +72,10 @@ def run(context, hosts, rate, size, goodput, ring, peers):
 
 
 def best_peers(context, ranks, size):
-    """The fastest algorithm of Gloo and that of OpenMPI, by a round of each; only one if the other is far behind."""
-    seconds = context.peers.medians(context.peers.names(context.quick), ranks, size, 1, 0 if ranks.own_hosts else 1)
+    """The fastest algorithm of Gloo and that of OpenMPI, by a round of each over links, which take long and are all alike, else
+    by the median of five after a warm-up; only one if the other is far behind."""
+    rounds, warmup = (1, 0) if ranks.own_hosts else (5, 1)
+    seconds = context.peers.medians(context.peers.names(context.quick), ranks, size, rounds, warmup)
     context.say(", ".join(f"{name} {value:.3f} s" for name, value in seconds.items()))
     families = [[name for name in seconds if (name in GLOO) == gloo] for gloo in (True, False)]
     best = [min(family, key=seconds.get) for family in families if family]
