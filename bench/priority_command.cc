@@ -2,6 +2,7 @@
 #include <chrono>
 #include <vector>
 
+#include "bench/bootstrap.h"
 #include "bench/priority_engine.h"
 #include "bench/subcommands.h"
 
@@ -48,8 +49,8 @@ void add_line(Outcome& outcome, const Priority& run, const Series& series, bool 
 }
 
 void add_difference(Outcome& outcome, const Series& a, const Series& b, double percent, const char* of) {
-  const double value = percentile(a.round_us, percent) - percentile(b.round_us, percent);
-  add_comparison(outcome, "difference", a.name + "-" + b.name, of, {value, value, value});
+  add_comparison(outcome, "difference", a.name + "-" + b.name, of,
+                 percentile_difference(a.round_us, b.round_us, percent, kBlock));
 }
 
 Result<Outcome> measure(const Priority& run) {

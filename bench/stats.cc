@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
 namespace bps::bench {
 
 double percentile(std::vector<double> values, double percent) {
   if (values.empty()) return 0;
+  if (percent == 50) return median_of(std::move(values)).value;
   std::sort(values.begin(), values.end());
   const auto rank = static_cast<std::size_t>(std::ceil(percent / 100 * static_cast<double>(values.size())));
   return values[std::clamp<std::size_t>(rank, 1, values.size()) - 1];

@@ -6,7 +6,8 @@
 
 namespace bps::bench {
 
-// The smallest value that at least `percent` of the values do not exceed (nearest rank); 0 of none.
+// The smallest value that at least `percent` of the values do not exceed (nearest rank); 0 of none. 50 is the
+// median: of an even count the mean of the two in the middle.
 double percentile(std::vector<double> values, double percent);
 
 struct Median {

@@ -12,25 +12,37 @@ namespace {
 
 constexpr std::uint32_t kMaxKinds = 16;
 
-// Whole numbers up to this are exact. In the larger types more is of no use.
+// Whole numbers up to this are exact. In types larger than f32 more is of no use.
 std::uint32_t max_sum(DType dtype) {
   switch (dtype) {
     case DType::i8: return 127;
     case DType::u8: return 255;
     case DType::bf16: return 256;
     case DType::f16: return 2048;
-    default: return 60'000;
+    default: return 1u << 24;
   }
 }
 
-// What a rank adds to the kind of an element: so that ranks differ.
-std::uint32_t extra_of(std::uint32_t rank) { return rank % 2; }
+std::uint32_t largest_sum(const Pattern& pattern) {
+  return std::min(max_sum(pattern.dtype), max_sum(pattern.wire));
+}
 
-// The largest sum is workers * (kinds - 1) + workers / 2.
-std::uint32_t kinds_of(const Pattern& pattern) {
+// How many ranks push different values. What ranks add is on average (extras - 1) / 2 at most, and at least
+// two kinds have to fit beside it.
+std::uint32_t extras_of(const Pattern& pattern) {
   const std::uint32_t workers = pattern.workers;
-  const std::uint32_t largest = std::min(max_sum(pattern.dtype), max_sum(pattern.wire));
-  return std::clamp<std::uint32_t>((largest - workers / 2) / workers + 1, 2, kMaxKinds);
+  return std::clamp<std::uint32_t>(2 * (largest_sum(pattern) - workers) / workers + 1, 1, workers);
+}
+
+// What a rank adds to the kind of an element.
+std::uint32_t extra_of(const Pattern& pattern, std::uint32_t rank) { return rank % extras_of(pattern); }
+
+// The largest sum is workers * (kinds - 1) and what the ranks add.
+std::uint32_t kinds_of(const Pattern& pattern) {
+  const std::uint64_t workers = pattern.workers;
+  const std::uint64_t added = workers * (extras_of(pattern) - 1) / 2;
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>((largest_sum(pattern) - added) / workers + 1, 2, kMaxKinds));
 }
 
 std::uint32_t kind_of(std::uint64_t element, std::uint64_t round, std::uint32_t kinds) {
@@ -69,7 +81,7 @@ Table<T> contributions(const Pattern& pattern, std::uint32_t rank) {
   Table<T> table{};
   const std::uint32_t kinds = kinds_of(pattern);
   for (std::uint32_t x = 0; x < kinds; ++x)
-    table[x] = make<T>(pattern.dtype, x + extra_of(rank));
+    table[x] = make<T>(pattern.dtype, x + extra_of(pattern, rank));
   return table;
 }
 
@@ -78,12 +90,11 @@ template <class T>
 Table<T> sums(const Pattern& pattern) {
   Table<T> table{};
   const std::uint32_t kinds = kinds_of(pattern);
-  for (std::uint32_t x = 0; x < kinds; ++x) {
-    std::uint32_t sum = 0;
-    for (std::uint32_t rank = 0; rank < pattern.workers; ++rank)
-      sum += x + extra_of(rank);
-    table[x] = make<T>(pattern.dtype, sum);
-  }
+  std::uint32_t extras = 0;
+  for (std::uint32_t rank = 0; rank < pattern.workers; ++rank)
+    extras += extra_of(pattern, rank);
+  for (std::uint32_t x = 0; x < kinds; ++x)
+    table[x] = make<T>(pattern.dtype, pattern.workers * x + extras);
   return table;
 }
 

@@ -1,8 +1,9 @@
 // What the workers push, chosen so that every element of every round has a sum that is known and exact in
 // every type, and so that an element that is lost, doubled, misplaced or of another round is seen. Pure.
 //
-// Worker r pushes x + r mod 2 at element i of round t, where x = hash(i, t) mod K and K is so small that the
-// sum over all workers is exact in the type.
+// Worker r pushes x + r mod R at element i of round t, where x = hash(i, t) mod K, so that a worker that is
+// counted twice in place of another is seen, too. R and K are so small that the sum over all workers is exact
+// in the type; R is the number of workers wherever the type has room.
 #pragma once
 
 #include <cstddef>

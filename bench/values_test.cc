@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "proto/reduce/reduce.h"
@@ -10,15 +11,16 @@
 namespace bps::bench {
 namespace {
 
-// What a server makes of the contributions of all workers.
-std::vector<std::byte> sum_of(const Pattern& pattern, std::uint64_t round, std::size_t count) {
+// What a server makes of the contributions of `ranks`.
+std::vector<std::byte> sum_of(const Pattern& pattern, const std::vector<std::uint32_t>& ranks,
+                              std::uint64_t round, std::size_t count) {
   const std::size_t raw = count * size_of(pattern.dtype);
   std::vector<std::byte> slot(count * reduce::accumulator_size(pattern.dtype));
-  fill_contribution(pattern, 0, round,
+  fill_contribution(pattern, ranks.front(), round,
                     std::span(slot).subspan(reduce::raw_offset(pattern.dtype, count), raw));
   reduce::widen_in_place(pattern.dtype, slot.data(), count);
   std::vector<std::byte> part(raw);
-  for (std::uint32_t rank = 1; rank < pattern.workers; ++rank) {
+  for (const std::uint32_t rank : std::span(ranks).subspan(1)) {
     fill_contribution(pattern, rank, round, part);
     const std::byte* const inputs[] = {part.data()};
     reduce::accumulate(pattern.dtype, Operation::sum, slot.data(), inputs, count);
@@ -26,6 +28,16 @@ std::vector<std::byte> sum_of(const Pattern& pattern, std::uint64_t round, std::
   reduce::finish(pattern.dtype, Operation::sum, slot.data(), {}, count, pattern.workers);
   slot.resize(raw);
   return slot;
+}
+
+std::vector<std::uint32_t> all_ranks(const Pattern& pattern) {
+  std::vector<std::uint32_t> ranks(pattern.workers);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::vector<std::byte> sum_of(const Pattern& pattern, std::uint64_t round, std::size_t count) {
+  return sum_of(pattern, all_ranks(pattern), round, count);
 }
 
 }  // namespace
@@ -52,6 +64,25 @@ TEST_CASE("sums of f32 are exact in what they are on the network, too") {
     largest = std::max(largest, reinterpret_cast<const float*>(sum.data())[i]);
   CHECK(largest > 40);
   CHECK(largest <= 256);
+}
+
+TEST_CASE("a worker that is counted twice in place of another is found") {
+  // So many that each type has room for them.
+  for (std::uint8_t d = 0; d < kDTypeCount; ++d) {
+    for (const std::uint32_t workers : {2u, 4u, 8u, 14u}) {
+      const Pattern pattern{static_cast<DType>(d), workers};
+      for (std::uint32_t lost = 1; lost < workers; ++lost) {
+        INFO(name_of(pattern.dtype) << " " << workers << ", rank " << lost);
+        auto ranks = all_ranks(pattern);
+        ranks[lost] = 0;
+        CHECK(check_sum(pattern, 5, sum_of(pattern, ranks, 5, 100)) != "");
+      }
+    }
+  }
+  const Pattern pattern{DType::f32, 512};
+  auto ranks = all_ranks(pattern);
+  ranks[511] = 255;
+  CHECK(check_sum(pattern, 5, sum_of(pattern, ranks, 5, 100)) != "");
 }
 
 TEST_CASE("a wrong, a misplaced and an old element are found") {

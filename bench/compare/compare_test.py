@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
 """What compare makes of measurements, with a fake bps-bench: compare_test.py [unittest arguments]"""
+import contextlib
+import io
 import json
 import os
 import pathlib
 import select
+import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import lab
-from context import Context, guarded
+from context import Context, Goodput, Lines, guarded, too_busy, who_is_bound
 from peers import Peers, Ranks, against_the_better
 from process import Program, output_of
 from row import Median, NotMeasured, Row, summary, table
+from rows import cost, links, lost, placement, replayed
 
 LIMIT = 60  # seconds after which anything is considered to hang
 
@@ -109,8 +114,32 @@ class RowTest(unittest.TestCase):
             first.median = Median.exactly(1)
             raise NotMeasured("the link broke")
         guarded([first, second], measure)
-        self.assertTrue(first.passed)
+        # Whether the first is wrong was not looked at yet.
+        self.assertEqual((first.wrong, first.passed), ("the link broke", False))
         self.assertEqual((second.missing, second.passed), ("the link broke", False))
+
+    def test_whatever_goes_wrong_marks_its_rows(self):
+        for failure in (TypeError("None has no length"), subprocess.TimeoutExpired("ss", 20), OSError(2, "no iperf3")):
+            first, second = row(median=Median.exactly(1)), row("P2")
+
+            def measure():
+                raise failure
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                guarded([first, second], measure)
+            self.assertIn(str(failure), first.wrong)
+            self.assertIn(type(failure).__name__, second.missing)
+            self.assertIn("in measure", said.getvalue())
+            self.assertFalse(first.passed or second.passed)
+
+    def test_who_interrupts_is_heard(self):
+        def measure():
+            raise KeyboardInterrupt
+        with self.assertRaises(KeyboardInterrupt):
+            guarded([row()], measure)
+
+    def test_a_busy_machine_is_told(self):
+        self.assertEqual(too_busy(0.25), "")
+        self.assertEqual(too_busy(0.24), "only 24% of the CPU was idle")
 
 
 class BenchTest(unittest.TestCase):
@@ -124,6 +153,15 @@ class BenchTest(unittest.TestCase):
     def fake(self, script):
         self.program.write_text("#!/bin/sh\n" + script)
         self.program.chmod(0o755)
+
+    def fake_until_told(self):
+        """It runs until what this returns is called."""
+        fifo = f"{self.program}.fifo"
+        os.mkfifo(fifo)
+        self.fake(f"read told < {fifo}")
+        told = os.open(fifo, os.O_RDWR)  # so that nobody waits for a reader
+        self.addCleanup(os.close, told)
+        return lambda: os.write(told, b"end\n")
 
     def test_lines(self):
         lines = [{"bench": "pushpull", "verified": True, "p50_us": 7},
@@ -168,8 +206,107 @@ class BenchTest(unittest.TestCase):
     def test_congestion_control(self):
         self.context.saw("bps", {"cubic"})
         self.assertEqual(self.context.wrong_control("bps"), "")
+        self.context.saw("Gloo ring", {"cubic"})
         self.context.saw("bps", {"bbr"})
         self.assertEqual(self.context.wrong_control("Gloo ring", "bps"), "bps ran with bbr")
+        self.assertEqual(self.context.seen_controls(),
+                         "TCP congestion control, as seen: bbr (bps); cubic (Gloo ring, bps).")
+
+    def test_who_was_not_seen_does_not_count(self):
+        self.assertRegex(self.context.wrong_control("bps"), "bps was never seen with a connection")
+        self.assertFalse(self.context.saw("bps", set()))
+        self.assertRegex(self.context.wrong_control("bps"), "bps was never seen with a connection")
+        self.assertTrue(self.context.saw("bps", {"cubic"}))
+        self.assertRegex(self.context.wrong_control("bps", "Gloo ring"), "Gloo ring was never seen")
+        self.context.begin()  # what was seen for other numbers does not help these
+        self.assertRegex(self.context.wrong_control("bps"), "bps was never seen with a connection")
+
+    def test_why_nobody_could_be_seen_is_told(self):
+        end = self.fake_until_told()
+
+        def fails(_):
+            end()
+            raise NotMeasured("ss failed (255): no ss")
+        with mock.patch("context.congestion_controls", fails), mock.patch("os.geteuid", return_value=0):
+            self.context.bench("pushpull", "--link", "1gbit")
+        self.assertRegex(self.context.wrong_control("bps"), "never seen .*no ss")
+
+    def test_who_must_not_be_disturbed_is_not_looked_at(self):
+        self.fake("exit 0")
+        with mock.patch.object(Program, "output", return_value="") as output, mock.patch("os.geteuid", return_value=0):
+            self.context.bench("latency", "--link", "1gbit", watched=False)
+            output.assert_called_with(None)
+            self.context.bench("latency", "--link", "1gbit")
+            self.assertIsNotNone(output.call_args.args[0])
+
+    def test_ss_that_fails_is_no_answer(self):
+        self.fake("echo cannot open netlink >&2; exit 1")
+        (self.program.parent / "ss").symlink_to(self.program)
+        with self.assertRaisesRegex(NotMeasured, r"ss failed \(1\): cannot open netlink"):
+            lab.controls_in(["env", f"PATH={self.program.parent}:{os.environ['PATH']}"])
+
+    def test_a_program_is_watched_until_something_was_seen(self):
+        end = self.fake_until_told()
+        looks = []
+
+        def watch():
+            looks.append(None)
+            if len(looks) == 3:
+                end()
+            return False
+        output_of([self.program], limit=LIMIT, watch=watch)
+        self.assertGreaterEqual(len(looks), 3)
+
+    def test_goodput_after_a_row_is_that_before_the_next(self):
+        measured = iter((10, 20, 30, 40))
+        links = mock.MagicMock()
+        links.__enter__.return_value.goodput = lambda: next(measured)
+        self.context.lab = lambda hosts, rate: links
+        goodput = Goodput(self.context, "1gbit")
+        self.assertEqual((goodput.before(), goodput.after(), goodput.before()), (10, 20, 20))
+        # This row failed: what is known is not from just before the next.
+        self.assertEqual((goodput.before(), goodput.after()), (30, 40))
+
+
+class RowsTest(unittest.TestCase):
+    def test_links_that_moved_are_told(self):
+        self.assertEqual(replayed.moved(100e6, 102e6), "")
+        self.assertEqual(replayed.moved(100e6, 97e6), "G was 800.0 Mbit/s before and 776.0 after")
+
+    def test_cpu_time_of_others_is_told(self):
+        line = dict(bench="floor", cpu_s_per_GB=0.57, own_cpu_s_per_GB=0.5)
+        self.assertEqual(cost.taken(line), "")
+        self.assertEqual(cost.taken(line | dict(cpu_s_per_GB=0.7)), "something else took 0.200 CPU s/GB beside floor")
+
+    def test_peers_are_chosen_by_five_rounds_on_a_loopback_and_by_one_over_links(self):
+        for own_hosts, rounds in ((True, (1, 0)), (False, (5, 1))):
+            context = mock.MagicMock()
+            context.peers.medians.return_value = {"Gloo ring": 1.0, "Gloo bcube": 1.1, "OpenMPI ring": 1.2}
+            best = links.best_peers(context, Ranks(None, 4, own_hosts), 100)
+            self.assertEqual(best, ["Gloo ring", "OpenMPI ring"])
+            self.assertEqual(context.peers.medians.call_args.args[-2:], rounds)
+
+    def test_who_is_bound(self):
+        for cpus, said in ((1, ""), (2, "; our clients' data threads are bound to CPUs, peers are placed by the kernel"), (5, "")):
+            with mock.patch("os.sched_getaffinity", return_value=set(range(cpus))):
+                self.assertEqual(who_is_bound(4, "peers are"), said)
+
+    def test_a_placement_is_judged_by_goodput_before_and_after(self):
+        context = mock.MagicMock()
+        context.bench.return_value = Lines([dict(bench="pushpull", tstar_s=2, idle=0.5, **dict.fromkeys(
+            ("p50_us", "p50_low_us", "p50_high_us", "min_us", "max_us"), 2e6))])
+        context.wrong_control.return_value = ""
+        goodput = mock.MagicMock()
+        goodput.before.return_value, goodput.after.return_value = 100, 110
+        of = row("P4", 1.1, 1.03, more=False)
+        placement.run(context, [], of, goodput)
+        self.assertAlmostEqual(of.median.value, 1.05)  # t* was shorter than told
+        self.assertIn("800bit", context.bench.call_args.args)
+
+    def test_a_round_that_was_not_interrupted_says_nothing_of_going_on(self):
+        self.assertAlmostEqual(lost.after(10.0, [9.5, 10.25]), 0.25)
+        with self.assertRaisesRegex(NotMeasured, "no rank's longest round was the interrupted one"):
+            lost.after(10.0, [9.5, 9.75])
 
 
 class PeersTest(unittest.TestCase):

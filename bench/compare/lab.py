@@ -23,6 +23,8 @@ def congestion_controls(namespace):
 
 def controls_in(prefix):
     run = subprocess.run([*prefix, "ss", "-tniH", "state", "established"], capture_output=True, text=True, timeout=20)
+    if run.returncode != 0:
+        raise NotMeasured(f"ss failed ({run.returncode}): {run.stderr.strip()[:200]}")
     # The second line of a connection lists what it uses: "ts sack cubic wscale:10,10 ...".
     words = {word for line in run.stdout.splitlines() if line[:1].isspace() for word in line.split()}
     return words & known_congestion_controls()

@@ -49,13 +49,14 @@ def main():
     for module in MODULES:
         if context.wants(*module.IDS):
             begin = time.monotonic()
+            context.begin()
             rows += module.measure(context)
             context.say(f"{', '.join(module.IDS)} took {time.monotonic() - begin:.0f} s")
     rows.sort(key=lambda row: IDS.index(row.id))
     report = pathlib.Path(arguments.json) if arguments.json else build / "compare.json"
     report.write_text(json.dumps([row.as_json() for row in rows], indent=1) + "\n")
     print(f"{machine()}; {'a quick' if arguments.quick else 'the full'} run of {time.monotonic() - start:.0f} s. "
-          "TCP congestion control: cubic, everyone's.\n")
+          f"{context.seen_controls()}\n")
     print(table(rows))
     print(summary(rows))
     return 0 if all(row.passed for row in rows) else 1

@@ -44,16 +44,19 @@ class Program:
             pipe.close()
 
     def output(self, watch=None):
-        """Its stdout once it has ended well. Meanwhile `watch()` is called now and then."""
+        """Its stdout once it has ended well. Meanwhile `watch()` is called: often until it says that it has seen something, for
+        a program may be short, then seldom, so as not to disturb it."""
+        pause = 0.1
         while True:
             left = self.deadline - time.monotonic()
             try:
-                out, err = self.process.communicate(timeout=max(0.01, min(left, 0.5) if watch else left))
+                out, err = self.process.communicate(timeout=max(0.01, min(left, pause) if watch else left))
                 break
             except subprocess.TimeoutExpired:
                 if time.monotonic() >= self.deadline:
                     raise NotMeasured(f"{self.name} did not end within {self.limit} s") from None
-                watch()
+                if watch():
+                    pause = 0.5
         if self.process.returncode != 0:
             said = " / ".join((err.strip() or out.strip()).splitlines()[-3:])
             raise NotMeasured(f"{self.name} failed ({self.process.returncode}): {said[:300]}")

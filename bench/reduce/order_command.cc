@@ -84,8 +84,9 @@ class OrderBench {
     return bench;
   }
 
-  // One round of the partitions from `first` on. Only what a server does is timed, not what the workers do.
-  Status turn(Side& side, const Traffic& traffic, std::uint32_t first, std::uint64_t seed) {
+  // The partitions from `first` on of a round. Only what a server does is timed, not what the workers do.
+  Status turn(Side& side, const Traffic& traffic, std::uint32_t number, std::uint32_t first,
+              std::uint64_t seed) {
     std::vector<std::byte*> to(traffic.lanes);
     std::vector<double> after_last;
     Clock::duration total{};
@@ -94,7 +95,9 @@ class OrderBench {
       const std::size_t offset = piece.piece * kPieceBytes;
       const std::size_t bytes = std::min(kPieceBytes, shape_.partition_bytes - offset);
       const Wire& wire = wires_[piece.lane];
-      if (!wire.send(payload_of(piece.lane, bytes))) return os_error("cannot send to a socket", errno);
+      const std::size_t shift = shift_of(number, partition, piece.piece);
+      if (!wire.send(bytes_of(payloads_[piece.lane], shift, bytes)))
+        return os_error("cannot send to a socket", errno);
       const auto begin = Clock::now();
       if (piece.piece == 0) to[piece.lane] = side.sum->begin(piece.lane, partition);
       if (to[piece.lane] == nullptr)
@@ -114,13 +117,15 @@ class OrderBench {
     return {};
   }
 
-  // Empty if every element of every aggregate is right.
-  std::string check(const OrderSum& sum) const {
+  // Empty if every element of every aggregate is right, which is that of round `number`.
+  std::string check(const OrderSum& sum, std::uint32_t number) const {
     for (std::uint32_t partition = 0; partition < shape_.partitions; ++partition) {
       const std::byte* const aggregate = sum.aggregate(partition);
-      for (std::size_t done = 0; done < shape_.partition_bytes; done += kPieceBytes) {
-        if (std::memcmp(aggregate + done, expected_.data(),
-                        std::min(kPieceBytes, shape_.partition_bytes - done)) != 0)
+      for (std::uint32_t piece = 0; piece * kPieceBytes < shape_.partition_bytes; ++piece) {
+        const std::size_t done = piece * kPieceBytes;
+        const auto expected = bytes_of(expected_, shift_of(number, partition, piece),
+                                       std::min(kPieceBytes, shape_.partition_bytes - done));
+        if (std::memcmp(aggregate + done, expected.data(), expected.size()) != 0)
           return fmt::format("the sum of partition {} is wrong", partition);
       }
     }
@@ -130,7 +135,8 @@ class OrderBench {
   const OrderShape& shape() const { return shape_; }
 
  private:
-  static constexpr std::size_t kFloats = kPieceBytes / sizeof(float);
+  static constexpr std::size_t kShifts = 1021;  // a prime, and the period of what a lane pushes
+  static constexpr std::size_t kFloats = kPieceBytes / sizeof(float) + kShifts;
 
   explicit OrderBench(const OrderOptions& options)
       : shape_{options.workers,
@@ -140,19 +146,26 @@ class OrderBench {
         expected_(kFloats) {
     for (std::uint32_t lane = 0; lane < options.workers; ++lane) {
       for (std::size_t i = 0; i < kFloats; ++i) {
-        payloads_[lane][i] = static_cast<float>((i + lane) % 1021);  // sums are exact in any order
+        payloads_[lane][i] = static_cast<float>((i + lane) % kShifts);  // sums are exact in any order
         expected_[i] += payloads_[lane][i];
       }
     }
   }
 
-  std::span<const std::byte> payload_of(std::uint32_t lane, std::size_t bytes) const {
-    return std::as_bytes(std::span(payloads_[lane])).first(bytes);
+  // Where in `payloads_` a piece begins: not where its neighbours in the tensor and in time do.
+  std::size_t shift_of(std::uint32_t number, std::uint32_t partition, std::uint32_t piece) const {
+    const std::size_t pieces = (shape_.partition_bytes + kPieceBytes - 1) / kPieceBytes;
+    return (std::size_t{number} * 331 + partition * pieces + piece) % kShifts;
+  }
+
+  static std::span<const std::byte> bytes_of(const std::vector<float>& values, std::size_t shift,
+                                             std::size_t bytes) {
+    return std::as_bytes(std::span(values).subspan(shift)).first(bytes);
   }
 
   OrderShape shape_;
   std::vector<Wire> wires_;
-  std::vector<std::vector<float>> payloads_;  // a lane's pieces are all alike
+  std::vector<std::vector<float>> payloads_;  // by lane; its pieces are parts of it
   std::vector<float> expected_;
 };
 
@@ -195,7 +208,7 @@ Status round(OrderBench& bench, std::vector<Side>& sides, Skew skew, std::uint32
     traffic.partitions = std::min(kTurnPartitions, shape.partitions - first);
     const std::uint32_t turn = number + first / kTurnPartitions;
     for (std::size_t i = 0; i < sides.size(); ++i) {
-      Status status = bench.turn(sides[(i + turn) % sides.size()], traffic, first, turn);
+      Status status = bench.turn(sides[(i + turn) % sides.size()], traffic, number, first, turn);
       if (!status) return status;
     }
   }
@@ -214,7 +227,7 @@ Result<Outcome> run(const OrderOptions& options) {
     for (std::uint32_t number = 0; number < options.iters + 2; ++number) {
       if (Status status = round(*bench, sides, skew, number); !status) return std::move(status).error();
       for (Side& side : sides) {
-        if (wrong.empty()) wrong = bench->check(*side.sum);
+        if (wrong.empty()) wrong = bench->check(*side.sum, number);
         if (number >= 2) continue;  // the first rounds allocate the slots
         side.seconds.clear();
         side.after_last_us.clear();

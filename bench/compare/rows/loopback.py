@@ -1,5 +1,5 @@
 """P6: unshaped loopback against the peers; a network namespace of its own, so that everyone uses cubic."""
-from context import MB, guarded
+from context import MB, guarded, who_is_bound
 from peers import Ranks, against_the_better
 from row import Median, Row
 from rows.links import best_peers
@@ -25,6 +25,7 @@ def run(context, size, row):
     blocks = 3 if context.quick else 30
     iters = 3
     ours, theirs = [], []
+    before = context.distance()
     with context.loopback() as lab:
         ranks = Ranks(lab, RANKS, own_hosts=False)
         best = best_peers(context, ranks, size)
@@ -43,5 +44,6 @@ def run(context, size, row):
             said = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in theirs[-1].items())
             context.say(f"loopback, {size // MB} MB: {ours[-1]:.3f} s, {said}")
     row.median, others = against_the_better(ours, theirs)
-    row.note = f"{Median.of(ours).value:.3f} s, {blocks} x {iters} rounds; {others}"
+    row.note = (f"{Median.of(ours).value:.3f} s, {blocks} x {iters} rounds; {others}; CPUs {before} apart before, "
+                f"{context.distance()} after{who_is_bound(RANKS, 'peers are')}")
     row.wrong = context.wrong_control("bps", *best)

@@ -78,11 +78,19 @@ def one(context, number, workers, take, notices, flags=(), settings=None):
             cluster.assert_status(rank, 0, "closed", limit=LIMIT)
             ends.append(float(re.search(r"longest \d+ \S+ (\S+)", rank.text())[1]) + offset)
             usual.append(float(re.search(r"usual (\S+)", rank.text())[1]) / 1e3)
-        return noticed - signalled, max(ends) - noticed, max(usual)
+        return noticed - signalled, after(noticed, ends), max(usual)
     except AssertionError as failure:
         raise NotMeasured(" / ".join(str(failure).splitlines()[:4])) from None
     finally:
         cluster.doCleanups()
+
+
+def after(noticed, ends):
+    """Seconds until the last rank has ended its longest round, which is the one that was interrupted if it ends then."""
+    seconds = max(ends) - noticed
+    if seconds < 0:
+        raise NotMeasured(f"no rank's longest round was the interrupted one: the last ended {-seconds:.3f} s too early")
+    return seconds
 
 
 def instant(line):
