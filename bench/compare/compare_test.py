@@ -287,7 +287,7 @@ class RowsTest(unittest.TestCase):
             self.assertEqual(context.peers.medians.call_args.args[-2:], rounds)
 
     def test_who_is_bound(self):
-        for cpus, said in ((1, ""), (2, "; our clients' data threads are bound to CPUs, peers are placed by the kernel"), (5, "")):
+        for cpus, said in ((1, ""), (3, ""), (2, "; our clients' data threads are bound to CPUs, peers are placed by the kernel"), (5, "")):
             with mock.patch("os.sched_getaffinity", return_value=set(range(cpus))):
                 self.assertEqual(who_is_bound(4, "peers are"), said)
 

@@ -135,8 +135,9 @@ class Goodput:
 
 def who_is_bound(servers, others):
     """What there is to say of who keeps to CPUs, with so many servers on this host, reached over TCP: our clients' data threads
-    are bound if the servers' lanes are enough for one on each CPU (proto/decisions/0022-data-threads-that-take-turns.md)."""
-    bound = 1 < len(os.sched_getaffinity(0)) <= servers
+    are bound if the servers' lanes spread evenly over the CPUs (proto/decisions/0022-data-threads-that-take-turns.md)."""
+    cpus = len(os.sched_getaffinity(0))
+    bound = 1 < cpus <= servers and 8 * cpus * -(-servers // cpus) <= 9 * servers
     return f"; our clients' data threads are bound to CPUs, {others} placed by the kernel" if bound else ""
 
 

@@ -3,7 +3,8 @@
 // One thread is good for about 25 Gbit/s, as a shard of a server is. Where all servers are on this host and are reached
 // over TCP, there is no link, and as many threads as CPUs move more. If there are lanes for all CPUs, and so more workers
 // and servers than those, what is sent on one and read on another costs most of all (decision 0022): then thread t
-// is bound to CPU t, lane l belongs to thread l modulo their number on every worker, and servers follow. Pure.
+// is bound to CPU t, lane l belongs to thread l modulo their number on every worker, and servers follow; but where lanes
+// do not spread evenly (3 on 2 CPUs) there is one thread, for the CPU that has most would keep all waiting. Pure.
 #pragma once
 
 #include <cstddef>

@@ -33,11 +33,20 @@ TEST_CASE("data threads: as many as CPUs, each bound to its own, where a host's 
   CHECK(on_one_host(1, 4) == DataThreads{1, false});
   CHECK(on_one_host(64, 8) == DataThreads{8, false});  // CPUs enough for all
   CHECK(on_one_host(8, 8) == DataThreads{8, true});
+  // Not where one CPU would have much more than its share.
+  CHECK(on_one_host(2, 3) == DataThreads{1, false});
+  CHECK(on_one_host(2, 5) == DataThreads{1, false});
+  CHECK(on_one_host(2, 7) == DataThreads{1, false});
+  CHECK(on_one_host(2, 9) == DataThreads{2, true});
+  CHECK(on_one_host(4, 6) == DataThreads{1, false});
+  CHECK(on_one_host(4, 8) == DataThreads{4, true});
 }
 
 TEST_CASE("data threads: what the user says, as far as there are lanes; one where lanes are better than TCP") {
   CHECK(data_threads({.wanted = 3, .cpus = 2, .lanes = 8}) == DataThreads{3, false});
   CHECK(data_threads({.wanted = 3, .cpus = 8, .lanes = 2, .bandwidth_bps = 1}) == DataThreads{2, false});
+  CHECK(data_threads({.wanted = 2, .cpus = 2, .lanes = 4, .only_own_sockets = true}) == DataThreads{2, true});
+  CHECK(data_threads({.wanted = 2, .cpus = 2, .lanes = 3, .only_own_sockets = true}) == DataThreads{2, false});
   CHECK(data_threads({.wanted = 1, .cpus = 2, .lanes = 4, .only_own_sockets = true}) == DataThreads{1, false});
   CHECK(data_threads({.wanted = 4, .cpus = 8, .lanes = 4, .only_network = false}) == DataThreads{1, false});
 }
