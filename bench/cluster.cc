@@ -257,10 +257,24 @@ Result<std::vector<Reply>> Cluster::step(const Request& request) {
   const auto bytes = options_.worker.bytes_per_round() * options_.worker.workers;
   const auto deadline = Clock::now() + kStepTimeout + std::chrono::milliseconds(bytes / kStepBytesPerMs) +
                         std::chrono::nanoseconds(request.late_ns + request.period_ns * request.count);
+  // What fails in one worker ends the benchmark; another, which hangs, may be why it failed.
+  const auto failed = [&](const Child* child) {
+    return request.step != Step::check && child->reply.has_value() && !child->reply->ok;
+  };
   Status status = children_->wait_until(deadline, fmt::format("round {}", request.round), [&] {
-    return std::all_of(workers_.begin(), workers_.end(),
-                       [](const Child* child) { return child->reply.has_value(); });
+    return std::ranges::any_of(workers_, failed) ||
+           std::ranges::all_of(workers_, [](const Child* child) { return child->reply.has_value(); });
   });
+  if (!status.ok() && status.error().code == ErrorCode::deadline) {
+    const auto silent = std::ranges::find_if(workers_, [](const Child* child) { return !child->reply.has_value(); });
+    status = make_error(ErrorCode::deadline,
+                        fmt::format("worker {} has not answered in time, in round {}", silent - workers_.begin(), request.round),
+                        "is it stopped? with --verbose the cluster's own messages are shown");
+  }
+  if (const auto first = std::ranges::find_if(workers_, failed); status.ok() && first != workers_.end()) {
+    const Reply& reply = *(*first)->reply;
+    status = make_error(reply.code, fmt::format("worker {}: {}", first - workers_.begin(), reply.text));
+  }
   if (!status) {
     orderly_ = false;
     return std::move(status).error();

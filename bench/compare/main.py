@@ -54,11 +54,15 @@ def main():
             context.say(f"{', '.join(module.IDS)} took {time.monotonic() - begin:.0f} s")
     rows.sort(key=lambda row: IDS.index(row.id))
     report = pathlib.Path(arguments.json) if arguments.json else build / "compare.json"
-    report.write_text(json.dumps([row.as_json() for row in rows], indent=1) + "\n")
     print(f"{machine()}; {'a quick' if arguments.quick else 'the full'} run of {time.monotonic() - start:.0f} s. "
           f"{context.seen_controls()}\n")
     print(table(rows))
-    print(summary(rows))
+    print(summary(rows), flush=True)
+    try:
+        report.write_text(json.dumps([row.as_json() for row in rows], indent=1) + "\n")
+    except OSError as error:
+        print(f"compare: cannot write the rows: {error}", file=sys.stderr)
+        return 71
     return 0 if all(row.passed for row in rows) else 1
 
 

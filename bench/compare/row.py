@@ -77,6 +77,17 @@ class Row:
                 "max": number("most"), "note": self.note, "not_measured": self.missing, "wrong": self.wrong}
 
 
+def verdict(row):
+    if row.reached:
+        return "goal"
+    if row.passed:
+        return "floor"
+    why = row.wrong
+    if not why and row.median and row.at_least_as_good(row.median.value, row.floor):
+        why = f"its interval reaches {text_of(row.median.low if row.more else row.median.high)}"
+    return f"**no**{': ' + why if why else ''}"
+
+
 def text_of(value):
     """Three digits that mean something."""
     if value == 0 or abs(value) >= 100:
@@ -97,9 +108,8 @@ def table(rows):
             m = row.median
             cells = [text_of(m.value) + unit, "" if m.low == m.high else f"{text_of(m.low)} - {text_of(m.high)}",
                      "" if m.least == m.most else f"{text_of(m.least)} - {text_of(m.most)}"]
-        verdict = "goal" if row.reached else "floor" if row.passed else f"**no**{': ' + row.wrong if row.wrong else ''}"
         what = row.what + (f" ({row.note})" if row.note else "")
-        lines.append("| " + " | ".join([row.id, what, *cells, *limits, verdict]) + " |")
+        lines.append("| " + " | ".join([row.id, what, *cells, *limits, verdict(row)]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -108,6 +118,10 @@ def summary(rows):
     ids = list(dict.fromkeys(row.id for row in rows))
     of = lambda test: [id for id in ids if all(test(row) for row in rows if row.id == id)]
     floors, goals = of(lambda row: row.passed), of(lambda row: row.reached)
-    failed = [id for id in ids if id not in floors]
+    counts = lambda row: row.median is not None and not row.wrong
+    below = of(lambda row: row.passed or counts(row))
+    failed = [id for id in ids if id not in floors and id in below]
+    unknown = [id for id in ids if id not in below]
     text = f"{len(floors)} of {len(ids)} numbers at or above their floor, {len(goals)} at their goal"
-    return text + (f"; below: {', '.join(failed)}" if failed else "")
+    text += f"; below: {', '.join(failed)}" if failed else ""
+    return text + (f"; no number that counts: {', '.join(unknown)}" if unknown else "")

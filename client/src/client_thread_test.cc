@@ -90,7 +90,7 @@ TEST_CASE("client threads: the last client's end is its thread's") {
 TEST_CASE("client threads: lanes live on several loops, which take turns, and on CPUs of their own where these are few") {
   auto client = take();
   DataThreadsFacts facts;
-  facts.lanes = kMost + 1;
+  facts.lanes = 2 * kMost;
   facts.only_own_sockets = true;
   std::vector<LaneLoop> loops, again;
   const auto all = usable_cpus();

@@ -301,7 +301,7 @@ Status check(const Raw& raw, ClientSettings& settings) {
   }
   if (raw.credit_bytes) config.credit_bytes = raw.credit_bytes->bytes;
   if (raw.data_threads && (*raw.data_threads < 1 || *raw.data_threads > kMaxDataThreads))
-    return bad(fmt::format("data-threads is 1 to {}", kMaxDataThreads));
+    return bad(fmt::format("data-threads (BPS_DATA_THREADS) is 1 to {}, not {}", kMaxDataThreads, *raw.data_threads));
   config.data_threads = raw.data_threads;
   config.retain = raw.retain;
   config.mode = raw.mode == "async" ? Mode::async : Mode::sync;
