@@ -131,6 +131,8 @@ class Round(DaemonTest):
         words += ["--priorities"] * plan.priorities + ["--broadcast"] * plan.broadcast
         words += self.group_words()
         environment = {"BPS_TRANSPORT": plan.transport, "BPS_SCHEDULER_GRACE": grace}
+        if plan.data_threads:
+            environment["BPS_DATA_THREADS"] = str(plan.data_threads)
         if plan.shrinks is not None:
             words += ["--may-lose", plan.shrinks]
             environment |= {"BPS_WORKER_LOSS": "shrink", "BPS_UNEQUAL_SUMS": "1"}
@@ -331,19 +333,21 @@ def run_round(seed, arguments, can_cut, can_link):
     test, began, failure = Round(plan), time.monotonic(), None
     test.setUp()
     try:
-        test.play()
-    except Exception as error:  # whatever it is, the round has failed and the others go on
-        failure = error
-    took = time.monotonic() - began
-    print(f"seed {seed}: {plan}: {'FAILED' if failure else test.summary} ({took:.1f} s)", flush=True)
-    if failure or arguments.verbose:
-        test.dump()
+        try:
+            test.play()
+        except Exception as error:  # whatever it is, the round has failed and the others go on
+            failure = error
+        took = time.monotonic() - began
+        print(f"seed {seed}: {plan}: {'FAILED' if failure else test.summary} ({took:.1f} s)", flush=True)
+        if failure or arguments.verbose:
+            test.dump()
+    finally:  # also after Ctrl-C
+        test.doCleanups()
     if failure:
         transport = f" --transport {arguments.transport}" if arguments.transport else ""
         text = str(failure).splitlines()
         print(f"seed {seed}: {type(failure).__name__}: {' '.join(text[:12])}\n"
               f"again: python3 tests/process/chaos.py --seed {seed} --rounds 1 --verbose{transport}", flush=True)
-    test.doCleanups()
     return not failure
 
 

@@ -61,12 +61,15 @@ class Plan:
     hosts: bool = False
     # Ranks that sum on their host first: so many of each, all on this machine. Empty: none do.
     groups: tuple = ()
+    # Of each worker, over TCP; 0: as many as the library thinks best.
+    data_threads: int = 0
 
     def __str__(self):
         megabytes = sum(self.sizes) * 4e-6
         extra = (", priorities" if self.priorities else "") + (", broadcast" if self.broadcast else "")
         extra += ", shrink" if self.shrinks is not None else ""
         extra += f", groups of {' and '.join(map(str, self.groups))}" if self.groups else ""
+        extra += f", {self.data_threads} data threads" if self.data_threads else ""
         when = f"{self.moment:.2f} s after {'round 1' if self.running else 'the start'}"
         return (f"{self.transport}, {self.workers} workers, {self.servers} servers, {self.shards} shards, {len(self.sizes)} tensors of "
                 f"{megabytes:.3g} MB{extra}; {when}: {'; '.join(map(str, self.faults)) or 'nothing'}")
@@ -112,6 +115,9 @@ def draw(seed, transport="", can_cut=True, can_link=True):
         kinds = ["kill" if kind == "cut" else kind for kind in kinds]
     if "cut control" in kinds and not can_cut:
         kinds = ["restart scheduler" if kind == "cut control" else kind for kind in kinds]
+    if "cut control" in kinds:
+        # Who stands still cannot come back within the grace.
+        kinds = ["none" if kind in ("pause", "pause worker") else kind for kind in kinds]
     if "restart scheduler" in kinds:
         # Who stands still while nobody looks is there again before it is missed.
         kinds = ["kill" if kind == "stop" else "none" if kind in ("kill all", "kill scheduler") else kind for kind in kinds]
@@ -155,4 +161,6 @@ def draw(seed, transport="", can_cut=True, can_link=True):
         # The rank that tells the others when it is over is in the first.
         first = dice.randint(1, plan.workers if plan.shrinks is None else plan.shrinks)
         plan.groups = tuple(count for count in (first, plan.workers - first) if count)
+    if plan.transport == "tcp" and not plan.groups:
+        plan.data_threads = dice.choice((0, 0, 2, 3, 5))
     return plan
