@@ -265,8 +265,8 @@ Result<std::vector<Reply>> Cluster::step(const Request& request) {
     return std::ranges::any_of(workers_, failed) ||
            std::ranges::all_of(workers_, [](const Child* child) { return child->reply.has_value(); });
   });
-  if (!status.ok() && status.error().code == ErrorCode::deadline) {
-    const auto silent = std::ranges::find_if(workers_, [](const Child* child) { return !child->reply.has_value(); });
+  const auto silent = std::ranges::find_if(workers_, [](const Child* child) { return !child->reply.has_value(); });
+  if (!status.ok() && Clock::now() >= deadline && silent != workers_.end()) {
     status = make_error(ErrorCode::deadline,
                         fmt::format("worker {} has not answered in time, in round {}", silent - workers_.begin(), request.round),
                         "is it stopped? with --verbose the cluster's own messages are shown");
