@@ -19,12 +19,18 @@ MODULES = (links, placement, cost, loopback, shared_memory, arithmetic, latency,
 IDS = [f"P{number}" for number in range(1, 16)]
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(64, f"{self.prog}: {message}; --help shows all\n")
+
+
 def parse_arguments():
-    parser = argparse.ArgumentParser(prog="compare.sh", description="The table of numbers P1 to P15 of the design.")
+    parser = Parser(prog="compare.sh", description="The table of numbers P1 to P15 of the design.")
     parser.add_argument("--only", metavar="P1,P9", default="", help="only these numbers")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes, in less than 5 minutes")
     parser.add_argument("--build-dir", default="build", help="where bps is built (build)")
     parser.add_argument("--json", metavar="FILE", help="where the rows go (BUILD-DIR/compare.json)")
+    parser.add_argument("--check", action="store_true", help="only say whether these arguments are right")
     arguments = parser.parse_args()
     arguments.only = [id.strip().upper() for id in arguments.only.split(",") if id.strip()]
     for id in arguments.only:
@@ -41,6 +47,8 @@ def machine():
 
 def main():
     arguments = parse_arguments()
+    if arguments.check:
+        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that hosts are removed
     source = pathlib.Path(__file__).resolve().parents[2]
     build = pathlib.Path(arguments.build_dir).resolve()
