@@ -338,7 +338,6 @@ class BenchTest(unittest.TestCase):
                                 (["order", "--partition-bytes", "6"], "no whole partition"),
                                 (["replay", "--goodput", "1gbit", "--model", "lenet"], "lenet"),
                                 (["replay", "--goodput", "1gbit", "--compute", "-1"], "--compute"),
-                                (["replay", "--goodput", "1gbit", "--scale", "0"], "nothing to send"),
                                 (["replay"], "--link"),
                                 (["pushpull", "--also", "partition-byte=4KiB"], "--partition-bytes"),
                                 (["pushpull", "--also", "retain=perhaps"], "neither true nor false"),

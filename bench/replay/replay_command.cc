@@ -42,9 +42,6 @@ Result<Setting> setting_of(const Replay& replay, std::size_t element_bytes) {
                         std::string(flag) + " is not between 0 and " + std::to_string(largest));
     }
   }
-  if (replay.scale == 0) {
-    return make_error(ErrorCode::invalid_argument, "--scale 0 leaves nothing to send, so no time to compare with");
-  }
   const auto model = model_of(replay.model);
   if (!model) return model.error();
   const Model sized = scaled(*model, replay.scale);
