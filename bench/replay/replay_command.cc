@@ -147,7 +147,8 @@ int replay_command(int argc, const char* const* argv) {
   config.add("model", replay.model, "Network").choices(model_names());
   config.add("compute", replay.compute,
              "Forward and backward take so many times t*, the time of the transfers");
-  config.add("scale", replay.scale, "Tensors are so many times as large, and the compute so much longer");
+  config.add("scale", replay.scale,
+             "Tensors are so many times as large, one element at least, and the compute so much longer");
   config.add("priority", replay.priority, "Forward order, first come first served, or both in turns")
       .choices({"on", "off", "both"});
   add_run_flags(config, replay.options);
