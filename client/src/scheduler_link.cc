@@ -8,7 +8,7 @@ namespace bps {
 
 namespace {
 
-// Later than the scheduler's, which come every 500 to 550 ms (its ticks are 50 ms apart): it hardly ever
+// Later than the scheduler's, which come up to 50 ms late (its ticks are that far apart): it hardly ever
 // comes between two of them.
 constexpr Duration kOwnBeat = kHeartbeatInterval * 6 / 5;
 constexpr auto kSilentBeatsAllowed = static_cast<std::uint32_t>(kHeartbeatTimeout / kOwnBeat);

@@ -6,7 +6,7 @@
 namespace bps {
 
 // Every control connection carries a Heartbeat about this often, both ways.
-inline constexpr Duration kHeartbeatInterval = std::chrono::milliseconds(500);
+inline constexpr Duration kHeartbeatInterval = std::chrono::seconds(1);
 
 // A peer that has been silent this long, while the listener itself was running, is dead.
 inline constexpr Duration kHeartbeatTimeout = std::chrono::seconds(3);
