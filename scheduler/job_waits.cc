@@ -156,7 +156,7 @@ std::optional<Wait> Job::wait_of(ServerId silent, const Silence& silence) const 
   const std::uint32_t partitions = tensors_ == nullptr ? 0 : tensors_->partitions_at(silent);
   if (partitions == 0 || ended()) return std::nullopt;
   const Party server = servers_.party(silent, silence);
-  const bool is_heard = server.silent_ms < milliseconds_of(kHeartbeatInterval) * 3 / 2;
+  const bool is_heard = server.silent_ms < milliseconds_of(kMaxQuestionPatience);
   if (is_heard && server.state == PartyState::alive) return std::nullopt;  // it is only slow
   Wait out = wait(WaitKind::server, {server}, 1);
   out.partitions = partitions;

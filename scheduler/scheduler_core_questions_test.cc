@@ -56,8 +56,8 @@ TEST_CASE("questions: a waiting worker hears who has not pushed, with host, age 
   CHECK(wait.job == "job");
   CHECK(wait.age_ms == 10'400);
   CHECK(wait.missing[0].state == PartyState::alive);
-  CHECK(wait.missing[0].silent_ms <= 500);
-  CHECK(wait.missing[1].silent_ms >= 900);
+  CHECK(wait.missing[0].silent_ms <= 1000);
+  CHECK(wait.missing[1].silent_ms > 1000);
   CHECK_THAT(to_string(wait), Contains("round 812 of layer1.weight: 1 of 3 pushed, missing rank 1 (host gpu-1, "
                                        "last seen 0.") &&
                                   Contains("and rank 2 (host gpu-2, last seen "));
@@ -173,7 +173,7 @@ TEST_CASE("questions: an administrator hears what lies at a server that does not
   const bool hangs = GENERATE(false, true);
   if (hangs) h.hang(server);
   h.say(peer, about(30));
-  h.run(1100ms);
+  h.run(kMaxQuestionPatience + 100ms);
   const Waits waits = last_waits(h, peer);
   REQUIRE(waits.silent.size() == 1);
   const auto found = std::find_if(waits.waits.begin(), waits.waits.end(),
@@ -238,7 +238,7 @@ TEST_CASE("questions: the job, the server and the asker may go before the answer
   }
   SECTION("the server") {
     h.lose(server);
-    h.run(1s);
+    h.run(kMaxQuestionPatience);
     CHECK(h.last<Waits>(first).silent.size() == 2);
   }
   SECTION("the job") {

@@ -35,8 +35,8 @@ TEST_CASE("scheduler: a job from hello to end") {
   const auto beats = std::count_if(w0->sent.begin(), w0->sent.end(), [](const Message& message) {
     return std::holds_alternative<Heartbeat>(message);
   });
-  CHECK(beats >= 7);
-  CHECK(beats <= 9);
+  CHECK(beats >= 3);
+  CHECK(beats <= 5);
   for (const Link& link : {w0, w1})
     link->say(Leave{});
   CHECK(w1->last<Left>() != nullptr);
@@ -167,7 +167,7 @@ TEST_CASE("scheduler: a peer that does not read is given up, and its job told") 
   RunningDaemon d;
   const Link &server = d.server, &w0 = d.w0, &w1 = d.w1;
   w1->queued_bytes = (64u << 20) + 1;
-  d.run(seconds(1), {server, w0});
+  d.run(2 * kHeartbeatInterval, {server, w0});
   CHECK_FALSE(w1->open());
   REQUIRE(w0->last<JobFailed>() != nullptr);
   CHECK_THAT(w0->last<JobFailed>()->error.message,

@@ -233,7 +233,7 @@ void SchedulerLink::fail(Error error) {
 }
 
 void SchedulerLink::on_message(Message& message, std::span<std::byte>) {
-  silent_beats_ = 0;
+  if (state_ == State::gathering || state_ == State::joined) await_word();
   if (auto* refused = std::get_if<Refused>(&message)) {
     refused_ = Error{refused->code, std::move(refused->message), std::move(refused->advice)};
     return lost(*refused_);
@@ -354,9 +354,8 @@ void SchedulerLink::begin_session(const Welcome& welcome) {
   ++connection_number_;
   welcomed_at_ = loop_.now();
   term_ = welcome.term;
-  silent_beats_ = 0;
   connection_->set_max_header_bytes(kMaxControlHeaderBytes);
-  heartbeat_timer_ = loop_.after(kOwnBeat, [this] { beat(); });
+  await_word();
 }
 
 void SchedulerLink::on_progress(const JoinProgress& progress) {
@@ -374,6 +373,13 @@ void SchedulerLink::on_progress(const JoinProgress& progress) {
   }
 }
 
+// Silence counts from here.
+void SchedulerLink::await_word() {
+  silent_beats_ = 0;
+  loop_.cancel(heartbeat_timer_);
+  heartbeat_timer_ = loop_.after(kOwnBeat, [this] { beat(); });
+}
+
 void SchedulerLink::beat() {
   heartbeat_timer_ = {};
   if (++silent_beats_ > kSilentBeatsAllowed) {
@@ -381,12 +387,9 @@ void SchedulerLink::beat() {
                            fmt::format("it has been silent for {} s", seconds(kHeartbeatTimeout))));
   }
   send_beat();
-}
-
-void SchedulerLink::send_beat() {
-  connection_->send(Heartbeat{heartbeats_++});
-  loop_.cancel(heartbeat_timer_);
   heartbeat_timer_ = loop_.after(kOwnBeat, [this] { beat(); });
 }
+
+void SchedulerLink::send_beat() { connection_->send(Heartbeat{heartbeats_++}); }
 
 }  // namespace bps

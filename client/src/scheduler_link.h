@@ -105,6 +105,7 @@ class SchedulerLink : private ConnectionHandler {
   void on_welcome_again(const Welcome& welcome);
   void begin_session(const Welcome& welcome);
   void on_progress(const JoinProgress& progress);
+  void await_word();
   void beat();
   void send_beat();
   bool handle_gathering(Message& message);

@@ -186,7 +186,7 @@ void ScenarioMaker::delay_spike() {
 
 void ScenarioMaker::short_pause() {
   fault(FaultPlan::Kind::pause, true).length =
-      random_.between(Duration(1ms), kHeartbeatTimeout - 2 * kHeartbeatInterval);
+      random_.between(Duration(1ms), kHeartbeatTimeout - kHeartbeatInterval - Duration(500ms));
 }
 
 FaultPlan& ScenarioMaker::cut_link(std::size_t server, Duration length) {

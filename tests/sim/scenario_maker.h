@@ -52,7 +52,7 @@ class ScenarioMaker {
   void cut_lanes(std::uint64_t least, std::uint64_t most);
   void closed_port();
   void delay_spike();
-  // Below the heartbeat deadline, with room for one interval and what the network adds.
+  // Below the heartbeat deadline, with room for one interval and half a second that the network adds.
   void short_pause();
 
   // Of a worker of the first job, for good or not: all workers of it can go on without a server.
