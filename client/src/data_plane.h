@@ -200,6 +200,9 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
 
   // Ranks of this host. data_plane_group.cc
   Status form_group(const JobStart& start, const Member& self, TimePoint patience);
+  void start_loops();
+  void make_loops(DataThreadsFacts facts);
+  void share_credit(std::uint64_t credit);
   Status make_group(GroupPlane::Place place, Transport* transport);
   Status enter_group(TensorState& tensor);
   void on_group_begun(const Status& status) override;
