@@ -16,7 +16,8 @@ struct Lanes {
 struct Measured {
   Options options;
   Series series;
-  std::vector<double> join_ms;  // by turn
+  std::vector<double> turn_s;  // by turn: the median round; rounds of a cluster are too much alike to count one by one
+  std::vector<double> join_ms;
   std::vector<double> declare_ms;
 };
 
@@ -44,7 +45,10 @@ Status take_turn(Measured& measured, std::uint32_t rounds) {
   auto sides = run_sides(*options, {{.series = std::move(measured.series)}},
                          {.rounds = measured.options.warmup}, {.rounds = rounds});
   if (!sides) return std::move(sides).error();
+  const std::size_t before = measured.series.seconds.size();
   measured.series = std::move(sides->front().series);
+  const auto first = measured.series.seconds.begin() + static_cast<std::ptrdiff_t>(before);
+  measured.turn_s.push_back(median_of({first, measured.series.seconds.end()}).value);
   measured.join_ms.push_back(measured.series.settings["join_ms"]);
   measured.declare_ms.push_back(measured.series.settings["declare_ms"]);
   return {};
@@ -70,7 +74,9 @@ Result<Outcome> measure(const Lanes& run) {
   }
   const std::uint32_t rounds = std::max(1u, run.options.iters / run.turns);
   for (std::uint32_t turn = 0; turn < run.turns; ++turn) {
-    for (Measured& measured : all) {
+    // One way round, then the other: what goes on meanwhile is the same for all.
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      Measured& measured = all[turn % 2 == 0 ? i : all.size() - 1 - i];
       if (Status status = take_turn(measured, rounds); !status) return std::move(status).error();
     }
   }
@@ -82,7 +88,7 @@ Result<Outcome> measure(const Lanes& run) {
     return static_cast<double>(m.options.bytes.bytes * m.options.workers);
   };
   for (std::size_t i = 1; i < all.size(); ++i) {
-    std::vector<double> kept = ratios(few.series.seconds, all[i].series.seconds);
+    std::vector<double> kept = ratios(few.turn_s, all[i].turn_s);
     for (double& value : kept)
       value *= total(all[i]) / total(few);
     add_ratio(outcome,

@@ -1,5 +1,6 @@
 """What a row needs to measure: bps-bench, the peers, hosts; and what all rows have in common."""
 import json
+import math
 import os
 import sys
 import traceback
@@ -25,6 +26,8 @@ class Lines(list):
 
     def ratio(self, between, of):
         line = self.of("ratio", between=between, of=of)
+        if not all(math.isfinite(line[key]) and line[key] > 0 for key in ("value", "low", "high")):
+            raise NotMeasured(f"bps-bench: {between} of {of} is {line['value']} ({line['low']} - {line['high']})")
         return Median(line["value"], line["low"], line["high"], line["low"], line["high"])
 
 

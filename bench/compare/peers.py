@@ -111,18 +111,19 @@ class Peers:
         return [(max(end for _, end in round) - min(begin for begin, _ in round)) / 1e9 for round in timed]
 
 
-def against_the_better(ours, theirs):
-    """How many times as fast we are as the better peer, from turns: our seconds, and {name: seconds} of the peers beside
-    them. The better one is the one that is better on the whole: the faster of two in each turn would be a third, made of
-    the luck of both. The interval's lower end holds against each. Also what to say of them."""
+def against_the_better(ours, theirs, names):
+    """How many times as fast we are as the better of the peers `names`, from turns: our seconds, and {name: seconds} of the
+    peers beside them. The better one is the one that is better on the whole: the faster of two in each turn would be a third,
+    made of the luck of both. The interval's lower end holds against each. Also what to say of them. One that mostly fails might
+    have been the better."""
     pairs = collections.defaultdict(list)
     for our, their in zip(ours, theirs):
         for name, seconds in their.items():
             pairs[name].append((seconds, our))
-    speeds = {name: Median.of([their / our for their, our in both]) for name, both in pairs.items()
-              if 2 * len(both) > len(ours)}
-    if not speeds:
-        raise NotMeasured(f"no peer ended well in more than half of {len(ours)} turns")
+    for name in names:
+        if 2 * len(pairs[name]) <= len(ours):
+            raise NotMeasured(f"{name} ended well in {len(pairs[name])} of {len(ours)} turns")
+    speeds = {name: Median.of([their / our for their, our in pairs[name]]) for name in names}
     better = min(speeds, key=lambda name: speeds[name].value)
     median = dataclasses.replace(speeds[better], low=min(speed.low for speed in speeds.values()))
     seconds = {name: Median.of([their for their, _ in pairs[name]]).value for name in speeds}

@@ -28,7 +28,7 @@ def run(context, size, row):
     before = context.distance()
     with context.loopback() as lab:
         ranks = Ranks(lab, RANKS, own_hosts=False)
-        best = best_peers(context, ranks, size)
+        best, far = best_peers(context, ranks, size)
 
         def us():
             line = context.bench("pushpull", "--workers", RANKS, "--servers", RANKS, "--bytes", size, "--iters", iters,
@@ -43,7 +43,7 @@ def run(context, size, row):
                 turn()
             said = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in theirs[-1].items())
             context.say(f"loopback, {size // MB} MB: {ours[-1]:.3f} s, {said}")
-    row.median, others = against_the_better(ours, theirs)
-    row.note = (f"{Median.of(ours).value:.3f} s, {blocks} x {iters} rounds; {others}; CPUs {before} apart before, "
+    row.median, others = against_the_better(ours, theirs, best)
+    row.note = (f"{Median.of(ours).value:.3f} s, {blocks} x {iters} rounds; {others}{far}; CPUs {before} apart before, "
                 f"{context.distance()} after{who_is_bound(RANKS, 'peers are')}")
     row.wrong = context.wrong_control("bps", *best)

@@ -34,7 +34,7 @@ def run_memory(context, rows):
 def run_lanes(context, kept, joined):
     with context.loopback() as lab:
         lines = context.bench("lanes", "--processes", 8, "--clients", 64, "--workers", 4, "--iters",
-                              6 if context.quick else 120, "--turns", 3 if context.quick else 24, lab=lab, limit=400)
+                              6 if context.quick else 120, "--turns", 3 if context.quick else 40, lab=lab, limit=600)
     kept.median = lines.ratio("512/4 lanes", "GBps")
     many, few = (lines.of("lanes", workers=workers)["p50_us"] / 1e3 for workers in (512, 4))
     kept.note = f"a round takes {many:.0f} against {few:.0f} ms"
