@@ -42,10 +42,10 @@ Status take_turn(Measured& measured, std::uint32_t rounds) {
   auto options = measured.options.cluster();
   if (!options) return options.error();
   options->worker.engines = {measured.options.engine(EngineKind::pushpull)};
+  const std::size_t before = measured.series.seconds.size();
   auto sides = run_sides(*options, {{.series = std::move(measured.series)}},
                          {.rounds = measured.options.warmup}, {.rounds = rounds});
   if (!sides) return std::move(sides).error();
-  const std::size_t before = measured.series.seconds.size();
   measured.series = std::move(sides->front().series);
   const auto first = measured.series.seconds.begin() + static_cast<std::ptrdiff_t>(before);
   measured.turn_s.push_back(median_of({first, measured.series.seconds.end()}).value);
