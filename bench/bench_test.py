@@ -199,6 +199,10 @@ class BenchTest(unittest.TestCase):
             self.assertGreaterEqual(line["join_max_ms"], line["join_ms"])
         self.assertEqual([(line["between"], line["of"]) for line in ratios],
                          [("12/2 lanes", "GBps"), ("24/2 lanes", "GBps")])
+        # Of a round in each of two turns: the ratios of the first rounds and of the second.
+        for line, ratio in zip((half, many), ratios):
+            product = few["min_us"] * few["max_us"] / (line["min_us"] * line["max_us"])
+            self.assertAlmostEqual(ratio["low"] * ratio["high"] / product, 1, delta=0.01)
 
     def test_memory(self):
         lines = self.lines("memory", "--workers", "3", "--servers", "2", "--bytes", "20MB", "--iters", "2", "--warmup", "1",
