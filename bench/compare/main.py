@@ -16,6 +16,7 @@ from row import summary, table
 from rows import arithmetic, cost, latency, links, loopback, lost, many, placement, priority, replayed, shared_memory
 
 MODULES = (links, placement, cost, loopback, shared_memory, arithmetic, latency, priority, replayed, many, lost)
+MOST_BUSY = 0.1  # with less, others hardly matter
 IDS = [f"P{number}" for number in range(1, 16)]
 
 
@@ -45,6 +46,17 @@ def machine():
     return f"{os.cpu_count()} cores ({model}), {memory:.0f} GiB, Linux {platform.release()}"
 
 
+def busy():
+    """How much of the CPUs' time is used just now, by others than us."""
+    def look():
+        times = [int(word) for word in open("/proc/stat").readline().split()[1:9]]
+        return sum(times), times[3] + times[4]  # all; idle and waiting for disks
+    total, idle = look()
+    time.sleep(1)
+    total_after, idle_after = look()
+    return 1 - (idle_after - idle) / max(total_after - total, 1)
+
+
 def main():
     arguments = parse_arguments()
     if arguments.check:
@@ -52,17 +64,26 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that hosts are removed
     source = pathlib.Path(__file__).resolve().parents[2]
     build = pathlib.Path(arguments.build_dir).resolve()
+    report = pathlib.Path(arguments.json) if arguments.json else build / "compare.json"
+    try:
+        report.open("a").close()  # it is late to learn that after the measurements
+    except OSError as error:
+        print(f"compare: cannot write the rows: {error}", file=sys.stderr)
+        return 71
     context = Context(str(source), str(build), arguments.quick, arguments.only)
+    used_before = busy()
+    if used_before > MOST_BUSY:
+        context.say(f"something else uses {used_before:.0%} of the CPUs: rows may miss their floor for that alone")
     rows, start = [], time.monotonic()
     for module in MODULES:
         if context.wants(*module.IDS):
             begin = time.monotonic()
             context.begin()
             rows += module.measure(context)
-            context.say(f"{', '.join(module.IDS)} took {time.monotonic() - begin:.0f} s")
+            context.say(f"{', '.join(filter(context.wants, module.IDS))} took {time.monotonic() - begin:.0f} s")
     rows.sort(key=lambda row: IDS.index(row.id))
-    report = pathlib.Path(arguments.json) if arguments.json else build / "compare.json"
-    print(f"{machine()}; {'a quick' if arguments.quick else 'the full'} run of {time.monotonic() - start:.0f} s. "
+    print(f"{machine()}; {'a quick' if arguments.quick else 'the full'} run of {time.monotonic() - start:.0f} s; others "
+          f"used {used_before:.0%} of the CPUs before. "
           f"{context.seen_controls()}\n")
     print(table(rows))
     print(summary(rows), flush=True)

@@ -6,7 +6,11 @@
 #include <cstdio>
 #include <vector>
 
-int main() {
+int main(int argc, char**) {
+  if (argc > 1) {
+    std::fprintf(stderr, "push_pull takes no arguments; it runs in a cluster: bps-run -n 4 -s 2 -- ./push_pull\n");
+    return 64;
+  }
   try {
     // Memory first: it must outlive the client, whatever happens.
     std::vector<float> parameters(1'000'000), gradient(parameters.size()), average(parameters.size());

@@ -78,7 +78,7 @@ void DataPlane::make_loops(DataThreadsFacts facts) {
   if (!made.complete) {
     log_.warn("{} data threads and no more: {}", lane_loops_.size(), to_string(made.complete.error()));
   } else if (config_.data_threads.value_or(1) > lane_loops_.size()) {
-    log_.info("{} data threads (BPS_DATA_THREADS), not {}: {}", lane_loops_.size(), *config_.data_threads,
+    log_.warn("{} data threads (BPS_DATA_THREADS), not {}: {}", lane_loops_.size(), *config_.data_threads,
               facts.only_network ? fmt::format("{} lanes have something to do beside each other", facts.lanes)
                                  : "lanes are not all over TCP, or ranks of this host sum first");
   }
