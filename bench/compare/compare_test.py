@@ -329,6 +329,21 @@ class RowsTest(unittest.TestCase):
             lost.after(10.0, [9.5, 9.75])
 
 
+class ArgumentsTest(unittest.TestCase):
+    def check(self, *arguments):
+        program = pathlib.Path(__file__).resolve().parent / "main.py"
+        done = subprocess.run([sys.executable, program, "--check", *arguments], capture_output=True, text=True, timeout=LIMIT)
+        return done.returncode, done.stderr
+
+    def test_what_is_wrong_is_said_before_anything_is_built(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.check("--json", f"{folder}/rows.json"), (0, ""))
+            self.assertEqual(os.listdir(folder), [])
+            for file in (folder, f"{folder}/none/rows.json"):
+                self.assertEqual(self.check("--json", file), (71, f"compare.sh: cannot write to {file}\n"))
+        self.assertEqual(self.check("--only", "P16")[0], 64)
+
+
 class PeersTest(unittest.TestCase):
     def test_a_round_lasts_from_the_first_begin_to_the_last_end(self):
         lines = ["noise", "round 0 -1 0 9 0", "round 1 -1 0 9 0", "round 0 0 1000000000 2000000000 0",

@@ -26,6 +26,10 @@ class Parser(argparse.ArgumentParser):
         self.exit(64, f"{self.prog}: {message}; --help shows all\n")
 
 
+def may_write(path):
+    return os.access(path if path.exists() else path.resolve().parent, os.W_OK) and not path.is_dir()
+
+
 def parse_arguments():
     parser = Parser(prog="compare.sh", description="The table of numbers P1 to P15 of the design.")
     parser.add_argument("--only", metavar="P1,P9", default="", help="only these numbers")
@@ -38,6 +42,8 @@ def parse_arguments():
     for id in arguments.only:
         if id not in IDS:
             parser.error(f"there is no number {id}; there are P1 to P15")
+    if arguments.json and not may_write(pathlib.Path(arguments.json)):
+        parser.exit(71, f"{parser.prog}: cannot write to {arguments.json}\n")
     return arguments
 
 
@@ -65,12 +71,6 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that hosts are removed
     source = pathlib.Path(__file__).resolve().parents[2]
     build = pathlib.Path(arguments.build_dir).resolve()
-    report = pathlib.Path(arguments.json) if arguments.json else build / "compare.json"
-    try:
-        report.open("a").close()  # it is late to learn that after the measurements
-    except OSError as error:
-        print(f"compare: cannot write the rows: {error}", file=sys.stderr)
-        return 71
     context = Context(str(source), str(build), arguments.quick, arguments.only)
     used_before = busy()
     if used_before > MOST_BUSY:
@@ -83,6 +83,7 @@ def main():
             rows += module.measure(context)
             context.say(f"{', '.join(filter(context.wants, module.IDS))} took {time.monotonic() - begin:.0f} s")
     rows.sort(key=lambda row: IDS.index(row.id))
+    report = pathlib.Path(arguments.json) if arguments.json else build / "compare.json"
     print(f"{machine()}; {'a quick' if arguments.quick else 'the full'} run of {time.monotonic() - start:.0f} s; others "
           f"used {used_before:.0%} of the CPUs before. "
           f"{context.seen_controls()}\n")
