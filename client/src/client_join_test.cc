@@ -159,6 +159,20 @@ TEST_CASE("join: a scheduler that breaks the protocol") {
   CHECK_FALSE(c.scheduler().open());
 }
 
+TEST_CASE("scheduler: any word counts, and silence from the last one on") {
+  ScriptedCluster c;
+  const ExpectLog lost("is lost: it has been silent for 3 s");
+  c.join(1);
+  c.engine.barrier([](const Status&) {});
+  c.scheduler().deliver(Heartbeat{1});
+  c.loop.run_for(kHeartbeatInterval);
+  c.scheduler().deliver(BarrierDone{0, {}});
+  c.loop.run_for(kHeartbeatTimeout);
+  CHECK(lost.seen() == 0);
+  c.loop.run_for(kHeartbeatInterval);
+  CHECK(lost.seen() == 1);
+}
+
 TEST_CASE("scheduler: heartbeats are answered, silence is a loss, and without an end it is death") {
   ScriptedCluster c;
   const ExpectLog lost("scheduler 127.0.0.1:4710 is lost: it has been silent for 3 s");
