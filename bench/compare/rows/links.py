@@ -1,7 +1,8 @@
 """P1, P2, P3: hosts with shaped links, a server host for every worker host.
 
 The goodput that a link offers (G) is iperf3's both ways at once, between two hosts of a lab of the same rate, before
-and after each round of ours; the higher of both counts. A turn is one timed round after a warm-up, of ours as of the peers.
+and after each round of ours. The higher of both counts: one that something disturbed gave too little, which must not
+flatter us. A turn is one timed round after a warm-up, of ours as of the peers.
 A server host for every worker host and equal links: no worker can be faster than G.
 """
 from context import MB, guarded, too_busy
@@ -55,7 +56,6 @@ def run(context, hosts, rate, size, goodput, ring, peers):
             offered.append(lab.goodput())
             context.say(f"n=k={hosts}, {size // MB} MB: {ours[-1]:.3f} s, G {offered[-1] * 8e-6:.1f} Mbit/s"
                         + "".join(f", {name} {seconds:.3f} s" for name, seconds in (theirs[-1] if best else {}).items()))
-    # The higher of both: a measurement that something disturbed gave too little, which must not flatter us.
     around = [max(both) for both in zip(offered, offered[1:])]
     shares = [size / seconds / g for seconds, g in zip(ours, around)]
     idle = min(line["idle"] for line in lines)

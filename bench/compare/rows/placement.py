@@ -32,7 +32,7 @@ def run(context, flags, row, goodput):
     line = context.bench("pushpull", *flags, "--bytes", 100 * MB, "--iters", ROUNDS, "--warmup", 1, "--link", RATE,
                          "--goodput", f"{before * 8:.0f}bit").of("pushpull")
     # t* is inversely proportional to G, of which bps-bench was told before.
-    # The higher of both: a measurement that something disturbed gave too little, which must not flatter us.
+    # Of both the higher, as links.py says.
     tstar_s = line["tstar_s"] * before / max(before, goodput.after())
     tstar = tstar_s * 1e6
     row.median = Median(*(line[key] / tstar for key in ("p50_us", "p50_low_us", "p50_high_us", "min_us", "max_us")))
