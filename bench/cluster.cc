@@ -39,8 +39,9 @@ Status check_rdma(const ClusterOptions& options) {
       return make_error(ErrorCode::invalid_argument, "the hosts of --link have no RDMA device",
                         "measure transport rdma without links");
     if (engine.tls || engine.checksum)
-      return make_error(ErrorCode::invalid_argument,
-                        "neither TLS nor checksums cover what goes over RDMA, so they cannot be had together");
+      return make_error(
+          ErrorCode::invalid_argument,
+          "neither TLS nor checksums cover what goes over RDMA, so they cannot be had together");
     if (options.address == ClusterOptions().address)
       return make_error(ErrorCode::invalid_argument,
                         "transport rdma needs --address, that of an RDMA device of this host",
@@ -265,10 +266,12 @@ Result<std::vector<Reply>> Cluster::step(const Request& request) {
     return std::ranges::any_of(workers_, failed) ||
            std::ranges::all_of(workers_, [](const Child* child) { return child->reply.has_value(); });
   });
-  const auto silent = std::ranges::find_if(workers_, [](const Child* child) { return !child->reply.has_value(); });
+  const auto silent =
+      std::ranges::find_if(workers_, [](const Child* child) { return !child->reply.has_value(); });
   if (!status.ok() && Clock::now() >= deadline && silent != workers_.end()) {
     status = make_error(ErrorCode::deadline,
-                        fmt::format("worker {} has not answered in time, in round {}", silent - workers_.begin(), request.round),
+                        fmt::format("worker {} has not answered in time, in round {}",
+                                    silent - workers_.begin(), request.round),
                         "is it stopped? with --verbose the cluster's own messages are shown");
   }
   if (const auto first = std::ranges::find_if(workers_, failed); status.ok() && first != workers_.end()) {

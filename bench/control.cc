@@ -79,7 +79,13 @@ Status send_request(int fd, const Request& request) { return send_record(fd, &re
 Status send_reply(int fd, const Reply& reply) {
   const std::size_t text_bytes = std::min(reply.text.size(), kMaxText);
   const std::size_t numbers = std::min<std::size_t>(reply.numbers.size(), kMaxBlock);
-  const ReplyHead head{reply.ok, static_cast<std::uint32_t>(reply.code), reply.begin_ns, reply.end_ns, reply.background_bytes, text_bytes, numbers};
+  const ReplyHead head{reply.ok,
+                       static_cast<std::uint32_t>(reply.code),
+                       reply.begin_ns,
+                       reply.end_ns,
+                       reply.background_bytes,
+                       text_bytes,
+                       numbers};
   std::vector<std::byte> record(sizeof head + text_bytes + numbers * sizeof(std::int64_t));
   std::memcpy(record.data(), &head, sizeof head);
   if (text_bytes > 0) std::memcpy(record.data() + sizeof head, reply.text.data(), text_bytes);

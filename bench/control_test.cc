@@ -87,14 +87,13 @@ TEST_CASE("a worker's options survive the command line") {
   options.listen = "10.88.0.3";
   options.raw_slices = {1, 20, 300};
   options.echo_bytes = 65536;
-  options.engines = {
-      {EngineKind::echo, -1, 4096, false, MemoryUse::view, TransportUse::shm},
-      {EngineKind::floor},
-      {.kind = EngineKind::gpu_pushpull,
-       .local_group = GroupUse::nccl,
-       .is_part = true,
-       .wire = DType::f16,
-       .product = 512}};
+  options.engines = {{EngineKind::echo, -1, 4096, false, MemoryUse::view, TransportUse::shm},
+                     {EngineKind::floor},
+                     {.kind = EngineKind::gpu_pushpull,
+                      .local_group = GroupUse::nccl,
+                      .is_part = true,
+                      .wire = DType::f16,
+                      .product = 512}};
   options.scheduler = "127.0.0.1:4710";
   options.bandwidth_bps = 1'000'000'000;
   options.same_host = false;

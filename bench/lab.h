@@ -27,7 +27,8 @@ struct LabLink {
 class Lab {
  public:
   // `program`: the script; empty: the one that belongs to this bps-bench.
-  static Result<std::unique_ptr<Lab>> up(const std::string& program, std::uint32_t hosts, const LabLink& link);
+  static Result<std::unique_ptr<Lab>> up(const std::string& program, std::uint32_t hosts,
+                                         const LabLink& link);
   ~Lab();
   Lab(const Lab&) = delete;
   Lab& operator=(const Lab&) = delete;

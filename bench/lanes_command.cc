@@ -16,13 +16,15 @@ struct Lanes {
 struct Measured {
   Options options;
   Series series;
-  std::vector<double> turn_s;  // by turn: the median round; rounds of a cluster are too much alike to count one by one
+  std::vector<double>
+      turn_s;  // by turn: the median round; rounds of a cluster are too much alike to count one by one
   std::vector<double> join_ms;
   std::vector<double> declare_ms;
 };
 
-// About as many bytes in all, by as many clients in each process; in whole partitions, as nearly all of the few
-// ones' bytes are: the rest of a small tensor would be a fourth of all frames, with a hundredth of the bytes.
+// About as many bytes in all, by as many clients in each process; in whole partitions, as nearly all of the
+// few ones' bytes are: the rest of a small tensor would be a fourth of all frames, with a hundredth of the
+// bytes.
 Result<Measured> many(const Lanes& run, std::uint32_t clients) {
   Measured out{run.options, {"lanes"}};
   out.options.workers = run.processes * clients;

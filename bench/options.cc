@@ -31,11 +31,11 @@ Enum chosen(const std::string_view (&names)[N], const std::string& name) {
 constexpr std::uint64_t kSlowestLink = 1'000'000;
 
 Status check_link(const Options& options) {
-  const char* const needs = options.colocated > 0    ? "--colocated"
-                            : options.slow_server    ? "--slow-server"
-                            : options.delay          ? "--delay"
-                            : !options.loss.empty()  ? "--loss"
-                                                     : nullptr;
+  const char* const needs = options.colocated > 0   ? "--colocated"
+                            : options.slow_server   ? "--slow-server"
+                            : options.delay         ? "--delay"
+                            : !options.loss.empty() ? "--loss"
+                                                    : nullptr;
   if (needs != nullptr && !options.link) {
     return make_error(ErrorCode::invalid_argument, fmt::format("{} means nothing without --link", needs),
                       "on one host all is co-located, and there are no links");
@@ -49,7 +49,8 @@ Status check_link(const Options& options) {
   }
   for (const auto& rate : {options.link, options.slow_server}) {
     if (rate && rate->bits_per_second < kSlowestLink) {
-      return make_error(ErrorCode::invalid_argument, fmt::format("a link of {} bit/s is slower than 1mbit", rate->bits_per_second),
+      return make_error(ErrorCode::invalid_argument,
+                        fmt::format("a link of {} bit/s is slower than 1mbit", rate->bits_per_second),
                         "with a unit: 100mbit, 1gbit");
     }
   }
@@ -93,8 +94,11 @@ void add_link_flags(Config& config, Options& options) {
   config.add("colocated", options.colocated,
              "Further servers, one on the host of each of the first N workers");
   config.add("slow-server", options.slow_server, "Rate of the link of server 0, if it is another");
-  config.add("delay", options.delay, "Of each link in each direction: a way there and back takes it four times");
-  config.add("loss", options.loss, "What part of its frames each link loses in each direction, 0% to 100%, with the sign: 0.1%")
+  config.add("delay", options.delay,
+             "Of each link in each direction: a way there and back takes it four times");
+  config
+      .add("loss", options.loss,
+           "What part of its frames each link loses in each direction, 0% to 100%, with the sign: 0.1%")
       .unit("PERCENT");
   config.add("goodput", options.goodput,
              "Payload that a link carries each way, for t*; not set: what headers leave of --link");

@@ -46,9 +46,9 @@ struct Options {
   // Of what is pushed and pulled.
   std::uint32_t tensors = 1;
   bool in_place = false;
-  std::string device = "host";   // or "cuda"
+  std::string device = "host";     // or "cuda"
   std::string wire_dtype = "f32";  // of cuda: what f32 is on the network
-  std::uint32_t product = 1024;  // of cuda: edge of the matrices that are multiplied meanwhile, 0: none
+  std::uint32_t product = 1024;    // of cuda: edge of the matrices that are multiplied meanwhile, 0: none
 
   bool on_gpus() const { return device == "cuda"; }
   // For the processes; the subcommand adds the engines.

@@ -176,8 +176,8 @@ std::string check_raw(std::span<const std::byte> bytes) {
     const auto part = bytes.subspan(begin, std::min(kRawPeriod, bytes.size() - begin));
     if (std::memcmp(part.data(), raw_period().data(), part.size()) == 0) continue;
     const auto wrong = std::mismatch(part.begin(), part.end(), raw_period().begin()).first;
-    return fmt::format("byte {} of {} is wrong",
-                       begin + static_cast<std::size_t>(wrong - part.begin()), bytes.size());
+    return fmt::format("byte {} of {} is wrong", begin + static_cast<std::size_t>(wrong - part.begin()),
+                       bytes.size());
   }
   return {};
 }

@@ -85,7 +85,8 @@ void Inquiries::peer_gone(PeerId peer) {
   std::erase_if(answered_, [&](const Answered& answered) { return answered.peer == peer; });
   if (open_.erase(peer) == 0) return;
   for (auto& [key, inquiry] : inquiries_) {
-    std::erase_if(inquiry.questions, [&](std::uint64_t number) { return questions_.at(number).peer == peer; });
+    std::erase_if(inquiry.questions,
+                  [&](std::uint64_t number) { return questions_.at(number).peer == peer; });
   }
   std::erase_if(questions_, [&](const auto& entry) { return entry.second.peer == peer; });
 }

@@ -1,12 +1,12 @@
 // Questions that take the scheduler a word with servers: which rounds are open?
 //
-// A waiting worker or an administrator asks; every server of the runs that are meant is asked once, and what they
-// say is put together per run. Whoever asks the same while the servers are still thinking shares their answer, so
-// that a job whose ranks all lose patience at once costs one question a server. A server that does not answer in
-// time, or goes, is named as silent.
+// A waiting worker or an administrator asks; every server of the runs that are meant is asked once, and what
+// they say is put together per run. Whoever asks the same while the servers are still thinking shares their
+// answer, so that a job whose ranks all lose patience at once costs one question a server. A server that does
+// not answer in time, or goes, is named as silent.
 //
-// Owner: SchedulerCore. Pure: takes `now`; what is to be sent, and questions that are answered, are taken out.
-// Limits: kMaxQuestions, kMaxQuestionsOfPeer; servers are given kMaxQuestionPatience at most.
+// Owner: SchedulerCore. Pure: takes `now`; what is to be sent, and questions that are answered, are taken
+// out. Limits: kMaxQuestions, kMaxQuestionsOfPeer; servers are given kMaxQuestionPatience at most.
 #pragma once
 
 #include <cstdint>

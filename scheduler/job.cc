@@ -123,9 +123,10 @@ void Job::add_lanes() {
   std::uint32_t most_shards = 0;
   std::size_t lanes = lanes_.size();
   for (const auto& [id, server] : servers_.all()) {
-    const bool has_lanes = std::any_of(lanes_.begin(), lanes_.end(), [&, number = id](const LaneTarget& lane) {
-      return lane.server == number && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
-    });
+    const bool has_lanes =
+        std::any_of(lanes_.begin(), lanes_.end(), [&, number = id](const LaneTarget& lane) {
+          return lane.server == number && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
+        });
     if (!server.usable() || used_.count(id) != 0 || has_lanes || unwilling_.count(id) != 0) continue;
     // A run that is there goes on without those for whom there are no lanes left.
     if (phase_ == Phase::running && lanes + server.shards > kMaxLanesPerJob) continue;
@@ -136,8 +137,8 @@ void Job::add_lanes() {
   for (std::uint32_t shard = 0; shard < most_shards; ++shard) {
     for (const ServerRecord* server : servers) {
       if (shard >= server->shards) continue;
-      lanes_.push_back({server->id, server->incarnation, server->endpoint, shard, server->host,
-                        server->rdma});
+      lanes_.push_back(
+          {server->id, server->incarnation, server->endpoint, shard, server->host, server->rdma});
       retired_.push_back(false);
     }
   }
@@ -275,8 +276,10 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
   if (move_ && move_->waiting.erase(request) != 0) {
     if (named.code == ErrorCode::ok || move_->called_off.count(request) != 0) return finish_move();
     if (record != nullptr && is_newcomer(server)) return go_on_without(*record, error);
-    if (named.code == ErrorCode::out_of_memory && is_drain_only() && !move_->drained.empty()) return call_off(named);
-    if (named.code == ErrorCode::out_of_memory && !is_drain_only()) return has_no_room(server, request, named);
+    if (named.code == ErrorCode::out_of_memory && is_drain_only() && !move_->drained.empty())
+      return call_off(named);
+    if (named.code == ErrorCode::out_of_memory && !is_drain_only())
+      return has_no_room(server, request, named);
     named.message = fmt::format("{}, and {}", move_->reason, named.message);
     return fail(std::move(named));
   }

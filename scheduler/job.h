@@ -147,10 +147,10 @@ class Job {
     std::vector<LaneIndex> closed;
     std::set<ServerId> drained;  // to be released when workers know
     std::string reason;
-    std::map<PartitionId, LaneIndex> before;  // who had them
-    std::map<PartitionId, TensorId> touched;  // these, and others that workers do not know yet
-    bool is_loss = false;                     // somebody has gone: there is no way back
-    std::set<std::uint64_t> called_off;       // of `waiting`: it does not matter what they say
+    std::map<PartitionId, LaneIndex> before;               // who had them
+    std::map<PartitionId, TensorId> touched;               // these, and others that workers do not know yet
+    bool is_loss = false;                                  // somebody has gone: there is no way back
+    std::set<std::uint64_t> called_off;                    // of `waiting`: it does not matter what they say
     std::map<std::uint64_t, std::set<PartitionId>> asked;  // of `waiting`: to take these
     std::set<ServerId> full;                               // had no room for all that they were to take
   };
@@ -325,7 +325,7 @@ class Job {
   std::set<Rank> unsettled_;  // have gone before the others had settled
   std::uint64_t last_farewell_ = 0;
   Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
-  TimePoint noted_at_;  // the last time
+  TimePoint noted_at_;         // the last time
   bool has_new_loss_ = false;  // since then
 };
 

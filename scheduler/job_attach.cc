@@ -87,7 +87,8 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
     const bool is_new = lives.insert(member.incarnation).second;
     if (member.rank.value >= membership_.world_size() || member.incarnation.value == 0 || !is_new)
       return contradiction("a member");
-    if (member.rank == worker.rank && member.incarnation != worker.incarnation) return contradiction("its life");
+    if (member.rank == worker.rank && member.incarnation != worker.incarnation)
+      return contradiction("its life");
   }
   if (!check_groups(report.start->members)) return contradiction("a group");
   for (const LaneTarget& lane : report.start->lanes) {
@@ -97,7 +98,8 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
   for (const Member& member : report.start->members) {
     if (!membership_.is_in_its_group(member)) return contradiction("a group");
   }
-  if (report.epoch() > epoch_ || report.start->lanes.size() > lanes_.size()) return contradiction("its epoch");
+  if (report.epoch() > epoch_ || report.start->lanes.size() > lanes_.size())
+    return contradiction("its epoch");
   for (const auto& [id, known] : report.tensors) {
     if (!tensors_->matches(known)) return contradiction("a tensor");
   }

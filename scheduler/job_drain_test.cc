@@ -204,7 +204,8 @@ TEST_CASE("move: what a drained server has stays with it if another one has no r
     CHECK(h.got<JobFailed>(worker).empty());
   }
   CHECK(h.got<Left>(h.a).empty());
-  CHECK_THAT(h.log.back(), Contains("server 1") && Contains("stays in job j") && Contains("2 MiB do not fit"));
+  CHECK_THAT(h.log.back(),
+             Contains("server 1") && Contains("stays in job j") && Contains("2 MiB do not fit"));
   // It gets nothing new, and is asked no more until somebody comes.
   const std::size_t owned = View(h, h.workers[0]).owned_by(ServerId{1});
   h.say(h.workers[0], declare_one(2, "v", kElements));

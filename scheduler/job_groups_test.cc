@@ -1,4 +1,5 @@
-// Workers of a host that are one contributor (decision 0019). Ranks 0 and 2 are on host a, 1, 3 and 4 on host b.
+// Workers of a host that are one contributor (decision 0019). Ranks 0 and 2 are on host a, 1, 3 and 4 on host
+// b.
 #include "scheduler/attach_harness.h"
 
 namespace bps {
@@ -138,10 +139,12 @@ TEST_CASE("groups: with one rank its host is lost; who lives there is told so, a
   h.kill(workers[3]);
   REQUIRE(lost(h, server) == std::vector<std::uint32_t>{3, 1, 4});
   CHECK(h.last<Shrunk>(server).generation == Generation{4});
-  CHECK_THAT(h.last<Shrunk>(server).reason, Contains("rank 4 (host b, ") && Contains("is lost with its host: rank 3 (host b"));
+  CHECK_THAT(h.last<Shrunk>(server).reason,
+             Contains("rank 4 (host b, ") && Contains("is lost with its host: rank 3 (host b"));
   for (const PeerId worker : {workers[1], workers[4]}) {
     CHECK(h.refusal(worker).code == ErrorCode::peer_lost);
-    CHECK_THAT(h.refusal(worker).message, Contains("the loss of one rank is that of its host, and you are on it: rank 3"));
+    CHECK_THAT(h.refusal(worker).message,
+               Contains("the loss of one rank is that of its host, and you are on it: rank 3"));
     CHECK(h.got<JobFailed>(worker).empty());
   }
   CHECK(lost(h, workers[0]).empty());

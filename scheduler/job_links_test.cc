@@ -253,8 +253,8 @@ TEST_CASE("links: a server that had to stay while it drained is given up all the
   c.say(c.servers[0], Leave{});
   const bool was_before = GENERATE(true, false);  // while it still seemed to go
   if (was_before) c.say(workers[1], c.about(1));
-  c.say(other, Ack{c.last<DeclareSlices>(other).request,
-                   make_error(ErrorCode::out_of_memory, "2 MiB do not fit")});
+  c.say(other,
+        Ack{c.last<DeclareSlices>(other).request, make_error(ErrorCode::out_of_memory, "2 MiB do not fit")});
   c.say(other, Ack{c.last<DeclareSlices>(other).request, {}});
   if (!was_before) c.say(workers[1], c.about(1));
   c.run(kJudgement);

@@ -70,11 +70,12 @@ std::optional<Error> Job::obstacle(ServerId server) const {
 }
 
 Error Job::unsettled_error(const TensorDeclaration& tensor) const {
-  return make_error(ErrorCode::peer_lost,
-                    fmt::format("rank {} had closed before the others had what only it may have had of the "
-                                "asynchronous tensor '{}'",
-                                unsettled_.begin()->value, tensor.name),
-                    "let all ranks close at about the same time, or with a longer timeout; start the job again");
+  return make_error(
+      ErrorCode::peer_lost,
+      fmt::format("rank {} had closed before the others had what only it may have had of the "
+                  "asynchronous tensor '{}'",
+                  unsettled_.begin()->value, tensor.name),
+      "let all ranks close at about the same time, or with a longer timeout; start the job again");
 }
 
 void Job::drain_again(const ServerRecord& server) {
@@ -305,8 +306,9 @@ void Job::call_off(const Error& why) {
 void Job::keep(const std::set<ServerId>& drained, const std::string& why, const std::set<ServerId>& asked) {
   for (const ServerId id : drained) {
     refusals_[id] = Refusal{why, asked};
-    outbox_.log(LogLevel::warn, fmt::format("{} stays in job {} until another server comes or the job ends: {}",
-                                            to_string(*servers_.find(id)), name(), why));
+    outbox_.log(LogLevel::warn,
+                fmt::format("{} stays in job {} until another server comes or the job ends: {}",
+                            to_string(*servers_.find(id)), name(), why));
     outbox_.drain_refused(id);
   }
 }

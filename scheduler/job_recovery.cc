@@ -25,8 +25,9 @@ void Job::note_left() {
 void Job::note_losses() {
   const auto leave_out = [&](const std::vector<Member>& members) {
     for (const auto& [rank, worker] : membership_.workers()) {
-      const bool listed = std::any_of(members.begin(), members.end(),
-                                      [&, missing = worker.rank](const Member& member) { return member.rank == missing; });
+      const bool listed =
+          std::any_of(members.begin(), members.end(),
+                      [&, missing = worker.rank](const Member& member) { return member.rank == missing; });
       if (listed || worker.left) continue;
       recovery_->workers.erase(rank);
       if (!recovery_->dead_workers.emplace(rank, "it was lost before the scheduler was started again").second)
@@ -160,7 +161,8 @@ Status Job::restore_groups() {
   const auto fits = [&](const std::vector<Member>& members) {
     return std::all_of(members.begin(), members.end(), [&](const Member& member) {
       const Member& first = *known.emplace(member.rank, &member).first->second;
-      return first.leader == member.leader && first.group_rank == member.group_rank && first.weight == member.weight;
+      return first.leader == member.leader && first.group_rank == member.group_rank &&
+             first.weight == member.weight;
     });
   };
   for (const auto& [rank, report] : recovery_->workers) {
@@ -219,7 +221,8 @@ Status Job::restore() {
     if (recovery_->servers.count(lanes_[i].server) != 0) used_.insert(lanes_[i].server);  // it is open there
   }
   if (std::find(retired_.begin(), retired_.end(), false) == retired_.end()) {
-    return make_error(ErrorCode::peer_lost, fmt::format("no server of job {} has come back to the scheduler", name()),
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("no server of job {} has come back to the scheduler", name()),
                       kRestartAdvice);
   }
   return restore_tensors(*newest);

@@ -14,9 +14,8 @@ bool Job::can_shrink(Rank lost) const {
   if (membership_.settings().worker_loss != WorkerLoss::shrink || phase_ != Phase::running) return false;
   const auto& workers = membership_.workers();
   const Rank leader = workers.at(lost).leader;
-  return std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
-    return entry.second.leader != leader && !entry.second.left;
-  });
+  return std::any_of(workers.begin(), workers.end(),
+                     [&](const auto& entry) { return entry.second.leader != leader && !entry.second.left; });
 }
 
 // With one of a host that sums all of it are lost, as far as they have not left. Those who live are told so.
@@ -29,14 +28,16 @@ void Job::shrink(Worker& worker, const std::string& reason) {
     worker_suspected(rank);
     forget(other, fmt::format("{} of job {} is lost with its host: {}", to_string(other), name(), reason));
     outbox_.cut_off({other.incarnation, "its host is lost with " + membership_.name_of(worker.rank),
-                     "the loss of one rank is that of its host, and you are on it: " + reason, kRestartAdvice});
+                     "the loss of one rank is that of its host, and you are on it: " + reason,
+                     kRestartAdvice});
   }
   const auto& workers = membership_.workers();
   const auto there = std::count_if(workers.begin(), workers.end(),
                                    [](const auto& entry) { return entry.second.loss.empty(); });
-  const std::string host = others.empty() ? "" : fmt::format("; with it goes its host ({})", ranks_text(others));
-  outbox_.log(LogLevel::warn, fmt::format("{}{}; it goes on with {} of {} workers, generation {}", reason, host,
-                                          there, membership_.world_size(), generation_.value));
+  const std::string host =
+      others.empty() ? "" : fmt::format("; with it goes its host ({})", ranks_text(others));
+  outbox_.log(LogLevel::warn, fmt::format("{}{}; it goes on with {} of {} workers, generation {}", reason,
+                                          host, there, membership_.world_size(), generation_.value));
   tell_shrunk();
 }
 

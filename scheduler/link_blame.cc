@@ -12,8 +12,10 @@ struct Part {
 
   // Negative: less to blame than the other; zero: as much.
   std::int64_t compare(const Part& other) const {
-    const auto difference = static_cast<std::int64_t>(cut * other.all) - static_cast<std::int64_t>(other.cut * all);
-    return difference != 0 ? difference : static_cast<std::int64_t>(cut) - static_cast<std::int64_t>(other.cut);
+    const auto difference =
+        static_cast<std::int64_t>(cut * other.all) - static_cast<std::int64_t>(other.cut * all);
+    return difference != 0 ? difference
+                           : static_cast<std::int64_t>(cut) - static_cast<std::int64_t>(other.cut);
   }
 };
 

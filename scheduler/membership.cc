@@ -162,8 +162,8 @@ std::vector<Rank> Membership::suspected() const {
 std::vector<Member> Membership::members() const {
   std::vector<Member> members;
   for (const auto& [rank, worker] : workers_) {
-    members.push_back({rank, worker.incarnation, worker.host, worker.local_rank, worker.group_size, worker.leader,
-                       worker.group_rank});
+    members.push_back({rank, worker.incarnation, worker.host, worker.local_rank, worker.group_size,
+                       worker.leader, worker.group_rank});
   }
   return members;
 }

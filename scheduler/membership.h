@@ -28,7 +28,7 @@ struct Worker {
   std::string address;  // of its control connection
   std::uint32_t local_rank = 0;
   std::uint64_t bandwidth_bps = 0;
-  std::string group_name;           // as it said; empty: it forms no group
+  std::string group_name;             // as it said; empty: it forms no group
   std::uint32_t told_group_size = 0;  // by its launcher; 0: nobody did
   // From the opening of the job on: its group, of one where there are none.
   Rank leader;
@@ -90,7 +90,8 @@ class Membership {
   std::vector<Rank> missing() const;
   std::vector<Rank> suspected() const;
   std::vector<Member> members() const;
-  // One that could not resume at another server, if any. Who lingers may have what the others lack, and counts.
+  // One that could not resume at another server, if any. Who lingers may have what the others lack, and
+  // counts.
   const Worker* without_retain() const;
   std::string name_of(Rank rank) const;  // "rank 2 (host gpu-02)"
 

@@ -18,19 +18,20 @@ Status Membership::form_groups() {
   for (const auto& [name, members] : groups) {
     const auto size = static_cast<std::uint32_t>(members.size());
     if (size > kMaxLocalGroupSize) {
-      return make_error(ErrorCode::configuration,
-                        fmt::format("{} of job {} are on host {}, at most {} can sum there", counted(size, "worker"),
-                                    settings_.job, members.front()->host, kMaxLocalGroupSize),
-                        "give parts of them a BPS_LOCAL_GROUP_ID of their own, or set local_group off");
+      return make_error(
+          ErrorCode::configuration,
+          fmt::format("{} of job {} are on host {}, at most {} can sum there", counted(size, "worker"),
+                      settings_.job, members.front()->host, kMaxLocalGroupSize),
+          "give parts of them a BPS_LOCAL_GROUP_ID of their own, or set local_group off");
     }
     for (std::uint32_t i = 0; i < size; ++i) {
       Worker& worker = *members[i];
       if (worker.told_group_size != 0 && worker.told_group_size != size) {
-        return make_error(ErrorCode::configuration,
-                          fmt::format("{} of job {} was told that host {} has {}, {} have come",
-                                      name_of(worker.rank), settings_.job, worker.host,
-                                      counted(worker.told_group_size, "worker"), size),
-                          "give all ranks of a host their real number (BPS_LOCAL_SIZE), or none");
+        return make_error(
+            ErrorCode::configuration,
+            fmt::format("{} of job {} was told that host {} has {}, {} have come", name_of(worker.rank),
+                        settings_.job, worker.host, counted(worker.told_group_size, "worker"), size),
+            "give all ranks of a host their real number (BPS_LOCAL_SIZE), or none");
       }
       worker.leader = members.front()->rank;
       worker.group_rank = i;

@@ -1,8 +1,8 @@
 // What a node says back when it takes its control connection up again (decision 0013): what it was told, by
 // this scheduler or another one, up to Attached.
 //
-// Owner: SchedulerCore, per connection, until the report is complete. Pure. Limits: those of the messages, and
-// of a job; what goes beyond is an error, and costs the node its connection.
+// Owner: SchedulerCore, per connection, until the report is complete. Pure. Limits: those of the messages,
+// and of a job; what goes beyond is an error, and costs the node its connection.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ class WorkerReport {
 
 // What a server has of one run.
 struct RunReport {
-  OpenJob open;              // with the present epoch
+  OpenJob open;               // with the present epoch
   std::map<Rank, bool> left;  // true: it lingers
   std::map<TensorId, TensorSlices> tensors;
 };

@@ -271,7 +271,8 @@ void SchedulerCore::lose(TimePoint now, PeerId id, const std::string& offence) {
   Error failure;
   if (!server.failed.empty()) {
     how += "; meanwhile " + server.failed.front();
-    if (server.failed.size() > 1) how += fmt::format(" (and {} more)", counted(server.failed.size() - 1, "job"));
+    if (server.failed.size() > 1)
+      how += fmt::format(" (and {} more)", counted(server.failed.size() - 1, "job"));
     failure = make_error(ErrorCode::peer_lost, fmt::format("{} has gone: {}", to_string(server), how));
   }
   tell_gone(server, failure);

@@ -218,7 +218,7 @@ class SchedulerCore {
   std::vector<DrainWatch> drains_;
   std::size_t admin_count_ = 0;
   std::optional<TimePoint> started_;  // the first time that is known
-  bool retry_waiting_ = false;  // something ended that a newcomer may have waited for
+  bool retry_waiting_ = false;        // something ended that a newcomer may have waited for
   std::size_t worker_count_ = 0;
   std::deque<EndedRun> ended_runs_;
   ServerId last_server_;

@@ -225,8 +225,8 @@ void SchedulerCore::skip_number(ServerId server) {
 
 bool SchedulerCore::take_report(TimePoint now, PeerId id, Peer& peer, Message& message) {
   if (peer.worker_report == nullptr && peer.server_report == nullptr) return false;
-  const Result<bool> complete = peer.worker_report != nullptr ? peer.worker_report->take(message)
-                                                              : peer.server_report->take(message);
+  const Result<bool> complete =
+      peer.worker_report != nullptr ? peer.worker_report->take(message) : peer.server_report->take(message);
   Status status = complete ? Status{} : Status{complete.error()};
   if (complete && *complete) {
     const Node& node = nodes_.at(peer.incarnation);
@@ -260,7 +260,8 @@ Status SchedulerCore::attached(TimePoint now, PeerId id, const Node& node, Serve
     Job* const job = find_job(run);
     const auto known = report.runs.find(run);
     if (job == nullptr || job->ended()) continue;
-    if (Status status = job->server_attached(server.id, known == report.runs.end() ? nullptr : &known->second);
+    if (Status status =
+            job->server_attached(server.id, known == report.runs.end() ? nullptr : &known->second);
         !status)
       return status;
     if (known != report.runs.end()) report.runs.erase(known);
@@ -292,8 +293,9 @@ void SchedulerCore::expire_reports(TimePoint now) {
     if (reports && now >= peer.report_until) late.push_back(id);
   }
   for (const PeerId id : late) {
-    offend(now, id, make_error(ErrorCode::deadline, "it has not said back what it was told",
-                               "the process or its network hung; start it again"));
+    offend(now, id,
+           make_error(ErrorCode::deadline, "it has not said back what it was told",
+                      "the process or its network hung; start it again"));
   }
 }
 
@@ -341,7 +343,8 @@ void SchedulerCore::add_absent(TimePoint now, const Outbox::Absent& absent) {
     // Of another run, perhaps: it has its time from now on.
     if (known->second.absent)
       detector_.heard(absent.incarnation, now + collect_time() - options_.detector.heartbeat_deadline);
-    if (known->second.role != Role::worker || known->second.run != absent.run || known->second.rank != absent.rank)
+    if (known->second.role != Role::worker || known->second.run != absent.run ||
+        known->second.rank != absent.rank)
       jobs_.at(absent.run)->fail(make_error(ErrorCode::protocol, "a node contradicts what others say"));
     return;
   }

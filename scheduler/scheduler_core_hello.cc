@@ -161,7 +161,8 @@ std::optional<Error> SchedulerCore::objection(const HelloServer& hello) const {
                       fmt::format("workers cannot reach a server at {}", to_string(hello.data)),
                       "give the server an address to name with --advertise");
   }
-  if (hello.incarnation.value == 0 && servers_.all().size() >= options_.max_servers) return full("servers", options_.max_servers);
+  if (hello.incarnation.value == 0 && servers_.all().size() >= options_.max_servers)
+    return full("servers", options_.max_servers);
   for (const auto& [id, server] : servers_.all()) {
     if (server.endpoint == hello.data && server.host != hello.host && server.peer.value != 0) {
       return make_error(ErrorCode::configuration,

@@ -74,7 +74,8 @@ TEST_CASE("core: a tensor that one worker cannot hold fails for all, by name") {
     REQUIRE(h.got<TensorFailed>(peer).size() == 1);
     const Error error = h.last<TensorFailed>(peer).error;
     CHECK(error.code == ErrorCode::out_of_memory);
-    CHECK_THAT(error.message, Contains("tensor 'w' of job j cannot be held by rank 1") && Contains(": no room"));
+    CHECK_THAT(error.message,
+               Contains("tensor 'w' of job j cannot be held by rank 1") && Contains(": no room"));
     CHECK(error.advice == "make some");
   }
   CHECK(h.last<DropTensors>(server).tensors == std::vector{TensorId{0}});

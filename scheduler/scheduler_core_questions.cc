@@ -45,8 +45,7 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, const HelloAdmin&) {
 
 void SchedulerCore::on_admin(TimePoint now, PeerId id, Message& message) {
   if (std::holds_alternative<Heartbeat>(message)) return;
-  if (auto* question = std::get_if<AskWaits>(&message))
-    return on_waits_asked(now, id, std::move(*question));
+  if (auto* question = std::get_if<AskWaits>(&message)) return on_waits_asked(now, id, std::move(*question));
   if (const auto* question = std::get_if<AskCluster>(&message))
     return outbox_.send(id, cluster_state(now, question->request));
   if (const auto* drain = std::get_if<Drain>(&message)) return on_drain(id, *drain);
@@ -74,8 +73,7 @@ std::vector<Inquiries::Target> SchedulerCore::targets_of(const AskWaits& questio
     if (job->ended() || (!question.job.empty() && job->name() != question.job)) continue;
     job_known = true;
     Inquiries::Target target{run, std::nullopt, {}};
-    const bool about_rounds =
-        question.subject == Subject::everything || question.subject == Subject::tensor;
+    const bool about_rounds = question.subject == Subject::everything || question.subject == Subject::tensor;
     if (question.subject == Subject::tensor) {
       if (job->tensors() != nullptr) target.tensor = job->tensors()->find(question.tensor);
       if (!target.tensor) continue;
@@ -203,13 +201,14 @@ std::optional<Error> SchedulerCore::objection(const Drain& drain) const {
     return entry.first != drain.server && entry.second.usable();
   });
   if (!others && !found->second.draining) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("{} is the last one: nobody could take what it has",
-                                  to_string(found->second)),
-                      "start another bps-server first, or end this one with SIGTERM");
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} is the last one: nobody could take what it has", to_string(found->second)),
+        "start another bps-server first, or end this one with SIGTERM");
   }
   if (found->second.peer.value == 0) {
-    return make_error(ErrorCode::peer_lost, fmt::format("{} has lost its connection", to_string(found->second)),
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("{} has lost its connection", to_string(found->second)),
                       "it is dead soon, and its partitions move then");
   }
   return std::nullopt;

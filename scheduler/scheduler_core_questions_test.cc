@@ -58,9 +58,10 @@ TEST_CASE("questions: a waiting worker hears who has not pushed, with host, age 
   CHECK(wait.missing[0].state == PartyState::alive);
   CHECK(wait.missing[0].silent_ms <= 1000);
   CHECK(wait.missing[1].silent_ms > 1000);
-  CHECK_THAT(to_string(wait), Contains("round 812 of layer1.weight: 1 of 3 pushed, missing rank 1 (host gpu-1, "
-                                       "last seen 0.") &&
-                                  Contains("and rank 2 (host gpu-2, last seen "));
+  CHECK_THAT(to_string(wait),
+             Contains("round 812 of layer1.weight: 1 of 3 pushed, missing rank 1 (host gpu-1, "
+                      "last seen 0.") &&
+                 Contains("and rank 2 (host gpu-2, last seen "));
 }
 
 TEST_CASE("questions: a worker asks about its own job only, whatever it says") {

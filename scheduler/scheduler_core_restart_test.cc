@@ -262,12 +262,14 @@ TEST_CASE("restart: a server that does not come back is named in the log, also i
   h.run(seconds(7));
   CHECK(h.core.job_count() == 1);
   const auto names_it = [](const std::string& line) {
-    return line.find("server 2 (host cpu-2, ") != std::string::npos && line.find("not come back") != std::string::npos;
+    return line.find("server 2 (host cpu-2, ") != std::string::npos &&
+           line.find("not come back") != std::string::npos;
   };
   CHECK(std::count_if(h.log.begin(), h.log.end(), names_it) == 1);
 }
 
-TEST_CASE("restart: a member with the incarnation of another rank is a contradiction, and waited for by nobody") {
+TEST_CASE(
+    "restart: a member with the incarnation of another rank is a contradiction, and waited for by nobody") {
   CoreHarness old;
   const std::vector<PeerId> servers{old.server("cpu-1")};
   Memories past(old, "j", 2, 0);

@@ -26,10 +26,10 @@ struct ServerRecord {
   std::uint32_t shards = 0;
   std::uint64_t bandwidth_bps = 0;
   std::uint64_t memory_max = 0;
-  bool rdma = false;  // takes lanes over RDMA, too
+  bool rdma = false;                   // takes lanes over RDMA, too
   std::uint64_t moved_partitions = 0;  // away from it, while it drains
   bool draining = false;
-  bool told_to_drain = false;  // by an administrator; it drains as soon as it has heard
+  bool told_to_drain = false;       // by an administrator; it drains as soon as it has heard
   std::vector<std::string> failed;  // jobs that used it and failed while it drained: at most kMaxWaitsNamed
   std::set<JobRun> jobs;
   // Requests: asked again when it comes back.

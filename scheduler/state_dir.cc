@@ -64,7 +64,8 @@ Status StateDir::load() {
   if (!S_ISREG(about.st_mode)) return make_error(ErrorCode::os, path + " is not a file", kAdvice);
   std::string text;
   char piece[4096];
-  for (ssize_t bytes = 0; text.size() <= kMaxStateBytes; text.append(piece, static_cast<std::size_t>(bytes))) {
+  for (ssize_t bytes = 0; text.size() <= kMaxStateBytes;
+       text.append(piece, static_cast<std::size_t>(bytes))) {
     bytes = ::read(file.get(), piece, sizeof piece);
     if (bytes < 0) return os_error("cannot read " + path, errno, kAdvice);
     if (bytes == 0) break;
@@ -96,7 +97,8 @@ Status StateDir::save_now(const SchedulerState& state) const {
   if (::rename(temporary.c_str(), path.c_str()) != 0)
     return os_error(fmt::format("cannot rename {} to {}", temporary, path), errno, kAdvice);
   const UniqueFd folder(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() < 0 || ::fsync(folder.get()) != 0) return os_error("cannot write " + path_, errno, kAdvice);
+  if (folder.get() < 0 || ::fsync(folder.get()) != 0)
+    return os_error("cannot write " + path_, errno, kAdvice);
   return {};
 }
 

@@ -74,16 +74,16 @@ class TensorTable {
     std::vector<PartitionMove> moves;
     std::map<PartitionId, LaneIndex> before;  // of these, the owners so far
     std::map<PartitionId, TensorId> touched;  // these, and those that are just being declared
-    std::vector<Slices> slices;  // for their new owners, `moved`; not of a batch
+    std::vector<Slices> slices;               // for their new owners, `moved`; not of a batch
   };
   // Lanes come and go: `lanes` are those known so far, with new shares, and perhaps more. What retired ones
-  // own goes to others, and what is `refused`, whose lanes have no share; what is just being declared is declared
-  // there, too. Acks of a server that is gone do not come: `gone`.
+  // own goes to others, and what is `refused`, whose lanes have no share; what is just being declared is
+  // declared there, too. Acks of a server that is gone do not come: `gone`.
   Relocation relocate(std::vector<Lane> lanes, std::optional<ServerId> gone,
                       const std::set<PartitionId>& refused = {});
 
-  // What was relocated goes back to the owners it had `before`, which are not retired any more. Gives those of
-  // its tensors that have failed since.
+  // What was relocated goes back to the owners it had `before`, which are not retired any more. Gives those
+  // of its tensors that have failed since.
   std::vector<TensorId> call_off(const std::map<PartitionId, LaneIndex>& before, std::vector<Lane> lanes);
 
   // New shares for lanes that are known; none of them is retired by this.

@@ -19,7 +19,7 @@ void TensorTable::set_lanes(std::vector<Lane> lanes) {
 }
 
 TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::optional<ServerId> gone,
-                                            const std::set<PartitionId>& refused) {
+                                              const std::set<PartitionId>& refused) {
   set_lanes(std::move(lanes));
   Relocation out;
   // Per server, and where it is being declared its batch.

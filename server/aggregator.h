@@ -40,12 +40,12 @@
 
 namespace bps {
 
-// A worker that takes part in the sums of a job, or a group of them that sum among themselves before (decision
-// 0019). Its place in the list, which is in rank order, is its index.
+// A worker that takes part in the sums of a job, or a group of them that sum among themselves before
+// (decision 0019). Its place in the list, which is in rank order, is its index.
 struct Contributor {
-  Rank rank;                 // of a group: the lowest one, which names it
-  std::uint32_t weight = 1;  // ranks already summed in what it sends; at least 1
-  std::string loss = {};     // why it is gone, once it is lost
+  Rank rank;                       // of a group: the lowest one, which names it
+  std::uint32_t weight = 1;        // ranks already summed in what it sends; at least 1
+  std::string loss = {};           // why it is gone, once it is lost
   std::vector<Rank> members = {};  // of a group of several: those that are in the job, in order
 
   bool holds(Rank other) const {
@@ -63,7 +63,7 @@ struct PartitionShape {
   std::size_t elements = 0;
   Mode mode = Mode::sync;
   std::uint32_t staleness = kUnboundedStaleness;
-  bool moved = false;  // another server had it before: nothing completes before all have resumed
+  bool moved = false;       // another server had it before: nothing completes before all have resumed
   bool had_losses = false;  // the job had lost workers before: who is no contributor may have been one
 
   std::size_t raw_bytes() const { return elements * size_of(dtype); }
@@ -96,7 +96,7 @@ struct Action {
   std::uint64_t version = 0;
   std::uint32_t broadcasts = 0;
   std::span<const Round> applied;  // as long as the payload is pinned
-  Error error;                    // failed
+  Error error;                     // failed
 };
 using Actions = std::vector<Action>;
 

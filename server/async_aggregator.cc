@@ -284,7 +284,8 @@ void AsyncAggregator::settle(Actions& actions) {
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     if (!is_due(state, slowest)) continue;
-    // Also to the root of a broadcast: what it has sent may be an older value already, and it is to keep this.
+    // Also to the root of a broadcast: what it has sent may be an older value already, and it is to keep
+    // this.
     const bool with_payload = shape_.raw_bytes() > 0;
     const int snapshot = with_payload ? take_snapshot() : 0;
     if (snapshot < 0) return;  // unpin() settles again

@@ -81,7 +81,7 @@ class AsyncAggregator final : public Aggregator {
     // Of round next - 1.
     Operation last_operation = Operation::sum;
     bool elsewhere = false;  // it was not pushed here: its operation is not known
-    Error error;  // why it failed, kept for the case that the answer is lost
+    Error error;             // why it failed, kept for the case that the answer is lost
     Phase phase = Phase::idle;
     Arrival arrival = Arrival::none;
     bool awaiting = false;  // wants the answer on its present lane

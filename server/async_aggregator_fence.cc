@@ -100,14 +100,15 @@ void AsyncAggregator::approach(Actions& actions) {
   }
   if (may_return) return;
   // What the last one of them said, if any was asked.
-  lost_value_ = fence_->error.code != ErrorCode::ok
-                    ? std::move(fence_->error)
-                    : make_error(ErrorCode::peer_lost,
-                                 "the value of " + shape_.tensor + " (partition " +
-                                     std::to_string(shape_.partition.value) +
-                                     ") is lost: its server is gone, and whoever had the last answer has left "
-                                     "the job",
-                                 "broadcast the tensor again, or start the job from its last checkpoint");
+  lost_value_ =
+      fence_->error.code != ErrorCode::ok
+          ? std::move(fence_->error)
+          : make_error(ErrorCode::peer_lost,
+                       "the value of " + shape_.tensor + " (partition " +
+                           std::to_string(shape_.partition.value) +
+                           ") is lost: its server is gone, and whoever had the last answer has left "
+                           "the job",
+                       "broadcast the tensor again, or start the job from its last checkpoint");
   lift(actions);
 }
 

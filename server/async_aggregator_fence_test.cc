@@ -93,7 +93,8 @@ TEST_CASE("moved value: nobody has one, so it begins anew") {
   CHECK(bench.actions[0].version == 1);
 }
 
-TEST_CASE("moved value: another one who has it is asked, and if nobody can tell, deltas fail until a broadcast") {
+TEST_CASE(
+    "moved value: another one who has it is asked, and if nobody can tell, deltas fail until a broadcast") {
   MovedValue bench(2);
   bench.stored(0, 2, 5);
   bench.stored(1, 2, 5);
@@ -158,7 +159,8 @@ TEST_CASE("moved value: a broadcast that has been done answers those that come l
   CHECK(first_element(bench.actions[0]) == 100.0f);
 }
 
-TEST_CASE("async: an answer does not count a last round that has failed, for its rank may not have heard of it") {
+TEST_CASE(
+    "async: an answer does not count a last round that has failed, for its rank may not have heard of it") {
   Bench bench(2, 1 << 20, Mode::async);
   bench.push(0, 0, 1, Operation::broadcast, 0);
   bench.push(1, 0, 1, Operation::broadcast, 0);

@@ -86,7 +86,7 @@ class JobLedger {
     Epoch epoch;
     Generation generation;
     std::vector<Member> members;
-    std::set<Rank> lost;  // of these
+    std::set<Rank> lost;        // of these
     std::map<Rank, bool> left;  // whether it lingers
     std::uint64_t lanes_per_shard = 0;
     std::vector<std::uint64_t> lane_bytes;  // per shard: of one lane's receive buffer

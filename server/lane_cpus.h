@@ -1,10 +1,11 @@
 // Where a shard runs: on the CPU that all its lanes come from, if there is one.
 //
-// The problem: on a host whose workers and servers share few CPUs, bytes that a worker sends on one CPU and a server reads
-// on another go through the caches of both, and where those are far apart that takes longer than the rest. A worker
-// whose threads are bound says so in its hello (decision 0022).
+// The problem: on a host whose workers and servers share few CPUs, bytes that a worker sends on one CPU and a
+// server reads on another go through the caches of both, and where those are far apart that takes longer than
+// the rest. A worker whose threads are bound says so in its hello (decision 0022).
 //
-// Owner: a Shard. Lives on: shard loop. Failure: a shard that may not run where it should runs where it likes.
+// Owner: a Shard. Lives on: shard loop. Failure: a shard that may not run where it should runs where it
+// likes.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +48,9 @@ class LaneCpus {
   std::optional<std::uint32_t> bound_;
 };
 
-// Binds the calling thread to a CPU that is one of these, and to all of these when it is another or none: a worker names
-// the CPU, but where this process may run is for who has started it to say. None: not known, and nothing is bound.
+// Binds the calling thread to a CPU that is one of these, and to all of these when it is another or none: a
+// worker names the CPU, but where this process may run is for who has started it to say. None: not known, and
+// nothing is bound.
 LaneCpus::Bind bind_among(std::vector<std::uint32_t> cpus);
 
 }  // namespace bps

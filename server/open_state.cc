@@ -24,8 +24,8 @@ bool SyncAggregator::open_state(OpenState& out) const {
   return true;
 }
 
-// The one that waits for the lowest round counts: for a broadcast, of the root that it named or of anybody; for
-// the slowest ones otherwise.
+// The one that waits for the lowest round counts: for a broadcast, of the root that it named or of anybody;
+// for the slowest ones otherwise.
 bool AsyncAggregator::open_state(OpenState& out) const {
   out.absent.clear();
   out.resuming = fence_ != nullptr;
@@ -55,11 +55,10 @@ bool AsyncAggregator::open_state(OpenState& out) const {
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     const State& state = states_[i];
     if (state.left) continue;
-    const bool absent =
-        for_root      ? contributors_[i].rank == waiting->root && waiting->broadcasts > broadcasts_
-        : !has_value_ ? state.phase == Phase::idle || state.phase == Phase::asked
-                      : shape_.staleness != kUnboundedStaleness &&
-                            state.next.value + shape_.staleness < waiting->next.value;
+    const bool absent = for_root ? contributors_[i].rank == waiting->root && waiting->broadcasts > broadcasts_
+                        : !has_value_ ? state.phase == Phase::idle || state.phase == Phase::asked
+                                      : shape_.staleness != kUnboundedStaleness &&
+                                            state.next.value + shape_.staleness < waiting->next.value;
     if (absent) out.absent.push_back(i);
   }
   return true;

@@ -60,7 +60,8 @@ struct RdmaWorld : World {
 }  // namespace
 
 TEST_CASE(
-    "over RDMA: sums are right, no payload registers anything, from the first on, few requests are signalled") {
+    "over RDMA: sums are right, no payload registers anything, from the first on, few requests are "
+    "signalled") {
   constexpr std::uint32_t kShards = 2, kRanks = 3, kRounds = 40;
   constexpr std::size_t kElements = 60'000;
   RdmaWorld world(kShards);

@@ -1,5 +1,5 @@
-// Since when the round of a partition is open: since the first contribution, or attempt at one, that named it.
-// Rounds only grow; what names an older one says nothing new.
+// Since when the round of a partition is open: since the first contribution, or attempt at one, that named
+// it. Rounds only grow; what names an older one says nothing new.
 #pragma once
 
 #include <optional>

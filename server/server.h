@@ -59,7 +59,7 @@ struct ServerOptions {
   Duration heartbeat_interval = kHeartbeatInterval;
   Duration heartbeat_timeout = kHeartbeatTimeout;
   Duration stall_warn = std::chrono::seconds(10);  // rounds that are open longer are logged; 0: none
-  LaneCpus::Bind bind_shard = {};  // of the thread of a shard
+  LaneCpus::Bind bind_shard = {};                  // of the thread of a shard
 };
 
 class Server final : private ControlLink::Owner {

@@ -5,8 +5,8 @@
 namespace bps::server_test {
 namespace {
 
-using Catch::Contains;
 using bps::testing::key_of;
+using Catch::Contains;
 
 const SharedKey kCluster = key_of(32, 0x11);
 

@@ -174,11 +174,12 @@ Result<JobPartition*> ServerLane::look_up(PartitionId id, Epoch epoch) const {
   }
   if (!owns(member_, id)) {
     const SessionMember* const owner = job_.owner_of(contributor_, id);
-    return make_error(ErrorCode::protocol,
-                      fmt::format("partition {} is {}'s in its group, not rank {}'s", id.value,
-                                  owner != nullptr ? fmt::format("rank {}", owner->rank.value) : "a lost rank",
-                                  hello_.rank.value),
-                      "use the same bps version on all ranks");
+    return make_error(
+        ErrorCode::protocol,
+        fmt::format("partition {} is {}'s in its group, not rank {}'s", id.value,
+                    owner != nullptr ? fmt::format("rank {}", owner->rank.value) : "a lost rank",
+                    hello_.rank.value),
+        "use the same bps version on all ranks");
   }
   if (epoch < partition->epoch) {
     return make_error(ErrorCode::protocol,

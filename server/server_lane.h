@@ -57,10 +57,11 @@ class ServerLane final : private ConnectionHandler {
   // Closes the connection. Nothing is received or sent after that.
   void close();
 
-  // Says Refused, then nothing more, and drops what still comes. While answers are being sent or are lent, the
-  // connection stays, and with it they, so that the worker hears why behind them: until it closes the connection
-  // or comes back, or kLinger is over; then ShardJob::forget_lane() is called, ShardJob::remove_lane() now. Who is
-  // refused in the middle of a contribution, with answers on their way, hears nothing: that must not arrive any more.
+  // Says Refused, then nothing more, and drops what still comes. While answers are being sent or are lent,
+  // the connection stays, and with it they, so that the worker hears why behind them: until it closes the
+  // connection or comes back, or kLinger is over; then ShardJob::forget_lane() is called,
+  // ShardJob::remove_lane() now. Who is refused in the middle of a contribution, with answers on their way,
+  // hears nothing: that must not arrive any more.
   void dismiss(const Error& refusal);
   bool lingers() const { return static_cast<bool>(farewell_); }
 
@@ -175,7 +176,7 @@ class ServerLane final : private ConnectionHandler {
   TimerId overfull_;  // set: too much is unread, and the lane closes at the end of this turn
   TimerId farewell_;  // set: dismissed, and not gone yet
   bool ended_ = false;
-  Message frame_;     // an Aggregate, reused
+  Message frame_;  // an Aggregate, reused
 
   std::uint64_t taken_ = 0;
   std::uint64_t reported_ = 0;

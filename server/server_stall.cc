@@ -56,8 +56,8 @@ void Server::watch_later() {
 }
 
 void Server::watch() {
-  const auto limit_ms = static_cast<std::uint64_t>(
-      std::chrono::ceil<std::chrono::milliseconds>(options_.stall_warn).count());
+  const auto limit_ms =
+      static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(options_.stall_warn).count());
   for (const JobRun job : ledger_.runs()) {
     survey(job, std::nullopt, true, [this, job, limit_ms](OpenRoundList open, const TensorNames& names) {
       for (const std::string& line : stalls_.look(job, open.take(0, limit_ms), names))

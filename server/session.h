@@ -27,7 +27,8 @@ struct SessionMember {
   Incarnation incarnation;
   std::uint32_t contributor = 0;
   std::uint32_t place = 0;  // of its lane in the job's list
-  // Of its group, which is one contributor: this member has the partitions whose number mod size is its place.
+  // Of its group, which is one contributor: this member has the partitions whose number mod size is its
+  // place.
   std::uint32_t group_rank = 0;
   std::uint32_t group_size = 1;
   Session last_session;   // {} = none yet

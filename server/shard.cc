@@ -40,14 +40,10 @@ BufferPool::Source regions_of(std::vector<Transport*> transports, EventLoop& loo
 
 Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
              std::vector<Transport*> memory, bool pins_slots, LaneCpus::Bind bind)
-    : context_{loop,
-               BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
-               BufferPool(),
-               BufferPool(reorder_budget_bytes),
-               pins_slots,
-               log.child(fmt::format("shard {}", index.value)),
-               ShardStats{},
-               LaneCpus(std::move(bind))} {}
+    : context_{loop,         BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
+               BufferPool(), BufferPool(reorder_budget_bytes),
+               pins_slots,   log.child(fmt::format("shard {}", index.value)),
+               ShardStats{}, LaneCpus(std::move(bind))} {}
 
 Shard::~Shard() = default;
 

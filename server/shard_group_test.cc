@@ -1,5 +1,5 @@
-// Members that are one contributor, on a shard with lanes: ranks 0, 1, 2 of one host and 3, 4 of another. Of the
-// first, partition p is rank p mod 3's, of the second rank 3 + p mod 2's.
+// Members that are one contributor, on a shard with lanes: ranks 0, 1, 2 of one host and 3, 4 of another. Of
+// the first, partition p is rank p mod 3's, of the second rank 3 + p mod 2's.
 #include "server/shard_harness.h"
 
 namespace bps::shard_test {
@@ -32,7 +32,7 @@ struct Hosts : World {
     epoch = kEpoch;
   }
   PushPull header_of(std::uint32_t rank, std::uint32_t partition, std::uint64_t round,
-                            Operation operation = Operation::sum, std::uint32_t root = 0) const {
+                     Operation operation = Operation::sum, std::uint32_t root = 0) const {
     PushPull header = World::header(partition, round);
     header.weight = size_of(rank);
     header.epoch = epoch;
@@ -41,8 +41,8 @@ struct Hosts : World {
     return header;
   }
   Wire& lane(std::uint32_t rank) { return *lanes.at(rank); }
-  void push(std::uint32_t rank, std::uint32_t partition, std::uint64_t round, const std::vector<float>& values,
-            Operation operation = Operation::sum, std::uint32_t root = 0) {
+  void push(std::uint32_t rank, std::uint32_t partition, std::uint64_t round,
+            const std::vector<float>& values, Operation operation = Operation::sum, std::uint32_t root = 0) {
     World::push(lane(rank), header_of(rank, partition, round, operation, root), values);
   }
   void fail(std::uint32_t rank, std::uint32_t partition, std::uint64_t round, const Error& error) {
@@ -56,7 +56,8 @@ struct Hosts : World {
     lane(rank).handler->on_message(message, {});
   }
   void lose(std::uint32_t rank, std::uint32_t generation) {
-    shard->shrink(Shrunk{1, kRun, Generation{generation}, Rank{rank}, "rank " + std::to_string(rank) + " is gone"});
+    shard->shrink(
+        Shrunk{1, kRun, Generation{generation}, Rank{rank}, "rank " + std::to_string(rank) + " is gone"});
   }
 
   Epoch epoch;
@@ -107,7 +108,8 @@ TEST_CASE("groups: a lane that breaks takes only its own partitions with it") {
   hosts.declare(0, 1);
   hosts.declare(1, 1);
   hosts.push(1, 1, 0, {5});
-  REQUIRE(hosts.lane(0).handler->on_payload(hosts.header_of(0, 0, 0), sizeof(float)) != nullptr);  // half of it
+  REQUIRE(hosts.lane(0).handler->on_payload(hosts.header_of(0, 0, 0), sizeof(float)) !=
+          nullptr);  // half of it
   hosts.lanes[0] = hosts.open(0, 2);
   hosts.push(3, 0, 0, {40});
   CHECK(answers(hosts.lane(3)).empty());
@@ -117,7 +119,8 @@ TEST_CASE("groups: a lane that breaks takes only its own partitions with it") {
   CHECK(last_payload(hosts.lane(1)) == std::vector<float>{55});
 }
 
-TEST_CASE("groups: no round is complete after one of its members has left, and its answers are there until then") {
+TEST_CASE(
+    "groups: no round is complete after one of its members has left, and its answers are there until then") {
   Hosts hosts;
   hosts.declare(0, 1);
   hosts.declare(1, 1);
@@ -131,7 +134,8 @@ TEST_CASE("groups: no round is complete after one of its members has left, and i
   hosts.shard->worker_left(kRun, Rank{0}, false);
   hosts.push(3, 0, 1, {2});
   REQUIRE(all<RoundFailed>(hosts.lane(3)).size() == 1);
-  CHECK_THAT(all<RoundFailed>(hosts.lane(3))[0].error.message, Contains("rank 0 (with 1, 2 of its host) has left"));
+  CHECK_THAT(all<RoundFailed>(hosts.lane(3))[0].error.message,
+             Contains("rank 0 (with 1, 2 of its host) has left"));
   hosts.push(4, 1, 1, {2});
   CHECK(all<RoundFailed>(hosts.lane(4)).size() == 1);
   hosts.declare(2, 1);
@@ -228,7 +232,8 @@ TEST_CASE("groups: a broadcast comes from any member of its root's host, which n
 TEST_CASE("groups: a host whose ranks disagree fails the round for all, and the next one goes on") {
   Hosts hosts;
   hosts.declare(0, 1);
-  const Error disagreement = make_error(ErrorCode::configuration, "rank 0 pushes sum, rank 2 pushes max", "agree");
+  const Error disagreement =
+      make_error(ErrorCode::configuration, "rank 0 pushes sum, rank 2 pushes max", "agree");
   hosts.push(3, 0, 0, {1});
   hosts.fail(0, 0, 0, disagreement);
   for (const std::uint32_t rank : {0, 3}) {

@@ -30,10 +30,10 @@ struct Wire {
   ConnectionHandler* handler = nullptr;
   std::vector<Sent> sent;     // without the first Credit
   std::uint64_t unasked = 0;  // what that says
-  std::size_t queued = 0;  // what queued_bytes() says
-  bool hold = false;       // payloads stay queued until the test releases them
-  bool lends = false;      // payloads are handed over at once, and held by the peer
-  bool stuck = false;      // the peer does not read: every frame stays queued
+  std::size_t queued = 0;     // what queued_bytes() says
+  bool hold = false;          // payloads stay queued until the test releases them
+  bool lends = false;         // payloads are handed over at once, and held by the peer
+  bool stuck = false;         // the peer does not read: every frame stays queued
   bool closed = false;
 };
 

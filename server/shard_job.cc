@@ -207,8 +207,8 @@ void ShardJob::remove_lane(ServerLane& lane) {
 }
 
 void ShardJob::forget_lane(ServerLane& lane) {
-  const auto place = std::find_if(leaving_.begin(), leaving_.end(),
-                                  [&](const auto& entry) { return entry.get() == &lane; });
+  const auto place =
+      std::find_if(leaving_.begin(), leaving_.end(), [&](const auto& entry) { return entry.get() == &lane; });
   BPS_ASSERT(place != leaving_.end());
   const std::unique_ptr<ServerLane> owned = std::move(*place);
   leaving_.erase(place);

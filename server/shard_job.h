@@ -101,7 +101,8 @@ class ShardJob {
   void carry_out(PartitionId id, JobPartition& partition, Actions& actions);
   // Frees dropped partitions that nobody refers to any more. Not while actions are being carried out.
   void reap_dropped();
-  // The lane is closed, or dismissed: its half received contribution is forgotten. Destroys it, unless it lingers.
+  // The lane is closed, or dismissed: its half received contribution is forgotten. Destroys it, unless it
+  // lingers.
   void remove_lane(ServerLane& lane);
   // A dismissed one is closed at last. Destroys it.
   void forget_lane(ServerLane& lane);
@@ -115,7 +116,8 @@ class ShardJob {
   // What each lane may send without being asked for it: all together half of the reorder budget. The other
   // half is for what is asked for.
   std::uint64_t unasked_bytes() const {
-    return std::max<std::uint64_t>(context_.budget.limit_bytes() / (2 * std::max<std::size_t>(senders_, 1)), 1);
+    return std::max<std::uint64_t>(context_.budget.limit_bytes() / (2 * std::max<std::size_t>(senders_, 1)),
+                                   1);
   }
 
   // The member of that group which the partition is for; null: it is left out of the job.
@@ -177,7 +179,7 @@ class ShardJob {
   const std::string name_;
   Epoch epoch_;
   Generation generation_;
-  const bool had_losses_;  // before it was opened here
+  const bool had_losses_;                  // before it was opened here
   std::vector<SessionMember> members_;     // in rank order
   std::size_t senders_ = 0;                // those with a weight
   std::vector<Contributor> contributors_;  // they, or groups of them, in the order of their lowest ranks
@@ -187,10 +189,10 @@ class ShardJob {
   std::unordered_set<PartitionId> dropped_;
   std::vector<std::unique_ptr<ServerLane>> lanes_;
   std::vector<std::unique_ptr<ServerLane>> leaving_;  // dismissed, with answers on their way
-  std::vector<Group> groups_;         // by contributor
-  std::vector<SessionMember*> member_at_;  // by place; null: left out
-  std::vector<ServerLane*> lane_of_;       // by place
-  Actions actions_;                   // scratch
+  std::vector<Group> groups_;                         // by contributor
+  std::vector<SessionMember*> member_at_;             // by place; null: left out
+  std::vector<ServerLane*> lane_of_;                  // by place
+  Actions actions_;                                   // scratch
   LogLimit failures_;
   std::size_t open_lanes_ = 0;  // after end()
   std::function<void()> all_closed_;

@@ -1,8 +1,8 @@
 // The members of a job at one shard: which of them are one contributor, and what becomes of it when they go.
 //
 // A group pushes nothing whole without any one of its members, so the first that leaves is the end of its
-// contributions, and with the first that is lost it is lost (decision 0019). Only what others may still ask of
-// a member alone, the answers of its own partitions, ends when that member goes.
+// contributions, and with the first that is lost it is lost (decision 0019). Only what others may still ask
+// of a member alone, the answers of its own partitions, ends when that member goes.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -63,8 +63,8 @@ void ShardJob::worker_left(Rank rank, bool lingers) {
   const bool goes = !lingers && !std::exchange(member->gone, true);
   const std::uint32_t contributor = member->contributor;
   if (contributor == ServerLane::kNoContributor) return;
-  const bool is_first = leaves && contributors_[contributor].loss.empty() &&
-                        !std::exchange(groups_[contributor].left, true);
+  const bool is_first =
+      leaves && contributors_[contributor].loss.empty() && !std::exchange(groups_[contributor].left, true);
   tell_all([&](PartitionId id, Aggregator& aggregator) {
     if (is_first) aggregator.left(contributor, actions_);
     if (goes && owns(*member, id)) aggregator.gone(contributor, actions_);

@@ -51,9 +51,8 @@ std::string StallWatch::line(const Job& job, const OpenRound& round, const Tenso
     missing += fmt::format(" and {} more", round.absent - round.missing.size());
   const std::string tensor =
       name != names.end() ? name->second : fmt::format("tensor {}", round.tensor.value);
-  const std::string what =
-      round.resuming ? tensor + ", which has moved here, waits"
-                     : fmt::format("round {} of {} waits", round.round.value, tensor);
+  const std::string what = round.resuming ? tensor + ", which has moved here, waits"
+                                          : fmt::format("round {} of {} waits", round.round.value, tensor);
   return fmt::format("job '{}': {} for {}: {} of {} {}{}", job.name, what, milliseconds_text(round.age_ms),
                      round.expected - round.absent, round.expected, round.resuming ? "resumed" : "pushed",
                      missing);

@@ -1,11 +1,11 @@
 // Rounds that stay open too long, told once each.
 //
 // The server looks at its open rounds from time to time (--stall-warn) and hands them in here; what is new
-// becomes a line for the log, which names the tensor, the round and the ranks whose contributions are not here.
-// Whether those are alive the scheduler knows (bpsctl why).
+// becomes a line for the log, which names the tensor, the round and the ranks whose contributions are not
+// here. Whether those are alive the scheduler knows (bpsctl why).
 //
-// Owner: Server. Pure. Limits: kMaxLines lines a look and job, the others are counted; kMaxWaitsNamed tensors a
-// job are remembered.
+// Owner: Server. Pure. Limits: kMaxLines lines a look and job, the others are counted; kMaxWaitsNamed tensors
+// a job are remembered.
 #pragma once
 
 #include <cstdint>

@@ -47,9 +47,10 @@ TEST_CASE("stall watch: partitions that have moved wait for workers to resume, w
   StallWatch watch = watch_of(4);
   OpenRounds open = open_rounds(1, 3);
   open.rounds[0].resuming = true;
-  CHECK(watch.look(kRun, open, kNames)[0] ==
-        "job 'resnet50': layer1.weight, which has moved here, waits for 10.3 s: 2 of 4 resumed, missing rank 1 "
-        "and rank 2 (host gpu-2)");
+  CHECK(
+      watch.look(kRun, open, kNames)[0] ==
+      "job 'resnet50': layer1.weight, which has moved here, waits for 10.3 s: 2 of 4 resumed, missing rank 1 "
+      "and rank 2 (host gpu-2)");
   open.rounds[0].round = Round{4};
   CHECK(watch.look(kRun, open, kNames).empty());
 }

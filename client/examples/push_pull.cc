@@ -8,7 +8,8 @@
 
 int main(int argc, char**) {
   if (argc > 1) {
-    std::fprintf(stderr, "push_pull takes no arguments; it runs in a cluster: bps-run -n 4 -s 2 -- ./push_pull\n");
+    std::fprintf(stderr,
+                 "push_pull takes no arguments; it runs in a cluster: bps-run -n 4 -s 2 -- ./push_pull\n");
     return 64;
   }
   try {

@@ -302,11 +302,12 @@ void FakeGroup::abort(const Error& error) {
   if (broken_) return;
   broken_ = error;
   if (hangs_) {
-    host_.loop_.after(kPatience, [this, &host = host_, alive = std::weak_ptr(host_.alive_), member = member_] {
-      if (alive.expired() || host.members_[member] != this) return;
-      open_.clear();
-      owner_.on_left_behind(make_error(ErrorCode::os, "the fake GPU has not come to rest"));
-    });
+    host_.loop_.after(kPatience,
+                      [this, &host = host_, alive = std::weak_ptr(host_.alive_), member = member_] {
+                        if (alive.expired() || host.members_[member] != this) return;
+                        open_.clear();
+                        owner_.on_left_behind(make_error(ErrorCode::os, "the fake GPU has not come to rest"));
+                      });
   }
   for (const std::uint64_t number : open_)
     host_.later([&host = host_, number, member = member_] { host.end(number, member); });

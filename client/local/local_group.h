@@ -2,23 +2,23 @@
 // hands the answers back to them.
 //
 // The problem (decision 0019): collectives of a group must be begun in one order by all members (NCCL, and
-// bounded buffers too, wait for each other for ever otherwise), touch the caller's memory until long after the
-// call, and may break at any time. The order is the Sequencer's; here is only what one member does when a
+// bounded buffers too, wait for each other for ever otherwise), touch the caller's memory until long after
+// the call, and may break at any time. The order is the Sequencer's; here is only what one member does when a
 // collective's turn has come. There are two collectives: reduce brings the sum of all members' inputs to the
 // owner of a partition, spread brings the owner's answer to all.
 //
-// All members call reduce() and spread() with the same numbers, growing and without gaps, and with pieces that
-// are equal but for their memory; and end_batch() between the same ones. Every collective ends exactly once,
-// with on_ended, perhaps in another order; until then its memory is read and written, afterwards not any more.
-// But `out` may be where `in` was: an answer exists when all inputs of the partition have been read. No callback
-// runs inside a call.
+// All members call reduce() and spread() with the same numbers, growing and without gaps, and with pieces
+// that are equal but for their memory; and end_batch() between the same ones. Every collective ends exactly
+// once, with on_ended, perhaps in another order; until then its memory is read and written, afterwards not
+// any more. But `out` may be where `in` was: an answer exists when all inputs of the partition have been
+// read. No callback runs inside a call.
 //
-// Owner: GroupPlane, which also is LocalGroup::Owner. Lives on: the client's loop, with all calls and callbacks;
-// an implementation may have threads of its own. Limits: at most Traits::max_open batches of collectives are
-// open. Failure: on_broken, once; from then on, and after abort(), every open collective ends with that error
-// as soon as nothing touches its memory any more, and new ones end with it at once. Where that does not come
-// about in time, on_left_behind says so. A member that disappears is told from outside, by abort(): links
-// decide nothing.
+// Owner: GroupPlane, which also is LocalGroup::Owner. Lives on: the client's loop, with all calls and
+// callbacks; an implementation may have threads of its own. Limits: at most Traits::max_open batches of
+// collectives are open. Failure: on_broken, once; from then on, and after abort(), every open collective ends
+// with that error as soon as nothing touches its memory any more, and new ones end with it at once. Where
+// that does not come about in time, on_left_behind says so. A member that disappears is told from outside, by
+// abort(): links decide nothing.
 #pragma once
 
 #include <cstddef>
@@ -50,8 +50,8 @@ struct LocalPiece {
   // reduce: this member's elements; null where it has none (a broadcast whose root it is not).
   const std::byte* in = nullptr;
   const Region* in_home = nullptr;  // that `in` lies in, if allocate() or the program's bps_allocate made one
-  // reduce, at the owner: where the sum goes; in a region of allocate(). Of a broadcast whose root is no member
-  // there is nothing to bring: it stays as it is, may be null, and on_summed comes all the same.
+  // reduce, at the owner: where the sum goes; in a region of allocate(). Of a broadcast whose root is no
+  // member there is nothing to bring: it stays as it is, may be null, and on_summed comes all the same.
   std::byte* sum = nullptr;
   const std::byte* answer = nullptr;  // spread, at the owner: where the answer lies; likewise
   const Region* home = nullptr;       // of `sum` or `answer`
@@ -70,8 +70,8 @@ struct Collective {
   MemoryKind memory = MemoryKind::host;  // of `in` and `out`
 };
 
-// What an operation reads or writes. Of the host's memory only the bytes; of a GPU's also where, and the event
-// that was recorded on the caller's stream when the operation was asked for.
+// What an operation reads or writes. Of the host's memory only the bytes; of a GPU's also where, and the
+// event that was recorded on the caller's stream when the operation was asked for.
 struct OperationBuffer {
   std::byte* bytes = nullptr;
   std::size_t size = 0;
@@ -95,7 +95,8 @@ class LocalGroup {
     virtual void on_left_behind(const Error& why) { (void)why; }
     // To another member, in order; what it says comes to its payload(), lent() and message(). As
     // Connection::send: the payload stays unchanged until sent(member, cookie).
-    virtual void send(std::uint32_t member, const Message& message, Payload payload, std::uint64_t cookie) = 0;
+    virtual void send(std::uint32_t member, const Message& message, Payload payload,
+                      std::uint64_t cookie) = 0;
     // For error texts.
     virtual std::string name_of(TensorId tensor) const { return "tensor " + std::to_string(tensor.value); }
     // The members but this one, "rank 3" or "ranks 3, 5".
@@ -109,14 +110,15 @@ class LocalGroup {
 
   virtual Sequencer::Traits traits() const = 0;
 
-  // At the leader, for the others' begin(): at most 256 bytes. The one `done` that may come within the call. Then
-  // begin() once, everywhere and before all else; ends with `done`.
+  // At the leader, for the others' begin(): at most 256 bytes. The one `done` that may come within the call.
+  // Then begin() once, everywhere and before all else; ends with `done`.
   virtual void make_setup(std::function<void(Result<std::vector<std::byte>>)> done) {
     done(std::vector<std::byte>());
   }
   virtual void begin(std::span<const std::byte> setup, std::function<void(Status)> done) = 0;
 
-  // For sums and answers: what lanes send without a copy, and this group reads and writes fastest. Any thread.
+  // For sums and answers: what lanes send without a copy, and this group reads and writes fastest. Any
+  // thread.
   virtual Result<std::shared_ptr<Region>> allocate(std::size_t bytes) = 0;
 
   // Operations will come whose pieces are cast: to be said before the first of them, and early.
@@ -126,8 +128,8 @@ class LocalGroup {
   virtual void when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) = 0;
 
   virtual void reduce(const Collective& collective, std::span<const LocalPiece> pieces) = 0;
-  // At the owner of an answer, before it is said to be there: brings it near to where it is wanted, so that no
-  // spread waits for a copy. `then`, when it may be spread.
+  // At the owner of an answer, before it is said to be there: brings it near to where it is wanted, so that
+  // no spread waits for a copy. `then`, when it may be spread.
   virtual void stage(const LocalPiece& piece, std::function<void(Status)> then) = 0;
   virtual void spread(const Collective& collective, std::span<const LocalPiece> pieces) = 0;
   // What has been asked for since the last one may be begun together, and need not be begun before.
@@ -144,11 +146,12 @@ class LocalGroup {
   // For texts: what this member itself waits for, if it is more than the end of copies; else nothing.
   virtual std::string waits_for() const { return ""; }
 
-  // For texts: how many waits of the program's streams for operations are open, which may hold up others of its streams.
+  // For texts: how many waits of the program's streams for operations are open, which may hold up others of
+  // its streams.
   virtual std::uint32_t stream_waits() const { return 0; }
 
-  // From other members. As ConnectionHandler; an error breaks the connection to that member. An implementation
-  // whose members talk by other means refuses it all.
+  // From other members. As ConnectionHandler; an error breaks the connection to that member. An
+  // implementation whose members talk by other means refuses it all.
   virtual std::byte* payload(std::uint32_t from, const Message& message, std::uint64_t bytes) {
     (void)from, (void)message, (void)bytes;
     return nullptr;

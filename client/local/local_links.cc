@@ -29,7 +29,8 @@ class LocalLinks::Link final : private ConnectionHandler {
   void say_hello() {
     const Group& group = links_.group_;
     const Member& self = group.members[group.self];
-    Message hello = HelloLocal{group.run, self.rank, self.incarnation, group.members[*member_].incarnation, {}};
+    Message hello =
+        HelloLocal{group.run, self.rank, self.incarnation, group.members[*member_].incarnation, {}};
     if (Status status = connecting_.begin(group.key, hello); !status.ok()) return fail_later(status.error());
     connection_->send(hello);
   }
@@ -153,7 +154,8 @@ void LocalLinks::open(TimePoint deadline) {
 
 void LocalLinks::listen() {
   const Endpoint endpoint = local_endpoint(group_.run, group_.members.front().rank, group_.self);
-  auto listener = transport_.listen(loop_, endpoint, [this](auto connection) { accept(std::move(connection)); });
+  auto listener =
+      transport_.listen(loop_, endpoint, [this](auto connection) { accept(std::move(connection)); });
   if (listener) {
     listener_ = std::move(listener).value();
     return;
@@ -161,8 +163,9 @@ void LocalLinks::listen() {
   loop_.cancel(deadline_timer_);
   deadline_timer_ = loop_.after(Duration{}, [this, error = listener.error()] {
     deadline_timer_ = {};
-    owner_.on_links_failed(make_error(
-        error.code, "this worker cannot be reached by the others of its host: " + error.message, error.advice));
+    owner_.on_links_failed(
+        make_error(error.code, "this worker cannot be reached by the others of its host: " + error.message,
+                   error.advice));
   });
 }
 
@@ -194,8 +197,10 @@ Status LocalLinks::admit(Link& guest, const Message& message) {
   if (found == group_.members.end() || found->incarnation != hello->incarnation)
     return wrong("a rank that is not a higher one of this host");
   const auto member = static_cast<std::uint32_t>(found - group_.members.begin());
-  if (all_up_ || (links_[member] != nullptr && links_[member]->up())) return wrong("a rank that is here already");
-  const auto own = std::find_if(guests_.begin(), guests_.end(), [&](const auto& link) { return link.get() == &guest; });
+  if (all_up_ || (links_[member] != nullptr && links_[member]->up()))
+    return wrong("a rank that is here already");
+  const auto own =
+      std::find_if(guests_.begin(), guests_.end(), [&](const auto& link) { return link.get() == &guest; });
   BPS_ASSERT(own != guests_.end());
   links_[member] = std::move(*own);
   guests_.erase(own);
@@ -221,7 +226,8 @@ void LocalLinks::drop_guest(Link& guest) {
 
 void LocalLinks::failed(Link& link, const Error& error) {
   if (link.is_guest()) {
-    log_.debug("a connection that was to be another rank's of this host ends: {} {}", link.claim(), error.message);
+    log_.debug("a connection that was to be another rank's of this host ends: {} {}", link.claim(),
+               error.message);
     return drop_guest(link);
   }
   const std::uint32_t member = link.member();
@@ -271,7 +277,8 @@ void LocalLinks::give_up() {
                                     "which ranks belong together (BPS_LOCAL_GROUP_ID)"));
 }
 
-void LocalLinks::send(std::uint32_t member, const Message& message, const Payload& payload, std::uint64_t cookie) {
+void LocalLinks::send(std::uint32_t member, const Message& message, const Payload& payload,
+                      std::uint64_t cookie) {
   if (closed_ || links_[member] == nullptr || !links_[member]->up()) return;
   links_[member]->connection().send(message, payload, cookie);
 }

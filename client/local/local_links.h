@@ -1,13 +1,15 @@
 // The connections of this rank to the others of its host, one to each, over shared memory.
 //
-// Each member listens under a name that the others work out from the run, the leader and its place, and connects to
-// all of lower rank; the others connect to it. A connection opens with HelloLocal, proven by the job's key where
-// there is one, and Welcome. What cannot be reached is tried again until open()'s deadline: its process may not have
-// heard yet that the job has begun. Once all are there, a link that is lost is lost for good.
+// Each member listens under a name that the others work out from the run, the leader and its place, and
+// connects to all of lower rank; the others connect to it. A connection opens with HelloLocal, proven by the
+// job's key where there is one, and Welcome. What cannot be reached is tried again until open()'s deadline:
+// its process may not have heard yet that the job has begun. Once all are there, a link that is lost is lost
+// for good.
 //
-// Owner: DataPlane. Lives on: client loop. Limits: kMaxGuests connections that have not said yet who they are, each
-// for kHelloTimeout; the oldest goes when one more comes. Failure: on_links_failed, once, before all are there; later on_link_down, once for each link. A
-// member that breaks a rule is told so and its link closed. No callback comes within a call.
+// Owner: DataPlane. Lives on: client loop. Limits: kMaxGuests connections that have not said yet who they
+// are, each for kHelloTimeout; the oldest goes when one more comes. Failure: on_links_failed, once, before
+// all are there; later on_link_down, once for each link. A member that breaks a rule is told so and its link
+// closed. No callback comes within a call.
 #pragma once
 
 #include <cstddef>

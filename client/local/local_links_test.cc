@@ -17,7 +17,9 @@ struct Ranks {
   struct Rank1 final : LocalLinks::Owner {
     void on_links_up() override { ++up; }
     void on_links_failed(const Error& error) override { failure = error; }
-    void on_link_down(std::uint32_t member, const std::string& why) override { down.emplace_back(member, why); }
+    void on_link_down(std::uint32_t member, const std::string& why) override {
+      down.emplace_back(member, why);
+    }
     std::byte* on_link_payload(std::uint32_t, const Message&, std::uint64_t bytes) override {
       payload.resize(bytes);
       return payload.data();
@@ -103,8 +105,9 @@ TEST_CASE("local links: who has another key, or none, does not get in") {
   CHECK(r.ranks[0].failure->message ==
         "there is no link to rank 4 of this host (gpu-03): it has not connected to this worker");
   CHECK(r.ranks[1].failure->message ==
-        (has_one ? "there is no link to rank 3 of this host (gpu-03): the key is not the right one"
-                 : "there is no link to rank 3 of this host (gpu-03): this worker lets nobody in without a key"));
+        (has_one
+             ? "there is no link to rank 3 of this host (gpu-03): the key is not the right one"
+             : "there is no link to rank 3 of this host (gpu-03): this worker lets nobody in without a key"));
 }
 
 TEST_CASE("local links: whoever is no rank of this run is refused") {

@@ -1,5 +1,5 @@
-// For tests: connections within one process, in virtual time. Frames arrive in order, each in a turn of the loop of
-// its own; payloads are copied. Lives on: the test's loop. The transport goes last.
+// For tests: connections within one process, in virtual time. Frames arrive in order, each in a turn of the
+// loop of its own; payloads are copied. Lives on: the test's loop. The transport goes last.
 #pragma once
 
 #include <cstring>
@@ -98,7 +98,8 @@ class PipeTransport final : public Transport {
   };
 
  public:
-  Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Endpoint& endpoint, Accepted accepted) override {
+  Result<std::unique_ptr<Listener>> listen(EventLoop& loop, const Endpoint& endpoint,
+                                           Accepted accepted) override {
     struct PipeListener final : Listener {
       PipeListener(PipeTransport& t, Endpoint e) : transport(t), at(std::move(e)) {}
       ~PipeListener() override { transport.listeners_.erase(at.host); }

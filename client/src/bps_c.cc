@@ -69,15 +69,17 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
 
 // Whether the program's memory is another than what goes over the network.
 Result<bool> take_wire_dtype(const bps_tensor_spec& spec, TensorDeclaration& tensor) {
-  if (spec.wire_dtype == BPS_WIRE_DTYPE_SAME || spec.wire_dtype == static_cast<std::int32_t>(tensor.dtype)) return false;
+  if (spec.wire_dtype == BPS_WIRE_DTYPE_SAME || spec.wire_dtype == static_cast<std::int32_t>(tensor.dtype))
+    return false;
   const bool is_half = spec.wire_dtype == BPS_BF16 || spec.wire_dtype == BPS_F16;
   if (!is_half || tensor.dtype != DType::f32) {
     const bool is_known = spec.wire_dtype >= 0 && spec.wire_dtype < kDTypeCount;
-    return invalid(fmt::format("tensor '{}' is {}, with the wire_dtype {}", spec.name, name_of(tensor.dtype),
-                               is_known ? std::string(name_of(static_cast<DType>(spec.wire_dtype)))
-                                        : fmt::format("{}, which is none", spec.wire_dtype)),
-                   "f32 may be bf16 or f16 on the network, and everything may be as in memory (BPS_WIRE_DTYPE_SAME, "
-                   "which BPS_TENSOR_SPEC_INIT says and memory full of zeros does not)");
+    return invalid(
+        fmt::format("tensor '{}' is {}, with the wire_dtype {}", spec.name, name_of(tensor.dtype),
+                    is_known ? std::string(name_of(static_cast<DType>(spec.wire_dtype)))
+                             : fmt::format("{}, which is none", spec.wire_dtype)),
+        "f32 may be bf16 or f16 on the network, and everything may be as in memory (BPS_WIRE_DTYPE_SAME, "
+        "which BPS_TENSOR_SPEC_INIT says and memory full of zeros does not)");
   }
   tensor.dtype = static_cast<DType>(spec.wire_dtype);
   return true;
@@ -86,12 +88,8 @@ Result<bool> take_wire_dtype(const bps_tensor_spec& spec, TensorDeclaration& ten
 // Before its operation has begun, which nothing may hide from the program then.
 std::unique_ptr<bps_handle> make_handle(const bps_client* client, bps_tensor tensor, bool has_view,
                                         MemoryKind memory) {
-  return std::unique_ptr<bps_handle>(new bps_handle{nullptr,
-                                                    client->client,
-                                                    TensorId{tensor},
-                                                    has_view,
-                                                    memory,
-                                                    client->client->operation_timeout(),
+  return std::unique_ptr<bps_handle>(new bps_handle{nullptr, client->client, TensorId{tensor}, has_view,
+                                                    memory, client->client->operation_timeout(),
                                                     client->client->fork_mark()});
 }
 

@@ -56,8 +56,10 @@ TEST_CASE("gpu cast: what cannot be cast is refused") {
   GpuWorker g;
   REQUIRE(g.open().ok());
   CHECK_THAT(Spec("a", BPS_F16, BPS_F64).refusal(g, BPS_INVALID_ARGUMENT), Contains("'a' is f64"));
-  CHECK_THAT(Spec("a", BPS_I8).refusal(g, BPS_INVALID_ARGUMENT), Contains("tensor 'a' is f32, with the wire_dtype i8"));
-  CHECK_THAT(Spec("a", 99).refusal(g, BPS_INVALID_ARGUMENT), Contains("with the wire_dtype 99, which is none"));
+  CHECK_THAT(Spec("a", BPS_I8).refusal(g, BPS_INVALID_ARGUMENT),
+             Contains("tensor 'a' is f32, with the wire_dtype i8"));
+  CHECK_THAT(Spec("a", 99).refusal(g, BPS_INVALID_ARGUMENT),
+             Contains("with the wire_dtype 99, which is none"));
   CHECK_THAT(Spec("a", BPS_BF16, BPS_F32, BPS_MODE_ASYNC).refusal(g, BPS_INVALID_ARGUMENT),
              Contains("is asynchronous"));
   CHECK(Spec("same", BPS_F32).refusal(g, BPS_OK) == "");

@@ -31,7 +31,9 @@ class GpuJob {
       }
     }
     std::vector<Status> opened(size);
-    at_once([&](std::size_t rank) { opened[rank] = ranks[rank]->open(settings[rank].first, settings[rank].second); });
+    at_once([&](std::size_t rank) {
+      opened[rank] = ranks[rank]->open(settings[rank].first, settings[rank].second);
+    });
     for (const Status& status : opened) {
       INFO((status.ok() ? "" : status.error().message));
       REQUIRE(status.ok());
@@ -87,7 +89,8 @@ std::int32_t combined(bps_operation operation, std::int32_t a, std::int32_t b) {
   return a + b;
 }
 
-TEST_CASE("gpu ranks: sums, minima, maxima and broadcasts are right on hosts of equal and of different sizes") {
+TEST_CASE(
+    "gpu ranks: sums, minima, maxima and broadcasts are right on hosts of equal and of different sizes") {
   const auto hosts = GENERATE(std::vector<std::uint32_t>{2, 2}, std::vector<std::uint32_t>{3, 1},
                               std::vector<std::uint32_t>{1, 1});
   GpuJob job(hosts);
@@ -99,7 +102,8 @@ TEST_CASE("gpu ranks: sums, minima, maxima and broadcasts are right on hosts of 
     in.push_back(job.ranks[r]->on_device(numbers_of(r, count)));
     out.push_back(job.ranks[r]->on_device(std::vector<std::int32_t>(count)));
   }
-  const auto is_everywhere = [&](const std::vector<std::int32_t*>& memory, const std::vector<std::int32_t>& expected) {
+  const auto is_everywhere = [&](const std::vector<std::int32_t*>& memory,
+                                 const std::vector<std::int32_t>& expected) {
     for (const std::int32_t* at : memory) {
       if (std::memcmp(at, expected.data(), count * 4) != 0) return false;
     }
@@ -111,7 +115,8 @@ TEST_CASE("gpu ranks: sums, minima, maxima and broadcasts are right on hosts of 
     for (std::size_t r = 0; r < job.ranks.size(); ++r) {
       const GpuWorker& rank = *job.ranks[r];
       std::memset(out[r], 0, count * 4);
-      handles.push_back(rank.push_pull(tensor, rank.buffer(in[r], count), rank.buffer(out[r], count), operation));
+      handles.push_back(
+          rank.push_pull(tensor, rank.buffer(in[r], count), rank.buffer(out[r], count), operation));
       const auto theirs = numbers_of(r, count);
       for (std::size_t i = 0; r > 0 && i < count; ++i)
         expected[i] = combined(operation, expected[i], theirs[i]);
@@ -127,7 +132,8 @@ TEST_CASE("gpu ranks: sums, minima, maxima and broadcasts are right on hosts of 
       std::memcpy(out[r], mine.data(), count * 4);
       const bps_buffer buffer = rank.buffer(out[r], count);
       bps_handle* handle = nullptr;
-      REQUIRE(bps_broadcast(rank.client, tensor, &buffer, static_cast<std::int32_t>(root), &handle, nullptr) == BPS_OK);
+      REQUIRE(bps_broadcast(rank.client, tensor, &buffer, static_cast<std::int32_t>(root), &handle,
+                            nullptr) == BPS_OK);
       handles.push_back(handle);
     }
     CHECK(job.wait(handles) == well);
@@ -143,7 +149,8 @@ TEST_CASE(
     const bps_buffer buffer = rank->buffer(rank->on_device(std::vector<float>(10, 1)), 10);
     bps_handle* handle = nullptr;
     Refusal why;
-    CHECK(bps_push_pull(rank->client, floats, &buffer, &buffer, BPS_MAX, &handle, why) == BPS_INVALID_ARGUMENT);
+    CHECK(bps_push_pull(rank->client, floats, &buffer, &buffer, BPS_MAX, &handle, why) ==
+          BPS_INVALID_ARGUMENT);
     CHECK_THAT(why.message(), Contains("max of f32") && Contains("NCCL ignores NaN"));
     CHECK(handle == nullptr);
   }
@@ -196,7 +203,8 @@ TEST_CASE("gpu ranks: host memory is refused") {
   job.declare("weights", 10, BPS_F32);
   std::vector<float> host(10);
   const bps_buffer buffer = GpuWorker::on_host(host);
-  CHECK_THAT(job.ranks[0]->refusal(0, buffer, &buffer, BPS_INVALID_ARGUMENT), Contains("local_group is nccl"));
+  CHECK_THAT(job.ranks[0]->refusal(0, buffer, &buffer, BPS_INVALID_ARGUMENT),
+             Contains("local_group is nccl"));
 }
 
 // All ranks end, and the one where it was says what.
@@ -253,7 +261,8 @@ TEST_CASE("gpu ranks: a wait that expires says that NCCL is what it waits for, a
     text = why.message();
   }
   CHECK_THAT(text, Contains("round 0 of weights: ") && Contains("; NCCL on GPU 0 (Fake 0) has") &&
-                       Contains("nccl") && Contains("in progress") && Contains("which needs rank 0 of this host"));
+                       Contains("nccl") && Contains("in progress") &&
+                       Contains("which needs rank 0 of this host"));
   bad.nccl->break_async(NcclCode::remote_error);
   for (const std::string& said : job.wait(handles))
     CHECK(said != "");

@@ -81,13 +81,15 @@ TEST_CASE("gpu api: memory that is not what it is said to be is refused in the c
   bad.device = 0;
   CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_INVALID_ARGUMENT), Contains("in the memory of GPU 1"));
   bad.device = 7;
-  CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_CONFIGURATION), Contains("there is no GPU 7: this process sees 2"));
+  CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_CONFIGURATION),
+             Contains("there is no GPU 7: this process sees 2"));
   CHECK(GpuWorker::wait(g.push_pull(tensor, good, good)) == "");
   bad = good;
   bad.pointer = memory + 1;
   CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_INVALID_ARGUMENT), Contains("beyond the memory"));
   bad.device = 0;
-  CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_INVALID_ARGUMENT), Contains("said to be in the memory of GPU 0"));
+  CHECK_THAT(g.refusal(tensor, bad, &bad, BPS_INVALID_ARGUMENT),
+             Contains("said to be in the memory of GPU 0"));
   const bps_buffer on_host = GpuWorker::on_host(host);
   CHECK_THAT(g.refusal(tensor, good, &on_host, BPS_INVALID_ARGUMENT), Contains("one of input and output"));
   CHECK_THAT(g.refusal(tensor, good, nullptr, BPS_INVALID_ARGUMENT), Contains("read in place"));
@@ -163,9 +165,10 @@ TEST_CASE("gpu api: a stream waits for an operation while the host goes on") {
   CHECK(GpuWorker::wait(on_host) == "");
 }
 
-// An operation's output is asked for when its input is ready. The stream waits for that operation, and has come
-// to none of what follows.
-TEST_CASE("gpu api: a stream waits for each of its operations before it starts the next, in place or elsewhere") {
+// An operation's output is asked for when its input is ready. The stream waits for that operation, and has
+// come to none of what follows.
+TEST_CASE(
+    "gpu api: a stream waits for each of its operations before it starts the next, in place or elsewhere") {
   GpuWorker g;
   REQUIRE(g.open().ok());
   constexpr int kTensors = 3;
@@ -207,11 +210,12 @@ TEST_CASE("gpu api: a GPU that fails ends the operation with its name, and the p
   g.cuda->fail_next(CudaCall::copy_to_host, 0, CudaCode::illegal_address, /*lost=*/true);
   bps_handle* const handle = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
   CHECK_THAT(GpuWorker::wait(handle), Contains("round 1 of 'weights' on the GPU") &&
-                                          Contains("cuMemcpyDtoHAsync on GPU 0") &&
-                                          Contains("error 700"));
+                                          Contains("cuMemcpyDtoHAsync on GPU 0") && Contains("error 700"));
 }
 
-TEST_CASE("gpu api: an operation whose stream never comes to it has a deadline, and a close that waits for nothing") {
+TEST_CASE(
+    "gpu api: an operation whose stream never comes to it has a deadline, and a close that waits for "
+    "nothing") {
   const ExpectLog lost("job gpus failed");
   GpuWorker g;
   REQUIRE(g.open().ok());
@@ -229,7 +233,9 @@ TEST_CASE("gpu api: an operation whose stream never comes to it has a deadline, 
   CHECK(g.stream_is_over());
 }
 
-TEST_CASE("gpu api: a close that a GPU does not come to rest for says what it may still touch, and so do operations") {
+TEST_CASE(
+    "gpu api: a close that a GPU does not come to rest for says what it may still touch, and so do "
+    "operations") {
   const ExpectLog lost("job gpus failed"), left("has not come to rest");
   GpuWorker g;
   g.gives_all_back = false;
@@ -324,15 +330,17 @@ TEST_CASE("gpu api: an operation copies once each way, and makes no call that wa
   CHECK(count(CudaCall::copy_to_host) == 1);
   CHECK(count(CudaCall::copy_to_device) == 1);
   CHECK(count(CudaCall::record_event) == 3);
-  for (const CudaCall call : {CudaCall::allocate, CudaCall::free, CudaCall::register_host, CudaCall::unregister_host,
-                              CudaCall::create_stream, CudaCall::destroy_stream, CudaCall::create_event,
-                              CudaCall::destroy_event, CudaCall::retain_context, CudaCall::device_address}) {
+  for (const CudaCall call :
+       {CudaCall::allocate, CudaCall::free, CudaCall::register_host, CudaCall::unregister_host,
+        CudaCall::create_stream, CudaCall::destroy_stream, CudaCall::create_event, CudaCall::destroy_event,
+        CudaCall::retain_context, CudaCall::device_address}) {
     INFO(name_of(call));
     CHECK(count(call) == 0);
   }
 }
 
-TEST_CASE("gpu api: an answer of the host's is read in place when the client has ended, also next to a GPU's") {
+TEST_CASE(
+    "gpu api: an answer of the host's is read in place when the client has ended, also next to a GPU's") {
   GpuWorker g;
   REQUIRE(g.open().ok());
   const bps_tensor tensor = g.declare("weights", 1000);

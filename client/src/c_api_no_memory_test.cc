@@ -60,14 +60,17 @@ TEST_CASE("no memory: an operation whose call finds none has not begun, and its 
   REQUIRE(bps_declare(client, &spec, 1, &tensor, 60'000, nullptr) == BPS_OK);
   std::vector<float> in(100, 2), out(100);
   const auto buffer = [](std::vector<float>& memory) {
-    return bps_buffer{sizeof(bps_buffer), memory.data(), memory.size() * sizeof(float), BPS_MEMORY_HOST, 0, nullptr};
+    return bps_buffer{
+        sizeof(bps_buffer), memory.data(), memory.size() * sizeof(float), BPS_MEMORY_HOST, 0, nullptr};
   };
   const bps_buffer from = buffer(in), to = buffer(out);
   refuse_each([&](bps_handle** handle, bps_error* why) {
     return bps_push_pull(client, tensor, &from, &to, BPS_SUM, handle, why);
   });
   CHECK(out == in);
-  refuse_each([&](bps_handle** handle, bps_error* why) { return bps_broadcast(client, tensor, &to, 0, handle, why); });
+  refuse_each([&](bps_handle** handle, bps_error* why) {
+    return bps_broadcast(client, tensor, &to, 0, handle, why);
+  });
   CHECK(bps_close(client, 60'000, nullptr) == BPS_OK);
   bps_free(client);
 }

@@ -18,8 +18,8 @@ struct Refusal {
   std::string message() const { return error.message; }
 };
 
-// What a wait that expires says. The client's loop has a second for it, and the scheduler a quarter to say whom it
-// waits for; where one has been too late and `text` is missing, `wait` is tried again.
+// What a wait that expires says. The client's loop has a second for it, and the scheduler a quarter to say
+// whom it waits for; where one has been too late and `text` is missing, `wait` is tried again.
 inline std::string explained(const std::function<bps_status(bps_error*)>& wait, const std::string& text) {
   const TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (true) {

@@ -1,5 +1,5 @@
-// What is behind the opaque types of the C API, and what its functions have in common. Included by their sources,
-// bps_c.cc and bps_c_handle.cc, and by tests that make a client of their own.
+// What is behind the opaque types of the C API, and what its functions have in common. Included by their
+// sources, bps_c.cc and bps_c_handle.cc, and by tests that make a client of their own.
 #pragma once
 
 #include <algorithm>

@@ -31,7 +31,8 @@ Client::Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers d
     : settings_(settings),
       log_(std::move(log)),
       gpu_({settings.cuda_device, settings.config.local_rank,
-            settings.config.world_size > 1 ? to_string(settings.config.scheduler) + "/" + settings.config.job : "",
+            settings.config.world_size > 1 ? to_string(settings.config.scheduler) + "/" + settings.config.job
+                                           : "",
             settings.config.rank.value, settings.pinned_max,
             [this](std::size_t bytes) { return allocate_for_lanes(bytes); }, log_},
            std::move(drivers)),
@@ -90,7 +91,8 @@ Status Client::find_local() {
   if (settings_.config.local_group == LocalGrouping::off) return {};
   if (settings_.config.local_group == LocalGrouping::nccl) {
     if (Status status = gpu_.open_for_ranks(); !status.ok()) {
-      return make_error(status.error().code, "local_group nccl is set, and there is " + status.error().message,
+      return make_error(status.error().code,
+                        "local_group nccl is set, and there is " + status.error().message,
                         status.error().advice);
     }
   }
@@ -143,9 +145,10 @@ Status Client::open_rdma() {
     return make_error(ErrorCode::configuration,
                       "TLS does not protect what goes over RDMA, so they cannot be had together");
   if (settings_.checksum)
-    return make_error(ErrorCode::configuration,
-                      "checksums (BPS_CHECKSUM) do not cover what goes over RDMA, so they cannot be had together",
-                      "leave out the checksums, or set transport tcp (BPS_TRANSPORT)");
+    return make_error(
+        ErrorCode::configuration,
+        "checksums (BPS_CHECKSUM) do not cover what goes over RDMA, so they cannot be had together",
+        "leave out the checksums, or set transport tcp (BPS_TRANSPORT)");
   auto verbs = open_verbs(settings_.rdma);
   if (!verbs && is_automatic) return verbs.error();
   if (!verbs) {
@@ -166,7 +169,8 @@ Status Client::open_rdma() {
   return {};
 }
 
-std::unique_ptr<LocalGroup> Client::make_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
+std::unique_ptr<LocalGroup> Client::make_group(const DataPlane::GroupContext& context,
+                                               LocalGroup::Owner& owner) {
   if (settings_.config.local_group != LocalGrouping::host) {
     const auto size = static_cast<std::uint32_t>(context.ranks.size());
     return gpu_.make_group(context.loop, size, context.self, owner);
@@ -187,8 +191,7 @@ std::shared_ptr<Transport> Client::transport_of(Lane::Way way) const {
 std::array<std::uint64_t, kRdmaCounts> Client::rdma_counts() const {
   std::array<std::uint64_t, kRdmaCounts> values{};
   if (best_way_.load(std::memory_order_acquire) != Lane::Way::rdma) return values;
-  const auto rdma =
-      end_.read([this](const End& end) { return end.phase == Phase::open ? rdma_ : nullptr; });
+  const auto rdma = end_.read([this](const End& end) { return end.phase == Phase::open ? rdma_ : nullptr; });
   if (rdma == nullptr) return values;
   const auto counts = counts_of(rdma->counters());
   std::transform(counts.begin(), counts.end(), values.begin(),
@@ -200,12 +203,11 @@ Status Client::join() {
   const auto reply = std::make_shared<Reply<void>>();
   const auto cell = reply->cell();
   thread_->loop().post([this, reply] {
-    engine_ = std::make_unique<ClientEngine>(thread_->loop(), *network_, settings_.config, log_,
-                                             shared_memory_.get(), [this] { return find_rdma(); }, local_.get(),
-                                             [this](const auto& context, LocalGroup::Owner& owner) {
-                                               return make_group(context, owner);
-                                             },
-                                             [this](const DataThreadsFacts& facts) { return thread_->lane_loops(facts); });
+    engine_ = std::make_unique<ClientEngine>(
+        thread_->loop(), *network_, settings_.config, log_, shared_memory_.get(),
+        [this] { return find_rdma(); }, local_.get(),
+        [this](const auto& context, LocalGroup::Owner& owner) { return make_group(context, owner); },
+        [this](const DataThreadsFacts& facts) { return thread_->lane_loops(facts); });
     operations_->attach(*engine_);
     stats_ = engine_->stats();
     engine_->join([this, reply](Status status) {
@@ -218,13 +220,14 @@ Status Client::join() {
       reply->set(std::move(status));
     });
   });
-  const Duration patience =
-      2 * settings_.config.join_timeout + SchedulerLink::kJoinGrace + 2 * ClientEngine::kGroupPatience + kMargin;
+  const Duration patience = 2 * settings_.config.join_timeout + SchedulerLink::kJoinGrace +
+                            2 * ClientEngine::kGroupPatience + kMargin;
   if (cell->wait_until(thread_->loop().now() + patience)) return cell->value();
   return make_error(ErrorCode::internal, "the client's loop does not answer");
 }
 
-// `ended`: what the engine said of its end. What is left in the memory of a GPU ends when that has come to rest.
+// `ended`: what the engine said of its end. What is left in the memory of a GPU ends when that has come to
+// rest.
 Status Client::shut_down(const Status& ended) {
   open_.store(false, std::memory_order_release);
   Status touched;
@@ -294,7 +297,8 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   return ids;
 }
 
-Result<std::shared_ptr<Region>> Client::allocate_over(Transport& transport, Lane::Way way, std::size_t bytes) {
+Result<std::shared_ptr<Region>> Client::allocate_over(Transport& transport, Lane::Way way,
+                                                      std::size_t bytes) {
   auto region = transport.allocate(bytes);
   const bool is_automatic = settings_.config.transport == TransportChoice::automatic;
   if (region || way == Lane::Way::network || !is_automatic) return region;

@@ -2,8 +2,8 @@
 //
 // The engine lives on a loop thread; functions here check what they can on the caller's thread, post the
 // rest, and wait for replies with a deadline. close() ends the operations, the membership and the threads;
-// the object stays until it is freed and answers `closed`. Nothing is shared between two clients but, where there
-// are more than CPUs, the thread of the loop.
+// the object stays until it is freed and answers `closed`. Nothing is shared between two clients but, where
+// there are more than CPUs, the thread of the loop.
 //
 // Owner: the program, through bps_client. Failure: see ClientEngine.
 #pragma once
@@ -73,15 +73,16 @@ class Client {
 
   // Without `out` the answer is read in library memory, through the record's view.
   Result<std::shared_ptr<OperationRecord>> push_pull(TensorId tensor, const GivenMemory& in,
-                                                     const std::optional<GivenMemory>& out, Operation operation);
+                                                     const std::optional<GivenMemory>& out,
+                                                     Operation operation);
   // What was read in place is no longer needed: the tensor may have its next operation.
   void release(TensorId tensor, std::shared_ptr<const AnswerView> view) {
     operations_->release(tensor, std::move(view));
   }
   Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, const GivenMemory& buffer,
                                                      std::int64_t root);
-  // Of an operation in a GPU's memory: what is queued on the stream from now on waits until it has ended. Where
-  // streams cannot, this thread does, at most for operation_timeout().
+  // Of an operation in a GPU's memory: what is queued on the stream from now on waits until it has ended.
+  // Where streams cannot, this thread does, at most for operation_timeout().
   Status wait_stream(OperationRecord& record, TensorId tensor, void* stream);
   Status barrier(Duration timeout);
   const ClientStats& stats() const { return *stats_; }
@@ -92,9 +93,9 @@ class Client {
   // that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
   std::string describe(TensorId tensor, Duration waited);
 
-  // A second one waits for the first, as long as that may take, and ends as it. Not on the callback thread or the
-  // loop. Error: it is closed, and a GPU that does
-  // not come to rest, for which this has waited, may still touch memory of operations.
+  // A second one waits for the first, as long as that may take, and ends as it. Not on the callback thread or
+  // the loop. Error: it is closed, and a GPU that does not come to rest, for which this has waited, may still
+  // touch memory of operations.
   Status close(Duration timeout);
   // As close, but the others take this worker for lost.
   Status abandon();

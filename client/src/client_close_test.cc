@@ -86,9 +86,8 @@ TEST_CASE("settle: answered when what was under way has ended, not what began la
   c.scheduler().deliver(Settle{2, Rank{1}});
   c.scheduler().deliver(Settle{3, Rank{1}});
   const auto answers = [&] {
-    return std::count_if(
-        c.scheduler().frames.begin(), c.scheduler().frames.end(),
-        [](const auto& frame) { return std::holds_alternative<Settled>(frame.message); });
+    return std::count_if(c.scheduler().frames.begin(), c.scheduler().frames.end(),
+                         [](const auto& frame) { return std::holds_alternative<Settled>(frame.message); });
   };
   CHECK(answers() == 0);
   c.answer_all(0);
@@ -112,9 +111,8 @@ TEST_CASE("settle: not while a tensor is being declared, which may need what the
   answer.owners = {LaneIndex{0}};
   c.scheduler().deliver(Settle{1, Rank{1}});
   const auto answers = [&] {
-    return std::count_if(
-        c.scheduler().frames.begin(), c.scheduler().frames.end(),
-        [](const auto& frame) { return std::holds_alternative<Settled>(frame.message); });
+    return std::count_if(c.scheduler().frames.begin(), c.scheduler().frames.end(),
+                         [](const auto& frame) { return std::holds_alternative<Settled>(frame.message); });
   };
   CHECK(answers() == 0);
   c.scheduler().deliver(declared);

@@ -28,9 +28,9 @@ struct SecondLoop {
 struct TwoLoops : SecondLoop, ScriptedCluster {
   explicit TwoLoops(const ClientConfig& config)
       : ScriptedCluster(config, {.make_lane_loops = [this](const DataThreadsFacts& what) {
-          facts = what;
-          return LaneLoops{{{&loop}, {&second, kCpu}}};
-        }}) {
+                          facts = what;
+                          return LaneLoops{{{&loop}, {&second, kCpu}}};
+                        }}) {
     server_host = "here";
   }
   DataThreadsFacts facts;
@@ -40,7 +40,9 @@ std::vector<std::byte> bytes_of(std::size_t count) { return std::vector<std::byt
 
 }  // namespace
 
-TEST_CASE("data threads, engine: lanes are told of a CPU where their thread has one and the server is on this host") {
+TEST_CASE(
+    "data threads, engine: lanes are told of a CPU where their thread has one and the server is on this "
+    "host") {
   TwoLoops c(config(12 * kSlice));
   c.engine.join([](Status) {});
   c.welcome_worker();
@@ -59,7 +61,9 @@ TEST_CASE("data threads, engine: lanes are told of a CPU where their thread has 
   CHECK(hello(3).cpu == std::nullopt);
 }
 
-TEST_CASE("data threads, engine: lane l lives on loop l modulo their number, and the scheduler's connection on the first") {
+TEST_CASE(
+    "data threads, engine: lane l lives on loop l modulo their number, and the scheduler's connection on the "
+    "first") {
   TwoLoops c(config(12 * kSlice));
   c.join(5);
   CHECK(c.scheduler().loop == &c.loop);
@@ -67,7 +71,9 @@ TEST_CASE("data threads, engine: lane l lives on loop l modulo their number, and
     CHECK(c.lane(lane).loop == (lane % 2 == 0 ? &c.loop : &c.second));
 }
 
-TEST_CASE("data threads, engine: each loop's lanes have their share of the credit, and leave half of it unsaid at most") {
+TEST_CASE(
+    "data threads, engine: each loop's lanes have their share of the credit, and leave half of it unsaid at "
+    "most") {
   TwoLoops c(config(12 * kSlice));
   c.engine.join([](Status) {});
   c.welcome_worker();

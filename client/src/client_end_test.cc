@@ -1,4 +1,5 @@
-// The end of a client whose thread is another client's, too. The linker leads look-ups of names through this file
+// The end of a client whose thread is another client's, too. The linker leads look-ups of names through this
+// file
 // (--wrap).
 #include <netdb.h>
 

@@ -17,8 +17,8 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
       link_(loop, network, *this, config_, log_),
       questions_(loop, [this](const Message& question) { link_.send(question); }),
       patience_(config_.stall_warn),
-      data_(loop, {network, shared_memory, std::move(find_rdma), local, std::move(make_lane_loops)}, *this, config_, log_,
-            std::move(make_group)),
+      data_(loop, {network, shared_memory, std::move(find_rdma), local, std::move(make_lane_loops)}, *this,
+            config_, log_, std::move(make_group)),
       alive_(std::make_shared<bool>(true)) {}
 
 ClientEngine::~ClientEngine() {
@@ -57,13 +57,15 @@ void ClientEngine::on_job_start(JobStart& start) {
             config_.rank.value, config_.world_size, start.lanes.size());
   look_later();
   if (!data_.forms_group()) return on_group({});
-  group_timer_ = loop_.at(std::max(patience, loop_.now() + config_.join_timeout) + kGroupPatience, [this, since = loop_.now()] {
-    group_timer_ = {};
-    fail(make_error(ErrorCode::deadline,
-                    fmt::format("the ranks of this host have not begun to sum within {:.3g} s: {}",
-                                std::chrono::duration<double>(loop_.now() - since).count(), data_.describe_group()),
-                    "see the logs of all ranks of this host, or raise join_timeout"));
-  });
+  group_timer_ = loop_.at(
+      std::max(patience, loop_.now() + config_.join_timeout) + kGroupPatience, [this, since = loop_.now()] {
+        group_timer_ = {};
+        fail(make_error(
+            ErrorCode::deadline,
+            fmt::format("the ranks of this host have not begun to sum within {:.3g} s: {}",
+                        std::chrono::duration<double>(loop_.now() - since).count(), data_.describe_group()),
+            "see the logs of all ranks of this host, or raise join_timeout"));
+      });
 }
 
 void ClientEngine::on_group(const Status& status) {
@@ -77,7 +79,8 @@ void ClientEngine::on_group(const Status& status) {
 
 // ---- declare ----
 
-void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone done, std::vector<bool> casts) {
+void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone done,
+                           std::vector<bool> casts) {
   Status status = ready();
   casts.resize(tensors.size());
   for (std::size_t i = 0; i < tensors.size() && status.ok(); ++i)

@@ -44,18 +44,20 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   using Memory = DataPlane::Memory;
 
   // `make_lane_loops`: null: all on `loop`.
-  // `shared_memory`: for lanes to servers on this host; null if it cannot be used. `local` and `make_group`: of the
-  // ranks of this host, where they are a group. All outlive the engine; the scheduler is reached through `network`.
+  // `shared_memory`: for lanes to servers on this host; null if it cannot be used. `local` and `make_group`:
+  // of the ranks of this host, where they are a group. All outlive the engine; the scheduler is reached
+  // through `network`.
   ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
-               Transport* shared_memory = nullptr, DataPlane::FindRdma find_rdma = {}, Transport* local = nullptr,
-               DataPlane::MakeGroup make_group = {}, MakeLaneLoops make_lane_loops = {});
+               Transport* shared_memory = nullptr, DataPlane::FindRdma find_rdma = {},
+               Transport* local = nullptr, DataPlane::MakeGroup make_group = {},
+               MakeLaneLoops make_lane_loops = {});
   ~ClientEngine();  // closes all connections; pending callbacks are dropped
   ClientEngine(const ClientEngine&) = delete;
   ClientEngine& operator=(const ClientEngine&) = delete;
 
   // Once, first. Ends when all workers of the job are there, or with the reason why not, at latest a little
-  // after join_timeout, or kGroupPatience after that if the ranks of this host do not find each other, and twice that if
-  // they cannot begin.
+  // after join_timeout, or kGroupPatience after that if the ranks of this host do not find each other, and
+  // twice that if they cannot begin.
   void join(Done done);
 
   // After join. In the order of `tensors`; on failure the error names the first tensor that failed. Declaring
@@ -126,7 +128,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // Readable from any thread, also when the engine is gone.
   const std::shared_ptr<ClientStats>& stats() const { return data_.stats(); }
 
-  static constexpr Duration kGroupPatience = std::chrono::seconds(5);  // with other ranks of this host, at least
+  static constexpr Duration kGroupPatience =
+      std::chrono::seconds(5);  // with other ranks of this host, at least
   static constexpr Duration kLeaveGrace = std::chrono::seconds(2);
   static constexpr Duration kPatience = std::chrono::milliseconds(250);      // with the scheduler's answers
   static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log

@@ -18,10 +18,8 @@ void ClientEngine::explain(TensorId tensor, Duration patience, Explained done) {
   if (!under_way || !describe_scheduler().empty()) return done(local);
   const std::string name = *under_way->name;
   questions_.ask(Subject::tensor, name, patience,
-                 [name, local, round = under_way->round.value,
-                  done = std::move(done)](const std::optional<Waits>& waits) {
-                   done(explain_round(waits, name, round, local));
-                 });
+                 [name, local, round = under_way->round.value, done = std::move(done)](
+                     const std::optional<Waits>& waits) { done(explain_round(waits, name, round, local)); });
 }
 
 void ClientEngine::explain_barrier(Duration patience, Explained done) {
@@ -69,9 +67,10 @@ void ClientEngine::look() {
   if (!overdue) return;
   const auto say = [this, overdue](const std::string& what) {
     const double waited = std::chrono::duration<double>(overdue->age).count();
-    const std::string others = overdue->others == 0 ? "" : fmt::format(" (and {} more waits)", overdue->others);
-    log_.warn("job '{}', rank {}: has waited {:.1f} s for {}{}", config_.job, config_.rank.value, waited, what,
-              others);
+    const std::string others =
+        overdue->others == 0 ? "" : fmt::format(" (and {} more waits)", overdue->others);
+    log_.warn("job '{}', rank {}: has waited {:.1f} s for {}{}", config_.job, config_.rank.value, waited,
+              what, others);
   };
   switch (overdue->item.kind) {
     case Patience::Kind::round:

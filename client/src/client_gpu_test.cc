@@ -117,7 +117,7 @@ struct RankWithGpu {
   bool no_memory = false;
   bool is_closing = false;
   ScriptedCluster cluster;
-  std::vector<std::byte> in, out;   // of the tensor that was declared last,
+  std::vector<std::byte> in, out;     // of the tensor that was declared last,
   std::uint32_t first = 0, next = 0;  // and its partitions
   Outcome outcome;
   std::vector<PushPull> pushed;
@@ -164,9 +164,9 @@ TEST_CASE("gpu: one tensor is given in either memory, round by round") {
 
 // What was answered last is kept for others, wherever it came.
 TEST_CASE("gpu: what is kept survives the change of memory") {
-  const auto order = GENERATE(std::pair(MemoryKind::host, MemoryKind::cuda),
-                              std::pair(MemoryKind::cuda, MemoryKind::host),
-                              std::pair(MemoryKind::cuda, MemoryKind::cuda));
+  const auto order =
+      GENERATE(std::pair(MemoryKind::host, MemoryKind::cuda), std::pair(MemoryKind::cuda, MemoryKind::host),
+               std::pair(MemoryKind::cuda, MemoryKind::cuda));
   RankWithGpu g;
   const TensorId tensor = g.declare("layer1.weight", 2 * kSlice);
   REQUIRE(g.push_pull(tensor, order.first).ok());
@@ -220,7 +220,8 @@ TEST_CASE("gpu: the memory that does not go with the tensor or the job is refuse
     const TensorId tensor = g.declare("layer1.weight", kSlice);
     auto memory = g.memory(kind);
     memory.view = view;
-    const Status status = g.cluster.engine.push_pull(tensor, memory, Operation::sum, g.cluster.into(g.outcome));
+    const Status status =
+        g.cluster.engine.push_pull(tensor, memory, Operation::sum, g.cluster.into(g.outcome));
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code == ErrorCode::invalid_argument);
     CHECK(g.group == nullptr);
@@ -242,7 +243,8 @@ TEST_CASE("gpu: whatever fails there ends the operation with its name, and the r
       CHECK(call > 5);
       return;
     }
-    CHECK(g.outcome.error.message == "round 0 of 'layer1.weight' on the GPU: cuMemcpyDtoHAsync on GPU 0: lost");
+    CHECK(g.outcome.error.message ==
+          "round 0 of 'layer1.weight' on the GPU: cuMemcpyDtoHAsync on GPU 0: lost");
     CHECK(g.cluster.engine.failure()->message == "cuMemcpyDtoHAsync on GPU 0: lost");
   }
   FAIL_CHECK("more calls than an operation makes");
@@ -285,8 +287,8 @@ TEST_CASE("gpu: a tensor that fails for all ends when nothing touches the progra
     const TensorId tensor = g.declare("layer1.weight", 4 * kSlice);
     REQUIRE(g.push_pull(tensor, MemoryKind::cuda).ok());
     g.loop.run_for(after);
-    g.cluster.scheduler().deliver(
-        TensorFailed{JobRun{ScriptedCluster::kRun}, tensor, make_error(ErrorCode::configuration, "declared otherwise")});
+    g.cluster.scheduler().deliver(TensorFailed{JobRun{ScriptedCluster::kRun}, tensor,
+                                               make_error(ErrorCode::configuration, "declared otherwise")});
     g.serve(/*answers=*/false);
     g.loop.run_for(50ms);
     CHECK(g.outcome.ended == 1);
@@ -307,11 +309,14 @@ TEST_CASE("gpu: a round whose input is not ready says so, and waits for nobody e
   g.group->hold_readable(true);
   REQUIRE(g.push_pull(tensor, MemoryKind::cuda).ok());
   g.loop.run_for(20ms);
-  CHECK_THAT(g.cluster.engine.describe(tensor), EndsWith("waiting for the work that its stream had before it"));
-  g.group->say_streams_wait(2);
   CHECK_THAT(g.cluster.engine.describe(tensor),
-             Contains("stream had before it, while 2 waits of streams for operations are open and hold up what shares a "
-                      "hardware queue"));
+             EndsWith("waiting for the work that its stream had before it"));
+  g.group->say_streams_wait(2);
+  CHECK_THAT(
+      g.cluster.engine.describe(tensor),
+      Contains(
+          "stream had before it, while 2 waits of streams for operations are open and hold up what shares a "
+          "hardware queue"));
   g.group->hold_readable(false);
   g.finish();
   CHECK((g.out == g.sum()));
@@ -342,7 +347,8 @@ TEST_CASE("gpu: a client that is closed waits for what its GPU does, or ends it"
   }
 }
 
-TEST_CASE("gpu: a GPU that does not come to rest ends what it is at with a word of that, and nothing else so") {
+TEST_CASE(
+    "gpu: a GPU that does not come to rest ends what it is at with a word of that, and nothing else so") {
   RankWithGpu g;
   const TensorId other = g.declare("layer1.weight", kSlice);
   std::vector<std::byte> few = bytes_of(kSlice, 1);

@@ -32,7 +32,8 @@ TEST_CASE("group: a tensor that fails before the ranks of the host are linked is
   h.run();
   const TensorId failed = h.declare("layer1.weight", kSlice);
   for (auto& rank : h.ranks)
-    CHECK_FALSE(rank->engine.push_pull(failed, rank->in, rank->out, Operation::sum, rank->into(rank->outcome)).ok());
+    CHECK_FALSE(
+        rank->engine.push_pull(failed, rank->in, rank->out, Operation::sum, rank->into(rank->outcome)).ok());
   const TensorId tensor = h.declare("layer2.weight", 4 * kSlice);
   h.push_pull_all(tensor);
   h.finish();
@@ -55,7 +56,8 @@ TEST_CASE("group: a tensor that is dropped before a rank has declared it fails t
   h.run();
   declare_at(h, late, "layer1.weight");
   auto& rank = *h.ranks[late];
-  const Status begun = rank.engine.push_pull(tensor, rank.in, rank.out, Operation::sum, rank.into(rank.outcome));
+  const Status begun =
+      rank.engine.push_pull(tensor, rank.in, rank.out, Operation::sum, rank.into(rank.outcome));
   REQUIRE_FALSE(begun.ok());
   CHECK(begun.error().message == kOtherwise.message);
   for (const std::uint32_t i : {1u, 2u})
@@ -77,13 +79,15 @@ TEST_CASE("group: who waits for a rank that has not declared the tensor is told 
   }
   h.run(2500ms);
   for (const std::uint32_t i : {1u, 2u})
-    CHECK(h.ranks[i]->engine.describe(tensor).find("waiting for rank 0 of this host to begin") != std::string::npos);
+    CHECK(h.ranks[i]->engine.describe(tensor).find("waiting for rank 0 of this host to begin") !=
+          std::string::npos);
 }
 
 TEST_CASE("group: a rank is ready once for a tensor that the leader has not declared") {
   const bool is_later_round = GENERATE(false, true);
   const ExpectLog refused("rank 2 of this host (host) is refused: rank 2 is ready for round " +
-                          std::string(is_later_round ? "3" : "0") + " of tensor 0, which rank 0 has not declared");
+                          std::string(is_later_round ? "3" : "0") +
+                          " of tensor 0, which rank 0 has not declared");
   HostOfRanks h;
   h.local.tamper = [is_later_round](Message& message) {
     auto* const news = std::get_if<LocalNews>(&message);
@@ -95,7 +99,8 @@ TEST_CASE("group: a rank is ready once for a tensor that the leader has not decl
   h.push_pull(2, tensor);
   h.run();
   const std::string text = h.ranks[2]->engine.describe(tensor);
-  CHECK(text.find("rank 0 has closed its link to this worker: rank 2 is ready for round") != std::string::npos);
+  CHECK(text.find("rank 0 has closed its link to this worker: rank 2 is ready for round") !=
+        std::string::npos);
 }
 
 TEST_CASE("group: a tensor that one rank has no memory for fails on all, and nothing else does") {
@@ -117,10 +122,12 @@ TEST_CASE("group: a tensor that one rank has no memory for fails on all, and not
   rank.engine.declare({declaration}, [&](const Result<std::vector<TensorId>>& ids) { error = ids.error(); });
   Declared declared;
   declared.request = rank.scheduler().next<Declare>().request;
-  declared.tensors.push_back({{}, TensorId{0}, 0, PartitionId{0}, {LaneIndex{0}, LaneIndex{0}, LaneIndex{0}}});
+  declared.tensors.push_back(
+      {{}, TensorId{0}, 0, PartitionId{0}, {LaneIndex{0}, LaneIndex{0}, LaneIndex{0}}});
   rank.scheduler().deliver(declared);
   CHECK(error.code == ErrorCode::out_of_memory);
-  CHECK(error.message == "no memory for tensor 'layer1.weight' among the ranks of this host: the host has none");
+  CHECK(error.message ==
+        "no memory for tensor 'layer1.weight' among the ranks of this host: the host has none");
   const auto said = rank.scheduler().next<TensorFailed>();
   CHECK(said.tensor == TensorId{0});
   CHECK(said.error == error);
@@ -136,7 +143,8 @@ TEST_CASE("group: a tensor that one rank has no memory for fails on all, and not
   for (std::uint32_t i = 0; i < 3; ++i)
     CHECK(h.ranks[i]->outcome.ended == (i == poor ? 0 : 1));
   rank.in = rank.out = bytes_of(3 * kSlice, 1);
-  const Status begun = rank.engine.push_pull(TensorId{0}, rank.in, rank.out, Operation::sum, rank.into(rank.outcome));
+  const Status begun =
+      rank.engine.push_pull(TensorId{0}, rank.in, rank.out, Operation::sum, rank.into(rank.outcome));
   REQUIRE_FALSE(begun.ok());
   CHECK(begun.error().code == ErrorCode::out_of_memory);
 }

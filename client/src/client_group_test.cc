@@ -27,7 +27,8 @@ TEST_CASE("group: the leader may leave first; the others hear of it in their ord
         "round 1 of layer1.weight can never complete: rank 0, of this host, has left the job");
   // Nothing new begins, here or elsewhere.
   auto& last = *h.ranks[2];
-  const Status late = last.engine.push_pull(tensor, last.in, last.out, Operation::sum, last.into(last.outcome));
+  const Status late =
+      last.engine.push_pull(tensor, last.in, last.out, Operation::sum, last.into(last.outcome));
   REQUIRE_FALSE(late.ok());
   CHECK(late.error().message == "rank 0, of this host, has left the job: no round can complete any more");
   leader.scheduler().deliver(Left{});
@@ -87,7 +88,8 @@ TEST_CASE("group: in place, without retain, and read in place") {
   const auto expected = h.sum();
   for (auto& rank : h.ranks) {
     rank->out = rank->in;
-    REQUIRE(rank->engine.push_pull(tensor, rank->out, rank->out, Operation::sum, rank->into(rank->outcome)).ok());
+    REQUIRE(
+        rank->engine.push_pull(tensor, rank->out, rank->out, Operation::sum, rank->into(rank->outcome)).ok());
   }
   h.finish();
   for (auto& rank : h.ranks)
@@ -267,7 +269,8 @@ TEST_CASE("group: a tensor that has failed ends for all in their order") {
     CHECK(h.ranks[i]->outcome.error.message == "declared otherwise");
   }
   for (auto& rank : h.ranks) {
-    CHECK_FALSE(rank->engine.push_pull(tensor, rank->in, rank->out, Operation::sum, rank->into(rank->outcome)).ok());
+    CHECK_FALSE(
+        rank->engine.push_pull(tensor, rank->in, rank->out, Operation::sum, rank->into(rank->outcome)).ok());
     rank->outcome = {};
   }
   (void)other;
@@ -299,7 +302,8 @@ TEST_CASE("group: a link that breaks waits for the scheduler's word, and then gi
     }
     CHECK(h.ranks[0]->outcome.error.code == ErrorCode::peer_lost);
     CHECK(h.ranks[0]->outcome.error.message ==
-          "rank 2 has closed its link to this worker: the peer has closed the connection; the scheduler does not "
+          "rank 2 has closed its link to this worker: the peer has closed the connection; the scheduler does "
+          "not "
           "say why");
   }
   CHECK(h.ranks[0]->outcome.ended == 1);
@@ -368,7 +372,8 @@ TEST_CASE("group: partitions that move resume at their owners, and go on when th
     CHECK(retained.weight == 3);
     CHECK(retained.error.code == ErrorCode::ok);
     const auto sum = h.sum();
-    CHECK(std::equal(kept.begin(), kept.end(), sum.begin() + static_cast<std::ptrdiff_t>(moves.value * kSlice)));
+    CHECK(std::equal(kept.begin(), kept.end(),
+                     sum.begin() + static_cast<std::ptrdiff_t>(moves.value * kSlice)));
     rank.lane(1).sent(cookie);
     rank.taken[1] += kept.size();
     rank.lane(1).deliver(Resumed{moves, Round{1}, rank.taken[1]});
@@ -428,10 +433,11 @@ TEST_CASE("group: many tensors in any order") {
           work.in = bytes_of(sizes[t], value(i, t, work.begun));
           work.out = bytes_of(sizes[t], 0);
           ++work.begun;
-          REQUIRE(h.ranks[i]
-                      ->engine.push_pull(tensors[t], work.in, work.out, Operation::sum,
-                                         h.ranks[i]->into(work.outcome))
-                      .ok());
+          REQUIRE(
+              h.ranks[i]
+                  ->engine
+                  .push_pull(tensors[t], work.in, work.out, Operation::sum, h.ranks[i]->into(work.outcome))
+                  .ok());
         }
       }
       if (random() % 4 == 0) h.serve(*h.ranks[random() % h.size], static_cast<std::uint32_t>(random() % 2));
@@ -463,9 +469,10 @@ TEST_CASE("group: a rank that is late with more tensors than a message names is 
   const auto begin = [&](std::uint32_t i) {
     for (int t = 0; t < kTensors; ++t) {
       auto& rank = *h.ranks[i];
-      REQUIRE(rank.engine
-                  .push_pull(tensors[t], rank.in, outs[i * kTensors + t], Operation::sum, rank.into(rank.outcome))
-                  .ok());
+      REQUIRE(
+          rank.engine
+              .push_pull(tensors[t], rank.in, outs[i * kTensors + t], Operation::sum, rank.into(rank.outcome))
+              .ok());
     }
   };
   begin(0);
@@ -479,7 +486,8 @@ TEST_CASE("group: a rank that is late with more tensors than a message names is 
 
 TEST_CASE("group: an order that is given twice, or too early, is refused") {
   const auto kind = GENERATE(LocalItem::Kind::reduce, LocalItem::Kind::refuse, LocalItem::Kind::spread);
-  const ExpectLog refused("rank 0 of this host (host) is refused: an order for partitions 0 to 5 in round 0 of layer1");
+  const ExpectLog refused(
+      "rank 0 of this host (host) is refused: an order for partitions 0 to 5 in round 0 of layer1");
   HostOfRanks h;
   const TensorId tensor = h.declare("layer1.weight", 5 * kSlice);
   h.local.tamper = [kind](Message& message) {
@@ -516,7 +524,8 @@ TEST_CASE("group: a member that is none has not left") {
   h.run();
   for (const std::uint32_t i : {1u, 2u}) {
     CHECK(h.ranks[i]->outcome.ended == 0);
-    CHECK(h.ranks[i]->engine.describe(tensor).find("rank 0 has closed its link to this worker") != std::string::npos);
+    CHECK(h.ranks[i]->engine.describe(tensor).find("rank 0 has closed its link to this worker") !=
+          std::string::npos);
   }
 }
 

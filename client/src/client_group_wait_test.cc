@@ -5,7 +5,8 @@ namespace bps::testing {
 
 using namespace std::chrono_literals;
 
-TEST_CASE("group: a wait names the rank of this host that it is for, and a server only when that has the sum") {
+TEST_CASE(
+    "group: a wait names the rank of this host that it is for, and a server only when that has the sum") {
   HostOfRanks::Options options;
   options.size = 2;
   options.sums_in_memory = true;
@@ -40,12 +41,14 @@ TEST_CASE("group: a wait says what the group itself waits for, whatever else is 
   h.run();
   CHECK(describe().find("NCCL") == std::string::npos);
   h.fakes[0]->say_it_waits_for("NCCL has a collective in progress");
-  CHECK(describe().find("; waiting for the other ranks of this host to begin; NCCL has a collective in progress") !=
+  CHECK(describe().find(
+            "; waiting for the other ranks of this host to begin; NCCL has a collective in progress") !=
         std::string::npos);
   h.fakes[0]->hang();
   h.push_pull(1, tensor);
   h.run();
-  CHECK(describe().find("; 1 of 1 partitions are being moved on this host; NCCL has a collective in progress") !=
+  CHECK(describe().find(
+            "; 1 of 1 partitions are being moved on this host; NCCL has a collective in progress") !=
         std::string::npos);
   h.ranks[0]->engine.abandon([](const Status&) {});
   h.run(FakeGroup::kPatience + 20ms);

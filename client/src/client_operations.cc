@@ -61,10 +61,11 @@ Result<std::shared_ptr<OperationRecord>> Client::push_pull(TensorId id, const Gi
     if (Status status = check_overlap(*shape, in.bytes.data(), out->bytes.data()); !status.ok())
       return status.error();
     if (in.kind != out->kind) {
-      return make_error(ErrorCode::invalid_argument,
-                        fmt::format("of tensor '{}', one of input and output is CUDA memory, the other is not",
-                                    shape->name),
-                        "give both in the memory of one kind");
+      return make_error(
+          ErrorCode::invalid_argument,
+          fmt::format("of tensor '{}', one of input and output is CUDA memory, the other is not",
+                      shape->name),
+          "give both in the memory of one kind");
     }
     memory.out = out->bytes;
     if (in.kind == MemoryKind::host) {

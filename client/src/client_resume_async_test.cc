@@ -1,9 +1,9 @@
 // What a worker keeps of asynchronous tensors, and how it goes on at another owner: decision 0015.
-#include "client/src/fake_loan.h"
-#include "client/src/tensor_state.h"
-
 #include <catch2/catch.hpp>
 #include <cstring>
+
+#include "client/src/fake_loan.h"
+#include "client/src/tensor_state.h"
 
 namespace bps {
 namespace {
@@ -13,7 +13,9 @@ using testing::FakeLoan;
 constexpr std::uint64_t kBytes = 4096;
 
 struct AsyncTensor {
-  AsyncTensor() : state({"w", DType::u8, kBytes, 0, Mode::async, 0}, {{}, TensorId{1}, 0, PartitionId{5}, {LaneIndex{0}}}, kBytes) {}
+  AsyncTensor()
+      : state({"w", DType::u8, kBytes, 0, Mode::async, 0},
+              {{}, TensorId{1}, 0, PartitionId{5}, {LaneIndex{0}}}, kBytes) {}
 
   void begin(Operation operation = Operation::sum) {
     TensorState::RoundInput round;

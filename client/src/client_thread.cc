@@ -22,7 +22,8 @@ struct Shared {
   std::size_t clients = 0;
 };
 
-// Of a process. What a child of fork() inherits is of no use to it: the threads are not there, and the lock may be held.
+// Of a process. What a child of fork() inherits is of no use to it: the threads are not there, and the lock
+// may be held.
 struct Threads {
   const ForkMark home;
   Monitor<std::vector<Shared>> shared;
@@ -49,8 +50,8 @@ Result<std::unique_ptr<ClientThread>> ClientThread::take() {
       if (!started) return std::move(started).error();
       all.push_back({std::move(turn), std::move(started).value(), {}, usable_cpus(), 0});
     }
-    const auto fewest = std::min_element(all.begin(), all.end(),
-                                         [](const Shared& a, const Shared& b) { return a.clients < b.clients; });
+    const auto fewest = std::min_element(
+        all.begin(), all.end(), [](const Shared& a, const Shared& b) { return a.clients < b.clients; });
     ++fewest->clients;
     return fewest->thread;
   });
@@ -75,7 +76,8 @@ void ClientThread::run(Task task) {
 
 LaneLoops ClientThread::lane_loops(DataThreadsFacts facts) {
   const auto of_this = [this](std::vector<Shared>& all) -> Shared& {
-    return *std::find_if(all.begin(), all.end(), [&](const Shared& shared) { return shared.thread == thread_; });
+    return *std::find_if(all.begin(), all.end(),
+                         [&](const Shared& shared) { return shared.thread == thread_; });
   };
   const auto cpus = threads().shared.update([&](std::vector<Shared>& all) { return of_this(all).cpus; });
   facts.cpus = cpus.size();

@@ -1,11 +1,13 @@
-// The thread that a client lives on. The first clients of a process have one each, as many as there are CPUs; later
-// ones share theirs with others.
+// The thread that a client lives on. The first clients of a process have one each, as many as there are CPUs;
+// later ones share theirs with others.
 //
-// The problem: a process may hold dozens of clients. With a thread each, a round of theirs is hundreds of wake-ups,
-// which cost more than what they move; one thread for many takes what has come for all of them when it wakes.
+// The problem: a process may hold dozens of clients. With a thread each, a round of theirs is hundreds of
+// wake-ups, which cost more than what they move; one thread for many takes what has come for all of them when
+// it wakes.
 //
-// Owner: Client. Any one thread, but loop() from all. Limits: nothing a client does may keep the thread for long:
-// others wait meanwhile. A child of fork() never shares with its parent. Failure: `os` when there can be no thread.
+// Owner: Client. Any one thread, but loop() from all. Limits: nothing a client does may keep the thread for
+// long: others wait meanwhile. A child of fork() never shares with its parent. Failure: `os` when there can
+// be no thread.
 #pragma once
 
 #include <memory>
@@ -24,15 +26,15 @@ class ClientThread {
   ClientThread& operator=(const ClientThread&) = delete;
 
   AsioLoop& loop() { return thread_->loop(); }
-  // Loop. As many as data_threads() says, fewer if the system gives no more threads; they end with the thread's last
-  // client, and keep to their CPUs until then.
+  // Loop. As many as data_threads() says, fewer if the system gives no more threads; they end with the
+  // thread's last client, and keep to their CPUs until then.
   LaneLoops lane_loops(DataThreadsFacts facts);
 
-  // Runs it on the loop after what was posted before, and returns when it has run: so what lives on the loop can end.
-  // Not on a loop.
+  // Runs it on the loop after what was posted before, and returns when it has run: so what lives on the loop
+  // can end. Not on a loop.
   void run(Task task);
-  // Once, when nothing lives on the loop any more: the thread ends with its last client. Others may still post: it is
-  // run, or destroyed if the thread has ended, before the destructor returns.
+  // Once, when nothing lives on the loop any more: the thread ends with its last client. Others may still
+  // post: it is run, or destroyed if the thread has ended, before the destructor returns.
   void leave();
 
  private:

@@ -1,5 +1,3 @@
-#include "client/src/client_thread_harness.h"
-
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "client/src/client_thread_harness.h"
 #include "proto/base/completion.h"
 #include "proto/base/usable_cores.h"
 
@@ -70,7 +69,9 @@ TEST_CASE("client threads: a client leaves after its tasks, and waits for what i
   clients.pop_back();
   CHECK(order.back() == 5);
   CHECK(order.size() == 5);
-  const auto place = [&](int number) { return std::find(order.begin(), order.end(), number) - order.begin(); };
+  const auto place = [&](int number) {
+    return std::find(order.begin(), order.end(), number) - order.begin();
+  };
   CHECK(place(1) < place(3));
   CHECK(place(2) < place(3));
   // The others go on.
@@ -87,7 +88,9 @@ TEST_CASE("client threads: the last client's end is its thread's") {
   CHECK(alive.expired());  // destroyed by the caller: nobody is there to run it
 }
 
-TEST_CASE("client threads: lanes live on several loops, which take turns, and on CPUs of their own where these are few") {
+TEST_CASE(
+    "client threads: lanes live on several loops, which take turns, and on CPUs of their own where these are "
+    "few") {
   auto client = take();
   DataThreadsFacts facts;
   facts.lanes = 2 * kMost;

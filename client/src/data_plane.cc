@@ -45,7 +45,8 @@ TensorState* DataPlane::find(TensorId tensor) const {
   return tensor.value < tensors_.size() ? tensors_[tensor.value].get() : nullptr;
 }
 
-Status DataPlane::add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared, bool is_cast) {
+Status DataPlane::add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared,
+                             bool is_cast) {
   if (const TensorState* known = find(declared.tensor)) {
     if (known->shape().name == declaration.name && known->shape().elements == declaration.elements) return {};
     return scheduler_error(fmt::format("tensor id {} for both '{}' and '{}'", declared.tensor.value,
@@ -86,7 +87,8 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
   const Status added = group_->add(*tensor);
   if (added.ok()) return {};
   Error error = added.error();
-  error.message = fmt::format("no memory for tensor '{}' among the ranks of this host: {}", declaration.name, error.message);
+  error.message = fmt::format("no memory for tensor '{}' among the ranks of this host: {}", declaration.name,
+                              error.message);
   tensor->poison(error);
   return error;
 }
@@ -100,7 +102,8 @@ Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, Ope
     return make_error(ErrorCode::invalid_argument, "push_pull cannot broadcast", "call broadcast");
   }
   if (Status s = check_operation(*tensor, operation); !s.ok()) return s;
-  if (Status s = check_memory(tensor->shape(), config_.local_group, memory.kind, memory.view); !s.ok()) return s;
+  if (Status s = check_memory(tensor->shape(), config_.local_group, memory.kind, memory.view); !s.ok())
+    return s;
   const std::span in = memory.in;
   const std::span out = memory.out;
   if (Status s = check_buffer(tensor->shape(), "in", in.data(), in.size()); !s.ok()) return s;
@@ -130,7 +133,8 @@ Status DataPlane::broadcast(TensorId id, Memory memory, Rank root, OperationDone
     return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
   }
   const std::span buffer = memory.out;
-  if (Status s = check_memory(tensor->shape(), config_.local_group, memory.kind, memory.view); !s.ok()) return s;
+  if (Status s = check_memory(tensor->shape(), config_.local_group, memory.kind, memory.view); !s.ok())
+    return s;
   if (Status s = check_buffer(tensor->shape(), "buffer", buffer.data(), buffer.size()); !s.ok()) return s;
   if (Status s = check_root(root.value, config_.world_size); !s.ok()) return s;
   TensorState::RoundInput round;
@@ -375,8 +379,10 @@ std::string DataPlane::describe(TensorId id) const {
     const std::size_t lane = partition.lane.value;
     const std::size_t key = 2 * lane + (partition.resuming ? 1 : 0);
     // In a group its servers are waited for when the sum is there.
-    const bool is_elsewhere = partition.role != Partition::Role::alone && !partition.summed && !partition.resuming;
-    if (partition.settled || partition.role == Partition::Role::member || is_elsewhere || named[key]) continue;
+    const bool is_elsewhere =
+        partition.role != Partition::Role::alone && !partition.summed && !partition.resuming;
+    if (partition.settled || partition.role == Partition::Role::member || is_elsewhere || named[key])
+      continue;
     named[key] = true;
     const std::string name =
         (partition.resuming ? "all workers to resume at " : "") + lanes_[lane]->describe();

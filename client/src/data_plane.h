@@ -72,10 +72,11 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
     Transport& network;
     Transport* shared_memory = nullptr;
     FindRdma find_rdma;
-    Transport* local = nullptr;  // between the ranks of this host
+    Transport* local = nullptr;          // between the ranks of this host
     MakeLaneLoops make_lane_loops = {};  // null: all lanes on the client's loop
   };
-  // Makes what a group of ranks sums with; of one, which is for the memory of a GPU, when that is first given.
+  // Makes what a group of ranks sums with; of one, which is for the memory of a GPU, when that is first
+  // given.
   struct GroupContext {
     EventLoop& loop;
     Transport* transport = nullptr;  // between them; null: there are no others
@@ -99,13 +100,15 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   std::string describe_group() const { return group_->describe_begin(); }
   std::uint32_t group_size() const { return group_size_; }
   std::uint32_t group_rank() const { return group_rank_; }
-  // Ranks of the job sum on their hosts first: asynchronous tensors, and averages of small integers, are refused.
+  // Ranks of the job sum on their hosts first: asynchronous tensors, and averages of small integers, are
+  // refused.
   Status check_declaration(const TensorDeclaration& declaration, bool is_cast) const;
 
   JobRun job_run() const { return job_.job_run; }
-  // A tensor that the scheduler has declared. Known already: the same again. An error is the scheduler's, but for
-  // out_of_memory: the tensor has failed here.
-  Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared, bool is_cast = false);
+  // A tensor that the scheduler has declared. Known already: the same again. An error is the scheduler's, but
+  // for out_of_memory: the tensor has failed here.
+  Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared,
+                    bool is_cast = false);
   // Of one that may be known already: that it is cast there, too, or is not.
   Status check_cast(const DeclaredTensor& declared, bool is_cast) const;
   // One that is cast is being declared.
@@ -131,7 +134,8 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
     // What `in` and `out` lie in, if a transport allocated it; held until the operation is done.
     std::shared_ptr<const Region> in_home, out_home;
     MemoryKind kind = MemoryKind::host;  // of both
-    // Of a GPU's memory: when it may be used, see OperationBuffer. That of `out` may be null if it is the same.
+    // Of a GPU's memory: when it may be used, see OperationBuffer. That of `out` may be null if it is the
+    // same.
     std::shared_ptr<void> in_event, out_event;
   };
   Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
@@ -146,8 +150,8 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   // with `error`.
   void fail_tensor(TensorId tensor, const Error& error);
 
-  // Closes all lanes, then ends every operation with `error`, the first one that this is given, when nothing touches
-  // its memory any more; then `over`: here, if no other rank of this host is in it.
+  // Closes all lanes, then ends every operation with `error`, the first one that this is given, when nothing
+  // touches its memory any more; then `over`: here, if no other rank of this host is in it.
   void fail(const Error& error, std::function<void()> over = {});
 
   // After start().
@@ -157,7 +161,8 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   bool shares_memory() const { return shares_memory_; }
   std::uint64_t partition_bytes() const { return job_.partition_bytes; }
   bool idle() const { return under_way_ == 0; }
-  // After fail() is over: the error of memory that may be touched all the same, by a GPU that does not come to rest.
+  // After fail() is over: the error of memory that may be touched all the same, by a GPU that does not come
+  // to rest.
   Status at_rest() const;
   // `done` is called when all operations that are under way now have ended, and each asynchronous tensor has
   // had one that began after now: here, if there is nothing to wait for. Not after fail().
@@ -213,7 +218,9 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
                       std::uint64_t cookie) override;
   void on_links_up() override { group_->start(); }
   void on_links_failed(const Error& error) override { owner_.on_group(error); }
-  void on_link_down(std::uint32_t member, const std::string& why) override { group_->on_link_down(member, why); }
+  void on_link_down(std::uint32_t member, const std::string& why) override {
+    group_->on_link_down(member, why);
+  }
   std::byte* on_link_payload(std::uint32_t member, const Message& message, std::uint64_t bytes) override {
     return group_->payload(member, message, bytes);
   }

@@ -24,15 +24,16 @@ Status DataPlane::form_group(const JobStart& start, const Member& self, TimePoin
     place.ranks.push_back(member.rank);
   }
   if (group.members.size() != self.weight || self.weight > kMaxLocalGroupSize)
-    return scheduler_error(fmt::format("{} ranks of this host, with weight {}", group.members.size(), self.weight));
+    return scheduler_error(
+        fmt::format("{} ranks of this host, with weight {}", group.members.size(), self.weight));
   if (transports_.local == nullptr) {
     return make_error(ErrorCode::configuration, "local_group is set, and this process has no shared memory",
                       "set local_group off (BPS_LOCAL_GROUP) on all ranks");
   }
   group_size_ = self.weight;
   group_rank_ = self.group_rank;
-  local_links_ =
-      std::make_unique<LocalLinks>(loop_, *transports_.local, static_cast<LocalLinks::Owner&>(*this), group, log_);
+  local_links_ = std::make_unique<LocalLinks>(loop_, *transports_.local,
+                                              static_cast<LocalLinks::Owner&>(*this), group, log_);
   if (Status status = make_group(std::move(place), transports_.local); !status.ok()) return status;
   local_links_->open(patience);
   return {};
@@ -41,8 +42,9 @@ Status DataPlane::form_group(const JobStart& start, const Member& self, TimePoin
 Status DataPlane::make_group(GroupPlane::Place place, Transport* transport) {
   if (!make_group_) return make_error(ErrorCode::configuration, "this engine can make no group of ranks");
   const GroupContext context{loop_, transport, job_.job_run, place.ranks, place.self};
-  group_ = std::make_unique<GroupPlane>(loop_, static_cast<GroupPlane::Owner&>(*this), std::move(place),
-                                        [&](LocalGroup::Owner& owner) { return make_group_(context, owner); });
+  group_ =
+      std::make_unique<GroupPlane>(loop_, static_cast<GroupPlane::Owner&>(*this), std::move(place),
+                                   [&](LocalGroup::Owner& owner) { return make_group_(context, owner); });
   if (expects_casts_) group_->expect_casts();
   return {};
 }
@@ -89,7 +91,8 @@ Status DataPlane::check_declaration(const TensorDeclaration& declaration, bool i
                         fmt::format("tensor '{}' has a wire_dtype, and {}", declaration.name, why), advice);
     };
     if (declaration.mode == Mode::async)
-      return refuse("is asynchronous: its value is at the servers, in one dtype", "declare it synchronous, or without");
+      return refuse("is asynchronous: its value is at the servers, in one dtype",
+                    "declare it synchronous, or without");
     if (config_.local_group == LocalGrouping::host)
       return refuse("local_group is host, whose ranks sum in the host's memory, where nothing is cast",
                     "set local_group nccl or off (BPS_LOCAL_GROUP) on all ranks, or declare it without");

@@ -64,7 +64,8 @@ Status DataPlane::check(const Moved& moved) const {
 Status DataPlane::check_retain(const Moved& moved) const {
   if (config_.retain) return {};
   const bool concerned = std::any_of(partitions_.begin(), partitions_.end(), [&](const Partition* partition) {
-    return partition != nullptr && partition->role != Partition::Role::member && closes(moved, partition->lane);
+    return partition != nullptr && partition->role != Partition::Role::member &&
+           closes(moved, partition->lane);
   });
   if (!concerned) return {};
   return make_error(ErrorCode::peer_lost,

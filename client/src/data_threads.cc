@@ -6,7 +6,8 @@ namespace bps {
 namespace {
 constexpr std::uint64_t kBitsPerSecond = 25'000'000'000;  // of one thread
 
-// Whether no CPU has more than an eighth beyond its share of them: the rest would wait for it, and nothing bound can help.
+// Whether no CPU has more than an eighth beyond its share of them: the rest would wait for it, and nothing
+// bound can help.
 bool spread_evenly(std::size_t lanes, std::size_t cpus) {
   const std::size_t most = (lanes + cpus - 1) / cpus;
   return 8 * most * cpus <= 9 * lanes;

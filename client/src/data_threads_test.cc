@@ -16,14 +16,17 @@ TEST_CASE("data threads: one for each 25 Gbit/s of a link that is known") {
   CHECK(of_link(400, 64, 8) == DataThreads{8, false});  // no more than lanes
   CHECK(of_link(400, 2, 8) == DataThreads{2, false});   // nor CPUs; and a link's are never bound
   const auto of_shared_link = [](std::uint64_t gbit, std::size_t workers) {
-    return data_threads({.cpus = 64, .lanes = 16, .bandwidth_bps = gbit * 1'000'000'000, .workers_here = workers}).count;
+    return data_threads(
+               {.cpus = 64, .lanes = 16, .bandwidth_bps = gbit * 1'000'000'000, .workers_here = workers})
+        .count;
   };
   CHECK(of_shared_link(400, 1) == 16);
   CHECK(of_shared_link(400, 8) == 2);
   CHECK(of_shared_link(100, 8) == 1);
 }
 
-TEST_CASE("data threads: as many as CPUs, each bound to its own, where a host's processes share them over TCP") {
+TEST_CASE(
+    "data threads: as many as CPUs, each bound to its own, where a host's processes share them over TCP") {
   const auto on_one_host = [](std::size_t cpus, std::size_t lanes) {
     return data_threads({.cpus = cpus, .lanes = lanes, .only_own_sockets = true});
   };
@@ -42,12 +45,15 @@ TEST_CASE("data threads: as many as CPUs, each bound to its own, where a host's 
   CHECK(on_one_host(4, 8) == DataThreads{4, true});
 }
 
-TEST_CASE("data threads: what the user says, as far as there are lanes; one where lanes are better than TCP") {
+TEST_CASE(
+    "data threads: what the user says, as far as there are lanes; one where lanes are better than TCP") {
   CHECK(data_threads({.wanted = 3, .cpus = 2, .lanes = 8}) == DataThreads{3, false});
   CHECK(data_threads({.wanted = 3, .cpus = 8, .lanes = 2, .bandwidth_bps = 1}) == DataThreads{2, false});
   CHECK(data_threads({.wanted = 2, .cpus = 2, .lanes = 4, .only_own_sockets = true}) == DataThreads{2, true});
-  CHECK(data_threads({.wanted = 2, .cpus = 2, .lanes = 3, .only_own_sockets = true}) == DataThreads{2, false});
-  CHECK(data_threads({.wanted = 1, .cpus = 2, .lanes = 4, .only_own_sockets = true}) == DataThreads{1, false});
+  CHECK(data_threads({.wanted = 2, .cpus = 2, .lanes = 3, .only_own_sockets = true}) ==
+        DataThreads{2, false});
+  CHECK(data_threads({.wanted = 1, .cpus = 2, .lanes = 4, .only_own_sockets = true}) ==
+        DataThreads{1, false});
   CHECK(data_threads({.wanted = 4, .cpus = 8, .lanes = 4, .only_network = false}) == DataThreads{1, false});
 }
 

@@ -1,6 +1,6 @@
 // `embedded:` as scheduler: a scheduler and a server inside this process, on loops of their own, reached over
-// the real TCP loopback path. So a program that is linked with the library runs with nothing else started. Its
-// ports are open to every user of this machine, so it wants a key.
+// the real TCP loopback path. So a program that is linked with the library runs with nothing else started.
+// Its ports are open to every user of this machine, so it wants a key.
 //
 // The client layer knows only this interface; deploy/embedded/, which may see scheduler and server,
 // implements it, and both are linked into libbpsclient.

@@ -1,4 +1,5 @@
-// For tests of GPU memory through the C API: clients on virtual GPUs, with real servers, on threads as in life.
+// For tests of GPU memory through the C API: clients on virtual GPUs, with real servers, on threads as in
+// life.
 #pragma once
 
 #include <atomic>
@@ -74,8 +75,8 @@ class GpuWorker {
       return std::shared_ptr<NcclApi>(nccl);
     };
     drivers.patience = patience;
-    auto opened = Client::open(*settings, Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)),
-                               std::move(drivers));
+    auto opened = Client::open(
+        *settings, Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), std::move(drivers));
     if (!opened) return opened.error();
     client = new bps_client{std::move(opened).value()};
     return {};
@@ -116,7 +117,8 @@ class GpuWorker {
   static bps_buffer on_host(std::vector<float>& memory) {
     return {sizeof(bps_buffer), memory.data(), memory.size() * 4, BPS_MEMORY_HOST, 0, nullptr};
   }
-  bps_handle* push_pull(bps_tensor tensor, bps_buffer in, bps_buffer out, bps_operation operation = BPS_SUM) const {
+  bps_handle* push_pull(bps_tensor tensor, bps_buffer in, bps_buffer out,
+                        bps_operation operation = BPS_SUM) const {
     bps_handle* handle = nullptr;
     Refusal why;
     const bps_status status = bps_push_pull(client, tensor, &in, &out, operation, &handle, why);
@@ -164,8 +166,10 @@ class GpuWorker {
   const std::shared_ptr<FakeCuda> cuda;
   std::shared_ptr<FakeNccl> nccl;
   std::optional<Error> no_driver;
-  // Kernels are interpreted within calls of the driver, perhaps by a slow machine. For what never ends: the library's.
-  CudaPatience patience{.trial = kLong, .stall = kLong, .rest = kLong, .stop = kLong, .slow_looks = 3600, .stuck_looks = 3600};
+  // Kernels are interpreted within calls of the driver, perhaps by a slow machine. For what never ends: the
+  // library's.
+  CudaPatience patience{
+      .trial = kLong, .stall = kLong, .rest = kLong, .stop = kLong, .slow_looks = 3600, .stuck_looks = 3600};
   bool gives_all_back = true;  // at the end; not if the driver refuses to take it
   CudaStream stream = nullptr;
   bps_client* client = nullptr;
@@ -194,7 +198,7 @@ inline float input_of(std::size_t rank, std::size_t i) {
 }
 
 inline std::size_t differing(const float* memory, std::size_t count,
-                      const std::function<float(std::size_t)>& expected) {
+                             const std::function<float(std::size_t)>& expected) {
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < count; ++i)
     wrong += memory[i] == expected(i) ? 0 : 1;

@@ -1,5 +1,5 @@
-// For tests of ranks that sum on their host first: their engines on one virtual loop, with links between them, a
-// fake group that really sums, and a scripted scheduler and servers for each.
+// For tests of ranks that sum on their host first: their engines on one virtual loop, with links between
+// them, a fake group that really sums, and a scripted scheduler and servers for each.
 #pragma once
 
 #include <map>
@@ -54,8 +54,9 @@ struct HostOfRanks {
       config.retain = options.retain;
       config.local_group = LocalGrouping::host;
       config.stall_warn = {};
-      const auto make = [this, real = options.sums_in_memory](const DataPlane::GroupContext& context,
-                                                              LocalGroup::Owner& owner) -> std::unique_ptr<LocalGroup> {
+      const auto make = [this, real = options.sums_in_memory](
+                            const DataPlane::GroupContext& context,
+                            LocalGroup::Owner& owner) -> std::unique_ptr<LocalGroup> {
         if (!real) {
           auto fake = host.join(context.self, owner);
           fakes[context.self] = fake.get();
@@ -143,8 +144,8 @@ struct HostOfRanks {
       push_pull(i, tensor, operation);
   }
 
-  // What servers do with all that has come: answer a contribution with itself, in place of the other hosts'; one
-  // without payload with 42s.
+  // What servers do with all that has come: answer a contribution with itself, in place of the other hosts';
+  // one without payload with 42s.
   void serve() {
     for (auto& rank : ranks) {
       for (std::uint32_t lane = 0; lane < 2; ++lane)
@@ -165,7 +166,8 @@ struct HostOfRanks {
         wire.deliver(RoundFailed{push->partition, push->round, push->error, rank.taken[lane]});
         continue;
       }
-      Aggregate answer = rank.answer(push->partition.value, push->round.value, rank.taken[lane], push->weight);
+      Aggregate answer =
+          rank.answer(push->partition.value, push->round.value, rank.taken[lane], push->weight);
       answer.epoch = push->epoch;
       if (frame.payload.empty()) {
         wire.deliver(answer, bytes_of(bytes_of_partition(rank, push->partition.value), 42));
@@ -184,8 +186,8 @@ struct HostOfRanks {
     for (int step = 0; step < 400; ++step) {
       serve();
       run(std::chrono::microseconds(500));
-      const bool over =
-          std::all_of(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank->outcome.ended >= times; });
+      const bool over = std::all_of(ranks.begin(), ranks.end(),
+                                    [&](const auto& rank) { return rank->outcome.ended >= times; });
       if (over) return;
     }
     for (std::uint32_t i = 0; i < size; ++i)

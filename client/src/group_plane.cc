@@ -78,7 +78,8 @@ Status GroupPlane::add(TensorState& tensor) {
   if (!is_leader()) return {};
   const std::vector<Partition>& partitions = tensor.partitions();
   sequencer_->add({tensor.id(), tensor.shape().name, partitions.front().priority, partitions.front().id,
-                   static_cast<std::uint32_t>(partitions.size()), partitions.front().bytes, partitions.back().bytes});
+                   static_cast<std::uint32_t>(partitions.size()), partitions.front().bytes,
+                   partitions.back().bytes});
   const auto early = early_.find(tensor.id());
   if (early == early_.end()) return {};
   const Early waited = std::move(early->second);
@@ -101,7 +102,8 @@ void GroupPlane::begun(TensorState& tensor, const std::optional<Rank>& root) {
   known.is_ordered = false;
   known.root.reset();
   if (root && has_root(*root)) {
-    const auto member = std::lower_bound(place_.ranks.begin(), place_.ranks.end(), *root) - place_.ranks.begin();
+    const auto member =
+        std::lower_bound(place_.ranks.begin(), place_.ranks.end(), *root) - place_.ranks.begin();
     known.root = static_cast<std::uint32_t>(member);
   }
   known.is_said = false;
@@ -112,9 +114,11 @@ void GroupPlane::begun(TensorState& tensor, const std::optional<Rank>& root) {
 // First what is read; what is only written may be on another stream.
 void GroupPlane::say_when_ready(TensorState& tensor, const OperationBuffer& buffer) {
   const bool is_broadcast = tensor.operation() == Operation::broadcast;
-  const LocalReady ready{tensor.id(), tensor.round(), tensor.operation(), is_broadcast ? tensor.root() : Rank{},
+  const LocalReady ready{tensor.id(), tensor.round(), tensor.operation(),
+                         is_broadcast ? tensor.root() : Rank{},
                          tensor.shape().is_cast ? kCastMemory : tensor.memory()};
-  const bool is_last = buffer.event == tensor.output_buffer().event || tensor.output_buffer().event == nullptr;
+  const bool is_last =
+      buffer.event == tensor.output_buffer().event || tensor.output_buffer().event == nullptr;
   group_->when_readable(buffer, [this, ready, is_last, &tensor](const Status& status) {
     if (failure_ || !tensor.under_way() || tensor.round() != ready.round) return;
     if (!status.ok()) return give_up(status.error());
@@ -137,15 +141,16 @@ void GroupPlane::answered(Partition& partition) {
   }
   ++staging_;
   ++partition.open;
-  group_->stage(tensor.spread_piece(partition), [this, &partition, answer = std::move(answer)](const Status& status) {
-    --staging_;
-    --partition.open;
-    if (failure_) return calm();
-    if (!status.ok()) return give_up(status.error());
-    news_.answered.push_back(answer);
-    say_later();
-    owner_.on_group_settled(partition);  // of one that was dropped meanwhile
-  });
+  group_->stage(tensor.spread_piece(partition),
+                [this, &partition, answer = std::move(answer)](const Status& status) {
+                  --staging_;
+                  --partition.open;
+                  if (failure_) return calm();
+                  if (!status.ok()) return give_up(status.error());
+                  news_.answered.push_back(answer);
+                  say_later();
+                  owner_.on_group_settled(partition);  // of one that was dropped meanwhile
+                });
 }
 
 void GroupPlane::leave(std::function<void()> done) {
@@ -181,7 +186,8 @@ void GroupPlane::say() {
   };
   const std::size_t count = std::max(all.ready.size(), all.answered.size());
   for (std::size_t at = 0; at < std::max<std::size_t>(count, 1); at += kMaxNewsPerMessage) {
-    LocalNews news{piece(all.ready, at), piece(all.answered, at), all.leaving && at + kMaxNewsPerMessage >= count};
+    LocalNews news{piece(all.ready, at), piece(all.answered, at),
+                   all.leaving && at + kMaxNewsPerMessage >= count};
     if (!news.ready.empty() || !news.answered.empty() || news.leaving) send(0, news, {}, 0);
   }
 }
@@ -210,15 +216,17 @@ Status GroupPlane::take_news(std::uint32_t from, const LocalNews& news) {
 Status GroupPlane::take_early(std::uint32_t from, const LocalReady& ready) {
   if (strangers_.count(ready.tensor) != 0) return {};  // it ends by the order that is on its way
   const auto refused = [&](const std::string& why) {
-    return make_error(ErrorCode::protocol,
-                      fmt::format("rank {} is ready for round {} of tensor {}, which rank {} has not declared{}",
-                                  place_.ranks[from].value, ready.round.value, ready.tensor.value,
-                                  place_.ranks.front().value, why),
-                      "declare the same tensors on all ranks, with the same bps version");
+    return make_error(
+        ErrorCode::protocol,
+        fmt::format("rank {} is ready for round {} of tensor {}, which rank {} has not declared{}",
+                    place_.ranks[from].value, ready.round.value, ready.tensor.value,
+                    place_.ranks.front().value, why),
+        "declare the same tensors on all ranks, with the same bps version");
   };
   if (ready.round != Round{}) return refused("");
   const bool is_new = early_.count(ready.tensor) == 0;
-  if (is_new && early_.size() >= kMaxEarlyTensors) return refused(fmt::format(", as {} others", early_.size()));
+  if (is_new && early_.size() >= kMaxEarlyTensors)
+    return refused(fmt::format(", as {} others", early_.size()));
   Early& early = early_[ready.tensor];
   if (is_new) early.since = loop_.now();
   return early.said.emplace(from, ready).second ? Status() : refused(", again");

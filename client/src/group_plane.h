@@ -1,24 +1,24 @@
-// What this rank does with the others of its host (decision 0019): says what it is ready for, executes the order
-// that the leader makes of that, and tells the data plane what came of it.
+// What this rank does with the others of its host (decision 0019): says what it is ready for, executes the
+// order that the leader makes of that, and tells the data plane what came of it.
 //
 //   begun -> ready said -> reduce item -> summed (at the owner: to the server)
 //         -> the server's answer, or its failure -> answered said -> spread item -> spread
 //
-// Nothing that has been said to be ready ends in another way than by the order: a batch that names it may be on
-// its way, and then all members must take part. So a tensor that has failed is dropped by the leader, and a member
-// that leaves says so, both in the order; only the end of the whole job cuts in.
+// Nothing that has been said to be ready ends in another way than by the order: a batch that names it may be
+// on its way, and then all members must take part. So a tensor that has failed is dropped by the leader, and
+// a member that leaves says so, both in the order; only the end of the whole job cuts in.
 //
-// A rank alone on its host has a group of one for what is in the memory of a GPU: the same, without links; made when
-// it is first needed, so rounds may begin before the group has.
+// A rank alone on its host has a group of one for what is in the memory of a GPU: the same, without links;
+// made when it is first needed, so rounds may begin before the group has.
 //
-// Links decide nothing: when one breaks whose member has not left, nothing new is ordered, and the scheduler is
-// waited for, who says it better; after kSchedulerPatience this worker gives up itself, and is lost.
+// Links decide nothing: when one breaks whose member has not left, nothing new is ordered, and the scheduler
+// is waited for, who says it better; after kSchedulerPatience this worker gives up itself, and is lost.
 //
 // Owner: DataPlane, who also carries what is sent. Lives on: client loop. Limits: see Sequencer; a record per
-// tensor and per open collective, nothing per partition; of tensors that others have declared and the leader has not,
-// kMaxEarlyTensors, with a record per member. Failure: on_group_failed, once, for what ends the job
-// for this worker; a peer's broken rule is an error of message(), for which its link is closed. No callback comes
-// within a call, but for on_group_summed and on_group_settled.
+// tensor and per open collective, nothing per partition; of tensors that others have declared and the leader
+// has not, kMaxEarlyTensors, with a record per member. Failure: on_group_failed, once, for what ends the job
+// for this worker; a peer's broken rule is an error of message(), for which its link is closed. No callback
+// comes within a call, but for on_group_summed and on_group_settled.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +81,8 @@ class GroupPlane final : private LocalGroup::Owner {
   void answered(Partition& partition);
   // It has failed for all workers; known here or not.
   void drop(TensorId tensor, const Error& error);
-  // This rank begins nothing more, and nothing is under way. `done`, when no member waits for it: perhaps here.
+  // This rank begins nothing more, and nothing is under way. `done`, when no member waits for it: perhaps
+  // here.
   void leave(std::function<void()> done);
   // Set when a member has left: what no later round can do without.
   const std::optional<Error>& left() const { return left_; }
@@ -94,7 +95,8 @@ class GroupPlane final : private LocalGroup::Owner {
   void sent(std::uint32_t member, std::uint64_t cookie) { group_->sent(member, cookie); }
   void on_link_down(std::uint32_t member, const std::string& why);
 
-  // Ends all that is open. Then, when the program's memory is not touched any more, `over`: perhaps within the call.
+  // Ends all that is open. Then, when the program's memory is not touched any more, `over`: perhaps within
+  // the call.
   void abort(const Error& error);
   void when_over(std::function<void()> over);
   // Why memory may still be touched though all has ended; of this tensor, or of any.
@@ -115,8 +117,8 @@ class GroupPlane final : private LocalGroup::Owner {
  private:
   struct Tensor {
     TensorState* state = nullptr;
-    bool is_said = false;     // that its round is ready
-    bool is_ordered = false;  // something of its round has been
+    bool is_said = false;               // that its round is ready
+    bool is_ordered = false;            // something of its round has been
     std::optional<std::uint32_t> root;  // of a broadcast: the member
     bool is_left_behind = false;
   };
@@ -196,7 +198,7 @@ class GroupPlane final : private LocalGroup::Owner {
 
   bool is_linked_ = false;
   bool is_begun_ = false;
-  std::vector<TensorState*> held_;  // whose rounds have begun before the group
+  std::vector<TensorState*> held_;               // whose rounds have begun before the group
   std::optional<std::vector<std::byte>> setup_;  // may come before the last link is there
   std::uint64_t next_batch_ = 0;
   std::uint64_t next_collective_ = 0;

@@ -48,7 +48,8 @@ std::string GroupPlane::describe(const Tensor& known) const {
       text += fmt::format(
           ", while {} of streams for operations {} open and hold{} up what shares a hardware queue with "
           "them (CUDA_DEVICE_MAX_CONNECTIONS)",
-          waits == 1 ? "a wait" : fmt::format("{} waits", waits), waits == 1 ? "is" : "are", waits == 1 ? "s" : "");
+          waits == 1 ? "a wait" : fmt::format("{} waits", waits), waits == 1 ? "is" : "are",
+          waits == 1 ? "s" : "");
     return text;
   }
   if (!known.is_ordered && !is_alone()) return describe_late(tensor);
@@ -70,7 +71,8 @@ std::string GroupPlane::describe(const Tensor& known) const {
   }
   std::string text;
   if (open > 0)
-    text = fmt::format("; {} of {} partitions are being moved on this host", open, tensor.partitions().size());
+    text =
+        fmt::format("; {} of {} partitions are being moved on this host", open, tensor.partitions().size());
   if (!parts.empty()) text += "; waiting for " + ranks_text(parts) + " of this host to bring a part";
   if (!owners.empty()) text += "; waiting for " + ranks_text(owners) + " of this host to spread answers";
   return text;

@@ -55,8 +55,9 @@ Result<GroupPlane::Tensor*> GroupPlane::find(const LocalItem& item) {
       end <= state->partitions().size()) {
     return &found->second;
   }
-  return broken(fmt::format("an order for partitions {} to {} in round {} of tensor {}, which is not under way here",
-                            item.first, end, item.round.value, item.tensor.value));
+  return broken(
+      fmt::format("an order for partitions {} to {} in round {} of tensor {}, which is not under way here",
+                  item.first, end, item.round.value, item.tensor.value));
 }
 
 // Each partition is summed once a round, and spread once, when its owner has said that it can be.
@@ -74,8 +75,9 @@ Status GroupPlane::check(const Tensor& tensor, const LocalItem& item) const {
     }
   }
   if (is_due) return {};
-  return broken(fmt::format("an order for partitions {} to {} in round {} of {}, whose turn it is not", item.first,
-                            item.first + item.count, item.round.value, tensor.state->shape().name));
+  return broken(fmt::format("an order for partitions {} to {} in round {} of {}, whose turn it is not",
+                            item.first, item.first + item.count, item.round.value,
+                            tensor.state->shape().name));
 }
 
 Status GroupPlane::execute(const LocalItem& item, std::uint64_t batch) {
@@ -111,8 +113,8 @@ GroupPlane::Open& GroupPlane::open(Tensor& tensor, const LocalItem& item, std::u
   ++batches_[batch - first_batch_];
   for (std::uint32_t i = item.first; i < item.first + item.count; ++i)
     ++tensor.state->partitions()[i].open;
-  return open_[collective.number] = {&tensor,    item.kind == LocalItem::Kind::spread, item.first, item.count,
-                                     item.weight, batch};
+  return open_[collective.number] = {
+             &tensor, item.kind == LocalItem::Kind::spread, item.first, item.count, item.weight, batch};
 }
 
 void GroupPlane::reduce(Tensor& tensor, const LocalItem& item, std::uint64_t batch) {
@@ -199,14 +201,16 @@ Status GroupPlane::left_here(const LocalItem& item) {
     return broken(fmt::format("that member {} of {} has left", item.member, place_.ranks.size()));
   const std::uint32_t rank = place_.ranks[item.member].value;
   const auto error = [rank](const TensorState& state) {
-    return make_error(ErrorCode::configuration,
-                      fmt::format("round {} of {} can never complete: rank {}, of this host, has left the job",
-                                  state.round().value, state.shape().name, rank),
-                      "let all ranks push the same number of rounds before one closes its client");
+    return make_error(
+        ErrorCode::configuration,
+        fmt::format("round {} of {} can never complete: rank {}, of this host, has left the job",
+                    state.round().value, state.shape().name, rank),
+        "let all ranks push the same number of rounds before one closes its client");
   };
-  left_ = make_error(ErrorCode::configuration,
-                     fmt::format("rank {}, of this host, has left the job: no round can complete any more", rank),
-                     "let all ranks push the same number of rounds before one closes its client");
+  left_ =
+      make_error(ErrorCode::configuration,
+                 fmt::format("rank {}, of this host, has left the job: no round can complete any more", rank),
+                 "let all ranks push the same number of rounds before one closes its client");
   news_ = {};
   for (auto& [id, tensor] : tensors_) {
     if (tensor.state->under_way() && !tensor.is_ordered) end_without(tensor, error(*tensor.state), true);
@@ -280,7 +284,8 @@ void GroupPlane::close_batch(std::uint64_t batch) {
 
 std::string GroupPlane::name_of(TensorId tensor) const {
   const auto found = tensors_.find(tensor);
-  return found == tensors_.end() ? "tensor " + std::to_string(tensor.value) : found->second.state->shape().name;
+  return found == tensors_.end() ? "tensor " + std::to_string(tensor.value)
+                                 : found->second.state->shape().name;
 }
 
 void GroupPlane::on_broken(const Error& error) { give_up(error); }

@@ -6,8 +6,7 @@
 namespace bps {
 
 void LinkWatch::down(LaneIndex lane, const LaneTarget& target, TimePoint since, std::string reason) {
-  const auto [entry, is_new] =
-      down_.try_emplace(lane, Down{target.server, target.incarnation, since, {}});
+  const auto [entry, is_new] = down_.try_emplace(lane, Down{target.server, target.incarnation, since, {}});
   entry->second.since = std::min(entry->second.since, since);
   entry->second.reason = std::move(reason);
   Server& server = servers_[target.server];

@@ -31,7 +31,8 @@ TEST_CASE("link watch: a server is reported once, when a lane has been away for 
   CHECK(said[0] == LaneLost{ServerId{1}, Incarnation{101}, true, 3000, "no route"});
   CHECK_FALSE(watch.due());
   CHECK(watch.take(kStart + 9s).empty());
-  CHECK(watch.again(kStart + 9s) == std::vector{LaneLost{ServerId{1}, Incarnation{101}, true, 9000, "no route"}});
+  CHECK(watch.again(kStart + 9s) ==
+        std::vector{LaneLost{ServerId{1}, Incarnation{101}, true, 9000, "no route"}});
 }
 
 TEST_CASE("link watch: what was said is taken back when all lanes are there") {

@@ -8,10 +8,11 @@ namespace bps {
 
 Status check_buffer(const TensorShape& tensor, const char* what, const void* pointer, std::size_t bytes) {
   if (bytes != tensor.memory_bytes()) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("buffer '{}' has {} bytes, tensor '{}' has {} ({} elements of {})", what,
-                                  bytes, tensor.name, tensor.memory_bytes(), tensor.elements, name_of(tensor.memory_dtype())),
-                      "pass exactly the size that was declared");
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("buffer '{}' has {} bytes, tensor '{}' has {} ({} elements of {})", what, bytes,
+                    tensor.name, tensor.memory_bytes(), tensor.elements, name_of(tensor.memory_dtype())),
+        "pass exactly the size that was declared");
   }
   if (pointer == nullptr && bytes > 0) {
     return make_error(ErrorCode::invalid_argument,
@@ -19,9 +20,10 @@ Status check_buffer(const TensorShape& tensor, const char* what, const void* poi
                                   tensor.name, bytes));
   }
   if (tensor.is_cast && reinterpret_cast<std::uintptr_t>(pointer) % alignof(float) != 0) {
-    return make_error(ErrorCode::invalid_argument,
-                      fmt::format("buffer '{}' of tensor '{}' is not aligned to the 4 bytes of an f32", what, tensor.name),
-                      "a kernel that casts it would fail, and the GPU's context with it");
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("buffer '{}' of tensor '{}' is not aligned to the 4 bytes of an f32", what, tensor.name),
+        "a kernel that casts it would fail, and the GPU's context with it");
   }
   return {};
 }
@@ -56,7 +58,8 @@ Status check_memory(const TensorShape& tensor, LocalGrouping grouping, MemoryKin
     return refuse("is given in CUDA memory, and local_group is host, which sums in the host's",
                   "set local_group nccl or off (BPS_LOCAL_GROUP) on all ranks, or give host memory");
   }
-  if (tensor.is_async) return refuse("is asynchronous, and given in CUDA memory", "copy it to host memory first");
+  if (tensor.is_async)
+    return refuse("is asynchronous, and given in CUDA memory", "copy it to host memory first");
   if (view) return refuse("is given in CUDA memory, and its answer is to be read in place", "give an output");
   return {};
 }

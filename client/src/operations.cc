@@ -78,12 +78,13 @@ void Operations::release(TensorId id, std::shared_ptr<const AnswerView> view) {
   tensor.use.store(Use::idle, std::memory_order_release);
 }
 
-// False: the client is closed. Once the note is there it is begun, so nothing may fail any more: without memory to wake
-// the loop, the next note wakes it, or a wait that expires.
+// False: the client is closed. Once the note is there it is begun, so nothing may fail any more: without
+// memory to wake the loop, the next note wakes it, or a wait that expires.
 bool Operations::leave(Note&& note) {
   const auto left = notes_.push(std::move(note));
   if (left == MpscQueue<Note>::Pushed::closed) return false;
-  if (left != MpscQueue<Note>::Pushed::wake && !is_unheard_.exchange(false, std::memory_order_relaxed)) return true;
+  if (left != MpscQueue<Note>::Pushed::wake && !is_unheard_.exchange(false, std::memory_order_relaxed))
+    return true;
   try {
     loop_.post([this] { begin_noted(); });
   } catch (const std::bad_alloc&) {
@@ -109,10 +110,9 @@ void Operations::begin(Note& note) {
   tensor.on_gpu = note.memory.kind != MemoryKind::host;
   // Small enough for std::function to hold without an allocation.
   const auto done = [this, &tensor](const Result<std::uint32_t>& weight) { end(tensor, weight); };
-  const Status status =
-      note.what == What::push_pull
-          ? engine_->push_pull(tensor.id, std::move(note.memory), note.operation, done)
-          : engine_->broadcast(tensor.id, std::move(note.memory), note.root, done);
+  const Status status = note.what == What::push_pull
+                            ? engine_->push_pull(tensor.id, std::move(note.memory), note.operation, done)
+                            : engine_->broadcast(tensor.id, std::move(note.memory), note.root, done);
   if (!status.ok()) end(tensor, status.error());
 }
 

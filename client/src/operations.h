@@ -9,8 +9,8 @@
 //
 // Owner: Client; outlives what it posts to the loop. Any thread, except what says otherwise. Limits: one
 // operation per tensor, so never more notes than tensors, and as many releases. Failure: an operation that
-// the loop did not come to, or did not end, ends with `closed` in drop(), or as drop() is told. Starting one without
-// memory throws, and changes nothing.
+// the loop did not come to, or did not end, ends with `closed` in drop(), or as drop() is told. Starting one
+// without memory throws, and changes nothing.
 #pragma once
 
 #include <atomic>
@@ -57,8 +57,8 @@ class Operations {
 
   // Loop. Nothing can be started any more, and the engine may go.
   void stop();
-  // Loop, after stop(), when the engine is gone. Ends what is left. `gpu`: whether it has come to rest; if not, what
-  // has begun in its memory ends with that error. Gives it if there was any such.
+  // Loop, after stop(), when the engine is gone. Ends what is left. `gpu`: whether it has come to rest; if
+  // not, what has begun in its memory ends with that error. Gives it if there was any such.
   Status drop(const Status& gpu = {});
 
  private:
@@ -96,10 +96,10 @@ class Operations {
   ClientEngine* engine_ = nullptr;
   Monitor<std::vector<std::unique_ptr<Tensor>>> tensors_;  // by TensorId
   MpscQueue<Note> notes_;
-  std::vector<Note> noted_;  // loop: its memory is used again
+  std::vector<Note> noted_;                                // loop: its memory is used again
   std::vector<std::shared_ptr<OperationRecord>> to_wake_;  // loop: they have ended, and a thread waits
-  std::atomic<bool> is_unheard_{false};  // a note has found no memory to wake the loop
-  bool is_stopped_ = false;  // loop
+  std::atomic<bool> is_unheard_{false};                    // a note has found no memory to wake the loop
+  bool is_stopped_ = false;                                // loop
 };
 
 }  // namespace bps

@@ -149,7 +149,8 @@ TEST_CASE("operations: what is left ends with closed, begun or not, and nothing 
 TEST_CASE("operations: what a GPU may still be at ends with that, and nothing else does") {
   VirtualLoop loop;
   FakeHost host(loop, 1, {});
-  const auto make_group = [&](const DataPlane::GroupContext&, LocalGroup::Owner& owner) -> std::unique_ptr<LocalGroup> {
+  const auto make_group = [&](const DataPlane::GroupContext&,
+                              LocalGroup::Owner& owner) -> std::unique_ptr<LocalGroup> {
     return host.join(0, owner);
   };
   ScriptedCluster cluster(ScriptedCluster::default_config(), {&loop, nullptr, make_group});

@@ -1,7 +1,7 @@
 // Which of the things that somebody waits for have taken too long, told once each.
 //
-// Whoever owns the waits shows all of them from time to time; a wait is as old as its first look. Pure. Limits:
-// remembers as many as were shown last.
+// Whoever owns the waits shows all of them from time to time; a wait is as old as its first look. Pure.
+// Limits: remembers as many as were shown last.
 #pragma once
 
 #include <compare>

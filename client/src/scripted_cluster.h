@@ -27,7 +27,7 @@ struct SentFrame {
 // The test's end of a connection. Outlives the engine's.
 struct Wire {
   Endpoint endpoint;
-  EventLoop* loop = nullptr;  // that the connection lives on
+  EventLoop* loop = nullptr;             // that the connection lives on
   ConnectionHandler* handler = nullptr;  // null: closed by either side
   bool flushed = false;                  // by close_after_flush
   std::size_t queued_bytes = 0;          // what the engine is told
@@ -143,14 +143,16 @@ class ScriptedCluster {
     DataPlane::MakeGroup make_group = {};
     MakeLaneLoops make_lane_loops = {};
   };
-  explicit ScriptedCluster(ClientConfig config = default_config()) : ScriptedCluster(std::move(config), Shared{}) {}
+  explicit ScriptedCluster(ClientConfig config = default_config())
+      : ScriptedCluster(std::move(config), Shared{}) {}
   ScriptedCluster(ClientConfig config, Shared shared)
       : own_loop_(shared.loop == nullptr ? std::make_unique<VirtualLoop>() : nullptr),
         loop(shared.loop == nullptr ? *own_loop_ : *shared.loop),
-        engine(loop, transport, std::move(config),
-               Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), &shared_memory,
-               [this] { return find_rdma(); }, shared.local, std::move(shared.make_group),
-               std::move(shared.make_lane_loops)) {}
+        engine(
+            loop, transport, std::move(config),
+            Logger("test", LogTarget::to_callback([](auto...) {}, LogLevel::off)), &shared_memory,
+            [this] { return find_rdma(); }, shared.local, std::move(shared.make_group),
+            std::move(shared.make_lane_loops)) {}
 
   static ClientConfig default_config() {
     ClientConfig config;

@@ -74,8 +74,9 @@ void define(Config& config, Raw& raw) {
       "Size of the slices that tensors are cut into; equal on all ranks. Not set: by the slowest link");
   config.add("credit-bytes", raw.credit_bytes,
              "Payload under way to the servers. Not set: by this host's link, if there is one");
-  config.add("data-threads", raw.data_threads,
-             "Threads that move bytes over TCP. Not set: by this host's link, and CPUs if all servers are here");
+  config.add(
+      "data-threads", raw.data_threads,
+      "Threads that move bytes over TCP. Not set: by this host's link, and CPUs if all servers are here");
   config.add("retain", raw.retain, "Keep answers in library memory");
   config.add("mode", raw.mode, "Mode of the job's tensors").choices({"sync", "async"});
   config.add("staleness", raw.staleness,
@@ -93,11 +94,17 @@ void define(Config& config, Raw& raw) {
   config.add("log-level", raw.log_level, "What to log");
   config.add("stall-warn", raw.stall_warn,
              "Log whom it waits for when an operation, a barrier or a declaration takes longer; 0: never");
-  config.add("local-group", raw.local_group, "The ranks of a host sum among themselves first: in its memory, or on their GPUs")
+  config
+      .add("local-group", raw.local_group,
+           "The ranks of a host sum among themselves first: in its memory, or on their GPUs")
       .choices({"off", "host", "nccl"});
-  config.add("local-group-id", raw.local_group_id, "Only ranks of a host that say the same are a group").unit("NAME");
-  config.add("pinned-max-bytes", raw.pinned_max, "Host memory that is registered with the driver of the GPU, at most");
-  config.add("cuda-device", raw.cuda_device, "The GPU of this worker. Not set: the one that it works with already")
+  config.add("local-group-id", raw.local_group_id, "Only ranks of a host that say the same are a group")
+      .unit("NAME");
+  config.add("pinned-max-bytes", raw.pinned_max,
+             "Host memory that is registered with the driver of the GPU, at most");
+  config
+      .add("cuda-device", raw.cuda_device,
+           "The GPU of this worker. Not set: the one that it works with already")
       .range(0, kMostGpus - 1);
   config.add("host", raw.host, "Identity of this machine").unit("NAME");
 }
@@ -301,7 +308,8 @@ Status check(const Raw& raw, ClientSettings& settings) {
   }
   if (raw.credit_bytes) config.credit_bytes = raw.credit_bytes->bytes;
   if (raw.data_threads && (*raw.data_threads < 1 || *raw.data_threads > kMaxDataThreads))
-    return bad(fmt::format("data-threads (BPS_DATA_THREADS) is 1 to {}, not {}", kMaxDataThreads, *raw.data_threads));
+    return bad(fmt::format("data-threads (BPS_DATA_THREADS) is 1 to {}, not {}", kMaxDataThreads,
+                           *raw.data_threads));
   config.data_threads = raw.data_threads;
   config.retain = raw.retain;
   config.mode = raw.mode == "async" ? Mode::async : Mode::sync;

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "proto/base/host_identity.h"
 #include "proto/auth/auth_harness.h"
+#include "proto/base/host_identity.h"
 
 namespace bps {
 namespace {
@@ -260,15 +260,20 @@ TEST_CASE("settings: ranks that sum on their host are known by host, user and na
   CHECK(named.group_name == plain.group_name + "/left half");
   CHECK(named.group_size == 3);
   // A launcher counts the whole machine.
-  const Environment launched{{"OMPI_COMM_WORLD_RANK", "5"},       {"OMPI_COMM_WORLD_SIZE", "8"},
-                             {"OMPI_COMM_WORLD_LOCAL_RANK", "5"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"},
+  const Environment launched{{"OMPI_COMM_WORLD_RANK", "5"},
+                             {"OMPI_COMM_WORLD_SIZE", "8"},
+                             {"OMPI_COMM_WORLD_LOCAL_RANK", "5"},
+                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"},
                              {"BPS_LOCAL_GROUP", "host"}};
   CHECK(read({}, launched).config.group_size == 8);
   Environment halved = launched;
   halved["BPS_LOCAL_GROUP_ID"] = "left half";
   CHECK(read({}, halved).config.group_size == 0);
-  CHECK_THAT(refusal({}, {{"BPS_RANK", "1"}, {"BPS_WORLD_SIZE", "128"}, {"BPS_LOCAL_RANK", "1"},
-                          {"BPS_LOCAL_SIZE", "128"}, {"BPS_LOCAL_GROUP", "host"}})
+  CHECK_THAT(refusal({}, {{"BPS_RANK", "1"},
+                          {"BPS_WORLD_SIZE", "128"},
+                          {"BPS_LOCAL_RANK", "1"},
+                          {"BPS_LOCAL_SIZE", "128"},
+                          {"BPS_LOCAL_GROUP", "host"}})
                  .message,
              Contains("128 ranks of one host are too many"));
   given.local_group = "nccl";

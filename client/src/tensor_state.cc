@@ -15,7 +15,8 @@ using Kept = Partition::Kept;
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                          std::uint64_t partition_bytes, bool is_cast)
     : id_(declared.tensor),
-      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async, is_cast},
+      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async,
+             is_cast},
       declaration_(declaration),
       first_partition_(declared.first_partition),
       partitioner_(declaration.elements, declaration.dtype, partition_bytes),
@@ -83,7 +84,8 @@ Status TensorState::begin(RoundInput round) {
 Payload TensorState::contribution(const Partition& partition) const {
   const std::byte* const from = contributed(partition);
   if (from == nullptr || refused_) return {};
-  return {std::span(from, partition.bytes), is_owner(partition) ? share_.region.get() : current_.in_home.get()};
+  return {std::span(from, partition.bytes),
+          is_owner(partition) ? share_.region.get() : current_.in_home.get()};
 }
 
 void TensorState::on_handed_over(Partition& partition, bool payload) {
@@ -275,7 +277,8 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   } else if (partition.state != State::sent && partition.state != State::refused) {
     return false;
   }
-  const bool in_the_way = partition.role == Partition::Role::alone && was_receiving && !current_.retain && in_place() && partition.detour == nullptr;
+  const bool in_the_way = partition.role == Partition::Role::alone && was_receiving && !current_.retain &&
+                          in_place() && partition.detour == nullptr;
   partition.detour.reset();
   if (in_the_way) {
     on_failed(partition, round_, overwritten(lane));

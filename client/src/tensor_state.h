@@ -10,8 +10,8 @@
 //
 // and is settled once it has its verdict and no connection holds its payload; the operation ends when all are
 // settled, also when some have failed: every rank then has sent every partition of the round, and the next
-// one starts alike everywhere. A sum or product whose partitions hold different numbers of ranks, because a worker was
-// lost in the middle, is an error that all ranks see alike.
+// one starts alike everywhere. A sum or product whose partitions hold different numbers of ranks, because a
+// worker was lost in the middle, is an error that all ranks see alike.
 //
 // An answer that a server lends is copied once, into the output, and counts when it was whole after that;
 // else it is asked for again.
@@ -23,17 +23,18 @@
 // for the next one. A partition that moves is `resuming` meanwhile, and not sent.
 //
 // Of an async tensor no answer proves that anyone has the one before, so it is kept until the next one is
-// here, whole: library memory has two places for each partition. What was lent is copied there at once, as the
-// server takes a snapshot for each answer, and other workers would wait for its memory. With it goes what it
-// holds, to be told to the next owner (decision 0015).
+// here, whole: library memory has two places for each partition. What was lent is copied there at once, as
+// the server takes a snapshot for each answer, and other workers would wait for its memory. With it goes what
+// it holds, to be told to the next owner (decision 0015).
 //
 // A round may be read in place: its answer stays where it came, and the next round begins when the program
 // has released it.
 //
-// In a group of ranks that sum on their host first (decision 0019) a partition has one owner among them, the only
-// one that sends it: the sum, when that is there. Its answer comes into memory of the group, from where it is spread
-// to all; every rank's partition is settled by that, and when no collective touches the program's memory. Rounds in
-// the memory of a GPU go that way also where this rank is alone on its host: then it owns all.
+// In a group of ranks that sum on their host first (decision 0019) a partition has one owner among them, the
+// only one that sends it: the sum, when that is there. Its answer comes into memory of the group, from where
+// it is spread to all; every rank's partition is settled by that, and when no collective touches the
+// program's memory. Rounds in the memory of a GPU go that way also where this rank is alone on its host: then
+// it owns all.
 //
 // Pure. Owner: DataPlane. Lives on: client loop. Limits: library memory is as large as the tensor, or twice
 // that if it is async, allocated for the first answer that needs it; per partition nothing is allocated, but
@@ -134,11 +135,11 @@ class TensorState {
     std::byte* out = nullptr;
     Operation operation = Operation::sum;
     Rank root;
-    bool is_root = false;  // of a broadcast: its memory is the answer already
+    bool is_root = false;   // of a broadcast: its memory is the answer already
     bool has_root = false;  // a rank of this host's group is
     bool retain = true;
     bool unequal_sums = false;  // allowed
-    bool view = false;  // read in place: `out` is null
+    bool view = false;          // read in place: `out` is null
     // The memory that `in` and `out` lie in, if a transport allocated it; kept until the round ends.
     std::shared_ptr<const Region> in_home, out_home;
     MemoryKind memory = MemoryKind::host;  // that `in` and `out` are; another than the host's goes by a group
@@ -151,8 +152,8 @@ class TensorState {
 
   // `declared` has been checked against `declaration`: as many owners as partitions.
   // `is_cast`: see TensorShape.
-  TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared, std::uint64_t partition_bytes,
-              bool is_cast = false);
+  TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
+              std::uint64_t partition_bytes, bool is_cast = false);
   TensorState(const TensorState&) = delete;
   TensorState& operator=(const TensorState&) = delete;
 
@@ -178,8 +179,8 @@ class TensorState {
 
   // invalid_argument if a round is under way or a view of the last one not released.
   Status may_begin() const;
-  // Fails likewise, changing nothing, and with out_of_memory if there is none for the answer. Then all partitions
-  // are `waiting` and the caller queues them. Not for tensors without elements.
+  // Fails likewise, changing nothing, and with out_of_memory if there is none for the answer. Then all
+  // partitions are `waiting` and the caller queues them. Not for tensors without elements.
   Status begin(RoundInput round);
 
   // It is to be sent, and nothing but the queue is in its way.
@@ -275,9 +276,10 @@ class TensorState {
     std::byte* sums = nullptr;
     std::byte* answers = nullptr;
   };
-  static std::uint64_t share_bytes(const std::vector<Partition>& partitions, std::uint32_t size, std::uint32_t rank);
-  // Before the first round; in a group of one rank, between two: rounds in host memory go on without it, but what
-  // is kept is in its memory from now on.
+  static std::uint64_t share_bytes(const std::vector<Partition>& partitions, std::uint32_t size,
+                                   std::uint32_t rank);
+  // Before the first round; in a group of one rank, between two: rounds in host memory go on without it, but
+  // what is kept is in its memory from now on.
   void join_group(Share share);
   bool has_joined() const { return has_joined_; }
   // The group's part in it: of all rounds, or in a group of one, of the one under way.
@@ -344,7 +346,7 @@ class TensorState {
   Share share_;
   bool has_joined_ = false;
   std::shared_ptr<std::byte[]> former_library_;  // as library_, while a connection may still read there
-  std::optional<Error> refused_;  // why this host contributes nothing to this round
+  std::optional<Error> refused_;                 // why this host contributes nothing to this round
 
   Round round_;
   bool under_way_ = false;
@@ -353,8 +355,8 @@ class TensorState {
   RoundInput current_;
   std::uint64_t answered_ = 0;
   std::uint64_t unsettled_ = 0;
-  std::uint32_t weight_ = 0;    // of the lightest partition
-  std::uint32_t heaviest_ = 0;  // partition's weight
+  std::uint32_t weight_ = 0;     // of the lightest partition
+  std::uint32_t heaviest_ = 0;   // partition's weight
   std::optional<Error> error_;   // of this round
   std::optional<Error> poison_;  // of the tensor
   // By partition: of the last round, if it has failed.

@@ -1,5 +1,5 @@
-// A tensor of a job whose ranks sum on their host first (decision 0019): which partitions are this rank's, and what
-// collectives read and write of them.
+// A tensor of a job whose ranks sum on their host first (decision 0019): which partitions are this rank's,
+// and what collectives read and write of them.
 #include <cstring>
 
 #include "client/src/tensor_state.h"
@@ -25,7 +25,8 @@ void TensorState::join_group(Share share) {
   share_ = std::move(share);
   has_joined_ = true;
   for (Partition& partition : partitions_) {
-    if (share_.size > 1) partition.role = partition.id.value % share_.size == share_.rank ? Role::owner : Role::member;
+    if (share_.size > 1)
+      partition.role = partition.id.value % share_.size == share_.rank ? Role::owner : Role::member;
   }
   if (library_ == nullptr) return;
   BPS_ASSERT(share_.size == 1);
@@ -129,7 +130,8 @@ bool TensorState::may_spread(Partition& partition) {
   if (!is_owner(partition)) return false;
   if (!under_way_ || !partition.summed || partition.spread || !is_over || partition.receiving) return false;
   if (partition.state == State::failed || partition.in_library) return true;
-  // It came without payload, to the host that has it, or when another server was just reading what lies there.
+  // It came without payload, to the host that has it, or when another server was just reading what lies
+  // there.
   if (partition.lending) return false;
   const std::byte* const from = partition.detour != nullptr ? partition.detour.get() : contributed(partition);
   BPS_ASSERT(from != nullptr);

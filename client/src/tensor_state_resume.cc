@@ -9,8 +9,8 @@ namespace bps {
 using State = Partition::State;
 using Kept = Partition::Kept;
 
-// The partition's answer is here, and with it the proof that all have the one before; its loan goes back when the
-// round ends, with all others in one record.
+// The partition's answer is here, and with it the proof that all have the one before; its loan goes back when
+// the round ends, with all others in one record.
 void TensorState::keep(Partition& partition, std::uint32_t weight) {
   if (!failures_.empty()) failures_.erase(partition.index);
   partition.kept = Kept::nothing;

@@ -101,7 +101,7 @@ TEST_CASE("tensor: a lent answer is copied once, and retained as a loan until th
     CHECK(t.lend(0, next));
     CHECK(next->is_out());
     CHECK_FALSE(t.settle(0));
-    t.receive(1, 6);  // not lent
+    t.receive(1, 6);         // not lent
     CHECK(first->is_out());  // goes with all others
     CHECK(second->is_out());
     CHECK(t.settle(1));
@@ -130,7 +130,8 @@ TEST_CASE("tensor: only what a server has said of a round is handed on as its re
   }
   Tensor t(true);
   t.begin_and_send();
-  REQUIRE(t.state.on_failed(t.at(0), t.state.round(), make_error(ErrorCode::out_of_memory, "no memory here")));
+  REQUIRE(
+      t.state.on_failed(t.at(0), t.state.round(), make_error(ErrorCode::out_of_memory, "no memory here")));
   CHECK(t.state.retained(t.at(0), {{}, t.state.round()}).error.code == ErrorCode::internal);
 }
 

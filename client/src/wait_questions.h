@@ -1,7 +1,8 @@
 // Asks the scheduler whom something waits for, and puts its answer into words.
 //
-// Owner: ClientEngine. Lives on: client loop. Limits: kMaxOpen questions at a time, each with a deadline of its
-// own; one too many, and one that is not answered in time, is answered with nothing. Destroying it answers none.
+// Owner: ClientEngine. Lives on: client loop. Limits: kMaxOpen questions at a time, each with a deadline of
+// its own; one too many, and one that is not answered in time, is answered with nothing. Destroying it
+// answers none.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,8 @@ class WaitQuestions {
 };
 
 // `local`: what the worker itself knows, "round 812 of layer1.weight: 0 of 3 partitions answered; waiting for
-// server 1 (...)". With the answer, "round 812 of layer1.weight: 6 of 8 pushed, missing rank 3 (...); 0 of 3 ...".
+// server 1 (...)". With the answer, "round 812 of layer1.weight: 6 of 8 pushed, missing rank 3 (...); 0 of 3
+// ...".
 std::string explain_round(const std::optional<Waits>& waits, const std::string& tensor, std::uint64_t round,
                           const std::string& local);
 // The first wait of this kind in the answer, else `unknown`.

@@ -18,10 +18,13 @@ struct World {
   VirtualLoop loop;
   std::vector<AskWaits> sent;
   std::vector<std::optional<Waits>> answers;
-  WaitQuestions questions{loop, [this](const Message& message) { sent.push_back(std::get<AskWaits>(message)); }};
+  WaitQuestions questions{loop,
+                          [this](const Message& message) { sent.push_back(std::get<AskWaits>(message)); }};
 };
 
-Waits waits_of(std::uint64_t request, std::vector<Wait> waits) { return {request, {}, std::move(waits), 0, {}}; }
+Waits waits_of(std::uint64_t request, std::vector<Wait> waits) {
+  return {request, {}, std::move(waits), 0, {}};
+}
 
 Wait round_wait() {
   return {"job", WaitKind::round, "t", 3, 500, 1, 2, 1, {{false, 1, "gpu-1", PartyState::alive, 400}}};

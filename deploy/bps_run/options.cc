@@ -75,10 +75,11 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
   }
   const auto transport = options.environment.find("BPS_TRANSPORT");
   if (transport != options.environment.end() && transport->second == "rdma")
-    return fail(exit_code_of(ErrorCode::configuration),
-                "BPS_TRANSPORT is rdma, and what bps-run starts listens on loopback, which no RDMA device has; "
-                "start the programs one by one on the address of a device, or measure with bps-bench "
-                "--transport rdma --address HOST");
+    return fail(
+        exit_code_of(ErrorCode::configuration),
+        "BPS_TRANSPORT is rdma, and what bps-run starts listens on loopback, which no RDMA device has; "
+        "start the programs one by one on the address of a device, or measure with bps-bench "
+        "--transport rdma --address HOST");
   // Nobody starts the scheduler of a run again.
   options.environment.emplace("BPS_SCHEDULER_GRACE", "2s");
   const FoundProgram found = find_program(options.program[0], options.environment);

@@ -8,8 +8,8 @@
 //
 // Each MAC covers which side it comes from, the version, both nonces and the whole hello; the accepting
 // side's the Welcome too. Both nonces are fresh, so that nothing recorded is good for anything again. What a
-// hello asks for says which key is meant: a server's registration, an administrator's, the job's, or the ticket
-// of one rank of one run.
+// hello asks for says which key is meant: a server's registration, an administrator's, the job's, or the
+// ticket of one rank of one run.
 //
 // A side that has a key never goes on without the other's proof, and one that has none says so to a peer that
 // has one. Without keys on both sides a hello is answered by Welcome at once, as if this file did not exist.
@@ -34,8 +34,8 @@ namespace bps {
 // The side that opened the connection.
 class ConnectingHandshake {
  public:
-  // `key`: the server key, the admin key, the job's or the ticket's; null: none. `hello` gets a fresh nonce and is then to
-  // be sent as it is. Begins anew.
+  // `key`: the server key, the admin key, the job's or the ticket's; null: none. `hello` gets a fresh nonce
+  // and is then to be sent as it is. Begins anew.
   Status begin(SharedKey key, Message& hello);
   // The same with a nonce that somebody else has chosen, for tests.
   void begin(SharedKey key, Message& hello, const Nonce& nonce);
@@ -76,7 +76,8 @@ class AcceptingHandshake {
   // Who the peer says it is, for the log; empty before its hello. Not yet proven.
   std::string claim() const;
 
-  // Adds the proof to the Welcome of an admitted peer, and the ticket of a new worker. Without a key: nothing.
+  // Adds the proof to the Welcome of an admitted peer, and the ticket of a new worker. Without a key:
+  // nothing.
   void seal(Welcome& welcome) const;
 
  private:

@@ -1,5 +1,5 @@
-// For tests: counts what a program allocates, and refuses it. Defines operator new, so a test program includes it in one
-// source file only.
+// For tests: counts what a program allocates, and refuses it. Defines operator new, so a test program
+// includes it in one source file only.
 //
 // clang's thread sanitizer brings an operator new that cannot be replaced; there BPS_COUNTS_ALLOCATIONS is 0,
 // nothing is defined, and what counts has to be left out. The other builds count.

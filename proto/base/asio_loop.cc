@@ -21,8 +21,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-// A turn's bound on hooks: while hundreds of connections have something to send, others must still be read, and
-// what comes of that for the same connections leaves with the rest.
+// A turn's bound on hooks: while hundreds of connections have something to send, others must still be read,
+// and what comes of that for the same connections leaves with the rest.
 constexpr std::size_t kMaxHooksPerTurn = 32;
 
 class LoopMailbox final : public Mailbox {
@@ -124,17 +124,17 @@ struct AsioLoop::Impl {
 
   void run_hooks(std::size_t most);
 
-  // Waits for a socket, a task or a timer, at most until `deadline`, then runs one handler of what is ready of the
-  // sockets. If more are, the next turn finds them without asking the kernel. What one read has brought about so
-  // leaves before the next, while it is in cache and before its receiver has nothing left to do; and it comes to
-  // an end, for without reads nothing new is sent beyond the credit.
+  // Waits for a socket, a task or a timer, at most until `deadline`, then runs one handler of what is ready
+  // of the sockets. If more are, the next turn finds them without asking the kernel. What one read has
+  // brought about so leaves before the next, while it is in cache and before its receiver has nothing left to
+  // do; and it comes to an end, for without reads nothing new is sent beyond the credit.
   void run_io(TimePoint deadline) {
     const bool sleeps = [&] {
       const TurnScope scope(turn.get());
       return !has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep();
     }();
-    // The timer that was armed anew leaves a handler that is none: where deadlines move in every turn they would
-    // pile up before what has happened.
+    // The timer that was armed anew leaves a handler that is none: where deadlines move in every turn they
+    // would pile up before what has happened.
     do {
       was_cancelled = false;
       sleeps ? io.run_one() : io.poll_one();
@@ -208,7 +208,8 @@ Result<std::unique_ptr<AsioLoop>> AsioLoop::create(std::shared_ptr<Turn> turn) {
     return os_error("cannot make an event loop: dup", error, "raise `ulimit -n`");
   }
   try {
-    return std::unique_ptr<AsioLoop>(new AsioLoop(std::make_unique<Impl>(wake_fd, watched_fd, std::move(turn))));
+    return std::unique_ptr<AsioLoop>(
+        new AsioLoop(std::make_unique<Impl>(wake_fd, watched_fd, std::move(turn))));
   } catch (const boost::system::system_error& error) {
     return make_error(ErrorCode::os, std::string("cannot make an event loop: ") + error.what(),
                       "raise `ulimit -n`");
@@ -249,7 +250,8 @@ void AsioLoop::cancel(TimerId timer) {
 
 bool AsioLoop::in_loop() const {
   const std::thread::id thread = impl_->thread.load(std::memory_order_relaxed);
-  if (impl_->turn != nullptr && impl_->turn->is_shared() && thread != std::thread::id{}) return impl_->turn->is_mine();
+  if (impl_->turn != nullptr && impl_->turn->is_shared() && thread != std::thread::id{})
+    return impl_->turn->is_mine();
   return thread == std::thread::id{} || thread == std::this_thread::get_id();
 }
 
@@ -291,7 +293,8 @@ void AsioLoop::at_turn_end(TurnHook& hook) {
 // A loop that shares its turn may be asleep while another one gives it something to do.
 void AsioLoop::wake_if_elsewhere() {
   if (impl_->turn == nullptr || !impl_->turn->is_shared()) return;
-  if (impl_->thread.load(std::memory_order_relaxed) != std::this_thread::get_id()) impl_->mailbox->post([] {});
+  if (impl_->thread.load(std::memory_order_relaxed) != std::this_thread::get_id())
+    impl_->mailbox->post([] {});
 }
 
 Turn* AsioLoop::turn() const { return impl_->turn.get(); }

@@ -1,12 +1,13 @@
 // An event loop on a real thread: tasks, timers and socket readiness by boost::asio.
 //
-// A turn of the loop runs at most one handler of what is ready of the sockets, then the tasks and timers that are due,
-// then the turn hooks, a few dozen at most, so that nothing starves.
-// Hooks are how a connection sends everything that one turn queued, or a few when many do, with one system call.
+// A turn of the loop runs at most one handler of what is ready of the sockets, then the tasks and timers that
+// are due, then the turn hooks, a few dozen at most, so that nothing starves. Hooks are how a connection
+// sends everything that one turn queued, or a few when many do, with one system call.
 //
 // The io_context takes no locks: only the loop's thread may touch it. post() and stop() come
-// from any thread, through a mailbox that wakes a sleeping loop once per burst. A loop that may share its turn (turn.h) takes
-// them, and is touched by who has that: "loop thread" is any of theirs then, and what one gives another to do wakes it.
+// from any thread, through a mailbox that wakes a sleeping loop once per burst. A loop that may share its
+// turn (turn.h) takes them, and is touched by who has that: "loop thread" is any of theirs then, and what one
+// gives another to do wakes it.
 //
 // Lives on: the thread that calls run(). Before run() and after it has returned the owner's thread counts as
 // the loop's, so that things can be built and destroyed. What uses the loop (connections, timers' owners)
@@ -38,7 +39,8 @@ class Mailbox {
   virtual void post(Task task) = 0;
 };
 
-// Something that wants to run once at the end of a turn, soon and in its order. It may be destroyed while it waits.
+// Something that wants to run once at the end of a turn, soon and in its order. It may be destroyed while it
+// waits.
 class TurnHook {
  public:
   TurnHook() = default;

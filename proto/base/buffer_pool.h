@@ -99,8 +99,8 @@ class BufferPool {
   // `bytes` > 0.
   Buffer allocate(std::size_t bytes);
 
-  // `count` more buffers of `bytes` > 0: those of a size who are in use without having been reserved are in the
-  // way. Not counted against the limit. What cannot be had now is asked for again by allocate().
+  // `count` more buffers of `bytes` > 0: those of a size who are in use without having been reserved are in
+  // the way. Not counted against the limit. What cannot be had now is asked for again by allocate().
   Reservation reserve(std::size_t bytes, std::size_t count);
 
   // What allocate(bytes) counts against the limit.

@@ -1,4 +1,5 @@
-// What other threads and a loop share: with turn.h the only mutexes and condition variables outside the standard library.
+// What other threads and a loop share: with turn.h the only mutexes and condition variables outside the
+// standard library.
 //
 // Monitor<State>: a state behind a lock that can be waited on. Completion<T>: a value that is set once.
 // MpscQueue<T>: many threads hand values to one consumer, which is woken only if it sleeps.

@@ -6,7 +6,8 @@ namespace bps {
 
 Result<Endpoint> parse_endpoint(std::string_view text) {
   auto bad = [&](std::string_view why) {
-    return make_error(ErrorCode::invalid_argument, "'" + std::string(text) + "' is not HOST:PORT: " + std::string(why),
+    return make_error(ErrorCode::invalid_argument,
+                      "'" + std::string(text) + "' is not HOST:PORT: " + std::string(why),
                       "write it like 127.0.0.1:4710, [::1]:4710 or :0");
   };
   const auto colon = text.rfind(':');
@@ -35,7 +36,8 @@ std::string to_string(const Endpoint& endpoint) {
 bool is_loopback(const Endpoint& endpoint) {
   if (endpoint.host == "localhost" || endpoint.host == "::1") return true;
   // A name may begin with "127." too: only digits and dots are an address.
-  return endpoint.host.starts_with("127.") && endpoint.host.find_first_not_of("0123456789.") == std::string::npos;
+  return endpoint.host.starts_with("127.") &&
+         endpoint.host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
 }  // namespace bps

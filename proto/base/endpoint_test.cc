@@ -18,8 +18,10 @@ TEST_CASE("endpoints are written HOST:PORT") {
 }
 
 TEST_CASE("only loopback addresses count as loopback") {
-  for (const char* host : {"127.0.0.1", "127.1.2.3", "::1", "localhost"}) CHECK(is_loopback({host, 1}));
-  for (const char* host : {"0.0.0.0", "10.0.0.1", "::", "127.example.com", "128.0.0.1"}) CHECK_FALSE(is_loopback({host, 1}));
+  for (const char* host : {"127.0.0.1", "127.1.2.3", "::1", "localhost"})
+    CHECK(is_loopback({host, 1}));
+  for (const char* host : {"0.0.0.0", "10.0.0.1", "::", "127.example.com", "128.0.0.1"})
+    CHECK_FALSE(is_loopback({host, 1}));
 }
 
 }  // namespace bps

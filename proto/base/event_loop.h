@@ -36,7 +36,8 @@ class EventLoop {
   virtual TimerId at(TimePoint when, Task task) = 0;
   TimerId after(Duration delay, Task task) { return at(now() + delay, std::move(task)); }
 
-  // Loop thread only. After it returns the task does not run. Cancelling a timer that has run, or none, is fine.
+  // Loop thread only. After it returns the task does not run. Cancelling a timer that has run, or none, is
+  // fine.
   virtual void cancel(TimerId timer) = 0;
 
   // Debug aid: true on the loop's own thread, and before the loop runs.

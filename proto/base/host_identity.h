@@ -1,5 +1,5 @@
-// Which machine is this? Workers and servers tell the scheduler, which places partitions knowing who shares one,
-// and names it in errors.
+// Which machine is this? Workers and servers tell the scheduler, which places partitions knowing who shares
+// one, and names it in errors.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace bps {
 // host. The setting `host` (BPS_HOST) overrides it, e.g. for network namespaces that stand for hosts.
 std::string host_identity();
 
-// Equal for processes of one host that can share memory over a Unix socket: "4026531840/1000", network namespace and
-// user.
+// Equal for processes of one host that can share memory over a Unix socket: "4026531840/1000", network
+// namespace and user.
 std::string shared_memory_identity();
 
 }  // namespace bps

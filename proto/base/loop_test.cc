@@ -222,7 +222,8 @@ TEST_CASE("a hook runs once per turn however often it is asked for, and may ask 
   loop.at_turn_end(hook);  // still waiting when the loop dies
 }
 
-TEST_CASE("many hooks run in their order over several turns, with tasks between, and all before the loop ends") {
+TEST_CASE(
+    "many hooks run in their order over several turns, with tasks between, and all before the loop ends") {
   AsioLoop loop;
   std::vector<std::size_t> order;
   std::vector<CountingHook> hooks(200);

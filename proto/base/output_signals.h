@@ -3,9 +3,9 @@
 
 namespace bps {
 
-// From now on a write to a pipe or socket that nobody reads, and one past `ulimit -f`, is an error of that write
-// (EPIPE, EFBIG). By default either would end the process without a word: a log that is piped into a program
-// that ends would end the cluster. Call it before other threads begin.
+// From now on a write to a pipe or socket that nobody reads, and one past `ulimit -f`, is an error of that
+// write (EPIPE, EFBIG). By default either would end the process without a word: a log that is piped into a
+// program that ends would end the cluster. Call it before other threads begin.
 void outlive_lost_outputs();
 
 }  // namespace bps

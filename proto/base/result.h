@@ -19,16 +19,31 @@ class [[nodiscard]] Result {
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  T& value() & { BPS_ASSERT(ok()); return *std::get_if<0>(&state_); }
-  const T& value() const& { BPS_ASSERT(ok()); return *std::get_if<0>(&state_); }
-  T&& value() && { BPS_ASSERT(ok()); return std::move(*std::get_if<0>(&state_)); }
+  T& value() & {
+    BPS_ASSERT(ok());
+    return *std::get_if<0>(&state_);
+  }
+  const T& value() const& {
+    BPS_ASSERT(ok());
+    return *std::get_if<0>(&state_);
+  }
+  T&& value() && {
+    BPS_ASSERT(ok());
+    return std::move(*std::get_if<0>(&state_));
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
-  const Error& error() const& { BPS_ASSERT(!ok()); return *std::get_if<1>(&state_); }
-  Error&& error() && { BPS_ASSERT(!ok()); return std::move(*std::get_if<1>(&state_)); }
+  const Error& error() const& {
+    BPS_ASSERT(!ok());
+    return *std::get_if<1>(&state_);
+  }
+  Error&& error() && {
+    BPS_ASSERT(!ok());
+    return std::move(*std::get_if<1>(&state_));
+  }
 
  private:
   std::variant<T, Error> state_;
@@ -43,8 +58,14 @@ class [[nodiscard]] Result<void> {
 
   bool ok() const { return !error_.has_value(); }
   explicit operator bool() const { return ok(); }
-  const Error& error() const& { BPS_ASSERT(!ok()); return *error_; }
-  Error&& error() && { BPS_ASSERT(!ok()); return std::move(*error_); }
+  const Error& error() const& {
+    BPS_ASSERT(!ok());
+    return *error_;
+  }
+  Error&& error() && {
+    BPS_ASSERT(!ok());
+    return std::move(*error_);
+  }
 
  private:
   std::optional<Error> error_;

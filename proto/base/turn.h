@@ -1,13 +1,14 @@
 // The turn: what event loops share whose callbacks run one after another.
 //
-// The problem: one thread moves about 25 Gbit/s, nearly all of it in system calls; but what decides which bytes go where
-// is a state machine that is written, and tested, for one thread. So several loops, each with a thread and sockets of its
-// own, take turns: a thread takes the turn before it runs a task, a timer or a callback, and gives it back while it waits
-// and for system calls that move bytes (AsioLoop::outside). What lives on any of the loops may call what lives on another.
+// The problem: one thread moves about 25 Gbit/s, nearly all of it in system calls; but what decides which
+// bytes go where is a state machine that is written, and tested, for one thread. So several loops, each with
+// a thread and sockets of its own, take turns: a thread takes the turn before it runs a task, a timer or a
+// callback, and gives it back while it waits and for system calls that move bytes (AsioLoop::outside). What
+// lives on any of the loops may call what lives on another.
 //
-// Lives on: the threads of these loops. Until share() there is one, which begins no other before, and this locks
-// nothing; but Asio locks its own, uncontended, on a loop that may share. Limits: who has the turn
-// may wait for a system call of another loop, for nothing else.
+// Lives on: the threads of these loops. Until share() there is one, which begins no other before, and this
+// locks nothing; but Asio locks its own, uncontended, on a loop that may share. Limits: who has the turn may
+// wait for a system call of another loop, for nothing else.
 #pragma once
 
 #include <atomic>

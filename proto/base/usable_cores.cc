@@ -9,7 +9,8 @@
 namespace bps {
 namespace {
 
-// The kernel wants room for all CPUs that it could have, which may be more than a cpu_set_t has: 8192 at most.
+// The kernel wants room for all CPUs that it could have, which may be more than a cpu_set_t has: 8192 at
+// most.
 using CpuSets = std::array<cpu_set_t, 8>;
 constexpr std::uint32_t kMostCpus = std::tuple_size_v<CpuSets> * CPU_SETSIZE;
 
@@ -34,7 +35,8 @@ Status run_on(std::span<const std::uint32_t> cpus) {
   for (const std::uint32_t cpu : cpus) {
     if (cpu < kMostCpus) CPU_SET_S(cpu, sizeof sets, sets.data());
   }
-  if (::sched_setaffinity(0, sizeof sets, sets.data()) != 0) return os_error("cannot bind a thread to CPUs", errno);
+  if (::sched_setaffinity(0, sizeof sets, sets.data()) != 0)
+    return os_error("cannot bind a thread to CPUs", errno);
   return {};
 }
 

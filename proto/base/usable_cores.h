@@ -12,7 +12,8 @@ namespace bps {
 // At least 1.
 std::uint32_t usable_cores();
 
-// Their numbers, in ascending order: of the calling thread, which has them from who started it. Empty: unknown.
+// Their numbers, in ascending order: of the calling thread, which has them from who started it. Empty:
+// unknown.
 std::vector<std::uint32_t> usable_cpus();
 
 // The calling thread runs on these only. Errors: none of them can be had.

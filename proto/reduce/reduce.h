@@ -68,8 +68,8 @@ void accumulate(DType dtype, Operation operation, std::byte* slot, std::span<con
 std::byte* finish(DType dtype, Operation operation, std::byte* slot, std::span<const std::byte* const> inputs,
                   std::size_t count, std::uint32_t weight, const std::byte* first = nullptr);
 
-// All in one: the first input, op the others in their order, narrowed into `out` (count raw elements). At least
-// one input; none overlaps `out`. An average adds like a sum: who knows the weight of all divides.
+// All in one: the first input, op the others in their order, narrowed into `out` (count raw elements). At
+// least one input; none overlaps `out`. An average adds like a sum: who knows the weight of all divides.
 void combine(DType dtype, Operation operation, std::byte* out, std::span<const std::byte* const> inputs,
              std::size_t count);
 

@@ -122,9 +122,9 @@ class ConnectionHandler {
   // Connected, or queued_bytes() has fallen below the low-water mark or to zero: a good time to queue more.
   virtual void on_writable() {}
 
-  // The connection is gone, exactly once and last, with the reason (`deadline`: the peer was silent for as long
-  // as the transport bears); not after close(). Payloads still queued
-  // are no longer touched (no on_sent for them).
+  // The connection is gone, exactly once and last, with the reason (`deadline`: the peer was silent for as
+  // long as the transport bears); not after close(). Payloads still queued are no longer touched (no on_sent
+  // for them).
   virtual void on_closed(const Error& error) = 0;
 };
 

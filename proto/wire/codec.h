@@ -20,8 +20,9 @@ class Encoder {
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
-  // Prefix and header, contiguous, the first byte aligned for 8; valid until the next call. Error texts longer
-  // than their limit are cut; whatever else is beyond a limit is sent as it is, and the peer refuses it.
+  // Prefix and header, contiguous, the first byte aligned for 8; valid until the next call. Error texts
+  // longer than their limit are cut; whatever else is beyond a limit is sent as it is, and the peer refuses
+  // it.
   std::span<const std::byte> encode(const Message& message, std::uint64_t payload_bytes);
 
  private:

@@ -396,9 +396,8 @@ void read(Check& check, const fb::Attached& in, Attached& out) {
   out.barriers_done = check.range("barriers_done", in.barriers_done(), 0, in.barriers_arrived());
 }
 
-#include "proto/wire/codec_questions.inc"
-
 #include "proto/wire/codec_local.inc"
+#include "proto/wire/codec_questions.inc"
 
 // The message inside `message`, without a new one where it already is of this type.
 template <class T, class From>

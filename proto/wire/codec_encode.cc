@@ -416,16 +416,14 @@ Offset<fb::ClusterState> pack(Builder& b, const ClusterState& m) {
   return fb::CreateClusterState(b, m.request, &term, m.uptime_ms, servers, jobs, gone_servers);
 }
 
-Offset<fb::Drain> pack(Builder& b, const Drain& m) {
-  return fb::CreateDrain(b, m.request, m.server.value);
-}
+Offset<fb::Drain> pack(Builder& b, const Drain& m) { return fb::CreateDrain(b, m.request, m.server.value); }
 
 Offset<fb::Drained> pack(Builder& b, const Drained& m) {
   const auto error = pack_unless_ok(b, m.error);
   const auto stays_for =
       pack_tables(b, m.stays_for, [&](const std::string& job) { return pack(b, std::string_view(job)); });
-  const auto reasons =
-      pack_tables(b, m.reasons, [&](const std::string& reason) { return pack_cut(b, reason, kMaxMessageBytes); });
+  const auto reasons = pack_tables(
+      b, m.reasons, [&](const std::string& reason) { return pack_cut(b, reason, kMaxMessageBytes); });
   return fb::CreateDrained(b, m.request, m.over, error, m.jobs, m.partitions, stays_for, reasons);
 }
 

@@ -143,8 +143,10 @@ TEST_CASE("questions and answers keep to their limits") {
   CHECK_THAT(refusal(ClusterState{.jobs = std::vector<JobState>(kMaxJobsListed + 1)}),
              Catch::Contains("ClusterState.jobs"));
   const auto with_link = [&](std::size_t count, Rank rank) {
-    return refusal(ClusterState{
-        .jobs = {{.job = "j", .phase = "p", .world_size = 1, .cut_links = std::vector<CutLink>(count, {rank, {}, 0})}}});
+    return refusal(ClusterState{.jobs = {{.job = "j",
+                                          .phase = "p",
+                                          .world_size = 1,
+                                          .cut_links = std::vector<CutLink>(count, {rank, {}, 0})}}});
   };
   CHECK_THAT(with_link(kMaxMissingNamed + 1, Rank{0}), Catch::Contains("ClusterState.jobs.cut_links"));
   CHECK_THAT(with_link(1, Rank{kMaxWorldSize}), Catch::Contains("ClusterState.jobs.cut_links.rank"));
@@ -261,7 +263,8 @@ TEST_CASE("numbers beyond their limits are refused") {
 }
 
 TEST_CASE("what is said of groups is refused where it cannot be") {
-  const HelloWorker good{.job = "j", .world_size = 1, .local_group = LocalGrouping::host, .group_name = "a", .group_size = 1};
+  const HelloWorker good{
+      .job = "j", .world_size = 1, .local_group = LocalGrouping::host, .group_name = "a", .group_size = 1};
   Message out;
   REQUIRE(decode(header_of(good), out).ok());
   auto with = [&](auto change) {
@@ -273,9 +276,12 @@ TEST_CASE("what is said of groups is refused where it cannot be") {
   CHECK_THAT(with([](auto& m) { m.group_name.clear(); }), Catch::Contains("group_name is missing"));
   CHECK_THAT(with([](auto& m) { m.group_name.assign(kMaxGroupNameBytes + 1, 'x'); }),
              Catch::Contains("group_name has 257 bytes"));
-  CHECK_THAT(with([](auto& m) { m.group_size = kMaxLocalGroupSize + 1; }), Catch::Contains("group_size is 65"));
-  CHECK_THAT(with([](auto& m) { m.local_group = LocalGrouping::off; }), Catch::Contains("group_name has 1 bytes"));
-  CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .group_size = 2}), Catch::Contains("group_size is 2"));
+  CHECK_THAT(with([](auto& m) { m.group_size = kMaxLocalGroupSize + 1; }),
+             Catch::Contains("group_size is 65"));
+  CHECK_THAT(with([](auto& m) { m.local_group = LocalGrouping::off; }),
+             Catch::Contains("group_name has 1 bytes"));
+  CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .group_size = 2}),
+             Catch::Contains("group_size is 2"));
 
   CHECK_THAT(refusal(OpenJob{.job = "j", .members = {{.rank = Rank{1}, .leader = Rank{2}}}}),
              Catch::Contains("members.leader is 2"));
@@ -291,7 +297,8 @@ TEST_CASE("what is said of groups is refused where it cannot be") {
              Catch::Contains("ready.operation is 6"));
   CHECK_THAT(refusal(LocalNews{.ready = {{.memory = MemoryKind{kReadyMemoryCount}}}}),
              Catch::Contains("ready.memory is 3"));
-  CHECK_THAT(refusal(LocalNews{.answered = {{.index = kMaxPartitionsPerJob}}}), Catch::Contains("answered.index"));
+  CHECK_THAT(refusal(LocalNews{.answered = {{.index = kMaxPartitionsPerJob}}}),
+             Catch::Contains("answered.index"));
   CHECK_THAT(refusal(LocalBatch{.setup = std::vector<std::byte>(kMaxLocalSetupBytes + 1)}),
              Catch::Contains("LocalBatch.setup has 257 entries"));
   CHECK_THAT(refusal(LocalBatch{.items = std::vector<LocalItem>(kMaxItemsPerBatch + 1)}),
@@ -300,7 +307,8 @@ TEST_CASE("what is said of groups is refused where it cannot be") {
              Catch::Contains("items.kind is 5"));
   CHECK_THAT(refusal(LocalBatch{.items = {{.first = 1, .count = kMaxPartitionsPerJob}}}),
              Catch::Contains("items.count"));
-  CHECK_THAT(refusal(LocalBatch{.items = {{.member = kMaxLocalGroupSize}}}), Catch::Contains("items.member is 64"));
+  CHECK_THAT(refusal(LocalBatch{.items = {{.member = kMaxLocalGroupSize}}}),
+             Catch::Contains("items.member is 64"));
   CHECK_THAT(refusal(LocalBatch{.waiting = std::vector<LocalWaiting>(kMaxWaitsNamed + 1)}),
              Catch::Contains("LocalBatch.waiting has 65 entries"));
 }
@@ -371,7 +379,8 @@ TEST_CASE("names are bounded and clean, error texts are cut and made clean") {
   CHECK(header_of(Aggregate{.applied = everyone}).size() <= kMaxLaneHeaderBytes);
   CHECK(header_of(Retained{.error = {ErrorCode::internal, umlauts, umlauts}, .applied = everyone}).size() <=
         kMaxLaneHeaderBytes);
-  CHECK(header_of(PushPull{.error = {ErrorCode::configuration, umlauts, umlauts}}).size() <= kMaxLaneHeaderBytes);
+  CHECK(header_of(PushPull{.error = {ErrorCode::configuration, umlauts, umlauts}}).size() <=
+        kMaxLaneHeaderBytes);
   CHECK(header_of(Resume{.partitions = std::vector<StoredRounds>(kMaxPartitionsPerResume)}).size() <=
         kMaxLaneHeaderBytes);
 

@@ -83,8 +83,8 @@ struct LocalWaiting {  // some members are ready for it, others not
   friend bool operator==(const LocalWaiting&, const LocalWaiting&) = default;
 };
 
-struct LocalBatch {          // leader -> every member
-  std::uint64_t number = 0;  // from 0, without gaps
+struct LocalBatch {                   // leader -> every member
+  std::uint64_t number = 0;           // from 0, without gaps
   std::vector<std::byte> setup = {};  // in batch 0: what the implementation needs to begin
   std::vector<LocalItem> items = {};  // none: it tells only the rest
   std::vector<LocalWaiting> waiting = {};

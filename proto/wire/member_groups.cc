@@ -19,8 +19,8 @@ Status check_groups(const std::vector<Member>& members) {
                           places.emplace(member.leader, member.group_rank).second;
     if (is_right) continue;
     return make_error(ErrorCode::protocol,
-                      fmt::format("rank {} cannot be number {} of {} in the group of rank {}", member.rank.value,
-                                  member.group_rank, member.weight, member.leader.value));
+                      fmt::format("rank {} cannot be number {} of {} in the group of rank {}",
+                                  member.rank.value, member.group_rank, member.weight, member.leader.value));
   }
   return {};
 }

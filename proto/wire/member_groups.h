@@ -1,5 +1,5 @@
-// Which members of a job are one contributor: those with the same leader (decision 0019). One rule for who says
-// it and who is told.
+// Which members of a job are one contributor: those with the same leader (decision 0019). One rule for who
+// says it and who is told.
 #pragma once
 
 #include <vector>

@@ -63,8 +63,8 @@ struct HelloWorker {
   WorkerLoss worker_loss = WorkerLoss::fail;  // job setting
   bool unequal_sums = false;  // job setting: parts of one tensor may hold the sums of different ranks
   LocalGrouping local_group = LocalGrouping::off;  // job setting
-  std::string group_name = {};   // equal for the ranks that form a group; empty if off
-  std::uint32_t group_size = 0;  // how many it was told that they are; 0: nobody said
+  std::string group_name = {};                     // equal for the ranks that form a group; empty if off
+  std::uint32_t group_size = 0;                    // how many it was told that they are; 0: nobody said
   friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
 
@@ -96,7 +96,8 @@ struct HelloLane {
   Generation generation;
   std::uint32_t credit_report_bytes = 0;  // send Credit when this many payload bytes are unreported
   std::optional<Nonce> nonce = {};
-  std::optional<std::uint32_t> cpu = {};  // of the host of both: this end of the lane is read and written there only
+  std::optional<std::uint32_t> cpu =
+      {};  // of the host of both: this end of the lane is read and written there only
   friend bool operator==(const HelloLane&, const HelloLane&) = default;
 };
 
@@ -147,8 +148,8 @@ struct Member {  // a worker of a job, in rank order
   Incarnation incarnation;
   std::string host;
   std::uint32_t local_rank = 0;
-  std::uint32_t weight = 1;  // ranks already summed in its contributions; 0 = contributes nothing itself
-  Rank leader = {};          // the lowest rank of its group: itself, if it has none
+  std::uint32_t weight = 1;      // ranks already summed in its contributions; 0 = contributes nothing itself
+  Rank leader = {};              // the lowest rank of its group: itself, if it has none
   std::uint32_t group_rank = 0;  // its place in the group
   friend bool operator==(const Member&, const Member&) = default;
 };
@@ -158,7 +159,7 @@ struct LaneTarget {  // index in JobStart::lanes is the LaneIndex
   Incarnation incarnation;
   Endpoint endpoint;
   std::uint32_t shard = 0;
-  std::string host;  // identity of the server's machine: who shares it may use its memory
+  std::string host;   // identity of the server's machine: who shares it may use its memory
   bool rdma = false;  // the server takes lanes over RDMA, too
   friend bool operator==(const LaneTarget&, const LaneTarget&) = default;
 };
@@ -323,7 +324,7 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   Codec codec = Codec::raw;
   std::uint32_t weight = 1;  // ranks already summed in the payload
   bool announced = false;    // without payload: the contribution is there, and waits to be asked for
-  Error error = {};          // not ok: the ranks of this host disagree, and the round fails with it; no payload
+  Error error = {};  // not ok: the ranks of this host disagree, and the round fails with it; no payload
   friend bool operator==(const PushPull&, const PushPull&) = default;
 };
 
@@ -337,7 +338,7 @@ struct Aggregate {  // server -> worker; the payload is the answer
   std::uint64_t version = 0;  // async: how often the value has changed, never starting over; sync: 0
   std::uint64_t taken = 0;
   // Async: what the value holds, so that another server can go on from it. Of sync answers 0 and empty.
-  std::uint32_t broadcasts = 0;  // by their roots
+  std::uint32_t broadcasts = 0;     // by their roots
   std::vector<Round> applied = {};  // by rank: the first of its rounds that is not in it
   friend bool operator==(const Aggregate&, const Aggregate&) = default;
 };
@@ -392,8 +393,8 @@ struct Moved {
 
 struct StoredRounds {
   PartitionId partition;
-  Round round;  // the first one that is not over here: all before it are stored, or have failed
-  std::uint64_t version = 0;     // async: of the last answer, which is kept; 0: there was none
+  Round round;                // the first one that is not over here: all before it are stored, or have failed
+  std::uint64_t version = 0;  // async: of the last answer, which is kept; 0: there was none
   std::uint32_t broadcasts = 0;  // async: those that have been answered here
   friend bool operator==(const StoredRounds&, const StoredRounds&) = default;
 };
@@ -497,13 +498,13 @@ struct LaneLost {
   friend bool operator==(const LaneLost&, const LaneLost&) = default;
 };
 
-using Message = std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress,
-                             JobStart, JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left,
-                             OpenJob, DeclareSlices, DropTensors, WorkerLeft, JobEnded, Ack, PushPull,
-                             Aggregate, Later, Again, RoundFailed, TensorFailed, Credit, Moved, Resume,
-                             Resumed, Fetch, Retained, Settle, Settled, Challenge, Proof, Attached, Shrunk,
-                             HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits, AskCluster,
-                             ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch>;
+using Message =
+    std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,
+                 JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left, OpenJob, DeclareSlices,
+                 DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, Later, Again, RoundFailed,
+                 TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled, Challenge,
+                 Proof, Attached, Shrunk, HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits, AskCluster,
+                 ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch>;
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

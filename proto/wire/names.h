@@ -1,5 +1,5 @@
-// What may stand in the names that the protocol carries: jobs, tensors, hosts. One rule for those who send and
-// those who check what was sent.
+// What may stand in the names that the protocol carries: jobs, tensors, hosts. One rule for those who send
+// and those who check what was sent.
 #pragma once
 
 #include <cstddef>

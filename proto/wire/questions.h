@@ -1,5 +1,5 @@
-// Messages that ask who waits for whom, and what there is; part of messages.h. A waiting worker and bpsctl ask
-// the scheduler, the scheduler asks the servers of the job. Every question has a number and one answer.
+// Messages that ask who waits for whom, and what there is; part of messages.h. A waiting worker and bpsctl
+// ask the scheduler, the scheduler asks the servers of the job. Every question has a number and one answer.
 #pragma once
 
 #include <array>
@@ -134,8 +134,8 @@ struct ServerState {
   std::string host;
   Endpoint endpoint;
   std::uint32_t shards = 0;
-  std::uint64_t memory_max = 0;   // bytes for partitions
-  std::uint64_t placed = 0;       // of them, bytes of tensors that lie there
+  std::uint64_t memory_max = 0;  // bytes for partitions
+  std::uint64_t placed = 0;      // of them, bytes of tensors that lie there
   std::uint32_t jobs = 0;
   bool draining = false;
   PartyState state = PartyState::alive;
@@ -163,8 +163,8 @@ struct JobState {
   std::uint32_t left = 0;
   std::uint32_t servers = 0;
   std::uint32_t tensors = 0;
-  std::uint64_t bytes = 0;       // of the tensors
-  std::vector<Party> absentees;  // have not joined, are suspected or have left; at most kMaxMissingNamed
+  std::uint64_t bytes = 0;         // of the tensors
+  std::vector<Party> absentees;    // have not joined, are suspected or have left; at most kMaxMissingNamed
   std::vector<CutLink> cut_links;  // at most kMaxMissingNamed
   friend bool operator==(const JobState&, const JobState&) = default;
 };
@@ -182,8 +182,8 @@ struct ClusterState {  // scheduler -> administrator
   std::uint64_t request = 0;
   Term term;
   std::uint64_t uptime_ms = 0;
-  std::vector<ServerState> servers;  // at most kMaxServers
-  std::vector<JobState> jobs;        // at most kMaxJobsListed
+  std::vector<ServerState> servers;      // at most kMaxServers
+  std::vector<JobState> jobs;            // at most kMaxJobsListed
   std::vector<GoneServer> gone_servers;  // lately, the last first; at most kMaxGoneServersListed
   friend bool operator==(const ClusterState&, const ClusterState&) = default;
 };
@@ -197,14 +197,14 @@ struct Drain {
   friend bool operator==(const Drain&, const Drain&) = default;
 };
 
-// scheduler -> administrator: first when it has begun, or cannot; again when another job turns out to keep the
-// server; then, `over`, when the server has gone.
+// scheduler -> administrator: first when it has begun, or cannot; again when another job turns out to keep
+// the server; then, `over`, when the server has gone.
 struct Drained {
   std::uint64_t request = 0;
   bool over = false;
-  Error error;                   // not ok: nothing more follows
-  std::uint32_t jobs = 0;        // that use it, or did when the drain began
-  std::uint64_t partitions = 0;  // that have moved
+  Error error;                         // not ok: nothing more follows
+  std::uint32_t jobs = 0;              // that use it, or did when the drain began
+  std::uint64_t partitions = 0;        // that have moved
   std::vector<std::string> stays_for;  // jobs whose partitions cannot move for now; at most kMaxWaitsNamed
   std::vector<std::string> reasons;    // of each of these, why
   friend bool operator==(const Drained&, const Drained&) = default;

@@ -28,9 +28,27 @@ inline Nonce sample_secret(unsigned first) {
 inline std::vector<Message> sample_messages() {
   const Term term{7, 0x1122334455667788};
   std::vector<Message> all;
-  all.push_back(HelloWorker{term, Incarnation{0xa1}, "resnet50", JobRun{0xb2}, Rank{2}, 4, 1, 2, "gpu-01",
-                            25'000'000'000, 1 << 20, Mode::async, 5, 60'000, true, sample_secret(0x10),
-                            WorkerLoss::shrink, true, LocalGrouping::nccl, "gpu-01/4026531840/1000", 2});
+  all.push_back(HelloWorker{term,
+                            Incarnation{0xa1},
+                            "resnet50",
+                            JobRun{0xb2},
+                            Rank{2},
+                            4,
+                            1,
+                            2,
+                            "gpu-01",
+                            25'000'000'000,
+                            1 << 20,
+                            Mode::async,
+                            5,
+                            60'000,
+                            true,
+                            sample_secret(0x10),
+                            WorkerLoss::shrink,
+                            true,
+                            LocalGrouping::nccl,
+                            "gpu-01/4026531840/1000",
+                            2});
   all.push_back(HelloServer{term,
                             Incarnation{0xa2},
                             ServerId{3},
@@ -82,9 +100,26 @@ inline std::vector<Message> sample_messages() {
   all.push_back(WorkerLeft{JobRun{0xb2}, Rank{3}, true});
   all.push_back(JobEnded{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", ""}});
   all.push_back(Ack{17, {ErrorCode::out_of_memory, "2 GiB do not fit", "raise --memory-max"}});
-  all.push_back(PushPull{JobRun{0xb2}, PartitionId{13}, Round{812}, Epoch{7}, Generation{8},
-                         Operation::broadcast, Rank{2}, Codec::raw, 2, true, {ErrorCode::configuration, "no", "do"}});
-  all.push_back(Aggregate{PartitionId{13}, Round{812}, Epoch{7}, Generation{8}, Codec::raw, 4, 19, 1 << 30, 1,
+  all.push_back(PushPull{JobRun{0xb2},
+                         PartitionId{13},
+                         Round{812},
+                         Epoch{7},
+                         Generation{8},
+                         Operation::broadcast,
+                         Rank{2},
+                         Codec::raw,
+                         2,
+                         true,
+                         {ErrorCode::configuration, "no", "do"}});
+  all.push_back(Aggregate{PartitionId{13},
+                          Round{812},
+                          Epoch{7},
+                          Generation{8},
+                          Codec::raw,
+                          4,
+                          19,
+                          1 << 30,
+                          1,
                           {Round{813}, Round{0}, Round{812}}});
   all.push_back(Later{PartitionId{13}, Round{812}, 20});
   all.push_back(Again{PartitionId{13}, Round{812}, 21});
@@ -99,8 +134,10 @@ inline std::vector<Message> sample_messages() {
                       {{ServerId{5}, Incarnation{0xa4}, {"10.0.0.9", 4714}, 2, "cpu-02"}},
                       {LaneIndex{0}},
                       {{PartitionId{13}, LaneIndex{2}}, {PartitionId{15}, LaneIndex{1}}}});
-  all.push_back(Resume{
-      JobRun{0xb2}, Epoch{9}, Generation{8}, {{PartitionId{13}, Round{812}}, {PartitionId{15}, Round{813}, 19, 1}}});
+  all.push_back(Resume{JobRun{0xb2},
+                       Epoch{9},
+                       Generation{8},
+                       {{PartitionId{13}, Round{812}}, {PartitionId{15}, Round{813}, 19, 1}}});
   all.push_back(Resumed{PartitionId{13}, Round{813}, 24});
   all.push_back(Fetch{PartitionId{13}, Round{812}, 25, 19});
   all.push_back(Retained{JobRun{0xb2},
@@ -121,26 +158,25 @@ inline std::vector<Message> sample_messages() {
   all.push_back(Shrunk{28, JobRun{0xb2}, Generation{9}, Rank{3}, "rank 3 is gone"});
   all.push_back(HelloAdmin{Term{1, 0xa0}, sample_secret(0x80)});
   all.push_back(AskOpenRounds{28, JobRun{0xb2}, TensorId{12}, 10'000});
-  all.push_back(
-      OpenRounds{29,
-                 {{TensorId{12}, Round{812}, 10'400, false, 2, 8, 2, {Rank{3}, Rank{5}}},
-                  {TensorId{18}, Round{0}, 300, true, 1, 8, 8, {Rank{0}}}},
-                 4});
+  all.push_back(OpenRounds{29,
+                           {{TensorId{12}, Round{812}, 10'400, false, 2, 8, 2, {Rank{3}, Rank{5}}},
+                            {TensorId{18}, Round{0}, 300, true, 1, 8, 8, {Rank{0}}}},
+                           4});
   all.push_back(AskWaits{30, "resnet50", Subject::tensor, "layer1.weight", 10'000, 250});
-  all.push_back(Waits{31,
-                      {},
-                      {{"resnet50",
-                        WaitKind::round,
-                        "layer1.weight",
-                        812,
-                        10'400,
-                        2,
-                        8,
-                        2,
-                        {{false, 3, "gpu-03", PartyState::alive, 400},
-                         {false, 5, "gpu-05", PartyState::gone, 9800}}}},
-                      7,
-                      {{true, 2, "cpu-02", PartyState::suspected, 200}}});
+  all.push_back(
+      Waits{31,
+            {},
+            {{"resnet50",
+              WaitKind::round,
+              "layer1.weight",
+              812,
+              10'400,
+              2,
+              8,
+              2,
+              {{false, 3, "gpu-03", PartyState::alive, 400}, {false, 5, "gpu-05", PartyState::gone, 9800}}}},
+            7,
+            {{true, 2, "cpu-02", PartyState::suspected, 200}}});
   all.push_back(AskCluster{32});
   all.push_back(ClusterState{
       33,
@@ -164,8 +200,13 @@ inline std::vector<Message> sample_messages() {
         {{Rank{3}, ServerId{2}, 2100}}}},
       {{ServerId{1}, "cpu-01", {"10.0.0.8", 4714}, 3000, "connection lost"}}});
   all.push_back(Drain{34, ServerId{2}});
-  all.push_back(Drained{
-      35, true, {ErrorCode::invalid_argument, "there is no server 7", "see bpsctl status"}, 1, 203, {"async"}, {"full"}});
+  all.push_back(Drained{35,
+                        true,
+                        {ErrorCode::invalid_argument, "there is no server 7", "see bpsctl status"},
+                        1,
+                        203,
+                        {"async"},
+                        {"full"}});
   all.push_back(LaneLost{ServerId{3}, Incarnation{0xa2}, true, 3100, "connection timed out"});
   all.push_back(HelloLocal{JobRun{0xb2}, Rank{3}, Incarnation{0xa1}, Incarnation{0xa5}, sample_secret(0x90)});
   all.push_back(LocalNews{{{TensorId{12}, Round{812}, Operation::broadcast, Rank{2}, MemoryKind::cuda},
@@ -173,13 +214,13 @@ inline std::vector<Message> sample_messages() {
                           {{TensorId{12}, Round{812}, 1, 4, {}},
                            {TensorId{18}, Round{3}, 0, 0, {ErrorCode::peer_lost, "rank 9 is gone", "wait"}}},
                           true});
-  all.push_back(
-      LocalBatch{36,
-                 {std::byte{1}, std::byte{2}, std::byte{3}},
-                 {{LocalItem::Kind::spread, TensorId{12}, Round{812}, 1, 2, 4, 0, {}},
-                  {LocalItem::Kind::refuse, TensorId{18}, Round{0}, 0, 3, 0, 0, {ErrorCode::configuration, "no", "do"}},
-                  {LocalItem::Kind::left, TensorId{0}, Round{0}, 0, 0, 0, 1, {}}},
-                 {{TensorId{18}, Round{4}, 2500, {Rank{3}, Rank{5}}}}});
+  all.push_back(LocalBatch{
+      36,
+      {std::byte{1}, std::byte{2}, std::byte{3}},
+      {{LocalItem::Kind::spread, TensorId{12}, Round{812}, 1, 2, 4, 0, {}},
+       {LocalItem::Kind::refuse, TensorId{18}, Round{0}, 0, 3, 0, 0, {ErrorCode::configuration, "no", "do"}},
+       {LocalItem::Kind::left, TensorId{0}, Round{0}, 0, 0, 0, 1, {}}},
+      {{TensorId{18}, Round{4}, 2500, {Rank{3}, Rank{5}}}}});
   return all;
 }
 
@@ -192,10 +233,16 @@ class RandomMessages {
     switch (number(0, std::variant_size_v<Message> - 1)) {
       case 0: return hello_worker();
       case 1:
-        return HelloServer{
-            term(),           Incarnation{any()},          ServerId{u32()}, text(0, kMaxHostBytes),
-            endpoint(),       u32(1, kMaxShardsPerServer), any(),           any(),
-            optional_secret(), flag()};
+        return HelloServer{term(),
+                           Incarnation{any()},
+                           ServerId{u32()},
+                           text(0, kMaxHostBytes),
+                           endpoint(),
+                           u32(1, kMaxShardsPerServer),
+                           any(),
+                           any(),
+                           optional_secret(),
+                           flag()};
       case 2:
         return HelloLane{JobRun{any()},      rank(),  Incarnation{any()}, ServerId{u32()},
                          Incarnation{any()}, shard(), Session{any()},     Epoch{u32()},
@@ -223,21 +270,28 @@ class RandomMessages {
         return OpenJob{any(),        JobRun{any()}, text(1, kMaxNameBytes), Generation{u32()},
                        Epoch{u32()}, members()};
       case 16: return declare_slices();
-      case 17: return DropTensors{JobRun{any()}, list<TensorId>(20, kMaxTensorsPerJob),
+      case 17:
+        return DropTensors{JobRun{any()}, list<TensorId>(20, kMaxTensorsPerJob),
                            list<PartitionId>(20, kMaxPartitionsPerJob)};
       case 18: return WorkerLeft{JobRun{any()}, rank(), number(0, 1) == 1};
       case 19: return JobEnded{JobRun{any()}, error()};
       case 20: return Ack{any(), error()};
       case 21:
-        return PushPull{
-            JobRun{any()},    partition(),       Round{any()},
-            Epoch{u32()},     Generation{u32()}, static_cast<Operation>(number(0, kOperationCount - 1)),
-            rank(),           Codec::raw,        u32(0, kMaxWorldSize),
-            flag(),           error()};
+        return PushPull{JobRun{any()},
+                        partition(),
+                        Round{any()},
+                        Epoch{u32()},
+                        Generation{u32()},
+                        static_cast<Operation>(number(0, kOperationCount - 1)),
+                        rank(),
+                        Codec::raw,
+                        u32(0, kMaxWorldSize),
+                        flag(),
+                        error()};
       case 22:
-        return Aggregate{partition(), Round{any()},          Epoch{u32()}, Generation{u32()},
-                         Codec::raw,  u32(0, kMaxWorldSize), any(),        any(),
-                         u32(),       rounds()};
+        return Aggregate{
+            partition(), Round{any()}, Epoch{u32()}, Generation{u32()}, Codec::raw, u32(0, kMaxWorldSize),
+            any(),       any(),        u32(),        rounds()};
       case 23: return Later{partition(), Round{any()}, any()};
       case 24: return Again{partition(), Round{any()}, any()};
       case 25: return RoundFailed{partition(), Round{any()}, failure(), any()};
@@ -248,9 +302,8 @@ class RandomMessages {
       case 30: return Resumed{partition(), Round{any()}, any()};
       case 31: return Fetch{partition(), Round{any()}, any(), any()};
       case 32:
-        return Retained{JobRun{any()},     partition(),           Round{any()}, Epoch{u32()},
-                        Generation{u32()}, u32(0, kMaxWorldSize), error(),      any(),
-                        u32(),             rounds()};
+        return Retained{JobRun{any()},         partition(), Round{any()}, Epoch{u32()}, Generation{u32()},
+                        u32(0, kMaxWorldSize), error(),     any(),        u32(),        rounds()};
       case 33: return Settle{any(), rank()};
       case 34: return Settled{any()};
       case 35: return Challenge{secret()};
@@ -281,7 +334,9 @@ class RandomMessages {
   Nonce secret() { return sample_secret(u32()); }
   std::optional<Nonce> optional_secret() { return number(0, 1) == 0 ? std::optional<Nonce>() : secret(); }
   Rank rank() { return Rank{u32(0, kMaxWorldSize - 1)}; }
-  std::optional<std::uint32_t> optional_cpu() { return flag() ? std::optional(u32(0, kMaxCpus - 1)) : std::nullopt; }
+  std::optional<std::uint32_t> optional_cpu() {
+    return flag() ? std::optional(u32(0, kMaxCpus - 1)) : std::nullopt;
+  }
   std::uint32_t shard() { return u32(0, kMaxShardsPerServer - 1); }
   PartitionId partition() { return PartitionId{u32(0, kMaxPartitionsPerJob - 1)}; }
   DType dtype() { return static_cast<DType>(number(0, kDTypeCount - 1)); }
@@ -315,7 +370,7 @@ class RandomMessages {
     std::uint32_t next = 0;
     for (Member& member : out) {
       next += u32(1, 100);
-      member = {Rank{next}, Incarnation{any()}, text(0, kMaxHostBytes), u32(0, 7), u32(0, 8),
+      member = {Rank{next},         Incarnation{any()}, text(0, kMaxHostBytes), u32(0, 7), u32(0, 8),
                 Rank{u32(0, next)}, u32(0, 7)};
     }
     return out;
@@ -333,14 +388,23 @@ class RandomMessages {
       }
       case 2: return open_rounds();
       case 3:
-        return AskWaits{any(), text(0, kMaxNameBytes), static_cast<Subject>(number(0, kSubjectCount - 1)),
-                        text(0, kMaxNameBytes), any(), any()};
+        return AskWaits{any(),
+                        text(0, kMaxNameBytes),
+                        static_cast<Subject>(number(0, kSubjectCount - 1)),
+                        text(0, kMaxNameBytes),
+                        any(),
+                        any()};
       case 4: return waits();
       case 5: return AskCluster{any()};
       case 6: return cluster_state();
       case 7: return Drain{any(), ServerId{u32()}};
       default:
-        return Drained{any(), flag(), error(), u32(), any(), {text(1, kMaxNameBytes), text(1, kMaxNameBytes)},
+        return Drained{any(),
+                       flag(),
+                       error(),
+                       u32(),
+                       any(),
+                       {text(1, kMaxNameBytes), text(1, kMaxNameBytes)},
                        {text(0, kMaxMessageBytes), text(0, kMaxMessageBytes)}};
     }
   }
@@ -358,8 +422,12 @@ class RandomMessages {
     OpenRounds m{any(), {}, u32()};
     m.rounds.resize(number(0, 5));
     for (OpenRound& r : m.rounds) {
-      r = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()}, any(), flag(),
-           u32(0, kMaxPartitionsPerJob),            u32(0, kMaxWorldSize)};
+      r = {TensorId{u32(0, kMaxTensorsPerJob - 1)},
+           Round{any()},
+           any(),
+           flag(),
+           u32(0, kMaxPartitionsPerJob),
+           u32(0, kMaxWorldSize)};
       r.absent = u32(0, r.expected);
       r.missing = list<Rank>(kMaxMissingNamed, kMaxWorldSize);
     }
@@ -370,9 +438,12 @@ class RandomMessages {
     Waits m{any(), error(), {}, u32(), parties()};
     m.waits.resize(number(0, 5));
     for (Wait& w : m.waits) {
-      w = {text(1, kMaxNameBytes), static_cast<WaitKind>(number(0, kWaitKindCount - 1)),
-           text(0, kMaxNameBytes), any(),
-           any(),                  u32(0, kMaxPartitionsPerJob),
+      w = {text(1, kMaxNameBytes),
+           static_cast<WaitKind>(number(0, kWaitKindCount - 1)),
+           text(0, kMaxNameBytes),
+           any(),
+           any(),
+           u32(0, kMaxPartitionsPerJob),
            u32(0, kMaxWorldSize)};
       w.absent = u32(0, w.expected);
       w.missing = parties();
@@ -387,8 +458,11 @@ class RandomMessages {
       s = {ServerId{u32()}, text(0, kMaxHostBytes), endpoint(), any(), text(0, 100)};
     m.servers.resize(number(0, 4));
     for (ServerState& s : m.servers) {
-      s = {ServerId{u32()}, text(0, kMaxHostBytes), endpoint(), u32(1, kMaxShardsPerServer), any(), any(),
-           u32(),           flag(),                 party_state(), any()};
+      s = {ServerId{u32()}, text(0, kMaxHostBytes),
+           endpoint(),      u32(1, kMaxShardsPerServer),
+           any(),           any(),
+           u32(),           flag(),
+           party_state(),   any()};
     }
     m.jobs.resize(number(0, 4));
     for (JobState& j : m.jobs) {
@@ -550,7 +624,8 @@ class RandomMessages {
     }
     m.waiting.resize(number(0, 4));
     for (LocalWaiting& w : m.waiting)
-      w = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()}, any(), list<Rank>(kMaxLocalGroupSize, kMaxWorldSize)};
+      w = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()}, any(),
+           list<Rank>(kMaxLocalGroupSize, kMaxWorldSize)};
     return m;
   }
 

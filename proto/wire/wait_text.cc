@@ -6,9 +6,9 @@ namespace bps {
 namespace {
 
 std::string counted(const Wait& wait, const char* whom, const char* have_done) {
-  std::string text = wait.absent == 0
-                         ? fmt::format("all {}{} {}", wait.expected, whom, have_done)
-                         : fmt::format("{} of {}{} {}", wait.expected - wait.absent, wait.expected, whom, have_done);
+  std::string text = wait.absent == 0 ? fmt::format("all {}{} {}", wait.expected, whom, have_done)
+                                      : fmt::format("{} of {}{} {}", wait.expected - wait.absent,
+                                                    wait.expected, whom, have_done);
   if (wait.missing.empty()) return text;
   const auto named = static_cast<std::uint32_t>(wait.missing.size());
   return text + ", missing " + list_text(wait.missing, wait.absent > named ? wait.absent - named : 0);
@@ -54,7 +54,8 @@ std::string to_string(const Wait& wait) {
     case WaitKind::join:
       return fmt::format("the workers of the job: {}{}", counted(wait, "", "joined"),
                          wait.absent == 0 ? ", and no server is there" : "");
-    case WaitKind::start: return fmt::format("the start of the job: {}", counted(wait, " servers", "confirmed it"));
+    case WaitKind::start:
+      return fmt::format("the start of the job: {}", counted(wait, " servers", "confirmed it"));
     case WaitKind::declaration:
       return fmt::format("the declaration of {}: {}", wait.tensor, counted(wait, " servers", "confirmed it"));
     case WaitKind::move:

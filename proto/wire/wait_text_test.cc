@@ -19,8 +19,8 @@ Wait round_wait(std::uint32_t expected, std::vector<Party> missing) {
 }  // namespace
 
 TEST_CASE("wait text: a round names who has not pushed, with host, age and state") {
-  const Wait wait = round_wait(
-      8, {{false, 3, "gpu-03", PartyState::alive, 400}, {false, 5, "", PartyState::gone, 9800}});
+  const Wait wait =
+      round_wait(8, {{false, 3, "gpu-03", PartyState::alive, 400}, {false, 5, "", PartyState::gone, 9800}});
   CHECK(to_string(wait) ==
         "round 812 of layer1.weight: 6 of 8 pushed, missing rank 3 (host gpu-03, last seen 0.4 s ago) and "
         "rank 5 (gone for 9.8 s)");
@@ -50,8 +50,7 @@ TEST_CASE("wait text: every kind says what it waits for") {
     return to_string(wait);
   };
   const std::string server = ", missing server 2 (last seen 0.1 s ago)";
-  CHECK(text(WaitKind::resume) ==
-        "layer1.weight, which moves to another server: 1 of 2 resumed" + server);
+  CHECK(text(WaitKind::resume) == "layer1.weight, which moves to another server: 1 of 2 resumed" + server);
   CHECK(text(WaitKind::barrier) == "barrier 812: 1 of 2 arrived" + server);
   CHECK(text(WaitKind::join) == "the workers of the job: 1 of 2 joined" + server);
   CHECK(text(WaitKind::start) == "the start of the job: 1 of 2 servers confirmed it" + server);

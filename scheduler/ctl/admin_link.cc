@@ -67,12 +67,14 @@ void AdminLink::on_closed(const Error& error) {
   if (error.code == ErrorCode::protocol) {
     return fail(make_error(
         ErrorCode::protocol,
-        fmt::format("what listens on {} is no bps-scheduler: {}", to_string(scheduler_), error.message), kWhere));
+        fmt::format("what listens on {} is no bps-scheduler: {}", to_string(scheduler_), error.message),
+        kWhere));
   }
   if (error.code == ErrorCode::unauthorised)
     return fail(make_error(error.code, name_ + ": " + error.message, error.advice));
   fail(make_error(ErrorCode::unreachable,
-                  fmt::format("{} {}: {}", name_, ready_ ? "is lost" : "does not answer", error.message), kWhere));
+                  fmt::format("{} {}: {}", name_, ready_ ? "is lost" : "does not answer", error.message),
+                  kWhere));
 }
 
 void AdminLink::beat() {

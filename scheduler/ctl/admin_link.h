@@ -1,8 +1,8 @@
 // bpsctl's connection to the scheduler: proves the key, asks, and hears the answers.
 //
 // Owner: bpsctl's main. Lives on: its loop. Failure: whatever ends the connection is told once by `failed`:
-// a scheduler that cannot be reached or falls silent is `unreachable`, a wrong key `unauthorised`, and what it
-// says in words is passed on.
+// a scheduler that cannot be reached or falls silent is `unreachable`, a wrong key `unauthorised`, and what
+// it says in words is passed on.
 #pragma once
 
 #include <cstdint>

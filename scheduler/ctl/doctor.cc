@@ -128,9 +128,10 @@ void look_at(const PinLimits& limits, RdmaDiagnosis& out) {
   out.wrong.push_back(
       {fmt::format("this process may pin {} of memory, and buffers of tensors are pinned",
                    pinned_text(limits.soft)),
-       std::string(limits.hard == PinLimits::kNoLimit
-                       ? "`ulimit -l unlimited` in the shell that starts bps"
-                       : "root puts `* - memlock unlimited` into /etc/security/limits.conf, you log in again") +
+       std::string(
+           limits.hard == PinLimits::kNoLimit
+               ? "`ulimit -l unlimited` in the shell that starts bps"
+               : "root puts `* - memlock unlimited` into /etc/security/limits.conf, you log in again") +
            "; a service has limits of its own: LimitMEMLOCK=infinity in its systemd unit; and so has a "
            "container: docker run --ulimit memlock=-1"});
 }
@@ -138,10 +139,11 @@ void look_at(const PinLimits& limits, RdmaDiagnosis& out) {
 void look_at(const RunningServer& server, RdmaDiagnosis& out) {
   if (server.limits.most() >= kLeastPinnedBytes) return;
   // It may be meant to have none.
-  out.notes.push_back({fmt::format("RDMA by the bps-server that runs as process {}, which may pin {} of memory",
-                                   server.process, pinned_text(server.limits.soft)),
-                       "if it is to offer RDMA, start it again with LimitMEMLOCK=infinity in its systemd unit, or "
-                       "after `ulimit -l unlimited` in the shell that starts it"});
+  out.notes.push_back(
+      {fmt::format("RDMA by the bps-server that runs as process {}, which may pin {} of memory",
+                   server.process, pinned_text(server.limits.soft)),
+       "if it is to offer RDMA, start it again with LimitMEMLOCK=infinity in its systemd unit, or "
+       "after `ulimit -l unlimited` in the shell that starts it"});
 }
 
 std::string text_of(const PinLimits& limits) {
@@ -153,7 +155,8 @@ std::string text_of(const PinLimits& limits) {
 std::string needs_text() {
   const std::string lane = pinned_text(lane_bytes());
   return fmt::format(
-      "needed by a server: --memory-max for each device that it may use, {} for each worker and shard, and {}\n"
+      "needed by a server: --memory-max for each device that it may use, {} for each worker and shard, and "
+      "{}\n"
       "needed by a worker: what bps_allocate gives it, for each device; {} for each shard of each server\n",
       lane, pinned_text(kGreetings * lane_bytes()), lane);
 }

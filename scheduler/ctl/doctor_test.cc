@@ -82,9 +82,11 @@ TEST_CASE("doctor: devices, ports and addresses, and what would be used") {
         "  gid 0  fe80::801b:2cff:fe08:547  RoCE v2  h1\n"
         "  gid 1  10.78.0.1  RoCE v2  h1\n"
         "memory that may be pinned: no limit\n"
-        "needed by a server: --memory-max for each device that it may use, 2.5 MiB for each worker and shard, and "
+        "needed by a server: --memory-max for each device that it may use, 2.5 MiB for each worker and "
+        "shard, and "
         "160 MiB\n"
-        "needed by a worker: what bps_allocate gives it, for each device; 2.5 MiB for each shard of each server\n"
+        "needed by a worker: what bps_allocate gives it, for each device; 2.5 MiB for each shard of each "
+        "server\n"
         "usable: 10.78.0.1 (rxe1 port 1, gid 1)\n");
   const RdmaInventory there = machine.inventory();
   const auto json = nlohmann::json::parse(render_json(there, diagnose(there)));
@@ -247,12 +249,13 @@ TEST_CASE("doctor: servers that run have limits of their own") {
   machine.process("98", "65536", "65536");
   machine.write("proc/98/comm", "another");
   machine.write("proc/99/comm", "bps-server");  // has just ended
-  CHECK(machine.diagnosis().healthy());  // the server may be one without RDMA
-  CHECK_THAT(machine.told(),
-             Contains("bps-server, process 97: pinned 2.5 MiB; may be pinned: no limit\n"
-                      "bps-server, process 1000: pinned 2.5 MiB; may be pinned: 8 MiB\n") &&
-                 Contains("not used: RDMA by the bps-server that runs as process 1000, which may pin 8 MiB of memory; ") &&
-                 Contains("LimitMEMLOCK=infinity") && !Contains("process 98") && !Contains("process 99"));
+  CHECK(machine.diagnosis().healthy());         // the server may be one without RDMA
+  CHECK_THAT(machine.told(), Contains("bps-server, process 97: pinned 2.5 MiB; may be pinned: no limit\n"
+                                      "bps-server, process 1000: pinned 2.5 MiB; may be pinned: 8 MiB\n") &&
+                                 Contains("not used: RDMA by the bps-server that runs as process 1000, which "
+                                          "may pin 8 MiB of memory; ") &&
+                                 Contains("LimitMEMLOCK=infinity") && !Contains("process 98") &&
+                                 !Contains("process 99"));
   const RdmaInventory there = machine.inventory();
   const auto json = nlohmann::json::parse(render_json(there, diagnose(there)));
   CHECK(json["servers"][0]["pinned_bytes_max"].is_null());

@@ -205,7 +205,8 @@ class Program {
     const bool failed = drained->error.code != ErrorCode::ok;
     if (failed && !(drained->over && settings_.json)) return end(drained->error);
     if (drained->over || !settings_.json)
-      print(settings_.json ? render_json(*drained, drain->server) : render(*drained, drain->server, !drains_));
+      print(settings_.json ? render_json(*drained, drain->server)
+                           : render(*drained, drain->server, !drains_));
     drains_ = true;
     if (drained->over) end(drained->error);
   }

@@ -1,5 +1,5 @@
-// How much memory processes may pin, and have: RDMA devices read and write pinned memory only, and most systems
-// let users pin 8 MiB.
+// How much memory processes may pin, and have: RDMA devices read and write pinned memory only, and most
+// systems let users pin 8 MiB.
 //
 // Reading never fails: what cannot be read is 0.
 #pragma once

@@ -58,7 +58,7 @@ struct RdmaLibraries {
 
 struct RdmaInventory {
   std::vector<RdmaDevice> devices;
-  std::string manager_error;               // why this process cannot open /dev/infiniband/rdma_cm; empty: it can
+  std::string manager_error;  // why this process cannot open /dev/infiniband/rdma_cm; empty: it can
   std::optional<RdmaLibraries> libraries;  // nothing: nobody has asked them
   PinLimits pinning;                       // of this process
   std::vector<RunningServer> servers;

@@ -82,10 +82,10 @@ Json json_of(const std::vector<CutLink>& links) {
 std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 std::string line(const ServerState& server) {
-  std::string text = fmt::format(
-      "  server {}  host {}  {}  {}  {} of {}  {}", server.server.value, server.host,
-      to_string(server.endpoint), plural(server.shards, "shard"), bytes_text(server.placed),
-      bytes_text(server.memory_max), plural(server.jobs, "job"));
+  std::string text =
+      fmt::format("  server {}  host {}  {}  {}  {} of {}  {}", server.server.value, server.host,
+                  to_string(server.endpoint), plural(server.shards, "shard"), bytes_text(server.placed),
+                  bytes_text(server.memory_max), plural(server.jobs, "job"));
   text += server.state == PartyState::alive
               ? fmt::format("  last seen {} ago", milliseconds_text(server.silent_ms))
               : fmt::format("  connection lost {} ago", milliseconds_text(server.silent_ms));
@@ -93,9 +93,9 @@ std::string line(const ServerState& server) {
 }
 
 std::string line(const JobState& job) {
-  std::string text = fmt::format("  {}  run {:016x}  {} for {}: {} of {} workers joined", job.job,
-                                 job.job_run.value, job.phase, milliseconds_text(job.age_ms), job.joined,
-                                 job.world_size);
+  std::string text =
+      fmt::format("  {}  run {:016x}  {} for {}: {} of {} workers joined", job.job, job.job_run.value,
+                  job.phase, milliseconds_text(job.age_ms), job.joined, job.world_size);
   if (job.suspected > 0) text += fmt::format(", {} suspected", job.suspected);
   if (job.left > 0) text += fmt::format(", {} left", job.left);
   text += fmt::format("; {}, {} on {}; epoch {}, generation {}\n", plural(job.tensors, "tensor"),
@@ -146,8 +146,8 @@ std::string render(const Drained& drained, ServerId server, bool begins) {
   }
   std::string text;
   if (begins) {
-    text = fmt::format("server {} drains: {} to move away from it\n", server.value,
-                       plural(drained.jobs, "job"));
+    text =
+        fmt::format("server {} drains: {} to move away from it\n", server.value, plural(drained.jobs, "job"));
   }
   for (std::size_t i = 0; i < drained.stays_for.size(); ++i)
     text += fmt::format("  {} keeps it for now: {}\n", drained.stays_for[i], drained.reasons[i]);

@@ -18,7 +18,8 @@ T sample() {
 
 TEST_CASE("bpsctl: waits, for people and as JSON") {
   CHECK(render(sample<Waits>()) ==
-        "resnet50: for 10.4 s: round 812 of layer1.weight: 6 of 8 pushed, missing rank 3 (host gpu-03, last seen "
+        "resnet50: for 10.4 s: round 812 of layer1.weight: 6 of 8 pushed, missing rank 3 (host gpu-03, last "
+        "seen "
         "0.4 s ago) and rank 5 (host gpu-05, gone for 9.8 s)\nand 7 more\n"
         "did not answer: server 2 (host cpu-02, connection lost 0.2 s ago)\n");
   CHECK(render(Waits{}) == "nothing waits\n");
@@ -46,7 +47,8 @@ TEST_CASE("bpsctl: the cluster, for people and as JSON") {
         "tensors, 97.5 MiB on 2 servers; epoch 7, generation 8\n"
         "    rank 5 (host gpu-05, has left)\n"
         "    rank 3's link to server 2 is cut (2.1 s)\n");
-  CHECK(render(ClusterState{}, scheduler) == "scheduler 127.0.0.1:4710  term 0  up 0.0 s\nno server\nno job\n");
+  CHECK(render(ClusterState{}, scheduler) ==
+        "scheduler 127.0.0.1:4710  term 0  up 0.0 s\nno server\nno job\n");
   const auto json = nlohmann::json::parse(render_json(sample<ClusterState>(), scheduler));
   CHECK(json["servers"][0]["draining"] == true);
   CHECK(json["gone_servers"][0]["server"] == 1);

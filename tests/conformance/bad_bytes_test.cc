@@ -247,8 +247,8 @@ TEST_CASE("a frame that ends too early says where") {
       if (reset) {
         int turns = 0;  // until the bytes have been read: a reset may overtake them
         const TimePoint then = victim.fabric->loop().now() + 250ms;
-        REQUIRE(victim.fabric->run_until(
-            [&] { return ++turns > 100 && victim.fabric->loop().now() >= then; }, kLimit));
+        REQUIRE(victim.fabric->run_until([&] { return ++turns > 100 && victim.fabric->loop().now() >= then; },
+                                         kLimit));
         victim.raw->reset();
       } else {
         victim.raw.reset();

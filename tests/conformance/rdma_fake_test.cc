@@ -479,7 +479,8 @@ TEST_CASE("references and records that make no sense end the connection") {
   CHECK_THAT(answer_to(fabric, lent_frame(10'000, {1, where, key + 1000, false})).message, Contains(access));
   CHECK_THAT(answer_to(fabric, lent_frame(10'001, {1, where, key, false})).message, Contains(access));
   CHECK_THAT(answer_to(fabric, lent_frame(10'000, {1, where - 1, key, false})).message, Contains(access));
-  CHECK_THAT(answer_to(fabric, lent_frame(kMaxPayloadBytes, {1, where, key, false})).message, Contains(access));
+  CHECK_THAT(answer_to(fabric, lent_frame(kMaxPayloadBytes, {1, where, key, false})).message,
+             Contains(access));
   CHECK_THAT(answer_to(fabric, lent_frame(8, {1, UINT64_MAX, key, false})).message, Contains(access));
 
   std::vector<std::byte> bytes;

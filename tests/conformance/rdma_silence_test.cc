@@ -39,7 +39,8 @@ TEST_CASE("a connection that nobody uses finds out that the peer does not answer
   CHECK(pair.client.closed + pair.server.closed == 0);
   fabric.fake().fail_next_request(kCompletionUnanswered);
   REQUIRE(fabric.run_until([&] { return pair.client.closed == 1 && pair.server.closed == 1; }, kLimit));
-  const End& first = pair.client.end.message.find("closed by") == std::string::npos ? pair.client : pair.server;
+  const End& first =
+      pair.client.end.message.find("closed by") == std::string::npos ? pair.client : pair.server;
   CHECK_THAT(first.end.message, Contains(describe_completion(kCompletionUnanswered)));
 }
 
@@ -53,8 +54,9 @@ TEST_CASE("a READ that is neither carried out nor fails ends its connection, tho
   const std::uint64_t sends = counters.sends;
   REQUIRE(fabric.run_until([&] { return pair.server.closed == 1 && pair.client.closed == 1; }, kLimit));
   CHECK(pair.server.end.code == ErrorCode::peer_lost);
-  CHECK_THAT(pair.server.end.message,
-             Contains("lost: RDMA device fake0 has neither carried out nor failed any of 1 requests for 40ms"));
+  CHECK_THAT(
+      pair.server.end.message,
+      Contains("lost: RDMA device fake0 has neither carried out nor failed any of 1 requests for 40ms"));
   CHECK(pair.server.messages == 0);
   CHECK(counters.sends >= sends + 8);  // they did go through
   CHECK(counters.failed_requests == 0);
@@ -91,7 +93,8 @@ TEST_CASE("a device that is slow is waited for, as long as something comes of it
   CHECK(pair.client.closed + pair.server.closed == 0);
 }
 
-TEST_CASE("a peer that makes no buffer free and says nothing is lost, though its device has taken everything") {
+TEST_CASE(
+    "a peer that makes no buffer free and says nothing is lost, though its device has taken everything") {
   RdmaFakeFabric fabric({}, impatient(8));
   End end;
   auto listener = fabric.transport().listen(fabric.loop(), fabric.any_endpoint(),

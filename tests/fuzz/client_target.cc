@@ -71,7 +71,8 @@ class Liars {
     const std::uint32_t what = input_.below(32);
     if (what < 5) return use_engine(what);
     if (what == 5) return cluster_.loop.run_for(std::chrono::milliseconds(input_.below(256)));
-    if (what == 6 && !arriving_.empty()) return finish(input_.below(static_cast<std::uint32_t>(arriving_.size())));
+    if (what == 6 && !arriving_.empty())
+      return finish(input_.below(static_cast<std::uint32_t>(arriving_.size())));
     const auto to = wire(what < 14 ? 0 : input_.below(16));
     if (to == nullptr || !to->open()) return;
     if (what == 7) return break_wire(*to);
@@ -215,8 +216,9 @@ class Liars {
   PartitionId partition() { return PartitionId{input_.below(32) == 1 ? input_.number32() : input_.below(6)}; }
   Round round() { return Round{input_.below(16) == 1 ? input_.number() : input_.below(3)}; }
   Error error() {
-    return input_.below(4) == 1 ? make_error(static_cast<ErrorCode>(1 + input_.below(kErrorCodeCount - 1)), "no")
-                                : Error{};
+    return input_.below(4) == 1
+               ? make_error(static_cast<ErrorCode>(1 + input_.below(kErrorCodeCount - 1)), "no")
+               : Error{};
   }
 
   Declared declared() {
@@ -270,7 +272,8 @@ class Liars {
       case 1: return job_start();
       case 2: return JobFailed{job_run(), make_error(ErrorCode::peer_lost, "gone")};
       case 3: return BarrierDone{input_.number(), error()};
-      case 4: return TensorFailed{job_run(), TensorId{input_.below(4)}, make_error(ErrorCode::configuration, "no")};
+      case 4:
+        return TensorFailed{job_run(), TensorId{input_.below(4)}, make_error(ErrorCode::configuration, "no")};
       case 5: return Settle{input_.number(), Rank{0}};
       case 6: return Left{};
       case 7: return JoinProgress{1, {Rank{1}}, 1};
@@ -284,7 +287,8 @@ class Liars {
   }
 
   Message of_server() {
-    const std::uint64_t taken = input_.below(8) == 1 ? input_.number() : input_.below(4) * ScriptedCluster::kSlice;
+    const std::uint64_t taken =
+        input_.below(8) == 1 ? input_.number() : input_.below(4) * ScriptedCluster::kSlice;
     switch (input_.below(12)) {
       case 0: return Later{partition(), round(), taken};
       case 1: return Again{partition(), round(), taken};

@@ -1,6 +1,6 @@
-// A client's engine among the ranks of its host, of whom the others say anything that decodes, at any time: as members
-// to the leader, and as leader. Every operation ends exactly once, no memory is touched that is not the engine's to
-// touch, and no bytes end the process.
+// A client's engine among the ranks of its host, of whom the others say anything that decodes, at any time:
+// as members to the leader, and as leader. Every operation ends exactly once, no memory is touched that is
+// not the engine's to touch, and no bytes end the process.
 #include <deque>
 
 #include "client/local/host_group.h"
@@ -58,17 +58,17 @@ class Host {
   explicit Host(Input& input)
       : input_(input),
         self_(input.below(kRanks)),
-        cluster_(config(input, self_), {&loop_, &links_,
-                                        [](const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
-                                          HostGroup::Options options;
-                                          options.job_run = context.run;
-                                          options.ranks = context.ranks;
-                                          options.member = context.self;
-                                          options.max_early_frames = 64;
-                                          options.max_early_bytes = 16 * ScriptedCluster::kSlice;
-                                          return std::make_unique<HostGroup>(context.loop, *context.transport,
-                                                                             std::move(options), owner);
-                                        }}) {
+        cluster_(config(input, self_),
+                 {&loop_, &links_, [](const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
+                    HostGroup::Options options;
+                    options.job_run = context.run;
+                    options.ranks = context.ranks;
+                    options.member = context.self;
+                    options.max_early_frames = 64;
+                    options.max_early_bytes = 16 * ScriptedCluster::kSlice;
+                    return std::make_unique<HostGroup>(context.loop, *context.transport, std::move(options),
+                                                       owner);
+                  }}) {
     for (std::uint32_t r = 0; r < kRanks; ++r)
       cluster_.members.push_back({Rank{r}, Incarnation{r + 10}, "host", r, kRanks, Rank{0}, r});
   }
@@ -121,8 +121,11 @@ class Host {
     }
     for (std::uint32_t member = self_ + 1; member < kRanks; ++member) {
       links_.come();
-      say(*links_.wires.back(), HelloLocal{JobRun{ScriptedCluster::kRun}, Rank{member}, Incarnation{member + 10},
-                                           Incarnation{self_ + 10}, {}});
+      say(*links_.wires.back(), HelloLocal{JobRun{ScriptedCluster::kRun},
+                                           Rank{member},
+                                           Incarnation{member + 10},
+                                           Incarnation{self_ + 10},
+                                           {}});
     }
     if (self_ != 0) say(*links_.wires.front(), LocalBatch{});
   }
@@ -141,7 +144,8 @@ class Host {
     if (!wire.open()) return;
     if (what < 29 || input_.below(4) != 1) return say_due(other);
     switch (input_.below(16)) {
-      case 0: return std::exchange(wire.handler, nullptr)->on_closed(make_error(ErrorCode::peer_lost, "gone"));
+      case 0:
+        return std::exchange(wire.handler, nullptr)->on_closed(make_error(ErrorCode::peer_lost, "gone"));
       case 1: return say(wire, any_message(input_));
       case 2:
       case 3:
@@ -159,7 +163,8 @@ class Host {
 
   void declare() {
     if (!cluster_.scheduler().open() || cluster_.engine.failure() || declared_.size() > 8) return;
-    if (!cluster_.engine.describe_scheduler().empty()) return;  // it has been silent for too long, and is asked later
+    if (!cluster_.engine.describe_scheduler().empty())
+      return;  // it has been silent for too long, and is asked later
     cluster_.scheduler().frames.clear();
     declared_.push_back(cluster_.declare("t" + std::to_string(declared_.size()), kTensorBytes, {0, 1, 0, 1}));
   }
@@ -174,12 +179,13 @@ class Host {
     const bool is_max = input_.below(8) == 1;
     const Rank root{input_.below(kRanks)};
     const auto done = cluster_.into(operation.outcome);
-    const Status status =
-        is_broadcast ? cluster_.engine.broadcast(tensor, operation.out, root, done)
-                     : cluster_.engine.push_pull(tensor, in_place ? operation.out : operation.in, operation.out,
-                                                 is_max ? Operation::max : Operation::sum, done);
+    const Status status = is_broadcast ? cluster_.engine.broadcast(tensor, operation.out, root, done)
+                                       : cluster_.engine.push_pull(
+                                             tensor, in_place ? operation.out : operation.in, operation.out,
+                                             is_max ? Operation::max : Operation::sum, done);
     if (!status) return calls_.pop_back();
-    if (tensor.value >= begun_.size()) begun_.resize(tensor.value + 1, LocalReady{TensorId{}, Round{~0ull}, {}, {}, {}});
+    if (tensor.value >= begun_.size())
+      begun_.resize(tensor.value + 1, LocalReady{TensorId{}, Round{~0ull}, {}, {}, {}});
     LocalReady& ready = begun_[tensor.value];
     const Operation what = is_broadcast ? Operation::broadcast : is_max ? Operation::max : Operation::sum;
     ready = {tensor, ready.round.next(), what, is_broadcast ? root : Rank{}, MemoryKind::host};
@@ -200,7 +206,8 @@ class Host {
             JobFailed{JobRun{ScriptedCluster::kRun}, make_error(ErrorCode::peer_lost, "rank 2 is gone")});
       case 1:
       case 2:
-        return cluster_.scheduler().deliver(TensorFailed{JobRun{ScriptedCluster::kRun}, TensorId{input_.below(4)},
+        return cluster_.scheduler().deliver(TensorFailed{JobRun{ScriptedCluster::kRun},
+                                                         TensorId{input_.below(4)},
                                                          make_error(ErrorCode::configuration, "otherwise")});
       case 3: return joined ? declare() : void();
       default: return cluster_.scheduler().deliver(Heartbeat{1});
@@ -219,17 +226,20 @@ class Host {
     if (frame.cookie != 0) wire.sent(frame.cookie);
     taken_[lane] += frame.payload.size();
     if (push->error.code != ErrorCode::ok || input_.below(16) == 1) {
-      const Error error = push->error.code != ErrorCode::ok ? push->error : make_error(ErrorCode::peer_lost, "gone");
+      const Error error =
+          push->error.code != ErrorCode::ok ? push->error : make_error(ErrorCode::peer_lost, "gone");
       return wire.deliver(RoundFailed{push->partition, push->round, error, taken_[lane]});
     }
-    const Aggregate answer = cluster_.answer(push->partition.value, push->round.value, taken_[lane], push->weight);
+    const Aggregate answer =
+        cluster_.answer(push->partition.value, push->round.value, taken_[lane], push->weight);
     if (push->operation == Operation::broadcast && !frame.payload.empty()) return wire.deliver(answer);
     (void)wire.deliver(answer, testing::bytes_of(bytes_of(push->partition), 7));
   }
 
   // ---- the other ranks ----
 
-  // What is due of them if they keep the rules, which is said most of the time: else nobody would listen for long.
+  // What is due of them if they keep the rules, which is said most of the time: else nobody would listen for
+  // long.
   std::uint32_t member_of(std::uint32_t other) const { return other < self_ ? other : other + 1; }
   static std::uint32_t owner_of(TensorId tensor, std::uint32_t index) {
     return (kPartitions * tensor.value + index) % kRanks;
@@ -266,7 +276,8 @@ class Host {
         }
       }
       for (const LocalAnswer& answer : news->answered) {
-        LocalItem spread = item(LocalItem::Kind::spread, {answer.tensor, answer.round, {}, {}, {}}, answer.index, 1);
+        LocalItem spread =
+            item(LocalItem::Kind::spread, {answer.tensor, answer.round, {}, {}, {}}, answer.index, 1);
         spread.error = answer.error;
         due_[0].push_back(LocalBatch{0, {}, {spread}, {}});
       }
@@ -290,7 +301,8 @@ class Host {
       }
     }
   }
-  static LocalItem item(LocalItem::Kind kind, const LocalReady& ready, std::uint32_t first, std::uint32_t count) {
+  static LocalItem item(LocalItem::Kind kind, const LocalReady& ready, std::uint32_t first,
+                        std::uint32_t count) {
     return {kind, ready.tensor, ready.round, first, count, kRanks, 0, {}};
   }
   void parts_from(std::uint32_t other, const LocalReady& ready, std::uint32_t first, std::uint32_t count) {
@@ -375,7 +387,7 @@ class Host {
     for (std::uint32_t left = input_.below(4); left > 0; --left) {
       LocalItem item;
       const std::uint32_t kind = input_.below(16);
-      item.kind = kind < 8 ? LocalItem::Kind::reduce
+      item.kind = kind < 8    ? LocalItem::Kind::reduce
                   : kind < 12 ? LocalItem::Kind::spread
                               : static_cast<LocalItem::Kind>(1 + kind % 4);
       item.tensor = tensor();

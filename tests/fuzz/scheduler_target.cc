@@ -129,8 +129,8 @@ class Peers {
 
   // Of a lane that it was told of, mostly.
   LaneLost lane_lost(PeerId peer) {
-    LaneLost lost{ServerId{1 + input_.below(4)}, Incarnation{input_.number()}, input_.below(4) != 0, input_.number(),
-                  "no route to host"};
+    LaneLost lost{ServerId{1 + input_.below(4)}, Incarnation{input_.number()}, input_.below(4) != 0,
+                  input_.number(), "no route to host"};
     const auto started = h_->got<JobStart>(peer);
     if (started.empty() || started.back().lanes.empty()) return lost;
     const auto& lanes = started.back().lanes;
@@ -151,7 +151,8 @@ class Peers {
   void note(PeerId peer, const Message& message) {
     bool is_new = true;
     if (const auto* worker = std::get_if<HelloWorker>(&message)) {
-      is_new = h_->inbox[peer].empty() && workers_.try_emplace(peer, WorkerMemory{*worker, {}, {}, {}, {}}).second;
+      is_new =
+          h_->inbox[peer].empty() && workers_.try_emplace(peer, WorkerMemory{*worker, {}, {}, {}, {}}).second;
     } else if (const auto* server = std::get_if<HelloServer>(&message)) {
       is_new = h_->inbox[peer].empty() && servers_.try_emplace(peer, ServerMemory{*server, {}}).second;
     } else if (const auto* declare = std::get_if<Declare>(&message)) {

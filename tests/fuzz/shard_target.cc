@@ -101,7 +101,8 @@ class Lanes {
       case 5: {
         const bool lingers = input_.flag();
         if (input_.below(8) == 1) {
-          world_.shard->shrink(Shrunk{1, job_run(), Generation{input_.below(4)}, Rank{input_.below(kWorkers)}, "gone"});
+          world_.shard->shrink(
+              Shrunk{1, job_run(), Generation{input_.below(4)}, Rank{input_.below(kWorkers)}, "gone"});
           return;
         }
         return world_.shard->worker_left(job_run(), Rank{input_.below(kWorkers + 1)}, lingers);
@@ -128,8 +129,8 @@ class Lanes {
       return declare(std::get<DeclareSlices>(*heard));
     } else {
       for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
-        open.members.push_back({Rank{rank}, Incarnation{100 + rank}, "", 0, choice == rank + 2 ? 0 : 1u,
-                                Rank{rank}, 0});
+        open.members.push_back(
+            {Rank{rank}, Incarnation{100 + rank}, "", 0, choice == rank + 2 ? 0 : 1u, Rank{rank}, 0});
     }
     open.job_run = job_run();
     open.generation = Generation{};
@@ -237,7 +238,8 @@ class Lanes {
     Wire& wire = *lane.wire;
     auto message = received(push_pull(lane.rank), kMaxLaneHeaderBytes);
     if (!message || wire.handler == nullptr) return;
-    auto& loan = loans_.emplace_back(testing::FakeLoan::of(std::vector<std::byte>(input_.below(4) == 1 ? 100 : 1024)));
+    auto& loan =
+        loans_.emplace_back(testing::FakeLoan::of(std::vector<std::byte>(input_.below(4) == 1 ? 100 : 1024)));
     if (input_.below(4) == 1) loan->withdraw_after(static_cast<int>(input_.below(3)));
     LentPayload payload = testing::FakeLoan::payload(loan, input_.flag());
     if (wire.handler->on_lent(*message, payload) || wire.handler == nullptr) return;

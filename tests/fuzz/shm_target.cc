@@ -50,7 +50,8 @@ class Peer final : public ShmInbox::Owner {
       case 4:
       case 5: borrow(input); break;
       case 6:
-        if (!lent_.empty()) lent_.erase(lent_.begin() + input.below(static_cast<std::uint32_t>(lent_.size())));
+        if (!lent_.empty())
+          lent_.erase(lent_.begin() + input.below(static_cast<std::uint32_t>(lent_.size())));
         break;
       default: rest(input.below(3));
     }
@@ -122,8 +123,8 @@ class Peer final : public ShmInbox::Owner {
   static UniqueFd descriptor(std::uint32_t what) {
     static const auto right = make_shm_memory(kRegionBytes);
     BPS_ASSERT(right.ok());
-    const int fd = what == 0 ? ::open("/dev/null", O_RDONLY | O_CLOEXEC)
-                             : ::fcntl(right->fd.get(), F_DUPFD_CLOEXEC, 0);
+    const int fd =
+        what == 0 ? ::open("/dev/null", O_RDONLY | O_CLOEXEC) : ::fcntl(right->fd.get(), F_DUPFD_CLOEXEC, 0);
     return UniqueFd(fd);
   }
 

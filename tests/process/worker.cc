@@ -14,8 +14,8 @@
 // fractions then, so that sums in another order have other bits; and with a rank its host is lost.
 //
 // With --device cuda: tensors are in the memory of a GPU, filled and read by copies, and a stream waits for
-// the sums. With --wire-dtype bf16 or f16 they are that on the network, and values have fractions, so that they
-// are rounded: sums are compared with what the reference in proto/reduce says.
+// the sums. With --wire-dtype bf16 or f16 they are that on the network, and values have fractions, so that
+// they are rounded: sums are compared with what the reference in proto/reduce says.
 //
 // An error goes to stderr as "CODE: message; advice", and the exit status is the one that it suggests.
 // Scheduler, job, rank and the rest come from BPS_* variables.
@@ -104,8 +104,8 @@ bool is_told() {
   return poll(&input, 1, 0) > 0;
 }
 
-// Whole numbers that a float holds exactly, different for every rank, round and element; with groups, and where
-// they are rounded, tenths.
+// Whole numbers that a float holds exactly, different for every rank, round and element; with groups, and
+// where they are rounded, tenths.
 float value(const Flags& flags, std::uint64_t rank, std::uint64_t round, std::uint64_t element) {
   const auto whole = static_cast<float>((rank + 1) * ((round + element) % 1000));
   return flags.groups.empty() && flags.wire_dtype.empty() ? whole : whole * 0.1F;

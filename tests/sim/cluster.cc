@@ -84,12 +84,11 @@ void Cluster::restart_scheduler(const FaultPlan& fault) {
   scheduler_node_->kill();
   // A worker that has said hello hears nothing before its Welcome, so it does not notice a silent death.
   const bool joining = std::any_of(jobs_.begin(), jobs_.end(), [](const SimJob& job) {
-    return std::any_of(job.workers.begin(), job.workers.end(), [](const auto& worker) {
-      return worker->state() == SimWorker::State::joining;
-    });
+    return std::any_of(job.workers.begin(), job.workers.end(),
+                       [](const auto& worker) { return worker->state() == SimWorker::State::joining; });
   });
-  network_.forget(*scheduler_node_, fault.silent && !joining ? VirtualTransport::Death::silent
-                                                             : VirtualTransport::Death::loud);
+  network_.forget(*scheduler_node_,
+                  fault.silent && !joining ? VirtualTransport::Death::silent : VirtualTransport::Death::loud);
   scheduler_.reset();
   ++scheduler_state_.term;
   // A server that comes for the first time to one without memory may get the number of one that was there.
@@ -139,8 +138,8 @@ void Cluster::boot() {
       for (const auto& ranks : plan.contributors())
         first = std::find(ranks.begin(), ranks.end(), r) != ranks.end() ? ranks.front() : first;
       const bool together = plan.workers[first].lives_with_a_server;
-      const std::string machine =
-          together ? servers_[first % servers_.size()].node->host() : fmt::format("10.{}.2.{}", j + 1, first + 1);
+      const std::string machine = together ? servers_[first % servers_.size()].node->host()
+                                           : fmt::format("10.{}.2.{}", j + 1, first + 1);
       auto worker = std::make_unique<SimWorker>(*node, network_, *job.context, Rank{r}, machine,
                                                 SchedulerDaemon::endpoint(*scheduler_node_),
                                                 Logger("client", log_of(node->name())), random_.next());

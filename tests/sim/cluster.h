@@ -101,7 +101,7 @@ class Cluster {
   VirtualLoop base_;
   VirtualTransport network_;
   std::unique_ptr<SimNode> scheduler_node_;
-  SchedulerState scheduler_state_;               // on its disk
+  SchedulerState scheduler_state_;                // on its disk
   std::vector<std::unique_ptr<SimNode>> graves_;  // connections may still name them
   std::unique_ptr<SchedulerDaemon> scheduler_;
   std::vector<SimServer> servers_;

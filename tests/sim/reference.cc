@@ -63,7 +63,8 @@ std::vector<std::byte> reduce_integers(Operation operation, std::span<const std:
 
 template <class T, class Widen, class Narrow>
 std::vector<std::byte> reduce_floats(Operation operation, std::span<const std::vector<std::byte>> inputs,
-                                     std::size_t weight, std::size_t element_bytes, Widen widen, Narrow narrow) {
+                                     std::size_t weight, std::size_t element_bytes, Widen widen,
+                                     Narrow narrow) {
   std::vector<std::byte> out(inputs.front().size());
   for (std::size_t i = 0; i < out.size() / element_bytes; ++i) {
     T sum = widen(inputs[0], i);
@@ -137,7 +138,8 @@ std::vector<std::byte> reference_reduce(DType dtype, Operation operation,
                                         std::optional<std::size_t> weight) {
   BPS_ASSERT(!contributions.empty() && operation != Operation::broadcast);
   const std::size_t ranks = weight.value_or(contributions.size());
-  if (contributions.size() == 1 && (ranks == 1 || operation != Operation::average)) return contributions.front();
+  if (contributions.size() == 1 && (ranks == 1 || operation != Operation::average))
+    return contributions.front();
   switch (dtype) {
     case DType::f32: return reduce_native<float>(operation, contributions, ranks);
     case DType::f64: return reduce_native<double>(operation, contributions, ranks);
@@ -156,7 +158,8 @@ std::vector<std::byte> reference_reduce_by_host(DType dtype, Operation operation
   std::vector<std::vector<std::byte>> sums;
   std::size_t ranks = 0;
   for (const auto& host : hosts) {
-    sums.push_back(reference_reduce(dtype, operation == Operation::average ? Operation::sum : operation, host));
+    sums.push_back(
+        reference_reduce(dtype, operation == Operation::average ? Operation::sum : operation, host));
     ranks += host.size();
   }
   return reference_reduce(dtype, operation, sums, ranks);

@@ -12,8 +12,8 @@
 
 namespace bps::sim {
 
-// `contributions` in rank order, each `elements` raw elements; not for broadcast. `weight`: ranks in them, if some
-// are sums already.
+// `contributions` in rank order, each `elements` raw elements; not for broadcast. `weight`: ranks in them, if
+// some are sums already.
 std::vector<std::byte> reference_reduce(DType dtype, Operation operation,
                                         std::span<const std::vector<std::byte>> contributions,
                                         std::optional<std::size_t> weight = {});

@@ -375,9 +375,7 @@ constexpr std::array kScenarios{
                 m.replace_servers(2);  // more than half are left
                 m.restart_scheduler(2);
                 break;
-              case 3:
-                m.deadly(FaultPlan::Kind::kill, FaultPlan::Target::worker);
-                break;
+              case 3: m.deadly(FaultPlan::Kind::kill, FaultPlan::Target::worker); break;
               default:
                 m.deadly(FaultPlan::Kind::pause, FaultPlan::Target::worker);
                 m.scenario().faults.back().length = kHeartbeatTimeout + 3s;
@@ -440,9 +438,8 @@ constexpr std::array kScenarios{
 }  // namespace
 
 std::string_view name_of(FaultPlan::Kind kind) {
-  constexpr std::string_view names[] = {"delay", "cut lanes", "cut control", "refuse",
-                                        "pause", "kill",      "power off",   "drain",  "restart",
-                                        "cut link"};
+  constexpr std::string_view names[] = {"delay", "cut lanes", "cut control", "refuse",  "pause",
+                                        "kill",  "power off", "drain",       "restart", "cut link"};
   return names[static_cast<std::size_t>(kind)];
 }
 

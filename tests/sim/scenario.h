@@ -44,9 +44,9 @@ struct FaultPlan {
   std::size_t job = 0;
   std::size_t index = 0;  // rank or server
   Duration length{0};
-  std::size_t server = 0;   // cut_link: the other end
-  bool silent = false;      // restart, cut_link: nobody hears a close
-  bool forgetful = false;   // restart: what it had written is lost
+  std::size_t server = 0;  // cut_link: the other end
+  bool silent = false;     // restart, cut_link: nobody hears a close
+  bool forgetful = false;  // restart: what it had written is lost
 };
 
 // What must come of a job.
@@ -62,7 +62,7 @@ struct Scenario {
   std::uint64_t seed = 1;
   NetworkOptions network;
   bool wrong_clocks = false;
-  bool keyed = false;  // everyone has a key and proves it
+  bool keyed = false;         // everyone has a key and proves it
   bool tight_memory = false;  // servers may have no room for what others had
   std::vector<ServerPlan> servers;
   std::vector<JobPlan> jobs;

@@ -15,7 +15,7 @@
 namespace bps {
 class Scheduler;
 struct SchedulerState;
-}
+}  // namespace bps
 
 namespace bps::sim {
 

@@ -21,15 +21,17 @@ bool adds(Operation operation) { return operation == Operation::sum || operation
 
 void ShrunkAnswers::note_lost(Rank rank) {
   for (const auto& ranks : job_.contributors()) {
-    if (std::find(ranks.begin(), ranks.end(), rank.value) != ranks.end()) lost_.insert(ranks.begin(), ranks.end());
+    if (std::find(ranks.begin(), ranks.end(), rank.value) != ranks.end())
+      lost_.insert(ranks.begin(), ranks.end());
   }
 }
 
 // Who may have been summed: all who live, and any of the lost. The likely ones first.
 std::vector<ShrunkAnswers::Contributors> ShrunkAnswers::candidates() const {
   Contributors contributors = job_.contributors();
-  const auto first_lost = std::stable_partition(contributors.begin(), contributors.end(),
-                                                [&](const auto& ranks) { return !is_lost(Rank{ranks.front()}); });
+  const auto first_lost =
+      std::stable_partition(contributors.begin(), contributors.end(),
+                            [&](const auto& ranks) { return !is_lost(Rank{ranks.front()}); });
   const Contributors lost(first_lost, contributors.end());
   contributors.erase(first_lost, contributors.end());
   std::vector<Contributors> all;

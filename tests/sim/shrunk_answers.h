@@ -20,8 +20,8 @@ class ShrunkAnswers {
  public:
   explicit ShrunkAnswers(const JobPlan& job) : job_(job) {}
 
-  // From now on its contributions may be missing, and those of the ranks that it is one contributor with. Nobody asks
-  // what they have seen.
+  // From now on its contributions may be missing, and those of the ranks that it is one contributor with.
+  // Nobody asks what they have seen.
   void note_lost(Rank rank);
   bool is_lost(Rank rank) const { return lost_.count(rank.value) != 0; }
 

@@ -24,7 +24,7 @@ struct SimWorker::UnderWay {
   std::uint64_t serial = 0;
   RoundPlan how;
   std::vector<std::byte> in;
-  std::vector<std::byte> out;  // of a broadcast, and in place: the only buffer
+  std::vector<std::byte> out;        // of a broadcast, and in place: the only buffer
   std::vector<std::uint64_t> least;  // async, by rank: deltas that had an answer before it began
 };
 
@@ -110,17 +110,17 @@ void SimWorker::run() {
     config.local_group = LocalGrouping::host;
     config.group_name = fmt::format("host{}", plan_.host);
   }
-  engine_ = std::make_unique<ClientEngine>(node_.loop(), transport_, config, log_, nullptr, DataPlane::FindRdma{},
-                                           &local_transport_, [this](const auto& context, auto& owner) {
-                                             return make_group(context, owner);
-                                           });
+  engine_ = std::make_unique<ClientEngine>(
+      node_.loop(), transport_, config, log_, nullptr, DataPlane::FindRdma{}, &local_transport_,
+      [this](const auto& context, auto& owner) { return make_group(context, owner); });
   calling_ = true;
   engine_->join(once<Status>([this](const Status& status) { on_joined(status); }));
   calling_ = false;
 }
 
 // Of the ranks of this host, or of this one's GPU.
-std::unique_ptr<LocalGroup> SimWorker::make_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner) {
+std::unique_ptr<LocalGroup> SimWorker::make_group(const DataPlane::GroupContext& context,
+                                                  LocalGroup::Owner& owner) {
   if (context.transport == nullptr) {
     FakeHost::Options options;
     options.seed = random_.next();

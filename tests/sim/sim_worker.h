@@ -45,10 +45,10 @@ struct JobContext {
   const SharedKey key;
   Expected expected;
   Report& report;
-  std::vector<std::vector<std::uint64_t>> begun;  // by tensor and rank: rounds begun
+  std::vector<std::vector<std::uint64_t>> begun;     // by tensor and rank: rounds begun
   std::vector<std::vector<std::uint64_t>> answered;  // async, likewise: deltas that have an answer
-  std::vector<std::uint64_t> barriers;            // by rank: entered
-  ShrunkAnswers shrunk;                           // of a job that shrinks, instead of `expected`
+  std::vector<std::uint64_t> barriers;               // by rank: entered
+  ShrunkAnswers shrunk;                              // of a job that shrinks, instead of `expected`
 };
 
 class SimWorker {

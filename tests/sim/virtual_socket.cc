@@ -517,7 +517,8 @@ void Socket::detach() {
   sent_ready_.clear();
   stop_receiving();
   queued_bytes_ = 0;
-  if (const auto peer = peer_.lock(); peer && side_.connector && std::exchange(wire_->connector_first, false)) {
+  if (const auto peer = peer_.lock();
+      peer && side_.connector && std::exchange(wire_->connector_first, false)) {
     network_->base.after(latency_, [peer] {
       peer->fail(make_error(ErrorCode::peer_lost, "the connection was reset"), false);
     });

@@ -65,7 +65,7 @@ struct Network {
 
 // What both sides of a connection share.
 struct Wire {
-  bool cut = false;  // nothing more arrives anywhere
+  bool cut = false;              // nothing more arrives anywhere
   bool connector_first = false;  // and the other end hears of that when the connector has closed
 
   // Payloads larger than this are lent; unset: none is. Those out of a region are never scarce, of the others

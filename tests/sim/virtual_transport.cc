@@ -93,9 +93,8 @@ void knock(const std::shared_ptr<Network>& network, const std::shared_ptr<Socket
   const auto cut = network->cut_links.find({socket->side().node, listener->node});
   if (cut != network->cut_links.end()) {
     if (cut->second) {  // kernels ask again
-      network->base.after(std::chrono::seconds(1), [network, socket, endpoint, back] {
-        knock(network, socket, endpoint, back);
-      });
+      network->base.after(std::chrono::seconds(1),
+                          [network, socket, endpoint, back] { knock(network, socket, endpoint, back); });
       return;
     }
     network->base.after(back, [socket, endpoint] {

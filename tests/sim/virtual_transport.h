@@ -105,8 +105,9 @@ class VirtualTransport final : public Transport {
   // many.
   std::size_t cut(const Selector& selector, Duration spread);
 
-  // Nothing passes any more between two processes that live. Loud: both hear resets, and connects are refused.
-  // Silent: what is sent vanishes; the connecting end notices after kHeartbeatTimeout or a little more
+  // Nothing passes any more between two processes that live. Loud: both hear resets, and connects are
+  // refused. Silent: what is sent vanishes; the connecting end notices after kHeartbeatTimeout or a little
+  // more
   // (`deadline`), the other one never.
   void cut_link(const SimNode& connecting, const SimNode& listening, bool silent);
   // For connections that are opened from now on.

@@ -69,8 +69,9 @@ Cluster::Cluster(std::size_t servers) : parts_(std::make_unique<Parts>()) {
       Server::Callbacks callbacks;
       callbacks.registered = [&one] { one.is_registered.set(true); };
       callbacks.stopped = [&one](const Error&) { one.has_stopped.set(true); };
-      one.server = std::make_unique<Server>(loop, std::vector<EventLoop*>{&one.shard->loop()}, parts_->transport,
-                                            std::move(options), std::move(callbacks), parts_->log);
+      one.server =
+          std::make_unique<Server>(loop, std::vector<EventLoop*>{&one.shard->loop()}, parts_->transport,
+                                   std::move(options), std::move(callbacks), parts_->log);
       REQUIRE(one.server->start().ok());
     });
     REQUIRE(one.is_registered.wait_until(soon()));

@@ -1,5 +1,5 @@
-// A scheduler, and servers of one shard each, on threads of this process. Apart from programs that use the C++ wrapper,
-// whose namespace is the product's.
+// A scheduler, and servers of one shard each, on threads of this process. Apart from programs that use the
+// C++ wrapper, whose namespace is the product's.
 #pragma once
 
 #include <cstddef>

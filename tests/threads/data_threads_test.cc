@@ -45,7 +45,8 @@ const std::vector<std::size_t> kSizes = {1, 100, 5'000, 40'000, 100'000, 3, 60'0
 
 // What `rank` pushes to a tensor in a round.
 float value_of(int rank, std::size_t tensor, int round, std::size_t element) {
-  return static_cast<float>((element % 97) * static_cast<std::size_t>(rank + 1) + tensor + static_cast<std::size_t>(round));
+  return static_cast<float>((element % 97) * static_cast<std::size_t>(rank + 1) + tensor +
+                            static_cast<std::size_t>(round));
 }
 float sum_of(std::size_t tensor, int round, std::size_t element) {
   float sum = 0;
@@ -55,7 +56,8 @@ float sum_of(std::size_t tensor, int round, std::size_t element) {
 }
 
 // Empty, or what was wrong first.
-std::string train(const bps::testing::Cluster& cluster, int rank, int rounds, const std::function<void(int)>& reached) {
+std::string train(const bps::testing::Cluster& cluster, int rank, int rounds,
+                  const std::function<void(int)>& reached) {
   try {
     bps::Client client{options_of(cluster, rank)};
     std::vector<bps::Tensor> tensors;
@@ -77,7 +79,8 @@ std::string train(const bps::testing::Cluster& cluster, int rank, int rounds, co
         handles[t].wait(kPatience);
         for (std::size_t i = 0; i < kSizes[t]; ++i) {
           if (out[t][i] != sum_of(t, round, i))
-            return "round " + std::to_string(round) + ", tensor " + std::to_string(t) + ", element " + std::to_string(i);
+            return "round " + std::to_string(round) + ", tensor " + std::to_string(t) + ", element " +
+                   std::to_string(i);
         }
       }
     }
@@ -88,11 +91,13 @@ std::string train(const bps::testing::Cluster& cluster, int rank, int rounds, co
   }
 }
 
-std::vector<std::string> train_all(const bps::testing::Cluster& cluster, int rounds, const std::function<void(int)>& reached = [](int) {}) {
+std::vector<std::string> train_all(
+    const bps::testing::Cluster& cluster, int rounds, const std::function<void(int)>& reached = [](int) {}) {
   std::vector<std::future<std::string>> ranks;
   for (int rank = 0; rank < kWorkers; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&cluster, rank, rounds, &reached] {
-      return train(cluster, rank, rounds, rank == 0 ? reached : [](int) {});
+      return train(
+          cluster, rank, rounds, rank == 0 ? reached : [](int) {});
     }));
   }
   std::vector<std::string> wrong;
@@ -103,7 +108,8 @@ std::vector<std::string> train_all(const bps::testing::Cluster& cluster, int rou
 
 const std::vector<std::string> kNothing(kWorkers);
 
-// Of the clients of this process that has most of them, as they are called: bps-client, bps-client-1, bps-client-2, ...
+// Of the clients of this process that has most of them, as they are called: bps-client, bps-client-1,
+// bps-client-2, ...
 int most_data_threads() {
   const std::string first = "bps-client";
   int most = 0;
@@ -135,7 +141,8 @@ TEST_CASE("data threads: sums are right, with as many threads as lanes and with 
   }
 }
 
-TEST_CASE("data threads: by default there are as many as CPUs, or as lanes, but one where those spread unevenly") {
+TEST_CASE(
+    "data threads: by default there are as many as CPUs, or as lanes, but one where those spread unevenly") {
   const bps::testing::Cluster cluster(4);
   const int cpus = static_cast<int>(std::thread::hardware_concurrency());
   CHECK(data_threads_of(cluster, 30) == (cpus == 3 ? 1 : std::min(cpus, 4)));
@@ -171,7 +178,8 @@ TEST_CASE("data threads: a client that is closed in the middle of a round leaves
       bps::Client client{options_of(cluster, rank)};
       const std::size_t count = 400'000;
       const bps::Tensor tensor = client.declare("t", bps::DType::f32, count);
-      auto in = std::make_unique<std::vector<float>>(count, 1.0f), out = std::make_unique<std::vector<float>>(count);
+      auto in = std::make_unique<std::vector<float>>(count, 1.0f),
+           out = std::make_unique<std::vector<float>>(count);
       for (int round = 0; round < 3; ++round)
         client.push_pull(tensor, *in, *out, bps::Op::sum).wait(kPatience);
       bps::Handle handle = client.push_pull(tensor, *in, *out, bps::Op::sum);

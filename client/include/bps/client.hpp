@@ -14,9 +14,9 @@
 // takes a `bps::Status&` as last argument, sets it and does not throw.
 //
 // Memory is given as a typed pointer (as long as the tensor), as anything with data() and size() (the length
-// is checked), or as {pointer, bytes}; that of a GPU as CudaMemory. It must stay valid until the operation is done; only a finished wait,
-// a callback or Client::close says so, not the end of a Handle. Memory that Client::allocate gave may go any
-// time.
+// is checked), or as {pointer, bytes}; that of a GPU as CudaMemory. It must stay valid until the operation is
+// done; only a finished wait, a callback or Client::close says so, not the end of a Handle. Memory that
+// Client::allocate gave may go any time.
 //
 // All functions may be called from any thread, except that a callback must not wait.
 #ifndef BPS_CLIENT_HPP_
@@ -163,8 +163,8 @@ class Handle {
   }
   void wait(Status& status) const { wait(Timeout{}, status); }
 
-  // Of an operation on CudaMemory: what is queued on `stream` from now on waits until the operation has ended, well or
-  // not; its result is still to be asked for. See bps_handle_wait_stream.
+  // Of an operation on CudaMemory: what is queued on `stream` from now on waits until the operation has
+  // ended, well or not; its result is still to be asked for. See bps_handle_wait_stream.
   void wait_stream(void* stream) const {
     Status status;
     wait_stream(stream, status);
@@ -349,8 +349,12 @@ class Client {
     std::vector<bps_tensor_spec> raw_specs(specs.size());
     for (std::size_t i = 0; i < specs.size(); ++i) {
       raw_specs[i] = {
-          sizeof(bps_tensor_spec), specs[i].name.c_str(), static_cast<bps_dtype>(specs[i].dtype),
-          specs[i].count,          specs[i].priority,     static_cast<std::int32_t>(specs[i].mode),
+          sizeof(bps_tensor_spec),
+          specs[i].name.c_str(),
+          static_cast<bps_dtype>(specs[i].dtype),
+          specs[i].count,
+          specs[i].priority,
+          static_cast<std::int32_t>(specs[i].mode),
           specs[i].staleness,
           specs[i].wire_dtype ? static_cast<std::int32_t>(*specs[i].wire_dtype) : BPS_WIRE_DTYPE_SAME};
     }
@@ -463,8 +467,14 @@ class Client {
     bps_stats raw_stats{};
     raw_stats.struct_size = sizeof raw_stats;
     if (raw_ == nullptr || bps_get_stats(raw_, &raw_stats) != BPS_OK) return {};
-    return {raw_stats.pushed_bytes, raw_stats.pulled_bytes, raw_stats.rounds,  raw_stats.resent,
-            raw_stats.lanes,        raw_stats.shm_lanes,    raw_stats.workers, raw_stats.rdma_lanes,
+    return {raw_stats.pushed_bytes,
+            raw_stats.pulled_bytes,
+            raw_stats.rounds,
+            raw_stats.resent,
+            raw_stats.lanes,
+            raw_stats.shm_lanes,
+            raw_stats.workers,
+            raw_stats.rdma_lanes,
             raw_stats.rdma_registrations,
             raw_stats.rdma_sends,
             raw_stats.rdma_signalled_sends,
@@ -479,7 +489,8 @@ class Client {
     bps_client_info raw_info{};
     raw_info.struct_size = sizeof raw_info;
     if (raw_ == nullptr || bps_get_client_info(raw_, &raw_info) != BPS_OK) return {};
-    return {raw_info.local_group, raw_info.cuda_device, std::chrono::milliseconds(raw_info.operation_timeout_ms)};
+    return {raw_info.local_group, raw_info.cuda_device,
+            std::chrono::milliseconds(raw_info.operation_timeout_ms)};
   }
 
   // Finishes operations under way until the timeout, cancels the rest, leaves the job. After it no memory of

@@ -265,7 +265,8 @@ class ConstBuffer : public detail::AnyBuffer {
   explicit ConstBuffer(const bps_buffer& raw) noexcept : AnyBuffer(raw) {}
 };
 
-// Memory of a GPU, see bps_buffer: {pointer, bytes, device, stream}. What is queued on the stream comes first.
+// Memory of a GPU, see bps_buffer: {pointer, bytes, device, stream}. What is queued on the stream comes
+// first.
 struct CudaMemory {
   void* pointer = nullptr;
   std::size_t bytes = 0;

@@ -17,14 +17,15 @@ namespace bps {
 class CallerEvents;
 
 struct CallerEvent {
-  // Of a stream, which handles do not tell: each thread has a default stream by the same one, and who comes after
-  // a stream that has been destroyed may have its handle, while what was queued there still goes on.
+  // Of a stream, which handles do not tell: each thread has a default stream by the same one, and who comes
+  // after a stream that has been destroyed may have its handle, while what was queued there still goes on.
   struct Stream {
     std::uint64_t id = 0;
     std::uint64_t thread = 0;
     friend auto operator<=>(const Stream&, const Stream&) = default;
   };
-  CallerEvent(std::shared_ptr<CallerEvents> pool_, const Stream& stream_) : pool(std::move(pool_)), stream(stream_) {}
+  CallerEvent(std::shared_ptr<CallerEvents> pool_, const Stream& stream_)
+      : pool(std::move(pool_)), stream(stream_) {}
   ~CallerEvent();
   CallerEvent(const CallerEvent&) = delete;
   CallerEvent& operator=(const CallerEvent&) = delete;
@@ -32,7 +33,8 @@ struct CallerEvent {
   const std::shared_ptr<CallerEvents> pool;
   CudaEvent event = nullptr;
   const Stream stream;
-  // Of two on one stream the smaller fires first, if whoever recorded the second knew that the first had been.
+  // Of two on one stream the smaller fires first, if whoever recorded the second knew that the first had
+  // been.
   std::uint64_t number = 0;
 };
 

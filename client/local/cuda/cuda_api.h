@@ -113,8 +113,8 @@ struct CudaPointer {
   int device = 0;
   const void* start = nullptr;  // of the allocation that it lies in
   std::size_t size = 0;         // of that
-  // That is one of cuMemAlloc or of a pool, of which nothing goes on where it ends. Else the program has mapped
-  // it (cuMemMap): `size` is that of one mapping, or of what is reserved.
+  // That is one of cuMemAlloc or of a pool, of which nothing goes on where it ends. Else the program has
+  // mapped it (cuMemMap): `size` is that of one mapping, or of what is reserved.
   bool is_whole = false;
 };
 

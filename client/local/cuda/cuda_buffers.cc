@@ -6,9 +6,9 @@
 
 namespace bps {
 
-// An allocation is all that a buffer may lie in. But a range may consist of several mappings (cuMemMap; PyTorch's
-// expandable segments), of which the driver tells one, or it may be reserved beyond its last one: so each is
-// asked for, and the last byte.
+// An allocation is all that a buffer may lie in. But a range may consist of several mappings (cuMemMap;
+// PyTorch's expandable segments), of which the driver tells one, or it may be reserved beyond its last one:
+// so each is asked for, and the last byte.
 Status CudaBuffers::check(const std::byte* memory, std::size_t bytes) const {
   const CudaDevice::Current current(*device_);
   if (!current.status().ok()) return current.status().error();

@@ -270,7 +270,8 @@ TEST_CASE("cuda cost: an input is readable when the program's stream has come so
   CHECK(too_long.error().code == ErrorCode::invalid_argument);
 }
 
-// A stream may wait for an operation whose output it has come to, before it comes to what was asked for first.
+// A stream may wait for an operation whose output it has come to, before it comes to what was asked for
+// first.
 TEST_CASE("cuda cost: of a stream's events the earlier one is seen first, whichever was asked for first") {
   CudaHost host(1);
   CudaScenario scenario(host);

@@ -33,11 +33,12 @@ CudaCode exchange(CudaApi& api, CudaCaptureMode& mode) {
 }  // namespace
 
 Error not_at_rest(const std::string& gpu, const std::string& why) {
-  return make_error(ErrorCode::os,
-                    fmt::format("{} has not come to rest: {}; so it may still read and write the memory that it "
-                                "was given",
-                                gpu, why),
-                    "leave that memory alone until the process has ended");
+  return make_error(
+      ErrorCode::os,
+      fmt::format("{} has not come to rest: {}; so it may still read and write the memory that it "
+                  "was given",
+                  gpu, why),
+      "leave that memory alone until the process has ended");
 }
 
 Result<std::shared_ptr<CudaDevice>> CudaDevice::open(std::shared_ptr<CudaApi> api, int ordinal) {

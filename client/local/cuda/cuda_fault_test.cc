@@ -178,7 +178,8 @@ TEST_CASE("cuda faults: a GPU that does not come to rest in time is said to, and
   REQUIRE(member.left_behind);
   CHECK(member.left_behind->code == ErrorCode::os);
   CHECK(member.left_behind->message ==
-        "GPU 0 (Fake 0) has not come to rest: its work does not end within 4 s; so it may still read and write the "
+        "GPU 0 (Fake 0) has not come to rest: its work does not end within 4 s; so it may still read and "
+        "write the "
         "memory that it was given");
   cuda.lose_device(CudaCode::launch_failed);
   b.host.loop.run_for(1s);

@@ -12,7 +12,9 @@ bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-double seconds_of(std::uint32_t looks) { return std::chrono::duration<double>(looks * CudaGroup::kLookInterval).count(); }
+double seconds_of(std::uint32_t looks) {
+  return std::chrono::duration<double>(looks * CudaGroup::kLookInterval).count();
+}
 
 }  // namespace
 
@@ -281,28 +283,31 @@ void CudaGroup::look() {
   look_at_nccl();
   look_later();
   if (looks_ == options_.patience.slow_looks)
-    options_.log.warn("{}: operations wait for it, and it may wait for what the program has queued on that GPU, for a "
-                      "stream of the program that waits for them, or for a call of the program's that waits for all "
-                      "streams (cudaFree, cudaDeviceSynchronize)",
-                      in_call());
+    options_.log.warn(
+        "{}: operations wait for it, and it may wait for what the program has queued on that GPU, for a "
+        "stream of the program that waits for them, or for a call of the program's that waits for all "
+        "streams (cudaFree, cudaDeviceSynchronize)",
+        in_call());
   if (stuck_looks_ != options_.patience.stuck_looks) return;
   // First, because what a stream goes on with now is worth nothing.
-  broken(make_error(ErrorCode::os, in_call(), "see what the program calls on that GPU meanwhile; NCCL_DEBUG=INFO says more"),
+  broken(make_error(ErrorCode::os, in_call(),
+                    "see what the program calls on that GPU meanwhile; NCCL_DEBUG=INFO says more"),
          std::nullopt);
   if (is_begun_) pipeline_->words()->release();
 }
 
-// While the other thread is in a call that takes long, it does not see how far NCCL is. Another rank may only be slow,
-// so this breaks nothing; where NCCL may wait for a stream of the program, the other thread sees to it
-// (CudaPipeline::check_stall).
+// While the other thread is in a call that takes long, it does not see how far NCCL is. Another rank may only
+// be slow, so this breaks nothing; where NCCL may wait for a stream of the program, the other thread sees to
+// it (CudaPipeline::check_stall).
 void CudaGroup::look_at_nccl() {
   const CudaLease::Progress now = pipeline_->lease()->nccl();
   nccl_looks_ = looks_ == 0 && now.name != nullptr && now == nccl_seen_ ? nccl_looks_ + 1 : 0;
   nccl_seen_ = now;
   if (nccl_looks_ == options_.patience.slow_looks)
-    options_.log.warn("{}: see what happens there, whether NCCL gets there (NCCL_SOCKET_IFNAME chooses its network), and "
-                      "what the program has queued on that GPU (NCCL_DEBUG=INFO says more)",
-                      in_nccl(now.name, nccl_looks_));
+    options_.log.warn(
+        "{}: see what happens there, whether NCCL gets there (NCCL_SOCKET_IFNAME chooses its network), and "
+        "what the program has queued on that GPU (NCCL_DEBUG=INFO says more)",
+        in_nccl(now.name, nccl_looks_));
 }
 
 std::string CudaGroup::in_call() const {
@@ -311,8 +316,8 @@ std::string CudaGroup::in_call() const {
 
 std::string CudaGroup::in_nccl(const char* name, std::uint32_t looks) const {
   const std::string since = looks == 0 ? "" : fmt::format(" for {:.3g} s", seconds_of(looks));
-  return fmt::format("NCCL on {} has {}{} in progress{}, which needs {}", gpu_, looks == 0 ? "" : "had ", name, since,
-                     owner_.name_of_others());
+  return fmt::format("NCCL on {} has {}{} in progress{}, which needs {}", gpu_, looks == 0 ? "" : "had ",
+                     name, since, owner_.name_of_others());
 }
 
 std::string CudaGroup::waits_for() const {

@@ -10,12 +10,13 @@
 // reached by way of a small buffer. Both loops outlive it; what is left to do on `cuda` after its destruction
 // (streams, the communicator) needs `cuda` as long as the lease is held, and the client's loop no more. Min
 // and max of floats are not for groups with NCCL: see check(). Failure: on_broken names the call, the tensor
-// and the GPU. While something is open the loop looks whether the other thread is in a call that does not return:
-// of one that it has seen slow_looks times it warns. One of the driver's ends when the program's work on the GPU does,
-// so it may take as long as that; but one that may wait for an operation, because a stream of the program waits for
-// one, or is NCCL's, has stuck_looks: then the group breaks, and the program's streams go on. What NCCL has in progress
-// between calls is looked at likewise, and warned of. Memory counts as touched until the GPU's streams are idle, or
-// its context is lost; where that takes longer than rest after abort(), what is open is left behind.
+// and the GPU. While something is open the loop looks whether the other thread is in a call that does not
+// return: of one that it has seen slow_looks times it warns. One of the driver's ends when the program's work
+// on the GPU does, so it may take as long as that; but one that may wait for an operation, because a stream
+// of the program waits for one, or is NCCL's, has stuck_looks: then the group breaks, and the program's
+// streams go on. What NCCL has in progress between calls is looked at likewise, and warned of. Memory counts
+// as touched until the GPU's streams are idle, or its context is lost; where that takes longer than rest
+// after abort(), what is open is left behind.
 #pragma once
 
 #include <memory>
@@ -74,7 +75,8 @@ class CudaGroup final : public LocalGroup {
   void make_setup(std::function<void(Result<std::vector<std::byte>>)> done) override;
   void begin(std::span<const std::byte> setup, std::function<void(Status)> done) override;
   Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override { return memory_->allocate(bytes); }
-  // From here until the kernels are loaded, no stream of the program begins to wait for an operation by itself.
+  // From here until the kernels are loaded, no stream of the program begins to wait for an operation by
+  // itself.
   void expect_casts() override;
   // `buffer` is of CudaBuffers.
   void when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) override;
@@ -123,7 +125,7 @@ class CudaGroup final : public LocalGroup {
   bool is_giving_ = false;
   std::size_t in_batch_ = 0;    // works of the batch that has not ended
   std::optional<Error> error_;  // as owner_ was told, or told
-  std::size_t asked_ = 0;  // that has not ended: collectives, and what has a `then`
+  std::size_t asked_ = 0;       // that has not ended: collectives, and what has a `then`
   TimerId rest_timer_, look_timer_;
   CudaLease::Call seen_;  // when it was last looked
   std::uint32_t looks_ = 0;

@@ -1,9 +1,10 @@
 // Says that something has to be done on the CUDA thread, and which call it is in: who ends that thread waits
-// until all leases have come back, and if they do not, says why; and the client's loop sees when a call does not
-// return, and when NCCL does not go on between the calls.
+// until all leases have come back, and if they do not, says why; and the client's loop sees when a call does
+// not return, and when NCCL does not go on between the calls.
 //
-// Owner: by shared_ptr, whoever works on the thread; CudaThread gives them. enter() or enter_nccl(), and leave(), in
-// pairs, and show_nccl(): that thread; call(), nccl(): any. `name` is a literal. Limits: kDepth calls within each other.
+// Owner: by shared_ptr, whoever works on the thread; CudaThread gives them. enter() or enter_nccl(), and
+// leave(), in pairs, and show_nccl(): that thread; call(), nccl(): any. `name` is a literal. Limits: kDepth
+// calls within each other.
 #pragma once
 
 #include <array>
@@ -25,8 +26,8 @@ class CudaLease {
     std::uint64_t number = 0;    // another one for each step in or out
     friend bool operator==(const Call&, const Call&) = default;
   };
-  // What NCCL has in progress, or has begun on the device, as it was when the thread looked last: calls return before
-  // that has ended, and it may wait for other processes.
+  // What NCCL has in progress, or has begun on the device, as it was when the thread looked last: calls
+  // return before that has ended, and it may wait for other processes.
   struct Progress {
     const char* name = nullptr;  // null: nothing
     std::uint64_t number = 0;    // another one when it has gone on

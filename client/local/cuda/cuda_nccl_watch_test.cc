@@ -31,7 +31,8 @@ struct Watched {
   CudaHost::Options options() {
     CudaHost::Options made;
     made.poll_interval = 1ms;
-    made.log = LogTarget::to_callback([this](LogLevel, auto, auto line) { lines.emplace_back(line); }, LogLevel::warn);
+    made.log = LogTarget::to_callback([this](LogLevel, auto, auto line) { lines.emplace_back(line); },
+                                      LogLevel::warn);
     return made;
   }
   // As the owners of groups do.
@@ -88,9 +89,10 @@ TEST_CASE("nccl watch: a rank that does not come to NCCL is waited for, aloud an
   CHECK(w.lines.empty());
   w.host.loop.run_for(2s);
   REQUIRE(w.lines.size() == 1);
-  CHECK_THAT(w.lines[0], Contains("NCCL on GPU 0 (Fake 0) has had ncclCommInitRankConfig in progress for 5 s, which "
-                                  "needs the others of this host") &&
-                             Contains("NCCL_SOCKET_IFNAME") && Contains("NCCL_DEBUG=INFO"));
+  CHECK_THAT(w.lines[0],
+             Contains("NCCL on GPU 0 (Fake 0) has had ncclCommInitRankConfig in progress for 5 s, which "
+                      "needs the others of this host") &&
+                 Contains("NCCL_SOCKET_IFNAME") && Contains("NCCL_DEBUG=INFO"));
   w.host.loop.run_for(60s);
   CHECK(w.lines.size() == 1);
   CHECK_THAT(w.group(0).waits_for(), Contains("in progress for 6"));
@@ -123,7 +125,8 @@ TEST_CASE("nccl watch: the first use of NCCL that does not end is said at all ra
   CHECK(w.group(0).waits_for().empty());
 }
 
-TEST_CASE("nccl watch: a collective that stays in progress is named, and breaks nothing while no stream waits") {
+TEST_CASE(
+    "nccl watch: a collective that stays in progress is named, and breaks nothing while no stream waits") {
   const ExpectLog slow("NCCL on GPU 0");
   Watched w;
   REQUIRE(w.scenario.open());
@@ -137,7 +140,8 @@ TEST_CASE("nccl watch: a collective that stays in progress is named, and breaks 
   std::sort(w.lines.begin(), w.lines.end());
   CHECK_THAT(w.lines[0], Contains("has had collectives in progress for 5 s"));
   CHECK_THAT(w.lines[1], Contains("has had ncclReduceScatter in progress for 5 s"));
-  CHECK_THAT(w.group(1).waits_for(), Contains("NCCL on GPU 0 (Fake 0) has had ncclReduceScatter in progress for 1"));
+  CHECK_THAT(w.group(1).waits_for(),
+             Contains("NCCL on GPU 0 (Fake 0) has had ncclReduceScatter in progress for 1"));
   CHECK_FALSE(w.is_broken());
   CHECK_FALSE(w.have_ended(0));
   w.abort();

@@ -316,7 +316,8 @@ Status CudaPipeline::go_on() {
 }
 
 // Of each of the program's streams only the first event can be the next, and no later one waits for what the
-// first one's end brings about: whoever has a stream wait for an operation has been told that it was recorded.
+// first one's end brings about: whoever has a stream wait for an operation has been told that it was
+// recorded.
 Status CudaPipeline::poll_callers() {
   for (auto at = callers_.begin(); at != callers_.end();) {
     auto& waiting = at->second;

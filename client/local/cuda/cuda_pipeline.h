@@ -230,8 +230,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   std::uint64_t next_staged_ = 0;
   std::map<CallerEvent::Stream, std::deque<CudaOrders::Caller>> callers_;  // as they were recorded
   bool expects_casts_ = false;
-  std::optional<Error> cast_error_;   // why there will be none
-  std::vector<CudaThen> uncast_;      // which wait for them, and for nothing else
+  std::optional<Error> cast_error_;  // why there will be none
+  std::vector<CudaThen> uncast_;     // which wait for them, and for nothing else
   std::optional<Error> error_;
   bool is_finishing_ = false;
   TimePoint finish_by_;

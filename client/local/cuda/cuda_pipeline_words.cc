@@ -44,10 +44,13 @@ Status CudaPipeline::poll_trial() {
   constexpr std::uint32_t kSaid = 3;
   if (**found == StreamWords::Verdict::unknown && trial_->trials() == kSaid)
     options_.log.info(
-        "{}: whether stream {} of the program would hold up the library's copies while it waits for operations could "
-        "not be found out {} times, because those did not come to rest within {:.3g} s; the host waits in its place, "
+        "{}: whether stream {} of the program would hold up the library's copies while it waits for "
+        "operations could "
+        "not be found out {} times, because those did not come to rest within {:.3g} s; the host waits in "
+        "its place, "
         "and it is tried again more and more seldom",
-        device_->name(), trial_->stream(), kSaid, std::chrono::duration<double>(options_.trial_timeout).count());
+        device_->name(), trial_->stream(), kSaid,
+        std::chrono::duration<double>(options_.trial_timeout).count());
   trial_.reset();
   return {};
 }

@@ -58,8 +58,9 @@ Error CudaThread::leave_behind(Duration patience) {
   loop_->post([itself] { (void)itself; });
   return make_error(
       ErrorCode::deadline,
-      fmt::format("{} within {:.3g} s, and the thread bps-cuda stays with what it holds until the process ends",
-                  what, std::chrono::duration<double>(patience).count()));
+      fmt::format(
+          "{} within {:.3g} s, and the thread bps-cuda stays with what it holds until the process ends", what,
+          std::chrono::duration<double>(patience).count()));
 }
 
 }  // namespace bps

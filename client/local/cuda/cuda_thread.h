@@ -1,12 +1,12 @@
 // The thread on which a client's GPU is asked for things: no other calls NVIDIA's driver or NCCL for long.
 //
 // The problem: such a call may never return. A GPU that hangs does not free memory; ncclCommAbort waits for
-// kernels and for threads of NCCL's. A client that closes must come back all the same. So stop() waits for what
-// is left to do here, for a while, and then leaves the thread behind: it, its loop, and what the call holds stay
-// until the process ends.
+// kernels and for threads of NCCL's. A client that closes must come back all the same. So stop() waits for
+// what is left to do here, for a while, and then leaves the thread behind: it, its loop, and what the call
+// holds stay until the process ends.
 //
-// Owner: CudaWorker; any one thread. Failure: start() says so; stop() says which call does not return. Limits:
-// stop() takes `patience`, and kAnswer if that was not enough.
+// Owner: CudaWorker; any one thread. Failure: start() says so; stop() says which call does not return.
+// Limits: stop() takes `patience`, and kAnswer if that was not enough.
 #pragma once
 
 #include <memory>

@@ -20,8 +20,9 @@ struct Watched final : LocalGroup::Owner {
   Watched() {
     CudaGroup::Options options;
     options.lease = lease;
-    options.log = Logger("cuda", LogTarget::to_callback([this](LogLevel, auto, auto line) { lines.emplace_back(line); },
-                                                        LogLevel::warn));
+    options.log =
+        Logger("cuda", LogTarget::to_callback([this](LogLevel, auto, auto line) { lines.emplace_back(line); },
+                                              LogLevel::warn));
     group = std::make_unique<CudaGroup>(client, thread, device, nullptr, options, *this);
     bool is_begun = false;
     group->begin({}, [&](const Status& status) { is_begun = status.ok(); });
@@ -126,7 +127,9 @@ TEST_CASE("cuda watch: a call that does not return is named, then breaks the gro
   CHECK_FALSE(w.go_on([&] { return w.told.has_value(); }));
 }
 
-TEST_CASE("cuda watch: a call of the driver breaks nothing while no stream waits, and has its time from when one does") {
+TEST_CASE(
+    "cuda watch: a call of the driver breaks nothing while no stream waits, and has its time from when one "
+    "does") {
   const ExpectLog slow("has not returned for 5 s");
   Watched w;
   const bool does_wait = GENERATE(false, true);
@@ -147,7 +150,8 @@ TEST_CASE("cuda watch: a call of the driver breaks nothing while no stream waits
   w.client.run_for(2s);
   REQUIRE(w.broken);
   // In all, not since the stream waits.
-  CHECK_THAT(w.broken->message, Contains("cuMemHostRegister or cuMemHostUnregister on GPU 0 (Fake 0) has not returned for 4"));
+  CHECK_THAT(w.broken->message,
+             Contains("cuMemHostRegister or cuMemHostUnregister on GPU 0 (Fake 0) has not returned for 4"));
   w.lease->leave();
 }
 

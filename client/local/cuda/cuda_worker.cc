@@ -11,7 +11,8 @@ namespace bps {
 namespace {
 
 Error failed(CudaApi& cuda, CudaCall call, CudaCode code) {
-  return make_error(ErrorCode::configuration, fmt::format("no GPU: {}: {}", name_of(call), cuda.describe(code)));
+  return make_error(ErrorCode::configuration,
+                    fmt::format("no GPU: {}: {}", name_of(call), cuda.describe(code)));
 }
 
 Error stopped() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
@@ -32,7 +33,8 @@ Result<std::int64_t> CudaWorker::own_device(CudaApi& cuda) const {
   if (cuda.current_device(current) == CudaCode::success) {
     for (int ordinal = 0; ordinal < count; ++ordinal) {
       int device = 0;
-      if (cuda.device(device, ordinal) == CudaCode::success && device == current) return std::int64_t{ordinal};
+      if (cuda.device(device, ordinal) == CudaCode::success && device == current)
+        return std::int64_t{ordinal};
     }
   }
   return std::int64_t{options_.local_rank} % std::max(count, 1);
@@ -70,7 +72,8 @@ void CudaWorker::claim(Opened& opened) const {
   const GpuClaim& made = opened.claim.emplace(id, options_.job, options_.rank);
   if (!made.others().empty() && opened.gpus > 1 && !options_.device)
     options_.log.warn(
-        "{}, one of {} that this process sees, is also that of rank {} of this job: give each rank its own, by "
+        "{}, one of {} that this process sees, is also that of rank {} of this job: give each rank its own, "
+        "by "
         "BPS_LOCAL_RANK where no launcher says it (and tensors there), or by cuda_device (BPS_CUDA_DEVICE)",
         gpu.name(), opened.gpus, fmt::join(made.others(), ", "));
 }
@@ -96,12 +99,14 @@ std::optional<std::uint32_t> CudaWorker::device() const {
   return static_cast<std::uint32_t>(opened->device->ordinal());
 }
 
-Result<OperationBuffer> CudaWorker::describe(std::span<std::byte> memory, std::int32_t device, CudaStream stream) {
+Result<OperationBuffer> CudaWorker::describe(std::span<std::byte> memory, std::int32_t device,
+                                             CudaStream stream) {
   const auto described = [&](const Opened& opened) -> Result<OperationBuffer> {
-    if (device == opened.device->ordinal()) return opened.buffers->describe(memory.data(), memory.size(), stream);
+    if (device == opened.device->ordinal())
+      return opened.buffers->describe(memory.data(), memory.size(), stream);
     return make_error(ErrorCode::invalid_argument,
-                      fmt::format("the buffer is said to be in the memory of GPU {}, and this worker has {}", device,
-                                  opened.device->name()),
+                      fmt::format("the buffer is said to be in the memory of GPU {}, and this worker has {}",
+                                  device, opened.device->name()),
                       "use one GPU in each worker; cuda_device (BPS_CUDA_DEVICE) says which");
   };
   const State now = state_.read([](const State& state) { return state; });
@@ -147,8 +152,8 @@ std::unique_ptr<LocalGroup> CudaWorker::make_group(EventLoop& loop, std::uint32_
   options.on_words = [this](std::shared_ptr<StreamWords> words) {
     words_.update([&](Words& known) { known = {true, std::move(words)}; });
   };
-  return std::make_unique<CudaGroup>(loop, opened->thread->loop(), opened->device, opened->nccl, std::move(options),
-                                     owner);
+  return std::make_unique<CudaGroup>(loop, opened->thread->loop(), opened->device, opened->nccl,
+                                     std::move(options), owner);
 }
 
 Result<std::shared_ptr<void>> CudaWorker::hold(CudaStream stream, TimePoint deadline) {
@@ -175,7 +180,8 @@ Status CudaWorker::stop() {
   if (stopped.ok() && !opened->device->is_left_behind()) return {};
   // This thread would be held up by the same call.
   opened->device->leave_behind();
-  return not_at_rest(opened->device->name(), stopped.ok() ? "its work does not end" : stopped.error().message);
+  return not_at_rest(opened->device->name(),
+                     stopped.ok() ? "its work does not end" : stopped.error().message);
 }
 
 }  // namespace bps

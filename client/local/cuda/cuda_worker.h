@@ -5,8 +5,8 @@
 // wanted it, and nothing else.
 //
 // Owner: Client. Any thread; make_group(): the client's loop. Limits: one GPU, and one group. Failure:
-// `configuration` where there is no driver, no GPU or no NCCL, else as CudaDevice: nothing has changed, and the
-// next call tries again.
+// `configuration` where there is no driver, no GPU or no NCCL, else as CudaDevice: nothing has changed, and
+// the next call tries again.
 #pragma once
 
 #include <functional>
@@ -31,8 +31,8 @@ class CudaWorker {
     CudaPatience patience = {};
   };
   struct Options {
-    // Ordinal of the GPU. Not set: of the context that is current in the thread that calls open_for_ranks(), else
-    // local rank modulo their number; and without that call, where the first memory is said to be.
+    // Ordinal of the GPU. Not set: of the context that is current in the thread that calls open_for_ranks(),
+    // else local rank modulo their number; and without that call, where the first memory is said to be.
     std::optional<std::uint32_t> device;
     std::uint32_t local_rank = 0;
     // Whom it may share its GPU with, see GpuClaim, as this rank. Empty: with nobody.
@@ -61,13 +61,13 @@ class CudaWorker {
   std::unique_ptr<LocalGroup> make_group(EventLoop& loop, std::uint32_t size, std::uint32_t self,
                                          LocalGroup::Owner& owner);
 
-  // What is queued on the stream from now on waits until what this gives has gone. Null: it cannot, and the host
-  // has to. Waits for the group to begin, at most until then. Error: the stream is none to wait with.
+  // What is queued on the stream from now on waits until what this gives has gone. Null: it cannot, and the
+  // host has to. Waits for the group to begin, at most until then. Error: the stream is none to wait with.
   Result<std::shared_ptr<void>> hold(CudaStream stream, TimePoint deadline);
 
   // When the group has gone; nothing can be asked any more. Waits for the GPU to come to rest, and for other
-  // ranks to part. An error says what has not ended within patience(), and what that means for the memory that
-  // the GPU was given: it is left behind, see CudaThread and CudaDevice.
+  // ranks to part. An error says what has not ended within patience(), and what that means for the memory
+  // that the GPU was given: it is left behind, see CudaThread and CudaDevice.
   Status stop();
   Duration patience() const { return drivers_.patience.stop; }
 

@@ -1,9 +1,9 @@
 // Which GPU a worker has, told to the other workers of its job on this machine: two that have the same one,
 // where there are more, work at half their speed without a word.
 //
-// A claim is the name of a Unix socket without a file: the kernel lists it, and takes it back when the process
-// ends, and the last child that it has forked. So it is heard of within a network namespace, and nothing has to be cleared away. What cannot be told is
-// not told; that is no error.
+// A claim is the name of a Unix socket without a file: the kernel lists it, and takes it back when the
+// process ends, and the last child that it has forked. So it is heard of within a network namespace, and
+// nothing has to be cleared away. What cannot be told is not told; that is no error.
 //
 // Owner: CudaWorker. Any thread; nothing here waits.
 #pragma once

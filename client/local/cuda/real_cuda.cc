@@ -52,13 +52,15 @@ class RealCuda final : public CudaApi {
     return CudaCode(driver_.priority_range(&least, &greatest));
   }
   CudaCode describe_pointer(CudaPointer& pointer, const void* address) override {
-    std::array<int, 6> wanted = {kAttributeMemoryType, kAttributeDevice,             kAttributeRangeStart,
-                                 kAttributeRangeSize,  kAttributeIsLegacyIpcCapable, kAttributePool};
+    std::array<int, 6> wanted = {kAttributeMemoryType,         kAttributeDevice,
+                                 kAttributeRangeStart,         kAttributeRangeSize,
+                                 kAttributeIsLegacyIpcCapable, kAttributePool};
     unsigned int type = 0;
     int device = 0;
     CudaFunctions::Address start = 0;
     std::size_t size = 0;
-    // What cuMemAlloc gives can be handed to another process by itself, what is mapped cannot, nor can a pool's.
+    // What cuMemAlloc gives can be handed to another process by itself, what is mapped cannot, nor can a
+    // pool's.
     unsigned int is_legacy = 0;
     void* pool = nullptr;
     std::array<void*, 6> values = {&type, &device, &start, &size, &is_legacy, &pool};
@@ -176,7 +178,8 @@ Result<CudaFunctions> load(const char* library) {
   void* const driver = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
     const char* const why = ::dlerror();
-    return make_error(ErrorCode::configuration, fmt::format("no GPU: {}", why != nullptr ? why : library), kGetDriver);
+    return make_error(ErrorCode::configuration, fmt::format("no GPU: {}", why != nullptr ? why : library),
+                      kGetDriver);
   }
   CudaFunctions functions{};
   const char* missing = nullptr;
@@ -236,8 +239,8 @@ Result<std::shared_ptr<CudaApi>> open_cuda(const char* library) {
   if (!functions) return std::move(functions).error();
   const auto cuda = std::make_shared<RealCuda>(*functions);
   const auto failed = [&](CudaCall call, CudaCode code) {
-    return make_error(ErrorCode::configuration, fmt::format("no GPU: {}: {}", name_of(call), cuda->describe(code)),
-                      kGetDriver);
+    return make_error(ErrorCode::configuration,
+                      fmt::format("no GPU: {}: {}", name_of(call), cuda->describe(code)), kGetDriver);
   };
   int version = 0;
   if (const CudaCode code = cuda->driver_version(version); code != CudaCode::success)

@@ -9,9 +9,9 @@
 
 namespace bps {
 
-// Initialised, with one device at least. Errors: `configuration`, "no GPU: " and the reason why there is none: the
-// library, its age, the kernel's driver, or the devices. `library` is what dlopen is given. The library stays
-// loaded.
+// Initialised, with one device at least. Errors: `configuration`, "no GPU: " and the reason why there is
+// none: the library, its age, the kernel's driver, or the devices. `library` is what dlopen is given. The
+// library stays loaded.
 Result<std::shared_ptr<CudaApi>> open_cuda(const char* library = "libcuda.so.1");
 
 }  // namespace bps

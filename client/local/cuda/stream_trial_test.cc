@@ -212,7 +212,9 @@ TEST_CASE("stream trial: it waits for ours to come to rest, or says nothing, and
   }
 }
 
-TEST_CASE("stream trial: why nothing is known of a stream is said, once, and then it may be found out all the same") {
+TEST_CASE(
+    "stream trial: why nothing is known of a stream is said, once, and then it may be found out all the "
+    "same") {
   std::vector<std::string> lines;
   CudaHost::Options options;
   options.log =

@@ -1,8 +1,8 @@
 // What is known of the program's streams: whether one that waits holds up others. Pure.
 //
-// By the stream's id, which is never used again: handles are. What could not be found out is tried again, more and
-// more seldom, because each trial holds the stream for a moment. Owner: StreamWords. Limits: kStreams; of more, the
-// oldest is forgotten, and tried again; kMostWaits between two trials.
+// By the stream's id, which is never used again: handles are. What could not be found out is tried again,
+// more and more seldom, because each trial holds the stream for a moment. Owner: StreamWords. Limits:
+// kStreams; of more, the oldest is forgotten, and tried again; kMostWaits between two trials.
 #pragma once
 
 #include <algorithm>
@@ -34,14 +34,16 @@ class StreamVerdicts {
     const auto found = known_.find(stream);
     if (found != known_.end() && found->second.waits > 0) --found->second.waits;
   }
-  // unknown: it could not be found out, and after the n-th time 2^(n-1) - 1 waits pass before the next. Gives n.
+  // unknown: it could not be found out, and after the n-th time 2^(n-1) - 1 waits pass before the next. Gives
+  // n.
   std::uint32_t tried(std::uint64_t stream, Verdict verdict) {
     const auto [at, is_new] = known_.try_emplace(stream);
     Known& known = at->second;
     known.verdict = verdict;
     ++known.trials;
     if (verdict == Verdict::unknown)
-      known.waits = std::min(std::uint32_t{1} << std::min<std::uint32_t>(known.trials - 1, 20), kMostWaits) - 1;
+      known.waits =
+          std::min(std::uint32_t{1} << std::min<std::uint32_t>(known.trials - 1, 20), kMostWaits) - 1;
     const std::uint32_t trials = known.trials;
     if (!is_new) return trials;
     order_.push_back(stream);

@@ -80,7 +80,8 @@ StreamWords::~StreamWords() {
 // Whether the stream may be made to wait now, to try it out or because it is harmless.
 bool StreamWords::may_wait(const State& state, std::uint64_t stream) {
   if (!state.is_supported || state.is_shut || state.is_barred || state.is_released) return false;
-  return state.verdicts.of(stream) == Verdict::harmless || (state.verdicts.is_due(stream) && !state.is_trying);
+  return state.verdicts.of(stream) == Verdict::harmless ||
+         (state.verdicts.is_due(stream) && !state.is_trying);
 }
 
 // The word that has been free the longest, if the stream that waited for it has gone on; else a new one.

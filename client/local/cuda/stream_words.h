@@ -6,10 +6,10 @@
 // among them, the operation's copies wait for the operation's end. Which queue a stream has is not told. So a
 // stream waits for a word only when it has been tried out: the first wait for it is left to the host, and
 // meanwhile the stream is held for a moment, in which CudaPipeline sees whether its own streams go on
-// (stream_trial.h). Where that cannot be seen, it is tried again later, and the host waits until then. That a stream keeps its queue as long as it lives is how drivers are known to work, not
-// what they promise; and streams that wait for this one are held, too, and have not been tried. Therefore
-// CudaPipeline also breaks the group when its copies do not move while streams wait, and then no stream waits
-// any more.
+// (stream_trial.h). Where that cannot be seen, it is tried again later, and the host waits until then. That a
+// stream keeps its queue as long as it lives is how drivers are known to work, not what they promise; and
+// streams that wait for this one are held, too, and have not been tried. Therefore CudaPipeline also breaks
+// the group when its copies do not move while streams wait, and then no stream waits any more.
 //
 // A word's value only grows, and a stream waits until it has been passed; a word is used again when the
 // stream that waited for it has gone on.

@@ -154,7 +154,8 @@ TEST_CASE("stream words: what holds up others never waits") {
   w.end();
 }
 
-TEST_CASE("stream words: what cannot be found out is tried more and more seldom, and may be found out at last") {
+TEST_CASE(
+    "stream words: what cannot be found out is tried more and more seldom, and may be found out at last") {
   Waiting w;
   // Of the host, in its place: how many until there is a trial.
   const auto wait_for_trial = [&] {

@@ -85,7 +85,8 @@ Result<NcclFunctions> load(const char* library) {
   void* const nccl = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (nccl == nullptr) {
     const char* const why = ::dlerror();
-    return make_error(ErrorCode::configuration, fmt::format("no NCCL: {}", why != nullptr ? why : library), kGetNccl);
+    return make_error(ErrorCode::configuration, fmt::format("no NCCL: {}", why != nullptr ? why : library),
+                      kGetNccl);
   }
   NcclFunctions functions{};
   const char* missing = nullptr;
@@ -129,7 +130,8 @@ Result<std::shared_ptr<NcclApi>> open_nccl(const char* library) {
         ErrorCode::configuration,
         fmt::format("no NCCL: {}: {}", name_of(NcclCall::version), nccl->describe(code, nullptr)), kGetNccl);
   if (version < kOldestVersion)
-    return make_error(ErrorCode::configuration, fmt::format("no NCCL: version {} is too old", version), kGetNccl);
+    return make_error(ErrorCode::configuration, fmt::format("no NCCL: version {} is too old", version),
+                      kGetNccl);
   return std::shared_ptr<NcclApi>(nccl);
 }
 

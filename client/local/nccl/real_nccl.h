@@ -8,7 +8,8 @@
 
 namespace bps {
 
-// 2.14 or newer. Errors: `configuration`, "no NCCL: " and why. `library` is what dlopen is given. It stays loaded.
+// 2.14 or newer. Errors: `configuration`, "no NCCL: " and why. `library` is what dlopen is given. It stays
+// loaded.
 Result<std::shared_ptr<NcclApi>> open_nccl(const char* library = "libnccl.so.2");
 
 }  // namespace bps

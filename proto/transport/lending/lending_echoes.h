@@ -19,7 +19,8 @@ namespace bps::testing {
 
 // Sends every frame back, out of its own memory. Reads what is lent in place, and keeps the last few of it.
 struct LendingEcho : ConnectionHandler {
-  LendingEcho(std::span<std::byte> memory_in, const Region* region_in) : memory(memory_in), region(region_in) {}
+  LendingEcho(std::span<std::byte> memory_in, const Region* region_in)
+      : memory(memory_in), region(region_in) {}
   std::byte* on_payload(const Message&, std::uint64_t) override { return memory.data(); }
   bool on_lent(Message& message, LentPayload& payload) override {
     if (reads_in_place) {
@@ -50,8 +51,8 @@ struct LendingCase {
   bool reads_in_place;
 };
 
-inline std::uint64_t allocations_of_lending_echoes(AsioLoop& loop, Transport& transport, const Endpoint& endpoint,
-                                                   const LendingCase& what) {
+inline std::uint64_t allocations_of_lending_echoes(AsioLoop& loop, Transport& transport,
+                                                   const Endpoint& endpoint, const LendingCase& what) {
   const auto region = transport.allocate(2 * what.bytes + 1).value();
   std::vector<std::byte> ordinary(2 * what.bytes + 1);
   const std::span<std::byte> memory = what.in_region ? region->bytes() : std::span(ordinary);

@@ -33,8 +33,8 @@ struct RdmaOptions {
   Duration handshake_timeout = std::chrono::seconds(20);
   // So often an end that has sent nothing since asks whether the peer still answers.
   Duration probe_interval = std::chrono::seconds(1);
-  // So many intervals in a row in which a device does nothing of what it was asked for, or a peer that cannot be
-  // sent to says nothing, end the connection. More than a device needs to find out that nobody answers.
+  // So many intervals in a row in which a device does nothing of what it was asked for, or a peer that cannot
+  // be sent to says nothing, end the connection. More than a device needs to find out that nobody answers.
   std::uint32_t silent_probes = 30;
   // How often a listener whose device was removed tries to listen again.
   Duration listen_again_every = std::chrono::seconds(1);

@@ -1,8 +1,8 @@
 // Frames on their way to a peer that shares memory: what LendingOutbox does, and regions of which the peer is
 // told, with their descriptor, before they are used and after they are gone.
 //
-// Owner: a connection, on its loop. Regions that the peer may not map any more, or that do not fit its limits,
-// are treated as ordinary memory.
+// Owner: a connection, on its loop. Regions that the peer may not map any more, or that do not fit its
+// limits, are treated as ordinary memory.
 #pragma once
 
 #include <sys/uio.h>

@@ -1,6 +1,6 @@
-// What the shared-memory transport itself writes into the stream: the records hello, region and drop; what all
-// that lend have, references and the record returned, is in loan_records. PROTOCOL.md, "Shared memory", is the
-// truth about the bytes; this is bytes to structs and back, checked. Pure.
+// What the shared-memory transport itself writes into the stream: the records hello, region and drop; what
+// all that lend have, references and the record returned, is in loan_records. PROTOCOL.md, "Shared memory",
+// is the truth about the bytes; this is bytes to structs and back, checked. Pure.
 #pragma once
 
 #include <cstddef>

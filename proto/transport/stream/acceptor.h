@@ -9,9 +9,9 @@
 #include <string>
 
 #include "proto/base/log.h"
+#include "proto/base/unique_fd.h"
 #include "proto/transport/stream/readiness.h"
 #include "proto/transport/stream/socket_address.h"
-#include "proto/base/unique_fd.h"
 #include "proto/transport/transport.h"
 
 namespace bps {

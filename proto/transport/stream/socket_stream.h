@@ -217,8 +217,8 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
 
   // ---- system calls that move bytes ----
 
-  // Without the turn of the loop, if it shares one. Another thread may send meanwhile; to close, it waits until the call
-  // is over, which then says EAGAIN.
+  // Without the turn of the loop, if it shares one. Another thread may send meanwhile; to close, it waits
+  // until the call is over, which then says EAGAIN.
   template <class Call>
   ssize_t outside(Call&& call) {
     if (loop_.turn() == nullptr || !loop_.turn()->is_shared()) return call();

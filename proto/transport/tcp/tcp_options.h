@@ -20,8 +20,8 @@ struct TcpOptions {
   // compared.
   bool checksum = false;
   // A peer that has not acknowledged anything for so long, although it was asked to, is not there: on_closed,
-  // with `deadline`. Whole seconds, at least 3; 0: as the kernel thinks, many minutes. One that lives and does not
-  // read counts, too, once there is no more room with it.
+  // with `deadline`. Whole seconds, at least 3; 0: as the kernel thinks, many minutes. One that lives and
+  // does not read counts, too, once there is no more room with it.
   Duration silence_timeout{0};
   // SO_SNDBUF and SO_RCVBUF; 0: the kernel tunes them.
   std::size_t send_buffer_bytes = 0;

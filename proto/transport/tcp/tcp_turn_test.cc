@@ -1,5 +1,5 @@
-// Connections on loops that share their turn: bytes move on several threads, callbacks come one after another, and who
-// has the turn may send on any of them and close any of them.
+// Connections on loops that share their turn: bytes move on several threads, callbacks come one after
+// another, and who has the turn may send on any of them and close any of them.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -56,11 +56,12 @@ struct EchoServer {
     REQUIRE(started.ok());
     thread = std::move(started).value();
     run_on(thread->loop(), [this] {
-      auto opened = transport.listen(thread->loop(), Endpoint{}, [this](std::unique_ptr<Connection> accepted) {
-        guests.push_back(std::make_unique<Guest>());
-        guests.back()->connection = std::move(accepted);
-        guests.back()->connection->start(*guests.back());
-      });
+      auto opened =
+          transport.listen(thread->loop(), Endpoint{}, [this](std::unique_ptr<Connection> accepted) {
+            guests.push_back(std::make_unique<Guest>());
+            guests.back()->connection = std::move(accepted);
+            guests.back()->connection->start(*guests.back());
+          });
       REQUIRE(opened.ok());
       listener = std::move(opened).value();
     });
@@ -95,7 +96,8 @@ struct Peer final : ConnectionHandler {
     push.round = Round{sent};
     connection->send(push, bytes, sent);
   }
-  // At once: nothing of the connection touches its memory from now on. Or it goes on by itself, where nothing is queued.
+  // At once: nothing of the connection touches its memory from now on. Or it goes on by itself, where nothing
+  // is queued.
   void close(bool flushes = false) {
     if (flushes && sending.empty()) connection->close_after_flush(1s);
     connection.reset();
@@ -113,7 +115,8 @@ struct Peer final : ConnectionHandler {
   }
   void on_message(Message& message, std::span<std::byte> payload) override {
     const std::uint64_t number = std::get<PushPull>(message).round.value;
-    right = right && turn.is_mine() && number == ++expected && payload.size() == 1 + (number * 7919) % kMost &&
+    right = right && turn.is_mine() && number == ++expected &&
+            payload.size() == 1 + (number * 7919) % kMost &&
             std::all_of(payload.begin(), payload.end(),
                         [&](std::byte byte) { return byte == static_cast<std::byte>(number * 31); });
     ++messages;

@@ -1,6 +1,5 @@
 // One worker with its cluster inside the process, through the C++ wrapper.
 #include <bps/client.hpp>
-
 #include <chrono>
 #include <cstdint>
 #include <iostream>

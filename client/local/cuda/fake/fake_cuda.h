@@ -78,8 +78,8 @@ class FakeCuda final : public CudaApi {
   void begin_capture(CudaStream stream);
   bool end_capture();
   // What describe_pointer() says of the size of this memory: it consists of pieces, of which each is told by
-  // itself; or, if that is more than was allocated, so much is reserved from its start. The pieces are mappings,
-  // or allocations that lie side by side.
+  // itself; or, if that is more than was allocated, so much is reserved from its start. The pieces are
+  // mappings, or allocations that lie side by side.
   enum class Pieces : std::uint8_t { mappings, allocations };
   void tell_size(const void* memory, std::size_t bytes, Pieces pieces = Pieces::mappings);
   // The n-th operation on a stream from now on never ends.

@@ -255,7 +255,8 @@ TEST_CASE("fake cuda: modules and kernels have rules, too") {
   REQUIRE(g.cuda.device_address(address, g.host.data()) == CudaCode::success);
   REQUIRE(g.cuda.wait_value(g.other, address, 5) == CudaCode::success);
   CHECK(k.launch() == CudaCode::success);
-  CHECK(g.cuda.misuses().back() == "the first launch of a kernel may wait for a stream that waits for a word");
+  CHECK(g.cuda.misuses().back() ==
+        "the first launch of a kernel may wait for a stream that waits for a word");
   CHECK(k.launch() == CudaCode::success);
   CHECK(g.cuda.misuses().size() == 2);
   *reinterpret_cast<std::uint32_t*>(g.host.data()) = 5;

@@ -115,7 +115,7 @@ class FakeCuda::Machine {
   std::map<const std::byte*, Range> registrations;
   std::map<CudaModule, std::unique_ptr<Module>> modules;
   std::map<std::string, std::shared_ptr<const Play>> plays;  // by kernel
-  std::vector<int> retained;  // by device
+  std::vector<int> retained;                                 // by device
   std::vector<CudaCall> order;
   std::array<std::uint64_t, kCudaCallCount> counts{};
   std::vector<Fault> faults;

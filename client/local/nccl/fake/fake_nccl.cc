@@ -22,8 +22,8 @@ struct FakeNccl::Mine {
     std::uint32_t polls_left = 0;
     std::uint64_t groups = 0;  // with collectives
     bool is_finalizing = false;
-    bool is_ready = false;  // async_error() has said so since the last call
-    std::set<std::tuple<NcclCall, int, bool>> connected;        // peer of messages; much or little
+    bool is_ready = false;                                // async_error() has said so since the last call
+    std::set<std::tuple<NcclCall, int, bool>> connected;  // peer of messages; much or little
     std::optional<std::pair<CudaStream, FakeCuda::Work>> late;  // comes to the stream when the call has ended
   };
   struct Fault {

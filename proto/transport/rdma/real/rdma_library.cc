@@ -13,9 +13,10 @@ Result<RdmaLibrary> open() {
   void* const cm = verbs == nullptr ? nullptr : open_one("librdmacm.so.1");
   if (cm == nullptr) {
     const char* const why = ::dlerror();
-    return make_error(ErrorCode::os,
-                      std::string("the RDMA libraries cannot be opened: ") + (why != nullptr ? why : "no library"),
-                      "install libibverbs1, librdmacm1 and ibverbs-providers");
+    return make_error(
+        ErrorCode::os,
+        std::string("the RDMA libraries cannot be opened: ") + (why != nullptr ? why : "no library"),
+        "install libibverbs1, librdmacm1 and ibverbs-providers");
   }
   RdmaLibrary library;
   std::string missing;

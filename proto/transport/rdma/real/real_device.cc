@@ -151,8 +151,8 @@ void RealDevice::close_if_unused() {
   if (none_left && keeper != nullptr) let_go();
 }
 
-// What librdmacm has open are two numbers. The files behind them go, the numbers stay its own to close. Another
-// RealVerbs of the process may have something on the device still: then it goes with that.
+// What librdmacm has open are two numbers. The files behind them go, the numbers stay its own to close.
+// Another RealVerbs of the process may have something on the device still: then it goes with that.
 void RealDevice::let_go() {
   const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!nothing) return;

@@ -7,8 +7,8 @@
 // registered no more, and librdmacm is told to look: it closes what it knows to be gone when the last id that
 // is bound to it is. So protection domain and memory must go before that id, or they go after what they
 // belong to. A device that comes back is another one. librdmacm does not look where no device is left: what
-// it has open of the last one is taken from under it, when nobody in the process uses it any more: all RealVerbs of
-// a process share what librdmacm has open.
+// it has open of the last one is taken from under it, when nobody in the process uses it any more: all
+// RealVerbs of a process share what librdmacm has open.
 //
 // Owner: RealVerbs, and as long as that. Any thread.
 #pragma once

@@ -239,8 +239,8 @@ Status RealLink::set_access(int flags) {
   ibv_qp_attr attributes{};
   attributes.qp_access_flags = static_cast<unsigned>(flags);
   if (const int error = library_.modify_qp(id_.get()->qp, &attributes, IBV_QP_ACCESS_FLAGS); error != 0)
-    return os_error("a queue pair on RDMA device " + device_->name() + " does not change what its peer may do",
-                    error);
+    return os_error(
+        "a queue pair on RDMA device " + device_->name() + " does not change what its peer may do", error);
   return {};
 }
 

@@ -30,7 +30,8 @@ Result<std::unique_ptr<RealListener>> RealListener::listen(std::shared_ptr<RealV
     return os_error("rdma_cm", error,
                     error == EADDRINUSE ? "another program uses this port for RDMA"
                     : error == EADDRNOTAVAIL || error == ENODEV
-                        ? "no RDMA device of this host has this address; --listen on one that `bpsctl doctor --rdma` lists"
+                        ? "no RDMA device of this host has this address; --listen on one that `bpsctl doctor "
+                          "--rdma` lists"
                         : "");
   }
   // Of an address of no device in particular, 0.0.0.0, each request is looked at.

@@ -23,8 +23,8 @@ namespace {
 using namespace std::chrono_literals;
 
 // What libibverbs and librdmacm are to RealVerbs, as far as devices go: a device that is removed stays open,
-// and its removal under way, until nothing is bound to it and get_devices() has found that it is gone, for which
-// another must be there.
+// and its removal under way, until nothing is bound to it and get_devices() has found that it is gone, for
+// which another must be there.
 struct PlayedDevice {
   explicit PlayedDevice(std::uint32_t number) : name("played" + std::to_string(number)), address(number) {
     context.device = &device;
@@ -38,9 +38,7 @@ struct PlayedDevice {
   PlayedDevice(const PlayedDevice&) = delete;
   PlayedDevice& operator=(const PlayedDevice&) = delete;
   // The kernel waits for that, however it comes about.
-  bool has_files() const {
-    return is_open && (!is_nothing(context.cmd_fd) || !is_nothing(context.async_fd));
-  }
+  bool has_files() const { return is_open && (!is_nothing(context.cmd_fd) || !is_nothing(context.async_fd)); }
   static bool is_nothing(int fd) {
     struct stat found {};
     return ::fstat(fd, &found) == 0 && S_ISCHR(found.st_mode);
@@ -51,7 +49,7 @@ struct PlayedDevice {
   ibv_context context{};
   bool has_address = true;
   bool is_elsewhere = false;  // its address is in another network namespace
-  bool is_open = false;  // here
+  bool is_open = false;       // here
   bool removed = false;
   bool known_gone = false;
   int ids = 0;
@@ -69,7 +67,7 @@ struct Host {
   std::deque<PlayedDevice> devices;  // also those that are gone: RealVerbs compares addresses
   std::vector<PlayedId*> ids;
   std::map<const rdma_event_channel*, int> removals;  // to be told
-  std::function<void()> asked_for_addresses;           // called once, without the lock
+  std::function<void()> asked_for_addresses;          // called once, without the lock
   std::string wrong;
 
   PlayedDevice& of(const ibv_context* context) {
@@ -98,7 +96,8 @@ RdmaLibrary played_library() {
   library.get_devices = [](int* count) {
     return host().update([&](Host& h) {
       std::vector<ibv_context*> found;
-      const bool any = std::any_of(h.devices.begin(), h.devices.end(), [](const PlayedDevice& d) { return !d.removed; });
+      const bool any =
+          std::any_of(h.devices.begin(), h.devices.end(), [](const PlayedDevice& d) { return !d.removed; });
       for (PlayedDevice& device : h.devices) {
         if (!any) break;  // it returns before it has compared anything
         if (device.removed) {
@@ -151,7 +150,8 @@ RdmaLibrary played_library() {
       entries[0] = {};
       entries[0].port_num = 1;
       entries[0].gid_type = IBV_GID_TYPE_ROCE_V2;
-      const std::uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 78, 0, static_cast<std::uint8_t>(device.address)};
+      const std::uint8_t mapped[16] = {
+          0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 78, 0, static_cast<std::uint8_t>(device.address)};
       std::memcpy(entries[0].gid.raw, mapped, sizeof mapped);
       return 1;
     });
@@ -165,7 +165,8 @@ RdmaLibrary played_library() {
   library.dealloc_pd = [](ibv_pd* domain) {
     host().update([&](Host& h) {
       PlayedDevice& device = h.of(domain->context);
-      if (PlayedDevice::is_nothing(device.context.cmd_fd)) h.wrong = device.name + " lost its files before what is on it";
+      if (PlayedDevice::is_nothing(device.context.cmd_fd))
+        h.wrong = device.name + " lost its files before what is on it";
       --device.domains;
     });
     delete domain;
@@ -199,7 +200,8 @@ RdmaLibrary played_library() {
   };
   library.destroy_id = [](rdma_cm_id* id) {
     host().update([&](Host& h) {
-      const auto found = std::find_if(h.ids.begin(), h.ids.end(), [&](PlayedId* played) { return &played->id == id; });
+      const auto found =
+          std::find_if(h.ids.begin(), h.ids.end(), [&](PlayedId* played) { return &played->id == id; });
       if (PlayedDevice* const device = (*found)->device; device != nullptr) {
         --device->ids;
         h.close_if_over(*device);
@@ -218,7 +220,9 @@ RdmaLibrary played_library() {
           errno = EADDRNOTAVAIL;
           return -1;
         }
-        (*std::find_if(h.ids.begin(), h.ids.end(), [&](PlayedId* played) { return &played->id == id; }))->device = &device;
+        (*std::find_if(h.ids.begin(), h.ids.end(), [&](PlayedId* played) {
+          return &played->id == id;
+        }))->device = &device;
         id->verbs = &device.context;
         ++device.ids;
         return 0;
@@ -303,7 +307,8 @@ bool wait_until_watched(std::uint32_t number) {
 std::string what_went_wrong() {
   return host().read([](const Host& h) {
     for (const PlayedDevice& device : h.devices) {
-      if (device.ids != 0 || device.domains != 0 || device.memories != 0) return device.name + " is still in use";
+      if (device.ids != 0 || device.domains != 0 || device.memories != 0)
+        return device.name + " is still in use";
     }
     return h.wrong;
   });
@@ -372,11 +377,13 @@ TEST_CASE("the only device of a host is let go when the last of the process that
   auto use = std::make_unique<Result<RealDevice::Use>>(device->use());
   REQUIRE(use->ok());
   begin_to_remove(1);
-  REQUIRE(host().wait_until(std::chrono::steady_clock::now() + 60s, [](const Host& h) { return h.devices[0].domains == 1; }));
+  REQUIRE(host().wait_until(std::chrono::steady_clock::now() + 60s,
+                            [](const Host& h) { return h.devices[0].domains == 1; }));
   test.verbs.reset();  // has done what it does
   CHECK(host().read([](const Host& h) { return h.devices[0].has_files(); }));
   use.reset();
-  CHECK(host().wait_until(std::chrono::steady_clock::now() + 60s, [](const Host& h) { return !h.devices[0].has_files(); }) );
+  CHECK(host().wait_until(std::chrono::steady_clock::now() + 60s,
+                          [](const Host& h) { return !h.devices[0].has_files(); }));
   CHECK(other->devices()->empty());
 }
 

@@ -1,9 +1,9 @@
 // Hears of devices that are removed while this process has them open, as librdmacm has all devices of the
 // host, and lets go of them: whoever removes a soft device is kept waiting by the kernel until then. rdma_cm
 // tells ids that are bound to a device, so there is one bound to an address of each, and a thread that waits
-// for all of them, whether or not anybody has a connection. A RoCE device that cannot be bound to, as one that
-// was made just now and has no address yet, or one whose addresses are in another network namespace, is left to
-// the owner, which looks every kLookAgain; others without an address are not watched.
+// for all of them, whether or not anybody has a connection. A RoCE device that cannot be bound to, as one
+// that was made just now and has no address yet, or one whose addresses are in another network namespace, is
+// left to the owner, which looks every kLookAgain; others without an address are not watched.
 //
 // Owner: RealVerbs. Any thread. The watch's own sleeps until a device is removed, or it is time to look.
 #pragma once
