@@ -15,8 +15,7 @@ using Builder = flatbuffers::FlatBufferBuilder;
 template <class T>
 using Offset = flatbuffers::Offset<T>;
 
-static_assert(std::variant_size_v<Message> == static_cast<std::size_t>(fb::Body::MAX),
-              "a message without a table");
+static_assert(kMessageCount == static_cast<std::size_t>(fb::Body::MAX), "a message without a table");
 
 // An encoder that once sent a large control message gives the memory back with the next one.
 constexpr std::size_t kKeepBytes = 64 * 1024;

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -498,13 +500,41 @@ struct LaneLost {
   friend bool operator==(const LaneLost&, const LaneLost&) = default;
 };
 
-using Message =
+namespace detail {
+template <class T, class Variant>
+inline constexpr bool kIsAlternative = false;
+template <class T, class... All>
+inline constexpr bool kIsAlternative<T, std::variant<All...>> = (std::is_same_v<T, All> || ...);
+}  // namespace detail
+
+using AnyMessage =
     std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,
                  JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left, OpenJob, DeclareSlices,
                  DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, Later, Again, RoundFailed,
                  TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled, Challenge,
                  Proof, Attached, Shrunk, HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits, AskCluster,
                  ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch>;
+inline constexpr std::size_t kMessageCount = std::variant_size_v<AnyMessage>;
+
+// A variant whose copies, moves, comparison and end are compiled once, in messages.cc: inline, each file that
+// touches a message would build their tables over all alternatives anew, which was a third of all compile
+// time. std::visit, std::get, std::get_if, std::holds_alternative and std::swap work on it.
+class Message : public AnyMessage {
+ public:
+  Message() noexcept;  // a HelloWorker
+  Message(const Message&);
+  Message(Message&&) noexcept;
+  Message& operator=(const Message&);
+  Message& operator=(Message&&) noexcept;
+  ~Message();
+
+  template <class T>
+  requires detail::kIsAlternative<std::remove_cvref_t<T>, AnyMessage> Message(
+      T&& value)  // NOLINT(google-explicit-constructor): each alternative is a message
+      : AnyMessage(std::in_place_type<std::remove_cvref_t<T>>, std::forward<T>(value)) {}
+
+  friend bool operator==(const Message& a, const Message& b);
+};
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);

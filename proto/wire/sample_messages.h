@@ -230,7 +230,7 @@ class RandomMessages {
   explicit RandomMessages(std::uint64_t seed) : random_(seed) {}
 
   Message next() {
-    switch (number(0, std::variant_size_v<Message> - 1)) {
+    switch (number(0, kMessageCount - 1)) {
       case 0: return hello_worker();
       case 1:
         return HelloServer{term(),
