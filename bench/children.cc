@@ -19,7 +19,7 @@ namespace bps::bench {
 namespace {
 
 // What a program of ours says by its exit status; whatever else ends one, it is lost.
-ErrorCode code_of(int wait_status) {
+ErrorCode code_of_wait(int wait_status) {
   const int status = exit_status_of(wait_status);
   for (std::uint16_t i = 1; i < kErrorCodeCount; ++i) {
     const auto code = static_cast<ErrorCode>(i);
@@ -176,7 +176,7 @@ Status Children::reap() {
     for (Child& child : children_) {
       if (child.pid != pid) continue;
       child.end = describe_wait_status(wait_status);
-      child.why = code_of(wait_status);
+      child.why = code_of_wait(wait_status);
       child.pid = 0;
       while (read_output(child)) {}
       if (result.ok()) result = failure_of(child);

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kSeries = 10;
 constexpr std::uint32_t kRoundTrips = 200;  // of a series
-constexpr auto kPatience = std::chrono::milliseconds(50);
+constexpr auto kDistancePatience = std::chrono::milliseconds(50);
 // An atomic of memory that two processes share has to be one for both.
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
@@ -110,7 +110,7 @@ Result<double> round_trip_ns(std::uint32_t from, std::uint32_t to) {
       ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return os_error("cannot map memory", errno);
   auto* const shared = new (memory) Shared;
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + kDistancePatience;
   const pid_t children[] = {
       start_on(to, [&] { answer(shared->line, deadline); }),
       start_on(from, [&] { shared->round_trip_ns = ask(shared->line, deadline); }),

@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A host takes some milliseconds.
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kLabPatience = std::chrono::seconds(60);
 
 Result<std::string> find_netlab() {
   std::error_code error;
@@ -42,7 +42,7 @@ Result<Ended> run_to_end(const Command& command) {
   if (!process) return process.error();
   Ended ended;
   std::array<pollfd, 2> fds = {{{process->out, POLLIN, 0}, {process->err, POLLIN, 0}}};
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + kLabPatience;
   const auto open = [](const pollfd& fd) { return fd.fd >= 0; };
   while (std::any_of(fds.begin(), fds.end(), open) && Clock::now() < deadline) {
     ::poll(fds.data(), fds.size(), 100);
@@ -68,7 +68,7 @@ Result<Ended> run_to_end(const Command& command) {
   return ended;
 }
 
-ErrorCode code_of(int exit_status) {
+ErrorCode code_of_exit(int exit_status) {
   switch (exit_status) {
     case 64: return ErrorCode::invalid_argument;
     case 77: return ErrorCode::unauthorised;
@@ -116,7 +116,7 @@ Status Lab::run(std::vector<std::string> arguments) const {
   std::replace(words.begin(), words.end(), '\n', ' ');
   while (!words.empty() && words.back() == ' ')
     words.pop_back();
-  return make_error(code_of(ended->exit_status), words.empty() ? program_ + " failed" : words,
+  return make_error(code_of_exit(ended->exit_status), words.empty() ? program_ + " failed" : words,
                     ended->exit_status == 77 ? "without --link no root is needed" : "");
 }
 

@@ -4,7 +4,7 @@
 namespace bps::bench {
 namespace {
 
-Result<Outcome> run(Options options) {
+Result<Outcome> run_local(Options options) {
   auto cluster = options.cluster();
   if (!cluster) return cluster.error();
   options.servers = 0;  // none is started
@@ -46,7 +46,7 @@ int local_command(int argc, const char* const* argv) {
   add_worker_flags(config, options);
   config.add("partition-bytes", options.partition_bytes, "Partition size; not set: the library's default");
   if (const auto status = config.parse_or_exit(argc, argv, Logger("bps-bench"))) return *status;
-  return finish(options.json, run(options));
+  return finish(options.json, run_local(options));
 }
 
 }  // namespace bps::bench

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace bps {
+namespace bps::inquiries_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -157,4 +157,4 @@ TEST_CASE("inquiries: a peer has only so many questions open, and none when it h
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::inquiries_test

@@ -2,7 +2,7 @@
 #include "proto/wire/wait_text.h"
 #include "scheduler/move_harness.h"
 
-namespace bps {
+namespace bps::job_links_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -264,4 +264,4 @@ TEST_CASE("links: a server that had to stay while it drained is given up all the
   CHECK(c.got<Moved>(workers[0]).size() == 2);
 }
 
-}  // namespace bps
+}  // namespace bps::job_links_test

@@ -15,8 +15,8 @@ namespace bps {
 
 class PauseClock {
  public:
-  // Gaps up to `tolerance` are jitter, not pauses.
-  PauseClock(Duration tick, Duration tolerance) : tick_(tick), tolerance_(tolerance) {}
+  // Gaps of up to four ticks are jitter, not pauses.
+  explicit PauseClock(Duration tick) : tick_(tick), tolerance_(4 * tick) {}
 
   TimePoint advance(TimePoint now) {
     if (last_ && now - *last_ > tolerance_) paused_ += now - *last_ - tick_;

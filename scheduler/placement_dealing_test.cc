@@ -7,7 +7,7 @@
 #include "scheduler/partition_assigner.h"
 #include "scheduler/placement.h"
 
-namespace bps {
+namespace bps::placement_dealing_test {
 namespace {
 
 constexpr std::uint64_t kPartition = 256 * 1024;
@@ -102,4 +102,4 @@ TEST_CASE("placement: dealt out over many tensors, most of them smaller than a p
   }
 }
 
-}  // namespace bps
+}  // namespace bps::placement_dealing_test

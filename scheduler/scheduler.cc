@@ -14,7 +14,6 @@ namespace bps {
 namespace {
 
 constexpr Duration kLinger = std::chrono::seconds(1);
-constexpr int kToleratedTicks = 4;
 // The largest answer, and a little.
 constexpr std::size_t kMaxAdminQueuedBytes = 4 << 20;
 
@@ -68,7 +67,7 @@ Scheduler::Scheduler(EventLoop& loop, Transport& transport, SchedulerOptions opt
       options_(std::move(options)),
       log_(std::move(log)),
       core_(options_.core, options_.random ? options_.random : system_random),
-      clock_(options_.core.tick, options_.core.tick * kToleratedTicks) {}
+      clock_(options_.core.tick) {}
 
 Scheduler::~Scheduler() { stop(); }
 

@@ -11,7 +11,6 @@ namespace {
 constexpr std::size_t kMaxEndedRuns = 256;
 constexpr std::uint32_t kMaxClaimedServer = std::uint32_t{1}
                                             << 24;  // by a worker: numbers are not its to use up
-constexpr int kToleratedTicks = 4;                  // a tick later than this was a pause of our own
 
 Error unexpected(const Message& message, const char* from) {
   return make_error(ErrorCode::protocol, fmt::format("{} from {}", name_of(message), from),
@@ -24,7 +23,7 @@ SchedulerCore::SchedulerCore(CoreOptions options, std::function<std::uint64_t()>
     : options_(std::move(options)),
       random_(std::move(random)),
       term_{options_.term, random_()},
-      clock_(options_.tick, options_.tick * kToleratedTicks),
+      clock_(options_.tick),
       detector_(options_.detector),
       servers_(outbox_),
       last_server_(options_.before.last_server),

@@ -9,7 +9,7 @@
 
 #include "server/aggregator_harness.h"
 
-namespace bps {
+namespace bps::aggregator_fence_model_test {
 namespace {
 
 using Kind = Action::Kind;
@@ -421,4 +421,4 @@ TEST_CASE("random worlds in which the partition moves and workers die: the same 
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::aggregator_fence_model_test

@@ -9,7 +9,7 @@
 
 #include "server/aggregator_harness.h"
 
-namespace bps {
+namespace bps::aggregator_model_test {
 namespace {
 
 constexpr std::size_t kElements = 3;
@@ -502,4 +502,4 @@ TEST_CASE("random asynchronous worlds: every delta counts once, staleness holds"
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::aggregator_model_test

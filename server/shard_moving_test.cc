@@ -1,7 +1,7 @@
 // Partitions that come from another server, on a shard with lanes.
 #include "server/shard_harness.h"
 
-namespace bps::shard_test {
+namespace bps::shard_test::shard_moving_test {
 namespace {
 
 constexpr Epoch kEpoch{2};
@@ -227,4 +227,4 @@ TEST_CASE("a rank that leaves is not waited for") {
 }
 
 }  // namespace
-}  // namespace bps::shard_test
+}  // namespace bps::shard_test::shard_moving_test

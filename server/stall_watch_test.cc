@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace bps {
+namespace bps::stall_watch_test {
 namespace {
 
 constexpr JobRun kRun{7};
@@ -72,4 +72,4 @@ TEST_CASE("stall watch: nothing is said of a job that has ended") {
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::stall_watch_test

@@ -5,7 +5,7 @@
 namespace bps::bench {
 namespace {
 
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kStreamPatience{30};
 
 }  // namespace
 
@@ -108,7 +108,7 @@ Result<bool> GpuStream::is_idle() {
 }
 
 Status GpuStream::wait() {
-  const TimePoint deadline = now_() + kPatience;
+  const TimePoint deadline = now_() + kStreamPatience;
   while (true) {
     const auto idle = is_idle();
     if (!idle) return idle.error();
@@ -116,7 +116,7 @@ Status GpuStream::wait() {
     if (now_() > deadline)
       return make_error(
           ErrorCode::deadline,
-          fmt::format("{} has not ended its work after {} s", gpu_->name(), kPatience.count()),
+          fmt::format("{} has not ended its work after {} s", gpu_->name(), kStreamPatience.count()),
           "see whether another program keeps it busy (nvidia-smi), and the kernel's log (dmesg)");
   }
 }

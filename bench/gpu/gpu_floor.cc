@@ -10,7 +10,7 @@
 namespace bps::bench {
 namespace {
 
-constexpr double kGiga = 1e9;
+constexpr double kGigabyte = 1e9;
 
 // Up to the whole, from what a partition is to what a batch of a local group is, and more.
 std::vector<std::uint64_t> sizes_up_to(std::uint64_t bytes) {
@@ -37,9 +37,9 @@ struct Case {
 void add_line(Outcome& outcome, const Case& row) {
   const Median median = median_of(row.rates);
   Line line = row.head;
-  line["GBps"] = rounded(median.value / kGiga);
-  line["low"] = rounded(median.low / kGiga);
-  line["high"] = rounded(median.high / kGiga);
+  line["GBps"] = rounded(median.value / kGigabyte);
+  line["low"] = rounded(median.low / kGigabyte);
+  line["high"] = rounded(median.high / kGigabyte);
   line["verified"] = row.wrong.empty();
   outcome.lines.push_back(std::move(line));
   note_wrong(outcome, row.head.at("bench").get<std::string>(), row.wrong);

@@ -7,7 +7,7 @@
 namespace bps::bench {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(30);
+constexpr Duration kNcclPatience = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -50,7 +50,7 @@ Status NcclFloor::join(const std::vector<Gpu>& gpus, std::size_t bytes) {
 }
 
 Status NcclFloor::settle() {
-  const TimePoint deadline = now_() + kPatience;
+  const TimePoint deadline = now_() + kNcclPatience;
   for (Member& member : members_) {
     const CudaDevice::Current current(*member.gpu);
     if (!current.status().ok()) return current.status();
@@ -59,10 +59,11 @@ Status NcclFloor::settle() {
       if (!ready) return ready.error();
       if (*ready) break;
       if (now_() > deadline)
-        return make_error(ErrorCode::deadline,
-                          fmt::format("NCCL on {} has not answered after {} s", member.gpu->name(),
-                                      std::chrono::duration_cast<std::chrono::seconds>(kPatience).count()),
-                          "NCCL_DEBUG=INFO says what it waits for");
+        return make_error(
+            ErrorCode::deadline,
+            fmt::format("NCCL on {} has not answered after {} s", member.gpu->name(),
+                        std::chrono::duration_cast<std::chrono::seconds>(kNcclPatience).count()),
+            "NCCL_DEBUG=INFO says what it waits for");
     }
   }
   return {};

@@ -9,7 +9,7 @@
 #include "proto/base/asio_loop.h"
 #include "proto/transport/shm/shm_transport.h"
 
-namespace bps {
+namespace bps::host_group_shm_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -106,4 +106,4 @@ TEST_CASE("host group over shared memory: a member that is gone is told from out
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::host_group_shm_test

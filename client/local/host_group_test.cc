@@ -8,7 +8,7 @@
 #include "client/src/fake_loan.h"
 #include "proto/base/virtual_loop.h"
 
-namespace bps {
+namespace bps::host_group_test {
 namespace {
 
 using Catch::Contains;
@@ -371,4 +371,4 @@ TEST_CASE("host group: may go while it has something to tell") {
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::host_group_test

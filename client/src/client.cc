@@ -21,8 +21,6 @@ constexpr Duration kDescribe = std::chrono::seconds(1);
 // Who waits less than this looks in often, and is not to be held up by questions.
 constexpr Duration kShortWait = ClientEngine::kPatience;
 
-Error closed_error() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
-
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "proto/auth/handshake.h"
 #include "proto/base/log.h"
 
-namespace bps::testing {
+namespace bps::testing::client_auth_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -150,4 +150,4 @@ TEST_CASE("keys: who listens on a server's port without the cluster's key gets n
   CHECK(c.engine.stats()->lanes == 0);
 }
 
-}  // namespace bps::testing
+}  // namespace bps::testing::client_auth_test

@@ -6,10 +6,10 @@
 namespace bps {
 namespace {
 
+using testing::kSlice;
 using testing::Outcome;
 using testing::ScriptedCluster;
 
-constexpr std::uint64_t kSlice = ScriptedCluster::kSlice;
 constexpr std::uint32_t kCpu = 7;  // of the second
 
 ClientConfig config(std::uint64_t credit) {

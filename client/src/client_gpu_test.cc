@@ -11,8 +11,6 @@ using Catch::Contains;
 using Catch::EndsWith;
 using namespace std::chrono_literals;
 
-constexpr std::size_t kSlice = ScriptedCluster::kSlice;
-
 // A rank alone on its host, with a fake GPU, and two servers.
 struct RankWithGpu {
   explicit RankWithGpu(std::uint64_t seed = 1, ClientConfig config = ScriptedCluster::default_config())

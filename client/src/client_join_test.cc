@@ -3,7 +3,7 @@
 #include "client/src/scripted_cluster.h"
 #include "proto/base/log.h"
 
-namespace bps::testing {
+namespace bps::testing::client_join_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -28,7 +28,7 @@ TEST_CASE("join: hello, progress, start; lanes wait for their welcome") {
   const auto hello = c.scheduler().next<HelloWorker>();
   CHECK(hello.job == "job");
   CHECK(hello.world_size == 2);
-  CHECK(hello.partition_bytes == ScriptedCluster::kSlice);
+  CHECK(hello.partition_bytes == kSlice);
   CHECK(hello.join_timeout_ms == 10000);
   c.scheduler().deliver(Welcome{Term{1, 2}, Incarnation{10}, ServerId{}, JobRun{77}});
   CHECK(c.scheduler().max_header_bytes == kMaxControlHeaderBytes);
@@ -306,4 +306,4 @@ TEST_CASE("barrier: numbered, and may fail alone") {
   CHECK_FALSE(c.engine.failure());
 }
 
-}  // namespace bps::testing
+}  // namespace bps::testing::client_join_test

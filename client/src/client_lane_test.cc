@@ -264,7 +264,7 @@ TEST_CASE("lane: less is under way where there is no link, only sockets of this 
   // A lane may leave unsaid half of what of the credit is beside one partition.
   constexpr std::uint64_t kMiB = 1024 * 1024;
   const auto credit = [](Wire& wire) {
-    return 2 * std::uint64_t{wire.next<HelloLane>().credit_report_bytes} + ScriptedCluster::kSlice;
+    return 2 * std::uint64_t{wire.next<HelloLane>().credit_report_bytes} + kSlice;
   };
   SharingCluster sockets(TransportChoice::tcp);
   CHECK(credit(sockets.lane(0)) == 2 * kMiB);
@@ -284,7 +284,7 @@ TEST_CASE("lane: less is under way where there is no link, only sockets of this 
   start.lanes[1].host = "there";
   both.scheduler().deliver(start);
   const std::uint64_t unsaid = both.lane(0).next<HelloLane>().credit_report_bytes;
-  CHECK(4 * unsaid + ScriptedCluster::kSlice == 4 * kMiB);
+  CHECK(4 * unsaid + kSlice == 4 * kMiB);
 }
 
 TEST_CASE("lane: shared memory that does not work is given up for TCP, at once and for good") {

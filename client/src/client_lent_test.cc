@@ -1,6 +1,6 @@
 // Answers that servers lend, through the engine.
 #include "client/src/fake_loan.h"
-#include "client/src/running_harness.h"
+#include "client/src/moving_harness.h"
 
 namespace bps::testing {
 
@@ -8,13 +8,6 @@ using namespace std::chrono_literals;
 using Catch::Contains;
 
 namespace {
-
-// Offers it as a transport does; false: the engine wants it copied.
-bool lend(Wire& wire, Message message, const std::shared_ptr<FakeLoan>& loan, bool scarce = false) {
-  REQUIRE(wire.open());
-  LentPayload payload = FakeLoan::payload(loan, scarce);
-  return wire.handler->on_lent(message, payload);
-}
 
 struct Loans {
   std::shared_ptr<FakeLoan> a = FakeLoan::of(bytes_of(kSlice, 9)), b = FakeLoan::of(bytes_of(kSlice, 8)),

@@ -11,7 +11,7 @@ namespace bps {
 
 namespace {
 
-Error scheduler_error(std::string what) {
+Error moved_error(std::string what) {
   return make_error(ErrorCode::protocol, "the scheduler moved partitions: " + std::move(what),
                     "run the same bps version everywhere; if it is, please report this");
 }
@@ -28,13 +28,13 @@ Status DataPlane::check(const Moved& moved) const {
   const bool is_piece =
       moved.epoch == job_.epoch && job_.epoch > first_epoch_ && moved.lanes.empty() && moved.closed.empty();
   if (moved.epoch <= job_.epoch && !is_piece) {
-    return scheduler_error(fmt::format("with epoch {} after {}", moved.epoch.value, job_.epoch.value));
+    return moved_error(fmt::format("with epoch {} after {}", moved.epoch.value, job_.epoch.value));
   }
   const std::size_t lanes = lanes_.size() + moved.lanes.size();
-  if (lanes > kMaxLanesPerJob) return scheduler_error(fmt::format("to {} lanes", lanes));
+  if (lanes > kMaxLanesPerJob) return moved_error(fmt::format("to {} lanes", lanes));
   for (const LaneIndex lane : moved.closed) {
     if (lane.value >= lanes) {
-      return scheduler_error(fmt::format("away from lane {} of {}", lane.value, lanes));
+      return moved_error(fmt::format("away from lane {} of {}", lane.value, lanes));
     }
   }
   std::vector<bool> is_closed(lanes);
@@ -44,17 +44,16 @@ Status DataPlane::check(const Moved& moved) const {
     is_closed[lane.value] = true;
   for (const PartitionMove& move : moved.moves) {
     if (move.owner.value >= lanes || is_closed[move.owner.value]) {
-      return scheduler_error(fmt::format("partition {} to lane {} of {}{}", move.partition.value,
-                                         move.owner.value, lanes,
-                                         move.owner.value < lanes ? ", which is closed" : ""));
+      return moved_error(fmt::format("partition {} to lane {} of {}{}", move.partition.value,
+                                     move.owner.value, lanes,
+                                     move.owner.value < lanes ? ", which is closed" : ""));
     }
     const std::uint64_t id = move.partition.value;
-    if (id >= kMaxPartitionsPerJob) return scheduler_error(fmt::format("partition {}", id));
+    if (id >= kMaxPartitionsPerJob) return moved_error(fmt::format("partition {}", id));
     const Partition* known = id < partitions_.size() ? partitions_[id] : nullptr;
     if (known == nullptr) continue;
     if (!is_closed[known->lane.value]) {
-      return scheduler_error(
-          fmt::format("partition {} away from lane {}, which stays", id, known->lane.value));
+      return moved_error(fmt::format("partition {} away from lane {}, which stays", id, known->lane.value));
     }
   }
   return {};

@@ -15,8 +15,6 @@
 
 namespace bps::testing {
 
-inline constexpr std::size_t kSlice = ScriptedCluster::kSlice;
-
 // All ranks of the job but `others` are on this host: ranks `others`, `others` + 1, ...
 struct HostOfRanks {
   struct Rank1 : ScriptedCluster {

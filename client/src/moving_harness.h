@@ -75,8 +75,10 @@ inline std::vector<StoredRounds> rounds(std::vector<std::pair<std::uint32_t, std
   return all;
 }
 
-inline bool lend(Wire& wire, Message message, const std::shared_ptr<FakeLoan>& loan) {
-  LentPayload payload = FakeLoan::payload(loan);
+// Offers it as a transport does; false: the engine wants it copied.
+inline bool lend(Wire& wire, Message message, const std::shared_ptr<FakeLoan>& loan, bool scarce = false) {
+  REQUIRE(wire.open());
+  LentPayload payload = FakeLoan::payload(loan, scarce);
   return wire.handler->on_lent(message, payload);
 }
 

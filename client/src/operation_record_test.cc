@@ -8,7 +8,7 @@
 #include "client/src/inside_callback.h"
 #include "client/src/reply.h"
 
-namespace bps {
+namespace bps::operation_record_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -100,4 +100,4 @@ TEST_CASE("reply: one that is dropped answers `closed`") {
   CHECK(*answered.cell()->value() == 3);
 }
 
-}  // namespace bps
+}  // namespace bps::operation_record_test

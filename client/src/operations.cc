@@ -4,11 +4,8 @@
 #include <utility>
 
 namespace bps {
-namespace {
 
 Error closed_error() { return make_error(ErrorCode::closed, "the client is closed", "open a new one"); }
-
-}  // namespace
 
 void Operations::add(TensorId id, TensorShape shape) {
   tensors_.update([&](auto& tensors) {

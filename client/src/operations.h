@@ -27,6 +27,8 @@
 
 namespace bps {
 
+Error closed_error();  // of whatever is begun after close
+
 class Operations {
  public:
   // `callbacks`: of all operations.

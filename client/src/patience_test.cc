@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace bps {
+namespace bps::patience_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -42,4 +42,4 @@ TEST_CASE("patience: what is over is forgotten") {
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::patience_test

@@ -10,8 +10,6 @@
 
 namespace bps::testing {
 
-inline constexpr std::size_t kSlice = ScriptedCluster::kSlice;
-
 // A joined engine and one tensor of three partitions, two of them full, on lanes 0, 1, 0.
 struct Running : ScriptedCluster {
   explicit Running(ClientConfig config = default_config()) : ScriptedCluster(std::move(config)) {

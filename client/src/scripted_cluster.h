@@ -128,12 +128,13 @@ struct Outcome {
   std::uint32_t weight = 0;
 };
 
+inline constexpr std::size_t kSlice = 4096;  // bytes of a partition
+
 // An engine, of rank 0 if not otherwise, and what surrounds it.
 class ScriptedCluster {
   std::unique_ptr<VirtualLoop> own_loop_;
 
  public:
-  static constexpr std::uint64_t kSlice = 4096;
   static constexpr std::uint64_t kRun = 77;
 
   // What several engines in one test share.

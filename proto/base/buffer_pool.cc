@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "proto/base/assert.h"
+#include "proto/base/region.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define BPS_ASAN 1
@@ -22,8 +23,6 @@
 namespace bps {
 namespace {
 
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kHugePage = 2 * 1024 * 1024;
 constexpr std::size_t kSmallSlab = 64 * 1024;
 constexpr std::size_t kLargestInSmallSlab = 4 * 1024;
 constexpr std::size_t kLargestInSlab = 1024 * 1024;
@@ -51,13 +50,13 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
 
 std::size_t slab_bytes_for(std::size_t block_bytes) {
   if (block_bytes <= kLargestInSmallSlab) return kSmallSlab;
-  if (block_bytes <= kLargestInSlab) return kHugePage;
-  return round_up(block_bytes, block_bytes >= kHugePage ? kHugePage : kPage);
+  if (block_bytes <= kLargestInSlab) return kHugePageBytes;
+  return round_up(block_bytes, block_bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes);
 }
 
 // So that what the kernel backs with huge pages begins with one.
 constexpr std::size_t slab_alignment(std::size_t slab_bytes) {
-  return slab_bytes >= kHugePage ? kHugePage : kPage;
+  return slab_bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
 }
 
 }  // namespace
@@ -179,9 +178,9 @@ struct BufferPool::Core {
 
   Result<std::shared_ptr<Region>> allocate_region(std::size_t slab_bytes) const {
     if (!source) return allocate_ordinary_region(slab_bytes);
-    const std::size_t least = round_up(slab_bytes, kPage);
-    const std::size_t wanted =
-        std::max(least, round_up(std::clamp(mapped / kGrowth, kSmallestRegion, kLargestRegion), kHugePage));
+    const std::size_t least = round_up(slab_bytes, kPageBytes);
+    const std::size_t wanted = std::max(
+        least, round_up(std::clamp(mapped / kGrowth, kSmallestRegion, kLargestRegion), kHugePageBytes));
     auto region = source(wanted);
     if (!region && wanted > least) region = source(least);
     return region;

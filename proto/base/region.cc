@@ -17,13 +17,11 @@ class OrdinaryRegion final : public Region {
   ~OrdinaryRegion() override { ::munmap(bytes().data(), bytes().size()); }
 };
 
-constexpr std::size_t kHugePage = 2 * 1024 * 1024;
-
 }  // namespace
 
 Result<std::shared_ptr<Region>> allocate_ordinary_region(std::size_t bytes) {
   // Aligned to a huge page if it is at least as large as one.
-  const std::size_t extra = bytes >= kHugePage ? kHugePage : 0;
+  const std::size_t extra = bytes >= kHugePageBytes ? kHugePageBytes : 0;
   void* const mapped = bytes > SIZE_MAX - extra ? MAP_FAILED
                                                 : ::mmap(nullptr, bytes + extra, PROT_READ | PROT_WRITE,
                                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -34,7 +32,8 @@ Result<std::shared_ptr<Region>> allocate_ordinary_region(std::size_t bytes) {
   }
   auto* memory = static_cast<std::byte*>(mapped);
   if (extra > 0) {
-    const std::size_t head = (kHugePage - reinterpret_cast<std::uintptr_t>(memory) % kHugePage) % kHugePage;
+    const std::size_t head =
+        (kHugePageBytes - reinterpret_cast<std::uintptr_t>(memory) % kHugePageBytes) % kHugePageBytes;
     // Whole pages only; a last part of one belongs to the mapping that stays.
     const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     const std::size_t kept = (bytes + page - 1) / page * page;

@@ -14,6 +14,9 @@
 
 namespace bps {
 
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kHugePageBytes = 2 << 20;
+
 class Region {
  public:
   virtual ~Region() = default;

@@ -9,7 +9,7 @@
 #include "proto/base/completion.h"
 #include "proto/base/loop_thread.h"
 
-namespace bps {
+namespace bps::turn_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -145,4 +145,4 @@ TEST_CASE("turn: a system call runs without it, and its error is kept") {
   CHECK(over.value());
 }
 
-}  // namespace bps
+}  // namespace bps::turn_test

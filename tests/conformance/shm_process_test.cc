@@ -16,7 +16,7 @@
 #include "tests/conformance/shm_fabric.h"
 #include "tests/conformance/support.h"
 
-namespace bps::conformance {
+namespace bps::conformance::shm_process_test {
 namespace {
 
 using Catch::Contains;
@@ -297,4 +297,4 @@ TEST_CASE("who reads on another thread and then asks intact() is never wrong") {
 }
 
 }  // namespace
-}  // namespace bps::conformance
+}  // namespace bps::conformance::shm_process_test

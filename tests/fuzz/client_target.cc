@@ -11,11 +11,12 @@ namespace bps::fuzz {
 namespace {
 
 using testing::FakeLoan;
+using testing::kSlice;
 using testing::Outcome;
 using testing::ScriptedCluster;
 using testing::Wire;
 
-constexpr std::uint64_t kTensorBytes = 2 * ScriptedCluster::kSlice + 100;
+constexpr std::uint64_t kTensorBytes = 2 * kSlice + 100;
 
 class Liars {
  public:
@@ -51,7 +52,7 @@ class Liars {
     config.retain = choice != 1;
     if (choice == 2) config.credit_bytes = 1;
     if (choice == 3) config.mode = Mode::async;
-    config.partition_bytes = ScriptedCluster::kSlice;
+    config.partition_bytes = kSlice;
     return config;
   }
 
@@ -187,7 +188,7 @@ class Liars {
     if (choice == 1) return 0;
     if (choice == 2) return input_.below(5000);
     if (aggregate == nullptr) return 0;
-    return aggregate->partition.value % 3 == 2 ? 100 : ScriptedCluster::kSlice;
+    return aggregate->partition.value % 3 == 2 ? 100 : kSlice;
   }
 
   void lend(const std::shared_ptr<Wire>& wire) {
@@ -287,8 +288,7 @@ class Liars {
   }
 
   Message of_server() {
-    const std::uint64_t taken =
-        input_.below(8) == 1 ? input_.number() : input_.below(4) * ScriptedCluster::kSlice;
+    const std::uint64_t taken = input_.below(8) == 1 ? input_.number() : input_.below(4) * kSlice;
     switch (input_.below(12)) {
       case 0: return Later{partition(), round(), taken};
       case 1: return Again{partition(), round(), taken};

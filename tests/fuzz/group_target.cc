@@ -14,6 +14,7 @@ namespace bps::fuzz {
 namespace {
 
 using testing::FakeLoan;
+using testing::kSlice;
 using testing::Outcome;
 using testing::ScriptedCluster;
 using testing::ScriptedConnection;
@@ -22,7 +23,7 @@ using testing::Wire;
 constexpr std::uint32_t kRanks = 3;
 constexpr std::uint32_t kPartitions = 4;
 constexpr std::uint64_t kLastBytes = 100;
-constexpr std::uint64_t kTensorBytes = (kPartitions - 1) * ScriptedCluster::kSlice + kLastBytes;
+constexpr std::uint64_t kTensorBytes = (kPartitions - 1) * kSlice + kLastBytes;
 
 // The others' ends of the links.
 class LinkTransport final : public Transport {
@@ -65,7 +66,7 @@ class Host {
                     options.ranks = context.ranks;
                     options.member = context.self;
                     options.max_early_frames = 64;
-                    options.max_early_bytes = 16 * ScriptedCluster::kSlice;
+                    options.max_early_bytes = 16 * kSlice;
                     return std::make_unique<HostGroup>(context.loop, *context.transport, std::move(options),
                                                        owner);
                   }}) {
@@ -345,7 +346,7 @@ class Host {
   }
 
   static std::size_t bytes_of(PartitionId partition) {
-    return partition.value % kPartitions == kPartitions - 1 ? kLastBytes : ScriptedCluster::kSlice;
+    return partition.value % kPartitions == kPartitions - 1 ? kLastBytes : kSlice;
   }
   std::size_t payload_bytes(const Message& message) {
     const auto* push = std::get_if<PushPull>(&message);

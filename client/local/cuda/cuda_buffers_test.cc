@@ -9,7 +9,7 @@
 namespace bps {
 namespace {
 
-constexpr std::size_t kBytes = 64 << 10;
+constexpr std::size_t kBufferBytes = 64 << 10;
 
 struct Given {
   explicit Given(int devices = 1) {
@@ -30,7 +30,7 @@ struct Given {
   std::byte* allocate(const CudaDevice& of) const {
     const CudaDevice::Current current(of);
     void* made = nullptr;
-    REQUIRE(cuda->allocate(made, kBytes) == CudaCode::success);
+    REQUIRE(cuda->allocate(made, kBufferBytes) == CudaCode::success);
     return static_cast<std::byte*>(made);
   }
   void release(const CudaDevice& of, std::byte* what) const {
@@ -60,9 +60,9 @@ constexpr const char* kBeyond =
 
 TEST_CASE("cuda buffers: memory is taken whole, and in part, and not beyond its end") {
   Given g;
-  CHECK(g.refusal(g.memory, kBytes).empty());
-  CHECK(g.refusal(g.memory + kBytes - 4, 4).empty());
-  CHECK(g.refusal(g.memory + 4, kBytes) == kBeyond);
+  CHECK(g.refusal(g.memory, kBufferBytes).empty());
+  CHECK(g.refusal(g.memory + kBufferBytes - 4, 4).empty());
+  CHECK(g.refusal(g.memory + 4, kBufferBytes) == kBeyond);
   std::byte host{};
   CHECK(g.refusal(&host, 1) == "the buffer is said to be a GPU's, and is not in any GPU's memory");
 }
@@ -70,9 +70,9 @@ TEST_CASE("cuda buffers: memory is taken whole, and in part, and not beyond its 
 TEST_CASE("cuda buffers: a range of several mappings is one buffer, up to its end") {
   Given g;
   g.cuda->tell_size(g.memory, 4096);
-  CHECK(g.refusal(g.memory, kBytes).empty());
+  CHECK(g.refusal(g.memory, kBufferBytes).empty());
   CHECK(g.refusal(g.memory + 100, 4096).empty());
-  CHECK(g.refusal(g.memory + 4, kBytes) == kBeyond);
+  CHECK(g.refusal(g.memory + 4, kBufferBytes) == kBeyond);
 }
 
 TEST_CASE("cuda buffers: allocations side by side are not one buffer") {
@@ -90,23 +90,23 @@ TEST_CASE("cuda buffers: allocations side by side are not one buffer") {
 
 TEST_CASE("cuda buffers: the driver is asked once about an allocation") {
   Given g;
-  CHECK(g.refusal(g.memory + 4, kBytes - 8).empty());
-  CHECK(g.refusal(g.memory, kBytes).empty());
+  CHECK(g.refusal(g.memory + 4, kBufferBytes - 8).empty());
+  CHECK(g.refusal(g.memory, kBufferBytes).empty());
   CHECK(g.cuda->count(CudaCall::describe_pointer) == 2);
 }
 
 TEST_CASE("cuda buffers: what is reserved is not there yet") {
   Given g;
-  g.cuda->tell_size(g.memory, 2 * kBytes);
-  CHECK(g.refusal(g.memory, kBytes).empty());
-  CHECK(g.refusal(g.memory + 4, kBytes) == kBeyond);
+  g.cuda->tell_size(g.memory, 2 * kBufferBytes);
+  CHECK(g.refusal(g.memory, kBufferBytes).empty());
+  CHECK(g.refusal(g.memory + 4, kBufferBytes) == kBeyond);
 }
 
 TEST_CASE("cuda buffers: memory of another GPU is refused") {
   Given g(2);
   const auto second = CudaDevice::open(g.cuda, 1).value();
   std::byte* const theirs = g.allocate(*second);
-  CHECK(g.refusal(theirs, kBytes) ==
+  CHECK(g.refusal(theirs, kBufferBytes) ==
         "the buffer is in the memory of GPU 1, and this worker has GPU 0 (Fake 0)");
   g.release(*second, theirs);
 }

@@ -6,7 +6,7 @@
 #include "proto/base/completion.h"
 #include "proto/base/loop_thread.h"
 
-namespace bps {
+namespace bps::cuda_cost_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -435,4 +435,4 @@ TEST_CASE("cuda cost: threads of their own for the ranks' GPUs") {
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::cuda_cost_test

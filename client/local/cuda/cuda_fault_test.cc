@@ -3,7 +3,7 @@
 
 #include "client/local/cuda/cuda_scenario.h"
 
-namespace bps {
+namespace bps::cuda_fault_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -283,4 +283,4 @@ TEST_CASE("cuda faults: ranks whose orders differ are seen to wait for ever, and
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::cuda_fault_test

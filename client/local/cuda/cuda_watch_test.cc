@@ -9,7 +9,7 @@
 #include "client/local/cuda/fake/fake_cuda.h"
 #include "proto/base/virtual_loop.h"
 
-namespace bps {
+namespace bps::cuda_watch_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -221,4 +221,4 @@ TEST_CASE("cuda watch: nobody looks while nothing is open") {
 }
 
 }  // namespace
-}  // namespace bps
+}  // namespace bps::cuda_watch_test

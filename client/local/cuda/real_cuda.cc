@@ -174,7 +174,7 @@ class RealCuda final : public CudaApi {
 };
 
 // What is named _v2 has another signature, or another meaning, without it.
-Result<CudaFunctions> load(const char* library) {
+Result<CudaFunctions> load_cuda(const char* library) {
   void* const driver = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
     const char* const why = ::dlerror();
@@ -235,7 +235,7 @@ Result<CudaFunctions> load(const char* library) {
 }  // namespace
 
 Result<std::shared_ptr<CudaApi>> open_cuda(const char* library) {
-  auto functions = load(library);
+  auto functions = load_cuda(library);
   if (!functions) return std::move(functions).error();
   const auto cuda = std::make_shared<RealCuda>(*functions);
   const auto failed = [&](CudaCall call, CudaCode code) {

@@ -81,7 +81,7 @@ class RealNccl final : public NcclApi {
   const NcclFunctions nccl_;
 };
 
-Result<NcclFunctions> load(const char* library) {
+Result<NcclFunctions> load_nccl(const char* library) {
   void* const nccl = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (nccl == nullptr) {
     const char* const why = ::dlerror();
@@ -121,7 +121,7 @@ Result<NcclFunctions> load(const char* library) {
 }  // namespace
 
 Result<std::shared_ptr<NcclApi>> open_nccl(const char* library) {
-  auto functions = load(library);
+  auto functions = load_nccl(library);
   if (!functions) return std::move(functions).error();
   const auto nccl = std::make_shared<RealNccl>(*functions);
   int version = 0;

@@ -12,7 +12,7 @@
 namespace bps {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 63;  // as the kernel
+constexpr std::size_t kMaxDeviceNameBytes = 63;  // as the kernel
 constexpr std::array<std::byte, 12> kMapped = {std::byte{0}, std::byte{0}, std::byte{0},    std::byte{0},
                                                std::byte{0}, std::byte{0}, std::byte{0},    std::byte{0},
                                                std::byte{0}, std::byte{0}, std::byte{0xff}, std::byte{0xff}};
@@ -101,7 +101,7 @@ Status parse_rdma_device(std::string_view text, VerbsOptions& options) {
            c == '-' || c == '.';
   };
   if (name.empty()) return bad("there is no name");
-  if (name.size() > kMaxNameBytes || !std::all_of(name.begin(), name.end(), is_allowed))
+  if (name.size() > kMaxDeviceNameBytes || !std::all_of(name.begin(), name.end(), is_allowed))
     return bad("that cannot be its name");
   std::optional<std::uint8_t> port;
   if (colon != std::string_view::npos) {

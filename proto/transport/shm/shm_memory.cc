@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string>
 
+#include "proto/base/region.h"
 #include "proto/base/units.h"
 #include "proto/transport/shm/memory_headroom.h"
 #include "proto/wire/limits.h"
@@ -28,8 +29,6 @@
 namespace bps {
 namespace {
 
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kHugePage = 2 * 1024 * 1024;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 constexpr std::size_t kWorthALook = 1024 * 1024;
 constexpr std::uint64_t kBlockBytes = 512;  // unit of st_blocks
@@ -94,9 +93,9 @@ ShmMapping::~ShmMapping() {
 
 // Aligned to a huge page if it is at least as large as one: the kernel does not do that by itself for files.
 Result<ShmMapping> ShmMapping::map(int fd, std::size_t bytes, bool writable) {
-  const std::size_t length = round_up(bytes, kPage);
-  const std::size_t alignment = length >= kHugePage ? kHugePage : kPage;
-  const std::size_t reserved = alignment > kPage ? length + alignment : length;
+  const std::size_t length = round_up(bytes, kPageBytes);
+  const std::size_t alignment = length >= kHugePageBytes ? kHugePageBytes : kPageBytes;
+  const std::size_t reserved = alignment > kPageBytes ? length + alignment : length;
   void* const space =
       ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (space == MAP_FAILED) return os_error("cannot map shared memory", errno, "see vm.max_map_count");
@@ -112,7 +111,7 @@ Result<ShmMapping> ShmMapping::map(int fd, std::size_t bytes, bool writable) {
     ::munmap(start + head, length);
     return os_error("cannot map shared memory", error, "see vm.max_map_count");
   }
-  if (length >= kHugePage) ::madvise(mapped, length, MADV_HUGEPAGE);  // a wish; refusal is fine
+  if (length >= kHugePageBytes) ::madvise(mapped, length, MADV_HUGEPAGE);  // a wish; refusal is fine
   return ShmMapping(std::span(static_cast<std::byte*>(mapped), length));
 }
 
@@ -122,7 +121,7 @@ Result<ShmMemory> make_shm_memory(std::size_t bytes) {
         ErrorCode::invalid_argument,
         fmt::format("shared memory of {} bytes: 1 to {} can be had", bytes, kMaxShmRegionBytes));
   }
-  const std::size_t length = round_up(bytes, kPage);
+  const std::size_t length = round_up(bytes, kPageBytes);
   if (Status status = check_file_limit(length); !status.ok()) return std::move(status).error();
   ShmMemory memory;
   memory.fd = UniqueFd(::memfd_create("bps", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
@@ -147,7 +146,7 @@ Result<ShmMemory> make_shm_memory(std::size_t bytes) {
 }
 
 Result<ShmMapping> map_peer_memory(int fd, std::uint64_t bytes) {
-  if (bytes == 0 || bytes > kMaxShmRegionBytes || bytes % kPage != 0) {
+  if (bytes == 0 || bytes > kMaxShmRegionBytes || bytes % kPageBytes != 0) {
     return make_error(
         ErrorCode::protocol,
         fmt::format("a region of shared memory has {} bytes: whole pages, at most {}, are allowed", bytes,

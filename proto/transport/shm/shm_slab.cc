@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
+#include "proto/base/region.h"
+
 namespace bps {
 namespace {
 
 constexpr std::size_t kSegmentBytes = 1024 * 1024;
-constexpr std::size_t kPage = 4096;
 
 }  // namespace
 
@@ -31,7 +32,7 @@ void ShmSlab::drop_idle_segments() {
 
 ShmSlab::Taken ShmSlab::take(std::size_t bytes, Piece& piece) {
   if (take_from_segments(bytes, piece)) return Taken::ok;
-  const std::size_t wanted = std::max(kSegmentBytes, (bytes + kPage - 1) / kPage * kPage);
+  const std::size_t wanted = std::max(kSegmentBytes, (bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
   const auto fits = [&] { return held_bytes_ == 0 || held_bytes_ + wanted <= limit_bytes_; };
   if (!fits()) drop_idle_segments();
   if (!fits()) return Taken::full;
