@@ -27,6 +27,19 @@ if(BPS_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
 endif()
 
+# What each compiler run takes, for tests/compile_report.py.
+set(BPS_COMPILE_LOG "" CACHE FILEPATH "Where each compiler run appends its CPU seconds and memory; empty: nowhere")
+if(BPS_COMPILE_LOG)
+  foreach(language C CXX)
+    list(PREPEND CMAKE_${language}_COMPILER_LAUNCHER
+      /usr/bin/python3 "${PROJECT_SOURCE_DIR}/cmake/timed_compiler.py" "${BPS_COMPILE_LOG}")
+  endforeach()
+endif()
+
+# -DCMAKE_UNITY_BUILD=ON compiles this many files of a target as one, in half of the time. demo.sh and tests/run.sh ask
+# for it; without it a change compiles only the files that see it.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
+
 find_package(Threads REQUIRED)
 
 add_library(bps_options INTERFACE)
@@ -45,7 +58,9 @@ target_compile_options(bps_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
   $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>
   # GCC 12 warns falsely about std::string concatenation (GCC bug 105651).
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>>:-Wno-restrict>)
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>>:-Wno-restrict>
+  # In a unity build a source file is not the main file; the build without checks the headers.
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>)
 
 add_library(bps_sanitizers INTERFACE)
 if(BPS_SANITIZE STREQUAL "address")

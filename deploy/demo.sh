@@ -62,9 +62,9 @@ if ((setup)); then bash cmake/setup.sh || fail "set-up (cmake/setup.sh)" $?; fi
 
 step "build into $build/ (a minute or two the first time)"
 if [[ ! -f $build/build.ninja ]]; then
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo || fail "configuring $build" $?
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_UNITY_BUILD=ON || fail "configuring $build" $?
 fi
-cmake --build "$build" --target bps-scheduler bps-server bps-run bpsctl bps-bench train_lm push_pull || fail "building $build" $?
+cmake --build "$build" --target bps-scheduler bps-server bps-run bpsctl train_lm push_pull || fail "building $build" $?
 train_lm=$build/client/examples/train_lm
 
 step "train with $workers workers and $servers servers"

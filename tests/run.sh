@@ -61,7 +61,7 @@ configure_and_build() {
   local directory=$1 target=$2
   shift 2
   step "build $directory"
-  cmake -S . -B "$directory" -G Ninja "$@"
+  cmake -S . -B "$directory" -G Ninja -DCMAKE_UNITY_BUILD=ON -DBPS_COMPILE_LOG="$PWD/$directory/compile.log" "$@"
   cmake --build "$directory" --target "$target" -j "$jobs"
 }
 
@@ -121,14 +121,23 @@ selection=()
 if ((quick)); then selection+=(--label-exclude '^long$'); fi
 if [[ $only ]]; then selection+=(--tests-regex "$only"); fi
 
+step "report"
+/usr/bin/python3 tests/compile_report.py "${directories[@]}"
+
 step "test"
 log=$together/ctest.log summary=$together/summary.txt
 status=0
+# ctest's summary is held back, so that it comes last; all other lines appear as they come.
+show_lines() {
+  local line hold=0
+  : >"$summary"
+  while IFS= read -r line; do
+    case $line in *" tests passed, "*" failed out of "* | "No tests were found"*) hold=1 ;; esac
+    if ((hold)); then printf '%s\n' "$line" >>"$summary"; else printf '%s\n' "$line"; fi
+  done
+}
 ctest --test-dir "$together" --output-on-failure --no-tests=error -j "$jobs" --output-log "$log" "${selection[@]}" |
-  awk -v summary="$summary" 'BEGIN { printf "" > summary }
-    /tests passed, [0-9]+ tests? failed out of/ || /^No tests were found/ { hold = 1 }
-    hold { print > summary; next }
-    { print; fflush() }' || status=$?
+  show_lines || status=$?
 
 # A ctest entry holds many test cases (Catch2, unittest); their count is what a reader wants to know.
 programs=$(sed -nE 's/.*tests passed, [0-9]+ tests? failed out of ([0-9]+).*/\1/p' "$summary")
