@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "proto/base/env.h"
+#include "proto/base/config/env.h"
 
 namespace bps::bench {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "bench/cpu_time.h"
 #include "deploy/bps_run/ports_file.h"
-#include "proto/base/env.h"
-#include "scheduler/placement.h"
+#include "proto/base/config/env.h"
+#include "scheduler/placement/placement.h"
 
 namespace bps::bench {
 namespace {

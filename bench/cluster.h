@@ -20,9 +20,9 @@
 #include "bench/control.h"
 #include "bench/lab.h"
 #include "bench/worker_options.h"
+#include "proto/base/config/units.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/result.h"
-#include "proto/base/units.h"
 
 namespace bps::bench {
 

@@ -2,7 +2,7 @@
 #include "bench/cpu_distance.h"
 #include "bench/report.h"
 #include "bench/subcommands.h"
-#include "proto/base/config.h"
+#include "proto/base/config/config.h"
 
 namespace bps::bench {
 namespace {

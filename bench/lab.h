@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "deploy/bps_run/process.h"
+#include "proto/base/config/units.h"
 #include "proto/base/result.h"
-#include "proto/base/units.h"
 
 namespace bps::bench {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bench/values.h"
-#include "client/local/host_group.h"
-#include "proto/base/asio_loop.h"
+#include "client/src/group/host_group.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/wire/limits.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "bench/cluster.h"
-#include "proto/base/config.h"
-#include "proto/base/units.h"
+#include "proto/base/config/config.h"
+#include "proto/base/config/units.h"
 
 namespace bps::bench {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "proto/base/ids.h"
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
 #include "proto/wire/messages.h"
 
 namespace bps {

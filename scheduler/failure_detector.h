@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "proto/base/event_loop.h"
 #include "proto/base/ids.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/wire/timing.h"
 
 namespace bps {

@@ -1,6 +1,6 @@
 #include "scheduler/held_requests.h"
 
-#include "scheduler/attach_harness.h"
+#include "scheduler/testing/attach_harness.h"
 
 namespace bps {
 

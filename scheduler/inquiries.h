@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/base/event_loop.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/wire/open_round_list.h"
 #include "scheduler/actions.h"
 

@@ -9,12 +9,12 @@
 #include <span>
 
 #include "proto/auth/key_file.h"
-#include "proto/base/asio_loop.h"
-#include "proto/base/config.h"
+#include "proto/base/config/config.h"
+#include "proto/base/config/ports_file.h"
 #include "proto/base/descriptor_limit.h"
-#include "proto/base/log_timer.h"
-#include "proto/base/output_signals.h"
-#include "proto/base/ports_file.h"
+#include "proto/base/log/log_timer.h"
+#include "proto/base/log/output_signals.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/names.h"
 #include "scheduler/scheduler.h"

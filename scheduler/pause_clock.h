@@ -9,7 +9,7 @@
 
 #include <optional>
 
-#include "proto/base/event_loop.h"
+#include "proto/base/loop/event_loop.h"
 
 namespace bps {
 

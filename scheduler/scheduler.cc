@@ -6,7 +6,7 @@
 #include <optional>
 #include <random>
 
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 #include "proto/wire/limits.h"
 #include "scheduler/text.h"
 

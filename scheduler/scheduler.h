@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "proto/auth/handshake.h"
-#include "proto/base/event_loop.h"
-#include "proto/base/log.h"
-#include "proto/base/log_limit.h"
+#include "proto/base/log/log.h"
+#include "proto/base/log/log_limit.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/transport/transport.h"
 #include "scheduler/scheduler_core.h"
 

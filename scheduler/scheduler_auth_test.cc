@@ -1,6 +1,6 @@
 // The scheduler with a key: who gets in, who does not, and what they can cost it.
 #include "proto/auth/auth_harness.h"
-#include "scheduler/scheduler_harness.h"
+#include "scheduler/testing/scheduler_harness.h"
 
 namespace bps {
 namespace {

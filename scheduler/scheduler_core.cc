@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 #include "scheduler/text.h"
 
 namespace bps {

@@ -28,7 +28,7 @@
 #include "scheduler/failure_detector.h"
 #include "scheduler/gone_servers.h"
 #include "scheduler/inquiries.h"
-#include "scheduler/job.h"
+#include "scheduler/job/job.h"
 #include "scheduler/pause_clock.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"

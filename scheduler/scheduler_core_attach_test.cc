@@ -1,5 +1,5 @@
 // Nodes that take their connection up again, with the scheduler that they lost or with another one.
-#include "scheduler/attach_harness.h"
+#include "scheduler/testing/attach_harness.h"
 
 namespace bps {
 

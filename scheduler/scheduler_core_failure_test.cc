@@ -1,6 +1,6 @@
 // What follows when a worker or a server is gone.
-#include "scheduler/core_harness.h"
 #include "scheduler/scheduler_core.h"
+#include "scheduler/testing/core_harness.h"
 
 namespace bps {
 

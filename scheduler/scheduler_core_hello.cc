@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 #include "scheduler/scheduler_core.h"
 #include "scheduler/text.h"
 

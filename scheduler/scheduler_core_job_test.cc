@@ -1,6 +1,6 @@
 // A running job through the core: declares, barriers, several jobs, and random events.
-#include "scheduler/core_harness.h"
 #include "scheduler/scheduler_core.h"
+#include "scheduler/testing/core_harness.h"
 
 namespace bps {
 

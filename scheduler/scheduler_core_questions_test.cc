@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "proto/wire/wait_text.h"
-#include "scheduler/core_harness.h"
+#include "scheduler/testing/core_harness.h"
 
 namespace bps {
 namespace {

@@ -4,7 +4,7 @@
 // its trial.
 #include <random>
 
-#include "scheduler/attach_harness.h"
+#include "scheduler/testing/attach_harness.h"
 
 namespace bps {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <bitset>
 
-#include "scheduler/attach_harness.h"
+#include "scheduler/testing/attach_harness.h"
 
 namespace bps {
 

@@ -1,7 +1,7 @@
 // Joining, leaving, and the peers of the scheduler.
 #include "scheduler/scheduler_core.h"
 
-#include "scheduler/core_harness.h"
+#include "scheduler/testing/core_harness.h"
 
 namespace bps {
 

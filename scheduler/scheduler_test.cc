@@ -1,5 +1,5 @@
 #include "proto/auth/auth_harness.h"
-#include "scheduler/scheduler_harness.h"
+#include "scheduler/testing/scheduler_harness.h"
 
 namespace bps {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/base/event_loop.h"
+#include "proto/base/loop/event_loop.h"
 #include "scheduler/actions.h"
 
 namespace bps {

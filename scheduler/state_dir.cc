@@ -8,7 +8,7 @@
 
 #include <cerrno>
 
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 
 namespace bps {
 namespace {

@@ -12,8 +12,8 @@
 #include <memory>
 #include <string>
 
-#include "proto/base/log.h"
-#include "proto/base/loop_thread.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/loop_thread.h"
 #include "proto/base/unique_fd.h"
 #include "scheduler/state.h"
 

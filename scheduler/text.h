@@ -6,8 +6,8 @@
 #include <string>
 
 #include "proto/base/error.h"
-#include "proto/base/event_loop.h"
 #include "proto/base/ids.h"
+#include "proto/base/loop/event_loop.h"
 
 namespace bps {
 

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "proto/auth/handshake.h"
-#include "proto/base/event_loop.h"
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/transport/transport.h"
 
 namespace bps {

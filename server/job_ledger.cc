@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "proto/base/assert.h"
-#include "proto/base/buffer_pool.h"
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
+#include "proto/base/memory/buffer_pool.h"
 #include "proto/wire/member_groups.h"
-#include "server/aggregator.h"
+#include "server/aggregate/aggregator.h"
 
 namespace bps {
 namespace {

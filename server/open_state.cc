@@ -1,6 +1,6 @@
 // Who is waited for, of both kinds of aggregators.
-#include "server/async_aggregator.h"
-#include "server/sync_aggregator.h"
+#include "server/aggregate/async_aggregator.h"
+#include "server/aggregate/sync_aggregator.h"
 
 namespace bps {
 

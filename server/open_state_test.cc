@@ -1,5 +1,5 @@
 // Who an open round waits for, as the aggregators see it.
-#include "server/aggregator_harness.h"
+#include "server/testing/aggregator_harness.h"
 
 namespace bps {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "proto/base/assert.h"
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 #include "proto/wire/names.h"
 #include "proto/wire/shm_name.h"
 

@@ -21,15 +21,15 @@
 #include <string>
 #include <vector>
 
-#include "proto/base/event_loop.h"
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/timing.h"
 #include "server/control_link.h"
 #include "server/job_ledger.h"
-#include "server/lane_door.h"
 #include "server/session.h"
-#include "server/shard.h"
+#include "server/shard/lane_door.h"
+#include "server/shard/shard.h"
 
 namespace bps {
 

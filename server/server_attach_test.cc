@@ -1,7 +1,7 @@
 // The scheduler is lost, and there again: what a server does meanwhile, what it says back, and that it does
 // nothing twice.
-#include "proto/base/log.h"
-#include "server/server_harness.h"
+#include "proto/base/log/log.h"
+#include "server/testing/server_harness.h"
 
 namespace bps::server_test {
 namespace {

@@ -1,6 +1,6 @@
 // A server with a key, on real sockets: which lanes it opens, and whom it believes to be the scheduler.
 #include "proto/auth/auth_harness.h"
-#include "server/server_harness.h"
+#include "server/testing/server_harness.h"
 
 namespace bps::server_test {
 namespace {

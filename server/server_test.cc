@@ -1,6 +1,6 @@
 // A whole server on real sockets: what it does for a scheduler and workers that are played by the test.
 #include "proto/base/descriptor_limit.h"
-#include "server/server_harness.h"
+#include "server/testing/server_harness.h"
 
 namespace bps::server_test {
 namespace {

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
 
 namespace {
 

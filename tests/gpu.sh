@@ -7,7 +7,7 @@ if [[ ${1:-} == --help || ${1:-} == -h ]]; then
   cat <<'TEXT'
 usage: bash tests/gpu.sh [BUILD-DIRECTORY]
 
-Builds in BUILD-DIRECTORY (default: build) what needs a GPU, and runs it: tests of client/local/cuda, ranks whose sums
+Builds in BUILD-DIRECTORY (default: build) what needs a GPU, and runs it: tests of client/src/gpu, ranks whose sums
 are checked (by NCCL, too, several on one GPU), train_gpu, the same under compute-sanitizer if that is on the PATH, and
 bps-bench gpu-floor and pushpull --device cuda. Prints what became of each, and the figures, as Markdown for
 bench/RESULTS.md. Without a GPU it says so, and what was not run.

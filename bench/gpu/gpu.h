@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "bench/buffer.h"
-#include "client/local/cuda/cuda_device.h"
-#include "proto/base/event_loop.h"
+#include "client/src/gpu/cuda_device.h"
+#include "proto/base/loop/event_loop.h"
 
 namespace bps::bench {
 

@@ -7,7 +7,7 @@
 
 #include "bench/gpu/gpu.h"
 #include "bench/report.h"
-#include "client/local/nccl/nccl_api.h"
+#include "client/src/gpu/nccl/nccl_api.h"
 
 namespace bps::bench {
 

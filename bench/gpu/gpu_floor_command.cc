@@ -5,9 +5,9 @@
 
 #include "bench/gpu/gpu_floor.h"
 #include "bench/subcommands.h"
-#include "client/local/cuda/real_cuda.h"
-#include "client/local/nccl/real_nccl.h"
-#include "proto/base/config.h"
+#include "client/src/gpu/nccl/real_nccl.h"
+#include "client/src/gpu/real_cuda.h"
+#include "proto/base/config/config.h"
 
 namespace bps::bench {
 namespace {

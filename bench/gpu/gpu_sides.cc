@@ -4,7 +4,7 @@
 
 #include "bench/gpu/matrix_product.h"
 #include "bench/values.h"
-#include "client/local/cuda/real_cuda.h"
+#include "client/src/gpu/real_cuda.h"
 
 namespace bps::bench {
 namespace {

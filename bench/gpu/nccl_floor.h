@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bench/gpu/gpu.h"
-#include "client/local/nccl/nccl_link.h"
+#include "client/src/gpu/nccl/nccl_link.h"
 
 namespace bps::bench {
 

@@ -6,9 +6,9 @@
 
 #include "bench/gpu/fake_product.h"
 #include "bench/gpu/gpu.h"
-#include "client/local/cuda/fake/fake_cuda.h"
-#include "client/local/nccl/fake/fake_nccl.h"
-#include "proto/base/virtual_loop.h"
+#include "client/src/gpu/fake/fake_cuda.h"
+#include "client/src/gpu/nccl/fake/fake_nccl.h"
+#include "proto/base/loop/virtual_loop.h"
 
 namespace bps::bench {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/base/completion.h"
-#include "proto/base/loop_thread.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/loop/loop_thread.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 

@@ -10,7 +10,7 @@
 #include "bench/reduce/order_sums.h"
 #include "bench/report.h"
 #include "bench/subcommands.h"
-#include "proto/base/config.h"
+#include "proto/base/config/config.h"
 
 namespace bps::bench {
 namespace {

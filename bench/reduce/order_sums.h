@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "proto/base/buffer_pool.h"
+#include "proto/base/memory/buffer_pool.h"
 #include "proto/base/result.h"
-#include "server/aggregator.h"
+#include "server/aggregate/aggregator.h"
 
 namespace bps::bench {
 

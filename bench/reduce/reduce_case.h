@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/base/buffer_pool.h"
 #include "proto/base/dtype.h"
+#include "proto/base/memory/buffer_pool.h"
 #include "proto/base/result.h"
 
 namespace bps::bench {

@@ -6,7 +6,7 @@
 #include "bench/reduce/turns.h"
 #include "bench/report.h"
 #include "bench/subcommands.h"
-#include "proto/base/config.h"
+#include "proto/base/config/config.h"
 
 namespace bps::bench {
 namespace {

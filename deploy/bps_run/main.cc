@@ -23,7 +23,7 @@ extern "C" {
 #include "deploy/bps_run/process.h"
 #include "deploy/bps_run/supervisor.h"
 #include "proto/base/error.h"
-#include "proto/base/output_signals.h"
+#include "proto/base/log/output_signals.h"
 
 namespace bps {
 namespace {

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "deploy/bps_run/process.h"
-#include "proto/base/config.h"
+#include "proto/base/config/config.h"
 #include "proto/base/error.h"
 
 namespace bps {

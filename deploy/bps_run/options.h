@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "proto/base/env.h"
-#include "proto/base/event_loop.h"
+#include "proto/base/config/env.h"
+#include "proto/base/loop/event_loop.h"
 
 namespace bps {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/base/env.h"
+#include "proto/base/config/env.h"
 #include "proto/base/result.h"
 
 namespace bps {

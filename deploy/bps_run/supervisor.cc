@@ -14,7 +14,7 @@
 
 #include "deploy/bps_run/ports_file.h"
 #include "proto/auth/key_file.h"
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 
 namespace bps {
 namespace {

@@ -20,7 +20,7 @@
 #include "deploy/bps_run/output_queue.h"
 #include "deploy/bps_run/process.h"
 #include "proto/base/endpoint.h"
-#include "proto/base/event_loop.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/base/result.h"
 
 namespace bps {

@@ -1,13 +1,13 @@
-#include "client/src/embedded_cluster.h"
+#include "client/src/api/embedded_cluster.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "proto/base/completion.h"
 #include "proto/base/host_identity.h"
-#include "proto/base/loop_thread.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/loop/loop_thread.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "scheduler/scheduler.h"

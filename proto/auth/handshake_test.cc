@@ -8,7 +8,7 @@
 #include "proto/auth/auth_harness.h"
 #include "proto/auth/transcript.h"
 #include "proto/wire/codec.h"
-#include "proto/wire/sample_messages.h"
+#include "proto/wire/testing/sample_messages.h"
 
 namespace bps {
 namespace {

@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 
-#include "proto/base/secret_file.h"
+#include "proto/base/config/secret_file.h"
 #include "proto/base/unique_fd.h"
 
 namespace bps {

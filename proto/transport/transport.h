@@ -23,8 +23,8 @@
 #include <utility>
 
 #include "proto/base/endpoint.h"
-#include "proto/base/event_loop.h"
-#include "proto/base/region.h"
+#include "proto/base/loop/event_loop.h"
+#include "proto/base/memory/region.h"
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
 

@@ -1,4 +1,4 @@
-#include "proto/base/allocation_counter.h"
+#include "proto/base/testing/allocation_counter.h"
 #if BPS_COUNTS_ALLOCATIONS
 
 #include <catch2/catch.hpp>

@@ -5,7 +5,8 @@
 #include <random>
 
 #include "proto/wire/frame.h"
-#include "proto/wire/sample_messages.h"
+#include "proto/wire/testing/random_messages.h"
+#include "proto/wire/testing/sample_messages.h"
 
 namespace bps {
 namespace {

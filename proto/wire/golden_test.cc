@@ -6,7 +6,7 @@
 
 #include "proto/wire/codec.h"
 #include "proto/wire/frame.h"
-#include "proto/wire/sample_messages.h"
+#include "proto/wire/testing/sample_messages.h"
 
 namespace bps {
 namespace {

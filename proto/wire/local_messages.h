@@ -12,7 +12,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
-#include "proto/base/memory_kind.h"
+#include "proto/base/memory/memory_kind.h"
 
 namespace bps {
 

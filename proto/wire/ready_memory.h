@@ -3,7 +3,7 @@
 // a host say it to each other, because some that cast and some that do not would wait in NCCL for each other.
 #pragma once
 
-#include "proto/base/memory_kind.h"
+#include "proto/base/memory/memory_kind.h"
 
 namespace bps {
 

@@ -1,7 +1,7 @@
 // Times that both ends of a control connection must agree on. PROTOCOL.md explains them.
 #pragma once
 
-#include "proto/base/event_loop.h"
+#include "proto/base/loop/event_loop.h"
 
 namespace bps {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/base/event_loop.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/transport/transport.h"
 
 namespace bps::conformance {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
 #include "proto/transport/lending/loan_records.h"
 #include "proto/transport/rdma/rdma_inbox.h"
 #include "proto/transport/rdma/rdma_records.h"

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "proto/base/env.h"
+#include "proto/base/config/env.h"
 #include "proto/transport/rdma/rdma_transport.h"
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "tests/conformance/rdma_verbs.h"

@@ -10,9 +10,9 @@
 #include <csignal>
 #include <thread>
 
-#include "proto/base/completion.h"
-#include "proto/base/log.h"
-#include "proto/base/loop_thread.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/loop/loop_thread.h"
 #include "tests/conformance/shm_fabric.h"
 #include "tests/conformance/support.h"
 

@@ -1,7 +1,7 @@
 // What fabrics over real sockets share: both loops on the test's thread, and a peer on a blocking socket.
 #pragma once
 
-#include "proto/base/asio_loop.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/base/unique_fd.h"
 #include "tests/conformance/fabric.h"
 

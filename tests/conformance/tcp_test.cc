@@ -5,8 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "proto/base/completion.h"
-#include "proto/base/loop_thread.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/loop/loop_thread.h"
 #include "proto/transport/tcp/tcp_socket.h"
 #include "tests/conformance/support.h"
 #include "tests/conformance/tcp_fabric.h"

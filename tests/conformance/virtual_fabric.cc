@@ -1,7 +1,7 @@
 // The simulator's network: what passes there passes on a real one, so it must keep the same contract.
 #include "tests/conformance/virtual_fabric.h"
 
-#include "proto/base/virtual_loop.h"
+#include "proto/base/loop/virtual_loop.h"
 #include "tests/conformance/fabric.h"
 #include "tests/sim/virtual_transport.h"
 

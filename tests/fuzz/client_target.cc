@@ -2,8 +2,8 @@
 // at most once, and no memory is touched that is not the engine's to touch.
 #include <deque>
 
-#include "client/src/fake_loan.h"
-#include "client/src/scripted_cluster.h"
+#include "client/src/engine/testing/fake_loan.h"
+#include "client/src/engine/testing/scripted_cluster.h"
 #include "proto/base/assert.h"
 #include "tests/fuzz/input.h"
 

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "proto/base/assert.h"
-#include "proto/base/sample_settings.h"
+#include "proto/base/testing/sample_settings.h"
 #include "tests/fuzz/input.h"
 
 namespace bps::fuzz {

@@ -3,9 +3,9 @@
 // not the engine's to touch, and no bytes end the process.
 #include <deque>
 
-#include "client/local/host_group.h"
-#include "client/src/fake_loan.h"
-#include "client/src/scripted_cluster.h"
+#include "client/src/engine/testing/fake_loan.h"
+#include "client/src/engine/testing/scripted_cluster.h"
+#include "client/src/group/host_group.h"
 #include "proto/base/assert.h"
 #include "proto/wire/ready_memory.h"
 #include "tests/fuzz/input.h"

@@ -13,7 +13,8 @@
 
 #include "proto/wire/codec.h"
 #include "proto/wire/frame.h"
-#include "proto/wire/sample_messages.h"
+#include "proto/wire/testing/random_messages.h"
+#include "proto/wire/testing/sample_messages.h"
 #include "tests/fuzz/target.h"
 
 namespace bps::fuzz {

@@ -5,8 +5,8 @@
 #include <array>
 #include <deque>
 
-#include "proto/base/asio_loop.h"
 #include "proto/base/assert.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/transport/lending/loan_records.h"
 #include "proto/transport/rdma/fake/fake_fabric.h"
 #include "proto/transport/rdma/rdma_records.h"

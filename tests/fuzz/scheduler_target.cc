@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "proto/base/assert.h"
-#include "scheduler/attach_harness.h"
+#include "scheduler/testing/attach_harness.h"
 #include "tests/fuzz/input.h"
 
 namespace bps::fuzz {

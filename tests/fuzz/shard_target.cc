@@ -1,10 +1,10 @@
 // A shard, with the ledger that guards it, among workers and a scheduler that say anything that decodes:
 // contributions, announcements, resumed rounds and retained aggregates with payloads that come whole, late,
 // lent or never, on lanes that break, do not read, or are opened again.
-#include "client/src/fake_loan.h"
+#include "client/src/engine/testing/fake_loan.h"
 #include "proto/base/assert.h"
 #include "server/job_ledger.h"
-#include "server/shard_harness.h"
+#include "server/testing/shard_harness.h"
 #include "tests/fuzz/input.h"
 
 namespace bps::fuzz {

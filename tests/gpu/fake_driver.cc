@@ -9,9 +9,9 @@
 #include <memory>
 
 #include "bench/gpu/fake_product.h"
-#include "client/local/cuda/cuda_functions.h"
-#include "proto/base/asio_loop.h"
-#include "proto/base/env.h"
+#include "client/src/gpu/cuda_functions.h"
+#include "proto/base/config/env.h"
+#include "proto/base/loop/asio_loop.h"
 
 #define DRIVER extern "C" __attribute__((visibility("default")))
 

@@ -53,14 +53,14 @@ MAY_INCLUDE = {
 # product's threads and settings and may use it too)
 HOMES = [
     ("asio", r'#\s*include\s*[<"]boost/(asio|beast)\b',
-     r"proto/base/asio_loop[._]|proto/transport/stream/", None),
+     r"proto/base/loop/asio_loop[._]|proto/transport/stream/", None),
     ("flatbuffers", r'#\s*include\s*[<"]([\w/]*_generated\.h|flatbuffers/)', r"proto/wire/codec", None),
-    ("spdlog", r'#\s*include\s*[<"]spdlog/', r"proto/base/log\.", None),
+    ("spdlog", r'#\s*include\s*[<"]spdlog/', r"proto/base/log/log\.", None),
     ("highway", r'#\s*include\s*[<"]hwy/', r"proto/reduce/", None),
     ("openssl", r'#\s*include\s*[<"]openssl/', r"proto/auth/|proto/transport/tls/", None),
     ("verbs", r'#\s*include\s*[<"](infiniband|rdma)/', r"proto/transport/rdma/", None),
-    ("cuda", r'#\s*include\s*[<"](cuda|cuda_runtime\w*|nccl)\.h', r"client/local/", r"^client/examples/"),
-    ("getenv", r"\b(secure_)?getenv\s*\(|\benviron\b", r"proto/base/env[._]", None),
+    ("cuda", r'#\s*include\s*[<"](cuda|cuda_runtime\w*|nccl)\.h', r"client/src/gpu/", r"^client/examples/"),
+    ("getenv", r"\b(secure_)?getenv\s*\(|\benviron\b", r"proto/base/config/env[._]", None),
     ("thread", r"\bstd::(jthread|thread|async)\b|\bpthread_create\b|#\s*include\s*<thread>", r"proto/base/",
      r"_test\.cc$|^tests/|^bench/|^client/examples/"),
     ("mutex", r"\bstd::(\w*mutex|condition_variable\w*|scoped_lock|unique_lock|lock_guard|shared_lock|call_once)\b|"
@@ -181,7 +181,7 @@ SAMPLES = {
     "proto/reduce/r.h": ("#pragma once\n", None),
     "proto/reduce/up.cc": ('#include "proto/wire/frame.h"\n', "layer"),
     "scheduler/sum.cc": ('#include "proto/reduce/r.h"\n', "layer"),
-    "client/local/sum.cc": ('#include "proto/reduce/r.h"\n', None),
+    "client/src/group/sum.cc": ('#include "proto/reduce/r.h"\n', None),
     "proto/transport/down.cc": ('#include "proto/auth/a.h"\n', "layer"),
     "server/auth.cc": ('#include "proto/auth/a.h"\n', None),
     "proto/auth/crypto.cc": ("#include <openssl/hmac.h>\n", None),

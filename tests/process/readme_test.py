@@ -124,7 +124,7 @@ class Readme(unittest.TestCase):
             self.assertTrue((SOURCE / folder).is_dir(), folder)
 
     def test_settings(self):
-        names = re.findall(r'^ *"([\w-]+)",$', (SOURCE / "proto/base/setting_names.h").read_text(), re.M)
+        names = re.findall(r'^ *"([\w-]+)",$', (SOURCE / "proto/base/config/setting_names.h").read_text(), re.M)
         rows = re.findall(r"^\| (`[\w-]+`(?:, `[\w-]+`)*) \| (?:scheduler|server|worker)", self.text, re.M)
         self.assertEqual(len(rows), 12)
         for row in rows:

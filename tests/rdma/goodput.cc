@@ -25,7 +25,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/base/asio_loop.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/transport/rdma/rdma_transport.h"
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/tcp/tcp_transport.h"

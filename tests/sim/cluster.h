@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "proto/auth/key.h"
-#include "proto/base/log.h"
-#include "proto/base/virtual_loop.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/virtual_loop.h"
 #include "scheduler/state.h"
 #include "tests/sim/node.h"
 #include "tests/sim/scenario.h"

@@ -1,11 +1,11 @@
 // A host's local group on the simulator's network: links of any speed and buffer, which lend or do not, and
 // break.
-#include "client/local/host_group.h"
+#include "client/src/group/host_group.h"
 
 #include <catch2/catch.hpp>
 
-#include "client/local/host_world.h"
-#include "proto/base/virtual_loop.h"
+#include "client/src/group/testing/host_world.h"
+#include "proto/base/loop/virtual_loop.h"
 #include "tests/sim/virtual_transport.h"
 
 namespace bps::sim {

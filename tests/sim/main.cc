@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/base/config.h"
+#include "proto/base/config/config.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/scenario.h"
 

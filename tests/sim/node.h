@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/base/event_loop.h"
+#include "proto/base/loop/event_loop.h"
 #include "tests/sim/random.h"
 
 namespace bps::sim {

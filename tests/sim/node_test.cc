@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "proto/base/virtual_loop.h"
+#include "proto/base/loop/virtual_loop.h"
 
 namespace bps::sim {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "proto/base/assert.h"
-#include "proto/base/event_loop.h"
+#include "proto/base/loop/event_loop.h"
 
 namespace bps::sim {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/base/event_loop.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/base/result.h"
 #include "tests/sim/virtual_transport.h"
 #include "tests/sim/workload.h"

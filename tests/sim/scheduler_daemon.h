@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "proto/auth/key.h"
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
 #include "proto/transport/transport.h"
 #include "tests/sim/node.h"
 #include "tests/sim/report.h"

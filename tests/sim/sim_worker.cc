@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "client/local/host_group.h"
+#include "client/src/group/host_group.h"
 #include "proto/base/assert.h"
 
 namespace bps::sim {

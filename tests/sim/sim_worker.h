@@ -17,8 +17,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "client/local/fake_group.h"
-#include "client/src/client_engine.h"
+#include "client/src/engine/client_engine.h"
+#include "client/src/group/testing/fake_group.h"
 #include "proto/auth/key.h"
 #include "tests/sim/local_transport.h"
 #include "tests/sim/node.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/base/virtual_loop.h"
+#include "proto/base/loop/virtual_loop.h"
 
 namespace bps::sim {
 namespace {

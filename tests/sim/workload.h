@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "proto/base/dtype.h"
-#include "proto/base/event_loop.h"
 #include "proto/base/ids.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
 

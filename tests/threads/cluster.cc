@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "proto/base/completion.h"
 #include "proto/base/host_identity.h"
-#include "proto/base/log.h"
-#include "proto/base/loop_thread.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/loop/loop_thread.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "scheduler/scheduler.h"
 #include "server/server.h"

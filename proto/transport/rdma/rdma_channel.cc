@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "proto/base/assert.h"
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 #include "proto/wire/limits.h"
 
 namespace bps {

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "proto/base/log_limit.h"
+#include "proto/base/log/log_limit.h"
 #include "proto/transport/rdma/rdma_records.h"
 
 namespace bps {

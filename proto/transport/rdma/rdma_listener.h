@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "proto/base/asio_loop.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/transport/rdma/rdma_stream.h"
 
 namespace bps {

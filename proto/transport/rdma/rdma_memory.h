@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "proto/base/region.h"
+#include "proto/base/memory/region.h"
 #include "proto/transport/rdma/rdma_counters.h"
 #include "proto/transport/rdma/verbs.h"
 

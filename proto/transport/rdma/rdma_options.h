@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string>
 
-#include "proto/base/buffer_pool.h"
-#include "proto/base/event_loop.h"
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/event_loop.h"
+#include "proto/base/memory/buffer_pool.h"
 
 namespace bps {
 

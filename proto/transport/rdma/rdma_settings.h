@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/base/config.h"
+#include "proto/base/config/config.h"
 #include "proto/transport/rdma/rdma_device.h"
 
 namespace bps {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 
 namespace bps {
 

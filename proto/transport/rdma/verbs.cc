@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 
 namespace bps {
 namespace {

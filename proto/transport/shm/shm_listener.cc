@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "proto/base/log_limit.h"
+#include "proto/base/log/log_limit.h"
 #include "proto/transport/shm/shm_socket.h"
 #include "proto/transport/shm/shm_stream.h"
 #include "proto/transport/stream/acceptor.h"

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "proto/base/asio_loop.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/transport/transport.h"
 
 namespace bps {

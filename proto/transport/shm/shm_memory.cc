@@ -11,8 +11,8 @@
 #include <cstring>
 #include <string>
 
-#include "proto/base/region.h"
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
+#include "proto/base/memory/region.h"
 #include "proto/transport/shm/memory_headroom.h"
 #include "proto/wire/limits.h"
 

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cstddef>
 
-#include "proto/base/event_loop.h"
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/event_loop.h"
 
 namespace bps {
 

@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "proto/base/asio_loop.h"
-#include "proto/base/completion.h"
-#include "proto/base/region.h"
+#include "proto/base/loop/asio_loop.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/memory/region.h"
 #include "proto/transport/shm/shm_memory.h"
 
 namespace bps {

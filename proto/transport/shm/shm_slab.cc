@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "proto/base/region.h"
+#include "proto/base/memory/region.h"
 
 namespace bps {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
 #include "proto/base/unique_fd.h"
 #include "proto/transport/stream/readiness.h"
 #include "proto/transport/stream/socket_address.h"

@@ -2,7 +2,7 @@
 // in one source file only (see allocation_counter.h), and uses it where BPS_COUNTS_ALLOCATIONS is 1.
 #pragma once
 
-#include "proto/base/allocation_counter.h"
+#include "proto/base/testing/allocation_counter.h"
 #if BPS_COUNTS_ALLOCATIONS
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include <chrono>
 #include <limits>
 
-#include "proto/base/asio_loop.h"
+#include "proto/base/loop/asio_loop.h"
 
 namespace bps::testing {
 

@@ -13,7 +13,7 @@
 #include <optional>
 #include <utility>
 
-#include "proto/base/asio_loop.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/base/result.h"
 
 namespace bps {

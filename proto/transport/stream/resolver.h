@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "proto/base/asio_loop.h"
-#include "proto/base/completion.h"
-#include "proto/base/loop_thread.h"
+#include "proto/base/loop/asio_loop.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/loop/loop_thread.h"
 #include "proto/transport/stream/socket_address.h"
 
 namespace bps {

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "proto/base/asio_loop.h"
 #include "proto/base/assert.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/transport/transport.h"
 
 namespace bps {

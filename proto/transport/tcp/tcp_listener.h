@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "proto/base/asio_loop.h"
+#include "proto/base/loop/asio_loop.h"
 #include "proto/transport/tcp/tcp_options.h"
 #include "proto/transport/transport.h"
 

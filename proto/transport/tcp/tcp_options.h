@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <string>
 
-#include "proto/base/event_loop.h"
-#include "proto/base/log.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/transport/tls/tls_context.h"
 
 namespace bps {

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "proto/base/units.h"
+#include "proto/base/config/units.h"
 #include "proto/wire/bytes.h"
 
 namespace bps {

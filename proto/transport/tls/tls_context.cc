@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "proto/base/assert.h"
-#include "proto/base/secret_file.h"
+#include "proto/base/config/secret_file.h"
 #include "proto/transport/tls/tls_errors.h"
 #include "proto/transport/tls/tls_session.h"
 

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/base/completion.h"
+#include "proto/base/loop/completion.h"
 #include "proto/transport/rdma/rdma_device.h"
 #include "proto/transport/rdma/real/rdma_library.h"
 #include "proto/transport/rdma/verbs.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/base/completion.h"
+#include "proto/base/loop/completion.h"
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/rdma/real/rdma_library.h"
 #include "proto/transport/rdma/real/real_device.h"

@@ -15,7 +15,7 @@
 #include <thread>
 #include <utility>
 
-#include "proto/base/completion.h"
+#include "proto/base/loop/completion.h"
 
 namespace bps {
 namespace {

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/base/completion.h"
-#include "proto/base/loop_thread.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/loop/loop_thread.h"
 #include "proto/base/unique_fd.h"
 #include "proto/transport/rdma/real/cm_id.h"
 #include "proto/transport/rdma/real/real_device.h"

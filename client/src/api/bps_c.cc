@@ -1,0 +1,350 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "client/src/api/c_client.h"
+#include "client/src/api/c_error.h"
+#include "client/src/api/c_options.h"
+#include "proto/base/config/env.h"
+
+namespace bps {
+namespace {
+
+Result<GivenMemory> memory(const bps_buffer* buffer, const char* what) {
+  if (buffer == nullptr) return invalid(std::string("buffer '") + what + "' is NULL");
+  if (buffer->struct_size < offsetof(bps_buffer, kind)) {
+    return invalid(fmt::format("struct_size of buffer '{}' is {}", what, buffer->struct_size),
+                   "set it to sizeof(bps_buffer)");
+  }
+  const bps_buffer full = full_struct(buffer, {sizeof(bps_buffer), nullptr, 0, BPS_MEMORY_HOST, 0, nullptr});
+  const bool is_host = full.kind == BPS_MEMORY_HOST || full.kind == BPS_MEMORY_HOST_PINNED;
+  if (!is_host && full.kind != BPS_MEMORY_CUDA)
+    return invalid(fmt::format("buffer '{}' has the unknown memory kind {}", what, full.kind));
+  GivenMemory given;
+  given.bytes = {static_cast<std::byte*>(full.pointer), full.bytes};
+  given.kind = is_host ? MemoryKind::host : MemoryKind::cuda;
+  given.device = full.device;
+  given.stream = full.stream;
+  return given;
+}
+
+Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t index,
+                                      const ClientConfig& config) {
+  if (spec.name == nullptr || spec.name[0] == 0) return invalid(fmt::format("specs[{}] has no name", index));
+  TensorDeclaration tensor;
+  tensor.name = spec.name;
+  if (tensor.name.size() > kMaxNameBytes) {
+    return invalid(fmt::format("the name of specs[{}] has {} bytes, at most {} are allowed", index,
+                               tensor.name.size(), kMaxNameBytes));
+  }
+  const auto dtype = number_of(spec.dtype);
+  if (dtype < 0 || dtype >= kDTypeCount)
+    return invalid(fmt::format("tensor '{}' has the unknown dtype {}", spec.name, dtype));
+  if (spec.count > kMaxTensorElements) {
+    return invalid(fmt::format("tensor '{}' has {} elements, at most {} are allowed", spec.name, spec.count,
+                               kMaxTensorElements));
+  }
+  if (spec.mode < BPS_MODE_DEFAULT || spec.mode > BPS_MODE_ASYNC) {
+    return invalid(fmt::format("tensor '{}' has the unknown mode {}", spec.name, spec.mode));
+  }
+  if (spec.staleness < BPS_STALENESS_UNBOUNDED || spec.staleness >= std::int64_t{kUnboundedStaleness}) {
+    return invalid(fmt::format("staleness {} of tensor '{}' is not 0 to {}", spec.staleness, spec.name,
+                               kUnboundedStaleness - 1));
+  }
+  tensor.dtype = static_cast<DType>(dtype);
+  tensor.elements = spec.count;
+  tensor.priority = spec.priority;
+  tensor.mode = spec.mode == BPS_MODE_DEFAULT ? config.mode : static_cast<Mode>(spec.mode);
+  if (tensor.mode == Mode::async) {
+    tensor.staleness = spec.staleness == -1 ? config.staleness
+                       : spec.staleness == BPS_STALENESS_UNBOUNDED
+                           ? kUnboundedStaleness
+                           : static_cast<std::uint32_t>(spec.staleness);
+  }
+  return tensor;
+}
+
+// Whether the program's memory is another than what goes over the network.
+Result<bool> take_wire_dtype(const bps_tensor_spec& spec, TensorDeclaration& tensor) {
+  if (spec.wire_dtype == BPS_WIRE_DTYPE_SAME || spec.wire_dtype == static_cast<std::int32_t>(tensor.dtype))
+    return false;
+  const bool is_half = spec.wire_dtype == BPS_BF16 || spec.wire_dtype == BPS_F16;
+  if (!is_half || tensor.dtype != DType::f32) {
+    const bool is_known = spec.wire_dtype >= 0 && spec.wire_dtype < kDTypeCount;
+    return invalid(
+        fmt::format("tensor '{}' is {}, with the wire_dtype {}", spec.name, name_of(tensor.dtype),
+                    is_known ? std::string(name_of(static_cast<DType>(spec.wire_dtype)))
+                             : fmt::format("{}, which is none", spec.wire_dtype)),
+        "f32 may be bf16 or f16 on the network, and everything may be as in memory (BPS_WIRE_DTYPE_SAME, "
+        "which BPS_TENSOR_SPEC_INIT says and memory full of zeros does not)");
+  }
+  tensor.dtype = static_cast<DType>(spec.wire_dtype);
+  return true;
+}
+
+// Before its operation has begun, which nothing may hide from the program then.
+std::unique_ptr<bps_handle> make_handle(const bps_client* client, bps_tensor tensor, bool has_view,
+                                        MemoryKind memory) {
+  return std::unique_ptr<bps_handle>(new bps_handle{nullptr, client->client, TensorId{tensor}, has_view,
+                                                    memory, client->client->operation_timeout(),
+                                                    client->client->fork_mark()});
+}
+
+const char* name_of(LocalGrouping grouping) {
+  switch (grouping) {
+    case LocalGrouping::off: return "off";
+    case LocalGrouping::host: return "host";
+    case LocalGrouping::nccl: return "nccl";
+  }
+  return "";
+}
+
+void drop_owner(bps_client* client) {
+  if (client->owners.fetch_sub(1, std::memory_order_acq_rel) == 1) delete client;
+}
+
+}  // namespace
+}  // namespace bps
+
+using namespace bps;
+
+extern "C" {
+
+const char* bps_version(void) { return BPS_VERSION; }
+
+size_t bps_dtype_size(bps_dtype dtype) {
+  const auto value = number_of(dtype);
+  return value >= 0 && value < kDTypeCount ? size_of(static_cast<DType>(value)) : 0;
+}
+
+void bps_options_init(bps_options* options, size_t struct_size) {
+  if (options == nullptr || struct_size < sizeof(size_t)) return;
+  bps_options full = unset_options();
+  full.struct_size = struct_size;
+  std::memset(options, 0, struct_size);
+  std::memcpy(options, &full, std::min(struct_size, sizeof full));
+}
+
+bps_status bps_open(const bps_options* options, bps_client** client, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (client == nullptr) return invalid("client is NULL: there is no place for the result");
+    *client = nullptr;
+    if (Status status = may_wait("bps_open"); !status.ok()) return status;
+    auto given = read_options(options);
+    if (!given) return given.error();
+    auto settings = read_settings(given->given, environment_now());
+    if (!settings) return settings.error();
+    auto opened = Client::open(*settings, make_logger(*given, settings->log_level));
+    if (!opened) return opened.error();
+    *client = new bps_client{std::move(opened).value()};
+    return {};
+  });
+}
+
+bps_status bps_close(bps_client* client, int64_t timeout_ms, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (client == nullptr) return invalid("client is NULL");
+    if (client->client->is_forked()) return forked();
+    if (Status status = may_wait("bps_close"); !status.ok()) return status;
+    return client->client->close(duration_of(timeout_ms, client->client->operation_timeout()));
+  });
+}
+
+bps_status bps_abandon(bps_client* client, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (client == nullptr) return invalid("client is NULL");
+    if (client->client->is_forked()) return forked();
+    if (Status status = may_wait("bps_abandon"); !status.ok()) return status;
+    return client->client->abandon();
+  });
+}
+
+void bps_free(bps_client* client) {
+  // In a forked child its threads do not exist and its locks may be held for ever: leave it alone.
+  if (client == nullptr || client->client->is_forked()) return;
+  if (InsideCallback::here()) {
+    client->client->log().error(
+        "bps_free was called inside a callback, which it would wait for; the client is not freed");
+    return;
+  }
+  (void)guarded(nullptr, [&] { return client->client->close(Duration{}); });
+  drop_owner(client);
+}
+
+int32_t bps_rank(const bps_client* client) {
+  return client == nullptr ? -1 : static_cast<int32_t>(client->client->config().rank.value);
+}
+int32_t bps_world_size(const bps_client* client) {
+  return client == nullptr ? 0 : static_cast<int32_t>(client->client->config().world_size);
+}
+int32_t bps_local_rank(const bps_client* client) {
+  return client == nullptr ? -1 : static_cast<int32_t>(client->client->config().local_rank);
+}
+int32_t bps_local_size(const bps_client* client) {
+  return client == nullptr ? 0 : static_cast<int32_t>(client->client->config().local_size);
+}
+
+bps_status bps_barrier(bps_client* client, int64_t timeout_ms, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (Status status = usable(client); !status.ok()) return status;
+    if (Status status = may_wait("bps_barrier"); !status.ok()) return status;
+    return client->client->barrier(duration_of(timeout_ms, client->client->operation_timeout()));
+  });
+}
+
+bps_status bps_get_stats(bps_client* client, bps_stats* stats) {
+  return guarded(nullptr, [&]() -> Status {
+    if (Status status = usable(client); !status.ok()) return status;
+    if (stats == nullptr) return invalid("stats is NULL");
+    const ClientStats& counters = client->client->stats();
+    const auto rdma = client->client->rdma_counts();
+    static_assert(std::tuple_size_v<decltype(rdma)> == 8);
+    const bps_stats full{
+        stats->struct_size,
+        counters.pushed_bytes.load(),
+        counters.pulled_bytes.load(),
+        counters.rounds.load(),
+        counters.resent.load(),
+        counters.lanes.load(),
+        counters.shm_lanes.load(),
+        counters.workers.load(),
+        counters.rdma_lanes.load(),
+        rdma[0],
+        rdma[1],
+        rdma[2],
+        rdma[3],
+        rdma[4],
+        rdma[5],
+        rdma[6],
+        rdma[7],
+    };
+    std::memcpy(stats, &full, std::min(stats->struct_size, sizeof full));
+    return {};
+  });
+}
+
+bps_status bps_get_client_info(bps_client* client, bps_client_info* info) {
+  return guarded(nullptr, [&]() -> Status {
+    if (Status status = usable(client); !status.ok()) return status;
+    if (info == nullptr) return invalid("info is NULL");
+    const Client& open = *client->client;
+    const std::optional<std::uint32_t> device = open.cuda_device();
+    const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(open.operation_timeout());
+    const bps_client_info full{info->struct_size, name_of(open.config().local_group),
+                               device ? static_cast<std::int32_t>(*device) : -1, timeout.count()};
+    std::memcpy(info, &full, std::min(info->struct_size, sizeof full));
+    return {};
+  });
+}
+
+bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t n, bps_tensor* tensors,
+                       int64_t timeout_ms, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (Status status = usable(client); !status.ok()) return status;
+    if (Status status = may_wait("bps_declare"); !status.ok()) return status;
+    if (n == 0) return {};
+    if (specs == nullptr || tensors == nullptr)
+      return invalid(specs == nullptr ? "specs is NULL" : "tensors is NULL");
+    const std::size_t stride = specs->struct_size;
+    if (stride < offsetof(bps_tensor_spec, priority)) {
+      return invalid(fmt::format("struct_size of specs[0] is {}", stride), "begin with BPS_TENSOR_SPEC_INIT");
+    }
+    std::vector<TensorDeclaration> declarations;
+    std::vector<bool> casts;
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto* spec =
+          reinterpret_cast<const bps_tensor_spec*>(reinterpret_cast<const char*>(specs) + i * stride);
+      if (spec->struct_size != stride) {
+        return invalid(
+            fmt::format("struct_size of specs[{}] is {}, of specs[0] {}", i, spec->struct_size, stride),
+            "begin each with BPS_TENSOR_SPEC_INIT");
+      }
+      const bps_tensor_spec full = full_struct(spec, BPS_TENSOR_SPEC_INIT);
+      auto tensor = declaration(full, i, client->client->config());
+      if (!tensor) return tensor.error();
+      const auto is_cast = take_wire_dtype(full, *tensor);
+      if (!is_cast) return is_cast.error();
+      casts.push_back(*is_cast);
+      declarations.push_back(std::move(tensor).value());
+    }
+    auto ids = client->client->declare(std::move(declarations),
+                                       duration_of(timeout_ms, client->client->operation_timeout()),
+                                       std::move(casts));
+    if (!ids) return ids.error();
+    for (std::size_t i = 0; i < n; ++i)
+      tensors[i] = (*ids)[i].value;
+    return {};
+  });
+}
+
+bps_status bps_allocate(bps_client* client, size_t bytes, void** pointer, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (pointer == nullptr) return invalid("pointer is NULL: there is no place for the result");
+    *pointer = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    if (bytes == 0) return {};
+    auto allocated = client->client->allocate(bytes);
+    if (!allocated) return allocated.error();
+    client->owners.fetch_add(1, std::memory_order_relaxed);
+    *pointer = *allocated;
+    return {};
+  });
+}
+
+bps_status bps_deallocate(bps_client* client, void* pointer) {
+  return guarded(nullptr, [&]() -> Status {
+    if (pointer == nullptr) return {};
+    if (client == nullptr) return invalid("client is NULL");
+    if (client->client->is_forked()) return forked();
+    if (!client->client->deallocate(pointer)) return invalid("pointer is no allocation of this client");
+    drop_owner(client);
+    return {};
+  });
+}
+
+bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
+                         bps_operation operation, bps_handle** handle, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
+    *handle = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    const auto from = memory(in, "in");
+    if (!from) return from.error();
+    std::optional<GivenMemory> to;
+    if (out != nullptr) {
+      const auto given = memory(out, "out");
+      if (!given) return given.error();
+      to = *given;
+    }
+    const auto code = number_of(operation);
+    if (code < BPS_SUM || code > BPS_PRODUCT) return invalid(fmt::format("operation {} is unknown", code));
+    auto made = make_handle(client, tensor, !to.has_value(), from->kind);
+    auto record = client->client->push_pull(TensorId{tensor}, *from, to, static_cast<Operation>(code));
+    if (!record) return record.error();
+    made->record = std::move(record).value();
+    *handle = made.release();
+    return {};
+  });
+}
+
+bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer* buffer, int32_t root,
+                         bps_handle** handle, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
+    *handle = nullptr;
+    if (Status status = usable(client); !status.ok()) return status;
+    const auto given = memory(buffer, "buffer");
+    if (!given) return given.error();
+    auto made = make_handle(client, tensor, false, given->kind);
+    auto record = client->client->broadcast(TensorId{tensor}, *given, root);
+    if (!record) return record.error();
+    made->record = std::move(record).value();
+    *handle = made.release();
+    return {};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,128 @@
+// For tests of the library through its C API: clients with a cluster inside the process.
+#pragma once
+
+#include <bps/bps.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/src/api/embedded_cluster.h"
+#include "client/src/api/testing/c_api_refusal.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/loop/loop_thread.h"
+
+namespace bps::testing {
+
+inline constexpr std::int64_t kSoon = 30'000;
+
+inline bps_options embedded_options() {
+  bps_options options;
+  bps_options_init(&options, sizeof options);
+  options.scheduler = "embedded:";
+  options.job = "c-api-test";
+  options.rank = 0;
+  options.world_size = 1;
+  return options;
+}
+
+class OpenClient {
+ public:
+  explicit OpenClient(bps_client* client) : client_(client) {}
+  explicit OpenClient(bps_options options = embedded_options()) {
+    Refusal why;
+    const bps_status status = bps_open(&options, &client_, why);
+    INFO(why.message());
+    REQUIRE(status == BPS_OK);
+  }
+  ~OpenClient() { bps_free(client_); }
+  OpenClient(const OpenClient&) = delete;
+  OpenClient& operator=(const OpenClient&) = delete;
+  operator bps_client*() const { return client_; }
+
+  bps_tensor declare(const char* name, std::uint64_t count, bps_dtype dtype = BPS_F32,
+                     bps_mode mode = BPS_MODE_SYNC) const {
+    bps_tensor_spec spec = BPS_TENSOR_SPEC_INIT;
+    spec.name = name;
+    spec.dtype = dtype;
+    spec.count = count;
+    spec.mode = mode;
+    bps_tensor tensor = 0;
+    Refusal why;
+    const bps_status status = bps_declare(client_, &spec, 1, &tensor, kSoon, why);
+    INFO(why.message());
+    REQUIRE(status == BPS_OK);
+    return tensor;
+  }
+  bps_handle* push_pull(bps_tensor tensor, std::vector<float>& in, std::vector<float>& out) const {
+    const bps_buffer from = buffer(in), to = buffer(out);
+    bps_handle* handle = nullptr;
+    Refusal why;
+    const bps_status status = bps_push_pull(client_, tensor, &from, &to, BPS_SUM, &handle, why);
+    INFO(why.message());
+    REQUIRE(status == BPS_OK);
+    REQUIRE(handle != nullptr);
+    return handle;
+  }
+  static bps_buffer buffer(std::vector<float>& memory) {
+    return {sizeof(bps_buffer), memory.data(), memory.size() * sizeof(float), BPS_MEMORY_HOST, 0, nullptr};
+  }
+
+ private:
+  bps_client* client_ = nullptr;
+};
+
+// A cluster outside the library, and a job of two in this process: what only one of them pushes stays under
+// way.
+class TwoWorkers {
+ public:
+  TwoWorkers() : TwoWorkers(start()) {}
+
+  bps_handle* pending(const char* name, std::vector<float>& memory) const {
+    b.declare(name, memory.size());
+    return a.push_pull(a.declare(name, memory.size()), memory, memory);
+  }
+
+ private:
+  struct Parts {
+    std::unique_ptr<EmbeddedCluster> cluster;
+    bps_client* a;
+    bps_client* b;
+  };
+  explicit TwoWorkers(Parts parts) : cluster_(std::move(parts.cluster)), a(parts.a), b(parts.b) {}
+
+  static bps_client* open(const std::string& scheduler, std::int32_t rank) {
+    bps_options options = embedded_options();
+    options.scheduler = scheduler.c_str();
+    options.rank = rank;
+    options.world_size = 2;
+    bps_client* client = nullptr;
+    return bps_open(&options, &client, nullptr) == BPS_OK ? client : nullptr;
+  }
+  static Parts start() {
+    const auto quiet = LogTarget::to_callback([](auto...) {}, LogLevel::off);
+    auto cluster = EmbeddedCluster::start(Logger("test", quiet), nullptr);
+    REQUIRE(cluster.ok());
+    const std::string scheduler = to_string((*cluster)->scheduler());
+    auto thread = LoopThread::start("second");
+    REQUIRE(thread.ok());
+    Completion<bps_client*> other;
+    (*thread)->loop().post([&] { other.set(open(scheduler, 1)); });
+    bps_client* const first = open(scheduler, 0);
+    REQUIRE(other.wait_until(TimePoint::max()));
+    bps_client* const second = other.value();
+    REQUIRE(first != nullptr);
+    REQUIRE(second != nullptr);
+    return {std::move(cluster).value(), first, second};
+  }
+
+  const std::unique_ptr<EmbeddedCluster> cluster_;
+
+ public:
+  const OpenClient a;
+  const OpenClient b;
+};
+
+}  // namespace bps::testing

@@ -1,0 +1,301 @@
+#include "client/src/engine/client_engine.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+
+ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
+                           Transport* shared_memory, DataPlane::FindRdma find_rdma, Transport* local,
+                           DataPlane::MakeGroup make_group, MakeLaneLoops make_lane_loops)
+    : loop_(loop),
+      config_(std::move(config)),
+      log_(std::move(log)),
+      link_(loop, network, *this, config_, log_),
+      questions_(loop, [this](const Message& question) { link_.send(question); }),
+      patience_(config_.stall_warn),
+      data_(loop, {network, shared_memory, std::move(find_rdma), local, std::move(make_lane_loops)}, *this,
+            config_, log_, std::move(make_group)),
+      alive_(std::make_shared<bool>(true)) {}
+
+ClientEngine::~ClientEngine() {
+  loop_.cancel(close_timer_);
+  loop_.cancel(look_timer_);
+  loop_.cancel(group_timer_);
+}
+
+void ClientEngine::post(std::function<void()> task) {
+  loop_.post([alive = std::weak_ptr<bool>(alive_), task = std::move(task)] {
+    if (!alive.expired()) task();
+  });
+}
+
+// Why nothing new can be started, if so.
+Status ClientEngine::ready() const {
+  if (failure_) return *failure_;
+  if (closing_) return make_error(ErrorCode::closed, "the client is closed");
+  if (!joined_) return make_error(ErrorCode::invalid_argument, "the client has not joined yet");
+  return {};
+}
+
+// ---- join ----
+
+void ClientEngine::join(Done done) {
+  BPS_ASSERT(join_done_ == nullptr && !joined_);
+  join_done_ = std::move(done);
+  link_.join();
+}
+
+void ClientEngine::on_job_start(JobStart& start) {
+  const TimePoint patience = std::max(link_.join_deadline(), loop_.now() + kGroupPatience);
+  if (Status status = data_.start(start, link_.incarnation(), link_.ticket(), patience); !status.ok())
+    return fail(status.error());
+  log_.info("joined job '{}' (run {:x}) as rank {} of {}, {} lanes", config_.job, start.job_run.value,
+            config_.rank.value, config_.world_size, start.lanes.size());
+  look_later();
+  if (!data_.forms_group()) return on_group({});
+  group_timer_ = loop_.at(
+      std::max(patience, loop_.now() + config_.join_timeout) + kGroupPatience, [this, since = loop_.now()] {
+        group_timer_ = {};
+        fail(make_error(
+            ErrorCode::deadline,
+            fmt::format("the ranks of this host have not begun to sum within {:.3g} s: {}",
+                        std::chrono::duration<double>(loop_.now() - since).count(), data_.describe_group()),
+            "see the logs of all ranks of this host, or raise join_timeout"));
+      });
+}
+
+void ClientEngine::on_group(const Status& status) {
+  loop_.cancel(group_timer_);
+  group_timer_ = {};
+  if (failure_) return;
+  if (!status.ok()) return fail(status.error());
+  joined_ = true;
+  if (auto done = std::exchange(join_done_, nullptr)) done({});
+}
+
+// ---- declare ----
+
+void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone done,
+                           std::vector<bool> casts) {
+  Status status = ready();
+  casts.resize(tensors.size());
+  for (std::size_t i = 0; i < tensors.size() && status.ok(); ++i)
+    status = data_.check_declaration(tensors[i], casts[i]);
+  if (!status.ok() || tensors.empty()) {
+    return post([status = std::move(status), done = std::move(done)] {
+      done(status.ok() ? Result<std::vector<TensorId>>(std::vector<TensorId>{}) : status.error());
+    });
+  }
+  // Before the program can do anything with them.
+  if (std::find(casts.begin(), casts.end(), true) != casts.end()) data_.expect_casts();
+  const std::uint64_t request = next_request_++;
+  PendingDeclare& pending = declares_[request];
+  pending.tensors = std::move(tensors);
+  pending.casts = std::move(casts);
+  pending.done = std::move(done);
+  ask_next(request, pending);
+}
+
+void ClientEngine::ask_next(std::uint64_t request, PendingDeclare& pending) {
+  Declare declare;
+  declare.request = request;
+  std::uint64_t partitions = 0;
+  while (pending.asked < pending.tensors.size() && declare.tensors.size() < kMaxTensorsPerDeclare) {
+    const TensorDeclaration& tensor = pending.tensors[pending.asked];
+    partitions += Partitioner(tensor.elements, tensor.dtype, data_.partition_bytes()).count();
+    if (partitions > kMaxPartitionsPerDeclare && !declare.tensors.empty()) break;
+    declare.tensors.push_back(tensor);
+    ++pending.asked;
+  }
+  link_.send(declare);
+}
+
+void ClientEngine::on_declared(Declared& declared) {
+  const auto found = declares_.find(declared.request);
+  const bool expected =
+      found != declares_.end() && declared.tensors.size() == found->second.asked - found->second.answered;
+  if (!expected) {
+    return fail(make_error(ErrorCode::protocol, link_.name() + " answered a declaration that was not asked",
+                           "run the same bps version everywhere; if it is, please report this"));
+  }
+  PendingDeclare& pending = found->second;
+  for (DeclaredTensor& tensor : declared.tensors) {
+    const bool is_cast = pending.casts[pending.answered];
+    const TensorDeclaration& declaration = pending.tensors[pending.answered++];
+    pending.ids.push_back(tensor.tensor);
+    if (tensor.error.code != ErrorCode::ok) {
+      if (!pending.error) pending.error = std::move(tensor.error);
+    } else if (Status cast = data_.check_cast(tensor, is_cast); !cast.ok()) {
+      if (!pending.error) pending.error = cast.error();
+    } else if (Status status = data_.add_tensor(declaration, tensor, is_cast); !status.ok()) {
+      if (status.error().code != ErrorCode::out_of_memory) return fail(status.error());
+      // The other ranks are not to wait for this one.
+      tensors_failed_.push_back({data_.job_run(), tensor.tensor, status.error()});
+      link_.send(tensors_failed_.back());
+      if (!pending.error) pending.error = status.error();
+    }
+  }
+  if (pending.answered < pending.tensors.size()) return ask_next(declared.request, pending);
+  PendingDeclare ended = std::move(pending);
+  declares_.erase(found);
+  answer_settles();  // before anything else begins
+  ended.done(ended.error ? Result<std::vector<TensorId>>(*ended.error) : std::move(ended.ids));
+}
+
+void ClientEngine::on_tensor_failed(const TensorFailed& failed) {
+  data_.fail_tensor(failed.tensor, failed.error);
+}
+
+void ClientEngine::on_moved(const Moved& moved) {
+  if (Status status = data_.on_moved(moved); !status.ok()) fail(status.error());
+}
+
+// ---- operations ----
+
+Status ClientEngine::push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done) {
+  if (Status status = ready(); !status.ok()) return status;
+  return data_.push_pull(tensor, std::move(memory), operation, std::move(done));
+}
+
+Status ClientEngine::broadcast(TensorId tensor, Memory memory, Rank root, OperationDone done) {
+  if (Status status = ready(); !status.ok()) return status;
+  return data_.broadcast(tensor, std::move(memory), root, std::move(done));
+}
+
+std::string ClientEngine::describe(TensorId tensor) const {
+  return failure_ ? "nothing: " + failure_->message : data_.describe(tensor) + describe_scheduler();
+}
+
+// ---- barrier ----
+
+void ClientEngine::barrier(Done done) {
+  if (Status status = ready(); !status.ok()) {
+    return post([status = std::move(status), done = std::move(done)] { done(status); });
+  }
+  const std::uint64_t number = next_barrier_++;
+  barriers_.emplace(number, std::move(done));
+  link_.send(Barrier{number});
+}
+
+void ClientEngine::on_barrier_done(const BarrierDone& barrier) {
+  if (barrier.error.code == ErrorCode::ok) barriers_done_ = std::max(barriers_done_, barrier.number + 1);
+  const auto found = barriers_.find(barrier.number);
+  if (found == barriers_.end()) return;
+  Done done = std::move(found->second);
+  barriers_.erase(found);
+  done(barrier.error.code == ErrorCode::ok ? Status() : Status(barrier.error));
+}
+
+// ---- the end ----
+
+void ClientEngine::on_link_failed(const Error& error) { fail(Error(error)); }
+void ClientEngine::on_data_failed(const Error& error) { fail(Error(error)); }
+
+void ClientEngine::fail(const Error& error) {
+  if (failure_) return;
+  failure_ = error;
+  link_.close();
+  questions_.give_up();
+  data_.fail(error);
+  if (auto done = std::exchange(join_done_, nullptr)) done(error);
+  for (auto& [request, pending] : std::exchange(declares_, {}))
+    pending.done(error);
+  for (auto& [number, done] : std::exchange(barriers_, {}))
+    done(error);
+  // Not at once: a callback above may have asked for something whose refusal is posted, and that comes first.
+  if (closing_) post([this] { finish_close(); });
+}
+
+void ClientEngine::close(Duration timeout, Done done) {
+  BPS_ASSERT(!closing_);
+  closing_ = true;
+  close_done_ = std::move(done);
+  close_deadline_ = loop_.now() + timeout + kLeaveGrace;
+  if (failure_ || !joined_) return post([this] { finish_close(); });
+  if (data_.idle()) return post([this] { drain(); });
+  close_timer_ = loop_.after(timeout, [this] {
+    close_timer_ = {};
+    drain();
+  });
+}
+
+void ClientEngine::abandon(Done done) {
+  BPS_ASSERT(!closing_);
+  closing_ = true;
+  close_done_ = std::move(done);
+  post([this] { finish_close(); });
+}
+
+void ClientEngine::on_idle() {
+  if (closing_ && !leaving_ && !failure_) post([this] { drain(); });
+}
+
+// Says Leave if all is done. A worker that gives rounds up has not left, it is lost: others may wait for
+// them, and are to hear its name and that a restart helps.
+void ClientEngine::drain() {
+  if (leaving_ || failure_ || close_done_ == nullptr) return;
+  leaving_ = true;
+  loop_.cancel(close_timer_);
+  close_timer_ = {};
+  if (!data_.idle()) return finish_close();
+  data_.leave_group([this] {
+    data_.leave();
+    has_left_ = true;
+    link_.send(Leave{});
+  });
+  close_timer_ = loop_.at(close_deadline_, [this] {
+    close_timer_ = {};
+    log_.warn(
+        "closed in the middle of operations of other ranks: {} has not said that they have what this one "
+        "has stored",
+        link_.name());
+    finish_close();
+  });
+}
+
+void ClientEngine::on_settle(const Settle& settle) {
+  ranks_closing_.insert(settle.rank);
+  settles_.push_back({settle.number, link_.connection_number()});
+  answer_settles();
+}
+
+// A tensor that is being declared may need what only those who close have.
+void ClientEngine::answer_settles() {
+  if (!declares_.empty()) return;
+  for (const PendingSettle& settle : std::exchange(settles_, {})) {
+    data_.when_settled([this, settle] {
+      // On another connection it is asked again.
+      if (link_.connection_number() == settle.asked_on) link_.send(Settled{settle.number});
+    });
+  }
+}
+
+void ClientEngine::on_left() {
+  if (leaving_) finish_close();
+}
+
+void ClientEngine::finish_close() {
+  if (close_done_ == nullptr) return;
+  loop_.cancel(close_timer_);
+  close_timer_ = {};
+  const Error closed = make_error(ErrorCode::closed, "the client is closed");
+  const Error cancelled =
+      make_error(ErrorCode::cancelled, "the client was closed while the operation was under way");
+  if (!failure_) failure_ = closed;
+  link_.close();
+  questions_.give_up();
+  data_.fail(cancelled, [this, cancelled, closed = std::exchange(close_done_, nullptr)] {
+    for (auto& [request, pending] : std::exchange(declares_, {}))
+      pending.done(cancelled);
+    for (auto& [number, done] : std::exchange(barriers_, {}))
+      done(cancelled);
+    if (auto done = std::exchange(join_done_, nullptr)) done(cancelled);
+    closed(data_.at_rest());
+  });
+}
+
+}  // namespace bps

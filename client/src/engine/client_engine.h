@@ -1,0 +1,210 @@
+// The client without threads: joins a job through the scheduler, declares tensors, and moves contributions
+// and answers. Programs reach it through the C API (client.h owns the threads); the simulator drives it
+// directly, in virtual time.
+//
+// Owner: Client, or a simulated worker. Lives on: the loop it is given; every function and callback runs
+// there, and no callback runs inside the call that asked for it. A callback may call the engine again but not
+// destroy it. Limits: one operation per tensor at a time; memory per tensor is one retained copy (with
+// `retain`) and one record per partition; nothing is allocated per frame. Failure: the first error that ends
+// the job run (scheduler lost for good, JobFailed, a peer that breaks the protocol) closes all connections,
+// fails everything pending and everything later with it. A broken lane alone fails nothing: it is opened
+// again under a higher session and what was not answered is sent again. Nor does a lost server whose
+// partitions the scheduler gives to others, with `retain`. Nor does a lost scheduler that is there again
+// within `scheduler_grace`: operations go on, all else waits (client_engine_attach.cc).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/src/engine/patience.h"
+#include "client/src/engine/scheduler_link.h"
+#include "client/src/engine/wait_questions.h"
+#include "client/src/lanes/data_plane.h"
+#include "client/src/runtime/client_config.h"
+#include "proto/base/log/log.h"
+#include "proto/base/loop/event_loop.h"
+#include "proto/base/result.h"
+#include "proto/transport/transport.h"
+
+namespace bps {
+
+class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owner {
+ public:
+  using Done = std::function<void(Status)>;
+  using DeclareDone = std::function<void(Result<std::vector<TensorId>>)>;
+  using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
+  using Memory = DataPlane::Memory;
+
+  // `make_lane_loops`: null: all on `loop`.
+  // `shared_memory`: for lanes to servers on this host; null if it cannot be used. `local` and `make_group`:
+  // of the ranks of this host, where they are a group. All outlive the engine; the scheduler is reached
+  // through `network`.
+  ClientEngine(EventLoop& loop, Transport& network, ClientConfig config, Logger log,
+               Transport* shared_memory = nullptr, DataPlane::FindRdma find_rdma = {},
+               Transport* local = nullptr, DataPlane::MakeGroup make_group = {},
+               MakeLaneLoops make_lane_loops = {});
+  ~ClientEngine();  // closes all connections; pending callbacks are dropped
+  ClientEngine(const ClientEngine&) = delete;
+  ClientEngine& operator=(const ClientEngine&) = delete;
+
+  // Once, first. Ends when all workers of the job are there, or with the reason why not, at latest a little
+  // after join_timeout, or kGroupPatience after that if the ranks of this host do not find each other, and
+  // twice that if they cannot begin.
+  void join(Done done);
+
+  // After join. In the order of `tensors`; on failure the error names the first tensor that failed. Declaring
+  // a tensor again gives the same id.
+  // `casts`: for each of them, whether it is cast (TensorShape::is_cast); empty: none is.
+  void declare(std::vector<TensorDeclaration> tensors, DeclareDone done, std::vector<bool> casts = {});
+
+  // Both spans must be the whole tensor and stay valid, `in` unchanged, until `done`; they are the same
+  // memory or do not overlap. A tensor without elements completes at once, without traffic, with the weight
+  // of the whole job.
+  Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
+  Status push_pull(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
+                   Operation operation, OperationDone done) {
+    Memory memory;
+    memory.in = in;
+    memory.out = out;
+    return push_pull(tensor, std::move(memory), operation, std::move(done));
+  }
+  // The root's `out` is read, the others' is written; its home and event are those of `in`.
+  Status broadcast(TensorId tensor, Memory memory, Rank root, OperationDone done);
+  Status broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done) {
+    Memory memory;
+    memory.out = buffer;
+    return broadcast(tensor, std::move(memory), root, std::move(done));
+  }
+
+  // Of a push_pull with `view` that has ended well, from within `done` on: where the answer lies. The tensor
+  // takes its next operation after release(). Null for a tensor without elements.
+  std::shared_ptr<const AnswerView> view(TensorId tensor) const { return data_.view(tensor); }
+  void release(TensorId tensor) { data_.release(tensor); }
+
+  // Numbered in the order of calls.
+  void barrier(Done done);
+
+  // Refuses what is new, waits for operations under way until `timeout`, and says Leave. What is still under
+  // way then ends with `cancelled`, and the connection is closed without Leave. After Leave it lingers until
+  // the others have what only this worker may have stored. `done` comes at latest kLeaveGrace after
+  // `timeout`; then all connections are closed and no memory of an operation is touched, but by a GPU that
+  // does not come to rest, which takes CudaPatience::rest longer and is the error of `done`. Once.
+  void close(Duration timeout, Done done);
+  // The end of one that has failed: no Leave, so that to the others it is lost, whatever was under way.
+  // Instead of close().
+  void abandon(Done done);
+
+  // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"
+  std::string describe(TensorId tensor) const;
+  // The same with the scheduler's word, which is asked and has `patience`: whom it waits for. `done` is
+  // called within that time, or dropped with the engine; perhaps here.
+  using Explained = std::function<void(std::string)>;
+  void explain(TensorId tensor, Duration patience, Explained done);
+  // Of the barrier that this worker has come to and that is not done; of a declaration of this tensor.
+  void explain_barrier(Duration patience, Explained done);
+  void explain_declaration(std::string name, Duration patience, Explained done);
+  std::string describe_join() const { return link_.describe_join(); }
+  // "; scheduler 127.0.0.1:4710 has been away for 2.1 s"; empty while it is there.
+  std::string describe_scheduler() const;
+
+  // After join: memory of which transport is of use.
+  Lane::Way best_way() const { return data_.best_way(); }
+  bool shares_memory() const { return data_.shares_memory(); }
+
+  // After join, where the ranks of a host sum first: this one's place among them.
+  std::uint32_t group_size() const { return data_.group_size(); }
+  std::uint32_t group_rank() const { return data_.group_rank(); }
+
+  // Set once the job run has failed for this worker, or the engine is closed.
+  const std::optional<Error>& failure() const { return failure_; }
+  // Readable from any thread, also when the engine is gone.
+  const std::shared_ptr<ClientStats>& stats() const { return data_.stats(); }
+
+  static constexpr Duration kGroupPatience =
+      std::chrono::seconds(5);  // with other ranks of this host, at least
+  static constexpr Duration kLeaveGrace = std::chrono::seconds(2);
+  static constexpr Duration kPatience = std::chrono::milliseconds(250);      // with the scheduler's answers
+  static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
+
+ private:
+  struct PendingDeclare {
+    std::vector<TensorDeclaration> tensors;
+    std::vector<bool> casts;
+    std::vector<TensorId> ids;
+    std::size_t asked = 0;     // tensors sent
+    std::size_t answered = 0;  // tensors answered
+    std::optional<Error> error;
+    DeclareDone done;
+  };
+  struct PendingSettle {
+    std::uint64_t number = 0;
+    std::uint64_t asked_on = 0;  // connection
+  };
+
+  // SchedulerLink::Owner
+  void on_job_start(JobStart& start) override;
+  void on_declared(Declared& declared) override;
+  void on_tensor_failed(const TensorFailed& failed) override;
+  void on_moved(const Moved& moved) override;
+  void on_shrunk(const Shrunk& shrunk) override { data_.on_shrunk(shrunk); }
+  void on_barrier_done(const BarrierDone& barrier) override;
+  void on_settle(const Settle& settle) override;
+  void answer_settles();
+  void on_left() override;
+  void on_taken_up() override;
+  void on_waits(const Waits& waits) override { questions_.answered(waits); }
+  void on_link_failed(const Error& error) override;
+  // DataPlane::Owner
+  void on_data_failed(const Error& error) override;
+  void on_idle() override;
+  void on_link(const LaneLost& said) override { link_.send(said); }
+  void on_group(const Status& status) override;
+
+  void fail(const Error& error);
+  void ask_next(std::uint64_t request, PendingDeclare& pending);
+  void ask_again(std::uint64_t request, const PendingDeclare& pending);
+  void post(std::function<void()> task);
+  void drain();
+  // Waits that take too long. client_engine_stall.cc
+  void look_later();
+  void look();
+  void finish_close();
+  Status ready() const;
+
+  EventLoop& loop_;
+  ClientConfig config_;
+  Logger log_;
+  SchedulerLink link_;
+  WaitQuestions questions_;
+  Patience patience_;
+  TimerId look_timer_, group_timer_;
+  DataPlane data_;
+  Done join_done_;
+  bool joined_ = false;
+  std::uint64_t next_request_ = 1;
+  std::map<std::uint64_t, PendingDeclare> declares_;
+  std::vector<TensorFailed> tensors_failed_;  // that this worker has no memory for
+  std::uint64_t next_barrier_ = 0;
+  std::map<std::uint64_t, Done> barriers_;
+  std::uint64_t barriers_done_ = 0;     // the first ones
+  std::vector<PendingSettle> settles_;  // for when all declares are answered
+  std::set<Rank> ranks_closing_;        // those that Settle has named
+  std::optional<Error> failure_;
+  bool closing_ = false;
+  bool leaving_ = false;
+  bool has_left_ = false;  // has said so
+  Done close_done_;
+  TimerId close_timer_;
+  TimePoint close_deadline_;
+  std::shared_ptr<bool> alive_;  // posted tasks hold it weakly: they may outlive the engine
+};
+
+}  // namespace bps

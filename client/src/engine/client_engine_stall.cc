@@ -1,0 +1,84 @@
+// Whom waits are for: in the words of an expired one, and in the log when one takes too long.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "client/src/engine/client_engine.h"
+
+namespace bps {
+namespace {
+
+constexpr Duration kShortestLook = std::chrono::milliseconds(100);
+
+}  // namespace
+
+void ClientEngine::explain(TensorId tensor, Duration patience, Explained done) {
+  const std::string local = describe(tensor);
+  const auto under_way = failure_ ? std::nullopt : data_.under_way(tensor);
+  if (!under_way || !describe_scheduler().empty()) return done(local);
+  const std::string name = *under_way->name;
+  questions_.ask(Subject::tensor, name, patience,
+                 [name, local, round = under_way->round.value, done = std::move(done)](
+                     const std::optional<Waits>& waits) { done(explain_round(waits, name, round, local)); });
+}
+
+void ClientEngine::explain_barrier(Duration patience, Explained done) {
+  if (failure_ || barriers_.empty()) return done("nothing: the barrier is done");
+  const std::string unknown = fmt::format("barrier {}, which not all of the {} workers have come to",
+                                          barriers_.begin()->first, config_.world_size);
+  if (!describe_scheduler().empty()) return done(unknown);
+  questions_.ask(Subject::barrier, {}, patience,
+                 [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
+                   done(bps::explain(waits, WaitKind::barrier, unknown));
+                 });
+}
+
+void ClientEngine::explain_declaration(std::string name, Duration patience, Explained done) {
+  const std::string unknown = "the declaration of " + name;
+  if (failure_ || declares_.empty() || !describe_scheduler().empty()) return done(unknown);
+  questions_.ask(Subject::declaration, std::move(name), patience,
+                 [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
+                   done(bps::explain(waits, WaitKind::declaration, unknown));
+                 });
+}
+
+// ---- waits that take too long ----
+
+// Twice in that time, so that nothing waits much longer without a word.
+void ClientEngine::look_later() {
+  if (config_.stall_warn <= Duration::zero()) return;
+  look_timer_ = loop_.after(std::max(config_.stall_warn / 2, kShortestLook), [this] {
+    look_timer_ = {};
+    if (failure_) return;
+    look();
+    look_later();
+  });
+}
+
+void ClientEngine::look() {
+  std::vector<Patience::Item> items;
+  for (const DataPlane::UnderWay& one : data_.all_under_way())
+    items.push_back({Patience::Kind::round, one.tensor.value, one.round.value});
+  for (const auto& [number, done] : barriers_)
+    items.push_back({Patience::Kind::barrier, number, 0});
+  for (const auto& [request, pending] : declares_)
+    items.push_back({Patience::Kind::declaration, request, 0});
+  const auto overdue = patience_.look(loop_.now(), items);
+  if (!overdue) return;
+  const auto say = [this, overdue](const std::string& what) {
+    const double waited = std::chrono::duration<double>(overdue->age).count();
+    const std::string others =
+        overdue->others == 0 ? "" : fmt::format(" (and {} more waits)", overdue->others);
+    log_.warn("job '{}', rank {}: has waited {:.1f} s for {}{}", config_.job, config_.rank.value, waited,
+              what, others);
+  };
+  switch (overdue->item.kind) {
+    case Patience::Kind::round:
+      return explain(TensorId{static_cast<std::uint32_t>(overdue->item.id)}, kLogPatience, say);
+    case Patience::Kind::barrier: return explain_barrier(kLogPatience, say);
+    case Patience::Kind::declaration: break;
+  }
+  explain_declaration(declares_.at(overdue->item.id).tensors.front().name, kLogPatience, say);
+}
+
+}  // namespace bps

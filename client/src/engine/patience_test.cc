@@ -1,0 +1,45 @@
+#include "client/src/engine/patience.h"
+
+#include <catch2/catch.hpp>
+
+namespace bps::patience_test {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = Patience::Kind;
+using Item = Patience::Item;
+
+const TimePoint kStart{1000s};
+
+TEST_CASE("patience: what waits too long is told once, the oldest of all that are new") {
+  Patience patience(10s);
+  const Item first{Kind::round, 1, 5}, second{Kind::round, 2, 5}, barrier{Kind::barrier, 0, 0};
+  CHECK_FALSE(patience.look(kStart, {second}));
+  CHECK_FALSE(patience.look(kStart + 5s, {first, second, barrier}));
+  const auto overdue = patience.look(kStart + 15s, {first, second, barrier});
+  REQUIRE(overdue);
+  CHECK(overdue->item == second);
+  CHECK(overdue->age == 15s);
+  CHECK(overdue->others == 2);
+  CHECK_FALSE(patience.look(kStart + 30s, {first, second, barrier}));
+}
+
+TEST_CASE("patience: the next round begins anew") {
+  Patience patience(10s);
+  CHECK_FALSE(patience.look(kStart, {{Kind::round, 1, 5}}));
+  CHECK(patience.look(kStart + 10s, {{Kind::round, 1, 5}}));
+  CHECK_FALSE(patience.look(kStart + 15s, {{Kind::round, 1, 6}}));
+  CHECK_FALSE(patience.look(kStart + 24s, {{Kind::round, 1, 6}}));
+  CHECK(patience.look(kStart + 25s, {{Kind::round, 1, 6}}));
+}
+
+TEST_CASE("patience: what is over is forgotten") {
+  Patience patience(10s);
+  const Item item{Kind::declaration, 1, 0};
+  CHECK_FALSE(patience.look(kStart, {item}));
+  CHECK_FALSE(patience.look(kStart + 5s, {}));
+  CHECK_FALSE(patience.look(kStart + 12s, {item}));
+}
+
+}  // namespace
+}  // namespace bps::patience_test

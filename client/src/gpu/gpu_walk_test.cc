@@ -1,0 +1,45 @@
+#include "client/src/gpu/gpu_walk.h"
+
+#include <fmt/core.h>
+
+#include <catch2/catch.hpp>
+
+#include "client/src/gpu/fake/fake_cuda.h"
+#include "client/src/gpu/real_cuda.h"
+
+namespace bps {
+namespace {
+
+using testing::GpuWalk;
+
+TEST_CASE("gpu walk: over a virtual GPU") {
+  for (const std::size_t pinned_max : {std::size_t{1} << 30, std::size_t{0}}) {
+    GpuWalk walk;
+    const auto cuda = std::make_shared<FakeCuda>(walk.clock());
+    CudaPatience patience;  // which of two threads is held up by the machine is not what this is about
+    patience.trial = std::chrono::seconds(30);
+    CHECK(walk.go(cuda, 12 * 1024, pinned_max, patience).may_wait_on_streams);
+    CHECK(cuda->left() == FakeCuda::Left{});
+    CHECK(cuda->misuses().empty());
+  }
+}
+
+// tests/gpu.sh reads what this prints.
+TEST_CASE("gpu walk: over the GPU of this machine", "[gpu]") {
+  const auto cuda = open_cuda();
+  if (!cuda) {
+    fmt::print("gpu: not run: {}\n", cuda.error().message);
+    return;
+  }
+  for (const std::size_t pinned_max : {std::size_t{1} << 30, std::size_t{0}}) {
+    GpuWalk walk;
+    constexpr std::size_t kBytes = 4 << 20;
+    const GpuWalk::Times times = walk.go(*cuda, kBytes, pinned_max);
+    fmt::print("gpu: 64 MiB, {} memory: to host {:.1f} GB/s, to device {:.1f} GB/s; streams {} wait\n",
+               pinned_max > 0 ? "registered" : "ordinary", 16 * kBytes / times.to_host_seconds * 1e-9,
+               16 * kBytes / times.to_device_seconds * 1e-9, times.may_wait_on_streams ? "may" : "must not");
+  }
+}
+
+}  // namespace
+}  // namespace bps

@@ -1,0 +1,221 @@
+// What this rank does with the others of its host (decision 0019): says what it is ready for, executes the
+// order that the leader makes of that, and tells the data plane what came of it.
+//
+//   begun -> ready said -> reduce item -> summed (at the owner: to the server)
+//         -> the server's answer, or its failure -> answered said -> spread item -> spread
+//
+// Nothing that has been said to be ready ends in another way than by the order: a batch that names it may be
+// on its way, and then all members must take part. So a tensor that has failed is dropped by the leader, and
+// a member that leaves says so, both in the order; only the end of the whole job cuts in.
+//
+// A rank alone on its host has a group of one for what is in the memory of a GPU: the same, without links;
+// made when it is first needed, so rounds may begin before the group has.
+//
+// Links decide nothing: when one breaks whose member has not left, nothing new is ordered, and the scheduler
+// is waited for, who says it better; after kSchedulerPatience this worker gives up itself, and is lost.
+//
+// Owner: DataPlane, who also carries what is sent. Lives on: client loop. Limits: see Sequencer; a record per
+// tensor and per open collective, nothing per partition; of tensors that others have declared and the leader
+// has not, kMaxEarlyTensors, with a record per member. Failure: on_group_failed, once, for what ends the job
+// for this worker; a peer's broken rule is an error of message(), for which its link is closed. No callback
+// comes within a call, but for on_group_summed and on_group_settled.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/src/group/group_memory.h"
+#include "client/src/group/local_group.h"
+#include "client/src/group/sequencer.h"
+#include "client/src/tensors/tensor_state.h"
+#include "proto/base/loop/event_loop.h"
+#include "proto/wire/timing.h"
+
+namespace bps {
+
+class GroupPlane final : private LocalGroup::Owner {
+ public:
+  class Owner {
+   public:
+    // The ranks of the host can begin; or not, and never will.
+    virtual void on_group_begun(const Status& status) = 0;
+    // Owner of the partition: what it sends is there, see TensorState::refused().
+    virtual void on_group_summed(Partition& partition) = 0;
+    // It may be settled now.
+    virtual void on_group_settled(Partition& partition) = 0;
+    virtual void on_group_failed(const Error& error) = 0;
+    virtual void send_to_member(std::uint32_t member, const Message& message, const Payload& payload,
+                                std::uint64_t cookie) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+  struct Place {
+    std::vector<Rank> ranks;  // of the group, growing: member 0 is the leader
+    std::uint32_t self = 0;
+  };
+  using MakeGroup = std::function<std::unique_ptr<LocalGroup>(LocalGroup::Owner&)>;
+
+  GroupPlane(EventLoop& loop, Owner& owner, Place place, const MakeGroup& make_group);
+  ~GroupPlane();  // what is open is not waited for
+  GroupPlane(const GroupPlane&) = delete;
+  GroupPlane& operator=(const GroupPlane&) = delete;
+
+  // All links are there, or there are none. Once; ends with on_group_begun.
+  void start();
+
+  // Takes its memory. The tensor lives as long as this object; of a group of one, its next round may be any.
+  Status add(TensorState& tensor);
+  // A tensor that is cast has been declared, or will be.
+  void expect_casts() { group_->expect_casts(); }
+  // Its round has begun.
+  void begun(TensorState& tensor, const std::optional<Rank>& root);
+  // Owner: TensorState::may_spread holds; further calls for the same round do nothing.
+  void answered(Partition& partition);
+  // It has failed for all workers; known here or not.
+  void drop(TensorId tensor, const Error& error);
+  // This rank begins nothing more, and nothing is under way. `done`, when no member waits for it: perhaps
+  // here.
+  void leave(std::function<void()> done);
+  // Set when a member has left: what no later round can do without.
+  const std::optional<Error>& left() const { return left_; }
+  bool has_root(Rank root) const;
+
+  // From the links. As LocalGroup; an error is a rule that the member broke.
+  Status message(std::uint32_t from, Message& message, std::span<std::byte> payload);
+  std::byte* payload(std::uint32_t from, const Message& message, std::uint64_t bytes);
+  Result<bool> lent(std::uint32_t from, Message& message, LentPayload& payload);
+  void sent(std::uint32_t member, std::uint64_t cookie) { group_->sent(member, cookie); }
+  void on_link_down(std::uint32_t member, const std::string& why);
+
+  // Ends all that is open. Then, when the program's memory is not touched any more, `over`: perhaps within
+  // the call.
+  void abort(const Error& error);
+  void when_over(std::function<void()> over);
+  // Why memory may still be touched though all has ended; of this tensor, or of any.
+  const Error* left_behind(const TensorState& tensor) const;
+  const std::optional<Error>& left_behind() const { return left_behind_; }
+  // Nothing is open.
+  bool is_quiet() const { return open_.empty() && staging_ == 0; }
+
+  // "; waiting for rank 3 of this host to begin", or for what it has to bring or spread, or nothing.
+  std::string describe(const TensorState& tensor) const;
+  // Before on_group_begun: why it does not come.
+  std::string describe_begin() const;
+
+  static constexpr Duration kSchedulerPatience = kHeartbeatTimeout + std::chrono::seconds(3);
+  static constexpr Duration kSayWaiting = std::chrono::seconds(1);
+  static constexpr std::size_t kMaxEarlyTensors = 1 << 16;
+
+ private:
+  struct Tensor {
+    TensorState* state = nullptr;
+    bool is_said = false;               // that its round is ready
+    bool is_ordered = false;            // something of its round has been
+    std::optional<std::uint32_t> root;  // of a broadcast: the member
+    bool is_left_behind = false;
+  };
+  struct Open {  // a collective
+    Tensor* tensor = nullptr;
+    bool is_spread = false;
+    std::uint32_t first = 0;
+    std::uint32_t count = 0;
+    std::uint32_t weight = 0;
+    std::uint64_t batch = 0;
+  };
+
+  // LocalGroup::Owner
+  void on_summed(std::uint64_t number, std::size_t index) override;
+  void on_ended(std::uint64_t number, const Status& status) override;
+  void on_broken(const Error& error) override;
+  void on_left_behind(const Error& why) override;
+  void send(std::uint32_t member, const Message& message, Payload payload, std::uint64_t cookie) override {
+    owner_.send_to_member(member, message, payload, cookie);
+  }
+  std::string name_of(TensorId tensor) const override;
+  std::string name_of_others() const override;
+
+  bool is_leader() const { return place_.self == 0; }
+  bool is_alone() const { return place_.ranks.size() == 1; }
+  bool has_early() const { return !early_.empty() && !left_; }
+  void post(std::function<void()> task);
+  void say_when_ready(TensorState& tensor, const OperationBuffer& buffer);
+  void say_later();
+  void say();
+  void give_up(const Error& error);
+  // What members say, at the leader.
+  Status take_news(std::uint32_t from, const LocalNews& news);
+  Status take_early(std::uint32_t from, const LocalReady& ready);
+  void order();
+  void send_to_all(const LocalBatch& batch);
+  void say_waiting_later();
+  void say_waiting();
+  std::string describe(const Tensor& known) const;
+  std::string describe_late(const TensorState& tensor) const;
+  // What the leader says.
+  Status take_batch(const LocalBatch& batch);
+  void begin_group();
+  Status execute(const LocalBatch& batch);
+  Status execute(const LocalItem& item, std::uint64_t batch);
+  Result<Tensor*> find(const LocalItem& item);
+  Status check(const Tensor& tensor, const LocalItem& item) const;
+  void reduce(Tensor& tensor, const LocalItem& item, std::uint64_t batch);
+  void refuse(Tensor& tensor, const LocalItem& item);
+  void spread(Tensor& tensor, const LocalItem& item, std::uint64_t batch);
+  void end_without(Tensor& tensor, const Error& error, bool told);
+  Status drop_here(const LocalItem& item);
+  Status left_here(const LocalItem& item);
+  Open& open(Tensor& tensor, const LocalItem& item, std::uint64_t batch, Collective& collective);
+  void close_batch(std::uint64_t batch);
+  void calm();
+
+  EventLoop& loop_;
+  Owner& owner_;
+  const Place place_;
+  std::unique_ptr<LocalGroup> group_;
+  GroupMemory memory_;
+  std::unique_ptr<Sequencer> sequencer_;  // at the leader
+  std::map<TensorId, Tensor> tensors_;
+
+  LocalNews news_;
+  bool is_saying_ = false;
+  // Leader: of tensors that are not declared here yet.
+  struct Early {
+    TimePoint since;
+    std::map<std::uint32_t, LocalReady> said;  // by member
+  };
+  std::map<TensorId, Early> early_;
+  std::map<TensorId, Error> strangers_;  // that have failed before they were declared here
+  TimerId order_timer_, waiting_timer_, patience_timer_;
+  bool is_ordering_ = false;
+
+  bool is_linked_ = false;
+  bool is_begun_ = false;
+  std::vector<TensorState*> held_;               // whose rounds have begun before the group
+  std::optional<std::vector<std::byte>> setup_;  // may come before the last link is there
+  std::uint64_t next_batch_ = 0;
+  std::uint64_t next_collective_ = 0;
+  std::map<std::uint64_t, Open> open_;
+  std::deque<std::uint32_t> batches_;  // from the oldest that is open: its collectives, and 1 while it begins
+  std::uint64_t first_batch_ = 0;
+  std::size_t staging_ = 0;  // answers that may still be written near to where they are wanted
+  std::vector<LocalPiece> pieces_;
+  std::vector<LocalWaiting> waiting_;
+
+  std::optional<Error> left_;
+  std::function<void()> on_left_;
+  std::optional<std::string> down_;  // why, and of whom, a link is
+  std::optional<Error> failure_;
+  std::optional<Error> left_behind_;
+  std::function<void()> on_over_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace bps

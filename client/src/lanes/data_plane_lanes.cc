@@ -1,0 +1,231 @@
+// What servers say on the lanes, and what becomes of lanes that come and go.
+#include <fmt/core.h>
+
+#include "client/src/lanes/data_plane.h"
+#include "proto/base/assert.h"
+
+namespace bps {
+
+Partition* DataPlane::find(const Lane& lane, PartitionId id) const {
+  Partition* partition = id.value < partitions_.size() ? partitions_[id.value] : nullptr;
+  const bool is_here = partition != nullptr && partition->lane == lane.index();
+  return is_here && partition->role != Partition::Role::member ? partition : nullptr;
+}
+
+void DataPlane::violation(const Lane& lane, const std::string& what) {
+  if (failed_) return;
+  failed_ = true;
+  owner_.on_data_failed(make_error(ErrorCode::protocol, lane.name() + " sent " + what,
+                                   "run the same bps version everywhere; if it is, please report this"));
+}
+
+TensorState::Verdict DataPlane::judge(const Partition& partition, const Aggregate& aggregate,
+                                      std::uint64_t bytes) const {
+  const bool is_owners = aggregate.epoch >= partition.since && aggregate.epoch <= job_.epoch;
+  if (!is_owners || aggregate.generation < first_generation_ || aggregate.codec != Codec::raw) {
+    return TensorState::Verdict::violation;
+  }
+  return partition.owner->judge(partition, aggregate.round, bytes);
+}
+
+std::byte* DataPlane::on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) {
+  const auto* aggregate = std::get_if<Aggregate>(&message);
+  if (aggregate == nullptr) {
+    violation(lane, fmt::format("{} with a payload of {} bytes", name_of(message), bytes));
+    return nullptr;
+  }
+  Partition* partition = find(lane, aggregate->partition);
+  if (partition == nullptr) {
+    violation(lane,
+              fmt::format("an answer for partition {}, which it does not own", aggregate->partition.value));
+    return nullptr;
+  }
+  switch (judge(*partition, *aggregate, bytes)) {
+    case TensorState::Verdict::duplicate: return nullptr;
+    case TensorState::Verdict::wanted:
+      queue_of(partition->lane).remove(*partition);
+      return partition->owner->receive(*partition);
+    case TensorState::Verdict::violation: break;
+  }
+  violation(
+      lane,
+      fmt::format("an answer of {} bytes to round {} of partition {}, which has {} bytes and is in round {}",
+                  bytes, aggregate->round.value, partition->id.value, partition->bytes,
+                  partition->owner->round().value));
+  return nullptr;
+}
+
+bool DataPlane::on_lane_lent(Lane& lane, Message& message, LentPayload& payload) {
+  // What is wrong with it, or is not to be kept, takes the way of every payload.
+  const auto* aggregate = std::get_if<Aggregate>(&message);
+  if (aggregate == nullptr || payload.scarce()) return false;
+  Partition* partition = find(lane, aggregate->partition);
+  if (partition == nullptr) return false;
+  if (judge(*partition, *aggregate, payload.bytes().size()) != TensorState::Verdict::wanted) return false;
+  if (!count_taken(lane, message, aggregate->taken)) return true;
+  queue_of(partition->lane).remove(*partition);
+  stats_->pulled_bytes.fetch_add(payload.bytes().size(), std::memory_order_relaxed);
+  if (partition->owner->is_async()) partition->owner->on_version(*partition, *aggregate);
+  partition->owner->on_lent(*partition, std::move(payload), aggregate->weight);
+  settle(*partition);
+  if (!failed_) pump(queue_of(lane.index()));
+  return true;
+}
+
+bool DataPlane::count_taken(const Lane& lane, const Message& message, std::uint64_t bytes) {
+  if (queue_of(lane.index()).on_taken(lane.index(), bytes)) return true;
+  violation(lane, fmt::format("{} that counts {} bytes taken, more than was sent or less than before",
+                              name_of(message), bytes));
+  return false;
+}
+
+void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) {
+  const auto taken = [](const Message& m) -> const std::uint64_t* {
+    if (const auto* x = std::get_if<Aggregate>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Credit>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Later>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Again>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<RoundFailed>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Resumed>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<Fetch>(&m)) return &x->taken;
+    return nullptr;
+  };
+  const std::uint64_t* bytes = taken(message);
+  if (bytes == nullptr)
+    return violation(lane, fmt::format("{}, which has no place on a lane", name_of(message)));
+  if (!count_taken(lane, message, *bytes)) return;
+  if (const auto* credit = std::get_if<Credit>(&message)) {
+    if (credit->unasked > 0) allowances_[lane.index().value].limit = credit->unasked;
+  } else if (const auto* aggregate = std::get_if<Aggregate>(&message)) {
+    on_aggregate(lane, *aggregate, payload.size());
+  } else if (const auto* later = std::get_if<Later>(&message)) {
+    Partition* p = find(lane, later->partition);
+    if (p != nullptr && p->owner->on_later(*p, later->round)) {
+      give_back(*p);
+      count_resent();
+    }
+  } else if (const auto* again = std::get_if<Again>(&message)) {
+    Partition* p = find(lane, again->partition);
+    if (p != nullptr && p->owner->on_again(*p, again->round)) queue(*p);
+  } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
+    Partition* p = find(lane, round_failed->partition);
+    if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error, true)) {
+      queue_of(p->lane).remove(*p);
+      settle(*p);
+    }
+  } else if (const auto* resumed = std::get_if<Resumed>(&message)) {
+    on_resumed(lane, *resumed);
+  } else if (const auto* wanted = std::get_if<Fetch>(&message)) {
+    on_fetch(lane, *wanted);
+  }
+  if (!failed_) pump(queue_of(lane.index()));
+}
+
+void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes) {
+  Partition* partition = find(lane, aggregate.partition);
+  if (partition == nullptr) {
+    return violation(
+        lane, fmt::format("an answer for partition {}, which it does not own", aggregate.partition.value));
+  }
+  TensorState& tensor = *partition->owner;
+  if (!partition->receiving) {
+    // Without payload, or a duplicate whose payload was dropped.
+    const auto verdict = judge(*partition, aggregate, payload_bytes);
+    // One that could not be received has failed the partition.
+    if (verdict == TensorState::Verdict::duplicate) return settle(*partition);
+    if (verdict == TensorState::Verdict::violation) {
+      return violation(lane, fmt::format("an answer without payload to round {} of partition {}",
+                                         aggregate.round.value, aggregate.partition.value));
+    }
+    queue_of(partition->lane).remove(*partition);
+  }
+  stats_->pulled_bytes.fetch_add(payload_bytes, std::memory_order_relaxed);
+  if (tensor.is_async()) tensor.on_version(*partition, aggregate);
+  tensor.on_answer(*partition, aggregate.weight);
+  settle(*partition);
+}
+
+void DataPlane::on_lane_sent(Lane& lane, std::uint64_t cookie) {
+  const bool was_kept = (cookie & kKeptCookie) != 0;
+  const std::uint64_t id = (cookie & ~kKeptCookie) - 1;
+  BPS_ASSERT(cookie > 0 && id < partitions_.size() && partitions_[id] != nullptr);
+  Partition& partition = *partitions_[id];
+  if (was_kept) {
+    partition.lending = false;
+  } else {
+    partition.owner->on_released(partition);
+  }
+  settle(partition);
+  on_lane_writable(lane);
+}
+
+void DataPlane::on_lane_writable(Lane& lane) {
+  if (failed_) return;
+  queue_of(lane.index()).set_ready(lane.index(), lane.can_take_more());
+  pump(queue_of(lane.index()));
+}
+
+// Now, and again when there is more to say.
+void DataPlane::say_links() {
+  for (const LaneLost& said : links_.take(loop_.now()))
+    owner_.on_link(said);
+  loop_.cancel(links_timer_);
+  links_timer_ = {};
+  const auto due = links_.due();
+  if (!due) return;
+  links_timer_ = loop_.at(*due, [this] {
+    links_timer_ = {};
+    say_links();
+  });
+}
+
+void DataPlane::on_lane_welcomed(Lane& lane) {
+  count_lanes();
+  links_.up(lane.index());
+  say_links();
+  resume(lane);
+  on_lane_writable(lane);
+}
+
+// A server that lives takes back what it has lent when the connection is gone.
+void DataPlane::on_lane_breaking(Lane& lane) {
+  if (failed_) return;
+  for (Partition* partition : partitions_) {
+    if (partition != nullptr && partition->lane == lane.index()) partition->owner->bring_home(*partition);
+  }
+}
+
+void DataPlane::on_lane_broken(Lane& lane) {
+  if (failed_) return;
+  count_lanes();
+  links_.down(lane.index(), lane.target(), lane.away_since(), lane.trouble()->message);
+  say_links();
+  queue_of(lane.index()).end_session(lane.index());
+  std::vector<Partition*> verdicts;
+  for (const auto& tensor : tensors_) {
+    if (tensor == nullptr) continue;
+    for (Partition& partition : tensor->partitions()) {
+      if (partition.lane != lane.index() || partition.role == Partition::Role::member) continue;
+      give_back(partition);
+      if (tensor->on_lane_broken(partition, lane.name())) {
+        count_resent();
+        queue(partition);
+      } else if (tensor->under_way() && !partition.queued()) {
+        verdicts.push_back(&partition);
+      }
+      tensor->bring_home(partition);
+    }
+  }
+  for (Partition* partition : verdicts)
+    settle(*partition);
+  pump();
+}
+
+void DataPlane::on_lane_refused(Lane& lane, const Error& error) {
+  if (failed_) return;
+  failed_ = true;
+  const char* const verb = error.code == ErrorCode::os ? " cannot be reached: " : " refuses this worker: ";
+  owner_.on_data_failed(make_error(error.code, lane.name() + verb + error.message, error.advice));
+}
+
+}  // namespace bps

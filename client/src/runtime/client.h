@@ -1,0 +1,158 @@
+// A client with its threads: what the C API calls, from any thread.
+//
+// The engine lives on a loop thread; functions here check what they can on the caller's thread, post the
+// rest, and wait for replies with a deadline. close() ends the operations, the membership and the threads;
+// the object stays until it is freed and answers `closed`. Nothing is shared between two clients but, where
+// there are more than CPUs, the thread of the loop.
+//
+// Owner: the program, through bps_client. Failure: see ClientEngine.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/src/api/embedded_cluster.h"
+#include "client/src/engine/client_engine.h"
+#include "client/src/gpu/cuda_worker.h"
+#include "client/src/runtime/allocations.h"
+#include "client/src/runtime/client_thread.h"
+#include "client/src/runtime/fork_mark.h"
+#include "client/src/runtime/operation_record.h"
+#include "client/src/runtime/operations.h"
+#include "client/src/runtime/reply.h"
+#include "client/src/runtime/settings.h"
+#include "proto/base/loop/completion.h"
+#include "proto/transport/rdma/rdma_counters.h"
+
+namespace bps {
+
+class RdmaTransport;
+
+// Of bps_buffer.
+struct GivenMemory {
+  std::span<std::byte> bytes;
+  MemoryKind kind = MemoryKind::host;
+  std::int32_t device = 0;  // of a GPU's memory, as the next
+  void* stream = nullptr;
+};
+
+class Client {
+ public:
+  // Joins the job. Waits at most the join timeout and a little. `drivers`: in place of the machine's.
+  static Result<std::shared_ptr<Client>> open(const ClientSettings& settings, Logger log,
+                                              CudaWorker::Drivers drivers = {});
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  const ClientConfig& config() const { return settings_.config; }
+  // True in a child of fork(): nothing here may be used, not even locks.
+  bool is_forked() const { return fork_mark_->in_child(); }
+  // Outlives the client if its holder wants.
+  const std::shared_ptr<const ForkMark>& fork_mark() const { return fork_mark_; }
+  Status ready() const;
+  // For calls that are given no timeout.
+  Duration operation_timeout() const { return settings_.operation_timeout; }
+  const Logger& log() const { return log_; }
+  std::optional<std::uint32_t> cuda_device() const { return gpu_.device(); }
+
+  // `casts`: as the engine's.
+  Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout,
+                                        std::vector<bool> casts = {});
+  // Memory that lanes can move without a copy, at least `bytes` > 0.
+  Result<void*> allocate(std::size_t bytes);
+  // False: not the pointer of an allocation. Operations that use it keep it until they are done. Also after
+  // close().
+  bool deallocate(void* pointer) { return allocations_.remove(pointer); }
+
+  // Without `out` the answer is read in library memory, through the record's view.
+  Result<std::shared_ptr<OperationRecord>> push_pull(TensorId tensor, const GivenMemory& in,
+                                                     const std::optional<GivenMemory>& out,
+                                                     Operation operation);
+  // What was read in place is no longer needed: the tensor may have its next operation.
+  void release(TensorId tensor, std::shared_ptr<const AnswerView> view) {
+    operations_->release(tensor, std::move(view));
+  }
+  Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, const GivenMemory& buffer,
+                                                     std::int64_t root);
+  // Of an operation in a GPU's memory: what is queued on the stream from now on waits until it has ended.
+  // Where streams cannot, this thread does, at most for operation_timeout().
+  Status wait_stream(OperationRecord& record, TensorId tensor, void* stream);
+  Status barrier(Duration timeout);
+  const ClientStats& stats() const { return *stats_; }
+  // As counts_of(); zeros where RDMA is not used.
+  std::array<std::uint64_t, kRdmaCounts> rdma_counts() const;
+
+  // What the tensor's operation waits for, after it has waited so long; asks the loop, and the scheduler if
+  // that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
+  std::string describe(TensorId tensor, Duration waited);
+
+  // A second one waits for the first, as long as that may take, and ends as it. Not on the callback thread or
+  // the loop. Error: it is closed, and a GPU that does not come to rest, for which this has waited, may still
+  // touch memory of operations.
+  Status close(Duration timeout);
+  // As close, but the others take this worker for lost.
+  Status abandon();
+
+ private:
+  enum class Phase : std::uint8_t { open, closing, closed };
+  struct End {
+    Phase phase = Phase::open;
+    TimePoint by{};  // as long as closing may take
+    Status status;   // when closed
+  };
+
+  Client(const ClientSettings& settings, Logger log, CudaWorker::Drivers drivers);
+  Status start();
+  Status find_shared_memory();
+  Result<Transport*> find_rdma();
+  Status open_rdma();
+  Status find_local();
+  Status check(const TensorShape& shape, const GivenMemory& memory, const char* what) const;
+  Status describe(const TensorShape& shape, ClientEngine::Memory& memory, const GivenMemory& in,
+                  const std::optional<GivenMemory>& out);
+  Result<std::shared_ptr<Region>> allocate_over(Transport& transport, Lane::Way way, std::size_t bytes);
+  Result<std::shared_ptr<Region>> allocate_for_lanes(std::size_t bytes);
+  std::unique_ptr<LocalGroup> make_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner);
+  // What `way` goes over; TCP if not otherwise.
+  std::shared_ptr<Transport> transport_of(Lane::Way way) const;
+  std::string describe_scheduler();
+  Status join();
+  using Ending = std::function<void(ClientEngine&, ClientEngine::Done)>;
+  Status end(Duration timeout, Ending ending);
+  Status shut_down(const Status& ended = {});
+  Error unknown(TensorId tensor) const;
+  // What `ask` is told on the loop; else `otherwise`.
+  using Explanation = std::function<void(ClientEngine&, ClientEngine::Explained)>;
+  std::string explain(Explanation ask, const std::string& otherwise);
+
+  const std::shared_ptr<const ForkMark> fork_mark_ = std::make_shared<const ForkMark>();
+  ClientSettings settings_;
+  Logger log_;
+  std::unique_ptr<EmbeddedCluster> embedded_;
+  std::shared_ptr<Transport> network_;
+  std::shared_ptr<Transport> shared_memory_;  // null if it cannot be used
+  // Made when it is first asked for, on the loop; others look at it once best_way_ says so.
+  std::shared_ptr<RdmaTransport> rdma_;
+  std::shared_ptr<Transport> local_;  // between the ranks of this host; null if they are no group
+  std::atomic<Lane::Way> best_way_{Lane::Way::network};
+  std::atomic<bool> shares_memory_{false};
+  std::unique_ptr<ClientThread> thread_;
+  bool has_left_ = false;
+  CudaWorker gpu_;
+  std::unique_ptr<ClientEngine> engine_;  // lives on the loop
+  std::shared_ptr<ClientStats> stats_;
+  std::shared_ptr<CallbackThread> callbacks_;
+  Allocations allocations_;
+  std::unique_ptr<Operations> operations_;
+  Monitor<End> end_;
+  std::atomic<bool> open_{false};
+};
+
+}  // namespace bps

@@ -1,0 +1,110 @@
+#include "client/src/runtime/operation_record.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace bps {
+
+namespace {
+
+// An eventfd that counts less than its maximum takes a write without waiting.
+void ring(int fd) {
+  const std::uint64_t one = 1;
+  while (::write(fd, &one, sizeof one) < 0 && errno == EINTR) {}
+}
+
+}  // namespace
+
+OperationRecord::~OperationRecord() { close_fd(); }
+
+OperationRecord::Finished OperationRecord::finish(const Result<std::uint32_t>& weight,
+                                                  std::shared_ptr<const AnswerView> view) {
+  const Error error = weight.ok() ? Error{} : weight.error();
+  std::vector<std::shared_ptr<const void>> held;
+  return state_.update_quietly([&](State& state) -> Finished {
+    if (state.done) return {};
+    state.done = true;
+    done_.store(true, std::memory_order_release);
+    if (!state.abandoned) state.view = std::move(view);
+    state.error = error;
+    state.weight = weight.ok() ? *weight : 0;
+    if (state.fd >= 0) ring(state.fd);
+    held = std::exchange(state.held, {});
+    // Under the lock, so that callbacks run in the order in which they were given.
+    for (Callback& callback : std::exchange(state.callbacks, {})) {
+      callbacks_->post([callback = std::move(callback), error] { callback(error); });
+    }
+    return {.has_reader = !state.abandoned, .is_awaited = state.awaited};
+  });
+}
+
+bool OperationRecord::wait_until(TimePoint deadline) {
+  return done() || state_.wait_until(deadline, [](State& state) {
+    state.awaited = true;
+    return state.done;
+  });
+}
+
+void OperationRecord::hold(std::shared_ptr<const void> until_done) {
+  state_.update([&](State& state) {
+    if (!state.done) state.held.push_back(std::move(until_done));
+  });
+}
+
+Status OperationRecord::result() const {
+  return state_.read(
+      [](const State& state) { return state.error.code == ErrorCode::ok ? Status() : Status(state.error); });
+}
+
+std::uint32_t OperationRecord::weight() const {
+  return state_.read([](const State& state) { return state.weight; });
+}
+
+std::shared_ptr<const AnswerView> OperationRecord::view() const {
+  return state_.read([](const State& state) { return state.view; });
+}
+
+std::shared_ptr<const AnswerView> OperationRecord::take_view() {
+  return state_.update([](State& state) { return std::exchange(state.view, nullptr); });
+}
+
+std::shared_ptr<const AnswerView> OperationRecord::abandon() {
+  return state_.update([](State& state) {
+    state.abandoned = true;
+    return std::exchange(state.view, nullptr);
+  });
+}
+
+Status OperationRecord::then(Callback callback) {
+  if (Status status = callbacks_->start(); !status.ok()) return status;
+  return state_.update([&](State& state) -> Status {
+    if (!state.done) {
+      state.callbacks.push_back(std::move(callback));
+      return {};
+    }
+    const bool taken =
+        callbacks_->post([callback = std::move(callback), error = state.error] { callback(error); });
+    return taken ? Status() : make_error(ErrorCode::closed, "the client is closed");
+  });
+}
+
+Result<int> OperationRecord::fd() {
+  return state_.update([](State& state) -> Result<int> {
+    if (state.fd >= 0) return state.fd;
+    state.fd = ::eventfd(state.done ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (state.fd < 0) return os_error("eventfd", errno, "raise the limit of open files (ulimit -n)");
+    return state.fd;
+  });
+}
+
+void OperationRecord::close_fd() {
+  state_.update([](State& state) {
+    if (state.fd >= 0) ::close(state.fd);
+    state.fd = -1;
+  });
+}
+
+}  // namespace bps

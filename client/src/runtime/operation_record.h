@@ -1,0 +1,81 @@
+// One operation as the program sees it: done or not, its result, who waits for it.
+//
+// Owner: shared by the program's handle and the operation on the loop, so either may end first. Any thread.
+// finish() happens exactly once; then every callback runs exactly once on the callback thread, the file
+// descriptor is readable, if there is one, and so does wake() for waiting threads, which is apart because
+// each of them costs a system call and a processor. An answer that is read in place is held here until
+// somebody takes it to give it back.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "client/src/api/answer_view.h"
+#include "client/src/runtime/callback_thread.h"
+#include "proto/base/loop/completion.h"
+#include "proto/base/loop/event_loop.h"
+#include "proto/base/result.h"
+
+namespace bps {
+
+class OperationRecord {
+ public:
+  // Gets the error, or ok.
+  using Callback = std::function<void(const Error&)>;
+
+  explicit OperationRecord(std::shared_ptr<CallbackThread> callbacks) : callbacks_(std::move(callbacks)) {}
+  ~OperationRecord();
+  OperationRecord(const OperationRecord&) = delete;
+  OperationRecord& operator=(const OperationRecord&) = delete;
+
+  struct Finished {
+    bool has_reader = false;  // false: `view` was not taken, because nobody is there to read it
+    bool is_awaited = false;  // a thread sleeps until wake()
+  };
+  // The caller keeps the record alive until it returns, and until wake() where that is needed.
+  Finished finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view = nullptr);
+  void wake() { state_.wake_all(); }
+
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  // True: done.
+  bool wait_until(TimePoint deadline);
+  // Goes when it is done; if that is so already, now.
+  void hold(std::shared_ptr<const void> until_done);
+  // When done.
+  Status result() const;
+  std::uint32_t weight() const;
+
+  // Null before the end, after an error, and when it has been taken.
+  std::shared_ptr<const AnswerView> view() const;
+  std::shared_ptr<const AnswerView> take_view();
+  // The program's handle is gone: as take_view(), and no view comes any more.
+  std::shared_ptr<const AnswerView> abandon();
+
+  // `closed` when the client is: the callback will not run.
+  Status then(Callback callback);
+  // An eventfd, readable once the operation is done. The same each time.
+  Result<int> fd();
+  void close_fd();
+
+ private:
+  struct State {
+    bool done = false;
+    bool awaited = false;
+    Error error;
+    std::uint32_t weight = 0;
+    std::vector<Callback> callbacks;
+    std::vector<std::shared_ptr<const void>> held;
+    std::shared_ptr<const AnswerView> view;
+    bool abandoned = false;
+    int fd = -1;
+  };
+
+  const std::shared_ptr<CallbackThread> callbacks_;
+  std::atomic<bool> done_{false};  // as in the state, for who need not wait
+  Monitor<State> state_;
+};
+
+}  // namespace bps

@@ -1,0 +1,107 @@
+// The operations that a program starts on its tensors, from the API threads to the loop and back.
+//
+// The problem: programs start thousands of small operations in a row, and what each costs (a task, a wake-up,
+// an allocation that one thread makes and another frees) soon is more than what it moves. Here a thread
+// claims the tensor, leaves a note in one queue, and wakes the loop only for the first note of a burst; the
+// loop finds all it has to know of an operation under way in the tensor. Threads that wait are woken when the
+// loop has worked through what had come: who is woken for one operation finds the next ones done, and does
+// not sleep for each.
+//
+// Owner: Client; outlives what it posts to the loop. Any thread, except what says otherwise. Limits: one
+// operation per tensor, so never more notes than tensors, and as many releases. Failure: an operation that
+// the loop did not come to, or did not end, ends with `closed` in drop(), or as drop() is told. Starting one
+// without memory throws, and changes nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "client/src/engine/client_engine.h"
+#include "client/src/engine/operation_check.h"
+#include "client/src/runtime/operation_record.h"
+#include "proto/base/loop/completion.h"
+
+namespace bps {
+
+Error closed_error();  // of whatever is begun after close
+
+class Operations {
+ public:
+  // `callbacks`: of all operations.
+  Operations(EventLoop& loop, std::shared_ptr<CallbackThread> callbacks)
+      : loop_(loop), callbacks_(std::move(callbacks)) {
+    (void)notes_.prepare_sleep();  // the first note wakes the loop
+  }
+  Operations(const Operations&) = delete;
+  Operations& operator=(const Operations&) = delete;
+
+  // Known already: nothing happens.
+  void add(TensorId tensor, TensorShape shape);
+  // Null: not declared here. The shape is as long there as this object.
+  const TensorShape* find(TensorId tensor) const;
+
+  // Of a tensor that is known; what the engine's functions of these names are given.
+  Result<std::shared_ptr<OperationRecord>> push_pull(TensorId tensor, ClientEngine::Memory memory,
+                                                     Operation operation);
+  Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, ClientEngine::Memory memory, Rank root);
+  // What was read in place is no longer needed: the tensor may have its next operation. The last holder of a
+  // view lets go of it on the loop.
+  void release(TensorId tensor, std::shared_ptr<const AnswerView> view);
+
+  // Loop. Before the first operation; the engine outlives them all.
+  void attach(ClientEngine& engine) { engine_ = &engine; }
+  // Loop. Begins all that has been started before, in order; comes by itself, too.
+  void begin_noted();
+
+  // Loop. Nothing can be started any more, and the engine may go.
+  void stop();
+  // Loop, after stop(), when the engine is gone. Ends what is left. `gpu`: whether it has come to rest; if
+  // not, what has begun in its memory ends with that error. Gives it if there was any such.
+  Status drop(const Status& gpu = {});
+
+ private:
+  // What the API threads know of a tensor.
+  enum class Use : std::uint8_t { idle, under_way, viewed };
+  struct Tensor {
+    TensorId id;
+    TensorShape shape;
+    std::atomic<Use> use{Use::idle};
+    // Loop. Of the operation under way.
+    std::shared_ptr<OperationRecord> record;
+    bool view = false;
+    bool on_gpu = false;
+  };
+  enum class What : std::uint8_t { push_pull, broadcast, release };
+  struct Note {
+    What what = What::release;
+    Operation operation = Operation::sum;
+    Rank root;
+    Tensor* tensor = nullptr;
+    std::shared_ptr<OperationRecord> record;
+    ClientEngine::Memory memory;
+    std::shared_ptr<const AnswerView> view;  // released
+  };
+
+  Tensor* at(TensorId tensor) const;
+  Result<std::shared_ptr<OperationRecord>> start(TensorId tensor, Note&& note);
+  bool leave(Note&& note);
+  void begin(Note& note);
+  void end(Tensor& tensor, const Result<std::uint32_t>& weight);
+  void wake_waiters();
+
+  EventLoop& loop_;
+  const std::shared_ptr<CallbackThread> callbacks_;
+  ClientEngine* engine_ = nullptr;
+  Monitor<std::vector<std::unique_ptr<Tensor>>> tensors_;  // by TensorId
+  MpscQueue<Note> notes_;
+  std::vector<Note> noted_;                                // loop: its memory is used again
+  std::vector<std::shared_ptr<OperationRecord>> to_wake_;  // loop: they have ended, and a thread waits
+  std::atomic<bool> is_unheard_{false};                    // a note has found no memory to wake the loop
+  bool is_stopped_ = false;                                // loop
+};
+
+}  // namespace bps

@@ -1,0 +1,392 @@
+#include "client/src/tensors/tensor_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+
+using State = Partition::State;
+using Kept = Partition::Kept;
+
+TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
+                         std::uint64_t partition_bytes, bool is_cast)
+    : id_(declared.tensor),
+      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async,
+             is_cast},
+      declaration_(declaration),
+      first_partition_(declared.first_partition),
+      partitioner_(declaration.elements, declaration.dtype, partition_bytes),
+      partitions_(declared.owners.size()) {
+  BPS_ASSERT(partitions_.size() == partitioner_.count());
+  declaration_.priority = declared.priority;
+  for (std::uint32_t i = 0; i < partitions_.size(); ++i) {
+    Partition& partition = partitions_[i];
+    partition.priority = declared.priority;
+    partition.tensor = id_;
+    partition.index = i;
+    partition.lane = declared.owners[i];
+    partition.id = PartitionId{declared.first_partition.value + i};
+    partition.owner = this;
+    partition.bytes = static_cast<std::uint32_t>(partitioner_.bytes_of(i));
+  }
+}
+
+Status TensorState::may_begin() const {
+  if (poison_) return *poison_;
+  if (under_way_) {
+    return make_error(ErrorCode::invalid_argument,
+                      "tensor '" + shape_.name + "' is under way in round " + std::to_string(round_.value),
+                      "wait for the operation that is under way before the next one on the same tensor");
+  }
+  if (view_ != nullptr) {
+    return make_error(ErrorCode::invalid_argument,
+                      "the answer of tensor '" + shape_.name + "' is still being read in place",
+                      "release it before the next operation on the same tensor");
+  }
+  return {};
+}
+
+Status TensorState::begin(RoundInput round) {
+  if (Status status = may_begin(); !status.ok()) return status;
+  const bool is_in_group = share_.size > 1 || round.memory != MemoryKind::host;
+  BPS_ASSERT(!is_in_group || has_joined_);
+  // Its copy is made when nobody can be told any more.
+  const bool keeps_input = round.is_root && round.retain && !is_async();
+  const bool reads_library = is_in_group && round.view;
+  if (((keeps_input && !is_in_group) || reads_library) && !has_library()) return no_memory();
+  current_ = std::move(round);
+  under_way_ = true;
+  answered_ = 0;
+  unsettled_ = partitions_.size();
+  weight_ = UINT32_MAX;
+  heaviest_ = 0;
+  error_.reset();
+  refused_.reset();
+  if (is_alone_in_group()) change_roles();
+  for (Partition& partition : partitions_) {
+    partition.state = State::waiting;
+    partition.sent_once = false;
+    partition.asked = false;
+    partition.receiving = false;
+    partition.settled = false;
+    partition.in_library = false;
+    partition.counted = false;
+    partition.summed = partition.said = partition.spreading = partition.spread = false;
+    partition.cost = contributed(partition) != nullptr ? partition.bytes : 0;
+  }
+  return {};
+}
+
+Payload TensorState::contribution(const Partition& partition) const {
+  const std::byte* const from = contributed(partition);
+  if (from == nullptr || refused_) return {};
+  return {std::span(from, partition.bytes),
+          is_owner(partition) ? share_.region.get() : current_.in_home.get()};
+}
+
+void TensorState::on_handed_over(Partition& partition, bool payload) {
+  partition.state = State::sent;
+  partition.sent_once = true;
+  if (payload) ++partition.holds;
+}
+
+void TensorState::on_announced(Partition& partition) {
+  on_handed_over(partition, false);
+  partition.state = State::refused;
+}
+
+void TensorState::on_released(Partition& partition) {
+  if (partition.holds > 0) --partition.holds;
+}
+
+TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
+                                        std::uint64_t payload_bytes) const {
+  if (round > round_) return Verdict::violation;
+  if (!under_way_ || round < round_) return round < round_ ? Verdict::duplicate : Verdict::violation;
+  if (!partition.sent_once) return Verdict::violation;
+  if (partition.state == State::lent || partition.state == State::answered ||
+      partition.state == State::failed) {
+    return Verdict::duplicate;
+  }
+  const bool is_root = is_owner(partition) ? current_.has_root : current_.is_root;
+  const bool may_be_empty = is_root && !is_async();
+  if (payload_bytes == partition.bytes || (may_be_empty && payload_bytes == 0)) return Verdict::wanted;
+  return Verdict::violation;
+}
+
+bool TensorState::has_library() {
+  if (is_alone_in_group()) return true;
+  const std::uint64_t places = is_async() ? 2 : 1;
+  if (library_ == nullptr) library_.reset(new (std::nothrow) std::byte[places * shape_.bytes()]);
+  return library_ != nullptr;
+}
+
+std::byte* TensorState::place(const Partition& partition, bool upper) const {
+  if (is_owner(partition) || is_alone_in_group()) return share_.answers + share_offset(partition);
+  const std::uint64_t half = is_async() && upper ? shape_.bytes() : 0;
+  return library_.get() + half + partitioner_.offset(partition.index);
+}
+
+std::byte* TensorState::receive(Partition& partition) {
+  // The server has our contribution: another copy that waits would read what is being overwritten.
+  partition.state = State::sent;
+  partition.receiving = true;
+  const std::uint64_t offset = partitioner_.offset(partition.index);
+  const bool to_library = in_library() || is_owner(partition);
+  if (to_library && (is_async() || !partition.lending)) {
+    partition.in_library = has_home(partition);
+    if (partition.in_library && is_async()) return next_home(partition);
+    if (partition.in_library) {
+      if (partition.kept == Kept::library) partition.kept = Kept::nothing;
+      return home(partition);
+    }
+  } else if (!to_library && current_.is_root) {
+    return nullptr;
+  } else if (!to_library && (partition.holds == 0 || !in_place())) {
+    return current_.out + offset;
+  } else {
+    partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
+    if (partition.detour != nullptr) return partition.detour.get();
+  }
+  partition.receiving = false;
+  on_failed(partition, round_, no_memory());
+  return nullptr;
+}
+
+Error TensorState::no_memory() const {
+  return make_error(ErrorCode::out_of_memory, "no memory for an answer of tensor '" + shape_.name + "'",
+                    "use less memory, or retain=0 (BPS_RETAIN=0), which needs none here");
+}
+
+void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
+  partition.receiving = false;
+  if (partition.state == State::failed) return;
+  if (partition.state != State::lent) partition.spent = std::move(partition.lent);
+  if (is_async() && partition.in_library) partition.upper = !partition.upper;
+  if (is_async() && current_.operation == Operation::broadcast) ++partition.broadcasts;
+  keep(partition, weight);
+  partition.state = State::answered;
+  partition.weight = weight;
+  weight_ = std::min(weight_, weight);
+  heaviest_ = std::max(heaviest_, weight);
+  ++answered_;
+}
+
+void TensorState::on_version(Partition& partition, const Aggregate& answer) {
+  if (!current_.retain || partition.state == State::failed) return;
+  if (partition.versions == nullptr) partition.versions = std::make_unique<Partition::Versions>();
+  ValueVersion& coming = partition.versions->coming;
+  coming.version = answer.version;
+  coming.broadcasts = answer.broadcasts;
+  coming.applied = answer.applied;
+}
+
+void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_t weight) {
+  partition.state = State::lent;
+  if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
+  partition.spent = std::exchange(partition.lent, std::move(answer));
+  partition.weight = weight;
+}
+
+bool TensorState::needs_spare(const Partition& partition) const {
+  return partition.state == State::lent && current_.retain && in_place() && !is_owner(partition);
+}
+
+bool TensorState::fetch(Partition& partition, std::byte* spare) {
+  if (partition.state != State::lent) return true;
+  partition.in_library = false;
+  const bool to_library = is_owner(partition) || (is_async() && in_library());
+  if (in_place() && partition.holds > 0 && !to_library) return true;
+  if (is_owner(partition) && partition.lending) return true;
+  if (!partition.lent.intact()) return false;
+  if (to_library) {
+    if (!has_home(partition)) return on_failed(partition, round_, no_memory());
+    if (is_owner(partition)) partition.kept = Kept::nothing;
+    std::memcpy(next_home(partition), partition.lent.bytes().data(), partition.bytes);
+    if (!partition.lent.intact()) return false;
+    partition.in_library = true;
+    if (is_owner(partition)) partition.lent.reset();
+  } else if (!current_.view && !current_.is_root) {
+    std::byte* const out = current_.out + partitioner_.offset(partition.index);
+    // In place it would overwrite the contribution, which is needed again if the answer turns out not to be
+    // whole.
+    std::byte* const first = needs_spare(partition) ? spare : out;
+    std::memcpy(first, partition.lent.bytes().data(), partition.bytes);
+    if (!partition.lent.intact()) {
+      if (in_place() && first == out) on_failed(partition, round_, overwritten("its server"));
+      return false;
+    }
+    if (first != out) std::memcpy(out, first, partition.bytes);
+  }
+  on_answer(partition, partition.weight);
+  if (!in_library() || is_async()) partition.lent.reset();
+  return true;
+}
+
+bool TensorState::on_later(Partition& partition, Round round) {
+  if (!under_way_ || round != round_ || partition.state != State::sent) return false;
+  partition.state = State::refused;
+  partition.asked = false;
+  return true;
+}
+
+bool TensorState::on_again(Partition& partition, Round round) {
+  // In any other state the contribution is on its way already: a recall from before the lane's last
+  // reconnect.
+  if (!under_way_ || round != round_ || partition.state != State::refused) return false;
+  partition.state = State::waiting;
+  partition.asked = true;
+  return true;
+}
+
+bool TensorState::on_failed(Partition& partition, Round round, const Error& error, bool told) {
+  if (!under_way_ || round != round_) return false;
+  if (partition.state == State::answered || partition.state == State::failed) return false;
+  partition.lent.reset();
+  partition.spent.reset();
+  if (retained_ != nullptr) retained_->give_back(partition.index);
+  if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
+  if (current_.retain && told) failures_.insert_or_assign(partition.index, std::pair(round, error));
+  partition.state = State::failed;
+  if (!error_) error_ = error;
+  return true;
+}
+
+bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) {
+  const bool was_receiving = partition.receiving;
+  partition.lending = false;
+  partition.spent.reset();
+  partition.resume_said = false;
+  partition.holds = 0;
+  partition.receiving = false;
+  // An answer that is not fetched yet, or is only going to be read when the round has ended: the lender is
+  // gone.
+  const bool unread = partition.state == State::lent ||
+                      (partition.state == State::answered && current_.view && partition.lent);
+  if (!under_way_) return false;
+  if (unread) {
+    partition.lent.reset();
+    if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
+    if (partition.state == State::answered) --answered_;
+    if (partition.settled) ++unsettled_;
+    partition.settled = false;
+  } else if (partition.state != State::sent && partition.state != State::refused) {
+    return false;
+  }
+  const bool in_the_way = partition.role == Partition::Role::alone && was_receiving && !current_.retain &&
+                          in_place() && partition.detour == nullptr;
+  partition.detour.reset();
+  if (in_the_way) {
+    on_failed(partition, round_, overwritten(lane));
+    return false;
+  }
+  partition.state = State::waiting;
+  partition.asked = false;
+  partition.in_library = false;
+  return true;
+}
+
+Error TensorState::overwritten(const std::string& lane) const {
+  return make_error(ErrorCode::peer_lost,
+                    lane + " broke while the answer to round " + std::to_string(round_.value) + " of '" +
+                        shape_.name +
+                        "' was arriving in place: the contribution is overwritten and cannot be sent again",
+                    "use retain=1 (BPS_RETAIN=1), or separate memory for input and output, to survive this");
+}
+
+bool TensorState::settle(Partition& partition) {
+  if (!under_way_ || partition.settled || partition.receiving) return false;
+  if (partition.holds > 0 || partition.lending) return false;
+  if (partition.state != State::answered && partition.state != State::failed) return false;
+  if (partition.role != Partition::Role::alone) {
+    if (!partition.spread || partition.open > 0) return false;
+  } else if (partition.state == State::answered) {
+    store(partition);
+  }
+  partition.detour.reset();
+  partition.settled = true;
+  return --unsettled_ == 0;
+}
+
+// To where the answer of this round is to be, and to be kept.
+void TensorState::store(Partition& partition) {
+  const std::uint64_t offset = partitioner_.offset(partition.index);
+  if (!current_.is_root && !current_.view) {
+    std::byte* const out = current_.out + offset;
+    if (partition.in_library) {
+      std::memcpy(out, home(partition), partition.bytes);
+    } else if (partition.detour != nullptr) {
+      std::memcpy(out, partition.detour.get(), partition.bytes);
+    }
+  }
+  const std::byte* from = nullptr;
+  if (in_library() && partition.detour != nullptr) from = partition.detour.get();
+  if (partition.kept == Kept::input) from = current_.in + offset;
+  if (from == nullptr) return;
+  std::memcpy(home(partition), from, partition.bytes);
+  if (current_.retain) partition.kept = Kept::library;
+}
+
+TensorState::Ended TensorState::end() {
+  BPS_ASSERT(under_way_ && unsettled_ == 0);
+  check_weights();
+  Ended ended{std::move(current_.done),
+              error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(weight_)};
+  retained_.reset();
+  for (Partition& partition : partitions_)
+    partition.spent.reset();
+  if (current_.view && !error_) make_view();
+  if (!error_) last_number_ = operation_number_;
+  under_way_ = false;
+  current_ = {};
+  round_ = round_.next();
+  return ended;
+}
+
+// What a server decided for one partition another one may have decided otherwise (decision 0012).
+void TensorState::check_weights() {
+  const bool adds = current_.operation == Operation::sum || current_.operation == Operation::product;
+  if (error_ || !adds || is_async() || current_.unequal_sums || heaviest_ <= weight_) return;
+  error_ = make_error(
+      ErrorCode::peer_lost,
+      "round " + std::to_string(round_.value) + " of " + shape_.name +
+          ": a worker was lost meanwhile, and parts of the " + std::string(name_of(current_.operation)) +
+          " hold " + std::to_string(heaviest_) + " ranks, others " + std::to_string(weight_),
+      "push the round once more from the inputs, use average, or allow it with unequal_sums=1 "
+      "(BPS_UNEQUAL_SUMS=1)");
+}
+
+void TensorState::make_view() {
+  view_ = std::make_shared<AnswerView>(library_memory(), partitions_.size());
+  for (Partition& partition : partitions_) {
+    const std::uint64_t offset = partitioner_.offset(partition.index);
+    if (partition.lent) {
+      view_->add(std::move(partition.lent), offset);
+    } else {
+      view_->add({home(partition), partition.bytes}, offset);
+    }
+  }
+  if (current_.retain) retained_ = view_;
+}
+
+TensorState::Ended TensorState::abort(const Error& error) {
+  for (Partition& partition : partitions_) {
+    partition.holds = 0;
+    partition.receiving = false;
+    partition.settled = true;
+    partition.open = 0;
+    partition.detour.reset();
+    partition.lent.reset();
+    partition.lending = false;
+    partition.kept = Kept::nothing;
+  }
+  unsettled_ = 0;
+  error_ = error;
+  return end();
+}
+
+}  // namespace bps

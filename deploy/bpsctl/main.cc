@@ -1,0 +1,260 @@
+// bpsctl: asks the scheduler how the cluster stands and who waits for whom, and sends servers away; and looks
+// at what this machine has for RDMA.
+#include <fmt/core.h>
+#include <signal.h>
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deploy/bpsctl/admin_link.h"
+#include "deploy/bpsctl/doctor.h"
+#include "deploy/bpsctl/render.h"
+#include "proto/auth/key_file.h"
+#include "proto/base/config/config.h"
+#include "proto/base/loop/asio_loop.h"
+#include "proto/transport/rdma/rdma_settings.h"
+#include "proto/transport/rdma/real/open_verbs.h"
+#include "proto/transport/tcp/tcp_transport.h"
+
+namespace bps {
+namespace {
+
+constexpr std::array<std::string_view, 4> kCommands = {"status", "why", "drain", "doctor"};
+constexpr Duration kAnswerTimeout = std::chrono::seconds(5);
+
+struct Settings {
+  std::vector<std::string> arguments;
+  Endpoint scheduler{"127.0.0.1", 4710};
+  std::string key_file;
+  TlsFiles tls;
+  std::string job;
+  Duration older_than = std::chrono::seconds(1);
+  bool json = false;
+  bool rdma = false;
+  RdmaSettings rdma_choice;
+};
+
+void describe(Config& config, Settings& s) {
+  config.add_arguments(
+      s.arguments, "status | why [TENSOR] | drain SERVER | doctor --rdma",
+      "How the cluster stands; who waits for whom; send a server away without harm; what this "
+      "machine has for RDMA, and what is wrong with it");
+  config.add("scheduler", s.scheduler, "Where bps-scheduler listens");
+  config.add("key-file", s.key_file, "The cluster's key").unit("FILE");
+  config.add("tls-cert", s.tls.certificate, "TLS 1.3: this program's certificate").unit("FILE");
+  config.add("tls-key", s.tls.key, "The key of --tls-cert").unit("FILE");
+  config.add("tls-ca", s.tls.authority, "Who must have signed the certificates of the others").unit("FILE");
+  config.add("job", s.job, "why: of this job only").unit("NAME");
+  config.add("older-than", s.older_than, "why: only what has waited this long");
+  config.add("rdma", s.rdma,
+             "doctor: look at RDMA devices, libraries and limits; exit status 78 if something is wrong");
+  add_rdma_settings(config, s.rdma_choice, /*connects=*/false);
+  config.add("json", s.json, "Print JSON");
+}
+
+// The first message, or what is wrong with the command line.
+Result<Message> question_of(const Settings& s) {
+  const auto usage = [](std::string what, std::string advice = "see bpsctl --help") {
+    return make_error(ErrorCode::invalid_argument, std::move(what), std::move(advice));
+  };
+  if (s.arguments.empty()) return usage("which command? status, why, drain or doctor");
+  const std::string& command = s.arguments[0];
+  const std::size_t most = command == "status" ? 1 : 2;
+  if (command == "status" || command == "why" || command == "drain") {
+    if (s.arguments.size() > most)
+      return usage(fmt::format("{} takes no argument '{}'", command, s.arguments[most]));
+  }
+  if (command == "status") return Message(AskCluster{1});
+  if (command == "why") {
+    AskWaits question{1, s.job, Subject::everything, {}, 0, 0};
+    question.older_than_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(s.older_than).count(), 0));
+    if (s.arguments.size() == 2) {
+      question.subject = Subject::tensor;
+      question.tensor = s.arguments[1];
+    }
+    return Message(question);
+  }
+  if (command == "drain") {
+    if (s.arguments.size() < 2) return usage("drain which server?", "bpsctl status shows their numbers");
+    const std::string& text = s.arguments[1];
+    std::uint32_t number = 0;
+    const auto [end, errc] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (errc != std::errc{} || end != text.data() + text.size())
+      return usage("'" + text + "' is no number of a server", "bpsctl status shows their numbers");
+    return Message(Drain{1, ServerId{number}});
+  }
+  const auto nearest = nearest_name(command, kCommands);
+  return usage(
+      fmt::format("there is no command '{}'", command),
+      nearest ? fmt::format("did you mean {}?", *nearest) : "there are status, why, drain and doctor");
+}
+
+// They open devices as servers and workers would have them opened.
+RdmaLibraries ask_libraries(bool has_devices) {
+  RdmaLibraries libraries;
+  if (Status status = check_libraries(); !status.ok()) {
+    libraries.error = status.error();
+  } else if (has_devices) {
+    const auto verbs = open_verbs();
+    const auto devices = verbs ? (*verbs)->devices() : verbs.error();
+    if (!devices) {
+      libraries.not_opened = devices.error();
+      return libraries;
+    }
+    for (VerbsDevice* const device : *devices)
+      libraries.opened.push_back(device->name());
+  }
+  return libraries;
+}
+
+// Of this machine: no scheduler is asked.
+int run_doctor(const Settings& s) {
+  const auto refuse = [](std::string_view what) {
+    fmt::print(stderr, "bpsctl: {}\n", what);
+    return exit_code_of(ErrorCode::invalid_argument);
+  };
+  if (s.arguments.size() > 1) return refuse(fmt::format("doctor takes no argument '{}'", s.arguments[1]));
+  if (!s.rdma) return refuse("what is doctor to look at? --rdma");
+  const auto choice = verbs_options(s.rdma_choice);
+  if (!choice) return refuse(to_string(choice.error()));
+  RdmaInventory inventory = take_rdma_inventory("/");
+  inventory.libraries = ask_libraries(!inventory.devices.empty());
+  const RdmaDiagnosis diagnosis = diagnose(inventory, *choice);
+  std::fputs((s.json ? render_json(inventory, diagnosis) : render(inventory, diagnosis)).c_str(), stdout);
+  if (std::fflush(stdout) != 0) return exit_code_of(ErrorCode::os);
+  return diagnosis.healthy() ? 0 : exit_code_of(ErrorCode::configuration);
+}
+
+class Program {
+ public:
+  Program(const Settings& settings, Message question, SharedKey key, SharedTls tls)
+      : settings_(settings), question_(std::move(question)), key_(std::move(key)), tls_(std::move(tls)) {}
+
+  int run() {
+    if (Status status = start(); !status) return fail(status.error());
+    loop_->run();
+    return exit_code_;
+  }
+
+ private:
+  int fail(const Error& error) {
+    fmt::print(stderr, "bpsctl: {}\n", to_string(error));
+    exit_code_ = exit_code_of(error.code);
+    return exit_code_;
+  }
+
+  Status start() {
+    auto loop = AsioLoop::create();
+    if (!loop) return loop.error();
+    loop_ = std::move(loop).value();
+    auto signals = SignalWatcher::watch(*loop_, {SIGTERM, SIGINT}, [this](int) { on_signal(); });
+    if (!signals) return signals.error();
+    signals_ = std::move(signals).value();
+    TcpOptions tcp;
+    tcp.tls = tls_;
+    transport_ = std::make_unique<TcpTransport>(tcp);
+    AdminLink::Callbacks callbacks;
+    callbacks.ready = [this] {
+      link_->send(question_);
+      timer_ = loop_->after(kAnswerTimeout, [this] {
+        end(make_error(ErrorCode::unreachable,
+                       fmt::format("the scheduler at {} has not answered", to_string(settings_.scheduler))));
+      });
+    };
+    callbacks.answer = [this](Message& message) { on_answer(message); };
+    callbacks.failed = [this](const Error& error) { end(error); };
+    link_ = std::make_unique<AdminLink>(*loop_, *transport_, settings_.scheduler, key_, std::move(callbacks));
+    link_->start();
+    return {};
+  }
+
+  void end(const Error& error) {
+    if (error.code != ErrorCode::ok) fail(error);
+    loop_->stop();
+  }
+
+  void print(const std::string& text) {
+    std::fputs(text.c_str(), stdout);
+    if (std::fflush(stdout) != 0) exit_code_ = exit_code_of(ErrorCode::os);
+  }
+
+  void on_answer(const Message& message) {
+    loop_->cancel(timer_);
+    if (const auto* state = std::get_if<ClusterState>(&message)) {
+      print(settings_.json ? render_json(*state, settings_.scheduler) : render(*state, settings_.scheduler));
+      return end({});
+    }
+    if (const auto* waits = std::get_if<Waits>(&message)) {
+      if (waits->error.code == ErrorCode::ok)
+        print(settings_.json ? render_json(*waits) : render(*waits, settings_.older_than));
+      return end(waits->error);
+    }
+    const auto* drained = std::get_if<Drained>(&message);
+    const auto* drain = std::get_if<Drain>(&question_);
+    if (drained == nullptr || drain == nullptr) {
+      return end(make_error(ErrorCode::protocol,
+                            fmt::format("the scheduler answers with {}", name_of(message)),
+                            "use the same bps version everywhere"));
+    }
+    const bool failed = drained->error.code != ErrorCode::ok;
+    if (failed && !(drained->over && settings_.json)) return end(drained->error);
+    if (drained->over || !settings_.json)
+      print(settings_.json ? render_json(*drained, drain->server)
+                           : render(*drained, drain->server, !drains_));
+    drains_ = true;
+    if (drained->over) end(drained->error);
+  }
+
+  // A drain is the scheduler's and the server's business from its beginning on.
+  void on_signal() {
+    if (!drains_) return end(make_error(ErrorCode::cancelled, "interrupted"));
+    end(make_error(ErrorCode::deadline, "interrupted; the drain goes on",
+                   "bpsctl status shows the server until it has gone"));
+  }
+
+  const Settings& settings_;
+  const Message question_;
+  const SharedKey key_;
+  const SharedTls tls_;
+  int exit_code_ = 0;
+  bool drains_ = false;
+  std::unique_ptr<AsioLoop> loop_;
+  std::unique_ptr<SignalWatcher> signals_;
+  std::unique_ptr<TcpTransport> transport_;
+  std::unique_ptr<AdminLink> link_;
+  TimerId timer_;
+};
+
+int run(int argc, char** argv) {
+  Settings settings;
+  Config config("bpsctl", "Asks a bps cluster how it stands, and sends servers away.");
+  describe(config, settings);
+  if (const auto exit_code = config.parse_or_exit(argc, argv, Logger("bpsctl"))) return *exit_code;
+  const auto fail = [](const Error& error) {
+    fmt::print(stderr, "bpsctl: {}\n", to_string(error));
+    return exit_code_of(error.code);
+  };
+  if (!settings.arguments.empty() && settings.arguments[0] == "doctor") return run_doctor(settings);
+  auto question = question_of(settings);
+  if (!question) return fail(question.error());
+  SharedKey key;
+  if (!settings.key_file.empty()) {
+    auto read = read_cluster_key(settings.key_file);
+    if (!read) return fail(read.error());
+    key = std::move(read).value();
+  }
+  auto tls = load_tls(settings.tls);
+  if (!tls) return fail(tls.error());
+  return Program(settings, std::move(question).value(), std::move(key), std::move(tls).value()).run();
+}
+
+}  // namespace
+}  // namespace bps
+
+int main(int argc, char** argv) { return bps::run(argc, argv); }

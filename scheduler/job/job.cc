@@ -1,0 +1,540 @@
+#include "scheduler/job/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "proto/base/config/units.h"
+#include "proto/wire/limits.h"
+#include "scheduler/placement/partition_size.h"
+#include "scheduler/placement/placement.h"
+#include "scheduler/text.h"
+
+namespace bps {
+Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
+         const JobOptions& options)
+    : run_(run),
+      term_(term),
+      servers_(servers),
+      outbox_(outbox),
+      options_(options),
+      membership_(first, now),
+      next_progress_(now + options.join_progress_interval),
+      barriers_(first.world_size) {
+  outbox_.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", name(), run_.value,
+                                          counted(membership_.world_size(), "worker")));
+}
+
+// ---- gathering ----
+
+void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
+                TimePoint join_deadline) {
+  membership_.admit(hello, incarnation, peer, std::move(address), join_deadline);
+  refused_.erase(hello.rank);
+  outbox_.send(peer, Welcome{term_, incarnation, ServerId{}, run_});
+  outbox_.log(LogLevel::debug,
+              fmt::format("job {}: {} joined ({} of {})", name(), to_string(*membership_.find(hello.rank)),
+                          membership_.workers().size(), membership_.world_size()));
+  maybe_start();
+}
+
+void Job::maybe_start() {
+  if (phase_ == Phase::gathering && membership_.complete() && servers_.usable_count() > 0) open();
+  if (phase_ != Phase::running) return;
+  for (const ServerId id : used_) {
+    const ServerRecord* server = servers_.find(id);
+    if (server == nullptr || !server->draining || server->peer.value == 0) continue;
+    if (obstacle(id) || refusal(id) != nullptr) continue;
+    return server_drains(*server);
+  }
+}
+
+void Job::tick(TimePoint now) {
+  note_waits(now);
+  judge_links(now);
+  if (cuts_.empty()) maybe_start();  // a drain may have waited for the judgement
+  if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
+  const Worker* const impatient = membership_.least_patient();
+  if (impatient != nullptr && now >= impatient->join_deadline) {
+    fail(join_error(now, *impatient));
+  } else if (phase_ == Phase::gathering && now >= next_progress_) {
+    next_progress_ = now + options_.join_progress_interval;
+    tell_progress();
+  }
+}
+
+void Job::tell_progress() {
+  JoinProgress progress;
+  progress.joined = static_cast<std::uint32_t>(membership_.workers().size());
+  progress.missing = membership_.missing();
+  if (progress.missing.size() > kMaxMissingNamed) progress.missing.resize(kMaxMissingNamed);
+  progress.servers = servers_.usable_count();
+  broadcast(std::move(progress));
+}
+
+std::string Job::counts() const {
+  return fmt::format("{} of {} workers joined", membership_.workers().size(), membership_.world_size());
+}
+
+Error Job::join_error(TimePoint now, const Worker& impatient) const {
+  const std::string in = seconds_text(now - membership_.created_at());
+  const std::string its_time = seconds_text(impatient.join_timeout);
+  const std::string why =
+      its_time == in ? "" : fmt::format("; {} waited its {}", membership_.name_of(impatient.rank), its_time);
+  if (phase_ == Phase::opening) {
+    const ServerRecord* server = opening_.empty() ? nullptr : servers_.find(opening_.begin()->second);
+    return make_error(ErrorCode::deadline,
+                      fmt::format("job {} could not start in {}: {} has not confirmed it", name(), in,
+                                  server != nullptr ? to_string(*server) : "a server") +
+                          why,
+                      "look at that server's log, then start the job again");
+  }
+  std::string text = fmt::format("job {}: {} in {}", name(), counts(), in);
+  std::string advice;
+  const auto missing = membership_.missing();
+  if (!missing.empty()) {
+    text += "; missing " + ranks_text(missing);
+    advice = "see why they did not start, or raise the join timeout";
+  }
+  if (const auto suspected = membership_.suspected(); !suspected.empty()) {
+    text += fmt::format("; {} lost {}", ranks_text(suspected),
+                        suspected.size() == 1 ? "its connection" : "their connections");
+    if (advice.empty()) advice = "start the job again";
+  }
+  if (servers_.usable_count() == 0) {
+    text += "; no server has registered";
+    advice = fmt::format("start at least one: {}", options_.server_command);
+  }
+  if (!missing.empty() && !refused_.empty()) {
+    // Starting again would end the same way.
+    const auto& [rank, refusal] = *refused_.begin();
+    text += fmt::format("; a worker that came as rank {} was refused: {}", rank.value, refusal.message);
+    return make_error(refusal.code, text + why, refusal.advice);
+  }
+  return make_error(ErrorCode::deadline, text + why, std::move(advice));
+}
+
+// ---- opening ----
+
+// Lanes to the servers that are there and that the run has none to. Neighbours in the lane table lie on
+// different servers: lanes with equal claims get partitions in turn.
+void Job::add_lanes() {
+  std::vector<const ServerRecord*> servers;
+  std::uint32_t most_shards = 0;
+  std::size_t lanes = lanes_.size();
+  for (const auto& [id, server] : servers_.all()) {
+    const bool has_lanes =
+        std::any_of(lanes_.begin(), lanes_.end(), [&, number = id](const LaneTarget& lane) {
+          return lane.server == number && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
+        });
+    if (!server.usable() || used_.count(id) != 0 || has_lanes || unwilling_.count(id) != 0) continue;
+    // A run that is there goes on without those for whom there are no lanes left.
+    if (phase_ == Phase::running && lanes + server.shards > kMaxLanesPerJob) continue;
+    lanes += server.shards;
+    servers.push_back(&server);
+    most_shards = std::max(most_shards, server.shards);
+  }
+  for (std::uint32_t shard = 0; shard < most_shards; ++shard) {
+    for (const ServerRecord* server : servers) {
+      if (shard >= server->shards) continue;
+      lanes_.push_back(
+          {server->id, server->incarnation, server->endpoint, shard, server->host, server->rdma});
+      retired_.push_back(false);
+    }
+  }
+}
+
+// The part of the job's bytes that each lane should carry. A server that waits to drain gets nothing more,
+// unless all do or are full.
+std::vector<TensorTable::Lane> Job::place() const {
+  // Null: it gets nothing.
+  const auto server_of = [&](std::size_t lane) -> const ServerRecord* {
+    return retired_[lane] ? nullptr : servers_.find(lanes_[lane].server);
+  };
+  const auto claim = [this](const ServerRecord& server) {
+    return is_full(server.id) ? 0 : server.draining ? 1 : 2;
+  };
+  int least = 0;  // that the best have
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (const ServerRecord* server = server_of(i)) least = std::max(least, claim(*server));
+  }
+  // A host that sums sends and gets each byte once.
+  std::map<Rank, PlacementNode> groups;
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (!worker.loss.empty()) continue;
+    PlacementNode& node = groups.try_emplace(worker.leader, PlacementNode{worker.host, 0}).first->second;
+    node.bandwidth_bps = std::max(node.bandwidth_bps, worker.bandwidth_bps);
+  }
+  std::vector<PlacementNode> workers;
+  for (auto& [leader, node] : groups)
+    workers.push_back(std::move(node));
+  std::map<ServerId, std::size_t> place_of;
+  std::vector<PlacementNode> nodes;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const ServerRecord* server = server_of(i);
+    if (server == nullptr || claim(*server) < least) continue;
+    if (!place_of.emplace(lanes_[i].server, nodes.size()).second) continue;
+    nodes.push_back({server->host, server->bandwidth_bps});
+  }
+  const std::vector<double> shares = server_shares(workers, nodes);
+  std::vector<TensorTable::Lane> lanes;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    TensorTable::Lane& lane =
+        lanes.emplace_back(TensorTable::Lane{lanes_[i].server, lanes_[i].shard, 0, retired_[i]});
+    const ServerRecord* server = server_of(i);
+    const auto placed = place_of.find(lane.server);
+    if (server == nullptr || placed == place_of.end()) continue;
+    lane.share = shares[placed->second] / server->shards;
+  }
+  return lanes;
+}
+
+std::uint64_t Job::choose_partition_bytes() const {
+  if (const std::uint64_t given = membership_.settings().partition_bytes; given != 0) return given;
+  std::uint64_t slowest = 0;
+  const auto consider = [&](std::uint64_t link) {
+    if (link != 0) slowest = slowest == 0 ? link : std::min(slowest, link);
+  };
+  for (const auto& [rank, worker] : membership_.workers())
+    consider(worker.bandwidth_bps);
+  for (const auto& [id, server] : servers_.all())
+    consider(server.bandwidth_bps);
+  return default_partition_bytes(slowest);
+}
+
+void Job::open() {
+  phase_ = Phase::opening;
+  epoch_ = kFirstEpoch;
+  if (Status status = membership_.form_groups(); !status) return fail(status.error());
+  partition_bytes_ = choose_partition_bytes();
+  add_lanes();
+  if (lanes_.size() > kMaxLanesPerJob) {
+    fail(make_error(ErrorCode::configuration,
+                    fmt::format("job {} would need {} lanes per worker, at most {} are allowed", name(),
+                                lanes_.size(), kMaxLanesPerJob),
+                    "run fewer servers, or give them fewer shards"));
+    return;
+  }
+  tensors_ = std::make_unique<TensorTable>(TensorTable::Config{
+      run_, name(), partition_bytes_, place(), [this](Rank rank) { return membership_.name_of(rank); }});
+  for (const LaneTarget& lane : lanes_) {
+    if (used_.count(lane.server) == 0) opening_.emplace(add_to_run(lane.server), lane.server);
+  }
+}
+
+// The number of the request that the server will acknowledge.
+std::uint64_t Job::add_to_run(ServerId server) {
+  used_.insert(server);
+  servers_.use(server, run_);
+  const std::uint64_t request =
+      servers_.ask(server, OpenJob{0, run_, name(), first_generation_, epoch_, membership_.members()});
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (worker.left && worker.loss.empty()) servers_.send(server, WorkerLeft{run_, rank, !worker.gone});
+  }
+  tell_losses(server);
+  return request;
+}
+
+// A server went before anything had begun: once more, with those that are left.
+void Job::reopen(const Error& why) {
+  outbox_.log(LogLevel::warn, fmt::format("{}; the job opens again without it", why.message));
+  for (const ServerId server : std::exchange(used_, {})) {
+    servers_.send(server, JobEnded{run_, why});
+    servers_.release(server, run_);
+  }
+  opening_.clear();
+  lanes_.clear();
+  retired_.clear();
+  tensors_.reset();
+  phase_ = Phase::gathering;
+  maybe_start();
+}
+
+void Job::start_running() {
+  phase_ = Phase::running;
+  broadcast(JobStart{run_, first_generation_, epoch_, partition_bytes_, membership_.members(), lanes_});
+  outbox_.log(LogLevel::info, fmt::format("job {} started: {}, {}, {} each", name(),
+                                          counted(membership_.world_size(), "worker"),
+                                          counted(used_.size(), "server"), counted(lanes_.size(), "lane")));
+  maybe_start();
+}
+
+void Job::server_acked(ServerId server, std::uint64_t request, const Error& error) {
+  if (ended() || shrink_acked(request)) return;
+  Error named = error;
+  const ServerRecord* record = servers_.find(server);
+  if (error.code != ErrorCode::ok && record != nullptr) {
+    named.message = fmt::format("{}: {}", to_string(*record), error.message);
+  }
+  if (const auto known = requests_.find(request); known != requests_.end()) {
+    const std::uint64_t batch = known->second.batch;
+    requests_.erase(known);
+    tensors_->acked(batch, server, named);
+    send_tensor_output();
+    return;
+  }
+  if (move_ && move_->waiting.erase(request) != 0) {
+    if (named.code == ErrorCode::ok || move_->called_off.count(request) != 0) return finish_move();
+    if (record != nullptr && is_newcomer(server)) return go_on_without(*record, error);
+    if (named.code == ErrorCode::out_of_memory && is_drain_only() && !move_->drained.empty())
+      return call_off(named);
+    if (named.code == ErrorCode::out_of_memory && !is_drain_only())
+      return has_no_room(server, request, named);
+    named.message = fmt::format("{}, and {}", move_->reason, named.message);
+    return fail(std::move(named));
+  }
+  if (phase_ != Phase::opening || opening_.erase(request) == 0) return;
+  if (named.code != ErrorCode::ok) {
+    used_.erase(server);  // it has not taken the run
+    servers_.release(server, run_);
+    fail(std::move(named));
+  } else if (opening_.empty()) {
+    start_running();
+  }
+}
+
+// ---- running ----
+
+Status Job::declare(Rank rank, const Declare& declare) {
+  if (ended()) return {};
+  if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Declare before the job has started");
+  if (membership_.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
+  if (!move_ && tensors_->has_new(declare)) welcome_servers();
+  Status status = tensors_->declare(rank, declare);
+  send_tensor_output();
+  return status;
+}
+
+Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
+  if (ended()) return {};
+  if (phase_ != Phase::running || failed.job_run != run_)
+    return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
+  Status status = tensors_->failed_at(rank, failed.tensor, failed.error);
+  send_tensor_output();
+  return status;
+}
+
+void Job::send_tensor_output() {
+  for (TensorTable::Output& output : tensors_->take_output()) {
+    if (auto* slices = std::get_if<TensorTable::Slices>(&output)) {
+      slices->message.epoch = epoch_;
+      const std::uint64_t request = servers_.ask(slices->server, std::move(slices->message));
+      requests_.emplace(request, Request{slices->server, slices->batch});
+    } else if (auto* dropped = std::get_if<TensorTable::Drop>(&output)) {
+      servers_.send(dropped->server, std::move(dropped->message));
+    } else if (auto* answer = std::get_if<TensorTable::Answer>(&output)) {
+      if (move_) {
+        held_answers_.push_back(std::move(*answer));
+      } else if (const Worker* worker = membership_.find(answer->rank))
+        outbox_.send(worker->peer, std::move(answer->message));
+    } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
+      outbox_.log(LogLevel::warn, failure->message.error.message);
+      broadcast(std::move(failure->message));
+    }
+  }
+}
+
+Error Job::barrier_error(std::uint64_t number, Rank left) const {
+  return make_error(ErrorCode::peer_lost,
+                    fmt::format("barrier {} of job {} can never complete: {} has left before it", number,
+                                name(), membership_.name_of(left)),
+                    "call barrier equally often on all ranks");
+}
+
+Status Job::barrier(Rank rank, std::uint64_t number) {
+  if (ended()) return {};
+  if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Barrier before the job has started");
+  if (membership_.find(rank)->left) return make_error(ErrorCode::protocol, "Barrier after Leave");
+  if (!barriers_.acceptable(number)) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("Barrier {} when {} is next", number, barriers_.done()));
+  }
+  const PeerId peer = membership_.find(rank)->peer;
+  if (number < barriers_.done()) {
+    outbox_.send(peer, BarrierDone{number, {}});
+    return {};
+  }
+  const std::uint64_t before = barriers_.done();
+  if (barriers_.arrive(rank, number)) {
+    for (std::uint64_t done = before; done < barriers_.done(); ++done)
+      broadcast(BarrierDone{done, {}});
+  }
+  if (const auto& blocked = barriers_.blocked(); blocked && number >= blocked->from) {
+    outbox_.send(peer, BarrierDone{number, barrier_error(number, blocked->left)});
+  }
+  return {};
+}
+
+void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (worker.left) continue;
+    const std::uint64_t waits_to = std::min(to, barriers_.arrived(rank));
+    for (std::uint64_t number = from; number < waits_to; ++number) {
+      outbox_.send(worker.peer, BarrierDone{number, barrier_error(number, left)});
+    }
+  }
+}
+
+// ---- ends ----
+
+void Job::worker_left(Rank rank) {
+  Worker& worker = *membership_.find(rank);
+  if (!ended() && worker.gone) outbox_.send(worker.peer, Left{});  // of a scheduler before this one
+  if (ended() || worker.left) return;
+  const std::string who = to_string(worker);
+  if (phase_ == Phase::gathering) {
+    let_go(worker);
+    membership_.remove(rank);
+    if (membership_.workers().empty()) end({});
+    return;
+  }
+  worker.left = true;
+  if (phase_ == Phase::opening) {
+    fail(make_error(ErrorCode::peer_lost,
+                    fmt::format("{} of job {} left before the job had started", who, name()),
+                    kRestartAdvice));
+    return;
+  }
+  tensors_->leave(rank);
+  std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
+  if (membership_.all_left()) {
+    end({});
+    return;
+  }
+  for (const ServerId server : used_)
+    servers_.send(server, WorkerLeft{run_, rank, true});
+  say_farewell(rank);
+  const auto before = barriers_.blocked();
+  barriers_.leave(rank);
+  const auto& blocked = *barriers_.blocked();
+  fail_barriers(blocked.from, before ? before->from : UINT64_MAX, blocked.left);
+}
+
+// The others are to settle; then it is let go.
+void Job::say_farewell(Rank rank) {
+  Farewell& farewell = farewells_[++last_farewell_];
+  farewell.rank = rank;
+  for (const auto& [other, state] : membership_.workers()) {
+    if (!state.left) farewell.waiting.insert(other);
+  }
+  broadcast(Settle{last_farewell_, rank});
+  settle_all(rank);
+}
+
+Status Job::settled(Rank rank, std::uint64_t number) {
+  if (number == 0 || number > last_farewell_)
+    return make_error(ErrorCode::protocol, fmt::format("Settled {}, which nobody asked for", number));
+  const auto found = farewells_.find(number);
+  if (ended() || found == farewells_.end()) return {};
+  found->second.waiting.erase(rank);
+  if (found->second.waiting.empty()) {
+    Worker& worker = *membership_.find(found->second.rank);
+    farewells_.erase(found);
+    let_go(worker);
+  }
+  return {};
+}
+
+// Who leaves has nothing under way.
+void Job::settle_all(Rank rank) {
+  for (auto next = farewells_.begin(); next != farewells_.end();) {
+    const std::uint64_t number = (next++)->first;  // settled() may take it away
+    (void)settled(rank, number).ok();
+  }
+}
+
+void Job::let_go(Worker& worker) {
+  worker.left = worker.gone = true;
+  outbox_.send(worker.peer, Left{});
+  outbox_.worker_gone(worker.incarnation);
+  for (const ServerId server : used_)
+    servers_.send(server, WorkerLeft{run_, worker.rank, false});
+}
+
+void Job::worker_suspected(Rank rank) {
+  if (Worker* worker = membership_.find(rank)) worker->peer = PeerId{};
+  behind_.erase(rank);
+  if (recovery_) recovery_->workers.erase(rank);
+  held_.drop(rank);
+  prune_cuts();  // it says them again
+}
+
+void Job::worker_died(Rank rank, const std::string& how) {
+  Worker* worker = membership_.find(rank);
+  if (ended() || worker == nullptr || worker->gone) return;
+  if (phase_ == Phase::recovering) {
+    worker->peer = PeerId{};
+    recovery_->workers.erase(rank);
+    if (worker->left) {
+      worker->gone = true;
+      unsettled_.insert(rank);
+    } else {
+      recovery_->dead_workers[rank] = how;
+    }
+    return;
+  }
+  if (worker->left) {
+    unsettled_.insert(rank);
+    std::erase_if(farewells_, [&](const auto& entry) { return entry.second.rank == rank; });
+    worker->peer = PeerId{};
+    let_go(*worker);
+    return source_died();
+  }
+  const std::string text = fmt::format("{} of job {} is gone: {}", to_string(*worker), name(), how);
+  worker->peer = PeerId{};
+  if (phase_ == Phase::gathering) {
+    outbox_.log(LogLevel::warn, text);
+    membership_.remove(rank);
+    if (membership_.workers().empty()) end({});
+    return;
+  }
+  if (can_shrink(rank)) return shrink(*worker, text);
+  fail(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
+}
+
+void Job::fail(Error error) {
+  if (ended()) return;
+  broadcast(JobFailed{run_, error});
+  end(std::move(error));
+}
+
+void Job::disown(const Error& error) {
+  broadcast(JobFailed{run_, error});
+  for (const ServerId server : servers_.users_of(run_))
+    servers_.release(server, run_);
+  used_.clear();
+  end(error);
+}
+
+void Job::end(Error error) {
+  phase_ = Phase::ended;
+  end_error_ = std::move(error);
+  for (auto& [rank, worker] : membership_.workers()) {
+    if (worker.left && !worker.gone) outbox_.send(worker.peer, Left{});
+  }
+  farewells_.clear();
+  outbox_.run_ended(run_);
+  std::vector<ServerId> users = servers_.users_of(run_);
+  for (const ServerId server : users) {
+    servers_.send(server, JobEnded{run_, end_error_});
+    if (end_error_.code != ErrorCode::ok) servers_.note_failure(server, name(), end_error_);
+    servers_.release(server, run_);
+  }
+  used_.clear();
+  if (end_error_.code == ErrorCode::ok) {
+    outbox_.log(LogLevel::info, fmt::format("job {} ended", name()));
+  } else {
+    outbox_.log(LogLevel::warn, fmt::format("job {} failed: {}", name(), end_error_.message));
+  }
+}
+
+void Job::broadcast(Message message) {
+  const auto shared = std::make_shared<const Message>(std::move(message));
+  for (const auto& [rank, worker] : membership_.workers()) {
+    // Who lingers may have what a new owner lacks.
+    const bool listens = !worker.left || (!worker.gone && std::holds_alternative<Moved>(*shared));
+    if (listens) outbox_.send(worker.peer, shared);
+  }
+}
+
+}  // namespace bps

@@ -1,0 +1,428 @@
+// Servers that go, drain or come while a run is there: who owns what.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/job/job.h"
+#include "scheduler/text.h"
+
+namespace bps {
+
+bool Job::server_died(const ServerRecord& server, const std::string& how) {
+  if (ended()) return false;
+  if (phase_ == Phase::recovering) {
+    used_.erase(server.id);
+    recovery_->servers.erase(server.id);
+    std::erase_if(recovery_->dead_servers, [&](const auto& entry) { return entry.first.id == server.id; });
+    recovery_->dead_servers.emplace_back(server, how);
+    return false;
+  }
+  for (const auto& [request, asked] : server.unacknowledged)
+    (void)shrink_acked(request);
+  refusals_.erase(server.id);
+  if (used_.erase(server.id) == 0) return false;
+  const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
+  if (phase_ == Phase::opening) {
+    reopen(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
+    return true;
+  }
+  std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
+  if (move_) {
+    for (const auto& [request, run] : server.unacknowledged)
+      move_->waiting.erase(request);
+    move_->drained.erase(server.id);
+  }
+  move(server.id, text);
+  return true;
+}
+
+// Servers that have come since take their part of new tensors.
+void Job::welcome_servers() {
+  for (const auto& [id, server] : servers_.all()) {
+    if (server.usable() && used_.count(id) == 0 && unwilling_.count(id) == 0)
+      return move(std::nullopt, fmt::format("{} has come", to_string(server)));
+  }
+}
+
+void Job::server_drains(const ServerRecord& server) {
+  if (phase_ != Phase::running || used_.count(server.id) == 0) return;
+  if (move_ && move_->drained.count(server.id) != 0) return;
+  // What is lost finds its place first.
+  if (refusal(server.id) != nullptr || (move_ && !is_drain_only()) || !cuts_.empty()) return;
+  if (const auto why = obstacle(server.id)) {
+    outbox_.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}", to_string(server),
+                                            name(), why->message));
+    return tensors_->set_lanes(place());
+  }
+  move(std::nullopt, fmt::format("{} of job {} drains", to_string(server), name()));
+}
+
+// Why what the server has cannot go to another one, if so.
+std::optional<Error> Job::obstacle(ServerId server) const {
+  const TensorDeclaration* held = tensors_->held_by(server);
+  if (held == nullptr) return std::nullopt;
+  if (held->mode == Mode::async && !unsettled_.empty()) return unsettled_error(*held);
+  const Worker* careless = membership_.without_retain();
+  if (careless == nullptr) return std::nullopt;
+  return make_error(ErrorCode::peer_lost,
+                    fmt::format("{} runs without retain, so nobody can take its place", to_string(*careless)),
+                    "leave retain on (BPS_RETAIN=1) to survive the loss of a server; start the job again");
+}
+
+Error Job::unsettled_error(const TensorDeclaration& tensor) const {
+  return make_error(
+      ErrorCode::peer_lost,
+      fmt::format("rank {} had closed before the others had what only it may have had of the "
+                  "asynchronous tensor '{}'",
+                  unsettled_.begin()->value, tensor.name),
+      "let all ranks close at about the same time, or with a longer timeout; start the job again");
+}
+
+void Job::drain_again(const ServerRecord& server) {
+  if (refusals_.erase(server.id) != 0) server_drains(server);
+}
+
+// It stands until somebody comes who was not asked.
+const Job::Refusal* Job::refusal(ServerId server) const {
+  const auto found = refusals_.find(server);
+  if (found == refusals_.end()) return nullptr;
+  const auto& all = servers_.all();
+  const bool is_over = std::any_of(all.begin(), all.end(), [&](const auto& entry) {
+    const bool is_new = found->second.asked.count(entry.first) == 0 && unwilling_.count(entry.first) == 0;
+    return is_new && entry.second.usable();
+  });
+  return is_over ? nullptr : &found->second;
+}
+
+// Servers whose partitions can go to others while they live: because they are given up, or by their own wish.
+// Not by their own wish while something is lost, or while it is not decided which end of a cut link is.
+std::set<ServerId> Job::leaving(bool is_loss) const {
+  std::set<ServerId> out;
+  for (const ServerId id : used_) {
+    const ServerRecord* server = servers_.find(id);
+    if (server == nullptr) continue;
+    const bool drains = server->draining && !is_loss && refusal(id) == nullptr && cuts_.empty();
+    if ((drains || unwilling_.count(id) != 0) && !obstacle(id)) out.insert(id);
+  }
+  return out;
+}
+
+// Somebody stays, or may come, to whom partitions can go. What is lost may go to one that drains.
+bool Job::has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving, bool is_loss) const {
+  // One whose connection is lost stays until it is dead; then it is its turn.
+  const auto& all = servers_.all();
+  return std::any_of(all.begin(), all.end(), [&](const auto& entry) {
+    const auto& [id, server] = entry;
+    if (id == gone) return false;
+    if (used_.count(id) == 0) {
+      const bool has_room = lanes_.size() + server.shards <= kMaxLanesPerJob;
+      return server.usable() && unwilling_.count(id) == 0 && has_room;
+    }
+    const bool gives_away = leaving.count(id) != 0 || (move_ && move_->drained.count(id) != 0);
+    return !gives_away && !is_full(id) && (is_loss || !server.draining);
+  });
+}
+
+Error Job::nobody_takes(const std::string& reason) const {
+  const std::string before = move_ ? move_->reason + "; " : "";
+  if (move_ && !move_->full.empty()) {
+    return make_error(ErrorCode::out_of_memory, before + reason + "; no other server has room for it",
+                      "run more servers, or give them more memory (--memory-max); start the job again");
+  }
+  return make_error(ErrorCode::peer_lost, before + reason + "; no other server is there to take its place",
+                    "run a second server, or start one and the job again; exit code 75 asks an "
+                    "orchestrator to do that");
+}
+
+// Partitions of servers that are gone or drain go to the others; servers that have come meanwhile take part
+// from now on.
+void Job::move(std::optional<ServerId> gone, const std::string& reason) {
+  const bool is_lost = gone && has_what_is_nowhere_else(*gone);
+  if (is_lost) put_drains_off();  // first: what it was only to get is not lost with it
+  if (const auto why = is_lost ? obstacle(*gone) : std::nullopt)
+    return fail(make_error(why->code, reason + "; " + why->message, why->advice));
+  const bool is_loss = is_lost || (move_ && !is_drain_only());
+  const std::set<ServerId> leave = leaving(is_loss);
+  if (has_target(gone, leave, is_loss)) return begin_move(gone, reason, leave, lanes_.size());
+  if (is_loss) return fail(nobody_takes(reason));
+  if (!gone) {
+    std::set<ServerId> asked;
+    for (const auto& [id, server] : servers_.all()) {
+      if (server.usable()) asked.insert(id);
+    }
+    return keep(leave, "no other server is there to take what it has", asked);
+  }
+  call_off(make_error(ErrorCode::peer_lost, reason));
+  begin_move(gone, reason, {}, lanes_.size());  // what was being declared at it
+}
+
+// A newcomer has only what it is to get from others, and tensors that were declared since it came.
+bool Job::has_what_is_nowhere_else(ServerId server) const {
+  return !move_ || !is_newcomer(server) || tensors_->has_ready_beside(server, move_->before);
+}
+
+// It dies unsettled: what only it may have of asynchronous tensors their next owners do not get.
+void Job::source_died() {
+  if (ended() || !move_) return;
+  put_drains_off();
+  const TensorDeclaration* lost = is_drain_only() ? nullptr : tensors_->async_among(move_->touched);
+  if (lost == nullptr) return;
+  const Error why = unsettled_error(*lost);
+  fail(make_error(why.code, move_->reason + "; " + why.message, why.advice));
+}
+
+// What servers own that are `gone` or `leaving`, or what they have `refused`, goes to others. `known_lanes`:
+// workers know the first ones.
+void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
+                     const std::set<ServerId>& leaving, std::size_t known_lanes,
+                     const std::set<PartitionId>& refused) {
+  const auto stays = [&](ServerId id) {
+    return id != gone && leaving.count(id) == 0 && used_.count(id) != 0;
+  };
+  epoch_ = epoch_.next();
+  if (!move_) {
+    move_ = Move();
+    move_->known_lanes = known_lanes;
+  }
+  move_->is_loss = move_->is_loss || (gone && has_what_is_nowhere_else(*gone));
+  move_->reason = move_->reason.empty() ? reason : move_->reason + "; " + reason;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (i >= move_->known_lanes && used_.count(lanes_[i].server) == 0 && lanes_[i].server != gone) continue;
+    if (retired_[i] || stays(lanes_[i].server)) continue;
+    retired_[i] = true;
+    move_->closed.push_back(LaneIndex{static_cast<std::uint32_t>(i)});
+    if (lanes_[i].server != gone) move_->drained.insert(lanes_[i].server);
+  }
+  add_lanes();
+  if (lanes_.size() > kMaxLanesPerJob) {
+    return fail(make_error(ErrorCode::peer_lost, reason + "; the job has had too many lanes for another move",
+                           kRestartAdvice));
+  }
+  for (const ServerId left : leaving) {
+    refusals_.erase(left);
+    move_->is_loss = move_->is_loss || unwilling_.count(left) != 0;
+    if (ServerRecord* server = servers_.find(left); server != nullptr && server->draining)
+      server->moved_partitions += tensors_->partitions_at(left);
+  }
+  TensorTable::Relocation relocation = tensors_->relocate(place(), gone, refused);
+  for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
+    if (!retired_[i] && used_.count(lanes_[i].server) == 0)
+      move_->waiting.insert(add_to_run(lanes_[i].server));
+  }
+  for (const PartitionMove& moved : relocation.moves)
+    move_->partitions[moved.partition] = moved.owner;
+  move_->before.merge(relocation.before);
+  move_->touched.insert(relocation.touched.begin(), relocation.touched.end());
+  std::set<ServerId> told = leaving;
+  for (TensorTable::Slices& slices : relocation.slices) {
+    told.insert(slices.server);
+    ask(slices.server, std::move(slices.message));
+  }
+  // Nobody may hear from a worker of an epoch that it does not know.
+  for (const ServerId server : used_) {
+    if (told.count(server) == 0) ask(server, DeclareSlices{0, run_, {}, false, {}});
+  }
+  outbox_.log(gone || move_->is_loss ? LogLevel::warn : LogLevel::info,
+              fmt::format("{}; {} partitions move, epoch {}", reason, relocation.moves.size(), epoch_.value));
+  send_tensor_output();
+}
+
+// In pieces, if there are many.
+void Job::send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer) {
+  for (const PartitionMove& move : moves) {
+    if (moved.moves.size() == kMaxPartitionsPerDeclare) {
+      outbox_.send(peer, moved);
+      moved = Moved{run_, epoch_, moved.reason, {}, {}, {}};
+    }
+    moved.moves.push_back(move);
+  }
+  outbox_.send(peer, std::move(moved));
+}
+
+void Job::ask(ServerId server, DeclareSlices slices) {
+  slices.epoch = epoch_;
+  std::set<PartitionId> partitions;
+  for (const TensorSlices& tensor : slices.tensors) {
+    for (const PartitionSlice& slice : tensor.partitions)
+      partitions.insert(slice.partition);
+  }
+  const std::uint64_t request = servers_.ask(server, std::move(slices));
+  move_->waiting.insert(request);
+  if (!partitions.empty()) move_->asked.emplace(request, std::move(partitions));
+}
+
+bool Job::is_full(ServerId server) const { return move_ && move_->full.count(server) != 0; }
+
+// It has no room for its part of what is lost: that goes to others, to those that drain, too.
+void Job::has_no_room(ServerId full, std::uint64_t request, const Error& why) {
+  move_->full.insert(full);
+  if (!has_target({}, {}, true)) return fail(nobody_takes(why.message));
+  std::set<PartitionId> refused;
+  for (const PartitionId partition : move_->asked[request]) {
+    const auto tensor = move_->touched.find(partition);
+    if (tensor == move_->touched.end()) return fail(why);
+    // It may have gone to another one meanwhile.
+    const LaneIndex owner = tensors_->owner_of(tensor->second, partition);
+    if (lanes_[owner.value].server == full) refused.insert(partition);
+  }
+  begin_move({}, why.message, {}, lanes_.size(), refused);
+}
+
+// Workers do not know it yet, or no more: since this move began they have no lane to it.
+bool Job::is_newcomer(ServerId server) const {
+  const std::vector<LaneIndex>& closed = move_->closed;
+  for (std::size_t i = 0; i < move_->known_lanes; ++i) {
+    if (lanes_[i].server != server) continue;
+    const LaneIndex lane{static_cast<std::uint32_t>(i)};
+    if (!retired_[i] || std::find(closed.begin(), closed.end(), lane) != closed.end()) return false;
+  }
+  return true;
+}
+
+// It has come and cannot take part: what would have been its share goes elsewhere, as if it had gone again.
+void Job::go_on_without(const ServerRecord& server, const Error& why) {
+  const ServerId id = server.id;
+  const std::string text =
+      fmt::format("{} takes no part in job {}: {}", to_string(server), name(), why.message);
+  unwilling_.insert(id);
+  let_go(server);
+  move(id, text);
+}
+
+// Nothing but servers that come or drain makes partitions move, and workers do not know of it.
+bool Job::is_drain_only() const { return !move_->is_loss; }
+
+// A server has no room for its part of what others drain, and nobody is to lose anything for a drain.
+void Job::call_off(const Error& why) {
+  move_->reason += "; called off: " + why.message;
+  std::set<ServerId> asked;
+  for (const auto& [id, server] : servers_.all())
+    asked.insert(id);
+  keep(move_->drained, why.message, asked);
+  put_back();
+}
+
+// They drain, and nobody takes what they have, until somebody comes who was not `asked`.
+void Job::keep(const std::set<ServerId>& drained, const std::string& why, const std::set<ServerId>& asked) {
+  for (const ServerId id : drained) {
+    refusals_[id] = Refusal{why, asked};
+    outbox_.log(LogLevel::warn,
+                fmt::format("{} stays in job {} until another server comes or the job ends: {}",
+                            to_string(*servers_.find(id)), name(), why));
+    outbox_.drain_refused(id);
+  }
+}
+
+// Something is lost: whoever drains may be needed, and is asked again when that has found its place.
+void Job::put_drains_off() {
+  if (!move_ || !is_drain_only() || move_->drained.empty()) return;
+  for (const ServerId id : move_->drained)
+    outbox_.drain_refused(id);
+  put_back();
+}
+
+// What servers that drain were to give away stays with them, before workers know of it.
+void Job::put_back() {
+  epoch_ = epoch_.next();
+  const std::set<ServerId> stay = std::exchange(move_->drained, {});
+  // Those of newcomers that have taken no part are closed, or stay so.
+  for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
+    if (retired_[i] || used_.count(lanes_[i].server) != 0) continue;
+    retired_[i] = true;
+    move_->closed.push_back(LaneIndex{static_cast<std::uint32_t>(i)});
+  }
+  std::erase_if(move_->closed, [&](LaneIndex lane) {
+    const bool reopens = used_.count(lanes_[lane.value].server) != 0;
+    if (reopens) retired_[lane.value] = false;
+    return reopens;
+  });
+  const auto touched = std::exchange(move_->touched, {});
+  const std::vector<TensorId> failed = tensors_->call_off(std::exchange(move_->before, {}), place());
+  for (const ServerId id : stay) {
+    ServerRecord& server = *servers_.find(id);
+    server.moved_partitions -= std::min<std::uint64_t>(server.moved_partitions, tensors_->partitions_at(id));
+  }
+  move_->partitions.clear();
+  for (const ServerId id : used_) {
+    forget_slices(*servers_.find(id));
+    DropTensors unwanted{run_, failed, {}};
+    for (const auto& [partition, tensor] : touched) {
+      if (lanes_[tensors_->owner_of(tensor, partition).value].server != id)
+        unwanted.partitions.push_back(partition);
+    }
+    drop(id, std::move(unwanted));
+    ask(id, DeclareSlices{0, run_, {}, false, {}});
+  }
+}
+
+// What it was asked to take it need not take: should it have to be asked again, then for nothing.
+void Job::forget_slices(ServerRecord& server) {
+  for (auto& [number, asked] : server.unacknowledged) {
+    const auto* slices = std::get_if<DeclareSlices>(asked.message.get());
+    if (slices == nullptr || move_->waiting.count(number) == 0) continue;
+    move_->called_off.insert(number);
+    asked.message = std::make_shared<const Message>(DeclareSlices{number, run_, slices->epoch, false, {}});
+  }
+}
+
+// In pieces, if there are many.
+void Job::drop(ServerId server, DropTensors unwanted) {
+  const auto piece = [](auto& from, std::size_t limit) {
+    const auto begin = from.end() - static_cast<std::ptrdiff_t>(std::min(from.size(), limit));
+    std::remove_reference_t<decltype(from)> out(begin, from.end());
+    from.erase(begin, from.end());
+    return out;
+  };
+  while (!unwanted.tensors.empty() || !unwanted.partitions.empty()) {
+    auto tensors = piece(unwanted.tensors, kMaxTensorsPerDeclare);
+    auto partitions = piece(unwanted.partitions, kMaxPartitionsPerDeclare);
+    servers_.send(server, DropTensors{run_, std::move(tensors), std::move(partitions)});
+  }
+}
+
+// It lives, but the run does not use it any more and waits for nothing that it was asked.
+void Job::let_go(const ServerRecord& server) {
+  used_.erase(server.id);
+  if (move_) move_->drained.erase(server.id);
+  std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
+  for (const auto& [request, asked] : server.unacknowledged) {
+    if (move_) move_->waiting.erase(request);
+    (void)shrink_acked(request);
+  }
+  servers_.send(server.id, JobEnded{run_, {}});
+  servers_.release(server.id, run_);
+}
+
+void Job::finish_move() {
+  if (!move_->waiting.empty()) return;
+  Move done = std::move(*move_);
+  move_.reset();
+  Moved moved{run_, epoch_, done.reason, {}, std::move(done.closed), {}};
+  moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(done.known_lanes), lanes_.end());
+  std::vector<PartitionMove> moves;
+  for (const auto& [partition, owner] : done.partitions)
+    moves.push_back({partition, owner});
+  const std::map<Rank, WorkerReport> behind = std::exchange(behind_, {});
+  for (const auto& [rank, worker] : membership_.workers()) {
+    // Who lingers may have what a new owner lacks.
+    if (worker.gone || worker.peer.value == 0) continue;
+    if (const auto report = behind.find(rank); report != behind.end()) {
+      catch_up(worker, report->second);
+    } else {
+      send_moved(moved, moves, worker.peer);
+    }
+  }
+  for (const ServerId server : done.drained) {
+    tensors_->release(server);
+    if (const ServerRecord* record = servers_.find(server)) let_go(*record);
+  }
+  for (TensorTable::Answer& answer : std::exchange(held_answers_, {})) {
+    tensors_->refresh(answer.message);
+    if (const Worker* worker = membership_.find(answer.rank))
+      outbox_.send(worker->peer, std::move(answer.message));
+  }
+  send_tensor_output();
+  maybe_start();
+}
+
+}  // namespace bps

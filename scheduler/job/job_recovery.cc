@@ -1,0 +1,383 @@
+// What a new scheduler makes of the reports about a run that began before it did: decision 0013.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/job/job.h"
+#include "scheduler/text.h"
+
+namespace bps {
+
+// Who has left is not missed, whether it comes back or not.
+void Job::note_left() {
+  for (const auto& [server, report] : recovery_->servers) {
+    for (const auto& [rank, lingers] : report.left) {
+      Worker* worker = membership_.find(rank);
+      if (worker == nullptr) continue;
+      worker->left = true;
+      worker->gone = worker->gone || !lingers;
+    }
+  }
+}
+
+// Whom any report leaves out the job has gone on without, or was about to: it is told again with a new
+// generation, and a process that comes back for such a rank is not let in.
+void Job::note_losses() {
+  const auto leave_out = [&](const std::vector<Member>& members) {
+    for (const auto& [rank, worker] : membership_.workers()) {
+      const bool listed =
+          std::any_of(members.begin(), members.end(),
+                      [&, missing = worker.rank](const Member& member) { return member.rank == missing; });
+      if (listed || worker.left) continue;
+      recovery_->workers.erase(rank);
+      if (!recovery_->dead_workers.emplace(rank, "it was lost before the scheduler was started again").second)
+        continue;
+      outbox_.send(worker.peer,
+                   Refused{ErrorCode::peer_lost, "you were declared dead before", kRestartAdvice});
+    }
+  };
+  for (const auto& [rank, report] : std::map<Rank, WorkerReport>(recovery_->workers)) {
+    if (!report.started()) continue;
+    generation_ = std::max(generation_, report.start->generation);
+    leave_out(report.start->members);
+  }
+  for (const auto& [server, report] : recovery_->servers) {
+    generation_ = std::max(generation_, report.open.generation);
+    leave_out(report.open.members);
+  }
+  first_generation_ = generation_;
+}
+
+bool Job::is_recovered(TimePoint now) const {
+  const Recovery& known = *recovery_;
+  bool started = false;
+  for (const auto& [rank, report] : known.workers) {
+    if (!report.started()) continue;
+    started = true;
+    for (const LaneTarget& lane : report.start->lanes) {
+      if (is_closed(lane) || is_dead(lane)) continue;
+      const ServerRecord* server = server_of(lane);
+      // One that nobody has seen may come until the deadline; one that has been here is back or dead soon.
+      if (server == nullptr ? now < known.deadline : server->peer.value == 0) return false;
+    }
+  }
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (!worker.gone && known.workers.count(rank) == 0 && known.dead_workers.count(rank) == 0) return false;
+  }
+  return started || membership_.workers().size() == membership_.world_size() || now >= known.deadline;
+}
+
+// By what any worker says.
+bool Job::is_closed(const LaneTarget& lane) const {
+  for (const auto& [rank, report] : recovery_->workers) {
+    for (const LaneIndex index : report.end.closed) {
+      if (report.start->lanes[index.value] == lane) return true;
+    }
+  }
+  return false;
+}
+
+bool Job::is_dead(const LaneTarget& lane) const {
+  return std::any_of(recovery_->dead_servers.begin(), recovery_->dead_servers.end(), [&](const auto& entry) {
+    return entry.first.id == lane.server && entry.first.incarnation == lane.incarnation;
+  });
+}
+
+// Null: it has not come, or another one has its number.
+const ServerRecord* Job::server_of(const LaneTarget& lane) const {
+  const ServerRecord* server = servers_.find(lane.server);
+  return server != nullptr && server->incarnation == lane.incarnation ? server : nullptr;
+}
+
+Status Job::check_majority() const {
+  std::set<Incarnation> servers;
+  std::set<Incarnation> servers_back;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (retired_[i]) continue;
+    servers.insert(lanes_[i].incarnation);
+    const bool is_back = server_of(lanes_[i]) != nullptr && recovery_->servers.count(lanes_[i].server) != 0;
+    if (is_back) servers_back.insert(lanes_[i].incarnation);
+  }
+  std::size_t nodes = servers.size();
+  std::size_t back = servers_back.size();
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (worker.gone) continue;
+    ++nodes;
+    if (recovery_->workers.count(rank) != 0 && recovery_->dead_workers.count(rank) == 0) ++back;
+  }
+  if (2 * back > nodes) return {};
+  return make_error(
+      ErrorCode::peer_lost,
+      fmt::format("job {} cannot go on after the scheduler was started again: only {} of its {} workers and "
+                  "servers have come back",
+                  name(), back, nodes),
+      "if another scheduler runs, stop it; then start the job again");
+}
+
+void Job::try_recover(TimePoint now) {
+  if (phase_ != Phase::recovering) return;
+  note_left();
+  if (!is_recovered(now)) return;
+  const bool started = std::any_of(recovery_->workers.begin(), recovery_->workers.end(),
+                                   [](const auto& entry) { return entry.second.started(); });
+  if (!started && recovery_->has_started) {
+    return fail(
+        make_error(ErrorCode::peer_lost,
+                   fmt::format("all workers of job {} that had started and come back are gone again", name()),
+                   kRestartAdvice));
+  }
+  const Status status = started ? restore() : gather_again();
+  if (!status && !ended()) return fail(status.error());
+  if (ended()) return;
+  Recovery known = std::move(*recovery_);
+  recovery_.reset();
+  outbox_.log(LogLevel::info, fmt::format("job {} goes on: {} workers and {} servers have come back", name(),
+                                          known.workers.size(), known.servers.size()));
+  if (started) go_on(known);
+  if (ended()) return;
+  maybe_start();
+}
+
+// Nobody had been told to start.
+Status Job::gather_again() {
+  phase_ = Phase::gathering;
+  for (const ServerId server : std::exchange(used_, {})) {
+    servers_.send(server, JobEnded{run_, {}});
+    servers_.release(server, run_);
+  }
+  for (const auto& [rank, how] : recovery_->dead_workers)
+    membership_.remove(rank);
+  // Who is there has not left, whatever servers say.
+  for (auto& [rank, worker] : membership_.workers())
+    worker.left = worker.gone = worker.left && worker.peer.value == 0;
+  std::erase_if(membership_.workers(), [](const auto& entry) { return entry.second.left; });
+  if (membership_.workers().empty()) end({});
+  return {};
+}
+
+// All must say the same of who sums with whom.
+Status Job::restore_groups() {
+  std::map<Rank, const Member*> known;
+  const auto fits = [&](const std::vector<Member>& members) {
+    return std::all_of(members.begin(), members.end(), [&](const Member& member) {
+      const Member& first = *known.emplace(member.rank, &member).first->second;
+      return first.leader == member.leader && first.group_rank == member.group_rank &&
+             first.weight == member.weight;
+    });
+  };
+  for (const auto& [rank, report] : recovery_->workers) {
+    if (report.started() && !fits(report.start->members)) return contradiction(membership_.name_of(rank));
+  }
+  for (const auto& [server, report] : recovery_->servers) {
+    if (!fits(report.open.members))
+      return contradiction(fmt::format("server {}", server.value), ErrorCode::peer_lost);
+  }
+  for (const auto& [rank, member] : known)
+    membership_.restore_group(*member);
+  return {};
+}
+
+Status Job::restore() {
+  note_losses();
+  if (Status status = restore_groups(); !status) return status;
+  const WorkerReport* newest = nullptr;
+  const std::vector<LaneTarget>* longest = nullptr;
+  for (const auto& [rank, report] : recovery_->workers) {
+    if (!report.started()) continue;
+    if (newest == nullptr || report.epoch() > newest->epoch()) newest = &report;
+    if (longest == nullptr || report.start->lanes.size() > longest->size()) longest = &report.start->lanes;
+    epoch_ = std::max(epoch_, report.epoch());
+  }
+  for (const auto& [server, report] : recovery_->servers)
+    epoch_ = std::max(epoch_, report.open.epoch);
+  if (newest == nullptr)
+    return make_error(ErrorCode::peer_lost, "no worker of it has come back to the scheduler", kRestartAdvice);
+  lanes_ = *longest;
+  partition_bytes_ = newest->start->partition_bytes;
+  retired_.assign(lanes_.size(), false);
+  for (const auto& [rank, report] : recovery_->workers) {
+    if (!report.started()) continue;
+    const JobStart& start = *report.start;
+    if (start.partition_bytes != partition_bytes_ ||
+        !std::equal(start.lanes.begin(), start.lanes.end(), lanes_.begin()))
+      return contradiction(membership_.name_of(rank));
+    for (const LaneIndex lane : report.end.closed)
+      retired_[lane.value] = true;
+    for (const Rank closing : report.end.closing) {
+      if (Worker* worker = membership_.find(closing)) worker->left = true;
+    }
+  }
+  if (Status status = check_majority(); !status) return status;
+  retire_lost();
+  phase_ = Phase::running;
+  settle_used();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (!retired_[i] && used_.count(lanes_[i].server) == 0)
+      return contradiction(to_string(*servers_.find(lanes_[i].server)), ErrorCode::peer_lost);
+  }
+  recovery_->known_lanes = lanes_.size();
+  add_lanes();
+  for (std::size_t i = recovery_->known_lanes; i < lanes_.size(); ++i) {
+    if (recovery_->servers.count(lanes_[i].server) != 0) used_.insert(lanes_[i].server);  // it is open there
+  }
+  if (std::find(retired_.begin(), retired_.end(), false) == retired_.end()) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("no server of job {} has come back to the scheduler", name()),
+                      kRestartAdvice);
+  }
+  return restore_tensors(*newest);
+}
+
+// Lanes to servers that are not there.
+void Job::retire_lost() {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const LaneTarget& lane = lanes_[i];
+    if (retired_[i] || server_of(lane) != nullptr) continue;
+    retired_[i] = true;
+    if (is_dead(lane)) continue;
+    ServerRecord server;
+    server.id = lane.server;
+    server.incarnation = lane.incarnation;
+    server.host = lane.host;
+    server.endpoint = lane.endpoint;
+    const char* const how = "it has not come back since the scheduler was started again";
+    outbox_.log(LogLevel::warn, fmt::format("{} of job {} is gone: {}", to_string(server), name(), how));
+    recovery_->dead_servers.emplace_back(std::move(server), how);
+  }
+}
+
+// Of the servers that know the run, those that still have a lane.
+void Job::settle_used() {
+  for (const ServerId server : std::exchange(used_, {})) {
+    bool has_lane = false;
+    bool had_lane = false;
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      if (lanes_[i].server != server) continue;
+      had_lane = true;
+      has_lane = has_lane || !retired_[i];
+    }
+    if (has_lane) {
+      used_.insert(server);
+    } else if (had_lane) {
+      // Declared dead before: what it has is of no use. It may come in like a new one.
+      if (const ServerRecord* record = servers_.find(server)) let_go(*record);
+      recovery_->servers.erase(server);
+    }
+    // Else it was just being welcomed, and is again.
+  }
+}
+
+Status Job::restore_tensors(const WorkerReport& newest) {
+  tensors_ = std::make_unique<TensorTable>(TensorTable::Config{
+      run_, name(), partition_bytes_, place(), [this](Rank rank) { return membership_.name_of(rank); }});
+  for (const auto& [id, known] : newest.tensors) {
+    if (Status status = tensors_->restore(known, Rank{}); !status) return status;
+  }
+  for (const auto& [rank, report] : recovery_->workers) {
+    for (const auto& [id, known] : report.tensors) {
+      if (Status status = tensors_->restore(known, rank); !status) return status;
+    }
+  }
+  for (const auto& [server, report] : recovery_->servers) {
+    for (const auto& [id, held] : report.tensors) {
+      if (tensors_->is_known(held)) continue;
+      PartitionId past{};
+      for (const PartitionSlice& slice : held.partitions)
+        past = std::max(past, slice.partition.next());
+      tensors_->skip(id.next(), past);
+    }
+  }
+  tensors_->restored();
+  std::uint64_t done = 0;
+  for (const auto& [rank, report] : recovery_->workers)
+    done = std::max(done, report.end.barriers_done);
+  std::vector<std::uint64_t> arrived(membership_.world_size(), done);
+  for (const auto& [rank, report] : recovery_->workers)
+    arrived[rank.value] = std::max(done, report.end.barriers_arrived);
+  barriers_.restore(std::move(arrived));
+  for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
+    if (membership_.find(rank) == nullptr) barriers_.drop(rank);  // lost long ago
+  }
+  return {};
+}
+
+// Partitions that were on their way from a server that is gone stay where they had got to, if that server has
+// come back. Who was only to give them away keeps them: no worker knows of it.
+void Job::adopt_partitions(const Recovery& known) {
+  std::map<std::pair<ServerId, std::uint32_t>, LaneIndex> lane_of;
+  for (std::size_t i = 0; i < lanes_.size(); ++i)
+    lane_of[{lanes_[i].server, lanes_[i].shard}] = LaneIndex{static_cast<std::uint32_t>(i)};
+  for (const auto& [server, report] : known.servers) {
+    for (const auto& [id, held] : report.tensors) {
+      if (!tensors_->is_known(held)) continue;
+      for (const PartitionSlice& slice : held.partitions) {
+        const LaneIndex owner = tensors_->owner_of(id, slice.partition);
+        const auto here = lane_of.find({server, slice.shard});
+        if (lanes_[owner.value].server == server || here == lane_of.end()) continue;
+        if (retired_[here->second.value] || !retired_[owner.value]) continue;
+        tensors_->give(id, slice.partition, here->second);
+      }
+    }
+  }
+}
+
+bool Job::differs(const WorkerReport& report) const {
+  if (report.epoch() != epoch_ || report.start->lanes.size() != lanes_.size()) return true;
+  if (report.end.closed.size() !=
+      static_cast<std::size_t>(std::count(retired_.begin(), retired_.end(), true)))
+    return true;
+  return !tensors_->news_for(report, true).empty();
+}
+
+void Job::go_on(Recovery& known) {
+  std::set<Rank> late;
+  for (auto& [rank, report] : known.workers) {
+    if (report.started()) continue;
+    report.start = start_late(*membership_.find(rank));
+    late.insert(rank);
+  }
+  for (const auto& [server, how] : known.dead_servers) {
+    if (const auto why = obstacle(server.id)) {
+      return fail(make_error(
+          why->code,
+          fmt::format("{} of job {} is gone: {}; {}", to_string(server), name(), how, why->message),
+          why->advice));
+    }
+  }
+  bool moves = !known.dead_servers.empty() || lanes_.size() > known.known_lanes;
+  for (const auto& [server, report] : known.servers)
+    moves = moves || report.open.epoch != epoch_;
+  adopt_partitions(known);
+  for (const auto& [rank, report] : known.workers)
+    moves = moves || (late.count(rank) == 0 && differs(report));
+  for (const auto& [server, report] : known.servers) {
+    if (used_.count(server) == 0) continue;
+    compare(server, report);
+    drop_unwanted(server, report);
+  }
+  if (moves) {
+    behind_ = known.workers;
+    begin_move(std::nullopt, fmt::format("job {} goes on with another scheduler", name()), {},
+               known.known_lanes);
+    if (move_) move_->is_loss = true;  // nobody knows any more who had what before
+  } else {
+    for (const auto& [rank, report] : known.workers)
+      catch_up(*membership_.find(rank), report);
+  }
+  if (ended()) return;
+  for (const auto& [server, report] : known.servers) {
+    if (used_.count(server) != 0) catch_up_losses(server, report.open);
+  }
+  for (const auto& [rank, worker] : membership_.workers()) {
+    if (worker.left) tensors_->leave(rank);
+    if (worker.left) barriers_.leave(rank);
+  }
+  if (membership_.all_left()) return end({});
+  for (auto& [rank, worker] : membership_.workers()) {
+    if (worker.left && !worker.gone) say_farewell(rank);
+  }
+  for (const auto& [rank, how] : known.dead_workers)
+    worker_died(rank, how);
+}
+
+}  // namespace bps

@@ -1,0 +1,215 @@
+// One partition of one job: decides where each contribution goes, adds them up, and says whom to answer.
+//
+// The problem: contributions arrive in any order, in pieces, twice, or not at all; the sum must be exact, in
+// rank order, and never seen by anyone before it is whole or after it has been overwritten.
+//
+// An aggregator is a state machine. It has no connection, thread, clock or log: a lane tells it what
+// arrives (begin, end, lost, unpin), the scheduler's word comes as `left`, and it answers with actions. It
+// allocates the partition's two buffers at first use; what must wait takes room in the shard's budget.
+//
+// A contribution is told in two steps. begin(): its header is here; where shall the payload go? end(): the
+// payload is there, whole. Only whole contributions are ever added; lost() between the two leaves no trace.
+// Every begin() of a contribution that is not lost leads to exactly one answer or failure, perhaps after
+// `later` and `again` (and then another begin). A payload that is lent is there, whole, at once: lend() is
+// both steps. Its owner may withdraw it while it is being read, and a sum that has a part of it is never
+// seen.
+//
+// A partition that another server had before is fenced: nothing completes before every contributor has said,
+// with resume(), which results it has. What some have and others lack is fetched from one who has it; of an
+// asynchronous value, the newest that anyone has.
+//
+// Owner: a shard. Lives on: shard loop. A payload in an action stays unchanged until its pin is given back.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/base/dtype.h"
+#include "proto/base/error.h"
+#include "proto/base/ids.h"
+#include "proto/base/memory/buffer_pool.h"
+#include "proto/reduce/reduce.h"
+#include "proto/transport/transport.h"
+#include "proto/wire/messages.h"
+
+namespace bps {
+
+// Where an empty payload lies: a pointer that is not null, of which nothing is read.
+inline constexpr std::byte kEmptyPayload{};
+
+// A worker that takes part in the sums of a job, or a group of them that sum among themselves before
+// (decision 0019). Its place in the list, which is in rank order, is its index.
+struct Contributor {
+  Rank rank;                       // of a group: the lowest one, which names it
+  std::uint32_t weight = 1;        // ranks already summed in what it sends; at least 1
+  std::string loss = {};           // why it is gone, once it is lost
+  std::vector<Rank> members = {};  // of a group of several: those that are in the job, in order
+
+  bool holds(Rank other) const {
+    return rank == other || std::find(members.begin(), members.end(), other) != members.end();
+  }
+};
+
+// "rank 4 (with 5, 6 of its host)"
+std::string to_string(const Contributor& contributor);
+
+struct PartitionShape {
+  PartitionId partition;
+  std::string tensor;  // its name, for messages
+  DType dtype = DType::f32;
+  std::size_t elements = 0;
+  Mode mode = Mode::sync;
+  std::uint32_t staleness = kUnboundedStaleness;
+  bool moved = false;       // another server had it before: nothing completes before all have resumed
+  bool had_losses = false;  // the job had lost workers before: who is no contributor may have been one
+
+  std::size_t raw_bytes() const { return elements * size_of(dtype); }
+  std::size_t slot_bytes() const { return elements * reduce::accumulator_size(dtype); }
+};
+
+// Where an aggregator's memory comes from: its shard's pools, which outlive it.
+struct AggregatorMemory {
+  BufferPool&
+      slots;  // reserved when the partition was declared: an allocation fails only if the system has none
+  BufferPool& budget;  // for contributions that wait: limited, shared by all partitions of the shard
+};
+
+// What a partition may allocate besides the budget: to be reserved before it is declared.
+std::uint64_t reserved_bytes(DType dtype, std::uint64_t elements, Mode mode);
+// The same, from `slots`, so that no round waits for memory to be made.
+using SlotReservations = std::array<BufferPool::Reservation, 2>;
+SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t elements, Mode mode);
+
+struct Action {
+  static constexpr std::uint32_t kNoPin = 0xffffffff;  // without payload
+  enum class Kind : std::uint8_t { answer, later, again, failed, resumed, fetch };
+  Kind kind = Kind::answer;
+  std::uint32_t contributor = 0;  // whom to tell
+  Round round;                    // resumed: the open one; async: the contributor's own
+  Payload payload;                // answer: raw elements; none for who has them, the root of a broadcast
+  std::uint32_t pin = kNoPin;     // answer: give back with unpin() when the payload is sent or dropped
+  std::uint32_t weight = 0;       // answer: ranks really summed
+  // Async, of an answer, and the version of what is to be fetched: see Aggregate.
+  std::uint64_t version = 0;
+  std::uint32_t broadcasts = 0;
+  std::span<const Round> applied;  // as long as the payload is pinned
+  Error error;                     // failed
+};
+using Actions = std::vector<Action>;
+
+// A round that somebody waits for, and who has not done his part in it.
+struct OpenState {
+  Round round;
+  bool resuming = false;              // behind the fence; `round` is the highest that was named
+  std::vector<std::uint32_t> absent;  // contributors
+};
+
+// Where a payload goes.
+struct Destination {
+  enum class Kind : std::uint8_t {
+    memory,  // to `memory`
+    lane,    // to the lane's own receive buffer, handed in with end()
+    drop,    // nowhere
+  };
+  Kind kind = Kind::drop;
+  std::byte* memory = nullptr;
+};
+
+class Aggregator {
+ public:
+  static std::unique_ptr<Aggregator> create(PartitionShape shape, std::span<const Contributor> contributors,
+                                            AggregatorMemory memory);
+  virtual ~Aggregator() = default;
+  Aggregator(const Aggregator&) = delete;
+  Aggregator& operator=(const Aggregator&) = delete;
+
+  // The header of a contribution, whose payload has `bytes` bytes (0: end() follows at once). Per
+  // contributor, end() or lost() comes before the next begin().
+  virtual Destination begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
+                            Actions& actions) = 0;
+
+  // Instead of begin() and end(), for a payload (not empty) that can be read where it is. True: done, and it
+  // is moved from or given back, which a scarce one is always. False: nothing has changed, call begin().
+  virtual bool lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
+                    Actions& actions) {
+    (void)contributor, (void)header, (void)payload, (void)actions;
+    return false;
+  }
+
+  // The payload of the last begin() is whole. `lane_buffer` holds it if it went to the lane.
+  virtual void end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) = 0;
+
+  // The contributor has the results of all rounds before `stored.round`, and none later. A round that it has
+  // asked for with begin() meanwhile must be the same one.
+  virtual void resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) = 0;
+
+  // The result that the contributor was asked for with `fetch`. Like begin() and end(); never to a lane's
+  // buffer.
+  virtual Destination begin_retained(std::uint32_t contributor, const Retained& header,
+                                     std::uint64_t bytes) = 0;
+  virtual void end_retained(std::uint32_t contributor, Actions& actions) = 0;
+
+  // The contributor's lane is gone: what was half received or only lent is forgotten, what is whole here
+  // still counts, and it is not answered until it asks again.
+  virtual void lost(std::uint32_t contributor, Actions& actions) = 0;
+
+  // The contributor pushes no later rounds. A round that still needs it fails.
+  virtual void left(std::uint32_t contributor, Actions& actions) = 0;
+
+  // After left(): its process has gone. Until then it may be asked for what it has stored.
+  virtual void gone(std::uint32_t contributor, Actions& actions) = 0;
+
+  // After lost(), for good: its process is dead, or taken for dead. What of it is whole here still counts in
+  // the open round; nothing waits for it any more. Contributor::loss says why.
+  virtual void died(std::uint32_t contributor, Actions& actions) = 0;
+
+  // The payload of an answer is no longer read by a connection. Not for kNoPin.
+  virtual void unpin(std::uint32_t pin, Actions& actions) = 0;
+
+  // False: nobody waits here. `out` is then of no use; its memory is used again.
+  virtual bool open_state(OpenState& out) const = 0;
+
+  const PartitionShape& shape() const { return shape_; }
+
+ protected:
+  Aggregator(PartitionShape shape, std::span<const Contributor> contributors, AggregatorMemory memory)
+      : shape_(std::move(shape)), contributors_(contributors), memory_(memory) {}
+
+  // "round 812 of layer1.weight (partition 17)"
+  std::string describe(Round round) const;
+  std::string describe_rank(std::uint32_t contributor) const;
+  Error length_error(std::uint32_t contributor, Round round, std::uint64_t bytes,
+                     std::uint64_t expected) const;
+  Error weight_error(std::uint32_t contributor, Round round, std::uint32_t weight) const;
+  // The round is neither the one that may be pushed now nor the one before it.
+  Error order_error(std::uint32_t contributor, Round round, Round expected) const;
+  // The root of a broadcast is lost, and its bytes are not here.
+  Error root_lost_error(std::uint32_t root, Round round) const;
+  // Of a root that is no contributor.
+  Error no_root_error(Rank root, Round round) const;
+
+  // 0 elements still take a buffer, so that every payload has a place.
+  // Answers with what begins at `elements` in `memory`, which is pinned for it.
+  void attach(Action& action, const BufferPool::Buffer& memory, const std::byte* elements,
+              std::uint32_t pin) const {
+    action.payload = Payload(std::span(elements, shape_.raw_bytes()), memory.region());
+    action.pin = pin;
+  }
+  static BufferPool::Buffer allocate(BufferPool& pool, std::size_t bytes) {
+    return pool.allocate(std::max<std::size_t>(bytes, 1));
+  }
+  static void emit(Actions& actions, Action::Kind kind, std::uint32_t contributor, Round round,
+                   Error error = {});
+
+  const PartitionShape shape_;
+  const std::span<const Contributor> contributors_;
+  AggregatorMemory memory_;
+};
+
+}  // namespace bps

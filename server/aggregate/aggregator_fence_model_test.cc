@@ -1,0 +1,424 @@
+// Random worlds in which a partition moves from one aggregator to the next, again and again, also while it is
+// moving: workers know what they have stored and keep the last result; lanes break at every point; some
+// rounds fail, because ranks disagree; some ranks leave when they have all; some die. Checked: every sum has
+// the bits of the sum in rank order of the ranks that its weight claims, every worker gets each round once,
+// in order, the same result as the others who live, and nobody waits for ever.
+#include <deque>
+#include <map>
+#include <random>
+
+#include "server/testing/aggregator_harness.h"
+
+namespace bps::aggregator_fence_model_test {
+namespace {
+
+using Kind = Action::Kind;
+
+constexpr std::size_t kElements = 3;
+constexpr std::size_t kBytes = kElements * sizeof(float);
+constexpr std::uint64_t kRounds = 12;
+
+using Values = std::array<float, kElements>;
+
+struct Worker {
+  enum class State {
+    down,      // no lane
+    waiting,   // has resumed
+    ready,     // may push
+    pushing,   // half of it is there
+    pushed,    // waits for the answer
+    refused,   // waits to be asked again
+    finished,  // has all rounds, but is still there
+    gone,
+    dead,
+  };
+  State state = State::down;
+  bool resumes = true;      // when its lane is back: the partition has moved since, and it has not heard more
+  std::uint64_t round = 0;  // the first that is not over here
+  // The result of the round before.
+  Values kept{};
+  std::uint32_t weight = 0;
+  Error error;
+  Destination destination;
+  Values lane_buffer{};
+  std::deque<Action> inbox;
+  bool giving = false;  // a retained aggregate is half there
+};
+
+class World {
+ public:
+  World(unsigned seed, std::uint32_t workers, bool dies = false)
+      : random_(seed),
+        fails_(!dies && pick(2) == 0 && workers > 1),
+        leaves_(pick(4) == 0),
+        dies_(dies),
+        workers_(workers) {
+    const std::size_t budgets[] = {0, BufferPool::class_bytes(kBytes), 1 << 20};
+    budget_ = std::make_unique<BufferPool>(budgets[pick(3)]);
+    for (std::uint32_t i = 0; i < workers; ++i)
+      contributors_.push_back({Rank{i}, 1});
+    shape_.tensor = "t";
+    shape_.elements = kElements;
+    move();
+  }
+
+  void run() {
+    std::size_t steps = 0;
+    while (!finished()) {
+      REQUIRE(++steps < 100000);
+      if (pick(60) == 0) move();
+      step(static_cast<std::uint32_t>(pick(workers_.size())));
+    }
+    for (std::uint32_t i = 0; i < workers_.size(); ++i)
+      break_lane(i);
+    CHECK(budget_->bytes_in_use() == 0);
+    aggregator_.reset();
+    CHECK(slots_.bytes_in_use() == 0);
+  }
+
+  bool has_fetched() const { return fetched_; }
+  std::size_t deaths() const { return deaths_; }
+
+ private:
+  std::size_t pick(std::size_t n) { return static_cast<std::size_t>(random_() % n); }
+
+  bool finished() const {
+    return std::all_of(workers_.begin(), workers_.end(),
+                       [](const Worker& w) { return w.round == kRounds || w.state == Worker::State::dead; });
+  }
+  bool is_dead(std::size_t rank) const { return workers_[rank].state == Worker::State::dead; }
+
+  // ---- what is pushed, and what must come of it ----
+
+  static Rank root_of(std::uint64_t round, std::size_t n) {
+    return Rank{static_cast<std::uint32_t>(round % n)};
+  }
+  static bool is_broadcast(std::uint64_t round) { return round % 4 == 1; }
+  bool is_failing(std::uint64_t round) const { return fails_ && round % 4 == 2; }
+  // A round fails without those who have not begun it: they may not even have heard of the one before.
+  bool may_miss(std::uint64_t round) const { return is_failing(round + 1); }
+
+  static float value_of(std::uint32_t rank, std::uint64_t round, std::size_t element) {
+    std::mt19937 engine(static_cast<unsigned>(rank * 7919 + round * 104729 + element));
+    return std::uniform_real_distribution<float>(-1, 1)(engine) * static_cast<float>(1u << (engine() % 20));
+  }
+  static Values values_of(std::uint32_t rank, std::uint64_t round) {
+    Values values;
+    for (std::size_t i = 0; i < kElements; ++i)
+      values[i] = value_of(rank, round, i);
+    return values;
+  }
+  // Of all who live, and any of the dead.
+  bool is_right(std::uint64_t round, const Values& values, std::uint32_t weight) const {
+    const auto equals = [&](const Values& right) { return std::memcmp(&values, &right, kBytes) == 0; };
+    if (is_broadcast(round)) {
+      return weight == 1 && equals(values_of(root_of(round, workers_.size()).value, round));
+    }
+    for (std::size_t choice = 0; choice < std::size_t{1} << workers_.size(); ++choice) {
+      std::uint32_t count = 0;
+      bool possible = true;
+      Values sum{};
+      for (std::uint32_t rank = 0; rank < workers_.size(); ++rank) {
+        if ((choice >> rank & 1) == 0) {
+          possible = possible && is_dead(rank);
+          continue;
+        }
+        for (std::size_t i = 0; i < kElements; ++i)
+          sum[i] = count == 0 ? value_of(rank, round, i) : sum[i] + value_of(rank, round, i);
+        ++count;
+      }
+      if (possible && count == weight && equals(sum)) return true;
+    }
+    return false;
+  }
+  PushPull header_of(std::uint32_t rank, std::uint64_t round) const {
+    PushPull header;
+    header.round = Round{round};
+    if (is_broadcast(round)) {
+      header.operation = Operation::broadcast;
+      header.root = root_of(round, workers_.size());
+    } else if (is_failing(round) && rank % 2 == 1) {
+      header.operation = Operation::max;
+    }
+    return header;
+  }
+  bool is_empty(std::uint32_t rank, std::uint64_t round) const {
+    return is_broadcast(round) && root_of(round, workers_.size()) != Rank{rank};
+  }
+
+  // ---- what happens ----
+
+  // All lanes to the old owner are closed for good; the new one knows nothing.
+  void move() {
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+      if (aggregator_ != nullptr) break_lane(i);
+      workers_[i].resumes = true;
+    }
+    aggregator_.reset();
+    REQUIRE(slots_.bytes_in_use() == 0);
+    REQUIRE(budget_->bytes_in_use() == 0);
+    shape_.moved = moves_++ > 0;
+    if (!shape_.moved) {
+      for (Worker& worker : workers_)
+        worker.resumes = false;
+    }
+    aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, *budget_});
+    Actions actions;
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+      if (is_dead(i)) aggregator_->died(i, actions);
+      if (workers_[i].state != Worker::State::gone) continue;
+      aggregator_->left(i, actions);
+      aggregator_->gone(i, actions);
+    }
+    obey(actions);
+  }
+
+  void break_lane(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    Actions actions;
+    aggregator_->lost(index, actions);
+    for (const Action& action : worker.inbox) {
+      if (action.pin != Action::kNoPin) aggregator_->unpin(action.pin, actions);
+    }
+    worker.inbox.clear();
+    worker.giving = false;
+    if (worker.state < Worker::State::gone) worker.state = Worker::State::down;
+    obey(actions);
+  }
+
+  // What it had seen is no matter any more.
+  void die(std::uint32_t index) {
+    ++deaths_;
+    break_lane(index);
+    workers_[index].state = Worker::State::dead;
+    contributors_[index].loss = "it is gone";
+    for (auto it = outcomes_.begin(); it != outcomes_.end();) {
+      auto& ranks = it->second.ranks;
+      std::erase(ranks, index);
+      it = ranks.empty() ? outcomes_.erase(it) : std::next(it);
+    }
+    Actions actions;
+    aggregator_->died(index, actions);
+    obey(actions);
+  }
+
+  void step(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    Actions actions;
+    if (worker.state >= Worker::State::gone) {
+      if (pick(3) == 0) break_lane(index);
+      return;
+    }
+    if (dies_ && pick(100) == 0) {
+      const auto live = std::count_if(workers_.begin(), workers_.end(),
+                                      [](const Worker& w) { return w.state < Worker::State::gone; });
+      if (live > 1) return die(index);
+    }
+    if (worker.state == Worker::State::down) return come_back(index);
+    if (pick(40) == 0) return break_lane(index);
+    if (worker.giving) {
+      const Values& kept = worker.kept;
+      if (worker.destination.memory != nullptr) std::memcpy(worker.destination.memory, kept.data(), kBytes);
+      worker.giving = false;
+      aggregator_->end_retained(index, actions);
+      return obey(actions);
+    }
+    if (worker.state == Worker::State::pushing) return end_push(index);
+    if (!worker.inbox.empty() && pick(3) != 0) return hear(index);
+    if (worker.state == Worker::State::ready) begin_push(index);
+    if (worker.state == Worker::State::finished && leaves_ && pick(10) == 0) {
+      worker.state = Worker::State::gone;
+      any_left_ = true;
+      aggregator_->left(index, actions);
+      aggregator_->gone(index, actions);
+      obey(actions);
+    }
+  }
+
+  void come_back(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    if (!worker.resumes) {
+      worker.state = worker.round == kRounds ? Worker::State::finished : Worker::State::ready;
+    } else if (worker.round < kRounds && pick(4) == 0) {
+      worker.state = Worker::State::ready;  // as one who has declared the tensor since
+    } else {
+      worker.state = Worker::State::waiting;
+      Actions actions;
+      aggregator_->resume(index, {{}, Round{worker.round}}, actions);
+      obey(actions);
+    }
+  }
+
+  void begin_push(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    Actions actions;
+    const bool empty = is_empty(index, worker.round);
+    worker.destination =
+        aggregator_->begin(index, header_of(index, worker.round), empty ? 0 : kBytes, actions);
+    worker.state = Worker::State::pushing;
+    if (worker.destination.memory != nullptr) std::memset(worker.destination.memory, 0xEE, kBytes / 2);
+    obey(actions);
+  }
+
+  void end_push(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    Actions actions;
+    const Values values = values_of(index, worker.round);
+    const bool lane = worker.destination.kind == Destination::Kind::lane;
+    if (lane) worker.lane_buffer = values;
+    if (worker.destination.memory != nullptr) std::memcpy(worker.destination.memory, values.data(), kBytes);
+    worker.state = Worker::State::pushed;
+    aggregator_->end(index, lane ? reinterpret_cast<const std::byte*>(worker.lane_buffer.data()) : nullptr,
+                     actions);
+    obey(actions);
+  }
+
+  void obey(const Actions& actions) {
+    for (const Action& action : actions) {
+      Worker& worker = workers_[action.contributor];
+      const bool up = worker.state != Worker::State::down && worker.state < Worker::State::gone;
+      if (up) {
+        worker.inbox.push_back(action);
+      } else if (action.pin != Action::kNoPin) {
+        Actions more;
+        aggregator_->unpin(action.pin, more);
+        obey(more);
+      }
+    }
+  }
+
+  // The worker reads one message.
+  void hear(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    const Action action = worker.inbox.front();
+    worker.inbox.pop_front();
+    CAPTURE(index, action.round.value, worker.round, action.error.message);
+    switch (action.kind) {
+      case Kind::resumed:
+        REQUIRE(action.round.value >= worker.round);
+        REQUIRE(action.round.value <= worker.round + (may_miss(worker.round) ? 2 : 1));
+        worker.resumes = false;
+        if (worker.state != Worker::State::waiting) return;
+        worker.state = worker.round == kRounds              ? Worker::State::finished
+                       : action.round.value == worker.round ? Worker::State::ready
+                                                            : Worker::State::pushed;
+        return;
+      case Kind::fetch: {
+        fetched_ = true;
+        REQUIRE(action.round.value + 1 == worker.round);
+        Retained header;
+        header.round = action.round;
+        header.weight = worker.weight;
+        header.error = worker.error;
+        worker.destination =
+            aggregator_->begin_retained(index, header, worker.error.code == ErrorCode::ok ? kBytes : 0);
+        worker.giving = true;
+        if (worker.destination.memory != nullptr) std::memset(worker.destination.memory, 0xEE, kBytes / 2);
+        return;
+      }
+      case Kind::later:
+        REQUIRE(action.round.value == worker.round);
+        REQUIRE(worker.state == Worker::State::pushed);
+        worker.state = Worker::State::refused;
+        return;
+      case Kind::again:
+        REQUIRE(action.round.value == worker.round);
+        REQUIRE(worker.state == Worker::State::refused);
+        worker.state = Worker::State::ready;
+        return;
+      case Kind::answer:
+      case Kind::failed: return store(index, action);
+    }
+  }
+
+  void store(std::uint32_t index, const Action& action) {
+    Worker& worker = workers_[index];
+    REQUIRE(action.round.value == worker.round);
+    REQUIRE((worker.state == Worker::State::pushed || worker.state == Worker::State::refused));
+    worker.error = action.error;
+    worker.weight = action.weight;
+    if (action.kind == Kind::failed) {
+      const bool last = any_left_ && worker.round + 1 == kRounds;
+      const bool lost = is_broadcast(worker.round) && is_dead(root_of(worker.round, workers_.size()).value);
+      REQUIRE((is_failing(worker.round) || may_miss(worker.round) || last || lost));
+      if (lost && !last) note(index, {}, 0);
+    } else {
+      REQUIRE_FALSE(is_failing(worker.round));
+      worker.kept = values_of(index, worker.round);  // the root of a broadcast keeps what it has sent
+      if (!action.payload.bytes.empty()) {
+        REQUIRE(action.payload.bytes.size() == kBytes);
+        std::memcpy(worker.kept.data(), action.payload.bytes.data(), kBytes);
+      }
+      note(index, worker.kept, action.weight);
+    }
+    ++worker.round;
+    worker.state = worker.round == kRounds ? Worker::State::finished : Worker::State::ready;
+    if (action.pin == Action::kNoPin) return;
+    Actions actions;
+    aggregator_->unpin(action.pin, actions);
+    obey(actions);
+  }
+
+  // All who live see the same.
+  void note(std::uint32_t index, const Values& values, std::uint32_t weight) {
+    const std::uint64_t round = workers_[index].round;
+    Outcome& outcome = outcomes_[round];
+    if (outcome.ranks.empty()) {
+      outcome = {values, weight, {}};
+      if (weight > 0) REQUIRE(is_right(round, values, weight));
+    }
+    outcome.ranks.push_back(index);
+    REQUIRE(outcome.weight == weight);
+    REQUIRE(std::memcmp(&outcome.values, &values, kBytes) == 0);
+  }
+
+  struct Outcome {
+    Values values{};
+    std::uint32_t weight = 0;          // 0: it has failed
+    std::vector<std::uint32_t> ranks;  // who live and have seen it
+  };
+
+  std::mt19937 random_;
+  const bool fails_;
+  const bool leaves_;
+  const bool dies_;
+  std::size_t deaths_ = 0;
+  std::map<std::uint64_t, Outcome> outcomes_;
+  bool any_left_ = false;
+  bool fetched_ = false;
+  std::uint64_t moves_ = 0;
+  PartitionShape shape_;
+  BufferPool slots_;
+  std::unique_ptr<BufferPool> budget_;
+  std::vector<Contributor> contributors_;
+  std::unique_ptr<Aggregator> aggregator_;
+  std::vector<Worker> workers_;
+};
+
+TEST_CASE("random worlds in which the partition moves: exact results, once each, the same for all") {
+  std::size_t fetched = 0;
+  for (unsigned seed = 0; seed < 1000; ++seed) {
+    CAPTURE(seed);
+    World world(seed, static_cast<std::uint32_t>(1 + seed % 5));
+    world.run();
+    fetched += world.has_fetched() ? 1 : 0;
+  }
+  CHECK(fetched > 300);
+}
+
+TEST_CASE("random worlds in which the partition moves and workers die: the same for all who live") {
+  std::size_t fetched = 0;
+  std::size_t deaths = 0;
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    CAPTURE(seed);
+    World world(seed, static_cast<std::uint32_t>(2 + seed % 4), true);
+    world.run();
+    fetched += world.has_fetched() ? 1 : 0;
+    deaths += world.deaths();
+  }
+  CHECK(fetched > 600);
+  CHECK(deaths > 1000);
+}
+
+}  // namespace
+}  // namespace bps::aggregator_fence_model_test

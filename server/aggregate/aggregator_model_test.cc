@@ -1,0 +1,505 @@
+// Random worlds against the aggregator: workers that push in any order and half at a time, or lend what they
+// have and withdraw it, at the worst moment too; lanes that break and come back, answers that are read late,
+// a budget that is nearly nothing; workers that die. Checked: every sum has the bits of the sum in rank
+// order, of the ranks that its weight claims and the same for all, every worker gets each round exactly once,
+// payloads stay unchanged while they are read, and all memory comes back.
+#include <deque>
+#include <map>
+#include <random>
+
+#include "server/testing/aggregator_harness.h"
+
+namespace bps::aggregator_model_test {
+namespace {
+
+constexpr std::size_t kElements = 3;
+const std::size_t kBuffer = BufferPool::class_bytes(kElements * 8);
+
+struct Answer {
+  Round round;
+  std::span<const std::byte> payload;
+  std::vector<std::byte> copy;
+  std::uint32_t pin = 0;
+  std::uint32_t weight = 0;
+  std::uint64_t version = 0;
+  bool failed = false;
+};
+
+struct Worker {
+  enum class State { idle, sending, sent, refused, done, dead };
+  State state = State::idle;
+  bool refused_early = false;  // while it was still sending
+  bool announced = false;      // refused: not sent at all
+  bool asked = false;          // idle: the server wants it
+  bool broken = false;         // the server has not heard of it yet
+  std::uint64_t round = 0;
+  std::shared_ptr<Loan> loan;
+  Destination destination;
+  std::vector<std::byte> lane_buffer;
+  std::deque<Answer> inbox;  // sent by the server, not yet read
+};
+
+class World {
+ public:
+  World(unsigned seed, Mode mode, DType dtype, std::uint32_t workers, std::uint64_t rounds,
+        std::size_t budget_bytes, std::uint32_t staleness)
+      : random_(seed), rounds_(rounds), budget_(budget_bytes), workers_(workers) {
+    shape_.tensor = "t";
+    shape_.dtype = dtype;
+    shape_.elements = kElements;
+    shape_.mode = mode;
+    shape_.staleness = staleness;
+    for (std::uint32_t i = 0; i < workers; ++i) {
+      contributors_.push_back({Rank{i}, 1});
+    }
+    aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, budget_});
+    for (Worker& worker : workers_) {
+      worker.lane_buffer.resize(shape_.raw_bytes());
+    }
+  }
+  virtual ~World() = default;
+
+  // Workers that are groups of up to four ranks.
+  void make_groups() {
+    for (Contributor& contributor : contributors_)
+      contributor.weight = static_cast<std::uint32_t>(1 + pick(4));
+    aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, budget_});
+  }
+  // Of the workers from `first` on, all but one may die.
+  void let_die(std::uint32_t first) { first_mortal_ = first; }
+  std::size_t deaths() const { return deaths_; }
+
+  void run() {
+    // Rank 0 is often the one that everybody waits for.
+    const bool rank0_late = pick(2) == 0;
+    lenders_ = pick(3);
+    std::size_t steps = 0;
+    while (!finished()) {
+      REQUIRE(++steps < 200000);
+      auto index = static_cast<std::uint32_t>(pick(workers_.size()));
+      if (rank0_late && index == 0 && pick(8) != 0) index = static_cast<std::uint32_t>(pick(workers_.size()));
+      step(index);
+    }
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+      break_lane(i);
+    }
+    CHECK(budget_.bytes_in_use() == 0);
+    aggregator_.reset();
+    CHECK(slots_.bytes_in_use() == 0);
+  }
+
+ protected:
+  virtual PushPull header_of(std::uint32_t rank, std::uint64_t round) = 0;
+  virtual std::vector<std::byte> contribution(std::uint32_t rank, std::uint64_t round) = 0;
+  virtual void check_answer(std::uint32_t rank, const Answer& answer) = 0;
+
+  std::size_t pick(std::size_t n) { return static_cast<std::size_t>(random_() % n); }
+
+  bool finished() const {
+    for (const Worker& worker : workers_) {
+      if (worker.state < Worker::State::done) return false;
+    }
+    return true;
+  }
+
+  void die(std::uint32_t index) {
+    ++deaths_;
+    break_lane(index);
+    workers_[index].state = Worker::State::dead;
+    contributors_[index].loss = "rank " + std::to_string(index) + " is gone";
+    Actions actions;
+    aggregator_->died(index, actions);
+    obey(actions);
+  }
+
+  void step(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    if (worker.state == Worker::State::dead) return;
+    if (index >= first_mortal_ && deaths_ + 1 < workers_.size() && pick(60) == 0) return die(index);
+    // Who has withdrawn something is about to be lost.
+    if (worker.loan != nullptr && worker.loan->withdrawn()) worker.broken = true;
+    if (worker.broken || pick(40) == 0) {
+      if (worker.loan != nullptr && !worker.loan->given_back()) worker.loan->withdraw();
+      // The server may hear of it later than it happens.
+      if (!std::exchange(worker.broken, true) && pick(2) == 0) return;
+      return break_lane(index);
+    }
+    if (!worker.inbox.empty() && pick(2) == 0) return read_answer(index);
+    Actions actions;
+    if (worker.state == Worker::State::idle) {
+      PushPull header = header_of(index, worker.round);
+      header.weight = contributors_[index].weight;
+      auto bytes = contribution(index, worker.round);
+      if (pick(2) < lenders_ && !bytes.empty() && lend(worker, index, header, bytes, actions)) {
+        return obey(actions);
+      }
+      if (!bytes.empty() && !worker.asked && pick(4) == 0) return announce(index, header);
+      worker.asked = false;
+      worker.destination = aggregator_->begin(index, header, bytes.size(), actions);
+      worker.state = Worker::State::sending;
+      // Half of it arrives, as garbage.
+      if (std::byte* to = place(worker); to != nullptr && !bytes.empty())
+        std::memset(to, 0xEE, bytes.size() / 2);
+    } else if (worker.state == Worker::State::sending) {
+      const auto bytes = contribution(index, worker.round);
+      if (std::byte* to = place(worker); to != nullptr && !bytes.empty())
+        std::memcpy(to, bytes.data(), bytes.size());
+      worker.state =
+          std::exchange(worker.refused_early, false) ? Worker::State::refused : Worker::State::sent;
+      const bool lane = worker.destination.kind == Destination::Kind::lane;
+      aggregator_->end(index, lane ? worker.lane_buffer.data() : nullptr, actions);
+    }
+    obey(actions);
+  }
+
+  void announce(std::uint32_t index, PushPull header) {
+    Actions actions;
+    header.announced = true;
+    CHECK(aggregator_->begin(index, header, 0, actions).kind == Destination::Kind::drop);
+    aggregator_->end(index, nullptr, actions);
+    workers_[index].state = Worker::State::refused;
+    workers_[index].announced = true;
+    obey(actions);
+  }
+
+  bool lend(Worker& worker, std::uint32_t index, const PushPull& header, const std::vector<std::byte>& bytes,
+            Actions& actions) {
+    worker.loan = std::make_shared<Loan>(bytes, pick(10) == 0);
+    if (pick(40) == 0) worker.loan->withdraw();
+    const bool scarce = pick(2) == 0;
+    LentPayload payload(worker.loan, 0, worker.loan->bytes(), scarce);
+    const bool taken = aggregator_->lend(index, header, payload, actions);
+    if (taken) {
+      worker.state = Worker::State::sent;
+      ++taken_;
+      if (scarce || payload) CHECK(worker.loan->given_back());
+      CHECK_FALSE(payload);
+    } else {
+      CHECK(actions.empty());
+      REQUIRE(payload);
+      // A transport copies it, and looks afterwards.
+      if (worker.loan->withdrawn()) worker.broken = true;
+      payload.reset();
+      worker.loan = nullptr;
+    }
+    return taken || worker.broken;
+  }
+
+  std::byte* place(Worker& worker) {
+    if (worker.destination.kind == Destination::Kind::lane) return worker.lane_buffer.data();
+    return worker.destination.memory;
+  }
+
+  void obey(const Actions& actions) {
+    for (const Action& action : actions) {
+      Worker& worker = workers_[action.contributor];
+      INFO("rank " << action.contributor << " round " << action.round.value << ": " << action.error.message);
+      REQUIRE(worker.state != Worker::State::dead);
+      const bool failed = action.kind == Action::Kind::failed;
+      if (failed) {
+        REQUIRE(may_fail(action.round.value));
+        REQUIRE(action.error.code == ErrorCode::peer_lost);
+        // A failure is told while what it concerns is still being refused, or asked for again.
+        worker.refused_early = false;
+        if (worker.state == Worker::State::refused) worker.announced = true;
+      }
+      if (failed || action.kind == Action::Kind::answer) {
+        REQUIRE(!worker.refused_early);
+        Answer answer{action.round,  action.payload.bytes, {},    action.pin,
+                      action.weight, action.version,       failed};
+        answer.copy.assign(action.payload.bytes.begin(), action.payload.bytes.end());
+        worker.inbox.push_back(std::move(answer));
+        continue;
+      }
+      REQUIRE(action.round.value == worker.round);
+      if (worker.broken) continue;  // it does not hear it any more
+      if (action.kind == Action::Kind::later) {
+        if (worker.state == Worker::State::sending) {
+          worker.refused_early = true;
+          continue;
+        }
+        // Of an announcement: it was sent before, on another lane, and its sum is spoiled.
+        REQUIRE((worker.state == Worker::State::sent || worker.announced));
+        worker.state = Worker::State::refused;
+      } else {
+        REQUIRE(worker.state == Worker::State::refused);
+        worker.state = Worker::State::idle;
+        worker.announced = false;
+        worker.asked = true;
+      }
+    }
+  }
+
+  void read_answer(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    Answer answer = std::move(worker.inbox.front());
+    worker.inbox.pop_front();
+    REQUIRE(std::equal(answer.copy.begin(), answer.copy.end(), answer.payload.begin(), answer.payload.end()));
+    REQUIRE(answer.round.value == worker.round);
+    // To an announcement too: it was sent before, on another lane.
+    REQUIRE((worker.state == Worker::State::sent || worker.announced));
+    worker.announced = false;
+    worker.asked = false;
+    if (!answer.failed) check_answer(index, answer);
+    const auto [first, is_first] = outcomes_.try_emplace(answer.round.value, answer.failed);
+    if (!is_first && shape_.mode == Mode::sync) REQUIRE(first->second == answer.failed);
+    Actions actions;
+    if (answer.pin != Action::kNoPin) aggregator_->unpin(answer.pin, actions);
+    obey(actions);
+    ++worker.round;
+    worker.state = worker.round == rounds_ ? Worker::State::done : Worker::State::idle;
+  }
+
+  // What the server queued but the worker did not read is gone; the worker sends again what was not answered.
+  void break_lane(std::uint32_t index) {
+    Worker& worker = workers_[index];
+    Actions actions;
+    if (worker.loan != nullptr && !worker.loan->given_back()) worker.loan->withdraw();
+    aggregator_->lost(index, actions);
+    if (worker.loan != nullptr) CHECK(worker.loan->given_back());
+    worker.loan = nullptr;
+    worker.broken = false;
+    worker.refused_early = false;
+    worker.announced = false;
+    worker.asked = false;
+    while (!worker.inbox.empty()) {
+      if (worker.inbox.front().pin != Action::kNoPin) aggregator_->unpin(worker.inbox.front().pin, actions);
+      worker.inbox.pop_front();
+    }
+    if (worker.state < Worker::State::done) worker.state = Worker::State::idle;
+    obey(actions);
+  }
+
+  bool is_dead(std::uint32_t rank) const { return workers_[rank].state == Worker::State::dead; }
+  virtual bool may_fail(std::uint64_t) { return false; }
+
+  std::mt19937 random_;
+  std::uint64_t rounds_;
+  std::size_t lenders_ = 0;  // 0 none, 1 half, 2 all
+  std::uint64_t taken_ = 0;  // payloads that were lent and taken
+  std::uint32_t first_mortal_ = UINT32_MAX;
+  std::size_t deaths_ = 0;
+  std::map<std::uint64_t, bool> outcomes_;  // of rounds: failed
+  PartitionShape shape_;
+  BufferPool slots_;
+  BufferPool budget_;
+  std::vector<Contributor> contributors_;
+  std::unique_ptr<Aggregator> aggregator_;
+  std::vector<Worker> workers_;
+};
+
+// f32 sums, averages, products and maxima with values whose order matters, and a broadcast now and then.
+class SyncWorld : public World {
+ public:
+  using World::World;
+
+ private:
+  static Operation operation_of(std::uint64_t round) {
+    constexpr Operation operations[] = {Operation::broadcast, Operation::sum, Operation::average,
+                                        Operation::product,   Operation::max, Operation::sum};
+    return operations[round % 6];
+  }
+  Rank root_of(std::uint64_t round) const {
+    return Rank{static_cast<std::uint32_t>(round % workers_.size())};
+  }
+
+  static float value_of(std::uint32_t rank, std::uint64_t round, std::size_t element) {
+    std::mt19937 engine(static_cast<unsigned>(rank * 7919 + round * 104729 + element));
+    return std::uniform_real_distribution<float>(-1, 1)(engine) * static_cast<float>(1u << (engine() % 20));
+  }
+
+  PushPull header_of(std::uint32_t, std::uint64_t round) override {
+    PushPull header;
+    header.round = Round{round};
+    header.operation = operation_of(round);
+    if (header.operation == Operation::broadcast) header.root = root_of(round);
+    return header;
+  }
+
+  std::vector<std::byte> contribution(std::uint32_t rank, std::uint64_t round) override {
+    if (operation_of(round) == Operation::broadcast && root_of(round) != Rank{rank}) return {};
+    std::vector<std::byte> bytes(kElements * sizeof(float));
+    for (std::size_t i = 0; i < kElements; ++i) {
+      const float value = value_of(rank, round, i);
+      std::memcpy(bytes.data() + i * sizeof(float), &value, sizeof(float));
+    }
+    return bytes;
+  }
+
+  void check_answer(std::uint32_t rank, const Answer& answer) override {
+    const std::uint64_t round = answer.round.value;
+    const Operation operation = operation_of(round);
+    CAPTURE(rank, round);
+    if (operation == Operation::broadcast)
+      REQUIRE(answer.weight == contributors_[root_of(round).value].weight);
+    if (operation == Operation::broadcast && root_of(round) == Rank{rank}) {
+      REQUIRE(answer.payload.empty());
+      return;
+    }
+    REQUIRE(answer.payload.size() == kElements * sizeof(float));
+    // The first one to read it finds out whose parts are in it; all others get the same.
+    const std::vector<std::byte> got(answer.payload.begin(), answer.payload.end());
+    const auto [known, is_first] = answers_.try_emplace(round, got, answer.weight);
+    REQUIRE(known->second == std::pair(got, answer.weight));
+    if (is_first) REQUIRE(is_right(round, answer));
+  }
+
+  // Of all live ranks, all dead ones that were further on, none that had not come so far, and any of the
+  // others.
+  bool is_right(std::uint64_t round, const Answer& answer) const {
+    if (operation_of(round) == Operation::broadcast) {
+      return is_reduction_of({root_of(round).value}, round, answer);
+    }
+    std::vector<std::uint32_t> doubtful, sure;
+    for (std::uint32_t rank = 0; rank < workers_.size(); ++rank) {
+      if (is_dead(rank) && workers_[rank].round == round) {
+        doubtful.push_back(rank);
+      } else if (!is_dead(rank) || workers_[rank].round > round) {
+        sure.push_back(rank);
+      }
+    }
+    for (std::size_t choice = 0; choice < std::size_t{1} << doubtful.size(); ++choice) {
+      std::vector<std::uint32_t> ranks = sure;
+      for (std::size_t i = 0; i < doubtful.size(); ++i) {
+        if ((choice >> i & 1) != 0) ranks.push_back(doubtful[i]);
+      }
+      std::sort(ranks.begin(), ranks.end());
+      std::uint32_t weight = 0;
+      for (const std::uint32_t rank : ranks)
+        weight += contributors_[rank].weight;
+      if (weight == answer.weight && is_reduction_of(ranks, round, answer)) return true;
+    }
+    return false;
+  }
+
+  static bool is_reduction_of(const std::vector<std::uint32_t>& ranks, std::uint64_t round,
+                              const Answer& answer) {
+    const Operation operation = operation_of(round);
+    for (std::size_t i = 0; i < kElements; ++i) {
+      float expected = value_of(ranks.front(), round, i);
+      for (std::size_t k = 1; k < ranks.size(); ++k) {
+        const float next = value_of(ranks[k], round, i);
+        if (operation == Operation::max) expected = expected < next ? next : expected;
+        if (operation == Operation::product) expected = expected * next;
+        if (operation == Operation::sum || operation == Operation::average) expected = expected + next;
+      }
+      if (operation == Operation::average && answer.weight > 1)
+        expected = expected / static_cast<float>(answer.weight);
+      if (std::memcmp(&expected, answer.payload.data() + i * sizeof(float), sizeof(float)) != 0) return false;
+    }
+    return true;
+  }
+
+  bool may_fail(std::uint64_t round) override {
+    return operation_of(round) == Operation::broadcast && is_dead(root_of(round).value);
+  }
+
+  std::map<std::uint64_t, std::pair<std::vector<std::byte>, std::uint32_t>> answers_;
+};
+
+// Every delta adds 1 in the digit of its rank, so that the value tells how many deltas of each are in it.
+class AsyncWorld : public World {
+ public:
+  using World::World;
+
+ private:
+  static std::uint64_t digit(std::uint64_t value, std::uint32_t rank) { return (value >> (8 * rank)) & 0xFF; }
+
+  PushPull header_of(std::uint32_t rank, std::uint64_t round) override {
+    PushPull header;
+    header.round = Round{round};
+    // Rank 1, if there is one, sends its first delta before it knows of any broadcast.
+    if (round == 0 && rank != 1) header.operation = Operation::broadcast;
+    return header;
+  }
+
+  std::vector<std::byte> contribution(std::uint32_t rank, std::uint64_t round) override {
+    const bool broadcast = header_of(rank, round).operation == Operation::broadcast;
+    if (broadcast && rank != 0) return {};
+    std::vector<std::byte> bytes(kElements * 8);
+    const std::uint64_t delta = broadcast ? 0 : std::uint64_t{1} << (8 * rank);
+    for (std::size_t i = 0; i < kElements; ++i) {
+      std::memcpy(bytes.data() + i * 8, &delta, 8);
+    }
+    return bytes;
+  }
+
+  void check_answer(std::uint32_t rank, const Answer& answer) override {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < kElements; ++i) {
+      std::uint64_t value = 0;
+      std::memcpy(&value, answer.payload.data() + i * 8, 8);
+      if (i > 0) REQUIRE(value == sum);
+      sum = value;
+    }
+    const auto deltas_of = [&](std::uint32_t r) { return digit(sum, r) + (r == 1 ? 0 : 1); };
+    std::uint64_t deltas = 0;
+    for (std::uint32_t r = 0; r < workers_.size(); ++r) {
+      deltas += digit(sum, r);
+    }
+    REQUIRE(answer.version == 1 + deltas);  // and the broadcast
+    REQUIRE(deltas_of(rank) == answer.round.value + 1);
+    const bool delta = header_of(rank, answer.round.value).operation != Operation::broadcast;
+    if (!delta || shape_.staleness == kUnboundedStaleness) return;
+    for (std::uint32_t r = 0; r < workers_.size(); ++r) {
+      // A broadcast counts as a round, but a rank that has not sent its own is not told apart by the digits.
+      if (deltas_of(r) > 1 && !is_dead(r)) REQUIRE(deltas_of(r) + shape_.staleness >= answer.round.value + 1);
+    }
+  }
+};
+
+TEST_CASE("random synchronous worlds: exact sums, once each, memory back to zero") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(1 + random() % 8);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    SyncWorld world(seed, Mode::sync, DType::f32, workers, 12, budgets[random() % 4], kUnboundedStaleness);
+    if (seed % 2 == 1) world.make_groups();
+    world.run();
+  }
+}
+
+TEST_CASE("random synchronous worlds in which workers die: the others go on, and all see the same") {
+  std::size_t deaths = 0;
+  for (unsigned seed = 0; seed < 1000; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(2 + random() % 5);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    SyncWorld world(seed, Mode::sync, DType::f32, workers, 12, budgets[random() % 4], kUnboundedStaleness);
+    world.let_die(0);
+    if (seed % 2 == 1) world.make_groups();
+    world.run();
+    deaths += world.deaths();
+  }
+  CHECK(deaths > 1000);
+}
+
+TEST_CASE("random asynchronous worlds in which workers die: the bound counts the others") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(2 + random() % 5);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    const std::uint32_t bounds[] = {0, 1, 3, kUnboundedStaleness};
+    AsyncWorld world(seed, Mode::async, DType::i64, workers, 12, budgets[random() % 4], bounds[random() % 4]);
+    world.let_die(1);
+    world.run();
+  }
+}
+
+TEST_CASE("random asynchronous worlds: every delta counts once, staleness holds") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto workers = static_cast<std::uint32_t>(1 + random() % 6);
+    const std::size_t budgets[] = {0, kBuffer, 2 * kBuffer, 1 << 20};
+    const std::uint32_t bounds[] = {0, 1, 3, kUnboundedStaleness};
+    AsyncWorld world(seed, Mode::async, DType::i64, workers, 12, budgets[random() % 4], bounds[random() % 4]);
+    world.run();
+  }
+}
+
+}  // namespace
+}  // namespace bps::aggregator_model_test

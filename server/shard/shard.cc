@@ -1,0 +1,155 @@
+#include "server/shard/shard.h"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "proto/base/assert.h"
+#include "proto/base/log/log_limit.h"
+
+namespace bps {
+
+namespace {
+
+// Where one buffer finds no shared memory, thousands may.
+constexpr Duration kNoRegionInterval = std::chrono::seconds(10);
+
+// Ordinary memory is better than none: what is sent from it is copied once more.
+BufferPool::Source regions_of(std::vector<Transport*> transports, EventLoop& loop, const Logger& log) {
+  if (transports.empty()) return {};
+  return [transports = std::move(transports), &loop, log,
+          limit = LogLimit(kNoRegionInterval)](std::size_t bytes) mutable -> Result<std::shared_ptr<Region>> {
+    const auto warn = [&](const std::string& why, const char* instead) {
+      if (const auto others = limit.admit(loop.now())) log.warn("{}; {}{}", why, instead, *others);
+    };
+    std::string why;
+    for (Transport* const transport : transports) {
+      auto region = transport->allocate(bytes);
+      if (region) {
+        if (!why.empty()) warn(why, "aggregates are copied once more for lanes that need this");
+        return region;
+      }
+      why += (why.empty() ? "" : "; ") + to_string(region.error());
+    }
+    warn(why, "aggregates go into ordinary memory, and are copied once more");
+    return allocate_ordinary_region(bytes);
+  };
+}
+
+}  // namespace
+
+Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
+             std::vector<Transport*> memory, bool pins_slots, LaneCpus::Bind bind)
+    : context_{loop,         BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
+               BufferPool(), BufferPool(reorder_budget_bytes),
+               pins_slots,   log.child(fmt::format("shard {}", index.value)),
+               ShardStats{}, LaneCpus(std::move(bind))} {}
+
+Shard::~Shard() = default;
+
+void Shard::check_loop() const { BPS_ASSERT(context_.loop.in_loop()); }
+
+ShardJob* Shard::find(JobRun job) {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? nullptr : found->second.get();
+}
+
+void Shard::open_job(const OpenJob& job) {
+  check_loop();
+  if (shut_down_) return;
+  jobs_.emplace(job.job_run, std::make_unique<ShardJob>(context_, job));
+}
+
+void Shard::declare(const DeclareSlices& declare) {
+  check_loop();
+  if (ShardJob* const found = find(declare.job_run)) found->declare(declare);
+}
+
+void Shard::drop(const DropTensors& drop) {
+  check_loop();
+  ShardJob* const found = find(drop.job_run);
+  if (found == nullptr) return;
+  for (const TensorId tensor : drop.tensors)
+    found->drop(tensor);
+  for (const PartitionId partition : drop.partitions)
+    found->drop(partition);
+}
+
+void Shard::worker_left(JobRun job, Rank rank, bool lingers) {
+  check_loop();
+  if (ShardJob* const found = find(job)) found->worker_left(rank, lingers);
+}
+
+void Shard::shrink(const Shrunk& shrunk) {
+  check_loop();
+  if (ShardJob* const found = find(shrunk.job_run)) found->shrink(shrunk);
+}
+
+void Shard::survey(JobRun job, std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) {
+  check_loop();
+  if (const ShardJob* const found = find(job)) found->survey(tensor, open, names);
+}
+
+void Shard::end_job(JobRun job, const Error& error, Done done) {
+  check_loop();
+  auto found = jobs_.extract(job);
+  if (!found) return done();
+  begin_end(std::move(found.mapped()), error, std::move(done));
+}
+
+void Shard::begin_end(std::unique_ptr<ShardJob> job, const Error& error, Done done) {
+  const auto ending = ending_.insert(ending_.end(), {std::move(job), std::move(done), {}});
+  finish_at(ending, ServerLane::kFarewell);
+  // Its last lane is calling: it cannot go yet.
+  ending->job->end(error, [this, ending] { finish_at(ending, Duration::zero()); });
+}
+
+void Shard::finish_at(std::list<Ending>::iterator ending, Duration delay) {
+  context_.loop.cancel(ending->timer);
+  ending->timer = context_.loop.after(delay, [this, ending] { finish(ending); });
+}
+
+void Shard::finish(std::list<Ending>::iterator ending) {
+  const Done done = std::move(ending->done);
+  ending_.erase(ending);
+  context_.slots.trim();
+  context_.arrivals.trim();
+  context_.budget.trim();
+  done();
+  if (shut_down_ && ending_.empty()) std::exchange(all_ended_, nullptr)();
+}
+
+void Shard::admit(const HelloLane& hello, const Welcome& welcome, std::unique_ptr<Connection> connection) {
+  check_loop();
+  if (shut_down_) return;
+  ShardJob* const found = find(hello.job_run);
+  const std::string peer = connection->peer();
+  const Status status =
+      found != nullptr
+          ? found->admit(hello, welcome, connection)
+          : Status(make_error(ErrorCode::peer_lost,
+                              fmt::format("job run {:016x} is not known here", hello.job_run.value),
+                              "it has ended or failed; the scheduler knows why"));
+  if (status) {
+    context_.log.debug("job '{}', rank {} ({}): lane open", found->name(), hello.rank.value, peer);
+    return;
+  }
+  context_.log.info("lane of rank {} ({}) refused: {}", hello.rank.value, peer, status.error().message);
+  ++context_.stats.refused_lanes;
+  connection->send(Refused{status.error().code, status.error().message, status.error().advice});
+  connection->close_after_flush(ServerLane::kLinger);
+}
+
+void Shard::shutdown(const Error& error, Done done) {
+  check_loop();
+  BPS_ASSERT(!shut_down_);
+  shut_down_ = true;
+  for (auto& [run, job] : jobs_) {
+    begin_end(std::move(job), error, [] {});
+  }
+  jobs_.clear();
+  if (ending_.empty()) return done();
+  all_ended_ = std::move(done);
+}
+
+}  // namespace bps

@@ -1,0 +1,241 @@
+#include "server/shard/shard_job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+
+ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
+    : context_(context),
+      job_run_(job.job_run),
+      name_(job.job),
+      epoch_(job.epoch),
+      generation_(job.generation),
+      had_losses_(job.generation.value > 1) {
+  add_members(job.members);
+}
+
+ShardJob::~ShardJob() {
+  // Connections may still read slots and write into them.
+  for (const auto* const lanes : {&lanes_, &leaving_}) {
+    for (const auto& lane : *lanes)
+      lane->close();
+  }
+}
+
+void ShardJob::declare(const DeclareSlices& declare) {
+  epoch_ = declare.epoch;
+  for (const TensorSlices& tensor : declare.tensors) {
+    add(tensor, declare.moved);
+  }
+}
+
+void ShardJob::add(const TensorSlices& tensor, bool moved) {
+  for (const PartitionSlice& slice : tensor.partitions) {
+    PartitionShape shape;
+    shape.partition = slice.partition;
+    shape.tensor = tensor.name;
+    shape.dtype = tensor.dtype;
+    shape.elements = slice.elements;
+    shape.mode = tensor.mode;
+    shape.staleness = tensor.staleness;
+    shape.moved = moved;
+    shape.had_losses = had_losses_;
+    const auto [place, is_new] = partitions_.try_emplace(slice.partition);
+    BPS_ASSERT(is_new);  // the ledger has seen to it
+    dropped_.erase(slice.partition);
+    JobPartition& partition = place->second;
+    partition.tensor = tensor.tensor;
+    partition.priority = tensor.priority;
+    partition.epoch = epoch_;
+    partition.clock.start(context_.loop.now());
+    partition.answering.resize(contributors_.size(), 0);
+    if (context_.pins_slots)
+      partition.reserved = reserve_slots(context_.slots, shape.dtype, shape.elements, shape.mode);
+    partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory());
+    tell_past(slice.partition, *partition.aggregator);
+    BPS_ASSERT(actions_.empty());  // nobody has pushed yet
+  }
+}
+
+void ShardJob::drop(TensorId tensor) {
+  for (auto it = partitions_.begin(); it != partitions_.end();) {
+    const auto here = it++;
+    if (here->second.tensor == tensor) drop(here);
+  }
+}
+
+void ShardJob::drop(PartitionId partition) {
+  if (const auto here = partitions_.find(partition); here != partitions_.end()) drop(here);
+}
+
+void ShardJob::drop(Partitions::iterator partition) {
+  dropped_.insert(partition->first);
+  partition->second.dropped = true;
+  if (partition->second.references == 0) {
+    partitions_.erase(partition);
+  } else {
+    doomed_.insert(partitions_.extract(partition));
+  }
+}
+
+// All ranks of a group are, if its part is.
+void ShardJob::name_absent(const Contributor& contributor, OpenRound& round) {
+  round.absent += contributor.weight;
+  const std::span<const Rank> ranks =
+      contributor.members.empty() ? std::span(&contributor.rank, 1) : std::span(contributor.members);
+  const std::size_t room = kMaxMissingNamed - round.missing.size();
+  round.missing.insert(round.missing.end(), ranks.begin(), ranks.begin() + std::min(room, ranks.size()));
+}
+
+void ShardJob::survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) const {
+  const TimePoint now = context_.loop.now();
+  std::uint32_t live = 0;  // ranks
+  for (const Contributor& contributor : contributors_)
+    live += contributor.loss.empty() ? contributor.weight : 0;
+  OpenState state;
+  for (const auto& [id, partition] : partitions_) {
+    if ((tensor && partition.tensor != *tensor) || !partition.aggregator->open_state(state)) continue;
+    const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(partition.clock.age(now)).count();
+    OpenRound round;
+    round.tensor = partition.tensor;
+    round.round = state.round;
+    round.age_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(age, 0));
+    round.resuming = state.resuming;
+    round.partitions = 1;
+    round.expected = live;
+    for (const std::uint32_t contributor : state.absent)
+      name_absent(contributors_[contributor], round);
+    open.add(std::move(round));
+    if (names != nullptr) names->try_emplace(partition.tensor, partition.aggregator->shape().tensor);
+  }
+}
+
+JobPartition* ShardJob::find(PartitionId id) {
+  const auto found = partitions_.find(id);
+  return found == partitions_.end() ? nullptr : &found->second;
+}
+
+void ShardJob::reap_dropped() {
+  if (doomed_.empty()) return;
+  std::erase_if(doomed_, [](const auto& entry) { return entry.second.references == 0; });
+}
+
+void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actions) {
+  for (std::size_t i = 0; i < actions.size(); ++i) {  // unpin may add some
+    const Action& action = actions[i];
+    ServerLane* const lane = lane_of(action.contributor, id);
+    switch (action.kind) {
+      case Action::Kind::answer:
+        // A worker that asks twice gets one answer at a time, however often it asks.
+        if (lane != nullptr && partition.answering[action.contributor] <= action.round.value) {
+          lane->queue_answer(id, partition, action);
+        } else if (action.pin != Action::kNoPin) {
+          partition.aggregator->unpin(action.pin, actions);  // `action` is invalid now
+        }
+        break;
+      case Action::Kind::later:
+        if (lane != nullptr) lane->send_later(id, action.round);
+        break;
+      case Action::Kind::again:
+        if (lane != nullptr) lane->send_again(id, action.round);
+        break;
+      case Action::Kind::failed:
+        if (const auto others = failures_.admit(context_.loop.now())) {
+          context_.log.info("job '{}', rank {}: {}{}", name_, contributors_[action.contributor].rank.value,
+                            action.error.message, *others);
+        }
+        if (lane != nullptr) lane->send_failure(id, action.round, action.error);
+        break;
+      case Action::Kind::resumed:
+        if (lane != nullptr) lane->send_resumed(id, action.round);
+        break;
+      case Action::Kind::fetch:
+        if (lane != nullptr) lane->send_fetch(id, action.round, action.version);
+        break;
+    }
+  }
+  actions.clear();
+}
+
+Status ShardJob::admit(const HelloLane& hello, const Welcome& welcome,
+                       std::unique_ptr<Connection>& connection) {
+  const Result<std::size_t> index = check_member(hello, members_, epoch_, generation_);
+  if (!index) return index.error();
+  SessionMember& member = members_[*index];
+  const auto older = std::find_if(lanes_.begin(), lanes_.end(),
+                                  [&](const auto& lane) { return lane->rank() == hello.rank; });
+  if (older != lanes_.end()) {
+    context_.log.info("job '{}', rank {}: session {} takes the place of {}", name_, hello.rank.value,
+                      hello.session.value, (*older)->session().value);
+    (*older)->close();
+    remove_lane(**older);
+  }
+  // Those that were refused may not hold up their successor, nor stay pinned beside it.
+  const auto is_refused = [&](const auto& lane) { return lane->rank() == hello.rank; };
+  for (;;) {
+    const auto refused = std::find_if(leaving_.begin(), leaving_.end(), is_refused);
+    if (refused == leaving_.end()) break;
+    (*refused)->close();
+    forget_lane(**refused);
+  }
+  member.last_session = hello.session;
+  lanes_.push_back(std::make_unique<ServerLane>(*this, member, hello, std::move(connection)));
+  if (member.contributor != ServerLane::kNoContributor) lane_of_[member.place] = lanes_.back().get();
+  lanes_.back()->start(welcome);
+  return {};
+}
+
+void ShardJob::remove_lane(ServerLane& lane) {
+  const auto place =
+      std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& entry) { return entry.get() == &lane; });
+  BPS_ASSERT(place != lanes_.end());
+  std::unique_ptr<ServerLane> owned = std::move(*place);
+  lanes_.erase(place);
+  if (lane.lingers()) leaving_.push_back(std::move(owned));
+  const std::uint32_t contributor = lane.member().contributor;
+  if (contributor == ServerLane::kNoContributor) return;
+  lane_of_[lane.member().place] = nullptr;  // before anything is answered
+  if (lane.arriving() != nullptr) --lane.arriving()->references;
+  lane.release_answers([this](JobPartition& partition, std::uint32_t pin) { release(partition, pin); });
+  tell_all([&](PartitionId id, Aggregator& aggregator) {
+    if (owns(lane.member(), id)) aggregator.lost(contributor, actions_);
+  });
+  reap_dropped();
+}
+
+void ShardJob::forget_lane(ServerLane& lane) {
+  const auto place =
+      std::find_if(leaving_.begin(), leaving_.end(), [&](const auto& entry) { return entry.get() == &lane; });
+  BPS_ASSERT(place != leaving_.end());
+  const std::unique_ptr<ServerLane> owned = std::move(*place);
+  leaving_.erase(place);
+  lane.release_in_flight([this](JobPartition& partition, std::uint32_t pin) { release(partition, pin); });
+  reap_dropped();
+}
+
+void ShardJob::release(JobPartition& partition, std::uint32_t pin) {
+  --partition.references;
+  if (pin == Action::kNoPin) return;
+  partition.aggregator->unpin(pin, actions_);
+  carry_out(partition.aggregator->shape().partition, partition, actions_);
+}
+
+void ShardJob::end(const Error& error, std::function<void()> all_closed) {
+  all_closed_ = std::move(all_closed);
+  open_lanes_ = lanes_.size();
+  for (const auto& lane : lanes_) {
+    lane->end(error.code == ErrorCode::ok ? nullptr : &error);
+  }
+  // Lanes that were refused before may still let go of answers, and rounds go on: nobody is told any more.
+  std::fill(lane_of_.begin(), lane_of_.end(), nullptr);
+  if (open_lanes_ == 0) all_closed_();
+}
+
+void ShardJob::lane_ended() {
+  if (--open_lanes_ == 0) all_closed_();
+}
+
+}  // namespace bps

@@ -1,0 +1,201 @@
+// What one shard has of one job run: its partitions and the lanes of its workers.
+//
+// Carries what aggregators decide to the lanes, and what lanes suffer to the aggregators. A partition that is
+// dropped while lanes still refer to it goes when the last of them lets go; its number is remembered, so that
+// a contribution that was under way is answered and not taken for a broken rule.
+//
+// When the job ends, its memory stays as it is for a while: a worker may hold an aggregate that it was lent
+// as the only copy there is, and can save it only before its lane is closed (decision 0009).
+//
+// Owner: a Shard. Lives on: shard loop. Destroying it closes its lanes first, then frees all memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "proto/base/log/log.h"
+#include "proto/base/log/log_limit.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/open_round_list.h"
+#include "server/aggregate/aggregator.h"
+#include "server/aggregate/round_clock.h"
+#include "server/lane_cpus.h"
+#include "server/session.h"
+#include "server/shard/server_lane.h"
+#include "server/stall_watch.h"
+
+namespace bps {
+
+struct ShardStats {
+  std::uint64_t bytes_in = 0;   // payload, also when it was dropped
+  std::uint64_t bytes_out = 0;  // payload
+  std::uint64_t refused_contributions = 0;
+  std::uint64_t refused_lanes = 0;
+};
+
+// What all jobs of a shard share.
+struct ShardContext {
+  EventLoop& loop;
+  BufferPool slots;     // partitions: accounted for when tensors are declared
+  BufferPool arrivals;  // lanes' buffers: accounted for as well, and sent by nobody
+  BufferPool budget;    // contributions that wait
+  bool pins_slots;      // their memory takes long to make, and is made when tensors are declared
+  Logger log;
+  ShardStats stats;
+  LaneCpus cpus;
+};
+
+struct JobPartition {
+  std::unique_ptr<Aggregator> aggregator;
+  SlotReservations reserved;
+  TensorId tensor;
+  std::int32_t priority = 0;
+  Epoch epoch;                   // in which it came here
+  std::uint32_t references = 0;  // lanes that receive into it, or hold an answer of it
+  bool dropped = false;
+  RoundClock clock;
+  // By contributor: the round after the newest one whose answer its lane holds; 0: it holds none.
+  std::vector<std::uint64_t> answering;
+};
+
+class ShardJob {
+ public:
+  ShardJob(ShardContext& context, const OpenJob& job);
+  ~ShardJob();
+  ShardJob(const ShardJob&) = delete;
+  ShardJob& operator=(const ShardJob&) = delete;
+
+  // The slices of this shard; the job is in that epoch from now on.
+  void declare(const DeclareSlices& declare);
+  void drop(TensorId tensor);
+  void drop(PartitionId partition);  // none, if it is not here
+  // Pushes no more; `lingers`: but is still there.
+  void worker_left(Rank rank, bool lingers);
+  // Is lost; the others go on. Its lane is closed, and it gets no other one.
+  void shrink(const Shrunk& shrunk);
+
+  // A worker's connection, not started. A newer session closes older ones; a hello that does not fit is an
+  // error, and the connection is the caller's still.
+  Status admit(const HelloLane& hello, const Welcome& welcome, std::unique_ptr<Connection>& connection);
+
+  // The job is over: says `error` on all lanes unless its code is ok. Nothing happens any more, except that
+  // `all_closed` is called when the workers have closed all lanes: in the middle of what the last one calls,
+  // or here if there is none. Destroying the job does not wait for it.
+  void end(const Error& error, std::function<void()> all_closed);
+
+  // What its partitions wait for; of one tensor only, if it is given. `names`: of these tensors, if wanted.
+  void survey(std::optional<TensorId> tensor, OpenRoundList& open, TensorNames* names) const;
+
+  // ---- for lanes ----
+  JobPartition* find(PartitionId id);
+  bool was_dropped(PartitionId id) const { return dropped_.contains(id); }
+  Actions& actions() { return actions_; }
+  // Does what `actions` say, and empties them.
+  void carry_out(PartitionId id, JobPartition& partition, Actions& actions);
+  // Frees dropped partitions that nobody refers to any more. Not while actions are being carried out.
+  void reap_dropped();
+  // The lane is closed, or dismissed: its half received contribution is forgotten. Destroys it, unless it
+  // lingers.
+  void remove_lane(ServerLane& lane);
+  // A dismissed one is closed at last. Destroys it.
+  void forget_lane(ServerLane& lane);
+  // After end(): the worker has closed one.
+  void lane_ended();
+  // What a worker that obeys the protocol may leave unread on its lane, besides payloads.
+  std::size_t max_queued_bytes() const {
+    return kMaxLaneQueuedBytes + (partitions_.size() + dropped_.size()) * kMaxLaneQueuedBytesPerPartition;
+  }
+
+  // What each lane may send without being asked for it: all together half of the reorder budget. The other
+  // half is for what is asked for.
+  std::uint64_t unasked_bytes() const {
+    return std::max<std::uint64_t>(context_.budget.limit_bytes() / (2 * std::max<std::size_t>(senders_, 1)),
+                                   1);
+  }
+
+  // The member of that group which the partition is for; null: it is left out of the job.
+  const SessionMember* owner_of(std::uint32_t contributor, PartitionId partition) const {
+    return member_at_[groups_[contributor].place_of(partition)];
+  }
+
+  AggregatorMemory memory() { return AggregatorMemory{context_.slots, context_.budget}; }
+  ShardContext& context() { return context_; }
+  const std::string& name() const { return name_; }
+  JobRun job_run() const { return job_run_; }
+  Epoch epoch() const { return epoch_; }
+  Generation generation() const { return generation_; }
+
+ private:
+  using Partitions = std::unordered_map<PartitionId, JobPartition>;
+  // The members of a contributor: their places, one for each, also for those that are left out of the job.
+  struct Group {
+    std::uint32_t first = 0;
+    std::uint32_t size = 1;
+    bool left = false;  // one of them pushes no more, so the group does not
+
+    std::uint32_t place_of(PartitionId partition) const {
+      return size == 1 ? first : first + partition.value % size;
+    }
+  };
+
+  // Over which the contributor sends this partition, and is answered; null: it is not there.
+  ServerLane* lane_of(std::uint32_t contributor, PartitionId partition) const {
+    return lane_of_[groups_[contributor].place_of(partition)];
+  }
+
+  // Who is who. shard_job_members.cc
+  void add_members(const std::vector<Member>& members);
+  SessionMember* find_member(Rank rank);
+  void tell_past(PartitionId id, Aggregator& aggregator);
+  void close_lane(const SessionMember& member);
+  // An answer that a lane gives up.
+  void release(JobPartition& partition, std::uint32_t pin);
+
+  void add(const TensorSlices& tensor, bool moved);
+  static void name_absent(const Contributor& contributor, OpenRound& round);
+  void drop(Partitions::iterator partition);
+  // Tells every aggregator of the job something about one contributor.
+  template <class Tell>
+  void tell_all(Tell tell) {
+    const auto tell_these = [&](auto& partitions) {
+      for (auto& [id, partition] : partitions) {
+        tell(id, *partition.aggregator);
+        carry_out(id, partition, actions_);
+      }
+    };
+    tell_these(partitions_);
+    tell_these(doomed_);
+  }
+
+  ShardContext& context_;
+  const JobRun job_run_;
+  const std::string name_;
+  Epoch epoch_;
+  Generation generation_;
+  const bool had_losses_;                  // before it was opened here
+  std::vector<SessionMember> members_;     // in rank order
+  std::size_t senders_ = 0;                // those with a weight
+  std::vector<Contributor> contributors_;  // they, or groups of them, in the order of their lowest ranks
+  Partitions partitions_;
+  // Dropped, still referred to. A partition may be among them more than once: declared again, dropped again.
+  std::unordered_multimap<PartitionId, JobPartition> doomed_;
+  std::unordered_set<PartitionId> dropped_;
+  std::vector<std::unique_ptr<ServerLane>> lanes_;
+  std::vector<std::unique_ptr<ServerLane>> leaving_;  // dismissed, with answers on their way
+  std::vector<Group> groups_;                         // by contributor
+  std::vector<SessionMember*> member_at_;             // by place; null: left out
+  std::vector<ServerLane*> lane_of_;                  // by place
+  Actions actions_;                                   // scratch
+  LogLimit failures_;
+  std::size_t open_lanes_ = 0;  // after end()
+  std::function<void()> all_closed_;
+};
+
+}  // namespace bps
