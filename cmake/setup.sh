@@ -10,7 +10,7 @@ packages=(
   libboost1.81-dev libflatbuffers-dev flatbuffers-compiler libspdlog-dev libfmt-dev libcli11-dev
   libtomlplusplus-dev nlohmann-json3-dev libhwy-dev libssl-dev libibverbs-dev librdmacm-dev
   # tests and benchmarks; openssl makes certificates, the thread sanitizer build is clang's, hosts are network namespaces
-  catch2 libbenchmark-dev openssl clang libclang-rt-14-dev iproute2
+  catch2 libbenchmark-dev openssl clang libclang-rt-14-dev clang-format clang-tidy iproute2
   "$@"
 )
 

@@ -5,11 +5,11 @@
 namespace bps {
 
 std::string ranks_text(std::span<const Rank> ranks) {
-  constexpr std::size_t kMaxNamed = 16;
+  constexpr std::size_t kMostNamed = 16;
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0].value);
   std::string text = "ranks ";
-  const bool cut = ranks.size() > kMaxNamed;
-  const std::size_t named = cut ? kMaxNamed : ranks.size();
+  const bool cut = ranks.size() > kMostNamed;
+  const std::size_t named = cut ? kMostNamed : ranks.size();
   for (std::size_t i = 0; i < named; ++i) {
     if (i > 0) text += i + 1 == named && !cut ? " and " : ", ";
     text += std::to_string(ranks[i].value);

@@ -1,5 +1,6 @@
 // A whole server on real sockets: what it does for a scheduler and workers that are played by the test.
 #include "proto/base/descriptor_limit.h"
+#include "proto/base/testing/not_run.h"
 #include "server/testing/server_harness.h"
 
 namespace bps::server_test {
@@ -82,7 +83,9 @@ TEST_CASE("workers come through shared memory and over the network, and get one 
 TEST_CASE("512 lanes on one server, half of them through shared memory") {
   constexpr std::uint32_t kLanes = 512;
   World world(1);
-  if (raise_descriptor_limit() < 4 * kLanes) return;
+  if (const auto limit = raise_descriptor_limit(); limit < 4 * kLanes) {
+    return testing::not_run("512 lanes", "this process may open " + std::to_string(limit) + " descriptors");
+  }
   world.options.shared_memory = &world.shared_memory;
   world.serve();
   REQUIRE(world.open_job(kRun, kLanes).code == ErrorCode::ok);

@@ -118,7 +118,7 @@ Status Supervisor::start_daemon(Role role, std::uint32_t index, const std::strin
       command.arguments.insert(command.arguments.end(), {"--shards", options_.shards});
   }
   command.arguments.insert(command.arguments.end(), {"--log-level", options_.verbose ? "info" : "warn"});
-  const Status started = start(role, index, std::move(command));
+  Status started = start(role, index, std::move(command));
   if (started.ok()) children_.back().ports_file = ports;
   return started;
 }

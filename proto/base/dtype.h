@@ -35,15 +35,15 @@ constexpr std::size_t size_of(DType dtype) {
 }
 
 constexpr std::string_view name_of(DType dtype) {
-  constexpr std::string_view names[] = {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"};
+  constexpr std::string_view kNames[] = {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"};
   const auto index = static_cast<std::size_t>(dtype);
-  return index < kDTypeCount ? names[index] : "?";
+  return index < kDTypeCount ? kNames[index] : "?";
 }
 
 constexpr std::string_view name_of(Operation operation) {
-  constexpr std::string_view names[] = {"sum", "average", "min", "max", "product", "broadcast"};
+  constexpr std::string_view kNames[] = {"sum", "average", "min", "max", "product", "broadcast"};
   const auto index = static_cast<std::size_t>(operation);
-  return index < kOperationCount ? names[index] : "?";
+  return index < kOperationCount ? kNames[index] : "?";
 }
 
 constexpr std::optional<DType> dtype_from_name(std::string_view name) {

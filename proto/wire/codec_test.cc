@@ -86,29 +86,36 @@ TEST_CASE("headers of data frames are small") {
   CHECK(header_of(Credit{1}).size() <= 48);
 }
 
-TEST_CASE("damaged headers that pass no CRC are refused or decoded, and never crash") {
+TEST_CASE("damaged headers that pass no CRC are refused, or decoded to a message that survives the wire") {
   std::mt19937 random(7);
-  Message out;
+  Message out, again;
+  std::uint64_t decoded = 0;
+  const auto take = [&](std::span<const std::byte> header) {
+    if (!decode(header, out).ok()) return;
+    ++decoded;
+    REQUIRE(decode(header_of(out), again).ok());
+    REQUIRE(again == out);
+  };
   for (const Message& message : sample_messages()) {
     const std::vector<std::byte> good = header_of(message);
     for (std::size_t length = 0; length < good.size(); ++length) {
-      (void)decode(std::span(good).first(length), out).ok();
+      take(std::span(good).first(length));
     }
     for (std::size_t i = 0; i < good.size(); ++i) {
       for (int value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
         std::vector<std::byte> bad = good;
         bad[i] = static_cast<std::byte>(value);
-        (void)decode(bad, out).ok();
+        take(bad);
       }
     }
     for (int i = 0; i < 500; ++i) {
       std::vector<std::byte> bad = good;
       for (int flips = 0; flips < 4; ++flips)
         bad[random() % bad.size()] = static_cast<std::byte>(random());
-      (void)decode(bad, out).ok();
+      take(bad);
     }
   }
-  SUCCEED();
+  CHECK(decoded > 1000);
 }
 
 TEST_CASE("random bytes are refused") {

@@ -84,7 +84,7 @@ Error not_bps(std::span<const std::byte> bytes) {
                                         "PATCH ", "TRACE ", "PRI * HTTP", "HTTP/"}) {
     if (starts_with(bytes, method)) {
       return make_error(ErrorCode::protocol, "the peer speaks HTTP, not the bps protocol",
-                        "use the port of --http for HTTP, or check the address that the peer was given");
+                        "check the address that the peer was given: this port takes bps peers only");
     }
   }
   if (bytes.size() >= 2 && bytes[0] == std::byte{0x16} && bytes[1] == std::byte{0x03}) {

@@ -530,7 +530,7 @@ class Message : public AnyMessage {
 
   template <class T>
   requires detail::kIsAlternative<std::remove_cvref_t<T>, AnyMessage> Message(
-      T&& value)  // NOLINT(google-explicit-constructor): each alternative is a message
+      T&& value)  // NOLINT(bugprone-forwarding-reference-overload): never a Message
       : AnyMessage(std::in_place_type<std::remove_cvref_t<T>>, std::forward<T>(value)) {}
 
   friend bool operator==(const Message& a, const Message& b);

@@ -34,7 +34,6 @@ enum class DType {
 
 enum class Op { sum = BPS_SUM, average = BPS_AVERAGE, min = BPS_MIN, max = BPS_MAX, product = BPS_PRODUCT };
 
-// unset: of a tensor the job's, of a job sync.
 // What becomes of a job that loses a worker.
 enum class WorkerLoss {
   unset = BPS_WORKER_LOSS_DEFAULT,
@@ -42,6 +41,7 @@ enum class WorkerLoss {
   shrink = BPS_WORKER_LOSS_SHRINK,
 };
 
+// unset: of a tensor the job's, of a job sync.
 enum class Mode { unset = BPS_MODE_DEFAULT, sync = BPS_MODE_SYNC, async = BPS_MODE_ASYNC };
 
 enum class LogLevel {

@@ -418,7 +418,7 @@ Status Client::end(Duration timeout, Ending ending) {
     ending(*engine_, [reply](Status status) { reply->set(std::move(status)); });
   });
   const bool has_ended = cell->wait_until(patience);
-  const Status status = shut_down(has_ended ? cell->value() : Status());
+  Status status = shut_down(has_ended ? cell->value() : Status());
   end_.update([&](End& end) { end = {Phase::closed, by, status}; });
   return status;
 }

@@ -148,6 +148,8 @@ TEST_CASE("random bytes are refused or are a record, nothing else") {
     if (const auto decoded = decode_record(record); decoded.ok()) {
       if (const auto* returned = std::get_if<ReturnedLoans>(&*decoded))
         CHECK(8 + 8 * returned->size() == record.size());
+    } else {
+      CHECK(decoded.error().code == ErrorCode::protocol);
     }
   }
 }
