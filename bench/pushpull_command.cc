@@ -65,9 +65,9 @@ Result<std::vector<Side>> measure(const Options& options, std::vector<EngineOpti
   const bool tls = std::any_of(engines.begin(), engines.end(), [](const auto& engine) { return engine.tls; });
   // Here, where somebody sees it; the processes would say it, too.
   if (tls && !options.tls_files.any()) {
-    return make_error(
-        ErrorCode::invalid_argument, "tls is asked for without certificates",
-        "give --tls-cert, --tls-key and --tls-ca; README.md, \"Security\", shows how to make them");
+    return make_error(ErrorCode::invalid_argument, "tls is asked for without certificates",
+                      "give --tls-cert, --tls-key and --tls-ca; deploy/operations.md, \"Security\", shows "
+                      "how to make them");
   }
   cluster->worker.engines = std::move(engines);
   return run_sides(*cluster, std::move(sides), {.rounds = options.warmup}, {.rounds = options.iters});

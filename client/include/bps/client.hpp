@@ -1,6 +1,5 @@
-// client.hpp - the C++17 face of libbpsclient: header-only, so that compilers and C++ runtimes never meet
-// across the library's border, which is the C API of bps.h. Link bps::client (CMake) or `pkg-config
-// bpsclient`.
+// client.hpp - the C++17 wrapper of libbpsclient. It is header-only, so that compilers and C++ runtimes never
+// meet across the library's border, the C API of bps.h. Link bps::client (CMake) or `pkg-config bpsclient`.
 //
 //   std::vector<float> gradient(n), sum(n);                   // before the client: they must outlive it
 //   bps::Client client{bps::Options{}.job("resnet50")};       // rank, size, scheduler: from the environment
@@ -10,15 +9,15 @@
 //   handle.wait(30s);
 //   client.close();
 //
-// Failures throw bps::Error (code, message, advice, exit_code). Every function also has an overload that
-// takes a `bps::Status&` as last argument, sets it and does not throw.
+// Failures throw bps::Error (code, message, advice, exit_code). Every function has an overload with a
+// `bps::Status&` as last argument, which it sets instead of throwing.
 //
-// Memory is given as a typed pointer (as long as the tensor), as anything with data() and size() (the length
-// is checked), or as {pointer, bytes}; that of a GPU as CudaMemory. It must stay valid until the operation is
-// done; only a finished wait, a callback or Client::close says so, not the end of a Handle. Memory that
-// Client::allocate gave may go any time.
+// Memory is a typed pointer (as long as the tensor), anything with data() and size() (the length is checked),
+// {pointer, bytes}, or CudaMemory for a GPU. It must stay valid until the operation is done: after a finished
+// wait, in a callback, or after Client::close; the end of a Handle is not enough. Memory of Client::allocate
+// may be freed at any time.
 //
-// All functions may be called from any thread, except that a callback must not wait.
+// Any thread may call any function. A callback must not wait.
 #ifndef BPS_CLIENT_HPP_
 #define BPS_CLIENT_HPP_
 
@@ -41,7 +40,8 @@ inline namespace v0 {
 
 // ---- options ----
 
-// What is not set here comes from BPS_* variables, then the config file, then the default (see bps.h).
+// bps_options in bps.h has default, unit and effect of each. What is not set here comes from BPS_* variables,
+// then the config file, then the default.
 class Options {
  public:
   using Log = std::function<void(LogLevel, std::string_view)>;
@@ -75,7 +75,7 @@ class Options {
   Options& operation_timeout(Timeout value) {
     return raw_.operation_timeout_ms = value.milliseconds(), *this;
   }
-  // How long to go on without the scheduler when it is lost, and to look for it; 0: not at all.
+  // How long to go on without the scheduler; 0: not at all.
   Options& scheduler_grace(Timeout value) { return raw_.scheduler_grace_ms = value.milliseconds(), *this; }
   Options& partition_bytes(std::int64_t value) { return raw_.partition_bytes = value, *this; }
   Options& credit_bytes(std::int64_t value) { return raw_.credit_bytes = value, *this; }
@@ -131,7 +131,7 @@ class Options {
 
 // ---- operations ----
 
-// One operation. The end of a handle is not the end of the operation: its memory must stay valid until that.
+// One operation. It goes on after the end of its handle, so its memory must stay valid until it is done.
 class Handle {
  public:
   Handle() noexcept = default;
@@ -149,8 +149,7 @@ class Handle {
   explicit operator bool() const noexcept { return raw_ != nullptr; }
   bps_handle* raw() const noexcept { return raw_; }
 
-  // Returns when the operation is done, throws its error. Code::deadline: it goes on and may be waited for
-  // again.
+  // Returns when the operation is done; throws its error. After Code::deadline it goes on: wait again.
   void wait(Timeout timeout = {}) const {
     Status status;
     wait(timeout, status);
@@ -176,14 +175,14 @@ class Handle {
     status = call.status(bps_handle_wait_stream(raw_, stream, call.error()));
   }
 
-  // True when the operation has ended, well or not. False for an empty handle.
+  // True when the operation has ended, with success or not. False for an empty handle.
   bool poll() const noexcept {
     int done = 0;
     return raw_ != nullptr && bps_poll(raw_, &done) == BPS_OK && done != 0;
   }
 
-  // Runs on the client's callback thread when the operation has ended, also if it has already; must not wait
-  // there, and must not throw. A handle may have several.
+  // Runs on the client's callback thread when the operation has ended, even if it has already. The callback
+  // must not wait and must not throw. A handle may have several.
   void then(std::function<void(const Status&)> callback) const {
     Status status;
     then(std::move(callback), status);
@@ -200,7 +199,8 @@ class Handle {
     if (status.ok()) (void)owned.release();
   }
 
-  // Becomes readable when the operation ends. Owned by the handle: neither close it nor read from it.
+  // A file descriptor that becomes readable when the operation ends. The handle owns it: do not close or read
+  // it.
   int fd() const {
     Status status;
     const int result = fd(status);
@@ -215,8 +215,8 @@ class Handle {
     return result;
   }
 
-  // Of Client::push_pull_view, when it has ended well: the pieces of the answer, in the order of the tensor.
-  // Readable until release() or the end of the handle.
+  // Of a successful Client::push_pull_view: the pieces of the answer, in the order of the tensor. Readable
+  // until release() or the end of the handle.
   std::vector<Piece> view() const {
     Status status;
     auto pieces = view(status);
@@ -237,8 +237,7 @@ class Handle {
     return pieces;
   }
 
-  // Ends the reading. Fails with Code::peer_lost if what was read may not have been the answer: throw away
-  // what was computed from it.
+  // Ends the reading. Code::peer_lost: what was read may be wrong; discard what was computed from it.
   void release() const {
     Status status;
     release(status);
@@ -250,7 +249,7 @@ class Handle {
     status = call.status(bps_handle_release(raw_, call.error()));
   }
 
-  // Number of ranks really summed; 0 until the operation has ended well.
+  // Number of ranks in the answer; 0 until the operation has succeeded.
   std::uint32_t weight() const noexcept { return raw_ == nullptr ? 0 : bps_handle_weight(raw_); }
 
  private:
@@ -259,8 +258,8 @@ class Handle {
 
 // ---- client ----
 
-// A member of a job. The destructor closes at once: call close() to let operations under way finish. Of a
-// client that an exception destroys it gives the job up, see bps_abandon.
+// A member of a job. The destructor closes at once, so call close() to let operations finish. If an exception
+// destroys the client, it gives the job up (bps_abandon).
 class Client {
  public:
   struct Stats {
@@ -272,7 +271,7 @@ class Client {
     std::uint64_t shm_lanes = 0;     // of these, over shared memory
     std::uint64_t workers = 0;       // of the job that are not lost
     std::uint64_t rdma_lanes = 0;    // of the lanes, over RDMA
-    // What that takes; see bps_stats.
+    // Costs of RDMA; see bps_stats.
     std::uint64_t rdma_registrations = 0;
     std::uint64_t rdma_sends = 0;
     std::uint64_t rdma_signalled_sends = 0;
@@ -283,7 +282,7 @@ class Client {
     std::uint64_t rdma_unready_receivers = 0;
   };
 
-  // What it works with; see bps_client_info.
+  // Its settings; see bps_client_info.
   struct Info {
     std::string local_group;
     int cuda_device = -1;  // -1: none yet
@@ -373,7 +372,7 @@ class Client {
     return declare(specs, Timeout{}, status);
   }
 
-  // Starts to reduce `in` of all workers into `out` of all workers; they may be the same memory.
+  // Starts to reduce `in` of all workers into `out` of all workers. Both may be the same memory.
   Handle push_pull(const Tensor& tensor, ConstBuffer in, Buffer out, Op op = Op::sum) {
     Status status;
     Handle handle = push_pull(tensor, in, out, op, status);
@@ -435,7 +434,7 @@ class Client {
     return Handle(handle);
   }
 
-  // Memory that every transport moves without copying it first.
+  // Memory that every transport moves without a copy.
   Memory allocate(std::size_t bytes) {
     Status status;
     Memory memory = allocate(bytes, status);
@@ -493,8 +492,8 @@ class Client {
             std::chrono::milliseconds(raw_info.operation_timeout_ms)};
   }
 
-  // Finishes operations under way until the timeout, cancels the rest, leaves the job. After it no memory of
-  // the caller is touched, but with Code::os: see bps_close. A second close ends as the first.
+  // Finishes operations until the timeout, cancels the rest, leaves the job. Afterwards the library touches
+  // no memory of the caller, except with Code::os (see bps_close). A second close ends as the first.
   void close(Timeout timeout = {}) {
     Status status;
     close(timeout, status);
@@ -507,7 +506,7 @@ class Client {
   }
   void close(Status& status) { close(Timeout{}, status); }
 
-  // Gives the job up: to the other workers this one is lost. Waits for no operation; see bps_abandon.
+  // Gives the job up: this worker is lost to the others. Waits for no operation; see bps_abandon.
   void abandon() noexcept {
     if (raw_ != nullptr) bps_abandon(raw_, nullptr);
   }

@@ -20,7 +20,7 @@ namespace bps {
 namespace {
 
 constexpr std::size_t kMaxFileBytes = 1024 * 1024;
-constexpr const char* kMakeThem = "README.md, \"Security\", shows how to make certificates";
+constexpr const char* kMakeThem = "deploy/operations.md, \"Security\", shows how to make certificates";
 
 template <auto kFree>
 struct Free {

@@ -1,4 +1,4 @@
-"""bps for PyTorch. Names and calls follow Horovod and BytePS, so that their scripts change by an import.
+"""bps for PyTorch. Names and calls follow Horovod and BytePS; client/python/README.md lists what of theirs is here.
 
     import bps.torch as hvd                                       was: import horovod.torch as hvd
     hvd.init()
