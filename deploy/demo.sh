@@ -60,7 +60,7 @@ trap 'rm -rf "$scratch"' EXIT
 
 if ((setup)); then bash cmake/setup.sh || fail "set-up (cmake/setup.sh)" $?; fi
 
-step "build into $build/ (a minute or two the first time)"
+step "build into $build/ (2 to 4 minutes on two cores the first time)"
 if [[ ! -f $build/build.ninja ]]; then
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_UNITY_BUILD=ON || fail "configuring $build" $?
 fi
