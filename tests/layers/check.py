@@ -21,6 +21,7 @@ LAYERS = {
     "proto/wire/": "wire",
     "proto/auth/": "auth",
     "proto/transport/": "transport",
+    "proto/session/": "session",
     "server/": "server",
     "scheduler/": "scheduler",
     "client/": "client",
@@ -32,16 +33,17 @@ LAYERS = {
 }
 TRANSPORT = {"base", "wire", "transport"}
 GROUND = TRANSPORT | {"auth"}
-EVERYTHING = GROUND | {"reduce", "server", "scheduler", "client", "public", "deploy", "bench", "tests"}
+EVERYTHING = GROUND | {"reduce", "session", "server", "scheduler", "client", "public", "deploy", "bench", "tests"}
 MAY_INCLUDE = {
     "base": {"base"},
     "reduce": {"base", "reduce"},
     "wire": {"base", "wire"},
     "auth": {"base", "wire", "auth"},
     "transport": TRANSPORT,
-    "server": GROUND | {"reduce", "server"},
+    "session": GROUND | {"session"},
+    "server": GROUND | {"reduce", "session", "server"},
     "scheduler": GROUND | {"scheduler"},
-    "client": GROUND | {"reduce", "client", "public"},
+    "client": GROUND | {"reduce", "session", "client", "public"},
     "public": {"public"},
     "example": {"public", "example"},
     "deploy": EVERYTHING,
@@ -183,6 +185,11 @@ SAMPLES = {
     "scheduler/sum.cc": ('#include "proto/reduce/r.h"\n', "layer"),
     "client/src/group/sum.cc": ('#include "proto/reduce/r.h"\n', None),
     "proto/transport/down.cc": ('#include "proto/auth/a.h"\n', "layer"),
+    "proto/session/s.h": ('#pragma once\n#include "proto/auth/a.h"\n#include "proto/transport/t.h"\n', None),
+    "proto/session/up.cc": ('#include "server/s.h"\n', "layer"),
+    "proto/transport/up.cc": ('#include "proto/session/s.h"\n', "layer"),
+    "scheduler/session.cc": ('#include "proto/session/s.h"\n', "layer"),
+    "client/src/session.cc": ('#include "proto/session/s.h"\n', None),
     "server/auth.cc": ('#include "proto/auth/a.h"\n', None),
     "proto/auth/crypto.cc": ("#include <openssl/hmac.h>\n", None),
     "proto/transport/tls/tls.cc": ("#include <openssl/ssl.h>\n", None),
