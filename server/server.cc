@@ -19,11 +19,27 @@ std::uint64_t budget_per_shard(const ServerOptions& options, std::size_t shards)
   return std::min<std::uint64_t>(options.reorder_budget, options.memory_max / kBudgetShare / shards);
 }
 
-ControlOptions control_options(const ServerOptions& options) {
-  const SharedKey key = options.key == nullptr ? nullptr : derive_server_key(*options.key);
-  return {options.scheduler,          key,
-          options.start_timeout,      options.scheduler_grace,
-          options.heartbeat_interval, options.heartbeat_timeout};
+constexpr Duration kFirstNotice = std::chrono::milliseconds(1500);  // then it says whom it waits for,
+constexpr Duration kNoticeInterval = std::chrono::seconds(5);       // and again
+
+SharedKey server_key(const SharedKey& key) { return key == nullptr ? nullptr : derive_server_key(*key); }
+
+SessionOptions session_options(const ServerOptions& options) {
+  return {.first = options.start_timeout,
+          .grace = options.scheduler_grace,
+          .beat = options.heartbeat_interval,
+          .timeout = options.heartbeat_timeout};
+}
+
+SessionWords session_words(const Endpoint& scheduler) {
+  return {.scheduler = "the scheduler at " + to_string(scheduler),
+          .address = to_string(scheduler),
+          .self = "this server",
+          .refuses = "refuses this server",
+          // In the middle of a session it is no refusal: it stops, or has given this server up.
+          .ends = "ends this session",
+          .advice_unreachable = "start bps-scheduler, or say where it is with --scheduler HOST:PORT",
+          .advice_lost = "start the server again when the scheduler is back"};
 }
 
 }  // namespace
@@ -44,11 +60,13 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
           [this](const HelloLane& hello, Entrance entrance) { return check_lane(hello, entrance); },
           [this](const HelloLane& hello, const AcceptingHandshake& handshake,
                  std::unique_ptr<Connection> connection) { enter(hello, handshake, std::move(connection)); }),
-      link_(loop, transport, *this, control_options(options_), log_) {
+      link_(loop, transport, *this, options_.scheduler, server_key(options_.key), session_options(options_),
+            session_words(options_.scheduler), log_) {
   BPS_ASSERT(!shard_loops_.empty() && shard_loops_.size() <= kMaxShardsPerServer);
 }
 
 Server::~Server() {
+  loop_.cancel(notice_timer_);
   loop_.cancel(watch_timer_);
   *alive_ = false;
 }
@@ -92,20 +110,41 @@ Status Server::start() {
   log_.info("listens on {}, {}, {} for tensors, {} of reorder budget a shard", to_string(data_),
             counted(shards_.size(), "shard"), to_string(ByteSize{ledger_.memory_max()}),
             to_string(ByteSize{reorder_budget_}));
-  HelloServer hello;
-  hello.host = options_.host;
-  hello.data = data_;
-  hello.shards = static_cast<std::uint32_t>(shards_.size());
-  hello.memory_max = ledger_.memory_max();
-  hello.bandwidth_bps = options_.bandwidth_bps;
-  hello.rdma = offers_rdma_;
+  hello_.host = options_.host;
+  hello_.data = data_;
+  hello_.shards = static_cast<std::uint32_t>(shards_.size());
+  hello_.memory_max = ledger_.memory_max();
+  hello_.bandwidth_bps = options_.bandwidth_bps;
+  hello_.rdma = offers_rdma_;
   state_ = State::registering;
-  link_.start(std::move(hello));
+  notice_after(kFirstNotice);
+  link_.start();
   return {};
 }
 
-void Server::on_registered() {
-  identity_ = ServerIdentity{link_.term(), link_.server(), link_.incarnation(),
+Message Server::make_hello(const SessionCore::Known& known) {
+  HelloServer hello = hello_;
+  hello.term = known.term;
+  hello.incarnation = known.incarnation;
+  hello.server = known.server;
+  return hello;
+}
+
+// A program that waits without a word looks as if it hung.
+void Server::notice_after(Duration delay) {
+  notice_timer_ = loop_.after(delay, [this] {
+    const Duration left = std::max(Duration{}, link_.core().first_deadline() - loop_.now());
+    const auto& trouble = link_.core().trouble();
+    log_.info("waiting for {}, for at most {:.0f} s more{}", link_.name(),
+              std::chrono::duration<double>(left).count(), trouble ? ": " + trouble->message : "");
+    notice_after(kNoticeInterval);
+  });
+}
+
+void Server::on_welcomed(const Welcome& welcome) {
+  loop_.cancel(notice_timer_);
+  notice_timer_ = {};
+  identity_ = ServerIdentity{welcome.term, welcome.server, welcome.incarnation,
                              static_cast<std::uint32_t>(shards_.size())};
   if (Status status = open_shared_memory(); !status) return finish(status.error());
   state_ = State::serving;
@@ -168,8 +207,10 @@ void Server::finish(const Error& error) {
   if (state_ == State::stopping || state_ == State::stopped) return;
   state_ = State::stopping;
   link_.close();
-  loop_.cancel(watch_timer_);
-  watch_timer_ = {};
+  for (TimerId* timer : {&notice_timer_, &watch_timer_}) {
+    loop_.cancel(*timer);
+    *timer = {};
+  }
   door_.close();
   deferred_.clear();
   const Error to_lanes = make_error(ErrorCode::peer_lost, "the server stops");
@@ -268,7 +309,7 @@ void Server::on_control_message(Message& message) {
 
 // What waits for memory is asked again, what is dropped is not.
 void Server::on_taken_up() {
-  identity_.term = link_.term();
+  identity_.term = link_.core().known().term;
   std::erase_if(deferred_, [](const Message& m) { return std::holds_alternative<DeclareSlices>(m); });
   run_deferred();
   ledger_.report([this](const Message& message) { link_.send(message); });

@@ -23,9 +23,9 @@
 
 #include "proto/base/log/log.h"
 #include "proto/base/loop/event_loop.h"
+#include "proto/session/control_session.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/timing.h"
-#include "server/control_link.h"
 #include "server/job_ledger.h"
 #include "server/session.h"
 #include "server/shard/lane_door.h"
@@ -62,7 +62,7 @@ struct ServerOptions {
   LaneCpus::Bind bind_shard = {};                  // of the thread of a shard
 };
 
-class Server final : private ControlLink::Owner {
+class Server final : private ControlSession::Owner {
  public:
   struct Callbacks {
     std::function<void()> registered;           // the scheduler knows this server
@@ -96,11 +96,13 @@ class Server final : private ControlLink::Owner {
  private:
   enum class State : std::uint8_t { idle, registering, serving, draining, stopping, stopped };
 
-  void on_registered() override;
+  Message make_hello(const SessionCore::Known& known) override;
+  void on_welcomed(const Welcome& welcome) override;
   void on_taken_up() override;
   void on_control_message(Message& message) override;
   void on_control_failed(const Error& error) override { finish(error); }
 
+  void notice_after(Duration delay);
   Status check_options() const;
   Status open_rdma();
   void make_shards();
@@ -155,7 +157,9 @@ class Server final : private ControlLink::Owner {
   ServerIdentity identity_;
   bool offers_rdma_ = false;
   bool asked_to_go_ = false;
-  ControlLink link_;
+  HelloServer hello_;  // without what the scheduler issues
+  ControlSession link_;
+  TimerId notice_timer_;  // until the scheduler is found
   TimerId watch_timer_;
   StallWatch stalls_;
   // Declarations that wait for memory that is being freed, and drops that must not overtake them.
