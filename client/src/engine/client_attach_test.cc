@@ -23,7 +23,7 @@ struct Losing : Base {
 
   void lose() {
     if (this->scheduler().open()) this->scheduler().break_with(ErrorCode::unreachable, "connection reset");
-    this->loop.run_for(SchedulerLink::kRetryPause);
+    this->loop.run_for(SessionCore::kRetryPause);
   }
   HelloWorker next_hello() {
     this->scheduler().handler->on_writable();

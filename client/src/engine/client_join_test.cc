@@ -137,7 +137,16 @@ TEST_CASE("join: the job fails while it gathers") {
 
 TEST_CASE("join: a scheduler that breaks the protocol") {
   Joining c;
-  SECTION("something else before the welcome") { c.scheduler().deliver(BarrierDone{}); }
+  SECTION("something else before the welcome") {
+    (void)c.scheduler().next<HelloWorker>();
+    c.scheduler().deliver(BarrierDone{});
+    CHECK(c.scheduler().next<Refused>().code == ErrorCode::protocol);
+  }
+  SECTION("something with a payload") {
+    c.welcome_worker();
+    CHECK_FALSE(c.scheduler().deliver(Heartbeat{1}, bytes_of(8, 1)));
+    CHECK_THAT(c.error.message, Contains("sent Heartbeat with a payload"));
+  }
   SECTION("a job without this rank") {
     c.welcome_worker();
     JobStart start = c.job_start(1);

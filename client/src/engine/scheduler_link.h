@@ -1,32 +1,26 @@
-// The control connection: joins the job and stays until the worker leaves.
+// How a worker joins its job, and stays in it until it leaves: what it says and hears on its control
+// connection.
 //
-// Until the first Welcome, the connection may be refused or lost; it is opened again until the join deadline,
-// so that scheduler, servers and workers can be started in any order. A connection that is lost after that
-// (closed, reset, or silent for kHeartbeatTimeout) is taken up again by this worker as the one that it was
-// (decision 0013): at once, then every kRetryPause, for `scheduler_grace` since the loss. What is to be sent
-// meanwhile is dropped, because the owner says it again. What the scheduler refuses in words is final.
-// Silence is counted in ticks of our own heartbeat timer, so a pause of this process is not held against the
-// scheduler. Heartbeats are answers to the scheduler's, so that one wake-up does for both; only when those do
-// not come is it the timer that sends.
+// The connection itself is a ControlSession: opened again until the join deadline, so that scheduler, servers
+// and workers can be started in any order; taken up again for `scheduler_grace` when it is lost later. A
+// worker that comes back before its job has started, and whose run is gone, joins as a new one. Heartbeats
+// are answers to the scheduler's, so that one wake-up does for both.
 //
 // Owner: ClientEngine. Lives on: client loop.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
 
 #include "client/src/runtime/client_config.h"
-#include "proto/auth/handshake.h"
 #include "proto/base/log/log.h"
 #include "proto/base/loop/event_loop.h"
+#include "proto/session/control_session.h"
 #include "proto/transport/transport.h"
-#include "proto/wire/timing.h"
 
 namespace bps {
 
-class SchedulerLink : private ConnectionHandler {
+class SchedulerLink final : private ControlSession::Owner {
  public:
   class Owner {
    public:
@@ -50,104 +44,63 @@ class SchedulerLink : private ConnectionHandler {
   };
 
   SchedulerLink(EventLoop& loop, Transport& transport, Owner& owner, const ClientConfig& config, Logger log);
-  ~SchedulerLink() override;
+  ~SchedulerLink() { close(); }
   SchedulerLink(const SchedulerLink&) = delete;
   SchedulerLink& operator=(const SchedulerLink&) = delete;
 
   void join();
   // After JobStart. Dropped while the connection is lost.
   void send(const Message& message) {
-    if (state_ == State::joined) connection_->send(message);
+    if (started_) session_.send(message);
   }
   // No callback comes any more. What was sent last still goes out.
   void close();
 
   // Grows with each connection that was welcomed: what came over an older one is not to be answered.
-  std::uint64_t connection_number() const { return connection_number_; }
-  // "scheduler 127.0.0.1:4710 has been away for 2.1 s"; empty while it is there.
-  std::string describe_loss() const;
+  std::uint64_t connection_number() const { return session_.connection_number(); }
+  // "scheduler 127.0.0.1:4710 has been away for 2.1 s (connection reset)"; empty while it is there.
+  std::string describe_loss() const { return session_.describe_loss(); }
 
-  Incarnation incarnation() const { return incarnation_; }
+  Incarnation incarnation() const { return session_.core().known().incarnation; }
   // What opens this worker's lanes; null without a key.
   const SharedKey& ticket() const { return ticket_; }
   // "scheduler 127.0.0.1:4710"
-  std::string name() const { return "scheduler " + to_string(config_.scheduler); }
+  const std::string& name() const { return session_.name(); }
   // What a join that is not over waits for.
   std::string describe_join() const;
-  TimePoint join_deadline() const { return join_deadline_; }
+  TimePoint join_deadline() const { return session_.core().first_deadline(); }
 
-  static constexpr Duration kConnectTimeout = std::chrono::seconds(5);
-  static constexpr Duration kRetryPause = std::chrono::milliseconds(100);
   // Beyond the join deadline: the scheduler, which knows who is missing, should be the one to say so.
   static constexpr Duration kJoinGrace = std::chrono::seconds(2);
   static constexpr Duration kJoinNotice = std::chrono::seconds(5);  // how often it says what it waits for
   static constexpr Duration kQuietJoin = std::chrono::seconds(10);
 
  private:
-  enum class State : std::uint8_t { idle, connecting, waiting_for_welcome, gathering, joined, closed };
+  Message make_hello(const SessionCore::Known& known) override;
+  void on_welcomed(const Welcome& welcome) override;
+  void on_taken_up() override;
+  void on_control_message(Message& message) override;
+  void on_control_failed(const Error& error) override;
+  bool may_begin_anew() const override { return !started_; }
 
-  std::byte* on_payload(const Message& message, std::uint64_t bytes) override;
-  void on_message(Message& message, std::span<std::byte> payload) override;
-  void on_writable() override;
-  void on_closed(const Error& error) override;
-
-  void connect();
-  HelloWorker hello() const;
-  void lost(const Error& error);
-  void retry(const Error& trouble, Duration pause);
-  void begin_loss(const Error& error);
-  void end_loss();
-  void grace_is_over();
+  void join_is_late();
   void notice_later();
-  void fail(Error error);
-  bool handle_greeting(const Message& message);
-  void on_welcome(const Welcome& welcome);
-  void on_welcome_again(const Welcome& welcome);
-  void begin_session(const Welcome& welcome);
+  void fail(const Error& error);
   void on_progress(const JoinProgress& progress);
-  void await_word();
-  void beat();
-  void send_beat();
   bool handle_gathering(Message& message);
   bool handle_joined(Message& message);
 
   EventLoop& loop_;
-  Transport& transport_;
   Owner& owner_;
   const ClientConfig config_;
   Logger log_;
-  std::unique_ptr<Connection> connection_;
-  State state_ = State::idle;
-  Term term_;                // the highest seen
-  Incarnation incarnation_;  // with job_run_: issued by the first Welcome
-  JobRun job_run_;
-  std::uint64_t connection_number_ = 0;
+  ControlSession session_;
   bool started_ = false;  // JobStart has come
-  ConnectingHandshake handshake_;
+  bool closed_ = false;
   SharedKey ticket_;
-  TimePoint joining_since_;
-  TimePoint join_deadline_;
-  std::optional<Error> last_trouble_;
-  // While a connection that was welcomed is to be taken up again.
-  struct Loss {
-    TimePoint since;
-    Error error;
-    bool is_further = false;  // the one before was over for less than kHeartbeatTimeout: it goes on
-    bool warned_of_old_scheduler = false;
-  };
-  std::optional<Loss> loss_;
-  TimePoint last_loss_;    // when the last one began
-  TimePoint welcomed_at_;  // the last time
-  std::string progress_;   // what the scheduler said last while gathering
-  std::optional<Error> refused_;
+  std::string progress_;  // what the scheduler said last while gathering
   TimerId join_timer_;
   TimerId notice_timer_;
-  TimerId retry_timer_;
-  TimerId attempt_timer_;  // of taking it up again
-  TimerId grace_timer_;
-  TimerId heartbeat_timer_;
-  std::uint64_t heartbeats_ = 0;
-  std::uint32_t silent_beats_ = 0;
 };
 
 }  // namespace bps
