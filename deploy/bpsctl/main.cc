@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "deploy/bpsctl/admin_link.h"
 #include "deploy/bpsctl/doctor.h"
 #include "deploy/bpsctl/render.h"
 #include "proto/auth/key_file.h"
 #include "proto/base/config/config.h"
 #include "proto/base/loop/asio_loop.h"
+#include "proto/session/control_session.h"
 #include "proto/transport/rdma/rdma_settings.h"
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/tcp/tcp_transport.h"
@@ -95,6 +95,21 @@ Result<Message> question_of(const Settings& s) {
       nearest ? fmt::format("did you mean {}?", *nearest) : "there are status, why, drain and doctor");
 }
 
+constexpr const char* kWhere = "start bps-scheduler, or say where it is with --scheduler HOST:PORT";
+
+// One attempt, in which the scheduler may be silent for no longer than in a session.
+SessionOptions session_options() { return {.attempt = kHeartbeatTimeout + kHeartbeatInterval}; }
+
+SessionWords session_words(const Endpoint& scheduler) {
+  return {.scheduler = "the scheduler at " + to_string(scheduler),
+          .address = to_string(scheduler),
+          .self = "bpsctl",
+          .refuses = "refuses",
+          .ends = "refuses",
+          .advice_unreachable = kWhere,
+          .advice_lost = kWhere};
+}
+
 // They open devices as servers and workers would have them opened.
 RdmaLibraries ask_libraries(bool has_devices) {
   RdmaLibraries libraries;
@@ -131,7 +146,7 @@ int run_doctor(const Settings& s) {
   return diagnosis.healthy() ? 0 : exit_code_of(ErrorCode::configuration);
 }
 
-class Program {
+class Program final : private ControlSession::Owner {
  public:
   Program(const Settings& settings, Message question, SharedKey key, SharedTls tls)
       : settings_(settings), question_(std::move(question)), key_(std::move(key)), tls_(std::move(tls)) {}
@@ -159,20 +174,26 @@ class Program {
     TcpOptions tcp;
     tcp.tls = tls_;
     transport_ = std::make_unique<TcpTransport>(tcp);
-    AdminLink::Callbacks callbacks;
-    callbacks.ready = [this] {
-      link_->send(question_);
-      timer_ = loop_->after(kAnswerTimeout, [this] {
-        end(make_error(ErrorCode::unreachable,
-                       fmt::format("the scheduler at {} has not answered", to_string(settings_.scheduler))));
-      });
-    };
-    callbacks.answer = [this](Message& message) { on_answer(message); };
-    callbacks.failed = [this](const Error& error) { end(error); };
-    link_ = std::make_unique<AdminLink>(*loop_, *transport_, settings_.scheduler, key_, std::move(callbacks));
+    const SharedKey key = key_ == nullptr ? nullptr : derive_admin_key(*key_);
+    ControlSession::Owner& owner = *this;
+    link_ = std::make_unique<ControlSession>(*loop_, *transport_, owner, settings_.scheduler, key,
+                                             session_options(), session_words(settings_.scheduler),
+                                             Logger("bpsctl"));
     link_->start();
     return {};
   }
+
+  Message make_hello(const SessionCore::Known&) override { return HelloAdmin{}; }
+
+  void on_welcomed(const Welcome&) override {
+    link_->send(question_);
+    timer_ = loop_->after(kAnswerTimeout, [this] {
+      end(make_error(ErrorCode::unreachable,
+                     fmt::format("the scheduler at {} has not answered", to_string(settings_.scheduler))));
+    });
+  }
+
+  void on_control_failed(const Error& error) override { end(error); }
 
   void end(const Error& error) {
     if (error.code != ErrorCode::ok) fail(error);
@@ -184,7 +205,7 @@ class Program {
     if (std::fflush(stdout) != 0) exit_code_ = exit_code_of(ErrorCode::os);
   }
 
-  void on_answer(const Message& message) {
+  void on_control_message(Message& message) override {
     loop_->cancel(timer_);
     if (const auto* state = std::get_if<ClusterState>(&message)) {
       print(settings_.json ? render_json(*state, settings_.scheduler) : render(*state, settings_.scheduler));
@@ -227,7 +248,7 @@ class Program {
   std::unique_ptr<AsioLoop> loop_;
   std::unique_ptr<SignalWatcher> signals_;
   std::unique_ptr<TcpTransport> transport_;
-  std::unique_ptr<AdminLink> link_;
+  std::unique_ptr<ControlSession> link_;
   TimerId timer_;
 };
 
