@@ -296,17 +296,6 @@ class BenchTest(unittest.TestCase):
         self.assertEqual({line["way"] for line in copies}, {"to host", "to device", "both ways"})
         self.assertTrue(all(line["verified"] and line["GBps"] > 0 for line in copies))
 
-    def test_order(self):
-        lines = self.lines("order", "--workers", "3", "--bytes", "1MiB", "--partition-bytes", "100KB", "--iters", "2")
-        orders = [line for line in lines if line["bench"] == "order"]
-        self.assertEqual([(line["order"], line["skew"]) for line in orders],
-                         [(order, skew) for skew in ("no skew", "random order", "rank 0 late")
-                          for order in ("rank", "arrival")])
-        self.assertTrue(all(line["verified"] and line["GBps"] > 0 and line["workers"] == 3 for line in orders))
-        compared = {(line["bench"], line["of"]) for line in lines if line["bench"] != "order"}
-        self.assertIn(("ratio", "seconds, random order"), compared)
-        self.assertIn(("difference", "partitions until complete, rank 0 late"), compared)
-
     def test_a_table_without_json_and_a_file_with_it(self):
         run = self.run_bench("floor", "--bytes", "4096", "--iters", "2")
         self.assertEqual(run.returncode, 0)
@@ -339,7 +328,6 @@ class BenchTest(unittest.TestCase):
                                 (["floor", "--workers", "65"], "64"),
                                 (["reduce", "--operation", "broadcast"], "broadcast"),
                                 (["reduce", "--bytes", "7"], "no whole element"),
-                                (["order", "--partition-bytes", "6"], "no whole partition"),
                                 (["replay", "--goodput", "1gbit", "--model", "lenet"], "lenet"),
                                 (["replay", "--goodput", "1gbit", "--compute", "-1"], "--compute"),
                                 (["replay"], "--link"),

@@ -22,7 +22,6 @@ constexpr Subcommand kSubcommands[] = {
     {"floor", "raw TCP that moves the same bytes between as many processes", floor_command},
     {"gpu-floor", "copies between the host and its GPUs, and NCCL between them", gpu_floor_command},
     {"reduce", "the server's arithmetic against memcpy, in this process", reduce_command},
-    {"order", "adding in rank order against adding as contributions arrive, in this process", order_command},
     {"distance", "how far apart the CPUs of this machine are just now", distance_command},
     {"replay", "training steps of known networks, compute played, against the fluid schedule",
      replay_command},

@@ -27,7 +27,6 @@ int local_command(int argc, const char* const* argv);
 int floor_command(int argc, const char* const* argv);
 int gpu_floor_command(int argc, const char* const* argv);
 int reduce_command(int argc, const char* const* argv);
-int order_command(int argc, const char* const* argv);
 int distance_command(int argc, const char* const* argv);
 int replay_command(int argc, const char* const* argv);
 
