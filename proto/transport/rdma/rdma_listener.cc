@@ -7,6 +7,7 @@
 
 #include "proto/base/log/log_limit.h"
 #include "proto/transport/rdma/rdma_records.h"
+#include "proto/transport/stream/acceptor.h"
 
 namespace bps {
 namespace {
@@ -121,18 +122,6 @@ class RdmaAcceptor final : public std::enable_shared_from_this<RdmaAcceptor> {
   LogLimit log_limit_;
 };
 
-class RdmaListener final : public Listener {
- public:
-  RdmaListener(std::shared_ptr<RdmaAcceptor> acceptor, Endpoint endpoint)
-      : acceptor_(std::move(acceptor)), endpoint_(std::move(endpoint)) {}
-  ~RdmaListener() override { acceptor_->close(); }
-  Endpoint endpoint() const override { return endpoint_; }
-
- private:
-  const std::shared_ptr<RdmaAcceptor> acceptor_;
-  const Endpoint endpoint_;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen_rdma(AsioLoop& loop, std::shared_ptr<RdmaContext> context,
@@ -151,7 +140,7 @@ Result<std::unique_ptr<Listener>> listen_rdma(AsioLoop& loop, std::shared_ptr<Rd
   auto acceptor = std::make_shared<RdmaAcceptor>(loop, std::move(context), std::move(listener).value(),
                                                  to_string(real), std::move(accepted));
   if (Status status = acceptor->open(); !status.ok()) return std::move(status).error();
-  return std::unique_ptr<Listener>(std::make_unique<RdmaListener>(std::move(acceptor), real));
+  return std::unique_ptr<Listener>(std::make_unique<ListenerOf<RdmaAcceptor>>(std::move(acceptor), real));
 }
 
 }  // namespace bps

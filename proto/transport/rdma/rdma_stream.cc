@@ -55,12 +55,9 @@ void RdmaStream::on_start() {
   watch_silence();
   if (!accepted_ || channel_ == nullptr || channel_->is_established()) return;
   const Duration timeout = context_->options.handshake_timeout;
-  timer_ = loop_.after(timeout, [weak = weak_from_this(), timeout] {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->timer_ = {};
-    if (self->channel_ == nullptr || self->channel_->is_established()) return;
-    self->fail(self->connection_lost("not established within " + to_string(timeout)));
+  set_timer(loop_.now() + timeout, [timeout](RdmaStream& self) {
+    if (self.channel_ == nullptr || self.channel_->is_established()) return;
+    self.fail(self.connection_lost("not established within " + to_string(timeout)));
   });
 }
 
@@ -82,11 +79,8 @@ void RdmaStream::watch_silence() {
 
 void RdmaStream::expect_connect(Duration timeout) {
   connect_deadline_ = loop_.now() + timeout;
-  timer_ = loop_.at(connect_deadline_, [weak = weak_from_this(), timeout] {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->timer_ = {};
-    self->connect_failed(
+  set_timer(connect_deadline_, [timeout](RdmaStream& self) {
+    self.connect_failed(
         make_error(ErrorCode::unreachable, fmt::format("no answer within {}", to_string(timeout))));
   });
 }

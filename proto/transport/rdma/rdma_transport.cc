@@ -2,7 +2,7 @@
 
 #include "proto/transport/rdma/rdma_listener.h"
 #include "proto/transport/rdma/rdma_stream.h"
-#include "proto/transport/stream/resolver.h"
+#include "proto/transport/stream/connect_stream.h"
 
 namespace bps {
 
@@ -19,19 +19,7 @@ Result<std::unique_ptr<Listener>> RdmaTransport::listen(EventLoop& loop, const E
 
 std::unique_ptr<Connection> RdmaTransport::connect(EventLoop& loop, const Endpoint& endpoint,
                                                    Duration timeout) {
-  AsioLoop& own = AsioLoop::of(loop);
-  auto stream = std::make_shared<RdmaStream>(own, context_, to_string(endpoint));
-  stream->expect_connect(timeout);
-  auto connection = std::make_unique<RdmaConnection>(stream);
-  if (auto addresses = numeric_address(endpoint); !addresses.empty()) {
-    stream->connect_to(std::move(addresses));
-  } else {
-    resolver_->resolve(own, endpoint, stream,
-                       [weak = std::weak_ptr(stream)](Result<std::vector<SocketAddress>> found) {
-                         if (const auto alive = weak.lock()) alive->connect_to(std::move(found));
-                       });
-  }
-  return connection;
+  return connect_stream<RdmaStream>(*resolver_, loop, context_, endpoint, timeout);
 }
 
 Result<std::shared_ptr<Region>> RdmaTransport::allocate(std::size_t bytes) {

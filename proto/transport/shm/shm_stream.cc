@@ -49,16 +49,12 @@ void ShmStream::connect_to(const std::string& name, Duration timeout) {
 }
 
 void ShmStream::try_connect() {
-  timer_ = {};
   if (::connect(fd_.get(), address_.get(), address_.length) != 0) {
     if (errno != EAGAIN && errno != EINTR)
       return connect_failed(make_error(ErrorCode::unreachable, std::strerror(errno)));
     const TimePoint next = loop_.now() + kConnectRetry;
     if (next < connect_deadline_) {
-      timer_ = loop_.at(next, [weak = weak_from_this()] {
-        if (const auto self = weak.lock()) self->try_connect();
-      });
-      return;
+      return set_timer(next, [](ShmStream& self) { self.try_connect(); });
     }
   } else {
     if (auto peer = check_same_user(fd_.get()); !peer) {
@@ -70,11 +66,8 @@ void ShmStream::try_connect() {
     if (!attach()) return;
     readiness_.wait_read(shared_from_this());
   }
-  timer_ = loop_.at(connect_deadline_, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->timer_ = {};
-    self->connect_failed(make_error(ErrorCode::unreachable, "no answer in time"));
+  set_timer(connect_deadline_, [](ShmStream& self) {
+    self.connect_failed(make_error(ErrorCode::unreachable, "no answer in time"));
   });
 }
 
@@ -95,11 +88,8 @@ void ShmStream::connect_failed(Error error) {
 void ShmStream::on_start() {
   if (state_ != State::open || inbox_.has_hello()) return;
   const Duration timeout = context_->options.handshake_timeout;
-  timer_ = loop_.after(timeout, [weak = weak_from_this(), timeout] {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->timer_ = {};
-    self->fail(self->connection_lost("no hello within " + to_string(timeout)));
+  set_timer(loop_.now() + timeout, [timeout](ShmStream& self) {
+    self.fail(self.connection_lost("no hello within " + to_string(timeout)));
   });
 }
 

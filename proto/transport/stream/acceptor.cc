@@ -14,18 +14,6 @@ bool is_out_of_resources(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
-class AcceptorListener final : public Listener {
- public:
-  AcceptorListener(std::shared_ptr<Acceptor> acceptor, Endpoint endpoint)
-      : acceptor_(std::move(acceptor)), endpoint_(std::move(endpoint)) {}
-  ~AcceptorListener() override { acceptor_->close(); }
-  Endpoint endpoint() const override { return endpoint_; }
-
- private:
-  const std::shared_ptr<Acceptor> acceptor_;
-  const Endpoint endpoint_;
-};
-
 }  // namespace
 
 Acceptor::Acceptor(AsioLoop& loop, std::string where, Logger log, Accepted accepted)
@@ -76,7 +64,7 @@ Result<std::unique_ptr<Listener>> listen_on(AsioLoop& loop, UniqueFd fd, Endpoin
   auto acceptor = std::make_shared<Acceptor>(loop, to_string(endpoint), std::move(log), std::move(accepted));
   if (Status status = acceptor->open(std::move(fd)); !status.ok()) return std::move(status).error();
   return std::unique_ptr<Listener>(
-      std::make_unique<AcceptorListener>(std::move(acceptor), std::move(endpoint)));
+      std::make_unique<ListenerOf<Acceptor>>(std::move(acceptor), std::move(endpoint)));
 }
 
 }  // namespace bps

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "proto/base/log/log.h"
 #include "proto/base/unique_fd.h"
@@ -43,6 +44,20 @@ class Acceptor final : public std::enable_shared_from_this<Acceptor> {
   bool open_ = false;
   bool paused_before_ = false;
   TimerId pause_;
+};
+
+// What an owner holds of an acceptor that others hold, too.
+template <class A>
+class ListenerOf final : public Listener {
+ public:
+  ListenerOf(std::shared_ptr<A> acceptor, Endpoint endpoint)
+      : acceptor_(std::move(acceptor)), endpoint_(std::move(endpoint)) {}
+  ~ListenerOf() override { acceptor_->close(); }
+  Endpoint endpoint() const override { return endpoint_; }
+
+ private:
+  const std::shared_ptr<A> acceptor_;
+  const Endpoint endpoint_;
 };
 
 // A listener on `fd`, which listens already. `endpoint`: what it is called, with the real port.

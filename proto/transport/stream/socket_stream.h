@@ -446,6 +446,17 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   }
 
   // A connection that was moved but never started may die on another thread: then there is no timer.
+  // `late(stream)` runs at `when`, unless the timer is cancelled or the stream has gone by then.
+  template <class Late>
+  void set_timer(TimePoint when, Late late) {
+    timer_ = loop_.at(when, [weak = this->weak_from_this(), late = std::move(late)] {
+      const auto stream = weak.lock();
+      if (!stream) return;
+      stream->timer_ = {};
+      late(*stream);
+    });
+  }
+
   void cancel_timer() {
     if (timer_) loop_.cancel(std::exchange(timer_, {}));
   }

@@ -41,12 +41,9 @@ void TcpStream::accepted(UniqueFd fd) {
 }
 
 void TcpStream::expect_connect(Duration timeout) {
-  timer_ = loop_.after(timeout, [weak = weak_from_this(), timeout] {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->timer_ = {};
-    self->fail(make_error(ErrorCode::unreachable, fmt::format("connect to {}: no answer within {}",
-                                                              self->peer_, to_string(timeout))));
+  set_timer(loop_.now() + timeout, [timeout](TcpStream& self) {
+    self.fail(make_error(ErrorCode::unreachable,
+                         fmt::format("connect to {}: no answer within {}", self.peer_, to_string(timeout))));
   });
 }
 

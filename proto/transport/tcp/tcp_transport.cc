@@ -2,7 +2,7 @@
 
 #include <sys/socket.h>
 
-#include "proto/transport/stream/resolver.h"
+#include "proto/transport/stream/connect_stream.h"
 #include "proto/transport/tcp/tcp_listener.h"
 #include "proto/transport/tcp/tcp_socket.h"
 #include "proto/transport/tcp/tcp_stream.h"
@@ -28,19 +28,7 @@ Result<std::unique_ptr<Listener>> TcpTransport::listen(EventLoop& loop, const En
 
 std::unique_ptr<Connection> TcpTransport::connect(EventLoop& loop, const Endpoint& endpoint,
                                                   Duration timeout) {
-  AsioLoop& own = AsioLoop::of(loop);
-  auto stream = std::make_shared<TcpStream>(own, options_, to_string(endpoint));
-  stream->expect_connect(timeout);
-  auto connection = std::make_unique<TcpConnection>(stream);
-  if (auto addresses = numeric_address(endpoint); !addresses.empty()) {
-    stream->connect_to(std::move(addresses));
-  } else {
-    resolver_->resolve(own, endpoint, stream,
-                       [weak = std::weak_ptr(stream)](Result<std::vector<SocketAddress>> found) {
-                         if (const auto alive = weak.lock()) alive->connect_to(std::move(found));
-                       });
-  }
-  return connection;
+  return connect_stream<TcpStream>(*resolver_, loop, options_, endpoint, timeout);
 }
 
 }  // namespace bps
