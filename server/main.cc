@@ -1,20 +1,14 @@
-// bps-server: settings, threads and signals around a Server.
+// bps-server: the settings, threads and transports of a Server, and a Daemon around it.
 #include <fmt/core.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "proto/auth/key_file.h"
 #include "proto/base/config/config.h"
-#include "proto/base/config/ports_file.h"
-#include "proto/base/descriptor_limit.h"
 #include "proto/base/host_identity.h"
-#include "proto/base/log/log_timer.h"
-#include "proto/base/log/output_signals.h"
-#include "proto/base/loop/asio_loop.h"
 #include "proto/base/loop/loop_thread.h"
 #include "proto/base/usable_cores.h"
+#include "proto/daemon/daemon.h"
 #include "proto/transport/rdma/rdma_settings.h"
 #include "proto/transport/rdma/rdma_transport.h"
 #include "proto/transport/rdma/real/open_verbs.h"
@@ -50,9 +44,7 @@ struct Settings {
   Endpoint scheduler{"127.0.0.1", 4710};
   Endpoint listen;
   std::string advertise;
-  std::string key_file;
-  TlsFiles tls;
-  bool insecure = false;
+  DaemonSettings daemon;
   ShardSetting shards;
   std::string transport = "auto";
   RdmaSettings rdma;
@@ -65,8 +57,6 @@ struct Settings {
   std::string congestion_control;
   bool checksum = false;
   Duration stall_warn = ServerOptions{}.stall_warn;
-  std::string ports_file;
-  LogLevel log_level = LogLevel::info;
 };
 
 void describe(Config& config, Settings& s) {
@@ -76,16 +66,8 @@ void describe(Config& config, Settings& s) {
       .add("advertise", s.advertise,
            "Host name or address by which workers reach this server, if not that of --listen")
       .unit("HOST");
-  config
-      .add("key-file", s.key_file,
-           "The cluster's key, for the scheduler, and which workers must prove to have a ticket of")
-      .unit("FILE");
-  config.add("tls-cert", s.tls.certificate, "TLS 1.3 for every connection: this program's certificate")
-      .unit("FILE");
-  config.add("tls-key", s.tls.key, "The key of --tls-cert").unit("FILE");
-  config.add("tls-ca", s.tls.authority, "Who must have signed the certificates of the others").unit("FILE");
-  config.add("insecure", s.insecure,
-             "Allow --listen on another address than loopback, without any key or TLS");
+  add_daemon_access(config, s.daemon,
+                    "The cluster's key, for the scheduler, and which workers must prove to have a ticket of");
   config.add("shards", s.shards, "Threads that sum; auto: the fewer of cores and link speed / 25 Gbit/s");
   config
       .add("transport", s.transport,
@@ -106,9 +88,7 @@ void describe(Config& config, Settings& s) {
   config.add("checksum", s.checksum,
              "Payloads over TCP carry their CRC32C, both ways; a worker may ask for it, too");
   config.add("stall-warn", s.stall_warn, "Log rounds that wait longer for somebody, and for whom; 0: never");
-  config.add("ports-file", s.ports_file, "Write the listening address to this file, once registered")
-      .unit("FILE");
-  config.add("log-level", s.log_level, "error, warn, info, debug, trace or off");
+  add_daemon_output(config, s.daemon, "Write the listening address to this file, once registered");
 }
 
 // Many machines have a device, and let users pin 8 MiB: who can pin less than this offers RDMA in vain, and
@@ -124,19 +104,12 @@ std::uint32_t shard_count(const Settings& settings) {
                     std::min(usable_cores(), kMaxShardsPerServer));
 }
 
-class Program {
+class Program final : public Daemon {
  public:
-  Program(const Settings& settings, const Logger& log) : settings_(settings), log_(log) {}
+  Program(const Settings& settings, const Logger& log) : Daemon(settings.daemon, log), settings_(settings) {}
 
-  int run() {
-    if (Status status = build(); !status) return fail(status.error());
-    if (Status status = server_->start(); !status) return fail(status.error());
-    loop_->run();
-    return exit_code_;
-  }
-
-  ~Program() {
-    // What lives on the shards' loops goes once their threads have ended; then the server, then its loop.
+  ~Program() override {
+    // What lives on the shards' loops goes once their threads have ended; then the server.
     for (const auto& thread : threads_) {
       thread->stop();
     }
@@ -145,34 +118,18 @@ class Program {
     rdma_.reset();
     shared_memory_.reset();
     transport_.reset();
-    signals_.reset();
   }
 
  private:
-  int fail(const Error& error) {
-    log_.error("{}", to_string(error));
-    return exit_code_of(error.code);
+  Status start() override {
+    if (Status status = build(); !status) return status;
+    return server_->start();
   }
 
   Status build() {
-    const std::uint32_t shards = shard_count(settings_);
-    SharedKey key;
-    if (!settings_.key_file.empty()) {
-      auto read = read_cluster_key(settings_.key_file);
-      if (!read) return read.error();
-      key = std::move(read).value();
-    }
-    auto tls = load_tls(settings_.tls);
-    if (!tls) return tls.error();
-    auto loop = AsioLoop::create();
-    if (!loop) return loop.error();
-    loop_ = std::move(loop).value();
-    auto signals = SignalWatcher::watch(*loop_, {SIGTERM, SIGINT}, [this](int) { on_signal(); });
-    if (!signals) return signals.error();
-    signals_ = std::move(signals).value();
-    log_timer_ = std::make_unique<LogTimer>(*loop_);
+    const bool has_tls = access().tls != nullptr;
     std::vector<EventLoop*> shard_loops;
-    for (std::uint32_t i = 0; i < shards; ++i) {
+    for (std::uint32_t i = 0, shards = shard_count(settings_); i < shards; ++i) {
       auto thread = LoopThread::start(fmt::format("bps-shard-{}", i));
       if (!thread) return thread.error();
       threads_.push_back(std::move(thread).value());
@@ -180,20 +137,20 @@ class Program {
     }
     TcpOptions tcp;
     tcp.congestion_control = settings_.congestion_control;
-    tcp.tls = *tls;
+    tcp.tls = access().tls;
     tcp.checksum = settings_.checksum;
-    tcp.log = log_;
+    tcp.log = log();
     if (Status status = TcpTransport::check(tcp); !status) return status;
     transport_ = std::make_unique<TcpTransport>(tcp);
-    if (Status status = choose_transport(*tls != nullptr); !status) return status;
+    if (Status status = choose_transport(has_tls); !status) return status;
 
     ServerOptions options;
     options.scheduler = settings_.scheduler;
     options.listen = settings_.listen;
     options.advertise = settings_.advertise;
-    options.key = std::move(key);
-    options.insecure = settings_.insecure;
-    options.mutual_tls = *tls != nullptr;
+    options.key = access().key;
+    options.insecure = settings_.daemon.insecure;
+    options.mutual_tls = has_tls;
     options.host = settings_.host;
     options.bandwidth_bps = settings_.bandwidth ? settings_.bandwidth->bits_per_second : 0;
     options.memory_max = settings_.memory_max.bytes;
@@ -208,16 +165,15 @@ class Program {
     if (settings_.transport == "rdma") options.only = Entrance::rdma;
     options.bind_shard = bind_among(usable_cpus());
     // Every lane of every job is one descriptor.
-    options.max_greeting = max_unknown_connections(raise_descriptor_limit());
+    options.max_greeting = max_greeting();
     Server::Callbacks callbacks;
     callbacks.registered = [this] { on_registered(); };
     callbacks.stopped = [this](const Error& error) {
-      if (rdma_ != nullptr) log_.debug("RDMA: {}", to_string(rdma_->counters()));
-      exit_code_ = error.code == ErrorCode::ok ? 0 : fail(error);
-      loop_->stop();
+      if (rdma_ != nullptr) log().debug("RDMA: {}", to_string(rdma_->counters()));
+      end(error);
     };
-    server_ = std::make_unique<Server>(*loop_, shard_loops, *transport_, std::move(options),
-                                       std::move(callbacks), log_);
+    server_ = std::make_unique<Server>(loop(), shard_loops, *transport_, std::move(options),
+                                       std::move(callbacks), log());
     return {};
   }
 
@@ -226,7 +182,7 @@ class Program {
     if (!choice) return choice.error();
     rdma_choice_ = std::move(choice).value();
     if (rdma_choice_.names_device() && (settings_.transport == "tcp" || settings_.transport == "shm"))
-      log_.warn("--rdma-device and --rdma-gid change nothing: --transport is {}", settings_.transport);
+      log().warn("--rdma-device and --rdma-gid change nothing: --transport is {}", settings_.transport);
     if (settings_.transport == "tcp") return {};
     if (settings_.transport == "rdma") return insist_on_rdma(has_tls);
     if (Status status = open_shared_memory(); !status) return status;
@@ -237,12 +193,12 @@ class Program {
     const Status status = ShmTransport::check();
     if (status) {
       ShmOptions options;
-      options.log = log_;
+      options.log = log();
       shared_memory_ = std::make_unique<ShmTransport>(options);
     } else if (settings_.transport == "shm") {
       return status;
     } else {
-      log_.info("no shared memory: {}", status.error().message);
+      log().info("no shared memory: {}", status.error().message);
     }
     return {};
   }
@@ -260,7 +216,7 @@ class Program {
     if (status) return {};
     rdma_.reset();
     if (rdma_choice_.names_device()) return status;
-    log_.info("offers no RDMA: {}", to_string(status.error()));
+    log().info("offers no RDMA: {}", to_string(status.error()));
     return {};
   }
 
@@ -281,7 +237,7 @@ class Program {
       if (Status status = check_active(**verbs); !status) return status;
     }
     RdmaOptions options;
-    options.log = log_;
+    options.log = log();
     // Workers of this host come through shared memory, others over RDMA: none gets a copy.
     if (shared_memory_ != nullptr)
       options.memory = [this](std::size_t bytes) { return shared_memory_->allocate(bytes); };
@@ -293,30 +249,13 @@ class Program {
 
   // Only now: whoever waits for the file may start a job, and it shall use this server.
   void on_registered() {
-    if (settings_.ports_file.empty()) return;
-    const Status status = write_ports_file(settings_.ports_file, {{"listen", server_->endpoint()}});
-    if (status) return;
-    exit_code_ = fail(status.error());
-    loop_->stop();
+    if (Status status = write_ports(server_->endpoint()); !status) end(status.error());
   }
 
-  // The first one drains, a second one does not wait.
-  void on_signal() {
-    if (std::exchange(signalled_, true)) {
-      log_.info("stops now");
-      server_->stop();
-    } else {
-      server_->drain();
-    }
-  }
+  void stop(int) override { server_->drain(); }
+  void stop_now() override { server_->stop(); }
 
   const Settings& settings_;
-  const Logger log_;
-  int exit_code_ = 0;
-  bool signalled_ = false;
-  std::unique_ptr<AsioLoop> loop_;
-  std::unique_ptr<SignalWatcher> signals_;
-  std::unique_ptr<LogTimer> log_timer_;
   std::vector<std::unique_ptr<LoopThread>> threads_;
   std::unique_ptr<TcpTransport> transport_;
   std::unique_ptr<ShmTransport> shared_memory_;
@@ -326,13 +265,11 @@ class Program {
 };
 
 int run(int argc, char** argv) {
-  outlive_lost_outputs();
   Settings settings;
   Config config("bps-server", "Sums the gradients of training jobs.");
   describe(config, settings);
   const Logger log("server");
-  if (const auto exit_code = config.parse_or_exit(argc, argv, log)) return *exit_code;
-  log.target()->set_level(settings.log_level);
+  if (const auto exit_code = read_settings(config, settings.daemon, argc, argv, log)) return *exit_code;
   if (settings.memory_max.bytes < (1u << 20)) {
     log.error("--memory-max {} leaves no room for any tensor; give it at least 1MiB",
               to_string(settings.memory_max));

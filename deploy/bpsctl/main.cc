@@ -13,9 +13,9 @@
 
 #include "deploy/bpsctl/doctor.h"
 #include "deploy/bpsctl/render.h"
-#include "proto/auth/key_file.h"
 #include "proto/base/config/config.h"
 #include "proto/base/loop/asio_loop.h"
+#include "proto/daemon/access.h"
 #include "proto/session/control_session.h"
 #include "proto/transport/rdma/rdma_settings.h"
 #include "proto/transport/rdma/real/open_verbs.h"
@@ -30,8 +30,7 @@ constexpr Duration kAnswerTimeout = std::chrono::seconds(5);
 struct Settings {
   std::vector<std::string> arguments;
   Endpoint scheduler{"127.0.0.1", 4710};
-  std::string key_file;
-  TlsFiles tls;
+  AccessSettings access;
   std::string job;
   Duration older_than = std::chrono::seconds(1);
   bool json = false;
@@ -45,10 +44,7 @@ void describe(Config& config, Settings& s) {
       "How the cluster stands; who waits for whom; send a server away without harm; what this "
       "machine has for RDMA, and what is wrong with it");
   config.add("scheduler", s.scheduler, "Where bps-scheduler listens");
-  config.add("key-file", s.key_file, "The cluster's key").unit("FILE");
-  config.add("tls-cert", s.tls.certificate, "TLS 1.3: this program's certificate").unit("FILE");
-  config.add("tls-key", s.tls.key, "The key of --tls-cert").unit("FILE");
-  config.add("tls-ca", s.tls.authority, "Who must have signed the certificates of the others").unit("FILE");
+  add_access(config, s.access, "The cluster's key", "TLS 1.3: this program's certificate");
   config.add("job", s.job, "why: of this job only").unit("NAME");
   config.add("older-than", s.older_than, "why: only what has waited this long");
   config.add("rdma", s.rdma,
@@ -148,8 +144,8 @@ int run_doctor(const Settings& s) {
 
 class Program final : private ControlSession::Owner {
  public:
-  Program(const Settings& settings, Message question, SharedKey key, SharedTls tls)
-      : settings_(settings), question_(std::move(question)), key_(std::move(key)), tls_(std::move(tls)) {}
+  Program(const Settings& settings, Message question, Access access)
+      : settings_(settings), question_(std::move(question)), access_(std::move(access)) {}
 
   int run() {
     if (Status status = start(); !status) return fail(status.error());
@@ -172,9 +168,9 @@ class Program final : private ControlSession::Owner {
     if (!signals) return signals.error();
     signals_ = std::move(signals).value();
     TcpOptions tcp;
-    tcp.tls = tls_;
+    tcp.tls = access_.tls;
     transport_ = std::make_unique<TcpTransport>(tcp);
-    const SharedKey key = key_ == nullptr ? nullptr : derive_admin_key(*key_);
+    const SharedKey key = access_.key == nullptr ? nullptr : derive_admin_key(*access_.key);
     ControlSession::Owner& owner = *this;
     link_ = std::make_unique<ControlSession>(*loop_, *transport_, owner, settings_.scheduler, key,
                                              session_options(), session_words(settings_.scheduler),
@@ -241,8 +237,7 @@ class Program final : private ControlSession::Owner {
 
   const Settings& settings_;
   const Message question_;
-  const SharedKey key_;
-  const SharedTls tls_;
+  const Access access_;
   int exit_code_ = 0;
   bool drains_ = false;
   std::unique_ptr<AsioLoop> loop_;
@@ -264,15 +259,9 @@ int run(int argc, char** argv) {
   if (!settings.arguments.empty() && settings.arguments[0] == "doctor") return run_doctor(settings);
   auto question = question_of(settings);
   if (!question) return fail(question.error());
-  SharedKey key;
-  if (!settings.key_file.empty()) {
-    auto read = read_cluster_key(settings.key_file);
-    if (!read) return fail(read.error());
-    key = std::move(read).value();
-  }
-  auto tls = load_tls(settings.tls);
-  if (!tls) return fail(tls.error());
-  return Program(settings, std::move(question).value(), std::move(key), std::move(tls).value()).run();
+  auto access = read_access(settings.access);
+  if (!access) return fail(access.error());
+  return Program(settings, std::move(question).value(), std::move(access).value()).run();
 }
 
 }  // namespace

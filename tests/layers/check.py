@@ -22,6 +22,7 @@ LAYERS = {
     "proto/auth/": "auth",
     "proto/transport/": "transport",
     "proto/session/": "session",
+    "proto/daemon/": "daemon",
     "server/": "server",
     "scheduler/": "scheduler",
     "client/": "client",
@@ -33,7 +34,8 @@ LAYERS = {
 }
 TRANSPORT = {"base", "wire", "transport"}
 GROUND = TRANSPORT | {"auth"}
-EVERYTHING = GROUND | {"reduce", "session", "server", "scheduler", "client", "public", "deploy", "bench", "tests"}
+EVERYTHING = GROUND | {"reduce", "session", "daemon", "server", "scheduler", "client", "public", "deploy", "bench",
+                       "tests"}
 MAY_INCLUDE = {
     "base": {"base"},
     "reduce": {"base", "reduce"},
@@ -41,8 +43,9 @@ MAY_INCLUDE = {
     "auth": {"base", "wire", "auth"},
     "transport": TRANSPORT,
     "session": GROUND | {"session"},
-    "server": GROUND | {"reduce", "session", "server"},
-    "scheduler": GROUND | {"scheduler"},
+    "daemon": GROUND | {"daemon"},
+    "server": GROUND | {"reduce", "session", "daemon", "server"},
+    "scheduler": GROUND | {"daemon", "scheduler"},
     "client": GROUND | {"reduce", "session", "client", "public"},
     "public": {"public"},
     "example": {"public", "example"},
@@ -190,6 +193,10 @@ SAMPLES = {
     "proto/transport/up.cc": ('#include "proto/session/s.h"\n', "layer"),
     "scheduler/session.cc": ('#include "proto/session/s.h"\n', "layer"),
     "client/src/session.cc": ('#include "proto/session/s.h"\n', None),
+    "proto/daemon/d.h": ('#pragma once\n#include "proto/auth/a.h"\n#include "proto/transport/t.h"\n', None),
+    "proto/auth/daemon.cc": ('#include "proto/daemon/d.h"\n', "layer"),
+    "scheduler/main.cc": ('#include "proto/daemon/d.h"\n', None),
+    "client/src/daemon.cc": ('#include "proto/daemon/d.h"\n', "layer"),
     "server/auth.cc": ('#include "proto/auth/a.h"\n', None),
     "proto/auth/crypto.cc": ("#include <openssl/hmac.h>\n", None),
     "proto/transport/tls/tls.cc": ("#include <openssl/ssl.h>\n", None),
