@@ -1,10 +1,16 @@
-// A scheduler, and servers of one shard each, on threads of this process. Apart from programs that use the
+// A LocalCluster (deploy/embedded) for tests. Apart from programs that use the
 // C++ wrapper, whose namespace is the product's.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
+
+namespace bps {
+class ExpectLog;
+class LocalCluster;
+}  // namespace bps
 
 namespace bps::testing {
 
@@ -21,8 +27,8 @@ class Cluster {
   void stop(std::size_t server);
 
  private:
-  struct Parts;
-  const std::unique_ptr<Parts> parts_;
+  std::vector<std::unique_ptr<ExpectLog>> expected_;  // of what goes, until all has gone
+  std::unique_ptr<LocalCluster> cluster_;
 };
 
 }  // namespace bps::testing
