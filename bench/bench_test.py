@@ -10,20 +10,16 @@ import tempfile
 import time
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "process"))
+from cluster import heirs_of  # noqa: E402
+from netlab import why_no_lab  # noqa: E402
+
+NO_LAB = why_no_lab()
 LIMIT = 240  # seconds after which anything is considered to hang
 FIELDS = ["bench", "workers", "servers", "bytes", "dtype", "iters", "algbw_GBps", "p50_us", "p99_us", "cpu_s_per_GB",
           "verified", "own_cpu_s_per_GB", "min_us", "max_us", "p50_low_us", "p50_high_us", "idle", "tensors", "link_bps", "colocated"]
 LIMITS = ["tstar_s", "t_over_tstar"]  # with links, after these
 OURS = ["partition_bytes", "retain", "transport", "checksum", "tls", "memory", "local_group", "join_ms", "declare_ms"]  # of a series that is no raw one, after these
-
-
-def may_make_hosts():
-    """Root, and a system that lets it make network namespaces."""
-    name = f"bps-bench-test-{os.getpid()}"
-    if os.geteuid() != 0 or subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode != 0:
-        return False
-    subprocess.run(["ip", "netns", "del", name], check=True)
-    return True
 
 
 class BenchTest(unittest.TestCase):
@@ -62,18 +58,9 @@ class BenchTest(unittest.TestCase):
     def assert_nothing_left(self):
         """No file, and no process that has inherited this test's TMPDIR."""
         self.assertEqual(list(self.folder.iterdir()), [])
-        mark = f"TMPDIR={self.folder}".encode()
-        left = []
-        for process in pathlib.Path("/proc").iterdir():
-            try:
-                if process.name.isdigit() and mark in (process / "environ").read_bytes().split(b"\0"):
-                    left.append((process / "cmdline").read_bytes())
-            except OSError:
-                pass
-        self.assertEqual(left, [])
+        self.assertEqual(heirs_of(self.folder), [])
         if os.path.isdir("/run/netns"):
             self.assertEqual([name for name in os.listdir("/run/netns") if name.startswith("bps-bench-")
-                              and not name.startswith("bps-bench-test")
                               and not pathlib.Path("/proc", name.split("-")[2]).exists()], [])
 
     def test_local(self):
@@ -218,7 +205,7 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(lines[2]["p50_us"], 50_000)  # rank 0 really was late
         self.assertGreater(lines[1]["late_us"], 0)
 
-    @unittest.skipUnless(may_make_hosts(), "needs root and network namespaces")
+    @unittest.skipIf(NO_LAB, NO_LAB)
     def test_every_process_on_a_host_of_its_own(self):
         ours, floor, *_ = self.lines("pushpull", "--floor", "--workers", "2", "--servers", "1", "--colocated", "1",
                                      "--bytes", "1MB", "--iters", "2", "--warmup", "1", "--link", "200mbit",
@@ -228,7 +215,7 @@ class BenchTest(unittest.TestCase):
             self.assertLess(line["algbw_GBps"], 0.05)  # slower than the links
             self.assertGreater(line["t_over_tstar"], 1)
 
-    @unittest.skipUnless(may_make_hosts(), "needs root and network namespaces")
+    @unittest.skipIf(NO_LAB, NO_LAB)
     def test_links_with_delay_and_loss(self):
         for link in (["--delay", "10ms"], ["--loss", "0.1%"]):
             lines = self.lines("pushpull", "--workers", "2", "--servers", "1", "--bytes", "1MB", "--iters", "2",
@@ -254,7 +241,7 @@ class BenchTest(unittest.TestCase):
         self.assertEqual([ratio["between"] for ratio in ratios],
                          ["replay[priority]/fluid", "replay[fifo]/fluid", "replay[priority]/replay[fifo]"])
 
-    @unittest.skipUnless(may_make_hosts(), "needs root and network namespaces")
+    @unittest.skipIf(NO_LAB, NO_LAB)
     def test_an_interrupt_removes_the_hosts(self):
         self.interrupt("pushpull", "--bytes", "1MB", "--iters", "1000000", "--link", "1gbit")
 

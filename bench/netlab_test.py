@@ -5,12 +5,14 @@ Exit status 77 (skipped) where network namespaces cannot be made.
 """
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
 import time
 import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "process"))
+from netlab import why_no_lab  # noqa: E402
 
 LIMIT = 240  # seconds after which anything is considered to hang
 RATE = 200e6  # bits a second
@@ -332,18 +334,8 @@ class NetlabTest(unittest.TestCase):
         self.assertEqual(run.returncode, 5)
 
 
-def cannot_run():
-    if os.geteuid() != 0:
-        return "not root"
-    if not (shutil.which("ip") and shutil.which("tc")):
-        return "no iproute2"
-    probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
-    return probe.stderr.strip() if probe.returncode else ""
-
-
 if __name__ == "__main__":
-    reason = cannot_run()
-    if reason:
+    if reason := why_no_lab():
         print(f"netlab_test: skipped: network namespaces cannot be made here ({reason})")
         sys.exit(77)
     NetlabTest.netlab = sys.argv.pop(1)

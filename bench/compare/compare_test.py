@@ -357,7 +357,7 @@ class PeersTest(unittest.TestCase):
             Peers._evaluate("Gloo ring", "round 0 0 1 2 0\n", 2, 1)
 
     def test_where_ranks_run(self):
-        hosts = lab.Lab("netlab", 2, "1gbit")
+        hosts = lab.Lab(2, "1gbit")
         self.assertEqual(Ranks(hosts, 2, own_hosts=True).address(1), "10.88.0.3")
         self.assertEqual(Ranks(hosts, 2, own_hosts=False).address(1), "127.0.0.1")
 

@@ -36,7 +36,6 @@ class Context:
         self.quick = quick
         self.only = only
         self.program = os.path.join(build, "bin", "bps-bench")
-        self.netlab = os.path.join(source, "bench", "netlab")
         self.peers = Peers(os.path.join(build, "peers"), os.path.join(source, "bench", "peers", "rsh_agent"), self.saw)
         self.controls = {}  # who -> congestion controls that were seen for the present numbers
         self.blind = {}  # who -> why none could be looked for, at last
@@ -58,11 +57,11 @@ class Context:
         return bool(controls)
 
     def lab(self, hosts, rate):
-        return Lab(self.netlab, hosts, rate)
+        return Lab(hosts, rate)
 
     def loopback(self):
         """A loopback where everyone uses cubic."""
-        return Lab(self.netlab, 1, "1gbit") if os.geteuid() == 0 else ThisHost()
+        return Lab(1, "1gbit") if os.geteuid() == 0 else ThisHost()
 
     def bench(self, subcommand, *flags, lab=None, limit=240, watched=True):
         """Runs bps-bench, on host h1 of `lab` if given. With --link it makes hosts of its own. `watched`: its connections are

@@ -1,14 +1,17 @@
 """Hosts with shaped links (bench/netlab), for what is not started by bps-bench itself."""
-import itertools
 import json
 import os
 import pathlib
 import subprocess
+import sys
 
 from process import Program, output_of
 from row import NotMeasured
 
-_numbers = itertools.count()
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "process"))
+import netlab  # noqa: E402
+
+NETLAB = str(netlab.NETLAB)
 
 
 def known_congestion_controls():
@@ -46,26 +49,14 @@ class ThisHost:
         return controls_in([])
 
 
-class Lab:
-    def __init__(self, netlab, hosts, rate):
-        self.netlab, self.hosts, self.rate = netlab, hosts, rate
-        self.name = f"cmp{os.getpid()}-{next(_numbers)}"
-
+class Lab(netlab.Lab):
     def __enter__(self):
         if os.geteuid() != 0:
             raise NotMeasured("needs root, to make hosts out of network namespaces")
-        output_of([self.netlab, "up", str(self.hosts), self.rate, "--name", self.name])
-        return self
+        return super().__enter__()
 
-    def __exit__(self, *_):
-        output_of([self.netlab, "down", "--name", self.name])
-
-    def on(self, host, command):
-        return [self.netlab, "exec", "--name", self.name, f"h{host}", *command]
-
-    @staticmethod
-    def address(host):
-        return f"10.88.0.{host + 1}"
+    def netlab(self, command, *words):
+        output_of([NETLAB, command, *words, "--name", self.name])
 
     def congestion_controls(self):
         return set().union(*(congestion_controls(f"{self.name}-h{host}") for host in (0, 1)))

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import tempfile
 
+from lab import NETLAB
 from process import Program
 from row import Median, NotMeasured
 
@@ -87,7 +88,7 @@ class Peers:
         if ranks.own_hosts:
             mpirun += ["--host", ",".join(f"{ranks.address(rank)}:1" for rank in range(ranks.count)), "--mca",
                        "plm_rsh_no_tree_spawn", "1", "--mca", "plm_rsh_agent",
-                       f"{self.agent} {lab.netlab} {lab.name} {folder}"]
+                       f"{self.agent} {NETLAB} {lab.name} {folder}"]
         command = [*mpirun, *OPENMPI[name], os.path.join(self.folder, "peer_openmpi"), *rounds]
         return [lab.on(0 if ranks.own_hosts else 1, command)]
 

@@ -9,19 +9,18 @@ who is first changes each time. It prints steps a second, and their ratio to glo
 95 % confidence interval. The model is wide and the batch small, so that communication dominates.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import signal
 import sys
-import tempfile
-import threading
-import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "compare"))
 
 from lab import Lab  # noqa: E402
+from daemons import DaemonTest  # noqa: E402
 from process import Program  # noqa: E402
 from row import Median, NotMeasured  # noqa: E402
 
@@ -42,60 +41,30 @@ def arguments():
     return parser.parse_args()
 
 
-def address_in(ports, program):
-    deadline = time.monotonic() + 120
-    while not ports.exists():
-        if program.process.poll() is not None or time.monotonic() > deadline:
-            raise NotMeasured(f"{program.name} does not listen")
-        threading.Event().wait(0.01)
-    return ports.read_text().split()[1]
-
-
-class Cluster:
-    """The scheduler on the host whose link is not shaped, workers on h1 to h4, servers on the hosts after them."""
-
-    def __init__(self, lab, options, folder):
-        self.lab, self.options, self.folder = lab, options, pathlib.Path(folder)
-        self.programs = []
-
-    def __enter__(self):
-        self.scheduler = self.daemon(0, "bps-scheduler")
-        for server in range(SERVERS):
-            self.daemon(1 + WORKERS + server, "bps-server", "--scheduler", self.scheduler, "--bandwidth", self.options.link)
-        return self
-
-    def __exit__(self, *failure):
-        for program in reversed(self.programs):
-            program.__exit__(*failure)
-
-    def daemon(self, host, name, *flags):
-        ports = self.folder / f"ports{host}"
-        program = self.start(host, [f"BPS_HOST=h{host}", str(self.options.build / "bin" / name), "--insecure", "--listen",
-                                    f"{self.lab.address(host)}:0", "--ports-file", str(ports), *flags])
-        return address_in(ports, program)
-
-    def start(self, host, words):
-        program = Program(self.lab.on(host, ["env", *words]), LIMIT, name=f"h{host}")
-        self.programs.append(program)
-        return program
-
-    def worker(self, rank):
-        host = rank + 1
-        settings = {"BPS_LIBRARY": self.options.build / "lib/libbpsclient.so.0", "BPS_SCHEDULER": self.scheduler,
-                    "BPS_HOST": f"h{host}", "BPS_BANDWIDTH": self.options.link, "BPS_RANK": rank, "BPS_WORLD_SIZE": WORKERS,
-                    "BPS_LOCAL_RANK": 0, "BPS_LOCAL_SIZE": 1, "MASTER_ADDR": self.lab.address(1), "GLOO_SOCKET_IFNAME": "eth0",
-                    "OMP_NUM_THREADS": 1}
-        flags = [f"--{name}={getattr(self.options, name)}" for name in ("width", "layers", "batch", "context", "turns", "steps")]
-        return self.start(host, [*(f"{name}={value}" for name, value in settings.items()), "/usr/bin/python3",
-                                 str(HERE / "worker.py"), *flags])
+def worker(lab, scheduler, rank, options):
+    """Rank i is on host i + 1."""
+    host = rank + 1
+    settings = {"BPS_LIBRARY": options.build / "lib/libbpsclient.so.0", "BPS_SCHEDULER": scheduler.address,
+                "BPS_HOST": f"h{host}", "BPS_BANDWIDTH": options.link, "BPS_RANK": rank, "BPS_WORLD_SIZE": WORKERS,
+                "BPS_LOCAL_RANK": 0, "BPS_LOCAL_SIZE": 1, "MASTER_ADDR": lab.address(1), "GLOO_SOCKET_IFNAME": "eth0",
+                "OMP_NUM_THREADS": 1}
+    flags = [f"--{name}={getattr(options, name)}" for name in ("width", "layers", "batch", "context", "turns", "steps")]
+    return Program(lab.on(host, ["env", *(f"{name}={value}" for name, value in settings.items()), "/usr/bin/python3",
+                                 str(HERE / "worker.py"), *flags]), LIMIT, name=f"rank {rank}")
 
 
 def measure(options):
     """Seconds a step of each way, for each turn."""
-    with Lab(HERE.parent / "netlab", WORKERS + SERVERS, options.link) as lab, tempfile.TemporaryDirectory() as folder:
-        with Cluster(lab, options, folder) as cluster:
-            workers = [cluster.worker(rank) for rank in range(WORKERS)]
-            outputs = [worker.output() for worker in workers]
+    with contextlib.ExitStack() as stack:
+        lab = stack.enter_context(Lab(WORKERS + SERVERS, options.link))
+        cluster = stack.enter_context(DaemonTest.outside_of_tests(options.build / "bin"))
+        # The scheduler on the host whose link is not shaped, servers on the hosts after those of the workers.
+        cluster.netlab = lab
+        scheduler = cluster.scheduler()
+        for cluster.host in range(1 + WORKERS, 1 + WORKERS + SERVERS):
+            cluster.server(scheduler, "--host", f"h{cluster.host}", "--bandwidth", options.link)
+        workers = [stack.enter_context(worker(lab, scheduler, rank, options)) for rank in range(WORKERS)]
+        outputs = [each.output() for each in workers]
     return [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
 
 
@@ -119,7 +88,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))  # so that what was started ends too
     try:
         report(options, measure(options))
-    except NotMeasured as problem:
+    except (NotMeasured, AssertionError) as problem:
         print(f"compare_ddp: {problem}", file=sys.stderr)
         return 1
     return 0

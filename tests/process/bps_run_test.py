@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from cluster import LIMIT, ClusterTest
+from cluster import LIMIT, ClusterTest, heirs_of
 
 STAY = "tail -f /dev/null & wait"
 
@@ -278,7 +278,7 @@ class End(ClusterTest):
     def test_kill_9_of_bps_run_leaves_nothing(self):
         run = self.start(*self.shell(self.FAMILY, workers=2, servers=2))
         run.wait_for("up", times=4)
-        self.assertGreater(len(self.alive()), 10)
+        self.assertGreater(len(heirs_of(self.temporary)), 10)
         run.process.send_signal(signal.SIGKILL)
         self.assertEqual(run.end()[0], -signal.SIGKILL)
         self.assert_nothing_left()

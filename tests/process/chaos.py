@@ -21,7 +21,7 @@ import time
 
 from chaos_plan import ENDED, PEER_LOST, draw
 from daemons import DETECTION, SILENCE, DaemonTest
-from lab import Lab, why_no_lab
+from netlab import Lab, why_no_lab
 
 HANGS = 180  # seconds that a round may take
 COLLECTS = 6  # seconds that a restarted scheduler waits for nodes, besides
@@ -75,19 +75,14 @@ class Round(DaemonTest):
         self.summary = ""
         self.masters = []
         self.given_up = []  # servers at the end of a link that is cut
-        self.lab, self.host = None, 0  # where the next process is started
         self.restarts = any(fault.kind == "restart scheduler" for fault in plan.faults)
 
     def start(self, name, *command, environment=None):
-        if self.lab is not None:
-            command = self.lab.on(self.host, command)
         process = super().start(name, *command, environment=environment)
         self.processes.append(process)
         return process
 
     def daemon(self, name, program, *flags, listen=""):
-        if self.lab is not None:
-            listen, flags = self.lab.address(self.host) + ":0", (*flags, "--insecure")
         return super().daemon(name, program, *flags, listen=listen or f"127.0.0.1:{self.free_port()}")
 
     def server(self, scheduler, *flags, **arguments):
@@ -117,8 +112,7 @@ class Round(DaemonTest):
     def play(self):
         plan = self.plan
         if plan.hosts:
-            self.lab = Lab(plan.servers + plan.workers)
-            self.addCleanup(self.lab.down)
+            self.netlab = self.enterContext(Lab(plan.servers + plan.workers))
         self.master = self.scheduler("--state-dir", self.folder / "state")
         self.masters.append(self.master)
         grace = "20s" if self.restarts else "1s"
@@ -183,13 +177,13 @@ class Round(DaemonTest):
     def cut_links(self, fault):
         servers = range(self.plan.servers) if fault.kind == "cut off" else [fault.server]
         for server in servers:
-            self.lab.cut(self.host_of(fault.victim), server + 1)
+            self.netlab.cut(self.host_of(fault.victim), server + 1)
         self.killed_at = time.monotonic()
         if fault.kind == "cut link":
             self.given_up.append(self.pool[fault.server])
         if fault.kind == "mend link":
             self.wait_until(time.monotonic() + fault.hold)
-            self.lab.mend(self.host_of(fault.victim), fault.server + 1)
+            self.netlab.mend(self.host_of(fault.victim), fault.server + 1)
 
     def hurt(self, server, fault):
         if fault.kind in ("kill", "restart"):

@@ -20,6 +20,19 @@ tail -f /dev/null & wait
 """
 
 
+def heirs_of(temporary):
+    """Processes, not counting dead ones, that have inherited this TMPDIR: those of a test that has one of its own."""
+    mark = f"TMPDIR={temporary}".encode()
+    found = []
+    for folder in pathlib.Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            pass
+    return found
+
+
 class Run:
     """A bps-run that is under way."""
 
@@ -84,24 +97,10 @@ class ClusterTest(unittest.TestCase):
             run.process.send_signal(signal.SIGKILL)
         run.process.communicate()
 
-    def alive(self):
-        """Processes, not counting dead ones, that belong to this test: all inherit its TMPDIR."""
-        mark = f"TMPDIR={self.temporary}".encode()
-        found = []
-        for folder in pathlib.Path("/proc").iterdir():
-            if not folder.name.isdigit():
-                continue
-            try:
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:
-                pass
-        return found
-
     def assert_nothing_left(self):
         # What is killed last is gone from /proc at most a moment after its pipes closed.
         deadline = time.monotonic() + LIMIT
-        while (left := self.alive()) and time.monotonic() < deadline:
+        while (left := heirs_of(self.temporary)) and time.monotonic() < deadline:
             os.sched_yield()
         self.assertEqual(left, [])
         self.assertEqual(list(self.temporary.iterdir()), [])

@@ -95,6 +95,7 @@ class Process:
 class DaemonTest(unittest.TestCase):
     bin = None  # folder of bps-scheduler and bps-server
     worker_program = None
+    netlab, host = None, 0  # where the next process is started, if not here: a netlab.Lab and a host of it
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -102,13 +103,29 @@ class DaemonTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.count = 0
 
+    @classmethod
+    @contextlib.contextmanager
+    def outside_of_tests(cls, bin, worker_program=None):
+        """For what only wants the programs: all have ended when the block is left."""
+        cluster = cls()
+        cluster.bin, cluster.worker_program = bin, worker_program
+        cluster.setUp()
+        try:
+            yield cluster
+        finally:
+            cluster.doCleanups()
+
     def start(self, name, *command, environment=None):
+        if self.netlab is not None:
+            command = self.netlab.on(self.host, command)
         process = Process(name, [str(word) for word in command], environment or {})
         self.addCleanup(process.abandon)
         return process
 
     def daemon(self, name, program, *flags, listen="127.0.0.1:0"):
         """Started, and listening."""
+        if self.netlab is not None:
+            listen, flags = self.netlab.address(self.host) + ":0", (*flags, "--insecure")
         self.count += 1
         ports = self.folder / f"ports{self.count}"
         process = self.start(name, self.bin / program, "--listen", listen, "--ports-file", ports, *flags)

@@ -3,14 +3,11 @@ import calendar
 import pathlib
 import re
 import signal
-import sys
 import time
 
 from context import guarded
-from row import Median, NotMeasured, Row
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "process"))
 from daemons import DaemonTest
+from row import Median, NotMeasured, Row
 
 IDS = ("P15",)
 WORKERS, SERVERS, ELEMENTS = 2, 3, 5_000_000
@@ -54,35 +51,31 @@ def worker_dies(context, number):
 def one(context, number, workers, take, notices, flags=(), settings=None):
     """Seconds from the signal to whom `take` gives until the scheduler says what matches `notices`; from then until the round is
     complete everywhere; of a round before. Real binaries; every sum is checked, and the job must end well."""
-    DaemonTest.bin = pathlib.Path(context.program).parent
-    DaemonTest.worker_program = DaemonTest.bin.parent / "tests" / "process" / "process_worker"
-    cluster = DaemonTest()
-    cluster.setUp()
+    build = pathlib.Path(context.program).parents[1]
     try:
-        scheduler, servers = cluster.cluster(SERVERS, "--transport", "tcp")
-        ranks = cluster.workers(scheduler, workers, "--elements", ELEMENTS, "--until-told", *flags,
-                                env={"BPS_TRANSPORT": "tcp", **(settings or {})})
-        for rank in ranks:
-            rank.wait_line("^reached ([3-9]|..)", LIMIT)
-        take(servers, ranks).signal(number)
-        signalled, offset = time.time(), time.time() - time.monotonic()
-        noticed = instant(scheduler.wait_line(notices, LIMIT))
-        # Two more rounds that everyone says are over.
-        for rank in ranks:
-            count = len(rank.lines)
-            while len(rank.lines) < count + 2 and rank.process.poll() is None:
-                cluster.pause()
-        ranks[0].say()
-        ends, usual = [], []
-        for rank in ranks:
-            cluster.assert_status(rank, 0, "closed", limit=LIMIT)
-            ends.append(float(re.search(r"longest \d+ \S+ (\S+)", rank.text())[1]) + offset)
-            usual.append(float(re.search(r"usual (\S+)", rank.text())[1]) / 1e3)
-        return noticed - signalled, after(noticed, ends), max(usual)
+        with DaemonTest.outside_of_tests(build / "bin", build / "tests" / "process" / "process_worker") as cluster:
+            scheduler, servers = cluster.cluster(SERVERS, "--transport", "tcp")
+            ranks = cluster.workers(scheduler, workers, "--elements", ELEMENTS, "--until-told", *flags,
+                                    env={"BPS_TRANSPORT": "tcp", **(settings or {})})
+            for rank in ranks:
+                rank.wait_line("^reached ([3-9]|..)", LIMIT)
+            take(servers, ranks).signal(number)
+            signalled, offset = time.time(), time.time() - time.monotonic()
+            noticed = instant(scheduler.wait_line(notices, LIMIT))
+            # Two more rounds that everyone says are over.
+            for rank in ranks:
+                count = len(rank.lines)
+                while len(rank.lines) < count + 2 and rank.process.poll() is None:
+                    cluster.pause()
+            ranks[0].say()
+            ends, usual = [], []
+            for rank in ranks:
+                cluster.assert_status(rank, 0, "closed", limit=LIMIT)
+                ends.append(float(re.search(r"longest \d+ \S+ (\S+)", rank.text())[1]) + offset)
+                usual.append(float(re.search(r"usual (\S+)", rank.text())[1]) / 1e3)
+            return noticed - signalled, after(noticed, ends), max(usual)
     except AssertionError as failure:
         raise NotMeasured(" / ".join(str(failure).splitlines()[:4])) from None
-    finally:
-        cluster.doCleanups()
 
 
 def after(noticed, ends):

@@ -1,11 +1,13 @@
-"""Hosts for processes of a test, made by bench/netlab out of network namespaces, and links between two of them that can be cut:
-packets vanish, nobody hears a reset, and both ends go on."""
+"""Hosts for the processes of a test or a measurement, made by bench/netlab out of network namespaces. Links between two of them can be
+cut: packets vanish, nobody hears a reset, and both ends go on."""
+import itertools
 import os
 import pathlib
 import shutil
 import subprocess
 
 NETLAB = pathlib.Path(__file__).resolve().parents[2] / "bench/netlab"
+_numbers = itertools.count()
 NOWHERE = "02:00:00:00:00:01"  # a hardware address that no host has
 
 
@@ -21,17 +23,22 @@ def why_no_lab():
 
 
 class Lab:
-    """Hosts 0 to `hosts`; down() ends what still runs there."""
+    """Hosts 0 to `hosts`, with links of `rate` but for host 0; 0: not shaped. A context manager: what still runs there at its
+    end is ended."""
 
-    def __init__(self, hosts):
-        self.name = f"bps-test-{os.getpid()}"
-        self._netlab("up", str(hosts), "0")
+    def __init__(self, hosts, rate="0"):
+        self.hosts, self.rate = hosts, rate
+        self.name = f"bps-test-{os.getpid()}-{next(_numbers)}"
 
-    def _netlab(self, command, *words):
+    def __enter__(self):
+        self.netlab("up", str(self.hosts), self.rate)
+        return self
+
+    def __exit__(self, *_):
+        self.netlab("down")
+
+    def netlab(self, command, *words):
         subprocess.run([NETLAB, command, *words, "--name", self.name], check=True, capture_output=True, timeout=60)
-
-    def down(self):
-        self._netlab("down")
 
     @staticmethod
     def address(host):
@@ -39,7 +46,7 @@ class Lab:
 
     def on(self, host, command):
         """The command that runs `command` on a host."""
-        return [NETLAB, "exec", "--name", self.name, str(host), *command]
+        return [str(NETLAB), "exec", "--name", self.name, str(host), *command]
 
     def cut(self, one, other):
         for here, there in ((one, other), (other, one)):
