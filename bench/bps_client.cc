@@ -20,34 +20,34 @@ bps_buffer describe(std::span<std::byte> memory) {
 
 }  // namespace
 
-bool Operation::done() const {
+bool BpsHandle::done() const {
   int done = 0;
   return bps_poll(handle_, &done) == BPS_OK && done != 0;
 }
 
-Status Operation::wait() {
+Status BpsHandle::wait() {
   bps_error error = BPS_ERROR_INIT;
   return bps_wait(handle_, -1, &error) == BPS_OK ? Status{} : Status{to_error(error)};
 }
 
-Status Operation::wait_stream(void* stream) {
+Status BpsHandle::wait_stream(void* stream) {
   bps_error error = BPS_ERROR_INIT;
   return bps_handle_wait_stream(handle_, stream, &error) == BPS_OK ? Status{} : Status{to_error(error)};
 }
 
-Result<Operation::Piece> Operation::view(std::size_t index) {
+Result<BpsHandle::Piece> BpsHandle::view(std::size_t index) {
   bps_error error = BPS_ERROR_INIT;
   bps_view view = BPS_VIEW_INIT;
   if (bps_handle_view(handle_, index, &view, &error) != BPS_OK) return to_error(error);
   return Piece{{static_cast<const std::byte*>(view.pointer), view.bytes}, view.offset};
 }
 
-Status Operation::release() {
+Status BpsHandle::release() {
   bps_error error = BPS_ERROR_INIT;
   return bps_handle_release(handle_, &error) == BPS_OK ? Status{} : Status{to_error(error)};
 }
 
-Status Operation::then(bps_callback callback, void* user) {
+Status BpsHandle::then(bps_callback callback, void* user) {
   bps_error error = BPS_ERROR_INIT;
   return bps_then(handle_, callback, user, &error) == BPS_OK ? Status{} : Status{to_error(error)};
 }
@@ -117,25 +117,25 @@ Result<std::span<std::byte>> BpsClient::allocate(std::size_t bytes) {
   return std::span(static_cast<std::byte*>(memory), bytes);
 }
 
-Result<Operation> BpsClient::start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
+Result<BpsHandle> BpsClient::start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
                                    bps_operation operation) {
   bps_error error = BPS_ERROR_INIT;
   bps_handle* handle = nullptr;
   if (bps_push_pull(client_, tensor, &in, out, operation, &handle, &error) != BPS_OK) return to_error(error);
-  return Operation(handle);
+  return BpsHandle(handle);
 }
 
-Result<Operation> BpsClient::push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
+Result<BpsHandle> BpsClient::push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
                                        bps_operation operation) {
   const bps_buffer to = describe(out);
   return start(tensor, describe(in), &to, operation);
 }
 
-Result<Operation> BpsClient::push_pull(bps_tensor tensor, const bps_buffer& in, const bps_buffer& out) {
+Result<BpsHandle> BpsClient::push_pull(bps_tensor tensor, const bps_buffer& in, const bps_buffer& out) {
   return start(tensor, in, &out, BPS_SUM);
 }
 
-Result<Operation> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
+Result<BpsHandle> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
   return start(tensor, describe(in), nullptr, BPS_SUM);
 }
 

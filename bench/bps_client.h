@@ -19,13 +19,13 @@
 namespace bps::bench {
 
 // An operation under way or done.
-class Operation {
+class BpsHandle {
  public:
-  Operation() = default;
-  explicit Operation(bps_handle* handle) : handle_(handle) {}
-  Operation(Operation&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  Operation& operator=(Operation&& other) noexcept { return std::swap(handle_, other.handle_), *this; }
-  ~Operation() { bps_handle_free(handle_); }
+  BpsHandle() = default;
+  explicit BpsHandle(bps_handle* handle) : handle_(handle) {}
+  BpsHandle(BpsHandle&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  BpsHandle& operator=(BpsHandle&& other) noexcept { return std::swap(handle_, other.handle_), *this; }
+  ~BpsHandle() { bps_handle_free(handle_); }
 
   bool done() const;
   Status wait();
@@ -72,17 +72,17 @@ class BpsClient {
   // Of bps_allocate; goes with the client.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
 
-  Result<Operation> push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
+  Result<BpsHandle> push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
                               bps_operation operation = BPS_SUM);
   // Memory of whatever kind.
-  Result<Operation> push_pull(bps_tensor tensor, const bps_buffer& in, const bps_buffer& out);
+  Result<BpsHandle> push_pull(bps_tensor tensor, const bps_buffer& in, const bps_buffer& out);
   // The answer is read in place.
-  Result<Operation> push_pull_view(bps_tensor tensor, std::span<std::byte> in);
+  Result<BpsHandle> push_pull_view(bps_tensor tensor, std::span<std::byte> in);
 
   bps_stats stats() const;
 
  private:
-  Result<Operation> start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
+  Result<BpsHandle> start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
                           bps_operation operation);
 
   bps_client* client_ = nullptr;

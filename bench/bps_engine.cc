@@ -67,7 +67,7 @@ class BpsEngine final : public Engine {
         operations_[next++] = std::move(*operation);
       }
     }
-    for (Operation& operation : operations_) {
+    for (BpsHandle& operation : operations_) {
       if (Status status = operation.wait(); !status) return status;
     }
     return {};
@@ -108,7 +108,7 @@ class BpsEngine final : public Engine {
   }
 
   // All of an answer, then it is given back.
-  Status check_view(Operation& operation, std::uint64_t round, std::uint64_t first_byte) {
+  Status check_view(BpsHandle& operation, std::uint64_t round, std::uint64_t first_byte) {
     std::uint64_t next = 0;
     std::string wrong;
     for (std::size_t index = 0; next < options_.bytes; ++index) {
@@ -155,7 +155,7 @@ class BpsEngine final : public Engine {
   std::vector<BpsClient> clients_;
   std::vector<Memory> memory_;                    // by client
   std::vector<std::vector<bps_tensor>> tensors_;  // by client
-  std::vector<Operation> operations_;             // of the last round; go before their clients
+  std::vector<BpsHandle> operations_;             // of the last round; go before their clients
 };
 
 }  // namespace

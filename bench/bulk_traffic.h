@@ -46,7 +46,7 @@ class BulkTraffic {
     bps_tensor tensor = 0;
     std::uint64_t begun = 0;  // rounds
     bool under_way = false;
-    Operation operation;
+    BpsHandle operation;
   };
 
   static void on_done(const bps_error* error, void* user);

@@ -1,5 +1,6 @@
 // lanes: what a server makes of hundreds of lanes, against a few that carry as many bytes; and how long that
 // many ranks need to join.
+#include "bench/race.h"
 #include "bench/subcommands.h"
 #include "proto/wire/limits.h"
 
@@ -41,12 +42,13 @@ Result<Measured> many(const Lanes& run, std::uint32_t clients) {
 
 // A cluster of its own: ranks that stand by would send heartbeats.
 Status take_turn(Measured& measured, std::uint32_t rounds) {
-  auto options = measured.options.cluster();
-  if (!options) return options.error();
-  options->worker.engines = {measured.options.engine(EngineKind::pushpull)};
+  Options options = measured.options;
+  options.iters = rounds;
+  auto race = Race::of(options);
+  if (!race) return race.error();
   const std::size_t before = measured.series.seconds.size();
-  auto sides = run_sides(*options, {{.series = std::move(measured.series)}},
-                         {.rounds = measured.options.warmup}, {.rounds = rounds});
+  race->add(options.engine(EngineKind::pushpull), std::move(measured.series));
+  auto sides = race->run();
   if (!sides) return std::move(sides).error();
   measured.series = std::move(sides->front().series);
   const auto first = measured.series.seconds.begin() + static_cast<std::ptrdiff_t>(before);

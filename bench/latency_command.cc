@@ -1,4 +1,5 @@
 // latency: small rounds one after another, against a raw TCP echo.
+#include "bench/race.h"
 #include "bench/subcommands.h"
 
 namespace bps::bench {
@@ -6,7 +7,7 @@ namespace {
 
 // Rounds of a block: long enough that the change from one side to the other costs nothing, short enough that
 // both see the same weather.
-constexpr std::uint32_t kBlock = 250;
+constexpr std::uint32_t kLatencyBlock = 250;
 
 // A quotient of two totals, with no interval.
 Median quotient(double a, double b) {
@@ -15,18 +16,16 @@ Median quotient(double a, double b) {
 }
 
 Result<Outcome> run(const Options& options) {
-  auto cluster = options.cluster();
-  if (!cluster) return cluster.error();
+  auto race = Race::of(options);
+  if (!race) return race.error();
   if (options.bytes.bytes == 0) {
     return make_error(ErrorCode::invalid_argument, "nobody can answer an echo of 0 bytes",
                       "use larger --bytes");
   }
-  cluster->worker.engines = {options.engine(EngineKind::pushpull), {.kind = EngineKind::echo}};
-  cluster->worker.echo_bytes = options.bytes.bytes;
-  const auto sides = run_sides(
-      *cluster,
-      {{.engine = 0, .series = {"latency", options.engine_settings()}}, {.engine = 1, .series = {"echo"}}},
-      {.rounds = options.warmup, .block_rounds = kBlock}, {.rounds = options.iters, .block_rounds = kBlock});
+  race->worker().echo_bytes = options.bytes.bytes;
+  race->add(options.engine(EngineKind::pushpull), {"latency", options.engine_settings()});
+  race->add({.kind = EngineKind::echo}, {"echo"});
+  const auto sides = race->run({.block_rounds = kLatencyBlock});
   if (!sides) return sides.error();
   const Series& ours = (*sides)[0].series;
   const Series& echo = (*sides)[1].series;

@@ -1,25 +1,23 @@
 // local: what the workers of one host need to sum among themselves.
+#include "bench/race.h"
 #include "bench/subcommands.h"
 
 namespace bps::bench {
 namespace {
 
 Result<Outcome> run_local(Options options) {
-  auto cluster = options.cluster();
-  if (!cluster) return cluster.error();
+  auto race = Race::of(options);
+  if (!race) return race.error();
   options.servers = 0;  // none is started
-  std::vector<Side> sides;
   const auto add = [&](EngineKind kind, MemoryUse memory, const std::string& name) {
     EngineOptions engine = options.engine(kind);
     engine.memory = memory;
-    sides.push_back({.engine = static_cast<std::uint8_t>(sides.size()), .series = {name}});
-    cluster->worker.engines.push_back(engine);
+    race->add(engine, {name});
   };
   add(EngineKind::local, MemoryUse::user, "local");
   add(EngineKind::local, MemoryUse::allocated, "local[memory=allocated]");
   add(EngineKind::copy, MemoryUse::user, "memcpy");
-  const auto measured =
-      run_sides(*cluster, std::move(sides), {.rounds = options.warmup}, {.rounds = options.iters});
+  const auto measured = race->run();
   if (!measured) return measured.error();
   Outcome outcome;
   const Series& copy = measured->back().series;

@@ -152,11 +152,4 @@ Result<std::vector<Side>> run_sides(Cluster& cluster, const std::vector<EngineOp
   return sides;
 }
 
-Result<std::vector<Side>> run_sides(const ClusterOptions& options, std::vector<Side> sides,
-                                    const Turns& warmup, const Turns& timed) {
-  Cluster cluster;
-  if (Status status = cluster.start(options); !status) return std::move(status).error();
-  return run_sides(cluster, options.worker.engines, std::move(sides), warmup, timed);
-}
-
 }  // namespace bps::bench

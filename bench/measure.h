@@ -38,14 +38,11 @@ struct Turns {
   std::int64_t late_ns = 0;        // see Request
 };
 
-// Starts a cluster and lets the sides take turns on it, block by block; who is first changes each time. First
-// `warmup`, which is checked but not timed, then `timed`. The sides come back with their series; how long
-// joining and declaring took is in the settings of those that are no raw ones ("join_ms", "declare_ms").
-Result<std::vector<Side>> run_sides(const ClusterOptions& options, std::vector<Side> sides,
-                                    const Turns& warmup, const Turns& timed);
-
-// The same on a cluster that was started with them, and on which nobody has joined: for what is to be looked
-// at before or after.
+// Lets the sides take turns on a cluster that was started with their engines, and on which nobody has joined,
+// block by block; who is first changes each time. First `warmup`, which is checked but not timed, then
+// `timed`. The sides come back with their series; how long joining and declaring took is in the settings of
+// those that are no raw ones
+// ("join_ms", "declare_ms").
 Result<std::vector<Side>> run_sides(Cluster& cluster, const std::vector<EngineOptions>& engines,
                                     std::vector<Side> sides, const Turns& warmup, const Turns& timed);
 

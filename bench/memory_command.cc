@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "bench/process_memory.h"
+#include "bench/race.h"
 #include "bench/subcommands.h"
 
 namespace bps::bench {
@@ -51,15 +52,14 @@ std::int64_t partition_ns(const Options& options, const Series& on_time) {
 
 // A cluster of its own, because memory that is held once may be held for good.
 Status run_case(const Options& options, Case& out) {
-  auto cluster_options = options.cluster();
-  if (!cluster_options) return cluster_options.error();
-  cluster_options->worker.engines = {options.engine(EngineKind::pushpull)};
+  auto race = Race::of(options);
+  if (!race) return race.error();
+  race->add(options.engine(EngineKind::pushpull), {out.name});
   Cluster cluster;
-  if (Status status = cluster.start(*cluster_options); !status) return status;
+  if (Status status = cluster.start(race->cluster()); !status) return status;
   const auto base = servers_memory(cluster);
   if (!base) return base.error();
-  auto sides = run_sides(cluster, cluster_options->worker.engines, {{.series = {out.name}}},
-                         {.rounds = options.warmup}, {.rounds = options.iters, .late_ns = out.late_ns});
+  auto sides = race->run_on(cluster, {.late_ns = out.late_ns});
   if (!sides) return std::move(sides).error();
   const auto now = servers_memory(cluster);
   if (!now) return now.error();

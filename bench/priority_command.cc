@@ -4,13 +4,14 @@
 
 #include "bench/bootstrap.h"
 #include "bench/priority_engine.h"
+#include "bench/race.h"
 #include "bench/subcommands.h"
 
 namespace bps::bench {
 namespace {
 
 // Rounds of a block: some seconds, so that starting and ending the bulk is a small part.
-constexpr std::uint32_t kBlock = 50;
+constexpr std::uint32_t kPriorityBlock = 50;
 
 struct Priority {
   Options options;
@@ -18,14 +19,7 @@ struct Priority {
   Duration every = std::chrono::milliseconds(50);
 };
 
-Side side(std::uint8_t engine, PriorityMode mode, const char* name, nlohmann::ordered_json settings) {
-  Side out;
-  out.engine = engine;
-  out.mode = static_cast<std::uint8_t>(mode);
-  out.series.name = name;
-  out.series.settings = std::move(settings);
-  return out;
-}
+constexpr std::uint8_t number_of(PriorityMode mode) { return static_cast<std::uint8_t>(mode); }
 
 void add_line(Outcome& outcome, const Priority& run, const Series& series, bool urgent) {
   Line line;
@@ -50,33 +44,31 @@ void add_line(Outcome& outcome, const Priority& run, const Series& series, bool 
 
 void add_difference(Outcome& outcome, const Series& a, const Series& b, double percent, const char* of) {
   add_comparison(outcome, "difference", a.name + "-" + b.name, of,
-                 percentile_difference(a.round_us, b.round_us, percent, kBlock));
+                 percentile_difference(a.round_us, b.round_us, percent, kPriorityBlock));
 }
 
 Result<Outcome> measure(const Priority& run) {
   const Options& options = run.options;
-  auto cluster = options.cluster();
-  if (!cluster) return cluster.error();
-  const std::size_t element = size_of(cluster->worker.dtype);
+  auto race = Race::of(options);
+  if (!race) return race.error();
+  const std::size_t element = size_of(race->worker().dtype);
   if (run.urgent_bytes.bytes == 0 || run.urgent_bytes.bytes % element != 0) {
     return make_error(ErrorCode::invalid_argument, "--urgent-bytes must be whole elements, and not 0");
   }
   if (run.every <= Duration::zero())
     return make_error(ErrorCode::invalid_argument, "--every must be more than 0");
-  cluster->worker.engines = {options.engine(EngineKind::priority), {.kind = EngineKind::raw_priority}};
-  cluster->worker.echo_bytes = run.urgent_bytes.bytes;
+  race->worker().echo_bytes = run.urgent_bytes.bytes;
   const auto settings = options.engine_settings();
-  const auto sides = run_sides(
-      *cluster,
-      {side(0, PriorityMode::urgent, "urgent", settings), side(0, PriorityMode::bulk, "bulk", settings),
-       side(0, PriorityMode::both, "urgent+bulk", settings), side(1, PriorityMode::urgent, "raw urgent", {}),
-       side(1, PriorityMode::both, "raw urgent+bulk", {})},
-      {.rounds = options.warmup, .block_rounds = kBlock, .period_ns = run.every.count()},
-      {.rounds = options.iters, .block_rounds = kBlock, .period_ns = run.every.count()});
+  race->add(options.engine(EngineKind::priority), {"urgent", settings}, number_of(PriorityMode::urgent));
+  race->add_mode(number_of(PriorityMode::bulk), {"bulk", settings});
+  race->add_mode(number_of(PriorityMode::both), {"urgent+bulk", settings});
+  race->add({.kind = EngineKind::raw_priority}, {"raw urgent"}, number_of(PriorityMode::urgent));
+  race->add_mode(number_of(PriorityMode::both), {"raw urgent+bulk"});
+  const auto sides = race->run({.block_rounds = kPriorityBlock, .period_ns = run.every.count()});
   if (!sides) return sides.error();
   Outcome outcome;
   for (const Side& each : *sides)
-    add_line(outcome, run, each.series, each.mode != static_cast<std::uint8_t>(PriorityMode::bulk));
+    add_line(outcome, run, each.series, each.mode != number_of(PriorityMode::bulk));
   const Series& bulk = (*sides)[1].series;
   const Series& both = (*sides)[2].series;
   const Series& raw = (*sides)[4].series;

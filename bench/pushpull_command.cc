@@ -58,19 +58,14 @@ void compare(Outcome& outcome, const Series& a, const Series& b) {
   add("own_cpu_s_per_GB", a.own_cpu_seconds, b.own_cpu_seconds);
 }
 
-Result<std::vector<Side>> measure(const Options& options, std::vector<EngineOptions> engines,
-                                  std::vector<Side> sides) {
-  auto cluster = options.cluster();
-  if (!cluster) return cluster.error();
-  const bool tls = std::any_of(engines.begin(), engines.end(), [](const auto& engine) { return engine.tls; });
-  // Here, where somebody sees it; the processes would say it, too.
-  if (tls && !options.tls_files.any()) {
-    return make_error(ErrorCode::invalid_argument, "tls is asked for without certificates",
-                      "give --tls-cert, --tls-key and --tls-ca; deploy/operations.md, \"Security\", shows "
-                      "how to make them");
-  }
-  cluster->worker.engines = std::move(engines);
-  return run_sides(*cluster, std::move(sides), {.rounds = options.warmup}, {.rounds = options.iters});
+// Here, where somebody sees it; the processes would say it, too.
+Status check_tls(const Options& options, const std::vector<Variant>& variants) {
+  const bool is_used = std::any_of(variants.begin(), variants.end(),
+                                   [](const Variant& variant) { return variant.options.tls; });
+  if (!is_used || options.tls_files.any()) return {};
+  return make_error(
+      ErrorCode::invalid_argument, "tls is asked for without certificates",
+      "give --tls-cert, --tls-key and --tls-ca; deploy/operations.md, \"Security\", shows how to make them");
 }
 
 Result<Outcome> run_pushpull(const PushPull& run) {
@@ -79,20 +74,17 @@ Result<Outcome> run_pushpull(const PushPull& run) {
   for (const Variant& variant : *variants) {
     if (Status status = check_gpus(variant.options); !status) return std::move(status).error();
   }
+  auto race = Race::of(run.options);
+  if (!race) return race.error();
+  if (Status status = check_tls(run.options, *variants); !status) return std::move(status).error();
   const bool on_gpus = run.options.on_gpus();
-  std::vector<EngineOptions> engines;
-  std::vector<Side> sides;
-  const auto add = [&](EngineOptions engine, Series series) {
-    sides.push_back({.engine = static_cast<std::uint8_t>(engines.size()), .series = std::move(series)});
-    engines.push_back(engine);
-  };
   for (const Variant& variant : *variants)
-    add(variant.options.engine(on_gpus ? EngineKind::gpu_pushpull : EngineKind::pushpull),
-        {variant.name, variant.options.engine_settings()});
-  if (on_gpus) add_gpu_sides(run.options, engines, sides);
+    race->add(variant.options.engine(on_gpus ? EngineKind::gpu_pushpull : EngineKind::pushpull),
+              {variant.name, variant.options.engine_settings()});
+  if (on_gpus) add_gpu_sides(run.options, *race);
   if (run.floor)
-    add({.kind = EngineKind::floor, .wire = run.options.engine(EngineKind::floor).wire}, {"floor"});
-  const auto measured = measure(run.options, std::move(engines), std::move(sides));
+    race->add({.kind = EngineKind::floor, .wire = run.options.engine(EngineKind::floor).wire}, {"floor"});
+  const auto measured = race->run();
   if (!measured) return measured.error();
   Outcome outcome;
   for (const Side& side : *measured) {
@@ -109,7 +101,10 @@ Result<Outcome> run_pushpull(const PushPull& run) {
 }
 
 Result<Outcome> run_floor(const Options& options) {
-  const auto measured = measure(options, {{.kind = EngineKind::floor}}, {{.series = {"floor"}}});
+  auto race = Race::of(options);
+  if (!race) return race.error();
+  race->add({.kind = EngineKind::floor}, {"floor"});
+  const auto measured = race->run();
   if (!measured) return measured.error();
   Outcome outcome;
   add_series(outcome, options, measured->front().series);

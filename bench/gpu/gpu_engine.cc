@@ -68,7 +68,7 @@ class GpuPushPullEngine final : public Engine {
       operations_[i] = std::move(*operation);
     }
     Status status = product_ != nullptr ? compute_meanwhile() : let_stream_wait();
-    for (Operation& operation : operations_) {
+    for (BpsHandle& operation : operations_) {
       if (status.ok()) status = operation.wait();
     }
     if (product_ != nullptr) products_ += product_->completed() - before;
@@ -91,7 +91,7 @@ class GpuPushPullEngine final : public Engine {
  private:
   // As a program does that goes on on the GPU.
   Status let_stream_wait() {
-    for (Operation& operation : operations_) {
+    for (BpsHandle& operation : operations_) {
       if (Status status = operation.wait_stream(memory_.stream().get()); !status) return status;
     }
     return {};
@@ -118,7 +118,7 @@ class GpuPushPullEngine final : public Engine {
   std::uint64_t products_ = 0;
   BpsClient client_;
   std::vector<bps_tensor> tensors_;
-  std::vector<Operation> operations_;  // of the last round; go before their client, and that before memory_
+  std::vector<BpsHandle> operations_;  // of the last round; go before their client, and that before memory_
 };
 
 class GpuCopiesEngine final : public Engine {

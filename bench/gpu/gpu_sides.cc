@@ -49,12 +49,8 @@ Status check_gpus(const Options& options) {
   return cuda ? Status{} : Status{cuda.error()};
 }
 
-void add_gpu_sides(const Options& options, std::vector<EngineOptions>& engines, std::vector<Side>& sides) {
+void add_gpu_sides(const Options& options, Race& race) {
   const bool is_part = options.local_group == "nccl";
-  const auto add = [&](EngineOptions engine, Series series) {
-    sides.push_back({.engine = static_cast<std::uint8_t>(engines.size()), .series = std::move(series)});
-    engines.push_back(engine);
-  };
   Options host_options = options;
   host_options.device = "host";
   host_options.local_group = kGroupUses[0];
@@ -62,13 +58,13 @@ void add_gpu_sides(const Options& options, std::vector<EngineOptions>& engines, 
       kMemoryUses[static_cast<std::size_t>(options.retain ? MemoryUse::view : MemoryUse::allocated)];
   EngineOptions host = host_options.engine(EngineKind::pushpull);
   host.is_part = is_part;
-  add(host, {kHost, host_options.engine_settings()});
-  add({.kind = EngineKind::gpu_copies, .is_part = is_part, .wire = host.wire}, {kCopies});
+  race.add(host, {kHost, host_options.engine_settings()});
+  race.add({.kind = EngineKind::gpu_copies, .is_part = is_part, .wire = host.wire}, {kCopies});
   if (options.product == 0) return;
   EngineOptions beside = options.engine(EngineKind::gpu_pushpull);
   beside.product = options.product;
-  add(beside, {kBeside, options.engine_settings()});
-  add({.kind = EngineKind::gpu_product, .product = options.product}, {kAlone});
+  race.add(beside, {kBeside, options.engine_settings()});
+  race.add({.kind = EngineKind::gpu_product, .product = options.product}, {kAlone});
 }
 
 bool moves_tensors(const Side& side) { return side.series.name != kAlone; }

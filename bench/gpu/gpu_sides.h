@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "bench/race.h"
 #include "bench/report.h"
 
 namespace bps::bench {
@@ -13,9 +14,8 @@ Status check_gpus(const Options& options);
 // The stages of a push_pull of GPU memory by themselves, for the same servers: "host", the same bytes from
 // host memory to the servers and back, whose answers are read in place; "copies", the same bytes to the host
 // and to the GPU at once. With a local group each worker moves its part. And, if wanted, the push_pull while
-// matrices are multiplied, and that alone. Sides are added behind those that are there, and so are their
-// engines.
-void add_gpu_sides(const Options& options, std::vector<EngineOptions>& engines, std::vector<Side>& sides);
+// matrices are multiplied, and that alone.
+void add_gpu_sides(const Options& options, Race& race);
 
 // Ratios of the push_pull `series` to those sides, by round, and to the slower of the two stages.
 void compare_with_stages(Outcome& outcome, const Series& series, const std::vector<Side>& sides);

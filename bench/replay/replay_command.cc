@@ -4,6 +4,7 @@
 
 #include "bench/gpu/gpu_sides.h"
 #include "bench/link_limit.h"
+#include "bench/race.h"
 #include "bench/replay/replay_plan.h"
 #include "bench/subcommands.h"
 
@@ -104,13 +105,12 @@ void add_results(Outcome& outcome, const Replay& replay, const Setting& setting,
 
 Result<Outcome> run(const Replay& replay) {
   if (Status status = check_gpus(replay.options); !status) return std::move(status).error();
-  auto cluster = replay.options.cluster();
-  if (!cluster) return cluster.error();
-  const auto setting = setting_of(replay, size_of(cluster->worker.dtype));
+  auto race = Race::of(replay.options);
+  if (!race) return race.error();
+  const auto setting = setting_of(replay, size_of(race->worker().dtype));
   if (!setting) return setting.error();
-  cluster->worker.replay = {replay.model, replay.scale, setting->compute_s};
-  cluster->worker.bytes = setting->plan.buffer_bytes;
-  std::vector<Side> sides;
+  race->worker().replay = {replay.model, replay.scale, setting->compute_s};
+  race->worker().bytes = setting->plan.buffer_bytes;
   for (const bool by_priority : {true, false}) {
     if (replay.priority != "both" && (replay.priority == "on") != by_priority) continue;
     EngineOptions engine =
@@ -120,12 +120,9 @@ Result<Outcome> run(const Replay& replay) {
     series.name = by_priority ? "replay[priority]" : "replay[fifo]";
     series.settings = replay.options.engine_settings();
     series.settings["priority"] = by_priority;
-    sides.push_back(
-        {.engine = static_cast<std::uint8_t>(cluster->worker.engines.size()), .series = std::move(series)});
-    cluster->worker.engines.push_back(engine);
+    race->add(engine, std::move(series));
   }
-  auto measured = run_sides(*cluster, std::move(sides), {.rounds = replay.options.warmup},
-                            {.rounds = replay.options.iters});
+  const auto measured = race->run();
   if (!measured) return measured.error();
   Outcome outcome;
   add_results(outcome, replay, *setting, *measured);

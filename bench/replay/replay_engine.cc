@@ -96,7 +96,7 @@ class ReplayEngine final : public Engine {
     return memory.subspan(t.offset_bytes, bytes_of(t));
   }
 
-  Result<Operation> start(std::size_t tensor) {
+  Result<BpsHandle> start(std::size_t tensor) {
     if (!gpu_) return client_.push_pull(ids_[tensor], piece_of(filled_, tensor), piece_of(answers_, tensor));
     const ReplayTensor& t = plan_.tensors[tensor];
     return client_.push_pull(ids_[tensor], gpu_->in(t.offset_bytes, bytes_of(t)),
@@ -147,7 +147,7 @@ class ReplayEngine final : public Engine {
   std::vector<std::size_t> first_tensor_;  // by layer, and the end
   BpsClient client_;
   std::vector<bps_tensor> ids_;        // like plan_.tensors
-  std::vector<Operation> operations_;  // likewise; go before the client
+  std::vector<BpsHandle> operations_;  // likewise; go before the client
   PlayedCompute compute_;
 };
 
