@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
-#include "bench/raw_server.h"
-#include "bench/subcommands.h"
-#include "bench/worker.h"
+#include "bench/commands/subcommands.h"
+#include "bench/engines/raw_server.h"
+#include "bench/engines/worker.h"
 
 namespace {
 

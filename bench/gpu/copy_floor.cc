@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bench/values.h"
+#include "bench/engines/values.h"
 
 namespace bps::bench {
 

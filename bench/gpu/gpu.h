@@ -12,7 +12,7 @@
 #include <span>
 #include <utility>
 
-#include "bench/buffer.h"
+#include "bench/engines/buffer.h"
 #include "client/src/gpu/cuda_device.h"
 #include "proto/base/loop/event_loop.h"
 

@@ -4,11 +4,11 @@
 #include <optional>
 #include <vector>
 
-#include "bench/bps_client.h"
+#include "bench/engines/bps_client.h"
+#include "bench/engines/values.h"
 #include "bench/gpu/copy_floor.h"
 #include "bench/gpu/gpu_tensors.h"
 #include "bench/gpu/matrix_product.h"
-#include "bench/values.h"
 #include "client/src/gpu/real_cuda.h"
 
 namespace bps::bench {

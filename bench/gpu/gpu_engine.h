@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "bench/engine.h"
+#include "bench/cluster/worker_options.h"
+#include "bench/engines/engine.h"
 #include "bench/gpu/gpu.h"
-#include "bench/worker_options.h"
 
 namespace bps::bench {
 

@@ -4,7 +4,7 @@
 
 #include "bench/gpu/copy_floor.h"
 #include "bench/gpu/nccl_floor.h"
-#include "bench/stats.h"
+#include "bench/stats/stats.h"
 #include "proto/base/config/units.h"
 
 namespace bps::bench {

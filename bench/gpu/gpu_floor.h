@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "bench/commands/report.h"
 #include "bench/gpu/gpu.h"
-#include "bench/report.h"
 #include "client/src/gpu/nccl/nccl_api.h"
 
 namespace bps::bench {

@@ -3,8 +3,8 @@
 
 #include <cstdio>
 
+#include "bench/commands/subcommands.h"
 #include "bench/gpu/gpu_floor.h"
-#include "bench/subcommands.h"
 #include "client/src/gpu/nccl/real_nccl.h"
 #include "client/src/gpu/real_cuda.h"
 #include "proto/base/config/config.h"

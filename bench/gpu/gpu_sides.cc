@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "bench/engines/values.h"
 #include "bench/gpu/matrix_product.h"
-#include "bench/values.h"
 #include "client/src/gpu/real_cuda.h"
 
 namespace bps::bench {

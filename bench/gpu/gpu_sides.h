@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "bench/race.h"
-#include "bench/report.h"
+#include "bench/commands/race.h"
+#include "bench/commands/report.h"
 
 namespace bps::bench {
 

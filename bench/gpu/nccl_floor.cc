@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "bench/values.h"
+#include "bench/engines/values.h"
 
 namespace bps::bench {
 namespace {

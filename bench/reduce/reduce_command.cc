@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bench/commands/report.h"
+#include "bench/commands/subcommands.h"
 #include "bench/reduce/reduce_case.h"
 #include "bench/reduce/turns.h"
-#include "bench/report.h"
-#include "bench/subcommands.h"
 #include "proto/base/config/config.h"
 
 namespace bps::bench {

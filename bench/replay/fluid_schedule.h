@@ -11,12 +11,13 @@
 // layer at any time, nothing is lost by changing, a byte is pulled the moment it has been pushed (push and
 // pull use opposite directions of full-duplex links), and any byte can be on any server.
 //
-// Why no implementation is faster: t*/M is the optimum of a linear program over placements (bench/tstar.h).
-// By its duality there are weights of the links, one direction, such that each byte, wherever it is placed,
-// uses up at least t*/M of the weighted capacity, which is 1 a second. So layer i takes bytes_i * t*/M of
-// one machine that it shares with all others, after its backward and before its pull is done. (Its pull adds
-// at least nothing to that.) What is left is one machine, preemption, release times r_i, and after the
-// transfer C_i the rest of forward, tail_i = sum of forward j for j >= i: the iteration is
+// Why no implementation is faster: t*/M is the optimum of a linear program over placements
+// (bench/commands/tstar.h). By its duality there are weights of the links, one direction, such that each
+// byte, wherever it is placed, uses up at least t*/M of the weighted capacity, which is 1 a second. So layer
+// i takes bytes_i * t*/M of one machine that it shares with all others, after its backward and before its
+// pull is done. (Its pull adds at least nothing to that.) What is left is one machine, preemption, release
+// times r_i, and after the transfer C_i the rest of forward, tail_i = sum of forward j for j >= i: the
+// iteration is
 //
 //   T = max(all compute, max over i of (C_i + tail_i)).
 //

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "bench/pace.h"
+#include "bench/engines/pace.h"
 #include "proto/base/result.h"
 
 namespace bps::bench {

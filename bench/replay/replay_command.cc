@@ -2,11 +2,11 @@
 #include <cmath>
 #include <tuple>
 
+#include "bench/commands/link_limit.h"
+#include "bench/commands/race.h"
+#include "bench/commands/subcommands.h"
 #include "bench/gpu/gpu_sides.h"
-#include "bench/link_limit.h"
-#include "bench/race.h"
 #include "bench/replay/replay_plan.h"
-#include "bench/subcommands.h"
 
 namespace bps::bench {
 namespace {

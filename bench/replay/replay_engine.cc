@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "bench/bps_client.h"
+#include "bench/engines/bps_client.h"
+#include "bench/engines/values.h"
 #include "bench/gpu/gpu_tensors.h"
 #include "bench/replay/played_compute.h"
-#include "bench/values.h"
 #include "proto/base/assert.h"
 
 namespace bps::bench {

@@ -7,11 +7,11 @@
 #include <string>
 #include <variant>
 
-#include "bench/buffer.h"
-#include "bench/engine.h"
+#include "bench/cluster/worker_options.h"
+#include "bench/engines/buffer.h"
+#include "bench/engines/engine.h"
 #include "bench/gpu/gpu.h"
 #include "bench/replay/replay_plan.h"
-#include "bench/worker_options.h"
 
 namespace bps::bench {
 

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "bench/control.h"
+#include "bench/cluster/control.h"
 #include "bench/replay/replay_options.h"
 
 namespace bps::bench {

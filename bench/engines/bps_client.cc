@@ -1,0 +1,149 @@
+#include "bench/engines/bps_client.h"
+
+namespace bps::bench {
+namespace {
+
+constexpr std::int64_t kCloseTimeoutMs = 5000;
+
+Error to_error(const bps_error& error) {
+  return make_error(static_cast<ErrorCode>(error.status), error.message, error.advice);
+}
+
+bps_buffer describe(std::span<std::byte> memory) {
+  bps_buffer out{};
+  out.struct_size = sizeof out;
+  out.pointer = memory.data();
+  out.bytes = memory.size();
+  out.kind = BPS_MEMORY_HOST;
+  return out;
+}
+
+}  // namespace
+
+bool BpsHandle::done() const {
+  int done = 0;
+  return bps_poll(handle_, &done) == BPS_OK && done != 0;
+}
+
+Status BpsHandle::wait() {
+  bps_error error = BPS_ERROR_INIT;
+  return bps_wait(handle_, -1, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
+Status BpsHandle::wait_stream(void* stream) {
+  bps_error error = BPS_ERROR_INIT;
+  return bps_handle_wait_stream(handle_, stream, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
+Result<BpsHandle::Piece> BpsHandle::view(std::size_t index) {
+  bps_error error = BPS_ERROR_INIT;
+  bps_view view = BPS_VIEW_INIT;
+  if (bps_handle_view(handle_, index, &view, &error) != BPS_OK) return to_error(error);
+  return Piece{{static_cast<const std::byte*>(view.pointer), view.bytes}, view.offset};
+}
+
+Status BpsHandle::release() {
+  bps_error error = BPS_ERROR_INIT;
+  return bps_handle_release(handle_, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
+Status BpsHandle::then(bps_callback callback, void* user) {
+  bps_error error = BPS_ERROR_INIT;
+  return bps_then(handle_, callback, user, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
+BpsClient::~BpsClient() {
+  if (client_ == nullptr) return;
+  bps_close(client_, kCloseTimeoutMs, nullptr);
+  for (void* memory : memory_)
+    bps_deallocate(client_, memory);
+  bps_free(client_);
+}
+
+Status BpsClient::open(const WorkerOptions& options, const EngineOptions& engine, const std::string& job,
+                       std::uint32_t rank, int gpu) {
+  bps_options settings;
+  bps_options_init(&settings, sizeof settings);
+  settings.scheduler = (engine.tls ? options.tls_scheduler : options.scheduler).c_str();
+  if (engine.tls) {
+    settings.tls_cert = options.tls_files.certificate.c_str();
+    settings.tls_key = options.tls_files.key.c_str();
+    settings.tls_ca = options.tls_files.authority.c_str();
+  }
+  settings.job = job.c_str();
+  settings.rank = static_cast<std::int32_t>(rank);
+  settings.world_size = static_cast<std::int32_t>(options.workers);
+  settings.local_rank = static_cast<std::int32_t>(options.same_host ? rank : rank % options.clients);
+  settings.local_size = static_cast<std::int32_t>(options.same_host ? options.workers : options.clients);
+  settings.partition_bytes = engine.partition_bytes;
+  settings.credit_bytes = engine.credit_bytes;
+  settings.checksum = engine.checksum ? 1 : 0;
+  settings.retain = engine.retain ? 1 : 0;
+  const std::string transport(kTransportUses[static_cast<std::size_t>(engine.transport)]);
+  settings.transport = transport.c_str();
+  const std::string local_group(kGroupUses[static_cast<std::size_t>(engine.local_group)]);
+  settings.local_group = local_group.c_str();
+  settings.cuda_device = gpu;
+  if (options.bandwidth_bps != 0) settings.bandwidth_bps = static_cast<std::int64_t>(options.bandwidth_bps);
+  if (!options.congestion_control.empty()) settings.congestion_control = options.congestion_control.c_str();
+  bps_error error = BPS_ERROR_INIT;
+  return bps_open(&settings, &client_, &error) == BPS_OK ? Status{} : Status{to_error(error)};
+}
+
+Result<std::vector<bps_tensor>> BpsClient::declare(const std::vector<Tensor>& tensors, DType dtype,
+                                                   DType wire) {
+  std::vector<bps_tensor_spec> specs;
+  for (const Tensor& tensor : tensors) {
+    bps_tensor_spec spec = BPS_TENSOR_SPEC_INIT;
+    spec.name = tensor.name.c_str();
+    spec.dtype = static_cast<bps_dtype>(dtype);
+    spec.wire_dtype = static_cast<std::int32_t>(wire);
+    spec.count = tensor.bytes / size_of(dtype);
+    spec.priority = tensor.priority;
+    specs.push_back(spec);
+  }
+  std::vector<bps_tensor> ids(tensors.size());
+  bps_error error = BPS_ERROR_INIT;
+  if (bps_declare(client_, specs.data(), specs.size(), ids.data(), -1, &error) != BPS_OK)
+    return to_error(error);
+  return ids;
+}
+
+Result<std::span<std::byte>> BpsClient::allocate(std::size_t bytes) {
+  bps_error error = BPS_ERROR_INIT;
+  void* memory = nullptr;
+  if (bps_allocate(client_, bytes, &memory, &error) != BPS_OK) return to_error(error);
+  memory_.push_back(memory);
+  return std::span(static_cast<std::byte*>(memory), bytes);
+}
+
+Result<BpsHandle> BpsClient::start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
+                                   bps_operation operation) {
+  bps_error error = BPS_ERROR_INIT;
+  bps_handle* handle = nullptr;
+  if (bps_push_pull(client_, tensor, &in, out, operation, &handle, &error) != BPS_OK) return to_error(error);
+  return BpsHandle(handle);
+}
+
+Result<BpsHandle> BpsClient::push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
+                                       bps_operation operation) {
+  const bps_buffer to = describe(out);
+  return start(tensor, describe(in), &to, operation);
+}
+
+Result<BpsHandle> BpsClient::push_pull(bps_tensor tensor, const bps_buffer& in, const bps_buffer& out) {
+  return start(tensor, in, &out, BPS_SUM);
+}
+
+Result<BpsHandle> BpsClient::push_pull_view(bps_tensor tensor, std::span<std::byte> in) {
+  return start(tensor, describe(in), nullptr, BPS_SUM);
+}
+
+bps_stats BpsClient::stats() const {
+  bps_stats stats{};
+  stats.struct_size = sizeof stats;
+  bps_get_stats(client_, &stats);
+  return stats;
+}
+
+}  // namespace bps::bench

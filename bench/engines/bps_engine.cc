@@ -1,0 +1,168 @@
+#include "bench/engines/bps_engine.h"
+
+#include <thread>
+#include <vector>
+
+#include "bench/engines/bps_client.h"
+#include "bench/engines/values.h"
+
+namespace bps::bench {
+namespace {
+
+class BpsEngine final : public Engine {
+ public:
+  BpsEngine(const WorkerOptions& options, const EngineOptions& engine, std::string job, const Buffer& in,
+            const Buffer& out)
+      : options_(options),
+        engine_(engine),
+        job_(std::move(job)),
+        pattern_{options.dtype, options.workers},
+        in_(in),
+        out_(out),
+        clients_(options.clients) {}
+
+  // Joining waits for all ranks, those of this process too: all at once.
+  Status join() override {
+    std::vector<Status> results(clients_.size());
+    std::vector<std::thread> threads;
+    for (std::uint32_t i = 1; i < clients_.size(); ++i)
+      threads.emplace_back([this, i, &results] { results[i] = open(i); });
+    results[0] = open(0);
+    for (std::thread& thread : threads)
+      thread.join();
+    for (Status& result : results) {
+      if (!result) return std::move(result);
+    }
+    return find_memory();
+  }
+
+  Status declare() override {
+    std::vector<BpsClient::Tensor> tensors;
+    for (std::uint32_t i = 0; i < options_.tensors; ++i)
+      tensors.push_back({"tensor " + std::to_string(i), options_.bytes});
+    for (BpsClient& client : clients_) {
+      auto ids = client.declare(tensors, options_.dtype);
+      if (!ids) return ids.error();
+      tensors_.push_back(std::move(*ids));
+    }
+    operations_.resize(clients_.size() * options_.tensors);
+    return {};
+  }
+
+  Status prepare(std::uint64_t round) override {
+    for (std::uint32_t i = 0; i < clients_.size(); ++i)
+      fill_contribution(pattern_, rank_of(i), round, memory_[i].in);
+    return {};
+  }
+
+  Status run(std::uint64_t) override {
+    std::size_t next = 0;
+    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      for (std::uint32_t k = 0; k < options_.tensors; ++k) {
+        auto operation =
+            engine_.memory == MemoryUse::view
+                ? clients_[i].push_pull_view(tensors_[i][k], tensor(memory_[i].in, k))
+                : clients_[i].push_pull(tensors_[i][k], tensor(memory_[i].in, k), tensor(memory_[i].out, k));
+        if (!operation) return operation.error();
+        operations_[next++] = std::move(*operation);
+      }
+    }
+    for (BpsHandle& operation : operations_) {
+      if (Status status = operation.wait(); !status) return status;
+    }
+    return {};
+  }
+
+  Status check(std::uint64_t round) override {
+    if (engine_.memory == MemoryUse::view) return check_views(round);
+    for (const Memory& memory : memory_) {
+      const std::string wrong = check_sum(pattern_, round, memory.out);
+      if (!wrong.empty()) return make_error(ErrorCode::internal, wrong);
+    }
+    return {};
+  }
+
+ private:
+  // The tensors of a rank, one after another.
+  struct Memory {
+    std::span<std::byte> in, out;
+  };
+
+  Status find_memory() {
+    const std::uint64_t bytes = options_.bytes_per_round();
+    for (std::uint32_t i = 0; i < clients_.size(); ++i) {
+      Memory& memory = memory_.emplace_back();
+      if (engine_.memory == MemoryUse::user) {
+        memory = {in_.span().subspan(i * bytes, bytes), out_.span().subspan(i * bytes, bytes)};
+        continue;
+      }
+      const auto in = clients_[i].allocate(bytes);
+      if (!in) return in.error();
+      memory = {*in, *in};
+      if (options_.in_place || engine_.memory == MemoryUse::view) continue;
+      const auto out = clients_[i].allocate(bytes);
+      if (!out) return out.error();
+      memory.out = *out;
+    }
+    return {};
+  }
+
+  // All of an answer, then it is given back.
+  Status check_view(BpsHandle& operation, std::uint64_t round, std::uint64_t first_byte) {
+    std::uint64_t next = 0;
+    std::string wrong;
+    for (std::size_t index = 0; next < options_.bytes; ++index) {
+      const auto piece = operation.view(index);
+      if (!piece) return piece.error();
+      if (piece->bytes.empty() || piece->offset != next) {
+        return make_error(ErrorCode::internal,
+                          "piece " + std::to_string(index) + " of the answer begins at byte " +
+                              std::to_string(piece->offset) + ", not " + std::to_string(next));
+      }
+      if (wrong.empty())
+        wrong = check_sum(pattern_, round, piece->bytes, (first_byte + next) / size_of(pattern_.dtype));
+      next += piece->bytes.size();
+    }
+    if (Status status = operation.release(); !status) return status;
+    return wrong.empty() ? Status{} : Status{make_error(ErrorCode::internal, wrong)};
+  }
+
+  Status check_views(std::uint64_t round) {
+    Status result;
+    for (std::size_t i = 0; i < operations_.size(); ++i) {
+      Status status = check_view(operations_[i], round, i % options_.tensors * options_.bytes);
+      if (!status && result) result = std::move(status);
+    }
+    return result;
+  }
+
+  std::uint32_t rank_of(std::uint32_t client) const { return options_.index * options_.clients + client; }
+
+  Status open(std::uint32_t client) {
+    return clients_[client].open(options_, engine_, job_, rank_of(client));
+  }
+
+  std::span<std::byte> tensor(std::span<std::byte> memory, std::uint32_t index) const {
+    return memory.subspan(index * options_.bytes, options_.bytes);
+  }
+
+  const WorkerOptions options_;
+  const EngineOptions engine_;
+  const std::string job_;
+  const Pattern pattern_;
+  const Buffer& in_;
+  const Buffer& out_;
+  std::vector<BpsClient> clients_;
+  std::vector<Memory> memory_;                    // by client
+  std::vector<std::vector<bps_tensor>> tensors_;  // by client
+  std::vector<BpsHandle> operations_;             // of the last round; go before their clients
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> make_bps_engine(const WorkerOptions& options, const EngineOptions& engine,
+                                        std::string job, const Buffer& in, const Buffer& out) {
+  return std::make_unique<BpsEngine>(options, engine, std::move(job), in, out);
+}
+
+}  // namespace bps::bench
