@@ -116,8 +116,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   std::string describe_scheduler() const;
 
   // After join: memory of which transport is of use.
-  Lane::Way best_way() const { return data_.best_way(); }
-  bool shares_memory() const { return data_.shares_memory(); }
+  Lane::Way best_way() const { return data_.routes().best_way(); }
+  bool shares_memory() const { return data_.routes().shares_memory(); }
 
   // After join, where the ranks of a host sum first: this one's place among them.
   std::uint32_t group_size() const { return data_.group_size(); }

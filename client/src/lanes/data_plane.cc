@@ -12,33 +12,33 @@ namespace bps {
 DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
                      Logger log, MakeGroup make_group)
     : loop_(loop),
-      lane_loops_{{&loop}},
-      transports_(transports),
       owner_(owner),
       config_(config),
       log_(std::move(log)),
+      local_(transports.local),
+      lanes_(
+          loop, {transports.network, transports.shared_memory, transports.find_rdma},
+          transports.make_lane_loops, static_cast<Lane::Owner&>(*this),
+          [&owner](const LaneLost& report) { owner.on_link(report); }, config_, log_, *stats_),
       frame_(PushPull{}),
       make_group_(std::move(make_group)) {}
 
 DataPlane::~DataPlane() {
-  loop_.cancel(links_timer_);
   // Before the memory that their connections may hold.
-  for (const auto& lane : lanes_)
-    lane->close();
+  lanes_.close();
   if (local_links_ != nullptr) local_links_->close();
 }
 
-void DataPlane::count_lanes() {
-  std::uint64_t up = 0, shared = 0, rdma = 0;
-  for (const auto& lane : lanes_) {
-    if (!lane->welcomed()) continue;
-    ++up;
-    if (lane->way() == Lane::Way::shared_memory) ++shared;
-    if (lane->way() == Lane::Way::rdma) ++rdma;
-  }
-  stats_->lanes.store(up, std::memory_order_relaxed);
-  stats_->shm_lanes.store(shared, std::memory_order_relaxed);
-  stats_->rdma_lanes.store(rdma, std::memory_order_relaxed);
+Status DataPlane::start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket,
+                        TimePoint patience) {
+  if (Status status = job_.start(start); !status.ok()) return status;
+  const auto self = std::find_if(start.members.begin(), start.members.end(),
+                                 [this](const Member& member) { return member.rank == config_.rank; });
+  if (self == start.members.end()) return scheduler_error("a job that does not have this rank");
+  stats_->workers.store(start.members.size(), std::memory_order_relaxed);
+  std::get_if<PushPull>(&frame_)->weight = self->weight;
+  if (Status status = form_group(start, *self, patience); !status.ok()) return status;
+  return lanes_.start(job_, incarnation, ticket, group_size_);
 }
 
 TensorState* DataPlane::find(TensorId tensor) const {
@@ -52,7 +52,7 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
     return scheduler_error(fmt::format("tensor id {} for both '{}' and '{}'", declared.tensor.value,
                                        known->shape().name, declaration.name));
   }
-  const Partitioner partitioner(declaration.elements, declaration.dtype, job_.partition_bytes);
+  const Partitioner partitioner(declaration.elements, declaration.dtype, job_.partition_bytes());
   const std::uint64_t first = declared.first_partition.value;
   const std::uint64_t count = partitioner.count();
   if (declared.tensor.value >= kMaxTensorsPerJob || count > kMaxPartitionsPerJob ||
@@ -67,7 +67,7 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
   for (std::size_t i = 0; i < count; ++i) {
     const bool taken = first + i < partitions_.size() && partitions_[first + i] != nullptr;
     const LaneIndex owner = declared.owners[i];
-    const bool is_closed = owner.value < lanes_.size() && lanes_[owner.value]->closed();
+    const bool is_closed = lanes_.closed(owner);
     if (owner.value >= lanes_.size() || taken || is_closed) {
       return scheduler_error(fmt::format("partition {} of tensor '{}' on lane {} of {}{}{}", first + i,
                                          declaration.name, owner.value, lanes_.size(),
@@ -77,11 +77,11 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
   if (declared.tensor.value >= tensors_.size()) tensors_.resize(declared.tensor.value + 1);
   if (first + count > partitions_.size()) partitions_.resize(first + count, nullptr);
   auto& tensor = tensors_[declared.tensor.value];
-  tensor = std::make_unique<TensorState>(declaration, declared, job_.partition_bytes, is_cast);
+  tensor = std::make_unique<TensorState>(declaration, declared, job_.partition_bytes(), is_cast);
   for (Partition& partition : tensor->partitions()) {
     partitions_[partition.id.value] = &partition;
-    partition.since = first_epoch_;
-    queue_of(partition.lane).reserve(partition.lane, 1);
+    partition.since = job_.first_epoch();
+    lanes_.queue_of(partition.lane).reserve(partition.lane, 1);
   }
   if (group_size_ == 1) return {};
   const Status added = group_->add(*tensor);
@@ -177,7 +177,7 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
 
 // After every change that may have been what it waited for.
 void DataPlane::queue(Partition& partition) {
-  if (partition.owner->may_queue(partition)) queue_of(partition.lane).push(partition);
+  if (partition.owner->may_queue(partition)) lanes_.queue_of(partition.lane).push(partition);
 }
 
 std::shared_ptr<const AnswerView> DataPlane::view(TensorId id) const {
@@ -190,8 +190,7 @@ void DataPlane::release(TensorId id) {
 }
 
 void DataPlane::pump() {
-  for (ContributionQueue& queue : queues_)
-    pump(queue);
+  lanes_.each_queue([this](ContributionQueue& queue) { pump(queue); });
 }
 
 void DataPlane::pump(ContributionQueue& queue) {
@@ -201,19 +200,19 @@ void DataPlane::pump(ContributionQueue& queue) {
 
 void DataPlane::send(Partition& partition) {
   TensorState& tensor = *partition.owner;
-  Lane& lane = *lanes_[partition.lane.value];
+  Lane& lane = lanes_[partition.lane];
   auto& push = *std::get_if<PushPull>(&frame_);
-  push.job_run = job_.job_run;
+  push.job_run = job_.run();
   push.partition = partition.id;
   push.round = tensor.round();
-  push.epoch = job_.epoch;
-  push.generation = job_.generation;
+  push.epoch = job_.epoch();
+  push.generation = job_.generation();
   push.operation = tensor.operation();
   push.root = tensor.root();
   push.error = tensor.refused().value_or(Error{});
-  push.announced = !may_send(partition);
+  push.announced = !lanes_.may_send(partition);
   if (push.announced) {
-    queue_of(partition.lane).take_back(partition);
+    lanes_.queue_of(partition.lane).take_back(partition);
     tensor.on_announced(partition);
     return lane.send(frame_, {}, 0);
   }
@@ -221,25 +220,7 @@ void DataPlane::send(Partition& partition) {
   tensor.on_handed_over(partition, !payload.bytes.empty());
   lane.send(frame_, payload, payload.bytes.empty() ? 0 : std::uint64_t{partition.id.value} + 1);
   stats_->pushed_bytes.fetch_add(payload.bytes.size(), std::memory_order_relaxed);
-  if (!lane.can_take_more()) queue_of(partition.lane).set_ready(partition.lane, false);
-}
-
-bool DataPlane::may_send(Partition& partition) {
-  if (partition.counted) return false;
-  const TensorState& tensor = *partition.owner;
-  const Lane& lane = *lanes_[partition.lane.value];
-  const bool waits_for_others = tensor.operation() != Operation::broadcast && !tensor.is_async();
-  if (partition.asked || partition.cost == 0 || !waits_for_others || lane.way() == Lane::Way::shared_memory)
-    return true;
-  Allowance& allowance = allowances_[partition.lane.value];
-  if (partition.cost > allowance.limit - std::min(allowance.used, allowance.limit)) return false;
-  allowance.used += partition.cost;
-  partition.unasked = true;
-  return true;
-}
-
-void DataPlane::give_back(Partition& partition) {
-  if (std::exchange(partition.unasked, false)) allowances_[partition.lane.value].used -= partition.cost;
+  if (!lane.can_take_more()) lanes_.queue_of(partition.lane).set_ready(partition.lane, false);
 }
 
 void DataPlane::count_resent() { stats_->resent.fetch_add(1, std::memory_order_relaxed); }
@@ -247,7 +228,7 @@ void DataPlane::count_resent() { stats_->resent.fetch_add(1, std::memory_order_r
 // May break the partition's lane off, so it comes last in what a lane tells.
 void DataPlane::settle(Partition& partition) {
   TensorState& tensor = *partition.owner;
-  if (tensor.is_over(partition)) give_back(partition);
+  if (tensor.is_over(partition)) lanes_.give_back(partition);
   if (partition.state == Partition::State::lent && !fetch(partition)) return;
   if (group_ != nullptr && tensor.may_spread(partition)) group_->answered(partition);
   if (!tensor.settle(partition)) return;
@@ -289,7 +270,7 @@ void DataPlane::call_waiters() {
 bool DataPlane::fetch(Partition& partition) {
   TensorState& tensor = *partition.owner;
   if (tensor.needs_spare(partition) && spare_ == nullptr) {
-    spare_.reset(new (std::nothrow) std::byte[job_.partition_bytes]);
+    spare_.reset(new (std::nothrow) std::byte[job_.partition_bytes()]);
     if (spare_ == nullptr) {
       tensor.on_failed(partition, tensor.round(),
                        make_error(ErrorCode::out_of_memory,
@@ -298,7 +279,7 @@ bool DataPlane::fetch(Partition& partition) {
     }
   }
   if (tensor.fetch(partition, spare_.get())) return true;
-  lanes_[partition.lane.value]->break_off(
+  lanes_[partition.lane].break_off(
       make_error(ErrorCode::unreachable, "it closed the connection while its answer was read"));
   return false;
 }
@@ -314,7 +295,7 @@ void DataPlane::fail_tensor(TensorId id, const Error& error) {
   const Round round = tensor->round();
   for (Partition& partition : tensor->partitions()) {
     if (!tensor->on_failed(partition, round, error, true)) continue;
-    queue_of(partition.lane).remove(partition);
+    lanes_.queue_of(partition.lane).remove(partition);
     settle(partition);
   }
   call_waiters();
@@ -325,10 +306,7 @@ void DataPlane::fail(const Error& error, std::function<void()> over) {
   if (over) when_over_.push_back(std::move(over));
   if (!end_) {
     end_ = error;
-    loop_.cancel(links_timer_);
-    links_timer_ = {};
-    for (const auto& lane : lanes_)
-      lane->close();
+    lanes_.close();
     waiters_.clear();
     if (group_ != nullptr) return end_group();
   }
@@ -340,7 +318,7 @@ void DataPlane::end_all() {
   for (const auto& tensor : tensors_) {
     if (tensor == nullptr || !tensor->under_way()) continue;
     for (Partition& partition : tensor->partitions())
-      queue_of(partition.lane).remove(partition);
+      lanes_.queue_of(partition.lane).remove(partition);
     ended.push_back(tensor->abort(ending_of(*tensor)));
   }
   under_way_ = 0;
@@ -376,8 +354,7 @@ std::string DataPlane::describe(TensorId id) const {
   std::vector<bool> named(2 * lanes_.size());
   std::vector<std::string> waiting;
   for (const Partition& partition : tensor->partitions()) {
-    const std::size_t lane = partition.lane.value;
-    const std::size_t key = 2 * lane + (partition.resuming ? 1 : 0);
+    const std::size_t key = 2 * partition.lane.value + (partition.resuming ? 1 : 0);
     // In a group its servers are waited for when the sum is there.
     const bool is_elsewhere =
         partition.role != Partition::Role::alone && !partition.summed && !partition.resuming;
@@ -385,7 +362,7 @@ std::string DataPlane::describe(TensorId id) const {
       continue;
     named[key] = true;
     const std::string name =
-        (partition.resuming ? "all workers to resume at " : "") + lanes_[lane]->describe();
+        (partition.resuming ? "all workers to resume at " : "") + lanes_[partition.lane].describe();
     if (std::find(waiting.begin(), waiting.end(), name) == waiting.end()) waiting.push_back(name);
   }
   constexpr std::size_t kNamed = 4;

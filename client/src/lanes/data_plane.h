@@ -10,10 +10,8 @@
 // 0013): data_plane_report.cc.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,25 +24,13 @@
 #include "client/src/group/local_links.h"
 #include "client/src/lanes/data_threads.h"
 #include "client/src/lanes/lane.h"
-#include "client/src/lanes/link_watch.h"
+#include "client/src/lanes/lane_set.h"
+#include "client/src/lanes/running_job.h"
 #include "client/src/runtime/client_config.h"
-#include "client/src/tensors/contribution_queue.h"
+#include "client/src/runtime/client_stats.h"
 #include "client/src/tensors/tensor_state.h"
-#include "proto/base/log/log_limit.h"
 
 namespace bps {
-
-// Written by the loop, read by any thread.
-struct ClientStats {
-  std::atomic<std::uint64_t> pushed_bytes{0};
-  std::atomic<std::uint64_t> pulled_bytes{0};
-  std::atomic<std::uint64_t> rounds{0};
-  std::atomic<std::uint64_t> resent{0};
-  std::atomic<std::uint64_t> lanes{0};  // up
-  std::atomic<std::uint64_t> shm_lanes{0};
-  std::atomic<std::uint64_t> rdma_lanes{0};
-  std::atomic<std::uint64_t> workers{0};  // of the job, that are not lost
-};
 
 class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private LocalLinks::Owner {
  public:
@@ -65,8 +51,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
     ~Owner() = default;
   };
 
-  // Asked once, when a server offers RDMA or it is chosen. Errors: why this worker has none.
-  using FindRdma = std::function<Result<Transport*>()>;
+  using FindRdma = LaneRoutes::FindRdma;
   // How servers may be reached. Null: not in that way.
   struct Transports {
     Transport& network;
@@ -104,7 +89,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   // refused.
   Status check_declaration(const TensorDeclaration& declaration, bool is_cast) const;
 
-  JobRun job_run() const { return job_.job_run; }
+  JobRun job_run() const { return job_.run(); }
   // A tensor that the scheduler has declared. Known already: the same again. An error is the scheduler's, but
   // for out_of_memory: the tensor has failed here.
   Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared,
@@ -120,8 +105,8 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   // What schedulers have said about this worker's lanes and tensors, as they are now, in messages of legal
   // size. From now on a Moved may have what was on its way in an earlier epoch.
   void report(const std::function<void(const Message&)>& say);
-  std::vector<LaneIndex> closed_lanes() const;
-  std::vector<LaneLost> lost_links() const { return links_.again(loop_.now()); }
+  std::vector<LaneIndex> closed_lanes() const { return lanes_.closed_lanes(); }
+  std::vector<LaneLost> lost_links() const { return lanes_.lost_links(); }
 
   // A worker is lost, and the job goes on without it.
   void on_shrunk(const Shrunk& shrunk);
@@ -155,11 +140,8 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   void fail(const Error& error, std::function<void()> over = {});
 
   // After start().
-  // How the first server is reached that is not reached over TCP, if all goes well and there is one.
-  // That lanes were opened in, if only for now: RDMA, else shared memory.
-  Lane::Way best_way() const { return best_way_; }
-  bool shares_memory() const { return shares_memory_; }
-  std::uint64_t partition_bytes() const { return job_.partition_bytes; }
+  const LaneRoutes& routes() const { return lanes_.routes(); }
+  std::uint64_t partition_bytes() const { return job_.partition_bytes(); }
   bool idle() const { return under_way_ == 0; }
   // After fail() is over: the error of memory that may be touched all the same, by a GPU that does not come
   // to rest.
@@ -183,13 +165,6 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   const std::shared_ptr<ClientStats>& stats() const { return stats_; }
 
  private:
-  // Payload bytes that are sent on a lane, not asked for and not answered.
-  struct Allowance {
-    std::uint64_t limit = UINT64_MAX;  // until the server says one
-    std::uint64_t used = 0;
-  };
-
-  static constexpr Duration kFallbackLogInterval = std::chrono::seconds(10);
   // In the cookie of a kept answer; else of a contribution. With the partition's id and 1.
   static constexpr std::uint64_t kKeptCookie = std::uint64_t{1} << 63;
 
@@ -205,9 +180,6 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
 
   // Ranks of this host. data_plane_group.cc
   Status form_group(const JobStart& start, const Member& self, TimePoint patience);
-  void start_loops();
-  void make_loops(DataThreadsFacts facts);
-  void share_credit(std::uint64_t credit);
   Status make_group(GroupPlane::Place place, Transport* transport);
   Status enter_group(TensorState& tensor);
   void on_group_begun(const Status& status) override;
@@ -237,26 +209,13 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   void end_all();
   Error ending_of(const TensorState& tensor) const;
 
-  // Those of `closing` are about to be closed.
-  Status add_lanes(const std::vector<LaneTarget>& targets, const std::vector<LaneIndex>& closing = {});
-  bool on_this_host(const LaneTarget& target) const;
-  // What is tried first, if this host has it.
-  Lane::Way better_way(const LaneTarget& target) const;
-  Result<Lane::Ways> ways_to(const LaneTarget& target);
-  const Result<Transport*>& rdma();
-  void count_lanes();
-  void say_links();
   TensorState* find(TensorId tensor) const;
   Partition* find(const Lane& lane, PartitionId partition) const;
   Status begin(TensorState& tensor, TensorState::RoundInput round);
   void queue(Partition& partition);
-  ContributionQueue& queue_of(LaneIndex lane) { return queues_[lane.value % queues_.size()]; }
   void pump();
   void pump(ContributionQueue& queue);
   void send(Partition& partition);
-  // Takes its bytes of the lane's allowance, if it needs any. False: it is to be announced.
-  bool may_send(Partition& partition);
-  void give_back(Partition& partition);
   void count_resent();
   void settle(Partition& partition);
   void call_waiters();
@@ -277,26 +236,16 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   void on_fetch(Lane& lane, const Fetch& fetch);
 
   EventLoop& loop_;
-  std::vector<LaneLoop> lane_loops_;  // lane i on loop i modulo their number
-  const Transports transports_;
   Owner& owner_;
   const ClientConfig config_;
   Logger log_;
-  SharedKey ticket_;
-  JobStart job_;     // its epoch, generation and members are the present ones, its lanes all so far
-  HelloLane hello_;  // all but what is a lane's own
-  Generation first_generation_;
-  Epoch first_epoch_, epoch_before_;  // of the start; before the present one, and all that it may lack
-  bool may_lack_moves_ = false;
-  std::deque<ContributionQueue> queues_;  // one for each of lane_loops_, so that none sends for another
-  LinkWatch links_;
-  TimerId links_timer_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<Allowance> allowances_;                  // by lane
+  const std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();
+  Transport* const local_;
+  RunningJob job_;
+  LaneSet lanes_;
   std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
   std::vector<Partition*> partitions_;                 // by PartitionId
   Message frame_;                                      // reused: a PushPull
-  std::vector<std::uint64_t> spare_credit_;            // of each queue, beside one partition
   std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
   std::map<PartitionId, LaneIndex> strangers_;         // moved, of tensors that are not declared here
   bool leaving_ = false;
@@ -318,11 +267,6 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   std::optional<Error> end_;  // of all operations
   bool ended_ = false;
   std::vector<std::function<void()>> when_over_;
-  Lane::Way best_way_ = Lane::Way::network;
-  bool shares_memory_ = false;
-  std::optional<Result<Transport*>> rdma_;
-  LogLimit fallbacks_{kFallbackLogInterval};
-  std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();
 };
 
 }  // namespace bps

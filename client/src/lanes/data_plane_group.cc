@@ -26,22 +26,22 @@ Status DataPlane::form_group(const JobStart& start, const Member& self, TimePoin
   if (group.members.size() != self.weight || self.weight > kMaxLocalGroupSize)
     return scheduler_error(
         fmt::format("{} ranks of this host, with weight {}", group.members.size(), self.weight));
-  if (transports_.local == nullptr) {
+  if (local_ == nullptr) {
     return make_error(ErrorCode::configuration, "local_group is set, and this process has no shared memory",
                       "set local_group off (BPS_LOCAL_GROUP) on all ranks");
   }
   group_size_ = self.weight;
   group_rank_ = self.group_rank;
-  local_links_ = std::make_unique<LocalLinks>(loop_, *transports_.local,
-                                              static_cast<LocalLinks::Owner&>(*this), group, log_);
-  if (Status status = make_group(std::move(place), transports_.local); !status.ok()) return status;
+  local_links_ =
+      std::make_unique<LocalLinks>(loop_, *local_, static_cast<LocalLinks::Owner&>(*this), group, log_);
+  if (Status status = make_group(std::move(place), local_); !status.ok()) return status;
   local_links_->open(patience);
   return {};
 }
 
 Status DataPlane::make_group(GroupPlane::Place place, Transport* transport) {
   if (!make_group_) return make_error(ErrorCode::configuration, "this engine can make no group of ranks");
-  const GroupContext context{loop_, transport, job_.job_run, place.ranks, place.self};
+  const GroupContext context{loop_, transport, job_.run(), place.ranks, place.self};
   group_ =
       std::make_unique<GroupPlane>(loop_, static_cast<GroupPlane::Owner&>(*this), std::move(place),
                                    [&](LocalGroup::Owner& owner) { return make_group_(context, owner); });
@@ -122,7 +122,7 @@ void DataPlane::on_group_summed(Partition& partition) {
 }
 
 void DataPlane::on_group_settled(Partition& partition) {
-  if (!partition.owner->may_queue(partition)) queue_of(partition.lane).remove(partition);
+  if (!partition.owner->may_queue(partition)) lanes_.queue_of(partition.lane).remove(partition);
   settle(partition);
 }
 

@@ -21,8 +21,8 @@ void DataPlane::violation(const Lane& lane, const std::string& what) {
 
 TensorState::Verdict DataPlane::judge(const Partition& partition, const Aggregate& aggregate,
                                       std::uint64_t bytes) const {
-  const bool is_owners = aggregate.epoch >= partition.since && aggregate.epoch <= job_.epoch;
-  if (!is_owners || aggregate.generation < first_generation_ || aggregate.codec != Codec::raw) {
+  const bool is_owners = aggregate.epoch >= partition.since && aggregate.epoch <= job_.epoch();
+  if (!is_owners || aggregate.generation < job_.first_generation() || aggregate.codec != Codec::raw) {
     return TensorState::Verdict::violation;
   }
   return partition.owner->judge(partition, aggregate.round, bytes);
@@ -43,7 +43,7 @@ std::byte* DataPlane::on_lane_payload(Lane& lane, const Message& message, std::u
   switch (judge(*partition, *aggregate, bytes)) {
     case TensorState::Verdict::duplicate: return nullptr;
     case TensorState::Verdict::wanted:
-      queue_of(partition->lane).remove(*partition);
+      lanes_.queue_of(partition->lane).remove(*partition);
       return partition->owner->receive(*partition);
     case TensorState::Verdict::violation: break;
   }
@@ -63,17 +63,17 @@ bool DataPlane::on_lane_lent(Lane& lane, Message& message, LentPayload& payload)
   if (partition == nullptr) return false;
   if (judge(*partition, *aggregate, payload.bytes().size()) != TensorState::Verdict::wanted) return false;
   if (!count_taken(lane, message, aggregate->taken)) return true;
-  queue_of(partition->lane).remove(*partition);
+  lanes_.queue_of(partition->lane).remove(*partition);
   stats_->pulled_bytes.fetch_add(payload.bytes().size(), std::memory_order_relaxed);
   if (partition->owner->is_async()) partition->owner->on_version(*partition, *aggregate);
   partition->owner->on_lent(*partition, std::move(payload), aggregate->weight);
   settle(*partition);
-  if (!failed_) pump(queue_of(lane.index()));
+  if (!failed_) pump(lanes_.queue_of(lane.index()));
   return true;
 }
 
 bool DataPlane::count_taken(const Lane& lane, const Message& message, std::uint64_t bytes) {
-  if (queue_of(lane.index()).on_taken(lane.index(), bytes)) return true;
+  if (lanes_.queue_of(lane.index()).on_taken(lane.index(), bytes)) return true;
   violation(lane, fmt::format("{} that counts {} bytes taken, more than was sent or less than before",
                               name_of(message), bytes));
   return false;
@@ -95,13 +95,13 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
     return violation(lane, fmt::format("{}, which has no place on a lane", name_of(message)));
   if (!count_taken(lane, message, *bytes)) return;
   if (const auto* credit = std::get_if<Credit>(&message)) {
-    if (credit->unasked > 0) allowances_[lane.index().value].limit = credit->unasked;
+    if (credit->unasked > 0) lanes_.allow(lane.index(), credit->unasked);
   } else if (const auto* aggregate = std::get_if<Aggregate>(&message)) {
     on_aggregate(lane, *aggregate, payload.size());
   } else if (const auto* later = std::get_if<Later>(&message)) {
     Partition* p = find(lane, later->partition);
     if (p != nullptr && p->owner->on_later(*p, later->round)) {
-      give_back(*p);
+      lanes_.give_back(*p);
       count_resent();
     }
   } else if (const auto* again = std::get_if<Again>(&message)) {
@@ -110,7 +110,7 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
   } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
     Partition* p = find(lane, round_failed->partition);
     if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error, true)) {
-      queue_of(p->lane).remove(*p);
+      lanes_.queue_of(p->lane).remove(*p);
       settle(*p);
     }
   } else if (const auto* resumed = std::get_if<Resumed>(&message)) {
@@ -118,7 +118,7 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
   } else if (const auto* wanted = std::get_if<Fetch>(&message)) {
     on_fetch(lane, *wanted);
   }
-  if (!failed_) pump(queue_of(lane.index()));
+  if (!failed_) pump(lanes_.queue_of(lane.index()));
 }
 
 void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes) {
@@ -137,7 +137,7 @@ void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64
       return violation(lane, fmt::format("an answer without payload to round {} of partition {}",
                                          aggregate.round.value, aggregate.partition.value));
     }
-    queue_of(partition->lane).remove(*partition);
+    lanes_.queue_of(partition->lane).remove(*partition);
   }
   stats_->pulled_bytes.fetch_add(payload_bytes, std::memory_order_relaxed);
   if (tensor.is_async()) tensor.on_version(*partition, aggregate);
@@ -161,28 +161,12 @@ void DataPlane::on_lane_sent(Lane& lane, std::uint64_t cookie) {
 
 void DataPlane::on_lane_writable(Lane& lane) {
   if (failed_) return;
-  queue_of(lane.index()).set_ready(lane.index(), lane.can_take_more());
-  pump(queue_of(lane.index()));
-}
-
-// Now, and again when there is more to say.
-void DataPlane::say_links() {
-  for (const LaneLost& said : links_.take(loop_.now()))
-    owner_.on_link(said);
-  loop_.cancel(links_timer_);
-  links_timer_ = {};
-  const auto due = links_.due();
-  if (!due) return;
-  links_timer_ = loop_.at(*due, [this] {
-    links_timer_ = {};
-    say_links();
-  });
+  lanes_.queue_of(lane.index()).set_ready(lane.index(), lane.can_take_more());
+  pump(lanes_.queue_of(lane.index()));
 }
 
 void DataPlane::on_lane_welcomed(Lane& lane) {
-  count_lanes();
-  links_.up(lane.index());
-  say_links();
+  lanes_.on_welcomed(lane);
   resume(lane);
   on_lane_writable(lane);
 }
@@ -197,16 +181,13 @@ void DataPlane::on_lane_breaking(Lane& lane) {
 
 void DataPlane::on_lane_broken(Lane& lane) {
   if (failed_) return;
-  count_lanes();
-  links_.down(lane.index(), lane.target(), lane.away_since(), lane.trouble()->message);
-  say_links();
-  queue_of(lane.index()).end_session(lane.index());
+  lanes_.on_broken(lane);
   std::vector<Partition*> verdicts;
   for (const auto& tensor : tensors_) {
     if (tensor == nullptr) continue;
     for (Partition& partition : tensor->partitions()) {
       if (partition.lane != lane.index() || partition.role == Partition::Role::member) continue;
-      give_back(partition);
+      lanes_.give_back(partition);
       if (tensor->on_lane_broken(partition, lane.name())) {
         count_resent();
         queue(partition);

@@ -44,21 +44,13 @@ class TensorReport {
 }  // namespace
 
 void DataPlane::report(const std::function<void(const Message&)>& say) {
-  may_lack_moves_ = true;
-  say(job_);
+  job_.may_lack_moves();
+  say(job_.now());
   TensorReport tensors(say);
   for (const auto& tensor : tensors_) {
-    if (tensor != nullptr) tensors.add(*tensor, job_.job_run);
+    if (tensor != nullptr) tensors.add(*tensor, job_.run());
   }
   tensors.flush();
-}
-
-std::vector<LaneIndex> DataPlane::closed_lanes() const {
-  std::vector<LaneIndex> closed;
-  for (const auto& lane : lanes_) {
-    if (lane->closed()) closed.push_back(lane->index());
-  }
-  return closed;
 }
 
 }  // namespace bps

@@ -19,16 +19,13 @@ Error moved_error(std::string what) {
 }  // namespace
 
 bool DataPlane::closes(const Moved& moved, LaneIndex lane) const {
-  return (lane.value < lanes_.size() && lanes_[lane.value]->closed()) ||
+  return lanes_.closed(lane) ||
          std::find(moved.closed.begin(), moved.closed.end(), lane) != moved.closed.end();
 }
 
 Status DataPlane::check(const Moved& moved) const {
-  // Further moves of an epoch come in messages of their own; the first one has the lanes.
-  const bool is_piece =
-      moved.epoch == job_.epoch && job_.epoch > first_epoch_ && moved.lanes.empty() && moved.closed.empty();
-  if (moved.epoch <= job_.epoch && !is_piece) {
-    return moved_error(fmt::format("with epoch {} after {}", moved.epoch.value, job_.epoch.value));
+  if (moved.epoch <= job_.epoch() && !job_.is_piece(moved)) {
+    return moved_error(fmt::format("with epoch {} after {}", moved.epoch.value, job_.epoch().value));
   }
   const std::size_t lanes = lanes_.size() + moved.lanes.size();
   if (lanes > kMaxLanesPerJob) return moved_error(fmt::format("to {} lanes", lanes));
@@ -38,8 +35,8 @@ Status DataPlane::check(const Moved& moved) const {
     }
   }
   std::vector<bool> is_closed(lanes);
-  for (std::size_t i = 0; i < lanes_.size(); ++i)
-    is_closed[i] = lanes_[i]->closed();
+  for (const LaneIndex lane : lanes_.closed_lanes())
+    is_closed[lane.value] = true;
   for (const LaneIndex lane : moved.closed)
     is_closed[lane.value] = true;
   for (const PartitionMove& move : moved.moves) {
@@ -73,18 +70,13 @@ Status DataPlane::check_retain(const Moved& moved) const {
 }
 
 Status DataPlane::on_moved(const Moved& moved) {
-  if (failed_ || moved.job_run != job_.job_run) return {};
+  if (failed_ || moved.job_run != job_.run()) return {};
   if (Status status = check(moved); !status.ok()) return status;
   if (Status status = check_retain(moved); !status.ok()) return status;
   const std::size_t lanes = lanes_.size();
-  const bool is_piece = moved.epoch == job_.epoch;
-  if (!is_piece && !std::exchange(may_lack_moves_, false)) epoch_before_ = job_.epoch;
-  job_.epoch = moved.epoch;
-  job_.lanes.insert(job_.lanes.end(), moved.lanes.begin(), moved.lanes.end());
-  hello_.epoch = moved.epoch;
-  if (Status status = add_lanes(moved.lanes, moved.closed); !status.ok()) return status;
-  for (const auto& lane : lanes_)
-    lane->set_epoch(moved.epoch);
+  const Epoch since = job_.move(moved);
+  lanes_.set_epoch(moved.epoch);
+  if (Status status = lanes_.add(moved.lanes, moved.closed); !status.ok()) return status;
 
   std::vector<Partition*> verdicts;
   close_lanes(moved.closed, verdicts);
@@ -98,15 +90,16 @@ Status DataPlane::on_moved(const Moved& moved) {
       continue;
     }
     partition->lane = move.owner;
-    partition->since = epoch_before_.next();
-    queue_of(move.owner).reserve(move.owner, 1);
+    partition->since = since;
+    lanes_.queue_of(move.owner).reserve(move.owner, 1);
   }
   say(moved, gets_some);
   for (std::size_t i = lanes; i < lanes_.size(); ++i) {
-    if (!lanes_[i]->closed()) lanes_[i]->open();  // a server may have come and gone since the last Moved
+    Lane& lane = *lanes_.all()[i];
+    if (!lane.closed()) lane.open();  // a server may have come and gone since the last Moved
   }
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (gets_some[i] && lanes_[i]->welcomed()) resume(*lanes_[i]);
+  for (const auto& lane : lanes_.all()) {
+    if (gets_some[lane->index().value] && lane->welcomed()) resume(*lane);
   }
   // What only waited for a connection to let go of its memory is done now.
   for (Partition* partition : verdicts)
@@ -116,22 +109,19 @@ Status DataPlane::on_moved(const Moved& moved) {
 }
 
 void DataPlane::on_shrunk(const Shrunk& shrunk) {
-  if (failed_ || shrunk.job_run != job_.job_run || shrunk.generation <= job_.generation) return;
-  job_.generation = shrunk.generation;
-  hello_.generation = shrunk.generation;
-  for (const auto& lane : lanes_)
-    lane->set_generation(shrunk.generation);
-  std::erase_if(job_.members, [&](const Member& member) { return member.rank == shrunk.lost; });
-  stats_->workers.store(job_.members.size(), std::memory_order_relaxed);
-  log_.warn("{}; it goes on with {} of {} workers (generation {})", shrunk.reason, job_.members.size(),
-            config_.world_size, shrunk.generation.value);
+  if (failed_ || !job_.shrink(shrunk)) return;
+  lanes_.set_generation(shrunk.generation);
+  const std::size_t left = job_.now().members.size();
+  stats_->workers.store(left, std::memory_order_relaxed);
+  log_.warn("{}; it goes on with {} of {} workers (generation {})", shrunk.reason, left, config_.world_size,
+            shrunk.generation.value);
 }
 
 void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Partition*>& verdicts) {
   if (closed.empty()) return;
   std::vector<bool> closing(lanes_.size());
   for (const LaneIndex lane : closed)
-    closing[lane.value] = !lanes_[lane.value]->closed();
+    closing[lane.value] = !lanes_.closed(lane);
   const auto each = [&](const auto& act) {
     for (Partition* partition : partitions_) {
       const bool is_ours = partition != nullptr && partition->role != Partition::Role::member;
@@ -140,18 +130,15 @@ void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Pa
   };
   // A server that lives takes back what it has lent when the connection is gone.
   each([](Partition& partition, TensorState& tensor) { tensor.bring_home(partition); });
-  for (const LaneIndex lane : closed) {
-    lanes_[lane.value]->close();
-    links_.closed(lane);
-    queue_of(lane).end_session(lane);
-  }
-  count_lanes();
+  for (const LaneIndex lane : closed)
+    lanes_.close(lane);
+  lanes_.count();
   each([&](Partition& partition, TensorState& tensor) {
-    queue_of(partition.lane).remove(partition);
-    give_back(partition);
+    lanes_.queue_of(partition.lane).remove(partition);
+    lanes_.give_back(partition);
     partition.resuming = true;
     partition.counted = false;
-    tensor.on_lane_broken(partition, lanes_[partition.lane.value]->name());
+    tensor.on_lane_broken(partition, lanes_[partition.lane].name());
     tensor.bring_home(partition);
     if (tensor.under_way()) verdicts.push_back(&partition);
   });
@@ -159,9 +146,10 @@ void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Pa
 
 void DataPlane::say(const Moved& moved, const std::vector<bool>& gets_some) const {
   std::vector<std::string> owners;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    std::string name = lanes_[i]->name();
-    if (!gets_some[i] || std::find(owners.begin(), owners.end(), name) != owners.end()) continue;
+  for (const auto& lane : lanes_.all()) {
+    std::string name = lane->name();
+    if (!gets_some[lane->index().value] || std::find(owners.begin(), owners.end(), name) != owners.end())
+      continue;
     owners.push_back(std::move(name));
   }
   std::string to;
@@ -173,7 +161,7 @@ void DataPlane::say(const Moved& moved, const std::vector<bool>& gets_some) cons
 
 // Says how far this worker is with all partitions of the lane whose owner has not heard it in this session.
 void DataPlane::resume(Lane& lane) {
-  Message message = Resume{job_.job_run, job_.epoch, job_.generation, {}};
+  Message message = Resume{job_.run(), job_.epoch(), job_.generation(), {}};
   std::vector<StoredRounds>& piece = std::get_if<Resume>(&message)->partitions;
   for (Partition* partition : partitions_) {
     if (partition == nullptr || partition->lane != lane.index()) continue;
@@ -198,7 +186,7 @@ void DataPlane::resume(Lane& lane) {
 
 void DataPlane::leave() {
   leaving_ = true;
-  for (const auto& lane : lanes_) {
+  for (const auto& lane : lanes_.all()) {
     if (!strangers_.empty() && lane->welcomed()) resume(*lane);
   }
 }
@@ -230,18 +218,18 @@ void DataPlane::on_fetch(Lane& lane, const Fetch& fetch) {
                                  partition == nullptr ? "which it does not own" : "which is on its way"));
   }
   const TensorState::Retention kept = partition->owner->retained(*partition, fetch);
-  Retained retained{job_.job_run,    partition->id, fetch.round, job_.epoch,
-                    job_.generation, kept.weight,   kept.error,  fetch.version};
+  Retained retained{job_.run(),        partition->id, fetch.round, job_.epoch(),
+                    job_.generation(), kept.weight,   kept.error,  fetch.version};
   if (kept.value != nullptr) {
     retained.broadcasts = kept.value->broadcasts;
     retained.applied = kept.value->applied;
   }
   const bool has_payload = !kept.bytes.empty();
   partition->lending = has_payload;
-  queue_of(lane.index()).count_sent(lane.index(), kept.bytes.size());
+  lanes_.queue_of(lane.index()).count_sent(lane.index(), kept.bytes.size());
   stats_->pushed_bytes.fetch_add(kept.bytes.size(), std::memory_order_relaxed);
   lane.send(std::move(retained), kept.bytes, has_payload ? kKeptCookie | (partition->id.value + 1) : 0);
-  if (!lane.can_take_more()) queue_of(lane.index()).set_ready(lane.index(), false);
+  if (!lane.can_take_more()) lanes_.queue_of(lane.index()).set_ready(lane.index(), false);
 }
 
 }  // namespace bps

@@ -1,0 +1,39 @@
+#include "client/src/lanes/running_job.h"
+
+#include <fmt/core.h>
+
+#include <utility>
+#include <vector>
+
+#include "client/src/engine/scheduler_error.h"
+
+namespace bps {
+
+Status RunningJob::start(const JobStart& start) {
+  const std::uint64_t slice = start.partition_bytes;
+  if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
+    return scheduler_error(fmt::format("partition_bytes {}, which is outside the limits", slice));
+  }
+  if (start.lanes.empty()) return scheduler_error("a job without servers");
+  now_ = start;
+  first_epoch_ = start.epoch;
+  first_generation_ = start.generation;
+  return {};
+}
+
+Epoch RunningJob::move(const Moved& moved) {
+  const bool is_next = moved.epoch != now_.epoch;
+  if (is_next && !std::exchange(may_lack_moves_, false)) before_ = now_.epoch;
+  now_.epoch = moved.epoch;
+  now_.lanes.insert(now_.lanes.end(), moved.lanes.begin(), moved.lanes.end());
+  return before_.next();
+}
+
+bool RunningJob::shrink(const Shrunk& shrunk) {
+  if (shrunk.job_run != now_.job_run || shrunk.generation <= now_.generation) return false;
+  now_.generation = shrunk.generation;
+  std::erase_if(now_.members, [&](const Member& member) { return member.rank == shrunk.lost; });
+  return true;
+}
+
+}  // namespace bps
