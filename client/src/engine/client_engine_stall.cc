@@ -14,7 +14,7 @@ constexpr Duration kShortestLook = std::chrono::milliseconds(100);
 
 void ClientEngine::explain(TensorId tensor, Duration patience, Explained done) {
   const std::string local = describe(tensor);
-  const auto under_way = failure_ ? std::nullopt : data_.under_way(tensor);
+  const auto under_way = failure_ ? std::nullopt : data_.tensors().under_way(tensor);
   if (!under_way || !describe_scheduler().empty()) return done(local);
   const std::string name = *under_way->name;
   questions_.ask(Subject::tensor, name, patience,
@@ -57,7 +57,7 @@ void ClientEngine::look_later() {
 
 void ClientEngine::look() {
   std::vector<Patience::Item> items;
-  for (const DataPlane::UnderWay& one : data_.all_under_way())
+  for (const TensorSet::UnderWay& one : data_.tensors().all_under_way())
     items.push_back({Patience::Kind::round, one.tensor.value, one.round.value});
   for (const auto& [number, done] : barriers_)
     items.push_back({Patience::Kind::barrier, number, 0});

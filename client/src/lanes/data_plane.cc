@@ -20,6 +20,7 @@ DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner
           loop, {transports.network, transports.shared_memory, transports.find_rdma},
           transports.make_lane_loops, static_cast<Lane::Owner&>(*this),
           [&owner](const LaneLost& report) { owner.on_link(report); }, config_, log_, *stats_),
+      tensors_(config.retain),
       frame_(PushPull{}),
       make_group_(std::move(make_group)) {}
 
@@ -41,60 +42,43 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   return lanes_.start(job_, incarnation, ticket, group_size_);
 }
 
-TensorState* DataPlane::find(TensorId tensor) const {
-  return tensor.value < tensors_.size() ? tensors_[tensor.value].get() : nullptr;
-}
-
 Status DataPlane::add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                              bool is_cast) {
-  if (const TensorState* known = find(declared.tensor)) {
+  if (const TensorState* known = tensors_.find(declared.tensor)) {
     if (known->shape().name == declaration.name && known->shape().elements == declaration.elements) return {};
     return scheduler_error(fmt::format("tensor id {} for both '{}' and '{}'", declared.tensor.value,
                                        known->shape().name, declaration.name));
   }
-  const Partitioner partitioner(declaration.elements, declaration.dtype, job_.partition_bytes());
-  const std::uint64_t first = declared.first_partition.value;
-  const std::uint64_t count = partitioner.count();
-  if (declared.tensor.value >= kMaxTensorsPerJob || count > kMaxPartitionsPerJob ||
-      first + count > kMaxPartitionsPerJob) {
-    return scheduler_error(fmt::format("tensor {} with partitions {} to {}, beyond the limits",
-                                       declared.tensor.value, first, first + count));
-  }
-  if (declared.owners.size() != count) {
-    return scheduler_error(fmt::format("{} owners for tensor '{}', which has {} partitions",
-                                       declared.owners.size(), declaration.name, count));
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool taken = first + i < partitions_.size() && partitions_[first + i] != nullptr;
+  const std::uint64_t slice = job_.partition_bytes();
+  if (Status status = tensors_.check(declaration, declared, slice); !status.ok()) return status;
+  for (std::size_t i = 0; i < declared.owners.size(); ++i) {
+    const PartitionId partition{static_cast<std::uint32_t>(declared.first_partition.value + i)};
+    const bool taken = tensors_.find(partition) != nullptr;
     const LaneIndex owner = declared.owners[i];
     const bool is_closed = lanes_.closed(owner);
     if (owner.value >= lanes_.size() || taken || is_closed) {
-      return scheduler_error(fmt::format("partition {} of tensor '{}' on lane {} of {}{}{}", first + i,
+      return scheduler_error(fmt::format("partition {} of tensor '{}' on lane {} of {}{}{}", partition.value,
                                          declaration.name, owner.value, lanes_.size(),
                                          taken ? ", already in use" : "", is_closed ? ", closed" : ""));
     }
   }
-  if (declared.tensor.value >= tensors_.size()) tensors_.resize(declared.tensor.value + 1);
-  if (first + count > partitions_.size()) partitions_.resize(first + count, nullptr);
-  auto& tensor = tensors_[declared.tensor.value];
-  tensor = std::make_unique<TensorState>(declaration, declared, job_.partition_bytes(), is_cast);
-  for (Partition& partition : tensor->partitions()) {
-    partitions_[partition.id.value] = &partition;
+  TensorState& tensor = tensors_.add(declaration, declared, slice, is_cast);
+  for (Partition& partition : tensor.partitions()) {
     partition.since = job_.first_epoch();
     lanes_.queue_of(partition.lane).reserve(partition.lane, 1);
   }
   if (group_size_ == 1) return {};
-  const Status added = group_->add(*tensor);
+  const Status added = group_->add(tensor);
   if (added.ok()) return {};
   Error error = added.error();
   error.message = fmt::format("no memory for tensor '{}' among the ranks of this host: {}", declaration.name,
                               error.message);
-  tensor->poison(error);
+  tensor.poison(error);
   return error;
 }
 
 Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, OperationDone done) {
-  TensorState* tensor = find(id);
+  TensorState* tensor = tensors_.find(id);
   if (tensor == nullptr) {
     return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
   }
@@ -128,7 +112,7 @@ Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, Ope
 }
 
 Status DataPlane::broadcast(TensorId id, Memory memory, Rank root, OperationDone done) {
-  TensorState* tensor = find(id);
+  TensorState* tensor = tensors_.find(id);
   if (tensor == nullptr) {
     return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
   }
@@ -161,9 +145,7 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
   }
   if (group_ != nullptr && group_->left()) return *group_->left();
   round.has_root = group_ != nullptr && group_->has_root(round.root);
-  if (Status s = tensor.begin(std::move(round)); !s.ok()) return s;
-  ++under_way_;
-  tensor.set_operation_number(++begun_);
+  if (Status s = tensors_.begin(tensor, std::move(round)); !s.ok()) return s;
   if (tensor.is_grouped()) {
     const bool is_broadcast = tensor.operation() == Operation::broadcast;
     group_->begun(tensor, is_broadcast ? std::optional(tensor.root()) : std::nullopt);
@@ -181,12 +163,12 @@ void DataPlane::queue(Partition& partition) {
 }
 
 std::shared_ptr<const AnswerView> DataPlane::view(TensorId id) const {
-  const TensorState* tensor = find(id);
+  const TensorState* tensor = tensors_.find(id);
   return tensor != nullptr ? tensor->view() : nullptr;
 }
 
 void DataPlane::release(TensorId id) {
-  if (TensorState* tensor = find(id)) tensor->release();
+  if (TensorState* tensor = tensors_.find(id)) tensor->release();
 }
 
 void DataPlane::pump() {
@@ -234,36 +216,12 @@ void DataPlane::settle(Partition& partition) {
   if (!tensor.settle(partition)) return;
   // What a host says in its root's name is no more than that.
   const bool is_one = sums_on_hosts_ && tensor.operation() == Operation::broadcast;
-  TensorState::Ended ended = tensor.end();
+  TensorState::Ended ended = tensors_.end(tensor);
   if (is_one && ended.result.ok()) ended.result = 1u;
-  --under_way_;
   stats_->rounds.fetch_add(1, std::memory_order_relaxed);
   ended.done(std::move(ended.result));
-  call_waiters();
+  tensors_.call_waiters();
   if (idle()) owner_.on_idle();
-}
-
-void DataPlane::when_settled(std::function<void()> done) {
-  waiters_.push_back({begun_, std::move(done)});
-  call_waiters();
-}
-
-void DataPlane::call_waiters() {
-  if (waiters_.empty()) return;
-  std::uint64_t oldest = UINT64_MAX;
-  for (const auto& tensor : tensors_) {
-    if (tensor == nullptr) continue;
-    if (tensor->under_way()) oldest = std::min(oldest, tensor->operation_number());
-    // Only an operation that has begun since brings back a value that has all that the other one pushed.
-    const bool is_value = tensor->is_async() && config_.retain && !tensor->partitions().empty();
-    if (is_value && !tensor->poisoned()) oldest = std::min(oldest, tensor->last_number());
-  }
-  const auto over = std::stable_partition(waiters_.begin(), waiters_.end(),
-                                          [&](const Waiter& waiter) { return oldest <= waiter.begun; });
-  const std::vector<Waiter> ready(std::make_move_iterator(over), std::make_move_iterator(waiters_.end()));
-  waiters_.erase(over, waiters_.end());
-  for (const Waiter& waiter : ready)
-    waiter.done();
 }
 
 // False: the lane is broken off, and with it the partition has been seen to.
@@ -285,20 +243,20 @@ bool DataPlane::fetch(Partition& partition) {
 }
 
 void DataPlane::fail_tensor(TensorId id, const Error& error) {
-  TensorState* tensor = find(id);
+  TensorState* tensor = tensors_.find(id);
   if (failed_) return;
   const bool is_ordered = group_size_ > 1 || (tensor != nullptr && tensor->is_grouped());
   if (is_ordered) group_->drop(id, error);
   if (tensor == nullptr || tensor->poisoned()) return;
   tensor->poison(error);
-  if (tensor->is_grouped()) return call_waiters();  // it ends in the group's order
+  if (tensor->is_grouped()) return tensors_.call_waiters();  // it ends in the group's order
   const Round round = tensor->round();
   for (Partition& partition : tensor->partitions()) {
     if (!tensor->on_failed(partition, round, error, true)) continue;
     lanes_.queue_of(partition.lane).remove(partition);
     settle(partition);
   }
-  call_waiters();
+  tensors_.call_waiters();
 }
 
 void DataPlane::fail(const Error& error, std::function<void()> over) {
@@ -307,7 +265,7 @@ void DataPlane::fail(const Error& error, std::function<void()> over) {
   if (!end_) {
     end_ = error;
     lanes_.close();
-    waiters_.clear();
+    tensors_.drop_waiters();
     if (group_ != nullptr) return end_group();
   }
   if (group_ == nullptr || ended_) end_all();
@@ -315,13 +273,12 @@ void DataPlane::fail(const Error& error, std::function<void()> over) {
 
 void DataPlane::end_all() {
   std::vector<TensorState::Ended> ended;
-  for (const auto& tensor : tensors_) {
+  for (const auto& tensor : tensors_.all()) {
     if (tensor == nullptr || !tensor->under_way()) continue;
     for (Partition& partition : tensor->partitions())
       lanes_.queue_of(partition.lane).remove(partition);
-    ended.push_back(tensor->abort(ending_of(*tensor)));
+    ended.push_back(tensors_.abort(*tensor, ending_of(*tensor)));
   }
-  under_way_ = 0;
   ended_ = true;
   for (auto& operation : ended)
     operation.done(std::move(operation.result));
@@ -329,23 +286,8 @@ void DataPlane::end_all() {
     over();
 }
 
-std::optional<DataPlane::UnderWay> DataPlane::under_way(TensorId id) const {
-  const TensorState* tensor = find(id);
-  if (tensor == nullptr || !tensor->under_way()) return std::nullopt;
-  return UnderWay{id, tensor->round(), &tensor->shape().name};
-}
-
-std::vector<DataPlane::UnderWay> DataPlane::all_under_way() const {
-  std::vector<UnderWay> out;
-  if (under_way_ == 0) return out;
-  for (std::uint32_t id = 0; id < tensors_.size(); ++id) {
-    if (const auto one = under_way(TensorId{id})) out.push_back(*one);
-  }
-  return out;
-}
-
 std::string DataPlane::describe(TensorId id) const {
-  const TensorState* tensor = find(id);
+  const TensorState* tensor = tensors_.find(id);
   if (tensor == nullptr) return fmt::format("tensor {}, which has not been declared", id.value);
   if (!tensor->under_way()) return fmt::format("'{}', of which no round is under way", tensor->shape().name);
   std::string text =

@@ -28,7 +28,7 @@
 #include "client/src/lanes/running_job.h"
 #include "client/src/runtime/client_config.h"
 #include "client/src/runtime/client_stats.h"
-#include "client/src/tensors/tensor_state.h"
+#include "client/src/tensors/tensor_set.h"
 
 namespace bps {
 
@@ -142,25 +142,18 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   // After start().
   const LaneRoutes& routes() const { return lanes_.routes(); }
   std::uint64_t partition_bytes() const { return job_.partition_bytes(); }
-  bool idle() const { return under_way_ == 0; }
+  bool idle() const { return tensors_.idle(); }
   // After fail() is over: the error of memory that may be touched all the same, by a GPU that does not come
   // to rest.
   Status at_rest() const;
-  // `done` is called when all operations that are under way now have ended, and each asynchronous tensor has
-  // had one that began after now: here, if there is nothing to wait for. Not after fail().
-  void when_settled(std::function<void()> done);
+  // As TensorSet::when_settled. Not after fail().
+  void when_settled(std::function<void()> done) { tensors_.when_settled(std::move(done)); }
   // No operation comes any more: what has moved of tensors that are not declared here need not wait for it.
   void leave();
   // The same to the other ranks of this host; `done`, when none of them waits for this one: perhaps here.
   void leave_group(std::function<void()> done);
   std::string describe(TensorId tensor) const;
-  struct UnderWay {
-    TensorId tensor;
-    Round round;
-    const std::string* name = nullptr;  // the tensor's
-  };
-  std::optional<UnderWay> under_way(TensorId tensor) const;
-  std::vector<UnderWay> all_under_way() const;
+  const TensorSet& tensors() const { return tensors_; }
   // Outlives this object if its holder wants.
   const std::shared_ptr<ClientStats>& stats() const { return stats_; }
 
@@ -209,7 +202,6 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   void end_all();
   Error ending_of(const TensorState& tensor) const;
 
-  TensorState* find(TensorId tensor) const;
   Partition* find(const Lane& lane, PartitionId partition) const;
   Status begin(TensorState& tensor, TensorState::RoundInput round);
   void queue(Partition& partition);
@@ -218,7 +210,6 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   void send(Partition& partition);
   void count_resent();
   void settle(Partition& partition);
-  void call_waiters();
   bool fetch(Partition& partition);
   bool count_taken(const Lane& lane, const Message& message, std::uint64_t bytes);
   void on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes);
@@ -243,19 +234,11 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   Transport* const local_;
   RunningJob job_;
   LaneSet lanes_;
-  std::vector<std::unique_ptr<TensorState>> tensors_;  // by TensorId; null = not declared here
-  std::vector<Partition*> partitions_;                 // by PartitionId
-  Message frame_;                                      // reused: a PushPull
-  std::unique_ptr<std::byte[]> spare_;                 // a partition's bytes; see TensorState::fetch
-  std::map<PartitionId, LaneIndex> strangers_;         // moved, of tensors that are not declared here
+  TensorSet tensors_;
+  Message frame_;                               // reused: a PushPull
+  std::unique_ptr<std::byte[]> spare_;          // a partition's bytes; see TensorState::fetch
+  std::map<PartitionId, LaneIndex> strangers_;  // moved, of tensors that are not declared here
   bool leaving_ = false;
-  std::size_t under_way_ = 0;
-  std::uint64_t begun_ = 0;  // operations
-  struct Waiter {
-    std::uint64_t begun = 0;  // those up to this one are to end
-    std::function<void()> done;
-  };
-  std::vector<Waiter> waiters_;
   bool failed_ = false;
   bool sums_on_hosts_ = false;  // of any host
   std::uint32_t group_size_ = 1, group_rank_ = 0;

@@ -75,7 +75,7 @@ void DataPlane::expect_casts() {
 }
 
 Status DataPlane::check_cast(const DeclaredTensor& declared, bool is_cast) const {
-  const TensorState* const known = find(declared.tensor);
+  const TensorState* const known = tensors_.find(declared.tensor);
   if (known == nullptr || known->shape().is_cast == is_cast) return {};
   const auto memory = [&](bool is) { return name_of(is ? DType::f32 : known->shape().dtype); };
   return make_error(ErrorCode::configuration,

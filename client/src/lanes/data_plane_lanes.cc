@@ -7,7 +7,7 @@
 namespace bps {
 
 Partition* DataPlane::find(const Lane& lane, PartitionId id) const {
-  Partition* partition = id.value < partitions_.size() ? partitions_[id.value] : nullptr;
+  Partition* partition = tensors_.find(id);
   const bool is_here = partition != nullptr && partition->lane == lane.index();
   return is_here && partition->role != Partition::Role::member ? partition : nullptr;
 }
@@ -147,9 +147,10 @@ void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64
 
 void DataPlane::on_lane_sent(Lane& lane, std::uint64_t cookie) {
   const bool was_kept = (cookie & kKeptCookie) != 0;
-  const std::uint64_t id = (cookie & ~kKeptCookie) - 1;
-  BPS_ASSERT(cookie > 0 && id < partitions_.size() && partitions_[id] != nullptr);
-  Partition& partition = *partitions_[id];
+  const PartitionId id{static_cast<std::uint32_t>((cookie & ~kKeptCookie) - 1)};
+  Partition* const found = tensors_.find(id);
+  BPS_ASSERT(cookie > 0 && found != nullptr);
+  Partition& partition = *found;
   if (was_kept) {
     partition.lending = false;
   } else {
@@ -174,7 +175,7 @@ void DataPlane::on_lane_welcomed(Lane& lane) {
 // A server that lives takes back what it has lent when the connection is gone.
 void DataPlane::on_lane_breaking(Lane& lane) {
   if (failed_) return;
-  for (Partition* partition : partitions_) {
+  for (Partition* partition : tensors_.partitions()) {
     if (partition != nullptr && partition->lane == lane.index()) partition->owner->bring_home(*partition);
   }
 }
@@ -183,7 +184,7 @@ void DataPlane::on_lane_broken(Lane& lane) {
   if (failed_) return;
   lanes_.on_broken(lane);
   std::vector<Partition*> verdicts;
-  for (const auto& tensor : tensors_) {
+  for (const auto& tensor : tensors_.all()) {
     if (tensor == nullptr) continue;
     for (Partition& partition : tensor->partitions()) {
       if (partition.lane != lane.index() || partition.role == Partition::Role::member) continue;

@@ -47,7 +47,7 @@ void DataPlane::report(const std::function<void(const Message&)>& say) {
   job_.may_lack_moves();
   say(job_.now());
   TensorReport tensors(say);
-  for (const auto& tensor : tensors_) {
+  for (const auto& tensor : tensors_.all()) {
     if (tensor != nullptr) tensors.add(*tensor, job_.run());
   }
   tensors.flush();

@@ -47,7 +47,7 @@ Status DataPlane::check(const Moved& moved) const {
     }
     const std::uint64_t id = move.partition.value;
     if (id >= kMaxPartitionsPerJob) return moved_error(fmt::format("partition {}", id));
-    const Partition* known = id < partitions_.size() ? partitions_[id] : nullptr;
+    const Partition* known = tensors_.find(move.partition);
     if (known == nullptr) continue;
     if (!is_closed[known->lane.value]) {
       return moved_error(fmt::format("partition {} away from lane {}, which stays", id, known->lane.value));
@@ -59,7 +59,7 @@ Status DataPlane::check(const Moved& moved) const {
 // Without `retain`, answers that others may lack are not here any more.
 Status DataPlane::check_retain(const Moved& moved) const {
   if (config_.retain) return {};
-  const bool concerned = std::any_of(partitions_.begin(), partitions_.end(), [&](const Partition* partition) {
+  const bool concerned = std::ranges::any_of(tensors_.partitions(), [&](const Partition* partition) {
     return partition != nullptr && partition->role != Partition::Role::member &&
            closes(moved, partition->lane);
   });
@@ -83,8 +83,7 @@ Status DataPlane::on_moved(const Moved& moved) {
   std::vector<bool> gets_some(lanes_.size());
   for (const PartitionMove& move : moved.moves) {
     gets_some[move.owner.value] = true;
-    const std::uint64_t id = move.partition.value;
-    Partition* const partition = id < partitions_.size() ? partitions_[id] : nullptr;
+    Partition* const partition = tensors_.find(move.partition);
     if (partition == nullptr) {
       if (is_mine(move.partition)) strangers_[move.partition] = move.owner;
       continue;
@@ -123,7 +122,7 @@ void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Pa
   for (const LaneIndex lane : closed)
     closing[lane.value] = !lanes_.closed(lane);
   const auto each = [&](const auto& act) {
-    for (Partition* partition : partitions_) {
+    for (Partition* partition : tensors_.partitions()) {
       const bool is_ours = partition != nullptr && partition->role != Partition::Role::member;
       if (is_ours && closing[partition->lane.value]) act(*partition, *partition->owner);
     }
@@ -163,7 +162,7 @@ void DataPlane::say(const Moved& moved, const std::vector<bool>& gets_some) cons
 void DataPlane::resume(Lane& lane) {
   Message message = Resume{job_.run(), job_.epoch(), job_.generation(), {}};
   std::vector<StoredRounds>& piece = std::get_if<Resume>(&message)->partitions;
-  for (Partition* partition : partitions_) {
+  for (Partition* partition : tensors_.partitions()) {
     if (partition == nullptr || partition->lane != lane.index()) continue;
     if (partition->role == Partition::Role::member) continue;
     if (!partition->resuming || partition->resume_said) continue;
