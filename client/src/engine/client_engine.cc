@@ -84,7 +84,7 @@ void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone d
   Status status = ready();
   casts.resize(tensors.size());
   for (std::size_t i = 0; i < tensors.size() && status.ok(); ++i)
-    status = data_.check_declaration(tensors[i], casts[i]);
+    status = data_.ranks().check_declaration(tensors[i], casts[i]);
   if (!status.ok() || tensors.empty()) {
     return post([status = std::move(status), done = std::move(done)] {
       done(status.ok() ? Result<std::vector<TensorId>>(std::vector<TensorId>{}) : status.error());

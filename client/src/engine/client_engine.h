@@ -120,8 +120,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   bool shares_memory() const { return data_.routes().shares_memory(); }
 
   // After join, where the ranks of a host sum first: this one's place among them.
-  std::uint32_t group_size() const { return data_.group_size(); }
-  std::uint32_t group_rank() const { return data_.group_rank(); }
+  std::uint32_t group_size() const { return data_.ranks().size(); }
+  std::uint32_t group_rank() const { return data_.ranks().rank(); }
 
   // Set once the job run has failed for this worker, or the engine is closed.
   const std::optional<Error>& failure() const { return failure_; }

@@ -10,8 +10,14 @@
 
 namespace bps {
 
-GroupPlane::GroupPlane(EventLoop& loop, Owner& owner, Place place, const MakeGroup& make_group)
-    : loop_(loop), owner_(owner), place_(std::move(place)), group_(make_group(*this)), memory_(*group_) {
+GroupPlane::GroupPlane(EventLoop& loop, Owner& owner, Rounds& rounds, Place place,
+                       const MakeGroup& make_group)
+    : loop_(loop),
+      owner_(owner),
+      rounds_(rounds),
+      place_(std::move(place)),
+      group_(make_group(*this)),
+      memory_(*group_) {
   BPS_ASSERT(!place_.ranks.empty() && place_.self < place_.ranks.size());
   if (is_leader()) sequencer_ = std::make_unique<Sequencer>(place_.ranks, group_->traits());
 }
@@ -149,7 +155,7 @@ void GroupPlane::answered(Partition& partition) {
                   if (!status.ok()) return give_up(status.error());
                   news_.answered.push_back(answer);
                   say_later();
-                  owner_.on_group_settled(partition);  // of one that was dropped meanwhile
+                  rounds_.on_group_settled(partition);  // of one that was dropped meanwhile
                 });
 }
 

@@ -14,7 +14,7 @@
 // Links decide nothing: when one breaks whose member has not left, nothing new is ordered, and the scheduler
 // is waited for, who says it better; after kSchedulerPatience this worker gives up itself, and is lost.
 //
-// Owner: DataPlane, who also carries what is sent. Lives on: client loop. Limits: see Sequencer; a record per
+// Owner: HostRanks, who also carries what is sent. Lives on: client loop. Limits: see Sequencer; a record per
 // tensor and per open collective, nothing per partition; of tensors that others have declared and the leader
 // has not, kMaxEarlyTensors, with a record per member. Failure: on_group_failed, once, for what ends the job
 // for this worker; a peer's broken rule is an error of message(), for which its link is closed. No callback
@@ -46,10 +46,6 @@ class GroupPlane final : private LocalGroup::Owner {
    public:
     // The ranks of the host can begin; or not, and never will.
     virtual void on_group_begun(const Status& status) = 0;
-    // Owner of the partition: what it sends is there, see TensorState::refused().
-    virtual void on_group_summed(Partition& partition) = 0;
-    // It may be settled now.
-    virtual void on_group_settled(Partition& partition) = 0;
     virtual void on_group_failed(const Error& error) = 0;
     virtual void send_to_member(std::uint32_t member, const Message& message, const Payload& payload,
                                 std::uint64_t cookie) = 0;
@@ -57,13 +53,24 @@ class GroupPlane final : private LocalGroup::Owner {
    protected:
     ~Owner() = default;
   };
+  // Who goes on with what the group has done.
+  class Rounds {
+   public:
+    // Owner of the partition: what it sends is there, see TensorState::refused().
+    virtual void on_group_summed(Partition& partition) = 0;
+    // It may be settled now.
+    virtual void on_group_settled(Partition& partition) = 0;
+
+   protected:
+    ~Rounds() = default;
+  };
   struct Place {
     std::vector<Rank> ranks;  // of the group, growing: member 0 is the leader
     std::uint32_t self = 0;
   };
   using MakeGroup = std::function<std::unique_ptr<LocalGroup>(LocalGroup::Owner&)>;
 
-  GroupPlane(EventLoop& loop, Owner& owner, Place place, const MakeGroup& make_group);
+  GroupPlane(EventLoop& loop, Owner& owner, Rounds& rounds, Place place, const MakeGroup& make_group);
   ~GroupPlane();  // what is open is not waited for
   GroupPlane(const GroupPlane&) = delete;
   GroupPlane& operator=(const GroupPlane&) = delete;
@@ -178,6 +185,7 @@ class GroupPlane final : private LocalGroup::Owner {
 
   EventLoop& loop_;
   Owner& owner_;
+  Rounds& rounds_;
   const Place place_;
   std::unique_ptr<LocalGroup> group_;
   GroupMemory memory_;

@@ -126,7 +126,7 @@ void GroupPlane::reduce(Tensor& tensor, const LocalItem& item, std::uint64_t bat
       Partition& partition = state.partitions()[i];
       if (partition.role != Partition::Role::owner) continue;
       state.on_summed(partition);
-      owner_.on_group_summed(partition);
+      rounds_.on_group_summed(partition);
     }
     return;
   }
@@ -145,7 +145,7 @@ void GroupPlane::refuse(Tensor& tensor, const LocalItem& item) {
   for (Partition& partition : state.partitions()) {
     if (partition.role != Partition::Role::owner) continue;
     state.on_summed(partition);
-    owner_.on_group_summed(partition);
+    rounds_.on_group_summed(partition);
   }
 }
 
@@ -155,7 +155,7 @@ void GroupPlane::spread(Tensor& tensor, const LocalItem& item, std::uint64_t bat
     for (std::uint32_t i = item.first; i < item.first + item.count; ++i) {
       Partition& partition = state.partitions()[i];
       state.on_not_spread(partition, item.error);
-      owner_.on_group_settled(partition);
+      rounds_.on_group_settled(partition);
     }
     return;
   }
@@ -179,7 +179,7 @@ void GroupPlane::end_without(Tensor& tensor, const Error& error, bool told) {
     if (!state.under_way() || state.round() != round) return;
     if (partition.spread || partition.spreading) continue;
     state.on_not_spread(partition, error, told);
-    owner_.on_group_settled(partition);
+    rounds_.on_group_settled(partition);
   }
 }
 
@@ -245,7 +245,7 @@ void GroupPlane::on_summed(std::uint64_t number, std::size_t index) {
   TensorState& state = *open.tensor->state;
   Partition& partition = state.partitions()[open.first + index];
   state.on_summed(partition);
-  owner_.on_group_summed(partition);
+  rounds_.on_group_summed(partition);
 }
 
 void GroupPlane::on_ended(std::uint64_t number, const Status& status) {
@@ -261,7 +261,7 @@ void GroupPlane::on_ended(std::uint64_t number, const Status& status) {
   for (std::uint32_t i = open.first; i < open.first + open.count; ++i) {
     Partition& partition = state.partitions()[i];
     if (open.is_spread) state.on_spread(partition, open.weight);
-    owner_.on_group_settled(partition);
+    rounds_.on_group_settled(partition);
     if (failure_) return;
   }
   close_batch(open.batch);

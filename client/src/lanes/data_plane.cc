@@ -15,19 +15,19 @@ DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner
       owner_(owner),
       config_(config),
       log_(std::move(log)),
-      local_(transports.local),
       lanes_(
           loop, {transports.network, transports.shared_memory, transports.find_rdma},
           transports.make_lane_loops, static_cast<Lane::Owner&>(*this),
           [&owner](const LaneLost& report) { owner.on_link(report); }, config_, log_, *stats_),
       tensors_(config.retain),
-      frame_(PushPull{}),
-      make_group_(std::move(make_group)) {}
+      ranks_(loop, transports.local, std::move(make_group), static_cast<HostRanks::Owner&>(*this),
+             static_cast<GroupPlane::Rounds&>(*this), config_, log_),
+      frame_(PushPull{}) {}
 
 DataPlane::~DataPlane() {
   // Before the memory that their connections may hold.
   lanes_.close();
-  if (local_links_ != nullptr) local_links_->close();
+  ranks_.close();
 }
 
 Status DataPlane::start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket,
@@ -38,8 +38,8 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   if (self == start.members.end()) return scheduler_error("a job that does not have this rank");
   stats_->workers.store(start.members.size(), std::memory_order_relaxed);
   std::get_if<PushPull>(&frame_)->weight = self->weight;
-  if (Status status = form_group(start, *self, patience); !status.ok()) return status;
-  return lanes_.start(job_, incarnation, ticket, group_size_);
+  if (Status status = ranks_.form(start, *self, patience); !status.ok()) return status;
+  return lanes_.start(job_, incarnation, ticket, ranks_.size());
 }
 
 Status DataPlane::add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared,
@@ -67,14 +67,24 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
     partition.since = job_.first_epoch();
     lanes_.queue_of(partition.lane).reserve(partition.lane, 1);
   }
-  if (group_size_ == 1) return {};
-  const Status added = group_->add(tensor);
+  if (ranks_.size() == 1) return {};
+  const Status added = ranks_.group()->add(tensor);
   if (added.ok()) return {};
   Error error = added.error();
   error.message = fmt::format("no memory for tensor '{}' among the ranks of this host: {}", declaration.name,
                               error.message);
   tensor.poison(error);
   return error;
+}
+
+Status DataPlane::check_cast(const DeclaredTensor& declared, bool is_cast) const {
+  const TensorState* const known = tensors_.find(declared.tensor);
+  if (known == nullptr || known->shape().is_cast == is_cast) return {};
+  const auto memory = [&](bool is) { return name_of(is ? DType::f32 : known->shape().dtype); };
+  return make_error(ErrorCode::configuration,
+                    fmt::format("tensor '{}' is declared as {} in this worker's memory, and was as {} before",
+                                known->shape().name, memory(is_cast), memory(!is_cast)),
+                    "declare it with the same dtype and wire_dtype each time");
 }
 
 Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, OperationDone done) {
@@ -85,7 +95,7 @@ Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, Ope
   if (operation == Operation::broadcast) {
     return make_error(ErrorCode::invalid_argument, "push_pull cannot broadcast", "call broadcast");
   }
-  if (Status s = check_operation(*tensor, operation); !s.ok()) return s;
+  if (Status s = ranks_.check_operation(tensor->shape(), operation); !s.ok()) return s;
   if (Status s = check_memory(tensor->shape(), config_.local_group, memory.kind, memory.view); !s.ok())
     return s;
   const std::span in = memory.in;
@@ -141,14 +151,15 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
     return {};
   }
   if (round.memory != MemoryKind::host) {
-    if (Status s = enter_group(tensor); !s.ok()) return s;
+    if (Status s = ranks_.enter(tensor); !s.ok()) return s;
   }
-  if (group_ != nullptr && group_->left()) return *group_->left();
-  round.has_root = group_ != nullptr && group_->has_root(round.root);
+  GroupPlane* const group = ranks_.group();
+  if (group != nullptr && group->left()) return *group->left();
+  round.has_root = group != nullptr && group->has_root(round.root);
   if (Status s = tensors_.begin(tensor, std::move(round)); !s.ok()) return s;
   if (tensor.is_grouped()) {
     const bool is_broadcast = tensor.operation() == Operation::broadcast;
-    group_->begun(tensor, is_broadcast ? std::optional(tensor.root()) : std::nullopt);
+    group->begun(tensor, is_broadcast ? std::optional(tensor.root()) : std::nullopt);
     return {};
   }
   for (Partition& partition : tensor.partitions())
@@ -212,16 +223,32 @@ void DataPlane::settle(Partition& partition) {
   TensorState& tensor = *partition.owner;
   if (tensor.is_over(partition)) lanes_.give_back(partition);
   if (partition.state == Partition::State::lent && !fetch(partition)) return;
-  if (group_ != nullptr && tensor.may_spread(partition)) group_->answered(partition);
+  GroupPlane* const group = ranks_.group();
+  if (group != nullptr && tensor.may_spread(partition)) group->answered(partition);
   if (!tensor.settle(partition)) return;
   // What a host says in its root's name is no more than that.
-  const bool is_one = sums_on_hosts_ && tensor.operation() == Operation::broadcast;
+  const bool is_one = ranks_.sum_first() && tensor.operation() == Operation::broadcast;
   TensorState::Ended ended = tensors_.end(tensor);
   if (is_one && ended.result.ok()) ended.result = 1u;
   stats_->rounds.fetch_add(1, std::memory_order_relaxed);
   ended.done(std::move(ended.result));
   tensors_.call_waiters();
   if (idle()) owner_.on_idle();
+}
+
+void DataPlane::on_group_summed(Partition& partition) {
+  queue(partition);
+  settle(partition);
+  if (!failed_) pump();
+}
+
+void DataPlane::on_group_settled(Partition& partition) {
+  if (!partition.owner->may_queue(partition)) lanes_.queue_of(partition.lane).remove(partition);
+  settle(partition);
+}
+
+void DataPlane::on_group_failed(const Error& error) {
+  if (!failed_) owner_.on_data_failed(error);
 }
 
 // False: the lane is broken off, and with it the partition has been seen to.
@@ -245,8 +272,8 @@ bool DataPlane::fetch(Partition& partition) {
 void DataPlane::fail_tensor(TensorId id, const Error& error) {
   TensorState* tensor = tensors_.find(id);
   if (failed_) return;
-  const bool is_ordered = group_size_ > 1 || (tensor != nullptr && tensor->is_grouped());
-  if (is_ordered) group_->drop(id, error);
+  const bool is_ordered = ranks_.size() > 1 || (tensor != nullptr && tensor->is_grouped());
+  if (is_ordered) ranks_.group()->drop(id, error);
   if (tensor == nullptr || tensor->poisoned()) return;
   tensor->poison(error);
   if (tensor->is_grouped()) return tensors_.call_waiters();  // it ends in the group's order
@@ -266,9 +293,9 @@ void DataPlane::fail(const Error& error, std::function<void()> over) {
     end_ = error;
     lanes_.close();
     tensors_.drop_waiters();
-    if (group_ != nullptr) return end_group();
+    if (ranks_.group() != nullptr) return ranks_.end(*end_, [this] { end_all(); });
   }
-  if (group_ == nullptr || ended_) end_all();
+  if (ranks_.group() == nullptr || ended_) end_all();
 }
 
 void DataPlane::end_all() {
@@ -277,7 +304,7 @@ void DataPlane::end_all() {
     if (tensor == nullptr || !tensor->under_way()) continue;
     for (Partition& partition : tensor->partitions())
       lanes_.queue_of(partition.lane).remove(partition);
-    ended.push_back(tensors_.abort(*tensor, ending_of(*tensor)));
+    ended.push_back(tensors_.abort(*tensor, ranks_.ending_of(*tensor, *end_)));
   }
   ended_ = true;
   for (auto& operation : ended)
@@ -312,8 +339,8 @@ std::string DataPlane::describe(TensorId id) const {
     text += (i == 0 ? "" : ", ") + waiting[i];
   if (waiting.size() > kNamed) text += fmt::format(" and {} more", waiting.size() - kNamed);
   if (!tensor->is_grouped()) return text;
-  if (waiting.empty()) text += group_size_ > 1 ? "the other ranks of this host" : "the GPU";
-  return text + group_->describe(*tensor);
+  if (waiting.empty()) text += ranks_.size() > 1 ? "the other ranks of this host" : "the GPU";
+  return text + ranks_.group()->describe(*tensor);
 }
 
 }  // namespace bps

@@ -5,8 +5,7 @@
 // TensorState (memory). Failure: a broken lane is opened again and its unanswered contributions are queued
 // again; a server that breaks the protocol, or refuses this worker for good, is told to the owner, who then
 // calls fail(). Partitions that get another owner are behind a fence until all workers have resumed there
-// (decision 0009): data_plane_resume.cc. Ranks of a host that sum among themselves first (decision 0019):
-// data_plane_group.cc. Another scheduler is told what the ones before have said (decision
+// (decision 0009): data_plane_resume.cc. Another scheduler is told what the ones before have said (decision
 // 0013): data_plane_report.cc.
 #pragma once
 
@@ -20,8 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "client/src/group/group_plane.h"
-#include "client/src/group/local_links.h"
+#include "client/src/group/host_ranks.h"
 #include "client/src/lanes/data_threads.h"
 #include "client/src/lanes/lane.h"
 #include "client/src/lanes/lane_set.h"
@@ -32,7 +30,7 @@
 
 namespace bps {
 
-class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private LocalLinks::Owner {
+class DataPlane final : private Lane::Owner, private HostRanks::Owner, private GroupPlane::Rounds {
  public:
   using OperationDone = TensorState::Done;
 
@@ -60,16 +58,8 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
     Transport* local = nullptr;          // between the ranks of this host
     MakeLaneLoops make_lane_loops = {};  // null: all lanes on the client's loop
   };
-  // Makes what a group of ranks sums with; of one, which is for the memory of a GPU, when that is first
-  // given.
-  struct GroupContext {
-    EventLoop& loop;
-    Transport* transport = nullptr;  // between them; null: there are no others
-    JobRun run;
-    std::vector<Rank> ranks;
-    std::uint32_t self = 0;  // among them
-  };
-  using MakeGroup = std::function<std::unique_ptr<LocalGroup>(const GroupContext&, LocalGroup::Owner&)>;
+  using GroupContext = HostRanks::GroupContext;
+  using MakeGroup = HostRanks::MakeGroup;
 
   DataPlane(EventLoop& loop, const Transports& transports, Owner& owner, const ClientConfig& config,
             Logger log, MakeGroup make_group = {});
@@ -80,14 +70,10 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   // Checks what the scheduler said and opens all lanes. Once. `ticket`: what opens them; null without a key.
   // `patience`: until when the other ranks of this host may take to be there.
   Status start(const JobStart& start, Incarnation incarnation, const SharedKey& ticket, TimePoint patience);
-  bool forms_group() const { return group_size_ > 1; }
+  bool forms_group() const { return ranks_.size() > 1; }
   // Of one that has not begun: why.
-  std::string describe_group() const { return group_->describe_begin(); }
-  std::uint32_t group_size() const { return group_size_; }
-  std::uint32_t group_rank() const { return group_rank_; }
-  // Ranks of the job sum on their hosts first: asynchronous tensors, and averages of small integers, are
-  // refused.
-  Status check_declaration(const TensorDeclaration& declaration, bool is_cast) const;
+  std::string describe_group() const { return ranks_.group()->describe_begin(); }
+  const HostRanks& ranks() const { return ranks_; }
 
   JobRun job_run() const { return job_.run(); }
   // A tensor that the scheduler has declared. Known already: the same again. An error is the scheduler's, but
@@ -97,7 +83,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   // Of one that may be known already: that it is cast there, too, or is not.
   Status check_cast(const DeclaredTensor& declared, bool is_cast) const;
   // One that is cast is being declared.
-  void expect_casts();
+  void expect_casts() { ranks_.expect_casts(); }
 
   // Another server owns partitions from now on. An error ends the job for this worker. Callbacks may come.
   Status on_moved(const Moved& moved);
@@ -145,13 +131,13 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   bool idle() const { return tensors_.idle(); }
   // After fail() is over: the error of memory that may be touched all the same, by a GPU that does not come
   // to rest.
-  Status at_rest() const;
+  Status at_rest() const { return ranks_.at_rest(); }
   // As TensorSet::when_settled. Not after fail().
   void when_settled(std::function<void()> done) { tensors_.when_settled(std::move(done)); }
   // No operation comes any more: what has moved of tensors that are not declared here need not wait for it.
   void leave();
   // The same to the other ranks of this host; `done`, when none of them waits for this one: perhaps here.
-  void leave_group(std::function<void()> done);
+  void leave_group(std::function<void()> done) { ranks_.leave(std::move(done)); }
   std::string describe(TensorId tensor) const;
   const TensorSet& tensors() const { return tensors_; }
   // Outlives this object if its holder wants.
@@ -171,36 +157,11 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   void on_lane_broken(Lane& lane) override;
   void on_lane_refused(Lane& lane, const Error& error) override;
 
-  // Ranks of this host. data_plane_group.cc
-  Status form_group(const JobStart& start, const Member& self, TimePoint patience);
-  Status make_group(GroupPlane::Place place, Transport* transport);
-  Status enter_group(TensorState& tensor);
-  void on_group_begun(const Status& status) override;
+  void on_group(const Status& status) override { owner_.on_group(status); }
+  void on_group_failed(const Error& error) override;
   void on_group_summed(Partition& partition) override;
   void on_group_settled(Partition& partition) override;
-  void on_group_failed(const Error& error) override;
-  void send_to_member(std::uint32_t member, const Message& message, const Payload& payload,
-                      std::uint64_t cookie) override;
-  void on_links_up() override { group_->start(); }
-  void on_links_failed(const Error& error) override { owner_.on_group(error); }
-  void on_link_down(std::uint32_t member, const std::string& why) override {
-    group_->on_link_down(member, why);
-  }
-  std::byte* on_link_payload(std::uint32_t member, const Message& message, std::uint64_t bytes) override {
-    return group_->payload(member, message, bytes);
-  }
-  Status on_link_message(std::uint32_t member, Message& message, std::span<std::byte> payload) override {
-    return group_->message(member, message, payload);
-  }
-  Result<bool> on_link_lent(std::uint32_t member, Message& message, LentPayload& payload) override {
-    return group_->lent(member, message, payload);
-  }
-  void on_link_sent(std::uint32_t member, std::uint64_t cookie) override { group_->sent(member, cookie); }
-  Status check_operation(const TensorState& tensor, Operation operation) const;
-  bool is_mine(PartitionId partition) const;
-  void end_group();
   void end_all();
-  Error ending_of(const TensorState& tensor) const;
 
   Partition* find(const Lane& lane, PartitionId partition) const;
   Status begin(TensorState& tensor, TensorState::RoundInput round);
@@ -231,22 +192,15 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   const ClientConfig config_;
   Logger log_;
   const std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();
-  Transport* const local_;
   RunningJob job_;
   LaneSet lanes_;
   TensorSet tensors_;
+  HostRanks ranks_;
   Message frame_;                               // reused: a PushPull
   std::unique_ptr<std::byte[]> spare_;          // a partition's bytes; see TensorState::fetch
   std::map<PartitionId, LaneIndex> strangers_;  // moved, of tensors that are not declared here
   bool leaving_ = false;
   bool failed_ = false;
-  bool sums_on_hosts_ = false;  // of any host
-  std::uint32_t group_size_ = 1, group_rank_ = 0;
-  MakeGroup make_group_;
-  std::unique_ptr<LocalLinks> local_links_;  // null: no other rank of this host
-  std::unique_ptr<GroupPlane> group_;        // likewise, and nothing has been given in the memory of a GPU
-  bool expects_casts_ = false;
-  bool is_group_broken_ = false;
   std::optional<Error> end_;  // of all operations
   bool ended_ = false;
   std::vector<std::function<void()>> when_over_;

@@ -85,7 +85,7 @@ Status DataPlane::on_moved(const Moved& moved) {
     gets_some[move.owner.value] = true;
     Partition* const partition = tensors_.find(move.partition);
     if (partition == nullptr) {
-      if (is_mine(move.partition)) strangers_[move.partition] = move.owner;
+      if (ranks_.owns(move.partition)) strangers_[move.partition] = move.owner;
       continue;
     }
     partition->lane = move.owner;

@@ -1,18 +1,31 @@
-// The ranks of this host that sum among themselves first (decision 0019), as the data plane sees them.
+#include "client/src/group/host_ranks.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "client/src/engine/scheduler_error.h"
-#include "client/src/lanes/data_plane.h"
 
 namespace bps {
 
-Status DataPlane::form_group(const JobStart& start, const Member& self, TimePoint patience) {
-  sums_on_hosts_ = config_.local_group != LocalGrouping::off &&
-                   std::any_of(start.members.begin(), start.members.end(),
-                               [](const Member& member) { return member.weight > 1; });
+HostRanks::HostRanks(EventLoop& loop, Transport* transport, MakeGroup make_group, Owner& owner,
+                     GroupPlane::Rounds& rounds, const ClientConfig& config, Logger log)
+    : loop_(loop),
+      transport_(transport),
+      make_group_(std::move(make_group)),
+      owner_(owner),
+      rounds_(rounds),
+      config_(config),
+      log_(std::move(log)) {}
+
+HostRanks::~HostRanks() { close(); }
+
+Status HostRanks::form(const JobStart& start, const Member& self, TimePoint patience) {
+  run_ = start.job_run;
+  sum_first_ = config_.local_group != LocalGrouping::off &&
+               std::any_of(start.members.begin(), start.members.end(),
+                           [](const Member& member) { return member.weight > 1; });
   if (config_.local_group == LocalGrouping::off || self.weight <= 1) return {};
   LocalLinks::Group group{start.job_run, {}, self.group_rank, self.host, config_.key};
   GroupPlane::Place place{{}, self.group_rank};
@@ -26,31 +39,31 @@ Status DataPlane::form_group(const JobStart& start, const Member& self, TimePoin
   if (group.members.size() != self.weight || self.weight > kMaxLocalGroupSize)
     return scheduler_error(
         fmt::format("{} ranks of this host, with weight {}", group.members.size(), self.weight));
-  if (local_ == nullptr) {
+  if (transport_ == nullptr) {
     return make_error(ErrorCode::configuration, "local_group is set, and this process has no shared memory",
                       "set local_group off (BPS_LOCAL_GROUP) on all ranks");
   }
-  group_size_ = self.weight;
-  group_rank_ = self.group_rank;
-  local_links_ =
-      std::make_unique<LocalLinks>(loop_, *local_, static_cast<LocalLinks::Owner&>(*this), group, log_);
-  if (Status status = make_group(std::move(place), local_); !status.ok()) return status;
-  local_links_->open(patience);
+  size_ = self.weight;
+  rank_ = self.group_rank;
+  links_ =
+      std::make_unique<LocalLinks>(loop_, *transport_, static_cast<LocalLinks::Owner&>(*this), group, log_);
+  if (Status status = make_group(std::move(place), transport_); !status.ok()) return status;
+  links_->open(patience);
   return {};
 }
 
-Status DataPlane::make_group(GroupPlane::Place place, Transport* transport) {
+Status HostRanks::make_group(GroupPlane::Place place, Transport* transport) {
   if (!make_group_) return make_error(ErrorCode::configuration, "this engine can make no group of ranks");
-  const GroupContext context{loop_, transport, job_.run(), place.ranks, place.self};
+  const GroupContext context{loop_, transport, run_, place.ranks, place.self};
   group_ =
-      std::make_unique<GroupPlane>(loop_, static_cast<GroupPlane::Owner&>(*this), std::move(place),
+      std::make_unique<GroupPlane>(loop_, static_cast<GroupPlane::Owner&>(*this), rounds_, std::move(place),
                                    [&](LocalGroup::Owner& owner) { return make_group_(context, owner); });
   if (expects_casts_) group_->expect_casts();
   return {};
 }
 
 // What is in the memory of a GPU is moved by a group, also if this rank is alone on its host.
-Status DataPlane::enter_group(TensorState& tensor) {
+Status HostRanks::enter(TensorState& tensor) {
   if (tensor.has_joined()) return {};
   if (Status status = tensor.may_begin(); !status.ok()) return status;
   if (group_ == nullptr) {
@@ -64,27 +77,22 @@ Status DataPlane::enter_group(TensorState& tensor) {
   return error;
 }
 
-void DataPlane::on_group_begun(const Status& status) {
-  is_group_broken_ = !status.ok();
+void HostRanks::on_group_begun(const Status& status) {
+  is_broken_ = !status.ok();
   owner_.on_group(status);
 }
 
-void DataPlane::expect_casts() {
+void HostRanks::on_group_failed(const Error& error) {
+  is_broken_ = true;
+  owner_.on_group_failed(error);
+}
+
+void HostRanks::expect_casts() {
   expects_casts_ = true;
   if (group_ != nullptr) group_->expect_casts();
 }
 
-Status DataPlane::check_cast(const DeclaredTensor& declared, bool is_cast) const {
-  const TensorState* const known = tensors_.find(declared.tensor);
-  if (known == nullptr || known->shape().is_cast == is_cast) return {};
-  const auto memory = [&](bool is) { return name_of(is ? DType::f32 : known->shape().dtype); };
-  return make_error(ErrorCode::configuration,
-                    fmt::format("tensor '{}' is declared as {} in this worker's memory, and was as {} before",
-                                known->shape().name, memory(is_cast), memory(!is_cast)),
-                    "declare it with the same dtype and wire_dtype each time");
-}
-
-Status DataPlane::check_declaration(const TensorDeclaration& declaration, bool is_cast) const {
+Status HostRanks::check_declaration(const TensorDeclaration& declaration, bool is_cast) const {
   if (is_cast) {
     const auto refuse = [&](const char* why, const char* advice) {
       return make_error(ErrorCode::invalid_argument,
@@ -97,73 +105,53 @@ Status DataPlane::check_declaration(const TensorDeclaration& declaration, bool i
       return refuse("local_group is host, whose ranks sum in the host's memory, where nothing is cast",
                     "set local_group nccl or off (BPS_LOCAL_GROUP) on all ranks, or declare it without");
   }
-  if (!sums_on_hosts_ || declaration.mode != Mode::async) return {};
+  if (!sum_first_ || declaration.mode != Mode::async) return {};
   return make_error(ErrorCode::invalid_argument,
                     "tensor '" + declaration.name + "' is asynchronous, and the ranks of a host sum first",
                     "set local_group off (BPS_LOCAL_GROUP) on all ranks, or declare it synchronous");
 }
 
-Status DataPlane::check_operation(const TensorState& tensor, Operation operation) const {
-  const DType dtype = tensor.shape().dtype;
+Status HostRanks::check_operation(const TensorShape& tensor, Operation operation) const {
+  const DType dtype = tensor.dtype;
   const bool is_small = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32;
-  if (!sums_on_hosts_ || operation != Operation::average || !is_small) return {};
+  if (!sum_first_ || operation != Operation::average || !is_small) return {};
   return make_error(ErrorCode::invalid_argument,
                     fmt::format("'{}' is {}: its sum on a host could exceed that before it is divided",
-                                tensor.shape().name, name_of(dtype)),
+                                tensor.name, name_of(dtype)),
                     "use sum and divide, or local_group off (BPS_LOCAL_GROUP) on all ranks");
 }
 
-bool DataPlane::is_mine(PartitionId partition) const { return partition.value % group_size_ == group_rank_; }
-
-void DataPlane::on_group_summed(Partition& partition) {
-  queue(partition);
-  settle(partition);
-  if (!failed_) pump();
-}
-
-void DataPlane::on_group_settled(Partition& partition) {
-  if (!partition.owner->may_queue(partition)) lanes_.queue_of(partition.lane).remove(partition);
-  settle(partition);
-}
-
-void DataPlane::on_group_failed(const Error& error) {
-  is_group_broken_ = true;
-  if (!failed_) owner_.on_data_failed(error);
-}
-
-void DataPlane::send_to_member(std::uint32_t member, const Message& message, const Payload& payload,
-                               std::uint64_t cookie) {
-  local_links_->send(member, message, payload, cookie);
-}
-
-void DataPlane::leave_group(std::function<void()> done) {
+void HostRanks::leave(std::function<void()> done) {
   if (group_ == nullptr) return done();
   group_->leave(std::move(done));
 }
 
-// Without the links nobody else reads or writes here; what this process does itself ends by itself.
-void DataPlane::end_group() {
-  if (local_links_ == nullptr) {
-    // nobody else
-  } else if (group_->is_quiet()) {
-    local_links_->close_gently();
-  } else {
-    local_links_->close();
-  }
-  group_->abort(*end_);
-  group_->when_over([this] { end_all(); });
+void HostRanks::close() {
+  if (links_ != nullptr) links_->close();
 }
 
-Status DataPlane::at_rest() const {
+// Without the links nobody else reads or writes here; what this process does itself ends by itself.
+void HostRanks::end(const Error& error, std::function<void()> over) {
+  if (links_ == nullptr) {
+    // nobody else
+  } else if (group_->is_quiet()) {
+    links_->close_gently();
+  } else {
+    links_->close();
+  }
+  group_->abort(error);
+  group_->when_over(std::move(over));
+}
+
+Status HostRanks::at_rest() const {
   if (group_ == nullptr || !group_->left_behind()) return {};
   return *group_->left_behind();
 }
 
 // A GPU that fails may do so on behalf of any operation.
-Error DataPlane::ending_of(const TensorState& tensor) const {
-  Error error = *end_;
+Error HostRanks::ending_of(const TensorState& tensor, Error error) const {
   if (tensor.memory() == MemoryKind::host) return error;
-  if (is_group_broken_)
+  if (is_broken_)
     error.message = fmt::format("round {} of '{}' on the GPU: {}", tensor.round().value, tensor.shape().name,
                                 error.message);
   if (const Error* const why = group_->left_behind(tensor))
