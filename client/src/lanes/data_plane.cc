@@ -22,6 +22,7 @@ DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner
       tensors_(config.retain),
       ranks_(loop, transports.local, std::move(make_group), static_cast<HostRanks::Owner&>(*this),
              static_cast<GroupPlane::Rounds&>(*this), config_, log_),
+      handoff_(job_, lanes_, tensors_, ranks_, config.retain, log_, *stats_),
       frame_(PushPull{}) {}
 
 DataPlane::~DataPlane() {
@@ -75,6 +76,26 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
                               error.message);
   tensor.poison(error);
   return error;
+}
+
+Status DataPlane::on_moved(const Moved& moved) {
+  if (failed_ || moved.job_run != job_.run()) return {};
+  const auto verdicts = handoff_.move(moved);
+  if (!verdicts) return verdicts.error();
+  // What only waited for a connection to let go of its memory is done now.
+  for (Partition* partition : *verdicts)
+    settle(*partition);
+  if (!failed_) pump();
+  return {};
+}
+
+void DataPlane::on_shrunk(const Shrunk& shrunk) {
+  if (failed_ || !job_.shrink(shrunk)) return;
+  lanes_.set_generation(shrunk.generation);
+  const std::size_t left = job_.now().members.size();
+  stats_->workers.store(left, std::memory_order_relaxed);
+  log_.warn("{}; it goes on with {} of {} workers (generation {})", shrunk.reason, left, config_.world_size,
+            shrunk.generation.value);
 }
 
 Status DataPlane::check_cast(const DeclaredTensor& declared, bool is_cast) const {

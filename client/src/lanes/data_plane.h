@@ -4,9 +4,7 @@
 // Owner: ClientEngine. Lives on: client loop. Limits: see ContributionQueue (what is under way) and
 // TensorState (memory). Failure: a broken lane is opened again and its unanswered contributions are queued
 // again; a server that breaks the protocol, or refuses this worker for good, is told to the owner, who then
-// calls fail(). Partitions that get another owner are behind a fence until all workers have resumed there
-// (decision 0009): data_plane_resume.cc. Another scheduler is told what the ones before have said (decision
-// 0013): data_plane_report.cc.
+// calls fail().
 #pragma once
 
 #include <cstddef>
@@ -21,6 +19,7 @@
 
 #include "client/src/group/host_ranks.h"
 #include "client/src/lanes/data_threads.h"
+#include "client/src/lanes/handoff.h"
 #include "client/src/lanes/lane.h"
 #include "client/src/lanes/lane_set.h"
 #include "client/src/lanes/running_job.h"
@@ -88,9 +87,8 @@ class DataPlane final : private Lane::Owner, private HostRanks::Owner, private G
   // Another server owns partitions from now on. An error ends the job for this worker. Callbacks may come.
   Status on_moved(const Moved& moved);
 
-  // What schedulers have said about this worker's lanes and tensors, as they are now, in messages of legal
-  // size. From now on a Moved may have what was on its way in an earlier epoch.
-  void report(const std::function<void(const Message&)>& say);
+  // As Handoff::report.
+  void report(const std::function<void(const Message&)>& say) { handoff_.report(say); }
   std::vector<LaneIndex> closed_lanes() const { return lanes_.closed_lanes(); }
   std::vector<LaneLost> lost_links() const { return lanes_.lost_links(); }
 
@@ -135,7 +133,7 @@ class DataPlane final : private Lane::Owner, private HostRanks::Owner, private G
   // As TensorSet::when_settled. Not after fail().
   void when_settled(std::function<void()> done) { tensors_.when_settled(std::move(done)); }
   // No operation comes any more: what has moved of tensors that are not declared here need not wait for it.
-  void leave();
+  void leave() { handoff_.leave(); }
   // The same to the other ranks of this host; `done`, when none of them waits for this one: perhaps here.
   void leave_group(std::function<void()> done) { ranks_.leave(std::move(done)); }
   std::string describe(TensorId tensor) const;
@@ -144,9 +142,6 @@ class DataPlane final : private Lane::Owner, private HostRanks::Owner, private G
   const std::shared_ptr<ClientStats>& stats() const { return stats_; }
 
  private:
-  // In the cookie of a kept answer; else of a contribution. With the partition's id and 1.
-  static constexpr std::uint64_t kKeptCookie = std::uint64_t{1} << 63;
-
   std::byte* on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) override;
   void on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) override;
   bool on_lane_lent(Lane& lane, Message& message, LentPayload& payload) override;
@@ -163,7 +158,6 @@ class DataPlane final : private Lane::Owner, private HostRanks::Owner, private G
   void on_group_settled(Partition& partition) override;
   void end_all();
 
-  Partition* find(const Lane& lane, PartitionId partition) const;
   Status begin(TensorState& tensor, TensorState::RoundInput round);
   void queue(Partition& partition);
   void pump();
@@ -178,13 +172,7 @@ class DataPlane final : private Lane::Owner, private HostRanks::Owner, private G
                              std::uint64_t bytes) const;
   void violation(const Lane& lane, const std::string& what);
 
-  bool closes(const Moved& moved, LaneIndex lane) const;
-  Status check(const Moved& moved) const;
-  Status check_retain(const Moved& moved) const;
-  void close_lanes(const std::vector<LaneIndex>& closed, std::vector<Partition*>& verdicts);
-  void say(const Moved& moved, const std::vector<bool>& gets_some) const;
-  void resume(Lane& lane);
-  void on_resumed(Lane& lane, const Resumed& resumed);
+  void on_resumed(const Lane& lane, const Resumed& resumed);
   void on_fetch(Lane& lane, const Fetch& fetch);
 
   EventLoop& loop_;
@@ -196,10 +184,9 @@ class DataPlane final : private Lane::Owner, private HostRanks::Owner, private G
   LaneSet lanes_;
   TensorSet tensors_;
   HostRanks ranks_;
-  Message frame_;                               // reused: a PushPull
-  std::unique_ptr<std::byte[]> spare_;          // a partition's bytes; see TensorState::fetch
-  std::map<PartitionId, LaneIndex> strangers_;  // moved, of tensors that are not declared here
-  bool leaving_ = false;
+  Handoff handoff_;
+  Message frame_;                       // reused: a PushPull
+  std::unique_ptr<std::byte[]> spare_;  // a partition's bytes; see TensorState::fetch
   bool failed_ = false;
   std::optional<Error> end_;  // of all operations
   bool ended_ = false;

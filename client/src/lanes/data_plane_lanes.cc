@@ -6,12 +6,6 @@
 
 namespace bps {
 
-Partition* DataPlane::find(const Lane& lane, PartitionId id) const {
-  Partition* partition = tensors_.find(id);
-  const bool is_here = partition != nullptr && partition->lane == lane.index();
-  return is_here && partition->role != Partition::Role::member ? partition : nullptr;
-}
-
 void DataPlane::violation(const Lane& lane, const std::string& what) {
   if (failed_) return;
   failed_ = true;
@@ -34,7 +28,7 @@ std::byte* DataPlane::on_lane_payload(Lane& lane, const Message& message, std::u
     violation(lane, fmt::format("{} with a payload of {} bytes", name_of(message), bytes));
     return nullptr;
   }
-  Partition* partition = find(lane, aggregate->partition);
+  Partition* partition = tensors_.find_on(lane.index(), aggregate->partition);
   if (partition == nullptr) {
     violation(lane,
               fmt::format("an answer for partition {}, which it does not own", aggregate->partition.value));
@@ -59,7 +53,7 @@ bool DataPlane::on_lane_lent(Lane& lane, Message& message, LentPayload& payload)
   // What is wrong with it, or is not to be kept, takes the way of every payload.
   const auto* aggregate = std::get_if<Aggregate>(&message);
   if (aggregate == nullptr || payload.scarce()) return false;
-  Partition* partition = find(lane, aggregate->partition);
+  Partition* partition = tensors_.find_on(lane.index(), aggregate->partition);
   if (partition == nullptr) return false;
   if (judge(*partition, *aggregate, payload.bytes().size()) != TensorState::Verdict::wanted) return false;
   if (!count_taken(lane, message, aggregate->taken)) return true;
@@ -99,16 +93,16 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
   } else if (const auto* aggregate = std::get_if<Aggregate>(&message)) {
     on_aggregate(lane, *aggregate, payload.size());
   } else if (const auto* later = std::get_if<Later>(&message)) {
-    Partition* p = find(lane, later->partition);
+    Partition* p = tensors_.find_on(lane.index(), later->partition);
     if (p != nullptr && p->owner->on_later(*p, later->round)) {
       lanes_.give_back(*p);
       count_resent();
     }
   } else if (const auto* again = std::get_if<Again>(&message)) {
-    Partition* p = find(lane, again->partition);
+    Partition* p = tensors_.find_on(lane.index(), again->partition);
     if (p != nullptr && p->owner->on_again(*p, again->round)) queue(*p);
   } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
-    Partition* p = find(lane, round_failed->partition);
+    Partition* p = tensors_.find_on(lane.index(), round_failed->partition);
     if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error, true)) {
       lanes_.queue_of(p->lane).remove(*p);
       settle(*p);
@@ -122,7 +116,7 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
 }
 
 void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes) {
-  Partition* partition = find(lane, aggregate.partition);
+  Partition* partition = tensors_.find_on(lane.index(), aggregate.partition);
   if (partition == nullptr) {
     return violation(
         lane, fmt::format("an answer for partition {}, which it does not own", aggregate.partition.value));
@@ -145,9 +139,31 @@ void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64
   settle(*partition);
 }
 
+void DataPlane::on_resumed(const Lane& lane, const Resumed& resumed) {
+  Partition* partition = tensors_.find_on(lane.index(), resumed.partition);
+  if (partition == nullptr || !partition->resuming) return;
+  switch (handoff_.on_resumed(*partition, resumed.round)) {
+    case TensorState::Resumption::send:
+      if (partition->sent_once) count_resent();
+      return queue(*partition);
+    case TensorState::Resumption::wait: return;
+    case TensorState::Resumption::violation: break;
+  }
+  violation(lane, fmt::format("Resumed with round {} of partition {}, which is in round {} here",
+                              resumed.round.value, partition->id.value,
+                              partition->owner->next_round(*partition).value));
+}
+
+void DataPlane::on_fetch(Lane& lane, const Fetch& fetch) {
+  Partition* partition = tensors_.find_on(lane.index(), fetch.partition);
+  if (partition != nullptr && !partition->lending) return handoff_.on_fetch(lane, *partition, fetch);
+  violation(lane, fmt::format("Fetch for partition {}, {}", fetch.partition.value,
+                              partition == nullptr ? "which it does not own" : "which is on its way"));
+}
+
 void DataPlane::on_lane_sent(Lane& lane, std::uint64_t cookie) {
-  const bool was_kept = (cookie & kKeptCookie) != 0;
-  const PartitionId id{static_cast<std::uint32_t>((cookie & ~kKeptCookie) - 1)};
+  const bool was_kept = (cookie & Handoff::kKeptCookie) != 0;
+  const PartitionId id{static_cast<std::uint32_t>((cookie & ~Handoff::kKeptCookie) - 1)};
   Partition* const found = tensors_.find(id);
   BPS_ASSERT(cookie > 0 && found != nullptr);
   Partition& partition = *found;
@@ -168,7 +184,7 @@ void DataPlane::on_lane_writable(Lane& lane) {
 
 void DataPlane::on_lane_welcomed(Lane& lane) {
   lanes_.on_welcomed(lane);
-  resume(lane);
+  handoff_.resume(lane);
   on_lane_writable(lane);
 }
 

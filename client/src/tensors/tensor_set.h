@@ -29,6 +29,12 @@ class TensorSet {
   Partition* find(PartitionId partition) const {
     return partition.value < partitions_.size() ? partitions_[partition.value] : nullptr;
   }
+  // Null also if it has another lane, or another rank of this host sends it.
+  Partition* find_on(LaneIndex lane, PartitionId id) const {
+    Partition* const partition = find(id);
+    const bool is_here = partition != nullptr && partition->lane == lane;
+    return is_here && partition->role != Partition::Role::member ? partition : nullptr;
+  }
   // By TensorId; null: not declared here.
   const std::vector<std::unique_ptr<TensorState>>& all() const { return tensors_; }
   // By PartitionId; null likewise.

@@ -1,11 +1,10 @@
-// Partitions that get another owner (decision 0009): the lanes to the old one are closed for good, and
-// nothing is sent to the new one before all workers have said how far they are.
+#include "client/src/lanes/handoff.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
-
-#include "client/src/lanes/data_plane.h"
 
 namespace bps {
 
@@ -16,14 +15,57 @@ Error moved_error(std::string what) {
                     "run the same bps version everywhere; if it is, please report this");
 }
 
+// Declare and Declared of tensors that are known already, in pieces.
+class TensorReport {
+ public:
+  explicit TensorReport(const std::function<void(const Message&)>& say) : say_(say) {}
+
+  void add(const TensorState& tensor, JobRun run) {
+    const std::size_t partitions = tensor.partitions().size();
+    const bool is_full = declare_.tensors.size() == kMaxTensorsPerDeclare ||
+                         partitions_ + partitions > kMaxPartitionsPerDeclare;
+    if (is_full) flush();
+    partitions_ += partitions;
+    declare_.tensors.push_back(tensor.declaration());
+    declared_.tensors.push_back(tensor.declared());
+    if (tensor.poisoned()) failed_.push_back({run, tensor.id(), tensor.poison()});
+  }
+
+  void flush() {
+    if (declare_.tensors.empty()) return;
+    say_(std::exchange(declare_, {}));
+    say_(std::exchange(declared_, {}));
+    for (TensorFailed& failed : std::exchange(failed_, {}))
+      say_(std::move(failed));
+    partitions_ = 0;
+  }
+
+ private:
+  const std::function<void(const Message&)>& say_;
+  Declare declare_;
+  Declared declared_;
+  std::vector<TensorFailed> failed_;
+  std::size_t partitions_ = 0;
+};
+
 }  // namespace
 
-bool DataPlane::closes(const Moved& moved, LaneIndex lane) const {
+Handoff::Handoff(RunningJob& job, LaneSet& lanes, TensorSet& tensors, const HostRanks& ranks, bool retain,
+                 Logger log, ClientStats& stats)
+    : job_(job),
+      lanes_(lanes),
+      tensors_(tensors),
+      ranks_(ranks),
+      retain_(retain),
+      log_(std::move(log)),
+      stats_(stats) {}
+
+bool Handoff::closes(const Moved& moved, LaneIndex lane) const {
   return lanes_.closed(lane) ||
          std::find(moved.closed.begin(), moved.closed.end(), lane) != moved.closed.end();
 }
 
-Status DataPlane::check(const Moved& moved) const {
+Status Handoff::check(const Moved& moved) const {
   if (moved.epoch <= job_.epoch() && !job_.is_piece(moved)) {
     return moved_error(fmt::format("with epoch {} after {}", moved.epoch.value, job_.epoch().value));
   }
@@ -57,8 +99,8 @@ Status DataPlane::check(const Moved& moved) const {
 }
 
 // Without `retain`, answers that others may lack are not here any more.
-Status DataPlane::check_retain(const Moved& moved) const {
-  if (config_.retain) return {};
+Status Handoff::check_retain(const Moved& moved) const {
+  if (retain_) return {};
   const bool concerned = std::ranges::any_of(tensors_.partitions(), [&](const Partition* partition) {
     return partition != nullptr && partition->role != Partition::Role::member &&
            closes(moved, partition->lane);
@@ -69,17 +111,15 @@ Status DataPlane::check_retain(const Moved& moved) const {
                     "start the job again; with retain=1 (BPS_RETAIN=1) it would have survived this");
 }
 
-Status DataPlane::on_moved(const Moved& moved) {
-  if (failed_ || moved.job_run != job_.run()) return {};
-  if (Status status = check(moved); !status.ok()) return status;
-  if (Status status = check_retain(moved); !status.ok()) return status;
+Result<std::vector<Partition*>> Handoff::move(const Moved& moved) {
+  if (Status status = check(moved); !status.ok()) return status.error();
+  if (Status status = check_retain(moved); !status.ok()) return status.error();
   const std::size_t lanes = lanes_.size();
   const Epoch since = job_.move(moved);
   lanes_.set_epoch(moved.epoch);
-  if (Status status = lanes_.add(moved.lanes, moved.closed); !status.ok()) return status;
+  if (Status status = lanes_.add(moved.lanes, moved.closed); !status.ok()) return status.error();
 
-  std::vector<Partition*> verdicts;
-  close_lanes(moved.closed, verdicts);
+  std::vector<Partition*> verdicts = close_lanes(moved.closed);
   std::vector<bool> gets_some(lanes_.size());
   for (const PartitionMove& move : moved.moves) {
     gets_some[move.owner.value] = true;
@@ -92,7 +132,7 @@ Status DataPlane::on_moved(const Moved& moved) {
     partition->since = since;
     lanes_.queue_of(move.owner).reserve(move.owner, 1);
   }
-  say(moved, gets_some);
+  log_move(moved, gets_some);
   for (std::size_t i = lanes; i < lanes_.size(); ++i) {
     Lane& lane = *lanes_.all()[i];
     if (!lane.closed()) lane.open();  // a server may have come and gone since the last Moved
@@ -100,24 +140,12 @@ Status DataPlane::on_moved(const Moved& moved) {
   for (const auto& lane : lanes_.all()) {
     if (gets_some[lane->index().value] && lane->welcomed()) resume(*lane);
   }
-  // What only waited for a connection to let go of its memory is done now.
-  for (Partition* partition : verdicts)
-    settle(*partition);
-  if (!failed_) pump();
-  return {};
+  return verdicts;
 }
 
-void DataPlane::on_shrunk(const Shrunk& shrunk) {
-  if (failed_ || !job_.shrink(shrunk)) return;
-  lanes_.set_generation(shrunk.generation);
-  const std::size_t left = job_.now().members.size();
-  stats_->workers.store(left, std::memory_order_relaxed);
-  log_.warn("{}; it goes on with {} of {} workers (generation {})", shrunk.reason, left, config_.world_size,
-            shrunk.generation.value);
-}
-
-void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Partition*>& verdicts) {
-  if (closed.empty()) return;
+std::vector<Partition*> Handoff::close_lanes(const std::vector<LaneIndex>& closed) {
+  std::vector<Partition*> verdicts;
+  if (closed.empty()) return verdicts;
   std::vector<bool> closing(lanes_.size());
   for (const LaneIndex lane : closed)
     closing[lane.value] = !lanes_.closed(lane);
@@ -141,9 +169,10 @@ void DataPlane::close_lanes(const std::vector<LaneIndex>& closed, std::vector<Pa
     tensor.bring_home(partition);
     if (tensor.under_way()) verdicts.push_back(&partition);
   });
+  return verdicts;
 }
 
-void DataPlane::say(const Moved& moved, const std::vector<bool>& gets_some) const {
+void Handoff::log_move(const Moved& moved, const std::vector<bool>& gets_some) const {
   std::vector<std::string> owners;
   for (const auto& lane : lanes_.all()) {
     std::string name = lane->name();
@@ -158,8 +187,7 @@ void DataPlane::say(const Moved& moved, const std::vector<bool>& gets_some) cons
             to.empty() ? "" : " to ", to, moved.epoch.value);
 }
 
-// Says how far this worker is with all partitions of the lane whose owner has not heard it in this session.
-void DataPlane::resume(Lane& lane) {
+void Handoff::resume(Lane& lane) {
   Message message = Resume{job_.run(), job_.epoch(), job_.generation(), {}};
   std::vector<StoredRounds>& piece = std::get_if<Resume>(&message)->partitions;
   for (Partition* partition : tensors_.partitions()) {
@@ -174,7 +202,7 @@ void DataPlane::resume(Lane& lane) {
     piece.clear();
   }
   for (const auto& [id, owner] : strangers_) {
-    if (!leaving_ || owner != lane.index() || find(lane, id) != nullptr) continue;
+    if (!leaving_ || owner != lane.index() || tensors_.find_on(lane.index(), id) != nullptr) continue;
     piece.push_back({id, Round{}});
     if (piece.size() < kMaxPartitionsPerResume) continue;
     lane.send(message, {}, 0);
@@ -183,52 +211,43 @@ void DataPlane::resume(Lane& lane) {
   if (!piece.empty()) lane.send(message, {}, 0);
 }
 
-void DataPlane::leave() {
+void Handoff::leave() {
   leaving_ = true;
   for (const auto& lane : lanes_.all()) {
     if (!strangers_.empty() && lane->welcomed()) resume(*lane);
   }
 }
 
-void DataPlane::on_resumed(Lane& lane, const Resumed& resumed) {
-  Partition* partition = find(lane, resumed.partition);
-  if (partition == nullptr || !partition->resuming) return;
-  if (partition->owner->poisoned()) {
-    partition->resuming = false;
-    return;
-  }
-  switch (partition->owner->on_resumed(*partition, resumed.round)) {
-    case TensorState::Resumption::send:
-      if (partition->sent_once) count_resent();
-      return queue(*partition);
-    case TensorState::Resumption::wait: return;
-    case TensorState::Resumption::violation: break;
-  }
-  violation(lane, fmt::format("Resumed with round {} of partition {}, which is in round {} here",
-                              resumed.round.value, partition->id.value,
-                              partition->owner->next_round(*partition).value));
+TensorState::Resumption Handoff::on_resumed(Partition& partition, Round open) {
+  if (!partition.owner->poisoned()) return partition.owner->on_resumed(partition, open);
+  partition.resuming = false;
+  return TensorState::Resumption::wait;
 }
 
-void DataPlane::on_fetch(Lane& lane, const Fetch& fetch) {
-  Partition* partition = find(lane, fetch.partition);
-  if (partition == nullptr || partition->lending) {
-    return violation(lane,
-                     fmt::format("Fetch for partition {}, {}", fetch.partition.value,
-                                 partition == nullptr ? "which it does not own" : "which is on its way"));
-  }
-  const TensorState::Retention kept = partition->owner->retained(*partition, fetch);
-  Retained retained{job_.run(),        partition->id, fetch.round, job_.epoch(),
-                    job_.generation(), kept.weight,   kept.error,  fetch.version};
+void Handoff::on_fetch(Lane& lane, Partition& partition, const Fetch& fetch) {
+  const TensorState::Retention kept = partition.owner->retained(partition, fetch);
+  Retained retained{job_.run(),        partition.id, fetch.round, job_.epoch(),
+                    job_.generation(), kept.weight,  kept.error,  fetch.version};
   if (kept.value != nullptr) {
     retained.broadcasts = kept.value->broadcasts;
     retained.applied = kept.value->applied;
   }
   const bool has_payload = !kept.bytes.empty();
-  partition->lending = has_payload;
+  partition.lending = has_payload;
   lanes_.queue_of(lane.index()).count_sent(lane.index(), kept.bytes.size());
-  stats_->pushed_bytes.fetch_add(kept.bytes.size(), std::memory_order_relaxed);
-  lane.send(std::move(retained), kept.bytes, has_payload ? kKeptCookie | (partition->id.value + 1) : 0);
+  stats_.pushed_bytes.fetch_add(kept.bytes.size(), std::memory_order_relaxed);
+  lane.send(std::move(retained), kept.bytes, has_payload ? kKeptCookie | (partition.id.value + 1) : 0);
   if (!lane.can_take_more()) lanes_.queue_of(lane.index()).set_ready(lane.index(), false);
+}
+
+void Handoff::report(const std::function<void(const Message&)>& say) {
+  job_.may_lack_moves();
+  say(job_.now());
+  TensorReport tensors(say);
+  for (const auto& tensor : tensors_.all()) {
+    if (tensor != nullptr) tensors.add(*tensor, job_.run());
+  }
+  tensors.flush();
 }
 
 }  // namespace bps
