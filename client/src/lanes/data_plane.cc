@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "client/src/engine/operation_check.h"
 #include "client/src/engine/scheduler_error.h"
@@ -17,13 +18,13 @@ DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner
       log_(std::move(log)),
       lanes_(
           loop, {transports.network, transports.shared_memory, transports.find_rdma},
-          transports.make_lane_loops, static_cast<Lane::Owner&>(*this),
-          [&owner](const LaneLost& report) { owner.on_link(report); }, config_, log_, *stats_),
+          transports.make_lane_loops, exchange_, [&owner](const LaneLost& report) { owner.on_link(report); },
+          config_, log_, *stats_),
       tensors_(config.retain),
-      ranks_(loop, transports.local, std::move(make_group), static_cast<HostRanks::Owner&>(*this),
-             static_cast<GroupPlane::Rounds&>(*this), config_, log_),
+      ranks_(loop, transports.local, std::move(make_group), static_cast<HostRanks::Owner&>(*this), exchange_,
+             config_, log_),
       handoff_(job_, lanes_, tensors_, ranks_, config.retain, log_, *stats_),
-      frame_(PushPull{}) {}
+      exchange_(job_, lanes_, tensors_, ranks_, handoff_, owner, *stats_) {}
 
 DataPlane::~DataPlane() {
   // Before the memory that their connections may hold.
@@ -38,7 +39,7 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
                                  [this](const Member& member) { return member.rank == config_.rank; });
   if (self == start.members.end()) return scheduler_error("a job that does not have this rank");
   stats_->workers.store(start.members.size(), std::memory_order_relaxed);
-  std::get_if<PushPull>(&frame_)->weight = self->weight;
+  exchange_.start(self->weight);
   if (Status status = ranks_.form(start, *self, patience); !status.ok()) return status;
   return lanes_.start(job_, incarnation, ticket, ranks_.size());
 }
@@ -79,18 +80,15 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
 }
 
 Status DataPlane::on_moved(const Moved& moved) {
-  if (failed_ || moved.job_run != job_.run()) return {};
-  const auto verdicts = handoff_.move(moved);
-  if (!verdicts) return verdicts.error();
-  // What only waited for a connection to let go of its memory is done now.
-  for (Partition* partition : *verdicts)
-    settle(*partition);
-  if (!failed_) pump();
+  if (exchange_.stopped() || moved.job_run != job_.run()) return {};
+  const auto partitions = handoff_.move(moved);
+  if (!partitions) return partitions.error();
+  exchange_.go_on(*partitions);
   return {};
 }
 
 void DataPlane::on_shrunk(const Shrunk& shrunk) {
-  if (failed_ || !job_.shrink(shrunk)) return;
+  if (exchange_.stopped() || !job_.shrink(shrunk)) return;
   lanes_.set_generation(shrunk.generation);
   const std::size_t left = job_.now().members.size();
   stats_->workers.store(left, std::memory_order_relaxed);
@@ -183,15 +181,8 @@ Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
     group->begun(tensor, is_broadcast ? std::optional(tensor.root()) : std::nullopt);
     return {};
   }
-  for (Partition& partition : tensor.partitions())
-    queue(partition);
-  pump();
+  exchange_.begin(tensor);
   return {};
-}
-
-// After every change that may have been what it waited for.
-void DataPlane::queue(Partition& partition) {
-  if (partition.owner->may_queue(partition)) lanes_.queue_of(partition.lane).push(partition);
 }
 
 std::shared_ptr<const AnswerView> DataPlane::view(TensorId id) const {
@@ -203,112 +194,24 @@ void DataPlane::release(TensorId id) {
   if (TensorState* tensor = tensors_.find(id)) tensor->release();
 }
 
-void DataPlane::pump() {
-  lanes_.each_queue([this](ContributionQueue& queue) { pump(queue); });
-}
-
-void DataPlane::pump(ContributionQueue& queue) {
-  while (SendItem* item = queue.pop())
-    send(static_cast<Partition&>(*item));
-}
-
-void DataPlane::send(Partition& partition) {
-  TensorState& tensor = *partition.owner;
-  Lane& lane = lanes_[partition.lane];
-  auto& push = *std::get_if<PushPull>(&frame_);
-  push.job_run = job_.run();
-  push.partition = partition.id;
-  push.round = tensor.round();
-  push.epoch = job_.epoch();
-  push.generation = job_.generation();
-  push.operation = tensor.operation();
-  push.root = tensor.root();
-  push.error = tensor.refused().value_or(Error{});
-  push.announced = !lanes_.may_send(partition);
-  if (push.announced) {
-    lanes_.queue_of(partition.lane).take_back(partition);
-    tensor.on_announced(partition);
-    return lane.send(frame_, {}, 0);
-  }
-  const Payload payload = tensor.contribution(partition);
-  tensor.on_handed_over(partition, !payload.bytes.empty());
-  lane.send(frame_, payload, payload.bytes.empty() ? 0 : std::uint64_t{partition.id.value} + 1);
-  stats_->pushed_bytes.fetch_add(payload.bytes.size(), std::memory_order_relaxed);
-  if (!lane.can_take_more()) lanes_.queue_of(partition.lane).set_ready(partition.lane, false);
-}
-
-void DataPlane::count_resent() { stats_->resent.fetch_add(1, std::memory_order_relaxed); }
-
-// May break the partition's lane off, so it comes last in what a lane tells.
-void DataPlane::settle(Partition& partition) {
-  TensorState& tensor = *partition.owner;
-  if (tensor.is_over(partition)) lanes_.give_back(partition);
-  if (partition.state == Partition::State::lent && !fetch(partition)) return;
-  GroupPlane* const group = ranks_.group();
-  if (group != nullptr && tensor.may_spread(partition)) group->answered(partition);
-  if (!tensor.settle(partition)) return;
-  // What a host says in its root's name is no more than that.
-  const bool is_one = ranks_.sum_first() && tensor.operation() == Operation::broadcast;
-  TensorState::Ended ended = tensors_.end(tensor);
-  if (is_one && ended.result.ok()) ended.result = 1u;
-  stats_->rounds.fetch_add(1, std::memory_order_relaxed);
-  ended.done(std::move(ended.result));
-  tensors_.call_waiters();
-  if (idle()) owner_.on_idle();
-}
-
-void DataPlane::on_group_summed(Partition& partition) {
-  queue(partition);
-  settle(partition);
-  if (!failed_) pump();
-}
-
-void DataPlane::on_group_settled(Partition& partition) {
-  if (!partition.owner->may_queue(partition)) lanes_.queue_of(partition.lane).remove(partition);
-  settle(partition);
-}
-
 void DataPlane::on_group_failed(const Error& error) {
-  if (!failed_) owner_.on_data_failed(error);
-}
-
-// False: the lane is broken off, and with it the partition has been seen to.
-bool DataPlane::fetch(Partition& partition) {
-  TensorState& tensor = *partition.owner;
-  if (tensor.needs_spare(partition) && spare_ == nullptr) {
-    spare_.reset(new (std::nothrow) std::byte[job_.partition_bytes()]);
-    if (spare_ == nullptr) {
-      tensor.on_failed(partition, tensor.round(),
-                       make_error(ErrorCode::out_of_memory,
-                                  "no memory for an answer of tensor '" + tensor.shape().name + "'"));
-      return true;
-    }
-  }
-  if (tensor.fetch(partition, spare_.get())) return true;
-  lanes_[partition.lane].break_off(
-      make_error(ErrorCode::unreachable, "it closed the connection while its answer was read"));
-  return false;
+  if (!exchange_.stopped()) owner_.on_data_failed(error);
 }
 
 void DataPlane::fail_tensor(TensorId id, const Error& error) {
   TensorState* tensor = tensors_.find(id);
-  if (failed_) return;
+  if (exchange_.stopped()) return;
   const bool is_ordered = ranks_.size() > 1 || (tensor != nullptr && tensor->is_grouped());
   if (is_ordered) ranks_.group()->drop(id, error);
   if (tensor == nullptr || tensor->poisoned()) return;
   tensor->poison(error);
   if (tensor->is_grouped()) return tensors_.call_waiters();  // it ends in the group's order
-  const Round round = tensor->round();
-  for (Partition& partition : tensor->partitions()) {
-    if (!tensor->on_failed(partition, round, error, true)) continue;
-    lanes_.queue_of(partition.lane).remove(partition);
-    settle(partition);
-  }
+  exchange_.fail(*tensor, error);
   tensors_.call_waiters();
 }
 
 void DataPlane::fail(const Error& error, std::function<void()> over) {
-  failed_ = true;
+  exchange_.stop();
   if (over) when_over_.push_back(std::move(over));
   if (!end_) {
     end_ = error;

@@ -1,16 +1,19 @@
-// Contributions out, answers in: the lanes of a job, the tensors that live on them, and the one queue
-// between.
+// The data of a job: its lanes, the tensors that live on them, the ranks of this host, and the operations
+// that programs begin.
+//
+//   push_pull, broadcast -> TensorSet -> Exchange -> LaneSet -> servers
+//                             |            ^
+//                             |            | moves: Handoff
+//                             +-> HostRanks, where ranks of this host sum first or memory is a GPU's
 //
 // Owner: ClientEngine. Lives on: client loop. Limits: see ContributionQueue (what is under way) and
-// TensorState (memory). Failure: a broken lane is opened again and its unanswered contributions are queued
-// again; a server that breaks the protocol, or refuses this worker for good, is told to the owner, who then
-// calls fail().
+// TensorState (memory). Failure: a server that breaks the protocol, or refuses this worker for good, is
+// reported to the owner, who then calls fail().
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,9 +21,8 @@
 #include <vector>
 
 #include "client/src/group/host_ranks.h"
-#include "client/src/lanes/data_threads.h"
+#include "client/src/lanes/exchange.h"
 #include "client/src/lanes/handoff.h"
-#include "client/src/lanes/lane.h"
 #include "client/src/lanes/lane_set.h"
 #include "client/src/lanes/running_job.h"
 #include "client/src/runtime/client_config.h"
@@ -29,16 +31,12 @@
 
 namespace bps {
 
-class DataPlane final : private Lane::Owner, private HostRanks::Owner, private GroupPlane::Rounds {
+class DataPlane final : private HostRanks::Owner {
  public:
   using OperationDone = TensorState::Done;
 
-  class Owner {
+  class Owner : public Exchange::Owner {
    public:
-    // A server broke a rule: the job cannot go on. Called at most once.
-    virtual void on_data_failed(const Error& error) = 0;
-    // The last operation under way has ended.
-    virtual void on_idle() = 0;
     // A server cannot be reached, or can be again: for the scheduler.
     virtual void on_link(const LaneLost& said) = 0;
     // After start(), if forms_group(): the ranks of this host have found each other, or do not.
@@ -142,38 +140,10 @@ class DataPlane final : private Lane::Owner, private HostRanks::Owner, private G
   const std::shared_ptr<ClientStats>& stats() const { return stats_; }
 
  private:
-  std::byte* on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) override;
-  void on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) override;
-  bool on_lane_lent(Lane& lane, Message& message, LentPayload& payload) override;
-  void on_lane_sent(Lane& lane, std::uint64_t cookie) override;
-  void on_lane_writable(Lane& lane) override;
-  void on_lane_welcomed(Lane& lane) override;
-  void on_lane_breaking(Lane& lane) override;
-  void on_lane_broken(Lane& lane) override;
-  void on_lane_refused(Lane& lane, const Error& error) override;
-
   void on_group(const Status& status) override { owner_.on_group(status); }
   void on_group_failed(const Error& error) override;
-  void on_group_summed(Partition& partition) override;
-  void on_group_settled(Partition& partition) override;
-  void end_all();
-
   Status begin(TensorState& tensor, TensorState::RoundInput round);
-  void queue(Partition& partition);
-  void pump();
-  void pump(ContributionQueue& queue);
-  void send(Partition& partition);
-  void count_resent();
-  void settle(Partition& partition);
-  bool fetch(Partition& partition);
-  bool count_taken(const Lane& lane, const Message& message, std::uint64_t bytes);
-  void on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes);
-  TensorState::Verdict judge(const Partition& partition, const Aggregate& aggregate,
-                             std::uint64_t bytes) const;
-  void violation(const Lane& lane, const std::string& what);
-
-  void on_resumed(const Lane& lane, const Resumed& resumed);
-  void on_fetch(Lane& lane, const Fetch& fetch);
+  void end_all();
 
   EventLoop& loop_;
   Owner& owner_;
@@ -185,9 +155,7 @@ class DataPlane final : private Lane::Owner, private HostRanks::Owner, private G
   TensorSet tensors_;
   HostRanks ranks_;
   Handoff handoff_;
-  Message frame_;                       // reused: a PushPull
-  std::unique_ptr<std::byte[]> spare_;  // a partition's bytes; see TensorState::fetch
-  bool failed_ = false;
+  Exchange exchange_;
   std::optional<Error> end_;  // of all operations
   bool ended_ = false;
   std::vector<std::function<void()>> when_over_;

@@ -15,7 +15,7 @@
 // allowed, unknown, no memory), or a system that refuses this process a connection for as long, is an error
 // of the job; the patience lets a JobFailed, which explains it better, come first.
 //
-// Owner: DataPlane. Lives on: one of the client's loops. Limits: kLowWaterBytes queued in user space and one
+// Owner: LaneSet. Lives on: one of the client's loops. Limits: kLowWaterBytes queued in user space and one
 // frame more.
 #pragma once
 

@@ -5,7 +5,7 @@
 // which a lane has been away for as long as silence means death is reported (LaneLost), once; and when all
 // lanes to it are there again, that is taken back.
 //
-// Owner: DataPlane, which feeds it and asks it at due(). Pure.
+// Owner: LaneSet, which feeds it and asks it at due(). Pure.
 #pragma once
 
 #include <map>

@@ -11,7 +11,7 @@
 // has taken or refused the payload, never with an answer, and one partition may always be under way, however
 // small the credit.
 //
-// Pure. Owner: DataPlane. Lives on: client loop. Limits: heaps are as large as `reserve` said; items are
+// Pure. Owner: LaneSet. Lives on: client loop. Limits: heaps are as large as `reserve` said; items are
 // linked, not copied, and must be removed before they die.
 #pragma once
 

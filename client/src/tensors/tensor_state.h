@@ -36,7 +36,7 @@
 // program's memory. Rounds in the memory of a GPU go that way also where this rank is alone on its host: then
 // it owns all.
 //
-// Pure. Owner: DataPlane. Lives on: client loop. Limits: library memory is as large as the tensor, or twice
+// Pure. Owner: TensorSet. Lives on: client loop. Limits: library memory is as large as the tensor, or twice
 // that if it is async, allocated for the first answer that needs it; per partition nothing is allocated, but
 // for an async one 8 bytes for each rank, twice.
 #pragma once

@@ -1,20 +1,153 @@
-// What servers say on the lanes, and what becomes of lanes that come and go.
+#include "client/src/lanes/exchange.h"
+
 #include <fmt/core.h>
 
-#include "client/src/lanes/data_plane.h"
+#include <algorithm>
+#include <new>
+#include <utility>
+
 #include "proto/base/assert.h"
 
 namespace bps {
 
-void DataPlane::violation(const Lane& lane, const std::string& what) {
-  if (failed_) return;
-  failed_ = true;
+Exchange::Exchange(const RunningJob& job, LaneSet& lanes, TensorSet& tensors, HostRanks& ranks,
+                   Handoff& handoff, Owner& owner, ClientStats& stats)
+    : job_(job),
+      lanes_(lanes),
+      tensors_(tensors),
+      ranks_(ranks),
+      handoff_(handoff),
+      owner_(owner),
+      stats_(stats),
+      frame_(PushPull{}) {}
+
+void Exchange::start(std::uint32_t weight) { std::get_if<PushPull>(&frame_)->weight = weight; }
+
+// ---- out ----
+
+void Exchange::begin(TensorState& tensor) {
+  for (Partition& partition : tensor.partitions())
+    queue(partition);
+  pump();
+}
+
+// After every change that may have been what it waited for.
+void Exchange::queue(Partition& partition) {
+  if (partition.owner->may_queue(partition)) lanes_.queue_of(partition.lane).push(partition);
+}
+
+void Exchange::pump() {
+  lanes_.each_queue([this](ContributionQueue& queue) { pump(queue); });
+}
+
+void Exchange::pump(ContributionQueue& queue) {
+  while (SendItem* item = queue.pop())
+    send(static_cast<Partition&>(*item));
+}
+
+void Exchange::send(Partition& partition) {
+  TensorState& tensor = *partition.owner;
+  Lane& lane = lanes_[partition.lane];
+  auto& push = *std::get_if<PushPull>(&frame_);
+  push.job_run = job_.run();
+  push.partition = partition.id;
+  push.round = tensor.round();
+  push.epoch = job_.epoch();
+  push.generation = job_.generation();
+  push.operation = tensor.operation();
+  push.root = tensor.root();
+  push.error = tensor.refused().value_or(Error{});
+  push.announced = !lanes_.may_send(partition);
+  if (push.announced) {
+    lanes_.queue_of(partition.lane).take_back(partition);
+    tensor.on_announced(partition);
+    return lane.send(frame_, {}, 0);
+  }
+  const Payload payload = tensor.contribution(partition);
+  tensor.on_handed_over(partition, !payload.bytes.empty());
+  lane.send(frame_, payload, payload.bytes.empty() ? 0 : std::uint64_t{partition.id.value} + 1);
+  stats_.pushed_bytes.fetch_add(payload.bytes.size(), std::memory_order_relaxed);
+  if (!lane.can_take_more()) lanes_.queue_of(partition.lane).set_ready(partition.lane, false);
+}
+
+void Exchange::count_resent() { stats_.resent.fetch_add(1, std::memory_order_relaxed); }
+
+// ---- the end of a partition's round ----
+
+// May break the partition's lane off, so it comes last in what a lane tells.
+void Exchange::settle(Partition& partition) {
+  TensorState& tensor = *partition.owner;
+  if (tensor.is_over(partition)) lanes_.give_back(partition);
+  if (partition.state == Partition::State::lent && !fetch(partition)) return;
+  GroupPlane* const group = ranks_.group();
+  if (group != nullptr && tensor.may_spread(partition)) group->answered(partition);
+  if (!tensor.settle(partition)) return;
+  // What a host says in its root's name is no more than that.
+  const bool is_one = ranks_.sum_first() && tensor.operation() == Operation::broadcast;
+  TensorState::Ended ended = tensors_.end(tensor);
+  if (is_one && ended.result.ok()) ended.result = 1u;
+  stats_.rounds.fetch_add(1, std::memory_order_relaxed);
+  ended.done(std::move(ended.result));
+  tensors_.call_waiters();
+  if (tensors_.idle()) owner_.on_idle();
+}
+
+// False: the lane is broken off, and with it the partition has been seen to.
+bool Exchange::fetch(Partition& partition) {
+  TensorState& tensor = *partition.owner;
+  if (tensor.needs_spare(partition) && spare_ == nullptr) {
+    spare_.reset(new (std::nothrow) std::byte[job_.partition_bytes()]);
+    if (spare_ == nullptr) {
+      tensor.on_failed(partition, tensor.round(),
+                       make_error(ErrorCode::out_of_memory,
+                                  "no memory for an answer of tensor '" + tensor.shape().name + "'"));
+      return true;
+    }
+  }
+  if (tensor.fetch(partition, spare_.get())) return true;
+  lanes_[partition.lane].break_off(
+      make_error(ErrorCode::unreachable, "it closed the connection while its answer was read"));
+  return false;
+}
+
+void Exchange::go_on(const std::vector<Partition*>& moved) {
+  // What only waited for a connection to let go of its memory is done now.
+  for (Partition* partition : moved)
+    settle(*partition);
+  if (!stopped_) pump();
+}
+
+void Exchange::fail(TensorState& tensor, const Error& error) {
+  const Round round = tensor.round();
+  for (Partition& partition : tensor.partitions()) {
+    if (!tensor.on_failed(partition, round, error, true)) continue;
+    lanes_.queue_of(partition.lane).remove(partition);
+    settle(partition);
+  }
+}
+
+void Exchange::on_group_summed(Partition& partition) {
+  queue(partition);
+  settle(partition);
+  if (!stopped_) pump();
+}
+
+void Exchange::on_group_settled(Partition& partition) {
+  if (!partition.owner->may_queue(partition)) lanes_.queue_of(partition.lane).remove(partition);
+  settle(partition);
+}
+
+// ---- in ----
+
+void Exchange::violation(const Lane& lane, const std::string& what) {
+  if (stopped_) return;
+  stopped_ = true;
   owner_.on_data_failed(make_error(ErrorCode::protocol, lane.name() + " sent " + what,
                                    "run the same bps version everywhere; if it is, please report this"));
 }
 
-TensorState::Verdict DataPlane::judge(const Partition& partition, const Aggregate& aggregate,
-                                      std::uint64_t bytes) const {
+TensorState::Verdict Exchange::judge(const Partition& partition, const Aggregate& aggregate,
+                                     std::uint64_t bytes) const {
   const bool is_owners = aggregate.epoch >= partition.since && aggregate.epoch <= job_.epoch();
   if (!is_owners || aggregate.generation < job_.first_generation() || aggregate.codec != Codec::raw) {
     return TensorState::Verdict::violation;
@@ -22,7 +155,7 @@ TensorState::Verdict DataPlane::judge(const Partition& partition, const Aggregat
   return partition.owner->judge(partition, aggregate.round, bytes);
 }
 
-std::byte* DataPlane::on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) {
+std::byte* Exchange::on_lane_payload(Lane& lane, const Message& message, std::uint64_t bytes) {
   const auto* aggregate = std::get_if<Aggregate>(&message);
   if (aggregate == nullptr) {
     violation(lane, fmt::format("{} with a payload of {} bytes", name_of(message), bytes));
@@ -49,7 +182,7 @@ std::byte* DataPlane::on_lane_payload(Lane& lane, const Message& message, std::u
   return nullptr;
 }
 
-bool DataPlane::on_lane_lent(Lane& lane, Message& message, LentPayload& payload) {
+bool Exchange::on_lane_lent(Lane& lane, Message& message, LentPayload& payload) {
   // What is wrong with it, or is not to be kept, takes the way of every payload.
   const auto* aggregate = std::get_if<Aggregate>(&message);
   if (aggregate == nullptr || payload.scarce()) return false;
@@ -58,22 +191,22 @@ bool DataPlane::on_lane_lent(Lane& lane, Message& message, LentPayload& payload)
   if (judge(*partition, *aggregate, payload.bytes().size()) != TensorState::Verdict::wanted) return false;
   if (!count_taken(lane, message, aggregate->taken)) return true;
   lanes_.queue_of(partition->lane).remove(*partition);
-  stats_->pulled_bytes.fetch_add(payload.bytes().size(), std::memory_order_relaxed);
+  stats_.pulled_bytes.fetch_add(payload.bytes().size(), std::memory_order_relaxed);
   if (partition->owner->is_async()) partition->owner->on_version(*partition, *aggregate);
   partition->owner->on_lent(*partition, std::move(payload), aggregate->weight);
   settle(*partition);
-  if (!failed_) pump(lanes_.queue_of(lane.index()));
+  if (!stopped_) pump(lanes_.queue_of(lane.index()));
   return true;
 }
 
-bool DataPlane::count_taken(const Lane& lane, const Message& message, std::uint64_t bytes) {
+bool Exchange::count_taken(const Lane& lane, const Message& message, std::uint64_t bytes) {
   if (lanes_.queue_of(lane.index()).on_taken(lane.index(), bytes)) return true;
   violation(lane, fmt::format("{} that counts {} bytes taken, more than was sent or less than before",
                               name_of(message), bytes));
   return false;
 }
 
-void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) {
+void Exchange::on_lane_message(Lane& lane, Message& message, std::span<std::byte> payload) {
   const auto taken = [](const Message& m) -> const std::uint64_t* {
     if (const auto* x = std::get_if<Aggregate>(&m)) return &x->taken;
     if (const auto* x = std::get_if<Credit>(&m)) return &x->taken;
@@ -112,10 +245,10 @@ void DataPlane::on_lane_message(Lane& lane, Message& message, std::span<std::byt
   } else if (const auto* wanted = std::get_if<Fetch>(&message)) {
     on_fetch(lane, *wanted);
   }
-  if (!failed_) pump(lanes_.queue_of(lane.index()));
+  if (!stopped_) pump(lanes_.queue_of(lane.index()));
 }
 
-void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes) {
+void Exchange::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes) {
   Partition* partition = tensors_.find_on(lane.index(), aggregate.partition);
   if (partition == nullptr) {
     return violation(
@@ -133,13 +266,13 @@ void DataPlane::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64
     }
     lanes_.queue_of(partition->lane).remove(*partition);
   }
-  stats_->pulled_bytes.fetch_add(payload_bytes, std::memory_order_relaxed);
+  stats_.pulled_bytes.fetch_add(payload_bytes, std::memory_order_relaxed);
   if (tensor.is_async()) tensor.on_version(*partition, aggregate);
   tensor.on_answer(*partition, aggregate.weight);
   settle(*partition);
 }
 
-void DataPlane::on_resumed(const Lane& lane, const Resumed& resumed) {
+void Exchange::on_resumed(const Lane& lane, const Resumed& resumed) {
   Partition* partition = tensors_.find_on(lane.index(), resumed.partition);
   if (partition == nullptr || !partition->resuming) return;
   switch (handoff_.on_resumed(*partition, resumed.round)) {
@@ -154,14 +287,14 @@ void DataPlane::on_resumed(const Lane& lane, const Resumed& resumed) {
                               partition->owner->next_round(*partition).value));
 }
 
-void DataPlane::on_fetch(Lane& lane, const Fetch& fetch) {
+void Exchange::on_fetch(Lane& lane, const Fetch& fetch) {
   Partition* partition = tensors_.find_on(lane.index(), fetch.partition);
   if (partition != nullptr && !partition->lending) return handoff_.on_fetch(lane, *partition, fetch);
   violation(lane, fmt::format("Fetch for partition {}, {}", fetch.partition.value,
                               partition == nullptr ? "which it does not own" : "which is on its way"));
 }
 
-void DataPlane::on_lane_sent(Lane& lane, std::uint64_t cookie) {
+void Exchange::on_lane_sent(Lane& lane, std::uint64_t cookie) {
   const bool was_kept = (cookie & Handoff::kKeptCookie) != 0;
   const PartitionId id{static_cast<std::uint32_t>((cookie & ~Handoff::kKeptCookie) - 1)};
   Partition* const found = tensors_.find(id);
@@ -176,28 +309,28 @@ void DataPlane::on_lane_sent(Lane& lane, std::uint64_t cookie) {
   on_lane_writable(lane);
 }
 
-void DataPlane::on_lane_writable(Lane& lane) {
-  if (failed_) return;
+void Exchange::on_lane_writable(Lane& lane) {
+  if (stopped_) return;
   lanes_.queue_of(lane.index()).set_ready(lane.index(), lane.can_take_more());
   pump(lanes_.queue_of(lane.index()));
 }
 
-void DataPlane::on_lane_welcomed(Lane& lane) {
+void Exchange::on_lane_welcomed(Lane& lane) {
   lanes_.on_welcomed(lane);
   handoff_.resume(lane);
   on_lane_writable(lane);
 }
 
 // A server that lives takes back what it has lent when the connection is gone.
-void DataPlane::on_lane_breaking(Lane& lane) {
-  if (failed_) return;
+void Exchange::on_lane_breaking(Lane& lane) {
+  if (stopped_) return;
   for (Partition* partition : tensors_.partitions()) {
     if (partition != nullptr && partition->lane == lane.index()) partition->owner->bring_home(*partition);
   }
 }
 
-void DataPlane::on_lane_broken(Lane& lane) {
-  if (failed_) return;
+void Exchange::on_lane_broken(Lane& lane) {
+  if (stopped_) return;
   lanes_.on_broken(lane);
   std::vector<Partition*> verdicts;
   for (const auto& tensor : tensors_.all()) {
@@ -219,9 +352,9 @@ void DataPlane::on_lane_broken(Lane& lane) {
   pump();
 }
 
-void DataPlane::on_lane_refused(Lane& lane, const Error& error) {
-  if (failed_) return;
-  failed_ = true;
+void Exchange::on_lane_refused(Lane& lane, const Error& error) {
+  if (stopped_) return;
+  stopped_ = true;
   const char* const verb = error.code == ErrorCode::os ? " cannot be reached: " : " refuses this worker: ";
   owner_.on_data_failed(make_error(error.code, lane.name() + verb + error.message, error.advice));
 }
