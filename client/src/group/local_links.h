@@ -6,7 +6,7 @@
 // its process may not have heard yet that the job has begun. Once all are there, a link that is lost is lost
 // for good.
 //
-// Owner: DataPlane. Lives on: client loop. Limits: kMaxGuests connections that have not said yet who they
+// Owner: HostRanks. Lives on: client loop. Limits: kMaxGuests connections that have not said yet who they
 // are, each for kHelloTimeout; the oldest goes when one more comes. Failure: on_links_failed, once, before
 // all are there; later on_link_down, once for each link. A member that breaks a rule is told so and its link
 // closed. No callback comes within a call.
