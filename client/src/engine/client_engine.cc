@@ -19,6 +19,7 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
       patience_(config_.stall_warn),
       data_(loop, {network, shared_memory, std::move(find_rdma), local, std::move(make_lane_loops)}, *this,
             config_, log_, std::move(make_group)),
+      declares_(data_, link_),
       alive_(std::make_shared<bool>(true)) {}
 
 ClientEngine::~ClientEngine() {
@@ -92,58 +93,15 @@ void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone d
   }
   // Before the program can do anything with them.
   if (std::find(casts.begin(), casts.end(), true) != casts.end()) data_.expect_casts();
-  const std::uint64_t request = next_request_++;
-  PendingDeclare& pending = declares_[request];
-  pending.tensors = std::move(tensors);
-  pending.casts = std::move(casts);
-  pending.done = std::move(done);
-  ask_next(request, pending);
-}
-
-void ClientEngine::ask_next(std::uint64_t request, PendingDeclare& pending) {
-  Declare declare;
-  declare.request = request;
-  std::uint64_t partitions = 0;
-  while (pending.asked < pending.tensors.size() && declare.tensors.size() < kMaxTensorsPerDeclare) {
-    const TensorDeclaration& tensor = pending.tensors[pending.asked];
-    partitions += Partitioner(tensor.elements, tensor.dtype, data_.partition_bytes()).count();
-    if (partitions > kMaxPartitionsPerDeclare && !declare.tensors.empty()) break;
-    declare.tensors.push_back(tensor);
-    ++pending.asked;
-  }
-  link_.send(declare);
+  declares_.declare(std::move(tensors), std::move(casts), std::move(done));
 }
 
 void ClientEngine::on_declared(Declared& declared) {
-  const auto found = declares_.find(declared.request);
-  const bool expected =
-      found != declares_.end() && declared.tensors.size() == found->second.asked - found->second.answered;
-  if (!expected) {
-    return fail(make_error(ErrorCode::protocol, link_.name() + " answered a declaration that was not asked",
-                           "run the same bps version everywhere; if it is, please report this"));
-  }
-  PendingDeclare& pending = found->second;
-  for (DeclaredTensor& tensor : declared.tensors) {
-    const bool is_cast = pending.casts[pending.answered];
-    const TensorDeclaration& declaration = pending.tensors[pending.answered++];
-    pending.ids.push_back(tensor.tensor);
-    if (tensor.error.code != ErrorCode::ok) {
-      if (!pending.error) pending.error = std::move(tensor.error);
-    } else if (Status cast = data_.check_cast(tensor, is_cast); !cast.ok()) {
-      if (!pending.error) pending.error = cast.error();
-    } else if (Status status = data_.add_tensor(declaration, tensor, is_cast); !status.ok()) {
-      if (status.error().code != ErrorCode::out_of_memory) return fail(status.error());
-      // The other ranks are not to wait for this one.
-      tensors_failed_.push_back({data_.job_run(), tensor.tensor, status.error()});
-      link_.send(tensors_failed_.back());
-      if (!pending.error) pending.error = status.error();
-    }
-  }
-  if (pending.answered < pending.tensors.size()) return ask_next(declared.request, pending);
-  PendingDeclare ended = std::move(pending);
-  declares_.erase(found);
+  auto ended = declares_.on_declared(declared);
+  if (!ended) return fail(ended.error());
+  if (!*ended) return;
   answer_settles();  // before anything else begins
-  ended.done(ended.error ? Result<std::vector<TensorId>>(*ended.error) : std::move(ended.ids));
+  (*ended)->done(std::move((*ended)->result));
 }
 
 void ClientEngine::on_tensor_failed(const TensorFailed& failed) {
@@ -176,18 +134,32 @@ void ClientEngine::barrier(Done done) {
   if (Status status = ready(); !status.ok()) {
     return post([status = std::move(status), done = std::move(done)] { done(status); });
   }
-  const std::uint64_t number = next_barrier_++;
-  barriers_.emplace(number, std::move(done));
-  link_.send(Barrier{number});
+  link_.send(barriers_.arrive(std::move(done)));
 }
 
-void ClientEngine::on_barrier_done(const BarrierDone& barrier) {
-  if (barrier.error.code == ErrorCode::ok) barriers_done_ = std::max(barriers_done_, barrier.number + 1);
-  const auto found = barriers_.find(barrier.number);
-  if (found == barriers_.end()) return;
-  Done done = std::move(found->second);
-  barriers_.erase(found);
-  done(barrier.error.code == ErrorCode::ok ? Status() : Status(barrier.error));
+// ---- the scheduler is there again, perhaps another one (decision 0013) ----
+
+// It is told what was said before, and asked again what it has not answered.
+void ClientEngine::on_taken_up() {
+  data_.report([this](const Message& message) { link_.send(message); });
+  Attached attached;
+  attached.closed = data_.closed_lanes();
+  attached.closing.assign(ranks_closing_.begin(), ranks_closing_.end());
+  attached.barriers_arrived = barriers_.arrived();
+  attached.barriers_done = barriers_.done();
+  link_.send(attached);
+  for (const LaneLost& said : data_.lost_links())
+    link_.send(said);
+  declares_.send_failed();
+  declares_.ask_again();
+  for (const std::uint64_t number : barriers_.pending())
+    link_.send(Barrier{number});
+  if (has_left_) link_.send(Leave{});
+}
+
+std::string ClientEngine::describe_scheduler() const {
+  const std::string loss = link_.describe_loss();
+  return loss.empty() ? loss : "; " + loss;
 }
 
 // ---- the end ----
@@ -202,10 +174,8 @@ void ClientEngine::fail(const Error& error) {
   questions_.give_up();
   data_.fail(error);
   if (auto done = std::exchange(join_done_, nullptr)) done(error);
-  for (auto& [request, pending] : std::exchange(declares_, {}))
-    pending.done(error);
-  for (auto& [number, done] : std::exchange(barriers_, {}))
-    done(error);
+  declares_.fail(error);
+  barriers_.fail(error);
   // Not at once: a callback above may have asked for something whose refusal is posted, and that comes first.
   if (closing_) post([this] { finish_close(); });
 }
@@ -289,10 +259,8 @@ void ClientEngine::finish_close() {
   link_.close();
   questions_.give_up();
   data_.fail(cancelled, [this, cancelled, closed = std::exchange(close_done_, nullptr)] {
-    for (auto& [request, pending] : std::exchange(declares_, {}))
-      pending.done(cancelled);
-    for (auto& [number, done] : std::exchange(barriers_, {}))
-      done(cancelled);
+    declares_.fail(cancelled);
+    barriers_.fail(cancelled);
     if (auto done = std::exchange(join_done_, nullptr)) done(cancelled);
     closed(data_.at_rest());
   });

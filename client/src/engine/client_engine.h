@@ -10,13 +10,12 @@
 // fails everything pending and everything later with it. A broken lane alone fails nothing: it is opened
 // again under a higher session and what was not answered is sent again. Nor does a lost server whose
 // partitions the scheduler gives to others, with `retain`. Nor does a lost scheduler that is there again
-// within `scheduler_grace`: operations go on, all else waits (client_engine_attach.cc).
+// within `scheduler_grace`: operations go on, all else waits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,7 +23,9 @@
 #include <string>
 #include <vector>
 
+#include "client/src/engine/declarations.h"
 #include "client/src/engine/patience.h"
+#include "client/src/engine/pending_barriers.h"
 #include "client/src/engine/scheduler_link.h"
 #include "client/src/engine/wait_questions.h"
 #include "client/src/lanes/data_plane.h"
@@ -39,7 +40,7 @@ namespace bps {
 class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owner {
  public:
   using Done = std::function<void(Status)>;
-  using DeclareDone = std::function<void(Result<std::vector<TensorId>>)>;
+  using DeclareDone = Declarations::Done;
   using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
   using Memory = DataPlane::Memory;
 
@@ -135,15 +136,6 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
 
  private:
-  struct PendingDeclare {
-    std::vector<TensorDeclaration> tensors;
-    std::vector<bool> casts;
-    std::vector<TensorId> ids;
-    std::size_t asked = 0;     // tensors sent
-    std::size_t answered = 0;  // tensors answered
-    std::optional<Error> error;
-    DeclareDone done;
-  };
   struct PendingSettle {
     std::uint64_t number = 0;
     std::uint64_t asked_on = 0;  // connection
@@ -155,7 +147,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_tensor_failed(const TensorFailed& failed) override;
   void on_moved(const Moved& moved) override;
   void on_shrunk(const Shrunk& shrunk) override { data_.on_shrunk(shrunk); }
-  void on_barrier_done(const BarrierDone& barrier) override;
+  void on_barrier_done(const BarrierDone& barrier) override { barriers_.on_done(barrier); }
   void on_settle(const Settle& settle) override;
   void answer_settles();
   void on_left() override;
@@ -169,8 +161,6 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_group(const Status& status) override;
 
   void fail(const Error& error);
-  void ask_next(std::uint64_t request, PendingDeclare& pending);
-  void ask_again(std::uint64_t request, const PendingDeclare& pending);
   void post(std::function<void()> task);
   void drain();
   // Waits that take too long. client_engine_stall.cc
@@ -189,12 +179,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   DataPlane data_;
   Done join_done_;
   bool joined_ = false;
-  std::uint64_t next_request_ = 1;
-  std::map<std::uint64_t, PendingDeclare> declares_;
-  std::vector<TensorFailed> tensors_failed_;  // that this worker has no memory for
-  std::uint64_t next_barrier_ = 0;
-  std::map<std::uint64_t, Done> barriers_;
-  std::uint64_t barriers_done_ = 0;     // the first ones
+  Declarations declares_;
+  PendingBarriers barriers_;
   std::vector<PendingSettle> settles_;  // for when all declares are answered
   std::set<Rank> ranks_closing_;        // those that Settle has named
   std::optional<Error> failure_;

@@ -25,7 +25,7 @@ void ClientEngine::explain(TensorId tensor, Duration patience, Explained done) {
 void ClientEngine::explain_barrier(Duration patience, Explained done) {
   if (failure_ || barriers_.empty()) return done("nothing: the barrier is done");
   const std::string unknown = fmt::format("barrier {}, which not all of the {} workers have come to",
-                                          barriers_.begin()->first, config_.world_size);
+                                          barriers_.first_pending(), config_.world_size);
   if (!describe_scheduler().empty()) return done(unknown);
   questions_.ask(Subject::barrier, {}, patience,
                  [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
@@ -59,9 +59,9 @@ void ClientEngine::look() {
   std::vector<Patience::Item> items;
   for (const TensorSet::UnderWay& one : data_.tensors().all_under_way())
     items.push_back({Patience::Kind::round, one.tensor.value, one.round.value});
-  for (const auto& [number, done] : barriers_)
+  for (const std::uint64_t number : barriers_.pending())
     items.push_back({Patience::Kind::barrier, number, 0});
-  for (const auto& [request, pending] : declares_)
+  for (const std::uint64_t request : declares_.requests())
     items.push_back({Patience::Kind::declaration, request, 0});
   const auto overdue = patience_.look(loop_.now(), items);
   if (!overdue) return;
@@ -78,7 +78,7 @@ void ClientEngine::look() {
     case Patience::Kind::barrier: return explain_barrier(kLogPatience, say);
     case Patience::Kind::declaration: break;
   }
-  explain_declaration(declares_.at(overdue->item.id).tensors.front().name, kLogPatience, say);
+  explain_declaration(declares_.name_of(overdue->item.id), kLogPatience, say);
 }
 
 }  // namespace bps
