@@ -13,36 +13,33 @@
 namespace bps {
 Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
          const JobOptions& options)
-    : run_(run),
-      term_(term),
-      servers_(servers),
-      outbox_(outbox),
+    : run_{run, term, servers, outbox, Membership(first, now)},
       options_(options),
-      membership_(first, now),
       next_progress_(now + options.join_progress_interval),
       barriers_(first.world_size) {
-  outbox_.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", name(), run_.value,
-                                          counted(membership_.world_size(), "worker")));
+  run_.outbox.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", name(), run_.id.value,
+                                              counted(run_.membership.world_size(), "worker")));
 }
 
 // ---- gathering ----
 
 void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
                 TimePoint join_deadline) {
-  membership_.admit(hello, incarnation, peer, std::move(address), join_deadline);
+  run_.membership.admit(hello, incarnation, peer, std::move(address), join_deadline);
   refused_.erase(hello.rank);
-  outbox_.send(peer, Welcome{term_, incarnation, ServerId{}, run_});
-  outbox_.log(LogLevel::debug,
-              fmt::format("job {}: {} joined ({} of {})", name(), to_string(*membership_.find(hello.rank)),
-                          membership_.workers().size(), membership_.world_size()));
+  run_.outbox.send(peer, Welcome{run_.term, incarnation, ServerId{}, run_.id});
+  run_.outbox.log(
+      LogLevel::debug,
+      fmt::format("job {}: {} joined ({} of {})", name(), to_string(*run_.membership.find(hello.rank)),
+                  run_.membership.workers().size(), run_.membership.world_size()));
   maybe_start();
 }
 
 void Job::maybe_start() {
-  if (phase_ == Phase::gathering && membership_.complete() && servers_.usable_count() > 0) open();
+  if (phase_ == Phase::gathering && run_.membership.complete() && run_.servers.usable_count() > 0) open();
   if (phase_ != Phase::running) return;
   for (const ServerId id : used_) {
-    const ServerRecord* server = servers_.find(id);
+    const ServerRecord* server = run_.servers.find(id);
     if (server == nullptr || !server->draining || server->peer.value == 0) continue;
     if (obstacle(id) || refusal(id) != nullptr) continue;
     return server_drains(*server);
@@ -54,7 +51,7 @@ void Job::tick(TimePoint now) {
   judge_links(now);
   if (cuts_.empty()) maybe_start();  // a drain may have waited for the judgement
   if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
-  const Worker* const impatient = membership_.least_patient();
+  const Worker* const impatient = run_.membership.least_patient();
   if (impatient != nullptr && now >= impatient->join_deadline) {
     fail(join_error(now, *impatient));
   } else if (phase_ == Phase::gathering && now >= next_progress_) {
@@ -65,24 +62,26 @@ void Job::tick(TimePoint now) {
 
 void Job::tell_progress() {
   JoinProgress progress;
-  progress.joined = static_cast<std::uint32_t>(membership_.workers().size());
-  progress.missing = membership_.missing();
+  progress.joined = static_cast<std::uint32_t>(run_.membership.workers().size());
+  progress.missing = run_.membership.missing();
   if (progress.missing.size() > kMaxMissingNamed) progress.missing.resize(kMaxMissingNamed);
-  progress.servers = servers_.usable_count();
-  broadcast(std::move(progress));
+  progress.servers = run_.servers.usable_count();
+  run_.broadcast(std::move(progress));
 }
 
 std::string Job::counts() const {
-  return fmt::format("{} of {} workers joined", membership_.workers().size(), membership_.world_size());
+  return fmt::format("{} of {} workers joined", run_.membership.workers().size(),
+                     run_.membership.world_size());
 }
 
 Error Job::join_error(TimePoint now, const Worker& impatient) const {
-  const std::string in = seconds_text(now - membership_.created_at());
+  const std::string in = seconds_text(now - run_.membership.created_at());
   const std::string its_time = seconds_text(impatient.join_timeout);
   const std::string why =
-      its_time == in ? "" : fmt::format("; {} waited its {}", membership_.name_of(impatient.rank), its_time);
+      its_time == in ? ""
+                     : fmt::format("; {} waited its {}", run_.membership.name_of(impatient.rank), its_time);
   if (phase_ == Phase::opening) {
-    const ServerRecord* server = opening_.empty() ? nullptr : servers_.find(opening_.begin()->second);
+    const ServerRecord* server = opening_.empty() ? nullptr : run_.servers.find(opening_.begin()->second);
     return make_error(ErrorCode::deadline,
                       fmt::format("job {} could not start in {}: {} has not confirmed it", name(), in,
                                   server != nullptr ? to_string(*server) : "a server") +
@@ -91,17 +90,17 @@ Error Job::join_error(TimePoint now, const Worker& impatient) const {
   }
   std::string text = fmt::format("job {}: {} in {}", name(), counts(), in);
   std::string advice;
-  const auto missing = membership_.missing();
+  const auto missing = run_.membership.missing();
   if (!missing.empty()) {
     text += "; missing " + ranks_text(missing);
     advice = "see why they did not start, or raise the join timeout";
   }
-  if (const auto suspected = membership_.suspected(); !suspected.empty()) {
+  if (const auto suspected = run_.membership.suspected(); !suspected.empty()) {
     text += fmt::format("; {} lost {}", ranks_text(suspected),
                         suspected.size() == 1 ? "its connection" : "their connections");
     if (advice.empty()) advice = "start the job again";
   }
-  if (servers_.usable_count() == 0) {
+  if (run_.servers.usable_count() == 0) {
     text += "; no server has registered";
     advice = fmt::format("start at least one: {}", options_.server_command);
   }
@@ -122,7 +121,7 @@ void Job::add_lanes() {
   std::vector<const ServerRecord*> servers;
   std::uint32_t most_shards = 0;
   std::size_t lanes = lanes_.size();
-  for (const auto& [id, server] : servers_.all()) {
+  for (const auto& [id, server] : run_.servers.all()) {
     const bool has_lanes =
         std::any_of(lanes_.begin(), lanes_.end(), [&, number = id](const LaneTarget& lane) {
           return lane.server == number && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
@@ -149,7 +148,7 @@ void Job::add_lanes() {
 std::vector<TensorTable::Lane> Job::place() const {
   // Null: it gets nothing.
   const auto server_of = [&](std::size_t lane) -> const ServerRecord* {
-    return retired_[lane] ? nullptr : servers_.find(lanes_[lane].server);
+    return retired_[lane] ? nullptr : run_.servers.find(lanes_[lane].server);
   };
   const auto claim = [this](const ServerRecord& server) {
     return is_full(server.id) ? 0 : server.draining ? 1 : 2;
@@ -160,7 +159,7 @@ std::vector<TensorTable::Lane> Job::place() const {
   }
   // A host that sums sends and gets each byte once.
   std::map<Rank, PlacementNode> groups;
-  for (const auto& [rank, worker] : membership_.workers()) {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
     if (!worker.loss.empty()) continue;
     PlacementNode& node = groups.try_emplace(worker.leader, PlacementNode{worker.host, 0}).first->second;
     node.bandwidth_bps = std::max(node.bandwidth_bps, worker.bandwidth_bps);
@@ -190,14 +189,14 @@ std::vector<TensorTable::Lane> Job::place() const {
 }
 
 std::uint64_t Job::choose_partition_bytes() const {
-  if (const std::uint64_t given = membership_.settings().partition_bytes; given != 0) return given;
+  if (const std::uint64_t given = run_.membership.settings().partition_bytes; given != 0) return given;
   std::uint64_t slowest = 0;
   const auto consider = [&](std::uint64_t link) {
     if (link != 0) slowest = slowest == 0 ? link : std::min(slowest, link);
   };
-  for (const auto& [rank, worker] : membership_.workers())
+  for (const auto& [rank, worker] : run_.membership.workers())
     consider(worker.bandwidth_bps);
-  for (const auto& [id, server] : servers_.all())
+  for (const auto& [id, server] : run_.servers.all())
     consider(server.bandwidth_bps);
   return default_partition_bytes(slowest);
 }
@@ -205,7 +204,7 @@ std::uint64_t Job::choose_partition_bytes() const {
 void Job::open() {
   phase_ = Phase::opening;
   epoch_ = kFirstEpoch;
-  if (Status status = membership_.form_groups(); !status) return fail(status.error());
+  if (Status status = run_.membership.form_groups(); !status) return fail(status.error());
   partition_bytes_ = choose_partition_bytes();
   add_lanes();
   if (lanes_.size() > kMaxLanesPerJob) {
@@ -215,8 +214,9 @@ void Job::open() {
                     "run fewer servers, or give them fewer shards"));
     return;
   }
-  tensors_ = std::make_unique<TensorTable>(TensorTable::Config{
-      run_, name(), partition_bytes_, place(), [this](Rank rank) { return membership_.name_of(rank); }});
+  tensors_ = std::make_unique<TensorTable>(
+      TensorTable::Config{run_.id, name(), partition_bytes_, place(),
+                          [this](Rank rank) { return run_.membership.name_of(rank); }});
   for (const LaneTarget& lane : lanes_) {
     if (used_.count(lane.server) == 0) opening_.emplace(add_to_run(lane.server), lane.server);
   }
@@ -225,11 +225,12 @@ void Job::open() {
 // The number of the request that the server will acknowledge.
 std::uint64_t Job::add_to_run(ServerId server) {
   used_.insert(server);
-  servers_.use(server, run_);
-  const std::uint64_t request =
-      servers_.ask(server, OpenJob{0, run_, name(), first_generation_, epoch_, membership_.members()});
-  for (const auto& [rank, worker] : membership_.workers()) {
-    if (worker.left && worker.loss.empty()) servers_.send(server, WorkerLeft{run_, rank, !worker.gone});
+  run_.servers.use(server, run_.id);
+  const std::uint64_t request = run_.servers.ask(
+      server, OpenJob{0, run_.id, name(), first_generation_, epoch_, run_.membership.members()});
+  for (const auto& [rank, worker] : run_.membership.workers()) {
+    if (worker.left && worker.loss.empty())
+      run_.servers.send(server, WorkerLeft{run_.id, rank, !worker.gone});
   }
   tell_losses(server);
   return request;
@@ -237,10 +238,10 @@ std::uint64_t Job::add_to_run(ServerId server) {
 
 // A server went before anything had begun: once more, with those that are left.
 void Job::reopen(const Error& why) {
-  outbox_.log(LogLevel::warn, fmt::format("{}; the job opens again without it", why.message));
+  run_.outbox.log(LogLevel::warn, fmt::format("{}; the job opens again without it", why.message));
   for (const ServerId server : std::exchange(used_, {})) {
-    servers_.send(server, JobEnded{run_, why});
-    servers_.release(server, run_);
+    run_.servers.send(server, JobEnded{run_.id, why});
+    run_.servers.release(server, run_.id);
   }
   opening_.clear();
   lanes_.clear();
@@ -252,17 +253,19 @@ void Job::reopen(const Error& why) {
 
 void Job::start_running() {
   phase_ = Phase::running;
-  broadcast(JobStart{run_, first_generation_, epoch_, partition_bytes_, membership_.members(), lanes_});
-  outbox_.log(LogLevel::info, fmt::format("job {} started: {}, {}, {} each", name(),
-                                          counted(membership_.world_size(), "worker"),
-                                          counted(used_.size(), "server"), counted(lanes_.size(), "lane")));
+  run_.broadcast(
+      JobStart{run_.id, first_generation_, epoch_, partition_bytes_, run_.membership.members(), lanes_});
+  run_.outbox.log(
+      LogLevel::info,
+      fmt::format("job {} started: {}, {}, {} each", name(), counted(run_.membership.world_size(), "worker"),
+                  counted(used_.size(), "server"), counted(lanes_.size(), "lane")));
   maybe_start();
 }
 
 void Job::server_acked(ServerId server, std::uint64_t request, const Error& error) {
   if (ended() || shrink_acked(request)) return;
   Error named = error;
-  const ServerRecord* record = servers_.find(server);
+  const ServerRecord* record = run_.servers.find(server);
   if (error.code != ErrorCode::ok && record != nullptr) {
     named.message = fmt::format("{}: {}", to_string(*record), error.message);
   }
@@ -286,7 +289,7 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
   if (phase_ != Phase::opening || opening_.erase(request) == 0) return;
   if (named.code != ErrorCode::ok) {
     used_.erase(server);  // it has not taken the run
-    servers_.release(server, run_);
+    run_.servers.release(server, run_.id);
     fail(std::move(named));
   } else if (opening_.empty()) {
     start_running();
@@ -298,7 +301,7 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
 Status Job::declare(Rank rank, const Declare& declare) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Declare before the job has started");
-  if (membership_.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
+  if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
   if (!move_ && tensors_->has_new(declare)) welcome_servers();
   Status status = tensors_->declare(rank, declare);
   send_tensor_output();
@@ -307,7 +310,7 @@ Status Job::declare(Rank rank, const Declare& declare) {
 
 Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
   if (ended()) return {};
-  if (phase_ != Phase::running || failed.job_run != run_)
+  if (phase_ != Phase::running || failed.job_run != run_.id)
     return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
   Status status = tensors_->failed_at(rank, failed.tensor, failed.error);
   send_tensor_output();
@@ -318,18 +321,18 @@ void Job::send_tensor_output() {
   for (TensorTable::Output& output : tensors_->take_output()) {
     if (auto* slices = std::get_if<TensorTable::Slices>(&output)) {
       slices->message.epoch = epoch_;
-      const std::uint64_t request = servers_.ask(slices->server, std::move(slices->message));
+      const std::uint64_t request = run_.servers.ask(slices->server, std::move(slices->message));
       requests_.emplace(request, Request{slices->server, slices->batch});
     } else if (auto* dropped = std::get_if<TensorTable::Drop>(&output)) {
-      servers_.send(dropped->server, std::move(dropped->message));
+      run_.servers.send(dropped->server, std::move(dropped->message));
     } else if (auto* answer = std::get_if<TensorTable::Answer>(&output)) {
       if (move_) {
         held_answers_.push_back(std::move(*answer));
-      } else if (const Worker* worker = membership_.find(answer->rank))
-        outbox_.send(worker->peer, std::move(answer->message));
+      } else if (const Worker* worker = run_.membership.find(answer->rank))
+        run_.outbox.send(worker->peer, std::move(answer->message));
     } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
-      outbox_.log(LogLevel::warn, failure->message.error.message);
-      broadcast(std::move(failure->message));
+      run_.outbox.log(LogLevel::warn, failure->message.error.message);
+      run_.broadcast(std::move(failure->message));
     }
   }
 }
@@ -337,40 +340,40 @@ void Job::send_tensor_output() {
 Error Job::barrier_error(std::uint64_t number, Rank left) const {
   return make_error(ErrorCode::peer_lost,
                     fmt::format("barrier {} of job {} can never complete: {} has left before it", number,
-                                name(), membership_.name_of(left)),
+                                name(), run_.membership.name_of(left)),
                     "call barrier equally often on all ranks");
 }
 
 Status Job::barrier(Rank rank, std::uint64_t number) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Barrier before the job has started");
-  if (membership_.find(rank)->left) return make_error(ErrorCode::protocol, "Barrier after Leave");
+  if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Barrier after Leave");
   if (!barriers_.acceptable(number)) {
     return make_error(ErrorCode::protocol,
                       fmt::format("Barrier {} when {} is next", number, barriers_.done()));
   }
-  const PeerId peer = membership_.find(rank)->peer;
+  const PeerId peer = run_.membership.find(rank)->peer;
   if (number < barriers_.done()) {
-    outbox_.send(peer, BarrierDone{number, {}});
+    run_.outbox.send(peer, BarrierDone{number, {}});
     return {};
   }
   const std::uint64_t before = barriers_.done();
   if (barriers_.arrive(rank, number)) {
     for (std::uint64_t done = before; done < barriers_.done(); ++done)
-      broadcast(BarrierDone{done, {}});
+      run_.broadcast(BarrierDone{done, {}});
   }
   if (const auto& blocked = barriers_.blocked(); blocked && number >= blocked->from) {
-    outbox_.send(peer, BarrierDone{number, barrier_error(number, blocked->left)});
+    run_.outbox.send(peer, BarrierDone{number, barrier_error(number, blocked->left)});
   }
   return {};
 }
 
 void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
-  for (const auto& [rank, worker] : membership_.workers()) {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left) continue;
     const std::uint64_t waits_to = std::min(to, barriers_.arrived(rank));
     for (std::uint64_t number = from; number < waits_to; ++number) {
-      outbox_.send(worker.peer, BarrierDone{number, barrier_error(number, left)});
+      run_.outbox.send(worker.peer, BarrierDone{number, barrier_error(number, left)});
     }
   }
 }
@@ -378,14 +381,14 @@ void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
 // ---- ends ----
 
 void Job::worker_left(Rank rank) {
-  Worker& worker = *membership_.find(rank);
-  if (!ended() && worker.gone) outbox_.send(worker.peer, Left{});  // of a scheduler before this one
+  Worker& worker = *run_.membership.find(rank);
+  if (!ended() && worker.gone) run_.outbox.send(worker.peer, Left{});  // of a scheduler before this one
   if (ended() || worker.left) return;
   const std::string who = to_string(worker);
   if (phase_ == Phase::gathering) {
     let_go(worker);
-    membership_.remove(rank);
-    if (membership_.workers().empty()) end({});
+    run_.membership.remove(rank);
+    if (run_.membership.workers().empty()) end({});
     return;
   }
   worker.left = true;
@@ -397,12 +400,12 @@ void Job::worker_left(Rank rank) {
   }
   tensors_->leave(rank);
   std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
-  if (membership_.all_left()) {
+  if (run_.membership.all_left()) {
     end({});
     return;
   }
   for (const ServerId server : used_)
-    servers_.send(server, WorkerLeft{run_, rank, true});
+    run_.servers.send(server, WorkerLeft{run_.id, rank, true});
   say_farewell(rank);
   const auto before = barriers_.blocked();
   barriers_.leave(rank);
@@ -414,10 +417,10 @@ void Job::worker_left(Rank rank) {
 void Job::say_farewell(Rank rank) {
   Farewell& farewell = farewells_[++last_farewell_];
   farewell.rank = rank;
-  for (const auto& [other, state] : membership_.workers()) {
+  for (const auto& [other, state] : run_.membership.workers()) {
     if (!state.left) farewell.waiting.insert(other);
   }
-  broadcast(Settle{last_farewell_, rank});
+  run_.broadcast(Settle{last_farewell_, rank});
   settle_all(rank);
 }
 
@@ -428,7 +431,7 @@ Status Job::settled(Rank rank, std::uint64_t number) {
   if (ended() || found == farewells_.end()) return {};
   found->second.waiting.erase(rank);
   if (found->second.waiting.empty()) {
-    Worker& worker = *membership_.find(found->second.rank);
+    Worker& worker = *run_.membership.find(found->second.rank);
     farewells_.erase(found);
     let_go(worker);
   }
@@ -445,14 +448,14 @@ void Job::settle_all(Rank rank) {
 
 void Job::let_go(Worker& worker) {
   worker.left = worker.gone = true;
-  outbox_.send(worker.peer, Left{});
-  outbox_.worker_gone(worker.incarnation);
+  run_.outbox.send(worker.peer, Left{});
+  run_.outbox.worker_gone(worker.incarnation);
   for (const ServerId server : used_)
-    servers_.send(server, WorkerLeft{run_, worker.rank, false});
+    run_.servers.send(server, WorkerLeft{run_.id, worker.rank, false});
 }
 
 void Job::worker_suspected(Rank rank) {
-  if (Worker* worker = membership_.find(rank)) worker->peer = PeerId{};
+  if (Worker* worker = run_.membership.find(rank)) worker->peer = PeerId{};
   behind_.erase(rank);
   if (recovery_) recovery_->workers.erase(rank);
   held_.drop(rank);
@@ -460,7 +463,7 @@ void Job::worker_suspected(Rank rank) {
 }
 
 void Job::worker_died(Rank rank, const std::string& how) {
-  Worker* worker = membership_.find(rank);
+  Worker* worker = run_.membership.find(rank);
   if (ended() || worker == nullptr || worker->gone) return;
   if (phase_ == Phase::recovering) {
     worker->peer = PeerId{};
@@ -483,9 +486,9 @@ void Job::worker_died(Rank rank, const std::string& how) {
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(*worker), name(), how);
   worker->peer = PeerId{};
   if (phase_ == Phase::gathering) {
-    outbox_.log(LogLevel::warn, text);
-    membership_.remove(rank);
-    if (membership_.workers().empty()) end({});
+    run_.outbox.log(LogLevel::warn, text);
+    run_.membership.remove(rank);
+    if (run_.membership.workers().empty()) end({});
     return;
   }
   if (can_shrink(rank)) return shrink(*worker, text);
@@ -494,14 +497,14 @@ void Job::worker_died(Rank rank, const std::string& how) {
 
 void Job::fail(Error error) {
   if (ended()) return;
-  broadcast(JobFailed{run_, error});
+  run_.broadcast(JobFailed{run_.id, error});
   end(std::move(error));
 }
 
 void Job::disown(const Error& error) {
-  broadcast(JobFailed{run_, error});
-  for (const ServerId server : servers_.users_of(run_))
-    servers_.release(server, run_);
+  run_.broadcast(JobFailed{run_.id, error});
+  for (const ServerId server : run_.servers.users_of(run_.id))
+    run_.servers.release(server, run_.id);
   used_.clear();
   end(error);
 }
@@ -509,31 +512,22 @@ void Job::disown(const Error& error) {
 void Job::end(Error error) {
   phase_ = Phase::ended;
   end_error_ = std::move(error);
-  for (auto& [rank, worker] : membership_.workers()) {
-    if (worker.left && !worker.gone) outbox_.send(worker.peer, Left{});
+  for (auto& [rank, worker] : run_.membership.workers()) {
+    if (worker.left && !worker.gone) run_.outbox.send(worker.peer, Left{});
   }
   farewells_.clear();
-  outbox_.run_ended(run_);
-  std::vector<ServerId> users = servers_.users_of(run_);
+  run_.outbox.run_ended(run_.id);
+  std::vector<ServerId> users = run_.servers.users_of(run_.id);
   for (const ServerId server : users) {
-    servers_.send(server, JobEnded{run_, end_error_});
-    if (end_error_.code != ErrorCode::ok) servers_.note_failure(server, name(), end_error_);
-    servers_.release(server, run_);
+    run_.servers.send(server, JobEnded{run_.id, end_error_});
+    if (end_error_.code != ErrorCode::ok) run_.servers.note_failure(server, name(), end_error_);
+    run_.servers.release(server, run_.id);
   }
   used_.clear();
   if (end_error_.code == ErrorCode::ok) {
-    outbox_.log(LogLevel::info, fmt::format("job {} ended", name()));
+    run_.outbox.log(LogLevel::info, fmt::format("job {} ended", name()));
   } else {
-    outbox_.log(LogLevel::warn, fmt::format("job {} failed: {}", name(), end_error_.message));
-  }
-}
-
-void Job::broadcast(Message message) {
-  const auto shared = std::make_shared<const Message>(std::move(message));
-  for (const auto& [rank, worker] : membership_.workers()) {
-    // Who lingers may have what a new owner lacks.
-    const bool listens = !worker.left || (!worker.gone && std::holds_alternative<Moved>(*shared));
-    if (listens) outbox_.send(worker.peer, shared);
+    run_.outbox.log(LogLevel::warn, fmt::format("job {} failed: {}", name(), end_error_.message));
   }
 }
 

@@ -39,6 +39,7 @@
 #include "scheduler/job/barriers.h"
 #include "scheduler/job/link_blame.h"
 #include "scheduler/job/membership.h"
+#include "scheduler/job/run.h"
 #include "scheduler/job/tensor_table.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
@@ -62,16 +63,16 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  const std::string& name() const { return membership_.settings().job; }
-  JobRun run() const { return run_; }
+  const std::string& name() const { return run_.name(); }
+  JobRun run() const { return run_.id; }
   Phase phase() const { return phase_; }
   bool ended() const { return phase_ == Phase::ended; }
   // Why it ended; code ok = all workers left.
   const Error& end_error() const { return end_error_; }
-  const Membership& membership() const { return membership_; }
+  const Membership& membership() const { return run_.membership; }
 
   Membership::Decision decide(const HelloWorker& hello) const {
-    return membership_.decide(hello, phase_ == Phase::gathering);
+    return run_.membership.decide(hello, phase_ == Phase::gathering);
   }
   // What decide() refused. If that rank is missing in the end, the others hear why.
   void note_refused(Rank rank, const Error& error) { refused_[rank] = error; }
@@ -284,15 +285,10 @@ class Job {
   void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
   Error barrier_error(std::uint64_t number, Rank left) const;
   void end(Error error);
-  void broadcast(Message message);
   std::string counts() const;
 
-  JobRun run_;
-  Term term_;
-  ServerTable& servers_;
-  Outbox& outbox_;
+  Run run_;
   const JobOptions& options_;
-  Membership membership_;
   std::map<Rank, Error> refused_;  // while it gathers: the last word to each rank that was turned away
   Phase phase_ = Phase::gathering;
   Error end_error_;

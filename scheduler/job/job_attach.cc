@@ -15,7 +15,7 @@ void Job::recover_until(TimePoint deadline) {
 }
 
 Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint join_deadline) {
-  const Worker* known = membership_.find(hello.rank);
+  const Worker* known = run_.membership.find(hello.rank);
   if (known != nullptr && known->incarnation != hello.incarnation) {
     return make_error(ErrorCode::peer_lost,
                       fmt::format("another life of rank {} is in job {}", hello.rank.value, name()),
@@ -28,20 +28,20 @@ Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint j
                                   hello.rank.value, name()),
                       kRestartAdvice);
   }
-  if (Error error = membership_.disagreement(hello); error.code != ErrorCode::ok) return error;
+  if (Error error = run_.membership.disagreement(hello); error.code != ErrorCode::ok) return error;
   const bool left = known != nullptr && known->left;
   const bool gone = known != nullptr && known->gone;
-  membership_.admit(hello, hello.incarnation, PeerId{}, std::move(address), join_deadline);
-  membership_.find(hello.rank)->left = left;
-  membership_.find(hello.rank)->gone = gone;
+  run_.membership.admit(hello, hello.incarnation, PeerId{}, std::move(address), join_deadline);
+  run_.membership.find(hello.rank)->left = left;
+  run_.membership.find(hello.rank)->gone = gone;
   return {};
 }
 
 Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   if (ended()) return {};
   // The run has begun to gather again without it.
-  if (membership_.find(rank) == nullptr) return contradiction("its run");
-  Worker& worker = *membership_.find(rank);
+  if (run_.membership.find(rank) == nullptr) return contradiction("its run");
+  Worker& worker = *run_.membership.find(rank);
   if (Status status = check(worker, report); !status) return status;
   if (phase_ == Phase::gathering || phase_ == Phase::opening) {
     if (report.started()) return contradiction("its start");
@@ -57,13 +57,13 @@ Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
     recovery_->workers.insert_or_assign(rank, std::move(report));
     return {};
   }
-  if (worker.gone) outbox_.send(peer, Left{});
+  if (worker.gone) run_.outbox.send(peer, Left{});
   if (!report.started()) report.start = start_late(worker);
   // What is not answered it asks again.
   tensors_->leave(rank);
   std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
   for (const auto& [number, farewell] : farewells_) {
-    if (farewell.waiting.count(rank) != 0) outbox_.send(peer, Settle{number, farewell.rank});
+    if (farewell.waiting.count(rank) != 0) run_.outbox.send(peer, Settle{number, farewell.rank});
   }
   if (move_) {
     behind_.insert_or_assign(rank, std::move(report));
@@ -78,14 +78,14 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
   if (report.end.barriers_arrived - report.end.barriers_done > Barriers::kMaxAhead)
     return contradiction("its number of barriers");
   for (const Rank rank : report.end.closing) {
-    if (rank.value >= membership_.world_size()) return contradiction("a rank");
+    if (rank.value >= run_.membership.world_size()) return contradiction("a rank");
   }
   if (!report.started()) return {};
-  if (report.start->job_run != run_) return contradiction("its run");
+  if (report.start->job_run != run_.id) return contradiction("its run");
   std::set<Incarnation> lives;
   for (const Member& member : report.start->members) {
     const bool is_new = lives.insert(member.incarnation).second;
-    if (member.rank.value >= membership_.world_size() || member.incarnation.value == 0 || !is_new)
+    if (member.rank.value >= run_.membership.world_size() || member.incarnation.value == 0 || !is_new)
       return contradiction("a member");
     if (member.rank == worker.rank && member.incarnation != worker.incarnation)
       return contradiction("its life");
@@ -96,7 +96,7 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
   }
   if (phase_ != Phase::running) return {};
   for (const Member& member : report.start->members) {
-    if (!membership_.is_in_its_group(member)) return contradiction("a group");
+    if (!run_.membership.is_in_its_group(member)) return contradiction("a group");
   }
   if (report.epoch() > epoch_ || report.start->lanes.size() > lanes_.size())
     return contradiction("its epoch");
@@ -108,8 +108,9 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
 
 // What it would have had at the start. The rest is news.
 JobStart Job::start_late(const Worker& worker) {
-  JobStart start{run_, first_generation_, kFirstEpoch, partition_bytes_, membership_.members(), lanes_};
-  outbox_.send(worker.peer, start);
+  JobStart start{run_.id,          first_generation_,         kFirstEpoch,
+                 partition_bytes_, run_.membership.members(), lanes_};
+  run_.outbox.send(worker.peer, start);
   return start;
 }
 
@@ -117,12 +118,12 @@ JobStart Job::start_late(const Worker& worker) {
 // waits for those of its lanes, and nothing else is made of them.
 void Job::note_absent(const WorkerReport& report) {
   for (const Member& member : report.start->members) {
-    if (membership_.find(member.rank) != nullptr) continue;
-    membership_.expect(member);
-    outbox_.expect({run_, member.incarnation, member.rank});
+    if (run_.membership.find(member.rank) != nullptr) continue;
+    run_.membership.expect(member);
+    run_.outbox.expect({run_.id, member.incarnation, member.rank});
   }
   for (const LaneTarget& lane : report.start->lanes)
-    outbox_.number_taken(lane.server);
+    run_.outbox.number_taken(lane.server);
 }
 
 Status Job::server_attached(ServerId server, const RunReport* report) {
@@ -131,14 +132,14 @@ Status Job::server_attached(ServerId server, const RunReport* report) {
     if (report == nullptr) return {};
     if (report->open.job != name()) return contradiction("the name of a job");
     used_.insert(server);
-    servers_.use(server, run_);
+    run_.servers.use(server, run_.id);
     std::erase_if(recovery_->dead_servers, [&](const auto& entry) { return entry.first.id == server; });
     recovery_->servers.insert_or_assign(server, *report);
     return {};
   }
   if (used_.count(server) == 0) {
-    if (report != nullptr) servers_.send(server, JobEnded{run_, {}});
-    servers_.release(server, run_);
+    if (report != nullptr) run_.servers.send(server, JobEnded{run_.id, {}});
+    run_.servers.release(server, run_.id);
     return {};
   }
   if (report == nullptr) return {};
@@ -151,12 +152,12 @@ Status Job::server_attached(ServerId server, const RunReport* report) {
 
 // What it has missed, besides requests.
 void Job::compare(ServerId server, const RunReport& report) {
-  for (const auto& [rank, worker] : membership_.workers()) {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
     if (!worker.left || !worker.loss.empty()) continue;
     const auto known = report.left.find(rank);
     const bool lingers = !worker.gone;
     if (known == report.left.end() || (known->second && !lingers))
-      servers_.send(server, WorkerLeft{run_, rank, lingers});
+      run_.servers.send(server, WorkerLeft{run_.id, rank, lingers});
   }
 }
 
@@ -168,16 +169,16 @@ void Job::drop_unwanted(ServerId server, const RunReport& report) {
 
 void Job::catch_up(const Worker& worker, const WorkerReport& report) {
   for (TensorFailed& failed : tensors_->failures_for(report))
-    outbox_.send(worker.peer, std::move(failed));
+    run_.outbox.send(worker.peer, std::move(failed));
   const std::size_t lanes = report.start->lanes.size();
   catch_up_losses(worker, report.start->generation);
   if (report.epoch() == epoch_) {
     // The last pieces of what has moved in this epoch may be missing.
     const auto rest = tensors_->news_for(report, true);
-    if (!rest.empty()) send_moved(Moved{run_, epoch_, "the rest of it", {}, {}, {}}, rest, worker.peer);
+    if (!rest.empty()) send_moved(Moved{run_.id, epoch_, "the rest of it", {}, {}, {}}, rest, worker.peer);
     return;
   }
-  Moved moved{run_, epoch_, "the connection to the scheduler was lost meanwhile", {}, {}, {}};
+  Moved moved{run_.id, epoch_, "the connection to the scheduler was lost meanwhile", {}, {}, {}};
   moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(lanes), lanes_.end());
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const LaneIndex lane{static_cast<std::uint32_t>(i)};

@@ -43,22 +43,22 @@ bool Job::has_lane_to(ServerId server, Incarnation incarnation) const {
 Status Job::lane_lost(TimePoint now, Rank rank, const LaneLost& said) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "LaneLost before the job has started");
-  const ServerRecord* const server = servers_.find(said.server);
+  const ServerRecord* const server = run_.servers.find(said.server);
   // It may have gone meanwhile, or its partitions are on their way.
   if (server == nullptr || server->incarnation != said.incarnation ||
       !has_lane_to(said.server, said.incarnation)) {
     return {};
   }
   const std::string link =
-      fmt::format("job {}: the link of {} to {}", name(), membership_.name_of(rank), to_string(*server));
+      fmt::format("job {}: the link of {} to {}", name(), run_.membership.name_of(rank), to_string(*server));
   const std::pair key(rank, said.server);
   if (!said.lost) {
-    if (cuts_.erase(key) != 0) outbox_.log(LogLevel::info, link + " is there again");
+    if (cuts_.erase(key) != 0) run_.outbox.log(LogLevel::info, link + " is there again");
     return {};
   }
   const TimePoint since = now - std::chrono::milliseconds(std::min(said.age_ms, kLongestAgeMs));
   if (!cuts_.insert_or_assign(key, Cut{since, said.incarnation}).second) return {};
-  outbox_.log(LogLevel::warn, fmt::format("{} is cut: {}", link, said.reason));
+  run_.outbox.log(LogLevel::warn, fmt::format("{} is cut: {}", link, said.reason));
   // The others have as long to notice, or to find it there again.
   if (!judgement_) judgement_ = now + kHeartbeatTimeout;
   return {};
@@ -67,7 +67,7 @@ Status Job::lane_lost(TimePoint now, Rank rank, const LaneLost& said) {
 // Of ends that are still there.
 void Job::prune_cuts() {
   std::erase_if(cuts_, [&](const auto& entry) {
-    const Worker* const worker = membership_.find(entry.first.first);
+    const Worker* const worker = run_.membership.find(entry.first.first);
     const bool is_there = worker != nullptr && !worker->gone && worker->peer.value != 0;
     return !is_there || !has_lane_to(entry.first.second, entry.second.server);
   });
@@ -79,15 +79,15 @@ void Job::judge_links(TimePoint now) {
   prune_cuts();
   CutLinks links;
   for (const auto& [link, cut] : cuts_) {
-    const ServerRecord* const server = servers_.find(link.second);
+    const ServerRecord* const server = run_.servers.find(link.second);
     if (server == nullptr || server->peer.value == 0) return;  // whether it is dead will be clear soon
     links.cut.insert(link);
   }
   if (links.cut.empty()) return;
-  for (const auto& [rank, worker] : membership_.workers()) {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
     if (!worker.gone) links.workers.insert(rank);
   }
-  for (const auto& [id, server] : servers_.all()) {
+  for (const auto& [id, server] : run_.servers.all()) {
     const bool is_used = used_.count(id) != 0 && has_lane_to(id, server.incarnation);
     if (is_used) links.servers.emplace(id, !obstacle(id));
     if (!is_used && server.usable() && used_.count(id) == 0 && unwilling_.count(id) == 0) ++links.spares;
@@ -101,25 +101,25 @@ void Job::carry_out(const Blame& blame, const std::set<std::pair<Rank, ServerId>
   for (const Rank rank : blame.workers) {
     std::vector<std::string> ends;
     for (const auto& [worker, server] : cut) {
-      if (worker == rank) ends.push_back(to_string(*servers_.find(server)));
+      if (worker == rank) ends.push_back(to_string(*run_.servers.find(server)));
     }
     const std::string links = links_to(ends);
-    outbox_.cut_off({membership_.find(rank)->incarnation, "its " + links, "your " + links,
-                     "look at the network between the two; start the job again"});
+    run_.outbox.cut_off({run_.membership.find(rank)->incarnation, "its " + links, "your " + links,
+                         "look at the network between the two; start the job again"});
   }
   // The loss of a worker may be the end of the job.
   const bool ends = std::any_of(blame.workers.begin(), blame.workers.end(), [&](Rank rank) {
-    return !membership_.find(rank)->left && !can_shrink(rank);
+    return !run_.membership.find(rank)->left && !can_shrink(rank);
   });
   if (ends || blame.servers.empty()) return;
   std::string reason;
   for (const ServerId id : blame.servers) {
     std::vector<std::string> ends_of_it;
     for (const auto& [worker, server] : cut) {
-      if (server == id) ends_of_it.push_back(membership_.name_of(worker));
+      if (server == id) ends_of_it.push_back(run_.membership.name_of(worker));
     }
     reason += fmt::format("{}{} of job {} is given up: its {}", reason.empty() ? "" : "; ",
-                          to_string(*servers_.find(id)), name(), links_to(ends_of_it));
+                          to_string(*run_.servers.find(id)), name(), links_to(ends_of_it));
   }
   give_up(blame.servers, reason);
 }
@@ -150,7 +150,7 @@ std::vector<CutLink> Job::cut_links(TimePoint now) const {
 }
 
 Wait Job::wait_of(const CutLink& link, const Silence& silence) const {
-  Wait out = wait(WaitKind::link, {party(link.rank, silence), servers_.party(link.server, silence)}, 1);
+  Wait out = wait(WaitKind::link, {party(link.rank, silence), run_.servers.party(link.server, silence)}, 1);
   out.age_ms = link.age_ms;
   return out;
 }

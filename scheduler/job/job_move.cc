@@ -38,7 +38,7 @@ bool Job::server_died(const ServerRecord& server, const std::string& how) {
 
 // Servers that have come since take their part of new tensors.
 void Job::welcome_servers() {
-  for (const auto& [id, server] : servers_.all()) {
+  for (const auto& [id, server] : run_.servers.all()) {
     if (server.usable() && used_.count(id) == 0 && unwilling_.count(id) == 0)
       return move(std::nullopt, fmt::format("{} has come", to_string(server)));
   }
@@ -50,8 +50,8 @@ void Job::server_drains(const ServerRecord& server) {
   // What is lost finds its place first.
   if (refusal(server.id) != nullptr || (move_ && !is_drain_only()) || !cuts_.empty()) return;
   if (const auto why = obstacle(server.id)) {
-    outbox_.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}", to_string(server),
-                                            name(), why->message));
+    run_.outbox.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}",
+                                                to_string(server), name(), why->message));
     return tensors_->set_lanes(place());
   }
   move(std::nullopt, fmt::format("{} of job {} drains", to_string(server), name()));
@@ -62,7 +62,7 @@ std::optional<Error> Job::obstacle(ServerId server) const {
   const TensorDeclaration* held = tensors_->held_by(server);
   if (held == nullptr) return std::nullopt;
   if (held->mode == Mode::async && !unsettled_.empty()) return unsettled_error(*held);
-  const Worker* careless = membership_.without_retain();
+  const Worker* careless = run_.membership.without_retain();
   if (careless == nullptr) return std::nullopt;
   return make_error(ErrorCode::peer_lost,
                     fmt::format("{} runs without retain, so nobody can take its place", to_string(*careless)),
@@ -86,7 +86,7 @@ void Job::drain_again(const ServerRecord& server) {
 const Job::Refusal* Job::refusal(ServerId server) const {
   const auto found = refusals_.find(server);
   if (found == refusals_.end()) return nullptr;
-  const auto& all = servers_.all();
+  const auto& all = run_.servers.all();
   const bool is_over = std::any_of(all.begin(), all.end(), [&](const auto& entry) {
     const bool is_new = found->second.asked.count(entry.first) == 0 && unwilling_.count(entry.first) == 0;
     return is_new && entry.second.usable();
@@ -99,7 +99,7 @@ const Job::Refusal* Job::refusal(ServerId server) const {
 std::set<ServerId> Job::leaving(bool is_loss) const {
   std::set<ServerId> out;
   for (const ServerId id : used_) {
-    const ServerRecord* server = servers_.find(id);
+    const ServerRecord* server = run_.servers.find(id);
     if (server == nullptr) continue;
     const bool drains = server->draining && !is_loss && refusal(id) == nullptr && cuts_.empty();
     if ((drains || unwilling_.count(id) != 0) && !obstacle(id)) out.insert(id);
@@ -110,7 +110,7 @@ std::set<ServerId> Job::leaving(bool is_loss) const {
 // Somebody stays, or may come, to whom partitions can go. What is lost may go to one that drains.
 bool Job::has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving, bool is_loss) const {
   // One whose connection is lost stays until it is dead; then it is its turn.
-  const auto& all = servers_.all();
+  const auto& all = run_.servers.all();
   return std::any_of(all.begin(), all.end(), [&](const auto& entry) {
     const auto& [id, server] = entry;
     if (id == gone) return false;
@@ -147,7 +147,7 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
   if (is_loss) return fail(nobody_takes(reason));
   if (!gone) {
     std::set<ServerId> asked;
-    for (const auto& [id, server] : servers_.all()) {
+    for (const auto& [id, server] : run_.servers.all()) {
       if (server.usable()) asked.insert(id);
     }
     return keep(leave, "no other server is there to take what it has", asked);
@@ -201,7 +201,7 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
   for (const ServerId left : leaving) {
     refusals_.erase(left);
     move_->is_loss = move_->is_loss || unwilling_.count(left) != 0;
-    if (ServerRecord* server = servers_.find(left); server != nullptr && server->draining)
+    if (ServerRecord* server = run_.servers.find(left); server != nullptr && server->draining)
       server->moved_partitions += tensors_->partitions_at(left);
   }
   TensorTable::Relocation relocation = tensors_->relocate(place(), gone, refused);
@@ -220,10 +220,11 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
   }
   // Nobody may hear from a worker of an epoch that it does not know.
   for (const ServerId server : used_) {
-    if (told.count(server) == 0) ask(server, DeclareSlices{0, run_, {}, false, {}});
+    if (told.count(server) == 0) ask(server, DeclareSlices{0, run_.id, {}, false, {}});
   }
-  outbox_.log(gone || move_->is_loss ? LogLevel::warn : LogLevel::info,
-              fmt::format("{}; {} partitions move, epoch {}", reason, relocation.moves.size(), epoch_.value));
+  run_.outbox.log(
+      gone || move_->is_loss ? LogLevel::warn : LogLevel::info,
+      fmt::format("{}; {} partitions move, epoch {}", reason, relocation.moves.size(), epoch_.value));
   send_tensor_output();
 }
 
@@ -231,12 +232,12 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
 void Job::send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer) {
   for (const PartitionMove& move : moves) {
     if (moved.moves.size() == kMaxPartitionsPerDeclare) {
-      outbox_.send(peer, moved);
-      moved = Moved{run_, epoch_, moved.reason, {}, {}, {}};
+      run_.outbox.send(peer, moved);
+      moved = Moved{run_.id, epoch_, moved.reason, {}, {}, {}};
     }
     moved.moves.push_back(move);
   }
-  outbox_.send(peer, std::move(moved));
+  run_.outbox.send(peer, std::move(moved));
 }
 
 void Job::ask(ServerId server, DeclareSlices slices) {
@@ -246,7 +247,7 @@ void Job::ask(ServerId server, DeclareSlices slices) {
     for (const PartitionSlice& slice : tensor.partitions)
       partitions.insert(slice.partition);
   }
-  const std::uint64_t request = servers_.ask(server, std::move(slices));
+  const std::uint64_t request = run_.servers.ask(server, std::move(slices));
   move_->waiting.insert(request);
   if (!partitions.empty()) move_->asked.emplace(request, std::move(partitions));
 }
@@ -296,7 +297,7 @@ bool Job::is_drain_only() const { return !move_->is_loss; }
 void Job::call_off(const Error& why) {
   move_->reason += "; called off: " + why.message;
   std::set<ServerId> asked;
-  for (const auto& [id, server] : servers_.all())
+  for (const auto& [id, server] : run_.servers.all())
     asked.insert(id);
   keep(move_->drained, why.message, asked);
   put_back();
@@ -306,10 +307,10 @@ void Job::call_off(const Error& why) {
 void Job::keep(const std::set<ServerId>& drained, const std::string& why, const std::set<ServerId>& asked) {
   for (const ServerId id : drained) {
     refusals_[id] = Refusal{why, asked};
-    outbox_.log(LogLevel::warn,
-                fmt::format("{} stays in job {} until another server comes or the job ends: {}",
-                            to_string(*servers_.find(id)), name(), why));
-    outbox_.drain_refused(id);
+    run_.outbox.log(LogLevel::warn,
+                    fmt::format("{} stays in job {} until another server comes or the job ends: {}",
+                                to_string(*run_.servers.find(id)), name(), why));
+    run_.outbox.drain_refused(id);
   }
 }
 
@@ -317,7 +318,7 @@ void Job::keep(const std::set<ServerId>& drained, const std::string& why, const 
 void Job::put_drains_off() {
   if (!move_ || !is_drain_only() || move_->drained.empty()) return;
   for (const ServerId id : move_->drained)
-    outbox_.drain_refused(id);
+    run_.outbox.drain_refused(id);
   put_back();
 }
 
@@ -339,19 +340,19 @@ void Job::put_back() {
   const auto touched = std::exchange(move_->touched, {});
   const std::vector<TensorId> failed = tensors_->call_off(std::exchange(move_->before, {}), place());
   for (const ServerId id : stay) {
-    ServerRecord& server = *servers_.find(id);
+    ServerRecord& server = *run_.servers.find(id);
     server.moved_partitions -= std::min<std::uint64_t>(server.moved_partitions, tensors_->partitions_at(id));
   }
   move_->partitions.clear();
   for (const ServerId id : used_) {
-    forget_slices(*servers_.find(id));
-    DropTensors unwanted{run_, failed, {}};
+    forget_slices(*run_.servers.find(id));
+    DropTensors unwanted{run_.id, failed, {}};
     for (const auto& [partition, tensor] : touched) {
       if (lanes_[tensors_->owner_of(tensor, partition).value].server != id)
         unwanted.partitions.push_back(partition);
     }
     drop(id, std::move(unwanted));
-    ask(id, DeclareSlices{0, run_, {}, false, {}});
+    ask(id, DeclareSlices{0, run_.id, {}, false, {}});
   }
 }
 
@@ -361,7 +362,7 @@ void Job::forget_slices(ServerRecord& server) {
     const auto* slices = std::get_if<DeclareSlices>(asked.message.get());
     if (slices == nullptr || move_->waiting.count(number) == 0) continue;
     move_->called_off.insert(number);
-    asked.message = std::make_shared<const Message>(DeclareSlices{number, run_, slices->epoch, false, {}});
+    asked.message = std::make_shared<const Message>(DeclareSlices{number, run_.id, slices->epoch, false, {}});
   }
 }
 
@@ -376,7 +377,7 @@ void Job::drop(ServerId server, DropTensors unwanted) {
   while (!unwanted.tensors.empty() || !unwanted.partitions.empty()) {
     auto tensors = piece(unwanted.tensors, kMaxTensorsPerDeclare);
     auto partitions = piece(unwanted.partitions, kMaxPartitionsPerDeclare);
-    servers_.send(server, DropTensors{run_, std::move(tensors), std::move(partitions)});
+    run_.servers.send(server, DropTensors{run_.id, std::move(tensors), std::move(partitions)});
   }
 }
 
@@ -389,21 +390,21 @@ void Job::let_go(const ServerRecord& server) {
     if (move_) move_->waiting.erase(request);
     (void)shrink_acked(request);
   }
-  servers_.send(server.id, JobEnded{run_, {}});
-  servers_.release(server.id, run_);
+  run_.servers.send(server.id, JobEnded{run_.id, {}});
+  run_.servers.release(server.id, run_.id);
 }
 
 void Job::finish_move() {
   if (!move_->waiting.empty()) return;
   Move done = std::move(*move_);
   move_.reset();
-  Moved moved{run_, epoch_, done.reason, {}, std::move(done.closed), {}};
+  Moved moved{run_.id, epoch_, done.reason, {}, std::move(done.closed), {}};
   moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(done.known_lanes), lanes_.end());
   std::vector<PartitionMove> moves;
   for (const auto& [partition, owner] : done.partitions)
     moves.push_back({partition, owner});
   const std::map<Rank, WorkerReport> behind = std::exchange(behind_, {});
-  for (const auto& [rank, worker] : membership_.workers()) {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
     // Who lingers may have what a new owner lacks.
     if (worker.gone || worker.peer.value == 0) continue;
     if (const auto report = behind.find(rank); report != behind.end()) {
@@ -414,12 +415,12 @@ void Job::finish_move() {
   }
   for (const ServerId server : done.drained) {
     tensors_->release(server);
-    if (const ServerRecord* record = servers_.find(server)) let_go(*record);
+    if (const ServerRecord* record = run_.servers.find(server)) let_go(*record);
   }
   for (TensorTable::Answer& answer : std::exchange(held_answers_, {})) {
     tensors_->refresh(answer.message);
-    if (const Worker* worker = membership_.find(answer.rank))
-      outbox_.send(worker->peer, std::move(answer.message));
+    if (const Worker* worker = run_.membership.find(answer.rank))
+      run_.outbox.send(worker->peer, std::move(answer.message));
   }
   send_tensor_output();
   maybe_start();

@@ -12,7 +12,7 @@ namespace bps {
 void Job::note_left() {
   for (const auto& [server, report] : recovery_->servers) {
     for (const auto& [rank, lingers] : report.left) {
-      Worker* worker = membership_.find(rank);
+      Worker* worker = run_.membership.find(rank);
       if (worker == nullptr) continue;
       worker->left = true;
       worker->gone = worker->gone || !lingers;
@@ -24,7 +24,7 @@ void Job::note_left() {
 // generation, and a process that comes back for such a rank is not let in.
 void Job::note_losses() {
   const auto leave_out = [&](const std::vector<Member>& members) {
-    for (const auto& [rank, worker] : membership_.workers()) {
+    for (const auto& [rank, worker] : run_.membership.workers()) {
       const bool listed =
           std::any_of(members.begin(), members.end(),
                       [&, missing = worker.rank](const Member& member) { return member.rank == missing; });
@@ -32,8 +32,8 @@ void Job::note_losses() {
       recovery_->workers.erase(rank);
       if (!recovery_->dead_workers.emplace(rank, "it was lost before the scheduler was started again").second)
         continue;
-      outbox_.send(worker.peer,
-                   Refused{ErrorCode::peer_lost, "you were declared dead before", kRestartAdvice});
+      run_.outbox.send(worker.peer,
+                       Refused{ErrorCode::peer_lost, "you were declared dead before", kRestartAdvice});
     }
   };
   for (const auto& [rank, report] : std::map<Rank, WorkerReport>(recovery_->workers)) {
@@ -61,10 +61,10 @@ bool Job::is_recovered(TimePoint now) const {
       if (server == nullptr ? now < known.deadline : server->peer.value == 0) return false;
     }
   }
-  for (const auto& [rank, worker] : membership_.workers()) {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
     if (!worker.gone && known.workers.count(rank) == 0 && known.dead_workers.count(rank) == 0) return false;
   }
-  return started || membership_.workers().size() == membership_.world_size() || now >= known.deadline;
+  return started || run_.membership.workers().size() == run_.membership.world_size() || now >= known.deadline;
 }
 
 // By what any worker says.
@@ -85,7 +85,7 @@ bool Job::is_dead(const LaneTarget& lane) const {
 
 // Null: it has not come, or another one has its number.
 const ServerRecord* Job::server_of(const LaneTarget& lane) const {
-  const ServerRecord* server = servers_.find(lane.server);
+  const ServerRecord* server = run_.servers.find(lane.server);
   return server != nullptr && server->incarnation == lane.incarnation ? server : nullptr;
 }
 
@@ -100,7 +100,7 @@ Status Job::check_majority() const {
   }
   std::size_t nodes = servers.size();
   std::size_t back = servers_back.size();
-  for (const auto& [rank, worker] : membership_.workers()) {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
     if (worker.gone) continue;
     ++nodes;
     if (recovery_->workers.count(rank) != 0 && recovery_->dead_workers.count(rank) == 0) ++back;
@@ -131,8 +131,8 @@ void Job::try_recover(TimePoint now) {
   if (ended()) return;
   Recovery known = std::move(*recovery_);
   recovery_.reset();
-  outbox_.log(LogLevel::info, fmt::format("job {} goes on: {} workers and {} servers have come back", name(),
-                                          known.workers.size(), known.servers.size()));
+  run_.outbox.log(LogLevel::info, fmt::format("job {} goes on: {} workers and {} servers have come back",
+                                              name(), known.workers.size(), known.servers.size()));
   if (started) go_on(known);
   if (ended()) return;
   maybe_start();
@@ -142,16 +142,16 @@ void Job::try_recover(TimePoint now) {
 Status Job::gather_again() {
   phase_ = Phase::gathering;
   for (const ServerId server : std::exchange(used_, {})) {
-    servers_.send(server, JobEnded{run_, {}});
-    servers_.release(server, run_);
+    run_.servers.send(server, JobEnded{run_.id, {}});
+    run_.servers.release(server, run_.id);
   }
   for (const auto& [rank, how] : recovery_->dead_workers)
-    membership_.remove(rank);
+    run_.membership.remove(rank);
   // Who is there has not left, whatever servers say.
-  for (auto& [rank, worker] : membership_.workers())
+  for (auto& [rank, worker] : run_.membership.workers())
     worker.left = worker.gone = worker.left && worker.peer.value == 0;
-  std::erase_if(membership_.workers(), [](const auto& entry) { return entry.second.left; });
-  if (membership_.workers().empty()) end({});
+  std::erase_if(run_.membership.workers(), [](const auto& entry) { return entry.second.left; });
+  if (run_.membership.workers().empty()) end({});
   return {};
 }
 
@@ -166,14 +166,14 @@ Status Job::restore_groups() {
     });
   };
   for (const auto& [rank, report] : recovery_->workers) {
-    if (report.started() && !fits(report.start->members)) return contradiction(membership_.name_of(rank));
+    if (report.started() && !fits(report.start->members)) return contradiction(run_.membership.name_of(rank));
   }
   for (const auto& [server, report] : recovery_->servers) {
     if (!fits(report.open.members))
       return contradiction(fmt::format("server {}", server.value), ErrorCode::peer_lost);
   }
   for (const auto& [rank, member] : known)
-    membership_.restore_group(*member);
+    run_.membership.restore_group(*member);
   return {};
 }
 
@@ -200,11 +200,11 @@ Status Job::restore() {
     const JobStart& start = *report.start;
     if (start.partition_bytes != partition_bytes_ ||
         !std::equal(start.lanes.begin(), start.lanes.end(), lanes_.begin()))
-      return contradiction(membership_.name_of(rank));
+      return contradiction(run_.membership.name_of(rank));
     for (const LaneIndex lane : report.end.closed)
       retired_[lane.value] = true;
     for (const Rank closing : report.end.closing) {
-      if (Worker* worker = membership_.find(closing)) worker->left = true;
+      if (Worker* worker = run_.membership.find(closing)) worker->left = true;
     }
   }
   if (Status status = check_majority(); !status) return status;
@@ -213,7 +213,7 @@ Status Job::restore() {
   settle_used();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if (!retired_[i] && used_.count(lanes_[i].server) == 0)
-      return contradiction(to_string(*servers_.find(lanes_[i].server)), ErrorCode::peer_lost);
+      return contradiction(to_string(*run_.servers.find(lanes_[i].server)), ErrorCode::peer_lost);
   }
   recovery_->known_lanes = lanes_.size();
   add_lanes();
@@ -241,7 +241,7 @@ void Job::retire_lost() {
     server.host = lane.host;
     server.endpoint = lane.endpoint;
     const char* const how = "it has not come back since the scheduler was started again";
-    outbox_.log(LogLevel::warn, fmt::format("{} of job {} is gone: {}", to_string(server), name(), how));
+    run_.outbox.log(LogLevel::warn, fmt::format("{} of job {} is gone: {}", to_string(server), name(), how));
     recovery_->dead_servers.emplace_back(std::move(server), how);
   }
 }
@@ -260,7 +260,7 @@ void Job::settle_used() {
       used_.insert(server);
     } else if (had_lane) {
       // Declared dead before: what it has is of no use. It may come in like a new one.
-      if (const ServerRecord* record = servers_.find(server)) let_go(*record);
+      if (const ServerRecord* record = run_.servers.find(server)) let_go(*record);
       recovery_->servers.erase(server);
     }
     // Else it was just being welcomed, and is again.
@@ -268,8 +268,9 @@ void Job::settle_used() {
 }
 
 Status Job::restore_tensors(const WorkerReport& newest) {
-  tensors_ = std::make_unique<TensorTable>(TensorTable::Config{
-      run_, name(), partition_bytes_, place(), [this](Rank rank) { return membership_.name_of(rank); }});
+  tensors_ = std::make_unique<TensorTable>(
+      TensorTable::Config{run_.id, name(), partition_bytes_, place(),
+                          [this](Rank rank) { return run_.membership.name_of(rank); }});
   for (const auto& [id, known] : newest.tensors) {
     if (Status status = tensors_->restore(known, Rank{}); !status) return status;
   }
@@ -291,12 +292,12 @@ Status Job::restore_tensors(const WorkerReport& newest) {
   std::uint64_t done = 0;
   for (const auto& [rank, report] : recovery_->workers)
     done = std::max(done, report.end.barriers_done);
-  std::vector<std::uint64_t> arrived(membership_.world_size(), done);
+  std::vector<std::uint64_t> arrived(run_.membership.world_size(), done);
   for (const auto& [rank, report] : recovery_->workers)
     arrived[rank.value] = std::max(done, report.end.barriers_arrived);
   barriers_.restore(std::move(arrived));
-  for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
-    if (membership_.find(rank) == nullptr) barriers_.drop(rank);  // lost long ago
+  for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
+    if (run_.membership.find(rank) == nullptr) barriers_.drop(rank);  // lost long ago
   }
   return {};
 }
@@ -333,7 +334,7 @@ void Job::go_on(Recovery& known) {
   std::set<Rank> late;
   for (auto& [rank, report] : known.workers) {
     if (report.started()) continue;
-    report.start = start_late(*membership_.find(rank));
+    report.start = start_late(*run_.membership.find(rank));
     late.insert(rank);
   }
   for (const auto& [server, how] : known.dead_servers) {
@@ -362,18 +363,18 @@ void Job::go_on(Recovery& known) {
     if (move_) move_->is_loss = true;  // nobody knows any more who had what before
   } else {
     for (const auto& [rank, report] : known.workers)
-      catch_up(*membership_.find(rank), report);
+      catch_up(*run_.membership.find(rank), report);
   }
   if (ended()) return;
   for (const auto& [server, report] : known.servers) {
     if (used_.count(server) != 0) catch_up_losses(server, report.open);
   }
-  for (const auto& [rank, worker] : membership_.workers()) {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left) tensors_->leave(rank);
     if (worker.left) barriers_.leave(rank);
   }
-  if (membership_.all_left()) return end({});
-  for (auto& [rank, worker] : membership_.workers()) {
+  if (run_.membership.all_left()) return end({});
+  for (auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left && !worker.gone) say_farewell(rank);
   }
   for (const auto& [rank, how] : known.dead_workers)

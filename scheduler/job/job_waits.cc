@@ -22,8 +22,8 @@ bool asks_for(const AskWaits& question, Subject subject) {
 Party Job::party(Rank rank, const Silence& silence) const {
   Party party;
   party.number = rank.value;
-  const auto found = membership_.workers().find(rank);
-  if (found == membership_.workers().end()) {
+  const auto found = run_.membership.workers().find(rank);
+  if (found == run_.membership.workers().end()) {
     party.state = PartyState::absent;
     return party;
   }
@@ -42,7 +42,7 @@ Party Job::party(Rank rank, const Silence& silence) const {
 void Job::note_waits(TimePoint now) {
   noted_at_ = now;
   if (std::exchange(has_new_loss_, false)) {
-    for (auto& [rank, worker] : membership_.workers()) {
+    for (auto& [rank, worker] : run_.membership.workers()) {
       if (!worker.loss.empty() && !worker.lost_at) worker.lost_at = now;
     }
   }
@@ -74,23 +74,23 @@ std::vector<Wait> Job::waits(TimePoint now, const AskWaits& question, const Sile
   if (ended()) return out;
   if (phase_ == Phase::gathering) {
     std::vector<Party> missing;
-    for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
+    for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
       Party who = party(rank, silence);
       if (who.state != PartyState::alive) missing.push_back(std::move(who));
     }
-    out.push_back(wait(WaitKind::join, std::move(missing), membership_.world_size()));
-    out.back().age_ms = milliseconds_of(now - membership_.created_at());
+    out.push_back(wait(WaitKind::join, std::move(missing), run_.membership.world_size()));
+    out.back().age_ms = milliseconds_of(now - run_.membership.created_at());
   }
   if (phase_ == Phase::opening) {
     std::vector<Party> missing;
     for (const auto& [request, server] : opening_)
-      missing.push_back(servers_.party(server, silence));
+      missing.push_back(run_.servers.party(server, silence));
     out.push_back(wait(WaitKind::start, std::move(missing), used_.size()));
     out.back().age_ms = age_ms(opening_since_, now);
   }
   if (barriers_.open() && asks_for(question, Subject::barrier)) {
     std::vector<Party> missing;
-    for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
+    for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
       if (barriers_.arrived(rank) <= barriers_.done()) missing.push_back(party(rank, silence));
     }
     out.push_back(wait(WaitKind::barrier, std::move(missing), barriers_.there()));
@@ -111,11 +111,11 @@ std::vector<Wait> Job::unconfirmed(TimePoint now, const AskWaits& question, cons
   if (move_) {
     std::vector<Party> missing;
     for (const ServerId id : used_) {
-      const ServerRecord* const server = servers_.find(id);
+      const ServerRecord* const server = run_.servers.find(id);
       if (server == nullptr) continue;
       const bool waits = std::any_of(server->unacknowledged.begin(), server->unacknowledged.end(),
                                      [&](const auto& entry) { return move_->waiting.contains(entry.first); });
-      if (waits) missing.push_back(servers_.party(id, silence));
+      if (waits) missing.push_back(run_.servers.party(id, silence));
     }
     out.push_back(wait(WaitKind::move, std::move(missing), used_.size()));
     out.back().age_ms = age_ms(move_since_, now);
@@ -129,7 +129,7 @@ std::vector<Wait> Job::unconfirmed(TimePoint now, const AskWaits& question, cons
     if (!meant && !question.tensor.empty()) continue;
     std::vector<Party> missing;
     for (const ServerId server : batch.waiting)
-      missing.push_back(servers_.party(server, silence));
+      missing.push_back(run_.servers.party(server, silence));
     out.push_back(wait(WaitKind::declaration, std::move(missing), batch.servers));
     if (const auto* tensor = tensors_->declaration_of(meant ? *asked : batch.tensors.front()))
       out.back().tensor = tensor->name;
@@ -155,7 +155,7 @@ Wait Job::wait_of(const OpenRound& open, const Silence& silence) const {
 std::optional<Wait> Job::wait_of(ServerId silent, const Silence& silence) const {
   const std::uint32_t partitions = tensors_ == nullptr ? 0 : tensors_->partitions_at(silent);
   if (partitions == 0 || ended()) return std::nullopt;
-  const Party server = servers_.party(silent, silence);
+  const Party server = run_.servers.party(silent, silence);
   const bool is_heard = server.silent_ms < milliseconds_of(kMaxQuestionPatience);
   if (is_heard && server.state == PartyState::alive) return std::nullopt;  // it is only slow
   Wait out = wait(WaitKind::server, {server}, 1);
@@ -167,7 +167,7 @@ std::optional<Wait> Job::wait_of(ServerId silent, const Silence& silence) const 
 JobState Job::state(TimePoint now, const Silence& silence) const {
   JobState out;
   out.job = name();
-  out.job_run = run_;
+  out.job_run = run_.id;
   switch (phase_) {
     case Phase::gathering: out.phase = "gathering"; break;
     case Phase::opening: out.phase = "opening"; break;
@@ -177,10 +177,10 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
   }
   out.epoch = epoch_;
   out.generation = generation_;
-  out.age_ms = milliseconds_of(now - membership_.created_at());
-  out.world_size = membership_.world_size();
+  out.age_ms = milliseconds_of(now - run_.membership.created_at());
+  out.world_size = run_.membership.world_size();
   out.servers = static_cast<std::uint32_t>(used_.size());
-  for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
+  for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
     Party who = party(rank, silence);
     if (who.state != PartyState::absent && who.state != PartyState::gone) ++out.joined;
     if (who.state == PartyState::suspected) ++out.suspected;
