@@ -386,7 +386,7 @@ void Job::worker_left(Rank rank) {
   if (ended() || worker.left) return;
   const std::string who = to_string(worker);
   if (phase_ == Phase::gathering) {
-    let_go(worker);
+    departures_.let_go(worker);
     run_.membership.remove(rank);
     if (run_.membership.workers().empty()) end({});
     return;
@@ -406,52 +406,11 @@ void Job::worker_left(Rank rank) {
   }
   for (const ServerId server : used_)
     run_.servers.send(server, WorkerLeft{run_.id, rank, true});
-  say_farewell(rank);
+  departures_.begin(rank);
   const auto before = barriers_.blocked();
   barriers_.leave(rank);
   const auto& blocked = *barriers_.blocked();
   fail_barriers(blocked.from, before ? before->from : UINT64_MAX, blocked.left);
-}
-
-// The others are to settle; then it is let go.
-void Job::say_farewell(Rank rank) {
-  Farewell& farewell = farewells_[++last_farewell_];
-  farewell.rank = rank;
-  for (const auto& [other, state] : run_.membership.workers()) {
-    if (!state.left) farewell.waiting.insert(other);
-  }
-  run_.broadcast(Settle{last_farewell_, rank});
-  settle_all(rank);
-}
-
-Status Job::settled(Rank rank, std::uint64_t number) {
-  if (number == 0 || number > last_farewell_)
-    return make_error(ErrorCode::protocol, fmt::format("Settled {}, which nobody asked for", number));
-  const auto found = farewells_.find(number);
-  if (ended() || found == farewells_.end()) return {};
-  found->second.waiting.erase(rank);
-  if (found->second.waiting.empty()) {
-    Worker& worker = *run_.membership.find(found->second.rank);
-    farewells_.erase(found);
-    let_go(worker);
-  }
-  return {};
-}
-
-// Who leaves has nothing under way.
-void Job::settle_all(Rank rank) {
-  for (auto next = farewells_.begin(); next != farewells_.end();) {
-    const std::uint64_t number = (next++)->first;  // settled() may take it away
-    (void)settled(rank, number).ok();
-  }
-}
-
-void Job::let_go(Worker& worker) {
-  worker.left = worker.gone = true;
-  run_.outbox.send(worker.peer, Left{});
-  run_.outbox.worker_gone(worker.incarnation);
-  for (const ServerId server : used_)
-    run_.servers.send(server, WorkerLeft{run_.id, worker.rank, false});
 }
 
 void Job::worker_suspected(Rank rank) {
@@ -470,17 +429,14 @@ void Job::worker_died(Rank rank, const std::string& how) {
     recovery_->workers.erase(rank);
     if (worker->left) {
       worker->gone = true;
-      unsettled_.insert(rank);
+      departures_.note_unsettled(rank);
     } else {
       recovery_->dead_workers[rank] = how;
     }
     return;
   }
   if (worker->left) {
-    unsettled_.insert(rank);
-    std::erase_if(farewells_, [&](const auto& entry) { return entry.second.rank == rank; });
-    worker->peer = PeerId{};
-    let_go(*worker);
+    departures_.died(*worker);
     return source_died();
   }
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(*worker), name(), how);
@@ -515,7 +471,7 @@ void Job::end(Error error) {
   for (auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left && !worker.gone) run_.outbox.send(worker.peer, Left{});
   }
-  farewells_.clear();
+  departures_.clear();
   run_.outbox.run_ended(run_.id);
   std::vector<ServerId> users = run_.servers.users_of(run_.id);
   for (const ServerId server : users) {

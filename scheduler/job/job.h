@@ -37,6 +37,7 @@
 
 #include "scheduler/held_requests.h"
 #include "scheduler/job/barriers.h"
+#include "scheduler/job/departures.h"
 #include "scheduler/job/link_blame.h"
 #include "scheduler/job/membership.h"
 #include "scheduler/job/run.h"
@@ -102,7 +103,7 @@ class Job {
   void worker_died(Rank rank, const std::string& how);
   // It says no more, but lingers until the others have settled; Outbox::worker_gone then.
   void worker_left(Rank rank);
-  Status settled(Rank rank, std::uint64_t number);
+  Status settled(Rank rank, std::uint64_t number) { return departures_.settled(rank, number); }
   Status declare(Rank rank, const Declare& declare);
   Status tensor_failed(Rank rank, const TensorFailed& failed);
   Status barrier(Rank rank, std::uint64_t number);
@@ -159,10 +160,6 @@ class Job {
     std::string reason;
     std::set<ServerId> asked;  // who was there then
   };
-  struct Farewell {  // of a worker that lingers
-    Rank rank;
-    std::set<Rank> waiting;  // for these to settle
-  };
   // Since when something is so, as far as ticks show it.
   struct Since {
     std::optional<std::uint64_t> what;
@@ -218,7 +215,6 @@ class Job {
   void catch_up(const Worker& worker, const WorkerReport& report);
   void compare(ServerId server, const RunReport& report);
   void drop_unwanted(ServerId server, const RunReport& report);
-  void say_farewell(Rank rank);
 
   void note_waits(TimePoint now);
   std::uint64_t age_ms(const Since& since, TimePoint now) const;
@@ -280,8 +276,6 @@ class Job {
   Error join_error(TimePoint now, const Worker& impatient) const;
   std::uint64_t choose_partition_bytes() const;
   void send_tensor_output();
-  void settle_all(Rank rank);
-  void let_go(Worker& worker);
   void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
   Error barrier_error(std::uint64_t number, Rank left) const;
   void end(Error error);
@@ -317,9 +311,7 @@ class Job {
   HeldRequests held_;                     // while it recovers
   std::unique_ptr<TensorTable> tensors_;  // from opening on
   Barriers barriers_;
-  std::map<std::uint64_t, Farewell> farewells_;
-  std::set<Rank> unsettled_;  // have gone before the others had settled
-  std::uint64_t last_farewell_ = 0;
+  Departures departures_{run_, used_};
   Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
   TimePoint noted_at_;         // the last time
   bool has_new_loss_ = false;  // since then

@@ -62,9 +62,7 @@ Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   // What is not answered it asks again.
   tensors_->leave(rank);
   std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
-  for (const auto& [number, farewell] : farewells_) {
-    if (farewell.waiting.count(rank) != 0) run_.outbox.send(peer, Settle{number, farewell.rank});
-  }
+  departures_.ask_again(rank, peer);
   if (move_) {
     behind_.insert_or_assign(rank, std::move(report));
   } else {

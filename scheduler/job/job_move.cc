@@ -61,7 +61,7 @@ void Job::server_drains(const ServerRecord& server) {
 std::optional<Error> Job::obstacle(ServerId server) const {
   const TensorDeclaration* held = tensors_->held_by(server);
   if (held == nullptr) return std::nullopt;
-  if (held->mode == Mode::async && !unsettled_.empty()) return unsettled_error(*held);
+  if (held->mode == Mode::async && departures_.any_unsettled()) return unsettled_error(*held);
   const Worker* careless = run_.membership.without_retain();
   if (careless == nullptr) return std::nullopt;
   return make_error(ErrorCode::peer_lost,
@@ -74,7 +74,7 @@ Error Job::unsettled_error(const TensorDeclaration& tensor) const {
       ErrorCode::peer_lost,
       fmt::format("rank {} had closed before the others had what only it may have had of the "
                   "asynchronous tensor '{}'",
-                  unsettled_.begin()->value, tensor.name),
+                  departures_.unsettled().value, tensor.name),
       "let all ranks close at about the same time, or with a longer timeout; start the job again");
 }
 

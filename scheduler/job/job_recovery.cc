@@ -375,7 +375,7 @@ void Job::go_on(Recovery& known) {
   }
   if (run_.membership.all_left()) return end({});
   for (auto& [rank, worker] : run_.membership.workers()) {
-    if (worker.left && !worker.gone) say_farewell(rank);
+    if (worker.left && !worker.gone) departures_.begin(rank);
   }
   for (const auto& [rank, how] : known.dead_workers)
     worker_died(rank, how);

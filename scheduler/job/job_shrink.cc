@@ -53,7 +53,7 @@ void Job::forget(Worker& worker, const std::string& reason) {
   for (const ServerId server : used_)
     shrink.waiting.insert(run_.servers.ask(server, shrink.message));
   tensors_->leave(worker.rank);
-  settle_all(worker.rank);
+  departures_.settle_all(worker.rank);
   const std::uint64_t before = barriers_.done();
   barriers_.drop(worker.rank);
   for (std::uint64_t done = before; done < barriers_.done(); ++done)
