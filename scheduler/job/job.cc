@@ -227,12 +227,12 @@ std::uint64_t Job::add_to_run(ServerId server) {
   used_.insert(server);
   run_.servers.use(server, run_.id);
   const std::uint64_t request = run_.servers.ask(
-      server, OpenJob{0, run_.id, name(), first_generation_, epoch_, run_.membership.members()});
+      server, OpenJob{0, run_.id, name(), losses_.first_generation(), epoch_, run_.membership.members()});
   for (const auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left && worker.loss.empty())
       run_.servers.send(server, WorkerLeft{run_.id, rank, !worker.gone});
   }
-  tell_losses(server);
+  losses_.tell(server);
   return request;
 }
 
@@ -253,8 +253,8 @@ void Job::reopen(const Error& why) {
 
 void Job::start_running() {
   phase_ = Phase::running;
-  run_.broadcast(
-      JobStart{run_.id, first_generation_, epoch_, partition_bytes_, run_.membership.members(), lanes_});
+  run_.broadcast(JobStart{run_.id, losses_.first_generation(), epoch_, partition_bytes_,
+                          run_.membership.members(), lanes_});
   run_.outbox.log(
       LogLevel::info,
       fmt::format("job {} started: {}, {}, {} each", name(), counted(run_.membership.world_size(), "worker"),
@@ -263,7 +263,7 @@ void Job::start_running() {
 }
 
 void Job::server_acked(ServerId server, std::uint64_t request, const Error& error) {
-  if (ended() || shrink_acked(request)) return;
+  if (ended() || losses_.acked(request)) return;
   Error named = error;
   const ServerRecord* record = run_.servers.find(server);
   if (error.code != ErrorCode::ok && record != nullptr) {

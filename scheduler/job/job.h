@@ -39,6 +39,7 @@
 #include "scheduler/job/barriers.h"
 #include "scheduler/job/departures.h"
 #include "scheduler/job/link_blame.h"
+#include "scheduler/job/losses.h"
 #include "scheduler/job/membership.h"
 #include "scheduler/job/run.h"
 #include "scheduler/job/tensor_table.h"
@@ -54,7 +55,6 @@ struct JobOptions {
 
 class Job {
  public:
-  static constexpr Generation kFirstGeneration{1};
   static constexpr Epoch kFirstEpoch{1};
 
   enum class Phase : std::uint8_t { gathering, opening, running, recovering, ended };
@@ -170,10 +170,6 @@ class Job {
       since = now;
     }
   };
-  struct Shrink {
-    Shrunk message;
-    std::set<std::uint64_t> waiting;  // requests to servers
-  };
   struct Cut {  // a link
     TimePoint since;
     Incarnation server;
@@ -232,10 +228,6 @@ class Job {
   bool can_shrink(Rank lost) const;
   void shrink(Worker& worker, const std::string& reason);
   void forget(Worker& worker, const std::string& reason);
-  void tell_losses(ServerId server);
-  bool shrink_acked(std::uint64_t request);
-  void tell_shrunk();
-  void catch_up_losses(const Worker& worker, Generation known);
   void catch_up_losses(ServerId server, const OpenJob& known);
   void note_losses();
 
@@ -288,11 +280,7 @@ class Job {
   Error end_error_;
   TimePoint next_progress_;
   Epoch epoch_;
-  Generation generation_ = kFirstGeneration;
-  // Who is lost since is in shrinks_, who was lost before is no member.
-  Generation first_generation_ = kFirstGeneration;
-  std::vector<Shrink> shrinks_;                // in order
-  std::size_t told_shrinks_ = 0;               // workers know the first ones
+  Losses losses_{run_};
   std::set<ServerId> used_;                    // servers that know the run
   std::map<std::uint64_t, ServerId> opening_;  // requests to those that have not confirmed it yet
   std::vector<LaneTarget> lanes_;

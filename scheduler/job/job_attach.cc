@@ -106,8 +106,8 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
 
 // What it would have had at the start. The rest is news.
 JobStart Job::start_late(const Worker& worker) {
-  JobStart start{run_.id,          first_generation_,         kFirstEpoch,
-                 partition_bytes_, run_.membership.members(), lanes_};
+  JobStart start{run_.id,          losses_.first_generation(), kFirstEpoch,
+                 partition_bytes_, run_.membership.members(),  lanes_};
   run_.outbox.send(worker.peer, start);
   return start;
 }
@@ -169,7 +169,7 @@ void Job::catch_up(const Worker& worker, const WorkerReport& report) {
   for (TensorFailed& failed : tensors_->failures_for(report))
     run_.outbox.send(worker.peer, std::move(failed));
   const std::size_t lanes = report.start->lanes.size();
-  catch_up_losses(worker, report.start->generation);
+  losses_.catch_up(worker, report.start->generation);
   if (report.epoch() == epoch_) {
     // The last pieces of what has moved in this epoch may be missing.
     const auto rest = tensors_->news_for(report, true);

@@ -18,7 +18,7 @@ bool Job::server_died(const ServerRecord& server, const std::string& how) {
     return false;
   }
   for (const auto& [request, asked] : server.unacknowledged)
-    (void)shrink_acked(request);
+    (void)losses_.acked(request);
   refusals_.erase(server.id);
   if (used_.erase(server.id) == 0) return false;
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
@@ -388,7 +388,7 @@ void Job::let_go(const ServerRecord& server) {
   std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
   for (const auto& [request, asked] : server.unacknowledged) {
     if (move_) move_->waiting.erase(request);
-    (void)shrink_acked(request);
+    (void)losses_.acked(request);
   }
   run_.servers.send(server.id, JobEnded{run_.id, {}});
   run_.servers.release(server.id, run_.id);

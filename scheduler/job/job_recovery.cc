@@ -36,16 +36,17 @@ void Job::note_losses() {
                        Refused{ErrorCode::peer_lost, "you were declared dead before", kRestartAdvice});
     }
   };
+  Generation generation = losses_.generation();
   for (const auto& [rank, report] : std::map<Rank, WorkerReport>(recovery_->workers)) {
     if (!report.started()) continue;
-    generation_ = std::max(generation_, report.start->generation);
+    generation = std::max(generation, report.start->generation);
     leave_out(report.start->members);
   }
   for (const auto& [server, report] : recovery_->servers) {
-    generation_ = std::max(generation_, report.open.generation);
+    generation = std::max(generation, report.open.generation);
     leave_out(report.open.members);
   }
-  first_generation_ = generation_;
+  losses_.restore(generation);
 }
 
 bool Job::is_recovered(TimePoint now) const {

@@ -36,9 +36,10 @@ void Job::shrink(Worker& worker, const std::string& reason) {
                                    [](const auto& entry) { return entry.second.loss.empty(); });
   const std::string host =
       others.empty() ? "" : fmt::format("; with it goes its host ({})", ranks_text(others));
-  run_.outbox.log(LogLevel::warn, fmt::format("{}{}; it goes on with {} of {} workers, generation {}", reason,
-                                              host, there, run_.membership.world_size(), generation_.value));
-  tell_shrunk();
+  run_.outbox.log(LogLevel::warn,
+                  fmt::format("{}{}; it goes on with {} of {} workers, generation {}", reason, host, there,
+                              run_.membership.world_size(), losses_.generation().value));
+  losses_.tell_workers();
 }
 
 // Everything goes on without it.
@@ -47,11 +48,7 @@ void Job::forget(Worker& worker, const std::string& reason) {
   worker.loss = reason;
   has_new_loss_ = true;
   behind_.erase(worker.rank);
-  generation_ = generation_.next();
-  Shrink& shrink = shrinks_.emplace_back();
-  shrink.message = Shrunk{0, run_.id, generation_, worker.rank, reason};
-  for (const ServerId server : used_)
-    shrink.waiting.insert(run_.servers.ask(server, shrink.message));
+  losses_.add(worker.rank, reason, used_);
   tensors_->leave(worker.rank);
   departures_.settle_all(worker.rank);
   const std::uint64_t before = barriers_.done();
@@ -60,48 +57,9 @@ void Job::forget(Worker& worker, const std::string& reason) {
     run_.broadcast(BarrierDone{done, {}});
 }
 
-// To a server that is new to the run.
-void Job::tell_losses(ServerId server) {
-  for (Shrink& shrink : shrinks_)
-    shrink.waiting.insert(run_.servers.ask(server, shrink.message));
-}
-
-bool Job::shrink_acked(std::uint64_t request) {
-  const bool known = std::any_of(shrinks_.begin(), shrinks_.end(),
-                                 [&](Shrink& shrink) { return shrink.waiting.erase(request) != 0; });
-  if (known) tell_shrunk();
-  return known;
-}
-
-// Workers hear of a generation when all servers are in it, one after the other.
-void Job::tell_shrunk() {
-  for (; told_shrinks_ < shrinks_.size() && shrinks_[told_shrinks_].waiting.empty(); ++told_shrinks_)
-    run_.broadcast(shrinks_[told_shrinks_].message);
-}
-
-void Job::catch_up_losses(const Worker& worker, Generation known) {
-  for (std::size_t i = 0; i < told_shrinks_; ++i) {
-    if (shrinks_[i].message.generation > known) run_.outbox.send(worker.peer, shrinks_[i].message);
-  }
-}
-
-// Those that the scheduler before had told others: all of them are in the first generation here, and nobody
-// is a member who is not known here.
+// Workers are in that generation, or soon: they are to find nobody who is not.
 void Job::catch_up_losses(ServerId server, const OpenJob& known) {
-  std::vector<Rank> lost;
-  for (const Member& member : known.members) {
-    if (run_.membership.find(member.rank) == nullptr) lost.push_back(member.rank);
-  }
-  // It has heard of whom, but not of all: one of them again, for the generation.
-  const std::vector<Rank> missing = run_.membership.missing();
-  if (lost.empty() && known.generation < first_generation_ && !missing.empty())
-    lost.push_back(missing.front());
-  for (const Rank rank : lost) {
-    const std::string reason =
-        fmt::format("rank {} of job {} was lost before the scheduler was started again", rank.value, name());
-    const std::uint64_t request =
-        run_.servers.ask(server, Shrunk{0, run_.id, first_generation_, rank, reason});
-    // Workers are in that generation, or soon: they are to find nobody who is not.
+  for (const std::uint64_t request : losses_.catch_up(server, known)) {
     if (move_) move_->waiting.insert(request);
   }
 }

@@ -176,7 +176,7 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
     case Phase::ended: out.phase = "ended"; break;
   }
   out.epoch = epoch_;
-  out.generation = generation_;
+  out.generation = losses_.generation();
   out.age_ms = milliseconds_of(now - run_.membership.created_at());
   out.world_size = run_.membership.world_size();
   out.servers = static_cast<std::uint32_t>(used_.size());
