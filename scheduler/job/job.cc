@@ -49,7 +49,7 @@ void Job::maybe_start() {
 void Job::tick(TimePoint now) {
   note_waits(now);
   judge_links(now);
-  if (cuts_.empty()) maybe_start();  // a drain may have waited for the judgement
+  if (!links_.any_cut()) maybe_start();  // a drain may have waited for the judgement
   if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
   const Worker* const impatient = run_.membership.least_patient();
   if (impatient != nullptr && now >= impatient->join_deadline) {
@@ -418,7 +418,8 @@ void Job::worker_suspected(Rank rank) {
   behind_.erase(rank);
   if (recovery_) recovery_->workers.erase(rank);
   held_.drop(rank);
-  prune_cuts();  // it says them again
+  links_.prune(
+      [this](ServerId server, Incarnation life) { return has_lane_to(server, life); });  // it says them again
 }
 
 void Job::worker_died(Rank rank, const std::string& how) {

@@ -38,7 +38,7 @@
 #include "scheduler/held_requests.h"
 #include "scheduler/job/barriers.h"
 #include "scheduler/job/departures.h"
-#include "scheduler/job/link_blame.h"
+#include "scheduler/job/link_judge.h"
 #include "scheduler/job/losses.h"
 #include "scheduler/job/membership.h"
 #include "scheduler/job/run.h"
@@ -170,10 +170,6 @@ class Job {
       since = now;
     }
   };
-  struct Cut {  // a link
-    TimePoint since;
-    Incarnation server;
-  };
   struct Request {
     ServerId server;
     std::uint64_t batch = 0;  // of the tensor table
@@ -218,11 +214,8 @@ class Job {
   std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& question, const Silence& silence) const;
 
   bool has_lane_to(ServerId server, Incarnation incarnation) const;
-  void prune_cuts();
   void judge_links(TimePoint now);
-  void carry_out(const Blame& blame, const std::set<std::pair<Rank, ServerId>>& cut);
   void give_up(const std::vector<ServerId>& servers, const std::string& reason);
-  std::vector<CutLink> cut_links(TimePoint now) const;
   Wait wait_of(const CutLink& link, const Silence& silence) const;
 
   bool can_shrink(Rank lost) const;
@@ -290,8 +283,7 @@ class Job {
   std::optional<Move> move_;
   std::map<ServerId, Refusal> refusals_;  // by the server that drains
   std::set<ServerId> unwilling_;          // take no part any more: have refused the run, or cannot be reached
-  std::map<std::pair<Rank, ServerId>, Cut> cuts_;  // links, as workers say
-  std::optional<TimePoint> judgement_;             // when it is decided who is lost over them
+  LinkJudge links_{run_};
   std::vector<TensorTable::Answer> held_answers_;  // while partitions move
   // Who came back while partitions move knows only this.
   std::map<Rank, WorkerReport> behind_;

@@ -48,7 +48,7 @@ void Job::server_drains(const ServerRecord& server) {
   if (phase_ != Phase::running || used_.count(server.id) == 0) return;
   if (move_ && move_->drained.count(server.id) != 0) return;
   // What is lost finds its place first.
-  if (refusal(server.id) != nullptr || (move_ && !is_drain_only()) || !cuts_.empty()) return;
+  if (refusal(server.id) != nullptr || (move_ && !is_drain_only()) || links_.any_cut()) return;
   if (const auto why = obstacle(server.id)) {
     run_.outbox.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}",
                                                 to_string(server), name(), why->message));
@@ -101,7 +101,7 @@ std::set<ServerId> Job::leaving(bool is_loss) const {
   for (const ServerId id : used_) {
     const ServerRecord* server = run_.servers.find(id);
     if (server == nullptr) continue;
-    const bool drains = server->draining && !is_loss && refusal(id) == nullptr && cuts_.empty();
+    const bool drains = server->draining && !is_loss && refusal(id) == nullptr && !links_.any_cut();
     if ((drains || unwilling_.count(id) != 0) && !obstacle(id)) out.insert(id);
   }
   return out;

@@ -98,7 +98,7 @@ std::vector<Wait> Job::waits(TimePoint now, const AskWaits& question, const Sile
     out.back().age_ms = age_ms(barrier_since_, now);
   }
   if (question.subject == Subject::barrier) return out;
-  for (const CutLink& link : cut_links(now))
+  for (const CutLink& link : links_.list(now))
     out.push_back(wait_of(link, silence));
   for (Wait& more : unconfirmed(now, question, silence))
     out.push_back(std::move(more));
@@ -188,7 +188,7 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
     if (who.state != PartyState::alive) out.absentees.push_back(std::move(who));
   }
   limit(out.absentees);
-  out.cut_links = cut_links(now);
+  out.cut_links = links_.list(now);
   if (tensors_ == nullptr) return out;
   out.tensors = static_cast<std::uint32_t>(tensors_->size());
   out.bytes = tensors_->bytes();
@@ -200,7 +200,7 @@ std::optional<std::string> Job::keeps(ServerId server) const {
   if (phase_ != Phase::running) return "the job is not running yet";
   if (const Refusal* refused = refusal(server)) return refused->reason;
   if (const auto why = obstacle(server)) return why->message;
-  if (!cuts_.empty()) return "a link is cut, and it is not clear yet which end is lost";
+  if (links_.any_cut()) return "a link is cut, and it is not clear yet which end is lost";
   if (move_ && !is_drain_only()) return "what was lost with another server finds its place first";
   return std::nullopt;
 }
