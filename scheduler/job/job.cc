@@ -115,79 +115,6 @@ Error Job::join_error(TimePoint now, const Worker& impatient) const {
 
 // ---- opening ----
 
-// Lanes to the servers that are there and that the run has none to. Neighbours in the lane table lie on
-// different servers: lanes with equal claims get partitions in turn.
-void Job::add_lanes() {
-  std::vector<const ServerRecord*> servers;
-  std::uint32_t most_shards = 0;
-  std::size_t lanes = lanes_.size();
-  for (const auto& [id, server] : run_.servers.all()) {
-    const bool has_lanes =
-        std::any_of(lanes_.begin(), lanes_.end(), [&, number = id](const LaneTarget& lane) {
-          return lane.server == number && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
-        });
-    if (!server.usable() || used_.count(id) != 0 || has_lanes || unwilling_.count(id) != 0) continue;
-    // A run that is there goes on without those for whom there are no lanes left.
-    if (phase_ == Phase::running && lanes + server.shards > kMaxLanesPerJob) continue;
-    lanes += server.shards;
-    servers.push_back(&server);
-    most_shards = std::max(most_shards, server.shards);
-  }
-  for (std::uint32_t shard = 0; shard < most_shards; ++shard) {
-    for (const ServerRecord* server : servers) {
-      if (shard >= server->shards) continue;
-      lanes_.push_back(
-          {server->id, server->incarnation, server->endpoint, shard, server->host, server->rdma});
-      retired_.push_back(false);
-    }
-  }
-}
-
-// The part of the job's bytes that each lane should carry. A server that waits to drain gets nothing more,
-// unless all do or are full.
-std::vector<TensorTable::Lane> Job::place() const {
-  // Null: it gets nothing.
-  const auto server_of = [&](std::size_t lane) -> const ServerRecord* {
-    return retired_[lane] ? nullptr : run_.servers.find(lanes_[lane].server);
-  };
-  const auto claim = [this](const ServerRecord& server) {
-    return is_full(server.id) ? 0 : server.draining ? 1 : 2;
-  };
-  int least = 0;  // that the best have
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (const ServerRecord* server = server_of(i)) least = std::max(least, claim(*server));
-  }
-  // A host that sums sends and gets each byte once.
-  std::map<Rank, PlacementNode> groups;
-  for (const auto& [rank, worker] : run_.membership.workers()) {
-    if (!worker.loss.empty()) continue;
-    PlacementNode& node = groups.try_emplace(worker.leader, PlacementNode{worker.host, 0}).first->second;
-    node.bandwidth_bps = std::max(node.bandwidth_bps, worker.bandwidth_bps);
-  }
-  std::vector<PlacementNode> workers;
-  for (auto& [leader, node] : groups)
-    workers.push_back(std::move(node));
-  std::map<ServerId, std::size_t> place_of;
-  std::vector<PlacementNode> nodes;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    const ServerRecord* server = server_of(i);
-    if (server == nullptr || claim(*server) < least) continue;
-    if (!place_of.emplace(lanes_[i].server, nodes.size()).second) continue;
-    nodes.push_back({server->host, server->bandwidth_bps});
-  }
-  const std::vector<double> shares = server_shares(workers, nodes);
-  std::vector<TensorTable::Lane> lanes;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    TensorTable::Lane& lane =
-        lanes.emplace_back(TensorTable::Lane{lanes_[i].server, lanes_[i].shard, 0, retired_[i]});
-    const ServerRecord* server = server_of(i);
-    const auto placed = place_of.find(lane.server);
-    if (server == nullptr || placed == place_of.end()) continue;
-    lane.share = shares[placed->second] / server->shards;
-  }
-  return lanes;
-}
-
 std::uint64_t Job::choose_partition_bytes() const {
   if (const std::uint64_t given = run_.membership.settings().partition_bytes; given != 0) return given;
   std::uint64_t slowest = 0;
@@ -203,9 +130,8 @@ std::uint64_t Job::choose_partition_bytes() const {
 
 void Job::open() {
   phase_ = Phase::opening;
-  epoch_ = kFirstEpoch;
+  lanes_.begin_first_epoch();
   if (Status status = run_.membership.form_groups(); !status) return fail(status.error());
-  partition_bytes_ = choose_partition_bytes();
   add_lanes();
   if (lanes_.size() > kMaxLanesPerJob) {
     fail(make_error(ErrorCode::configuration,
@@ -214,10 +140,8 @@ void Job::open() {
                     "run fewer servers, or give them fewer shards"));
     return;
   }
-  tensors_ = std::make_unique<TensorTable>(
-      TensorTable::Config{run_.id, name(), partition_bytes_, place(),
-                          [this](Rank rank) { return run_.membership.name_of(rank); }});
-  for (const LaneTarget& lane : lanes_) {
+  tensors_.open(choose_partition_bytes(), lanes_.place({}));
+  for (const LaneTarget& lane : lanes_.all()) {
     if (used_.count(lane.server) == 0) opening_.emplace(add_to_run(lane.server), lane.server);
   }
 }
@@ -227,7 +151,8 @@ std::uint64_t Job::add_to_run(ServerId server) {
   used_.insert(server);
   run_.servers.use(server, run_.id);
   const std::uint64_t request = run_.servers.ask(
-      server, OpenJob{0, run_.id, name(), losses_.first_generation(), epoch_, run_.membership.members()});
+      server,
+      OpenJob{0, run_.id, name(), losses_.first_generation(), lanes_.epoch(), run_.membership.members()});
   for (const auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left && worker.loss.empty())
       run_.servers.send(server, WorkerLeft{run_.id, rank, !worker.gone});
@@ -245,16 +170,15 @@ void Job::reopen(const Error& why) {
   }
   opening_.clear();
   lanes_.clear();
-  retired_.clear();
-  tensors_.reset();
+  tensors_.close();
   phase_ = Phase::gathering;
   maybe_start();
 }
 
 void Job::start_running() {
   phase_ = Phase::running;
-  run_.broadcast(JobStart{run_.id, losses_.first_generation(), epoch_, partition_bytes_,
-                          run_.membership.members(), lanes_});
+  run_.broadcast(JobStart{run_.id, losses_.first_generation(), lanes_.epoch(),
+                          tensors_.table().partition_bytes(), run_.membership.members(), lanes_.all()});
   run_.outbox.log(
       LogLevel::info,
       fmt::format("job {} started: {}, {}, {} each", name(), counted(run_.membership.world_size(), "worker"),
@@ -269,13 +193,7 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
   if (error.code != ErrorCode::ok && record != nullptr) {
     named.message = fmt::format("{}: {}", to_string(*record), error.message);
   }
-  if (const auto known = requests_.find(request); known != requests_.end()) {
-    const std::uint64_t batch = known->second.batch;
-    requests_.erase(known);
-    tensors_->acked(batch, server, named);
-    send_tensor_output();
-    return;
-  }
+  if (tensors_.acked(server, request, named)) return send_tensor_output();
   if (move_ && move_->waiting.erase(request) != 0) {
     if (named.code == ErrorCode::ok || move_->called_off.count(request) != 0) return finish_move();
     if (record != nullptr && is_newcomer(server)) return go_on_without(*record, error);
@@ -302,8 +220,8 @@ Status Job::declare(Rank rank, const Declare& declare) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Declare before the job has started");
   if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
-  if (!move_ && tensors_->has_new(declare)) welcome_servers();
-  Status status = tensors_->declare(rank, declare);
+  if (!move_ && tensors_.table().has_new(declare)) welcome_servers();
+  Status status = tensors_.table().declare(rank, declare);
   send_tensor_output();
   return status;
 }
@@ -312,29 +230,9 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
   if (ended()) return {};
   if (phase_ != Phase::running || failed.job_run != run_.id)
     return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
-  Status status = tensors_->failed_at(rank, failed.tensor, failed.error);
+  Status status = tensors_.table().failed_at(rank, failed.tensor, failed.error);
   send_tensor_output();
   return status;
-}
-
-void Job::send_tensor_output() {
-  for (TensorTable::Output& output : tensors_->take_output()) {
-    if (auto* slices = std::get_if<TensorTable::Slices>(&output)) {
-      slices->message.epoch = epoch_;
-      const std::uint64_t request = run_.servers.ask(slices->server, std::move(slices->message));
-      requests_.emplace(request, Request{slices->server, slices->batch});
-    } else if (auto* dropped = std::get_if<TensorTable::Drop>(&output)) {
-      run_.servers.send(dropped->server, std::move(dropped->message));
-    } else if (auto* answer = std::get_if<TensorTable::Answer>(&output)) {
-      if (move_) {
-        held_answers_.push_back(std::move(*answer));
-      } else if (const Worker* worker = run_.membership.find(answer->rank))
-        run_.outbox.send(worker->peer, std::move(answer->message));
-    } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
-      run_.outbox.log(LogLevel::warn, failure->message.error.message);
-      run_.broadcast(std::move(failure->message));
-    }
-  }
 }
 
 Error Job::barrier_error(std::uint64_t number, Rank left) const {
@@ -398,8 +296,7 @@ void Job::worker_left(Rank rank) {
                     kRestartAdvice));
     return;
   }
-  tensors_->leave(rank);
-  std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
+  tensors_.forget(rank);
   if (run_.membership.all_left()) {
     end({});
     return;

@@ -38,10 +38,12 @@
 #include "scheduler/held_requests.h"
 #include "scheduler/job/barriers.h"
 #include "scheduler/job/departures.h"
+#include "scheduler/job/lane_table.h"
 #include "scheduler/job/link_judge.h"
 #include "scheduler/job/losses.h"
 #include "scheduler/job/membership.h"
 #include "scheduler/job/run.h"
+#include "scheduler/job/tensor_relay.h"
 #include "scheduler/job/tensor_table.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
@@ -55,8 +57,6 @@ struct JobOptions {
 
 class Job {
  public:
-  static constexpr Epoch kFirstEpoch{1};
-
   enum class Phase : std::uint8_t { gathering, opening, running, recovering, ended };
 
   Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
@@ -119,7 +119,7 @@ class Job {
   // ---- for questions: job_waits.cc ----
   const std::set<ServerId>& servers() const { return used_; }
   // From opening on, else null.
-  const TensorTable* tensors() const { return tensors_.get(); }
+  const TensorTable* tensors() const { return tensors_.is_open() ? &tensors_.table() : nullptr; }
   Party party(Rank rank, const Silence& silence) const;
   // What it waits for by itself, as far as that is in question: all but rounds.
   std::vector<Wait> waits(TimePoint now, const AskWaits& question, const Silence& silence) const;
@@ -170,11 +170,6 @@ class Job {
       since = now;
     }
   };
-  struct Request {
-    ServerId server;
-    std::uint64_t batch = 0;  // of the tensor table
-  };
-
   struct Recovery {
     Recovery() {}  // clang 14: see Move
     TimePoint deadline;
@@ -249,8 +244,10 @@ class Job {
   void begin_move(std::optional<ServerId> gone, const std::string& reason, const std::set<ServerId>& leaving,
                   std::size_t known_lanes, const std::set<PartitionId>& refused = {});
   void send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer);
-  void add_lanes();
-  std::vector<TensorTable::Lane> place() const;
+  void add_lanes() { lanes_.add(used_, unwilling_, phase_ == Phase::running); }
+  std::vector<TensorTable::Lane> place() const {
+    return lanes_.place(move_ ? move_->full : std::set<ServerId>());
+  }
   std::uint64_t add_to_run(ServerId server);
   void ask(ServerId server, DeclareSlices slices);
   bool is_newcomer(ServerId server) const;
@@ -260,7 +257,7 @@ class Job {
   void tell_progress();
   Error join_error(TimePoint now, const Worker& impatient) const;
   std::uint64_t choose_partition_bytes() const;
-  void send_tensor_output();
+  void send_tensor_output() { tensors_.send(lanes_.epoch(), move_.has_value()); }
   void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
   Error barrier_error(std::uint64_t number, Rank left) const;
   void end(Error error);
@@ -272,24 +269,19 @@ class Job {
   Phase phase_ = Phase::gathering;
   Error end_error_;
   TimePoint next_progress_;
-  Epoch epoch_;
   Losses losses_{run_};
   std::set<ServerId> used_;                    // servers that know the run
   std::map<std::uint64_t, ServerId> opening_;  // requests to those that have not confirmed it yet
-  std::vector<LaneTarget> lanes_;
-  std::vector<bool> retired_;                  // by lane: owns nothing any more
-  std::uint64_t partition_bytes_ = 0;          // from opening on
-  std::map<std::uint64_t, Request> requests_;  // to servers, for the tensor table
+  LaneTable lanes_{run_};
+  TensorRelay tensors_{run_};
   std::optional<Move> move_;
   std::map<ServerId, Refusal> refusals_;  // by the server that drains
   std::set<ServerId> unwilling_;          // take no part any more: have refused the run, or cannot be reached
   LinkJudge links_{run_};
-  std::vector<TensorTable::Answer> held_answers_;  // while partitions move
   // Who came back while partitions move knows only this.
   std::map<Rank, WorkerReport> behind_;
   std::optional<Recovery> recovery_;
-  HeldRequests held_;                     // while it recovers
-  std::unique_ptr<TensorTable> tensors_;  // from opening on
+  HeldRequests held_;  // while it recovers
   Barriers barriers_;
   Departures departures_{run_, used_};
   Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;

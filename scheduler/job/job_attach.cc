@@ -60,8 +60,7 @@ Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   if (worker.gone) run_.outbox.send(peer, Left{});
   if (!report.started()) report.start = start_late(worker);
   // What is not answered it asks again.
-  tensors_->leave(rank);
-  std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
+  tensors_.forget(rank);
   departures_.ask_again(rank, peer);
   if (move_) {
     behind_.insert_or_assign(rank, std::move(report));
@@ -96,18 +95,22 @@ Status Job::check(const Worker& worker, const WorkerReport& report) const {
   for (const Member& member : report.start->members) {
     if (!run_.membership.is_in_its_group(member)) return contradiction("a group");
   }
-  if (report.epoch() > epoch_ || report.start->lanes.size() > lanes_.size())
+  if (report.epoch() > lanes_.epoch() || report.start->lanes.size() > lanes_.size())
     return contradiction("its epoch");
   for (const auto& [id, known] : report.tensors) {
-    if (!tensors_->matches(known)) return contradiction("a tensor");
+    if (!tensors_.table().matches(known)) return contradiction("a tensor");
   }
   return {};
 }
 
 // What it would have had at the start. The rest is news.
 JobStart Job::start_late(const Worker& worker) {
-  JobStart start{run_.id,          losses_.first_generation(), kFirstEpoch,
-                 partition_bytes_, run_.membership.members(),  lanes_};
+  JobStart start{run_.id,
+                 losses_.first_generation(),
+                 LaneTable::kFirstEpoch,
+                 tensors_.table().partition_bytes(),
+                 run_.membership.members(),
+                 lanes_.all()};
   run_.outbox.send(worker.peer, start);
   return start;
 }
@@ -160,31 +163,32 @@ void Job::compare(ServerId server, const RunReport& report) {
 }
 
 void Job::drop_unwanted(ServerId server, const RunReport& report) {
-  if (tensors_ != nullptr) drop(server, tensors_->unwanted(server, report));
+  if (tensors_.is_open()) drop(server, tensors_.table().unwanted(server, report));
 }
 
 // ---- a worker that has missed something ----
 
 void Job::catch_up(const Worker& worker, const WorkerReport& report) {
-  for (TensorFailed& failed : tensors_->failures_for(report))
+  for (TensorFailed& failed : tensors_.table().failures_for(report))
     run_.outbox.send(worker.peer, std::move(failed));
   const std::size_t lanes = report.start->lanes.size();
   losses_.catch_up(worker, report.start->generation);
-  if (report.epoch() == epoch_) {
+  if (report.epoch() == lanes_.epoch()) {
     // The last pieces of what has moved in this epoch may be missing.
-    const auto rest = tensors_->news_for(report, true);
-    if (!rest.empty()) send_moved(Moved{run_.id, epoch_, "the rest of it", {}, {}, {}}, rest, worker.peer);
+    const auto rest = tensors_.table().news_for(report, true);
+    if (!rest.empty())
+      send_moved(Moved{run_.id, lanes_.epoch(), "the rest of it", {}, {}, {}}, rest, worker.peer);
     return;
   }
-  Moved moved{run_.id, epoch_, "the connection to the scheduler was lost meanwhile", {}, {}, {}};
-  moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(lanes), lanes_.end());
+  Moved moved{run_.id, lanes_.epoch(), "the connection to the scheduler was lost meanwhile", {}, {}, {}};
+  moved.lanes = lanes_.from(lanes);
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const LaneIndex lane{static_cast<std::uint32_t>(i)};
     const auto& closed = report.end.closed;
-    if (retired_[i] && std::find(closed.begin(), closed.end(), lane) == closed.end())
+    if (lanes_.is_retired(i) && std::find(closed.begin(), closed.end(), lane) == closed.end())
       moved.closed.push_back(lane);
   }
-  send_moved(std::move(moved), tensors_->news_for(report, false), worker.peer);
+  send_moved(std::move(moved), tensors_.table().news_for(report, false), worker.peer);
 }
 
 }  // namespace bps

@@ -9,11 +9,7 @@ namespace bps {
 // Another life of the server is another server. One that drains may have to stay.
 bool Job::has_lane_to(ServerId server, Incarnation incarnation) const {
   const bool drains = move_ && move_->drained.count(server) != 0 && unwilling_.count(server) == 0;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    const bool is_open = !retired_[i] || drains;
-    if (lanes_[i].server == server && lanes_[i].incarnation == incarnation && is_open) return true;
-  }
-  return false;
+  return lanes_.has_lane_to(server, incarnation, drains);
 }
 
 Status Job::lane_lost(TimePoint now, Rank rank, const LaneLost& said) {

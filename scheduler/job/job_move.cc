@@ -26,7 +26,7 @@ bool Job::server_died(const ServerRecord& server, const std::string& how) {
     reopen(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
     return true;
   }
-  std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
+  tensors_.forget(server.id);
   if (move_) {
     for (const auto& [request, run] : server.unacknowledged)
       move_->waiting.erase(request);
@@ -52,14 +52,14 @@ void Job::server_drains(const ServerRecord& server) {
   if (const auto why = obstacle(server.id)) {
     run_.outbox.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}",
                                                 to_string(server), name(), why->message));
-    return tensors_->set_lanes(place());
+    return tensors_.table().set_lanes(place());
   }
   move(std::nullopt, fmt::format("{} of job {} drains", to_string(server), name()));
 }
 
 // Why what the server has cannot go to another one, if so.
 std::optional<Error> Job::obstacle(ServerId server) const {
-  const TensorDeclaration* held = tensors_->held_by(server);
+  const TensorDeclaration* held = tensors_.table().held_by(server);
   if (held == nullptr) return std::nullopt;
   if (held->mode == Mode::async && departures_.any_unsettled()) return unsettled_error(*held);
   const Worker* careless = run_.membership.without_retain();
@@ -158,14 +158,14 @@ void Job::move(std::optional<ServerId> gone, const std::string& reason) {
 
 // A newcomer has only what it is to get from others, and tensors that were declared since it came.
 bool Job::has_what_is_nowhere_else(ServerId server) const {
-  return !move_ || !is_newcomer(server) || tensors_->has_ready_beside(server, move_->before);
+  return !move_ || !is_newcomer(server) || tensors_.table().has_ready_beside(server, move_->before);
 }
 
 // It dies unsettled: what only it may have of asynchronous tensors their next owners do not get.
 void Job::source_died() {
   if (ended() || !move_) return;
   put_drains_off();
-  const TensorDeclaration* lost = is_drain_only() ? nullptr : tensors_->async_among(move_->touched);
+  const TensorDeclaration* lost = is_drain_only() ? nullptr : tensors_.table().async_among(move_->touched);
   if (lost == nullptr) return;
   const Error why = unsettled_error(*lost);
   fail(make_error(why.code, move_->reason + "; " + why.message, why.advice));
@@ -179,7 +179,7 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
   const auto stays = [&](ServerId id) {
     return id != gone && leaving.count(id) == 0 && used_.count(id) != 0;
   };
-  epoch_ = epoch_.next();
+  lanes_.begin_epoch();
   if (!move_) {
     move_ = Move();
     move_->known_lanes = known_lanes;
@@ -188,8 +188,8 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
   move_->reason = move_->reason.empty() ? reason : move_->reason + "; " + reason;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if (i >= move_->known_lanes && used_.count(lanes_[i].server) == 0 && lanes_[i].server != gone) continue;
-    if (retired_[i] || stays(lanes_[i].server)) continue;
-    retired_[i] = true;
+    if (lanes_.is_retired(i) || stays(lanes_[i].server)) continue;
+    lanes_.retire(i);
     move_->closed.push_back(LaneIndex{static_cast<std::uint32_t>(i)});
     if (lanes_[i].server != gone) move_->drained.insert(lanes_[i].server);
   }
@@ -202,11 +202,11 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
     refusals_.erase(left);
     move_->is_loss = move_->is_loss || unwilling_.count(left) != 0;
     if (ServerRecord* server = run_.servers.find(left); server != nullptr && server->draining)
-      server->moved_partitions += tensors_->partitions_at(left);
+      server->moved_partitions += tensors_.table().partitions_at(left);
   }
-  TensorTable::Relocation relocation = tensors_->relocate(place(), gone, refused);
+  TensorTable::Relocation relocation = tensors_.table().relocate(place(), gone, refused);
   for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
-    if (!retired_[i] && used_.count(lanes_[i].server) == 0)
+    if (!lanes_.is_retired(i) && used_.count(lanes_[i].server) == 0)
       move_->waiting.insert(add_to_run(lanes_[i].server));
   }
   for (const PartitionMove& moved : relocation.moves)
@@ -224,7 +224,7 @@ void Job::begin_move(std::optional<ServerId> gone, const std::string& reason,
   }
   run_.outbox.log(
       gone || move_->is_loss ? LogLevel::warn : LogLevel::info,
-      fmt::format("{}; {} partitions move, epoch {}", reason, relocation.moves.size(), epoch_.value));
+      fmt::format("{}; {} partitions move, epoch {}", reason, relocation.moves.size(), lanes_.epoch().value));
   send_tensor_output();
 }
 
@@ -233,7 +233,7 @@ void Job::send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerI
   for (const PartitionMove& move : moves) {
     if (moved.moves.size() == kMaxPartitionsPerDeclare) {
       run_.outbox.send(peer, moved);
-      moved = Moved{run_.id, epoch_, moved.reason, {}, {}, {}};
+      moved = Moved{run_.id, lanes_.epoch(), moved.reason, {}, {}, {}};
     }
     moved.moves.push_back(move);
   }
@@ -241,7 +241,7 @@ void Job::send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerI
 }
 
 void Job::ask(ServerId server, DeclareSlices slices) {
-  slices.epoch = epoch_;
+  slices.epoch = lanes_.epoch();
   std::set<PartitionId> partitions;
   for (const TensorSlices& tensor : slices.tensors) {
     for (const PartitionSlice& slice : tensor.partitions)
@@ -263,7 +263,7 @@ void Job::has_no_room(ServerId full, std::uint64_t request, const Error& why) {
     const auto tensor = move_->touched.find(partition);
     if (tensor == move_->touched.end()) return fail(why);
     // It may have gone to another one meanwhile.
-    const LaneIndex owner = tensors_->owner_of(tensor->second, partition);
+    const LaneIndex owner = tensors_.table().owner_of(tensor->second, partition);
     if (lanes_[owner.value].server == full) refused.insert(partition);
   }
   begin_move({}, why.message, {}, lanes_.size(), refused);
@@ -275,7 +275,7 @@ bool Job::is_newcomer(ServerId server) const {
   for (std::size_t i = 0; i < move_->known_lanes; ++i) {
     if (lanes_[i].server != server) continue;
     const LaneIndex lane{static_cast<std::uint32_t>(i)};
-    if (!retired_[i] || std::find(closed.begin(), closed.end(), lane) != closed.end()) return false;
+    if (!lanes_.is_retired(i) || std::find(closed.begin(), closed.end(), lane) != closed.end()) return false;
   }
   return true;
 }
@@ -324,31 +324,32 @@ void Job::put_drains_off() {
 
 // What servers that drain were to give away stays with them, before workers know of it.
 void Job::put_back() {
-  epoch_ = epoch_.next();
+  lanes_.begin_epoch();
   const std::set<ServerId> stay = std::exchange(move_->drained, {});
   // Those of newcomers that have taken no part are closed, or stay so.
   for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
-    if (retired_[i] || used_.count(lanes_[i].server) != 0) continue;
-    retired_[i] = true;
+    if (lanes_.is_retired(i) || used_.count(lanes_[i].server) != 0) continue;
+    lanes_.retire(i);
     move_->closed.push_back(LaneIndex{static_cast<std::uint32_t>(i)});
   }
   std::erase_if(move_->closed, [&](LaneIndex lane) {
     const bool reopens = used_.count(lanes_[lane.value].server) != 0;
-    if (reopens) retired_[lane.value] = false;
+    if (reopens) lanes_.reopen(lane.value);
     return reopens;
   });
   const auto touched = std::exchange(move_->touched, {});
-  const std::vector<TensorId> failed = tensors_->call_off(std::exchange(move_->before, {}), place());
+  const std::vector<TensorId> failed = tensors_.table().call_off(std::exchange(move_->before, {}), place());
   for (const ServerId id : stay) {
     ServerRecord& server = *run_.servers.find(id);
-    server.moved_partitions -= std::min<std::uint64_t>(server.moved_partitions, tensors_->partitions_at(id));
+    server.moved_partitions -=
+        std::min<std::uint64_t>(server.moved_partitions, tensors_.table().partitions_at(id));
   }
   move_->partitions.clear();
   for (const ServerId id : used_) {
     forget_slices(*run_.servers.find(id));
     DropTensors unwanted{run_.id, failed, {}};
     for (const auto& [partition, tensor] : touched) {
-      if (lanes_[tensors_->owner_of(tensor, partition).value].server != id)
+      if (lanes_[tensors_.table().owner_of(tensor, partition).value].server != id)
         unwanted.partitions.push_back(partition);
     }
     drop(id, std::move(unwanted));
@@ -385,7 +386,7 @@ void Job::drop(ServerId server, DropTensors unwanted) {
 void Job::let_go(const ServerRecord& server) {
   used_.erase(server.id);
   if (move_) move_->drained.erase(server.id);
-  std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server.id; });
+  tensors_.forget(server.id);
   for (const auto& [request, asked] : server.unacknowledged) {
     if (move_) move_->waiting.erase(request);
     (void)losses_.acked(request);
@@ -398,8 +399,8 @@ void Job::finish_move() {
   if (!move_->waiting.empty()) return;
   Move done = std::move(*move_);
   move_.reset();
-  Moved moved{run_.id, epoch_, done.reason, {}, std::move(done.closed), {}};
-  moved.lanes.assign(lanes_.begin() + static_cast<std::ptrdiff_t>(done.known_lanes), lanes_.end());
+  Moved moved{run_.id, lanes_.epoch(), done.reason, {}, std::move(done.closed), {}};
+  moved.lanes = lanes_.from(done.known_lanes);
   std::vector<PartitionMove> moves;
   for (const auto& [partition, owner] : done.partitions)
     moves.push_back({partition, owner});
@@ -414,14 +415,10 @@ void Job::finish_move() {
     }
   }
   for (const ServerId server : done.drained) {
-    tensors_->release(server);
+    tensors_.table().release(server);
     if (const ServerRecord* record = run_.servers.find(server)) let_go(*record);
   }
-  for (TensorTable::Answer& answer : std::exchange(held_answers_, {})) {
-    tensors_->refresh(answer.message);
-    if (const Worker* worker = run_.membership.find(answer.rank))
-      run_.outbox.send(worker->peer, std::move(answer.message));
-  }
+  tensors_.send_held();
   send_tensor_output();
   maybe_start();
 }

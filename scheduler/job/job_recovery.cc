@@ -94,7 +94,7 @@ Status Job::check_majority() const {
   std::set<Incarnation> servers;
   std::set<Incarnation> servers_back;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (retired_[i]) continue;
+    if (lanes_.is_retired(i)) continue;
     servers.insert(lanes_[i].incarnation);
     const bool is_back = server_of(lanes_[i]) != nullptr && recovery_->servers.count(lanes_[i].server) != 0;
     if (is_back) servers_back.insert(lanes_[i].incarnation);
@@ -183,27 +183,26 @@ Status Job::restore() {
   if (Status status = restore_groups(); !status) return status;
   const WorkerReport* newest = nullptr;
   const std::vector<LaneTarget>* longest = nullptr;
+  Epoch epoch;
   for (const auto& [rank, report] : recovery_->workers) {
     if (!report.started()) continue;
     if (newest == nullptr || report.epoch() > newest->epoch()) newest = &report;
     if (longest == nullptr || report.start->lanes.size() > longest->size()) longest = &report.start->lanes;
-    epoch_ = std::max(epoch_, report.epoch());
+    epoch = std::max(epoch, report.epoch());
   }
   for (const auto& [server, report] : recovery_->servers)
-    epoch_ = std::max(epoch_, report.open.epoch);
+    epoch = std::max(epoch, report.open.epoch);
   if (newest == nullptr)
     return make_error(ErrorCode::peer_lost, "no worker of it has come back to the scheduler", kRestartAdvice);
-  lanes_ = *longest;
-  partition_bytes_ = newest->start->partition_bytes;
-  retired_.assign(lanes_.size(), false);
+  lanes_.restore(*longest, epoch);
   for (const auto& [rank, report] : recovery_->workers) {
     if (!report.started()) continue;
     const JobStart& start = *report.start;
-    if (start.partition_bytes != partition_bytes_ ||
-        !std::equal(start.lanes.begin(), start.lanes.end(), lanes_.begin()))
+    if (start.partition_bytes != newest->start->partition_bytes ||
+        !std::equal(start.lanes.begin(), start.lanes.end(), lanes_.all().begin()))
       return contradiction(run_.membership.name_of(rank));
     for (const LaneIndex lane : report.end.closed)
-      retired_[lane.value] = true;
+      lanes_.retire(lane.value);
     for (const Rank closing : report.end.closing) {
       if (Worker* worker = run_.membership.find(closing)) worker->left = true;
     }
@@ -213,7 +212,7 @@ Status Job::restore() {
   phase_ = Phase::running;
   settle_used();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (!retired_[i] && used_.count(lanes_[i].server) == 0)
+    if (!lanes_.is_retired(i) && used_.count(lanes_[i].server) == 0)
       return contradiction(to_string(*run_.servers.find(lanes_[i].server)), ErrorCode::peer_lost);
   }
   recovery_->known_lanes = lanes_.size();
@@ -221,7 +220,7 @@ Status Job::restore() {
   for (std::size_t i = recovery_->known_lanes; i < lanes_.size(); ++i) {
     if (recovery_->servers.count(lanes_[i].server) != 0) used_.insert(lanes_[i].server);  // it is open there
   }
-  if (std::find(retired_.begin(), retired_.end(), false) == retired_.end()) {
+  if (lanes_.retired_count() == lanes_.size()) {
     return make_error(ErrorCode::peer_lost,
                       fmt::format("no server of job {} has come back to the scheduler", name()),
                       kRestartAdvice);
@@ -233,8 +232,8 @@ Status Job::restore() {
 void Job::retire_lost() {
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const LaneTarget& lane = lanes_[i];
-    if (retired_[i] || server_of(lane) != nullptr) continue;
-    retired_[i] = true;
+    if (lanes_.is_retired(i) || server_of(lane) != nullptr) continue;
+    lanes_.retire(i);
     if (is_dead(lane)) continue;
     ServerRecord server;
     server.id = lane.server;
@@ -255,7 +254,7 @@ void Job::settle_used() {
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
       if (lanes_[i].server != server) continue;
       had_lane = true;
-      has_lane = has_lane || !retired_[i];
+      has_lane = has_lane || !lanes_.is_retired(i);
     }
     if (has_lane) {
       used_.insert(server);
@@ -269,27 +268,25 @@ void Job::settle_used() {
 }
 
 Status Job::restore_tensors(const WorkerReport& newest) {
-  tensors_ = std::make_unique<TensorTable>(
-      TensorTable::Config{run_.id, name(), partition_bytes_, place(),
-                          [this](Rank rank) { return run_.membership.name_of(rank); }});
+  tensors_.open(newest.start->partition_bytes, place());
   for (const auto& [id, known] : newest.tensors) {
-    if (Status status = tensors_->restore(known, Rank{}); !status) return status;
+    if (Status status = tensors_.table().restore(known, Rank{}); !status) return status;
   }
   for (const auto& [rank, report] : recovery_->workers) {
     for (const auto& [id, known] : report.tensors) {
-      if (Status status = tensors_->restore(known, rank); !status) return status;
+      if (Status status = tensors_.table().restore(known, rank); !status) return status;
     }
   }
   for (const auto& [server, report] : recovery_->servers) {
     for (const auto& [id, held] : report.tensors) {
-      if (tensors_->is_known(held)) continue;
+      if (tensors_.table().is_known(held)) continue;
       PartitionId past{};
       for (const PartitionSlice& slice : held.partitions)
         past = std::max(past, slice.partition.next());
-      tensors_->skip(id.next(), past);
+      tensors_.table().skip(id.next(), past);
     }
   }
-  tensors_->restored();
+  tensors_.table().restored();
   std::uint64_t done = 0;
   for (const auto& [rank, report] : recovery_->workers)
     done = std::max(done, report.end.barriers_done);
@@ -311,24 +308,22 @@ void Job::adopt_partitions(const Recovery& known) {
     lane_of[{lanes_[i].server, lanes_[i].shard}] = LaneIndex{static_cast<std::uint32_t>(i)};
   for (const auto& [server, report] : known.servers) {
     for (const auto& [id, held] : report.tensors) {
-      if (!tensors_->is_known(held)) continue;
+      if (!tensors_.table().is_known(held)) continue;
       for (const PartitionSlice& slice : held.partitions) {
-        const LaneIndex owner = tensors_->owner_of(id, slice.partition);
+        const LaneIndex owner = tensors_.table().owner_of(id, slice.partition);
         const auto here = lane_of.find({server, slice.shard});
         if (lanes_[owner.value].server == server || here == lane_of.end()) continue;
-        if (retired_[here->second.value] || !retired_[owner.value]) continue;
-        tensors_->give(id, slice.partition, here->second);
+        if (lanes_.is_retired(here->second.value) || !lanes_.is_retired(owner.value)) continue;
+        tensors_.table().give(id, slice.partition, here->second);
       }
     }
   }
 }
 
 bool Job::differs(const WorkerReport& report) const {
-  if (report.epoch() != epoch_ || report.start->lanes.size() != lanes_.size()) return true;
-  if (report.end.closed.size() !=
-      static_cast<std::size_t>(std::count(retired_.begin(), retired_.end(), true)))
-    return true;
-  return !tensors_->news_for(report, true).empty();
+  if (report.epoch() != lanes_.epoch() || report.start->lanes.size() != lanes_.size()) return true;
+  if (report.end.closed.size() != lanes_.retired_count()) return true;
+  return !tensors_.table().news_for(report, true).empty();
 }
 
 void Job::go_on(Recovery& known) {
@@ -348,7 +343,7 @@ void Job::go_on(Recovery& known) {
   }
   bool moves = !known.dead_servers.empty() || lanes_.size() > known.known_lanes;
   for (const auto& [server, report] : known.servers)
-    moves = moves || report.open.epoch != epoch_;
+    moves = moves || report.open.epoch != lanes_.epoch();
   adopt_partitions(known);
   for (const auto& [rank, report] : known.workers)
     moves = moves || (late.count(rank) == 0 && differs(report));
@@ -371,7 +366,7 @@ void Job::go_on(Recovery& known) {
     if (used_.count(server) != 0) catch_up_losses(server, report.open);
   }
   for (const auto& [rank, worker] : run_.membership.workers()) {
-    if (worker.left) tensors_->leave(rank);
+    if (worker.left) tensors_.table().leave(rank);
     if (worker.left) barriers_.leave(rank);
   }
   if (run_.membership.all_left()) return end({});

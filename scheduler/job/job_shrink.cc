@@ -49,7 +49,7 @@ void Job::forget(Worker& worker, const std::string& reason) {
   has_new_loss_ = true;
   behind_.erase(worker.rank);
   losses_.add(worker.rank, reason, used_);
-  tensors_->leave(worker.rank);
+  tensors_.table().leave(worker.rank);
   departures_.settle_all(worker.rank);
   const std::uint64_t before = barriers_.done();
   barriers_.drop(worker.rank);

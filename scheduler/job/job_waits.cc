@@ -48,10 +48,10 @@ void Job::note_waits(TimePoint now) {
   }
   using What = std::optional<std::uint64_t>;
   barrier_since_.note(barriers_.open() ? What(barriers_.done()) : std::nullopt, now);
-  move_since_.note(move_ ? What(epoch_.value) : std::nullopt, now);
+  move_since_.note(move_ ? What(lanes_.epoch().value) : std::nullopt, now);
   opening_since_.note(phase_ == Phase::opening ? What(0) : std::nullopt, now);
-  const bool pending = tensors_ != nullptr && tensors_->first_unconfirmed() != 0;
-  unconfirmed_since_.note(pending ? What(tensors_->first_unconfirmed()) : std::nullopt, now);
+  const bool pending = tensors_.is_open() && tensors_.table().first_unconfirmed() != 0;
+  unconfirmed_since_.note(pending ? What(tensors_.table().first_unconfirmed()) : std::nullopt, now);
 }
 
 std::uint64_t Job::age_ms(const Since& since, TimePoint now) const {
@@ -120,10 +120,10 @@ std::vector<Wait> Job::unconfirmed(TimePoint now, const AskWaits& question, cons
     out.push_back(wait(WaitKind::move, std::move(missing), used_.size()));
     out.back().age_ms = age_ms(move_since_, now);
   }
-  if (tensors_ == nullptr) return out;
+  if (!tensors_.is_open()) return out;
   const std::optional<TensorId> asked =
-      question.tensor.empty() ? std::nullopt : tensors_->find(question.tensor);
-  for (const TensorTable::Unconfirmed& batch : tensors_->unconfirmed()) {
+      question.tensor.empty() ? std::nullopt : tensors_.table().find(question.tensor);
+  for (const TensorTable::Unconfirmed& batch : tensors_.table().unconfirmed()) {
     if (out.size() == kMaxWaitsNamed) break;
     const bool meant = std::find(batch.tensors.begin(), batch.tensors.end(), asked) != batch.tensors.end();
     if (!meant && !question.tensor.empty()) continue;
@@ -131,7 +131,7 @@ std::vector<Wait> Job::unconfirmed(TimePoint now, const AskWaits& question, cons
     for (const ServerId server : batch.waiting)
       missing.push_back(run_.servers.party(server, silence));
     out.push_back(wait(WaitKind::declaration, std::move(missing), batch.servers));
-    if (const auto* tensor = tensors_->declaration_of(meant ? *asked : batch.tensors.front()))
+    if (const auto* tensor = tensors_.table().declaration_of(meant ? *asked : batch.tensors.front()))
       out.back().tensor = tensor->name;
     if (unconfirmed_since_.what == batch.number) out.back().age_ms = age_ms(unconfirmed_since_, now);
   }
@@ -147,13 +147,13 @@ Wait Job::wait_of(const OpenRound& open, const Silence& silence) const {
   out.number = open.resuming ? 0 : open.round.value;
   out.age_ms = open.age_ms;
   out.partitions = open.partitions;
-  if (const auto* tensor = tensors_ ? tensors_->declaration_of(open.tensor) : nullptr)
+  if (const auto* tensor = tensors_.is_open() ? tensors_.table().declaration_of(open.tensor) : nullptr)
     out.tensor = tensor->name;
   return out;
 }
 
 std::optional<Wait> Job::wait_of(ServerId silent, const Silence& silence) const {
-  const std::uint32_t partitions = tensors_ == nullptr ? 0 : tensors_->partitions_at(silent);
+  const std::uint32_t partitions = !tensors_.is_open() ? 0 : tensors_.table().partitions_at(silent);
   if (partitions == 0 || ended()) return std::nullopt;
   const Party server = run_.servers.party(silent, silence);
   const bool is_heard = server.silent_ms < milliseconds_of(kMaxQuestionPatience);
@@ -175,7 +175,7 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
     case Phase::recovering: out.phase = "recovering"; break;
     case Phase::ended: out.phase = "ended"; break;
   }
-  out.epoch = epoch_;
+  out.epoch = lanes_.epoch();
   out.generation = losses_.generation();
   out.age_ms = milliseconds_of(now - run_.membership.created_at());
   out.world_size = run_.membership.world_size();
@@ -189,9 +189,9 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
   }
   limit(out.absentees);
   out.cut_links = links_.list(now);
-  if (tensors_ == nullptr) return out;
-  out.tensors = static_cast<std::uint32_t>(tensors_->size());
-  out.bytes = tensors_->bytes();
+  if (!tensors_.is_open()) return out;
+  out.tensors = static_cast<std::uint32_t>(tensors_.table().size());
+  out.bytes = tensors_.table().bytes();
   return out;
 }
 

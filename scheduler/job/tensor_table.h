@@ -159,6 +159,7 @@ class TensorTable {
   std::uint32_t partitions_at(ServerId server) const;
   std::uint64_t bytes_at(ServerId server) const;
 
+  std::uint64_t partition_bytes() const { return config_.partition_bytes; }
   std::size_t size() const { return tensors_.size(); }
   std::size_t pending() const { return requests_.size() + batches_.size(); }
   const PartitionAssigner& assigner() const { return assigner_; }
