@@ -37,13 +37,7 @@ void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, 
 
 void Job::maybe_start() {
   if (phase_ == Phase::gathering && run_.membership.complete() && run_.servers.usable_count() > 0) open();
-  if (phase_ != Phase::running) return;
-  for (const ServerId id : used_) {
-    const ServerRecord* server = run_.servers.find(id);
-    if (server == nullptr || !server->draining || server->peer.value == 0) continue;
-    if (obstacle(id) || refusal(id) != nullptr) continue;
-    return server_drains(*server);
-  }
+  if (phase_ == Phase::running) conclude(handoff_.retry_drains());
 }
 
 void Job::tick(TimePoint now) {
@@ -132,7 +126,7 @@ void Job::open() {
   phase_ = Phase::opening;
   lanes_.begin_first_epoch();
   if (Status status = run_.membership.form_groups(); !status) return fail(status.error());
-  add_lanes();
+  lanes_.add(servers_.used(), servers_.unwilling(), false);
   if (lanes_.size() > kMaxLanesPerJob) {
     fail(make_error(ErrorCode::configuration,
                     fmt::format("job {} would need {} lanes per worker, at most {} are allowed", name(),
@@ -142,32 +136,15 @@ void Job::open() {
   }
   tensors_.open(choose_partition_bytes(), lanes_.place({}));
   for (const LaneTarget& lane : lanes_.all()) {
-    if (used_.count(lane.server) == 0) opening_.emplace(add_to_run(lane.server), lane.server);
+    if (!servers_.uses(lane.server))
+      opening_.emplace(servers_.open_at(lane.server, lanes_.epoch()), lane.server);
   }
-}
-
-// The number of the request that the server will acknowledge.
-std::uint64_t Job::add_to_run(ServerId server) {
-  used_.insert(server);
-  run_.servers.use(server, run_.id);
-  const std::uint64_t request = run_.servers.ask(
-      server,
-      OpenJob{0, run_.id, name(), losses_.first_generation(), lanes_.epoch(), run_.membership.members()});
-  for (const auto& [rank, worker] : run_.membership.workers()) {
-    if (worker.left && worker.loss.empty())
-      run_.servers.send(server, WorkerLeft{run_.id, rank, !worker.gone});
-  }
-  losses_.tell(server);
-  return request;
 }
 
 // A server went before anything had begun: once more, with those that are left.
 void Job::reopen(const Error& why) {
   run_.outbox.log(LogLevel::warn, fmt::format("{}; the job opens again without it", why.message));
-  for (const ServerId server : std::exchange(used_, {})) {
-    run_.servers.send(server, JobEnded{run_.id, why});
-    run_.servers.release(server, run_.id);
-  }
+  servers_.let_go_of_all(why);
   opening_.clear();
   lanes_.clear();
   tensors_.close();
@@ -182,7 +159,7 @@ void Job::start_running() {
   run_.outbox.log(
       LogLevel::info,
       fmt::format("job {} started: {}, {}, {} each", name(), counted(run_.membership.world_size(), "worker"),
-                  counted(used_.size(), "server"), counted(lanes_.size(), "lane")));
+                  counted(servers_.used().size(), "server"), counted(lanes_.size(), "lane")));
   maybe_start();
 }
 
@@ -193,20 +170,15 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
   if (error.code != ErrorCode::ok && record != nullptr) {
     named.message = fmt::format("{}: {}", to_string(*record), error.message);
   }
-  if (tensors_.acked(server, request, named)) return send_tensor_output();
-  if (move_ && move_->waiting.erase(request) != 0) {
-    if (named.code == ErrorCode::ok || move_->called_off.count(request) != 0) return finish_move();
-    if (record != nullptr && is_newcomer(server)) return go_on_without(*record, error);
-    if (named.code == ErrorCode::out_of_memory && is_drain_only() && !move_->drained.empty())
-      return call_off(named);
-    if (named.code == ErrorCode::out_of_memory && !is_drain_only())
-      return has_no_room(server, request, named);
-    named.message = fmt::format("{}, and {}", move_->reason, named.message);
-    return fail(std::move(named));
+  if (tensors_.acked(server, request, named)) return handoff_.send_tensors();
+  if (handoff_.waits_for(request)) {
+    conclude(handoff_.acked(server, request, error, std::move(named)));
+    if (!ended() && !handoff_.is_moving()) maybe_start();
+    return;
   }
   if (phase_ != Phase::opening || opening_.erase(request) == 0) return;
   if (named.code != ErrorCode::ok) {
-    used_.erase(server);  // it has not taken the run
+    servers_.forget(server);  // it has not taken the run
     run_.servers.release(server, run_.id);
     fail(std::move(named));
   } else if (opening_.empty()) {
@@ -220,9 +192,9 @@ Status Job::declare(Rank rank, const Declare& declare) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Declare before the job has started");
   if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
-  if (!move_ && tensors_.table().has_new(declare)) welcome_servers();
+  if (!handoff_.is_moving() && tensors_.table().has_new(declare)) conclude(handoff_.welcome_servers());
   Status status = tensors_.table().declare(rank, declare);
-  send_tensor_output();
+  handoff_.send_tensors();
   return status;
 }
 
@@ -231,7 +203,7 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
   if (phase_ != Phase::running || failed.job_run != run_.id)
     return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
   Status status = tensors_.table().failed_at(rank, failed.tensor, failed.error);
-  send_tensor_output();
+  handoff_.send_tensors();
   return status;
 }
 
@@ -276,6 +248,39 @@ void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
   }
 }
 
+void Job::server_drains(const ServerRecord& server) {
+  if (phase_ == Phase::running) conclude(handoff_.server_drains(server));
+}
+
+void Job::drain_again(const ServerRecord& server) {
+  if (phase_ == Phase::running) conclude(handoff_.drain_again(server));
+}
+
+std::optional<std::string> Job::keeps(ServerId server) const {
+  if (!servers_.uses(server)) return std::nullopt;
+  return phase_ == Phase::running ? handoff_.keeps(server) : "the job is not running yet";
+}
+
+bool Job::server_died(const ServerRecord& server, const std::string& how) {
+  if (ended()) return false;
+  if (phase_ == Phase::recovering) {
+    servers_.forget(server.id);
+    recovery_->servers.erase(server.id);
+    std::erase_if(recovery_->dead_servers, [&](const auto& entry) { return entry.first.id == server.id; });
+    recovery_->dead_servers.emplace_back(server, how);
+    return false;
+  }
+  handoff_.forget(server.id);
+  if (!servers_.died(server)) return false;
+  const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
+  if (phase_ == Phase::opening) {
+    reopen(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
+  } else {
+    conclude(handoff_.server_died(server, text));
+  }
+  return true;
+}
+
 // ---- ends ----
 
 void Job::worker_left(Rank rank) {
@@ -301,7 +306,7 @@ void Job::worker_left(Rank rank) {
     end({});
     return;
   }
-  for (const ServerId server : used_)
+  for (const ServerId server : servers_.used())
     run_.servers.send(server, WorkerLeft{run_.id, rank, true});
   departures_.begin(rank);
   const auto before = barriers_.blocked();
@@ -312,11 +317,12 @@ void Job::worker_left(Rank rank) {
 
 void Job::worker_suspected(Rank rank) {
   if (Worker* worker = run_.membership.find(rank)) worker->peer = PeerId{};
-  behind_.erase(rank);
+  catch_up_.forget(rank);
   if (recovery_) recovery_->workers.erase(rank);
   held_.drop(rank);
-  links_.prune(
-      [this](ServerId server, Incarnation life) { return has_lane_to(server, life); });  // it says them again
+  links_.prune([this](ServerId server, Incarnation life) {
+    return handoff_.has_lane_to(server, life);
+  });  // it says them again
 }
 
 void Job::worker_died(Rank rank, const std::string& how) {
@@ -335,7 +341,7 @@ void Job::worker_died(Rank rank, const std::string& how) {
   }
   if (worker->left) {
     departures_.died(*worker);
-    return source_died();
+    return conclude(handoff_.source_died());
   }
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(*worker), name(), how);
   worker->peer = PeerId{};
@@ -349,6 +355,11 @@ void Job::worker_died(Rank rank, const std::string& how) {
   fail(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
 }
 
+// What a part has decided: to go on, or that the run cannot.
+void Job::conclude(const Status& status) {
+  if (!status) fail(status.error());
+}
+
 void Job::fail(Error error) {
   if (ended()) return;
   run_.broadcast(JobFailed{run_.id, error});
@@ -359,7 +370,7 @@ void Job::disown(const Error& error) {
   run_.broadcast(JobFailed{run_.id, error});
   for (const ServerId server : run_.servers.users_of(run_.id))
     run_.servers.release(server, run_.id);
-  used_.clear();
+  (void)servers_.take_used();
   end(error);
 }
 
@@ -377,7 +388,7 @@ void Job::end(Error error) {
     if (end_error_.code != ErrorCode::ok) run_.servers.note_failure(server, name(), end_error_);
     run_.servers.release(server, run_.id);
   }
-  used_.clear();
+  (void)servers_.take_used();
   if (end_error_.code == ErrorCode::ok) {
     run_.outbox.log(LogLevel::info, fmt::format("job {} ended", name()));
   } else {

@@ -37,12 +37,15 @@
 
 #include "scheduler/held_requests.h"
 #include "scheduler/job/barriers.h"
+#include "scheduler/job/catch_up.h"
 #include "scheduler/job/departures.h"
+#include "scheduler/job/handoff.h"
 #include "scheduler/job/lane_table.h"
 #include "scheduler/job/link_judge.h"
 #include "scheduler/job/losses.h"
 #include "scheduler/job/membership.h"
 #include "scheduler/job/run.h"
+#include "scheduler/job/run_servers.h"
 #include "scheduler/job/tensor_relay.h"
 #include "scheduler/job/tensor_table.h"
 #include "scheduler/report.h"
@@ -117,7 +120,7 @@ class Job {
   void drain_again(const ServerRecord& server);
 
   // ---- for questions: job_waits.cc ----
-  const std::set<ServerId>& servers() const { return used_; }
+  const std::set<ServerId>& servers() const { return servers_.used(); }
   // From opening on, else null.
   const TensorTable* tensors() const { return tensors_.is_open() ? &tensors_.table() : nullptr; }
   Party party(Rank rank, const Silence& silence) const;
@@ -140,26 +143,6 @@ class Job {
   void disown(const Error& error);
 
  private:
-  // The partitions that are on their way to new owners.
-  struct Move {
-    Move() {}  // clang 14: without it, not default-constructible for std::optional inside the class
-    std::set<std::uint64_t> waiting;  // requests to servers
-    std::map<PartitionId, LaneIndex> partitions;
-    std::size_t known_lanes = 0;  // workers know the first ones
-    std::vector<LaneIndex> closed;
-    std::set<ServerId> drained;  // to be released when workers know
-    std::string reason;
-    std::map<PartitionId, LaneIndex> before;               // who had them
-    std::map<PartitionId, TensorId> touched;               // these, and others that workers do not know yet
-    bool is_loss = false;                                  // somebody has gone: there is no way back
-    std::set<std::uint64_t> called_off;                    // of `waiting`: it does not matter what they say
-    std::map<std::uint64_t, std::set<PartitionId>> asked;  // of `waiting`: to take these
-    std::set<ServerId> full;                               // had no room for all that they were to take
-  };
-  struct Refusal {  // to take what a server drains
-    std::string reason;
-    std::set<ServerId> asked;  // who was there then
-  };
   // Since when something is so, as far as ticks show it.
   struct Since {
     std::optional<std::uint64_t> what;
@@ -171,7 +154,7 @@ class Job {
     }
   };
   struct Recovery {
-    Recovery() {}  // clang 14: see Move
+    Recovery() {}  // clang 14: without it, not default-constructible for std::optional inside the class
     TimePoint deadline;
     bool has_started = false;  // as far as anybody has said, also if he is gone
     std::map<Rank, WorkerReport> workers;
@@ -181,8 +164,6 @@ class Job {
     std::vector<std::pair<ServerRecord, std::string>> dead_servers;
   };
 
-  Status check(const Worker& worker, const WorkerReport& report) const;
-  JobStart start_late(const Worker& worker);
   void note_absent(const WorkerReport& report);
   void note_left();
   bool is_recovered(TimePoint now) const;
@@ -199,67 +180,28 @@ class Job {
   void adopt_partitions(const Recovery& known);
   bool differs(const WorkerReport& report) const;
   void go_on(Recovery& known);
-  void catch_up(const Worker& worker, const WorkerReport& report);
-  void compare(ServerId server, const RunReport& report);
-  void drop_unwanted(ServerId server, const RunReport& report);
 
   void note_waits(TimePoint now);
   std::uint64_t age_ms(const Since& since, TimePoint now) const;
   Wait wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const;
   std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& question, const Silence& silence) const;
-
-  bool has_lane_to(ServerId server, Incarnation incarnation) const;
-  void judge_links(TimePoint now);
-  void give_up(const std::vector<ServerId>& servers, const std::string& reason);
   Wait wait_of(const CutLink& link, const Silence& silence) const;
 
+  void judge_links(TimePoint now);
   bool can_shrink(Rank lost) const;
   void shrink(Worker& worker, const std::string& reason);
   void forget(Worker& worker, const std::string& reason);
-  void catch_up_losses(ServerId server, const OpenJob& known);
   void note_losses();
 
   void open();
   void reopen(const Error& why);
-  void welcome_servers();
   void start_running();
-  std::optional<Error> obstacle(ServerId server) const;
-  const Refusal* refusal(ServerId server) const;
-  std::set<ServerId> leaving(bool is_loss) const;
-  bool has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving, bool is_loss) const;
-  Error nobody_takes(const std::string& reason) const;
-  Error unsettled_error(const TensorDeclaration& tensor) const;
-  bool is_full(ServerId server) const;
-  void has_no_room(ServerId full, std::uint64_t request, const Error& why);
-  bool has_what_is_nowhere_else(ServerId server) const;
-  void source_died();
-  void keep(const std::set<ServerId>& drained, const std::string& why, const std::set<ServerId>& asked);
-  void move(std::optional<ServerId> gone, const std::string& reason);
-  bool is_drain_only() const;
-  void call_off(const Error& why);
-  void put_drains_off();
-  void put_back();
-  void forget_slices(ServerRecord& server);
-  void drop(ServerId server, DropTensors unwanted);
-  void begin_move(std::optional<ServerId> gone, const std::string& reason, const std::set<ServerId>& leaving,
-                  std::size_t known_lanes, const std::set<PartitionId>& refused = {});
-  void send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer);
-  void add_lanes() { lanes_.add(used_, unwilling_, phase_ == Phase::running); }
-  std::vector<TensorTable::Lane> place() const {
-    return lanes_.place(move_ ? move_->full : std::set<ServerId>());
-  }
-  std::uint64_t add_to_run(ServerId server);
-  void ask(ServerId server, DeclareSlices slices);
-  bool is_newcomer(ServerId server) const;
-  void go_on_without(const ServerRecord& server, const Error& why);
-  void let_go(const ServerRecord& server);
-  void finish_move();
   void tell_progress();
   Error join_error(TimePoint now, const Worker& impatient) const;
   std::uint64_t choose_partition_bytes() const;
-  void send_tensor_output() { tensors_.send(lanes_.epoch(), move_.has_value()); }
   void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
   Error barrier_error(std::uint64_t number, Rank left) const;
+  void conclude(const Status& status);
   void end(Error error);
   std::string counts() const;
 
@@ -270,20 +212,17 @@ class Job {
   Error end_error_;
   TimePoint next_progress_;
   Losses losses_{run_};
-  std::set<ServerId> used_;                    // servers that know the run
+  RunServers servers_{run_, losses_};
   std::map<std::uint64_t, ServerId> opening_;  // requests to those that have not confirmed it yet
   LaneTable lanes_{run_};
   TensorRelay tensors_{run_};
-  std::optional<Move> move_;
-  std::map<ServerId, Refusal> refusals_;  // by the server that drains
-  std::set<ServerId> unwilling_;          // take no part any more: have refused the run, or cannot be reached
+  Departures departures_{run_, servers_.used()};
   LinkJudge links_{run_};
-  // Who came back while partitions move knows only this.
-  std::map<Rank, WorkerReport> behind_;
+  CatchUp catch_up_{run_, lanes_, tensors_, losses_};
+  Handoff handoff_{run_, servers_, lanes_, tensors_, catch_up_, departures_, links_};
   std::optional<Recovery> recovery_;
   HeldRequests held_;  // while it recovers
   Barriers barriers_;
-  Departures departures_{run_, used_};
   Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
   TimePoint noted_at_;         // the last time
   bool has_new_loss_ = false;  // since then

@@ -6,19 +6,13 @@
 
 namespace bps {
 
-// Another life of the server is another server. One that drains may have to stay.
-bool Job::has_lane_to(ServerId server, Incarnation incarnation) const {
-  const bool drains = move_ && move_->drained.count(server) != 0 && unwilling_.count(server) == 0;
-  return lanes_.has_lane_to(server, incarnation, drains);
-}
-
 Status Job::lane_lost(TimePoint now, Rank rank, const LaneLost& said) {
   if (ended()) return {};
   if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "LaneLost before the job has started");
   const ServerRecord* const server = run_.servers.find(said.server);
   // It may have gone meanwhile, or its partitions are on their way.
   if (server != nullptr && server->incarnation == said.incarnation &&
-      has_lane_to(said.server, said.incarnation)) {
+      handoff_.has_lane_to(said.server, said.incarnation)) {
     links_.note(now, rank, *server, said);
   }
   return {};
@@ -26,7 +20,9 @@ Status Job::lane_lost(TimePoint now, Rank rank, const LaneLost& said) {
 
 void Job::judge_links(TimePoint now) {
   if (phase_ != Phase::running) return;
-  const auto has_lane = [this](ServerId server, Incarnation life) { return has_lane_to(server, life); };
+  const auto has_lane = [this](ServerId server, Incarnation life) {
+    return handoff_.has_lane_to(server, life);
+  };
   CutLinks links;
   links.cut = links_.take_due(now, has_lane);
   if (links.cut.empty()) return;
@@ -34,9 +30,9 @@ void Job::judge_links(TimePoint now) {
     if (!worker.gone) links.workers.insert(rank);
   }
   for (const auto& [id, server] : run_.servers.all()) {
-    const bool is_used = used_.count(id) != 0 && has_lane_to(id, server.incarnation);
-    if (is_used) links.servers.emplace(id, !obstacle(id));
-    if (!is_used && server.usable() && used_.count(id) == 0 && unwilling_.count(id) == 0) ++links.spares;
+    const bool is_used = servers_.uses(id) && handoff_.has_lane_to(id, server.incarnation);
+    if (is_used) links.servers.emplace(id, !handoff_.obstacle(id));
+    if (!is_used && servers_.can_come(server)) ++links.spares;
   }
   const Blame blame = blame_for(links);
   links_.cut_off(blame.workers, links.cut);
@@ -45,21 +41,7 @@ void Job::judge_links(TimePoint now) {
     return !run_.membership.find(rank)->left && !can_shrink(rank);
   });
   if (!ends && !blame.servers.empty())
-    give_up(blame.servers, links_.reason_to_give_up(blame.servers, links.cut));
-}
-
-// They live, and other jobs reach them: to this one they are as if they drained.
-void Job::give_up(const std::vector<ServerId>& servers, const std::string& reason) {
-  put_drains_off();
-  for (const ServerId id : servers) {
-    if (const auto why = obstacle(id))
-      return fail(make_error(why->code, reason + "; " + why->message, why->advice));
-    refusals_.erase(id);  // now it has to go
-  }
-  unwilling_.insert(servers.begin(), servers.end());
-  const std::set<ServerId> leave = leaving(true);
-  if (!has_target({}, leave, true)) return fail(nobody_takes(reason));
-  begin_move(std::nullopt, reason, leave, lanes_.size());
+    conclude(handoff_.give_up(blame.servers, links_.reason_to_give_up(blame.servers, links.cut)));
 }
 
 // ---- for questions ----

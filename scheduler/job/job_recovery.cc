@@ -142,10 +142,7 @@ void Job::try_recover(TimePoint now) {
 // Nobody had been told to start.
 Status Job::gather_again() {
   phase_ = Phase::gathering;
-  for (const ServerId server : std::exchange(used_, {})) {
-    run_.servers.send(server, JobEnded{run_.id, {}});
-    run_.servers.release(server, run_.id);
-  }
+  servers_.let_go_of_all({});
   for (const auto& [rank, how] : recovery_->dead_workers)
     run_.membership.remove(rank);
   // Who is there has not left, whatever servers say.
@@ -212,13 +209,14 @@ Status Job::restore() {
   phase_ = Phase::running;
   settle_used();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (!lanes_.is_retired(i) && used_.count(lanes_[i].server) == 0)
+    if (!lanes_.is_retired(i) && !servers_.uses(lanes_[i].server))
       return contradiction(to_string(*run_.servers.find(lanes_[i].server)), ErrorCode::peer_lost);
   }
   recovery_->known_lanes = lanes_.size();
-  add_lanes();
+  lanes_.add(servers_.used(), servers_.unwilling(), true);
   for (std::size_t i = recovery_->known_lanes; i < lanes_.size(); ++i) {
-    if (recovery_->servers.count(lanes_[i].server) != 0) used_.insert(lanes_[i].server);  // it is open there
+    if (recovery_->servers.count(lanes_[i].server) != 0)
+      servers_.adopt(lanes_[i].server);  // it is open there
   }
   if (lanes_.retired_count() == lanes_.size()) {
     return make_error(ErrorCode::peer_lost,
@@ -248,7 +246,7 @@ void Job::retire_lost() {
 
 // Of the servers that know the run, those that still have a lane.
 void Job::settle_used() {
-  for (const ServerId server : std::exchange(used_, {})) {
+  for (const ServerId server : servers_.take_used()) {
     bool has_lane = false;
     bool had_lane = false;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -257,10 +255,10 @@ void Job::settle_used() {
       has_lane = has_lane || !lanes_.is_retired(i);
     }
     if (has_lane) {
-      used_.insert(server);
+      servers_.adopt(server);
     } else if (had_lane) {
       // Declared dead before: what it has is of no use. It may come in like a new one.
-      if (const ServerRecord* record = run_.servers.find(server)) let_go(*record);
+      if (const ServerRecord* record = run_.servers.find(server)) servers_.let_go(*record);
       recovery_->servers.erase(server);
     }
     // Else it was just being welcomed, and is again.
@@ -268,7 +266,7 @@ void Job::settle_used() {
 }
 
 Status Job::restore_tensors(const WorkerReport& newest) {
-  tensors_.open(newest.start->partition_bytes, place());
+  tensors_.open(newest.start->partition_bytes, lanes_.place({}));
   for (const auto& [id, known] : newest.tensors) {
     if (Status status = tensors_.table().restore(known, Rank{}); !status) return status;
   }
@@ -330,11 +328,11 @@ void Job::go_on(Recovery& known) {
   std::set<Rank> late;
   for (auto& [rank, report] : known.workers) {
     if (report.started()) continue;
-    report.start = start_late(*run_.membership.find(rank));
+    report.start = catch_up_.start_late(*run_.membership.find(rank));
     late.insert(rank);
   }
   for (const auto& [server, how] : known.dead_servers) {
-    if (const auto why = obstacle(server.id)) {
+    if (const auto why = handoff_.obstacle(server.id)) {
       return fail(make_error(
           why->code,
           fmt::format("{} of job {} is gone: {}; {}", to_string(server), name(), how, why->message),
@@ -348,22 +346,21 @@ void Job::go_on(Recovery& known) {
   for (const auto& [rank, report] : known.workers)
     moves = moves || (late.count(rank) == 0 && differs(report));
   for (const auto& [server, report] : known.servers) {
-    if (used_.count(server) == 0) continue;
-    compare(server, report);
-    drop_unwanted(server, report);
+    if (!servers_.uses(server)) continue;
+    catch_up_.compare(server, report);
+    catch_up_.drop_unwanted(server, report);
   }
   if (moves) {
-    behind_ = known.workers;
-    begin_move(std::nullopt, fmt::format("job {} goes on with another scheduler", name()), {},
-               known.known_lanes);
-    if (move_) move_->is_loss = true;  // nobody knows any more who had what before
+    catch_up_.put_off(known.workers);
+    conclude(
+        handoff_.resume(known.known_lanes, fmt::format("job {} goes on with another scheduler", name())));
   } else {
     for (const auto& [rank, report] : known.workers)
-      catch_up(*run_.membership.find(rank), report);
+      catch_up_.send(*run_.membership.find(rank), report);
   }
   if (ended()) return;
   for (const auto& [server, report] : known.servers) {
-    if (used_.count(server) != 0) catch_up_losses(server, report.open);
+    if (servers_.uses(server)) handoff_.also_wait_for(losses_.catch_up(server, report.open));
   }
   for (const auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left) tensors_.table().leave(rank);

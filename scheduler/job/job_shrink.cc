@@ -47,21 +47,14 @@ void Job::forget(Worker& worker, const std::string& reason) {
   worker.left = worker.gone = true;
   worker.loss = reason;
   has_new_loss_ = true;
-  behind_.erase(worker.rank);
-  losses_.add(worker.rank, reason, used_);
+  catch_up_.forget(worker.rank);
+  losses_.add(worker.rank, reason, servers_.used());
   tensors_.table().leave(worker.rank);
   departures_.settle_all(worker.rank);
   const std::uint64_t before = barriers_.done();
   barriers_.drop(worker.rank);
   for (std::uint64_t done = before; done < barriers_.done(); ++done)
     run_.broadcast(BarrierDone{done, {}});
-}
-
-// Workers are in that generation, or soon: they are to find nobody who is not.
-void Job::catch_up_losses(ServerId server, const OpenJob& known) {
-  for (const std::uint64_t request : losses_.catch_up(server, known)) {
-    if (move_) move_->waiting.insert(request);
-  }
 }
 
 }  // namespace bps

@@ -48,7 +48,7 @@ void Job::note_waits(TimePoint now) {
   }
   using What = std::optional<std::uint64_t>;
   barrier_since_.note(barriers_.open() ? What(barriers_.done()) : std::nullopt, now);
-  move_since_.note(move_ ? What(lanes_.epoch().value) : std::nullopt, now);
+  move_since_.note(handoff_.is_moving() ? What(lanes_.epoch().value) : std::nullopt, now);
   opening_since_.note(phase_ == Phase::opening ? What(0) : std::nullopt, now);
   const bool pending = tensors_.is_open() && tensors_.table().first_unconfirmed() != 0;
   unconfirmed_since_.note(pending ? What(tensors_.table().first_unconfirmed()) : std::nullopt, now);
@@ -85,7 +85,7 @@ std::vector<Wait> Job::waits(TimePoint now, const AskWaits& question, const Sile
     std::vector<Party> missing;
     for (const auto& [request, server] : opening_)
       missing.push_back(run_.servers.party(server, silence));
-    out.push_back(wait(WaitKind::start, std::move(missing), used_.size()));
+    out.push_back(wait(WaitKind::start, std::move(missing), servers_.used().size()));
     out.back().age_ms = age_ms(opening_since_, now);
   }
   if (barriers_.open() && asks_for(question, Subject::barrier)) {
@@ -108,16 +108,14 @@ std::vector<Wait> Job::waits(TimePoint now, const AskWaits& question, const Sile
 // What servers have to confirm.
 std::vector<Wait> Job::unconfirmed(TimePoint now, const AskWaits& question, const Silence& silence) const {
   std::vector<Wait> out;
-  if (move_) {
+  if (handoff_.is_moving()) {
     std::vector<Party> missing;
-    for (const ServerId id : used_) {
+    for (const ServerId id : servers_.used()) {
       const ServerRecord* const server = run_.servers.find(id);
       if (server == nullptr) continue;
-      const bool waits = std::any_of(server->unacknowledged.begin(), server->unacknowledged.end(),
-                                     [&](const auto& entry) { return move_->waiting.contains(entry.first); });
-      if (waits) missing.push_back(run_.servers.party(id, silence));
+      if (handoff_.waits_for(*server)) missing.push_back(run_.servers.party(id, silence));
     }
-    out.push_back(wait(WaitKind::move, std::move(missing), used_.size()));
+    out.push_back(wait(WaitKind::move, std::move(missing), servers_.used().size()));
     out.back().age_ms = age_ms(move_since_, now);
   }
   if (!tensors_.is_open()) return out;
@@ -171,7 +169,7 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
   switch (phase_) {
     case Phase::gathering: out.phase = "gathering"; break;
     case Phase::opening: out.phase = "opening"; break;
-    case Phase::running: out.phase = move_ ? "moving partitions" : "running"; break;
+    case Phase::running: out.phase = handoff_.is_moving() ? "moving partitions" : "running"; break;
     case Phase::recovering: out.phase = "recovering"; break;
     case Phase::ended: out.phase = "ended"; break;
   }
@@ -179,7 +177,7 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
   out.generation = losses_.generation();
   out.age_ms = milliseconds_of(now - run_.membership.created_at());
   out.world_size = run_.membership.world_size();
-  out.servers = static_cast<std::uint32_t>(used_.size());
+  out.servers = static_cast<std::uint32_t>(servers_.used().size());
   for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
     Party who = party(rank, silence);
     if (who.state != PartyState::absent && who.state != PartyState::gone) ++out.joined;
@@ -193,16 +191,6 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
   out.tensors = static_cast<std::uint32_t>(tensors_.table().size());
   out.bytes = tensors_.table().bytes();
   return out;
-}
-
-std::optional<std::string> Job::keeps(ServerId server) const {
-  if (!used_.contains(server)) return std::nullopt;
-  if (phase_ != Phase::running) return "the job is not running yet";
-  if (const Refusal* refused = refusal(server)) return refused->reason;
-  if (const auto why = obstacle(server)) return why->message;
-  if (links_.any_cut()) return "a link is cut, and it is not clear yet which end is lost";
-  if (move_ && !is_drain_only()) return "what was lost with another server finds its place first";
-  return std::nullopt;
 }
 
 }  // namespace bps

@@ -1,5 +1,7 @@
 #include "scheduler/job/tensor_relay.h"
 
+#include <algorithm>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -56,6 +58,20 @@ void TensorRelay::forget(ServerId server) {
 void TensorRelay::forget(Rank rank) {
   table_->leave(rank);
   std::erase_if(held_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
+}
+
+void TensorRelay::drop(ServerId server, DropTensors unwanted) const {
+  const auto piece = [](auto& from, std::size_t limit) {
+    const auto begin = from.end() - static_cast<std::ptrdiff_t>(std::min(from.size(), limit));
+    std::remove_reference_t<decltype(from)> out(begin, from.end());
+    from.erase(begin, from.end());
+    return out;
+  };
+  while (!unwanted.tensors.empty() || !unwanted.partitions.empty()) {
+    auto tensors = piece(unwanted.tensors, kMaxTensorsPerDeclare);
+    auto partitions = piece(unwanted.partitions, kMaxPartitionsPerDeclare);
+    run_.servers.send(server, DropTensors{run_.id, std::move(tensors), std::move(partitions)});
+  }
 }
 
 }  // namespace bps

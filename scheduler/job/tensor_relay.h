@@ -30,6 +30,9 @@ class TensorRelay {
   void send(Epoch epoch, bool hold);
   void send_held();
 
+  // In pieces, if there are many.
+  void drop(ServerId server, DropTensors unwanted) const;
+
   // False: the request was none of these.
   bool acked(ServerId server, std::uint64_t request, const Error& error);
   // The server will acknowledge nothing more.
