@@ -248,6 +248,81 @@ void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
   }
 }
 
+void Job::try_recover(TimePoint now) {
+  if (phase_ != Phase::recovering || !recovery_.is_complete(now)) return;
+  const bool started = recovery_.reports().any_started();
+  if (!started && recovery_.reports().has_started) {
+    return fail(
+        make_error(ErrorCode::peer_lost,
+                   fmt::format("all workers of job {} that had started and come back are gone again", name()),
+                   kRestartAdvice));
+  }
+  if (started) {
+    if (Status status = recovery_.restore(); !status) return fail(status.error());
+    phase_ = Phase::running;
+  } else {
+    phase_ = Phase::gathering;
+    servers_.let_go_of_all({});
+    recovery_.gather_again();
+    if (run_.membership.workers().empty()) return end({});
+  }
+  const std::size_t workers = recovery_.reports().workers.size();
+  const std::size_t servers = recovery_.reports().servers.size();
+  run_.outbox.log(LogLevel::info, fmt::format("job {} goes on: {} workers and {} servers have come back",
+                                              name(), workers, servers));
+  if (started) go_on();
+  (void)recovery_.take();
+  if (!ended()) maybe_start();
+}
+
+// Everybody is brought to the state that was restored.
+void Job::go_on() {
+  std::set<Rank> late;
+  std::map<Rank, WorkerReport> workers = recovery_.reports().workers;
+  for (auto& [rank, report] : workers) {
+    if (report.started()) continue;
+    report.start = catch_up_.start_late(*run_.membership.find(rank));
+    late.insert(rank);
+  }
+  for (const auto& [server, how] : recovery_.reports().dead_servers) {
+    if (const auto why = handoff_.obstacle(server.id)) {
+      return fail(make_error(
+          why->code,
+          fmt::format("{} of job {} is gone: {}; {}", to_string(server), name(), how, why->message),
+          why->advice));
+    }
+  }
+  const bool moves = recovery_.is_anybody_behind(late);
+  const Recovery::Reports known = recovery_.take();
+  for (const auto& [server, report] : known.servers) {
+    if (!servers_.uses(server)) continue;
+    catch_up_.compare(server, report);
+    catch_up_.drop_unwanted(server, report);
+  }
+  if (moves) {
+    catch_up_.put_off(std::move(workers));
+    conclude(
+        handoff_.resume(known.known_lanes, fmt::format("job {} goes on with another scheduler", name())));
+  } else {
+    for (const auto& [rank, report] : workers)
+      catch_up_.send(*run_.membership.find(rank), report);
+  }
+  if (ended()) return;
+  for (const auto& [server, report] : known.servers) {
+    if (servers_.uses(server)) handoff_.also_wait_for(losses_.catch_up(server, report.open));
+  }
+  for (const auto& [rank, worker] : run_.membership.workers()) {
+    if (worker.left) tensors_.table().leave(rank);
+    if (worker.left) barriers_.leave(rank);
+  }
+  if (run_.membership.all_left()) return end({});
+  for (auto& [rank, worker] : run_.membership.workers()) {
+    if (worker.left && !worker.gone) departures_.begin(rank);
+  }
+  for (const auto& [rank, how] : known.dead_workers)
+    worker_died(rank, how);
+}
+
 void Job::server_drains(const ServerRecord& server) {
   if (phase_ == Phase::running) conclude(handoff_.server_drains(server));
 }
@@ -264,10 +339,7 @@ std::optional<std::string> Job::keeps(ServerId server) const {
 bool Job::server_died(const ServerRecord& server, const std::string& how) {
   if (ended()) return false;
   if (phase_ == Phase::recovering) {
-    servers_.forget(server.id);
-    recovery_->servers.erase(server.id);
-    std::erase_if(recovery_->dead_servers, [&](const auto& entry) { return entry.first.id == server.id; });
-    recovery_->dead_servers.emplace_back(server, how);
+    recovery_.server_died(server, how);
     return false;
   }
   handoff_.forget(server.id);
@@ -318,8 +390,8 @@ void Job::worker_left(Rank rank) {
 void Job::worker_suspected(Rank rank) {
   if (Worker* worker = run_.membership.find(rank)) worker->peer = PeerId{};
   catch_up_.forget(rank);
-  if (recovery_) recovery_->workers.erase(rank);
-  held_.drop(rank);
+  recovery_.forget(rank);
+  recovery_.held().drop(rank);
   links_.prune([this](ServerId server, Incarnation life) {
     return handoff_.has_lane_to(server, life);
   });  // it says them again
@@ -330,12 +402,12 @@ void Job::worker_died(Rank rank, const std::string& how) {
   if (ended() || worker == nullptr || worker->gone) return;
   if (phase_ == Phase::recovering) {
     worker->peer = PeerId{};
-    recovery_->workers.erase(rank);
+    recovery_.forget(rank);
     if (worker->left) {
       worker->gone = true;
       departures_.note_unsettled(rank);
     } else {
-      recovery_->dead_workers[rank] = how;
+      recovery_.worker_died(rank, how);
     }
     return;
   }

@@ -35,7 +35,6 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/held_requests.h"
 #include "scheduler/job/barriers.h"
 #include "scheduler/job/catch_up.h"
 #include "scheduler/job/departures.h"
@@ -44,6 +43,7 @@
 #include "scheduler/job/link_judge.h"
 #include "scheduler/job/losses.h"
 #include "scheduler/job/membership.h"
+#include "scheduler/job/recovery.h"
 #include "scheduler/job/run.h"
 #include "scheduler/job/run_servers.h"
 #include "scheduler/job/tensor_relay.h"
@@ -98,7 +98,7 @@ class Job {
   // Goes on if everybody has come back or is dead.
   void try_recover(TimePoint now);
   // What a worker asks meanwhile, for on_worker() of the core afterwards.
-  HeldRequests& held() { return held_; }
+  HeldRequests& held() { return recovery_.held(); }
 
   // The worker's connection is lost; it is dead later, or not.
   void worker_suspected(Rank rank);
@@ -153,33 +153,7 @@ class Job {
       since = now;
     }
   };
-  struct Recovery {
-    Recovery() {}  // clang 14: without it, not default-constructible for std::optional inside the class
-    TimePoint deadline;
-    bool has_started = false;  // as far as anybody has said, also if he is gone
-    std::map<Rank, WorkerReport> workers;
-    std::map<ServerId, RunReport> servers;
-    std::map<Rank, std::string> dead_workers;  // how
-    std::size_t known_lanes = 0;               // to workers
-    std::vector<std::pair<ServerRecord, std::string>> dead_servers;
-  };
-
-  void note_absent(const WorkerReport& report);
-  void note_left();
-  bool is_recovered(TimePoint now) const;
-  bool is_closed(const LaneTarget& lane) const;
-  bool is_dead(const LaneTarget& lane) const;
-  const ServerRecord* server_of(const LaneTarget& lane) const;
-  Status check_majority() const;
-  void retire_lost();
-  Status gather_again();
-  Status restore();
-  Status restore_groups();
-  void settle_used();
-  Status restore_tensors(const WorkerReport& newest);
-  void adopt_partitions(const Recovery& known);
-  bool differs(const WorkerReport& report) const;
-  void go_on(Recovery& known);
+  void go_on();
 
   void note_waits(TimePoint now);
   std::uint64_t age_ms(const Since& since, TimePoint now) const;
@@ -191,7 +165,6 @@ class Job {
   bool can_shrink(Rank lost) const;
   void shrink(Worker& worker, const std::string& reason);
   void forget(Worker& worker, const std::string& reason);
-  void note_losses();
 
   void open();
   void reopen(const Error& why);
@@ -220,9 +193,8 @@ class Job {
   LinkJudge links_{run_};
   CatchUp catch_up_{run_, lanes_, tensors_, losses_};
   Handoff handoff_{run_, servers_, lanes_, tensors_, catch_up_, departures_, links_};
-  std::optional<Recovery> recovery_;
-  HeldRequests held_;  // while it recovers
   Barriers barriers_;
+  Recovery recovery_{run_, servers_, lanes_, tensors_, losses_, barriers_};
   Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
   TimePoint noted_at_;         // the last time
   bool has_new_loss_ = false;  // since then

@@ -10,8 +10,7 @@
 namespace bps {
 void Job::recover_until(TimePoint deadline) {
   phase_ = Phase::recovering;
-  recovery_.emplace();
-  recovery_->deadline = deadline;
+  recovery_.begin(deadline);
 }
 
 Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint join_deadline) {
@@ -51,10 +50,7 @@ Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   }
   worker.peer = peer;
   if (phase_ == Phase::recovering) {
-    recovery_->dead_workers.erase(rank);
-    if (report.started()) note_absent(report);
-    recovery_->has_started = recovery_->has_started || report.started();
-    recovery_->workers.insert_or_assign(rank, std::move(report));
+    recovery_.worker_back(rank, std::move(report));
     return {};
   }
   if (worker.gone) run_.outbox.send(peer, Left{});
@@ -70,27 +66,10 @@ Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
   return {};
 }
 
-// Workers who were there, and may not be any more. That servers were there only servers can say: the run
-// waits for those of its lanes, and nothing else is made of them.
-void Job::note_absent(const WorkerReport& report) {
-  for (const Member& member : report.start->members) {
-    if (run_.membership.find(member.rank) != nullptr) continue;
-    run_.membership.expect(member);
-    run_.outbox.expect({run_.id, member.incarnation, member.rank});
-  }
-  for (const LaneTarget& lane : report.start->lanes)
-    run_.outbox.number_taken(lane.server);
-}
-
 Status Job::server_attached(ServerId server, const RunReport* report) {
   if (ended()) return {};
   if (phase_ == Phase::recovering) {
-    if (report == nullptr) return {};
-    if (report->open.job != name()) return contradiction("the name of a job");
-    servers_.adopt(server);
-    std::erase_if(recovery_->dead_servers, [&](const auto& entry) { return entry.first.id == server; });
-    recovery_->servers.insert_or_assign(server, *report);
-    return {};
+    return report == nullptr ? Status{} : recovery_.server_back(server, *report);
   }
   if (!servers_.uses(server)) {
     if (report != nullptr) run_.servers.send(server, JobEnded{run_.id, {}});
