@@ -126,13 +126,13 @@ void SchedulerCore::answer(TimePoint now, Inquiries::Answered answered) {
     if (job == nullptr) continue;  // it has ended meanwhile
     out.more += part.open.more;
     for (const OpenRound& open : part.open.rounds)
-      out.waits.push_back(job->wait_of(open, silence));
+      out.waits.push_back(job->waits().wait_of(open, silence));
     if (answered.question.subject == Subject::everything && is_admin(answered.peer)) {
       for (const ServerId server : part.silent) {
-        if (auto wait = job->wait_of(server, silence)) out.waits.push_back(std::move(*wait));
+        if (auto wait = job->waits().wait_of(server, silence)) out.waits.push_back(std::move(*wait));
       }
     }
-    for (Wait& wait : job->waits(now, answered.question, silence)) {
+    for (Wait& wait : job->waits().waits(now, answered.question, silence)) {
       if (wait.age_ms >= answered.question.older_than_ms) out.waits.push_back(std::move(wait));
     }
   }
@@ -178,7 +178,7 @@ ClusterState SchedulerCore::cluster_state(TimePoint now, std::uint64_t request) 
   out.gone_servers = gone_servers_.list(now);
   for (const auto& [run, job] : jobs_) {
     if (out.jobs.size() == kMaxJobsListed) break;
-    out.jobs.push_back(job->state(now, silence));
+    out.jobs.push_back(job->waits().state(now, silence));
   }
   return out;
 }

@@ -6,16 +6,15 @@
 
 #include "proto/base/config/units.h"
 #include "proto/wire/limits.h"
+#include "scheduler/job/link_blame.h"
 #include "scheduler/placement/partition_size.h"
-#include "scheduler/placement/placement.h"
 #include "scheduler/text.h"
 
 namespace bps {
 Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
          const JobOptions& options)
     : run_{run, term, servers, outbox, Membership(first, now)},
-      options_(options),
-      next_progress_(now + options.join_progress_interval),
+      gathering_(run_, options, now),
       barriers_(first.world_size) {
   run_.outbox.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", name(), run_.id.value,
                                               counted(run_.membership.world_size(), "worker")));
@@ -26,7 +25,7 @@ Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerT
 void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
                 TimePoint join_deadline) {
   run_.membership.admit(hello, incarnation, peer, std::move(address), join_deadline);
-  refused_.erase(hello.rank);
+  gathering_.admitted(hello.rank);
   run_.outbox.send(peer, Welcome{run_.term, incarnation, ServerId{}, run_.id});
   run_.outbox.log(
       LogLevel::debug,
@@ -36,75 +35,16 @@ void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, 
 }
 
 void Job::maybe_start() {
-  if (phase_ == Phase::gathering && run_.membership.complete() && run_.servers.usable_count() > 0) open();
-  if (phase_ == Phase::running) conclude(handoff_.retry_drains());
+  if (run_.phase == Phase::gathering && run_.membership.complete() && run_.servers.usable_count() > 0) open();
+  if (run_.phase == Phase::running) conclude(handoff_.retry_drains());
 }
 
 void Job::tick(TimePoint now) {
-  note_waits(now);
+  waits_.tick(now);
   judge_links(now);
   if (!links_.any_cut()) maybe_start();  // a drain may have waited for the judgement
-  if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
-  const Worker* const impatient = run_.membership.least_patient();
-  if (impatient != nullptr && now >= impatient->join_deadline) {
-    fail(join_error(now, *impatient));
-  } else if (phase_ == Phase::gathering && now >= next_progress_) {
-    next_progress_ = now + options_.join_progress_interval;
-    tell_progress();
-  }
-}
-
-void Job::tell_progress() {
-  JoinProgress progress;
-  progress.joined = static_cast<std::uint32_t>(run_.membership.workers().size());
-  progress.missing = run_.membership.missing();
-  if (progress.missing.size() > kMaxMissingNamed) progress.missing.resize(kMaxMissingNamed);
-  progress.servers = run_.servers.usable_count();
-  run_.broadcast(std::move(progress));
-}
-
-std::string Job::counts() const {
-  return fmt::format("{} of {} workers joined", run_.membership.workers().size(),
-                     run_.membership.world_size());
-}
-
-Error Job::join_error(TimePoint now, const Worker& impatient) const {
-  const std::string in = seconds_text(now - run_.membership.created_at());
-  const std::string its_time = seconds_text(impatient.join_timeout);
-  const std::string why =
-      its_time == in ? ""
-                     : fmt::format("; {} waited its {}", run_.membership.name_of(impatient.rank), its_time);
-  if (phase_ == Phase::opening) {
-    const ServerRecord* server = opening_.empty() ? nullptr : run_.servers.find(opening_.begin()->second);
-    return make_error(ErrorCode::deadline,
-                      fmt::format("job {} could not start in {}: {} has not confirmed it", name(), in,
-                                  server != nullptr ? to_string(*server) : "a server") +
-                          why,
-                      "look at that server's log, then start the job again");
-  }
-  std::string text = fmt::format("job {}: {} in {}", name(), counts(), in);
-  std::string advice;
-  const auto missing = run_.membership.missing();
-  if (!missing.empty()) {
-    text += "; missing " + ranks_text(missing);
-    advice = "see why they did not start, or raise the join timeout";
-  }
-  if (const auto suspected = run_.membership.suspected(); !suspected.empty()) {
-    text += fmt::format("; {} lost {}", ranks_text(suspected),
-                        suspected.size() == 1 ? "its connection" : "their connections");
-    if (advice.empty()) advice = "start the job again";
-  }
-  if (run_.servers.usable_count() == 0) {
-    text += "; no server has registered";
-    advice = fmt::format("start at least one: {}", options_.server_command);
-  }
-  if (!missing.empty() && !refused_.empty()) {
-    // Starting again would end the same way.
-    const auto& [rank, refusal] = *refused_.begin();
-    text += fmt::format("; a worker that came as rank {} was refused: {}", rank.value, refusal.message);
-    return make_error(refusal.code, text + why, refusal.advice);
-  }
-  return make_error(ErrorCode::deadline, text + why, std::move(advice));
+  if (run_.phase != Phase::gathering && run_.phase != Phase::opening) return;
+  if (const auto late = gathering_.tick(now)) fail(*late);
 }
 
 // ---- opening ----
@@ -123,7 +63,7 @@ std::uint64_t Job::choose_partition_bytes() const {
 }
 
 void Job::open() {
-  phase_ = Phase::opening;
+  run_.phase = Phase::opening;
   lanes_.begin_first_epoch();
   if (Status status = run_.membership.form_groups(); !status) return fail(status.error());
   lanes_.add(servers_.used(), servers_.unwilling(), false);
@@ -137,7 +77,7 @@ void Job::open() {
   tensors_.open(choose_partition_bytes(), lanes_.place({}));
   for (const LaneTarget& lane : lanes_.all()) {
     if (!servers_.uses(lane.server))
-      opening_.emplace(servers_.open_at(lane.server, lanes_.epoch()), lane.server);
+      gathering_.wait_for(servers_.open_at(lane.server, lanes_.epoch()), lane.server);
   }
 }
 
@@ -145,15 +85,15 @@ void Job::open() {
 void Job::reopen(const Error& why) {
   run_.outbox.log(LogLevel::warn, fmt::format("{}; the job opens again without it", why.message));
   servers_.let_go_of_all(why);
-  opening_.clear();
+  gathering_.open_again();
   lanes_.clear();
   tensors_.close();
-  phase_ = Phase::gathering;
+  run_.phase = Phase::gathering;
   maybe_start();
 }
 
 void Job::start_running() {
-  phase_ = Phase::running;
+  run_.phase = Phase::running;
   run_.broadcast(JobStart{run_.id, losses_.first_generation(), lanes_.epoch(),
                           tensors_.table().partition_bytes(), run_.membership.members(), lanes_.all()});
   run_.outbox.log(
@@ -176,12 +116,12 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
     if (!ended() && !handoff_.is_moving()) maybe_start();
     return;
   }
-  if (phase_ != Phase::opening || opening_.erase(request) == 0) return;
+  if (run_.phase != Phase::opening || !gathering_.confirmed(request)) return;
   if (named.code != ErrorCode::ok) {
     servers_.forget(server);  // it has not taken the run
     run_.servers.release(server, run_.id);
     fail(std::move(named));
-  } else if (opening_.empty()) {
+  } else if (gathering_.unconfirmed().empty()) {
     start_running();
   }
 }
@@ -190,7 +130,8 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
 
 Status Job::declare(Rank rank, const Declare& declare) {
   if (ended()) return {};
-  if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Declare before the job has started");
+  if (run_.phase != Phase::running)
+    return make_error(ErrorCode::protocol, "Declare before the job has started");
   if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
   if (!handoff_.is_moving() && tensors_.table().has_new(declare)) conclude(handoff_.welcome_servers());
   Status status = tensors_.table().declare(rank, declare);
@@ -200,7 +141,7 @@ Status Job::declare(Rank rank, const Declare& declare) {
 
 Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
   if (ended()) return {};
-  if (phase_ != Phase::running || failed.job_run != run_.id)
+  if (run_.phase != Phase::running || failed.job_run != run_.id)
     return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
   Status status = tensors_.table().failed_at(rank, failed.tensor, failed.error);
   handoff_.send_tensors();
@@ -216,7 +157,8 @@ Error Job::barrier_error(std::uint64_t number, Rank left) const {
 
 Status Job::barrier(Rank rank, std::uint64_t number) {
   if (ended()) return {};
-  if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Barrier before the job has started");
+  if (run_.phase != Phase::running)
+    return make_error(ErrorCode::protocol, "Barrier before the job has started");
   if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Barrier after Leave");
   if (!barriers_.acceptable(number)) {
     return make_error(ErrorCode::protocol,
@@ -248,8 +190,88 @@ void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
   }
 }
 
+// ---- who comes back (decision 0013) ----
+
+void Job::recover_until(TimePoint deadline) {
+  run_.phase = Phase::recovering;
+  recovery_.begin(deadline);
+}
+
+Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint join_deadline) {
+  const Worker* known = run_.membership.find(hello.rank);
+  if (known != nullptr && known->incarnation != hello.incarnation) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("another life of rank {} is in job {}", hello.rank.value, name()),
+                      kRestartAdvice);
+  }
+  if (run_.phase != Phase::recovering && run_.phase != Phase::gathering) {
+    if (known != nullptr && known->loss.empty()) return {};
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("rank {} of job {} comes back too late: the job has gone on without it",
+                                  hello.rank.value, name()),
+                      kRestartAdvice);
+  }
+  if (Error error = run_.membership.disagreement(hello); error.code != ErrorCode::ok) return error;
+  const bool left = known != nullptr && known->left;
+  const bool gone = known != nullptr && known->gone;
+  run_.membership.admit(hello, hello.incarnation, PeerId{}, std::move(address), join_deadline);
+  run_.membership.find(hello.rank)->left = left;
+  run_.membership.find(hello.rank)->gone = gone;
+  return {};
+}
+
+Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
+  if (ended()) return {};
+  // The run has begun to gather again without it.
+  if (run_.membership.find(rank) == nullptr) return contradiction("its run");
+  Worker& worker = *run_.membership.find(rank);
+  if (Status status = catch_up_.check(worker, report, run_.phase == Phase::running); !status) return status;
+  if (run_.phase == Phase::gathering || run_.phase == Phase::opening) {
+    if (report.started()) return contradiction("its start");
+    worker.peer = peer;
+    maybe_start();
+    return {};
+  }
+  worker.peer = peer;
+  if (run_.phase == Phase::recovering) {
+    recovery_.worker_back(rank, std::move(report));
+    return {};
+  }
+  if (worker.gone) run_.outbox.send(peer, Left{});
+  if (!report.started()) report.start = catch_up_.start_late(worker);
+  // What is not answered it asks again.
+  tensors_.forget(rank);
+  departures_.ask_again(rank, peer);
+  if (handoff_.is_moving()) {
+    catch_up_.put_off(rank, std::move(report));
+  } else {
+    catch_up_.send(worker, report);
+  }
+  return {};
+}
+
+Status Job::server_attached(ServerId server, const RunReport* report) {
+  if (ended()) return {};
+  if (run_.phase == Phase::recovering) {
+    return report == nullptr ? Status{} : recovery_.server_back(server, *report);
+  }
+  if (!servers_.uses(server)) {
+    if (report != nullptr) run_.servers.send(server, JobEnded{run_.id, {}});
+    run_.servers.release(server, run_.id);
+    return {};
+  }
+  if (report == nullptr) return {};
+  catch_up_.compare(server, *report);
+  // What it is to give away it keeps until workers know.
+  if (!handoff_.is_leaving(server)) catch_up_.drop_unwanted(server, *report);
+  handoff_.also_wait_for(losses_.catch_up(server, report->open));
+  return {};
+}
+
+// ---- a worker that has missed something ----
+
 void Job::try_recover(TimePoint now) {
-  if (phase_ != Phase::recovering || !recovery_.is_complete(now)) return;
+  if (run_.phase != Phase::recovering || !recovery_.is_complete(now)) return;
   const bool started = recovery_.reports().any_started();
   if (!started && recovery_.reports().has_started) {
     return fail(
@@ -259,9 +281,9 @@ void Job::try_recover(TimePoint now) {
   }
   if (started) {
     if (Status status = recovery_.restore(); !status) return fail(status.error());
-    phase_ = Phase::running;
+    run_.phase = Phase::running;
   } else {
-    phase_ = Phase::gathering;
+    run_.phase = Phase::gathering;
     servers_.let_go_of_all({});
     recovery_.gather_again();
     if (run_.membership.workers().empty()) return end({});
@@ -323,29 +345,70 @@ void Job::go_on() {
     worker_died(rank, how);
 }
 
+// ---- servers and links that go ----
+
+Status Job::lane_lost(TimePoint now, Rank rank, const LaneLost& said) {
+  if (ended()) return {};
+  if (run_.phase != Phase::running)
+    return make_error(ErrorCode::protocol, "LaneLost before the job has started");
+  const ServerRecord* const server = run_.servers.find(said.server);
+  // It may have gone meanwhile, or its partitions are on their way.
+  if (server != nullptr && server->incarnation == said.incarnation &&
+      handoff_.has_lane_to(said.server, said.incarnation)) {
+    links_.note(now, rank, *server, said);
+  }
+  return {};
+}
+
+void Job::judge_links(TimePoint now) {
+  if (run_.phase != Phase::running) return;
+  const auto has_lane = [this](ServerId server, Incarnation life) {
+    return handoff_.has_lane_to(server, life);
+  };
+  CutLinks links;
+  links.cut = links_.take_due(now, has_lane);
+  if (links.cut.empty()) return;
+  for (const auto& [rank, worker] : run_.membership.workers()) {
+    if (!worker.gone) links.workers.insert(rank);
+  }
+  for (const auto& [id, server] : run_.servers.all()) {
+    const bool is_used = servers_.uses(id) && handoff_.has_lane_to(id, server.incarnation);
+    if (is_used) links.servers.emplace(id, !handoff_.obstacle(id));
+    if (!is_used && servers_.can_come(server)) ++links.spares;
+  }
+  const Blame blame = blame_for(links);
+  links_.cut_off(blame.workers, links.cut);
+  // The loss of a worker may be the end of the job.
+  const bool ends = std::any_of(blame.workers.begin(), blame.workers.end(), [&](Rank rank) {
+    return !run_.membership.find(rank)->left && !can_shrink(rank);
+  });
+  if (!ends && !blame.servers.empty())
+    conclude(handoff_.give_up(blame.servers, links_.reason_to_give_up(blame.servers, links.cut)));
+}
+
 void Job::server_drains(const ServerRecord& server) {
-  if (phase_ == Phase::running) conclude(handoff_.server_drains(server));
+  if (run_.phase == Phase::running) conclude(handoff_.server_drains(server));
 }
 
 void Job::drain_again(const ServerRecord& server) {
-  if (phase_ == Phase::running) conclude(handoff_.drain_again(server));
+  if (run_.phase == Phase::running) conclude(handoff_.drain_again(server));
 }
 
 std::optional<std::string> Job::keeps(ServerId server) const {
   if (!servers_.uses(server)) return std::nullopt;
-  return phase_ == Phase::running ? handoff_.keeps(server) : "the job is not running yet";
+  return run_.phase == Phase::running ? handoff_.keeps(server) : "the job is not running yet";
 }
 
 bool Job::server_died(const ServerRecord& server, const std::string& how) {
   if (ended()) return false;
-  if (phase_ == Phase::recovering) {
+  if (run_.phase == Phase::recovering) {
     recovery_.server_died(server, how);
     return false;
   }
   handoff_.forget(server.id);
   if (!servers_.died(server)) return false;
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
-  if (phase_ == Phase::opening) {
+  if (run_.phase == Phase::opening) {
     reopen(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
   } else {
     conclude(handoff_.server_died(server, text));
@@ -360,14 +423,14 @@ void Job::worker_left(Rank rank) {
   if (!ended() && worker.gone) run_.outbox.send(worker.peer, Left{});  // of a scheduler before this one
   if (ended() || worker.left) return;
   const std::string who = to_string(worker);
-  if (phase_ == Phase::gathering) {
+  if (run_.phase == Phase::gathering) {
     departures_.let_go(worker);
     run_.membership.remove(rank);
     if (run_.membership.workers().empty()) end({});
     return;
   }
   worker.left = true;
-  if (phase_ == Phase::opening) {
+  if (run_.phase == Phase::opening) {
     fail(make_error(ErrorCode::peer_lost,
                     fmt::format("{} of job {} left before the job had started", who, name()),
                     kRestartAdvice));
@@ -400,7 +463,7 @@ void Job::worker_suspected(Rank rank) {
 void Job::worker_died(Rank rank, const std::string& how) {
   Worker* worker = run_.membership.find(rank);
   if (ended() || worker == nullptr || worker->gone) return;
-  if (phase_ == Phase::recovering) {
+  if (run_.phase == Phase::recovering) {
     worker->peer = PeerId{};
     recovery_.forget(rank);
     if (worker->left) {
@@ -417,7 +480,7 @@ void Job::worker_died(Rank rank, const std::string& how) {
   }
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(*worker), name(), how);
   worker->peer = PeerId{};
-  if (phase_ == Phase::gathering) {
+  if (run_.phase == Phase::gathering) {
     run_.outbox.log(LogLevel::warn, text);
     run_.membership.remove(rank);
     if (run_.membership.workers().empty()) end({});
@@ -425,6 +488,57 @@ void Job::worker_died(Rank rank, const std::string& how) {
   }
   if (can_shrink(rank)) return shrink(*worker, text);
   fail(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
+}
+
+// ---- workers that are lost, and the job goes on (decision 0012), with those they sum with (0019) ----
+
+// Somebody has to be left on another host who has not said that it pushes no more.
+bool Job::can_shrink(Rank lost) const {
+  if (run_.membership.settings().worker_loss != WorkerLoss::shrink || run_.phase != Phase::running)
+    return false;
+  const auto& workers = run_.membership.workers();
+  const Rank leader = workers.at(lost).leader;
+  return std::any_of(workers.begin(), workers.end(),
+                     [&](const auto& entry) { return entry.second.leader != leader && !entry.second.left; });
+}
+
+// With one of a host that sums all of it are lost, as far as they have not left. Those who live are told so.
+void Job::shrink(Worker& worker, const std::string& reason) {
+  forget(worker, reason);
+  std::vector<Rank> others;
+  for (auto& [rank, other] : run_.membership.workers()) {
+    if (other.leader != worker.leader || other.left) continue;
+    others.push_back(rank);
+    worker_suspected(rank);
+    forget(other, fmt::format("{} of job {} is lost with its host: {}", to_string(other), name(), reason));
+    run_.outbox.cut_off({other.incarnation, "its host is lost with " + run_.membership.name_of(worker.rank),
+                         "the loss of one rank is that of its host, and you are on it: " + reason,
+                         kRestartAdvice});
+  }
+  const auto& workers = run_.membership.workers();
+  const auto there = std::count_if(workers.begin(), workers.end(),
+                                   [](const auto& entry) { return entry.second.loss.empty(); });
+  const std::string host =
+      others.empty() ? "" : fmt::format("; with it goes its host ({})", ranks_text(others));
+  run_.outbox.log(LogLevel::warn,
+                  fmt::format("{}{}; it goes on with {} of {} workers, generation {}", reason, host, there,
+                              run_.membership.world_size(), losses_.generation().value));
+  losses_.tell_workers();
+}
+
+// Everything goes on without it.
+void Job::forget(Worker& worker, const std::string& reason) {
+  worker.left = worker.gone = true;
+  worker.loss = reason;
+  waits_.note_loss();
+  catch_up_.forget(worker.rank);
+  losses_.add(worker.rank, reason, servers_.used());
+  tensors_.table().leave(worker.rank);
+  departures_.settle_all(worker.rank);
+  const std::uint64_t before = barriers_.done();
+  barriers_.drop(worker.rank);
+  for (std::uint64_t done = before; done < barriers_.done(); ++done)
+    run_.broadcast(BarrierDone{done, {}});
 }
 
 // What a part has decided: to go on, or that the run cannot.
@@ -447,7 +561,7 @@ void Job::disown(const Error& error) {
 }
 
 void Job::end(Error error) {
-  phase_ = Phase::ended;
+  run_.phase = Phase::ended;
   end_error_ = std::move(error);
   for (auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left && !worker.gone) run_.outbox.send(worker.peer, Left{});

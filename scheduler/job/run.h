@@ -3,6 +3,7 @@
 // Owner: Job; its parts hold a reference. Pure: what is to be done goes to the Outbox.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,12 +15,15 @@
 
 namespace bps {
 
+enum class JobPhase : std::uint8_t { gathering, opening, running, recovering, ended };
+
 struct Run {
   JobRun id;
   Term term;
   ServerTable& servers;
   Outbox& outbox;
   Membership membership;
+  JobPhase phase = JobPhase::gathering;  // Job changes it
 
   const std::string& name() const { return membership.settings().job; }
 
