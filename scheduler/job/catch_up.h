@@ -8,11 +8,11 @@
 #include <map>
 #include <vector>
 
-#include "scheduler/job/lane_table.h"
+#include "scheduler/handoff/lane_table.h"
 #include "scheduler/job/losses.h"
 #include "scheduler/job/run.h"
-#include "scheduler/job/tensor_relay.h"
 #include "scheduler/report.h"
+#include "scheduler/tensors/tensor_relay.h"
 
 namespace bps {
 

@@ -6,7 +6,7 @@
 
 #include "proto/base/config/units.h"
 #include "proto/wire/limits.h"
-#include "scheduler/job/link_blame.h"
+#include "scheduler/handoff/link_blame.h"
 #include "scheduler/placement/partition_size.h"
 #include "scheduler/text.h"
 

@@ -27,31 +27,28 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "scheduler/handoff/handoff.h"
+#include "scheduler/handoff/lane_table.h"
+#include "scheduler/handoff/link_judge.h"
+#include "scheduler/handoff/run_servers.h"
 #include "scheduler/job/barriers.h"
 #include "scheduler/job/catch_up.h"
 #include "scheduler/job/departures.h"
 #include "scheduler/job/gathering.h"
-#include "scheduler/job/handoff.h"
 #include "scheduler/job/job_waits.h"
-#include "scheduler/job/lane_table.h"
-#include "scheduler/job/link_judge.h"
 #include "scheduler/job/losses.h"
 #include "scheduler/job/membership.h"
 #include "scheduler/job/recovery.h"
 #include "scheduler/job/run.h"
-#include "scheduler/job/run_servers.h"
-#include "scheduler/job/tensor_relay.h"
-#include "scheduler/job/tensor_table.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
+#include "scheduler/tensors/tensor_relay.h"
+#include "scheduler/tensors/tensor_table.h"
 
 namespace bps {
 

@@ -8,13 +8,13 @@
 #include <optional>
 #include <vector>
 
+#include "scheduler/handoff/handoff.h"
+#include "scheduler/handoff/link_judge.h"
+#include "scheduler/handoff/run_servers.h"
 #include "scheduler/job/barriers.h"
 #include "scheduler/job/gathering.h"
-#include "scheduler/job/handoff.h"
-#include "scheduler/job/link_judge.h"
 #include "scheduler/job/losses.h"
-#include "scheduler/job/run_servers.h"
-#include "scheduler/job/tensor_relay.h"
+#include "scheduler/tensors/tensor_relay.h"
 
 namespace bps {
 

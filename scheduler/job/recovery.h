@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/handoff/lane_table.h"
+#include "scheduler/handoff/run_servers.h"
 #include "scheduler/held_requests.h"
 #include "scheduler/job/barriers.h"
-#include "scheduler/job/lane_table.h"
 #include "scheduler/job/losses.h"
-#include "scheduler/job/run_servers.h"
-#include "scheduler/job/tensor_relay.h"
 #include "scheduler/report.h"
+#include "scheduler/tensors/tensor_relay.h"
 
 namespace bps {
 

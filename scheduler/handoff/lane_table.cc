@@ -1,4 +1,4 @@
-#include "scheduler/job/lane_table.h"
+#include "scheduler/handoff/lane_table.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "scheduler/job/handoff.h"
+#include "scheduler/handoff/handoff.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // A running job through the core: declares, barriers, several jobs, and random events.
-#include "scheduler/scheduler_core.h"
+#include "scheduler/core/scheduler_core.h"
 #include "scheduler/testing/core_harness.h"
 
 namespace bps {

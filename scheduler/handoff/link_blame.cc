@@ -1,4 +1,4 @@
-#include "scheduler/job/link_blame.h"
+#include "scheduler/handoff/link_blame.h"
 
 #include <cstdint>
 

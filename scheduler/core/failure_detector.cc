@@ -1,4 +1,4 @@
-#include "scheduler/failure_detector.h"
+#include "scheduler/core/failure_detector.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "scheduler/job/tensor_relay.h"
+#include "scheduler/tensors/tensor_relay.h"
 
 #include <algorithm>
 #include <type_traits>

@@ -1,4 +1,4 @@
-#include "scheduler/scheduler_core.h"
+#include "scheduler/core/scheduler_core.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // What follows when a worker or a server is gone.
-#include "scheduler/scheduler_core.h"
+#include "scheduler/core/scheduler_core.h"
 #include "scheduler/testing/core_harness.h"
 
 namespace bps {

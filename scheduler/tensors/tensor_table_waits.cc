@@ -1,7 +1,7 @@
 // What tensors a job has, where they lie and what is not confirmed yet: for questions.
 #include <algorithm>
 
-#include "scheduler/job/tensor_table.h"
+#include "scheduler/tensors/tensor_table.h"
 
 namespace bps {
 

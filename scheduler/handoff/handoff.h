@@ -20,12 +20,12 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/handoff/lane_table.h"
+#include "scheduler/handoff/link_judge.h"
+#include "scheduler/handoff/run_servers.h"
 #include "scheduler/job/catch_up.h"
 #include "scheduler/job/departures.h"
-#include "scheduler/job/lane_table.h"
-#include "scheduler/job/link_judge.h"
-#include "scheduler/job/run_servers.h"
-#include "scheduler/job/tensor_relay.h"
+#include "scheduler/tensors/tensor_relay.h"
 
 namespace bps {
 

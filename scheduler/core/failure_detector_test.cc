@@ -1,10 +1,10 @@
-#include "scheduler/failure_detector.h"
+#include "scheduler/core/failure_detector.h"
 
 #include <catch2/catch.hpp>
 #include <random>
 #include <set>
 
-#include "scheduler/pause_clock.h"
+#include "scheduler/core/pause_clock.h"
 
 namespace bps {
 namespace {

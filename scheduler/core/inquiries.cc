@@ -1,4 +1,4 @@
-#include "scheduler/inquiries.h"
+#include "scheduler/core/inquiries.h"
 
 #include <algorithm>
 

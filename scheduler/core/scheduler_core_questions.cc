@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "scheduler/scheduler_core.h"
+#include "scheduler/core/scheduler_core.h"
 #include "scheduler/text.h"
 
 namespace bps {

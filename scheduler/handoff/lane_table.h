@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "scheduler/job/run.h"
-#include "scheduler/job/tensor_table.h"
+#include "scheduler/tensors/tensor_table.h"
 
 namespace bps {
 

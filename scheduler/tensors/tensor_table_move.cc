@@ -1,7 +1,7 @@
 // Partitions that get new owners, and keep them or not.
 #include <algorithm>
 
-#include "scheduler/job/tensor_table.h"
+#include "scheduler/tensors/tensor_table.h"
 
 namespace bps {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "proto/base/config/units.h"
-#include "scheduler/scheduler_core.h"
+#include "scheduler/core/scheduler_core.h"
 #include "scheduler/text.h"
 
 namespace bps {

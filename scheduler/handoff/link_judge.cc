@@ -1,4 +1,4 @@
-#include "scheduler/job/link_judge.h"
+#include "scheduler/handoff/link_judge.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Joining, leaving, and the peers of the scheduler.
-#include "scheduler/scheduler_core.h"
+#include "scheduler/core/scheduler_core.h"
 
 #include "scheduler/testing/core_harness.h"
 

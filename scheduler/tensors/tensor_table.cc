@@ -1,4 +1,4 @@
-#include "scheduler/job/tensor_table.h"
+#include "scheduler/tensors/tensor_table.h"
 
 #include <fmt/format.h>
 

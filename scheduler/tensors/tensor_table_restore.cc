@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "scheduler/job/tensor_table.h"
+#include "scheduler/tensors/tensor_table.h"
 
 namespace bps {
 

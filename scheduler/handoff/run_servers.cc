@@ -1,4 +1,4 @@
-#include "scheduler/job/run_servers.h"
+#include "scheduler/handoff/run_servers.h"
 
 namespace bps {
 
