@@ -59,7 +59,7 @@ void SchedulerCore::message(TimePoint now, PeerId peer, Message&& message) {
   detector_.heard(it->second.incarnation, now);
   handle(now, peer, it->second, message);
   settle(now);
-  carry_on_inquiries(now);
+  carry_on_queries(now);
 }
 
 void SchedulerCore::lost(TimePoint now, PeerId peer, const Error& reason) {
@@ -89,8 +89,8 @@ void SchedulerCore::tick(TimePoint now) {
   expire_orphans(now);
   expire_awaited(now);
   if (!started_) started_ = now;
-  inquiries_.tick(now);
-  carry_on_inquiries(now);
+  server_queries_.tick(now);
+  carry_on_queries(now);
   if (now >= next_heartbeat_) {
     next_heartbeat_ = now + kHeartbeatInterval;
     send_heartbeats();
@@ -118,7 +118,7 @@ void SchedulerCore::stop(TimePoint now, const Error& reason) {
   peers_.clear();
   nodes_.clear();
   waiting_.clear();
-  inquiries_ = {};
+  server_queries_ = {};
   drains_.clear();
   worker_count_ = 0;
   admin_count_ = 0;
@@ -147,8 +147,8 @@ void SchedulerCore::handle(TimePoint now, PeerId id, Peer& peer, Message& messag
       return on_server(now, id, nodes_.at(peer.incarnation), message);
     case Role::admin: return on_admin(now, id, message);
     case Role::done:
-      if (const auto* question = std::get_if<AskWaits>(&message))
-        outbox_.send(id, Waits{question->request, {}, {}, 0, {}});
+      if (const auto* query = std::get_if<AskWaits>(&message))
+        outbox_.send(id, Waits{query->request, {}, {}, 0, {}});
       // What it asked while the end was under way to it is answered by that.
       if (std::holds_alternative<Leave>(message)) outbox_.send(id, Left{});
       return;
@@ -175,9 +175,9 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, Node& node, Message& mes
   } else if (const auto* settled = std::get_if<Settled>(&message)) {
     status = job.settled(node.rank, settled->number);
     job.maybe_start();  // a server that drains may have waited for the one that is gone now
-  } else if (auto* question = std::get_if<AskWaits>(&message)) {
-    question->job = job.name();
-    return on_waits_asked(now, id, std::move(*question));
+  } else if (auto* query = std::get_if<AskWaits>(&message)) {
+    query->job = job.name();
+    return on_waits_asked(now, id, std::move(*query));
   } else if (!std::holds_alternative<Heartbeat>(message)) {
     status = unexpected(message, "a worker");
   }
@@ -198,7 +198,8 @@ void SchedulerCore::on_server(TimePoint now, PeerId id, Node& node, Message& mes
     }
     return;
   }
-  if (const auto* open = std::get_if<OpenRounds>(&message)) return inquiries_.answered(node.server, *open);
+  if (const auto* open = std::get_if<OpenRounds>(&message))
+    return server_queries_.answered(node.server, *open);
   const auto* ack = std::get_if<Ack>(&message);
   if (ack == nullptr) return offend(now, id, unexpected(message, "a server"));
   const auto request = server.unacknowledged.find(ack->request);
@@ -229,7 +230,7 @@ void SchedulerCore::refuse(PeerId id, const Error& error) {
 }
 
 void SchedulerCore::close(PeerId id) {
-  inquiries_.peer_gone(id);
+  server_queries_.peer_gone(id);
   outbox_.close(id);
   waiting_.erase(id);
   peers_.erase(id);
@@ -250,7 +251,7 @@ void SchedulerCore::lose(TimePoint now, PeerId id, const std::string& offence) {
   const Peer peer = std::move(peers_.at(id));
   waiting_.erase(id);
   peers_.erase(id);
-  inquiries_.peer_gone(id);
+  server_queries_.peer_gone(id);
   const auto it = nodes_.find(peer.incarnation);
   if (it == nodes_.end()) return;
   Node& node = it->second;

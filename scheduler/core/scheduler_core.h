@@ -27,8 +27,8 @@
 #include "scheduler/actions.h"
 #include "scheduler/core/failure_detector.h"
 #include "scheduler/core/gone_servers.h"
-#include "scheduler/core/inquiries.h"
 #include "scheduler/core/pause_clock.h"
+#include "scheduler/core/server_queries.h"
 #include "scheduler/job/job.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
@@ -121,7 +121,7 @@ class SchedulerCore {
   };
   struct DrainWatch {  // an administrator waits for a server to go
     PeerId peer;
-    Drain question;
+    Drain query;
     std::uint32_t jobs = 0;
   };
   struct EndedRun {
@@ -156,13 +156,13 @@ class SchedulerCore {
   void expire_orphans(TimePoint now);
   void expire_awaited(TimePoint now);
 
-  // Questions. scheduler_core_questions.cc
+  // Queries. scheduler_core_queries.cc
   void on_hello(TimePoint now, PeerId id, const HelloAdmin& hello);
   void on_admin(TimePoint now, PeerId id, Message& message);
-  void on_waits_asked(TimePoint now, PeerId id, AskWaits question);
-  std::vector<Inquiries::Target> targets_of(const AskWaits& question, Error& error) const;
-  void carry_on_inquiries(TimePoint now);
-  void answer(TimePoint now, Inquiries::Answered answered);
+  void on_waits_asked(TimePoint now, PeerId id, AskWaits query);
+  std::vector<ServerQueries::Target> targets_of(const AskWaits& query, Error& error) const;
+  void carry_on_queries(TimePoint now);
+  void answer(TimePoint now, ServerQueries::Answered answered);
   Silence silence_at(TimePoint now) const;
   ClusterState cluster_state(TimePoint now, std::uint64_t request) const;
   void on_drain(PeerId id, const Drain& drain);
@@ -214,7 +214,7 @@ class SchedulerCore {
   std::map<std::string, JobRun> run_of_name_;
   std::set<PeerId> waiting_;
   GoneServers gone_servers_;
-  Inquiries inquiries_;
+  ServerQueries server_queries_;
   std::vector<DrainWatch> drains_;
   std::size_t admin_count_ = 0;
   std::optional<TimePoint> started_;  // the first time that is known

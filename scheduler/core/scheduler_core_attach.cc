@@ -281,7 +281,7 @@ Status SchedulerCore::attached(TimePoint now, PeerId id, const Node& node, Serve
     job->maybe_start();
   // The connection may have broken before it read them.
   for (const DrainWatch& watch : drains_) {
-    if (watch.question.server == server.id) outbox_.send(id, watch.question);
+    if (watch.query.server == server.id) outbox_.send(id, watch.query);
   }
   return {};
 }

@@ -220,7 +220,7 @@ TEST_CASE("links: what a worker said is forgotten when its connection is lost") 
   CHECK(c.last<ClusterState>(asker).jobs.at(0).cut_links.empty());
 }
 
-TEST_CASE("links: questions name the ones that are cut") {
+TEST_CASE("links: queries name the ones that are cut") {
   Cluster c(2);
   const auto workers = c.job("j", 2);
   c.say(workers[1], c.about(2));
@@ -232,10 +232,10 @@ TEST_CASE("links: questions name the ones that are cut") {
   CHECK(state.cut_links[0].rank == Rank{1});
   CHECK(state.cut_links[0].server == ServerId{2});
   CHECK(state.cut_links[0].age_ms == 4000);
-  AskWaits question;
-  question.request = 2;
-  question.patience_ms = 100;
-  c.say(asker, question);
+  AskWaits query;
+  query.request = 2;
+  query.patience_ms = 100;
+  c.say(asker, query);
   c.run(200ms);
   const Waits waits = c.last<Waits>(asker);
   REQUIRE(waits.waits.size() == 1);

@@ -113,7 +113,7 @@ class Job {
   // Whoever refused what it has may have room now.
   void drain_again(const ServerRecord& server);
 
-  // ---- for questions ----
+  // ---- for queries ----
   const std::set<ServerId>& servers() const { return servers_.used(); }
   // From opening on, else null.
   const TensorTable* tensors() const { return tensors_.is_open() ? &tensors_.table() : nullptr; }

@@ -13,8 +13,8 @@ void limit(std::vector<Party>& parties) {
   if (parties.size() > kMaxMissingNamed) parties.resize(kMaxMissingNamed);
 }
 
-bool asks_for(const AskWaits& question, Subject subject) {
-  return question.subject == Subject::everything || question.subject == subject;
+bool asks_for(const AskWaits& query, Subject subject) {
+  return query.subject == Subject::everything || query.subject == subject;
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ Wait JobWaits::wait(WaitKind kind, std::vector<Party> missing, std::size_t expec
   return wait;
 }
 
-std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& question, const Silence& silence) const {
+std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& query, const Silence& silence) const {
   std::vector<Wait> out;
   if (run_.phase == JobPhase::ended) return out;
   if (run_.phase == JobPhase::gathering) {
@@ -88,7 +88,7 @@ std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& question, const
     out.push_back(wait(WaitKind::start, std::move(missing), parts_.servers.used().size()));
     out.back().age_ms = age_ms(opening_since_, now);
   }
-  if (parts_.barriers.open() && asks_for(question, Subject::barrier)) {
+  if (parts_.barriers.open() && asks_for(query, Subject::barrier)) {
     std::vector<Party> missing;
     for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
       if (parts_.barriers.arrived(rank) <= parts_.barriers.done()) missing.push_back(party(rank, silence));
@@ -97,17 +97,16 @@ std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& question, const
     out.back().number = parts_.barriers.done();
     out.back().age_ms = age_ms(barrier_since_, now);
   }
-  if (question.subject == Subject::barrier) return out;
+  if (query.subject == Subject::barrier) return out;
   for (const CutLink& link : parts_.links.list(now))
     out.push_back(wait_of(link, silence));
-  for (Wait& more : unconfirmed(now, question, silence))
+  for (Wait& more : unconfirmed(now, query, silence))
     out.push_back(std::move(more));
   return out;
 }
 
 // What servers have to confirm.
-std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& question,
-                                        const Silence& silence) const {
+std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, const Silence& silence) const {
   std::vector<Wait> out;
   if (parts_.handoff.is_moving()) {
     std::vector<Party> missing;
@@ -121,11 +120,11 @@ std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& question,
   }
   if (!parts_.tensors.is_open()) return out;
   const std::optional<TensorId> asked =
-      question.tensor.empty() ? std::nullopt : parts_.tensors.table().find(question.tensor);
+      query.tensor.empty() ? std::nullopt : parts_.tensors.table().find(query.tensor);
   for (const TensorTable::Unconfirmed& batch : parts_.tensors.table().unconfirmed()) {
     if (out.size() == kMaxWaitsNamed) break;
     const bool meant = std::find(batch.tensors.begin(), batch.tensors.end(), asked) != batch.tensors.end();
-    if (!meant && !question.tensor.empty()) continue;
+    if (!meant && !query.tensor.empty()) continue;
     std::vector<Party> missing;
     for (const ServerId server : batch.waiting)
       missing.push_back(run_.servers.party(server, silence));
@@ -157,7 +156,7 @@ std::optional<Wait> JobWaits::wait_of(ServerId silent, const Silence& silence) c
       !parts_.tensors.is_open() ? 0 : parts_.tensors.table().partitions_at(silent);
   if (partitions == 0 || run_.phase == JobPhase::ended) return std::nullopt;
   const Party server = run_.servers.party(silent, silence);
-  const bool is_heard = server.silent_ms < milliseconds_of(kMaxQuestionPatience);
+  const bool is_heard = server.silent_ms < milliseconds_of(kMaxQueryPatience);
   if (is_heard && server.state == PartyState::alive) return std::nullopt;  // it is only slow
   Wait out = wait(WaitKind::server, {server}, 1);
   out.partitions = partitions;

@@ -37,8 +37,8 @@ class JobWaits {
   // A worker is lost: the next tick is when that was first seen.
   void note_loss() { has_new_loss_ = true; }
 
-  // What it waits for by itself, as far as that is in question: all but rounds.
-  std::vector<Wait> waits(TimePoint now, const AskWaits& question, const Silence& silence) const;
+  // What it waits for by itself, as far as that is in query: all but rounds.
+  std::vector<Wait> waits(TimePoint now, const AskWaits& query, const Silence& silence) const;
   // What servers have said, in the job's words.
   Wait wait_of(const OpenRound& open, const Silence& silence) const;
   // A server that does not answer, if it holds anything of this job.
@@ -61,7 +61,7 @@ class JobWaits {
   std::uint64_t age_ms(const Since& since, TimePoint now) const;
   Wait wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const;
   Wait wait_of(const CutLink& link, const Silence& silence) const;
-  std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& question, const Silence& silence) const;
+  std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& query, const Silence& silence) const;
 
   Run& run_;
   const Parts parts_;

@@ -141,7 +141,7 @@ class TensorTable {
 
   std::vector<Output> take_output() { return std::exchange(output_, {}); }
 
-  // ---- for questions: tensor_table_waits.cc ----
+  // ---- for queries: tensor_table_waits.cc ----
   std::optional<TensorId> find(const std::string& name) const;
   // Of one that find() or a server names; nullptr: there is none.
   const TensorDeclaration* declaration_of(TensorId id) const;

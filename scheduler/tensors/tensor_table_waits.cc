@@ -1,4 +1,4 @@
-// What tensors a job has, where they lie and what is not confirmed yet: for questions.
+// What tensors a job has, where they lie and what is not confirmed yet: for queries.
 #include <algorithm>
 
 #include "scheduler/tensors/tensor_table.h"

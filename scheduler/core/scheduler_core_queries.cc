@@ -9,7 +9,7 @@
 namespace bps {
 namespace {
 
-// Servers that one question may be put to; more than that is asked job by job.
+// Servers that one query may be put to; more than that is asked job by job.
 constexpr std::size_t kMaxAsked = 4096;
 constexpr std::size_t kMaxNamed = 8;
 
@@ -45,9 +45,9 @@ void SchedulerCore::on_hello(TimePoint now, PeerId id, const HelloAdmin&) {
 
 void SchedulerCore::on_admin(TimePoint now, PeerId id, Message& message) {
   if (std::holds_alternative<Heartbeat>(message)) return;
-  if (auto* question = std::get_if<AskWaits>(&message)) return on_waits_asked(now, id, std::move(*question));
-  if (const auto* question = std::get_if<AskCluster>(&message))
-    return outbox_.send(id, cluster_state(now, question->request));
+  if (auto* query = std::get_if<AskWaits>(&message)) return on_waits_asked(now, id, std::move(*query));
+  if (const auto* query = std::get_if<AskCluster>(&message))
+    return outbox_.send(id, cluster_state(now, query->request));
   if (const auto* drain = std::get_if<Drain>(&message)) return on_drain(id, *drain);
   offend(now, id,
          make_error(ErrorCode::protocol, fmt::format("{} from an administrator", name_of(message)),
@@ -61,21 +61,21 @@ Silence SchedulerCore::silence_at(TimePoint now) const {
 }
 
 // Sets `error` if there is no such job or tensor.
-std::vector<Inquiries::Target> SchedulerCore::targets_of(const AskWaits& question, Error& error) const {
-  std::vector<Inquiries::Target> targets;
+std::vector<ServerQueries::Target> SchedulerCore::targets_of(const AskWaits& query, Error& error) const {
+  std::vector<ServerQueries::Target> targets;
   std::size_t asked = 0;
-  bool job_known = question.job.empty();
-  bool tensor_known = question.subject != Subject::tensor;
+  bool job_known = query.job.empty();
+  bool tensor_known = query.subject != Subject::tensor;
   std::string names;
   std::size_t named = 0;
   for (const auto& [run, job] : jobs_) {
     if (named++ < kMaxNamed) names += (names.empty() ? "" : ", ") + job->name();
-    if (job->ended() || (!question.job.empty() && job->name() != question.job)) continue;
+    if (job->ended() || (!query.job.empty() && job->name() != query.job)) continue;
     job_known = true;
-    Inquiries::Target target{run, std::nullopt, {}};
-    const bool about_rounds = question.subject == Subject::everything || question.subject == Subject::tensor;
-    if (question.subject == Subject::tensor) {
-      if (job->tensors() != nullptr) target.tensor = job->tensors()->find(question.tensor);
+    ServerQueries::Target target{run, std::nullopt, {}};
+    const bool about_rounds = query.subject == Subject::everything || query.subject == Subject::tensor;
+    if (query.subject == Subject::tensor) {
+      if (job->tensors() != nullptr) target.tensor = job->tensors()->find(query.tensor);
       if (!target.tensor) continue;
       tensor_known = true;
     }
@@ -84,10 +84,10 @@ std::vector<Inquiries::Target> SchedulerCore::targets_of(const AskWaits& questio
     targets.push_back(std::move(target));
   }
   if (!job_known) {
-    error = make_error(ErrorCode::invalid_argument, fmt::format("there is no job '{}'", question.job),
+    error = make_error(ErrorCode::invalid_argument, fmt::format("there is no job '{}'", query.job),
                        names.empty() ? "no job is there" : "there are: " + names);
   } else if (!tensor_known) {
-    error = make_error(ErrorCode::invalid_argument, fmt::format("no job has a tensor '{}'", question.tensor),
+    error = make_error(ErrorCode::invalid_argument, fmt::format("no job has a tensor '{}'", query.tensor),
                        "a tensor has the name with which the program declares it");
   } else if (asked > kMaxAsked) {
     error = make_error(ErrorCode::invalid_argument,
@@ -97,43 +97,42 @@ std::vector<Inquiries::Target> SchedulerCore::targets_of(const AskWaits& questio
   return targets;
 }
 
-void SchedulerCore::on_waits_asked(TimePoint now, PeerId id, AskWaits question) {
+void SchedulerCore::on_waits_asked(TimePoint now, PeerId id, AskWaits query) {
   Error error;
-  std::vector<Inquiries::Target> targets = targets_of(question, error);
-  if (error.code == ErrorCode::ok && !inquiries_.may_ask(id)) {
+  std::vector<ServerQueries::Target> targets = targets_of(query, error);
+  if (error.code == ErrorCode::ok && !server_queries_.may_ask(id)) {
     error = make_error(ErrorCode::out_of_memory, "too many questions are open", "ask again later");
   }
-  if (error.code != ErrorCode::ok)
-    return outbox_.send(id, Waits{question.request, std::move(error), {}, 0, {}});
-  inquiries_.ask(now, id, std::move(question), targets);
+  if (error.code != ErrorCode::ok) return outbox_.send(id, Waits{query.request, std::move(error), {}, 0, {}});
+  server_queries_.ask(now, id, std::move(query), targets);
 }
 
-void SchedulerCore::carry_on_inquiries(TimePoint now) {
-  for (Inquiries::Ask& ask : inquiries_.take_asks())
+void SchedulerCore::carry_on_queries(TimePoint now) {
+  for (ServerQueries::Ask& ask : server_queries_.take_asks())
     servers_.send(ask.server, std::move(ask.message));
-  for (Inquiries::Answered& answered : inquiries_.take_answered())
+  for (ServerQueries::Answered& answered : server_queries_.take_answered())
     answer(now, std::move(answered));
 }
 
-void SchedulerCore::answer(TimePoint now, Inquiries::Answered answered) {
+void SchedulerCore::answer(TimePoint now, ServerQueries::Answered answered) {
   const Silence silence = silence_at(now);
   Waits out;
-  out.request = answered.question.request;
+  out.request = answered.query.request;
   std::set<ServerId> silent;
-  for (const Inquiries::Part& part : answered.parts) {
+  for (const ServerQueries::Part& part : answered.parts) {
     silent.insert(part.silent.begin(), part.silent.end());
     const Job* const job = find_job(part.run);
     if (job == nullptr) continue;  // it has ended meanwhile
     out.more += part.open.more;
     for (const OpenRound& open : part.open.rounds)
       out.waits.push_back(job->waits().wait_of(open, silence));
-    if (answered.question.subject == Subject::everything && is_admin(answered.peer)) {
+    if (answered.query.subject == Subject::everything && is_admin(answered.peer)) {
       for (const ServerId server : part.silent) {
         if (auto wait = job->waits().wait_of(server, silence)) out.waits.push_back(std::move(*wait));
       }
     }
-    for (Wait& wait : job->waits().waits(now, answered.question, silence)) {
-      if (wait.age_ms >= answered.question.older_than_ms) out.waits.push_back(std::move(wait));
+    for (Wait& wait : job->waits().waits(now, answered.query, silence)) {
+      if (wait.age_ms >= answered.query.older_than_ms) out.waits.push_back(std::move(wait));
     }
   }
   std::stable_sort(out.waits.begin(), out.waits.end(),
@@ -230,7 +229,7 @@ void SchedulerCore::on_drain(PeerId id, const Drain& drain) {
   }
   note_keepers(server, begun);
   std::erase_if(drains_, [&](const DrainWatch& watch) { return !is_admin(watch.peer); });
-  if (drains_.size() >= Inquiries::kMaxQuestionsOfPeer * options_.max_admins) {
+  if (drains_.size() >= ServerQueries::kMaxQueriesOfPeer * options_.max_admins) {
     begun.error = make_error(ErrorCode::out_of_memory, "too many drains are watched");
     return outbox_.send(id, std::move(begun));
   }
@@ -256,9 +255,9 @@ void SchedulerCore::tell_kept(ServerId server) {
   const ServerRecord* const record = servers_.find(server);
   if (record == nullptr) return;
   for (const DrainWatch& watch : drains_) {
-    if (watch.question.server != server || !is_admin(watch.peer)) continue;
+    if (watch.query.server != server || !is_admin(watch.peer)) continue;
     Drained drained;
-    drained.request = watch.question.request;
+    drained.request = watch.query.request;
     drained.jobs = watch.jobs;
     note_keepers(*record, drained);
     outbox_.send(watch.peer, std::move(drained));
@@ -267,11 +266,11 @@ void SchedulerCore::tell_kept(ServerId server) {
 
 // `error`: how, if it did not go by itself.
 void SchedulerCore::tell_gone(const ServerRecord& server, const Error& error) {
-  inquiries_.server_gone(server.id);
+  server_queries_.server_gone(server.id);
   for (const DrainWatch& watch : drains_) {
-    if (watch.question.server != server.id || !is_admin(watch.peer)) continue;
+    if (watch.query.server != server.id || !is_admin(watch.peer)) continue;
     Drained drained;
-    drained.request = watch.question.request;
+    drained.request = watch.query.request;
     drained.over = true;
     drained.error = error;
     drained.jobs = watch.jobs;
@@ -279,7 +278,7 @@ void SchedulerCore::tell_gone(const ServerRecord& server, const Error& error) {
     outbox_.send(watch.peer, std::move(drained));
   }
   std::erase_if(drains_, [&](const DrainWatch& watch) {
-    return watch.question.server == server.id || !is_admin(watch.peer);
+    return watch.query.server == server.id || !is_admin(watch.peer);
   });
 }
 

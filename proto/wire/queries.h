@@ -1,5 +1,5 @@
 // Messages that ask who waits for whom, and what there is; part of messages.h. A waiting worker and bpsctl
-// ask the scheduler, the scheduler asks the servers of the job. Every question has a number and one answer.
+// ask the scheduler, the scheduler asks the servers of the job. Every query has a number and one answer.
 #pragma once
 
 #include <array>
@@ -64,7 +64,7 @@ struct AskWaits {  // worker, administrator -> scheduler
   Subject subject = Subject::everything;
   std::string tensor;  // with Subject::tensor
   std::uint64_t older_than_ms = 0;
-  std::uint64_t patience_ms = 0;  // the answer names servers that take longer; 0: kMaxQuestionPatience
+  std::uint64_t patience_ms = 0;  // the answer names servers that take longer; 0: kMaxQueryPatience
   friend bool operator==(const AskWaits&, const AskWaits&) = default;
 };
 

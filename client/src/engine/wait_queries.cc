@@ -1,4 +1,4 @@
-#include "client/src/engine/wait_questions.h"
+#include "client/src/engine/wait_queries.h"
 
 #include <fmt/core.h>
 
@@ -8,39 +8,39 @@
 
 namespace bps {
 
-WaitQuestions::~WaitQuestions() {
+WaitQueries::~WaitQueries() {
   for (auto& [request, open] : open_)
     loop_.cancel(open.timer);
 }
 
-void WaitQuestions::ask(Subject subject, std::string tensor, Duration patience, Done done) {
+void WaitQueries::ask(Subject subject, std::string tensor, Duration patience, Done done) {
   if (open_.size() >= kMaxOpen) return done(std::nullopt);
   const std::uint64_t request = ++last_request_;
   const auto of_scheduler = std::chrono::duration_cast<std::chrono::milliseconds>(patience - kWay);
-  AskWaits question;
-  question.request = request;
-  question.subject = subject;
-  question.tensor = std::move(tensor);
-  question.patience_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(of_scheduler.count(), 1));
+  AskWaits query;
+  query.request = request;
+  query.subject = subject;
+  query.tensor = std::move(tensor);
+  query.patience_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(of_scheduler.count(), 1));
   Open& open = open_[request];
   open.done = std::move(done);
   open.timer = loop_.after(patience, [this, request] {
     open_.at(request).timer = {};
     finish(request, std::nullopt);
   });
-  send_(question);
+  send_(query);
 }
 
-void WaitQuestions::answered(const Waits& waits) {
+void WaitQueries::answered(const Waits& waits) {
   if (open_.contains(waits.request)) finish(waits.request, waits);
 }
 
-void WaitQuestions::give_up() {
+void WaitQueries::give_up() {
   while (!open_.empty())
     finish(open_.begin()->first, std::nullopt);
 }
 
-void WaitQuestions::finish(std::uint64_t request, const std::optional<Waits>& waits) {
+void WaitQueries::finish(std::uint64_t request, const std::optional<Waits>& waits) {
   const auto found = open_.find(request);
   const Open open = std::move(found->second);
   loop_.cancel(open.timer);

@@ -1,4 +1,4 @@
-// Questions of administrators and waiting workers, and servers that are told to go.
+// Queries of administrators and waiting workers, and servers that are told to go.
 #include <algorithm>
 
 #include "proto/wire/wait_text.h"
@@ -25,7 +25,7 @@ OpenRound open_round(std::vector<Rank> missing, std::uint64_t age_ms = 10'400) {
   return {TensorId{0}, Round{812}, age_ms, false, 1, 3, absent, std::move(missing)};
 }
 
-// What the server says to the question that it has.
+// What the server says to the query that it has.
 void answer(CoreHarness& h, PeerId server, std::vector<OpenRound> rounds) {
   const auto asked = h.last<AskOpenRounds>(server);
   h.say(server, OpenRounds{asked.request, std::move(rounds), 0});
@@ -37,7 +37,7 @@ Waits last_waits(CoreHarness& h, PeerId peer) {
   return waits;
 }
 
-TEST_CASE("questions: a waiting worker hears who has not pushed, with host, age and state") {
+TEST_CASE("queries: a waiting worker hears who has not pushed, with host, age and state") {
   CoreHarness h;
   const PeerId server = h.server();
   const auto workers = h.running_job("job", 3);
@@ -64,20 +64,20 @@ TEST_CASE("questions: a waiting worker hears who has not pushed, with host, age 
                  Contains("and rank 2 (host gpu-2, last seen "));
 }
 
-TEST_CASE("questions: a worker asks about its own job only, whatever it says") {
+TEST_CASE("queries: a worker asks about its own job only, whatever it says") {
   CoreHarness h;
   const PeerId server = h.server();
   const auto first = h.running_job("first", 1);
   const auto second = h.running_job("second", 1);
   h.say(first[0], declare_one(1, "t", 100));
-  AskWaits question = about(30, Subject::tensor, "t");
-  question.job = "first";
-  h.say(second[0], question);
+  AskWaits query = about(30, Subject::tensor, "t");
+  query.job = "first";
+  h.say(second[0], query);
   CHECK(h.last<Waits>(second[0]).error.code == ErrorCode::invalid_argument);
   CHECK(h.got<AskOpenRounds>(server).empty());
 }
 
-TEST_CASE("questions: who is at a barrier waits for those who are not") {
+TEST_CASE("queries: who is at a barrier waits for those who are not") {
   CoreHarness h;
   h.server();
   const auto workers = h.running_job("job", 3);
@@ -96,7 +96,7 @@ TEST_CASE("questions: who is at a barrier waits for those who are not") {
   CHECK(last_waits(h, workers[1]).waits.empty());
 }
 
-TEST_CASE("questions: a declaration waits for servers that have not confirmed it") {
+TEST_CASE("queries: a declaration waits for servers that have not confirmed it") {
   CoreHarness h;
   const PeerId server = h.server("cpu-1");
   const auto workers = h.running_job("job", 2);
@@ -112,15 +112,15 @@ TEST_CASE("questions: a declaration waits for servers that have not confirmed it
   CHECK(waits.waits[0].age_ms >= 900);
 }
 
-TEST_CASE("questions: a server that does not answer is named, and its answer may come too late") {
+TEST_CASE("queries: a server that does not answer is named, and its answer may come too late") {
   CoreHarness h;
   const PeerId server = h.server("cpu-1");
   const PeerId other = h.server("cpu-2");
   const auto workers = h.running_job("job", 3);
   h.say(workers[0], declare_one(1, "layer1.weight", 100));
-  AskWaits question = about(30);
-  question.patience_ms = 200;
-  h.say(workers[0], question);
+  AskWaits query = about(30);
+  query.patience_ms = 200;
+  h.say(workers[0], query);
   answer(h, server, {open_round({Rank{1}})});
   h.run(300ms);
   const Waits waits = last_waits(h, workers[0]);
@@ -134,7 +134,7 @@ TEST_CASE("questions: a server that does not answer is named, and its answer may
   CHECK(h.is_alive(other));
 }
 
-TEST_CASE("questions: an administrator hears of all jobs, gathering ones too") {
+TEST_CASE("queries: an administrator hears of all jobs, gathering ones too") {
   CoreHarness h;
   const PeerId server = h.server();
   const auto workers = h.running_job("job", 3);
@@ -164,7 +164,7 @@ TEST_CASE("questions: an administrator hears of all jobs, gathering ones too") {
   CHECK(h.last<Waits>(peer).error.message == "no job has a tensor 'none'");
 }
 
-TEST_CASE("questions: an administrator hears what lies at a server that does not answer") {
+TEST_CASE("queries: an administrator hears what lies at a server that does not answer") {
   CoreHarness h;
   const PeerId server = h.server("cpu-1");
   const auto workers = h.running_job("job", 1);
@@ -174,7 +174,7 @@ TEST_CASE("questions: an administrator hears what lies at a server that does not
   const bool hangs = GENERATE(false, true);
   if (hangs) h.hang(server);
   h.say(peer, about(30));
-  h.run(kMaxQuestionPatience + 100ms);
+  h.run(kMaxQueryPatience + 100ms);
   const Waits waits = last_waits(h, peer);
   REQUIRE(waits.silent.size() == 1);
   const auto found = std::find_if(waits.waits.begin(), waits.waits.end(),
@@ -188,7 +188,7 @@ TEST_CASE("questions: an administrator hears what lies at a server that does not
                       [](const Wait& wait) { return wait.kind == WaitKind::server; }) == 1);
 }
 
-TEST_CASE("questions: servers that have gone are remembered, some of them and for an hour") {
+TEST_CASE("queries: servers that have gone are remembered, some of them and for an hour") {
   CoreHarness h;
   const PeerId peer = admin(h);
   const auto gone = [&] {
@@ -221,7 +221,7 @@ TEST_CASE("questions: servers that have gone are remembered, some of them and fo
   CHECK(gone().empty());
 }
 
-TEST_CASE("questions: the job, the server and the asker may go before the answer") {
+TEST_CASE("queries: the job, the server and the asker may go before the answer") {
   CoreHarness h;
   const PeerId server = h.server("cpu-1");
   h.server("cpu-2");
@@ -239,7 +239,7 @@ TEST_CASE("questions: the job, the server and the asker may go before the answer
   }
   SECTION("the server") {
     h.lose(server);
-    h.run(kMaxQuestionPatience);
+    h.run(kMaxQueryPatience);
     CHECK(h.last<Waits>(first).silent.size() == 2);
   }
   SECTION("the job") {
@@ -251,7 +251,7 @@ TEST_CASE("questions: the job, the server and the asker may go before the answer
   }
 }
 
-TEST_CASE("questions: who comes back on another connection is answered on neither") {
+TEST_CASE("queries: who comes back on another connection is answered on neither") {
   CoreHarness h;
   const PeerId server = h.server();
   HelloWorker hello = CoreHarness::hello("job", 0, 1);
@@ -271,7 +271,7 @@ TEST_CASE("questions: who comes back on another connection is answered on neithe
   CHECK(h.got<Waits>(back).empty());
 }
 
-TEST_CASE("questions: what there is") {
+TEST_CASE("queries: what there is") {
   CoreHarness h;
   h.server("cpu-1", 2);
   h.server("cpu-2");
@@ -304,7 +304,7 @@ TEST_CASE("questions: what there is") {
   CHECK(job.absentees[0].state == PartyState::left);
 }
 
-TEST_CASE("questions: administrators are counted, and go when they fall silent") {
+TEST_CASE("queries: administrators are counted, and go when they fall silent") {
   CoreOptions options;
   options.max_admins = 2;
   CoreHarness h(1, options);

@@ -1,12 +1,12 @@
-// Questions that take the scheduler a word with servers: which rounds are open?
+// Queries that take the scheduler a word with servers: which rounds are open?
 //
 // A waiting worker or an administrator asks; every server of the runs that are meant is asked once, and what
 // they say is put together per run. Whoever asks the same while the servers are still thinking shares their
-// answer, so that a job whose ranks all lose patience at once costs one question a server. A server that does
+// answer, so that a job whose ranks all lose patience at once costs one query a server. A server that does
 // not answer in time, or goes, is named as silent.
 //
-// Owner: SchedulerCore. Pure: takes `now`; what is to be sent, and questions that are answered, are taken
-// out. Limits: kMaxQuestions, kMaxQuestionsOfPeer; servers are given kMaxQuestionPatience at most.
+// Owner: SchedulerCore. Pure: takes `now`; what is to be sent, and queries that are answered, are taken
+// out. Limits: kMaxQueries, kMaxQueriesOfPeer; servers are given kMaxQueryPatience at most.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@
 
 namespace bps {
 
-class Inquiries {
+class ServerQueries {
  public:
-  static constexpr std::size_t kMaxQuestions = 8192;  // every worker of a large job may wait at once
-  static constexpr std::size_t kMaxQuestionsOfPeer = 4;
+  static constexpr std::size_t kMaxQueries = 8192;  // every worker of a large job may wait at once
+  static constexpr std::size_t kMaxQueriesOfPeer = 4;
 
   struct Target {
     JobRun run;
@@ -43,13 +43,13 @@ class Inquiries {
   };
   struct Answered {
     PeerId peer;
-    AskWaits question;
+    AskWaits query;
     std::vector<Part> parts;
   };
 
   // False: too many are open.
   bool may_ask(PeerId peer) const;
-  void ask(TimePoint now, PeerId peer, AskWaits question, const std::vector<Target>& targets);
+  void ask(TimePoint now, PeerId peer, AskWaits query, const std::vector<Target>& targets);
 
   // What nobody has asked, or another scheduler has, is ignored.
   void answered(ServerId server, const OpenRounds& open);
@@ -60,20 +60,20 @@ class Inquiries {
   std::vector<Ask> take_asks() { return std::exchange(asks_, {}); }
   std::vector<Answered> take_answered() { return std::exchange(answered_, {}); }
 
-  std::size_t size() const { return questions_.size(); }
+  std::size_t size() const { return queries_.size(); }
 
  private:
   using Key = std::pair<JobRun, std::optional<TensorId>>;
-  struct Inquiry {
+  struct ServerQuery {
     TimePoint deadline;
     std::map<std::uint64_t, ServerId> outstanding;  // by request
     std::vector<ServerId> lost;                     // went before they answered
     OpenRoundList open;
-    std::set<std::uint64_t> questions;
+    std::set<std::uint64_t> queries;
   };
-  struct Question {
+  struct Query {
     PeerId peer;
-    AskWaits question;
+    AskWaits query;
     TimePoint deadline;
     std::set<Key> waiting;
     std::vector<Part> parts;
@@ -81,14 +81,14 @@ class Inquiries {
 
   void finish(const Key& key);
   void conclude(std::uint64_t number);
-  Part part_of(const Key& key, const Question& question) const;
+  Part part_of(const Key& key, const Query& query) const;
 
-  std::map<Key, Inquiry> inquiries_;
+  std::map<Key, ServerQuery> server_queries_;
   std::map<std::uint64_t, Key> of_request_;
-  std::map<std::uint64_t, Question> questions_;
+  std::map<std::uint64_t, Query> queries_;
   std::map<PeerId, std::size_t> open_;
   std::uint64_t last_request_ = 0;
-  std::uint64_t last_question_ = 0;
+  std::uint64_t last_query_ = 0;
   std::vector<Ask> asks_;
   std::vector<Answered> answered_;
 };

@@ -1,4 +1,4 @@
-#include "client/src/engine/wait_questions.h"
+#include "client/src/engine/wait_queries.h"
 
 #include <catch2/catch.hpp>
 #include <vector>
@@ -12,14 +12,13 @@ using namespace std::chrono_literals;
 
 struct World {
   void ask(const std::string& tensor, Duration patience = 250ms) {
-    questions.ask(Subject::tensor, tensor, patience,
-                  [this](const std::optional<Waits>& waits) { answers.push_back(waits); });
+    queries.ask(Subject::tensor, tensor, patience,
+                [this](const std::optional<Waits>& waits) { answers.push_back(waits); });
   }
   VirtualLoop loop;
   std::vector<AskWaits> sent;
   std::vector<std::optional<Waits>> answers;
-  WaitQuestions questions{loop,
-                          [this](const Message& message) { sent.push_back(std::get<AskWaits>(message)); }};
+  WaitQueries queries{loop, [this](const Message& message) { sent.push_back(std::get<AskWaits>(message)); }};
 };
 
 Waits waits_of(std::uint64_t request, std::vector<Wait> waits) {
@@ -30,21 +29,21 @@ Wait round_wait() {
   return {"job", WaitKind::round, "t", 3, 500, 1, 2, 1, {{false, 1, "gpu-1", PartyState::alive, 400}}};
 }
 
-TEST_CASE("wait questions: an answer comes to who asked, and the scheduler gets a little less time") {
+TEST_CASE("wait queries: an answer comes to who asked, and the scheduler gets a little less time") {
   World world;
   world.ask("t");
   world.ask("u");
   REQUIRE(world.sent.size() == 2);
   CHECK(world.sent[0].tensor == "t");
   CHECK(world.sent[0].patience_ms == 200);
-  world.questions.answered(waits_of(world.sent[1].request, {round_wait()}));
+  world.queries.answered(waits_of(world.sent[1].request, {round_wait()}));
   REQUIRE(world.answers.size() == 1);
   CHECK(world.answers[0]->waits.size() == 1);
-  world.questions.answered(waits_of(world.sent[1].request, {}));
+  world.queries.answered(waits_of(world.sent[1].request, {}));
   CHECK(world.answers.size() == 1);
 }
 
-TEST_CASE("wait questions: nobody waits for an answer for ever") {
+TEST_CASE("wait queries: nobody waits for an answer for ever") {
   World world;
   world.ask("t");
   world.loop.run_for(249ms);
@@ -52,16 +51,16 @@ TEST_CASE("wait questions: nobody waits for an answer for ever") {
   world.loop.run_for(1ms);
   REQUIRE(world.answers.size() == 1);
   CHECK_FALSE(world.answers[0]);
-  world.questions.answered(waits_of(world.sent[0].request, {}));
+  world.queries.answered(waits_of(world.sent[0].request, {}));
   CHECK(world.answers.size() == 1);
-  for (std::size_t i = 0; i <= WaitQuestions::kMaxOpen; ++i)
+  for (std::size_t i = 0; i <= WaitQueries::kMaxOpen; ++i)
     world.ask("t");
   CHECK(world.answers.size() == 2);  // one too many
-  world.questions.give_up();
-  CHECK(world.answers.size() == 2 + WaitQuestions::kMaxOpen);
+  world.queries.give_up();
+  CHECK(world.answers.size() == 2 + WaitQueries::kMaxOpen);
 }
 
-TEST_CASE("wait questions: what the worker knows and what the scheduler says become one sentence") {
+TEST_CASE("wait queries: what the worker knows and what the scheduler says become one sentence") {
   const std::string local = "round 3 of t: 0 of 1 partitions answered; waiting for server 1";
   const std::string missing = "round 3 of t: 1 of 2 pushed, missing rank 1 (host gpu-1, last seen 0.4 s ago)";
   CHECK(explain_round(waits_of(1, {round_wait()}), "t", 3, local) ==

@@ -1,6 +1,6 @@
 // Asks the scheduler whom something waits for, and puts its answer into words.
 //
-// Owner: ClientEngine. Lives on: client loop. Limits: kMaxOpen questions at a time, each with a deadline of
+// Owner: ClientEngine. Lives on: client loop. Limits: kMaxOpen queries at a time, each with a deadline of
 // its own; one too many, and one that is not answered in time, is answered with nothing. Destroying it
 // answers none.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace bps {
 
-class WaitQuestions {
+class WaitQueries {
  public:
   static constexpr std::size_t kMaxOpen = 3;  // fewer than the scheduler allows
   // What the way to the scheduler and back may take, beside its own patience with servers.
@@ -25,14 +25,14 @@ class WaitQuestions {
   using Send = std::function<void(const Message&)>;
   using Done = std::function<void(const std::optional<Waits>&)>;  // nothing: no answer
 
-  WaitQuestions(EventLoop& loop, Send send) : loop_(loop), send_(std::move(send)) {}
-  ~WaitQuestions();
-  WaitQuestions(const WaitQuestions&) = delete;
-  WaitQuestions& operator=(const WaitQuestions&) = delete;
+  WaitQueries(EventLoop& loop, Send send) : loop_(loop), send_(std::move(send)) {}
+  ~WaitQueries();
+  WaitQueries(const WaitQueries&) = delete;
+  WaitQueries& operator=(const WaitQueries&) = delete;
 
   // `done` is called within `patience`, perhaps here.
   void ask(Subject subject, std::string tensor, Duration patience, Done done);
-  // Of an unknown question, e.g. one that has had its time: ignored.
+  // Of an unknown query, e.g. one that has had its time: ignored.
   void answered(const Waits& waits);
   // The scheduler is lost: nothing comes any more.
   void give_up();
