@@ -25,7 +25,7 @@
 #include "proto/base/log/log_limit.h"
 #include "proto/base/loop/event_loop.h"
 #include "proto/transport/transport.h"
-#include "scheduler/scheduler_core.h"
+#include "scheduler/core/scheduler_core.h"
 
 namespace bps {
 

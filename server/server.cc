@@ -298,7 +298,7 @@ void Server::on_control_message(Message& message) {
   if (const auto* left = std::get_if<WorkerLeft>(&message)) return worker_left(*left);
   if (const auto* shrunk = std::get_if<Shrunk>(&message)) return shrink(*shrunk);
   if (const auto* ended = std::get_if<JobEnded>(&message)) return end_job(*ended);
-  if (const auto* question = std::get_if<AskOpenRounds>(&message)) return answer(*question);
+  if (const auto* query = std::get_if<AskOpenRounds>(&message)) return answer(*query);
   if (std::holds_alternative<Drain>(message)) return drain();
   if (std::holds_alternative<Left>(message) && state_ == State::draining) {
     log_.info("drained");

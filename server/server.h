@@ -135,7 +135,7 @@ class Server final : private ControlSession::Owner {
   // What the job waits for at all shards. server_stall.cc
   using Surveyed = std::function<void(OpenRoundList, const TensorNames&)>;
   void survey(JobRun job, std::optional<TensorId> tensor, bool with_names, Surveyed done);
-  void answer(const AskOpenRounds& question);
+  void answer(const AskOpenRounds& query);
   void watch_later();
   void watch();
 

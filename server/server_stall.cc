@@ -36,11 +36,11 @@ void Server::survey(JobRun job, std::optional<TensorId> tensor, bool with_names,
 }
 
 // Over the connection that it came by, or not at all.
-void Server::answer(const AskOpenRounds& question) {
-  survey(question.job_run, question.tensor, false,
-         [this, connection = link_.connection_number(), question](OpenRoundList open, const TensorNames&) {
+void Server::answer(const AskOpenRounds& query) {
+  survey(query.job_run, query.tensor, false,
+         [this, connection = link_.connection_number(), query](OpenRoundList open, const TensorNames&) {
            if (connection == link_.connection_number())
-             link_.send(open.take(question.request, question.older_than_ms));
+             link_.send(open.take(query.request, query.older_than_ms));
          });
 }
 

@@ -186,9 +186,9 @@ TEST_CASE("a server says which rounds are open, over all shards") {
   const std::vector<float> values{1, 2, 3, 4};
   for (std::uint32_t shard = 0; shard < 2; ++shard)
     world.push(world.lane(kRun, 1, shard), kRun, 30 + shard, values);
-  const auto ask = [&](const AskOpenRounds& question) {
+  const auto ask = [&](const AskOpenRounds& query) {
     world.scheduler->messages.clear();
-    world.scheduler->connection().send(question);
+    world.scheduler->connection().send(query);
     world.until([&] { return world.scheduler->find<OpenRounds>() != nullptr; });
     return *world.scheduler->find<OpenRounds>();
   };

@@ -54,7 +54,7 @@ void describe(Config& config, Settings& s) {
 }
 
 // The first message, or what is wrong with the command line.
-Result<Message> question_of(const Settings& s) {
+Result<Message> query_of(const Settings& s) {
   const auto usage = [](std::string what, std::string advice = "see bpsctl --help") {
     return make_error(ErrorCode::invalid_argument, std::move(what), std::move(advice));
   };
@@ -67,14 +67,14 @@ Result<Message> question_of(const Settings& s) {
   }
   if (command == "status") return Message(AskCluster{1});
   if (command == "why") {
-    AskWaits question{1, s.job, Subject::everything, {}, 0, 0};
-    question.older_than_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
+    AskWaits query{1, s.job, Subject::everything, {}, 0, 0};
+    query.older_than_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(s.older_than).count(), 0));
     if (s.arguments.size() == 2) {
-      question.subject = Subject::tensor;
-      question.tensor = s.arguments[1];
+      query.subject = Subject::tensor;
+      query.tensor = s.arguments[1];
     }
-    return Message(question);
+    return Message(query);
   }
   if (command == "drain") {
     if (s.arguments.size() < 2) return usage("drain which server?", "bpsctl status shows their numbers");
@@ -144,8 +144,8 @@ int run_doctor(const Settings& s) {
 
 class Program final : private ControlSession::Owner {
  public:
-  Program(const Settings& settings, Message question, Access access)
-      : settings_(settings), question_(std::move(question)), access_(std::move(access)) {}
+  Program(const Settings& settings, Message query, Access access)
+      : settings_(settings), query_(std::move(query)), access_(std::move(access)) {}
 
   int run() {
     if (Status status = start(); !status) return fail(status.error());
@@ -182,7 +182,7 @@ class Program final : private ControlSession::Owner {
   Message make_hello(const SessionCore::Known&) override { return HelloAdmin{}; }
 
   void on_welcomed(const Welcome&) override {
-    link_->send(question_);
+    link_->send(query_);
     timer_ = loop_->after(kAnswerTimeout, [this] {
       end(make_error(ErrorCode::unreachable,
                      fmt::format("the scheduler at {} has not answered", to_string(settings_.scheduler))));
@@ -213,7 +213,7 @@ class Program final : private ControlSession::Owner {
       return end(waits->error);
     }
     const auto* drained = std::get_if<Drained>(&message);
-    const auto* drain = std::get_if<Drain>(&question_);
+    const auto* drain = std::get_if<Drain>(&query_);
     if (drained == nullptr || drain == nullptr) {
       return end(make_error(ErrorCode::protocol,
                             fmt::format("the scheduler answers with {}", name_of(message)),
@@ -236,7 +236,7 @@ class Program final : private ControlSession::Owner {
   }
 
   const Settings& settings_;
-  const Message question_;
+  const Message query_;
   const Access access_;
   int exit_code_ = 0;
   bool drains_ = false;
@@ -257,11 +257,11 @@ int run(int argc, char** argv) {
     return exit_code_of(error.code);
   };
   if (!settings.arguments.empty() && settings.arguments[0] == "doctor") return run_doctor(settings);
-  auto question = question_of(settings);
-  if (!question) return fail(question.error());
+  auto query = query_of(settings);
+  if (!query) return fail(query.error());
   auto access = read_access(settings.access);
   if (!access) return fail(access.error());
-  return Program(settings, std::move(question).value(), std::move(access).value()).run();
+  return Program(settings, std::move(query).value(), std::move(access).value()).run();
 }
 
 }  // namespace

@@ -397,7 +397,7 @@ void read(Check& check, const fb::Attached& in, Attached& out) {
 }
 
 #include "proto/wire/codec_local.inc"
-#include "proto/wire/codec_questions.inc"
+#include "proto/wire/codec_queries.inc"
 
 // The message inside `message`, without a new one where it already is of this type.
 template <class T, class From>

@@ -129,7 +129,7 @@ TEST_CASE("random bytes are refused") {
   }
 }
 
-TEST_CASE("questions and answers keep to their limits") {
+TEST_CASE("queries and answers keep to their limits") {
   CHECK_THAT(refusal(AskOpenRounds{.tensor = TensorId{kMaxTensorsPerJob}}),
              Catch::Contains("AskOpenRounds.tensor"));
   CHECK_THAT(refusal(OpenRounds{.rounds = std::vector<OpenRound>(kMaxWaitsNamed + 1)}),

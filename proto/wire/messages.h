@@ -21,7 +21,7 @@
 #include "proto/base/ids.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/local_messages.h"
-#include "proto/wire/questions.h"
+#include "proto/wire/queries.h"
 
 namespace bps {
 

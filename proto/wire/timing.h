@@ -11,9 +11,9 @@ inline constexpr Duration kHeartbeatInterval = std::chrono::seconds(1);
 // A peer that has been silent this long, while the listener itself was running, is dead.
 inline constexpr Duration kHeartbeatTimeout = std::chrono::seconds(3);
 
-// A server that has not answered a question of the scheduler after this is named in the answer instead. Long
+// A server that has not answered a query of the scheduler after this is named in the answer instead. Long
 // enough that one that lives has sent a Heartbeat meanwhile: who has not said a word hangs, and is not only
 // slow.
-inline constexpr Duration kMaxQuestionPatience = kHeartbeatInterval * 3 / 2;
+inline constexpr Duration kMaxQueryPatience = kHeartbeatInterval * 3 / 2;
 
 }  // namespace bps

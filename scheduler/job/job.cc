@@ -6,208 +6,67 @@
 
 #include "proto/base/config/units.h"
 #include "proto/wire/limits.h"
+#include "scheduler/handoff/link_blame.h"
 #include "scheduler/placement/partition_size.h"
-#include "scheduler/placement/placement.h"
 #include "scheduler/text.h"
 
 namespace bps {
 Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
          const JobOptions& options)
-    : run_(run),
-      term_(term),
-      servers_(servers),
-      outbox_(outbox),
-      options_(options),
-      membership_(first, now),
-      next_progress_(now + options.join_progress_interval),
+    : run_{run, term, servers, outbox, Membership(first, now)},
+      gathering_(run_, options, now),
       barriers_(first.world_size) {
-  outbox_.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", name(), run_.value,
-                                          counted(membership_.world_size(), "worker")));
+  run_.outbox.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", name(), run_.id.value,
+                                              counted(run_.membership.world_size(), "worker")));
 }
 
 // ---- gathering ----
 
 void Job::admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
                 TimePoint join_deadline) {
-  membership_.admit(hello, incarnation, peer, std::move(address), join_deadline);
-  refused_.erase(hello.rank);
-  outbox_.send(peer, Welcome{term_, incarnation, ServerId{}, run_});
-  outbox_.log(LogLevel::debug,
-              fmt::format("job {}: {} joined ({} of {})", name(), to_string(*membership_.find(hello.rank)),
-                          membership_.workers().size(), membership_.world_size()));
+  run_.membership.admit(hello, incarnation, peer, std::move(address), join_deadline);
+  gathering_.admitted(hello.rank);
+  run_.outbox.send(peer, Welcome{run_.term, incarnation, ServerId{}, run_.id});
+  run_.outbox.log(
+      LogLevel::debug,
+      fmt::format("job {}: {} joined ({} of {})", name(), to_string(*run_.membership.find(hello.rank)),
+                  run_.membership.workers().size(), run_.membership.world_size()));
   maybe_start();
 }
 
 void Job::maybe_start() {
-  if (phase_ == Phase::gathering && membership_.complete() && servers_.usable_count() > 0) open();
-  if (phase_ != Phase::running) return;
-  for (const ServerId id : used_) {
-    const ServerRecord* server = servers_.find(id);
-    if (server == nullptr || !server->draining || server->peer.value == 0) continue;
-    if (obstacle(id) || refusal(id) != nullptr) continue;
-    return server_drains(*server);
-  }
+  if (run_.phase == Phase::gathering && run_.membership.complete() && run_.servers.usable_count() > 0) open();
+  if (run_.phase == Phase::running) conclude(handoff_.retry_drains());
 }
 
 void Job::tick(TimePoint now) {
-  note_waits(now);
+  waits_.tick(now);
   judge_links(now);
-  if (cuts_.empty()) maybe_start();  // a drain may have waited for the judgement
-  if (phase_ != Phase::gathering && phase_ != Phase::opening) return;
-  const Worker* const impatient = membership_.least_patient();
-  if (impatient != nullptr && now >= impatient->join_deadline) {
-    fail(join_error(now, *impatient));
-  } else if (phase_ == Phase::gathering && now >= next_progress_) {
-    next_progress_ = now + options_.join_progress_interval;
-    tell_progress();
-  }
-}
-
-void Job::tell_progress() {
-  JoinProgress progress;
-  progress.joined = static_cast<std::uint32_t>(membership_.workers().size());
-  progress.missing = membership_.missing();
-  if (progress.missing.size() > kMaxMissingNamed) progress.missing.resize(kMaxMissingNamed);
-  progress.servers = servers_.usable_count();
-  broadcast(std::move(progress));
-}
-
-std::string Job::counts() const {
-  return fmt::format("{} of {} workers joined", membership_.workers().size(), membership_.world_size());
-}
-
-Error Job::join_error(TimePoint now, const Worker& impatient) const {
-  const std::string in = seconds_text(now - membership_.created_at());
-  const std::string its_time = seconds_text(impatient.join_timeout);
-  const std::string why =
-      its_time == in ? "" : fmt::format("; {} waited its {}", membership_.name_of(impatient.rank), its_time);
-  if (phase_ == Phase::opening) {
-    const ServerRecord* server = opening_.empty() ? nullptr : servers_.find(opening_.begin()->second);
-    return make_error(ErrorCode::deadline,
-                      fmt::format("job {} could not start in {}: {} has not confirmed it", name(), in,
-                                  server != nullptr ? to_string(*server) : "a server") +
-                          why,
-                      "look at that server's log, then start the job again");
-  }
-  std::string text = fmt::format("job {}: {} in {}", name(), counts(), in);
-  std::string advice;
-  const auto missing = membership_.missing();
-  if (!missing.empty()) {
-    text += "; missing " + ranks_text(missing);
-    advice = "see why they did not start, or raise the join timeout";
-  }
-  if (const auto suspected = membership_.suspected(); !suspected.empty()) {
-    text += fmt::format("; {} lost {}", ranks_text(suspected),
-                        suspected.size() == 1 ? "its connection" : "their connections");
-    if (advice.empty()) advice = "start the job again";
-  }
-  if (servers_.usable_count() == 0) {
-    text += "; no server has registered";
-    advice = fmt::format("start at least one: {}", options_.server_command);
-  }
-  if (!missing.empty() && !refused_.empty()) {
-    // Starting again would end the same way.
-    const auto& [rank, refusal] = *refused_.begin();
-    text += fmt::format("; a worker that came as rank {} was refused: {}", rank.value, refusal.message);
-    return make_error(refusal.code, text + why, refusal.advice);
-  }
-  return make_error(ErrorCode::deadline, text + why, std::move(advice));
+  if (!links_.any_cut()) maybe_start();  // a drain may have waited for the judgement
+  if (run_.phase != Phase::gathering && run_.phase != Phase::opening) return;
+  if (const auto late = gathering_.tick(now)) fail(*late);
 }
 
 // ---- opening ----
 
-// Lanes to the servers that are there and that the run has none to. Neighbours in the lane table lie on
-// different servers: lanes with equal claims get partitions in turn.
-void Job::add_lanes() {
-  std::vector<const ServerRecord*> servers;
-  std::uint32_t most_shards = 0;
-  std::size_t lanes = lanes_.size();
-  for (const auto& [id, server] : servers_.all()) {
-    const bool has_lanes =
-        std::any_of(lanes_.begin(), lanes_.end(), [&, number = id](const LaneTarget& lane) {
-          return lane.server == number && !retired_[static_cast<std::size_t>(&lane - lanes_.data())];
-        });
-    if (!server.usable() || used_.count(id) != 0 || has_lanes || unwilling_.count(id) != 0) continue;
-    // A run that is there goes on without those for whom there are no lanes left.
-    if (phase_ == Phase::running && lanes + server.shards > kMaxLanesPerJob) continue;
-    lanes += server.shards;
-    servers.push_back(&server);
-    most_shards = std::max(most_shards, server.shards);
-  }
-  for (std::uint32_t shard = 0; shard < most_shards; ++shard) {
-    for (const ServerRecord* server : servers) {
-      if (shard >= server->shards) continue;
-      lanes_.push_back(
-          {server->id, server->incarnation, server->endpoint, shard, server->host, server->rdma});
-      retired_.push_back(false);
-    }
-  }
-}
-
-// The part of the job's bytes that each lane should carry. A server that waits to drain gets nothing more,
-// unless all do or are full.
-std::vector<TensorTable::Lane> Job::place() const {
-  // Null: it gets nothing.
-  const auto server_of = [&](std::size_t lane) -> const ServerRecord* {
-    return retired_[lane] ? nullptr : servers_.find(lanes_[lane].server);
-  };
-  const auto claim = [this](const ServerRecord& server) {
-    return is_full(server.id) ? 0 : server.draining ? 1 : 2;
-  };
-  int least = 0;  // that the best have
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (const ServerRecord* server = server_of(i)) least = std::max(least, claim(*server));
-  }
-  // A host that sums sends and gets each byte once.
-  std::map<Rank, PlacementNode> groups;
-  for (const auto& [rank, worker] : membership_.workers()) {
-    if (!worker.loss.empty()) continue;
-    PlacementNode& node = groups.try_emplace(worker.leader, PlacementNode{worker.host, 0}).first->second;
-    node.bandwidth_bps = std::max(node.bandwidth_bps, worker.bandwidth_bps);
-  }
-  std::vector<PlacementNode> workers;
-  for (auto& [leader, node] : groups)
-    workers.push_back(std::move(node));
-  std::map<ServerId, std::size_t> place_of;
-  std::vector<PlacementNode> nodes;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    const ServerRecord* server = server_of(i);
-    if (server == nullptr || claim(*server) < least) continue;
-    if (!place_of.emplace(lanes_[i].server, nodes.size()).second) continue;
-    nodes.push_back({server->host, server->bandwidth_bps});
-  }
-  const std::vector<double> shares = server_shares(workers, nodes);
-  std::vector<TensorTable::Lane> lanes;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    TensorTable::Lane& lane =
-        lanes.emplace_back(TensorTable::Lane{lanes_[i].server, lanes_[i].shard, 0, retired_[i]});
-    const ServerRecord* server = server_of(i);
-    const auto placed = place_of.find(lane.server);
-    if (server == nullptr || placed == place_of.end()) continue;
-    lane.share = shares[placed->second] / server->shards;
-  }
-  return lanes;
-}
-
 std::uint64_t Job::choose_partition_bytes() const {
-  if (const std::uint64_t given = membership_.settings().partition_bytes; given != 0) return given;
+  if (const std::uint64_t given = run_.membership.settings().partition_bytes; given != 0) return given;
   std::uint64_t slowest = 0;
   const auto consider = [&](std::uint64_t link) {
     if (link != 0) slowest = slowest == 0 ? link : std::min(slowest, link);
   };
-  for (const auto& [rank, worker] : membership_.workers())
+  for (const auto& [rank, worker] : run_.membership.workers())
     consider(worker.bandwidth_bps);
-  for (const auto& [id, server] : servers_.all())
+  for (const auto& [id, server] : run_.servers.all())
     consider(server.bandwidth_bps);
   return default_partition_bytes(slowest);
 }
 
 void Job::open() {
-  phase_ = Phase::opening;
-  epoch_ = kFirstEpoch;
-  if (Status status = membership_.form_groups(); !status) return fail(status.error());
-  partition_bytes_ = choose_partition_bytes();
-  add_lanes();
+  run_.phase = Phase::opening;
+  lanes_.begin_first_epoch();
+  if (Status status = run_.membership.form_groups(); !status) return fail(status.error());
+  lanes_.add(servers_.used(), servers_.unwilling(), false);
   if (lanes_.size() > kMaxLanesPerJob) {
     fail(make_error(ErrorCode::configuration,
                     fmt::format("job {} would need {} lanes per worker, at most {} are allowed", name(),
@@ -215,80 +74,54 @@ void Job::open() {
                     "run fewer servers, or give them fewer shards"));
     return;
   }
-  tensors_ = std::make_unique<TensorTable>(TensorTable::Config{
-      run_, name(), partition_bytes_, place(), [this](Rank rank) { return membership_.name_of(rank); }});
-  for (const LaneTarget& lane : lanes_) {
-    if (used_.count(lane.server) == 0) opening_.emplace(add_to_run(lane.server), lane.server);
+  tensors_.open(choose_partition_bytes(), lanes_.place({}));
+  for (const LaneTarget& lane : lanes_.all()) {
+    if (!servers_.uses(lane.server))
+      gathering_.wait_for(servers_.open_at(lane.server, lanes_.epoch()), lane.server);
   }
-}
-
-// The number of the request that the server will acknowledge.
-std::uint64_t Job::add_to_run(ServerId server) {
-  used_.insert(server);
-  servers_.use(server, run_);
-  const std::uint64_t request =
-      servers_.ask(server, OpenJob{0, run_, name(), first_generation_, epoch_, membership_.members()});
-  for (const auto& [rank, worker] : membership_.workers()) {
-    if (worker.left && worker.loss.empty()) servers_.send(server, WorkerLeft{run_, rank, !worker.gone});
-  }
-  tell_losses(server);
-  return request;
 }
 
 // A server went before anything had begun: once more, with those that are left.
 void Job::reopen(const Error& why) {
-  outbox_.log(LogLevel::warn, fmt::format("{}; the job opens again without it", why.message));
-  for (const ServerId server : std::exchange(used_, {})) {
-    servers_.send(server, JobEnded{run_, why});
-    servers_.release(server, run_);
-  }
-  opening_.clear();
+  run_.outbox.log(LogLevel::warn, fmt::format("{}; the job opens again without it", why.message));
+  servers_.let_go_of_all(why);
+  gathering_.open_again();
   lanes_.clear();
-  retired_.clear();
-  tensors_.reset();
-  phase_ = Phase::gathering;
+  tensors_.close();
+  run_.phase = Phase::gathering;
   maybe_start();
 }
 
 void Job::start_running() {
-  phase_ = Phase::running;
-  broadcast(JobStart{run_, first_generation_, epoch_, partition_bytes_, membership_.members(), lanes_});
-  outbox_.log(LogLevel::info, fmt::format("job {} started: {}, {}, {} each", name(),
-                                          counted(membership_.world_size(), "worker"),
-                                          counted(used_.size(), "server"), counted(lanes_.size(), "lane")));
+  run_.phase = Phase::running;
+  run_.broadcast(JobStart{run_.id, losses_.first_generation(), lanes_.epoch(),
+                          tensors_.table().partition_bytes(), run_.membership.members(), lanes_.all()});
+  run_.outbox.log(
+      LogLevel::info,
+      fmt::format("job {} started: {}, {}, {} each", name(), counted(run_.membership.world_size(), "worker"),
+                  counted(servers_.used().size(), "server"), counted(lanes_.size(), "lane")));
   maybe_start();
 }
 
 void Job::server_acked(ServerId server, std::uint64_t request, const Error& error) {
-  if (ended() || shrink_acked(request)) return;
+  if (ended() || losses_.acked(request)) return;
   Error named = error;
-  const ServerRecord* record = servers_.find(server);
+  const ServerRecord* record = run_.servers.find(server);
   if (error.code != ErrorCode::ok && record != nullptr) {
     named.message = fmt::format("{}: {}", to_string(*record), error.message);
   }
-  if (const auto known = requests_.find(request); known != requests_.end()) {
-    const std::uint64_t batch = known->second.batch;
-    requests_.erase(known);
-    tensors_->acked(batch, server, named);
-    send_tensor_output();
+  if (tensors_.acked(server, request, named)) return handoff_.send_tensors();
+  if (handoff_.waits_for(request)) {
+    conclude(handoff_.acked(server, request, error, std::move(named)));
+    if (!ended() && !handoff_.is_moving()) maybe_start();
     return;
   }
-  if (move_ && move_->waiting.erase(request) != 0) {
-    if (named.code == ErrorCode::ok || move_->called_off.count(request) != 0) return finish_move();
-    if (record != nullptr && is_newcomer(server)) return go_on_without(*record, error);
-    if (named.code == ErrorCode::out_of_memory && is_drain_only() && !move_->drained.empty())
-      return call_off(named);
-    if (named.code == ErrorCode::out_of_memory && !is_drain_only())
-      return has_no_room(server, request, named);
-    named.message = fmt::format("{}, and {}", move_->reason, named.message);
-    return fail(std::move(named));
-  }
-  if (phase_ != Phase::opening || opening_.erase(request) == 0) return;
+  if (run_.phase != Phase::opening || !gathering_.confirmed(request)) return;
   if (named.code != ErrorCode::ok) {
-    used_.erase(server);  // it has not taken the run
-    servers_.release(server, run_);
+    servers_.forget(server);  // it has not taken the run
+    run_.servers.release(server, run_.id);
     fail(std::move(named));
-  } else if (opening_.empty()) {
+  } else if (gathering_.unconfirmed().empty()) {
     start_running();
   }
 }
@@ -297,243 +130,455 @@ void Job::server_acked(ServerId server, std::uint64_t request, const Error& erro
 
 Status Job::declare(Rank rank, const Declare& declare) {
   if (ended()) return {};
-  if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Declare before the job has started");
-  if (membership_.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
-  if (!move_ && tensors_->has_new(declare)) welcome_servers();
-  Status status = tensors_->declare(rank, declare);
-  send_tensor_output();
+  if (run_.phase != Phase::running)
+    return make_error(ErrorCode::protocol, "Declare before the job has started");
+  if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
+  if (!handoff_.is_moving() && tensors_.table().has_new(declare)) conclude(handoff_.welcome_servers());
+  Status status = tensors_.table().declare(rank, declare);
+  handoff_.send_tensors();
   return status;
 }
 
 Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
   if (ended()) return {};
-  if (phase_ != Phase::running || failed.job_run != run_)
+  if (run_.phase != Phase::running || failed.job_run != run_.id)
     return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
-  Status status = tensors_->failed_at(rank, failed.tensor, failed.error);
-  send_tensor_output();
+  Status status = tensors_.table().failed_at(rank, failed.tensor, failed.error);
+  handoff_.send_tensors();
   return status;
-}
-
-void Job::send_tensor_output() {
-  for (TensorTable::Output& output : tensors_->take_output()) {
-    if (auto* slices = std::get_if<TensorTable::Slices>(&output)) {
-      slices->message.epoch = epoch_;
-      const std::uint64_t request = servers_.ask(slices->server, std::move(slices->message));
-      requests_.emplace(request, Request{slices->server, slices->batch});
-    } else if (auto* dropped = std::get_if<TensorTable::Drop>(&output)) {
-      servers_.send(dropped->server, std::move(dropped->message));
-    } else if (auto* answer = std::get_if<TensorTable::Answer>(&output)) {
-      if (move_) {
-        held_answers_.push_back(std::move(*answer));
-      } else if (const Worker* worker = membership_.find(answer->rank))
-        outbox_.send(worker->peer, std::move(answer->message));
-    } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
-      outbox_.log(LogLevel::warn, failure->message.error.message);
-      broadcast(std::move(failure->message));
-    }
-  }
 }
 
 Error Job::barrier_error(std::uint64_t number, Rank left) const {
   return make_error(ErrorCode::peer_lost,
                     fmt::format("barrier {} of job {} can never complete: {} has left before it", number,
-                                name(), membership_.name_of(left)),
+                                name(), run_.membership.name_of(left)),
                     "call barrier equally often on all ranks");
 }
 
 Status Job::barrier(Rank rank, std::uint64_t number) {
   if (ended()) return {};
-  if (phase_ != Phase::running) return make_error(ErrorCode::protocol, "Barrier before the job has started");
-  if (membership_.find(rank)->left) return make_error(ErrorCode::protocol, "Barrier after Leave");
+  if (run_.phase != Phase::running)
+    return make_error(ErrorCode::protocol, "Barrier before the job has started");
+  if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Barrier after Leave");
   if (!barriers_.acceptable(number)) {
     return make_error(ErrorCode::protocol,
                       fmt::format("Barrier {} when {} is next", number, barriers_.done()));
   }
-  const PeerId peer = membership_.find(rank)->peer;
+  const PeerId peer = run_.membership.find(rank)->peer;
   if (number < barriers_.done()) {
-    outbox_.send(peer, BarrierDone{number, {}});
+    run_.outbox.send(peer, BarrierDone{number, {}});
     return {};
   }
   const std::uint64_t before = barriers_.done();
   if (barriers_.arrive(rank, number)) {
     for (std::uint64_t done = before; done < barriers_.done(); ++done)
-      broadcast(BarrierDone{done, {}});
+      run_.broadcast(BarrierDone{done, {}});
   }
   if (const auto& blocked = barriers_.blocked(); blocked && number >= blocked->from) {
-    outbox_.send(peer, BarrierDone{number, barrier_error(number, blocked->left)});
+    run_.outbox.send(peer, BarrierDone{number, barrier_error(number, blocked->left)});
   }
   return {};
 }
 
 void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
-  for (const auto& [rank, worker] : membership_.workers()) {
+  for (const auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left) continue;
     const std::uint64_t waits_to = std::min(to, barriers_.arrived(rank));
     for (std::uint64_t number = from; number < waits_to; ++number) {
-      outbox_.send(worker.peer, BarrierDone{number, barrier_error(number, left)});
+      run_.outbox.send(worker.peer, BarrierDone{number, barrier_error(number, left)});
     }
   }
+}
+
+// ---- who comes back (decision 0013) ----
+
+void Job::recover_until(TimePoint deadline) {
+  run_.phase = Phase::recovering;
+  recovery_.begin(deadline);
+}
+
+Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint join_deadline) {
+  const Worker* known = run_.membership.find(hello.rank);
+  if (known != nullptr && known->incarnation != hello.incarnation) {
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("another life of rank {} is in job {}", hello.rank.value, name()),
+                      kRestartAdvice);
+  }
+  if (run_.phase != Phase::recovering && run_.phase != Phase::gathering) {
+    if (known != nullptr && known->loss.empty()) return {};
+    return make_error(ErrorCode::peer_lost,
+                      fmt::format("rank {} of job {} comes back too late: the job has gone on without it",
+                                  hello.rank.value, name()),
+                      kRestartAdvice);
+  }
+  if (Error error = run_.membership.disagreement(hello); error.code != ErrorCode::ok) return error;
+  const bool left = known != nullptr && known->left;
+  const bool gone = known != nullptr && known->gone;
+  run_.membership.admit(hello, hello.incarnation, PeerId{}, std::move(address), join_deadline);
+  run_.membership.find(hello.rank)->left = left;
+  run_.membership.find(hello.rank)->gone = gone;
+  return {};
+}
+
+Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
+  if (ended()) return {};
+  // The run has begun to gather again without it.
+  if (run_.membership.find(rank) == nullptr) return contradiction("its run");
+  Worker& worker = *run_.membership.find(rank);
+  if (Status status = catch_up_.check(worker, report, run_.phase == Phase::running); !status) return status;
+  if (run_.phase == Phase::gathering || run_.phase == Phase::opening) {
+    if (report.started()) return contradiction("its start");
+    worker.peer = peer;
+    maybe_start();
+    return {};
+  }
+  worker.peer = peer;
+  if (run_.phase == Phase::recovering) {
+    recovery_.worker_back(rank, std::move(report));
+    return {};
+  }
+  if (worker.gone) run_.outbox.send(peer, Left{});
+  if (!report.started()) report.start = catch_up_.start_late(worker);
+  // What is not answered it asks again.
+  tensors_.forget(rank);
+  departures_.ask_again(rank, peer);
+  if (handoff_.is_moving()) {
+    catch_up_.put_off(rank, std::move(report));
+  } else {
+    catch_up_.send(worker, report);
+  }
+  return {};
+}
+
+Status Job::server_attached(ServerId server, const RunReport* report) {
+  if (ended()) return {};
+  if (run_.phase == Phase::recovering) {
+    return report == nullptr ? Status{} : recovery_.server_back(server, *report);
+  }
+  if (!servers_.uses(server)) {
+    if (report != nullptr) run_.servers.send(server, JobEnded{run_.id, {}});
+    run_.servers.release(server, run_.id);
+    return {};
+  }
+  if (report == nullptr) return {};
+  catch_up_.compare(server, *report);
+  // What it is to give away it keeps until workers know.
+  if (!handoff_.is_leaving(server)) catch_up_.drop_unwanted(server, *report);
+  handoff_.also_wait_for(losses_.catch_up(server, report->open));
+  return {};
+}
+
+// ---- a worker that has missed something ----
+
+void Job::try_recover(TimePoint now) {
+  if (run_.phase != Phase::recovering || !recovery_.is_complete(now)) return;
+  const bool started = recovery_.reports().any_started();
+  if (!started && recovery_.reports().has_started) {
+    return fail(
+        make_error(ErrorCode::peer_lost,
+                   fmt::format("all workers of job {} that had started and come back are gone again", name()),
+                   kRestartAdvice));
+  }
+  if (started) {
+    if (Status status = recovery_.restore(); !status) return fail(status.error());
+    run_.phase = Phase::running;
+  } else {
+    run_.phase = Phase::gathering;
+    servers_.let_go_of_all({});
+    recovery_.gather_again();
+    if (run_.membership.workers().empty()) return end({});
+  }
+  const std::size_t workers = recovery_.reports().workers.size();
+  const std::size_t servers = recovery_.reports().servers.size();
+  run_.outbox.log(LogLevel::info, fmt::format("job {} goes on: {} workers and {} servers have come back",
+                                              name(), workers, servers));
+  if (started) go_on();
+  (void)recovery_.take();
+  if (!ended()) maybe_start();
+}
+
+// Everybody is brought to the state that was restored.
+void Job::go_on() {
+  std::set<Rank> late;
+  std::map<Rank, WorkerReport> workers = recovery_.reports().workers;
+  for (auto& [rank, report] : workers) {
+    if (report.started()) continue;
+    report.start = catch_up_.start_late(*run_.membership.find(rank));
+    late.insert(rank);
+  }
+  for (const auto& [server, how] : recovery_.reports().dead_servers) {
+    if (const auto why = handoff_.obstacle(server.id)) {
+      return fail(make_error(
+          why->code,
+          fmt::format("{} of job {} is gone: {}; {}", to_string(server), name(), how, why->message),
+          why->advice));
+    }
+  }
+  const bool moves = recovery_.is_anybody_behind(late);
+  const Recovery::Reports known = recovery_.take();
+  for (const auto& [server, report] : known.servers) {
+    if (!servers_.uses(server)) continue;
+    catch_up_.compare(server, report);
+    catch_up_.drop_unwanted(server, report);
+  }
+  if (moves) {
+    catch_up_.put_off(std::move(workers));
+    conclude(
+        handoff_.resume(known.known_lanes, fmt::format("job {} goes on with another scheduler", name())));
+  } else {
+    for (const auto& [rank, report] : workers)
+      catch_up_.send(*run_.membership.find(rank), report);
+  }
+  if (ended()) return;
+  for (const auto& [server, report] : known.servers) {
+    if (servers_.uses(server)) handoff_.also_wait_for(losses_.catch_up(server, report.open));
+  }
+  for (const auto& [rank, worker] : run_.membership.workers()) {
+    if (worker.left) tensors_.table().leave(rank);
+    if (worker.left) barriers_.leave(rank);
+  }
+  if (run_.membership.all_left()) return end({});
+  for (auto& [rank, worker] : run_.membership.workers()) {
+    if (worker.left && !worker.gone) departures_.begin(rank);
+  }
+  for (const auto& [rank, how] : known.dead_workers)
+    worker_died(rank, how);
+}
+
+// ---- servers and links that go ----
+
+Status Job::lane_lost(TimePoint now, Rank rank, const LaneLost& said) {
+  if (ended()) return {};
+  if (run_.phase != Phase::running)
+    return make_error(ErrorCode::protocol, "LaneLost before the job has started");
+  const ServerRecord* const server = run_.servers.find(said.server);
+  // It may have gone meanwhile, or its partitions are on their way.
+  if (server != nullptr && server->incarnation == said.incarnation &&
+      handoff_.has_lane_to(said.server, said.incarnation)) {
+    links_.note(now, rank, *server, said);
+  }
+  return {};
+}
+
+void Job::judge_links(TimePoint now) {
+  if (run_.phase != Phase::running) return;
+  const auto has_lane = [this](ServerId server, Incarnation life) {
+    return handoff_.has_lane_to(server, life);
+  };
+  CutLinks links;
+  links.cut = links_.take_due(now, has_lane);
+  if (links.cut.empty()) return;
+  for (const auto& [rank, worker] : run_.membership.workers()) {
+    if (!worker.gone) links.workers.insert(rank);
+  }
+  for (const auto& [id, server] : run_.servers.all()) {
+    const bool is_used = servers_.uses(id) && handoff_.has_lane_to(id, server.incarnation);
+    if (is_used) links.servers.emplace(id, !handoff_.obstacle(id));
+    if (!is_used && servers_.can_come(server)) ++links.spares;
+  }
+  const Blame blame = blame_for(links);
+  links_.cut_off(blame.workers, links.cut);
+  // The loss of a worker may be the end of the job.
+  const bool ends = std::any_of(blame.workers.begin(), blame.workers.end(), [&](Rank rank) {
+    return !run_.membership.find(rank)->left && !can_shrink(rank);
+  });
+  if (!ends && !blame.servers.empty())
+    conclude(handoff_.give_up(blame.servers, links_.reason_to_give_up(blame.servers, links.cut)));
+}
+
+void Job::server_drains(const ServerRecord& server) {
+  if (run_.phase == Phase::running) conclude(handoff_.server_drains(server));
+}
+
+void Job::drain_again(const ServerRecord& server) {
+  if (run_.phase == Phase::running) conclude(handoff_.drain_again(server));
+}
+
+std::optional<std::string> Job::keeps(ServerId server) const {
+  if (!servers_.uses(server)) return std::nullopt;
+  return run_.phase == Phase::running ? handoff_.keeps(server) : "the job is not running yet";
+}
+
+bool Job::server_died(const ServerRecord& server, const std::string& how) {
+  if (ended()) return false;
+  if (run_.phase == Phase::recovering) {
+    recovery_.server_died(server, how);
+    return false;
+  }
+  handoff_.forget(server.id);
+  if (!servers_.died(server)) return false;
+  const std::string text = fmt::format("{} of job {} is gone: {}", to_string(server), name(), how);
+  if (run_.phase == Phase::opening) {
+    reopen(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
+  } else {
+    conclude(handoff_.server_died(server, text));
+  }
+  return true;
 }
 
 // ---- ends ----
 
 void Job::worker_left(Rank rank) {
-  Worker& worker = *membership_.find(rank);
-  if (!ended() && worker.gone) outbox_.send(worker.peer, Left{});  // of a scheduler before this one
+  Worker& worker = *run_.membership.find(rank);
+  if (!ended() && worker.gone) run_.outbox.send(worker.peer, Left{});  // of a scheduler before this one
   if (ended() || worker.left) return;
   const std::string who = to_string(worker);
-  if (phase_ == Phase::gathering) {
-    let_go(worker);
-    membership_.remove(rank);
-    if (membership_.workers().empty()) end({});
+  if (run_.phase == Phase::gathering) {
+    departures_.let_go(worker);
+    run_.membership.remove(rank);
+    if (run_.membership.workers().empty()) end({});
     return;
   }
   worker.left = true;
-  if (phase_ == Phase::opening) {
+  if (run_.phase == Phase::opening) {
     fail(make_error(ErrorCode::peer_lost,
                     fmt::format("{} of job {} left before the job had started", who, name()),
                     kRestartAdvice));
     return;
   }
-  tensors_->leave(rank);
-  std::erase_if(held_answers_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
-  if (membership_.all_left()) {
+  tensors_.forget(rank);
+  if (run_.membership.all_left()) {
     end({});
     return;
   }
-  for (const ServerId server : used_)
-    servers_.send(server, WorkerLeft{run_, rank, true});
-  say_farewell(rank);
+  for (const ServerId server : servers_.used())
+    run_.servers.send(server, WorkerLeft{run_.id, rank, true});
+  departures_.begin(rank);
   const auto before = barriers_.blocked();
   barriers_.leave(rank);
   const auto& blocked = *barriers_.blocked();
   fail_barriers(blocked.from, before ? before->from : UINT64_MAX, blocked.left);
 }
 
-// The others are to settle; then it is let go.
-void Job::say_farewell(Rank rank) {
-  Farewell& farewell = farewells_[++last_farewell_];
-  farewell.rank = rank;
-  for (const auto& [other, state] : membership_.workers()) {
-    if (!state.left) farewell.waiting.insert(other);
-  }
-  broadcast(Settle{last_farewell_, rank});
-  settle_all(rank);
-}
-
-Status Job::settled(Rank rank, std::uint64_t number) {
-  if (number == 0 || number > last_farewell_)
-    return make_error(ErrorCode::protocol, fmt::format("Settled {}, which nobody asked for", number));
-  const auto found = farewells_.find(number);
-  if (ended() || found == farewells_.end()) return {};
-  found->second.waiting.erase(rank);
-  if (found->second.waiting.empty()) {
-    Worker& worker = *membership_.find(found->second.rank);
-    farewells_.erase(found);
-    let_go(worker);
-  }
-  return {};
-}
-
-// Who leaves has nothing under way.
-void Job::settle_all(Rank rank) {
-  for (auto next = farewells_.begin(); next != farewells_.end();) {
-    const std::uint64_t number = (next++)->first;  // settled() may take it away
-    (void)settled(rank, number).ok();
-  }
-}
-
-void Job::let_go(Worker& worker) {
-  worker.left = worker.gone = true;
-  outbox_.send(worker.peer, Left{});
-  outbox_.worker_gone(worker.incarnation);
-  for (const ServerId server : used_)
-    servers_.send(server, WorkerLeft{run_, worker.rank, false});
-}
-
 void Job::worker_suspected(Rank rank) {
-  if (Worker* worker = membership_.find(rank)) worker->peer = PeerId{};
-  behind_.erase(rank);
-  if (recovery_) recovery_->workers.erase(rank);
-  held_.drop(rank);
-  prune_cuts();  // it says them again
+  if (Worker* worker = run_.membership.find(rank)) worker->peer = PeerId{};
+  catch_up_.forget(rank);
+  recovery_.forget(rank);
+  recovery_.held().drop(rank);
+  links_.prune([this](ServerId server, Incarnation life) {
+    return handoff_.has_lane_to(server, life);
+  });  // it says them again
 }
 
 void Job::worker_died(Rank rank, const std::string& how) {
-  Worker* worker = membership_.find(rank);
+  Worker* worker = run_.membership.find(rank);
   if (ended() || worker == nullptr || worker->gone) return;
-  if (phase_ == Phase::recovering) {
+  if (run_.phase == Phase::recovering) {
     worker->peer = PeerId{};
-    recovery_->workers.erase(rank);
+    recovery_.forget(rank);
     if (worker->left) {
       worker->gone = true;
-      unsettled_.insert(rank);
+      departures_.note_unsettled(rank);
     } else {
-      recovery_->dead_workers[rank] = how;
+      recovery_.worker_died(rank, how);
     }
     return;
   }
   if (worker->left) {
-    unsettled_.insert(rank);
-    std::erase_if(farewells_, [&](const auto& entry) { return entry.second.rank == rank; });
-    worker->peer = PeerId{};
-    let_go(*worker);
-    return source_died();
+    departures_.died(*worker);
+    return conclude(handoff_.source_died());
   }
   const std::string text = fmt::format("{} of job {} is gone: {}", to_string(*worker), name(), how);
   worker->peer = PeerId{};
-  if (phase_ == Phase::gathering) {
-    outbox_.log(LogLevel::warn, text);
-    membership_.remove(rank);
-    if (membership_.workers().empty()) end({});
+  if (run_.phase == Phase::gathering) {
+    run_.outbox.log(LogLevel::warn, text);
+    run_.membership.remove(rank);
+    if (run_.membership.workers().empty()) end({});
     return;
   }
   if (can_shrink(rank)) return shrink(*worker, text);
   fail(make_error(ErrorCode::peer_lost, text, kRestartAdvice));
 }
 
+// ---- workers that are lost, and the job goes on (decision 0012), with those they sum with (0019) ----
+
+// Somebody has to be left on another host who has not said that it pushes no more.
+bool Job::can_shrink(Rank lost) const {
+  if (run_.membership.settings().worker_loss != WorkerLoss::shrink || run_.phase != Phase::running)
+    return false;
+  const auto& workers = run_.membership.workers();
+  const Rank leader = workers.at(lost).leader;
+  return std::any_of(workers.begin(), workers.end(),
+                     [&](const auto& entry) { return entry.second.leader != leader && !entry.second.left; });
+}
+
+// With one of a host that sums all of it are lost, as far as they have not left. Those who live are told so.
+void Job::shrink(Worker& worker, const std::string& reason) {
+  forget(worker, reason);
+  std::vector<Rank> others;
+  for (auto& [rank, other] : run_.membership.workers()) {
+    if (other.leader != worker.leader || other.left) continue;
+    others.push_back(rank);
+    worker_suspected(rank);
+    forget(other, fmt::format("{} of job {} is lost with its host: {}", to_string(other), name(), reason));
+    run_.outbox.cut_off({other.incarnation, "its host is lost with " + run_.membership.name_of(worker.rank),
+                         "the loss of one rank is that of its host, and you are on it: " + reason,
+                         kRestartAdvice});
+  }
+  const auto& workers = run_.membership.workers();
+  const auto there = std::count_if(workers.begin(), workers.end(),
+                                   [](const auto& entry) { return entry.second.loss.empty(); });
+  const std::string host =
+      others.empty() ? "" : fmt::format("; with it goes its host ({})", ranks_text(others));
+  run_.outbox.log(LogLevel::warn,
+                  fmt::format("{}{}; it goes on with {} of {} workers, generation {}", reason, host, there,
+                              run_.membership.world_size(), losses_.generation().value));
+  losses_.tell_workers();
+}
+
+// Everything goes on without it.
+void Job::forget(Worker& worker, const std::string& reason) {
+  worker.left = worker.gone = true;
+  worker.loss = reason;
+  waits_.note_loss();
+  catch_up_.forget(worker.rank);
+  losses_.add(worker.rank, reason, servers_.used());
+  tensors_.table().leave(worker.rank);
+  departures_.settle_all(worker.rank);
+  const std::uint64_t before = barriers_.done();
+  barriers_.drop(worker.rank);
+  for (std::uint64_t done = before; done < barriers_.done(); ++done)
+    run_.broadcast(BarrierDone{done, {}});
+}
+
+// What a part has decided: to go on, or that the run cannot.
+void Job::conclude(const Status& status) {
+  if (!status) fail(status.error());
+}
+
 void Job::fail(Error error) {
   if (ended()) return;
-  broadcast(JobFailed{run_, error});
+  run_.broadcast(JobFailed{run_.id, error});
   end(std::move(error));
 }
 
 void Job::disown(const Error& error) {
-  broadcast(JobFailed{run_, error});
-  for (const ServerId server : servers_.users_of(run_))
-    servers_.release(server, run_);
-  used_.clear();
+  run_.broadcast(JobFailed{run_.id, error});
+  for (const ServerId server : run_.servers.users_of(run_.id))
+    run_.servers.release(server, run_.id);
+  (void)servers_.take_used();
   end(error);
 }
 
 void Job::end(Error error) {
-  phase_ = Phase::ended;
+  run_.phase = Phase::ended;
   end_error_ = std::move(error);
-  for (auto& [rank, worker] : membership_.workers()) {
-    if (worker.left && !worker.gone) outbox_.send(worker.peer, Left{});
+  for (auto& [rank, worker] : run_.membership.workers()) {
+    if (worker.left && !worker.gone) run_.outbox.send(worker.peer, Left{});
   }
-  farewells_.clear();
-  outbox_.run_ended(run_);
-  std::vector<ServerId> users = servers_.users_of(run_);
+  departures_.clear();
+  run_.outbox.run_ended(run_.id);
+  std::vector<ServerId> users = run_.servers.users_of(run_.id);
   for (const ServerId server : users) {
-    servers_.send(server, JobEnded{run_, end_error_});
-    if (end_error_.code != ErrorCode::ok) servers_.note_failure(server, name(), end_error_);
-    servers_.release(server, run_);
+    run_.servers.send(server, JobEnded{run_.id, end_error_});
+    if (end_error_.code != ErrorCode::ok) run_.servers.note_failure(server, name(), end_error_);
+    run_.servers.release(server, run_.id);
   }
-  used_.clear();
+  (void)servers_.take_used();
   if (end_error_.code == ErrorCode::ok) {
-    outbox_.log(LogLevel::info, fmt::format("job {} ended", name()));
+    run_.outbox.log(LogLevel::info, fmt::format("job {} ended", name()));
   } else {
-    outbox_.log(LogLevel::warn, fmt::format("job {} failed: {}", name(), end_error_.message));
-  }
-}
-
-void Job::broadcast(Message message) {
-  const auto shared = std::make_shared<const Message>(std::move(message));
-  for (const auto& [rank, worker] : membership_.workers()) {
-    // Who lingers may have what a new owner lacks.
-    const bool listens = !worker.left || (!worker.gone && std::holds_alternative<Moved>(*shared));
-    if (listens) outbox_.send(worker.peer, shared);
+    run_.outbox.log(LogLevel::warn, fmt::format("job {} failed: {}", name(), end_error_.message));
   }
 }
 

@@ -4,22 +4,22 @@
 //   opening     OpenJob is with the servers that the run will use; the set of workers is fixed
 //   running     JobStart is out; tensors, barriers, leaves
 //   recovering  of a run that began before this scheduler did: its workers and servers come back, and what
-//   they
-//               say they were told becomes its state (decision 0013); then gathering or running
+//               they say they were told becomes its state (decision 0013); then gathering or running
 //   ended       all have left, or the run has failed: everyone has been told, and it is of no more use
 //
-// From opening on, the death of a worker fails the run: every other worker gets JobFailed with an error that
-// names who is gone, every server of it JobEnded. A job that is to shrink goes on once it is running:
-// servers, then workers, hear who is lost (decision 0012), and nobody waits for it any more.
+// Job has the phases and wires its parts together; each part has its own header:
 //
-// A server that dies, or drains, is replaced while the run goes on (decision 0009): its partitions get new
-// owners, among all servers there are, in a new epoch; when all servers of the run have acknowledged that,
-// workers get Moved. Until then no Declare is answered, because its answer may name lanes that workers do not
-// know. A newcomer that refuses its part is left out. The run fails only if nobody can take them. A run that
-// is opening begins to open again without the server. Nothing is lost when a server of the run has no room
-// for what another one drains: all stays where it is, until another server comes or the job ends. One that
-// lives, but that workers cannot reach, goes as if it drained, or the worker is lost that cannot reach it
-// (decision 0016).
+//   gathering   who has not come yet          handoff     partitions that get new owners (decision 0009)
+//   membership  who is in it                  lanes       which lanes there are, in which epoch
+//   servers     which servers take part       links       links that are cut (decision 0016)
+//   tensors     what was declared             catch_up    what a node that comes back has missed
+//   barriers    who has arrived               recovery    after a restart of the scheduler (decision 0013)
+//   losses      who it goes on without        departures  workers that have left and linger
+//   waits       what it waits for, for who asks
+//
+// From opening on, the death of a worker fails the run: every other worker gets JobFailed with an error that
+// names who is gone, every server of it JobEnded. A job that is to shrink goes on once it is running
+// (decision 0012). A run that is opening begins to open again without a server that dies.
 //
 // Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended.
 // Pure: sends through the Outbox. A Status that is returned is an offence against the protocol: the core
@@ -27,54 +27,53 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "scheduler/held_requests.h"
+#include "scheduler/handoff/handoff.h"
+#include "scheduler/handoff/lane_table.h"
+#include "scheduler/handoff/link_judge.h"
+#include "scheduler/handoff/run_servers.h"
 #include "scheduler/job/barriers.h"
-#include "scheduler/job/link_blame.h"
+#include "scheduler/job/catch_up.h"
+#include "scheduler/job/departures.h"
+#include "scheduler/job/gathering.h"
+#include "scheduler/job/job_waits.h"
+#include "scheduler/job/losses.h"
 #include "scheduler/job/membership.h"
-#include "scheduler/job/tensor_table.h"
+#include "scheduler/job/recovery.h"
+#include "scheduler/job/run.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
+#include "scheduler/tensors/tensor_relay.h"
+#include "scheduler/tensors/tensor_table.h"
 
 namespace bps {
 
-struct JobOptions {
-  Duration join_progress_interval = std::chrono::seconds(2);
-  std::string server_command = "bps-server --scheduler HOST:PORT";  // advice when no server is there
-};
-
 class Job {
  public:
-  static constexpr Generation kFirstGeneration{1};
-  static constexpr Epoch kFirstEpoch{1};
-
-  enum class Phase : std::uint8_t { gathering, opening, running, recovering, ended };
+  using Phase = JobPhase;
 
   Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
       const JobOptions& options);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  const std::string& name() const { return membership_.settings().job; }
-  JobRun run() const { return run_; }
-  Phase phase() const { return phase_; }
-  bool ended() const { return phase_ == Phase::ended; }
+  const std::string& name() const { return run_.name(); }
+  JobRun run() const { return run_.id; }
+  Phase phase() const { return run_.phase; }
+  bool ended() const { return run_.phase == Phase::ended; }
   // Why it ended; code ok = all workers left.
   const Error& end_error() const { return end_error_; }
-  const Membership& membership() const { return membership_; }
+  const Membership& membership() const { return run_.membership; }
 
   Membership::Decision decide(const HelloWorker& hello) const {
-    return membership_.decide(hello, phase_ == Phase::gathering);
+    return run_.membership.decide(hello, run_.phase == Phase::gathering);
   }
   // What decide() refused. If that rank is missing in the end, the others hear why.
-  void note_refused(Rank rank, const Error& error) { refused_[rank] = error; }
+  void note_refused(Rank rank, const Error& error) { gathering_.note_refused(rank, error); }
   // Only what decide() admits. It waits for the others until `join_deadline`.
   void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
              TimePoint join_deadline);
@@ -93,7 +92,7 @@ class Job {
   // Goes on if everybody has come back or is dead.
   void try_recover(TimePoint now);
   // What a worker asks meanwhile, for on_worker() of the core afterwards.
-  HeldRequests& held() { return held_; }
+  HeldRequests& held() { return recovery_.held(); }
 
   // The worker's connection is lost; it is dead later, or not.
   void worker_suspected(Rank rank);
@@ -101,7 +100,7 @@ class Job {
   void worker_died(Rank rank, const std::string& how);
   // It says no more, but lingers until the others have settled; Outbox::worker_gone then.
   void worker_left(Rank rank);
-  Status settled(Rank rank, std::uint64_t number);
+  Status settled(Rank rank, std::uint64_t number) { return departures_.settled(rank, number); }
   Status declare(Rank rank, const Declare& declare);
   Status tensor_failed(Rank rank, const TensorFailed& failed);
   Status barrier(Rank rank, std::uint64_t number);
@@ -114,18 +113,11 @@ class Job {
   // Whoever refused what it has may have room now.
   void drain_again(const ServerRecord& server);
 
-  // ---- for questions: job_waits.cc ----
-  const std::set<ServerId>& servers() const { return used_; }
+  // ---- for queries ----
+  const std::set<ServerId>& servers() const { return servers_.used(); }
   // From opening on, else null.
-  const TensorTable* tensors() const { return tensors_.get(); }
-  Party party(Rank rank, const Silence& silence) const;
-  // What it waits for by itself, as far as that is in question: all but rounds.
-  std::vector<Wait> waits(TimePoint now, const AskWaits& question, const Silence& silence) const;
-  // What servers have said, in the job's words.
-  Wait wait_of(const OpenRound& open, const Silence& silence) const;
-  // A server that does not answer, if it holds anything of this job.
-  std::optional<Wait> wait_of(ServerId silent, const Silence& silence) const;
-  JobState state(TimePoint now, const Silence& silence) const;
+  const TensorTable* tensors() const { return tensors_.is_open() ? &tensors_.table() : nullptr; }
+  const JobWaits& waits() const { return waits_; }
   // Why it keeps the server, if it does: its partitions cannot move for now.
   std::optional<std::string> keeps(ServerId server) const;
 
@@ -138,195 +130,36 @@ class Job {
   void disown(const Error& error);
 
  private:
-  // The partitions that are on their way to new owners.
-  struct Move {
-    Move() {}  // clang 14: without it, not default-constructible for std::optional inside the class
-    std::set<std::uint64_t> waiting;  // requests to servers
-    std::map<PartitionId, LaneIndex> partitions;
-    std::size_t known_lanes = 0;  // workers know the first ones
-    std::vector<LaneIndex> closed;
-    std::set<ServerId> drained;  // to be released when workers know
-    std::string reason;
-    std::map<PartitionId, LaneIndex> before;               // who had them
-    std::map<PartitionId, TensorId> touched;               // these, and others that workers do not know yet
-    bool is_loss = false;                                  // somebody has gone: there is no way back
-    std::set<std::uint64_t> called_off;                    // of `waiting`: it does not matter what they say
-    std::map<std::uint64_t, std::set<PartitionId>> asked;  // of `waiting`: to take these
-    std::set<ServerId> full;                               // had no room for all that they were to take
-  };
-  struct Refusal {  // to take what a server drains
-    std::string reason;
-    std::set<ServerId> asked;  // who was there then
-  };
-  struct Farewell {  // of a worker that lingers
-    Rank rank;
-    std::set<Rank> waiting;  // for these to settle
-  };
-  // Since when something is so, as far as ticks show it.
-  struct Since {
-    std::optional<std::uint64_t> what;
-    TimePoint since;
-    void note(std::optional<std::uint64_t> now_what, TimePoint now) {
-      if (what == now_what) return;
-      what = now_what;
-      since = now;
-    }
-  };
-  struct Shrink {
-    Shrunk message;
-    std::set<std::uint64_t> waiting;  // requests to servers
-  };
-  struct Cut {  // a link
-    TimePoint since;
-    Incarnation server;
-  };
-  struct Request {
-    ServerId server;
-    std::uint64_t batch = 0;  // of the tensor table
-  };
+  void go_on();
 
-  struct Recovery {
-    Recovery() {}  // clang 14: see Move
-    TimePoint deadline;
-    bool has_started = false;  // as far as anybody has said, also if he is gone
-    std::map<Rank, WorkerReport> workers;
-    std::map<ServerId, RunReport> servers;
-    std::map<Rank, std::string> dead_workers;  // how
-    std::size_t known_lanes = 0;               // to workers
-    std::vector<std::pair<ServerRecord, std::string>> dead_servers;
-  };
-
-  Status check(const Worker& worker, const WorkerReport& report) const;
-  JobStart start_late(const Worker& worker);
-  void note_absent(const WorkerReport& report);
-  void note_left();
-  bool is_recovered(TimePoint now) const;
-  bool is_closed(const LaneTarget& lane) const;
-  bool is_dead(const LaneTarget& lane) const;
-  const ServerRecord* server_of(const LaneTarget& lane) const;
-  Status check_majority() const;
-  void retire_lost();
-  Status gather_again();
-  Status restore();
-  Status restore_groups();
-  void settle_used();
-  Status restore_tensors(const WorkerReport& newest);
-  void adopt_partitions(const Recovery& known);
-  bool differs(const WorkerReport& report) const;
-  void go_on(Recovery& known);
-  void catch_up(const Worker& worker, const WorkerReport& report);
-  void compare(ServerId server, const RunReport& report);
-  void drop_unwanted(ServerId server, const RunReport& report);
-  void say_farewell(Rank rank);
-
-  void note_waits(TimePoint now);
-  std::uint64_t age_ms(const Since& since, TimePoint now) const;
-  Wait wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const;
-  std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& question, const Silence& silence) const;
-
-  bool has_lane_to(ServerId server, Incarnation incarnation) const;
-  void prune_cuts();
   void judge_links(TimePoint now);
-  void carry_out(const Blame& blame, const std::set<std::pair<Rank, ServerId>>& cut);
-  void give_up(const std::vector<ServerId>& servers, const std::string& reason);
-  std::vector<CutLink> cut_links(TimePoint now) const;
-  Wait wait_of(const CutLink& link, const Silence& silence) const;
-
   bool can_shrink(Rank lost) const;
   void shrink(Worker& worker, const std::string& reason);
   void forget(Worker& worker, const std::string& reason);
-  void tell_losses(ServerId server);
-  bool shrink_acked(std::uint64_t request);
-  void tell_shrunk();
-  void catch_up_losses(const Worker& worker, Generation known);
-  void catch_up_losses(ServerId server, const OpenJob& known);
-  void note_losses();
 
   void open();
   void reopen(const Error& why);
-  void welcome_servers();
   void start_running();
-  std::optional<Error> obstacle(ServerId server) const;
-  const Refusal* refusal(ServerId server) const;
-  std::set<ServerId> leaving(bool is_loss) const;
-  bool has_target(std::optional<ServerId> gone, const std::set<ServerId>& leaving, bool is_loss) const;
-  Error nobody_takes(const std::string& reason) const;
-  Error unsettled_error(const TensorDeclaration& tensor) const;
-  bool is_full(ServerId server) const;
-  void has_no_room(ServerId full, std::uint64_t request, const Error& why);
-  bool has_what_is_nowhere_else(ServerId server) const;
-  void source_died();
-  void keep(const std::set<ServerId>& drained, const std::string& why, const std::set<ServerId>& asked);
-  void move(std::optional<ServerId> gone, const std::string& reason);
-  bool is_drain_only() const;
-  void call_off(const Error& why);
-  void put_drains_off();
-  void put_back();
-  void forget_slices(ServerRecord& server);
-  void drop(ServerId server, DropTensors unwanted);
-  void begin_move(std::optional<ServerId> gone, const std::string& reason, const std::set<ServerId>& leaving,
-                  std::size_t known_lanes, const std::set<PartitionId>& refused = {});
-  void send_moved(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer);
-  void add_lanes();
-  std::vector<TensorTable::Lane> place() const;
-  std::uint64_t add_to_run(ServerId server);
-  void ask(ServerId server, DeclareSlices slices);
-  bool is_newcomer(ServerId server) const;
-  void go_on_without(const ServerRecord& server, const Error& why);
-  void let_go(const ServerRecord& server);
-  void finish_move();
-  void tell_progress();
-  Error join_error(TimePoint now, const Worker& impatient) const;
   std::uint64_t choose_partition_bytes() const;
-  void send_tensor_output();
-  void settle_all(Rank rank);
-  void let_go(Worker& worker);
   void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
   Error barrier_error(std::uint64_t number, Rank left) const;
+  void conclude(const Status& status);
   void end(Error error);
-  void broadcast(Message message);
-  std::string counts() const;
 
-  JobRun run_;
-  Term term_;
-  ServerTable& servers_;
-  Outbox& outbox_;
-  const JobOptions& options_;
-  Membership membership_;
-  std::map<Rank, Error> refused_;  // while it gathers: the last word to each rank that was turned away
-  Phase phase_ = Phase::gathering;
+  Run run_;
+  Gathering gathering_;
   Error end_error_;
-  TimePoint next_progress_;
-  Epoch epoch_;
-  Generation generation_ = kFirstGeneration;
-  // Who is lost since is in shrinks_, who was lost before is no member.
-  Generation first_generation_ = kFirstGeneration;
-  std::vector<Shrink> shrinks_;                // in order
-  std::size_t told_shrinks_ = 0;               // workers know the first ones
-  std::set<ServerId> used_;                    // servers that know the run
-  std::map<std::uint64_t, ServerId> opening_;  // requests to those that have not confirmed it yet
-  std::vector<LaneTarget> lanes_;
-  std::vector<bool> retired_;                  // by lane: owns nothing any more
-  std::uint64_t partition_bytes_ = 0;          // from opening on
-  std::map<std::uint64_t, Request> requests_;  // to servers, for the tensor table
-  std::optional<Move> move_;
-  std::map<ServerId, Refusal> refusals_;  // by the server that drains
-  std::set<ServerId> unwilling_;          // take no part any more: have refused the run, or cannot be reached
-  std::map<std::pair<Rank, ServerId>, Cut> cuts_;  // links, as workers say
-  std::optional<TimePoint> judgement_;             // when it is decided who is lost over them
-  std::vector<TensorTable::Answer> held_answers_;  // while partitions move
-  // Who came back while partitions move knows only this.
-  std::map<Rank, WorkerReport> behind_;
-  std::optional<Recovery> recovery_;
-  HeldRequests held_;                     // while it recovers
-  std::unique_ptr<TensorTable> tensors_;  // from opening on
+  Losses losses_{run_};
+  RunServers servers_{run_, losses_};
+  LaneTable lanes_{run_};
+  TensorRelay tensors_{run_};
+  Departures departures_{run_, servers_.used()};
+  LinkJudge links_{run_};
+  CatchUp catch_up_{run_, lanes_, tensors_, losses_};
+  Handoff handoff_{run_, servers_, lanes_, tensors_, catch_up_, departures_, links_};
   Barriers barriers_;
-  std::map<std::uint64_t, Farewell> farewells_;
-  std::set<Rank> unsettled_;  // have gone before the others had settled
-  std::uint64_t last_farewell_ = 0;
-  Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
-  TimePoint noted_at_;         // the last time
-  bool has_new_loss_ = false;  // since then
+  Recovery recovery_{run_, servers_, lanes_, tensors_, losses_, barriers_};
+  JobWaits waits_{run_, {gathering_, servers_, lanes_, tensors_, losses_, links_, handoff_, barriers_}};
 };
 
 }  // namespace bps

@@ -1,9 +1,9 @@
-// What a job waits for, and how it stands: for questions.
+#include "scheduler/job/job_waits.h"
+
 #include <algorithm>
 
 #include "proto/wire/limits.h"
 #include "proto/wire/timing.h"
-#include "scheduler/job/job.h"
 #include "scheduler/text.h"
 
 namespace bps {
@@ -13,17 +13,17 @@ void limit(std::vector<Party>& parties) {
   if (parties.size() > kMaxMissingNamed) parties.resize(kMaxMissingNamed);
 }
 
-bool asks_for(const AskWaits& question, Subject subject) {
-  return question.subject == Subject::everything || question.subject == subject;
+bool asks_for(const AskWaits& query, Subject subject) {
+  return query.subject == Subject::everything || query.subject == subject;
 }
 
 }  // namespace
 
-Party Job::party(Rank rank, const Silence& silence) const {
+Party JobWaits::party(Rank rank, const Silence& silence) const {
   Party party;
   party.number = rank.value;
-  const auto found = membership_.workers().find(rank);
-  if (found == membership_.workers().end()) {
+  const auto found = run_.membership.workers().find(rank);
+  if (found == run_.membership.workers().end()) {
     party.state = PartyState::absent;
     return party;
   }
@@ -39,28 +39,28 @@ Party Job::party(Rank rank, const Silence& silence) const {
   return party;
 }
 
-void Job::note_waits(TimePoint now) {
+void JobWaits::tick(TimePoint now) {
   noted_at_ = now;
   if (std::exchange(has_new_loss_, false)) {
-    for (auto& [rank, worker] : membership_.workers()) {
+    for (auto& [rank, worker] : run_.membership.workers()) {
       if (!worker.loss.empty() && !worker.lost_at) worker.lost_at = now;
     }
   }
   using What = std::optional<std::uint64_t>;
-  barrier_since_.note(barriers_.open() ? What(barriers_.done()) : std::nullopt, now);
-  move_since_.note(move_ ? What(epoch_.value) : std::nullopt, now);
-  opening_since_.note(phase_ == Phase::opening ? What(0) : std::nullopt, now);
-  const bool pending = tensors_ != nullptr && tensors_->first_unconfirmed() != 0;
-  unconfirmed_since_.note(pending ? What(tensors_->first_unconfirmed()) : std::nullopt, now);
+  barrier_since_.note(parts_.barriers.open() ? What(parts_.barriers.done()) : std::nullopt, now);
+  move_since_.note(parts_.handoff.is_moving() ? What(parts_.lanes.epoch().value) : std::nullopt, now);
+  opening_since_.note(run_.phase == JobPhase::opening ? What(0) : std::nullopt, now);
+  const bool pending = parts_.tensors.is_open() && parts_.tensors.table().first_unconfirmed() != 0;
+  unconfirmed_since_.note(pending ? What(parts_.tensors.table().first_unconfirmed()) : std::nullopt, now);
 }
 
-std::uint64_t Job::age_ms(const Since& since, TimePoint now) const {
+std::uint64_t JobWaits::age_ms(const Since& since, TimePoint now) const {
   return since.what ? milliseconds_of(now - since.since) : 0;
 }
 
-Wait Job::wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const {
+Wait JobWaits::wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const {
   Wait wait;
-  wait.job = name();
+  wait.job = run_.name();
   wait.kind = kind;
   wait.expected = static_cast<std::uint32_t>(expected);
   wait.absent = static_cast<std::uint32_t>(std::min(missing.size(), expected));
@@ -69,76 +69,74 @@ Wait Job::wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) 
   return wait;
 }
 
-std::vector<Wait> Job::waits(TimePoint now, const AskWaits& question, const Silence& silence) const {
+std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& query, const Silence& silence) const {
   std::vector<Wait> out;
-  if (ended()) return out;
-  if (phase_ == Phase::gathering) {
+  if (run_.phase == JobPhase::ended) return out;
+  if (run_.phase == JobPhase::gathering) {
     std::vector<Party> missing;
-    for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
+    for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
       Party who = party(rank, silence);
       if (who.state != PartyState::alive) missing.push_back(std::move(who));
     }
-    out.push_back(wait(WaitKind::join, std::move(missing), membership_.world_size()));
-    out.back().age_ms = milliseconds_of(now - membership_.created_at());
+    out.push_back(wait(WaitKind::join, std::move(missing), run_.membership.world_size()));
+    out.back().age_ms = milliseconds_of(now - run_.membership.created_at());
   }
-  if (phase_ == Phase::opening) {
+  if (run_.phase == JobPhase::opening) {
     std::vector<Party> missing;
-    for (const auto& [request, server] : opening_)
-      missing.push_back(servers_.party(server, silence));
-    out.push_back(wait(WaitKind::start, std::move(missing), used_.size()));
+    for (const auto& [request, server] : parts_.gathering.unconfirmed())
+      missing.push_back(run_.servers.party(server, silence));
+    out.push_back(wait(WaitKind::start, std::move(missing), parts_.servers.used().size()));
     out.back().age_ms = age_ms(opening_since_, now);
   }
-  if (barriers_.open() && asks_for(question, Subject::barrier)) {
+  if (parts_.barriers.open() && asks_for(query, Subject::barrier)) {
     std::vector<Party> missing;
-    for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
-      if (barriers_.arrived(rank) <= barriers_.done()) missing.push_back(party(rank, silence));
+    for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
+      if (parts_.barriers.arrived(rank) <= parts_.barriers.done()) missing.push_back(party(rank, silence));
     }
-    out.push_back(wait(WaitKind::barrier, std::move(missing), barriers_.there()));
-    out.back().number = barriers_.done();
+    out.push_back(wait(WaitKind::barrier, std::move(missing), parts_.barriers.there()));
+    out.back().number = parts_.barriers.done();
     out.back().age_ms = age_ms(barrier_since_, now);
   }
-  if (question.subject == Subject::barrier) return out;
-  for (const CutLink& link : cut_links(now))
+  if (query.subject == Subject::barrier) return out;
+  for (const CutLink& link : parts_.links.list(now))
     out.push_back(wait_of(link, silence));
-  for (Wait& more : unconfirmed(now, question, silence))
+  for (Wait& more : unconfirmed(now, query, silence))
     out.push_back(std::move(more));
   return out;
 }
 
 // What servers have to confirm.
-std::vector<Wait> Job::unconfirmed(TimePoint now, const AskWaits& question, const Silence& silence) const {
+std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, const Silence& silence) const {
   std::vector<Wait> out;
-  if (move_) {
+  if (parts_.handoff.is_moving()) {
     std::vector<Party> missing;
-    for (const ServerId id : used_) {
-      const ServerRecord* const server = servers_.find(id);
+    for (const ServerId id : parts_.servers.used()) {
+      const ServerRecord* const server = run_.servers.find(id);
       if (server == nullptr) continue;
-      const bool waits = std::any_of(server->unacknowledged.begin(), server->unacknowledged.end(),
-                                     [&](const auto& entry) { return move_->waiting.contains(entry.first); });
-      if (waits) missing.push_back(servers_.party(id, silence));
+      if (parts_.handoff.waits_for(*server)) missing.push_back(run_.servers.party(id, silence));
     }
-    out.push_back(wait(WaitKind::move, std::move(missing), used_.size()));
+    out.push_back(wait(WaitKind::move, std::move(missing), parts_.servers.used().size()));
     out.back().age_ms = age_ms(move_since_, now);
   }
-  if (tensors_ == nullptr) return out;
+  if (!parts_.tensors.is_open()) return out;
   const std::optional<TensorId> asked =
-      question.tensor.empty() ? std::nullopt : tensors_->find(question.tensor);
-  for (const TensorTable::Unconfirmed& batch : tensors_->unconfirmed()) {
+      query.tensor.empty() ? std::nullopt : parts_.tensors.table().find(query.tensor);
+  for (const TensorTable::Unconfirmed& batch : parts_.tensors.table().unconfirmed()) {
     if (out.size() == kMaxWaitsNamed) break;
     const bool meant = std::find(batch.tensors.begin(), batch.tensors.end(), asked) != batch.tensors.end();
-    if (!meant && !question.tensor.empty()) continue;
+    if (!meant && !query.tensor.empty()) continue;
     std::vector<Party> missing;
     for (const ServerId server : batch.waiting)
-      missing.push_back(servers_.party(server, silence));
+      missing.push_back(run_.servers.party(server, silence));
     out.push_back(wait(WaitKind::declaration, std::move(missing), batch.servers));
-    if (const auto* tensor = tensors_->declaration_of(meant ? *asked : batch.tensors.front()))
+    if (const auto* tensor = parts_.tensors.table().declaration_of(meant ? *asked : batch.tensors.front()))
       out.back().tensor = tensor->name;
     if (unconfirmed_since_.what == batch.number) out.back().age_ms = age_ms(unconfirmed_since_, now);
   }
   return out;
 }
 
-Wait Job::wait_of(const OpenRound& open, const Silence& silence) const {
+Wait JobWaits::wait_of(const OpenRound& open, const Silence& silence) const {
   std::vector<Party> missing;
   for (const Rank rank : open.missing)
     missing.push_back(party(rank, silence));
@@ -147,16 +145,18 @@ Wait Job::wait_of(const OpenRound& open, const Silence& silence) const {
   out.number = open.resuming ? 0 : open.round.value;
   out.age_ms = open.age_ms;
   out.partitions = open.partitions;
-  if (const auto* tensor = tensors_ ? tensors_->declaration_of(open.tensor) : nullptr)
+  if (const auto* tensor =
+          parts_.tensors.is_open() ? parts_.tensors.table().declaration_of(open.tensor) : nullptr)
     out.tensor = tensor->name;
   return out;
 }
 
-std::optional<Wait> Job::wait_of(ServerId silent, const Silence& silence) const {
-  const std::uint32_t partitions = tensors_ == nullptr ? 0 : tensors_->partitions_at(silent);
-  if (partitions == 0 || ended()) return std::nullopt;
-  const Party server = servers_.party(silent, silence);
-  const bool is_heard = server.silent_ms < milliseconds_of(kMaxQuestionPatience);
+std::optional<Wait> JobWaits::wait_of(ServerId silent, const Silence& silence) const {
+  const std::uint32_t partitions =
+      !parts_.tensors.is_open() ? 0 : parts_.tensors.table().partitions_at(silent);
+  if (partitions == 0 || run_.phase == JobPhase::ended) return std::nullopt;
+  const Party server = run_.servers.party(silent, silence);
+  const bool is_heard = server.silent_ms < milliseconds_of(kMaxQueryPatience);
   if (is_heard && server.state == PartyState::alive) return std::nullopt;  // it is only slow
   Wait out = wait(WaitKind::server, {server}, 1);
   out.partitions = partitions;
@@ -164,23 +164,23 @@ std::optional<Wait> Job::wait_of(ServerId silent, const Silence& silence) const 
   return out;
 }
 
-JobState Job::state(TimePoint now, const Silence& silence) const {
+JobState JobWaits::state(TimePoint now, const Silence& silence) const {
   JobState out;
-  out.job = name();
-  out.job_run = run_;
-  switch (phase_) {
-    case Phase::gathering: out.phase = "gathering"; break;
-    case Phase::opening: out.phase = "opening"; break;
-    case Phase::running: out.phase = move_ ? "moving partitions" : "running"; break;
-    case Phase::recovering: out.phase = "recovering"; break;
-    case Phase::ended: out.phase = "ended"; break;
+  out.job = run_.name();
+  out.job_run = run_.id;
+  switch (run_.phase) {
+    case JobPhase::gathering: out.phase = "gathering"; break;
+    case JobPhase::opening: out.phase = "opening"; break;
+    case JobPhase::running: out.phase = parts_.handoff.is_moving() ? "moving partitions" : "running"; break;
+    case JobPhase::recovering: out.phase = "recovering"; break;
+    case JobPhase::ended: out.phase = "ended"; break;
   }
-  out.epoch = epoch_;
-  out.generation = generation_;
-  out.age_ms = milliseconds_of(now - membership_.created_at());
-  out.world_size = membership_.world_size();
-  out.servers = static_cast<std::uint32_t>(used_.size());
-  for (Rank rank{0}; rank.value < membership_.world_size(); rank = rank.next()) {
+  out.epoch = parts_.lanes.epoch();
+  out.generation = parts_.losses.generation();
+  out.age_ms = milliseconds_of(now - run_.membership.created_at());
+  out.world_size = run_.membership.world_size();
+  out.servers = static_cast<std::uint32_t>(parts_.servers.used().size());
+  for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
     Party who = party(rank, silence);
     if (who.state != PartyState::absent && who.state != PartyState::gone) ++out.joined;
     if (who.state == PartyState::suspected) ++out.suspected;
@@ -188,21 +188,17 @@ JobState Job::state(TimePoint now, const Silence& silence) const {
     if (who.state != PartyState::alive) out.absentees.push_back(std::move(who));
   }
   limit(out.absentees);
-  out.cut_links = cut_links(now);
-  if (tensors_ == nullptr) return out;
-  out.tensors = static_cast<std::uint32_t>(tensors_->size());
-  out.bytes = tensors_->bytes();
+  out.cut_links = parts_.links.list(now);
+  if (!parts_.tensors.is_open()) return out;
+  out.tensors = static_cast<std::uint32_t>(parts_.tensors.table().size());
+  out.bytes = parts_.tensors.table().bytes();
   return out;
 }
 
-std::optional<std::string> Job::keeps(ServerId server) const {
-  if (!used_.contains(server)) return std::nullopt;
-  if (phase_ != Phase::running) return "the job is not running yet";
-  if (const Refusal* refused = refusal(server)) return refused->reason;
-  if (const auto why = obstacle(server)) return why->message;
-  if (!cuts_.empty()) return "a link is cut, and it is not clear yet which end is lost";
-  if (move_ && !is_drain_only()) return "what was lost with another server finds its place first";
-  return std::nullopt;
+Wait JobWaits::wait_of(const CutLink& link, const Silence& silence) const {
+  Wait out = wait(WaitKind::link, {party(link.rank, silence), run_.servers.party(link.server, silence)}, 1);
+  out.age_ms = link.age_ms;
+  return out;
 }
 
 }  // namespace bps

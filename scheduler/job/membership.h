@@ -70,7 +70,7 @@ class Membership {
   // After a restart: one that was there, and has not come back.
   void expect(const Member& member);
 
-  // Who sums with whom, when all are there; an error if somebody was told otherwise. membership_groups.cc
+  // Who sums with whom, when all are there; an error if somebody was told otherwise.
   Status form_groups();
   // As it was before a restart.
   void restore_group(const Member& member);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/scheduler_core.h"
+#include "scheduler/core/scheduler_core.h"
 
 // Tests of a core say `using namespace testing`, and have what follows, too.
 namespace bps::testing {

@@ -90,14 +90,14 @@ class Peers {
       case 23: return say(peer, Barrier{input_.number()});
       case 24: return say(peer, Settled{input_.number()});
       case 25: return say(peer, Heartbeat{input_.number()});
-      case 33: return say(peer, question(peer));
+      case 33: return say(peer, query(peer));
       case 34: return say(peer, lane_lost(peer));
       default: return acknowledge(peer);
     }
   }
 
   // Of a worker or an administrator, or a server's answer to one.
-  Message question(PeerId peer) {
+  Message query(PeerId peer) {
     switch (input_.below(6)) {
       case 0:
       case 1:

@@ -1,5 +1,5 @@
 // The scheduler of a simulated cluster: the real class on a node's loop. Lives on: start() and stop() on that
-// loop, questions between tasks.
+// loop, queries between tasks.
 #pragma once
 
 #include <cstdint>

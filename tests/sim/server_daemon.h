@@ -1,5 +1,5 @@
 // A server of a simulated cluster: the real class, its main loop and its shards on the loops of a node; and
-// what checkers ask about its memory. Lives on: start() and stop() on the node's main loop, questions between
+// what checkers ask about its memory. Lives on: start() and stop() on the node's main loop, queries between
 // tasks.
 #pragma once
 

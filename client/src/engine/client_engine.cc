@@ -15,7 +15,7 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
       config_(std::move(config)),
       log_(std::move(log)),
       link_(loop, network, *this, config_, log_),
-      questions_(loop, [this](const Message& question) { link_.send(question); }),
+      queries_(loop, [this](const Message& query) { link_.send(query); }),
       patience_(config_.stall_warn),
       data_(loop, {network, shared_memory, std::move(find_rdma), local, std::move(make_lane_loops)}, *this,
             config_, log_, std::move(make_group)),
@@ -171,7 +171,7 @@ void ClientEngine::fail(const Error& error) {
   if (failure_) return;
   failure_ = error;
   link_.close();
-  questions_.give_up();
+  queries_.give_up();
   data_.fail(error);
   if (auto done = std::exchange(join_done_, nullptr)) done(error);
   declares_.fail(error);
@@ -257,7 +257,7 @@ void ClientEngine::finish_close() {
       make_error(ErrorCode::cancelled, "the client was closed while the operation was under way");
   if (!failure_) failure_ = closed;
   link_.close();
-  questions_.give_up();
+  queries_.give_up();
   data_.fail(cancelled, [this, cancelled, closed = std::exchange(close_done_, nullptr)] {
     declares_.fail(cancelled);
     barriers_.fail(cancelled);

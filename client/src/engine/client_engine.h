@@ -27,7 +27,7 @@
 #include "client/src/engine/patience.h"
 #include "client/src/engine/pending_barriers.h"
 #include "client/src/engine/scheduler_link.h"
-#include "client/src/engine/wait_questions.h"
+#include "client/src/engine/wait_queries.h"
 #include "client/src/lanes/data_plane.h"
 #include "client/src/runtime/client_config.h"
 #include "proto/base/log/log.h"
@@ -152,7 +152,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void answer_settles();
   void on_left() override;
   void on_taken_up() override;
-  void on_waits(const Waits& waits) override { questions_.answered(waits); }
+  void on_waits(const Waits& waits) override { queries_.answered(waits); }
   void on_link_failed(const Error& error) override;
   // DataPlane::Owner
   void on_data_failed(const Error& error) override;
@@ -173,7 +173,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   ClientConfig config_;
   Logger log_;
   SchedulerLink link_;
-  WaitQuestions questions_;
+  WaitQueries queries_;
   Patience patience_;
   TimerId look_timer_, group_timer_;
   DataPlane data_;

@@ -17,9 +17,9 @@ void ClientEngine::explain(TensorId tensor, Duration patience, Explained done) {
   const auto under_way = failure_ ? std::nullopt : data_.tensors().under_way(tensor);
   if (!under_way || !describe_scheduler().empty()) return done(local);
   const std::string name = *under_way->name;
-  questions_.ask(Subject::tensor, name, patience,
-                 [name, local, round = under_way->round.value, done = std::move(done)](
-                     const std::optional<Waits>& waits) { done(explain_round(waits, name, round, local)); });
+  queries_.ask(Subject::tensor, name, patience,
+               [name, local, round = under_way->round.value, done = std::move(done)](
+                   const std::optional<Waits>& waits) { done(explain_round(waits, name, round, local)); });
 }
 
 void ClientEngine::explain_barrier(Duration patience, Explained done) {
@@ -27,19 +27,19 @@ void ClientEngine::explain_barrier(Duration patience, Explained done) {
   const std::string unknown = fmt::format("barrier {}, which not all of the {} workers have come to",
                                           barriers_.first_pending(), config_.world_size);
   if (!describe_scheduler().empty()) return done(unknown);
-  questions_.ask(Subject::barrier, {}, patience,
-                 [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
-                   done(bps::explain(waits, WaitKind::barrier, unknown));
-                 });
+  queries_.ask(Subject::barrier, {}, patience,
+               [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
+                 done(bps::explain(waits, WaitKind::barrier, unknown));
+               });
 }
 
 void ClientEngine::explain_declaration(std::string name, Duration patience, Explained done) {
   const std::string unknown = "the declaration of " + name;
   if (failure_ || declares_.empty() || !describe_scheduler().empty()) return done(unknown);
-  questions_.ask(Subject::declaration, std::move(name), patience,
-                 [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
-                   done(bps::explain(waits, WaitKind::declaration, unknown));
-                 });
+  queries_.ask(Subject::declaration, std::move(name), patience,
+               [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
+                 done(bps::explain(waits, WaitKind::declaration, unknown));
+               });
 }
 
 // ---- waits that take too long ----

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Duration kMargin = std::chrono::seconds(5);  // for a loop that is behind
 constexpr Duration kDescribe = std::chrono::seconds(1);
-// Who waits less than this looks in often, and is not to be held up by questions.
+// Who waits less than this looks in often, and is not to be held up by queries.
 constexpr Duration kShortWait = ClientEngine::kPatience;
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }

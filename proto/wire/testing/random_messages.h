@@ -103,7 +103,7 @@ class RandomMessages {
         return HelloLocal{JobRun{any()}, rank(), Incarnation{any()}, Incarnation{any()}, optional_secret()};
       case 41: return local_news();
       case 42: return local_batch();
-      default: return question();
+      default: return query();
     }
   }
 
@@ -166,7 +166,7 @@ class RandomMessages {
 
   bool flag() { return number(0, 1) == 1; }
 
-  Message question() {
+  Message query() {
     switch (number(0, 8)) {
       case 0: return HelloAdmin{term(), optional_secret()};
       case 1: {

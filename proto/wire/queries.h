@@ -1,0 +1,213 @@
+// Messages that ask who waits for whom, and what there is; part of messages.h. A waiting worker and bpsctl
+// ask the scheduler, the scheduler asks the servers of the job. Every query has a number and one answer.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/base/endpoint.h"
+#include "proto/base/error.h"
+#include "proto/base/ids.h"
+
+namespace bps {
+
+// bpsctl -> scheduler. Opens an administrator's control connection; it belongs to no job. Heartbeats go both
+// ways on it, too.
+struct HelloAdmin {
+  Term term;
+  std::optional<std::array<std::byte, 32>> nonce = {};
+  friend bool operator==(const HelloAdmin&, const HelloAdmin&) = default;
+};
+
+// ---- rounds that are open at a server ----
+
+struct AskOpenRounds {  // scheduler -> server; an unknown run has none
+  std::uint64_t request = 0;
+  JobRun job_run;
+  std::optional<TensorId> tensor = {};  // none: of all
+  std::uint64_t older_than_ms = 0;
+  friend bool operator==(const AskOpenRounds&, const AskOpenRounds&) = default;
+};
+
+// The oldest one of a tensor at this server: over all of its partitions that are in this round.
+struct OpenRound {
+  TensorId tensor;
+  Round round;
+  std::uint64_t age_ms = 0;      // since the first worker came to it
+  bool resuming = false;         // the partitions have moved here, and not all workers have resumed; no round
+  std::uint32_t partitions = 0;  // that wait so
+  std::uint32_t expected = 0;    // workers whose contributions it takes
+  std::uint32_t absent = 0;      // of them, those whose contribution is not here
+  std::vector<Rank> missing;     // the lowest ranks of these, at most kMaxMissingNamed
+  friend bool operator==(const OpenRound&, const OpenRound&) = default;
+};
+
+struct OpenRounds {  // server -> scheduler
+  std::uint64_t request = 0;
+  std::vector<OpenRound> rounds;  // the oldest first, at most kMaxWaitsNamed
+  std::uint32_t more = 0;         // not named
+  friend bool operator==(const OpenRounds&, const OpenRounds&) = default;
+};
+
+// ---- who waits for whom ----
+
+enum class Subject : std::uint8_t { everything = 0, tensor = 1, barrier = 2, declaration = 3 };
+inline constexpr std::uint8_t kSubjectCount = 4;
+
+struct AskWaits {  // worker, administrator -> scheduler
+  std::uint64_t request = 0;
+  std::string job;  // of an administrator; empty: all. A worker asks about its own, and says none
+  Subject subject = Subject::everything;
+  std::string tensor;  // with Subject::tensor
+  std::uint64_t older_than_ms = 0;
+  std::uint64_t patience_ms = 0;  // the answer names servers that take longer; 0: kMaxQueryPatience
+  friend bool operator==(const AskWaits&, const AskWaits&) = default;
+};
+
+enum class PartyState : std::uint8_t {
+  alive = 0,
+  suspected = 1,  // its connection is lost
+  gone = 2,
+  left = 3,
+  absent = 4,  // never joined
+};
+inline constexpr std::uint8_t kPartyStateCount = 5;
+
+// Somebody who is waited for.
+struct Party {
+  bool server = false;       // else a worker
+  std::uint32_t number = 0;  // ServerId or Rank
+  std::string host;
+  PartyState state = PartyState::alive;
+  std::uint64_t silent_ms = 0;  // since its last word; suspected, gone: since then
+  friend bool operator==(const Party&, const Party&) = default;
+};
+
+enum class WaitKind : std::uint8_t {
+  round = 0,        // `number` of `tensor`, for contributions
+  resume = 1,       // partitions of `tensor` that have moved, for all workers to resume
+  barrier = 2,      // `number`
+  join = 3,         // the job gathers
+  start = 4,        // servers have not confirmed the job
+  declaration = 5,  // servers have not confirmed tensors, of which `tensor` is one
+  move = 6,         // servers have not confirmed partitions that move
+  link = 7,         // of a worker to a server, which `missing` names: it is cut, and its end may be lost
+  server = 8,       // which `missing` names, with `partitions` of the job: it does not answer
+};
+inline constexpr std::uint8_t kWaitKindCount = 9;
+
+struct Wait {
+  std::string job;
+  WaitKind kind = WaitKind::round;
+  std::string tensor;
+  std::uint64_t number = 0;
+  std::uint64_t age_ms = 0;      // 0: not known
+  std::uint32_t partitions = 0;  // of the tensor, that wait
+  std::uint32_t expected = 0;    // workers or servers
+  std::uint32_t absent = 0;      // of them
+  std::vector<Party> missing;    // of these, at most kMaxMissingNamed
+  friend bool operator==(const Wait&, const Wait&) = default;
+};
+
+struct Waits {  // scheduler -> worker, administrator
+  std::uint64_t request = 0;
+  Error error;                // code ok: the rest is valid
+  std::vector<Wait> waits;    // the oldest first, at most kMaxWaitsNamed
+  std::uint32_t more = 0;     // not named
+  std::vector<Party> silent;  // servers that did not answer in time, at most kMaxMissingNamed
+  friend bool operator==(const Waits&, const Waits&) = default;
+};
+
+// ---- what there is ----
+
+struct AskCluster {  // administrator -> scheduler
+  std::uint64_t request = 0;
+  friend bool operator==(const AskCluster&, const AskCluster&) = default;
+};
+
+struct ServerState {
+  ServerId server;
+  std::string host;
+  Endpoint endpoint;
+  std::uint32_t shards = 0;
+  std::uint64_t memory_max = 0;  // bytes for partitions
+  std::uint64_t placed = 0;      // of them, bytes of tensors that lie there
+  std::uint32_t jobs = 0;
+  bool draining = false;
+  PartyState state = PartyState::alive;
+  std::uint64_t silent_ms = 0;
+  friend bool operator==(const ServerState&, const ServerState&) = default;
+};
+
+struct CutLink {  // as the worker says (LaneLost)
+  Rank rank;
+  ServerId server;
+  std::uint64_t age_ms = 0;
+  friend bool operator==(const CutLink&, const CutLink&) = default;
+};
+
+struct JobState {
+  std::string job;
+  JobRun job_run;
+  std::string phase;  // "gathering", "opening", "running", "moving partitions"
+  Epoch epoch;
+  Generation generation;
+  std::uint64_t age_ms = 0;
+  std::uint32_t world_size = 0;
+  std::uint32_t joined = 0;
+  std::uint32_t suspected = 0;
+  std::uint32_t left = 0;
+  std::uint32_t servers = 0;
+  std::uint32_t tensors = 0;
+  std::uint64_t bytes = 0;         // of the tensors
+  std::vector<Party> absentees;    // have not joined, are suspected or have left; at most kMaxMissingNamed
+  std::vector<CutLink> cut_links;  // at most kMaxMissingNamed
+  friend bool operator==(const JobState&, const JobState&) = default;
+};
+
+struct GoneServer {
+  ServerId server;
+  std::string host;
+  Endpoint endpoint;
+  std::uint64_t gone_ms = 0;  // since it was given up, or left
+  std::string how;
+  friend bool operator==(const GoneServer&, const GoneServer&) = default;
+};
+
+struct ClusterState {  // scheduler -> administrator
+  std::uint64_t request = 0;
+  Term term;
+  std::uint64_t uptime_ms = 0;
+  std::vector<ServerState> servers;      // at most kMaxServers
+  std::vector<JobState> jobs;            // at most kMaxJobsListed
+  std::vector<GoneServer> gone_servers;  // lately, the last first; at most kMaxGoneServersListed
+  friend bool operator==(const ClusterState&, const ClusterState&) = default;
+};
+
+// ---- a server is to go ----
+
+// administrator -> scheduler, which sends it on to that server; the server then says Leave.
+struct Drain {
+  std::uint64_t request = 0;
+  ServerId server;
+  friend bool operator==(const Drain&, const Drain&) = default;
+};
+
+// scheduler -> administrator: first when it has begun, or cannot; again when another job turns out to keep
+// the server; then, `over`, when the server has gone.
+struct Drained {
+  std::uint64_t request = 0;
+  bool over = false;
+  Error error;                         // not ok: nothing more follows
+  std::uint32_t jobs = 0;              // that use it, or did when the drain began
+  std::uint64_t partitions = 0;        // that have moved
+  std::vector<std::string> stays_for;  // jobs whose partitions cannot move for now; at most kMaxWaitsNamed
+  std::vector<std::string> reasons;    // of each of these, why
+  friend bool operator==(const Drained&, const Drained&) = default;
+};
+
+}  // namespace bps

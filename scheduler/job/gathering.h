@@ -1,0 +1,53 @@
+// Until a run starts: workers that have not come yet, and after them servers that have not confirmed. Tells
+// the workers every few seconds who is missing; past the join deadline of the least patient worker it is an
+// error that names who is missing, and why they may be.
+//
+// Owner: Job. Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "scheduler/job/run.h"
+
+namespace bps {
+
+struct JobOptions {
+  Duration join_progress_interval = std::chrono::seconds(2);
+  std::string server_command = "bps-server --scheduler HOST:PORT";  // advice when no server is there
+};
+
+class Gathering {
+ public:
+  Gathering(const Run& run, const JobOptions& options, TimePoint now)
+      : run_(run), options_(options), next_progress_(now + options.join_progress_interval) {}
+
+  // If that rank is missing in the end, the others hear why.
+  void note_refused(Rank rank, const Error& error) { refused_[rank] = error; }
+  void admitted(Rank rank) { refused_.erase(rank); }
+
+  // While the run opens: the server has this request to confirm.
+  void wait_for(std::uint64_t request, ServerId server) { opening_.emplace(request, server); }
+  bool confirmed(std::uint64_t request) { return opening_.erase(request) != 0; }
+  // By request.
+  const std::map<std::uint64_t, ServerId>& unconfirmed() const { return opening_; }
+  void open_again() { opening_.clear(); }
+
+  // Only before the run has started. An error: it took too long.
+  std::optional<Error> tick(TimePoint now);
+
+ private:
+  void tell_progress() const;
+  Error join_error(TimePoint now, const Worker& impatient) const;
+  std::string counts() const;
+
+  const Run& run_;
+  const JobOptions& options_;
+  std::map<Rank, Error> refused_;  // the last word to each rank that was turned away
+  std::map<std::uint64_t, ServerId> opening_;
+  TimePoint next_progress_;
+};
+
+}  // namespace bps

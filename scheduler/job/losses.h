@@ -1,0 +1,57 @@
+// Workers that a run goes on without (decision 0012): each loss is a new generation, which all servers
+// confirm before workers hear of it, one generation after the other.
+//
+// Owner: Job. Pure. A server that dies or is let go confirms nothing more: whoever notices calls acked() for
+// what it was asked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "scheduler/job/run.h"
+
+namespace bps {
+
+class Losses {
+ public:
+  explicit Losses(Run& run) : run_(run) {}
+
+  Generation generation() const { return generation_; }
+  // Of the members that servers and workers start with; who is lost since is told to them.
+  Generation first_generation() const { return first_generation_; }
+  // Of a run that began before this scheduler did.
+  void restore(Generation generation) { generation_ = first_generation_ = generation; }
+
+  // One more is lost: `servers` are told.
+  void add(Rank rank, const std::string& reason, const std::set<ServerId>& servers);
+  // All so far, to a server that is new to the run.
+  void tell(ServerId server);
+  // False: the request was none of these.
+  bool acked(std::uint64_t request);
+
+  // Of what all servers have confirmed, one after the other.
+  void tell_workers();
+
+  // To a worker that knows this generation, what it has missed.
+  void catch_up(const Worker& worker, Generation known) const;
+  // Those that the scheduler before had told others, to a server that opened the run as `known`. The requests
+  // that it is to acknowledge.
+  std::vector<std::uint64_t> catch_up(ServerId server, const OpenJob& known) const;
+
+ private:
+  struct Loss {
+    Shrunk message;
+    std::set<std::uint64_t> waiting;  // requests to servers
+  };
+
+  Run& run_;
+  Generation generation_{1};
+  Generation first_generation_{1};
+  std::vector<Loss> losses_;  // since the first generation, in order
+  std::size_t told_ = 0;      // workers know the first ones
+};
+
+}  // namespace bps

@@ -1,0 +1,101 @@
+// A run that began before this scheduler did (decision 0013): its workers and servers come back and report
+// what they were told, until all have come or are dead, or the deadline has passed. Then the reports become
+// the state of the run: members, lanes, owners of partitions, barriers.
+//
+// What workers ask meanwhile is held.
+//
+// Owner: Job. Pure. Reports that contradict each other, or too few of them, are an error and end the run.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/handoff/lane_table.h"
+#include "scheduler/handoff/run_servers.h"
+#include "scheduler/held_requests.h"
+#include "scheduler/job/barriers.h"
+#include "scheduler/job/losses.h"
+#include "scheduler/report.h"
+#include "scheduler/tensors/tensor_relay.h"
+
+namespace bps {
+
+class Recovery {
+ public:
+  struct Reports {
+    std::map<Rank, WorkerReport> workers;
+    std::map<ServerId, RunReport> servers;
+    std::map<Rank, std::string> dead_workers;  // how
+    std::vector<std::pair<ServerRecord, std::string>> dead_servers;
+    bool has_started = false;     // as far as anybody has said, also if he is gone
+    std::size_t known_lanes = 0;  // to workers
+
+    bool any_started() const;
+  };
+
+  Recovery(Run& run, RunServers& servers, LaneTable& lanes, TensorRelay& tensors, Losses& losses,
+           Barriers& barriers)
+      : run_(run),
+        servers_(servers),
+        lanes_(lanes),
+        tensors_(tensors),
+        losses_(losses),
+        barriers_(barriers) {}
+
+  void begin(TimePoint deadline) { deadline_ = deadline; }
+
+  // ---- who comes, and who does not ----
+  void worker_back(Rank rank, WorkerReport report);
+  void worker_died(Rank rank, const std::string& how) { reports_.dead_workers[rank] = how; }
+  // Its report does not count any more; it may come again.
+  void forget(Rank rank) { reports_.workers.erase(rank); }
+  Status server_back(ServerId server, const RunReport& report);
+  void server_died(const ServerRecord& server, const std::string& how);
+
+  HeldRequests& held() { return held_; }
+
+  // Everybody has come back or is dead.
+  bool is_complete(TimePoint now);
+  const Reports& reports() const { return reports_; }
+
+  // Nobody had been told to start: who is there is to gather again.
+  void gather_again();
+  // The run had started: its state is that of the reports.
+  Status restore();
+  // After restore(): whether somebody knows less than others. `late`: had not heard of the start.
+  bool is_anybody_behind(const std::set<Rank>& late);
+  // It is over.
+  Reports take() { return std::exchange(reports_, {}); }
+
+ private:
+  void note_left();
+  void note_absent(const WorkerReport& report);
+  void note_losses();
+  bool is_closed(const LaneTarget& lane) const;
+  bool is_dead(const LaneTarget& lane) const;
+  const ServerRecord* server_of(const LaneTarget& lane) const;
+  Status check_majority() const;
+  Status restore_groups();
+  void retire_lost();
+  void settle_used();
+  Status restore_tensors(const WorkerReport& newest);
+  void restore_barriers();
+  void adopt_partitions();
+  bool differs(const WorkerReport& report) const;
+
+  Run& run_;
+  RunServers& servers_;
+  LaneTable& lanes_;
+  TensorRelay& tensors_;
+  Losses& losses_;
+  Barriers& barriers_;
+  TimePoint deadline_;
+  Reports reports_;
+  HeldRequests held_;
+};
+
+}  // namespace bps

@@ -1,0 +1,77 @@
+#include "scheduler/tensors/tensor_relay.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace bps {
+
+void TensorRelay::open(std::uint64_t partition_bytes, std::vector<TensorTable::Lane> lanes) {
+  table_ = std::make_unique<TensorTable>(
+      TensorTable::Config{run_.id, run_.name(), partition_bytes, std::move(lanes),
+                          [this](Rank rank) { return run_.membership.name_of(rank); }});
+}
+
+void TensorRelay::send(Epoch epoch, bool hold) {
+  for (TensorTable::Output& output : table_->take_output()) {
+    if (auto* slices = std::get_if<TensorTable::Slices>(&output)) {
+      slices->message.epoch = epoch;
+      const std::uint64_t request = run_.servers.ask(slices->server, std::move(slices->message));
+      requests_.emplace(request, Request{slices->server, slices->batch});
+    } else if (auto* dropped = std::get_if<TensorTable::Drop>(&output)) {
+      run_.servers.send(dropped->server, std::move(dropped->message));
+    } else if (auto* answer = std::get_if<TensorTable::Answer>(&output)) {
+      if (hold) {
+        held_.push_back(std::move(*answer));
+      } else if (const Worker* worker = run_.membership.find(answer->rank)) {
+        run_.outbox.send(worker->peer, std::move(answer->message));
+      }
+    } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
+      run_.outbox.log(LogLevel::warn, failure->message.error.message);
+      run_.broadcast(std::move(failure->message));
+    }
+  }
+}
+
+void TensorRelay::send_held() {
+  for (TensorTable::Answer& answer : std::exchange(held_, {})) {
+    table_->refresh(answer.message);
+    if (const Worker* worker = run_.membership.find(answer.rank))
+      run_.outbox.send(worker->peer, std::move(answer.message));
+  }
+}
+
+bool TensorRelay::acked(ServerId server, std::uint64_t request, const Error& error) {
+  const auto known = requests_.find(request);
+  if (known == requests_.end()) return false;
+  const std::uint64_t batch = known->second.batch;
+  requests_.erase(known);
+  table_->acked(batch, server, error);
+  return true;
+}
+
+void TensorRelay::forget(ServerId server) {
+  std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server; });
+}
+
+void TensorRelay::forget(Rank rank) {
+  table_->leave(rank);
+  std::erase_if(held_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
+}
+
+void TensorRelay::drop(ServerId server, DropTensors unwanted) const {
+  const auto piece = [](auto& from, std::size_t limit) {
+    const auto begin = from.end() - static_cast<std::ptrdiff_t>(std::min(from.size(), limit));
+    std::remove_reference_t<decltype(from)> out(begin, from.end());
+    from.erase(begin, from.end());
+    return out;
+  };
+  while (!unwanted.tensors.empty() || !unwanted.partitions.empty()) {
+    auto tensors = piece(unwanted.tensors, kMaxTensorsPerDeclare);
+    auto partitions = piece(unwanted.partitions, kMaxPartitionsPerDeclare);
+    run_.servers.send(server, DropTensors{run_.id, std::move(tensors), std::move(partitions)});
+  }
+}
+
+}  // namespace bps
