@@ -3,7 +3,7 @@
 //
 //   push_pull, broadcast -> TensorSet -> Exchange -> LaneSet -> servers
 //                             |            ^
-//                             |            | moves: Handoff
+//                             |            | moves: WorkerHandoff
 //                             +-> HostRanks, where ranks of this host sum first or memory is a GPU's
 //
 // Owner: ClientEngine. Lives on: client loop. Limits: see ContributionQueue (what is under way) and
@@ -22,9 +22,9 @@
 
 #include "client/src/group/host_ranks.h"
 #include "client/src/lanes/exchange.h"
-#include "client/src/lanes/handoff.h"
 #include "client/src/lanes/lane_set.h"
 #include "client/src/lanes/running_job.h"
+#include "client/src/lanes/worker_handoff.h"
 #include "client/src/runtime/client_config.h"
 #include "client/src/runtime/client_stats.h"
 #include "client/src/tensors/tensor_set.h"
@@ -85,7 +85,7 @@ class DataPlane final : private HostRanks::Owner {
   // Another server owns partitions from now on. An error ends the job for this worker. Callbacks may come.
   Status on_moved(const Moved& moved);
 
-  // As Handoff::report.
+  // As WorkerHandoff::report.
   void report(const std::function<void(const Message&)>& say) { handoff_.report(say); }
   std::vector<LaneIndex> closed_lanes() const { return lanes_.closed_lanes(); }
   std::vector<LaneLost> lost_links() const { return lanes_.lost_links(); }
@@ -154,7 +154,7 @@ class DataPlane final : private HostRanks::Owner {
   LaneSet lanes_;
   TensorSet tensors_;
   HostRanks ranks_;
-  Handoff handoff_;
+  WorkerHandoff handoff_;
   Exchange exchange_;
   std::optional<Error> end_;  // of all operations
   bool ended_ = false;

@@ -11,7 +11,7 @@
 namespace bps {
 
 Exchange::Exchange(const RunningJob& job, LaneSet& lanes, TensorSet& tensors, HostRanks& ranks,
-                   Handoff& handoff, Owner& owner, ClientStats& stats)
+                   WorkerHandoff& handoff, Owner& owner, ClientStats& stats)
     : job_(job),
       lanes_(lanes),
       tensors_(tensors),
@@ -295,8 +295,8 @@ void Exchange::on_fetch(Lane& lane, const Fetch& fetch) {
 }
 
 void Exchange::on_lane_sent(Lane& lane, std::uint64_t cookie) {
-  const bool was_kept = (cookie & Handoff::kKeptCookie) != 0;
-  const PartitionId id{static_cast<std::uint32_t>((cookie & ~Handoff::kKeptCookie) - 1)};
+  const bool was_kept = (cookie & WorkerHandoff::kKeptCookie) != 0;
+  const PartitionId id{static_cast<std::uint32_t>((cookie & ~WorkerHandoff::kKeptCookie) - 1)};
   Partition* const found = tensors_.find(id);
   BPS_ASSERT(cookie > 0 && found != nullptr);
   Partition& partition = *found;

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "client/src/group/host_ranks.h"
-#include "client/src/lanes/handoff.h"
 #include "client/src/lanes/lane.h"
 #include "client/src/lanes/lane_set.h"
 #include "client/src/lanes/running_job.h"
+#include "client/src/lanes/worker_handoff.h"
 #include "client/src/runtime/client_stats.h"
 #include "client/src/tensors/tensor_set.h"
 
@@ -39,8 +39,8 @@ class Exchange final : public Lane::Owner, public GroupPlane::Rounds {
   };
 
   // All outlive it; none of them is used before start().
-  Exchange(const RunningJob& job, LaneSet& lanes, TensorSet& tensors, HostRanks& ranks, Handoff& handoff,
-           Owner& owner, ClientStats& stats);
+  Exchange(const RunningJob& job, LaneSet& lanes, TensorSet& tensors, HostRanks& ranks,
+           WorkerHandoff& handoff, Owner& owner, ClientStats& stats);
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -92,7 +92,7 @@ class Exchange final : public Lane::Owner, public GroupPlane::Rounds {
   LaneSet& lanes_;
   TensorSet& tensors_;
   HostRanks& ranks_;
-  Handoff& handoff_;
+  WorkerHandoff& handoff_;
   Owner& owner_;
   ClientStats& stats_;
   Message frame_;                       // reused: a PushPull

@@ -1,4 +1,4 @@
-#include "client/src/lanes/handoff.h"
+#include "client/src/lanes/worker_handoff.h"
 
 #include <fmt/core.h>
 
@@ -50,8 +50,8 @@ class TensorReport {
 
 }  // namespace
 
-Handoff::Handoff(RunningJob& job, LaneSet& lanes, TensorSet& tensors, const HostRanks& ranks, bool retain,
-                 Logger log, ClientStats& stats)
+WorkerHandoff::WorkerHandoff(RunningJob& job, LaneSet& lanes, TensorSet& tensors, const HostRanks& ranks,
+                             bool retain, Logger log, ClientStats& stats)
     : job_(job),
       lanes_(lanes),
       tensors_(tensors),
@@ -60,12 +60,12 @@ Handoff::Handoff(RunningJob& job, LaneSet& lanes, TensorSet& tensors, const Host
       log_(std::move(log)),
       stats_(stats) {}
 
-bool Handoff::closes(const Moved& moved, LaneIndex lane) const {
+bool WorkerHandoff::closes(const Moved& moved, LaneIndex lane) const {
   return lanes_.closed(lane) ||
          std::find(moved.closed.begin(), moved.closed.end(), lane) != moved.closed.end();
 }
 
-Status Handoff::check(const Moved& moved) const {
+Status WorkerHandoff::check(const Moved& moved) const {
   if (moved.epoch <= job_.epoch() && !job_.is_piece(moved)) {
     return moved_error(fmt::format("with epoch {} after {}", moved.epoch.value, job_.epoch().value));
   }
@@ -99,7 +99,7 @@ Status Handoff::check(const Moved& moved) const {
 }
 
 // Without `retain`, answers that others may lack are not here any more.
-Status Handoff::check_retain(const Moved& moved) const {
+Status WorkerHandoff::check_retain(const Moved& moved) const {
   if (retain_) return {};
   const bool concerned = std::ranges::any_of(tensors_.partitions(), [&](const Partition* partition) {
     return partition != nullptr && partition->role != Partition::Role::member &&
@@ -111,7 +111,7 @@ Status Handoff::check_retain(const Moved& moved) const {
                     "start the job again; with retain=1 (BPS_RETAIN=1) it would have survived this");
 }
 
-Result<std::vector<Partition*>> Handoff::move(const Moved& moved) {
+Result<std::vector<Partition*>> WorkerHandoff::move(const Moved& moved) {
   if (Status status = check(moved); !status.ok()) return status.error();
   if (Status status = check_retain(moved); !status.ok()) return status.error();
   const std::size_t lanes = lanes_.size();
@@ -143,7 +143,7 @@ Result<std::vector<Partition*>> Handoff::move(const Moved& moved) {
   return verdicts;
 }
 
-std::vector<Partition*> Handoff::close_lanes(const std::vector<LaneIndex>& closed) {
+std::vector<Partition*> WorkerHandoff::close_lanes(const std::vector<LaneIndex>& closed) {
   std::vector<Partition*> verdicts;
   if (closed.empty()) return verdicts;
   std::vector<bool> closing(lanes_.size());
@@ -172,7 +172,7 @@ std::vector<Partition*> Handoff::close_lanes(const std::vector<LaneIndex>& close
   return verdicts;
 }
 
-void Handoff::log_move(const Moved& moved, const std::vector<bool>& gets_some) const {
+void WorkerHandoff::log_move(const Moved& moved, const std::vector<bool>& gets_some) const {
   std::vector<std::string> owners;
   for (const auto& lane : lanes_.all()) {
     std::string name = lane->name();
@@ -187,7 +187,7 @@ void Handoff::log_move(const Moved& moved, const std::vector<bool>& gets_some) c
             to.empty() ? "" : " to ", to, moved.epoch.value);
 }
 
-void Handoff::resume(Lane& lane) {
+void WorkerHandoff::resume(Lane& lane) {
   Message message = Resume{job_.run(), job_.epoch(), job_.generation(), {}};
   std::vector<StoredRounds>& piece = std::get_if<Resume>(&message)->partitions;
   for (Partition* partition : tensors_.partitions()) {
@@ -211,20 +211,20 @@ void Handoff::resume(Lane& lane) {
   if (!piece.empty()) lane.send(message, {}, 0);
 }
 
-void Handoff::leave() {
+void WorkerHandoff::leave() {
   leaving_ = true;
   for (const auto& lane : lanes_.all()) {
     if (!strangers_.empty() && lane->welcomed()) resume(*lane);
   }
 }
 
-TensorState::Resumption Handoff::on_resumed(Partition& partition, Round open) {
+TensorState::Resumption WorkerHandoff::on_resumed(Partition& partition, Round open) {
   if (!partition.owner->poisoned()) return partition.owner->on_resumed(partition, open);
   partition.resuming = false;
   return TensorState::Resumption::wait;
 }
 
-void Handoff::on_fetch(Lane& lane, Partition& partition, const Fetch& fetch) {
+void WorkerHandoff::on_fetch(Lane& lane, Partition& partition, const Fetch& fetch) {
   const TensorState::Retention kept = partition.owner->retained(partition, fetch);
   Retained retained{job_.run(),        partition.id, fetch.round, job_.epoch(),
                     job_.generation(), kept.weight,  kept.error,  fetch.version};
@@ -240,7 +240,7 @@ void Handoff::on_fetch(Lane& lane, Partition& partition, const Fetch& fetch) {
   if (!lane.can_take_more()) lanes_.queue_of(lane.index()).set_ready(lane.index(), false);
 }
 
-void Handoff::report(const std::function<void(const Message&)>& say) {
+void WorkerHandoff::report(const std::function<void(const Message&)>& say) {
   job_.may_lack_moves();
   say(job_.now());
   TensorReport tensors(say);

@@ -25,13 +25,13 @@
 
 namespace bps {
 
-class Handoff {
+class WorkerHandoff {
  public:
   // `retain`: answers are kept. All else outlives it.
-  Handoff(RunningJob& job, LaneSet& lanes, TensorSet& tensors, const HostRanks& ranks, bool retain,
-          Logger log, ClientStats& stats);
-  Handoff(const Handoff&) = delete;
-  Handoff& operator=(const Handoff&) = delete;
+  WorkerHandoff(RunningJob& job, LaneSet& lanes, TensorSet& tensors, const HostRanks& ranks, bool retain,
+                Logger log, ClientStats& stats);
+  WorkerHandoff(const WorkerHandoff&) = delete;
+  WorkerHandoff& operator=(const WorkerHandoff&) = delete;
 
   // Returns the partitions that may be over now that no connection holds their memory: the caller settles
   // them.
