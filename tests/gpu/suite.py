@@ -78,8 +78,6 @@ class Suite:
             ("sums of 4 ranks by NCCL", lambda: self.sums(4, {"BPS_LOCAL_GROUP": "nccl"})),
             ("sums of 2 ranks by NCCL, one hardware queue",
              lambda: self.sums(2, {"BPS_LOCAL_GROUP": "nccl", "CUDA_DEVICE_MAX_CONNECTIONS": "1"})),
-            ("sums of 2 ranks, bf16 on the network", lambda: self.sums(2, flags=("--wire-dtype", "bf16"))),
-            ("sums of 2 ranks, f16 on the network", lambda: self.sums(2, flags=("--wire-dtype", "f16"))),
             ("training, against one process", self.training),
             ("training by NCCL", self.training_by_nccl),
             ("compute-sanitizer: driver", lambda: self.sanitized(build / "client/client_cuda_test", "[gpu]")),
@@ -91,7 +89,6 @@ class Suite:
         ]
         if figures:
             self.tests += [("bps-bench gpu-floor", self.gpu_floor), ("bps-bench pushpull", self.pushpull),
-                           ("bps-bench pushpull, bf16 on the network", lambda: self.pushpull("--wire-dtype", "bf16")),
                            ("bps-bench pushpull by NCCL", self.pushpull_by_nccl)]
 
     def why_not(self):

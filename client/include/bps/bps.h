@@ -252,42 +252,24 @@ BPS_API size_t bps_dtype_size(bps_dtype dtype);
 typedef uint32_t bps_tensor; /* valid for the client that declared it */
 
 #define BPS_PRIORITY_DEFAULT 0
-#define BPS_WIRE_DTYPE_SAME (-1)
 
 typedef struct bps_tensor_spec {
   size_t struct_size;
   const char* name; /* at most 512 bytes, unique in the job */
   bps_dtype dtype;
-  uint64_t count;     /* elements; 0 is allowed */
-  int32_t priority;   /* default 0: higher goes first, then the earlier declared; see bps_declare */
-  int32_t mode;       /* bps_mode */
-  int64_t staleness;  /* async: -1 = the job's; 0.. = bound; BPS_STALENESS_UNBOUNDED */
-  int32_t wire_dtype; /* bps_dtype, or BPS_WIRE_DTYPE_SAME; see below. 0 is BPS_F32: begin with
-                         BPS_TENSOR_SPEC_INIT, not with zeros, which say f32 of any dtype and are refused for
-                         others */
+  uint64_t count;    /* elements; 0 is allowed */
+  int32_t priority;  /* default 0: higher goes first, then the earlier declared; see bps_declare */
+  int32_t mode;      /* bps_mode */
+  int64_t staleness; /* async: -1 = the job's; 0.. = bound; BPS_STALENESS_UNBOUNDED */
 } bps_tensor_spec;
 
-#define BPS_TENSOR_SPEC_INIT                                                               \
-  {                                                                                        \
-    sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1, \
-        BPS_WIRE_DTYPE_SAME                                                                \
-  }
+#define BPS_TENSOR_SPEC_INIT \
+  { sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1 }
 
 /* Declares n tensors. All workers declare the same, in any order; no worker waits for another. Declaring a
  * tensor again returns the same id. A name with another dtype or count fails, names both declarations, and
  * fails that tensor on every rank. The error names the first tensor that failed. The first declaration of a
- * tensor decides its priority.
- *
- * wire_dtype BPS_BF16 or BPS_F16, with dtype BPS_F32: the program's memory is f32, and the network's and the
- * servers' bytes are halves; to other workers it is a tensor of that dtype. For CUDA memory, aligned to 4
- * bytes, which the GPU casts beside the copies, to nearest, ties to even; a host's GPUs sum in f32 before,
- * and servers sum in f32 and round once. What is broadcast is rounded at the root, too. A sum of a host
- * beyond 65504 is infinite in f16. Needs 8 MiB of the GPU and its driver's compiler; a GPU that cannot load
- * the kernels fails as one that fails otherwise, at the first such operation. They are loaded once, while no
- * stream waits for an operation (bps_handle_wait_stream), and what needs them begins after that: so declare
- * the first such tensor before streams wait. Refused with BPS_INVALID_ARGUMENT: another dtype, an
- * asynchronous tensor, local_group host, and host memory; with BPS_CONFIGURATION: a name that this client has
- * declared with another. */
+ * tensor decides its priority. */
 BPS_API bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t n,
                                bps_tensor* tensors, int64_t timeout_ms, bps_error* error);
 
@@ -325,7 +307,7 @@ typedef enum bps_memory_kind {
 typedef struct bps_buffer {
   size_t struct_size;
   void* pointer;
-  size_t bytes;   /* exactly count * bps_dtype_size(dtype) of the tensor, whatever its wire_dtype */
+  size_t bytes;   /* exactly count * bps_dtype_size(dtype) of the tensor */
   int32_t kind;   /* bps_memory_kind */
   int32_t device; /* CUDA: the GPU, as the CUDA runtime counts */
   void* stream;   /* CUDA: cudaStream_t or CUstream, whose queued work comes first; NULL: default stream */

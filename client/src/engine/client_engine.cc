@@ -79,23 +79,18 @@ void ClientEngine::on_group(const Status& status) {
 
 // ---- declare ----
 
-void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone done,
-                           std::vector<bool> casts) {
+void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone done) {
   Status status = ready();
-  casts.resize(tensors.size());
   for (std::size_t i = 0; i < tensors.size() && status.ok(); ++i)
-    status = data_.check_declaration(tensors[i], casts[i]);
+    status = data_.check_declaration(tensors[i]);
   if (!status.ok() || tensors.empty()) {
     return post([status = std::move(status), done = std::move(done)] {
       done(status.ok() ? Result<std::vector<TensorId>>(std::vector<TensorId>{}) : status.error());
     });
   }
-  // Before the program can do anything with them.
-  if (std::find(casts.begin(), casts.end(), true) != casts.end()) data_.expect_casts();
   const std::uint64_t request = next_request_++;
   PendingDeclare& pending = declares_[request];
   pending.tensors = std::move(tensors);
-  pending.casts = std::move(casts);
   pending.done = std::move(done);
   ask_next(request, pending);
 }
@@ -124,14 +119,11 @@ void ClientEngine::on_declared(Declared& declared) {
   }
   PendingDeclare& pending = found->second;
   for (DeclaredTensor& tensor : declared.tensors) {
-    const bool is_cast = pending.casts[pending.answered];
     const TensorDeclaration& declaration = pending.tensors[pending.answered++];
     pending.ids.push_back(tensor.tensor);
     if (tensor.error.code != ErrorCode::ok) {
       if (!pending.error) pending.error = std::move(tensor.error);
-    } else if (Status cast = data_.check_cast(tensor, is_cast); !cast.ok()) {
-      if (!pending.error) pending.error = cast.error();
-    } else if (Status status = data_.add_tensor(declaration, tensor, is_cast); !status.ok()) {
+    } else if (Status status = data_.add_tensor(declaration, tensor); !status.ok()) {
       if (status.error().code != ErrorCode::out_of_memory) return fail(status.error());
       // The other ranks are not to wait for this one.
       tensors_failed_.push_back({data_.job_run(), tensor.tensor, status.error()});

@@ -148,8 +148,6 @@ void CudaGroup::make_setup(std::function<void(Result<std::vector<std::byte>>)> d
 void CudaGroup::begin(std::span<const std::byte> setup, std::function<void(Status)> told) {
   auto done = [this, told = std::move(told)](const Status& status) {
     is_begun_ = status.ok();
-    // Before anybody has them.
-    if (is_begun_ && expects_casts_) (void)stream_words()->bar();
     if (options_.on_words) options_.on_words(status.ok() ? stream_words() : nullptr);
     told(status);
   };
@@ -185,23 +183,15 @@ void CudaGroup::give() {
   cuda_.post([pipeline = pipeline_, orders = orders_] { pipeline->take(orders->take()); });
 }
 
-void CudaGroup::expect_casts() {
-  if (std::exchange(expects_casts_, true)) return;
-  // At once: in between, the program could have its stream wait.
-  if (is_begun_) (void)stream_words()->bar();
-  cuda_.post([pipeline = pipeline_] { pipeline->expect_casts(); });
-}
-
 void CudaGroup::when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) {
-  if (buffer.event == nullptr && !buffer.is_cast) {
+  if (buffer.event == nullptr) {
     loop_.post([way = way_, then = std::move(then)] {
       if (CudaGroup* const group = way->group()) then(group->known(group->error_));
     });
     return;
   }
   ask();
-  orders_->mine().callers.push_back(
-      {std::static_pointer_cast<CallerEvent>(buffer.event), buffer.is_cast, std::move(then)});
+  orders_->mine().callers.push_back({std::static_pointer_cast<CallerEvent>(buffer.event), std::move(then)});
   give_later();
 }
 

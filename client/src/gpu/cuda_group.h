@@ -75,9 +75,6 @@ class CudaGroup final : public LocalGroup {
   void make_setup(std::function<void(Result<std::vector<std::byte>>)> done) override;
   void begin(std::span<const std::byte> setup, std::function<void(Status)> done) override;
   Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override { return memory_->allocate(bytes); }
-  // From here until the kernels are loaded, no stream of the program begins to wait for an operation by
-  // itself.
-  void expect_casts() override;
   // `buffer` is of CudaBuffers.
   void when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) override;
   void reduce(const Collective& collective, std::span<const LocalPiece> pieces) override;
@@ -121,7 +118,6 @@ class CudaGroup final : public LocalGroup {
   const std::shared_ptr<Orders> orders_ = std::make_shared<Orders>();
   std::shared_ptr<CudaPipeline> pipeline_;
   bool is_begun_ = false;
-  bool expects_casts_ = false;
   bool is_giving_ = false;
   std::size_t in_batch_ = 0;    // works of the batch that has not ended
   std::optional<Error> error_;  // as owner_ was told, or told

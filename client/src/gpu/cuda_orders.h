@@ -38,8 +38,7 @@ struct CudaOrders {
     CudaThen then;
   };
   struct Caller {
-    std::shared_ptr<CallerEvent> event;  // may be none
-    bool is_cast = false;
+    std::shared_ptr<CallerEvent> event;
     CudaThen then;
   };
 

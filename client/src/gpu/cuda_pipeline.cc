@@ -26,10 +26,9 @@ CudaPipeline::CudaPipeline(EventLoop& loop, std::shared_ptr<CudaDevice> device, 
       place_{options_.size, options_.self, options_.ring_bytes / 4},
       reports_(std::move(reports)),
       events_(*device_),
-      casts_(*device_),
       collectives_(*device_, events_),
-      to_host_(*device_, events_, casts_, CudaCopier::Direction::to_host),
-      to_device_(*device_, events_, casts_, CudaCopier::Direction::to_device),
+      to_host_(*device_, events_, CudaCopier::Direction::to_host),
+      to_device_(*device_, events_, CudaCopier::Direction::to_device),
       ring_(options_.size > 1 ? options_.ring_bytes : 0) {
   if (nccl != nullptr) nccl_.emplace(std::move(nccl), *device_);
 }
@@ -84,7 +83,6 @@ Status CudaPipeline::open() {
   if (const CudaCode code = api.allocate(memory, bytes); code != CudaCode::success)
     return device_->error(CudaCall::allocate, code);
   ring_memory_ = static_cast<std::byte*>(memory);
-  if (const Status status = load_casts(); !status.ok()) return status;
   return make_words();
 }
 
@@ -96,10 +94,6 @@ void CudaPipeline::take(CudaOrders& orders) {
   for (CudaOrders::Caller& caller : orders.callers) {
     if (error_) {
       tell(std::move(caller.then), error_);
-      continue;
-    }
-    if (caller.event == nullptr) {
-      readable(std::move(caller));
       continue;
     }
     add(std::move(caller));
@@ -298,7 +292,6 @@ Status CudaPipeline::go_on() {
     life_ = Life::running;
     tell(std::exchange(begun_, {}));
   }
-  if (const Status status = load_casts(); !status.ok()) return status;
   if (const Status status = poll_callers(); !status.ok()) return status;
   if (const Status status = collectives_.poll(); !status.ok()) return status;
   if (const Status status = to_host_.poll(); !status.ok()) return status;
@@ -325,7 +318,7 @@ Status CudaPipeline::poll_callers() {
       const CudaCode code = device_->api().query_event(waiting.front().event->event);
       if (code == CudaCode::not_ready) break;
       if (code != CudaCode::success) return device_->error(CudaCall::query_event, code);
-      readable(std::move(waiting.front()));
+      tell(std::move(waiting.front().then));
       waiting.pop_front();
     }
     at = waiting.empty() ? callers_.erase(at) : std::next(at);
@@ -333,19 +326,12 @@ Status CudaPipeline::poll_callers() {
   return {};
 }
 
-// What has no cast does not wait for one: its end may be what a stream waits for, and loading for that.
-void CudaPipeline::readable(CudaOrders::Caller caller) {
-  expects_casts_ = expects_casts_ || caller.is_cast;
-  if (caller.is_cast && is_loading_casts()) return uncast_.push_back(std::move(caller.then));
-  tell(std::move(caller.then), caller.is_cast ? cast_error_ : std::nullopt);
-}
-
 bool CudaPipeline::is_active() const {
   // What has not come to rest long after the end does not; the destructor sees to it.
   if (is_finishing_) return life_ != Life::finished && loop_.now() < finish_by_ + options_.finish_timeout;
   if (memory_->has_work()) return true;
   if (life_ == Life::fresh || life_ == Life::drained || life_ == Life::finished) return false;
-  return life_ != Life::running || is_working() || !callers_.empty() || trial_ || is_loading_casts();
+  return life_ != Life::running || is_working() || !callers_.empty() || trial_;
 }
 
 bool CudaPipeline::is_working() const {

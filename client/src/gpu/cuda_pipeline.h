@@ -86,8 +86,6 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   const std::shared_ptr<CudaLease>& lease() const { return options_.lease; }
   // Leaves them empty.
   void take(CudaOrders& orders);
-  // Jobs with casts will come. The kernels are loaded before the group begins, or when no stream waits.
-  void expect_casts();
   // Memory is to be registered, or given up. False: that is over here.
   bool look_at_memory();
   void abort(const Error& error);
@@ -141,14 +139,11 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   Status go_on();
   void show_nccl() const;
   Status poll_callers();
-  void readable(CudaOrders::Caller caller);
   // cuda_pipeline_words.cc
   Status make_words();
   Status poll_trial();
   Status check_stall();
   Status work_on_memory();
-  Status load_casts();
-  bool is_loading_casts() const { return expects_casts_ && !casts_.is_open() && !cast_error_; }
   // cuda_pipeline_works.cc. False: it has to wait.
   Status begin_batches();
   void begin(const BatchPtr& batch);
@@ -202,7 +197,6 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   const CollectivePlace place_;
   const std::unique_ptr<Reports> reports_;
   CudaEventPool events_;
-  CudaCasts casts_;
   CudaQueue collectives_;
   CudaCopier to_host_;
   CudaCopier to_device_;
@@ -229,9 +223,6 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   std::map<std::uint64_t, std::vector<CudaThen>> staged_;
   std::uint64_t next_staged_ = 0;
   std::map<CallerEvent::Stream, std::deque<CudaOrders::Caller>> callers_;  // as they were recorded
-  bool expects_casts_ = false;
-  std::optional<Error> cast_error_;  // why there will be none
-  std::vector<CudaThen> uncast_;     // which wait for them, and for nothing else
   std::optional<Error> error_;
   bool is_finishing_ = false;
   TimePoint finish_by_;

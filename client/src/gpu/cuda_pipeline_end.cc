@@ -35,8 +35,6 @@ void CudaPipeline::fail(const Error& error, bool is_report) {
   for (auto& [key, waiting] : std::exchange(callers_, {}))
     for (CudaOrders::Caller& caller : waiting)
       tell(std::move(caller.then), error);
-  for (CudaThen& then : std::exchange(uncast_, {}))
-    tell(std::move(then), error);
   end_what_has_not_begun();
   if (!was_open) end_all();
   reports_->flush();
@@ -138,7 +136,6 @@ void CudaPipeline::close() {
   to_host_.close();
   to_device_.close();
   collectives_.close();
-  casts_.close();
   if (ring_memory_ != nullptr) (void)device_->api().free(std::exchange(ring_memory_, nullptr));
   words_.reset();
   events_.destroy();

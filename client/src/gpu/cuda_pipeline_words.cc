@@ -13,7 +13,6 @@ Status CudaPipeline::make_words() {
   });
   if (!words) return words.error();
   words_ = std::move(words).value();
-  if (expects_casts_) words_->lift();  // they have been loaded
   return {};
 }
 
@@ -102,29 +101,6 @@ Status CudaPipeline::work_on_memory() {
   options_.lease->leave();
   if (words_ != nullptr) words_->reopen();
   return status;
-}
-
-void CudaPipeline::expect_casts() {
-  expects_casts_ = true;
-  if (life_ == Life::beginning || life_ == Life::running) turn();
-}
-
-// Likewise, once. What does not need them goes on without: a machine may lack the driver's compiler alone.
-Status CudaPipeline::load_casts() {
-  if (!is_loading_casts()) return {};
-  if (words_ != nullptr && !words_->bar()) return {};
-  options_.lease->enter("the loading of kernels");
-  const Status status = casts_.open(to_host_.queue().stream());
-  options_.lease->leave();
-  if (words_ != nullptr) words_->lift();
-  if (!status.ok()) {
-    cast_error_ = status.error();
-    cast_error_->message = "a cast on the GPU cannot be made: " + cast_error_->message;
-    cast_error_->advice = "declare tensors without wire_dtype; " + cast_error_->advice;
-  }
-  for (CudaThen& then : std::exchange(uncast_, {}))
-    tell(std::move(then), cast_error_);
-  return {};
 }
 
 bool CudaPipeline::look_at_memory() {

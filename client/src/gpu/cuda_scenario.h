@@ -14,7 +14,7 @@ namespace bps::testing {
 
 class CudaScenario {
  public:
-  static constexpr std::uint32_t kElements = 64;  // of a partition; i32, or f32 that is cast
+  static constexpr std::uint32_t kElements = 64;  // of a partition, i32
   static constexpr std::uint32_t kPartitions = 6;
 
   struct Member final : LocalGroup::Owner {
@@ -56,10 +56,7 @@ class CudaScenario {
     std::uint32_t thens = 0;  // that were asked for, and have not come
   };
 
-  enum class Expected { first, when_open };
-  // `wire`: what is cast. The numbers are such that nothing is rounded.
-  explicit CudaScenario(CudaHost& host, std::optional<DType> wire = {}, Expected expected = Expected::first)
-      : host_(host), wire_(wire), expected_(expected), members(host.ranks.size()) {}
+  explicit CudaScenario(CudaHost& host) : host_(host), members(host.ranks.size()) {}
 
   // True: all went well. In any case all has ended, and nothing is left but what CudaHost::wrongs() says.
   bool run() {
@@ -109,7 +106,6 @@ class CudaScenario {
     bool all = true;
     each([&](std::uint32_t i, Member& member, CudaHost::Rank&) { all = host_.join(i, member) && all; });
     if (!all) return false;
-    expect_casts(Expected::first);
     std::optional<Result<std::vector<std::byte>>> made;
     host_.ranks[0].group->make_setup([&](Result<std::vector<std::byte>> setup) { made = std::move(setup); });
     REQUIRE(host_.run_until([&] { return made.has_value(); }));
@@ -124,7 +120,6 @@ class CudaScenario {
       });
     });
     if (!reach([](const Member& member) { return member.begun.has_value(); })) return false;
-    expect_casts(Expected::when_open);
     each([&](std::uint32_t i, Member& member, CudaHost::Rank& rank) {
       member.user = host_.on_device(i, kPartitions * kElements * 4);
       auto own = rank.group->allocate(2 * kPartitions * kElements * 4);
@@ -132,7 +127,7 @@ class CudaScenario {
       if (member.user == nullptr || !own) member.refused = own ? Error() : own.error();
       if (member.user == nullptr) return;
       for (std::uint32_t k = 0; k < kPartitions * kElements; ++k)
-        set(member, k, number(k) * static_cast<std::int32_t>(i + 1));
+        set(member, k, static_cast<std::int32_t>(k * (i + 1)));
     });
     return reach([](const Member&) { return true; });
   }
@@ -145,7 +140,6 @@ class CudaScenario {
         member.refused = buffer.error();
         return;
       }
-      buffer->is_cast = wire_.has_value();
       ++member.thens;
       rank.group->when_readable(*buffer, [&member](const Status& status) {
         --member.thens;
@@ -168,7 +162,7 @@ class CudaScenario {
         if (piece.owner != i) continue;
         CHECK(member.summed.count({0, piece.partition.value}) == 1);
         std::memcpy(const_cast<std::byte*>(piece.answer), piece.answer - kPartitions * kElements * 4,
-                    kElements * width());
+                    kElements * 4);
         ++member.thens;
         rank.group->stage(piece, [&member](const Status& status) {
           --member.thens;
@@ -187,7 +181,7 @@ class CudaScenario {
     each([&](std::uint32_t, Member& member, CudaHost::Rank&) {
       std::uint32_t wrong = 0;
       for (std::uint32_t k = 0; k < kPartitions * kElements; ++k)
-        wrong += get(member, k) != number(k) * size * (size + 1) / 2 ? 1 : 0;
+        wrong += get(member, k) != static_cast<std::int32_t>(k) * size * (size + 1) / 2 ? 1 : 0;
       CHECK(wrong == 0);
     });
     return true;
@@ -205,8 +199,7 @@ class CudaScenario {
       LocalPiece piece;
       piece.partition = PartitionId{i};
       piece.owner = i % static_cast<std::uint32_t>(members.size());
-      piece.dtype = wire_ ? DType::f32 : DType::i32;
-      piece.wire = wire_;
+      piece.dtype = DType::i32;
       piece.elements = kElements;
       if (is_spread) {
         piece.out = member.user->bytes().data() + at;
@@ -215,38 +208,24 @@ class CudaScenario {
       }
       if (piece.owner == self) {
         piece.home = member.own.get();
-        piece.sum = member.own->bytes().data() + i / members.size() * kElements * width();
+        piece.sum = member.own->bytes().data() + i / members.size() * kElements * 4;
         piece.answer = piece.sum + kPartitions * kElements * 4;
       }
       all.push_back(piece);
     }
     return all;
   }
-  // Sums of four are whole numbers of less than 9 bits where they are cast.
-  std::int32_t number(std::uint32_t k) const { return static_cast<std::int32_t>(wire_ ? k % 25 : k); }
-  void set(Member& member, std::uint32_t k, std::int32_t value) const {
-    std::byte* const at = member.user->bytes().data() + 4 * k;
-    const auto floating = static_cast<float>(value);
-    std::memcpy(at, wire_ ? static_cast<const void*>(&floating) : &value, 4);
+  static void set(Member& member, std::uint32_t k, std::int32_t value) {
+    std::memcpy(member.user->bytes().data() + 4 * k, &value, 4);
   }
-  std::int32_t get(const Member& member, std::uint32_t k) const {
-    const std::byte* const at = member.user->bytes().data() + 4 * k;
+  static std::int32_t get(const Member& member, std::uint32_t k) {
     std::int32_t value = 0;
-    float floating = 0;
-    std::memcpy(wire_ ? static_cast<void*>(&floating) : &value, at, 4);
-    return wire_ ? static_cast<std::int32_t>(floating) : value;
+    std::memcpy(&value, member.user->bytes().data() + 4 * k, 4);
+    return value;
   }
 
  private:
-  std::size_t width() const { return wire_ ? 2 : 4; }  // on the host
-  void expect_casts(Expected when) {
-    if (!wire_ || when != expected_) return;
-    each([](std::uint32_t, Member&, CudaHost::Rank& rank) { rank.group->expect_casts(); });
-  }
-
   CudaHost& host_;
-  const std::optional<DType> wire_;
-  const Expected expected_;
 
  public:
   std::vector<Member> members;

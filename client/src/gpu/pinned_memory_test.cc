@@ -12,8 +12,8 @@
 namespace bps {
 namespace {
 
-struct Gpu {
-  explicit Gpu(std::size_t max_bytes = 1 << 20)
+struct PinnedGpu {
+  explicit PinnedGpu(std::size_t max_bytes = 1 << 20)
       : cuda(std::make_shared<FakeCuda>(loop)),
         device(CudaDevice::open(cuda, 0).value()),
         memory(std::make_shared<PinnedMemory>(loop, device, allocate_ordinary_region, max_bytes)) {}
@@ -24,7 +24,7 @@ struct Gpu {
 };
 
 TEST_CASE("pinned memory: what the driver does not register is ordinary memory") {
-  Gpu g;
+  PinnedGpu g;
   g.cuda->fail_next(CudaCall::register_host, 0, CudaCode::out_of_memory);
   const auto refused = g.memory->allocate(4096).value();
   g.loop.run_tasks();
@@ -41,7 +41,7 @@ TEST_CASE("pinned memory: what the driver does not register is ordinary memory")
 }
 
 TEST_CASE("pinned memory: who allocates, and who lets go, waits for no call of the driver") {
-  Gpu g;
+  PinnedGpu g;
   const std::uint64_t before = g.cuda->calls();
   auto region = g.memory->allocate(4096).value();
   CHECK(g.cuda->calls() == before);
@@ -59,7 +59,7 @@ TEST_CASE("pinned memory: who allocates, and who lets go, waits for no call of t
 }
 
 TEST_CASE("pinned memory: what is let go before its turn is never registered, and the rest with the memory") {
-  Gpu g(8192);
+  PinnedGpu g(8192);
   CHECK(g.memory->allocate(4096).ok());
   CHECK(g.memory->bytes() == 0);
   g.loop.run_tasks();
@@ -92,7 +92,7 @@ std::size_t kept_from_children() {
 }
 
 TEST_CASE("pinned memory: what a GPU knows pages of does not go to children") {
-  Gpu g;
+  PinnedGpu g;
   const std::size_t before = kept_from_children();
   const auto words = StreamWords::create(g.device, [] {});
   REQUIRE(words);
@@ -100,8 +100,7 @@ TEST_CASE("pinned memory: what a GPU knows pages of does not go to children") {
   CHECK(with_words >= before + 4);
   const CudaDevice::Current current(*g.device);
   CudaEventPool events(*g.device);
-  CudaCasts casts(*g.device);
-  CudaCopier copier(*g.device, events, casts, CudaCopier::Direction::to_host);
+  CudaCopier copier(*g.device, events, CudaCopier::Direction::to_host);
   REQUIRE(copier.open(0).ok());
   CHECK(kept_from_children() >= with_words + (CudaCopier::kBounceBytes >> 10));
   copier.close();

@@ -79,7 +79,7 @@ StreamWords::~StreamWords() {
 
 // Whether the stream may be made to wait now, to try it out or because it is harmless.
 bool StreamWords::may_wait(const State& state, std::uint64_t stream) {
-  if (!state.is_supported || state.is_shut || state.is_barred || state.is_released) return false;
+  if (!state.is_supported || state.is_shut || state.is_released) return false;
   return state.verdicts.of(stream) == Verdict::harmless ||
          (state.verdicts.is_due(stream) && !state.is_trying);
 }
@@ -210,20 +210,6 @@ bool StreamWords::shut() {
 
 void StreamWords::reopen() {
   state_.update([](State& state) { state.is_shut = false; });
-}
-
-bool StreamWords::bar() {
-  return state_.update([](State& state) {
-    state.is_barred = !state.is_lifted;
-    return state.open == 0 || state.is_released;
-  });
-}
-
-void StreamWords::lift() {
-  state_.update([](State& state) {
-    state.is_lifted = true;
-    state.is_barred = false;
-  });
 }
 
 void StreamWords::release() {

@@ -94,10 +94,6 @@ class StreamWords : public std::enable_shared_from_this<StreamWords> {
   // Nobody waits; and nobody begins to before reopen(), also if somebody still does.
   bool shut();
   void reopen();
-  // The same for one reason that comes but once in a life: from bar() on nobody begins to wait, until lift(),
-  // after which bar() does nothing. True: nobody waits. Any thread.
-  bool bar();
-  void lift();
   // For good: no stream waits any more.
   void release();
 
@@ -116,8 +112,6 @@ class StreamWords : public std::enable_shared_from_this<StreamWords> {
     bool is_supported = true;
     bool is_followed = true;  // it is known of all streams when they have gone on
     bool is_shut = false;
-    bool is_barred = false;
-    bool is_lifted = false;  // for good
     bool is_released = false;
     bool is_trying = false;
     std::optional<Trial> trial;

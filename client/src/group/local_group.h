@@ -57,8 +57,6 @@ struct LocalPiece {
   const Region* home = nullptr;       // of `sum` or `answer`
   std::byte* out = nullptr;   // spread: where this member wants it; null: not (the root of a broadcast)
   std::int32_t priority = 0;  // stage: of its tensor; the greater, the earlier
-  // Of `sum` and `answer`, where that is another than `dtype`: f32 on a GPU, bf16 or f16 on the host.
-  std::optional<DType> wire = {};
 };
 
 struct Collective {
@@ -78,7 +76,6 @@ struct OperationBuffer {
   MemoryKind memory = MemoryKind::host;
   std::int32_t device = 0;
   std::shared_ptr<void> event = {};  // the implementation's; null: nothing to wait for
-  bool is_cast = false;              // its pieces are, see LocalPiece::wire
 };
 
 class LocalGroup {
@@ -121,10 +118,7 @@ class LocalGroup {
   // thread.
   virtual Result<std::shared_ptr<Region>> allocate(std::size_t bytes) = 0;
 
-  // Operations will come whose pieces are cast: to be said before the first of them, and early.
-  virtual void expect_casts() {}
-  // `then`, when what is queued on the caller's stream before the operation has been done; and a cast can be
-  // made, or never will.
+  // `then`, when what is queued on the caller's stream before the operation has been done.
   virtual void when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) = 0;
 
   virtual void reduce(const Collective& collective, std::span<const LocalPiece> pieces) = 0;

@@ -45,8 +45,7 @@ TensorState* DataPlane::find(TensorId tensor) const {
   return tensor.value < tensors_.size() ? tensors_[tensor.value].get() : nullptr;
 }
 
-Status DataPlane::add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-                             bool is_cast) {
+Status DataPlane::add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared) {
   if (const TensorState* known = find(declared.tensor)) {
     if (known->shape().name == declaration.name && known->shape().elements == declaration.elements) return {};
     return scheduler_error(fmt::format("tensor id {} for both '{}' and '{}'", declared.tensor.value,
@@ -77,7 +76,7 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
   if (declared.tensor.value >= tensors_.size()) tensors_.resize(declared.tensor.value + 1);
   if (first + count > partitions_.size()) partitions_.resize(first + count, nullptr);
   auto& tensor = tensors_[declared.tensor.value];
-  tensor = std::make_unique<TensorState>(declaration, declared, job_.partition_bytes, is_cast);
+  tensor = std::make_unique<TensorState>(declaration, declared, job_.partition_bytes);
   for (Partition& partition : tensor->partitions()) {
     partitions_[partition.id.value] = &partition;
     partition.since = first_epoch_;

@@ -102,17 +102,12 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   std::uint32_t group_rank() const { return group_rank_; }
   // Ranks of the job sum on their hosts first: asynchronous tensors, and averages of small integers, are
   // refused.
-  Status check_declaration(const TensorDeclaration& declaration, bool is_cast) const;
+  Status check_declaration(const TensorDeclaration& declaration) const;
 
   JobRun job_run() const { return job_.job_run; }
   // A tensor that the scheduler has declared. Known already: the same again. An error is the scheduler's, but
   // for out_of_memory: the tensor has failed here.
-  Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-                    bool is_cast = false);
-  // Of one that may be known already: that it is cast there, too, or is not.
-  Status check_cast(const DeclaredTensor& declared, bool is_cast) const;
-  // One that is cast is being declared.
-  void expect_casts();
+  Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared);
 
   // Another server owns partitions from now on. An error ends the job for this worker. Callbacks may come.
   Status on_moved(const Moved& moved);
@@ -313,7 +308,6 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
   MakeGroup make_group_;
   std::unique_ptr<LocalLinks> local_links_;  // null: no other rank of this host
   std::unique_ptr<GroupPlane> group_;        // likewise, and nothing has been given in the memory of a GPU
-  bool expects_casts_ = false;
   bool is_group_broken_ = false;
   std::optional<Error> end_;  // of all operations
   bool ended_ = false;

@@ -45,7 +45,6 @@ Status DataPlane::make_group(GroupPlane::Place place, Transport* transport) {
   group_ =
       std::make_unique<GroupPlane>(loop_, static_cast<GroupPlane::Owner&>(*this), std::move(place),
                                    [&](LocalGroup::Owner& owner) { return make_group_(context, owner); });
-  if (expects_casts_) group_->expect_casts();
   return {};
 }
 
@@ -69,34 +68,7 @@ void DataPlane::on_group_begun(const Status& status) {
   owner_.on_group(status);
 }
 
-void DataPlane::expect_casts() {
-  expects_casts_ = true;
-  if (group_ != nullptr) group_->expect_casts();
-}
-
-Status DataPlane::check_cast(const DeclaredTensor& declared, bool is_cast) const {
-  const TensorState* const known = find(declared.tensor);
-  if (known == nullptr || known->shape().is_cast == is_cast) return {};
-  const auto memory = [&](bool is) { return name_of(is ? DType::f32 : known->shape().dtype); };
-  return make_error(ErrorCode::configuration,
-                    fmt::format("tensor '{}' is declared as {} in this worker's memory, and was as {} before",
-                                known->shape().name, memory(is_cast), memory(!is_cast)),
-                    "declare it with the same dtype and wire_dtype each time");
-}
-
-Status DataPlane::check_declaration(const TensorDeclaration& declaration, bool is_cast) const {
-  if (is_cast) {
-    const auto refuse = [&](const char* why, const char* advice) {
-      return make_error(ErrorCode::invalid_argument,
-                        fmt::format("tensor '{}' has a wire_dtype, and {}", declaration.name, why), advice);
-    };
-    if (declaration.mode == Mode::async)
-      return refuse("is asynchronous: its value is at the servers, in one dtype",
-                    "declare it synchronous, or without");
-    if (config_.local_group == LocalGrouping::host)
-      return refuse("local_group is host, whose ranks sum in the host's memory, where nothing is cast",
-                    "set local_group nccl or off (BPS_LOCAL_GROUP) on all ranks, or declare it without");
-  }
+Status DataPlane::check_declaration(const TensorDeclaration& declaration) const {
   if (!sums_on_hosts_ || declaration.mode != Mode::async) return {};
   return make_error(ErrorCode::invalid_argument,
                     "tensor '" + declaration.name + "' is asynchronous, and the ranks of a host sum first",

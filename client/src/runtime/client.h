@@ -62,9 +62,7 @@ class Client {
   const Logger& log() const { return log_; }
   std::optional<std::uint32_t> cuda_device() const { return gpu_.device(); }
 
-  // `casts`: as the engine's.
-  Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout,
-                                        std::vector<bool> casts = {});
+  Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout);
   // Memory that lanes can move without a copy, at least `bytes` > 0.
   Result<void*> allocate(std::size_t bytes);
   // False: not the pointer of an allocation. Operations that use it keep it until they are done. Also after

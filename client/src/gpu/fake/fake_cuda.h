@@ -3,7 +3,7 @@
 // The problem: what goes wrong with a GPU goes wrong late. A copy is done long after the call, so memory that
 // is read or freed too early is only sometimes wrong; a device is lost, out of memory, or never answers, when
 // nobody looks. Here every operation on a stream takes a time that a seed decides, and has its effect at its
-// end: copies are really made, then, and kernels run from their text (fake_ptx.h), or are played. Any call
+// end: copies are really made, then, and kernels are played by functions of the test. Any call
 // can be made to fail. Calls are counted, what is left over at the end is too, and what breaks a rule of the
 // driver's, or one of ours, is written down in misuses():
 //   a call without the context current that it belongs to; a stream or an event that is gone
@@ -53,8 +53,7 @@ class FakeCuda final : public CudaApi {
     std::vector<std::pair<const void*, std::size_t>> memory;  // that it uses
   };
 
-  // What a kernel does that is not run from its text, because its threads work together. Reads the arguments
-  // at once; none: they are wrong. Called under the lock, too.
+  // What a kernel does. Reads the arguments at once; none: they are wrong. Called under the lock, too.
   using Play = std::function<std::optional<Work>(const CudaGrid& grid, void** arguments)>;
 
   struct Left {

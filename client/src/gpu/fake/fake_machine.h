@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "client/src/gpu/fake/fake_cuda.h"
-#include "client/src/gpu/fake/fake_ptx.h"
 #include "proto/base/loop/completion.h"
 
 namespace bps {
@@ -59,14 +58,12 @@ class FakeCuda::Machine {
   };
   struct Kernel {
     std::string name;
-    std::shared_ptr<const FakePtx> text;  // none: it is played
     std::shared_ptr<const Play> play;
     bool is_used = false;
   };
   struct Module {
     int device = 0;
-    std::shared_ptr<const FakePtx> text;                     // none: its kernels are played
-    std::map<std::string, std::unique_ptr<Kernel>> kernels;  // of the text: that somebody has asked for
+    std::map<std::string, std::unique_ptr<Kernel>> kernels;
   };
   struct Fault {
     std::optional<CudaCall> call;  // none: counts all calls
@@ -81,8 +78,6 @@ class FakeCuda::Machine {
   std::optional<CudaCode> enter(CudaCall call, bool needs_context);
   void advance();
   void lose(CudaCode code);
-  // Within the end of an operation: when that is over.
-  void lose_after(CudaCode code) { losing_ = code; }
   void misuse(const std::string& what) { misuses.push_back(what); }
 
   CudaStream make_stream(int device);
@@ -95,9 +90,6 @@ class FakeCuda::Machine {
   // Null, and a misuse: it is none, or not of the current context.
   Kernel* kernel(CudaKernel handle);
   void queue(Stream& stream, Operation operation);
-  // What this launch does. None: the arguments are wrong.
-  std::optional<Operation> run(const Kernel& kernel, const CudaGrid& grid, void** arguments);
-  std::optional<Operation> played(const Kernel& kernel, const CudaGrid& grid, void** arguments);
   Operation operation_of(Work work, const std::string& what);
   bool is_in_use(const Range& range) const;
   bool is_word_waited_for() const;  // by a stream, and is not set
@@ -133,7 +125,6 @@ class FakeCuda::Machine {
 
   EventLoop& clock_;
   std::mt19937_64 random_;
-  CudaCode losing_ = CudaCode::success;
   std::uint64_t next_ticket_ = 0;
   std::uint64_t next_stream_ = 0;
   std::vector<CudaStream> free_handles_;  // the last given back is the next
