@@ -335,33 +335,13 @@ BPS_API bps_status bps_poll(bps_handle* handle, int* done);
  * result. An expired wait (BPS_DEADLINE) cancels nothing and names the ranks that it waited for. */
 BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error);
 
-/* What is queued on `stream` (cudaStream_t or CUstream, NULL: the default stream) after this call waits until
- * the operation, one on CUDA memory, has ended, well or not; the host goes on. How it ended is told by
- * bps_poll and bps_wait, as ever: after a failure the stream goes on, too, when the job run has failed and
- * perhaps before the operation has ended, and what it computes from the output is worth nothing. Where
- * streams cannot wait so (the driver does not offer it, or it could hold up the operation itself; of each
- * stream that has to be found out the first time, which holds the stream for 200 ms at most; more than 1000
- * waits are open, or the library has memory to register) the call waits in the stream's place, on the host,
- * for at most operation_timeout_ms; BPS_DEADLINE: nothing waits. The calling thread asks the driver for it,
- * as in bps_buffer. Before a program destroys the stream the operation must have ended. Refused inside a
- * callback.
- *
- * Order: whatever a program starts after this call, on this stream or another one, may begin only when this
- * operation has ended: with `stream` in its bps_buffer it does, the host may wait in the call, and a GPU has
- * few hardware queues, of which a stream that waits holds one up with all streams that share it
- * (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set, at most 32). So all ranks must start what they have streams
- * wait for, and what follows, in one order. Streams that wait by an event for one that waits hold up their
- * queues, too, and are not tried out: if the library's own are among those, the job run ends with an error
- * that says so, after 10 s; give CUDA_DEVICE_MAX_CONNECTIONS room for all streams, or wait on the host.
- *
- * While a stream waits, the program must make no call that waits for all streams of the GPU:
- * cudaDeviceSynchronize, cudaFree, cudaMalloc, cudaFreeHost, cudaMallocHost, cudaHostRegister,
- * cudaHostUnregister, the first use of a kernel (unless CUDA_MODULE_LOADING is EAGER), work on the legacy
- * default stream (NULL) for which other streams wait, the first use of another communicator of NCCL, and the
- * first operation on CUDA memory of another client in this process. It would wait for the operation, and may
- * keep the library from the driver meanwhile: then the job run ends with an error, after 10 s, and the
- * streams go on. Allocators that keep their memory, as frameworks have them, make few such calls after the
- * first steps; wait on the host (bps_wait) before others. */
+/* What is queued on `stream` (cudaStream_t or CUstream, NULL: the default stream) after this call finds the
+ * output of the operation, one on CUDA memory. The call waits on the host until the last copy to the GPU has
+ * been queued, at most operation_timeout_ms. Then it makes the stream wait for the event behind that copy.
+ * BPS_DEADLINE: the stream does not wait; call again. BPS_INVALID_ARGUMENT: the stream is being captured into
+ * a graph. bps_poll and bps_wait tell how the operation ended; after a failure the stream goes on, and what
+ * it computes from the output is worth nothing. Any thread, and several at once; refused inside a callback.
+ */
 BPS_API bps_status bps_handle_wait_stream(bps_handle* handle, void* stream, bps_error* error);
 
 /* Runs once on the client's callback thread. A wait inside is refused (BPS_INVALID_ARGUMENT). error is NULL

@@ -162,8 +162,8 @@ class Handle {
   }
   void wait(Status& status) const { wait(Timeout{}, status); }
 
-  // Of an operation on CudaMemory: what is queued on `stream` from now on waits until the operation has
-  // ended, well or not; its result is still to be asked for. See bps_handle_wait_stream.
+  // Of an operation on CudaMemory: what is queued on `stream` from now on finds its output; how it ended is
+  // still to be asked for. Waits until the last copy has been queued. See bps_handle_wait_stream.
   void wait_stream(void* stream) const {
     Status status;
     wait_stream(stream, status);

@@ -12,20 +12,6 @@ std::uint64_t this_thread() {
 
 }  // namespace
 
-CallerEvent::~CallerEvent() {
-  if (event == nullptr) return;
-  pool->free_.update([&](std::vector<CudaEvent>& free) { free.push_back(event); });
-}
-
-CallerEvents::~CallerEvents() {
-  if (device_->is_left_behind()) return;
-  const CudaDevice::Current current(*device_);
-  free_.update([&](std::vector<CudaEvent>& free) {
-    for (CudaEvent event : free)
-      (void)device_->api().destroy_event(event);
-  });
-}
-
 // A driver of before CUDA 12 has no ids.
 Result<CallerEvent::Stream> CallerEvents::tell_apart(CudaStream stream) const {
   CallerEvent::Stream told;
@@ -43,20 +29,13 @@ Result<std::shared_ptr<CallerEvent>> CallerEvents::record(CudaStream stream) {
   if (const Status status = device_->check_not_captured(stream); !status.ok()) return status.error();
   const auto told = tell_apart(stream);
   if (!told) return told.error();
-  auto made = std::make_shared<CallerEvent>(shared_from_this(), *told);
-  made->event = free_.update([](std::vector<CudaEvent>& free) {
-    if (free.empty()) return CudaEvent();
-    const CudaEvent last = free.back();
-    free.pop_back();
-    return last;
-  });
-  if (made->event == nullptr) {
-    free_.update([&](std::vector<CudaEvent>& free) { free.reserve(++events_); });
-    if (const CudaCode code = device_->api().create_event(made->event); code != CudaCode::success)
-      return device_->error(CudaCall::create_event, code);
-  }
-  if (const CudaCode code = device_->api().record_event(made->event, stream); code != CudaCode::success)
+  auto event = events_->take();
+  if (!event) return event.error();
+  if (const CudaCode code = device_->api().record_event(event->get(), stream); code != CudaCode::success)
     return device_->error(CudaCall::record_event, code);
+  auto made = std::make_shared<CallerEvent>();
+  made->event = std::move(event).value();
+  made->stream = *told;
   made->number = ++recorded_;
   return made;
 }

@@ -78,7 +78,6 @@ enum class CudaCall : std::uint8_t {
   exchange_capture_mode,
   is_capturing,
   wait_event,
-  wait_value,
   create_event,
   record_event,
   query_event,
@@ -89,13 +88,12 @@ enum class CudaCall : std::uint8_t {
   free,
   register_host,
   unregister_host,
-  device_address,
   load_module,
   unload_module,
   find_kernel,
   launch,
 };
-inline constexpr std::uint8_t kCudaCallCount = 36;
+inline constexpr std::uint8_t kCudaCallCount = 34;
 
 // As the driver calls it: "cuMemcpyDtoHAsync".
 std::string_view name_of(CudaCall call);
@@ -157,8 +155,6 @@ class CudaApi {
   // Whether what is queued on it becomes part of a graph, and is not done now.
   virtual CudaCode is_capturing(CudaStream stream, bool& captured) = 0;
   virtual CudaCode wait_event(CudaStream stream, CudaEvent event) = 0;
-  // Until the word at this device address is `value` or has gone past it.
-  virtual CudaCode wait_value(CudaStream stream, std::uint64_t address, std::uint32_t value) = 0;
 
   virtual CudaCode create_event(CudaEvent& event) = 0;
   virtual CudaCode record_event(CudaEvent event, CudaStream stream) = 0;
@@ -173,7 +169,6 @@ class CudaApi {
   // For all contexts; copies to and from such memory run beside the host.
   virtual CudaCode register_host(void* memory, std::size_t bytes) = 0;
   virtual CudaCode unregister_host(void* memory) = 0;
-  virtual CudaCode device_address(std::uint64_t& address, void* registered) = 0;
 
   // Of a text in PTX, which the driver translates for its GPU.
   virtual CudaCode load_module(CudaModule& module, const char* text) = 0;

@@ -41,7 +41,7 @@ Status CudaBuffers::check(const std::byte* memory, std::size_t bytes) const {
 Result<OperationBuffer> CudaBuffers::describe(void* memory, std::size_t bytes, CudaStream stream) {
   if (const Status status = check(static_cast<const std::byte*>(memory), bytes); !status.ok())
     return status.error();
-  auto event = events_->record(stream);
+  auto event = events_.record(stream);
   if (!event) return event.error();
   return OperationBuffer{static_cast<std::byte*>(memory), bytes, MemoryKind::cuda, device_->ordinal(),
                          *event};

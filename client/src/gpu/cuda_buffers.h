@@ -14,8 +14,7 @@ namespace bps {
 
 class CudaBuffers {
  public:
-  explicit CudaBuffers(std::shared_ptr<CudaDevice> device)
-      : device_(std::move(device)), events_(std::make_shared<CallerEvents>(device_)) {}
+  explicit CudaBuffers(std::shared_ptr<CudaDevice> device) : device_(std::move(device)), events_(device_) {}
 
   // Readable, and writable, when what is queued on `stream` by now has been done. Null: the default stream.
   Result<OperationBuffer> describe(void* memory, std::size_t bytes, CudaStream stream);
@@ -24,7 +23,7 @@ class CudaBuffers {
   Status check(const std::byte* memory, std::size_t bytes) const;
 
   const std::shared_ptr<CudaDevice> device_;
-  const std::shared_ptr<CallerEvents> events_;
+  CallerEvents events_;
 };
 
 }  // namespace bps

@@ -63,11 +63,15 @@ Status CudaCopier::pump() {
       if (!*begun) break;
     }
     if (waiting.next < waiting.job.copies.size()) break;
-    std::function<void()> then = std::move(waiting.job.then);
+    Job job = std::move(waiting.job);
     jobs_.erase(first);
-    if (const Status status = mark(std::move(then)); !status.ok()) return status;
+    const auto marked = mark(std::move(job.then));
+    if (!marked) return marked.error();
+    if (job.queued) job.queued(*marked);
   }
-  return begun_ > 0 ? mark([] {}) : Status();
+  if (begun_ == 0) return {};
+  const auto marked = mark([] {});
+  return marked ? Status() : Status(marked.error());
 }
 
 // False: there is no room in the bounce buffer.
@@ -144,9 +148,9 @@ Status CudaCopier::copy(std::byte* device, std::byte* host, std::size_t bytes) {
                        device_.api().copy_to_device(device, host, bytes, queue_.stream()));
 }
 
-Status CudaCopier::mark(std::function<void()> then) {
-  const auto marked = queue_.mark([this, bytes = std::exchange(begun_, 0),
-                                   bounced = std::exchange(bounced_, {}), then = std::move(then)] {
+Result<CudaEventPool::Event> CudaCopier::mark(std::function<void()> then) {
+  return queue_.mark([this, bytes = std::exchange(begun_, 0), bounced = std::exchange(bounced_, {}),
+                      then = std::move(then)] {
     under_way_ -= bytes;
     for (const Bounced& piece : bounced) {
       if (direction_ == Direction::to_host)
@@ -155,7 +159,6 @@ Status CudaCopier::mark(std::function<void()> then) {
     }
     then();
   });
-  return marked ? Status() : Status(marked.error());
 }
 
 Status CudaCopier::poll() {

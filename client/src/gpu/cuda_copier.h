@@ -56,7 +56,8 @@ class CudaCopier {
     std::vector<CudaCopy> copies;
     std::int64_t priority = 0;   // the greater, the earlier; then in the order of add()
     CudaEventPool::Event after;  // on another stream; may be none
-    std::function<void()> then;  // all bytes are where they should be
+    std::function<void(const CudaEventPool::Event&)> queued;  // its last copy, before this event; may be none
+    std::function<void()> then;                               // all bytes are where they should be
   };
 
   CudaCopier(const CudaDevice& device, CudaEventPool& events, Direction direction)
@@ -93,7 +94,7 @@ class CudaCopier {
   std::size_t together(const Waiting& waiting) const;
   Result<bool> begin_together(Waiting& waiting, std::size_t count);
   Status copy(std::byte* device, std::byte* host, std::size_t bytes);
-  Status mark(std::function<void()> then);
+  Result<CudaEventPool::Event> mark(std::function<void()> then);
 
   const CudaDevice& device_;
   CudaQueue queue_;

@@ -32,7 +32,6 @@ struct CudaFunctions {
   Code (*query_stream)(void* stream);
   Code (*stream_id)(void* stream, unsigned long long* id);
   Code (*wait_event)(void* stream, void* event, unsigned int flags);
-  Code (*wait_value)(void* stream, Address address, std::uint32_t value, unsigned int flags);
   Code (*create_event)(void** event, unsigned int flags);
   Code (*record_event)(void* event, void* stream);
   Code (*query_event)(void* event);
@@ -43,7 +42,6 @@ struct CudaFunctions {
   Code (*free)(Address memory);
   Code (*register_host)(void* memory, std::size_t bytes, unsigned int flags);
   Code (*unregister_host)(void* memory);
-  Code (*device_address)(Address* address, void* memory, unsigned int flags);
   Code (*load_module)(void** module, const void* text);
   Code (*unload_module)(void* module);
   Code (*find_kernel)(void** kernel, void* module, const char* name);
@@ -57,9 +55,7 @@ struct CudaFunctions {
 namespace cuda_constants {
 inline constexpr unsigned int kStreamNonBlocking = 1;
 inline constexpr unsigned int kEventWithoutTiming = 2;
-inline constexpr unsigned int kWaitGreaterOrEqual = 0;
 inline constexpr unsigned int kRegisterPortable = 1;
-inline constexpr unsigned int kRegisterMapped = 2;
 inline constexpr int kAttributeMemoryType = 2;
 inline constexpr int kAttributeDevice = 9;
 inline constexpr int kAttributeIsLegacyIpcCapable = 10;

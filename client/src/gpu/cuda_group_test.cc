@@ -96,12 +96,5 @@ TEST_CASE("cuda group: NCCL's min and max of floats are refused, and nothing els
   }
 }
 
-TEST_CASE("cuda group: with one hardware queue all ends, too") {
-  CudaHost::Options options;
-  options.cuda.queues = 1;
-  for (std::uint32_t size = 1; size <= 3; ++size)
-    exercise(size, 21 + size, options);
-}
-
 }  // namespace
 }  // namespace bps

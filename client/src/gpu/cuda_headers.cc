@@ -35,7 +35,6 @@ static_assert(kSameShape<decltype(F::query_stream), decltype(&cuStreamQuery)>);
 static_assert(kSameShape<decltype(F::stream_id), decltype(&cuStreamGetId)>);
 #endif
 static_assert(kSameShape<decltype(F::wait_event), decltype(&cuStreamWaitEvent)>);
-static_assert(kSameShape<decltype(F::wait_value), decltype(&cuStreamWaitValue32)>);
 static_assert(kSameShape<decltype(F::create_event), decltype(&cuEventCreate)>);
 static_assert(kSameShape<decltype(F::record_event), decltype(&cuEventRecord)>);
 static_assert(kSameShape<decltype(F::query_event), decltype(&cuEventQuery)>);
@@ -46,7 +45,6 @@ static_assert(kSameShape<decltype(F::allocate), decltype(&cuMemAlloc)>);
 static_assert(kSameShape<decltype(F::free), decltype(&cuMemFree)>);
 static_assert(kSameShape<decltype(F::register_host), decltype(&cuMemHostRegister)>);
 static_assert(kSameShape<decltype(F::unregister_host), decltype(&cuMemHostUnregister)>);
-static_assert(kSameShape<decltype(F::device_address), decltype(&cuMemHostGetDevicePointer)>);
 static_assert(kSameShape<decltype(F::load_module), decltype(&cuModuleLoadData)>);
 static_assert(kSameShape<decltype(F::unload_module), decltype(&cuModuleUnload)>);
 static_assert(kSameShape<decltype(F::find_kernel), decltype(&cuModuleGetFunction)>);
@@ -89,9 +87,7 @@ static_assert(CUDA_ERROR_DEINITIALIZED == 4 && CUDA_ERROR_DEVICE_UNAVAILABLE == 
 using namespace cuda_constants;
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
 static_assert(kEventWithoutTiming == CU_EVENT_DISABLE_TIMING);
-static_assert(kWaitGreaterOrEqual == CU_STREAM_WAIT_VALUE_GEQ);
 static_assert(kRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
-static_assert(kRegisterMapped == CU_MEMHOSTREGISTER_DEVICEMAP);
 static_assert(kAttributeMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 static_assert(kAttributeDevice == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(kAttributeIsLegacyIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);

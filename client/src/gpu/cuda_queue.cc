@@ -4,20 +4,33 @@
 
 namespace bps {
 
+CudaEventPool::~CudaEventPool() {
+  if (device_->is_left_behind()) return;
+  const CudaDevice::Current current(*device_);
+  destroy();
+}
+
 Result<CudaEventPool::Event> CudaEventPool::take() {
-  CudaEvent event = nullptr;
-  if (!free_.empty()) {
-    event = free_.back();
-    free_.pop_back();
-  } else if (const CudaCode code = device_.api().create_event(event); code != CudaCode::success) {
-    return device_.error(CudaCall::create_event, code);
+  CudaEvent event = free_.update_quietly([](std::vector<CudaEvent>& free) {
+    if (free.empty()) return CudaEvent();
+    const CudaEvent last = free.back();
+    free.pop_back();
+    return last;
+  });
+  if (event == nullptr) {
+    free_.update_quietly([&](std::vector<CudaEvent>& free) { free.reserve(++made_); });
+    if (const CudaCode code = device_->api().create_event(event); code != CudaCode::success)
+      return device_->error(CudaCall::create_event, code);
   }
-  return Event(event, [this](CudaEvent given_back) { free_.push_back(given_back); });
+  return Event(event, [pool = shared_from_this()](CudaEvent given_back) {
+    pool->free_.update_quietly([&](std::vector<CudaEvent>& free) { free.push_back(given_back); });
+  });
 }
 
 void CudaEventPool::destroy() {
-  for (CudaEvent event : std::exchange(free_, {}))
-    (void)device_.api().destroy_event(event);
+  const auto free = free_.update_quietly([](std::vector<CudaEvent>& all) { return std::exchange(all, {}); });
+  for (CudaEvent event : free)
+    (void)device_->api().destroy_event(event);
 }
 
 Status CudaQueue::open(int priority) {

@@ -3,10 +3,12 @@
 // Places are events, asked for by poll() in the stream's order: only the first can be the next to fire.
 // Events are used again, so that on the data path none is made.
 //
-// Owner: CudaPipeline and CudaCopier. Lives on: the CUDA thread, with the device's context current. Failure:
-// every call says so, and nothing more fires after drop().
+// Owner: CudaPipeline and CudaCopier; of a pool also CudaBuffers, and who waits for an event. CudaQueue lives
+// on: the CUDA thread, with the device's context current. Failure: every call says so, and nothing more fires
+// after drop().
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -14,24 +16,28 @@
 #include <vector>
 
 #include "client/src/gpu/cuda_device.h"
+#include "proto/base/loop/completion.h"
 
 namespace bps {
 
-// The pool outlives its events.
-class CudaEventPool {
+// Any thread; its events keep it.
+class CudaEventPool : public std::enable_shared_from_this<CudaEventPool> {
  public:
-  explicit CudaEventPool(const CudaDevice& device) : device_(device) {}
+  explicit CudaEventPool(std::shared_ptr<CudaDevice> device) : device_(std::move(device)) {}
+  ~CudaEventPool();
   CudaEventPool(const CudaEventPool&) = delete;
   CudaEventPool& operator=(const CudaEventPool&) = delete;
 
-  // Given back when nobody has it any more.
+  // With the device's context current. Given back when nobody has it any more.
   using Event = std::shared_ptr<CudaEventObject>;
   Result<Event> take();
-  void destroy();  // all, none of which is lent
+  // Likewise: those that nobody has. The destructor sees to the rest.
+  void destroy();
 
  private:
-  const CudaDevice& device_;
-  std::vector<CudaEvent> free_;
+  const std::shared_ptr<CudaDevice> device_;
+  Monitor<std::vector<CudaEvent>> free_;  // with room for all that there are
+  std::atomic<std::size_t> made_ = 0;
 };
 
 class CudaQueue {

@@ -52,8 +52,9 @@ class CudaScenario {
     bool aborted = false;
     std::map<std::uint64_t, bool> ended;
     std::set<std::pair<std::uint64_t, std::size_t>> summed;
-    std::uint64_t calls = 0;  // collectives
-    std::uint32_t thens = 0;  // that were asked for, and have not come
+    std::uint64_t calls = 0;       // collectives
+    std::uint32_t thens = 0;       // that were asked for, and have not come
+    std::uint64_t first_uses = 0;  // of NCCL's calls, when the group had begun
   };
 
   explicit CudaScenario(CudaHost& host) : host_(host), members(host.ranks.size()) {}
@@ -120,6 +121,10 @@ class CudaScenario {
       });
     });
     if (!reach([](const Member& member) { return member.begun.has_value(); })) return false;
+    each([](std::uint32_t, Member& member, CudaHost::Rank& rank) {
+      member.first_uses = rank.nccl->first_uses();
+      CHECK((member.first_uses > 0) == (rank.nccl->calls() > 0));
+    });
     each([&](std::uint32_t i, Member& member, CudaHost::Rank& rank) {
       member.user = host_.on_device(i, kPartitions * kElements * 4);
       auto own = rank.group->allocate(2 * kPartitions * kElements * 4);
@@ -178,7 +183,8 @@ class CudaScenario {
     });
     if (!reach([](const Member& member) { return member.ended.count(1) == 1; })) return false;
     const auto size = static_cast<std::int32_t>(members.size());
-    each([&](std::uint32_t, Member& member, CudaHost::Rank&) {
+    each([&](std::uint32_t, Member& member, CudaHost::Rank& rank) {
+      CHECK(rank.nccl->first_uses() == member.first_uses);
       std::uint32_t wrong = 0;
       for (std::uint32_t k = 0; k < kPartitions * kElements; ++k)
         wrong += get(member, k) != static_cast<std::int32_t>(k) * size * (size + 1) / 2 ? 1 : 0;

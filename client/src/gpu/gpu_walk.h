@@ -21,7 +21,6 @@ class GpuWalk {
   struct Times {
     double to_host_seconds = 0;
     double to_device_seconds = 0;
-    bool may_wait_on_streams = false;
   };
 
   GpuWalk()
@@ -30,14 +29,11 @@ class GpuWalk {
 
   EventLoop& clock() { return client_->loop(); }
 
-  Times go(std::shared_ptr<CudaApi> driver, std::size_t partition_bytes, std::size_t pinned_max,
-           CudaPatience patience = {}) {
+  Times go(std::shared_ptr<CudaApi> driver, std::size_t partition_bytes, std::size_t pinned_max) {
     api_ = driver.get();
     device_ = CudaDevice::open(std::move(driver), 0).value();
     CudaGroup::Options options;
     options.pinned_max = pinned_max;
-    options.patience = patience;
-    trial_ = patience.trial;
     bytes_ = kPartitions * partition_bytes;
     partition_bytes_ = partition_bytes;
     on_client([&] {
@@ -74,7 +70,6 @@ class GpuWalk {
       group_->end_batch();
     });
     check_output();
-    times.may_wait_on_streams = wait_on_stream();
     end();
     CHECK(wrong_ == 0);
     return times;
@@ -161,20 +156,6 @@ class GpuWalk {
     for (std::size_t i = 0; i < bytes_; ++i)
       wrong_ += host_->bytes()[i] != pattern(i + 7) ? 1 : 0;
   }
-  // The first waits are the host's, while the stream is tried out.
-  bool wait_on_stream() {
-    const auto words = group_->stream_words();
-    const TimePoint deadline = clock().now() + 2 * trial_ + std::chrono::seconds(2);
-    StreamWords::WordPtr word;
-    while (word == nullptr && clock().now() < deadline) {
-      word = words->wait(stream_).value();
-      reach_end_of_stream(/*is_held=*/word != nullptr);
-    }
-    if (word == nullptr) return false;
-    word->set();
-    reach_end_of_stream();
-    return true;
-  }
   void end() {
     buffer_ = {};
     {
@@ -213,7 +194,6 @@ class GpuWalk {
   std::shared_ptr<CudaDevice> device_;
   std::unique_ptr<CudaGroup> group_;
   std::size_t bytes_ = 0, partition_bytes_ = 0;
-  Duration trial_{};  // that the group makes of a stream
   std::shared_ptr<Region> own_, host_;
   void* user_ = nullptr;
   CudaStream stream_ = nullptr;

@@ -13,7 +13,7 @@ namespace {
 
 using namespace cuda_constants;
 
-constexpr int kOldestDriver = 11040;  // which has all that is used but waiting for values, and ids of streams
+constexpr int kOldestDriver = 11040;  // which has all that is used but ids of streams
 constexpr const char* kGetDriver =
     "install NVIDIA's driver; in a container, start it so that it sees the GPUs (--gpus all)";
 
@@ -99,10 +99,6 @@ class RealCuda final : public CudaApi {
   CudaCode wait_event(CudaStream stream, CudaEvent event) override {
     return CudaCode(driver_.wait_event(stream, event, 0));
   }
-  CudaCode wait_value(CudaStream stream, std::uint64_t address, std::uint32_t value) override {
-    if (driver_.wait_value == nullptr) return CudaCode::not_supported;
-    return CudaCode(driver_.wait_value(stream, address, value, kWaitGreaterOrEqual));
-  }
 
   CudaCode create_event(CudaEvent& event) override {
     return made(event, [&](void** made) { return driver_.create_event(made, kEventWithoutTiming); });
@@ -128,15 +124,9 @@ class RealCuda final : public CudaApi {
   }
   CudaCode free(void* memory) override { return CudaCode(driver_.free(address_of(memory))); }
   CudaCode register_host(void* memory, std::size_t bytes) override {
-    return CudaCode(driver_.register_host(memory, bytes, kRegisterPortable | kRegisterMapped));
+    return CudaCode(driver_.register_host(memory, bytes, kRegisterPortable));
   }
   CudaCode unregister_host(void* memory) override { return CudaCode(driver_.unregister_host(memory)); }
-  CudaCode device_address(std::uint64_t& address, void* registered) override {
-    CudaFunctions::Address found = 0;
-    const auto code = CudaCode(driver_.device_address(&found, registered, 0));
-    address = found;
-    return code;
-  }
 
   CudaCode load_module(CudaModule& module, const char* text) override {
     return made(module, [&](void** made) { return driver_.load_module(made, text); });
@@ -207,7 +197,6 @@ Result<CudaFunctions> load_cuda(const char* library) {
   find("cuThreadExchangeStreamCaptureMode", functions.exchange_capture_mode);
   find("cuStreamIsCapturing", functions.is_capturing);
   find("cuStreamWaitEvent", functions.wait_event);
-  find("cuStreamWaitValue32_v2", functions.wait_value, /*needed=*/false);
   find("cuEventCreate", functions.create_event);
   find("cuEventRecord", functions.record_event);
   find("cuEventQuery", functions.query_event);
@@ -218,7 +207,6 @@ Result<CudaFunctions> load_cuda(const char* library) {
   find("cuMemFree_v2", functions.free);
   find("cuMemHostRegister_v2", functions.register_host);
   find("cuMemHostUnregister", functions.unregister_host);
-  find("cuMemHostGetDevicePointer_v2", functions.device_address);
   find("cuModuleLoadData", functions.load_module);
   find("cuModuleUnload", functions.unload_module);
   find("cuModuleGetFunction", functions.find_kernel);

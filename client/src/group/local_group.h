@@ -41,6 +41,16 @@
 
 namespace bps {
 
+// An operation whose output is on a GPU: hears when what writes that has been queued there, which is before
+// it is done.
+class OutputWatch {
+ public:
+  virtual ~OutputWatch() = default;
+  // So many bytes more of it, before `event`, which is the implementation's, and behind what was told before.
+  // Any thread.
+  virtual void on_queued(std::size_t bytes, std::shared_ptr<void> event) = 0;
+};
+
 // One partition in a collective. The pieces of a collective are consecutive partitions of one tensor.
 struct LocalPiece {
   PartitionId partition;
@@ -55,8 +65,9 @@ struct LocalPiece {
   std::byte* sum = nullptr;
   const std::byte* answer = nullptr;  // spread, at the owner: where the answer lies; likewise
   const Region* home = nullptr;       // of `sum` or `answer`
-  std::byte* out = nullptr;   // spread: where this member wants it; null: not (the root of a broadcast)
-  std::int32_t priority = 0;  // stage: of its tensor; the greater, the earlier
+  std::byte* out = nullptr;  // spread: where this member wants it; null: not (the root of a broadcast)
+  std::shared_ptr<OutputWatch> watch = {};  // of what `out` is a part of; may be none
+  std::int32_t priority = 0;                // stage: of its tensor; the greater, the earlier
 };
 
 struct Collective {
@@ -139,10 +150,6 @@ class LocalGroup {
 
   // For texts: what this member itself waits for, if it is more than the end of copies; else nothing.
   virtual std::string waits_for() const { return ""; }
-
-  // For texts: how many waits of the program's streams for operations are open, which may hold up others of
-  // its streams.
-  virtual std::uint32_t stream_waits() const { return 0; }
 
   // From other members. As ConnectionHandler; an error breaks the connection to that member. An
   // implementation whose members talk by other means refuses it all.

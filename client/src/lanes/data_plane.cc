@@ -122,6 +122,7 @@ Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, Ope
   round.memory = memory.kind;
   round.in_event = std::move(memory.in_event);
   round.out_event = std::move(memory.out_event);
+  round.watch = std::move(memory.watch);
   round.done = std::move(done);
   return begin(*tensor, std::move(round));
 }
@@ -146,6 +147,7 @@ Status DataPlane::broadcast(TensorId id, Memory memory, Rank root, OperationDone
   round.in_home = std::move(memory.in_home);
   round.memory = memory.kind;
   round.in_event = std::move(memory.in_event);
+  round.watch = std::move(memory.watch);
   round.done = std::move(done);
   return begin(*tensor, std::move(round));
 }

@@ -132,6 +132,7 @@ class DataPlane final : private Lane::Owner, private GroupPlane::Owner, private 
     // Of a GPU's memory: when it may be used, see OperationBuffer. That of `out` may be null if it is the
     // same.
     std::shared_ptr<void> in_event, out_event;
+    std::shared_ptr<OutputWatch> watch;  // likewise; may be none
   };
   Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
   // `memory.out` is read at the root and written elsewhere; its home and event are those of `in`.

@@ -79,8 +79,8 @@ class Client {
   }
   Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, const GivenMemory& buffer,
                                                      std::int64_t root);
-  // Of an operation in a GPU's memory: what is queued on the stream from now on waits until it has ended.
-  // Where streams cannot, this thread does, at most for operation_timeout().
+  // Of an operation in a GPU's memory: what is queued on the stream from now on finds its output. Waits until
+  // the last copy there has been queued, at most for operation_timeout().
   Status wait_stream(OperationRecord& record, TensorId tensor, void* stream);
   Status barrier(Duration timeout);
   const ClientStats& stats() const { return *stats_; }

@@ -144,6 +144,7 @@ class TensorState {
     std::shared_ptr<const Region> in_home, out_home;
     MemoryKind memory = MemoryKind::host;  // that `in` and `out` are; another than the host's goes by a group
     std::shared_ptr<void> in_event, out_event;  // when they may be used; see OperationBuffer
+    std::shared_ptr<OutputWatch> watch;         // see LocalPiece
     Done done;
   };
 

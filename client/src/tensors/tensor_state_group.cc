@@ -109,6 +109,7 @@ LocalPiece TensorState::spread_piece(const Partition& partition) const {
     piece.out = is_owner(partition) ? nullptr : library_.get() + partitioner_.offset(partition.index);
   } else if (!current_.is_root) {
     piece.out = current_.out + partitioner_.offset(partition.index);
+    piece.watch = current_.watch;
   }
   return piece;
 }

@@ -165,8 +165,7 @@ class GpuWorker {
   std::shared_ptr<FakeNccl> nccl;
   std::optional<Error> no_driver;
   // Of a machine that may be slow. For what never ends: the library's.
-  CudaPatience patience{
-      .trial = kLong, .stall = kLong, .rest = kLong, .stop = kLong, .slow_looks = 3600, .stuck_looks = 3600};
+  CudaPatience patience{.rest = kLong, .stop = kLong, .slow_looks = 3600, .stuck_looks = 3600};
   bool gives_all_back = true;  // at the end; not if the driver refuses to take it
   CudaStream stream = nullptr;
   bps_client* client = nullptr;

@@ -58,6 +58,14 @@ void FakeCuda::hang_next(std::uint64_t nth) {
   shared_->monitor.update([&](Machine& m) { m.hang_in = nth; });
 }
 
+void FakeCuda::hold_copies(CudaCall direction) {
+  shared_->monitor.update([&](Machine& m) { m.held_copies = direction; });
+}
+
+void FakeCuda::release_copies() {
+  shared_->monitor.update([](Machine& m) { m.held_copies.reset(); });
+}
+
 void FakeCuda::block(CudaCall call) {
   shared_->monitor.update([&](Machine& m) {
     m.blocked = call;
@@ -123,13 +131,6 @@ void FakeCuda::enqueue(CudaStream stream, Work work) {
     if (found == m.streams.end()) return m.misuse("work on a stream that is none");
     if (m.lost != CudaCode::success) return;
     m.queue(*found->second, m.operation_of(std::move(work), "a collective"));
-  });
-}
-
-void FakeCuda::wait_for_streams(const std::string& what) {
-  shared_->monitor.update([&](Machine& m) {
-    m.advance();
-    if (m.is_word_waited_for()) m.misuse(what + " may wait for a stream that waits for a word");
   });
 }
 
@@ -278,8 +279,9 @@ CudaCode FakeCuda::copy(CudaCall kind, void* to, const void* from, std::size_t b
     };
     check(kind != CudaCall::copy_to_device, source);
     check(kind != CudaCall::copy_to_host, target);
-    m.queue(*found,
-            {.finish = [to, from, bytes] { std::memcpy(to, from, bytes); }, .memory = {source, target}});
+    m.queue(*found, {.may_start = [&m, kind] { return m.held_copies != kind; },
+                     .finish = [to, from, bytes] { std::memcpy(to, from, bytes); },
+                     .memory = {source, target}});
     return CudaCode::success;
   });
 }
@@ -341,14 +343,6 @@ CudaCode FakeCuda::unregister_host(void* memory) {
     if (m.is_in_use(found->second)) m.misuse("memory is unregistered while it is in use");
     m.registrations.erase(found);
     return decided.value_or(CudaCode::success);
-  });
-}
-
-CudaCode FakeCuda::device_address(std::uint64_t& address, void* registered) {
-  return call(CudaCall::device_address, [&](Machine& m) {
-    address = reinterpret_cast<std::uint64_t>(registered);
-    const bool known = m.is_registered({static_cast<const std::byte*>(registered), 1});
-    return known ? CudaCode::success : CudaCode::invalid_value;
   });
 }
 

@@ -11,11 +11,8 @@
 //   a call that ends a capture of the program's, or becomes part of it
 //   copies of host memory that is not registered, which would hold up the caller, or past the end of device
 //   memory
-//   a call that may wait for all streams while one of them waits for a word, which might then never be set
 //
-// Streams have hardware queues in turn, as they are made. What is at the head of a queue holds up all behind
-// it until it has started, of whatever stream: that is all the driver promises. A stream's handle is used
-// again after it, its id is not.
+// A stream's handle is used again after it, its id is not.
 //
 // Operations go on whenever a function is called, by `clock`. A device's memory is memory of this process.
 // Owner: the test's; outlives all that works on it. Any thread. Limits: one context per device.
@@ -41,9 +38,7 @@ class FakeCuda final : public CudaApi {
     int devices = 1;
     Duration longest{std::chrono::microseconds(50)};  // of one operation
     std::size_t memory = 1ull << 30;                  // of each device
-    std::uint32_t queues = 0;                         // in hardware; 0: each stream has one
-    bool can_wait_for_values = true;
-    bool has_stream_ids = true;  // of a driver that tells them
+    bool has_stream_ids = true;                       // of a driver that tells them
   };
 
   // What another library does on a stream. Called under this object's lock: neither calls back into it.
@@ -83,6 +78,9 @@ class FakeCuda final : public CudaApi {
   void tell_size(const void* memory, std::size_t bytes, Pieces pieces = Pieces::mappings);
   // The n-th operation on a stream from now on never ends.
   void hang_next(std::uint64_t nth);
+  // Copies in this direction that are queued from now on do not begin until release_copies().
+  void hold_copies(CudaCall direction);
+  void release_copies();
   // Calls of this function do not return until unblock(), whatever thread makes them.
   void block(CudaCall call);
   void unblock();
@@ -99,8 +97,6 @@ class FakeCuda final : public CudaApi {
   void enqueue(CudaStream stream, Work work);
   // A kernel of this name, in texts that are loaded from now on.
   void play(const std::string& kernel, Play play);
-  // Another library does something for which the driver may wait for all streams.
-  void wait_for_streams(const std::string& what);
 
   CudaCode init() override;
   CudaCode driver_version(int& version) override;
@@ -123,7 +119,6 @@ class FakeCuda final : public CudaApi {
   CudaCode exchange_capture_mode(CudaCaptureMode& mode) override;
   CudaCode is_capturing(CudaStream stream, bool& captured) override;
   CudaCode wait_event(CudaStream stream, CudaEvent event) override;
-  CudaCode wait_value(CudaStream stream, std::uint64_t address, std::uint32_t value) override;
   CudaCode create_event(CudaEvent& event) override;
   CudaCode record_event(CudaEvent event, CudaStream stream) override;
   CudaCode query_event(CudaEvent event) override;
@@ -134,7 +129,6 @@ class FakeCuda final : public CudaApi {
   CudaCode free(void* memory) override;
   CudaCode register_host(void* memory, std::size_t bytes) override;
   CudaCode unregister_host(void* memory) override;
-  CudaCode device_address(std::uint64_t& address, void* registered) override;
   CudaCode load_module(CudaModule& module, const char* text) override;
   CudaCode unload_module(CudaModule module) override;
   CudaCode find_kernel(CudaKernel& kernel, CudaModule module, const char* name) override;

@@ -15,7 +15,7 @@ CudaCode FakeCuda::load_module(CudaModule& module, const char* text) {
     Machine::Module made{m.current_device(), {}};
     for (const auto& [name, play] : m.plays) {
       if (std::string_view(text).find(".entry " + name + "(") != std::string_view::npos)
-        made.kernels[name] = std::make_unique<Machine::Kernel>(Machine::Kernel{name, play, false});
+        made.kernels[name] = std::make_unique<Machine::Kernel>(Machine::Kernel{name, play});
     }
     if (made.kernels.empty()) {
       m.misuse("cuModuleLoadData of a text without a kernel that is played");
@@ -61,9 +61,6 @@ CudaCode FakeCuda::launch(CudaKernel handle, const CudaGrid& grid, void** argume
     auto* const kernel = m.kernel(handle);
     auto* const where = m.stream(CudaCall::launch, stream);
     if (kernel == nullptr || where == nullptr) return CudaCode::invalid_value;
-    // That is when its code is brought to the device.
-    if (!std::exchange(kernel->is_used, true) && m.is_word_waited_for())
-      m.misuse("the first launch of a kernel may wait for a stream that waits for a word");
     auto work = (*kernel->play)(grid, arguments);
     if (!work) return CudaCode::invalid_value;
     Machine::Operation operation = m.operation_of(*std::move(work), kernel->name);

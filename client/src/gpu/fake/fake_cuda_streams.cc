@@ -1,5 +1,4 @@
 // Streams, events and captures of FakeCuda.
-#include <atomic>
 #include <utility>
 
 #include "client/src/gpu/fake/fake_machine.h"
@@ -71,26 +70,6 @@ CudaCode FakeCuda::wait_event(CudaStream stream, CudaEvent event) {
     m.queue(*found, {.may_start = [event = m.events.at(event), when = m.events.at(event)->recorded] {
       return event->fired >= when;
     }});
-    return CudaCode::success;
-  });
-}
-
-CudaCode FakeCuda::wait_value(CudaStream stream, std::uint64_t address, std::uint32_t value) {
-  return call(CudaCall::wait_value, [&](Machine& m) {
-    if (!m.options.can_wait_for_values) return CudaCode::not_supported;
-    auto* const found = m.stream(CudaCall::wait_value, stream);
-    auto* const word = reinterpret_cast<std::uint32_t*>(address);
-    if (found == nullptr) return CudaCode::invalid_value;
-    const Machine::Range range{reinterpret_cast<const std::byte*>(word), sizeof(*word)};
-    if (m.captured == stream) m.misuse("cuStreamWaitValue32 is captured");
-    if (!m.is_registered(range)) m.misuse("cuStreamWaitValue32 of a word that is not registered");
-    m.queue(*found, {.may_start =
-                         [word, value] {
-                           const auto now = std::atomic_ref(*word).load(std::memory_order_acquire);
-                           return static_cast<std::int32_t>(now - value) >= 0;
-                         },
-                     .memory = {range},
-                     .is_word = true});
     return CudaCode::success;
   });
 }

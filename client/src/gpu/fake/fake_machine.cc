@@ -28,19 +28,6 @@ bool disturbs_captures(CudaCall call) {
   }
 }
 
-// For which the driver may wait until all that is queued on the device has been done.
-bool may_wait_for_streams(CudaCall call) {
-  switch (call) {
-    case CudaCall::allocate:
-    case CudaCall::free:
-    case CudaCall::register_host:
-    case CudaCall::unregister_host:
-    case CudaCall::load_module:
-    case CudaCall::unload_module: return true;
-    default: return false;
-  }
-}
-
 }  // namespace
 
 std::optional<CudaCode> FakeCuda::Machine::enter(CudaCall call, bool needs_context) {
@@ -67,32 +54,12 @@ std::optional<CudaCode> FakeCuda::Machine::enter(CudaCall call, bool needs_conte
     is_capture_good = false;
     return CudaCode::capture_unsupported;
   }
-  if (may_wait_for_streams(call) && is_word_waited_for())
-    misuse(std::string(name_of(call)) + " may wait for a stream that waits for a word");
   return std::nullopt;
-}
-
-bool FakeCuda::Machine::is_word_waited_for() const {
-  for (const auto& [handle, stream] : streams) {
-    for (const Operation& operation : stream->operations)
-      if (operation.is_word && !operation.may_start()) return true;
-  }
-  return false;
-}
-
-bool FakeCuda::Machine::may_start(const Stream& stream, const Operation& operation) const {
-  for (const auto& [handle, other] : streams) {
-    if (options.queues == 0 || other->queue != stream.queue) continue;
-    for (const Operation& before : other->operations)
-      if (before.ticket < operation.ticket && !before.ends) return false;
-  }
-  return !operation.may_start || operation.may_start();
 }
 
 CudaStream FakeCuda::Machine::make_stream(int device) {
   auto made = std::make_unique<Stream>();
   made->device = device;
-  made->queue = options.queues == 0 ? 0 : static_cast<std::uint32_t>(next_stream_ % options.queues);
   made->id = ++next_stream_;
   CudaStream handle = nullptr;
   if (!free_handles_.empty()) {
@@ -124,7 +91,7 @@ void FakeCuda::Machine::advance() {
       auto& operations = stream->operations;
       if (operations.empty()) continue;
       Operation& first = operations.front();
-      if (!first.ends && may_start(*stream, first)) {
+      if (!first.ends && (!first.may_start || first.may_start())) {
         first.ends = now + first.takes;
         moved = true;
       }
@@ -193,7 +160,6 @@ FakeCuda::Machine::Kernel* FakeCuda::Machine::kernel(CudaKernel handle) {
 }
 
 void FakeCuda::Machine::queue(Stream& stream, Operation operation) {
-  operation.ticket = next_ticket_++;
   const auto longest = static_cast<std::uint64_t>(options.longest.count());
   operation.takes = Duration(longest == 0 ? 0 : static_cast<std::int64_t>(random_() % (longest + 1)));
   if (hang_in && (*hang_in)-- == 0) {

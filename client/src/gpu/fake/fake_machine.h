@@ -28,19 +28,16 @@ class FakeCuda::Machine {
     }
   };
   struct Operation {
-    std::uint64_t ticket = 0;
     Duration takes{0};
     std::function<bool()> may_start;  // none: at once
     std::function<void()> finish;
     std::vector<Range> memory;
     bool hangs = false;
-    bool is_word = false;           // it waits for one
     std::optional<TimePoint> ends;  // it has started
   };
   struct Stream {
     int device = 0;
     std::uint64_t id = 0;
-    std::uint32_t queue = 0;
     std::deque<Operation> operations;
   };
   struct Event {
@@ -59,7 +56,6 @@ class FakeCuda::Machine {
   struct Kernel {
     std::string name;
     std::shared_ptr<const Play> play;
-    bool is_used = false;
   };
   struct Module {
     int device = 0;
@@ -92,7 +88,6 @@ class FakeCuda::Machine {
   void queue(Stream& stream, Operation operation);
   Operation operation_of(Work work, const std::string& what);
   bool is_in_use(const Range& range) const;
-  bool is_word_waited_for() const;  // by a stream, and is not set
   bool is_registered(const Range& range) const;
   const Allocation* allocation_of(const Range& range) const;
   int current_device() const;
@@ -112,6 +107,7 @@ class FakeCuda::Machine {
   std::array<std::uint64_t, kCudaCallCount> counts{};
   std::vector<Fault> faults;
   std::optional<std::uint64_t> hang_in;
+  std::optional<CudaCall> held_copies;
   std::optional<CudaCall> blocked;
   bool holds = false;  // a thread in that call
   CudaCode lost = CudaCode::success;
@@ -121,11 +117,8 @@ class FakeCuda::Machine {
   std::vector<std::string> misuses;
 
  private:
-  bool may_start(const Stream& stream, const Operation& operation) const;
-
   EventLoop& clock_;
   std::mt19937_64 random_;
-  std::uint64_t next_ticket_ = 0;
   std::uint64_t next_stream_ = 0;
   std::vector<CudaStream> free_handles_;  // the last given back is the next
   std::uintptr_t next_handle_ = 0x1000;

@@ -40,6 +40,7 @@ struct FakeNccl::Mine {
     std::optional<NcclCall> blocked;
     bool holds = false;  // a thread in that call
     bool stays = false;
+    std::uint64_t first_uses = 0;
     std::vector<std::string> misuses;
     std::uint32_t depth = 0;  // of groups
     std::vector<Step> group;
@@ -124,6 +125,10 @@ std::uint64_t FakeNccl::count(NcclCall call) const {
 
 std::vector<NcclCall> FakeNccl::order() const {
   return mine_->monitor.read([](const Mine::State& s) { return s.order; });
+}
+
+std::uint64_t FakeNccl::first_uses() const {
+  return mine_->monitor.read([](const Mine::State& s) { return s.first_uses; });
 }
 
 std::size_t FakeNccl::left() const {
@@ -309,7 +314,6 @@ NcclCode FakeNccl::begin(std::vector<Step> steps) {
   const CudaStream stream = steps.front().stream;
   NcclId id{};
   int rank = 0;
-  std::optional<NcclCall> first_use;
   const bool goes_on = mine_->monitor.update([&](Mine::State& s) {
     const auto found = s.comms.find(comm);
     if (found == s.comms.end()) return false;
@@ -323,16 +327,13 @@ NcclCode FakeNccl::begin(std::vector<Step> steps) {
     for (Step& step : steps) {
       step.group = mine.groups;
       const bool is_message = step.call == NcclCall::send || step.call == NcclCall::receive;
-      const bool is_new =
-          mine.connected.emplace(step.call, is_message ? step.root : -1, !is_message && step.count >= kMany)
-              .second;
-      if (is_new) first_use = step.call;
+      const bool is_much = !is_message && step.count >= kMany;
+      if (mine.connected.emplace(step.call, is_message ? step.root : -1, is_much).second) ++s.first_uses;
     }
     mine.polls_left = s.stays ? UINT32_MAX : options_.polls_in_progress;
     mine.is_ready = mine.polls_left == 0;
     return !mine.is_ready;
   });
-  if (first_use) cuda_.wait_for_streams("the first " + std::string(name_of(*first_use)));
   const int size = world_.shared_->monitor.read([&](const State& w) { return w.cliques.at(id).size; });
   FakeCuda::Work work;
   for (const Step& step : steps) {

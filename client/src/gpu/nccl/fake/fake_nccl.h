@@ -5,10 +5,8 @@
 // really summed, in the order of ranks, when all members of the communicator have come to them on their
 // streams; if what they have come to differs, it never ends, and FakeNcclWorld::differences() says how. What
 // breaks a rule of NCCL's is written down in misuses(): a call while another is in progress, or of a
-// communicator that is gone; or the first call of a kind, or with a peer, or with so much that NCCL would do
-// it another way, while a stream waits for a word: it makes connections then, for which the driver may wait
-// for all streams. Collectives that are begun together must be so at all ranks. Min and max ignore NaN, as
-// NCCL's do; the rest is as exact as the servers' sums, which NCCL's is not.
+// communicator that is gone. Collectives that are begun together must be so at all ranks. Min and max ignore
+// NaN, as NCCL's do; the rest is as exact as the servers' sums, which NCCL's is not.
 //
 // Owner: the test's; both outlive what works on them. Any thread. Limits: a communicator's operations are on
 // one stream.
@@ -68,6 +66,9 @@ class FakeNccl final : public NcclApi {
   std::uint64_t count(NcclCall call) const;
   std::vector<NcclCall> order() const;
   std::size_t left() const;  // communicators
+  // Calls that were the first of their kind, or with a peer, or with so much that NCCL would do it another
+  // way: for those it makes connections.
+  std::uint64_t first_uses() const;
   std::vector<std::string> misuses() const;
 
   NcclCode version(int& version) override;
