@@ -125,15 +125,6 @@ std::vector<std::string> FakeCuda::misuses() const {
   return shared_->monitor.read([](const Machine& m) { return m.misuses; });
 }
 
-void FakeCuda::enqueue(CudaStream stream, Work work) {
-  shared_->monitor.update([&](Machine& m) {
-    const auto found = m.streams.find(m.resolve(stream));
-    if (found == m.streams.end()) return m.misuse("work on a stream that is none");
-    if (m.lost != CudaCode::success) return;
-    m.queue(*found->second, m.operation_of(std::move(work), "a collective"));
-  });
-}
-
 CudaCode FakeCuda::init() {
   return call(
       CudaCall::init, [](Machine&) { return CudaCode::success; }, false);
@@ -264,34 +255,6 @@ void FakeCuda::tell_size(const void* memory, std::size_t bytes, Pieces pieces) {
     allocation.told = bytes;
     allocation.pieces = pieces;
   });
-}
-
-CudaCode FakeCuda::copy(CudaCall kind, void* to, const void* from, std::size_t bytes, CudaStream stream) {
-  return call(kind, [&](Machine& m) {
-    auto* const found = m.stream(kind, stream);
-    const Machine::Range source{static_cast<const std::byte*>(from), bytes};
-    const Machine::Range target{static_cast<const std::byte*>(to), bytes};
-    if (found == nullptr) return CudaCode::invalid_value;
-    const auto check = [&](bool is_device, const Machine::Range& range) {
-      if (is_device ? m.allocation_of(range) != nullptr : m.is_registered(range)) return;
-      m.misuse(std::string(name_of(kind)) +
-               (is_device ? " of what is no memory of a device" : " of memory that is not registered"));
-    };
-    check(kind != CudaCall::copy_to_device, source);
-    check(kind != CudaCall::copy_to_host, target);
-    m.queue(*found, {.may_start = [&m, kind] { return m.held_copies != kind; },
-                     .finish = [to, from, bytes] { std::memcpy(to, from, bytes); },
-                     .memory = {source, target}});
-    return CudaCode::success;
-  });
-}
-
-CudaCode FakeCuda::copy_to_host(void* to, const void* from, std::size_t bytes, CudaStream stream) {
-  return copy(CudaCall::copy_to_host, to, from, bytes, stream);
-}
-
-CudaCode FakeCuda::copy_to_device(void* to, const void* from, std::size_t bytes, CudaStream stream) {
-  return copy(CudaCall::copy_to_device, to, from, bytes, stream);
 }
 
 CudaCode FakeCuda::allocate(void*& memory, std::size_t bytes) {
