@@ -9,7 +9,7 @@
 #include "bench/gpu/copy_floor.h"
 #include "bench/gpu/gpu_tensors.h"
 #include "bench/gpu/matrix_product.h"
-#include "client/src/gpu/real_cuda.h"
+#include "client/src/gpu/driver/real_cuda.h"
 
 namespace bps::bench {
 namespace {

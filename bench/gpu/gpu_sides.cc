@@ -4,7 +4,7 @@
 
 #include "bench/engines/values.h"
 #include "bench/gpu/matrix_product.h"
-#include "client/src/gpu/real_cuda.h"
+#include "client/src/gpu/driver/real_cuda.h"
 
 namespace bps::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "bench/gpu/fake_product.h"
-#include "client/src/gpu/cuda_functions.h"
+#include "client/src/gpu/driver/cuda_functions.h"
 #include "proto/base/config/env.h"
 #include "proto/base/loop/asio_loop.h"
 

@@ -1,7 +1,7 @@
 // The program captures its work into CUDA graphs while operations are under way.
 #include <catch2/catch.hpp>
 
-#include "client/src/gpu/cuda_scenario.h"
+#include "client/src/gpu/testing/cuda_scenario.h"
 
 namespace bps {
 namespace {

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "client/src/gpu/byte_ring.h"
-#include "client/src/gpu/cuda_queue.h"
+#include "client/src/gpu/driver/cuda_queue.h"
 #include "client/src/group/local_group.h"
 #include "proto/base/memory/region.h"
 

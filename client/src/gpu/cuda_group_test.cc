@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "client/src/gpu/cuda_host.h"
+#include "client/src/gpu/testing/cuda_host.h"
 #include "client/src/group/testing/group_exercise.h"
 
 namespace bps {

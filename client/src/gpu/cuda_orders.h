@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/src/gpu/caller_event.h"
+#include "client/src/gpu/driver/caller_event.h"
 #include "client/src/group/local_group.h"
 
 namespace bps {

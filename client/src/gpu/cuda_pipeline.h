@@ -34,12 +34,12 @@
 
 #include "client/src/gpu/collective_plan.h"
 #include "client/src/gpu/cuda_copier.h"
-#include "client/src/gpu/cuda_lease.h"
 #include "client/src/gpu/cuda_orders.h"
+#include "client/src/gpu/driver/cuda_lease.h"
+#include "client/src/gpu/driver/nvtx.h"
+#include "client/src/gpu/driver/pinned_memory.h"
 #include "client/src/gpu/nccl/nccl_link.h"
 #include "client/src/gpu/nccl/nccl_warm_up.h"
-#include "client/src/gpu/nvtx.h"
-#include "client/src/gpu/pinned_memory.h"
 #include "proto/base/log/log.h"
 #include "proto/base/loop/event_loop.h"
 

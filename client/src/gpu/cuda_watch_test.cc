@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "client/src/gpu/cuda_buffers.h"
 #include "client/src/gpu/cuda_group.h"
-#include "client/src/gpu/fake/fake_cuda.h"
+#include "client/src/gpu/driver/cuda_buffers.h"
+#include "client/src/gpu/testing/fake_cuda.h"
 #include "proto/base/loop/virtual_loop.h"
 
 namespace bps::cuda_watch_test {

@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "client/src/gpu/driver/real_cuda.h"
 #include "client/src/gpu/nccl/real_nccl.h"
-#include "client/src/gpu/real_cuda.h"
 
 namespace bps {
 namespace {

@@ -15,10 +15,10 @@
 #include <span>
 #include <string>
 
-#include "client/src/gpu/cuda_buffers.h"
 #include "client/src/gpu/cuda_group.h"
-#include "client/src/gpu/cuda_thread.h"
-#include "client/src/gpu/gpu_claim.h"
+#include "client/src/gpu/driver/cuda_buffers.h"
+#include "client/src/gpu/driver/cuda_thread.h"
+#include "client/src/gpu/driver/gpu_claim.h"
 
 namespace bps {
 

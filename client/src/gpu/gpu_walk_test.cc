@@ -9,10 +9,10 @@
 #include <memory>
 #include <set>
 
-#include "client/src/gpu/cuda_buffers.h"
 #include "client/src/gpu/cuda_group.h"
-#include "client/src/gpu/fake/fake_cuda.h"
-#include "client/src/gpu/real_cuda.h"
+#include "client/src/gpu/driver/cuda_buffers.h"
+#include "client/src/gpu/driver/real_cuda.h"
+#include "client/src/gpu/testing/fake_cuda.h"
 #include "proto/base/loop/completion.h"
 #include "proto/base/loop/loop_thread.h"
 

@@ -14,8 +14,8 @@
 #include "client/src/api/c_client.h"
 #include "client/src/api/embedded_cluster.h"
 #include "client/src/api/testing/c_api_refusal.h"
-#include "client/src/gpu/fake/fake_cuda.h"
-#include "client/src/gpu/nccl/fake/fake_nccl.h"
+#include "client/src/gpu/nccl/testing/fake_nccl.h"
+#include "client/src/gpu/testing/fake_cuda.h"
 #include "client/src/runtime/settings.h"
 
 namespace bps::testing {
