@@ -15,6 +15,7 @@
 #include "client/src/gpu/testing/fake_cuda.h"
 #include "proto/base/loop/completion.h"
 #include "proto/base/loop/loop_thread.h"
+#include "proto/base/testing/not_run.h"
 
 namespace bps::gpu_walk_test {
 namespace {
@@ -217,10 +218,7 @@ TEST_CASE("gpu walk: over a virtual GPU") {
 // tests/gpu.sh reads what this prints.
 TEST_CASE("gpu walk: over the GPU of this machine", "[gpu]") {
   const auto cuda = open_cuda();
-  if (!cuda) {
-    fmt::print("gpu: not run: {}\n", cuda.error().message);
-    return;
-  }
+  if (!cuda) return testing::not_run("gpu", cuda.error().message);
   for (const std::size_t pinned_max : {std::size_t{1} << 30, std::size_t{0}}) {
     GpuWalk walk;
     constexpr std::size_t kBytes = 4 << 20;
