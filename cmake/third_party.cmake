@@ -107,6 +107,4 @@ endif()
 find_package(CUDAToolkit QUIET)
 find_path(BPS_CUDA_INCLUDE cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_path(BPS_NCCL_INCLUDE nccl.h)
-# Assembles the kernels in a test.
-find_program(BPS_PTXAS ptxas HINTS ${CUDAToolkit_BIN_DIR})
-mark_as_advanced(BPS_CUDA_INCLUDE BPS_NCCL_INCLUDE BPS_PTXAS)
+mark_as_advanced(BPS_CUDA_INCLUDE BPS_NCCL_INCLUDE)

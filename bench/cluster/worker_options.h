@@ -73,9 +73,6 @@ struct EngineOptions {
   // Each worker has its part of the tensors, one of as many as there are workers, to itself: what it sends
   // for its host when all workers are a local group.
   bool is_part = false;
-  // What f32 tensors are on the network: bf16 or f16, which gpu_pushpull has the GPU make of them; a stage of
-  // that has tensors of it, half as large. f32: as in memory.
-  DType wire = DType::f32;
   std::uint32_t product = 0;  // of gpu_pushpull and gpu_product: edge of the matrices, 0: none
 };
 

@@ -158,13 +158,6 @@ void add_product_flag(Config& config, Options& options) {
       .range(0, 16'384);
 }
 
-void add_wire_flag(Config& config, Options& options) {
-  config
-      .add("wire-dtype", options.wire_dtype,
-           "Of cuda and --dtype f32: what its elements are on the network, cast by the GPU")
-      .choices({"f32", "bf16", "f16"});
-}
-
 void add_protection_flags(Config& config, Options& options) {
   config.add("checksum", options.checksum, "Payloads carry their CRC32C");
   config.add("tls", options.tls, "Over TLS, with a scheduler and servers that have it");
@@ -227,7 +220,6 @@ EngineOptions Options::engine(EngineKind kind) const {
   engine.checksum = checksum;
   engine.tls = tls;
   engine.local_group = chosen<GroupUse>(kGroupUses, local_group);
-  engine.wire = dtype_from_name(wire_dtype).value_or(DType::f32);
   return engine;
 }
 
@@ -245,7 +237,6 @@ nlohmann::ordered_json Options::engine_settings() const {
   settings["tls"] = tls;
   settings["memory"] = on_gpus() ? "cuda" : memory;
   settings["local_group"] = local_group;
-  if (on_gpus()) settings["wire_dtype"] = dtype == "f32" ? wire_dtype : dtype;
   return settings;
 }
 

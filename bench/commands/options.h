@@ -46,9 +46,8 @@ struct Options {
   // Of what is pushed and pulled.
   std::uint32_t tensors = 1;
   bool in_place = false;
-  std::string device = "host";     // or "cuda"
-  std::string wire_dtype = "f32";  // of cuda: what f32 is on the network
-  std::uint32_t product = 1024;    // of cuda: edge of the matrices that are multiplied meanwhile, 0: none
+  std::string device = "host";   // or "cuda"
+  std::uint32_t product = 1024;  // of cuda: edge of the matrices that are multiplied meanwhile, 0: none
 
   bool on_gpus() const { return device == "cuda"; }
   // For the processes; the subcommand adds the engines.
@@ -72,7 +71,6 @@ void add_engine_flags(Config& config, Options& options);
 void add_memory_flags(Config& config, Options& options);
 void add_device_flag(Config& config, Options& options);
 void add_product_flag(Config& config, Options& options);
-void add_wire_flag(Config& config, Options& options);
 void add_protection_flags(Config& config, Options& options);
 void add_tls_files(Config& config, Options& options);
 void add_tensor_flags(Config& config, Options& options);

@@ -82,8 +82,7 @@ Result<Outcome> run_pushpull(const PushPull& run) {
     race->add(variant.options.engine(on_gpus ? EngineKind::gpu_pushpull : EngineKind::pushpull),
               {variant.name, variant.options.engine_settings()});
   if (on_gpus) add_gpu_sides(run.options, *race);
-  if (run.floor)
-    race->add({.kind = EngineKind::floor, .wire = run.options.engine(EngineKind::floor).wire}, {"floor"});
+  if (run.floor) race->add({.kind = EngineKind::floor}, {"floor"});
   const auto measured = race->run();
   if (!measured) return measured.error();
   Outcome outcome;
@@ -125,7 +124,6 @@ int pushpull_command(int argc, const char* const* argv) {
   add_library_flags(config, run.options);
   add_memory_flags(config, run.options);
   add_device_flag(config, run.options);
-  add_wire_flag(config, run.options);
   add_product_flag(config, run.options);
   add_protection_flags(config, run.options);
   add_tls_files(config, run.options);

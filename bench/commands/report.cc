@@ -67,13 +67,6 @@ std::string rows(const std::vector<Line>& lines, std::size_t begin, std::size_t 
   return head + "\n";
 }
 
-// --wire-dtype: what goes over the network, by what is in memory.
-double on_network_by_memory(const Options& options) {
-  const auto type = dtype_from_name(options.dtype), wire = dtype_from_name(options.wire_dtype);
-  if (type != DType::f32 || !wire) return 1;
-  return static_cast<double>(size_of(*wire)) / static_cast<double>(size_of(*type));
-}
-
 }  // namespace
 
 double rounded(double value) {
@@ -122,8 +115,7 @@ void add_series(Outcome& outcome, const Options& options, const Series& series) 
   line["link_bps"] = options.link ? options.link->bits_per_second : 0;
   line["colocated"] = options.colocated;
   if (const auto goodput = goodput_of(options)) {
-    const double on_network = static_cast<double>(bytes) * on_network_by_memory(options);
-    const double tstar_s = tstar_s_per_byte(options, *goodput) * on_network;
+    const double tstar_s = tstar_s_per_byte(options, *goodput) * static_cast<double>(bytes);
     line["tstar_s"] = rounded(tstar_s);
     line["t_over_tstar"] = tstar_s > 0 ? rounded(percentile(series.round_us, 50) * 1e-6 / tstar_s) : 0;
   }

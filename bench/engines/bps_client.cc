@@ -90,14 +90,12 @@ Status BpsClient::open(const WorkerOptions& options, const EngineOptions& engine
   return bps_open(&settings, &client_, &error) == BPS_OK ? Status{} : Status{to_error(error)};
 }
 
-Result<std::vector<bps_tensor>> BpsClient::declare(const std::vector<Tensor>& tensors, DType dtype,
-                                                   DType wire) {
+Result<std::vector<bps_tensor>> BpsClient::declare(const std::vector<Tensor>& tensors, DType dtype) {
   std::vector<bps_tensor_spec> specs;
   for (const Tensor& tensor : tensors) {
     bps_tensor_spec spec = BPS_TENSOR_SPEC_INIT;
     spec.name = tensor.name.c_str();
     spec.dtype = static_cast<bps_dtype>(dtype);
-    spec.wire_dtype = static_cast<std::int32_t>(wire);
     spec.count = tensor.bytes / size_of(dtype);
     spec.priority = tensor.priority;
     specs.push_back(spec);

@@ -64,10 +64,7 @@ class BpsClient {
     std::uint64_t bytes = 0;
     std::int32_t priority = BPS_PRIORITY_DEFAULT;
   };
-  Result<std::vector<bps_tensor>> declare(const std::vector<Tensor>& tensors, DType dtype, DType wire);
-  Result<std::vector<bps_tensor>> declare(const std::vector<Tensor>& tensors, DType dtype) {
-    return declare(tensors, dtype, dtype);
-  }
+  Result<std::vector<bps_tensor>> declare(const std::vector<Tensor>& tensors, DType dtype);
 
   // Of bps_allocate; goes with the client.
   Result<std::span<std::byte>> allocate(std::size_t bytes);

@@ -23,15 +23,11 @@ std::uint32_t max_sum(DType dtype) {
   }
 }
 
-std::uint32_t largest_sum(const Pattern& pattern) {
-  return std::min(max_sum(pattern.dtype), max_sum(pattern.wire));
-}
-
 // How many ranks push different values. What ranks add is on average (extras - 1) / 2 at most, and at least
 // two kinds have to fit beside it.
 std::uint32_t extras_of(const Pattern& pattern) {
   const std::uint32_t workers = pattern.workers;
-  return std::clamp<std::uint32_t>(2 * (largest_sum(pattern) - workers) / workers + 1, 1, workers);
+  return std::clamp<std::uint32_t>(2 * (max_sum(pattern.dtype) - workers) / workers + 1, 1, workers);
 }
 
 // What a rank adds to the kind of an element.
@@ -42,7 +38,7 @@ std::uint32_t kinds_of(const Pattern& pattern) {
   const std::uint64_t workers = pattern.workers;
   const std::uint64_t added = workers * (extras_of(pattern) - 1) / 2;
   return static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>((largest_sum(pattern) - added) / workers + 1, 2, kMaxKinds));
+      std::clamp<std::uint64_t>((max_sum(pattern.dtype) - added) / workers + 1, 2, kMaxKinds));
 }
 
 std::uint32_t kind_of(std::uint64_t element, std::uint64_t round, std::uint32_t kinds) {

@@ -21,7 +21,6 @@ std::uint32_t max_workers(DType dtype);
 struct Pattern {
   DType dtype = DType::f32;
   std::uint32_t workers = 1;
-  DType wire = dtype;  // in which sums are exact, too
 };
 
 // Fills `out` (whole elements) with what worker `rank` pushes.

@@ -70,12 +70,7 @@ class Worker {
   Result<std::unique_ptr<Engine>> make_engine(const EngineOptions& engine) {
     std::string job = "bps-bench " + std::to_string(engines_.size());
     if (engine.is_part) job += " of worker " + std::to_string(options_.index);
-    WorkerOptions options = engine.is_part ? part_of_worker() : options_;
-    // See EngineOptions::wire.
-    if (engine.wire != DType::f32 && engine.kind != EngineKind::gpu_pushpull) {
-      options.bytes = options.bytes / size_of(options.dtype) * size_of(engine.wire);
-      options.dtype = engine.wire;
-    }
+    const WorkerOptions options = engine.is_part ? part_of_worker() : options_;
     return make_engine(options, engine, job);
   }
 

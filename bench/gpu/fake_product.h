@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "client/src/gpu/fake/fake_cuda.h"
+#include "client/src/gpu/testing/fake_cuda.h"
 
 namespace bps::bench {
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "bench/engines/buffer.h"
-#include "client/src/gpu/cuda_device.h"
+#include "client/src/gpu/driver/cuda_device.h"
 #include "proto/base/loop/event_loop.h"
 
 namespace bps::bench {

@@ -9,7 +9,7 @@
 #include "bench/gpu/copy_floor.h"
 #include "bench/gpu/gpu_tensors.h"
 #include "bench/gpu/matrix_product.h"
-#include "client/src/gpu/real_cuda.h"
+#include "client/src/gpu/driver/real_cuda.h"
 
 namespace bps::bench {
 namespace {
@@ -25,7 +25,7 @@ class GpuPushPullEngine final : public Engine {
       : options_(options),
         engine_(engine),
         job_(std::move(job)),
-        pattern_{options.dtype, options.workers, engine.wire},
+        pattern_{options.dtype, options.workers},
         machine_(std::move(machine)),
         gpu_(std::move(gpu)) {}
 
@@ -45,8 +45,7 @@ class GpuPushPullEngine final : public Engine {
     std::vector<BpsClient::Tensor> tensors;
     for (std::uint32_t i = 0; i < options_.tensors; ++i)
       tensors.push_back({"tensor " + std::to_string(i), options_.bytes});
-    const bool is_cast = engine_.wire != DType::f32;
-    auto ids = client_.declare(tensors, options_.dtype, is_cast ? engine_.wire : options_.dtype);
+    auto ids = client_.declare(tensors, options_.dtype);
     if (!ids) return ids.error();
     tensors_ = std::move(*ids);
     operations_.resize(tensors_.size());

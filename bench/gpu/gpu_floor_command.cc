@@ -6,7 +6,6 @@
 #include "bench/commands/subcommands.h"
 #include "bench/gpu/gpu_floor.h"
 #include "client/src/gpu/nccl/real_nccl.h"
-#include "client/src/gpu/real_cuda.h"
 #include "proto/base/config/config.h"
 
 namespace bps::bench {

@@ -4,7 +4,7 @@
 
 #include "bench/engines/values.h"
 #include "bench/gpu/matrix_product.h"
-#include "client/src/gpu/real_cuda.h"
+#include "client/src/gpu/driver/real_cuda.h"
 
 namespace bps::bench {
 namespace {
@@ -26,9 +26,7 @@ Status check_gpus(const Options& options) {
   const auto wrong = [](const char* what, const char* advice) {
     return Status{make_error(ErrorCode::invalid_argument, what, advice)};
   };
-  const bool is_cast = options.wire_dtype != "f32";
   if (!options.on_gpus()) {
-    if (is_cast) return wrong("--wire-dtype is of tensors in the memory of GPUs", "add --device cuda");
     if (options.local_group == "nccl")
       return wrong("NCCL sums in the memory of GPUs only", "add --device cuda");
     return {};
@@ -37,11 +35,6 @@ Status check_gpus(const Options& options) {
     return wrong("a local group of the host does not sum the memory of GPUs", "use --local-group nccl");
   if (options.memory != kMemoryUses[0]) return wrong("--memory is of tensors on the host", "leave it out");
   if (options.product % MatrixProduct::kTile != 0) return wrong("--product is no multiple of 16", "use 1024");
-  const auto wire = dtype_from_name(options.wire_dtype);
-  if (is_cast && options.dtype != "f32")
-    return wrong("--wire-dtype is of f32", "leave out --dtype, or --wire-dtype");
-  if (wire && options.workers > max_workers(*wire))
-    return wrong("the sum of so many workers does not fit --wire-dtype", "use fewer --workers");
   const auto type = dtype_from_name(options.dtype);
   if (type && options.bytes.bytes < std::uint64_t{options.workers} * size_of(*type))
     return wrong("the tensors of GPUs have an element for each worker at least", "use larger --bytes");
@@ -59,7 +52,7 @@ void add_gpu_sides(const Options& options, Race& race) {
   EngineOptions host = host_options.engine(EngineKind::pushpull);
   host.is_part = is_part;
   race.add(host, {kHost, host_options.engine_settings()});
-  race.add({.kind = EngineKind::gpu_copies, .is_part = is_part, .wire = host.wire}, {kCopies});
+  race.add({.kind = EngineKind::gpu_copies, .is_part = is_part}, {kCopies});
   if (options.product == 0) return;
   EngineOptions beside = options.engine(EngineKind::gpu_pushpull);
   beside.product = options.product;

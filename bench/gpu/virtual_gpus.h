@@ -6,8 +6,8 @@
 
 #include "bench/gpu/fake_product.h"
 #include "bench/gpu/gpu.h"
-#include "client/src/gpu/fake/fake_cuda.h"
-#include "client/src/gpu/nccl/fake/fake_nccl.h"
+#include "client/src/gpu/nccl/testing/fake_nccl.h"
+#include "client/src/gpu/testing/fake_cuda.h"
 #include "proto/base/loop/virtual_loop.h"
 
 namespace bps::bench {

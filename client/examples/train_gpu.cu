@@ -8,9 +8,8 @@
 // servers add in rank order, as the reference does. NCCL has an order of its own: there all ranks have the
 // same bits, and the reference others.
 //
-// The host queues and goes on. A gradient is handed over with the stream that computes it, so it leaves when
-// it is there; the stream waits for the average before the layer is read again; the host waits only before it
-// hands the same tensor over once more, one step later.
+// A gradient is handed over with the stream that computes it, so it leaves when it is there. Before the layer is
+// read again the host waits until the average is being copied to the GPU, and the stream for that copy.
 #include <bps/client.hpp>
 #include <cerrno>
 #include <cmath>

@@ -10,7 +10,6 @@
 #include "proto/wire/codec.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/names.h"
-#include "proto/wire/ready_memory.h"
 
 namespace bps {
 namespace {

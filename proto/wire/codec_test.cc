@@ -303,8 +303,8 @@ TEST_CASE("what is said of groups is refused where it cannot be") {
              Catch::Contains("LocalNews.answered has 1025 entries"));
   CHECK_THAT(refusal(LocalNews{.ready = {{.operation = Operation{kOperationCount}}}}),
              Catch::Contains("ready.operation is 6"));
-  CHECK_THAT(refusal(LocalNews{.ready = {{.memory = MemoryKind{kReadyMemoryCount}}}}),
-             Catch::Contains("ready.memory is 3"));
+  CHECK_THAT(refusal(LocalNews{.ready = {{.memory = MemoryKind{kMemoryKindCount}}}}),
+             Catch::Contains("ready.memory is 2"));
   CHECK_THAT(refusal(LocalNews{.answered = {{.index = kMaxPartitionsPerJob}}}),
              Catch::Contains("answered.index"));
   CHECK_THAT(refusal(LocalBatch{.setup = std::vector<std::byte>(kMaxLocalSetupBytes + 1)}),

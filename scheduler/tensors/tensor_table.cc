@@ -141,12 +141,11 @@ TensorId TensorTable::create(Rank rank, const TensorDeclaration& declaration, st
 
 void TensorTable::fail(TensorId id, Rank rank, const TensorDeclaration& other) {
   const Tensor& tensor = tensors_[id.value];
-  fail(id, make_error(
-               ErrorCode::configuration,
-               fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
-                           other.name, config_.job, config_.name_of_rank(tensor.declared_by),
-                           text_of(tensor.declaration), config_.name_of_rank(rank), text_of(other)),
-               "declare it alike on all ranks (a wire_dtype counts as the dtype) and start the job again"));
+  fail(id, make_error(ErrorCode::configuration,
+                      fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
+                                  other.name, config_.job, config_.name_of_rank(tensor.declared_by),
+                                  text_of(tensor.declaration), config_.name_of_rank(rank), text_of(other)),
+                      "declare it alike on all ranks and start the job again"));
 }
 
 Status TensorTable::failed_at(Rank rank, TensorId id, const Error& error) {

@@ -7,7 +7,6 @@
 #include "client/src/engine/testing/scripted_cluster.h"
 #include "client/src/group/host_group.h"
 #include "proto/base/assert.h"
-#include "proto/wire/ready_memory.h"
 #include "tests/fuzz/input.h"
 
 namespace bps::fuzz {
@@ -364,10 +363,7 @@ class Host {
     return odd == 1 ? Operation::max : odd == 2 ? Operation::broadcast : Operation::sum;
   }
   // Those that agree with this rank's, mostly.
-  MemoryKind memory() {
-    const std::uint32_t odd = input_.below(16);
-    return odd == 1 ? MemoryKind::cuda : odd == 2 ? kCastMemory : MemoryKind::host;
-  }
+  MemoryKind memory() { return input_.below(16) == 1 ? MemoryKind::cuda : MemoryKind::host; }
   Error error() { return input_.below(8) == 1 ? make_error(ErrorCode::out_of_memory, "none") : Error{}; }
 
   LocalNews news() {

@@ -4,12 +4,13 @@
 //
 // Only what the product and the benchmark look for.
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 
 #include "bench/gpu/fake_product.h"
-#include "client/src/gpu/cuda_functions.h"
+#include "client/src/gpu/driver/cuda_functions.h"
 #include "proto/base/config/env.h"
 #include "proto/base/loop/asio_loop.h"
 
@@ -138,8 +139,13 @@ DRIVER int cuStreamIsCapturing(void* stream, int* status) {
 DRIVER int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   return result(driver().cuda.wait_event(stream_of(stream), event_of(event)));
 }
-DRIVER int cuStreamWaitValue32_v2(void* stream, Address address, std::uint32_t value, unsigned) {
-  return result(driver().cuda.wait_value(stream_of(stream), address, value));
+// No function of NVIDIA's: what is queued from now on waits until this word is not 0.
+DRIVER int fakeStreamWaitWord(void* stream, Address address) {
+  auto* const word = static_cast<std::uint32_t*>(pointer_of(address));
+  driver().cuda.enqueue(stream_of(stream), {.may_start = [word] {
+                          return std::atomic_ref(*word).load(std::memory_order_acquire) != 0;
+                        }});
+  return 0;
 }
 DRIVER int cuEventCreate(void** event, unsigned) {
   return made<CudaEvent>(event, [&](auto& out) { return driver().cuda.create_event(out); });
@@ -166,12 +172,6 @@ DRIVER int cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
   return result(driver().cuda.register_host(memory, bytes));
 }
 DRIVER int cuMemHostUnregister(void* memory) { return result(driver().cuda.unregister_host(memory)); }
-DRIVER int cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned) {
-  std::uint64_t found = 0;
-  const CudaCode code = driver().cuda.device_address(found, memory);
-  *address = found;
-  return result(code);
-}
 DRIVER int cuGetErrorName(int code, const char** name) {
   thread_local std::string text;
   text = "FAKE_CUDA_ERROR_" + std::to_string(code);

@@ -74,20 +74,6 @@ class Workers(GpuTest):
             # Whoever opened it first may have been alone.
             self.assertEqual(any(re.search(also, worker.text()) for worker in workers), told)
 
-    def test_f32_on_gpus_of_two_hosts_is_16_bits_on_the_network(self):
-        said = {self.reference(2, 5, *SHAPES)}
-        for wire in ("bf16", "f16"):
-            with self.subTest(wire):
-                scheduler, _ = self.cluster(2)
-                workers = self.workers(scheduler, 2, *SHAPES, "--rounds", "5", "--broadcast", "--device", "cuda",
-                                       "--wire-dtype", wire, env=self.environment())
-                expected = self.reference(2, 5, *SHAPES, "--wire-dtype", wire)
-                self.assertNotIn(expected, said)
-                said.add(expected)
-                for worker in workers:
-                    self.assert_status(worker, 0, f"(?m)^{expected}$", "closed")
-                    self.assertNotIn("fake driver", worker.text())
-
     def test_without_a_gpu_the_worker_says_so(self):
         scheduler, _ = self.cluster(1)
         worker = self.worker(scheduler, 0, 1, "--device", "cuda")
@@ -163,15 +149,6 @@ class Bench(GpuTest):
                          ["pushpull", "pushpull[retain=false]", "pushpull[transport=shm]", "host", "copies"])
         self.assertTrue(all(line.get("verified", True) for line in lines))
 
-    def test_pushpull_of_f32_that_is_16_bits_on_the_network(self):
-        for wire in ("bf16", "f16"):
-            lines = self.lines("pushpull", "--device", "cuda", "--workers", "2", "--servers", "2", "--bytes", "400KB", "--iters",
-                               "2", "--warmup", "1", "--product", "0", "--wire-dtype", wire, gpus=2)
-            series = {line["bench"]: line for line in lines if "algbw_GBps" in line}
-            self.assertEqual(list(series), ["pushpull", "host", "copies"])
-            self.assertTrue(all(line["verified"] for line in series.values()))
-            self.assertEqual((series["pushpull"]["dtype"], series["pushpull"]["wire_dtype"]), ("f32", wire))
-
     def test_replay(self):
         lines = self.lines("replay", "--device", "cuda", "--workers", "2", "--servers", "1", "--scale", "0.002", "--goodput",
                            "1gbit", "--iters", "2", "--warmup", "1")
@@ -193,8 +170,6 @@ class Bench(GpuTest):
                             (("--device", "cuda", "--local-group", "host"), "use --local-group nccl"),
                             (("--device", "cuda", "--memory", "view"), "--memory is of tensors on the host"),
                             (("--device", "cuda", "--bytes", "4"), "an element for each worker"),
-                            (("--wire-dtype", "bf16"), "add --device cuda"),
-                            (("--device", "cuda", "--wire-dtype", "f16", "--dtype", "i32"), "--wire-dtype is of f32"),
                             (("--device", "cuda", "--product", "100"), "no multiple of 16")):
             with self.subTest(flags):
                 run = self.bench("pushpull", *flags)

@@ -23,7 +23,7 @@ import time
 LIMIT = 600  # seconds for one test
 SHAPES = ("--sizes", "100000,1,300001,17", "--rounds", "10", "--broadcast")
 # Of other jobs, and of what a test sets itself.
-FOREIGN = ("BPS_", "OMPI_", "PMIX_", "SLURM_", "NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "CUDA_DEVICE_MAX_CONNECTIONS")
+FOREIGN = ("BPS_", "OMPI_", "PMIX_", "SLURM_", "NCCL_HOSTID", "NCCL_SOCKET_IFNAME")
 
 
 class Failed(Exception):
@@ -72,14 +72,8 @@ class Suite:
         self.tests = [
             ("driver", self.driver),
             ("sums of 2 ranks", lambda: self.sums(2)),
-            ("sums of 2 ranks, one hardware queue",
-             lambda: self.sums(2, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})),
             ("sums of 2 ranks by NCCL", lambda: self.sums(2, {"BPS_LOCAL_GROUP": "nccl"})),
             ("sums of 4 ranks by NCCL", lambda: self.sums(4, {"BPS_LOCAL_GROUP": "nccl"})),
-            ("sums of 2 ranks by NCCL, one hardware queue",
-             lambda: self.sums(2, {"BPS_LOCAL_GROUP": "nccl", "CUDA_DEVICE_MAX_CONNECTIONS": "1"})),
-            ("sums of 2 ranks, bf16 on the network", lambda: self.sums(2, flags=("--wire-dtype", "bf16"))),
-            ("sums of 2 ranks, f16 on the network", lambda: self.sums(2, flags=("--wire-dtype", "f16"))),
             ("training, against one process", self.training),
             ("training by NCCL", self.training_by_nccl),
             ("compute-sanitizer: driver", lambda: self.sanitized(build / "client/client_cuda_test", "[gpu]")),
@@ -91,7 +85,6 @@ class Suite:
         ]
         if figures:
             self.tests += [("bps-bench gpu-floor", self.gpu_floor), ("bps-bench pushpull", self.pushpull),
-                           ("bps-bench pushpull, bf16 on the network", lambda: self.pushpull("--wire-dtype", "bf16")),
                            ("bps-bench pushpull by NCCL", self.pushpull_by_nccl)]
 
     def why_not(self):

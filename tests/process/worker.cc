@@ -14,8 +14,7 @@
 // fractions then, so that sums in another order have other bits; and with a rank its host is lost.
 //
 // With --device cuda: tensors are in the memory of a GPU, filled and read by copies, and a stream waits for
-// the sums. With --wire-dtype bf16 or f16 they are that on the network, and values have fractions, so that
-// they are rounded: sums are compared with what the reference in proto/reduce says.
+// the sums.
 //
 // An error goes to stderr as "CODE: message; advice", and the exit status is the one that it suggests.
 // Scheduler, job, rank and the rest come from BPS_* variables.
@@ -38,7 +37,6 @@
 #include <vector>
 
 #include "tests/process/worker_gpu.h"
-#include "tests/process/worker_wire.h"
 
 namespace {
 
@@ -67,7 +65,6 @@ struct Flags {
   std::uint64_t may_lose = kNobody;
   std::string tensor = "weight";
   std::string device = "host";
-  std::string wire_dtype;  // empty: as in memory
   std::uint64_t join_ms = 20'000;
   std::uint64_t timeout_ms = 60'000;
 };
@@ -104,18 +101,10 @@ bool is_told() {
   return poll(&input, 1, 0) > 0;
 }
 
-// Whole numbers that a float holds exactly, different for every rank, round and element; with groups, and
-// where they are rounded, tenths.
+// Whole numbers that a float holds exactly, different for every rank, round and element; with groups, tenths.
 float value(const Flags& flags, std::uint64_t rank, std::uint64_t round, std::uint64_t element) {
   const auto whole = static_cast<float>((rank + 1) * ((round + element) % 1000));
-  return flags.groups.empty() && flags.wire_dtype.empty() ? whole : whole * 0.1F;
-}
-
-float sum_of_halves(const Flags& flags, std::uint64_t size, std::uint64_t round, std::uint64_t element) {
-  std::vector<float> values;
-  for (std::uint64_t rank = 0; rank < size; ++rank)
-    values.push_back(value(flags, rank, round, element));
-  return sum_on_the_wire(values, flags.wire_dtype);
+  return flags.groups.empty() ? whole : whole * 0.1F;
 }
 
 // Without the host of rank `lost`, if there is one.
@@ -136,7 +125,6 @@ float sum_of_hosts(const Flags& flags, std::uint64_t round, std::uint64_t elemen
 float sum(const Flags& flags, std::uint64_t size, std::uint64_t round, std::uint64_t element,
           std::uint64_t lost = kNobody) {
   if (!flags.groups.empty()) return sum_of_hosts(flags, round, element, lost);
-  if (!flags.wire_dtype.empty()) return sum_of_halves(flags, size, round, element);
   const auto all = static_cast<float>(size * (size + 1) / 2 * ((round + element) % 1000));
   return lost == kNobody ? all : all - value(flags, lost, round, element);
 }
@@ -218,10 +206,6 @@ class Training {
       const auto priority = flags.priorities ? static_cast<std::int32_t>(t) : BPS_PRIORITY_DEFAULT;
       specs_.push_back({flags.tensor + std::to_string(t), bps::DType::f32, data[t].size(), priority});
     }
-    if (!flags.wire_dtype.empty()) {
-      for (bps::TensorSpec& spec : specs_)
-        spec.wire_dtype = flags.wire_dtype == "f16" ? bps::DType::f16 : bps::DType::bf16;
-    }
     if (flags.until_told) specs_.push_back({flags.tensor + "-stop", bps::DType::f32, 1});
     tensors_ = client.declare(specs_);
   }
@@ -239,9 +223,7 @@ class Training {
     for (std::uint64_t t = 0; t < data_.size(); ++t) {
       finish(t, handles[t]);
       for (std::uint64_t i = 0; i < data_[t].size(); ++i) {
-        const float given = value(flags_, t % size_, t, i);
-        const float expected = flags_.wire_dtype.empty() ? given : on_the_wire(given, flags_.wire_dtype);
-        if (!check("broadcast", 0, t, i, expected)) return false;
+        if (!check("broadcast", 0, t, i, value(flags_, t % size_, t, i))) return false;
       }
     }
     return true;
@@ -423,9 +405,6 @@ int main(int argc, char** argv) {
     } else if (flag == "--device") {
       flags.device = argv[++i];
       if (flags.device != "host" && flags.device != "cuda") return usage(argv[i]);
-    } else if (flag == "--wire-dtype") {
-      flags.wire_dtype = argv[++i];
-      if (!is_wire_dtype(flags.wire_dtype)) return usage(argv[i]);
     } else if (flag == "--sizes") {
       flags.sizes = numbers(argv[++i]);
     } else if (flag == "--groups") {
@@ -436,8 +415,6 @@ int main(int argc, char** argv) {
       *number = std::strtoull(argv[++i], nullptr, 10);
     }
   }
-  const bool is_exact = flags.groups.empty() && flags.may_lose == kNobody;
-  if (!flags.wire_dtype.empty() && !is_exact) return usage("--wire-dtype with --groups or --may-lose");
   if (flags.sizes.empty()) flags.sizes.assign(flags.tensors, flags.elements);
   if (flags.reference > 0) return print_reference(flags);
   try {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "bench/gpu/gpu.h"
-#include "client/src/gpu/real_cuda.h"
+#include "client/src/gpu/driver/real_cuda.h"
 
 namespace {
 

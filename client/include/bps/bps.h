@@ -252,42 +252,24 @@ BPS_API size_t bps_dtype_size(bps_dtype dtype);
 typedef uint32_t bps_tensor; /* valid for the client that declared it */
 
 #define BPS_PRIORITY_DEFAULT 0
-#define BPS_WIRE_DTYPE_SAME (-1)
 
 typedef struct bps_tensor_spec {
   size_t struct_size;
   const char* name; /* at most 512 bytes, unique in the job */
   bps_dtype dtype;
-  uint64_t count;     /* elements; 0 is allowed */
-  int32_t priority;   /* default 0: higher goes first, then the earlier declared; see bps_declare */
-  int32_t mode;       /* bps_mode */
-  int64_t staleness;  /* async: -1 = the job's; 0.. = bound; BPS_STALENESS_UNBOUNDED */
-  int32_t wire_dtype; /* bps_dtype, or BPS_WIRE_DTYPE_SAME; see below. 0 is BPS_F32: begin with
-                         BPS_TENSOR_SPEC_INIT, not with zeros, which say f32 of any dtype and are refused for
-                         others */
+  uint64_t count;    /* elements; 0 is allowed */
+  int32_t priority;  /* default 0: higher goes first, then the earlier declared; see bps_declare */
+  int32_t mode;      /* bps_mode */
+  int64_t staleness; /* async: -1 = the job's; 0.. = bound; BPS_STALENESS_UNBOUNDED */
 } bps_tensor_spec;
 
-#define BPS_TENSOR_SPEC_INIT                                                               \
-  {                                                                                        \
-    sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1, \
-        BPS_WIRE_DTYPE_SAME                                                                \
-  }
+#define BPS_TENSOR_SPEC_INIT \
+  { sizeof(bps_tensor_spec), NULL, BPS_F32, 0, BPS_PRIORITY_DEFAULT, BPS_MODE_DEFAULT, -1 }
 
 /* Declares n tensors. All workers declare the same, in any order; no worker waits for another. Declaring a
  * tensor again returns the same id. A name with another dtype or count fails, names both declarations, and
  * fails that tensor on every rank. The error names the first tensor that failed. The first declaration of a
- * tensor decides its priority.
- *
- * wire_dtype BPS_BF16 or BPS_F16, with dtype BPS_F32: the program's memory is f32, and the network's and the
- * servers' bytes are halves; to other workers it is a tensor of that dtype. For CUDA memory, aligned to 4
- * bytes, which the GPU casts beside the copies, to nearest, ties to even; a host's GPUs sum in f32 before,
- * and servers sum in f32 and round once. What is broadcast is rounded at the root, too. A sum of a host
- * beyond 65504 is infinite in f16. Needs 8 MiB of the GPU and its driver's compiler; a GPU that cannot load
- * the kernels fails as one that fails otherwise, at the first such operation. They are loaded once, while no
- * stream waits for an operation (bps_handle_wait_stream), and what needs them begins after that: so declare
- * the first such tensor before streams wait. Refused with BPS_INVALID_ARGUMENT: another dtype, an
- * asynchronous tensor, local_group host, and host memory; with BPS_CONFIGURATION: a name that this client has
- * declared with another. */
+ * tensor decides its priority. */
 BPS_API bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t n,
                                bps_tensor* tensors, int64_t timeout_ms, bps_error* error);
 
@@ -325,7 +307,7 @@ typedef enum bps_memory_kind {
 typedef struct bps_buffer {
   size_t struct_size;
   void* pointer;
-  size_t bytes;   /* exactly count * bps_dtype_size(dtype) of the tensor, whatever its wire_dtype */
+  size_t bytes;   /* exactly count * bps_dtype_size(dtype) of the tensor */
   int32_t kind;   /* bps_memory_kind */
   int32_t device; /* CUDA: the GPU, as the CUDA runtime counts */
   void* stream;   /* CUDA: cudaStream_t or CUstream, whose queued work comes first; NULL: default stream */
@@ -353,33 +335,13 @@ BPS_API bps_status bps_poll(bps_handle* handle, int* done);
  * result. An expired wait (BPS_DEADLINE) cancels nothing and names the ranks that it waited for. */
 BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error);
 
-/* What is queued on `stream` (cudaStream_t or CUstream, NULL: the default stream) after this call waits until
- * the operation, one on CUDA memory, has ended, well or not; the host goes on. How it ended is told by
- * bps_poll and bps_wait, as ever: after a failure the stream goes on, too, when the job run has failed and
- * perhaps before the operation has ended, and what it computes from the output is worth nothing. Where
- * streams cannot wait so (the driver does not offer it, or it could hold up the operation itself; of each
- * stream that has to be found out the first time, which holds the stream for 200 ms at most; more than 1000
- * waits are open, or the library has memory to register) the call waits in the stream's place, on the host,
- * for at most operation_timeout_ms; BPS_DEADLINE: nothing waits. The calling thread asks the driver for it,
- * as in bps_buffer. Before a program destroys the stream the operation must have ended. Refused inside a
- * callback.
- *
- * Order: whatever a program starts after this call, on this stream or another one, may begin only when this
- * operation has ended: with `stream` in its bps_buffer it does, the host may wait in the call, and a GPU has
- * few hardware queues, of which a stream that waits holds one up with all streams that share it
- * (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set, at most 32). So all ranks must start what they have streams
- * wait for, and what follows, in one order. Streams that wait by an event for one that waits hold up their
- * queues, too, and are not tried out: if the library's own are among those, the job run ends with an error
- * that says so, after 10 s; give CUDA_DEVICE_MAX_CONNECTIONS room for all streams, or wait on the host.
- *
- * While a stream waits, the program must make no call that waits for all streams of the GPU:
- * cudaDeviceSynchronize, cudaFree, cudaMalloc, cudaFreeHost, cudaMallocHost, cudaHostRegister,
- * cudaHostUnregister, the first use of a kernel (unless CUDA_MODULE_LOADING is EAGER), work on the legacy
- * default stream (NULL) for which other streams wait, the first use of another communicator of NCCL, and the
- * first operation on CUDA memory of another client in this process. It would wait for the operation, and may
- * keep the library from the driver meanwhile: then the job run ends with an error, after 10 s, and the
- * streams go on. Allocators that keep their memory, as frameworks have them, make few such calls after the
- * first steps; wait on the host (bps_wait) before others. */
+/* What is queued on `stream` (cudaStream_t or CUstream, NULL: the default stream) after this call finds the
+ * output of the operation, one on CUDA memory. The call waits on the host until the last copy to the GPU has
+ * been queued, at most operation_timeout_ms. Then it makes the stream wait for the event behind that copy.
+ * BPS_DEADLINE: the stream does not wait; call again. BPS_INVALID_ARGUMENT: the stream is being captured into
+ * a graph. bps_poll and bps_wait tell how the operation ended; after a failure the stream goes on, and what
+ * it computes from the output is worth nothing. Any thread, and several at once; refused inside a callback.
+ */
 BPS_API bps_status bps_handle_wait_stream(bps_handle* handle, void* stream, bps_error* error);
 
 /* Runs once on the client's callback thread. A wait inside is refused (BPS_INVALID_ARGUMENT). error is NULL

@@ -162,8 +162,8 @@ class Handle {
   }
   void wait(Status& status) const { wait(Timeout{}, status); }
 
-  // Of an operation on CudaMemory: what is queued on `stream` from now on waits until the operation has
-  // ended, well or not; its result is still to be asked for. See bps_handle_wait_stream.
+  // Of an operation on CudaMemory: what is queued on `stream` from now on finds its output; how it ended is
+  // still to be asked for. Waits until the last copy has been queued. See bps_handle_wait_stream.
   void wait_stream(void* stream) const {
     Status status;
     wait_stream(stream, status);
@@ -348,14 +348,9 @@ class Client {
     std::vector<bps_tensor_spec> raw_specs(specs.size());
     for (std::size_t i = 0; i < specs.size(); ++i) {
       raw_specs[i] = {
-          sizeof(bps_tensor_spec),
-          specs[i].name.c_str(),
-          static_cast<bps_dtype>(specs[i].dtype),
-          specs[i].count,
-          specs[i].priority,
-          static_cast<std::int32_t>(specs[i].mode),
-          specs[i].staleness,
-          specs[i].wire_dtype ? static_cast<std::int32_t>(*specs[i].wire_dtype) : BPS_WIRE_DTYPE_SAME};
+          sizeof(bps_tensor_spec), specs[i].name.c_str(), static_cast<bps_dtype>(specs[i].dtype),
+          specs[i].count,          specs[i].priority,     static_cast<std::int32_t>(specs[i].mode),
+          specs[i].staleness};
     }
     std::vector<bps_tensor> ids(specs.size());
     detail::Call call;

@@ -11,7 +11,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -169,8 +168,6 @@ struct TensorSpec {
   std::int32_t priority = BPS_PRIORITY_DEFAULT;  // higher goes first; equal: the earlier declared goes first
   Mode mode = Mode::unset;
   std::int64_t staleness = -1;  // of async tensors; -1 = the job's
-  // Of f32 in CUDA memory: bf16 or f16, what its elements are on the network; see bps_declare.
-  std::optional<DType> wire_dtype = std::nullopt;
 };
 
 namespace detail {

@@ -128,7 +128,6 @@ class CTensorSpec(ctypes.Structure):
         ("priority", c_int32),
         ("mode", c_int32),
         ("staleness", c_int64),
-        ("wire_dtype", c_int32),
     ]
 
 
@@ -144,7 +143,6 @@ class CBuffer(ctypes.Structure):
 
 
 MODE_DEFAULT = -1
-WIRE_DTYPE_SAME = -1
 MEMORY_CUDA = 2  # of bps_memory_kind
 CCallback = ctypes.CFUNCTYPE(None, POINTER(CError), c_void_p)
 

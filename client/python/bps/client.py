@@ -24,14 +24,12 @@ _EXIT_TIMEOUT_MS = 10_000
 
 
 class TensorSpec(NamedTuple):
-    """What Client.declare needs to know. priority: higher goes first; the first declaration of a name decides.
-    wire_dtype: of F32 on the GPU, BF16 or F16, what its elements are on the network; None: as in memory."""
+    """What Client.declare needs to know. priority: higher goes first; the first declaration of a name decides."""
 
     name: str
     dtype: DType
     count: int
     priority: int = 0
-    wire_dtype: Optional[DType] = None
 
 
 class Stats(NamedTuple):
@@ -144,7 +142,6 @@ class Client:
             target.priority = spec.priority
             target.mode = _abi.MODE_DEFAULT
             target.staleness = -1
-            target.wire_dtype = _abi.WIRE_DTYPE_SAME if spec.wire_dtype is None else int(spec.wire_dtype)
         numbers = (ctypes.c_uint32 * len(specs))()
 
         def declare_them() -> None:

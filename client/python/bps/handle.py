@@ -124,11 +124,10 @@ class Handle:
         _library.check(status, error)
 
     def wait_stream(self, stream: int = 0) -> None:
-        """What is queued on `stream` (cudaStream_t or CUstream as a number, 0: the default stream) from now on waits until an
-        operation on CUDA memory has ended, well or not; the host goes on. Whether it went well is told by wait(), and only
-        then is what the stream has computed worth anything; see bps_handle_wait_stream in bps.h.
-
-        Where a stream cannot wait so, the host does, here, at most operation_timeout; Ctrl-C waits, too, then.
+        """What is queued on `stream` (cudaStream_t or CUstream as a number, 0: the default stream) from now on finds the output
+        of an operation on CUDA memory. Waits until the last copy there has been queued, at most operation_timeout; Ctrl-C
+        waits, too, then. Whether the operation went well is told by wait(), and only then is what the stream has computed
+        worth anything; see bps_handle_wait_stream in bps.h.
         """
         # On no other thread: the default stream and that of each thread are what they are here.
         error = _library.new_error()

@@ -29,7 +29,7 @@ class GpuTest(WorkerTest):
         self.cases(2, "without_host_memory:1", gpus=2, BPS_CUDA_DEVICE="1")
 
     def test_core(self):
-        self.cases(2, "core", "dropped", "wire_dtype")
+        self.cases(2, "core", "dropped")
 
     def test_optimizer(self):
         self.cases(2, "optimizer:1", "optimizer:2", "optimizer_compressed", "optimizer_compressed_moves")

@@ -358,23 +358,10 @@ def hook_compressed():
         check_pushed(before, 2 * 5_000)
     same(bps.torch.comm_hook(state, Bucket(1, mine(torch.float64, (50,)), True)).wait(), summed(torch.float64, (50,), True))
     invalid = bps.Code.INVALID_ARGUMENT
-    refused(invalid, "compresses on a GPU", lambda: bps.torch.comm_hook(state, Bucket(0, torch.ones(3), True)))
+    expected = averaged_in(wire, [on_rank(torch.float32, (70,), rank) for rank in range(bps.torch.size())])
+    on_the_host = on_rank(torch.float32, (70,), bps.torch.rank())
+    assert torch.equal(bps.torch.comm_hook(state, Bucket(2, on_the_host, True)).wait(), expected)
     refused(invalid, "compression=torch.int8", lambda: bps.torch.state(compression=torch.int8))
-
-
-def wire_dtype():
-    """Of the core: f32 on the GPU, 16 bits on the network."""
-    client, count = bps.torch.client(), 70_001
-    for name, wire in (("BF16", torch.bfloat16), ("F16", torch.float16)):
-        tensor, = client.declare([bps.TensorSpec(name, bps.DType.F32, count, wire_dtype=bps.DType[name])])
-        values, before = mine(torch.float32, (count,)), pushed()
-        given = bps.CudaMemory(values.data_ptr(), bps.DType.F32, count, owner=values)
-        client.push_pull(tensor, given, given, bps.Op.AVERAGE).wait()
-        check_pushed(before, 2 * count)
-        same(values, averaged_in(wire, [on_rank(torch.float32, (count,), rank) for rank in range(bps.torch.size())]))
-        refused(bps.Code.INVALID_ARGUMENT, "given in the host's memory", lambda: client.push_pull(tensor, torch.ones(count).numpy()))
-    refused(bps.Code.INVALID_ARGUMENT, "wire_dtype",
-            lambda: client.declare([bps.TensorSpec("no", bps.DType.I32, 3, wire_dtype=bps.DType.BF16)]))
 
 
 def refusals():

@@ -10,7 +10,6 @@ PyTorch here is built without CUDA, so the few functions of torch.cuda that bps.
 """
 import contextlib
 import ctypes
-import itertools
 import threading
 import time
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
@@ -116,7 +115,7 @@ class Stream:
     def wait_word(self, word):
         """What is queued from now on waits until word.set()."""
         with driver.on(self.device.index):
-            driver("cuStreamWaitValue32_v2", c_void_p(self.cuda_stream), c_uint64(word.address), c_uint32(1), c_uint(0))
+            driver("fakeStreamWaitWord", c_void_p(self.cuda_stream), c_uint64(word.address))
 
     def run(self, kernel):
         """Queues a function: it runs when what is before it has been done, and what comes after it waits for its end."""
@@ -172,21 +171,15 @@ class Event:
 class Word:
     """For which a stream may wait."""
 
-    _all = None
-    _used = itertools.count()
-
-    @classmethod
-    def prepare(cls):
-        """While no stream waits: the driver may wait for all when it gets to know memory."""
-        cls._all = Pinned(torch.zeros(4096, dtype=torch.int32))
+    _all = []  # for ever: a stream may still look
 
     def __init__(self):
-        number = next(self._used)
-        assert number < 4096, "there are no more words"
-        self.address = self._all.address + 4 * number
+        self._word = c_uint32(0)
+        self.address = ctypes.addressof(self._word)
+        self._all.append(self._word)
 
     def set(self):
-        c_uint32.from_address(self.address).value = 1
+        self._word.value = 1
 
 
 class Pinned:
@@ -328,7 +321,6 @@ def install():
     """In this process, before bps.torch is used."""
     global driver
     driver = Driver()
-    Word.prepare()
     for device in range(driver.gpus):
         Stream.default[device] = Stream(torch.device("cuda", device), 0 if device == 0 else None)
     cuda = torch.cuda

@@ -67,24 +67,6 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
   return tensor;
 }
 
-// Whether the program's memory is another than what goes over the network.
-Result<bool> take_wire_dtype(const bps_tensor_spec& spec, TensorDeclaration& tensor) {
-  if (spec.wire_dtype == BPS_WIRE_DTYPE_SAME || spec.wire_dtype == static_cast<std::int32_t>(tensor.dtype))
-    return false;
-  const bool is_half = spec.wire_dtype == BPS_BF16 || spec.wire_dtype == BPS_F16;
-  if (!is_half || tensor.dtype != DType::f32) {
-    const bool is_known = spec.wire_dtype >= 0 && spec.wire_dtype < kDTypeCount;
-    return invalid(
-        fmt::format("tensor '{}' is {}, with the wire_dtype {}", spec.name, name_of(tensor.dtype),
-                    is_known ? std::string(name_of(static_cast<DType>(spec.wire_dtype)))
-                             : fmt::format("{}, which is none", spec.wire_dtype)),
-        "f32 may be bf16 or f16 on the network, and everything may be as in memory (BPS_WIRE_DTYPE_SAME, "
-        "which BPS_TENSOR_SPEC_INIT says and memory full of zeros does not)");
-  }
-  tensor.dtype = static_cast<DType>(spec.wire_dtype);
-  return true;
-}
-
 // Before its operation has begun, which nothing may hide from the program then.
 std::unique_ptr<bps_handle> make_handle(const bps_client* client, bps_tensor tensor, bool has_view,
                                         MemoryKind memory) {
@@ -253,7 +235,6 @@ bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t 
       return invalid(fmt::format("struct_size of specs[0] is {}", stride), "begin with BPS_TENSOR_SPEC_INIT");
     }
     std::vector<TensorDeclaration> declarations;
-    std::vector<bool> casts;
     for (std::size_t i = 0; i < n; ++i) {
       const auto* spec =
           reinterpret_cast<const bps_tensor_spec*>(reinterpret_cast<const char*>(specs) + i * stride);
@@ -265,14 +246,10 @@ bps_status bps_declare(bps_client* client, const bps_tensor_spec* specs, size_t 
       const bps_tensor_spec full = full_struct(spec, BPS_TENSOR_SPEC_INIT);
       auto tensor = declaration(full, i, client->client->config());
       if (!tensor) return tensor.error();
-      const auto is_cast = take_wire_dtype(full, *tensor);
-      if (!is_cast) return is_cast.error();
-      casts.push_back(*is_cast);
       declarations.push_back(std::move(tensor).value());
     }
     auto ids = client->client->declare(std::move(declarations),
-                                       duration_of(timeout_ms, client->client->operation_timeout()),
-                                       std::move(casts));
+                                       duration_of(timeout_ms, client->client->operation_timeout()));
     if (!ids) return ids.error();
     for (std::size_t i = 0; i < n; ++i)
       tensors[i] = (*ids)[i].value;

@@ -66,8 +66,7 @@ bool may_be_refused(CudaCall call) {
     case CudaCall::register_host:  // then copies go by way of a small buffer
     case CudaCall::push_context:   // an error may be of work before it
     case CudaCall::pop_context:
-    case CudaCall::exchange_capture_mode:
-    case CudaCall::wait_value: return true;  // then the host waits in place of streams
+    case CudaCall::exchange_capture_mode: return true;
     default: return false;
   }
 }
@@ -102,8 +101,8 @@ TEST_CASE("gpu faults: a device that is lost at any call ends the operation, and
   const ExpectLog failed("job job");
   Faults faults;
   for (const CudaCall call :
-       {CudaCall::describe_pointer, CudaCall::create_stream, CudaCall::allocate, CudaCall::register_host,
-        CudaCall::record_event, CudaCall::query_event, CudaCall::copy_to_host, CudaCall::copy_to_device}) {
+       {CudaCall::describe_pointer, CudaCall::create_stream, CudaCall::register_host, CudaCall::record_event,
+        CudaCall::query_event, CudaCall::copy_to_host, CudaCall::copy_to_device}) {
     const Outcome outcome = faults.run(call, 0, CudaCode::illegal_address, /*is_lost=*/true);
     INFO(name_of(call) << ": " << outcome.message);
     CHECK(outcome.has_failed);

@@ -54,11 +54,10 @@ class GpuJob {
     for (std::thread& thread : threads)
       thread.join();
   }
-  bps_tensor declare(const char* name, std::uint64_t count, bps_dtype dtype,
-                     std::int32_t wire = BPS_WIRE_DTYPE_SAME) const {
+  bps_tensor declare(const char* name, std::uint64_t count, bps_dtype dtype) const {
     bps_tensor tensor = 0;
     for (const auto& rank : ranks)
-      tensor = rank->declare(name, count, dtype, BPS_MODE_SYNC, wire);
+      tensor = rank->declare(name, count, dtype);
     return tensor;
   }
   std::vector<std::string> wait(const std::vector<bps_handle*>& handles) const {
@@ -266,75 +265,6 @@ TEST_CASE("gpu ranks: a wait that expires says that NCCL is what it waits for, a
   bad.nccl->break_async(NcclCode::remote_error);
   for (const std::string& said : job.wait(handles))
     CHECK(said != "");
-}
-
-TEST_CASE(
-    "gpu ranks: with a cast they sum in f32 on their hosts, and all have the same bits of what is "
-    "broadcast") {
-  const auto hosts = GENERATE(std::vector<std::uint32_t>{2}, std::vector<std::uint32_t>{2, 2},
-                              std::vector<std::uint32_t>{3, 1}, std::vector<std::uint32_t>{1, 1});
-  const bps_dtype wire = GENERATE(BPS_BF16, BPS_F16);
-  GpuJob job(hosts);
-  const std::size_t count = GENERATE(7, 150'001);
-  const bps_tensor tensor = job.declare("weights", count, BPS_F32, wire);
-  const std::vector<std::string> well(job.ranks.size());
-  std::vector<float*> in, out;
-  for (std::size_t r = 0; r < job.ranks.size(); ++r) {
-    std::vector<float> input(count);
-    for (std::size_t i = 0; i < count; ++i)
-      input[i] = input_of(r, i);
-    in.push_back(job.ranks[r]->on_device(input));
-    out.push_back(job.ranks[r]->on_device(std::vector<float>(count)));
-  }
-  // On each host exactly, then rounded; summed exactly at the servers, and rounded again.
-  const auto sum = [&](std::size_t i) {
-    float all = 0;
-    for (std::size_t first = 0, host = 0; host < hosts.size(); first += hosts[host++]) {
-      float here = 0;
-      for (std::size_t r = first; r < first + hosts[host]; ++r)
-        here += input_of(r, i);
-      all += rounded(here, wire);
-    }
-    return hosts.size() == 1 ? all : rounded(all, wire);
-  };
-  for (int round = 0; round < 2; ++round) {
-    std::vector<bps_handle*> handles;
-    for (std::size_t r = 0; r < job.ranks.size(); ++r) {
-      const GpuWorker& rank = *job.ranks[r];
-      handles.push_back(rank.push_pull(tensor, rank.buffer(in[r], count), rank.buffer(out[r], count)));
-    }
-    CHECK(job.wait(handles) == well);
-    for (const float* const memory : out)
-      CHECK(differing(memory, count, sum) == 0);
-  }
-  for (std::size_t root = 0; root < job.ranks.size(); ++root) {
-    std::vector<bps_handle*> handles;
-    for (std::size_t r = 0; r < job.ranks.size(); ++r) {
-      const GpuWorker& rank = *job.ranks[r];
-      std::memcpy(out[r], in[r], count * 4);
-      const bps_buffer buffer = rank.buffer(out[r], count);
-      bps_handle* handle = nullptr;
-      REQUIRE(bps_broadcast(rank.client, tensor, &buffer, static_cast<std::int32_t>(root), &handle,
-                            nullptr) == BPS_OK);
-      handles.push_back(handle);
-    }
-    CHECK(job.wait(handles) == well);
-    for (const float* const memory : out)
-      CHECK(differing(memory, count, [&](std::size_t i) { return rounded(input_of(root, i), wire); }) == 0);
-  }
-}
-
-TEST_CASE("gpu ranks: a host whose ranks disagree about a cast says so, and waits for nothing") {
-  const ExpectLog failed("weights");
-  GpuJob job({2});
-  job.ranks[0]->declare("weights", 10, BPS_F32, BPS_MODE_SYNC, BPS_BF16);
-  const bps_tensor tensor = job.ranks[1]->declare("weights", 10, BPS_BF16);
-  const bps_buffer cast = job.ranks[0]->buffer(job.ranks[0]->on_device(std::vector<float>(10, 1)), 10);
-  const bps_buffer plain = job.ranks[1]->buffer(job.ranks[1]->on_device(std::vector<std::uint16_t>(10)), 10);
-  const auto said =
-      job.wait({job.ranks[0]->push_pull(tensor, cast, cast), job.ranks[1]->push_pull(tensor, plain, plain)});
-  for (const std::string& text : said)
-    CHECK_THAT(text, Contains("in CUDA memory with wire_dtype") && Contains("rank 1 pushes"));
 }
 
 }  // namespace

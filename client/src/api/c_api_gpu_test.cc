@@ -140,10 +140,8 @@ TEST_CASE("gpu api: without a driver or NCCL that is said, and host memory goes 
   CHECK_THAT(status.error().message, Contains("local_group nccl is set, and there is no NCCL"));
 }
 
-TEST_CASE("gpu api: a stream waits for an operation while the host goes on") {
-  FakeCuda::Options options;
-  options.can_wait_for_values = GENERATE(true, false);
-  GpuWorker g(options);
+TEST_CASE("gpu api: what a stream does after it was made to wait finds the output") {
+  GpuWorker g;
   REQUIRE(g.open().ok());
   const bps_tensor tensor = g.declare("weights", 1000);
   float* const in = g.on_device(std::vector<float>(1000, 7));
@@ -165,8 +163,6 @@ TEST_CASE("gpu api: a stream waits for an operation while the host goes on") {
   CHECK(GpuWorker::wait(on_host) == "");
 }
 
-// An operation's output is asked for when its input is ready. The stream waits for that operation, and has
-// come to none of what follows.
 TEST_CASE(
     "gpu api: a stream waits for each of its operations before it starts the next, in place or elsewhere") {
   GpuWorker g;
@@ -282,34 +278,103 @@ TEST_CASE(
   g.cuda->lose_device(CudaCode::launch_failed);
 }
 
-TEST_CASE("gpu api: a stream that waits for an operation goes on when that ends badly") {
-  const ExpectLog lost("job gpus failed");
+TEST_CASE(
+    "gpu api: a stream waits for the event of the last copy, which need not be over, and the host not for "
+    "it") {
   GpuWorker g;
-  g.gives_all_back = false;  // the stream may still read its word when the client ends: see StreamWords
   REQUIRE(g.open().ok());
   const bps_tensor tensor = g.declare("weights", 1000);
   float* const memory = g.on_device(std::vector<float>(1000, 7));
-  // Once, because the library may have to get to know the stream.
-  bps_handle* const first = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
-  CHECK(bps_handle_wait_stream(first, g.stream, nullptr) == BPS_OK);
-  CHECK(GpuWorker::wait(first) == "");
-  CHECK(g.stream_is_over());
+  CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000))) == "");
   CudaStream other = nullptr;
   REQUIRE(g.cuda->create_stream(other, 0) == CudaCode::success);
-  const auto let_go = g.hold(other);
-  bps_buffer buffer = g.buffer(memory, 1000);
-  buffer.stream = other;
-  bps_handle* const handle = g.push_pull(tensor, buffer, buffer);
-  Refusal why;
-  CHECK(bps_handle_wait_stream(handle, g.stream, why) == BPS_OK);
-  CHECK(why.message() == "");
+  g.cuda->hold_copies(CudaCall::copy_to_device);
+  const std::uint64_t waits = g.cuda->count(CudaCall::wait_event);
+  bps_handle* const handle = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
+  // Several threads, each with a stream of its own.
+  const auto wait_on = [&](CudaStream stream) {
+    Refusal why;
+    CHECK(bps_handle_wait_stream(handle, stream, why) == BPS_OK);
+    CHECK(why.message() == "");
+  };
+  std::thread beside([&] { wait_on(other); });
+  wait_on(g.stream);
+  beside.join();
+  CHECK(g.cuda->count(CudaCall::wait_event) == waits + 2);
+  int done = 1;
+  CHECK(bps_poll(handle, &done) == BPS_OK);
+  CHECK(done == 0);
   CHECK(g.cuda->query_stream(g.stream) == CudaCode::not_ready);
-  CHECK(bps_abandon(g.client, nullptr) == BPS_OK);
+  CHECK(g.cuda->query_stream(other) == CudaCode::not_ready);
+  g.read_later(memory);
+  g.cuda->release_copies();
   CHECK(g.stream_is_over());
-  CHECK_THAT(GpuWorker::wait(handle), Contains("closed while the operation was under way"));
-  let_go();
+  CHECK(g.read() == 7);
+  CHECK(GpuWorker::wait(handle) == "");
+  // Of what has ended nothing is waited for.
+  bps_handle* const again = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
+  CHECK(bps_wait(again, 30'000, nullptr) == BPS_OK);
+  CHECK(bps_handle_wait_stream(again, g.stream, nullptr) == BPS_OK);
+  CHECK(g.cuda->count(CudaCall::wait_event) == waits + 2);
+  bps_handle_free(again);
   while (g.cuda->query_stream(other) == CudaCode::not_ready) {}
   CHECK(g.cuda->destroy_stream(other) == CudaCode::success);
+}
+
+TEST_CASE(
+    "gpu api: a stream that is made to wait has the deadline of operations, and its capture is refused") {
+  const ExpectLog lost("job gpus failed");
+  GpuWorker g;
+  GivenOptions given;
+  given.operation_timeout_ms = 300;
+  REQUIRE(g.open(given).ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  float* const memory = g.on_device(std::vector<float>(1000, 7));
+  const auto let_go = g.hold(g.stream);
+  bps_handle* const handle = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
+  CudaStream other = nullptr;
+  REQUIRE(g.cuda->create_stream(other, 0) == CudaCode::success);
+  Refusal why;
+  CHECK(bps_handle_wait_stream(handle, other, why) == BPS_DEADLINE);
+  CHECK_THAT(why.message(), Contains("waited 0.3 s for round 0 of weights"));
+  CHECK_THAT(std::string(why.error.advice), Contains("the stream does not wait for it"));
+  CHECK(g.cuda->query_stream(other) == CudaCode::success);
+  g.cuda->begin_capture(other);
+  CHECK(bps_handle_wait_stream(handle, other, why) == BPS_INVALID_ARGUMENT);
+  CHECK_THAT(why.message(), Contains("captured"));
+  CHECK(g.cuda->end_capture());
+  // After a bad end nothing is waited for.
+  CHECK(bps_abandon(g.client, nullptr) == BPS_OK);
+  CHECK(bps_handle_wait_stream(handle, other, nullptr) == BPS_OK);
+  CHECK(g.cuda->query_stream(other) == CudaCode::success);
+  CHECK_THAT(GpuWorker::wait(handle), Contains("closed while the operation was under way"));
+  let_go();
+  CHECK(g.stream_is_over());
+  CHECK(g.cuda->destroy_stream(other) == CudaCode::success);
+}
+
+TEST_CASE("gpu api: where the driver makes no stream wait, the host waits for the end") {
+  GpuWorker g;
+  REQUIRE(g.open().ok());
+  const bps_tensor tensor = g.declare("weights", 1000);
+  float* const memory = g.on_device(std::vector<float>(1000, 7));
+  CHECK(GpuWorker::wait(g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000))) == "");
+  g.cuda->hold_copies(CudaCall::copy_to_device);
+  bps_handle* const handle = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
+  g.cuda->fail_next(CudaCall::wait_event, 0, CudaCode::out_of_memory);
+  std::thread frees([&] {
+    const TimePoint by = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (g.cuda->count(CudaCall::wait_event) == 0 && std::chrono::steady_clock::now() < by)
+      std::this_thread::yield();
+    g.cuda->release_copies();
+  });
+  Refusal why;
+  CHECK(bps_handle_wait_stream(handle, g.stream, why) == BPS_OK);
+  frees.join();
+  int done = 0;
+  CHECK(bps_poll(handle, &done) == BPS_OK);
+  CHECK(done == 1);
+  CHECK(GpuWorker::wait(handle) == "");
 }
 
 TEST_CASE("gpu api: an operation copies once each way, and makes no call that waits for the device") {
@@ -330,10 +395,9 @@ TEST_CASE("gpu api: an operation copies once each way, and makes no call that wa
   CHECK(count(CudaCall::copy_to_host) == 1);
   CHECK(count(CudaCall::copy_to_device) == 1);
   CHECK(count(CudaCall::record_event) == 3);
-  for (const CudaCall call :
-       {CudaCall::allocate, CudaCall::free, CudaCall::register_host, CudaCall::unregister_host,
-        CudaCall::create_stream, CudaCall::destroy_stream, CudaCall::create_event, CudaCall::destroy_event,
-        CudaCall::retain_context, CudaCall::device_address}) {
+  for (const CudaCall call : {CudaCall::allocate, CudaCall::free, CudaCall::register_host,
+                              CudaCall::unregister_host, CudaCall::create_stream, CudaCall::destroy_stream,
+                              CudaCall::create_event, CudaCall::destroy_event, CudaCall::retain_context}) {
     INFO(name_of(call));
     CHECK(count(call) == 0);
   }

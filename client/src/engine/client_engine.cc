@@ -80,20 +80,16 @@ void ClientEngine::on_group(const Status& status) {
 
 // ---- declare ----
 
-void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone done,
-                           std::vector<bool> casts) {
+void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone done) {
   Status status = ready();
-  casts.resize(tensors.size());
   for (std::size_t i = 0; i < tensors.size() && status.ok(); ++i)
-    status = data_.ranks().check_declaration(tensors[i], casts[i]);
+    status = data_.ranks().check_declaration(tensors[i]);
   if (!status.ok() || tensors.empty()) {
     return post([status = std::move(status), done = std::move(done)] {
       done(status.ok() ? Result<std::vector<TensorId>>(std::vector<TensorId>{}) : status.error());
     });
   }
-  // Before the program can do anything with them.
-  if (std::find(casts.begin(), casts.end(), true) != casts.end()) data_.expect_casts();
-  declares_.declare(std::move(tensors), std::move(casts), std::move(done));
+  declares_.declare(std::move(tensors), std::move(done));
 }
 
 void ClientEngine::on_declared(Declared& declared) {

@@ -63,8 +63,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
 
   // After join. In the order of `tensors`; on failure the error names the first tensor that failed. Declaring
   // a tensor again gives the same id.
-  // `casts`: for each of them, whether it is cast (TensorShape::is_cast); empty: none is.
-  void declare(std::vector<TensorDeclaration> tensors, DeclareDone done, std::vector<bool> casts = {});
+  void declare(std::vector<TensorDeclaration> tensors, DeclareDone done);
 
   // Both spans must be the whole tensor and stay valid, `in` unchanged, until `done`; they are the same
   // memory or do not overlap. A tensor without elements completes at once, without traffic, with the weight

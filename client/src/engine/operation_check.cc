@@ -7,23 +7,16 @@
 namespace bps {
 
 Status check_buffer(const TensorShape& tensor, const char* what, const void* pointer, std::size_t bytes) {
-  if (bytes != tensor.memory_bytes()) {
-    return make_error(
-        ErrorCode::invalid_argument,
-        fmt::format("buffer '{}' has {} bytes, tensor '{}' has {} ({} elements of {})", what, bytes,
-                    tensor.name, tensor.memory_bytes(), tensor.elements, name_of(tensor.memory_dtype())),
-        "pass exactly the size that was declared");
+  if (bytes != tensor.bytes()) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("buffer '{}' has {} bytes, tensor '{}' has {} ({} elements of {})", what,
+                                  bytes, tensor.name, tensor.bytes(), tensor.elements, name_of(tensor.dtype)),
+                      "pass exactly the size that was declared");
   }
   if (pointer == nullptr && bytes > 0) {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("buffer '{}' of tensor '{}' is a null pointer, {} bytes are needed", what,
                                   tensor.name, bytes));
-  }
-  if (tensor.is_cast && reinterpret_cast<std::uintptr_t>(pointer) % alignof(float) != 0) {
-    return make_error(
-        ErrorCode::invalid_argument,
-        fmt::format("buffer '{}' of tensor '{}' is not aligned to the 4 bytes of an f32", what, tensor.name),
-        "a kernel that casts it would fail, and the GPU's context with it");
   }
   return {};
 }
@@ -32,11 +25,11 @@ Status check_overlap(const TensorShape& tensor, const void* in, const void* out)
   const auto a = reinterpret_cast<std::uintptr_t>(in);
   const auto b = reinterpret_cast<std::uintptr_t>(out);
   const std::uintptr_t distance = a < b ? b - a : a - b;
-  if (distance == 0 || distance >= tensor.memory_bytes()) return {};
+  if (distance == 0 || distance >= tensor.bytes()) return {};
   return make_error(
       ErrorCode::invalid_argument,
       fmt::format("input and output of tensor '{}' overlap: they are {} bytes apart and {} bytes long",
-                  tensor.name, distance, tensor.memory_bytes()),
+                  tensor.name, distance, tensor.bytes()),
       "use the same memory for both, or memory that does not overlap");
 }
 
@@ -45,10 +38,6 @@ Status check_memory(const TensorShape& tensor, LocalGrouping grouping, MemoryKin
     return make_error(ErrorCode::invalid_argument, fmt::format("tensor '{}' {}", tensor.name, why), advice);
   };
   if (tensor.elements == 0) return {};
-  if (memory == MemoryKind::host && tensor.is_cast) {
-    return refuse("is declared with a wire_dtype, and given in the host's memory",
-                  "give CUDA memory, or declare it as what it is to be on the network, and cast it");
-  }
   if (memory == MemoryKind::host) {
     if (grouping != LocalGrouping::nccl) return {};
     return refuse("is given in the host's memory, and local_group is nccl, which sums in that of the GPUs",

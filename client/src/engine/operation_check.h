@@ -16,13 +16,10 @@ namespace bps {
 
 struct TensorShape {
   std::string name;
-  DType dtype = DType::f32;  // as it is declared, and goes over the network
+  DType dtype = DType::f32;
   std::uint64_t elements = 0;
   bool is_async = false;
-  bool is_cast = false;  // the program's memory is f32, in that of a GPU
-  DType memory_dtype() const { return is_cast ? DType::f32 : dtype; }
   std::uint64_t bytes() const { return elements * size_of(dtype); }
-  std::uint64_t memory_bytes() const { return elements * size_of(memory_dtype()); }
 };
 
 // `what` names the buffer: "in", "out", "buffer".

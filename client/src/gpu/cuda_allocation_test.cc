@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "client/src/gpu/cuda_host.h"
+#include "client/src/gpu/testing/cuda_host.h"
 
 namespace bps {
 namespace {

@@ -7,17 +7,14 @@
 #include <cstring>
 #include <utility>
 
-#include "proto/base/assert.h"
-
 namespace bps {
 
 CudaCopy copy_of(const LocalPiece& piece, std::byte* device, const std::byte* host, std::size_t offset,
                  std::size_t bytes, bool is_pinned) {
   CudaCopy copy;
-  copy.cast = piece.wire ? cast_to(*piece.wire) : Cast::none;
   copy.device = device;
-  copy.host = const_cast<std::byte*>(host) + copy.on_host(offset);
-  copy.bytes = copy.on_host(bytes);
+  copy.host = const_cast<std::byte*>(host) + offset;
+  copy.bytes = bytes;
   copy.home = piece.home;
   copy.is_pinned = is_pinned;
   return copy;
@@ -27,9 +24,8 @@ void append(std::vector<CudaCopy>& copies, const CudaCopy& copy) {
   if (!copies.empty()) {
     CudaCopy& last = copies.back();
     // Two registrations side by side are not one.
-    if (last.cast == copy.cast && last.device + last.on_device(last.bytes) == copy.device &&
-        last.host + last.bytes == copy.host && last.home == copy.home && last.is_pinned == copy.is_pinned &&
-        last.is_in_ring == copy.is_in_ring) {
+    if (last.device + last.bytes == copy.device && last.host + last.bytes == copy.host &&
+        last.home == copy.home && last.is_pinned == copy.is_pinned && last.is_in_ring == copy.is_in_ring) {
       last.bytes += copy.bytes;
       return;
     }
@@ -67,18 +63,22 @@ Status CudaCopier::pump() {
       if (!*begun) break;
     }
     if (waiting.next < waiting.job.copies.size()) break;
-    std::function<void()> then = std::move(waiting.job.then);
+    Job job = std::move(waiting.job);
     jobs_.erase(first);
-    if (const Status status = mark(std::move(then)); !status.ok()) return status;
+    const auto marked = mark(std::move(job.then));
+    if (!marked) return marked.error();
+    if (job.queued) job.queued(*marked);
   }
-  return begun_ > 0 ? mark([] {}) : Status();
+  if (begun_ == 0) return {};
+  const auto marked = mark([] {});
+  return marked ? Status() : Status(marked.error());
 }
 
 // False: there is no room in the bounce buffer.
 Result<bool> CudaCopier::begin_next(Waiting& waiting) {
   if (const std::size_t count = together(waiting); count > 1) return begin_together(waiting, count);
   const CudaCopy& next = waiting.job.copies[waiting.next];
-  std::byte* const device = next.device + next.on_device(waiting.offset);
+  std::byte* const device = next.device + waiting.offset;
   const std::size_t left = next.bytes - waiting.offset;
   const auto begun = [&](std::size_t bytes) {
     waiting.offset += bytes;
@@ -86,10 +86,9 @@ Result<bool> CudaCopier::begin_next(Waiting& waiting) {
     return true;
   };
   if (next.is_pinned) {
-    const std::size_t bytes = next.cast == Cast::none ? left : std::min(CudaCasts::kBufferBytes, left);
-    const Status status = copy(next.cast, device, next.host + waiting.offset, bytes);
-    if (!status.ok()) return status.error();
-    return begun(bytes);
+    if (const Status status = copy(device, next.host + waiting.offset, left); !status.ok())
+      return status.error();
+    return begun(left);
   }
   const std::size_t bytes = std::min(kBounceChunk, left);
   const auto at = ring_.take(bytes);
@@ -98,7 +97,7 @@ Result<bool> CudaCopier::begin_next(Waiting& waiting) {
   std::byte* const host = next.host + waiting.offset;
   if (direction_ == Direction::to_device) std::memcpy(way, host, bytes);
   bounced_.push_back({*at, host, bytes});
-  if (const Status status = copy(next.cast, device, way, bytes); !status.ok()) return status.error();
+  if (const Status status = copy(device, way, bytes); !status.ok()) return status.error();
   return begun(bytes);
 }
 
@@ -114,9 +113,9 @@ std::size_t CudaCopier::together(const Waiting& waiting) const {
     const CudaCopy& copy = copies[i];
     const bool follows =
         copy.device == end || (may_gap && copy.is_in_ring && copy.device > end && copy.device <= end + kGap);
-    const std::byte* const copy_end = copy.device + copy.on_device(copy.bytes);
+    const std::byte* const copy_end = copy.device + copy.bytes;
     const bool fits = copy.bytes <= kSmall && copy_end <= start + kBounceChunk;
-    if (!fits || !follows || copy.cast != copies[waiting.next].cast) break;
+    if (!fits || !follows) break;
     end = copy_end;
   }
   return count;
@@ -125,38 +124,23 @@ std::size_t CudaCopier::together(const Waiting& waiting) const {
 Result<bool> CudaCopier::begin_together(Waiting& waiting, std::size_t count) {
   const CudaCopy* const first = &waiting.job.copies[waiting.next];
   const CudaCopy& last = first[count - 1];
-  const std::byte* const end = last.device + last.on_device(last.bytes);
-  const std::size_t bytes = first->on_host(static_cast<std::size_t>(end - first->device));
+  const auto bytes = static_cast<std::size_t>(last.device + last.bytes - first->device);
   const auto at = ring_.take(bytes);
   if (!at) return false;
   std::byte* const way = bounce_->bytes().data() + *at;
   for (const CudaCopy* next = first; next <= &last; ++next) {
-    const std::size_t offset = first->on_host(static_cast<std::size_t>(next->device - first->device));
+    const auto offset = static_cast<std::size_t>(next->device - first->device);
     if (direction_ == Direction::to_device) std::memcpy(way + offset, next->host, next->bytes);
     bounced_.push_back({*at + offset, next->host, next->bytes, next == first});
   }
-  if (const Status status = copy(first->cast, first->device, way, bytes); !status.ok()) return status.error();
+  if (const Status status = copy(first->device, way, bytes); !status.ok()) return status.error();
   waiting.next += count;
   return true;
 }
 
-Status CudaCopier::copy(Cast cast, std::byte* device, std::byte* host, std::size_t bytes) {
+Status CudaCopier::copy(std::byte* device, std::byte* host, std::size_t bytes) {
   under_way_ += bytes;
   begun_ += bytes;
-  if (cast == Cast::none) return copy_as_it_is(device, host, bytes);
-  BPS_ASSERT(casts_.is_open() && bytes <= CudaCasts::kBufferBytes);
-  const std::size_t elements = bytes / 2;
-  if (direction_ == Direction::to_host) {
-    std::byte* const buffer = casts_.to_host_buffer();
-    const Status status = casts_.to_wire(cast, buffer, device, elements, queue_.stream());
-    return status.ok() ? copy_as_it_is(buffer, host, bytes) : status;
-  }
-  std::byte* const buffer = casts_.to_device_buffer();
-  const Status status = copy_as_it_is(buffer, host, bytes);
-  return status.ok() ? casts_.from_wire(cast, device, buffer, elements, queue_.stream()) : status;
-}
-
-Status CudaCopier::copy_as_it_is(std::byte* device, std::byte* host, std::size_t bytes) {
   if (direction_ == Direction::to_host)
     return device_.check(CudaCall::copy_to_host,
                          device_.api().copy_to_host(host, device, bytes, queue_.stream()));
@@ -164,9 +148,9 @@ Status CudaCopier::copy_as_it_is(std::byte* device, std::byte* host, std::size_t
                        device_.api().copy_to_device(device, host, bytes, queue_.stream()));
 }
 
-Status CudaCopier::mark(std::function<void()> then) {
-  const auto marked = queue_.mark([this, bytes = std::exchange(begun_, 0),
-                                   bounced = std::exchange(bounced_, {}), then = std::move(then)] {
+Result<CudaEventPool::Event> CudaCopier::mark(std::function<void()> then) {
+  return queue_.mark([this, bytes = std::exchange(begun_, 0), bounced = std::exchange(bounced_, {}),
+                      then = std::move(then)] {
     under_way_ -= bytes;
     for (const Bounced& piece : bounced) {
       if (direction_ == Direction::to_host)
@@ -175,7 +159,6 @@ Status CudaCopier::mark(std::function<void()> then) {
     }
     then();
   });
-  return marked ? Status() : Status(marked.error());
 }
 
 Status CudaCopier::poll() {

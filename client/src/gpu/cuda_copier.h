@@ -6,9 +6,6 @@
 // second half of the way, in poll()). So are small pieces that lie side by side on the device and apart on
 // the host, because one copy of the driver's costs more than that.
 //
-// What is f32 on the device and of 16 bits on the host is cast there on the way, in a buffer of CudaCasts: on
-// the same stream, whose order keeps one from the next.
-//
 // Owner: CudaPipeline. Lives on: the CUDA thread, with the device's context current. Limits: kMaxUnderWay
 // bytes begun, kBounceBytes for memory that is not registered; jobs: as many as its owner has. Failure: a
 // status, after which only drop() and close() follow; drop() forgets all jobs, whose memory is in use until
@@ -24,8 +21,7 @@
 #include <vector>
 
 #include "client/src/gpu/byte_ring.h"
-#include "client/src/gpu/cuda_casts.h"
-#include "client/src/gpu/cuda_queue.h"
+#include "client/src/gpu/driver/cuda_queue.h"
 #include "client/src/group/local_group.h"
 #include "proto/base/memory/region.h"
 
@@ -34,18 +30,13 @@ namespace bps {
 struct CudaCopy {
   std::byte* device = nullptr;
   std::byte* host = nullptr;
-  std::size_t bytes = 0;         // on the host
+  std::size_t bytes = 0;
   const Region* home = nullptr;  // of `host`
   bool is_pinned = false;        // it is registered
   bool is_in_ring = false;       // `device`: what lies between such pieces may be read
-  Cast cast = Cast::none;        // from f32 on the device
-
-  // What so many bytes of it on the host are on the device.
-  std::size_t on_device(std::size_t on_host) const { return cast == Cast::none ? on_host : 2 * on_host; }
-  std::size_t on_host(std::size_t on_device) const { return cast == Cast::none ? on_device : on_device / 2; }
 };
 
-// Of `bytes` on the device, `offset` into the piece there.
+// Of `bytes`, `offset` into the piece.
 CudaCopy copy_of(const LocalPiece& piece, std::byte* device, const std::byte* host, std::size_t offset,
                  std::size_t bytes, bool is_pinned);
 
@@ -65,12 +56,12 @@ class CudaCopier {
     std::vector<CudaCopy> copies;
     std::int64_t priority = 0;   // the greater, the earlier; then in the order of add()
     CudaEventPool::Event after;  // on another stream; may be none
-    std::function<void()> then;  // all bytes are where they should be
+    std::function<void(const CudaEventPool::Event&)> queued;  // its last copy, before this event; may be none
+    std::function<void()> then;                               // all bytes are where they should be
   };
 
-  // `casts`: open before a job that needs them is added.
-  CudaCopier(const CudaDevice& device, CudaEventPool& events, CudaCasts& casts, Direction direction)
-      : device_(device), casts_(casts), queue_(device, events), direction_(direction), ring_(kBounceBytes) {}
+  CudaCopier(const CudaDevice& device, CudaEventPool& events, Direction direction)
+      : device_(device), queue_(device, events), direction_(direction), ring_(kBounceBytes) {}
 
   Status open(int priority);
   void add(Job job);
@@ -102,12 +93,10 @@ class CudaCopier {
   Result<bool> begin_next(Waiting& waiting);
   std::size_t together(const Waiting& waiting) const;
   Result<bool> begin_together(Waiting& waiting, std::size_t count);
-  Status copy(Cast cast, std::byte* device, std::byte* host, std::size_t bytes);
-  Status copy_as_it_is(std::byte* device, std::byte* host, std::size_t bytes);
-  Status mark(std::function<void()> then);
+  Status copy(std::byte* device, std::byte* host, std::size_t bytes);
+  Result<CudaEventPool::Event> mark(std::function<void()> then);
 
   const CudaDevice& device_;
-  CudaCasts& casts_;
   CudaQueue queue_;
   const Direction direction_;
   std::shared_ptr<Region> bounce_;

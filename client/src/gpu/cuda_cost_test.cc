@@ -1,7 +1,7 @@
 // What a group of GPUs costs: which calls it makes, when it makes them, and that its threads agree.
 #include <catch2/catch.hpp>
 
-#include "client/src/gpu/cuda_scenario.h"
+#include "client/src/gpu/testing/cuda_scenario.h"
 #include "client/src/group/testing/group_exercise.h"
 #include "proto/base/loop/completion.h"
 #include "proto/base/loop/loop_thread.h"

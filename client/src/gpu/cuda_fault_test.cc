@@ -1,7 +1,7 @@
 // What goes wrong with GPUs and NCCL, at every call of a scenario in turn.
 #include <catch2/catch.hpp>
 
-#include "client/src/gpu/cuda_scenario.h"
+#include "client/src/gpu/testing/cuda_scenario.h"
 
 namespace bps::cuda_fault_test {
 namespace {

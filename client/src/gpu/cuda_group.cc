@@ -75,8 +75,6 @@ CudaGroup::CudaGroup(EventLoop& loop, EventLoop& cuda, std::shared_ptr<CudaDevic
   wanted.self = options_.self;
   wanted.ring_bytes = options_.ring_bytes;
   wanted.poll_interval = options_.poll_interval;
-  wanted.trial_timeout = options_.patience.trial;
-  wanted.stall_timeout = options_.patience.stall;
   wanted.nvtx = options_.nvtx;
   wanted.log = options_.log;
   wanted.lease = std::exchange(options_.lease, nullptr);
@@ -148,9 +146,6 @@ void CudaGroup::make_setup(std::function<void(Result<std::vector<std::byte>>)> d
 void CudaGroup::begin(std::span<const std::byte> setup, std::function<void(Status)> told) {
   auto done = [this, told = std::move(told)](const Status& status) {
     is_begun_ = status.ok();
-    // Before anybody has them.
-    if (is_begun_ && expects_casts_) (void)stream_words()->bar();
-    if (options_.on_words) options_.on_words(status.ok() ? stream_words() : nullptr);
     told(status);
   };
   std::optional<NcclId> id;
@@ -185,23 +180,15 @@ void CudaGroup::give() {
   cuda_.post([pipeline = pipeline_, orders = orders_] { pipeline->take(orders->take()); });
 }
 
-void CudaGroup::expect_casts() {
-  if (std::exchange(expects_casts_, true)) return;
-  // At once: in between, the program could have its stream wait.
-  if (is_begun_) (void)stream_words()->bar();
-  cuda_.post([pipeline = pipeline_] { pipeline->expect_casts(); });
-}
-
 void CudaGroup::when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) {
-  if (buffer.event == nullptr && !buffer.is_cast) {
+  if (buffer.event == nullptr) {
     loop_.post([way = way_, then = std::move(then)] {
       if (CudaGroup* const group = way->group()) then(group->known(group->error_));
     });
     return;
   }
   ask();
-  orders_->mine().callers.push_back(
-      {std::static_pointer_cast<CallerEvent>(buffer.event), buffer.is_cast, std::move(then)});
+  orders_->mine().callers.push_back({std::static_pointer_cast<CallerEvent>(buffer.event), std::move(then)});
   give_later();
 }
 
@@ -242,8 +229,6 @@ void CudaGroup::abort(const Error& error) {
   // Also a batch that has not ended.
   end_batch();
   cuda_.post([pipeline = pipeline_, error] { pipeline->abort(error); });
-  // Streams of the program go on: that thread may be in a call that waits for one.
-  if (is_begun_) pipeline_->words()->release();
   loop_.cancel(rest_timer_);
   rest_timer_ = loop_.after(options_.patience.rest, [this] {
     rest_timer_ = {};
@@ -278,27 +263,22 @@ void CudaGroup::look() {
   const CudaLease::Call now = pipeline_->lease()->call();
   looks_ = now.name != nullptr && now == seen_ ? looks_ + 1 : 0;
   seen_ = now;
-  const bool may_wait_for_us = now.is_nccl || (is_begun_ && pipeline_->words()->is_waited_for());
-  stuck_looks_ = looks_ > 0 && may_wait_for_us ? stuck_looks_ + 1 : 0;
+  stuck_looks_ = looks_ > 0 && now.is_nccl ? stuck_looks_ + 1 : 0;
   look_at_nccl();
   look_later();
   if (looks_ == options_.patience.slow_looks)
     options_.log.warn(
-        "{}: operations wait for it, and it may wait for what the program has queued on that GPU, for a "
-        "stream of the program that waits for them, or for a call of the program's that waits for all "
-        "streams (cudaFree, cudaDeviceSynchronize)",
+        "{}: operations wait for it, and it may wait for what the program has queued on that GPU, or for a "
+        "call of the program's that waits for all streams (cudaFree, cudaDeviceSynchronize)",
         in_call());
   if (stuck_looks_ != options_.patience.stuck_looks) return;
-  // First, because what a stream goes on with now is worth nothing.
   broken(make_error(ErrorCode::os, in_call(),
                     "see what the program calls on that GPU meanwhile; NCCL_DEBUG=INFO says more"),
          std::nullopt);
-  if (is_begun_) pipeline_->words()->release();
 }
 
 // While the other thread is in a call that takes long, it does not see how far NCCL is. Another rank may only
-// be slow, so this breaks nothing; where NCCL may wait for a stream of the program, the other thread sees to
-// it (CudaPipeline::check_stall).
+// be slow, so this breaks nothing.
 void CudaGroup::look_at_nccl() {
   const CudaLease::Progress now = pipeline_->lease()->nccl();
   nccl_looks_ = looks_ == 0 && now.name != nullptr && now == nccl_seen_ ? nccl_looks_ + 1 : 0;

@@ -12,9 +12,8 @@
 // and max of floats are not for groups with NCCL: see check(). Failure: on_broken names the call, the tensor
 // and the GPU. While something is open the loop looks whether the other thread is in a call that does not
 // return: of one that it has seen slow_looks times it warns. One of the driver's ends when the program's work
-// on the GPU does, so it may take as long as that; but one that may wait for an operation, because a stream
-// of the program waits for one, or is NCCL's, has stuck_looks: then the group breaks, and the program's
-// streams go on. What NCCL has in progress between calls is looked at likewise, and warned of. Memory counts
+// on the GPU does, so it may take as long as that; but one of NCCL's has stuck_looks: then the group breaks.
+// What NCCL has in progress between calls is looked at likewise, and warned of. Memory counts
 // as touched until the GPU's streams are idle, or its context is lost; where that takes longer than rest
 // after abort(), what is open is left behind.
 #pragma once
@@ -31,8 +30,6 @@ namespace bps {
 
 // With what may never end.
 struct CudaPatience {
-  Duration trial = CudaPipeline::Options{}.trial_timeout;
-  Duration stall = CudaPipeline::Options{}.stall_timeout;
   Duration rest{std::chrono::seconds(4)};  // for a GPU to come to rest after abort()
   Duration stop{std::chrono::seconds(6)};  // for the thread to end, with the client
   // A second apart, and in a row, so that a pause of the whole process counts as one.
@@ -54,8 +51,6 @@ class CudaGroup final : public LocalGroup {
     CudaPatience patience = {};
     Nvtx nvtx = {};  // Nvtx::open(), to be seen in profilers
     Logger log{"cuda"};
-    // When begin() has ended, on the client's loop: as stream_words(), null after an error.
-    std::function<void(std::shared_ptr<StreamWords>)> on_words = {};
     std::shared_ptr<CudaLease> lease = std::make_shared<CudaLease>();  // CudaThread's
   };
 
@@ -75,9 +70,6 @@ class CudaGroup final : public LocalGroup {
   void make_setup(std::function<void(Result<std::vector<std::byte>>)> done) override;
   void begin(std::span<const std::byte> setup, std::function<void(Status)> done) override;
   Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override { return memory_->allocate(bytes); }
-  // From here until the kernels are loaded, no stream of the program begins to wait for an operation by
-  // itself.
-  void expect_casts() override;
   // `buffer` is of CudaBuffers.
   void when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) override;
   void reduce(const Collective& collective, std::span<const LocalPiece> pieces) override;
@@ -86,10 +78,6 @@ class CudaGroup final : public LocalGroup {
   void end_batch() override;
   void abort(const Error& error) override;
   std::string waits_for() const override;
-  std::uint32_t stream_waits() const override { return is_begun_ ? stream_words()->waiting() : 0; }
-
-  // For bps_handle_wait_stream, when begin() has ended well. Null: the host has to wait.
-  std::shared_ptr<StreamWords> stream_words() const { return pipeline_->words(); }
 
  private:
   class Reports;
@@ -121,7 +109,6 @@ class CudaGroup final : public LocalGroup {
   const std::shared_ptr<Orders> orders_ = std::make_shared<Orders>();
   std::shared_ptr<CudaPipeline> pipeline_;
   bool is_begun_ = false;
-  bool expects_casts_ = false;
   bool is_giving_ = false;
   std::size_t in_batch_ = 0;    // works of the batch that has not ended
   std::optional<Error> error_;  // as owner_ was told, or told
@@ -129,7 +116,7 @@ class CudaGroup final : public LocalGroup {
   TimerId rest_timer_, look_timer_;
   CudaLease::Call seen_;  // when it was last looked
   std::uint32_t looks_ = 0;
-  std::uint32_t stuck_looks_ = 0;  // of these, the last at which it could be waiting for an operation
+  std::uint32_t stuck_looks_ = 0;  // of these, the last in a call of NCCL
   CudaLease::Progress nccl_seen_;  // likewise
   std::uint32_t nccl_looks_ = 0;
 };

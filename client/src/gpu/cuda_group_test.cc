@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "client/src/gpu/cuda_host.h"
+#include "client/src/gpu/testing/cuda_host.h"
 #include "client/src/group/testing/group_exercise.h"
 
 namespace bps {
@@ -94,13 +94,6 @@ TEST_CASE("cuda group: NCCL's min and max of floats are refused, and nothing els
          {Operation::sum, Operation::average, Operation::product, Operation::broadcast})
       CHECK(CudaGroup::check(operation, dtype).ok());
   }
-}
-
-TEST_CASE("cuda group: with one hardware queue all ends, too") {
-  CudaHost::Options options;
-  options.cuda.queues = 1;
-  for (std::uint32_t size = 1; size <= 3; ++size)
-    exercise(size, 21 + size, options);
 }
 
 }  // namespace

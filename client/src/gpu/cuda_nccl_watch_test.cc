@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "client/src/gpu/cuda_scenario.h"
+#include "client/src/gpu/testing/cuda_scenario.h"
 
 namespace bps {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/src/gpu/caller_event.h"
+#include "client/src/gpu/driver/caller_event.h"
 #include "client/src/group/local_group.h"
 
 namespace bps {
@@ -38,8 +38,7 @@ struct CudaOrders {
     CudaThen then;
   };
   struct Caller {
-    std::shared_ptr<CallerEvent> event;  // may be none
-    bool is_cast = false;
+    std::shared_ptr<CallerEvent> event;
     CudaThen then;
   };
 

@@ -25,11 +25,10 @@ CudaPipeline::CudaPipeline(EventLoop& loop, std::shared_ptr<CudaDevice> device, 
       // So that some portions are under way while others are copied out.
       place_{options_.size, options_.self, options_.ring_bytes / 4},
       reports_(std::move(reports)),
-      events_(*device_),
-      casts_(*device_),
-      collectives_(*device_, events_),
-      to_host_(*device_, events_, casts_, CudaCopier::Direction::to_host),
-      to_device_(*device_, events_, casts_, CudaCopier::Direction::to_device),
+      events_(std::make_shared<CudaEventPool>(device_)),
+      collectives_(*device_, *events_),
+      to_host_(*device_, *events_, CudaCopier::Direction::to_host),
+      to_device_(*device_, *events_, CudaCopier::Direction::to_device),
       ring_(options_.size > 1 ? options_.ring_bytes : 0) {
   if (nccl != nullptr) nccl_.emplace(std::move(nccl), *device_);
 }
@@ -37,8 +36,6 @@ CudaPipeline::CudaPipeline(EventLoop& loop, std::shared_ptr<CudaDevice> device, 
 // The loop has ended before finish() was done, or there was none.
 CudaPipeline::~CudaPipeline() {
   if (life_ == Life::fresh || life_ == Life::finished) return;
-  trial_.reset();
-  if (words_ != nullptr) words_->release();
   const CudaDevice::Current current(*device_);
   abort_nccl();
   // What the device still works on is left to the end of the process: to free it would be to wait.
@@ -78,14 +75,12 @@ Status CudaPipeline::open() {
   if (const Status status = collectives_.open(greatest); !status.ok()) return status;
   if (const Status status = to_host_.open(greatest); !status.ok()) return status;
   if (const Status status = to_device_.open(greatest); !status.ok()) return status;
-  // What streams are tried out with lies behind the ring; alone, there is no ring.
+  if (ring_.bytes() == 0) return {};
   void* memory = nullptr;
-  const std::size_t bytes = ring_.bytes() + StreamTrial::kBytes;
-  if (const CudaCode code = api.allocate(memory, bytes); code != CudaCode::success)
+  if (const CudaCode code = api.allocate(memory, ring_.bytes()); code != CudaCode::success)
     return device_->error(CudaCall::allocate, code);
   ring_memory_ = static_cast<std::byte*>(memory);
-  if (const Status status = load_casts(); !status.ok()) return status;
-  return make_words();
+  return {};
 }
 
 void CudaPipeline::tell(CudaThen then, const std::optional<Error>& error) {
@@ -98,10 +93,6 @@ void CudaPipeline::take(CudaOrders& orders) {
       tell(std::move(caller.then), error_);
       continue;
     }
-    if (caller.event == nullptr) {
-      readable(std::move(caller));
-      continue;
-    }
     add(std::move(caller));
   }
   stage(orders.staged);
@@ -110,8 +101,7 @@ void CudaPipeline::take(CudaOrders& orders) {
   turn();
 }
 
-// In the order of their stream, in which they do not come: of an output one hears when its input is ready. By
-// then a stream that waits for that operation may have the inputs of others behind it.
+// In the order of their stream, in which they do not come: of an output one hears when its input is ready.
 void CudaPipeline::add(CudaOrders::Caller caller) {
   auto& waiting = callers_[caller.event->stream];
   const auto before = std::find_if(waiting.rbegin(), waiting.rend(), [&](const CudaOrders::Caller& other) {
@@ -159,6 +149,7 @@ void CudaPipeline::add(BatchPtr batch) {
   for (const CollectivePortion& portion : batch->portions) {
     const auto wait_for = [](Item& item) { ++item.left; };
     for_items(*batch, portion.steps, wait_for);
+    for_items(*batch, portion.steps, [](Item& item) { ++item.unbegun; });
     for_items(*batch, portion.outputs, wait_for);
     for (const CollectiveOutput& output : portion.outputs)
       ++batch->parts[output.piece];
@@ -189,12 +180,15 @@ void CudaPipeline::stage(std::span<CudaOrders::Staged> answers) {
   job.priority = answers.front().piece.priority;
   std::vector<CudaThen> thens;
   thens.reserve(answers.size());
+  std::vector<LocalPiece> watched;
   for (CudaOrders::Staged& answer : answers) {
     const LocalPiece& piece = answer.piece;
     thens.push_back(std::move(answer.then));
     if (piece.out == nullptr) continue;  // the spread brings it
     append(job.copies,
            copy_of(piece, piece.out, piece.answer, 0, bytes_of(piece), memory_->holds(piece.home)));
+    // With other ranks it is for the spread to say, which comes last.
+    if (options_.size == 1 && piece.watch != nullptr) watched.push_back(piece);
   }
   if (error_) {
     for (CudaThen& then : thens)
@@ -209,6 +203,12 @@ void CudaPipeline::stage(std::span<CudaOrders::Staged> answers) {
     for (CudaThen& then : ended.mapped())
       tell(std::move(then));
   };
+  if (!watched.empty()) {
+    job.queued = [watched = std::move(watched)](const CudaEventPool::Event& event) {
+      for (const LocalPiece& piece : watched)
+        piece.watch->on_queued(bytes_of(piece), event);
+    };
+  }
   to_device_.add(std::move(job));
 }
 
@@ -280,8 +280,6 @@ void CudaPipeline::show_nccl() const {
   CudaLease::Progress now{nullptr, nccl_->begun() + collectives_.reached()};
   if (life_ == Life::beginning) {
     now.name = warm_up_ ? "its first collectives" : name_of(NcclCall::init_rank).data();
-  } else if (trial_ && trial_->is_talking()) {
-    now.name = nullptr;  // with itself
   } else if (life_ == Life::running && nccl_->is_busy()) {
     now.name = name_of(nccl_->last()).data();
   } else if (life_ == Life::running && collectives_.is_waiting()) {
@@ -298,34 +296,27 @@ Status CudaPipeline::go_on() {
     life_ = Life::running;
     tell(std::exchange(begun_, {}));
   }
-  if (const Status status = load_casts(); !status.ok()) return status;
   if (const Status status = poll_callers(); !status.ok()) return status;
   if (const Status status = collectives_.poll(); !status.ok()) return status;
   if (const Status status = to_host_.poll(); !status.ok()) return status;
   if (const Status status = to_device_.poll(); !status.ok()) return status;
-  if (!trial_ || !trial_->is_talking()) {
-    if (const Status status = begin_batches(); !status.ok()) return status;
-  }
-  if (const Status status = poll_trial(); !status.ok()) return status;
+  if (const Status status = begin_batches(); !status.ok()) return status;
   // While ours waits for other members' GPUs, NCCL may have something to say.
   if (nccl_ && (collectives_.is_waiting() || nccl_->is_busy())) {
     if (const auto asked = nccl_->poll(); !asked) return asked.error();
   }
-  if (const Status status = check_stall(); !status.ok()) return status;
   return to_host_.pump();
 }
 
-// Of each of the program's streams only the first event can be the next, and no later one waits for what the
-// first one's end brings about: whoever has a stream wait for an operation has been told that it was
-// recorded.
+// Of each of the program's streams only the first event can be the next.
 Status CudaPipeline::poll_callers() {
   for (auto at = callers_.begin(); at != callers_.end();) {
     auto& waiting = at->second;
     while (!waiting.empty()) {
-      const CudaCode code = device_->api().query_event(waiting.front().event->event);
+      const CudaCode code = device_->api().query_event(waiting.front().event->event.get());
       if (code == CudaCode::not_ready) break;
       if (code != CudaCode::success) return device_->error(CudaCall::query_event, code);
-      readable(std::move(waiting.front()));
+      tell(std::move(waiting.front().then));
       waiting.pop_front();
     }
     at = waiting.empty() ? callers_.erase(at) : std::next(at);
@@ -333,11 +324,19 @@ Status CudaPipeline::poll_callers() {
   return {};
 }
 
-// What has no cast does not wait for one: its end may be what a stream waits for, and loading for that.
-void CudaPipeline::readable(CudaOrders::Caller caller) {
-  expects_casts_ = expects_casts_ || caller.is_cast;
-  if (caller.is_cast && is_loading_casts()) return uncast_.push_back(std::move(caller.then));
-  tell(std::move(caller.then), caller.is_cast ? cast_error_ : std::nullopt);
+// What has been dropped may still be written to by a GPU that has not come to rest.
+Status CudaPipeline::work_on_memory() {
+  if (!memory_->has_work() || life_ == Life::broken || is_finishing_) return {};
+  options_.lease->enter("cuMemHostRegister or cuMemHostUnregister");
+  const Status status = memory_->work();
+  options_.lease->leave();
+  return status;
+}
+
+bool CudaPipeline::look_at_memory() {
+  if (life_ == Life::finished) return false;
+  turn();
+  return true;
 }
 
 bool CudaPipeline::is_active() const {
@@ -345,12 +344,11 @@ bool CudaPipeline::is_active() const {
   if (is_finishing_) return life_ != Life::finished && loop_.now() < finish_by_ + options_.finish_timeout;
   if (memory_->has_work()) return true;
   if (life_ == Life::fresh || life_ == Life::drained || life_ == Life::finished) return false;
-  return life_ != Life::running || is_working() || !callers_.empty() || trial_ || is_loading_casts();
+  return life_ != Life::running || is_working() || !callers_.empty();
 }
 
 bool CudaPipeline::is_working() const {
-  return collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() || !batches_.empty() ||
-         (trial_ && trial_->is_held());
+  return collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() || !batches_.empty();
 }
 
 void CudaPipeline::arm() {

@@ -34,13 +34,12 @@
 
 #include "client/src/gpu/collective_plan.h"
 #include "client/src/gpu/cuda_copier.h"
-#include "client/src/gpu/cuda_lease.h"
 #include "client/src/gpu/cuda_orders.h"
+#include "client/src/gpu/driver/cuda_lease.h"
+#include "client/src/gpu/driver/nvtx.h"
+#include "client/src/gpu/driver/pinned_memory.h"
 #include "client/src/gpu/nccl/nccl_link.h"
 #include "client/src/gpu/nccl/nccl_warm_up.h"
-#include "client/src/gpu/nvtx.h"
-#include "client/src/gpu/pinned_memory.h"
-#include "client/src/gpu/stream_trial.h"
 #include "proto/base/log/log.h"
 #include "proto/base/loop/event_loop.h"
 
@@ -62,10 +61,6 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     // While there is nothing but streams of the program to wait for, which compute for long; and before and
     // after the group's life.
     Duration caller_interval{std::chrono::microseconds(200)};
-    // A stream that waits holds up ours if they have not gone on by then.
-    Duration trial_timeout{std::chrono::milliseconds(100)};
-    // Copies, or calls of NCCL, that have not moved for so long while streams wait never will.
-    Duration stall_timeout{std::chrono::seconds(10)};
     Duration finish_timeout{std::chrono::seconds(2)};  // for the other members
     Nvtx nvtx = {};
     Logger log{"cuda"};
@@ -81,13 +76,9 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
 
   // `id`: in a group of more than one.
   void begin(const std::optional<NcclId>& id, CudaThen done);
-  // When begin() has ended well. Any thread.
-  std::shared_ptr<StreamWords> words() const { return words_; }
   const std::shared_ptr<CudaLease>& lease() const { return options_.lease; }
   // Leaves them empty.
   void take(CudaOrders& orders);
-  // Jobs with casts will come. The kernels are loaded before the group begins, or when no stream waits.
-  void expect_casts();
   // Memory is to be registered, or given up. False: that is over here.
   bool look_at_memory();
   void abort(const Error& error);
@@ -101,7 +92,8 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
     Collective collective;
     std::size_t first = 0;  // piece
     std::size_t count = 0;
-    std::uint32_t left = 0;  // of its portions: calls of NCCL, and copies, that are not done
+    std::uint32_t left = 0;     // of its portions: calls of NCCL, and copies, that are not done
+    std::uint32_t unbegun = 0;  // of its portions with calls
     bool is_over = false;
     std::string label;
     Nvtx::Range range;
@@ -141,20 +133,14 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   Status go_on();
   void show_nccl() const;
   Status poll_callers();
-  void readable(CudaOrders::Caller caller);
-  // cuda_pipeline_words.cc
-  Status make_words();
-  Status poll_trial();
-  Status check_stall();
   Status work_on_memory();
-  Status load_casts();
-  bool is_loading_casts() const { return expects_casts_ && !casts_.is_open() && !cast_error_; }
   // cuda_pipeline_works.cc. False: it has to wait.
   Status begin_batches();
   void begin(const BatchPtr& batch);
   Result<bool> begin_portion(const BatchPtr& batch);
   Status load(const BatchPtr& batch, const CollectivePortion& portion);
   std::vector<NcclStep> steps_of(const Batch& batch, const CollectivePortion& portion) const;
+  void say_queued(const Batch& batch, Item& item, const CudaEventPool::Event& event) const;
   Status launched(const BatchPtr& batch, const CollectivePortion& portion);
   void copy_out(const FlightPtr& flight, const CudaEventPool::Event& after);
   void landed(Flight& flight);
@@ -201,8 +187,7 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   const Options options_;
   const CollectivePlace place_;
   const std::unique_ptr<Reports> reports_;
-  CudaEventPool events_;
-  CudaCasts casts_;
+  const std::shared_ptr<CudaEventPool> events_;
   CudaQueue collectives_;
   CudaCopier to_host_;
   CudaCopier to_device_;
@@ -212,15 +197,6 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   ByteRing ring_;
   std::byte* ring_memory_ = nullptr;
 
-  std::shared_ptr<StreamWords> words_;
-  std::optional<StreamTrial> trial_;
-  struct Stall {
-    bool was_waiting = false;  // when it was looked at
-    std::uint64_t reached = 0;
-    TimePoint since;
-  };
-  Stall to_host_stall_, to_device_stall_, nccl_stall_;
-
   Life life_ = Life::fresh;
   CudaThen begun_;
   std::optional<NcclId> id_;
@@ -229,9 +205,6 @@ class CudaPipeline : public std::enable_shared_from_this<CudaPipeline> {
   std::map<std::uint64_t, std::vector<CudaThen>> staged_;
   std::uint64_t next_staged_ = 0;
   std::map<CallerEvent::Stream, std::deque<CudaOrders::Caller>> callers_;  // as they were recorded
-  bool expects_casts_ = false;
-  std::optional<Error> cast_error_;  // why there will be none
-  std::vector<CudaThen> uncast_;     // which wait for them, and for nothing else
   std::optional<Error> error_;
   bool is_finishing_ = false;
   TimePoint finish_by_;

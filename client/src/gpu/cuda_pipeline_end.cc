@@ -17,9 +17,6 @@ void CudaPipeline::fail(const Error& error, bool is_report) {
   error_ = error;
   const bool was_open = life_ != Life::fresh;
   life_ = was_open ? Life::broken : Life::drained;
-  // Also where a stream that waits is what holds ours up: then they go on now.
-  trial_.reset();
-  if (words_ != nullptr) words_->release();
   if (is_report && !is_finishing_ && !begun_) {
     CudaNews::Item news{.kind = CudaNews::Item::Kind::broken, .error = error};
     const auto blamed =
@@ -35,8 +32,6 @@ void CudaPipeline::fail(const Error& error, bool is_report) {
   for (auto& [key, waiting] : std::exchange(callers_, {}))
     for (CudaOrders::Caller& caller : waiting)
       tell(std::move(caller.then), error);
-  for (CudaThen& then : std::exchange(uncast_, {}))
-    tell(std::move(then), error);
   end_what_has_not_begun();
   if (!was_open) end_all();
   reports_->flush();
@@ -100,8 +95,6 @@ void CudaPipeline::finish() {
 }
 
 void CudaPipeline::go_on_finishing() {
-  trial_.reset();
-  if (words_ != nullptr) words_->release();
   if (life_ == Life::running || life_ == Life::beginning) {
     if (nccl_ && nccl_->is_open() && life_ == Life::running) {
       const auto ready = nccl_->poll();
@@ -138,10 +131,8 @@ void CudaPipeline::close() {
   to_host_.close();
   to_device_.close();
   collectives_.close();
-  casts_.close();
   if (ring_memory_ != nullptr) (void)device_->api().free(std::exchange(ring_memory_, nullptr));
-  words_.reset();
-  events_.destroy();
+  events_->destroy();
   options_.lease->leave();
   life_ = Life::finished;
 }

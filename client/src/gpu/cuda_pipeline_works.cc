@@ -171,9 +171,17 @@ Status CudaPipeline::launched(const BatchPtr& batch, const CollectivePortion& po
     });
     if (!marked) return marked.error();
     after = *marked;
+    for_items(*batch, portion.steps, [&](Item& item) { say_queued(*batch, item, after); });
   }
   if (has_sums) copy_out(flight, after);
   return {};
+}
+
+// With the last of its calls all that a spread writes has been queued.
+void CudaPipeline::say_queued(const Batch& batch, Item& item, const CudaEventPool::Event& event) const {
+  if (--item.unbegun > 0 || !item.is_spread) return;
+  for (const LocalPiece& piece : std::span(batch.pieces).subspan(item.first, item.count))
+    if (piece.out != nullptr && piece.watch != nullptr) piece.watch->on_queued(bytes_of(piece), event);
 }
 
 void CudaPipeline::landed(Flight& flight) {

@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "client/src/gpu/driver/real_cuda.h"
 #include "client/src/gpu/nccl/real_nccl.h"
-#include "client/src/gpu/real_cuda.h"
 
 namespace bps {
 namespace {
@@ -149,28 +149,22 @@ std::unique_ptr<LocalGroup> CudaWorker::make_group(EventLoop& loop, std::uint32_
   options.log = options_.log;
   options.lease = opened->thread->lease();
   options.patience = drivers_.patience;
-  options.on_words = [this](std::shared_ptr<StreamWords> words) {
-    words_.update([&](Words& known) { known = {true, std::move(words)}; });
-  };
   return std::make_unique<CudaGroup>(loop, opened->thread->loop(), opened->device, opened->nccl,
                                      std::move(options), owner);
 }
 
-Result<std::shared_ptr<void>> CudaWorker::hold(CudaStream stream, TimePoint deadline) {
-  std::shared_ptr<StreamWords> words;
-  words_.wait_until(deadline, [&](const Words& known) {
-    words = known.words;
-    return known.is_known;
-  });
-  if (words == nullptr) return std::shared_ptr<void>();
-  auto word = words->wait(stream);
-  if (word) return std::shared_ptr<void>(std::move(word).value());
-  if (word.error().code == ErrorCode::invalid_argument) return word.error();
-  return std::shared_ptr<void>();
+Status CudaWorker::wait(CudaStream stream, const std::shared_ptr<void>& event) const {
+  const std::shared_ptr<Opened> opened = state_.read([](const State& state) { return state.opened; });
+  if (opened == nullptr) return stopped();
+  const CudaDevice& device = *opened->device;
+  const CudaDevice::Current current(device);
+  if (!current.status().ok()) return current.status();
+  if (Status status = device.check_not_captured(stream); !status.ok() || event == nullptr) return status;
+  return device.check(CudaCall::wait_event,
+                      device.api().wait_event(stream, static_cast<CudaEvent>(event.get())));
 }
 
 Status CudaWorker::stop() {
-  words_.update([](Words& known) { known = {true, nullptr}; });
   const std::shared_ptr<Opened> opened = state_.update([](State& state) {
     state.is_stopped = true;
     return std::exchange(state.opened, nullptr);

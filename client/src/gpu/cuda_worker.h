@@ -15,10 +15,10 @@
 #include <span>
 #include <string>
 
-#include "client/src/gpu/cuda_buffers.h"
 #include "client/src/gpu/cuda_group.h"
-#include "client/src/gpu/cuda_thread.h"
-#include "client/src/gpu/gpu_claim.h"
+#include "client/src/gpu/driver/cuda_buffers.h"
+#include "client/src/gpu/driver/cuda_thread.h"
+#include "client/src/gpu/driver/gpu_claim.h"
 
 namespace bps {
 
@@ -61,9 +61,10 @@ class CudaWorker {
   std::unique_ptr<LocalGroup> make_group(EventLoop& loop, std::uint32_t size, std::uint32_t self,
                                          LocalGroup::Owner& owner);
 
-  // What is queued on the stream from now on waits until what this gives has gone. Null: it cannot, and the
-  // host has to. Waits for the group to begin, at most until then. Error: the stream is none to wait with.
-  Result<std::shared_ptr<void>> hold(CudaStream stream, TimePoint deadline);
+  // What is queued on the stream from now on waits for this event of OutputWatch's; null: it is only looked
+  // whether the stream may wait. In the program's thread: null, the default stream, and that of each thread,
+  // mean what they mean there. `invalid_argument`: it is being captured.
+  Status wait(CudaStream stream, const std::shared_ptr<void>& event) const;
 
   // When the group has gone; nothing can be asked any more. Waits for the GPU to come to rest, and for other
   // ranks to part. An error says what has not ended within patience(), and what that means for the memory
@@ -85,10 +86,6 @@ class CudaWorker {
     std::shared_ptr<Opened> opened;
     bool is_stopped = false;
   };
-  struct Words {
-    bool is_known = false;
-    std::shared_ptr<StreamWords> words;
-  };
 
   Result<std::shared_ptr<CudaApi>> open_driver() const;
   Result<std::shared_ptr<Opened>> open(const std::shared_ptr<CudaApi>& cuda, std::int64_t ordinal) const;
@@ -98,7 +95,6 @@ class CudaWorker {
   const Options options_;
   const Drivers drivers_;
   Monitor<State> state_;
-  Monitor<Words> words_;
 };
 
 }  // namespace bps

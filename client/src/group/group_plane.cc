@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "proto/base/assert.h"
-#include "proto/wire/ready_memory.h"
 
 namespace bps {
 
@@ -121,8 +120,7 @@ void GroupPlane::begun(TensorState& tensor, const std::optional<Rank>& root) {
 void GroupPlane::say_when_ready(TensorState& tensor, const OperationBuffer& buffer) {
   const bool is_broadcast = tensor.operation() == Operation::broadcast;
   const LocalReady ready{tensor.id(), tensor.round(), tensor.operation(),
-                         is_broadcast ? tensor.root() : Rank{},
-                         tensor.shape().is_cast ? kCastMemory : tensor.memory()};
+                         is_broadcast ? tensor.root() : Rank{}, tensor.memory()};
   const bool is_last =
       buffer.event == tensor.output_buffer().event || tensor.output_buffer().event == nullptr;
   group_->when_readable(buffer, [this, ready, is_last, &tensor](const Status& status) {

@@ -80,8 +80,6 @@ class GroupPlane final : private LocalGroup::Owner {
 
   // Takes its memory. The tensor lives as long as this object; of a group of one, its next round may be any.
   Status add(TensorState& tensor);
-  // A tensor that is cast has been declared, or will be.
-  void expect_casts() { group_->expect_casts(); }
   // Its round has begun.
   void begun(TensorState& tensor, const std::optional<Rank>& root);
   // Owner: TensorState::may_spread holds; further calls for the same round do nothing.

@@ -42,16 +42,7 @@ std::string GroupPlane::name_of_others() const {
 std::string GroupPlane::describe(const Tensor& known) const {
   const TensorState& tensor = *known.state;
   if (!known.is_said && !is_begun_) return "; waiting for the GPU to be prepared";
-  if (!known.is_said) {
-    std::string text = "; waiting for the work that its stream had before it";
-    if (const std::uint32_t waits = group_->stream_waits(); waits > 0)
-      text += fmt::format(
-          ", while {} of streams for operations {} open and hold{} up what shares a hardware queue with "
-          "them (CUDA_DEVICE_MAX_CONNECTIONS)",
-          waits == 1 ? "a wait" : fmt::format("{} waits", waits), waits == 1 ? "is" : "are",
-          waits == 1 ? "s" : "");
-    return text;
-  }
+  if (!known.is_said) return "; waiting for the work that its stream had before it";
   if (!known.is_ordered && !is_alone()) return describe_late(tensor);
   std::vector<Rank> owners, parts;
   const auto name = [&](std::vector<Rank>& ranks, std::uint32_t member) {

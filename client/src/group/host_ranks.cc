@@ -58,7 +58,6 @@ Status HostRanks::make_group(GroupPlane::Place place, Transport* transport) {
   group_ =
       std::make_unique<GroupPlane>(loop_, static_cast<GroupPlane::Owner&>(*this), rounds_, std::move(place),
                                    [&](LocalGroup::Owner& owner) { return make_group_(context, owner); });
-  if (expects_casts_) group_->expect_casts();
   return {};
 }
 
@@ -87,24 +86,7 @@ void HostRanks::on_group_failed(const Error& error) {
   owner_.on_group_failed(error);
 }
 
-void HostRanks::expect_casts() {
-  expects_casts_ = true;
-  if (group_ != nullptr) group_->expect_casts();
-}
-
-Status HostRanks::check_declaration(const TensorDeclaration& declaration, bool is_cast) const {
-  if (is_cast) {
-    const auto refuse = [&](const char* why, const char* advice) {
-      return make_error(ErrorCode::invalid_argument,
-                        fmt::format("tensor '{}' has a wire_dtype, and {}", declaration.name, why), advice);
-    };
-    if (declaration.mode == Mode::async)
-      return refuse("is asynchronous: its value is at the servers, in one dtype",
-                    "declare it synchronous, or without");
-    if (config_.local_group == LocalGrouping::host)
-      return refuse("local_group is host, whose ranks sum in the host's memory, where nothing is cast",
-                    "set local_group nccl or off (BPS_LOCAL_GROUP) on all ranks, or declare it without");
-  }
+Status HostRanks::check_declaration(const TensorDeclaration& declaration) const {
   if (!sum_first_ || declaration.mode != Mode::async) return {};
   return make_error(ErrorCode::invalid_argument,
                     "tensor '" + declaration.name + "' is asynchronous, and the ranks of a host sum first",

@@ -41,6 +41,16 @@
 
 namespace bps {
 
+// An operation whose output is on a GPU: hears when what writes that has been queued there, which is before
+// it is done.
+class OutputWatch {
+ public:
+  virtual ~OutputWatch() = default;
+  // So many bytes more of it, before `event`, which is the implementation's, and behind what was told before.
+  // Any thread.
+  virtual void on_queued(std::size_t bytes, std::shared_ptr<void> event) = 0;
+};
+
 // One partition in a collective. The pieces of a collective are consecutive partitions of one tensor.
 struct LocalPiece {
   PartitionId partition;
@@ -55,10 +65,9 @@ struct LocalPiece {
   std::byte* sum = nullptr;
   const std::byte* answer = nullptr;  // spread, at the owner: where the answer lies; likewise
   const Region* home = nullptr;       // of `sum` or `answer`
-  std::byte* out = nullptr;   // spread: where this member wants it; null: not (the root of a broadcast)
-  std::int32_t priority = 0;  // stage: of its tensor; the greater, the earlier
-  // Of `sum` and `answer`, where that is another than `dtype`: f32 on a GPU, bf16 or f16 on the host.
-  std::optional<DType> wire = {};
+  std::byte* out = nullptr;  // spread: where this member wants it; null: not (the root of a broadcast)
+  std::shared_ptr<OutputWatch> watch = {};  // of what `out` is a part of; may be none
+  std::int32_t priority = 0;                // stage: of its tensor; the greater, the earlier
 };
 
 struct Collective {
@@ -78,7 +87,6 @@ struct OperationBuffer {
   MemoryKind memory = MemoryKind::host;
   std::int32_t device = 0;
   std::shared_ptr<void> event = {};  // the implementation's; null: nothing to wait for
-  bool is_cast = false;              // its pieces are, see LocalPiece::wire
 };
 
 class LocalGroup {
@@ -121,10 +129,7 @@ class LocalGroup {
   // thread.
   virtual Result<std::shared_ptr<Region>> allocate(std::size_t bytes) = 0;
 
-  // Operations will come whose pieces are cast: to be said before the first of them, and early.
-  virtual void expect_casts() {}
-  // `then`, when what is queued on the caller's stream before the operation has been done; and a cast can be
-  // made, or never will.
+  // `then`, when what is queued on the caller's stream before the operation has been done.
   virtual void when_readable(const OperationBuffer& buffer, std::function<void(Status)> then) = 0;
 
   virtual void reduce(const Collective& collective, std::span<const LocalPiece> pieces) = 0;
@@ -145,10 +150,6 @@ class LocalGroup {
 
   // For texts: what this member itself waits for, if it is more than the end of copies; else nothing.
   virtual std::string waits_for() const { return ""; }
-
-  // For texts: how many waits of the program's streams for operations are open, which may hold up others of
-  // its streams.
-  virtual std::uint32_t stream_waits() const { return 0; }
 
   // From other members. As ConnectionHandler; an error breaks the connection to that member. An
   // implementation whose members talk by other means refuses it all.

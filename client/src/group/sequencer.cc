@@ -7,7 +7,6 @@
 
 #include "proto/base/assert.h"
 #include "proto/wire/limits.h"
-#include "proto/wire/ready_memory.h"
 
 namespace bps {
 namespace {
@@ -93,7 +92,6 @@ void Sequencer::refuse(TimePoint now, Record& record, std::uint32_t member) {
         said.operation == Operation::broadcast ? fmt::format(" from rank {}", said.root.value) : "";
     const char* const memory = !is_mixed                         ? ""
                                : said.memory == MemoryKind::host ? " in host memory"
-                               : said.memory == kCastMemory      ? " in CUDA memory with wire_dtype"
                                                                  : " in CUDA memory";
     return fmt::format("rank {} pushes {}{}{}", ranks_[who].value, name_of(said.operation), root, memory);
   };

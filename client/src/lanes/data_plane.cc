@@ -44,8 +44,7 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   return lanes_.start(job_, incarnation, ticket, ranks_.size());
 }
 
-Status DataPlane::add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-                             bool is_cast) {
+Status DataPlane::add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared) {
   if (const TensorState* known = tensors_.find(declared.tensor)) {
     if (known->shape().name == declaration.name && known->shape().elements == declaration.elements) return {};
     return scheduler_error(fmt::format("tensor id {} for both '{}' and '{}'", declared.tensor.value,
@@ -64,7 +63,7 @@ Status DataPlane::add_tensor(const TensorDeclaration& declaration, const Declare
                                          taken ? ", already in use" : "", is_closed ? ", closed" : ""));
     }
   }
-  TensorState& tensor = tensors_.add(declaration, declared, slice, is_cast);
+  TensorState& tensor = tensors_.add(declaration, declared, slice);
   for (Partition& partition : tensor.partitions()) {
     partition.since = job_.first_epoch();
     lanes_.queue_of(partition.lane).reserve(partition.lane, 1);
@@ -94,16 +93,6 @@ void DataPlane::on_shrunk(const Shrunk& shrunk) {
   stats_->workers.store(left, std::memory_order_relaxed);
   log_.warn("{}; it goes on with {} of {} workers (generation {})", shrunk.reason, left, config_.world_size,
             shrunk.generation.value);
-}
-
-Status DataPlane::check_cast(const DeclaredTensor& declared, bool is_cast) const {
-  const TensorState* const known = tensors_.find(declared.tensor);
-  if (known == nullptr || known->shape().is_cast == is_cast) return {};
-  const auto memory = [&](bool is) { return name_of(is ? DType::f32 : known->shape().dtype); };
-  return make_error(ErrorCode::configuration,
-                    fmt::format("tensor '{}' is declared as {} in this worker's memory, and was as {} before",
-                                known->shape().name, memory(is_cast), memory(!is_cast)),
-                    "declare it with the same dtype and wire_dtype each time");
 }
 
 Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, OperationDone done) {
@@ -136,6 +125,7 @@ Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, Ope
   round.memory = memory.kind;
   round.in_event = std::move(memory.in_event);
   round.out_event = std::move(memory.out_event);
+  round.watch = std::move(memory.watch);
   round.done = std::move(done);
   return begin(*tensor, std::move(round));
 }
@@ -160,6 +150,7 @@ Status DataPlane::broadcast(TensorId id, Memory memory, Rank root, OperationDone
   round.in_home = std::move(memory.in_home);
   round.memory = memory.kind;
   round.in_event = std::move(memory.in_event);
+  round.watch = std::move(memory.watch);
   round.done = std::move(done);
   return begin(*tensor, std::move(round));
 }

@@ -75,12 +75,7 @@ class DataPlane final : private HostRanks::Owner {
   JobRun job_run() const { return job_.run(); }
   // A tensor that the scheduler has declared. Known already: the same again. An error is the scheduler's, but
   // for out_of_memory: the tensor has failed here.
-  Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-                    bool is_cast = false);
-  // Of one that may be known already: that it is cast there, too, or is not.
-  Status check_cast(const DeclaredTensor& declared, bool is_cast) const;
-  // One that is cast is being declared.
-  void expect_casts() { ranks_.expect_casts(); }
+  Status add_tensor(const TensorDeclaration& declaration, const DeclaredTensor& declared);
 
   // Another server owns partitions from now on. An error ends the job for this worker. Callbacks may come.
   Status on_moved(const Moved& moved);
@@ -104,6 +99,7 @@ class DataPlane final : private HostRanks::Owner {
     // Of a GPU's memory: when it may be used, see OperationBuffer. That of `out` may be null if it is the
     // same.
     std::shared_ptr<void> in_event, out_event;
+    std::shared_ptr<OutputWatch> watch;  // likewise; may be none
   };
   Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
   // `memory.out` is read at the root and written elsewhere; its home and event are those of `in`.

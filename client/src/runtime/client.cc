@@ -255,9 +255,7 @@ Status Client::ready() const {
   return {};
 }
 
-Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> tensors, Duration timeout,
-                                              std::vector<bool> casts) {
-  casts.resize(tensors.size());
+Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> tensors, Duration timeout) {
   for (const TensorDeclaration& tensor : tensors) {
     if (Status status = check_name("tensor name", tensor.name, kMaxNameBytes); !status.ok())
       return status.error();
@@ -265,10 +263,9 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   using Reply = Reply<std::vector<TensorId>>;
   const auto reply = std::make_shared<Reply>();
   const auto cell = reply->cell();
-  thread_->loop().post([this, reply, tensors, casts] {
+  thread_->loop().post([this, reply, tensors] {
     if (engine_ == nullptr) return;
-    engine_->declare(
-        tensors, [reply](Result<std::vector<TensorId>> ids) { reply->set(std::move(ids)); }, casts);
+    engine_->declare(tensors, [reply](Result<std::vector<TensorId>> ids) { reply->set(std::move(ids)); });
   });
   if (!cell->wait_until(std::chrono::steady_clock::now() + timeout)) {
     const std::string first = tensors.front().name;
@@ -290,8 +287,8 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
   auto ids = cell->value();
   if (!ids) return ids;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    operations_->add((*ids)[i], {tensors[i].name, tensors[i].dtype, tensors[i].elements,
-                                 tensors[i].mode == Mode::async, casts[i]});
+    operations_->add(
+        (*ids)[i], {tensors[i].name, tensors[i].dtype, tensors[i].elements, tensors[i].mode == Mode::async});
   return ids;
 }
 

@@ -62,9 +62,7 @@ class Client {
   const Logger& log() const { return log_; }
   std::optional<std::uint32_t> cuda_device() const { return gpu_.device(); }
 
-  // `casts`: as the engine's.
-  Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout,
-                                        std::vector<bool> casts = {});
+  Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout);
   // Memory that lanes can move without a copy, at least `bytes` > 0.
   Result<void*> allocate(std::size_t bytes);
   // False: not the pointer of an allocation. Operations that use it keep it until they are done. Also after
@@ -81,8 +79,8 @@ class Client {
   }
   Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, const GivenMemory& buffer,
                                                      std::int64_t root);
-  // Of an operation in a GPU's memory: what is queued on the stream from now on waits until it has ended.
-  // Where streams cannot, this thread does, at most for operation_timeout().
+  // Of an operation in a GPU's memory: what is queued on the stream from now on finds its output. Waits until
+  // the last copy there has been queued, at most for operation_timeout().
   Status wait_stream(OperationRecord& record, TensorId tensor, void* stream);
   Status barrier(Duration timeout);
   const ClientStats& stats() const { return *stats_; }

@@ -8,13 +8,6 @@
 
 namespace bps {
 
-namespace {
-
-// With the first operation, which makes the GPU's group; if there is none by then, perhaps none comes.
-constexpr Duration kGroupPatience = std::chrono::seconds(2);
-
-}  // namespace
-
 Error Client::unknown(TensorId tensor) const {
   return make_error(ErrorCode::invalid_argument,
                     fmt::format("tensor {} has not been declared by this client", tensor.value),
@@ -92,23 +85,29 @@ Result<std::shared_ptr<OperationRecord>> Client::broadcast(TensorId id, const Gi
   return operations_->broadcast(id, std::move(memory), Rank{static_cast<std::uint32_t>(root)});
 }
 
+// A driver that refuses, for another reason than the stream, leaves the waiting to the host; what has failed
+// then ends the operation, too.
 Status Client::wait_stream(OperationRecord& record, TensorId tensor, void* stream) {
   const Duration timeout = operation_timeout();
-  const TimePoint now = std::chrono::steady_clock::now();
-  const TimePoint deadline = now + timeout;
+  const TimePoint deadline = std::chrono::steady_clock::now() + timeout;
+  const auto refused = [&](const std::shared_ptr<void>& event) {
+    const Status status = gpu_.wait(static_cast<CudaStream>(stream), event);
+    const bool is_wrong = !status.ok() && status.error().code == ErrorCode::invalid_argument;
+    return std::pair(status.ok(), is_wrong ? status : Status());
+  };
+  if (Status wrong = refused(nullptr).second; !wrong.ok()) return wrong;
   const TensorShape* const shape = operations_->find(tensor);
-  if (shape != nullptr && shape->bytes() > 0) {
-    auto word = gpu_.hold(static_cast<CudaStream>(stream), std::min(deadline, now + kGroupPatience));
-    if (!word) return word.error();
-    if (*word != nullptr) {
-      record.hold(std::move(word).value());
-      return {};
-    }
+  bool is_there = record.wait_until_queued(shape->bytes(), deadline);
+  // Null: it has ended meanwhile.
+  if (const auto event = is_there ? record.queued() : nullptr) {
+    const auto [waits, wrong] = refused(event);
+    if (waits || !wrong.ok()) return wrong;
+    is_there = record.wait_until(deadline);
   }
-  if (record.wait_until(deadline)) return {};
+  if (is_there) return {};
   return make_error(ErrorCode::deadline,
-                    fmt::format("waited {:.3g} s on the host, in place of a stream, for {}",
-                                std::chrono::duration<double>(timeout).count(), describe(tensor, timeout)),
+                    fmt::format("waited {:.3g} s for {}", std::chrono::duration<double>(timeout).count(),
+                                describe(tensor, timeout)),
                     "the operation goes on, and the stream does not wait for it: call this again");
 }
 

@@ -23,7 +23,7 @@ OperationRecord::~OperationRecord() { close_fd(); }
 OperationRecord::Finished OperationRecord::finish(const Result<std::uint32_t>& weight,
                                                   std::shared_ptr<const AnswerView> view) {
   const Error error = weight.ok() ? Error{} : weight.error();
-  std::vector<std::shared_ptr<const void>> held;
+  std::shared_ptr<void> queued;
   return state_.update_quietly([&](State& state) -> Finished {
     if (state.done) return {};
     state.done = true;
@@ -32,7 +32,7 @@ OperationRecord::Finished OperationRecord::finish(const Result<std::uint32_t>& w
     state.error = error;
     state.weight = weight.ok() ? *weight : 0;
     if (state.fd >= 0) ring(state.fd);
-    held = std::exchange(state.held, {});
+    queued = std::exchange(state.queued, nullptr);
     // Under the lock, so that callbacks run in the order in which they were given.
     for (Callback& callback : std::exchange(state.callbacks, {})) {
       callbacks_->post([callback = std::move(callback), error] { callback(error); });
@@ -48,10 +48,25 @@ bool OperationRecord::wait_until(TimePoint deadline) {
   });
 }
 
-void OperationRecord::hold(std::shared_ptr<const void> until_done) {
-  state_.update([&](State& state) {
-    if (!state.done) state.held.push_back(std::move(until_done));
+bool OperationRecord::wait_until_queued(std::size_t bytes, TimePoint deadline) {
+  return done() || state_.wait_until(deadline, [&](State& state) {
+    state.awaited = true;
+    return state.done || state.queued_bytes >= bytes;
   });
+}
+
+std::shared_ptr<void> OperationRecord::queued() const {
+  return state_.read([](const State& state) { return state.queued; });
+}
+
+void OperationRecord::on_queued(std::size_t bytes, std::shared_ptr<void> event) {
+  const bool is_awaited = state_.update_quietly([&](State& state) {
+    if (state.done) return false;
+    state.queued_bytes += bytes;
+    std::swap(state.queued, event);
+    return state.awaited;
+  });
+  if (is_awaited) wake();
 }
 
 Status OperationRecord::result() const {

@@ -4,7 +4,8 @@
 // finish() happens exactly once; then every callback runs exactly once on the callback thread, the file
 // descriptor is readable, if there is one, and so does wake() for waiting threads, which is apart because
 // each of them costs a system call and a processor. An answer that is read in place is held here until
-// somebody takes it to give it back.
+// somebody takes it to give it back. Of an output on a GPU it is known here how much of it has been queued
+// there.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "client/src/api/answer_view.h"
+#include "client/src/group/local_group.h"
 #include "client/src/runtime/callback_thread.h"
 #include "proto/base/loop/completion.h"
 #include "proto/base/loop/event_loop.h"
@@ -21,13 +23,13 @@
 
 namespace bps {
 
-class OperationRecord {
+class OperationRecord final : public OutputWatch {
  public:
   // Gets the error, or ok.
   using Callback = std::function<void(const Error&)>;
 
   explicit OperationRecord(std::shared_ptr<CallbackThread> callbacks) : callbacks_(std::move(callbacks)) {}
-  ~OperationRecord();
+  ~OperationRecord() override;
   OperationRecord(const OperationRecord&) = delete;
   OperationRecord& operator=(const OperationRecord&) = delete;
 
@@ -42,8 +44,11 @@ class OperationRecord {
   bool done() const { return done_.load(std::memory_order_acquire); }
   // True: done.
   bool wait_until(TimePoint deadline);
-  // Goes when it is done; if that is so already, now.
-  void hold(std::shared_ptr<const void> until_done);
+  // True: done, or so many bytes of its output have been queued.
+  bool wait_until_queued(std::size_t bytes, TimePoint deadline);
+  // The last of what has been queued. Null: nothing has been, or it is done.
+  std::shared_ptr<void> queued() const;
+  void on_queued(std::size_t bytes, std::shared_ptr<void> event) override;
   // When done.
   Status result() const;
   std::uint32_t weight() const;
@@ -67,7 +72,8 @@ class OperationRecord {
     Error error;
     std::uint32_t weight = 0;
     std::vector<Callback> callbacks;
-    std::vector<std::shared_ptr<const void>> held;
+    std::size_t queued_bytes = 0;
+    std::shared_ptr<void> queued;
     std::shared_ptr<const AnswerView> view;
     bool abandoned = false;
     int fd = -1;

@@ -55,6 +55,30 @@ TEST_CASE("record: another thread is woken, the descriptor becomes readable") {
   CHECK(readable(*late));
 }
 
+TEST_CASE("record: a thread waits until the output is queued, or the end, which forgets the event") {
+  const auto record = std::make_shared<OperationRecord>(std::make_shared<CallbackThread>());
+  const auto now = std::chrono::steady_clock::now();
+  const auto event = std::make_shared<int>(7);
+  CHECK(record->wait_until_queued(0, now));
+  CHECK_FALSE(record->wait_until_queued(10, now));
+  CHECK(record->queued() == nullptr);
+  auto thread = LoopThread::start("test");
+  REQUIRE(thread.ok());
+  (*thread)->loop().post([&] {
+    record->on_queued(4, nullptr);
+    record->on_queued(6, event);
+  });
+  CHECK(record->wait_until_queued(10, soon()));
+  CHECK(record->queued() == event);
+  CHECK_FALSE(record->done());
+  record->finish(1u);
+  CHECK(record->queued() == nullptr);
+  record->on_queued(1, event);  // of a GPU that was left behind
+  CHECK(record->queued() == nullptr);
+  CHECK(event.use_count() == 1);
+  CHECK(record->wait_until_queued(11, now));
+}
+
 TEST_CASE("record: it is to be woken only if a thread has waited") {
   OperationRecord alone(std::make_shared<CallbackThread>()), awaited(std::make_shared<CallbackThread>());
   CHECK_FALSE(awaited.wait_until(std::chrono::steady_clock::now()));

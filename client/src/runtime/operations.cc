@@ -59,6 +59,7 @@ Result<std::shared_ptr<OperationRecord>> Operations::start(TensorId id, Note&& n
     }
   } claim{tensor};
   note.tensor = &tensor;
+  if (note.memory.kind != MemoryKind::host) note.memory.watch = record;
   note.record = record;
   claim.is_kept = leave(std::move(note));
   if (!claim.is_kept) return closed_error();

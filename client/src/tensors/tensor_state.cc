@@ -13,10 +13,9 @@ using State = Partition::State;
 using Kept = Partition::Kept;
 
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-                         std::uint64_t partition_bytes, bool is_cast)
+                         std::uint64_t partition_bytes)
     : id_(declared.tensor),
-      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async,
-             is_cast},
+      shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async},
       declaration_(declaration),
       first_partition_(declared.first_partition),
       partitioner_(declaration.elements, declaration.dtype, partition_bytes),

@@ -144,6 +144,7 @@ class TensorState {
     std::shared_ptr<const Region> in_home, out_home;
     MemoryKind memory = MemoryKind::host;  // that `in` and `out` are; another than the host's goes by a group
     std::shared_ptr<void> in_event, out_event;  // when they may be used; see OperationBuffer
+    std::shared_ptr<OutputWatch> watch;         // see LocalPiece
     Done done;
   };
 
@@ -151,9 +152,8 @@ class TensorState {
   enum class Verdict : std::uint8_t { wanted, duplicate, violation };
 
   // `declared` has been checked against `declaration`: as many owners as partitions.
-  // `is_cast`: see TensorShape.
   TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-              std::uint64_t partition_bytes, bool is_cast = false);
+              std::uint64_t partition_bytes);
   TensorState(const TensorState&) = delete;
   TensorState& operator=(const TensorState&) = delete;
 
@@ -307,10 +307,6 @@ class TensorState {
   bool is_owner(const Partition& partition) const { return partition.role == Partition::Role::owner; }
   bool is_alone_in_group() const { return has_joined_ && share_.size == 1; }
   std::uint64_t share_offset(const Partition& partition) const;
-  // Of what the program gives, in a group's rounds.
-  std::uint64_t memory_offset(const Partition& partition) const {
-    return (shape_.is_cast ? 2 : 1) * partitioner_.offset(partition.index);
-  }
   // What this rank, or its host, contributes.
   const std::byte* contributed(const Partition& partition) const;
   std::shared_ptr<const std::byte[]> library_memory() const;

@@ -54,7 +54,7 @@ const std::byte* TensorState::contributed(const Partition& partition) const {
   if (is_owner(partition)) {
     return is_broadcast && !current_.has_root ? nullptr : share_.sums + share_offset(partition);
   }
-  return current_.in == nullptr ? nullptr : current_.in + memory_offset(partition);
+  return current_.in == nullptr ? nullptr : current_.in + partitioner_.offset(partition.index);
 }
 
 // What views read; it may outlive the tensor.
@@ -69,8 +69,7 @@ std::shared_ptr<const std::byte[]> TensorState::library_memory() const {
 OperationBuffer TensorState::operation_buffer() const {
   OperationBuffer buffer;
   buffer.bytes = current_.in == nullptr ? current_.out : const_cast<std::byte*>(current_.in);
-  buffer.size = shape_.memory_bytes();
-  buffer.is_cast = shape_.is_cast;
+  buffer.size = shape_.bytes();
   buffer.memory = current_.memory;
   buffer.event = current_.in_event;
   return buffer;
@@ -79,8 +78,7 @@ OperationBuffer TensorState::operation_buffer() const {
 OperationBuffer TensorState::output_buffer() const {
   OperationBuffer buffer;
   buffer.bytes = current_.out;
-  buffer.size = shape_.memory_bytes();
-  buffer.is_cast = shape_.is_cast;
+  buffer.size = shape_.bytes();
   buffer.memory = current_.memory;
   buffer.event = current_.out_event;
   return buffer;
@@ -90,10 +88,9 @@ LocalPiece TensorState::reduce_piece(const Partition& partition) const {
   LocalPiece piece;
   piece.partition = partition.id;
   piece.owner = partition.id.value % share_.size;
-  piece.dtype = shape_.memory_dtype();
-  if (shape_.is_cast) piece.wire = shape_.dtype;
+  piece.dtype = shape_.dtype;
   piece.elements = static_cast<std::uint32_t>(partition.bytes / size_of(shape_.dtype));
-  piece.in = current_.in == nullptr ? nullptr : current_.in + memory_offset(partition);
+  piece.in = current_.in == nullptr ? nullptr : current_.in + partitioner_.offset(partition.index);
   piece.in_home = current_.in_home.get();
   piece.priority = partition.priority;
   if (!is_owner(partition)) return piece;
@@ -110,9 +107,9 @@ LocalPiece TensorState::spread_piece(const Partition& partition) const {
   if (is_owner(partition)) piece.answer = home(partition);
   if (current_.view) {
     piece.out = is_owner(partition) ? nullptr : library_.get() + partitioner_.offset(partition.index);
-  } else if (!current_.is_root || shape_.is_cast) {
-    // What is cast has been rounded: the root takes it, too, so that all ranks have the same bits.
-    piece.out = current_.out + memory_offset(partition);
+  } else if (!current_.is_root) {
+    piece.out = current_.out + partitioner_.offset(partition.index);
+    piece.watch = current_.watch;
   }
   return piece;
 }

@@ -97,7 +97,6 @@ inline constexpr std::string_view kSettingNames[] = {
     "urgent-bytes",
     "verbose",
     "warmup",
-    "wire-dtype",
     "worker-loss",
     "workers",
     "world-size",

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "proto/wire/messages.h"
-#include "proto/wire/ready_memory.h"
 #include "proto/wire/testing/sample_messages.h"
 
 namespace bps::testing {
@@ -390,7 +389,7 @@ class RandomMessages {
     for (LocalReady& r : m.ready) {
       r = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()},
            static_cast<Operation>(number(0, kOperationCount - 1)), rank(),
-           static_cast<MemoryKind>(number(0, kReadyMemoryCount - 1))};
+           static_cast<MemoryKind>(number(0, kMemoryKindCount - 1))};
     }
     m.answered.resize(number(0, 20));
     for (LocalAnswer& a : m.answered)

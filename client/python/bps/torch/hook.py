@@ -68,7 +68,7 @@ class CommState:
 def state(process_group: Optional[torch.distributed.ProcessGroup] = None, *,
           compression: Optional[torch.dtype] = None) -> CommState:
     """The first argument of register_comm_hook; one for each model. process_group: that of the model; None: the default one.
-    compression: of a model on a GPU, Compression.fp16 or bf16, what its f32 travels as, for half the traffic.
+    compression: Compression.fp16 or bf16, what f32 travels as, for half the traffic, at the price of a copy of each bucket.
 
     Code.CONFIGURATION: it is not all ranks of the job, with the same numbers, and these are what would be averaged.
     """
@@ -104,16 +104,16 @@ def comm_hook(hook_state: CommState, bucket: torch.distributed.GradBucket) -> to
     ends it, too. It waits on the host, also of a model on a GPU: so a failed step is heard of before it is used.
     """
     buffer = bucket.buffer()
-    if hook_state.compression is not None and not is_on_gpu(buffer):
-        raise invalid("the hook compresses on a GPU, and this model is on the host", "make the state without compression")
     future: Any = torch.futures.Future(devices=[buffer.device]) if is_on_gpu(buffer) else torch.futures.Future()
     handle = start(buffer, buffer, hook_state.name_of(bucket, buffer), Op.AVERAGE, priority=bucket.index(),
-                   compression=hook_state.compression if buffer.dtype == torch.float32 else None, on_gpu=True)
+                   compression=hook_state.compression if buffer.dtype == torch.float32 else None)
     hook_state.handed_over(bucket.is_last())
     hook_state.started(handle, bucket.is_last())
 
     def complete(error: Optional[Error]) -> None:
         hook_state.arrived()
+        if error is None:
+            handle.place_here()
         future.set_result(buffer if error is None else error)
 
     handle.then(complete)

@@ -8,7 +8,7 @@ import torch
 from .. import handle as bps_handle
 from .._abi import Op
 from ..errors import Code, Error, invalid
-from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor, will_be_used_here, wire_dtype_of
+from .tensors import check_place, dtype_of, is_on_gpu, is_plain, memory_of_tensor, will_be_used_here
 from .world import World, world
 
 _LONGEST_PAUSE_S = 0.002  # of a wait that has to ask: so late it may hear of the end
@@ -23,6 +23,7 @@ class Handle:
         self._operation = operation
         self._staging = staging
         self._copied: Any = None  # the torch.cuda.Event after the copy out of `staging`
+        self._unstaging = threading.Lock()
         self._unnamed = unnamed
         self._world = place
 
@@ -34,19 +35,22 @@ class Handle:
         self._operation.then(function)
 
     def wait_stream(self) -> torch.Tensor:
-        """Of a tensor on a GPU: what is queued from now on on the current stream finds the result, and the host goes on.
-        Whether it is one is told by synchronize(), which has to be called nevertheless, before anything that comes of it is
-        believed. An operation that is started on this stream meanwhile begins after this one's end, so all ranks must do that in
-        the same order. See bps.Handle.wait_stream."""
+        """Of a tensor on a GPU: what is queued from now on on the current stream finds the result. Waits until the last copy
+        is queued. Whether it is a result is told by synchronize(), which has to be called nevertheless, before anything that
+        comes of it is believed. See bps.Handle.wait_stream."""
         if not is_on_gpu(self.tensor):
             raise invalid("a stream is to wait for a tensor that is not on a GPU", "call synchronize()")
-        stream = torch.cuda.current_stream(self.tensor.device)
-        self._operation.wait_stream(stream.cuda_stream)
-        self._unstage()
-        if self._copied is not None:
-            stream.wait_event(self._copied)
+        self._operation.wait_stream(torch.cuda.current_stream(self.tensor.device).cuda_stream)
+        self.place_here()
         will_be_used_here(self.tensor)
         return self.tensor
+
+    def place_here(self) -> None:
+        """Of an operation that has ended, or that the current stream waits for: what is queued from now on on that stream
+        finds the result in `tensor`."""
+        self._unstage()
+        if self._copied is not None:
+            torch.cuda.current_stream(self.tensor.device).wait_event(self._copied)
 
     def synchronize(self) -> torch.Tensor:
         """Waits, also of a tensor on a GPU on the host; afterwards the name may be used again. Error: that of the
@@ -77,16 +81,18 @@ class Handle:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _unstage(self) -> None:
-        """Of a tensor on a GPU the copy is queued on the current stream, and whoever else uses the result waits for it."""
-        if self._staging is None:
-            return
-        with torch.no_grad():
-            self.tensor.copy_(self._staging)
-        if is_on_gpu(self.tensor):
-            will_be_used_here(self._staging)
-            self._copied = torch.cuda.Event()
-            self._copied.record(torch.cuda.current_stream(self.tensor.device))
-        self._staging = None
+        """Of a tensor on a GPU the copy is queued on the current stream, and whoever else uses the result waits for it. DDP's
+        hook comes here in two threads."""
+        with self._unstaging:
+            if self._staging is None:
+                return
+            with torch.no_grad():
+                self.tensor.copy_(self._staging)
+            if is_on_gpu(self.tensor):
+                will_be_used_here(self._staging)
+                self._copied = torch.cuda.Event()
+                self._copied.record(torch.cuda.current_stream(self.tensor.device))
+            self._staging = None
 
 
 class Compression:
@@ -98,10 +104,9 @@ class Compression:
 
 
 def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[str], op: Op, priority: int = 0,
-          compression: Optional[torch.dtype] = None, on_gpu: bool = False) -> Handle:
-    """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one. on_gpu: what
-    has this name does not leave the GPU once it is there, where the library compresses, without a copy; unless it was
-    declared as what the host made of it before, as a model is that moves to the GPU after its optimizer was made."""
+          compression: Optional[torch.dtype] = None) -> Handle:
+    """Starts to reduce `source` of all ranks into `target`, which may be the same tensor; None: into a new one. With
+    `compression` a copy of that type travels, and the result is copied back."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
     place = world()
@@ -113,9 +118,7 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
         target = torch.empty_like(source, memory_format=torch.contiguous_format)
     target = target.detach()
     given = source
-    by_library = on_gpu and name is not None and place.may_be(name, dtype)
-    wire_dtype = wire_dtype_of(source, compression) if by_library else None
-    if wire_dtype is None and compression is not None and source.is_floating_point() and source.dtype != compression:
+    if compression is not None and source.is_floating_point() and source.dtype != compression:
         given = source.to(compression, memory_format=torch.contiguous_format)
         dtype = dtype_of(given, what)
     elif not is_plain(source):
@@ -127,7 +130,7 @@ def start(source: torch.Tensor, target: Optional[torch.Tensor], name: Optional[s
         staging = torch.empty_like(source, memory_format=torch.contiguous_format)
     unnamed = None if name is not None else place.take_unnamed(f"{dtype.name.lower()}.{source.numel()}")
     try:
-        tensor = place.tensor(name or unnamed or "", dtype, source.numel(), priority, wire_dtype)
+        tensor = place.tensor(name or unnamed or "", dtype, source.numel(), priority)
         operation = place.client.push_pull(tensor, memory_of_tensor(given),
                                            memory_of_tensor(target if staging is None else staging), op)
     except BaseException:

@@ -14,7 +14,7 @@ from ..errors import invalid
 from .agreement import check_agreement
 from .layers import LayerwiseUpdates, remove_all
 from .operations import Handle, start
-from .tensors import check_place, dtype_of, wire_dtype_of
+from .tensors import check_place, dtype_of
 from .world import world
 
 Named = List[Tuple[str, torch.nn.Parameter]]
@@ -149,15 +149,13 @@ class GradientExchange:
         gradient = parameter.grad
         assert gradient is not None
         check_place(gradient, f"the gradient of {self._names[parameter]}")
-        handle = start(gradient, gradient, self._wire_name(parameter), self._op, compression=self._compression, on_gpu=True)
+        handle = start(gradient, gradient, self._wire_name(parameter), self._op, compression=self._compression)
         self._started[parameter] = _Started(handle, gradient, gradient._version)
 
     def _spec(self, parameter: torch.nn.Parameter) -> TensorSpec:
-        wire_dtype = wire_dtype_of(parameter, self._compression)
-        compressed = self._compression is not None and parameter.is_floating_point() and wire_dtype is None
+        compressed = self._compression is not None and parameter.is_floating_point()
         given = torch.empty(0, dtype=self._compression) if compressed else parameter
-        return TensorSpec(self._wire_name(parameter), dtype_of(given, self._names[parameter]), parameter.numel(),
-                          wire_dtype=wire_dtype)
+        return TensorSpec(self._wire_name(parameter), dtype_of(given, self._names[parameter]), parameter.numel())
 
     def _wire_name(self, parameter: torch.nn.Parameter) -> str:
         return f"{self._prefix}.{self._names[parameter]}"
@@ -280,8 +278,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802, the na
 
     named_parameters: names for messages, and the forward order. backward_passes_per_step: how many backward passes are
     added up in a gradient before it is averaged. op: Op.AVERAGE, or another one. compression: Compression.fp16 or bf16,
-    for half the traffic; of f32 on a GPU the library makes it, without a copy, and sums of a host's GPUs (local_group nccl)
-    are in f32. model: step() returns at once, and each layer of this model waits for its own average and is
+    for half the traffic, at the price of a copy of each gradient. model: step() returns at once, and each layer of this model waits for its own average and is
     updated before its next forward pass; between step() and that parameters are old to everybody but the model and its
     state_dict(), until synchronize(). For optimizers that keep what they learn in `state`, not in their groups.
     gradient_predivide_factor, num_groups, groups: Horovod's, taken and ignored, because sums are in f32 at least and

@@ -36,13 +36,6 @@ def is_on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
-def wire_dtype_of(tensor: torch.Tensor, compression: Optional[torch.dtype]) -> Optional[DType]:
-    """What the GPU makes of its elements beside the copies, as they travel as `compression`; None: it does not."""
-    if compression not in (torch.float16, torch.bfloat16) or tensor.dtype != torch.float32 or not is_on_gpu(tensor):
-        return None
-    return _DTYPES[compression]
-
-
 def will_be_used_here(tensor: torch.Tensor) -> None:
     """Of a tensor that may have been made on another stream, and may go before the current one has come to what is queued
     there: PyTorch's allocator gives the memory to nobody before."""

@@ -28,18 +28,13 @@ class World:
         for spec, tensor in zip(specs, self.client.declare(specs)):
             self._tensors[spec.name] = tensor
 
-    def tensor(self, name: str, dtype: DType, count: int, priority: int = 0, wire_dtype: Optional[DType] = None) -> Tensor:
+    def tensor(self, name: str, dtype: DType, count: int, priority: int = 0) -> Tensor:
         """Declared now if it is new. Code.CONFIGURATION: this name has another type or length, here or elsewhere."""
         known = self._tensors.get(name)
         if known is None or (known.dtype, known.count) != (dtype, count):
-            self.declare([TensorSpec(name, dtype, count, priority, wire_dtype)])
+            self.declare([TensorSpec(name, dtype, count, priority)])
             known = self._tensors[name]
         return known
-
-    def may_be(self, name: str, dtype: DType) -> bool:
-        """Nothing of another type has been declared under this name."""
-        known = self._tensors.get(name)
-        return known is None or known.dtype == dtype
 
     def take_unnamed(self, kind: str) -> str:
         """A name for a tensor without one: the first of its kind that is not in use between start and synchronize, so

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <bit>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <functional>
@@ -15,8 +14,8 @@
 #include "client/src/api/c_client.h"
 #include "client/src/api/embedded_cluster.h"
 #include "client/src/api/testing/c_api_refusal.h"
-#include "client/src/gpu/fake/fake_cuda.h"
-#include "client/src/gpu/nccl/fake/fake_nccl.h"
+#include "client/src/gpu/nccl/testing/fake_nccl.h"
+#include "client/src/gpu/testing/fake_cuda.h"
 #include "client/src/runtime/settings.h"
 
 namespace bps::testing {
@@ -87,9 +86,8 @@ class GpuWorker {
   }
 
   bps_tensor declare(const char* name, std::uint64_t count, bps_dtype dtype = BPS_F32,
-                     bps_mode mode = BPS_MODE_SYNC, std::int32_t wire = BPS_WIRE_DTYPE_SAME) const {
+                     bps_mode mode = BPS_MODE_SYNC) const {
     bps_tensor_spec spec = BPS_TENSOR_SPEC_INIT;
-    spec.wire_dtype = wire;
     spec.name = name;
     spec.dtype = dtype;
     spec.count = count;
@@ -166,10 +164,8 @@ class GpuWorker {
   const std::shared_ptr<FakeCuda> cuda;
   std::shared_ptr<FakeNccl> nccl;
   std::optional<Error> no_driver;
-  // Kernels are interpreted within calls of the driver, perhaps by a slow machine. For what never ends: the
-  // library's.
-  CudaPatience patience{
-      .trial = kLong, .stall = kLong, .rest = kLong, .stop = kLong, .slow_looks = 3600, .stuck_looks = 3600};
+  // Of a machine that may be slow. For what never ends: the library's.
+  CudaPatience patience{.rest = kLong, .stop = kLong, .slow_looks = 3600, .stuck_looks = 3600};
   bool gives_all_back = true;  // at the end; not if the driver refuses to take it
   CudaStream stream = nullptr;
   bps_client* client = nullptr;
@@ -182,27 +178,5 @@ class GpuWorker {
   std::vector<void*> memory_;
   std::vector<std::byte> read_ = std::vector<std::byte>(sizeof(float));
 };
-
-// ---- for casts ----
-
-// What f32 is as bf16, or f16, to nearest, ties to even; of numbers that f16 has as normal ones.
-inline float rounded(float value, bps_dtype wire) {
-  const int bits = wire == BPS_BF16 ? 16 : 13;  // that go
-  const auto number = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t half = (1u << (bits - 1)) - 1 + (number >> bits & 1);
-  return std::bit_cast<float>((number + half) >> bits << bits);
-}
-
-inline float input_of(std::size_t rank, std::size_t i) {
-  return 1.0F + static_cast<float>((i * (rank + 3)) % 1009) / 1024.0F + static_cast<float>(rank);
-}
-
-inline std::size_t differing(const float* memory, std::size_t count,
-                             const std::function<float(std::size_t)>& expected) {
-  std::size_t wrong = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    wrong += memory[i] == expected(i) ? 0 : 1;
-  return wrong;
-}
 
 }  // namespace bps::testing

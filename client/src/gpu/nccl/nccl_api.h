@@ -1,5 +1,5 @@
 // What a group of GPUs on one host needs of NCCL. There are two implementations: libnccl.so.2, opened when
-// the program runs (real_nccl.h), and one that sums in memory and fails on demand (fake/fake_nccl.h).
+// the program runs (real_nccl.h), and one that sums in memory and fails on demand (testing/fake_nccl.h).
 //
 // Communicators do not block: a call that says in_progress goes on in the background, and until async_error()
 // says success the communicator takes no other call than that and abort().
@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "client/src/gpu/cuda_api.h"
+#include "client/src/gpu/driver/cuda_api.h"
 
 namespace bps {
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <span>
 
-#include "client/src/gpu/cuda_device.h"
+#include "client/src/gpu/driver/cuda_device.h"
 #include "client/src/gpu/nccl/nccl_api.h"
 
 namespace bps {

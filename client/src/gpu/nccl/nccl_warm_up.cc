@@ -33,6 +33,7 @@ void NcclWarmUp::add_collectives(const Place& place, std::size_t bytes) {
 void NcclWarmUp::add_messages(const Place& place) {
   std::vector<NcclStep>& group = groups_.emplace_back();
   for (std::uint32_t peer = 0; peer < place.size; ++peer) {
+    if (peer == place.self) continue;
     const int other = static_cast<int>(peer);
     const std::size_t count = kLeast / sizeof(float);
     group.push_back(

@@ -1,11 +1,11 @@
 // The first use of a communicator, before anybody can be held up by it.
 //
 // The problem: what NCCL needs for a kind of call (connections between members, memory for them) it makes at
-// the first such call, with calls of the driver that may wait for all that is queued on the GPU. If a stream
-// of the program waits there for an operation that needs this call, neither goes on. So each kind of call
-// that ever comes is made once when the group begins, before a stream can wait for anything: collectives at
-// several sizes, because the size decides how NCCL does it, and messages to each member, the own one
-// included. The types are floats, which every way that NCCL has can sum. The values do not matter.
+// the first such call, with calls of the driver that may wait for all that is queued on the GPU. If that
+// is a collective of the program's own, which another rank begins only after an operation that needs this
+// call, neither goes on. So each kind of call that ever comes is made once when the group begins: collectives
+// at several sizes, because the size decides how NCCL does it, and messages to each other member. The types
+// are floats, which every way that NCCL has can sum. The values do not matter.
 //
 // Owner: CudaPipeline. Lives on: the CUDA thread, with the device's context current. Limits: works in
 // `memory`; sizes go up to what has room there. Failure: what NCCL says.

@@ -96,7 +96,6 @@ class FakeGroup final : public LocalGroup {
   // What when_readable waits for has not happened, until it is told otherwise.
   void hold_readable(bool hold);
   void say_it_waits_for(std::string what) { waits_for_ = std::move(what); }
-  void say_streams_wait(std::uint32_t waits) { stream_waits_ = waits; }
   void fail_allocations(std::optional<Error> error) { allocation_error_ = std::move(error); }
   std::size_t open() const { return open_.size(); }
 
@@ -110,7 +109,6 @@ class FakeGroup final : public LocalGroup {
   void spread(const Collective& collective, std::span<const LocalPiece> pieces) override;
   void abort(const Error& error) override;
   std::string waits_for() const override { return waits_for_; }
-  std::uint32_t stream_waits() const override { return stream_waits_; }
 
  private:
   friend class FakeHost;
@@ -136,7 +134,6 @@ class FakeGroup final : public LocalGroup {
   bool holds_ = false;
   bool hangs_ = false;
   std::string waits_for_;
-  std::uint32_t stream_waits_ = 0;
   std::uint64_t calls_until_break_ = 0;  // 0: none
   Error break_error_;
   std::optional<Error> allocation_error_;

@@ -1,0 +1,18 @@
+#include "client/src/gpu/driver/nvtx.h"
+
+#include <dlfcn.h>
+
+namespace bps {
+
+Nvtx Nvtx::open(std::initializer_list<const char*> libraries) {
+  for (const char* library : libraries) {
+    void* const found = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (found == nullptr) continue;
+    const auto start = reinterpret_cast<Start>(::dlsym(found, "nvtxRangeStartA"));
+    const auto end = reinterpret_cast<End>(::dlsym(found, "nvtxRangeEnd"));
+    if (start != nullptr && end != nullptr) return Nvtx(start, end);
+  }
+  return {};
+}
+
+}  // namespace bps
