@@ -4,11 +4,10 @@
 
 namespace bps {
 
-void Declarations::declare(std::vector<TensorDeclaration> tensors, std::vector<bool> casts, Done done) {
+void Declarations::declare(std::vector<TensorDeclaration> tensors, Done done) {
   const std::uint64_t request = next_request_++;
   Pending& pending = pending_[request];
   pending.tensors = std::move(tensors);
-  pending.casts = std::move(casts);
   pending.done = std::move(done);
   ask_next(request, pending);
 }
@@ -37,14 +36,11 @@ Result<std::optional<Declarations::Ended>> Declarations::on_declared(Declared& d
   }
   Pending& pending = found->second;
   for (DeclaredTensor& tensor : declared.tensors) {
-    const bool is_cast = pending.casts[pending.answered];
     const TensorDeclaration& declaration = pending.tensors[pending.answered++];
     pending.ids.push_back(tensor.tensor);
     if (tensor.error.code != ErrorCode::ok) {
       if (!pending.error) pending.error = std::move(tensor.error);
-    } else if (Status cast = data_.check_cast(tensor, is_cast); !cast.ok()) {
-      if (!pending.error) pending.error = cast.error();
-    } else if (Status status = data_.add_tensor(declaration, tensor, is_cast); !status.ok()) {
+    } else if (Status status = data_.add_tensor(declaration, tensor); !status.ok()) {
       if (status.error().code != ErrorCode::out_of_memory) return status.error();
       // The other ranks are not to wait for this one.
       failed_.push_back({data_.job_run(), tensor.tensor, status.error()});

@@ -31,8 +31,8 @@ class Declarations {
   Declarations(const Declarations&) = delete;
   Declarations& operator=(const Declarations&) = delete;
 
-  // At least one tensor. `casts`: for each of them, whether it is cast.
-  void declare(std::vector<TensorDeclaration> tensors, std::vector<bool> casts, Done done);
+  // At least one tensor.
+  void declare(std::vector<TensorDeclaration> tensors, Done done);
   // A declaration that has ended, if one has: the caller calls `done`.
   struct Ended {
     Done done;
@@ -56,7 +56,6 @@ class Declarations {
  private:
   struct Pending {
     std::vector<TensorDeclaration> tensors;
-    std::vector<bool> casts;
     std::vector<TensorId> ids;
     std::size_t asked = 0;     // tensors sent
     std::size_t answered = 0;  // tensors answered

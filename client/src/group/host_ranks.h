@@ -63,10 +63,8 @@ class HostRanks final : private GroupPlane::Owner, private LocalLinks::Owner {
   // The one of them that sends it is this one.
   bool owns(PartitionId partition) const { return partition.value % size_ == rank_; }
   // Where ranks sum first, asynchronous tensors, and averages of small integers, are refused.
-  Status check_declaration(const TensorDeclaration& declaration, bool is_cast) const;
+  Status check_declaration(const TensorDeclaration& declaration) const;
   Status check_operation(const TensorShape& tensor, Operation operation) const;
-  // One that is cast is being declared.
-  void expect_casts();
 
   // Null: this rank is alone, and nothing has been given in the memory of a GPU.
   GroupPlane* group() const { return group_.get(); }
@@ -121,7 +119,6 @@ class HostRanks final : private GroupPlane::Owner, private LocalLinks::Owner {
   std::uint32_t size_ = 1, rank_ = 0;
   std::unique_ptr<LocalLinks> links_;  // null: no other rank of this host
   std::unique_ptr<GroupPlane> group_;
-  bool expects_casts_ = false;
   bool is_broken_ = false;
 };
 

@@ -28,12 +28,12 @@ Status TensorSet::check(const TensorDeclaration& declaration, const DeclaredTens
 }
 
 TensorState& TensorSet::add(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-                            std::uint64_t partition_bytes, bool is_cast) {
+                            std::uint64_t partition_bytes) {
   const std::uint64_t end = declared.first_partition.value + declared.owners.size();
   if (declared.tensor.value >= tensors_.size()) tensors_.resize(declared.tensor.value + 1);
   if (end > partitions_.size()) partitions_.resize(end, nullptr);
   auto& tensor = tensors_[declared.tensor.value];
-  tensor = std::make_unique<TensorState>(declaration, declared, partition_bytes, is_cast);
+  tensor = std::make_unique<TensorState>(declaration, declared, partition_bytes);
   for (Partition& partition : tensor->partitions())
     partitions_[partition.id.value] = &partition;
   return *tensor;

@@ -46,7 +46,7 @@ class TensorSet {
                std::uint64_t partition_bytes) const;
   // After check(). The tensor lives as long as this object.
   TensorState& add(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-                   std::uint64_t partition_bytes, bool is_cast);
+                   std::uint64_t partition_bytes);
 
   // As those of TensorState, counted.
   Status begin(TensorState& tensor, TensorState::RoundInput round);
