@@ -61,6 +61,7 @@ configure_and_build() {
   local directory=$1 target=$2
   shift 2
   step "build $directory"
+  rm -f "$directory/compile.log"
   cmake -S . -B "$directory" -G Ninja -DCMAKE_UNITY_BUILD=ON -DBPS_COMPILE_LOG="$PWD/$directory/compile.log" "$@"
   cmake --build "$directory" --target "$target" -j "$jobs"
 }
