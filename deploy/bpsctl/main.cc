@@ -94,7 +94,7 @@ Result<Message> query_of(const Settings& s) {
 constexpr const char* kWhere = "start bps-scheduler, or say where it is with --scheduler HOST:PORT";
 
 // One attempt, in which the scheduler may be silent for no longer than in a session.
-SessionOptions session_options() { return {.attempt = kHeartbeatTimeout + kHeartbeatInterval}; }
+SessionOptions session_options() { return {.attempt = kHeartbeatTimeout + kHeartbeatInterval, .once = true}; }
 
 SessionWords session_words(const Endpoint& scheduler) {
   return {.scheduler = "the scheduler at " + to_string(scheduler),

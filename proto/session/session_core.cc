@@ -65,7 +65,7 @@ void SessionCore::open(TimePoint now) {
     const TimePoint deadline = loss_ ? grace_end() : first_deadline_;
     patience = std::clamp<Duration>(deadline - now, std::min(kRetryPause, patience), patience);
   }
-  if (loss_ || is_only_attempt()) attempt_end_ = now + patience;
+  if (loss_ || options_.once) attempt_end_ = now + patience;
   actions_.emplace_back(Open{patience});
 }
 

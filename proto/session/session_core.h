@@ -38,9 +38,10 @@ namespace bps {
 struct SessionOptions {
   Duration first{};  // how long to try until the first Welcome; 0: one attempt
   Duration grace{};  // how long to try after a loss; 0: not at all
-  // Of one attempt, at most: for connecting; after a loss, and where there is one only, also for the Welcome.
-  // Else a Welcome may take as long as a run that recovers.
+  // Of one attempt, at most: for connecting; after a loss, and with `once`, also for the Welcome. Else a
+  // Welcome may take as long as a run that recovers.
   Duration attempt = std::chrono::seconds(5);
+  bool once = false;  // `first` is 0, and the one attempt includes the Welcome
   Duration beat = kHeartbeatInterval;
   Duration timeout = kHeartbeatTimeout;
   // Answers each Heartbeat, and sends its own only when `beat` has passed without a message.

@@ -162,6 +162,7 @@ TEST_CASE("session: not reached in time") {
 TEST_CASE("session: one attempt only") {
   SessionOptions options = options_of(0s, 0s);
   options.attempt = 4s;
+  options.once = true;
   Session s(options);
   CHECK(s.start() == Session::Texts{"open 4000"});
   SECTION("nobody there") {
@@ -178,6 +179,14 @@ TEST_CASE("session: one attempt only") {
     CHECK(s.error.advice == "start again");
   }
   CHECK(s.error.code == ErrorCode::unreachable);
+}
+
+TEST_CASE("session: one attempt to connect, whose Welcome may take its time") {
+  Session s(options_of(0s));
+  CHECK(s.start() == Session::Texts{"open 5000"});
+  s.core.connected();
+  CHECK(s.run_for(60s).empty());
+  CHECK(s.welcome() == Session::Texts{"welcomed"});
 }
 
 TEST_CASE("session: beats, and silence counted in them") {

@@ -50,7 +50,7 @@ void SchedulerLink::close() {
   session_.close();
 }
 
-void SchedulerLink::fail(const Error& error) {
+void SchedulerLink::fail(Error error) {
   if (closed_) return;
   close();
   owner_.on_link_failed(error);

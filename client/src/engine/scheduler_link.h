@@ -85,7 +85,7 @@ class SchedulerLink final : private ControlSession::Owner {
 
   void join_is_late();
   void notice_later();
-  void fail(const Error& error);
+  void fail(Error error);  // by value: it may lie in a message of the connection that ends
   void on_progress(const JoinProgress& progress);
   bool handle_gathering(Message& message);
   bool handle_joined(Message& message);
