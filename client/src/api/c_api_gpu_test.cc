@@ -292,14 +292,15 @@ TEST_CASE(
   const std::uint64_t waits = g.cuda->count(CudaCall::wait_event);
   bps_handle* const handle = g.push_pull(tensor, g.buffer(memory, 1000), g.buffer(memory, 1000));
   // Several threads, each with a stream of its own.
-  const auto wait_on = [&](CudaStream stream) {
-    Refusal why;
-    CHECK(bps_handle_wait_stream(handle, stream, why) == BPS_OK);
-    CHECK(why.message() == "");
-  };
-  std::thread beside([&] { wait_on(other); });
-  wait_on(g.stream);
+  Refusal why, why_other;
+  bps_status status_other = BPS_INTERNAL;
+  std::thread beside([&] { status_other = bps_handle_wait_stream(handle, other, why_other); });
+  const bps_status status = bps_handle_wait_stream(handle, g.stream, why);
   beside.join();
+  CHECK(status == BPS_OK);
+  CHECK(why.message() == "");
+  CHECK(status_other == BPS_OK);
+  CHECK(why_other.message() == "");
   CHECK(g.cuda->count(CudaCall::wait_event) == waits + 2);
   int done = 1;
   CHECK(bps_poll(handle, &done) == BPS_OK);
