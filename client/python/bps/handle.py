@@ -124,10 +124,11 @@ class Handle:
         _library.check(status, error)
 
     def wait_stream(self, stream: int = 0) -> None:
-        """What is queued on `stream` (cudaStream_t or CUstream as a number, 0: the default stream) from now on finds the output
-        of an operation on CUDA memory. Waits until the last copy there has been queued, at most operation_timeout; Ctrl-C
-        waits, too, then. Whether the operation went well is told by wait(), and only then is what the stream has computed
-        worth anything; see bps_handle_wait_stream in bps.h.
+        """Lets `stream` wait for the output of an operation on CUDA memory.
+
+        `stream` is a cudaStream_t or CUstream as a number; 0 is the default stream. The call blocks until the last copy to
+        the GPU is queued, for at most operation_timeout. Ctrl-C takes effect after that. The call does not check the
+        operation's result: call wait() before you use what the stream has computed. See bps_handle_wait_stream in bps.h.
         """
         # On no other thread: the default stream and that of each thread are what they are here.
         error = _library.new_error()

@@ -5,8 +5,8 @@
 //         -> the server's answer, or its failure -> answered said -> spread item -> spread
 //
 // Nothing that has been said to be ready ends in another way than by the order: a batch that names it may be
-// on its way, and then all members must take part. So a tensor that has failed is dropped by the leader, and
-// a member that leaves says so, both in the order; only the end of the whole job cuts in.
+// on its way, and then all members must take part. So the leader drops a failed tensor in the
+// order, and a member leaves in the order. Only the end of the whole job cuts in.
 //
 // A rank alone on its host has a group of one for what is in the memory of a GPU: the same, without links;
 // made when it is first needed, so rounds may begin before the group has.

@@ -16,8 +16,8 @@
 // Owner: GroupPlane, which also is LocalGroup::Owner. Lives on: the client's loop, with all calls and
 // callbacks; an implementation may have threads of its own. Limits: at most Traits::max_open batches of
 // collectives are open. Failure: on_broken, once; from then on, and after abort(), every open collective ends
-// with that error as soon as nothing touches its memory any more, and new ones end with it at once. Where
-// that does not come about in time, on_left_behind says so. A member that disappears is told from outside, by
+// with that error as soon as nothing touches its memory any more, and new ones end with it at once. If a
+// collective does not end in time, on_left_behind reports it. When a member disappears, the owner calls
 // abort(): links decide nothing.
 #pragma once
 

@@ -35,9 +35,9 @@ class Handle:
         self._operation.then(function)
 
     def wait_stream(self) -> torch.Tensor:
-        """Of a tensor on a GPU: what is queued from now on on the current stream finds the result. Waits until the last copy
-        is queued. Whether it is a result is told by synchronize(), which has to be called nevertheless, before anything that
-        comes of it is believed. See bps.Handle.wait_stream."""
+        """Lets PyTorch's current stream wait for the result; for tensors on a GPU. The call blocks until the last copy is
+        queued. It does not check the result: call synchronize() before you use what was computed from it. See
+        bps.Handle.wait_stream."""
         if not is_on_gpu(self.tensor):
             raise invalid("a stream is to wait for a tensor that is not on a GPU", "call synchronize()")
         self._operation.wait_stream(torch.cuda.current_stream(self.tensor.device).cuda_stream)

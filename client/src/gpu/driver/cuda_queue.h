@@ -4,8 +4,8 @@
 // Events are used again, so that on the data path none is made.
 //
 // Owner: CudaPipeline and CudaCopier; of a pool also CudaBuffers, and who waits for an event. CudaQueue lives
-// on: the CUDA thread, with the device's context current. Failure: every call says so, and nothing more fires
-// after drop().
+// on: the CUDA thread, with the device's context current. Failure: each call returns the driver's error.
+// After drop() nothing fires.
 #pragma once
 
 #include <atomic>

@@ -5,8 +5,8 @@
 // what is left to do here, for a while, and then leaves the thread behind: it, its loop, and what the call
 // holds stay until the process ends.
 //
-// Owner: CudaWorker; any one thread. Failure: start() says so; stop() says which call does not return.
-// Limits: stop() takes `patience`, and kAnswer if that was not enough.
+// Owner: CudaWorker; any one thread. Failure: start() returns an error; stop() names the call that does not
+// return. Limits: stop() takes `patience`, and kAnswer if that was not enough.
 #pragma once
 
 #include <memory>
