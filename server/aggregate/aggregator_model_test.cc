@@ -33,7 +33,7 @@ struct Worker {
   bool asked = false;          // idle: the server wants it
   bool broken = false;         // the server has not heard of it yet
   std::uint64_t round = 0;
-  std::shared_ptr<Loan> loan;
+  std::shared_ptr<TestLoan> loan;
   Destination destination;
   std::vector<std::byte> lane_buffer;
   std::deque<Answer> inbox;  // sent by the server, not yet read
@@ -164,7 +164,7 @@ class World {
 
   bool lend(Worker& worker, std::uint32_t index, const PushPull& header, const std::vector<std::byte>& bytes,
             Actions& actions) {
-    worker.loan = std::make_shared<Loan>(bytes, pick(10) == 0);
+    worker.loan = std::make_shared<TestLoan>(bytes, pick(10) == 0);
     if (pick(40) == 0) worker.loan->withdraw();
     const bool scarce = pick(2) == 0;
     LentPayload payload(worker.loan, 0, worker.loan->bytes(), scarce);

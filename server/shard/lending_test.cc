@@ -318,7 +318,7 @@ TEST_CASE("lent: f16 is widened, added and narrowed") {
   for (const auto* values : {&one, &two}) {
     const auto bytes = std::as_bytes(std::span(*values));
     const auto rank = values == &one ? 0u : 1u;
-    const auto loan = std::make_shared<Loan>(std::vector<std::byte>(bytes.begin(), bytes.end()), false);
+    const auto loan = std::make_shared<TestLoan>(std::vector<std::byte>(bytes.begin(), bytes.end()), false);
     LentPayload payload(loan, 0, loan->bytes(), false);
     CHECK(bench.aggregator->lend(rank, bench.header(rank, 0, Operation::average), payload, bench.actions));
   }

@@ -24,11 +24,11 @@ inline std::vector<Contributor> ranks(std::uint32_t n) {
 }
 
 // Memory of a worker that the aggregator may read. Rubbish once it is given back or withdrawn.
-class Loan final : public LentPayload::Lender {
+class TestLoan final : public LentPayload::Lender {
  public:
-  Loan(std::vector<std::byte> bytes, bool treacherous)
+  TestLoan(std::vector<std::byte> bytes, bool treacherous)
       : memory_(std::move(bytes)), treacherous_(treacherous) {}
-  ~Loan() override { CHECK(given_back_); }
+  ~TestLoan() override { CHECK(given_back_); }
   void give_back(std::uint64_t) override {
     CHECK_FALSE(given_back_);
     given_back_ = true;
@@ -142,7 +142,7 @@ class Bench {
     actions.clear();
     const std::vector<float> content(kElements, value);
     const auto bytes = std::as_bytes(std::span(content));
-    loans[rank] = std::make_shared<Loan>(std::vector<std::byte>(bytes.begin(), bytes.end()), treacherous);
+    loans[rank] = std::make_shared<TestLoan>(std::vector<std::byte>(bytes.begin(), bytes.end()), treacherous);
     LentPayload payload(loans[rank], 0, loans[rank]->bytes(), scarce);
     return aggregator->lend(rank, header(rank, round, operation, root), payload, actions);
   }
@@ -191,7 +191,7 @@ class Bench {
   std::vector<std::vector<float>> lanes;
   std::vector<Destination> places;
   std::vector<std::vector<float>> values;
-  std::vector<std::shared_ptr<Loan>> loans = std::vector<std::shared_ptr<Loan>>(contributors.size());
+  std::vector<std::shared_ptr<TestLoan>> loans = std::vector<std::shared_ptr<TestLoan>>(contributors.size());
   Actions actions;
 };
 

@@ -155,8 +155,22 @@ def check_include(root, path, number, line, report):
         report(path, number, "layer", f"{here} must not include {there}")
 
 
+def check_classes(root, path, known, report):
+    """Two classes of one name in one namespace become one when both are linked into a program, and no linker says so."""
+    if not path.endswith(".h") or layer_of(path) in ("public", "example"):
+        return
+    text = without_comments_and_strings((root / path).read_text(encoding="utf-8", errors="replace"))
+    namespace = re.search(r"^namespace ([\w:]+) \{", text, re.M)
+    for match in re.finditer(r"^(?:class|struct) (\w+)(?: final)?(?:\s*:(?!:)[^;{]*)?\s*\{", text, re.M):
+        name = (namespace.group(1) if namespace else "", match.group(1))
+        if known.setdefault(name, path) != path:
+            report(path, text.count("\n", 0, match.start()) + 1, "class name",
+                   f"{name[1]} is a class of {known[name]}, too: name one of them otherwise")
+
+
 def check_tree(root):
     findings = []
+    classes = {}
 
     def report(path, line, rule, what):
         findings.append((path, line, rule, what))
@@ -170,6 +184,7 @@ def check_tree(root):
             if file.suffix in TEXT:
                 count += 1
                 check_file(root, path, report)
+                check_classes(root, path, classes, report)
     return findings, count
 
 
@@ -245,6 +260,9 @@ SAMPLES = {
     "server/relative.cc": ('#include "../proto/base/clean.h"\n', "relative include"),
     "server/long.cc": ("int x;\n" * (MAX_LINES + 1), "size"),
     "server/guard.h": ("int x;\n", "guard"),
+    "server/handoff.h": ("#pragma once\nnamespace bps {\nclass Handoff final : public Owner {\n};\n}\n", None),
+    "scheduler/handoff.h": ("#pragma once\nnamespace bps {\nstruct Handoff {\n};\n}\n", "class name"),
+    "tests/sim/handoff.h": ("#pragma once\nnamespace bps::sim {\nstruct Handoff {\n};\n}\n", None),
 }
 
 
@@ -260,7 +278,7 @@ def self_test():
         rules = {rule for found, _, rule, _ in findings if found == path}
         if rules != ({expected} if expected else set()):
             wrong.append(f"{path}: expected {expected}, found {sorted(rules)}")
-    untested = {h[0] for h in HOMES} | {h[0] for h in HABITS} | {"layer", "size", "guard"}
+    untested = {h[0] for h in HOMES} | {h[0] for h in HABITS} | {"layer", "size", "guard", "class name"}
     untested -= {expected for _, expected in SAMPLES.values()}
     wrong += [f"no sample breaks rule {rule}" for rule in sorted(untested)]
     print("\n".join(wrong) or f"self-test: {len(SAMPLES)} samples judged rightly")
