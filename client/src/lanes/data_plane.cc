@@ -16,6 +16,7 @@ DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner
       owner_(owner),
       config_(config),
       log_(std::move(log)),
+      exchange_(job_, lanes_, tensors_, ranks_, handoff_, owner, *stats_),
       lanes_(
           loop, {transports.network, transports.shared_memory, transports.find_rdma},
           transports.make_lane_loops, exchange_, [&owner](const LaneLost& report) { owner.on_link(report); },
@@ -23,11 +24,10 @@ DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner
       tensors_(config.retain),
       ranks_(loop, transports.local, std::move(make_group), static_cast<HostRanks::Owner&>(*this), exchange_,
              config_, log_),
-      handoff_(job_, lanes_, tensors_, ranks_, config.retain, log_, *stats_),
-      exchange_(job_, lanes_, tensors_, ranks_, handoff_, owner, *stats_) {}
+      handoff_(job_, lanes_, tensors_, ranks_, config.retain, log_, *stats_) {}
 
 DataPlane::~DataPlane() {
-  // Nothing calls exchange_, which ends first, after this. Before the memory that their connections may hold.
+  // Before the memory that their connections may hold.
   lanes_.close();
   ranks_.close();
 }

@@ -147,11 +147,11 @@ class DataPlane final : private HostRanks::Owner {
   Logger log_;
   const std::shared_ptr<ClientStats> stats_ = std::make_shared<ClientStats>();
   RunningJob job_;
+  Exchange exchange_;  // keeps references to those below, which call it: it must outlive them
   LaneSet lanes_;
   TensorSet tensors_;
   HostRanks ranks_;
   WorkerHandoff handoff_;
-  Exchange exchange_;
   std::optional<Error> end_;  // of all operations
   bool ended_ = false;
   std::vector<std::function<void()>> when_over_;

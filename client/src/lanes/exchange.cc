@@ -146,6 +146,15 @@ void Exchange::violation(const Lane& lane, const std::string& what) {
                                    "run the same bps version everywhere; if it is, please report this"));
 }
 
+Partition* Exchange::answered(const Lane& lane, const Aggregate& aggregate) {
+  Partition* const partition = tensors_.find_on(lane.index(), aggregate.partition);
+  if (partition == nullptr) {
+    violation(lane,
+              fmt::format("an answer for partition {}, which it does not own", aggregate.partition.value));
+  }
+  return partition;
+}
+
 TensorState::Verdict Exchange::judge(const Partition& partition, const Aggregate& aggregate,
                                      std::uint64_t bytes) const {
   const bool is_owners = aggregate.epoch >= partition.since && aggregate.epoch <= job_.epoch();
@@ -161,12 +170,8 @@ std::byte* Exchange::on_lane_payload(Lane& lane, const Message& message, std::ui
     violation(lane, fmt::format("{} with a payload of {} bytes", name_of(message), bytes));
     return nullptr;
   }
-  Partition* partition = tensors_.find_on(lane.index(), aggregate->partition);
-  if (partition == nullptr) {
-    violation(lane,
-              fmt::format("an answer for partition {}, which it does not own", aggregate->partition.value));
-    return nullptr;
-  }
+  Partition* partition = answered(lane, *aggregate);
+  if (partition == nullptr) return nullptr;
   switch (judge(*partition, *aggregate, bytes)) {
     case TensorState::Verdict::duplicate: return nullptr;
     case TensorState::Verdict::wanted:
@@ -249,11 +254,8 @@ void Exchange::on_lane_message(Lane& lane, Message& message, std::span<std::byte
 }
 
 void Exchange::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes) {
-  Partition* partition = tensors_.find_on(lane.index(), aggregate.partition);
-  if (partition == nullptr) {
-    return violation(
-        lane, fmt::format("an answer for partition {}, which it does not own", aggregate.partition.value));
-  }
+  Partition* partition = answered(lane, aggregate);
+  if (partition == nullptr) return;
   TensorState& tensor = *partition->owner;
   if (!partition->receiving) {
     // Without payload, or a duplicate whose payload was dropped.

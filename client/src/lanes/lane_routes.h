@@ -40,8 +40,8 @@ class LaneRoutes {
   // What a lane to it needs; they point into this object.
   Result<Lane::Ways> to(const LaneTarget& target);
 
-  // How the first server is reached that is not reached over TCP, if all goes well and there is one.
-  // That lanes were opened in, if only for now: RDMA, else shared memory.
+  // The best one that to() has returned so far: RDMA, then shared memory, then TCP. A lane that cannot be
+  // opened so falls back to TCP, and this does not follow it.
   Lane::Way best_way() const { return best_way_; }
   bool shares_memory() const { return shares_memory_; }
 
