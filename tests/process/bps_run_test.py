@@ -11,7 +11,7 @@ import unittest
 
 from cluster import LIMIT, ClusterTest, heirs_of
 
-STAY = "tail -f /dev/null & wait"
+STAY = "tail -f /dev/null & wait 2>/dev/null"
 
 
 class Output(ClusterTest):
