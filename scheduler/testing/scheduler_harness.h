@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "proto/base/loop/virtual_loop.h"
+#include "proto/transport/testing/fake_transport.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/testing/fake_transport.h"
 
 namespace bps::testing {
 

@@ -32,6 +32,7 @@ struct Wire {
   bool flushed = false;                  // by close_after_flush
   std::size_t queued_bytes = 0;          // what the engine is told
   std::size_t max_header_bytes = 0;
+  std::unique_ptr<Message> arriving;
   std::deque<SentFrame> frames;       // not yet looked at
   std::function<void()> when_closed;  // by the engine: a server that lives takes back its loans then
 
@@ -49,9 +50,11 @@ struct Wire {
     if (cookie != nullptr) *cookie = frame.cookie;
     return *message;
   }
+  // The message is the connection's: gone with it.
   void deliver(Message message) {
     REQUIRE(open());
-    handler->on_message(message, {});
+    arriving = std::make_unique<Message>(std::move(message));
+    handler->on_message(*arriving, {});
   }
   // Whole: header, destination, message. False: the engine dropped the payload.
   bool deliver(Message message, const std::vector<std::byte>& payload) {
@@ -78,7 +81,10 @@ struct Wire {
 class ScriptedConnection final : public Connection {
  public:
   explicit ScriptedConnection(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
-  ~ScriptedConnection() override { close(); }
+  ~ScriptedConnection() override {
+    close();
+    wire_->arriving.reset();
+  }
 
   void start(ConnectionHandler& handler) override { wire_->handler = &handler; }
   void send(const Message& message, Payload payload, std::uint64_t cookie) override {

@@ -1,5 +1,7 @@
-// For tests: a transport without a network. The test is the other end of every connection: it hands messages
-// in, closes, looks at what was sent, and says how much is still queued. Lives on: the test's VirtualLoop.
+// For tests: a transport without a network. The test is the other end of every connection: it accepts and
+// connects, hands messages in, closes, looks at what was sent, and says how much is still queued. A message
+// is the connection's: who destroys that in a callback must not touch it again. Lives on: the test's
+// VirtualLoop.
 #pragma once
 
 #include <memory>
@@ -17,6 +19,7 @@ struct FakeLink {
   std::string address;
   ConnectionHandler* handler = nullptr;  // nullptr: closed or destroyed by the owner
   std::vector<Message> sent;
+  std::unique_ptr<Message> arriving;
   std::size_t queued_bytes = 0;
   std::size_t max_header_bytes = kMaxHelloHeaderBytes;
   bool closed = false;    // by its owner, at once
@@ -24,8 +27,9 @@ struct FakeLink {
 
   void say(Message message, bool payload = false) {
     if (handler == nullptr) return;
-    if (payload) handler->on_payload(message, 8);
-    handler->on_message(message, {});
+    arriving = std::make_unique<Message>(std::move(message));
+    if (payload) handler->on_payload(*arriving, 8);
+    if (handler != nullptr) handler->on_message(*arriving, {});
   }
   void hang_up(const Error& error) {
     if (handler != nullptr) std::exchange(handler, nullptr)->on_closed(error);
@@ -44,7 +48,10 @@ struct FakeLink {
 class FakeConnection final : public Connection {
  public:
   explicit FakeConnection(std::shared_ptr<FakeLink> link) : link_(std::move(link)) {}
-  ~FakeConnection() override { link_->handler = nullptr; }
+  ~FakeConnection() override {
+    link_->handler = nullptr;
+    link_->arriving.reset();
+  }
 
   void start(ConnectionHandler& handler) override { link_->handler = &handler; }
   void send(const Message& message, Payload, std::uint64_t) override { link_->sent.push_back(message); }
@@ -81,7 +88,13 @@ class FakeTransport final : public Transport {
     if (real.port == 0) real.port = 40000;
     return std::unique_ptr<Listener>(std::make_unique<FakeListener>(*this, real));
   }
-  std::unique_ptr<Connection> connect(EventLoop&, const Endpoint&, Duration) override { return nullptr; }
+  std::unique_ptr<Connection> connect(EventLoop&, const Endpoint& endpoint, Duration patience) override {
+    auto link = std::make_shared<FakeLink>();
+    link->address = to_string(endpoint);
+    connected.push_back(link);
+    last_patience = patience;
+    return std::make_unique<FakeConnection>(link);
+  }
 
   std::shared_ptr<FakeLink> peer_connects() {
     auto link = std::make_shared<FakeLink>();
@@ -92,6 +105,8 @@ class FakeTransport final : public Transport {
   bool listening() const { return accepted_ != nullptr; }
 
   std::optional<Error> refuse_with;
+  std::vector<std::shared_ptr<FakeLink>> connected;  // in order of connect()
+  Duration last_patience{};                          // that the last of them was given
 
  private:
   Accepted accepted_;
