@@ -49,7 +49,8 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
   config.add("job", options.job, "Name of the job").unit("NAME");
   config.add("shards", options.shards, "Threads of each server").unit("auto|N");
   config.add("timeout", options.timeout, "End the run after this time with status 75; 0 = never");
-  config.add("grace", options.grace, "Once a worker has failed, time for the others to end by themselves");
+  config.add("grace", options.grace,
+             "Time for workers to end by themselves, once another has failed or a signal has come");
   config.add("start-timeout", options.start_timeout, "How long scheduler and servers may take to listen");
   config.add("bin-dir", options.bin_dir, "Folder of bps-scheduler and bps-server; default: that of bps-run")
       .unit("DIR");
@@ -80,6 +81,7 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
         "BPS_TRANSPORT is rdma, and what bps-run starts listens on loopback, which no RDMA device has; "
         "start the programs one by one on the address of a device, or measure with bps-bench "
         "--transport rdma --address HOST");
+  options.shrinks = find(options.environment, "BPS_WORKER_LOSS") == "shrink";
   // Nobody starts the scheduler of a run again.
   options.environment.emplace("BPS_SCHEDULER_GRACE", "2s");
   const FoundProgram found = find_program(options.program[0], options.environment);

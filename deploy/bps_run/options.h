@@ -24,6 +24,7 @@ struct RunOptions {
   std::string tls_cert, tls_key, tls_ca;  // handed to all children; empty = what the environment says
   bool strict = false;
   bool verbose = false;
+  bool shrinks = false;  // BPS_WORKER_LOSS=shrink: the others go on when a worker is lost
 
   std::vector<std::string> program;  // with its arguments
   std::string program_file;          // found in PATH

@@ -3,8 +3,8 @@
 // block: POLLOUT promises that a pipe takes kPiece bytes.
 //
 // Lives on: the supervisor's loop. Limit: the owner stops reading children while full(); what a child
-// wrote before that is kept. When the reader is gone (EPIPE), which is his affair, or the system refuses more
-// (a full disk), which is a failure(), everything is dropped.
+// wrote before that is kept. It is broken() when the reader is gone (EPIPE), which is his affair, or the
+// system refuses more (a full disk), which is a failure(); everything is dropped then.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,7 @@ class OutputQueue {
 
   // Bytes that have left or were dropped, in all.
   std::uint64_t gone_bytes() const { return gone_bytes_; }
+  bool broken() const { return broken_; }
   // errno of a write for which output was lost, else 0.
   int failure() const { return failure_; }
 

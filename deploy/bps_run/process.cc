@@ -67,6 +67,9 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   ::signal(SIGPIPE, SIG_DFL);
   ::signal(SIGXFSZ, SIG_DFL);
   ::signal(SIGTTOU, SIG_DFL);
+  // A shell without job control starts `bps-run &` with these ignored.
+  ::signal(SIGINT, SIG_DFL);
+  ::signal(SIGQUIT, SIG_DFL);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

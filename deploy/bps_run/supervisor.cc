@@ -42,6 +42,8 @@ sigset_t run_signals() {
   ::sigemptyset(&set);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD})
     ::sigaddset(&set, signal);
+  struct sigaction hang_up {};
+  if (::sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler == SIG_IGN) ::sigdelset(&set, SIGHUP);
   return set;
 }
 
@@ -262,6 +264,7 @@ int Supervisor::exit_status() const {
   for (const Child& child : children_) {
     const int status = exit_status_of(child.wait_status);
     int& bucket = child.role != Role::worker ? daemons : child.stopping ? stopped : worst;
+    if (child.lost) continue;
     bucket = std::max(bucket, status);
   }
   // What we did to a worker says nothing that the failure before it has not said.
@@ -290,15 +293,17 @@ void Supervisor::pump(std::optional<TimePoint> until) {
     alignas(inotify_event) char events[4096];
     while (::read(watch_, events, sizeof events) > 0) {}
   }
-  const bool was_whole = out_.failure() == 0;
+  const bool was_whole = !out_.broken();
   if (polled[3].revents != 0) out_.write_piece();
-  if (was_whole && out_.failure() != 0)
-    say(std::string("what goes to stdout is lost: ") + std::strerror(out_.failure()));
+  if (was_whole && out_.broken()) {
+    say(out_.failure() != 0 ? std::string("what goes to stdout is lost: ") + std::strerror(out_.failure())
+                            : "nobody reads stdout any more; the run goes on without it");
+  }
   if (polled[4].revents != 0) err_.write_piece();
   for (std::size_t i = 0; i < children_.size(); ++i) {
     Child& child = children_[i];
-    if (polled[first_child + 2 * i].revents != 0) read_output(child.process.out, child.out, out_);
-    if (polled[first_child + 2 * i + 1].revents != 0) read_output(child.process.err, child.err, err_);
+    if (polled[first_child + 2 * i].revents != 0) read_output(child, child.process.out, child.out, out_);
+    if (polled[first_child + 2 * i + 1].revents != 0) read_output(child, child.process.err, child.err, err_);
   }
   if (polled[1].revents != 0) launcher_gone_ = kill_now_ = true;
   if (polled[0].revents != 0) read_signals();
@@ -313,12 +318,18 @@ void Supervisor::read_signals() {
     } else if (first_signal_ == 0) {
       first_signal_ = signal;
       if (!workers_started_ || !any_running(Role::worker)) continue;
-      say(std::string("SIG") + ::sigabbrev_np(signal) + " goes to the workers; once more kills them");
+      give_up_after_grace();
+      say(std::string("SIG") + ::sigabbrev_np(signal) + " goes to the workers, who have " +
+          to_string(options_.grace) + " to end; once more kills them");
       signal_all(Role::worker, signal);
     } else {
       kill_now_ = true;
     }
   }
+}
+
+std::string Supervisor::end_of(const Child& child) {
+  return child.name + " ended: " + describe_wait_status(child.wait_status);
 }
 
 void Supervisor::reap() {
@@ -336,34 +347,48 @@ void Supervisor::reap() {
 
 void Supervisor::note_end(Child& child) {
   // Its last words come before ours about it.
-  read_output(child.process.out, child.out, out_);
-  read_output(child.process.err, child.err, err_);
-  const int status = exit_status_of(child.wait_status);
-  const std::string how = child.name + " ended: " + describe_wait_status(child.wait_status);
-  if (child.role != Role::worker) {
-    if (!child.stopping || status != 0) say(how);
-  } else if (status == 0 || child.stopping) {
-    if (options_.verbose) say(how);
+  read_output(child, child.process.out, child.out, out_);
+  read_output(child, child.process.err, child.err, err_);
+  if (child.role == Role::worker) return note_worker_end(child);
+  if (!child.stopping || child.wait_status != 0) say(end_of(child));
+}
+
+void Supervisor::note_worker_end(Child& child) {
+  if (child.wait_status == 0 || child.stopping) {
+    if (options_.verbose) say(end_of(child));
   } else if (give_up_at_ || interrupted() || !any_running(Role::worker)) {
-    say(how);
+    say(end_of(child));
+  } else if (options_.shrinks) {
+    child.lost = true;
+    say(end_of(child) + "; the others go on (BPS_WORKER_LOSS=shrink)");
   } else {
-    say(how + "; the others have " + to_string(options_.grace) + " to end");
-    give_up_at_ = now() + options_.grace;
+    say(end_of(child) + "; the others have " + to_string(options_.grace) + " to end");
+    give_up_after_grace();
   }
 }
 
-void Supervisor::read_output(int& fd, LinePrefixer& prefixer, OutputQueue& queue) {
+void Supervisor::give_up_after_grace() {
+  const TimePoint at = now() + options_.grace;
+  if (!give_up_at_ || at < *give_up_at_) give_up_at_ = at;
+}
+
+void Supervisor::read_output(const Child& child, int& fd, LinePrefixer& prefixer, OutputQueue& queue) {
+  // A daemon warns of workers that go away, which is news to nobody who has ended the run.
+  std::string unseen;
+  const bool shown = child.role == Role::worker || options_.verbose || !interrupted();
+  std::string& lines = shown ? queue.lines() : unseen;
   char bytes[16 * 1024];
   while (fd >= 0 && !queue.full()) {
     const ssize_t count = ::read(fd, bytes, sizeof bytes);
     if (count > 0) {
-      prefixer.feed({bytes, static_cast<std::size_t>(count)}, queue.lines());
+      prefixer.feed({bytes, static_cast<std::size_t>(count)}, lines);
+      unseen.clear();
     } else if (count < 0 && errno == EINTR) {
       continue;
     } else if (count < 0 && errno == EAGAIN) {
       return;
     } else {
-      prefixer.finish(queue.lines());
+      prefixer.finish(lines);
       close_if_open(fd);
     }
   }

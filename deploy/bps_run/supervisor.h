@@ -5,7 +5,8 @@
 // whatever they leave behind: when run() returns no descendant is alive, however the run ended.
 //
 // On failure: a worker that fails gives the others `grace` to end with their own error, then SIGTERM, then
-// SIGKILL. A daemon that dies is reported; what that means is for the workers to say.
+// SIGKILL; in a job that shrinks they go on. A daemon that dies is reported; what that means is for the
+// workers to say.
 #pragma once
 
 #include <sys/types.h>
@@ -50,6 +51,7 @@ class Supervisor {
     LinePrefixer err;
     bool running = true;
     bool stopping = false;  // we asked it to end
+    bool lost = false;      // a worker that failed while the others of a job that shrinks went on
     int wait_status = 0;    // once it has ended
   };
 
@@ -68,8 +70,11 @@ class Supervisor {
   void pump(std::optional<TimePoint> until);
   void read_signals();
   void reap();
+  static std::string end_of(const Child& child);
   void note_end(Child& child);
-  void read_output(int& fd, LinePrefixer& prefixer, OutputQueue& queue);
+  void note_worker_end(Child& child);
+  void give_up_after_grace();
+  void read_output(const Child& child, int& fd, LinePrefixer& prefixer, OutputQueue& queue);
   void signal_all(Role role, int signal);
   void say(const std::string& text);
 
@@ -95,7 +100,8 @@ class Supervisor {
   int start_failure_ = 0;                // exit status of a run that never came to its workers
 };
 
-// What a run handles itself: SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD. Block them before the first child.
+// What a run handles itself: SIGINT, SIGTERM, SIGQUIT, SIGCHLD, and SIGHUP unless it is ignored (nohup).
+// Block them before the first child.
 sigset_t run_signals();
 
 }  // namespace bps

@@ -81,6 +81,14 @@ class Output(ClusterTest):
         run.process.stdout.close()
         self.assertEqual(run.process.wait(timeout=LIMIT), 0)
         self.assertTrue((self.folder / "done").exists())
+        self.assertIn("bps-run: nobody reads stdout any more; the run goes on without it\n", run.process.stderr.read().decode())
+
+    def test_without_standard_descriptors(self):
+        for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
+            command = " ".join(["exec", self.bps_run, "--bin-dir", str(self.bin), "-n", "1", "--", "touch", f"{self.folder}/done"])
+            run = subprocess.run(["sh", "-c", f"{command} {closed}"], stdout=subprocess.DEVNULL, env=self.environment, timeout=LIMIT)
+            self.assertEqual(run.returncode, 0, closed)
+            (self.folder / "done").unlink()
 
     def test_a_reader_that_sleeps_cannot_block_signals(self):
         run = self.start(*self.shell("yes"))
@@ -144,6 +152,19 @@ class Status(ClusterTest):
         self.assertEqual(status, 7)
         self.assertIn("killed", err)
         self.assert_nothing_left()
+
+    def test_a_job_that_shrinks_goes_on(self):
+        self.environment["BPS_WORKER_LOSS"] = "shrink"
+        # The others end only after bps-run has heard of the death.
+        heard = f"until [ -e {self.folder}/heard ]; do :; done"
+        run = self.start(*self.shell(f"[ $BPS_RANK = 1 ] && kill -9 $$; {heard}; exit 0", "--grace", "10ms", workers=3))
+        line = run.process.stderr.readline().decode()
+        self.assertEqual(line, "bps-run: worker 1 ended: signal 9 (Killed); the others go on (BPS_WORKER_LOSS=shrink)\n")
+        (self.folder / "heard").touch()
+        self.assertEqual(run.end()[0], 0)
+        # Who ends last decides.
+        status, _, _ = self.run_to_end(*self.shell("exit 3", workers=2))
+        self.assertEqual(status, 3)
 
     def test_timeout(self):
         status, _, err = self.run_to_end(*self.shell(STAY, "--timeout", "200ms", workers=2))
@@ -260,6 +281,42 @@ class End(ClusterTest):
         run.process.send_signal(signal.SIGINT)
         self.assertEqual(run.end()[0], 137)
         self.assert_nothing_left()
+
+    def test_who_ignores_a_signal_has_the_grace(self):
+        run = self.start(*self.shell(f"trap '' INT; trap 'echo ends; exit 4' TERM; echo up; while :; do {STAY}; done", "--grace", "100ms"))
+        run.wait_for("up")
+        run.process.send_signal(signal.SIGINT)
+        status, out, err = run.end()
+        self.assertEqual((status, out.count("ends")), (4, 1))
+        self.assertIn("SIGINT goes to the workers, who have 100ms to end; once more kills them", err)
+
+    def test_in_the_background_of_a_script(self):
+        # A shell without job control has `&` ignore SIGINT and SIGQUIT.
+        script = f"{self.bps_run} --bin-dir {self.bin} -n 1 -- sh -c 'kill -INT $$; echo never' & wait $!"
+        run = subprocess.run(["sh", "-c", script], env=self.environment, capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(run.returncode, 128 + signal.SIGINT, run.stderr)
+        self.assertNotIn("never", run.stdout)
+
+    def test_nohup(self):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+        run = self.start(*self.shell(f"echo up; until [ -e {self.folder}/go ]; do :; done", "--verbose"))
+        run.wait_for("up")
+        run.process.send_signal(signal.SIGHUP)
+        (self.folder / "go").touch()
+        self.assertEqual(run.end()[0], 0)
+
+    def test_daemons_warn_of_nothing_once_the_run_is_ended(self):
+        daemon = (self.bin / "bps-server").read_text().replace("trap 'exit 0' TERM", "trap 'echo a warning; exit 0' TERM")
+        self.write("bin/bps-server", daemon)
+        for flags, warnings in (((), 0), (("--verbose",), 1)):
+            run = self.start(*self.shell(f"trap 'exit 0' INT; echo up; {STAY}", *flags))
+            run.wait_for("up")
+            run.process.send_signal(signal.SIGINT)
+            status, out, _ = run.end()
+            self.assertEqual((status, out.count("a warning")), (0, warnings))
+        # A run that ends by itself shows them.
+        self.assertEqual(self.run_to_end(*self.shell("exit 0"))[1].count("a warning"), 1)
 
     def test_a_signal_while_daemons_start(self):
         self.write("bin/bps-scheduler", f"#!/bin/sh\necho up; {STAY}\n")

@@ -5,6 +5,7 @@
 
 #include "proto/base/config/config_file.h"
 #include "proto/base/config/setting_names.h"
+#include "proto/base/log/output_signals.h"
 
 namespace bps {
 namespace {
@@ -196,6 +197,7 @@ Status Config::load_environment(const Environment& environment) {
 }
 
 std::optional<int> Config::parse_or_exit(int argc, const char* const* argv, const Logger& log) {
+  fill_standard_descriptors();
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (const Status status = parse(arguments, environment_now()); !status.ok()) {
     std::fprintf(stderr, "%s: %s\n", program_.c_str(), to_string(status.error()).c_str());

@@ -97,8 +97,8 @@ class Config {
   void add_arguments(std::vector<std::string>& values, std::string label, std::string help,
                      bool rest_is_command = false);
 
-  // For main(): parses, prints --help or --version to stdout, errors to stderr, and warnings to `log`.
-  // Returns the exit status if the program should end now.
+  // For main(), first: opens the standard descriptors that are missing, parses, prints --help or --version to
+  // stdout, errors to stderr, and warnings to `log`. Returns the exit status if the program should end now.
   std::optional<int> parse_or_exit(int argc, const char* const* argv, const Logger& log);
 
   // The parts, for tests and for the client library, which has no command line. `arguments` without the

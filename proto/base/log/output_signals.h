@@ -1,4 +1,4 @@
-// What a daemon does when nobody takes its output any more.
+// What a program of ours does when its outputs are missing, or nobody takes them any more.
 #pragma once
 
 namespace bps {
@@ -7,5 +7,10 @@ namespace bps {
 // write (EPIPE, EFBIG). By default either would end the process without a word: a log that is piped into a
 // program that ends would end the cluster. Call it before other threads begin.
 void outlive_lost_outputs();
+
+// Opens /dev/null for each of the descriptors 0, 1 and 2 that the program was started without (`>&-`, cron).
+// Else the next descriptor that it opens, say a connection, would be its standard error, and get the log.
+// Call it before anything is opened.
+void fill_standard_descriptors();
 
 }  // namespace bps
