@@ -180,6 +180,7 @@ Status Supervisor::start_workers() {
     if (Status started = start(Role::worker, rank, command); !started.ok()) return started;
   }
   workers_started_ = true;
+  if (options_.verbose) say("from another terminal: bpsctl status --pid " + std::to_string(::getppid()));
   if (first_signal_ != 0) signal_all(Role::worker, first_signal_);
   return {};
 }

@@ -6,12 +6,14 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "deploy/bpsctl/doctor.h"
+#include "deploy/bpsctl/process_settings.h"
 #include "deploy/bpsctl/render.h"
 #include "proto/base/config/config.h"
 #include "proto/base/loop/asio_loop.h"
@@ -31,6 +33,7 @@ struct Settings {
   std::vector<std::string> arguments;
   Endpoint scheduler{"127.0.0.1", 4710};
   AccessSettings access;
+  std::optional<std::uint32_t> pid;
   std::string job;
   Duration older_than = std::chrono::seconds(1);
   bool json = false;
@@ -45,6 +48,10 @@ void describe(Config& config, Settings& s) {
       "machine has for RDMA, and what is wrong with it");
   config.add("scheduler", s.scheduler, "Where bps-scheduler listens");
   add_access(config, s.access, "The cluster's key", "TLS 1.3: this program's certificate");
+  config
+      .add("pid", s.pid,
+           "A process of bps-run or a worker on this host: take scheduler, key and TLS from its environment")
+      .range(1, std::numeric_limits<pid_t>::max());
   config.add("job", s.job, "why: of this job only").unit("NAME");
   config.add("older-than", s.older_than, "why: only what has waited this long");
   config.add("rdma", s.rdma,
@@ -259,6 +266,11 @@ int run(int argc, char** argv) {
   if (!settings.arguments.empty() && settings.arguments[0] == "doctor") return run_doctor(settings);
   auto query = query_of(settings);
   if (!query) return fail(query.error());
+  if (settings.pid) {
+    const auto cluster = cluster_of_process(static_cast<pid_t>(*settings.pid));
+    if (!cluster) return fail(cluster.error());
+    if (const Status status = config.load(*cluster); !status) return fail(status.error());
+  }
   auto access = read_access(settings.access);
   if (!access) return fail(access.error());
   return Program(settings, std::move(query).value(), std::move(access).value()).run();

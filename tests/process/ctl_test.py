@@ -56,6 +56,25 @@ class Ctl(DaemonTest):
         for worker in workers:
             self.assert_status(worker, 0, "closed")
 
+    def test_the_cluster_of_a_process(self):
+        scheduler = self.scheduler()
+        self.server(scheduler)
+        worker = self.worker(scheduler, 0, 1, "--hold-after", "1", "--announce", "1")
+        worker.wait_line("reached 1")
+        ctl = [str(self.bin / "bpsctl"), "status", "--pid"]
+        shown = subprocess.run([*ctl, str(worker.process.pid)], capture_output=True, text=True, env={}, timeout=LIMIT)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertIn(f"scheduler {scheduler.address} ", shown.stdout)
+        # What the command line says comes first.
+        shown = subprocess.run([*ctl, str(worker.process.pid), "--scheduler", "127.0.0.1:1"], capture_output=True, text=True, env={},
+                               timeout=LIMIT)
+        self.assertEqual((shown.returncode, "127.0.0.1:1" in shown.stderr), (69, True), shown.stderr)
+        refused = subprocess.run([*ctl, str(scheduler.process.pid)], capture_output=True, text=True, env={}, timeout=LIMIT)
+        self.assertEqual(refused.returncode, 64)
+        self.assertIn("has BPS_SCHEDULER and BPS_RANK in its environment", refused.stderr)
+        worker.say()
+        self.assert_status(worker, 0, "closed")
+
     def test_why_names_the_rank_that_does_not_come(self):
         scheduler = self.scheduler()
         server = self.server(scheduler, "--stall-warn", "300ms")

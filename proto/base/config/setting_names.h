@@ -60,6 +60,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "operation",
     "operation-timeout",
     "partition-bytes",
+    "pid",
     "pinned-max-bytes",
     "ports-file",
     "print-job-key",

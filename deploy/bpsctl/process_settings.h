@@ -1,0 +1,17 @@
+// Which cluster a process of this host belongs to, and how to enter it, by the environment that it was
+// started with.
+#pragma once
+
+#include <sys/types.h>
+
+#include "proto/base/config/env.h"
+#include "proto/base/result.h"
+
+namespace bps {
+
+// BPS_SCHEDULER, and what there is of BPS_KEY_FILE and BPS_TLS_*: of the process itself if it is a worker,
+// else of the first of its descendants that is one (of bps-run, a shell, a launcher). Files are found from
+// any folder. `proc`: "/proc", or a copy for tests.
+Result<Environment> cluster_of_process(pid_t pid, const std::string& proc = "/proc");
+
+}  // namespace bps
