@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "proto/base/config/units.h"
 
@@ -29,8 +30,8 @@ Status write_all(int fd, std::string_view text, const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<StateDir>> StateDir::open(const std::string& path, const Logger& log) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    return os_error("cannot make the folder " + path, errno, kAdvice);
+  const bool is_new = ::mkdir(path.c_str(), 0700) == 0;
+  if (!is_new && errno != EEXIST) return os_error("cannot make the folder " + path, errno, kAdvice);
   const std::string name = path + "/lock";
   UniqueFd lock(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (lock.get() < 0) return os_error("cannot open " + name, errno, kAdvice);
@@ -40,6 +41,12 @@ Result<std::unique_ptr<StateDir>> StateDir::open(const std::string& path, const 
                       "give each scheduler a --state-dir of its own; of one cluster, run one scheduler");
   }
   std::unique_ptr<StateDir> dir(new StateDir(path, std::move(lock), log));
+  if (is_new) {
+    log.warn(
+        "--state-dir {} did not exist, and is made: if a scheduler of this cluster has run before, this is "
+        "not its folder",
+        path);
+  }
   if (Status status = dir->load(); !status) return status.error();
   auto thread = LoopThread::start("bps-state");
   if (!thread) return thread.error();
@@ -56,7 +63,7 @@ Status StateDir::load() {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.get() < 0) {
     if (errno != ENOENT) return os_error("cannot read " + path, errno, kAdvice);
-    log_.info("{} holds no state: a new cluster, or one that is told by its nodes", path_);
+    log_.info("{} holds no state: a new cluster, or one whose servers and workers will report theirs", path_);
     return {};
   }
   struct stat about {};
@@ -67,7 +74,7 @@ Status StateDir::load() {
   for (ssize_t bytes = 0; text.size() <= kMaxStateBytes;
        text.append(piece, static_cast<std::size_t>(bytes))) {
     bytes = ::read(file.get(), piece, sizeof piece);
-    if (bytes < 0) return os_error("cannot read " + path, errno, kAdvice);
+    if (bytes < 0) return put_aside(path, std::strerror(errno));
     if (bytes == 0) break;
   }
   Result<SchedulerState> state = parse_state(text);
@@ -77,11 +84,15 @@ Status StateDir::load() {
               counted(found_.runs.size(), "job"));
     return {};
   }
+  return put_aside(path, state.error().message);
+}
+
+// The jobs that are running matter more than the file.
+Status StateDir::put_aside(const std::string& path, const std::string& why) const {
   const std::string aside = path + ".damaged";
-  log_.warn("{}: {}; it is put aside as {}, and what there was is asked of the nodes", path,
-            state.error().message, aside);
-  if (::rename(path.c_str(), aside.c_str()) != 0)
-    return os_error(fmt::format("cannot rename {} to {}", path, aside), errno, kAdvice);
+  const bool is_aside = ::rename(path.c_str(), aside.c_str()) == 0;
+  log_.warn("{}: {}; {}, and servers and workers will report what they have", path, why,
+            is_aside ? "it is put aside as " + aside : "it will be overwritten");
   return {};
 }
 

@@ -4,9 +4,9 @@
 // A state is written to another file, forced to the disk and renamed, so that the file is always whole. That
 // takes a disk's time, so it happens on a thread of its own, in order.
 //
-// Owner: main(). Failure: a folder that cannot be used is an error of open(). A file that is missing is an
-// empty state; one that is damaged is said, put aside, and taken for missing. A state that cannot be written
-// later (full disk) is logged; the next one may be written again.
+// Owner: main(). Failure: a folder that cannot be used is an error of open(); one that had to be made is a
+// warning. A file that is missing is an empty state; one that is damaged is logged, put aside, and taken for
+// missing. A state that cannot be written (full disk) is logged; the next one may be written again.
 #pragma once
 
 #include <memory>
@@ -38,6 +38,7 @@ class StateDir {
   StateDir(std::string path, UniqueFd lock, const Logger& log)
       : path_(std::move(path)), lock_(std::move(lock)), log_(log) {}
   Status load();
+  Status put_aside(const std::string& path, const std::string& why) const;
 
   const std::string path_;
   const UniqueFd lock_;

@@ -65,8 +65,10 @@ TEST_CASE("state dir: keeps a state, is locked, and says what is damaged") {
   const std::string path = folder.path / "dir";
   const Logger log("scheduler", LogTarget::to_callback([](auto...) {}, LogLevel::off));
   {
+    const ExpectLog made("did not exist, and is made");
     auto dir = StateDir::open(path, log);
     REQUIRE(dir.ok());
+    CHECK(made.seen() == 1);
     CHECK((*dir)->found() == SchedulerState{});
     CHECK_THAT(StateDir::open(path, log).error().message, Contains("another scheduler uses"));
     REQUIRE((*dir)->save_now({1, {}, {}}).ok());
@@ -74,8 +76,10 @@ TEST_CASE("state dir: keeps a state, is locked, and says what is damaged") {
     (*dir)->save(sample());
   }
   {
+    const ExpectLog made("did not exist, and is made");
     auto dir = StateDir::open(path, log);
     REQUIRE(dir.ok());
+    CHECK(made.seen() == 0);
     CHECK((*dir)->found() == sample());
   }
   const ExpectLog expected("it is damaged: its end is missing");
@@ -84,6 +88,18 @@ TEST_CASE("state dir: keeps a state, is locked, and says what is damaged") {
   REQUIRE(dir.ok());
   CHECK((*dir)->found() == SchedulerState{});
   CHECK(std::filesystem::exists(folder.path / "dir" / "state.damaged"));
+}
+
+TEST_CASE("state dir: what is damaged and cannot be put aside stops nobody") {
+  const Folder folder;
+  const Logger log("scheduler", LogTarget::to_callback([](auto...) {}, LogLevel::off));
+  std::filesystem::create_directories(folder.path / "state.damaged" / "in the way");
+  write(folder.path / "state", "rubbish");
+  const ExpectLog expected("it will be overwritten");
+  auto dir = StateDir::open(folder.path, log);
+  REQUIRE(dir.ok());
+  CHECK(expected.seen() == 1);
+  CHECK((*dir)->save_now(sample()).ok());
 }
 
 TEST_CASE("state dir: a place where nothing can be written is an error") {

@@ -186,6 +186,22 @@ class Death(DaemonTest):
         self.assertGreaterEqual(time.monotonic() - since, 1)
         self.assert_status(servers[0], 69, re.escape(scheduler.address) + " is lost.*tried for 1 s")
 
+    def test_a_state_that_cannot_be_written_ends_no_job(self):
+        state = self.folder / "state"
+        scheduler = self.scheduler("--state-dir", state)
+        scheduler.wait_line("state did not exist, and is made")
+        self.server(scheduler)
+        workers = self.workers(scheduler, 2, *UNTIL_TOLD)
+        for worker in workers:
+            worker.wait_line("reached 3")
+        scheduler.signal(signal.SIGKILL)
+        scheduler.end()
+        (state / "state.new").unlink(missing_ok=True)
+        (state / "state.new").mkdir()
+        again = self.scheduler("--state-dir", state, listen=scheduler.address)
+        again.wait_line("cannot write .*state.new: Is a directory.*; this scheduler goes on")
+        self.finish(workers)
+
     def test_one_job_of_two_dies_and_the_other_does_not_notice(self):
         scheduler, _ = self.cluster(2)
         other = self.workers(scheduler, 2, "--rounds", "300", "--announce", "3", "--hold-after", "299", job="other")
