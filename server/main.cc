@@ -54,6 +54,7 @@ struct Settings {
   std::string host = host_identity();
   Duration start_timeout = std::chrono::seconds(30);
   Duration scheduler_grace = std::chrono::seconds(60);
+  Duration drain_timeout = ServerOptions{}.drain_timeout;
   std::string congestion_control;
   bool checksum = false;
   Duration stall_warn = ServerOptions{}.stall_warn;
@@ -84,6 +85,8 @@ void describe(Config& config, Settings& s) {
   config.add("start-timeout", s.start_timeout, "How long to look for the scheduler");
   config.add("scheduler-grace", s.scheduler_grace,
              "How long to go on without the scheduler when it is lost, and to look for it");
+  config.add("drain-timeout", s.drain_timeout,
+             "How long a server that jobs use, and that is told to go, waits for a scheduler that is away");
   config.add("congestion-control", s.congestion_control, "TCP congestion control of the lanes, e.g. cubic");
   config.add("checksum", s.checksum,
              "Payloads over TCP carry their CRC32C, both ways; a worker may ask for it, too");
@@ -157,6 +160,7 @@ class Program final : public Daemon {
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
     options.scheduler_grace = settings_.scheduler_grace;
+    options.drain_timeout = settings_.drain_timeout;
     options.stall_warn = settings_.stall_warn;
     options.shared_memory = shared_memory_.get();
     options.rdma = rdma_.get();

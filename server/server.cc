@@ -21,6 +21,7 @@ std::uint64_t budget_per_shard(const ServerOptions& options, std::size_t shards)
 
 constexpr Duration kFirstNotice = std::chrono::milliseconds(1500);  // then it says whom it waits for,
 constexpr Duration kNoticeInterval = std::chrono::seconds(5);       // and again
+constexpr Duration kDrainLook = std::chrono::seconds(1);            // whether the scheduler is there
 
 SharedKey server_key(const SharedKey& key) { return key == nullptr ? nullptr : derive_server_key(*key); }
 
@@ -68,6 +69,7 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
 Server::~Server() {
   loop_.cancel(notice_timer_);
   loop_.cancel(watch_timer_);
+  loop_.cancel(drain_timer_);
   *alive_ = false;
 }
 
@@ -193,21 +195,63 @@ Status Server::open_shared_memory() {
 }
 
 void Server::drain() {
-  asked_to_go_ = true;
   if (state_ == State::serving) {
     state_ = State::draining;
     log_.info("drains; this server is used by {}", counted(ledger_.job_count(), "job"));
-    link_.send(Leave{});
+    leave();
   } else if (state_ == State::idle || state_ == State::registering) {
     stop();
   }
+}
+
+// It is dropped when the scheduler is away, and comes when that is back.
+void Server::leave() {
+  link_.send(Leave{});
+  watch_drain();
+}
+
+void Server::watch_drain() {
+  loop_.cancel(drain_timer_);
+  drain_timer_ = {};
+  if (link_.core().state() == SessionCore::State::welcomed) {
+    drains_alone_since_.reset();
+  } else {
+    const std::string jobs = counted(ledger_.job_count(), "job");
+    if (ledger_.job_count() == 0) {
+      log_.info("goes without a farewell: {}", link_.describe_loss());
+      return stop();
+    }
+    if (!drains_alone_since_) {
+      drains_alone_since_ = loop_.now();
+      log_.warn("{}, and only it can move {} to other servers; waits for it, for at most {}",
+                link_.describe_loss(), jobs, to_string(options_.drain_timeout));
+    }
+    if (loop_.now() - *drains_alone_since_ >= options_.drain_timeout) {
+      return finish(
+          make_error(ErrorCode::peer_lost,
+                     fmt::format("told to go while {} used this server, and {}", jobs, link_.describe_loss()),
+                     "the workers go on as after the loss of a server, once a scheduler is there"));
+    }
+  }
+  drain_timer_ = loop_.after(std::min<Duration>(kDrainLook, options_.drain_timeout), [this] {
+    drain_timer_ = {};
+    watch_drain();
+  });
+}
+
+// It was to go, nobody used it, and who would let it go goes, too: that is as it was told.
+void Server::on_control_failed(const Error& error) {
+  const bool may_go = state_ == State::draining && ledger_.job_count() == 0;
+  const bool as_told = may_go && error.code == ErrorCode::peer_lost;
+  if (as_told) log_.info("goes without a farewell: {}", error.message);
+  finish(as_told ? Error{} : error);
 }
 
 void Server::finish(const Error& error) {
   if (state_ == State::stopping || state_ == State::stopped) return;
   state_ = State::stopping;
   link_.close();
-  for (TimerId* timer : {&notice_timer_, &watch_timer_}) {
+  for (TimerId* timer : {&notice_timer_, &watch_timer_, &drain_timer_}) {
     loop_.cancel(*timer);
     *timer = {};
   }
@@ -218,12 +262,9 @@ void Server::finish(const Error& error) {
       [to_lanes](Shard& shard, std::uint32_t, std::function<void()> finished) {
         shard.shutdown(to_lanes, std::move(finished));
       },
-      [this, error, is_idle = ledger_.job_count() == 0] {
+      [this, error] {
         state_ = State::stopped;
-        // It was to go, nobody used it, and only who would let it go is gone, too.
-        const bool as_asked = asked_to_go_ && is_idle && error.code == ErrorCode::peer_lost;
-        if (as_asked) log_.info("goes without a farewell: {}", error.message);
-        if (callbacks_.stopped) callbacks_.stopped(as_asked ? Error{} : error);
+        if (callbacks_.stopped) callbacks_.stopped(error);
       });
 }
 
@@ -314,7 +355,7 @@ void Server::on_taken_up() {
   run_deferred();
   ledger_.report([this](const Message& message) { link_.send(message); });
   link_.send(Attached{});
-  if (state_ == State::draining) link_.send(Leave{});
+  if (state_ == State::draining) leave();
 }
 
 void Server::acknowledge(Request request, const Error& error) {

@@ -56,6 +56,8 @@ struct ServerOptions {
   Duration start_timeout = std::chrono::seconds(30);  // for reaching the scheduler
   // For reaching it again when it is lost; 0: not tried.
   Duration scheduler_grace = std::chrono::seconds(60);
+  // How long drain() waits for a scheduler that is away, while jobs use this server.
+  Duration drain_timeout = std::chrono::seconds(25);
   Duration heartbeat_interval = kHeartbeatInterval;
   Duration heartbeat_timeout = kHeartbeatTimeout;
   Duration stall_warn = std::chrono::seconds(10);  // rounds that are open longer are logged; 0: none
@@ -79,8 +81,8 @@ class Server final : private ControlSession::Owner {
   // Listens, then looks for the scheduler.
   Status start();
 
-  // No new jobs; stops when those that use this server are over, or when the scheduler stops and there are
-  // none.
+  // No new jobs; stops when those that use this server are over. Only a scheduler moves them to other
+  // servers: while it is away this stops at once if there are none, else after drain_timeout, with an error.
   void drain();
 
   // Ends everything now; workers have ServerLane::kFarewell to close their lanes.
@@ -100,7 +102,7 @@ class Server final : private ControlSession::Owner {
   void on_welcomed(const Welcome& welcome) override;
   void on_taken_up() override;
   void on_control_message(Message& message) override;
-  void on_control_failed(const Error& error) override { finish(error); }
+  void on_control_failed(const Error& error) override;
 
   void notice_after(Duration delay);
   Status check_options() const;
@@ -139,6 +141,9 @@ class Server final : private ControlSession::Owner {
   void watch_later();
   void watch();
 
+  void leave();
+  void watch_drain();
+
   void finish(const Error& error);
 
   EventLoop& loop_;
@@ -156,11 +161,12 @@ class Server final : private ControlSession::Owner {
   Endpoint data_;
   ServerIdentity identity_;
   bool offers_rdma_ = false;
-  bool asked_to_go_ = false;
   HelloServer hello_;  // without what the scheduler issues
   ControlSession link_;
   TimerId notice_timer_;  // until the scheduler is found
   TimerId watch_timer_;
+  TimerId drain_timer_;
+  std::optional<TimePoint> drains_alone_since_;  // without a scheduler
   StallWatch stalls_;
   // Declarations that wait for memory that is being freed, and drops that must not overtake them.
   std::deque<Message> deferred_;

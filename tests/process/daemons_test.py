@@ -78,6 +78,15 @@ class Join(DaemonTest):
         server.signal(signal.SIGTERM)
         self.assert_status(server, 0)
 
+    def test_a_server_without_jobs_goes_at_once_when_the_scheduler_is_away(self):
+        scheduler, servers = self.cluster()
+        scheduler.signal(signal.SIGKILL)
+        servers[0].wait_line("is lost")
+        servers[0].signal(signal.SIGTERM)
+        since = time.monotonic()
+        self.assert_status(servers[0], 0, "goes without a farewell")
+        self.assertLess(time.monotonic() - since, DETECTION)
+
     def test_an_unreachable_scheduler(self):
         address = f"127.0.0.1:{self.free_port()}"
         self.assert_status(self.worker(address, 0, 1, "--join-ms", "400"), 69, re.escape(address))

@@ -26,6 +26,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "data-threads",
     "delay",
     "device",
+    "drain-timeout",
     "dtype",
     "every",
     "floor",
