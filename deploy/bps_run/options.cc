@@ -42,7 +42,8 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
       "bps-run",
       "Starts a scheduler, servers and workers on this host, shows their output, and ends with the exit "
       "status of the worst worker.");
-  config.add("workers", options.workers, "Copies of PROGRAM, the ranks of one job; needed")
+  std::optional<std::uint32_t> workers;
+  config.add("workers", workers, "Copies of PROGRAM, the ranks of one job; needed")
       .short_flag('n')
       .range(1, 4096);
   config.add("servers", options.servers, "Servers that sum").short_flag('s').range(1, 256);
@@ -63,8 +64,8 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
   config.add_arguments(options.program, "-- PROGRAM [ARG...]", "What each worker runs", true);
   if (const auto exit_status = config.parse_or_exit(argc, argv, Logger("bps-run"))) return *exit_status;
 
-  if (options.workers == 0)
-    return fail(kUsage, "how many workers? bps-run -n WORKERS [-s SERVERS] -- PROGRAM [ARG...]");
+  if (!workers) return fail(kUsage, "how many workers? bps-run -n WORKERS [-s SERVERS] -- PROGRAM [ARG...]");
+  options.workers = *workers;
   if (options.program.empty())
     return fail(kUsage, "which program? bps-run -n WORKERS [-s SERVERS] -- PROGRAM [ARG...]");
 

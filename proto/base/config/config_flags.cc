@@ -111,6 +111,13 @@ Status Config::parse_flags(std::span<const std::string> arguments) {
                                     std::make_reverse_iterator(arguments.begin()));
   try {
     app.parse(reversed);
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string flag = std::string(error.what()).substr(0, std::string_view(error.what()).find(':'));
+    const Setting* const setting = find_setting(flag.substr(flag.rfind("--", 0) == 0 ? 2 : 0));
+    return make_error(
+        ErrorCode::invalid_argument,
+        flag + " needs a value" + (setting == nullptr ? "" : ": " + flag + " " + setting->unit_),
+        "see --help");
   } catch (const CLI::Error& error) {
     return make_error(ErrorCode::invalid_argument, error.what(), "see --help");
   } catch (const std::exception&) {
