@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "client/src/engine/testing/fake_loan.h"
+#include "client/src/engine/testing/requests.h"
 #include "client/src/engine/testing/scripted_cluster.h"
 #include "proto/base/assert.h"
 #include "tests/fuzz/input.h"
@@ -118,10 +119,11 @@ class Liars {
     operation.out = testing::bytes_of(kTensorBytes, 0);
     const bool in_place = input_.flag();
     const Status status =
-        broadcast ? cluster_.engine.broadcast(tensor, operation.out, Rank{input_.below(2)},
-                                              cluster_.into(operation.outcome))
-                  : cluster_.engine.push_pull(tensor, in_place ? operation.out : operation.in, operation.out,
-                                              Operation::sum, cluster_.into(operation.outcome));
+        broadcast ? cluster_.engine.begin(testing::broadcast_of(tensor, operation.out, Rank{input_.below(2)},
+                                                                cluster_.into(operation.outcome)))
+                  : cluster_.engine.begin(
+                        testing::push_pull_of(tensor, in_place ? operation.out : operation.in, operation.out,
+                                              Operation::sum, cluster_.into(operation.outcome)));
     if (!status) calls_.pop_back();
   }
 

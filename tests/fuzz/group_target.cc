@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "client/src/engine/testing/fake_loan.h"
+#include "client/src/engine/testing/requests.h"
 #include "client/src/engine/testing/scripted_cluster.h"
 #include "client/src/group/host_group.h"
 #include "proto/base/assert.h"
@@ -179,10 +180,11 @@ class Host {
     const bool is_max = input_.below(8) == 1;
     const Rank root{input_.below(kRanks)};
     const auto done = cluster_.into(operation.outcome);
-    const Status status = is_broadcast ? cluster_.engine.broadcast(tensor, operation.out, root, done)
-                                       : cluster_.engine.push_pull(
-                                             tensor, in_place ? operation.out : operation.in, operation.out,
-                                             is_max ? Operation::max : Operation::sum, done);
+    const Status status =
+        is_broadcast ? cluster_.engine.begin(testing::broadcast_of(tensor, operation.out, root, done))
+                     : cluster_.engine.begin(testing::push_pull_of(
+                           tensor, in_place ? operation.out : operation.in, operation.out,
+                           is_max ? Operation::max : Operation::sum, done));
     if (!status) return calls_.pop_back();
     if (tensor.value >= begun_.size())
       begun_.resize(tensor.value + 1, LocalReady{TensorId{}, Round{~0ull}, {}, {}, {}});

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "client/src/engine/testing/requests.h"
 #include "client/src/group/host_group.h"
 #include "proto/base/assert.h"
 
@@ -243,7 +244,8 @@ void SimWorker::on_quarrel_declared(std::uint64_t elements, const Result<std::ve
     train();
   });
   calling_ = true;
-  const Status begun = engine_->push_pull(ids->front(), quarrel_data_, quarrel_data_, Operation::sum, done);
+  const Status begun =
+      engine_->begin(testing::push_pull_of(ids->front(), quarrel_data_, quarrel_data_, Operation::sum, done));
   calling_ = false;
   if (begun) return;
   --callbacks_due_;
@@ -323,9 +325,9 @@ void SimWorker::begin_round(std::size_t tensor) {
   calling_ = true;
   const Status begun = begin(run.id, *run.under_way, is_on_gpu ? MemoryKind::cuda : MemoryKind::host, done);
   if (begun && bytes > 0 && random_.one_in(16)) {
-    const Status second = engine_->push_pull(
+    const Status second = engine_->begin(testing::push_pull_of(
         run.id, out, out, Operation::sum,
-        [this](const Result<std::uint32_t>&) { fail("the callback of a refused operation ran"); });
+        [this](const Result<std::uint32_t>&) { fail("the callback of a refused operation ran"); }));
     if (second) fail("a second operation on a tensor that is under way was accepted");
   }
   calling_ = false;
@@ -335,15 +337,14 @@ void SimWorker::begin_round(std::size_t tensor) {
   give_up(begun.error());
 }
 
-Status SimWorker::begin(TensorId tensor, UnderWay& operation, MemoryKind memory,
-                        ClientEngine::OperationDone done) {
-  ClientEngine::Memory given;
-  given.kind = memory;
-  given.out = operation.out;
-  if (operation.how.operation == Operation::broadcast)
-    return engine_->broadcast(tensor, std::move(given), operation.how.root, std::move(done));
-  given.in = operation.in.empty() ? std::span<const std::byte>(operation.out) : operation.in;
-  return engine_->push_pull(tensor, std::move(given), operation.how.operation, std::move(done));
+Status SimWorker::begin(TensorId tensor, UnderWay& operation, MemoryKind memory, Request::Done done) {
+  const bool is_in_place = operation.in.empty();
+  Request request = operation.how.operation == Operation::broadcast
+                        ? testing::broadcast_of(tensor, operation.out, operation.how.root, std::move(done))
+                        : testing::push_pull_of(tensor, is_in_place ? operation.out : operation.in,
+                                                operation.out, operation.how.operation, std::move(done));
+  request.in.memory = request.out.memory = memory;
+  return engine_->begin(std::move(request));
 }
 
 void SimWorker::on_done(std::size_t tensor, std::uint64_t serial, const Result<std::uint32_t>& result) {

@@ -83,7 +83,7 @@ class SimWorker {
 
   void run();
   std::unique_ptr<LocalGroup> make_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner);
-  Status begin(TensorId tensor, UnderWay& operation, MemoryKind memory, ClientEngine::OperationDone done);
+  Status begin(TensorId tensor, UnderWay& operation, MemoryKind memory, Request::Done done);
   void on_joined(const Status& status);
   void declare();
   void declare(const std::vector<std::size_t>& which);

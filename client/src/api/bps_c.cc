@@ -13,7 +13,7 @@
 namespace bps {
 namespace {
 
-Result<GivenMemory> memory(const bps_buffer* buffer, const char* what) {
+Status read_buffer(const bps_buffer* buffer, const char* what, OperationBuffer& given) {
   if (buffer == nullptr) return invalid(std::string("buffer '") + what + "' is NULL");
   if (buffer->struct_size < offsetof(bps_buffer, kind)) {
     return invalid(fmt::format("struct_size of buffer '{}' is {}", what, buffer->struct_size),
@@ -23,12 +23,11 @@ Result<GivenMemory> memory(const bps_buffer* buffer, const char* what) {
   const bool is_host = full.kind == BPS_MEMORY_HOST || full.kind == BPS_MEMORY_HOST_PINNED;
   if (!is_host && full.kind != BPS_MEMORY_CUDA)
     return invalid(fmt::format("buffer '{}' has the unknown memory kind {}", what, full.kind));
-  GivenMemory given;
   given.bytes = {static_cast<std::byte*>(full.pointer), full.bytes};
-  given.kind = is_host ? MemoryKind::host : MemoryKind::cuda;
+  given.memory = is_host ? MemoryKind::host : MemoryKind::cuda;
   given.device = full.device;
   given.stream = full.stream;
-  return given;
+  return {};
 }
 
 Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t index,
@@ -67,12 +66,16 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
   return tensor;
 }
 
-// Before its operation has begun, which nothing may hide from the program then.
-std::unique_ptr<bps_handle> make_handle(const bps_client* client, bps_tensor tensor, bool has_view,
-                                        MemoryKind memory) {
-  return std::unique_ptr<bps_handle>(new bps_handle{nullptr, client->client, TensorId{tensor}, has_view,
-                                                    memory, client->client->operation_timeout(),
-                                                    client->client->fork_mark()});
+Status begin(const bps_client* client, Request request, bps_handle** handle) {
+  // Made before its operation has begun, which nothing may hide from the program then.
+  std::unique_ptr<bps_handle> made(new bps_handle{nullptr, client->client, request.tensor, request.view,
+                                                  request.memory(), client->client->operation_timeout(),
+                                                  client->client->fork_mark()});
+  auto record = client->client->begin(std::move(request));
+  if (!record) return record.error();
+  made->record = std::move(record).value();
+  *handle = made.release();
+  return {};
 }
 
 const char* name_of(LocalGrouping grouping) {
@@ -288,22 +291,17 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
     if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
     *handle = nullptr;
     if (Status status = usable(client); !status.ok()) return status;
-    const auto from = memory(in, "in");
-    if (!from) return from.error();
-    std::optional<GivenMemory> to;
-    if (out != nullptr) {
-      const auto given = memory(out, "out");
-      if (!given) return given.error();
-      to = *given;
+    Request request;
+    request.tensor = TensorId{tensor};
+    request.view = out == nullptr;
+    if (Status status = read_buffer(in, "in", request.in); !status.ok()) return status;
+    if (!request.view) {
+      if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
     }
     const auto code = number_of(operation);
     if (code < BPS_SUM || code > BPS_PRODUCT) return invalid(fmt::format("operation {} is unknown", code));
-    auto made = make_handle(client, tensor, !to.has_value(), from->kind);
-    auto record = client->client->push_pull(TensorId{tensor}, *from, to, static_cast<Operation>(code));
-    if (!record) return record.error();
-    made->record = std::move(record).value();
-    *handle = made.release();
-    return {};
+    request.operation = static_cast<Operation>(code);
+    return begin(client, std::move(request), handle);
   });
 }
 
@@ -313,14 +311,12 @@ bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer
     if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
     *handle = nullptr;
     if (Status status = usable(client); !status.ok()) return status;
-    const auto given = memory(buffer, "buffer");
-    if (!given) return given.error();
-    auto made = make_handle(client, tensor, false, given->kind);
-    auto record = client->client->broadcast(TensorId{tensor}, *given, root);
-    if (!record) return record.error();
-    made->record = std::move(record).value();
-    *handle = made.release();
-    return {};
+    Request request;
+    request.tensor = TensorId{tensor};
+    request.operation = Operation::broadcast;
+    request.root = Rank{static_cast<std::uint32_t>(root)};
+    if (Status status = read_buffer(buffer, "buffer", request.out); !status.ok()) return status;
+    return begin(client, std::move(request), handle);
   });
 }
 

@@ -27,7 +27,7 @@ TEST_CASE("close: operations first, then Leave, then Left") {
     c.take(0), c.take(1), c.take(0);
     close(10s);
     c.loop.run_for(1s);
-    CHECK_FALSE(c.engine.push_pull(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome)).ok());
+    CHECK_FALSE(c.engine.begin(push_pull_of(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome))).ok());
     c.answer_all(0);
     CHECK(c.outcome.ended == 1);
     CHECK(c.outcome.error.code == ErrorCode::ok);
@@ -118,7 +118,7 @@ TEST_CASE("settle: not while a tensor is being declared, which may need what the
   c.scheduler().deliver(declared);
   CHECK(answers() == 0);  // its value is not here yet
   auto value = bytes_of(kSlice, 0);
-  REQUIRE(c.engine.push_pull(id, value, value, Operation::sum, c.into(c.outcome)).ok());
+  REQUIRE(c.engine.begin(push_pull_of(id, value, value, Operation::sum, c.into(c.outcome))).ok());
   c.take(0);
   Aggregate first = c.answer(3, 0, kSlice, 1);
   first.version = 1;

@@ -110,14 +110,13 @@ void ClientEngine::on_moved(const Moved& moved) {
 
 // ---- operations ----
 
-Status ClientEngine::push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done) {
+Status ClientEngine::begin(Request request) {
   if (Status status = ready(); !status.ok()) return status;
-  return data_.push_pull(tensor, std::move(memory), operation, std::move(done));
+  return data_.begin(std::move(request));
 }
 
-Status ClientEngine::broadcast(TensorId tensor, Memory memory, Rank root, OperationDone done) {
-  if (Status status = ready(); !status.ok()) return status;
-  return data_.broadcast(tensor, std::move(memory), root, std::move(done));
+RequestRules ClientEngine::rules() const {
+  return {config_.world_size, config_.local_group, data_.ranks().sum_first()};
 }
 
 std::string ClientEngine::describe(TensorId tensor) const {

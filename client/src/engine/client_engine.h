@@ -41,8 +41,6 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
  public:
   using Done = std::function<void(Status)>;
   using DeclareDone = Declarations::Done;
-  using OperationDone = DataPlane::OperationDone;  // void(Result<std::uint32_t> weight)
-  using Memory = DataPlane::Memory;
 
   // `make_lane_loops`: null: all on `loop`.
   // `shared_memory`: for lanes to servers on this host; null if it cannot be used. `local` and `make_group`:
@@ -65,24 +63,9 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // a tensor again gives the same id.
   void declare(std::vector<TensorDeclaration> tensors, DeclareDone done);
 
-  // Both spans must be the whole tensor and stay valid, `in` unchanged, until `done`; they are the same
-  // memory or do not overlap. A tensor without elements completes at once, without traffic, with the weight
-  // of the whole job.
-  Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
-  Status push_pull(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
-                   Operation operation, OperationDone done) {
-    Memory memory;
-    memory.in = in;
-    memory.out = out;
-    return push_pull(tensor, std::move(memory), operation, std::move(done));
-  }
-  // The root's `out` is read, the others' is written; its home and event are those of `in`.
-  Status broadcast(TensorId tensor, Memory memory, Rank root, OperationDone done);
-  Status broadcast(TensorId tensor, std::span<std::byte> buffer, Rank root, OperationDone done) {
-    Memory memory;
-    memory.out = buffer;
-    return broadcast(tensor, std::move(memory), root, std::move(done));
-  }
+  // Begins what check() finds nothing wrong with. A tensor without elements completes at once, without
+  // traffic, with the weight of the whole job.
+  Status begin(Request request);
 
   // Of a push_pull with `view` that has ended well, from within `done` on: where the answer lies. The tensor
   // takes its next operation after release(). Null for a tensor without elements.
@@ -122,6 +105,8 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   // After join, where the ranks of a host sum first: this one's place among them.
   std::uint32_t group_size() const { return data_.ranks().size(); }
   std::uint32_t group_rank() const { return data_.ranks().rank(); }
+  // After join: what requests must be.
+  RequestRules rules() const;
 
   // Set once the job run has failed for this worker, or the engine is closed.
   const std::optional<Error>& failure() const { return failure_; }

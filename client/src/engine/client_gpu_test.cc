@@ -50,20 +50,17 @@ struct RankWithGpu {
     next += static_cast<std::uint32_t>(owners.size());
     return cluster.declare(name, bytes, owners);
   }
-  ClientEngine::Memory memory(MemoryKind kind) {
-    ClientEngine::Memory memory;
-    memory.in = in;
-    memory.out = out;
-    memory.kind = kind;
-    return memory;
-  }
   Status push_pull(TensorId tensor, MemoryKind kind) {
     outcome = {};
-    return cluster.engine.push_pull(tensor, memory(kind), Operation::sum, cluster.into(outcome));
+    Request request = push_pull_of(tensor, in, out, Operation::sum, cluster.into(outcome));
+    request.in.memory = request.out.memory = kind;
+    return cluster.engine.begin(std::move(request));
   }
   Status broadcast(TensorId tensor, Rank root) {
     outcome = {};
-    return cluster.engine.broadcast(tensor, memory(MemoryKind::cuda), root, cluster.into(outcome));
+    Request request = broadcast_of(tensor, out, root, cluster.into(outcome));
+    request.out.memory = MemoryKind::cuda;
+    return cluster.engine.begin(std::move(request));
   }
   // Another rank has pushed 100s; what has no payload is answered with 42s, a root with nothing.
   void serve(bool answers = true) {
@@ -210,26 +207,6 @@ TEST_CASE("gpu: a broadcast comes from a GPU, or to it") {
   CHECK((g.out == bytes_of(3 * kSlice, 42)));
 }
 
-TEST_CASE("gpu: the memory that does not go with the tensor or the job is refused") {
-  const auto refusal = [](LocalGrouping grouping, MemoryKind kind, bool view) {
-    ClientConfig config = ScriptedCluster::default_config();
-    config.local_group = grouping;
-    RankWithGpu g(1, config);
-    const TensorId tensor = g.declare("layer1.weight", kSlice);
-    auto memory = g.memory(kind);
-    memory.view = view;
-    const Status status =
-        g.cluster.engine.push_pull(tensor, memory, Operation::sum, g.cluster.into(g.outcome));
-    REQUIRE_FALSE(status.ok());
-    CHECK(status.error().code == ErrorCode::invalid_argument);
-    CHECK(g.group == nullptr);
-    return status.error().message;
-  };
-  CHECK_THAT(refusal(LocalGrouping::off, MemoryKind::cuda, true), Contains("read in place"));
-  CHECK_THAT(refusal(LocalGrouping::host, MemoryKind::cuda, false), Contains("local_group is host"));
-  CHECK_THAT(refusal(LocalGrouping::nccl, MemoryKind::host, false), Contains("local_group is nccl"));
-}
-
 TEST_CASE("gpu: whatever fails there ends the operation with its name, and the rest of the client") {
   for (std::uint64_t call = 0; call < 30; ++call) {
     RankWithGpu g;
@@ -344,9 +321,6 @@ TEST_CASE(
   RankWithGpu g;
   const TensorId other = g.declare("layer1.weight", kSlice);
   std::vector<std::byte> few = bytes_of(kSlice, 1);
-  ClientEngine::Memory memory;
-  memory.in = memory.out = few;
-  memory.kind = MemoryKind::cuda;
   const TensorId tensor = g.declare("layer2.weight", 3 * kSlice);
   REQUIRE(g.push_pull(tensor, MemoryKind::cuda).ok());
   g.loop.run_for(20ms);
@@ -356,7 +330,9 @@ TEST_CASE(
   g.group->hang();
   g.serve();
   Outcome waits;
-  REQUIRE(g.cluster.engine.push_pull(other, memory, Operation::sum, g.cluster.into(waits)).ok());
+  Request request = push_pull_of(other, few, few, Operation::sum, g.cluster.into(waits));
+  request.in.memory = request.out.memory = MemoryKind::cuda;
+  REQUIRE(g.cluster.engine.begin(std::move(request)).ok());
   g.loop.run_for(20ms);
   std::optional<Status> closed;
   g.is_closing = true;

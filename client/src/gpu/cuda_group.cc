@@ -8,10 +8,6 @@
 namespace bps {
 namespace {
 
-bool is_float(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
 double seconds_of(std::uint32_t looks) {
   return std::chrono::duration<double>(looks * CudaGroup::kLookInterval).count();
 }
@@ -91,16 +87,6 @@ CudaGroup::~CudaGroup() {
   loop_.cancel(look_timer_);
   way_->end.update([](Way::End& end) { end = {}; });
   cuda_.post([pipeline = std::move(pipeline_)] { pipeline->finish(); });
-}
-
-Status CudaGroup::check(Operation operation, DType dtype) {
-  const bool compares = operation == Operation::min || operation == Operation::max;
-  if (!compares || !is_float(dtype)) return {};
-  return make_error(
-      ErrorCode::invalid_argument,
-      fmt::format("{} of {} cannot be had with local_group=nccl: NCCL ignores NaN where it is to stay",
-                  name_of(operation), name_of(dtype)),
-      "use host memory and local_group=host, or local_group=off");
 }
 
 Sequencer::Traits CudaGroup::traits() const {

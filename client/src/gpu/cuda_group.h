@@ -9,13 +9,13 @@
 // Limits: Traits; pinned_max bytes of host memory are registered with the driver, what is allocated beyond is
 // reached by way of a small buffer. Both loops outlive it; what is left to do on `cuda` after its destruction
 // (streams, the communicator) needs `cuda` as long as the lease is held, and the client's loop no more. Min
-// and max of floats are not for groups with NCCL: see check(). Failure: on_broken names the call, the tensor
-// and the GPU. While something is open the loop looks whether the other thread is in a call that does not
-// return: of one that it has seen slow_looks times it warns. One of the driver's ends when the program's work
-// on the GPU does, so it may take as long as that; but one of NCCL's has stuck_looks: then the group breaks.
-// What NCCL has in progress between calls is looked at likewise, and warned of. Memory counts
-// as touched until the GPU's streams are idle, or its context is lost; where that takes longer than rest
-// after abort(), what is open is left behind.
+// and max of floats are not for groups with NCCL: check() of Request refuses them. Failure: on_broken names
+// the call, the tensor and the GPU. While something is open the loop looks whether the other thread is in a
+// call that does not return: of one that it has seen slow_looks times it warns. One of the driver's ends when
+// the program's work on the GPU does, so it may take as long as that; but one of NCCL's has stuck_looks: then
+// the group breaks. What NCCL has in progress between calls is looked at likewise, and warned of. Memory
+// counts as touched until the GPU's streams are idle, or its context is lost; where that takes longer than
+// rest after abort(), what is open is left behind.
 #pragma once
 
 #include <memory>
@@ -60,11 +60,6 @@ class CudaGroup final : public LocalGroup {
   ~CudaGroup() override;
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
-
-  // Of a job whose ranks sum on their GPUs. `invalid_argument`: NCCL's min and max of floats are not what
-  // servers and the host's memory make of a NaN, and of zeros. Also for hosts with one rank: the job may have
-  // others, and all ranks must hear the same.
-  static Status check(Operation operation, DType dtype);
 
   Sequencer::Traits traits() const override;
   void make_setup(std::function<void(Result<std::vector<std::byte>>)> done) override;

@@ -33,7 +33,9 @@ TEST_CASE("group: a tensor that fails before the ranks of the host are linked is
   const TensorId failed = h.declare("layer1.weight", kSlice);
   for (auto& rank : h.ranks)
     CHECK_FALSE(
-        rank->engine.push_pull(failed, rank->in, rank->out, Operation::sum, rank->into(rank->outcome)).ok());
+        rank->engine
+            .begin(push_pull_of(failed, rank->in, rank->out, Operation::sum, rank->into(rank->outcome)))
+            .ok());
   const TensorId tensor = h.declare("layer2.weight", 4 * kSlice);
   h.push_pull_all(tensor);
   h.finish();
@@ -57,7 +59,7 @@ TEST_CASE("group: a tensor that is dropped before a rank has declared it fails t
   declare_at(h, late, "layer1.weight");
   auto& rank = *h.ranks[late];
   const Status begun =
-      rank.engine.push_pull(tensor, rank.in, rank.out, Operation::sum, rank.into(rank.outcome));
+      rank.engine.begin(push_pull_of(tensor, rank.in, rank.out, Operation::sum, rank.into(rank.outcome)));
   REQUIRE_FALSE(begun.ok());
   CHECK(begun.error().message == kOtherwise.message);
   for (const std::uint32_t i : {1u, 2u})
@@ -143,8 +145,8 @@ TEST_CASE("group: a tensor that one rank has no memory for fails on all, and not
   for (std::uint32_t i = 0; i < 3; ++i)
     CHECK(h.ranks[i]->outcome.ended == (i == poor ? 0 : 1));
   rank.in = rank.out = bytes_of(3 * kSlice, 1);
-  const Status begun =
-      rank.engine.push_pull(TensorId{0}, rank.in, rank.out, Operation::sum, rank.into(rank.outcome));
+  const Status begun = rank.engine.begin(
+      push_pull_of(TensorId{0}, rank.in, rank.out, Operation::sum, rank.into(rank.outcome)));
   REQUIRE_FALSE(begun.ok());
   CHECK(begun.error().code == ErrorCode::out_of_memory);
 }

@@ -58,7 +58,7 @@ void GroupPlane::begin_group() {
     if (!status.ok()) return owner_.on_group_begun(status);
     owner_.on_group_begun({});
     for (TensorState* tensor : held)
-      say_when_ready(*tensor, tensor->operation_buffer());
+      say_when_ready(*tensor, tensor->request().source());
   });
 }
 
@@ -66,7 +66,7 @@ Status GroupPlane::add(TensorState& tensor) {
   if (tensor.partitions().empty()) return {};
   const auto size = static_cast<std::uint32_t>(place_.ranks.size());
   const std::uint64_t bytes = TensorState::share_bytes(tensor.partitions(), size, place_.self);
-  TensorState::Share share{size, place_.self, nullptr, nullptr, nullptr};
+  TensorState::Share share{size, place_.self, place_.ranks};
   if (bytes > 0) {
     auto piece = memory_.take(2 * bytes);
     if (!piece) return piece.error();
@@ -96,37 +96,34 @@ Status GroupPlane::add(TensorState& tensor) {
   return {};
 }
 
-bool GroupPlane::has_root(Rank root) const {
-  return std::binary_search(place_.ranks.begin(), place_.ranks.end(), root);
-}
-
 // ---- what this rank says ----
 
-void GroupPlane::begun(TensorState& tensor, const std::optional<Rank>& root) {
+void GroupPlane::begun(TensorState& tensor) {
   Tensor& known = tensors_.at(tensor.id());
   known.is_ordered = false;
   known.root.reset();
-  if (root && has_root(*root)) {
+  if (tensor.has_root()) {
+    const Rank root = tensor.request().root;
     const auto member =
-        std::lower_bound(place_.ranks.begin(), place_.ranks.end(), *root) - place_.ranks.begin();
+        std::lower_bound(place_.ranks.begin(), place_.ranks.end(), root) - place_.ranks.begin();
     known.root = static_cast<std::uint32_t>(member);
   }
   known.is_said = false;
   if (!is_begun_) return held_.push_back(&tensor);
-  say_when_ready(tensor, tensor.operation_buffer());
+  say_when_ready(tensor, tensor.request().source());
 }
 
 // First what is read; what is only written may be on another stream.
 void GroupPlane::say_when_ready(TensorState& tensor, const OperationBuffer& buffer) {
-  const bool is_broadcast = tensor.operation() == Operation::broadcast;
-  const LocalReady ready{tensor.id(), tensor.round(), tensor.operation(),
-                         is_broadcast ? tensor.root() : Rank{}, tensor.memory()};
-  const bool is_last =
-      buffer.event == tensor.output_buffer().event || tensor.output_buffer().event == nullptr;
+  const Request& request = tensor.request();
+  const LocalReady ready{tensor.id(), tensor.round(), request.operation,
+                         request.is_broadcast() ? request.root : Rank{}, request.memory()};
+  const OperationBuffer& output = request.out;
+  const bool is_last = output.event == nullptr || output.event == buffer.event;
   group_->when_readable(buffer, [this, ready, is_last, &tensor](const Status& status) {
     if (failure_ || !tensor.under_way() || tensor.round() != ready.round) return;
     if (!status.ok()) return give_up(status.error());
-    if (!is_last) return say_when_ready(tensor, tensor.output_buffer());
+    if (!is_last) return say_when_ready(tensor, tensor.request().out);
     tensors_.at(tensor.id()).is_said = true;
     news_.ready.push_back(ready);
     say_later();

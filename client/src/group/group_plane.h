@@ -81,7 +81,7 @@ class GroupPlane final : private LocalGroup::Owner {
   // Takes its memory. The tensor lives as long as this object; of a group of one, its next round may be any.
   Status add(TensorState& tensor);
   // Its round has begun.
-  void begun(TensorState& tensor, const std::optional<Rank>& root);
+  void begun(TensorState& tensor);
   // Owner: TensorState::may_spread holds; further calls for the same round do nothing.
   void answered(Partition& partition);
   // It has failed for all workers; known here or not.
@@ -91,7 +91,6 @@ class GroupPlane final : private LocalGroup::Owner {
   void leave(std::function<void()> done);
   // Set when a member has left: what no later round can do without.
   const std::optional<Error>& left() const { return left_; }
-  bool has_root(Rank root) const;
 
   // From the links. As LocalGroup; an error is a rule that the member broke.
   Status message(std::uint32_t from, Message& message, std::span<std::byte> payload);

@@ -106,10 +106,10 @@ GroupPlane::Open& GroupPlane::open(Tensor& tensor, const LocalItem& item, std::u
   collective.number = next_collective_++;
   collective.tensor = item.tensor;
   collective.round = item.round;
-  const Operation operation = tensor.state->operation();
+  const Operation operation = tensor.state->request().operation;
   collective.operation = operation == Operation::average ? Operation::sum : operation;
   collective.root = tensor.root;
-  collective.memory = tensor.state->memory();
+  collective.memory = tensor.state->request().memory();
   ++batches_[batch - first_batch_];
   for (std::uint32_t i = item.first; i < item.first + item.count; ++i)
     ++tensor.state->partitions()[i].open;
@@ -121,7 +121,7 @@ void GroupPlane::reduce(Tensor& tensor, const LocalItem& item, std::uint64_t bat
   tensor.is_ordered = true;
   TensorState& state = *tensor.state;
   // Nobody here has anything: the owners ask the servers for what another host's rank pushes.
-  if (state.operation() == Operation::broadcast && !tensor.root) {
+  if (state.request().is_broadcast() && !tensor.root) {
     for (std::uint32_t i = item.first; i < item.first + item.count; ++i) {
       Partition& partition = state.partitions()[i];
       if (partition.role != Partition::Role::owner) continue;

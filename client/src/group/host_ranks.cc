@@ -93,16 +93,6 @@ Status HostRanks::check_declaration(const TensorDeclaration& declaration) const 
                     "set local_group off (BPS_LOCAL_GROUP) on all ranks, or declare it synchronous");
 }
 
-Status HostRanks::check_operation(const TensorShape& tensor, Operation operation) const {
-  const DType dtype = tensor.dtype;
-  const bool is_small = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32;
-  if (!sum_first_ || operation != Operation::average || !is_small) return {};
-  return make_error(ErrorCode::invalid_argument,
-                    fmt::format("'{}' is {}: its sum on a host could exceed that before it is divided",
-                                tensor.name, name_of(dtype)),
-                    "use sum and divide, or local_group off (BPS_LOCAL_GROUP) on all ranks");
-}
-
 void HostRanks::leave(std::function<void()> done) {
   if (group_ == nullptr) return done();
   group_->leave(std::move(done));
@@ -132,7 +122,7 @@ Status HostRanks::at_rest() const {
 
 // A GPU that fails may do so on behalf of any operation.
 Error HostRanks::ending_of(const TensorState& tensor, Error error) const {
-  if (tensor.memory() == MemoryKind::host) return error;
+  if (tensor.request().memory() == MemoryKind::host) return error;
   if (is_broken_)
     error.message = fmt::format("round {} of '{}' on the GPU: {}", tensor.round().value, tensor.shape().name,
                                 error.message);

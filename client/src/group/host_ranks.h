@@ -58,13 +58,12 @@ class HostRanks final : private GroupPlane::Owner, private LocalLinks::Owner {
 
   std::uint32_t size() const { return size_; }
   std::uint32_t rank() const { return rank_; }  // among them
-  // On any host of the job.
+  // On any host of the job, from its beginning.
   bool sum_first() const { return sum_first_; }
   // The one of them that sends it is this one.
   bool owns(PartitionId partition) const { return partition.value % size_ == rank_; }
-  // Where ranks sum first, asynchronous tensors, and averages of small integers, are refused.
+  // Where ranks sum first, asynchronous tensors are refused.
   Status check_declaration(const TensorDeclaration& declaration) const;
-  Status check_operation(const TensorShape& tensor, Operation operation) const;
 
   // Null: this rank is alone, and nothing has been given in the memory of a GPU.
   GroupPlane* group() const { return group_.get(); }

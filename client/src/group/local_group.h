@@ -79,14 +79,18 @@ struct Collective {
   MemoryKind memory = MemoryKind::host;  // of `in` and `out`
 };
 
-// What an operation reads or writes. Of the host's memory only the bytes; of a GPU's also where, and the
-// event that was recorded on the caller's stream when the operation was asked for.
+// What an operation reads or writes.
 struct OperationBuffer {
-  std::byte* bytes = nullptr;
-  std::size_t size = 0;
+  std::span<std::byte> bytes = {};
   MemoryKind memory = MemoryKind::host;
+  // As the program says it, of a GPU's memory: which one's, and the stream that it is used on.
   std::int32_t device = 0;
-  std::shared_ptr<void> event = {};  // the implementation's; null: nothing to wait for
+  void* stream = nullptr;
+  // Of the host's memory: what it lies in, if a transport allocated it; held until the operation is done.
+  std::shared_ptr<const Region> home = {};
+  // Of a GPU's: the implementation's, recorded on the stream when the operation was asked for. Null: nothing
+  // to wait for; of an output also if it is that of the input.
+  std::shared_ptr<void> event = {};
 };
 
 class LocalGroup {

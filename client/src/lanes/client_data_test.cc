@@ -63,10 +63,7 @@ TEST_CASE("push_pull: in place, an answer never meets a contribution that is sti
 TEST_CASE("push_pull: read in place, the answer stays until it is released") {
   for (const bool retain : {true, false}) {
     Running c(with(retain));
-    const auto start = [&] {
-      return c.engine.push_pull(c.tensor, {c.in, {}, true, nullptr, nullptr}, Operation::sum,
-                                c.into(c.outcome));
-    };
+    const auto start = [&] { return c.engine.begin(view_of(c.tensor, c.in, c.into(c.outcome))); };
     REQUIRE(start().ok());
     CHECK(c.engine.view(c.tensor) == nullptr);
     c.take(0), c.take(1), c.take(0);
@@ -94,7 +91,7 @@ TEST_CASE("push_pull: read in place, the answer stays until it is released") {
     const Status second = start();
     REQUIRE_FALSE(second.ok());
     CHECK(second.error().code == ErrorCode::invalid_argument);
-    CHECK_FALSE(c.engine.push_pull(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome)).ok());
+    CHECK_FALSE(c.engine.begin(push_pull_of(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome))).ok());
     CHECK(c.lane(0).frames.empty());
     // It lasts as long as its holder, whatever becomes of the tensor.
     c.engine.release(c.tensor);
@@ -106,8 +103,7 @@ TEST_CASE("push_pull: read in place, the answer stays until it is released") {
 
 TEST_CASE("push_pull: a round that fails has no view") {
   Running c;
-  REQUIRE(c.engine.push_pull(c.tensor, {c.in, {}, true, nullptr, nullptr}, Operation::sum, c.into(c.outcome))
-              .ok());
+  REQUIRE(c.engine.begin(view_of(c.tensor, c.in, c.into(c.outcome))).ok());
   c.take(0), c.take(1), c.take(0);
   c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, make_error(ErrorCode::configuration, "no"), 0});
   c.lane(0).deliver(c.answer(2, 0, kSlice + 100), bytes_of(100, 7));
@@ -125,11 +121,10 @@ TEST_CASE("push_pull: memory that a transport allocated is held until the operat
   std::shared_ptr<const Region> home = std::move(region).value();
   const std::weak_ptr<const Region> watched = home;
   const std::size_t bytes = c.in.size();
-  REQUIRE(c.engine
-              .push_pull(c.tensor, {home->bytes().first(bytes), c.out, false, home, nullptr}, Operation::sum,
-                         c.into(c.outcome))
-              .ok());
-  home.reset();
+  Request request =
+      push_pull_of(c.tensor, home->bytes().first(bytes), c.out, Operation::sum, c.into(c.outcome));
+  request.in.home = std::move(home);
+  REQUIRE(c.engine.begin(std::move(request)).ok());
   CHECK_FALSE(watched.expired());
   c.take(0), c.take(1), c.take(0);
   c.answer_all(0);
@@ -137,31 +132,18 @@ TEST_CASE("push_pull: memory that a transport allocated is held until the operat
   CHECK(watched.expired());
 }
 
-TEST_CASE("push_pull: what is wrong is refused with the numbers, and nothing has changed") {
+TEST_CASE("push_pull: what cannot begin is refused, and nothing has changed") {
   Running c;
   Outcome other;
-  const auto refusal = [&](Status status) {
+  const auto refusal = [&](TensorId tensor) {
+    const Status status = c.engine.begin(push_pull_of(tensor, c.in, c.out, Operation::sum, c.into(other)));
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code == ErrorCode::invalid_argument);
     return status.error().message;
   };
-  std::span<const std::byte> in = c.in;
-  std::span<std::byte> out = c.out;
-  CHECK_THAT(refusal(c.engine.push_pull(c.tensor, in.first(8), out, Operation::sum, c.into(other))),
-             Contains("'in' has 8 bytes, tensor 'layer1.weight' has 8292 (8292 elements of u8)"));
-  CHECK_THAT(refusal(c.engine.push_pull(c.tensor, in, {static_cast<std::byte*>(nullptr), out.size()},
-                                        Operation::sum, c.into(other))),
-             Contains("'out' of tensor 'layer1.weight' is a null pointer"));
-  CHECK_THAT(refusal(c.engine.push_pull(TensorId{5}, in, out, Operation::sum, c.into(other))),
-             Contains("tensor 5 has not been declared"));
-  std::vector<std::byte> wide(out.size() + 10);
-  CHECK_THAT(refusal(c.engine.push_pull(c.tensor, std::span(wide).first(out.size()),
-                                        std::span(wide).last(out.size()), Operation::sum, c.into(other))),
-             Contains("overlap: they are 10 bytes apart"));
-  CHECK_THAT(refusal(c.engine.broadcast(c.tensor, out, Rank{2}, c.into(other))), Contains("root 2"));
+  CHECK_THAT(refusal(TensorId{5}), Contains("tensor 5 has not been declared"));
   c.push_pull();
-  CHECK_THAT(refusal(c.engine.push_pull(c.tensor, in, out, Operation::sum, c.into(other))),
-             Contains("'layer1.weight' is under way in round 0"));
+  CHECK_THAT(refusal(c.tensor), Contains("'layer1.weight' is under way in round 0"));
   CHECK(other.ended == 0);
   CHECK(c.take(0).round == Round{0});
 }
@@ -169,7 +151,7 @@ TEST_CASE("push_pull: what is wrong is refused with the numbers, and nothing has
 TEST_CASE("push_pull: a tensor without elements completes at once, not inside the call") {
   Running c;
   const TensorId empty = c.declare("empty", 0, {});
-  REQUIRE(c.engine.push_pull(empty, {}, {}, Operation::sum, c.into(c.outcome)).ok());
+  REQUIRE(c.engine.begin(push_pull_of(empty, {}, {}, Operation::sum, c.into(c.outcome))).ok());
   CHECK(c.outcome.ended == 0);
   c.loop.run_tasks();
   CHECK(c.outcome.ended == 1);
@@ -180,7 +162,7 @@ TEST_CASE("push_pull: a tensor without elements completes at once, not inside th
 TEST_CASE("broadcast: the root sends, the others ask") {
   for (const bool retain : {true, false}) {
     Running c(with(retain));
-    REQUIRE(c.engine.broadcast(c.tensor, c.out, Rank{1}, c.into(c.outcome)).ok());
+    REQUIRE(c.engine.begin(broadcast_of(c.tensor, c.out, Rank{1}, c.into(c.outcome))).ok());
     const PushPull ask = c.take(0);
     CHECK(ask.operation == Operation::broadcast);
     CHECK(ask.root == Rank{1});
@@ -193,7 +175,7 @@ TEST_CASE("broadcast: the root sends, the others ask") {
     CHECK(c.outcome.ended == 1);
     CHECK(c.out == c.expected());
 
-    REQUIRE(c.engine.broadcast(c.tensor, c.in, Rank{0}, c.into(c.outcome)).ok());
+    REQUIRE(c.engine.begin(broadcast_of(c.tensor, c.in, Rank{0}, c.into(c.outcome))).ok());
     CHECK(c.take(0).round == Round{1});
     CHECK(c.payload == bytes_of(kSlice, 1));
     c.take(1);
@@ -316,11 +298,11 @@ TEST_CASE("tensor failed: this and every later operation on it, no other") {
   CHECK(c.outcome.ended == 1);
   CHECK(c.outcome.error.message == "f32 and f64");
   CHECK_FALSE(c.lane(0).deliver(c.answer(0, 0, kSlice), bytes_of(kSlice, 9)));
-  const Status again = c.engine.push_pull(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome));
+  const Status again = c.engine.begin(push_pull_of(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome)));
   REQUIRE_FALSE(again.ok());
   CHECK(again.error().message == "f32 and f64");
   auto data = bytes_of(8, 1);
-  CHECK(c.engine.push_pull(other, data, data, Operation::sum, c.into(c.outcome)).ok());
+  CHECK(c.engine.begin(push_pull_of(other, data, data, Operation::sum, c.into(c.outcome))).ok());
 }
 
 TEST_CASE("credit: paces, gives priority a chance, and never waits for answers") {
@@ -328,7 +310,7 @@ TEST_CASE("credit: paces, gives priority a chance, and never waits for answers")
   const TensorId bulk = c.declare("bulk", 8 * kSlice, {0, 0, 0, 0, 0, 0, 0, 0});
   auto data = bytes_of(8 * kSlice, 2);
   Outcome outcome;
-  REQUIRE(c.engine.push_pull(bulk, data, data, Operation::sum, c.into(outcome)).ok());
+  REQUIRE(c.engine.begin(push_pull_of(bulk, data, data, Operation::sum, c.into(outcome))).ok());
   CHECK(c.take(0).partition == PartitionId{3});
   CHECK(c.take(0).partition == PartitionId{4});
   CHECK(c.lane(0).frames.empty());
@@ -354,7 +336,7 @@ TEST_CASE("unasked: what the server has no room for is announced, and sent when 
   auto data = bytes_of(4 * kSlice, 2);
   c.lane(0).deliver(Credit{0, kSlice});
   Outcome outcome;
-  REQUIRE(c.engine.push_pull(bulk, data, data, Operation::sum, c.into(outcome)).ok());
+  REQUIRE(c.engine.begin(push_pull_of(bulk, data, data, Operation::sum, c.into(outcome))).ok());
   CHECK_FALSE(c.take(0).announced);
   CHECK(c.payload.size() == kSlice);
   for (const std::uint32_t partition : {4, 5, 6}) {
@@ -383,7 +365,7 @@ TEST_CASE("unasked: what the server has no room for is announced, and sent when 
   c.lane(0).deliver(c.answer(5, 0, 3 * kSlice), bytes_of(kSlice, 9));
   CHECK(outcome.ended == 1);
   CHECK(data == bytes_of(4 * kSlice, 9));
-  REQUIRE(c.engine.push_pull(bulk, data, data, Operation::sum, c.into(outcome)).ok());
+  REQUIRE(c.engine.begin(push_pull_of(bulk, data, data, Operation::sum, c.into(outcome))).ok());
   CHECK_FALSE(c.take(0).announced);
   CHECK(c.take(0).announced);
 }
@@ -425,9 +407,9 @@ TEST_CASE("a callback may start the next operation") {
   int rounds = 0;
   std::function<void(Result<std::uint32_t>)> next = [&](Result<std::uint32_t> weight) {
     REQUIRE(weight.ok());
-    if (++rounds < 3) REQUIRE(c.engine.push_pull(c.tensor, c.in, c.out, Operation::sum, next).ok());
+    if (++rounds < 3) REQUIRE(c.engine.begin(push_pull_of(c.tensor, c.in, c.out, Operation::sum, next)).ok());
   };
-  REQUIRE(c.engine.push_pull(c.tensor, c.in, c.out, Operation::sum, next).ok());
+  REQUIRE(c.engine.begin(push_pull_of(c.tensor, c.in, c.out, Operation::sum, next)).ok());
   for (std::uint64_t round = 0; round < 3; ++round) {
     CHECK(c.take(0).round == Round{round});
     c.take(1), c.take(0);
@@ -466,7 +448,7 @@ TEST_CASE("failure: everything pending and later gets the first error, exactly o
   CHECK(c.outcome.error.code == ErrorCode::peer_lost);
   CHECK_FALSE(c.lane(0).open());
   CHECK_FALSE(c.lane(1).open());
-  CHECK_FALSE(c.engine.push_pull(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome)).ok());
+  CHECK_FALSE(c.engine.begin(push_pull_of(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome))).ok());
   c.engine.barrier([&](Status status) { note(status.error()); });
   bool closed = false;
   c.engine.close(10s, [&](Status status) { closed = status.ok(); });

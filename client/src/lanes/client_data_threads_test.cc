@@ -100,7 +100,7 @@ TEST_CASE("data threads, engine: what one loop's lanes get back lets none of ano
   const auto in = bytes_of(6 * kSlice);
   auto out = bytes_of(6 * kSlice);
   Outcome outcome;
-  REQUIRE(c.engine.push_pull(tensor, in, out, Operation::sum, c.into(outcome)).ok());
+  REQUIRE(c.engine.begin(testing::push_pull_of(tensor, in, out, Operation::sum, c.into(outcome))).ok());
   // A slice of credit each: partition 1 is the next of all, but waits for lane 0's.
   CHECK(c.lane(0).next<PushPull>().partition == PartitionId{0});
   CHECK(c.lane(1).next<PushPull>().partition == PartitionId{3});
@@ -121,7 +121,7 @@ TEST_CASE("data threads, engine: a lane that breaks gives its share back, and go
   const auto in = bytes_of(4 * kSlice);
   auto out = bytes_of(4 * kSlice);
   Outcome outcome;
-  REQUIRE(c.engine.push_pull(tensor, in, out, Operation::sum, c.into(outcome)).ok());
+  REQUIRE(c.engine.begin(testing::push_pull_of(tensor, in, out, Operation::sum, c.into(outcome))).ok());
   (void)c.lane(0).next<PushPull>();
   (void)c.lane(1).next<PushPull>();
   c.lane(1).break_with(ErrorCode::peer_lost, "gone");

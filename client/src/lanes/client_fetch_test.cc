@@ -11,12 +11,10 @@ namespace {
 // A round whose answers on lane 0 are lent, the first with weight 3.
 struct WithLoans : Moving {
   explicit WithLoans(bool view) {
-    ClientEngine::Memory memory;
-    memory.in = in;
-    memory.out = out;
-    memory.view = view;
-    if (view) memory.out = {};
-    REQUIRE(engine.push_pull(tensor, memory, Operation::average, into(outcome)).ok());
+    Request request =
+        push_pull_of(tensor, in, view ? std::span<std::byte>() : out, Operation::average, into(outcome));
+    request.view = view;
+    REQUIRE(engine.begin(std::move(request)).ok());
     take(0), take(1), take(0);
     CHECK(lend(lane(0), answer(0, 0, kSlice + 100, 3), a));
     CHECK(lend(lane(0), answer(2, 0, kSlice + 100), b));
@@ -171,7 +169,7 @@ TEST_CASE("fetch: of a broadcast, from its root and from the others") {
   const bool ended = GENERATE(true, false);
   Moving c;
   auto& buffer = root ? c.in : c.out;
-  REQUIRE(c.engine.broadcast(c.tensor, buffer, Rank{root ? 0u : 1u}, c.into(c.outcome)).ok());
+  REQUIRE(c.engine.begin(broadcast_of(c.tensor, buffer, Rank{root ? 0u : 1u}, c.into(c.outcome))).ok());
   c.take(0), c.take(1), c.take(0);
   const std::uint64_t sent = root ? kSlice : 0;
   const auto give = [&](std::uint32_t lane, const Aggregate& answer, int value) {

@@ -14,7 +14,7 @@ TEST_CASE("lane: nothing is sent before the welcome") {
   const TensorId tensor = c.declare("t", 8, {0});
   auto data = bytes_of(8, 1);
   Outcome outcome;
-  REQUIRE(c.engine.push_pull(tensor, data, data, Operation::sum, c.into(outcome)).ok());
+  REQUIRE(c.engine.begin(push_pull_of(tensor, data, data, Operation::sum, c.into(outcome))).ok());
   const auto hello = c.lane(0).next<HelloLane>();
   CHECK(c.lane(0).frames.empty());
   CHECK_THAT(c.engine.describe(tensor), Contains("has not welcomed this worker yet"));
@@ -239,7 +239,7 @@ TEST_CASE("lane: over shared memory to a server on this host, also again") {
     const TensorId tensor = c.declare("t", 8, {0});
     auto data = bytes_of(8, 1);
     Outcome outcome;
-    REQUIRE(c.engine.push_pull(tensor, data, data, Operation::sum, c.into(outcome)).ok());
+    REQUIRE(c.engine.begin(push_pull_of(tensor, data, data, Operation::sum, c.into(outcome))).ok());
     (void)c.shm().next<PushPull>();
     // What has worked is the only way.
     const ExpectLog away("cannot be reached for"), back("is connected again");
@@ -313,7 +313,7 @@ TEST_CASE("lane: shared memory that has worked, and that one end has no means fo
   const TensorId tensor = c.declare("t", 8, {0});
   auto data = bytes_of(8, 1);
   Outcome outcome;
-  REQUIRE(c.engine.push_pull(tensor, data, data, Operation::sum, c.into(outcome)).ok());
+  REQUIRE(c.engine.begin(push_pull_of(tensor, data, data, Operation::sum, c.into(outcome))).ok());
   const ExpectLog said("is not reached over shared memory");
   SECTION("here") { c.shm().break_with(ErrorCode::os, "cannot map shared memory: Cannot allocate memory"); }
   SECTION("at the server") {
@@ -368,7 +368,7 @@ TEST_CASE("lane: sessions that break soon after their welcome are opened ever mo
   const TensorId tensor = c.declare("t", 8, {0});
   auto data = bytes_of(8, 1);
   Outcome outcome;
-  REQUIRE(c.engine.push_pull(tensor, data, data, Operation::sum, c.into(outcome)).ok());
+  REQUIRE(c.engine.begin(push_pull_of(tensor, data, data, Operation::sum, c.into(outcome))).ok());
   CHECK(flap(false) <= 16);
   CHECK_FALSE(c.engine.failure());
   c.run(Lane::kLongestPause);

@@ -124,8 +124,7 @@ TEST_CASE("lent: withdrawn when the contribution is let go of at last") {
 
 TEST_CASE("lent: an answer read in place, its lane gone before and after the end of the round") {
   Running c;
-  REQUIRE(c.engine.push_pull(c.tensor, {c.in, {}, true, nullptr, nullptr}, Operation::sum, c.into(c.outcome))
-              .ok());
+  REQUIRE(c.engine.begin(view_of(c.tensor, c.in, c.into(c.outcome))).ok());
   c.take(0), c.take(1), c.take(0);
   Loans loans;
   const auto gone = FakeLoan::of(bytes_of(kSlice, 66));

@@ -15,14 +15,14 @@ constexpr std::uint64_t kBytes = 4096;
 struct AsyncTensor {
   AsyncTensor()
       : state({"w", DType::u8, kBytes, 0, Mode::async, 0},
-              {{}, TensorId{1}, 0, PartitionId{5}, {LaneIndex{0}}}, kBytes) {}
+              {{}, TensorId{1}, 0, PartitionId{5}, {LaneIndex{0}}}, kBytes, {Rank{0}}) {}
 
   void begin(Operation operation = Operation::sum) {
-    TensorState::RoundInput round;
-    round.in = in.data();
-    round.out = in.data();
-    round.operation = operation;
-    REQUIRE(state.begin(std::move(round)).ok());
+    Request request;
+    request.operation = operation;
+    request.root = Rank{1};
+    request.in.bytes = request.out.bytes = in;
+    REQUIRE(state.begin(std::move(request)).ok());
     state.on_handed_over(at(), false);
   }
   Aggregate header(std::uint64_t version) {

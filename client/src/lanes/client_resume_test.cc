@@ -319,7 +319,7 @@ TEST_CASE("moved: a tensor that is declared later has its owners from there, and
   const TensorId late = c.declare("late", kSlice, {1});
   Outcome outcome;
   auto data = bytes_of(kSlice, 5);
-  REQUIRE(c.engine.push_pull(late, data, data, Operation::sum, c.into(outcome)).ok());
+  REQUIRE(c.engine.begin(push_pull_of(late, data, data, Operation::sum, c.into(outcome))).ok());
   CHECK(c.take(1).partition == PartitionId{3});
   CHECK(c.lane(1).deliver(c.answer_of(4, 3, 0, kSlice), bytes_of(kSlice, 6)));
   CHECK(outcome.ended == 1);

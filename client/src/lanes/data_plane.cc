@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/src/engine/operation_check.h"
 #include "client/src/engine/scheduler_error.h"
 
 namespace bps {
@@ -21,7 +20,7 @@ DataPlane::DataPlane(EventLoop& loop, const Transports& transports, Owner& owner
           loop, {transports.network, transports.shared_memory, transports.find_rdma},
           transports.make_lane_loops, exchange_, [&owner](const LaneLost& report) { owner.on_link(report); },
           config_, log_, *stats_),
-      tensors_(config.retain),
+      tensors_({config.rank, config.retain, config.unequal_sums}),
       ranks_(loop, transports.local, std::move(make_group), static_cast<HostRanks::Owner&>(*this), exchange_,
              config_, log_),
       handoff_(job_, lanes_, tensors_, ranks_, config.retain, log_, *stats_) {}
@@ -95,84 +94,27 @@ void DataPlane::on_shrunk(const Shrunk& shrunk) {
             shrunk.generation.value);
 }
 
-Status DataPlane::push_pull(TensorId id, Memory memory, Operation operation, OperationDone done) {
-  TensorState* tensor = tensors_.find(id);
+Status DataPlane::begin(Request request) {
+  TensorState* const tensor = tensors_.find(request.tensor);
   if (tensor == nullptr) {
-    return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("tensor {} has not been declared", request.tensor.value));
   }
-  if (operation == Operation::broadcast) {
-    return make_error(ErrorCode::invalid_argument, "push_pull cannot broadcast", "call broadcast");
-  }
-  if (Status s = ranks_.check_operation(tensor->shape(), operation); !s.ok()) return s;
-  if (Status s = check_memory(tensor->shape(), config_.local_group, memory.kind, memory.view); !s.ok())
-    return s;
-  const std::span in = memory.in;
-  const std::span out = memory.out;
-  if (Status s = check_buffer(tensor->shape(), "in", in.data(), in.size()); !s.ok()) return s;
-  if (!memory.view) {
-    if (Status s = check_buffer(tensor->shape(), "out", out.data(), out.size()); !s.ok()) return s;
-    if (Status s = check_overlap(tensor->shape(), in.data(), out.data()); !s.ok()) return s;
-  }
-  TensorState::RoundInput round;
-  round.in = in.data();
-  round.out = memory.view ? nullptr : out.data();
-  round.operation = operation;
-  round.retain = config_.retain;
-  round.unequal_sums = config_.unequal_sums;
-  round.view = memory.view;
-  round.in_home = std::move(memory.in_home);
-  round.out_home = std::move(memory.out_home);
-  round.memory = memory.kind;
-  round.in_event = std::move(memory.in_event);
-  round.out_event = std::move(memory.out_event);
-  round.watch = std::move(memory.watch);
-  round.done = std::move(done);
-  return begin(*tensor, std::move(round));
-}
-
-Status DataPlane::broadcast(TensorId id, Memory memory, Rank root, OperationDone done) {
-  TensorState* tensor = tensors_.find(id);
-  if (tensor == nullptr) {
-    return make_error(ErrorCode::invalid_argument, fmt::format("tensor {} has not been declared", id.value));
-  }
-  const std::span buffer = memory.out;
-  if (Status s = check_memory(tensor->shape(), config_.local_group, memory.kind, memory.view); !s.ok())
-    return s;
-  if (Status s = check_buffer(tensor->shape(), "buffer", buffer.data(), buffer.size()); !s.ok()) return s;
-  if (Status s = check_root(root.value, config_.world_size); !s.ok()) return s;
-  TensorState::RoundInput round;
-  round.is_root = root == config_.rank;
-  round.in = round.is_root ? buffer.data() : nullptr;
-  round.out = buffer.data();
-  round.operation = Operation::broadcast;
-  round.root = root;
-  round.retain = config_.retain;
-  round.in_home = std::move(memory.in_home);
-  round.memory = memory.kind;
-  round.in_event = std::move(memory.in_event);
-  round.watch = std::move(memory.watch);
-  round.done = std::move(done);
-  return begin(*tensor, std::move(round));
-}
-
-Status DataPlane::begin(TensorState& tensor, TensorState::RoundInput round) {
-  if (tensor.partitions().empty()) {
-    loop_.post([done = std::move(round.done), weight = config_.world_size] { done(weight); });
+  if (tensor->partitions().empty()) {
+    loop_.post([done = std::move(request.done), weight = config_.world_size] { done(weight); });
     return {};
   }
-  if (round.memory != MemoryKind::host) {
-    if (Status s = ranks_.enter(tensor); !s.ok()) return s;
+  if (request.memory() != MemoryKind::host) {
+    if (Status s = ranks_.enter(*tensor); !s.ok()) return s;
   }
   GroupPlane* const group = ranks_.group();
   if (group != nullptr && group->left()) return *group->left();
-  round.has_root = group != nullptr && group->has_root(round.root);
-  if (Status s = tensors_.begin(tensor, std::move(round)); !s.ok()) return s;
-  if (tensor.is_grouped()) {
-    const bool is_broadcast = tensor.operation() == Operation::broadcast;
-    group->begun(tensor, is_broadcast ? std::optional(tensor.root()) : std::nullopt);
-    return {};
+  if (Status s = tensors_.begin(*tensor, std::move(request)); !s.ok()) return s;
+  if (tensor->is_grouped()) {
+    group->begun(*tensor);
+  } else {
+    exchange_.begin(*tensor);
   }
-  exchange_.begin(tensor);
   return {};
 }
 

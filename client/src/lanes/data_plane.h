@@ -1,10 +1,10 @@
 // The data of a job: its lanes, the tensors that live on them, the ranks of this host, and the operations
 // that programs begin.
 //
-//   push_pull, broadcast -> TensorSet -> Exchange -> LaneSet -> servers
-//                             |            ^
-//                             |            | moves: WorkerHandoff
-//                             +-> HostRanks, where ranks of this host sum first or memory is a GPU's
+//   Request -> TensorSet -> Exchange -> LaneSet -> servers
+//                |            ^
+//                |            | moves: WorkerHandoff
+//                +-> HostRanks, where ranks of this host sum first or memory is a GPU's
 //
 // Owner: ClientEngine. Lives on: client loop. Limits: see ContributionQueue (what is under way) and
 // TensorState (memory). Failure: a server that breaks the protocol, or refuses this worker for good, is
@@ -33,8 +33,6 @@ namespace bps {
 
 class DataPlane final : private HostRanks::Owner {
  public:
-  using OperationDone = TensorState::Done;
-
   class Owner : public Exchange::Owner {
    public:
     // A server cannot be reached, or can be again: for the scheduler.
@@ -88,22 +86,9 @@ class DataPlane final : private HostRanks::Owner {
   // A worker is lost, and the job goes on without it.
   void on_shrunk(const Shrunk& shrunk);
 
-  // What a push_pull reads and writes. Null spans are for tensors without elements only.
-  struct Memory {
-    std::span<const std::byte> in;
-    std::span<std::byte> out;  // not with `view`
-    bool view = false;         // the answer stays in library memory: see view()
-    // What `in` and `out` lie in, if a transport allocated it; held until the operation is done.
-    std::shared_ptr<const Region> in_home, out_home;
-    MemoryKind kind = MemoryKind::host;  // of both
-    // Of a GPU's memory: when it may be used, see OperationBuffer. That of `out` may be null if it is the
-    // same.
-    std::shared_ptr<void> in_event, out_event;
-    std::shared_ptr<OutputWatch> watch;  // likewise; may be none
-  };
-  Status push_pull(TensorId tensor, Memory memory, Operation operation, OperationDone done);
-  // `memory.out` is read at the root and written elsewhere; its home and event are those of `in`.
-  Status broadcast(TensorId tensor, Memory memory, Rank root, OperationDone done);
+  // A request that has been checked, of a tensor that may be unknown here. One without elements is done at
+  // once, without traffic, with the weight of the whole job.
+  Status begin(Request request);
 
   // From the end of an operation with `view` that ended well until its release; else null.
   std::shared_ptr<const AnswerView> view(TensorId tensor) const;
@@ -138,7 +123,6 @@ class DataPlane final : private HostRanks::Owner {
  private:
   void on_group(const Status& status) override { owner_.on_group(status); }
   void on_group_failed(const Error& error) override;
-  Status begin(TensorState& tensor, TensorState::RoundInput round);
   void end_all();
 
   EventLoop& loop_;

@@ -54,8 +54,8 @@ void Exchange::send(Partition& partition) {
   push.round = tensor.round();
   push.epoch = job_.epoch();
   push.generation = job_.generation();
-  push.operation = tensor.operation();
-  push.root = tensor.root();
+  push.operation = tensor.request().operation;
+  push.root = tensor.request().root;
   push.error = tensor.refused().value_or(Error{});
   push.announced = !lanes_.may_send(partition);
   if (push.announced) {
@@ -83,7 +83,7 @@ void Exchange::settle(Partition& partition) {
   if (group != nullptr && tensor.may_spread(partition)) group->answered(partition);
   if (!tensor.settle(partition)) return;
   // What a host says in its root's name is no more than that.
-  const bool is_one = ranks_.sum_first() && tensor.operation() == Operation::broadcast;
+  const bool is_one = ranks_.sum_first() && tensor.request().is_broadcast();
   TensorState::Ended ended = tensors_.end(tensor);
   if (is_one && ended.result.ok()) ended.result = 1u;
   stats_.rounds.fetch_add(1, std::memory_order_relaxed);

@@ -211,6 +211,7 @@ Status Client::join() {
     engine_->join([this, reply](Status status) {
       shares_memory_.store(engine_->shares_memory(), std::memory_order_release);
       best_way_.store(engine_->best_way(), std::memory_order_release);
+      rules_ = engine_->rules();
       if (settings_.config.local_group != LocalGrouping::off) {
         settings_.config.local_rank = engine_->group_rank();
         settings_.config.local_size = engine_->group_size();
@@ -318,6 +319,76 @@ Result<void*> Client::allocate(std::size_t bytes) {
   void* const pointer = (*region)->bytes().data();
   allocations_.add(std::move(region).value());
   return pointer;
+}
+
+// ---- operations ----
+
+Result<std::shared_ptr<OperationRecord>> Client::begin(Request request) {
+  const TensorShape* shape = operations_->find(request.tensor);
+  if (shape == nullptr) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("tensor {} has not been declared by this client", request.tensor.value),
+                      "use what bps_declare returned");
+  }
+  if (Status status = check(request, *shape, rules_); !status.ok()) return status.error();
+  if (request.memory() == MemoryKind::host) {
+    find_homes(request);
+  } else if (shape->bytes() > 0) {
+    if (Status status = record_events(request); !status.ok()) return status.error();
+  }
+  return operations_->start(std::move(request));
+}
+
+void Client::find_homes(Request& request) const {
+  OperationBuffer& in = request.in;
+  OperationBuffer& out = request.out;
+  if (!request.is_broadcast()) in.home = allocations_.home(in.bytes);
+  if (request.view) return;
+  out.home = out.bytes.data() == in.bytes.data() ? in.home : allocations_.home(out.bytes);
+}
+
+// That the memory of a GPU is what it is said to be, and where its streams are now.
+Status Client::record_events(Request& request) {
+  const auto record = [this](OperationBuffer& buffer) -> Status {
+    auto described = gpu_.describe(buffer.bytes, buffer.device, static_cast<CudaStream>(buffer.stream));
+    if (!described) return described.error();
+    buffer.event = std::move(described->event);
+    return {};
+  };
+  const OperationBuffer& in = request.in;
+  const OperationBuffer& out = request.out;
+  if (!request.is_broadcast()) {
+    if (Status status = record(request.in); !status.ok()) return status;
+    const bool is_same = out.bytes.data() == in.bytes.data() && out.stream == in.stream;
+    if (request.view || is_same) return {};
+  }
+  return record(request.out);
+}
+
+// A driver that refuses, for another reason than the stream, leaves the waiting to the host; what has failed
+// then ends the operation, too.
+Status Client::wait_stream(OperationRecord& record, TensorId tensor, void* stream) {
+  const Duration timeout = operation_timeout();
+  const TimePoint deadline = std::chrono::steady_clock::now() + timeout;
+  const auto refused = [&](const std::shared_ptr<void>& event) {
+    const Status status = gpu_.wait(static_cast<CudaStream>(stream), event);
+    const bool is_wrong = !status.ok() && status.error().code == ErrorCode::invalid_argument;
+    return std::pair(status.ok(), is_wrong ? status : Status());
+  };
+  if (Status wrong = refused(nullptr).second; !wrong.ok()) return wrong;
+  const TensorShape* const shape = operations_->find(tensor);
+  bool is_there = record.wait_until_queued(shape->bytes(), deadline);
+  // Null: it has ended meanwhile.
+  if (const auto event = is_there ? record.queued() : nullptr) {
+    const auto [waits, wrong] = refused(event);
+    if (waits || !wrong.ok()) return wrong;
+    is_there = record.wait_until(deadline);
+  }
+  if (is_there) return {};
+  return make_error(ErrorCode::deadline,
+                    fmt::format("waited {:.3g} s for {}", std::chrono::duration<double>(timeout).count(),
+                                describe(tensor, timeout)),
+                    "the operation goes on, and the stream does not wait for it: call this again");
 }
 
 Status Client::barrier(Duration timeout) {

@@ -34,14 +34,6 @@ namespace bps {
 
 class RdmaTransport;
 
-// Of bps_buffer.
-struct GivenMemory {
-  std::span<std::byte> bytes;
-  MemoryKind kind = MemoryKind::host;
-  std::int32_t device = 0;  // of a GPU's memory, as the next
-  void* stream = nullptr;
-};
-
 class Client {
  public:
   // Joins the job. Waits at most the join timeout and a little. `drivers`: in place of the machine's.
@@ -69,16 +61,13 @@ class Client {
   // close().
   bool deallocate(void* pointer) { return allocations_.remove(pointer); }
 
-  // Without `out` the answer is read in library memory, through the record's view.
-  Result<std::shared_ptr<OperationRecord>> push_pull(TensorId tensor, const GivenMemory& in,
-                                                     const std::optional<GivenMemory>& out,
-                                                     Operation operation);
+  // Checks the request, and sets `home`, `event` and what follows. With `view` the answer is read in library
+  // memory, through the record.
+  Result<std::shared_ptr<OperationRecord>> begin(Request request);
   // What was read in place is no longer needed: the tensor may have its next operation.
   void release(TensorId tensor, std::shared_ptr<const AnswerView> view) {
     operations_->release(tensor, std::move(view));
   }
-  Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, const GivenMemory& buffer,
-                                                     std::int64_t root);
   // Of an operation in a GPU's memory: what is queued on the stream from now on finds its output. Waits until
   // the last copy there has been queued, at most for operation_timeout().
   Status wait_stream(OperationRecord& record, TensorId tensor, void* stream);
@@ -112,9 +101,8 @@ class Client {
   Result<Transport*> find_rdma();
   Status open_rdma();
   Status find_local();
-  Status check(const TensorShape& shape, const GivenMemory& memory, const char* what) const;
-  Status describe(const TensorShape& shape, ClientEngine::Memory& memory, const GivenMemory& in,
-                  const std::optional<GivenMemory>& out);
+  void find_homes(Request& request) const;
+  Status record_events(Request& request);
   Result<std::shared_ptr<Region>> allocate_over(Transport& transport, Lane::Way way, std::size_t bytes);
   Result<std::shared_ptr<Region>> allocate_for_lanes(std::size_t bytes);
   std::unique_ptr<LocalGroup> make_group(const DataPlane::GroupContext& context, LocalGroup::Owner& owner);
@@ -125,7 +113,6 @@ class Client {
   using Ending = std::function<void(ClientEngine&, ClientEngine::Done)>;
   Status end(Duration timeout, Ending ending);
   Status shut_down(const Status& ended = {});
-  Error unknown(TensorId tensor) const;
   // What `ask` is told on the loop; else `otherwise`.
   using Explanation = std::function<void(ClientEngine&, ClientEngine::Explained)>;
   std::string explain(Explanation ask, const std::string& otherwise);
@@ -141,6 +128,7 @@ class Client {
   std::shared_ptr<Transport> local_;  // between the ranks of this host; null if they are no group
   std::atomic<Lane::Way> best_way_{Lane::Way::network};
   std::atomic<bool> shares_memory_{false};
+  RequestRules rules_;  // from the join on
   std::unique_ptr<ClientThread> thread_;
   bool has_left_ = false;
   CudaWorker gpu_;

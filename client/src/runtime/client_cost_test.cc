@@ -124,7 +124,11 @@ class OneWorker {
   }
 
   void round(bool in_place = false) {
-    auto record = client_->push_pull(tensor_, {in_}, GivenMemory{in_place ? in_ : out_}, Operation::sum);
+    Request request;
+    request.tensor = tensor_;
+    request.in.bytes = in_;
+    request.out.bytes = in_place ? in_ : out_;
+    auto record = client_->begin(std::move(request));
     REQUIRE(record.ok());
     REQUIRE((*record)->wait_until(std::chrono::steady_clock::now() + 30s));
     REQUIRE((*record)->result().ok());

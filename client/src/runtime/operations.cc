@@ -27,19 +27,9 @@ const TensorShape* Operations::find(TensorId id) const {
   return tensor != nullptr ? &tensor->shape : nullptr;
 }
 
-Result<std::shared_ptr<OperationRecord>> Operations::push_pull(TensorId tensor, ClientEngine::Memory memory,
-                                                               Operation operation) {
-  return start(tensor, {.what = What::push_pull, .operation = operation, .memory = std::move(memory)});
-}
-
-Result<std::shared_ptr<OperationRecord>> Operations::broadcast(TensorId tensor, ClientEngine::Memory memory,
-                                                               Rank root) {
-  return start(tensor, {.what = What::broadcast, .root = root, .memory = std::move(memory)});
-}
-
 // Claims the tensor for one operation. What finds no memory has claimed and begun nothing.
-Result<std::shared_ptr<OperationRecord>> Operations::start(TensorId id, Note&& note) {
-  Tensor& tensor = *at(id);
+Result<std::shared_ptr<OperationRecord>> Operations::start(Request request) {
+  Tensor& tensor = *at(request.tensor);
   auto record = std::make_shared<OperationRecord>(callbacks_);
   Use use = Use::idle;
   if (!tensor.use.compare_exchange_strong(use, Use::under_way, std::memory_order_acq_rel)) {
@@ -58,21 +48,16 @@ Result<std::shared_ptr<OperationRecord>> Operations::start(TensorId id, Note&& n
       if (!is_kept) tensor.use.store(Use::idle, std::memory_order_release);
     }
   } claim{tensor};
-  note.tensor = &tensor;
-  if (note.memory.kind != MemoryKind::host) note.memory.watch = record;
-  note.record = record;
-  claim.is_kept = leave(std::move(note));
+  if (request.memory() != MemoryKind::host) request.watch = record;
+  claim.is_kept = leave({&tensor, record, std::move(request), nullptr});
   if (!claim.is_kept) return closed_error();
   return record;
 }
 
 void Operations::release(TensorId id, std::shared_ptr<const AnswerView> view) {
-  Note note;
   Tensor& tensor = *at(id);
-  note.tensor = &tensor;
-  note.view = std::move(view);
   // What the loop must know comes before what the next operation looks at.
-  (void)leave(std::move(note));
+  (void)leave({&tensor, nullptr, {}, std::move(view)});
   tensor.use.store(Use::idle, std::memory_order_release);
 }
 
@@ -102,16 +87,13 @@ void Operations::begin_noted() {
 
 void Operations::begin(Note& note) {
   Tensor& tensor = *note.tensor;
-  if (note.what == What::release) return engine_->release(tensor.id);
+  if (note.record == nullptr) return engine_->release(tensor.id);
   tensor.record = std::move(note.record);
-  tensor.view = note.memory.view;
-  tensor.on_gpu = note.memory.kind != MemoryKind::host;
+  tensor.view = note.request.view;
+  tensor.on_gpu = note.request.memory() != MemoryKind::host;
   // Small enough for std::function to hold without an allocation.
-  const auto done = [this, &tensor](const Result<std::uint32_t>& weight) { end(tensor, weight); };
-  const Status status = note.what == What::push_pull
-                            ? engine_->push_pull(tensor.id, std::move(note.memory), note.operation, done)
-                            : engine_->broadcast(tensor.id, std::move(note.memory), note.root, done);
-  if (!status.ok()) end(tensor, status.error());
+  note.request.done = [this, &tensor](const Result<std::uint32_t>& weight) { end(tensor, weight); };
+  if (Status status = engine_->begin(std::move(note.request)); !status.ok()) end(tensor, status.error());
 }
 
 void Operations::end(Tensor& tensor, const Result<std::uint32_t>& weight) {
@@ -145,7 +127,7 @@ void Operations::stop() {
 Status Operations::drop(const Status& gpu) {
   notes_.take(noted_);
   for (Note& note : noted_) {
-    if (note.what == What::release) continue;
+    if (note.record == nullptr) continue;
     note.tensor->record = std::move(note.record);
     note.tensor->on_gpu = false;  // it has not begun
   }

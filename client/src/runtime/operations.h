@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "client/src/engine/client_engine.h"
-#include "client/src/engine/operation_check.h"
 #include "client/src/runtime/operation_record.h"
+#include "client/src/tensors/request.h"
 #include "proto/base/loop/completion.h"
 
 namespace bps {
@@ -44,10 +44,8 @@ class Operations {
   // Null: not declared here. The shape is as long there as this object.
   const TensorShape* find(TensorId tensor) const;
 
-  // Of a tensor that is known; what the engine's functions of these names are given.
-  Result<std::shared_ptr<OperationRecord>> push_pull(TensorId tensor, ClientEngine::Memory memory,
-                                                     Operation operation);
-  Result<std::shared_ptr<OperationRecord>> broadcast(TensorId tensor, ClientEngine::Memory memory, Rank root);
+  // Of a tensor that is known, and checked. Its `done` and `watch` are set here.
+  Result<std::shared_ptr<OperationRecord>> start(Request request);
   // What was read in place is no longer needed: the tensor may have its next operation. The last holder of a
   // view lets go of it on the loop.
   void release(TensorId tensor, std::shared_ptr<const AnswerView> view);
@@ -75,19 +73,14 @@ class Operations {
     bool view = false;
     bool on_gpu = false;
   };
-  enum class What : std::uint8_t { push_pull, broadcast, release };
   struct Note {
-    What what = What::release;
-    Operation operation = Operation::sum;
-    Rank root;
     Tensor* tensor = nullptr;
-    std::shared_ptr<OperationRecord> record;
-    ClientEngine::Memory memory;
-    std::shared_ptr<const AnswerView> view;  // released
+    std::shared_ptr<OperationRecord> record;  // null: nothing is begun, `view` is released
+    Request request;
+    std::shared_ptr<const AnswerView> view;
   };
 
   Tensor* at(TensorId tensor) const;
-  Result<std::shared_ptr<OperationRecord>> start(TensorId tensor, Note&& note);
   bool leave(Note&& note);
   void begin(Note& note);
   void end(Tensor& tensor, const Result<std::uint32_t>& weight);

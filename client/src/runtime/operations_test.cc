@@ -1,5 +1,6 @@
 #include "client/src/runtime/operations.h"
 
+#include "client/src/engine/testing/requests.h"
 #include "client/src/engine/testing/running_harness.h"
 #include "client/src/group/testing/fake_group.h"
 
@@ -17,17 +18,18 @@ struct Started : Running {
     operations.attach(engine);
   }
   std::shared_ptr<OperationRecord> start(bool view = false) {
-    auto record = operations.push_pull(tensor, {in, out, view, nullptr, nullptr}, Operation::sum);
+    auto record =
+        operations.start(view ? view_of(tensor, in, {}) : push_pull_of(tensor, in, out, Operation::sum, {}));
     REQUIRE(record.ok());
     return *record;
   }
   std::shared_ptr<OperationRecord> start_small() {
-    auto record = operations.push_pull(small, {few, few, false, nullptr, nullptr}, Operation::sum);
+    auto record = operations.start(push_pull_of(small, few, few, Operation::sum, {}));
     REQUIRE(record.ok());
     return *record;
   }
   std::string refusal() {
-    const auto record = operations.push_pull(tensor, {in, out, false, nullptr, nullptr}, Operation::sum);
+    const auto record = operations.start(push_pull_of(tensor, in, out, Operation::sum, {}));
     REQUIRE_FALSE(record.ok());
     return record.error().message;
   }
@@ -119,12 +121,16 @@ TEST_CASE("operations: an answer that nobody is there to read is released") {
 
 TEST_CASE("operations: what the engine refuses ends at once, and the tensor is free") {
   Started c;
-  auto record = c.operations.broadcast(c.tensor, {{}, c.out, false, nullptr, nullptr}, Rank{9});
-  REQUIRE(record.ok());
-  c.loop.run_tasks();
-  CHECK((*record)->done());
-  CHECK((*record)->result().error().code == ErrorCode::invalid_argument);
-  record = c.operations.broadcast(c.tensor, {{}, c.out, false, nullptr, nullptr}, Rank{0});
+  const TensorId elsewhere{7};  // the engine does not know it
+  c.operations.add(elsewhere, {"elsewhere", DType::u8, c.out.size()});
+  for (int i = 0; i < 2; ++i) {
+    const auto record = c.operations.start(broadcast_of(elsewhere, c.out, Rank{0}, {}));
+    REQUIRE(record.ok());
+    c.loop.run_tasks();
+    CHECK((*record)->done());
+    CHECK((*record)->result().error().code == ErrorCode::invalid_argument);
+  }
+  const auto record = c.operations.start(broadcast_of(c.tensor, c.out, Rank{0}, {}));
   REQUIRE(record.ok());
   c.loop.run_tasks();
   CHECK_FALSE((*record)->done());
@@ -163,10 +169,9 @@ TEST_CASE("operations: what a GPU may still be at ends with that, and nothing el
     const std::string name = "layer" + std::to_string(i);
     const TensorId tensor = cluster.declare(name, kBytes, {0});
     operations.add(tensor, {name, DType::u8, kBytes});
-    ClientEngine::Memory memory;
-    memory.in = memory.out = memories[i];
-    memory.kind = kind;
-    return operations.push_pull(tensor, memory, Operation::sum).value();
+    Request request = push_pull_of(tensor, memories[i], memories[i], Operation::sum, {});
+    request.in.memory = request.out.memory = kind;
+    return operations.start(std::move(request)).value();
   };
   const auto on_gpu = start(0, MemoryKind::cuda);
   const auto on_host = start(1, MemoryKind::host);

@@ -33,14 +33,14 @@ TensorState& TensorSet::add(const TensorDeclaration& declaration, const Declared
   if (declared.tensor.value >= tensors_.size()) tensors_.resize(declared.tensor.value + 1);
   if (end > partitions_.size()) partitions_.resize(end, nullptr);
   auto& tensor = tensors_[declared.tensor.value];
-  tensor = std::make_unique<TensorState>(declaration, declared, partition_bytes);
+  tensor = std::make_unique<TensorState>(declaration, declared, partition_bytes, rules_);
   for (Partition& partition : tensor->partitions())
     partitions_[partition.id.value] = &partition;
   return *tensor;
 }
 
-Status TensorSet::begin(TensorState& tensor, TensorState::RoundInput round) {
-  if (Status status = tensor.begin(std::move(round)); !status.ok()) return status;
+Status TensorSet::begin(TensorState& tensor, Request request) {
+  if (Status status = tensor.begin(std::move(request)); !status.ok()) return status;
   ++under_way_;
   tensor.set_operation_number(++begun_);
   return {};
@@ -83,7 +83,7 @@ void TensorSet::call_waiters() {
     if (tensor == nullptr) continue;
     if (tensor->under_way()) oldest = std::min(oldest, tensor->operation_number());
     // Only an operation that has begun since brings back a value that has all that the other one pushed.
-    const bool is_value = tensor->is_async() && retain_ && !tensor->partitions().empty();
+    const bool is_value = tensor->is_async() && rules_.retain && !tensor->partitions().empty();
     if (is_value && !tensor->poisoned()) oldest = std::min(oldest, tensor->last_number());
   }
   const auto over = std::stable_partition(waiters_.begin(), waiters_.end(),

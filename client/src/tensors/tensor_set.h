@@ -17,8 +17,7 @@ namespace bps {
 
 class TensorSet {
  public:
-  // `retain`: answers are kept for workers that may lack them.
-  explicit TensorSet(bool retain) : retain_(retain) {}
+  explicit TensorSet(const TensorState::Rules& rules) : rules_(rules) {}
   TensorSet(const TensorSet&) = delete;
   TensorSet& operator=(const TensorSet&) = delete;
 
@@ -49,7 +48,7 @@ class TensorSet {
                    std::uint64_t partition_bytes);
 
   // As those of TensorState, counted.
-  Status begin(TensorState& tensor, TensorState::RoundInput round);
+  Status begin(TensorState& tensor, Request request);
   TensorState::Ended end(TensorState& tensor);
   TensorState::Ended abort(TensorState& tensor, const Error& error);
 
@@ -75,7 +74,7 @@ class TensorSet {
     std::function<void()> done;
   };
 
-  const bool retain_;
+  const TensorState::Rules rules_;
   std::vector<std::unique_ptr<TensorState>> tensors_;
   std::vector<Partition*> partitions_;
   std::size_t under_way_ = 0;  // operations

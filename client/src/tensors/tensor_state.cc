@@ -13,11 +13,12 @@ using State = Partition::State;
 using Kept = Partition::Kept;
 
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-                         std::uint64_t partition_bytes)
+                         std::uint64_t partition_bytes, const Rules& rules)
     : id_(declared.tensor),
       shape_{declaration.name, declaration.dtype, declaration.elements, declaration.mode == Mode::async},
       declaration_(declaration),
       first_partition_(declared.first_partition),
+      rules_(rules),
       partitioner_(declaration.elements, declaration.dtype, partition_bytes),
       partitions_(declared.owners.size()) {
   BPS_ASSERT(partitions_.size() == partitioner_.count());
@@ -49,15 +50,16 @@ Status TensorState::may_begin() const {
   return {};
 }
 
-Status TensorState::begin(RoundInput round) {
+Status TensorState::begin(Request request) {
   if (Status status = may_begin(); !status.ok()) return status;
-  const bool is_in_group = share_.size > 1 || round.memory != MemoryKind::host;
+  const bool is_in_group = share_.size > 1 || request.memory() != MemoryKind::host;
   BPS_ASSERT(!is_in_group || has_joined_);
   // Its copy is made when nobody can be told any more.
-  const bool keeps_input = round.is_root && round.retain && !is_async();
-  const bool reads_library = is_in_group && round.view;
+  const bool keeps_input =
+      request.is_broadcast() && request.root == rules_.self && rules_.retain && !is_async();
+  const bool reads_library = is_in_group && request.view;
   if (((keeps_input && !is_in_group) || reads_library) && !has_library()) return no_memory();
-  current_ = std::move(round);
+  request_ = std::move(request);
   under_way_ = true;
   answered_ = 0;
   unsettled_ = partitions_.size();
@@ -84,7 +86,7 @@ Payload TensorState::contribution(const Partition& partition) const {
   const std::byte* const from = contributed(partition);
   if (from == nullptr || refused_) return {};
   return {std::span(from, partition.bytes),
-          is_owner(partition) ? share_.region.get() : current_.in_home.get()};
+          is_owner(partition) ? share_.region.get() : request_.source().home.get()};
 }
 
 void TensorState::on_handed_over(Partition& partition, bool payload) {
@@ -111,8 +113,8 @@ TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
       partition.state == State::failed) {
     return Verdict::duplicate;
   }
-  const bool is_root = is_owner(partition) ? current_.has_root : current_.is_root;
-  const bool may_be_empty = is_root && !is_async();
+  const bool has_answer = is_owner(partition) ? has_root() : is_root();
+  const bool may_be_empty = has_answer && !is_async();
   if (payload_bytes == partition.bytes || (may_be_empty && payload_bytes == 0)) return Verdict::wanted;
   return Verdict::violation;
 }
@@ -143,10 +145,10 @@ std::byte* TensorState::receive(Partition& partition) {
       if (partition.kept == Kept::library) partition.kept = Kept::nothing;
       return home(partition);
     }
-  } else if (!to_library && current_.is_root) {
+  } else if (!to_library && is_root()) {
     return nullptr;
   } else if (!to_library && (partition.holds == 0 || !in_place())) {
-    return current_.out + offset;
+    return output() + offset;
   } else {
     partition.detour.reset(new (std::nothrow) std::byte[partition.bytes]);
     if (partition.detour != nullptr) return partition.detour.get();
@@ -166,7 +168,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   if (partition.state == State::failed) return;
   if (partition.state != State::lent) partition.spent = std::move(partition.lent);
   if (is_async() && partition.in_library) partition.upper = !partition.upper;
-  if (is_async() && current_.operation == Operation::broadcast) ++partition.broadcasts;
+  if (is_async() && request_.is_broadcast()) ++partition.broadcasts;
   keep(partition, weight);
   partition.state = State::answered;
   partition.weight = weight;
@@ -176,7 +178,7 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
 }
 
 void TensorState::on_version(Partition& partition, const Aggregate& answer) {
-  if (!current_.retain || partition.state == State::failed) return;
+  if (!rules_.retain || partition.state == State::failed) return;
   if (partition.versions == nullptr) partition.versions = std::make_unique<Partition::Versions>();
   ValueVersion& coming = partition.versions->coming;
   coming.version = answer.version;
@@ -192,7 +194,7 @@ void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_
 }
 
 bool TensorState::needs_spare(const Partition& partition) const {
-  return partition.state == State::lent && current_.retain && in_place() && !is_owner(partition);
+  return partition.state == State::lent && rules_.retain && in_place() && !is_owner(partition);
 }
 
 bool TensorState::fetch(Partition& partition, std::byte* spare) {
@@ -209,8 +211,8 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
     if (!partition.lent.intact()) return false;
     partition.in_library = true;
     if (is_owner(partition)) partition.lent.reset();
-  } else if (!current_.view && !current_.is_root) {
-    std::byte* const out = current_.out + partitioner_.offset(partition.index);
+  } else if (!request_.view && !is_root()) {
+    std::byte* const out = output() + partitioner_.offset(partition.index);
     // In place it would overwrite the contribution, which is needed again if the answer turns out not to be
     // whole.
     std::byte* const first = needs_spare(partition) ? spare : out;
@@ -249,7 +251,7 @@ bool TensorState::on_failed(Partition& partition, Round round, const Error& erro
   partition.spent.reset();
   if (retained_ != nullptr) retained_->give_back(partition.index);
   if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
-  if (current_.retain && told) failures_.insert_or_assign(partition.index, std::pair(round, error));
+  if (rules_.retain && told) failures_.insert_or_assign(partition.index, std::pair(round, error));
   partition.state = State::failed;
   if (!error_) error_ = error;
   return true;
@@ -265,7 +267,7 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   // An answer that is not fetched yet, or is only going to be read when the round has ended: the lender is
   // gone.
   const bool unread = partition.state == State::lent ||
-                      (partition.state == State::answered && current_.view && partition.lent);
+                      (partition.state == State::answered && request_.view && partition.lent);
   if (!under_way_) return false;
   if (unread) {
     partition.lent.reset();
@@ -276,7 +278,7 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   } else if (partition.state != State::sent && partition.state != State::refused) {
     return false;
   }
-  const bool in_the_way = partition.role == Partition::Role::alone && was_receiving && !current_.retain &&
+  const bool in_the_way = partition.role == Partition::Role::alone && was_receiving && !rules_.retain &&
                           in_place() && partition.detour == nullptr;
   partition.detour.reset();
   if (in_the_way) {
@@ -314,8 +316,8 @@ bool TensorState::settle(Partition& partition) {
 // To where the answer of this round is to be, and to be kept.
 void TensorState::store(Partition& partition) {
   const std::uint64_t offset = partitioner_.offset(partition.index);
-  if (!current_.is_root && !current_.view) {
-    std::byte* const out = current_.out + offset;
+  if (!is_root() && !request_.view) {
+    std::byte* const out = output() + offset;
     if (partition.in_library) {
       std::memcpy(out, home(partition), partition.bytes);
     } else if (partition.detour != nullptr) {
@@ -324,36 +326,36 @@ void TensorState::store(Partition& partition) {
   }
   const std::byte* from = nullptr;
   if (in_library() && partition.detour != nullptr) from = partition.detour.get();
-  if (partition.kept == Kept::input) from = current_.in + offset;
+  if (partition.kept == Kept::input) from = input() + offset;
   if (from == nullptr) return;
   std::memcpy(home(partition), from, partition.bytes);
-  if (current_.retain) partition.kept = Kept::library;
+  if (rules_.retain) partition.kept = Kept::library;
 }
 
 TensorState::Ended TensorState::end() {
   BPS_ASSERT(under_way_ && unsettled_ == 0);
   check_weights();
-  Ended ended{std::move(current_.done),
+  Ended ended{std::move(request_.done),
               error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(weight_)};
   retained_.reset();
   for (Partition& partition : partitions_)
     partition.spent.reset();
-  if (current_.view && !error_) make_view();
+  if (request_.view && !error_) make_view();
   if (!error_) last_number_ = operation_number_;
   under_way_ = false;
-  current_ = {};
+  request_ = {};
   round_ = round_.next();
   return ended;
 }
 
 // What a server decided for one partition another one may have decided otherwise (decision 0012).
 void TensorState::check_weights() {
-  const bool adds = current_.operation == Operation::sum || current_.operation == Operation::product;
-  if (error_ || !adds || is_async() || current_.unequal_sums || heaviest_ <= weight_) return;
+  const bool adds = request_.operation == Operation::sum || request_.operation == Operation::product;
+  if (error_ || !adds || is_async() || rules_.unequal_sums || heaviest_ <= weight_) return;
   error_ = make_error(
       ErrorCode::peer_lost,
       "round " + std::to_string(round_.value) + " of " + shape_.name +
-          ": a worker was lost meanwhile, and parts of the " + std::string(name_of(current_.operation)) +
+          ": a worker was lost meanwhile, and parts of the " + std::string(name_of(request_.operation)) +
           " hold " + std::to_string(heaviest_) + " ranks, others " + std::to_string(weight_),
       "push the round once more from the inputs, use average, or allow it with unequal_sums=1 "
       "(BPS_UNEQUAL_SUMS=1)");
@@ -369,7 +371,7 @@ void TensorState::make_view() {
       view_->add({home(partition), partition.bytes}, offset);
     }
   }
-  if (current_.retain) retained_ = view_;
+  if (rules_.retain) retained_ = view_;
 }
 
 TensorState::Ended TensorState::abort(const Error& error) {

@@ -41,6 +41,7 @@
 // for an async one 8 bytes for each rank, twice.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -53,10 +54,10 @@
 #include <vector>
 
 #include "client/src/api/answer_view.h"
-#include "client/src/engine/operation_check.h"
 #include "client/src/group/local_group.h"
 #include "client/src/tensors/contribution_queue.h"
 #include "client/src/tensors/partitioner.h"
+#include "client/src/tensors/request.h"
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
 #include "proto/base/memory/region.h"
@@ -128,24 +129,11 @@ struct Partition : SendItem {
 
 class TensorState {
  public:
-  using Done = std::function<void(Result<std::uint32_t>)>;  // the weight
-
-  struct RoundInput {
-    const std::byte* in = nullptr;  // nullptr: contributes nothing (non-root of a broadcast)
-    std::byte* out = nullptr;
-    Operation operation = Operation::sum;
-    Rank root;
-    bool is_root = false;   // of a broadcast: its memory is the answer already
-    bool has_root = false;  // a rank of this host's group is
+  // Of all tensors of a client.
+  struct Rules {
+    Rank self = {};
     bool retain = true;
     bool unequal_sums = false;  // allowed
-    bool view = false;          // read in place: `out` is null
-    // The memory that `in` and `out` lie in, if a transport allocated it; kept until the round ends.
-    std::shared_ptr<const Region> in_home, out_home;
-    MemoryKind memory = MemoryKind::host;  // that `in` and `out` are; another than the host's goes by a group
-    std::shared_ptr<void> in_event, out_event;  // when they may be used; see OperationBuffer
-    std::shared_ptr<OutputWatch> watch;         // see LocalPiece
-    Done done;
   };
 
   // What an incoming answer is.
@@ -153,7 +141,7 @@ class TensorState {
 
   // `declared` has been checked against `declaration`: as many owners as partitions.
   TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
-              std::uint64_t partition_bytes);
+              std::uint64_t partition_bytes, const Rules& rules);
   TensorState(const TensorState&) = delete;
   TensorState& operator=(const TensorState&) = delete;
 
@@ -172,16 +160,15 @@ class TensorState {
   std::uint64_t operation_number() const { return operation_number_; }
   // Of the last one that ended well; 0: none has.
   std::uint64_t last_number() const { return last_number_; }
-  Round round() const { return round_; }  // of the operation under way, else of the next one
-  Operation operation() const { return current_.operation; }
-  Rank root() const { return current_.root; }
-  MemoryKind memory() const { return current_.memory; }
+  Round round() const { return round_; }               // of the operation under way, else of the next one
+  const Request& request() const { return request_; }  // of the operation under way
 
   // invalid_argument if a round is under way or a view of the last one not released.
   Status may_begin() const;
   // Fails likewise, changing nothing, and with out_of_memory if there is none for the answer. Then all
-  // partitions are `waiting` and the caller queues them. Not for tensors without elements.
-  Status begin(RoundInput round);
+  // partitions are `waiting` and the caller queues them. Not for tensors without elements. `request` has been
+  // checked.
+  Status begin(Request request);
 
   // It is to be sent, and nothing but the queue is in its way.
   bool may_queue(const Partition& partition) const {
@@ -233,7 +220,7 @@ class TensorState {
   bool settle(Partition& partition);
   // The round's result, and the callback for it. The tensor is free for the next round.
   struct Ended {
-    Done done;
+    Request::Done done;
     Result<std::uint32_t> result;
   };
   Ended end();
@@ -272,9 +259,11 @@ class TensorState {
   struct Share {
     std::uint32_t size = 1;
     std::uint32_t rank = 0;
-    std::shared_ptr<Region> region;
+    std::span<const Rank> ranks = {};  // growing; they outlive the tensor's rounds
+    std::shared_ptr<Region> region = nullptr;
     std::byte* sums = nullptr;
     std::byte* answers = nullptr;
+    bool has(Rank root) const { return std::binary_search(ranks.begin(), ranks.end(), root); }
   };
   static std::uint64_t share_bytes(const std::vector<Partition>& partitions, std::uint32_t size,
                                    std::uint32_t rank);
@@ -283,12 +272,12 @@ class TensorState {
   void join_group(Share share);
   bool has_joined() const { return has_joined_; }
   // The group's part in it: of all rounds, or in a group of one, of the one under way.
-  bool is_grouped() const { return share_.size > 1 || current_.memory != MemoryKind::host; }
+  bool is_grouped() const { return share_.size > 1 || request_.memory() != MemoryKind::host; }
   const Share& share() const { return share_; }
+  // Of a broadcast: a rank of the group is its root.
+  bool has_root() const { return request_.is_broadcast() && share_.has(request_.root); }
 
   // What a collective reads and writes of the partition here.
-  OperationBuffer operation_buffer() const;
-  OperationBuffer output_buffer() const;  // where it is to be waited for on its own; else without an event
   LocalPiece reduce_piece(const Partition& partition) const;
   LocalPiece spread_piece(const Partition& partition) const;
   // Owner: the sum is there; or nothing is to be summed, and the servers are told why if that is an error.
@@ -312,9 +301,16 @@ class TensorState {
   std::shared_ptr<const std::byte[]> library_memory() const;
   void change_roles();
   // The answer belongs where the contribution lies.
-  bool in_place() const { return current_.in == current_.out && !current_.is_root; }
+  bool in_place() const { return !request_.is_broadcast() && request_.in.bytes.data() == output(); }
   // The answer stays with the library, or passes through it.
-  bool in_library() const { return current_.retain || current_.view; }
+  bool in_library() const { return rules_.retain || request_.view; }
+  // This rank's memory is the answer already.
+  bool is_root() const { return request_.is_broadcast() && request_.root == rules_.self; }
+  // Null: contributes nothing.
+  const std::byte* input() const {
+    return request_.is_broadcast() && !is_root() ? nullptr : request_.source().bytes.data();
+  }
+  std::byte* output() const { return request_.out.bytes.data(); }
   bool has_library();
   bool has_home(const Partition& partition) { return is_owner(partition) || has_library(); }
   // Where the last answer is kept that was whole; where the next one goes to.
@@ -333,6 +329,7 @@ class TensorState {
   TensorShape shape_;
   TensorDeclaration declaration_;
   const PartitionId first_partition_;
+  const Rules rules_;
   Partitioner partitioner_;
   std::vector<Partition> partitions_;
   std::shared_ptr<std::byte[]> library_;  // null until it is needed
@@ -348,7 +345,7 @@ class TensorState {
   bool under_way_ = false;
   std::uint64_t operation_number_ = 0;
   std::uint64_t last_number_ = 0;
-  RoundInput current_;
+  Request request_;
   std::uint64_t answered_ = 0;
   std::uint64_t unsettled_ = 0;
   std::uint32_t weight_ = 0;     // of the lightest partition

@@ -50,11 +50,10 @@ std::uint64_t TensorState::share_offset(const Partition& partition) const {
 }
 
 const std::byte* TensorState::contributed(const Partition& partition) const {
-  const bool is_broadcast = current_.operation == Operation::broadcast;
   if (is_owner(partition)) {
-    return is_broadcast && !current_.has_root ? nullptr : share_.sums + share_offset(partition);
+    return request_.is_broadcast() && !has_root() ? nullptr : share_.sums + share_offset(partition);
   }
-  return current_.in == nullptr ? nullptr : current_.in + partitioner_.offset(partition.index);
+  return input() == nullptr ? nullptr : input() + partitioner_.offset(partition.index);
 }
 
 // What views read; it may outlive the tensor.
@@ -65,33 +64,14 @@ std::shared_ptr<const std::byte[]> TensorState::library_memory() const {
   return {both, library_.get()};
 }
 
-// What a round waits for before it can begin: a buffer that is only written is not read too early.
-OperationBuffer TensorState::operation_buffer() const {
-  OperationBuffer buffer;
-  buffer.bytes = current_.in == nullptr ? current_.out : const_cast<std::byte*>(current_.in);
-  buffer.size = shape_.bytes();
-  buffer.memory = current_.memory;
-  buffer.event = current_.in_event;
-  return buffer;
-}
-
-OperationBuffer TensorState::output_buffer() const {
-  OperationBuffer buffer;
-  buffer.bytes = current_.out;
-  buffer.size = shape_.bytes();
-  buffer.memory = current_.memory;
-  buffer.event = current_.out_event;
-  return buffer;
-}
-
 LocalPiece TensorState::reduce_piece(const Partition& partition) const {
   LocalPiece piece;
   piece.partition = partition.id;
   piece.owner = partition.id.value % share_.size;
   piece.dtype = shape_.dtype;
   piece.elements = static_cast<std::uint32_t>(partition.bytes / size_of(shape_.dtype));
-  piece.in = current_.in == nullptr ? nullptr : current_.in + partitioner_.offset(partition.index);
-  piece.in_home = current_.in_home.get();
+  piece.in = input() == nullptr ? nullptr : input() + partitioner_.offset(partition.index);
+  piece.in_home = request_.source().home.get();
   piece.priority = partition.priority;
   if (!is_owner(partition)) return piece;
   piece.sum = share_.sums + share_offset(partition);
@@ -105,11 +85,11 @@ LocalPiece TensorState::spread_piece(const Partition& partition) const {
   piece.in_home = nullptr;
   piece.sum = nullptr;
   if (is_owner(partition)) piece.answer = home(partition);
-  if (current_.view) {
+  if (request_.view) {
     piece.out = is_owner(partition) ? nullptr : library_.get() + partitioner_.offset(partition.index);
-  } else if (!current_.is_root) {
-    piece.out = current_.out + partitioner_.offset(partition.index);
-    piece.watch = current_.watch;
+  } else if (!is_root()) {
+    piece.out = output() + partitioner_.offset(partition.index);
+    piece.watch = request_.watch;
   }
   return piece;
 }
@@ -134,7 +114,7 @@ bool TensorState::may_spread(Partition& partition) {
   BPS_ASSERT(from != nullptr);
   std::memcpy(home(partition), from, partition.bytes);
   partition.in_library = true;
-  if (current_.retain) partition.kept = Kept::library;
+  if (rules_.retain) partition.kept = Kept::library;
   return true;
 }
 

@@ -14,7 +14,7 @@ using Kept = Partition::Kept;
 void TensorState::keep(Partition& partition, std::uint32_t weight) {
   if (!failures_.empty()) failures_.erase(partition.index);
   partition.kept = Kept::nothing;
-  if (!current_.retain) return;
+  if (!rules_.retain) return;
   partition.kept_round = round_;
   partition.kept_weight = weight;
   if (is_async()) {

@@ -22,15 +22,13 @@ struct Tensor {
       : retain(retain_answers), in_place(in_place_rounds), mode(tensor_mode) {}
 
   Status begin(bool view = false) {
-    TensorState::RoundInput round;
-    round.in = in.data();
-    round.out = view ? nullptr : in_place ? in.data() : out.data();
-    round.operation = Operation::average;  // partitions may differ in weight
-    round.retain = retain;
-    round.view = view;
-    round.done = [this](Result<std::uint32_t> w) { result = std::move(w); };
-    const Status status = state.begin(std::move(round));
-    return status;
+    Request request;
+    request.in.bytes = in;
+    if (!view) request.out.bytes = in_place ? in : out;
+    request.operation = Operation::average;  // partitions may differ in weight
+    request.view = view;
+    request.done = [this](Result<std::uint32_t> w) { result = std::move(w); };
+    return state.begin(std::move(request));
   }
   void send(std::size_t index) { state.on_handed_over(at(index), true); }
   void begin_and_send(bool view = false) {
@@ -73,7 +71,8 @@ struct Tensor {
   const Mode mode;
   TensorState state{{"t", DType::u8, kSlice + 100, 0, mode},
                     {{}, TensorId{0}, 0, PartitionId{0}, {LaneIndex{0}, LaneIndex{0}}},
-                    kSlice};
+                    kSlice,
+                    {Rank{0}, retain}};
   Bytes in = bytes_of(kSlice + 100, 1), out = bytes_of(kSlice + 100, 0), spare = bytes_of(kSlice, 0);
   std::optional<Result<std::uint32_t>> result;
 };
@@ -349,14 +348,12 @@ TEST_CASE("tensor: loans end with the job, a view with its reader") {
 TEST_CASE("tensor: a broadcast's root needs no answer, the others copy it") {
   for (const bool root : {true, false}) {
     Tensor t(false);
-    TensorState::RoundInput round;
-    round.is_root = root;
-    round.in = root ? t.in.data() : nullptr;
-    round.out = t.in.data();
-    round.operation = Operation::broadcast;
-    round.retain = false;
-    round.done = [](Result<std::uint32_t>) {};
-    REQUIRE(t.state.begin(std::move(round)).ok());
+    Request request;
+    request.operation = Operation::broadcast;
+    request.root = Rank{root ? 0u : 1u};
+    request.out.bytes = t.in;
+    request.done = [](Result<std::uint32_t>) {};
+    REQUIRE(t.state.begin(std::move(request)).ok());
     t.send(0);
     if (root) t.state.on_released(t.at(0));
     t.at(0).holds = 0;
@@ -371,12 +368,12 @@ TEST_CASE("tensor: contributions name the region that they lie in") {
   Tensor t(true);
   auto region = allocate_ordinary_region(2 * kSlice);
   REQUIRE(region.ok());
-  TensorState::RoundInput round;
-  round.in = (*region)->bytes().data();
-  round.out = t.out.data();
-  round.in_home = *region;
-  round.done = [](Result<std::uint32_t>) {};
-  REQUIRE(t.state.begin(std::move(round)).ok());
+  Request request;
+  request.in.bytes = (*region)->bytes().first(t.out.size());
+  request.in.home = *region;
+  request.out.bytes = t.out;
+  request.done = [](Result<std::uint32_t>) {};
+  REQUIRE(t.state.begin(std::move(request)).ok());
   const Payload payload = t.state.contribution(t.at(1));
   CHECK(payload.region == region->get());
   CHECK(payload.bytes.data() == (*region)->bytes().data() + kSlice);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/src/engine/testing/requests.h"
 #include "client/src/engine/testing/scripted_cluster.h"
 
 namespace bps::testing {
@@ -19,9 +20,11 @@ struct Running : ScriptedCluster {
     out = bytes_of(2 * kSlice + 100, 0);
   }
   void push_pull(Operation operation = Operation::sum) {
-    REQUIRE(engine.push_pull(tensor, in, out, operation, into(outcome)).ok());
+    REQUIRE(engine.begin(push_pull_of(tensor, in, out, operation, into(outcome))).ok());
   }
-  void push_pull_in_place() { REQUIRE(engine.push_pull(tensor, in, in, Operation::sum, into(outcome)).ok()); }
+  void push_pull_in_place() {
+    REQUIRE(engine.begin(push_pull_of(tensor, in, in, Operation::sum, into(outcome))).ok());
+  }
 
   // The next contribution on the lane; tells the engine that it has left.
   PushPull take(std::uint32_t lane_index, bool sent = true) {

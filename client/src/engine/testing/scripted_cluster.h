@@ -251,7 +251,7 @@ class ScriptedCluster {
     return id;
   }
 
-  ClientEngine::OperationDone into(Outcome& operation) {
+  Request::Done into(Outcome& operation) {
     return [&operation](Result<std::uint32_t> weight) {
       ++operation.ended;
       if (weight.ok()) {

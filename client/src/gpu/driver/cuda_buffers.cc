@@ -43,8 +43,13 @@ Result<OperationBuffer> CudaBuffers::describe(void* memory, std::size_t bytes, C
     return status.error();
   auto event = events_.record(stream);
   if (!event) return event.error();
-  return OperationBuffer{static_cast<std::byte*>(memory), bytes, MemoryKind::cuda, device_->ordinal(),
-                         *event};
+  OperationBuffer buffer;
+  buffer.bytes = {static_cast<std::byte*>(memory), bytes};
+  buffer.memory = MemoryKind::cuda;
+  buffer.device = device_->ordinal();
+  buffer.stream = stream;
+  buffer.event = std::move(event).value();
+  return buffer;
 }
 
 }  // namespace bps

@@ -41,8 +41,8 @@ struct Given {
   std::string refusal(void* start, std::size_t bytes) {
     const auto buffer = buffers->describe(start, bytes, nullptr);
     if (buffer) {
-      CHECK(buffer->bytes == start);
-      CHECK(buffer->size == bytes);
+      CHECK(buffer->bytes.data() == start);
+      CHECK(buffer->bytes.size() == bytes);
       return {};
     }
     CHECK(buffer.error().code == ErrorCode::invalid_argument);

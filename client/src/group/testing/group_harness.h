@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/src/engine/testing/requests.h"
 #include "client/src/engine/testing/scripted_cluster.h"
 #include "client/src/group/host_group.h"
 #include "client/src/group/testing/fake_group.h"
@@ -135,7 +136,8 @@ struct HostOfRanks {
   }
   void push_pull(std::uint32_t i, TensorId tensor, Operation operation = Operation::sum) {
     Rank1& rank = *ranks[i];
-    REQUIRE(rank.engine.push_pull(tensor, rank.in, rank.out, operation, rank.into(rank.outcome)).ok());
+    REQUIRE(
+        rank.engine.begin(push_pull_of(tensor, rank.in, rank.out, operation, rank.into(rank.outcome))).ok());
   }
   void push_pull_all(TensorId tensor, Operation operation = Operation::sum) {
     for (std::uint32_t i = 0; i < size; ++i)

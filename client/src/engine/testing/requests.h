@@ -1,0 +1,47 @@
+// For tests: requests of whole tensors in the host's memory.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "client/src/tensors/request.h"
+
+namespace bps::testing {
+
+// `in` is only read.
+inline OperationBuffer buffer_of(std::span<const std::byte> in) {
+  OperationBuffer buffer;
+  buffer.bytes = {const_cast<std::byte*>(in.data()), in.size()};
+  return buffer;
+}
+
+inline Request push_pull_of(TensorId tensor, std::span<const std::byte> in, std::span<std::byte> out,
+                            Operation operation, Request::Done done) {
+  Request request;
+  request.tensor = tensor;
+  request.operation = operation;
+  request.in = buffer_of(in);
+  request.out = buffer_of(out);
+  request.done = std::move(done);
+  return request;
+}
+
+// A sum whose answer is read in place.
+inline Request view_of(TensorId tensor, std::span<const std::byte> in, Request::Done done) {
+  Request request = push_pull_of(tensor, in, {}, Operation::sum, std::move(done));
+  request.view = true;
+  return request;
+}
+
+inline Request broadcast_of(TensorId tensor, std::span<std::byte> buffer, Rank root, Request::Done done) {
+  Request request;
+  request.tensor = tensor;
+  request.operation = Operation::broadcast;
+  request.root = root;
+  request.out = buffer_of(buffer);
+  request.done = std::move(done);
+  return request;
+}
+
+}  // namespace bps::testing

@@ -1,0 +1,121 @@
+#include "client/src/tensors/request.h"
+
+#include <fmt/core.h>
+
+#include <cstdint>
+
+namespace bps {
+namespace {
+
+bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+// `what` names the buffer: "in", "out", "buffer".
+Status check_buffer(const TensorShape& tensor, const char* what, const OperationBuffer& buffer) {
+  const std::size_t bytes = buffer.bytes.size();
+  if (bytes != tensor.bytes()) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("buffer '{}' has {} bytes, tensor '{}' has {} ({} elements of {})", what,
+                                  bytes, tensor.name, tensor.bytes(), tensor.elements, name_of(tensor.dtype)),
+                      "pass exactly the size that was declared");
+  }
+  if (buffer.bytes.data() == nullptr && bytes > 0) {
+    return make_error(ErrorCode::invalid_argument,
+                      fmt::format("buffer '{}' of tensor '{}' is a null pointer, {} bytes are needed", what,
+                                  tensor.name, bytes));
+  }
+  return {};
+}
+
+Status check_overlap(const TensorShape& tensor, const void* in, const void* out) {
+  const auto a = reinterpret_cast<std::uintptr_t>(in);
+  const auto b = reinterpret_cast<std::uintptr_t>(out);
+  const std::uintptr_t distance = a < b ? b - a : a - b;
+  if (distance == 0 || distance >= tensor.bytes()) return {};
+  return make_error(
+      ErrorCode::invalid_argument,
+      fmt::format("input and output of tensor '{}' overlap: they are {} bytes apart and {} bytes long",
+                  tensor.name, distance, tensor.bytes()),
+      "use the same memory for both, or memory that does not overlap");
+}
+
+// Memory of this kind, where the ranks of a host sum so.
+Status check_memory(const TensorShape& tensor, LocalGrouping grouping, MemoryKind memory, bool view) {
+  const auto refuse = [&](const char* why, const char* advice) {
+    return make_error(ErrorCode::invalid_argument, fmt::format("tensor '{}' {}", tensor.name, why), advice);
+  };
+  if (tensor.elements == 0) return {};
+  if (memory == MemoryKind::host) {
+    if (grouping != LocalGrouping::nccl) return {};
+    return refuse("is given in the host's memory, and local_group is nccl, which sums in that of the GPUs",
+                  "give CUDA memory, or set local_group host or off (BPS_LOCAL_GROUP) on all ranks");
+  }
+  if (grouping == LocalGrouping::host) {
+    return refuse("is given in CUDA memory, and local_group is host, which sums in the host's",
+                  "set local_group nccl or off (BPS_LOCAL_GROUP) on all ranks, or give host memory");
+  }
+  if (tensor.is_async)
+    return refuse("is asynchronous, and given in CUDA memory", "copy it to host memory first");
+  if (view) return refuse("is given in CUDA memory, and its answer is to be read in place", "give an output");
+  return {};
+}
+
+// NCCL's min and max of floats are not what servers and the host's memory make of a NaN, and of zeros. Also
+// for hosts with one rank: the job may have others, and all ranks must hear the same.
+Status check_nccl(const TensorShape& tensor, LocalGrouping grouping, Operation operation) {
+  const bool compares = operation == Operation::min || operation == Operation::max;
+  if (grouping != LocalGrouping::nccl || !compares || !is_float(tensor.dtype)) return {};
+  return make_error(
+      ErrorCode::invalid_argument,
+      fmt::format("{} of {} cannot be had with local_group=nccl: NCCL ignores NaN where it is to stay",
+                  name_of(operation), name_of(tensor.dtype)),
+      "use host memory and local_group=host, or local_group=off");
+}
+
+Status check_average(const TensorShape& tensor, bool sums_on_hosts, Operation operation) {
+  const DType dtype = tensor.dtype;
+  const bool is_small = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32;
+  if (!sums_on_hosts || operation != Operation::average || !is_small) return {};
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("'{}' is {}: its sum on a host could exceed that before it is divided",
+                                tensor.name, name_of(dtype)),
+                    "use sum and divide, or local_group off (BPS_LOCAL_GROUP) on all ranks");
+}
+
+Status check_output(const TensorShape& tensor, const OperationBuffer& in, const OperationBuffer& out) {
+  if (Status status = check_buffer(tensor, "out", out); !status.ok()) return status;
+  if (Status status = check_overlap(tensor, in.bytes.data(), out.bytes.data()); !status.ok()) return status;
+  if (in.memory == out.memory) return {};
+  return make_error(
+      ErrorCode::invalid_argument,
+      fmt::format("of tensor '{}', one of input and output is CUDA memory, the other is not", tensor.name),
+      "give both in the memory of one kind");
+}
+
+// The C API's roots are signed.
+Status check_root(Rank root, std::uint32_t world_size) {
+  if (root.value < world_size) return {};
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("root {} is no rank of this job: ranks are 0 to {}",
+                                static_cast<std::int32_t>(root.value), world_size - 1));
+}
+
+}  // namespace
+
+Status check(const Request& request, const TensorShape& tensor, const RequestRules& rules) {
+  const char* const what = request.is_broadcast() ? "buffer" : "in";
+  if (Status status = check_buffer(tensor, what, request.source()); !status.ok()) return status;
+  if (request.is_broadcast()) {
+    if (Status status = check_root(request.root, rules.world_size); !status.ok()) return status;
+  }
+  if (Status status = check_memory(tensor, rules.local_group, request.memory(), request.view); !status.ok())
+    return status;
+  if (Status status = check_nccl(tensor, rules.local_group, request.operation); !status.ok()) return status;
+  if (Status status = check_average(tensor, rules.sums_on_hosts, request.operation); !status.ok())
+    return status;
+  if (request.is_broadcast() || request.view) return {};
+  return check_output(tensor, request.in, request.out);
+}
+
+}  // namespace bps
