@@ -15,16 +15,14 @@ ClientEngine::ClientEngine(EventLoop& loop, Transport& network, ClientConfig con
       config_(std::move(config)),
       log_(std::move(log)),
       link_(loop, network, *this, config_, log_),
-      queries_(loop, [this](const Message& query) { link_.send(query); }),
-      patience_(config_.stall_warn),
       data_(loop, {network, shared_memory, std::move(find_rdma), local, std::move(make_lane_loops)}, *this,
             config_, log_, std::move(make_group)),
       declares_(data_, link_),
+      waits_(loop, config_, log_, link_, data_, declares_, barriers_),
       alive_(std::make_shared<bool>(true)) {}
 
 ClientEngine::~ClientEngine() {
   loop_.cancel(close_timer_);
-  loop_.cancel(look_timer_);
   loop_.cancel(group_timer_);
 }
 
@@ -56,7 +54,7 @@ void ClientEngine::on_job_start(JobStart& start) {
     return fail(status.error());
   log_.info("joined job '{}' (run {:x}) as rank {} of {}, {} lanes", config_.job, start.job_run.value,
             config_.rank.value, config_.world_size, start.lanes.size());
-  look_later();
+  waits_.start();
   if (!data_.forms_group()) return on_group({});
   group_timer_ = loop_.at(
       std::max(patience, loop_.now() + config_.join_timeout) + kGroupPatience, [this, since = loop_.now()] {
@@ -119,10 +117,6 @@ RequestRules ClientEngine::rules() const {
   return {config_.world_size, config_.local_group, data_.ranks().sum_first()};
 }
 
-std::string ClientEngine::describe(TensorId tensor) const {
-  return failure_ ? "nothing: " + failure_->message : data_.describe(tensor) + describe_scheduler();
-}
-
 // ---- barrier ----
 
 void ClientEngine::barrier(Done done) {
@@ -152,11 +146,6 @@ void ClientEngine::on_taken_up() {
   if (has_left_) link_.send(Leave{});
 }
 
-std::string ClientEngine::describe_scheduler() const {
-  const std::string loss = link_.describe_loss();
-  return loss.empty() ? loss : "; " + loss;
-}
-
 // ---- the end ----
 
 void ClientEngine::on_link_failed(const Error& error) { fail(Error(error)); }
@@ -166,7 +155,7 @@ void ClientEngine::fail(const Error& error) {
   if (failure_) return;
   failure_ = error;
   link_.close();
-  queries_.give_up();
+  waits_.stop(error);
   data_.fail(error);
   if (auto done = std::exchange(join_done_, nullptr)) done(error);
   declares_.fail(error);
@@ -252,7 +241,7 @@ void ClientEngine::finish_close() {
       make_error(ErrorCode::cancelled, "the client was closed while the operation was under way");
   if (!failure_) failure_ = closed;
   link_.close();
-  queries_.give_up();
+  waits_.stop(*failure_);
   data_.fail(cancelled, [this, cancelled, closed = std::exchange(close_done_, nullptr)] {
     declares_.fail(cancelled);
     barriers_.fail(cancelled);

@@ -21,13 +21,13 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/src/engine/declarations.h"
-#include "client/src/engine/patience.h"
 #include "client/src/engine/pending_barriers.h"
 #include "client/src/engine/scheduler_link.h"
-#include "client/src/engine/wait_queries.h"
+#include "client/src/engine/wait_reports.h"
 #include "client/src/lanes/data_plane.h"
 #include "client/src/runtime/client_config.h"
 #include "proto/base/log/log.h"
@@ -86,17 +86,23 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void abandon(Done done);
 
   // "round 812 of layer1.weight: 10 of 12 partitions answered; waiting for server 1 (127.0.0.1:4242)"
-  std::string describe(TensorId tensor) const;
+  std::string describe(TensorId tensor) const { return waits_.describe(tensor); }
   // The same with the scheduler's word, which is asked and has `patience`: whom it waits for. `done` is
   // called within that time, or dropped with the engine; perhaps here.
-  using Explained = std::function<void(std::string)>;
-  void explain(TensorId tensor, Duration patience, Explained done);
+  using Explained = WaitReports::Explained;
+  void explain(TensorId tensor, Duration patience, Explained done) {
+    waits_.explain(tensor, patience, std::move(done));
+  }
   // Of the barrier that this worker has come to and that is not done; of a declaration of this tensor.
-  void explain_barrier(Duration patience, Explained done);
-  void explain_declaration(std::string name, Duration patience, Explained done);
+  void explain_barrier(Duration patience, Explained done) {
+    waits_.explain_barrier(patience, std::move(done));
+  }
+  void explain_declaration(std::string name, Duration patience, Explained done) {
+    waits_.explain_declaration(std::move(name), patience, std::move(done));
+  }
   std::string describe_join() const { return link_.describe_join(); }
   // "; scheduler 127.0.0.1:4710 has been away for 2.1 s"; empty while it is there.
-  std::string describe_scheduler() const;
+  std::string describe_scheduler() const { return waits_.describe_scheduler(); }
 
   // After join: memory of which transport is of use.
   Lane::Way best_way() const { return data_.routes().best_way(); }
@@ -116,8 +122,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   static constexpr Duration kGroupPatience =
       std::chrono::seconds(5);  // with other ranks of this host, at least
   static constexpr Duration kLeaveGrace = std::chrono::seconds(2);
-  static constexpr Duration kPatience = std::chrono::milliseconds(250);      // with the scheduler's answers
-  static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
+  static constexpr Duration kPatience = std::chrono::milliseconds(250);  // with the scheduler's answers
 
  private:
   struct PendingSettle {
@@ -136,7 +141,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void answer_settles();
   void on_left() override;
   void on_taken_up() override;
-  void on_waits(const Waits& waits) override { queries_.answered(waits); }
+  void on_waits(const Waits& waits) override { waits_.answered(waits); }
   void on_link_failed(const Error& error) override;
   // DataPlane::Owner
   void on_data_failed(const Error& error) override;
@@ -147,9 +152,6 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void fail(const Error& error);
   void post(std::function<void()> task);
   void drain();
-  // Waits that take too long. client_engine_stall.cc
-  void look_later();
-  void look();
   void finish_close();
   Status ready() const;
 
@@ -157,14 +159,13 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   ClientConfig config_;
   Logger log_;
   SchedulerLink link_;
-  WaitQueries queries_;
-  Patience patience_;
-  TimerId look_timer_, group_timer_;
+  TimerId group_timer_;
   DataPlane data_;
   Done join_done_;
   bool joined_ = false;
   Declarations declares_;
   PendingBarriers barriers_;
+  WaitReports waits_;
   std::vector<PendingSettle> settles_;  // for when all declares are answered
   std::set<Rank> ranks_closing_;        // those that Settle has named
   std::optional<Error> failure_;

@@ -1,9 +1,10 @@
-// Whom waits are for: in the words of an expired one, and in the log when one takes too long.
+#include "client/src/engine/wait_reports.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
-
-#include "client/src/engine/client_engine.h"
+#include <utility>
+#include <vector>
 
 namespace bps {
 namespace {
@@ -12,7 +13,33 @@ constexpr Duration kShortestLook = std::chrono::milliseconds(100);
 
 }  // namespace
 
-void ClientEngine::explain(TensorId tensor, Duration patience, Explained done) {
+WaitReports::WaitReports(EventLoop& loop, const ClientConfig& config, Logger log, SchedulerLink& link,
+                         const DataPlane& data, const Declarations& declares, const PendingBarriers& barriers)
+    : loop_(loop),
+      config_(config),
+      log_(std::move(log)),
+      link_(link),
+      data_(data),
+      declares_(declares),
+      barriers_(barriers),
+      queries_(loop, [&link](const Message& query) { link.send(query); }),
+      patience_(config.stall_warn) {}
+
+void WaitReports::stop(const Error& error) {
+  if (!failure_) failure_ = error;
+  queries_.give_up();
+}
+
+std::string WaitReports::describe(TensorId tensor) const {
+  return failure_ ? "nothing: " + failure_->message : data_.describe(tensor) + describe_scheduler();
+}
+
+std::string WaitReports::describe_scheduler() const {
+  const std::string loss = link_.describe_loss();
+  return loss.empty() ? loss : "; " + loss;
+}
+
+void WaitReports::explain(TensorId tensor, Duration patience, Explained done) {
   const std::string local = describe(tensor);
   const auto under_way = failure_ ? std::nullopt : data_.tensors().under_way(tensor);
   if (!under_way || !describe_scheduler().empty()) return done(local);
@@ -22,7 +49,7 @@ void ClientEngine::explain(TensorId tensor, Duration patience, Explained done) {
                    const std::optional<Waits>& waits) { done(explain_round(waits, name, round, local)); });
 }
 
-void ClientEngine::explain_barrier(Duration patience, Explained done) {
+void WaitReports::explain_barrier(Duration patience, Explained done) {
   if (failure_ || barriers_.empty()) return done("nothing: the barrier is done");
   const std::string unknown = fmt::format("barrier {}, which not all of the {} workers have come to",
                                           barriers_.first_pending(), config_.world_size);
@@ -33,7 +60,7 @@ void ClientEngine::explain_barrier(Duration patience, Explained done) {
                });
 }
 
-void ClientEngine::explain_declaration(std::string name, Duration patience, Explained done) {
+void WaitReports::explain_declaration(std::string name, Duration patience, Explained done) {
   const std::string unknown = "the declaration of " + name;
   if (failure_ || declares_.empty() || !describe_scheduler().empty()) return done(unknown);
   queries_.ask(Subject::declaration, std::move(name), patience,
@@ -45,17 +72,17 @@ void ClientEngine::explain_declaration(std::string name, Duration patience, Expl
 // ---- waits that take too long ----
 
 // Twice in that time, so that nothing waits much longer without a word.
-void ClientEngine::look_later() {
+void WaitReports::start() {
   if (config_.stall_warn <= Duration::zero()) return;
-  look_timer_ = loop_.after(std::max(config_.stall_warn / 2, kShortestLook), [this] {
-    look_timer_ = {};
+  timer_ = loop_.after(std::max(config_.stall_warn / 2, kShortestLook), [this] {
+    timer_ = {};
     if (failure_) return;
     look();
-    look_later();
+    start();
   });
 }
 
-void ClientEngine::look() {
+void WaitReports::look() {
   std::vector<Patience::Item> items;
   for (const TensorSet::UnderWay& one : data_.tensors().all_under_way())
     items.push_back({Patience::Kind::round, one.tensor.value, one.round.value});
