@@ -20,13 +20,13 @@
 #include <string>
 #include <vector>
 
+#include "client/src/engine/client_stats.h"
 #include "client/src/group/host_ranks.h"
 #include "client/src/lanes/exchange.h"
 #include "client/src/lanes/lane_set.h"
 #include "client/src/lanes/running_job.h"
 #include "client/src/lanes/worker_handoff.h"
 #include "client/src/runtime/client_config.h"
-#include "client/src/runtime/client_stats.h"
 #include "client/src/tensors/tensor_set.h"
 
 namespace bps {

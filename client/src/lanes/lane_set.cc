@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/src/lanes/default_credit.h"
+#include "client/src/tensors/default_credit.h"
 
 namespace bps {
 

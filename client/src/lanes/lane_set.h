@@ -15,13 +15,13 @@
 #include <memory>
 #include <vector>
 
+#include "client/src/engine/client_stats.h"
 #include "client/src/lanes/data_threads.h"
 #include "client/src/lanes/lane.h"
 #include "client/src/lanes/lane_routes.h"
 #include "client/src/lanes/link_watch.h"
 #include "client/src/lanes/running_job.h"
 #include "client/src/runtime/client_config.h"
-#include "client/src/runtime/client_stats.h"
 #include "client/src/tensors/contribution_queue.h"
 #include "client/src/tensors/tensor_state.h"
 

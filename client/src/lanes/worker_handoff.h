@@ -16,10 +16,10 @@
 #include <map>
 #include <vector>
 
+#include "client/src/engine/client_stats.h"
 #include "client/src/group/host_ranks.h"
 #include "client/src/lanes/lane_set.h"
 #include "client/src/lanes/running_job.h"
-#include "client/src/runtime/client_stats.h"
 #include "client/src/tensors/tensor_set.h"
 #include "proto/base/log/log.h"
 

@@ -1,4 +1,4 @@
-#include "client/src/lanes/default_credit.h"
+#include "client/src/tensors/default_credit.h"
 
 #include <catch2/catch.hpp>
 
