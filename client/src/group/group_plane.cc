@@ -65,7 +65,7 @@ void GroupPlane::begin_group() {
 Status GroupPlane::add(TensorState& tensor) {
   if (tensor.partitions().empty()) return {};
   const auto size = static_cast<std::uint32_t>(place_.ranks.size());
-  const std::uint64_t bytes = TensorState::share_bytes(tensor.partitions(), size, place_.self);
+  const std::uint64_t bytes = AnswerMemory::share_bytes(tensor.partitions(), size, place_.self);
   TensorState::Share share{size, place_.self, place_.ranks};
   if (bytes > 0) {
     auto piece = memory_.take(2 * bytes);

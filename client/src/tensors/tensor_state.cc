@@ -11,6 +11,7 @@ namespace bps {
 
 using State = Partition::State;
 using Kept = Partition::Kept;
+using Role = Partition::Role;
 
 TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTensor& declared,
                          std::uint64_t partition_bytes, const Rules& rules)
@@ -20,7 +21,9 @@ TensorState::TensorState(const TensorDeclaration& declaration, const DeclaredTen
       first_partition_(declared.first_partition),
       rules_(rules),
       partitioner_(declaration.elements, declaration.dtype, partition_bytes),
-      partitions_(declared.owners.size()) {
+      partitions_(declared.owners.size()),
+      memory_(partitioner_, shape_.bytes(), shape_.is_async),
+      kept_(shape_, memory_, rules.retain) {
   BPS_ASSERT(partitions_.size() == partitioner_.count());
   declaration_.priority = declared.priority;
   for (std::uint32_t i = 0; i < partitions_.size(); ++i) {
@@ -52,22 +55,19 @@ Status TensorState::may_begin() const {
 
 Status TensorState::begin(Request request) {
   if (Status status = may_begin(); !status.ok()) return status;
-  const bool is_in_group = share_.size > 1 || request.memory() != MemoryKind::host;
-  BPS_ASSERT(!is_in_group || has_joined_);
+  const bool is_in_group = share().size > 1 || request.memory() != MemoryKind::host;
+  BPS_ASSERT(!is_in_group || has_joined());
   // Its copy is made when nobody can be told any more.
   const bool keeps_input =
       request.is_broadcast() && request.root == rules_.self && rules_.retain && !is_async();
   const bool reads_library = is_in_group && request.view;
-  if (((keeps_input && !is_in_group) || reads_library) && !has_library()) return no_memory();
+  if (((keeps_input && !is_in_group) || reads_library) && !memory_.make_library()) return no_memory();
   request_ = std::move(request);
   under_way_ = true;
-  answered_ = 0;
-  unsettled_ = partitions_.size();
-  weight_ = UINT32_MAX;
-  heaviest_ = 0;
+  tally_.begin(partitions_.size());
   error_.reset();
   refused_.reset();
-  if (is_alone_in_group()) change_roles();
+  if (memory_.is_alone_in_group()) change_roles();
   for (Partition& partition : partitions_) {
     partition.state = State::waiting;
     partition.sent_once = false;
@@ -86,7 +86,7 @@ Payload TensorState::contribution(const Partition& partition) const {
   const std::byte* const from = contributed(partition);
   if (from == nullptr || refused_) return {};
   return {std::span(from, partition.bytes),
-          is_owner(partition) ? share_.region.get() : request_.source().home.get()};
+          is_owner(partition) ? share().region.get() : request_.source().home.get()};
 }
 
 void TensorState::on_handed_over(Partition& partition, bool payload) {
@@ -119,19 +119,6 @@ TensorState::Verdict TensorState::judge(const Partition& partition, Round round,
   return Verdict::violation;
 }
 
-bool TensorState::has_library() {
-  if (is_alone_in_group()) return true;
-  const std::uint64_t places = is_async() ? 2 : 1;
-  if (library_ == nullptr) library_.reset(new (std::nothrow) std::byte[places * shape_.bytes()]);
-  return library_ != nullptr;
-}
-
-std::byte* TensorState::place(const Partition& partition, bool upper) const {
-  if (is_owner(partition) || is_alone_in_group()) return share_.answers + share_offset(partition);
-  const std::uint64_t half = is_async() && upper ? shape_.bytes() : 0;
-  return library_.get() + half + partitioner_.offset(partition.index);
-}
-
 std::byte* TensorState::receive(Partition& partition) {
   // The server has our contribution: another copy that waits would read what is being overwritten.
   partition.state = State::sent;
@@ -139,11 +126,11 @@ std::byte* TensorState::receive(Partition& partition) {
   const std::uint64_t offset = partitioner_.offset(partition.index);
   const bool to_library = in_library() || is_owner(partition);
   if (to_library && (is_async() || !partition.lending)) {
-    partition.in_library = has_home(partition);
-    if (partition.in_library && is_async()) return next_home(partition);
+    partition.in_library = memory_.make_home(partition);
+    if (partition.in_library && is_async()) return memory_.next_home(partition);
     if (partition.in_library) {
       if (partition.kept == Kept::library) partition.kept = Kept::nothing;
-      return home(partition);
+      return memory_.home(partition);
     }
   } else if (!to_library && is_root()) {
     return nullptr;
@@ -169,21 +156,10 @@ void TensorState::on_answer(Partition& partition, std::uint32_t weight) {
   if (partition.state != State::lent) partition.spent = std::move(partition.lent);
   if (is_async() && partition.in_library) partition.upper = !partition.upper;
   if (is_async() && request_.is_broadcast()) ++partition.broadcasts;
-  keep(partition, weight);
+  kept_.keep(partition, round_, weight);
   partition.state = State::answered;
   partition.weight = weight;
-  weight_ = std::min(weight_, weight);
-  heaviest_ = std::max(heaviest_, weight);
-  ++answered_;
-}
-
-void TensorState::on_version(Partition& partition, const Aggregate& answer) {
-  if (!rules_.retain || partition.state == State::failed) return;
-  if (partition.versions == nullptr) partition.versions = std::make_unique<Partition::Versions>();
-  ValueVersion& coming = partition.versions->coming;
-  coming.version = answer.version;
-  coming.broadcasts = answer.broadcasts;
-  coming.applied = answer.applied;
+  tally_.on_answer(weight);
 }
 
 void TensorState::on_lent(Partition& partition, LentPayload answer, std::uint32_t weight) {
@@ -205,9 +181,9 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
   if (is_owner(partition) && partition.lending) return true;
   if (!partition.lent.intact()) return false;
   if (to_library) {
-    if (!has_home(partition)) return on_failed(partition, round_, no_memory());
+    if (!memory_.make_home(partition)) return on_failed(partition, round_, no_memory());
     if (is_owner(partition)) partition.kept = Kept::nothing;
-    std::memcpy(next_home(partition), partition.lent.bytes().data(), partition.bytes);
+    std::memcpy(memory_.next_home(partition), partition.lent.bytes().data(), partition.bytes);
     if (!partition.lent.intact()) return false;
     partition.in_library = true;
     if (is_owner(partition)) partition.lent.reset();
@@ -249,9 +225,7 @@ bool TensorState::on_failed(Partition& partition, Round round, const Error& erro
   if (partition.state == State::answered || partition.state == State::failed) return false;
   partition.lent.reset();
   partition.spent.reset();
-  if (retained_ != nullptr) retained_->give_back(partition.index);
-  if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
-  if (rules_.retain && told) failures_.insert_or_assign(partition.index, std::pair(round, error));
+  kept_.fail(partition, round, error, told);
   partition.state = State::failed;
   if (!error_) error_ = error;
   return true;
@@ -272,14 +246,14 @@ bool TensorState::on_lane_broken(Partition& partition, const std::string& lane) 
   if (unread) {
     partition.lent.reset();
     if (partition.kept == Kept::loan) partition.kept = Kept::nothing;
-    if (partition.state == State::answered) --answered_;
-    if (partition.settled) ++unsettled_;
+    if (partition.state == State::answered) tally_.take_back();
+    if (partition.settled) tally_.on_unsettled();
     partition.settled = false;
   } else if (partition.state != State::sent && partition.state != State::refused) {
     return false;
   }
-  const bool in_the_way = partition.role == Partition::Role::alone && was_receiving && !rules_.retain &&
-                          in_place() && partition.detour == nullptr;
+  const bool in_the_way = partition.role == Role::alone && was_receiving && !rules_.retain && in_place() &&
+                          partition.detour == nullptr;
   partition.detour.reset();
   if (in_the_way) {
     on_failed(partition, round_, overwritten(lane));
@@ -303,14 +277,15 @@ bool TensorState::settle(Partition& partition) {
   if (!under_way_ || partition.settled || partition.receiving) return false;
   if (partition.holds > 0 || partition.lending) return false;
   if (partition.state != State::answered && partition.state != State::failed) return false;
-  if (partition.role != Partition::Role::alone) {
+  if (partition.role != Role::alone) {
     if (!partition.spread || partition.open > 0) return false;
   } else if (partition.state == State::answered) {
     store(partition);
   }
   partition.detour.reset();
   partition.settled = true;
-  return --unsettled_ == 0;
+  tally_.on_settled();
+  return tally_.is_settled();
 }
 
 // To where the answer of this round is to be, and to be kept.
@@ -319,7 +294,7 @@ void TensorState::store(Partition& partition) {
   if (!is_root() && !request_.view) {
     std::byte* const out = output() + offset;
     if (partition.in_library) {
-      std::memcpy(out, home(partition), partition.bytes);
+      std::memcpy(out, memory_.home(partition), partition.bytes);
     } else if (partition.detour != nullptr) {
       std::memcpy(out, partition.detour.get(), partition.bytes);
     }
@@ -328,16 +303,16 @@ void TensorState::store(Partition& partition) {
   if (in_library() && partition.detour != nullptr) from = partition.detour.get();
   if (partition.kept == Kept::input) from = input() + offset;
   if (from == nullptr) return;
-  std::memcpy(home(partition), from, partition.bytes);
+  std::memcpy(memory_.home(partition), from, partition.bytes);
   if (rules_.retain) partition.kept = Kept::library;
 }
 
 TensorState::Ended TensorState::end() {
-  BPS_ASSERT(under_way_ && unsettled_ == 0);
+  BPS_ASSERT(under_way_ && tally_.is_settled());
   check_weights();
   Ended ended{std::move(request_.done),
-              error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(weight_)};
-  retained_.reset();
+              error_ ? Result<std::uint32_t>(*error_) : Result<std::uint32_t>(tally_.lightest())};
+  kept_.give_back_loans();
   for (Partition& partition : partitions_)
     partition.spent.reset();
   if (request_.view && !error_) make_view();
@@ -351,27 +326,28 @@ TensorState::Ended TensorState::end() {
 // What a server decided for one partition another one may have decided otherwise (decision 0012).
 void TensorState::check_weights() {
   const bool adds = request_.operation == Operation::sum || request_.operation == Operation::product;
-  if (error_ || !adds || is_async() || rules_.unequal_sums || heaviest_ <= weight_) return;
-  error_ = make_error(
-      ErrorCode::peer_lost,
-      "round " + std::to_string(round_.value) + " of " + shape_.name +
-          ": a worker was lost meanwhile, and parts of the " + std::string(name_of(request_.operation)) +
-          " hold " + std::to_string(heaviest_) + " ranks, others " + std::to_string(weight_),
-      "push the round once more from the inputs, use average, or allow it with unequal_sums=1 "
-      "(BPS_UNEQUAL_SUMS=1)");
+  if (error_ || !adds || is_async() || rules_.unequal_sums || tally_.heaviest() <= tally_.lightest()) return;
+  error_ =
+      make_error(ErrorCode::peer_lost,
+                 "round " + std::to_string(round_.value) + " of " + shape_.name +
+                     ": a worker was lost meanwhile, and parts of the " +
+                     std::string(name_of(request_.operation)) + " hold " + std::to_string(tally_.heaviest()) +
+                     " ranks, others " + std::to_string(tally_.lightest()),
+                 "push the round once more from the inputs, use average, or allow it with unequal_sums=1 "
+                 "(BPS_UNEQUAL_SUMS=1)");
 }
 
 void TensorState::make_view() {
-  view_ = std::make_shared<AnswerView>(library_memory(), partitions_.size());
+  view_ = std::make_shared<AnswerView>(memory_.hold(), partitions_.size());
   for (Partition& partition : partitions_) {
     const std::uint64_t offset = partitioner_.offset(partition.index);
     if (partition.lent) {
       view_->add(std::move(partition.lent), offset);
     } else {
-      view_->add({home(partition), partition.bytes}, offset);
+      view_->add({memory_.home(partition), partition.bytes}, offset);
     }
   }
-  if (rules_.retain) retained_ = view_;
+  kept_.keep_loans(view_);
 }
 
 TensorState::Ended TensorState::abort(const Error& error) {
@@ -385,9 +361,145 @@ TensorState::Ended TensorState::abort(const Error& error) {
     partition.lending = false;
     partition.kept = Kept::nothing;
   }
-  unsettled_ = 0;
+  tally_.settle_all();
   error_ = error;
   return end();
+}
+
+// ---- partitions that move ----
+
+DeclaredTensor TensorState::declared() const {
+  DeclaredTensor declared;
+  declared.tensor = id_;
+  declared.priority = declaration_.priority;
+  declared.first_partition = first_partition_;
+  declared.owners.reserve(partitions_.size());
+  for (const Partition& partition : partitions_)
+    declared.owners.push_back(partition.lane);
+  return declared;
+}
+
+Round TensorState::next_round(const Partition& partition) const {
+  const bool over = partition.state == State::answered || partition.state == State::failed;
+  return under_way_ && over ? round_.next() : round_;
+}
+
+StoredRounds TensorState::stored(const Partition& partition) const {
+  return {partition.id, next_round(partition), KeptAnswers::version(partition), partition.broadcasts};
+}
+
+TensorState::Resumption TensorState::on_resumed(Partition& partition, Round open) {
+  const Round next = next_round(partition);
+  if (open < next) return Resumption::violation;
+  partition.resuming = false;
+  const bool wanted = under_way_ && partition.state == State::waiting;
+  if (wanted && open == next) return Resumption::send;
+  if (is_async() && open > next) {
+    // What is not under way cannot be in the value.
+    if (!wanted) return Resumption::violation;
+    partition.counted = true;
+    return Resumption::send;
+  }
+  // Our contribution was in a sum that others have, or the round has failed without it: we are told.
+  if (wanted) partition.state = State::sent;
+  return Resumption::wait;
+}
+
+// ---- in a group of ranks that sum on their host first (decision 0019) ----
+
+void TensorState::join_group(Share share) {
+  BPS_ASSERT(!under_way_);
+  const bool is_shared = share.size > 1;
+  for (Partition& partition : partitions_) {
+    if (is_shared)
+      partition.role = partition.id.value % share.size == share.rank ? Role::owner : Role::member;
+  }
+  memory_.join(std::move(share));
+}
+
+// Alone in a group, this rank owns what goes by it, and all else is as without.
+void TensorState::change_roles() {
+  const Role role = is_grouped() ? Role::owner : Role::alone;
+  bool is_lending = false;
+  for (Partition& partition : partitions_) {
+    partition.role = role;
+    is_lending = is_lending || partition.lending;
+  }
+  if (!is_lending) memory_.drop_former();
+}
+
+const std::byte* TensorState::contributed(const Partition& partition) const {
+  if (is_owner(partition)) {
+    return request_.is_broadcast() && !has_root() ? nullptr : memory_.sum(partition);
+  }
+  return input() == nullptr ? nullptr : input() + partitioner_.offset(partition.index);
+}
+
+LocalPiece TensorState::reduce_piece(const Partition& partition) const {
+  LocalPiece piece;
+  piece.partition = partition.id;
+  piece.owner = partition.id.value % share().size;
+  piece.dtype = shape_.dtype;
+  piece.elements = static_cast<std::uint32_t>(partition.bytes / size_of(shape_.dtype));
+  piece.in = input() == nullptr ? nullptr : input() + partitioner_.offset(partition.index);
+  piece.in_home = request_.source().home.get();
+  piece.priority = partition.priority;
+  if (!is_owner(partition)) return piece;
+  piece.sum = memory_.sum(partition);
+  piece.home = share().region.get();
+  return piece;
+}
+
+LocalPiece TensorState::spread_piece(const Partition& partition) const {
+  LocalPiece piece = reduce_piece(partition);
+  piece.in = nullptr;
+  piece.in_home = nullptr;
+  piece.sum = nullptr;
+  if (is_owner(partition)) piece.answer = memory_.home(partition);
+  if (request_.view) {
+    piece.out = is_owner(partition) ? nullptr : memory_.in_library(partition);
+  } else if (!is_root()) {
+    piece.out = output() + partitioner_.offset(partition.index);
+    piece.watch = request_.watch;
+  }
+  return piece;
+}
+
+void TensorState::on_summed(Partition& partition) { partition.summed = true; }
+
+void TensorState::on_refused(const Error& error) {
+  refused_ = error;
+  for (Partition& partition : partitions_)
+    partition.cost = 0;
+}
+
+bool TensorState::may_spread(Partition& partition) {
+  const bool is_over = partition.state == State::answered || partition.state == State::failed;
+  if (!is_owner(partition)) return false;
+  if (!under_way_ || !partition.summed || partition.spread || !is_over || partition.receiving) return false;
+  if (partition.state == State::failed || partition.in_library) return true;
+  // It came without payload, to the host that has it, or when another server was just reading what lies
+  // there.
+  if (partition.lending) return false;
+  const std::byte* const from = partition.detour != nullptr ? partition.detour.get() : contributed(partition);
+  BPS_ASSERT(from != nullptr);
+  std::memcpy(memory_.home(partition), from, partition.bytes);
+  partition.in_library = true;
+  if (rules_.retain) partition.kept = Kept::library;
+  return true;
+}
+
+void TensorState::on_spread(Partition& partition, std::uint32_t weight) {
+  partition.spread = true;
+  if (is_owner(partition)) return;
+  partition.state = State::answered;
+  tally_.on_answer(weight);
+}
+
+void TensorState::on_not_spread(Partition& partition, const Error& error, bool told) {
+  partition.spread = true;
+  on_failed(partition, round_, error, told);
+  if (!error_) error_ = error;  // an answer that is here only
 }
 
 }  // namespace bps

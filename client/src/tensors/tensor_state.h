@@ -16,16 +16,9 @@
 // An answer that a server lends is copied once, into the output, and counts when it was whole after that;
 // else it is asked for again.
 //
-// With `retain` the last answer of each partition is kept for workers that may lack it when its server is
-// lost, until the next one is here, which proves that all have it: the loan itself if it was lent (copied
-// into library memory when its lane goes), else library memory, of a broadcast's root a copy of what it sent.
-// Of a round that has failed its error is kept, and no loan of the round before: its server needs that memory
-// for the next one. A partition that moves is `resuming` meanwhile, and not sent.
-//
-// Of an async tensor no answer proves that anyone has the one before, so it is kept until the next one is
-// here, whole: library memory has two places for each partition. What was lent is copied there at once, as
-// the server takes a snapshot for each answer, and other workers would wait for its memory. With it goes what
-// it holds, to be told to the next owner (decision 0015).
+// What has been answered is kept for workers that may lack it: see KeptAnswers. A partition that moves is
+// `resuming` meanwhile, and not sent. What was lent of an async tensor is copied into library memory at once,
+// as the server takes a snapshot for each answer, and other workers would wait for its memory.
 //
 // A round may be read in place: its answer stays where it came, and the next round begins when the program
 // has released it.
@@ -36,96 +29,32 @@
 // program's memory. Rounds in the memory of a GPU go that way also where this rank is alone on its host: then
 // it owns all.
 //
-// Pure. Owner: TensorSet. Lives on: client loop. Limits: library memory is as large as the tensor, or twice
-// that if it is async, allocated for the first answer that needs it; per partition nothing is allocated, but
-// for an async one 8 bytes for each rank, twice.
+// Pure. Owner: TensorSet. Lives on: client loop. Limits: see AnswerMemory and KeptAnswers; nothing is
+// allocated per partition and round, but for the rare detour.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "client/src/api/answer_view.h"
 #include "client/src/group/local_group.h"
-#include "client/src/tensors/contribution_queue.h"
+#include "client/src/tensors/answer_memory.h"
+#include "client/src/tensors/kept_answers.h"
+#include "client/src/tensors/partition.h"
 #include "client/src/tensors/partitioner.h"
 #include "client/src/tensors/request.h"
+#include "client/src/tensors/round_tally.h"
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
-#include "proto/base/memory/region.h"
 #include "proto/base/result.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/messages.h"
 
 namespace bps {
-
-class TensorState;
-
-// Of an asynchronous value that came as an answer: see Aggregate.
-struct ValueVersion {
-  std::uint64_t version = 0;
-  std::uint32_t broadcasts = 0;
-  std::vector<Round> applied;
-};
-
-struct Partition : SendItem {
-  // lent: the answer is there and has not been fetched yet.
-  enum class State : std::uint8_t { idle, waiting, sent, refused, lent, answered, failed };
-  // In a group of ranks. alone: there is none; member: of another rank, which sends it.
-  enum class Role : std::uint8_t { alone, owner, member };
-
-  PartitionId id;
-  TensorState* owner = nullptr;
-  std::uint32_t bytes = 0;
-  State state = State::idle;
-  Role role = Role::alone;
-  bool summed = false;       // owner: what it sends is there
-  bool said = false;         // owner: that there is a verdict
-  bool spreading = false;    // in a group: its spread has begun
-  bool spread = false;       // the answer is here, where the program wants it, or does not come
-  std::uint8_t open = 0;     // collectives that touch the program's memory
-  bool sent_once = false;    // in this round
-  bool asked = false;        // by the server: its payload is to be sent
-  bool unasked = false;      // sent without that, and not answered
-  bool receiving = false;    // a connection writes into our memory
-  bool settled = false;      // counted as finished
-  bool in_library = false;   // the answer has come into library memory
-  bool resuming = false;     // its owner is new: nothing is sent before all workers have resumed there
-  bool resume_said = false;  // in this session of its lane
-  bool counted = false;      // async: this round is in the value at its new owner, and only asked for
-  bool upper = false;        // async: which of its two places in library memory has the last answer
-  std::uint32_t holds = 0;   // sends whose payload a connection may still read
-  Epoch since;               // answers of an earlier epoch are not its owner's
-  std::uint32_t weight = 0;  // of the answer
-  // The answer of this round, or what is retained of the last one.
-  LentPayload lent;
-  // That of the last round when the one of this round is here: given back with all others of the tensor.
-  LentPayload spent;
-  // Where an answer waits that came before they let go of the memory it belongs in.
-  std::unique_ptr<std::byte[]> detour;
-
-  // Where the last answer is kept. `input`: at the root of a broadcast, until the round ends.
-  enum class Kept : std::uint8_t { nothing, library, loan, detour, input };
-  Kept kept = Kept::nothing;
-  bool lending = false;  // a connection reads what is kept
-  std::uint32_t kept_weight = 0;
-  Round kept_round;
-  // Async, with `retain`: of what is kept, and of what is just coming.
-  struct Versions {
-    ValueVersion kept;
-    ValueVersion coming;
-  };
-  std::unique_ptr<Versions> versions;
-  std::uint32_t broadcasts = 0;  // async: that have been answered
-};
 
 class TensorState {
  public:
@@ -191,7 +120,7 @@ class TensorState {
   std::byte* receive(Partition& partition);
   void on_answer(Partition& partition, std::uint32_t weight);
   // Before the one or the other, of an async tensor: what the answer holds.
-  void on_version(Partition& partition, const Aggregate& answer);
+  void on_version(Partition& partition, const Aggregate& answer) { kept_.on_version(partition, answer); }
   // As receive and on_answer, for an answer that is lent and not scarce.
   void on_lent(Partition& partition, LentPayload answer, std::uint32_t weight);
   // Copies a lent answer to where it belongs, as soon as nobody reads what lies there. `spare`: memory for
@@ -231,9 +160,9 @@ class TensorState {
   std::shared_ptr<const AnswerView> view() const { return view_; }
   void release() { view_.reset(); }
 
-  std::uint64_t answered() const { return answered_; }
+  std::uint64_t answered() const { return tally_.answered(); }
 
-  // ---- partitions that move: tensor_state_resume.cc ----
+  // ---- partitions that move ----
 
   // The first round of the partition that is not over here.
   Round next_round(const Partition& partition) const;
@@ -242,40 +171,25 @@ class TensorState {
   // All workers have resumed, and `open` is the round that they are in.
   enum class Resumption : std::uint8_t { send, wait, violation };
   Resumption on_resumed(Partition& partition, Round open);
-  // Before and after the lane is gone that a kept loan came over: copies that into library memory.
-  void bring_home(Partition& partition);
-  // What is kept of a round. `bytes` stay as they are while the partition is `lending`.
-  struct Retention {
-    std::span<const std::byte> bytes;  // empty with an error
-    std::uint32_t weight = 0;
-    Error error;
-    const ValueVersion* value = nullptr;  // async
-  };
-  Retention retained(Partition& partition, const Fetch& fetch);
+  // As those of KeptAnswers.
+  void bring_home(Partition& partition) { kept_.bring_home(partition); }
+  using Retention = KeptAnswers::Retention;
+  Retention retained(Partition& partition, const Fetch& fetch) {
+    return kept_.find(partition, fetch, contributed(partition));
+  }
 
-  // ---- in a group of ranks that sum on their host first: tensor_state_group.cc ----
+  // ---- in a group of ranks that sum on their host first ----
 
-  // Memory of the group for the partitions that are this rank's.
-  struct Share {
-    std::uint32_t size = 1;
-    std::uint32_t rank = 0;
-    std::span<const Rank> ranks = {};  // growing; they outlive the tensor's rounds
-    std::shared_ptr<Region> region = nullptr;
-    std::byte* sums = nullptr;
-    std::byte* answers = nullptr;
-    bool has(Rank root) const { return std::binary_search(ranks.begin(), ranks.end(), root); }
-  };
-  static std::uint64_t share_bytes(const std::vector<Partition>& partitions, std::uint32_t size,
-                                   std::uint32_t rank);
+  using Share = AnswerMemory::Share;
   // Before the first round; in a group of one rank, between two: rounds in host memory go on without it, but
   // what is kept is in its memory from now on.
   void join_group(Share share);
-  bool has_joined() const { return has_joined_; }
+  bool has_joined() const { return memory_.has_joined(); }
   // The group's part in it: of all rounds, or in a group of one, of the one under way.
-  bool is_grouped() const { return share_.size > 1 || request_.memory() != MemoryKind::host; }
-  const Share& share() const { return share_; }
+  bool is_grouped() const { return share().size > 1 || request_.memory() != MemoryKind::host; }
+  const Share& share() const { return memory_.share(); }
   // Of a broadcast: a rank of the group is its root.
-  bool has_root() const { return request_.is_broadcast() && share_.has(request_.root); }
+  bool has_root() const { return request_.is_broadcast() && share().has(request_.root); }
 
   // What a collective reads and writes of the partition here.
   LocalPiece reduce_piece(const Partition& partition) const;
@@ -293,12 +207,8 @@ class TensorState {
   const std::optional<Error>& error() const { return error_; }  // of this round, so far
 
  private:
-  bool is_owner(const Partition& partition) const { return partition.role == Partition::Role::owner; }
-  bool is_alone_in_group() const { return has_joined_ && share_.size == 1; }
-  std::uint64_t share_offset(const Partition& partition) const;
   // What this rank, or its host, contributes.
   const std::byte* contributed(const Partition& partition) const;
-  std::shared_ptr<const std::byte[]> library_memory() const;
   void change_roles();
   // The answer belongs where the contribution lies.
   bool in_place() const { return !request_.is_broadcast() && request_.in.bytes.data() == output(); }
@@ -311,14 +221,6 @@ class TensorState {
     return request_.is_broadcast() && !is_root() ? nullptr : request_.source().bytes.data();
   }
   std::byte* output() const { return request_.out.bytes.data(); }
-  bool has_library();
-  bool has_home(const Partition& partition) { return is_owner(partition) || has_library(); }
-  // Where the last answer is kept that was whole; where the next one goes to.
-  std::byte* home(const Partition& partition) const { return place(partition, partition.upper); }
-  std::byte* next_home(const Partition& partition) const { return place(partition, !partition.upper); }
-  std::byte* place(const Partition& partition, bool upper) const;
-  Retention not_kept(const Partition& partition, const Fetch& fetch) const;
-  void keep(Partition& partition, std::uint32_t weight);
   void store(Partition& partition);
   Error no_memory() const;
   Error overwritten(const std::string& lane) const;
@@ -332,28 +234,20 @@ class TensorState {
   const Rules rules_;
   Partitioner partitioner_;
   std::vector<Partition> partitions_;
-  std::shared_ptr<std::byte[]> library_;  // null until it is needed
-  std::shared_ptr<AnswerView> view_;      // to be released by the program
-  std::shared_ptr<AnswerView> retained_;  // of the last round, its loans not yet given back
-
-  Share share_;
-  bool has_joined_ = false;
-  std::shared_ptr<std::byte[]> former_library_;  // as library_, while a connection may still read there
-  std::optional<Error> refused_;                 // why this host contributes nothing to this round
+  AnswerMemory memory_;
+  KeptAnswers kept_;
+  std::shared_ptr<AnswerView> view_;  // to be released by the program
+  std::optional<Error> poison_;
 
   Round round_;
   bool under_way_ = false;
   std::uint64_t operation_number_ = 0;
   std::uint64_t last_number_ = 0;
+  // Of the round under way.
   Request request_;
-  std::uint64_t answered_ = 0;
-  std::uint64_t unsettled_ = 0;
-  std::uint32_t weight_ = 0;     // of the lightest partition
-  std::uint32_t heaviest_ = 0;   // partition's weight
-  std::optional<Error> error_;   // of this round
-  std::optional<Error> poison_;  // of the tensor
-  // By partition: of the last round, if it has failed.
-  std::map<std::uint32_t, std::pair<Round, Error>> failures_;
+  RoundTally tally_;
+  std::optional<Error> refused_;  // why this host contributes nothing
+  std::optional<Error> error_;
 };
 
 }  // namespace bps

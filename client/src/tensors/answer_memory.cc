@@ -1,0 +1,50 @@
+#include "client/src/tensors/answer_memory.h"
+
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+
+// Its own partitions, one after another; all but the tensor's last are equally long.
+std::uint64_t AnswerMemory::share_bytes(const std::vector<Partition>& partitions, std::uint32_t size,
+                                        std::uint32_t rank) {
+  std::uint64_t bytes = 0;
+  for (const Partition& partition : partitions)
+    bytes += partition.id.value % size == rank ? partition.bytes : 0;
+  return bytes;
+}
+
+void AnswerMemory::join(Share share) {
+  BPS_ASSERT(!is_async_ && !has_joined_);
+  share_ = std::move(share);
+  has_joined_ = true;
+  if (library_ == nullptr) return;
+  BPS_ASSERT(share_.size == 1);
+  std::memcpy(share_.answers, library_.get(), bytes_);
+  former_library_ = std::move(library_);
+}
+
+bool AnswerMemory::make_library() {
+  if (is_alone_in_group()) return true;
+  const std::uint64_t places = is_async_ ? 2 : 1;
+  if (library_ == nullptr) library_.reset(new (std::nothrow) std::byte[places * bytes_]);
+  return library_ != nullptr;
+}
+
+std::byte* AnswerMemory::place(const Partition& partition, bool upper) const {
+  if (is_owner(partition) || is_alone_in_group()) return share_.answers + share_offset(partition);
+  return in_library(partition) + (is_async_ && upper ? bytes_ : 0);
+}
+
+// It may outlive the tensor.
+std::shared_ptr<const std::byte[]> AnswerMemory::hold() const {
+  if (share_.region == nullptr) return library_;
+  using Both = std::pair<std::shared_ptr<std::byte[]>, std::shared_ptr<Region>>;
+  const auto both = std::make_shared<Both>(library_, share_.region);
+  return {both, library_.get()};
+}
+
+}  // namespace bps
