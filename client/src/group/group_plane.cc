@@ -6,8 +6,24 @@
 #include <utility>
 
 #include "proto/base/assert.h"
+#include "proto/wire/limits.h"
 
 namespace bps {
+namespace {
+
+Error broken(std::string what) {
+  return make_error(ErrorCode::protocol, std::move(what), "use the same bps version on all ranks");
+}
+
+// "rank 3", "ranks 3, 5".
+std::string ranks_text(const std::vector<Rank>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (const Rank& rank : ranks)
+    text += fmt::format("{} {}", &rank == &ranks.front() ? "" : ",", rank.value);
+  return text;
+}
+
+}  // namespace
 
 GroupPlane::GroupPlane(EventLoop& loop, Owner& owner, Rounds& rounds, Place place,
                        const MakeGroup& make_group)
@@ -18,13 +34,12 @@ GroupPlane::GroupPlane(EventLoop& loop, Owner& owner, Rounds& rounds, Place plac
       group_(make_group(*this)),
       memory_(*group_) {
   BPS_ASSERT(!place_.ranks.empty() && place_.self < place_.ranks.size());
-  if (is_leader()) sequencer_ = std::make_unique<Sequencer>(place_.ranks, group_->traits());
+  if (place_.self != 0) return;
+  leader_ = std::make_unique<GroupLeader>(loop_, place_.ranks, group_->traits(),
+                                          static_cast<GroupLeader::Owner&>(*this));
 }
 
-GroupPlane::~GroupPlane() {
-  for (const TimerId timer : {order_timer_, waiting_timer_, patience_timer_})
-    loop_.cancel(timer);
-}
+GroupPlane::~GroupPlane() { loop_.cancel(patience_timer_); }
 
 void GroupPlane::post(std::function<void()> task) {
   loop_.post([alive = std::weak_ptr<bool>(alive_), task = std::move(task)] {
@@ -46,7 +61,7 @@ void GroupPlane::start() {
     send_to_all(batch);
     setup_ = std::move(batch.setup);
     begin_group();
-    order();  // a tensor may have failed before
+    leader_->order();  // a tensor may have failed before
   });
 }
 
@@ -76,24 +91,13 @@ Status GroupPlane::add(TensorState& tensor) {
   }
   tensor.join_group(std::move(share));
   tensors_[tensor.id()].state = &tensor;
-  if (const auto failed = strangers_.find(tensor.id()); failed != strangers_.end()) {
+  if (const auto failed = strangers_.find(tensor.id()); failed != strangers_.end())
     tensor.poison(failed->second);
-    return {};
-  }
   if (!is_leader()) return {};
   const std::vector<Partition>& partitions = tensor.partitions();
-  sequencer_->add({tensor.id(), tensor.shape().name, partitions.front().priority, partitions.front().id,
-                   static_cast<std::uint32_t>(partitions.size()), partitions.front().bytes,
-                   partitions.back().bytes});
-  const auto early = early_.find(tensor.id());
-  if (early == early_.end()) return {};
-  const Early waited = std::move(early->second);
-  early_.erase(early);
-  for (const auto& [member, ready] : waited.said) {
-    if (Status status = sequencer_->ready(loop_.now(), member, ready); !status.ok()) return status;
-  }
-  say_later();
-  return {};
+  return leader_->add({tensor.id(), tensor.shape().name, partitions.front().priority, partitions.front().id,
+                       static_cast<std::uint32_t>(partitions.size()), partitions.front().bytes,
+                       partitions.back().bytes});
 }
 
 // ---- what this rank says ----
@@ -125,7 +129,7 @@ void GroupPlane::say_when_ready(TensorState& tensor, const OperationBuffer& buff
     if (!status.ok()) return give_up(status.error());
     if (!is_last) return say_when_ready(tensor, tensor.request().out);
     tensors_.at(tensor.id()).is_said = true;
-    news_.ready.push_back(ready);
+    news_.add(ready);
     say_later();
   });
 }
@@ -137,18 +141,18 @@ void GroupPlane::answered(Partition& partition) {
   if (partition.state == Partition::State::failed) {
     answer.weight = 0;
     answer.error = *tensor.error();
-    news_.answered.push_back(std::move(answer));
+    news_.add(std::move(answer));
     return say_later();
   }
-  ++staging_;
+  open_.begin_staging();
   ++partition.open;
   group_->stage(tensor.spread_piece(partition),
                 [this, &partition, answer = std::move(answer)](const Status& status) {
-                  --staging_;
+                  open_.end_staging();
                   --partition.open;
                   if (failure_) return calm();
                   if (!status.ok()) return give_up(status.error());
-                  news_.answered.push_back(answer);
+                  news_.add(answer);
                   say_later();
                   rounds_.on_group_settled(partition);  // of one that was dropped meanwhile
                 });
@@ -157,7 +161,7 @@ void GroupPlane::answered(Partition& partition) {
 void GroupPlane::leave(std::function<void()> done) {
   if (left_ || failure_) return done();
   on_left_ = std::move(done);
-  news_.leaving = true;
+  news_.leave();
   say_later();
 }
 
@@ -172,123 +176,39 @@ void GroupPlane::say_later() {
 
 void GroupPlane::say() {
   if (failure_ || left_) return;
-  LocalNews all = std::exchange(news_, {});
   if (is_leader()) {
     // A rule that is broken here would be our own bug, and no tensor would go on.
-    if (Status status = take_news(0, all); !status.ok()) give_up(status.error());
+    if (Status status = leader_->take(0, news_.take()); !status.ok()) give_up(status.error());
     return;
   }
-  const auto piece = [](auto& from, std::size_t at) {
-    const std::size_t end = std::min(at + kMaxNewsPerMessage, from.size());
-    if (at >= end) return std::remove_reference_t<decltype(from)>();
-    using Offset = std::ptrdiff_t;
-    return std::remove_reference_t<decltype(from)>(from.begin() + static_cast<Offset>(at),
-                                                   from.begin() + static_cast<Offset>(end));
-  };
-  const std::size_t count = std::max(all.ready.size(), all.answered.size());
-  for (std::size_t at = 0; at < std::max<std::size_t>(count, 1); at += kMaxNewsPerMessage) {
-    LocalNews news{piece(all.ready, at), piece(all.answered, at),
-                   all.leaving && at + kMaxNewsPerMessage >= count};
-    if (!news.ready.empty() || !news.answered.empty() || news.leaving) send(0, news, {}, 0);
-  }
+  news_.take_messages([this](const LocalNews& news) { send(0, news, {}, 0); });
 }
 
 // ---- at the leader: the order ----
 
-Status GroupPlane::take_news(std::uint32_t from, const LocalNews& news) {
-  const TimePoint now = loop_.now();
-  for (const LocalReady& ready : news.ready) {
-    if (left_) continue;
-    const bool is_known = tensors_.count(ready.tensor) != 0;
-    Status status = is_known ? sequencer_->ready(now, from, ready) : take_early(from, ready);
-    if (!status.ok()) return status;
-  }
-  for (const LocalAnswer& answer : news.answered) {
-    if (Status status = sequencer_->answered(now, from, answer); !status.ok()) return status;
-  }
-  if (news.leaving) {
-    if (Status status = sequencer_->left(now, from); !status.ok()) return status;
-  }
-  order();
-  return {};
+bool GroupPlane::on_order(const LocalBatch& batch) {
+  send_to_all(batch);
+  const Status status = execute(batch);
+  if (failure_) return false;
+  if (!status.ok()) give_up(status.error());
+  return status.ok();
 }
 
-// No round ends without the leader, so it is the first one.
-Status GroupPlane::take_early(std::uint32_t from, const LocalReady& ready) {
-  if (strangers_.count(ready.tensor) != 0) return {};  // it ends by the order that is on its way
-  const auto refused = [&](const std::string& why) {
-    return make_error(
-        ErrorCode::protocol,
-        fmt::format("rank {} is ready for round {} of tensor {}, which rank {} has not declared{}",
-                    place_.ranks[from].value, ready.round.value, ready.tensor.value,
-                    place_.ranks.front().value, why),
-        "declare the same tensors on all ranks, with the same bps version");
-  };
-  if (ready.round != Round{}) return refused("");
-  const bool is_new = early_.count(ready.tensor) == 0;
-  if (is_new && early_.size() >= kMaxEarlyTensors)
-    return refused(fmt::format(", as {} others", early_.size()));
-  Early& early = early_[ready.tensor];
-  if (is_new) early.since = loop_.now();
-  return early.said.emplace(from, ready).second ? Status() : refused(", again");
-}
-
-void GroupPlane::order() {
-  if (is_ordering_ || failure_ || down_ || !setup_) return;
-  is_ordering_ = true;
-  while (auto batch = sequencer_->next(loop_.now())) {
-    send_to_all(*batch);
-    const Status status = execute(*batch);
-    if (failure_) return;
-    if (!status.ok()) return give_up(status.error());
-  }
-  is_ordering_ = false;
-  loop_.cancel(order_timer_);
-  order_timer_ = {};
-  if (const auto due = sequencer_->due()) {
-    order_timer_ = loop_.at(*due, [this] {
-      order_timer_ = {};
-      order();
-    });
-  }
-  say_waiting_later();
+void GroupPlane::on_waiting(std::vector<LocalWaiting> waiting) {
+  waiting_ = std::move(waiting);
+  LocalBatch batch;
+  batch.number = open_.next_batch();
+  batch.waiting = waiting_;
+  std::sort(batch.waiting.begin(), batch.waiting.end(),
+            [](const LocalWaiting& a, const LocalWaiting& b) { return a.age_ms > b.age_ms; });
+  if (batch.waiting.size() > kMaxWaitsNamed) batch.waiting.resize(kMaxWaitsNamed);
+  if (!batch.waiting.empty()) send_to_all(batch);
 }
 
 void GroupPlane::send_to_all(const LocalBatch& batch) {
   const Message message = batch;
   for (std::uint32_t member = 1; member < place_.ranks.size(); ++member)
     send(member, message, {}, 0);
-}
-
-void GroupPlane::say_waiting_later() {
-  if (waiting_timer_ || !(sequencer_->has_waiting() || has_early())) return;
-  waiting_timer_ = loop_.after(kSayWaiting, [this] {
-    waiting_timer_ = {};
-    say_waiting();
-  });
-}
-
-// A batch without items tells only whom tensors wait for, and is not counted.
-void GroupPlane::say_waiting() {
-  if (failure_ || down_) return;
-  waiting_ = sequencer_->waiting(loop_.now(), kSayWaiting);
-  for (const auto& [id, early] : early_) {
-    const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(loop_.now() - early.since);
-    if (left_ || age < kSayWaiting) continue;
-    LocalWaiting waiting{id, Round{}, static_cast<std::uint64_t>(age.count()), {}};
-    for (std::uint32_t member = 0; member < place_.ranks.size(); ++member) {
-      if (early.said.count(member) == 0) waiting.missing.push_back(place_.ranks[member]);
-    }
-    waiting_.push_back(std::move(waiting));
-  }
-  LocalBatch batch;
-  batch.number = next_batch_;
-  batch.waiting = waiting_;
-  std::sort(batch.waiting.begin(), batch.waiting.end(),
-            [](const LocalWaiting& a, const LocalWaiting& b) { return a.age_ms > b.age_ms; });
-  if (batch.waiting.size() > kMaxWaitsNamed) batch.waiting.resize(kMaxWaitsNamed);
-  if (!batch.waiting.empty()) send_to_all(batch);
-  say_waiting_later();
 }
 
 // ---- what comes from the links ----
@@ -300,20 +220,13 @@ Status GroupPlane::message(std::uint32_t from, Message& message, std::span<std::
                       "use the same bps version on all ranks");
   };
   if (const auto* news = std::get_if<LocalNews>(&message)) {
-    return is_leader() ? take_news(from, *news) : broken("news to a rank that is not the leader of its host");
+    return is_leader() ? leader_->take(from, *news)
+                       : broken("news to a rank that is not the leader of its host");
   }
   if (const auto* batch = std::get_if<LocalBatch>(&message)) {
     return from == 0 ? take_batch(*batch) : broken("a batch, and is not the leader of its host");
   }
   return group_->message(from, message, payload);
-}
-
-std::byte* GroupPlane::payload(std::uint32_t from, const Message& message, std::uint64_t bytes) {
-  return failure_ ? nullptr : group_->payload(from, message, bytes);
-}
-
-Result<bool> GroupPlane::lent(std::uint32_t from, Message& message, LentPayload& payload) {
-  return failure_ ? Result<bool>(false) : group_->lent(from, message, payload);
 }
 
 void GroupPlane::on_link_down(std::uint32_t member, const std::string& why) {
@@ -333,15 +246,265 @@ void GroupPlane::give_up(const Error& error) {
   });
 }
 
+// ---- what is done with the order: collectives begin in it, and end in any ----
+
+Status GroupPlane::take_batch(const LocalBatch& batch) {
+  if (batch.items.empty()) {
+    waiting_ = batch.waiting;
+    if (setup_) return {};
+    setup_ = batch.setup;
+    if (is_linked_) begin_group();
+    return {};
+  }
+  if (batch.number != open_.next_batch() || !setup_)
+    return broken(fmt::format("a batch {} in the place of batch {}", batch.number, open_.next_batch()));
+  return execute(batch);
+}
+
+Status GroupPlane::execute(const LocalBatch& batch) {
+  const std::uint64_t number = open_.begin_batch();
+  BPS_ASSERT(batch.number == number);
+  Status status;
+  for (const LocalItem& item : batch.items) {
+    status = execute(item, number);
+    if (!status.ok() || failure_) break;
+  }
+  group_->end_batch();
+  if (!status.ok() || failure_) return status;
+  close_batch(number);
+  return {};
+}
+
+Result<GroupPlane::Tensor*> GroupPlane::find(const LocalItem& item) {
+  const auto found = tensors_.find(item.tensor);
+  const bool is_known = found != tensors_.end();
+  const TensorState* const state = is_known ? found->second.state : nullptr;
+  const std::uint64_t end = std::uint64_t{item.first} + item.count;
+  if (is_known && state->under_way() && state->round() == item.round && item.count > 0 &&
+      end <= state->partitions().size()) {
+    return &found->second;
+  }
+  return broken(
+      fmt::format("an order for partitions {} to {} in round {} of tensor {}, which is not under way here",
+                  item.first, end, item.round.value, item.tensor.value));
+}
+
+// Each partition is summed once a round, and spread once, when its owner has said that it can be.
+Status GroupPlane::check(const Tensor& tensor, const LocalItem& item) const {
+  const std::vector<Partition>& partitions = tensor.state->partitions();
+  bool is_due = item.kind != LocalItem::Kind::refuse || (item.first == 0 && item.count == partitions.size());
+  for (std::uint32_t i = item.first; i < item.first + item.count; ++i) {
+    const Partition& partition = partitions[i];
+    const bool is_untouched = !partition.summed && !partition.spreading && !partition.spread;
+    if (item.kind == LocalItem::Kind::spread) {
+      const bool is_told = partition.role != Partition::Role::owner || partition.said;
+      is_due = is_due && is_told && !partition.spreading && !partition.spread;
+    } else {
+      is_due = is_due && is_untouched && partition.open == 0;
+    }
+  }
+  if (is_due) return {};
+  return broken(fmt::format("an order for partitions {} to {} in round {} of {}, whose turn it is not",
+                            item.first, item.first + item.count, item.round.value,
+                            tensor.state->shape().name));
+}
+
+Status GroupPlane::execute(const LocalItem& item, std::uint64_t batch) {
+  switch (item.kind) {
+    case LocalItem::Kind::drop: return drop_here(item);
+    case LocalItem::Kind::left: return left_here(item);
+    case LocalItem::Kind::reduce:
+    case LocalItem::Kind::refuse:
+    case LocalItem::Kind::spread: break;
+  }
+  const auto tensor = find(item);
+  if (!tensor) return tensor.error();
+  if (Status status = check(**tensor, item); !status.ok()) return status;
+  if (item.kind == LocalItem::Kind::reduce) {
+    reduce(**tensor, item, batch);
+  } else if (item.kind == LocalItem::Kind::refuse) {
+    refuse(**tensor, item);
+  } else {
+    spread(**tensor, item, batch);
+  }
+  return {};
+}
+
+Collective GroupPlane::open(Tensor& tensor, const LocalItem& item, std::uint64_t batch) {
+  Collective collective;
+  collective.number = open_.add(*tensor.state, item, batch);
+  collective.tensor = item.tensor;
+  collective.round = item.round;
+  const Operation operation = tensor.state->request().operation;
+  collective.operation = operation == Operation::average ? Operation::sum : operation;
+  collective.root = tensor.root;
+  collective.memory = tensor.state->request().memory();
+  for (std::uint32_t i = item.first; i < item.first + item.count; ++i)
+    ++tensor.state->partitions()[i].open;
+  return collective;
+}
+
+void GroupPlane::reduce(Tensor& tensor, const LocalItem& item, std::uint64_t batch) {
+  tensor.is_ordered = true;
+  TensorState& state = *tensor.state;
+  // Nobody here has anything: the owners ask the servers for what another host's rank pushes.
+  if (state.request().is_broadcast() && !tensor.root) {
+    for (std::uint32_t i = item.first; i < item.first + item.count; ++i) {
+      Partition& partition = state.partitions()[i];
+      if (partition.role != Partition::Role::owner) continue;
+      state.on_summed(partition);
+      rounds_.on_group_summed(partition);
+    }
+    return;
+  }
+  pieces_.clear();
+  for (std::uint32_t i = item.first; i < item.first + item.count; ++i)
+    pieces_.push_back(state.reduce_piece(state.partitions()[i]));
+  group_->reduce(open(tensor, item, batch), pieces_);
+}
+
+void GroupPlane::refuse(Tensor& tensor, const LocalItem& item) {
+  tensor.is_ordered = true;
+  TensorState& state = *tensor.state;
+  state.on_refused(item.error);
+  for (Partition& partition : state.partitions()) {
+    if (partition.role != Partition::Role::owner) continue;
+    state.on_summed(partition);
+    rounds_.on_group_summed(partition);
+  }
+}
+
+void GroupPlane::spread(Tensor& tensor, const LocalItem& item, std::uint64_t batch) {
+  TensorState& state = *tensor.state;
+  if (item.error.code != ErrorCode::ok) {
+    for (std::uint32_t i = item.first; i < item.first + item.count; ++i) {
+      Partition& partition = state.partitions()[i];
+      state.on_not_spread(partition, item.error);
+      rounds_.on_group_settled(partition);
+    }
+    return;
+  }
+  pieces_.clear();
+  for (std::uint32_t i = item.first; i < item.first + item.count; ++i) {
+    Partition& partition = state.partitions()[i];
+    partition.spreading = true;
+    pieces_.push_back(state.spread_piece(partition));
+  }
+  group_->spread(open(tensor, item, batch), pieces_);
+}
+
+// What of the round has not been spread does not come; what is open ends first.
+void GroupPlane::end_without(Tensor& tensor, const Error& error, bool told) {
+  TensorState& state = *tensor.state;
+  if (!state.under_way()) return;
+  const Round round = state.round();
+  for (Partition& partition : state.partitions()) {
+    if (!state.under_way() || state.round() != round) return;
+    if (partition.spread || partition.spreading) continue;
+    state.on_not_spread(partition, error, told);
+    rounds_.on_group_settled(partition);
+  }
+}
+
+Status GroupPlane::drop_here(const LocalItem& item) {
+  const auto found = tensors_.find(item.tensor);
+  if (found == tensors_.end()) {
+    if (item.tensor.value >= kMaxTensorsPerJob)
+      return broken(fmt::format("that tensor {} has failed, which is beyond the limit", item.tensor.value));
+    strangers_.emplace(item.tensor, item.error);  // it may be declared here later
+    return {};
+  }
+  if (!found->second.state->poisoned()) found->second.state->poison(item.error);
+  end_without(found->second, item.error, true);
+  return {};
+}
+
+Status GroupPlane::left_here(const LocalItem& item) {
+  if (item.member >= place_.ranks.size())
+    return broken(fmt::format("that member {} of {} has left", item.member, place_.ranks.size()));
+  const std::uint32_t rank = place_.ranks[item.member].value;
+  const auto error = [rank](const TensorState& state) {
+    return make_error(
+        ErrorCode::configuration,
+        fmt::format("round {} of {} can never complete: rank {}, of this host, has left the job",
+                    state.round().value, state.shape().name, rank),
+        "let all ranks push the same number of rounds before one closes its client");
+  };
+  left_ =
+      make_error(ErrorCode::configuration,
+                 fmt::format("rank {}, of this host, has left the job: no round can complete any more", rank),
+                 "let all ranks push the same number of rounds before one closes its client");
+  news_.clear();
+  if (is_leader()) leader_->on_left();
+  for (auto& [id, tensor] : tensors_) {
+    if (tensor.state->under_way() && !tensor.is_ordered) end_without(tensor, error(*tensor.state), true);
+    if (failure_) return {};
+  }
+  forget_link();
+  if (const auto done = std::exchange(on_left_, nullptr)) done();
+  return {};
+}
+
+// One that is down is not needed any more when a member has left and nothing is open.
+void GroupPlane::forget_link() {
+  if (!left_ || !open_.empty()) return;
+  loop_.cancel(patience_timer_);
+  patience_timer_ = {};
+  down_.reset();
+}
+
+void GroupPlane::drop(TensorId tensor, const Error& error) {
+  if (failure_ || !is_leader()) return;
+  if (tensors_.count(tensor) == 0 && !strangers_.emplace(tensor, error).second) return;
+  leader_->drop(tensor, error);
+}
+
+// ---- what comes of it ----
+
+void GroupPlane::on_summed(std::uint64_t number, std::size_t index) {
+  if (failure_) return;
+  const OpenCollectives::Open& open = open_.at(number);
+  TensorState& state = *open.tensor;
+  Partition& partition = state.partitions()[open.first + index];
+  state.on_summed(partition);
+  rounds_.on_group_summed(partition);
+}
+
+void GroupPlane::on_ended(std::uint64_t number, const Status& status) {
+  const OpenCollectives::Open open = open_.take(number);
+  TensorState& state = *open.tensor;
+  for (std::uint32_t i = open.first; i < open.first + open.count; ++i)
+    --state.partitions()[i].open;
+  if (failure_) return calm();
+  if (!status.ok()) return;  // on_broken says it
+  for (std::uint32_t i = open.first; i < open.first + open.count; ++i) {
+    Partition& partition = state.partitions()[i];
+    if (open.is_spread) state.on_spread(partition, open.weight);
+    rounds_.on_group_settled(partition);
+    if (failure_) return;
+  }
+  close_batch(open.batch);
+  forget_link();
+}
+
+void GroupPlane::close_batch(std::uint64_t batch) {
+  if (open_.close(batch) && is_leader()) leader_->executed();
+}
+
+std::string GroupPlane::name_of(TensorId tensor) const {
+  const auto found = tensors_.find(tensor);
+  return found == tensors_.end() ? "tensor " + std::to_string(tensor.value)
+                                 : found->second.state->shape().name;
+}
+
 // ---- the end ----
 
 void GroupPlane::abort(const Error& error) {
   failure_ = error;
   on_left_ = nullptr;
-  for (TimerId* timer : {&order_timer_, &waiting_timer_, &patience_timer_}) {
-    loop_.cancel(*timer);
-    *timer = {};
-  }
+  loop_.cancel(patience_timer_);
+  patience_timer_ = {};
+  if (is_leader()) leader_->stop();
   group_->abort(error);
 }
 
@@ -359,7 +522,6 @@ void GroupPlane::on_left_behind(const Error& why) {
                                         [](const Partition& partition) { return partition.open > 0; });
   }
   open_.clear();
-  staging_ = 0;
   calm();
 }
 
@@ -370,6 +532,66 @@ const Error* GroupPlane::left_behind(const TensorState& tensor) const {
 
 void GroupPlane::calm() {
   if (failure_ && is_quiet() && on_over_ != nullptr) std::exchange(on_over_, nullptr)();
+}
+
+// ---- in words ----
+
+std::string GroupPlane::describe(const TensorState& tensor) const {
+  if (down_) return "; " + *down_;
+  const auto known = tensors_.find(tensor.id());
+  if (known == tensors_.end()) return "";
+  const std::string waits_for = group_->waits_for();
+  return describe(known->second) + (waits_for.empty() ? "" : "; " + waits_for);
+}
+
+std::string GroupPlane::describe_begin() const {
+  if (!is_leader() && !setup_) return ranks_text({place_.ranks.front()}) + " has not";
+  const std::string waits_for = group_->waits_for();
+  return waits_for.empty() ? "the GPU is being prepared" : waits_for;
+}
+
+std::string GroupPlane::name_of_others() const {
+  std::vector<Rank> others = place_.ranks;
+  others.erase(others.begin() + place_.self);
+  return ranks_text(others) + " of this host";
+}
+
+std::string GroupPlane::describe(const Tensor& known) const {
+  const TensorState& tensor = *known.state;
+  if (!known.is_said && !is_begun_) return "; waiting for the GPU to be prepared";
+  if (!known.is_said) return "; waiting for the work that its stream had before it";
+  if (!known.is_ordered && !is_alone()) return describe_late(tensor);
+  std::vector<Rank> owners, parts;
+  const auto name = [&](std::vector<Rank>& ranks, std::uint32_t member) {
+    const Rank rank = place_.ranks[member];
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  };
+  std::size_t open = 0;
+  for (const Partition& partition : tensor.partitions()) {
+    if (partition.settled || partition.spread) continue;
+    open += partition.open > 0 ? 1 : 0;
+    if (partition.role == Partition::Role::member) {
+      name(owners, partition.id.value % static_cast<std::uint32_t>(place_.ranks.size()));
+    } else if (!partition.summed) {
+      for (const std::uint32_t member : group_->missing(partition.id))
+        name(parts, member);
+    }
+  }
+  std::string text;
+  if (open > 0)
+    text =
+        fmt::format("; {} of {} partitions are being moved on this host", open, tensor.partitions().size());
+  if (!parts.empty()) text += "; waiting for " + ranks_text(parts) + " of this host to bring a part";
+  if (!owners.empty()) text += "; waiting for " + ranks_text(owners) + " of this host to spread answers";
+  return text;
+}
+
+std::string GroupPlane::describe_late(const TensorState& tensor) const {
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const LocalWaiting& waiting) {
+    return waiting.tensor == tensor.id() && waiting.round == tensor.round();
+  });
+  if (found == waiting_.end()) return "; waiting for the other ranks of this host to begin";
+  return "; waiting for " + ranks_text(found->missing) + " of this host to begin";
 }
 
 }  // namespace bps

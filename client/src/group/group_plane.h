@@ -14,15 +14,13 @@
 // Links decide nothing: when one breaks whose member has not left, nothing new is ordered, and the scheduler
 // is waited for, who says it better; after kSchedulerPatience this worker gives up itself, and is lost.
 //
-// Owner: HostRanks, who also carries what is sent. Lives on: client loop. Limits: see Sequencer; a record per
-// tensor and per open collective, nothing per partition; of tensors that others have declared and the leader
-// has not, kMaxEarlyTensors, with a record per member. Failure: on_group_failed, once, for what ends the job
-// for this worker; a peer's broken rule is an error of message(), for which its link is closed. No callback
-// comes within a call, but for on_group_summed and on_group_settled.
+// Owner: HostRanks, who also carries what is sent. Lives on: client loop. Limits: see GroupLeader and
+// OpenCollectives; a record per tensor, nothing per partition. Failure: on_group_failed, once, for what ends
+// the job for this worker; a peer's broken rule is an error of message(), for which its link is closed. No
+// callback comes within a call, but for on_group_summed and on_group_settled.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,16 +29,18 @@
 #include <string>
 #include <vector>
 
+#include "client/src/group/group_leader.h"
 #include "client/src/group/group_memory.h"
+#include "client/src/group/group_news.h"
 #include "client/src/group/local_group.h"
-#include "client/src/group/sequencer.h"
+#include "client/src/group/open_collectives.h"
 #include "client/src/tensors/tensor_state.h"
 #include "proto/base/loop/event_loop.h"
 #include "proto/wire/timing.h"
 
 namespace bps {
 
-class GroupPlane final : private LocalGroup::Owner {
+class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
  public:
   class Owner {
    public:
@@ -94,8 +94,12 @@ class GroupPlane final : private LocalGroup::Owner {
 
   // From the links. As LocalGroup; an error is a rule that the member broke.
   Status message(std::uint32_t from, Message& message, std::span<std::byte> payload);
-  std::byte* payload(std::uint32_t from, const Message& message, std::uint64_t bytes);
-  Result<bool> lent(std::uint32_t from, Message& message, LentPayload& payload);
+  std::byte* payload(std::uint32_t from, const Message& message, std::uint64_t bytes) {
+    return failure_ ? nullptr : group_->payload(from, message, bytes);
+  }
+  Result<bool> lent(std::uint32_t from, Message& message, LentPayload& payload) {
+    return failure_ ? Result<bool>(false) : group_->lent(from, message, payload);
+  }
   void sent(std::uint32_t member, std::uint64_t cookie) { group_->sent(member, cookie); }
   void on_link_down(std::uint32_t member, const std::string& why);
 
@@ -107,7 +111,7 @@ class GroupPlane final : private LocalGroup::Owner {
   const Error* left_behind(const TensorState& tensor) const;
   const std::optional<Error>& left_behind() const { return left_behind_; }
   // Nothing is open.
-  bool is_quiet() const { return open_.empty() && staging_ == 0; }
+  bool is_quiet() const { return open_.is_quiet(); }
 
   // "; waiting for rank 3 of this host to begin", or for what it has to bring or spread, or nothing.
   std::string describe(const TensorState& tensor) const;
@@ -115,8 +119,6 @@ class GroupPlane final : private LocalGroup::Owner {
   std::string describe_begin() const;
 
   static constexpr Duration kSchedulerPatience = kHeartbeatTimeout + std::chrono::seconds(3);
-  static constexpr Duration kSayWaiting = std::chrono::seconds(1);
-  static constexpr std::size_t kMaxEarlyTensors = 1 << 16;
 
  private:
   struct Tensor {
@@ -126,41 +128,30 @@ class GroupPlane final : private LocalGroup::Owner {
     std::optional<std::uint32_t> root;  // of a broadcast: the member
     bool is_left_behind = false;
   };
-  struct Open {  // a collective
-    Tensor* tensor = nullptr;
-    bool is_spread = false;
-    std::uint32_t first = 0;
-    std::uint32_t count = 0;
-    std::uint32_t weight = 0;
-    std::uint64_t batch = 0;
-  };
 
   // LocalGroup::Owner
   void on_summed(std::uint64_t number, std::size_t index) override;
   void on_ended(std::uint64_t number, const Status& status) override;
-  void on_broken(const Error& error) override;
+  void on_broken(const Error& error) override { give_up(error); }
   void on_left_behind(const Error& why) override;
   void send(std::uint32_t member, const Message& message, Payload payload, std::uint64_t cookie) override {
     owner_.send_to_member(member, message, payload, cookie);
   }
   std::string name_of(TensorId tensor) const override;
   std::string name_of_others() const override;
+  // GroupLeader::Owner
+  bool may_order() const override { return !failure_ && !down_ && setup_; }
+  bool on_order(const LocalBatch& batch) override;
+  void on_waiting(std::vector<LocalWaiting> waiting) override;
 
   bool is_leader() const { return place_.self == 0; }
   bool is_alone() const { return place_.ranks.size() == 1; }
-  bool has_early() const { return !early_.empty() && !left_; }
   void post(std::function<void()> task);
   void say_when_ready(TensorState& tensor, const OperationBuffer& buffer);
   void say_later();
   void say();
   void give_up(const Error& error);
-  // What members say, at the leader.
-  Status take_news(std::uint32_t from, const LocalNews& news);
-  Status take_early(std::uint32_t from, const LocalReady& ready);
-  void order();
   void send_to_all(const LocalBatch& batch);
-  void say_waiting_later();
-  void say_waiting();
   std::string describe(const Tensor& known) const;
   std::string describe_late(const TensorState& tensor) const;
   // What the leader says.
@@ -176,7 +167,8 @@ class GroupPlane final : private LocalGroup::Owner {
   void end_without(Tensor& tensor, const Error& error, bool told);
   Status drop_here(const LocalItem& item);
   Status left_here(const LocalItem& item);
-  Open& open(Tensor& tensor, const LocalItem& item, std::uint64_t batch, Collective& collective);
+  void forget_link();
+  Collective open(Tensor& tensor, const LocalItem& item, std::uint64_t batch);
   void close_batch(std::uint64_t batch);
   void calm();
 
@@ -186,37 +178,25 @@ class GroupPlane final : private LocalGroup::Owner {
   const Place place_;
   std::unique_ptr<LocalGroup> group_;
   GroupMemory memory_;
-  std::unique_ptr<Sequencer> sequencer_;  // at the leader
+  std::unique_ptr<GroupLeader> leader_;  // null: another member is
   std::map<TensorId, Tensor> tensors_;
 
-  LocalNews news_;
+  GroupNews news_;
   bool is_saying_ = false;
-  // Leader: of tensors that are not declared here yet.
-  struct Early {
-    TimePoint since;
-    std::map<std::uint32_t, LocalReady> said;  // by member
-  };
-  std::map<TensorId, Early> early_;
   std::map<TensorId, Error> strangers_;  // that have failed before they were declared here
-  TimerId order_timer_, waiting_timer_, patience_timer_;
-  bool is_ordering_ = false;
 
   bool is_linked_ = false;
   bool is_begun_ = false;
   std::vector<TensorState*> held_;               // whose rounds have begun before the group
   std::optional<std::vector<std::byte>> setup_;  // may come before the last link is there
-  std::uint64_t next_batch_ = 0;
-  std::uint64_t next_collective_ = 0;
-  std::map<std::uint64_t, Open> open_;
-  std::deque<std::uint32_t> batches_;  // from the oldest that is open: its collectives, and 1 while it begins
-  std::uint64_t first_batch_ = 0;
-  std::size_t staging_ = 0;  // answers that may still be written near to where they are wanted
+  OpenCollectives open_;
   std::vector<LocalPiece> pieces_;
   std::vector<LocalWaiting> waiting_;
 
   std::optional<Error> left_;
   std::function<void()> on_left_;
   std::optional<std::string> down_;  // why, and of whom, a link is
+  TimerId patience_timer_;           // then
   std::optional<Error> failure_;
   std::optional<Error> left_behind_;
   std::function<void()> on_over_;

@@ -56,6 +56,7 @@ class Sequencer {
 
   // Before anybody is ready for it.
   void add(const Tensor& tensor);
+  bool knows(TensorId tensor) const { return records_.count(tensor) != 0; }
   Status ready(TimePoint now, std::uint32_t member, const LocalReady& ready);
   Status answered(TimePoint now, std::uint32_t member, const LocalAnswer& answer);
   // It has failed for all; the members that were ready for it end with this.
