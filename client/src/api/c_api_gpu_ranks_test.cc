@@ -155,6 +155,21 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "gpu ranks: averages of small integers, whose sum on a host could overflow, are refused in the call") {
+  GpuJob job(std::vector<std::uint32_t>{2, 1});
+  const bps_tensor numbers = job.declare("numbers", 10, BPS_I32);
+  for (const auto& rank : job.ranks) {
+    const bps_buffer buffer = rank->buffer(rank->on_device(std::vector<std::int32_t>(10, 1)), 10);
+    bps_handle* handle = nullptr;
+    Refusal why;
+    CHECK(bps_push_pull(rank->client, numbers, &buffer, &buffer, BPS_AVERAGE, &handle, why) ==
+          BPS_INVALID_ARGUMENT);
+    CHECK_THAT(why.message(), Contains("'numbers' is i32: its sum on a host could exceed that"));
+    CHECK(handle == nullptr);
+  }
+}
+
 TEST_CASE("gpu ranks: averages come in place, many tensors at once, and streams wait for them") {
   GpuJob job({2, 2});
   constexpr std::size_t kTensors = 12;
