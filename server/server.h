@@ -27,7 +27,7 @@
 #include "proto/transport/transport.h"
 #include "proto/wire/timing.h"
 #include "server/job_ledger.h"
-#include "server/session.h"
+#include "server/lane_admission.h"
 #include "server/shard/lane_door.h"
 #include "server/shard/shard.h"
 

@@ -11,7 +11,7 @@
 
 namespace bps {
 
-ServerLane::ServerLane(ShardJob& job, const SessionMember& member, const HelloLane& hello,
+ServerLane::ServerLane(ShardJob& job, const JobMember& member, const HelloLane& hello,
                        std::unique_ptr<Connection> connection)
     : job_(job),
       member_(member),
@@ -173,7 +173,7 @@ Result<JobPartition*> ServerLane::look_up(PartitionId id, Epoch epoch) const {
                       "use the same bps version on all ranks");
   }
   if (!owns(member_, id)) {
-    const SessionMember* const owner = job_.owner_of(contributor_, id);
+    const JobMember* const owner = job_.owner_of(contributor_, id);
     return make_error(
         ErrorCode::protocol,
         fmt::format("partition {} is {}'s in its group, not rank {}'s", id.value,

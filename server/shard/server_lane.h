@@ -27,7 +27,7 @@ namespace bps {
 
 class ShardJob;
 struct JobPartition;
-struct SessionMember;
+struct JobMember;
 
 class ServerLane final : private ConnectionHandler {
  public:
@@ -39,7 +39,7 @@ class ServerLane final : private ConnectionHandler {
   static constexpr Duration kFarewell = kHeartbeatTimeout + std::chrono::seconds(1);
 
   // `member` outlives it; its contributor is kNoContributor if its weight is 0.
-  ServerLane(ShardJob& job, const SessionMember& member, const HelloLane& hello,
+  ServerLane(ShardJob& job, const JobMember& member, const HelloLane& hello,
              std::unique_ptr<Connection> connection);
   ~ServerLane() override;
 
@@ -100,7 +100,7 @@ class ServerLane final : private ConnectionHandler {
 
   Rank rank() const { return hello_.rank; }
   Session session() const { return hello_.session; }
-  const SessionMember& member() const { return member_; }
+  const JobMember& member() const { return member_; }
   JobPartition* arriving() const { return arriving_; }
   std::string peer() const;
 
@@ -154,7 +154,7 @@ class ServerLane final : private ConnectionHandler {
   void report_credit();
 
   ShardJob& job_;
-  const SessionMember& member_;
+  const JobMember& member_;
   const std::uint32_t contributor_;
   const HelloLane hello_;
   std::unique_ptr<Connection> connection_;

@@ -164,7 +164,7 @@ Status ShardJob::admit(const HelloLane& hello, const Welcome& welcome,
                        std::unique_ptr<Connection>& connection) {
   const Result<std::size_t> index = check_member(hello, members_, epoch_, generation_);
   if (!index) return index.error();
-  SessionMember& member = members_[*index];
+  JobMember& member = members_[*index];
   const auto older = std::find_if(lanes_.begin(), lanes_.end(),
                                   [&](const auto& lane) { return lane->rank() == hello.rank; });
   if (older != lanes_.end()) {

@@ -26,8 +26,8 @@
 #include "proto/wire/open_round_list.h"
 #include "server/aggregate/aggregator.h"
 #include "server/aggregate/round_clock.h"
+#include "server/lane_admission.h"
 #include "server/lane_cpus.h"
-#include "server/session.h"
 #include "server/shard/server_lane.h"
 #include "server/stall_watch.h"
 
@@ -121,7 +121,7 @@ class ShardJob {
   }
 
   // The member of that group which the partition is for; null: it is left out of the job.
-  const SessionMember* owner_of(std::uint32_t contributor, PartitionId partition) const {
+  const JobMember* owner_of(std::uint32_t contributor, PartitionId partition) const {
     return member_at_[groups_[contributor].place_of(partition)];
   }
 
@@ -152,9 +152,9 @@ class ShardJob {
 
   // Who is who. shard_job_members.cc
   void add_members(const std::vector<Member>& members);
-  SessionMember* find_member(Rank rank);
+  JobMember* find_member(Rank rank);
   void tell_past(PartitionId id, Aggregator& aggregator);
-  void close_lane(const SessionMember& member);
+  void close_lane(const JobMember& member);
   // An answer that a lane gives up.
   void release(JobPartition& partition, std::uint32_t pin);
 
@@ -180,7 +180,7 @@ class ShardJob {
   Epoch epoch_;
   Generation generation_;
   const bool had_losses_;                  // before it was opened here
-  std::vector<SessionMember> members_;     // in rank order
+  std::vector<JobMember> members_;         // in rank order
   std::size_t senders_ = 0;                // those with a weight
   std::vector<Contributor> contributors_;  // they, or groups of them, in the order of their lowest ranks
   Partitions partitions_;
@@ -190,7 +190,7 @@ class ShardJob {
   std::vector<std::unique_ptr<ServerLane>> lanes_;
   std::vector<std::unique_ptr<ServerLane>> leaving_;  // dismissed, with answers on their way
   std::vector<Group> groups_;                         // by contributor
-  std::vector<SessionMember*> member_at_;             // by place; null: left out
+  std::vector<JobMember*> member_at_;                 // by place; null: left out
   std::vector<ServerLane*> lane_of_;                  // by place
   Actions actions_;                                   // scratch
   LogLimit failures_;

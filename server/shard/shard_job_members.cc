@@ -25,7 +25,7 @@ void ShardJob::add_members(const std::vector<Member>& members) {
   member_at_.resize(lane_of_.size(), nullptr);
   members_.reserve(members.size());
   for (const Member& member : members) {
-    SessionMember& entry = members_.emplace_back();
+    JobMember& entry = members_.emplace_back();
     entry.rank = member.rank;
     entry.incarnation = member.incarnation;
     entry.contributor = ServerLane::kNoContributor;
@@ -40,16 +40,16 @@ void ShardJob::add_members(const std::vector<Member>& members) {
   }
 }
 
-SessionMember* ShardJob::find_member(Rank rank) {
+JobMember* ShardJob::find_member(Rank rank) {
   const auto found = std::find_if(members_.begin(), members_.end(),
-                                  [&](const SessionMember& member) { return member.rank == rank; });
+                                  [&](const JobMember& member) { return member.rank == rank; });
   return found == members_.end() ? nullptr : &*found;
 }
 
 // What the aggregator of a new partition has missed.
 void ShardJob::tell_past(PartitionId id, Aggregator& aggregator) {
   for (std::uint32_t i = 0; i < contributors_.size(); ++i) {
-    const SessionMember* const owner = owner_of(i, id);
+    const JobMember* const owner = owner_of(i, id);
     if (!contributors_[i].loss.empty()) aggregator.died(i, actions_);
     if (groups_[i].left) aggregator.left(i, actions_);
     if (owner == nullptr || owner->gone || !owner->loss.empty()) aggregator.gone(i, actions_);
@@ -57,7 +57,7 @@ void ShardJob::tell_past(PartitionId id, Aggregator& aggregator) {
 }
 
 void ShardJob::worker_left(Rank rank, bool lingers) {
-  SessionMember* const member = find_member(rank);
+  JobMember* const member = find_member(rank);
   if (member == nullptr) return;
   const bool leaves = !std::exchange(member->left, true);
   const bool goes = !lingers && !std::exchange(member->gone, true);
@@ -75,14 +75,14 @@ void ShardJob::worker_left(Rank rank, bool lingers) {
 // Of a group all are lost that have not left; those are told so one by one, and this once.
 void ShardJob::shrink(const Shrunk& shrunk) {
   generation_ = std::max(generation_, shrunk.generation);
-  SessionMember* const lost = find_member(shrunk.lost);
+  JobMember* const lost = find_member(shrunk.lost);
   if (lost == nullptr || !lost->loss.empty() || lost->left) return;
   const std::string loss = shrunk.reason.empty() ? "it is lost" : shrunk.reason;
   const std::uint32_t contributor = lost->contributor;
   const bool is_sender = contributor != ServerLane::kNoContributor;
   const bool has_left = is_sender && groups_[contributor].left;
   if (is_sender && !has_left) contributors_[contributor].loss = loss;
-  for (SessionMember& member : members_) {
+  for (JobMember& member : members_) {
     const bool goes_too = is_sender && !has_left && member.contributor == contributor;
     if (&member != lost && !goes_too) continue;
     member.loss = loss;
@@ -96,7 +96,7 @@ void ShardJob::shrink(const Shrunk& shrunk) {
   reap_dropped();
 }
 
-void ShardJob::close_lane(const SessionMember& member) {
+void ShardJob::close_lane(const JobMember& member) {
   const auto lane = std::find_if(lanes_.begin(), lanes_.end(),
                                  [&](const auto& entry) { return entry->rank() == member.rank; });
   if (lane == lanes_.end()) return;

@@ -22,7 +22,7 @@ struct ServerIdentity {
 };
 
 // A member of a job as its lane sees it.
-struct SessionMember {
+struct JobMember {
   Rank rank;
   Incarnation incarnation;
   std::uint32_t contributor = 0;
@@ -37,7 +37,7 @@ struct SessionMember {
   std::string loss = {};  // why, if it is lost
 };
 
-inline bool owns(const SessionMember& member, PartitionId partition) {
+inline bool owns(const JobMember& member, PartitionId partition) {
   return member.group_size == 1 || partition.value % member.group_size == member.group_rank;
 }
 
@@ -46,7 +46,7 @@ Status check_server(const HelloLane& hello, const ServerIdentity& identity);
 
 // A live member of the job with a session that is newer than its last. The index into `members` (in rank
 // order).
-Result<std::size_t> check_member(const HelloLane& hello, std::span<const SessionMember> members, Epoch epoch,
+Result<std::size_t> check_member(const HelloLane& hello, std::span<const JobMember> members, Epoch epoch,
                                  Generation generation);
 
 }  // namespace bps

@@ -1,4 +1,4 @@
-#include "server/session.h"
+#include "server/lane_admission.h"
 
 #include <fmt/core.h>
 
@@ -21,10 +21,10 @@ Status check_server(const HelloLane& hello, const ServerIdentity& identity) {
   return {};
 }
 
-Result<std::size_t> check_member(const HelloLane& hello, std::span<const SessionMember> members, Epoch epoch,
+Result<std::size_t> check_member(const HelloLane& hello, std::span<const JobMember> members, Epoch epoch,
                                  Generation generation) {
   const auto found = std::lower_bound(members.begin(), members.end(), hello.rank,
-                                      [](const SessionMember& m, Rank rank) { return m.rank < rank; });
+                                      [](const JobMember& m, Rank rank) { return m.rank < rank; });
   if (found == members.end() || found->rank != hello.rank) {
     return make_error(ErrorCode::protocol, fmt::format("rank {} is no member of this job", hello.rank.value));
   }
