@@ -27,51 +27,21 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
 #include "proto/base/memory/buffer_pool.h"
-#include "proto/reduce/reduce.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/messages.h"
+#include "server/aggregate/partition.h"
+#include "server/aggregate/round_errors.h"
 
 namespace bps {
 
 // Where an empty payload lies: a pointer that is not null, of which nothing is read.
 inline constexpr std::byte kEmptyPayload{};
-
-// A worker that takes part in the sums of a job, or a group of them that sum among themselves before
-// (decision 0019). Its place in the list, which is in rank order, is its index.
-struct Contributor {
-  Rank rank;                       // of a group: the lowest one, which names it
-  std::uint32_t weight = 1;        // ranks already summed in what it sends; at least 1
-  std::string loss = {};           // why it is gone, once it is lost
-  std::vector<Rank> members = {};  // of a group of several: those that are in the job, in order
-
-  bool holds(Rank other) const {
-    return rank == other || std::find(members.begin(), members.end(), other) != members.end();
-  }
-};
-
-// "rank 4 (with 5, 6 of its host)"
-std::string to_string(const Contributor& contributor);
-
-struct PartitionShape {
-  PartitionId partition;
-  std::string tensor;  // its name, for messages
-  DType dtype = DType::f32;
-  std::size_t elements = 0;
-  Mode mode = Mode::sync;
-  std::uint32_t staleness = kUnboundedStaleness;
-  bool moved = false;       // another server had it before: nothing completes before all have resumed
-  bool had_losses = false;  // the job had lost workers before: who is no contributor may have been one
-
-  std::size_t raw_bytes() const { return elements * size_of(dtype); }
-  std::size_t slot_bytes() const { return elements * reduce::accumulator_size(dtype); }
-};
 
 // Where an aggregator's memory comes from: its shard's pools, which outlive it.
 struct AggregatorMemory {
@@ -179,28 +149,18 @@ class Aggregator {
 
  protected:
   Aggregator(PartitionShape shape, std::span<const Contributor> contributors, AggregatorMemory memory)
-      : shape_(std::move(shape)), contributors_(contributors), memory_(memory) {}
+      : shape_(std::move(shape)),
+        contributors_(contributors),
+        memory_(memory),
+        errors_(shape_, contributors_) {}
 
-  // "round 812 of layer1.weight (partition 17)"
-  std::string describe(Round round) const;
-  std::string describe_rank(std::uint32_t contributor) const;
-  Error length_error(std::uint32_t contributor, Round round, std::uint64_t bytes,
-                     std::uint64_t expected) const;
-  Error weight_error(std::uint32_t contributor, Round round, std::uint32_t weight) const;
-  // The round is neither the one that may be pushed now nor the one before it.
-  Error order_error(std::uint32_t contributor, Round round, Round expected) const;
-  // The root of a broadcast is lost, and its bytes are not here.
-  Error root_lost_error(std::uint32_t root, Round round) const;
-  // Of a root that is no contributor.
-  Error no_root_error(Rank root, Round round) const;
-
-  // 0 elements still take a buffer, so that every payload has a place.
   // Answers with what begins at `elements` in `memory`, which is pinned for it.
   void attach(Action& action, const BufferPool::Buffer& memory, const std::byte* elements,
               std::uint32_t pin) const {
     action.payload = Payload(std::span(elements, shape_.raw_bytes()), memory.region());
     action.pin = pin;
   }
+  // 0 elements still take a buffer, so that every payload has a place.
   static BufferPool::Buffer allocate(BufferPool& pool, std::size_t bytes) {
     return pool.allocate(std::max<std::size_t>(bytes, 1));
   }
@@ -210,6 +170,7 @@ class Aggregator {
   const PartitionShape shape_;
   const std::span<const Contributor> contributors_;
   AggregatorMemory memory_;
+  const RoundErrors errors_;
 };
 
 }  // namespace bps

@@ -6,13 +6,11 @@
 #include "proto/base/assert.h"
 
 namespace bps {
+
 AsyncAggregator::AsyncAggregator(PartitionShape shape, std::span<const Contributor> contributors,
                                  AggregatorMemory memory)
     : Aggregator(std::move(shape), contributors, memory), states_(contributors.size()), snapshots_(1) {
-  if (!shape_.moved) return;
-  fence_ = std::make_unique<Fence>();
-  fence_->reports.resize(contributors.size());
-  fence_->missing = static_cast<std::uint32_t>(contributors.size());
+  if (shape_.moved) fence_ = std::make_unique<Fence>(contributors.size());
 }
 
 Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) const {
@@ -20,18 +18,18 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   const bool broadcast = header.operation == Operation::broadcast;
   if (header.operation == Operation::average) {
     return make_error(ErrorCode::configuration,
-                      describe(header.round) + ": " + describe_rank(contributor) +
+                      errors_.describe(header.round) + ": " + errors_.describe_rank(contributor) +
                           " pushes average, which an asynchronous tensor does not know",
                       "push sum, with deltas divided by the number of workers");
   }
   if (header.weight != contributors_[contributor].weight) {
-    return weight_error(contributor, header.round, header.weight);
+    return errors_.weight(contributor, header.round, header.weight);
   }
   if (!broadcast && lost_value_.code != ErrorCode::ok) return lost_value_;
   if (broadcast) {
     const auto root = std::find_if(contributors_.begin(), contributors_.end(),
                                    [&](const Contributor& c) { return c.rank == header.root; });
-    if (root == contributors_.end()) return no_root_error(header.root, header.round);
+    if (root == contributors_.end()) return errors_.no_root(header.root, header.round);
     const std::uint32_t mine = states_[contributor].broadcasts + 1;
     const auto root_index = static_cast<std::uint32_t>(root - contributors_.begin());
     if (states_[root_index].left && broadcasts_ < mine) return root_left_error(root_index, header.round);
@@ -39,25 +37,21 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
       const State& other = states_[i];
       if (i == contributor || other.broadcasts != mine) continue;
       if (!other.has_root || other.root == header.root) continue;
-      return make_error(ErrorCode::configuration,
-                        describe(header.round) + ": " + describe_rank(i) + " pushes broadcast from root " +
-                            std::to_string(other.root.value) + ", " + describe_rank(contributor) +
-                            " pushes broadcast from root " + std::to_string(header.root.value),
-                        "use the same root on all ranks");
+      return errors_.differ(header.round, i, "broadcast from root " + std::to_string(other.root.value),
+                            contributor, "broadcast from root " + std::to_string(header.root.value),
+                            "use the same root on all ranks");
     }
   }
   const bool empty = broadcast && contributors_[contributor].rank != header.root;
   const std::size_t expected = empty ? 0 : shape_.raw_bytes();
-  if (!header.announced && bytes != expected) return length_error(contributor, header.round, bytes, expected);
+  if (!header.announced && bytes != expected)
+    return errors_.length(contributor, header.round, bytes, expected);
   return {};
 }
 
 Error AsyncAggregator::root_left_error(std::uint32_t root, Round round) const {
-  if (!contributors_[root].loss.empty()) return root_lost_error(root, round);
-  return make_error(
-      ErrorCode::configuration,
-      describe(round) + " can never complete: its root, " + describe_rank(root) + ", has left the job",
-      "let the root broadcast before it closes its client");
+  if (!contributors_[root].loss.empty()) return errors_.root_lost(root, round);
+  return errors_.root_left(root, round);
 }
 
 Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
@@ -74,11 +68,12 @@ Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& he
   }
   const bool broadcast = header.operation == Operation::broadcast;
   Status status = header.round == state.next ? check(contributor, header, bytes)
-                                             : Status(order_error(contributor, header.round, state.next));
+                                             : Status(errors_.order(contributor, header.round, state.next));
   if (status && (broadcast || has_value_) && !allocate_value()) {
-    status = make_error(ErrorCode::out_of_memory,
-                        describe(header.round) + ": the server cannot allocate the value of the tensor",
-                        "give the server a smaller --memory-max than the machine has, or add servers");
+    status =
+        make_error(ErrorCode::out_of_memory,
+                   errors_.describe(header.round) + ": the server cannot allocate the value of the tensor",
+                   "give the server a smaller --memory-max than the machine has, or add servers");
   }
   if (!status) {
     refusals_.emplace_back(contributor, status.error());
@@ -248,10 +243,11 @@ void AsyncAggregator::fail_if_all_wait(Actions& actions) {
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     if (state.left) continue;
-    state.error = make_error(
-        ErrorCode::configuration,
-        describe(state.next) + " can never complete: the tensor has no value yet, and all ranks push deltas",
-        "broadcast an asynchronous tensor first: that sets its value");
+    state.error =
+        make_error(ErrorCode::configuration,
+                   errors_.describe(state.next) +
+                       " can never complete: the tensor has no value yet, and all ranks push deltas",
+                   "broadcast an asynchronous tensor first: that sets its value");
     // One that is being sent again is answered at its end.
     if ((state.phase == Phase::later || state.awaiting) && state.arrival == Arrival::none) {
       emit(actions, Action::Kind::failed, i, state.next, state.error);
@@ -339,7 +335,11 @@ void AsyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   state.arrival = Arrival::none;
   if (state.phase != Phase::whole) state.phase = Phase::idle;
   state.awaiting = false;
-  if (fence_ != nullptr) return lost_fenced(contributor, actions);
+  if (fence_ != nullptr) {
+    // Half a value is overwritten by the next one.
+    if (fence_->lost(contributor)) approach(actions);
+    return;
+  }
   settle(actions);
 }
 
@@ -374,6 +374,178 @@ void AsyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
   if (--snapshot.pins > 0) return;
   if (pin > 0) snapshot.memory.reset();  // its place is used again
   settle(actions);
+}
+
+// The one that waits for the lowest round counts: for a broadcast, of the root that it named or of anybody;
+// for the slowest ones otherwise.
+bool AsyncAggregator::open_state(OpenState& out) const {
+  out.absent.clear();
+  out.resuming = fence_ != nullptr;
+  if (fence_ != nullptr) {
+    out.round = fence_->highest();
+    for (std::uint32_t i = 0; i < states_.size(); ++i) {
+      if (fence_->waits_for(i)) out.absent.push_back(i);
+    }
+    return true;
+  }
+  const State* waiting = nullptr;
+  Round lowest;
+  for (const State& state : states_) {
+    const bool counted = state.phase == Phase::waiting && state.awaiting;
+    const bool before_value = !has_value_ && (state.phase == Phase::whole || state.phase == Phase::later);
+    if (!counted && !before_value) continue;
+    const Round round{counted ? state.next.value - 1 : state.next.value};
+    if (waiting != nullptr && round >= lowest) continue;
+    waiting = &state;
+    lowest = round;
+  }
+  if (waiting == nullptr) return false;
+  out.round = lowest;
+  const bool for_root = waiting->phase == Phase::waiting && waiting->last_operation == Operation::broadcast;
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    const State& state = states_[i];
+    if (state.left) continue;
+    const bool absent = for_root ? contributors_[i].rank == waiting->root && waiting->broadcasts > broadcasts_
+                        : !has_value_ ? state.phase == Phase::idle || state.phase == Phase::asked
+                                      : shape_.staleness != kUnboundedStaleness &&
+                                            state.next.value + shape_.staleness < waiting->next.value;
+    if (absent) out.absent.push_back(i);
+  }
+  return true;
+}
+
+// ---- behind a fence ----
+
+void AsyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
+  if (fence_ != nullptr) return report(contributor, stored, false, actions);
+  catch_up(contributor, stored.round, false, actions);
+}
+
+void AsyncAggregator::end_fenced(std::uint32_t contributor, bool announced, Actions& actions) {
+  const State& state = states_[contributor];
+  const bool waits =
+      fence_ != nullptr ? fence_->allows(contributor, state.arriving) : state.arriving == state.next;
+  if (waits && !announced) emit(actions, Action::Kind::later, contributor, state.arriving);
+  if (fence_ != nullptr) {
+    return report(contributor, StoredRounds{shape_.partition, state.arriving}, true, actions);
+  }
+  // It had resumed before, and the others have done so meanwhile.
+  catch_up(contributor, state.arriving, true, actions);
+}
+
+void AsyncAggregator::report(std::uint32_t contributor, const StoredRounds& stored, bool pushed,
+                             Actions& actions) {
+  if (!fence_->resume(contributor, stored, pushed)) {
+    return emit(actions, Action::Kind::failed, contributor, stored.round,
+                errors_.order(contributor, stored.round, fence_->report(contributor).next));
+  }
+  approach(actions);
+}
+
+void AsyncAggregator::gone(std::uint32_t contributor, Actions& actions) {
+  if (fence_ == nullptr) return;
+  fence_->gone(contributor);
+  approach(actions);
+}
+
+void AsyncAggregator::died(std::uint32_t contributor, Actions& actions) {
+  if (fence_ == nullptr) return left(contributor, actions);
+  states_[contributor].left = true;
+  fence_->died(contributor);
+  approach(actions);
+}
+
+void AsyncAggregator::approach(Actions& actions) {
+  if (!fence_->is_settled()) return;
+  std::uint64_t newest = 0;
+  for (std::uint32_t i = 0; i < states_.size(); ++i)
+    newest = std::max(newest, fence_->report(i).version);
+  change_ = newest;
+  if (newest == 0) return lift(actions);
+  const Fence::Holders holders =
+      fence_->holders([&](const Fence::Report& report) { return report.version == newest; });
+  if (holders.first != Fence::kNobody) {
+    fence_->ask(holders.first, Round{}, newest);
+    emit(actions, Action::Kind::fetch, holders.first, Round{});
+    actions.back().version = newest;
+    return;
+  }
+  if (holders.may_return) return;
+  // What the last one of them reported, if any was asked.
+  const Error& reported = fence_->result().error;
+  lost_value_ = reported.code != ErrorCode::ok ? reported : nobody_has_error();
+  lift(actions);
+}
+
+Error AsyncAggregator::nobody_has_error() const {
+  return make_error(ErrorCode::peer_lost,
+                    "the value of " + shape_.tensor + " (partition " +
+                        std::to_string(shape_.partition.value) +
+                        ") is lost: its server is gone, and whoever had the last answer has left the job",
+                    "broadcast the tensor again, or start the job from its last checkpoint");
+}
+
+Destination AsyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
+                                            std::uint64_t bytes) {
+  if (fence_ == nullptr || !fence_->begin(contributor, header)) return Destination{};
+  if (header.error.code != ErrorCode::ok) return Destination{};
+  if (bytes != shape_.raw_bytes()) {
+    fence_->fail(errors_.length(contributor, header.round, bytes, shape_.raw_bytes()));
+    return Destination{};
+  }
+  if (!allocate_value()) {
+    fence_->fail(
+        make_error(ErrorCode::out_of_memory,
+                   "the server cannot allocate the value of " + shape_.tensor + ", which moved to it",
+                   "give the server a smaller --memory-max than the machine has, or add servers"));
+    return Destination{};
+  }
+  return Destination{Destination::Kind::memory,
+                     value_.data() + reduce::raw_offset(shape_.dtype, shape_.elements)};
+}
+
+void AsyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
+  if (fence_ == nullptr || !fence_->is_arriving(contributor)) return;
+  if (fence_->result().error.code != ErrorCode::ok) {
+    fence_->miss();
+    return approach(actions);
+  }
+  reduce::widen_in_place(shape_.dtype, value_.data(), shape_.elements);
+  has_value_ = true;
+  broadcasts_ = fence_->result().broadcasts;
+  lift(actions);
+}
+
+void AsyncAggregator::lift(Actions& actions) {
+  const std::unique_ptr<Fence> fence = std::move(fence_);
+  const std::vector<Round>& in_value = fence->result().applied;
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
+    const Fence::Report& report = fence->report(i);
+    const std::uint32_t rank = contributors_[i].rank.value;
+    const Round applied = has_value_ && rank < in_value.size() ? in_value[rank] : Round{};
+    // A round that is over there and not in the value has failed.
+    state.next = std::max(applied, report.next);
+    state.broadcasts = report.broadcasts;
+    state.elsewhere = true;
+  }
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    const Fence::Report& report = fence->report(i);
+    if (report.here) catch_up(i, report.next, report.pushed, actions);
+  }
+}
+
+void AsyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
+  const State& state = states_[contributor];
+  emit(actions, Action::Kind::resumed, contributor, state.next);
+  // What is arriving from it is answered when it is whole, by end_fenced().
+  if (state.arrival == Arrival::fenced || state.arrival == Arrival::fenced_announced) return;
+  const bool is_in_order = next == state.next || next.next() == state.next;
+  if (!is_in_order) {
+    emit(actions, Action::Kind::failed, contributor, next, errors_.order(contributor, next, state.next));
+  } else if (pushed) {
+    emit(actions, Action::Kind::again, contributor, next);
+  }
 }
 
 }  // namespace bps

@@ -20,13 +20,18 @@
 // newest value that any contributor keeps is fetched, and each goes on with the first of its rounds that is
 // neither in it nor over there; for one that is in it already it asks again, without payload, as the answer
 // depends on the operation, which only the worker knows. If nobody has a value the tensor begins anew; if
-// whoever has the newest is out of reach, deltas fail until a broadcast sets it. async_aggregator_fence.cc
+// whoever has the newest is out of reach, deltas fail until a broadcast sets it.
 //
 // What is lent is not taken as it lies: were it withdrawn while it is being added, the value, which has no
 // other copy, would be spoiled for good. It is copied like any other contribution first.
 #pragma once
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "server/aggregate/aggregator.h"
+#include "server/aggregate/fence.h"
 
 namespace bps {
 
@@ -45,11 +50,9 @@ class AsyncAggregator final : public Aggregator {
   void gone(std::uint32_t contributor, Actions& actions) override;
   void died(std::uint32_t contributor, Actions& actions) override;
   void unpin(std::uint32_t pin, Actions& actions) override;
-  bool open_state(OpenState& out) const override;  // open_state.cc
+  bool open_state(OpenState& out) const override;
 
  private:
-  static constexpr std::uint32_t kNobody = 0xffffffff;
-
   enum class Phase : std::uint8_t {
     idle,
     later,  // a delta was announced, or refused for lack of room; asked for when there is a value
@@ -94,28 +97,6 @@ class AsyncAggregator final : public Aggregator {
     std::uint32_t pins = 0;
   };
 
-  // What is known of a contributor while the partition is fenced.
-  struct Report {
-    bool named = false;  // has resumed, which counts for ever
-    Round next;          // the first round that is not over there
-    std::uint64_t version = 0;
-    std::uint32_t broadcasts = 0;
-    bool here = false;    // has resumed on its present lane, so that it can be asked
-    bool pushed = false;  // on its present lane, and was refused
-    bool gone = false;    // has left, and is not there any more
-    bool lacks = false;   // was asked for its value, and does not have it any more
-  };
-  struct Fence {
-    std::vector<Report> reports;
-    std::uint32_t missing = 0;      // contributors that have neither resumed nor gone
-    std::uint32_t asked = kNobody;  // for the value of `version`
-    std::uint64_t version = 0;
-    bool arriving = false;  // from `asked`; into the value, unless `error`
-    std::uint32_t broadcasts = 0;
-    std::vector<Round> applied;
-    Error error;
-  };
-
   Status check(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) const;
   Error root_left_error(std::uint32_t root, Round round) const;
   Destination drop(std::uint32_t contributor, Arrival why);
@@ -134,13 +115,13 @@ class AsyncAggregator final : public Aggregator {
   // Fails a broadcast that waits for a root that is not there any more.
   void strand(std::uint32_t contributor, std::uint32_t root, Actions& actions);
 
-  // async_aggregator_fence.cc
+  // Behind the fence, and how it goes.
   void end_fenced(std::uint32_t contributor, bool announced, Actions& actions);
   void report(std::uint32_t contributor, const StoredRounds& stored, bool pushed, Actions& actions);
-  void lost_fenced(std::uint32_t contributor, Actions& actions);
   // Lifts the fence, or asks for the value, when all have resumed.
   void approach(Actions& actions);
   void lift(Actions& actions);
+  Error nobody_has_error() const;
   // Tells one who has named `next` where it is here.
   void catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
 

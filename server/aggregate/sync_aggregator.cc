@@ -1,47 +1,47 @@
-// What arrives, and what comes of it in the end. What happens between is in sync_aggregator_sum.cc, what
-// happens before, where the partition was another server's, in sync_aggregator_fence.cc.
 #include "server/aggregate/sync_aggregator.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "proto/base/assert.h"
 
 namespace bps {
+namespace {
+
+// Ranks that are asked before their turn: enough to hide a round trip, few enough to be in cache still when
+// they are added.
+constexpr std::uint32_t kAskedAhead = 16;
+
+}  // namespace
+
 SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor> contributors,
                                AggregatorMemory memory)
     : Aggregator(std::move(shape), contributors, memory),
       states_(contributors.size()),
-      unstored_(static_cast<std::uint32_t>(contributors.size())) {
-  for (const Contributor& contributor : contributors) {
-    total_weight_ += contributor.weight;
-  }
-  live_weight_ = total_weight_;
-  if (!shape_.moved) return;
-  fence_ = std::make_unique<Fence>();
-  fence_->reports.resize(contributors.size());
-  fence_->missing = static_cast<std::uint32_t>(contributors.size());
+      slots_(memory.slots, shape_.slot_bytes()),
+      sum_(shape_, contributors_, memory_.budget, slots_) {
+  last_.unstored = static_cast<std::uint32_t>(contributors.size());
+  if (shape_.moved) fence_ = std::make_unique<Fence>(contributors.size());
 }
 
 // ---- arrivals ----
 
 Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
                                   Actions& actions) {
+  State& state = states_[contributor];
   if (fence_ != nullptr) {
-    BPS_ASSERT(states_[contributor].arrival == Arrival::none);
-    states_[contributor].round = header.round;
-    states_[contributor].arrival = header.announced ? Arrival::fenced_announced : Arrival::fenced;
+    BPS_ASSERT(state.arrival == Arrival::none);
+    state.round = header.round;
+    state.arrival = header.announced ? Arrival::fenced_announced : Arrival::fenced;
     return Destination{};
   }
   if (!wants(contributor, header, bytes, actions)) return Destination{};
-  State& state = states_[contributor];
   if (header.announced) {
     state.arrival = Arrival::announced;
     return Destination{};
   }
   const Destination destination = place(contributor, bytes);
   if (state.arrival == Arrival::slot && destination.memory == nullptr) {
-    fail_round(memory_error(open_), actions);
+    fail_round(errors_.memory(open_), actions);
     state.arrival = Arrival::retained;
   }
   return destination;
@@ -57,21 +57,12 @@ bool SyncAggregator::lend(std::uint32_t contributor, const PushPull& header, Len
     end(contributor, nullptr, actions);
     return true;
   }
-  State& state = states_[contributor];
-  state.phase = Phase::whole;
-  state.held = std::move(payload);
+  sum_.take_lent(contributor, std::move(payload));
   advance(actions);
   // Left over from a sum that was spoiled.
-  if (LentPayload* lent = state.lent(); lent != nullptr && lent->scarce()) {
-    const LentPayload kept = std::move(*lent);
-    state.drop();
-    ready_ = std::min(ready_, contributor);
-    if (kept.intact()) {
-      set_aside(contributor, kept.bytes().data(), actions);
-      if (!kept.intact()) forget(contributor);
-    } else {
-      state.phase = Phase::none;
-    }
+  if (const LentPayload kept = sum_.take_back_scarce(contributor)) {
+    if (kept.intact()) set_aside(contributor, kept.bytes().data(), actions);
+    if (!kept.intact()) sum_.forget(contributor);
   }
   return true;
 }
@@ -86,7 +77,7 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
     return false;
   }
   if (header.round != open_) {
-    refuse(contributor, order_error(contributor, header.round, open_));
+    refuse(contributor, errors_.order(contributor, header.round, open_));
     return false;
   }
   note_stored(contributor);
@@ -97,7 +88,7 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
     return false;
   }
   state.awaiting = true;
-  if (state.phase == Phase::whole || state.phase == Phase::added) {
+  if (sum_.is_here(contributor)) {
     state.arrival = Arrival::duplicate;
     return false;
   }
@@ -105,83 +96,76 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
 }
 
 Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) {
+  const bool broadcast = header.operation == Operation::broadcast;
   if (!begun_) {
     begun_ = true;
-    operation_ = header.operation;
-    root_ = header.operation == Operation::broadcast ? header.root : Rank{};
     opener_ = contributor;
-    if (left_ > 0) {
-      const auto gone = std::find_if(states_.begin(), states_.end(), [](const State& s) { return s.left; });
-      return left_error(static_cast<std::uint32_t>(gone - states_.begin()));
-    }
+    sum_.open(open_, header.operation, broadcast ? header.root : Rank{});
+    const auto gone = std::find_if(states_.begin(), states_.end(), [](const State& s) { return s.left; });
+    if (gone != states_.end()) return errors_.left(static_cast<std::uint32_t>(gone - states_.begin()), open_);
   }
   if (header.error.code != ErrorCode::ok) return header.error;
   const auto differ = [&](const std::string& theirs, const std::string& mine) {
-    return make_error(ErrorCode::configuration,
-                      describe(open_) + ": " + describe_rank(opener_) + " pushes " + theirs + ", " +
-                          describe_rank(contributor) + " pushes " + mine,
-                      "use the same operation and root on all ranks");
+    return errors_.differ(open_, opener_, theirs, contributor, mine,
+                          "use the same operation and root on all ranks");
   };
-  if (header.operation != operation_) {
-    return differ(std::string(name_of(operation_)), std::string(name_of(header.operation)));
+  if (header.operation != sum_.operation()) {
+    return differ(std::string(name_of(sum_.operation())), std::string(name_of(header.operation)));
   }
-  const bool broadcast = operation_ == Operation::broadcast;
-  if (broadcast && header.root != root_) {
-    return differ("broadcast from root " + std::to_string(root_.value),
+  if (broadcast && header.root != sum_.root()) {
+    return differ("broadcast from root " + std::to_string(sum_.root().value),
                   "broadcast from root " + std::to_string(header.root.value));
   }
   if (broadcast && std::none_of(contributors_.begin(), contributors_.end(),
-                                [&](const Contributor& c) { return c.holds(root_); })) {
-    return no_root_error(root_, open_);
+                                [&](const Contributor& c) { return c.holds(header.root); })) {
+    return errors_.no_root(header.root, open_);
   }
   if (header.weight != contributors_[contributor].weight) {
-    return weight_error(contributor, open_, header.weight);
+    return errors_.weight(contributor, open_, header.weight);
   }
-  const std::size_t expected = broadcast && !is_root(contributor) ? 0 : shape_.raw_bytes();
-  if (!header.announced && bytes != expected) return length_error(contributor, open_, bytes, expected);
+  const std::size_t expected = broadcast && !sum_.is_root(contributor) ? 0 : shape_.raw_bytes();
+  if (!header.announced && bytes != expected) {
+    return errors_.length(contributor, open_, bytes, expected);
+  }
   return {};
 }
 
-bool SyncAggregator::lands_in_slot(std::uint32_t contributor) const {
-  return operation_ == Operation::broadcast ? is_root(contributor) : contributor == present_from(0);
-}
-
 bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) const {
-  if (header.round != open_ || slots_[open_.value % 2].pins > 0) return false;
+  if (header.round != open_ || slots_.is_pinned(open_)) return false;
   if (header.operation == Operation::broadcast) return contributors_[contributor].holds(header.root);
-  return is_next(contributor);
+  return sum_.is_next(contributor);
 }
 
 Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes) {
   State& state = states_[contributor];
-  const bool broadcast = operation_ == Operation::broadcast;
-  if (bytes == 0 && broadcast && !lands_in_slot(contributor)) {
+  const bool broadcast = sum_.is_broadcast();
+  const bool to_slot = sum_.lands_in_slot(contributor);
+  const bool slot_is_free = !slots_.is_pinned(open_);
+  if (bytes == 0 && broadcast && !to_slot) {
     state.arrival = Arrival::empty;
     return Destination{};
   }
-  Slot& slot = slot_of(open_);
-  if (lands_in_slot(contributor) && slot.pins == 0) {
-    state.drop();
+  if (to_slot && slot_is_free) {
+    sum_.drop(contributor);
     state.arrival = Arrival::slot;
-    if (!slot.memory) slot.memory = allocate(memory_.slots, shape_.slot_bytes());
-    if (!slot.memory) return Destination{Destination::Kind::memory, nullptr};
-    ++slot.pins;
+    std::byte* const slot = slots_.memory(open_);
+    if (slot == nullptr) return Destination{Destination::Kind::memory, nullptr};
+    slots_.pin(open_);
     const std::size_t offset = broadcast ? 0 : reduce::raw_offset(shape_.dtype, shape_.elements);
-    return Destination{Destination::Kind::memory, slot.memory.data() + offset};
+    return Destination{Destination::Kind::memory, slot + offset};
   }
-  if (!broadcast && is_next(contributor) && slot.pins == 0) {
-    state.drop();
+  if (!broadcast && slot_is_free && sum_.is_next(contributor)) {
+    sum_.drop(contributor);
     state.arrival = Arrival::lane;
     return Destination{Destination::Kind::lane, nullptr};
   }
-  if (state.buffer() == nullptr) state.held = allocate(memory_.budget, bytes);
-  if (!*state.buffer()) {
-    state.drop();
+  std::byte* const room = sum_.make_room(contributor);
+  if (room == nullptr) {
     state.arrival = Arrival::no_room;
     return Destination{};
   }
   state.arrival = Arrival::waiting;
-  return Destination{Destination::Kind::memory, state.buffer()->data()};
+  return Destination{Destination::Kind::memory, room};
 }
 
 void SyncAggregator::refuse(std::uint32_t contributor, Error error) {
@@ -193,21 +177,13 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
   State& state = states_[contributor];
   const Arrival arrival = state.arrival;
   BPS_ASSERT(arrival != Arrival::none);
-  if (arrival == Arrival::refused) {
-    const auto refusal = std::find_if(refusals_.begin(), refusals_.end(),
-                                      [&](const auto& entry) { return entry.first == contributor; });
-    BPS_ASSERT(refusal != refusals_.end());
-    emit(actions, Action::Kind::failed, contributor, state.round, std::move(refusal->second));
-    refusals_.erase(refusal);
-    state.arrival = Arrival::none;
-    return;
-  }
+  if (arrival == Arrival::refused) return end_refused(contributor, actions);
   if (arrival == Arrival::fenced || arrival == Arrival::fenced_announced) {
     return end_fenced(contributor, actions);
   }
   if (arrival == Arrival::retained || state.round != open_) {
     // Over meanwhile: complete before it was sent again, or failed while it was arriving.
-    release_arrival(state);
+    release_arrival(contributor);
     reply_retained(contributor, state.round, actions);
     advance(actions);
     return;
@@ -215,60 +191,212 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
   state.arrival = Arrival::none;
   switch (arrival) {
     case Arrival::slot:
-      --slot_of(open_).pins;
-      land_in_slot(contributor);
+      slots_.unpin(open_);
+      sum_.take_from_slot(contributor);
       return advance(actions);
     case Arrival::lane:
       // A partition without elements has no payload, but its turn in the order all the same.
       return end_lane(contributor, lane_buffer != nullptr ? lane_buffer : &kEmptyPayload, actions);
-    case Arrival::waiting: state.phase = Phase::whole; return advance(actions);
-    case Arrival::empty:
-      state.phase = Phase::added;
-      ++added_;
-      return advance(actions);
-    case Arrival::announced: state.phase = Phase::later; return recall(actions);
+    case Arrival::waiting: sum_.take_from_room(contributor); return advance(actions);
+    case Arrival::empty: sum_.take_nothing(contributor); return advance(actions);
+    case Arrival::announced: sum_.refuse(contributor); return recall(actions);
     case Arrival::no_room:
-      state.phase = Phase::later;
+      sum_.refuse(contributor);
       emit(actions, Action::Kind::later, contributor, open_);
       return recall(actions);
     default: return recall(actions);  // a duplicate, which may have been lost with a spoiled sum meanwhile
   }
 }
 
-void SyncAggregator::end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
+void SyncAggregator::end_refused(std::uint32_t contributor, Actions& actions) {
+  const auto refusal = std::find_if(refusals_.begin(), refusals_.end(),
+                                    [&](const auto& entry) { return entry.first == contributor; });
+  BPS_ASSERT(refusal != refusals_.end());
   State& state = states_[contributor];
-  state.phase = Phase::whole;
-  lane_input_ = lane_buffer;
+  emit(actions, Action::Kind::failed, contributor, state.round, std::move(refusal->second));
+  refusals_.erase(refusal);
+  state.arrival = Arrival::none;
+}
+
+void SyncAggregator::end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
+  sum_.take_from_lane(contributor, lane_buffer);
   advance(actions);
-  lane_input_ = nullptr;
   // Not its turn any more: one before it was lent, and withdrawn.
-  if (state.phase == Phase::whole && std::holds_alternative<std::monostate>(state.held)) {
-    ready_ = std::min(ready_, contributor);
-    set_aside(contributor, lane_buffer, actions);
-  }
+  if (sum_.release_lane(contributor)) set_aside(contributor, lane_buffer, actions);
 }
 
 void SyncAggregator::set_aside(std::uint32_t contributor, const std::byte* bytes, Actions& actions) {
-  State& state = states_[contributor];
-  state.held = allocate(memory_.budget, shape_.raw_bytes());
-  if (*state.buffer()) {
-    std::memcpy(state.buffer()->data(), bytes, shape_.raw_bytes());
-    state.phase = Phase::whole;
-    return;
-  }
-  state.drop();
-  state.phase = Phase::later;
+  if (sum_.set_aside(contributor, bytes)) return;
   emit(actions, Action::Kind::later, contributor, open_);
   recall(actions);
 }
 
-void SyncAggregator::release_arrival(State& state) {
+void SyncAggregator::release_arrival(std::uint32_t contributor) {
+  State& state = states_[contributor];
   if (state.arrival == Arrival::slot) {
-    --slot_of(state.round).pins;
+    slots_.unpin(state.round);
     release_stale_slots();
   }
-  if (state.arrival == Arrival::waiting) state.drop();
+  if (state.arrival == Arrival::waiting) sum_.drop(contributor);
   state.arrival = Arrival::none;
+}
+
+// ---- the sum ----
+
+void SyncAggregator::advance(Actions& actions) {
+  while (begun_) {
+    const RoundSum::Progress progress = sum_.add();
+    if (progress.out_of_memory) return fail_round(errors_.memory(open_), actions);
+    if (progress.spoiled == 0) return sum_.is_complete() ? complete(actions) : recall(actions);
+    ask_for_spoiled(progress.spoiled, actions);
+  }
+}
+
+void SyncAggregator::ask_for_spoiled(std::uint32_t spoiled, Actions& actions) {
+  for (std::uint32_t i = 0; i < spoiled; ++i) {
+    const State& state = states_[i];
+    if (state.dead) continue;
+    if (state.left) return fail_round(errors_.left(i, open_), actions);
+    if (!state.awaiting) continue;
+    sum_.refuse(i);
+    emit(actions, Action::Kind::later, i, open_);
+  }
+}
+
+void SyncAggregator::recall(Actions& actions) {
+  if (!begun_) return;
+  const auto count = static_cast<std::uint32_t>(states_.size());
+  const bool slot_is_free = !slots_.is_pinned(open_);
+  const std::uint32_t ready = sum_.ready();
+  const std::uint32_t lowest = sum_.present_from(0);
+  if (sum_.is_broadcast() || ready <= lowest) {
+    // Only what belongs into the slot can be waited for; it needs no budget once the slot is free.
+    if (!slot_is_free) return;
+    for (std::uint32_t i = 0; sum_.is_broadcast() && i < count; ++i) {
+      if (sum_.is_root(i)) ask(i, false, actions);
+    }
+    if (!sum_.is_broadcast() && lowest < count) ask(lowest, false, actions);
+    return;
+  }
+  // The next one goes through its lane's buffer. Those close behind it are asked as far as there is room, so
+  // that they need not come one round trip after the other.
+  for (std::uint32_t i = ready; i < std::min(count, ready + kAskedAhead); ++i) {
+    if (!ask(i, i > ready || !slot_is_free, actions)) return;
+  }
+}
+
+// False: there is no room for it.
+bool SyncAggregator::ask(std::uint32_t contributor, bool with_room, Actions& actions) {
+  if (sum_.phase(contributor) != RoundSum::Phase::later) return true;
+  if (states_[contributor].arrival != Arrival::none) return true;
+  if (with_room && sum_.make_room(contributor) == nullptr) return false;
+  sum_.ask(contributor);
+  emit(actions, Action::Kind::again, contributor, open_);
+  return true;
+}
+
+// ---- what comes of it ----
+
+void SyncAggregator::complete(Actions& actions) {
+  const Round round = open_;
+  const bool broadcast = sum_.is_broadcast();
+  last_.error = {};
+  last_.weight = broadcast ? 0 : sum_.weight();
+  last_.root = kNobody;
+  for (std::uint32_t i = 0; broadcast && i < states_.size(); ++i) {
+    if (!sum_.is_root(i)) continue;
+    // Not before all have come: nobody is to miss the round before because this one is over at once.
+    if (sum_.is_absent(i)) return fail_round(errors_.root_lost(i, open_), actions);
+    last_.root = i;
+    last_.weight = contributors_[i].weight;
+  }
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].awaiting && states_[i].arrival == Arrival::none) answer(i, round, actions);
+  }
+  close_round();
+}
+
+void SyncAggregator::fail_round(Error error, Actions& actions) {
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    const State& state = states_[i];
+    // What is arriving, or has been asked for and will arrive, is answered at its end.
+    if (!state.awaiting || state.arrival != Arrival::none) continue;
+    if (sum_.phase(i) == RoundSum::Phase::asked) continue;
+    emit(actions, Action::Kind::failed, i, open_, error);
+  }
+  last_.error = std::move(error);
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].arrival != Arrival::waiting) sum_.drop(i);
+  }
+  close_round();
+}
+
+void SyncAggregator::close_round() {
+  last_.unstored = 0;
+  for (State& state : states_) {
+    state.awaiting = false;
+    state.stored = state.left || state.dead;
+    last_.unstored += state.stored ? 0 : 1;
+  }
+  open_ = open_.next();
+  begun_ = false;
+  sum_.close();
+  release_stale_slots();
+}
+
+void SyncAggregator::note_stored(std::uint32_t contributor) {
+  State& state = states_[contributor];
+  if (state.stored) return;
+  state.stored = true;
+  if (--last_.unstored == 0) release_stale_slots();
+}
+
+void SyncAggregator::release_stale_slots() {
+  if (!sum_.has_begun()) slots_.release(open_);
+  if (last_.unstored == 0 || last_.error.code != ErrorCode::ok) slots_.release(open_.next());
+}
+
+void SyncAggregator::answer(std::uint32_t contributor, Round round, Actions& actions) {
+  emit(actions, Action::Kind::answer, contributor, round);
+  Action& action = actions.back();
+  action.weight = last_.weight;
+  if (contributor == last_.root || shape_.raw_bytes() == 0) return;
+  slots_.pin(round);
+  attach(action, slots_.buffer(round), slots_.aggregate(round), RoundSlots::number_of(round));
+}
+
+void SyncAggregator::reply_retained(std::uint32_t contributor, Round round, Actions& actions) {
+  const bool failed = last_.error.code != ErrorCode::ok;
+  const bool kept = is_last(round) && (failed || slots_.has_memory(round));
+  if (!kept) {
+    emit(actions, Action::Kind::failed, contributor, round, errors_.order(contributor, round, open_));
+  } else if (failed) {
+    emit(actions, Action::Kind::failed, contributor, round, last_.error);
+  } else {
+    answer(contributor, round, actions);
+  }
+}
+
+void SyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
+  if (!slots_.unpin(pin)) return;
+  release_stale_slots();
+  if (pin == RoundSlots::number_of(open_)) advance(actions);
+}
+
+// Who was refused for lack of room has come; who has been asked to send again has not done so.
+bool SyncAggregator::open_state(OpenState& out) const {
+  out.absent.clear();
+  out.resuming = fence_ != nullptr;
+  if (fence_ == nullptr && !begun_) return false;
+  out.round = fence_ != nullptr ? fence_->highest() : open_;
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    const RoundSum::Phase phase = sum_.phase(i);
+    const bool is_absent = fence_ != nullptr
+                               ? fence_->waits_for(i)
+                               : phase == RoundSum::Phase::none || phase == RoundSum::Phase::asked;
+    if (is_absent) out.absent.push_back(i);
+  }
+  return true;
 }
 
 // ---- contributors that go ----
@@ -278,13 +406,8 @@ void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   if (state.arrival == Arrival::refused) {
     std::erase_if(refusals_, [&](const auto& entry) { return entry.first == contributor; });
   }
-  release_arrival(state);
-  if (state.phase == Phase::later || state.phase == Phase::asked) {
-    state.drop();
-    state.phase = Phase::none;
-  } else if (state.lent() != nullptr) {
-    forget(contributor);
-  }
+  release_arrival(contributor);
+  sum_.lose(contributor);
   state.awaiting = false;
   if (fence_ != nullptr) return lost_fenced(contributor, actions);
   advance(actions);
@@ -294,11 +417,155 @@ void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   State& state = states_[contributor];
   if (state.left) return;
   state.left = true;
-  ++left_;
   note_stored(contributor);
   if (fence_ != nullptr) return approach(actions);
-  if (!begun_ || state.phase == Phase::whole || state.phase == Phase::added) return;
-  fail_round(left_error(contributor), actions);
+  if (!begun_ || sum_.is_here(contributor)) return;
+  fail_round(errors_.left(contributor, open_), actions);
+}
+
+void SyncAggregator::gone(std::uint32_t contributor, Actions& actions) {
+  if (fence_ == nullptr) return;
+  fence_->gone(contributor);
+  approach(actions);
+}
+
+void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
+  State& state = states_[contributor];
+  if (state.dead || state.left) return;
+  state.dead = true;
+  note_stored(contributor);
+  const bool is_absent = sum_.die(contributor);
+  if (fence_ != nullptr) {
+    fence_->died(contributor);
+    return approach(actions);
+  }
+  if (is_absent) advance(actions);
+}
+
+// ---- behind a fence ----
+
+void SyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
+  if (fence_ != nullptr) return report(contributor, stored.round, false, actions);
+  catch_up(contributor, stored.round, false, actions);
+}
+
+void SyncAggregator::end_fenced(std::uint32_t contributor, Actions& actions) {
+  State& state = states_[contributor];
+  const bool announced = state.arrival == Arrival::fenced_announced;
+  state.arrival = Arrival::none;
+  // Else it fails, or is answered.
+  const bool waits = fence_ != nullptr ? fence_->allows(contributor, state.round) : state.round == open_;
+  if (waits && !announced) emit(actions, Action::Kind::later, contributor, state.round);
+  if (fence_ != nullptr) return report(contributor, state.round, true, actions);
+  // It had resumed before, and the others have done so meanwhile.
+  catch_up(contributor, state.round, true, actions);
+}
+
+void SyncAggregator::report(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
+  if (!fence_->resume(contributor, StoredRounds{shape_.partition, next}, pushed)) {
+    return emit(actions, Action::Kind::failed, contributor, next,
+                errors_.order(contributor, next, fence_->report(contributor).next));
+  }
+  approach(actions);
+}
+
+void SyncAggregator::lost_fenced(std::uint32_t contributor, Actions& actions) {
+  const bool arriving = fence_->is_arriving(contributor);
+  if (!fence_->lost(contributor)) return;
+  if (arriving) {
+    const Round last = fence_->asked_round();
+    if (slots_.is_pinned(last)) slots_.unpin(last);
+    slots_.release(last);
+  }
+  approach(actions);
+}
+
+void SyncAggregator::approach(Actions& actions) {
+  if (!fence_->is_settled()) return;
+  const Round open = fence_->highest();
+  bool lacking = false;
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    const Fence::Report& report = fence_->report(i);
+    lacking = lacking || (report.named && report.next.next() == open && !states_[i].left);
+  }
+  if (!lacking) return lift(actions);
+  const Round last{open.value - 1};
+  const Fence::Holders holders =
+      fence_->holders([&](const Fence::Report& report) { return report.named && report.next == open; });
+  if (holders.first != Fence::kNobody) {
+    fence_->ask(holders.first, last, 0);
+    return emit(actions, Action::Kind::fetch, holders.first, last);
+  }
+  if (holders.may_return) return;
+  // What the last one of them reported, if any was asked.
+  const Error& reported = fence_->result().error;
+  last_.error = reported.code != ErrorCode::ok ? reported : errors_.nobody_has(last);
+  lift(actions);
+}
+
+Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
+                                           std::uint64_t bytes) {
+  if (fence_ == nullptr || !fence_->begin(contributor, header)) return Destination{};
+  if (header.error.code != ErrorCode::ok) return Destination{};
+  if (bytes != shape_.raw_bytes()) {
+    fence_->fail(errors_.length(contributor, header.round, bytes, shape_.raw_bytes()));
+    return Destination{};
+  }
+  std::byte* const slot = slots_.memory(header.round);
+  if (slot == nullptr) {
+    fence_->fail(errors_.memory(header.round));
+    return Destination{};
+  }
+  slots_.pin(header.round);
+  return Destination{Destination::Kind::memory, slot};
+}
+
+void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
+  if (fence_ == nullptr || !fence_->is_arriving(contributor)) return;
+  const Retained& result = fence_->result();
+  if (result.error.code == ErrorCode::internal) {
+    fence_->miss();
+    return approach(actions);
+  }
+  last_.weight = result.weight;
+  last_.error = result.error;
+  if (last_.error.code == ErrorCode::ok) {
+    slots_.unpin(result.round);
+    slots_.set_aggregate(result.round, slots_.memory(result.round));
+  }
+  lift(actions);
+}
+
+void SyncAggregator::lift(Actions& actions) {
+  const std::unique_ptr<Fence> fence = std::move(fence_);
+  open_ = fence->highest();
+  last_.unstored = 0;
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    // Who is further behind gets nothing here that it could use.
+    State& state = states_[i];
+    state.stored = state.left || state.dead || !is_last(fence->report(i).next);
+    last_.unstored += state.stored ? 0 : 1;
+  }
+  release_stale_slots();
+  for (std::uint32_t i = 0; i < states_.size(); ++i) {
+    const Fence::Report& report = fence->report(i);
+    if (report.here) catch_up(i, report.next, report.pushed, actions);
+  }
+}
+
+void SyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
+  const State& state = states_[contributor];
+  emit(actions, Action::Kind::resumed, contributor, open_);
+  // What is arriving from it is answered when it is whole, by end_fenced().
+  if (state.arrival == Arrival::fenced || state.arrival == Arrival::fenced_announced) return;
+  if (next == open_) {
+    note_stored(contributor);
+    if (pushed) emit(actions, Action::Kind::again, contributor, open_);
+  } else if (is_last(next) && !state.stored) {
+    reply_retained(contributor, next, actions);
+  } else {
+    emit(actions, Action::Kind::failed, contributor, next, errors_.order(contributor, next, open_));
+  }
 }
 
 }  // namespace bps

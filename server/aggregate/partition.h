@@ -1,0 +1,47 @@
+// One partition of one job: what it holds, and whose contributions are added to it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/base/dtype.h"
+#include "proto/base/ids.h"
+#include "proto/reduce/reduce.h"
+#include "proto/wire/messages.h"
+
+namespace bps {
+
+// A worker that takes part in the sums of a job, or a group of them that sum among themselves before
+// (decision 0019). Its place in the list, which is in rank order, is its index.
+struct Contributor {
+  Rank rank;                       // of a group: the lowest one, which names it
+  std::uint32_t weight = 1;        // ranks already summed in what it sends; at least 1
+  std::string loss = {};           // why it is gone, once it is lost
+  std::vector<Rank> members = {};  // of a group of several: those that are in the job, in order
+
+  bool holds(Rank other) const {
+    return rank == other || std::find(members.begin(), members.end(), other) != members.end();
+  }
+};
+
+// "rank 4 (with 5, 6 of its host)"
+std::string to_string(const Contributor& contributor);
+
+struct PartitionShape {
+  PartitionId partition;
+  std::string tensor;  // its name, for messages
+  DType dtype = DType::f32;
+  std::size_t elements = 0;
+  Mode mode = Mode::sync;
+  std::uint32_t staleness = kUnboundedStaleness;
+  bool moved = false;       // another server had it before: nothing completes before all have resumed
+  bool had_losses = false;  // the job had lost workers before: who is no contributor may have been one
+
+  std::size_t raw_bytes() const { return elements * size_of(dtype); }
+  std::size_t slot_bytes() const { return elements * reduce::accumulator_size(dtype); }
+};
+
+}  // namespace bps

@@ -1,0 +1,96 @@
+#include "server/aggregate/round_errors.h"
+
+namespace bps {
+
+std::string RoundErrors::describe(Round round) const {
+  return "round " + std::to_string(round.value) + " of " + shape_.tensor + " (partition " +
+         std::to_string(shape_.partition.value) + ")";
+}
+
+std::string RoundErrors::describe_rank(std::uint32_t contributor) const {
+  return to_string(contributors_[contributor]);
+}
+
+Error RoundErrors::length(std::uint32_t contributor, Round round, std::uint64_t bytes,
+                          std::uint64_t expected) const {
+  return make_error(ErrorCode::protocol,
+                    describe(round) + ": " + describe_rank(contributor) + " pushed " + std::to_string(bytes) +
+                        " bytes, declared are " + std::to_string(expected),
+                    "push as many elements as were declared");
+}
+
+Error RoundErrors::weight(std::uint32_t contributor, Round round, std::uint32_t weight) const {
+  return make_error(ErrorCode::protocol,
+                    describe(round) + ": " + describe_rank(contributor) + " claims a weight of " +
+                        std::to_string(weight) + ", the scheduler gave it " +
+                        std::to_string(contributors_[contributor].weight),
+                    "use the same bps version on all ranks");
+}
+
+Error RoundErrors::order(std::uint32_t contributor, Round round, Round expected) const {
+  const bool ahead = round > expected;
+  return make_error(ErrorCode::protocol,
+                    describe(round) + ": " + describe_rank(contributor) +
+                        (ahead ? " is ahead: " : " is stale: ") + "round " + std::to_string(expected.value) +
+                        (ahead ? " is not complete" : " is under way"),
+                    "a worker pushes a round after it has stored the one before; use the same bps version "
+                    "on all ranks");
+}
+
+Error RoundErrors::differ(Round round, std::uint32_t one, const std::string& pushes, std::uint32_t other,
+                          const std::string& other_pushes, const std::string& advice) const {
+  return make_error(ErrorCode::configuration,
+                    describe(round) + ": " + describe_rank(one) + " pushes " + pushes + ", " +
+                        describe_rank(other) + " pushes " + other_pushes,
+                    advice);
+}
+
+Error RoundErrors::left(std::uint32_t contributor, Round round) const {
+  return make_error(
+      ErrorCode::configuration,
+      describe(round) + " can never complete: " + describe_rank(contributor) + " has left the job",
+      "let all ranks push the same number of rounds before one closes its client");
+}
+
+Error RoundErrors::root_lost(std::uint32_t root, Round round) const {
+  return make_error(
+      ErrorCode::peer_lost,
+      describe(round) + " can never complete: the root of the broadcast is lost: " + contributors_[root].loss,
+      "broadcast from a rank that is there, or start the job again");
+}
+
+Error RoundErrors::root_left(std::uint32_t root, Round round) const {
+  return make_error(
+      ErrorCode::configuration,
+      describe(round) + " can never complete: its root, " + describe_rank(root) + ", has left the job",
+      "let the root broadcast before it closes its client");
+}
+
+Error RoundErrors::no_root(Rank root, Round round) const {
+  if (shape_.had_losses) {
+    return make_error(ErrorCode::peer_lost,
+                      describe(round) + " can never complete: the root of the broadcast is lost: rank " +
+                          std::to_string(root.value) + " is not in the job any more",
+                      "broadcast from a rank that is there, or start the job again");
+  }
+  return make_error(ErrorCode::configuration,
+                    describe(round) + ": the root of the broadcast, rank " + std::to_string(root.value) +
+                        ", is not among the contributors",
+                    "use the rank of a worker of this job as root");
+}
+
+Error RoundErrors::memory(Round round) const {
+  return make_error(
+      ErrorCode::out_of_memory,
+      describe(round) + ": the server cannot allocate " + std::to_string(shape_.slot_bytes()) + " bytes",
+      "give the server a smaller --memory-max than the machine has, or add servers");
+}
+
+Error RoundErrors::nobody_has(Round round) const {
+  return make_error(
+      ErrorCode::peer_lost,
+      describe(round) + " is lost: its server is gone, and whoever has stored it has left the job",
+      "close all clients only when the last round is over everywhere");
+}
+
+}  // namespace bps

@@ -1,0 +1,51 @@
+// Why a round of a partition fails, in words: each error names the round, the tensor and the contributor, and
+// says what to do.
+//
+// Owner: an aggregator, whose shape and contributors it reads. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "proto/base/error.h"
+#include "server/aggregate/partition.h"
+
+namespace bps {
+
+class RoundErrors {
+ public:
+  // Both outlive it.
+  RoundErrors(const PartitionShape& shape, std::span<const Contributor> contributors)
+      : shape_(shape), contributors_(contributors) {}
+
+  // "round 812 of layer1.weight (partition 17)"
+  std::string describe(Round round) const;
+  std::string describe_rank(std::uint32_t contributor) const;
+
+  Error length(std::uint32_t contributor, Round round, std::uint64_t bytes, std::uint64_t expected) const;
+  Error weight(std::uint32_t contributor, Round round, std::uint32_t weight) const;
+  // The round is neither the one that may be pushed now nor the one before it.
+  Error order(std::uint32_t contributor, Round round, Round expected) const;
+  // Two contributors push different things: "broadcast from root 1".
+  Error differ(Round round, std::uint32_t one, const std::string& pushes, std::uint32_t other,
+               const std::string& other_pushes, const std::string& advice) const;
+  // A contributor that has not given its part has left.
+  Error left(std::uint32_t contributor, Round round) const;
+  // The root of a broadcast is lost, and its bytes are not here.
+  Error root_lost(std::uint32_t root, Round round) const;
+  // The root of a broadcast has left before it pushed.
+  Error root_left(std::uint32_t root, Round round) const;
+  // Of a root that is no contributor.
+  Error no_root(Rank root, Round round) const;
+  // The system has no memory for the sum.
+  Error memory(Round round) const;
+  // Behind a fence: nobody has the aggregate of the round any more.
+  Error nobody_has(Round round) const;
+
+ private:
+  const PartitionShape& shape_;
+  const std::span<const Contributor> contributors_;
+};
+
+}  // namespace bps

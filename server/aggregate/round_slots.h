@@ -1,0 +1,72 @@
+// The two slots of a synchronous partition: round t has slot t mod 2.
+//
+// The open round is summed in one of them, while the aggregate of the round before stays unchanged in the
+// other one. A slot takes memory at its first use. A pin says that a connection reads the slot's aggregate,
+// or writes the first contribution into it: until it is given back nobody else may write into the slot, and
+// its memory stays.
+//
+// Owner: a SyncAggregator, which says which slot is not needed any more. Lives on: shard loop.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "proto/base/assert.h"
+#include "proto/base/ids.h"
+#include "proto/base/memory/buffer_pool.h"
+
+namespace bps {
+
+class RoundSlots {
+ public:
+  static constexpr std::uint32_t kCount = 2;
+
+  // The pool outlives it. 0 bytes still take a buffer, so that every payload has a place.
+  RoundSlots(BufferPool& pool, std::size_t bytes) : pool_(pool), bytes_(std::max<std::size_t>(bytes, 1)) {}
+
+  static std::uint32_t number_of(Round round) { return static_cast<std::uint32_t>(round.value % kCount); }
+
+  // The slot of the round; null: the system has no memory.
+  std::byte* memory(Round round) {
+    Slot& slot = of(round);
+    if (!slot.buffer) slot.buffer = pool_.allocate(bytes_);
+    return slot.buffer.data();
+  }
+  bool has_memory(Round round) const { return static_cast<bool>(of(round).buffer); }
+  const BufferPool::Buffer& buffer(Round round) const { return of(round).buffer; }
+  // Not while it is pinned.
+  void release(Round round) {
+    if (!is_pinned(round)) of(round).buffer.reset();
+  }
+
+  bool is_pinned(Round round) const { return of(round).pins > 0; }
+  void pin(Round round) { ++of(round).pins; }
+  void unpin(Round round) { unpin(number_of(round)); }
+  // True: that was the last one.
+  bool unpin(std::uint32_t number) {
+    BPS_ASSERT(number < kCount && slots_[number].pins > 0);
+    return --slots_[number].pins == 0;
+  }
+
+  // Where in the slot the round's aggregate lies.
+  void set_aggregate(Round round, const std::byte* elements) { of(round).aggregate = elements; }
+  const std::byte* aggregate(Round round) const { return of(round).aggregate; }
+
+ private:
+  struct Slot {
+    BufferPool::Buffer buffer;
+    std::uint32_t pins = 0;
+    const std::byte* aggregate = nullptr;
+  };
+
+  Slot& of(Round round) { return slots_[number_of(round)]; }
+  const Slot& of(Round round) const { return slots_[number_of(round)]; }
+
+  BufferPool& pool_;
+  const std::size_t bytes_;
+  std::array<Slot, kCount> slots_;
+};
+
+}  // namespace bps

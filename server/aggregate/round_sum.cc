@@ -1,0 +1,273 @@
+#include "server/aggregate/round_sum.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "proto/base/assert.h"
+
+namespace bps {
+namespace {
+
+// Inputs of one pass.
+using Inputs = std::array<const std::byte*, 16>;
+
+}  // namespace
+
+RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> contributors, BufferPool& budget,
+                   RoundSlots& slots)
+    : shape_(shape),
+      contributors_(contributors),
+      budget_(budget),
+      slots_(slots),
+      parts_(contributors.size()) {
+  close();
+}
+
+void RoundSum::open(Round round, Operation operation, Rank root) {
+  round_ = round;
+  operation_ = operation;
+  root_ = root;
+}
+
+void RoundSum::close() {
+  absent_ = 0;
+  weight_ = 0;
+  for (std::uint32_t i = 0; i < parts_.size(); ++i) {
+    Part& part = parts_[i];
+    part.phase = part.dead ? Phase::absent : Phase::none;
+    absent_ += part.dead ? 1 : 0;
+    weight_ += part.dead ? 0 : contributors_[i].weight;
+  }
+  added_ = 0;
+  ready_ = 0;
+  hurry_ = false;
+  first_ = nullptr;
+}
+
+bool RoundSum::is_complete() const {
+  if (absent_ == parts_.size()) return false;
+  return is_broadcast() ? added_ + absent_ == parts_.size() : present_from(added_) == parts_.size();
+}
+
+// ---- what a contributor gives ----
+
+std::byte* RoundSum::make_room(std::uint32_t contributor) {
+  Part& part = parts_[contributor];
+  if (part.buffer() == nullptr) part.held = budget_.allocate(std::max<std::size_t>(shape_.raw_bytes(), 1));
+  if (*part.buffer()) return part.buffer()->data();
+  part.drop();
+  return nullptr;
+}
+
+void RoundSum::take_lent(std::uint32_t contributor, LentPayload&& payload) {
+  parts_[contributor].phase = Phase::whole;
+  parts_[contributor].held = std::move(payload);
+}
+
+void RoundSum::take_from_lane(std::uint32_t contributor, const std::byte* lane_buffer) {
+  parts_[contributor].phase = Phase::whole;
+  lane_input_ = lane_buffer;
+}
+
+bool RoundSum::release_lane(std::uint32_t contributor) {
+  lane_input_ = nullptr;
+  const Part& part = parts_[contributor];
+  return part.phase == Phase::whole && std::holds_alternative<std::monostate>(part.held);
+}
+
+void RoundSum::take_from_slot(std::uint32_t contributor) {
+  std::byte* const slot = slots_.memory(round_);
+  parts_[contributor].phase = Phase::added;
+  added_ = is_broadcast() ? added_ + 1 : contributor + 1;
+  slots_.set_aggregate(round_, slot);
+  if (is_broadcast()) return;
+  first_ = slot + reduce::raw_offset(shape_.dtype, shape_.elements);
+  if (!is_complete()) return;
+  finish({});
+  added_ = static_cast<std::uint32_t>(parts_.size());  // those behind it are absent
+}
+
+void RoundSum::take_nothing(std::uint32_t contributor) {
+  parts_[contributor].phase = Phase::added;
+  ++added_;
+}
+
+bool RoundSum::set_aside(std::uint32_t contributor, const std::byte* bytes) {
+  ready_ = std::min(ready_, contributor);
+  std::byte* const room = make_room(contributor);
+  parts_[contributor].phase = room != nullptr ? Phase::whole : Phase::later;
+  if (room != nullptr) std::memcpy(room, bytes, shape_.raw_bytes());
+  return room != nullptr;
+}
+
+LentPayload RoundSum::take_back_scarce(std::uint32_t contributor) {
+  Part& part = parts_[contributor];
+  auto* const lent = std::get_if<LentPayload>(&part.held);
+  if (lent == nullptr || !lent->scarce()) return {};
+  LentPayload payload = std::move(*lent);
+  part.drop();
+  return payload;
+}
+
+void RoundSum::forget(std::uint32_t contributor) {
+  Part& part = parts_[contributor];
+  part.drop();
+  part.phase = Phase::none;
+  ready_ = std::min(ready_, contributor);
+}
+
+void RoundSum::lose(std::uint32_t contributor) {
+  const Part& part = parts_[contributor];
+  const bool to_come = part.phase == Phase::later || part.phase == Phase::asked;
+  if (to_come || part.lent() != nullptr) forget(contributor);
+}
+
+bool RoundSum::die(std::uint32_t contributor) {
+  parts_[contributor].dead = true;
+  if (is_here(contributor)) return false;
+  make_absent(contributor);
+  return true;
+}
+
+void RoundSum::make_absent(std::uint32_t contributor) {
+  Part& part = parts_[contributor];
+  part.drop();
+  part.phase = Phase::absent;
+  ++absent_;
+  weight_ -= contributors_[contributor].weight;
+}
+
+// ---- adding ----
+
+RoundSum::Progress RoundSum::add() { return is_broadcast() ? add_waiting_root() : add_ready(); }
+
+// It was lent, or had to wait because the slot was still being read.
+RoundSum::Progress RoundSum::add_waiting_root() {
+  if (slots_.is_pinned(round_)) return {};
+  for (std::uint32_t i = 0; i < parts_.size(); ++i) {
+    if (!is_root(i)) continue;
+    if (parts_[i].phase != Phase::whole) return {};
+    std::byte* slot = nullptr;
+    if (!is_withdrawn(i)) {
+      slot = slots_.memory(round_);
+      if (slot == nullptr) return {.out_of_memory = true};
+      std::memcpy(slot, input(i), shape_.raw_bytes());
+    }
+    if (is_withdrawn(i)) {
+      forget(i);
+    } else {
+      parts_[i].drop();
+      take_from_slot(i);
+    }
+    return {};
+  }
+  return {};
+}
+
+RoundSum::Progress RoundSum::add_ready() {
+  for (;;) {
+    count_ready();
+    const bool all = ready_ == parts_.size();
+    // Behind the last one that was added, those that are absent still count as the end of the sum.
+    const bool any = all ? added_ < ready_ : present_from(added_) < ready_;
+    if (!any || slots_.is_pinned(round_) || !(hurry_ || all) || absent_ == parts_.size()) return {};
+    const std::uint32_t first = added_;
+    const std::uint32_t end = ready_;
+    std::uint32_t withdrawn = first;
+    while (withdrawn < end && !is_withdrawn(withdrawn))
+      ++withdrawn;
+    if (withdrawn < end) {
+      forget(withdrawn);
+      continue;
+    }
+    if (slots_.memory(round_) == nullptr) return {.out_of_memory = true};
+    combine(first, end);
+    hurry_ = false;
+    bool spoiled = false;
+    for (std::uint32_t i = first; i < end; ++i) {
+      if (!is_withdrawn(i)) continue;
+      forget(i);
+      spoiled = true;
+    }
+    if (spoiled) {
+      start_over(first);
+      if (first > 0) return {.spoiled = first};
+      continue;
+    }
+    for (std::uint32_t i = first; i < end; ++i) {
+      if (is_absent(i)) continue;
+      parts_[i].phase = Phase::added;
+      parts_[i].drop();
+    }
+    added_ = end;
+    return {};
+  }
+}
+
+void RoundSum::count_ready() {
+  for (; ready_ < parts_.size(); ++ready_) {
+    const Part& part = parts_[ready_];
+    if (part.phase == Phase::absent) continue;
+    if (part.phase != Phase::whole && part.phase != Phase::added) return;
+    const LentPayload* const lent = part.lent();
+    if (part.phase == Phase::whole && (lent == nullptr || lent->scarce())) hurry_ = true;
+  }
+}
+
+void RoundSum::combine(std::uint32_t first, std::uint32_t end) {
+  std::byte* const slot = slots_.memory(round_);
+  if (const std::uint32_t lowest = present_from(0); first <= lowest) {
+    first_ = input(lowest);
+    first = lowest + 1;
+  }
+  Inputs inputs;
+  do {
+    std::size_t n = 0;
+    for (; first < end && n < inputs.size(); ++first) {
+      if (!is_absent(first)) inputs[n++] = input(first);
+    }
+    if (first == parts_.size()) {
+      finish({inputs.data(), n});
+    } else if (n > 0 || first_ != nullptr) {
+      reduce::accumulate(shape_.dtype, operation_, slot, {inputs.data(), n}, shape_.elements,
+                         std::exchange(first_, nullptr));
+    }
+  } while (first < end);
+}
+
+void RoundSum::finish(std::span<const std::byte* const> inputs) {
+  slots_.set_aggregate(round_, reduce::finish(shape_.dtype, operation_, slots_.memory(round_), inputs,
+                                              shape_.elements, weight_, std::exchange(first_, nullptr)));
+}
+
+// The inputs of the last pass are still there, but for those that were withdrawn.
+void RoundSum::start_over(std::uint32_t first) {
+  added_ = 0;
+  ready_ = 0;
+  first_ = nullptr;
+  for (std::uint32_t i = 0; i < first; ++i) {
+    if (is_absent(i)) continue;
+    if (parts_[i].dead) {
+      make_absent(i);
+    } else {
+      parts_[i].phase = Phase::none;
+    }
+  }
+}
+
+const std::byte* RoundSum::input(std::uint32_t contributor) const {
+  const Part& part = parts_[contributor];
+  if (const LentPayload* lent = part.lent()) return lent->bytes().data();
+  if (const BufferPool::Buffer* buffer = part.buffer()) return buffer->data();
+  BPS_ASSERT(lane_input_ != nullptr);
+  return lane_input_;
+}
+
+bool RoundSum::is_withdrawn(std::uint32_t contributor) const {
+  const LentPayload* const lent = parts_[contributor].lent();
+  return lent != nullptr && !lent->intact();
+}
+
+}  // namespace bps

@@ -1,0 +1,164 @@
+// The sum of a partition's open round: what each contributor has given to it, added in rank order.
+//
+//   none --> whole ----------------> added          later: refused for lack of room, to be asked for
+//     `--> later --> asked --> whole                absent: lost before it was whole, the sum does without it
+//
+// Only whole contributions are added. The first one is received straight into the slot; the one that is next
+// in order is handed in from its lane's buffer; the others wait in the budget. What is lent waits where it
+// lies, and needs neither slot nor budget: it is added when all are there, or when somebody behind it is in a
+// hurry (has a buffer that others need), with all that are next to it in one pass. Afterwards the sum checks
+// that the loan still held. If not, what was written into the slot is worth nothing, and the sum starts
+// over: what is still there stays, what had been added already is asked for again.
+//
+// Of a broadcast the root's bytes are the sum, and the others only take part.
+//
+// Owner: a SyncAggregator, which decides what arrives where, asks again, and answers. Lives on: shard loop.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "proto/base/memory/buffer_pool.h"
+#include "proto/transport/transport.h"
+#include "server/aggregate/partition.h"
+#include "server/aggregate/round_slots.h"
+
+namespace bps {
+
+class RoundSum {
+ public:
+  // A contributor's part in the round.
+  enum class Phase : std::uint8_t {
+    none,   // nothing whole has come
+    later,  // announced, refused for lack of room, or lost with a spoiled sum; to be asked for
+    asked,  // asked for again; perhaps room is kept for it
+    whole,  // waits in the budget or where it is lent, or during take_from_lane() in the lane's buffer
+    added,
+    absent,  // lost before it was whole
+  };
+  // What add() came to.
+  struct Progress {
+    bool out_of_memory = false;  // the system has none for the slot
+    // The sum is spoiled: what contributors below this one had given is gone with it. Nothing else is.
+    std::uint32_t spoiled = 0;
+  };
+
+  // All of them outlive it.
+  RoundSum(const PartitionShape& shape, std::span<const Contributor> contributors, BufferPool& budget,
+           RoundSlots& slots);
+
+  // The round begins: its operation, and the root of a broadcast.
+  void open(Round round, Operation operation, Rank root);
+  // The round is over: a new one, of which those who died are absent.
+  void close();
+
+  Operation operation() const { return operation_; }
+  bool is_broadcast() const { return operation_ == Operation::broadcast; }
+  Rank root() const { return root_; }
+  std::uint32_t weight() const { return weight_; }  // of all that are not absent
+  bool is_root(std::uint32_t contributor) const { return contributors_[contributor].holds(root_); }
+
+  // ---- who is where ----
+
+  Phase phase(std::uint32_t contributor) const { return parts_[contributor].phase; }
+  bool is_here(std::uint32_t contributor) const {
+    return phase(contributor) == Phase::whole || phase(contributor) == Phase::added;
+  }
+  bool is_absent(std::uint32_t contributor) const { return phase(contributor) == Phase::absent; }
+  // The first that is not absent, from `contributor` on.
+  std::uint32_t present_from(std::uint32_t contributor) const {
+    while (contributor < parts_.size() && is_absent(contributor))
+      ++contributor;
+    return contributor;
+  }
+  // Its bytes belong into the slot.
+  bool lands_in_slot(std::uint32_t contributor) const {
+    return is_broadcast() ? is_root(contributor) : contributor == present_from(0);
+  }
+  // Of a reduction: the next to be added after what is ready.
+  bool is_next(std::uint32_t contributor) const { return contributor == present_from(ready_); }
+  // Of a reduction: the first that is neither added nor whole.
+  std::uint32_t ready() const { return ready_; }
+  // Something is in the slot.
+  bool has_begun() const { return added_ > 0; }
+  // All that are not absent, and at least one.
+  bool is_complete() const;
+
+  // ---- what a contributor gives ----
+
+  // Room in the budget for one that waits, kept until it is added or dropped; null: there is none.
+  std::byte* make_room(std::uint32_t contributor);
+  void drop(std::uint32_t contributor) { parts_[contributor].drop(); }
+  void refuse(std::uint32_t contributor) { parts_[contributor].phase = Phase::later; }
+  void ask(std::uint32_t contributor) { parts_[contributor].phase = Phase::asked; }
+  // It is in its room, whole.
+  void take_from_room(std::uint32_t contributor) { parts_[contributor].phase = Phase::whole; }
+  void take_lent(std::uint32_t contributor, LentPayload&& payload);
+  // It is in the lane's buffer until release_lane(), to be added meanwhile. Then true: it was not, because
+  // one before it was withdrawn.
+  void take_from_lane(std::uint32_t contributor, const std::byte* lane_buffer);
+  bool release_lane(std::uint32_t contributor);
+  // It is in the slot.
+  void take_from_slot(std::uint32_t contributor);
+  // Of a broadcast: not the root.
+  void take_nothing(std::uint32_t contributor);
+  // Copies what would be added now into the budget, to be added later. False: there is no room, it was
+  // refused.
+  bool set_aside(std::uint32_t contributor, const std::byte* bytes);
+  // What is lent, if it is scarce: it cannot wait here.
+  LentPayload take_back_scarce(std::uint32_t contributor);
+  // Nothing of it is here any more.
+  void forget(std::uint32_t contributor);
+  // Its lane is gone, and with it what was to come or is only lent; what is here stays.
+  void lose(std::uint32_t contributor);
+  // It takes part in no later round. True: nor in this one, to which it has not given all.
+  bool die(std::uint32_t contributor);
+
+  // Adds what can be added.
+  Progress add();
+
+ private:
+  struct Part {
+    std::variant<std::monostate, BufferPool::Buffer, LentPayload> held;  // a buffer is of the budget
+    Phase phase = Phase::none;
+    bool dead = false;
+
+    const BufferPool::Buffer* buffer() const { return std::get_if<BufferPool::Buffer>(&held); }
+    const LentPayload* lent() const { return std::get_if<LentPayload>(&held); }
+    void drop() { held = std::monostate{}; }
+  };
+
+  Progress add_ready();
+  Progress add_waiting_root();
+  void count_ready();
+  // Adds the contributions from `first` to the one before `end`: here two gradients become one.
+  void combine(std::uint32_t first, std::uint32_t end);
+  void finish(std::span<const std::byte* const> inputs);
+  // What was added before `first` is lost with the slot.
+  void start_over(std::uint32_t first);
+  const std::byte* input(std::uint32_t contributor) const;
+  bool is_withdrawn(std::uint32_t contributor) const;
+  void make_absent(std::uint32_t contributor);
+
+  const PartitionShape& shape_;
+  const std::span<const Contributor> contributors_;
+  BufferPool& budget_;
+  RoundSlots& slots_;
+  std::vector<Part> parts_;
+  Round round_;
+  Operation operation_ = Operation::sum;
+  Rank root_;
+  std::uint32_t added_ = 0;  // contributors added; of a reduction, the index behind the last one
+  std::uint32_t ready_ = 0;
+  bool hurry_ = false;  // one of those between should be added soon
+  // The first contribution, raw in the slot, until it is part of accumulators.
+  const std::byte* first_ = nullptr;
+  const std::byte* lane_input_ = nullptr;  // of the one that is whole without holding anything
+  std::uint32_t absent_ = 0;               // contributors
+  std::uint32_t weight_ = 0;
+};
+
+}  // namespace bps
