@@ -6,10 +6,11 @@
 #include <string_view>
 #include <vector>
 
-#include "bps_generated.h"
 #include "proto/wire/codec.h"
+#include "proto/wire/codec_check.h"
+#include "proto/wire/codec_local.h"
+#include "proto/wire/codec_queries.h"
 #include "proto/wire/limits.h"
-#include "proto/wire/names.h"
 
 namespace bps {
 namespace {
@@ -19,20 +20,8 @@ constexpr flatbuffers::uoffset_t kMaxDepth = 8;
 // Header, JobStart, and a member, a lane and its endpoint each.
 constexpr flatbuffers::uoffset_t kMaxTables = 2 + kMaxWorldSize + 2 * kMaxLanesPerJob;
 
-#include "proto/wire/codec_check.inc"
-
-Term read(const fb::Term* in) { return {in->number(), in->id()}; }
-
-Nonce read(const fb::Secret& in) {
-  Nonce bytes;
-  std::memcpy(bytes.data(), in.bytes()->data(), bytes.size());
-  return bytes;
-}
-
-std::optional<Nonce> read(const fb::Secret* in) {
-  if (in == nullptr) return std::nullopt;
-  return read(*in);
-}
+using codec::Check;
+using codec::read;
 
 // Without groups there is nothing to say of them.
 void read_group(Check& check, const fb::HelloWorker& in, HelloWorker& out) {
@@ -394,9 +383,6 @@ void read(Check& check, const fb::Attached& in, Attached& out) {
   out.barriers_arrived = in.barriers_arrived();
   out.barriers_done = check.range("barriers_done", in.barriers_done(), 0, in.barriers_arrived());
 }
-
-#include "proto/wire/codec_local.inc"
-#include "proto/wire/codec_queries.inc"
 
 // The message inside `message`, without a new one where it already is of this type.
 template <class T, class From>

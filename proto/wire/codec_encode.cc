@@ -1,97 +1,31 @@
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "bps_generated.h"
 #include "proto/wire/codec.h"
+#include "proto/wire/codec_local.h"
+#include "proto/wire/codec_pack.h"
+#include "proto/wire/codec_queries.h"
 #include "proto/wire/frame.h"
 
 namespace bps {
 namespace {
 
-using Builder = flatbuffers::FlatBufferBuilder;
-template <class T>
-using Offset = flatbuffers::Offset<T>;
+using codec::Builder;
+using codec::Offset;
+using codec::OptionalSecret;
+using codec::pack;
+using codec::pack_cut;
+using codec::pack_ids;
+using codec::pack_shared;
+using codec::pack_tables;
+using codec::pack_unless_ok;
 
 static_assert(kMessageCount == static_cast<std::size_t>(fb::Body::MAX), "a message without a table");
 
 // An encoder that once sent a large control message gives the memory back with the next one.
 constexpr std::size_t kKeepBytes = 64 * 1024;
-
-fb::Term pack(const Term& term) { return {term.number, term.id}; }
-
-fb::Secret pack(const Nonce& bytes) {
-  return fb::Secret(flatbuffers::span<const std::uint8_t, std::tuple_size_v<Nonce>>(
-      reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
-}
-
-// Absent if there is none. It is copied into the builder at once.
-struct OptionalSecret {
-  explicit OptionalSecret(const std::optional<Nonce>& bytes)
-      : secret(bytes ? pack(*bytes) : fb::Secret()), present(bytes) {}
-  const fb::Secret* pointer() const { return present ? &secret : nullptr; }
-  fb::Secret secret;
-  bool present;
-};
-
-Offset<flatbuffers::String> pack(Builder& b, std::string_view text) {
-  return b.CreateString(text.data(), text.size());
-}
-
-// Once, however often the message has it: a JobStart names each server in all of its lanes.
-Offset<flatbuffers::String> pack_shared(Builder& b, std::string_view text) {
-  return b.CreateSharedString(text.data(), text.size());
-}
-
-// Cut between characters, so that UTF-8 stays UTF-8.
-Offset<flatbuffers::String> pack_cut(Builder& b, std::string_view text, std::size_t limit) {
-  if (text.size() > limit) {
-    while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xc0) == 0x80)
-      --limit;
-    text = text.substr(0, limit);
-  }
-  return pack(b, text);
-}
-
-Offset<fb::Error> pack(Builder& b, ErrorCode code, std::string_view message, std::string_view advice) {
-  const auto message_offset = pack_cut(b, message, kMaxMessageBytes);
-  const auto advice_offset = pack_cut(b, advice, kMaxAdviceBytes);
-  return fb::CreateError(b, static_cast<std::uint16_t>(code), message_offset, advice_offset);
-}
-
-Offset<fb::Error> pack(Builder& b, const Error& error) {
-  return pack(b, error.code, error.message, error.advice);
-}
-
-// Absent means ok.
-Offset<fb::Error> pack_unless_ok(Builder& b, const Error& error) {
-  return error.code == ErrorCode::ok ? Offset<fb::Error>{} : pack(b, error);
-}
-
-Offset<fb::Endpoint> pack(Builder& b, const Endpoint& endpoint) {
-  return fb::CreateEndpoint(b, pack_shared(b, endpoint.host), endpoint.port);
-}
-
-template <class Tag>
-Offset<flatbuffers::Vector<std::uint32_t>> pack_ids(Builder& b,
-                                                    const std::vector<Id<Tag, std::uint32_t>>& ids) {
-  std::uint32_t* out = nullptr;
-  const auto offset = b.CreateUninitializedVector(ids.size(), &out);
-  for (const auto& id : ids)
-    *out++ = id.value;
-  return offset;
-}
-
-template <class T, class Function>
-auto pack_tables(Builder& b, const std::vector<T>& items, Function&& function) {
-  std::vector<decltype(function(items.front()))> offsets;
-  offsets.reserve(items.size());
-  for (const T& item : items)
-    offsets.push_back(function(item));
-  return b.CreateVector(offsets);
-}
 
 auto pack(Builder& b, const std::vector<Member>& members) {
   return pack_tables(b, members, [&](const Member& member) {
@@ -341,97 +275,10 @@ Offset<fb::Attached> pack(Builder& b, const Attached& m) {
   return fb::CreateAttached(b, closed, closing, m.barriers_arrived, m.barriers_done);
 }
 
-Offset<fb::HelloAdmin> pack(Builder& b, const HelloAdmin& m) {
-  const fb::Term term = pack(m.term);
-  return fb::CreateHelloAdmin(b, &term, OptionalSecret(m.nonce).pointer());
-}
-
-Offset<fb::AskOpenRounds> pack(Builder& b, const AskOpenRounds& m) {
-  return fb::CreateAskOpenRounds(b, m.request, m.job_run.value, m.tensor.has_value(),
-                                 m.tensor.value_or(TensorId{}).value, m.older_than_ms);
-}
-
-Offset<fb::OpenRounds> pack(Builder& b, const OpenRounds& m) {
-  const auto rounds = pack_tables(b, m.rounds, [&](const OpenRound& r) {
-    return fb::CreateOpenRound(b, r.tensor.value, r.round.value, r.age_ms, r.resuming, r.partitions,
-                               r.expected, r.absent, pack_ids(b, r.missing));
-  });
-  return fb::CreateOpenRounds(b, m.request, rounds, m.more);
-}
-
-Offset<fb::AskWaits> pack(Builder& b, const AskWaits& m) {
-  const auto job = pack(b, m.job);
-  const auto tensor = pack(b, m.tensor);
-  return fb::CreateAskWaits(b, m.request, job, static_cast<std::uint8_t>(m.subject), tensor, m.older_than_ms,
-                            m.patience_ms);
-}
-
-auto pack(Builder& b, const std::vector<Party>& parties) {
-  return pack_tables(b, parties, [&](const Party& p) {
-    return fb::CreateParty(b, p.server, p.number, pack_shared(b, p.host), static_cast<std::uint8_t>(p.state),
-                           p.silent_ms);
-  });
-}
-
-Offset<fb::Waits> pack(Builder& b, const Waits& m) {
-  const auto error = pack_unless_ok(b, m.error);
-  const auto waits = pack_tables(b, m.waits, [&](const Wait& w) {
-    const auto job = pack_shared(b, w.job);
-    const auto tensor = pack(b, w.tensor);
-    const auto missing = pack(b, w.missing);
-    return fb::CreateWait(b, job, static_cast<std::uint8_t>(w.kind), tensor, w.number, w.age_ms, w.partitions,
-                          w.expected, w.absent, missing);
-  });
-  return fb::CreateWaits(b, m.request, error, waits, m.more, pack(b, m.silent));
-}
-
-Offset<fb::AskCluster> pack(Builder& b, const AskCluster& m) { return fb::CreateAskCluster(b, m.request); }
-
-Offset<fb::ClusterState> pack(Builder& b, const ClusterState& m) {
-  const fb::Term term = pack(m.term);
-  const auto servers = pack_tables(b, m.servers, [&](const ServerState& s) {
-    const auto host = pack_shared(b, s.host);
-    const auto endpoint = pack(b, s.endpoint);
-    return fb::CreateServerState(b, s.server.value, host, endpoint, s.shards, s.memory_max, s.placed, s.jobs,
-                                 s.draining, static_cast<std::uint8_t>(s.state), s.silent_ms);
-  });
-  const auto jobs = pack_tables(b, m.jobs, [&](const JobState& j) {
-    const auto job = pack(b, j.job);
-    const auto phase = pack_shared(b, j.phase);
-    const auto absentees = pack(b, j.absentees);
-    const auto cut_links = pack_tables(b, j.cut_links, [&](const CutLink& link) {
-      return fb::CreateCutLink(b, link.rank.value, link.server.value, link.age_ms);
-    });
-    return fb::CreateJobState(b, job, j.job_run.value, phase, j.epoch.value, j.generation.value, j.age_ms,
-                              j.world_size, j.joined, j.suspected, j.left, j.servers, j.tensors, j.bytes,
-                              absentees, cut_links);
-  });
-  const auto gone_servers = pack_tables(b, m.gone_servers, [&](const GoneServer& s) {
-    const auto host = pack_shared(b, s.host);
-    const auto endpoint = pack(b, s.endpoint);
-    const auto how = pack_cut(b, s.how, kMaxMessageBytes);
-    return fb::CreateGoneServer(b, s.server.value, host, endpoint, s.gone_ms, how);
-  });
-  return fb::CreateClusterState(b, m.request, &term, m.uptime_ms, servers, jobs, gone_servers);
-}
-
-Offset<fb::Drain> pack(Builder& b, const Drain& m) { return fb::CreateDrain(b, m.request, m.server.value); }
-
-Offset<fb::Drained> pack(Builder& b, const Drained& m) {
-  const auto error = pack_unless_ok(b, m.error);
-  const auto stays_for =
-      pack_tables(b, m.stays_for, [&](const std::string& job) { return pack(b, std::string_view(job)); });
-  const auto reasons = pack_tables(
-      b, m.reasons, [&](const std::string& reason) { return pack_cut(b, reason, kMaxMessageBytes); });
-  return fb::CreateDrained(b, m.request, m.over, error, m.jobs, m.partitions, stays_for, reasons);
-}
-
 Offset<fb::LaneLost> pack(Builder& b, const LaneLost& m) {
   return fb::CreateLaneLost(b, m.server.value, m.incarnation.value, m.lost, m.age_ms,
                             pack_cut(b, m.reason, kMaxMessageBytes));
 }
-
-#include "proto/wire/codec_encode_local.inc"
 
 template <class T>
 Offset<fb::Header> pack_header(Builder& b, Offset<T> body) {
