@@ -9,7 +9,7 @@
 #include "proto/base/loop/loop_thread.h"
 #include "proto/base/usable_cores.h"
 #include "proto/daemon/daemon.h"
-#include "proto/transport/rdma/rdma_settings.h"
+#include "proto/transport/rdma/device/rdma_settings.h"
 #include "proto/transport/rdma/rdma_transport.h"
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/shm/shm_transport.h"

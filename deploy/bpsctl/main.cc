@@ -19,7 +19,7 @@
 #include "proto/base/loop/asio_loop.h"
 #include "proto/daemon/access.h"
 #include "proto/session/control_session.h"
-#include "proto/transport/rdma/rdma_settings.h"
+#include "proto/transport/rdma/device/rdma_settings.h"
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/tcp/tcp_transport.h"
 

@@ -13,7 +13,7 @@
 
 #include "deploy/bpsctl/pin_limits.h"
 #include "proto/base/error.h"
-#include "proto/transport/rdma/rdma_device.h"
+#include "proto/transport/rdma/device/rdma_device.h"
 
 namespace bps {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "proto/transport/rdma/verbs.h"
+#include "proto/transport/rdma/device/verbs.h"
 #include "tests/conformance/fabric.h"
 
 namespace bps::conformance {

@@ -9,7 +9,7 @@
 #include "proto/base/config/config.h"
 #include "proto/base/config/units.h"
 #include "proto/base/host_identity.h"
-#include "proto/transport/rdma/rdma_settings.h"
+#include "proto/transport/rdma/device/rdma_settings.h"
 #include "proto/wire/names.h"
 
 namespace bps {

@@ -11,7 +11,7 @@
 #include "proto/base/config/env.h"
 #include "proto/base/log/log.h"
 #include "proto/base/result.h"
-#include "proto/transport/rdma/rdma_device.h"
+#include "proto/transport/rdma/device/rdma_device.h"
 #include "proto/transport/tls/tls_context.h"
 
 namespace bps {

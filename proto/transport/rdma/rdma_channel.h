@@ -19,10 +19,10 @@
 #include <string>
 
 #include "proto/transport/rdma/credit_window.h"
+#include "proto/transport/rdma/device/verbs.h"
 #include "proto/transport/rdma/rdma_memory.h"
 #include "proto/transport/rdma/rdma_options.h"
 #include "proto/transport/rdma/rdma_records.h"
-#include "proto/transport/rdma/verbs.h"
 #include "proto/transport/stream/ring_queue.h"
 
 namespace bps {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "proto/base/memory/region.h"
+#include "proto/transport/rdma/device/verbs.h"
 #include "proto/transport/rdma/rdma_counters.h"
-#include "proto/transport/rdma/verbs.h"
 
 namespace bps {
 

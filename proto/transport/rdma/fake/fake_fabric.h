@@ -16,7 +16,7 @@
 #include <random>
 #include <vector>
 
-#include "proto/transport/rdma/verbs.h"
+#include "proto/transport/rdma/device/verbs.h"
 
 namespace bps {
 

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "proto/transport/rdma/rdma_device.h"
-#include "proto/transport/rdma/verbs.h"
+#include "proto/transport/rdma/device/rdma_device.h"
+#include "proto/transport/rdma/device/verbs.h"
 
 namespace bps {
 

@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "proto/base/loop/completion.h"
-#include "proto/transport/rdma/rdma_device.h"
+#include "proto/transport/rdma/device/rdma_device.h"
+#include "proto/transport/rdma/device/verbs.h"
 #include "proto/transport/rdma/real/rdma_library.h"
-#include "proto/transport/rdma/verbs.h"
 
 namespace bps {
 

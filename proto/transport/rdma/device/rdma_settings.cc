@@ -1,4 +1,4 @@
-#include "proto/transport/rdma/rdma_settings.h"
+#include "proto/transport/rdma/device/rdma_settings.h"
 
 namespace bps {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "proto/base/config/config.h"
-#include "proto/transport/rdma/rdma_device.h"
+#include "proto/transport/rdma/device/rdma_device.h"
 
 namespace bps {
 

@@ -1,7 +1,7 @@
 // What this transport needs of an RDMA device, and no more: connections with one queue pair each, memory that
 // a device may read and write, and requests to it. There are two implementations: libibverbs with librdmacm
-// (real/), and a fabric inside the process (fake/) on which tests run where there is no device, and which
-// fails on demand.
+// (rdma/real/), and a fabric inside the process (rdma/fake/) on which tests run where there is no device, and
+// which fails on demand.
 //
 // A link is one connection: rdma_cm's id with its events, a queue pair, a completion queue. Whoever destroys
 // it may use the memory again as soon as the destructor has returned: neither the device nor the peer touches

@@ -1,4 +1,4 @@
-#include "proto/transport/rdma/verbs.h"
+#include "proto/transport/rdma/device/verbs.h"
 
 #include <fmt/core.h>
 

@@ -1,4 +1,4 @@
-#include "proto/transport/rdma/rdma_device.h"
+#include "proto/transport/rdma/device/rdma_device.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "proto/transport/rdma/rdma_device.h"
+#include "proto/transport/rdma/device/rdma_device.h"
 
 #include <arpa/inet.h>
 #include <fmt/core.h>
