@@ -37,7 +37,7 @@ struct CudaGroup::Way {
 };
 
 // On the CUDA thread.
-class CudaGroup::Reports final : public CudaPipeline::Reports {
+class CudaGroup::Reports final : public CudaReports {
  public:
   explicit Reports(std::shared_ptr<Way> way) : way_(std::move(way)) {}
 

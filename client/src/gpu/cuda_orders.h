@@ -79,4 +79,16 @@ struct CudaNews {
   std::vector<Item> items;
 };
 
+// Where news go.
+class CudaReports {
+ public:
+  virtual ~CudaReports() = default;
+  virtual void add(CudaNews::Item item) = 0;
+  virtual void flush() = 0;  // at the end of each turn, and before what may take long
+
+  void tell(CudaThen then, const std::optional<Error>& error = {}) {
+    add({.kind = CudaNews::Item::Kind::told, .then = std::move(then), .error = error});
+  }
+};
+
 }  // namespace bps

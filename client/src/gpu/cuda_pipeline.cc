@@ -1,36 +1,31 @@
 #include "client/src/gpu/cuda_pipeline.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 namespace bps {
-namespace {
-
-std::string partitions(PartitionId first, PartitionId last) {
-  return first == last ? fmt::format("partition {}", first.value)
-                       : fmt::format("partitions {} to {}", first.value, last.value);
-}
-
-}  // namespace
 
 CudaPipeline::CudaPipeline(EventLoop& loop, std::shared_ptr<CudaDevice> device, std::shared_ptr<NcclApi> nccl,
                            std::shared_ptr<PinnedMemory> memory, Options options,
-                           std::unique_ptr<Reports> reports)
+                           std::unique_ptr<CudaReports> reports)
     : loop_(loop),
       device_(std::move(device)),
       memory_(std::move(memory)),
       options_(std::move(options)),
-      // So that some portions are under way while others are copied out.
-      place_{options_.size, options_.self, options_.ring_bytes / 4},
       reports_(std::move(reports)),
       events_(std::make_shared<CudaEventPool>(device_)),
       collectives_(*device_, *events_),
       to_host_(*device_, *events_, CudaCopier::Direction::to_host),
       to_device_(*device_, *events_, CudaCopier::Direction::to_device),
-      ring_(options_.size > 1 ? options_.ring_bytes : 0) {
-  if (nccl != nullptr) nccl_.emplace(std::move(nccl), *device_);
+      // So that some portions are under way while others are copied out.
+      batches_({options_.size, options_.self, options_.ring_bytes / 4},
+               options_.size > 1 ? options_.ring_bytes : 0,
+               {*device_, *memory_, nccl_, collectives_, to_host_, to_device_, *options_.lease, options_.nvtx,
+                *reports_}),
+      staging_(options_.size == 1, *memory_, to_device_, options_.nvtx, *reports_) {
+  if (nccl == nullptr) return;
+  nccl_.emplace(std::move(nccl), *device_);
+  join_.emplace(*nccl_, collectives_, *options_.lease);
 }
 
 // The loop has ended before finish() was done, or there was none.
@@ -51,12 +46,12 @@ CudaPipeline::~CudaPipeline() {
 
 void CudaPipeline::begin(const std::optional<NcclId>& id, CudaThen done) {
   if (error_) {
-    tell(std::move(done), error_);
+    reports_->tell(std::move(done), error_);
     return reports_->flush();
   }
   const auto within = in_driver();
   begun_ = std::move(done);
-  id_ = id;
+  if (join_ && id) join_->begin(*id);
   life_ = Life::beginning;
   const CudaDevice::Current current(*device_);
   Status status = current.status();
@@ -75,28 +70,19 @@ Status CudaPipeline::open() {
   if (const Status status = collectives_.open(greatest); !status.ok()) return status;
   if (const Status status = to_host_.open(greatest); !status.ok()) return status;
   if (const Status status = to_device_.open(greatest); !status.ok()) return status;
-  if (ring_.bytes() == 0) return {};
-  void* memory = nullptr;
-  if (const CudaCode code = api.allocate(memory, ring_.bytes()); code != CudaCode::success)
-    return device_->error(CudaCall::allocate, code);
-  ring_memory_ = static_cast<std::byte*>(memory);
-  return {};
-}
-
-void CudaPipeline::tell(CudaThen then, const std::optional<Error>& error) {
-  reports_->add({.kind = CudaNews::Item::Kind::told, .then = std::move(then), .error = error});
+  return batches_.open();
 }
 
 void CudaPipeline::take(CudaOrders& orders) {
   for (CudaOrders::Caller& caller : orders.callers) {
     if (error_) {
-      tell(std::move(caller.then), error_);
+      reports_->tell(std::move(caller.then), error_);
       continue;
     }
     add(std::move(caller));
   }
-  stage(orders.staged);
-  add_batches(orders);
+  staging_.add(orders.staged, error_);
+  batches_.add(orders, error_);
   orders.clear();
   turn();
 }
@@ -108,146 +94,6 @@ void CudaPipeline::add(CudaOrders::Caller caller) {
     return other.event->number < caller.event->number;
   });
   waiting.insert(before.base(), std::move(caller));
-}
-
-// The pieces of each work lie behind those of the work before.
-void CudaPipeline::add_batches(CudaOrders& orders) {
-  std::size_t first = 0;
-  for (auto work = orders.works.begin(); work != orders.works.end();) {
-    const auto end =
-        std::next(std::find_if(work, orders.works.end(), [](const auto& w) { return w.ends_batch; }));
-    auto batch = std::make_shared<Batch>();
-    batch->items.reserve(static_cast<std::size_t>(end - work));
-    const std::size_t from = first;
-    for (; work != end; ++work) {
-      batch->items.push_back({.is_spread = work->is_spread,
-                              .collective = work->collective,
-                              .first = first - from,
-                              .count = work->pieces,
-                              .label = std::move(work->label)});
-      first += work->pieces;
-    }
-    batch->pieces.assign(orders.pieces.begin() + static_cast<std::ptrdiff_t>(from),
-                         orders.pieces.begin() + static_cast<std::ptrdiff_t>(first));
-    add(std::move(batch));
-  }
-}
-
-void CudaPipeline::add(BatchPtr batch) {
-  CollectivePlan plan(place_);
-  for (const Item& item : batch->items)
-    plan.add(item.is_spread, item.collective, std::span(batch->pieces).subspan(item.first, item.count));
-  batch->portions = plan.take();
-  batch->parts.resize(batch->pieces.size());
-  batch->open = batch->items.size();
-  open_.push_back(batch);
-  if (error_) {
-    for (Item& item : batch->items)
-      settle(*batch, item, error_);
-    return;
-  }
-  for (const CollectivePortion& portion : batch->portions) {
-    const auto wait_for = [](Item& item) { ++item.left; };
-    for_items(*batch, portion.steps, wait_for);
-    for_items(*batch, portion.steps, [](Item& item) { ++item.unbegun; });
-    for_items(*batch, portion.outputs, wait_for);
-    for (const CollectiveOutput& output : portion.outputs)
-      ++batch->parts[output.piece];
-  }
-  batches_.push_back(std::move(batch));
-}
-
-// What is adjacent becomes one copy.
-void CudaPipeline::stage(std::vector<CudaOrders::Staged>& answers) {
-  std::stable_sort(answers.begin(), answers.end(), [](const auto& a, const auto& b) {
-    return a.piece.priority != b.piece.priority ? a.piece.priority > b.piece.priority
-                                                : a.piece.partition < b.piece.partition;
-  });
-  for (auto first = answers.begin(); first != answers.end();) {
-    const auto end = std::find_if(first, answers.end(), [&](const auto& other) {
-      return other.piece.priority != first->piece.priority;
-    });
-    stage(std::span(first, end));
-    first = end;
-  }
-}
-
-void CudaPipeline::stage(std::span<CudaOrders::Staged> answers) {
-  std::string label;
-  if (options_.nvtx.is_on())
-    label = partitions(answers.front().piece.partition, answers.back().piece.partition);
-  CudaCopier::Job job;
-  job.priority = answers.front().piece.priority;
-  std::vector<CudaThen> thens;
-  thens.reserve(answers.size());
-  std::vector<LocalPiece> watched;
-  for (CudaOrders::Staged& answer : answers) {
-    const LocalPiece& piece = answer.piece;
-    thens.push_back(std::move(answer.then));
-    if (piece.out == nullptr) continue;  // the spread brings it
-    append(job.copies,
-           copy_of(piece, piece.out, piece.answer, 0, bytes_of(piece), memory_->holds(piece.home)));
-    // With other ranks it is for the spread to say, which comes last.
-    if (options_.size == 1 && piece.watch != nullptr) watched.push_back(piece);
-  }
-  if (error_) {
-    for (CudaThen& then : thens)
-      tell(std::move(then), error_);
-    return;
-  }
-  const std::uint64_t number = next_staged_++;
-  staged_[number] = std::move(thens);
-  const auto shown = std::make_shared<Nvtx::Range>(range("stage", label));
-  job.then = [this, number, shown] {
-    auto ended = staged_.extract(number);
-    for (CudaThen& then : ended.mapped())
-      tell(std::move(then));
-  };
-  if (!watched.empty()) {
-    job.queued = [watched = std::move(watched)](const CudaEventPool::Event& event) {
-      for (const LocalPiece& piece : watched)
-        piece.watch->on_queued(bytes_of(piece), event);
-    };
-  }
-  to_device_.add(std::move(job));
-}
-
-Result<bool> CudaPipeline::is_joined() {
-  if (!nccl_) return true;
-  if (!nccl_->is_open()) {
-    options_.lease->enter_nccl("ncclCommInitRankConfig");
-    const Status status = nccl_->init(options_.size, *id_, options_.self);
-    options_.lease->leave();
-    if (!status.ok()) return status.error();
-  }
-  if (!warm_up_) {
-    const auto ready = nccl_->poll();
-    if (!ready || !*ready) return ready;
-    warm_up_.emplace(NcclWarmUp::Place{options_.size, options_.self, ring_memory_, ring_.bytes()});
-  }
-  return is_warm();
-}
-
-// It is over when the stream has come to the end of it: then the other members' calls have been made, too,
-// and what they needed of this one.
-Result<bool> CudaPipeline::is_warm() {
-  if (warm_ == Warm::no) {
-    options_.lease->enter_nccl("the first use of NCCL");
-    const auto begun = warm_up_->poll(*nccl_, collectives_.stream());
-    options_.lease->leave();
-    if (!begun || !*begun) return begun;
-    const auto marked = collectives_.mark([this] { warm_ = Warm::yes; });
-    if (!marked) return marked.error();
-    warm_ = Warm::marked;
-  }
-  if (const Status status = collectives_.poll(); !status.ok()) return status.error();
-  if (const auto asked = nccl_->poll(); !asked) return asked.error();
-  return warm_ == Warm::yes;
-}
-
-Nvtx::Range CudaPipeline::range(const char* stage, const std::string& label) const {
-  if (!options_.nvtx.is_on()) return {};
-  return Nvtx::Range(options_.nvtx, fmt::format("bps {} {}", stage, label));
 }
 
 void CudaPipeline::turn() {
@@ -279,7 +125,7 @@ void CudaPipeline::show_nccl() const {
   if (!nccl_) return;
   CudaLease::Progress now{nullptr, nccl_->begun() + collectives_.reached()};
   if (life_ == Life::beginning) {
-    now.name = warm_up_ ? "its first collectives" : name_of(NcclCall::init_rank).data();
+    now.name = join_->is_made() ? "its first collectives" : name_of(NcclCall::init_rank).data();
   } else if (life_ == Life::running && nccl_->is_busy()) {
     now.name = name_of(nccl_->last()).data();
   } else if (life_ == Life::running && collectives_.is_waiting()) {
@@ -290,17 +136,20 @@ void CudaPipeline::show_nccl() const {
 
 Status CudaPipeline::go_on() {
   if (life_ == Life::beginning) {
-    const auto joined = is_joined();
-    if (!joined) return joined.error();
-    if (!*joined) return {};
+    if (join_) {
+      const auto ring = batches_.ring();
+      const auto joined = join_->poll({options_.size, options_.self, ring.data(), ring.size()});
+      if (!joined) return joined.error();
+      if (!*joined) return {};
+    }
     life_ = Life::running;
-    tell(std::exchange(begun_, {}));
+    reports_->tell(std::exchange(begun_, {}));
   }
   if (const Status status = poll_callers(); !status.ok()) return status;
   if (const Status status = collectives_.poll(); !status.ok()) return status;
   if (const Status status = to_host_.poll(); !status.ok()) return status;
   if (const Status status = to_device_.poll(); !status.ok()) return status;
-  if (const Status status = begin_batches(); !status.ok()) return status;
+  if (const Status status = batches_.begin(); !status.ok()) return status;
   // While ours waits for other members' GPUs, NCCL may have something to say.
   if (nccl_ && (collectives_.is_waiting() || nccl_->is_busy())) {
     if (const auto asked = nccl_->poll(); !asked) return asked.error();
@@ -316,7 +165,7 @@ Status CudaPipeline::poll_callers() {
       const CudaCode code = device_->api().query_event(waiting.front().event->event.get());
       if (code == CudaCode::not_ready) break;
       if (code != CudaCode::success) return device_->error(CudaCall::query_event, code);
-      tell(std::move(waiting.front().then));
+      reports_->tell(std::move(waiting.front().then));
       waiting.pop_front();
     }
     at = waiting.empty() ? callers_.erase(at) : std::next(at);
@@ -348,7 +197,7 @@ bool CudaPipeline::is_active() const {
 }
 
 bool CudaPipeline::is_working() const {
-  return collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() || !batches_.empty();
+  return collectives_.is_waiting() || to_host_.is_busy() || to_device_.is_busy() || batches_.has_unbegun();
 }
 
 void CudaPipeline::arm() {
@@ -363,6 +212,121 @@ void CudaPipeline::arm() {
     self->armed_for_.reset();
     self->turn();
   });
+}
+
+// ---- how it ends: because something failed, and in order ----
+
+void CudaPipeline::abort(const Error& error) {
+  const auto within = in_driver();
+  fail(error, /*is_report=*/false);
+  turn();
+}
+
+void CudaPipeline::fail(const Error& error, bool is_report) {
+  if (error_) return;
+  error_ = error;
+  const bool was_open = life_ != Life::fresh;
+  life_ = was_open ? Life::broken : Life::drained;
+  if (is_report && !is_finishing_ && !begun_) {
+    CudaNews::Item news{.kind = CudaNews::Item::Kind::broken, .error = error};
+    news.tensor = batches_.first_tensor();
+    reports_->add(std::move(news));
+  }
+  if (begun_) reports_->tell(std::exchange(begun_, {}), error);
+  for (auto& [key, waiting] : std::exchange(callers_, {}))
+    for (CudaOrders::Caller& caller : waiting)
+      reports_->tell(std::move(caller.then), error);
+  batches_.end_unbegun(error);
+  if (!was_open) end_all();
+  reports_->flush();
+  abort_nccl();
+}
+
+// The other members may wait on their devices for ours: they end by themselves, or are told by their owners.
+void CudaPipeline::abort_nccl() {
+  if (!nccl_ || !nccl_->is_open()) return;
+  const CudaDevice::Current current(*device_);
+  options_.lease->enter_nccl("ncclCommAbort");
+  nccl_->abort();
+  options_.lease->leave();
+}
+
+void CudaPipeline::drain() {
+  if (!is_idle()) return;
+  end_all();
+}
+
+// Some errors of a query say that the context is lost, and nothing runs in it any more. Asked again, because
+// a wrong answer would give memory away that is in use; and any other error says nothing of what runs.
+bool CudaPipeline::is_idle() {
+  bool all = true;
+  bool bad = false;
+  for (const CudaQueue* queue :
+       {&std::as_const(collectives_), &std::as_const(to_host_.queue()), &std::as_const(to_device_.queue())}) {
+    const CudaCode code = queue->query();
+    bad = bad || kills_context(code);
+    all = all && code == CudaCode::success;
+  }
+  bad_queries_ = bad ? bad_queries_ + 1 : 0;
+  return all || bad_queries_ >= kLostAfter;
+}
+
+void CudaPipeline::end_all() {
+  life_ = Life::drained;
+  collectives_.drop();
+  to_host_.drop();
+  to_device_.drop();
+  staging_.end_all(error_);
+  batches_.end_all(error_);
+}
+
+void CudaPipeline::finish() {
+  is_finishing_ = true;
+  finish_by_ = loop_.now() + options_.finish_timeout;
+  turn();
+}
+
+void CudaPipeline::go_on_finishing() {
+  if (life_ == Life::running || life_ == Life::beginning) {
+    if (nccl_ && nccl_->is_open() && life_ == Life::running) {
+      const auto ready = nccl_->poll();
+      if (ready && !*ready && loop_.now() < finish_by_) return;
+      options_.lease->enter_nccl("ncclCommFinalize");
+      const bool is_begun = ready && *ready && nccl_->finalize().ok();
+      options_.lease->leave();
+      if (is_begun) {
+        life_ = Life::finalizing;
+        return;
+      }
+    }
+    abort_nccl();
+    life_ = Life::drained;
+  }
+  if (life_ == Life::finalizing) {
+    const auto ready = nccl_->poll();
+    if (ready && !*ready && loop_.now() < finish_by_) return;
+    options_.lease->enter_nccl("ncclCommDestroy");
+    if (ready && *ready) nccl_->destroy();
+    options_.lease->leave();
+    abort_nccl();
+    life_ = Life::drained;
+  }
+  if (life_ == Life::drained && is_idle()) close();
+  if (life_ == Life::fresh) life_ = Life::finished;
+  if (life_ != Life::finished) return;
+  while (memory_->has_work())
+    (void)memory_->work();
+}
+
+void CudaPipeline::close() {
+  options_.lease->enter("the driver's freeing of streams and memory");
+  to_host_.close();
+  to_device_.close();
+  collectives_.close();
+  batches_.close();
+  events_->destroy();
+  options_.lease->leave();
+  life_ = Life::finished;
 }
 
 }  // namespace bps

@@ -1,6 +1,7 @@
 #include "client/src/gpu/driver/nvtx.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 namespace bps {
 
@@ -13,6 +14,11 @@ Nvtx Nvtx::open(std::initializer_list<const char*> libraries) {
     if (start != nullptr && end != nullptr) return Nvtx(start, end);
   }
   return {};
+}
+
+Nvtx::Range Nvtx::range(const char* stage, const std::string& label) const {
+  if (!is_on()) return {};
+  return Range(*this, fmt::format("bps {} {}", stage, label));
 }
 
 }  // namespace bps

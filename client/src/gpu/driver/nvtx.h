@@ -47,6 +47,9 @@ class Nvtx {
     std::uint64_t id_ = 0;
   };
 
+  // "bps reduce weight"; nothing if it is off.
+  Range range(const char* stage, const std::string& label) const;
+
  private:
   Start start_ = nullptr;
   End end_ = nullptr;

@@ -7,7 +7,7 @@
 // at several sizes, because the size decides how NCCL does it, and messages to each other member. The types
 // are floats, which every way that NCCL has can sum. The values do not matter.
 //
-// Owner: CudaPipeline. Lives on: the CUDA thread, with the device's context current. Limits: works in
+// Owner: NcclJoin. Lives on: the CUDA thread, with the device's context current. Limits: works in
 // `memory`; sizes go up to what has room there. Failure: what NCCL says.
 #pragma once
 

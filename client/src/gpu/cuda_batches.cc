@@ -1,8 +1,7 @@
-// How the portions of a batch begin, and what follows from them.
+#include "client/src/gpu/cuda_batches.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "client/src/gpu/cuda_pipeline.h"
 
 namespace bps {
 namespace {
@@ -47,12 +46,72 @@ NcclCall call_of(CollectiveStep::Kind kind) {
 
 }  // namespace
 
-Status CudaPipeline::begin_batches() {
-  while (!batches_.empty()) {
-    const BatchPtr batch = batches_.front();
+Status CudaBatches::open() {
+  if (ring_.bytes() == 0) return {};
+  void* memory = nullptr;
+  if (const CudaCode code = means_.device.api().allocate(memory, ring_.bytes()); code != CudaCode::success)
+    return means_.device.error(CudaCall::allocate, code);
+  ring_memory_ = static_cast<std::byte*>(memory);
+  return {};
+}
+
+void CudaBatches::close() {
+  if (ring_memory_ != nullptr) (void)means_.device.api().free(std::exchange(ring_memory_, nullptr));
+}
+
+// The pieces of each work lie behind those of the work before.
+void CudaBatches::add(CudaOrders& orders, const std::optional<Error>& error) {
+  std::size_t first = 0;
+  for (auto work = orders.works.begin(); work != orders.works.end();) {
+    const auto end =
+        std::next(std::find_if(work, orders.works.end(), [](const auto& w) { return w.ends_batch; }));
+    auto batch = std::make_shared<Batch>();
+    batch->items.reserve(static_cast<std::size_t>(end - work));
+    const std::size_t from = first;
+    for (; work != end; ++work) {
+      batch->items.push_back({.is_spread = work->is_spread,
+                              .collective = work->collective,
+                              .first = first - from,
+                              .count = work->pieces,
+                              .label = std::move(work->label)});
+      first += work->pieces;
+    }
+    batch->pieces.assign(orders.pieces.begin() + static_cast<std::ptrdiff_t>(from),
+                         orders.pieces.begin() + static_cast<std::ptrdiff_t>(first));
+    add(std::move(batch), error);
+  }
+}
+
+void CudaBatches::add(BatchPtr batch, const std::optional<Error>& error) {
+  CollectivePlan plan(place_);
+  for (const Item& item : batch->items)
+    plan.add(item.is_spread, item.collective, std::span(batch->pieces).subspan(item.first, item.count));
+  batch->portions = plan.take();
+  batch->parts.resize(batch->pieces.size());
+  batch->open = batch->items.size();
+  open_.push_back(batch);
+  if (error) {
+    for (Item& item : batch->items)
+      settle(*batch, item, error);
+    return;
+  }
+  for (const CollectivePortion& portion : batch->portions) {
+    const auto wait_for = [](Item& item) { ++item.left; };
+    for_items(*batch, portion.steps, wait_for);
+    for_items(*batch, portion.steps, [](Item& item) { ++item.unbegun; });
+    for_items(*batch, portion.outputs, wait_for);
+    for (const CollectiveOutput& output : portion.outputs)
+      ++batch->parts[output.piece];
+  }
+  unbegun_.push_back(std::move(batch));
+}
+
+Status CudaBatches::begin() {
+  while (!unbegun_.empty()) {
+    const BatchPtr batch = unbegun_.front();
     if (!batch->is_begun) begin(batch);
     if (batch->next == batch->portions.size()) {
-      batches_.pop_front();
+      unbegun_.pop_front();
       continue;
     }
     const auto begun = begin_portion(batch);
@@ -62,20 +121,21 @@ Status CudaPipeline::begin_batches() {
   return {};
 }
 
-void CudaPipeline::begin(const BatchPtr& batch) {
+void CudaBatches::begin(const BatchPtr& batch) {
   batch->is_begun = true;
   for (Item& item : batch->items) {
-    if (item.left > 0) item.range = range(item.is_spread ? "spread" : "reduce", item.label);
+    if (item.left > 0) item.range = means_.nvtx.range(item.is_spread ? "spread" : "reduce", item.label);
     for (std::size_t i = 0; !item.is_spread && i < item.count; ++i) {
       // Of a broadcast from another host there is nothing to bring.
-      if (batch->pieces[item.first + i].owner == options_.self && batch->parts[item.first + i] == 0)
-        reports_->add({.kind = CudaNews::Item::Kind::summed, .number = item.collective.number, .index = i});
+      if (batch->pieces[item.first + i].owner == place_.self && batch->parts[item.first + i] == 0)
+        means_.reports.add(
+            {.kind = CudaNews::Item::Kind::summed, .number = item.collective.number, .index = i});
     }
     if (item.left == 0) settle(*batch, item);
   }
 }
 
-Result<bool> CudaPipeline::begin_portion(const BatchPtr& batch) {
+Result<bool> CudaBatches::begin_portion(const BatchPtr& batch) {
   const CollectivePortion& portion = batch->portions[batch->next];
   if (batch->step == Batch::Step::wait) {
     if (portion.ring_bytes > 0) {
@@ -88,18 +148,18 @@ Result<bool> CudaPipeline::begin_portion(const BatchPtr& batch) {
   if (batch->step == Batch::Step::load) {
     if (batch->is_loading) return false;
     if (!portion.steps.empty()) {
-      const auto ready = nccl_->poll();
+      const auto ready = means_.nccl->poll();
       if (!ready || !*ready) return ready;
-      options_.lease->enter_nccl("a collective of NCCL");
-      const Status status = nccl_->begin(steps_of(*batch, portion), collectives_.stream());
-      options_.lease->leave();
+      means_.lease.enter_nccl("a collective of NCCL");
+      const Status status = means_.nccl->begin(steps_of(*batch, portion), means_.collectives.stream());
+      means_.lease.leave();
       if (!status.ok()) return status.error();
     }
     batch->step = Batch::Step::launch;
   }
   // What is in progress has perhaps not come to the stream yet, and an event would be before it.
   if (!portion.steps.empty()) {
-    const auto ready = nccl_->poll();
+    const auto ready = means_.nccl->poll();
     if (!ready || !*ready) return ready;
   }
   if (const Status status = launched(batch, portion); !status.ok()) return status.error();
@@ -110,23 +170,23 @@ Result<bool> CudaPipeline::begin_portion(const BatchPtr& batch) {
 
 // The root of a broadcast hands on what it owns of the answer, and wants none of it: it goes by way of the
 // ring, and NCCL is not begun before it is there.
-Status CudaPipeline::load(const BatchPtr& batch, const CollectivePortion& portion) {
+Status CudaBatches::load(const BatchPtr& batch, const CollectivePortion& portion) {
   CudaCopier::Job job;
   for (const CollectiveOutput& output : portion.outputs) {
     if (!batch->items[output.item].is_spread) continue;
     const LocalPiece& piece = batch->pieces[output.piece];
     append(job.copies, copy_of(piece, ring_memory_ + *batch->ring + output.at, piece.answer, output.offset,
-                               output.bytes, memory_->holds(piece.home)));
+                               output.bytes, means_.memory.holds(piece.home)));
   }
   if (job.copies.empty()) return {};
   job.priority = INT32_MAX;
   batch->is_loading = true;
   job.then = [batch] { batch->is_loading = false; };
-  to_device_.add(std::move(job));
-  return to_device_.pump();
+  means_.to_device.add(std::move(job));
+  return means_.to_device.pump();
 }
 
-std::vector<NcclStep> CudaPipeline::steps_of(const Batch& batch, const CollectivePortion& portion) const {
+std::vector<NcclStep> CudaBatches::steps_of(const Batch& batch, const CollectivePortion& portion) const {
   std::vector<NcclStep> steps;
   steps.reserve(portion.steps.size());
   for (const CollectiveStep& step : portion.steps) {
@@ -144,7 +204,7 @@ std::vector<NcclStep> CudaPipeline::steps_of(const Batch& batch, const Collectiv
       case CollectiveStep::Kind::send: call.in = piece.in + step.offset; break;
       case CollectiveStep::Kind::receive: break;
       case CollectiveStep::Kind::all_gather:
-        call.in = batch.pieces[step.piece + options_.self].out;
+        call.in = batch.pieces[step.piece + place_.self].out;
         call.out = piece.out;
         break;
       case CollectiveStep::Kind::broadcast:
@@ -157,7 +217,7 @@ std::vector<NcclStep> CudaPipeline::steps_of(const Batch& batch, const Collectiv
   return steps;
 }
 
-Status CudaPipeline::launched(const BatchPtr& batch, const CollectivePortion& portion) {
+Status CudaBatches::launched(const BatchPtr& batch, const CollectivePortion& portion) {
   const bool has_sums = std::any_of(portion.outputs.begin(), portion.outputs.end(),
                                     [&](const auto& output) { return !batch->items[output.item].is_spread; });
   const std::uint32_t left = (portion.steps.empty() ? 0 : 1) + (has_sums ? 1 : 0);
@@ -165,7 +225,7 @@ Status CudaPipeline::launched(const BatchPtr& batch, const CollectivePortion& po
       std::make_shared<Flight>(Flight{batch, portion, std::exchange(batch->ring, std::nullopt), left});
   CudaEventPool::Event after;
   if (!portion.steps.empty()) {
-    const auto marked = collectives_.mark([this, flight] {
+    const auto marked = means_.collectives.mark([this, flight] {
       landed(*flight);
       done(*flight->batch, flight->portion.steps);
     });
@@ -178,17 +238,17 @@ Status CudaPipeline::launched(const BatchPtr& batch, const CollectivePortion& po
 }
 
 // With the last of its calls all that a spread writes has been queued.
-void CudaPipeline::say_queued(const Batch& batch, Item& item, const CudaEventPool::Event& event) const {
+void CudaBatches::say_queued(const Batch& batch, Item& item, const CudaEventPool::Event& event) const {
   if (--item.unbegun > 0 || !item.is_spread) return;
   for (const LocalPiece& piece : std::span(batch.pieces).subspan(item.first, item.count))
     if (piece.out != nullptr && piece.watch != nullptr) piece.watch->on_queued(bytes_of(piece), event);
 }
 
-void CudaPipeline::landed(Flight& flight) {
+void CudaBatches::landed(Flight& flight) {
   if (--flight.left == 0 && flight.ring) ring_.give_back(*flight.ring);
 }
 
-void CudaPipeline::copy_out(const FlightPtr& flight, const CudaEventPool::Event& after) {
+void CudaBatches::copy_out(const FlightPtr& flight, const CudaEventPool::Event& after) {
   Batch& batch = *flight->batch;
   CudaCopier::Job job;
   job.after = after;
@@ -202,34 +262,59 @@ void CudaPipeline::copy_out(const FlightPtr& flight, const CudaEventPool::Event&
     job.priority = std::max<std::int64_t>(job.priority, piece.priority);
     auto* const from = output.is_input ? const_cast<std::byte*>(piece.in) + output.offset
                                        : ring_memory_ + *flight->ring + output.at;
-    CudaCopy copy = copy_of(piece, from, piece.sum, output.offset, output.bytes, memory_->holds(piece.home));
+    CudaCopy copy =
+        copy_of(piece, from, piece.sum, output.offset, output.bytes, means_.memory.holds(piece.home));
     copy.is_in_ring = !output.is_input;
     append(job.copies, copy);
   }
-  const auto shown = std::make_shared<Nvtx::Range>(range("copy to host", *label));
+  const auto shown = std::make_shared<Nvtx::Range>(means_.nvtx.range("copy to host", *label));
   job.then = [this, flight, shown] {
     landed(*flight);
     for (const CollectiveOutput& output : flight->portion.outputs)
       bring(*flight->batch, output);
     done(*flight->batch, flight->portion.outputs);
   };
-  to_host_.add(std::move(job));
+  means_.to_host.add(std::move(job));
 }
 
-void CudaPipeline::bring(Batch& batch, const CollectiveOutput& output) {
+void CudaBatches::bring(Batch& batch, const CollectiveOutput& output) {
   const Item& item = batch.items[output.item];
   if (item.is_spread || --batch.parts[output.piece] > 0) return;
-  reports_->add({.kind = CudaNews::Item::Kind::summed,
-                 .number = item.collective.number,
-                 .index = output.piece - item.first});
+  means_.reports.add({.kind = CudaNews::Item::Kind::summed,
+                      .number = item.collective.number,
+                      .index = output.piece - item.first});
 }
 
-void CudaPipeline::settle(Batch& batch, Item& item, const std::optional<Error>& error) {
+void CudaBatches::settle(Batch& batch, Item& item, const std::optional<Error>& error) {
   if (std::exchange(item.is_over, true)) return;
   item.range = {};
-  reports_->add({.kind = CudaNews::Item::Kind::ended, .number = item.collective.number, .error = error});
+  means_.reports.add({.kind = CudaNews::Item::Kind::ended, .number = item.collective.number, .error = error});
   if (--batch.open > 0) return;
   std::erase_if(open_, [&](const BatchPtr& other) { return other.get() == &batch; });
+}
+
+std::optional<TensorId> CudaBatches::first_tensor() const {
+  const auto blamed =
+      unbegun_.empty() ? open_.begin() : std::find(open_.begin(), open_.end(), unbegun_.front());
+  if (blamed == open_.end()) return {};
+  const std::vector<Item>& items = (*blamed)->items;
+  const auto item = std::find_if(items.begin(), items.end(), [](const Item& i) { return !i.is_over; });
+  if (item == items.end()) return {};
+  return item->collective.tensor;
+}
+
+void CudaBatches::end_unbegun(const Error& error) {
+  for (const BatchPtr& batch : std::exchange(unbegun_, {})) {
+    if (batch->next > 0 || batch->step != Batch::Step::wait) continue;
+    for (Item& item : batch->items)
+      settle(*batch, item, error);
+  }
+}
+
+void CudaBatches::end_all(const std::optional<Error>& error) {
+  for (const BatchPtr& batch : std::exchange(open_, {}))
+    for (Item& item : batch->items)
+      settle(*batch, item, error);
 }
 
 }  // namespace bps
