@@ -25,7 +25,7 @@ Status Handoff::server_drains(const ServerRecord& server) {
   if (const auto why = obstacle(server.id)) {
     run_.outbox.log(LogLevel::info, fmt::format("{} of job {} drains when the job ends: {}",
                                                 to_string(server), run_.name(), why->message));
-    tensors_.table().set_lanes(place());
+    tensors_.catalog().set_lanes(place());
     return {};
   }
   return move(std::nullopt, fmt::format("{} of job {} drains", to_string(server), run_.name()));
@@ -33,7 +33,7 @@ Status Handoff::server_drains(const ServerRecord& server) {
 
 // Why what the server has cannot go to another one, if so.
 std::optional<Error> Handoff::obstacle(ServerId server) const {
-  const TensorDeclaration* held = tensors_.table().held_by(server);
+  const TensorDeclaration* held = tensors_.catalog().held_by(server);
   if (held == nullptr) return std::nullopt;
   if (held->mode == Mode::async && departures_.any_unsettled()) return unsettled_error(*held);
   const Worker* careless = run_.membership.without_retain();
@@ -134,14 +134,14 @@ Status Handoff::move(std::optional<ServerId> gone, const std::string& reason) {
 
 // A newcomer has only what it is to get from others, and tensors that were declared since it came.
 bool Handoff::has_what_is_nowhere_else(ServerId server) const {
-  return !move_ || !is_newcomer(server) || tensors_.table().has_ready_beside(server, move_->before);
+  return !move_ || !is_newcomer(server) || tensors_.catalog().has_ready_beside(server, move_->before);
 }
 
 // It dies unsettled: what only it may have of asynchronous tensors their next owners do not get.
 Status Handoff::source_died() {
   if (!move_) return {};
   put_drains_off();
-  const TensorDeclaration* lost = is_drain_only() ? nullptr : tensors_.table().async_among(move_->touched);
+  const TensorDeclaration* lost = is_drain_only() ? nullptr : tensors_.catalog().async_among(move_->touched);
   if (lost == nullptr) return {};
   const Error why = unsettled_error(*lost);
   return make_error(why.code, move_->reason + "; " + why.message, why.advice);
@@ -176,9 +176,9 @@ Status Handoff::begin_move(std::optional<ServerId> gone, const std::string& reas
     refusals_.erase(left);
     move_->is_loss = move_->is_loss || servers_.is_unwilling(left);
     if (ServerRecord* server = run_.servers.find(left); server != nullptr && server->draining)
-      server->moved_partitions += tensors_.table().partitions_at(left);
+      server->moved_partitions += tensors_.catalog().partitions_at(left);
   }
-  TensorTable::Relocation relocation = tensors_.table().relocate(place(), gone, refused);
+  TensorCatalog::Relocation relocation = tensors_.table().relocate(place(), gone, refused);
   for (std::size_t i = move_->known_lanes; i < lanes_.size(); ++i) {
     if (!lanes_.is_retired(i) && !servers_.uses(lanes_[i].server))
       move_->waiting.insert(servers_.open_at(lanes_[i].server, lanes_.epoch()));
@@ -188,7 +188,7 @@ Status Handoff::begin_move(std::optional<ServerId> gone, const std::string& reas
   move_->before.merge(relocation.before);
   move_->touched.insert(relocation.touched.begin(), relocation.touched.end());
   std::set<ServerId> told = leaving;
-  for (TensorTable::Slices& slices : relocation.slices) {
+  for (TensorCatalog::Slices& slices : relocation.slices) {
     told.insert(slices.server);
     ask(slices.server, std::move(slices.message));
   }
@@ -224,7 +224,7 @@ Status Handoff::has_no_room(ServerId full, std::uint64_t request, const Error& w
     const auto tensor = move_->touched.find(partition);
     if (tensor == move_->touched.end()) return why;
     // It may have gone to another one meanwhile.
-    const LaneIndex owner = tensors_.table().owner_of(tensor->second, partition);
+    const LaneIndex owner = tensors_.catalog().owner_of(tensor->second, partition);
     if (lanes_[owner.value].server == full) refused.insert(partition);
   }
   return begin_move({}, why.message, {}, lanes_.size(), refused);
@@ -297,18 +297,18 @@ void Handoff::put_back() {
     return reopens;
   });
   const auto touched = std::exchange(move_->touched, {});
-  const std::vector<TensorId> failed = tensors_.table().call_off(std::exchange(move_->before, {}), place());
+  const std::vector<TensorId> failed = tensors_.catalog().call_off(std::exchange(move_->before, {}), place());
   for (const ServerId id : stay) {
     ServerRecord& server = *run_.servers.find(id);
     server.moved_partitions -=
-        std::min<std::uint64_t>(server.moved_partitions, tensors_.table().partitions_at(id));
+        std::min<std::uint64_t>(server.moved_partitions, tensors_.catalog().partitions_at(id));
   }
   move_->partitions.clear();
   for (const ServerId id : servers_.used()) {
     forget_slices(*run_.servers.find(id));
     DropTensors unwanted{run_.id, failed, {}};
     for (const auto& [partition, tensor] : touched) {
-      if (lanes_[tensors_.table().owner_of(tensor, partition).value].server != id)
+      if (lanes_[tensors_.catalog().owner_of(tensor, partition).value].server != id)
         unwanted.partitions.push_back(partition);
     }
     tensors_.drop(id, std::move(unwanted));
@@ -388,7 +388,7 @@ void Handoff::also_wait_for(const std::vector<std::uint64_t>& requests) {
   if (move_) move_->waiting.insert(requests.begin(), requests.end());
 }
 
-std::vector<TensorTable::Lane> Handoff::place() const {
+std::vector<TensorCatalog::Lane> Handoff::place() const {
   return lanes_.place(move_ ? move_->full : std::set<ServerId>());
 }
 

@@ -78,7 +78,7 @@ class Handoff {
   bool is_leaving(ServerId server) const { return move_ && move_->drained.count(server) != 0; }
   // To this life of the server; to one that may have to stay, too.
   bool has_lane_to(ServerId server, Incarnation incarnation) const;
-  std::vector<TensorTable::Lane> place() const;
+  std::vector<TensorCatalog::Lane> place() const;
   // What the tensor table has decided; answers wait until a move is over.
   void send_tensors() { tensors_.send(lanes_.epoch(), is_moving()); }
 

@@ -61,7 +61,7 @@ void LaneTable::add(const std::set<ServerId>& used, const std::set<ServerId>& un
   }
 }
 
-std::vector<TensorTable::Lane> LaneTable::place(const std::set<ServerId>& full) const {
+std::vector<TensorCatalog::Lane> LaneTable::place(const std::set<ServerId>& full) const {
   // Null: it gets nothing.
   const auto server_of = [&](std::size_t lane) -> const ServerRecord* {
     return retired_[lane] ? nullptr : run_.servers.find(lanes_[lane].server);
@@ -92,10 +92,10 @@ std::vector<TensorTable::Lane> LaneTable::place(const std::set<ServerId>& full) 
     nodes.push_back({server->host, server->bandwidth_bps});
   }
   const std::vector<double> shares = server_shares(workers, nodes);
-  std::vector<TensorTable::Lane> lanes;
+  std::vector<TensorCatalog::Lane> lanes;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    TensorTable::Lane& lane =
-        lanes.emplace_back(TensorTable::Lane{lanes_[i].server, lanes_[i].shard, 0, retired_[i]});
+    TensorCatalog::Lane& lane =
+        lanes.emplace_back(TensorCatalog::Lane{lanes_[i].server, lanes_[i].shard, 0, retired_[i]});
     const ServerRecord* server = server_of(i);
     const auto placed = place_of.find(lane.server);
     if (server == nullptr || placed == place_of.end()) continue;

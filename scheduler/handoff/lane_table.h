@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "scheduler/job/run.h"
-#include "scheduler/tensors/tensor_table.h"
+#include "scheduler/tensors/tensor_catalog.h"
 
 namespace bps {
 
@@ -44,7 +44,7 @@ class LaneTable {
 
   // The part of the job's bytes that each lane should carry. A server that waits to drain gets nothing more,
   // nor one that is `full`, unless all are so.
-  std::vector<TensorTable::Lane> place(const std::set<ServerId>& full) const;
+  std::vector<TensorCatalog::Lane> place(const std::set<ServerId>& full) const;
 
   // To this life of the server. `is_kept`: what it had is still there, though its lanes are retired.
   bool has_lane_to(ServerId server, Incarnation incarnation, bool is_kept) const;

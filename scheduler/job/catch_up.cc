@@ -6,6 +6,7 @@
 
 #include "proto/wire/member_groups.h"
 #include "scheduler/job/barriers.h"
+#include "scheduler/tensors/reported_tensors.h"
 #include "scheduler/text.h"
 
 namespace bps {
@@ -37,7 +38,7 @@ Status CatchUp::check(const Worker& worker, const WorkerReport& report, bool is_
   if (report.epoch() > lanes_.epoch() || report.start->lanes.size() > lanes_.size())
     return contradiction("its epoch");
   for (const auto& [id, known] : report.tensors) {
-    if (!tensors_.table().matches(known)) return contradiction("a tensor");
+    if (!matches(tensors_.catalog(), known)) return contradiction("a tensor");
   }
   return {};
 }
@@ -46,7 +47,7 @@ JobStart CatchUp::start_late(const Worker& worker) const {
   JobStart start{run_.id,
                  losses_.first_generation(),
                  LaneTable::kFirstEpoch,
-                 tensors_.table().partition_bytes(),
+                 tensors_.catalog().partition_bytes(),
                  run_.membership.members(),
                  lanes_.all()};
   run_.outbox.send(worker.peer, start);
@@ -54,13 +55,13 @@ JobStart CatchUp::start_late(const Worker& worker) const {
 }
 
 void CatchUp::send(const Worker& worker, const WorkerReport& report) const {
-  for (TensorFailed& failed : tensors_.table().failures_for(report))
+  for (TensorFailed& failed : failures_for(tensors_.catalog(), report))
     run_.outbox.send(worker.peer, std::move(failed));
   const std::size_t lanes = report.start->lanes.size();
   losses_.catch_up(worker, report.start->generation);
   if (report.epoch() == lanes_.epoch()) {
     // The last pieces of what has moved in this epoch may be missing.
-    const auto rest = tensors_.table().news_for(report, true);
+    const auto rest = news_for(tensors_.catalog(), report, true);
     if (!rest.empty()) send(Moved{run_.id, lanes_.epoch(), "the rest of it", {}, {}, {}}, rest, worker.peer);
     return;
   }
@@ -72,7 +73,7 @@ void CatchUp::send(const Worker& worker, const WorkerReport& report) const {
     if (lanes_.is_retired(i) && std::find(closed.begin(), closed.end(), lane) == closed.end())
       moved.closed.push_back(lane);
   }
-  send(std::move(moved), tensors_.table().news_for(report, false), worker.peer);
+  send(std::move(moved), news_for(tensors_.catalog(), report, false), worker.peer);
 }
 
 void CatchUp::tell_moved(const Moved& moved, const std::vector<PartitionMove>& moves) {
@@ -111,7 +112,7 @@ void CatchUp::compare(ServerId server, const RunReport& report) const {
 }
 
 void CatchUp::drop_unwanted(ServerId server, const RunReport& report) const {
-  if (tensors_.is_open()) tensors_.drop(server, tensors_.table().unwanted(server, report));
+  if (tensors_.is_open()) tensors_.drop(server, unwanted(tensors_.catalog(), server, report));
 }
 
 }  // namespace bps

@@ -95,7 +95,7 @@ void Job::reopen(const Error& why) {
 void Job::start_running() {
   run_.phase = Phase::running;
   run_.broadcast(JobStart{run_.id, losses_.first_generation(), lanes_.epoch(),
-                          tensors_.table().partition_bytes(), run_.membership.members(), lanes_.all()});
+                          tensors_.catalog().partition_bytes(), run_.membership.members(), lanes_.all()});
   run_.outbox.log(
       LogLevel::info,
       fmt::format("job {} started: {}, {}, {} each", name(), counted(run_.membership.world_size(), "worker"),

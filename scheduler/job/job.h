@@ -47,8 +47,8 @@
 #include "scheduler/job/run.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
+#include "scheduler/tensors/tensor_catalog.h"
 #include "scheduler/tensors/tensor_relay.h"
-#include "scheduler/tensors/tensor_table.h"
 
 namespace bps {
 
@@ -116,7 +116,7 @@ class Job {
   // ---- for queries ----
   const std::set<ServerId>& servers() const { return servers_.used(); }
   // From opening on, else null.
-  const TensorTable* tensors() const { return tensors_.is_open() ? &tensors_.table() : nullptr; }
+  const TensorCatalog* tensors() const { return tensors_.is_open() ? &tensors_.catalog() : nullptr; }
   const JobWaits& waits() const { return waits_; }
   // Why it keeps the server, if it does: its partitions cannot move for now.
   std::optional<std::string> keeps(ServerId server) const;

@@ -120,7 +120,7 @@ std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, co
   }
   if (!parts_.tensors.is_open()) return out;
   const std::optional<TensorId> asked =
-      query.tensor.empty() ? std::nullopt : parts_.tensors.table().find(query.tensor);
+      query.tensor.empty() ? std::nullopt : parts_.tensors.catalog().find(query.tensor);
   for (const TensorTable::Unconfirmed& batch : parts_.tensors.table().unconfirmed()) {
     if (out.size() == kMaxWaitsNamed) break;
     const bool meant = std::find(batch.tensors.begin(), batch.tensors.end(), asked) != batch.tensors.end();
@@ -129,7 +129,7 @@ std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, co
     for (const ServerId server : batch.waiting)
       missing.push_back(run_.servers.party(server, silence));
     out.push_back(wait(WaitKind::declaration, std::move(missing), batch.servers));
-    if (const auto* tensor = parts_.tensors.table().declaration_of(meant ? *asked : batch.tensors.front()))
+    if (const auto* tensor = parts_.tensors.catalog().declaration_of(meant ? *asked : batch.tensors.front()))
       out.back().tensor = tensor->name;
     if (unconfirmed_since_.what == batch.number) out.back().age_ms = age_ms(unconfirmed_since_, now);
   }
@@ -146,14 +146,14 @@ Wait JobWaits::wait_of(const OpenRound& open, const Silence& silence) const {
   out.age_ms = open.age_ms;
   out.partitions = open.partitions;
   if (const auto* tensor =
-          parts_.tensors.is_open() ? parts_.tensors.table().declaration_of(open.tensor) : nullptr)
+          parts_.tensors.is_open() ? parts_.tensors.catalog().declaration_of(open.tensor) : nullptr)
     out.tensor = tensor->name;
   return out;
 }
 
 std::optional<Wait> JobWaits::wait_of(ServerId silent, const Silence& silence) const {
   const std::uint32_t partitions =
-      !parts_.tensors.is_open() ? 0 : parts_.tensors.table().partitions_at(silent);
+      !parts_.tensors.is_open() ? 0 : parts_.tensors.catalog().partitions_at(silent);
   if (partitions == 0 || run_.phase == JobPhase::ended) return std::nullopt;
   const Party server = run_.servers.party(silent, silence);
   const bool is_heard = server.silent_ms < milliseconds_of(kMaxQueryPatience);
@@ -190,8 +190,8 @@ JobState JobWaits::state(TimePoint now, const Silence& silence) const {
   limit(out.absentees);
   out.cut_links = parts_.links.list(now);
   if (!parts_.tensors.is_open()) return out;
-  out.tensors = static_cast<std::uint32_t>(parts_.tensors.table().size());
-  out.bytes = parts_.tensors.table().bytes();
+  out.tensors = static_cast<std::uint32_t>(parts_.tensors.catalog().size());
+  out.bytes = parts_.tensors.catalog().bytes();
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "scheduler/tensors/reported_tensors.h"
 #include "scheduler/text.h"
 
 namespace bps {
@@ -278,23 +279,23 @@ void Recovery::settle_used() {
 Status Recovery::restore_tensors(const WorkerReport& newest) {
   tensors_.open(newest.start->partition_bytes, lanes_.place({}));
   for (const auto& [id, known] : newest.tensors) {
-    if (Status status = tensors_.table().restore(known, Rank{}); !status) return status;
+    if (Status status = tensors_.catalog().restore(known, Rank{}); !status) return status;
   }
   for (const auto& [rank, report] : reports_.workers) {
     for (const auto& [id, known] : report.tensors) {
-      if (Status status = tensors_.table().restore(known, rank); !status) return status;
+      if (Status status = tensors_.catalog().restore(known, rank); !status) return status;
     }
   }
   for (const auto& [server, report] : reports_.servers) {
     for (const auto& [id, held] : report.tensors) {
-      if (tensors_.table().is_known(held)) continue;
+      if (is_known(tensors_.catalog(), held)) continue;
       PartitionId past{};
       for (const PartitionSlice& slice : held.partitions)
         past = std::max(past, slice.partition.next());
-      tensors_.table().skip(id.next(), past);
+      tensors_.catalog().skip(id.next(), past);
     }
   }
-  tensors_.table().restored();
+  tensors_.catalog().restored();
   restore_barriers();
   return {};
 }
@@ -307,13 +308,13 @@ void Recovery::adopt_partitions() {
     lane_of[{lanes_[i].server, lanes_[i].shard}] = LaneIndex{static_cast<std::uint32_t>(i)};
   for (const auto& [server, report] : reports_.servers) {
     for (const auto& [id, held] : report.tensors) {
-      if (!tensors_.table().is_known(held)) continue;
+      if (!is_known(tensors_.catalog(), held)) continue;
       for (const PartitionSlice& slice : held.partitions) {
-        const LaneIndex owner = tensors_.table().owner_of(id, slice.partition);
+        const LaneIndex owner = tensors_.catalog().owner_of(id, slice.partition);
         const auto here = lane_of.find({server, slice.shard});
         if (lanes_[owner.value].server == server || here == lane_of.end()) continue;
         if (lanes_.is_retired(here->second.value) || !lanes_.is_retired(owner.value)) continue;
-        tensors_.table().give(id, slice.partition, here->second);
+        tensors_.catalog().give(id, slice.partition, here->second);
       }
     }
   }
@@ -322,7 +323,7 @@ void Recovery::adopt_partitions() {
 bool Recovery::differs(const WorkerReport& report) const {
   if (report.epoch() != lanes_.epoch() || report.start->lanes.size() != lanes_.size()) return true;
   if (report.end.closed.size() != lanes_.retired_count()) return true;
-  return !tensors_.table().news_for(report, true).empty();
+  return !news_for(tensors_.catalog(), report, true).empty();
 }
 
 // How far each rank is.

@@ -7,7 +7,7 @@
 // Stoica and Abdel-Wahab, Earliest Eligible Virtual Deadline First, 1995). No lane gets ahead of its share by
 // more than a partition. Deterministic; lanes with equal claims take turns in the order of their numbers.
 //
-// O(log lanes) per partition. Owner: a job's TensorTable. Pure.
+// O(log lanes) per partition. Owner: a job's TensorCatalog. Pure.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 
 namespace bps {
 
-void TensorRelay::open(std::uint64_t partition_bytes, std::vector<TensorTable::Lane> lanes) {
+void TensorRelay::open(std::uint64_t partition_bytes, std::vector<TensorCatalog::Lane> lanes) {
   table_ = std::make_unique<TensorTable>(
       TensorTable::Config{run_.id, run_.name(), partition_bytes, std::move(lanes),
                           [this](Rank rank) { return run_.membership.name_of(rank); }});

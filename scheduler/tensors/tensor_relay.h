@@ -20,11 +20,13 @@ class TensorRelay {
   explicit TensorRelay(Run& run) : run_(run) {}
 
   // From the opening of the job on there is a table.
-  void open(std::uint64_t partition_bytes, std::vector<TensorTable::Lane> lanes);
+  void open(std::uint64_t partition_bytes, std::vector<TensorCatalog::Lane> lanes);
   void close() { table_.reset(); }
   bool is_open() const { return table_ != nullptr; }
   TensorTable& table() { return *table_; }
   const TensorTable& table() const { return *table_; }
+  TensorCatalog& catalog() { return table_->catalog(); }
+  const TensorCatalog& catalog() const { return table_->catalog(); }
 
   // Sends what the table has decided. `hold`: no answers, until send_held().
   void send(Epoch epoch, bool hold);

@@ -15,47 +15,13 @@ std::string text_of(const TensorDeclaration& declaration) {
          (declaration.staleness == kUnboundedStaleness ? "unbounded" : std::to_string(declaration.staleness));
 }
 
-Error too_large(const TensorDeclaration& declaration, std::string what, std::string advice) {
-  return make_error(ErrorCode::invalid_argument, fmt::format("tensor '{}' {}", declaration.name, what),
-                    std::move(advice));
-}
-
 }  // namespace
 
-bool TensorTable::alike(const TensorDeclaration& a, const TensorDeclaration& b) {
-  return a.dtype == b.dtype && a.elements == b.elements && a.mode == b.mode &&
-         (a.mode == Mode::sync || a.staleness == b.staleness);
-}
-
-TensorTable::TensorTable(Config config)
-    : config_(std::move(config)), assigner_(shares_of(config_.lanes), config_.partition_bytes) {}
-
-std::uint64_t TensorTable::partitions_of(const TensorDeclaration& declaration) const {
-  return (bytes_of(declaration) + config_.partition_bytes - 1) / config_.partition_bytes;
-}
-
-const TensorDeclaration* TensorTable::held_by(ServerId server) const {
-  const TensorDeclaration* held = nullptr;
-  for (const Tensor& tensor : tensors_) {
-    if (tensor.state != State::ready || servers_of(tensor).count(server) == 0) continue;
-    if (tensor.declaration.mode == Mode::async) return &tensor.declaration;
-    if (held == nullptr) held = &tensor.declaration;
-  }
-  return held;
-}
-
-void TensorTable::refresh(Declared& declared) const {
-  for (DeclaredTensor& result : declared.tensors) {
-    if (result.error.code != ErrorCode::ok) continue;
-    const Tensor& tensor = tensors_[result.tensor.value];
-    result.error = tensor.error;
-    result.owners = tensor.state == State::ready ? tensor.owners : std::vector<LaneIndex>{};
-  }
-}
+// ---- declares ----
 
 bool TensorTable::has_new(const Declare& declare) const {
   return std::any_of(declare.tensors.begin(), declare.tensors.end(),
-                     [this](const auto& tensor) { return !by_name_.contains(tensor.name); });
+                     [this](const auto& tensor) { return !catalog_.find(tensor.name); });
 }
 
 Status TensorTable::declare(Rank rank, const Declare& declare) {
@@ -74,7 +40,7 @@ Status TensorTable::declare(Rank rank, const Declare& declare) {
     request.items.push_back(resolve(rank, declaration, partitions, batch));
   }
   for (const TensorId id : batch.tensors)
-    tensors_[id.value].batch = batch_number;
+    catalog_[id].batch = batch_number;
   requests_.emplace(key, std::move(request));
   if (!batch.tensors.empty()) start(batch_number, std::move(batch));
   answer_or_wait(key);
@@ -83,129 +49,37 @@ Status TensorTable::declare(Rank rank, const Declare& declare) {
 
 TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& declaration,
                                        std::uint64_t& partitions, Batch& batch) {
-  const std::uint64_t count = partitions_of(declaration);
+  const std::uint64_t count = catalog_.partitions_of(declaration);
   if (partitions + count > kMaxPartitionsPerDeclare) {
-    return {std::nullopt,
-            too_large(declaration,
-                      fmt::format("brings the declaration to more than {} partitions of {} bytes",
-                                  kMaxPartitionsPerDeclare, config_.partition_bytes),
-                      "declare fewer tensors at once, split the tensor, or raise partition_bytes")};
+    return {
+        std::nullopt,
+        make_error(ErrorCode::invalid_argument,
+                   fmt::format("tensor '{}' brings the declaration to more than {} partitions of {} bytes",
+                               declaration.name, kMaxPartitionsPerDeclare, catalog_.partition_bytes()),
+                   "declare fewer tensors at once, split the tensor, or raise partition_bytes")};
   }
   partitions += count;
-  const auto known = by_name_.find(declaration.name);
-  if (known != by_name_.end()) {
-    const TensorId id = known->second;
-    Tensor& tensor = tensors_[id.value];
-    if (tensor.state != State::failed && !alike(tensor.declaration, declaration)) {
-      fail(id, rank, declaration);
+  if (const auto known = catalog_.find(declaration.name)) {
+    Tensor& tensor = catalog_[*known];
+    if (tensor.state != State::failed && !TensorCatalog::alike(tensor.declaration, declaration)) {
+      fail(*known, rank, declaration);
     } else if (tensor.state == State::refused) {
       tensor.state = State::declaring;
-      batch.tensors.push_back(id);
+      batch.tensors.push_back(*known);
     }
-    return {id, {}};
+    return {*known, {}};
   }
-  if (tensors_.size() >= config_.max_tensors) {
-    return {std::nullopt,
-            too_large(declaration, fmt::format("is one too many: a job has at most {}", config_.max_tensors),
-                      "declare fewer, larger tensors")};
-  }
-  if (next_partition_ + count > config_.max_partitions) {
-    return {std::nullopt, too_large(declaration,
-                                    fmt::format("brings the job to more than {} partitions of {} bytes",
-                                                config_.max_partitions, config_.partition_bytes),
-                                    "raise partition_bytes")};
-  }
-  const TensorId id = create(rank, declaration, count);
-  batch.tensors.push_back(id);
-  return {id, {}};
-}
-
-TensorId TensorTable::create(Rank rank, const TensorDeclaration& declaration, std::uint64_t partitions) {
-  const TensorId id{static_cast<std::uint32_t>(tensors_.size())};
-  Tensor tensor;
-  tensor.declaration = declaration;
-  tensor.declared_by = rank;
-  tensor.first = PartitionId{static_cast<std::uint32_t>(next_partition_)};
-  tensor.owners.reserve(partitions);
-  std::uint64_t rest = bytes_of(declaration);
-  for (std::uint64_t i = 0; i < partitions; ++i) {
-    const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
-    tensor.owners.push_back(assigner_.assign(bytes));
-    rest -= bytes;
-  }
-  next_partition_ += partitions;
-  by_name_.emplace(declaration.name, id);
-  tensors_.push_back(std::move(tensor));
-  return id;
-}
-
-void TensorTable::fail(TensorId id, Rank rank, const TensorDeclaration& other) {
-  const Tensor& tensor = tensors_[id.value];
-  fail(id, make_error(ErrorCode::configuration,
-                      fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
-                                  other.name, config_.job, config_.name_of_rank(tensor.declared_by),
-                                  text_of(tensor.declaration), config_.name_of_rank(rank), text_of(other)),
-                      "declare it alike on all ranks and start the job again"));
-}
-
-Status TensorTable::failed_at(Rank rank, TensorId id, const Error& error) {
-  if (id.value >= tensors_.size() || tensors_[id.value].state == State::declaring) {
-    return make_error(ErrorCode::protocol,
-                      fmt::format("TensorFailed for tensor {}, which nobody has declared", id.value));
-  }
-  const Tensor& tensor = tensors_[id.value];
-  if (tensor.state != State::ready) return {};
-  fail(id, make_error(error.code,
-                      fmt::format("tensor '{}' of job {} cannot be held by {}: {}", tensor.declaration.name,
-                                  config_.job, config_.name_of_rank(rank), error.message),
-                      error.advice));
-  return {};
-}
-
-void TensorTable::fail(TensorId id, const Error& error) {
-  Tensor& tensor = tensors_[id.value];
-  const bool known_to_workers = tensor.state == State::ready;
-  tensor.state = State::failed;
-  tensor.error = error;
-  // While it is being declared nobody has been told; finish() drops it.
-  if (!known_to_workers) return;
-  output_.emplace_back(Failure{{config_.run, id, tensor.error}});
-  std::map<ServerId, std::vector<TensorId>> dropped;
-  for (const ServerId server : servers_of(tensor))
-    dropped[server].push_back(id);
-  drop(dropped);
-}
-
-PartitionSlice TensorTable::slice_of(const Tensor& tensor, std::uint32_t index) const {
-  const std::uint64_t per_partition = config_.partition_bytes / size_of(tensor.declaration.dtype);
-  const std::uint64_t before = index * per_partition;
-  return {PartitionId{tensor.first.value + index}, config_.lanes[tensor.owners[index].value].shard,
-          std::min(tensor.declaration.elements - before, per_partition)};
-}
-
-TensorSlices TensorTable::slices_of(TensorId id) const {
-  const TensorDeclaration& declaration = tensors_[id.value].declaration;
-  return {
-      id, declaration.name, declaration.dtype, declaration.mode, declaration.staleness, declaration.priority,
-      {}};
+  const Result<TensorId> added = catalog_.add(rank, declaration);
+  if (!added) return {std::nullopt, added.error()};
+  batch.tensors.push_back(*added);
+  return {*added, {}};
 }
 
 void TensorTable::start(std::uint64_t number, Batch batch) {
-  std::map<ServerId, DeclareSlices> slices;
-  for (const TensorId id : batch.tensors) {
-    const Tensor& tensor = tensors_[id.value];
-    std::map<ServerId, TensorSlices*> of_tensor;
-    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
-      const ServerId server = config_.lanes[tensor.owners[i].value].server;
-      TensorSlices*& out = of_tensor[server];
-      if (out == nullptr) out = &slices[server].tensors.emplace_back(slices_of(id));
-      out->partitions.push_back(slice_of(tensor, i));
-    }
-  }
-  for (auto& [server, message] : slices) {
-    message.job_run = config_.run;
-    ++batch.waiting[server];
-    output_.emplace_back(Slices{server, number, std::move(message)});
+  for (Slices& slices : catalog_.slices_of(batch.tensors)) {
+    slices.batch = number;
+    ++batch.waiting[slices.server];
+    output_.emplace_back(std::move(slices));
   }
   const bool done = batch.waiting.empty();
   batches_.emplace(number, std::move(batch));
@@ -232,13 +106,13 @@ void TensorTable::finish(std::uint64_t number) {
   batches_.erase(it);
   std::map<ServerId, std::vector<TensorId>> dropped;
   for (const TensorId id : batch.tensors) {
-    Tensor& tensor = tensors_[id.value];
+    Tensor& tensor = catalog_[id];
     if (tensor.state == State::declaring) {
       tensor.state = batch.error.code == ErrorCode::ok ? State::ready : State::refused;
       tensor.error = batch.error;
     }
     if (tensor.state == State::ready) continue;
-    for (const ServerId server : servers_of(tensor)) {
+    for (const ServerId server : catalog_.servers_of(tensor)) {
       if (batch.accepted.count(server) != 0) dropped[server].push_back(id);
     }
   }
@@ -252,8 +126,8 @@ void TensorTable::answer_or_wait(std::uint64_t key) {
   if (it == requests_.end()) return;  // its worker has left
   const Request& request = it->second;
   for (const Item& item : request.items) {
-    if (!item.tensor || tensors_[item.tensor->value].state != State::declaring) continue;
-    batches_.at(tensors_[item.tensor->value].batch).requests.push_back(key);
+    if (!item.tensor || catalog_[*item.tensor].state != State::declaring) continue;
+    batches_.at(catalog_[*item.tensor].batch).requests.push_back(key);
     return;
   }
   Declared declared{request.number, {}};
@@ -262,7 +136,7 @@ void TensorTable::answer_or_wait(std::uint64_t key) {
     if (!item.tensor) {
       result.error = item.error;
     } else {
-      const Tensor& tensor = tensors_[item.tensor->value];
+      const Tensor& tensor = catalog_[*item.tensor];
       result.error = tensor.error;
       result.tensor = *item.tensor;
       result.priority = tensor.declaration.priority;
@@ -281,16 +155,104 @@ void TensorTable::leave(Rank rank) {
   pending_by_rank_.erase(rank);
 }
 
-std::set<ServerId> TensorTable::servers_of(const Tensor& tensor) const {
-  std::set<ServerId> servers;
-  for (const LaneIndex lane : tensor.owners)
-    servers.insert(config_.lanes[lane.value].server);
-  return servers;
+void TensorTable::refresh(Declared& declared) const {
+  for (DeclaredTensor& result : declared.tensors) {
+    if (result.error.code != ErrorCode::ok) continue;
+    const Tensor& tensor = catalog_[result.tensor];
+    result.error = tensor.error;
+    result.owners = tensor.state == State::ready ? tensor.owners : std::vector<LaneIndex>{};
+  }
+}
+
+// ---- tensors that fail ----
+
+void TensorTable::fail(TensorId id, Rank rank, const TensorDeclaration& other) {
+  const Tensor& tensor = catalog_[id];
+  fail(id, make_error(ErrorCode::configuration,
+                      fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
+                                  other.name, catalog_.job(), catalog_.name_of(tensor.declared_by),
+                                  text_of(tensor.declaration), catalog_.name_of(rank), text_of(other)),
+                      "declare it alike on all ranks and start the job again"));
+}
+
+Status TensorTable::failed_at(Rank rank, TensorId id, const Error& error) {
+  if (!catalog_.has(id) || catalog_[id].state == State::declaring) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("TensorFailed for tensor {}, which nobody has declared", id.value));
+  }
+  const Tensor& tensor = catalog_[id];
+  if (tensor.state != State::ready) return {};
+  fail(id, make_error(error.code,
+                      fmt::format("tensor '{}' of job {} cannot be held by {}: {}", tensor.declaration.name,
+                                  catalog_.job(), catalog_.name_of(rank), error.message),
+                      error.advice));
+  return {};
+}
+
+void TensorTable::fail(TensorId id, const Error& error) {
+  Tensor& tensor = catalog_[id];
+  const bool known_to_workers = tensor.state == State::ready;
+  tensor.state = State::failed;
+  tensor.error = error;
+  // While it is being declared nobody has been told; finish() drops it.
+  if (!known_to_workers) return;
+  output_.emplace_back(Failure{{catalog_.run(), id, tensor.error}});
+  std::map<ServerId, std::vector<TensorId>> dropped;
+  for (const ServerId server : catalog_.servers_of(tensor))
+    dropped[server].push_back(id);
+  drop(dropped);
 }
 
 void TensorTable::drop(const std::map<ServerId, std::vector<TensorId>>& tensors) {
   for (const auto& [server, ids] : tensors)
-    output_.emplace_back(Drop{server, {config_.run, ids}});
+    output_.emplace_back(Drop{server, {catalog_.run(), ids}});
+}
+
+// ---- owners that change, and go ----
+
+TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::optional<ServerId> gone,
+                                              const std::set<PartitionId>& refused) {
+  Relocation out = catalog_.relocate(std::move(lanes), refused);
+  std::vector<Slices> moved;
+  for (Slices& slices : out.slices) {
+    if (slices.batch == 0) {
+      moved.push_back(std::move(slices));
+      continue;
+    }
+    ++batches_.at(slices.batch).waiting[slices.server];
+    output_.emplace_back(std::move(slices));
+  }
+  out.slices = std::move(moved);
+  if (gone) release(*gone);
+  return out;
+}
+
+void TensorTable::release(ServerId server) {
+  std::vector<std::uint64_t> done;
+  for (auto& [number, batch] : batches_) {
+    batch.accepted.erase(server);
+    batch.waiting.erase(server);
+    if (batch.waiting.empty()) done.push_back(number);
+  }
+  for (const std::uint64_t number : done)
+    finish(number);
+}
+
+// ---- for queries ----
+
+std::vector<TensorTable::Unconfirmed> TensorTable::unconfirmed() const {
+  std::vector<Unconfirmed> out;
+  for (const auto& [number, batch] : batches_) {
+    Unconfirmed& entry = out.emplace_back();
+    entry.number = number;
+    entry.tensors = batch.tensors;
+    for (const auto& [server, acks] : batch.waiting)
+      entry.waiting.push_back(server);
+    entry.servers = entry.waiting.size();
+    for (const ServerId server : batch.accepted)
+      entry.servers += batch.waiting.count(server) == 0 ? 1 : 0;
+  }
+  return out;
 }
 
 }  // namespace bps

@@ -109,7 +109,7 @@ TEST_CASE("tensors: equal declares of several ranks are one, and later ones are 
   answers = only<Answer>(table.take_output());
   REQUIRE(answers.size() == 1);
   CHECK(answers[0].message.tensors[0].priority == 0);
-  CHECK(table.size() == 1);
+  CHECK(table.catalog().size() == 1);
 }
 
 TEST_CASE("tensors: partitions are numbered through the job, and an empty tensor has none") {
@@ -350,9 +350,9 @@ TEST_CASE("tensors: random declares by many ranks: each is answered once, and pl
     CHECK(answered.size() == requests);
     for (const auto& [request, times] : answered)
       CHECK(times == 1);
-    const double total = static_cast<double>(table.assigner().total_bytes());
-    CHECK(std::abs(static_cast<double>(table.assigner().assigned_bytes(LaneIndex{1})) - total / 2) <=
-          2 * kPartition);
+    const double total = static_cast<double>(table.catalog().assigner().total_bytes());
+    CHECK(std::abs(static_cast<double>(table.catalog().assigner().assigned_bytes(LaneIndex{1})) -
+                   total / 2) <= 2 * kPartition);
   }
 }
 

@@ -1,0 +1,319 @@
+#include "scheduler/tensors/tensor_catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace bps {
+namespace {
+
+Error too_large(const TensorDeclaration& declaration, std::string what, std::string advice) {
+  return make_error(ErrorCode::invalid_argument, fmt::format("tensor '{}' {}", declaration.name, what),
+                    std::move(advice));
+}
+
+}  // namespace
+
+TensorCatalog::TensorCatalog(Config config)
+    : config_(std::move(config)), assigner_(shares_of(config_.lanes), config_.partition_bytes) {}
+
+std::vector<double> TensorCatalog::shares_of(const std::vector<Lane>& lanes) {
+  std::vector<double> shares;
+  shares.reserve(lanes.size());
+  for (const Lane& lane : lanes)
+    shares.push_back(lane.share);
+  return shares;
+}
+
+void TensorCatalog::set_lanes(std::vector<Lane> lanes) {
+  config_.lanes = std::move(lanes);
+  assigner_.set_shares(shares_of(config_.lanes));
+}
+
+// ---- new tensors ----
+
+Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declaration) {
+  const std::uint64_t partitions = partitions_of(declaration);
+  if (tensors_.size() >= config_.max_tensors) {
+    return too_large(declaration, fmt::format("is one too many: a job has at most {}", config_.max_tensors),
+                     "declare fewer, larger tensors");
+  }
+  if (next_partition_ + partitions > config_.max_partitions) {
+    return too_large(declaration,
+                     fmt::format("brings the job to more than {} partitions of {} bytes",
+                                 config_.max_partitions, config_.partition_bytes),
+                     "raise partition_bytes");
+  }
+  const TensorId id{static_cast<std::uint32_t>(tensors_.size())};
+  Tensor tensor;
+  tensor.declaration = declaration;
+  tensor.declared_by = rank;
+  tensor.first = PartitionId{static_cast<std::uint32_t>(next_partition_)};
+  tensor.owners.reserve(partitions);
+  std::uint64_t rest = bytes_of(declaration);
+  for (std::uint64_t i = 0; i < partitions; ++i) {
+    const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
+    tensor.owners.push_back(assigner_.assign(bytes));
+    rest -= bytes;
+  }
+  next_partition_ += partitions;
+  by_name_.emplace(declaration.name, id);
+  tensors_.push_back(std::move(tensor));
+  return id;
+}
+
+// ---- what servers have to know of them ----
+
+PartitionSlice TensorCatalog::slice_of(const Tensor& tensor, std::uint32_t index) const {
+  const std::uint64_t per_partition = config_.partition_bytes / size_of(tensor.declaration.dtype);
+  const std::uint64_t before = index * per_partition;
+  return {PartitionId{tensor.first.value + index}, config_.lanes[tensor.owners[index].value].shard,
+          std::min(tensor.declaration.elements - before, per_partition)};
+}
+
+TensorSlices TensorCatalog::without_partitions(TensorId id) const {
+  const TensorDeclaration& declaration = tensors_[id.value].declaration;
+  return {
+      id, declaration.name, declaration.dtype, declaration.mode, declaration.staleness, declaration.priority,
+      {}};
+}
+
+std::vector<TensorCatalog::Slices> TensorCatalog::slices_of(const std::vector<TensorId>& tensors) const {
+  std::map<ServerId, DeclareSlices> slices;
+  for (const TensorId id : tensors) {
+    const Tensor& tensor = tensors_[id.value];
+    std::map<ServerId, TensorSlices*> of_tensor;
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      const ServerId server = config_.lanes[tensor.owners[i].value].server;
+      TensorSlices*& out = of_tensor[server];
+      if (out == nullptr) out = &slices[server].tensors.emplace_back(without_partitions(id));
+      out->partitions.push_back(slice_of(tensor, i));
+    }
+  }
+  std::vector<Slices> out;
+  for (auto& [server, message] : slices) {
+    message.job_run = config_.run;
+    out.push_back({server, 0, std::move(message)});
+  }
+  return out;
+}
+
+// ---- owners that change ----
+
+TensorCatalog::Relocation TensorCatalog::relocate(std::vector<Lane> lanes,
+                                                  const std::set<PartitionId>& refused) {
+  set_lanes(std::move(lanes));
+  Relocation out;
+  // Per server, and where it is being declared its batch.
+  std::map<std::pair<ServerId, std::uint64_t>, DeclareSlices> pieces;
+  const auto flush = [&](std::pair<ServerId, std::uint64_t> key, DeclareSlices& piece) {
+    piece.job_run = config_.run;
+    piece.moved = key.second == 0;
+    out.slices.push_back({key.first, key.second, std::exchange(piece, {})});
+  };
+  std::map<std::pair<ServerId, std::uint64_t>, std::size_t> partitions;
+  for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
+    Tensor& tensor = tensors_[number];
+    std::uint64_t rest = bytes_of(tensor.declaration);
+    std::set<ServerId> told;
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
+      rest -= bytes;
+      const bool is_retired = config_.lanes[tensor.owners[i].value].retired;
+      if (!is_retired && refused.count(PartitionId{tensor.first.value + i}) == 0) continue;
+      const LaneIndex before = std::exchange(tensor.owners[i], assigner_.assign(bytes));
+      assigner_.give_back(before, bytes);
+      if (tensor.state != State::ready && tensor.state != State::declaring) continue;
+      const bool known = tensor.state == State::ready;
+      const PartitionId partition{tensor.first.value + i};
+      out.touched.emplace(partition, TensorId{number});
+      if (known) {
+        out.moves.push_back({partition, tensor.owners[i]});
+        out.before.emplace(partition, before);
+      }
+      const ServerId server = config_.lanes[tensor.owners[i].value].server;
+      const std::pair key{server, known ? 0 : tensor.batch};
+      DeclareSlices& piece = pieces[key];
+      const bool full = piece.tensors.size() == kMaxTensorsPerDeclare && told.count(server) == 0;
+      if (full || partitions[key] == kMaxPartitionsPerDeclare) {
+        flush(key, piece);
+        partitions[key] = 0;
+        told.erase(server);
+      }
+      if (told.insert(server).second) piece.tensors.push_back(without_partitions(TensorId{number}));
+      piece.tensors.back().partitions.push_back(slice_of(tensor, i));
+      ++partitions[key];
+    }
+  }
+  for (auto& [key, piece] : pieces)
+    flush(key, piece);
+  return out;
+}
+
+std::vector<TensorId> TensorCatalog::call_off(const std::map<PartitionId, LaneIndex>& before,
+                                              std::vector<Lane> lanes) {
+  std::vector<TensorId> failed;
+  for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
+    Tensor& tensor = tensors_[number];
+    std::uint64_t rest = bytes_of(tensor.declaration);
+    bool is_touched = false;
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
+      rest -= bytes;
+      const auto found = before.find(PartitionId{tensor.first.value + i});
+      if (found == before.end()) continue;
+      is_touched = true;
+      assigner_.give_back(tensor.owners[i], bytes);
+      assigner_.take(found->second, bytes);
+      tensor.owners[i] = found->second;
+    }
+    if (is_touched && tensor.state != State::ready) failed.push_back(TensorId{number});
+  }
+  set_lanes(std::move(lanes));
+  return failed;
+}
+
+void TensorCatalog::give(TensorId tensor, PartitionId partition, LaneIndex lane) {
+  Tensor& known = tensors_[tensor.value];
+  known.owners[partition.value - known.first.value] = lane;
+}
+
+// ---- after a restart ----
+
+Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
+  const TensorDeclaration& declaration = known.declaration;
+  const DeclaredTensor& placed = known.placed;
+  const auto contradicts = [&](const char* what) {
+    return make_error(ErrorCode::protocol,
+                      fmt::format("{} of tensor {} ('{}') of job {} contradicts what others say", what,
+                                  placed.tensor.value, declaration.name, config_.job),
+                      "start the job again");
+  };
+  if (placed.owners.size() != partitions_of(declaration)) return contradicts("the number of partitions");
+  if (placed.tensor.value >= config_.max_tensors) return contradicts("the number");
+  skip(TensorId{placed.tensor.value + 1},
+       PartitionId{static_cast<std::uint32_t>(placed.first_partition.value + placed.owners.size())});
+  Tensor& tensor = tensors_[placed.tensor.value];
+  const bool is_new = tensor.declaration.name.empty();
+  if (is_new && by_name_.contains(declaration.name)) return contradicts("the name");
+  if (!is_new && (tensor.declaration.name != declaration.name || !alike(tensor.declaration, declaration) ||
+                  tensor.first != placed.first_partition)) {
+    return contradicts("the declaration");
+  }
+  if (is_new) {
+    tensor.declaration = declaration;
+    tensor.declaration.priority = placed.priority;
+    tensor.declared_by = reporter;
+    tensor.first = placed.first_partition;
+    tensor.owners = placed.owners;
+    tensor.state = State::ready;
+    tensor.error = {};
+    by_name_.emplace(declaration.name, placed.tensor);
+    std::uint64_t rest = bytes_of(declaration);
+    for (const LaneIndex owner : tensor.owners) {
+      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
+      assigner_.take(owner, bytes);
+      rest -= bytes;
+    }
+  }
+  if (placed.error.code != ErrorCode::ok && tensor.state == State::ready) {
+    tensor.state = State::failed;
+    tensor.error = placed.error;
+  }
+  return {};
+}
+
+void TensorCatalog::skip(TensorId tensor, PartitionId partition) {
+  next_partition_ = std::max<std::uint64_t>(next_partition_, partition.value);
+  if (tensor.value <= tensors_.size()) return;
+  Tensor hole;
+  hole.state = State::refused;
+  tensors_.resize(tensor.value, hole);
+}
+
+// ---- one tensor ----
+
+std::optional<TensorId> TensorCatalog::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return std::nullopt;
+  return found->second;
+}
+
+const TensorDeclaration* TensorCatalog::declaration_of(TensorId id) const {
+  return id.value < tensors_.size() ? &tensors_[id.value].declaration : nullptr;
+}
+
+std::uint64_t TensorCatalog::partitions_of(const TensorDeclaration& declaration) const {
+  return (bytes_of(declaration) + config_.partition_bytes - 1) / config_.partition_bytes;
+}
+
+std::set<ServerId> TensorCatalog::servers_of(const Tensor& tensor) const {
+  std::set<ServerId> servers;
+  for (const LaneIndex lane : tensor.owners)
+    servers.insert(config_.lanes[lane.value].server);
+  return servers;
+}
+
+bool TensorCatalog::alike(const TensorDeclaration& a, const TensorDeclaration& b) {
+  return a.dtype == b.dtype && a.elements == b.elements && a.mode == b.mode &&
+         (a.mode == Mode::sync || a.staleness == b.staleness);
+}
+
+// ---- all of them ----
+
+std::uint64_t TensorCatalog::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Tensor& tensor : tensors_)
+    bytes += bytes_of(tensor.declaration);
+  return bytes;
+}
+
+std::uint32_t TensorCatalog::partitions_at(ServerId server) const {
+  std::uint32_t count = 0;
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.state != State::ready) continue;
+    for (const LaneIndex owner : tensor.owners)
+      count += config_.lanes[owner.value].server == server ? 1 : 0;
+  }
+  return count;
+}
+
+std::uint64_t TensorCatalog::bytes_at(ServerId server) const {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t lane = 0; lane < config_.lanes.size(); ++lane) {
+    if (config_.lanes[lane].server == server) bytes += assigner_.assigned_bytes(LaneIndex{lane});
+  }
+  return bytes;
+}
+
+const TensorDeclaration* TensorCatalog::held_by(ServerId server) const {
+  const TensorDeclaration* held = nullptr;
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.state != State::ready || servers_of(tensor).count(server) == 0) continue;
+    if (tensor.declaration.mode == Mode::async) return &tensor.declaration;
+    if (held == nullptr) held = &tensor.declaration;
+  }
+  return held;
+}
+
+bool TensorCatalog::has_ready_beside(ServerId server, const std::map<PartitionId, LaneIndex>& known) const {
+  return std::any_of(tensors_.begin(), tensors_.end(), [&](const Tensor& tensor) {
+    if (tensor.state != State::ready) return false;
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      const bool is_there = config_.lanes[tensor.owners[i].value].server == server;
+      if (is_there && known.count(PartitionId{tensor.first.value + i}) == 0) return true;
+    }
+    return false;
+  });
+}
+
+const TensorDeclaration* TensorCatalog::async_among(const std::map<PartitionId, TensorId>& partitions) const {
+  for (const auto& [partition, id] : partitions) {
+    const Tensor& tensor = tensors_[id.value];
+    if (tensor.state == State::ready && tensor.declaration.mode == Mode::async) return &tensor.declaration;
+  }
+  return nullptr;
+}
+
+}  // namespace bps

@@ -1,0 +1,148 @@
+// The tensors of a running job: the numbers, the declaration, the state and the owners of each. An owner is a
+// lane; the assigner deals partitions to lanes by their share of the bytes.
+//
+//   declaring --> ready           servers have confirmed it; workers know it
+//       |  ^        |
+//       v  |        v
+//     refused     failed          for good
+//
+// Owner: TensorTable, which changes states; parts of the Job read it. Pure. Limits: those of Config.
+// References to tensors are valid until the next add() or skip().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/messages.h"
+#include "scheduler/placement/partition_assigner.h"
+#include "scheduler/report.h"
+
+namespace bps {
+
+class TensorCatalog {
+ public:
+  struct Lane {
+    ServerId server;
+    std::uint32_t shard = 0;
+    double share = 0;      // of the job's bytes
+    bool retired = false;  // owns nothing any more
+  };
+  struct Config {
+    JobRun run;
+    std::string job;
+    std::uint64_t partition_bytes = 0;
+    std::vector<Lane> lanes;
+    std::function<std::string(Rank)> name_of_rank;
+    std::uint32_t max_tensors = kMaxTensorsPerJob;
+    std::uint32_t max_partitions = kMaxPartitionsPerJob;
+  };
+  enum class State : std::uint8_t { declaring, ready, refused, failed };
+  struct Tensor {
+    TensorDeclaration declaration;
+    Rank declared_by;
+    State state = State::declaring;
+    Error error;  // refused, failed
+    PartitionId first;
+    std::vector<LaneIndex> owners;
+    std::uint64_t batch = 0;  // declaring: by this batch of the TensorTable
+  };
+
+  explicit TensorCatalog(Config config);
+
+  // What one server has to know of tensors that are its, in part.
+  struct Slices {
+    ServerId server;
+    std::uint64_t batch = 0;  // for acked(); 0: of none
+    DeclareSlices message;    // its request number and epoch are the caller's
+  };
+  std::vector<Slices> slices_of(const std::vector<TensorId>& tensors) const;
+
+  // Partitions that workers know of and that have another owner now.
+  struct Relocation {
+    std::vector<PartitionMove> moves;
+    std::map<PartitionId, LaneIndex> before;  // of these, the owners so far
+    std::map<PartitionId, TensorId> touched;  // these, and those that are just being declared
+    std::vector<Slices> slices;               // for their new owners, `moved` if they are of no batch
+  };
+  // Lanes come and go: `lanes` are those known so far, with new shares, and perhaps more. What retired ones
+  // own goes to others, and what is `refused`, whose lanes have no share.
+  Relocation relocate(std::vector<Lane> lanes, const std::set<PartitionId>& refused);
+
+  // What was relocated goes back to the owners it had `before`, which are not retired any more. Gives those
+  // of its tensors that have failed since.
+  std::vector<TensorId> call_off(const std::map<PartitionId, LaneIndex>& before, std::vector<Lane> lanes);
+
+  // New shares for lanes that are known; none of them is retired by this.
+  void set_lanes(std::vector<Lane> lanes);
+
+  // ---- after a restart, before anything else ----
+  // A tensor that workers know, with its owners; `error`: it has failed.
+  Status restore(const KnownTensor& known, Rank reporter);
+  // Numbers up to these are not to be used for new ones.
+  void skip(TensorId tensor, PartitionId partition);
+  void restored() { assigner_.set_shares(shares_of(config_.lanes)); }
+  // Another lane has it; relocate() follows.
+  void give(TensorId tensor, PartitionId partition, LaneIndex lane);
+
+  // A new name: an error if the job has no room for the tensor.
+  Result<TensorId> add(Rank rank, const TensorDeclaration& declaration);
+
+  // ---- one tensor ----
+  std::optional<TensorId> find(const std::string& name) const;
+  bool has(TensorId id) const { return id.value < tensors_.size(); }
+  Tensor& operator[](TensorId id) { return tensors_[id.value]; }
+  const Tensor& operator[](TensorId id) const { return tensors_[id.value]; }
+  // nullptr: there is none.
+  const TensorDeclaration* declaration_of(TensorId id) const;
+  std::uint64_t partitions_of(const TensorDeclaration& declaration) const;
+  std::set<ServerId> servers_of(const Tensor& tensor) const;
+  LaneIndex owner_of(TensorId tensor, PartitionId partition) const {
+    return tensors_[tensor.value].owners[partition.value - tensors_[tensor.value].first.value];
+  }
+  bool is_at(ServerId server, LaneIndex owner) const { return config_.lanes[owner.value].server == server; }
+  static bool alike(const TensorDeclaration& a, const TensorDeclaration& b);
+
+  // ---- all of them ----
+  std::size_t size() const { return tensors_.size(); }
+  std::uint64_t bytes() const;
+  // Partitions that workers know of, and bytes that are placed.
+  std::uint32_t partitions_at(ServerId server) const;
+  std::uint64_t bytes_at(ServerId server) const;
+  // Of the tensors that workers know of, the first one that the server has a part of; of those tensors, the
+  // first asynchronous one if there is one.
+  const TensorDeclaration* held_by(ServerId server) const;
+  // The server has partitions that workers know of, besides those that are `known` to be somewhere else.
+  bool has_ready_beside(ServerId server, const std::map<PartitionId, LaneIndex>& known) const;
+  // An asynchronous tensor that workers know of, if one is among these.
+  const TensorDeclaration* async_among(const std::map<PartitionId, TensorId>& partitions) const;
+
+  JobRun run() const { return config_.run; }
+  const std::string& job() const { return config_.job; }
+  std::string name_of(Rank rank) const { return config_.name_of_rank(rank); }
+  std::uint64_t partition_bytes() const { return config_.partition_bytes; }
+  const PartitionAssigner& assigner() const { return assigner_; }
+
+ private:
+  static std::vector<double> shares_of(const std::vector<Lane>& lanes);
+  static std::uint64_t bytes_of(const TensorDeclaration& declaration) {
+    return declaration.elements * size_of(declaration.dtype);
+  }
+  PartitionSlice slice_of(const Tensor& tensor, std::uint32_t index) const;
+  TensorSlices without_partitions(TensorId id) const;
+
+  Config config_;
+  PartitionAssigner assigner_;
+  std::vector<Tensor> tensors_;  // by TensorId
+  std::unordered_map<std::string, TensorId> by_name_;
+  std::uint64_t next_partition_ = 0;
+};
+
+}  // namespace bps
