@@ -1,7 +1,7 @@
 // What a node says back when it takes its control connection up again (decision 0013): what it was told, by
 // this scheduler or another one, up to Attached.
 //
-// Owner: SchedulerCore, per connection, until the report is complete. Pure. Limits: those of the messages,
+// Owner: Peers, per connection, until the report is complete. Pure. Limits: those of the messages,
 // and of a job; what goes beyond is an error, and costs the node its connection.
 #pragma once
 

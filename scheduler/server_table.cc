@@ -13,6 +13,15 @@ std::string to_string(const ServerRecord& server) {
   return fmt::format("server {} (host {}, {})", server.id.value, server.host, to_string(server.endpoint));
 }
 
+void ServerRecord::describe(const HelloServer& hello) {
+  host = hello.host;
+  endpoint = hello.data;
+  shards = hello.shards;
+  bandwidth_bps = hello.bandwidth_bps;
+  memory_max = hello.memory_max;
+  rdma = hello.rdma;
+}
+
 ServerRecord* ServerTable::find(ServerId id) {
   const auto it = servers_.find(id);
   return it == servers_.end() ? nullptr : &it->second;

@@ -1,7 +1,7 @@
 // The servers that have registered, and which jobs use them. A server that drains gets no new jobs and is
 // told Left when the last job that uses it has ended.
 //
-// Owner: SchedulerCore; jobs hold a reference. Pure.
+// Owner: the core's Tables; jobs hold a reference. Pure.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +40,8 @@ struct ServerRecord {
   std::map<std::uint64_t, Request> unacknowledged;
 
   bool usable() const { return peer.value != 0 && !draining; }
+  // Takes over what the server's hello says of it.
+  void describe(const HelloServer& hello);
 };
 
 // "server 1 (host cpu-01, 10.0.0.9:4711)"
@@ -56,6 +58,7 @@ class ServerTable {
 
   ServerRecord& add(ServerRecord server) { return servers_[server.id] = std::move(server); }
   void remove(ServerId id) { servers_.erase(id); }
+  void clear() { servers_.clear(); }
   ServerRecord* find(ServerId id);
   const std::map<ServerId, ServerRecord>& all() const { return servers_; }
   std::uint32_t usable_count() const;

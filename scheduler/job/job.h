@@ -21,7 +21,7 @@
 // names who is gone, every server of it JobEnded. A job that is to shrink goes on once it is running
 // (decision 0012). A run that is opening begins to open again without a server that dies.
 //
-// Owner: SchedulerCore, which tells peers from workers, notices deaths, and forgets a run that has ended.
+// Owner: Runs. The core tells peers from workers, notices deaths, and forgets a run that has ended.
 // Pure: sends through the Outbox. A Status that is returned is an offence against the protocol: the core
 // drops that peer.
 #pragma once

@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-namespace bps {
+namespace bps::tensor_table_test {
 namespace {
 
 using Catch::Contains;
@@ -356,4 +356,4 @@ TEST_CASE("tensors: random declares by many ranks: each is answered once, and pl
   }
 }
 
-}  // namespace bps
+}  // namespace bps::tensor_table_test

@@ -1,4 +1,4 @@
-#include "scheduler/core/server_queries.h"
+#include "scheduler/tables/server_queries.h"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 // silent for the heartbeat deadline, connection or not.
 //
 // All times come from one local monotonic clock that stands still while this process does (PauseClock);
-// nothing a node says about time is believed. Owner: SchedulerCore. Pure.
+// nothing a node says about time is believed. Owner: Nodes. Pure.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
 // Servers that have gone lately, and how: for who asks afterwards why there are fewer.
 //
-// Owner: SchedulerCore. Pure. Limits: kMaxGoneServersListed, and kMemory.
+// Owner: the core's Tables. Pure. Limits: kMaxGoneServersListed, and kMemory.
 #pragma once
 
 #include <deque>

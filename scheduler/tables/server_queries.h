@@ -5,7 +5,7 @@
 // answer, so that a job whose ranks all lose patience at once costs one query a server. A server that does
 // not answer in time, or goes, is named as silent.
 //
-// Owner: SchedulerCore. Pure: takes `now`; what is to be sent, and queries that are answered, are taken
+// Owner: the core's Tables. Pure: takes `now`; what is to be sent, and queries that are answered, are taken
 // out. Limits: kMaxQueries, kMaxQueriesOfPeer; servers are given kMaxQueryPatience at most.
 #pragma once
 

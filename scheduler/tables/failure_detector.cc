@@ -1,4 +1,4 @@
-#include "scheduler/core/failure_detector.h"
+#include "scheduler/tables/failure_detector.h"
 
 #include <algorithm>
 

@@ -1,0 +1,108 @@
+#include "scheduler/core/wait_answers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace bps {
+namespace {
+
+// Servers that one query may be put to; more than that is asked job by job.
+constexpr std::size_t kMaxAsked = 4096;
+constexpr std::size_t kMaxJobsNamed = 8;
+
+}  // namespace
+
+// Sets `error` if there is no such job or tensor.
+std::vector<ServerQueries::Target> WaitAnswers::targets_of(const AskWaits& query, Error& error) const {
+  std::vector<ServerQueries::Target> targets;
+  std::size_t asked = 0;
+  bool job_known = query.job.empty();
+  bool tensor_known = query.subject != Subject::tensor;
+  std::string names;
+  std::size_t named = 0;
+  for (const auto& [run, job] : tables_.runs.all()) {
+    if (named++ < kMaxJobsNamed) names += (names.empty() ? "" : ", ") + job->name();
+    if (job->ended() || (!query.job.empty() && job->name() != query.job)) continue;
+    job_known = true;
+    ServerQueries::Target target{run, std::nullopt, {}};
+    const bool about_rounds = query.subject == Subject::everything || query.subject == Subject::tensor;
+    if (query.subject == Subject::tensor) {
+      if (job->tensors() != nullptr) target.tensor = job->tensors()->find(query.tensor);
+      if (!target.tensor) continue;
+      tensor_known = true;
+    }
+    if (about_rounds) target.servers.assign(job->servers().begin(), job->servers().end());
+    asked += target.servers.size();
+    targets.push_back(std::move(target));
+  }
+  if (!job_known) {
+    error = make_error(ErrorCode::invalid_argument, fmt::format("there is no job '{}'", query.job),
+                       names.empty() ? "no job is there" : "there are: " + names);
+  } else if (!tensor_known) {
+    error = make_error(ErrorCode::invalid_argument, fmt::format("no job has a tensor '{}'", query.tensor),
+                       "a tensor has the name with which the program declares it");
+  } else if (asked > kMaxAsked) {
+    error = make_error(ErrorCode::invalid_argument,
+                       fmt::format("{} servers of {} jobs would have to be asked", asked, targets.size()),
+                       "ask about one job at a time");
+  }
+  return targets;
+}
+
+void WaitAnswers::ask(TimePoint now, PeerId id, AskWaits query) {
+  Error error;
+  std::vector<ServerQueries::Target> targets = targets_of(query, error);
+  if (error.code == ErrorCode::ok && !tables_.queries.may_ask(id)) {
+    error = make_error(ErrorCode::out_of_memory, "too many questions are open", "ask again later");
+  }
+  if (error.code != ErrorCode::ok)
+    return tables_.outbox.send(id, Waits{query.request, std::move(error), {}, 0, {}});
+  tables_.queries.ask(now, id, std::move(query), targets);
+}
+
+void WaitAnswers::carry_on(TimePoint now) {
+  for (const ServerQueries::Ask& ask : tables_.queries.take_asks())
+    tables_.servers.send(ask.server, ask.message);
+  for (const ServerQueries::Answered& answered : tables_.queries.take_answered())
+    answer(now, answered);
+}
+
+void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered) {
+  const Silence silence = tables_.nodes.silence_at(now);
+  Waits out;
+  out.request = answered.query.request;
+  std::set<ServerId> silent;
+  for (const ServerQueries::Part& part : answered.parts) {
+    silent.insert(part.silent.begin(), part.silent.end());
+    const Job* const job = tables_.runs.find(part.run);
+    if (job == nullptr) continue;  // it has ended meanwhile
+    out.more += part.open.more;
+    for (const OpenRound& open : part.open.rounds)
+      out.waits.push_back(job->waits().wait_of(open, silence));
+    if (answered.query.subject == Subject::everything && tables_.peers.is_admin(answered.peer)) {
+      for (const ServerId server : part.silent) {
+        if (auto wait = job->waits().wait_of(server, silence)) out.waits.push_back(std::move(*wait));
+      }
+    }
+    for (Wait& wait : job->waits().waits(now, answered.query, silence)) {
+      if (wait.age_ms >= answered.query.older_than_ms) out.waits.push_back(std::move(wait));
+    }
+  }
+  std::stable_sort(out.waits.begin(), out.waits.end(),
+                   [](const Wait& a, const Wait& b) { return a.age_ms > b.age_ms; });
+  if (out.waits.size() > kMaxWaitsNamed) {
+    out.more += static_cast<std::uint32_t>(out.waits.size() - kMaxWaitsNamed);
+    out.waits.resize(kMaxWaitsNamed);
+  }
+  for (const ServerId id : silent) {
+    if (out.silent.size() < kMaxMissingNamed) out.silent.push_back(tables_.servers.party(id, silence));
+  }
+  tables_.outbox.send(answered.peer, std::move(out));
+}
+
+}  // namespace bps

@@ -1,0 +1,29 @@
+// Who waits for whom: answers the queries of administrators and of workers that wait, from what the jobs know
+// and what the servers report (server_queries.h).
+//
+// Owner: SchedulerCore; call carry_on() after every event. Pure. Limits: kMaxAsked servers a query, and those
+// of ServerQueries.
+#pragma once
+
+#include <vector>
+
+#include "scheduler/tables/tables.h"
+
+namespace bps {
+
+class WaitAnswers {
+ public:
+  explicit WaitAnswers(Tables& tables) : tables_(tables) {}
+
+  void ask(TimePoint now, PeerId id, AskWaits query);
+  // Sends what servers are asked, and what is answered.
+  void carry_on(TimePoint now);
+
+ private:
+  std::vector<ServerQueries::Target> targets_of(const AskWaits& query, Error& error) const;
+  void answer(TimePoint now, const ServerQueries::Answered& answered);
+
+  Tables& tables_;
+};
+
+}  // namespace bps
