@@ -148,46 +148,13 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
   return status;
 }
 
-Error Job::barrier_error(std::uint64_t number, Rank left) const {
-  return make_error(ErrorCode::peer_lost,
-                    fmt::format("barrier {} of job {} can never complete: {} has left before it", number,
-                                name(), run_.membership.name_of(left)),
-                    "call barrier equally often on all ranks");
-}
-
 Status Job::barrier(Rank rank, std::uint64_t number) {
   if (ended()) return {};
   if (run_.phase != Phase::running)
     return make_error(ErrorCode::protocol, "Barrier before the job has started");
-  if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Barrier after Leave");
-  if (!barriers_.acceptable(number)) {
-    return make_error(ErrorCode::protocol,
-                      fmt::format("Barrier {} when {} is next", number, barriers_.done()));
-  }
-  const PeerId peer = run_.membership.find(rank)->peer;
-  if (number < barriers_.done()) {
-    run_.outbox.send(peer, BarrierDone{number, {}});
-    return {};
-  }
-  const std::uint64_t before = barriers_.done();
-  if (barriers_.arrive(rank, number)) {
-    for (std::uint64_t done = before; done < barriers_.done(); ++done)
-      run_.broadcast(BarrierDone{done, {}});
-  }
-  if (const auto& blocked = barriers_.blocked(); blocked && number >= blocked->from) {
-    run_.outbox.send(peer, BarrierDone{number, barrier_error(number, blocked->left)});
-  }
-  return {};
-}
-
-void Job::fail_barriers(std::uint64_t from, std::uint64_t to, Rank left) {
-  for (const auto& [rank, worker] : run_.membership.workers()) {
-    if (worker.left) continue;
-    const std::uint64_t waits_to = std::min(to, barriers_.arrived(rank));
-    for (std::uint64_t number = from; number < waits_to; ++number) {
-      run_.outbox.send(worker.peer, BarrierDone{number, barrier_error(number, left)});
-    }
-  }
+  const Worker& worker = *run_.membership.find(rank);
+  if (worker.left) return make_error(ErrorCode::protocol, "Barrier after Leave");
+  return barrier_relay_.arrived(worker, number);
 }
 
 // ---- who comes back (decision 0013) ----
@@ -444,10 +411,7 @@ void Job::worker_left(Rank rank) {
   for (const ServerId server : servers_.used())
     run_.servers.send(server, WorkerLeft{run_.id, rank, true});
   departures_.begin(rank);
-  const auto before = barriers_.blocked();
-  barriers_.leave(rank);
-  const auto& blocked = *barriers_.blocked();
-  fail_barriers(blocked.from, before ? before->from : UINT64_MAX, blocked.left);
+  barrier_relay_.left(rank);
 }
 
 void Job::worker_suspected(Rank rank) {
@@ -535,10 +499,7 @@ void Job::forget(Worker& worker, const std::string& reason) {
   losses_.add(worker.rank, reason, servers_.used());
   tensors_.table().leave(worker.rank);
   departures_.settle_all(worker.rank);
-  const std::uint64_t before = barriers_.done();
-  barriers_.drop(worker.rank);
-  for (std::uint64_t done = before; done < barriers_.done(); ++done)
-    run_.broadcast(BarrierDone{done, {}});
+  barrier_relay_.lost(worker.rank);
 }
 
 // What a part has decided: to go on, or that the run cannot.

@@ -36,6 +36,7 @@
 #include "scheduler/handoff/lane_table.h"
 #include "scheduler/handoff/link_judge.h"
 #include "scheduler/handoff/run_servers.h"
+#include "scheduler/job/barrier_relay.h"
 #include "scheduler/job/barriers.h"
 #include "scheduler/job/catch_up.h"
 #include "scheduler/job/departures.h"
@@ -141,8 +142,6 @@ class Job {
   void reopen(const Error& why);
   void start_running();
   std::uint64_t choose_partition_bytes() const;
-  void fail_barriers(std::uint64_t from, std::uint64_t to, Rank left);
-  Error barrier_error(std::uint64_t number, Rank left) const;
   void conclude(const Status& status);
   void end(Error error);
 
@@ -158,6 +157,7 @@ class Job {
   CatchUp catch_up_{run_, lanes_, tensors_, losses_};
   Handoff handoff_{run_, servers_, lanes_, tensors_, catch_up_, departures_, links_};
   Barriers barriers_;
+  BarrierRelay barrier_relay_{run_, barriers_};
   Recovery recovery_{run_, servers_, lanes_, tensors_, losses_, barriers_};
   JobWaits waits_{run_, {gathering_, servers_, lanes_, tensors_, losses_, links_, handoff_, barriers_}};
 };
