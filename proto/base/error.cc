@@ -9,23 +9,23 @@
 
 namespace bps {
 
-std::string_view name_of(ErrorCode code) {
+const char* words_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::ok: return "ok";
     case ErrorCode::invalid_argument: return "invalid argument";
-    case ErrorCode::unreachable: return "unreachable";
-    case ErrorCode::os: return "operating system";
-    case ErrorCode::deadline: return "deadline";
-    case ErrorCode::peer_lost: return "peer lost";
-    case ErrorCode::protocol: return "protocol";
-    case ErrorCode::unauthorised: return "unauthorised";
-    case ErrorCode::configuration: return "configuration";
+    case ErrorCode::unreachable: return "scheduler unreachable";
+    case ErrorCode::os: return "refused by the operating system";
+    case ErrorCode::deadline: return "deadline expired";
+    case ErrorCode::peer_lost: return "worker or server lost";
+    case ErrorCode::protocol: return "protocol error";
+    case ErrorCode::unauthorised: return "not authorised";
+    case ErrorCode::configuration: return "wrong configuration";
     case ErrorCode::out_of_memory: return "out of memory";
     case ErrorCode::cancelled: return "cancelled";
     case ErrorCode::closed: return "closed";
-    case ErrorCode::internal: return "internal";
+    case ErrorCode::internal: return "internal error";
   }
-  return "unknown";
+  return "unknown status";
 }
 
 int exit_code_of(ErrorCode code) {

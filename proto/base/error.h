@@ -34,7 +34,8 @@ struct Error {
   friend bool operator==(const Error&, const Error&) = default;
 };
 
-std::string_view name_of(ErrorCode code);
+// As strerror: "deadline expired". Also for a number that is no code.
+const char* words_of(ErrorCode code);
 
 // The process exit status (sysexits.h) that a program which ends because of this error should use.
 int exit_code_of(ErrorCode code);

@@ -405,7 +405,7 @@ void Cluster::check_fate(SimJob& job) {
     const bool is_full = error->code == ErrorCode::out_of_memory && scenario_.tight_memory;
     if (!named || (error->code != ErrorCode::peer_lost && !is_full)) {
       report_.fail(fmt::format("{} rank {} failed without naming {}: {} ({})", name, worker->rank().value,
-                               fmt::join(job.lost_names, " = "), to_string(*error), name_of(error->code)));
+                               fmt::join(job.lost_names, " = "), to_string(*error), words_of(error->code)));
     }
     if (worker->error_at() > job.lost_at + scenario_.detection) {
       report_.fail(fmt::format("{} rank {} heard of the loss after {} ms", name, worker->rank().value,

@@ -271,7 +271,7 @@ void SimWorker::check_quarrel(const Error& error) {
     return error.message.find(text) != std::string::npos;
   });
   if (all && error.code == (too_large ? ErrorCode::out_of_memory : ErrorCode::configuration)) return;
-  fail(fmt::format("a quarrel is told badly: {} ({})", to_string(error), name_of(error.code)));
+  fail(fmt::format("a quarrel is told badly: {} ({})", to_string(error), words_of(error.code)));
 }
 
 void SimWorker::go_on(std::function<void()> next) {

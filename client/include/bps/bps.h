@@ -65,6 +65,10 @@ typedef enum bps_status {
   BPS_INTERNAL = 12         /* a bug in bps; please report it                                      exit 70 */
 } bps_status;
 
+/* In words, as strerror: "deadline expired" for BPS_DEADLINE. Never NULL; "unknown status" for other values.
+ * The string is constant: do not free it. */
+BPS_API const char* bps_status_string(bps_status status);
+
 typedef struct bps_error {
   size_t struct_size; /* set by BPS_ERROR_INIT */
   bps_status status;

@@ -336,7 +336,8 @@ class Call {
   Status status(bps_status result) const {
     if (result == BPS_OK) return {};
     if (error_.status == result) return Status(error_);
-    return Status(static_cast<Code>(result), 70, "libbpsclient gave status " + std::to_string(result));
+    return Status(static_cast<Code>(result), 70,
+                  std::string("libbpsclient returned without a message: ") + bps_status_string(result));
   }
 
  private:

@@ -150,6 +150,7 @@ _Signature = Tuple[str, Any, List[Any]]
 _error = POINTER(CError)
 FUNCTIONS: List[_Signature] = [
     ("bps_version", c_char_p, []),
+    ("bps_status_string", c_char_p, [c_int]),
     ("bps_options_init", None, [POINTER(COptions), c_size_t]),
     ("bps_open", c_int, [POINTER(COptions), POINTER(c_void_p), _error]),
     ("bps_close", c_int, [c_void_p, c_int64, _error]),

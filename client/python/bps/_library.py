@@ -62,11 +62,12 @@ def get() -> ctypes.CDLL:
 
 
 def check(status: int, error: Optional[_abi.CError] = None) -> None:
-    """Raises what the library said, unless it said OK."""
+    """Raises the library's error, unless the status is OK."""
     if status == 0:
         return
     if error is None or not error.message:
-        raise Error(Code(status), f"the library answered {Code(status).name} without a word")
+        words = get().bps_status_string(status).decode()
+        raise Error(Code(status), f"the library returned without a message: {words}")
     raise told(error)
 
 

@@ -41,6 +41,12 @@ class HeaderTest(unittest.TestCase):
             parameters = [p for p in found.group(1).split(",") if p.strip() != "void"]
             self.assertEqual(len(arguments), len(parameters), name)
 
+    def test_every_status_has_words_of_its_own(self):
+        words = [_library.get().bps_status_string(status) for status in enumerators("bps_status").values()]
+        self.assertEqual(len(set(words)), len(words))
+        for unknown in (-1, len(words), 65536, 2**31 - 1):
+            self.assertEqual(_library.get().bps_status_string(unknown), b"unknown status", unknown)
+
     def test_sizes_of_elements(self):
         library = _library.get()
         library.bps_dtype_size.restype = ctypes.c_size_t

@@ -190,7 +190,7 @@ class ClientTest(unittest.TestCase):
                     1 / 0
             self.assertEqual(abandoned, [0])
             with bps.Client(scheduler="embedded:") as client:
-                self.refused(bps.Code.OS, "OS", client.abandon)
+                self.refused(bps.Code.OS, "message: refused by the operating system", client.abandon)
         self.assertEqual(abandoned, [0, 0])
 
     def test_a_forked_child_is_told(self):

@@ -100,6 +100,11 @@ extern "C" {
 
 const char* bps_version(void) { return BPS_VERSION; }
 
+const char* bps_status_string(bps_status status) {
+  const auto value = number_of(status);
+  return words_of(static_cast<ErrorCode>(value >= 0 && value < kErrorCodeCount ? value : kErrorCodeCount));
+}
+
 size_t bps_dtype_size(bps_dtype dtype) {
   const auto value = number_of(dtype);
   return value >= 0 && value < kDTypeCount ? size_of(static_cast<DType>(value)) : 0;

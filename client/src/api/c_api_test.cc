@@ -26,6 +26,8 @@ TEST_CASE("c api: version, dtypes, error and option defaults") {
   CHECK(std::string(bps_version()) == "0.1.0");
   CHECK(bps_dtype_size(BPS_F64) == 8);
   CHECK(bps_dtype_size(BPS_BF16) == 2);
+  CHECK(std::string(bps_status_string(BPS_OK)) == "ok");
+  CHECK(std::string(bps_status_string(BPS_DEADLINE)) == "deadline expired");
   bps_options options;
   bps_options_init(&options, sizeof options);
   CHECK(options.rank == -1);
