@@ -1,5 +1,9 @@
 #include "bench/engines/bps_client.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace bps::bench {
 namespace {
 
@@ -16,6 +20,32 @@ bps_buffer describe(std::span<std::byte> memory) {
   out.bytes = memory.size();
   out.kind = BPS_MEMORY_HOST;
   return out;
+}
+
+// Those that have no field in bps_options.
+std::vector<std::pair<const char*, std::string>> settings_of(const WorkerOptions& options,
+                                                             const EngineOptions& engine, int gpu) {
+  const auto bool_text = [](bool value) { return value ? "true" : "false"; };
+  std::vector<std::pair<const char*, std::string>> settings = {
+      {"retain", bool_text(engine.retain)},
+      {"checksum", bool_text(engine.checksum)},
+      {"transport", std::string(kTransportUses[static_cast<std::size_t>(engine.transport)])},
+      {"local-group", std::string(kGroupUses[static_cast<std::size_t>(engine.local_group)])}};
+  const auto number = [&](const char* name, std::int64_t value) {
+    if (value >= 0) settings.emplace_back(name, std::to_string(value));
+  };
+  number("partition-bytes", engine.partition_bytes);
+  number("credit-bytes", engine.credit_bytes);
+  number("cuda-device", gpu);
+  if (options.bandwidth_bps != 0) settings.emplace_back("bandwidth", std::to_string(options.bandwidth_bps));
+  if (!options.congestion_control.empty())
+    settings.emplace_back("congestion-control", options.congestion_control);
+  if (engine.tls) {
+    settings.emplace_back("tls-cert", options.tls_files.certificate);
+    settings.emplace_back("tls-key", options.tls_files.key);
+    settings.emplace_back("tls-ca", options.tls_files.authority);
+  }
+  return settings;
 }
 
 }  // namespace
@@ -65,28 +95,15 @@ Status BpsClient::open(const WorkerOptions& options, const EngineOptions& engine
   bps_options settings;
   bps_options_init(&settings, sizeof settings);
   settings.scheduler = (engine.tls ? options.tls_scheduler : options.scheduler).c_str();
-  if (engine.tls) {
-    settings.tls_cert = options.tls_files.certificate.c_str();
-    settings.tls_key = options.tls_files.key.c_str();
-    settings.tls_ca = options.tls_files.authority.c_str();
-  }
   settings.job = job.c_str();
   settings.rank = static_cast<std::int32_t>(rank);
   settings.world_size = static_cast<std::int32_t>(options.workers);
   settings.local_rank = static_cast<std::int32_t>(options.same_host ? rank : rank % options.clients);
   settings.local_size = static_cast<std::int32_t>(options.same_host ? options.workers : options.clients);
-  settings.partition_bytes = engine.partition_bytes;
-  settings.credit_bytes = engine.credit_bytes;
-  settings.checksum = engine.checksum ? 1 : 0;
-  settings.retain = engine.retain ? 1 : 0;
-  const std::string transport(kTransportUses[static_cast<std::size_t>(engine.transport)]);
-  settings.transport = transport.c_str();
-  const std::string local_group(kGroupUses[static_cast<std::size_t>(engine.local_group)]);
-  settings.local_group = local_group.c_str();
-  settings.cuda_device = gpu;
-  if (options.bandwidth_bps != 0) settings.bandwidth_bps = static_cast<std::int64_t>(options.bandwidth_bps);
-  if (!options.congestion_control.empty()) settings.congestion_control = options.congestion_control.c_str();
   bps_error error = BPS_ERROR_INIT;
+  for (const auto& [name, value] : settings_of(options, engine, gpu)) {
+    if (bps_options_set(&settings, name, value.c_str(), &error) != BPS_OK) return to_error(error);
+  }
   return bps_open(&settings, &client_, &error) == BPS_OK ? Status{} : Status{to_error(error)};
 }
 

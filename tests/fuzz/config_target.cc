@@ -53,7 +53,7 @@ void check_file(const std::string& text) {
   BPS_ASSERT(fd >= 0);
   BPS_ASSERT(::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   Settings settings(false);
-  settings.check(settings.config.load({}, "/proc/self/fd/" + std::to_string(fd)));
+  settings.check(settings.config.load({{"BPS_CONFIG", "/proc/self/fd/" + std::to_string(fd)}}));
   ::close(fd);
 }
 

@@ -8,6 +8,7 @@ free ports for ours. A block after a comment `readme-test: WHY` does not. C and 
 uses names that exist; links, folders, files, flags and settings exist. The recipe for checkpoints restarts a real job.
 """
 import ast
+import ctypes
 import fnmatch
 import os
 import pathlib
@@ -21,6 +22,7 @@ from daemons import DaemonTest
 
 SOURCE = BUILD = None
 LIMIT = 600
+INVALID_ARGUMENT = 1  # of bps_status
 COMPILERS = {"c": ("cc", "-xc", "-std=c11"), "cpp": ("c++", "-xc++", "-std=c++17")}
 PROGRAM = "#include <bps/client.hpp>\n#include <chrono>\n#include <vector>\n"
 OPERATIONS = "deploy/operations.md"
@@ -260,6 +262,18 @@ class Names(PagesTest):
         for page in GUIDES:
             for name in re.findall(r"\bBPS_\w+", self.pages[page]):
                 self.assertIn(name, known, page)
+
+    def test_settings_of_a_client(self):
+        """Its guide has a row for each setting that the library takes, and for no other."""
+        names = re.findall(r'^ *"([\w-]+)",$', (SOURCE / "proto/base/config/setting_names.h").read_text(), re.M)
+        library = ctypes.CDLL(str(BUILD / "lib/libbpsclient.so.0"))
+        options = ctypes.create_string_buffer(1 << 16)
+        library.bps_options_init(options, ctypes.c_size_t(len(options)))
+        taken = [name for name in names if library.bps_options_set(options, name.encode(), b"?", None) != INVALID_ARGUMENT]
+        self.assertGreater(len(taken), 30)
+        section = re.search(r"^## Settings\n(.*?)^## ", self.pages["client/README.md"], re.S | re.M).group(1)
+        rows = re.findall(r"^\| (`[\w-]+`(?:, `[\w-]+`)*)(?: \\\*)? \| [^|]+ \| [^|]+ \|$", section, re.M)
+        self.assertEqual(sorted(name for row in rows for name in re.findall(r"`([\w-]+)`", row)), sorted(taken))
 
     def test_links(self):
         for page, text in self.pages.items():

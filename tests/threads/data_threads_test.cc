@@ -35,8 +35,8 @@ bps::Options options_of(const bps::testing::Cluster& cluster, int rank) {
       .job("threads")
       .rank(rank)
       .world_size(kWorkers)
-      .transport("tcp")
-      .partition_bytes(16 * 1024)
+      .set("transport", "tcp")
+      .set("partition-bytes", 16 * 1024)
       .log([](auto...) {});
 }
 

@@ -95,24 +95,10 @@ typedef enum bps_log_level {
  * must not call the library, nor wait for a thread that may be in such a call. */
 typedef void (*bps_log_function)(bps_log_level level, const char* text, void* user);
 
-typedef enum bps_mode {
-  BPS_MODE_DEFAULT = -1, /* a tensor: the job's mode; a job: sync */
-  BPS_MODE_SYNC = 0,     /* a round completes when every live worker has contributed */
-  BPS_MODE_ASYNC = 1     /* the server holds the value, adds each delta on arrival, answers at once */
-} bps_mode;
-
-typedef enum bps_worker_loss {
-  BPS_WORKER_LOSS_DEFAULT = -1, /* fail */
-  BPS_WORKER_LOSS_FAIL = 0,     /* every operation on every other worker fails with BPS_PEER_LOST */
-  BPS_WORKER_LOSS_SHRINK = 1    /* the others go on: rounds complete with the ranks that are left, */
-                                /* an average divides by their number, see bps_handle_weight */
-} bps_worker_loss;
-
-#define BPS_STALENESS_UNBOUNDED INT64_C(-2)
-
-/* Each field has: default, unit, effect. A field at the value of bps_options_init is not set. Then the
+/* Fill it by bps_options_init, then set fields and call bps_options_set. What is not set is decided by the
  * environment (BPS_SOME_NAME), then the file that BPS_CONFIG or config_file names (some-name = value), then
- * the default decides. A job setting must be equal on all ranks. Strings must live until bps_open returns. */
+ * the default. client/README.md, "Settings", lists all. Copies are allowed. Strings are not copied: they must
+ * live until bps_open returns. */
 typedef struct bps_options {
   size_t struct_size;
   /* "HOST:PORT"; default 127.0.0.1:4710. "embedded:" = scheduler and server in this process, world size 1. */
@@ -126,52 +112,20 @@ typedef struct bps_options {
   const char* config_file;      /* default none: a TOML file of settings */
   int64_t join_timeout_ms;      /* -1 = 60,000 ms: how long to wait for the other workers */
   int64_t operation_timeout_ms; /* -1 = 300,000 ms: deadline of calls with timeout_ms < 0 */
-  int64_t partition_bytes;      /* -1 = 258,048 bytes, less on slow links: size of slices; job setting */
-  /* -1 = 4 MiB, down to 512 KiB by bandwidth_bps; 2 MiB with transport "tcp" if all servers are on this host.
-   * Bytes: payload in flight to the servers. */
-  int64_t credit_bytes;
-  /* -1 = 1. 1: answers land in library memory and are copied out when complete; inputs stay untouched until
-   * then; a server may be lost. 0: answers land in the output; less memory; no server may be lost. */
-  int32_t retain;
-  int32_t mode;          /* bps_mode; default sync: mode of the job's tensors; job setting */
-  int64_t staleness;     /* -1 = unbounded. Rounds a worker may be ahead of the slowest; job setting */
-  int64_t bandwidth_bps; /* -1 = unknown. Bits/s of this host's link: placement, partition size, credit */
-  /* Default: the system's. TCP congestion control of the lanes, e.g. "cubic". */
-  const char* congestion_control;
-  bps_log_function log; /* default NULL: warnings and errors go to stderr */
-  void* log_user;       /* given to log */
-  /* "auto" (default): shared memory to servers on this host, RDMA to others that offer it, else TCP. "tcp",
-   * "shm" and "rdma": only that. */
-  const char* transport;
-  const char* key_file; /* default none. File with the key of the cluster, or of the job */
-  /* PEM files; default none: no TLS. This worker's certificate, its key, and the authority that must have
-   * signed the certificates of scheduler and servers. */
-  const char* tls_cert;
-  const char* tls_key;
-  const char* tls_ca;
-  int64_t scheduler_grace_ms; /* -1 = 60,000 ms: how long to go on without the scheduler; 0 = not at all */
-  /* -1 = 0. 1: payloads over TCP carry their CRC32C both ways, and a damaged one is sent again. Refused with
-   * transport "rdma". */
-  int32_t checksum;
-  int32_t worker_loss; /* bps_worker_loss; default fail; job setting */
-  /* -1 = 0. Of shrink: 0 = a sum or product whose parts hold different numbers of ranks is BPS_PEER_LOST, on
-   * all ranks alike; 1 = it is allowed. Job setting. */
-  int32_t unequal_sums;
-  const char* rdma_device; /* "mlx5_0" or "mlx5_0:1" (with port); default the one that leads to a server */
-  int32_t rdma_gid;        /* -1 = any. Index of the GID, and so the address, of the device */
-  int32_t rdma_tclass;     /* -1 = the system's. Traffic class over RDMA, 0 to 255: DSCP times 4 */
-  /* "off" (default). The ranks of a host sum among themselves first: "host", in its memory; "nccl", on their
-   * GPUs, and operations take CUDA memory only. Job setting. Rules: client/README.md, "Local groups". */
-  const char* local_group;
-  /* -1 = 1 GiB. Most host memory that the library registers with the GPU's driver, in bytes. 0: none; copies
-   * then use a small buffer and are slower. */
-  int64_t pinned_max_bytes;
-  /* -1 = not set. The one GPU of this client, as the CUDA runtime counts them. Not set: see client/gpu.md,
-   * "Which GPU". */
-  int32_t cuda_device;
+  bps_log_function log;         /* default NULL: warnings and errors go to stderr */
+  void* log_user;               /* given to log */
+  char settings[4096];          /* what bps_options_set was given; write it by that function only */
 } bps_options;
 
 BPS_API void bps_options_init(bps_options* options, size_t struct_size);
+
+/* Sets any setting, by the name and with the text that variables and config file have for it: ("rdma-tclass",
+ * "104"), ("scheduler-grace", "30s"). The last call for a name counts, and it beats a field for the same
+ * setting. Both strings are copied, into at most 4,095 bytes for all settings of one bps_options. After an
+ * error nothing has changed. BPS_INVALID_ARGUMENT: no such name, or no room. BPS_CONFIGURATION: the text is
+ * not a value of that setting. bps_open checks the rest: limits, and what values mean together. */
+BPS_API bps_status bps_options_set(bps_options* options, const char* name, const char* value,
+                                   bps_error* error);
 
 /* ---- client ---- */
 
@@ -255,6 +209,13 @@ BPS_API size_t bps_dtype_size(bps_dtype dtype);
 
 typedef uint32_t bps_tensor; /* valid for the client that declared it */
 
+typedef enum bps_mode {
+  BPS_MODE_DEFAULT = -1, /* the job's mode */
+  BPS_MODE_SYNC = 0,     /* a round completes when every live worker has contributed */
+  BPS_MODE_ASYNC = 1     /* the server holds the value, adds each delta on arrival, answers at once */
+} bps_mode;
+
+#define BPS_STALENESS_UNBOUNDED INT64_C(-2)
 #define BPS_PRIORITY_DEFAULT 0
 
 typedef struct bps_tensor_spec {

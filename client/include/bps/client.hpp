@@ -40,8 +40,8 @@ inline namespace v0 {
 
 // ---- options ----
 
-// bps_options in bps.h has default, unit and effect of each. What is not set here comes from BPS_* variables,
-// then the config file, then the default.
+// What is not set here comes from BPS_* variables, then the config file, then the default. client/README.md,
+// "Settings", lists all.
 class Options {
  public:
   using Log = std::function<void(LogLevel, std::string_view)>;
@@ -49,24 +49,10 @@ class Options {
   Options() { bps_options_init(&raw_, sizeof raw_); }
 
   Options& scheduler(std::string value) {
-    return set(scheduler_, std::move(value));
+    return keep(scheduler_, std::move(value));
   }  // "HOST:PORT" or "embedded:"
-  Options& job(std::string value) { return set(job_, std::move(value)); }
-  Options& config_file(std::string value) { return set(config_file_, std::move(value)); }
-  Options& key_file(std::string value) { return set(key_file_, std::move(value)); }
-  Options& tls_cert(std::string value) { return set(tls_cert_, std::move(value)); }
-  Options& tls_key(std::string value) { return set(tls_key_, std::move(value)); }
-  Options& tls_ca(std::string value) { return set(tls_ca_, std::move(value)); }
-  Options& congestion_control(std::string value) { return set(congestion_control_, std::move(value)); }
-  // "auto", "tcp", "shm", "rdma"
-  Options& transport(std::string value) { return set(transport_, std::move(value)); }
-  Options& rdma_device(std::string value) { return set(rdma_device_, std::move(value)); }
-  Options& rdma_gid(int value) { return raw_.rdma_gid = value, *this; }
-  Options& rdma_tclass(int value) { return raw_.rdma_tclass = value, *this; }
-  // "off", "host", "nccl": the ranks of a host sum among themselves first. Equal on all ranks.
-  Options& local_group(std::string value) { return set(local_group_, std::move(value)); }
-  Options& pinned_max_bytes(std::int64_t value) { return raw_.pinned_max_bytes = value, *this; }
-  Options& cuda_device(int value) { return raw_.cuda_device = value, *this; }
+  Options& job(std::string value) { return keep(job_, std::move(value)); }
+  Options& config_file(std::string value) { return keep(config_file_, std::move(value)); }
   Options& rank(int value) { return raw_.rank = value, *this; }
   Options& world_size(int value) { return raw_.world_size = value, *this; }
   Options& local_rank(int value) { return raw_.local_rank = value, *this; }
@@ -75,21 +61,22 @@ class Options {
   Options& operation_timeout(Timeout value) {
     return raw_.operation_timeout_ms = value.milliseconds(), *this;
   }
-  // How long to go on without the scheduler; 0: not at all.
-  Options& scheduler_grace(Timeout value) { return raw_.scheduler_grace_ms = value.milliseconds(), *this; }
-  Options& partition_bytes(std::int64_t value) { return raw_.partition_bytes = value, *this; }
-  Options& credit_bytes(std::int64_t value) { return raw_.credit_bytes = value, *this; }
-  Options& retain(bool value) { return raw_.retain = value ? 1 : 0, *this; }
-  Options& checksum(bool value) { return raw_.checksum = value ? 1 : 0, *this; }
-  Options& mode(Mode value) { return raw_.mode = static_cast<std::int32_t>(value), *this; }
-  Options& worker_loss(WorkerLoss value) {
-    return raw_.worker_loss = static_cast<std::int32_t>(value), *this;
-  }
-  Options& unequal_sums(bool value) { return raw_.unequal_sums = value ? 1 : 0, *this; }
-  Options& staleness(std::int64_t value) { return raw_.staleness = value, *this; }
-  Options& bandwidth_bps(std::int64_t value) { return raw_.bandwidth_bps = value, *this; }
   // Called on a library thread; must not call the library and must not throw.
   Options& log(Log value) { return log_ = std::make_shared<Log>(std::move(value)), *this; }
+
+  // Any setting by its name: set("transport", "tcp"), set("rdma-tclass", 104), set("retain", false),
+  // set("scheduler-grace", "30s"). The last call for a name counts, and it beats the functions above.
+  Options& set(const std::string& name, const SettingValue& value) {
+    Status status;
+    set(name, value, status);
+    detail::throw_if_failed(status);
+    return *this;
+  }
+  Options& set(const std::string& name, const SettingValue& value, Status& status) {
+    detail::Call call;
+    status = call.status(bps_options_set(&raw_, name.c_str(), value.text().c_str(), call.error()));
+    return *this;
+  }
 
   // For bps_open: points into this object.
   bps_options raw() const noexcept {
@@ -97,14 +84,6 @@ class Options {
     result.scheduler = pointer(scheduler_);
     result.job = pointer(job_);
     result.config_file = pointer(config_file_);
-    result.key_file = pointer(key_file_);
-    result.tls_cert = pointer(tls_cert_);
-    result.tls_key = pointer(tls_key_);
-    result.tls_ca = pointer(tls_ca_);
-    result.congestion_control = pointer(congestion_control_);
-    result.transport = pointer(transport_);
-    result.rdma_device = pointer(rdma_device_);
-    result.local_group = pointer(local_group_);
     if (log_ != nullptr && *log_ != nullptr) {
       result.log = [](bps_log_level level, const char* text, void* user) {
         (*static_cast<const Log*>(user))(static_cast<LogLevel>(level), text);
@@ -120,12 +99,11 @@ class Options {
     std::string value;
     bool given = false;
   };
-  Options& set(Text& text, std::string value) { return text = Text{std::move(value), true}, *this; }
+  Options& keep(Text& text, std::string value) { return text = Text{std::move(value), true}, *this; }
   static const char* pointer(const Text& text) noexcept { return text.given ? text.value.c_str() : nullptr; }
 
   bps_options raw_{};
-  Text scheduler_, job_, config_file_, key_file_, tls_cert_, tls_key_, tls_ca_, congestion_control_,
-      transport_, rdma_device_, local_group_;
+  Text scheduler_, job_, config_file_;
   std::shared_ptr<Log> log_;
 };
 

@@ -33,14 +33,7 @@ enum class DType {
 
 enum class Op { sum = BPS_SUM, average = BPS_AVERAGE, min = BPS_MIN, max = BPS_MAX, product = BPS_PRODUCT };
 
-// What becomes of a job that loses a worker.
-enum class WorkerLoss {
-  unset = BPS_WORKER_LOSS_DEFAULT,
-  fail = BPS_WORKER_LOSS_FAIL,
-  shrink = BPS_WORKER_LOSS_SHRINK,
-};
-
-// unset: of a tensor the job's, of a job sync.
+// Of a tensor; unset: the job's.
 enum class Mode { unset = BPS_MODE_DEFAULT, sync = BPS_MODE_SYNC, async = BPS_MODE_ASYNC };
 
 enum class LogLevel {
@@ -142,6 +135,26 @@ class Timeout {
   }
 
   std::int64_t milliseconds_ = -1;
+};
+
+// The value of a setting, as text: a text, a whole number, true or false.
+class SettingValue {
+ public:
+  SettingValue(std::string text) : text_(std::move(text)) {}
+  SettingValue(const char* text) : text_(text) {}
+  template <class T, class = std::enable_if_t<std::is_integral_v<T>>>
+  SettingValue(T value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      text_ = value ? "true" : "false";
+    } else {
+      text_ = std::to_string(value);
+    }
+  }
+
+  const std::string& text() const noexcept { return text_; }
+
+ private:
+  std::string text_;
 };
 
 // A declared tensor of one client. A small value: copy it freely.

@@ -3,7 +3,6 @@ import atexit
 import collections
 import contextlib
 import ctypes
-import difflib
 import sys
 import threading
 import weakref
@@ -16,9 +15,7 @@ from ._memory import Memory, memory_of
 from .errors import Error, invalid
 from .handle import Handle, Orphan, Tensor, keep_if_touched, milliseconds_of, on_callback_thread
 
-_OPTIONS = {name: kind for name, kind in _abi.COptions._fields_ if name not in ("struct_size", "log", "log_user")}
-_MODES = {"sync": 0, "async": 1}
-_WORKER_LOSSES = {"fail": 0, "shrink": 1}
+_FIELDS = {name: kind for name, kind in _abi.COptions._fields_ if name not in ("struct_size", "log", "log_user", "settings")}
 # How long an operation that nobody waits for may hold up a program that ends.
 _EXIT_TIMEOUT_MS = 10_000
 
@@ -66,18 +63,15 @@ def _options(values: Dict[str, Any]) -> _abi.COptions:
     options = _abi.COptions()
     library.bps_options_init(ctypes.byref(options), ctypes.sizeof(options))
     for name, value in values.items():
-        if name not in _OPTIONS:
-            near = difflib.get_close_matches(name, _OPTIONS, 3)
-            raise TypeError(f"unknown option {name!r}; " + (f"did you mean {' or '.join(map(repr, near))}?" if near else
-                                                            f"there are {', '.join(_OPTIONS)}"))
         if value is None:
             continue
-        if name in ("mode", "worker_loss") and isinstance(value, str):
-            names = _MODES if name == "mode" else _WORKER_LOSSES
-            if value not in names:
-                raise invalid(f"{name}={value!r} is none of {', '.join(names)}")
-            value = names[value]
-        setattr(options, name, str(value).encode() if _OPTIONS[name] is ctypes.c_char_p else _whole(name, value))
+        if name in _FIELDS:
+            setattr(options, name, str(value).encode() if _FIELDS[name] is ctypes.c_char_p else _whole(name, value))
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        error = _library.new_error()
+        _library.check(library.bps_options_set(ctypes.byref(options), name.replace("_", "-").encode(), text.encode(),
+                                               ctypes.byref(error)), error)
     return options
 
 
@@ -97,8 +91,10 @@ _open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 class Client:
     """A worker of a job. Opening waits until all workers of the job are there, at most join_timeout_ms.
 
-    Options are those of bps_options in bps.h, by name, e.g. `Client(job="resnet50", rank=0, world_size=4)`; what is not
-    given comes from BPS_* variables, then the launcher's (torchrun, Slurm, OpenMPI, Kubernetes), then the defaults.
+    Options are the fields of bps_options in bps.h and all settings of client/README.md, with `_` for `-`, e.g.
+    `Client(job="resnet50", rank=0, world_size=4, rdma_tclass=104, retain=False, scheduler_grace="30s")`. What is not given
+    comes from BPS_* variables, then the launcher's (torchrun, Slurm, OpenMPI, Kubernetes), then the defaults.
+    Code.INVALID_ARGUMENT: there is no such setting. Code.CONFIGURATION: a value that it cannot have.
     Use it as a context manager, or close() it; a program that ends closes what is open.
     """
 

@@ -58,10 +58,14 @@ class HeaderTest(unittest.TestCase):
         options = _abi.COptions()
         _library.get().bps_options_init(ctypes.byref(options), ctypes.sizeof(options))
         self.assertEqual(options.struct_size, ctypes.sizeof(options))
-        for name in ("rank", "join_timeout_ms", "retain", "staleness", "bandwidth_bps", "scheduler_grace_ms", "unequal_sums"):
+        for name in ("rank", "local_size", "join_timeout_ms", "operation_timeout_ms"):
             self.assertEqual(getattr(options, name), -1, name)
-        for name in ("scheduler", "job", "transport", "tls_ca", "log"):
+        for name in ("scheduler", "job", "config_file", "log", "log_user"):
             self.assertIsNone(getattr(options, name), name)
+        self.assertIn(f"char settings[{_abi.COptions.settings.size}];", CODE)
+        self.assertEqual(options.settings, b"")
+        self.assertEqual(_library.get().bps_options_set(ctypes.byref(options), b"rank", b"3", None), 0)
+        self.assertEqual(options.settings, b"rank = 3\n")
 
 
 class LibraryTest(unittest.TestCase):

@@ -118,6 +118,15 @@ void bps_options_init(bps_options* options, size_t struct_size) {
   std::memcpy(options, &full, std::min(struct_size, sizeof full));
 }
 
+bps_status bps_options_set(bps_options* options, const char* name, const char* value, bps_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (options == nullptr) return invalid("options is NULL");
+    if (name == nullptr) return invalid("name is NULL");
+    if (value == nullptr) return invalid(fmt::format("the value of {} is NULL", name));
+    return set_option(*options, name, value);
+  });
+}
+
 bps_status bps_open(const bps_options* options, bps_client** client, bps_error* error) {
   return guarded(error, [&]() -> Status {
     if (client == nullptr) return invalid("client is NULL: there is no place for the result");

@@ -22,12 +22,11 @@ class Faults {
 
   Outcome run(CudaCall call, std::uint64_t nth, CudaCode code, bool is_lost) {
     GpuWorker g;
-    GivenOptions given;
-    given.scheduler = to_string(cluster_->scheduler());
-    given.job = "job" + std::to_string(jobs_++);
-    given.rank = 0;
-    given.world_size = 1;
-    REQUIRE(g.open(given).ok());
+    REQUIRE(g.open({{"scheduler", to_string(cluster_->scheduler())},
+                    {"job", "job" + std::to_string(jobs_++)},
+                    {"rank", "0"},
+                    {"world-size", "1"}})
+                .ok());
     const bps_tensor tensor = g.declare("weights", 100'000);
     const bps_tensor other = g.declare("on the host", 10);
     float* const memory = g.on_device(std::vector<float>(100'000, 7));

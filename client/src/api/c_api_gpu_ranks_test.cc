@@ -19,14 +19,13 @@ class GpuJob {
     const auto size = std::accumulate(hosts.begin(), hosts.end(), 0u);
     for (std::uint32_t rank = 0; rank < size; ++rank)
       ranks.push_back(std::make_unique<GpuWorker>(FakeCuda::Options{.seed = rank + 1}, &world_));
-    std::vector<std::pair<GivenOptions, Environment>> settings;
+    std::vector<std::pair<GivenSettings, Environment>> settings;
     for (std::size_t host = 0; host < hosts.size(); ++host) {
       for (std::uint32_t local = 0; local < hosts[host]; ++local) {
-        GivenOptions given;
-        given.scheduler = to_string(cluster_->scheduler());
-        given.rank = static_cast<std::int64_t>(settings.size());
-        given.world_size = size;
-        given.local_group = "nccl";
+        const GivenSettings given{{"scheduler", to_string(cluster_->scheduler())},
+                                  {"rank", std::to_string(settings.size())},
+                                  {"world-size", std::to_string(size)},
+                                  {"local-group", "nccl"}};
         settings.emplace_back(given, Environment{{"BPS_HOST", "host-" + std::to_string(host)}});
       }
     }

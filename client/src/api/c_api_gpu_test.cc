@@ -132,9 +132,7 @@ TEST_CASE("gpu api: without a driver or NCCL that is said, and host memory goes 
   std::vector<float> host = numbers(100);
   CHECK(GpuWorker::wait(g.push_pull(tensor, GpuWorker::on_host(host), GpuWorker::on_host(host))) == "");
   g.close();
-  GivenOptions nccl;
-  nccl.local_group = "nccl";
-  const Status status = g.open(nccl);
+  const Status status = g.open({{"local-group", "nccl"}});
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code == ErrorCode::configuration);
   CHECK_THAT(status.error().message, Contains("local_group nccl is set, and there is no NCCL"));
@@ -326,9 +324,7 @@ TEST_CASE(
     "gpu api: a stream that is made to wait has the deadline of operations, and its capture is refused") {
   const ExpectLog lost("job gpus failed");
   GpuWorker g;
-  GivenOptions given;
-  given.operation_timeout_ms = 300;
-  REQUIRE(g.open(given).ok());
+  REQUIRE(g.open({{"operation-timeout", "300ms"}}).ok());
   const bps_tensor tensor = g.declare("weights", 1000);
   float* const memory = g.on_device(std::vector<float>(1000, 7));
   const auto let_go = g.hold(g.stream);

@@ -48,10 +48,10 @@ std::vector<float> read_view(bps_handle* handle) {
   }
 }
 
-bps_options small_partitions(int retain) {
+bps_options small_partitions(const char* retain) {
   bps_options options = embedded_options();
-  options.partition_bytes = 4096;
-  options.retain = retain;
+  set(options, "partition-bytes", "4KiB");
+  set(options, "retain", retain);
   return options;
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("c api: allocated memory may be given back under way, after close and 
 }
 
 TEST_CASE("c api: an answer read in place, and what a view refuses") {
-  for (const int retain : {1, 0}) {
+  for (const char* retain : {"true", "false"}) {
     const OpenClient client(small_partitions(retain));
     const bps_tensor tensor = client.declare("t", 10'000);
     std::vector<float> in(10'000), out(10'000);
@@ -191,7 +191,7 @@ TEST_CASE("c api: an answer read in place, and what a view refuses") {
 }
 
 TEST_CASE("c api: a view of an older program's size, and of none") {
-  const OpenClient client(small_partitions(1));
+  const OpenClient client(small_partitions("true"));
   const bps_tensor tensor = client.declare("t", 100);
   std::vector<float> in(100, 2.0f);
   bps_handle* handle = start_view(client, tensor, in);
@@ -285,8 +285,8 @@ TEST_CASE("c api: a forked child leaves memory and views alone") {
 
 TEST_CASE("c api: allocated memory and views over each transport") {
   for (const char* transport : {"tcp", "shm"}) {
-    bps_options options = small_partitions(1);
-    options.transport = transport;
+    bps_options options = small_partitions("true");
+    set(options, "transport", transport);
     const OpenClient client(options);
     const bps_tensor tensor = client.declare("t", 10'000);
     void* memory = nullptr;

@@ -1,6 +1,9 @@
 // bps_options, as programs of any version fill it, to what the client understands.
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 #include "client/include/bps/bps.h"
 #include "client/src/runtime/settings.h"
 #include "proto/base/log/log.h"
@@ -9,13 +12,16 @@
 namespace bps {
 
 struct OpenOptions {
-  GivenOptions given;
+  GivenSettings given;
   bps_log_function log = nullptr;
   void* log_user = nullptr;
 };
 
 // All fields as bps_options_init leaves them, of this version's size.
 bps_options unset_options();
+
+// Keeps the setting in options.settings. Errors: of check_setting; `invalid_argument` if there is no room.
+Status set_option(bps_options& options, std::string_view name, std::string_view value);
 
 // Null: nothing is given. Fields that the program's header did not have yet are not set.
 Result<OpenOptions> read_options(const bps_options* options);

@@ -93,6 +93,15 @@ void errors(bps::Client& client) {
   const bps::Client failed(bps::Options{}.scheduler("embedded:").rank(0).world_size(3), status);
   check(!failed && status.code() == bps::Code::configuration && status.exit_code() == 78,
         "embedded is for one");
+  bps::Options options;
+  options.set("transport", "pigeon", status);
+  check(status.code() == bps::Code::configuration, "a wrong value of a setting: " + status.message());
+  try {
+    options.set("rdma_tclass", 104);
+    check(false, "a setting that does not exist throws");
+  } catch (const bps::Error& error) {
+    check(error.advice() == "did you mean rdma-tclass?", "the nearest setting is named: " + error.advice());
+  }
 }
 
 void handles(bps::Client& client) {
@@ -163,7 +172,8 @@ int main() try {
                          .rank(0)
                          .world_size(1)
                          .join_timeout(30s)
-                         .partition_bytes(4096)
+                         .set("partition-bytes", 4096)
+                         .set("retain", true)
                          .log([&lines](bps::LogLevel, std::string_view) { ++lines; })};
   check(client.rank() == 0 && client.world_size() == 1, "rank and size");
   round_trip<float>(client, "f32", bps::DType::f32);

@@ -16,6 +16,8 @@ namespace bps {
 
 namespace {
 
+constexpr const char* kProgram = "bpsclient";
+constexpr const char* kSummary = "The client library of bps.";
 constexpr std::string_view kEmbedded = "embedded:";
 constexpr std::uint32_t kMaxDataThreads = 64;
 constexpr std::int64_t kMostGpus = 1024;  // far more than a process sees
@@ -109,70 +111,6 @@ void define(Config& config, Raw& raw) {
   config.add("host", raw.host, "Identity of this machine").unit("NAME");
 }
 
-// Options that the program gave, written as a user would.
-class Given {
- public:
-  explicit Given(Config& config) : config_(config) {}
-
-  void text(const char* name, const std::optional<std::string>& value) {
-    if (value) set(name, *value);
-  }
-  void number(const char* name, std::optional<std::int64_t> value, const char* unit = "") {
-    if (value) set(name, std::to_string(*value) + unit);
-  }
-  Status status() const { return status_; }
-
- private:
-  void set(const char* name, const std::string& text) {
-    if (status_.ok()) status_ = config_.set(name, text);
-  }
-
-  Config& config_;
-  Status status_;
-};
-
-Status apply(Config& config, const GivenOptions& options) {
-  Given given(config);
-  given.text("scheduler", options.scheduler);
-  given.text("job", options.job);
-  given.text("key-file", options.key_file);
-  given.text("tls-cert", options.tls_cert);
-  given.text("tls-key", options.tls_key);
-  given.text("tls-ca", options.tls_ca);
-  given.text("congestion-control", options.congestion_control);
-  given.text("transport", options.transport);
-  given.text("rdma-device", options.rdma_device);
-  given.text("local-group", options.local_group);
-  given.number("pinned-max-bytes", options.pinned_max_bytes);
-  given.number("cuda-device", options.cuda_device);
-  given.number("rdma-gid", options.rdma_gid);
-  given.number("rdma-tclass", options.rdma_tclass);
-  given.number("rank", options.rank);
-  given.number("world-size", options.world_size);
-  given.number("local-rank", options.local_rank);
-  given.number("local-size", options.local_size);
-  given.number("join-timeout", options.join_timeout_ms, "ms");
-  given.number("operation-timeout", options.operation_timeout_ms, "ms");
-  given.number("scheduler-grace", options.scheduler_grace_ms, "ms");
-  given.number("partition-bytes", options.partition_bytes);
-  given.number("credit-bytes", options.credit_bytes);
-  given.number("bandwidth", options.bandwidth_bps);
-  if (options.retain) given.text("retain", *options.retain ? "true" : "false");
-  if (options.checksum) given.text("checksum", *options.checksum ? "true" : "false");
-  if (options.mode) given.text("mode", *options.mode == 0 ? "sync" : *options.mode == 1 ? "async" : "?");
-  if (options.worker_loss) {
-    const std::int64_t loss = *options.worker_loss;
-    given.text("worker-loss", loss == 0 ? "fail" : loss == 1 ? "shrink" : "?");
-  }
-  if (options.unequal_sums) given.text("unequal-sums", *options.unequal_sums ? "true" : "false");
-  if (options.staleness && *options.staleness == -2) {
-    given.text("staleness", "unbounded");
-  } else {
-    given.number("staleness", options.staleness);
-  }
-  return given.status();
-}
-
 Error bad(std::string message, std::string advice = {}) {
   return make_error(ErrorCode::configuration, std::move(message), std::move(advice));
 }
@@ -263,7 +201,7 @@ Status check(const Raw& raw, ClientSettings& settings) {
   if (raw.partition_bytes) {
     const std::uint64_t slice = raw.partition_bytes->bytes;
     if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
-      return bad(fmt::format("partition_bytes {} is not between {} and {} and a multiple of {}", slice,
+      return bad(fmt::format("partition-bytes {} is not between {} and {} and a multiple of {}", slice,
                              kMinPartitionBytes, kMaxPartitionBytes, kPartitionBytesMultiple));
     }
     config.partition_bytes = slice;
@@ -275,7 +213,7 @@ Status check(const Raw& raw, ClientSettings& settings) {
       return bad("timeouts are more than 0 and at most a year");
   }
   if (raw.scheduler_grace < Duration{} || raw.scheduler_grace > kLongestTimeout)
-    return bad("scheduler_grace is at most a year, 0 to end with the scheduler");
+    return bad("scheduler-grace is at most a year, 0 to end with the scheduler");
   auto staleness = staleness_of(raw.staleness);
   if (!staleness) return staleness.error();
   settings.embedded = raw.scheduler == kEmbedded;
@@ -348,14 +286,21 @@ Status check(const Raw& raw, ClientSettings& settings) {
 
 }  // namespace
 
-Result<ClientSettings> read_settings(const GivenOptions& given, const Environment& environment) {
+Status check_setting(std::string_view name, std::string_view text) {
   Raw raw;
-  Config config("bpsclient", "The client library of bps.");
+  Config config(kProgram, kSummary);
   define(config, raw);
-  if (Status status = apply(config, given); !status.ok())
-    return bad(status.error().message, status.error().advice);
-  if (Status status = config.load(environment, given.config_file.value_or("")); !status.ok())
-    return status.error();
+  return config.set(name, text);
+}
+
+Result<ClientSettings> read_settings(const GivenSettings& given, const Environment& environment) {
+  Raw raw;
+  Config config(kProgram, kSummary);
+  define(config, raw);
+  for (const auto& [name, text] : given) {
+    if (Status status = config.set(name, text); !status.ok()) return status.error();
+  }
+  if (Status status = config.load(environment); !status.ok()) return status.error();
   ClientSettings settings;
   settings.warnings = config.warnings();
   if (Status status = find_place(raw, environment, settings.config); !status.ok()) return status.error();

@@ -1,10 +1,13 @@
 // The settings of a client: what the program gave in bps_options, else BPS_* variables, else the config file,
-// else the launcher's variables (rank and size), else the default. Pure: the environment is a parameter.
+// else the launcher's variables (rank and size), else the default. A new setting is a row of define() in the
+// source file, and one in client/README.md. Pure: the environment is a parameter.
 #pragma once
 
-#include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/src/runtime/client_config.h"
@@ -16,30 +19,8 @@
 
 namespace bps {
 
-// What the program gave; nothing = not set. Numbers are checked by read_settings.
-struct GivenOptions {
-  std::optional<std::string> scheduler;
-  std::optional<std::string> job;
-  std::optional<std::string> config_file;
-  std::optional<std::string> key_file;
-  std::optional<std::string> tls_cert, tls_key, tls_ca;
-  std::optional<std::string> congestion_control;
-  std::optional<std::string> transport;
-  std::optional<std::string> rdma_device;
-  std::optional<std::int64_t> rdma_gid, rdma_tclass;
-  std::optional<std::int64_t> rank, world_size, local_rank, local_size;
-  std::optional<std::int64_t> join_timeout_ms, operation_timeout_ms, scheduler_grace_ms;
-  std::optional<std::int64_t> partition_bytes, credit_bytes;
-  std::optional<bool> retain;
-  std::optional<bool> checksum;
-  std::optional<std::int64_t> mode;
-  std::optional<std::int64_t> worker_loss;
-  std::optional<bool> unequal_sums;
-  std::optional<std::int64_t> staleness;  // BPS_STALENESS_UNBOUNDED is -2
-  std::optional<std::int64_t> bandwidth_bps;
-  std::optional<std::string> local_group;
-  std::optional<std::int64_t> pinned_max_bytes, cuda_device;
-};
+// What the program gave, by the names and with the texts of variables and file: {"rdma-tclass", "104"}.
+using GivenSettings = std::map<std::string, std::string, std::less<>>;
 
 struct ClientSettings {
   ClientConfig config;
@@ -55,6 +36,11 @@ struct ClientSettings {
   std::vector<std::string> warnings;
 };
 
-Result<ClientSettings> read_settings(const GivenOptions& given, const Environment& environment);
+// Is there a setting of that name, and is the text one of its values? Errors: `invalid_argument` for the
+// name, with the nearest one as advice; `configuration` for the value.
+Status check_setting(std::string_view name, std::string_view text);
+
+// Also checks what settings mean together. Errors: those of check_setting; else `configuration`.
+Result<ClientSettings> read_settings(const GivenSettings& given, const Environment& environment);
 
 }  // namespace bps

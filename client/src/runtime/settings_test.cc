@@ -14,13 +14,13 @@ namespace {
 
 using Catch::Contains;
 
-ClientSettings read(const GivenOptions& given, const Environment& environment = {}) {
+ClientSettings read(const GivenSettings& given, const Environment& environment = {}) {
   auto settings = read_settings(given, environment);
   if (!settings.ok()) FAIL(to_string(settings.error()));
   return *settings;
 }
 
-Error refusal(const GivenOptions& given, const Environment& environment = {}) {
+Error refusal(const GivenSettings& given, const Environment& environment = {}) {
   auto settings = read_settings(given, environment);
   REQUIRE_FALSE(settings.ok());
   CHECK(settings.error().code == ErrorCode::configuration);
@@ -61,9 +61,9 @@ TEST_CASE("settings: options beat environment beats launcher") {
                                 {"BPS_STALENESS", "3"},
                                 {"BPS_MODE", "async"},
                                 {"BPS_TRANSPORT", "tcp"}};
-  GivenOptions given;
-  given.job = "from-program";
-  given.staleness = -2;
+  GivenSettings given;
+  given["job"] = "from-program";
+  given["staleness"] = "unbounded";
   const ClientSettings settings = read(given, environment);
   CHECK(settings.config.job == "from-program");
   CHECK(settings.config.rank == Rank{2});
@@ -74,7 +74,7 @@ TEST_CASE("settings: options beat environment beats launcher") {
   CHECK(settings.config.transport == TransportChoice::tcp);
   CHECK(settings.config.mode == Mode::async);
   CHECK(settings.config.staleness == kUnboundedStaleness);
-  given.rank = 1;
+  given["rank"] = "1";
   CHECK(read(given, environment).config.local_rank == 1);
   CHECK(read(given, environment).config.local_size == 2);
 }
@@ -89,77 +89,77 @@ TEST_CASE("settings: a key file gives the job's key, and a cluster of its own ne
   const SharedKey key = derive_job_key(*testing::key_of(32, 0x11), "j");
   CHECK(testing::hex(read({}, {{"BPS_KEY_FILE", path}, {"BPS_JOB", "j"}}).config.key->bytes()) ==
         testing::hex(key->bytes()));
-  GivenOptions given;
-  given.key_file = path;
-  given.job = "j";
+  GivenSettings given;
+  given["key-file"] = path;
+  given["job"] = "j";
   CHECK(testing::hex(read(given, {{"BPS_KEY_FILE", "/none"}}).config.key->bytes()) ==
         testing::hex(key->bytes()));
-  given.scheduler = "embedded:";
+  given["scheduler"] = "embedded:";
   CHECK(read(given).config.key == nullptr);
   std::filesystem::permissions(path, std::filesystem::perms::group_read, std::filesystem::perm_options::add);
-  given.scheduler.reset();
+  given.erase("scheduler");
   CHECK_THAT(refusal(given).message, Contains(path) && Contains("open to others"));
   std::filesystem::remove(path);
   CHECK(read({}).config.key == nullptr);
 }
 
 TEST_CASE("settings: TLS is asked for with three files, and a cluster of its own needs none") {
-  GivenOptions given;
-  given.tls_cert = "/none/cert.pem";
+  GivenSettings given;
+  given["tls-cert"] = "/none/cert.pem";
   CHECK_THAT(refusal(given).message, Contains("without --tls-key"));
-  given.tls_key = "/none/key.pem";
+  given["tls-key"] = "/none/key.pem";
   const Environment environment = {{"BPS_TLS_CA", "/none/ca.pem"}};
   CHECK_THAT(refusal(given, environment).message, Contains("/none/cert.pem"));
-  given.scheduler = "embedded:";
+  given["scheduler"] = "embedded:";
   CHECK(read(given, environment).tls == nullptr);
 }
 
 TEST_CASE("settings: RDMA, its device and what does not go with it") {
-  GivenOptions given;
-  given.transport = "rdma";
-  given.rdma_device = "mlx5_0:2";
-  given.rdma_gid = 3;
+  GivenSettings given;
+  given["transport"] = "rdma";
+  given["rdma-device"] = "mlx5_0:2";
+  given["rdma-gid"] = "3";
   const ClientSettings settings = read(given, {{"BPS_RDMA_TCLASS", "106"}, {"BPS_RDMA_DEVICE", "other"}});
   CHECK(settings.config.transport == TransportChoice::rdma);
   CHECK(settings.rdma.device == "mlx5_0");
   CHECK(settings.rdma.port == 2);
   CHECK(settings.rdma.gid_index == 3);
   CHECK(settings.rdma.traffic_class == 106);
-  given.rdma_device = "mlx5_0:x";
+  given["rdma-device"] = "mlx5_0:x";
   CHECK_THAT(refusal(given).message, Contains("'mlx5_0:x' is no RDMA device"));
-  given.rdma_device.reset();
-  given.rdma_gid = 256;
+  given.erase("rdma-device");
+  given["rdma-gid"] = "256";
   CHECK_THAT(refusal(given).message, Contains("rdma-gid"));
-  given.rdma_gid.reset();
-  given.scheduler = "embedded:";
+  given.erase("rdma-gid");
+  given["scheduler"] = "embedded:";
   CHECK_THAT(refusal(given).message, Contains("which has no RDMA"));
-  given.scheduler.reset();
-  given.checksum = true;
+  given.erase("scheduler");
+  given["checksum"] = "true";
   CHECK_THAT(refusal(given).message, Contains("checksums (BPS_CHECKSUM) do not cover"));
-  given.transport = "auto";
+  given["transport"] = "auto";
   CHECK(read(given).config.transport == TransportChoice::automatic);
-  given.checksum.reset();
+  given.erase("checksum");
   CHECK(read(given, {{"BPS_RDMA_TCLASS", "104"}}).warnings.empty());
-  given.transport = "tcp";
+  given["transport"] = "tcp";
   CHECK(read(given).warnings.empty());
   const std::vector<std::string> warnings = read(given, {{"BPS_RDMA_TCLASS", "104"}}).warnings;
   REQUIRE(warnings.size() == 1);
   CHECK_THAT(warnings[0], Contains("BPS_RDMA_DEVICE") && Contains("change nothing: transport is tcp"));
-  given.transport = "rmda";
+  given["transport"] = "rmda";
   CHECK(refusal(given).advice == "did you mean rdma?");
 }
 
 TEST_CASE("settings: numbers of the program") {
-  GivenOptions given;
-  given.rank = 3;
-  given.world_size = 4;
-  given.join_timeout_ms = 1500;
-  given.scheduler_grace_ms = 0;
-  given.credit_bytes = 0;
-  given.bandwidth_bps = 25'000'000'000;
-  given.staleness = 0;
-  given.mode = 1;
-  given.transport = "shm";
+  GivenSettings given;
+  given["rank"] = "3";
+  given["world-size"] = "4";
+  given["join-timeout"] = "1500ms";
+  given["scheduler-grace"] = "0ms";
+  given["credit-bytes"] = "0";
+  given["bandwidth"] = "25000000000";
+  given["staleness"] = "0";
+  given["mode"] = "async";
+  given["transport"] = "shm";
   const ClientSettings settings = read(given);
   CHECK(settings.config.join_timeout == std::chrono::milliseconds(1500));
   CHECK(settings.config.scheduler_grace == std::chrono::seconds(0));
@@ -169,51 +169,51 @@ TEST_CASE("settings: numbers of the program") {
   CHECK(settings.config.transport == TransportChoice::shm);
   CHECK(settings.config.mode == Mode::async);
   CHECK(settings.config.worker_loss == WorkerLoss::fail);
-  given.worker_loss = 1;
+  given["worker-loss"] = "shrink";
   CHECK(read(given, {{"BPS_UNEQUAL_SUMS", "1"}}).config.unequal_sums);
   CHECK(read(given).config.worker_loss == WorkerLoss::shrink);
-  given.worker_loss = 2;
+  given["worker-loss"] = "?";
   CHECK_THAT(refusal(given).message, Contains("worker-loss"));
 }
 
 TEST_CASE("settings: what cannot be is refused with the numbers") {
-  GivenOptions given;
-  given.rank = 4;
-  given.world_size = 4;
+  GivenSettings given;
+  given["rank"] = "4";
+  given["world-size"] = "4";
   CHECK_THAT(refusal(given).message, Contains("rank 4 does not exist in a world of 4"));
-  given.rank = -7;
+  given["rank"] = "-7";
   CHECK_THAT(refusal(given).message, Contains("rank"));
   given = {};
-  given.world_size = 2;
+  given["world-size"] = "2";
   CHECK_THAT(refusal(given).message, Contains("world size is 2 but the rank is not known"));
   CHECK_THAT(refusal({}, {{"JOB_COMPLETION_INDEX", "1"}}).message, Contains("Kubernetes does not say it"));
-  given.rank = 0;
-  given.scheduler = "embedded:";
+  given["rank"] = "0";
+  given["scheduler"] = "embedded:";
   CHECK_THAT(refusal(given).message, Contains("world size 1, not 2"));
   given = {};
-  given.partition_bytes = 4097;
-  CHECK_THAT(refusal(given).message, Contains("partition_bytes 4097"));
-  given.partition_bytes = 0;
-  CHECK_THAT(refusal(given).message, Contains("partition_bytes 0"));
+  given["partition-bytes"] = "4097";
+  CHECK_THAT(refusal(given).message, Contains("partition-bytes 4097"));
+  given["partition-bytes"] = "0";
+  CHECK_THAT(refusal(given).message, Contains("partition-bytes 0"));
   given = {};
-  given.scheduler = "nowhere";
+  given["scheduler"] = "nowhere";
   CHECK_THAT(refusal(given).message, Contains("'nowhere' is not HOST:PORT"));
   given = {};
-  given.staleness = -3;
+  given["staleness"] = "-3";
   CHECK_THAT(refusal(given).message, Contains("staleness '-3'"));
   given = {};
-  given.mode = 7;
+  given["mode"] = "?";
   CHECK_THAT(refusal(given).message, Contains("mode"));
   given = {};
-  given.transport = "pigeon";
+  given["transport"] = "pigeon";
   CHECK_THAT(refusal(given).message, Contains("transport") && Contains("pigeon"));
   given = {};
-  given.join_timeout_ms = 0;
+  given["join-timeout"] = "0ms";
   CHECK_THAT(refusal(given).message, Contains("timeouts"));
   given = {};
-  given.job = "";
+  given["job"] = "";
   CHECK_THAT(refusal(given).message, Contains("job name"));
-  given.job = "a\tb";
+  given["job"] = "a\tb";
   CHECK_THAT(refusal(given).message, Contains("job name") && Contains("0x09 at byte 1"));
   CHECK_THAT(refusal({}, {{"BPS_HOST", "gpu\n1"}}).message, Contains("host name"));
   CHECK_THAT(refusal({}, {{"BPS_WORLD_SIZE", "many"}}).message, Contains("BPS_WORLD_SIZE"));
@@ -228,14 +228,14 @@ TEST_CASE("settings: data threads are counted, or left to the library") {
 }
 
 TEST_CASE("settings: a misspelt variable is a warning, embedded is recognised") {
-  GivenOptions given;
-  given.scheduler = "embedded:";
+  GivenSettings given;
+  given["scheduler"] = "embedded:";
   const ClientSettings settings = read(given, {{"BPS_WORLDSIZE", "4"}});
   CHECK(settings.embedded);
   REQUIRE(settings.warnings.size() == 1);
   CHECK_THAT(settings.warnings[0], Contains("BPS_WORLD_SIZE"));
   for (const char* misspelt : {"embedded", "embeded:"}) {
-    given.scheduler = misspelt;
+    given["scheduler"] = misspelt;
     CHECK(refusal(given).advice == "did you mean embedded:?");
   }
 }
@@ -254,8 +254,8 @@ TEST_CASE("settings: ranks that sum on their host are known by host, user and na
   environment["BPS_LOCAL_RANK"] = "1";
   CHECK(read({}, environment).config.group_size == 0);  // a guess is not said
   environment["BPS_LOCAL_SIZE"] = "3";
-  GivenOptions given;
-  given.local_group = "host";
+  GivenSettings given;
+  given["local-group"] = "host";
   const ClientConfig named = read(given, environment).config;
   CHECK(named.group_name == plain.group_name + "/left half");
   CHECK(named.group_size == 3);
@@ -276,9 +276,9 @@ TEST_CASE("settings: ranks that sum on their host are known by host, user and na
                           {"BPS_LOCAL_GROUP", "host"}})
                  .message,
              Contains("128 ranks of one host are too many"));
-  given.local_group = "nccl";
+  given["local-group"] = "nccl";
   CHECK(read(given, {}).config.local_group == LocalGrouping::nccl);
-  given.local_group = "gpus";
+  given["local-group"] = "gpus";
   CHECK_THAT(refusal(given).message, Contains("local-group") && Contains("off"));
 }
 
@@ -289,12 +289,12 @@ TEST_CASE("settings: a GPU, and how much memory is registered with it") {
   const ClientSettings set = read({}, {{"BPS_CUDA_DEVICE", "3"}, {"BPS_PINNED_MAX_BYTES", "64MiB"}});
   CHECK(set.cuda_device == 3u);
   CHECK(set.pinned_max == std::size_t{64} << 20);
-  GivenOptions given;
-  given.cuda_device = 0;
-  given.pinned_max_bytes = 0;
+  GivenSettings given;
+  given["cuda-device"] = "0";
+  given["pinned-max-bytes"] = "0";
   CHECK(read(given, {{"BPS_CUDA_DEVICE", "3"}}).cuda_device == 0u);
   CHECK(read(given, {{"BPS_PINNED_MAX_BYTES", "1GiB"}}).pinned_max == 0);
-  given.cuda_device = -2;
+  given["cuda-device"] = "-2";
   CHECK(refusal(given).message == "cuda-device: '-2' is not a whole number from 0 to 1023");
   for (const std::string text : {"-1", "x", "", "1024"})
     CHECK(refusal({}, {{"BPS_CUDA_DEVICE", text}}).message ==

@@ -146,8 +146,8 @@ Status Config::assign(Setting& setting, std::string_view text, Source source, co
 
 Status Config::set(std::string_view name, std::string_view text) {
   Setting* setting = find_setting(name);
-  BPS_ASSERT(setting != nullptr);
-  return assign(*setting, text, Source::flag, setting->name_);
+  if (setting == nullptr) return unknown_setting(name);
+  return assign(*setting, text, Source::program, setting->name_);
 }
 
 Status Config::parse(std::span<const std::string> arguments, const Environment& environment) {
@@ -156,8 +156,17 @@ Status Config::parse(std::span<const std::string> arguments, const Environment& 
   return load(environment);
 }
 
-Status Config::load(const Environment& environment, std::string config_file) {
-  if (config_file.empty()) config_file = config_file_;
+Error Config::unknown_setting(std::string_view name) const {
+  std::vector<std::string_view> known;
+  for (const Setting& setting : settings_)
+    known.push_back(setting.name_);
+  const auto nearest = nearest_name(name, known);
+  return make_error(ErrorCode::invalid_argument, "there is no setting '" + std::string(name) + "'",
+                    nearest ? "did you mean " + std::string(*nearest) + "?" : "");
+}
+
+Status Config::load(const Environment& environment) {
+  std::string config_file = config_file_;
   if (config_file.empty()) config_file = find(environment, "BPS_CONFIG").value_or("");
   if (!config_file.empty()) {
     if (Status status = load_file(config_file); !status.ok()) return status;

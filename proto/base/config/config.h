@@ -45,7 +45,7 @@ struct SettingType;
 class Config {
  public:
   // Higher wins.
-  enum class Source : std::uint8_t { none = 0, file = 1, environment = 2, flag = 3 };
+  enum class Source : std::uint8_t { none = 0, file = 1, environment = 2, flag = 3, program = 4 };
 
   class Setting {
    public:
@@ -104,9 +104,10 @@ class Config {
   // The parts, for tests and for the client library, which has no command line. `arguments` without the
   // program's name. parse = flags, then load.
   Status parse(std::span<const std::string> arguments, const Environment& environment);
-  // File and environment. `config_file` empty: BPS_CONFIG, else none.
-  Status load(const Environment& environment, std::string config_file = {});
-  // As if given as a flag.
+  // File and environment.
+  Status load(const Environment& environment);
+  // What a program that uses the library has set. Errors: `invalid_argument` for a name that is no setting,
+  // with the nearest one as advice; `configuration` for a value that it cannot have.
   Status set(std::string_view name, std::string_view text);
 
   bool wants_help() const { return wants_help_; }
@@ -125,6 +126,7 @@ class Config {
   Status load_file(const std::string& path);
   Status load_environment(const Environment& environment);
   Error unknown_flag(const std::string& argument) const;
+  Error unknown_setting(std::string_view name) const;
   Status check_limits(const Setting& setting, std::string_view text) const;
 
   std::string program_;

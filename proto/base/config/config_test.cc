@@ -122,6 +122,20 @@ TEST_CASE("a library sets explicit values and loads the rest") {
   REQUIRE(s.config.load({{"BPS_SHARDS", "4"}, {"BPS_MODE", "tcp"}}).ok());
   CHECK(s.shards == 9);
   CHECK(s.mode == "tcp");
+  CHECK(s.config.source_of("shards") == Config::Source::program);
+}
+
+TEST_CASE("a program's setting that does not exist names the nearest, and a wrong value is configuration") {
+  Settings s;
+  const Status misspelt = s.config.set("shard", "9");
+  REQUIRE_FALSE(misspelt.ok());
+  CHECK(misspelt.error().code == ErrorCode::invalid_argument);
+  CHECK(to_string(misspelt.error()) == "there is no setting 'shard'; did you mean shards?");
+  CHECK(to_string(s.config.set("coffee", "9").error()) == "there is no setting 'coffee'");
+  const Status wrong = s.config.set("shards", "many");
+  REQUIRE_FALSE(wrong.ok());
+  CHECK(wrong.error().code == ErrorCode::configuration);
+  CHECK_THAT(wrong.error().message, Contains("shards: 'many'"));
 }
 
 TEST_CASE("an unknown flag names the nearest known one and exits 64") {

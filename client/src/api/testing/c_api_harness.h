@@ -28,6 +28,13 @@ inline bps_options embedded_options() {
   return options;
 }
 
+inline void set(bps_options& options, const char* name, const char* value) {
+  Refusal why;
+  const bps_status status = bps_options_set(&options, name, value, why);
+  INFO(why.message());
+  REQUIRE(status == BPS_OK);
+}
+
 class OpenClient {
  public:
   explicit OpenClient(bps_client* client) : client_(client) {}

@@ -59,9 +59,9 @@ class GpuWorker {
   GpuWorker(const GpuWorker&) = delete;
   GpuWorker& operator=(const GpuWorker&) = delete;
 
-  Status open(GivenOptions given = {}, Environment environment = {}) {
-    if (!given.scheduler) given.scheduler = "embedded:";
-    if (!given.job) given.job = "gpus";
+  Status open(GivenSettings given = {}, const Environment& environment = {}) {
+    given.emplace("scheduler", "embedded:");
+    given.emplace("job", "gpus");
     auto settings = read_settings(given, environment);
     if (!settings) return settings.error();
     CudaWorker::Drivers drivers;
