@@ -42,7 +42,7 @@ std::optional<Error> Admission::objection(const HelloWorker& hello) const {
   }
   if (hello.partition_bytes % kPartitionMultiple != 0) {
     return make_error(ErrorCode::configuration,
-                      fmt::format("partition_bytes is {}, which is no multiple of {}", hello.partition_bytes,
+                      fmt::format("partition-bytes is {}, which is no multiple of {}", hello.partition_bytes,
                                   kPartitionMultiple),
                       "use a multiple, so that no partition ends inside an element");
   }

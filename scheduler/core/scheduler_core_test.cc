@@ -108,7 +108,7 @@ TEST_CASE("core: workers must agree on the settings of a job") {
   hello = CoreHarness::hello("j", 1, 4);
   hello.partition_bytes = 65536;
   CHECK_THAT(h.refusal(h.say_hello(hello)).message,
-             Contains("partition_bytes") && Contains("none") && Contains("65536"));
+             Contains("partition-bytes") && Contains("none") && Contains("65536"));
   hello = CoreHarness::hello("j", 1, 4);
   hello.mode = Mode::async;
   CHECK_THAT(h.refusal(h.say_hello(hello)).message,

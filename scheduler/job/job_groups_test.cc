@@ -66,7 +66,7 @@ TEST_CASE("groups: the setting is that of the job") {
   HelloWorker other = on_hosts(1);
   other.local_group = LocalGrouping::nccl;
   CHECK(h.refusal(h.say_hello(other)).message ==
-        "local_group of job j differs: rank 0 (host a) has host, rank 1 (host b) has nccl");
+        "local-group of job j differs: rank 0 (host a) has host, rank 1 (host b) has nccl");
   other.local_group = LocalGrouping::off;
   other.group_name.clear();
   CHECK_THAT(h.refusal(h.say_hello(other)).message, Contains("rank 1 (host b) has off"));

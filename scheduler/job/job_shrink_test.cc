@@ -190,10 +190,10 @@ TEST_CASE("shrink: before it runs, and with other settings on another rank, a jo
   const PeerId first = h.say_hello(shrinking(0, 2));
   const PeerId differs = h.worker("j", 1, 2);
   CHECK(h.refusal(differs).message ==
-        "worker_loss of job j differs: rank 0 (host gpu-0) has shrink, rank 1 (host gpu-1) has fail");
+        "worker-loss of job j differs: rank 0 (host gpu-0) has shrink, rank 1 (host gpu-1) has fail");
   HelloWorker unequal = shrinking(1, 2);
   unequal.unequal_sums = true;
-  CHECK_THAT(h.refusal(h.say_hello(unequal)).message, Contains("unequal_sums of job j differs"));
+  CHECK_THAT(h.refusal(h.say_hello(unequal)).message, Contains("unequal-sums of job j differs"));
   const PeerId second = h.say_hello(shrinking(1, 2));
   h.kill(second);
   CHECK(h.got<JobFailed>(first).size() == 1);

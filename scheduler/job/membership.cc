@@ -56,7 +56,7 @@ Error Membership::disagreement(const HelloWorker& hello) const {
     return differ("world_size", std::to_string(hello.world_size), std::to_string(settings_.world_size));
   }
   if (hello.partition_bytes != settings_.partition_bytes) {
-    return differ("partition_bytes", partition_text(hello.partition_bytes),
+    return differ("partition-bytes", partition_text(hello.partition_bytes),
                   partition_text(settings_.partition_bytes));
   }
   if (hello.mode != settings_.mode) return differ("mode", mode_text(hello.mode), mode_text(settings_.mode));
@@ -64,14 +64,14 @@ Error Membership::disagreement(const HelloWorker& hello) const {
     return differ("staleness", staleness_text(hello.staleness), staleness_text(settings_.staleness));
   }
   if (hello.worker_loss != settings_.worker_loss) {
-    return differ("worker_loss", worker_loss_text(hello.worker_loss),
+    return differ("worker-loss", worker_loss_text(hello.worker_loss),
                   worker_loss_text(settings_.worker_loss));
   }
   if (hello.unequal_sums != settings_.unequal_sums) {
-    return differ("unequal_sums", hello.unequal_sums ? "1" : "0", settings_.unequal_sums ? "1" : "0");
+    return differ("unequal-sums", hello.unequal_sums ? "1" : "0", settings_.unequal_sums ? "1" : "0");
   }
   if (hello.local_group != settings_.local_group) {
-    return differ("local_group", grouping_text(hello.local_group), grouping_text(settings_.local_group));
+    return differ("local-group", grouping_text(hello.local_group), grouping_text(settings_.local_group));
   }
   return {};
 }
@@ -206,7 +206,7 @@ Status Membership::form_groups() {
           ErrorCode::configuration,
           fmt::format("{} of job {} are on host {}, at most {} can sum there", counted(size, "worker"),
                       settings_.job, members.front()->host, kMaxLocalGroupSize),
-          "give parts of them a BPS_LOCAL_GROUP_ID of their own, or set local_group off");
+          "give parts of them a BPS_LOCAL_GROUP_ID of their own, or set local-group off");
     }
     for (std::uint32_t i = 0; i < size; ++i) {
       Worker& worker = *members[i];

@@ -43,7 +43,7 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
     return too_large(declaration,
                      fmt::format("brings the job to more than {} partitions of {} bytes",
                                  config_.max_partitions, config_.partition_bytes),
-                     "raise partition_bytes");
+                     "raise partition-bytes");
   }
   const TensorId id{static_cast<std::uint32_t>(tensors_.size())};
   Tensor tensor;

@@ -56,7 +56,7 @@ TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& decla
         make_error(ErrorCode::invalid_argument,
                    fmt::format("tensor '{}' brings the declaration to more than {} partitions of {} bytes",
                                declaration.name, kMaxPartitionsPerDeclare, catalog_.partition_bytes()),
-                   "declare fewer tensors at once, split the tensor, or raise partition_bytes")};
+                   "declare fewer tensors at once, split the tensor, or raise partition-bytes")};
   }
   partitions += count;
   if (const auto known = catalog_.find(declaration.name)) {

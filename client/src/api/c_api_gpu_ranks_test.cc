@@ -217,7 +217,7 @@ TEST_CASE("gpu ranks: host memory is refused") {
   std::vector<float> host(10);
   const bps_buffer buffer = GpuWorker::on_host(host);
   CHECK_THAT(job.ranks[0]->refusal(0, buffer, &buffer, BPS_INVALID_ARGUMENT),
-             Contains("local_group is nccl"));
+             Contains("local-group is nccl"));
 }
 
 // All ranks end, and the one where it was says what.

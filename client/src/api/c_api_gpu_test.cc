@@ -135,7 +135,7 @@ TEST_CASE("gpu api: without a driver or NCCL that is said, and host memory goes 
   const Status status = g.open({{"local-group", "nccl"}});
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code == ErrorCode::configuration);
-  CHECK_THAT(status.error().message, Contains("local_group nccl is set, and there is no NCCL"));
+  CHECK_THAT(status.error().message, Contains("local-group nccl is set, and there is no NCCL"));
 }
 
 TEST_CASE("gpu api: what a stream does after it was made to wait finds the output") {

@@ -63,7 +63,7 @@ void ClientEngine::on_job_start(JobStart& start) {
             ErrorCode::deadline,
             fmt::format("the ranks of this host have not begun to sum within {:.3g} s: {}",
                         std::chrono::duration<double>(loop_.now() - since).count(), data_.describe_group()),
-            "see the logs of all ranks of this host, or raise join_timeout"));
+            "see the logs of all ranks of this host, or raise join-timeout"));
       });
 }
 

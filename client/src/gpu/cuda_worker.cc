@@ -48,7 +48,7 @@ Result<std::shared_ptr<CudaWorker::Opened>> CudaWorker::open(const std::shared_p
   if (ordinal < 0 || ordinal >= count) {
     return make_error(ErrorCode::configuration,
                       fmt::format("there is no GPU {}: this process sees {}", ordinal, count),
-                      "give the ordinal that the CUDA runtime has for it (cuda_device, BPS_CUDA_DEVICE)");
+                      "give the ordinal that the CUDA runtime has for it (cuda-device, BPS_CUDA_DEVICE)");
   }
   auto device = CudaDevice::open(cuda, static_cast<int>(ordinal));
   if (!device) return device.error();
@@ -74,7 +74,7 @@ void CudaWorker::claim(Opened& opened) const {
     options_.log.warn(
         "{}, one of {} that this process sees, is also that of rank {} of this job: give each rank its own, "
         "by "
-        "BPS_LOCAL_RANK where no launcher says it (and tensors there), or by cuda_device (BPS_CUDA_DEVICE)",
+        "BPS_LOCAL_RANK where no launcher says it (and tensors there), or by cuda-device (BPS_CUDA_DEVICE)",
         gpu.name(), opened.gpus, fmt::join(made.others(), ", "));
 }
 
@@ -107,7 +107,7 @@ Result<OperationBuffer> CudaWorker::describe(std::span<std::byte> memory, std::i
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("the buffer is said to be in the memory of GPU {}, and this worker has {}",
                                   device, opened.device->name()),
-                      "use one GPU in each worker; cuda_device (BPS_CUDA_DEVICE) says which");
+                      "use one GPU in each worker; cuda-device (BPS_CUDA_DEVICE) says which");
   };
   const State now = state_.read([](const State& state) { return state; });
   if (now.is_stopped) return stopped();

@@ -40,8 +40,8 @@ Status HostRanks::form(const JobStart& start, const Member& self, TimePoint pati
     return scheduler_error(
         fmt::format("{} ranks of this host, with weight {}", group.members.size(), self.weight));
   if (transport_ == nullptr) {
-    return make_error(ErrorCode::configuration, "local_group is set, and this process has no shared memory",
-                      "set local_group off (BPS_LOCAL_GROUP) on all ranks");
+    return make_error(ErrorCode::configuration, "local-group is set, and this process has no shared memory",
+                      "set local-group off (BPS_LOCAL_GROUP) on all ranks");
   }
   size_ = self.weight;
   rank_ = self.group_rank;
@@ -90,7 +90,7 @@ Status HostRanks::check_declaration(const TensorDeclaration& declaration) const 
   if (!sum_first_ || declaration.mode != Mode::async) return {};
   return make_error(ErrorCode::invalid_argument,
                     "tensor '" + declaration.name + "' is asynchronous, and the ranks of a host sum first",
-                    "set local_group off (BPS_LOCAL_GROUP) on all ranks, or declare it synchronous");
+                    "set local-group off (BPS_LOCAL_GROUP) on all ranks, or declare it synchronous");
 }
 
 void HostRanks::leave(std::function<void()> done) {

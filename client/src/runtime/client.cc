@@ -90,15 +90,15 @@ Status Client::find_local() {
   if (settings_.config.local_group == LocalGrouping::nccl) {
     if (Status status = gpu_.open_for_ranks(); !status.ok()) {
       return make_error(status.error().code,
-                        "local_group nccl is set, and there is " + status.error().message,
+                        "local-group nccl is set, and there is " + status.error().message,
                         status.error().advice);
     }
   }
   local_ = shared_memory_;
   if (local_ != nullptr) return {};
   if (Status status = ShmTransport::check(); !status.ok()) {
-    return make_error(status.error().code, "local_group is set, and " + status.error().message,
-                      "set local_group off (BPS_LOCAL_GROUP) on all ranks");
+    return make_error(status.error().code, "local-group is set, and " + status.error().message,
+                      "set local-group off (BPS_LOCAL_GROUP) on all ranks");
   }
   ShmOptions options;
   options.log = log_;

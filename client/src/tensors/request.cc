@@ -48,12 +48,12 @@ Status check_memory(const TensorShape& tensor, LocalGrouping grouping, MemoryKin
   if (tensor.elements == 0) return {};
   if (memory == MemoryKind::host) {
     if (grouping != LocalGrouping::nccl) return {};
-    return refuse("is given in the host's memory, and local_group is nccl, which sums in that of the GPUs",
-                  "give CUDA memory, or set local_group host or off (BPS_LOCAL_GROUP) on all ranks");
+    return refuse("is given in the host's memory, and local-group is nccl, which sums in that of the GPUs",
+                  "give CUDA memory, or set local-group host or off (BPS_LOCAL_GROUP) on all ranks");
   }
   if (grouping == LocalGrouping::host) {
-    return refuse("is given in CUDA memory, and local_group is host, which sums in the host's",
-                  "set local_group nccl or off (BPS_LOCAL_GROUP) on all ranks, or give host memory");
+    return refuse("is given in CUDA memory, and local-group is host, which sums in the host's",
+                  "set local-group nccl or off (BPS_LOCAL_GROUP) on all ranks, or give host memory");
   }
   if (tensor.is_async)
     return refuse("is asynchronous, and given in CUDA memory", "copy it to host memory first");
@@ -68,9 +68,9 @@ Status check_nccl(const TensorShape& tensor, LocalGrouping grouping, Operation o
   if (grouping != LocalGrouping::nccl || !compares || !is_float(tensor.dtype)) return {};
   return make_error(
       ErrorCode::invalid_argument,
-      fmt::format("{} of {} cannot be had with local_group=nccl: NCCL ignores NaN where it is to stay",
+      fmt::format("{} of {} cannot be had with local-group=nccl: NCCL ignores NaN where it is to stay",
                   name_of(operation), name_of(tensor.dtype)),
-      "use host memory and local_group=host, or local_group=off");
+      "use host memory and local-group=host, or local-group=off");
 }
 
 Status check_average(const TensorShape& tensor, bool sums_on_hosts, Operation operation) {
@@ -80,7 +80,7 @@ Status check_average(const TensorShape& tensor, bool sums_on_hosts, Operation op
   return make_error(ErrorCode::invalid_argument,
                     fmt::format("'{}' is {}: its sum on a host could exceed that before it is divided",
                                 tensor.name, name_of(dtype)),
-                    "use sum and divide, or local_group off (BPS_LOCAL_GROUP) on all ranks");
+                    "use sum and divide, or local-group off (BPS_LOCAL_GROUP) on all ranks");
 }
 
 Status check_output(const TensorShape& tensor, const OperationBuffer& in, const OperationBuffer& out) {

@@ -90,8 +90,8 @@ TEST_CASE("request: memory that does not go with the tensor or the job is refuse
   CHECK(refusal(LocalGrouping::host, false, true) == "");
   CHECK_THAT(refusal(LocalGrouping::off, true, true), Contains("read in place"));
   CHECK_THAT(refusal(LocalGrouping::off, true, false, true), Contains("is asynchronous"));
-  CHECK_THAT(refusal(LocalGrouping::host, true, false), Contains("local_group is host"));
-  CHECK_THAT(refusal(LocalGrouping::nccl, false, false), Contains("local_group is nccl"));
+  CHECK_THAT(refusal(LocalGrouping::host, true, false), Contains("local-group is host"));
+  CHECK_THAT(refusal(LocalGrouping::nccl, false, false), Contains("local-group is nccl"));
   Asked mixed;
   mixed.request.out.memory = MemoryKind::cuda;
   CHECK(mixed.refusal() == "of tensor 't', one of input and output is CUDA memory, the other is not");

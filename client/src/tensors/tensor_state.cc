@@ -333,7 +333,7 @@ void TensorState::check_weights() {
                      ": a worker was lost meanwhile, and parts of the " +
                      std::string(name_of(request_.operation)) + " hold " + std::to_string(tally_.heaviest()) +
                      " ranks, others " + std::to_string(tally_.lightest()),
-                 "push the round once more from the inputs, use average, or allow it with unequal_sums=1 "
+                 "push the round once more from the inputs, use average, or allow it with unequal-sums "
                  "(BPS_UNEQUAL_SUMS=1)");
 }
 
