@@ -137,7 +137,7 @@ void Scheduler::stop_listening() {
 
 void Scheduler::accept(std::unique_ptr<Connection> connection) {
   if (peers_.size() >= options_.max_connections) {
-    warn_of_stranger(
+    warn_unauthenticated(
         fmt::format("{} is turned away: {} connections, the limit", connection->peer(), peers_.size()));
     connection->close();
     return;
@@ -154,14 +154,14 @@ void Scheduler::accept(std::unique_ptr<Connection> connection) {
 }
 
 void Scheduler::drop_greeting(PeerId id, const std::string& why) {
-  warn_of_stranger(
+  warn_unauthenticated(
       fmt::format("{} is dropped before its handshake: {}", peers_.at(id)->connection().peer(), why));
   greeting_.erase(id);
   peers_.at(id)->connection().close();  // nothing waits to be sent, and its descriptor is needed
   peers_.erase(id);
 }
 
-void Scheduler::warn_of_stranger(const std::string& text) {
+void Scheduler::warn_unauthenticated(const std::string& text) {
   if (const auto others = log_limit_.admit(loop_.now())) log_.warn("{}{}", text, *others);
 }
 
@@ -215,8 +215,8 @@ bool Scheduler::greet(PeerId id, Message& message, bool payload) {
 void Scheduler::turn_away(PeerId id, const Error& error) {
   Peer& peer = *peers_.at(id);
   const std::string claim = peer.handshake->claim();
-  warn_of_stranger(fmt::format("{}{} is turned away: {}", peer.connection().peer(),
-                               claim.empty() ? "" : ", who says to be " + claim + ",", error.message));
+  warn_unauthenticated(fmt::format("{}{} is turned away: {}", peer.connection().peer(),
+                                   claim.empty() ? "" : ", who says to be " + claim + ",", error.message));
   peer.connection().send(Refused{error.code, error.message, error.advice});
   close(id);
 }
@@ -226,7 +226,7 @@ void Scheduler::on_closed(PeerId id, const Error& error) {
   const bool stranger = greeting_.count(id) != 0;
   const std::string text = fmt::format("{} is dropped: {}", address, error.message);
   if (error.code == ErrorCode::protocol || error.code == ErrorCode::unauthorised) {
-    stranger ? warn_of_stranger(text) : log_.warn("{}", text);
+    stranger ? warn_unauthenticated(text) : log_.warn("{}", text);
   } else if (stranger) {
     log_.debug("{} went before its handshake: {}", address, error.message);
   }
@@ -321,7 +321,7 @@ void Scheduler::close(PeerId id) {
 }
 
 void Scheduler::write_log(const LogAction& line) {
-  if (line.of_stranger) return warn_of_stranger(line.text);
+  if (line.is_unauthenticated) return warn_unauthenticated(line.text);
   switch (line.level) {
     case LogLevel::error: return log_.error("{}", line.text);
     case LogLevel::warn: return log_.warn("{}", line.text);

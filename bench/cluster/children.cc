@@ -104,8 +104,8 @@ Status Children::wait_until(Deadline deadline, const std::string& what, const st
 
 Status Children::poll_once(Deadline deadline) {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-  for (const Fd& stranger : strangers_)
-    fds.push_back({stranger.get(), POLLIN, 0});
+  for (const Fd& pending : pending_)
+    fds.push_back({pending.get(), POLLIN, 0});
   std::size_t next = fds.size();
   for (const Child& child : children_) {
     fds.push_back({child.out, POLLIN, 0});
@@ -133,20 +133,20 @@ Status Children::poll_once(Deadline deadline) {
   if (fds[1].revents != 0) {
     auto fd = accept_control(listener_.get());
     if (!fd) return fd.error();
-    strangers_.push_back(std::move(*fd));
+    pending_.push_back(std::move(*fd));
     return {};
   }
-  for (std::size_t i = 0; i < strangers_.size(); ++i) {
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
     if (fds[2 + i].revents == 0) continue;
-    std::swap(strangers_[i], strangers_.back());
+    std::swap(pending_[i], pending_.back());
     return read_hello();
   }
   return {};
 }
 
 Status Children::read_hello() {
-  Fd fd = std::move(strangers_.back());
-  strangers_.pop_back();
+  Fd fd = std::move(pending_.back());
+  pending_.pop_back();
   auto hello = receive_reply(fd.get());
   // Gone before it said who it is: its end will be told by SIGCHLD.
   if (!hello) return {};

@@ -77,7 +77,7 @@ class Children {
   const bool verbose_;
   std::string folder_;
   Fd listener_;
-  std::vector<Fd> strangers_;  // connected, hello not yet read
+  std::vector<Fd> pending_;  // connected, hello not yet read
   Fd signals_;
   std::list<Child> children_;
 };

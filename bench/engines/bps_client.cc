@@ -133,7 +133,7 @@ Result<std::span<std::byte>> BpsClient::allocate(std::size_t bytes) {
 }
 
 Result<BpsHandle> BpsClient::start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
-                                   bps_operation operation) {
+                                   bps_reduce_op operation) {
   bps_error error = BPS_ERROR_INIT;
   bps_handle* handle = nullptr;
   if (bps_push_pull(client_, tensor, &in, out, operation, &handle, &error) != BPS_OK) return to_error(error);
@@ -141,7 +141,7 @@ Result<BpsHandle> BpsClient::start(bps_tensor tensor, const bps_buffer& in, cons
 }
 
 Result<BpsHandle> BpsClient::push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
-                                       bps_operation operation) {
+                                       bps_reduce_op operation) {
   const bps_buffer to = describe(out);
   return start(tensor, describe(in), &to, operation);
 }

@@ -70,7 +70,7 @@ class BpsClient {
   Result<std::span<std::byte>> allocate(std::size_t bytes);
 
   Result<BpsHandle> push_pull(bps_tensor tensor, std::span<std::byte> in, std::span<std::byte> out,
-                              bps_operation operation = BPS_SUM);
+                              bps_reduce_op operation = BPS_SUM);
   // Memory of whatever kind.
   Result<BpsHandle> push_pull(bps_tensor tensor, const bps_buffer& in, const bps_buffer& out);
   // The answer is read in place.
@@ -80,7 +80,7 @@ class BpsClient {
 
  private:
   Result<BpsHandle> start(bps_tensor tensor, const bps_buffer& in, const bps_buffer* out,
-                          bps_operation operation);
+                          bps_reduce_op operation);
 
   bps_client* client_ = nullptr;
   std::vector<void*> memory_;

@@ -48,7 +48,7 @@ class LocalEngine final : public Engine, public LocalGroup::Owner {
   Status join() override {
     auto listener = transport_.listen(
         loop_, {name_ + std::to_string(options_.index), 0}, [this](std::unique_ptr<Connection> connection) {
-          strangers_.push_back(std::make_unique<Stranger>(*this, std::move(connection)));
+          pending_.push_back(std::make_unique<Pending>(*this, std::move(connection)));
         });
     if (!listener) return listener.error();
     listener_ = std::move(*listener);
@@ -116,8 +116,8 @@ class LocalEngine final : public Engine, public LocalGroup::Owner {
   };
 
   // One that has not said whose it is; its first message does, and others follow only on the new handler.
-  struct Stranger final : ConnectionHandler {
-    Stranger(LocalEngine& to, std::unique_ptr<Connection> from) : engine(to), connection(std::move(from)) {
+  struct Pending final : ConnectionHandler {
+    Pending(LocalEngine& to, std::unique_ptr<Connection> from) : engine(to), connection(std::move(from)) {
       connection->start(*this);
     }
     std::byte* on_payload(const Message&, std::uint64_t) override { return nullptr; }
@@ -254,7 +254,7 @@ class LocalEngine final : public Engine, public LocalGroup::Owner {
   Status failed_;
   std::unique_ptr<HostGroup> group_;
   std::vector<Link> links_;  // by member
-  std::vector<std::unique_ptr<Stranger>> strangers_;
+  std::vector<std::unique_ptr<Pending>> pending_;
   std::size_t connected_ = 0;
   std::unique_ptr<Listener> listener_;
 };

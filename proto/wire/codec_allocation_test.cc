@@ -36,7 +36,7 @@ void check_no_allocation(const std::vector<Message>& messages) {
 
 TEST_CASE("a data frame costs no allocation") {
   check_no_allocation(
-      {PushPull{.round = Round{5}}, Aggregate{.round = Round{5}}, Later{}, Again{}, Credit{7}});
+      {PushPull{.round = Round{5}}, Aggregate{.round = Round{5}}, NotReady{}, ClearToSend{}, Credit{7}});
 }
 
 TEST_CASE("what an asynchronous answer holds costs no allocation behind another one") {

@@ -265,7 +265,7 @@ void read(Check& check, const fb::PushPull& in, PushPull& out) {
   out.root = check.below<Rank>("root", fields.root(), kMaxWorldSize);
   out.codec = check.known<Codec>("codec", fields.codec(), kCodecCount);
   out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
-  out.announced = fields.announced();
+  out.rendezvous = fields.rendezvous();
   check.error("error", in.error(), out.error);
 }
 
@@ -290,8 +290,8 @@ void read_round(Check& check, const fb::RoundFields& fields, T& out) {
   out.taken = fields.taken();
 }
 
-void read(Check& check, const fb::Later& in, Later& out) { read_round(check, *in.fields(), out); }
-void read(Check& check, const fb::Again& in, Again& out) { read_round(check, *in.fields(), out); }
+void read(Check& check, const fb::NotReady& in, NotReady& out) { read_round(check, *in.fields(), out); }
+void read(Check& check, const fb::ClearToSend& in, ClearToSend& out) { read_round(check, *in.fields(), out); }
 
 void read(Check& check, const fb::RoundFailed& in, RoundFailed& out) {
   read_round(check, *in.fields(), out);
@@ -300,7 +300,7 @@ void read(Check& check, const fb::RoundFailed& in, RoundFailed& out) {
 
 void read(Check&, const fb::Credit& in, Credit& out) {
   out.taken = in.taken();
-  out.unasked = in.unasked();
+  out.eager_limit = in.eager_limit();
 }
 
 void read(Check& check, const fb::Moved& in, Moved& out) {
@@ -421,8 +421,8 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(Ack)
     BPS_READ(PushPull)
     BPS_READ(Aggregate)
-    BPS_READ(Later)
-    BPS_READ(Again)
+    BPS_READ(NotReady)
+    BPS_READ(ClearToSend)
     BPS_READ(RoundFailed)
     BPS_READ(TensorFailed)
     BPS_READ(Credit)

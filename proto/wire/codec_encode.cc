@@ -181,7 +181,7 @@ Offset<fb::Ack> pack(Builder& b, const Ack& m) {
 Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
   const fb::PushPullFields fields(
       m.job_run.value, m.round.value, m.partition.value, m.epoch.value, m.generation.value, m.root.value,
-      m.weight, static_cast<std::uint8_t>(m.operation), static_cast<std::uint8_t>(m.codec), m.announced);
+      m.weight, static_cast<std::uint8_t>(m.operation), static_cast<std::uint8_t>(m.codec), m.rendezvous);
   return fb::CreatePushPull(b, &fields, pack_unless_ok(b, m.error));
 }
 
@@ -207,14 +207,14 @@ fb::RoundFields round_fields(const T& m) {
   return {m.round.value, m.taken, m.partition.value};
 }
 
-Offset<fb::Later> pack(Builder& b, const Later& m) {
+Offset<fb::NotReady> pack(Builder& b, const NotReady& m) {
   const fb::RoundFields fields = round_fields(m);
-  return fb::CreateLater(b, &fields);
+  return fb::CreateNotReady(b, &fields);
 }
 
-Offset<fb::Again> pack(Builder& b, const Again& m) {
+Offset<fb::ClearToSend> pack(Builder& b, const ClearToSend& m) {
   const fb::RoundFields fields = round_fields(m);
-  return fb::CreateAgain(b, &fields);
+  return fb::CreateClearToSend(b, &fields);
 }
 
 Offset<fb::RoundFailed> pack(Builder& b, const RoundFailed& m) {
@@ -222,7 +222,7 @@ Offset<fb::RoundFailed> pack(Builder& b, const RoundFailed& m) {
   return fb::CreateRoundFailed(b, &fields, pack(b, m.error));
 }
 
-Offset<fb::Credit> pack(Builder& b, const Credit& m) { return fb::CreateCredit(b, m.taken, m.unasked); }
+Offset<fb::Credit> pack(Builder& b, const Credit& m) { return fb::CreateCredit(b, m.taken, m.eager_limit); }
 
 Offset<fb::Moved> pack(Builder& b, const Moved& m) {
   const auto reason = pack_cut(b, m.reason, kMaxMessageBytes);

@@ -79,7 +79,7 @@ TEST_CASE("random messages come back as they were, from any alignment") {
 
 TEST_CASE("headers of data frames are small") {
   for (const Message& message :
-       {Message{PushPull{}}, Message{Aggregate{}}, Message{Later{}}, Message{Again{}}}) {
+       {Message{PushPull{}}, Message{Aggregate{}}, Message{NotReady{}}, Message{ClearToSend{}}}) {
     INFO(name_of(message));
     CHECK(header_of(message).size() <= 88);
   }
@@ -239,7 +239,7 @@ TEST_CASE("numbers beyond their limits are refused") {
   CHECK_THAT(refusal(PushPull{.root = Rank{kMaxWorldSize}}), Catch::Contains("PushPull.root"));
   CHECK_THAT(refusal(PushPull{.weight = kMaxWorldSize + 1}), Catch::Contains("PushPull.weight"));
   CHECK_THAT(refusal(Aggregate{.weight = kMaxWorldSize + 1}), Catch::Contains("Aggregate.weight"));
-  CHECK_THAT(refusal(Later{.partition = PartitionId{~0u}}), Catch::Contains("Later.partition"));
+  CHECK_THAT(refusal(NotReady{.partition = PartitionId{~0u}}), Catch::Contains("NotReady.partition"));
   CHECK_THAT(refusal(Declare{1, {{.name = "a", .elements = kMaxTensorElements + 1}}}),
              Catch::Contains("tensors.elements"));
   CHECK_THAT(refusal(DropTensors{{}, {TensorId{kMaxTensorsPerJob}}}), Catch::Contains("DropTensors.tensors"));

@@ -46,7 +46,7 @@ bool accepted(std::span<const std::byte> frame, Message& message) {
 
 // As long as the kind of a message: data frames carry a payload.
 std::uint64_t sample_payload_bytes(const Message& message) {
-  if (const auto* push = std::get_if<PushPull>(&message)) return push->announced ? 0 : 262'144;
+  if (const auto* push = std::get_if<PushPull>(&message)) return push->rendezvous ? 0 : 262'144;
   return std::holds_alternative<Aggregate>(message) ? 262'144 : 0;
 }
 

@@ -325,7 +325,7 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   Rank root;  // of a broadcast, else 0
   Codec codec = Codec::raw;
   std::uint32_t weight = 1;  // ranks already summed in the payload
-  bool announced = false;    // without payload: the contribution is there, and waits to be asked for
+  bool rendezvous = false;   // without payload: the contribution is there, and waits to be asked for
   Error error = {};  // not ok: the ranks of this host disagree, and the round fails with it; no payload
   friend bool operator==(const PushPull&, const PushPull&) = default;
 };
@@ -345,18 +345,19 @@ struct Aggregate {  // server -> worker; the payload is the answer
   friend bool operator==(const Aggregate&, const Aggregate&) = default;
 };
 
-struct Later {  // server -> worker: no room for your contribution yet, I will ask with Again; it was dropped
+struct NotReady {  // server -> worker: no room for your contribution yet, I will ask with ClearToSend; it was
+                   // dropped
   PartitionId partition;
   Round round;
   std::uint64_t taken = 0;
-  friend bool operator==(const Later&, const Later&) = default;
+  friend bool operator==(const NotReady&, const NotReady&) = default;
 };
 
-struct Again {  // server -> worker: send the contribution now
+struct ClearToSend {  // server -> worker: send the contribution now
   PartitionId partition;
   Round round;
   std::uint64_t taken = 0;
-  friend bool operator==(const Again&, const Again&) = default;
+  friend bool operator==(const ClearToSend&, const ClearToSend&) = default;
 };
 
 struct RoundFailed {  // server -> worker: this round of the partition can never complete for you
@@ -369,7 +370,7 @@ struct RoundFailed {  // server -> worker: this round of the partition can never
 
 struct Credit {  // server -> worker
   std::uint64_t taken = 0;
-  std::uint64_t unasked = 0;  // payload bytes that may be unasked for and unanswered; 0 = as before
+  std::uint64_t eager_limit = 0;  // payload bytes that may be sent eagerly and unanswered; 0 = as before
   friend bool operator==(const Credit&, const Credit&) = default;
 };
 
@@ -510,10 +511,10 @@ inline constexpr bool kIsAlternative<T, std::variant<All...>> = (std::is_same_v<
 using AnyMessage =
     std::variant<HelloWorker, HelloServer, HelloLane, Welcome, Refused, Heartbeat, JoinProgress, JobStart,
                  JobFailed, Declare, Declared, Barrier, BarrierDone, Leave, Left, OpenJob, DeclareSlices,
-                 DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, Later, Again, RoundFailed,
-                 TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled, Challenge,
-                 Proof, Attached, Shrunk, HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits, AskCluster,
-                 ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch>;
+                 DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, NotReady, ClearToSend,
+                 RoundFailed, TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled,
+                 Challenge, Proof, Attached, Shrunk, HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits,
+                 AskCluster, ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch>;
 inline constexpr std::size_t kMessageCount = std::variant_size_v<AnyMessage>;
 
 // A variant whose copies, moves, comparison and end are compiled once, in messages.cc: inline, each file that

@@ -338,7 +338,7 @@ TEST_CASE("core: the join deadline also ends a start that a server does not conf
   CHECK_THAT(h.last<JobFailed>(w0).error.message,
              Contains("server 1 (host cpu-1") && Contains("has not confirmed"));
   CHECK(h.got<JobEnded>(server).size() == 1);
-  // A late acknowledgement is no offence.
+  // A late acknowledgement is no violation.
   h.say(server, Ack{h.last<OpenJob>(server).request, {}});
   CHECK(h.is_alive(server));
 }

@@ -10,13 +10,13 @@
 // A contribution is told in two steps. begin(): its header is here; where shall the payload go? end(): the
 // payload is there, whole. Only whole contributions are ever added; lost() between the two leaves no trace.
 // Every begin() of a contribution that is not lost leads to exactly one answer or failure, perhaps after
-// `later` and `again` (and then another begin). A payload that is lent is there, whole, at once: lend() is
-// both steps. Its owner may withdraw it while it is being read, and a sum that has a part of it is never
-// seen.
+// `not_ready` and `clear_to_send` (and then another begin). A payload that is lent is there, whole, at once:
+// lend() is both steps. Its owner may withdraw it while it is being read, and a sum that has a part of it is
+// never seen.
 //
-// A partition that another server had before is fenced: nothing completes before every contributor has said,
-// with resume(), which results it has. What some have and others lack is fetched from one who has it; of an
-// asynchronous value, the newest that anyone has.
+// A partition that another server had before is in handoff: nothing completes before every contributor has
+// said, with resume(), which results it has. What some have and others lack is fetched from one who has it;
+// of an asynchronous value, the newest that anyone has.
 //
 // Owner: a shard. Lives on: shard loop. A payload in an action stays unchanged until its pin is given back.
 #pragma once
@@ -58,7 +58,7 @@ SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t ele
 
 struct Action {
   static constexpr std::uint32_t kNoPin = 0xffffffff;  // without payload
-  enum class Kind : std::uint8_t { answer, later, again, failed, resumed, fetch };
+  enum class Kind : std::uint8_t { answer, not_ready, clear_to_send, failed, resumed, fetch };
   Kind kind = Kind::answer;
   std::uint32_t contributor = 0;  // whom to tell
   Round round;                    // resumed: the open one; async: the contributor's own
@@ -76,7 +76,7 @@ using Actions = std::vector<Action>;
 // A round that somebody waits for, and who has not done his part in it.
 struct OpenState {
   Round round;
-  bool resuming = false;              // behind the fence; `round` is the highest that was named
+  bool resuming = false;              // in handoff; `round` is the highest that was named
   std::vector<std::uint32_t> absent;  // contributors
 };
 

@@ -29,7 +29,7 @@ struct Worker {
   enum class State { idle, sending, sent, refused, done, dead };
   State state = State::idle;
   bool refused_early = false;  // while it was still sending
-  bool announced = false;      // refused: not sent at all
+  bool rendezvous = false;     // refused: not sent at all
   bool asked = false;          // idle: the server wants it
   bool broken = false;         // the server has not heard of it yet
   std::uint64_t round = 0;
@@ -133,7 +133,7 @@ class World {
       if (pick(2) < lenders_ && !bytes.empty() && lend(worker, index, header, bytes, actions)) {
         return obey(actions);
       }
-      if (!bytes.empty() && !worker.asked && pick(4) == 0) return announce(index, header);
+      if (!bytes.empty() && !worker.asked && pick(4) == 0) return request_to_send(index, header);
       worker.asked = false;
       worker.destination = aggregator_->begin(index, header, bytes.size(), actions);
       worker.state = Worker::State::sending;
@@ -152,13 +152,13 @@ class World {
     obey(actions);
   }
 
-  void announce(std::uint32_t index, PushPull header) {
+  void request_to_send(std::uint32_t index, PushPull header) {
     Actions actions;
-    header.announced = true;
+    header.rendezvous = true;
     CHECK(aggregator_->begin(index, header, 0, actions).kind == Destination::Kind::drop);
     aggregator_->end(index, nullptr, actions);
     workers_[index].state = Worker::State::refused;
-    workers_[index].announced = true;
+    workers_[index].rendezvous = true;
     obey(actions);
   }
 
@@ -201,7 +201,7 @@ class World {
         REQUIRE(action.error.code == ErrorCode::peer_lost);
         // A failure is told while what it concerns is still being refused, or asked for again.
         worker.refused_early = false;
-        if (worker.state == Worker::State::refused) worker.announced = true;
+        if (worker.state == Worker::State::refused) worker.rendezvous = true;
       }
       if (failed || action.kind == Action::Kind::answer) {
         REQUIRE(!worker.refused_early);
@@ -213,18 +213,18 @@ class World {
       }
       REQUIRE(action.round.value == worker.round);
       if (worker.broken) continue;  // it does not hear it any more
-      if (action.kind == Action::Kind::later) {
+      if (action.kind == Action::Kind::not_ready) {
         if (worker.state == Worker::State::sending) {
           worker.refused_early = true;
           continue;
         }
-        // Of an announcement: it was sent before, on another lane, and its sum is spoiled.
-        REQUIRE((worker.state == Worker::State::sent || worker.announced));
+        // Of a request to send: it was sent before, on another lane, and its sum is spoiled.
+        REQUIRE((worker.state == Worker::State::sent || worker.rendezvous));
         worker.state = Worker::State::refused;
       } else {
         REQUIRE(worker.state == Worker::State::refused);
         worker.state = Worker::State::idle;
-        worker.announced = false;
+        worker.rendezvous = false;
         worker.asked = true;
       }
     }
@@ -236,9 +236,9 @@ class World {
     worker.inbox.pop_front();
     REQUIRE(std::equal(answer.copy.begin(), answer.copy.end(), answer.payload.begin(), answer.payload.end()));
     REQUIRE(answer.round.value == worker.round);
-    // To an announcement too: it was sent before, on another lane.
-    REQUIRE((worker.state == Worker::State::sent || worker.announced));
-    worker.announced = false;
+    // To a request to send, too: it was sent before, on another lane.
+    REQUIRE((worker.state == Worker::State::sent || worker.rendezvous));
+    worker.rendezvous = false;
     worker.asked = false;
     if (!answer.failed) check_answer(index, answer);
     const auto [first, is_first] = outcomes_.try_emplace(answer.round.value, answer.failed);
@@ -260,7 +260,7 @@ class World {
     worker.loan = nullptr;
     worker.broken = false;
     worker.refused_early = false;
-    worker.announced = false;
+    worker.rendezvous = false;
     worker.asked = false;
     while (!worker.inbox.empty()) {
       if (worker.inbox.front().pin != Action::kNoPin) aggregator_->unpin(worker.inbox.front().pin, actions);

@@ -94,10 +94,11 @@ TEST_CASE("shrink: one alone, of a narrow type, gets its own bytes") {
   CHECK(std::vector<std::byte>(answer.begin(), answer.end()) == half);
 }
 
-TEST_CASE("shrink: who was refused, or only announced, is not asked any more; the next one is") {
+TEST_CASE(
+    "shrink: who was refused, or has only requested to send, is not cleared any more; the next one is") {
   ShrinkingBench bench(3, 0);
   bench.push(0, 0, 1);
-  bench.announce(1, 0);
+  bench.request_to_send(1, 0);
   REQUIRE(bench.said() == "1 again 0");
   bench.push(2, 0, 4);
   REQUIRE(bench.said() == "2 later 0");
@@ -179,7 +180,7 @@ TEST_CASE("shrink: a broadcast fails without its root's bytes, when all have com
   CHECK(whole.said() == "1 answer 0 weight 1 value 5");
 }
 
-TEST_CASE("shrink: a fence does not wait for the dead, whenever they die") {
+TEST_CASE("shrink: a handoff does not wait for the dead, whenever they die") {
   ShrinkingBench bench(3);
   bench.move_here();
   bench.resume_all({4, 4});

@@ -69,17 +69,17 @@ TEST_CASE("what finds no room is refused and asked for in its turn") {
   Bench bench(3, 0);
   bench.push(2, 0, 4);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::later);
+  CHECK(bench.actions[0].kind == Kind::not_ready);
   bench.push(1, 0, 2);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::later);
+  CHECK(bench.actions[0].kind == Kind::not_ready);
   bench.push(0, 0, 1);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::again);
+  CHECK(bench.actions[0].kind == Kind::clear_to_send);
   CHECK(bench.actions[0].contributor == 1);
   bench.push(1, 0, 2);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::again);
+  CHECK(bench.actions[0].kind == Kind::clear_to_send);
   CHECK(bench.actions[0].contributor == 2);
   bench.push(2, 0, 4);
   REQUIRE(bench.actions.size() == 3);
@@ -96,24 +96,24 @@ TEST_CASE("with room again, those behind the next are asked too") {
   finish_in_turn(bench);
 }
 
-TEST_CASE("what is announced is asked for in its turn, or before it where there is room") {
+TEST_CASE("a request to send is cleared in its turn, or before it where there is room") {
   Bench bench(4, BufferPool::class_bytes(Bench::kElements * sizeof(float)));
   for (const std::uint32_t rank : {3, 2, 1}) {
-    bench.announce(rank, 0);
+    bench.request_to_send(rank, 0);
     CHECK(bench.actions.empty());  // the first is not there
   }
   CHECK(bench.budget.bytes_in_use() == 0);
-  bench.announce(0, 0);
+  bench.request_to_send(0, 0);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::again);
+  CHECK(bench.actions[0].kind == Kind::clear_to_send);
   CHECK(bench.actions[0].contributor == 0);
   finish_in_turn(bench);
 }
 
-TEST_CASE("what was announced far from its turn is not asked for yet, however much room there is") {
+TEST_CASE("a request to send far from its turn is not cleared yet, however much room there is") {
   Bench bench(64);
   for (std::uint32_t rank = 1; rank < 64; ++rank) {
-    bench.announce(rank, 0);
+    bench.request_to_send(rank, 0);
   }
   bench.push(0, 0, 1);
   CHECK(bench.actions.size() == 16);
@@ -122,16 +122,16 @@ TEST_CASE("what was announced far from its turn is not asked for yet, however mu
   CHECK(bench.actions[0].contributor == 17);
 }
 
-TEST_CASE("an announcement of what counts already is answered") {
+TEST_CASE("a request to send what counts already is answered") {
   Bench bench(2);
   bench.push(0, 0, 1);
   bench.lose(0);
-  bench.announce(0, 0);
+  bench.request_to_send(0, 0);
   CHECK(bench.actions.empty());
   bench.push(1, 0, 2);
   CHECK(bench.actions.size() == 2);
   bench.lose(1);
-  bench.announce(1, 0);
+  bench.request_to_send(1, 0);
   REQUIRE(bench.actions.size() == 1);
   CHECK(first_element(bench.actions[0]) == 3.0f);
 }
@@ -192,11 +192,11 @@ TEST_CASE("a busy slot without budget refuses the first and asks for it when the
   bench.push(0, 1, 2);
   bench.push(0, 2, 3);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::later);
+  CHECK(bench.actions[0].kind == Kind::not_ready);
   bench.actions.clear();
   bench.unpin(round0[0]);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::again);
+  CHECK(bench.actions[0].kind == Kind::clear_to_send);
   bench.push(0, 2, 3);
   REQUIRE(bench.actions.size() == 1);
   CHECK(first_element(bench.actions[0]) == 3.0f);

@@ -10,7 +10,7 @@ namespace bps {
 AsyncAggregator::AsyncAggregator(PartitionShape shape, std::span<const Contributor> contributors,
                                  AggregatorMemory memory)
     : Aggregator(std::move(shape), contributors, memory), states_(contributors.size()), snapshots_(1) {
-  if (shape_.moved) fence_ = std::make_unique<Fence>(contributors.size());
+  if (shape_.moved) handoff_ = std::make_unique<RoundHandoff>(contributors.size());
 }
 
 Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) const {
@@ -44,7 +44,7 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
   }
   const bool empty = broadcast && contributors_[contributor].rank != header.root;
   const std::size_t expected = empty ? 0 : shape_.raw_bytes();
-  if (!header.announced && bytes != expected)
+  if (!header.rendezvous && bytes != expected)
     return errors_.length(contributor, header.round, bytes, expected);
   return {};
 }
@@ -59,8 +59,8 @@ Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& he
   State& state = states_[contributor];
   BPS_ASSERT(state.arrival == Arrival::none);
   state.arriving = header.round;
-  if (fence_ != nullptr)
-    return drop(contributor, header.announced ? Arrival::fenced_announced : Arrival::fenced);
+  if (handoff_ != nullptr)
+    return drop(contributor, header.rendezvous ? Arrival::resumes_rendezvous : Arrival::resumes);
   const bool again = state.next.value > 0 && header.round.value == state.next.value - 1;
   if (again) {
     if (state.elsewhere) learn(state, header);
@@ -81,7 +81,7 @@ Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& he
   }
   if (state.phase == Phase::whole) return drop(contributor, Arrival::duplicate);
   state.operation = header.operation;
-  if (header.announced) return drop(contributor, Arrival::announced);
+  if (header.rendezvous) return drop(contributor, Arrival::rendezvous);
   if (broadcast) {
     state.root = header.root;
     state.has_root = true;
@@ -134,13 +134,13 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
       count(contributor);
       ++state.broadcasts;
       break;
-    case Arrival::announced:
+    case Arrival::rendezvous:
     case Arrival::no_room:
-      if (arrival == Arrival::no_room) emit(actions, Action::Kind::later, contributor, state.arriving);
-      state.phase = Phase::later;
+      if (arrival == Arrival::no_room) emit(actions, Action::Kind::not_ready, contributor, state.arriving);
+      state.phase = Phase::not_ready;
       if (!has_value_ && state.operation != Operation::broadcast) break;
-      state.phase = Phase::asked;
-      emit(actions, Action::Kind::again, contributor, state.arriving);
+      state.phase = Phase::cleared;
+      emit(actions, Action::Kind::clear_to_send, contributor, state.arriving);
       break;
     case Arrival::duplicate:
       if (state.arriving < state.next && state.error.code != ErrorCode::ok) {
@@ -167,9 +167,9 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
       refusals_.erase(refusal);
       break;
     }
-    case Arrival::fenced:
-    case Arrival::fenced_announced:
-      end_fenced(contributor, arrival == Arrival::fenced_announced, actions);
+    case Arrival::resumes:
+    case Arrival::resumes_rendezvous:
+      end_in_handoff(contributor, arrival == Arrival::resumes_rendezvous, actions);
       break;
   }
   fail_if_all_wait(actions);
@@ -225,19 +225,19 @@ void AsyncAggregator::set_value(const std::byte* raw, Actions& actions) {
       const bool awaiting = state.awaiting;
       count(i);
       state.awaiting = awaiting;
-    } else if (state.phase == Phase::later) {
-      state.phase = Phase::asked;
-      emit(actions, Action::Kind::again, i, state.next);
+    } else if (state.phase == Phase::not_ready) {
+      state.phase = Phase::cleared;
+      emit(actions, Action::Kind::clear_to_send, i, state.next);
     }
   }
 }
 
 // A worker has one operation of a tensor under way: who waits sends no broadcast.
 void AsyncAggregator::fail_if_all_wait(Actions& actions) {
-  if (has_value_ || fence_ != nullptr) return;
+  if (has_value_ || handoff_ != nullptr) return;
   const bool all_wait = std::all_of(states_.begin(), states_.end(), [](const State& state) {
     return state.left || state.phase == Phase::whole ||
-           (state.phase == Phase::later && state.arrival == Arrival::none);
+           (state.phase == Phase::not_ready && state.arrival == Arrival::none);
   });
   if (!all_wait) return;
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
@@ -249,7 +249,7 @@ void AsyncAggregator::fail_if_all_wait(Actions& actions) {
                        " can never complete: the tensor has no value yet, and all ranks push deltas",
                    "broadcast an asynchronous tensor first: that sets its value");
     // One that is being sent again is answered at its end.
-    if ((state.phase == Phase::later || state.awaiting) && state.arrival == Arrival::none) {
+    if ((state.phase == Phase::not_ready || state.awaiting) && state.arrival == Arrival::none) {
       emit(actions, Action::Kind::failed, i, state.next, state.error);
     }
     state.buffer.reset();
@@ -268,7 +268,7 @@ bool AsyncAggregator::is_due(const State& state, Round slowest) const {
 }
 
 void AsyncAggregator::settle(Actions& actions) {
-  if (fence_ != nullptr) return;
+  if (handoff_ != nullptr) return;
   Round slowest{~std::uint64_t{0} - kUnboundedStaleness};
   for (const State& state : states_) {
     if (!state.left) slowest = std::min(slowest, state.next);
@@ -335,9 +335,9 @@ void AsyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   state.arrival = Arrival::none;
   if (state.phase != Phase::whole) state.phase = Phase::idle;
   state.awaiting = false;
-  if (fence_ != nullptr) {
+  if (handoff_ != nullptr) {
     // Half a value is overwritten by the next one.
-    if (fence_->lost(contributor)) approach(actions);
+    if (handoff_->lost(contributor)) approach(actions);
     return;
   }
   settle(actions);
@@ -345,7 +345,7 @@ void AsyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
 
 void AsyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   states_[contributor].left = true;
-  if (fence_ != nullptr) return;  // it lingers, and resumes
+  if (handoff_ != nullptr) return;  // it lingers, and resumes
   for (std::uint32_t i = 0; i < states_.size(); ++i)
     strand(i, contributor, actions);
   fail_if_all_wait(actions);
@@ -380,11 +380,11 @@ void AsyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
 // for the slowest ones otherwise.
 bool AsyncAggregator::open_state(OpenState& out) const {
   out.absent.clear();
-  out.resuming = fence_ != nullptr;
-  if (fence_ != nullptr) {
-    out.round = fence_->highest();
+  out.resuming = handoff_ != nullptr;
+  if (handoff_ != nullptr) {
+    out.round = handoff_->highest();
     for (std::uint32_t i = 0; i < states_.size(); ++i) {
-      if (fence_->waits_for(i)) out.absent.push_back(i);
+      if (handoff_->waits_for(i)) out.absent.push_back(i);
     }
     return true;
   }
@@ -392,7 +392,7 @@ bool AsyncAggregator::open_state(OpenState& out) const {
   Round lowest;
   for (const State& state : states_) {
     const bool counted = state.phase == Phase::waiting && state.awaiting;
-    const bool before_value = !has_value_ && (state.phase == Phase::whole || state.phase == Phase::later);
+    const bool before_value = !has_value_ && (state.phase == Phase::whole || state.phase == Phase::not_ready);
     if (!counted && !before_value) continue;
     const Round round{counted ? state.next.value - 1 : state.next.value};
     if (waiting != nullptr && round >= lowest) continue;
@@ -406,7 +406,7 @@ bool AsyncAggregator::open_state(OpenState& out) const {
     const State& state = states_[i];
     if (state.left) continue;
     const bool absent = for_root ? contributors_[i].rank == waiting->root && waiting->broadcasts > broadcasts_
-                        : !has_value_ ? state.phase == Phase::idle || state.phase == Phase::asked
+                        : !has_value_ ? state.phase == Phase::idle || state.phase == Phase::cleared
                                       : shape_.staleness != kUnboundedStaleness &&
                                             state.next.value + shape_.staleness < waiting->next.value;
     if (absent) out.absent.push_back(i);
@@ -414,19 +414,19 @@ bool AsyncAggregator::open_state(OpenState& out) const {
   return true;
 }
 
-// ---- behind a fence ----
+// ---- in handoff ----
 
 void AsyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
-  if (fence_ != nullptr) return report(contributor, stored, false, actions);
+  if (handoff_ != nullptr) return report(contributor, stored, false, actions);
   catch_up(contributor, stored.round, false, actions);
 }
 
-void AsyncAggregator::end_fenced(std::uint32_t contributor, bool announced, Actions& actions) {
+void AsyncAggregator::end_in_handoff(std::uint32_t contributor, bool rendezvous, Actions& actions) {
   const State& state = states_[contributor];
   const bool waits =
-      fence_ != nullptr ? fence_->allows(contributor, state.arriving) : state.arriving == state.next;
-  if (waits && !announced) emit(actions, Action::Kind::later, contributor, state.arriving);
-  if (fence_ != nullptr) {
+      handoff_ != nullptr ? handoff_->allows(contributor, state.arriving) : state.arriving == state.next;
+  if (waits && !rendezvous) emit(actions, Action::Kind::not_ready, contributor, state.arriving);
+  if (handoff_ != nullptr) {
     return report(contributor, StoredRounds{shape_.partition, state.arriving}, true, actions);
   }
   // It had resumed before, and the others have done so meanwhile.
@@ -435,44 +435,44 @@ void AsyncAggregator::end_fenced(std::uint32_t contributor, bool announced, Acti
 
 void AsyncAggregator::report(std::uint32_t contributor, const StoredRounds& stored, bool pushed,
                              Actions& actions) {
-  if (!fence_->resume(contributor, stored, pushed)) {
+  if (!handoff_->resume(contributor, stored, pushed)) {
     return emit(actions, Action::Kind::failed, contributor, stored.round,
-                errors_.order(contributor, stored.round, fence_->report(contributor).next));
+                errors_.order(contributor, stored.round, handoff_->report(contributor).next));
   }
   approach(actions);
 }
 
 void AsyncAggregator::gone(std::uint32_t contributor, Actions& actions) {
-  if (fence_ == nullptr) return;
-  fence_->gone(contributor);
+  if (handoff_ == nullptr) return;
+  handoff_->gone(contributor);
   approach(actions);
 }
 
 void AsyncAggregator::died(std::uint32_t contributor, Actions& actions) {
-  if (fence_ == nullptr) return left(contributor, actions);
+  if (handoff_ == nullptr) return left(contributor, actions);
   states_[contributor].left = true;
-  fence_->died(contributor);
+  handoff_->died(contributor);
   approach(actions);
 }
 
 void AsyncAggregator::approach(Actions& actions) {
-  if (!fence_->is_settled()) return;
+  if (!handoff_->is_settled()) return;
   std::uint64_t newest = 0;
   for (std::uint32_t i = 0; i < states_.size(); ++i)
-    newest = std::max(newest, fence_->report(i).version);
+    newest = std::max(newest, handoff_->report(i).version);
   change_ = newest;
   if (newest == 0) return lift(actions);
-  const Fence::Holders holders =
-      fence_->holders([&](const Fence::Report& report) { return report.version == newest; });
-  if (holders.first != Fence::kNobody) {
-    fence_->ask(holders.first, Round{}, newest);
+  const RoundHandoff::Holders holders =
+      handoff_->holders([&](const RoundHandoff::Report& report) { return report.version == newest; });
+  if (holders.first != RoundHandoff::kNobody) {
+    handoff_->ask(holders.first, Round{}, newest);
     emit(actions, Action::Kind::fetch, holders.first, Round{});
     actions.back().version = newest;
     return;
   }
   if (holders.may_return) return;
   // What the last one of them reported, if any was asked.
-  const Error& reported = fence_->result().error;
+  const Error& reported = handoff_->result().error;
   lost_value_ = reported.code != ErrorCode::ok ? reported : nobody_has_error();
   lift(actions);
 }
@@ -487,14 +487,14 @@ Error AsyncAggregator::nobody_has_error() const {
 
 Destination AsyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
                                             std::uint64_t bytes) {
-  if (fence_ == nullptr || !fence_->begin(contributor, header)) return Destination{};
+  if (handoff_ == nullptr || !handoff_->begin(contributor, header)) return Destination{};
   if (header.error.code != ErrorCode::ok) return Destination{};
   if (bytes != shape_.raw_bytes()) {
-    fence_->fail(errors_.length(contributor, header.round, bytes, shape_.raw_bytes()));
+    handoff_->fail(errors_.length(contributor, header.round, bytes, shape_.raw_bytes()));
     return Destination{};
   }
   if (!allocate_value()) {
-    fence_->fail(
+    handoff_->fail(
         make_error(ErrorCode::out_of_memory,
                    "the server cannot allocate the value of " + shape_.tensor + ", which moved to it",
                    "give the server a smaller --memory-max than the machine has, or add servers"));
@@ -505,23 +505,23 @@ Destination AsyncAggregator::begin_retained(std::uint32_t contributor, const Ret
 }
 
 void AsyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
-  if (fence_ == nullptr || !fence_->is_arriving(contributor)) return;
-  if (fence_->result().error.code != ErrorCode::ok) {
-    fence_->miss();
+  if (handoff_ == nullptr || !handoff_->is_arriving(contributor)) return;
+  if (handoff_->result().error.code != ErrorCode::ok) {
+    handoff_->miss();
     return approach(actions);
   }
   reduce::widen_in_place(shape_.dtype, value_.data(), shape_.elements);
   has_value_ = true;
-  broadcasts_ = fence_->result().broadcasts;
+  broadcasts_ = handoff_->result().broadcasts;
   lift(actions);
 }
 
 void AsyncAggregator::lift(Actions& actions) {
-  const std::unique_ptr<Fence> fence = std::move(fence_);
-  const std::vector<Round>& in_value = fence->result().applied;
+  const std::unique_ptr<RoundHandoff> handoff = std::move(handoff_);
+  const std::vector<Round>& in_value = handoff->result().applied;
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
-    const Fence::Report& report = fence->report(i);
+    const RoundHandoff::Report& report = handoff->report(i);
     const std::uint32_t rank = contributors_[i].rank.value;
     const Round applied = has_value_ && rank < in_value.size() ? in_value[rank] : Round{};
     // A round that is over there and not in the value has failed.
@@ -530,7 +530,7 @@ void AsyncAggregator::lift(Actions& actions) {
     state.elsewhere = true;
   }
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    const Fence::Report& report = fence->report(i);
+    const RoundHandoff::Report& report = handoff->report(i);
     if (report.here) catch_up(i, report.next, report.pushed, actions);
   }
 }
@@ -538,13 +538,13 @@ void AsyncAggregator::lift(Actions& actions) {
 void AsyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
   const State& state = states_[contributor];
   emit(actions, Action::Kind::resumed, contributor, state.next);
-  // What is arriving from it is answered when it is whole, by end_fenced().
-  if (state.arrival == Arrival::fenced || state.arrival == Arrival::fenced_announced) return;
+  // What is arriving from it is answered when it is whole, by end_in_handoff().
+  if (state.arrival == Arrival::resumes || state.arrival == Arrival::resumes_rendezvous) return;
   const bool is_in_order = next == state.next || next.next() == state.next;
   if (!is_in_order) {
     emit(actions, Action::Kind::failed, contributor, next, errors_.order(contributor, next, state.next));
   } else if (pushed) {
-    emit(actions, Action::Kind::again, contributor, next);
+    emit(actions, Action::Kind::clear_to_send, contributor, next);
   }
 }
 

@@ -16,7 +16,7 @@
 //
 // Every answer says what the value holds: how often it has changed (its version, which orders all values that
 // the partition has ever had), how many broadcasts, and of each rank the first round that is not in it. A
-// round that has failed may be among those that are not. Behind a fence (the partition moved here) the
+// round that has failed may be among those that are not. in handoff (the partition moved here) the
 // newest value that any contributor keeps is fetched, and each goes on with the first of its rounds that is
 // neither in it nor over there; for one that is in it already it asks again, without payload, as the answer
 // depends on the operation, which only the worker knows. If nobody has a value the tensor begins anew; if
@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "server/aggregate/aggregator.h"
-#include "server/aggregate/fence.h"
+#include "server/aggregate/round_handoff.h"
 
 namespace bps {
 
@@ -55,8 +55,9 @@ class AsyncAggregator final : public Aggregator {
  private:
   enum class Phase : std::uint8_t {
     idle,
-    later,  // a delta was announced, or refused for lack of room; asked for when there is a value
-    asked,
+    not_ready,  // a delta was requested to be sent, or refused for lack of room; cleared when there is a
+                // value
+    cleared,
     whole,    // a delta waits in `buffer` for the first broadcast
     waiting,  // counted; the answer is due when the conditions hold
   };
@@ -66,12 +67,12 @@ class AsyncAggregator final : public Aggregator {
     wait,
     value,
     empty,
-    announced,
+    rendezvous,
     no_room,
     duplicate,
     refused,
-    fenced,  // counts as a resume
-    fenced_announced,
+    resumes,  // counts as a resume
+    resumes_rendezvous,
   };
   struct State {
     BufferPool::Buffer buffer;  // from the budget
@@ -115,10 +116,10 @@ class AsyncAggregator final : public Aggregator {
   // Fails a broadcast that waits for a root that is not there any more.
   void strand(std::uint32_t contributor, std::uint32_t root, Actions& actions);
 
-  // Behind the fence, and how it goes.
-  void end_fenced(std::uint32_t contributor, bool announced, Actions& actions);
+  // in handoff, and how it goes.
+  void end_in_handoff(std::uint32_t contributor, bool rendezvous, Actions& actions);
   void report(std::uint32_t contributor, const StoredRounds& stored, bool pushed, Actions& actions);
-  // Lifts the fence, or asks for the value, when all have resumed.
+  // Lifts the handoff, or asks for the value, when all have resumed.
   void approach(Actions& actions);
   void lift(Actions& actions);
   Error nobody_has_error() const;
@@ -133,7 +134,7 @@ class AsyncAggregator final : public Aggregator {
   std::uint32_t broadcasts_ = 0;  // done by their roots
   std::uint64_t change_ = 0;      // counts all changes of the value, here and before
   Error lost_value_;              // why there is none any more, until it is set again
-  std::unique_ptr<Fence> fence_;
+  std::unique_ptr<RoundHandoff> handoff_;
 };
 
 }  // namespace bps

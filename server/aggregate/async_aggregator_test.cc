@@ -35,11 +35,11 @@ TEST_CASE(
   Bench bench(3, 0, Mode::async);
   bench.push(1, 0, 5);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::later);
+  CHECK(bench.actions[0].kind == Kind::not_ready);
   bench.push(2, 0, 0, Operation::broadcast, 0);
   bench.push(0, 0, 100, Operation::broadcast, 0);
   REQUIRE(bench.actions.size() == 3);
-  CHECK(bench.actions[0].kind == Kind::again);
+  CHECK(bench.actions[0].kind == Kind::clear_to_send);
   const Actions answers = bench.actions;
   bench.push(1, 0, 5);
   CHECK(bench.actions.empty());
@@ -113,7 +113,7 @@ TEST_CASE("async: deltas of all ranks fail when no broadcast can come any more")
   SECTION("the last one waits too") {
     bench.push(1, 0, 2);  // finds no room in the budget
     REQUIRE(bench.actions.size() == 3);
-    CHECK(bench.actions[0].kind == Kind::later);
+    CHECK(bench.actions[0].kind == Kind::not_ready);
     CHECK(bench.actions[2].contributor == 1);
   }
   SECTION("the last one leaves") {

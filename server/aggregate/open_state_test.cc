@@ -45,7 +45,7 @@ TEST_CASE("open state: who was refused for lack of room has come, until it is as
   Bench bench(3, 0);
   bench.push(2, 0, 1);
   CHECK(open_state(bench) == "round 0: 0 1");
-  bench.announce(1, 0);
+  bench.request_to_send(1, 0);
   CHECK(open_state(bench) == "round 0: 0");
   bench.push(0, 0, 1);  // both are asked now, or one after the other
   CHECK(open_state(bench).starts_with("round 0: 1"));
@@ -59,8 +59,7 @@ TEST_CASE("open state: a broadcast waits for everybody, with or without data") {
   CHECK(open_state(bench) == "round 0: 0");
 }
 
-TEST_CASE(
-    "open state: behind the fence, those that have not resumed, and who is asked for what others lack") {
+TEST_CASE("open state: in handoff, those that have not resumed, and who is asked for what others lack") {
   Bench bench(3);
   PartitionShape shape = bench.aggregator->shape();
   shape.moved = true;

@@ -97,7 +97,7 @@ void RoundSum::take_nothing(std::uint32_t contributor) {
 bool RoundSum::set_aside(std::uint32_t contributor, const std::byte* bytes) {
   ready_ = std::min(ready_, contributor);
   std::byte* const room = make_room(contributor);
-  parts_[contributor].phase = room != nullptr ? Phase::whole : Phase::later;
+  parts_[contributor].phase = room != nullptr ? Phase::whole : Phase::not_ready;
   if (room != nullptr) std::memcpy(room, bytes, shape_.raw_bytes());
   return room != nullptr;
 }
@@ -120,7 +120,7 @@ void RoundSum::forget(std::uint32_t contributor) {
 
 void RoundSum::lose(std::uint32_t contributor) {
   const Part& part = parts_[contributor];
-  const bool to_come = part.phase == Phase::later || part.phase == Phase::asked;
+  const bool to_come = part.phase == Phase::not_ready || part.phase == Phase::cleared;
   if (to_come || part.lent() != nullptr) forget(contributor);
 }
 

@@ -1,7 +1,8 @@
 // The sum of a partition's open round: what each contributor has given to it, added in rank order.
 //
-//   none --> whole ----------------> added          later: refused for lack of room, to be asked for
-//     `--> later --> asked --> whole                absent: lost before it was whole, the sum does without it
+//   none --> whole ----------------> added          not_ready: no room, to be cleared
+//     `--> not_ready --> cleared --> whole                absent: lost before it was whole, the sum does
+//     without it
 //
 // Only whole contributions are added. The first one is received straight into the slot; the one that is next
 // in order is handed in from its lane's buffer; the others wait in the budget. What is lent waits where it
@@ -32,10 +33,10 @@ class RoundSum {
  public:
   // A contributor's part in the round.
   enum class Phase : std::uint8_t {
-    none,   // nothing whole has come
-    later,  // announced, refused for lack of room, or lost with a spoiled sum; to be asked for
-    asked,  // asked for again; perhaps room is kept for it
-    whole,  // waits in the budget or where it is lent, or during take_from_lane() in the lane's buffer
+    none,       // nothing whole has come
+    not_ready,  // requested, refused for lack of room, or lost with a spoiled sum; to be cleared
+    cleared,    // to be sent again; perhaps room is kept for it
+    whole,      // waits in the budget or where it is lent, or during take_from_lane() in the lane's buffer
     added,
     absent,  // lost before it was whole
   };
@@ -92,8 +93,8 @@ class RoundSum {
   // Room in the budget for one that waits, kept until it is added or dropped; null: there is none.
   std::byte* make_room(std::uint32_t contributor);
   void drop(std::uint32_t contributor) { parts_[contributor].drop(); }
-  void refuse(std::uint32_t contributor) { parts_[contributor].phase = Phase::later; }
-  void ask(std::uint32_t contributor) { parts_[contributor].phase = Phase::asked; }
+  void refuse(std::uint32_t contributor) { parts_[contributor].phase = Phase::not_ready; }
+  void ask(std::uint32_t contributor) { parts_[contributor].phase = Phase::cleared; }
   // It is in its room, whole.
   void take_from_room(std::uint32_t contributor) { parts_[contributor].phase = Phase::whole; }
   void take_lent(std::uint32_t contributor, LentPayload&& payload);

@@ -120,7 +120,7 @@ TEST_CASE("round sum: what has no room in the budget is not set aside") {
   Open round(2, /*budget_bytes=*/0);
   CHECK(round.sum.make_room(1) == nullptr);
   CHECK_FALSE(round.sum.set_aside(1, bytes_of(1.0f).data()));
-  CHECK(round.sum.phase(1) == RoundSum::Phase::later);
+  CHECK(round.sum.phase(1) == RoundSum::Phase::not_ready);
 }
 
 }  // namespace

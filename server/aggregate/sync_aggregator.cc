@@ -20,7 +20,7 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
       slots_(memory.slots, shape_.slot_bytes()),
       sum_(shape_, contributors_, memory_.budget, slots_) {
   last_.unstored = static_cast<std::uint32_t>(contributors.size());
-  if (shape_.moved) fence_ = std::make_unique<Fence>(contributors.size());
+  if (shape_.moved) handoff_ = std::make_unique<RoundHandoff>(contributors.size());
 }
 
 // ---- arrivals ----
@@ -28,15 +28,15 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
 Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
                                   Actions& actions) {
   State& state = states_[contributor];
-  if (fence_ != nullptr) {
+  if (handoff_ != nullptr) {
     BPS_ASSERT(state.arrival == Arrival::none);
     state.round = header.round;
-    state.arrival = header.announced ? Arrival::fenced_announced : Arrival::fenced;
+    state.arrival = header.rendezvous ? Arrival::resumes_rendezvous : Arrival::resumes;
     return Destination{};
   }
   if (!wants(contributor, header, bytes, actions)) return Destination{};
-  if (header.announced) {
-    state.arrival = Arrival::announced;
+  if (header.rendezvous) {
+    state.arrival = Arrival::rendezvous;
     return Destination{};
   }
   const Destination destination = place(contributor, bytes);
@@ -49,7 +49,7 @@ Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& hea
 
 bool SyncAggregator::lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
                           Actions& actions) {
-  if (fence_ != nullptr) return false;
+  if (handoff_ != nullptr) return false;
   // A scarce one cannot wait here.
   if (payload.scarce() && !is_turn(contributor, header)) return false;
   if (!wants(contributor, header, payload.bytes().size(), actions)) {
@@ -124,7 +124,7 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
     return errors_.weight(contributor, open_, header.weight);
   }
   const std::size_t expected = broadcast && !sum_.is_root(contributor) ? 0 : shape_.raw_bytes();
-  if (!header.announced && bytes != expected) {
+  if (!header.rendezvous && bytes != expected) {
     return errors_.length(contributor, open_, bytes, expected);
   }
   return {};
@@ -178,8 +178,8 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
   const Arrival arrival = state.arrival;
   BPS_ASSERT(arrival != Arrival::none);
   if (arrival == Arrival::refused) return end_refused(contributor, actions);
-  if (arrival == Arrival::fenced || arrival == Arrival::fenced_announced) {
-    return end_fenced(contributor, actions);
+  if (arrival == Arrival::resumes || arrival == Arrival::resumes_rendezvous) {
+    return end_in_handoff(contributor, actions);
   }
   if (arrival == Arrival::retained || state.round != open_) {
     // Over meanwhile: complete before it was sent again, or failed while it was arriving.
@@ -199,10 +199,10 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
       return end_lane(contributor, lane_buffer != nullptr ? lane_buffer : &kEmptyPayload, actions);
     case Arrival::waiting: sum_.take_from_room(contributor); return advance(actions);
     case Arrival::empty: sum_.take_nothing(contributor); return advance(actions);
-    case Arrival::announced: sum_.refuse(contributor); return recall(actions);
+    case Arrival::rendezvous: sum_.refuse(contributor); return recall(actions);
     case Arrival::no_room:
       sum_.refuse(contributor);
-      emit(actions, Action::Kind::later, contributor, open_);
+      emit(actions, Action::Kind::not_ready, contributor, open_);
       return recall(actions);
     default: return recall(actions);  // a duplicate, which may have been lost with a spoiled sum meanwhile
   }
@@ -227,7 +227,7 @@ void SyncAggregator::end_lane(std::uint32_t contributor, const std::byte* lane_b
 
 void SyncAggregator::set_aside(std::uint32_t contributor, const std::byte* bytes, Actions& actions) {
   if (sum_.set_aside(contributor, bytes)) return;
-  emit(actions, Action::Kind::later, contributor, open_);
+  emit(actions, Action::Kind::not_ready, contributor, open_);
   recall(actions);
 }
 
@@ -259,7 +259,7 @@ void SyncAggregator::ask_for_spoiled(std::uint32_t spoiled, Actions& actions) {
     if (state.left) return fail_round(errors_.left(i, open_), actions);
     if (!state.awaiting) continue;
     sum_.refuse(i);
-    emit(actions, Action::Kind::later, i, open_);
+    emit(actions, Action::Kind::not_ready, i, open_);
   }
 }
 
@@ -287,11 +287,11 @@ void SyncAggregator::recall(Actions& actions) {
 
 // False: there is no room for it.
 bool SyncAggregator::ask(std::uint32_t contributor, bool with_room, Actions& actions) {
-  if (sum_.phase(contributor) != RoundSum::Phase::later) return true;
+  if (sum_.phase(contributor) != RoundSum::Phase::not_ready) return true;
   if (states_[contributor].arrival != Arrival::none) return true;
   if (with_room && sum_.make_room(contributor) == nullptr) return false;
   sum_.ask(contributor);
-  emit(actions, Action::Kind::again, contributor, open_);
+  emit(actions, Action::Kind::clear_to_send, contributor, open_);
   return true;
 }
 
@@ -321,7 +321,7 @@ void SyncAggregator::fail_round(Error error, Actions& actions) {
     const State& state = states_[i];
     // What is arriving, or has been asked for and will arrive, is answered at its end.
     if (!state.awaiting || state.arrival != Arrival::none) continue;
-    if (sum_.phase(i) == RoundSum::Phase::asked) continue;
+    if (sum_.phase(i) == RoundSum::Phase::cleared) continue;
     emit(actions, Action::Kind::failed, i, open_, error);
   }
   last_.error = std::move(error);
@@ -386,14 +386,14 @@ void SyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
 // Who was refused for lack of room has come; who has been asked to send again has not done so.
 bool SyncAggregator::open_state(OpenState& out) const {
   out.absent.clear();
-  out.resuming = fence_ != nullptr;
-  if (fence_ == nullptr && !begun_) return false;
-  out.round = fence_ != nullptr ? fence_->highest() : open_;
+  out.resuming = handoff_ != nullptr;
+  if (handoff_ == nullptr && !begun_) return false;
+  out.round = handoff_ != nullptr ? handoff_->highest() : open_;
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     const RoundSum::Phase phase = sum_.phase(i);
-    const bool is_absent = fence_ != nullptr
-                               ? fence_->waits_for(i)
-                               : phase == RoundSum::Phase::none || phase == RoundSum::Phase::asked;
+    const bool is_absent = handoff_ != nullptr
+                               ? handoff_->waits_for(i)
+                               : phase == RoundSum::Phase::none || phase == RoundSum::Phase::cleared;
     if (is_absent) out.absent.push_back(i);
   }
   return true;
@@ -409,7 +409,7 @@ void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   release_arrival(contributor);
   sum_.lose(contributor);
   state.awaiting = false;
-  if (fence_ != nullptr) return lost_fenced(contributor, actions);
+  if (handoff_ != nullptr) return lost_in_handoff(contributor, actions);
   advance(actions);
 }
 
@@ -418,14 +418,14 @@ void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   if (state.left) return;
   state.left = true;
   note_stored(contributor);
-  if (fence_ != nullptr) return approach(actions);
+  if (handoff_ != nullptr) return approach(actions);
   if (!begun_ || sum_.is_here(contributor)) return;
   fail_round(errors_.left(contributor, open_), actions);
 }
 
 void SyncAggregator::gone(std::uint32_t contributor, Actions& actions) {
-  if (fence_ == nullptr) return;
-  fence_->gone(contributor);
+  if (handoff_ == nullptr) return;
+  handoff_->gone(contributor);
   approach(actions);
 }
 
@@ -435,45 +435,45 @@ void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
   state.dead = true;
   note_stored(contributor);
   const bool is_absent = sum_.die(contributor);
-  if (fence_ != nullptr) {
-    fence_->died(contributor);
+  if (handoff_ != nullptr) {
+    handoff_->died(contributor);
     return approach(actions);
   }
   if (is_absent) advance(actions);
 }
 
-// ---- behind a fence ----
+// ---- in handoff ----
 
 void SyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
-  if (fence_ != nullptr) return report(contributor, stored.round, false, actions);
+  if (handoff_ != nullptr) return report(contributor, stored.round, false, actions);
   catch_up(contributor, stored.round, false, actions);
 }
 
-void SyncAggregator::end_fenced(std::uint32_t contributor, Actions& actions) {
+void SyncAggregator::end_in_handoff(std::uint32_t contributor, Actions& actions) {
   State& state = states_[contributor];
-  const bool announced = state.arrival == Arrival::fenced_announced;
+  const bool rendezvous = state.arrival == Arrival::resumes_rendezvous;
   state.arrival = Arrival::none;
   // Else it fails, or is answered.
-  const bool waits = fence_ != nullptr ? fence_->allows(contributor, state.round) : state.round == open_;
-  if (waits && !announced) emit(actions, Action::Kind::later, contributor, state.round);
-  if (fence_ != nullptr) return report(contributor, state.round, true, actions);
+  const bool waits = handoff_ != nullptr ? handoff_->allows(contributor, state.round) : state.round == open_;
+  if (waits && !rendezvous) emit(actions, Action::Kind::not_ready, contributor, state.round);
+  if (handoff_ != nullptr) return report(contributor, state.round, true, actions);
   // It had resumed before, and the others have done so meanwhile.
   catch_up(contributor, state.round, true, actions);
 }
 
 void SyncAggregator::report(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
-  if (!fence_->resume(contributor, StoredRounds{shape_.partition, next}, pushed)) {
+  if (!handoff_->resume(contributor, StoredRounds{shape_.partition, next}, pushed)) {
     return emit(actions, Action::Kind::failed, contributor, next,
-                errors_.order(contributor, next, fence_->report(contributor).next));
+                errors_.order(contributor, next, handoff_->report(contributor).next));
   }
   approach(actions);
 }
 
-void SyncAggregator::lost_fenced(std::uint32_t contributor, Actions& actions) {
-  const bool arriving = fence_->is_arriving(contributor);
-  if (!fence_->lost(contributor)) return;
+void SyncAggregator::lost_in_handoff(std::uint32_t contributor, Actions& actions) {
+  const bool arriving = handoff_->is_arriving(contributor);
+  if (!handoff_->lost(contributor)) return;
   if (arriving) {
-    const Round last = fence_->asked_round();
+    const Round last = handoff_->asked_round();
     if (slots_.is_pinned(last)) slots_.unpin(last);
     slots_.release(last);
   }
@@ -481,39 +481,39 @@ void SyncAggregator::lost_fenced(std::uint32_t contributor, Actions& actions) {
 }
 
 void SyncAggregator::approach(Actions& actions) {
-  if (!fence_->is_settled()) return;
-  const Round open = fence_->highest();
+  if (!handoff_->is_settled()) return;
+  const Round open = handoff_->highest();
   bool lacking = false;
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    const Fence::Report& report = fence_->report(i);
+    const RoundHandoff::Report& report = handoff_->report(i);
     lacking = lacking || (report.named && report.next.next() == open && !states_[i].left);
   }
   if (!lacking) return lift(actions);
   const Round last{open.value - 1};
-  const Fence::Holders holders =
-      fence_->holders([&](const Fence::Report& report) { return report.named && report.next == open; });
-  if (holders.first != Fence::kNobody) {
-    fence_->ask(holders.first, last, 0);
+  const RoundHandoff::Holders holders = handoff_->holders(
+      [&](const RoundHandoff::Report& report) { return report.named && report.next == open; });
+  if (holders.first != RoundHandoff::kNobody) {
+    handoff_->ask(holders.first, last, 0);
     return emit(actions, Action::Kind::fetch, holders.first, last);
   }
   if (holders.may_return) return;
   // What the last one of them reported, if any was asked.
-  const Error& reported = fence_->result().error;
+  const Error& reported = handoff_->result().error;
   last_.error = reported.code != ErrorCode::ok ? reported : errors_.nobody_has(last);
   lift(actions);
 }
 
 Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
                                            std::uint64_t bytes) {
-  if (fence_ == nullptr || !fence_->begin(contributor, header)) return Destination{};
+  if (handoff_ == nullptr || !handoff_->begin(contributor, header)) return Destination{};
   if (header.error.code != ErrorCode::ok) return Destination{};
   if (bytes != shape_.raw_bytes()) {
-    fence_->fail(errors_.length(contributor, header.round, bytes, shape_.raw_bytes()));
+    handoff_->fail(errors_.length(contributor, header.round, bytes, shape_.raw_bytes()));
     return Destination{};
   }
   std::byte* const slot = slots_.memory(header.round);
   if (slot == nullptr) {
-    fence_->fail(errors_.memory(header.round));
+    handoff_->fail(errors_.memory(header.round));
     return Destination{};
   }
   slots_.pin(header.round);
@@ -521,10 +521,10 @@ Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Reta
 }
 
 void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
-  if (fence_ == nullptr || !fence_->is_arriving(contributor)) return;
-  const Retained& result = fence_->result();
+  if (handoff_ == nullptr || !handoff_->is_arriving(contributor)) return;
+  const Retained& result = handoff_->result();
   if (result.error.code == ErrorCode::internal) {
-    fence_->miss();
+    handoff_->miss();
     return approach(actions);
   }
   last_.weight = result.weight;
@@ -537,18 +537,18 @@ void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
 }
 
 void SyncAggregator::lift(Actions& actions) {
-  const std::unique_ptr<Fence> fence = std::move(fence_);
-  open_ = fence->highest();
+  const std::unique_ptr<RoundHandoff> handoff = std::move(handoff_);
+  open_ = handoff->highest();
   last_.unstored = 0;
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     // Who is further behind gets nothing here that it could use.
     State& state = states_[i];
-    state.stored = state.left || state.dead || !is_last(fence->report(i).next);
+    state.stored = state.left || state.dead || !is_last(handoff->report(i).next);
     last_.unstored += state.stored ? 0 : 1;
   }
   release_stale_slots();
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    const Fence::Report& report = fence->report(i);
+    const RoundHandoff::Report& report = handoff->report(i);
     if (report.here) catch_up(i, report.next, report.pushed, actions);
   }
 }
@@ -556,11 +556,11 @@ void SyncAggregator::lift(Actions& actions) {
 void SyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions) {
   const State& state = states_[contributor];
   emit(actions, Action::Kind::resumed, contributor, open_);
-  // What is arriving from it is answered when it is whole, by end_fenced().
-  if (state.arrival == Arrival::fenced || state.arrival == Arrival::fenced_announced) return;
+  // What is arriving from it is answered when it is whole, by end_in_handoff().
+  if (state.arrival == Arrival::resumes || state.arrival == Arrival::resumes_rendezvous) return;
   if (next == open_) {
     note_stored(contributor);
-    if (pushed) emit(actions, Action::Kind::again, contributor, open_);
+    if (pushed) emit(actions, Action::Kind::clear_to_send, contributor, open_);
   } else if (is_last(next) && !state.stored) {
     reply_retained(contributor, next, actions);
   } else {

@@ -5,15 +5,15 @@
 //                | no: the last result again, or refused
 //
 // What is done with a round's bytes is in the objects that it has: RoundSum adds them, RoundSlots keeps this
-// sum and the last one, Fence knows what is missing on a partition that moved here. This one decides where a
-// contribution goes, whom to ask again, and whom to answer.
+// sum and the last one, RoundHandoff knows what is missing on a partition that moved here. This one decides
+// where a contribution goes, whom to ask again, and whom to answer.
 //
 // Two slots: round t accumulates in slot t mod 2, while the aggregate of t - 1 stays unchanged in the other
 // one. A worker sends t only after it has stored t - 1, so when all have begun to send t nobody needs t - 1
 // any more, and its memory goes back to the pool as soon as no connection reads it (pins): the second slot is
 // there only while some are ahead of others. Only the first contributor is received straight into the slot;
 // the one that is next in order goes through its lane's buffer; the others wait in the budget, and what finds
-// no room there is refused (`later`) and asked for again in its turn.
+// no room there is refused (`not_ready`) and asked for again in its turn.
 //
 // A round that cannot complete (ranks disagree, wrong length, a rank has left) fails for all: its error takes
 // the place of the aggregate, and the next round begins.
@@ -21,7 +21,7 @@
 // A contributor that is lost for good is absent from every round to which it has not given all when it dies:
 // the order goes past it, and the weight is that of the others.
 //
-// Behind a fence (the partition moved here) there is no open round yet: whoever resumes or pushes names one,
+// in handoff (the partition moved here) there is no open round yet: whoever resumes or pushes names one,
 // the highest is it, and the result of the one before is fetched if somebody lacks it. It is then kept like
 // one that was computed here.
 #pragma once
@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "server/aggregate/aggregator.h"
-#include "server/aggregate/fence.h"
+#include "server/aggregate/round_handoff.h"
 #include "server/aggregate/round_slots.h"
 #include "server/aggregate/round_sum.h"
 
@@ -62,17 +62,17 @@ class SyncAggregator final : public Aggregator {
   // What is arriving on a contributor's lane.
   enum class Arrival : std::uint8_t {
     none,
-    slot,       // straight into the slot of its round
-    lane,       // into the lane's buffer, to be added at once
-    waiting,    // into its room in the budget
-    empty,      // of a broadcast, without payload
-    announced,  // without payload, to be asked for
-    no_room,    // dropped, to be asked for
-    duplicate,  // dropped, counted already
-    retained,   // dropped, its round is over: answered with its result
-    refused,    // dropped, answered with refusals_
-    fenced,     // dropped, counts as a resume
-    fenced_announced,
+    slot,        // straight into the slot of its round
+    lane,        // into the lane's buffer, to be added at once
+    waiting,     // into its room in the budget
+    empty,       // of a broadcast, without payload
+    rendezvous,  // without payload, to be asked for
+    no_room,     // dropped, to be asked for
+    duplicate,   // dropped, counted already
+    retained,    // dropped, its round is over: answered with its result
+    refused,     // dropped, answered with refusals_
+    resumes,     // dropped, counts as a resume
+    resumes_rendezvous,
   };
   struct State {
     Round round;  // of the arrival
@@ -121,11 +121,11 @@ class SyncAggregator final : public Aggregator {
   void note_stored(std::uint32_t contributor);
   void release_stale_slots();
 
-  // Behind the fence, and how it goes.
-  void end_fenced(std::uint32_t contributor, Actions& actions);
+  // in handoff, and how it goes.
+  void end_in_handoff(std::uint32_t contributor, Actions& actions);
   void report(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
-  void lost_fenced(std::uint32_t contributor, Actions& actions);
-  // Lifts the fence, or asks for what it needs, when all have resumed.
+  void lost_in_handoff(std::uint32_t contributor, Actions& actions);
+  // Lifts the handoff, or asks for what it needs, when all have resumed.
   void approach(Actions& actions);
   void lift(Actions& actions);
   // Tells one who has named `next` where the partition is.
@@ -139,7 +139,7 @@ class SyncAggregator final : public Aggregator {
   bool begun_ = false;                                     // a header of the open round has come
   std::uint32_t opener_ = 0;                               // whose header fixed operation and root
   std::vector<std::pair<std::uint32_t, Error>> refusals_;  // of refused arrivals; rare
-  std::unique_ptr<Fence> fence_;
+  std::unique_ptr<RoundHandoff> handoff_;
 };
 
 }  // namespace bps

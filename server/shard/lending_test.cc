@@ -169,9 +169,9 @@ TEST_CASE("a spoiled sum asks again for what it had added before") {
     REQUIRE(bench.actions.size() == 2);
     CHECK_FALSE(bench.loans[2]->given_back());
   }
-  CHECK(bench.actions[0].kind == Kind::later);
+  CHECK(bench.actions[0].kind == Kind::not_ready);
   CHECK(bench.actions[0].contributor == 0);
-  CHECK(bench.actions[1].kind == Kind::again);
+  CHECK(bench.actions[1].kind == Kind::clear_to_send);
   CHECK(bench.actions[1].contributor == 0);
   bench.lose(1);
   bench.push(0, 0, 1);
@@ -187,12 +187,12 @@ TEST_CASE("a spoiled sum without budget refuses what came through a lane") {
   CHECK(bench.lend(0, 0, 1, false, true));
   bench.push(1, 0, 2);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::later);
+  CHECK(bench.actions[0].kind == Kind::not_ready);
   CHECK(bench.actions[0].contributor == 1);
   bench.lose(0);
   CHECK(bench.lend(0, 0, 1));
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::again);
+  CHECK(bench.actions[0].kind == Kind::clear_to_send);
   bench.push(1, 0, 2);
   REQUIRE(bench.actions.size() == 2);
   CHECK(first_element(bench.actions[0]) == 3.0f);
@@ -209,7 +209,7 @@ TEST_CASE("one that was lent is gone while the next one is arriving on its lane"
   CHECK(bench.lend(0, 0, 1));
   if (!room) {
     REQUIRE(bench.actions.size() == 1);
-    CHECK(bench.actions[0].kind == Kind::again);
+    CHECK(bench.actions[0].kind == Kind::clear_to_send);
     bench.push(1, 0, 2);
   }
   REQUIRE(bench.actions.size() == 2);
@@ -232,11 +232,11 @@ TEST_CASE("lent while the slot is still being read: the first waits, without a c
     CHECK_FALSE(bench.lend(0, 2, 3, true));
     bench.push(0, 2, 3);
     REQUIRE(bench.actions.size() == 1);
-    CHECK(bench.actions[0].kind == Kind::later);
+    CHECK(bench.actions[0].kind == Kind::not_ready);
     bench.actions.clear();
     bench.unpin(first);
     REQUIRE(bench.actions.size() == 1);
-    CHECK(bench.actions[0].kind == Kind::again);
+    CHECK(bench.actions[0].kind == Kind::clear_to_send);
     CHECK(bench.lend(0, 2, 3, true));
   }
   REQUIRE(bench.actions.size() == 1);
@@ -254,13 +254,13 @@ TEST_CASE("lent while the slot is still being read: who comes after it is not as
   CHECK(bench.lend(0, 2, 3));
   bench.push(1, 2, 4);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::later);
+  CHECK(bench.actions[0].kind == Kind::not_ready);
   bench.actions.clear();
   bench.unpin(first[0]);
   CHECK(bench.actions.empty());
   bench.unpin(first[1]);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::again);
+  CHECK(bench.actions[0].kind == Kind::clear_to_send);
   bench.push(1, 2, 4);
   REQUIRE(bench.actions.size() == 2);
   CHECK(first_element(bench.actions[0]) == 7.0f);
@@ -274,10 +274,10 @@ TEST_CASE("what is being sent twice is asked for a third time if the sum it was 
   CHECK(bench.lend(1, 0, 2, false, true));
   CHECK(bench.lend(2, 0, 4));
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::later);
+  CHECK(bench.actions[0].kind == Kind::not_ready);
   bench.end(0);
   REQUIRE(bench.actions.size() == 1);
-  CHECK(bench.actions[0].kind == Kind::again);
+  CHECK(bench.actions[0].kind == Kind::clear_to_send);
   bench.lose(1);
   bench.push(0, 0, 1);
   CHECK(bench.lend(1, 0, 2));

@@ -32,7 +32,7 @@ void ServerLane::start(const Welcome& welcome) {
   connection_->set_max_header_bytes(kMaxLaneHeaderBytes);
   connection_->start(*this);
   connection_->send(welcome);
-  connection_->send(Credit{0, job_.unasked_bytes()});
+  connection_->send(Credit{0, job_.eager_limit()});
 }
 
 std::string ServerLane::peer() const { return connection_ ? connection_->peer() : "closed"; }
@@ -42,8 +42,8 @@ std::string ServerLane::peer() const { return connection_ ? connection_->peer() 
 std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
   if (is_over()) return nullptr;
   if (const auto* push = std::get_if<PushPull>(&message)) {
-    if (push->announced || push->error.code != ErrorCode::ok) {
-      const char* const what = push->announced ? "an announcement" : "a failure";
+    if (push->rendezvous || push->error.code != ErrorCode::ok) {
+      const char* const what = push->rendezvous ? "a request to send" : "a failure";
       refuse(make_error(ErrorCode::protocol, fmt::format("{} with a payload", what)));
       return nullptr;
     }
@@ -117,7 +117,7 @@ bool ServerLane::on_lent(Message& message, LentPayload& payload) {
   if (is_over()) return false;
   // What is wrong or wanted by nobody goes the usual way.
   const auto* push = std::get_if<PushPull>(&message);
-  const bool has_none = push == nullptr || push->announced || push->error.code != ErrorCode::ok;
+  const bool has_none = push == nullptr || push->rendezvous || push->error.code != ErrorCode::ok;
   if (has_none || !check(*push)) return false;
   const Result<JobPartition*> found = look_up(push->partition, push->epoch);
   if (!found || *found == nullptr) return false;
@@ -374,11 +374,11 @@ void ServerLane::on_writable() {
 }
 
 void ServerLane::send_later(PartitionId id, Round round) {
-  say(Later{id, round, taken_});
+  say(NotReady{id, round, taken_});
   ++job_.context().stats.refused_contributions;
 }
 
-void ServerLane::send_again(PartitionId id, Round round) { say(Again{id, round, taken_}); }
+void ServerLane::clear_to_send(PartitionId id, Round round) { say(ClearToSend{id, round, taken_}); }
 
 void ServerLane::send_failure(PartitionId id, Round round, const Error& error) {
   say(RoundFailed{id, round, error, taken_});

@@ -64,7 +64,7 @@ class Worker final : public ConnectionHandler {
 
   std::byte* on_payload(const Message&, std::uint64_t) override { return out_.data(); }
   void on_message(Message& message, std::span<std::byte>) override {
-    if (const auto* again = std::get_if<Again>(&message)) return push(again->partition.value);
+    if (const auto* clear = std::get_if<ClearToSend>(&message)) return push(clear->partition.value);
     if (const auto* aggregate = std::get_if<Aggregate>(&message)) answered(aggregate->partition.value);
   }
   bool on_lent(Message& message, LentPayload& payload) override {

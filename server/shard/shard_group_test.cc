@@ -171,7 +171,8 @@ TEST_CASE("groups: with one member the whole host is lost, once") {
   CHECK(last_payload(hosts.lane(3)) == std::vector<float>{3});
 }
 
-TEST_CASE("groups: a fence waits for the owners, and not for members that are lost after others have left") {
+TEST_CASE(
+    "groups: a handoff waits for the owners, and not for members that are lost after others have left") {
   Hosts hosts;
   hosts.move(6);  // ranks 0 and 3
   hosts.resume(0, 6, 4);
@@ -255,11 +256,11 @@ TEST_CASE("groups: a host whose ranks disagree fails the round for all, and the 
     World::push(hosts.lane(0), header, {1});
     CHECK(all<Refused>(hosts.lane(0)).size() == 1);
   }
-  SECTION("behind a fence") {
+  SECTION("in handoff") {
     hosts.move(6);
     hosts.fail(0, 6, 4, disagreement);
     hosts.resume(3, 6, 4);
-    REQUIRE(all<Again>(hosts.lane(0)).size() == 1);
+    REQUIRE(all<ClearToSend>(hosts.lane(0)).size() == 1);
     hosts.push(3, 6, 4, {1});
     hosts.fail(0, 6, 4, disagreement);
     CHECK(all<RoundFailed>(hosts.lane(3)).size() == 2);
@@ -279,9 +280,9 @@ TEST_CASE("groups: waits count ranks, and name all of a host") {
   CHECK(open.rounds[0].missing == std::vector<Rank>{Rank{3}, Rank{4}});
 }
 
-TEST_CASE("groups: members share what may come unasked") {
+TEST_CASE("groups: members share the eager limit") {
   Hosts hosts(two_hosts(), 1 << 20);
-  CHECK(hosts.lane(0).unasked == (1 << 20) / 2 / 5);
+  CHECK(hosts.lane(0).eager_limit == (1 << 20) / 2 / 5);
 }
 
 }  // namespace bps::shard_test

@@ -136,11 +136,11 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
           partition.aggregator->unpin(action.pin, actions);  // `action` is invalid now
         }
         break;
-      case Action::Kind::later:
+      case Action::Kind::not_ready:
         if (lane != nullptr) lane->send_later(id, action.round);
         break;
-      case Action::Kind::again:
-        if (lane != nullptr) lane->send_again(id, action.round);
+      case Action::Kind::clear_to_send:
+        if (lane != nullptr) lane->clear_to_send(id, action.round);
         break;
       case Action::Kind::failed:
         if (const auto others = failures_.admit(context_.loop.now())) {

@@ -115,7 +115,7 @@ class ShardJob {
 
   // What each lane may send without being asked for it: all together half of the reorder budget. The other
   // half is for what is asked for.
-  std::uint64_t unasked_bytes() const {
+  std::uint64_t eager_limit() const {
     return std::max<std::uint64_t>(context_.budget.limit_bytes() / (2 * std::max<std::size_t>(senders_, 1)),
                                    1);
   }

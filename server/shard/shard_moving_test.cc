@@ -71,13 +71,13 @@ TEST_CASE("one Resume names many partitions; a push counts as one, and is asked 
   const auto a = world.open(0);
   const auto b = world.open(1);
   push(*a, 1, 3, kEpoch, {1, 1});
-  CHECK(all<Later>(*a).size() == 1);
+  CHECK(all<NotReady>(*a).size() == 1);
   resume(*a, {{PartitionId{2}, Round{6}}});
   resume(*b, {{PartitionId{1}, Round{3}}, {PartitionId{2}, Round{6}}});
   CHECK(all<Resumed>(*b).size() == 2);
   CHECK(all<Resumed>(*a).size() == 2);
-  REQUIRE(all<Again>(*a).size() == 1);
-  CHECK(all<Again>(*a)[0].taken == 8);
+  REQUIRE(all<ClearToSend>(*a).size() == 1);
+  CHECK(all<ClearToSend>(*a)[0].taken == 8);
   push(*a, 1, 3, kEpoch, {1, 1});
   push(*b, 1, 3, kEpoch, {2, 2});
   CHECK(last_payload(*a) == std::vector<float>{3, 3});

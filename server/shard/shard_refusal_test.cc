@@ -107,7 +107,7 @@ TEST_CASE("a refused lane that lets go of an answer after the end of the job tel
   REQUIRE(all<Aggregate>(*c).size() == 2);
   // Its slot is being read; once it is not, rank 0 is asked for this again.
   World::push(*a, 1, 2, {1, 1});
-  REQUIRE(all<Later>(*a).size() == 1);
+  REQUIRE(all<NotReady>(*a).size() == 1);
   {
     const ExpectLog expected("broke a rule");
     talk_nonsense(*c);
@@ -123,7 +123,7 @@ TEST_CASE("a refused lane that lets go of an answer after the end of the job tel
   }
   world.loop.run_for(ServerLane::kLinger);
   CHECK(c->closed);
-  CHECK(all<Again>(*a).size() == (ended ? 0 : 1));
+  CHECK(all<ClearToSend>(*a).size() == (ended ? 0 : 1));
   CHECK(all<Refused>(*a).size() == (ended ? 1 : 0));
   CHECK_FALSE(done);
   if (!ended) return;

@@ -55,36 +55,36 @@ TEST_CASE("urgent answers overtake those that wait, as far as the connection has
   CHECK(answers[2].partition == PartitionId{1});
 }
 
-TEST_CASE("what finds no room is refused with Later and asked for with Again") {
+TEST_CASE("what finds no room is refused with NotReady and asked for with ClearToSend") {
   World world(2, 0);
   world.declare(1, 2);
   const auto a = world.open(0);
   const auto b = world.open(1);
   world.push(*b, 1, 0, {1, 1});
-  REQUIRE(all<Later>(*b).size() == 1);
-  CHECK(all<Later>(*b)[0].taken == 8);
+  REQUIRE(all<NotReady>(*b).size() == 1);
+  CHECK(all<NotReady>(*b)[0].taken == 8);
   world.push(*a, 1, 0, {2, 2});
-  REQUIRE(all<Again>(*b).size() == 1);
+  REQUIRE(all<ClearToSend>(*b).size() == 1);
   world.push(*b, 1, 0, {1, 1});
   CHECK(last_payload(*b) == std::vector<float>{3, 3});
   CHECK(all<Aggregate>(*b)[0].taken == 16);
 }
 
-TEST_CASE("a lane is told its share of the reorder budget; what is announced is asked for without Later") {
+TEST_CASE("a lane is told its share of the reorder budget; a request to send is cleared without NotReady") {
   World world(2, 64);
   world.declare(1, 2);
   const auto a = world.open(0);
   const auto b = world.open(1);
-  CHECK(a->unasked == 16);
-  CHECK(b->unasked == 16);
-  PushPull announcement = world.header(1, 0);
-  announcement.announced = true;
-  Message message = announcement;
+  CHECK(a->eager_limit == 16);
+  CHECK(b->eager_limit == 16);
+  PushPull header = world.header(1, 0);
+  header.rendezvous = true;
+  Message message = header;
   b->handler->on_message(message, {});
   world.push(*a, 1, 0, {2, 2});
-  CHECK(all<Later>(*b).empty());
-  REQUIRE(all<Again>(*b).size() == 1);
-  CHECK(all<Again>(*b)[0].taken == 0);
+  CHECK(all<NotReady>(*b).empty());
+  REQUIRE(all<ClearToSend>(*b).size() == 1);
+  CHECK(all<ClearToSend>(*b)[0].taken == 0);
   world.push(*b, 1, 0, {1, 1});
   CHECK(last_payload(*b) == std::vector<float>{3, 3});
 }
@@ -234,7 +234,7 @@ TEST_CASE("a worker that stops reading holds back its own rounds only, in the me
   for (std::uint32_t id = 1; id <= kPartitions; ++id) {
     world.push(*b, id, 2, values);
   }
-  CHECK(all<Later>(*b).size() == kPartitions);
+  CHECK(all<NotReady>(*b).size() == kPartitions);
   CHECK(world.shard->bytes_in_use() <= reserved);
   CHECK_FALSE(a->closed);
   // A new lane of a reads, and all goes on.

@@ -127,10 +127,10 @@ class Bench {
     actions = std::move(first);
   }
 
-  void announce(std::uint32_t rank, std::uint64_t round) {
-    PushPull announcement = header(rank, round);
-    announcement.announced = true;
-    CHECK(begin(rank, announcement, 0, 0) == Destination::Kind::drop);
+  void request_to_send(std::uint32_t rank, std::uint64_t round) {
+    PushPull request = header(rank, round);
+    request.rendezvous = true;
+    CHECK(begin(rank, request, 0, 0) == Destination::Kind::drop);
     Actions first = std::move(actions);
     end(rank);
     actions.insert(actions.begin(), first.begin(), first.end());

@@ -28,12 +28,12 @@ inline constexpr std::size_t kFrameBytes = 100;
 // What the test sees of a connection; outlives it.
 struct Wire {
   ConnectionHandler* handler = nullptr;
-  std::vector<Sent> sent;     // without the first Credit
-  std::uint64_t unasked = 0;  // what that says
-  std::size_t queued = 0;     // what queued_bytes() says
-  bool hold = false;          // payloads stay queued until the test releases them
-  bool lends = false;         // payloads are handed over at once, and held by the peer
-  bool stuck = false;         // the peer does not read: every frame stays queued
+  std::vector<Sent> sent;         // without the first Credit
+  std::uint64_t eager_limit = 0;  // what that says
+  std::size_t queued = 0;         // what queued_bytes() says
+  bool hold = false;              // payloads stay queued until the test releases them
+  bool lends = false;             // payloads are handed over at once, and held by the peer
+  bool stuck = false;             // the peer does not read: every frame stays queued
   bool closed = false;
 };
 
@@ -102,7 +102,7 @@ class World {
     shard->admit(hello, Welcome{}, std::make_unique<FakeConnection>(wire));
     const auto* share = wire->sent.empty() ? nullptr : std::get_if<Credit>(&wire->sent.back().message);
     if (share != nullptr) {
-      wire->unasked = share->unasked;
+      wire->eager_limit = share->eager_limit;
       wire->sent.pop_back();
     }
     return wire;

@@ -292,8 +292,8 @@ class Liars {
   Message of_server() {
     const std::uint64_t taken = input_.below(8) == 1 ? input_.number() : input_.below(4) * kSlice;
     switch (input_.below(12)) {
-      case 0: return Later{partition(), round(), taken};
-      case 1: return Again{partition(), round(), taken};
+      case 0: return NotReady{partition(), round(), taken};
+      case 1: return ClearToSend{partition(), round(), taken};
       case 2: return RoundFailed{partition(), round(), make_error(ErrorCode::configuration, "no"), taken};
       case 3: return Credit{taken, input_.number()};
       case 4: return Refused{input_.flag() ? ErrorCode::peer_lost : ErrorCode::protocol, "no", ""};

@@ -1,6 +1,6 @@
 // A shard, with the ledger that guards it, among workers and a scheduler that say anything that decodes:
-// contributions, announcements, resumed rounds and retained aggregates with payloads that come whole, late,
-// lent or never, on lanes that break, do not read, or are opened again.
+// contributions, requests to send, resumed rounds and retained aggregates with payloads that come whole,
+// late, lent or never, on lanes that break, do not read, or are opened again.
 #include "client/src/engine/testing/fake_loan.h"
 #include "proto/base/assert.h"
 #include "server/job_ledger.h"
@@ -218,7 +218,7 @@ class Lanes {
 
   std::size_t payload_bytes(std::uint32_t choice, const Message& message) {
     const auto* push = std::get_if<PushPull>(&message);
-    const bool is_bare = push != nullptr && (push->announced || push->error.code != ErrorCode::ok);
+    const bool is_bare = push != nullptr && (push->rendezvous || push->error.code != ErrorCode::ok);
     const bool payload = (push != nullptr && !is_bare) || std::holds_alternative<Retained>(message);
     if (choice == 1) return 0;
     if (choice == 2) return input_.below(2100);
@@ -270,7 +270,7 @@ class Lanes {
     if (odd == 31) push.job_run = JobRun{78};
     if (odd == 30) push.generation = Generation{input_.number32()};
     if (odd == 29) push.weight = input_.number32();
-    if (odd >= 24 && odd < 29) push.announced = true;
+    if (odd >= 24 && odd < 29) push.rendezvous = true;
     if (odd >= 20 && odd < 24) push.operation = static_cast<Operation>(input_.below(kOperationCount));
     if (push.operation == Operation::broadcast) push.root = Rank{input_.below(3)};
     // Mostly the next one of this worker, so that rounds complete.

@@ -231,9 +231,9 @@ void Cluster::show(const FrameEvent& event) const {
     what += fmt::format(" p{} r{} {}", push->partition.value, push->round.value, name_of(push->operation));
   } else if (const auto* const answer = std::get_if<Aggregate>(&event.message)) {
     what += fmt::format(" p{} r{} weight {}", answer->partition.value, answer->round.value, answer->weight);
-  } else if (const auto* const later = std::get_if<Later>(&event.message)) {
+  } else if (const auto* const later = std::get_if<NotReady>(&event.message)) {
     what += fmt::format(" p{} r{}", later->partition.value, later->round.value);
-  } else if (const auto* const again = std::get_if<Again>(&event.message)) {
+  } else if (const auto* const again = std::get_if<ClearToSend>(&event.message)) {
     what += fmt::format(" p{} r{}", again->partition.value, again->round.value);
   }
   fmt::print("[{:12.6f}] {:<10} <- {:<10} #{} {} {}\n",

@@ -165,7 +165,7 @@ typedef struct bps_stats {
   uint64_t pushed_bytes; /* payload bytes sent, resends included */
   uint64_t pulled_bytes; /* payload bytes received */
   uint64_t rounds;       /* operations completed */
-  uint64_t resent;       /* contributions sent again: a lost connection, or a refusal (`later`) */
+  uint64_t resent;       /* contributions sent again: a lost connection, or a refusal (`not_ready`) */
   uint64_t lanes;        /* connections to servers that are up now */
   uint64_t shm_lanes;    /* of these, over shared memory */
   uint64_t workers;      /* of the job that are not lost: the world size, until the job shrinks */
@@ -250,13 +250,13 @@ BPS_API bps_status bps_deallocate(bps_client* client, void* pointer);
 
 /* ---- operations ---- */
 
-typedef enum bps_operation {
+typedef enum bps_reduce_op {
   BPS_SUM = 0,
   BPS_AVERAGE = 1,
   BPS_MIN = 2,
   BPS_MAX = 3,
   BPS_PRODUCT = 4
-} bps_operation;
+} bps_reduce_op;
 
 typedef enum bps_memory_kind {
   BPS_MEMORY_HOST = 0,
@@ -285,7 +285,7 @@ typedef struct bps_handle bps_handle; /* one operation */
  * a time, else BPS_INVALID_ARGUMENT. `out` NULL: read the answer in place with bps_handle_view; the tensor
  * takes no other operation until bps_handle_release. */
 BPS_API bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in,
-                                 const bps_buffer* out, bps_operation operation, bps_handle** handle,
+                                 const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
                                  bps_error* error);
 
 /* Starts to copy the root's `buffer` to all other workers. It must stay valid until the operation is done. On
@@ -318,7 +318,7 @@ BPS_API bps_status bps_then(bps_handle* handle, bps_callback callback, void* use
 BPS_API bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error);
 
 /* The number of ranks in the answer, smallest over the partitions; 0 until the operation has succeeded. */
-BPS_API uint32_t bps_handle_weight(const bps_handle* handle);
+BPS_API uint32_t bps_handle_ranks(const bps_handle* handle);
 
 /* A piece of an answer that is read in place. */
 typedef struct bps_view {

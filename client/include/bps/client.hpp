@@ -228,7 +228,7 @@ class Handle {
   }
 
   // Number of ranks in the answer; 0 until the operation has succeeded.
-  std::uint32_t weight() const noexcept { return raw_ == nullptr ? 0 : bps_handle_weight(raw_); }
+  std::uint32_t ranks() const noexcept { return raw_ == nullptr ? 0 : bps_handle_ranks(raw_); }
 
  private:
   bps_handle* raw_ = nullptr;
@@ -360,7 +360,7 @@ class Client {
     const bps_buffer raw_out = out.raw(tensor);
     bps_handle* handle = nullptr;
     detail::Call call;
-    status = call.status(bps_push_pull(raw_, tensor.id(), &raw_in, &raw_out, static_cast<bps_operation>(op),
+    status = call.status(bps_push_pull(raw_, tensor.id(), &raw_in, &raw_out, static_cast<bps_reduce_op>(op),
                                        &handle, call.error()));
     return Handle(handle);
   }
@@ -385,7 +385,7 @@ class Client {
     const bps_buffer raw_in = in.raw(tensor);
     bps_handle* handle = nullptr;
     detail::Call call;
-    status = call.status(bps_push_pull(raw_, tensor.id(), &raw_in, nullptr, static_cast<bps_operation>(op),
+    status = call.status(bps_push_pull(raw_, tensor.id(), &raw_in, nullptr, static_cast<bps_reduce_op>(op),
                                        &handle, call.error()));
     return Handle(handle);
   }

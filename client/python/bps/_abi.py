@@ -30,7 +30,7 @@ class DType(enum.IntEnum):
 
 
 class Op(enum.IntEnum):
-    """What a push_pull does with the contributions; the numbers are those of `bps_operation`."""
+    """What a push_pull does with the contributions; the numbers are those of `bps_reduce_op`."""
 
     SUM = 0
     AVERAGE = 1
@@ -152,7 +152,7 @@ FUNCTIONS: List[_Signature] = [
     ("bps_handle_wait_stream", c_int, [c_void_p, c_void_p, _error]),
     ("bps_then", c_int, [c_void_p, CCallback, c_void_p, _error]),
     ("bps_handle_fd", c_int, [c_void_p, POINTER(c_int), _error]),
-    ("bps_handle_weight", c_uint32, [c_void_p]),
+    ("bps_handle_ranks", c_uint32, [c_void_p]),
     ("bps_handle_free", None, [c_void_p]),
 ]
 

@@ -155,9 +155,9 @@ class Handle:
         return descriptor.value
 
     @property
-    def weight(self) -> int:
+    def ranks(self) -> int:
         """How many ranks were really summed; 0 until it has ended well."""
-        return int(_library.get().bps_handle_weight(self._raw))
+        return int(_library.get().bps_handle_ranks(self._raw))
 
     def _let_go(self, status: int) -> None:
         keep_if_touched(self._memory, status)

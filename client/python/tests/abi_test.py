@@ -25,7 +25,7 @@ class HeaderTest(unittest.TestCase):
     def test_enumerators(self):
         self.assertEqual({"OK": 0, **{c.name: c.value for c in Code}}, enumerators("bps_status"))
         self.assertEqual({d.name: d.value for d in DType}, enumerators("bps_dtype"))
-        self.assertEqual({o.name: o.value for o in Op}, enumerators("bps_operation"))
+        self.assertEqual({o.name: o.value for o in Op}, enumerators("bps_reduce_op"))
         self.assertEqual(_abi.MEMORY_CUDA, enumerators("bps_memory_kind")["MEMORY_CUDA"])
 
     def test_fields_in_order(self):

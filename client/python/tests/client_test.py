@@ -51,7 +51,7 @@ class ClientTest(unittest.TestCase):
                 out = numpy.zeros(100, name)
                 handle = self.client.push_pull(tensor, values(100, name), out, op)
                 handle.wait()
-                self.assertEqual((out.tobytes(), handle.weight), (values(100, name).tobytes(), 1), (name, op))
+                self.assertEqual((out.tobytes(), handle.ranks), (values(100, name).tobytes(), 1), (name, op))
 
     def test_in_place_and_without_elements(self):
         array = values(1000)

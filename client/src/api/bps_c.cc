@@ -300,7 +300,7 @@ bps_status bps_deallocate(bps_client* client, void* pointer) {
 }
 
 bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in, const bps_buffer* out,
-                         bps_operation operation, bps_handle** handle, bps_error* error) {
+                         bps_reduce_op operation, bps_handle** handle, bps_error* error) {
   return guarded(error, [&]() -> Status {
     if (handle == nullptr) return invalid("handle is NULL: there is no place for the result");
     *handle = nullptr;

@@ -104,7 +104,7 @@ bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error) {
   });
 }
 
-uint32_t bps_handle_weight(const bps_handle* handle) {
+uint32_t bps_handle_ranks(const bps_handle* handle) {
   return usable(handle).ok() ? handle->record->weight() : 0;
 }
 

@@ -81,7 +81,7 @@ std::vector<std::int32_t> numbers_of(std::size_t rank, std::size_t count) {
   return all;
 }
 
-std::int32_t combined(bps_operation operation, std::int32_t a, std::int32_t b) {
+std::int32_t combined(bps_reduce_op operation, std::int32_t a, std::int32_t b) {
   if (operation == BPS_MIN) return std::min(a, b);
   if (operation == BPS_MAX) return std::max(a, b);
   return a + b;
@@ -107,7 +107,7 @@ TEST_CASE(
     }
     return true;
   };
-  for (const bps_operation operation : {BPS_SUM, BPS_MIN, BPS_MAX, BPS_SUM}) {
+  for (const bps_reduce_op operation : {BPS_SUM, BPS_MIN, BPS_MAX, BPS_SUM}) {
     std::vector<std::int32_t> expected = numbers_of(0, count);
     std::vector<bps_handle*> handles;
     for (std::size_t r = 0; r < job.ranks.size(); ++r) {

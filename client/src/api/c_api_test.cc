@@ -55,7 +55,7 @@ TEST_CASE("c api: a job of one, from declare to close") {
     Refusal why;
     CHECK(bps_wait(handle, kSoon, why) == BPS_OK);
     CHECK(bps_wait(handle, 0, why) == BPS_OK);  // again: the same result
-    CHECK(bps_handle_weight(handle) == 1);
+    CHECK(bps_handle_ranks(handle) == 1);
     int done = 0;
     CHECK(bps_poll(handle, &done) == BPS_OK);
     CHECK(done == 1);
@@ -110,7 +110,7 @@ TEST_CASE("c api: bad input is refused with the exact numbers, and the client go
   Refusal why;
   const auto refused = [&](bps_tensor which, const bps_buffer* in, const bps_buffer* out,
                            int operation = BPS_SUM) {
-    CHECK(bps_push_pull(client, which, in, out, static_cast<bps_operation>(operation), &handle, why) ==
+    CHECK(bps_push_pull(client, which, in, out, static_cast<bps_reduce_op>(operation), &handle, why) ==
           BPS_INVALID_ARGUMENT);
     CHECK(handle == nullptr);
     return why.message();
@@ -198,7 +198,7 @@ TEST_CASE("c api: many tensors at once, empty ones too") {
   bps_handle* b = client.push_pull(tensors[2], two, two);
   CHECK(bps_wait(a, kSoon, nullptr) == BPS_OK);
   CHECK(bps_wait(b, kSoon, nullptr) == BPS_OK);
-  CHECK(bps_handle_weight(a) == 1);
+  CHECK(bps_handle_ranks(a) == 1);
   bps_handle_free(a);
   bps_handle_free(b);
 }
@@ -220,7 +220,7 @@ TEST_CASE("c api: under way: a second one is refused, a wait expires with its re
   int done = 1;
   CHECK(bps_poll(handle, &done) == BPS_OK);
   CHECK(done == 0);
-  CHECK(bps_handle_weight(handle) == 0);
+  CHECK(bps_handle_ranks(handle) == 0);
   auto waiter = std::async(std::launch::async, [&] { return bps_wait(handle, kSoon, nullptr); });
   CHECK(bps_close(client, 20, why) == BPS_OK);
   CHECK(waiter.get() == BPS_CANCELLED);
@@ -378,7 +378,7 @@ TEST_CASE("c api: two workers sum, and the one that stays learns that the other 
   bps_handle* b = job.b.push_pull(tensor, two, two);
   CHECK(bps_wait(a, kSoon, nullptr) == BPS_OK);
   CHECK(bps_wait(b, kSoon, nullptr) == BPS_OK);
-  CHECK(bps_handle_weight(a) == 2);
+  CHECK(bps_handle_ranks(a) == 2);
   CHECK(sum == std::vector<float>(count, 3.0f));
   CHECK(two == sum);
   bps_handle_free(a);

@@ -47,7 +47,7 @@ void round_trip(bps::Client& client, const char* name, bps::DType dtype) {
     std::fill(out.begin(), out.end(), T{});
     bps::Handle handle = client.push_pull(tensor, in, out, operation);
     handle.wait(30s);
-    check(handle.weight() == 1 && in == out, std::string("round trip of ") + name);
+    check(handle.ranks() == 1 && in == out, std::string("round trip of ") + name);
   }
   client.push_pull(tensor, out.data()).wait();
   client.broadcast(tensor, out, 0).wait();
@@ -119,7 +119,7 @@ void handles(bps::Client& client) {
   first = client.push_pull(tensors[1], b, b);
   bps::Status status;
   first.wait(30s, status);
-  check(status.ok() && first.weight() == 1, "an async tensor: " + status.message());
+  check(status.ok() && first.ranks() == 1, "an async tensor: " + status.message());
 #if __cplusplus >= 202002L
   client.push_pull(tensors[0], std::span<const float>(a), std::span<float>(b), bps::Op::max).wait();
 #endif

@@ -23,7 +23,7 @@ WaitReports::WaitReports(EventLoop& loop, const ClientConfig& config, Logger log
       declares_(declares),
       barriers_(barriers),
       queries_(loop, [&link](const Message& query) { link.send(query); }),
-      patience_(config.stall_warn) {}
+      overdue_waits_(config.stall_warn) {}
 
 void WaitReports::stop(const Error& error) {
   if (!failure_) failure_ = error;
@@ -83,14 +83,14 @@ void WaitReports::start() {
 }
 
 void WaitReports::look() {
-  std::vector<Patience::Item> items;
+  std::vector<OverdueWaits::Item> items;
   for (const TensorSet::UnderWay& one : data_.tensors().all_under_way())
-    items.push_back({Patience::Kind::round, one.tensor.value, one.round.value});
+    items.push_back({OverdueWaits::Kind::round, one.tensor.value, one.round.value});
   for (const std::uint64_t number : barriers_.pending())
-    items.push_back({Patience::Kind::barrier, number, 0});
+    items.push_back({OverdueWaits::Kind::barrier, number, 0});
   for (const std::uint64_t request : declares_.requests())
-    items.push_back({Patience::Kind::declaration, request, 0});
-  const auto overdue = patience_.look(loop_.now(), items);
+    items.push_back({OverdueWaits::Kind::declaration, request, 0});
+  const auto overdue = overdue_waits_.look(loop_.now(), items);
   if (!overdue) return;
   const auto say = [this, overdue](const std::string& what) {
     const double waited = std::chrono::duration<double>(overdue->age).count();
@@ -100,10 +100,10 @@ void WaitReports::look() {
               what, others);
   };
   switch (overdue->item.kind) {
-    case Patience::Kind::round:
+    case OverdueWaits::Kind::round:
       return explain(TensorId{static_cast<std::uint32_t>(overdue->item.id)}, kLogPatience, say);
-    case Patience::Kind::barrier: return explain_barrier(kLogPatience, say);
-    case Patience::Kind::declaration: break;
+    case OverdueWaits::Kind::barrier: return explain_barrier(kLogPatience, say);
+    case OverdueWaits::Kind::declaration: break;
   }
   explain_declaration(declares_.name_of(overdue->item.id), kLogPatience, say);
 }

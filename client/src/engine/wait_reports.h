@@ -12,7 +12,7 @@
 #include <string>
 
 #include "client/src/engine/declarations.h"
-#include "client/src/engine/patience.h"
+#include "client/src/engine/overdue_waits.h"
 #include "client/src/engine/pending_barriers.h"
 #include "client/src/engine/scheduler_link.h"
 #include "client/src/engine/wait_queries.h"
@@ -59,7 +59,7 @@ class WaitReports {
   const Declarations& declares_;
   const PendingBarriers& barriers_;
   WaitQueries queries_;
-  Patience patience_;
+  OverdueWaits overdue_waits_;
   TimerId timer_;
   std::optional<Error> failure_;
 };

@@ -91,7 +91,7 @@ Status GroupPlane::add(TensorState& tensor) {
   }
   tensor.join_group(std::move(share));
   tensors_[tensor.id()].state = &tensor;
-  if (const auto failed = strangers_.find(tensor.id()); failed != strangers_.end())
+  if (const auto failed = undeclared_.find(tensor.id()); failed != undeclared_.end())
     tensor.poison(failed->second);
   if (!is_leader()) return {};
   const std::vector<Partition>& partitions = tensor.partitions();
@@ -411,7 +411,7 @@ Status GroupPlane::drop_here(const LocalItem& item) {
   if (found == tensors_.end()) {
     if (item.tensor.value >= kMaxTensorsPerJob)
       return broken(fmt::format("that tensor {} has failed, which is beyond the limit", item.tensor.value));
-    strangers_.emplace(item.tensor, item.error);  // it may be declared here later
+    undeclared_.emplace(item.tensor, item.error);  // it may be declared here later
     return {};
   }
   if (!found->second.state->poisoned()) found->second.state->poison(item.error);
@@ -455,7 +455,7 @@ void GroupPlane::forget_link() {
 
 void GroupPlane::drop(TensorId tensor, const Error& error) {
   if (failure_ || !is_leader()) return;
-  if (tensors_.count(tensor) == 0 && !strangers_.emplace(tensor, error).second) return;
+  if (tensors_.count(tensor) == 0 && !undeclared_.emplace(tensor, error).second) return;
   leader_->drop(tensor, error);
 }
 

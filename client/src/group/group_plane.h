@@ -183,7 +183,7 @@ class GroupPlane final : private LocalGroup::Owner, private GroupLeader::Owner {
 
   GroupNews news_;
   bool is_saying_ = false;
-  std::map<TensorId, Error> strangers_;  // that have failed before they were declared here
+  std::map<TensorId, Error> undeclared_;  // that have failed before they were declared here
 
   bool is_linked_ = false;
   bool is_begun_ = false;

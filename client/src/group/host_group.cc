@@ -188,24 +188,24 @@ Result<HostGroup::Frame> HostGroup::read(std::uint32_t from, const Message& mess
   } else if (const auto* answer = std::get_if<Aggregate>(&message)) {
     frame = {true, answer->partition, answer->round, {}, {}};
   } else {
-    return offence(from, std::string("has sent ") + name_of(message) + " among the data");
+    return violation(from, std::string("has sent ") + name_of(message) + " among the data");
   }
   if (message != message_of(frame))
-    return offence(from,
-                   std::string("has sent ") + name_of(message) + " with fields that members do not use");
+    return violation(from,
+                     std::string("has sent ") + name_of(message) + " with fields that members do not use");
   return frame;
 }
 
 Status HostGroup::admit(std::uint32_t from, std::uint64_t bytes, bool is_lent) const {
   const Link& link = links_[from];
-  if (from == options_.member) return offence(from, "has sent to itself");
+  if (from == options_.member) return violation(from, "has sent to itself");
   if (bytes == 0 || bytes > kMaxPartitionBytes)
-    return offence(from, "has sent " + std::to_string(bytes) + " bytes as a partition");
+    return violation(from, "has sent " + std::to_string(bytes) + " bytes as a partition");
   if (!link.expected.empty()) return {};
   if (link.early.size() >= options_.max_early_frames ||
       (!is_lent && link.early_bytes + bytes > options_.max_early_bytes))
-    return offence(from,
-                   "has sent more than was asked for: " + std::to_string(link.early.size()) + " partitions");
+    return violation(
+        from, "has sent more than was asked for: " + std::to_string(link.early.size()) + " partitions");
   return {};
 }
 
@@ -228,7 +228,7 @@ Status HostGroup::message(std::uint32_t from, Message& message, std::span<std::b
   if (link.refused) return *std::exchange(link.refused, std::nullopt);
   const auto frame = read(from, message);
   if (!frame.ok()) return frame.error();
-  if (payload.empty()) return offence(from, "has sent a partition without its bytes");
+  if (payload.empty()) return violation(from, "has sent a partition without its bytes");
   Part part;
   part.buffer = std::move(link.arriving);
   link.arriving.clear();
@@ -270,8 +270,8 @@ Status HostGroup::match(std::uint32_t from, const Frame& frame, Part part) {
              (of.is_spread ? "" : " (" + std::string(name_of(of.operation)) + ")") + ", " +
              std::to_string(bytes) + " bytes";
     };
-    return offence(from, "has sent " + text(frame, part.bytes().size()) + " where " +
-                             text(due, bytes_of(piece)) + " was due");
+    return violation(from, "has sent " + text(frame, part.bytes().size()) + " where " +
+                               text(due, bytes_of(piece)) + " was due");
   }
   link.expected.pop();
   if (!open.is_spread) {
@@ -465,7 +465,7 @@ void HostGroup::deliver() {
   delivering_ = std::move(events);
 }
 
-Error HostGroup::offence(std::uint32_t from, const std::string& what) const {
+Error HostGroup::violation(std::uint32_t from, const std::string& what) const {
   return make_error(ErrorCode::protocol,
                     "rank " + std::to_string(options_.ranks[from].value) + " of this host " + what,
                     "run the same release of bps on all ranks");

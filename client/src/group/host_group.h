@@ -166,7 +166,7 @@ class HostGroup final : public LocalGroup {
   void drop_everything();
   void tell(Event event);
   void deliver();
-  Error offence(std::uint32_t from, const std::string& what) const;
+  Error violation(std::uint32_t from, const std::string& what) const;
 
   EventLoop& loop_;
   Transport& memory_;

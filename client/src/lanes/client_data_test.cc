@@ -189,19 +189,19 @@ TEST_CASE("broadcast: the root sends, the others ask") {
   }
 }
 
-TEST_CASE("later: the contribution is sent again when it is asked for, once") {
+TEST_CASE("not ready: the contribution is sent again when it is cleared, once") {
   Running c;
   c.push_pull();
   c.take(0);
   c.take(1);
   c.take(0);
-  c.lane(0).deliver(Again{PartitionId{0}, Round{0}, 0});  // nothing was refused: it is on its way
+  c.lane(0).deliver(ClearToSend{PartitionId{0}, Round{0}, 0});  // nothing was refused: it is on its way
   CHECK(c.lane(0).frames.empty());
-  c.lane(0).deliver(Later{PartitionId{0}, Round{0}, kSlice});
+  c.lane(0).deliver(NotReady{PartitionId{0}, Round{0}, kSlice});
   c.loop.run_for(2s);
   CHECK(c.lane(0).frames.empty());
-  c.lane(0).deliver(Again{PartitionId{0}, Round{0}, kSlice + 100});
-  c.lane(0).deliver(Again{PartitionId{0}, Round{0}, kSlice + 100});
+  c.lane(0).deliver(ClearToSend{PartitionId{0}, Round{0}, kSlice + 100});
+  c.lane(0).deliver(ClearToSend{PartitionId{0}, Round{0}, kSlice + 100});
   CHECK(c.take(0).partition == PartitionId{0});
   CHECK(c.payload == bytes_of(kSlice, 1));
   CHECK(c.lane(0).frames.empty());
@@ -330,34 +330,34 @@ TEST_CASE("credit: paces, gives priority a chance, and never waits for answers")
   CHECK(outcome.ended == 0);
 }
 
-TEST_CASE("unasked: what the server has no room for is announced, and sent when it asks") {
+TEST_CASE("eager limit: beyond it a request to send goes first, and the payload when the server clears it") {
   Running c(with(true, 2 * kSlice));
   const TensorId bulk = c.declare("bulk", 4 * kSlice, {0, 0, 0, 0});
   auto data = bytes_of(4 * kSlice, 2);
   c.lane(0).deliver(Credit{0, kSlice});
   Outcome outcome;
   REQUIRE(c.engine.begin(push_pull_of(bulk, data, data, Operation::sum, c.into(outcome))).ok());
-  CHECK_FALSE(c.take(0).announced);
+  CHECK_FALSE(c.take(0).rendezvous);
   CHECK(c.payload.size() == kSlice);
   for (const std::uint32_t partition : {4, 5, 6}) {
-    const PushPull announcement = c.take(0);
-    CHECK(announcement.partition == PartitionId{partition});
-    CHECK(announcement.announced);
+    const PushPull header = c.take(0);
+    CHECK(header.partition == PartitionId{partition});
+    CHECK(header.rendezvous);
     CHECK(c.payload.empty());
   }
   CHECK(c.lane(0).frames.empty());
   CHECK(c.engine.stats()->resent == 0);
 
   // Asked for, it counts as credit only.
-  c.lane(0).deliver(Again{PartitionId{5}, Round{0}, 0});
-  c.lane(0).deliver(Again{PartitionId{4}, Round{0}, 0});  // no credit
+  c.lane(0).deliver(ClearToSend{PartitionId{5}, Round{0}, 0});
+  c.lane(0).deliver(ClearToSend{PartitionId{4}, Round{0}, 0});  // no credit
   CHECK(c.take(0).partition == PartitionId{5});
   CHECK(c.payload == bytes_of(kSlice, 2));
   CHECK(c.lane(0).frames.empty());
   c.lane(0).deliver(Credit{kSlice});
   CHECK(c.take(0).partition == PartitionId{4});
 
-  // An announcement may be answered: the server had the contribution from an earlier session.
+  // A request to send may be answered: the server had the contribution from an earlier session.
   c.lane(0).deliver(c.answer(6, 0, 3 * kSlice), bytes_of(kSlice, 9));
   // With its answer, the first one makes room for the next.
   c.lane(0).deliver(c.answer(3, 0, 3 * kSlice), bytes_of(kSlice, 9));
@@ -366,26 +366,26 @@ TEST_CASE("unasked: what the server has no room for is announced, and sent when 
   CHECK(outcome.ended == 1);
   CHECK(data == bytes_of(4 * kSlice, 9));
   REQUIRE(c.engine.begin(push_pull_of(bulk, data, data, Operation::sum, c.into(outcome))).ok());
-  CHECK_FALSE(c.take(0).announced);
-  CHECK(c.take(0).announced);
+  CHECK_FALSE(c.take(0).rendezvous);
+  CHECK(c.take(0).rendezvous);
 }
 
-TEST_CASE("unasked: a lane that breaks forgets what was asked for, and the refused give room") {
+TEST_CASE("eager limit: a lane that breaks forgets what was cleared, and what was refused gives room") {
   Running c;
   c.lane(0).deliver(Credit{0, kSlice});
   c.push_pull();
-  CHECK_FALSE(c.take(0).announced);
-  CHECK(c.take(0).announced);
-  c.lane(0).deliver(Again{PartitionId{2}, Round{0}, 0});
-  CHECK_FALSE(c.take(0).announced);
-  c.lane(0).deliver(Later{PartitionId{0}, Round{0}, kSlice + 100});
-  c.lane(0).deliver(Again{PartitionId{0}, Round{0}, kSlice + 100});
-  CHECK_FALSE(c.take(0).announced);
+  CHECK_FALSE(c.take(0).rendezvous);
+  CHECK(c.take(0).rendezvous);
+  c.lane(0).deliver(ClearToSend{PartitionId{2}, Round{0}, 0});
+  CHECK_FALSE(c.take(0).rendezvous);
+  c.lane(0).deliver(NotReady{PartitionId{0}, Round{0}, kSlice + 100});
+  c.lane(0).deliver(ClearToSend{PartitionId{0}, Round{0}, kSlice + 100});
+  CHECK_FALSE(c.take(0).rendezvous);
   c.lane(0).break_with(ErrorCode::unreachable, "connection reset");
   c.loop.run_for(Lane::kFirstPause);
   c.welcome_lane(0);
-  CHECK_FALSE(c.take(0).announced);
-  CHECK(c.take(0).announced);
+  CHECK_FALSE(c.take(0).rendezvous);
+  CHECK(c.take(0).rendezvous);
 }
 
 TEST_CASE("credit: a lane whose queue is full takes no more until it is writable") {

@@ -103,7 +103,7 @@ TEST_CASE("async tensor: a round that is in the value is only asked for") {
   SECTION("in it") {
     CHECK(t.state.on_resumed(t.at(), Round{1}) == TensorState::Resumption::send);
     CHECK(t.at().counted);
-    t.state.on_announced(t.at());
+    t.state.on_rendezvous(t.at());
     t.answer(4, 1);
     t.at().resuming = true;
     // What is not under way cannot be in it.

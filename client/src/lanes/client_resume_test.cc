@@ -46,7 +46,7 @@ TEST_CASE("moved: while the round is under way it is sent again, once all have r
   SECTION("sent, and held by the connection") { c.take(0, false); }
   SECTION("refused") {
     c.take(0), c.take(0);
-    c.lane(0).deliver(Later{PartitionId{0}, Round{0}, kSlice});
+    c.lane(0).deliver(NotReady{PartitionId{0}, Round{0}, kSlice});
   }
   SECTION("half of the answer has come") {
     c.take(0), c.take(0);

@@ -39,8 +39,8 @@ struct DataThreadsFacts {
 
 DataThreads data_threads(const DataThreadsFacts& facts);
 
-// A loop that lanes live on. All of a client's take turns (proto/base/loop/turn.h); the first is the client's
-// own.
+// A loop that lanes live on. All of a client's take turns (proto/base/loop/loop_lock.h); the first is the
+// client's own.
 struct LaneLoop {
   EventLoop* loop = nullptr;
   std::optional<std::uint32_t> cpu = {};  // that its thread is bound to

@@ -57,10 +57,10 @@ void Exchange::send(Partition& partition) {
   push.operation = tensor.request().operation;
   push.root = tensor.request().root;
   push.error = tensor.refused().value_or(Error{});
-  push.announced = !lanes_.may_send(partition);
-  if (push.announced) {
+  push.rendezvous = !lanes_.may_send(partition);
+  if (push.rendezvous) {
     lanes_.queue_of(partition.lane).take_back(partition);
-    tensor.on_announced(partition);
+    tensor.on_rendezvous(partition);
     return lane.send(frame_, {}, 0);
   }
   const Payload payload = tensor.contribution(partition);
@@ -215,8 +215,8 @@ void Exchange::on_lane_message(Lane& lane, Message& message, std::span<std::byte
   const auto taken = [](const Message& m) -> const std::uint64_t* {
     if (const auto* x = std::get_if<Aggregate>(&m)) return &x->taken;
     if (const auto* x = std::get_if<Credit>(&m)) return &x->taken;
-    if (const auto* x = std::get_if<Later>(&m)) return &x->taken;
-    if (const auto* x = std::get_if<Again>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<NotReady>(&m)) return &x->taken;
+    if (const auto* x = std::get_if<ClearToSend>(&m)) return &x->taken;
     if (const auto* x = std::get_if<RoundFailed>(&m)) return &x->taken;
     if (const auto* x = std::get_if<Resumed>(&m)) return &x->taken;
     if (const auto* x = std::get_if<Fetch>(&m)) return &x->taken;
@@ -227,18 +227,18 @@ void Exchange::on_lane_message(Lane& lane, Message& message, std::span<std::byte
     return violation(lane, fmt::format("{}, which has no place on a lane", name_of(message)));
   if (!count_taken(lane, message, *bytes)) return;
   if (const auto* credit = std::get_if<Credit>(&message)) {
-    if (credit->unasked > 0) lanes_.allow(lane.index(), credit->unasked);
+    if (credit->eager_limit > 0) lanes_.allow(lane.index(), credit->eager_limit);
   } else if (const auto* aggregate = std::get_if<Aggregate>(&message)) {
     on_aggregate(lane, *aggregate, payload.size());
-  } else if (const auto* later = std::get_if<Later>(&message)) {
-    Partition* p = tensors_.find_on(lane.index(), later->partition);
-    if (p != nullptr && p->owner->on_later(*p, later->round)) {
+  } else if (const auto* not_ready = std::get_if<NotReady>(&message)) {
+    Partition* p = tensors_.find_on(lane.index(), not_ready->partition);
+    if (p != nullptr && p->owner->on_not_ready(*p, not_ready->round)) {
       lanes_.give_back(*p);
       count_resent();
     }
-  } else if (const auto* again = std::get_if<Again>(&message)) {
-    Partition* p = tensors_.find_on(lane.index(), again->partition);
-    if (p != nullptr && p->owner->on_again(*p, again->round)) queue(*p);
+  } else if (const auto* clear = std::get_if<ClearToSend>(&message)) {
+    Partition* p = tensors_.find_on(lane.index(), clear->partition);
+    if (p != nullptr && p->owner->on_clear_to_send(*p, clear->round)) queue(*p);
   } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
     Partition* p = tensors_.find_on(lane.index(), round_failed->partition);
     if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error, true)) {

@@ -165,12 +165,12 @@ bool LaneSet::may_send(Partition& partition) {
   Allowance& allowance = allowances_[partition.lane.value];
   if (partition.cost > allowance.limit - std::min(allowance.used, allowance.limit)) return false;
   allowance.used += partition.cost;
-  partition.unasked = true;
+  partition.eager = true;
   return true;
 }
 
 void LaneSet::give_back(Partition& partition) {
-  if (std::exchange(partition.unasked, false)) allowances_[partition.lane.value].used -= partition.cost;
+  if (std::exchange(partition.eager, false)) allowances_[partition.lane.value].used -= partition.cost;
 }
 
 void LaneSet::on_welcomed(const Lane& lane) {

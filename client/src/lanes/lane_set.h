@@ -69,7 +69,8 @@ class LaneSet {
 
   // What it may send without being asked.
   void allow(LaneIndex lane, std::uint64_t bytes) { allowances_[lane.value].limit = bytes; }
-  // Takes the partition's bytes of what its lane may send, if it needs any. False: it is to be announced.
+  // Takes the partition's bytes of what its lane may send, if it needs any. False: a request to send goes
+  // first.
   bool may_send(Partition& partition);
   void give_back(Partition& partition);
 
@@ -88,7 +89,7 @@ class LaneSet {
     ContributionQueue queue;
     std::uint64_t spare_credit = 0;  // beside one partition
   };
-  // Payload bytes that are sent on a lane, not asked for and not answered.
+  // Payload bytes that were sent on a lane eagerly and are not answered.
   struct Allowance {
     std::uint64_t limit = UINT64_MAX;  // until the server says one
     std::uint64_t used = 0;

@@ -125,7 +125,7 @@ Result<std::vector<Partition*>> WorkerHandoff::move(const Moved& moved) {
     gets_some[move.owner.value] = true;
     Partition* const partition = tensors_.find(move.partition);
     if (partition == nullptr) {
-      if (ranks_.owns(move.partition)) strangers_[move.partition] = move.owner;
+      if (ranks_.owns(move.partition)) undeclared_[move.partition] = move.owner;
       continue;
     }
     partition->lane = move.owner;
@@ -201,7 +201,7 @@ void WorkerHandoff::resume(Lane& lane) {
     lane.send(message, {}, 0);
     piece.clear();
   }
-  for (const auto& [id, owner] : strangers_) {
+  for (const auto& [id, owner] : undeclared_) {
     if (!leaving_ || owner != lane.index() || tensors_.find_on(lane.index(), id) != nullptr) continue;
     piece.push_back({id, Round{}});
     if (piece.size() < kMaxPartitionsPerResume) continue;
@@ -214,7 +214,7 @@ void WorkerHandoff::resume(Lane& lane) {
 void WorkerHandoff::leave() {
   leaving_ = true;
   for (const auto& lane : lanes_.all()) {
-    if (!strangers_.empty() && lane->welcomed()) resume(*lane);
+    if (!undeclared_.empty() && lane->welcomed()) resume(*lane);
   }
 }
 

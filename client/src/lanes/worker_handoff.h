@@ -68,7 +68,7 @@ class WorkerHandoff {
   const bool retain_;
   Logger log_;
   ClientStats& stats_;
-  std::map<PartitionId, LaneIndex> strangers_;  // moved, of tensors that are not declared here
+  std::map<PartitionId, LaneIndex> undeclared_;  // moved, of tensors that are not declared here
   bool leaving_ = false;
 };
 

@@ -15,7 +15,7 @@ namespace bps {
 namespace {
 
 struct Shared {
-  std::shared_ptr<Turn> turn;
+  std::shared_ptr<LoopLock> lock;
   std::shared_ptr<LoopThread> thread;
   std::vector<std::shared_ptr<LoopThread>> more;  // that take turns with it
   std::vector<std::uint32_t> cpus;                // that they may use
@@ -45,10 +45,10 @@ Result<std::unique_ptr<ClientThread>> ClientThread::take() {
   const std::size_t most = usable_cores();
   auto thread = threads().shared.update([&](std::vector<Shared>& all) -> Result<std::shared_ptr<LoopThread>> {
     if (all.size() < most) {
-      auto turn = std::make_shared<Turn>();
-      auto started = LoopThread::start("bps-client", turn);
+      auto lock = std::make_shared<LoopLock>();
+      auto started = LoopThread::start("bps-client", lock);
       if (!started) return std::move(started).error();
-      all.push_back({std::move(turn), std::move(started).value(), {}, usable_cpus(), 0});
+      all.push_back({std::move(lock), std::move(started).value(), {}, usable_cpus(), 0});
     }
     const auto fewest = std::min_element(
         all.begin(), all.end(), [](const Shared& a, const Shared& b) { return a.clients < b.clients; });
@@ -85,11 +85,11 @@ LaneLoops ClientThread::lane_loops(DataThreadsFacts facts) {
   LaneLoops made{{{&loop()}}};
   std::vector<LaneLoop>& loops = made.loops;
   if (wanted.count == 1) return made;
-  loop().turn()->share();
+  loop().lock()->share();
   threads().shared.update([&](std::vector<Shared>& all) {
     Shared& mine = of_this(all);
     while (mine.more.size() + 1 < wanted.count) {
-      auto started = LoopThread::start("bps-client-" + std::to_string(mine.more.size() + 1), mine.turn);
+      auto started = LoopThread::start("bps-client-" + std::to_string(mine.more.size() + 1), mine.lock);
       if (!started) {
         made.complete = std::move(started).error();
         break;

@@ -112,7 +112,7 @@ TEST_CASE(
     cpus.insert(*loops[i].cpu);
     Completion<std::vector<std::uint32_t>> runs_on;
     loops[i].loop->post([&] {
-      CHECK(client->loop().turn()->is_mine());
+      CHECK(client->loop().lock()->is_mine());
       CHECK(client->loop().in_loop());
       runs_on.set(usable_cpus());
     });

@@ -42,7 +42,7 @@ struct Partition : SendItem {
   std::uint8_t open = 0;     // collectives that touch the program's memory
   bool sent_once = false;    // in this round
   bool asked = false;        // by the server: its payload is to be sent
-  bool unasked = false;      // sent without that, and not answered
+  bool eager = false;        // sent without that, and not answered
   bool receiving = false;    // a connection writes into our memory
   bool settled = false;      // counted as finished
   bool in_library = false;   // the answer has come into library memory

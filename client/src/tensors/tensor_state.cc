@@ -95,7 +95,7 @@ void TensorState::on_handed_over(Partition& partition, bool payload) {
   if (payload) ++partition.holds;
 }
 
-void TensorState::on_announced(Partition& partition) {
+void TensorState::on_rendezvous(Partition& partition) {
   on_handed_over(partition, false);
   partition.state = State::refused;
 }
@@ -204,14 +204,14 @@ bool TensorState::fetch(Partition& partition, std::byte* spare) {
   return true;
 }
 
-bool TensorState::on_later(Partition& partition, Round round) {
+bool TensorState::on_not_ready(Partition& partition, Round round) {
   if (!under_way_ || round != round_ || partition.state != State::sent) return false;
   partition.state = State::refused;
   partition.asked = false;
   return true;
 }
 
-bool TensorState::on_again(Partition& partition, Round round) {
+bool TensorState::on_clear_to_send(Partition& partition, Round round) {
   // In any other state the contribution is on its way already: a recall from before the lane's last
   // reconnect.
   if (!under_way_ || round != round_ || partition.state != State::refused) return false;

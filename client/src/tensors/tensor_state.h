@@ -6,7 +6,8 @@
 // reported done only when no socket can touch it. Here every partition walks through
 //
 //   waiting -> sent [-> lent] -> answered | failed      (sent -> refused -> waiting when the server says
-//   Later, then Again; waiting -> refused when it is only announced; back to waiting when the lane breaks)
+//   NotReady, then ClearToSend; waiting -> refused after a request to send; back to waiting when the lane
+//   breaks)
 //
 // and is settled once it has its verdict and no connection holds its payload; the operation ends when all are
 // settled, also when some have failed: every rank then has sent every partition of the round, and the next
@@ -110,7 +111,7 @@ class TensorState {
 
   Payload contribution(const Partition& partition) const;
   void on_handed_over(Partition& partition, bool payload);  // to a connection
-  void on_announced(Partition& partition);                  // instead: it waits to be asked for
+  void on_rendezvous(Partition& partition);                 // instead: it waits to be asked for
   void on_released(Partition& partition);                   // the connection no longer reads it
 
   Verdict judge(const Partition& partition, Round round, std::uint64_t payload_bytes) const;
@@ -129,9 +130,9 @@ class TensorState {
   bool fetch(Partition& partition, std::byte* spare);
   bool needs_spare(const Partition& partition) const;
   // False: not a refusal of what we sent in this round, ignore it.
-  bool on_later(Partition& partition, Round round);
+  bool on_not_ready(Partition& partition, Round round);
   // True: the contribution is wanted again; the caller queues it.
-  bool on_again(Partition& partition, Round round);
+  bool on_clear_to_send(Partition& partition, Round round);
   // False: no partition of a round under way, ignore it.
   // `told`: by the server, of everybody's round; else only here.
   bool on_failed(Partition& partition, Round round, const Error& error, bool told = false);

@@ -59,9 +59,9 @@ class LoopMailbox final : public Mailbox {
 
 struct AsioLoop::Impl {
   // Takes `wake_fd` over; `watched_fd` is its duplicate for Asio, which closes it.
-  Impl(int wake_fd, int watched_fd, std::shared_ptr<Turn> shared_turn)
-      : turn(std::move(shared_turn)),
-        io(turn != nullptr ? BOOST_ASIO_CONCURRENCY_HINT_SAFE : BOOST_ASIO_CONCURRENCY_HINT_UNSAFE),
+  Impl(int wake_fd, int watched_fd, std::shared_ptr<LoopLock> shared_lock)
+      : lock(std::move(shared_lock)),
+        io(lock != nullptr ? BOOST_ASIO_CONCURRENCY_HINT_SAFE : BOOST_ASIO_CONCURRENCY_HINT_UNSAFE),
         work(asio::make_work_guard(io)),
         mailbox(std::make_shared<LoopMailbox>(wake_fd)),
         wake(io, watched_fd),
@@ -130,7 +130,7 @@ struct AsioLoop::Impl {
   // do; and it comes to an end, for without reads nothing new is sent beyond the credit.
   void run_io(TimePoint deadline) {
     const bool sleeps = [&] {
-      const TurnScope scope(turn.get());
+      const LoopLockScope scope(lock.get());
       return !has_work() && may_sleep(deadline) && mailbox->queue().prepare_sleep();
     }();
     // The timer that was armed anew leaves a handler that is none: where deadlines move in every turn they
@@ -158,7 +158,7 @@ struct AsioLoop::Impl {
     return true;
   }
 
-  const std::shared_ptr<Turn> turn;
+  const std::shared_ptr<LoopLock> lock;
   asio::io_context io;
   asio::executor_work_guard<asio::io_context::executor_type> work;
   std::shared_ptr<LoopMailbox> mailbox;
@@ -198,7 +198,7 @@ void AsioLoop::Impl::run_hooks(std::size_t most) {
 
 Result<std::unique_ptr<AsioLoop>> AsioLoop::create() { return create(nullptr); }
 
-Result<std::unique_ptr<AsioLoop>> AsioLoop::create(std::shared_ptr<Turn> turn) {
+Result<std::unique_ptr<AsioLoop>> AsioLoop::create(std::shared_ptr<LoopLock> lock) {
   const int wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (wake_fd < 0) return os_error("cannot make an event loop: eventfd", errno, "raise `ulimit -n`");
   const int watched_fd = ::dup(wake_fd);
@@ -209,7 +209,7 @@ Result<std::unique_ptr<AsioLoop>> AsioLoop::create(std::shared_ptr<Turn> turn) {
   }
   try {
     return std::unique_ptr<AsioLoop>(
-        new AsioLoop(std::make_unique<Impl>(wake_fd, watched_fd, std::move(turn))));
+        new AsioLoop(std::make_unique<Impl>(wake_fd, watched_fd, std::move(lock))));
   } catch (const boost::system::system_error& error) {
     return make_error(ErrorCode::os, std::string("cannot make an event loop: ") + error.what(),
                       "raise `ulimit -n`");
@@ -250,8 +250,8 @@ void AsioLoop::cancel(TimerId timer) {
 
 bool AsioLoop::in_loop() const {
   const std::thread::id thread = impl_->thread.load(std::memory_order_relaxed);
-  if (impl_->turn != nullptr && impl_->turn->is_shared() && thread != std::thread::id{})
-    return impl_->turn->is_mine();
+  if (impl_->lock != nullptr && impl_->lock->is_shared() && thread != std::thread::id{})
+    return impl_->lock->is_mine();
   return thread == std::thread::id{} || thread == std::this_thread::get_id();
 }
 
@@ -262,7 +262,7 @@ void AsioLoop::run() {
   // What was posted before stop() runs; what those tasks post does not. stop() may not have come to this yet,
   // and a task that slipped in behind the last look would be neither run nor destroyed.
   impl_->mailbox->close();
-  const TurnScope turn(impl_->turn.get());
+  const LoopLockScope lock(impl_->lock.get());
   impl_->run_tasks();
   impl_->run_hooks(SIZE_MAX);
   impl_->stopped = true;
@@ -271,7 +271,7 @@ void AsioLoop::run() {
 
 void AsioLoop::run_once(TimePoint deadline) {
   impl_->run_io(deadline);
-  const TurnScope turn(impl_->turn.get());
+  const LoopLockScope lock(impl_->lock.get());
   impl_->run_tasks();
   impl_->run_timers();
   impl_->run_hooks(kMaxHooksPerTurn);
@@ -290,14 +290,14 @@ void AsioLoop::at_turn_end(TurnHook& hook) {
   wake_if_elsewhere();
 }
 
-// A loop that shares its turn may be asleep while another one gives it something to do.
+// A loop that shares its lock may be asleep while another one gives it something to do.
 void AsioLoop::wake_if_elsewhere() {
-  if (impl_->turn == nullptr || !impl_->turn->is_shared()) return;
+  if (impl_->lock == nullptr || !impl_->lock->is_shared()) return;
   if (impl_->thread.load(std::memory_order_relaxed) != std::this_thread::get_id())
     impl_->mailbox->post([] {});
 }
 
-Turn* AsioLoop::turn() const { return impl_->turn.get(); }
+LoopLock* AsioLoop::lock() const { return impl_->lock.get(); }
 
 AsioLoop& AsioLoop::of(EventLoop& loop) {
   auto* const result = dynamic_cast<AsioLoop*>(&loop);

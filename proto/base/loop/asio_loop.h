@@ -6,8 +6,8 @@
 //
 // The io_context takes no locks: only the loop's thread may touch it. post() and stop() come
 // from any thread, through a mailbox that wakes a sleeping loop once per burst. A loop that may share its
-// turn (turn.h) takes them, and is touched by who has that: "loop thread" is any of theirs then, and what one
-// gives another to do wakes it.
+// lock (loop_lock.h) takes them, and is touched by who has that: "loop thread" is any of theirs then, and
+// what one gives another to do wakes it.
 //
 // Lives on: the thread that calls run(). Before run() and after it has returned the owner's thread counts as
 // the loop's, so that things can be built and destroyed. What uses the loop (connections, timers' owners)
@@ -21,7 +21,7 @@
 #include <memory>
 
 #include "proto/base/loop/event_loop.h"
-#include "proto/base/loop/turn.h"
+#include "proto/base/loop/loop_lock.h"
 #include "proto/base/result.h"
 
 namespace boost::asio {
@@ -62,7 +62,7 @@ class AsioLoop final : public EventLoop {
   AsioLoop();
   static Result<std::unique_ptr<AsioLoop>> create();
   // One of several that take turns.
-  static Result<std::unique_ptr<AsioLoop>> create(std::shared_ptr<Turn> turn);
+  static Result<std::unique_ptr<AsioLoop>> create(std::shared_ptr<LoopLock> lock);
   ~AsioLoop() override;
   // What sockets need: `loop` must be an AsioLoop.
   static AsioLoop& of(EventLoop& loop);
@@ -85,16 +85,16 @@ class AsioLoop final : public EventLoop {
   std::shared_ptr<Mailbox> mailbox() const;
 
   // Null for a loop that shares nothing.
-  Turn* turn() const;
-  // Runs `call`, a system call, without the turn. Of a callback, and what it returns.
+  LoopLock* lock() const;
+  // Runs `call`, a system call, without the loop lock. Of a callback, and what it returns.
   template <class Call>
   auto outside(Call&& call) {
-    Turn* const mine = turn();
+    LoopLock* const mine = lock();
     if (mine == nullptr || !mine->is_shared()) return call();
-    mine->give_back();
+    mine->unlock();
     const auto result = call();
     const int error = errno;
-    mine->take();
+    mine->lock();
     errno = error;
     return result;
   }

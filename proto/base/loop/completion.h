@@ -1,4 +1,4 @@
-// What other threads and a loop share: with turn.h the only mutexes and condition variables outside the
+// What other threads and a loop share: with loop_lock.h the only mutexes and condition variables outside the
 // standard library.
 //
 // Monitor<State>: a state behind a lock that can be waited on. Completion<T>: a value that is set once.

@@ -8,8 +8,8 @@
 
 namespace bps {
 
-Result<std::unique_ptr<LoopThread>> LoopThread::start(std::string name, std::shared_ptr<Turn> turn) {
-  auto loop = AsioLoop::create(std::move(turn));
+Result<std::unique_ptr<LoopThread>> LoopThread::start(std::string name, std::shared_ptr<LoopLock> lock) {
+  auto loop = AsioLoop::create(std::move(lock));
   if (!loop) return std::move(loop).error();
   std::unique_ptr<LoopThread> self(new LoopThread(std::move(loop).value()));
   // A thread inherits the mask, so it never runs unblocked for a moment.

@@ -18,7 +18,8 @@ namespace bps {
 
 class LoopThread {
  public:
-  static Result<std::unique_ptr<LoopThread>> start(std::string name, std::shared_ptr<Turn> turn = nullptr);
+  static Result<std::unique_ptr<LoopThread>> start(std::string name,
+                                                   std::shared_ptr<LoopLock> lock = nullptr);
   ~LoopThread() { stop(); }
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;

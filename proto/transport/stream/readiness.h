@@ -68,7 +68,7 @@ class Readiness {
   // Takes the descriptor over; on failure it is still the caller's.
   Status open(AsioLoop& loop, int fd) {
     if (!descriptor_) descriptor_.emplace(loop.io());
-    turn_ = loop.turn();
+    lock_ = loop.lock();
     boost::system::error_code error;
     descriptor_->assign(fd, error);
     if (error) return os_error("cannot watch a socket", error.value());
@@ -103,8 +103,8 @@ class Readiness {
       return allocator_type(kRead ? readiness->read_memory_ : readiness->write_memory_);
     }
     void operator()(const boost::system::error_code& error) {
-      const TurnScope turn(readiness->turn_);
-      const auto mine = std::move(owner);  // which ends within the turn, if it does
+      const LoopLockScope lock(readiness->lock_);
+      const auto mine = std::move(owner);  // which ends under the lock, if it does
       (kRead ? readiness->reading_ : readiness->writing_) = false;
       if (error || !readiness->descriptor_->is_open()) return;
       if constexpr (kRead) {
@@ -121,7 +121,7 @@ class Readiness {
   HandlerMemory write_memory_;
   bool reading_ = false;
   bool writing_ = false;
-  Turn* turn_ = nullptr;
+  LoopLock* lock_ = nullptr;
   std::optional<Descriptor> descriptor_;
 };
 

@@ -221,7 +221,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   // until the call is over, which then says EAGAIN.
   template <class Call>
   ssize_t outside(Call&& call) {
-    if (loop_.turn() == nullptr || !loop_.turn()->is_shared()) return call();
+    if (loop_.lock() == nullptr || !loop_.lock()->is_shared()) return call();
     is_busy_.store(true, std::memory_order_relaxed);
     const ssize_t result = loop_.outside([&] {
       const ssize_t moved = call();

@@ -79,8 +79,8 @@ class RandomMessages {
         return Aggregate{
             partition(), Round{any()}, Epoch{u32()}, Generation{u32()}, Codec::raw, u32(0, kMaxWorldSize),
             any(),       any(),        u32(),        rounds()};
-      case 23: return Later{partition(), Round{any()}, any()};
-      case 24: return Again{partition(), Round{any()}, any()};
+      case 23: return NotReady{partition(), Round{any()}, any()};
+      case 24: return ClearToSend{partition(), Round{any()}, any()};
       case 25: return RoundFailed{partition(), Round{any()}, failure(), any()};
       case 26: return TensorFailed{JobRun{any()}, TensorId{u32(0, kMaxTensorsPerJob - 1)}, failure()};
       case 27: return Credit{any(), any()};

@@ -119,8 +119,8 @@ inline std::vector<Message> sample_messages() {
                           1 << 30,
                           1,
                           {Round{813}, Round{0}, Round{812}}});
-  all.push_back(Later{PartitionId{13}, Round{812}, 20});
-  all.push_back(Again{PartitionId{13}, Round{812}, 21});
+  all.push_back(NotReady{PartitionId{13}, Round{812}, 20});
+  all.push_back(ClearToSend{PartitionId{13}, Round{812}, 21});
   all.push_back(
       RoundFailed{PartitionId{13}, Round{812}, {ErrorCode::configuration, "operations differ", "agree"}, 22});
   all.push_back(

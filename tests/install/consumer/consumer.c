@@ -30,7 +30,7 @@ static int reduce(bps_client* client, bps_tensor tensor) {
   bps_handle* handle = NULL;
   if (bps_push_pull(client, tensor, &in, &out, BPS_SUM, &handle, &error)) return failed("push_pull", &error);
   const bps_status status = bps_wait(handle, 20000, &error);
-  const uint32_t weight = bps_handle_weight(handle);
+  const uint32_t weight = bps_handle_ranks(handle);
   bps_handle_free(handle);
   if (status) return failed("wait", &error);
   if (weight != 1) return fprintf(stderr, "weight is %u\n", (unsigned)weight), 1;
@@ -68,7 +68,8 @@ int main(void) {
   if (bps_declare(client, &spec, 1, &tensor, 20000, &error)) return failed("declare", &error);
 
   for (int round = 0; round < 3; ++round) {
-    for (size_t i = 0; i < COUNT; ++i) gradient[i] = (float)(i % 1000) + (float)round;
+    for (size_t i = 0; i < COUNT; ++i)
+      gradient[i] = (float)(i % 1000) + (float)round;
     const int status = reduce(client, tensor);
     if (status) return status;
   }

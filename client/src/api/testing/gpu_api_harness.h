@@ -116,7 +116,7 @@ class GpuWorker {
     return {sizeof(bps_buffer), memory.data(), memory.size() * 4, BPS_MEMORY_HOST, 0, nullptr};
   }
   bps_handle* push_pull(bps_tensor tensor, bps_buffer in, bps_buffer out,
-                        bps_operation operation = BPS_SUM) const {
+                        bps_reduce_op operation = BPS_SUM) const {
     bps_handle* handle = nullptr;
     Refusal why;
     const bps_status status = bps_push_pull(client, tensor, &in, &out, operation, &handle, why);

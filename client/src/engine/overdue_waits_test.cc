@@ -1,18 +1,18 @@
-#include "client/src/engine/patience.h"
+#include "client/src/engine/overdue_waits.h"
 
 #include <catch2/catch.hpp>
 
-namespace bps::patience_test {
+namespace bps::overdue_waits_test {
 namespace {
 
 using namespace std::chrono_literals;
-using Kind = Patience::Kind;
-using Item = Patience::Item;
+using Kind = OverdueWaits::Kind;
+using Item = OverdueWaits::Item;
 
 const TimePoint kStart{1000s};
 
 TEST_CASE("patience: what waits too long is told once, the oldest of all that are new") {
-  Patience patience(10s);
+  OverdueWaits patience(10s);
   const Item first{Kind::round, 1, 5}, second{Kind::round, 2, 5}, barrier{Kind::barrier, 0, 0};
   CHECK_FALSE(patience.look(kStart, {second}));
   CHECK_FALSE(patience.look(kStart + 5s, {first, second, barrier}));
@@ -25,7 +25,7 @@ TEST_CASE("patience: what waits too long is told once, the oldest of all that ar
 }
 
 TEST_CASE("patience: the next round begins anew") {
-  Patience patience(10s);
+  OverdueWaits patience(10s);
   CHECK_FALSE(patience.look(kStart, {{Kind::round, 1, 5}}));
   CHECK(patience.look(kStart + 10s, {{Kind::round, 1, 5}}));
   CHECK_FALSE(patience.look(kStart + 15s, {{Kind::round, 1, 6}}));
@@ -34,7 +34,7 @@ TEST_CASE("patience: the next round begins anew") {
 }
 
 TEST_CASE("patience: what is over is forgotten") {
-  Patience patience(10s);
+  OverdueWaits patience(10s);
   const Item item{Kind::declaration, 1, 0};
   CHECK_FALSE(patience.look(kStart, {item}));
   CHECK_FALSE(patience.look(kStart + 5s, {}));
@@ -42,4 +42,4 @@ TEST_CASE("patience: what is over is forgotten") {
 }
 
 }  // namespace
-}  // namespace bps::patience_test
+}  // namespace bps::overdue_waits_test

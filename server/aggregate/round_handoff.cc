@@ -1,11 +1,11 @@
-#include "server/aggregate/fence.h"
+#include "server/aggregate/round_handoff.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace bps {
 
-Round Fence::highest() const {
+Round RoundHandoff::highest() const {
   Round round;
   for (const Report& report : reports_) {
     if (report.named) round = std::max(round, report.next);
@@ -13,17 +13,17 @@ Round Fence::highest() const {
   return round;
 }
 
-bool Fence::allows(std::uint32_t contributor, Round round) const {
+bool RoundHandoff::allows(std::uint32_t contributor, Round round) const {
   const Report& report = reports_[contributor];
   return !report.named || report.next == round;
 }
 
-bool Fence::waits_for(std::uint32_t contributor) const {
+bool RoundHandoff::waits_for(std::uint32_t contributor) const {
   const Report& report = reports_[contributor];
   return (!report.named && !report.gone) || asked_ == contributor;
 }
 
-bool Fence::resume(std::uint32_t contributor, const StoredRounds& stored, bool pushed) {
+bool RoundHandoff::resume(std::uint32_t contributor, const StoredRounds& stored, bool pushed) {
   Report& report = reports_[contributor];
   if (report.gone && !report.named) return true;  // nobody has waited for it
   if (report.named && report.next != stored.round) return false;
@@ -36,7 +36,7 @@ bool Fence::resume(std::uint32_t contributor, const StoredRounds& stored, bool p
   return true;
 }
 
-bool Fence::lost(std::uint32_t contributor) {
+bool RoundHandoff::lost(std::uint32_t contributor) {
   Report& report = reports_[contributor];
   report.here = false;
   report.pushed = false;
@@ -46,26 +46,26 @@ bool Fence::lost(std::uint32_t contributor) {
   return true;
 }
 
-void Fence::gone(std::uint32_t contributor) {
+void RoundHandoff::gone(std::uint32_t contributor) {
   Report& report = reports_[contributor];
   if (std::exchange(report.gone, true)) return;
   if (!report.named) --missing_;
 }
 
-void Fence::died(std::uint32_t contributor) {
+void RoundHandoff::died(std::uint32_t contributor) {
   Report& report = reports_[contributor];
   if (!report.named && !report.gone) --missing_;
   report = {};
   report.gone = true;
 }
 
-void Fence::ask(std::uint32_t holder, Round round, std::uint64_t version) {
+void RoundHandoff::ask(std::uint32_t holder, Round round, std::uint64_t version) {
   asked_ = holder;
   asked_round_ = round;
   asked_version_ = version;
 }
 
-bool Fence::begin(std::uint32_t contributor, const Retained& header) {
+bool RoundHandoff::begin(std::uint32_t contributor, const Retained& header) {
   if (asked_ != contributor || arriving_) return false;
   if (asked_version_ > 0 ? header.version != asked_version_ : header.round != asked_round_) return false;
   arriving_ = true;
@@ -73,7 +73,7 @@ bool Fence::begin(std::uint32_t contributor, const Retained& header) {
   return true;
 }
 
-void Fence::miss() {
+void RoundHandoff::miss() {
   reports_[asked_].lacks = true;
   arriving_ = false;
   asked_ = kNobody;

@@ -1,4 +1,4 @@
-#include "proto/base/loop/turn.h"
+#include "proto/base/loop/loop_lock.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -9,13 +9,13 @@
 #include "proto/base/loop/completion.h"
 #include "proto/base/loop/loop_thread.h"
 
-namespace bps::turn_test {
+namespace bps::loop_lock_test {
 namespace {
 
 using namespace std::chrono_literals;
 
-std::unique_ptr<LoopThread> start(const std::shared_ptr<Turn>& turn) {
-  auto thread = LoopThread::start("bps-turn", turn);
+std::unique_ptr<LoopThread> start(const std::shared_ptr<LoopLock>& lock) {
+  auto thread = LoopThread::start("bps-lock", lock);
   REQUIRE(thread.ok());
   return std::move(thread).value();
 }
@@ -35,19 +35,19 @@ void run_on(AsioLoop& loop, Run run) {
 
 }  // namespace
 
-TEST_CASE("turn: callbacks of loops that share it run one after another") {
-  const auto turn = std::make_shared<Turn>();
-  const auto first = start(turn);
-  CHECK_FALSE(turn->is_shared());
+TEST_CASE("loop lock: callbacks of loops that share it run one after another") {
+  const auto lock = std::make_shared<LoopLock>();
+  const auto first = start(lock);
+  CHECK_FALSE(lock->is_shared());
   bool before = true, after = false;
   run_on(first->loop(), [&] {
-    before = turn->is_mine();
-    turn->share();
-    after = turn->is_mine();
+    before = lock->is_mine();
+    lock->share();
+    after = lock->is_mine();
   });
   CHECK_FALSE(before);
   CHECK(after);
-  const auto second = start(turn), third = start(turn);
+  const auto second = start(lock), third = start(lock);
   // Not atomic: a race is what the thread sanitizer sees, and a lost count what everyone sees.
   struct {
     int inside = 0;
@@ -60,9 +60,9 @@ TEST_CASE("turn: callbacks of loops that share it run one after another") {
   for (LoopThread* const thread : {first.get(), second.get(), third.get()}) {
     AsioLoop& loop = thread->loop();
     const auto step = std::make_shared<std::function<void(int)>>();
-    *step = [&state, &all, &loop, turn, step](int left) {
+    *step = [&state, &all, &loop, lock, step](int left) {
       state.most = std::max(state.most, ++state.inside);
-      state.always_mine = state.always_mine && turn->is_mine() && loop.in_loop();
+      state.always_mine = state.always_mine && lock->is_mine() && loop.in_loop();
       --state.inside;
       if (++state.count == 3L * kEach) all.set(true);
       if (left > 1) {
@@ -75,18 +75,18 @@ TEST_CASE("turn: callbacks of loops that share it run one after another") {
     loop.post([step] { (*step)(kEach); });
   }
   REQUIRE(all.wait_until(soon()));
-  run_on(first->loop(), [] {});  // behind the last one, which still has the turn
+  run_on(first->loop(), [] {});  // behind the last one, which still has the lock
   run_on(second->loop(), [] {});
   run_on(third->loop(), [] {});
   CHECK(state.most == 1);
   CHECK(state.always_mine);
 }
 
-TEST_CASE("turn: what one loop gives another to do does not wait for it to wake by itself") {
-  const auto turn = std::make_shared<Turn>();
-  const auto first = start(turn);
-  run_on(first->loop(), [&] { turn->share(); });
-  const auto second = start(turn);
+TEST_CASE("loop lock: what one loop gives another to do does not wait for it to wake by itself") {
+  const auto lock = std::make_shared<LoopLock>();
+  const auto first = start(lock);
+  run_on(first->loop(), [&] { lock->share(); });
+  const auto second = start(lock);
   struct Hook final : TurnHook {
     std::function<void()> run;
     void on_turn_end() override { run(); }
@@ -97,7 +97,7 @@ TEST_CASE("turn: what one loop gives another to do does not wait for it to wake 
     Hook hook;
     std::thread::id there;
     run_on(second->loop(), [&] { there = std::this_thread::get_id(); });
-    hook.run = [&] { hooked->set(turn->is_mine() && std::this_thread::get_id() == there); };
+    hook.run = [&] { hooked->set(lock->is_mine() && std::this_thread::get_id() == there); };
     run_on(first->loop(), [&] {
       second->loop().after(Duration{}, [timer] { timer->set(true); });
       second->loop().at_turn_end(hook);
@@ -117,32 +117,32 @@ TEST_CASE("turn: what one loop gives another to do does not wait for it to wake 
   }
 }
 
-TEST_CASE("turn: a system call runs without it, and its error is kept") {
-  const auto turn = std::make_shared<Turn>();
-  const auto first = start(turn);
-  run_on(first->loop(), [&] { turn->share(); });
-  const auto second = start(turn);
+TEST_CASE("loop lock: a system call runs without it, and its error is kept") {
+  const auto lock = std::make_shared<LoopLock>();
+  const auto first = start(lock);
+  run_on(first->loop(), [&] { lock->share(); });
+  const auto second = start(lock);
   Completion<bool> inside, other, over;
   first->loop().post([&] {
     bool right = true;
     errno = 0;
     const int result = first->loop().outside([&] {
-      right = !turn->is_mine();
+      right = !lock->is_mine();
       inside.set(true);
-      right = right && other.wait_until(soon());  // which needs the turn
+      right = right && other.wait_until(soon());  // which needs the lock
       errno = EAGAIN;
       return -1;
     });
     const int error = errno;
-    over.set(right && result == -1 && error == EAGAIN && turn->is_mine());
+    over.set(right && result == -1 && error == EAGAIN && lock->is_mine());
   });
   REQUIRE(inside.wait_until(soon()));
   bool is_mine = false;
-  run_on(second->loop(), [&] { is_mine = turn->is_mine(); });
+  run_on(second->loop(), [&] { is_mine = lock->is_mine(); });
   CHECK(is_mine);
   other.set(true);
   REQUIRE(over.wait_until(soon()));
   CHECK(over.value());
 }
 
-}  // namespace bps::turn_test
+}  // namespace bps::loop_lock_test

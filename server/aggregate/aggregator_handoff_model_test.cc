@@ -9,7 +9,7 @@
 
 #include "server/testing/aggregator_harness.h"
 
-namespace bps::aggregator_fence_model_test {
+namespace bps::aggregator_handoff_model_test {
 namespace {
 
 using Kind = Action::Kind;
@@ -316,12 +316,12 @@ class World {
         if (worker.destination.memory != nullptr) std::memset(worker.destination.memory, 0xEE, kBytes / 2);
         return;
       }
-      case Kind::later:
+      case Kind::not_ready:
         REQUIRE(action.round.value == worker.round);
         REQUIRE(worker.state == Worker::State::pushed);
         worker.state = Worker::State::refused;
         return;
-      case Kind::again:
+      case Kind::clear_to_send:
         REQUIRE(action.round.value == worker.round);
         REQUIRE(worker.state == Worker::State::refused);
         worker.state = Worker::State::ready;
@@ -421,4 +421,4 @@ TEST_CASE("random worlds in which the partition moves and workers die: the same 
 }
 
 }  // namespace
-}  // namespace bps::aggregator_fence_model_test
+}  // namespace bps::aggregator_handoff_model_test

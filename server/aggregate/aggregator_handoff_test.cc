@@ -110,10 +110,10 @@ TEST_CASE("moved: a push counts as a resume, is refused, and asked for when all 
   CHECK(first_element(bench.actions[0]) == 7.0f);
 }
 
-TEST_CASE("moved: what was announced waits without a word, and is asked for") {
+TEST_CASE("moved: a request to send waits, and is cleared") {
   MovedBench bench(2);
   PushPull header = bench.header(0, 2);
-  header.announced = true;
+  header.rendezvous = true;
   bench.begin(0, header, 1, 0);
   bench.end(0);
   CHECK(bench.said().empty());
@@ -382,7 +382,7 @@ TEST_CASE("moved: a broadcast that is half over; its root gets the bytes that ot
   bench.retained(1, 1, 8);
   REQUIRE(bench.said() == "0 resumed 2, 0 answer 1, 1 resumed 2");
   CHECK(first_element(bench.actions[1]) == 8.0f);
-  // The next one, pushed while fenced by one who is not its root.
+  // The next one, pushed while in handoff by one who is not its root.
   MovedBench next(2);
   next.push(1, 3, 0, Operation::broadcast, 0);
   CHECK(next.said() == "1 later 3");

@@ -4,7 +4,7 @@
 //   all have resumed or gone --> does somebody lack what others have? --yes--> one who has it is asked --.
 //                                  | no                             ^                                    |
 //                                  v                                `-- it is lost, or lacks it, too <---+
-//                        the fence is lifted <------------------------- its result has arrived <---------'
+//                        the handoff is lifted <------------------------- its result has arrived <---------'
 //
 // It keeps the reports and counts who is missing; its owner knows what a result is, who lacks it, and where
 // it goes.
@@ -22,7 +22,7 @@
 
 namespace bps {
 
-class Fence {
+class RoundHandoff {
  public:
   static constexpr std::uint32_t kNobody = 0xffffffff;
 
@@ -42,7 +42,7 @@ class Fence {
     bool may_return = false;        // somebody who has it, on a new lane
   };
 
-  explicit Fence(std::size_t contributors)
+  explicit RoundHandoff(std::size_t contributors)
       : reports_(contributors), missing_(static_cast<std::uint32_t>(contributors)) {}
 
   const Report& report(std::uint32_t contributor) const { return reports_[contributor]; }

@@ -1,10 +1,10 @@
-#include "client/src/engine/patience.h"
+#include "client/src/engine/overdue_waits.h"
 
 #include <utility>
 
 namespace bps {
 
-std::optional<Patience::Overdue> Patience::look(TimePoint now, const std::vector<Item>& items) {
+std::optional<OverdueWaits::Overdue> OverdueWaits::look(TimePoint now, const std::vector<Item>& items) {
   std::map<Item, Known> known;
   std::optional<Overdue> oldest;
   for (const Item& item : items) {

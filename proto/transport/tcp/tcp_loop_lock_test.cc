@@ -1,5 +1,5 @@
-// Connections on loops that share their turn: bytes move on several threads, callbacks come one after
-// another, and who has the turn may send on any of them and close any of them.
+// Connections on loops that share a lock: bytes move on several threads, callbacks come one after
+// another, and who has the lock may send on any of them and close any of them.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -78,11 +78,11 @@ struct EchoServer {
   std::vector<std::unique_ptr<Guest>> guests;
 };
 
-// Its members are nobody's but whose turn it is.
+// Its members are touched by who has the lock.
 struct Peer final : ConnectionHandler {
   static constexpr std::size_t kMost = 200'000;
 
-  Peer(AsioLoop& its_loop, const Turn& its_turn) : loop(its_loop), turn(its_turn) {}
+  Peer(AsioLoop& its_loop, const LoopLock& its_lock) : loop(its_loop), lock(its_lock) {}
 
   void open(Transport& transport, const Endpoint& endpoint) {
     connection = transport.connect(loop, endpoint, 20s);
@@ -109,13 +109,13 @@ struct Peer final : ConnectionHandler {
   }
 
   std::byte* on_payload(const Message&, std::uint64_t bytes) override {
-    right = right && turn.is_mine();
+    right = right && lock.is_mine();
     arriving.assign(bytes, std::byte{});
     return arriving.data();
   }
   void on_message(Message& message, std::span<std::byte> payload) override {
     const std::uint64_t number = std::get<PushPull>(message).round.value;
-    right = right && turn.is_mine() && number == ++expected &&
+    right = right && lock.is_mine() && number == ++expected &&
             payload.size() == 1 + (number * 7919) % kMost &&
             std::all_of(payload.begin(), payload.end(),
                         [&](std::byte byte) { return byte == static_cast<std::byte>(number * 31); });
@@ -127,7 +127,7 @@ struct Peer final : ConnectionHandler {
   void on_closed(const Error&) override { right = false; }
 
   AsioLoop& loop;
-  const Turn& turn;
+  const LoopLock& lock;
   std::function<void(Peer&)> next;
   std::unique_ptr<Connection> connection;
   Bytes arriving;
@@ -140,13 +140,13 @@ struct Peer final : ConnectionHandler {
 struct World {
   World(std::size_t peers, const TcpOptions& options) : transport(options) {
     for (int i = 0; i < 3; ++i) {
-      auto started = LoopThread::start("bps-turn", turn);
+      auto started = LoopThread::start("bps-lock", lock);
       REQUIRE(started.ok());
       threads.push_back(std::move(started).value());
-      if (i == 0) run_on(main(), [this] { turn->share(); });
+      if (i == 0) run_on(main(), [this] { lock->share(); });
     }
     for (std::size_t i = 0; i < peers; ++i)
-      all.push_back(std::make_unique<Peer>(threads[i % threads.size()]->loop(), *turn));
+      all.push_back(std::make_unique<Peer>(threads[i % threads.size()]->loop(), *lock));
   }
   ~World() {
     run_on(main(), [this] {
@@ -164,14 +164,14 @@ struct World {
     }
   }
 
-  const std::shared_ptr<Turn> turn = std::make_shared<Turn>();
+  const std::shared_ptr<LoopLock> lock = std::make_shared<LoopLock>();
   std::vector<std::unique_ptr<LoopThread>> threads;
   TcpTransport transport;
   std::vector<std::unique_ptr<Peer>> all;
   std::mt19937 random{7};
 };
 
-TEST_CASE("tcp, turn: what is sent from another loop arrives whole and in order") {
+TEST_CASE("tcp, loop lock: what is sent from another loop arrives whole and in order") {
   TcpOptions options;
   options.checksum = GENERATE(false, true);
   EchoServer server(options);
@@ -200,7 +200,7 @@ TEST_CASE("tcp, turn: what is sent from another loop arrives whole and in order"
   CHECK(fewest > 100);
 }
 
-TEST_CASE("tcp, turn: who closes a connection of another loop may free its memory at once") {
+TEST_CASE("tcp, loop lock: who closes a connection of another loop may free its memory at once") {
   TcpOptions options;
   options.checksum = GENERATE(false, true);
   EchoServer server(options);

@@ -42,7 +42,7 @@ struct MovedValue : Bench {
   void ask(std::uint32_t rank, std::uint64_t round, Operation operation = Operation::sum) {
     actions.clear();
     PushPull header = this->header(rank, round, operation);
-    header.announced = true;
+    header.rendezvous = true;
     (void)aggregator->begin(rank, header, 0, actions);
     aggregator->end(rank, nullptr, actions);
   }

@@ -1,13 +1,13 @@
-// The turn: what event loops share whose callbacks run one after another.
+// The loop lock: what event loops share whose callbacks run one after another.
 //
 // The problem: one thread moves about 25 Gbit/s, nearly all of it in system calls; but what decides which
 // bytes go where is a state machine that is written, and tested, for one thread. So several loops, each with
-// a thread and sockets of its own, take turns: a thread takes the turn before it runs a task, a timer or a
+// a thread and sockets of its own, share a lock: a thread takes it before it runs a task, a timer or a
 // callback, and gives it back while it waits and for system calls that move bytes (AsioLoop::outside). What
 // lives on any of the loops may call what lives on another.
 //
 // Lives on: the threads of these loops. Until share() there is one, which begins no other before, and this
-// locks nothing; but Asio locks its own, uncontended, on a loop that may share. Limits: who has the turn may
+// locks nothing; but Asio locks its own, uncontended, on a loop that may share. Limits: who has the lock may
 // wait for a system call of another loop, for nothing else.
 #pragma once
 
@@ -17,25 +17,25 @@
 
 namespace bps {
 
-class Turn {
+class LoopLock {
  public:
-  Turn() = default;
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  LoopLock() = default;
+  LoopLock(const LoopLock&) = delete;
+  LoopLock& operator=(const LoopLock&) = delete;
 
-  // On the one loop so far, which has the turn from now to the end of its callback.
+  // On the one loop so far, which has the lock from now to the end of its callback.
   void share() {
     if (is_shared()) return;
     is_shared_.store(true, std::memory_order_relaxed);
-    take();
+    lock();
   }
   bool is_shared() const { return is_shared_.load(std::memory_order_relaxed); }
 
-  void take() {
+  void lock() {
     mutex_.lock();
     holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
-  void give_back() {
+  void unlock() {
     holder_.store(std::thread::id{}, std::memory_order_relaxed);
     mutex_.unlock();
   }
@@ -47,21 +47,21 @@ class Turn {
   std::atomic<bool> is_shared_{false};
 };
 
-// The turn, if there is one to share, for as long as this object lives.
-class TurnScope {
+// The loop lock, if there is one to share, for as long as this object lives.
+class LoopLockScope {
  public:
-  explicit TurnScope(Turn* turn) : turn_(turn) {
-    if (turn_ != nullptr && turn_->is_shared()) turn_->take();
+  explicit LoopLockScope(LoopLock* lock) : lock_(lock) {
+    if (lock_ != nullptr && lock_->is_shared()) lock_->lock();
   }
   // It may have begun to be shared meanwhile.
-  ~TurnScope() {
-    if (turn_ != nullptr && turn_->is_mine()) turn_->give_back();
+  ~LoopLockScope() {
+    if (lock_ != nullptr && lock_->is_mine()) lock_->unlock();
   }
-  TurnScope(const TurnScope&) = delete;
-  TurnScope& operator=(const TurnScope&) = delete;
+  LoopLockScope(const LoopLockScope&) = delete;
+  LoopLockScope& operator=(const LoopLockScope&) = delete;
 
  private:
-  Turn* const turn_;
+  LoopLock* const lock_;
 };
 
 }  // namespace bps

@@ -15,7 +15,7 @@
 
 namespace bps {
 
-class Patience {
+class OverdueWaits {
  public:
   enum class Kind : std::uint8_t { round, barrier, declaration };
   struct Item {
@@ -30,7 +30,7 @@ class Patience {
     std::size_t others = 0;  // that are overdue, and were not before this look
   };
 
-  explicit Patience(Duration limit) : limit_(limit) {}
+  explicit OverdueWaits(Duration limit) : limit_(limit) {}
 
   // Nothing: no wait became overdue since the last look. Else the oldest one.
   std::optional<Overdue> look(TimePoint now, const std::vector<Item>& items);

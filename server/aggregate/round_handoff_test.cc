@@ -1,0 +1,74 @@
+#include "server/aggregate/round_handoff.h"
+
+#include <catch2/catch.hpp>
+
+namespace bps::handoff_test {
+namespace {
+
+StoredRounds at(std::uint64_t round) { return {PartitionId{7}, Round{round}}; }
+
+bool is_at_five(const RoundHandoff::Report& report) { return report.named && report.next == Round{5}; }
+
+TEST_CASE("handoff: settled when all have resumed or gone; the highest round counts") {
+  RoundHandoff handoff(3);
+  CHECK(handoff.resume(0, at(5), false));
+  CHECK(handoff.resume(1, at(4), true));
+  CHECK(handoff.waits_for(2));
+  CHECK_FALSE(handoff.is_settled());
+  SECTION("resumed") { CHECK(handoff.resume(2, at(4), false)); }
+  SECTION("gone, and nobody waits for what it resumes with") {
+    handoff.gone(2);
+    CHECK(handoff.resume(2, at(9), false));
+  }
+  SECTION("died") { handoff.died(2); }
+  CHECK(handoff.is_settled());
+  CHECK(handoff.highest() == Round{5});
+  CHECK_FALSE(handoff.waits_for(2));
+}
+
+TEST_CASE("handoff: a contributor names one round") {
+  RoundHandoff handoff(2);
+  CHECK(handoff.allows(0, Round{3}));
+  CHECK(handoff.resume(0, at(3), false));
+  handoff.lost(0);
+  CHECK_FALSE(handoff.allows(0, Round{4}));
+  CHECK_FALSE(handoff.resume(0, at(4), false));
+  CHECK(handoff.resume(0, at(3), true));
+  CHECK(handoff.report(0).pushed);
+}
+
+TEST_CASE("handoff: the result is asked of one that is here, then of the next") {
+  RoundHandoff handoff(3);
+  handoff.resume(0, at(5), false);
+  handoff.resume(1, at(5), false);
+  handoff.resume(2, at(4), false);
+  CHECK(handoff.holders(is_at_five).first == 0);
+  handoff.ask(0, Round{4}, 0);
+  CHECK_FALSE(handoff.is_settled());
+  Retained result;
+  result.round = Round{4};
+  CHECK_FALSE(handoff.begin(1, result));
+  CHECK(handoff.begin(0, result));
+  CHECK(handoff.is_arriving(0));
+  SECTION("its lane is lost: it may return") {
+    CHECK(handoff.lost(0));
+    CHECK(handoff.holders(is_at_five).first == 1);
+    handoff.lost(1);
+    CHECK(handoff.holders(is_at_five).first == RoundHandoff::kNobody);
+    CHECK(handoff.holders(is_at_five).may_return);
+  }
+  SECTION("it has it no more") {
+    handoff.miss();
+    CHECK(handoff.holders(is_at_five).first == 1);
+    handoff.ask(1, Round{4}, 0);
+    result.round = Round{3};
+    CHECK_FALSE(handoff.begin(1, result));
+    handoff.miss();
+    CHECK(handoff.is_settled());
+    CHECK(handoff.holders(is_at_five).first == RoundHandoff::kNobody);
+    CHECK_FALSE(handoff.holders(is_at_five).may_return);
+  }
+}
+
+}  // namespace
+}  // namespace bps::handoff_test
