@@ -1,6 +1,7 @@
 // What is given in the memory of a GPU goes by a group of one rank, next to what is given in the host's.
 #include <catch2/catch.hpp>
 
+#include "client/src/engine/testing/requests.h"
 #include "client/src/engine/testing/scripted_cluster.h"
 #include "client/src/group/testing/fake_group.h"
 

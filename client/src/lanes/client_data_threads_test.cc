@@ -1,6 +1,7 @@
 // An engine whose lanes live on two loops, both in virtual time.
 #include <catch2/catch.hpp>
 
+#include "client/src/engine/testing/requests.h"
 #include "client/src/engine/testing/scripted_cluster.h"
 
 namespace bps {
