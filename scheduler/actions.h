@@ -34,7 +34,7 @@ struct CloseAction {  // after what was sent before has left; nothing that the p
 struct LogAction {
   LogLevel level;
   std::string text;
-  bool is_unauthenticated = false;  // anyone can provoke it, as often as they like
+  bool is_limited = false;  // anyone can provoke it, as often as they like
 };
 
 using SchedulerAction = std::variant<SendAction, CloseAction, LogAction>;
@@ -52,7 +52,7 @@ class Outbox {
     if (peer.value != 0) actions_.emplace_back(CloseAction{peer});
   }
   void log(LogLevel level, std::string text) { actions_.emplace_back(LogAction{level, std::move(text)}); }
-  void warn_unauthenticated(std::string text) {
+  void warn_limited(std::string text) {
     actions_.emplace_back(LogAction{LogLevel::warn, std::move(text), true});
   }
 

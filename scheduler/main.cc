@@ -112,9 +112,7 @@ class Program final : public Daemon {
     options.save = [this](const SchedulerState& state) { state_dir_->save(state); };
     SchedulerState now = options.core.before;
     now.term = options.core.term;
-    if (const Status status = state_dir_->save_now(now); !status)
-      log().error("{}; this scheduler goes on, and one after it will not know what this one has done",
-                  to_string(status.error()));
+    state_dir_->save_first(now);
     return {};
   }
 

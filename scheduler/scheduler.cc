@@ -137,7 +137,7 @@ void Scheduler::stop_listening() {
 
 void Scheduler::accept(std::unique_ptr<Connection> connection) {
   if (peers_.size() >= options_.max_connections) {
-    warn_unauthenticated(
+    warn_limited(
         fmt::format("{} is turned away: {} connections, the limit", connection->peer(), peers_.size()));
     connection->close();
     return;
@@ -154,14 +154,14 @@ void Scheduler::accept(std::unique_ptr<Connection> connection) {
 }
 
 void Scheduler::drop_greeting(PeerId id, const std::string& why) {
-  warn_unauthenticated(
+  warn_limited(
       fmt::format("{} is dropped before its handshake: {}", peers_.at(id)->connection().peer(), why));
   greeting_.erase(id);
   peers_.at(id)->connection().close();  // nothing waits to be sent, and its descriptor is needed
   peers_.erase(id);
 }
 
-void Scheduler::warn_unauthenticated(const std::string& text) {
+void Scheduler::warn_limited(const std::string& text) {
   if (const auto others = log_limit_.admit(loop_.now())) log_.warn("{}{}", text, *others);
 }
 
@@ -215,19 +215,19 @@ bool Scheduler::greet(PeerId id, Message& message, bool payload) {
 void Scheduler::turn_away(PeerId id, const Error& error) {
   Peer& peer = *peers_.at(id);
   const std::string claim = peer.handshake->claim();
-  warn_unauthenticated(fmt::format("{}{} is turned away: {}", peer.connection().peer(),
-                                   claim.empty() ? "" : ", who says to be " + claim + ",", error.message));
+  warn_limited(fmt::format("{}{} is turned away: {}", peer.connection().peer(),
+                           claim.empty() ? "" : ", who says to be " + claim + ",", error.message));
   peer.connection().send(Refused{error.code, error.message, error.advice});
   close(id);
 }
 
 void Scheduler::on_closed(PeerId id, const Error& error) {
   const std::string address = peers_.at(id)->connection().peer();
-  const bool stranger = greeting_.count(id) != 0;
+  const bool is_unknown = greeting_.count(id) != 0;
   const std::string text = fmt::format("{} is dropped: {}", address, error.message);
   if (error.code == ErrorCode::protocol || error.code == ErrorCode::unauthorised) {
-    stranger ? warn_unauthenticated(text) : log_.warn("{}", text);
-  } else if (stranger) {
+    is_unknown ? warn_limited(text) : log_.warn("{}", text);
+  } else if (is_unknown) {
     log_.debug("{} went before its handshake: {}", address, error.message);
   }
   greeting_.erase(id);
@@ -321,7 +321,7 @@ void Scheduler::close(PeerId id) {
 }
 
 void Scheduler::write_log(const LogAction& line) {
-  if (line.is_unauthenticated) return warn_unauthenticated(line.text);
+  if (line.is_limited) return warn_limited(line.text);
   switch (line.level) {
     case LogLevel::error: return log_.error("{}", line.text);
     case LogLevel::warn: return log_.warn("{}", line.text);

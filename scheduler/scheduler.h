@@ -82,7 +82,7 @@ class Scheduler {
   void tick();
   void expire_greeting(TimePoint now);
   void drop_greeting(PeerId id, const std::string& why);
-  void warn_unauthenticated(const std::string& text);
+  void warn_limited(const std::string& text);
   void carry_out();
   void stop_listening();
   void stop_later();

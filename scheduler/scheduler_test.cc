@@ -185,7 +185,7 @@ TEST_CASE("scheduler: who speaks another protocol is a warning, who hangs up bef
   CHECK(d.scheduler->connection_count() == 0);
 }
 
-TEST_CASE("scheduler: strangers are logged once a second, with their number") {
+TEST_CASE("scheduler: what anyone can provoke is logged once a second, with its number") {
   ExpectLog expected("speaks HTTP");
   ExpectLog counted("(and 99 others before)");
   Daemon d;

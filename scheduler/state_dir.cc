@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "proto/base/config/units.h"
 
@@ -74,7 +73,7 @@ Status StateDir::load() {
   for (ssize_t bytes = 0; text.size() <= kMaxStateBytes;
        text.append(piece, static_cast<std::size_t>(bytes))) {
     bytes = ::read(file.get(), piece, sizeof piece);
-    if (bytes < 0) return put_aside(path, std::strerror(errno));
+    if (bytes < 0) return os_error("cannot read " + path, errno, kAdvice);
     if (bytes == 0) break;
   }
   Result<SchedulerState> state = parse_state(text);
@@ -84,16 +83,16 @@ Status StateDir::load() {
               counted(found_.runs.size(), "job"));
     return {};
   }
-  return put_aside(path, state.error().message);
+  put_aside(path, state.error().message);
+  return {};
 }
 
 // The jobs that are running matter more than the file.
-Status StateDir::put_aside(const std::string& path, const std::string& why) const {
+void StateDir::put_aside(const std::string& path, const std::string& why) const {
   const std::string aside = path + ".damaged";
   const bool is_aside = ::rename(path.c_str(), aside.c_str()) == 0;
   log_.warn("{}: {}; {}, and servers and workers will report what they have", path, why,
             is_aside ? "it is put aside as " + aside : "it will be overwritten");
-  return {};
 }
 
 Status StateDir::save_now(const SchedulerState& state) const {
@@ -113,16 +112,19 @@ Status StateDir::save_now(const SchedulerState& state) const {
   return {};
 }
 
+void StateDir::save_first(const SchedulerState& state) { note(save_now(state)); }
+
 void StateDir::save(const SchedulerState& state) {
-  thread_->loop().post([this, state] {
-    const Status status = save_now(state);
-    if (!status && !failing_) {
-      log_.error("{}; a scheduler that is started after this one will not know of every job",
-                 to_string(status.error()));
-    }
-    if (status && failing_) log_.info("{} can be written again", path_);
-    failing_ = !status;
-  });
+  thread_->loop().post([this, state] { note(save_now(state)); });
+}
+
+void StateDir::note(const Status& saved) {
+  if (!saved && !failing_) {
+    log_.error("{}; a scheduler that is started after this one will not know of every job",
+               to_string(saved.error()));
+  }
+  if (saved && failing_) log_.info("{} can be written again", path_);
+  failing_ = !saved;
 }
 
 }  // namespace bps

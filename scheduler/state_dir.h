@@ -31,6 +31,8 @@ class StateDir {
 
   // Is on the disk when it returns.
   Status save_now(const SchedulerState& state) const;
+  // Before save(). Is on the disk when it returns, unless that failed, which is logged as for save().
+  void save_first(const SchedulerState& state);
   // Soon.
   void save(const SchedulerState& state);
 
@@ -38,7 +40,8 @@ class StateDir {
   StateDir(std::string path, UniqueFd lock, const Logger& log)
       : path_(std::move(path)), lock_(std::move(lock)), log_(log) {}
   Status load();
-  Status put_aside(const std::string& path, const std::string& why) const;
+  void put_aside(const std::string& path, const std::string& why) const;
+  void note(const Status& saved);
 
   const std::string path_;
   const UniqueFd lock_;

@@ -86,7 +86,7 @@ void describe(Config& config, Settings& s) {
   config.add("scheduler-grace", s.scheduler_grace,
              "How long to go on without the scheduler when it is lost, and to look for it");
   config.add("drain-timeout", s.drain_timeout,
-             "How long a server that jobs use, and that is told to go, waits for a scheduler that is away");
+             "How long a draining server that jobs use waits for a scheduler that does not answer");
   config.add("congestion-control", s.congestion_control, "TCP congestion control of the lanes, e.g. cubic");
   config.add("checksum", s.checksum,
              "Payloads over TCP carry their CRC32C, both ways; a worker may ask for it, too");

@@ -213,38 +213,41 @@ void Server::leave() {
 void Server::watch_drain() {
   loop_.cancel(drain_timer_);
   drain_timer_ = {};
+  Duration next = kDrainLook;
   if (link_.core().state() == SessionCore::State::welcomed) {
     drains_alone_since_.reset();
   } else {
-    const std::string jobs = counted(ledger_.job_count(), "job");
     if (ledger_.job_count() == 0) {
-      log_.info("goes without a farewell: {}", link_.describe_loss());
+      log_.info("no job uses this server; it exits without the scheduler: {}", link_.describe_loss());
       return stop();
     }
+    const std::string jobs = counted(ledger_.job_count(), "job");
     if (!drains_alone_since_) {
       drains_alone_since_ = loop_.now();
       log_.warn("{}, and only it can move {} to other servers; waits for it, for at most {}",
                 link_.describe_loss(), jobs, to_string(options_.drain_timeout));
     }
-    if (loop_.now() - *drains_alone_since_ >= options_.drain_timeout) {
-      return finish(
-          make_error(ErrorCode::peer_lost,
-                     fmt::format("told to go while {} used this server, and {}", jobs, link_.describe_loss()),
-                     "the workers go on as after the loss of a server, once a scheduler is there"));
+    const Duration left = *drains_alone_since_ + options_.drain_timeout - loop_.now();
+    if (left <= Duration::zero()) {
+      return finish(make_error(
+          ErrorCode::peer_lost,
+          fmt::format("this server was to drain while {} used it, and {}", jobs, link_.describe_loss()),
+          "the workers go on as after the loss of a server, once a scheduler is there"));
     }
+    next = std::min(next, left);
   }
-  drain_timer_ = loop_.after(std::min<Duration>(kDrainLook, options_.drain_timeout), [this] {
+  drain_timer_ = loop_.after(next, [this] {
     drain_timer_ = {};
     watch_drain();
   });
 }
 
-// It was to go, nobody used it, and who would let it go goes, too: that is as it was told.
+// A server that drains and that no job uses needs no scheduler to exit.
 void Server::on_control_failed(const Error& error) {
-  const bool may_go = state_ == State::draining && ledger_.job_count() == 0;
-  const bool as_told = may_go && error.code == ErrorCode::peer_lost;
-  if (as_told) log_.info("goes without a farewell: {}", error.message);
-  finish(as_told ? Error{} : error);
+  const bool is_gone = error.code == ErrorCode::peer_lost || error.code == ErrorCode::unreachable;
+  const bool has_drained = is_gone && state_ == State::draining && ledger_.job_count() == 0;
+  if (has_drained) log_.info("no job uses this server; it exits without the scheduler: {}", error.message);
+  finish(has_drained ? Error{} : error);
 }
 
 void Server::finish(const Error& error) {

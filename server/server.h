@@ -82,7 +82,8 @@ class Server final : private ControlSession::Owner {
   Status start();
 
   // No new jobs; stops when those that use this server are over. Only a scheduler moves them to other
-  // servers: while it is away this stops at once if there are none, else after drain_timeout, with an error.
+  // servers: while it is away this stops at once if no job uses this server, else after drain_timeout or the
+  // end of the session, with an error.
   void drain();
 
   // Ends everything now; workers have ServerLane::kFarewell to close their lanes.

@@ -18,7 +18,7 @@ struct RunOptions {
   std::string job = "default";
   std::string shards;                                 // handed to the servers; empty = their default
   Duration timeout{};                                 // of the whole run; 0 = none
-  Duration grace = std::chrono::seconds(10);          // for the others, once a worker has failed
+  Duration grace = std::chrono::seconds(10);          // once a worker has failed or a signal has come
   Duration start_timeout = std::chrono::seconds(20);  // for the daemons to listen
   std::string bin_dir;
   std::string tls_cert, tls_key, tls_ca;  // handed to all children; empty = what the environment says

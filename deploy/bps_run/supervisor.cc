@@ -20,6 +20,7 @@ namespace bps {
 namespace {
 
 constexpr Duration kTermPatience = std::chrono::seconds(5);    // between SIGTERM and SIGKILL
+constexpr std::size_t kMostUnseen = 64 << 10;                  // of a child's output that is not shown
 constexpr Duration kReaderPatience = std::chrono::seconds(2);  // with who takes none of our output
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
@@ -319,7 +320,7 @@ void Supervisor::read_signals() {
     } else if (first_signal_ == 0) {
       first_signal_ = signal;
       if (!workers_started_ || !any_running(Role::worker)) continue;
-      give_up_after_grace();
+      if (!give_up_at_) give_up_after_grace();
       say(std::string("SIG") + ::sigabbrev_np(signal) + " goes to the workers, who have " +
           to_string(options_.grace) + " to end; once more kills them");
       signal_all(Role::worker, signal);
@@ -351,7 +352,9 @@ void Supervisor::note_end(Child& child) {
   read_output(child, child.process.out, child.out, out_);
   read_output(child, child.process.err, child.err, err_);
   if (child.role == Role::worker) return note_worker_end(child);
-  if (!child.stopping || child.wait_status != 0) say(end_of(child));
+  if (child.stopping && child.wait_status == 0) return;
+  err_.lines().append(child.unseen);
+  say(end_of(child));
 }
 
 void Supervisor::note_worker_end(Child& child) {
@@ -373,17 +376,16 @@ void Supervisor::give_up_after_grace() {
   if (!give_up_at_ || at < *give_up_at_) give_up_at_ = at;
 }
 
-void Supervisor::read_output(const Child& child, int& fd, LinePrefixer& prefixer, OutputQueue& queue) {
+void Supervisor::read_output(Child& child, int& fd, LinePrefixer& prefixer, OutputQueue& queue) {
   // A daemon warns of workers that go away, which is news to nobody who has ended the run.
-  std::string unseen;
   const bool shown = child.role == Role::worker || options_.verbose || !interrupted();
-  std::string& lines = shown ? queue.lines() : unseen;
+  std::string& lines = shown ? queue.lines() : child.unseen;
   char bytes[16 * 1024];
   while (fd >= 0 && !queue.full()) {
     const ssize_t count = ::read(fd, bytes, sizeof bytes);
     if (count > 0) {
       prefixer.feed({bytes, static_cast<std::size_t>(count)}, lines);
-      unseen.clear();
+      if (child.unseen.size() > kMostUnseen) child.unseen.erase(0, child.unseen.size() - kMostUnseen);
     } else if (count < 0 && errno == EINTR) {
       continue;
     } else if (count < 0 && errno == EAGAIN) {

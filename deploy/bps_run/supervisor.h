@@ -4,9 +4,9 @@
 // through a pidfd, new ports files through inotify. Owns the children, and through PR_SET_CHILD_SUBREAPER
 // whatever they leave behind: when run() returns no descendant is alive, however the run ended.
 //
-// On failure: a worker that fails gives the others `grace` to end with their own error, then SIGTERM, then
-// SIGKILL; in a job that shrinks they go on. A daemon that dies is reported; what that means is for the
-// workers to say.
+// On failure: when a worker fails the others have `grace` to end with their own error, then SIGTERM comes,
+// then SIGKILL; in a job that shrinks they go on. A signal from outside gives all workers `grace`. A daemon
+// that dies is reported; what that means is for the workers to say.
 #pragma once
 
 #include <sys/types.h>
@@ -49,6 +49,7 @@ class Supervisor {
     Process process;
     LinePrefixer out;
     LinePrefixer err;
+    std::string unseen;  // output that is shown only if it ends badly
     bool running = true;
     bool stopping = false;  // we asked it to end
     bool lost = false;      // a worker that failed while the others of a job that shrinks went on
@@ -74,7 +75,7 @@ class Supervisor {
   void note_end(Child& child);
   void note_worker_end(Child& child);
   void give_up_after_grace();
-  void read_output(const Child& child, int& fd, LinePrefixer& prefixer, OutputQueue& queue);
+  void read_output(Child& child, int& fd, LinePrefixer& prefixer, OutputQueue& queue);
   void signal_all(Role role, int signal);
   void say(const std::string& text);
 

@@ -2,12 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 namespace bps {
 namespace {
@@ -47,6 +49,8 @@ void add_children(const std::string& folder, std::deque<pid_t>& to) {
 
 Result<Environment> cluster_of_process(pid_t pid, const std::string& proc) {
   std::deque<pid_t> left{pid};
+  std::optional<Environment> own;  // a worker whose rank another launcher's variables give
+  bool is_first = true;
   while (!left.empty()) {
     const std::string folder = fmt::format("{}/{}", proc, left.front());
     std::ifstream file(folder + "/environ", std::ios::binary);
@@ -58,16 +62,19 @@ Result<Environment> cluster_of_process(pid_t pid, const std::string& proc) {
     left.pop_front();
     const std::string block{std::istreambuf_iterator<char>(file), {}};
     const Environment environment = environment_in(block);
-    if (environment.count("BPS_SCHEDULER") != 0 && environment.count("BPS_RANK") != 0)
-      return cluster_in(environment, folder);
+    if (environment.count("BPS_SCHEDULER") != 0) {
+      if (environment.count("BPS_RANK") != 0) return cluster_in(environment, folder);
+      if (is_first) own = cluster_in(environment, folder);
+    }
     add_children(folder, left);
+    is_first = false;
   }
+  if (own) return *own;
   return make_error(
       ErrorCode::invalid_argument,
-      fmt::format("--pid {}: neither it nor a process that it has started has BPS_SCHEDULER and "
-                  "BPS_RANK in its environment",
-                  pid),
-      "give the process of bps-run or of a worker that it started, or --scheduler HOST:PORT");
+      fmt::format(
+          "--pid {}: neither it nor a process that it has started has BPS_SCHEDULER in its environment", pid),
+      "give the process of bps-run or of a worker, or --scheduler HOST:PORT");
 }
 
 }  // namespace bps

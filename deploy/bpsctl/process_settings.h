@@ -9,9 +9,9 @@
 
 namespace bps {
 
-// BPS_SCHEDULER, and what there is of BPS_KEY_FILE and BPS_TLS_*: of the process itself if it is a worker,
-// else of the first of its descendants that is one (of bps-run, a shell, a launcher). Files are found from
-// any folder. `proc`: "/proc", or a copy for tests.
+// BPS_SCHEDULER, and what there is of BPS_KEY_FILE and BPS_TLS_*: of the first process with BPS_RANK among
+// the process itself and what it has started (bps-run, a shell); if none has it, of the process itself. Files
+// are found from any folder. `proc`: "/proc", or a copy for tests.
 Result<Environment> cluster_of_process(pid_t pid, const std::string& proc = "/proc");
 
 }  // namespace bps

@@ -57,6 +57,14 @@ TEST_CASE("process settings: of the first worker among those that a process has 
   CHECK(*found == Environment{{"BPS_SCHEDULER", "h:4"}});
 }
 
+TEST_CASE("process settings: a worker of another launcher has no BPS_RANK") {
+  Proc proc;
+  proc.add(7, "", {"RANK=0", "BPS_SCHEDULER=h:1"});
+  const auto found = cluster_of_process(7, proc.root());
+  REQUIRE(found);
+  CHECK(*found == Environment{{"BPS_SCHEDULER", "h:1"}});
+}
+
 TEST_CASE("process settings: what is no worker's") {
   Proc proc;
   proc.add(1, "2 9 ", {});  // 9 has ended meanwhile

@@ -13,10 +13,10 @@ const char* words_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::ok: return "ok";
     case ErrorCode::invalid_argument: return "invalid argument";
-    case ErrorCode::unreachable: return "scheduler unreachable";
+    case ErrorCode::unreachable: return "unreachable";
     case ErrorCode::os: return "refused by the operating system";
     case ErrorCode::deadline: return "deadline expired";
-    case ErrorCode::peer_lost: return "worker or server lost";
+    case ErrorCode::peer_lost: return "peer lost";
     case ErrorCode::protocol: return "protocol error";
     case ErrorCode::unauthorised: return "not authorised";
     case ErrorCode::configuration: return "wrong configuration";

@@ -38,7 +38,7 @@ std::optional<Error> Admission::objection(const HelloWorker& hello) const {
     return make_error(
         ErrorCode::configuration,
         fmt::format("rank {} does not exist in a job of {} workers", hello.rank.value, hello.world_size),
-        "ranks go from 0 to world_size - 1");
+        "ranks go from 0 to world-size - 1");
   }
   if (hello.partition_bytes % kPartitionMultiple != 0) {
     return make_error(ErrorCode::configuration,

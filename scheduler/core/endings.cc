@@ -18,7 +18,7 @@ void Endings::drop(TimePoint now, PeerId id, const Error& error) {
   std::string text = fmt::format("{} is dropped: {}", peer->address, error.message);
   const bool is_known = peer->role != PeerRole::greeting && peer->role != PeerRole::waiting;
   is_known ? tables_.outbox.log(LogLevel::warn, std::move(text))
-           : tables_.outbox.warn_unauthenticated(std::move(text));
+           : tables_.outbox.warn_limited(std::move(text));
   tables_.outbox.send(id, Refused{error.code, error.message, error.advice});
   tables_.outbox.close(id);
   lose(now, id, "dropped, because of: " + error.message);

@@ -284,7 +284,7 @@ TEST_CASE("attach: a worker that is refused for its settings is still who it was
   WorkerMemory memory;
   memory.hello = CoreHarness::hello("j", 0, 3);
   memory.learn(h, first);
-  CHECK_THAT(h.refusal(h.say_hello(memory.hello)).message, Contains("world_size"));
+  CHECK_THAT(h.refusal(h.say_hello(memory.hello)).message, Contains("world-size"));
   h.say(first, Leave{});
   CHECK(h.got<Left>(first).size() == 1);
 }

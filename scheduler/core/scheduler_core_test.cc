@@ -102,7 +102,7 @@ TEST_CASE("core: workers must agree on the settings of a job") {
   Refused refused = h.refusal(h.say_hello(hello));
   CHECK(refused.code == ErrorCode::configuration);
   CHECK(refused.message ==
-        "world_size of job j differs: rank 0 (host gpu-0) has 4, rank 1 (host gpu-1) has 8");
+        "world-size of job j differs: rank 0 (host gpu-0) has 4, rank 1 (host gpu-1) has 8");
   CHECK_FALSE(refused.advice.empty());
 
   hello = CoreHarness::hello("j", 1, 4);
@@ -258,7 +258,7 @@ TEST_CASE("core: the join deadline says who was refused, and why") {
   CHECK(error.code == ErrorCode::configuration);
   CHECK(error.message ==
         "job j: 1 of 2 workers joined in 60 s; missing rank 1; a worker that came as rank 1 was refused: "
-        "world_size of job j differs: rank 0 (host gpu-0) has 2, rank 1 (host gpu-1) has 3");
+        "world-size of job j differs: rank 0 (host gpu-0) has 2, rank 1 (host gpu-1) has 3");
 }
 
 TEST_CASE("core: a refused worker that comes back as it should is forgiven") {

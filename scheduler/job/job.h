@@ -22,7 +22,7 @@
 // (decision 0012). A run that is opening begins to open again without a server that dies.
 //
 // Owner: Runs. The core tells peers from workers, notices deaths, and forgets a run that has ended.
-// Pure: sends through the Outbox. A Status that is returned is an violation against the protocol: the core
+// Pure: sends through the Outbox. A Status that is returned is a violation of the protocol: the core
 // drops that peer.
 #pragma once
 

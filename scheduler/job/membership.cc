@@ -53,7 +53,7 @@ Error Membership::disagreement(const HelloWorker& hello) const {
                       "start all ranks of a job with the same settings");
   };
   if (hello.world_size != settings_.world_size) {
-    return differ("world_size", std::to_string(hello.world_size), std::to_string(settings_.world_size));
+    return differ("world-size", std::to_string(hello.world_size), std::to_string(settings_.world_size));
   }
   if (hello.partition_bytes != settings_.partition_bytes) {
     return differ("partition-bytes", partition_text(hello.partition_bytes),

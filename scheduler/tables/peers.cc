@@ -50,7 +50,7 @@ void Peers::close(PeerId id) {
 }
 
 void Peers::refuse(PeerId id, const Error& error) {
-  outbox_.warn_unauthenticated(fmt::format("{} is refused: {}", peers_.at(id).address, error.message));
+  outbox_.warn_limited(fmt::format("{} is refused: {}", peers_.at(id).address, error.message));
   outbox_.send(id, Refused{error.code, error.message, error.advice});
   close(id);
 }

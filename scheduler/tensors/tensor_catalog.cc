@@ -101,8 +101,8 @@ std::vector<TensorCatalog::Slices> TensorCatalog::slices_of(const std::vector<Te
 
 // ---- owners that change ----
 
-TensorCatalog::Relocation TensorCatalog::relocate(std::vector<Lane> lanes,
-                                                  const std::set<PartitionId>& refused) {
+TensorCatalog::Relocation TensorCatalog::deal_again(std::vector<Lane> lanes,
+                                                    const std::set<PartitionId>& refused) {
   set_lanes(std::move(lanes));
   Relocation out;
   // Per server, and where it is being declared its batch.

@@ -6,8 +6,8 @@
 //       v  |        v
 //     refused     failed          for good
 //
-// Owner: TensorTable, which changes states; parts of the Job read it. Pure. Limits: those of Config.
-// References to tensors are valid until the next add() or skip().
+// Owner: TensorTable, which changes states; Handoff and Recovery change owners, through it. Pure. Limits:
+// those of Config. References to tensors are valid until the next add() or skip().
 #pragma once
 
 #include <cstdint>
@@ -74,7 +74,8 @@ class TensorCatalog {
   };
   // Lanes come and go: `lanes` are those known so far, with new shares, and perhaps more. What retired ones
   // own goes to others, and what is `refused`, whose lanes have no share.
-  Relocation relocate(std::vector<Lane> lanes, const std::set<PartitionId>& refused);
+  // For TensorTable::relocate(), which also tells the batches that wait for a server that is gone.
+  Relocation deal_again(std::vector<Lane> lanes, const std::set<PartitionId>& refused);
 
   // What was relocated goes back to the owners it had `before`, which are not retired any more. Gives those
   // of its tensors that have failed since.
@@ -89,7 +90,7 @@ class TensorCatalog {
   // Numbers up to these are not to be used for new ones.
   void skip(TensorId tensor, PartitionId partition);
   void restored() { assigner_.set_shares(shares_of(config_.lanes)); }
-  // Another lane has it; relocate() follows.
+  // Another lane has it; TensorTable::relocate() follows.
   void give(TensorId tensor, PartitionId partition, LaneIndex lane);
 
   // A new name: an error if the job has no room for the tensor.

@@ -212,7 +212,7 @@ void TensorTable::drop(const std::map<ServerId, std::vector<TensorId>>& tensors)
 
 TensorTable::Relocation TensorTable::relocate(std::vector<Lane> lanes, std::optional<ServerId> gone,
                                               const std::set<PartitionId>& refused) {
-  Relocation out = catalog_.relocate(std::move(lanes), refused);
+  Relocation out = catalog_.deal_again(std::move(lanes), refused);
   std::vector<Slices> moved;
   for (Slices& slices : out.slices) {
     if (slices.batch == 0) {

@@ -97,12 +97,12 @@ TEST_CASE("moved: a push counts as a resume, is refused, and asked for when all 
   MovedBench bench(3);
   CHECK(bench.begin(0, bench.header(0, 7), 1) == Destination::Kind::drop);
   bench.end(0);
-  CHECK(bench.said() == "0 later 7");
+  CHECK(bench.said() == "0 not_ready 7");
   CHECK_FALSE(bench.lend(1, 7, 1));
   bench.push(1, 7, 1);
-  CHECK(bench.said() == "1 later 7");
+  CHECK(bench.said() == "1 not_ready 7");
   bench.resume(2, 7);
-  CHECK(bench.said() == "0 resumed 7, 0 again 7, 1 resumed 7, 1 again 7, 2 resumed 7");
+  CHECK(bench.said() == "0 resumed 7, 0 clear_to_send 7, 1 resumed 7, 1 clear_to_send 7, 2 resumed 7");
   bench.push(2, 7, 4);
   bench.push(1, 7, 2);
   bench.push(0, 7, 1);
@@ -118,7 +118,7 @@ TEST_CASE("moved: a request to send waits, and is cleared") {
   bench.end(0);
   CHECK(bench.said().empty());
   bench.resume(1, 2);
-  CHECK(bench.said() == "0 resumed 2, 0 again 2, 1 resumed 2");
+  CHECK(bench.said() == "0 resumed 2, 0 clear_to_send 2, 1 resumed 2");
 }
 
 TEST_CASE("moved: a push of the round before the open one is answered, not asked for") {
@@ -137,7 +137,7 @@ TEST_CASE("moved: a push that is half here when the others have resumed is asked
   bench.resume(1, 4);
   CHECK(bench.said() == "0 resumed 4, 1 resumed 4");
   bench.end(0);
-  CHECK(bench.said() == "0 later 4, 0 resumed 4, 0 again 4");
+  CHECK(bench.said() == "0 not_ready 4, 0 resumed 4, 0 clear_to_send 4");
 
   MovedBench other(2);
   other.resume(0, 4);
@@ -366,7 +366,7 @@ TEST_CASE("moved: if all are at the first round, or nobody is left, there is not
   MovedBench bench(2);
   bench.resume(0, 0);
   bench.push(1, 0, 2);
-  CHECK(bench.said() == "1 later 0, 0 resumed 0, 1 resumed 0, 1 again 0");
+  CHECK(bench.said() == "1 not_ready 0, 0 resumed 0, 1 resumed 0, 1 clear_to_send 0");
   bench.push(0, 0, 1);
   bench.push(1, 0, 2);
   CHECK(bench.said() == "0 answer 0, 1 answer 0");
@@ -385,9 +385,9 @@ TEST_CASE("moved: a broadcast that is half over; its root gets the bytes that ot
   // The next one, pushed while in handoff by one who is not its root.
   MovedBench next(2);
   next.push(1, 3, 0, Operation::broadcast, 0);
-  CHECK(next.said() == "1 later 3");
+  CHECK(next.said() == "1 not_ready 3");
   next.resume(0, 3);
-  CHECK(next.said() == "0 resumed 3, 1 resumed 3, 1 again 3");
+  CHECK(next.said() == "0 resumed 3, 1 resumed 3, 1 clear_to_send 3");
   next.push(1, 3, 0, Operation::broadcast, 0);
   next.push(0, 3, 6, Operation::broadcast, 0);
   REQUIRE(next.said() == "0 answer 3, 1 answer 3");

@@ -99,11 +99,11 @@ TEST_CASE(
   ShrinkingBench bench(3, 0);
   bench.push(0, 0, 1);
   bench.request_to_send(1, 0);
-  REQUIRE(bench.said() == "1 again 0");
+  REQUIRE(bench.said() == "1 clear_to_send 0");
   bench.push(2, 0, 4);
-  REQUIRE(bench.said() == "2 later 0");
+  REQUIRE(bench.said() == "2 not_ready 0");
   bench.die(1);
-  CHECK(bench.said() == "2 again 0");
+  CHECK(bench.said() == "2 clear_to_send 0");
   bench.push(2, 0, 4);
   CHECK(bench.said() == "0 answer 0 weight 2 value 5, 2 answer 0 weight 2 value 5");
 }
@@ -134,7 +134,7 @@ TEST_CASE("shrink: a sum that starts over starts without the dead") {
   bench.die(0);
   CHECK(bench.said().empty());
   REQUIRE(bench.lend(2, 0, 4, false, true));  // withdrawn while it is added
-  CHECK(bench.said() == "1 later 0, 1 again 0");
+  CHECK(bench.said() == "1 not_ready 0, 1 clear_to_send 0");
   bench.lose(2);
   bench.push(1, 0, 2);
   bench.push(2, 0, 4);

@@ -414,7 +414,7 @@ bool AsyncAggregator::open_state(OpenState& out) const {
   return true;
 }
 
-// ---- in handoff ----
+// ---- while the partition is in handoff ----
 
 void AsyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
   if (handoff_ != nullptr) return report(contributor, stored, false, actions);
@@ -461,7 +461,7 @@ void AsyncAggregator::approach(Actions& actions) {
   for (std::uint32_t i = 0; i < states_.size(); ++i)
     newest = std::max(newest, handoff_->report(i).version);
   change_ = newest;
-  if (newest == 0) return lift(actions);
+  if (newest == 0) return end_handoff(actions);
   const RoundHandoff::Holders holders =
       handoff_->holders([&](const RoundHandoff::Report& report) { return report.version == newest; });
   if (holders.first != RoundHandoff::kNobody) {
@@ -474,7 +474,7 @@ void AsyncAggregator::approach(Actions& actions) {
   // What the last one of them reported, if any was asked.
   const Error& reported = handoff_->result().error;
   lost_value_ = reported.code != ErrorCode::ok ? reported : nobody_has_error();
-  lift(actions);
+  end_handoff(actions);
 }
 
 Error AsyncAggregator::nobody_has_error() const {
@@ -513,10 +513,10 @@ void AsyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) 
   reduce::widen_in_place(shape_.dtype, value_.data(), shape_.elements);
   has_value_ = true;
   broadcasts_ = handoff_->result().broadcasts;
-  lift(actions);
+  end_handoff(actions);
 }
 
-void AsyncAggregator::lift(Actions& actions) {
+void AsyncAggregator::end_handoff(Actions& actions) {
   const std::unique_ptr<RoundHandoff> handoff = std::move(handoff_);
   const std::vector<Round>& in_value = handoff->result().applied;
   for (std::uint32_t i = 0; i < states_.size(); ++i) {

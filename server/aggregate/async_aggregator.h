@@ -16,7 +16,7 @@
 //
 // Every answer says what the value holds: how often it has changed (its version, which orders all values that
 // the partition has ever had), how many broadcasts, and of each rank the first round that is not in it. A
-// round that has failed may be among those that are not. in handoff (the partition moved here) the
+// round that has failed may be among those that are not. In handoff (the partition moved here) the
 // newest value that any contributor keeps is fetched, and each goes on with the first of its rounds that is
 // neither in it nor over there; for one that is in it already it asks again, without payload, as the answer
 // depends on the operation, which only the worker knows. If nobody has a value the tensor begins anew; if
@@ -116,12 +116,12 @@ class AsyncAggregator final : public Aggregator {
   // Fails a broadcast that waits for a root that is not there any more.
   void strand(std::uint32_t contributor, std::uint32_t root, Actions& actions);
 
-  // in handoff, and how it goes.
+  // While the partition is in handoff.
   void end_in_handoff(std::uint32_t contributor, bool rendezvous, Actions& actions);
   void report(std::uint32_t contributor, const StoredRounds& stored, bool pushed, Actions& actions);
-  // Lifts the handoff, or asks for the value, when all have resumed.
+  // Ends the handoff, or asks for the value, when all have resumed.
   void approach(Actions& actions);
-  void lift(Actions& actions);
+  void end_handoff(Actions& actions);
   Error nobody_has_error() const;
   // Tells one who has named `next` where it is here.
   void catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions);

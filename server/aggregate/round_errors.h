@@ -40,7 +40,7 @@ class RoundErrors {
   Error no_root(Rank root, Round round) const;
   // The system has no memory for the sum.
   Error memory(Round round) const;
-  // in handoff: nobody has the aggregate of the round any more.
+  // In handoff: nobody has the aggregate of the round any more.
   Error nobody_has(Round round) const;
 
  private:

@@ -4,7 +4,7 @@
 //   all have resumed or gone --> does somebody lack what others have? --yes--> one who has it is asked --.
 //                                  | no                             ^                                    |
 //                                  v                                `-- it is lost, or lacks it, too <---+
-//                        the handoff is lifted <------------------------- its result has arrived <---------'
+//                        the handoff is over <--------------------------- its result has arrived <---------'
 //
 // It keeps the reports and counts who is missing; its owner knows what a result is, who lacks it, and where
 // it goes.

@@ -442,7 +442,7 @@ void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
   if (is_absent) advance(actions);
 }
 
-// ---- in handoff ----
+// ---- while the partition is in handoff ----
 
 void SyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
   if (handoff_ != nullptr) return report(contributor, stored.round, false, actions);
@@ -488,7 +488,7 @@ void SyncAggregator::approach(Actions& actions) {
     const RoundHandoff::Report& report = handoff_->report(i);
     lacking = lacking || (report.named && report.next.next() == open && !states_[i].left);
   }
-  if (!lacking) return lift(actions);
+  if (!lacking) return end_handoff(actions);
   const Round last{open.value - 1};
   const RoundHandoff::Holders holders = handoff_->holders(
       [&](const RoundHandoff::Report& report) { return report.named && report.next == open; });
@@ -500,7 +500,7 @@ void SyncAggregator::approach(Actions& actions) {
   // What the last one of them reported, if any was asked.
   const Error& reported = handoff_->result().error;
   last_.error = reported.code != ErrorCode::ok ? reported : errors_.nobody_has(last);
-  lift(actions);
+  end_handoff(actions);
 }
 
 Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
@@ -533,10 +533,10 @@ void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
     slots_.unpin(result.round);
     slots_.set_aggregate(result.round, slots_.memory(result.round));
   }
-  lift(actions);
+  end_handoff(actions);
 }
 
-void SyncAggregator::lift(Actions& actions) {
+void SyncAggregator::end_handoff(Actions& actions) {
   const std::unique_ptr<RoundHandoff> handoff = std::move(handoff_);
   open_ = handoff->highest();
   last_.unstored = 0;

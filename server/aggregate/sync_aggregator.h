@@ -21,7 +21,7 @@
 // A contributor that is lost for good is absent from every round to which it has not given all when it dies:
 // the order goes past it, and the weight is that of the others.
 //
-// in handoff (the partition moved here) there is no open round yet: whoever resumes or pushes names one,
+// In handoff (the partition moved here) there is no open round yet: whoever resumes or pushes names one,
 // the highest is it, and the result of the one before is fetched if somebody lacks it. It is then kept like
 // one that was computed here.
 #pragma once
@@ -57,7 +57,7 @@ class SyncAggregator final : public Aggregator {
   bool open_state(OpenState& out) const override;
 
  private:
-  static constexpr std::uint32_t kNobody = 0xffffffff;
+  static constexpr std::uint32_t kNobody = RoundHandoff::kNobody;
 
   // What is arriving on a contributor's lane.
   enum class Arrival : std::uint8_t {
@@ -121,13 +121,13 @@ class SyncAggregator final : public Aggregator {
   void note_stored(std::uint32_t contributor);
   void release_stale_slots();
 
-  // in handoff, and how it goes.
+  // While the partition is in handoff.
   void end_in_handoff(std::uint32_t contributor, Actions& actions);
   void report(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
   void lost_in_handoff(std::uint32_t contributor, Actions& actions);
-  // Lifts the handoff, or asks for what it needs, when all have resumed.
+  // Ends the handoff, or asks for what it needs, when all have resumed.
   void approach(Actions& actions);
-  void lift(Actions& actions);
+  void end_handoff(Actions& actions);
   // Tells one who has named `next` where the partition is.
   void catch_up(std::uint32_t contributor, Round next, bool pushed, Actions& actions);
 

@@ -373,7 +373,7 @@ void ServerLane::on_writable() {
   job_.reap_dropped();
 }
 
-void ServerLane::send_later(PartitionId id, Round round) {
+void ServerLane::send_not_ready(PartitionId id, Round round) {
   say(NotReady{id, round, taken_});
   ++job_.context().stats.refused_contributions;
 }

@@ -48,7 +48,7 @@ class ServerLane final : private ConnectionHandler {
 
   // What an aggregator decided for this worker.
   void queue_answer(PartitionId id, JobPartition& partition, const Action& action);
-  void send_later(PartitionId id, Round round);
+  void send_not_ready(PartitionId id, Round round);
   void clear_to_send(PartitionId id, Round round);
   void send_failure(PartitionId id, Round round, const Error& error);
   void send_resumed(PartitionId id, Round round);

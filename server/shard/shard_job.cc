@@ -137,7 +137,7 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
         }
         break;
       case Action::Kind::not_ready:
-        if (lane != nullptr) lane->send_later(id, action.round);
+        if (lane != nullptr) lane->send_not_ready(id, action.round);
         break;
       case Action::Kind::clear_to_send:
         if (lane != nullptr) lane->clear_to_send(id, action.round);

@@ -178,7 +178,7 @@ class Bench {
     return text;
   }
   static std::string text_of(const Action& action) {
-    constexpr const char* names[] = {"answer", "later", "again", "failed", "resumed", "fetch"};
+    constexpr const char* names[] = {"answer", "not_ready", "clear_to_send", "failed", "resumed", "fetch"};
     return std::to_string(action.contributor) + " " + names[static_cast<std::size_t>(action.kind)] + " " +
            std::to_string(action.round.value);
   }

@@ -304,7 +304,9 @@ class End(ClusterTest):
         run.wait_for("up")
         run.process.send_signal(signal.SIGHUP)
         (self.folder / "go").touch()
-        self.assertEqual(run.end()[0], 0)
+        status, _, err = run.end()
+        self.assertEqual(status, 0)
+        self.assertNotIn("SIGHUP", err)
 
     def test_daemons_warn_of_nothing_once_the_run_is_ended(self):
         daemon = (self.bin / "bps-server").read_text().replace("trap 'exit 0' TERM", "trap 'echo a warning; exit 0' TERM")

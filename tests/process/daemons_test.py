@@ -84,7 +84,7 @@ class Join(DaemonTest):
         servers[0].wait_line("is lost")
         servers[0].signal(signal.SIGTERM)
         since = time.monotonic()
-        self.assert_status(servers[0], 0, "goes without a farewell")
+        self.assert_status(servers[0], 0, "no job uses this server; it exits without the scheduler")
         self.assertLess(time.monotonic() - since, DETECTION)
 
     def test_an_unreachable_scheduler(self):
@@ -208,7 +208,7 @@ class Death(DaemonTest):
         (state / "state.new").unlink(missing_ok=True)
         (state / "state.new").mkdir()
         again = self.scheduler("--state-dir", state, listen=scheduler.address)
-        again.wait_line("cannot write .*state.new: Is a directory.*; this scheduler goes on")
+        again.wait_line("cannot write .*state.new: Is a directory.*; a scheduler that is started after this one")
         self.finish(workers)
 
     def test_one_job_of_two_dies_and_the_other_does_not_notice(self):

@@ -231,10 +231,10 @@ void Cluster::show(const FrameEvent& event) const {
     what += fmt::format(" p{} r{} {}", push->partition.value, push->round.value, name_of(push->operation));
   } else if (const auto* const answer = std::get_if<Aggregate>(&event.message)) {
     what += fmt::format(" p{} r{} weight {}", answer->partition.value, answer->round.value, answer->weight);
-  } else if (const auto* const later = std::get_if<NotReady>(&event.message)) {
-    what += fmt::format(" p{} r{}", later->partition.value, later->round.value);
-  } else if (const auto* const again = std::get_if<ClearToSend>(&event.message)) {
-    what += fmt::format(" p{} r{}", again->partition.value, again->round.value);
+  } else if (const auto* const refused = std::get_if<NotReady>(&event.message)) {
+    what += fmt::format(" p{} r{}", refused->partition.value, refused->round.value);
+  } else if (const auto* const cleared = std::get_if<ClearToSend>(&event.message)) {
+    what += fmt::format(" p{} r{}", cleared->partition.value, cleared->round.value);
   }
   fmt::print("[{:12.6f}] {:<10} <- {:<10} #{} {} {}\n",
              static_cast<double>((event.when - TimePoint(1h)).count()) / 1e9, name_of_node(event.to.node),

@@ -122,8 +122,9 @@ BPS_API void bps_options_init(bps_options* options, size_t struct_size);
 /* Sets any setting, by the name and with the text that variables and config file have for it: ("rdma-tclass",
  * "104"), ("scheduler-grace", "30s"). The last call for a name counts, and it beats a field for the same
  * setting. Both strings are copied, into at most 4,095 bytes for all settings of one bps_options. After an
- * error nothing has changed. BPS_INVALID_ARGUMENT: no such name, or no room. BPS_CONFIGURATION: the text is
- * not a value of that setting. bps_open checks the rest: limits, and what values mean together. */
+ * error nothing has changed. BPS_INVALID_ARGUMENT: no such name, two lines, no room, or `settings` was
+ * written otherwise. BPS_CONFIGURATION: the text is not a value of that setting. bps_open checks the rest:
+ * some limits, and what settings mean together. */
 BPS_API bps_status bps_options_set(bps_options* options, const char* name, const char* value,
                                    bps_error* error);
 
@@ -151,7 +152,7 @@ BPS_API void bps_free(bps_client* client);
 
 BPS_API int32_t bps_rank(const bps_client* client);
 BPS_API int32_t bps_world_size(const bps_client* client);
-/* Rank and number of ranks on this host: from the settings; with local_group, as counted. With
+/* Rank and number of ranks on this host: from the settings; with local-group, as counted. With
  * BPS_LOCAL_GROUP_ID they are counted within that group, so do not choose a GPU by them then. */
 BPS_API int32_t bps_local_rank(const bps_client* client);
 BPS_API int32_t bps_local_size(const bps_client* client);

@@ -12,7 +12,7 @@ from . import _abi, _ending, _library
 from ._abi import DType, Op
 from ._interrupt import call_interruptibly
 from ._memory import Memory, memory_of
-from .errors import Error, invalid
+from .errors import Code, Error, invalid
 from .handle import Handle, Orphan, Tensor, keep_if_touched, milliseconds_of, on_callback_thread
 
 _FIELDS = {name: kind for name, kind in _abi.COptions._fields_ if name not in ("struct_size", "log", "log_user", "settings")}
@@ -64,6 +64,8 @@ def _options(values: Dict[str, Any]) -> _abi.COptions:
     library.bps_options_init(ctypes.byref(options), ctypes.sizeof(options))
     for name, value in values.items():
         if value is None:
+            if name not in _FIELDS:
+                _check_name(name)
             continue
         if name in _FIELDS:
             setattr(options, name, str(value).encode() if _FIELDS[name] is ctypes.c_char_p else _whole(name, value))
@@ -73,6 +75,17 @@ def _options(values: Dict[str, Any]) -> _abi.COptions:
         _library.check(library.bps_options_set(ctypes.byref(options), name.replace("_", "-").encode(), text.encode(),
                                                ctypes.byref(error)), error)
     return options
+
+
+def _check_name(name: str) -> None:
+    """Raises if there is no such setting, as when it is given a value."""
+    library = _library.get()
+    scratch = _abi.COptions()
+    library.bps_options_init(ctypes.byref(scratch), ctypes.sizeof(scratch))
+    error = _library.new_error()
+    status = library.bps_options_set(ctypes.byref(scratch), name.replace("_", "-").encode(), b"", ctypes.byref(error))
+    if status == Code.INVALID_ARGUMENT:
+        _library.check(status, error)
 
 
 def _whole(name: str, value: Any) -> int:

@@ -69,6 +69,8 @@ class ClientTest(unittest.TestCase):
     def test_options(self):
         self.refused(bps.Code.INVALID_ARGUMENT, "no setting 'cuda-devise'.*did you mean cuda-device", bps.Client, cuda_devise=0)
         self.refused(bps.Code.INVALID_ARGUMENT, "no setting 'gpu'$", bps.Client, gpu=0)
+        self.refused(bps.Code.INVALID_ARGUMENT, "no setting 'cuda-devise'", bps.Client, scheduler="embedded:", cuda_devise=None)
+        bps.Client(scheduler="embedded:", cuda_device=None, mode=None, retain=None).close()
         for number in ("first", 1.5, float("inf")):
             self.refused(bps.Code.INVALID_ARGUMENT, f"rank={number!r} is not a whole number", bps.Client, rank=number)
             self.refused(bps.Code.CONFIGURATION, f"cuda-device: '{number}' is not a whole", bps.Client, cuda_device=number)

@@ -8,7 +8,7 @@
 //
 // Owner: CudaPipeline, which opens and polls the streams. Lives on: the CUDA thread, with the device's
 // context current. Limits: ring_bytes on the device; batches: as many as come. Failure: begin() returns it,
-// after which only end_unbegun(), end_all() and close() follow.
+// after which it is not called again: add() ends what it is given, until end_all() and close().
 #pragma once
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 // copy.
 //
 // Owner: CudaPipeline, which opens and polls the copier. Lives on: the CUDA thread. Limits: as many answers
-// as come. Failure: the copier's; then drop() and end_all().
+// as come. Failure: the copier's; then the copier's drop(), then end_all().
 #pragma once
 
 #include <cstdint>

@@ -70,7 +70,7 @@ Status check_nccl(const TensorShape& tensor, LocalGrouping grouping, Operation o
       ErrorCode::invalid_argument,
       fmt::format("{} of {} cannot be had with local-group=nccl: NCCL ignores NaN where it is to stay",
                   name_of(operation), name_of(tensor.dtype)),
-      "use host memory and local-group=host, or local-group=off");
+      "use host memory and local-group host, or local-group off (BPS_LOCAL_GROUP) on all ranks");
 }
 
 Status check_average(const TensorShape& tensor, bool sums_on_hosts, Operation operation) {

@@ -1,6 +1,6 @@
 // The settings of a program or of a client. One definition gives a flag `--some-flag`, an environment
-// variable BPS_SOME_FLAG and a key `some-flag` in a TOML file (--config FILE or BPS_CONFIG). Flags beat
-// environment beats file beats default.
+// variable BPS_SOME_FLAG and a key `some-flag` in a TOML file (--config FILE or BPS_CONFIG). What the
+// program sets beats flags, which beat the environment, which beats the file, which beats the default.
 //
 //   Config config("bps-server", "Sums the gradients of training jobs.");
 //   config.add("listen", listen, "Where workers connect").unit("HOST:PORT");

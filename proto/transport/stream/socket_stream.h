@@ -487,7 +487,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   bool write_shut_ = false;
 
  private:
-  std::atomic<bool> is_busy_{false};  // a system call runs without the turn
+  std::atomic<bool> is_busy_{false};  // a system call runs without the loop lock
 
   // More than a receive buffer holds.
   static constexpr std::size_t kLastWordsBytes = 16 * 1024 * 1024;

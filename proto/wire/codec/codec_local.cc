@@ -1,4 +1,4 @@
-#include "proto/wire/codec_local.h"
+#include "proto/wire/codec/codec_local.h"
 
 namespace bps::codec {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "proto/wire/codec.h"
-#include "proto/wire/codec_check.h"
-#include "proto/wire/codec_local.h"
-#include "proto/wire/codec_queries.h"
+#include "proto/wire/codec/codec_check.h"
+#include "proto/wire/codec/codec_local.h"
+#include "proto/wire/codec/codec_queries.h"
 #include "proto/wire/limits.h"
 
 namespace bps {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "proto/wire/codec.h"
-#include "proto/wire/codec_local.h"
-#include "proto/wire/codec_pack.h"
-#include "proto/wire/codec_queries.h"
+#include "proto/wire/codec/codec_local.h"
+#include "proto/wire/codec/codec_pack.h"
+#include "proto/wire/codec/codec_queries.h"
 #include "proto/wire/frame.h"
 
 namespace bps {

@@ -1,4 +1,4 @@
-#include "proto/wire/codec_queries.h"
+#include "proto/wire/codec/codec_queries.h"
 
 namespace bps::codec {
 namespace {

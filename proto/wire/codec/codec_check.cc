@@ -1,4 +1,4 @@
-#include "proto/wire/codec_check.h"
+#include "proto/wire/codec/codec_check.h"
 
 #include <fmt/core.h>
 

@@ -1,8 +1,8 @@
 // The messages of local_messages.h, to FlatBuffers and back.
 #pragma once
 
-#include "proto/wire/codec_check.h"
-#include "proto/wire/codec_pack.h"
+#include "proto/wire/codec/codec_check.h"
+#include "proto/wire/codec/codec_pack.h"
 
 namespace bps::codec {
 
