@@ -66,7 +66,7 @@ Result<TensorDeclaration> declaration(const bps_tensor_spec& spec, std::size_t i
   return tensor;
 }
 
-Status begin(const bps_client* client, Request request, bps_handle** handle) {
+Status begin(const bps_client* client, Request&& request, bps_handle** handle) {
   // Made before its operation has begun, which nothing may hide from the program then.
   std::unique_ptr<bps_handle> made(new bps_handle{nullptr, client->client, request.tensor, request.view,
                                                   request.memory(), client->client->operation_timeout(),

@@ -108,7 +108,7 @@ void ClientEngine::on_moved(const Moved& moved) {
 
 // ---- operations ----
 
-Status ClientEngine::begin(Request request) {
+Status ClientEngine::begin(Request&& request) {
   if (Status status = ready(); !status.ok()) return status;
   return data_.begin(std::move(request));
 }

@@ -65,7 +65,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
 
   // Begins what check() finds nothing wrong with. A tensor without elements completes at once, without
   // traffic, with the weight of the whole job.
-  Status begin(Request request);
+  Status begin(Request&& request);
 
   // Of a push_pull with `view` that has ended well, from within `done` on: where the answer lies. The tensor
   // takes its next operation after release(). Null for a tensor without elements.

@@ -94,7 +94,7 @@ void DataPlane::on_shrunk(const Shrunk& shrunk) {
             shrunk.generation.value);
 }
 
-Status DataPlane::begin(Request request) {
+Status DataPlane::begin(Request&& request) {
   TensorState* const tensor = tensors_.find(request.tensor);
   if (tensor == nullptr) {
     return make_error(ErrorCode::invalid_argument,

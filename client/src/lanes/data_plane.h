@@ -88,7 +88,7 @@ class DataPlane final : private HostRanks::Owner {
 
   // A request that has been checked, of a tensor that may be unknown here. One without elements is done at
   // once, without traffic, with the weight of the whole job.
-  Status begin(Request request);
+  Status begin(Request&& request);
 
   // From the end of an operation with `view` that ended well until its release; else null.
   std::shared_ptr<const AnswerView> view(TensorId tensor) const;

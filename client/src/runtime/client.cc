@@ -323,7 +323,7 @@ Result<void*> Client::allocate(std::size_t bytes) {
 
 // ---- operations ----
 
-Result<std::shared_ptr<OperationRecord>> Client::begin(Request request) {
+Result<std::shared_ptr<OperationRecord>> Client::begin(Request&& request) {
   const TensorShape* shape = operations_->find(request.tensor);
   if (shape == nullptr) {
     return make_error(ErrorCode::invalid_argument,

@@ -63,7 +63,7 @@ class Client {
 
   // Checks the request, and sets `home`, `event` and what follows. With `view` the answer is read in library
   // memory, through the record.
-  Result<std::shared_ptr<OperationRecord>> begin(Request request);
+  Result<std::shared_ptr<OperationRecord>> begin(Request&& request);
   // What was read in place is no longer needed: the tensor may have its next operation.
   void release(TensorId tensor, std::shared_ptr<const AnswerView> view) {
     operations_->release(tensor, std::move(view));

@@ -28,7 +28,7 @@ const TensorShape* Operations::find(TensorId id) const {
 }
 
 // Claims the tensor for one operation. What finds no memory has claimed and begun nothing.
-Result<std::shared_ptr<OperationRecord>> Operations::start(Request request) {
+Result<std::shared_ptr<OperationRecord>> Operations::start(Request&& request) {
   Tensor& tensor = *at(request.tensor);
   auto record = std::make_shared<OperationRecord>(callbacks_);
   Use use = Use::idle;

@@ -45,7 +45,7 @@ class Operations {
   const TensorShape* find(TensorId tensor) const;
 
   // Of a tensor that is known, and checked. Its `done` and `watch` are set here.
-  Result<std::shared_ptr<OperationRecord>> start(Request request);
+  Result<std::shared_ptr<OperationRecord>> start(Request&& request);
   // What was read in place is no longer needed: the tensor may have its next operation. The last holder of a
   // view lets go of it on the loop.
   void release(TensorId tensor, std::shared_ptr<const AnswerView> view);

@@ -39,7 +39,7 @@ TensorState& TensorSet::add(const TensorDeclaration& declaration, const Declared
   return *tensor;
 }
 
-Status TensorSet::begin(TensorState& tensor, Request request) {
+Status TensorSet::begin(TensorState& tensor, Request&& request) {
   if (Status status = tensor.begin(std::move(request)); !status.ok()) return status;
   ++under_way_;
   tensor.set_operation_number(++begun_);

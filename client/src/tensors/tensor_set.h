@@ -48,7 +48,7 @@ class TensorSet {
                    std::uint64_t partition_bytes);
 
   // As those of TensorState, counted.
-  Status begin(TensorState& tensor, Request request);
+  Status begin(TensorState& tensor, Request&& request);
   TensorState::Ended end(TensorState& tensor);
   TensorState::Ended abort(TensorState& tensor, const Error& error);
 

@@ -53,7 +53,7 @@ Status TensorState::may_begin() const {
   return {};
 }
 
-Status TensorState::begin(Request request) {
+Status TensorState::begin(Request&& request) {
   if (Status status = may_begin(); !status.ok()) return status;
   const bool is_in_group = share().size > 1 || request.memory() != MemoryKind::host;
   BPS_ASSERT(!is_in_group || has_joined());

@@ -98,7 +98,7 @@ class TensorState {
   // Fails likewise, changing nothing, and with out_of_memory if there is none for the answer. Then all
   // partitions are `waiting` and the caller queues them. Not for tensors without elements. `request` has been
   // checked.
-  Status begin(Request request);
+  Status begin(Request&& request);
 
   // It is to be sent, and nothing but the queue is in its way.
   bool may_queue(const Partition& partition) const {
