@@ -487,12 +487,8 @@ Error AsyncAggregator::nobody_has_error() const {
 
 Destination AsyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
                                             std::uint64_t bytes) {
-  if (handoff_ == nullptr || !handoff_->begin(contributor, header)) return Destination{};
-  if (header.error.code != ErrorCode::ok) return Destination{};
-  if (bytes != shape_.raw_bytes()) {
-    handoff_->fail(errors_.length(contributor, header.round, bytes, shape_.raw_bytes()));
+  if (handoff_ == nullptr || !handoff_->begin(contributor, header, bytes, shape_.raw_bytes(), errors_))
     return Destination{};
-  }
   if (!allocate_value()) {
     handoff_->fail(
         make_error(ErrorCode::out_of_memory,

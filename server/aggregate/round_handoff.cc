@@ -65,12 +65,15 @@ void RoundHandoff::ask(std::uint32_t holder, Round round, std::uint64_t version)
   asked_version_ = version;
 }
 
-bool RoundHandoff::begin(std::uint32_t contributor, const Retained& header) {
+bool RoundHandoff::begin(std::uint32_t contributor, const Retained& header, std::uint64_t bytes,
+                         std::uint64_t expected, const RoundErrors& errors) {
   if (asked_ != contributor || arriving_) return false;
   if (asked_version_ > 0 ? header.version != asked_version_ : header.round != asked_round_) return false;
   arriving_ = true;
   result_ = header;
-  return true;
+  if (header.error.code != ErrorCode::ok) return false;
+  if (bytes != expected) fail(errors.length(contributor, header.round, bytes, expected));
+  return bytes == expected;
 }
 
 void RoundHandoff::miss() {

@@ -19,6 +19,7 @@
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
 #include "proto/wire/messages.h"
+#include "server/aggregate/round_errors.h"
 
 namespace bps {
 
@@ -80,8 +81,10 @@ class RoundHandoff {
   }
   // The result of `round`, or the value of `version`.
   void ask(std::uint32_t holder, Round round, std::uint64_t version);
-  // It arrives. False: it is not what this contributor was asked for.
-  bool begin(std::uint32_t contributor, const Retained& header);
+  // It arrives, with as many bytes. False: they are not wanted. It is not what this contributor was asked
+  // for, or only says why there is none, or is not `expected` bytes long, which is its error then.
+  bool begin(std::uint32_t contributor, const Retained& header, std::uint64_t bytes, std::uint64_t expected,
+             const RoundErrors& errors);
   // It cannot be taken.
   void fail(Error error) { result_.error = std::move(error); }
   bool is_arriving(std::uint32_t contributor) const { return arriving_ && asked_ == contributor; }

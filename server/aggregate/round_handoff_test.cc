@@ -7,6 +7,17 @@ namespace {
 
 StoredRounds at(std::uint64_t round) { return {PartitionId{7}, Round{round}}; }
 
+const PartitionShape kShape;
+const std::vector<Contributor> kContributors{{Rank{0}}};
+const RoundErrors kErrors(kShape, kContributors);
+constexpr std::uint64_t kBytes = 20;
+
+// As many bytes have come as belong to it.
+bool begin(RoundHandoff& handoff, std::uint32_t contributor, const Retained& header,
+           std::uint64_t bytes = kBytes) {
+  return handoff.begin(contributor, header, bytes, kBytes, kErrors);
+}
+
 bool is_at_five(const RoundHandoff::Report& report) { return report.named && report.next == Round{5}; }
 
 TEST_CASE("handoff: settled when all have resumed or gone; the highest round counts") {
@@ -37,6 +48,25 @@ TEST_CASE("handoff: a contributor names one round") {
   CHECK(handoff.report(0).pushed);
 }
 
+TEST_CASE("handoff: a result that cannot be taken arrives all the same, with its error") {
+  RoundHandoff handoff(1);
+  handoff.resume(0, at(5), false);
+  handoff.ask(0, Round{4}, 0);
+  Retained result;
+  result.round = Round{4};
+  SECTION("it says why there is none") {
+    result.error = make_error(ErrorCode::internal, "not here any more");
+    CHECK_FALSE(begin(handoff, 0, result, 0));
+    CHECK(handoff.result().error.code == ErrorCode::internal);
+  }
+  SECTION("it has another length") {
+    CHECK_FALSE(begin(handoff, 0, result, kBytes + 4));
+    CHECK(handoff.result().error.code == ErrorCode::protocol);
+  }
+  CHECK(handoff.is_arriving(0));
+  CHECK_FALSE(begin(handoff, 0, result));  // once
+}
+
 TEST_CASE("handoff: the result is asked of one that is here, then of the next") {
   RoundHandoff handoff(3);
   handoff.resume(0, at(5), false);
@@ -47,8 +77,8 @@ TEST_CASE("handoff: the result is asked of one that is here, then of the next") 
   CHECK_FALSE(handoff.is_settled());
   Retained result;
   result.round = Round{4};
-  CHECK_FALSE(handoff.begin(1, result));
-  CHECK(handoff.begin(0, result));
+  CHECK_FALSE(begin(handoff, 1, result));
+  CHECK(begin(handoff, 0, result));
   CHECK(handoff.is_arriving(0));
   SECTION("its lane is lost: it may return") {
     CHECK(handoff.lost(0));
@@ -62,7 +92,7 @@ TEST_CASE("handoff: the result is asked of one that is here, then of the next") 
     CHECK(handoff.holders(is_at_five).first == 1);
     handoff.ask(1, Round{4}, 0);
     result.round = Round{3};
-    CHECK_FALSE(handoff.begin(1, result));
+    CHECK_FALSE(begin(handoff, 1, result));
     handoff.miss();
     CHECK(handoff.is_settled());
     CHECK(handoff.holders(is_at_five).first == RoundHandoff::kNobody);

@@ -1,8 +1,8 @@
 // The sum of a partition's open round: what each contributor has given to it, added in rank order.
 //
-//   none --> whole ----------------> added          not_ready: no room, to be cleared
-//     `--> not_ready --> cleared --> whole                absent: lost before it was whole, the sum does
-//     without it
+//   none --> whole --> added                   not_ready: there is no room for it yet
+//     `--> not_ready --> cleared --> whole     cleared: it may be sent again
+//                                              absent: lost before it was whole, the sum does without it
 //
 // Only whole contributions are added. The first one is received straight into the slot; the one that is next
 // in order is handed in from its lane's buffer; the others wait in the budget. What is lent waits where it

@@ -505,12 +505,8 @@ void SyncAggregator::approach(Actions& actions) {
 
 Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Retained& header,
                                            std::uint64_t bytes) {
-  if (handoff_ == nullptr || !handoff_->begin(contributor, header)) return Destination{};
-  if (header.error.code != ErrorCode::ok) return Destination{};
-  if (bytes != shape_.raw_bytes()) {
-    handoff_->fail(errors_.length(contributor, header.round, bytes, shape_.raw_bytes()));
+  if (handoff_ == nullptr || !handoff_->begin(contributor, header, bytes, shape_.raw_bytes(), errors_))
     return Destination{};
-  }
   std::byte* const slot = slots_.memory(header.round);
   if (slot == nullptr) {
     handoff_->fail(errors_.memory(header.round));
