@@ -317,7 +317,14 @@ class End(ClusterTest):
             run.process.send_signal(signal.SIGINT)
             status, out, _ = run.end()
             self.assertEqual((status, out.count("a warning")), (0, warnings))
-        # A run that ends by itself shows them.
+        # One that ends badly shows what it said, and a run that ends by itself shows everything.
+        self.write("bin/bps-server", daemon.replace("exit 0", "exit 3"))
+        run = self.start(*self.shell(f"trap 'exit 0' INT; echo up; {STAY}"))
+        run.wait_for("up")
+        run.process.send_signal(signal.SIGINT)
+        _, _, err = run.end()
+        self.assertIn("[server 0] a warning\nbps-run: server 0 ended: exit status 3\n", err)
+        self.write("bin/bps-server", daemon)
         self.assertEqual(self.run_to_end(*self.shell("exit 0"))[1].count("a warning"), 1)
 
     def test_a_signal_while_daemons_start(self):

@@ -10,14 +10,15 @@ import unittest
 
 LIMIT = 120  # seconds after which anything is considered to hang
 
-# Listens nowhere, but says so; ends by SIGTERM with status 0. A shell whose wait sees its child killed before the shell itself has the signal
-# writes "Terminated", which nobody asked for.
+# Listens nowhere, but says so; ends by SIGTERM with status 0. SIGTERM comes to its group: a shell that sees its mv or tail
+# killed first writes "Terminated" to its stderr.
 FAKE_DAEMON = """#!/bin/sh
 while [ $# -gt 0 ]; do case $1 in --ports-file) ports=$2 ;; esac; shift; done
 trap 'exit 0' TERM
+exec 2>/dev/null
 echo "${0##*/} $$"
 echo "listen 127.0.0.1:4999" >"$ports.new" && mv "$ports.new" "$ports"
-tail -f /dev/null & wait 2>/dev/null
+tail -f /dev/null & wait
 """
 
 
