@@ -8,6 +8,7 @@
 
 #include "proto/base/loop/completion.h"
 #include "proto/base/loop/loop_thread.h"
+#include "proto/base/testing/run_on.h"
 
 namespace bps::loop_lock_test {
 namespace {
@@ -20,18 +21,8 @@ std::unique_ptr<LoopThread> start(const std::shared_ptr<LoopLock>& lock) {
   return std::move(thread).value();
 }
 
-TimePoint soon() { return std::chrono::steady_clock::now() + 20s; }
-
-// Runs on the loop.
-template <class Run>
-void run_on(AsioLoop& loop, Run run) {
-  auto done = std::make_shared<Completion<bool>>();
-  loop.post([run, done] {
-    run();
-    done->set(true);
-  });
-  REQUIRE(done->wait_until(soon()));
-}
+using testing::run_on;
+using testing::soon;
 
 }  // namespace
 

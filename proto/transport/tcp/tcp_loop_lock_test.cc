@@ -9,6 +9,7 @@
 
 #include "proto/base/loop/completion.h"
 #include "proto/base/loop/loop_thread.h"
+#include "proto/base/testing/run_on.h"
 #include "proto/transport/tcp/tcp_transport.h"
 
 namespace bps {
@@ -17,17 +18,8 @@ namespace {
 using namespace std::chrono_literals;
 using Bytes = std::vector<std::byte>;
 
-TimePoint soon() { return std::chrono::steady_clock::now() + 60s; }
-
-template <class Run>
-void run_on(AsioLoop& loop, Run run) {
-  auto done = std::make_shared<Completion<bool>>();
-  loop.post([run, done] {
-    run();
-    done->set(true);
-  });
-  REQUIRE(done->wait_until(soon()));
-}
+using testing::run_on;
+using testing::soon;
 
 // Sends every frame back. On a thread of its own.
 struct EchoServer {

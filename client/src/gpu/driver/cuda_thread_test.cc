@@ -9,6 +9,7 @@
 #include "client/src/gpu/cuda_worker.h"
 #include "client/src/gpu/nccl/testing/fake_nccl.h"
 #include "client/src/gpu/testing/fake_cuda.h"
+#include "proto/base/testing/run_on.h"
 
 namespace bps {
 namespace {
@@ -35,15 +36,6 @@ struct Owner final : LocalGroup::Owner {
   void send(std::uint32_t, const Message&, Payload, std::uint64_t) override {}
 };
 
-void run_on(LoopThread& thread, const std::function<void()>& act) {
-  const auto reached = std::make_shared<Completion<bool>>();
-  thread.loop().post([&, reached] {
-    act();
-    reached->set(true);
-  });
-  REQUIRE(reached->wait_until(thread.loop().now() + 30s));
-}
-
 struct Ending {
   Ending() {
     CudaGroup::Options options;
@@ -55,7 +47,7 @@ struct Ending {
                                           CudaDevice::open(gpu.cuda, 0).value(), gpu.nccl, options, owner);
     });
   }
-  void on_client(const std::function<void()>& act) { run_on(*client, act); }
+  void on_client(const std::function<void()>& act) { testing::run_on(client->loop(), act); }
   // `set_up` and the end of it are waited for on this thread; the group is one of two, and stays alone.
   void begin() {
     const auto setup = std::make_shared<Completion<std::vector<std::byte>>>();
@@ -135,7 +127,7 @@ TEST_CASE("cuda thread: who closes calls no driver that does not return") {
   {
     CudaWorker worker({}, {[&] { return Result<std::shared_ptr<CudaApi>>(gpu.cuda); }, {}, {.stop = 50ms}});
     REQUIRE(worker.describe(std::span(static_cast<std::byte*>(memory), 4096), 0, nullptr).ok());
-    run_on(*client, [&] {
+    testing::run_on(client->loop(), [&] {
       auto group = worker.make_group(client->loop(), 1, 0, owner);
       gpu.cuda->block(CudaCall::register_host);
       region = group->allocate(1 << 20).value();
