@@ -1,6 +1,6 @@
 // Servers that an administrator sends away: whether one can be drained, and who waits for it to be gone. A
-// job that finds no room elsewhere for what the server has keeps it; whoever asked is told that, too, each
-// time.
+// job keeps the server if no other server has room for its partitions. Each administrator who asked gets an
+// answer that says so.
 //
 // Owner: SchedulerCore. Pure. Limit: as many watches as administrators may have queries. Watches of an
 // administrator that has gone are forgotten.

@@ -1,6 +1,6 @@
 // Declares of many ranks made one. The first Declare of a name fixes the tensor and places its partitions;
-// the servers that own some confirm, and then everyone who asked is told. Later declares of the name must be
-// equal.
+// the servers that own some confirm it, and then every rank that declared the name gets the answer. Later
+// declares of the name must be equal.
 //
 // A difference fails the tensor for good: this and every later declare of the name gets an error that names
 // both, all workers are told and the servers drop it. A refusal of a server (memory) fails the declares that

@@ -15,8 +15,8 @@
 // never seen.
 //
 // A partition that another server had before is in handoff: nothing completes before every contributor has
-// said, with resume(), which results it has. What some have and others lack is fetched from one who has it;
-// of an asynchronous value, the newest that anyone has.
+// reported, by resume(), which results it has. If some lack the last result, it is fetched from one that has
+// it; of an asynchronous value, the newest is fetched.
 //
 // Owner: a shard. Lives on: shard loop. A payload in an action stays unchanged until its pin is given back.
 #pragma once

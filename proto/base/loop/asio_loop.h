@@ -6,8 +6,8 @@
 //
 // The io_context takes no locks: only the loop's thread may touch it. post() and stop() come
 // from any thread, through a mailbox that wakes a sleeping loop once per burst. A loop that may share its
-// lock (loop_lock.h) takes them, and is touched by who has that: "loop thread" is any of theirs then, and
-// what one gives another to do wakes it.
+// LoopLock takes them. Any thread that holds the lock may touch it then, and is "the loop's thread". What
+// such a thread gives another loop to do wakes that loop.
 //
 // Lives on: the thread that calls run(). Before run() and after it has returned the owner's thread counts as
 // the loop's, so that things can be built and destroyed. What uses the loop (connections, timers' owners)

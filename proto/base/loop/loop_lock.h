@@ -7,8 +7,8 @@
 // lives on any of the loops may call what lives on another.
 //
 // Lives on: the threads of these loops. Until share() there is one, which begins no other before, and this
-// locks nothing; but Asio locks its own, uncontended, on a loop that may share. Limits: who has the lock may
-// wait for a system call of another loop, for nothing else.
+// locks nothing; but Asio locks its own, uncontended, on a loop that may share. Limits: a thread that holds
+// the lock may wait for a system call of another loop, for nothing else.
 #pragma once
 
 #include <atomic>
