@@ -187,7 +187,7 @@ void Scheduler::on_message(PeerId id, Message& message, bool payload) {
   }
   carry_out();
   if (const auto it = peers_.find(id); first && it != peers_.end()) {
-    it->second->connection().set_max_header_bytes(kMaxControlHeaderBytes);
+    it->second->connection().end_handshake(kMaxControlHeaderBytes);
   }
 }
 

@@ -88,6 +88,46 @@ TEST_CASE("handshake: an administrator proves the cluster's key, and nothing les
   CHECK(run(nullptr, kCluster, HelloAdmin{}).error().code == ErrorCode::unauthorised);
 }
 
+// A program of this version and two later ones, with a feature that nobody here knows.
+Message later_hello() {
+  HelloWorker hello = worker_hello();
+  hello.capabilities = {kProtocolVersion, kProtocolVersion + 2, {{40, {std::byte{1}}}}};
+  return hello;
+}
+
+TEST_CASE("handshake: versions and features are proven as they were sent, known or not") {
+  const SharedKey key = derive_job_key(*kCluster, "resnet50");
+  CHECK(run(kCluster, key, later_hello()).ok());
+  const auto changed = [&](auto change) {
+    ConnectingHandshake connecting;
+    AcceptingHandshake accepting(kCluster, "scheduler");
+    Message hello = later_hello();
+    REQUIRE(connecting.begin(key, hello).ok());
+    change(*capabilities_of(hello));
+    auto step = accepting.take(std::move(hello));
+    REQUIRE(step.ok());
+    const auto proof = connecting.answer(std::get<Challenge>(step->message));
+    REQUIRE(proof.ok());
+    return accepting.take(*proof).ok();
+  };
+  CHECK(changed([](Capabilities&) {}));
+  CHECK_FALSE(changed([](Capabilities& sent) { sent.highest_version = kProtocolVersion; }));
+  CHECK_FALSE(changed([](Capabilities& sent) { sent.features.clear(); }));
+  CHECK_FALSE(changed([](Capabilities& sent) { sent.features[0].value[0] = std::byte{2}; }));
+}
+
+TEST_CASE("handshake: the capabilities of the accepting side are proven too") {
+  ConnectingHandshake connecting;
+  AcceptingHandshake accepting(kCluster, "scheduler");
+  REQUIRE(run(connecting, accepting, derive_job_key(*kCluster, "resnet50"), worker_hello()).ok());
+  Welcome welcome = kWelcome;
+  welcome.capabilities.features = {{40, {std::byte{1}}}};
+  accepting.seal(welcome);
+  CHECK(connecting.check(welcome, "the scheduler").ok());
+  welcome.capabilities.features.clear();
+  CHECK_FALSE(connecting.check(welcome, "the scheduler").ok());
+}
+
 TEST_CASE("handshake: with the key, both sides are convinced") {
   ConnectingHandshake connecting;
   AcceptingHandshake accepting(kCluster, "scheduler");

@@ -103,10 +103,10 @@ void ControlSession::carry_out(SessionCore::Action& action) {
   } else if (const auto* warning = std::get_if<SessionCore::Warn>(&action)) {
     log_.warn("{}", warning->text);
   } else if (const auto* welcomed = std::get_if<SessionCore::Welcomed>(&action)) {
-    connection_->set_max_header_bytes(kMaxControlHeaderBytes);
+    connection_->end_handshake(kMaxControlHeaderBytes);
     owner_.on_welcomed(welcomed->welcome);
   } else if (std::holds_alternative<SessionCore::TakenUp>(action)) {
-    connection_->set_max_header_bytes(kMaxControlHeaderBytes);
+    connection_->end_handshake(kMaxControlHeaderBytes);
     owner_.on_taken_up();
   } else {
     close();

@@ -143,8 +143,9 @@ class Connection {
   // Bytes (headers and payloads) queued here and not yet handed to the network.
   virtual std::size_t queued_bytes() const = 0;
 
-  // Headers larger than this close the connection. Default: kMaxHelloHeaderBytes.
-  virtual void set_max_header_bytes(std::size_t bytes) = 0;
+  // From now on headers may have so many bytes, before kMaxHelloHeaderBytes; and all frames are of our
+  // version, before that a hello or a Refused might be of another one.
+  virtual void end_handshake(std::size_t max_header_bytes) = 0;
 
   // Closes now; queued frames are dropped. No callback comes any more.
   virtual void close() = 0;

@@ -32,7 +32,8 @@ class Encoder {
 
 // Decodes and checks a header (without prefix). `message` is assigned in place, so that a reused Message of
 // a data frame costs no allocation; after a failure its content is unspecified. `header` need not be aligned.
-// Control characters in error texts become spaces, so that they may be logged as they are.
-Status decode(std::span<const std::byte> header, Message& message);
+// Control characters in error texts become spaces, so that they may be logged as they are. `version`: of the
+// prefix.
+Status decode(std::span<const std::byte> header, Message& message, std::uint16_t version = kProtocolVersion);
 
 }  // namespace bps

@@ -105,14 +105,20 @@ Error not_bps(std::span<const std::byte> bytes) {
                     "check that the address and port belong to a bps program");
 }
 
-Error other_version(unsigned version) {
-  return make_error(ErrorCode::protocol,
-                    fmt::format("the peer speaks bps protocol version {}, this side speaks version {}",
-                                version, kProtocolVersion),
-                    "run the same bps version on all hosts");
+std::string version_text(std::uint16_t lowest, std::uint16_t highest) {
+  return lowest == highest ? fmt::format("version {}", lowest)
+                           : fmt::format("versions {} to {}", lowest, highest);
 }
 
 }  // namespace
+
+Error other_version(std::uint16_t lowest, std::uint16_t highest) {
+  return make_error(
+      ErrorCode::protocol,
+      fmt::format("the peer speaks bps protocol {}, this side speaks {}", version_text(lowest, highest),
+                  version_text(kLowestProtocolVersion, kProtocolVersion)),
+      "run the same bps version on all hosts");
+}
 
 std::uint32_t detail::crc32c_portable(std::uint32_t crc, std::span<const std::byte> bytes) {
   crc = ~crc;
@@ -135,33 +141,36 @@ std::uint32_t crc32c(std::uint32_t crc, std::span<const std::byte> bytes) {
 }
 
 void write_prefix(std::span<std::byte, kFramePrefixBytes> out, std::span<const std::byte> header,
-                  std::uint64_t payload_bytes, std::uint16_t flags) {
+                  std::uint64_t payload_bytes, std::uint16_t flags, std::uint16_t version) {
   store(out.data(), kProtocolMagic);
-  store(out.data() + 4, kProtocolVersion);
+  store(out.data() + 4, version);
   store(out.data() + 6, flags);
   store(out.data() + 8, static_cast<std::uint32_t>(header.size()));
   store(out.data() + kPayloadOffset, payload_bytes);
   store(out.data() + kCrcOffset, frame_crc(out.data(), header));
 }
 
-Status check_prefix_start(std::span<const std::byte> bytes) {
-  std::array<std::byte, 6> expected;
+Status check_prefix_start(std::span<const std::byte> bytes, PrefixVersion version) {
+  std::array<std::byte, 4> expected;
   store(expected.data(), kProtocolMagic);
-  store(expected.data() + 4, kProtocolVersion);
   const std::size_t magic = std::min<std::size_t>(bytes.size(), 4);
   if (!std::equal(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(magic), expected.begin())) {
     return not_bps(bytes);
   }
-  if (bytes.size() >= 6 && load<std::uint16_t>(bytes.data() + 4) != kProtocolVersion) {
-    return other_version(load<std::uint16_t>(bytes.data() + 4));
-  }
+  if (bytes.size() < 6) return {};
+  const auto said = load<std::uint16_t>(bytes.data() + 4);
+  const bool is_readable =
+      version == PrefixVersion::any ? said >= kFirstFrozenVersion : said == kProtocolVersion;
+  if (!is_readable) return other_version(said, said);
   return {};
 }
 
 Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes,
-                                std::size_t max_header_bytes, std::uint16_t allowed_flags) {
-  if (Status start = check_prefix_start(bytes); !start) return std::move(start).error();
+                                std::size_t max_header_bytes, std::uint16_t allowed_flags,
+                                PrefixVersion version) {
+  if (Status start = check_prefix_start(bytes, version); !start) return std::move(start).error();
   FramePrefix prefix;
+  prefix.version = load<std::uint16_t>(bytes.data() + 4);
   prefix.flags = load<std::uint16_t>(bytes.data() + 6);
   prefix.header_bytes = load<std::uint32_t>(bytes.data() + 8);
   prefix.crc = load<std::uint32_t>(bytes.data() + kCrcOffset);

@@ -26,7 +26,12 @@ inline constexpr std::uint16_t kFrameChecksum = 4;  // the header ends with the 
 inline constexpr std::size_t kFrameReferenceBytes = 24;
 inline constexpr std::size_t kFrameChecksumBytes = 4;
 
+// Whose version the prefix of a frame may have. During the handshake, anybody's who can read another
+// version's hello.
+enum class PrefixVersion : std::uint8_t { ours, any };
+
 struct FramePrefix {
+  std::uint16_t version = 0;
   std::uint16_t flags = 0;
   std::uint32_t header_bytes = 0;
   std::uint32_t crc = 0;
@@ -35,15 +40,20 @@ struct FramePrefix {
 
 // Computes the CRC over prefix and header and writes the 24 bytes.
 void write_prefix(std::span<std::byte, kFramePrefixBytes> out, std::span<const std::byte> header,
-                  std::uint64_t payload_bytes, std::uint16_t flags = 0);
+                  std::uint64_t payload_bytes, std::uint16_t flags = 0,
+                  std::uint16_t version = kProtocolVersion);
 
 // Checks magic, version, flags and limits. The error says what the peer seems to speak when it is not bps
 // (HTTP, TLS, another bps version).
 Result<FramePrefix> read_prefix(std::span<const std::byte, kFramePrefixBytes> bytes,
-                                std::size_t max_header_bytes, std::uint16_t allowed_flags = 0);
+                                std::size_t max_header_bytes, std::uint16_t allowed_flags = 0,
+                                PrefixVersion version = PrefixVersion::ours);
 
 // The peer's first bytes, fewer than a prefix, cannot become a bps frame: tells early what they are.
-Status check_prefix_start(std::span<const std::byte> bytes);
+Status check_prefix_start(std::span<const std::byte> bytes, PrefixVersion version = PrefixVersion::ours);
+
+// The peer speaks the versions from `lowest` to `highest`, and none of ours.
+Error other_version(std::uint16_t lowest, std::uint16_t highest);
 
 // Checks the CRC of a prefix that read_prefix accepted.
 Status check_header(std::span<const std::byte, kFramePrefixBytes> prefix, std::span<const std::byte> header);

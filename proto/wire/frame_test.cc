@@ -126,11 +126,26 @@ TEST_CASE("other protocols are told by name") {
 
 TEST_CASE("another version is told with both numbers") {
   auto bytes = prefix_of("header", 0);
-  bytes[4] = std::byte{9};
+  bytes[4] = static_cast<std::byte>(kProtocolVersion + 1);
   const auto result = read_prefix(bytes, 8192);
   REQUIRE_FALSE(result.ok());
-  CHECK_THAT(result.error().message,
-             Catch::Contains("version 9") && Catch::Contains("version " + std::to_string(kProtocolVersion)));
+  CHECK_THAT(result.error().message, Catch::Contains("version " + std::to_string(kProtocolVersion + 1)) &&
+                                         Catch::Contains("version " + std::to_string(kProtocolVersion)));
+}
+
+TEST_CASE("during the handshake the prefix may be of any version that can read another one's hello") {
+  const auto version_of = [](std::uint16_t version) {
+    auto bytes = prefix_of("header", 0);
+    bytes[4] = static_cast<std::byte>(version & 255);
+    bytes[5] = static_cast<std::byte>(version >> 8);
+    const bool start = check_prefix_start(std::span(bytes).first(6), PrefixVersion::any).ok();
+    const auto prefix = read_prefix(bytes, 8192, 0, PrefixVersion::any);
+    CHECK(start == prefix.ok());
+    return prefix ? prefix->version : 0;
+  };
+  CHECK(version_of(kFirstFrozenVersion - 1) == 0);
+  for (const std::uint16_t version : {kFirstFrozenVersion, kProtocolVersion, std::uint16_t{UINT16_MAX}})
+    CHECK(version_of(version) == version);
 }
 
 TEST_CASE("the first bytes are enough to refuse a stranger, and never refuse a bps peer") {

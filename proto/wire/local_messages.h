@@ -27,6 +27,7 @@ struct HelloLocal {
   Incarnation incarnation;     // of the sender
   Incarnation to_incarnation;  // the life of the receiver that the sender means
   std::optional<std::array<std::byte, 32>> nonce = {};
+  Capabilities capabilities = {};
   friend bool operator==(const HelloLocal&, const HelloLocal&) = default;
 };
 

@@ -1,6 +1,7 @@
 #include "proto/wire/messages.h"
 
 #include <array>
+#include <utility>
 
 namespace bps {
 
@@ -27,6 +28,27 @@ const char* name_of(const Message& message) {
       "AskWaits",     "Waits",       "AskCluster",   "ClusterState", "Drain",         "Drained",
       "LaneLost",     "HelloLocal",  "LocalNews",    "LocalBatch"};
   return kNames[message.index()];
+}
+
+const Capabilities* capabilities_of(const Message& message) {
+  if (const auto* worker = std::get_if<HelloWorker>(&message)) return &worker->capabilities;
+  if (const auto* server = std::get_if<HelloServer>(&message)) return &server->capabilities;
+  if (const auto* lane = std::get_if<HelloLane>(&message)) return &lane->capabilities;
+  if (const auto* admin = std::get_if<HelloAdmin>(&message)) return &admin->capabilities;
+  if (const auto* local = std::get_if<HelloLocal>(&message)) return &local->capabilities;
+  if (const auto* welcome = std::get_if<Welcome>(&message)) return &welcome->capabilities;
+  if (const auto* refused = std::get_if<Refused>(&message)) return &refused->capabilities;
+  return nullptr;
+}
+
+Capabilities* capabilities_of(Message& message) {
+  return const_cast<Capabilities*>(capabilities_of(std::as_const(message)));
+}
+
+std::uint16_t prefix_version(const Message& message) {
+  const Capabilities* const capabilities = capabilities_of(message);
+  if (capabilities == nullptr || std::holds_alternative<Welcome>(message)) return kProtocolVersion;
+  return capabilities->lowest_version;
 }
 
 }  // namespace bps

@@ -19,6 +19,7 @@
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
+#include "proto/wire/capabilities.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/local_messages.h"
 #include "proto/wire/queries.h"
@@ -67,6 +68,7 @@ struct HelloWorker {
   LocalGrouping local_group = LocalGrouping::off;  // job setting
   std::string group_name = {};                     // equal for the ranks that form a group; empty if off
   std::uint32_t group_size = 0;                    // how many it was told that they are; 0: nobody said
+  Capabilities capabilities = {};                  // in every hello and in what answers it
   friend bool operator==(const HelloWorker&, const HelloWorker&) = default;
 };
 
@@ -82,6 +84,7 @@ struct HelloServer {
   std::uint64_t bandwidth_bps = 0;
   std::optional<Nonce> nonce = {};
   bool rdma = false;  // takes lanes over RDMA, at the port of `data`
+  Capabilities capabilities = {};
   friend bool operator==(const HelloServer&, const HelloServer&) = default;
 };
 
@@ -100,6 +103,7 @@ struct HelloLane {
   std::optional<Nonce> nonce = {};
   std::optional<std::uint32_t> cpu =
       {};  // of the host of both: this end of the lane is read and written there only
+  Capabilities capabilities = {};
   friend bool operator==(const HelloLane&, const HelloLane&) = default;
 };
 
@@ -120,6 +124,7 @@ struct Welcome {  // scheduler -> worker, server; server -> lane
   JobRun job_run;                  // of the worker's job
   std::optional<Mac> ticket = {};  // scheduler -> worker: its key for lanes, under a pad that it can remove
   std::optional<Mac> mac = {};     // the accepting side's proof
+  Capabilities capabilities = {};
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
@@ -128,6 +133,7 @@ struct Refused {
   ErrorCode code = ErrorCode::protocol;
   std::string message;
   std::string advice;
+  Capabilities capabilities = {};
   friend bool operator==(const Refused&, const Refused&) = default;
 };
 
@@ -539,5 +545,13 @@ class Message : public AnyMessage {
 
 // "PushPull", "Aggregate", ...
 const char* name_of(const Message& message);
+
+// Of a hello, a Welcome or a Refused; null: another message.
+const Capabilities* capabilities_of(const Message& message);
+Capabilities* capabilities_of(Message& message);
+
+// The version in the prefix of its frame. A hello and a Refused come before a version is agreed, and travel
+// with the lowest one that their sender speaks.
+std::uint16_t prefix_version(const Message& message);
 
 }  // namespace bps

@@ -12,6 +12,7 @@
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
+#include "proto/wire/capabilities.h"
 
 namespace bps {
 
@@ -20,6 +21,7 @@ namespace bps {
 struct HelloAdmin {
   Term term;
   std::optional<std::array<std::byte, 32>> nonce = {};
+  Capabilities capabilities = {};
   friend bool operator==(const HelloAdmin&, const HelloAdmin&) = default;
 };
 

@@ -29,7 +29,7 @@ ServerLane::~ServerLane() {
 }
 
 void ServerLane::start(const Welcome& welcome) {
-  connection_->set_max_header_bytes(kMaxLaneHeaderBytes);
+  connection_->end_handshake(kMaxLaneHeaderBytes);
   connection_->start(*this);
   connection_->send(welcome);
   connection_->send(Credit{0, job_.eager_limit()});

@@ -25,7 +25,7 @@ inline constexpr std::uint64_t kMiB = 1 << 20;
 class Peer final : public ConnectionHandler {
  public:
   explicit Peer(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {
-    connection_->set_max_header_bytes(kMaxControlHeaderBytes);
+    connection_->end_handshake(kMaxControlHeaderBytes);
     connection_->start(*this);
   }
 

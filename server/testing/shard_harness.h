@@ -52,7 +52,7 @@ class FakeConnection final : public Connection {
     if (wire_->stuck) wire_->queued += kFrameBytes;
   }
   std::size_t queued_bytes() const override { return wire_->queued; }
-  void set_max_header_bytes(std::size_t) override {}
+  void end_handshake(std::size_t) override {}
   void close() override {
     wire_->closed = true;
     wire_->handler = nullptr;

@@ -25,6 +25,14 @@ Bytes frame(const Message& message, std::uint64_t payload_bytes = 0) {
   return {encoded.begin(), encoded.end()};
 }
 
+// The frame of a program that speaks another version, intact.
+Bytes frame_of_version(const Message& message, std::uint16_t version) {
+  Bytes bytes = frame(message);
+  write_prefix(std::span(bytes).first<kFramePrefixBytes>(), std::span(bytes).subspan(kFramePrefixBytes), 0, 0,
+               version);
+  return bytes;
+}
+
 template <class T>
 void put(Bytes& bytes, std::size_t offset, T value) {
   std::memcpy(bytes.data() + offset, &value, sizeof value);
@@ -87,9 +95,8 @@ TEST_CASE("bytes that are no bps frame are recognised and refused") {
   CHECK_THAT(refusal(pattern(1000, 5)), Contains("does not speak the bps protocol"));
   CHECK_THAT(refusal(Bytes(1, std::byte{0})), Contains("does not speak the bps protocol"));
 
-  Bytes other_version = frame(heartbeat(1));
-  put(other_version, 4, static_cast<std::uint16_t>(kProtocolVersion + 7));
-  CHECK_THAT(refusal(other_version), Contains("version " + std::to_string(kProtocolVersion + 7)));
+  CHECK_THAT(refusal(frame_of_version(heartbeat(1), kProtocolVersion + 7)),
+             Contains("version " + std::to_string(kProtocolVersion + 7)));
 
   Bytes flags = frame(heartbeat(1));
   put(flags, 6, std::uint16_t{0x8000});
@@ -128,7 +135,8 @@ TEST_CASE("damaged frames and lengths beyond the limits are refused") {
 // The one frame in `bytes`, whatever version its prefix says.
 Refused refused_in(const Bytes& bytes) {
   REQUIRE(bytes.size() > kFramePrefixBytes);
-  const auto prefix = read_prefix(std::span(bytes).first<kFramePrefixBytes>(), kMaxHelloHeaderBytes);
+  const auto prefix =
+      read_prefix(std::span(bytes).first<kFramePrefixBytes>(), kMaxHelloHeaderBytes, 0, PrefixVersion::any);
   REQUIRE(prefix.ok());
   REQUIRE(bytes.size() == kFramePrefixBytes + prefix->header_bytes);
   const auto header = std::span(bytes).subspan(kFramePrefixBytes);
@@ -146,16 +154,25 @@ TEST_CASE("who sends bad frames of bps hears why before the end, others hear not
     victim.expect_closed();
     return victim.heard;
   };
-  Bytes other_version = frame(heartbeat(1));
-  put(other_version, 4, static_cast<std::uint16_t>(kProtocolVersion + 1));
+  const std::uint16_t older = kFirstFrozenVersion - 1;  // its first bytes are enough
+  const Bytes other_version = frame_of_version(heartbeat(1), older);
   for (const std::size_t bytes : {std::size_t{6}, other_version.size()}) {
     const Refused refused = refused_in(
         answer({other_version.begin(), other_version.begin() + static_cast<std::ptrdiff_t>(bytes)}));
     CHECK(refused.code == ErrorCode::protocol);
     CHECK_THAT(refused.message, Contains("version " + std::to_string(kProtocolVersion)) &&
-                                    Contains("version " + std::to_string(kProtocolVersion + 1)));
+                                    Contains("version " + std::to_string(older)));
     CHECK_THAT(refused.advice, Contains("same bps version"));
   }
+  const std::uint16_t later = kProtocolVersion + 1;
+  HelloAdmin hello;
+  hello.capabilities = {later, static_cast<std::uint16_t>(later + 2), {}};
+  const Refused refused = refused_in(answer(frame(hello)));
+  CHECK(refused.code == ErrorCode::protocol);
+  CHECK_THAT(refused.message,
+             Contains("version " + std::to_string(kProtocolVersion)) &&
+                 Contains("versions " + std::to_string(later) + " to " + std::to_string(later + 2)));
+  CHECK(refused.capabilities == Capabilities());
   Bytes crc = frame(heartbeat(1));
   crc.back() ^= std::byte{1};
   CHECK_THAT(refused_in(answer(crc)).message, Contains("CRC"));

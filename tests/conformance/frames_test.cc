@@ -107,7 +107,7 @@ TEST_CASE("a large header passes where it is allowed") {
   const auto fabric = make_fabric();
   Pair pair(*fabric);
   pair.connect_and_wait();
-  pair.server.connection->set_max_header_bytes(kMaxControlHeaderBytes);
+  pair.server.connection->end_handshake(kMaxControlHeaderBytes);
   Declare declare;
   declare.request = 5;
   for (std::uint32_t i = 0; i < kMaxTensorsPerDeclare; ++i) {

@@ -413,14 +413,14 @@ bool Socket::step() {
           !intact) {
         return intact;
       }
-      return decode(all.subspan(kFramePrefixBytes), message_);
+      return decode(all.subspan(kFramePrefixBytes), message_, prefix_.version);
     }();
     if (!decoded) return break_protocol(decoded.error()), false;
     accept_header();
     return true;
   }
-  auto prefix =
-      read_prefix(std::span<const std::byte>(header_).first<kFramePrefixBytes>(), max_header_bytes_);
+  auto prefix = read_prefix(std::span<const std::byte>(header_).first<kFramePrefixBytes>(), max_header_bytes_,
+                            0, prefix_version_);
   if (!prefix) return break_protocol(prefix.error()), false;
   prefix_ = *prefix;
   return true;

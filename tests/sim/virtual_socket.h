@@ -83,7 +83,10 @@ class Socket : public std::enable_shared_from_this<Socket> {
   void start(ConnectionHandler& handler);
   void send(const Message& message, const Payload& payload, std::uint64_t cookie);
   std::size_t queued_bytes() const { return queued_bytes_; }
-  void set_max_header_bytes(std::size_t bytes) { max_header_bytes_ = bytes; }
+  void end_handshake(std::size_t bytes) {
+    max_header_bytes_ = bytes;
+    prefix_version_ = PrefixVersion::ours;
+  }
   void close();
   void close_after_flush(Duration linger);
   void move_to(EventLoop& loop);
@@ -196,6 +199,7 @@ class Socket : public std::enable_shared_from_this<Socket> {
 
   // Receiving.
   std::size_t max_header_bytes_ = kMaxHelloHeaderBytes;
+  PrefixVersion prefix_version_ = PrefixVersion::any;
   std::deque<std::vector<std::byte>> received_;
   std::size_t received_offset_ = 0;
   bool read_posted_ = false;

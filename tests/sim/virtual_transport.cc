@@ -30,8 +30,8 @@ class VirtualConnection final : public Connection {
     if (socket_) socket_->send(message, payload, cookie);
   }
   std::size_t queued_bytes() const override { return socket_ ? socket_->queued_bytes() : 0; }
-  void set_max_header_bytes(std::size_t bytes) override {
-    if (socket_) socket_->set_max_header_bytes(bytes);
+  void end_handshake(std::size_t bytes) override {
+    if (socket_) socket_->end_handshake(bytes);
   }
   void close() override {
     if (socket_) socket_->close();

@@ -75,7 +75,7 @@ struct Pair {
     auto listening =
         network.listen(b.loop(), Endpoint{"10.0.0.2", 4710}, [this](std::unique_ptr<Connection> c) {
           right = std::move(c);
-          right->set_max_header_bytes(kMaxControlHeaderBytes);
+          right->end_handshake(kMaxControlHeaderBytes);
           right->start(at_right);
         });
     REQUIRE(listening.ok());
@@ -337,7 +337,7 @@ TEST_CASE("a header above the limit costs the connection") {
   Pair pair(2);
   Refused large{ErrorCode::protocol, std::string(4000, 'x'), ""};
   REQUIRE(pair.run([&] { return pair.right != nullptr; }));
-  pair.right->set_max_header_bytes(1000);
+  pair.right->end_handshake(1000);
   pair.left->send(large);
   REQUIRE(pair.run([&] { return pair.at_right.closed == 1 && pair.at_left.closed == 1; }));
   CHECK(pair.at_right.end.code == ErrorCode::protocol);

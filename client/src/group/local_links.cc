@@ -57,7 +57,7 @@ class LocalLinks::Link final : private ConnectionHandler {
   void set_up() {
     stop_timer();
     up_ = true;
-    connection_->set_max_header_bytes(kMaxControlHeaderBytes);
+    connection_->end_handshake(kMaxControlHeaderBytes);
   }
   void fail_later(const Error& error) {
     stop_timer();

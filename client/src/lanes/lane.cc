@@ -99,7 +99,7 @@ void Lane::on_welcome(const Welcome& welcome) {
   if (Status status = handshake_.check(welcome, "it"); !status.ok()) return break_off(status.error());
   stop_timer();
   welcomed_ = true;
-  connection_->set_max_header_bytes(kMaxLaneHeaderBytes);
+  connection_->end_handshake(kMaxLaneHeaderBytes);
   if (warned_) log_.warn("{} is connected again", name());
   trouble_.reset();
   welcomed_at_ = loop_.now();

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "proto/wire/bytes.h"
+#include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
 
 namespace bps {
@@ -18,7 +19,7 @@ constexpr std::uint32_t kEnd = 1;
 
 void write_start(std::byte* to, Kind kind) {
   store(to, kProtocolMagic);
-  store(to + 4, kProtocolVersion);
+  store(to + 4, kLowestProtocolVersion);
   store(to + 6, kind);
 }
 
@@ -42,12 +43,7 @@ std::array<std::byte, kRdmaHelloBytes> encode_rdma_hello(const RdmaHello& hello)
 Result<RdmaHello> decode_rdma_hello(std::span<const std::byte> bytes) {
   if (!is_ours(bytes)) return wrong("the peer does not speak the bps protocol over RDMA");
   const auto version = load<std::uint16_t>(bytes.data() + 4);
-  if (version != kProtocolVersion) {
-    return make_error(ErrorCode::protocol,
-                      fmt::format("this end speaks version {} of the bps protocol, the other one version {}",
-                                  kProtocolVersion, version),
-                      "install the same bps version on all hosts");
-  }
+  if (version < kFirstFrozenVersion) return other_version(version, version);
   if (load<Kind>(bytes.data() + 6) != Kind::hello || bytes.size() < kRdmaHelloBytes)
     return wrong("the peer does not begin with a hello of RDMA");
   const RdmaHello hello{load<std::uint32_t>(bytes.data() + 8), load<std::uint32_t>(bytes.data() + 12),

@@ -56,14 +56,18 @@ TEST_CASE("rdma: a hello is what it was, with zeros behind it or not, and is che
     return hello.error().message;
   };
   CHECK_THAT(refusal(0, std::uint32_t{1}), Contains("does not speak"));
-  CHECK_THAT(refusal(4, static_cast<std::uint16_t>(kProtocolVersion + 1)),
-             Contains("version " + std::to_string(kProtocolVersion + 1)));
+  CHECK_THAT(refusal(4, static_cast<std::uint16_t>(kFirstFrozenVersion - 1)),
+             Contains("version " + std::to_string(kFirstFrozenVersion - 1)));
   CHECK_THAT(refusal(6, std::uint16_t{2}), Contains("hello"));
   CHECK_THAT(refusal(8, std::uint32_t{3}), Contains("receive buffers"));
   CHECK_THAT(refusal(8, UINT32_MAX), Contains("receive buffers"));
   CHECK_THAT(refusal(12, std::uint32_t{255}), Contains("buffers of"));
   CHECK_THAT(refusal(12, UINT32_MAX), Contains("buffers of"));
   CHECK_THAT(refusal(16, std::uint32_t{0}), Contains("READ"));
+  // Of a later version: its hello of the protocol says what it speaks.
+  Bytes later = hello_bytes();
+  store(later.data() + 4, static_cast<std::uint16_t>(kProtocolVersion + 1));
+  CHECK(decode_rdma_hello(later).ok());
   for (std::size_t bytes_left = 0; bytes_left < kRdmaHelloBytes; ++bytes_left) {
     const Bytes whole = hello_bytes();
     CHECK_FALSE(decode_rdma_hello(std::span(whole).first(bytes_left)));

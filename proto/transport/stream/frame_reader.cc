@@ -104,13 +104,13 @@ FrameReader::Event FrameReader::read_prefix_state() {
   destination_ = nullptr;
   if (available() < kFramePrefixBytes) {
     if (available() > 0) {
-      if (Status start = check_prefix_start({buffer_.get() + begin_, available()}); !start.ok()) {
+      if (Status start = check_prefix_start({buffer_.get() + begin_, available()}, version_); !start.ok()) {
         return fail(std::move(start).error());
       }
     }
     return Event::need_bytes;
   }
-  auto prefix = read_prefix(prefix_bytes(), max_header_bytes_, allowed_flags_);
+  auto prefix = read_prefix(prefix_bytes(), max_header_bytes_, allowed_flags_, version_);
   if (!prefix) return fail(std::move(prefix).error());
   prefix_ = *prefix;
   state_ = State::header;
@@ -134,7 +134,8 @@ FrameReader::Event FrameReader::read_header_state() {
   } else if (prefix_.flags != 0) {
     return read_special_frame(header);
   }
-  if (Status status = decode(message, message_); !status.ok()) return fail(std::move(status).error());
+  if (Status status = decode(message, message_, prefix_.version); !status.ok())
+    return fail(std::move(status).error());
   begin_ += kFramePrefixBytes + prefix_.header_bytes;
   payload_bytes_ = last_payload_bytes_ = prefix_.payload_bytes;
   if (payload_bytes_ == 0) return check_payload();
@@ -143,6 +144,7 @@ FrameReader::Event FrameReader::read_header_state() {
 }
 
 FrameReader::Event FrameReader::read_special_frame(std::span<const std::byte> header) {
+  if (prefix_.version != kProtocolVersion) return fail(other_version(prefix_.version, prefix_.version));
   record_ = header;
   if (prefix_.flags == kFrameRecord) {
     if (prefix_.payload_bytes != 0) return fail(make_error(ErrorCode::protocol, "a record has a payload"));

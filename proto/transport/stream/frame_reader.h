@@ -44,7 +44,11 @@ class FrameReader {
   explicit FrameReader(std::size_t max_header_bytes = kMaxHelloHeaderBytes, std::uint16_t allowed_flags = 0)
       : max_header_bytes_(max_header_bytes), allowed_flags_(allowed_flags) {}
 
-  void set_max_header_bytes(std::size_t bytes) { max_header_bytes_ = bytes; }
+  // Until then a hello or a Refused may come from any version of the protocol, later everything is of ours.
+  void end_handshake(std::size_t max_header_bytes) {
+    max_header_bytes_ = max_header_bytes;
+    version_ = PrefixVersion::ours;
+  }
 
   // Fills `targets` with at least one byte of room; returns how many of them are used. Only after need_bytes.
   std::size_t prepare(Targets& targets);
@@ -100,6 +104,7 @@ class FrameReader {
 
   std::size_t max_header_bytes_;
   std::uint16_t allowed_flags_;
+  PrefixVersion version_ = PrefixVersion::any;
   State state_ = State::prefix;
   FramePrefix prefix_;
   Message message_;

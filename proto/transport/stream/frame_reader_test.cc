@@ -164,6 +164,31 @@ TEST_CASE("positions name what is missing") {
   CHECK(reader.position() == "in the middle of a payload (60 of 100 bytes)");
 }
 
+// `frame` as a program of another version would send it.
+Bytes of_version(Bytes frame, std::uint16_t version) {
+  write_prefix(std::span(frame).first<kFramePrefixBytes>(), std::span(frame).subspan(kFramePrefixBytes), 0, 0,
+               version);
+  return frame;
+}
+
+TEST_CASE("until the handshake is over a refusal may be of another version, and nothing after it") {
+  const std::uint16_t later = kProtocolVersion + 1;
+  Refused refused{ErrorCode::protocol, "no", ""};
+  refused.capabilities = {later, later, {}};
+  for (const bool over : {false, true}) {
+    FrameReader reader;
+    if (over) reader.end_handshake(kMaxControlHeaderBytes);
+    read_into(reader, frame(refused));
+    CHECK(reader.next() == (over ? Event::error : Event::message));
+    if (over) CHECK_THAT(reader.error().message, Catch::Contains("version " + std::to_string(later)));
+  }
+  for (const Message& message : {Message(Heartbeat{1}), Message(Welcome{})}) {
+    FrameReader reader;
+    read_into(reader, of_version(frame(message), later));
+    CHECK(reader.next() == Event::error);
+  }
+}
+
 // As a transport that lends payloads would: `frame` with flags, and with `bytes` behind its header.
 Bytes flagged(const Bytes& frame, std::uint16_t flags, const Bytes& bytes, std::uint64_t payload_bytes) {
   Bytes result = frame;
@@ -177,6 +202,13 @@ TEST_CASE("lent payloads and records come out whole however the stream is cut, w
   const Bytes reference = random_bytes(kFrameReferenceBytes, 1);
   const Bytes record = random_bytes(40, 2);
   Bytes stream = flagged(frame(Heartbeat{1}), kFrameLent, reference, 5000);
+  {
+    FrameReader reader(kMaxHelloHeaderBytes, kFrameRecord);
+    Bytes later = flagged(Bytes(kFramePrefixBytes), kFrameRecord, record, 0);
+    write_prefix(std::span(later).first<kFramePrefixBytes>(), record, 0, kFrameRecord, kProtocolVersion + 1);
+    read_into(reader, later);
+    CHECK(reader.next() == Event::error);
+  }
   for (const Bytes& more :
        {flagged(Bytes(kFramePrefixBytes), kFrameRecord, record, 0), frame(Heartbeat{2}, Bytes(100))})
     stream.insert(stream.end(), more.begin(), more.end());

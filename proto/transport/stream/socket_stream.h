@@ -78,7 +78,7 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
   }
 
   std::size_t queued_bytes() const { return queue_.bytes(); }
-  void set_max_header_bytes(std::size_t bytes) { reader_.set_max_header_bytes(bytes); }
+  void end_handshake(std::size_t bytes) { reader_.end_handshake(bytes); }
   const std::string& peer() const { return peer_; }
 
   void close() {

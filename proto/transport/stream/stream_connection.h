@@ -26,8 +26,8 @@ class StreamConnection final : public Connection {
     if (stream_) stream_->send(message, payload, cookie);
   }
   std::size_t queued_bytes() const override { return stream_ ? stream_->queued_bytes() : 0; }
-  void set_max_header_bytes(std::size_t bytes) override {
-    if (stream_) stream_->set_max_header_bytes(bytes);
+  void end_handshake(std::size_t bytes) override {
+    if (stream_) stream_->end_handshake(bytes);
   }
   void close() override {
     if (stream_) let_go()->close();

@@ -56,7 +56,7 @@ class FakeConnection final : public Connection {
   void start(ConnectionHandler& handler) override { link_->handler = &handler; }
   void send(const Message& message, Payload, std::uint64_t) override { link_->sent.push_back(message); }
   std::size_t queued_bytes() const override { return link_->queued_bytes; }
-  void set_max_header_bytes(std::size_t bytes) override { link_->max_header_bytes = bytes; }
+  void end_handshake(std::size_t bytes) override { link_->max_header_bytes = bytes; }
   void close() override {
     link_->closed = true;
     link_->handler = nullptr;

@@ -10,6 +10,7 @@
 #include "proto/wire/codec/codec_check.h"
 #include "proto/wire/codec/codec_local.h"
 #include "proto/wire/codec/codec_queries.h"
+#include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
 
 namespace bps {
@@ -107,7 +108,14 @@ void read(Check&, const fb::Proof& in, Proof& out) { out.mac = read(*in.mac()); 
 
 void read(Check& check, const fb::Refused& in, Refused& out) {
   Error error;
-  check.failure("error", in.error(), error);
+  // Of another version, maybe: a code that is not known here is still a refusal.
+  if (in.error()->code() < kErrorCodeCount) {
+    check.failure("error", in.error(), error);
+  } else {
+    error.code = ErrorCode::protocol;
+    check.text("error", in.error()->message(), kMaxMessageBytes, error.message);
+    check.text("error", in.error()->advice(), kMaxAdviceBytes, error.advice);
+  }
   out = {error.code, std::move(error.message), std::move(error.advice)};
 }
 
@@ -459,7 +467,49 @@ Status read_body(const fb::Header& header, Message& message) {
       "run the same bps version on all hosts");
 }
 
-Status decode_aligned(const std::byte* data, std::size_t bytes, Message& message) {
+// Frozen, so that it can be read whatever else the peer's version means.
+Status read_capabilities(const fb::Capabilities& in, Capabilities& out) {
+  Check check("Capabilities");
+  out.lowest_version =
+      check.range("lowest_version", in.lowest_version(), kFirstFrozenVersion, in.highest_version());
+  out.highest_version = in.highest_version();
+  out.features.clear();
+  if (check.count("features", in.features()->size(), kMaxFeatures)) {
+    for (const fb::Feature* feature : *in.features()) {
+      if (!out.features.empty() && feature->number() <= out.features.back().number)
+        check.fail("features", "are not in growing order");
+      if (!check.count("features.value", feature->value()->size(), kMaxFeatureBytes)) break;
+      const auto* bytes = reinterpret_cast<const std::byte*>(feature->value()->data());
+      out.features.push_back({feature->number(), {bytes, bytes + feature->value()->size()}});
+    }
+  }
+  return std::move(check).status();
+}
+
+// Who shares no version is told so, and not what in its message is unknown here.
+Status read_header(const fb::Header& header, Message& message, std::uint16_t version) {
+  if (header.capabilities() == nullptr) {
+    if (version != kProtocolVersion) return other_version(version, version);
+    if (Status status = read_body(header, message); !status) return status;
+    if (capabilities_of(message) == nullptr) return {};
+    return make_error(ErrorCode::protocol, fmt::format("a {} has no capabilities", name_of(message)));
+  }
+  Capabilities capabilities;
+  if (Status status = read_capabilities(*header.capabilities(), capabilities); !status) return status;
+  if (header.body_type() != fb::Body::Refused && !share_a_version(capabilities, Capabilities()))
+    return other_version(capabilities.lowest_version, capabilities.highest_version);
+  if (Status status = read_body(header, message); !status) return status;
+  Capabilities* const of_message = capabilities_of(message);
+  if (of_message == nullptr)
+    return make_error(ErrorCode::protocol, fmt::format("a {} has capabilities", name_of(message)));
+  *of_message = std::move(capabilities);
+  const std::uint16_t expected = prefix_version(message);
+  if (version == expected) return {};
+  return make_error(ErrorCode::protocol, fmt::format("a {} of version {} is in a frame of version {}",
+                                                     name_of(message), expected, version));
+}
+
+Status decode_aligned(const std::byte* data, std::size_t bytes, Message& message, std::uint16_t version) {
   flatbuffers::Verifier::Options options;
   options.max_depth = kMaxDepth;
   options.max_tables = kMaxTables;
@@ -468,27 +518,27 @@ Status decode_aligned(const std::byte* data, std::size_t bytes, Message& message
     return make_error(ErrorCode::protocol, fmt::format("a frame header of {} bytes is malformed", bytes),
                       "the peer is broken or of another build of bps: run the same version on all hosts");
   }
-  return read_body(*fb::GetHeader(data), message);
+  return read_header(*fb::GetHeader(data), message, version);
 }
 
 }  // namespace
 
-Status decode(std::span<const std::byte> header, Message& message) {
+Status decode(std::span<const std::byte> header, Message& message, std::uint16_t version) {
   if (header.size() > kMaxControlHeaderBytes) {
     return make_error(ErrorCode::protocol, fmt::format("a frame header has {} bytes, at most {} are allowed",
                                                        header.size(), kMaxControlHeaderBytes));
   }
   if (reinterpret_cast<std::uintptr_t>(header.data()) % kAlignment == 0) {
-    return decode_aligned(header.data(), header.size(), message);
+    return decode_aligned(header.data(), header.size(), message, version);
   }
   alignas(kAlignment) std::byte small[512];
   if (header.size() <= sizeof small) {
     std::memcpy(small, header.data(), header.size());
-    return decode_aligned(small, header.size(), message);
+    return decode_aligned(small, header.size(), message, version);
   }
   std::vector<std::uint64_t> large((header.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
   std::memcpy(large.data(), header.data(), header.size());
-  return decode_aligned(reinterpret_cast<const std::byte*>(large.data()), header.size(), message);
+  return decode_aligned(reinterpret_cast<const std::byte*>(large.data()), header.size(), message, version);
 }
 
 }  // namespace bps

@@ -280,9 +280,19 @@ Offset<fb::LaneLost> pack(Builder& b, const LaneLost& m) {
                             pack_cut(b, m.reason, kMaxMessageBytes));
 }
 
+Offset<fb::Capabilities> pack(Builder& b, const Capabilities& capabilities) {
+  const auto features = pack_tables(b, capabilities.features, [&](const Feature& feature) {
+    const auto value =
+        b.CreateVector(reinterpret_cast<const std::uint8_t*>(feature.value.data()), feature.value.size());
+    return fb::CreateFeature(b, feature.number, value);
+  });
+  return fb::CreateCapabilities(b, capabilities.lowest_version, capabilities.highest_version, features);
+}
+
 template <class T>
-Offset<fb::Header> pack_header(Builder& b, Offset<T> body) {
-  return fb::CreateHeader(b, fb::BodyTraits<T>::enum_value, body.Union());
+Offset<fb::Header> pack_header(Builder& b, Offset<T> body, const Capabilities* capabilities) {
+  const auto packed = capabilities == nullptr ? Offset<fb::Capabilities>{} : pack(b, *capabilities);
+  return fb::CreateHeader(b, fb::BodyTraits<T>::enum_value, body.Union(), packed);
 }
 
 }  // namespace
@@ -302,7 +312,9 @@ std::span<const std::byte> Encoder::encode(const Message& message, std::uint64_t
   } else {
     builder.Clear();
   }
-  builder.Finish(std::visit([&](const auto& m) { return pack_header(builder, pack(builder, m)); }, message));
+  builder.Finish(std::visit(
+      [&](const auto& m) { return pack_header(builder, pack(builder, m), capabilities_of(message)); },
+      message));
 
   // The builder grows downwards, so the prefix can be put in front of the finished header without a copy.
   const std::size_t header_bytes = builder.GetSize();
@@ -310,7 +322,7 @@ std::span<const std::byte> Encoder::encode(const Message& message, std::uint64_t
   builder.PushBytes(kRoom, kFramePrefixBytes);
   auto* frame = reinterpret_cast<std::byte*>(builder.GetBufferPointer());
   write_prefix(std::span<std::byte, kFramePrefixBytes>(frame, kFramePrefixBytes),
-               {frame + kFramePrefixBytes, header_bytes}, payload_bytes);
+               {frame + kFramePrefixBytes, header_bytes}, payload_bytes, 0, prefix_version(message));
   const std::size_t bytes = builder.GetSize();
   impl_->large = bytes > kKeepBytes;
   return {frame, bytes};

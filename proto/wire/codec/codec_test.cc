@@ -1,5 +1,7 @@
 #include "proto/wire/codec.h"
 
+#include <fmt/core.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <random>
@@ -50,7 +52,7 @@ TEST_CASE("every message comes back as it was, with its name") {
     CHECK(prefix->payload_bytes == 99);
     CHECK(check_header(frame.first<kFramePrefixBytes>(), frame.subspan(kFramePrefixBytes)).ok());
     INFO(name_of(samples[i]));
-    const Status status = decode(frame.subspan(kFramePrefixBytes), out);
+    const Status status = decode(frame.subspan(kFramePrefixBytes), out, prefix->version);
     REQUIRE(status.ok());
     CHECK(out == samples[i]);
   }
@@ -189,6 +191,83 @@ TEST_CASE("a message of unknown type is refused with its number") {
     header[i] = type;
   }
   CHECK(found == 1);
+}
+
+// A hello of the scheduler's side of a later version, with a mode that is unknown here.
+HelloWorker later_hello(std::uint16_t lowest, std::uint16_t highest) {
+  HelloWorker hello{.job = "j", .world_size = 1, .mode = static_cast<Mode>(9)};
+  hello.capabilities = {lowest, highest, {}};
+  return hello;
+}
+
+TEST_CASE("versions: who shares none is told both ranges, before anything else of its hello is looked at") {
+  const std::uint16_t later = kProtocolVersion + 3;
+  Message out;
+  const Status status = decode(header_of(later_hello(later, later + 2)), out, later);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message ==
+        fmt::format("the peer speaks bps protocol versions {} to {}, this side speaks version {}", later,
+                    later + 2, kProtocolVersion));
+  // With a version in common it is judged by its content.
+  CHECK_THAT(refusal(later_hello(kLowestProtocolVersion, later)), Catch::Contains("mode is 9"));
+  CHECK_THAT(refusal(later_hello(kProtocolVersion, kProtocolVersion - 1)), Catch::Contains("lowest_version"));
+  CHECK_THAT(refusal(later_hello(kFirstFrozenVersion - 1, later)), Catch::Contains("lowest_version"));
+}
+
+TEST_CASE("versions: a refusal of any later version can be read, also with a code that is unknown here") {
+  const std::uint16_t later = kProtocolVersion + 3;
+  Refused refused{static_cast<ErrorCode>(200), "no", "try later"};
+  refused.capabilities = {later, later, {}};
+  Message out;
+  REQUIRE(decode(header_of(refused), out, later).ok());
+  refused.code = ErrorCode::protocol;
+  CHECK(out == Message(refused));
+}
+
+TEST_CASE("versions: the prefix is of the version that the message says, and of ours after the hello") {
+  Message out;
+  const std::uint16_t later = kProtocolVersion + 1;
+  CHECK_THAT(decode(header_of(HelloAdmin{}), out, later).error().message,
+             Catch::Contains("frame of version"));
+  CHECK_THAT(decode(header_of(Refused{}), out, later).error().message, Catch::Contains("frame of version"));
+  CHECK_THAT(decode(header_of(Welcome{}), out, later).error().message, Catch::Contains("frame of version"));
+  CHECK_THAT(decode(header_of(Heartbeat{}), out, later).error().message,
+             Catch::Contains("speaks bps protocol version " + std::to_string(later)));
+}
+
+TEST_CASE("features: unknown ones come back as they were, within their limits and in growing order") {
+  HelloAdmin hello;
+  auto& features = hello.capabilities.features;
+  for (std::uint16_t i = 0; i < kMaxFeatures; ++i)
+    features.push_back(
+        {static_cast<std::uint16_t>(7 * i), std::vector<std::byte>(kMaxFeatureBytes, std::byte{5})});
+  Message out;
+  REQUIRE(decode(header_of(hello), out).ok());
+  CHECK(out == Message(hello));
+  Refused refused{ErrorCode::os, std::string(kMaxMessageBytes, 'a'), std::string(kMaxAdviceBytes, 'b'),
+                  hello.capabilities};
+  CHECK(header_of(refused).size() <= kMaxHelloHeaderBytes);
+  features.push_back({65535, {}});
+  CHECK_THAT(refusal(hello), Catch::Contains("Capabilities.features"));
+  features = {{2, {}}, {2, {}}};
+  CHECK_THAT(refusal(hello), Catch::Contains("growing order"));
+  features = {{2, std::vector<std::byte>(kMaxFeatureBytes + 1)}};
+  CHECK_THAT(refusal(hello), Catch::Contains("Capabilities.features.value"));
+}
+
+TEST_CASE("capabilities are in each hello and what answers it, and nowhere else") {
+  // The root table: body_type, body, capabilities.
+  auto header = header_of(HelloAdmin{});
+  const std::size_t table = read_u32(header, 0);
+  const std::size_t slots = table - read_u32(header, table) + 4;
+  Message out;
+  REQUIRE(decode(header, out).ok());
+  auto without = header;
+  without[slots + 4] = without[slots + 5] = std::byte{0};
+  CHECK_THAT(decode(without, out).error().message, Catch::Contains("no capabilities"));
+  const auto heartbeat = static_cast<std::byte>(1 + Message(Heartbeat{}).index());
+  header[table + std::to_integer<std::size_t>(header[slots])] = heartbeat;
+  CHECK_THAT(decode(header, out).error().message, Catch::Contains("a Heartbeat has capabilities"));
 }
 
 TEST_CASE("unknown enum values are refused, naming message and field") {

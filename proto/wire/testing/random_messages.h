@@ -29,17 +29,20 @@ class RandomMessages {
                            any(),
                            any(),
                            optional_secret(),
-                           flag()};
+                           flag(),
+                           capabilities()};
       case 2:
         return HelloLane{JobRun{any()},      rank(),  Incarnation{any()}, ServerId{u32()},
                          Incarnation{any()}, shard(), Session{any()},     Epoch{u32()},
-                         Generation{u32()},  u32(),   optional_secret(),  optional_cpu()};
+                         Generation{u32()},  u32(),   optional_secret(),  optional_cpu(),
+                         capabilities()};
       case 3:
         return Welcome{term(),        Incarnation{any()}, ServerId{u32()},
-                       JobRun{any()}, optional_secret(),  optional_secret()};
+                       JobRun{any()}, optional_secret(),  optional_secret(),
+                       capabilities()};
       case 4: {
         const Error error = failure();
-        return Refused{error.code, error.message, error.advice};
+        return Refused{error.code, error.message, error.advice, capabilities()};
       }
       case 5: return Heartbeat{any()};
       case 6:
@@ -99,7 +102,8 @@ class RandomMessages {
       case 38: return Shrunk{any(), JobRun{any()}, Generation{u32()}, rank(), text(0, kMaxMessageBytes)};
       case 39: return LaneLost{ServerId{u32()}, Incarnation{any()}, flag(), any(), text(0, kMaxMessageBytes)};
       case 40:
-        return HelloLocal{JobRun{any()}, rank(), Incarnation{any()}, Incarnation{any()}, optional_secret()};
+        return HelloLocal{JobRun{any()},     rank(),        Incarnation{any()}, Incarnation{any()},
+                          optional_secret(), capabilities()};
       case 41: return local_news();
       case 42: return local_batch();
       default: return query();
@@ -165,9 +169,20 @@ class RandomMessages {
 
   bool flag() { return number(0, 1) == 1; }
 
+  Capabilities capabilities() {
+    Capabilities out{
+        kLowestProtocolVersion, static_cast<std::uint16_t>(number(kProtocolVersion, UINT16_MAX)), {}};
+    for (std::uint16_t next = 0; next < UINT16_MAX / 2 && out.features.size() < kMaxFeatures && flag();) {
+      next = static_cast<std::uint16_t>(next + number(1, 1000));
+      out.features.push_back(
+          {next, std::vector<std::byte>(number(0, kMaxFeatureBytes), static_cast<std::byte>(any()))});
+    }
+    return out;
+  }
+
   Message query() {
     switch (number(0, 8)) {
-      case 0: return HelloAdmin{term(), optional_secret()};
+      case 0: return HelloAdmin{term(), optional_secret(), capabilities()};
       case 1: {
         AskOpenRounds m{any(), JobRun{any()}, {}, any()};
         if (flag()) m.tensor = TensorId{u32(0, kMaxTensorsPerJob - 1)};

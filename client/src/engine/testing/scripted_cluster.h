@@ -91,7 +91,7 @@ class ScriptedConnection final : public Connection {
     wire_->frames.push_back({message, {payload.bytes.begin(), payload.bytes.end()}, cookie});
   }
   std::size_t queued_bytes() const override { return wire_->queued_bytes; }
-  void set_max_header_bytes(std::size_t bytes) override { wire_->max_header_bytes = bytes; }
+  void end_handshake(std::size_t bytes) override { wire_->max_header_bytes = bytes; }
   void close() override {
     wire_->handler = nullptr;
     if (const auto told = std::exchange(wire_->when_closed, nullptr)) told();

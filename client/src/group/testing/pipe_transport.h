@@ -78,7 +78,7 @@ class PipeTransport final : public Transport {
       (void)loop_.after(std::chrono::milliseconds(5), std::move(arrive));
     }
     std::size_t queued_bytes() const override { return 0; }
-    void set_max_header_bytes(std::size_t) override {}
+    void end_handshake(std::size_t) override {}
     void close() override {
       if (std::exchange(end_->closed, true)) return;
       end_->handler = nullptr;
