@@ -30,7 +30,7 @@ std::vector<std::byte> random_elements(DType dtype, std::uint64_t seed) {
   std::vector<std::byte> out(kPeriod * size_of(dtype));
   for (std::size_t i = 0; i < kPeriod; ++i) {
     oracle::set_element(dtype, out.data(), i,
-                        oracle::is_float(dtype) ? oracle::encode(dtype, real(engine)) : engine());
+                        is_float(dtype) ? oracle::encode(dtype, real(engine)) : engine());
   }
   return out;
 }

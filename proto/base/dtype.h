@@ -13,8 +13,18 @@ enum class DType : std::uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i8 = 4, u
 inline constexpr std::uint8_t kDTypeCount = 8;
 
 // What a round does with the contributions. `broadcast` copies the root's; the others reduce.
-enum class Operation : std::uint8_t { sum = 0, average = 1, min = 2, max = 3, product = 4, broadcast = 5 };
-inline constexpr std::uint8_t kOperationCount = 6;
+enum class Operation : std::uint8_t {
+  sum = 0,
+  average = 1,
+  min = 2,
+  max = 3,
+  product = 4,
+  broadcast = 5,
+  bit_and = 6,  // bit by bit: of integers only
+  bit_or = 7,
+  bit_xor = 8
+};
+inline constexpr std::uint8_t kOperationCount = 9;
 
 // How a payload is encoded. Only raw little-endian elements exist today.
 enum class Codec : std::uint8_t { raw = 0 };
@@ -34,6 +44,17 @@ constexpr std::size_t size_of(DType dtype) {
   return 0;
 }
 
+constexpr bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+// Whether there is such a sum of such elements.
+constexpr bool is_defined(Operation operation, DType dtype) {
+  const bool is_bitwise =
+      operation == Operation::bit_and || operation == Operation::bit_or || operation == Operation::bit_xor;
+  return !is_bitwise || !is_float(dtype);
+}
+
 constexpr std::string_view name_of(DType dtype) {
   constexpr std::string_view kNames[] = {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"};
   const auto index = static_cast<std::size_t>(dtype);
@@ -41,7 +62,8 @@ constexpr std::string_view name_of(DType dtype) {
 }
 
 constexpr std::string_view name_of(Operation operation) {
-  constexpr std::string_view kNames[] = {"sum", "average", "min", "max", "product", "broadcast"};
+  constexpr std::string_view kNames[] = {"sum",       "average", "min", "max", "product",
+                                         "broadcast", "and",     "or",  "xor"};
   const auto index = static_cast<std::size_t>(operation);
   return index < kOperationCount ? kNames[index] : "?";
 }

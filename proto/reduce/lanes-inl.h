@@ -192,6 +192,27 @@ struct MultiplyLanes {
   }
 };
 
+struct AndLanes {
+  template <class D, class V>
+  static HWY_INLINE V combine(D, V earlier, V later) {
+    return hn::And(earlier, later);
+  }
+};
+
+struct OrLanes {
+  template <class D, class V>
+  static HWY_INLINE V combine(D, V earlier, V later) {
+    return hn::Or(earlier, later);
+  }
+};
+
+struct XorLanes {
+  template <class D, class V>
+  static HWY_INLINE V combine(D, V earlier, V later) {
+    return hn::Xor(earlier, later);
+  }
+};
+
 template <bool kMin>
 struct SelectLanes {
   template <class D, class V>

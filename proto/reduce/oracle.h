@@ -84,10 +84,6 @@ inline std::uint64_t encode(DType dtype, double value) {
   }
 }
 
-inline bool is_float(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
 inline double combine(Operation operation, double a, double b) {
   if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
   switch (operation) {
@@ -126,11 +122,14 @@ inline std::uint64_t integer_oracle(DType dtype, Operation operation, std::span<
     }
   };
   Wide sum = element(in[0]);
-  std::uint64_t product = in[0];
+  std::uint64_t product = in[0], both = in[0], either = in[0], odd = in[0];
   std::int64_t least = element(in[0]), most = element(in[0]);
   for (std::size_t k = 1; k < in.size(); ++k) {
     sum += element(in[k]);
     product *= static_cast<std::uint64_t>(element(in[k]));
+    both &= in[k];
+    either |= in[k];
+    odd ^= in[k];
     least = std::min(least, element(in[k]));
     most = std::max(most, element(in[k]));
   }
@@ -139,6 +138,9 @@ inline std::uint64_t integer_oracle(DType dtype, Operation operation, std::span<
     case Operation::min: result = static_cast<std::uint64_t>(least); break;
     case Operation::max: result = static_cast<std::uint64_t>(most); break;
     case Operation::product: result = product; break;
+    case Operation::bit_and: result = both; break;
+    case Operation::bit_or: result = either; break;
+    case Operation::bit_xor: result = odd; break;
     case Operation::average:
       if (dtype == DType::i64) sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum));
       result = static_cast<std::uint64_t>(sum / std::max(weight, 1u));

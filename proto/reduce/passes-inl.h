@@ -114,6 +114,12 @@ void run_operation(Finish finish, const Pass& pass) {
   return Kernel<Type, Op, Finish::accumulators>(pass).run();
 }
 
+template <class Type, class Op>
+void run_bitwise(Finish finish, const Pass& pass) {
+  if constexpr (std::is_integral_v<typename Type::Lane>) return run_operation<Type, Op>(finish, pass);
+  BPS_ASSERT(false && "floats have no bitwise operations");
+}
+
 template <class Type>
 void run_type(Operation operation, Finish finish, const Pass& pass) {
   switch (operation) {
@@ -124,6 +130,9 @@ void run_type(Operation operation, Finish finish, const Pass& pass) {
     case Operation::min: return run_operation<Type, SelectLanes<true>>(finish, pass);
     case Operation::max: return run_operation<Type, SelectLanes<false>>(finish, pass);
     case Operation::product: return run_operation<Type, MultiplyLanes>(finish, pass);
+    case Operation::bit_and: return run_bitwise<Type, AndLanes>(finish, pass);
+    case Operation::bit_or: return run_bitwise<Type, OrLanes>(finish, pass);
+    case Operation::bit_xor: return run_bitwise<Type, XorLanes>(finish, pass);
     case Operation::broadcast: break;
   }
   BPS_ASSERT(false && "broadcast has nothing to reduce");

@@ -19,6 +19,7 @@
 //   - once two contributions were combined, every NaN is the canonical one (f32 0x7FC00000, f64
 //     0x7FF8000000000000, f16 0x7E00, bf16 0x7FC0); a lone contribution passes bit for bit
 //   - min and max return NaN if any operand is one; on a tie (also -0 and +0) the earlier operand stays
+//   - and, or and xor are of integers only
 //   - integer sums and products wrap modulo 2^bits of the element type; integer averages truncate toward
 //     zero and divide the exact sum for i8, u8 and i32, the wrapped sum for i64
 #pragma once
@@ -58,7 +59,7 @@ void widen_in_place(DType dtype, std::byte* slot, std::size_t count);
 // slot[i] = slot[i] op inputs[0][i] op inputs[1][i] ... in this order, as accumulators. Inputs are raw
 // elements and overlap neither the slot nor each other's writes. `first`, if given, holds the raw elements to
 // begin with instead of the slot's accumulators: at raw_offset() of the slot, or outside it. `operation` is
-// not broadcast; average adds like sum.
+// not broadcast, and defined for `dtype`; average adds like sum.
 void accumulate(DType dtype, Operation operation, std::byte* slot, std::span<const std::byte* const> inputs,
                 std::size_t count, const std::byte* first = nullptr);
 

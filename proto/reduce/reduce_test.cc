@@ -21,7 +21,6 @@ using oracle::decode;
 using oracle::element;
 using oracle::encode;
 using oracle::Format;
-using oracle::is_float;
 using oracle::is_nan_bits;
 using oracle::kBF16;
 using oracle::kF16;
@@ -84,8 +83,9 @@ class Values {
 
 constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16,
                              DType::i8,  DType::u8,  DType::i32, DType::i64};
-constexpr Operation kOperations[] = {Operation::sum, Operation::average, Operation::min, Operation::max,
-                                     Operation::product};
+constexpr Operation kOperations[] = {Operation::sum,    Operation::average, Operation::min,
+                                     Operation::max,    Operation::product, Operation::bit_and,
+                                     Operation::bit_or, Operation::bit_xor};
 
 // How the first contribution comes into the sum.
 enum class First { widened, tail, outside };
@@ -141,6 +141,7 @@ TEST_CASE("every kernel agrees with the oracle bit for bit on every target") {
   const DType dtype = GENERATE(from_range(std::begin(kDTypes), std::end(kDTypes)));
   const Operation operation = GENERATE(from_range(std::begin(kOperations), std::end(kOperations)));
   CAPTURE(name_of(dtype), name_of(operation));
+  if (!is_defined(operation, dtype)) return;
   Values values(dtype);
   const std::size_t counts[] = {0,  1,  2,  3,   7,   8,   15,   17,   31,   33,
                                 63, 64, 65, 127, 130, 255, 1000, 2047, 2049, 4099};
@@ -183,6 +184,7 @@ TEST_CASE("what is there at once is combined in one call, and nothing beside the
   const DType dtype = GENERATE(from_range(std::begin(kDTypes), std::end(kDTypes)));
   const Operation operation = GENERATE(from_range(std::begin(kOperations), std::end(kOperations)));
   CAPTURE(name_of(dtype), name_of(operation));
+  if (!is_defined(operation, dtype)) return;
   Values values(dtype);
   for (const std::size_t count : {0, 1, 7, 33, 130, 2049, 4099}) {
     for (const std::size_t ranks : {1, 2, 3, 8, 9, 10, 17, 64}) {

@@ -253,6 +253,19 @@ TEST_CASE("operations that differ fail the round for all, naming both ranks") {
   CHECK(first_element(bench.actions[0]) == 3.0f);
 }
 
+TEST_CASE("an operation that the elements do not have fails the round for all") {
+  Bench bench(2);
+  bench.push(0, 0, 1);
+  bench.push(1, 0, 1, Operation::bit_and);
+  REQUIRE(bench.actions.size() == 2);
+  for (const Action& action : bench.actions) {
+    CHECK(action.kind == Kind::failed);
+    CHECK(action.error.code == ErrorCode::configuration);
+    CHECK(action.error.message ==
+          "round 0 of layer1.weight (partition 7): rank 1 pushes and, which f32 does not have");
+  }
+}
+
 TEST_CASE("roots that differ fail the round for all") {
   Bench bench(2);
   bench.push(0, 0, 1, Operation::broadcast, 0);

@@ -22,6 +22,8 @@ Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header,
                           " pushes average, which an asynchronous tensor does not know",
                       "push sum, with deltas divided by the number of workers");
   }
+  if (!is_defined(header.operation, shape_.dtype))
+    return errors_.type(contributor, header.round, header.operation);
   if (header.weight != contributors_[contributor].weight) {
     return errors_.weight(contributor, header.round, header.weight);
   }

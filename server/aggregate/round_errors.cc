@@ -27,6 +27,14 @@ Error RoundErrors::weight(std::uint32_t contributor, Round round, std::uint32_t 
                     "use the same bps version on all ranks");
 }
 
+Error RoundErrors::type(std::uint32_t contributor, Round round, Operation operation) const {
+  return make_error(ErrorCode::configuration,
+                    describe(round) + ": " + describe_rank(contributor) + " pushes " +
+                        std::string(name_of(operation)) + ", which " + std::string(name_of(shape_.dtype)) +
+                        " does not have",
+                    "use an integer tensor");
+}
+
 Error RoundErrors::order(std::uint32_t contributor, Round round, Round expected) const {
   const bool ahead = round > expected;
   return make_error(ErrorCode::protocol,

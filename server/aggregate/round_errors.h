@@ -32,6 +32,8 @@ class RoundErrors {
                const std::string& other_pushes, const std::string& advice) const;
   // A contributor that has not given its part has left.
   Error left(std::uint32_t contributor, Round round) const;
+  // There is no such sum of the tensor's elements.
+  Error type(std::uint32_t contributor, Round round, Operation operation) const;
   // The root of a broadcast is lost, and its bytes are not here.
   Error root_lost(std::uint32_t root, Round round) const;
   // The root of a broadcast has left before it pushed.

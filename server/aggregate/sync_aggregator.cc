@@ -109,6 +109,7 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
     return errors_.differ(open_, opener_, theirs, contributor, mine,
                           "use the same operation and root on all ranks");
   };
+  if (!is_defined(header.operation, shape_.dtype)) return errors_.type(contributor, open_, header.operation);
   if (header.operation != sum_.operation()) {
     return differ(std::string(name_of(sum_.operation())), std::string(name_of(header.operation)));
   }

@@ -34,7 +34,13 @@ T combine(Operation operation, T a, T b) {
   if constexpr (std::is_integral_v<T>) {
     using Wrapping = std::make_unsigned_t<T>;
     const auto x = static_cast<Wrapping>(a), y = static_cast<Wrapping>(b);
-    return static_cast<T>(operation == Operation::product ? x * y : x + y);
+    switch (operation) {
+      case Operation::product: return static_cast<T>(x * y);
+      case Operation::bit_and: return static_cast<T>(x & y);
+      case Operation::bit_or: return static_cast<T>(x | y);
+      case Operation::bit_xor: return static_cast<T>(x ^ y);
+      default: return static_cast<T>(x + y);
+    }
   } else {
     return operation == Operation::product ? a * b : a + b;
   }

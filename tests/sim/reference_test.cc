@@ -68,6 +68,9 @@ TEST_CASE("integers wrap, averages truncate toward zero") {
   CHECK(reduce<std::int8_t>(DType::i8, Operation::average, {{127, -3}, {127, -4}}) ==
         raw<std::int8_t>({127, -3}));
   CHECK(reduce<std::uint8_t>(DType::u8, Operation::product, {{16}, {17}}) == raw<std::uint8_t>({16}));
+  CHECK(reduce<std::uint8_t>(DType::u8, Operation::bit_and, {{0xf0}, {0x3c}}) == raw<std::uint8_t>({0x30}));
+  CHECK(reduce<std::int8_t>(DType::i8, Operation::bit_or, {{-128}, {1}}) == raw<std::int8_t>({-127}));
+  CHECK(reduce<std::int64_t>(DType::i64, Operation::bit_xor, {{-1}, {5}, {1}}) == raw<std::int64_t>({-5}));
   CHECK(reduce<std::int32_t>(DType::i32, Operation::average, {{INT32_MAX}, {INT32_MAX}}) ==
         raw<std::int32_t>({INT32_MAX}));
   CHECK(reduce<std::int64_t>(DType::i64, Operation::average, {{INT64_MAX}, {1}}) ==

@@ -15,7 +15,9 @@ std::uint64_t hash_of(const std::vector<std::byte>& bytes) {
   return hash | 1;
 }
 
-bool adds(Operation operation) { return operation == Operation::sum || operation == Operation::product; }
+bool adds(Operation operation) {
+  return operation == Operation::sum || operation == Operation::product || operation == Operation::bit_xor;
+}
 
 }  // namespace
 

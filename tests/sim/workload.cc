@@ -105,10 +105,13 @@ RoundPlan round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round
     return plan;
   }
   const bool broadcast = (round == 0 && job.broadcast_first) || random.one_in(12);
-  plan.operation =
-      broadcast ? Operation::broadcast : static_cast<Operation>(random.below(kOperationCount - 1));
+  static constexpr Operation kReductions[] = {Operation::sum,    Operation::average, Operation::min,
+                                              Operation::max,    Operation::product, Operation::bit_and,
+                                              Operation::bit_or, Operation::bit_xor};
+  plan.operation = broadcast ? Operation::broadcast : kReductions[random.below(std::size(kReductions))];
   if (broadcast) plan.root = Rank{static_cast<std::uint32_t>(random.below(job.world_size()))};
   const DType dtype = job.tensors[tensor].dtype;
+  if (!is_defined(plan.operation, dtype)) plan.operation = Operation::sum;
   const bool is_small = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32;
   if (job.sums_on_hosts && plan.operation == Operation::average && is_small) plan.operation = Operation::sum;
   return plan;

@@ -256,7 +256,10 @@ typedef enum bps_reduce_op {
   BPS_AVERAGE = 1,
   BPS_MIN = 2,
   BPS_MAX = 3,
-  BPS_PRODUCT = 4
+  BPS_PRODUCT = 4,
+  BPS_AND = 6, /* bit by bit, of integers only */
+  BPS_OR = 7,
+  BPS_XOR = 8
 } bps_reduce_op;
 
 typedef enum bps_memory_kind {

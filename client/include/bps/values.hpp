@@ -31,7 +31,16 @@ enum class DType {
   i64 = BPS_I64
 };
 
-enum class Op { sum = BPS_SUM, average = BPS_AVERAGE, min = BPS_MIN, max = BPS_MAX, product = BPS_PRODUCT };
+enum class Op {
+  sum = BPS_SUM,
+  average = BPS_AVERAGE,
+  min = BPS_MIN,
+  max = BPS_MAX,
+  product = BPS_PRODUCT,
+  bit_and = BPS_AND,  // bit by bit, of integers only
+  bit_or = BPS_OR,
+  bit_xor = BPS_XOR
+};
 
 // Of a tensor; unset: the job's.
 enum class Mode { unset = BPS_MODE_DEFAULT, sync = BPS_MODE_SYNC, async = BPS_MODE_ASYNC };

@@ -37,6 +37,9 @@ class Op(enum.IntEnum):
     MIN = 2
     MAX = 3
     PRODUCT = 4
+    AND = 6
+    OR = 7
+    XOR = 8
 
 
 class CError(ctypes.Structure):

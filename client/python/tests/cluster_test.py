@@ -11,6 +11,10 @@ class ClusterTest(WorkerTest):
         for worker in self.run_all(3, "kvstore", servers=2):
             self.assertIn("right", worker.text())
 
+    def test_and_or_xor(self):
+        for worker in self.run_all(3, "bitwise", servers=2):
+            self.assertIn("right", worker.text())
+
     def test_another_shape_on_one_rank(self):
         scheduler, _ = self.cluster()
         for worker in self.python_workers(scheduler, 3, "mismatch"):

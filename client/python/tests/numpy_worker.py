@@ -39,6 +39,18 @@ def kvstore():
     print("right")
 
 
+def bitwise():
+    """and, or and xor of integers are NumPy's, on every rank."""
+    with bps.Client() as client:
+        given = [numpy.random.default_rng(rank).integers(-100, 100, 1001, "i4") for rank in range(client.world_size)]
+        tensor, = client.declare([bps.TensorSpec("flags", bps.DType.I32, 1001)])
+        for op, function in ((bps.Op.AND, numpy.bitwise_and), (bps.Op.OR, numpy.bitwise_or), (bps.Op.XOR, numpy.bitwise_xor)):
+            out = numpy.zeros(1001, "i4")
+            client.push_pull(tensor, given[client.rank], out, op).wait()
+            assert (out == function.reduce(given)).all(), op
+    print("right")
+
+
 def mismatch():
     with bps.Client() as client:
         count = 10 if client.rank else 12

@@ -313,8 +313,10 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
       if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
     }
     const auto code = number_of(operation);
-    if (code < BPS_SUM || code > BPS_PRODUCT) return invalid(fmt::format("operation {} is unknown", code));
     request.operation = static_cast<Operation>(code);
+    const bool is_known =
+        code >= BPS_SUM && code < kOperationCount && request.operation != Operation::broadcast;
+    if (!is_known) return invalid(fmt::format("operation {} is unknown", code));
     return begin(client, std::move(request), handle);
   });
 }

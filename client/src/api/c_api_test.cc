@@ -128,7 +128,8 @@ TEST_CASE("c api: bad input is refused with the exact numbers, and the client go
   odd.kind = 9;
   CHECK_THAT(refused(tensor, &good, &odd), Contains("memory kind 9"));
   CHECK_THAT(refused(tensor, &good, &good, 5), Contains("operation 5 is unknown"));
-  CHECK_THAT(refused(tensor, &good, &good, 7), Contains("operation 7 is unknown"));
+  CHECK_THAT(refused(tensor, &good, &good, 9), Contains("operation 9 is unknown"));
+  CHECK_THAT(refused(tensor, &good, &good, BPS_XOR), Contains("f32: xor is of integers only"));
   std::vector<float> wide(11);
   bps_buffer left = OpenClient::buffer(wide), right = left;
   left.bytes = right.bytes = 40;

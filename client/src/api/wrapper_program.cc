@@ -43,11 +43,17 @@ void round_trip(bps::Client& client, const char* name, bps::DType dtype) {
   const bps::Tensor tensor = client.declare(name, dtype, in.size());
   check(tensor.bytes() == in.size() * sizeof(T), std::string("bytes of ") + name);
   const bps::Op operations[] = {bps::Op::sum, bps::Op::average, bps::Op::min, bps::Op::max, bps::Op::product};
-  for (const bps::Op operation : operations) {
+  const auto round_trip_of = [&](bps::Op operation) {
     std::fill(out.begin(), out.end(), T{});
     bps::Handle handle = client.push_pull(tensor, in, out, operation);
     handle.wait(30s);
     check(handle.ranks() == 1 && in == out, std::string("round trip of ") + name);
+  };
+  for (const bps::Op operation : operations)
+    round_trip_of(operation);
+  if constexpr (std::is_integral_v<T>) {
+    for (const bps::Op operation : {bps::Op::bit_and, bps::Op::bit_or, bps::Op::bit_xor})
+      round_trip_of(operation);
   }
   client.push_pull(tensor, out.data()).wait();
   client.broadcast(tensor, out, 0).wait();

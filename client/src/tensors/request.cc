@@ -7,10 +7,6 @@
 namespace bps {
 namespace {
 
-bool is_float(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
 // `what` names the buffer: "in", "out", "buffer".
 Status check_buffer(const TensorShape& tensor, const char* what, const OperationBuffer& buffer) {
   const std::size_t bytes = buffer.bytes.size();
@@ -61,11 +57,26 @@ Status check_memory(const TensorShape& tensor, LocalGrouping grouping, MemoryKin
   return {};
 }
 
+Status check_operation(const TensorShape& tensor, Operation operation) {
+  if (is_defined(operation, tensor.dtype)) return {};
+  return make_error(ErrorCode::invalid_argument,
+                    fmt::format("tensor '{}' is {}: {} is of integers only", tensor.name,
+                                name_of(tensor.dtype), name_of(operation)),
+                    "use an integer tensor (of flags: u8)");
+}
+
 // NCCL's min and max of floats are not what servers and the host's memory make of a NaN, and of zeros. Also
 // for hosts with one rank: the job may have others, and all ranks must hear the same.
 Status check_nccl(const TensorShape& tensor, LocalGrouping grouping, Operation operation) {
+  if (grouping != LocalGrouping::nccl) return {};
+  if (operation == Operation::bit_and || operation == Operation::bit_or || operation == Operation::bit_xor) {
+    return make_error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} cannot be had with local-group=nccl: NCCL does not know it", name_of(operation)),
+        "use local-group host or off (BPS_LOCAL_GROUP) on all ranks");
+  }
   const bool compares = operation == Operation::min || operation == Operation::max;
-  if (grouping != LocalGrouping::nccl || !compares || !is_float(tensor.dtype)) return {};
+  if (!compares || !is_float(tensor.dtype)) return {};
   return make_error(
       ErrorCode::invalid_argument,
       fmt::format("{} of {} cannot be had with local-group=nccl: NCCL ignores NaN where it is to stay",
@@ -111,6 +122,7 @@ Status check(const Request& request, const TensorShape& tensor, const RequestRul
   }
   if (Status status = check_memory(tensor, rules.local_group, request.memory(), request.view); !status.ok())
     return status;
+  if (Status status = check_operation(tensor, request.operation); !status.ok()) return status;
   if (Status status = check_nccl(tensor, rules.local_group, request.operation); !status.ok()) return status;
   if (Status status = check_average(tensor, rules.sums_on_hosts, request.operation); !status.ok())
     return status;

@@ -116,6 +116,22 @@ TEST_CASE("request: where ranks sum first, averages of small integers are refuse
   }
 }
 
+TEST_CASE("request: and, or and xor are of integers only, and NCCL has none of them") {
+  for (std::uint8_t i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    for (const Operation operation : {Operation::bit_and, Operation::bit_or, Operation::bit_xor}) {
+      Asked a;
+      a.tensor = {"t", dtype, 16 / size_of(dtype)};
+      a.request.operation = operation;
+      CHECK((a.refusal() == "") == !is_float(dtype));
+      if (is_float(dtype)) CHECK_THAT(a.refusal(), Contains("is of integers only"));
+      a.on_gpu();
+      a.rules.local_group = LocalGrouping::nccl;
+      if (!is_float(dtype)) CHECK_THAT(a.refusal(), Contains("NCCL does not know it"));
+    }
+  }
+}
+
 TEST_CASE("request: NCCL's min and max of floats are refused, and nothing else") {
   for (std::uint8_t i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
@@ -127,7 +143,7 @@ TEST_CASE("request: NCCL's min and max of floats are refused, and nothing else")
       CHECK(a.refusal() == "");
       a.rules.local_group = LocalGrouping::nccl;
       const bool compares = a.request.operation == Operation::min || a.request.operation == Operation::max;
-      const bool is_wrong = compares && reduce::oracle::is_float(dtype);
+      const bool is_wrong = compares && is_float(dtype);
       CHECK((a.refusal() != "") == is_wrong);
       if (is_wrong) CHECK_THAT(a.refusal(), Contains("NCCL ignores NaN where it is to stay"));
     }

@@ -325,7 +325,8 @@ TensorState::Ended TensorState::end() {
 
 // What a server decided for one partition another one may have decided otherwise (decision 0012).
 void TensorState::check_weights() {
-  const bool adds = request_.operation == Operation::sum || request_.operation == Operation::product;
+  const bool adds = request_.operation == Operation::sum || request_.operation == Operation::product ||
+                    request_.operation == Operation::bit_xor;
   if (error_ || !adds || is_async() || rules_.unequal_sums || tally_.heaviest() <= tally_.lightest()) return;
   error_ =
       make_error(ErrorCode::peer_lost,

@@ -271,8 +271,8 @@ TEST_CASE("capabilities are in each hello and what answers it, and nowhere else"
 }
 
 TEST_CASE("unknown enum values are refused, naming message and field") {
-  CHECK(refusal(PushPull{.operation = static_cast<Operation>(6)}) ==
-        "PushPull.operation is 6, this build knows 0 to 5");
+  CHECK(refusal(PushPull{.operation = static_cast<Operation>(9)}) ==
+        "PushPull.operation is 9, this build knows 0 to 8");
   CHECK(refusal(PushPull{.codec = static_cast<Codec>(1)}) == "PushPull.codec is 1, this build knows 0 to 0");
   CHECK(refusal(Aggregate{.codec = static_cast<Codec>(7)}) ==
         "Aggregate.codec is 7, this build knows 0 to 0");
@@ -381,7 +381,7 @@ TEST_CASE("what is said of groups is refused where it cannot be") {
   CHECK_THAT(refusal(LocalNews{.answered = std::vector<LocalAnswer>(kMaxNewsPerMessage + 1)}),
              Catch::Contains("LocalNews.answered has 1025 entries"));
   CHECK_THAT(refusal(LocalNews{.ready = {{.operation = Operation{kOperationCount}}}}),
-             Catch::Contains("ready.operation is 6"));
+             Catch::Contains("ready.operation is 9"));
   CHECK_THAT(refusal(LocalNews{.ready = {{.memory = MemoryKind{kMemoryKindCount}}}}),
              Catch::Contains("ready.memory is 2"));
   CHECK_THAT(refusal(LocalNews{.answered = {{.index = kMaxPartitionsPerJob}}}),

@@ -378,6 +378,7 @@ inline ExerciseTensor random_tensor(std::mt19937_64& random, std::uint32_t size,
   ExerciseTensor tensor;
   tensor.dtype = static_cast<DType>(random() % kDTypeCount);
   tensor.operation = static_cast<Operation>(random() % kOperationCount);
+  if (!is_defined(tensor.operation, tensor.dtype)) tensor.operation = Operation::sum;
   if (tensor.operation == Operation::broadcast && random() % 3 != 0)
     tensor.root = static_cast<std::uint32_t>(random() % size);
   tensor.in_place = random() % 2 == 0;
