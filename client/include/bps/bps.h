@@ -297,11 +297,14 @@ BPS_API bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bp
 BPS_API bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer* buffer,
                                  int32_t root, bps_handle** handle, bps_error* error);
 
-/* *done = 1 if the operation has ended, with success or not. */
+/* *done = 1 if the operation has ended, with success or not, and its callbacks have run. Inside a callback:
+ * if it has ended. */
 BPS_API bps_status bps_poll(bps_handle* handle, int* done);
 
-/* Waits for the end and returns the result. May be called again, and from several threads, with the same
- * result. An expired wait (BPS_DEADLINE) cancels nothing and names the ranks that it waited for. */
+/* Waits for the end, and for the callbacks that bps_then has been given; returns the result. So a callback
+ * may use what belongs to the waiting thread, as long as the wait has not expired. May be called again, and
+ * from several threads, with the same result. An expired wait (BPS_DEADLINE) cancels nothing and names the
+ * ranks that it waited for. */
 BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error);
 
 /* What is queued on `stream` (cudaStream_t or CUstream, NULL: the default stream) after this call finds the
@@ -313,12 +316,14 @@ BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* e
  */
 BPS_API bps_status bps_handle_wait_stream(bps_handle* handle, void* stream, bps_error* error);
 
-/* Runs once on the client's callback thread. A wait inside is refused (BPS_INVALID_ARGUMENT). error is NULL
- * on success, and valid until the callback returns. */
+/* Runs once on the client's callback thread. A wait inside is refused (BPS_INVALID_ARGUMENT). Nor may it wait
+ * for a thread that is in bps_wait for the same operation, which waits for the callback. error is NULL on
+ * success, and valid until the callback returns. */
 typedef void (*bps_callback)(const bps_error* error, void* user);
 BPS_API bps_status bps_then(bps_handle* handle, bps_callback callback, void* user, bps_error* error);
 
-/* A file descriptor that becomes readable when the operation ends. bps_handle_free closes it. */
+/* A file descriptor that becomes readable when the operation has ended and its callbacks have run.
+ * bps_handle_free closes it. */
 BPS_API bps_status bps_handle_fd(bps_handle* handle, int* fd, bps_error* error);
 
 /* The number of ranks in the answer, smallest over the partitions; 0 until the operation has succeeded. */

@@ -17,7 +17,8 @@
 // wait, in a callback, or after Client::close; the end of a Handle is not enough. Memory of Client::allocate
 // may be freed at any time.
 //
-// Any thread may call any function. A callback must not wait.
+// Any thread may call any function. A callback must not wait. A wait returns after the callbacks of its
+// handle.
 #ifndef BPS_CLIENT_HPP_
 #define BPS_CLIENT_HPP_
 
@@ -127,7 +128,8 @@ class Handle {
   explicit operator bool() const noexcept { return raw_ != nullptr; }
   bps_handle* raw() const noexcept { return raw_; }
 
-  // Returns when the operation is done; throws its error. After Code::deadline it goes on: wait again.
+  // Returns when the operation is done and the callbacks that then() was given have run; throws its error.
+  // After Code::deadline it goes on: wait again.
   void wait(Timeout timeout = {}) const {
     Status status;
     wait(timeout, status);
@@ -153,14 +155,16 @@ class Handle {
     status = call.status(bps_handle_wait_stream(raw_, stream, call.error()));
   }
 
-  // True when the operation has ended, with success or not. False for an empty handle.
+  // True when the operation has ended, with success or not, and its callbacks have run; inside a callback
+  // when it has ended. False for an empty handle.
   bool poll() const noexcept {
     int done = 0;
     return raw_ != nullptr && bps_poll(raw_, &done) == BPS_OK && done != 0;
   }
 
   // Runs on the client's callback thread when the operation has ended, even if it has already. The callback
-  // must not wait and must not throw. A handle may have several.
+  // must not wait and must not throw. It may capture locals of a function that then calls wait(): that
+  // returns after the callback, unless it expires. A handle may have several.
   void then(std::function<void(const Status&)> callback) const {
     Status status;
     then(std::move(callback), status);
@@ -177,8 +181,8 @@ class Handle {
     if (status.ok()) (void)owned.release();
   }
 
-  // A file descriptor that becomes readable when the operation ends. The handle owns it: do not close or read
-  // it.
+  // A file descriptor that becomes readable when the operation has ended and its callbacks have run. The
+  // handle owns it: do not close or read it.
   int fd() const {
     Status status;
     const int result = fd(status);

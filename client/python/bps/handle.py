@@ -99,13 +99,14 @@ class Handle:
         self.tensor = tensor
 
     def poll(self) -> bool:
-        """Has it ended, well or not?"""
+        """Has it ended, well or not, and have its callbacks run? Inside a callback: has it ended?"""
         done = ctypes.c_int()
         _library.check(_library.get().bps_poll(self._raw, ctypes.byref(done)))
         return bool(done.value)
 
     def wait(self, timeout_s: Optional[float] = None) -> None:
-        """Returns when it has ended well, raises its error if not. None: the client's operation_timeout.
+        """Returns when it has ended well and its callbacks have run; raises its error if it has not ended well. None: the
+        client's operation_timeout.
 
         An expired wait (Code.DEADLINE) ends nothing, names whom it waited for, and may be tried again.
         """
@@ -148,7 +149,7 @@ class Handle:
         _library.check(status, error)
 
     def fileno(self) -> int:
-        """A file descriptor that becomes readable when it ends; closed with the handle."""
+        """A file descriptor that becomes readable when it has ended and its callbacks have run; closed with the handle."""
         descriptor = ctypes.c_int()
         error = _library.new_error()
         _library.check(_library.get().bps_handle_fd(self._raw, ctypes.byref(descriptor), ctypes.byref(error)), error)

@@ -41,7 +41,7 @@ bps_status bps_poll(bps_handle* handle, int* done) {
   return guarded(nullptr, [&]() -> Status {
     if (Status status = usable(handle); !status.ok()) return status;
     if (done == nullptr) return invalid("done is NULL");
-    *done = handle->record->done() ? 1 : 0;
+    *done = handle->record->over() ? 1 : 0;
     return {};
   });
 }
@@ -51,17 +51,21 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
     if (Status status = usable(handle); !status.ok()) return status;
     if (Status status = may_wait("bps_wait"); !status.ok()) return status;
     const Duration timeout = duration_of(timeout_ms, handle->default_timeout);
-    if (handle->record->wait_until(std::chrono::steady_clock::now() + timeout))
-      return handle->record->result();
+    OperationRecord& record = *handle->record;
+    if (record.wait_until(std::chrono::steady_clock::now() + timeout)) return record.result();
     const auto client = handle->client.lock();
-    const std::string what =
-        client != nullptr ? client->describe(handle->tensor, timeout) : "a client that is gone";
+    std::string what = "a client that is gone";
+    if (client != nullptr && !record.done()) what = client->describe(handle->tensor, timeout);
     // It may have ended meanwhile, and what it waited for is no longer true.
-    if (handle->record->done()) return handle->record->result();
-    return make_error(
-        ErrorCode::deadline,
-        fmt::format("waited {:.3g} s for {}", std::chrono::duration<double>(timeout).count(), what),
-        "the operation goes on: wait again, or look at the other workers");
+    if (record.over()) return record.result();
+    const double waited = std::chrono::duration<double>(timeout).count();
+    if (record.done()) {
+      return make_error(ErrorCode::deadline,
+                        fmt::format("waited {:.3g} s for a callback of an operation that has ended", waited),
+                        "see whether a callback of the program's does not return, then wait again");
+    }
+    return make_error(ErrorCode::deadline, fmt::format("waited {:.3g} s for {}", waited, what),
+                      "the operation goes on: wait again, or look at the other workers");
   });
 }
 

@@ -105,3 +105,54 @@ TEST_CASE("c api: callbacks of what close ends run before it returns, while hand
   CHECK(good == 0);
   freeing.get();
 }
+
+TEST_CASE("c api: what a callback captures of a function that waits is there when it runs") {
+  constexpr int kSteps = 2000;
+  const OpenClient client;
+  const bps_tensor tensor = client.declare("captured", kElements);
+  std::vector<float> memory(kElements, 1.0f);
+  int good = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    bps_handle* const handle = client.push_pull(tensor, memory, memory);
+    std::atomic<bool> has_run{false};
+    const auto run = [](const bps_error*, void* user) { *static_cast<std::atomic<bool>*>(user) = true; };
+    REQUIRE(bps_then(handle, run, &has_run, nullptr) == BPS_OK);
+    REQUIRE(bps_wait(handle, kSoon, nullptr) == BPS_OK);
+    good += has_run ? 1 : 0;
+    int done = 0;
+    REQUIRE(bps_poll(handle, &done) == BPS_OK);
+    REQUIRE(done == 1);
+    bps_handle_free(handle);
+  }
+  CHECK(good == kSteps);
+}
+
+TEST_CASE(
+    "c api: a wait that expires for a callback says so, and inside the callback the operation has ended") {
+  const OpenClient client;
+  std::vector<float> memory(kElements, 1.0f);
+  bps_handle* const handle = client.push_pull(client.declare("held", kElements), memory, memory);
+  struct Held {
+    bps_handle* handle;
+    std::promise<int> entered;
+    std::promise<void> released;
+    bps_status waited = BPS_OK;
+  } held{handle, {}, {}};
+  const auto hold = [](const bps_error*, void* user) {
+    Held& me = *static_cast<Held*>(user);
+    int done = 0;
+    bps_poll(me.handle, &done);
+    me.waited = bps_wait(me.handle, kSoon, nullptr);
+    me.entered.set_value(done);
+    me.released.get_future().wait();
+  };
+  REQUIRE(bps_then(handle, hold, &held, nullptr) == BPS_OK);
+  CHECK(held.entered.get_future().get() == 1);
+  CHECK(held.waited == BPS_INVALID_ARGUMENT);
+  Refusal why;
+  CHECK(bps_wait(handle, 0, why) == BPS_DEADLINE);
+  CHECK_THAT(why.message(), Catch::Contains("a callback of an operation that has ended"));
+  held.released.set_value();
+  CHECK(bps_wait(handle, kSoon, nullptr) == BPS_OK);
+  bps_handle_free(handle);
+}

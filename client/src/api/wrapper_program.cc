@@ -120,6 +120,10 @@ void handles(bps::Client& client) {
   bps::Handle handle = client.push_pull(tensors[0], a, bps::Op::sum);
   handle.then([&](const bps::Status& status) { called.set_value(status.ok()); });
   check(called.get_future().get(), "the callback sees success");
+  bool has_run = false;
+  handle.then([&](const bps::Status&) { has_run = true; });
+  handle.wait();
+  check(has_run, "a wait returns after the callbacks");
   bps::Handle moved = std::move(handle);
   check(moved.poll() && moved.fd() >= 0 && !handle, "a moved handle works");
   bps::Handle first = client.broadcast(tensors[1], b, 0);

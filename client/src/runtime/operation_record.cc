@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "client/src/runtime/inside_callback.h"
+
 namespace bps {
 
 namespace {
@@ -31,20 +33,42 @@ OperationRecord::Finished OperationRecord::finish(const Result<std::uint32_t>& w
     if (!state.abandoned) state.view = std::move(view);
     state.error = error;
     state.weight = weight.ok() ? *weight : 0;
-    if (state.fd >= 0) ring(state.fd);
     queued = std::exchange(state.queued, nullptr);
     // Under the lock, so that callbacks run in the order in which they were given.
     for (Callback& callback : std::exchange(state.callbacks, {})) {
-      callbacks_->post([callback = std::move(callback), error] { callback(error); });
+      if (!post(state, std::move(callback))) ++state.callbacks_run;
     }
+    if (state.fd >= 0 && is_over(state)) ring(state.fd);
     return {.has_reader = !state.abandoned, .is_awaited = state.awaited};
   });
 }
 
+// False: the client is closed, and it does not run. What is posted keeps this alive.
+bool OperationRecord::post(State& state, Callback callback) {
+  return callbacks_->post([self = shared_from_this(), callback = std::move(callback), error = state.error] {
+    callback(error);
+    self->on_callback_run();
+  });
+}
+
+void OperationRecord::on_callback_run() {
+  const bool is_awaited = state_.update_quietly([](State& state) {
+    ++state.callbacks_run;
+    if (state.fd >= 0 && is_over(state)) ring(state.fd);
+    return state.awaited;
+  });
+  if (is_awaited) wake();
+}
+
+bool OperationRecord::over() const {
+  if (!done() || !has_callbacks_.load(std::memory_order_acquire) || InsideCallback::here()) return done();
+  return state_.read(is_over);
+}
+
 bool OperationRecord::wait_until(TimePoint deadline) {
-  return done() || state_.wait_until(deadline, [](State& state) {
+  return over() || state_.wait_until(deadline, [](State& state) {
     state.awaited = true;
-    return state.done;
+    return is_over(state);
   });
 }
 
@@ -98,18 +122,19 @@ Status OperationRecord::then(Callback callback) {
   return state_.update([&](State& state) -> Status {
     if (!state.done) {
       state.callbacks.push_back(std::move(callback));
-      return {};
+    } else if (!post(state, std::move(callback))) {
+      return make_error(ErrorCode::closed, "the client is closed");
     }
-    const bool taken =
-        callbacks_->post([callback = std::move(callback), error = state.error] { callback(error); });
-    return taken ? Status() : make_error(ErrorCode::closed, "the client is closed");
+    ++state.callbacks_given;
+    has_callbacks_.store(true, std::memory_order_release);
+    return {};
   });
 }
 
 Result<int> OperationRecord::fd() {
   return state_.update([](State& state) -> Result<int> {
     if (state.fd >= 0) return state.fd;
-    state.fd = ::eventfd(state.done ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
+    state.fd = ::eventfd(is_over(state) ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (state.fd < 0) return os_error("eventfd", errno, "raise the limit of open files (ulimit -n)");
     return state.fd;
   });

@@ -1,11 +1,14 @@
 // One operation as the program sees it: done or not, its result, who waits for it.
 //
 // Owner: shared by the program's handle and the operation on the loop, so either may end first. Any thread.
-// finish() happens exactly once; then every callback runs exactly once on the callback thread, the file
-// descriptor is readable, if there is one, and so does wake() for waiting threads, which is apart because
-// each of them costs a system call and a processor. An answer that is read in place is held here until
-// somebody takes it to give it back. Of an output on a GPU it is known here how much of it has been queued
-// there.
+// finish() happens exactly once; then every callback runs exactly once on the callback thread. wake() for
+// waiting threads is apart, because each of them costs a system call and a processor. An answer that is read
+// in place is held here until somebody takes it to give it back. Of an output on a GPU it is known here how
+// much of it has been queued there.
+//
+// A callback may use what belongs to the thread that waits, for example its locals. So the operation is over
+// for the program only when it is done and the callbacks that it was given have run: then a wait returns, a
+// poll is true, and the file descriptor is readable. A callback itself need not wait for the callbacks.
 #pragma once
 
 #include <atomic>
@@ -23,7 +26,7 @@
 
 namespace bps {
 
-class OperationRecord final : public OutputWatch {
+class OperationRecord final : public OutputWatch, public std::enable_shared_from_this<OperationRecord> {
  public:
   // Gets the error, or ok.
   using Callback = std::function<void(const Error&)>;
@@ -41,8 +44,11 @@ class OperationRecord final : public OutputWatch {
   Finished finish(const Result<std::uint32_t>& weight, std::shared_ptr<const AnswerView> view = nullptr);
   void wake() { state_.wake_all(); }
 
+  // It has a result.
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // True: done.
+  // It is done, and the callbacks that it has been given have run. Inside a callback: it is done.
+  bool over() const;
+  // True: over.
   bool wait_until(TimePoint deadline);
   // True: done, or so many bytes of its output have been queued.
   bool wait_until_queued(std::size_t bytes, TimePoint deadline);
@@ -61,7 +67,7 @@ class OperationRecord final : public OutputWatch {
 
   // `closed` when the client is: the callback will not run.
   Status then(Callback callback);
-  // An eventfd, readable once the operation is done. The same each time.
+  // An eventfd, readable once the operation has been over. The same each time.
   Result<int> fd();
   void close_fd();
 
@@ -72,6 +78,9 @@ class OperationRecord final : public OutputWatch {
     Error error;
     std::uint32_t weight = 0;
     std::vector<Callback> callbacks;
+    // They run in the order in which they were given. A closed client runs none.
+    std::uint64_t callbacks_given = 0;
+    std::uint64_t callbacks_run = 0;
     std::size_t queued_bytes = 0;
     std::shared_ptr<void> queued;
     std::shared_ptr<const AnswerView> view;
@@ -79,8 +88,16 @@ class OperationRecord final : public OutputWatch {
     int fd = -1;
   };
 
+  static bool is_over(const State& state) {
+    return state.done && state.callbacks_run == state.callbacks_given;
+  }
+  bool post(State& state, Callback callback);
+  void on_callback_run();
+
   const std::shared_ptr<CallbackThread> callbacks_;
-  std::atomic<bool> done_{false};  // as in the state, for who need not wait
+  // As in the state, for who need not wait.
+  std::atomic<bool> done_{false};
+  std::atomic<bool> has_callbacks_{false};
   Monitor<State> state_;
 };
 
