@@ -6,13 +6,13 @@
 #include <cstdio>
 #include <vector>
 
-int main(int argc, char**) {
+int main(int argc, char** argv) {
   if (argc > 1) {
     std::fprintf(stderr,
                  "push_pull takes no arguments; it runs in a cluster: bps-run -n 4 -s 2 -- ./push_pull\n");
     return 64;
   }
-  try {
+  return bps::run_main(argv[0], [] {  // prints an error, and returns its exit code
     // Memory first: it must outlive the client, whatever happens.
     std::vector<float> parameters(1'000'000), gradient(parameters.size()), average(parameters.size());
     bps::Client client{bps::Options{}};  // rank, size and scheduler come from the environment
@@ -39,8 +39,5 @@ int main(int argc, char**) {
     client.close();
     std::printf("rank %d of %d: the average is %g, as it should be\n", rank, size, expected);
     return 0;
-  } catch (const bps::Error& error) {
-    std::fprintf(stderr, "push_pull: %s\n", error.what());
-    return error.exit_code();
-  }
+  });
 }

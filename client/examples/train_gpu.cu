@@ -278,23 +278,13 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "train_gpu: %s\n", error.what());
     return 78;
   }
-  try {
-    if (options.reference != 0) {
-      train_reference(options);
-      return 0;
-    }
+  return bps::run_main(argv[0], [&] {
+    if (options.reference != 0) return train_reference(options);
     bps::Client client{bps::Options{}};
     // The library's, where it has one by now: who starts it has said which (BPS_CUDA_DEVICE), or it sums by NCCL.
     const int known = client.info().cuda_device;
     const int device = known >= 0 ? known : client.local_rank() % gpus;
     lm::check(cudaSetDevice(device), "cudaSetDevice");
     Worker(options, device, std::move(client)).train();
-    return 0;
-  } catch (const bps::Error& error) {
-    std::fprintf(stderr, "train_gpu: %s\n", error.what());
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "train_gpu: %s\n", error.what());
-    return 71;
-  }
+  });
 }

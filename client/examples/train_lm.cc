@@ -12,10 +12,8 @@
 // its way.
 #include <bps/client.hpp>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -175,18 +173,11 @@ class Worker {
 
 int main(int argc, char** argv) {
   const lm::Options options = lm::parse_options(argc, argv, "train_lm");
-  try {
+  return bps::run_main(argv[0], [&] {
     if (options.reference != 0) {
       train_reference(options);
     } else {
       Worker(options, bps::Client{bps::Options{}}).train();
     }
-    return 0;
-  } catch (const bps::Error& error) {
-    std::fprintf(stderr, "train_lm: %s\n", error.what());
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "train_lm: %s\n", error.what());
-    return 71;
-  }
+  });
 }

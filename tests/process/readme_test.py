@@ -193,7 +193,7 @@ class Programs(PagesTest):
         for page, language, line, body, _ in self.in_blocks(*COMPILERS):
             compiled.append(f"{page} {language}")
             if "#include" not in body:  # a piece of a program
-                body = f"{PROGRAM}void program(std::size_t count) {{\n{body}}}\n"
+                body = f"{PROGRAM}int program(std::size_t count, char** argv) {{\n{body}}}\n"
             with self.subTest(page=page, line=line):
                 done = subprocess.run([*COMPILERS[language], "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
                                        f"-I{SOURCE}/client/include", "-"], input=body, capture_output=True, text=True,

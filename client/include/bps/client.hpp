@@ -1,16 +1,20 @@
 // client.hpp - the C++17 wrapper of libbpsclient. It is header-only, so that compilers and C++ runtimes never
 // meet across the library's border, the C API of bps.h. Link bps::client (CMake) or `pkg-config bpsclient`.
 //
-//   std::vector<float> gradient(n), sum(n);                   // before the client: they must outlive it
-//   bps::Client client{bps::Options{}.job("resnet50")};       // rank, size, scheduler: from the environment
-//   bps::Tensor weight = client.declare("layer1.weight", bps::DType::f32, gradient.size());
-//   client.broadcast(weight, parameters, 0).wait();
-//   bps::Handle handle = client.push_pull(weight, gradient, sum, bps::Op::average);
-//   handle.wait(30s);
-//   client.close();
+//   int main(int, char** argv) {
+//     return bps::run_main(argv[0], [] {                      // prints an error, returns its exit code
+//       std::vector<float> gradient(n), sum(n);               // before the client: they must outlive it
+//       bps::Client client{bps::Options{}.job("resnet50")};   // rank, size, scheduler: from outside
+//       bps::Tensor weight = client.declare("layer1.weight", bps::DType::f32, gradient.size());
+//       client.broadcast(weight, parameters, 0).wait();
+//       bps::Handle handle = client.push_pull(weight, gradient, sum, bps::Op::average);
+//       handle.wait(30s);
+//       client.close();
+//     });
+//   }
 //
-// Failures throw bps::Error (code, message, advice, exit_code). Every function has an overload with a
-// `bps::Status&` as last argument, which it sets instead of throwing.
+// Failures throw bps::Error (code, message, advice, exit_code). Every function of a class has an overload
+// with a `bps::Status&` as last argument, which it sets instead of throwing.
 //
 // Memory is a typed pointer (as long as the tensor), anything with data() and size() (the length is checked),
 // {pointer, bytes}, or CudaMemory for a GPU. It must stay valid until the operation is done: after a finished
@@ -28,11 +32,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -503,6 +509,34 @@ class Client {
   bps_client* raw_ = nullptr;
   int exceptions_ = std::uncaught_exceptions();  // that this client has not seen begin
 };
+
+// ---- programs ----
+
+// For main(): return bps::run_main(argv[0], [] { ... }). Runs `body` and returns its result, 0 if it has
+// none. After a bps::Error it returns the error's exit code (75: start again from the last checkpoint), after
+// another exception 1, and writes what happened to stderr. An exception that leaves main() ends the program
+// with 134 (SIGABRT) instead, and perhaps without the destructor that reports this worker lost to the others.
+template <class Body>
+int run_main(const char* program, Body&& body) {
+  const auto failed = [program](const char* what, int exit_code) {
+    std::string name = program == nullptr ? "error" : program;
+    name.erase(0, name.rfind('/') + 1);  // its folders, if any
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), what);
+    return exit_code;
+  };
+  try {
+    if constexpr (std::is_void_v<std::invoke_result_t<Body>>) {
+      std::forward<Body>(body)();
+      return 0;
+    } else {
+      return std::forward<Body>(body)();
+    }
+  } catch (const Error& error) {
+    return failed(error.what(), error.exit_code());
+  } catch (const std::exception& error) {
+    return failed(error.what(), 1);
+  }
+}
 
 }  // namespace v0
 }  // namespace bps

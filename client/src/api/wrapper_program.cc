@@ -112,6 +112,17 @@ void errors(bps::Client& client) {
   }
 }
 
+void programs() {
+  check(bps::run_main("wrapper", [] {}) == 0, "a program without a result ends well");
+  check(bps::run_main("wrapper", [] { return 3; }) == 3, "a program's result");
+  const auto lost = [] {
+    throw bps::Error(bps::Status(bps::Code::peer_lost, 75, "rank 1 is gone", "restart"));
+  };
+  check(bps::run_main("/folder/wrapper", lost) == 75, "an error's exit code");
+  check(bps::run_main(nullptr, []() -> int { throw std::runtime_error("of the program's own"); }) == 1,
+        "an exception of the program's own");
+}
+
 void handles(bps::Client& client) {
   const std::vector<bps::Tensor> tensors =
       client.declare({{"a", bps::DType::f32, 10}, {"b", bps::DType::f32, 10, 5, bps::Mode::async}}, 30s);
@@ -197,6 +208,7 @@ int main() try {
   round_trip<std::int32_t>(client, "i32", bps::DType::i32);
   round_trip<std::int64_t>(client, "i64", bps::DType::i64);
   errors(client);
+  programs();
   handles(client);
   memory(client);
   client.barrier(30s);
