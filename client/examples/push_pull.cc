@@ -1,7 +1,7 @@
 // The smallest training program there is: every worker has a gradient, all get the average.
 //
 //   bps-run -n 4 -s 2 -- ./push_pull                  four workers and two servers on this host
-//   BPS_SCHEDULER=embedded: ./push_pull               one worker, with nothing else started
+//   ./push_pull                                       one worker, with nothing else started
 #include <bps/client.hpp>
 #include <cstdio>
 #include <vector>

@@ -50,13 +50,13 @@ struct SessionOptions {
 
 // How its errors read.
 struct SessionWords {
-  std::string scheduler;                // "the scheduler at 127.0.0.1:4710"
-  std::string address;                  // "127.0.0.1:4710"
-  const char* self = "";                // "this server"
-  const char* refuses = "";             // before the Welcome: "the scheduler at ... refuses: no room"
-  const char* ends = "";                // after it
-  const char* advice_unreachable = "";  // it does not answer, or is no scheduler
-  const char* advice_lost = "";         // it was lost for too long
+  std::string scheduler;           // "the scheduler at 127.0.0.1:4710"
+  std::string address;             // "127.0.0.1:4710"
+  const char* self = "";           // "this server"
+  const char* refuses = "";        // before the Welcome: "the scheduler at ... refuses: no room"
+  const char* ends = "";           // after it
+  std::string advice_unreachable;  // it does not answer, or is no scheduler
+  const char* advice_lost = "";    // it was lost for too long
 };
 
 class SessionCore {

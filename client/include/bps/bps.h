@@ -101,7 +101,8 @@ typedef void (*bps_log_function)(bps_log_level level, const char* text, void* us
  * live until bps_open returns. */
 typedef struct bps_options {
   size_t struct_size;
-  /* "HOST:PORT"; default 127.0.0.1:4710. "embedded:" = scheduler and server in this process, world size 1. */
+  /* "HOST:PORT"; default 127.0.0.1:4710. "embedded:" = scheduler and server in this process, world size 1;
+   * also where nothing that is set speaks of a cluster or a rank (client/README.md, "A program alone"). */
   const char* scheduler;
   const char* job; /* default "default": name of the job to join */
   /* -1 = BPS_RANK and so on, else the variables of torchrun, Slurm, OpenMPI or Kubernetes, else 0 of 1. */

@@ -106,7 +106,8 @@ class Client:
 
     Options are the fields of bps_options in bps.h and all settings of client/README.md, with `_` for `-`, e.g.
     `Client(job="resnet50", rank=0, world_size=4, rdma_tclass=104, retain=False, scheduler_grace="30s")`. What is not given
-    comes from BPS_* variables, then the launcher's (torchrun, Slurm, OpenMPI, Kubernetes), then the defaults.
+    comes from BPS_* variables, then the launcher's (torchrun, Slurm, OpenMPI, Kubernetes), then the defaults. Where nothing
+    of that speaks of a cluster, the worker is rank 0 of 1 and has a cluster of its own in this process.
     Code.INVALID_ARGUMENT: there is no such setting. Code.CONFIGURATION: a value that it cannot have.
     Use it as a context manager, or close() it; a program that ends closes what is open.
     """

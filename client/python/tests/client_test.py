@@ -2,6 +2,7 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -217,6 +218,32 @@ class ClientTest(unittest.TestCase):
         self.refused(bps.Code.INVALID_ARGUMENT, "value of a has 3.*its out 4", store.pushpull, "a", values(3), values(4))
         store.close()
         self.client.stats()
+
+
+class AloneTest(unittest.TestCase):
+    """A program that is started as any other, with nothing set."""
+
+    PROGRAM = """
+import bps, numpy
+with bps.Client(job="train") as client:
+    tensor, = client.declare([bps.TensorSpec("t", bps.DType.F32, 3)])
+    array = numpy.ones(3, "f4")
+    client.push_pull(tensor, array).wait()
+    print(client.rank, client.world_size, array.tolist())
+"""
+
+    def run_it(self, **environment):
+        kept = {name: os.environ[name] for name in ("PATH", "BPS_LIBRARY")}
+        done = subprocess.run([sys.executable, "-c", self.PROGRAM], capture_output=True, text=True, timeout=LIMIT,
+                              env={**kept, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
+        self.assertEqual((done.returncode, done.stdout), (0, "0 1 [1.0, 1.0, 1.0]\n"), done.stderr)
+        return done.stderr
+
+    def test_it_is_rank_0_of_1(self):
+        self.assertEqual(self.run_it(), "")
+
+    def test_a_line_of_the_log_says_so(self):
+        self.assertRegex(self.run_it(BPS_LOG_LEVEL="info"), "no scheduler, .*rank 0 of 1.*embedded:.*bps-run")
 
 
 class TouchedTest(unittest.TestCase):

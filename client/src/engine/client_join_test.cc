@@ -66,6 +66,23 @@ TEST_CASE("join: a scheduler that is not there yet is tried until the deadline, 
   CHECK(c.ended == 1);
 }
 
+TEST_CASE(
+    "join: who has not said where the scheduler is hears what starts one, and of embedded: if it is alone") {
+  const ExpectLog notice("still waiting to join job 'job'");
+  for (const std::uint32_t world_size : {1u, 2u}) {
+    ClientConfig config = ScriptedCluster::default_config();
+    config.scheduler_is_default = true;
+    config.world_size = world_size;
+    Joining c(config);
+    while (c.ended == 0) {
+      if (c.scheduler().open()) c.scheduler().break_with(ErrorCode::unreachable, "connection refused");
+      c.loop.run_for(50ms);
+    }
+    CHECK_THAT(c.error.advice, Contains("bps-run") && Contains("BPS_SCHEDULER"));
+    CHECK((c.error.advice.find("embedded:") != std::string::npos) == (world_size == 1));
+  }
+}
+
 TEST_CASE("join: that this process cannot even ask is its own error, not the scheduler's") {
   const ExpectLog notice("still waiting to join job 'job'");
   Joining c;

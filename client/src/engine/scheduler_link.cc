@@ -20,13 +20,24 @@ SessionOptions session_options(const ClientConfig& config) {
   return {.first = config.join_timeout, .grace = config.scheduler_grace, .beat = kOwnBeat, .answers = true};
 }
 
-SessionWords session_words(const Endpoint& scheduler) {
+// Who has not set the scheduler may not know that there has to be one.
+std::string unreachable_advice(const ClientConfig& config) {
+  if (!config.scheduler_is_default) return "start bps-scheduler there, or say where it runs (BPS_SCHEDULER)";
+  std::string advice =
+      "start the program with bps-run, which starts a cluster on this host, or say where a scheduler runs "
+      "(BPS_SCHEDULER)";
+  if (config.world_size == 1) advice += ", or set that to embedded: for a cluster inside this process";
+  return advice;
+}
+
+SessionWords session_words(const ClientConfig& config) {
+  const Endpoint& scheduler = config.scheduler;
   return {.scheduler = "scheduler " + to_string(scheduler),
           .address = to_string(scheduler),
           .self = "this worker",
           .refuses = "refused",
           .ends = "refused",
-          .advice_unreachable = "start bps-scheduler there, or say where it runs (BPS_SCHEDULER)",
+          .advice_unreachable = unreachable_advice(config),
           .advice_lost = "start the job again; see the scheduler's log for why it ended"};
 }
 
@@ -39,7 +50,7 @@ SchedulerLink::SchedulerLink(EventLoop& loop, Transport& transport, Owner& owner
       config_(config),
       log_(std::move(log)),
       session_(loop, transport, *this, config.scheduler, config.key, session_options(config),
-               session_words(config.scheduler), log_) {}
+               session_words(config), log_) {}
 
 void SchedulerLink::close() {
   closed_ = true;

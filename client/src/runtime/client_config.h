@@ -21,6 +21,7 @@ enum class TransportChoice : std::uint8_t { automatic, tcp, shm, rdma };
 
 struct ClientConfig {
   Endpoint scheduler{"127.0.0.1", 4710};
+  bool scheduler_is_default = false;  // nobody has set it
   std::string job = "default";
   SharedKey key;  // the job's; null: none
   Rank rank;

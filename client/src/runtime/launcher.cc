@@ -8,6 +8,29 @@ namespace bps {
 
 namespace {
 
+constexpr std::string_view kLauncherSigns[] = {
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "JOB_COMPLETION_INDEX",
+    // Launchers whose variables are not read: MPICH and Intel MPI, PMIx, MVAPICH, Horovod, Flux, PALS, jsrun.
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_RANK",
+    "HOROVOD_RANK",
+    "FLUX_TASK_RANK",
+    "PALS_RANKID",
+    "JSM_NAMESPACE_RANK",
+};
+
 std::optional<std::uint32_t> number(std::string_view text) {
   std::uint32_t value = 0;
   const auto [end, errc] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -99,6 +122,13 @@ Result<LauncherPlace> find_launcher_place(const Environment& environment) {
   }
   if (reader.error()) return *reader.error();
   return place;
+}
+
+std::string_view find_launcher_sign(const Environment& environment) {
+  for (const std::string_view name : kLauncherSigns) {
+    if (find(environment, name)) return name;
+  }
+  return {};
 }
 
 }  // namespace bps

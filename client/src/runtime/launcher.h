@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "proto/base/config/env.h"
 #include "proto/base/result.h"
@@ -28,5 +29,9 @@ struct LauncherPlace {
 //   Kubernetes  JOB_COMPLETION_INDEX (an indexed Job)
 // A variable that is no number is an error (`configuration`) that names it.
 Result<LauncherPlace> find_launcher_place(const Environment& environment);
+
+// A variable that only a launcher sets, one of those above or another one, be it complete or not; empty:
+// none.
+std::string_view find_launcher_sign(const Environment& environment);
 
 }  // namespace bps

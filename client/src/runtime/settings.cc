@@ -120,7 +120,29 @@ Result<std::uint32_t> staleness_of(const std::string& text) {
   std::uint32_t value = 0;
   const auto [end, errc] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (errc == std::errc{} && end == text.data() + text.size()) return value;
-  return bad("staleness '" + text + "' is not a number of rounds", "use 0 or more, or `unbounded`");
+  return bad("staleness '" + text + "' (BPS_STALENESS) is not a number of rounds",
+             "use 0 or more, or `unbounded`");
+}
+
+// What says that this process is not alone: a setting, or a variable, complete or mistyped. Empty: nothing.
+std::string find_company(const Config& config, const Raw& raw, const Environment& environment) {
+  using Source = Config::Source;
+  const auto shown = [&config](const char* name) {
+    return config.source_of(name) == Source::environment ? variable_of(name) : name;
+  };
+  for (const char* const name : {"scheduler", "rank", "world-size", "local-rank", "local-size", "key-file",
+                                 "tls-cert", "tls-key", "tls-ca"}) {
+    if (config.source_of(name) != Source::none) return shown(name);
+  }
+  // A program may set these for whatever it will be started in.
+  for (const char* const name : {"job", "local-group", "local-group-id"}) {
+    const Source source = config.source_of(name);
+    if (source != Source::none && source != Source::program) return shown(name);
+  }
+  if (raw.transport == "rdma" || raw.transport == "shm") return shown("transport");
+  if (!config.warnings().empty())
+    return config.warnings().front().substr(0, config.warnings().front().find(' '));
+  return std::string(find_launcher_sign(environment));
 }
 
 // Rank and size: what is not set, a launcher may know.
@@ -170,6 +192,25 @@ Status find_place(const Raw& raw, const Environment& environment, ClientConfig& 
                "set BPS_LOCAL_RANK below BPS_LOCAL_SIZE, and that to at most BPS_WORLD_SIZE");
   }
   return {};
+}
+
+// Where nobody has set the scheduler: inside this process, if that is alone, else where it usually is. After
+// the place.
+void find_cluster(const Config& config, const Environment& environment, Raw& raw, ClientSettings& settings) {
+  if (config.source_of("scheduler") != Config::Source::none) return;
+  settings.config.scheduler_is_default = true;
+  const std::string company = find_company(config, raw, environment);
+  settings.alone = company.empty();
+  if (settings.alone) {
+    raw.scheduler = kEmbedded;
+    return;
+  }
+  const auto place = find_launcher_place(environment);
+  if (raw.rank || raw.world_size || (place && place->rank)) return;
+  settings.warnings.push_back(fmt::format(
+      "scheduler, rank and world size are not set, but {} is: this worker is rank 0 of 1 and looks for "
+      "the scheduler at {}; for a cluster inside this process set BPS_SCHEDULER=embedded:",
+      company, raw.scheduler));
 }
 
 // After its TLS, and where the scheduler is.
@@ -300,12 +341,22 @@ Result<ClientSettings> read_settings(const GivenSettings& given, const Environme
   for (const auto& [name, text] : given) {
     if (Status status = config.set(name, text); !status.ok()) return status.error();
   }
-  if (Status status = config.load(environment); !status.ok()) return status.error();
   ClientSettings settings;
-  settings.warnings = config.warnings();
-  if (Status status = find_place(raw, environment, settings.config); !status.ok()) return status.error();
-  if (Status status = check(raw, settings); !status.ok()) return status.error();
-  return settings;
+  Status status = config.load(environment);
+  if (status.ok()) {
+    settings.warnings = config.warnings();
+    status = find_place(raw, environment, settings.config);
+  }
+  if (status.ok()) {
+    find_cluster(config, environment, raw, settings);
+    status = check(raw, settings);
+  }
+  if (status.ok()) return settings;
+  // What was meant to be set may be why.
+  Error error = status.error();
+  for (const std::string& warning : config.warnings())
+    error.advice += (error.advice.empty() ? "" : "; ") + warning;
+  return error;
 }
 
 }  // namespace bps

@@ -25,6 +25,7 @@ using GivenSettings = std::map<std::string, std::string, std::less<>>;
 struct ClientSettings {
   ClientConfig config;
   bool embedded = false;  // scheduler "embedded:"; config.scheduler is filled in when that runs
+  bool alone = false;     // embedded because nothing that is set speaks of other processes
   Duration operation_timeout = std::chrono::seconds(300);
   std::string congestion_control;
   SharedTls tls;      // null: none
@@ -40,7 +41,9 @@ struct ClientSettings {
 // name, with the nearest one as advice; `configuration` for the value.
 Status check_setting(std::string_view name, std::string_view text);
 
-// Also checks what settings mean together. Errors: those of check_setting; else `configuration`.
+// Also checks what settings mean together. Where nothing that is set speaks of a cluster or of a place in a
+// job, the worker is alone: rank 0 of 1, embedded. Errors: those of check_setting; else `configuration`, with
+// advice that also names variables which are no settings.
 Result<ClientSettings> read_settings(const GivenSettings& given, const Environment& environment);
 
 }  // namespace bps

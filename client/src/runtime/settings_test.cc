@@ -31,7 +31,6 @@ Error refusal(const GivenSettings& given, const Environment& environment = {}) {
 
 TEST_CASE("settings: defaults") {
   const ClientSettings settings = read({});
-  CHECK(to_string(settings.config.scheduler) == "127.0.0.1:4710");
   CHECK(settings.config.job == "default");
   CHECK(settings.config.rank == Rank{0});
   CHECK(settings.config.world_size == 1);
@@ -46,7 +45,60 @@ TEST_CASE("settings: defaults") {
   CHECK(settings.config.scheduler_grace == std::chrono::seconds(60));
   CHECK(settings.config.transport == TransportChoice::automatic);
   CHECK_FALSE(settings.config.host.empty());
-  CHECK_FALSE(settings.embedded);
+  CHECK(settings.warnings.empty());
+}
+
+TEST_CASE("settings: where nothing speaks of a cluster, the worker has one of its own") {
+  for (const Environment& nothing :
+       {Environment{}, Environment{{"BPS_LOG_LEVEL", "info"}, {"BPS_LIBRARY", "x"}},
+        Environment{{"BPS_TRANSPORT", "tcp"}, {"BPS_OPERATION_TIMEOUT", "1s"}}}) {
+    const ClientSettings settings = read({}, nothing);
+    CHECK(settings.embedded);
+    CHECK(settings.alone);
+    CHECK(settings.config.world_size == 1);
+    CHECK(settings.warnings.empty());
+  }
+  GivenSettings program;
+  program["job"] = "resnet50";
+  program["local-group"] = "host";
+  CHECK(read(program).alone);
+  program["scheduler"] = "embedded:";
+  CHECK(read(program).embedded);
+  CHECK_FALSE(read(program).alone);
+}
+
+TEST_CASE("settings: half a cluster is none of its own, and its worker hears what is set and what is not") {
+  const auto company = [](const GivenSettings& given, const Environment& environment) {
+    const ClientSettings settings = read(given, environment);
+    CHECK_FALSE(settings.embedded);
+    CHECK_FALSE(settings.alone);
+    CHECK(to_string(settings.config.scheduler) == "127.0.0.1:4710");
+    CHECK(settings.config.scheduler_is_default);
+    REQUIRE_FALSE(settings.warnings.empty());
+    CHECK_THAT(settings.warnings.back(), Contains("BPS_SCHEDULER=embedded:"));
+    return settings.warnings.back();
+  };
+  const auto is_set = [](const std::string& name) { return Contains("not set, but " + name + " is:"); };
+  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS",
+                                 "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+    CHECK_THAT(company({}, {{name, "0"}}), is_set(name));
+  CHECK_THAT(company({}, {{"BPS_JOB", "resnet50"}}), is_set("BPS_JOB"));
+  CHECK_THAT(company({}, {{"BPS_LOCAL_RANK", "0"}}), is_set("BPS_LOCAL_RANK"));
+  CHECK_THAT(company({}, {{"BPS_LOCAL_GROUP", "host"}}), is_set("BPS_LOCAL_GROUP"));
+  CHECK_THAT(company({}, {{"BPS_TRANSPORT", "shm"}}), is_set("BPS_TRANSPORT"));
+  CHECK_THAT(company({}, {{"BPS_SCEDULER", "gpu-01:4710"}}), is_set("BPS_SCEDULER"));
+  CHECK_THAT(company({{"local-size", "1"}}, {}), is_set("local-size"));
+  CHECK_THAT(company({{"transport", "rdma"}}, {}), is_set("transport"));
+  // Who knows the place knows the cluster.
+  for (const Environment& placed :
+       {Environment{{"BPS_WORLD_SIZE", "1"}}, Environment{{"BPS_RANK", "0"}, {"BPS_WORLD_SIZE", "2"}},
+        Environment{{"RANK", "0"}, {"WORLD_SIZE", "1"}}}) {
+    const ClientSettings settings = read({}, placed);
+    CHECK_FALSE((settings.embedded || settings.alone));
+    CHECK(settings.config.scheduler_is_default);
+    CHECK(settings.warnings.empty());
+  }
+  CHECK_FALSE(read({}, {{"BPS_SCHEDULER", "gpu-01:4710"}}).config.scheduler_is_default);
 }
 
 TEST_CASE("settings: options beat environment beats launcher") {
@@ -238,6 +290,13 @@ TEST_CASE("settings: a misspelt variable is a warning, embedded is recognised") 
     given["scheduler"] = misspelt;
     CHECK(refusal(given).advice == "did you mean embedded:?");
   }
+}
+
+TEST_CASE("settings: an error that a misspelt variable has led to names it") {
+  CHECK_THAT(
+      refusal({}, {{"BPS_RANK", "1"}, {"BPS_WORLDSIZE", "4"}}).advice,
+      Contains("set BPS_WORLD_SIZE; BPS_WORLDSIZE is not a setting of bps; did you mean BPS_WORLD_SIZE?"));
+  CHECK_THAT(refusal({}, {{"BPS_MODE", "fast"}, {"BPS_STALENES", "4"}}).advice, Contains("BPS_STALENESS?"));
 }
 
 TEST_CASE("settings: ranks that sum on their host are known by host, user and name") {

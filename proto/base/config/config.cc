@@ -165,7 +165,9 @@ Error Config::unknown_setting(std::string_view name) const {
                     nearest ? "did you mean " + std::string(*nearest) + "?" : "");
 }
 
+// First what is no setting: it may be why what follows fails.
 Status Config::load(const Environment& environment) {
+  find_unknown(environment);
   std::string config_file = config_file_;
   if (config_file.empty()) config_file = find(environment, "BPS_CONFIG").value_or("");
   if (!config_file.empty()) {
@@ -183,8 +185,9 @@ Status Config::load_file(const std::string& path) {
       if (Status status = assign(*setting, entry.value, Source::file, origin); !status.ok()) return status;
     } else if (!is_known_anywhere(entry.key)) {
       const auto nearest = nearest_name(entry.key, kSettingNames);
-      return make_error(ErrorCode::configuration, origin + ": there is no such setting",
-                        nearest ? "did you mean " + std::string(*nearest) + "?" : "--help lists all");
+      return make_error(
+          ErrorCode::configuration, origin + ": there is no such setting",
+          nearest ? "did you mean " + std::string(*nearest) + "?" : "client/README.md and --help list all");
     }
   }
   return {};
@@ -194,21 +197,31 @@ Status Config::load_environment(const Environment& environment) {
   for (const auto& [variable, value] : environment) {
     if (variable.rfind(kVariablePrefix, 0) != 0) continue;
     const std::string name = setting_of(variable);
-    if (Setting* setting = find_setting(name)) {
-      if (Status status = assign(*setting, value, Source::environment, variable); !status.ok()) return status;
-    } else if (!is_known_anywhere(name)) {
-      const auto nearest = nearest_name(name, kSettingNames);
-      warnings_.push_back(variable + " is not a setting of bps" +
-                          (nearest ? "; did you mean " + variable_of(*nearest) + "?" : ""));
-    }
+    Setting* const setting = find_setting(name);
+    if (setting == nullptr) continue;
+    if (Status status = assign(*setting, value, Source::environment, variable); !status.ok()) return status;
   }
   return {};
+}
+
+void Config::find_unknown(const Environment& environment) {
+  for (const auto& [variable, value] : environment) {
+    if (variable.rfind(kVariablePrefix, 0) != 0) continue;
+    const std::string name = setting_of(variable);
+    if (find_setting(name) != nullptr || is_known_anywhere(name)) continue;
+    const auto nearest = nearest_name(name, kSettingNames);
+    warnings_.push_back(variable + " is not a setting of bps" +
+                        (nearest ? "; did you mean " + variable_of(*nearest) + "?" : ""));
+  }
 }
 
 std::optional<int> Config::parse_or_exit(int argc, const char* const* argv, const Logger& log) {
   fill_standard_descriptors();
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  if (const Status status = parse(arguments, environment_now()); !status.ok()) {
+  const Status status = parse(arguments, environment_now());
+  for (const std::string& warning : warnings_)
+    log.warn("{}", warning);
+  if (!status.ok()) {
     std::fprintf(stderr, "%s: %s\n", program_.c_str(), to_string(status.error()).c_str());
     return exit_code_of(status.error().code);
   }
@@ -220,8 +233,6 @@ std::optional<int> Config::parse_or_exit(int argc, const char* const* argv, cons
     std::printf("%s %s\n", program_.c_str(), BPS_VERSION);
     return 0;
   }
-  for (const std::string& warning : warnings_)
-    log.warn("{}", warning);
   return std::nullopt;
 }
 

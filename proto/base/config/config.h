@@ -125,6 +125,7 @@ class Config {
   Status parse_flags(std::span<const std::string> arguments);
   Status load_file(const std::string& path);
   Status load_environment(const Environment& environment);
+  void find_unknown(const Environment& environment);
   Error unknown_flag(const std::string& argument) const;
   Error unknown_setting(std::string_view name) const;
   Status check_limits(const Setting& setting, std::string_view text) const;

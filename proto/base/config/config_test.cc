@@ -138,6 +138,13 @@ TEST_CASE("a program's setting that does not exist names the nearest, and a wron
   CHECK_THAT(wrong.error().message, Contains("shards: 'many'"));
 }
 
+TEST_CASE("a variable that nobody knows is named, also where another one is an error") {
+  Settings s;
+  REQUIRE_FALSE(s.config.load({{"BPS_MODE", "pigeon"}, {"BPS_SHARD", "4"}}).ok());
+  CHECK(s.config.warnings() ==
+        std::vector<std::string>{"BPS_SHARD is not a setting of bps; did you mean BPS_SHARDS?"});
+}
+
 TEST_CASE("an unknown flag names the nearest known one and exits 64") {
   Settings s;
   const Status status = s.parse({"--memroy-max", "1GiB"});

@@ -77,7 +77,8 @@ def _lost_meanwhile(exception: Exception) -> Optional[Error]:
 
 def init(**options: Any) -> None:
     """Joins the job and waits for all its workers. Options: see bps.Client; most programs need none, because rank, size
-    and scheduler come from the environment (bps-run, torchrun, Slurm, OpenMPI, Kubernetes). Again: nothing happens."""
+    and scheduler come from the environment (bps-run, torchrun, Slurm, OpenMPI, Kubernetes); with nothing there this is rank 0
+    of 1. Again: nothing happens."""
     global _world
     if _world is None:
         _world = World(Client(**options))
