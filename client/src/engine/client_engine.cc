@@ -87,7 +87,7 @@ void ClientEngine::declare(std::vector<TensorDeclaration> tensors, DeclareDone d
       done(status.ok() ? Result<std::vector<TensorId>>(std::vector<TensorId>{}) : status.error());
     });
   }
-  declares_.declare(std::move(tensors), std::move(done));
+  declares_.declare(std::move(tensors), std::move(done), loop_.now());
 }
 
 void ClientEngine::on_declared(Declared& declared) {
@@ -123,7 +123,7 @@ void ClientEngine::barrier(Done done) {
   if (Status status = ready(); !status.ok()) {
     return post([status = std::move(status), done = std::move(done)] { done(status); });
   }
-  link_.send(barriers_.arrive(std::move(done)));
+  link_.send(barriers_.arrive(std::move(done), loop_.now()));
 }
 
 // ---- the scheduler is there again, perhaps another one (decision 0013) ----
@@ -141,8 +141,8 @@ void ClientEngine::on_taken_up() {
     link_.send(said);
   declares_.send_failed();
   declares_.ask_again();
-  for (const std::uint64_t number : barriers_.pending())
-    link_.send(Barrier{number});
+  for (const PendingBarriers::Pending& barrier : barriers_.pending())
+    link_.send(Barrier{barrier.number});
   if (has_left_) link_.send(Leave{});
 }
 

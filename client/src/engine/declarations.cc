@@ -4,11 +4,12 @@
 
 namespace bps {
 
-void Declarations::declare(std::vector<TensorDeclaration> tensors, Done done) {
+void Declarations::declare(std::vector<TensorDeclaration> tensors, Done done, TimePoint now) {
   const std::uint64_t request = next_request_++;
   Pending& pending = pending_[request];
   pending.tensors = std::move(tensors);
   pending.done = std::move(done);
+  pending.since = now;
   ask_next(request, pending);
 }
 
@@ -79,10 +80,10 @@ void Declarations::fail(const Error& error) {
     pending.done(error);
 }
 
-std::vector<std::uint64_t> Declarations::requests() const {
-  std::vector<std::uint64_t> requests;
+std::vector<Declarations::Open> Declarations::requests() const {
+  std::vector<Open> requests;
   for (const auto& [request, pending] : pending_)
-    requests.push_back(request);
+    requests.push_back({request, pending.since});
   return requests;
 }
 

@@ -32,7 +32,7 @@ class Declarations {
   Declarations& operator=(const Declarations&) = delete;
 
   // At least one tensor.
-  void declare(std::vector<TensorDeclaration> tensors, Done done);
+  void declare(std::vector<TensorDeclaration> tensors, Done done, TimePoint now);
   // A declaration that has ended, if one has: the caller calls `done`.
   struct Ended {
     Done done;
@@ -47,7 +47,11 @@ class Declarations {
   void fail(const Error& error);
 
   bool empty() const { return pending_.empty(); }
-  std::vector<std::uint64_t> requests() const;
+  struct Open {
+    std::uint64_t request = 0;
+    TimePoint since;
+  };
+  std::vector<Open> requests() const;
   // The first tensor of one of requests().
   const std::string& name_of(std::uint64_t request) const {
     return pending_.at(request).tensors.front().name;
@@ -59,6 +63,7 @@ class Declarations {
     std::vector<TensorId> ids;
     std::size_t asked = 0;     // tensors sent
     std::size_t answered = 0;  // tensors answered
+    TimePoint since;
     std::optional<Error> error;
     Done done;
   };

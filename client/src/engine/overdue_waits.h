@@ -1,14 +1,14 @@
-// Which of the things that somebody waits for have taken too long, told once each.
+// Which of the things that somebody waits for have taken too long, told once each, and when to look again.
 //
-// Whoever owns the waits shows all of them from time to time; a wait is as old as its first look. Pure.
-// Limits: remembers as many as were shown last.
+// Whoever owns the waits shows all of them. What is overdue soon is told with the oldest one that is, so that
+// the tensors of a step make one line. Pure. Limits: remembers as many as were shown last.
 #pragma once
 
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "proto/base/loop/event_loop.h"
@@ -22,26 +22,25 @@ class OverdueWaits {
     Kind kind = Kind::round;
     std::uint64_t id = 0;      // tensor, barrier or request
     std::uint64_t number = 0;  // round
+    TimePoint since;
     friend auto operator<=>(const Item&, const Item&) = default;
   };
   struct Overdue {
     Item item;
-    Duration age{};
-    std::size_t others = 0;  // that are overdue, and were not before this look
+    std::size_t others = 0;  // that are told with it
+  };
+  struct Look {
+    std::optional<Overdue> overdue;  // the oldest one that has not been told
+    TimePoint next;                  // until then no other one is overdue, whatever begins meanwhile
   };
 
   explicit OverdueWaits(Duration limit) : limit_(limit) {}
 
-  // Nothing: no wait became overdue since the last look. Else the oldest one.
-  std::optional<Overdue> look(TimePoint now, const std::vector<Item>& items);
+  Look look(TimePoint now, const std::vector<Item>& items);
 
  private:
-  struct Known {
-    TimePoint since;
-    bool told = false;
-  };
   Duration limit_;
-  std::map<Item, Known> known_;
+  std::set<Item> told_;
 };
 
 }  // namespace bps

@@ -9,7 +9,7 @@
 namespace bps {
 namespace {
 
-constexpr Duration kShortestLook = std::chrono::milliseconds(100);
+constexpr Duration kShortestPause = std::chrono::milliseconds(100);  // between two looks
 
 }  // namespace
 
@@ -71,41 +71,45 @@ void WaitReports::explain_declaration(std::string name, Duration patience, Expla
 
 // ---- waits that take too long ----
 
-// Twice in that time, so that nothing waits much longer without a word.
+// From the first wait on that may be overdue: each has its own deadline.
 void WaitReports::start() {
-  if (config_.stall_warn <= Duration::zero()) return;
-  timer_ = loop_.after(std::max(config_.stall_warn / 2, kShortestLook), [this] {
+  if (config_.stall_warn > Duration::zero()) look_at(loop_.now() + config_.stall_warn);
+}
+
+void WaitReports::look_at(TimePoint when) {
+  timer_ = loop_.at(std::max(when, loop_.now() + kShortestPause), [this] {
     timer_ = {};
-    if (failure_) return;
-    look();
-    start();
+    if (!failure_) look_at(look());
   });
 }
 
-void WaitReports::look() {
+TimePoint WaitReports::look() {
   std::vector<OverdueWaits::Item> items;
   for (const TensorSet::UnderWay& one : data_.tensors().all_under_way())
-    items.push_back({OverdueWaits::Kind::round, one.tensor.value, one.round.value});
-  for (const std::uint64_t number : barriers_.pending())
-    items.push_back({OverdueWaits::Kind::barrier, number, 0});
-  for (const std::uint64_t request : declares_.requests())
-    items.push_back({OverdueWaits::Kind::declaration, request, 0});
-  const auto overdue = overdue_waits_.look(loop_.now(), items);
-  if (!overdue) return;
+    items.push_back({OverdueWaits::Kind::round, one.tensor.value, one.round.value, one.since});
+  for (const PendingBarriers::Pending& barrier : barriers_.pending())
+    items.push_back({OverdueWaits::Kind::barrier, barrier.number, 0, barrier.since});
+  for (const Declarations::Open& declaration : declares_.requests())
+    items.push_back({OverdueWaits::Kind::declaration, declaration.request, 0, declaration.since});
+  const OverdueWaits::Look found = overdue_waits_.look(loop_.now(), items);
+  if (found.overdue) warn(*found.overdue);
+  return found.next;
+}
+
+void WaitReports::warn(const OverdueWaits::Overdue& overdue) {
   const auto say = [this, overdue](const std::string& what) {
-    const double waited = std::chrono::duration<double>(overdue->age).count();
-    const std::string others =
-        overdue->others == 0 ? "" : fmt::format(" (and {} more waits)", overdue->others);
+    const double waited = std::chrono::duration<double>(loop_.now() - overdue.item.since).count();
+    const std::string others = overdue.others == 0 ? "" : fmt::format(" (and {} more waits)", overdue.others);
     log_.warn("job '{}', rank {}: has waited {:.1f} s for {}{}", config_.job, config_.rank.value, waited,
               what, others);
   };
-  switch (overdue->item.kind) {
+  switch (overdue.item.kind) {
     case OverdueWaits::Kind::round:
-      return explain(TensorId{static_cast<std::uint32_t>(overdue->item.id)}, kLogPatience, say);
+      return explain(TensorId{static_cast<std::uint32_t>(overdue.item.id)}, kLogPatience, say);
     case OverdueWaits::Kind::barrier: return explain_barrier(kLogPatience, say);
     case OverdueWaits::Kind::declaration: break;
   }
-  explain_declaration(declares_.name_of(overdue->item.id), kLogPatience, say);
+  explain_declaration(declares_.name_of(overdue.item.id), kLogPatience, say);
 }
 
 }  // namespace bps

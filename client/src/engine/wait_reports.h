@@ -49,7 +49,9 @@ class WaitReports {
   static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
 
  private:
-  void look();
+  void look_at(TimePoint when);
+  TimePoint look();
+  void warn(const OverdueWaits::Overdue& overdue);
 
   EventLoop& loop_;
   const ClientConfig& config_;

@@ -109,7 +109,7 @@ Status DataPlane::begin(Request&& request) {
   }
   GroupPlane* const group = ranks_.group();
   if (group != nullptr && group->left()) return *group->left();
-  if (Status s = tensors_.begin(*tensor, std::move(request)); !s.ok()) return s;
+  if (Status s = tensors_.begin(*tensor, std::move(request), loop_.now()); !s.ok()) return s;
   if (tensor->is_grouped()) {
     group->begun(*tensor);
   } else {

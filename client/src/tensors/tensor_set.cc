@@ -39,10 +39,10 @@ TensorState& TensorSet::add(const TensorDeclaration& declaration, const Declared
   return *tensor;
 }
 
-Status TensorSet::begin(TensorState& tensor, Request&& request) {
+Status TensorSet::begin(TensorState& tensor, Request&& request, TimePoint now) {
   if (Status status = tensor.begin(std::move(request)); !status.ok()) return status;
   ++under_way_;
-  tensor.set_operation_number(++begun_);
+  tensor.set_begun(++begun_, now);
   return {};
 }
 
@@ -59,7 +59,7 @@ TensorState::Ended TensorSet::abort(TensorState& tensor, const Error& error) {
 std::optional<TensorSet::UnderWay> TensorSet::under_way(TensorId id) const {
   const TensorState* tensor = find(id);
   if (tensor == nullptr || !tensor->under_way()) return std::nullopt;
-  return UnderWay{id, tensor->round(), &tensor->shape().name};
+  return UnderWay{id, tensor->round(), &tensor->shape().name, tensor->begun_at()};
 }
 
 std::vector<TensorSet::UnderWay> TensorSet::all_under_way() const {

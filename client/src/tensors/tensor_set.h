@@ -48,7 +48,7 @@ class TensorSet {
                    std::uint64_t partition_bytes);
 
   // As those of TensorState, counted.
-  Status begin(TensorState& tensor, Request&& request);
+  Status begin(TensorState& tensor, Request&& request, TimePoint now);
   TensorState::Ended end(TensorState& tensor);
   TensorState::Ended abort(TensorState& tensor, const Error& error);
 
@@ -57,6 +57,7 @@ class TensorSet {
     TensorId tensor;
     Round round;
     const std::string* name = nullptr;  // the tensor's
+    TimePoint since;
   };
   std::optional<UnderWay> under_way(TensorId tensor) const;
   std::vector<UnderWay> all_under_way() const;

@@ -51,6 +51,7 @@
 #include "client/src/tensors/round_tally.h"
 #include "proto/base/dtype.h"
 #include "proto/base/ids.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/base/result.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/messages.h"
@@ -85,9 +86,13 @@ class TensorState {
   const std::vector<Partition>& partitions() const { return partitions_; }
 
   bool under_way() const { return under_way_; }
-  // Operations of the client are numbered as they begin; of the one under way.
-  void set_operation_number(std::uint64_t number) { operation_number_ = number; }
+  // Operations of the client are numbered as they begin; of the one under way, and when it began.
+  void set_begun(std::uint64_t number, TimePoint when) {
+    operation_number_ = number;
+    begun_at_ = when;
+  }
   std::uint64_t operation_number() const { return operation_number_; }
+  TimePoint begun_at() const { return begun_at_; }
   // Of the last one that ended well; 0: none has.
   std::uint64_t last_number() const { return last_number_; }
   Round round() const { return round_; }               // of the operation under way, else of the next one
@@ -243,6 +248,7 @@ class TensorState {
   Round round_;
   bool under_way_ = false;
   std::uint64_t operation_number_ = 0;
+  TimePoint begun_at_;
   std::uint64_t last_number_ = 0;
   // Of the round under way.
   Request request_;
