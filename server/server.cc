@@ -163,7 +163,9 @@ Status Server::open_rdma() {
   if (status) {
     log_.info("listens on {} for RDMA, too", to_string(data_));
   } else if (options_.rdma_if_possible) {
-    log_.info("offers no RDMA: {}", to_string(status.error()));
+    const std::string why = to_string(status.error());
+    is_loopback(options_.listen) ? log_.debug("offers no RDMA: {}", why)
+                                 : log_.info("offers no RDMA: {}", why);
     return {};
   }
   return status;

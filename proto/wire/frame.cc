@@ -90,8 +90,8 @@ Error not_bps(std::span<const std::byte> bytes) {
   if (bytes.size() >= 2 && bytes[0] == std::byte{0x16} && bytes[1] == std::byte{0x03}) {
     return make_error(
         ErrorCode::protocol, "the peer speaks TLS, and this side has none",
-        "give this side --tls-cert, --tls-key and --tls-ca, or take them away there; if the peer "
-        "is no bps program, check the address that it was given");
+        "give this side --tls-cert, --tls-key and --tls-ca (a worker: BPS_TLS_CERT and so on), or take them "
+        "away there; if the peer is no bps program, check the address that it was given");
   }
   if (starts_with(bytes, "SSH-")) {
     return make_error(ErrorCode::protocol, "the peer speaks SSH, not the bps protocol",

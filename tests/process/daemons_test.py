@@ -383,14 +383,21 @@ class Refusals(DaemonTest):
 
     @unittest.skipIf(pathlib.Path("/sys/class/infiniband").exists(), "this machine has RDMA devices")
     def test_a_machine_without_rdma(self):
-        scheduler, servers = self.cluster()
+        scheduler, servers = self.cluster(1, "--shards", "1")
         workers = self.workers(scheduler, 2, "--elements", "1000", env={"BPS_LOG_LEVEL": "info"})
         for worker in workers:
-            self.assert_status(worker, 0, "closed")
+            self.assert_status(worker, 0, "closed", r"joined job 'job' \(run [0-9a-f]{16}\) as rank [01] of 2, 1 lane\n")
             self.assertNotIn("RDMA", worker.text())
-        for server in servers:
-            self.assertEqual(server.text().count("offers no RDMA: "), 1, server.text())
-            self.assertNotRegex(server.text(), "(?m)^.*(warn|error).*RDMA")
+        for server in servers:  # on loopback nobody misses it
+            self.assertNotIn("RDMA", server.text())
+        for listen, flags in (("0.0.0.0:0", ("--advertise", "127.0.0.1", "--insecure")),
+                              ("127.0.0.1:0", ("--log-level", "debug"))):
+            with self.subTest(listen):
+                server = self.server(scheduler, *flags, listen=listen)
+                server.wait_line("offers no RDMA: ")
+                server.wait_line("is server [0-9]+ of the scheduler")
+                self.assertEqual(server.text().count("offers no RDMA: "), 1, server.text())
+                self.assertNotRegex(server.text(), "(?m)^.*(warn|error).*RDMA")
         self.assertNotIn("RDMA", scheduler.text())
         # Who asks for a GID wants it. Without the libraries nobody can say which devices there are.
         server = self.start("server", self.bin / "bps-server", "--rdma-gid", "3")

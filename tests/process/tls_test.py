@@ -120,7 +120,7 @@ class Cluster(TlsTest):
 class Refused(TlsTest):
     def test_who_has_no_tls(self):
         scheduler, servers = self.tls_cluster()
-        self.assert_status(self.worker(scheduler, 0, 1), UNAUTHORISED, "speaks without TLS", "--tls-cert")
+        self.assert_status(self.worker(scheduler, 0, 1), UNAUTHORISED, "speaks without TLS", "BPS_TLS_CERT")
         server = self.start("plain server", self.bin / "bps-server", "--scheduler", scheduler.address)
         self.assert_status(server, UNAUTHORISED, "speaks without TLS", "--tls-cert")
         own_port = r"TLS with 127\.0\.0\.1"

@@ -138,7 +138,7 @@ class Timeout {
   template <class Rep, class Period>
   static constexpr std::int64_t rounded(std::chrono::duration<Rep, Period> duration) noexcept {
     using Seconds = std::chrono::duration<double>;
-    if (duration <= duration.zero()) return 0;
+    if (!(duration > duration.zero())) return 0;  // also what is not a number
     if (std::chrono::duration_cast<Seconds>(duration).count() > 9e15) return INT64_MAX;
     return static_cast<std::int64_t>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
   }
@@ -358,8 +358,7 @@ class Call {
   Status status(bps_status result) const {
     if (result == BPS_OK) return {};
     if (error_.status == result) return Status(error_);
-    return Status(static_cast<Code>(result), 70,
-                  std::string("libbpsclient returned without a message: ") + bps_status_string(result));
+    return Status(static_cast<Code>(result), 70, bps_status_string(result));
   }
 
  private:

@@ -10,7 +10,7 @@ import pathlib
 from typing import Optional
 
 from . import _abi, _ending
-from .errors import EXIT_CODE_CONFIGURATION, Code, Error
+from .errors import Code, Error
 
 NAME = f"libbpsclient.so.{_abi.VERSION_MAJOR}"
 ADVICE = ("install it with `cmake --install`, or set BPS_LIBRARY to the file, "
@@ -18,7 +18,7 @@ ADVICE = ("install it with `cmake --install`, or set BPS_LIBRARY to the file, "
 
 
 def _unusable(message: str, advice: str) -> Error:
-    return Error(Code.CONFIGURATION, message, advice, EXIT_CODE_CONFIGURATION)
+    return Error(Code.CONFIGURATION, message, advice)
 
 
 def find() -> str:
@@ -65,9 +65,10 @@ def check(status: int, error: Optional[_abi.CError] = None) -> None:
     """Raises the library's error, unless the status is OK."""
     if status == 0:
         return
+    if status == Code.CLOSED and (error is None or not error.message):
+        raise Error(Code.CLOSED, "the client is closed, or belongs to the parent of this process", "open a new one")
     if error is None or not error.message:
-        words = get().bps_status_string(status).decode()
-        raise Error(Code(status), f"the library returned without a message: {words}")
+        raise Error(Code(status), get().bps_status_string(status).decode())
     raise told(error)
 
 

@@ -1,5 +1,6 @@
 """The one exception of this package: what went wrong, what to do about it, and how a program should end."""
 import enum
+from typing import Optional
 
 
 class Code(enum.IntEnum):
@@ -19,8 +20,10 @@ class Code(enum.IntEnum):
     INTERNAL = 12  # a bug in bps; please report it
 
 
-EXIT_CODE_USAGE = 64
-EXIT_CODE_CONFIGURATION = 78
+# As of the C API, for errors that are found here.
+_EXIT_CODES = {Code.INVALID_ARGUMENT: 64, Code.UNREACHABLE: 69, Code.OS: 71, Code.DEADLINE: 75, Code.PEER_LOST: 75,
+               Code.PROTOCOL: 76, Code.UNAUTHORISED: 77, Code.CONFIGURATION: 78, Code.OUT_OF_MEMORY: 71,
+               Code.CANCELLED: 64, Code.CLOSED: 64, Code.INTERNAL: 70}
 
 
 class Error(RuntimeError):
@@ -30,14 +33,14 @@ class Error(RuntimeError):
     program that ends because of it should return, so that orchestrators know whether to start it again (75) or not.
     """
 
-    def __init__(self, code: Code, message: str, advice: str = "", exit_code: int = EXIT_CODE_USAGE) -> None:
+    def __init__(self, code: Code, message: str, advice: str = "", exit_code: Optional[int] = None) -> None:
         super().__init__(f"{message} ({advice})" if advice else message)
         self.code = code
         self.message = message
         self.advice = advice
-        self.exit_code = exit_code
+        self.exit_code: int = _EXIT_CODES[code] if exit_code is None else exit_code
 
 
 def invalid(message: str, advice: str = "") -> Error:
     """The caller's mistake, found before the library was asked."""
-    return Error(Code.INVALID_ARGUMENT, message, advice, EXIT_CODE_USAGE)
+    return Error(Code.INVALID_ARGUMENT, message, advice)

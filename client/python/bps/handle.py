@@ -9,6 +9,7 @@ main thread Ctrl-C ends it at once. Callbacks run on a thread of the library and
 """
 import ctypes
 import itertools
+import math
 import select
 import sys
 import threading
@@ -19,7 +20,7 @@ from . import _abi, _library
 from ._abi import DType
 from ._interrupt import call_interruptibly, in_main_thread
 from ._memory import Memory
-from .errors import Code, Error
+from .errors import Code, Error, invalid
 
 if TYPE_CHECKING:
     from .client import Client
@@ -31,9 +32,21 @@ _LONG_S = 30.0
 _SOON_S = 1.0
 
 
+# Longer than any wait may be.
+_FOREVER_MS = 1 << 62
+
+
 def milliseconds_of(timeout_s: Optional[float]) -> int:
-    """-1, the client's default, for None."""
-    return -1 if timeout_s is None else max(0, int(timeout_s * 1000))
+    """-1, the client's default, for None. Code.INVALID_ARGUMENT: it is no number."""
+    if timeout_s is None:
+        return -1
+    try:
+        milliseconds = timeout_s * 1000.0
+    except TypeError:
+        milliseconds = math.nan
+    if math.isnan(milliseconds):
+        raise invalid(f"a timeout of {timeout_s!r} is not a number of seconds")
+    return int(max(0.0, min(milliseconds, _FOREVER_MS)))
 
 
 class Tensor(NamedTuple):
@@ -110,6 +123,7 @@ class Handle:
 
         An expired wait (Code.DEADLINE) ends nothing, names whom it waited for, and may be tried again.
         """
+        milliseconds_of(timeout_s)  # raises before anything else happens
         started = time.monotonic()
         error = _library.new_error()
         rest_s = timeout_s

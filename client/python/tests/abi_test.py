@@ -47,6 +47,11 @@ class HeaderTest(unittest.TestCase):
         for unknown in (-1, len(words), 65536, 2**31 - 1):
             self.assertEqual(_library.get().bps_status_string(unknown), b"unknown status", unknown)
 
+    def test_exit_codes(self):
+        """Those of errors that this package finds itself, too."""
+        there = {int(status): int(code) for status, code in re.findall(r"BPS_\w+ = (\d+),? +/\*.* exit (\d+) \*/", HEADER)}
+        self.assertEqual({int(code): Error(code, "what").exit_code for code in Code}, there)
+
     def test_sizes_of_elements(self):
         library = _library.get()
         library.bps_dtype_size.restype = ctypes.c_size_t

@@ -83,6 +83,25 @@ class ClientTest(unittest.TestCase):
         self.refused(bps.Code.CONFIGURATION, "join-timeout: '3'", bps.Client, join_timeout=3)
         self.refused(bps.Code.CONFIGURATION, "rank", bps.Client, scheduler="embedded:", rank=7, world_size=2)
 
+    def test_a_timeout_is_a_number(self):
+        handle = self.client.push_pull(self.declare(), values(1000))
+        for wrong in (float("nan"), "3", b"3", [1]):
+            self.refused(bps.Code.INVALID_ARGUMENT, "timeout of .* is not a number of seconds", handle.wait, wrong)
+        self.refused(bps.Code.INVALID_ARGUMENT, "timeout of nan", self.client.barrier, float("nan"))
+        handle.wait(float("inf"))
+        handle.wait(-1)
+        handle.wait(numpy.float32(1))
+
+    def test_a_wait_returns_after_the_callbacks(self):
+        tensor, array = self.declare(10), values(10)
+        for _ in range(500):
+            told = []
+            handle = self.client.push_pull(tensor, array)
+            handle.then(told.append)
+            handle.wait()
+            self.assertEqual(told, [None])
+            self.assertTrue(handle.poll())
+
     def test_callback(self):
         array, told, came = values(1000), [], threading.Event()
         thread = []
@@ -178,6 +197,8 @@ class ClientTest(unittest.TestCase):
             tensor, = client.declare([bps.TensorSpec("t", bps.DType.F32, 3)])
         client.close()
         self.refused(bps.Code.CLOSED, "closed", client.push_pull, tensor, values(3))
+        self.refused(bps.Code.CLOSED, "^the client is closed", client.stats)
+        self.refused(bps.Code.CLOSED, "^the client is closed", client.info)
         self.refused(bps.Code.CLOSED, "closed", client.barrier)
 
     def test_a_with_is_left_by_the_exception_of_the_program(self):
@@ -195,7 +216,7 @@ class ClientTest(unittest.TestCase):
                     1 / 0
             self.assertEqual(abandoned, [0])
             with bps.Client(scheduler="embedded:") as client:
-                self.refused(bps.Code.OS, "message: refused by the operating system", client.abandon)
+                self.refused(bps.Code.OS, "^refused by the operating system", client.abandon)
         self.assertEqual(abandoned, [0, 0])
 
     def test_a_forked_child_is_told(self):

@@ -10,7 +10,7 @@ class GpuTest(WorkerTest):
     program = "gpu_worker.py"
 
     def gpus(self, number=1):
-        return {"LD_LIBRARY_PATH": os.environ["BPS_VIRTUAL_GPUS"], "FAKE_GPUS": str(number)}
+        return {"LD_LIBRARY_PATH": os.environ["VIRTUAL_GPU_DRIVER"], "FAKE_GPUS": str(number)}
 
     def cases(self, size, *cases, servers=2, gpus=1, **env):
         for worker in self.run_all(size, *cases, servers=servers, **self.gpus(gpus), **env):

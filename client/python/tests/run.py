@@ -14,7 +14,7 @@ if __name__ == "__main__":
     build = pathlib.Path(sys.argv[1]).resolve()
     module = sys.argv[2]
     os.environ["BPS_LIBRARY"] = str(build / "lib" / "libbpsclient.so.0")
-    os.environ["BPS_VIRTUAL_GPUS"] = str(build / "tests" / "gpu" / "driver")
+    os.environ["VIRTUAL_GPU_DRIVER"] = str(build / "tests" / "gpu" / "driver")
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
     sys.path[:0] = [str(HERE), str(HERE.parent), str(SOURCE / "tests" / "process")]

@@ -312,6 +312,8 @@ def not_possible():
     refused(invalid, "loss is in the memory of meta.*CUDA GPUs only", lambda: bps.push_pull(torch.zeros(3, device="meta"), "loss"))
     refused(invalid, "torch.bool, which cannot be reduced", lambda: bps.push_pull(torch.zeros(3, dtype=torch.bool)))
     refused(invalid, "sparse", lambda: bps.push_pull(torch.eye(3).to_sparse()))
+    for what in (bps.allreduce, bps.allreduce_, bps.push_pull, bps.push_pull_async, bps.broadcast, bps.broadcast_):
+        refused(invalid, "the tensor is a float, not a tensor", lambda: what(0.5))
     model = nn.Linear(3, 3)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     refused(invalid, "lacks 1 of the optimizer's 2", lambda: bps.DistributedOptimizer(sgd, [("weight", model.weight)]))

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <future>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -32,6 +33,8 @@ static_assert(!std::is_copy_constructible_v<bps::Client> &&
 static_assert(!std::is_copy_constructible_v<bps::Handle> && std::is_nothrow_move_assignable_v<bps::Handle>);
 static_assert(std::is_nothrow_copy_constructible_v<bps::Error>);
 static_assert(bps::Timeout(1500us).milliseconds() == 2 && bps::Timeout(-1s).milliseconds() == 0);
+static_assert(bps::Timeout(std::chrono::duration<double>(std::numeric_limits<double>::quiet_NaN()))
+                  .milliseconds() == 0);
 static_assert(bps::Timeout().milliseconds() == -1 &&
               bps::Timeout(std::chrono::hours::max()).milliseconds() == INT64_MAX);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "proto/base/assert.h"
+#include "proto/base/config/units.h"
 
 namespace bps {
 
@@ -52,8 +53,8 @@ void ClientEngine::on_job_start(JobStart& start) {
   const TimePoint patience = std::max(link_.join_deadline(), loop_.now() + kGroupPatience);
   if (Status status = data_.start(start, link_.incarnation(), link_.ticket(), patience); !status.ok())
     return fail(status.error());
-  log_.info("joined job '{}' (run {:x}) as rank {} of {}, {} lanes", config_.job, start.job_run.value,
-            config_.rank.value, config_.world_size, start.lanes.size());
+  log_.info("joined job '{}' (run {:016x}) as rank {} of {}, {}", config_.job, start.job_run.value,
+            config_.rank.value, config_.world_size, counted(start.lanes.size(), "lane"));
   waits_.start();
   if (!data_.forms_group()) return on_group({});
   group_timer_ = loop_.at(
@@ -63,7 +64,7 @@ void ClientEngine::on_job_start(JobStart& start) {
             ErrorCode::deadline,
             fmt::format("the ranks of this host have not begun to sum within {:.3g} s: {}",
                         std::chrono::duration<double>(loop_.now() - since).count(), data_.describe_group()),
-            "see the logs of all ranks of this host, or raise join-timeout"));
+            "see the logs of all ranks of this host, or raise join-timeout (BPS_JOIN_TIMEOUT)"));
       });
 }
 

@@ -89,7 +89,7 @@ void SchedulerLink::join_is_late() {
   fail(make_error(
       gathers ? ErrorCode::deadline : ErrorCode::unreachable,
       fmt::format("could not join within {} s: {}", seconds(config_.join_timeout), describe_join()),
-      gathers ? "start the missing processes, or raise join-timeout"
+      gathers ? "start the missing processes, or raise join-timeout (BPS_JOIN_TIMEOUT)"
               : session_.core().words().advice_unreachable));
 }
 

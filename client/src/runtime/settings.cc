@@ -242,19 +242,23 @@ Status check(const Raw& raw, ClientSettings& settings) {
   if (raw.partition_bytes) {
     const std::uint64_t slice = raw.partition_bytes->bytes;
     if (slice < kMinPartitionBytes || slice > kMaxPartitionBytes || slice % kPartitionBytesMultiple != 0) {
-      return bad(fmt::format("partition-bytes {} is not between {} and {} and a multiple of {}", slice,
-                             kMinPartitionBytes, kMaxPartitionBytes, kPartitionBytesMultiple));
+      return bad(fmt::format(
+          "partition-bytes {} (BPS_PARTITION_BYTES) is not between {} and {} and a multiple of {}", slice,
+          kMinPartitionBytes, kMaxPartitionBytes, kPartitionBytesMultiple));
     }
     config.partition_bytes = slice;
   }
   if (Status status = check_name("job name", raw.job, kMaxNameBytes); !status.ok())
     return bad(status.error().message);
-  for (const Duration timeout : {raw.join_timeout, raw.operation_timeout}) {
-    if (timeout <= Duration{} || timeout > kLongestTimeout)
-      return bad("timeouts are more than 0 and at most a year");
+  for (const auto& [name, timeout] :
+       {std::pair{"join-timeout", raw.join_timeout}, std::pair{"operation-timeout", raw.operation_timeout}}) {
+    if (timeout <= Duration{} || timeout > kLongestTimeout) {
+      return bad(fmt::format("{} ({}) is {}; it is more than 0 and at most a year", name, variable_of(name),
+                             to_string(timeout)));
+    }
   }
   if (raw.scheduler_grace < Duration{} || raw.scheduler_grace > kLongestTimeout)
-    return bad("scheduler-grace is at most a year, 0 to end with the scheduler");
+    return bad("scheduler-grace (BPS_SCHEDULER_GRACE) is at most a year, 0 to end with the scheduler");
   auto staleness = staleness_of(raw.staleness);
   if (!staleness) return staleness.error();
   settings.embedded = raw.scheduler == kEmbedded;
@@ -281,7 +285,9 @@ Status check(const Raw& raw, ClientSettings& settings) {
     config.key = std::move(key).value();
   }
   if (!settings.embedded) {
-    auto tls = load_tls(raw.tls);
+    TlsFiles files = raw.tls;
+    files.are_variables = true;
+    auto tls = load_tls(files);
     if (!tls) return tls.error();
     settings.tls = std::move(tls).value();
   }
@@ -303,7 +309,7 @@ Status check(const Raw& raw, ClientSettings& settings) {
   config.join_timeout = raw.join_timeout;
   config.scheduler_grace = raw.scheduler_grace;
   if (raw.stall_warn < Duration{} || raw.stall_warn > kLongestTimeout)
-    return bad("stall-warn is 0 (never) to a year");
+    return bad("stall-warn (BPS_STALL_WARN) is 0 (never) to a year");
   config.stall_warn = raw.stall_warn;
   config.bandwidth_bps = raw.bandwidth ? raw.bandwidth->bits_per_second : 0;
   config.host = raw.host.empty() ? host_identity() : raw.host;

@@ -158,7 +158,7 @@ TEST_CASE("settings: a key file gives the job's key, and a cluster of its own ne
 TEST_CASE("settings: TLS is asked for with three files, and a cluster of its own needs none") {
   GivenSettings given;
   given["tls-cert"] = "/none/cert.pem";
-  CHECK_THAT(refusal(given).message, Contains("without --tls-key"));
+  CHECK_THAT(refusal(given).message, Contains("without BPS_TLS_KEY"));
   given["tls-key"] = "/none/key.pem";
   const Environment environment = {{"BPS_TLS_CA", "/none/ca.pem"}};
   CHECK_THAT(refusal(given, environment).message, Contains("/none/cert.pem"));
@@ -261,7 +261,9 @@ TEST_CASE("settings: what cannot be is refused with the numbers") {
   CHECK_THAT(refusal(given).message, Contains("transport") && Contains("pigeon"));
   given = {};
   given["join-timeout"] = "0ms";
-  CHECK_THAT(refusal(given).message, Contains("timeouts"));
+  CHECK_THAT(refusal(given).message, Contains("join-timeout (BPS_JOIN_TIMEOUT) is 0"));
+  CHECK_THAT(refusal({}, {{"BPS_OPERATION_TIMEOUT", "0s"}}).message,
+             Contains("operation-timeout (BPS_OPERATION_TIMEOUT) is 0"));
   given = {};
   given["job"] = "";
   CHECK_THAT(refusal(given).message, Contains("job name"));

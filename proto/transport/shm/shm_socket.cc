@@ -36,7 +36,7 @@ Result<pid_t> check_same_user(int fd) {
   return make_error(
       ErrorCode::unauthorised,
       fmt::format("process {} runs as user {}, this one as user {}", peer.pid, peer.uid, ::geteuid()),
-      "memory is shared between processes of one user only: use --transport tcp");
+      "memory is shared between processes of one user only: use transport tcp (--transport, BPS_TRANSPORT)");
 }
 
 ssize_t send_pieces(int fd, std::span<iovec> pieces, int descriptor) {

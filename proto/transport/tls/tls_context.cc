@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "proto/base/assert.h"
+#include "proto/base/config/config.h"
 #include "proto/base/config/secret_file.h"
 #include "proto/transport/tls/tls_errors.h"
 #include "proto/transport/tls/tls_session.h"
@@ -39,10 +40,16 @@ void prepare_openssl() {
   BPS_ASSERT(prepared == 1);
 }
 
-Error bad_file(const char* flag, const std::string& path, std::string_view what,
+std::string shown_setting(std::string_view setting, bool is_variable) {
+  return is_variable ? variable_of(setting) : fmt::format("--{}", setting);
+}
+
+// `setting`: as it is shown.
+Error bad_file(const std::string& setting, const std::string& path, std::string_view what,
                std::string advice = kMakeThem) {
   ERR_clear_error();
-  return make_error(ErrorCode::configuration, fmt::format("{} {} {}", flag, path, what), std::move(advice));
+  return make_error(ErrorCode::configuration, fmt::format("{} {} {}", setting, path, what),
+                    std::move(advice));
 }
 
 Bio memory_of(std::string_view text) {
@@ -55,18 +62,18 @@ int no_passphrase(char*, int, int, void* asked) {
   return -1;
 }
 
-Result<PrivateKey> parse_key(std::string_view pem, const std::string& path) {
+Result<PrivateKey> parse_key(std::string_view pem, const std::string& setting, const std::string& path) {
   bool asked = false;
   PrivateKey key(PEM_read_bio_PrivateKey(memory_of(pem).get(), nullptr, no_passphrase, &asked));
   if (key != nullptr) return key;
   if (asked) {
-    return bad_file("--tls-key", path, "is encrypted with a passphrase, and there is nobody to ask for it",
+    return bad_file(setting, path, "is encrypted with a passphrase, and there is nobody to ask for it",
                     "openssl pkey -in FILE -out PLAIN; chmod 600 PLAIN");
   }
-  return bad_file("--tls-key", path, "holds no private key in PEM form");
+  return bad_file(setting, path, "holds no private key in PEM form");
 }
 
-Result<std::vector<Certificate>> parse_certificates(std::string_view pem, const char* flag,
+Result<std::vector<Certificate>> parse_certificates(std::string_view pem, const std::string& setting,
                                                     const std::string& path) {
   std::vector<Certificate> found;
   const Bio bio = memory_of(pem);
@@ -76,14 +83,14 @@ Result<std::vector<Certificate>> parse_certificates(std::string_view pem, const 
   const auto last = ERR_peek_last_error();
   // The end of the file, also where text stands behind the last certificate.
   const bool whole = ERR_GET_LIB(last) == ERR_LIB_PEM && ERR_GET_REASON(last) == PEM_R_NO_START_LINE;
-  if (found.empty()) return bad_file(flag, path, "holds no certificate in PEM form");
-  if (!whole) return bad_file(flag, path, fmt::format("is damaged behind certificate {}", found.size()));
+  if (found.empty()) return bad_file(setting, path, "holds no certificate in PEM form");
+  if (!whole) return bad_file(setting, path, fmt::format("is damaged behind certificate {}", found.size()));
   ERR_clear_error();
   return found;
 }
 
 // What is public.
-Result<std::string> read_file(const char* flag, const std::string& path) {
+Result<std::string> read_file(const std::string& setting, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string content;
   if (file) {
@@ -92,9 +99,10 @@ Result<std::string> read_file(const char* flag, const std::string& path) {
     content.resize(static_cast<std::size_t>(file.gcount()));
   }
   if (!file.is_open() || file.bad() || (content.empty() && !file.eof())) {
-    return bad_file(flag, path, std::string("cannot be read: ") + std::strerror(errno));
+    return bad_file(setting, path, std::string("cannot be read: ") + std::strerror(errno));
   }
-  if (content.size() > kMaxFileBytes) return bad_file(flag, path, "is too long to be a list of certificates");
+  if (content.size() > kMaxFileBytes)
+    return bad_file(setting, path, "is too long to be a list of certificates");
   return content;
 }
 
@@ -109,8 +117,9 @@ Status check_acceptance(SSL_CTX* context, const TlsFiles& names) {
   }
   if (X509_verify_cert(verification.get()) == 1) return {};
   const int why = X509_STORE_CTX_get_error(verification.get());
-  return bad_file("--tls-cert", names.certificate,
-                  fmt::format("would be refused by the others: {}", describe_refusal(why)),
+  return bad_file(shown_setting("tls-cert", names.are_variables), names.certificate,
+                  fmt::format("would be refused by the others: {}",
+                              describe_refusal(why, shown_setting("tls-ca", names.are_variables))),
                   fmt::format("give a certificate that the authority in {} has signed", names.authority));
 }
 
@@ -145,24 +154,26 @@ TlsContext::~TlsContext() {
 
 Result<SharedTls> TlsContext::make(const Pem& pem, const TlsFiles& names) {
   auto made = std::make_shared<TlsContext>(Private());
+  made->are_variables_ = names.are_variables;
+  const std::string certificate_setting = made->shown("tls-cert"), key_setting = made->shown("tls-key");
   SSL_CTX* const context = made->context_;
-  auto certificates = parse_certificates(pem.certificate, "--tls-cert", names.certificate);
+  auto certificates = parse_certificates(pem.certificate, certificate_setting, names.certificate);
   if (!certificates) return certificates.error();
-  auto authorities = parse_certificates(pem.authority, "--tls-ca", names.authority);
+  auto authorities = parse_certificates(pem.authority, made->shown("tls-ca"), names.authority);
   if (!authorities) return authorities.error();
-  auto key = parse_key(pem.key, names.key);
+  auto key = parse_key(pem.key, key_setting, names.key);
   if (!key) return key.error();
   if (SSL_CTX_use_certificate(context, certificates->front().get()) != 1) {
-    return bad_file("--tls-cert", names.certificate, "cannot be used: " + take_tls_error());
+    return bad_file(certificate_setting, names.certificate, "cannot be used: " + take_tls_error());
   }
   for (auto entry = certificates->begin() + 1; entry != certificates->end(); ++entry)
     SSL_CTX_add1_chain_cert(context, entry->get());
   if (X509_check_private_key(certificates->front().get(), key->get()) != 1) {
-    return bad_file("--tls-key", names.key, "is not the key of the certificate in " + names.certificate,
+    return bad_file(key_setting, names.key, "is not the key of the certificate in " + names.certificate,
                     "give the two files that were made together");
   }
   if (SSL_CTX_use_PrivateKey(context, key->get()) != 1) {
-    return bad_file("--tls-key", names.key, "cannot be used: " + take_tls_error());
+    return bad_file(key_setting, names.key, "cannot be used: " + take_tls_error());
   }
   for (const Certificate& authority : *authorities)
     X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get());
@@ -170,16 +181,23 @@ Result<SharedTls> TlsContext::make(const Pem& pem, const TlsFiles& names) {
   return SharedTls(std::move(made));
 }
 
+std::string TlsContext::shown(std::string_view setting) const {
+  return shown_setting(setting, are_variables_);
+}
+
 Result<SharedTls> TlsContext::from_pem(const Pem& pem) {
-  return make(pem, {"(certificate)", "(key)", "(authority)"});
+  return make(pem, {"(certificate)", "(key)", "(authority)", false});
 }
 
 Result<SharedTls> TlsContext::load(const TlsFiles& files) {
-  const auto certificate = read_file("--tls-cert", files.certificate);
+  const auto shown = [&files](std::string_view setting) {
+    return shown_setting(setting, files.are_variables);
+  };
+  const auto certificate = read_file(shown("tls-cert"), files.certificate);
   if (!certificate) return certificate.error();
-  const auto authority = read_file("--tls-ca", files.authority);
+  const auto authority = read_file(shown("tls-ca"), files.authority);
   if (!authority) return authority.error();
-  const auto key = read_secret_file(files.key, "--tls-key", kMaxFileBytes, kMakeThem);
+  const auto key = read_secret_file(files.key, shown("tls-key"), kMaxFileBytes, kMakeThem);
   if (!key) return make_error(ErrorCode::configuration, key.error().message, key.error().advice);
   auto made = make({*certificate, key->text(), *authority}, files);
   if (!made) return made;
@@ -189,12 +207,16 @@ Result<SharedTls> TlsContext::load(const TlsFiles& files) {
 
 Result<SharedTls> load_tls(const TlsFiles& files) {
   if (!files.any()) return SharedTls();
-  for (const auto& [flag, path] :
-       {std::pair{"--tls-cert", &files.certificate}, std::pair{"--tls-key", &files.key},
-        std::pair{"--tls-ca", &files.authority}}) {
+  const auto shown = [&files](std::string_view setting) {
+    return shown_setting(setting, files.are_variables);
+  };
+  for (const auto& [setting, path] :
+       {std::pair{"tls-cert", &files.certificate}, std::pair{"tls-key", &files.key},
+        std::pair{"tls-ca", &files.authority}}) {
     if (path->empty()) {
-      return make_error(ErrorCode::configuration, fmt::format("TLS is asked for without {}", flag),
-                        "give --tls-cert, --tls-key and --tls-ca, or none of them");
+      return make_error(ErrorCode::configuration, fmt::format("TLS is asked for without {}", shown(setting)),
+                        fmt::format("give {}, {} and {}, or none of them", shown("tls-cert"),
+                                    shown("tls-key"), shown("tls-ca")));
     }
   }
   return TlsContext::load(files);

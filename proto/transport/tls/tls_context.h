@@ -21,11 +21,13 @@ struct ssl_ctx_st;
 
 namespace bps {
 
-// --tls-cert, --tls-key and --tls-ca: PEM files.
+// The settings tls-cert, tls-key and tls-ca: PEM files.
 struct TlsFiles {
   std::string certificate;  // this side's, then the certificates between it and the authority, if any
   std::string key;          // of the certificate; nobody but its owner may have any right to it
   std::string authority;    // one certificate or more
+  // How errors call the settings: --tls-cert, or BPS_TLS_CERT where there are no flags.
+  bool are_variables = false;
 
   bool any() const { return !certificate.empty() || !key.empty() || !authority.empty(); }
 };
@@ -57,12 +59,15 @@ class TlsContext {
   // For TlsSession.
   ssl_ctx_st* get() const { return context_; }
   const bio_method_st* socket_method() const { return socket_method_; }
+  // "--tls-cert", or "BPS_TLS_CERT": what this program calls a setting.
+  std::string shown(std::string_view setting) const;
 
  private:
   static Result<std::shared_ptr<const TlsContext>> make(const Pem& pem, const TlsFiles& names);
 
   ssl_ctx_st* context_ = nullptr;
   bio_method_st* socket_method_ = nullptr;
+  bool are_variables_ = false;
 };
 
 using SharedTls = std::shared_ptr<const TlsContext>;

@@ -78,6 +78,8 @@ TEST_CASE("tls files: all three or none") {
   some = {"", "", ""};
   some.key = files.good.key;
   CHECK_THAT(files.refusal(some, "").advice, Contains("--tls-ca"));
+  some.are_variables = true;
+  CHECK_THAT(files.refusal(some, "").advice, Contains("BPS_TLS_CA") && !Contains("--"));
 }
 
 TEST_CASE("tls files: what cannot be read is named") {

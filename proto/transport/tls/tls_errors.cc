@@ -6,7 +6,7 @@
 
 namespace bps {
 
-std::string describe_refusal(int verification_error) {
+std::string describe_refusal(int verification_error, const std::string& authority) {
   switch (verification_error) {
     case X509_V_ERR_CERT_HAS_EXPIRED: return "it has expired";
     case X509_V_ERR_CERT_NOT_YET_VALID:
@@ -16,7 +16,7 @@ std::string describe_refusal(int verification_error) {
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-    case X509_V_ERR_CERT_SIGNATURE_FAILURE: return "it is not signed by the authority of --tls-ca";
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE: return "it is not signed by the authority of " + authority;
     case X509_V_ERR_INVALID_CA: return "an authority in its chain may not sign certificates";
     case X509_V_ERR_INVALID_PURPOSE:
       return "its extended key usage does not allow this side of a connection (it must allow both, or be "
@@ -27,8 +27,8 @@ std::string describe_refusal(int verification_error) {
 
 std::string describe_alert(int alert) {
   switch (alert) {
-    case SSL_AD_UNKNOWN_CA: return "another authority than its --tls-ca has signed it";
-    case SSL_AD_DECRYPT_ERROR: return "its signature is not that of the authority in its --tls-ca";
+    case SSL_AD_UNKNOWN_CA: return "another authority than its tls-ca has signed it";
+    case SSL_AD_DECRYPT_ERROR: return "its signature is not that of the authority in its tls-ca";
     case SSL_AD_CERTIFICATE_EXPIRED: return "it has expired";
     case SSL_AD_CERTIFICATE_REVOKED: return "it is revoked";
     case TLS13_AD_CERTIFICATE_REQUIRED: return "there is none";

@@ -5,8 +5,8 @@
 
 namespace bps {
 
-// Why a certificate is not accepted (X509_V_ERR_...).
-std::string describe_refusal(int verification_error);
+// Why a certificate is not accepted (X509_V_ERR_...). `authority`: what this program calls the setting.
+std::string describe_refusal(int verification_error, const std::string& authority);
 
 // Why the other side ends the connection, as its alert says.
 std::string describe_alert(int alert);

@@ -18,7 +18,9 @@ namespace bps {
 namespace {
 
 constexpr std::size_t kMaxSubjectBytes = 200;
-constexpr const char* kGiveIt = "start it with --tls-cert, --tls-key and --tls-ca";
+constexpr const char* kGiveIt =
+    "start it with --tls-cert, --tls-key and --tls-ca, a worker with BPS_TLS_CERT, BPS_TLS_KEY and "
+    "BPS_TLS_CA";
 
 // As "CN = gpu-03, O = lab", with what could harm a terminal escaped.
 std::string subject_of(const X509* certificate) {
@@ -202,8 +204,9 @@ Error TlsSession::failure_of_openssl() const {
   if (refusal_ != 0) {
     return make_error(
         ErrorCode::unauthorised,
-        fmt::format("its certificate ({}) is refused: {}", refused_subject_, describe_refusal(refusal_)),
-        "give it a certificate that the authority of --tls-ca has signed");
+        fmt::format("its certificate ({}) is refused: {}", refused_subject_,
+                    describe_refusal(refusal_, context_->shown("tls-ca"))),
+        fmt::format("give it a certificate that the authority of {} has signed", context_->shown("tls-ca")));
   }
   if (from_ssl && reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
     return make_error(ErrorCode::unauthorised, "it shows no certificate", kGiveIt);
@@ -213,7 +216,8 @@ Error TlsSession::failure_of_openssl() const {
     if (is_about_certificates(alert)) {
       return make_error(ErrorCode::unauthorised,
                         "it refuses the certificate of this side: " + describe_alert(alert),
-                        "give --tls-cert a certificate that the authority of its --tls-ca has signed");
+                        fmt::format("give {} a certificate that the authority of its tls-ca has signed",
+                                    context_->shown("tls-cert")));
     }
     return make_error(ErrorCode::protocol, "it ends the TLS connection: " + describe_alert(alert));
   }

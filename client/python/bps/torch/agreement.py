@@ -7,7 +7,7 @@ import torch
 
 from .._abi import DType, Op
 from .._memory import memory_of
-from ..errors import EXIT_CODE_CONFIGURATION, Code, Error
+from ..errors import Code, Error
 from .stream import Parcel, broadcast_bytes
 from .world import World
 
@@ -58,4 +58,4 @@ def check_agreement(world: World, tensors: Sequence[Tuple[str, torch.Tensor]], w
     who = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
     detail = f": on rank {world.client.rank}, {difference}" if difference is not None else ""
     raise Error(Code.CONFIGURATION, f"{what} of {who} is not that of rank 0{detail}",
-                "build it alike on all ranks" + ("" if detail else f"; {who} can say what differs"), EXIT_CODE_CONFIGURATION)
+                "build it alike on all ranks" + ("" if detail else f"; {who} can say what differs"))

@@ -60,6 +60,7 @@ def broadcast_(tensor: torch.Tensor, root_rank: int = 0, name: str = "the tensor
 
 def broadcast(tensor: torch.Tensor, root_rank: int = 0, name: str = "the tensor") -> torch.Tensor:
     """As broadcast_, into a new tensor."""
+    check_place(tensor, name)
     return broadcast_(tensor.detach().clone(), root_rank, name)
 
 

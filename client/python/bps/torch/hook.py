@@ -9,7 +9,7 @@ import torch.distributed
 
 from .._abi import Op
 from .._ending import handed_over
-from ..errors import EXIT_CODE_CONFIGURATION, Code, Error, invalid
+from ..errors import Code, Error, invalid
 from .operations import Handle, start
 from .tensors import is_on_gpu
 from .world import World, world
@@ -81,8 +81,7 @@ def state(process_group: Optional[torch.distributed.ProcessGroup] = None, *,
         if mine != theirs:
             here = "is not in it" if theirs[0] < 0 else f"is rank {theirs[0]} of {theirs[1]} in it"
             raise Error(Code.CONFIGURATION, f"the process group is not the job: rank {mine[0]} of {mine[1]} {here}",
-                        "the hook averages over all ranks of the job: use a group of all of them, or another hook",
-                        EXIT_CODE_CONFIGURATION)
+                        "the hook averages over all ranks of the job: use a group of all of them, or another hook")
     return CommState(place, compression)
 
 

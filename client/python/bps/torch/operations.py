@@ -160,6 +160,7 @@ class _Reduced(torch.autograd.Function):
 def _reduced(tensor: torch.Tensor, name: Optional[str], op: Op, priority: int = 0,
              compression: Optional[torch.dtype] = None) -> torch.Tensor:
     """Into a new tensor, which belongs to the graph of `tensor`, if there is one."""
+    check_place(tensor, name or "the tensor")
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = _Reduced.apply(tensor, name, op, priority, compression)  # type: ignore[no-untyped-call]
         return result

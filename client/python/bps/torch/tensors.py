@@ -13,7 +13,9 @@ _DTYPES = {torch.float32: DType.F32, torch.float64: DType.F64, torch.float16: DT
 
 def check_place(tensor: torch.Tensor, what: str) -> None:
     """Error: INVALID_ARGUMENT for tensors without a plain piece of memory that can be reached: that of the host, or of a
-    CUDA GPU."""
+    CUDA GPU; and for what is no tensor."""
+    if not isinstance(tensor, torch.Tensor):
+        raise invalid(f"{what} is a {type(tensor).__name__}, not a tensor", "make one of it: torch.tensor(...)")
     if tensor.device.type not in ("cpu", "cuda"):
         raise out_of_reach(what, str(tensor.device))
     if tensor.layout != torch.strided:

@@ -197,7 +197,7 @@ Status RealVerbs::apply_options(rdma_cm_id* id) const {
   if (library_.set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &traffic_class, sizeof traffic_class) == 0)
     return {};
   return os_error(fmt::format("cannot set traffic class {}", traffic_class), errno,
-                  "leave out --rdma-tclass");
+                  "leave out rdma-tclass (BPS_RDMA_TCLASS)");
 }
 
 Result<std::unique_ptr<VerbsLink>> RealVerbs::connect(const SocketAddress& address, int timeout_ms) {
