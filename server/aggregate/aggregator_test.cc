@@ -472,6 +472,22 @@ TEST_CASE("a rank that left fails the rounds that need it, naming it") {
         "round 1 of layer1.weight (partition 7) can never complete: rank 1 has left the job");
 }
 
+TEST_CASE("a rank that left is the error of every later round, for those that lag behind too") {
+  Bench bench(3);
+  for (const std::uint32_t rank : {0, 1, 2})
+    bench.push(rank, 0, 1);
+  bench.push(0, 1, 1);
+  bench.aggregator->left(2, bench.actions);
+  bench.push(0, 2, 1);  // each fails at once, so this rank runs ahead of the other
+  bench.push(0, 3, 1);
+  bench.push(1, 1, 1);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(bench.actions[0].kind == Kind::failed);
+  CHECK(bench.actions[0].error.code == ErrorCode::configuration);
+  CHECK(bench.actions[0].error.message ==
+        "round 1 of layer1.weight (partition 7) can never complete: rank 2 has left the job");
+}
+
 TEST_CASE("a partition without elements completes its rounds") {
   Bench bench(2);
   PartitionShape shape = bench.aggregator->shape();

@@ -77,7 +77,7 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
     return false;
   }
   if (header.round != open_) {
-    refuse(contributor, errors_.order(contributor, header.round, open_));
+    refuse(contributor, out_of_turn(contributor, header.round));
     return false;
   }
   note_stored(contributor);
@@ -101,8 +101,7 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
     begun_ = true;
     opener_ = contributor;
     sum_.open(open_, header.operation, broadcast ? header.root : Rank{});
-    const auto gone = std::find_if(states_.begin(), states_.end(), [](const State& s) { return s.left; });
-    if (gone != states_.end()) return errors_.left(static_cast<std::uint32_t>(gone - states_.begin()), open_);
+    if (const std::uint32_t gone = first_left(); gone < states_.size()) return errors_.left(gone, open_);
   }
   if (header.error.code != ErrorCode::ok) return header.error;
   const auto differ = [&](const std::string& theirs, const std::string& mine) {
@@ -172,6 +171,18 @@ Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes
 void SyncAggregator::refuse(std::uint32_t contributor, Error error) {
   refusals_.emplace_back(contributor, std::move(error));
   states_[contributor].arrival = Arrival::refused;
+}
+
+// Once a rank has left, each round fails as soon as it is opened: the ranks are not in step any more, and
+// that is no fault of theirs.
+Error SyncAggregator::out_of_turn(std::uint32_t contributor, Round round) const {
+  const std::uint32_t gone = first_left();
+  return gone < states_.size() ? errors_.left(gone, round) : errors_.order(contributor, round, open_);
+}
+
+std::uint32_t SyncAggregator::first_left() const {
+  const auto gone = std::find_if(states_.begin(), states_.end(), [](const State& s) { return s.left; });
+  return static_cast<std::uint32_t>(gone - states_.begin());
 }
 
 void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
@@ -370,7 +381,7 @@ void SyncAggregator::reply_retained(std::uint32_t contributor, Round round, Acti
   const bool failed = last_.error.code != ErrorCode::ok;
   const bool kept = is_last(round) && (failed || slots_.has_memory(round));
   if (!kept) {
-    emit(actions, Action::Kind::failed, contributor, round, errors_.order(contributor, round, open_));
+    emit(actions, Action::Kind::failed, contributor, round, out_of_turn(contributor, round));
   } else if (failed) {
     emit(actions, Action::Kind::failed, contributor, round, last_.error);
   } else {
@@ -561,7 +572,7 @@ void SyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed
   } else if (is_last(next) && !state.stored) {
     reply_retained(contributor, next, actions);
   } else {
-    emit(actions, Action::Kind::failed, contributor, next, errors_.order(contributor, next, open_));
+    emit(actions, Action::Kind::failed, contributor, next, out_of_turn(contributor, next));
   }
 }
 

@@ -100,6 +100,10 @@ class SyncAggregator final : public Aggregator {
   bool is_turn(std::uint32_t contributor, const PushPull& header) const;
   Destination place(std::uint32_t contributor, std::uint64_t bytes);
   void refuse(std::uint32_t contributor, Error error);
+  // Why a round that is neither the open one nor the one before it fails.
+  Error out_of_turn(std::uint32_t contributor, Round round) const;
+  // A contributor that has left, if any; states_.size(): none.
+  std::uint32_t first_left() const;
   void end_refused(std::uint32_t contributor, Actions& actions);
   void end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions);
   // Copies it into the budget, or refuses it.
