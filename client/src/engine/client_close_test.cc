@@ -43,11 +43,13 @@ TEST_CASE("close: operations first, then Leave, then Left") {
     CHECK(silence.seen() == 1);
   }
   SECTION("an operation that does not finish is cancelled, and the worker is lost to the others") {
+    const ExpectLog warning("rank 0: closes in the middle of round 0 of layer1.weight");
     c.push_pull();
     close(1s);
     c.loop.run_for(999ms);
     CHECK(c.outcome.ended == 0);
     c.loop.run_for(1ms);
+    CHECK(warning.seen() == 1);
     CHECK(c.outcome.ended == 1);
     CHECK(c.outcome.error.code == ErrorCode::cancelled);
     CHECK_FALSE(c.lane(0).open());

@@ -196,7 +196,10 @@ void ClientEngine::drain() {
   leaving_ = true;
   loop_.cancel(close_timer_);
   close_timer_ = {};
-  if (!data_.idle()) return finish_close();
+  if (!data_.idle()) {
+    warn_of_what_is_under_way();
+    return finish_close();
+  }
   data_.leave_group([this] {
     data_.leave();
     has_left_ = true;
@@ -210,6 +213,19 @@ void ClientEngine::drain() {
         link_.name());
     finish_close();
   });
+}
+
+// A program that forgot to wait may end with status 0.
+void ClientEngine::warn_of_what_is_under_way() {
+  const std::vector<TensorSet::UnderWay> operations = data_.tensors().all_under_way();
+  if (operations.empty()) return;
+  const std::string others =
+      operations.size() == 1 ? "" : fmt::format(" and {}", counted(operations.size() - 1, "other operation"));
+  log_.warn(
+      "job '{}', rank {}: closes in the middle of {}{}; to the other ranks it is lost. Wait for each "
+      "operation "
+      "first, or give the closing more time",
+      config_.job, config_.rank.value, data_.describe(operations.front().tensor), others);
 }
 
 void ClientEngine::on_settle(const Settle& settle) {

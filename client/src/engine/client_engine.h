@@ -152,6 +152,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void fail(const Error& error);
   void post(std::function<void()> task);
   void drain();
+  void warn_of_what_is_under_way();
   void finish_close();
   Status ready() const;
 

@@ -309,6 +309,7 @@ TEST_CASE("gpu: a client that is closed waits for what its GPU does, or ends it"
     CHECK(closed);
   }
   SECTION("not in time") {
+    const ExpectLog warning("closes in the middle of round 0 of layer1.weight");
     g.cluster.engine.close(1ms, [&](const Status&) { closed = true; });
     g.loop.run_for(50ms);
     CHECK(closed);
@@ -337,6 +338,7 @@ TEST_CASE(
   g.loop.run_for(20ms);
   std::optional<Status> closed;
   g.is_closing = true;
+  const ExpectLog warning("closes in the middle of round 0 of layer1.weight");
   g.cluster.engine.close(1ms, [&](const Status& status) { closed = status; });
   g.loop.run_for(FakeGroup::kPatience - 50ms);
   CHECK(closed.has_value() == !is_at_it);

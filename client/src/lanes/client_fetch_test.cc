@@ -76,6 +76,7 @@ TEST_CASE("fetch: of an answer in library memory, while the next round goes on")
     CHECK(c.payload == bytes_of(kSlice, 9));
   }
   SECTION("closing the engine meanwhile") {
+    const ExpectLog warning("closes in the middle of round 1 of layer1.weight");
     c.engine.close(1s, [](Status) {});
     c.loop.run_for(2s);
     CHECK(c.outcome.ended == 2);
