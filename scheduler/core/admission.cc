@@ -89,7 +89,7 @@ bool Admission::try_join(TimePoint now, PeerId id, const HelloWorker& hello, Tim
     const Membership::Decision decision = job->decide(hello);
     if (decision.verdict == Membership::Verdict::wait) return false;
     if (decision.verdict == Membership::Verdict::refuse) {
-      job->note_refused(hello.rank, decision.error);
+      job->note_refused(now, hello.rank, decision);
       tables_.peers.refuse(id, decision.error);
     } else {
       join(now, id, hello, until, *job);

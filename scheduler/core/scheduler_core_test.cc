@@ -252,13 +252,41 @@ TEST_CASE("core: the join deadline says who was refused, and why") {
   CoreHarness h;
   h.server();
   const PeerId w0 = h.worker("j", 0, 2);
-  h.worker("j", 1, 3);
+  h.worker("j", 2, 3);
   h.run(seconds(61));
   const Error error = h.last<JobFailed>(w0).error;
   CHECK(error.code == ErrorCode::configuration);
   CHECK(error.message ==
-        "job j: 1 of 2 workers joined in 60 s; missing rank 1; a worker that came as rank 1 was refused: "
-        "world-size of job j differs: rank 0 (host gpu-0) has 2, rank 1 (host gpu-1) has 3");
+        "job j: 1 of 2 workers joined in 60 s; missing rank 1; a worker that came as rank 2 was refused: "
+        "world-size of job j differs: rank 0 (host gpu-0) has 2, rank 2 (host gpu-2) has 3");
+}
+
+TEST_CASE("core: a missing rank that comes with other settings ends the join of all, with the same error") {
+  CoreHarness h;
+  h.server();
+  std::vector<PeerId> others{h.worker("j", 0, 4), h.worker("j", 2, 4)};
+  const Refused refused = h.refusal(h.worker("j", 1, 3));
+  h.run(seconds(1));
+  CHECK(h.got<JobFailed>(others[0]).empty());
+  others.push_back(h.worker("j", 3, 4));  // comes later, and hears it too
+  h.run(milliseconds(1100));
+  for (const PeerId peer : others) {
+    CHECK(h.last<JobFailed>(peer).error.code == ErrorCode::configuration);
+    CHECK(h.last<JobFailed>(peer).error.message == refused.message);
+    CHECK(h.last<JobFailed>(peer).error.advice == refused.advice);
+  }
+  CHECK(h.core.job_count() == 0);
+}
+
+TEST_CASE("core: a rank that is taken does not end the join of the others, also if its holder dies") {
+  CoreHarness h;
+  h.server();
+  const PeerId w0 = h.worker("j", 0, 3);
+  const PeerId w1 = h.worker("j", 1, 3);
+  h.refusal(h.worker("j", 1, 3));
+  h.kill(w1);
+  h.run(seconds(5));
+  CHECK(h.got<JobFailed>(w0).empty());
 }
 
 TEST_CASE("core: a refused worker that comes back as it should is forgiven") {

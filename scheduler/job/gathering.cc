@@ -10,9 +10,20 @@ namespace bps {
 std::optional<Error> Gathering::tick(TimePoint now) {
   const Worker* const impatient = run_.membership.least_patient();
   if (impatient != nullptr && now >= impatient->join_deadline) return join_error(now, *impatient);
+  if (auto error = disagreement(now)) return error;
   if (run_.phase == JobPhase::gathering && now >= next_progress_) {
     next_progress_ = now + options_.join_progress_interval;
     tell_progress();
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> Gathering::disagreement(TimePoint now) const {
+  if (run_.phase != JobPhase::gathering) return std::nullopt;
+  const auto& workers = run_.membership.workers();
+  for (const auto& [rank, refusal] : refused_) {
+    const bool is_missing = rank.value < run_.membership.world_size() && workers.count(rank) == 0;
+    if (refusal.disagrees && is_missing && now - refusal.at >= kDisagreementPatience) return refusal.error;
   }
   return std::nullopt;
 }
@@ -64,8 +75,8 @@ Error Gathering::join_error(TimePoint now, const Worker& impatient) const {
   if (!missing.empty() && !refused_.empty()) {
     // Starting again would end the same way.
     const auto& [rank, refusal] = *refused_.begin();
-    text += fmt::format("; a worker that came as rank {} was refused: {}", rank.value, refusal.message);
-    return make_error(refusal.code, text + why, refusal.advice);
+    text += fmt::format("; a worker that came as rank {} was refused: {}", rank.value, refusal.error.message);
+    return make_error(refusal.error.code, text + why, refusal.error.advice);
   }
   return make_error(ErrorCode::deadline, text + why, std::move(advice));
 }

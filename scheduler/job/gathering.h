@@ -2,6 +2,10 @@
 // the workers every few seconds who is missing; past the join deadline of the least patient worker it is an
 // error that names who is missing, and why they may be.
 //
+// A worker with other settings than the job's that comes as a missing rank ends the join of all: nobody else
+// will come as that rank. The others have a moment to join, so that they get the same error, and so has one
+// with the right settings.
+//
 // Owner: Job. Pure.
 #pragma once
 
@@ -24,8 +28,10 @@ class Gathering {
   Gathering(const Run& run, const JobOptions& options, TimePoint now)
       : run_(run), options_(options), next_progress_(now + options.join_progress_interval) {}
 
-  // If that rank is missing in the end, the others hear why.
-  void note_refused(Rank rank, const Error& error) { refused_[rank] = error; }
+  // If that rank is missing in the end, the others hear why; if it disagrees, soon.
+  void note_refused(TimePoint now, Rank rank, const Membership::Decision& refusal) {
+    refused_[rank] = Refusal{refusal.error, refusal.disagrees, now};
+  }
   void admitted(Rank rank) { refused_.erase(rank); }
 
   // While the run opens: the server has this request to confirm.
@@ -38,14 +44,23 @@ class Gathering {
   // Only before the run has started. An error: it took too long.
   std::optional<Error> tick(TimePoint now);
 
+  static constexpr Duration kDisagreementPatience = std::chrono::seconds(2);
+
  private:
+  struct Refusal {
+    Error error;
+    bool disagrees = false;
+    TimePoint at;
+  };
+
+  std::optional<Error> disagreement(TimePoint now) const;
   void tell_progress() const;
   Error join_error(TimePoint now, const Worker& impatient) const;
   std::string counts() const;
 
   const Run& run_;
   const JobOptions& options_;
-  std::map<Rank, Error> refused_;  // the last word to each rank that was turned away
+  std::map<Rank, Refusal> refused_;  // the last word to each rank that was turned away
   std::map<std::uint64_t, ServerId> opening_;
   TimePoint next_progress_;
 };

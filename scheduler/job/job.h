@@ -73,8 +73,10 @@ class Job {
   Membership::Decision decide(const HelloWorker& hello) const {
     return run_.membership.decide(hello, run_.phase == Phase::gathering);
   }
-  // What decide() refused. If that rank is missing in the end, the others hear why.
-  void note_refused(Rank rank, const Error& error) { gathering_.note_refused(rank, error); }
+  // What decide() refused: Gathering::note_refused.
+  void note_refused(TimePoint now, Rank rank, const Membership::Decision& refusal) {
+    gathering_.note_refused(now, rank, refusal);
+  }
   // Only what decide() admits. It waits for the others until `join_deadline`.
   void admit(const HelloWorker& hello, Incarnation incarnation, PeerId peer, std::string address,
              TimePoint join_deadline);

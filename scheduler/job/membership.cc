@@ -94,7 +94,7 @@ Membership::Decision Membership::decide(const HelloWorker& hello, bool gathering
                        "start it again when this run has ended, or give the run another job name")};
   }
   if (Error error = disagreement(hello); error.code != ErrorCode::ok)
-    return {Verdict::refuse, std::move(error)};
+    return {Verdict::refuse, std::move(error), true};
   if (holder == workers_.end()) return {Verdict::admit, {}};
   if (!held) return {Verdict::wait, {}};
   return {Verdict::refuse, make_error(ErrorCode::configuration,

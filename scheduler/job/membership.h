@@ -59,7 +59,8 @@ class Membership {
   enum class Verdict : std::uint8_t { admit, wait, refuse };
   struct Decision {
     Verdict verdict = Verdict::admit;
-    Error error;  // of a refusal
+    Error error;             // of a refusal
+    bool disagrees = false;  // it has other settings than the job
   };
   Decision decide(const HelloWorker& hello, bool gathering) const;
 

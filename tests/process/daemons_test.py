@@ -44,6 +44,14 @@ class Join(DaemonTest):
         self.assert_status(self.worker(scheduler, 1, 2), 0, "closed")
         self.assert_status(first, 0, "closed")
 
+    def test_both_ranks_of_a_disagreement_are_told_at_once(self):
+        scheduler, _ = self.cluster()
+        first = self.worker(scheduler, 0, 2, "--join-ms", str(1000 * LIMIT))
+        scheduler.wait_line("job job created")
+        second = self.worker(scheduler, 1, 3)
+        for worker in (first, second):
+            self.assert_status(worker, 78, "world-size of job job differs: rank 0 .* has 2, rank 1 .* has 3", limit=LIMIT / 2)
+
     def test_a_rank_that_is_taken(self):
         scheduler, _ = self.cluster()
         workers = self.workers(scheduler, 2, "--hold-first")
