@@ -26,7 +26,7 @@ const char* name_of(const Message& message) {
       "Resumed",      "Fetch",       "Retained",     "Settle",       "Settled",       "Challenge",
       "Proof",        "Attached",    "Shrunk",       "HelloAdmin",   "AskOpenRounds", "OpenRounds",
       "AskWaits",     "Waits",       "AskCluster",   "ClusterState", "Drain",         "Drained",
-      "LaneLost",     "HelloLocal",  "LocalNews",    "LocalBatch"};
+      "LaneLost",     "HelloLocal",  "LocalNews",    "LocalBatch",   "EndCluster",    "ClusterEnded"};
   return kNames[message.index()];
 }
 

@@ -478,6 +478,7 @@ struct Attached {
   std::vector<Rank> closing;           // worker: who closes, by Settle
   std::uint64_t barriers_arrived = 0;  // worker: at the first ones
   std::uint64_t barriers_done = 0;
+  std::uint64_t run_age_ms = 0;  // worker: since it was welcomed to its run
   friend bool operator==(const Attached&, const Attached&) = default;
 };
 
@@ -520,7 +521,8 @@ using AnyMessage =
                  DropTensors, WorkerLeft, JobEnded, Ack, PushPull, Aggregate, NotReady, ClearToSend,
                  RoundFailed, TensorFailed, Credit, Moved, Resume, Resumed, Fetch, Retained, Settle, Settled,
                  Challenge, Proof, Attached, Shrunk, HelloAdmin, AskOpenRounds, OpenRounds, AskWaits, Waits,
-                 AskCluster, ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch>;
+                 AskCluster, ClusterState, Drain, Drained, LaneLost, HelloLocal, LocalNews, LocalBatch,
+                 EndCluster, ClusterEnded>;
 inline constexpr std::size_t kMessageCount = std::variant_size_v<AnyMessage>;
 
 // A variant whose copies, moves, comparison and end are compiled once, in messages.cc: inline, each file that

@@ -212,4 +212,20 @@ struct Drained {
   friend bool operator==(const Drained&, const Drained&) = default;
 };
 
+// ---- everything is to end ----
+
+// administrator -> scheduler: all jobs fail, all workers and servers are refused, and the scheduler ends.
+struct EndCluster {
+  std::uint64_t request = 0;
+  friend bool operator==(const EndCluster&, const EndCluster&) = default;
+};
+
+// scheduler -> administrator, when the others have closed their connections, or have had their time for that.
+struct ClusterEnded {
+  std::uint64_t request = 0;
+  std::uint32_t jobs = 0;  // that were there
+  std::uint32_t servers = 0;
+  friend bool operator==(const ClusterEnded&, const ClusterEnded&) = default;
+};
+
 }  // namespace bps

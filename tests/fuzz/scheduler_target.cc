@@ -98,7 +98,7 @@ class Peers {
 
   // Of a worker or an administrator, or a server's answer to one.
   Message query(PeerId peer) {
-    switch (input_.below(6)) {
+    switch (input_.below(7)) {
       case 0:
       case 1:
         return AskWaits{input_.number(),
@@ -109,6 +109,7 @@ class Peers {
                         input_.below(300)};
       case 2: return AskCluster{input_.number()};
       case 3: return Drain{input_.number(), ServerId{1 + input_.below(4)}};
+      case 4: return EndCluster{input_.number()};
       default: break;
     }
     const auto asked = h_->got<AskOpenRounds>(peer);

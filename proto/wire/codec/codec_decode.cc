@@ -390,6 +390,7 @@ void read(Check& check, const fb::Attached& in, Attached& out) {
   check.ids("closing", in.closing(), kMaxWorldSize, kMaxWorldSize, out.closing);
   out.barriers_arrived = in.barriers_arrived();
   out.barriers_done = check.range("barriers_done", in.barriers_done(), 0, in.barriers_arrived());
+  out.run_age_ms = in.run_age_ms();
 }
 
 // The message inside `message`, without a new one where it already is of this type.
@@ -458,6 +459,8 @@ Status read_body(const fb::Header& header, Message& message) {
     BPS_READ(HelloLocal)
     BPS_READ(LocalNews)
     BPS_READ(LocalBatch)
+    BPS_READ(EndCluster)
+    BPS_READ(ClusterEnded)
 #undef BPS_READ
     case fb::Body::NONE: break;
   }

@@ -272,7 +272,7 @@ Offset<fb::Settled> pack(Builder& b, const Settled& m) { return fb::CreateSettle
 Offset<fb::Attached> pack(Builder& b, const Attached& m) {
   const auto closed = pack_ids(b, m.closed);
   const auto closing = pack_ids(b, m.closing);
-  return fb::CreateAttached(b, closed, closing, m.barriers_arrived, m.barriers_done);
+  return fb::CreateAttached(b, closed, closing, m.barriers_arrived, m.barriers_done, m.run_age_ms);
 }
 
 Offset<fb::LaneLost> pack(Builder& b, const LaneLost& m) {

@@ -175,6 +175,14 @@ void read(Check& check, const fb::Drained& in, Drained& out) {
     check.text("reasons", reason, kMaxMessageBytes, out.reasons.emplace_back());
 }
 
+void read(Check&, const fb::EndCluster& in, EndCluster& out) { out.request = in.request(); }
+
+void read(Check&, const fb::ClusterEnded& in, ClusterEnded& out) {
+  out.request = in.request();
+  out.jobs = in.jobs();
+  out.servers = in.servers();
+}
+
 // ---- packing ----
 
 Offset<fb::HelloAdmin> pack(Builder& b, const HelloAdmin& m) {
@@ -253,6 +261,12 @@ Offset<fb::Drained> pack(Builder& b, const Drained& m) {
   const auto reasons = pack_tables(
       b, m.reasons, [&](const std::string& reason) { return pack_cut(b, reason, kMaxMessageBytes); });
   return fb::CreateDrained(b, m.request, m.over, error, m.jobs, m.partitions, stays_for, reasons);
+}
+
+Offset<fb::EndCluster> pack(Builder& b, const EndCluster& m) { return fb::CreateEndCluster(b, m.request); }
+
+Offset<fb::ClusterEnded> pack(Builder& b, const ClusterEnded& m) {
+  return fb::CreateClusterEnded(b, m.request, m.jobs, m.servers);
 }
 
 }  // namespace bps::codec

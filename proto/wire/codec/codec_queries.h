@@ -15,6 +15,8 @@ void read(Check& check, const fb::AskCluster& in, AskCluster& out);
 void read(Check& check, const fb::ClusterState& in, ClusterState& out);
 void read(Check& check, const fb::Drain& in, Drain& out);
 void read(Check& check, const fb::Drained& in, Drained& out);
+void read(Check& check, const fb::EndCluster& in, EndCluster& out);
+void read(Check& check, const fb::ClusterEnded& in, ClusterEnded& out);
 
 Offset<fb::HelloAdmin> pack(Builder& b, const HelloAdmin& m);
 Offset<fb::AskOpenRounds> pack(Builder& b, const AskOpenRounds& m);
@@ -25,5 +27,7 @@ Offset<fb::AskCluster> pack(Builder& b, const AskCluster& m);
 Offset<fb::ClusterState> pack(Builder& b, const ClusterState& m);
 Offset<fb::Drain> pack(Builder& b, const Drain& m);
 Offset<fb::Drained> pack(Builder& b, const Drained& m);
+Offset<fb::EndCluster> pack(Builder& b, const EndCluster& m);
+Offset<fb::ClusterEnded> pack(Builder& b, const ClusterEnded& m);
 
 }  // namespace bps::codec

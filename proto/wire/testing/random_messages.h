@@ -181,7 +181,7 @@ class RandomMessages {
   }
 
   Message query() {
-    switch (number(0, 8)) {
+    switch (number(0, 10)) {
       case 0: return HelloAdmin{term(), optional_secret(), capabilities()};
       case 1: {
         AskOpenRounds m{any(), JobRun{any()}, {}, any()};
@@ -200,6 +200,8 @@ class RandomMessages {
       case 5: return AskCluster{any()};
       case 6: return cluster_state();
       case 7: return Drain{any(), ServerId{u32()}};
+      case 8: return EndCluster{any()};
+      case 9: return ClusterEnded{any(), u32(), u32()};
       default:
         return Drained{any(),
                        flag(),
@@ -358,6 +360,7 @@ class RandomMessages {
   Message attached() {
     Attached m{list<LaneIndex>(8, kMaxLanesPerJob), list<Rank>(8, kMaxWorldSize), any(), 0};
     m.barriers_done = number(0, m.barriers_arrived);
+    m.run_age_ms = any();
     return m;
   }
 

@@ -164,7 +164,7 @@ inline std::vector<Message> sample_messages() {
   all.push_back(Settled{27});
   all.push_back(Challenge{sample_secret(0x60)});
   all.push_back(Proof{sample_secret(0x70)});
-  all.push_back(Attached{{LaneIndex{0}}, {Rank{3}}, 15, 14});
+  all.push_back(Attached{{LaneIndex{0}}, {Rank{3}}, 15, 14, 182'000});
   all.push_back(Shrunk{28, JobRun{0xb2}, Generation{9}, Rank{3}, "rank 3 is gone"});
   all.push_back(HelloAdmin{Term{1, 0xa0}, sample_secret(0x80)});
   all.push_back(AskOpenRounds{28, JobRun{0xb2}, TensorId{12}, 10'000});
@@ -231,6 +231,8 @@ inline std::vector<Message> sample_messages() {
        {LocalItem::Kind::refuse, TensorId{18}, Round{0}, 0, 3, 0, 0, {ErrorCode::configuration, "no", "do"}},
        {LocalItem::Kind::left, TensorId{0}, Round{0}, 0, 0, 0, 1, {}}},
       {{TensorId{18}, Round{4}, 2500, {Rank{3}, Rank{5}}}}});
+  all.push_back(EndCluster{37});
+  all.push_back(ClusterEnded{38, 2, 3});
   return all;
 }
 
