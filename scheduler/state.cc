@@ -23,13 +23,22 @@ bool read_number(std::string_view text, T& out, int base = 10) {
 bool read_line(std::string_view key, std::string_view value, SchedulerState& state) {
   if (key == "term") return state.term == 0 && read_number(value, state.term) && state.term != 0;
   if (key == "last-server") return read_number(value, state.last_server.value);
-  if (key != "run") return false;
+  if (key != "run" && key != "waited") return false;
   const auto space = value.find(' ');
   JobRun run;
   if (space != 16 || !read_number(value.substr(0, space), run.value, 16) || run.value == 0) return false;
-  std::string name(value.substr(space + 1));
+  const std::string_view rest = value.substr(space + 1);
+  if (key == "waited") {
+    const auto known = state.runs.find(run);
+    std::uint32_t milliseconds = 0;
+    if (known == state.runs.end() || !read_number(rest, milliseconds)) return false;
+    known->second.waited = std::chrono::milliseconds(milliseconds);
+    return true;
+  }
+  std::string name(rest);
   if (!check_name("job name", name, kMaxNameBytes) || name.empty()) return false;
-  return state.runs.size() < kMaxStateRuns && state.runs.emplace(run, std::move(name)).second;
+  return state.runs.size() < kMaxStateRuns &&
+         state.runs.emplace(run, SchedulerState::Run{std::move(name)}).second;
 }
 
 }  // namespace
@@ -41,8 +50,11 @@ std::uint32_t checksum_of_state(std::string_view body) {
 std::string to_text(const SchedulerState& state) {
   std::string text =
       fmt::format("{}\nterm {}\nlast-server {}\n", kFirstLine, state.term, state.last_server.value);
-  for (const auto& [run, name] : state.runs)
-    text += fmt::format("run {:016x} {}\n", run.value, name);
+  for (const auto& [run, known] : state.runs) {
+    text += fmt::format("run {:016x} {}\n", run.value, known.job);
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(known.waited).count();
+    if (waited > 0) text += fmt::format("waited {:016x} {}\n", run.value, waited);
+  }
   return text + fmt::format("checksum {:08x}\n", checksum_of_state(text));
 }
 

@@ -5,7 +5,11 @@
 //   term 1763771234
 //   last-server 3
 //   run 00000000000000b2 resnet50
+//   waited 00000000000000b2 2500
 //   checksum 1a2b3c4d
+//
+// `waited`: milliseconds, of a run whose workers have not come back yet. No line holds a time of day: clocks
+// may be wrong. How long a run lasts already its workers say.
 //
 // Pure.
 #pragma once
@@ -16,14 +20,21 @@
 #include <string_view>
 
 #include "proto/base/ids.h"
+#include "proto/base/loop/event_loop.h"
 #include "proto/base/result.h"
 
 namespace bps {
 
 struct SchedulerState {
+  struct Run {
+    std::string job;
+    Duration waited{};  // schedulers for its workers, as long as none has come back
+    friend bool operator==(const Run&, const Run&) = default;
+  };
+
   std::uint64_t term = 0;  // number; 0: there was none
   ServerId last_server;
-  std::map<JobRun, std::string> runs;  // names of jobs
+  std::map<JobRun, Run> runs;
   friend bool operator==(const SchedulerState&, const SchedulerState&) = default;
 };
 

@@ -1,5 +1,6 @@
 #include "scheduler/state.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
@@ -15,7 +16,10 @@ namespace {
 using Catch::Contains;
 
 SchedulerState sample() {
-  return {1'763'771'234, ServerId{3}, {{JobRun{0xb2}, "resnet50"}, {JobRun{7}, "a job, with spaces"}}};
+  return {
+      1'763'771'234,
+      ServerId{3},
+      {{JobRun{0xb2}, {"resnet50", std::chrono::milliseconds(2500)}}, {JobRun{7}, {"a job, with spaces"}}}};
 }
 
 class Folder {
@@ -55,9 +59,23 @@ TEST_CASE("state: every changed, missing or added byte is damage") {
 TEST_CASE("state: lines that a scheduler does not write are damage, also with the right checksum") {
   const auto with = [](SchedulerState state) { return parse_state(to_text(state)); };
   CHECK_THAT(with({0, {}, {}}).error().message, Contains("line 2"));
-  CHECK_THAT(with({1, {}, {{JobRun{0}, "j"}}}).error().message, Contains("line 4"));
-  CHECK_THAT(with({1, {}, {{JobRun{1}, ""}}}).error().message, Contains("line 4"));
-  CHECK_THAT(with({1, {}, {{JobRun{1}, "a\tb"}}}).error().message, Contains("line 4"));
+  CHECK_THAT(with({1, {}, {{JobRun{0}, {"j"}}}}).error().message, Contains("line 4"));
+  CHECK_THAT(with({1, {}, {{JobRun{1}, {""}}}}).error().message, Contains("line 4"));
+  CHECK_THAT(with({1, {}, {{JobRun{1}, {"a\tb"}}}}).error().message, Contains("line 4"));
+}
+
+TEST_CASE("state: waiting is that of a run that it names, in milliseconds") {
+  const auto with = [](const std::string& line) {
+    const std::string body =
+        "bps-scheduler-state 1\nterm 1\nlast-server 0\nrun 0000000000000007 j\n" + line + "\n";
+    return parse_state(body + fmt::format("checksum {:08x}\n", checksum_of_state(body)));
+  };
+  CHECK(with("waited 0000000000000007 1200")->runs.at(JobRun{7}).waited == std::chrono::milliseconds(1200));
+  for (const char* line : {"waited 0000000000000008 1200", "waited 0000000000000007 1.2", "waited 7 1200",
+                           "waited 0000000000000007 -1", "waited 0000000000000007"}) {
+    INFO(line);
+    CHECK_FALSE(with(line).ok());
+  }
 }
 
 TEST_CASE("state dir: keeps a state, is locked, and says what is damaged") {

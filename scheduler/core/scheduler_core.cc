@@ -30,9 +30,9 @@ SchedulerCore::SchedulerCore(CoreOptions options, std::function<std::uint64_t()>
       overview_(tables_) {}
 
 SchedulerState SchedulerCore::state() const {
-  SchedulerState state{term().number, tables_.succession.last_server(), tables_.awaited.named()};
+  SchedulerState state{term().number, tables_.succession.last_server(), tables_.awaited.runs()};
   for (const auto& [run, job] : tables_.runs.all())
-    state.runs.emplace(run, job->name());
+    state.runs.emplace(run, SchedulerState::Run{job->name()});
   return state;
 }
 

@@ -230,7 +230,7 @@ TEST_CASE("attach: a run belongs to the job that its servers say") {
 TEST_CASE("attach: the state of the scheduler before says whose run it is, and which numbers are taken") {
   CoreHarness old;
   Past past(old);
-  CHECK(old.core.state().runs.at(past.memory[0].hello.job_run) == "j");
+  CHECK(old.core.state().runs.at(past.memory[0].hello.job_run).job == "j");
   CHECK(old.core.state().last_server == ServerId{2});
   CoreOptions options = later();
   options.before = old.core.state();

@@ -1,6 +1,10 @@
-// Runs of the scheduler before, of which no worker has come back yet (decision 0013): those that its state
+// Runs of the schedulers before, of which no worker has come back yet (decision 0013): those that the state
 // names, and those that servers have brought back. Whose job such a run is belongs to it alone until its time
 // is over.
+//
+// The time is that of all schedulers together, as the state keeps it: one that is started again and again
+// does not begin anew each time. It gives a run `least` all the same, as its nodes may have been about to
+// come.
 //
 // Owner: the core's Tables. Pure.
 #pragma once
@@ -14,18 +18,20 @@
 #include "scheduler/job/job.h"
 #include "scheduler/report.h"
 #include "scheduler/server_table.h"
+#include "scheduler/state.h"
 
 namespace bps {
 
 class AwaitedRuns {
  public:
+  using Runs = std::map<JobRun, SchedulerState::Run>;
+
   // `patience`: how long their nodes have to come.
-  AwaitedRuns(std::map<JobRun, std::string> named, Duration patience, ServerTable& servers, Outbox& outbox)
-      : servers_(servers), outbox_(outbox), patience_(patience), named_(std::move(named)) {}
+  AwaitedRuns(const Runs& named, Duration patience, ServerTable& servers, Outbox& outbox);
   AwaitedRuns(const AwaitedRuns&) = delete;
   AwaitedRuns& operator=(const AwaitedRuns&) = delete;
 
-  // The server reports these, and nobody else does. It counts as used by them until they are clear.
+  // The server reports these. It counts as used by them until they are clear.
   void add(TimePoint now, ServerId server, std::map<JobRun, RunReport> runs);
   // The server is away again.
   void forget(ServerId server) { brought_.erase(server); }
@@ -41,25 +47,29 @@ class AwaitedRuns {
   // True: some are given up.
   bool expire(TimePoint now);
 
-  // For the next scheduler.
-  const std::map<JobRun, std::string>& named() const { return named_; }
-  // How often expire() has changed them.
+  // For the next scheduler, as of the last expire().
+  Runs runs() const;
+  // How often they have changed, also by the time that has passed.
   std::uint64_t changes() const { return changes_; }
 
+  static constexpr Duration kLeast = std::chrono::seconds(1);
+  static constexpr Duration kNoteEvery = std::chrono::milliseconds(500);
+
  private:
-  struct Brought {
-    TimePoint until;
-    std::map<JobRun, RunReport> runs;
+  struct Awaited {
+    std::string job;
+    Duration waited;  // before `since`
+    std::optional<TimePoint> since;
   };
-  bool expire_brought(TimePoint now);
-  bool expire_named(TimePoint now);
+  void give_up(JobRun run, const Awaited& awaited);
 
   ServerTable& servers_;
   Outbox& outbox_;
   Duration patience_;
-  std::map<JobRun, std::string> named_;  // names of jobs
-  std::optional<TimePoint> named_until_;
-  std::map<ServerId, Brought> brought_;
+  std::map<JobRun, Awaited> runs_;
+  std::map<ServerId, std::map<JobRun, RunReport>> brought_;  // of these
+  TimePoint now_;                                            // the last expire()
+  TimePoint noted_at_;  // when the time that has passed was last a change
   std::uint64_t changes_ = 0;
 };
 

@@ -35,7 +35,10 @@ std::string with_checksum(const std::string& body) {
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all = random_seeds(30, 200);
   const SchedulerState states[] = {
-      {1, {}, {}}, {1'763'771'234, ServerId{3}, {{JobRun{0xb2}, "resnet50"}, {JobRun{7}, "a b"}}}};
+      {1, {}, {}},
+      {1'763'771'234,
+       ServerId{3},
+       {{JobRun{0xb2}, {"resnet50", std::chrono::milliseconds(2500)}}, {JobRun{7}, {"a b"}}}}};
   for (const SchedulerState& state : states) {
     const std::string text = to_text(state);
     const std::string body = text.substr(0, text.rfind("checksum "));
