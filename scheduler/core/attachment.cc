@@ -193,7 +193,7 @@ bool Attachment::take_report(TimePoint now, PeerId id, Peer& peer, Message& mess
   if (complete && *complete) {
     const Node& node = tables_.nodes.at(peer.incarnation);
     if (const auto worker = std::exchange(peer.worker_report, nullptr)) {
-      status = tables_.runs.at(node.run).worker_attached(node.rank, id, std::move(*worker));
+      status = tables_.runs.at(node.run).worker_attached(now, node.rank, id, std::move(*worker));
     } else {
       const auto server = std::exchange(peer.server_report, nullptr);
       status = attached(now, id, node, std::move(*server));

@@ -107,6 +107,45 @@ TEST_CASE("attach: a restarted scheduler goes on with what its nodes say back") 
   CHECK(h.core.job_count() == 0);
 }
 
+TEST_CASE("attach: a run that comes back is as old as its workers say, and the log says that it came back") {
+  CoreHarness old;
+  Past past(old);
+  past.memory[0].end.run_age_ms = 180'000;
+  past.memory[1].end.run_age_ms = 182'500;  // was welcomed first
+  CoreHarness h(2, later());
+  for (const ServerMemory& server : past.server_memory)
+    server.come_back(h);
+  for (const WorkerMemory& worker : past.memory)
+    worker.come_back(h);
+  h.run(seconds(1));
+  const PeerId admin = h.say_hello(HelloAdmin{});
+  h.say(admin, AskCluster{1});
+  REQUIRE(h.last<ClusterState>(admin).jobs.size() == 1);
+  CHECK(h.last<ClusterState>(admin).jobs[0].age_ms == 183'500);
+  const auto says = [&](const std::string& what) {
+    return std::any_of(h.log.begin(), h.log.end(),
+                       [&](const std::string& line) { return line.find(what) != std::string::npos; });
+  };
+  CHECK(says("job j came back, run "));
+  CHECK(says("job j goes on: 2 workers and 2 servers have come back; it began 182.5 s ago"));
+  CHECK_FALSE(says("created"));
+}
+
+TEST_CASE("attach: an age that cannot be changes nothing but the age") {
+  CoreHarness old;
+  Past past(old);
+  past.memory[0].end.run_age_ms = ~std::uint64_t{0};
+  CoreHarness h(2, later());
+  for (const ServerMemory& server : past.server_memory)
+    server.come_back(h);
+  std::vector<PeerId> workers;
+  for (const WorkerMemory& worker : past.memory)
+    workers.push_back(worker.come_back(h));
+  h.run(seconds(10));
+  CHECK(h.core.job_count() == 1);
+  CHECK(h.got<JobFailed>(workers[0]).empty());
+}
+
 TEST_CASE("attach: who does not come back to a restarted scheduler is dead") {
   CoreHarness old;
   Past past(old);

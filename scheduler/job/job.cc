@@ -15,10 +15,7 @@ Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerT
          const JobOptions& options)
     : run_{run, term, servers, outbox, Membership(first, now)},
       gathering_(run_, options, now),
-      barriers_(first.world_size) {
-  run_.outbox.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", name(), run_.id.value,
-                                              counted(run_.membership.world_size(), "worker")));
-}
+      barriers_(first.world_size) {}
 
 // ---- gathering ----
 
@@ -162,6 +159,8 @@ Status Job::barrier(Rank rank, std::uint64_t number) {
 void Job::recover_until(TimePoint deadline) {
   run_.phase = Phase::recovering;
   recovery_.begin(deadline);
+  run_.outbox.log(LogLevel::info, fmt::format("job {} came back, run {:016x}: {}", name(), run_.id.value,
+                                              counted(run_.membership.world_size(), "worker")));
 }
 
 Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint join_deadline) {
@@ -187,12 +186,13 @@ Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint j
   return {};
 }
 
-Status Job::worker_attached(Rank rank, PeerId peer, WorkerReport report) {
+Status Job::worker_attached(TimePoint now, Rank rank, PeerId peer, WorkerReport report) {
   if (ended()) return {};
   // The run has begun to gather again without it.
   if (run_.membership.find(rank) == nullptr) return contradiction("its run");
   Worker& worker = *run_.membership.find(rank);
   if (Status status = catch_up_.check(worker, report, run_.phase == Phase::running); !status) return status;
+  run_.membership.note_age(now, report.end.run_age_ms);
   if (run_.phase == Phase::gathering || run_.phase == Phase::opening) {
     if (report.started()) return contradiction("its start");
     worker.peer = peer;
@@ -257,8 +257,9 @@ void Job::try_recover(TimePoint now) {
   }
   const std::size_t workers = recovery_.reports().workers.size();
   const std::size_t servers = recovery_.reports().servers.size();
-  run_.outbox.log(LogLevel::info, fmt::format("job {} goes on: {} workers and {} servers have come back",
-                                              name(), workers, servers));
+  run_.outbox.log(LogLevel::info, fmt::format("job {} goes on: {} and {} have come back; it began {} ago",
+                                              name(), counted(workers, "worker"), counted(servers, "server"),
+                                              seconds_text(now - run_.membership.created_at())));
   if (started) go_on();
   (void)recovery_.take();
   if (!ended()) maybe_start();

@@ -89,7 +89,7 @@ class Job {
   // One that this scheduler has not admitted itself: recovering or gathering. An error is for its Refused.
   Status take_back(const HelloWorker& hello, std::string address, TimePoint join_deadline);
   // The worker has said back what it was told, and is there again.
-  Status worker_attached(Rank rank, PeerId peer, WorkerReport report);
+  Status worker_attached(TimePoint now, Rank rank, PeerId peer, WorkerReport report);
   // Likewise the server; null: it does not know the run.
   Status server_attached(ServerId server, const RunReport* report);
   // Goes on if everybody has come back or is dead.

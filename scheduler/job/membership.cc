@@ -12,6 +12,7 @@ namespace {
 
 constexpr Duration kDefaultJoinTimeout = std::chrono::seconds(60);
 constexpr std::uint64_t kMaxJoinTimeoutMs = 30ull * 24 * 3600 * 1000;
+constexpr std::uint64_t kMaxRunAgeMs = 10ull * 365 * 24 * 3600 * 1000;
 
 std::string short_name(Rank rank, const std::string& host) {
   return fmt::format("rank {} (host {})", rank.value, host);
@@ -43,6 +44,10 @@ Duration join_timeout_of(const HelloWorker& hello) {
 }
 
 Membership::Membership(const HelloWorker& first, TimePoint now) : settings_(first), created_at_(now) {}
+
+void Membership::note_age(TimePoint now, std::uint64_t age_ms) {
+  created_at_ = std::min(created_at_, now - std::chrono::milliseconds(std::min(age_ms, kMaxRunAgeMs)));
+}
 
 Error Membership::disagreement(const HelloWorker& hello) const {
   const auto differ = [&](const char* what, const std::string& theirs, const std::string& ours) {

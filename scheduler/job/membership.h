@@ -56,6 +56,10 @@ class Membership {
   // The first worker's hello sets the job's settings; it still has to be admitted.
   Membership(const HelloWorker& first, TimePoint now);
 
+  // A worker that comes back reports how long the run lasts already: by its own monotonic clock, so that no
+  // wall clock matters. The longest time counts.
+  void note_age(TimePoint now, std::uint64_t age_ms);
+
   enum class Verdict : std::uint8_t { admit, wait, refuse };
   struct Decision {
     Verdict verdict = Verdict::admit;
@@ -98,6 +102,7 @@ class Membership {
 
   // Whose patience ends first; nullptr when nobody has joined.
   const Worker* least_patient() const;
+  // Before this scheduler began, of a run that is older.
   TimePoint created_at() const { return created_at_; }
 
  private:

@@ -1,11 +1,17 @@
 #include "scheduler/tables/runs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
+
+#include "proto/base/config/units.h"
 
 namespace bps {
 
 Job& Runs::begin(TimePoint now, const HelloWorker& first, JobRun run, Term term) {
+  outbox_.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", first.job, run.value,
+                                          counted(first.world_size, "worker")));
   return insert(run, std::make_unique<Job>(first, run, term, now, servers_, outbox_, options_));
 }
 

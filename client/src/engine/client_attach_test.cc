@@ -103,6 +103,7 @@ TEST_CASE("attach: a worker that gathers comes back as the one it is") {
   int ended = 0;
   c.engine.join([&](const Status& status) { ended += status.ok(); });
   c.welcome_worker();
+  c.loop.run_for(1500ms);
   c.lose();
   REQUIRE(c.connects(4710) == 2);
   CHECK_THAT(c.engine.describe_join(), Contains("does not answer (before: connection reset)"));
@@ -111,7 +112,7 @@ TEST_CASE("attach: a worker that gathers comes back as the one it is") {
   CHECK(hello.job_run == JobRun{ScriptedCluster::kRun});
   CHECK(hello.term == kTerm);
   c.scheduler().deliver(welcome());
-  CHECK(c.scheduler().next<Attached>() == Attached{});
+  CHECK(c.scheduler().next<Attached>() == Attached{.run_age_ms = 1500});
   CHECK(c.scheduler().frames.empty());
   c.scheduler().deliver(JoinProgress{1, {Rank{1}}, 1});
   CHECK_THAT(c.engine.describe_join(), Contains("missing rank 1"));

@@ -137,6 +137,7 @@ void ClientEngine::on_taken_up() {
   attached.closing.assign(ranks_closing_.begin(), ranks_closing_.end());
   attached.barriers_arrived = barriers_.arrived();
   attached.barriers_done = barriers_.done();
+  attached.run_age_ms = link_.run_age_ms();
   link_.send(attached);
   for (const LaneLost& said : data_.lost_links())
     link_.send(said);

@@ -147,11 +147,19 @@ void SchedulerLink::on_welcomed(const Welcome& welcome) {
   Result<SharedKey> ticket = session_.ticket(welcome);
   if (!ticket) return fail(ticket.error());
   ticket_ = std::move(ticket).value();
+  in_run_since_ = loop_.now();
 }
 
 void SchedulerLink::on_taken_up() {
   if (started_) return owner_.on_taken_up();
-  session_.send(Attached{});
+  Attached attached;
+  attached.run_age_ms = run_age_ms();
+  session_.send(attached);
+}
+
+std::uint64_t SchedulerLink::run_age_ms() const {
+  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(loop_.now() - in_run_since_);
+  return static_cast<std::uint64_t>(age.count());
 }
 
 void SchedulerLink::on_progress(const JoinProgress& progress) {

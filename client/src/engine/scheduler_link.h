@@ -62,6 +62,8 @@ class SchedulerLink final : private ControlSession::Owner {
   std::string describe_loss() const { return session_.describe_loss(); }
 
   Incarnation incarnation() const { return session_.core().known().incarnation; }
+  // Since it was welcomed to its run.
+  std::uint64_t run_age_ms() const;
   // What opens this worker's lanes; null without a key.
   const SharedKey& ticket() const { return ticket_; }
   // "scheduler 127.0.0.1:4710"
@@ -98,6 +100,7 @@ class SchedulerLink final : private ControlSession::Owner {
   bool started_ = false;  // JobStart has come
   bool closed_ = false;
   SharedKey ticket_;
+  TimePoint in_run_since_;
   std::string progress_;  // what the scheduler said last while gathering
   TimerId join_timer_;
   TimerId notice_timer_;
