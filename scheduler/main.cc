@@ -10,6 +10,7 @@
 
 #include "proto/auth/key_file.h"
 #include "proto/base/config/config.h"
+#include "proto/base/config/units.h"
 #include "proto/daemon/daemon.h"
 #include "proto/transport/tcp/tcp_transport.h"
 #include "proto/wire/names.h"
@@ -92,6 +93,7 @@ class Program final : public Daemon {
     options.max_greeting = max_greeting();
     options.core.detector = {settings_.heartbeat_deadline, settings_.reconnect_grace};
     options.superseded = [this](const Error& error) { end(error); };
+    options.ended = [this] { end(); };
     if (Status status = remember(options); !status) return status;
     scheduler_ = std::make_unique<Scheduler>(loop(), *transport_, std::move(options), log());
     if (Status status = scheduler_->start(); !status) return status;
@@ -116,14 +118,14 @@ class Program final : public Daemon {
     return {};
   }
 
-  // Everyone is told.
+  // As if it were killed, but for its last state: it comes back, or another one does.
   void stop(int signal) override {
-    const char* const name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
-    scheduler_->shut_down(make_error(ErrorCode::peer_lost,
-                                     fmt::format("the scheduler at {} is stopping ({})",
-                                                 to_string(scheduler_->endpoint()), name),
-                                     "start the job again when a scheduler is there"),
-                          [this] { end(); });
+    const SchedulerCore& core = scheduler_->core();
+    log().info("stops ({}): {} and {} go on for their --scheduler-grace; bpsctl shutdown would end them",
+               signal == SIGTERM ? "SIGTERM" : "SIGINT", counted(core.job_count(), "job"),
+               counted(core.server_count(), "server"));
+    if (state_dir_ != nullptr) state_dir_->save(core.state());
+    stop_now();
   }
 
   void stop_now() override {

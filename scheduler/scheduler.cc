@@ -101,18 +101,37 @@ void Scheduler::shut_down(const Error& reason, Task stopped) {
   stopped_ = std::move(stopped);
   for (const PeerId id : std::set<PeerId>(greeting_))
     close(id);
+  if (core_.asked_to_end()) administrator_ = core_.asked_to_end()->admin;
   core_.stop(loop_.now(), reason);
   carry_out();
-  farewell_timer_ = loop_.after(kFarewell, [this] {
-    farewell_timer_ = {};
-    peers_.clear();
-    finish_if_alone();
-  });
+  give_time_to_close();
   finish_if_alone();
 }
 
+void Scheduler::give_time_to_close() {
+  loop_.cancel(farewell_timer_);
+  farewell_timer_ = loop_.after(kFarewell, [this] {
+    farewell_timer_ = {};
+    std::erase_if(peers_, [this](const auto& entry) { return entry.first != administrator_; });
+    finish_if_alone();
+  });
+}
+
+// Once the others are gone. True: it has to close yet.
+bool Scheduler::answer_administrator() {
+  const auto found = peers_.find(std::exchange(administrator_, {}));
+  if (found == peers_.end()) return false;
+  found->second->connection().send(core_.asked_to_end()->answer);
+  found->second->leaving = true;
+  give_time_to_close();
+  return true;
+}
+
 void Scheduler::finish_if_alone() {
-  if (!stopped_ || !peers_.empty()) return;
+  if (!stopped_) return;
+  const bool is_last = peers_.size() == 1 && peers_.count(administrator_) != 0;
+  if (is_last && answer_administrator()) return;
+  if (!peers_.empty()) return;
   Task stopped = std::exchange(stopped_, nullptr);
   stop();
   loop_.post(std::move(stopped));
@@ -273,6 +292,22 @@ void Scheduler::carry_out() {
     log_.error("{}", core_.superseded()->message);
     stop_later();
   }
+  if (core_.asked_to_end() && !ending_ && !over_) end_later();
+}
+
+// Not here, either.
+void Scheduler::end_later() {
+  ending_ = true;
+  loop_.post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired() || over_ || stopped_) return;
+    shut_down(make_error(ErrorCode::peer_lost,
+                         fmt::format("the scheduler at {} has ended the cluster: bpsctl shutdown, from {}",
+                                     to_string(endpoint_), core_.asked_to_end()->address),
+                         "start the job again when a scheduler is there"),
+              [this, alive] {
+                if (!alive.expired() && options_.ended) options_.ended();
+              });
+  });
 }
 
 // Not here: this may be a call of one of the connections that are to go.

@@ -44,6 +44,8 @@ struct SchedulerOptions {
   std::function<void(const SchedulerState&)> save;
   // A later scheduler is there: this one has stopped, without a word, so that its nodes look for the other.
   std::function<void(const Error&)> superseded;
+  // An administrator has ended the cluster: shut_down() is over.
+  std::function<void()> ended;
 };
 
 class Scheduler {
@@ -59,10 +61,12 @@ class Scheduler {
   Endpoint endpoint() const { return endpoint_; }
 
   // Fails all jobs with `reason`, tells everyone and refuses newcomers. `stopped` is posted when all peers
-  // have closed, at latest after kFarewell.
+  // have closed, at latest after kFarewell; an administrator who has asked for it gets its answer then, and
+  // as long to close.
   void shut_down(const Error& reason, Task stopped);
 
-  // Closes everything now; idempotent.
+  // Closes everything now, and tells nobody: workers and servers go on, and look for the next scheduler.
+  // Idempotent.
   void stop();
 
   const SchedulerCore& core() const { return core_; }
@@ -86,10 +90,13 @@ class Scheduler {
   void carry_out();
   void stop_listening();
   void stop_later();
+  void end_later();
   void send(const SendAction& action, std::vector<PeerId>& slow);
   std::size_t queue_limit(PeerId id) const;
   void close(PeerId id);
   void write_log(const LogAction& line);
+  void give_time_to_close();
+  bool answer_administrator();
   void finish_if_alone();
 
   EventLoop& loop_;
@@ -106,7 +113,9 @@ class Scheduler {
   PeerId last_peer_;
   TimerId tick_timer_;
   TimerId farewell_timer_;
-  Task stopped_;  // while it shuts down
+  Task stopped_;          // while it shuts down
+  PeerId administrator_;  // who is to have an answer then
+  bool ending_ = false;   // an administrator has asked for it
   std::uint64_t saved_changes_ = 0;
   bool over_ = false;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what is posted

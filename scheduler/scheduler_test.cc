@@ -250,6 +250,66 @@ TEST_CASE("scheduler: shut_down waits for a peer that does not close for its far
   CHECK_FALSE(server->open());
 }
 
+namespace {
+
+// A running scheduler with a server and an administrator, who has asked for the end.
+struct Ending {
+  Ending()
+      : d([this] {
+          SchedulerOptions options;
+          options.ended = [this] { ended = true; };
+          return options;
+        }()) {
+    REQUIRE(d.scheduler->start());
+    server = d.server();
+    admin = d.connect(HelloAdmin{});
+    admin->say(EndCluster{5});
+    d.loop.run_tasks();
+  }
+
+  bool ended = false;
+  Daemon d;
+  Link server, admin;
+};
+
+}  // namespace
+
+TEST_CASE("scheduler: an administrator ends the cluster, and has the answer when the others have closed") {
+  Ending e;
+  CHECK_FALSE(e.d.transport.listening());
+  REQUIRE(e.server->last<Refused>() != nullptr);
+  CHECK_THAT(e.server->last<Refused>()->message, Contains("has ended the cluster: bpsctl shutdown, from "));
+  CHECK(e.admin->last<ClusterEnded>() == nullptr);
+  const bool servers_close = GENERATE(true, false);
+  if (servers_close) {
+    e.server->hang_up(closed());
+  } else {
+    e.d.run(milliseconds(1100));
+  }
+  REQUIRE(e.admin->last<ClusterEnded>() != nullptr);
+  CHECK(*e.admin->last<ClusterEnded>() == ClusterEnded{5, 0, 1});
+  CHECK(e.admin->last<Refused>() == nullptr);
+  CHECK_FALSE(e.ended);
+  const bool admin_closes = GENERATE(true, false);
+  if (admin_closes) {
+    e.admin->hang_up(closed());
+  } else {
+    e.d.run(milliseconds(1100));
+  }
+  e.d.loop.run_tasks();
+  CHECK(e.ended);
+  CHECK_FALSE(e.admin->open());
+  CHECK(e.d.loop.pending_timers() == 0);
+}
+
+TEST_CASE("scheduler: an administrator who ends the cluster and goes keeps nobody") {
+  Ending e;
+  e.admin->hang_up(closed());
+  e.server->hang_up(closed());
+  e.d.loop.run_tasks();
+  CHECK(e.ended);
+}
+
 TEST_CASE("scheduler: an idle scheduler shuts down at once, and stop leaves nothing behind") {
   {
     Daemon d;

@@ -1,8 +1,9 @@
-// bpsctl: asks the scheduler how the cluster stands and who waits for whom, and sends servers away; and looks
-// at what this machine has for RDMA.
+// bpsctl: asks the scheduler how the cluster stands and who waits for whom, sends servers away, and ends the
+// cluster; and looks at what this machine has for RDMA.
 #include <fmt/core.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
@@ -26,7 +27,7 @@
 namespace bps {
 namespace {
 
-constexpr std::array<std::string_view, 4> kCommands = {"status", "why", "drain", "doctor"};
+constexpr std::array<std::string_view, 5> kCommands = {"status", "why", "drain", "shutdown", "doctor"};
 constexpr Duration kAnswerTimeout = std::chrono::seconds(5);
 
 struct Settings {
@@ -43,9 +44,9 @@ struct Settings {
 
 void describe(Config& config, Settings& s) {
   config.add_arguments(
-      s.arguments, "status | why [TENSOR] | drain SERVER | doctor --rdma",
-      "How the cluster stands; who waits for whom; send a server away without harm; what this "
-      "machine has for RDMA, and what is wrong with it");
+      s.arguments, "status | why [TENSOR] | drain SERVER | shutdown | doctor --rdma",
+      "How the cluster stands; who waits for whom; send a server away without harm; end all jobs, "
+      "servers and the scheduler; what this machine has for RDMA, and what is wrong with it");
   config.add("scheduler", s.scheduler, "Where bps-scheduler listens");
   add_access(config, s.access, "The cluster's key", "TLS 1.3: this program's certificate");
   config
@@ -65,14 +66,15 @@ Result<Message> query_of(const Settings& s) {
   const auto usage = [](std::string what, std::string advice = "see bpsctl --help") {
     return make_error(ErrorCode::invalid_argument, std::move(what), std::move(advice));
   };
-  if (s.arguments.empty()) return usage("which command? status, why, drain or doctor");
+  if (s.arguments.empty()) return usage("which command? status, why, drain, shutdown or doctor");
   const std::string& command = s.arguments[0];
-  const std::size_t most = command == "status" ? 1 : 2;
-  if (command == "status" || command == "why" || command == "drain") {
+  const std::size_t most = command == "why" || command == "drain" ? 2 : 1;
+  if (std::find(kCommands.begin(), kCommands.end(), command) != kCommands.end()) {
     if (s.arguments.size() > most)
       return usage(fmt::format("{} takes no argument '{}'", command, s.arguments[most]));
   }
   if (command == "status") return Message(AskCluster{1});
+  if (command == "shutdown") return Message(EndCluster{1});
   if (command == "why") {
     AskWaits query{1, s.job, Subject::everything, {}, 0, 0};
     query.older_than_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
@@ -93,9 +95,9 @@ Result<Message> query_of(const Settings& s) {
     return Message(Drain{1, ServerId{number}});
   }
   const auto nearest = nearest_name(command, kCommands);
-  return usage(
-      fmt::format("there is no command '{}'", command),
-      nearest ? fmt::format("did you mean {}?", *nearest) : "there are status, why, drain and doctor");
+  return usage(fmt::format("there is no command '{}'", command),
+               nearest ? fmt::format("did you mean {}?", *nearest)
+                       : "there are status, why, drain, shutdown and doctor");
 }
 
 constexpr const char* kWhere = "start bps-scheduler, or say where it is with --scheduler HOST:PORT";
@@ -219,6 +221,10 @@ class Program final : private ControlSession::Owner {
         print(settings_.json ? render_json(*waits) : render(*waits, settings_.older_than));
       return end(waits->error);
     }
+    if (const auto* ended = std::get_if<ClusterEnded>(&message)) {
+      print(settings_.json ? render_json(*ended) : render(*ended));
+      return end({});
+    }
     const auto* drained = std::get_if<Drained>(&message);
     const auto* drain = std::get_if<Drain>(&query_);
     if (drained == nullptr || drain == nullptr) {
@@ -256,7 +262,7 @@ class Program final : private ControlSession::Owner {
 
 int run(int argc, char** argv) {
   Settings settings;
-  Config config("bpsctl", "Asks a bps cluster how it stands, and sends servers away.");
+  Config config("bpsctl", "Asks a bps cluster how it stands, sends servers away, and ends it.");
   describe(config, settings);
   if (const auto exit_code = config.parse_or_exit(argc, argv, Logger("bpsctl"))) return *exit_code;
   const auto fail = [](const Error& error) {

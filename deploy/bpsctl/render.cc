@@ -154,6 +154,11 @@ std::string render(const Drained& drained, ServerId server, bool begins) {
   return text;
 }
 
+std::string render(const ClusterEnded& ended) {
+  return fmt::format("the cluster has ended: {}, {} and the scheduler\n", plural(ended.jobs, "job"),
+                     plural(ended.servers, "server"));
+}
+
 std::string render_json(const ClusterState& state, const Endpoint& scheduler) {
   Json out = {{"scheduler", to_string(scheduler)},
               {"term", {{"number", state.term.number}, {"id", fmt::format("{:016x}", state.term.id)}}},
@@ -225,6 +230,10 @@ std::string render_json(const Drained& drained, ServerId server) {
                {"stays_for", drained.stays_for},
                {"reasons", drained.reasons},
                {"error", drained.error.message}});
+}
+
+std::string render_json(const ClusterEnded& ended) {
+  return dump({{"jobs", ended.jobs}, {"servers", ended.servers}});
 }
 
 }  // namespace bps

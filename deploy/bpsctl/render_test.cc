@@ -57,6 +57,13 @@ TEST_CASE("bpsctl: the cluster, for people and as JSON") {
   CHECK(json["jobs"][0]["absentees"][0]["rank"] == 5);
 }
 
+TEST_CASE("bpsctl: the end of the cluster, for people and as JSON") {
+  CHECK(render(ClusterEnded{1, 2, 1}) == "the cluster has ended: 2 jobs, 1 server and the scheduler\n");
+  const auto json = nlohmann::json::parse(render_json(ClusterEnded{1, 2, 1}));
+  CHECK(json["jobs"] == 2);
+  CHECK(json["servers"] == 1);
+}
+
 TEST_CASE("bpsctl: names that are no UTF-8 do not break JSON") {
   Waits waits = sample<Waits>();
   waits.waits[0].tensor = "\xff";

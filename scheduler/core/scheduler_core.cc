@@ -86,7 +86,7 @@ void SchedulerCore::stop(TimePoint now, const Error& reason) {
     job->fail(reason);
   for (const JobRun run : tables_.outbox.take_ended_runs())
     endings_.end_run(run);
-  tables_.peers.refuse_all(reason);
+  tables_.peers.refuse_all(reason, end_ ? end_->admin : PeerId{});
   tables_.nodes.clear();
   tables_.servers.clear();
   drains_.clear();
@@ -226,6 +226,14 @@ void SchedulerCore::on_admin(TimePoint now, PeerId id, Message& message) {
   if (const auto* query = std::get_if<AskCluster>(&message))
     return tables_.outbox.send(id, overview_.state(now, query->request));
   if (const auto* drain = std::get_if<Drain>(&message)) return drains_.begin(id, *drain);
+  if (const auto* end = std::get_if<EndCluster>(&message)) {
+    if (!end_) {
+      end_ = End{id, tables_.peers.at(id).address,
+                 ClusterEnded{end->request, static_cast<std::uint32_t>(job_count()),
+                              static_cast<std::uint32_t>(server_count())}};
+    }
+    return;
+  }
   endings_.drop(now, id, unexpected(message, "an administrator"));
 }
 

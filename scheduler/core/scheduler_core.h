@@ -52,8 +52,17 @@ class SchedulerCore {
   void expel(TimePoint now, PeerId peer, const Error& reason);
   void tick(TimePoint now);
 
-  // Fails all runs with `reason`, refuses everyone, now and from now on.
+  // Fails all runs with `reason`, refuses everyone, now and from now on. The administrator who asked for it
+  // stays for the answer.
   void stop(TimePoint now, const Error& reason);
+
+  // An administrator wants everything to end: stop() is to follow.
+  struct End {
+    PeerId admin;
+    std::string address;
+    ClusterEnded answer;
+  };
+  const std::optional<End>& asked_to_end() const { return end_; }
 
   std::vector<SchedulerAction> take_actions() { return tables_.outbox.take(); }
 
@@ -93,6 +102,7 @@ class SchedulerCore {
   Admission admission_;
   WaitAnswers waits_;
   ClusterOverview overview_;
+  std::optional<End> end_;
 };
 
 }  // namespace bps

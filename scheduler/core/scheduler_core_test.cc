@@ -489,17 +489,49 @@ TEST_CASE("core: stop tells everyone and refuses who comes later") {
   const PeerId server = h.server();
   const auto workers = h.running_job("j", 2);
   const PeerId gathers = h.worker("k", 0, 2);
-  h.core.stop(h.now, make_error(ErrorCode::peer_lost, "the scheduler is stopping (SIGTERM)"));
+  h.core.stop(h.now, make_error(ErrorCode::peer_lost, "the cluster is ended"));
   h.carry_out();
   for (const PeerId peer : {workers[0], workers[1], gathers}) {
-    CHECK(h.last<JobFailed>(peer).error.message == "the scheduler is stopping (SIGTERM)");
-    CHECK(h.refusal(peer).message == "the scheduler is stopping (SIGTERM)");
+    CHECK(h.last<JobFailed>(peer).error.message == "the cluster is ended");
+    CHECK(h.refusal(peer).message == "the cluster is ended");
   }
   CHECK(h.got<JobEnded>(server).size() == 1);
   CHECK(h.refusal(server).code == ErrorCode::peer_lost);
-  CHECK(h.refusal(h.worker("new", 0, 1)).message == "the scheduler is stopping (SIGTERM)");
+  CHECK(h.refusal(h.worker("new", 0, 1)).message == "the cluster is ended");
   CHECK(h.core.job_count() + h.core.peer_count() + h.core.node_count() + h.core.server_count() == 0);
   h.run(seconds(5));
+}
+
+TEST_CASE("core: an administrator asks once for the end of everything, and stays for the answer") {
+  CoreHarness h;
+  const PeerId server = h.server();
+  const auto workers = h.running_job("j", 2);
+  const PeerId other = h.say_hello(HelloAdmin{});
+  const PeerId admin = h.say_hello(HelloAdmin{});
+  CHECK_FALSE(h.core.asked_to_end());
+  h.say(admin, EndCluster{7});
+  h.say(other, EndCluster{8});
+  REQUIRE(h.core.asked_to_end());
+  CHECK(h.core.asked_to_end()->admin == admin);
+  CHECK(h.core.asked_to_end()->answer == ClusterEnded{7, 1, 1});
+  CHECK(h.got<JobFailed>(workers[0]).empty());
+  h.core.stop(h.now, make_error(ErrorCode::peer_lost, "bye"));
+  h.carry_out();
+  for (const PeerId peer : {workers[0], workers[1], server, other})
+    CHECK(h.refusal(peer).message == "bye");
+  CHECK(h.is_alive(admin));
+  h.run(seconds(5));
+  CHECK(h.is_alive(admin));
+  h.lose(admin);
+  CHECK(h.core.peer_count() == 0);
+}
+
+TEST_CASE("core: a worker may not end the cluster") {
+  CoreHarness h;
+  const PeerId worker = h.worker("j", 0, 2);
+  h.say(worker, EndCluster{1});
+  CHECK(h.refusal(worker).code == ErrorCode::protocol);
+  CHECK_FALSE(h.core.asked_to_end());
 }
 
 }  // namespace bps

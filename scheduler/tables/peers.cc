@@ -63,15 +63,16 @@ Peer Peers::take(PeerId id) {
   return peer;
 }
 
-void Peers::refuse_all(const Error& reason) {
+void Peers::refuse_all(const Error& reason, PeerId but) {
   for (const auto& [id, peer] : peers_) {
+    if (id == but) continue;
     const bool is_server = peer.role == PeerRole::server;
     outbox_.send(id,
                  Refused{reason.code, reason.message,
                          is_server ? "start this server again when a scheduler is there" : reason.advice});
     outbox_.close(id);
   }
-  peers_.clear();
+  std::erase_if(peers_, [&](const auto& entry) { return entry.first != but; });
   newcomers_.clear();
   queries_ = {};
 }

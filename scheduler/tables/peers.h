@@ -59,8 +59,8 @@ class Peers {
   void refuse(PeerId id, const Error& error);
   // Its connection is no more.
   Peer take(PeerId id);
-  // The scheduler stops.
-  void refuse_all(const Error& reason);
+  // The scheduler stops. `but`: who stays; 0: nobody.
+  void refuse_all(const Error& reason, PeerId but);
 
  private:
   Outbox& outbox_;

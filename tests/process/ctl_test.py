@@ -150,6 +150,26 @@ class Ctl(DaemonTest):
         self.assert_status(worker, 0)
         self.assert_status(servers[0], 0, "drained")
 
+    def test_shutdown_ends_everything(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.workers(scheduler, 2, "--rounds", "1000000000", "--announce", "3")
+        for worker in workers:
+            worker.wait_line("reached 3")
+        self.assertEqual(self.ctl(scheduler, "shutdown"), "the cluster has ended: 1 job, 2 servers and the scheduler\n")
+        self.assert_status(scheduler, 0, "shuts down: .*; 1 job, 2 servers")
+        for worker in workers:
+            self.assert_status(worker, 75, r"has ended the cluster: bpsctl shutdown, from 127\.0\.0\.1:\d+; start the job again")
+        for server in servers:
+            self.assert_status(server, 75, "has ended the cluster")
+        self.assertIn("does not answer", self.ctl(scheduler, "shutdown", status=69))
+
+    def test_shutdown_of_nothing_and_of_who_does_not_listen(self):
+        self.assertEqual(self.ask(self.scheduler(), "shutdown"), {"jobs": 0, "servers": 0})
+        scheduler, servers = self.cluster()
+        servers[0].signal(signal.SIGSTOP)
+        self.assertIn("0 jobs, 1 server", self.ctl(scheduler, "shutdown"))
+        self.assert_status(scheduler, 0)
+
     def test_keys(self):
         key, wrong = self.folder / "key", self.folder / "wrong"
         for path, digits in ((key, "01" * 32), (wrong, "02" * 32)):
@@ -160,6 +180,10 @@ class Ctl(DaemonTest):
         self.assertIn("no server", self.ctl(scheduler, "status", environment={"BPS_KEY_FILE": str(key)}))
         self.assertIn("key", self.ctl(scheduler, "status", "--key-file", wrong, status=77))
         self.assertIn("key", self.ctl(scheduler, "status", status=77))
+        self.assertIn("key", self.ctl(scheduler, "shutdown", "--key-file", wrong, status=77))
+        self.assertIn("no job", self.ctl(scheduler, "status", "--key-file", key))
+        self.ctl(scheduler, "shutdown", "--key-file", key)
+        self.assert_status(scheduler, 0)
 
     def test_wrong_words(self):
         nobody = f"127.0.0.1:{self.free_port()}"
@@ -167,6 +191,7 @@ class Ctl(DaemonTest):
         self.assertIn("did you mean status?", self.ctl(nobody, "statsu", status=64))
         self.assertIn("which command?", self.ctl(nobody, status=64))
         self.assertIn("drain which server?", self.ctl(nobody, "drain", status=64))
+        self.assertIn("shutdown takes no argument 'now'", self.ctl(nobody, "shutdown", "now", status=64))
         self.assertIn("--json", self.ctl(nobody, "status", "--jsn", status=64))
         self.assertIn("what is doctor to look at?", self.ctl(nobody, "doctor", status=64))
         self.assertIn("takes no argument 'mlx5_0'", self.ctl(nobody, "doctor", "--rdma", "mlx5_0", status=64))

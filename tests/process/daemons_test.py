@@ -319,16 +319,53 @@ class Signals(DaemonTest):
         unread.terminate()
         self.assertEqual(unread.wait(LIMIT), 0)
 
-    def test_a_scheduler_that_is_told_to_stop_tells_everyone(self):
-        scheduler, servers = self.cluster()
+    def test_a_scheduler_that_is_told_to_stop_comes_back(self):
+        for number, flags in ((signal.SIGTERM, ("--state-dir", self.folder / "state")), (signal.SIGINT, ())):
+            scheduler = self.scheduler(*flags)
+            server = self.server(scheduler)
+            workers = self.workers(scheduler, 2, *UNTIL_TOLD)
+            for worker in workers:
+                worker.wait_line("reached 3")
+            scheduler.signal(number)
+            since = time.monotonic()
+            self.assert_status(scheduler, 0, "stops .*: 1 job and 1 server go on for their --scheduler-grace")
+            self.assertLess(time.monotonic() - since, DETECTION)
+            for process in (server, *workers):
+                process.wait_line("is lost.*goes on, and tries for")
+            self.go_on(workers)
+            again = self.scheduler(*flags, listen=scheduler.address)
+            again.wait_line(r"job job came back, run \w{16}: 2 workers")
+            again.wait_line(r"job job goes on: 2 workers and 1 server have come back; it began \d+\.?\d* s ago")
+            self.assertNotIn("created", again.text())
+            workers[0].say()
+            for worker in workers:
+                self.assert_status(worker, 0, "closed")
+            self.assert_works(again, "new")
+            server.signal(signal.SIGTERM)
+            self.assert_status(server, 0)
+
+    def test_restarts_do_not_keep_the_name_of_a_job_that_is_over(self):
+        flags = ("--state-dir", self.folder / "state", "--heartbeat-deadline", "2s")  # nodes have 4 s to come back
+        scheduler = self.scheduler(*flags)
+        self.server(scheduler)
         workers = self.workers(scheduler, 2, *FOR_EVER)
         for worker in workers:
             worker.wait_line("reached 3")
-        scheduler.signal(signal.SIGTERM)
+        scheduler.signal(signal.SIGSTOP)  # it does not notice
         for worker in workers:
-            self.assert_status(worker, 75, "scheduler")
-        self.assert_status(scheduler, 0)
-        self.assertNotEqual(servers[0].end(), 0)
+            worker.signal(signal.SIGKILL)
+        workers = []
+        for _ in range(30):
+            scheduler.signal(signal.SIGKILL)
+            scheduler.end()
+            scheduler = self.scheduler(*flags, listen=scheduler.address)
+            workers = workers or self.workers(scheduler, 2, "--elements", "1000")
+            self.pause(1.5)
+            if workers[0].process.poll() is not None:
+                break
+        for worker in workers:
+            self.assertIsNotNone(worker.process.poll(), worker.text())
+            self.assert_status(worker, 0, "closed")
 
     def test_a_second_sigterm_stops_now(self):
         scheduler, servers = self.cluster()
