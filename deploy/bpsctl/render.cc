@@ -59,7 +59,10 @@ Json json_of(const Party& party) {
   return {{party.server ? "server" : "rank", party.number},
           {"host", party.host},
           {"state", text_of(party.state)},
-          {"silent_seconds", seconds(party.silent_ms)}};
+          {"silent_seconds", seconds(party.silent_ms)},
+          {"undeclared", party.undeclared},
+          {"waits_for", party.waits_for},
+          {"waits_for_round", party.waits_for_round}};
 }
 
 Json json_of(const std::vector<Party>& parties) {
@@ -217,6 +220,7 @@ std::string render_json(const Waits& waits) {
                             {"expected", wait.expected},
                             {"absent", wait.absent},
                             {"missing", json_of(wait.missing)},
+                            {"cycle_seconds", seconds(wait.cycle_ms)},
                             {"text", to_string(wait)}});
   }
   return dump(out);

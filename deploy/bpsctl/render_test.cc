@@ -19,8 +19,8 @@ T sample() {
 TEST_CASE("bpsctl: waits, for people and as JSON") {
   CHECK(render(sample<Waits>()) ==
         "resnet50: for 10.4 s: round 812 of layer1.weight: 6 of 8 pushed, missing rank 3 (host gpu-03, last "
-        "seen "
-        "0.4 s ago) and rank 5 (host gpu-05, gone for 9.8 s)\nand 7 more\n"
+        "seen 0.4 s ago; it has not declared it, and waits for round 811 of layer2.weight itself) and rank 5 "
+        "(host gpu-05, gone for 9.8 s); ranks have waited for each other for 10.3 s\nand 7 more\n"
         "did not answer: server 2 (host cpu-02, connection lost 0.2 s ago)\n");
   CHECK(render(Waits{}) == "nothing waits\n");
   CHECK(render(Waits{}, std::chrono::seconds(1)) == "nothing waits, or not for 1s yet (--older-than)\n");
@@ -31,6 +31,10 @@ TEST_CASE("bpsctl: waits, for people and as JSON") {
   CHECK(wait["age_seconds"] == 10.4);
   CHECK(wait["missing"][1]["rank"] == 5);
   CHECK(wait["missing"][1]["state"] == "gone");
+  CHECK(wait["missing"][0]["undeclared"] == true);
+  CHECK(wait["missing"][0]["waits_for"] == "layer2.weight");
+  CHECK(wait["missing"][0]["waits_for_round"] == 811);
+  CHECK(wait["cycle_seconds"] == 10.3);
   CHECK(json["silent"][0]["server"] == 2);
 }
 

@@ -16,6 +16,12 @@ std::vector<Rank> united(const std::vector<Rank>& a, const std::vector<Rank>& b)
   return out;
 }
 
+std::vector<Rank> in_one_of(const std::vector<Rank>& a, const std::vector<Rank>& b) {
+  std::vector<Rank> out;
+  std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(out));
+  return out;
+}
+
 }  // namespace
 
 void OpenRoundList::add(OpenRound round) {
@@ -32,7 +38,12 @@ void OpenRoundList::add(OpenRound round) {
   known.age_ms = std::max(known.age_ms, round.age_ms);
   known.partitions = std::min(known.partitions + round.partitions, kMaxPartitionsPerJob);
   known.expected = std::max(known.expected, round.expected);
-  if (known.missing != round.missing) known.missing = united(known.missing, round.missing);
+  std::sort(round.partial.begin(), round.partial.end());
+  known.partial = united(known.partial, round.partial);
+  if (known.missing != round.missing) {
+    known.partial = united(known.partial, in_one_of(known.missing, round.missing));
+    known.missing = united(known.missing, round.missing);
+  }
   known.absent = std::max({known.absent, round.absent, static_cast<std::uint32_t>(known.missing.size())});
 }
 

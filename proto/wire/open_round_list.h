@@ -1,8 +1,8 @@
 // What several partitions, shards or servers say about the open rounds of a job, put together per tensor.
 //
 // All partitions of a tensor are in the same operation, so only its oldest round counts: a worker that is
-// missing anywhere is missing. A tensor whose partitions have moved may stand here twice, for those that wait
-// for workers to resume and for the others.
+// missing anywhere is missing, and partly here if it is not missing everywhere. A tensor whose partitions
+// have moved may stand here twice, for those that wait for workers to resume and for the others.
 //
 // Pure. Limits: kMaxMissingNamed ranks a tensor; take() gives kMaxWaitsNamed.
 #pragma once

@@ -19,8 +19,25 @@ TEST_CASE("open rounds: who is missing at one partition is missing") {
   const OpenRounds out = list.take(9);
   CHECK(out.request == 9);
   REQUIRE(out.rounds.size() == 1);
-  CHECK(out.rounds[0] == OpenRound{TensorId{1}, Round{5}, 300, false, 3, 8, 2, {Rank{3}, Rank{6}}});
+  const OpenRound all{TensorId{1}, Round{5}, 300, false, 3, 8, 2, {Rank{3}, Rank{6}}, {Rank{3}, Rank{6}}};
+  CHECK(out.rounds[0] == all);
   CHECK(list.take(9).rounds.empty());
+}
+
+TEST_CASE("open rounds: who is missing at some partitions only is partly here") {
+  OpenRoundList list;
+  list.add(open_round(1, 5, 100, {Rank{3}, Rank{6}}));
+  list.add(open_round(1, 5, 100, {Rank{3}, Rank{6}}));
+  list.add(open_round(1, 5, 100, {Rank{3}}));
+  list.add(open_round(2, 5, 100, {Rank{3}}));
+  OpenRound other = open_round(2, 5, 100, {Rank{3}});  // another shard has put together
+  other.partial = {Rank{3}};
+  list.add(other);
+  const OpenRounds out = list.take(0);
+  REQUIRE(out.rounds.size() == 2);
+  CHECK(out.rounds[0].missing == std::vector{Rank{3}, Rank{6}});
+  CHECK(out.rounds[0].partial == std::vector{Rank{6}});
+  CHECK(out.rounds[1].partial == std::vector{Rank{3}});
 }
 
 TEST_CASE("open rounds: only the oldest round of a tensor counts") {

@@ -14,6 +14,15 @@ std::string counted(const Wait& wait, const char* whom, const char* have_done) {
   return text + ", missing " + list_text(wait.missing, wait.absent > named ? wait.absent - named : 0);
 }
 
+// Why it does not come, as far as that is known.
+std::string cause(const Party& party) {
+  std::string text = party.undeclared ? "; it has not declared it" : "";
+  if (party.waits_for.empty()) return text;
+  text += fmt::format("{} waits for round {} of {} itself", party.undeclared ? ", and" : "; it",
+                      party.waits_for_round, party.waits_for);
+  return text;
+}
+
 }  // namespace
 
 std::string milliseconds_text(std::uint64_t milliseconds) {
@@ -25,7 +34,7 @@ std::string to_string(const Party& party) {
   const std::string host = party.host.empty() ? "" : "host " + party.host + ", ";
   const std::string ago = milliseconds_text(party.silent_ms);
   switch (party.state) {
-    case PartyState::alive: return fmt::format("{} ({}last seen {} ago)", who, host, ago);
+    case PartyState::alive: return fmt::format("{} ({}last seen {} ago{})", who, host, ago, cause(party));
     case PartyState::suspected: return fmt::format("{} ({}connection lost {} ago)", who, host, ago);
     case PartyState::gone: return fmt::format("{} ({}gone for {})", who, host, ago);
     case PartyState::left: return fmt::format("{} ({}has left)", who, host);
@@ -47,7 +56,10 @@ std::string list_text(const std::vector<Party>& parties, std::uint32_t more) {
 std::string to_string(const Wait& wait) {
   switch (wait.kind) {
     case WaitKind::round:
-      return fmt::format("round {} of {}: {}", wait.number, wait.tensor, counted(wait, "", "pushed"));
+      return fmt::format("round {} of {}: {}", wait.number, wait.tensor, counted(wait, "", "pushed")) +
+             (wait.cycle_ms == 0 ? ""
+                                 : fmt::format("; ranks have waited for each other for {}",
+                                               milliseconds_text(wait.cycle_ms)));
     case WaitKind::resume:
       return fmt::format("{}, which moves to another server: {}", wait.tensor, counted(wait, "", "resumed"));
     case WaitKind::barrier: return fmt::format("barrier {}: {}", wait.number, counted(wait, "", "arrived"));

@@ -11,7 +11,8 @@
 
 namespace bps {
 
-// "rank 3 (host gpu-03, last seen 0.4 s ago)"
+// "rank 3 (host gpu-03, last seen 0.4 s ago)", "rank 3 (last seen 0.4 s ago; it waits for round 2 of b
+// itself)"
 std::string to_string(const Party& party);
 
 // "rank 1 (...), rank 3 (...), rank 5 (...) and 2 more"; `more`: how many are not in the list.

@@ -35,6 +35,21 @@ TEST_CASE("wait text: who has done what is said in the words of each state") {
   CHECK(to_string(Party{true, 2, "c", PartyState::alive, 50}) == "server 2 (host c, last seen 0.1 s ago)");
 }
 
+TEST_CASE("wait text: why a rank does not come is said as far as it is known") {
+  Party party{false, 0, "a", PartyState::alive, 400};
+  party.undeclared = true;
+  CHECK(to_string(party) == "rank 0 (host a, last seen 0.4 s ago; it has not declared it)");
+  party.waits_for = "b";
+  party.waits_for_round = 2;
+  CHECK(to_string(party) ==
+        "rank 0 (host a, last seen 0.4 s ago; it has not declared it, and waits for round 2 of b itself)");
+  party.undeclared = false;
+  CHECK(to_string(party) == "rank 0 (host a, last seen 0.4 s ago; it waits for round 2 of b itself)");
+  Wait wait = round_wait(2, {party});
+  wait.cycle_ms = 12'300;
+  CHECK_THAT(to_string(wait), Catch::EndsWith("; ranks have waited for each other for 12.3 s"));
+}
+
 TEST_CASE("wait text: those that are not named are counted") {
   Wait wait = round_wait(100, {{false, 1, "", PartyState::absent, 0}, {false, 2, "", PartyState::absent, 0}});
   wait.absent = 90;

@@ -134,6 +134,69 @@ TEST_CASE("queries: a server that does not answer is named, and its answer may c
   CHECK(h.is_alive(other));
 }
 
+TEST_CASE("queries: why a rank does not come: what it has not declared, and what it waits for itself") {
+  CoreHarness h;
+  const PeerId server = h.server();
+  const auto workers = h.running_job("job", 2);
+  h.say(workers[0], declare_one(1, "b", 100));  // tensor 0
+  for (const PeerId worker : workers)
+    h.say(worker, declare_one(2, "c", 100));    // tensor 1
+  h.say(workers[1], declare_one(3, "a", 100));  // tensor 2
+  const auto round = [](std::uint32_t tensor, std::uint64_t age_ms, Rank missing) {
+    return OpenRound{TensorId{tensor}, Round{7}, age_ms, false, 1, 2, 1, {missing}};
+  };
+  const std::vector<OpenRound> open{round(0, 12'000, Rank{1}), round(2, 11'000, Rank{0})};
+  SECTION("to a rank, about its tensor") {
+    h.say(workers[1], about(30, Subject::tensor, "a"));
+    const auto asked = h.got<AskOpenRounds>(server);
+    REQUIRE(asked.size() == 2);
+    CHECK_FALSE(asked[0].tensor);
+    CHECK(asked[1].tensor == TensorId{2});
+    h.say(server, OpenRounds{asked[0].request, open, 0});
+    h.say(server, OpenRounds{asked[1].request, {open[1]}, 0});
+    const Waits waits = last_waits(h, workers[1]);
+    REQUIRE(waits.waits.size() == 1);
+    CHECK(to_string(waits.waits[0]) ==
+          "round 7 of a: 1 of 2 pushed, missing rank 0 (host gpu-0, last seen 0.0 s ago; it has not declared "
+          "it, and waits for round 7 of b itself); ranks have waited for each other for 11.0 s");
+  }
+  SECTION("to an administrator, about all") {
+    const PeerId peer = admin(h);
+    h.say(peer, about(30));
+    answer(h, server, open);
+    const Waits waits = last_waits(h, peer);
+    REQUIRE(waits.waits.size() == 2);
+    CHECK(waits.waits[0].tensor == "b");
+    CHECK(waits.waits[0].missing[0].undeclared);
+    CHECK(waits.waits[0].missing[0].waits_for == "a");
+    CHECK(waits.waits[1].cycle_ms == 11'000);
+    // One of them gives up.
+    const JobRun run = h.last<Welcome>(workers[0]).job_run;
+    const bool is_deadlock = GENERATE(true, false);
+    const ErrorCode code = is_deadlock ? ErrorCode::configuration : ErrorCode::out_of_memory;
+    h.say(workers[0], TensorFailed{run, TensorId{0}, make_error(code, "waited for rank 1")});
+    for (const PeerId worker : workers) {
+      const auto failed = h.got<TensorFailed>(worker);
+      REQUIRE(failed.size() == (is_deadlock ? 2 : 1));
+      CHECK(failed[0].tensor == TensorId{0});
+      CHECK(failed.back().tensor == TensorId{is_deadlock ? 2u : 0u});
+      CHECK_THAT(failed.back().error.message, Contains("waited for rank 1"));
+    }
+    CHECK(h.is_alive(workers[0]));
+  }
+  SECTION("a rank that is only slow waits for nothing, and has declared what it has") {
+    h.say(workers[0], about(30, Subject::tensor, "c"));
+    const auto asked = h.got<AskOpenRounds>(server);
+    h.say(server, OpenRounds{asked[0].request, {round(1, 12'000, Rank{1})}, 0});
+    h.say(server, OpenRounds{asked[1].request, {round(1, 12'000, Rank{1})}, 0});
+    const Waits waits = last_waits(h, workers[0]);
+    REQUIRE(waits.waits.size() == 1);
+    CHECK_FALSE(waits.waits[0].missing[0].undeclared);
+    CHECK(waits.waits[0].missing[0].waits_for.empty());
+    CHECK(waits.waits[0].cycle_ms == 0);
+  }
+}
+
 TEST_CASE("queries: an administrator hears of all jobs, gathering ones too") {
   CoreHarness h;
   const PeerId server = h.server();

@@ -37,6 +37,9 @@ std::vector<ServerQueries::Target> WaitAnswers::targets_of(const AskWaits& query
       tensor_known = true;
     }
     if (about_rounds) target.servers.assign(job->servers().begin(), job->servers().end());
+    // What those who are missing do instead.
+    if (about_rounds) targets.push_back({run, std::nullopt, target.servers, true});
+    if (target.tensor) asked += target.servers.size();
     asked += target.servers.size();
     targets.push_back(std::move(target));
   }
@@ -72,7 +75,13 @@ void WaitAnswers::carry_on(TimePoint now) {
     answer(now, answered);
 }
 
+std::set<TensorId> WaitAnswers::deadlocked_with(JobRun run, TensorId tensor) const {
+  const auto known = deadlocked_.find(run);
+  return known != deadlocked_.end() && known->second.contains(tensor) ? known->second : std::set<TensorId>{};
+}
+
 void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered) {
+  std::erase_if(deadlocked_, [this](const auto& entry) { return tables_.runs.find(entry.first) == nullptr; });
   const Silence silence = tables_.nodes.silence_at(now);
   Waits out;
   out.request = answered.query.request;
@@ -82,8 +91,13 @@ void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered)
     const Job* const job = tables_.runs.find(part.run);
     if (job == nullptr) continue;  // it has ended meanwhile
     out.more += part.open.more;
-    for (const OpenRound& open : part.open.rounds)
-      out.waits.push_back(job->waits().wait_of(open, silence));
+    const auto context = answered.context.find(part.run);
+    const RoundCycles cycles =
+        job->waits().cycles_of(context == answered.context.end() ? part.open : *context->second);
+    for (const OpenRound& open : part.open.rounds) {
+      out.waits.push_back(job->waits().wait_of(open, cycles, silence));
+      if (out.waits.back().cycle_ms != 0) deadlocked_[part.run] = cycles.tensors();
+    }
     if (answered.query.subject == Subject::everything && tables_.peers.is_admin(answered.peer)) {
       for (const ServerId server : part.silent) {
         if (auto wait = job->waits().wait_of(server, silence)) out.waits.push_back(std::move(*wait));

@@ -136,18 +136,45 @@ std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, co
   return out;
 }
 
-Wait JobWaits::wait_of(const OpenRound& open, const Silence& silence) const {
+RoundCycles JobWaits::cycles_of(const OpenRounds& rounds) const {
+  return {rounds, [this](TensorId tensor) -> std::uint64_t {
+            if (!parts_.tensors.is_open()) return 0;
+            const TensorCatalog& catalog = parts_.tensors.catalog();
+            const TensorDeclaration* const declaration = catalog.declaration_of(tensor);
+            return declaration == nullptr ? 0 : catalog.partitions_of(*declaration);
+          }};
+}
+
+// Empty: it has none yet.
+std::string JobWaits::name_of(TensorId tensor) const {
+  const auto* const declaration =
+      parts_.tensors.is_open() ? parts_.tensors.catalog().declaration_of(tensor) : nullptr;
+  return declaration == nullptr ? "" : declaration->name;
+}
+
+void JobWaits::note_cause(Party& party, const OpenRound& open, const RoundCycles& cycles) const {
+  const Rank rank{party.number};
+  if (party.state != PartyState::alive || name_of(open.tensor).empty()) return;
+  party.undeclared = !parts_.tensors.catalog().has_declared(open.tensor, rank);
+  const OpenRound* const other = cycles.where_waits(rank, open);
+  if (other == nullptr) return;
+  party.waits_for = name_of(other->tensor);
+  party.waits_for_round = other->round.value;
+}
+
+Wait JobWaits::wait_of(const OpenRound& open, const RoundCycles& cycles, const Silence& silence) const {
   std::vector<Party> missing;
-  for (const Rank rank : open.missing)
+  for (const Rank rank : open.missing) {
     missing.push_back(party(rank, silence));
+    if (!open.resuming) note_cause(missing.back(), open, cycles);
+  }
   Wait out = wait(open.resuming ? WaitKind::resume : WaitKind::round, std::move(missing), open.expected);
   out.absent = open.absent;
   out.number = open.resuming ? 0 : open.round.value;
   out.age_ms = open.age_ms;
   out.partitions = open.partitions;
-  if (const auto* tensor =
-          parts_.tensors.is_open() ? parts_.tensors.catalog().declaration_of(open.tensor) : nullptr)
-    out.tensor = tensor->name;
+  out.tensor = name_of(open.tensor);
+  if (!open.resuming) out.cycle_ms = cycles.age_ms(open);
   return out;
 }
 

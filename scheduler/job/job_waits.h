@@ -14,6 +14,7 @@
 #include "scheduler/job/barriers.h"
 #include "scheduler/job/gathering.h"
 #include "scheduler/job/losses.h"
+#include "scheduler/job/round_cycles.h"
 #include "scheduler/tensors/tensor_relay.h"
 
 namespace bps {
@@ -39,13 +40,18 @@ class JobWaits {
 
   // What it waits for by itself, as far as that is in query: all but rounds.
   std::vector<Wait> waits(TimePoint now, const AskWaits& query, const Silence& silence) const;
-  // What servers have said, in the job's words.
-  Wait wait_of(const OpenRound& open, const Silence& silence) const;
+  // What servers have said of all rounds; it outlives the result.
+  RoundCycles cycles_of(const OpenRounds& rounds) const;
+  // What they have said of one, in the job's words.
+  Wait wait_of(const OpenRound& open, const RoundCycles& cycles, const Silence& silence) const;
   // A server that does not answer, if it holds anything of this job.
   std::optional<Wait> wait_of(ServerId silent, const Silence& silence) const;
   JobState state(TimePoint now, const Silence& silence) const;
 
  private:
+  std::string name_of(TensorId tensor) const;
+  void note_cause(Party& party, const OpenRound& open, const RoundCycles& cycles) const;
+
   // Since when something is so.
   struct Since {
     std::optional<std::uint64_t> what;

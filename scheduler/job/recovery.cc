@@ -284,6 +284,7 @@ Status Recovery::restore_tensors(const WorkerReport& newest) {
   for (const auto& [rank, report] : reports_.workers) {
     for (const auto& [id, known] : report.tensors) {
       if (Status status = tensors_.catalog().restore(known, rank); !status) return status;
+      tensors_.catalog().note_declared(id, rank);
     }
   }
   for (const auto& [server, report] : reports_.servers) {

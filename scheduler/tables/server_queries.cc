@@ -33,8 +33,13 @@ void ServerQueries::ask(TimePoint now, PeerId peer, AskWaits query, const std::v
     const Key key{target.run, target.tensor};
     const auto [place, is_new] = server_queries_.try_emplace(key);
     ServerQuery& server_query = place->second;
-    entry.waiting.insert(key);
-    server_query.queries.insert(number);
+    if (target.is_context) {
+      entry.listening.insert(key);
+      server_query.listeners.insert(number);
+    } else {
+      entry.waiting.insert(key);
+      server_query.queries.insert(number);
+    }
     if (!is_new) continue;
     server_query.deadline = now + kMaxQueryPatience;
     for (const ServerId server : target.servers) {
@@ -85,8 +90,8 @@ void ServerQueries::peer_gone(PeerId peer) {
   std::erase_if(answered_, [&](const Answered& answered) { return answered.peer == peer; });
   if (open_.erase(peer) == 0) return;
   for (auto& [key, server_query] : server_queries_) {
-    std::erase_if(server_query.queries,
-                  [&](std::uint64_t number) { return queries_.at(number).peer == peer; });
+    for (auto* const numbers : {&server_query.queries, &server_query.listeners})
+      std::erase_if(*numbers, [&](std::uint64_t number) { return queries_.at(number).peer == peer; });
   }
   std::erase_if(queries_, [&](const auto& entry) { return entry.second.peer == peer; });
 }
@@ -116,10 +121,24 @@ ServerQueries::Part ServerQueries::part_of(const Key& key, const Query& query) c
   return part;
 }
 
+std::shared_ptr<const OpenRounds> ServerQueries::context_of(const Key& key) const {
+  const ServerQuery& server_query = server_queries_.at(key);
+  OpenRoundList open = server_query.open;
+  // What the others have is left out.
+  open.add_more(static_cast<std::uint32_t>(server_query.outstanding.size() + server_query.lost.size()));
+  return std::make_shared<const OpenRounds>(open.take(0));
+}
+
 // All have answered, or have had their time.
 void ServerQueries::finish(const Key& key) {
   const auto it = server_queries_.find(key);
   std::vector<std::uint64_t> over;
+  const auto context = it->second.listeners.empty() ? nullptr : context_of(key);
+  for (const std::uint64_t number : it->second.listeners) {
+    Query& query = queries_.at(number);
+    query.listening.erase(key);
+    query.context[key.first] = context;
+  }
   for (const std::uint64_t number : it->second.queries) {
     Query& query = queries_.at(number);
     query.parts.push_back(part_of(key, query));
@@ -141,8 +160,12 @@ void ServerQueries::conclude(std::uint64_t number) {
     query.parts.push_back(part_of(key, query));
     server_queries_.at(key).queries.erase(number);
   }
+  for (const Key& key : query.listening) {
+    query.context[key.first] = context_of(key);
+    server_queries_.at(key).listeners.erase(number);
+  }
   if (--open_.at(query.peer) == 0) open_.erase(query.peer);
-  answered_.push_back({query.peer, std::move(query.query), std::move(query.parts)});
+  answered_.push_back({query.peer, std::move(query.query), std::move(query.parts), std::move(query.context)});
   queries_.erase(it);
 }
 

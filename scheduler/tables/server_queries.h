@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -31,6 +32,8 @@ class ServerQueries {
     JobRun run;
     std::optional<TensorId> tensor;
     std::vector<ServerId> servers;
+    // Only for what it says about others; nobody waits for it. Given first, it comes first.
+    bool is_context = false;
   };
   struct Ask {
     ServerId server;
@@ -41,10 +44,13 @@ class ServerQueries {
     OpenRounds open;
     std::vector<ServerId> silent;
   };
+  // Of all tensors of a run; many queries share it.
+  using Context = std::map<JobRun, std::shared_ptr<const OpenRounds>>;
   struct Answered {
     PeerId peer;
     AskWaits query;
     std::vector<Part> parts;
+    Context context;
   };
 
   // False: too many are open.
@@ -70,18 +76,22 @@ class ServerQueries {
     std::vector<ServerId> lost;                     // went before they answered
     OpenRoundList open;
     std::set<std::uint64_t> queries;
+    std::set<std::uint64_t> listeners;  // queries that it is the context of
   };
   struct Query {
     PeerId peer;
     AskWaits query;
     TimePoint deadline;
     std::set<Key> waiting;
+    std::set<Key> listening;
     std::vector<Part> parts;
+    Context context;
   };
 
   void finish(const Key& key);
   void conclude(std::uint64_t number);
   Part part_of(const Key& key, const Query& query) const;
+  std::shared_ptr<const OpenRounds> context_of(const Key& key) const;
 
   std::map<Key, ServerQuery> server_queries_;
   std::map<std::uint64_t, Key> of_request_;

@@ -23,6 +23,45 @@ OpenRounds open_rounds(std::uint64_t request, std::uint32_t tensor, std::uint64_
   return {request, {{TensorId{tensor}, Round{5}, age_ms, false, 1, 4, 1, {missing}}}, 0};
 }
 
+TEST_CASE("server queries: nobody waits for a context, and what has come of it is in the answer") {
+  ServerQueries server_queries;
+  ServerQueries::Target context = target({ServerId{1}, ServerId{2}});
+  context.is_context = true;
+  server_queries.ask(kStart, kAsker, query(30), {context, {kRun, TensorId{1}, {ServerId{1}}}});
+  const auto asks = server_queries.take_asks();
+  REQUIRE(asks.size() == 3);
+  CHECK_FALSE(asks[0].message.tensor);
+  CHECK(asks[2].message.tensor == TensorId{1});
+  const bool is_whole = GENERATE(true, false);
+  server_queries.answered(ServerId{1}, open_rounds(asks[0].message.request, 2, 300, Rank{0}));
+  if (is_whole) server_queries.answered(ServerId{2}, open_rounds(asks[1].message.request, 3, 200, Rank{1}));
+  CHECK(server_queries.take_answered().empty());
+  server_queries.answered(ServerId{1}, open_rounds(asks[2].message.request, 1, 100, Rank{2}));
+  const auto answered = server_queries.take_answered();
+  REQUIRE(answered.size() == 1);
+  REQUIRE(answered[0].parts.size() == 1);
+  CHECK(answered[0].parts[0].open.rounds.size() == 1);
+  CHECK(answered[0].parts[0].silent.empty());
+  CHECK(answered[0].context.at(kRun)->rounds.size() == (is_whole ? 2 : 1));
+  CHECK(answered[0].context.at(kRun)->more == (is_whole ? 0 : 1));
+  // What is left of it comes to an end, too.
+  if (!is_whole) server_queries.answered(ServerId{2}, open_rounds(asks[1].message.request, 3, 200, Rank{1}));
+  CHECK(server_queries.size() == 0);
+  server_queries.tick(kStart + 60s);
+  CHECK(server_queries.take_answered().empty());
+}
+
+TEST_CASE("server queries: who asked for a context may be gone when it comes") {
+  ServerQueries server_queries;
+  ServerQueries::Target context = target({ServerId{1}});
+  context.is_context = true;
+  server_queries.ask(kStart, kAsker, query(30), {context, {kRun, TensorId{1}, {ServerId{1}}}});
+  server_queries.peer_gone(kAsker);
+  for (const auto& ask : server_queries.take_asks())
+    server_queries.answered(ServerId{1}, open_rounds(ask.message.request, 1, 100, Rank{2}));
+  CHECK(server_queries.take_answered().empty());
+}
+
 TEST_CASE("server queries: all servers are asked, and what they say is put together") {
   ServerQueries server_queries;
   server_queries.ask(kStart, kAsker, query(30), {target({ServerId{1}, ServerId{2}})});

@@ -49,6 +49,7 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
   Tensor tensor;
   tensor.declaration = declaration;
   tensor.declared_by = rank;
+  tensor.has_it.assign(config_.world_size, false);
   tensor.first = PartitionId{static_cast<std::uint32_t>(next_partition_)};
   tensor.owners.reserve(partitions);
   std::uint64_t rest = bytes_of(declaration);
@@ -61,6 +62,18 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
   by_name_.emplace(declaration.name, id);
   tensors_.push_back(std::move(tensor));
   return id;
+}
+
+void TensorCatalog::note_declared(TensorId id, Rank rank) {
+  std::vector<bool>& has_it = tensors_[id.value].has_it;
+  if (rank.value >= has_it.size()) return;
+  has_it[rank.value] = true;
+  if (std::find(has_it.begin(), has_it.end(), false) == has_it.end()) has_it = {};
+}
+
+bool TensorCatalog::has_declared(TensorId id, Rank rank) const {
+  const std::vector<bool>& has_it = tensors_[id.value].has_it;
+  return rank.value >= has_it.size() || has_it[rank.value];
 }
 
 // ---- what servers have to know of them ----
@@ -205,6 +218,7 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
     tensor.declaration = declaration;
     tensor.declaration.priority = placed.priority;
     tensor.declared_by = reporter;
+    tensor.has_it.assign(config_.world_size, false);
     tensor.first = placed.first_partition;
     tensor.owners = placed.owners;
     tensor.state = State::ready;

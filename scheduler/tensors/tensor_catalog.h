@@ -41,6 +41,7 @@ class TensorCatalog {
     std::uint64_t partition_bytes = 0;
     std::vector<Lane> lanes;
     std::function<std::string(Rank)> name_of_rank;
+    std::uint32_t world_size = 0;  // 0: it is of no interest who has declared what
     std::uint32_t max_tensors = kMaxTensorsPerJob;
     std::uint32_t max_partitions = kMaxPartitionsPerJob;
   };
@@ -52,7 +53,8 @@ class TensorCatalog {
     Error error;  // refused, failed
     PartitionId first;
     std::vector<LaneIndex> owners;
-    std::uint64_t batch = 0;  // declaring: by this batch of the TensorTable
+    std::uint64_t batch = 0;   // declaring: by this batch of the TensorTable
+    std::vector<bool> has_it;  // by rank, who has declared it; empty: all have
   };
 
   explicit TensorCatalog(Config config);
@@ -95,6 +97,8 @@ class TensorCatalog {
 
   // A new name: an error if the job has no room for the tensor.
   Result<TensorId> add(Rank rank, const TensorDeclaration& declaration);
+  void note_declared(TensorId id, Rank rank);
+  bool has_declared(TensorId id, Rank rank) const;
 
   // ---- one tensor ----
   std::optional<TensorId> find(const std::string& name) const;

@@ -8,9 +8,9 @@
 namespace bps {
 
 void TensorRelay::open(std::uint64_t partition_bytes, std::vector<TensorCatalog::Lane> lanes) {
-  table_ = std::make_unique<TensorTable>(
-      TensorTable::Config{run_.id, run_.name(), partition_bytes, std::move(lanes),
-                          [this](Rank rank) { return run_.membership.name_of(rank); }});
+  table_ = std::make_unique<TensorTable>(TensorTable::Config{
+      run_.id, run_.name(), partition_bytes, std::move(lanes),
+      [this](Rank rank) { return run_.membership.name_of(rank); }, run_.membership.world_size()});
 }
 
 void TensorRelay::send(Epoch epoch, bool hold) {

@@ -12,6 +12,9 @@
 namespace bps {
 namespace {
 
+// With the end of an operation that is given up: the scheduler tells it to all ranks.
+constexpr Duration kGiveUpPatience = std::chrono::seconds(5);
+
 // May the answer be read in place?
 Status viewable(const bps_handle* handle) {
   if (Status status = usable(handle); !status.ok()) return status;
@@ -54,7 +57,7 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
     OperationRecord& record = *handle->record;
     if (record.wait_until(std::chrono::steady_clock::now() + timeout)) return record.result();
     const auto client = handle->client.lock();
-    std::string what = "a client that is gone";
+    WaitCause what{"a client that is gone"};
     if (client != nullptr && !record.done()) what = client->describe(handle->tensor, timeout);
     // It may have ended meanwhile, and what it waited for is no longer true.
     if (record.over()) return record.result();
@@ -64,7 +67,16 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
                         fmt::format("waited {:.3g} s for a callback of an operation that has ended", waited),
                         "see whether a callback of the program's does not return, then wait again");
     }
-    return make_error(ErrorCode::deadline, fmt::format("waited {:.3g} s for {}", waited, what),
+    const std::string text = fmt::format("waited {:.3g} s for {}", waited, what.text);
+    // Started again it would end the same way: it is over for all ranks.
+    if (what.is_deadlock) {
+      client->give_up(handle->tensor,
+                      make_error(ErrorCode::configuration, text,
+                                 "push the tensors in the same order on all ranks, or all of them before the "
+                                 "first wait"));
+      if (record.wait_until(std::chrono::steady_clock::now() + kGiveUpPatience)) return record.result();
+    }
+    return make_error(ErrorCode::deadline, text,
                       "the operation goes on: wait again, or look at the other workers");
   });
 }

@@ -17,6 +17,38 @@ TEST_CASE("c api: an expired wait names the round and the rank that has not push
   bps_handle_free(handle);
 }
 
+TEST_CASE(
+    "c api: ranks that wait for each other's rounds end with another code than those that wait for one") {
+  const bps::ExpectLog lost("is gone: connection lost");
+  const bps::ExpectLog warned("has waited 0.");  // each says it in its log, too
+  const bps::ExpectLog given_up(" is given up by rank ");
+  const TwoWorkers job("300ms");
+  std::vector<float> data(10, 1.0f);
+  std::vector<float> other(10, 2.0f);
+  const OpenClient& a = job.a;
+  const OpenClient& b = job.b;
+  bps_handle* const handles[] = {a.push_pull(a.declare("b", 10), data, data),
+                                 b.push_pull(b.declare("a", 10), other, other)};
+  const TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (bps_handle* const handle : handles) {
+    Refusal why;
+    while (bps_wait(handle, 400, why) == BPS_DEADLINE) {
+      INFO(why.message());
+      REQUIRE(std::chrono::steady_clock::now() < deadline);
+    }
+    CHECK(why.error.status == BPS_CONFIGURATION);
+    CHECK(why.error.exit_code == 78);
+    CHECK_THAT(why.message(), Contains(" is given up by rank ") &&
+                                  Contains(": waited 0.4 s for round 0 of ") &&
+                                  Contains("; it has not declared it, and waits for round 0 of ") &&
+                                  Contains("; ranks have waited for each other for "));
+    CHECK_THAT(why.error.advice, Contains("in the same order on all ranks"));
+    // That is its end: its memory is the program's again.
+    CHECK(bps_wait(handle, 0, nullptr) == BPS_CONFIGURATION);
+    bps_handle_free(handle);
+  }
+}
+
 TEST_CASE("c api: an expired barrier names who has not come") {
   const bps::ExpectLog lost("is gone: connection lost");
   const TwoWorkers job;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "proto/wire/wait_text.h"
 
@@ -58,22 +59,26 @@ std::string silent_text(const std::optional<Waits>& waits) {
 
 }  // namespace
 
-std::string explain_round(const std::optional<Waits>& waits, const std::string& tensor, std::uint64_t round,
-                          const std::string& local) {
+WaitCause explain_round(const std::optional<Waits>& waits, const std::string& tensor, std::uint64_t round,
+                        const std::string& local, Duration usual) {
   const std::string head = fmt::format("round {} of {}: ", round, tensor);
   std::string text;
   std::string others;
+  bool is_deadlock = false;
   for (const Wait& wait : waits ? waits->waits : std::vector<Wait>{}) {
     if (wait.kind == WaitKind::round && (wait.tensor != tensor || wait.number != round)) continue;
     if (wait.kind == WaitKind::resume && wait.tensor != tensor) continue;
     if (wait.kind == WaitKind::round) {
       text = to_string(wait);
+      const auto age = std::chrono::milliseconds(std::min<std::uint64_t>(wait.cycle_ms, INT32_MAX));
+      is_deadlock = wait.cycle_ms != 0 && age >= usual;
     } else {
       others += "; " + to_string(wait);
     }
   }
   const bool joined = !text.empty() && local.starts_with(head);
-  return (joined ? text + "; " + local.substr(head.size()) : local) + others + silent_text(waits);
+  text = (joined ? text + "; " + local.substr(head.size()) : local) + others + silent_text(waits);
+  return {std::move(text), is_deadlock};
 }
 
 std::string explain(const std::optional<Waits>& waits, WaitKind kind, const std::string& unknown) {

@@ -50,11 +50,18 @@ class WaitQueries {
   std::uint64_t last_request_ = 0;
 };
 
+// What something waits for, in words.
+struct WaitCause {
+  std::string text;
+  bool is_deadlock = false;  // ranks wait for each other, and have done so for longer than is usual
+};
+
 // `local`: what the worker itself knows, "round 812 of layer1.weight: 0 of 3 partitions answered; waiting for
 // server 1 (...)". With the answer, "round 812 of layer1.weight: 6 of 8 pushed, missing rank 3 (...); 0 of 3
 // ...".
-std::string explain_round(const std::optional<Waits>& waits, const std::string& tensor, std::uint64_t round,
-                          const std::string& local);
+// `usual`: ranks that wait for each other for less than this may be about to go on.
+WaitCause explain_round(const std::optional<Waits>& waits, const std::string& tensor, std::uint64_t round,
+                        const std::string& local, Duration usual);
 // The first wait of this kind in the answer, else `unknown`.
 std::string explain(const std::optional<Waits>& waits, WaitKind kind, const std::string& unknown);
 

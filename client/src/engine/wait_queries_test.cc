@@ -63,17 +63,30 @@ TEST_CASE("wait queries: nobody waits for an answer for ever") {
 TEST_CASE("wait queries: what the worker knows and what the scheduler says become one sentence") {
   const std::string local = "round 3 of t: 0 of 1 partitions answered; waiting for server 1";
   const std::string missing = "round 3 of t: 1 of 2 pushed, missing rank 1 (host gpu-1, last seen 0.4 s ago)";
-  CHECK(explain_round(waits_of(1, {round_wait()}), "t", 3, local) ==
+  CHECK(explain_round(waits_of(1, {round_wait()}), "t", 3, local, 10s).text ==
         missing + "; 0 of 1 partitions answered; waiting for server 1");
-  CHECK(explain_round(waits_of(1, {round_wait()}), "t", 4, local) == local);
-  CHECK(explain_round(waits_of(1, {}), "t", 3, local) == local);
-  CHECK(explain_round(std::nullopt, "t", 3, local) ==
+  CHECK(explain_round(waits_of(1, {round_wait()}), "t", 4, local, 10s).text == local);
+  CHECK(explain_round(waits_of(1, {}), "t", 3, local, 10s).text == local);
+  CHECK(explain_round(std::nullopt, "t", 3, local, 10s).text ==
         local + "; the scheduler has not said whom it waits for");
   Waits silent = waits_of(1, {});
   silent.silent = {{true, 2, "cpu-2", PartyState::alive, 900}};
-  CHECK(explain_round(silent, "t", 3, local) ==
+  CHECK(explain_round(silent, "t", 3, local, 10s).text ==
         local + "; not asked, because silent: server 2 (host cpu-2, last seen 0.9 s ago)");
   CHECK(explain(waits_of(1, {round_wait()}), WaitKind::barrier, "a barrier") == "a barrier");
+}
+
+TEST_CASE("wait queries: ranks that wait for each other are a deadlock when it has lasted") {
+  Wait wait = round_wait();
+  const auto is_deadlock = [&](std::uint64_t cycle_ms, const std::string& tensor = "t") {
+    wait.cycle_ms = cycle_ms;
+    return explain_round(waits_of(1, {wait}), tensor, 3, "round 3 of t: ...", 10s).is_deadlock;
+  };
+  CHECK_FALSE(is_deadlock(0));
+  CHECK_FALSE(is_deadlock(9'999));
+  CHECK(is_deadlock(10'000));
+  CHECK(is_deadlock(~std::uint64_t{0}));
+  CHECK_FALSE(is_deadlock(10'000, "u"));
 }
 
 }  // namespace

@@ -42,30 +42,33 @@ std::string WaitReports::describe_scheduler() const {
 void WaitReports::explain(TensorId tensor, Duration patience, Explained done) {
   const std::string local = describe(tensor);
   const auto under_way = failure_ ? std::nullopt : data_.tensors().under_way(tensor);
-  if (!under_way || !describe_scheduler().empty()) return done(local);
+  if (!under_way || !describe_scheduler().empty()) return done({local});
   const std::string name = *under_way->name;
   queries_.ask(Subject::tensor, name, patience,
-               [name, local, round = under_way->round.value, done = std::move(done)](
-                   const std::optional<Waits>& waits) { done(explain_round(waits, name, round, local)); });
+               [name, local, round = under_way->round.value,
+                usual = config_.stall_warn > Duration::zero() ? config_.stall_warn : kUsual,
+                done = std::move(done)](const std::optional<Waits>& waits) {
+                 done(explain_round(waits, name, round, local, usual));
+               });
 }
 
 void WaitReports::explain_barrier(Duration patience, Explained done) {
-  if (failure_ || barriers_.empty()) return done("nothing: the barrier is done");
+  if (failure_ || barriers_.empty()) return done({"nothing: the barrier is done"});
   const std::string unknown = fmt::format("barrier {}, which not all of the {} workers have come to",
                                           barriers_.first_pending(), config_.world_size);
-  if (!describe_scheduler().empty()) return done(unknown);
+  if (!describe_scheduler().empty()) return done({unknown});
   queries_.ask(Subject::barrier, {}, patience,
                [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
-                 done(bps::explain(waits, WaitKind::barrier, unknown));
+                 done({bps::explain(waits, WaitKind::barrier, unknown)});
                });
 }
 
 void WaitReports::explain_declaration(std::string name, Duration patience, Explained done) {
   const std::string unknown = "the declaration of " + name;
-  if (failure_ || declares_.empty() || !describe_scheduler().empty()) return done(unknown);
+  if (failure_ || declares_.empty() || !describe_scheduler().empty()) return done({unknown});
   queries_.ask(Subject::declaration, std::move(name), patience,
                [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
-                 done(bps::explain(waits, WaitKind::declaration, unknown));
+                 done({bps::explain(waits, WaitKind::declaration, unknown)});
                });
 }
 
@@ -97,11 +100,11 @@ TimePoint WaitReports::look() {
 }
 
 void WaitReports::warn(const OverdueWaits::Overdue& overdue) {
-  const auto say = [this, overdue](const std::string& what) {
+  const auto say = [this, overdue](const WaitCause& what) {
     const double waited = std::chrono::duration<double>(loop_.now() - overdue.item.since).count();
     const std::string others = overdue.others == 0 ? "" : fmt::format(" (and {} more waits)", overdue.others);
     log_.warn("job '{}', rank {}: has waited {:.1f} s for {}{}", config_.job, config_.rank.value, waited,
-              what, others);
+              what.text, others);
   };
   switch (overdue.item.kind) {
     case OverdueWaits::Kind::round:

@@ -41,12 +41,13 @@ class WaitReports {
   // As those of ClientEngine.
   std::string describe(TensorId tensor) const;
   std::string describe_scheduler() const;
-  using Explained = std::function<void(std::string)>;
+  using Explained = std::function<void(WaitCause)>;
   void explain(TensorId tensor, Duration patience, Explained done);
   void explain_barrier(Duration patience, Explained done);
   void explain_declaration(std::string name, Duration patience, Explained done);
 
   static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
+  static constexpr Duration kUsual = std::chrono::seconds(10);  // that a wait takes, without a stall_warn
 
  private:
   void look_at(TimePoint when);

@@ -283,7 +283,8 @@ Result<std::vector<TensorId>> Client::declare(std::vector<TensorDeclaration> ten
                   [first](ClientEngine& engine, ClientEngine::Explained done) {
                     engine.explain_declaration(first, ClientEngine::kPatience, std::move(done));
                   },
-                  "");
+                  "")
+                  .text;
     return make_error(
         ErrorCode::deadline,
         fmt::format("waited {:.3g} s for scheduler {} to declare {} tensors, the first is '{}'{}{}",
@@ -393,7 +394,7 @@ Status Client::wait_stream(OperationRecord& record, TensorId tensor, void* strea
   if (is_there) return {};
   return make_error(ErrorCode::deadline,
                     fmt::format("waited {:.3g} s for {}", std::chrono::duration<double>(timeout).count(),
-                                describe(tensor, timeout)),
+                                describe(tensor, timeout).text),
                     "the operation goes on, and the stream does not wait for it: call this again");
 }
 
@@ -411,25 +412,26 @@ Status Client::barrier(Duration timeout) {
                                      [](ClientEngine& engine, ClientEngine::Explained done) {
                                        engine.explain_barrier(ClientEngine::kPatience, std::move(done));
                                      },
-                                     unknown);
+                                     unknown)
+                                     .text;
   return make_error(ErrorCode::deadline,
                     fmt::format("waited {:.3g} s at a barrier of job '{}': {}{}", seconds(timeout),
                                 settings_.config.job, whom, describe_scheduler()),
                     "the arrival of this worker counts; wait at the next barrier only when all others do");
 }
 
-std::string Client::explain(Explanation ask, const std::string& otherwise) {
-  const auto reply = std::make_shared<Reply<std::string>>();
+WaitCause Client::explain(Explanation ask, const std::string& otherwise) {
+  const auto reply = std::make_shared<Reply<WaitCause>>();
   const auto cell = reply->cell();
   thread_->loop().post([this, reply, ask = std::move(ask)] {
     if (engine_ == nullptr) return;
     operations_->begin_noted();
-    ask(*engine_, [reply](std::string text) { reply->set(std::move(text)); });
+    ask(*engine_, [reply](WaitCause cause) { reply->set(std::move(cause)); });
   });
   const bool answered = cell->wait_until(std::chrono::steady_clock::now() + kDescribe);
-  if (!answered) return otherwise;
-  auto text = cell->value();
-  return text ? *text : "nothing: " + text.error().message;
+  if (!answered) return {otherwise};
+  auto cause = cell->value();
+  return cause ? *cause : WaitCause{"nothing: " + cause.error().message};
 }
 
 std::string Client::describe_scheduler() {
@@ -443,13 +445,19 @@ std::string Client::describe_scheduler() {
   return text ? *text : "";
 }
 
-std::string Client::describe(TensorId tensor, Duration waited) {
+WaitCause Client::describe(TensorId tensor, Duration waited) {
   return explain(
       [tensor, is_short = waited < kShortWait](ClientEngine& engine, ClientEngine::Explained done) {
-        if (is_short) return done(engine.describe(tensor));
+        if (is_short) return done({engine.describe(tensor)});
         engine.explain(tensor, ClientEngine::kPatience, std::move(done));
       },
       "the client's loop, which is busy");
+}
+
+void Client::give_up(TensorId tensor, const Error& error) {
+  thread_->loop().post([this, tensor, error] {
+    if (engine_ != nullptr) engine_->give_up(tensor, error);
+  });
 }
 
 Status Client::close(Duration timeout) {

@@ -78,7 +78,9 @@ class Client {
 
   // What the tensor's operation waits for, after it has waited so long; asks the loop, and the scheduler if
   // that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
-  std::string describe(TensorId tensor, Duration waited);
+  WaitCause describe(TensorId tensor, Duration waited);
+  // As ClientEngine::give_up.
+  void give_up(TensorId tensor, const Error& error);
 
   // A second one waits for the first, as long as that may take, and ends as it. Not on the callback thread or
   // the loop. Error: it is closed, and a GPU that does not come to rest, for which this has waited, may still
@@ -115,7 +117,7 @@ class Client {
   Status shut_down(const Status& ended = {});
   // What `ask` is told on the loop; else `otherwise`.
   using Explanation = std::function<void(ClientEngine&, ClientEngine::Explained)>;
-  std::string explain(Explanation ask, const std::string& otherwise);
+  WaitCause explain(Explanation ask, const std::string& otherwise);
 
   const std::shared_ptr<const ForkMark> fork_mark_ = std::make_shared<const ForkMark>();
   ClientSettings settings_;

@@ -15,6 +15,10 @@ void read(Check& check, std::string_view field, const PartyTables& in, std::vect
     check.name(field, from->host(), 0, kMaxHostBytes, to.host);
     to.state = check.known<PartyState>(field, from->state(), kPartyStateCount);
     to.silent_ms = from->silent_ms();
+    to.undeclared = from->undeclared();
+    to.waits_for.clear();
+    if (from->waits_for() != nullptr) check.name(field, from->waits_for(), 1, kMaxNameBytes, to.waits_for);
+    to.waits_for_round = from->waits_for_round();
   }
 }
 
@@ -64,8 +68,10 @@ void read(Check& check, const fb::GoneServer& in, GoneServer& out) {
 
 auto pack(Builder& b, const std::vector<Party>& parties) {
   return pack_tables(b, parties, [&](const Party& p) {
-    return fb::CreateParty(b, p.server, p.number, pack_shared(b, p.host), static_cast<std::uint8_t>(p.state),
-                           p.silent_ms);
+    const auto host = pack_shared(b, p.host);
+    const auto waits_for = p.waits_for.empty() ? Offset<flatbuffers::String>{} : pack_shared(b, p.waits_for);
+    return fb::CreateParty(b, p.server, p.number, host, static_cast<std::uint8_t>(p.state), p.silent_ms,
+                           p.undeclared, waits_for, p.waits_for_round);
   });
 }
 
@@ -101,6 +107,9 @@ void read(Check& check, const fb::OpenRounds& in, OpenRounds& out) {
     to.expected = check.range("rounds.expected", from->expected(), 0, kMaxWorldSize);
     to.absent = check.range("rounds.absent", from->absent(), 0, to.expected);
     check.ids("rounds.missing", from->missing(), kMaxMissingNamed, kMaxWorldSize, to.missing);
+    to.partial.clear();
+    if (from->partial() != nullptr)
+      check.ids("rounds.partial", from->partial(), kMaxMissingNamed, kMaxWorldSize, to.partial);
   }
 }
 
@@ -131,6 +140,7 @@ void read(Check& check, const fb::Waits& in, Waits& out) {
     to.expected = check.range("waits.expected", from->expected(), 0, kMaxWorldSize);
     to.absent = check.range("waits.absent", from->absent(), 0, to.expected);
     read(check, "waits.missing", *from->missing(), to.missing);
+    to.cycle_ms = from->cycle_ms();
   }
 }
 
@@ -197,8 +207,10 @@ Offset<fb::AskOpenRounds> pack(Builder& b, const AskOpenRounds& m) {
 
 Offset<fb::OpenRounds> pack(Builder& b, const OpenRounds& m) {
   const auto rounds = pack_tables(b, m.rounds, [&](const OpenRound& r) {
+    const auto missing = pack_ids(b, r.missing);
+    const auto partial = r.partial.empty() ? decltype(missing){} : pack_ids(b, r.partial);
     return fb::CreateOpenRound(b, r.tensor.value, r.round.value, r.age_ms, r.resuming, r.partitions,
-                               r.expected, r.absent, pack_ids(b, r.missing));
+                               r.expected, r.absent, missing, partial);
   });
   return fb::CreateOpenRounds(b, m.request, rounds, m.more);
 }
@@ -217,7 +229,7 @@ Offset<fb::Waits> pack(Builder& b, const Waits& m) {
     const auto tensor = pack(b, w.tensor);
     const auto missing = pack(b, w.missing);
     return fb::CreateWait(b, job, static_cast<std::uint8_t>(w.kind), tensor, w.number, w.age_ms, w.partitions,
-                          w.expected, w.absent, missing);
+                          w.expected, w.absent, missing, w.cycle_ms);
   });
   return fb::CreateWaits(b, m.request, error, waits, m.more, pack(b, m.silent));
 }

@@ -218,7 +218,8 @@ class RandomMessages {
   std::vector<Party> parties() {
     std::vector<Party> out(number(0, 5));
     for (Party& party : out)
-      party = {flag(), u32(), text(0, kMaxHostBytes), party_state(), any()};
+      party = {flag(), u32(),  text(0, kMaxHostBytes), party_state(),
+               any(),  flag(), text(0, kMaxNameBytes), any()};
     return out;
   }
 
@@ -234,6 +235,7 @@ class RandomMessages {
            u32(0, kMaxWorldSize)};
       r.absent = u32(0, r.expected);
       r.missing = list<Rank>(kMaxMissingNamed, kMaxWorldSize);
+      r.partial = list<Rank>(kMaxMissingNamed, kMaxWorldSize);
     }
     return m;
   }
@@ -251,6 +253,7 @@ class RandomMessages {
            u32(0, kMaxWorldSize)};
       w.absent = u32(0, w.expected);
       w.missing = parties();
+      w.cycle_ms = any();
     }
     return m;
   }

@@ -169,24 +169,25 @@ inline std::vector<Message> sample_messages() {
   all.push_back(HelloAdmin{Term{1, 0xa0}, sample_secret(0x80)});
   all.push_back(AskOpenRounds{28, JobRun{0xb2}, TensorId{12}, 10'000});
   all.push_back(OpenRounds{29,
-                           {{TensorId{12}, Round{812}, 10'400, false, 2, 8, 2, {Rank{3}, Rank{5}}},
+                           {{TensorId{12}, Round{812}, 10'400, false, 2, 8, 2, {Rank{3}, Rank{5}}, {Rank{5}}},
                             {TensorId{18}, Round{0}, 300, true, 1, 8, 8, {Rank{0}}}},
                            4});
   all.push_back(AskWaits{30, "resnet50", Subject::tensor, "layer1.weight", 10'000, 250});
-  all.push_back(
-      Waits{31,
-            {},
-            {{"resnet50",
-              WaitKind::round,
-              "layer1.weight",
-              812,
-              10'400,
-              2,
-              8,
-              2,
-              {{false, 3, "gpu-03", PartyState::alive, 400}, {false, 5, "gpu-05", PartyState::gone, 9800}}}},
-            7,
-            {{true, 2, "cpu-02", PartyState::suspected, 200}}});
+  all.push_back(Waits{31,
+                      {},
+                      {{"resnet50",
+                        WaitKind::round,
+                        "layer1.weight",
+                        812,
+                        10'400,
+                        2,
+                        8,
+                        2,
+                        {{false, 3, "gpu-03", PartyState::alive, 400, true, "layer2.weight", 811},
+                         {false, 5, "gpu-05", PartyState::gone, 9800}},
+                        10'300}},
+                      7,
+                      {{true, 2, "cpu-02", PartyState::suspected, 200}}});
   all.push_back(AskCluster{32});
   all.push_back(ClusterState{
       33,

@@ -85,7 +85,7 @@ class OpenClient {
 // way.
 class TwoWorkers {
  public:
-  TwoWorkers() : TwoWorkers(start()) {}
+  explicit TwoWorkers(const char* stall_warn = "10s") : TwoWorkers(start(stall_warn)) {}
 
   bps_handle* pending(const char* name, std::vector<float>& memory) const {
     b.declare(name, memory.size());
@@ -100,15 +100,16 @@ class TwoWorkers {
   };
   explicit TwoWorkers(Parts parts) : cluster_(std::move(parts.cluster)), a(parts.a), b(parts.b) {}
 
-  static bps_client* open(const std::string& scheduler, std::int32_t rank) {
+  static bps_client* open(const std::string& scheduler, std::int32_t rank, const char* stall_warn) {
     bps_options options = embedded_options();
     options.scheduler = scheduler.c_str();
     options.rank = rank;
     options.world_size = 2;
+    if (bps_options_set(&options, "stall-warn", stall_warn, nullptr) != BPS_OK) return nullptr;
     bps_client* client = nullptr;
     return bps_open(&options, &client, nullptr) == BPS_OK ? client : nullptr;
   }
-  static Parts start() {
+  static Parts start(const char* stall_warn) {
     const auto quiet = LogTarget::to_callback([](auto...) {}, LogLevel::off);
     auto cluster = EmbeddedCluster::start(Logger("test", quiet), nullptr);
     REQUIRE(cluster.ok());
@@ -116,8 +117,8 @@ class TwoWorkers {
     auto thread = LoopThread::start("second");
     REQUIRE(thread.ok());
     Completion<bps_client*> other;
-    (*thread)->loop().post([&] { other.set(open(scheduler, 1)); });
-    bps_client* const first = open(scheduler, 0);
+    (*thread)->loop().post([&] { other.set(open(scheduler, 1, stall_warn)); });
+    bps_client* const first = open(scheduler, 0, stall_warn);
     REQUIRE(other.wait_until(TimePoint::max()));
     bps_client* const second = other.value();
     REQUIRE(first != nullptr);

@@ -1,0 +1,85 @@
+#include "scheduler/job/round_cycles.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace bps {
+namespace {
+
+bool is_same(const OpenRound& a, const OpenRound& b) {
+  return a.tensor == b.tensor && a.resuming == b.resuming;
+}
+
+}  // namespace
+
+RoundCycles::RoundCycles(const OpenRounds& rounds, std::function<std::uint64_t(TensorId)> partitions_of)
+    : rounds_(rounds), partitions_of_(std::move(partitions_of)) {
+  for (const OpenRound& round : rounds.rounds) {
+    youngest_ms_ = std::min(youngest_ms_, round.age_ms);
+    // Of partitions that are not open some are complete, or nobody has come to them yet.
+    const std::vector<Rank>& busy = is_whole(round) ? round.partial : round.missing;
+    busy_.insert(busy.begin(), busy.end());
+  }
+  find();
+}
+
+// All partitions are in this round, and all who are missing are named.
+bool RoundCycles::is_whole(const OpenRound& round) const {
+  return !round.resuming && round.absent == round.missing.size() &&
+         round.partitions == partitions_of_(round.tensor);
+}
+
+bool RoundCycles::waits_in(const OpenRound& round, Rank rank) const {
+  return is_whole(round) && busy_.count(rank) == 0 &&
+         !std::binary_search(round.missing.begin(), round.missing.end(), rank);
+}
+
+// Somebody whom the one waits for waits in the other.
+bool RoundCycles::waits_for(const OpenRound& round, const OpenRound& other) const {
+  return std::any_of(round.missing.begin(), round.missing.end(),
+                     [&](Rank rank) { return waits_in(other, rank); });
+}
+
+const OpenRound* RoundCycles::where_waits(Rank rank, const OpenRound& round) const {
+  const OpenRound* oldest = nullptr;
+  for (const OpenRound& other : rounds_.rounds) {
+    const bool is_older = oldest == nullptr || other.age_ms > oldest->age_ms;
+    if (is_older && !is_same(other, round) && waits_in(other, rank)) oldest = &other;
+  }
+  return oldest;
+}
+
+// Rounds none of whose missing ranks waits are taken away, one after the other: what is left then waits for
+// what is left.
+void RoundCycles::find() {
+  if (rounds_.more != 0) return;
+  for (const OpenRound& round : rounds_.rounds)
+    stuck_.push_back(&round);
+  for (std::size_t before = 0; before != stuck_.size();) {
+    before = stuck_.size();
+    std::vector<const OpenRound*> waiting;
+    std::copy_if(stuck_.begin(), stuck_.end(), std::back_inserter(waiting),
+                 [this](const OpenRound* round) { return waits_for_stuck(*round); });
+    stuck_ = std::move(waiting);
+  }
+}
+
+bool RoundCycles::waits_for_stuck(const OpenRound& round) const {
+  return std::any_of(stuck_.begin(), stuck_.end(), [&](const OpenRound* other) {
+    return !is_same(*other, round) && waits_for(round, *other);
+  });
+}
+
+std::uint64_t RoundCycles::age_ms(const OpenRound& round) const {
+  return waits_for_stuck(round) ? youngest_ms_ : 0;
+}
+
+std::set<TensorId> RoundCycles::tensors() const {
+  std::set<TensorId> tensors;
+  for (const OpenRound* round : stuck_)
+    tensors.insert(round->tensor);
+  return tensors;
+}
+
+}  // namespace bps
