@@ -12,8 +12,8 @@
 #include <string>
 
 #include "proto/base/config/units.h"
+#include "proto/base/memory/memory_bounds.h"
 #include "proto/base/memory/region.h"
-#include "proto/transport/shm/memory_headroom.h"
 #include "proto/wire/limits.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -66,7 +66,7 @@ Status check_file_limit(std::size_t bytes) {
 Status fill_with_pages(int fd, const ShmMapping& mapping) {
   const std::size_t bytes = mapping.bytes().size();
   if (bytes >= kWorthALook) {
-    const std::uint64_t headroom = memory_headroom();
+    const std::uint64_t headroom = page_headroom().bytes;
     if (bytes > headroom) return no_memory(bytes, fmt::format("{} are left", shown(headroom)));
   }
   while (::madvise(mapping.bytes().data(), bytes, MADV_POPULATE_WRITE) != 0) {
