@@ -14,6 +14,7 @@
 #include "proto/transport/rdma/real/open_verbs.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "proto/transport/tcp/tcp_transport.h"
+#include "server/memory_max.h"
 #include "server/server.h"
 
 namespace bps {
@@ -48,7 +49,7 @@ struct Settings {
   ShardSetting shards;
   std::string transport = "auto";
   RdmaSettings rdma;
-  ByteSize memory_max{4ull << 30};
+  std::optional<ByteSize> memory_max;
   ByteSize reorder_budget{64ull << 20};
   std::optional<BitRate> bandwidth;
   std::string host = host_identity();
@@ -77,7 +78,9 @@ void describe(Config& config, Settings& s) {
       .unit("auto|tcp|shm|rdma")
       .choices({"auto", "tcp", "shm", "rdma"});
   add_rdma_settings(config, s.rdma, /*connects=*/false);
-  config.add("memory-max", s.memory_max, "Memory for tensors; a tensor that does not fit is refused");
+  config.add("memory-max", s.memory_max,
+             "Memory for tensors; a tensor that does not fit is refused; not set: 15/16 of what the machine, "
+             "its control group and ulimit allow");
   config.add("reorder-budget", s.reorder_budget,
              "Of it, memory per shard for contributions that wait for a lower rank");
   config.add("bandwidth", s.bandwidth, "Speed of this machine's link, for placement");
@@ -97,6 +100,8 @@ void describe(Config& config, Settings& s) {
 // Many machines have a device, and let users pin 8 MiB: who can pin less than this offers RDMA in vain, and
 // with less than a lane needs, 2.5 MiB, every job would fail.
 constexpr std::uint64_t kLeastPinnedBytes = 64 << 20;
+
+constexpr std::uint64_t kLeastMemory = 1 << 20;
 
 // One shard is good for about 25 Gbit/s.
 std::uint32_t shard_count(const Settings& settings) {
@@ -138,6 +143,7 @@ class Program final : public Daemon {
       threads_.push_back(std::move(thread).value());
       shard_loops.push_back(&threads_.back()->loop());
     }
+    if (Status status = choose_memory_max(); !status) return status;
     TcpOptions tcp;
     tcp.congestion_control = settings_.congestion_control;
     tcp.tls = access().tls;
@@ -156,7 +162,7 @@ class Program final : public Daemon {
     options.mutual_tls = has_tls;
     options.host = settings_.host;
     options.bandwidth_bps = settings_.bandwidth ? settings_.bandwidth->bits_per_second : 0;
-    options.memory_max = settings_.memory_max.bytes;
+    options.memory_max = memory_max_;
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
     options.scheduler_grace = settings_.scheduler_grace;
@@ -178,6 +184,20 @@ class Program final : public Daemon {
     };
     server_ = std::make_unique<Server>(loop(), shard_loops, *transport_, std::move(options),
                                        std::move(callbacks), log());
+    return {};
+  }
+
+  // With the threads' stacks, which `ulimit -v` counts.
+  Status choose_memory_max() {
+    const MemoryBound limit = memory_limit();
+    memory_max_ = settings_.memory_max ? settings_.memory_max->bytes : default_memory_max(limit);
+    if (memory_max_ < kLeastMemory) {
+      return make_error(ErrorCode::out_of_memory,
+                        fmt::format("{} leaves {} for tensors", limit.by, rounded(ByteSize{memory_max_})),
+                        "raise it; a server needs 64 MiB for itself");
+    }
+    if (const auto doubt = settings_.memory_max ? doubt_about(memory_max_, limit) : std::nullopt)
+      log().warn("{}", *doubt);
     return {};
   }
 
@@ -249,7 +269,7 @@ class Program final : public Daemon {
     if (shared_memory_ != nullptr)
       options.memory = [this](std::size_t bytes) { return shared_memory_->allocate(bytes); };
     rdma_ = std::make_unique<RdmaTransport>(std::move(verbs).value(), std::move(options));
-    const auto probe = rdma_->allocate(std::min(kLeastPinnedBytes, settings_.memory_max.bytes));
+    const auto probe = rdma_->allocate(std::min(kLeastPinnedBytes, memory_max_));
     if (!probe) return probe.error();
     return {};
   }
@@ -263,6 +283,7 @@ class Program final : public Daemon {
   void stop_now() override { server_->stop(); }
 
   const Settings& settings_;
+  std::uint64_t memory_max_ = 0;
   std::vector<std::unique_ptr<LoopThread>> threads_;
   std::unique_ptr<TcpTransport> transport_;
   std::unique_ptr<ShmTransport> shared_memory_;
@@ -277,9 +298,9 @@ int run(int argc, char** argv) {
   describe(config, settings);
   const Logger log("server");
   if (const auto exit_code = read_settings(config, settings.daemon, argc, argv, log)) return *exit_code;
-  if (settings.memory_max.bytes < (1u << 20)) {
+  if (settings.memory_max && settings.memory_max->bytes < kLeastMemory) {
     log.error("--memory-max {} leaves no room for any tensor; give it at least 1MiB",
-              to_string(settings.memory_max));
+              to_string(*settings.memory_max));
     return exit_code_of(ErrorCode::invalid_argument);
   }
   return Program(settings, log).run();

@@ -1,14 +1,12 @@
 #include "deploy/embedded/local_cluster.h"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "proto/base/host_identity.h"
 #include "proto/base/loop/completion.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "scheduler/scheduler.h"
+#include "server/memory_max.h"
 #include "server/server.h"
 
 namespace bps {
@@ -19,14 +17,8 @@ constexpr Duration kStart = std::chrono::seconds(10);
 // Of what takes as long as the machine is busy.
 constexpr Duration kPatience = std::chrono::seconds(120);
 
-// Half of the machine: the program needs the other half for its own copies.
-std::uint64_t memory_max() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page_bytes = ::sysconf(_SC_PAGESIZE);
-  const std::uint64_t least = 1ull << 30;
-  if (pages <= 0 || page_bytes <= 0) return least;
-  return std::max(least, static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes) / 2);
-}
+// Half of what it may have: the program needs the other half for its own copies.
+std::uint64_t memory_max() { return default_memory_max(memory_limit()) / 2; }
 
 }  // namespace
 

@@ -1,10 +1,13 @@
 #include "proto/base/config/units.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <span>
 
@@ -119,6 +122,18 @@ Result<ByteSize> parse_byte_size(std::string_view text) {
   auto value = parse(text, {.units = kByteUnits, .what = "a size", .example = "4GiB, 100MB or 4096"});
   if (!value) return std::move(value).error();
   return ByteSize{*value};
+}
+
+std::string rounded(ByteSize size) {
+  if (size.bytes < 10 * 1024) return fmt::format("{} bytes", size.bytes);
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(size.bytes) / 1024;
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 std::string to_string(ByteSize size) { return show(size.bytes, kByteUnits); }

@@ -18,6 +18,7 @@ struct ByteSize {
 };
 Result<ByteSize> parse_byte_size(std::string_view text);
 std::string to_string(ByteSize size);  // exact: the largest unit that divides it
+std::string rounded(ByteSize size);    // as people read it: "1.5 GiB", "300 bytes"
 
 // "250us", "500ms", "30s", "5min", "1h"; a bare number is refused, except 0.
 Result<Duration> parse_duration(std::string_view text);

@@ -33,6 +33,9 @@ TEST_CASE("byte sizes") {
   CHECK(to_string(ByteSize{100'000'000}) == "100MB");
   CHECK(to_string(ByteSize{1234567}) == "1234567B");
   CHECK(to_string(ByteSize{0}) == "0B");
+  CHECK(rounded(ByteSize{300}) == "300 bytes");
+  CHECK(rounded(ByteSize{1234567}) == "1.2 MiB");
+  CHECK(rounded(ByteSize{5'000ull << 40}) == "5000.0 TiB");
   CHECK(bytes(to_string(ByteSize{UINT64_MAX})) == UINT64_MAX);
 }
 
