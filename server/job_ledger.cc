@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "proto/base/assert.h"
 #include "proto/base/config/units.h"
@@ -14,19 +15,6 @@ namespace bps {
 namespace {
 
 constexpr std::uint64_t kMiB = 1 << 20;
-
-// As people read it: "1.5 GiB".
-std::string readable(std::uint64_t bytes) {
-  if (bytes < 10 * 1024) return fmt::format("{} bytes", bytes);
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
 
 }  // namespace
 
@@ -136,7 +124,6 @@ void JobLedger::add(Tensor& tensor, const TensorSlices& slices) {
   tensor.staleness = slices.staleness;
   tensor.priority = slices.priority;
   for (const PartitionSlice& slice : slices.partitions) {
-    tensor.bytes += reserved_bytes(slices.dtype, slice.elements, slices.mode);
     tensor.partitions.push_back({slice.partition, static_cast<std::uint32_t>(slice.elements),
                                  static_cast<std::uint16_t>(slice.shard)});
   }
@@ -145,103 +132,162 @@ void JobLedger::add(Tensor& tensor, const TensorSlices& slices) {
     std::sort(tensor.partitions.begin(), tensor.partitions.end(), by_number);
 }
 
-JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare) {
+JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Room& room) {
+  Declaration result;
   const auto found = jobs_.find(declare.job_run);
   if (found == jobs_.end()) {
-    return {Verdict::refused,
-            make_error(ErrorCode::peer_lost,
-                       fmt::format("job run {:016x} is not open here", declare.job_run.value)),
-            {}};
+    result.error = make_error(ErrorCode::peer_lost,
+                              fmt::format("job run {:016x} is not open here", declare.job_run.value));
+    return result;
   }
   Job& job = found->second;
   Result<DeclareSlices> added = check(job, declare);
-  if (!added) return {Verdict::refused, added.error(), {}};
-
-  std::uint64_t need = 0;
+  if (!added) {
+    result.error = added.error();
+    return result;
+  }
+  std::uint64_t second = 0;
   std::vector<std::uint64_t> lane_bytes = job.lane_bytes;
   for (const TensorSlices& tensor : added->tensors) {
     for (const PartitionSlice& slice : tensor.partitions) {
-      need += reserved_bytes(tensor.dtype, slice.elements, tensor.mode);
+      const ReservedBytes reserved = reserved_bytes(tensor.dtype, slice.elements, tensor.mode);
+      result.own_bytes += reserved.own;
+      second += reserved.second;
       const std::uint64_t raw = slice.elements * size_of(tensor.dtype);
       const std::uint64_t held = BufferPool::class_bytes(std::max<std::uint64_t>(raw, 1));
       lane_bytes[slice.shard] = std::max(lane_bytes[slice.shard], held);
     }
   }
+  std::uint64_t replaced = 0;
   for (std::uint32_t shard = 0; shard < shards_; ++shard) {
-    need += (lane_bytes[shard] - job.lane_bytes[shard]) * job.lanes_per_shard;
+    if (lane_bytes[shard] == job.lane_bytes[shard]) continue;
+    result.own_bytes += lane_bytes[shard] * job.lanes_per_shard;
+    replaced += job.lane_bytes[shard] * job.lanes_per_shard;
   }
-  if (need > memory_max_ - reserved_) {
-    if (need <= memory_max_ - (reserved_ - freeing_)) return {Verdict::waits, {}, {}};
-    return {Verdict::refused,
-            make_error(
-                ErrorCode::out_of_memory,
-                fmt::format("{} tensors of job '{}' from '{}' on need {}; {} of {} are reserved",
-                            declare.tensors.size(), job.name,
-                            declare.tensors.empty() ? "" : declare.tensors.front().name, readable(need),
-                            readable(reserved_), readable(memory_max_)),
-                fmt::format("raise this server's --memory-max by {}, or start more servers",
-                            to_string(ByteSize{((need + reserved_ - memory_max_ - 1) / kMiB + 1) * kMiB}))),
-            {}};
+  result.bytes = result.own_bytes + second;
+  const std::uint64_t limit = std::min(memory_max_, room.bytes);
+  if (reserved_ + result.bytes > limit) {
+    const bool fits_memory_max = reserved_ - freeing_ + result.bytes <= memory_max_;
+    result.for_room = fits_memory_max && room.bytes < memory_max_;
+    if (reserved_ - freeing_ + result.bytes <= limit) {
+      result.verdict = Verdict::waits;
+    } else {
+      result.error = no_room(declare, job, result, room);
+    }
+    return result;
   }
   for (const TensorSlices& tensor : added->tensors) {
-    for (const PartitionSlice& slice : tensor.partitions)
+    for (const PartitionSlice& slice : tensor.partitions) {
       job.partitions.insert(slice.partition);
+      job.granting.insert(slice.partition);
+    }
+    if (!job.tensors.contains(tensor.tensor)) result.tensors.push_back(tensor.tensor);
     add(job.tensors[tensor.tensor], tensor);
   }
-  job.epoch = added->epoch;
+  result.epoch_before = std::exchange(job.epoch, added->epoch);
   job.lane_bytes = std::move(lane_bytes);
-  job.bytes += need;
-  reserved_ += need;
-  return {Verdict::accepted, {}, std::move(added).value()};
+  job.replaced = replaced;
+  job.bytes += result.bytes;
+  job.own_bytes += result.own_bytes;
+  reserved_ += result.bytes;
+  own_bytes_ += result.own_bytes;
+  result.verdict = Verdict::accepted;
+  result.added = std::move(added).value();
+  return result;
+}
+
+Error JobLedger::no_room(const DeclareSlices& declare, const Job& job, const Declaration& wanted,
+                         const Room& room) const {
+  const std::string need = fmt::format("{} tensors of job '{}' from '{}' on need {}", declare.tensors.size(),
+                                       job.name, declare.tensors.empty() ? "" : declare.tensors.front().name,
+                                       rounded(ByteSize{wanted.bytes}));
+  if (wanted.for_room) {
+    return make_error(ErrorCode::out_of_memory,
+                      fmt::format("{}; {} are reserved, and this server can have {} now: {}", need,
+                                  rounded(ByteSize{reserved_}), rounded(ByteSize{room.bytes}), room.why),
+                      "free memory there, raise its limit, or start servers on other machines");
+  }
+  const std::uint64_t missing = wanted.bytes + reserved_ - memory_max_;
+  return make_error(ErrorCode::out_of_memory,
+                    fmt::format("{}; {} of {} are reserved", need, rounded(ByteSize{reserved_}),
+                                rounded(ByteSize{memory_max_})),
+                    fmt::format("raise this server's --memory-max by {}, or start more servers",
+                                to_string(ByteSize{((missing - 1) / kMiB + 1) * kMiB})));
+}
+
+void JobLedger::granted(JobRun run) {
+  const auto found = jobs_.find(run);
+  if (found == jobs_.end()) return;
+  Job& job = found->second;
+  job.granting.clear();
+  const std::uint64_t replaced = std::exchange(job.replaced, 0);
+  job.bytes -= replaced;
+  job.own_bytes -= replaced;
+  own_bytes_ -= replaced;
+  reserved_ -= replaced;
+}
+
+DropTensors JobLedger::take_back(const Declaration& declaration) {
+  granted(declaration.added.job_run);
+  DropTensors drop{declaration.added.job_run, declaration.tensors, {}};
+  for (const TensorSlices& tensor : declaration.added.tensors) {
+    for (const PartitionSlice& slice : tensor.partitions)
+      drop.partitions.push_back(slice.partition);
+  }
+  const auto found = jobs_.find(drop.job_run);
+  if (found != jobs_.end()) found->second.epoch = declaration.epoch_before;
+  return drop;
 }
 
 std::uint64_t JobLedger::drop(const DropTensors& drop) {
   const auto found = jobs_.find(drop.job_run);
   if (found == jobs_.end()) return 0;
   Job& job = found->second;
-  std::uint64_t bytes = 0;
+  Freed freed;
   for (const TensorId id : drop.tensors) {
     const auto tensor = job.tensors.find(id);
     if (tensor == job.tensors.end()) continue;
-    bytes += tensor->second.bytes;
     // When another server has refused the tensor, it may be declared again with the same numbers.
-    for (const Held& held : tensor->second.partitions)
+    for (const Held& held : tensor->second.partitions) {
+      freed += reserved_bytes(tensor->second.dtype, held.elements, tensor->second.mode);
       job.partitions.erase(held.partition);
+      job.granting.erase(held.partition);
+    }
     job.tensors.erase(tensor);
   }
-  bytes += drop_partitions(job, drop.partitions);
-  job.bytes -= bytes;
-  freeing_ += bytes;
-  return bytes;
+  drop_partitions(job, drop.partitions, freed);
+  job.bytes -= freed.bytes;
+  job.own_bytes -= freed.own;
+  own_bytes_ -= freed.own;
+  freeing_ += freed.bytes;
+  return freed.bytes;
 }
 
-std::uint64_t JobLedger::drop_partitions(Job& job, const std::vector<PartitionId>& partitions) {
+void JobLedger::drop_partitions(Job& job, const std::vector<PartitionId>& partitions, Freed& freed) {
   std::unordered_set<PartitionId> dropped;
   for (const PartitionId partition : partitions) {
+    job.granting.erase(partition);
     if (job.partitions.erase(partition) != 0) dropped.insert(partition);
   }
-  std::uint64_t bytes = 0;
   for (auto it = job.tensors.begin(); it != job.tensors.end() && !dropped.empty();) {
     Tensor& tensor = it->second;
     const std::size_t before = tensor.partitions.size();
     std::erase_if(tensor.partitions, [&](const Held& held) {
       if (dropped.erase(held.partition) == 0) return false;
-      const std::uint64_t freed = reserved_bytes(tensor.dtype, held.elements, tensor.mode);
-      tensor.bytes -= freed;
-      bytes += freed;
+      freed += reserved_bytes(tensor.dtype, held.elements, tensor.mode);
       return true;
     });
     // One that has no elements has no partitions, and stays.
     const bool is_gone = before != 0 && tensor.partitions.empty();
     it = is_gone ? job.tensors.erase(it) : std::next(it);
   }
-  return bytes;
 }
 
 std::uint64_t JobLedger::end(JobRun run) {
   const auto found = jobs_.find(run);
   if (found == jobs_.end()) return 0;
   const std::uint64_t bytes = found->second.bytes;
+  own_bytes_ -= found->second.own_bytes;
   jobs_.erase(found);
   freeing_ += bytes;
   return bytes;

@@ -2,9 +2,10 @@
 // the scheduler before any shard is bothered.
 //
 // The rule is that memory is refused where a tensor is declared, never while training: a declaration reserves
-// both buffers of each of its partitions and the receive buffers of the lanes that it makes larger. Memory
-// of a job that has ended counts until the shards have freed it; a declaration that fits only then
-// waits for it.
+// both buffers of each of its partitions and the receive buffers of the lanes that it makes larger. One
+// buffer of each partition and those of the lanes are taken before it is acknowledged; the second ones, which
+// a round can wait for (decision 0028), are counted, so that they fit too. Memory of a job that has ended
+// counts until the shards have freed it; a declaration that fits only then waits for it.
 //
 // A declaration also says in which epoch the job is, which never goes back. What moved here from another
 // server may belong to a tensor that has partitions here already.
@@ -25,6 +26,7 @@
 
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
+#include "server/aggregate/aggregator.h"
 
 namespace bps {
 
@@ -40,13 +42,29 @@ class JobLedger {
   Result<bool> open(const OpenJob& job);
 
   enum class Verdict : std::uint8_t { accepted, waits, refused };
+  // What all jobs together may have now, because of the system.
+  struct Room {
+    std::uint64_t bytes = UINT64_MAX;
+    std::string why;  // for people: "the machine has 3.0 GiB left"
+  };
   struct Declaration {
     Verdict verdict = Verdict::refused;
-    Error error;          // refused
-    DeclareSlices added;  // accepted: what was not here before, and the job's epoch now
+    Error error;                    // refused
+    bool for_room = false;          // not accepted, but would be with more room
+    DeclareSlices added;            // accepted: what was not here before, and the job's epoch now
+    std::uint64_t bytes = 0;        // reserved for it,
+    std::uint64_t own_bytes = 0;    // of these, to be taken before it is acknowledged
+    std::vector<TensorId> tensors;  // that were not here at all
+    Epoch epoch_before;
   };
   // All or nothing. `waits`: ask again after freed().
-  Declaration declare(const DeclareSlices& declare);
+  Declaration declare(const DeclareSlices& declare, const Room& room);
+  Declaration declare(const DeclareSlices& slices) { return declare(slices, Room{}); }
+  // Accepted: its memory is there. Until then it is not reported.
+  void granted(JobRun job);
+  // Accepted, but its memory could not be had: what is to be dropped now. Larger receive buffers stay
+  // reserved: some shards have them.
+  DropTensors take_back(const Declaration& declaration);
 
   // These give the bytes to be passed to freed() once the shards have let them go; 0 if nothing was known.
   std::uint64_t drop(const DropTensors& drop);
@@ -64,6 +82,8 @@ class JobLedger {
   std::vector<JobRun> runs() const;
   std::size_t job_count() const { return jobs_.size(); }
   std::uint64_t reserved() const { return reserved_; }
+  // Of it, what jobs that are here have taken, or are about to take.
+  std::uint64_t own_bytes() const { return own_bytes_; }
   std::uint64_t memory_max() const { return memory_max_; }
 
  private:
@@ -73,7 +93,6 @@ class JobLedger {
     std::uint16_t shard = 0;
   };
   struct Tensor {
-    std::uint64_t bytes = 0;
     std::string name;
     DType dtype = DType::f32;
     Mode mode = Mode::sync;
@@ -92,19 +111,35 @@ class JobLedger {
     std::vector<std::uint64_t> lane_bytes;  // per shard: of one lane's receive buffer
     std::map<TensorId, Tensor> tensors;
     std::unordered_set<PartitionId> partitions;
-    std::uint64_t bytes = 0;  // all of it
+    std::unordered_set<PartitionId> granting;  // of these: accepted, not granted
+    std::uint64_t replaced = 0;   // receive buffers that are too small, until larger ones are granted
+    std::uint64_t bytes = 0;      // all of it
+    std::uint64_t own_bytes = 0;  // of it
+  };
+  // Of partitions or tensors that are dropped.
+  struct Freed {
+    std::uint64_t bytes = 0;
+    std::uint64_t own = 0;
+    Freed& operator+=(const ReservedBytes& reserved) {
+      bytes += reserved.own + reserved.second;
+      own += reserved.own;
+      return *this;
+    }
   };
 
+  Error no_room(const DeclareSlices& declare, const Job& job, const Declaration& wanted,
+                const Room& room) const;
   Result<DeclareSlices> check(const Job& job, const DeclareSlices& declare) const;
   Status check(const DeclareSlices& declare, const TensorSlices& tensor, const Tensor* known) const;
   static bool holds(const Tensor* tensor, const PartitionSlice& slice);
   static void add(Tensor& tensor, const TensorSlices& slices);
-  static std::uint64_t drop_partitions(Job& job, const std::vector<PartitionId>& partitions);
+  static void drop_partitions(Job& job, const std::vector<PartitionId>& partitions, Freed& freed);
 
   const std::uint64_t memory_max_;
   const std::uint32_t shards_;
   std::map<JobRun, Job> jobs_;
   std::uint64_t reserved_ = 0;
+  std::uint64_t own_bytes_ = 0;
   std::uint64_t freeing_ = 0;  // of reserved_: not needed any more
 };
 

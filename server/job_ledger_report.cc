@@ -39,10 +39,14 @@ void JobLedger::report(const std::function<void(const Message&)>& say) const {
         partitions = 0;
       }
       partitions += tensor.partitions.size();
-      TensorSlices& slices = piece.tensors.emplace_back(
-          TensorSlices{id, tensor.name, tensor.dtype, tensor.mode, tensor.staleness, tensor.priority, {}});
-      for (const Held& held : tensor.partitions)
-        slices.partitions.push_back({held.partition, held.shard, held.elements});
+      TensorSlices slices{id, tensor.name, tensor.dtype, tensor.mode, tensor.staleness, tensor.priority, {}};
+      for (const Held& held : tensor.partitions) {
+        if (!job.granting.contains(held.partition))
+          slices.partitions.push_back({held.partition, held.shard, held.elements});
+      }
+      // The scheduler asks again for what is not said.
+      if (slices.partitions.empty() && !tensor.partitions.empty()) continue;
+      piece.tensors.push_back(std::move(slices));
     }
     if (!piece.tensors.empty()) say(std::move(piece));
   }

@@ -98,6 +98,87 @@ TEST_CASE("what does not fit is refused with the amounts, and changes nothing") 
   CHECK(ledger.declare(tensor(1, 2, 2)).verdict == Verdict::accepted);
 }
 
+TEST_CASE("what the system cannot give is refused with the amounts, though memory-max allows it") {
+  JobLedger ledger(100 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ledger.open(job(2)).ok());
+  REQUIRE(ledger.declare(tensor(1, 1, 4)).verdict == Verdict::accepted);
+  CHECK(ledger.reserved() == 10 * kMiB);
+  CHECK(ledger.own_bytes() == 6 * kMiB);
+  const JobLedger::Room room{15 * kMiB, "9.0 MiB are left (the machine)"};
+  const auto refused = ledger.declare(tensor(2, 1, 3), room);
+  CHECK(refused.verdict == Verdict::refused);
+  CHECK(refused.for_room);
+  CHECK(refused.error.code == ErrorCode::out_of_memory);
+  CHECK(refused.error.message ==
+        "1 tensors of job 'job2' from 't1' on need 8.0 MiB; 10.0 MiB are reserved, and this server can have "
+        "15.0 "
+        "MiB now: 9.0 MiB are left (the machine)");
+  CHECK(ledger.reserved() == 10 * kMiB);
+  // Beyond --memory-max no room helps.
+  CHECK_FALSE(ledger.declare(tensor(2, 1, 60), room).for_room);
+  CHECK(ledger.declare(tensor(2, 1, 1), room).verdict == Verdict::accepted);
+  CHECK(ledger.own_bytes() == 6 * kMiB + 3 * kMiB);
+  // Less than is reserved already.
+  CHECK(ledger.declare(tensor(2, 2, 1), {2 * kMiB, ""}).verdict == Verdict::refused);
+  const std::uint64_t bytes = ledger.end(JobRun{1});
+  CHECK(ledger.own_bytes() == 3 * kMiB);
+  CHECK(ledger.declare(tensor(2, 2, 3), {10 * kMiB, ""}).verdict == Verdict::waits);
+  ledger.freed(bytes);
+  CHECK(ledger.declare(tensor(2, 2, 3), {10 * kMiB, ""}).verdict == Verdict::accepted);
+}
+
+TEST_CASE("larger receive buffers are needed beside those before, until they are there") {
+  JobLedger ledger(100 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ledger.declare(tensor(1, 1, 1)).verdict == Verdict::accepted);
+  ledger.granted(JobRun{1});
+  CHECK(ledger.reserved() == 4 * kMiB);
+  DeclareSlices larger = tensor(1, 2, 1);
+  larger.tensors[0].partitions[0].elements *= 4;
+  REQUIRE(ledger.declare(larger).verdict == Verdict::accepted);
+  CHECK(ledger.reserved() == 4 * kMiB + 8 * kMiB + 2 * 4 * kMiB);
+  CHECK(ledger.own_bytes() == 3 * kMiB + 4 * kMiB + 2 * 4 * kMiB);
+  ledger.granted(JobRun{1});
+  CHECK(ledger.reserved() == 2 * kMiB + 8 * kMiB + 2 * 4 * kMiB);
+  CHECK(ledger.own_bytes() == kMiB + 4 * kMiB + 2 * 4 * kMiB);
+  CHECK(ledger.end(JobRun{1}) == ledger.reserved());
+}
+
+TEST_CASE("what could not be granted is taken back, but for the lanes, and is not reported before") {
+  JobLedger ledger(100 * kMiB, 1);
+  REQUIRE(ledger.open(job(1)).ok());
+  REQUIRE(ledger.declare(tensor(1, 1, 1)).verdict == Verdict::accepted);
+  ledger.granted(JobRun{1});
+  DeclareSlices more = tensor(1, 1, 3);
+  more.epoch = Epoch{2};
+  more.tensors.push_back(tensor(1, 2, 2).tensors[0]);
+  const auto declaration = ledger.declare(more);
+  REQUIRE(declaration.verdict == Verdict::accepted);
+  CHECK(declaration.bytes == 8 * kMiB);
+  CHECK(declaration.own_bytes == 4 * kMiB);
+  const auto reported = [&] {
+    std::vector<DeclareSlices> held;
+    ledger.report([&](const Message& message) {
+      if (const auto* slices = std::get_if<DeclareSlices>(&message)) held.push_back(*slices);
+    });
+    REQUIRE(held.size() == 1);
+    return held[0];
+  };
+  CHECK(reported().tensors == tensor(1, 1, 1).tensors);
+  const DropTensors drop = ledger.take_back(declaration);
+  CHECK(drop.tensors == std::vector{TensorId{2}});
+  CHECK(drop.partitions.size() == 4);
+  ledger.freed(ledger.drop(drop));
+  CHECK(ledger.reserved() == 4 * kMiB);
+  CHECK(ledger.own_bytes() == 3 * kMiB);
+  CHECK(reported().epoch == Epoch{0});
+  const auto again = ledger.declare(more);
+  CHECK(again.added.tensors == declaration.added.tensors);
+  ledger.granted(JobRun{1});
+  CHECK(reported().tensors == more.tensors);
+}
+
 TEST_CASE("memory that is being freed is waited for") {
   JobLedger ledger(10 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
@@ -137,6 +218,7 @@ TEST_CASE("dropped partitions give their buffers back, and may come again") {
   CHECK(ledger.drop(some) == 6 * kMiB);
   CHECK(ledger.drop(some) == 0);
   ledger.freed(6 * kMiB);
+  ledger.granted(JobRun{1});
   std::vector<DeclareSlices> held;
   ledger.report([&](const Message& message) {
     if (const auto* slices = std::get_if<DeclareSlices>(&message)) held.push_back(*slices);
@@ -304,6 +386,7 @@ TEST_CASE("all that is here is reported, as it is now") {
   REQUIRE(ledger.declare(moved).verdict == Verdict::accepted);
   REQUIRE(ledger.declare(tensor(1, 5, 1)).verdict == Verdict::accepted);
   ledger.drop({JobRun{1}, {TensorId{5}}});
+  ledger.granted(JobRun{2});
   ledger.worker_left({JobRun{2}, Rank{0}, true});
   ledger.worker_left({JobRun{2}, Rank{1}, true});
   ledger.worker_left({JobRun{2}, Rank{1}, false});
@@ -337,6 +420,7 @@ TEST_CASE("a report is in pieces") {
   REQUIRE(ledger.open(job(1)).ok());
   for (std::uint32_t i = 0; i < kMaxTensorsPerDeclare + 1; ++i)
     REQUIRE(ledger.declare(tensor(1, i, 1)).verdict == Verdict::accepted);
+  ledger.granted(JobRun{1});
   const Reported all = report(ledger);
   REQUIRE(all.slices.size() == 2);
   CHECK(all.slices[0].tensors.size() == kMaxTensorsPerDeclare);

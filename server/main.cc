@@ -163,6 +163,7 @@ class Program final : public Daemon {
     options.host = settings_.host;
     options.bandwidth_bps = settings_.bandwidth ? settings_.bandwidth->bits_per_second : 0;
     options.memory_max = memory_max_;
+    options.headroom = [] { return memory_headroom(); };
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
     options.scheduler_grace = settings_.scheduler_grace;

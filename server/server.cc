@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "proto/base/assert.h"
 #include "proto/base/config/units.h"
@@ -19,6 +20,16 @@ std::uint64_t budget_per_shard(const ServerOptions& options, std::size_t shards)
   return std::min<std::uint64_t>(options.reorder_budget, options.memory_max / kBudgetShare / shards);
 }
 
+// For the program itself: connections, messages.
+constexpr std::uint64_t kKeptFree = 32 << 20;
+
+JobLedger::Room room_of(std::uint64_t taken, const MemoryBound& left) {
+  if (left.bytes == UINT64_MAX) return {};
+  return {taken + left.bytes - std::min(left.bytes, kKeptFree),
+          fmt::format("{} are left ({})", rounded(ByteSize{left.bytes}), left.by)};
+}
+
+constexpr Duration kRoomIsGood = std::chrono::milliseconds(100);
 constexpr Duration kFirstNotice = std::chrono::milliseconds(1500);  // then it says whom it waits for,
 constexpr Duration kNoticeInterval = std::chrono::seconds(5);       // and again
 constexpr Duration kDrainLook = std::chrono::seconds(1);            // whether the scheduler is there
@@ -357,6 +368,7 @@ void Server::on_control_message(Message& message) {
 void Server::on_taken_up() {
   identity_.term = link_.core().known().term;
   std::erase_if(deferred_, [](const Message& m) { return std::holds_alternative<DeclareSlices>(m); });
+  waits_for_freed_ = false;
   run_deferred();
   ledger_.report([this](const Message& message) { link_.send(message); });
   link_.send(Attached{});
@@ -388,36 +400,95 @@ void Server::worker_left(const WorkerLeft& left) {
 
 void Server::on_memory_message(Message message) {
   deferred_.push_back(std::move(message));
-  if (deferred_.size() == 1) run_deferred();
+  run_deferred();
 }
 
 void Server::run_deferred() {
-  while (!deferred_.empty()) {
-    if (const auto* drop_tensors = std::get_if<DropTensors>(&deferred_.front())) {
+  for (auto next = deferred_.begin(); next != deferred_.end() && !waits_for_freed_;) {
+    const auto* const drop_tensors = std::get_if<DropTensors>(&*next);
+    const JobRun job =
+        drop_tensors != nullptr ? drop_tensors->job_run : std::get<DeclareSlices>(*next).job_run;
+    if (granting_.contains(job)) {
+      ++next;
+      continue;
+    }
+    if (drop_tensors != nullptr) {
       drop(*drop_tensors);
-    } else if (!declare(std::get<DeclareSlices>(deferred_.front()))) {
+    } else if (!declare(std::get<DeclareSlices>(*next))) {
+      waits_for_freed_ = true;
       return;
     }
-    deferred_.pop_front();
+    next = deferred_.erase(next);
   }
 }
 
-// False: it waits for memory.
+void Server::on_freed(std::uint64_t bytes) {
+  ledger_.freed(bytes);
+  waits_for_freed_ = false;
+  run_deferred();
+}
+
+// What the system has left, and what has been taken of it already: at least so much, and without asking
+// shards. What this server takes changes nothing in the sum, so it stays good for a while.
+const JobLedger::Room& Server::estimate_room() {
+  const bool is_fresh = room_.has_value() && loop_.now() - room_seen_ < kRoomIsGood;
+  if (is_fresh) return *room_;
+  std::uint64_t taken = ledger_.own_bytes();
+  for (const auto& [run, granting] : granting_)
+    taken -= std::min(taken, granting.own_bytes);
+  room_ = options_.headroom ? room_of(taken, options_.headroom()) : JobLedger::Room{};
+  room_seen_ = loop_.now();
+  return *room_;
+}
+
+// False: it waits for memory that is being freed.
 bool Server::declare(const DeclareSlices& declare) {
-  const Request request = asked(declare.request);
-  const JobLedger::Declaration decision = ledger_.declare(declare);
-  if (decision.verdict == JobLedger::Verdict::waits) return false;
-  if (decision.verdict == JobLedger::Verdict::refused) {
-    log_.info("declaration refused: {}", decision.error.message);
-    acknowledge(request, decision.error);
+  JobLedger::Declaration declaration = ledger_.declare(declare, estimate_room());
+  if (declaration.for_room) {
+    measure_room(declare);
     return true;
   }
-  const DeclareSlices& added = decision.added;
+  if (declaration.verdict == JobLedger::Verdict::waits) return false;
+  grant(asked(declare.request), std::move(declaration));
+  return true;
+}
+
+// Pools keep what they may need again, and have memory of jobs that have just ended.
+void Server::measure_room(const DeclareSlices& declare) {
+  granting_[declare.job_run] = {};
+  const auto held = std::make_shared<std::vector<std::uint64_t>>(shards_.size());
+  on_all_shards([held](Shard& shard, std::uint32_t index) { (*held)[index] = shard.trim(); },
+                [this, held, declare, request = asked(declare.request)] {
+                  const bool has_ended = granting_.extract(declare.job_run).mapped().ended;
+                  const std::uint64_t taken = std::accumulate(held->begin(), held->end(), std::uint64_t{0});
+                  if (has_ended) {
+                    acknowledge(request, {});  // whatever: nobody needs it any more
+                  } else {
+                    declare_in(room_of(taken, options_.headroom()), declare, request);
+                  }
+                  run_deferred();
+                });
+}
+
+void Server::declare_in(const JobLedger::Room& room, const DeclareSlices& declare, Request request) {
+  JobLedger::Declaration declaration = ledger_.declare(declare, room);
+  if (declaration.verdict != JobLedger::Verdict::waits) return grant(request, std::move(declaration));
+  if (request.connection != link_.connection_number()) return;  // the scheduler asks again
+  deferred_.push_front(declare);
+  waits_for_freed_ = true;
+}
+
+void Server::grant(Request request, JobLedger::Declaration declaration) {
+  if (declaration.verdict == JobLedger::Verdict::refused) {
+    log_.info("declaration refused: {}", declaration.error.message);
+    return acknowledge(request, declaration.error);
+  }
+  const DeclareSlices& added = declaration.added;
   if (added.moved && !added.tensors.empty()) {
     log_.info("job '{}', epoch {}: partitions of {} tensors move here", ledger_.name_of_job(added.job_run),
               added.epoch.value, added.tensors.size());
   }
-  auto slices = std::make_shared<std::vector<DeclareSlices>>(
+  const auto slices = std::make_shared<std::vector<DeclareSlices>>(
       shards_.size(), DeclareSlices{added.request, added.job_run, added.epoch, added.moved, {}});
   for (const TensorSlices& tensor : added.tensors) {
     std::vector<TensorSlices*> parts(shards_.size());
@@ -427,19 +498,48 @@ bool Server::declare(const DeclareSlices& declare) {
       part->partitions.push_back(slice);
     }
   }
-  on_all_shards([slices](Shard& shard, std::uint32_t index) { shard.declare((*slices)[index]); },
-                [this, request] { acknowledge(request, {}); });
-  return true;
+  granting_[added.job_run] = Granting{declaration.own_bytes, false};
+  const auto results = std::make_shared<std::vector<Status>>(shards_.size());
+  until_all_shards_have(
+      [slices, results](Shard& shard, std::uint32_t index, const std::function<void()>& finished) {
+        shard.declare((*slices)[index], [results, index, finished](const Status& status) {
+          (*results)[index] = status;
+          finished();
+        });
+      },
+      [this, request, results, declaration = std::move(declaration)] {
+        const auto failed =
+            std::find_if(results->begin(), results->end(), [](const Status& status) { return !status; });
+        end_grant(request, declaration, failed == results->end() ? Status() : *failed);
+      });
+}
+
+void Server::end_grant(Request request, const JobLedger::Declaration& declaration, const Status& status) {
+  const JobRun job = declaration.added.job_run;
+  const bool has_ended = granting_.extract(job).mapped().ended;
+  if (status || has_ended) {
+    if (!has_ended) ledger_.granted(job);
+    acknowledge(request, {});
+    return run_deferred();
+  }
+  const std::vector<TensorSlices>& tensors = declaration.added.tensors;
+  const Error error =
+      make_error(status.error().code,
+                 fmt::format("{} tensors of job '{}' from '{}' on need {}; {}", tensors.size(),
+                             ledger_.name_of_job(job), tensors.empty() ? "" : tensors.front().name,
+                             rounded(ByteSize{declaration.bytes}), status.error().message),
+                 "free memory on the server's machine, raise its limit, or start servers on other machines");
+  log_.info("declaration refused: {}", error.message);
+  drop(ledger_.take_back(declaration));
+  acknowledge(request, error);
+  run_deferred();
 }
 
 void Server::drop(const DropTensors& drop) {
   const std::uint64_t bytes = ledger_.drop(drop);
   const auto shared = std::make_shared<const DropTensors>(drop);
   on_all_shards([shared](Shard& shard, std::uint32_t) { shard.drop(*shared); },
-                [this, bytes] {
-                  ledger_.freed(bytes);
-                  run_deferred();
-                });
+                [this, bytes] { on_freed(bytes); });
 }
 
 void Server::shrink(const Shrunk& shrunk) {
@@ -459,16 +559,15 @@ void Server::end_job(const JobEnded& ended) {
             failed ? "failed: " + ended.error.message : "has ended");
   stalls_.end(ended.job_run);
   const std::uint64_t bytes = ledger_.end(ended.job_run);
+  if (const auto found = granting_.find(ended.job_run); found != granting_.end()) found->second.ended = true;
   const auto shared = std::make_shared<const JobEnded>(ended);
   until_all_shards_have(
       [shared](Shard& shard, std::uint32_t, std::function<void()> finished) {
         shard.end_job(shared->job_run, shared->error, std::move(finished));
       },
-      [this, bytes] {
-        ledger_.freed(bytes);
-        run_deferred();
-      });
-  run_deferred();  // a declaration of this job waits in vain
+      [this, bytes] { on_freed(bytes); });
+  waits_for_freed_ = false;  // a declaration of this job waits in vain
+  run_deferred();
 }
 
 }  // namespace bps

@@ -16,6 +16,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 
 #include "proto/base/log/log.h"
 #include "proto/base/loop/event_loop.h"
+#include "proto/base/memory/memory_bounds.h"
 #include "proto/session/control_session.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/timing.h"
@@ -35,14 +37,16 @@ namespace bps {
 
 struct ServerOptions {
   Endpoint scheduler{"127.0.0.1", 4710};
-  Endpoint listen;                             // port 0: any
-  std::string advertise;                       // host that workers reach; empty: that of `listen`
-  SharedKey key;                               // the cluster's; null: none
-  bool insecure = false;                       // allow another address than loopback without a key or TLS
-  bool mutual_tls = false;                     // the transport lets in nobody without a certificate
-  std::string host;                            // identity of the machine
-  std::uint64_t bandwidth_bps = 0;             // 0 = unknown
-  std::uint64_t memory_max = 4ull << 30;       // partitions, lanes and reorder budgets together
+  Endpoint listen;                        // port 0: any
+  std::string advertise;                  // host that workers reach; empty: that of `listen`
+  SharedKey key;                          // the cluster's; null: none
+  bool insecure = false;                  // allow another address than loopback without a key or TLS
+  bool mutual_tls = false;                // the transport lets in nobody without a certificate
+  std::string host;                       // identity of the machine
+  std::uint64_t bandwidth_bps = 0;        // 0 = unknown
+  std::uint64_t memory_max = 4ull << 30;  // partitions, lanes and reorder budgets together
+  // What the system has left for this process. Empty: enough.
+  std::function<MemoryBound()> headroom = {};
   std::uint64_t reorder_budget = 64ull << 20;  // per shard; at most a quarter of memory_max for all shards
   // Also takes lanes of workers on this host through it, and sends them aggregates from its memory. Null:
   // over the network only. Outlives the server.
@@ -114,19 +118,26 @@ class Server final : private ControlSession::Owner {
   void enter(const HelloLane& hello, const AcceptingHandshake& handshake,
              std::unique_ptr<Connection> connection);
 
+  // Who is told what became of it: the connection that asked, if it is still there.
+  struct Request {
+    std::uint64_t number = 0;
+    std::uint64_t connection = 0;
+  };
   void open_job(const OpenJob& job);
   void worker_left(const WorkerLeft& left);
   void on_memory_message(Message message);
   void run_deferred();
   bool declare(const DeclareSlices& declare);
+  const JobLedger::Room& estimate_room();
+  // Declares once more, with what there really is.
+  void measure_room(const DeclareSlices& declare);
+  void declare_in(const JobLedger::Room& room, const DeclareSlices& declare, Request request);
+  void grant(Request request, JobLedger::Declaration declaration);
+  void end_grant(Request request, const JobLedger::Declaration& declaration, const Status& status);
+  void on_freed(std::uint64_t bytes);
   void drop(const DropTensors& drop);
   void shrink(const Shrunk& shrunk);
   void end_job(const JobEnded& ended);
-  // Tells the connection that asked, if it is still there.
-  struct Request {
-    std::uint64_t number = 0;
-    std::uint64_t connection = 0;
-  };
   Request asked(std::uint64_t number) const { return {number, link_.connection_number()}; }
   void acknowledge(Request request, const Error& error);
 
@@ -169,8 +180,18 @@ class Server final : private ControlSession::Owner {
   TimerId drain_timer_;
   std::optional<TimePoint> drains_alone_since_;  // without a scheduler
   StallWatch stalls_;
-  // Declarations that wait for memory that is being freed, and drops that must not overtake them.
+  // Declarations that wait for memory that is being freed or for others of their job, and drops that must not
+  // overtake them.
   std::deque<Message> deferred_;
+  bool waits_for_freed_ = false;  // the first one
+  std::optional<JobLedger::Room> room_;
+  TimePoint room_seen_;
+  // Of which a declaration is being granted or measured: one at a time.
+  struct Granting {
+    std::uint64_t own_bytes = 0;
+    bool ended = false;  // the job, meanwhile
+  };
+  std::map<JobRun, Granting> granting_;
 };
 
 }  // namespace bps

@@ -90,6 +90,7 @@ Status LocalCluster::start_server(OneServer& one) {
   options.key = key_;
   options.host = host_identity();
   options.memory_max = memory_max();
+  options.headroom = [] { return memory_headroom(); };
   options.shared_memory = shared_memory_.get();
   Server::Callbacks callbacks;
   callbacks.registered = [&one] { one.is_registered.set(true); };

@@ -7,12 +7,23 @@
 
 namespace bps {
 
-std::uint64_t reserved_bytes(DType dtype, std::uint64_t elements, Mode mode) {
+ReservedBytes reserved_bytes(DType dtype, std::uint64_t elements, Mode mode) {
   const auto held = [](std::uint64_t bytes) {
     return BufferPool::class_bytes(std::max<std::uint64_t>(bytes, 1));
   };
   const std::uint64_t slot = held(elements * reduce::accumulator_size(dtype));
-  return mode == Mode::sync ? 2 * slot : slot + held(elements * size_of(dtype));
+  if (mode == Mode::sync) return {slot, slot};
+  return {slot + held(elements * size_of(dtype)), 0};
+}
+
+std::optional<PartitionMemory> take_memory(BufferPool& slots, DType dtype, std::uint64_t elements,
+                                           Mode mode) {
+  const auto take = [&](std::uint64_t bytes) { return slots.allocate(std::max<std::size_t>(bytes, 1)); };
+  PartitionMemory memory;
+  memory.slot = take(elements * reduce::accumulator_size(dtype));
+  if (mode == Mode::async) memory.snapshot = take(elements * size_of(dtype));
+  if (!memory.slot || (mode == Mode::async && !memory.snapshot)) return std::nullopt;
+  return memory;
 }
 
 SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t elements, Mode mode) {
@@ -28,11 +39,11 @@ SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t ele
 
 std::unique_ptr<Aggregator> Aggregator::create(PartitionShape shape,
                                                std::span<const Contributor> contributors,
-                                               AggregatorMemory memory) {
+                                               AggregatorMemory memory, PartitionMemory own) {
   if (shape.mode == Mode::async) {
-    return std::make_unique<AsyncAggregator>(std::move(shape), contributors, memory);
+    return std::make_unique<AsyncAggregator>(std::move(shape), contributors, memory, std::move(own));
   }
-  return std::make_unique<SyncAggregator>(std::move(shape), contributors, memory);
+  return std::make_unique<SyncAggregator>(std::move(shape), contributors, memory, std::move(own));
 }
 
 void Aggregator::emit(Actions& actions, Action::Kind kind, std::uint32_t contributor, Round round,

@@ -5,7 +5,8 @@
 //
 // An aggregator is a state machine. It has no connection, thread, clock or log: a lane tells it what
 // arrives (begin, end, lost, unpin), the scheduler's word comes as `left`, and it answers with actions. It
-// allocates the partition's two buffers at first use; what must wait takes room in the shard's budget.
+// is made with the memory that its rounds cannot do without, so none of them fails because the system has
+// none: what else it takes only saves time, or is room in the shard's budget for what must wait.
 //
 // A contribution is told in two steps. begin(): its header is here; where shall the payload go? end(): the
 // payload is there, whole. Only whole contributions are ever added; lost() between the two leaves no trace.
@@ -26,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,16 +45,27 @@ namespace bps {
 // Where an empty payload lies: a pointer that is not null, of which nothing is read.
 inline constexpr std::byte kEmptyPayload{};
 
-// Where an aggregator's memory comes from: its shard's pools, which outlive it.
+// Where an aggregator finds more memory: its shard's pools, which outlive it.
 struct AggregatorMemory {
-  BufferPool&
-      slots;  // reserved when the partition was declared: an allocation fails only if the system has none
+  BufferPool& slots;   // a second slot; while there is none a round waits
   BufferPool& budget;  // for contributions that wait: limited, shared by all partitions of the shard
 };
 
-// What a partition may allocate besides the budget: to be reserved before it is declared.
-std::uint64_t reserved_bytes(DType dtype, std::uint64_t elements, Mode mode);
-// The same, from `slots`, so that no round waits for memory to be made.
+// What a partition has from its declaration to its end.
+struct PartitionMemory {
+  BufferPool::Buffer slot;      // as wide as its sum; of an asynchronous tensor the value
+  BufferPool::Buffer snapshot;  // of an asynchronous tensor
+};
+// Nothing: the system has too little.
+std::optional<PartitionMemory> take_memory(BufferPool& slots, DType dtype, std::uint64_t elements, Mode mode);
+
+// What a partition may have besides the budget: its own memory, and of a synchronous tensor a second slot.
+struct ReservedBytes {
+  std::uint64_t own = 0;     // there from the declaration on
+  std::uint64_t second = 0;  // taken when it is needed
+};
+ReservedBytes reserved_bytes(DType dtype, std::uint64_t elements, Mode mode);
+// Both, from `slots`, so that no round waits for memory to be made.
 using SlotReservations = std::array<BufferPool::Reservation, 2>;
 SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t elements, Mode mode);
 
@@ -94,7 +107,7 @@ struct Destination {
 class Aggregator {
  public:
   static std::unique_ptr<Aggregator> create(PartitionShape shape, std::span<const Contributor> contributors,
-                                            AggregatorMemory memory);
+                                            AggregatorMemory memory, PartitionMemory own);
   virtual ~Aggregator() = default;
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;

@@ -162,7 +162,10 @@ class World {
       for (Worker& worker : workers_)
         worker.resumes = false;
     }
-    aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, *budget_});
+    slots_.set_limit(UINT64_MAX);
+    aggregator_ = make_aggregator(shape_, contributors_, AggregatorMemory{slots_, *budget_});
+    // Often there is no memory for a second slot.
+    if (pick(2) == 0) slots_.set_limit(slots_.bytes_in_use());
     Actions actions;
     for (std::uint32_t i = 0; i < workers_.size(); ++i) {
       if (is_dead(i)) aggregator_->died(i, actions);

@@ -52,7 +52,7 @@ class World {
     for (std::uint32_t i = 0; i < workers; ++i) {
       contributors_.push_back({Rank{i}, 1});
     }
-    aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, budget_});
+    aggregator_ = make_aggregator(shape_, contributors_, AggregatorMemory{slots_, budget_});
     for (Worker& worker : workers_) {
       worker.lane_buffer.resize(shape_.raw_bytes());
     }
@@ -63,7 +63,7 @@ class World {
   void make_groups() {
     for (Contributor& contributor : contributors_)
       contributor.weight = static_cast<std::uint32_t>(1 + pick(4));
-    aggregator_ = Aggregator::create(shape_, contributors_, AggregatorMemory{slots_, budget_});
+    aggregator_ = make_aggregator(shape_, contributors_, AggregatorMemory{slots_, budget_});
   }
   // Of the workers from `first` on, all but one may die.
   void let_die(std::uint32_t first) { first_mortal_ = first; }
@@ -72,6 +72,8 @@ class World {
   void run() {
     // Rank 0 is often the one that everybody waits for.
     const bool rank0_late = pick(2) == 0;
+    // Often there is no memory for a second slot.
+    if (pick(2) == 0) slots_.set_limit(slots_.bytes_in_use());
     lenders_ = pick(3);
     std::size_t steps = 0;
     while (!finished()) {

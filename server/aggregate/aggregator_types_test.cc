@@ -71,7 +71,7 @@ TEST_CASE("every type and operation gives the oracle's aggregate in every order 
       PartitionShape shape;
       shape.dtype = dtype;
       shape.elements = kCount;
-      const auto aggregator = Aggregator::create(shape, contributors, {slots, budget});
+      const auto aggregator = make_aggregator(shape, contributors, {slots, budget});
       std::vector<std::uint32_t> order(n);
       for (std::uint32_t i = 0; i < n; ++i)
         order[i] = i;

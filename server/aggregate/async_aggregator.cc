@@ -8,8 +8,12 @@
 namespace bps {
 
 AsyncAggregator::AsyncAggregator(PartitionShape shape, std::span<const Contributor> contributors,
-                                 AggregatorMemory memory)
-    : Aggregator(std::move(shape), contributors, memory), states_(contributors.size()), snapshots_(1) {
+                                 AggregatorMemory memory, PartitionMemory own)
+    : Aggregator(std::move(shape), contributors, memory),
+      states_(contributors.size()),
+      value_(std::move(own.slot)),
+      snapshots_(1) {
+  snapshots_[0].memory = std::move(own.snapshot);
   if (shape_.moved) handoff_ = std::make_unique<RoundHandoff>(contributors.size());
 }
 
@@ -71,12 +75,6 @@ Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& he
   const bool broadcast = header.operation == Operation::broadcast;
   Status status = header.round == state.next ? check(contributor, header, bytes)
                                              : Status(errors_.order(contributor, header.round, state.next));
-  if (status && (broadcast || has_value_) && !allocate_value()) {
-    status =
-        make_error(ErrorCode::out_of_memory,
-                   errors_.describe(header.round) + ": the server cannot allocate the value of the tensor",
-                   "give the server a smaller --memory-max than the machine has, or add servers");
-  }
   if (!status) {
     refusals_.emplace_back(contributor, status.error());
     return drop(contributor, Arrival::refused);
@@ -195,13 +193,6 @@ void AsyncAggregator::learn(State& state, const PushPull& header) {
   ++state.broadcasts;
   state.root = header.root;
   state.has_root = true;
-}
-
-bool AsyncAggregator::allocate_value() {
-  BufferPool::Buffer& own = snapshots_[0].memory;
-  if (!value_) value_ = allocate(memory_.slots, shape_.slot_bytes());
-  if (!own) own = allocate(memory_.slots, shape_.raw_bytes());
-  return value_ && own;
 }
 
 void AsyncAggregator::apply(Operation operation, const std::byte* delta) {
@@ -491,13 +482,6 @@ Destination AsyncAggregator::begin_retained(std::uint32_t contributor, const Ret
                                             std::uint64_t bytes) {
   if (handoff_ == nullptr || !handoff_->begin(contributor, header, bytes, shape_.raw_bytes(), errors_))
     return Destination{};
-  if (!allocate_value()) {
-    handoff_->fail(
-        make_error(ErrorCode::out_of_memory,
-                   "the server cannot allocate the value of " + shape_.tensor + ", which moved to it",
-                   "give the server a smaller --memory-max than the machine has, or add servers"));
-    return Destination{};
-  }
   return Destination{Destination::Kind::memory,
                      value_.data() + reduce::raw_offset(shape_.dtype, shape_.elements)};
 }

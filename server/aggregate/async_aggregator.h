@@ -37,7 +37,8 @@ namespace bps {
 
 class AsyncAggregator final : public Aggregator {
  public:
-  AsyncAggregator(PartitionShape shape, std::span<const Contributor> contributors, AggregatorMemory memory);
+  AsyncAggregator(PartitionShape shape, std::span<const Contributor> contributors, AggregatorMemory memory,
+                  PartitionMemory own);
 
   Destination begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
                     Actions& actions) override;
@@ -102,7 +103,6 @@ class AsyncAggregator final : public Aggregator {
   Error root_left_error(std::uint32_t root, Round round) const;
   Destination drop(std::uint32_t contributor, Arrival why);
   void count(std::uint32_t contributor);
-  bool allocate_value();
   void apply(Operation operation, const std::byte* delta);
   void set_value(const std::byte* raw, Actions& actions);
   void fail_if_all_wait(Actions& actions);

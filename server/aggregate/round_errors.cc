@@ -87,13 +87,6 @@ Error RoundErrors::no_root(Rank root, Round round) const {
                     "use the rank of a worker of this job as root");
 }
 
-Error RoundErrors::memory(Round round) const {
-  return make_error(
-      ErrorCode::out_of_memory,
-      describe(round) + ": the server cannot allocate " + std::to_string(shape_.slot_bytes()) + " bytes",
-      "give the server a smaller --memory-max than the machine has, or add servers");
-}
-
 Error RoundErrors::nobody_has(Round round) const {
   return make_error(
       ErrorCode::peer_lost,

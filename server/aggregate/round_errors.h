@@ -40,8 +40,6 @@ class RoundErrors {
   Error root_left(std::uint32_t root, Round round) const;
   // Of a root that is no contributor.
   Error no_root(Rank root, Round round) const;
-  // The system has no memory for the sum.
-  Error memory(Round round) const;
   // In handoff: nobody has the aggregate of the round any more.
   Error nobody_has(Round round) const;
 

@@ -72,7 +72,7 @@ bool RoundHandoff::begin(std::uint32_t contributor, const Retained& header, std:
   arriving_ = true;
   result_ = header;
   if (header.error.code != ErrorCode::ok) return false;
-  if (bytes != expected) fail(errors.length(contributor, header.round, bytes, expected));
+  if (bytes != expected) result_.error = errors.length(contributor, header.round, bytes, expected);
   return bytes == expected;
 }
 

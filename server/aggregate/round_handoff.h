@@ -85,8 +85,6 @@ class RoundHandoff {
   // for, or only says why there is none, or is not `expected` bytes long, which is its error then.
   bool begin(std::uint32_t contributor, const Retained& header, std::uint64_t bytes, std::uint64_t expected,
              const RoundErrors& errors);
-  // It cannot be taken.
-  void fail(Error error) { result_.error = std::move(error); }
   bool is_arriving(std::uint32_t contributor) const { return arriving_ && asked_ == contributor; }
   // The one that was asked does not have it any more.
   void miss();

@@ -1,9 +1,10 @@
 // The two slots of a synchronous partition: round t has slot t mod 2.
 //
 // The open round is summed in one of them, while the aggregate of the round before stays unchanged in the
-// other one. A slot takes memory at its first use. A pin says that a connection reads the slot's aggregate,
-// or writes the first contribution into it: until it is given back nobody else may write into the slot, and
-// its memory stays.
+// other one. There is always memory for one of them; the second takes more from the pool when it needs some,
+// and one of the two buffers goes back as soon as a slot is released. So one slot has memory whenever the
+// other one has none. A pin says that a connection reads the slot's aggregate, or writes the first
+// contribution into it: until it is given back nobody else may write into the slot, and its memory stays.
 //
 // Owner: a SyncAggregator, which says which slot is not needed any more. Lives on: shard loop.
 #pragma once
@@ -12,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "proto/base/assert.h"
 #include "proto/base/ids.h"
@@ -23,22 +25,32 @@ class RoundSlots {
  public:
   static constexpr std::uint32_t kCount = 2;
 
-  // The pool outlives it. 0 bytes still take a buffer, so that every payload has a place.
-  RoundSlots(BufferPool& pool, std::size_t bytes) : pool_(pool), bytes_(std::max<std::size_t>(bytes, 1)) {}
+  // The pool outlives it. `own`: of as many bytes. 0 bytes still take a buffer, so that every payload has a
+  // place.
+  RoundSlots(BufferPool& pool, std::size_t bytes, BufferPool::Buffer own)
+      : pool_(pool), bytes_(std::max<std::size_t>(bytes, 1)), idle_(std::move(own)) {
+    BPS_ASSERT(idle_.size() == bytes_);
+  }
 
   static std::uint32_t number_of(Round round) { return static_cast<std::uint32_t>(round.value % kCount); }
 
-  // The slot of the round; null: the system has no memory.
+  // The slot of the round; null: there is no memory for a second one now.
   std::byte* memory(Round round) {
     Slot& slot = of(round);
-    if (!slot.buffer) slot.buffer = pool_.allocate(bytes_);
+    if (!slot.buffer) slot.buffer = idle_ ? std::move(idle_) : pool_.allocate(bytes_);
     return slot.buffer.data();
   }
   bool has_memory(Round round) const { return static_cast<bool>(of(round).buffer); }
   const BufferPool::Buffer& buffer(Round round) const { return of(round).buffer; }
   // Not while it is pinned.
   void release(Round round) {
-    if (!is_pinned(round)) of(round).buffer.reset();
+    Slot& slot = of(round);
+    if (is_pinned(round) || !slot.buffer) return;
+    if (has_memory(round.next())) {
+      slot.buffer.reset();
+    } else {
+      idle_ = std::move(slot.buffer);
+    }
   }
 
   bool is_pinned(Round round) const { return of(round).pins > 0; }
@@ -66,6 +78,7 @@ class RoundSlots {
 
   BufferPool& pool_;
   const std::size_t bytes_;
+  BufferPool::Buffer idle_;  // while no slot has memory
   std::array<Slot, kCount> slots_;
 };
 

@@ -152,7 +152,7 @@ RoundSum::Progress RoundSum::add_waiting_root() {
     std::byte* slot = nullptr;
     if (!is_withdrawn(i)) {
       slot = slots_.memory(round_);
-      if (slot == nullptr) return {.out_of_memory = true};
+      if (slot == nullptr) return {.no_slot = true};
       std::memcpy(slot, input(i), shape_.raw_bytes());
     }
     if (is_withdrawn(i)) {
@@ -182,7 +182,7 @@ RoundSum::Progress RoundSum::add_ready() {
       forget(withdrawn);
       continue;
     }
-    if (slots_.memory(round_) == nullptr) return {.out_of_memory = true};
+    if (slots_.memory(round_) == nullptr) return {.no_slot = true};
     combine(first, end);
     hurry_ = false;
     bool spoiled = false;

@@ -42,7 +42,8 @@ class RoundSum {
   };
   // What add() came to.
   struct Progress {
-    bool out_of_memory = false;  // the system has none for the slot
+    bool no_slot =
+        false;  // nothing could be added: there is no memory for this slot before the other is free
     // The sum is spoiled: what contributors below this one had given is gone with it. Nothing else is.
     std::uint32_t spoiled = 0;
   };

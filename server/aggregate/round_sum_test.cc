@@ -60,7 +60,7 @@ struct Open {
   std::vector<Contributor> contributors;
   BufferPool pool{1 << 20};
   BufferPool budget;
-  RoundSlots slots{pool, kBytes};
+  RoundSlots slots{pool, kBytes, pool.allocate(kBytes)};
   RoundSum sum;
 };
 

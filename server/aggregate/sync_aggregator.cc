@@ -14,10 +14,10 @@ constexpr std::uint32_t kAskedAhead = 16;
 }  // namespace
 
 SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor> contributors,
-                               AggregatorMemory memory)
+                               AggregatorMemory memory, PartitionMemory own)
     : Aggregator(std::move(shape), contributors, memory),
       states_(contributors.size()),
-      slots_(memory.slots, shape_.slot_bytes()),
+      slots_(memory.slots, shape_.slot_bytes(), std::move(own.slot)),
       sum_(shape_, contributors_, memory_.budget, slots_) {
   last_.unstored = static_cast<std::uint32_t>(contributors.size());
   if (shape_.moved) handoff_ = std::make_unique<RoundHandoff>(contributors.size());
@@ -39,12 +39,7 @@ Destination SyncAggregator::begin(std::uint32_t contributor, const PushPull& hea
     state.arrival = Arrival::rendezvous;
     return Destination{};
   }
-  const Destination destination = place(contributor, bytes);
-  if (state.arrival == Arrival::slot && destination.memory == nullptr) {
-    fail_round(errors_.memory(open_), actions);
-    state.arrival = Arrival::retained;
-  }
-  return destination;
+  return place(contributor, bytes);
 }
 
 bool SyncAggregator::lend(std::uint32_t contributor, const PushPull& header, LentPayload& payload,
@@ -130,31 +125,37 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
   return {};
 }
 
-bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) const {
-  if (header.round != open_ || slots_.is_pinned(open_)) return false;
-  if (header.operation == Operation::broadcast) return contributors_[contributor].holds(header.root);
-  return sum_.is_next(contributor);
+bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) {
+  if (header.round != open_) return false;
+  const bool broadcast = header.operation == Operation::broadcast;
+  const bool next = broadcast ? contributors_[contributor].holds(header.root) : sum_.is_next(contributor);
+  return next && has_slot();
 }
+
+bool SyncAggregator::has_slot() {
+  if (slots_.is_pinned(open_)) return false;
+  starved_ = slots_.memory(open_) == nullptr;
+  return !starved_;
+}
+
+bool SyncAggregator::may_have_slot() { return starved_ ? has_slot() : !slots_.is_pinned(open_); }
 
 Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes) {
   State& state = states_[contributor];
   const bool broadcast = sum_.is_broadcast();
   const bool to_slot = sum_.lands_in_slot(contributor);
-  const bool slot_is_free = !slots_.is_pinned(open_);
   if (bytes == 0 && broadcast && !to_slot) {
     state.arrival = Arrival::empty;
     return Destination{};
   }
-  if (to_slot && slot_is_free) {
+  if (to_slot && has_slot()) {
     sum_.drop(contributor);
     state.arrival = Arrival::slot;
-    std::byte* const slot = slots_.memory(open_);
-    if (slot == nullptr) return Destination{Destination::Kind::memory, nullptr};
     slots_.pin(open_);
     const std::size_t offset = broadcast ? 0 : reduce::raw_offset(shape_.dtype, shape_.elements);
-    return Destination{Destination::Kind::memory, slot + offset};
+    return Destination{Destination::Kind::memory, slots_.memory(open_) + offset};
   }
-  if (!broadcast && slot_is_free && sum_.is_next(contributor)) {
+  if (!broadcast && !to_slot && sum_.is_next(contributor) && has_slot()) {
     sum_.drop(contributor);
     state.arrival = Arrival::lane;
     return Destination{Destination::Kind::lane, nullptr};
@@ -211,13 +212,16 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
       return end_lane(contributor, lane_buffer != nullptr ? lane_buffer : &kEmptyPayload, actions);
     case Arrival::waiting: sum_.take_from_room(contributor); return advance(actions);
     case Arrival::empty: sum_.take_nothing(contributor); return advance(actions);
-    case Arrival::rendezvous: sum_.refuse(contributor); return recall(actions);
+    case Arrival::rendezvous: sum_.refuse(contributor); break;
     case Arrival::no_room:
       sum_.refuse(contributor);
       emit(actions, Action::Kind::not_ready, contributor, open_);
-      return recall(actions);
-    default: return recall(actions);  // a duplicate, which may have been lost with a spoiled sum meanwhile
+      break;
+    default: break;  // a duplicate, which may have been lost with a spoiled sum meanwhile
   }
+  // Its header may have been the last one that the other slot was kept for.
+  if (starved_) return advance(actions);
+  recall(actions);
 }
 
 void SyncAggregator::end_refused(std::uint32_t contributor, Actions& actions) {
@@ -258,10 +262,14 @@ void SyncAggregator::release_arrival(std::uint32_t contributor) {
 void SyncAggregator::advance(Actions& actions) {
   while (begun_) {
     const RoundSum::Progress progress = sum_.add();
-    if (progress.out_of_memory) return fail_round(errors_.memory(open_), actions);
+    starved_ = starved_ || progress.no_slot;
     if (progress.spoiled == 0) return sum_.is_complete() ? complete(actions) : recall(actions);
     ask_for_spoiled(progress.spoiled, actions);
   }
+}
+
+void SyncAggregator::advance_starved(Actions& actions) {
+  if (starved_) advance(actions);
 }
 
 void SyncAggregator::ask_for_spoiled(std::uint32_t spoiled, Actions& actions) {
@@ -278,23 +286,26 @@ void SyncAggregator::ask_for_spoiled(std::uint32_t spoiled, Actions& actions) {
 void SyncAggregator::recall(Actions& actions) {
   if (!begun_) return;
   const auto count = static_cast<std::uint32_t>(states_.size());
-  const bool slot_is_free = !slots_.is_pinned(open_);
   const std::uint32_t ready = sum_.ready();
   const std::uint32_t lowest = sum_.present_from(0);
   if (sum_.is_broadcast() || ready <= lowest) {
     // Only what belongs into the slot can be waited for; it needs no budget once the slot is free.
-    if (!slot_is_free) return;
     for (std::uint32_t i = 0; sum_.is_broadcast() && i < count; ++i) {
-      if (sum_.is_root(i)) ask(i, false, actions);
+      if (sum_.is_root(i)) ask_for_slot(i, actions);
     }
-    if (!sum_.is_broadcast() && lowest < count) ask(lowest, false, actions);
+    if (!sum_.is_broadcast() && lowest < count) ask_for_slot(lowest, actions);
     return;
   }
   // The next one goes through its lane's buffer. Those close behind it are asked as far as there is room, so
   // that they need not come one round trip after the other.
   for (std::uint32_t i = ready; i < std::min(count, ready + kAskedAhead); ++i) {
-    if (!ask(i, i > ready || !slot_is_free, actions)) return;
+    if (!ask(i, i > ready || !may_have_slot(), actions)) return;
   }
+}
+
+void SyncAggregator::ask_for_slot(std::uint32_t contributor, Actions& actions) {
+  if (sum_.phase(contributor) != RoundSum::Phase::not_ready) return;
+  if (may_have_slot()) ask(contributor, false, actions);
 }
 
 // False: there is no room for it.
@@ -352,6 +363,7 @@ void SyncAggregator::close_round() {
   }
   open_ = open_.next();
   begun_ = false;
+  starved_ = false;
   sum_.close();
   release_stale_slots();
 }
@@ -392,7 +404,7 @@ void SyncAggregator::reply_retained(std::uint32_t contributor, Round round, Acti
 void SyncAggregator::unpin(std::uint32_t pin, Actions& actions) {
   if (!slots_.unpin(pin)) return;
   release_stale_slots();
-  if (pin == RoundSlots::number_of(open_)) advance(actions);
+  if (starved_ || pin == RoundSlots::number_of(open_)) advance(actions);
 }
 
 // Who was refused for lack of room has come; who has been asked to send again has not done so.
@@ -431,7 +443,7 @@ void SyncAggregator::left(std::uint32_t contributor, Actions& actions) {
   state.left = true;
   note_stored(contributor);
   if (handoff_ != nullptr) return approach(actions);
-  if (!begun_ || sum_.is_here(contributor)) return;
+  if (!begun_ || sum_.is_here(contributor)) return advance_starved(actions);
   fail_round(errors_.left(contributor, open_), actions);
 }
 
@@ -451,7 +463,7 @@ void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
     handoff_->died(contributor);
     return approach(actions);
   }
-  if (is_absent) advance(actions);
+  if (is_absent || starved_) advance(actions);
 }
 
 // ---- while the partition is in handoff ----
@@ -520,10 +532,7 @@ Destination SyncAggregator::begin_retained(std::uint32_t contributor, const Reta
   if (handoff_ == nullptr || !handoff_->begin(contributor, header, bytes, shape_.raw_bytes(), errors_))
     return Destination{};
   std::byte* const slot = slots_.memory(header.round);
-  if (slot == nullptr) {
-    handoff_->fail(errors_.memory(header.round));
-    return Destination{};
-  }
+  BPS_ASSERT(slot != nullptr);  // the other one is not used yet
   slots_.pin(header.round);
   return Destination{Destination::Kind::memory, slot};
 }
@@ -568,6 +577,7 @@ void SyncAggregator::catch_up(std::uint32_t contributor, Round next, bool pushed
   if (state.arrival == Arrival::resumes || state.arrival == Arrival::resumes_rendezvous) return;
   if (next == open_) {
     note_stored(contributor);
+    advance_starved(actions);
     if (pushed) emit(actions, Action::Kind::clear_to_send, contributor, open_);
   } else if (is_last(next) && !state.stored) {
     reply_retained(contributor, next, actions);

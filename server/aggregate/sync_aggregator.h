@@ -11,7 +11,9 @@
 // Two slots: round t accumulates in slot t mod 2, while the aggregate of t - 1 stays unchanged in the other
 // one. A worker sends t only after it has stored t - 1, so when all have begun to send t nobody needs t - 1
 // any more, and its memory goes back to the pool as soon as no connection reads it (pins): the second slot is
-// there only while some are ahead of others. Only the first contributor is received straight into the slot;
+// there only while some are ahead of others. If there is no memory for it, round t waits until all have begun
+// to send it: everyone can, because that needs nothing here, and then the other slot is free. Only the first
+// contributor is received straight into the slot;
 // the one that is next in order goes through its lane's buffer; the others wait in the budget, and what finds
 // no room there is refused (`not_ready`) and asked for again in its turn.
 //
@@ -39,7 +41,8 @@ namespace bps {
 
 class SyncAggregator final : public Aggregator {
  public:
-  SyncAggregator(PartitionShape shape, std::span<const Contributor> contributors, AggregatorMemory memory);
+  SyncAggregator(PartitionShape shape, std::span<const Contributor> contributors, AggregatorMemory memory,
+                 PartitionMemory own);
 
   Destination begin(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes,
                     Actions& actions) override;
@@ -97,7 +100,11 @@ class SyncAggregator final : public Aggregator {
   // Opens the round with its first header, or compares a further one with it.
   Status agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes);
   // With this header it is this contributor's turn, so that it could be added now.
-  bool is_turn(std::uint32_t contributor, const PushPull& header) const;
+  bool is_turn(std::uint32_t contributor, const PushPull& header);
+  // The open round's slot has memory and may be written. Takes the memory, so only for what is here.
+  bool has_slot();
+  // For what is to be sent: takes none, unless there was none before.
+  bool may_have_slot();
   Destination place(std::uint32_t contributor, std::uint64_t bytes);
   void refuse(std::uint32_t contributor, Error error);
   // Why a round that is neither the open one nor the one before it fails.
@@ -112,6 +119,10 @@ class SyncAggregator final : public Aggregator {
 
   // Adds what can be added; then completes the round or asks for what was refused.
   void advance(Actions& actions);
+  // The same if the round has waited for memory: perhaps the other slot has some for it now.
+  void advance_starved(Actions& actions);
+  // Of one whose bytes belong into the slot.
+  void ask_for_slot(std::uint32_t contributor, Actions& actions);
   void ask_for_spoiled(std::uint32_t spoiled, Actions& actions);
   void recall(Actions& actions);
   bool ask(std::uint32_t contributor, bool with_room, Actions& actions);
@@ -141,6 +152,7 @@ class SyncAggregator final : public Aggregator {
   Result last_;
   Round open_;                                             // all rounds before it are over
   bool begun_ = false;                                     // a header of the open round has come
+  bool starved_ = false;                                   // there was no memory for its slot
   std::uint32_t opener_ = 0;                               // whose header fixed operation and root
   std::vector<std::pair<std::uint32_t, Error>> refusals_;  // of refused arrivals; rare
   std::unique_ptr<RoundHandoff> handoff_;

@@ -23,6 +23,7 @@ ServerLane::ServerLane(ShardJob& job, const JobMember& member, const HelloLane& 
 }
 
 ServerLane::~ServerLane() {
+  job_.give_back(std::move(buffer_));
   job_.context().cpus.leave(hello_.cpu);
   if (overfull_) job_.context().loop.cancel(overfull_);
   if (farewell_) job_.context().loop.cancel(farewell_);
@@ -55,12 +56,8 @@ std::byte* ServerLane::on_payload(const Message& message, std::uint64_t bytes) {
     return nullptr;
   }
   if (destination_.kind != Destination::Kind::lane) return destination_.memory;
-  buffer_ = job_.context().arrivals.allocate(bytes);
-  if (!buffer_) {
-    refuse(make_error(ErrorCode::out_of_memory, fmt::format("the server cannot allocate {} bytes", bytes),
-                      "give the server a smaller --memory-max than the machine has, or add servers"));
-    return nullptr;
-  }
+  buffer_ = job_.take_lane_buffer();
+  BPS_ASSERT(bytes <= buffer_.size());
   return buffer_.data();
 }
 
@@ -94,7 +91,7 @@ void ServerLane::finish(PartitionId id, bool retained, std::span<std::byte> payl
       partition.aggregator->end(contributor_, lane ? payload.data() : nullptr, actions);
     }
     job_.carry_out(id, partition, actions);
-    buffer_.reset();
+    job_.give_back(std::move(buffer_));
     job_.reap_dropped();
   }
   report_credit();

@@ -165,7 +165,7 @@ class ServerLane final : private ConnectionHandler {
   bool dropped_ = false;     // its tensor was dropped: nothing comes of it
   std::uint64_t bytes_ = 0;  // of its payload
   Destination destination_;
-  BufferPool::Buffer buffer_;  // while one arrives that is added at once: the pool has the warmest
+  BufferPool::Buffer buffer_;  // while one arrives that is added at once: the job has the warmest
 
   std::vector<Answer> answers_;  // a heap: the most urgent first
   std::vector<InFlight> in_flight_;

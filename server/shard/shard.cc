@@ -31,8 +31,10 @@ BufferPool::Source regions_of(std::vector<Transport*> transports, EventLoop& loo
       }
       why += (why.empty() ? "" : "; ") + to_string(region.error());
     }
-    warn(why, "aggregates go into ordinary memory, and are copied once more");
-    return allocate_ordinary_region(bytes);
+    auto region = allocate_region_to_fill(bytes);
+    warn(why, region ? "aggregates go into ordinary memory, and are copied once more"
+                     : "rounds wait until others are over, or a declaration is refused");
+    return region;
   };
 }
 
@@ -60,9 +62,19 @@ void Shard::open_job(const OpenJob& job) {
   jobs_.emplace(job.job_run, std::make_unique<ShardJob>(context_, job));
 }
 
-void Shard::declare(const DeclareSlices& declare) {
+void Shard::declare(const DeclareSlices& declare, ShardJob::Granted granted) {
   check_loop();
-  if (ShardJob* const found = find(declare.job_run)) found->declare(declare);
+  if (ShardJob* const found = find(declare.job_run)) return found->declare(declare, std::move(granted));
+  if (granted) granted({});
+}
+
+std::uint64_t Shard::trim() {
+  std::uint64_t bytes = 0;
+  for (BufferPool* const pool : {&context_.slots, &context_.arrivals, &context_.budget}) {
+    pool->trim();
+    bytes += pool->bytes_in_use() + pool->bytes_held();
+  }
+  return bytes;
 }
 
 void Shard::drop(const DropTensors& drop) {
@@ -112,9 +124,7 @@ void Shard::finish_at(std::list<Ending>::iterator ending, Duration delay) {
 void Shard::finish(std::list<Ending>::iterator ending) {
   const Done done = std::move(ending->done);
   ending_.erase(ending);
-  context_.slots.trim();
-  context_.arrivals.trim();
-  context_.budget.trim();
+  trim();
   done();
   if (shut_down_ && ending_.empty()) std::exchange(all_ended_, nullptr)();
 }

@@ -37,8 +37,9 @@ class Shard {
   EventLoop& loop() { return context_.loop; }
 
   void open_job(const OpenJob& job);
-  // With those slices only that are for this shard, perhaps none.
-  void declare(const DeclareSlices& declare);
+  // With those slices only that are for this shard, perhaps none. See ShardJob::declare(); also if there is
+  // no such job.
+  void declare(const DeclareSlices& declare, ShardJob::Granted granted = {});
   void drop(const DropTensors& drop);
   void worker_left(JobRun job, Rank rank, bool lingers);
   void shrink(const Shrunk& shrunk);
@@ -61,6 +62,8 @@ class Shard {
   std::uint64_t bytes_in_use() const {
     return context_.slots.bytes_in_use() + context_.arrivals.bytes_in_use() + context_.budget.bytes_in_use();
   }
+  // Gives back to the system what nobody uses now. Says what it keeps.
+  std::uint64_t trim();
   // Also those that have ended, and whose lanes are still there.
   std::size_t job_count() const { return jobs_.size() + ending_.size(); }
 

@@ -18,6 +18,7 @@ ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
 }
 
 ShardJob::~ShardJob() {
+  context_.loop.cancel(grant_timer_);
   // Connections may still read slots and write into them.
   for (const auto* const lanes : {&lanes_, &leaving_}) {
     for (const auto& lane : *lanes)
@@ -25,39 +26,76 @@ ShardJob::~ShardJob() {
   }
 }
 
-void ShardJob::declare(const DeclareSlices& declare) {
-  epoch_ = declare.epoch;
-  for (const TensorSlices& tensor : declare.tensors) {
-    add(tensor, declare.moved);
-  }
+void ShardJob::declare(const DeclareSlices& declare, Granted granted) {
+  BPS_ASSERT(grant_ == nullptr);
+  grant_ = std::make_unique<MemoryGrant>(context_.slots, context_.arrivals, context_.pins_slots, declare,
+                                         senders_, lane_buffers_.bytes);
+  granted_ = std::move(granted);
+  go_on_granting();
 }
 
-void ShardJob::add(const TensorSlices& tensor, bool moved) {
-  for (const PartitionSlice& slice : tensor.partitions) {
-    PartitionShape shape;
-    shape.partition = slice.partition;
-    shape.tensor = tensor.name;
-    shape.dtype = tensor.dtype;
-    shape.elements = slice.elements;
-    shape.mode = tensor.mode;
-    shape.staleness = tensor.staleness;
-    shape.moved = moved;
-    shape.had_losses = had_losses_;
-    const auto [place, is_new] = partitions_.try_emplace(slice.partition);
-    BPS_ASSERT(is_new);  // the ledger has seen to it
-    dropped_.erase(slice.partition);
-    JobPartition& partition = place->second;
-    partition.tensor = tensor.tensor;
-    partition.priority = tensor.priority;
-    partition.epoch = epoch_;
-    partition.clock.start(context_.loop.now());
-    partition.answering.resize(contributors_.size(), 0);
-    if (context_.pins_slots)
-      partition.reserved = reserve_slots(context_.slots, shape.dtype, shape.elements, shape.mode);
-    partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory());
-    tell_past(slice.partition, *partition.aggregator);
-    BPS_ASSERT(actions_.empty());  // nobody has pushed yet
+void ShardJob::go_on_granting() {
+  grant_timer_ = {};
+  switch (grant_->step()) {
+    case MemoryGrant::State::more:
+      grant_timer_ = context_.loop.after(Duration::zero(), [this] { go_on_granting(); });
+      return;
+    case MemoryGrant::State::refused: return end_grant(grant_->error());
+    case MemoryGrant::State::complete: break;
   }
+  const DeclareSlices& declare = grant_->declare();
+  epoch_ = declare.epoch;
+  // Those that are smaller go when the lanes that have them give them back.
+  if (grant_->lanes().bytes > 0) lane_buffers_ = std::move(grant_->lanes());
+  auto part = grant_->parts().begin();
+  for (const TensorSlices& tensor : declare.tensors) {
+    for (const PartitionSlice& slice : tensor.partitions)
+      add(tensor, slice, declare.moved, std::move(*part++));
+  }
+  end_grant({});
+}
+
+void ShardJob::end_grant(const Status& status) {
+  context_.loop.cancel(std::exchange(grant_timer_, {}));
+  grant_.reset();
+  if (const Granted granted = std::exchange(granted_, nullptr)) granted(status);
+}
+
+void ShardJob::add(const TensorSlices& tensor, const PartitionSlice& slice, bool moved,
+                   MemoryGrant::Part part) {
+  PartitionShape shape;
+  shape.partition = slice.partition;
+  shape.tensor = tensor.name;
+  shape.dtype = tensor.dtype;
+  shape.elements = slice.elements;
+  shape.mode = tensor.mode;
+  shape.staleness = tensor.staleness;
+  shape.moved = moved;
+  shape.had_losses = had_losses_;
+  const auto [place, is_new] = partitions_.try_emplace(slice.partition);
+  BPS_ASSERT(is_new);  // the ledger has seen to it
+  dropped_.erase(slice.partition);
+  JobPartition& partition = place->second;
+  partition.tensor = tensor.tensor;
+  partition.priority = tensor.priority;
+  partition.epoch = epoch_;
+  partition.clock.start(context_.loop.now());
+  partition.answering.resize(contributors_.size(), 0);
+  partition.reserved = std::move(part.reserved);
+  partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory(), std::move(part.own));
+  tell_past(slice.partition, *partition.aggregator);
+  BPS_ASSERT(actions_.empty());  // nobody has pushed yet
+}
+
+BufferPool::Buffer ShardJob::take_lane_buffer() {
+  BPS_ASSERT(!lane_buffers_.free.empty());
+  BufferPool::Buffer buffer = std::move(lane_buffers_.free.back());
+  lane_buffers_.free.pop_back();
+  return buffer;
+}
+
+void ShardJob::give_back(BufferPool::Buffer buffer) {
+  if (buffer && buffer.size() == lane_buffers_.bytes) lane_buffers_.free.push_back(std::move(buffer));
 }
 
 void ShardJob::drop(TensorId tensor) {
@@ -224,6 +262,7 @@ void ShardJob::release(JobPartition& partition, std::uint32_t pin) {
 }
 
 void ShardJob::end(const Error& error, std::function<void()> all_closed) {
+  if (grant_ != nullptr) end_grant({});  // nobody needs it any more
   all_closed_ = std::move(all_closed);
   open_lanes_ = lanes_.size();
   for (const auto& lane : lanes_) {

@@ -28,6 +28,7 @@
 #include "server/aggregate/round_clock.h"
 #include "server/lane_admission.h"
 #include "server/lane_cpus.h"
+#include "server/shard/memory_grant.h"
 #include "server/shard/server_lane.h"
 #include "server/stall_watch.h"
 
@@ -46,7 +47,7 @@ struct ShardContext {
   BufferPool slots;     // partitions: accounted for when tensors are declared
   BufferPool arrivals;  // lanes' buffers: accounted for as well, and sent by nobody
   BufferPool budget;    // contributions that wait
-  bool pins_slots;      // their memory takes long to make, and is made when tensors are declared
+  bool pins_slots;      // second slots take long to make, too, and are made when tensors are declared
   Logger log;
   ShardStats stats;
   LaneCpus cpus;
@@ -72,8 +73,10 @@ class ShardJob {
   ShardJob(const ShardJob&) = delete;
   ShardJob& operator=(const ShardJob&) = delete;
 
-  // The slices of this shard; the job is in that epoch from now on.
-  void declare(const DeclareSlices& declare);
+  // The slices of this shard. `granted`: they are here, and the job is in that epoch; or the system has too
+  // little memory, and nothing has changed. Perhaps before this returns; one declaration after the other.
+  using Granted = std::function<void(const Status&)>;
+  void declare(const DeclareSlices& declare, Granted granted);
   void drop(TensorId tensor);
   void drop(PartitionId partition);  // none, if it is not here
   // Pushes no more; `lingers`: but is still there.
@@ -97,6 +100,10 @@ class ShardJob {
   JobPartition* find(PartitionId id);
   bool was_dropped(PartitionId id) const { return dropped_.contains(id); }
   Actions& actions() { return actions_; }
+  // One of the receive buffers, each as large as the job's largest partition here. A lane that can have use
+  // for one has no other.
+  BufferPool::Buffer take_lane_buffer();
+  void give_back(BufferPool::Buffer buffer);
   // Does what `actions` say, and empties them.
   void carry_out(PartitionId id, JobPartition& partition, Actions& actions);
   // Frees dropped partitions that nobody refers to any more. Not while actions are being carried out.
@@ -158,7 +165,9 @@ class ShardJob {
   // An answer that a lane gives up.
   void release(JobPartition& partition, std::uint32_t pin);
 
-  void add(const TensorSlices& tensor, bool moved);
+  void go_on_granting();
+  void end_grant(const Status& status);
+  void add(const TensorSlices& tensor, const PartitionSlice& slice, bool moved, MemoryGrant::Part part);
   static void name_absent(const Contributor& contributor, OpenRound& round);
   void drop(Partitions::iterator partition);
   // Tells every aggregator of the job something about one contributor.
@@ -183,6 +192,10 @@ class ShardJob {
   std::vector<JobMember> members_;         // in rank order
   std::size_t senders_ = 0;                // those with a weight
   std::vector<Contributor> contributors_;  // they, or groups of them, in the order of their lowest ranks
+  LaneBuffers lane_buffers_;
+  std::unique_ptr<MemoryGrant> grant_;  // of a declaration that is not done
+  Granted granted_;
+  TimerId grant_timer_;
   Partitions partitions_;
   // Dropped, still referred to. A partition may be among them more than once: declared again, dropped again.
   std::unordered_multimap<PartitionId, JobPartition> doomed_;

@@ -227,8 +227,9 @@ TEST_CASE("a worker that stops reading holds back its own rounds only, in the me
   }
   CHECK(all<Aggregate>(*b).size() == 2 * kPartitions);
   CHECK(a->queued < ServerLane::kSendAheadBytes + values.size() * sizeof(float) + 1024);
-  const std::uint64_t reserved = kPartitions * reserved_bytes(DType::f32, values.size(), Mode::sync) +
-                                 2 * BufferPool::class_bytes(values.size() * 4);
+  const auto [own, second] = reserved_bytes(DType::f32, values.size(), Mode::sync);
+  const std::uint64_t reserved =
+      kPartitions * (own + second) + 2 * BufferPool::class_bytes(values.size() * 4);
   CHECK(world.shard->bytes_in_use() <= reserved);
   // Both slots are pinned by what a has not read: b's next waits, and nothing is taken for it.
   for (std::uint32_t id = 1; id <= kPartitions; ++id) {
@@ -326,7 +327,7 @@ TEST_CASE("a dropped tensor is freed when the last lane lets go of it") {
   a->handler->on_message(message, {});
   release(*a);
   release(*b);
-  CHECK(world.shard->bytes_in_use() == 0);
+  CHECK(world.shard->bytes_in_use() == lane_buffers(2, 2));
   const std::size_t told = b->sent.size();
   world.push(*b, 1, 1, {2, 2});
   CHECK(b->sent.size() == told);  // the scheduler says why, with TensorFailed
@@ -371,7 +372,7 @@ TEST_CASE("a tensor that is dropped twice while lanes still receive both of its 
     CHECK(world.shard->bytes_in_use() < bytes);
     a->handler->on_closed(make_error(ErrorCode::peer_lost, "cut"));
   }
-  CHECK(world.shard->bytes_in_use() == 0);
+  CHECK(world.shard->bytes_in_use() == lane_buffers(2, 2));
 }
 
 TEST_CASE("when a job ends its lanes hear the reason, and when they are closed its memory is free") {
@@ -399,6 +400,89 @@ TEST_CASE("when a job ends its lanes hear the reason, and when they are closed i
   CHECK(b->closed);
   CHECK(world.shard->bytes_in_use() == 0);
   CHECK(world.shard->job_count() == 0);
+}
+
+// Needs three steps: two slots of half a MiB, and a buffer for each of the lanes.
+constexpr std::uint64_t kLargeElements = MemoryGrant::kStepBytes / 2 / sizeof(float);
+
+DeclareSlices large_tensor(std::uint32_t id) {
+  DeclareSlices declare{0, kRun, {}, false, {World::tensor(id, kLargeElements)}};
+  declare.tensors[0].partitions.push_back({PartitionId{id + 1}, 0, kLargeElements});
+  return declare;
+}
+
+TEST_CASE("while a declaration takes its memory the rounds of others go on, and nothing of it is there yet") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  std::optional<Status> granted;
+  world.shard->declare(large_tensor(2), [&](const Status& status) { granted = status; });
+  CHECK_FALSE(granted);
+  const bool leaves = GENERATE(false, true);
+  std::size_t steps = 0;
+  for (std::uint64_t round = 0; !granted; ++round) {
+    if (steps == 0) {
+      world.push(*a, 1, round, {1, 1});
+      world.push(*b, 1, round, {2, 2});
+      CHECK(last_payload(*a) == std::vector<float>{3, 3});
+      if (leaves) world.shard->worker_left(kRun, Rank{0}, false);
+    }
+    REQUIRE(world.loop.step());
+    REQUIRE(++steps < 100);
+  }
+  CHECK(steps >= 2);
+  CHECK(granted->ok());
+  const std::vector<float> values(kLargeElements, 1);
+  world.push(*b, 2, 0, values);
+  CHECK(all<RoundFailed>(*b).size() ==
+        (leaves ? 1 : 0));  // that rank 0 has left is known of the new ones, too
+  if (leaves) return;
+  world.push(*a, 2, 0, values);
+  CHECK(last_payload(*a) == std::vector<float>(kLargeElements, 2));
+}
+
+TEST_CASE("a job that ends while its declaration takes memory gives all of it back") {
+  World world(2);
+  std::optional<Status> granted;
+  world.shard->declare(large_tensor(2), [&](const Status& status) { granted = status; });
+  CHECK(world.shard->bytes_in_use() > 0);
+  world.shard->end_job(kRun, Error{}, [] {});
+  CHECK(granted);
+  world.loop.run_for(ServerLane::kFarewell);
+  CHECK(world.shard->bytes_in_use() == 0);
+  world.shard->declare(large_tensor(2), [&](const Status&) { granted.reset(); });  // nobody is there
+  CHECK_FALSE(granted);
+}
+
+TEST_CASE("a lane that receives while its job gets larger buffers keeps its own until it is done") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  world.push(*a, 1, 0, {1, 2});
+  std::byte* const place = world.begin(*b, 1, 0, 2);
+  REQUIRE(place != nullptr);
+  const std::vector<float> larger(1000, 1);
+  world.declare(2, larger.size());
+  const std::vector<float> two{2, 2};
+  std::memcpy(place, two.data(), 8);
+  Message message = World::header(1, 0);
+  b->handler->on_message(message, {place, 8});
+  CHECK(last_payload(*a) == std::vector<float>{3, 4});
+  release(*a);
+  release(*b);
+  const auto own = [](std::uint64_t elements) {
+    return reserved_bytes(DType::f32, elements, Mode::sync).own;
+  };
+  CHECK(world.shard->bytes_in_use() == own(2) + own(larger.size()) + lane_buffers(2, larger.size()));
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    world.push(*a, 2, round, larger);
+    world.push(*b, 2, round, larger);
+    release(*a);
+    release(*b);
+  }
+  CHECK(last_payload(*b) == std::vector<float>(1000, 2));
 }
 
 TEST_CASE("a rank that left fails the rounds that wait for it, and opens no lane") {

@@ -23,6 +23,15 @@ inline std::vector<Contributor> ranks(std::uint32_t n) {
   return result;
 }
 
+// With its own memory from the pool for slots.
+inline std::unique_ptr<Aggregator> make_aggregator(const PartitionShape& shape,
+                                                   std::span<const Contributor> contributors,
+                                                   AggregatorMemory memory) {
+  auto own = take_memory(memory.slots, shape.dtype, shape.elements, shape.mode);
+  REQUIRE(own);
+  return Aggregator::create(shape, contributors, memory, std::move(*own));
+}
+
 // Memory of a worker that the aggregator may read. Rubbish once it is given back or withdrawn.
 class TestLoan final : public LentPayload::Lender {
  public:
@@ -72,7 +81,8 @@ class Bench {
 
   // Another one in its place, of the same contributors.
   void recreate(const PartitionShape& shape) {
-    aggregator = Aggregator::create(shape, contributors, AggregatorMemory{slots, budget});
+    aggregator.reset();
+    aggregator = make_aggregator(shape, contributors, AggregatorMemory{slots, budget});
   }
   // It was with another server before.
   void move_here() {

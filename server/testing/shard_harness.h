@@ -143,6 +143,11 @@ class World {
   }
 };
 
+// What the lanes of a job have until it ends.
+inline std::uint64_t lane_buffers(std::uint64_t lanes, std::uint64_t largest_partition) {
+  return lanes * BufferPool::class_bytes(largest_partition * sizeof(float));
+}
+
 template <class T>
 std::vector<T> all(const Wire& wire) {
   std::vector<T> found;

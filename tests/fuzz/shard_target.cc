@@ -165,7 +165,12 @@ class Lanes {
     if (!heard) return;
     const auto& checked = std::get<DeclareSlices>(*heard);
     const JobLedger::Declaration decision = ledger_.declare(checked);
-    if (decision.verdict == JobLedger::Verdict::accepted) world_.shard->declare(decision.added);
+    if (decision.verdict != JobLedger::Verdict::accepted) return;
+    bool is_granted = false;
+    world_.shard->declare(decision.added, [&](const Status&) { is_granted = true; });
+    while (!is_granted)
+      world_.loop.step();
+    ledger_.granted(decision.added.job_run);
   }
 
   // ---- lanes ----

@@ -122,13 +122,13 @@ class DaemonTest(unittest.TestCase):
         self.addCleanup(process.abandon)
         return process
 
-    def daemon(self, name, program, *flags, listen="127.0.0.1:0"):
-        """Started, and listening."""
+    def daemon(self, name, program, *flags, listen="127.0.0.1:0", under=()):
+        """Started, and listening. `under`: a command that runs the command behind it."""
         if self.netlab is not None:
             listen, flags = self.netlab.address(self.host) + ":0", (*flags, "--insecure")
         self.count += 1
         ports = self.folder / f"ports{self.count}"
-        process = self.start(name, self.bin / program, "--listen", listen, "--ports-file", ports, *flags)
+        process = self.start(name, *under, self.bin / program, "--listen", listen, "--ports-file", ports, *flags)
         deadline = time.monotonic() + LIMIT
         while not ports.exists():
             if process.process.poll() is not None or time.monotonic() > deadline:
@@ -141,9 +141,9 @@ class DaemonTest(unittest.TestCase):
         """Its port is free for it, too, when it is started again."""
         return self.daemon("scheduler", "bps-scheduler", *flags, listen=listen or f"127.0.0.1:{self.free_port()}")
 
-    def server(self, scheduler, *flags, listen="127.0.0.1:0"):
+    def server(self, scheduler, *flags, listen="127.0.0.1:0", under=()):
         return self.daemon("server", "bps-server", "--scheduler", getattr(scheduler, "address", scheduler), *flags,
-                           listen=listen)
+                           listen=listen, under=under)
 
     def worker(self, scheduler, rank, size, *flags, job="job", env=None):
         environment = {"BPS_SCHEDULER": getattr(scheduler, "address", scheduler), "BPS_JOB": job, "BPS_RANK": str(rank),

@@ -30,6 +30,8 @@ constexpr std::size_t kLargestInSlab = 1024 * 1024;
 constexpr std::uint64_t kGrowth = 16;
 constexpr std::uint64_t kSmallestRegion = 4 * 1024 * 1024;
 constexpr std::uint64_t kLargestRegion = 256 * 1024 * 1024;
+// Of ordinary memory: taken without another look.
+constexpr std::uint64_t kSeenAtOnce = 16 * 1024 * 1024;
 
 // A free block belongs to nobody: a late write into it is a wrong sum later, so let the sanitizer catch it.
 void mark_free([[maybe_unused]] const std::byte* data, [[maybe_unused]] std::size_t bytes) {
@@ -68,9 +70,21 @@ struct BufferPool::Slab {
   std::size_t bytes = 0;
   std::size_t block_bytes = 0;
   std::size_t blocks = 0;
-  std::vector<std::byte*> free;
+  std::size_t filled = 0;        // blocks, the first ones: they have been handed out before
+  std::vector<std::byte*> free;  // what has never been handed out lies below the rest, in order
 
   bool idle() const { return free.size() == blocks; }
+  // The one on top has pages now. Of small ones several get them at once.
+  bool fill_next() {
+    if (static_cast<std::size_t>(free.back() - memory) < filled * block_bytes) return true;
+    const std::size_t count = std::clamp<std::size_t>(kSmallSlab / block_bytes, 1, blocks - filled);
+    const std::span<std::byte> fresh(free.back(), count * block_bytes);
+    mark_used(fresh.data(), fresh.size());
+    const bool done = fill_with_pages(fresh);
+    mark_free(fresh.data(), fresh.size());
+    if (done) filled += count;
+    return done;
+  }
 };
 
 // A region, and what of it belongs to no slab.
@@ -130,7 +144,8 @@ struct BufferPool::Core {
   std::uint64_t in_use = 0;
   std::uint64_t mapped = 0;
   std::uint64_t buffers = 0;
-  bool orphaned = false;  // the pool is gone, buffers are left
+  std::uint64_t seen = 0;  // the system had so much more when it was looked
+  bool orphaned = false;   // the pool is gone, buffers are left
 
   ~Core() {
     for (const auto& chunk : chunks)
@@ -140,7 +155,7 @@ struct BufferPool::Core {
   Slab* add_slab(SizeClass& size_class, std::size_t block_bytes) {
     const std::size_t bytes = slab_bytes_for(block_bytes);
     auto slab = std::make_unique<Slab>();
-    *slab = Slab{this, nullptr, nullptr, bytes, block_bytes, bytes / block_bytes, {}};
+    *slab = Slab{this, nullptr, nullptr, bytes, block_bytes, bytes / block_bytes, 0, {}};
     if (!place(*slab)) {
       dissolve_idle_slabs();
       if (!place(*slab) && !(add_chunk(bytes) && place(*slab))) return nullptr;
@@ -176,14 +191,36 @@ struct BufferPool::Core {
     return true;
   }
 
-  Result<std::shared_ptr<Region>> allocate_region(std::size_t slab_bytes) const {
-    if (!source) return allocate_ordinary_region(slab_bytes);
+  // Ordinary memory is looked for once in a while: a look takes as long as filling half a MiB.
+  Result<std::shared_ptr<Region>> allocate_ordinary(std::size_t bytes) {
+    if (bytes <= seen) {
+      seen -= bytes;
+      return allocate_ordinary_region(bytes);
+    }
+    std::uint64_t left = 0;
+    auto region = allocate_region_to_fill(bytes, &left);
+    seen = region ? std::min(kSeenAtOnce, (left - std::min<std::uint64_t>(left, bytes)) / 8) : 0;
+    return region;
+  }
+
+  Result<std::shared_ptr<Region>> allocate_region(std::size_t slab_bytes) {
+    if (!source) return allocate_ordinary(slab_bytes);
     const std::size_t least = round_up(slab_bytes, kPageBytes);
     const std::size_t wanted = std::max(
         least, round_up(std::clamp(mapped / kGrowth, kSmallestRegion, kLargestRegion), kHugePageBytes));
     auto region = source(wanted);
     if (!region && wanted > least) region = source(least);
     return region;
+  }
+
+  // One whose next block has pages; the last one that had a block given back, if it can be.
+  Slab* find_slab(SizeClass& size_class, std::size_t block_bytes) {
+    for (std::size_t i = size_class.with_free.size(); i > 0; --i) {
+      if (size_class.with_free[i - 1]->fill_next()) return size_class.with_free[i - 1];
+    }
+    if (!size_class.with_free.empty()) return nullptr;
+    Slab* const added = add_slab(size_class, block_bytes);
+    return added != nullptr && added->fill_next() ? added : nullptr;
   }
 
   void dissolve_idle_slabs() {
@@ -242,14 +279,15 @@ BufferPool::Buffer BufferPool::allocate(std::size_t bytes) {
   const std::size_t block_bytes = class_bytes(bytes);
   if (block_bytes > core_->limit || core_->in_use > core_->limit - block_bytes) return {};
   Core::SizeClass& size_class = core_->classes[block_bytes];
-  if (size_class.with_free.empty() && core_->add_slab(size_class, block_bytes) == nullptr) return {};
-  Slab& slab = *size_class.with_free.back();
+  Slab* const found = core_->find_slab(size_class, block_bytes);
+  if (found == nullptr) return {};
+  Slab& slab = *found;
   Buffer buffer;
   buffer.data_ = slab.free.back();
   buffer.size_ = bytes;
   buffer.slab_ = &slab;
   slab.free.pop_back();
-  if (slab.free.empty()) size_class.with_free.pop_back();
+  if (slab.free.empty()) std::erase(size_class.with_free, found);
   mark_used(buffer.data_, bytes);
   core_->in_use += block_bytes;
   ++core_->buffers;

@@ -7,6 +7,9 @@
 //
 // Where a region takes long to make (RDMA pins it), reserve() makes it before it is needed.
 //
+// A buffer has its pages: the kernel, which promises more than it has, ends processes when a page of a
+// promise is missing. So memory that the system has not got is refused by allocate(), never by a write.
+//
 // Buffers are aligned to 64 bytes and not zeroed. Owner and loop: one loop; pool and buffers are not
 // thread-safe. A buffer may outlive its pool. Limit: the bytes in use, counted in class sizes; an allocation
 // beyond it, or one that the system refuses, gives an empty Buffer and changes nothing.

@@ -1,5 +1,8 @@
 #include "proto/base/memory/buffer_pool.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <random>
@@ -61,6 +64,49 @@ TEST_CASE("the limit holds and a refusal changes nothing") {
   BufferPool unlimited;
   CHECK_FALSE(unlimited.allocate(std::size_t{1} << 62));
   CHECK(unlimited.bytes_in_use() == 0);
+}
+
+// Of the pages that `memory` touches.
+bool is_filled(std::span<std::byte> memory) {
+  const auto first = reinterpret_cast<std::uintptr_t>(memory.data()) / kPageBytes * kPageBytes;
+  const std::size_t bytes = reinterpret_cast<std::uintptr_t>(memory.data() + memory.size()) - first;
+  std::vector<unsigned char> pages((bytes + kPageBytes - 1) / kPageBytes);
+  REQUIRE(::mincore(reinterpret_cast<void*>(first), bytes, pages.data()) == 0);
+  return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+TEST_CASE("a buffer has its pages before anybody writes into it") {
+  BufferPool pool;
+  std::vector<Buffer> buffers;
+  for (const std::size_t bytes : {64, 5000, 100'000, 100'000, 256 * 1024, 5'000'000}) {
+    const Buffer& buffer = buffers.emplace_back(pool.allocate(bytes));
+    REQUIRE(buffer);
+    CHECK(is_filled(buffer.span()));
+  }
+}
+
+TEST_CASE("filling memory with pages keeps what is in it") {
+  const auto region = allocate_ordinary_region(8 * kPageBytes);
+  REQUIRE(region.ok());
+  const std::span<std::byte> memory = (*region)->bytes();
+  CHECK_FALSE(is_filled(memory));
+  std::memset(memory.data() + 100, 7, 100);
+  CHECK(fill_with_pages(memory.subspan(150, 5 * kPageBytes)));
+  CHECK(is_filled(memory.first(5 * kPageBytes)));
+  CHECK_FALSE(is_filled(memory));
+  for (std::size_t i = 0; i < 200; ++i)
+    REQUIRE(memory[i] == std::byte{i < 100 ? std::uint8_t{0} : std::uint8_t{7}});
+  CHECK(fill_with_pages({}));
+}
+
+TEST_CASE("memory that the system has not left is refused before it is mapped") {
+  std::uint64_t left = 0;
+  const auto region = allocate_region_to_fill(std::size_t{1} << 46, &left);
+  REQUIRE_FALSE(region.ok());
+  CHECK(region.error().code == ErrorCode::out_of_memory);
+  CHECK(left > 0);
+  CHECK_FALSE(BufferPool().allocate(std::size_t{1} << 46));
+  CHECK(allocate_region_to_fill(kPageBytes).ok());
 }
 
 TEST_CASE("trim gives whole free slabs back") {

@@ -3,10 +3,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <string>
 
 #include "proto/base/error.h"
+#include "proto/base/memory/memory_bounds.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace bps {
 namespace {
@@ -43,6 +51,35 @@ Result<std::shared_ptr<Region>> allocate_ordinary_region(std::size_t bytes) {
     ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish; refusal is fine
   }
   return std::shared_ptr<Region>(std::make_shared<OrdinaryRegion>(std::span(memory, bytes)));
+}
+
+Result<std::shared_ptr<Region>> allocate_region_to_fill(std::size_t bytes, std::uint64_t* left) {
+  const MemoryBound bound = page_headroom();
+  if (left != nullptr) *left = bound.bytes;
+  if (bytes > bound.bytes) {
+    return make_error(ErrorCode::out_of_memory,
+                      "the system has " + std::to_string(bound.bytes) + " bytes of memory left (" + bound.by +
+                          "), " + std::to_string(bytes) + " are needed",
+                      "use less, or raise the memory limit of this process");
+  }
+  return allocate_ordinary_region(bytes);
+}
+
+bool fill_with_pages(std::span<std::byte> memory) {
+  if (memory.empty()) return true;
+  const auto first = reinterpret_cast<std::uintptr_t>(memory.data()) / kPageBytes * kPageBytes;
+  const auto end = reinterpret_cast<std::uintptr_t>(memory.data() + memory.size());
+  while (::madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno != EINVAL) return false;
+    // Before Linux 5.14.
+    for (std::uintptr_t page = first; page < end; page += kPageBytes) {
+      auto* const byte = reinterpret_cast<unsigned char*>(std::max(page, end - memory.size()));
+      std::atomic_ref(*byte).fetch_or(0);
+    }
+    break;
+  }
+  return true;
 }
 
 }  // namespace bps

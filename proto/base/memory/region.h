@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -40,5 +41,12 @@ class Region {
 
 // Ordinary anonymous memory, for transports that have no wishes; the kernel may back it with huge pages.
 Result<std::shared_ptr<Region>> allocate_ordinary_region(std::size_t bytes);
+
+// The same, but an error where the system has less left: filling it would make the kernel end processes.
+// `left`, if given: how much it had before.
+Result<std::shared_ptr<Region>> allocate_region_to_fill(std::size_t bytes, std::uint64_t* left = nullptr);
+
+// Pages of the system for all of `memory`, which is mapped and keeps its contents. False: it has too few.
+bool fill_with_pages(std::span<std::byte> memory);
 
 }  // namespace bps

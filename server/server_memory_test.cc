@@ -1,0 +1,175 @@
+// What a server does when the system has less memory than jobs want.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "proto/base/testing/not_run.h"
+#include "server/testing/server_harness.h"
+
+namespace bps::server_test {
+namespace {
+
+// Two slots and a receive buffer, in one shard and for one worker.
+constexpr std::uint64_t kFourMiBs = 4 * kMiB / sizeof(float);
+constexpr std::uint64_t kKeptFree = 32 * kMiB;
+
+// A job of two ranks, rank 0 ahead of rank 1.
+struct OtherJob {
+  explicit OtherJob(World& its_world) : world(its_world) {
+    REQUIRE(world.open_job(kRun, 2).code == ErrorCode::ok);
+    REQUIRE(world.declare(kRun, 1, values.size()).code == ErrorCode::ok);
+    a = &world.lane(kRun, 0, 0);
+    b = &world.lane(kRun, 1, 0);
+  }
+  void round() {
+    World::push(*a, kRun, 10, values, next);
+    World::push(*b, kRun, 10, values, next++);
+    world.until([&] { return answers(*a) == next && answers(*b) == next; });
+    CHECK(b->payload == std::vector<float>(values.size(), 2));
+  }
+  static std::uint64_t answers(const Peer& peer) {
+    return static_cast<std::uint64_t>(
+        std::count_if(peer.messages.begin(), peer.messages.end(),
+                      [](const Message& message) { return std::holds_alternative<Aggregate>(message); }));
+  }
+  World& world;
+  const std::vector<float> values = std::vector<float>(100'000, 1);
+  Peer* a = nullptr;
+  Peer* b = nullptr;
+  std::uint64_t next = 0;
+};
+
+TEST_CASE("a declaration beyond what the system has left is refused with the amounts") {
+  World world(1);
+  MemoryBound left{kKeptFree + 10 * kMiB, "the machine"};
+  world.options.headroom = [&left] { return left; };
+  world.serve();
+  REQUIRE(world.open_job(JobRun{1}, 1).code == ErrorCode::ok);
+  const Error refused = world.declare(JobRun{1}, 1, kFourMiBs);
+  CHECK(refused.code == ErrorCode::out_of_memory);
+  CHECK(refused.message ==
+        "1 tensors of job 'job' from 'weights' on need 12.0 MiB; 0 bytes are reserved, and this server can "
+        "have "
+        "10.0 MiB now: 42.0 MiB are left (the machine)");
+  CHECK(world.server->ledger().reserved() == 0);
+  left.bytes += 2 * kMiB;
+  CHECK(world.declare(JobRun{1}, 1, kFourMiBs).code == ErrorCode::ok);
+  // 8 MiB of it are taken, so that the system has less left; the second slot is promised.
+  left.bytes = kKeptFree + 15 * kMiB;
+  REQUIRE(world.open_job(JobRun{2}, 1).code == ErrorCode::ok);
+  CHECK(world.declare(JobRun{2}, 1, kFourMiBs).code == ErrorCode::out_of_memory);
+  left.bytes += kMiB;
+  CHECK(world.declare(JobRun{2}, 1, kFourMiBs).code == ErrorCode::ok);
+}
+
+TEST_CASE("what a job that has ended still holds is waited for") {
+  World world(1);
+  constexpr std::uint64_t kMachine = 12 * kMiB;
+  world.options.headroom = [&world] {
+    return MemoryBound{kKeptFree + kMachine - world.server->shards()[0]->bytes_in_use(), "the machine"};
+  };
+  world.serve();
+  for (const std::uint64_t run : {1, 2})
+    REQUIRE(world.open_job(JobRun{run}, 1).code == ErrorCode::ok);
+  REQUIRE(world.declare(JobRun{1}, 1, kFourMiBs).code == ErrorCode::ok);
+  Peer& lane = world.lane(JobRun{1}, 0, 0);
+  world.scheduler->connection().send(JobEnded{JobRun{1}, {}});
+  DeclareSlices next = World::slices(JobRun{2}, 1, 1, kFourMiBs);
+  next.request = 7;
+  world.scheduler->connection().send(next);
+  CHECK(world.open_job(JobRun{3}, 1).code == ErrorCode::ok);
+  CHECK(world.scheduler->find<Ack>()->request == 0);  // nothing has been said of the declaration
+  world.scheduler->messages.clear();
+  lane.close();
+  world.until([&] { return world.scheduler->find<Ack>() != nullptr; });
+  CHECK(world.scheduler->find<Ack>()->request == 7);
+  CHECK(world.scheduler->find<Ack>()->error.code == ErrorCode::ok);
+}
+
+TEST_CASE("declarations of other jobs do not wait for one that is being granted; drops of its own do") {
+  World world(1);
+  world.options.memory_max = 1024 * kMiB;
+  world.serve();
+  REQUIRE(world.open_job(JobRun{1}, 1).code == ErrorCode::ok);
+  REQUIRE(world.open_job(JobRun{2}, 1).code == ErrorCode::ok);
+  world.scheduler->messages.clear();
+  DeclareSlices large = World::slices(JobRun{1}, 1, 1, kFourMiBs);
+  for (std::uint32_t i = 1; i < 16; ++i)
+    large.tensors[0].partitions.push_back({PartitionId{10 + i}, 0, kFourMiBs});
+  large.request = 1;
+  DeclareSlices small = World::slices(JobRun{2}, 1, 1, 1);
+  small.request = 2;
+  DeclareSlices behind = World::slices(JobRun{1}, 9, 1, 1);
+  behind.request = 3;
+  world.scheduler->connection().send(large);
+  world.scheduler->connection().send(large);  // a scheduler that is back asks again
+  world.scheduler->connection().send(DropTensors{JobRun{1}, {TensorId{1}}, {}});
+  world.scheduler->connection().send(behind);
+  world.scheduler->connection().send(small);
+  std::vector<std::uint64_t> acknowledged;
+  world.until([&] {
+    acknowledged.clear();
+    for (const Message& message : world.scheduler->messages) {
+      if (const auto* ack = std::get_if<Ack>(&message)) acknowledged.push_back(ack->request);
+    }
+    return acknowledged.size() == 4;
+  });
+  CHECK(acknowledged == std::vector<std::uint64_t>{2, 1, 1, 3});
+  world.until([&] { return world.server->ledger().reserved() < 20 * kMiB; });
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+// At most so much more address space for this process, while it lives.
+class AddressLimit {
+ public:
+  explicit AddressLimit(std::uint64_t more) {
+    ::getrlimit(RLIMIT_AS, &before_);
+    std::uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limit = before_;
+    limit.rlim_cur = pages * kPageBytes + more;
+    is_set_ = ::setrlimit(RLIMIT_AS, &limit) == 0;
+  }
+  ~AddressLimit() { ::setrlimit(RLIMIT_AS, &before_); }
+  bool is_set() const { return is_set_; }
+
+ private:
+  rlimit before_{};
+  bool is_set_ = false;
+};
+
+TEST_CASE("if the system gives too little for a declaration it is refused, and rounds of others go on") {
+  World world(2);
+  world.options.memory_max = 4096 * kMiB;
+  world.serve();
+  OtherJob other(world);
+  other.round();
+  REQUIRE(world.open_job(JobRun{2}, 1).code == ErrorCode::ok);
+  const std::uint64_t reserved = world.server->ledger().reserved();
+  DeclareSlices large = World::slices(JobRun{2}, 9, 2, kFourMiBs);
+  for (std::uint32_t i = 2; i < 40; ++i)
+    large.tensors[0].partitions.push_back({PartitionId{90 + i}, i % 2, kFourMiBs});
+  {
+    const AddressLimit limit(96 * kMiB);
+    if (!limit.is_set()) return testing::not_run("server memory", "this process may not limit itself");
+    const Error refused = world.ask(large);
+    CHECK(refused.code == ErrorCode::out_of_memory);
+    CHECK_THAT(refused.message, Catch::Contains("1 tensors of job 'job' from 'weights' on need") &&
+                                    Catch::Contains("the system gave") && Catch::Contains("from the start"));
+    for (int i = 0; i < 3; ++i)
+      other.round();
+    // What was granted in part is free again: this fits.
+    CHECK(world.declare(JobRun{2}, 6, kFourMiBs).code == ErrorCode::ok);
+  }
+  CHECK(world.ask(large).code == ErrorCode::ok);
+  other.round();
+  world.scheduler->connection().send(JobEnded{JobRun{2}, {}});
+  world.until([&] { return world.server->ledger().reserved() == reserved; });
+}
+
+#endif
+
+}  // namespace
+}  // namespace bps::server_test

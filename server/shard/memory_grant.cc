@@ -1,0 +1,86 @@
+#include "server/shard/memory_grant.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/base/config/units.h"
+
+namespace bps {
+namespace {
+
+// Of a step, for each piece however small: there may be a million.
+constexpr std::uint64_t kBytesForAPiece = 2048;
+
+}  // namespace
+
+MemoryGrant::MemoryGrant(BufferPool& slots, BufferPool& arrivals, bool pins, const DeclareSlices& declare,
+                         std::size_t lanes, std::size_t lane_bytes)
+    : slots_(slots), arrivals_(arrivals), pins_(pins), declare_(declare) {
+  std::size_t largest = 0;
+  for (const TensorSlices& tensor : declare_.tensors) {
+    for (const PartitionSlice& slice : tensor.partitions) {
+      largest = std::max<std::size_t>({largest, slice.elements * size_of(tensor.dtype), 1});
+      needed_ += reserved_bytes(tensor.dtype, slice.elements, tensor.mode).own;
+    }
+  }
+  if (largest <= lane_bytes) return;
+  lanes_.bytes = largest;
+  lanes_left_ = lanes;
+  needed_ += lanes * BufferPool::class_bytes(largest);
+}
+
+MemoryGrant::State MemoryGrant::step() {
+  for (std::uint64_t work = 0; work < kStepBytes; work += kBytesForAPiece) {
+    while (tensor_ < declare_.tensors.size() && partition_ == declare_.tensors[tensor_].partitions.size()) {
+      ++tensor_;
+      partition_ = 0;
+    }
+    const bool has_partition = tensor_ < declare_.tensors.size();
+    if (lanes_left_ == 0 && !has_partition) return State::complete;
+    const std::uint64_t before = taken_;
+    if (!(lanes_left_ > 0 ? take_lane_buffer() : take_partition())) return refuse();
+    work += taken_ - before;
+  }
+  return State::more;
+}
+
+bool MemoryGrant::take_lane_buffer() {
+  BufferPool::Buffer buffer = arrivals_.allocate(lanes_.bytes);
+  if (!buffer) return false;
+  lanes_.free.push_back(std::move(buffer));
+  --lanes_left_;
+  taken_ += BufferPool::class_bytes(lanes_.bytes);
+  return true;
+}
+
+bool MemoryGrant::take_partition() {
+  const TensorSlices& tensor = declare_.tensors[tensor_];
+  const std::uint64_t elements = tensor.partitions[partition_].elements;
+  Part part;
+  if (pins_) part.reserved = reserve_slots(slots_, tensor.dtype, elements, tensor.mode);
+  auto own = take_memory(slots_, tensor.dtype, elements, tensor.mode);
+  if (!own) return false;
+  part.own = std::move(*own);
+  parts_.push_back(std::move(part));
+  ++partition_;
+  taken_ += reserved_bytes(tensor.dtype, elements, tensor.mode).own;
+  return true;
+}
+
+MemoryGrant::State MemoryGrant::refuse() {
+  parts_.clear();
+  lanes_.free.clear();
+  slots_.trim();
+  arrivals_.trim();
+  return State::refused;
+}
+
+Error MemoryGrant::error() const {
+  return make_error(ErrorCode::out_of_memory,
+                    fmt::format("the system gave {} of the {} that they need from the start",
+                                rounded(ByteSize{taken_}), rounded(ByteSize{needed_})));
+}
+
+}  // namespace bps

@@ -1,0 +1,72 @@
+// What a declaration takes from the system on one shard before it is acknowledged: its partitions' own
+// memory, and larger receive buffers for the job's lanes if its partitions are larger than those before.
+//
+// The problem: what is only promised may be gone when a round needs it, and that round may be another job's.
+// So it is taken here, and who asks for too much is refused here. Filling memory with pages takes about 0.25
+// s for each GB, so it goes by steps, between which the shard does its other work. Nothing of it is used
+// before all of it is there; if the system has too little, all goes back.
+//
+// Owner: a ShardJob. Lives on: shard loop.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "proto/base/error.h"
+#include "proto/base/memory/buffer_pool.h"
+#include "proto/wire/messages.h"
+#include "server/aggregate/aggregator.h"
+
+namespace bps {
+
+// The receive buffers of a job's lanes.
+struct LaneBuffers {
+  std::size_t bytes = 0;  // of each
+  std::vector<BufferPool::Buffer> free;
+};
+
+class MemoryGrant {
+ public:
+  // Of the work of one step: about as long as it takes to receive and add a few partitions.
+  static constexpr std::uint64_t kStepBytes = 2 << 20;
+
+  // The pools outlive it. `lanes`: how many have a receive buffer, of `lane_bytes` now. `pins`: both slots of
+  // a partition are reserved in the pool, because their memory takes long to make.
+  MemoryGrant(BufferPool& slots, BufferPool& arrivals, bool pins, const DeclareSlices& declare,
+              std::size_t lanes, std::size_t lane_bytes);
+
+  enum class State : std::uint8_t { more, complete, refused };
+  State step();
+  // refused: what the system has given, and what was needed.
+  Error error() const;
+
+  // complete:
+  struct Part {
+    SlotReservations reserved;  // none without `pins`
+    PartitionMemory own;
+  };
+  const DeclareSlices& declare() const { return declare_; }
+  std::vector<Part>& parts() { return parts_; }  // of all partitions, in the order of the declaration
+  LaneBuffers& lanes() { return lanes_; }        // all of them; 0 bytes each: those before are large enough
+
+ private:
+  // False: the system has too little.
+  bool take_lane_buffer();
+  bool take_partition();
+  State refuse();
+
+  BufferPool& slots_;
+  BufferPool& arrivals_;
+  const bool pins_;
+  const DeclareSlices declare_;
+  std::size_t lanes_left_ = 0;
+  std::size_t tensor_ = 0;     // the next one,
+  std::size_t partition_ = 0;  // and of it
+  std::uint64_t needed_ = 0;
+  std::uint64_t taken_ = 0;
+  LaneBuffers lanes_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace bps

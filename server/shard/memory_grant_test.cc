@@ -1,0 +1,93 @@
+#include "server/shard/memory_grant.h"
+
+#include <catch2/catch.hpp>
+
+namespace bps::memory_grant_test {
+namespace {
+
+using State = MemoryGrant::State;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+// One f32 tensor whose partitions have a MiB each.
+DeclareSlices megabytes(std::uint32_t partitions, Mode mode = Mode::sync) {
+  DeclareSlices declare;
+  declare.tensors.emplace_back().mode = mode;
+  for (std::uint32_t i = 0; i < partitions; ++i)
+    declare.tensors.back().partitions.push_back({PartitionId{i}, 0, kMiB / sizeof(float)});
+  declare.tensors.emplace_back();  // without elements
+  return declare;
+}
+
+struct Pools {
+  MemoryGrant grant(const DeclareSlices& declare, std::size_t lanes = 0, std::size_t lane_bytes = 0) {
+    return {slots, arrivals, false, declare, lanes, lane_bytes};
+  }
+  BufferPool slots;
+  BufferPool arrivals;
+};
+
+TEST_CASE("memory grant: a slot of each partition and a buffer of each lane, by steps") {
+  Pools pools;
+  MemoryGrant grant = pools.grant(megabytes(9), 3);
+  std::uint64_t before = 0;
+  std::size_t steps = 1;
+  while (grant.step() == State::more) {
+    const std::uint64_t taken = pools.slots.bytes_in_use() + pools.arrivals.bytes_in_use();
+    CHECK(taken > before);
+    CHECK(taken - before <= MemoryGrant::kStepBytes);
+    before = taken;
+    REQUIRE(++steps < 100);
+  }
+  CHECK(steps >= 6);
+  CHECK(pools.slots.bytes_in_use() == 9 * kMiB);
+  CHECK(pools.arrivals.bytes_in_use() == 3 * kMiB);
+  CHECK(grant.parts().size() == 9);
+  CHECK(grant.lanes().free.size() == 3);
+  CHECK(grant.lanes().bytes == kMiB);
+}
+
+TEST_CASE("memory grant: an asynchronous partition has its value and its snapshot") {
+  Pools pools;
+  MemoryGrant grant = pools.grant(megabytes(1, Mode::async));
+  CHECK(grant.step() == State::more);
+  CHECK(grant.step() == State::complete);
+  CHECK(pools.slots.bytes_in_use() == 2 * kMiB);
+}
+
+TEST_CASE("memory grant: lanes with large enough buffers get no other ones") {
+  Pools pools;
+  MemoryGrant grant = pools.grant(megabytes(1), 3, kMiB);
+  CHECK(grant.step() == State::complete);
+  CHECK(grant.lanes().bytes == 0);
+  CHECK(pools.arrivals.bytes_in_use() == 0);
+}
+
+TEST_CASE("memory grant: nothing declared is complete at once") {
+  Pools pools;
+  CHECK(pools.grant(DeclareSlices{}, 3).step() == State::complete);
+}
+
+TEST_CASE(
+    "memory grant: if the system has too little, all goes back, and the error says how much there was") {
+  Pools pools;
+  std::uint64_t there = 0;
+  SECTION("for partitions") { pools.slots.set_limit(there = 4 * kMiB); }
+  SECTION("for lanes") { pools.arrivals.set_limit(there = 2 * kMiB); }
+  MemoryGrant grant = pools.grant(megabytes(9), 3);
+  State state = State::more;
+  for (std::size_t steps = 0; state == State::more; ++steps) {
+    REQUIRE(steps < 100);
+    state = grant.step();
+  }
+  REQUIRE(state == State::refused);
+  CHECK(pools.slots.bytes_in_use() + pools.slots.bytes_held() == 0);
+  CHECK(pools.arrivals.bytes_in_use() + pools.arrivals.bytes_held() == 0);
+  CHECK(grant.error().code == ErrorCode::out_of_memory);
+  CHECK(grant.error().message ==
+        (there == 2 * kMiB ? "the system gave 2.0 MiB of the 12.0 MiB that they need from the start"
+                           : "the system gave 7.0 MiB of the 12.0 MiB that they need from the start"));
+}
+
+}  // namespace
+}  // namespace bps::memory_grant_test

@@ -1,0 +1,84 @@
+"""A server with less memory than its jobs want: who asks for too much is refused, and nobody else notices."""
+import pathlib
+import re
+import sys
+
+from daemons import DaemonTest, main
+
+MIB = 1 << 20
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+
+
+class Memory(DaemonTest):
+    def groups(self):
+        """Where a control group with a memory limit may be made, and the name of the file with the limit."""
+        for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "memory":
+                return CGROUPS / "memory" / path.lstrip("/"), "memory.limit_in_bytes"
+            if not controllers and (CGROUPS / path.lstrip("/") / "memory.max").exists():
+                return CGROUPS / path.lstrip("/"), "memory.max"
+        self.skipTest("this process is in no control group with a memory controller")
+
+    def limited_by_group(self, limit):
+        folder, name = self.groups()
+        group = folder / f"bps-{self.folder.name}-{limit}-{self.count}"
+        try:
+            group.mkdir()
+            self.addCleanup(group.rmdir)
+            (group / name).write_text(str(limit))
+        except OSError as error:
+            self.skipTest(f"no control group can be made here: {error}")
+        return "sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', group
+
+    def limited_by_ulimit(self, limit):
+        return "sh", "-c", 'ulimit -v "$0" && exec "$@"', limit // 1024
+
+    def only_the_second_job_is_refused(self, under, cause, *flags):
+        scheduler = self.scheduler()
+        server = self.server(scheduler, *flags, "--memory-max", "64GiB", under=under)
+        server.wait_line(f"warn .*--memory-max 64GiB is more than this server can have: {cause} allows")
+        first = self.workers(scheduler, 2, "--until-told", "--elements", "100000", job="first")
+        for worker in first:
+            worker.wait_line("reached")
+        for run in range(3):
+            second = self.workers(scheduler, 2, "--elements", "150000000", job=f"second{run}")
+            for worker in second:
+                self.assert_status(worker, 71, rf"tensors of job 'second{run}' from 'weight0' on need 1\.\d GiB; "
+                                               rf"\S+ \S+ are reserved, and this server can have \S+ \S+ now: "
+                                               rf"\S+ \S+ are left \({cause}\)")
+            self.go_on(first)
+        # What fits still does.
+        for worker in self.workers(scheduler, 2, "--elements", "10000000", "--rounds", "3", job="third"):
+            self.assert_status(worker, 0, "closed")
+        self.go_on(first)
+        first[0].say()
+        for worker in first:
+            self.assert_status(worker, 0, "done", "closed")
+        self.assertIsNone(server.process.poll())
+
+    def test_a_job_that_goes_beyond_ulimit(self):
+        for transport in "tcp", "shm":
+            with self.subTest(transport=transport):
+                self.only_the_second_job_is_refused(self.limited_by_ulimit(900 * MIB), "ulimit -v", "--transport",
+                                                    transport)
+
+    def test_a_job_that_goes_beyond_the_control_group(self):
+        for transport in "tcp", "shm":
+            with self.subTest(transport=transport):
+                self.only_the_second_job_is_refused(self.limited_by_group(400 * MIB), r"control group \S+",
+                                                    "--transport", transport)
+
+    def test_memory_max_is_what_the_limit_allows(self):
+        scheduler = self.scheduler()
+        server = self.server(scheduler, under=self.limited_by_ulimit(900 * MIB))
+        count, unit = re.search(r" (\d+)([KM]i)?B for tensors", server.wait_line("listens on")).groups()
+        tensors = int(count) * {"Ki": 1024, "Mi": MIB, None: 1}[unit]
+        self.assertLess(tensors, 840 * MIB)
+        self.assertGreater(tensors, 200 * MIB)
+        server.wait_line("is server 1 of")
+        self.assertNotRegex(server.text(), " warn ")
+
+
+if __name__ == "__main__":
+    main(__name__, sys.argv)
