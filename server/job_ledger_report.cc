@@ -17,7 +17,7 @@ void JobLedger::shrink(const Shrunk& shrunk) {
   const auto found = jobs_.find(shrunk.job_run);
   if (found == jobs_.end()) return;
   found->second.generation = std::max(found->second.generation, shrunk.generation);
-  found->second.lost.insert(shrunk.lost);
+  found->second.lost.insert(shrunk.lost.begin(), shrunk.lost.end());
 }
 
 void JobLedger::report(const std::function<void(const Message&)>& say) const {

@@ -392,8 +392,8 @@ TEST_CASE("all that is here is reported, as it is now") {
   ledger.worker_left({JobRun{2}, Rank{1}, false});
   ledger.worker_left({JobRun{2}, Rank{1}, true});
   ledger.worker_left({JobRun{3}, Rank{1}, false});
-  ledger.shrink({20, JobRun{1}, Generation{2}, Rank{1}, "rank 1 is gone"});
-  ledger.shrink({21, JobRun{3}, Generation{2}, Rank{1}, "rank 1 is gone"});
+  ledger.shrink({20, JobRun{1}, Generation{2}, {Rank{1}}, 1, "rank 1 is gone"});
+  ledger.shrink({21, JobRun{3}, Generation{2}, {Rank{1}}, 1, "rank 1 is gone"});
 
   const Reported all = report(ledger);
   second.request = 0;

@@ -544,7 +544,8 @@ void Server::drop(const DropTensors& drop) {
 
 void Server::shrink(const Shrunk& shrunk) {
   if (ledger_.knows(shrunk.job_run)) {
-    log_.info("{}; the job goes on without it (generation {})", shrunk.reason, shrunk.generation.value);
+    log_.info("{}; the job goes on without {} (generation {})", shrunk.reason,
+              shrunk.lost.size() == 1 ? "it" : "them", shrunk.generation.value);
   }
   ledger_.shrink(shrunk);
   const auto shared = std::make_shared<const Shrunk>(shrunk);

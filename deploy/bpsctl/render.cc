@@ -116,8 +116,11 @@ std::string line(const JobState& job) {
 }  // namespace
 
 std::string render(const ClusterState& state, const Endpoint& scheduler) {
+  constexpr std::uint64_t kVisibleLagMs = 100;
   std::string text = fmt::format("scheduler {}  term {}  up {}\n", to_string(scheduler), state.term.number,
                                  milliseconds_text(state.uptime_ms));
+  if (state.lag_ms >= kVisibleLagMs)
+    text += fmt::format("the scheduler was late by {} in the last minute\n", milliseconds_text(state.lag_ms));
   text += state.servers.empty() ? "no server\n" : plural(state.servers.size(), "server") + "\n";
   for (const ServerState& server : state.servers)
     text += line(server);
@@ -166,6 +169,7 @@ std::string render_json(const ClusterState& state, const Endpoint& scheduler) {
   Json out = {{"scheduler", to_string(scheduler)},
               {"term", {{"number", state.term.number}, {"id", fmt::format("{:016x}", state.term.id)}}},
               {"uptime_seconds", seconds(state.uptime_ms)},
+              {"lag_seconds", seconds(state.lag_ms)},
               {"servers", Json::array()},
               {"gone_servers", Json::array()},
               {"jobs", Json::array()}};

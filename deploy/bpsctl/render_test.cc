@@ -41,7 +41,8 @@ TEST_CASE("bpsctl: waits, for people and as JSON") {
 TEST_CASE("bpsctl: the cluster, for people and as JSON") {
   const Endpoint scheduler{"127.0.0.1", 4710};
   CHECK(render(sample<ClusterState>(), scheduler) ==
-        "scheduler 127.0.0.1:4710  term 1  up 86400.0 s\n1 server\n"
+        "scheduler 127.0.0.1:4710  term 1  up 86400.0 s\n"
+        "the scheduler was late by 0.7 s in the last minute\n1 server\n"
         "  server 2  host cpu-02  10.0.0.9:4714  2 shards  1.0 MiB of 1.0 GiB  1 job  last seen 0.1 s ago  "
         "drains\n"
         "  server 1  host cpu-01  10.0.0.8:4714  gone for 3.0 s: connection lost\n"
@@ -54,6 +55,7 @@ TEST_CASE("bpsctl: the cluster, for people and as JSON") {
   CHECK(render(ClusterState{}, scheduler) ==
         "scheduler 127.0.0.1:4710  term 0  up 0.0 s\nno server\nno job\n");
   const auto json = nlohmann::json::parse(render_json(sample<ClusterState>(), scheduler));
+  CHECK(json["lag_seconds"] == 0.7);
   CHECK(json["servers"][0]["draining"] == true);
   CHECK(json["gone_servers"][0]["server"] == 1);
   CHECK(json["gone_servers"][0]["gone_seconds"] == 3.0);

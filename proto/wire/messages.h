@@ -177,8 +177,11 @@ struct JobStart {  // scheduler -> worker, when all ranks are there and the serv
   Generation generation;
   Epoch epoch;
   std::uint64_t partition_bytes = 0;
-  std::vector<Member> members;
+  std::vector<Member> members;  // of the worker's group, or itself: a list of all for each would be n * n
   std::vector<LaneTarget> lanes;
+  std::uint32_t workers = 0;       // members of the run
+  std::uint32_t host_workers = 0;  // of these, on the worker's host
+  bool groups = false;             // the ranks of some host sum first
   friend bool operator==(const JobStart&, const JobStart&) = default;
 };
 
@@ -454,10 +457,10 @@ struct Retained {
 
 // ---- a worker closes: it stays until the others have what only it may hold ----
 
-// scheduler -> worker: answer with Settled when every operation that is under way now has ended.
+// scheduler -> worker: answer with Settled when every operation that is under way now has ended. For all that
+// close up to now; a worker has at most one to answer.
 struct Settle {
   std::uint64_t number = 0;
-  Rank rank;  // who closes
   friend bool operator==(const Settle&, const Settle&) = default;
 };
 
@@ -475,23 +478,23 @@ struct Settled {  // worker -> scheduler
 // that were not answered are asked again after it.
 struct Attached {
   std::vector<LaneIndex> closed;       // worker: lanes that own nothing any more
-  std::vector<Rank> closing;           // worker: who closes, by Settle
   std::uint64_t barriers_arrived = 0;  // worker: at the first ones
   std::uint64_t barriers_done = 0;
   std::uint64_t run_age_ms = 0;  // worker: since it was welcomed to its run
   friend bool operator==(const Attached&, const Attached&) = default;
 };
 
-// ---- a worker is lost, and the job goes on without it ----
+// ---- workers are lost, and the job goes on without them ----
 
 // scheduler -> server, answered by Ack; then scheduler -> worker. From now on the job is in `generation`,
-// which the rank is no member of.
+// which these ranks are no members of.
 struct Shrunk {
   std::uint64_t request = 0;  // 0 to a worker
   JobRun job_run;
   Generation generation;
-  Rank lost;
-  std::string reason;  // "rank 3 (...) of job resnet50 is gone: ..."
+  std::vector<Rank> lost;     // in growing order; to a worker: none, it needs only how many are left
+  std::uint32_t workers = 0;  // members that are left
+  std::string reason;         // "rank 3 (...) of job resnet50 is gone: ..."
   friend bool operator==(const Shrunk&, const Shrunk&) = default;
 };
 

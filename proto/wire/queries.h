@@ -190,6 +190,7 @@ struct ClusterState {  // scheduler -> administrator
   std::uint64_t request = 0;
   Term term;
   std::uint64_t uptime_ms = 0;
+  std::uint64_t lag_ms = 0;              // how late the scheduler was at most in the last minute
   std::vector<ServerState> servers;      // at most kMaxServers
   std::vector<JobState> jobs;            // at most kMaxJobsListed
   std::vector<GoneServer> gone_servers;  // lately, the last first; at most kMaxGoneServersListed

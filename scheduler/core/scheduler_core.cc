@@ -179,9 +179,10 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, const Node& node, Messag
   } else if (auto* barrier = std::get_if<Barrier>(&message)) {
     status = job.barrier(node.rank, barrier->number);
   } else if (std::holds_alternative<Leave>(message)) {
+    const bool frees_rank = job.phase() == Job::Phase::gathering;
     job.worker_left(node.rank);
     job.maybe_start();
-    tables_.newcomers.retry_soon();
+    if (frees_rank) tables_.newcomers.retry_soon();  // else they wait for the end of the run
   } else if (const auto* lane = std::get_if<LaneLost>(&message)) {
     status = job.lane_lost(now, node.rank, *lane);
   } else if (const auto* settled = std::get_if<Settled>(&message)) {

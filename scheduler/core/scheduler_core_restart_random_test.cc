@@ -145,7 +145,7 @@ class Trial {
       case 4: member.incarnation = pick(2) != 0 ? Incarnation{random_()} : lane.incarnation; break;
       case 5: start.generation = Generation{small(5)}; break;
       case 6: memory.end.closed.push_back(some_lane()); break;
-      case 7: memory.end.closing.push_back(Rank{small(4)}); break;
+      case 7: start.workers = small(6); break;
       case 8:
         memory.end.barriers_done = pick(3);
         memory.end.barriers_arrived = memory.end.barriers_done + pick(3);

@@ -165,7 +165,7 @@ TEST_CASE("restart: servers that are new to a run that had shrunk hear of its ge
     CHECK(h.got<JobFailed>(w0).empty());
     REQUIRE(h.got<Shrunk>(s1).size() == 1);
     CHECK(h.last<Shrunk>(s1).generation == Generation{2});
-    CHECK(h.last<Shrunk>(s1).lost == Rank{2});
+    CHECK(h.last<Shrunk>(s1).lost == std::vector{Rank{2}});
     CHECK(h.got<Shrunk>(w0).empty());
   }
 }
@@ -183,7 +183,7 @@ TEST_CASE("restart: what a job's workers say of servers ends no other job") {
   switch (lie) {
     case 0: lane.incarnation = Incarnation{0xbad}; break;
     case 1: lane.incarnation = Incarnation{0}; break;
-    case 2: evil.workers[0].start->members.at(1).incarnation = lane.incarnation; break;
+    case 2: evil.workers[0].start->members.at(0).incarnation = lane.incarnation; break;
     default: lane.server = ServerId{7}; break;
   }
   CoreHarness h(2, later());
@@ -200,7 +200,7 @@ TEST_CASE("restart: what a job's workers say of servers ends no other job") {
   CHECK((h.closed.count(liar) == 1 || h.got<JobFailed>(liar).size() == 1));
 }
 
-TEST_CASE("restart: members that only a report names count like workers that are there") {
+TEST_CASE("restart: members that only a server's report names count like workers that are there") {
   CoreHarness old;
   const PeerId server = old.server();
   Memories past(old, "j", 3);
@@ -209,6 +209,7 @@ TEST_CASE("restart: members that only a report names count like workers that are
   options.max_workers = 2;
   CoreHarness h(2, options);
   const PeerId w0 = past.workers[0].come_back(h);
+  past.servers[0].come_back(h);
   CHECK(h.last<JobFailed>(w0).error.code == ErrorCode::out_of_memory);
   CHECK(h.core.job_count() == 0);
 }
@@ -274,11 +275,15 @@ TEST_CASE(
   const std::vector<PeerId> servers{old.server("cpu-1")};
   Memories past(old, "j", 2, 0);
   past.learn(old, servers);
-  WorkerMemory& liar = past.workers[0];
-  std::erase_if(liar.start->members, [](const Member& member) { return member.rank == Rank{0}; });
-  liar.start->members.at(0).incarnation = liar.hello.incarnation;
+  WorkerMemory& worker = past.workers[0];
+  ServerMemory& liar = past.servers[0];
+  std::vector<Member>& members = liar.runs.begin()->second.open.members;
+  SECTION("of a worker") { std::erase(members, Member(members.at(0))); }
+  SECTION("of two that it names") {}
+  members.back().incarnation = worker.hello.incarnation;
   CoreHarness h(2, later());
-  const PeerId peer = liar.come_back(h);
+  const PeerId peer = worker.come_back(h);
+  liar.come_back(h);
   if (h.is_alive(peer)) h.lose(peer);
   h.run(seconds(12));
   CHECK(h.core.job_count() == 0);
@@ -338,6 +343,89 @@ TEST_CASE(
   }
   // One that is cut off goes on with what it has left, if the run may shrink: decision 0013.
   CHECK((on_both_sides == 0) == (loss == WorkerLoss::fail));
+}
+
+TEST_CASE("restart: in the middle of a mass leave, all end, and nobody settles more than once a scheduler") {
+  constexpr std::uint32_t kWorld = 60;
+  CoreHarness old;
+  old.auto_settle = false;
+  const PeerId server = old.server();
+  Memories past(old, "j", kWorld, 1, GENERATE(WorkerLoss::fail, WorkerLoss::shrink));
+  std::uint32_t gone = 0;
+  for (std::uint32_t rank = 0; rank < kWorld / 2; ++rank)
+    old.say(past.worker_peers[rank], Leave{});
+  SECTION("before anybody has settled") {}
+  SECTION("when a half has left, and was let go") {
+    gone = kWorld / 2;
+    for (std::uint32_t rank = gone; rank < kWorld; ++rank)
+      old.say(past.worker_peers[rank], Settled{old.last<Settle>(past.worker_peers[rank]).number});
+    REQUIRE(old.got<Left>(past.worker_peers[0]).size() == 1);
+  }
+  past.learn(old, {server});
+  CoreHarness h(2, later());
+  h.auto_settle = false;
+  past.servers[0].come_back(h);
+  std::vector<PeerId> peers;
+  for (std::uint32_t rank = gone; rank < kWorld; ++rank) {
+    peers.push_back(past.workers[rank].come_back(h));
+    if (rank < kWorld / 2) h.say(peers.back(), Leave{});
+  }
+  const std::size_t leavers = kWorld / 2 - gone;
+  for (std::size_t i = leavers; i < peers.size(); ++i) {
+    CHECK(h.got<Settle>(peers[i]).size() == (leavers > 0 ? 1 : 0));
+    if (leavers > 0) h.say(peers[i], Settled{h.last<Settle>(peers[i]).number});
+  }
+  for (std::size_t i = 0; i < leavers; ++i)
+    CHECK(h.got<Left>(peers[i]).size() == 1);
+  for (std::size_t i = leavers; i < peers.size(); ++i)
+    h.say(peers[i], Leave{});
+  for (const PeerId peer : peers) {
+    CHECK(h.got<Left>(peer).size() == 1);
+    CHECK(h.got<Settle>(peer).size() <= 1);
+    CHECK(h.got<JobFailed>(peer).empty());
+  }
+  CHECK(h.core.job_count() == 0);
+}
+
+TEST_CASE("restart: a rank that no worker has named is missed, because the servers name it") {
+  CoreHarness old;
+  const PeerId server = old.server();
+  Memories past(old, "j", 3);
+  past.learn(old, {server});
+  CoreHarness h(2, later());
+  const bool is_server_first = GENERATE(true, false);
+  if (is_server_first) past.servers[0].come_back(h);
+  const PeerId w0 = past.workers[0].come_back(h);
+  past.workers[1].come_back(h);
+  if (!is_server_first) past.servers[0].come_back(h);
+  h.run(seconds(5));
+  CHECK(h.got<JobFailed>(w0).empty());
+  SECTION("and ends the job") {
+    h.run(seconds(3));
+    CHECK_THAT(h.last<JobFailed>(w0).error.message, Contains("rank 2") && Contains("not come back"));
+  }
+  SECTION("until it is there") {
+    past.workers[2].come_back(h);
+    h.run(seconds(3));
+    CHECK(h.got<JobFailed>(w0).empty());
+    h.say(w0, declare_one(9, "later", 1000));
+    CHECK(h.got<Declared>(w0).size() == 1);
+  }
+}
+
+TEST_CASE("restart: a loss of which only a worker knows is a contradiction") {
+  CoreHarness old;
+  const PeerId server = old.server();
+  Memories past(old, "j", 3, 1, WorkerLoss::shrink);
+  past.learn(old, {server});
+  past.workers[0].start->workers = 2;
+  past.workers[0].start->generation = Generation{2};
+  CoreHarness h(2, later());
+  past.servers[0].come_back(h);
+  std::vector<PeerId> workers;
+  for (const WorkerMemory& memory : past.workers)
+    workers.push_back(memory.come_back(h));
+  CHECK_THAT(h.last<JobFailed>(workers[1]).error.message, Contains("contradicts"));
 }
 
 }  // namespace bps

@@ -132,7 +132,7 @@ TEST_CASE("links: a worker that reaches few servers is lost") {
     CHECK(c.core.job_count() == 1);
   } else {
     CHECK(c.got<JobFailed>(workers[0]).empty());
-    CHECK(c.last<Shrunk>(workers[0]).lost == Rank{2});
+    CHECK(c.last<Shrunk>(workers[0]).workers == 2);
     names_it(c.last<Shrunk>(workers[0]).reason);
     CHECK(c.core.job_count() == 2);
   }

@@ -10,7 +10,7 @@ std::uint64_t RunServers::open_at(ServerId server, Epoch epoch) {
     if (worker.left && worker.loss.empty())
       run_.servers.send(server, WorkerLeft{run_.id, rank, !worker.gone});
   }
-  losses_.tell(server);
+  losses_.tell_newcomer(server);
   return request;
 }
 

@@ -26,6 +26,7 @@ void BarrierRelay::left(Rank rank) {
   const auto before = barriers_.blocked();
   barriers_.leave(rank);
   const Barriers::Blocked& blocked = *barriers_.blocked();
+  if (before && before->from == blocked.from) return;           // whoever waits knows
   const std::uint64_t to = before ? before->from : UINT64_MAX;  // those have the error
   for (const auto& [other, worker] : run_.membership.workers()) {
     if (worker.left) continue;

@@ -14,9 +14,6 @@ namespace bps {
 Status CatchUp::check(const Worker& worker, const WorkerReport& report, bool is_running) const {
   if (report.end.barriers_arrived - report.end.barriers_done > Barriers::kMaxAhead)
     return contradiction("its number of barriers");
-  for (const Rank rank : report.end.closing) {
-    if (rank.value >= run_.membership.world_size()) return contradiction("a rank");
-  }
   if (!report.started()) return {};
   if (report.start->job_run != run_.id) return contradiction("its run");
   std::set<Incarnation> lives;
@@ -43,13 +40,22 @@ Status CatchUp::check(const Worker& worker, const WorkerReport& report, bool is_
   return {};
 }
 
-JobStart CatchUp::start_late(const Worker& worker) const {
-  JobStart start{run_.id,
-                 losses_.first_generation(),
-                 LaneTable::kFirstEpoch,
-                 tensors_.catalog().partition_bytes(),
-                 run_.membership.members(),
-                 lanes_.all()};
+JobStart CatchUp::start_of(const Worker& worker, Epoch epoch) {
+  if (!roster_) roster_.emplace(run_.membership);
+  JobStart start;
+  start.job_run = run_.id;
+  start.generation = losses_.first_generation();
+  start.epoch = epoch;
+  start.partition_bytes = tensors_.catalog().partition_bytes();
+  start.lanes = lanes_.all();
+  roster_->describe(worker, start);
+  return start;
+}
+
+void CatchUp::start(const Worker& worker) { run_.outbox.send(worker.peer, start_of(worker, lanes_.epoch())); }
+
+JobStart CatchUp::start_late(const Worker& worker) {
+  JobStart start = start_of(worker, LaneTable::kFirstEpoch);
   run_.outbox.send(worker.peer, start);
   return start;
 }

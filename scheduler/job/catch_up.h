@@ -6,10 +6,12 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "scheduler/handoff/lane_table.h"
 #include "scheduler/job/losses.h"
+#include "scheduler/job/roster.h"
 #include "scheduler/job/run.h"
 #include "scheduler/report.h"
 #include "scheduler/tensors/tensor_relay.h"
@@ -24,8 +26,10 @@ class CatchUp {
   // Nothing of a report is used before it fits what is known here; `is_running`: of lanes and tensors, too.
   Status check(const Worker& worker, const WorkerReport& report, bool is_running) const;
 
+  // To a worker that is there: the run starts.
+  void start(const Worker& worker);
   // To a worker that had not heard of the start: what it would have had then. The rest is news.
-  JobStart start_late(const Worker& worker) const;
+  JobStart start_late(const Worker& worker);
   void send(const Worker& worker, const WorkerReport& report) const;
   // It knows only this, and hears the rest with the others, from tell_moved().
   void put_off(Rank rank, WorkerReport report) { behind_.insert_or_assign(rank, std::move(report)); }
@@ -42,11 +46,13 @@ class CatchUp {
 
  private:
   void send(Moved moved, const std::vector<PartitionMove>& moves, PeerId peer) const;
+  JobStart start_of(const Worker& worker, Epoch epoch);
 
   Run& run_;
   const LaneTable& lanes_;
   TensorRelay& tensors_;
   const Losses& losses_;
+  std::optional<Roster> roster_;         // once the run has started
   std::map<Rank, WorkerReport> behind_;  // while partitions move
 };
 

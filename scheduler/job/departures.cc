@@ -4,40 +4,82 @@
 
 namespace bps {
 
-void Departures::begin(Rank rank) {
-  Farewell& farewell = farewells_[++last_farewell_];
-  farewell.rank = rank;
-  for (const auto& [other, state] : run_.membership.workers()) {
-    if (!state.left) farewell.waiting.insert(other);
+void Departures::begin(Rank rank, bool is_async) {
+  note_staying();
+  const bool is_covered = call_ > 0 && (!is_async || !is_out_);
+  if (!is_covered) {
+    ++call_;
+    is_out_ = false;
   }
-  run_.broadcast(Settle{last_farewell_, rank});
+  const std::uint64_t needed = is_async ? call_ : 1;
+  linger_.emplace(rank, needed);
+  linger_by_call_.emplace(needed, rank);
   settle_all(rank);
+  if (!is_out_) ask_all();
 }
 
-Status Departures::settled(Rank rank, std::uint64_t number) {
-  if (number == 0 || number > last_farewell_)
-    return make_error(ErrorCode::protocol, fmt::format("Settled {}, which nobody asked for", number));
-  const auto found = farewells_.find(number);
-  if (found == farewells_.end()) return {};
-  found->second.waiting.erase(rank);
-  if (found->second.waiting.empty()) {
-    Worker& worker = *run_.membership.find(found->second.rank);
-    farewells_.erase(found);
-    let_go(worker);
+void Departures::note_staying() {
+  if (call_ > 0) return;
+  for (const auto& [rank, worker] : run_.membership.workers()) {
+    if (!worker.left) stay_.emplace(rank, Progress{});
   }
+  if (!stay_.empty()) settled_.emplace(0, stay_.size());
+}
+
+// Who has not answered an earlier call gets this one when he has.
+void Departures::ask_all() {
+  if (asked_ == stay_.size()) return;
+  for (auto& [rank, progress] : stay_) {
+    if (!progress.is_asked()) ask(progress, run_.membership.find(rank)->peer);
+  }
+}
+
+void Departures::ask(Progress& progress, PeerId peer) {
+  if (!progress.is_asked()) ++asked_;
+  progress.asked = call_;
+  is_out_ = true;
+  run_.outbox.send(peer, Settle{call_});
+}
+
+Status Departures::settled(Rank rank, std::uint64_t call) {
+  const auto found = stay_.find(rank);
+  const std::uint64_t asked = found == stay_.end() ? call_ : found->second.asked;
+  if (call == 0 || call > asked)
+    return make_error(ErrorCode::protocol, fmt::format("Settled {}, which nobody asked for", call));
+  if (found == stay_.end() || call <= found->second.settled) return {};
+  Progress& progress = found->second;
+  const auto before = settled_.find(progress.settled);
+  if (--before->second == 0) settled_.erase(before);
+  progress.settled = call;
+  ++settled_[call];
+  if (!progress.is_asked()) --asked_;
+  if (!progress.is_asked() && call < call_) ask(progress, run_.membership.find(rank)->peer);
+  let_go_of_settled();
   return {};
 }
 
 void Departures::settle_all(Rank rank) {
-  for (auto next = farewells_.begin(); next != farewells_.end();) {
-    const std::uint64_t number = (next++)->first;  // settled() may take it away
-    (void)settled(rank, number).ok();
-  }
+  const auto found = stay_.find(rank);
+  if (found == stay_.end()) return;
+  const auto entry = settled_.find(found->second.settled);
+  if (--entry->second == 0) settled_.erase(entry);
+  if (found->second.is_asked()) --asked_;
+  stay_.erase(found);
+  let_go_of_settled();
 }
 
-void Departures::ask_again(Rank rank, PeerId peer) const {
-  for (const auto& [number, farewell] : farewells_) {
-    if (farewell.waiting.count(rank) != 0) run_.outbox.send(peer, Settle{number, farewell.rank});
+void Departures::ask_again(Rank rank, PeerId peer) {
+  const auto found = stay_.find(rank);
+  if (found != stay_.end() && found->second.settled < call_) ask(found->second, peer);
+}
+
+void Departures::let_go_of_settled() {
+  while (!linger_by_call_.empty()) {
+    const auto [call, rank] = *linger_by_call_.begin();
+    if (!settled_.empty() && settled_.begin()->first < call) return;
+    linger_by_call_.erase(linger_by_call_.begin());
+    linger_.erase(rank);
+    let_go(*run_.membership.find(rank));
   }
 }
 
@@ -51,9 +93,20 @@ void Departures::let_go(Worker& worker) {
 
 void Departures::died(Worker& worker) {
   note_unsettled(worker.rank);
-  std::erase_if(farewells_, [&](const auto& entry) { return entry.second.rank == worker.rank; });
+  if (const auto found = linger_.find(worker.rank); found != linger_.end()) {
+    linger_by_call_.erase({found->second, worker.rank});
+    linger_.erase(found);
+  }
   worker.peer = PeerId{};
   let_go(worker);
+}
+
+void Departures::clear() {
+  stay_.clear();
+  settled_.clear();
+  asked_ = 0;
+  linger_.clear();
+  linger_by_call_.clear();
 }
 
 }  // namespace bps

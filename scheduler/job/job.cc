@@ -38,6 +38,7 @@ void Job::maybe_start() {
 
 void Job::tick(TimePoint now) {
   waits_.tick(now);
+  losses_.tell(servers_.used());
   judge_links(now);
   if (!links_.any_cut()) maybe_start();  // a drain may have waited for the judgement
   if (run_.phase != Phase::gathering && run_.phase != Phase::opening) return;
@@ -91,8 +92,8 @@ void Job::reopen(const Error& why) {
 
 void Job::start_running() {
   run_.phase = Phase::running;
-  run_.broadcast(JobStart{run_.id, losses_.first_generation(), lanes_.epoch(),
-                          tensors_.catalog().partition_bytes(), run_.membership.members(), lanes_.all()});
+  for (const auto& [rank, worker] : run_.membership.workers())
+    catch_up_.start(worker);
   run_.outbox.log(
       LogLevel::info,
       fmt::format("job {} started: {}, {}, {} each", name(), counted(run_.membership.world_size(), "worker"),
@@ -183,6 +184,7 @@ Status Job::take_back(const HelloWorker& hello, std::string address, TimePoint j
   run_.membership.admit(hello, hello.incarnation, PeerId{}, std::move(address), join_deadline);
   run_.membership.find(hello.rank)->left = left;
   run_.membership.find(hello.rank)->gone = gone;
+  if (run_.phase == Phase::recovering) recovery_.note_left(hello.rank);
   return {};
 }
 
@@ -267,12 +269,9 @@ void Job::try_recover(TimePoint now) {
 
 // Everybody is brought to the state that was restored.
 void Job::go_on() {
-  std::set<Rank> late;
-  std::map<Rank, WorkerReport> workers = recovery_.reports().workers;
-  for (auto& [rank, report] : workers) {
-    if (report.started()) continue;
-    report.start = catch_up_.start_late(*run_.membership.find(rank));
-    late.insert(rank);
+  std::map<Rank, JobStart> late;
+  for (const auto& [rank, report] : recovery_.reports().workers) {
+    if (!report.started()) late.emplace(rank, catch_up_.start_late(*run_.membership.find(rank)));
   }
   for (const auto& [server, how] : recovery_.reports().dead_servers) {
     if (const auto why = handoff_.obstacle(server.id)) {
@@ -282,19 +281,21 @@ void Job::go_on() {
           why->advice));
     }
   }
-  const bool moves = recovery_.is_anybody_behind(late);
-  const Recovery::Reports known = recovery_.take();
+  const bool moves = recovery_.is_anybody_behind();
+  Recovery::Reports known = recovery_.take();
+  for (auto& [rank, start] : late)
+    known.workers.at(rank).start = std::move(start);
   for (const auto& [server, report] : known.servers) {
     if (!servers_.uses(server)) continue;
     catch_up_.compare(server, report);
     catch_up_.drop_unwanted(server, report);
   }
   if (moves) {
-    catch_up_.put_off(std::move(workers));
+    catch_up_.put_off(std::move(known.workers));
     conclude(
         handoff_.resume(known.known_lanes, fmt::format("job {} goes on with another scheduler", name())));
   } else {
-    for (const auto& [rank, report] : workers)
+    for (const auto& [rank, report] : known.workers)
       catch_up_.send(*run_.membership.find(rank), report);
   }
   if (ended()) return;
@@ -307,7 +308,7 @@ void Job::go_on() {
   }
   if (run_.membership.all_left()) return end({});
   for (auto& [rank, worker] : run_.membership.workers()) {
-    if (worker.left && !worker.gone) departures_.begin(rank);
+    if (worker.left && !worker.gone) departures_.begin(rank, tensors_.catalog().has_async());
   }
   for (const auto& [rank, how] : known.dead_workers)
     worker_died(rank, how);
@@ -411,7 +412,7 @@ void Job::worker_left(Rank rank) {
   }
   for (const ServerId server : servers_.used())
     run_.servers.send(server, WorkerLeft{run_.id, rank, true});
-  departures_.begin(rank);
+  departures_.begin(rank, tensors_.catalog().has_async());
   barrier_relay_.left(rank);
 }
 
@@ -480,15 +481,12 @@ void Job::shrink(Worker& worker, const std::string& reason) {
                          "the loss of one rank is that of its host, and you are on it: " + reason,
                          kRestartAdvice});
   }
-  const auto& workers = run_.membership.workers();
-  const auto there = std::count_if(workers.begin(), workers.end(),
-                                   [](const auto& entry) { return entry.second.loss.empty(); });
+  const std::size_t there = run_.membership.workers().size() - losses_.count();
   const std::string host =
       others.empty() ? "" : fmt::format("; with it goes its host ({})", ranks_text(others));
   run_.outbox.log(LogLevel::warn,
                   fmt::format("{}{}; it goes on with {} of {} workers, generation {}", reason, host, there,
                               run_.membership.world_size(), losses_.generation().value));
-  losses_.tell_workers();
 }
 
 // Everything goes on without it.
@@ -497,7 +495,7 @@ void Job::forget(Worker& worker, const std::string& reason) {
   worker.loss = reason;
   waits_.note_loss();
   catch_up_.forget(worker.rank);
-  losses_.add(worker.rank, reason, servers_.used());
+  losses_.add(worker.rank, reason);
   tensors_.table().leave(worker.rank);
   departures_.settle_all(worker.rank);
   barrier_relay_.lost(worker.rank);

@@ -103,7 +103,7 @@ class Job {
   void worker_died(Rank rank, const std::string& how);
   // It says no more, but lingers until the others have settled; Outbox::worker_gone then.
   void worker_left(Rank rank);
-  Status settled(Rank rank, std::uint64_t number) { return departures_.settled(rank, number); }
+  Status settled(Rank rank, std::uint64_t call) { return departures_.settled(rank, call); }
   Status declare(Rank rank, const Declare& declare);
   Status tensor_failed(Rank rank, const TensorFailed& failed);
   Status barrier(Rank rank, std::uint64_t number);

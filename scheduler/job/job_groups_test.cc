@@ -36,8 +36,10 @@ std::string text_of(const std::vector<Member>& members) {
 
 std::vector<std::uint32_t> lost(CoreHarness& h, PeerId peer) {
   std::vector<std::uint32_t> ranks;
-  for (const Shrunk& shrunk : h.got<Shrunk>(peer))
-    ranks.push_back(shrunk.lost.value);
+  for (const Shrunk& shrunk : h.got<Shrunk>(peer)) {
+    for (const Rank rank : shrunk.lost)
+      ranks.push_back(rank.value);
+  }
   return ranks;
 }
 
@@ -49,14 +51,16 @@ TEST_CASE("groups: who is on one host sums as one, in the order of ranks; others
   const auto workers = running(h);
   const std::string groups = "0: 0/2 of 0, 1: 0/3 of 1, 2: 1/2 of 0, 3: 1/3 of 1, 4: 2/3 of 1";
   CHECK(text_of(h.last<OpenJob>(server).members) == groups);
-  CHECK(text_of(h.last<JobStart>(workers[4]).members) == groups);
+  CHECK(text_of(h.last<JobStart>(workers[4]).members) == "1: 0/3 of 1, 3: 1/3 of 1, 4: 2/3 of 1");
+  CHECK(h.last<JobStart>(workers[4]).groups);
   // One that comes later hears the same.
   const PeerId late = h.server("late");
   h.say(workers[0], declare_one(1, "w", 100'000));
   CHECK(text_of(h.last<OpenJob>(late).members) == groups);
 
   const auto alone = h.running_job("alone", 3);
-  CHECK(text_of(h.last<JobStart>(alone[0]).members) == "0: 0/1 of 0, 1: 0/1 of 1, 2: 0/1 of 2");
+  CHECK(text_of(h.last<JobStart>(alone[0]).members) == "0: 0/1 of 0");
+  CHECK_FALSE(h.last<JobStart>(alone[0]).groups);
 }
 
 TEST_CASE("groups: the setting is that of the job") {
@@ -137,8 +141,10 @@ TEST_CASE("groups: with one rank its host is lost; who lives there is told so, a
   const auto workers = running(h);
   h.stop_acking(server);
   h.kill(workers[3]);
-  REQUIRE(lost(h, server) == std::vector<std::uint32_t>{3, 1, 4});
-  CHECK(h.last<Shrunk>(server).generation == Generation{4});
+  REQUIRE(lost(h, server) == std::vector<std::uint32_t>{1, 3, 4});
+  CHECK(h.got<Shrunk>(server).size() == 1);
+  CHECK(h.last<Shrunk>(server).workers == 2);
+  CHECK(h.last<Shrunk>(server).generation == Generation{2});
   CHECK_THAT(h.last<Shrunk>(server).reason,
              Contains("rank 4 (host b, ") && Contains("is lost with its host: rank 3 (host b"));
   for (const PeerId worker : {workers[1], workers[4]}) {
@@ -147,11 +153,12 @@ TEST_CASE("groups: with one rank its host is lost; who lives there is told so, a
                Contains("the loss of one rank is that of its host, and you are on it: rank 3"));
     CHECK(h.got<JobFailed>(worker).empty());
   }
-  CHECK(lost(h, workers[0]).empty());
+  CHECK(h.got<Shrunk>(workers[0]).empty());
   for (const Shrunk& shrunk : h.got<Shrunk>(server))
     h.say(server, Ack{shrunk.request, {}});
   for (const PeerId worker : {workers[0], workers[2]}) {
-    CHECK(lost(h, worker) == std::vector<std::uint32_t>{3, 1, 4});
+    REQUIRE(h.got<Shrunk>(worker).size() == 1);
+    CHECK(h.last<Shrunk>(worker).workers == 2);
     CHECK(h.got<JobFailed>(worker).empty());
   }
   // Nobody would be left.

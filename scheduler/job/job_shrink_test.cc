@@ -41,7 +41,7 @@ TEST_CASE("shrink: servers hear of a loss, then workers, and the job goes on") {
   for (const PeerId server : {a, b}) {
     REQUIRE(h.got<Shrunk>(server).size() == 1);
     const Shrunk shrunk = h.last<Shrunk>(server);
-    CHECK(shrunk.lost == Rank{2});
+    CHECK(shrunk.lost == std::vector{Rank{2}});
     CHECK(shrunk.generation == Generation{2});
     CHECK_THAT(shrunk.reason, Contains("rank 2 (host gpu-2, ") && Contains("connection lost 0.3 s ago"));
   }
@@ -93,7 +93,7 @@ TEST_CASE("shrink: a server that dies does not hold up what workers hear; one th
   h.kill(b);
   CHECK(h.got<Shrunk>(workers[0]).size() == 1);
   REQUIRE(h.got<Shrunk>(c).size() == 1);
-  CHECK(h.last<Shrunk>(c).lost == Rank{1});
+  CHECK(h.last<Shrunk>(c).lost == std::vector{Rank{1}});
   CHECK(h.last<OpenJob>(c).members.size() == 3);
   CHECK(h.got<WorkerLeft>(c).empty());
   CHECK(h.got<Moved>(workers[0]).size() == 1);
@@ -176,10 +176,10 @@ TEST_CASE("shrink: one that hangs is told that it is dead; who breaks a rule is 
   h.hang(workers[2]);
   h.run(milliseconds(3200));
   CHECK_THAT(h.refusal(workers[2]).message, Contains("declared dead"));
-  CHECK(h.last<Shrunk>(server).lost == Rank{2});
+  CHECK(h.last<Shrunk>(server).lost == std::vector{Rank{2}});
   h.say(workers[1], Welcome{});
   h.run(milliseconds(400));
-  CHECK(h.last<Shrunk>(server).lost == Rank{1});
+  CHECK(h.last<Shrunk>(server).lost == std::vector{Rank{1}});
   CHECK(h.got<JobFailed>(workers[0]).empty());
 }
 
@@ -232,6 +232,27 @@ TEST_CASE("shrink: a worker that comes back when the job has gone on without it 
   CHECK_FALSE(h.is_alive(late));
   CHECK(h.refusal(late).code == ErrorCode::peer_lost);
   CHECK(h.got<JobFailed>(back).empty());
+}
+
+TEST_CASE("shrink: who is lost at one time is told in one message to each") {
+  constexpr std::uint32_t kWorld = 60;
+  CoreHarness h;
+  const PeerId server = h.server();
+  const auto workers = running(h, kWorld);
+  for (std::uint32_t rank = 20; rank < kWorld; ++rank)
+    h.lose(workers[rank]);
+  h.run(milliseconds(400));
+  for (const PeerId node : {server, workers[0], workers[19]}) {
+    REQUIRE(h.got<Shrunk>(node).size() == 1);
+    const Shrunk shrunk = h.last<Shrunk>(node);
+    CHECK(shrunk.generation == Generation{2});
+    CHECK(shrunk.lost.size() == (node == server ? 40 : 0));
+    CHECK(shrunk.workers == 20);
+    CHECK_THAT(shrunk.reason, Contains("of job j is gone: ") && Contains("; and others with them"));
+  }
+  h.kill(workers[19]);
+  CHECK(h.last<Shrunk>(workers[0]).generation == Generation{3});
+  CHECK(h.last<Shrunk>(workers[0]).workers == 19);
 }
 
 }  // namespace bps

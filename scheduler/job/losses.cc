@@ -3,18 +3,39 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "scheduler/text.h"
 
 namespace bps {
 
-void Losses::add(Rank rank, const std::string& reason, const std::set<ServerId>& servers) {
-  generation_ = generation_.next();
-  Loss& loss = losses_.emplace_back();
-  loss.message = Shrunk{0, run_.id, generation_, rank, reason};
-  for (const ServerId server : servers)
-    loss.waiting.insert(run_.servers.ask(server, loss.message));
+void Losses::add(Rank rank, const std::string& reason) {
+  ++count_;
+  const auto left = static_cast<std::uint32_t>(run_.membership.workers().size() - count_);
+  if (!added_) {
+    generation_ = generation_.next();
+    added_ = Shrunk{0, run_.id, generation_, {rank}, left, reason};
+    return;
+  }
+  added_->workers = left;
+  std::vector<Rank>& lost = added_->lost;
+  lost.insert(std::lower_bound(lost.begin(), lost.end(), rank), rank);
+  // Each has a line in the log; the text need not hold them all.
+  constexpr std::size_t kNamed = 4;
+  if (lost.size() <= kNamed) added_->reason += "; " + reason;
+  if (lost.size() == kNamed + 1) added_->reason += "; and others with them";
 }
 
-void Losses::tell(ServerId server) {
+void Losses::tell(const std::set<ServerId>& servers) {
+  if (!added_) return;
+  Loss& loss = losses_.emplace_back();
+  loss.message = *std::exchange(added_, std::nullopt);
+  for (const ServerId server : servers)
+    loss.waiting.insert(run_.servers.ask(server, loss.message));
+  tell_workers();
+}
+
+void Losses::tell_newcomer(ServerId server) {
   for (Loss& loss : losses_)
     loss.waiting.insert(run_.servers.ask(server, loss.message));
 }
@@ -26,14 +47,20 @@ bool Losses::acked(std::uint64_t request) {
   return known;
 }
 
+// Who it was is in the reason, as far as that is for people.
+Shrunk Losses::for_workers(Shrunk message) {
+  message.lost.clear();
+  return message;
+}
+
 void Losses::tell_workers() {
   for (; told_ < losses_.size() && losses_[told_].waiting.empty(); ++told_)
-    run_.broadcast(losses_[told_].message);
+    run_.broadcast(for_workers(losses_[told_].message));
 }
 
 void Losses::catch_up(const Worker& worker, Generation known) const {
   for (std::size_t i = 0; i < told_; ++i) {
-    if (losses_[i].message.generation > known) run_.outbox.send(worker.peer, losses_[i].message);
+    if (losses_[i].message.generation > known) run_.outbox.send(worker.peer, for_workers(losses_[i].message));
   }
 }
 
@@ -47,13 +74,11 @@ std::vector<std::uint64_t> Losses::catch_up(ServerId server, const OpenJob& know
   const std::vector<Rank> missing = run_.membership.missing();
   if (lost.empty() && known.generation < first_generation_ && !missing.empty())
     lost.push_back(missing.front());
-  std::vector<std::uint64_t> requests;
-  for (const Rank rank : lost) {
-    const std::string reason = fmt::format(
-        "rank {} of job {} was lost before the scheduler was started again", rank.value, run_.name());
-    requests.push_back(run_.servers.ask(server, Shrunk{0, run_.id, first_generation_, rank, reason}));
-  }
-  return requests;
+  if (lost.empty()) return {};
+  const auto left = static_cast<std::uint32_t>(run_.membership.workers().size());
+  const std::string reason = fmt::format("{} of job {} {} lost before the scheduler was started again",
+                                         ranks_text(lost), run_.name(), lost.size() == 1 ? "was" : "were");
+  return {run_.servers.ask(server, Shrunk{0, run_.id, first_generation_, std::move(lost), left, reason})};
 }
 
 }  // namespace bps

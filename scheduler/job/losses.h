@@ -1,5 +1,6 @@
-// Workers that a run goes on without (decision 0012): each loss is a new generation, which all servers
-// confirm before workers hear of it, one generation after the other.
+// Workers that a run goes on without (decision 0012): those that are lost at one time are a new generation,
+// which all servers confirm before workers hear of it, one generation after the other. A host or a switch
+// that fails takes many ranks along: one message to each node names them all.
 //
 // Owner: Job. Pure. A server that dies or is let go confirms nothing more: whoever notices calls acked() for
 // what it was asked.
@@ -7,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,16 +26,17 @@ class Losses {
   Generation first_generation() const { return first_generation_; }
   // Of a run that began before this scheduler did.
   void restore(Generation generation) { generation_ = first_generation_ = generation; }
+  // Since the first generation.
+  std::size_t count() const { return count_; }
 
-  // One more is lost: `servers` are told.
-  void add(Rank rank, const std::string& reason, const std::set<ServerId>& servers);
-  // All so far, to a server that is new to the run.
-  void tell(ServerId server);
+  // One more is lost, with all others until tell().
+  void add(Rank rank, const std::string& reason);
+  // `servers` are told of those that were added, and when they have confirmed, the workers.
+  void tell(const std::set<ServerId>& servers);
+  // All that servers were told so far, to one that is new to the run.
+  void tell_newcomer(ServerId server);
   // False: the request was none of these.
   bool acked(std::uint64_t request);
-
-  // Of what all servers have confirmed, one after the other.
-  void tell_workers();
 
   // To a worker that knows this generation, what it has missed.
   void catch_up(const Worker& worker, Generation known) const;
@@ -47,9 +50,14 @@ class Losses {
     std::set<std::uint64_t> waiting;  // requests to servers
   };
 
+  static Shrunk for_workers(Shrunk message);
+  void tell_workers();
+
   Run& run_;
   Generation generation_{1};
   Generation first_generation_{1};
+  std::optional<Shrunk> added_;  // that nobody was told yet
+  std::size_t count_ = 0;
   std::vector<Loss> losses_;  // since the first generation, in order
   std::size_t told_ = 0;      // workers know the first ones
 };

@@ -147,8 +147,17 @@ Worker* Membership::find(Rank rank) {
 
 bool Membership::complete() const { return workers_.size() == world_size() && suspected().empty(); }
 
+// Asked when each one leaves: from the one on that had not left last time, and around.
 bool Membership::all_left() const {
-  return std::all_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.left; });
+  const auto stays = [](const auto& entry) { return !entry.second.left; };
+  const auto from = workers_.lower_bound(staying_);
+  auto found = std::find_if(from, workers_.end(), stays);
+  if (found == workers_.end()) {
+    found = std::find_if(workers_.begin(), from, stays);
+    if (found == from) return true;
+  }
+  staying_ = found->first;
+  return false;
 }
 
 std::vector<Rank> Membership::missing() const {

@@ -109,6 +109,7 @@ class Membership {
   HelloWorker settings_;
   TimePoint created_at_;
   std::map<Rank, Worker> workers_;
+  mutable Rank staying_;  // had not left when all_left() was asked last
 };
 
 }  // namespace bps

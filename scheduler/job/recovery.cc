@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "proto/wire/member_groups.h"
 #include "scheduler/tensors/reported_tensors.h"
 #include "scheduler/text.h"
 
@@ -16,16 +17,32 @@ bool Recovery::Reports::any_started() const {
 
 void Recovery::worker_back(Rank rank, WorkerReport report) {
   reports_.dead_workers.erase(rank);
-  if (report.started()) note_absent(report);
-  reports_.has_started = reports_.has_started || report.started();
+  if (report.started()) {
+    reports_.has_started = true;
+    for (const LaneTarget& lane : report.start->lanes)
+      run_.outbox.number_taken(lane.server);
+  }
   reports_.workers.insert_or_assign(rank, std::move(report));
+  awaited_.reset();  // it may have closed that lane
+  note_absent();
 }
 
 Status Recovery::server_back(ServerId server, const RunReport& report) {
   if (report.open.job != run_.name()) return contradiction("the name of a job");
+  std::set<Incarnation> lives;
+  for (const Member& member : report.open.members) {
+    const bool is_new = lives.insert(member.incarnation).second;
+    if (member.rank.value >= run_.membership.world_size() || member.incarnation.value == 0 || !is_new)
+      return contradiction("a member");
+  }
+  if (!check_groups(report.open.members)) return contradiction("a group");
   servers_.adopt(server);
   std::erase_if(reports_.dead_servers, [&](const auto& entry) { return entry.first.id == server; });
   reports_.servers.insert_or_assign(server, report);
+  noted_.erase(server);
+  for (const auto& [rank, lingers] : report.left)
+    note_left(rank);
+  note_absent();
   return {};
 }
 
@@ -36,34 +53,68 @@ void Recovery::server_died(const ServerRecord& server, const std::string& how) {
   reports_.dead_servers.emplace_back(server, how);
 }
 
-// Workers who were there, and may not be any more. That servers were there only servers can say: the run
-// waits for those of its lanes, and nothing else is made of them.
-void Recovery::note_absent(const WorkerReport& report) {
-  for (const Member& member : report.start->members) {
-    if (run_.membership.find(member.rank) != nullptr) continue;
-    run_.membership.expect(member);
-    run_.outbox.expect({run_.id, member.incarnation, member.rank});
-  }
-  for (const LaneTarget& lane : report.start->lanes)
-    run_.outbox.number_taken(lane.server);
-}
-
-bool Recovery::is_complete(TimePoint now) {
-  note_left();
-  const Reports& known = reports_;
-  bool started = false;
-  for (const auto& [rank, report] : known.workers) {
-    if (!report.started()) continue;
-    started = true;
-    for (const LaneTarget& lane : report.start->lanes) {
-      if (is_closed(lane) || is_dead(lane)) continue;
-      const ServerRecord* server = server_of(lane);
-      // One that nobody has seen may come until the deadline; one that has been here is back or dead soon.
-      if (server == nullptr ? now < deadline_ : server->peer.value == 0) return false;
+// Members who were there, and may not be any more: of a run that had started, by what its servers say. That
+// servers were there workers say: the run waits for those of its lanes, and nothing else is made of them.
+void Recovery::note_absent() {
+  if (!reports_.has_started) return;
+  for (const auto& [server, report] : reports_.servers) {
+    if (!noted_.insert(server).second) continue;
+    for (const Member& member : report.open.members) {
+      if (run_.membership.find(member.rank) != nullptr) continue;
+      run_.membership.expect(member);
+      run_.outbox.expect({run_.id, member.incarnation, member.rank});
+      note_left(member.rank);
     }
   }
-  for (const auto& [rank, worker] : run_.membership.workers()) {
-    if (!worker.gone && known.workers.count(rank) == 0 && known.dead_workers.count(rank) == 0) return false;
+}
+
+bool Recovery::is_missed(Rank rank) const {
+  const Worker* worker = run_.membership.find(rank);
+  return worker != nullptr && !worker->gone && reports_.workers.count(rank) == 0 &&
+         reports_.dead_workers.count(rank) == 0;
+}
+
+// From the one that was missed last on, and around: who comes back in order costs no search each.
+std::optional<Rank> Recovery::find_missed() const {
+  const auto& workers = run_.membership.workers();
+  const auto from = workers.lower_bound(missed_.value_or(Rank{}));
+  const auto missed = [&](const auto& entry) { return is_missed(entry.first); };
+  auto found = std::find_if(from, workers.end(), missed);
+  if (found == workers.end()) {
+    found = std::find_if(workers.begin(), from, missed);
+    if (found == from) return std::nullopt;
+  }
+  return found->first;
+}
+
+// One that nobody has seen may come until the deadline; one that has been here is back or dead soon.
+bool Recovery::awaits_server(const LaneTarget& lane, TimePoint now) const {
+  if (is_dead(lane)) return false;
+  const ServerRecord* server = server_of(lane);
+  return server == nullptr ? now < deadline_ : server->peer.value == 0;
+}
+
+// Asked with each message: it answers at once while somebody is missed.
+bool Recovery::is_complete(TimePoint now) {
+  if (missed_ && is_missed(*missed_)) return false;
+  if (!missed_ && awaited_ && awaits_server(*awaited_, now)) return false;
+  missed_ = find_missed();
+  if (missed_) return false;
+  bool started = false;
+  // All lists of lanes are beginnings of one: restore() makes sure of that.
+  std::vector<bool> is_settled = closed_lanes();
+  for (const auto& [rank, report] : reports_.workers) {
+    if (!report.started()) continue;
+    started = true;
+    const std::vector<LaneTarget>& lanes = report.start->lanes;
+    if (lanes.size() > is_settled.size()) is_settled.resize(lanes.size());
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      if (is_settled[i]) continue;
+      is_settled[i] = true;
+      if (!awaits_server(lanes[i], now)) continue;
+      awaited_ = lanes[i];
+      return false;
+    }
   }
   return started || run_.membership.workers().size() == run_.membership.world_size() || now >= deadline_;
 }
@@ -78,54 +129,68 @@ void Recovery::gather_again() {
 }
 
 // Who has left is not missed, whether it comes back or not.
-void Recovery::note_left() {
+void Recovery::note_left(Rank rank) {
+  Worker* const worker = run_.membership.find(rank);
+  if (worker == nullptr) return;
   for (const auto& [server, report] : reports_.servers) {
-    for (const auto& [rank, lingers] : report.left) {
-      Worker* worker = run_.membership.find(rank);
-      if (worker == nullptr) continue;
-      worker->left = true;
-      worker->gone = worker->gone || !lingers;
-    }
+    const auto left = report.left.find(rank);
+    if (left == report.left.end()) continue;
+    worker->left = true;
+    worker->gone = worker->gone || !left->second;
   }
 }
 
-// Whom any report leaves out the job has gone on without, or was about to: it is told again with a new
-// generation, and a process that comes back for such a rank is not let in.
-void Recovery::note_losses() {
-  const auto leave_out = [&](const std::vector<Member>& members) {
-    for (const auto& [rank, worker] : run_.membership.workers()) {
-      const bool listed =
-          std::any_of(members.begin(), members.end(),
-                      [&, missing = worker.rank](const Member& member) { return member.rank == missing; });
-      if (listed || worker.left) continue;
-      reports_.workers.erase(rank);
-      if (!reports_.dead_workers.emplace(rank, "it was lost before the scheduler was started again").second)
-        continue;
-      run_.outbox.send(worker.peer,
-                       Refused{ErrorCode::peer_lost, "you were declared dead before", kRestartAdvice});
-    }
-  };
+// Whom the report of any server leaves out the job has gone on without, or was about to: unless all workers
+// know, it is told again with a new generation; and a process that comes back for such a rank is not let in.
+// Servers hear of a loss before workers do.
+Status Recovery::note_losses() {
   Generation generation = losses_.generation();
-  for (const auto& [rank, report] : std::map<Rank, WorkerReport>(reports_.workers)) {
-    if (!report.started()) continue;
-    generation = std::max(generation, report.start->generation);
-    leave_out(report.start->members);
-  }
+  std::map<Rank, std::size_t> lists;  // of servers, that have the rank
   for (const auto& [server, report] : reports_.servers) {
     generation = std::max(generation, report.open.generation);
-    leave_out(report.open.members);
+    for (const Member& member : report.open.members)
+      ++lists[member.rank];
+  }
+  const std::size_t servers = reports_.servers.size();
+  const auto members = static_cast<std::size_t>(
+      std::count_if(lists.begin(), lists.end(), [&](const auto& entry) { return entry.second == servers; }));
+  bool is_known = true;
+  for (const auto& [rank, report] : reports_.workers) {
+    if (!report.started()) continue;
+    generation = std::max(generation, report.start->generation);
+    is_known = is_known && report.start->workers == members;
+    // It has heard of a loss that no server knows.
+    if (report.start->workers < members) return contradiction(run_.membership.name_of(rank));
   }
   losses_.restore(generation);
+  std::vector<Rank> lost;
+  for (const auto& [rank, worker] : run_.membership.workers()) {
+    if (!worker.left && lists[rank] < servers) lost.push_back(rank);
+  }
+  for (const Rank rank : lost) {
+    const PeerId peer = run_.membership.find(rank)->peer;
+    reports_.workers.erase(rank);
+    const bool is_new =
+        reports_.dead_workers.emplace(rank, "it was lost before the scheduler was started again").second;
+    if (is_new)
+      run_.outbox.send(peer, Refused{ErrorCode::peer_lost, "you were declared dead before", kRestartAdvice});
+    if (peer.value != 0 || !is_known) continue;
+    reports_.dead_workers.erase(rank);
+    run_.membership.remove(rank);
+  }
+  return {};
 }
 
 // By what any worker says.
-bool Recovery::is_closed(const LaneTarget& lane) const {
+std::vector<bool> Recovery::closed_lanes() const {
+  std::vector<bool> closed;
   for (const auto& [rank, report] : reports_.workers) {
-    for (const LaneIndex index : report.end.closed) {
-      if (report.start->lanes[index.value] == lane) return true;
+    for (const LaneIndex lane : report.end.closed) {
+      if (lane.value >= closed.size()) closed.resize(lane.value + 1);
+      closed[lane.value] = true;
     }
   }
-  return false;
+  return closed;
 }
 
 bool Recovery::is_dead(const LaneTarget& lane) const {
@@ -151,6 +216,12 @@ Status Recovery::check_majority() const {
   }
   std::size_t nodes = servers.size();
   std::size_t back = servers_back.size();
+  // Without servers nobody says who the others are.
+  std::size_t members = run_.membership.workers().size();
+  for (const auto& [rank, report] : reports_.workers) {
+    if (report.started()) members = std::max<std::size_t>(members, report.start->workers);
+  }
+  nodes += members - run_.membership.workers().size();
   for (const auto& [rank, worker] : run_.membership.workers()) {
     if (worker.gone) continue;
     ++nodes;
@@ -188,7 +259,7 @@ Status Recovery::restore_groups() {
 }
 
 Status Recovery::restore() {
-  note_losses();
+  if (Status status = note_losses(); !status) return status;
   if (Status status = restore_groups(); !status) return status;
   const WorkerReport* newest = nullptr;
   const std::vector<LaneTarget>* longest = nullptr;
@@ -212,9 +283,6 @@ Status Recovery::restore() {
       return contradiction(run_.membership.name_of(rank));
     for (const LaneIndex lane : report.end.closed)
       lanes_.retire(lane.value);
-    for (const Rank closing : report.end.closing) {
-      if (Worker* worker = run_.membership.find(closing)) worker->left = true;
-    }
   }
   if (Status status = check_majority(); !status) return status;
   retire_lost();
@@ -341,13 +409,13 @@ void Recovery::restore_barriers() {
   }
 }
 
-bool Recovery::is_anybody_behind(const std::set<Rank>& late) {
+bool Recovery::is_anybody_behind() {
   bool is_behind = !reports_.dead_servers.empty() || lanes_.size() > reports_.known_lanes;
   for (const auto& [server, report] : reports_.servers)
     is_behind = is_behind || report.open.epoch != lanes_.epoch();
   adopt_partitions();
   for (const auto& [rank, report] : reports_.workers)
-    is_behind = is_behind || (late.count(rank) == 0 && differs(report));
+    is_behind = is_behind || (report.started() && differs(report));
   return is_behind;
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -50,6 +51,8 @@ class Recovery {
 
   // ---- who comes, and who does not ----
   void worker_back(Rank rank, WorkerReport report);
+  // A worker that is known from now on: as far as servers have said that it left.
+  void note_left(Rank rank);
   void worker_died(Rank rank, const std::string& how) { reports_.dead_workers[rank] = how; }
   // Its report does not count any more; it may come again.
   void forget(Rank rank) { reports_.workers.erase(rank); }
@@ -66,16 +69,18 @@ class Recovery {
   void gather_again();
   // The run had started: its state is that of the reports.
   Status restore();
-  // After restore(): whether somebody knows less than others. `late`: had not heard of the start.
-  bool is_anybody_behind(const std::set<Rank>& late);
+  // After restore(): whether somebody knows less than others, but who had not heard of the start.
+  bool is_anybody_behind();
   // It is over.
   Reports take() { return std::exchange(reports_, {}); }
 
  private:
-  void note_left();
-  void note_absent(const WorkerReport& report);
-  void note_losses();
-  bool is_closed(const LaneTarget& lane) const;
+  void note_absent();
+  std::optional<Rank> find_missed() const;
+  bool is_missed(Rank rank) const;
+  bool awaits_server(const LaneTarget& lane, TimePoint now) const;
+  Status note_losses();
+  std::vector<bool> closed_lanes() const;
   bool is_dead(const LaneTarget& lane) const;
   const ServerRecord* server_of(const LaneTarget& lane) const;
   Status check_majority() const;
@@ -95,6 +100,10 @@ class Recovery {
   Barriers& barriers_;
   TimePoint deadline_;
   Reports reports_;
+  std::set<ServerId> noted_;  // whose members are known here
+  // Who was waited for last: while that is so, nothing else need be looked at.
+  std::optional<Rank> missed_;
+  std::optional<LaneTarget> awaited_;
   HeldRequests held_;
 };
 

@@ -60,6 +60,7 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
   }
   next_partition_ += partitions;
   by_name_.emplace(declaration.name, id);
+  has_async_ = has_async_ || declaration.mode == Mode::async;
   tensors_.push_back(std::move(tensor));
   return id;
 }
@@ -215,6 +216,7 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
     return contradicts("the declaration");
   }
   if (is_new) {
+    has_async_ = has_async_ || declaration.mode == Mode::async;
     tensor.declaration = declaration;
     tensor.declaration.priority = placed.priority;
     tensor.declared_by = reporter;

@@ -117,6 +117,8 @@ class TensorCatalog {
 
   // ---- all of them ----
   std::size_t size() const { return tensors_.size(); }
+  // One of them at least is asynchronous, whatever became of it.
+  bool has_async() const { return has_async_; }
   std::uint64_t bytes() const;
   // Partitions that workers know of, and bytes that are placed.
   std::uint32_t partitions_at(ServerId server) const;
@@ -148,6 +150,7 @@ class TensorCatalog {
   std::vector<Tensor> tensors_;  // by TensorId
   std::unordered_map<std::string, TensorId> by_name_;
   std::uint64_t next_partition_ = 0;
+  bool has_async_ = false;
 };
 
 }  // namespace bps

@@ -1,6 +1,7 @@
 // For tests of nodes that come back: what they were told, as they say it back.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <vector>
@@ -9,8 +10,10 @@
 
 namespace bps::testing {
 
-inline void leave_out(std::vector<Member>& members, Rank lost) {
-  std::erase_if(members, [&](const Member& member) { return member.rank == lost; });
+inline void leave_out(std::vector<Member>& members, const std::vector<Rank>& lost) {
+  std::erase_if(members, [&](const Member& member) {
+    return std::find(lost.begin(), lost.end(), member.rank) != lost.end();
+  });
 }
 
 // What a worker was told, and asked, as it says it back.
@@ -44,13 +47,11 @@ struct WorkerMemory {
             if (index < known.placed.owners.size()) known.placed.owners[index] = move.owner;
           }
         }
-      } else if (const auto* settle = std::get_if<Settle>(&message)) {
-        end.closing.push_back(settle->rank);
       } else if (const auto* done = std::get_if<BarrierDone>(&message)) {
         end.barriers_done = done->number + 1;
       } else if (const auto* shrunk = std::get_if<Shrunk>(&message)) {
         start->generation = shrunk->generation;
-        leave_out(start->members, shrunk->lost);
+        start->workers = shrunk->workers;
       }
     }
   }

@@ -56,8 +56,8 @@ struct Hosts : World {
     lane(rank).handler->on_message(message, {});
   }
   void lose(std::uint32_t rank, std::uint32_t generation) {
-    shard->shrink(
-        Shrunk{1, kRun, Generation{generation}, Rank{rank}, "rank " + std::to_string(rank) + " is gone"});
+    shard->shrink(Shrunk{
+        1, kRun, Generation{generation}, {Rank{rank}}, 0, "rank " + std::to_string(rank) + " is gone"});
   }
 
   Epoch epoch;

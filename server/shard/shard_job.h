@@ -81,7 +81,7 @@ class ShardJob {
   void drop(PartitionId partition);  // none, if it is not here
   // Pushes no more; `lingers`: but is still there.
   void worker_left(Rank rank, bool lingers);
-  // Is lost; the others go on. Its lane is closed, and it gets no other one.
+  // Are lost; the others go on. Their lanes are closed, and they get no other ones.
   void shrink(const Shrunk& shrunk);
 
   // A worker's connection, not started. A newer session closes older ones; a hello that does not fit is an
@@ -161,6 +161,7 @@ class ShardJob {
   void add_members(const std::vector<Member>& members);
   JobMember* find_member(Rank rank);
   void tell_past(PartitionId id, Aggregator& aggregator);
+  void lose(Rank rank, const std::string& loss);
   void close_lane(const JobMember& member);
   // An answer that a lane gives up.
   void release(JobPartition& partition, std::uint32_t pin);

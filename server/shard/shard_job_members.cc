@@ -72,12 +72,18 @@ void ShardJob::worker_left(Rank rank, bool lingers) {
   reap_dropped();
 }
 
-// Of a group all are lost that have not left; those are told so one by one, and this once.
 void ShardJob::shrink(const Shrunk& shrunk) {
   generation_ = std::max(generation_, shrunk.generation);
-  JobMember* const lost = find_member(shrunk.lost);
-  if (lost == nullptr || !lost->loss.empty() || lost->left) return;
   const std::string loss = shrunk.reason.empty() ? "it is lost" : shrunk.reason;
+  for (const Rank rank : shrunk.lost)
+    lose(rank, loss);
+  reap_dropped();
+}
+
+// Of a group all are lost that have not left; those are told so one by one, and this once.
+void ShardJob::lose(Rank rank, const std::string& loss) {
+  JobMember* const lost = find_member(rank);
+  if (lost == nullptr || !lost->loss.empty() || lost->left) return;
   const std::uint32_t contributor = lost->contributor;
   const bool is_sender = contributor != ServerLane::kNoContributor;
   const bool has_left = is_sender && groups_[contributor].left;
@@ -93,7 +99,6 @@ void ShardJob::shrink(const Shrunk& shrunk) {
     if (!has_left) aggregator.died(contributor, actions_);
     if (owns(*lost, id)) aggregator.gone(contributor, actions_);
   });
-  reap_dropped();
 }
 
 void ShardJob::close_lane(const JobMember& member) {

@@ -84,7 +84,9 @@ TEST_CASE("a lane with too much unread, that is refused for something else in th
     talk_nonsense(*a);
     CHECK(expected.seen() == 1);
   }
-  SECTION("it is lost") { world.shard->shrink(Shrunk{1, kRun, Generation{2}, Rank{0}, "rank 0 is gone"}); }
+  SECTION("it is lost") {
+    world.shard->shrink(Shrunk{1, kRun, Generation{2}, {Rank{0}}, 0, "rank 0 is gone"});
+  }
   CHECK_FALSE(a->closed);
   world.loop.run_for(ServerLane::kLinger);
   CHECK(a->closed);

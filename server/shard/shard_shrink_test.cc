@@ -5,7 +5,8 @@ namespace bps::shard_test {
 namespace {
 
 Shrunk shrunk(std::uint32_t rank, std::uint32_t generation) {
-  return Shrunk{1, kRun, Generation{generation}, Rank{rank}, "rank " + std::to_string(rank) + " is gone"};
+  return Shrunk{
+      1, kRun, Generation{generation}, {Rank{rank}}, 0, "rank " + std::to_string(rank) + " is gone"};
 }
 
 }  // namespace

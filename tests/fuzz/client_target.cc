@@ -277,7 +277,7 @@ class Liars {
       case 3: return BarrierDone{input_.number(), error()};
       case 4:
         return TensorFailed{job_run(), TensorId{input_.below(4)}, make_error(ErrorCode::configuration, "no")};
-      case 5: return Settle{input_.number(), Rank{0}};
+      case 5: return Settle{input_.number()};
       case 6: return Left{};
       case 7: return JoinProgress{1, {Rank{1}}, 1};
       case 8: return Refused{ErrorCode::configuration, "no", ""};

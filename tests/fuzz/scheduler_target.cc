@@ -208,10 +208,10 @@ class Peers {
     if (what == 0) memory.hello.job = "job" + std::to_string(input_.below(4));
     if (what == 1) memory.hello.term.number = input_.number();
     if (what == 2) memory.end.barriers_done = memory.end.barriers_arrived = input_.number();
-    if (what == 3) memory.end.closing.push_back(Rank{input_.below(4)});
     if (what == 4) memory.start.reset();
     if (!memory.start) return;
     JobStart& start = *memory.start;
+    if (what == 3) start.workers = input_.below(8);
     if (what == 5) start.epoch = Epoch{input_.number32()};
     if (what == 6) start.generation = Generation{input_.number32()};
     if (what == 7 && !start.members.empty()) start.members.pop_back();

@@ -102,7 +102,7 @@ class Lanes {
         const bool lingers = input_.flag();
         if (input_.below(8) == 1) {
           world_.shard->shrink(
-              Shrunk{1, job_run(), Generation{input_.below(4)}, Rank{input_.below(kWorkers)}, "gone"});
+              Shrunk{1, job_run(), Generation{input_.below(4)}, {Rank{input_.below(kWorkers)}}, 0, "gone"});
           return;
         }
         return world_.shard->worker_left(job_run(), Rank{input_.below(kWorkers + 1)}, lingers);

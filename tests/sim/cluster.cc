@@ -221,7 +221,9 @@ void Cluster::on_frame(const FrameEvent& event) {
     const FaultPlan& fault = scenario_.faults[f];
     if (struck_[f] || fault.job != job->second || jobs_[job->second].frames < fault.after_frames) continue;
     struck_[f] = true;
-    base_.post([this, f] { strike(scenario_.faults[f]); });
+    base_.after(fault.delay, [this, f] {
+      if (!shutting_down_) strike(scenario_.faults[f]);
+    });
   }
 }
 

@@ -1,6 +1,7 @@
 // The simulator itself: the same seed gives the same run, and it can fail.
 #include "tests/sim/cluster.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
 
@@ -96,6 +97,22 @@ TEST_CASE("where there is a key, everyone proves it") {
   }
   CHECK(keyed > 10);
   CHECK(keyed < 30);
+}
+
+TEST_CASE("a worker settles once for all who close, and once more for each restart of the scheduler") {
+  const ExpectLog anything("");
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    INFO("seed " << seed);
+    const Scenario plan = scenario("closing", seed);
+    const auto restarts = std::count_if(plan.faults.begin(), plan.faults.end(), [](const FaultPlan& fault) {
+      return fault.kind == FaultPlan::Kind::restart;
+    });
+    Outcome outcome = run_scenario(plan, {});
+    CHECK(outcome.ok());
+    const std::uint64_t most = plan.jobs.front().world_size() * static_cast<std::uint64_t>(1 + restarts);
+    CHECK(outcome.frames_by_kind["Settle"] <= most);
+    CHECK(outcome.frames_by_kind["Settled"] <= most);
+  }
 }
 
 TEST_CASE("an unknown scenario names the known ones") {

@@ -199,6 +199,21 @@ constexpr std::array kScenarios{
             m.restart_scheduler(3);
             if (m.random().one_in(2)) m.healing_faults(3);
           }},
+    Named{"closing",
+          [](Maker& m) {
+            m.loose_job(8, 24);
+            if (m.random().one_in(3)) m.lend_everywhere();
+            if (m.random().one_in(2)) m.replace_servers(2);
+            if (m.random().one_in(2)) m.restart_scheduler(2);
+            m.close_slowly(m.scenario().jobs.front(), m.random().one_in(3) ? Duration(20ms) : Duration(2s));
+          }},
+    Named{"async_closing",
+          [](Maker& m) {
+            m.make_async(m.job(3, kMaxAsyncWorkers));
+            if (m.random().one_in(2)) m.replace_servers(1);
+            if (m.random().one_in(2)) m.restart_scheduler(1);
+            m.close_slowly(m.scenario().jobs.front(), Duration(2s));
+          }},
     Named{"restarted_and_replaced",
           [](Maker& m) {
             m.loose_job(3, 5, 3);  // more than half are left

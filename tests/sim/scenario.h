@@ -40,6 +40,7 @@ struct FaultPlan {
 
   Kind kind = Kind::delay_spike;
   std::uint64_t after_frames = 1;  // of data, of that job, delivered to anybody
+  Duration delay{0};               // and this much later
   Target target = Target::worker;
   std::size_t job = 0;
   std::size_t index = 0;  // rank or server

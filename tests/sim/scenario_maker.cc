@@ -323,6 +323,15 @@ void ScenarioMaker::drain_full_servers() {
   survive_cuts();
 }
 
+void ScenarioMaker::close_slowly(JobPlan& job, Duration most) {
+  for (WorkerPlan& worker : job.workers)
+    worker.close_after = random_.one_in(4) ? Duration(0) : random_.between(Duration(0), most);
+  for (FaultPlan& fault : scenario_.faults) {
+    fault.after_frames = std::max<std::uint64_t>(1, job.pushes());
+    fault.delay = random_.between(Duration(0), most);
+  }
+}
+
 void ScenarioMaker::restart_scheduler(std::uint64_t most) {
   for (std::uint64_t n = random_.between<std::uint64_t>(1, most); n > 0; --n) {
     FaultPlan& fault = this->fault(FaultPlan::Kind::restart);

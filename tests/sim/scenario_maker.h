@@ -70,6 +70,9 @@ class ScenarioMaker {
   // Servers drain whose partitions the others may have no memory for: nobody is to notice.
   void drain_full_servers();
 
+  // Its workers close one by one, and the last faults come meanwhile.
+  void close_slowly(JobPlan& job, Duration most);
+
   // The scheduler dies and comes back: nobody is to notice.
   void restart_scheduler(std::uint64_t most);
 

@@ -183,7 +183,7 @@ bool SimWorker::declares_late() const {
 void SimWorker::on_declared(const std::vector<std::size_t>& which, Result<std::vector<TensorId>> ids) {
   const bool is_refused = !ids && ids.error().code == ErrorCode::out_of_memory;
   if (is_refused && state_ == State::running && job_.plan.may_be_refused) {
-    if (--unfinished_ == 0) close();
+    if (--unfinished_ == 0) close_later();
     return;
   }
   if (!ids) return give_up(ids.error());
@@ -368,7 +368,7 @@ void SimWorker::on_done(std::size_t tensor, std::uint64_t serial, const Result<s
   } else if (run.next_round < job_.plan.rounds) {
     go_on([this, tensor] { begin_round(tensor); });
   } else if (--unfinished_ == 0) {
-    close();
+    close_later();
   }
 }
 
@@ -424,7 +424,7 @@ void SimWorker::check_async(std::size_t tensor, const UnderWay& operation) {
 }
 
 void SimWorker::on_iteration_done() {
-  if (++iteration_ == job_.plan.rounds) return close();
+  if (++iteration_ == job_.plan.rounds) return close_later();
   if (!job_.plan.barriers) return go_on([this] { begin_iteration(); });
   const std::uint64_t entered = ++job_.barriers[rank_.value];
   calling_ = true;
@@ -451,6 +451,11 @@ void SimWorker::give_up(const Error& error) {
   }));
   calling_ = false;
   close();
+}
+
+void SimWorker::close_later() {
+  if (plan_.close_after == Duration(0)) return close();
+  node_.loop().after(plan_.close_after, [this] { close(); });
 }
 
 void SimWorker::close() {

@@ -102,6 +102,7 @@ class SimWorker {
   void on_iteration_done();
   void go_on(std::function<void()> next);
   void give_up(const Error& error);
+  void close_later();
   void close();
   void on_closed(const Status& status);
   void fail(const std::string& what);

@@ -29,8 +29,9 @@ struct TensorPlan {
 };
 
 struct WorkerPlan {
-  Duration start{0};  // the process starts this long after the job
-  Duration think{0};  // at most this long between rounds
+  Duration start{0};        // the process starts this long after the job
+  Duration think{0};        // at most this long between rounds
+  Duration close_after{0};  // its last round
   std::uint64_t credit_bytes = 4 * 1024 * 1024;
   bool retain = true;
   bool in_place = false;

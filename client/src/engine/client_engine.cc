@@ -138,7 +138,6 @@ void ClientEngine::on_taken_up() {
   data_.report([this](const Message& message) { link_.send(message); });
   Attached attached;
   attached.closed = data_.closed_lanes();
-  attached.closing.assign(ranks_closing_.begin(), ranks_closing_.end());
   attached.barriers_arrived = barriers_.arrived();
   attached.barriers_done = barriers_.done();
   attached.run_age_ms = link_.run_age_ms();
@@ -234,7 +233,6 @@ void ClientEngine::warn_of_what_is_under_way() {
 }
 
 void ClientEngine::on_settle(const Settle& settle) {
-  ranks_closing_.insert(settle.rank);
   settles_.push_back({settle.number, link_.connection_number()});
   answer_settles();
 }

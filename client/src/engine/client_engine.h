@@ -18,7 +18,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -172,7 +171,6 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   PendingBarriers barriers_;
   WaitReports waits_;
   std::vector<PendingSettle> settles_;  // for when all declares are answered
-  std::set<Rank> ranks_closing_;        // those that Settle has named
   std::optional<Error> failure_;
   bool closing_ = false;
   bool leaving_ = false;

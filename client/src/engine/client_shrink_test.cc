@@ -12,7 +12,7 @@ struct Shrinking : Running {
 
   void shrink() {
     const ExpectLog told("it goes on with 1 of 2 workers");
-    scheduler().deliver(Shrunk{0, JobRun{kRun}, Generation{2}, Rank{1}, "rank 1 of job job is gone"});
+    scheduler().deliver(Shrunk{0, JobRun{kRun}, Generation{2}, {}, 1, "rank 1 of job job is gone"});
   }
   Aggregate weighed(std::uint32_t partition, std::uint64_t taken, std::uint32_t weight) const {
     Aggregate aggregate = answer(partition, 0, taken);

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "client/src/engine/scheduler_error.h"
@@ -23,9 +22,7 @@ HostRanks::~HostRanks() { close(); }
 
 Status HostRanks::form(const JobStart& start, const Member& self, TimePoint patience) {
   run_ = start.job_run;
-  sum_first_ = config_.local_group != LocalGrouping::off &&
-               std::any_of(start.members.begin(), start.members.end(),
-                           [](const Member& member) { return member.weight > 1; });
+  sum_first_ = config_.local_group != LocalGrouping::off && start.groups;
   if (config_.local_group == LocalGrouping::off || self.weight <= 1) return {};
   LocalLinks::Group group{start.job_run, {}, self.group_rank, self.host, config_.key};
   GroupPlane::Place place{{}, self.group_rank};

@@ -48,7 +48,7 @@ TEST_CASE(
   c.engine.join([](Status) {});
   c.welcome_worker();
   JobStart start = c.job_start(4);
-  start.members[1].host = "here";
+  start.host_workers = 1;
   start.lanes[3].host = "there";
   c.scheduler().deliver(start);
   CHECK(c.facts.only_network);

@@ -37,7 +37,7 @@ Status DataPlane::start(const JobStart& start, Incarnation incarnation, const Sh
   const auto self = std::find_if(start.members.begin(), start.members.end(),
                                  [this](const Member& member) { return member.rank == config_.rank; });
   if (self == start.members.end()) return scheduler_error("a job that does not have this rank");
-  stats_->workers.store(start.members.size(), std::memory_order_relaxed);
+  stats_->workers.store(start.workers, std::memory_order_relaxed);
   exchange_.start(self->weight);
   if (Status status = ranks_.form(start, *self, patience); !status.ok()) return status;
   return lanes_.start(job_, incarnation, ticket, ranks_.size());
@@ -88,7 +88,7 @@ Status DataPlane::on_moved(const Moved& moved) {
 void DataPlane::on_shrunk(const Shrunk& shrunk) {
   if (exchange_.stopped() || !job_.shrink(shrunk)) return;
   lanes_.set_generation(shrunk.generation);
-  const std::size_t left = job_.now().members.size();
+  const std::uint32_t left = job_.now().workers;
   stats_->workers.store(left, std::memory_order_relaxed);
   log_.warn("{}; it goes on with {} of {} workers (generation {})", shrunk.reason, left, config_.world_size,
             shrunk.generation.value);

@@ -83,7 +83,7 @@ class DataPlane final : private HostRanks::Owner {
   std::vector<LaneIndex> closed_lanes() const { return lanes_.closed_lanes(); }
   std::vector<LaneLost> lost_links() const { return lanes_.lost_links(); }
 
-  // A worker is lost, and the job goes on without it.
+  // Workers are lost, and the job goes on without them.
   void on_shrunk(const Shrunk& shrunk);
 
   // A request that has been checked, of a tensor that may be unknown here. One without elements is done at

@@ -69,8 +69,7 @@ void LaneSet::start_loops(const JobStart& job, std::uint32_t group_size) {
 void LaneSet::make_loops(const JobStart& job, DataThreadsFacts facts) {
   facts.wanted = config_.data_threads;
   facts.bandwidth_bps = config_.bandwidth_bps;
-  facts.workers_here = static_cast<std::size_t>(std::ranges::count_if(
-      job.members, [this](const Member& member) { return member.host == config_.host; }));
+  facts.workers_here = job.host_workers;
   const LaneLoops made = make_loops_(facts);
   loops_.resize(made.loops.size());
   for (std::size_t i = 0; i < loops_.size(); ++i)

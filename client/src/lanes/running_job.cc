@@ -32,7 +32,7 @@ Epoch RunningJob::move(const Moved& moved) {
 bool RunningJob::shrink(const Shrunk& shrunk) {
   if (shrunk.job_run != now_.job_run || shrunk.generation <= now_.generation) return false;
   now_.generation = shrunk.generation;
-  std::erase_if(now_.members, [&](const Member& member) { return member.rank == shrunk.lost; });
+  now_.workers = shrunk.workers;
   return true;
 }
 

@@ -23,7 +23,7 @@ class RunningJob {
   Epoch epoch() const { return now_.epoch; }
   Generation generation() const { return now_.generation; }
   std::uint64_t partition_bytes() const { return now_.partition_bytes; }
-  // Its epoch, generation and members are the present ones, its lanes all so far.
+  // Its epoch, generation and number of workers are the present ones, its lanes all so far.
   const JobStart& now() const { return now_; }
   Epoch first_epoch() const { return first_epoch_; }
   Generation first_generation() const { return first_generation_; }

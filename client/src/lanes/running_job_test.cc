@@ -12,6 +12,7 @@ JobStart start_of(std::uint64_t partition_bytes = kMinPartitionBytes) {
   start.generation = Generation{1};
   start.epoch = Epoch{3};
   start.partition_bytes = partition_bytes;
+  start.workers = 2;
   start.members.resize(2);
   start.members[1].rank = Rank{1};
   start.lanes.resize(1);
@@ -61,11 +62,11 @@ TEST_CASE("running job: a loss counts once, and only in its run") {
   Shrunk shrunk;
   shrunk.job_run = JobRun{8};
   shrunk.generation = Generation{2};
-  shrunk.lost = Rank{1};
+  shrunk.workers = 1;
   CHECK_FALSE(job.shrink(shrunk));
   shrunk.job_run = JobRun{7};
   CHECK(job.shrink(shrunk));
-  CHECK(job.now().members.size() == 1);
+  CHECK(job.now().workers == 1);
   CHECK(job.generation() == Generation{2});
   CHECK(job.first_generation() == Generation{1});
   CHECK_FALSE(job.shrink(shrunk));

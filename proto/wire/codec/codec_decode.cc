@@ -134,6 +134,9 @@ void read(Check& check, const fb::JobStart& in, JobStart& out) {
   out.partition_bytes = check.partition_bytes(in.partition_bytes());
   check.members(in.members(), out.members);
   check.lanes(in.lanes(), out.lanes);
+  out.workers = check.range("workers", in.workers(), 0, kMaxWorldSize);
+  out.host_workers = check.range("host_workers", in.host_workers(), 0, in.workers());
+  out.groups = in.groups();
 }
 
 void read(Check& check, const fb::JobFailed& in, JobFailed& out) {
@@ -362,16 +365,14 @@ void read(Check& check, const fb::Retained& in, Retained& out) {
   check.rounds("applied", in.applied(), out.applied);
 }
 
-void read(Check& check, const fb::Settle& in, Settle& out) {
-  out.number = in.number();
-  out.rank = check.below<Rank>("rank", in.rank(), kMaxWorldSize);
-}
+void read(Check&, const fb::Settle& in, Settle& out) { out.number = in.number(); }
 
 void read(Check& check, const fb::Shrunk& in, Shrunk& out) {
   out.request = in.request();
   out.job_run = JobRun{in.job_run()};
   out.generation = Generation{in.generation()};
-  out.lost = check.below<Rank>("lost", in.lost(), kMaxWorldSize);
+  check.ids("lost", in.lost(), kMaxWorldSize, kMaxWorldSize, out.lost);
+  out.workers = check.range("workers", in.workers(), 0, kMaxWorldSize);
   check.text("reason", in.reason(), kMaxMessageBytes, out.reason);
 }
 
@@ -387,7 +388,6 @@ void read(Check&, const fb::Settled& in, Settled& out) { out.number = in.number(
 
 void read(Check& check, const fb::Attached& in, Attached& out) {
   check.ids("closed", in.closed(), kMaxLanesPerJob, kMaxLanesPerJob, out.closed);
-  check.ids("closing", in.closing(), kMaxWorldSize, kMaxWorldSize, out.closing);
   out.barriers_arrived = in.barriers_arrived();
   out.barriers_done = check.range("barriers_done", in.barriers_done(), 0, in.barriers_arrived());
   out.run_age_ms = in.run_age_ms();

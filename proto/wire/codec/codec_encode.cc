@@ -102,7 +102,7 @@ Offset<fb::JobStart> pack(Builder& b, const JobStart& m) {
   const auto members = pack(b, m.members);
   const auto lanes = pack(b, m.lanes);
   return fb::CreateJobStart(b, m.job_run.value, m.generation.value, m.epoch.value, m.partition_bytes, members,
-                            lanes);
+                            lanes, m.workers, m.host_workers, m.groups);
 }
 
 Offset<fb::JobFailed> pack(Builder& b, const JobFailed& m) {
@@ -261,18 +261,18 @@ Offset<fb::Retained> pack(Builder& b, const Retained& m) {
 }
 
 Offset<fb::Shrunk> pack(Builder& b, const Shrunk& m) {
-  return fb::CreateShrunk(b, m.request, m.job_run.value, m.generation.value, m.lost.value,
+  const auto lost = pack_ids(b, m.lost);
+  return fb::CreateShrunk(b, m.request, m.job_run.value, m.generation.value, lost, m.workers,
                           pack_cut(b, m.reason, kMaxMessageBytes));
 }
 
-Offset<fb::Settle> pack(Builder& b, const Settle& m) { return fb::CreateSettle(b, m.number, m.rank.value); }
+Offset<fb::Settle> pack(Builder& b, const Settle& m) { return fb::CreateSettle(b, m.number); }
 
 Offset<fb::Settled> pack(Builder& b, const Settled& m) { return fb::CreateSettled(b, m.number); }
 
 Offset<fb::Attached> pack(Builder& b, const Attached& m) {
   const auto closed = pack_ids(b, m.closed);
-  const auto closing = pack_ids(b, m.closing);
-  return fb::CreateAttached(b, closed, closing, m.barriers_arrived, m.barriers_done, m.run_age_ms);
+  return fb::CreateAttached(b, closed, m.barriers_arrived, m.barriers_done, m.run_age_ms);
 }
 
 Offset<fb::LaneLost> pack(Builder& b, const LaneLost& m) {

@@ -150,6 +150,7 @@ void read(Check& check, const fb::ClusterState& in, ClusterState& out) {
   out.request = in.request();
   out.term = read(in.term());
   out.uptime_ms = in.uptime_ms();
+  out.lag_ms = in.lag_ms();
   out.servers.clear();
   out.jobs.clear();
   out.gone_servers.clear();
@@ -261,7 +262,7 @@ Offset<fb::ClusterState> pack(Builder& b, const ClusterState& m) {
     const auto how = pack_cut(b, s.how, kMaxMessageBytes);
     return fb::CreateGoneServer(b, s.server.value, host, endpoint, s.gone_ms, how);
   });
-  return fb::CreateClusterState(b, m.request, &term, m.uptime_ms, servers, jobs, gone_servers);
+  return fb::CreateClusterState(b, m.request, &term, m.uptime_ms, m.lag_ms, servers, jobs, gone_servers);
 }
 
 Offset<fb::Drain> pack(Builder& b, const Drain& m) { return fb::CreateDrain(b, m.request, m.server.value); }

@@ -94,12 +94,18 @@ class RandomMessages {
       case 32:
         return Retained{JobRun{any()},         partition(), Round{any()}, Epoch{u32()}, Generation{u32()},
                         u32(0, kMaxWorldSize), error(),     any(),        u32(),        rounds()};
-      case 33: return Settle{any(), rank()};
+      case 33: return Settle{any()};
       case 34: return Settled{any()};
       case 35: return Challenge{secret()};
       case 36: return Proof{secret()};
       case 37: return attached();
-      case 38: return Shrunk{any(), JobRun{any()}, Generation{u32()}, rank(), text(0, kMaxMessageBytes)};
+      case 38:
+        return Shrunk{any(),
+                      JobRun{any()},
+                      Generation{u32()},
+                      list<Rank>(8, kMaxWorldSize),
+                      u32(0, kMaxWorldSize),
+                      text(0, kMaxMessageBytes)};
       case 39: return LaneLost{ServerId{u32()}, Incarnation{any()}, flag(), any(), text(0, kMaxMessageBytes)};
       case 40:
         return HelloLocal{JobRun{any()},     rank(),        Incarnation{any()}, Incarnation{any()},
@@ -259,7 +265,7 @@ class RandomMessages {
   }
 
   Message cluster_state() {
-    ClusterState m{any(), term(), any(), {}, {}, {}};
+    ClusterState m{any(), term(), any(), any(), {}, {}, {}};
     m.gone_servers.resize(number(0, kMaxGoneServersListed));
     for (GoneServer& s : m.gone_servers)
       s = {ServerId{u32()}, text(0, kMaxHostBytes), endpoint(), any(), text(0, 100)};
@@ -322,6 +328,9 @@ class RandomMessages {
                Epoch{u32()},  8 * number(kMinPartitionBytes / 8, kMaxPartitionBytes / 8),
                members(),     {}};
     m.lanes = lanes();
+    m.workers = u32(0, kMaxWorldSize);
+    m.host_workers = u32(0, m.workers);
+    m.groups = flag();
     return m;
   }
 
@@ -361,7 +370,7 @@ class RandomMessages {
   }
 
   Message attached() {
-    Attached m{list<LaneIndex>(8, kMaxLanesPerJob), list<Rank>(8, kMaxWorldSize), any(), 0};
+    Attached m{list<LaneIndex>(8, kMaxLanesPerJob), any(), 0};
     m.barriers_done = number(0, m.barriers_arrived);
     m.run_age_ms = any();
     return m;

@@ -82,7 +82,10 @@ inline std::vector<Message> sample_messages() {
                          1 << 20,
                          sample_members(),
                          {{ServerId{3}, Incarnation{0xa2}, {"10.0.0.7", 4712}, 0, "cpu-00", true},
-                          {ServerId{4}, Incarnation{0xa3}, {"fe80::1", 4713}, 1, "cpu-01"}}});
+                          {ServerId{4}, Incarnation{0xa3}, {"fe80::1", 4713}, 1, "cpu-01"}},
+                         8,
+                         2,
+                         true});
   all.push_back(JobFailed{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", "start the job again"}});
   all.push_back(Declare{11,
                         {{"layer1.weight", DType::bf16, 1'000'000, -3, Mode::async, 2},
@@ -160,12 +163,12 @@ inline std::vector<Message> sample_messages() {
                          19,
                          1,
                          {Round{813}, Round{0}}});
-  all.push_back(Settle{26, Rank{2}});
+  all.push_back(Settle{26});
   all.push_back(Settled{27});
   all.push_back(Challenge{sample_secret(0x60)});
   all.push_back(Proof{sample_secret(0x70)});
-  all.push_back(Attached{{LaneIndex{0}}, {Rank{3}}, 15, 14, 182'000});
-  all.push_back(Shrunk{28, JobRun{0xb2}, Generation{9}, Rank{3}, "rank 3 is gone"});
+  all.push_back(Attached{{LaneIndex{0}}, 15, 14, 182'000});
+  all.push_back(Shrunk{28, JobRun{0xb2}, Generation{9}, {Rank{3}, Rank{5}}, 6, "rank 3 is gone"});
   all.push_back(HelloAdmin{Term{1, 0xa0}, sample_secret(0x80)});
   all.push_back(AskOpenRounds{28, JobRun{0xb2}, TensorId{12}, 10'000});
   all.push_back(OpenRounds{29,
@@ -193,6 +196,7 @@ inline std::vector<Message> sample_messages() {
       33,
       Term{1, 0xa0},
       86'400'000,
+      700,
       {{ServerId{2}, "cpu-02", {"10.0.0.9", 4714}, 2, 1 << 30, 1 << 20, 1, true, PartyState::alive, 100}},
       {{"resnet50",
         JobRun{0xb2},

@@ -196,6 +196,9 @@ class ScriptedCluster {
     start.members = members;
     for (std::uint32_t r = 0; r < 2 && members.empty(); ++r)
       start.members.push_back({Rank{r}, Incarnation{r + 10}, "host", r, 1, Rank{r}, 0});
+    start.workers = start.host_workers = static_cast<std::uint32_t>(start.members.size());
+    for (const Member& member : start.members)
+      start.groups = start.groups || member.weight > 1;
     for (std::uint32_t i = 0; i < lanes; ++i) {
       start.lanes.push_back({ServerId{i + 1},
                              Incarnation{i + 100},
