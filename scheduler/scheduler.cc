@@ -187,12 +187,16 @@ void Scheduler::warn_limited(const std::string& text) {
 void Scheduler::expire_greeting(TimePoint now) {
   while (!greeting_.empty()) {
     const PeerId oldest = *greeting_.begin();
-    if (now - peers_.at(oldest)->since() < options_.hello_timeout) return;
+    const Duration age = now - peers_.at(oldest)->since();
+    // What it has said may not have been read yet; who says it byte by byte does not stay for ever.
+    const bool may_be_through = age < 2 * options_.hello_timeout && has_unread(oldest);
+    if (age < options_.hello_timeout || may_be_through) return;
     drop_greeting(oldest, fmt::format("it took {}", seconds_text(options_.hello_timeout)));
   }
 }
 
 void Scheduler::on_message(PeerId id, Message& message, bool payload) {
+  if (lag_.watched() == id) lag_.read(id, loop_.now());
   Peer& peer = *peers_.at(id);
   if (peer.leaving) return;
   const bool first = greeting_.count(id) != 0;
@@ -251,17 +255,54 @@ void Scheduler::on_closed(PeerId id, const Error& error) {
   }
   greeting_.erase(id);
   peers_.erase(id);
+  lag_.read(id, loop_.now());
   core_.lost(loop_.now(), id, error);
   carry_out();
   finish_if_alone();
 }
 
 void Scheduler::tick() {
-  tick_timer_ = loop_.after(options_.core.tick, [this] { tick(); });
   const TimePoint now = loop_.now();
-  core_.tick(now);
+  measure_lag(now);
+  tick_due_ = now + options_.core.tick;
+  tick_timer_ = loop_.at(tick_due_, [this] { tick(); });
+  core_.tick(now, {[this](PeerId id) { return has_unread(id); }, [this] { return has_unread_newcomers(); }});
   carry_out();
   expire_greeting(clock_.advance(now));
+}
+
+// ---- what has arrived and is not read yet ----
+
+bool Scheduler::has_unread(PeerId id) {
+  const auto found = peers_.find(id);
+  return found != peers_.end() && found->second->connection().has_input();
+}
+
+bool Scheduler::has_unread_newcomers() {
+  if (listener_ != nullptr && listener_->has_input()) return true;
+  return std::any_of(greeting_.begin(), greeting_.end(), [this](PeerId id) { return has_unread(id); });
+}
+
+// Of a few connections in turn it looks whether something waits there.
+void Scheduler::measure_lag(TimePoint now) {
+  constexpr int kLookedAt = 8;
+  if (tick_due_ != TimePoint::max()) lag_.late(tick_due_, now);
+  if (const auto id = lag_.watched(); id && !has_unread(*id)) lag_.read(*id, now);
+  for (int i = 0; i < kLookedAt && !lag_.watched() && !peers_.empty(); ++i) {
+    auto next = peers_.upper_bound(last_looked_at_);
+    if (next == peers_.end()) next = peers_.begin();
+    last_looked_at_ = next->first;
+    if (next->second->connection().has_input()) lag_.watch(next->first, now);
+  }
+  lag_.tick(now);
+  core_.note_lag(lag_.worst(now));
+  if (const auto lag = lag_.take_warning()) {
+    log_.warn(
+        "is late by {} with its timers or with messages that have arrived; no node is declared dead for "
+        "that, but "
+        "joins, barriers and moves wait; give the scheduler a CPU of its own, or find the job that floods it",
+        seconds_text(*lag));
+  }
 }
 
 // ---- what the core wants ----

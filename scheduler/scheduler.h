@@ -9,6 +9,9 @@
 // does not read and is given up. Who is not through the handshake, or is refused at the hello, is logged at
 // most once a second.
 //
+// If it is late, because its CPU is taken or a job floods it, it warns, and gives up no peer from which
+// something waits to be read.
+//
 // Failure: a port that is taken or an address that is not allowed is an error of start(). Nothing that a peer
 // does harms more than that peer and, once it is dead, its job.
 #pragma once
@@ -26,6 +29,7 @@
 #include "proto/base/loop/event_loop.h"
 #include "proto/transport/transport.h"
 #include "scheduler/core/scheduler_core.h"
+#include "scheduler/lag_meter.h"
 
 namespace bps {
 
@@ -84,6 +88,9 @@ class Scheduler {
   void turn_away(PeerId id, const Error& error);
   void on_closed(PeerId id, const Error& error);
   void tick();
+  bool has_unread(PeerId id);
+  bool has_unread_newcomers();
+  void measure_lag(TimePoint now);
   void expire_greeting(TimePoint now);
   void drop_greeting(PeerId id, const std::string& why);
   void warn_limited(const std::string& text);
@@ -106,6 +113,9 @@ class Scheduler {
   LogLimit log_limit_;
   SchedulerCore core_;
   PauseClock clock_;
+  LagMeter lag_;
+  TimePoint tick_due_ = TimePoint::max();
+  PeerId last_looked_at_;  // for input that waits
   Endpoint endpoint_;
   std::unique_ptr<Listener> listener_;
   std::map<PeerId, std::unique_ptr<Peer>> peers_;

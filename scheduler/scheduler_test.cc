@@ -329,4 +329,66 @@ TEST_CASE("scheduler: an idle scheduler shuts down at once, and stop leaves noth
   CHECK(d.loop.pending_timers() == 0);
 }
 
+TEST_CASE("scheduler: nobody is dead whose words it has not read yet, however long it is busy") {
+  // Said once in ten seconds.
+  const ExpectLog late("is late by "), lost("job j failed: rank 1");
+  RunningDaemon d;
+  d.w1->has_input = true;
+  d.run(seconds(4), {d.server, d.w0});
+  CHECK(d.w1->open());
+  CHECK(d.w0->last<JobFailed>() == nullptr);
+  CHECK(late.seen() == 1);
+  const Link admin = d.connect(HelloAdmin{});
+  admin->say(AskCluster{1});
+  REQUIRE(admin->last<ClusterState>() != nullptr);
+  CHECK(admin->last<ClusterState>()->lag_ms >= 3000);
+  SECTION("it has said something") {
+    d.w1->say(Heartbeat{});
+    d.w1->has_input = false;
+    d.run(seconds(2), {d.server, d.w0, d.w1});
+    CHECK(d.w0->last<JobFailed>() == nullptr);
+  }
+  SECTION("it has not") {
+    d.w1->has_input = false;
+    d.run(milliseconds(200), {d.server, d.w0});
+    CHECK(d.w0->last<JobFailed>() != nullptr);
+  }
+}
+
+TEST_CASE("scheduler: who has lost his connection may be among those that say hello, but not for ever") {
+  const ExpectLog late("is late by "), lost("job j failed: rank 1");
+  RunningDaemon d;
+  const bool is_accepted = GENERATE(true, false);
+  CAPTURE(is_accepted);
+  Link somebody;
+  if (is_accepted) {
+    somebody = d.connect();
+    somebody->has_input = true;
+  } else {
+    d.transport.somebody_connects = true;
+  }
+  d.w1->hang_up(closed());
+  d.run(seconds(2), {d.server, d.w0});
+  CHECK(d.w0->last<JobFailed>() == nullptr);
+  d.run(seconds(2), {d.server, d.w0});
+  CHECK(d.w0->last<JobFailed>() != nullptr);
+}
+
+TEST_CASE("scheduler: a hello that it has not read yet is not too late") {
+  const ExpectLog late("is late by "), dropped("is dropped before its handshake: it took 5 s");
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  const Link says = d.connect(), silent = d.connect(), dribbles = d.connect();
+  says->has_input = dribbles->has_input = true;
+  d.run(milliseconds(5200));
+  CHECK(says->open());
+  says->say(Daemon::server_hello());
+  says->has_input = false;
+  CHECK(says->last<Welcome>() != nullptr);
+  d.run(seconds(6), {says});
+  CHECK_FALSE(silent->open());
+  CHECK_FALSE(dribbles->open());
+  CHECK(says->open());
+}
+
 }  // namespace bps

@@ -140,6 +140,10 @@ class Connection {
   // looks at queued_bytes() and waits for on_writable.
   virtual void send(const Message& message, Payload payload = {}, std::uint64_t cookie = 0) = 0;
 
+  // The peer has sent something, or closed, and no callback has reported that yet. To be asked before a peer
+  // is given up for its silence: it is a system call. A transport that cannot tell says false.
+  virtual bool has_input() { return false; }
+
   // Bytes (headers and payloads) queued here and not yet handed to the network.
   virtual std::size_t queued_bytes() const = 0;
 
@@ -167,6 +171,8 @@ class Listener {
  public:
   virtual ~Listener() = default;          // stops listening
   virtual Endpoint endpoint() const = 0;  // with the real port
+  // As that of Connection: somebody has connected.
+  virtual bool has_input() { return false; }
 };
 
 class Transport {

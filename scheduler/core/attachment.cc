@@ -240,8 +240,9 @@ Status Attachment::attached(TimePoint now, PeerId id, const Node& node, ServerRe
   return {};
 }
 
-void Attachment::expire(TimePoint now) {
+void Attachment::expire(TimePoint now, const std::function<bool(PeerId)>& unread) {
   for (const PeerId id : tables_.peers.late(now)) {
+    if (unread && unread(id)) continue;
     endings_.drop(now, id,
                   make_error(ErrorCode::deadline, "it has not said back what it was told",
                              "the process or its network hung; start it again"));

@@ -10,6 +10,7 @@
 // is not complete within the heartbeat deadline, is dropped.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "scheduler/core/drains.h"
@@ -30,7 +31,8 @@ class Attachment {
   // A run that recovers misses this worker: it has the collect time to come back.
   void expect(TimePoint now, const Outbox::Absent& absent);
   // Reports that have not come.
-  void expire(TimePoint now);
+  // `unread`: what the peer has sent was not read yet.
+  void expire(TimePoint now, const std::function<bool(PeerId)>& unread);
 
  private:
   Error farewell_to(const HelloWorker& hello) const;

@@ -10,6 +10,7 @@ ClusterState ClusterOverview::state(TimePoint now, std::uint64_t request) const 
   out.request = request;
   out.term = tables_.succession.term();
   out.uptime_ms = started_ ? milliseconds_of(now - *started_) : 0;
+  out.lag_ms = milliseconds_of(lag_);
   for (const auto& [id, server] : tables_.servers.all()) {
     if (out.servers.size() == kMaxServers) break;
     ServerState& state = out.servers.emplace_back();

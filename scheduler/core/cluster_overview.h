@@ -18,11 +18,13 @@ class ClusterOverview {
   void tick(TimePoint now) {
     if (!started_) started_ = now;
   }
+  void note_lag(Duration lag) { lag_ = lag; }
   ClusterState state(TimePoint now, std::uint64_t request) const;
 
  private:
   const Tables& tables_;
   std::optional<TimePoint> started_;
+  Duration lag_{0};
 };
 
 }  // namespace bps

@@ -63,15 +63,27 @@ void SchedulerCore::expel(TimePoint now, PeerId peer, const Error& reason) {
   settle(now);
 }
 
-void SchedulerCore::tick(TimePoint now) {
+// Who has no connection may be among those that say hello; but anybody can do that, for ever.
+bool SchedulerCore::may_be_unread(Incarnation node, Duration overdue, const Unread& unread) {
+  const Node* const found = tables_.nodes.find(node);
+  if (found == nullptr) return false;
+  if (found->peer.value != 0) return unread.from && unread.from(found->peer);
+  return overdue < tables_.options.detector.heartbeat_deadline && unread.from_newcomers &&
+         unread.from_newcomers();
+}
+
+void SchedulerCore::tick(TimePoint now, const Unread& unread) {
   now = clock_.advance(now);
-  for (const FailureDetector::Death& death : tables_.nodes.detector().expire(now))
+  const auto excuse = [&](Incarnation node, Duration overdue) {
+    return may_be_unread(node, overdue, unread);
+  };
+  for (const FailureDetector::Death& death : tables_.nodes.detector().expire(now, excuse))
     endings_.die(now, death);
   for (const auto& [run, job] : tables_.runs.all())
     job->tick(now);
   settle(now);
   admission_.expire(now);
-  attachment_.expire(now);
+  attachment_.expire(now, unread.from);
   if (tables_.awaited.expire(now)) tables_.newcomers.retry_soon();
   overview_.tick(now);
   tables_.queries.tick(now);

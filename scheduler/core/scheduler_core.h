@@ -50,7 +50,15 @@ class SchedulerCore {
   void lost(TimePoint now, PeerId peer, const Error& reason);
   // The peer is to be given up for what it does: it is told, closed, and counts as lost.
   void expel(TimePoint now, PeerId peer, const Error& reason);
-  void tick(TimePoint now);
+  // Input that the owner of this core has not read yet: from a peer, and from connections that have not said
+  // hello. No node is given up while there is some.
+  struct Unread {
+    std::function<bool(PeerId)> from;
+    std::function<bool()> from_newcomers;
+  };
+  void tick(TimePoint now, const Unread& unread = {});
+  // How late the owner was in the last minute.
+  void note_lag(Duration lag) { overview_.note_lag(lag); }
 
   // Fails all runs with `reason`, refuses everyone, now and from now on. The administrator who asked for it
   // stays for the answer.
@@ -91,6 +99,7 @@ class SchedulerCore {
   void on_server(TimePoint now, PeerId id, const Node& node, Message& message);
   void on_admin(TimePoint now, PeerId id, Message& message);
   // Does what jobs have left to the core, until nothing is left.
+  bool may_be_unread(Incarnation node, Duration overdue, const Unread& unread);
   void settle(TimePoint now);
   void try_recover(TimePoint now);
 

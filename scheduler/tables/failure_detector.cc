@@ -43,7 +43,7 @@ std::optional<Duration> FailureDetector::silence(Incarnation node, TimePoint now
   return std::max(now - it->second.lost.value_or(it->second.heard), Duration::zero());
 }
 
-std::vector<FailureDetector::Death> FailureDetector::expire(TimePoint now) {
+std::vector<FailureDetector::Death> FailureDetector::expire(TimePoint now, const Unread& unread) {
   std::vector<Death> deaths;
   if (now < next_check_) return deaths;
   next_check_ = TimePoint::max();
@@ -52,6 +52,11 @@ std::vector<FailureDetector::Death> FailureDetector::expire(TimePoint now) {
     const TimePoint deadline = deadline_of(node);
     if (now < deadline) {
       next_check_ = std::min(next_check_, deadline);
+      ++it;
+      continue;
+    }
+    if (unread && unread(it->first, now - deadline)) {
+      next_check_ = now;
       ++it;
       continue;
     }

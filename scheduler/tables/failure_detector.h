@@ -2,10 +2,14 @@
 // lost connection makes it suspect; it is dead when the reconnect grace has passed since, or when it has been
 // silent for the heartbeat deadline, connection or not.
 //
+// Silence counts only from what this process has read. An owner that is behind with reading says what waits
+// to be read, and that node is not dead yet.
+//
 // All times come from one local monotonic clock that stands still while this process does (PauseClock);
 // nothing a node says about time is believed. Owner: Nodes. Pure.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -43,8 +47,11 @@ class FailureDetector {
   // Since its last word, or since its connection was lost. Nothing of unknown nodes.
   std::optional<Duration> silence(Incarnation node, TimePoint now) const;
 
+  // Asked of a node that is dead by the clock, `overdue` after its deadline: something that may be from it
+  // has arrived, and was not read yet. True puts the deadline off.
+  using Unread = std::function<bool(Incarnation, Duration overdue)>;
   // Takes out and returns the nodes that are dead at `now`, in the order of their incarnations.
-  std::vector<Death> expire(TimePoint now);
+  std::vector<Death> expire(TimePoint now, const Unread& unread = {});
 
   std::size_t size() const { return nodes_.size(); }
 

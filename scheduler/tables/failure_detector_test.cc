@@ -44,6 +44,29 @@ TEST_CASE("failure detector: silence kills at the heartbeat deadline, a word pos
   CHECK(detector.expire(kStart + milliseconds(5999)).size() == 1);
 }
 
+TEST_CASE("failure detector: nobody dies while something of him waits to be read") {
+  FailureDetector detector({seconds(3), milliseconds(300)});
+  detector.add(kA, kStart);
+  detector.add(kB, kStart);
+  Duration overdue{0};
+  const auto unread = [&](Incarnation node, Duration late) {
+    if (node == kA) overdue = late;
+    return node == kA;
+  };
+  const auto deaths = detector.expire(kStart + milliseconds(3050), unread);
+  REQUIRE(deaths.size() == 1);
+  CHECK(deaths[0].node == kB);
+  CHECK(overdue == milliseconds(50));
+  CHECK(detector.expire(kStart + milliseconds(3100), unread).empty());
+  CHECK(overdue == milliseconds(100));
+  SECTION("read at last") {
+    detector.heard(kA, kStart + milliseconds(3120));
+    CHECK(detector.expire(kStart + milliseconds(6119)).empty());
+    CHECK(detector.expire(kStart + milliseconds(6120)).size() == 1);
+  }
+  SECTION("it was nothing") { CHECK(detector.expire(kStart + milliseconds(3120)).size() == 1); }
+}
+
 TEST_CASE("failure detector: a lost connection is a suspicion, and death after the grace") {
   FailureDetector detector({seconds(3), milliseconds(300)});
   detector.add(kA, kStart);

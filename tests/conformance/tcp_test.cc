@@ -43,6 +43,30 @@ TEST_CASE("a lost connection is named with its peer") {
         "connection to " + pair.server.connection->peer() + " lost: closed by the peer");
 }
 
+TEST_CASE("what has arrived and was not read yet shows: somebody who connects, a frame, the end") {
+  TcpFabric fabric;
+  Pair pair(fabric);
+  CHECK_FALSE(pair.listener->has_input());
+  pair.connect();
+  REQUIRE(fabric.run_until([&] { return pair.listener->has_input() || pair.server.connection; }, kLimit));
+  CHECK_FALSE(pair.server.connection);
+  REQUIRE(fabric.run_until([&] { return pair.server.connection && pair.client.writable > 0; }, kLimit));
+  CHECK_FALSE(pair.listener->has_input());
+  pair.settle();
+  const auto shows = [&] { return pair.server.connection->has_input(); };
+  CHECK_FALSE(shows());
+  pair.client.send(heartbeat(1));
+  REQUIRE(fabric.run_until([&] { return shows() || pair.server.messages > 0; }, kLimit));
+  CHECK(pair.server.messages == 0);
+  REQUIRE(fabric.run_until([&] { return pair.server.messages == 1; }, kLimit));
+  CHECK_FALSE(shows());
+  pair.client.close();
+  REQUIRE(fabric.run_until([&] { return shows() || pair.server.closed > 0; }, kLimit));
+  CHECK(pair.server.closed == 0);
+  REQUIRE(fabric.run_until([&] { return pair.server.closed == 1; }, kLimit));
+  CHECK_FALSE(shows());
+}
+
 TEST_CASE("an owner is asked for more four times at a visit, then others have their turn") {
   TcpFabric fabric;
   Pair pair(fabric);

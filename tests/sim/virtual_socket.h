@@ -82,6 +82,7 @@ class Socket : public std::enable_shared_from_this<Socket> {
   // The owner's calls; see Connection.
   void start(ConnectionHandler& handler);
   void send(const Message& message, const Payload& payload, std::uint64_t cookie);
+  bool has_input() const { return !received_.empty(); }
   std::size_t queued_bytes() const { return queued_bytes_; }
   void end_handshake(std::size_t bytes) {
     max_header_bytes_ = bytes;

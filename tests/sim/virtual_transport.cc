@@ -29,6 +29,7 @@ class VirtualConnection final : public Connection {
   void send(const Message& message, Payload payload, std::uint64_t cookie) override {
     if (socket_) socket_->send(message, payload, cookie);
   }
+  bool has_input() override { return socket_ && socket_->has_input(); }
   std::size_t queued_bytes() const override { return socket_ ? socket_->queued_bytes() : 0; }
   void end_handshake(std::size_t bytes) override {
     if (socket_) socket_->end_handshake(bytes);

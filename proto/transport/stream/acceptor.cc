@@ -1,5 +1,7 @@
 #include "proto/transport/stream/acceptor.h"
 
+#include <poll.h>
+
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -15,6 +17,11 @@ bool is_out_of_resources(int error) {
 }
 
 }  // namespace
+
+bool is_readable(int fd) {
+  pollfd wanted{fd, POLLIN, 0};
+  return ::poll(&wanted, 1, 0) > 0;
+}
 
 Acceptor::Acceptor(AsioLoop& loop, std::string where, Logger log, Accepted accepted)
     : loop_(loop), where_(std::move(where)), log_(std::move(log)), accepted_(std::move(accepted)) {}

@@ -28,6 +28,7 @@ class Acceptor final : public std::enable_shared_from_this<Acceptor> {
   // A socket that listens.
   Status open(UniqueFd fd);
   void close();
+  bool has_input() { return open_ && is_readable(readiness_.fd()); }
 
   // Called by Readiness.
   void readable();
@@ -54,6 +55,10 @@ class ListenerOf final : public Listener {
       : acceptor_(std::move(acceptor)), endpoint_(std::move(endpoint)) {}
   ~ListenerOf() override { acceptor_->close(); }
   Endpoint endpoint() const override { return endpoint_; }
+  bool has_input() override {
+    if constexpr (requires(A & acceptor) { acceptor.has_input(); }) return acceptor_->has_input();
+    return false;
+  }
 
  private:
   const std::shared_ptr<A> acceptor_;

@@ -62,6 +62,9 @@ class HandlerAllocator {
   HandlerMemory* memory_;
 };
 
+// Now, without waiting: there are bytes, the end of the stream, or somebody to accept.
+bool is_readable(int fd);
+
 template <class Owner>
 class Readiness {
  public:

@@ -25,6 +25,10 @@ class StreamConnection final : public Connection {
   void send(const Message& message, Payload payload, std::uint64_t cookie) override {
     if (stream_) stream_->send(message, payload, cookie);
   }
+  bool has_input() override {
+    if constexpr (requires(Stream & stream) { stream.has_input(); }) return stream_ && stream_->has_input();
+    return false;
+  }
   std::size_t queued_bytes() const override { return stream_ ? stream_->queued_bytes() : 0; }
   void end_handshake(std::size_t bytes) override {
     if (stream_) stream_->end_handshake(bytes);

@@ -130,6 +130,11 @@ void TcpStream::tls_failed() {
 
 // ---- reading ----
 
+bool TcpStream::has_input() {
+  if (state_ != State::open) return false;
+  return undelivered_ || holds_input() || is_readable(attached_ ? readiness_.fd() : fd_.get());
+}
+
 ssize_t TcpStream::read_some(std::span<iovec> pieces) {
   // What comes after the last words is thrown away as it is.
   if (tls_ != nullptr && state_ != State::lingering) return read_tls(pieces);

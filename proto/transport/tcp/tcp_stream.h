@@ -30,6 +30,7 @@ class TcpStream final : public SocketStream<TcpStream, SendQueue> {
   void connect_to(Result<std::vector<SocketAddress>> addresses);
   std::shared_ptr<TcpStream> move_to(AsioLoop& loop);
   void close_after_flush(Duration linger);
+  bool has_input();
 
   // Called by Readiness.
   void readable();

@@ -22,6 +22,7 @@ struct FakeLink {
   std::unique_ptr<Message> arriving;
   std::size_t queued_bytes = 0;
   std::size_t max_header_bytes = kMaxHelloHeaderBytes;
+  bool has_input = false;
   bool closed = false;    // by its owner, at once
   bool flushing = false;  // by its owner, after what was sent
 
@@ -55,6 +56,7 @@ class FakeConnection final : public Connection {
 
   void start(ConnectionHandler& handler) override { link_->handler = &handler; }
   void send(const Message& message, Payload, std::uint64_t) override { link_->sent.push_back(message); }
+  bool has_input() override { return link_->has_input; }
   std::size_t queued_bytes() const override { return link_->queued_bytes; }
   void end_handshake(std::size_t bytes) override { link_->max_header_bytes = bytes; }
   void close() override {
@@ -81,6 +83,7 @@ class FakeTransport final : public Transport {
       FakeListener(FakeTransport& t, Endpoint e) : transport(t), at(std::move(e)) {}
       ~FakeListener() override { transport.accepted_ = nullptr; }
       Endpoint endpoint() const override { return at; }
+      bool has_input() override { return transport.somebody_connects; }
       FakeTransport& transport;
       Endpoint at;
     };
@@ -105,6 +108,7 @@ class FakeTransport final : public Transport {
   bool listening() const { return accepted_ != nullptr; }
 
   std::optional<Error> refuse_with;
+  bool somebody_connects = false;                    // and was not accepted yet
   std::vector<std::shared_ptr<FakeLink>> connected;  // in order of connect()
   Duration last_patience{};                          // that the last of them was given
 
