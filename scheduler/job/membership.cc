@@ -30,6 +30,21 @@ const char* grouping_text(LocalGrouping grouping) {
   return grouping == LocalGrouping::off ? "off" : grouping == LocalGrouping::host ? "host" : "nccl";
 }
 
+// Asked when each one leaves, and by each newcomer: it looks from the one on for which it was so last time,
+// and around.
+template <class Is>
+bool finds_any(const std::map<Rank, Worker>& workers, Rank& last, Is is) {
+  const auto it_is = [&](const auto& entry) { return is(entry.second); };
+  const auto from = workers.lower_bound(last);
+  auto found = std::find_if(from, workers.end(), it_is);
+  if (found == workers.end()) {
+    found = std::find_if(workers.begin(), from, it_is);
+    if (found == from) return false;
+  }
+  last = found->first;
+  return true;
+}
+
 const char* mode_text(Mode mode) { return mode == Mode::sync ? "sync" : "async"; }
 
 }  // namespace
@@ -84,13 +99,14 @@ Error Membership::disagreement(const HelloWorker& hello) const {
 Membership::Decision Membership::decide(const HelloWorker& hello, bool gathering) const {
   const auto holder = workers_.find(hello.rank);
   const bool held = holder != workers_.end() && !holder->second.left && !holder->second.suspected();
-  const auto any = [&](auto is) {
-    return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) { return is(entry.second); });
+  const auto any_suspected = [&] {
+    return finds_any(workers_, suspected_, [](const Worker& worker) { return worker.suspected(); });
   };
-  if (!gathering && (any([](const Worker& worker) { return worker.suspected(); }) ||
-                     (!held && any([](const Worker& w) { return w.left && w.loss.empty(); })))) {
-    return {Verdict::wait, {}};
-  }
+  const auto any_left = [&] {
+    return finds_any(workers_, left_,
+                     [](const Worker& worker) { return worker.left && worker.loss.empty(); });
+  };
+  if (!gathering && (any_suspected() || (!held && any_left()))) return {Verdict::wait, {}};
   if (holder != workers_.end() && !holder->second.loss.empty()) {
     return {Verdict::refuse,
             make_error(ErrorCode::configuration,
@@ -147,17 +163,8 @@ Worker* Membership::find(Rank rank) {
 
 bool Membership::complete() const { return workers_.size() == world_size() && suspected().empty(); }
 
-// Asked when each one leaves: from the one on that had not left last time, and around.
 bool Membership::all_left() const {
-  const auto stays = [](const auto& entry) { return !entry.second.left; };
-  const auto from = workers_.lower_bound(staying_);
-  auto found = std::find_if(from, workers_.end(), stays);
-  if (found == workers_.end()) {
-    found = std::find_if(workers_.begin(), from, stays);
-    if (found == from) return true;
-  }
-  staying_ = found->first;
-  return false;
+  return !finds_any(workers_, staying_, [](const Worker& worker) { return !worker.left; });
 }
 
 std::vector<Rank> Membership::missing() const {

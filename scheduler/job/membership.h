@@ -109,7 +109,8 @@ class Membership {
   HelloWorker settings_;
   TimePoint created_at_;
   std::map<Rank, Worker> workers_;
-  mutable Rank staying_;  // had not left when all_left() was asked last
+  // The last that were found: who had not left, was suspected, had left.
+  mutable Rank staying_, suspected_, left_;
 };
 
 }  // namespace bps
