@@ -299,8 +299,9 @@ void Scheduler::measure_lag(TimePoint now) {
   if (const auto lag = lag_.take_warning()) {
     log_.warn(
         "is late by {} with its timers or with messages that have arrived; no node is declared dead for "
-        "that, but "
-        "joins, barriers and moves wait; give the scheduler a CPU of its own, or find the job that floods it",
+        "that, "
+        "but joins, barriers and moves wait; give the scheduler a CPU of its own, or find the job that "
+        "floods it",
         seconds_text(*lag));
   }
 }

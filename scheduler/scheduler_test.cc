@@ -368,9 +368,9 @@ TEST_CASE("scheduler: who has lost his connection may be among those that say he
     d.transport.somebody_connects = true;
   }
   d.w1->hang_up(closed());
-  d.run(seconds(2), {d.server, d.w0});
+  d.run(milliseconds(500), {d.server, d.w0});
   CHECK(d.w0->last<JobFailed>() == nullptr);
-  d.run(seconds(2), {d.server, d.w0});
+  d.run(milliseconds(3500), {d.server, d.w0});
   CHECK(d.w0->last<JobFailed>() != nullptr);
 }
 

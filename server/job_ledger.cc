@@ -184,7 +184,7 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Ro
     if (!job.tensors.contains(tensor.tensor)) result.tensors.push_back(tensor.tensor);
     add(job.tensors[tensor.tensor], tensor);
   }
-  result.epoch_before = std::exchange(job.epoch, added->epoch);
+  job.epoch = added->epoch;
   job.lane_bytes = std::move(lane_bytes);
   job.replaced = replaced;
   job.bytes += result.bytes;
@@ -234,8 +234,6 @@ DropTensors JobLedger::take_back(const Declaration& declaration) {
     for (const PartitionSlice& slice : tensor.partitions)
       drop.partitions.push_back(slice.partition);
   }
-  const auto found = jobs_.find(drop.job_run);
-  if (found != jobs_.end()) found->second.epoch = declaration.epoch_before;
   return drop;
 }
 

@@ -55,7 +55,6 @@ class JobLedger {
     std::uint64_t bytes = 0;        // reserved for it,
     std::uint64_t own_bytes = 0;    // of these, to be taken before it is acknowledged
     std::vector<TensorId> tensors;  // that were not here at all
-    Epoch epoch_before;
   };
   // All or nothing. `waits`: ask again after freed().
   Declaration declare(const DeclareSlices& declare, const Room& room);

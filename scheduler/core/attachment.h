@@ -7,7 +7,7 @@
 // A hello that cannot be judged yet is closed without a word: the node may try again.
 //
 // Owner: SchedulerCore. Pure. Limits: those of CoreOptions. A node whose report contradicts what is known, or
-// is not complete within the heartbeat deadline, is dropped.
+// is not complete within the heartbeat deadline though all that came from it was read, is dropped.
 #pragma once
 
 #include <functional>

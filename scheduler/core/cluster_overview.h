@@ -19,6 +19,7 @@ class ClusterOverview {
     if (!started_) started_ = now;
   }
   void note_lag(Duration lag) { lag_ = lag; }
+  Duration lag() const { return lag_; }
   ClusterState state(TimePoint now, std::uint64_t request) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "proto/base/config/units.h"
@@ -63,13 +64,16 @@ void SchedulerCore::expel(TimePoint now, PeerId peer, const Error& reason) {
   settle(now);
 }
 
-// Who has no connection may be among those that say hello; but anybody can do that, for ever.
+// A node without connection may be one of those that are about to send a hello. But anybody can do that at
+// any time: so it has its grace once more, and what the scheduler is late by, at most the time of a silent
+// one.
 bool SchedulerCore::may_be_unread(Incarnation node, Duration overdue, const Unread& unread) {
   const Node* const found = tables_.nodes.find(node);
   if (found == nullptr) return false;
   if (found->peer.value != 0) return unread.from && unread.from(found->peer);
-  return overdue < tables_.options.detector.heartbeat_deadline && unread.from_newcomers &&
-         unread.from_newcomers();
+  const FailureDetector::Options& detector = tables_.options.detector;
+  const Duration grace = std::min(detector.reconnect_grace + overview_.lag(), detector.heartbeat_deadline);
+  return overdue < grace && unread.from_newcomers && unread.from_newcomers();
 }
 
 void SchedulerCore::tick(TimePoint now, const Unread& unread) {

@@ -98,8 +98,9 @@ class SchedulerCore {
   void on_worker(TimePoint now, PeerId id, const Node& node, Message& message);
   void on_server(TimePoint now, PeerId id, const Node& node, Message& message);
   void on_admin(TimePoint now, PeerId id, Message& message);
-  // Does what jobs have left to the core, until nothing is left.
+  // Something of the node may have arrived and wait to be read.
   bool may_be_unread(Incarnation node, Duration overdue, const Unread& unread);
+  // Does what jobs have left to the core, until nothing is left.
   void settle(TimePoint now);
   void try_recover(TimePoint now);
 

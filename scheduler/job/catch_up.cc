@@ -16,6 +16,7 @@ Status CatchUp::check(const Worker& worker, const WorkerReport& report, bool is_
     return contradiction("its number of barriers");
   if (!report.started()) return {};
   if (report.start->job_run != run_.id) return contradiction("its run");
+  if (report.start->workers > run_.membership.world_size()) return contradiction("its number of workers");
   std::set<Incarnation> lives;
   for (const Member& member : report.start->members) {
     const bool is_new = lives.insert(member.incarnation).second;

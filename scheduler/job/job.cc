@@ -37,6 +37,7 @@ void Job::maybe_start() {
 }
 
 void Job::tick(TimePoint now) {
+  if (ended()) return;
   waits_.tick(now);
   losses_.tell(servers_.used());
   judge_links(now);

@@ -1,5 +1,5 @@
 // What the scheduler sends for a job from its start to its end: for each rank about the same, however many
-// there are. `scheduler_test "[figures]"` prints it for the largest job, too, with the time that the core
+// there are. `scheduler_test "cost:*" -s` prints it for the largest job, too, with the time that the core
 // takes.
 #include <fmt/core.h>
 

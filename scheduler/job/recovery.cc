@@ -140,9 +140,9 @@ void Recovery::note_left(Rank rank) {
   }
 }
 
-// Whom the report of any server leaves out the job has gone on without, or was about to: unless all workers
-// know, it is told again with a new generation; and a process that comes back for such a rank is not let in.
-// Servers hear of a loss before workers do.
+// A rank that some server's report leaves out is one that the job has lost, or was about to: unless all
+// workers know, it is told again with a new generation; and a process that comes back for such a rank is not
+// let in. Servers hear of a loss before workers do.
 Status Recovery::note_losses() {
   Generation generation = losses_.generation();
   std::map<Rank, std::size_t> lists;  // of servers, that have the rank

@@ -3,7 +3,7 @@
 // is over.
 //
 // The time is that of all schedulers together, as the state keeps it: one that is started again and again
-// does not begin anew each time. It gives a run `least` all the same, as its nodes may have been about to
+// does not begin anew each time. Each of them gives a run 1 s at least, as its nodes may have been about to
 // come.
 //
 // Owner: the core's Tables. Pure.

@@ -28,6 +28,8 @@ MemoryGrant::MemoryGrant(BufferPool& slots, BufferPool& arrivals, bool pins, con
   if (largest <= lane_bytes) return;
   lanes_.bytes = largest;
   lanes_left_ = lanes;
+  slots_.look_again();
+  arrivals_.look_again();
   needed_ += lanes * BufferPool::class_bytes(largest);
 }
 

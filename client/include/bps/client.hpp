@@ -535,6 +535,8 @@ int run_main(const char* program, Body&& body) {
     return failed(error.what(), error.exit_code());
   } catch (const std::exception& error) {
     return failed(error.what(), 1);
+  } catch (...) {
+    return failed("an exception of a type that is not std::exception", 1);
   }
 }
 

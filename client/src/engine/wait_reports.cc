@@ -45,8 +45,7 @@ void WaitReports::explain(TensorId tensor, Duration patience, Explained done) {
   if (!under_way || !describe_scheduler().empty()) return done({local});
   const std::string name = *under_way->name;
   queries_.ask(Subject::tensor, name, patience,
-               [name, local, round = under_way->round.value,
-                usual = config_.stall_warn > Duration::zero() ? config_.stall_warn : kUsual,
+               [name, local, round = under_way->round.value, usual = std::max(config_.stall_warn, kUsual),
                 done = std::move(done)](const std::optional<Waits>& waits) {
                  done(explain_round(waits, name, round, local, usual));
                });

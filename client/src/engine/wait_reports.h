@@ -47,7 +47,8 @@ class WaitReports {
   void explain_declaration(std::string name, Duration patience, Explained done);
 
   static constexpr Duration kLogPatience = std::chrono::milliseconds(1200);  // of a line for the log
-  static constexpr Duration kUsual = std::chrono::seconds(10);  // that a wait takes, without a stall_warn
+  static constexpr Duration kUsual =
+      std::chrono::seconds(10);  // that a wait may take; a longer stall_warn counts
 
  private:
   void look_at(TimePoint when);

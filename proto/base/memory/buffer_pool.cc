@@ -135,7 +135,14 @@ struct BufferPool::Core {
     std::vector<Slab*> with_free;  // last one first
     std::size_t blocks = 0;        // of all slabs
     std::size_t reserved = 0;
+
+    // After a refusal so many calls are refused without a look, twice as many each time, until something
+    // changes.
+    std::uint32_t refusals_ahead = 0;
+    std::uint32_t refusals = 0;
+    std::uint64_t change = 0;  // the last one that was known then
   };
+  static constexpr std::uint32_t kMostRefusals = 1024;
 
   Source source;  // empty: memory of our own, a region a slab
   std::vector<std::unique_ptr<Chunk>> chunks;
@@ -144,8 +151,9 @@ struct BufferPool::Core {
   std::uint64_t in_use = 0;
   std::uint64_t mapped = 0;
   std::uint64_t buffers = 0;
-  std::uint64_t seen = 0;  // the system had so much more when it was looked
-  bool orphaned = false;   // the pool is gone, buffers are left
+  std::uint64_t change = 0;  // counts what may make room
+  std::uint64_t seen = 0;    // the system had so much more when it was looked
+  bool orphaned = false;     // the pool is gone, buffers are left
 
   ~Core() {
     for (const auto& chunk : chunks)
@@ -219,8 +227,20 @@ struct BufferPool::Core {
       if (size_class.with_free[i - 1]->fill_next()) return size_class.with_free[i - 1];
     }
     if (!size_class.with_free.empty()) return nullptr;
+    if (size_class.change != change) size_class.refusals_ahead = size_class.refusals = 0;
+    if (size_class.refusals_ahead > 0) {
+      --size_class.refusals_ahead;
+      return nullptr;
+    }
     Slab* const added = add_slab(size_class, block_bytes);
-    return added != nullptr && added->fill_next() ? added : nullptr;
+    if (added != nullptr && added->fill_next()) {
+      size_class.refusals = 0;
+      return added;
+    }
+    size_class.refusals = std::min(2 * size_class.refusals + 1, kMostRefusals);
+    size_class.refusals_ahead = size_class.refusals;
+    size_class.change = change;
+    return nullptr;
   }
 
   void dissolve_idle_slabs() {
@@ -237,6 +257,7 @@ struct BufferPool::Core {
   }
 
   void unmap_idle(std::uint64_t keep_bytes) {
+    ++change;
     dissolve_idle_slabs();
     std::erase_if(chunks, [&](const std::unique_ptr<Chunk>& chunk) {
       if (mapped - in_use <= keep_bytes || !chunk->idle()) return false;
@@ -250,6 +271,7 @@ struct BufferPool::Core {
     mark_free(data, slab.block_bytes);
     if (slab.free.empty()) classes.find(slab.block_bytes)->second.with_free.push_back(&slab);
     slab.free.push_back(data);
+    ++change;
     in_use -= slab.block_bytes;
     --buffers;
     if (orphaned && buffers == 0) delete this;
@@ -326,6 +348,7 @@ std::uint64_t BufferPool::bytes_held() const { return core_->mapped - core_->in_
 std::size_t BufferPool::region_count() const { return core_->chunks.size(); }
 std::uint64_t BufferPool::limit_bytes() const { return core_->limit; }
 void BufferPool::set_limit(std::uint64_t bytes) { core_->limit = bytes; }
+void BufferPool::look_again() { ++core_->change; }
 void BufferPool::trim(std::uint64_t keep_bytes) { core_->unmap_idle(keep_bytes); }
 
 }  // namespace bps

@@ -119,6 +119,10 @@ class BufferPool {
   // and hold nothing that is reserved.
   void trim(std::uint64_t keep_bytes = 0);
 
+  // A look for memory that the system does not have takes long, so after a refusal most calls are refused
+  // without one until a buffer comes back. After this the next call looks: others may have given memory back.
+  void look_again();
+
  private:
   Core* core_;
 };

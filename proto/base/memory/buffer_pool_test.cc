@@ -165,6 +165,33 @@ TEST_CASE("a pool over regions of a transport needs few of them, and says which 
   CHECK(Buffer().region() == nullptr);
 }
 
+TEST_CASE(
+    "a pool that was refused memory does not ask for it at each call, and asks when there may be some") {
+  Regions regions;
+  regions.limit = 0;
+  BufferPool pool(UINT64_MAX, regions.source());
+  for (int i = 0; i < 1000; ++i)
+    CHECK_FALSE(pool.allocate(4096));
+  CHECK(regions.asked <= 2 * 10);
+  std::size_t before = regions.asked;
+  pool.look_again();
+  CHECK_FALSE(pool.allocate(4096));
+  CHECK(regions.asked > before);
+
+  pool.look_again();
+  regions.limit = UINT64_MAX;
+  BufferPool::Buffer buffer = pool.allocate(4096);
+  REQUIRE(buffer);
+  regions.limit = 0;
+  while (pool.allocate(std::size_t{1} << 30)) {}
+  for (int i = 0; i < 100; ++i)
+    CHECK_FALSE(pool.allocate(std::size_t{1} << 30));
+  before = regions.asked;
+  buffer.reset();
+  CHECK_FALSE(pool.allocate(std::size_t{1} << 30));
+  CHECK(regions.asked > before);
+}
+
 TEST_CASE("where the system gives no large region, a pool takes what it needs") {
   Regions regions;
   regions.limit = 3'000'000;

@@ -42,24 +42,26 @@ std::uint64_t difference(std::uint64_t limit, std::uint64_t used) { return limit
 
 // Where a version of control groups keeps its numbers.
 struct GroupFiles {
-  const char* line;  // of /proc/self/cgroup, before the path
+  const char* controller;  // in the line of /proc/self/cgroup
   const char* folder;
   const char* limit;
   const char* used;
   const char* cache;  // in memory.stat
 };
 constexpr GroupFiles kVersions[] = {
-    {"0::", "", "memory.max", "memory.current", "inactive_file"},
-    {":memory:", "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
+    {"", "", "memory.max", "memory.current", "inactive_file"},
+    {"memory", "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
 };
 
-std::string own_group(const std::string& proc, std::string_view line_before_path) {
+// A line is NUMBER:CONTROLLERS:PATH, the controllers divided by commas; version 2 names none.
+std::string own_group(const std::string& proc, std::string_view controller) {
   std::ifstream file(proc + "/self/cgroup");
   for (std::string line; std::getline(file, line);) {
-    const std::size_t at = line.find(line_before_path);
-    if (at == std::string::npos) continue;
-    std::string path = line.substr(at + line_before_path.size());
-    if (path.starts_with('/')) return path;
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos || line.compare(second + 1, 1, "/") != 0) continue;
+    const std::string all = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (all.find("," + std::string(controller) + ",") != std::string::npos) return line.substr(second + 1);
   }
   return {};
 }
@@ -67,7 +69,7 @@ std::string own_group(const std::string& proc, std::string_view line_before_path
 // Calls `see(path of the group, its folder)` for it and those around it.
 template <class See>
 void for_each_group(const MemoryFiles& files, const GroupFiles& version, See see) {
-  for (std::string group = own_group(files.proc, version.line); !group.empty();) {
+  for (std::string group = own_group(files.proc, version.controller); !group.empty();) {
     see(group, files.cgroups + version.folder + (group == "/" ? "" : group) + "/");
     const std::size_t slash = group.rfind('/');
     group = slash > 0 ? group.substr(0, slash) : group.size() > 1 ? "/" : "";

@@ -60,7 +60,7 @@ TEST_CASE("memory bounds: what the host has, or the tightest control group leave
 TEST_CASE("memory bounds: control groups of version 1") {
   Tree tree;
   tree.write("proc/meminfo", kMachine);
-  tree.write("proc/self/cgroup", "5:cpu:/x\n4:memory:/jobs/one\n0::/\n");
+  tree.write("proc/self/cgroup", "5:cpu:/x\n4:hugetlb,memory:/jobs/one\n0::/\n");
   tree.write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   tree.write("cgroup/memory/memory.usage_in_bytes", "1\n");
   CHECK(tree.limit() == 1000 * 1024);

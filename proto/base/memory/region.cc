@@ -69,8 +69,9 @@ bool fill_with_pages(std::span<std::byte> memory) {
   if (memory.empty()) return true;
   const auto first = reinterpret_cast<std::uintptr_t>(memory.data()) / kPageBytes * kPageBytes;
   const auto end = reinterpret_cast<std::uintptr_t>(memory.data() + memory.size());
+  int tries = 100;
   while (::madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE) != 0) {
-    if (errno == EINTR || errno == EAGAIN) continue;
+    if ((errno == EINTR || errno == EAGAIN) && --tries > 0) continue;
     if (errno != EINVAL) return false;
     // Before Linux 5.14.
     for (std::uintptr_t page = first; page < end; page += kPageBytes) {
