@@ -187,11 +187,6 @@ void SchedulerCore::on_worker(TimePoint now, PeerId id, const Node& node, Messag
     status = job.declare(node.rank, *declare);
   } else if (const auto* failed = std::get_if<TensorFailed>(&message)) {
     status = job.tensor_failed(node.rank, *failed);
-    if (failed->error.code == ErrorCode::configuration) {
-      // What it does not have it need not answer for.
-      for (const TensorId other : waits_.deadlocked_with(node.run, failed->tensor))
-        (void)job.tensor_failed(node.rank, TensorFailed{node.run, other, failed->error}).ok();
-    }
   } else if (auto* barrier = std::get_if<Barrier>(&message)) {
     status = job.barrier(node.rank, barrier->number);
   } else if (std::holds_alternative<Leave>(message)) {

@@ -85,22 +85,6 @@ TEST_CASE("core: a tensor that one worker cannot hold fails for all, by name") {
   CHECK_THAT(h.refusal(workers[1]).message, Contains("TensorFailed for tensor 7, which nobody has declared"));
 }
 
-TEST_CASE("core: a tensor that a worker gives up fails for all, with its error") {
-  CoreHarness h;
-  h.server();
-  const auto workers = h.running_job("j", 2);
-  for (const PeerId peer : workers)
-    h.say(peer, declare_one(1, "w", 10));
-  const JobRun run = h.last<Welcome>(workers[0]).job_run;
-  h.say(workers[1], TensorFailed{run, TensorId{0}, make_error(ErrorCode::configuration, "waited", "do")});
-  for (const PeerId peer : workers) {
-    const Error error = h.last<TensorFailed>(peer).error;
-    CHECK(error.code == ErrorCode::configuration);
-    CHECK(error.message == "tensor 'w' of job j is given up by rank 1 (host gpu-1): waited");
-    CHECK(error.advice == "do");
-  }
-}
-
 TEST_CASE("core: barriers") {
   CoreHarness h;
   h.server();

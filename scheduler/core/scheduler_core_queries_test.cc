@@ -170,18 +170,6 @@ TEST_CASE("queries: why a rank does not come: what it has not declared, and what
     CHECK(waits.waits[0].missing[0].undeclared);
     CHECK(waits.waits[0].missing[0].waits_for == "a");
     CHECK(waits.waits[1].cycle_ms == 11'000);
-    // One of them gives up.
-    const JobRun run = h.last<Welcome>(workers[0]).job_run;
-    const bool is_deadlock = GENERATE(true, false);
-    const ErrorCode code = is_deadlock ? ErrorCode::configuration : ErrorCode::out_of_memory;
-    h.say(workers[0], TensorFailed{run, TensorId{0}, make_error(code, "waited for rank 1")});
-    for (const PeerId worker : workers) {
-      const auto failed = h.got<TensorFailed>(worker);
-      REQUIRE(failed.size() == (is_deadlock ? 2 : 1));
-      CHECK(failed[0].tensor == TensorId{0});
-      CHECK(failed.back().tensor == TensorId{is_deadlock ? 2u : 0u});
-      CHECK_THAT(failed.back().error.message, Contains("waited for rank 1"));
-    }
     CHECK(h.is_alive(workers[0]));
   }
   SECTION("a rank that is only slow waits for nothing, and has declared what it has") {

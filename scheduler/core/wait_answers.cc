@@ -75,13 +75,7 @@ void WaitAnswers::carry_on(TimePoint now) {
     answer(now, answered);
 }
 
-std::set<TensorId> WaitAnswers::deadlocked_with(JobRun run, TensorId tensor) const {
-  const auto known = deadlocked_.find(run);
-  return known != deadlocked_.end() && known->second.contains(tensor) ? known->second : std::set<TensorId>{};
-}
-
 void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered) {
-  std::erase_if(deadlocked_, [this](const auto& entry) { return tables_.runs.find(entry.first) == nullptr; });
   const Silence silence = tables_.nodes.silence_at(now);
   Waits out;
   out.request = answered.query.request;
@@ -94,10 +88,8 @@ void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered)
     const auto context = answered.context.find(part.run);
     const RoundCycles cycles =
         job->waits().cycles_of(context == answered.context.end() ? part.open : *context->second);
-    for (const OpenRound& open : part.open.rounds) {
+    for (const OpenRound& open : part.open.rounds)
       out.waits.push_back(job->waits().wait_of(open, cycles, silence));
-      if (out.waits.back().cycle_ms != 0) deadlocked_[part.run] = cycles.tensors();
-    }
     if (answered.query.subject == Subject::everything && tables_.peers.is_admin(answered.peer)) {
       for (const ServerId server : part.silent) {
         if (auto wait = job->waits().wait_of(server, silence)) out.waits.push_back(std::move(*wait));

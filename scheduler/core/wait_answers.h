@@ -5,8 +5,6 @@
 // of ServerQueries.
 #pragma once
 
-#include <map>
-#include <set>
 #include <vector>
 
 #include "scheduler/tables/tables.h"
@@ -21,16 +19,11 @@ class WaitAnswers {
   // Sends what servers are asked, and what is answered.
   void carry_on(TimePoint now);
 
-  // Tensors whose rounds wait for each other, if this one is among them, as of the last answer that said so.
-  // The worker that has it gives them up: nobody else should wait for it.
-  std::set<TensorId> deadlocked_with(JobRun run, TensorId tensor) const;
-
  private:
   std::vector<ServerQueries::Target> targets_of(const AskWaits& query, Error& error) const;
   void answer(TimePoint now, const ServerQueries::Answered& answered);
 
   Tables& tables_;
-  std::map<JobRun, std::set<TensorId>> deadlocked_;
 };
 
 }  // namespace bps

@@ -75,11 +75,4 @@ std::uint64_t RoundCycles::age_ms(const OpenRound& round) const {
   return waits_for_stuck(round) ? youngest_ms_ : 0;
 }
 
-std::set<TensorId> RoundCycles::tensors() const {
-  std::set<TensorId> tensors;
-  for (const OpenRound* round : stuck_)
-    tensors.insert(round->tensor);
-  return tensors;
-}
-
 }  // namespace bps

@@ -29,8 +29,6 @@ class RoundCycles {
   const OpenRound* where_waits(Rank rank, const OpenRound& round) const;
   // If the round is part of a cycle, or leads to one: for how long no round of the run has begun. Else 0.
   std::uint64_t age_ms(const OpenRound& round) const;
-  // Of all rounds that are part of a cycle, or lead to one.
-  std::set<TensorId> tensors() const;
 
  private:
   void find();

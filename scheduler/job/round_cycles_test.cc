@@ -30,7 +30,6 @@ TEST_CASE("round cycles: two ranks that wait for each other's rounds") {
   CHECK(cycles.where_waits(k0, open.rounds[1]) == &open.rounds[0]);
   CHECK(cycles.age_ms(open.rounds[0]) == 8000);
   CHECK(cycles.age_ms(open.rounds[1]) == 8000);
-  CHECK(cycles.tensors() == std::set{TensorId{0}, TensorId{1}});
 }
 
 TEST_CASE("round cycles: a rank that is only slow is no cycle") {
@@ -41,7 +40,6 @@ TEST_CASE("round cycles: a rank that is only slow is no cycle") {
     CHECK(cycles.age_ms(each) == 0);
     CHECK(cycles.where_waits(k1, each) == nullptr);
   }
-  CHECK(cycles.tensors().empty());
   CHECK(cycles.where_waits(k3, open.rounds[2]) == &open.rounds[0]);
 }
 

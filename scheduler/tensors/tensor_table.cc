@@ -184,10 +184,9 @@ Status TensorTable::failed_at(Rank rank, TensorId id, const Error& error) {
   }
   const Tensor& tensor = catalog_[id];
   if (tensor.state != State::ready) return {};
-  const char* const how = error.code == ErrorCode::out_of_memory ? "cannot be held by" : "is given up by";
   fail(id, make_error(error.code,
-                      fmt::format("tensor '{}' of job {} {} {}: {}", tensor.declaration.name, catalog_.job(),
-                                  how, catalog_.name_of(rank), error.message),
+                      fmt::format("tensor '{}' of job {} cannot be held by {}: {}", tensor.declaration.name,
+                                  catalog_.job(), catalog_.name_of(rank), error.message),
                       error.advice));
   return {};
 }

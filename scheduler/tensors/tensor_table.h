@@ -56,8 +56,7 @@ class TensorTable {
   bool has_new(const Declare& declare) const;
   // Fails only if the worker has too many declares under way.
   Status declare(Rank rank, const Declare& declare);
-  // A worker that had the answer cannot hold the tensor, or gives it up: it fails for all. Said again:
-  // nothing.
+  // A worker that had the answer cannot hold the tensor: it fails for all. Said again: nothing.
   Status failed_at(Rank rank, TensorId id, const Error& error);
   void acked(std::uint64_t batch, ServerId server, const Error& error);
   // The rank wants no answers any more, or asks again.

@@ -305,8 +305,8 @@ BPS_API bps_status bps_poll(bps_handle* handle, int* done);
 /* Waits for the end, and for the callbacks that bps_then has been given; returns the result. So a callback
  * may use what belongs to the waiting thread, as long as the wait has not expired. May be called again, and
  * from several threads, with the same result. An expired wait (BPS_DEADLINE) cancels nothing and names the
- * ranks that it waited for. Exception: if ranks have waited for each other's operations for longer than
- * stall-warn, the operation ends with BPS_CONFIGURATION on all ranks: a restart would end in the same way. */
+ * ranks that it waited for. If these have waited for each other's operations for 10 s (or stall-warn, if
+ * longer), its exit_code is 78 instead of 75: a restart would end in the same way. */
 BPS_API bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error);
 
 /* What is queued on `stream` (cudaStream_t or CUstream, NULL: the default stream) after this call finds the

@@ -12,9 +12,6 @@
 namespace bps {
 namespace {
 
-// With the end of an operation that is given up: the scheduler tells it to all ranks.
-constexpr Duration kGiveUpPatience = std::chrono::seconds(5);
-
 // May the answer be read in place?
 Status viewable(const bps_handle* handle) {
   if (Status status = usable(handle); !status.ok()) return status;
@@ -50,7 +47,8 @@ bps_status bps_poll(bps_handle* handle, int* done) {
 }
 
 bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
-  return guarded(error, [&]() -> Status {
+  bool is_deadlock = false;
+  const bps_status result = guarded(error, [&]() -> Status {
     if (Status status = usable(handle); !status.ok()) return status;
     if (Status status = may_wait("bps_wait"); !status.ok()) return status;
     const Duration timeout = duration_of(timeout_ms, handle->default_timeout);
@@ -68,17 +66,16 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
                         "see whether a callback of the program's does not return, then wait again");
     }
     const std::string text = fmt::format("waited {:.3g} s for {}", waited, what.text);
-    // Started again it would end the same way: it is over for all ranks.
-    if (what.is_deadlock) {
-      client->give_up(handle->tensor,
-                      make_error(ErrorCode::configuration, text,
-                                 "push the tensors in the same order on all ranks, or all of them before the "
-                                 "first wait"));
-      if (record.wait_until(std::chrono::steady_clock::now() + kGiveUpPatience)) return record.result();
-    }
-    return make_error(ErrorCode::deadline, text,
-                      "the operation goes on: wait again, or look at the other workers");
+    is_deadlock = what.is_deadlock;
+    return make_error(
+        ErrorCode::deadline, text,
+        is_deadlock ? "push the tensors in the same order on all ranks, or all of them before the first "
+                      "wait; a restart would not help"
+                    : "the operation goes on: wait again, or look at the other workers");
   });
+  // A program that ends because of it would end so each time that it is started.
+  if (is_deadlock && error != nullptr) error->exit_code = exit_code_of(ErrorCode::configuration);
+  return result;
 }
 
 bps_status bps_handle_wait_stream(bps_handle* handle, void* stream, bps_error* error) {

@@ -118,10 +118,6 @@ RequestRules ClientEngine::rules() const {
   return {config_.world_size, config_.local_group, data_.ranks().sum_first()};
 }
 
-void ClientEngine::give_up(TensorId tensor, const Error& error) {
-  if (ready().ok()) link_.send(TensorFailed{data_.job_run(), tensor, error});
-}
-
 // ---- barrier ----
 
 void ClientEngine::barrier(Done done) {

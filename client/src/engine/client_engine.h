@@ -71,10 +71,6 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   std::shared_ptr<const AnswerView> view(TensorId tensor) const { return data_.view(tensor); }
   void release(TensorId tensor) { data_.release(tensor); }
 
-  // The tensor's operation, and every later one, is to fail with `error`, here and on all ranks. They learn
-  // it from the scheduler, and so does this one.
-  void give_up(TensorId tensor, const Error& error);
-
   // Numbered in the order of calls.
   void barrier(Done done);
 

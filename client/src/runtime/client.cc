@@ -454,12 +454,6 @@ WaitCause Client::describe(TensorId tensor, Duration waited) {
       "the client's loop, which is busy");
 }
 
-void Client::give_up(TensorId tensor, const Error& error) {
-  thread_->loop().post([this, tensor, error] {
-    if (engine_ != nullptr) engine_->give_up(tensor, error);
-  });
-}
-
 Status Client::close(Duration timeout) {
   return end(timeout, [timeout](ClientEngine& engine, ClientEngine::Done done) {
     engine.close(timeout, std::move(done));

@@ -79,8 +79,6 @@ class Client {
   // What the tensor's operation waits for, after it has waited so long; asks the loop, and the scheduler if
   // that was not short. Takes ClientEngine::kPatience at most, if the loop is not behind.
   WaitCause describe(TensorId tensor, Duration waited);
-  // As ClientEngine::give_up.
-  void give_up(TensorId tensor, const Error& error);
 
   // A second one waits for the first, as long as that may take, and ends as it. Not on the callback thread or
   // the loop. Error: it is closed, and a GPU that does not come to rest, for which this has waited, may still
