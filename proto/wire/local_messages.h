@@ -13,6 +13,7 @@
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
 #include "proto/base/memory/memory_kind.h"
+#include "proto/wire/capabilities.h"
 
 namespace bps {
 

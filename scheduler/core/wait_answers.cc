@@ -70,7 +70,7 @@ void WaitAnswers::ask(TimePoint now, PeerId id, AskWaits query) {
 
 void WaitAnswers::carry_on(TimePoint now) {
   for (ServerQueries::Ask& ask : tables_.queries.take_asks())
-    tables_.servers.send(ask.server, std::move(ask.message));
+    tables_.servers.send(ask.server, ask.message);
   for (const ServerQueries::Answered& answered : tables_.queries.take_answered())
     answer(now, answered);
 }

@@ -165,7 +165,7 @@ TEST_CASE("processes of another user are refused, on both ends") {
   CHECK(client.end.code == ErrorCode::unreachable);
   CHECK_THAT(client.end.message, Contains("connect to " + theirs.host) && Contains("user 65534") &&
                                      Contains("this one as user 0"));
-  CHECK_THAT(client.end.advice, Contains("--transport tcp"));
+  CHECK_THAT(client.end.advice, Contains("use transport tcp"));
 }
 
 // Catch's assertions are for one thread: what happens on the loops is looked at when they have stopped.

@@ -82,8 +82,8 @@ class Round(DaemonTest):
         self.processes.append(process)
         return process
 
-    def daemon(self, name, program, *flags, listen=""):
-        return super().daemon(name, program, *flags, listen=listen or f"127.0.0.1:{self.free_port()}")
+    def daemon(self, name, program, *flags, listen="", **arguments):
+        return super().daemon(name, program, *flags, listen=listen or f"127.0.0.1:{self.free_port()}", **arguments)
 
     def server(self, scheduler, *flags, **arguments):
         self.host = self.plan.hosts * (len(getattr(self, "pool", [])) + 1)

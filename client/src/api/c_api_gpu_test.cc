@@ -211,6 +211,7 @@ TEST_CASE(
     "gpu api: an operation whose stream never comes to it has a deadline, and a close that waits for "
     "nothing") {
   const ExpectLog lost("job gpus failed");
+  const ExpectLog closes("closes in the middle of round 1 of weights");
   GpuWorker g;
   REQUIRE(g.open().ok());
   const bps_tensor tensor = g.declare("weights", 1000);
@@ -231,6 +232,7 @@ TEST_CASE(
     "gpu api: a close that a GPU does not come to rest for says what it may still touch, and so do "
     "operations") {
   const ExpectLog lost("job gpus failed"), left("has not come to rest");
+  const ExpectLog closes("closes in the middle of round 1 of weights");
   GpuWorker g;
   g.gives_all_back = false;
   g.patience = {};
