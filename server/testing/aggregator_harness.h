@@ -79,8 +79,8 @@ class Bench {
     recreate(shape);
   }
 
-  // Another one in its place, of the same contributors.
-  void recreate(const PartitionShape& shape) {
+  // Another one in its place, of the same contributors. The shape may be that of the present one.
+  void recreate(PartitionShape shape) {
     aggregator.reset();
     aggregator = make_aggregator(shape, contributors, AggregatorMemory{slots, budget});
   }
