@@ -21,9 +21,9 @@ void Losses::add(Rank rank, const std::string& reason) {
   std::vector<Rank>& lost = added_->lost;
   lost.insert(std::lower_bound(lost.begin(), lost.end(), rank), rank);
   // Each has a line in the log; the text need not hold them all.
-  constexpr std::size_t kNamed = 4;
-  if (lost.size() <= kNamed) added_->reason += "; " + reason;
-  if (lost.size() == kNamed + 1) added_->reason += "; and others with them";
+  constexpr std::size_t kMostNamed = 4;
+  if (lost.size() <= kMostNamed) added_->reason += "; " + reason;
+  if (lost.size() == kMostNamed + 1) added_->reason += "; and others with them";
 }
 
 void Losses::tell(const std::set<ServerId>& servers) {
