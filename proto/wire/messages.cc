@@ -31,14 +31,12 @@ const char* name_of(const Message& message) {
 }
 
 const Capabilities* capabilities_of(const Message& message) {
-  if (const auto* worker = std::get_if<HelloWorker>(&message)) return &worker->capabilities;
-  if (const auto* server = std::get_if<HelloServer>(&message)) return &server->capabilities;
-  if (const auto* lane = std::get_if<HelloLane>(&message)) return &lane->capabilities;
-  if (const auto* admin = std::get_if<HelloAdmin>(&message)) return &admin->capabilities;
-  if (const auto* local = std::get_if<HelloLocal>(&message)) return &local->capabilities;
-  if (const auto* welcome = std::get_if<Welcome>(&message)) return &welcome->capabilities;
-  if (const auto* refused = std::get_if<Refused>(&message)) return &refused->capabilities;
-  return nullptr;
+  return std::visit(
+      [](const auto& one) -> const Capabilities* {
+        if constexpr (requires { one.capabilities; }) return &one.capabilities;
+        return nullptr;
+      },
+      static_cast<const AnyMessage&>(message));
 }
 
 Capabilities* capabilities_of(Message& message) {

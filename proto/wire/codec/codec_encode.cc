@@ -312,9 +312,9 @@ std::span<const std::byte> Encoder::encode(const Message& message, std::uint64_t
   } else {
     builder.Clear();
   }
+  const Capabilities* const capabilities = capabilities_of(message);
   builder.Finish(std::visit(
-      [&](const auto& m) { return pack_header(builder, pack(builder, m), capabilities_of(message)); },
-      message));
+      [&](const auto& m) { return pack_header(builder, pack(builder, m), capabilities); }, message));
 
   // The builder grows downwards, so the prefix can be put in front of the finished header without a copy.
   const std::size_t header_bytes = builder.GetSize();
@@ -322,7 +322,8 @@ std::span<const std::byte> Encoder::encode(const Message& message, std::uint64_t
   builder.PushBytes(kRoom, kFramePrefixBytes);
   auto* frame = reinterpret_cast<std::byte*>(builder.GetBufferPointer());
   write_prefix(std::span<std::byte, kFramePrefixBytes>(frame, kFramePrefixBytes),
-               {frame + kFramePrefixBytes, header_bytes}, payload_bytes, 0, prefix_version(message));
+               {frame + kFramePrefixBytes, header_bytes}, payload_bytes, 0,
+               capabilities == nullptr ? kProtocolVersion : prefix_version(message));
   const std::size_t bytes = builder.GetSize();
   impl_->large = bytes > kKeepBytes;
   return {frame, bytes};
