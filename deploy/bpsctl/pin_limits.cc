@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string_view>
 #include <system_error>
+
+#include "proto/base/config/units.h"
 
 namespace bps {
 namespace {
@@ -87,13 +88,10 @@ std::vector<RunningServer> find_running_servers(const fs::path& root) {
 std::string pinned_text(std::uint64_t bytes) {
   static constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
   if (bytes == PinLimits::kNoLimit) return "no limit";
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit)
-    value /= 1024;
-  const std::string digits = fmt::format("{:.1f}", value);
+  const ScaledBytes shown = scaled(ByteSize{bytes}, kUnits);
+  const std::string digits = fmt::format("{:.1f}", shown.value);
   return fmt::format("{} {}", digits.ends_with(".0") ? digits.substr(0, digits.size() - 2) : digits,
-                     kUnits[unit]);
+                     shown.unit);
 }
 
 }  // namespace bps

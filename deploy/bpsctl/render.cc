@@ -40,13 +40,9 @@ const char* text_of(WaitKind kind) {
 
 std::string bytes_text(std::uint64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  const ScaledBytes shown = scaled(ByteSize{bytes}, kUnits);
+  return fmt::format("{:.1f} {}", shown.value, shown.unit);
 }
 
 std::string plural(std::uint64_t count, const char* what) {

@@ -7,7 +7,6 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <iterator>
 #include <optional>
 #include <span>
 
@@ -124,16 +123,19 @@ Result<ByteSize> parse_byte_size(std::string_view text) {
   return ByteSize{*value};
 }
 
-std::string rounded(ByteSize size) {
-  if (size.bytes < 10 * 1024) return fmt::format("{} bytes", size.bytes);
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(size.bytes) / 1024;
+ScaledBytes scaled(ByteSize size, std::span<const char* const> units) {
+  double value = static_cast<double>(size.bytes);
   std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+  for (; value >= 1024 && unit + 1 < units.size(); ++unit)
     value /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.1f} {}", value, kUnits[unit]);
+  return {value, units[unit]};
+}
+
+std::string rounded(ByteSize size) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  if (size.bytes < 10 * 1024) return fmt::format("{} bytes", size.bytes);
+  const ScaledBytes shown = scaled(size, kUnits);
+  return fmt::format("{:.1f} {}", shown.value, shown.unit);
 }
 
 std::string to_string(ByteSize size) { return show(size.bytes, kByteUnits); }

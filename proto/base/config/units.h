@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,12 @@ struct ByteSize {
 Result<ByteSize> parse_byte_size(std::string_view text);
 std::string to_string(ByteSize size);  // exact: the largest unit that divides it
 std::string rounded(ByteSize size);    // as people read it: "1.5 GiB", "300 bytes"
+// In the largest of `units` of which there is one: names of the bytes, of 1024 of them, and so on.
+struct ScaledBytes {
+  double value = 0;
+  const char* unit = "";
+};
+ScaledBytes scaled(ByteSize size, std::span<const char* const> units);
 
 // "250us", "500ms", "30s", "5min", "1h"; a bare number is refused, except 0.
 Result<Duration> parse_duration(std::string_view text);
