@@ -48,11 +48,18 @@ constexpr bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-// Whether there is such a sum of such elements.
+// All but broadcast.
+inline constexpr Operation kReductions[] = {Operation::sum,    Operation::average, Operation::min,
+                                            Operation::max,    Operation::product, Operation::bit_and,
+                                            Operation::bit_or, Operation::bit_xor};
+
+constexpr bool is_bitwise(Operation operation) {
+  return operation == Operation::bit_and || operation == Operation::bit_or || operation == Operation::bit_xor;
+}
+
+// Whether the operation exists for elements of this type.
 constexpr bool is_defined(Operation operation, DType dtype) {
-  const bool is_bitwise =
-      operation == Operation::bit_and || operation == Operation::bit_or || operation == Operation::bit_xor;
-  return !is_bitwise || !is_float(dtype);
+  return !is_bitwise(operation) || !is_float(dtype);
 }
 
 constexpr std::string_view name_of(DType dtype) {

@@ -15,9 +15,6 @@ namespace {
 namespace oracle = reduce::oracle;
 
 constexpr std::size_t kCount = 37;
-constexpr Operation kReductions[] = {Operation::sum,    Operation::average, Operation::min,
-                                     Operation::max,    Operation::product, Operation::bit_and,
-                                     Operation::bit_or, Operation::bit_xor};
 
 std::vector<std::byte> random_elements(DType dtype, std::mt19937_64& engine) {
   std::uniform_real_distribution<double> real(-100, 100);

@@ -105,9 +105,6 @@ RoundPlan round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round
     return plan;
   }
   const bool broadcast = (round == 0 && job.broadcast_first) || random.one_in(12);
-  static constexpr Operation kReductions[] = {Operation::sum,    Operation::average, Operation::min,
-                                              Operation::max,    Operation::product, Operation::bit_and,
-                                              Operation::bit_or, Operation::bit_xor};
   plan.operation = broadcast ? Operation::broadcast : kReductions[random.below(std::size(kReductions))];
   if (broadcast) plan.root = Rank{static_cast<std::uint32_t>(random.below(job.world_size()))};
   const DType dtype = job.tensors[tensor].dtype;

@@ -33,8 +33,8 @@ void exercise(std::uint32_t size, std::uint64_t seed, const CudaHost::Options& o
       tensor.operation = static_cast<Operation>(random() % kOperationCount);
       // Which the API refuses where there is NCCL.
       const bool compares = tensor.operation == Operation::min || tensor.operation == Operation::max;
-      const bool is_bitwise = tensor.operation >= Operation::bit_and;
-      if (is_bitwise || (size > 1 && compares && is_float(tensor.dtype))) tensor.operation = Operation::sum;
+      if (is_bitwise(tensor.operation) || (size > 1 && compares && is_float(tensor.dtype)))
+        tensor.operation = Operation::sum;
       tensor.in_place = random() % 2 == 0;
       if (tensor.operation == Operation::broadcast && random() % 3 != 0)
         tensor.root = static_cast<std::uint32_t>(random() % size);

@@ -69,7 +69,7 @@ Status check_operation(const TensorShape& tensor, Operation operation) {
 // for hosts with one rank: the job may have others, and all ranks must hear the same.
 Status check_nccl(const TensorShape& tensor, LocalGrouping grouping, Operation operation) {
   if (grouping != LocalGrouping::nccl) return {};
-  if (operation == Operation::bit_and || operation == Operation::bit_or || operation == Operation::bit_xor) {
+  if (is_bitwise(operation)) {
     return make_error(
         ErrorCode::invalid_argument,
         fmt::format("{} cannot be had with local-group=nccl: NCCL does not know it", name_of(operation)),

@@ -119,7 +119,8 @@ TEST_CASE("request: where ranks sum first, averages of small integers are refuse
 TEST_CASE("request: and, or and xor are of integers only, and NCCL has none of them") {
   for (std::uint8_t i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
-    for (const Operation operation : {Operation::bit_and, Operation::bit_or, Operation::bit_xor}) {
+    for (const Operation operation : kReductions) {
+      if (!is_bitwise(operation)) continue;
       Asked a;
       a.tensor = {"t", dtype, 16 / size_of(dtype)};
       a.request.operation = operation;
