@@ -71,11 +71,13 @@ void WaitAnswers::ask(TimePoint now, PeerId id, AskWaits query) {
 void WaitAnswers::carry_on(TimePoint now) {
   for (ServerQueries::Ask& ask : tables_.queries.take_asks())
     tables_.servers.send(ask.server, ask.message);
-  for (const ServerQueries::Answered& answered : tables_.queries.take_answered())
-    answer(now, answered);
+  Cycles cycles;
+  const auto all = tables_.queries.take_answered();
+  for (const ServerQueries::Answered& answered : all)
+    answer(now, answered, cycles);
 }
 
-void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered) {
+void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered, Cycles& cycles) {
   const Silence silence = tables_.nodes.silence_at(now);
   Waits out;
   out.request = answered.query.request;
@@ -86,10 +88,11 @@ void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered)
     if (job == nullptr) continue;  // it has ended meanwhile
     out.more += part.open.more;
     const auto context = answered.context.find(part.run);
-    const RoundCycles cycles =
-        job->waits().cycles_of(context == answered.context.end() ? part.open : *context->second);
+    const OpenRounds& rounds = context == answered.context.end() ? part.open : *context->second;
+    auto found = cycles.find(&rounds);
+    if (found == cycles.end()) found = cycles.emplace(&rounds, job->waits().cycles_of(rounds)).first;
     for (const OpenRound& open : part.open.rounds)
-      out.waits.push_back(job->waits().wait_of(open, cycles, silence));
+      out.waits.push_back(job->waits().wait_of(open, found->second, silence));
     if (answered.query.subject == Subject::everything && tables_.peers.is_admin(answered.peer)) {
       for (const ServerId server : part.silent) {
         if (auto wait = job->waits().wait_of(server, silence)) out.waits.push_back(std::move(*wait));

@@ -5,8 +5,10 @@
 // of ServerQueries.
 #pragma once
 
+#include <map>
 #include <vector>
 
+#include "scheduler/job/round_cycles.h"
 #include "scheduler/tables/tables.h"
 
 namespace bps {
@@ -21,7 +23,9 @@ class WaitAnswers {
 
  private:
   std::vector<ServerQueries::Target> targets_of(const AskWaits& query, Error& error) const;
-  void answer(TimePoint now, const ServerQueries::Answered& answered);
+  // Of what many may have asked at once: found once.
+  using Cycles = std::map<const OpenRounds*, RoundCycles>;
+  void answer(TimePoint now, const ServerQueries::Answered& answered, Cycles& cycles);
 
   Tables& tables_;
 };

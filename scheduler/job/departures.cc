@@ -12,8 +12,8 @@ void Departures::begin(Rank rank, bool is_async) {
     is_out_ = false;
   }
   const std::uint64_t needed = is_async ? call_ : 1;
-  linger_.emplace(rank, needed);
-  linger_by_call_.emplace(needed, rank);
+  run_.membership.find(rank)->lingers_for = needed;
+  linger_.emplace(needed, rank);
   settle_all(rank);
   if (!is_out_) ask_all();
 }
@@ -74,11 +74,10 @@ void Departures::ask_again(Rank rank, PeerId peer) {
 }
 
 void Departures::let_go_of_settled() {
-  while (!linger_by_call_.empty()) {
-    const auto [call, rank] = *linger_by_call_.begin();
+  while (!linger_.empty()) {
+    const auto [call, rank] = *linger_.begin();
     if (!settled_.empty() && settled_.begin()->first < call) return;
-    linger_by_call_.erase(linger_by_call_.begin());
-    linger_.erase(rank);
+    linger_.erase(linger_.begin());
     let_go(*run_.membership.find(rank));
   }
 }
@@ -93,10 +92,7 @@ void Departures::let_go(Worker& worker) {
 
 void Departures::died(Worker& worker) {
   note_unsettled(worker.rank);
-  if (const auto found = linger_.find(worker.rank); found != linger_.end()) {
-    linger_by_call_.erase({found->second, worker.rank});
-    linger_.erase(found);
-  }
+  linger_.erase({worker.lingers_for, worker.rank});
   worker.peer = PeerId{};
   let_go(worker);
 }
@@ -106,7 +102,6 @@ void Departures::clear() {
   settled_.clear();
   asked_ = 0;
   linger_.clear();
-  linger_by_call_.clear();
 }
 
 }  // namespace bps

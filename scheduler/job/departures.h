@@ -67,13 +67,12 @@ class Departures {
 
   Run& run_;
   const std::set<ServerId>& servers_;
-  std::uint64_t call_ = 0;                                   // the last one
-  bool is_out_ = false;                                      // somebody has been sent that one
-  std::map<Rank, Progress> stay_;                            // from the first Leave on
-  std::size_t asked_ = 0;                                    // of these, that have a call to answer
-  std::map<std::uint64_t, std::size_t> settled_;             // by call: how many of them are there
-  std::map<Rank, std::uint64_t> linger_;                     // and the call that each needs
-  std::set<std::pair<std::uint64_t, Rank>> linger_by_call_;  // the same
+  std::uint64_t call_ = 0;                           // the last one
+  bool is_out_ = false;                              // somebody has been sent that one
+  std::map<Rank, Progress> stay_;                    // from the first Leave on
+  std::size_t asked_ = 0;                            // of these, that have a call to answer
+  std::map<std::uint64_t, std::size_t> settled_;     // by call: how many of them are there
+  std::set<std::pair<std::uint64_t, Rank>> linger_;  // by the call that each needs
   std::set<Rank> unsettled_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "proto/base/config/units.h"
 #include "proto/wire/limits.h"
+#include "scheduler/find_from.h"
 
 namespace bps {
 namespace {
@@ -30,19 +31,12 @@ const char* grouping_text(LocalGrouping grouping) {
   return grouping == LocalGrouping::off ? "off" : grouping == LocalGrouping::host ? "host" : "nccl";
 }
 
-// Asked when each one leaves, and by each newcomer: it looks from the one on for which it was so last time,
-// and around.
+// Asked when each one leaves, and by each newcomer.
 template <class Is>
 bool finds_any(const std::map<Rank, Worker>& workers, Rank& last, Is is) {
-  const auto it_is = [&](const auto& entry) { return is(entry.second); };
-  const auto from = workers.lower_bound(last);
-  auto found = std::find_if(from, workers.end(), it_is);
-  if (found == workers.end()) {
-    found = std::find_if(workers.begin(), from, it_is);
-    if (found == from) return false;
-  }
-  last = found->first;
-  return true;
+  const auto found = find_from(workers, last, [&](const auto& entry) { return is(entry.second); });
+  last = found.value_or(last);
+  return found.has_value();
 }
 
 const char* mode_text(Mode mode) { return mode == Mode::sync ? "sync" : "async"; }

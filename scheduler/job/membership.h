@@ -37,9 +37,10 @@ struct Worker {
   Duration join_timeout{0};
   TimePoint join_deadline;
   bool retain = false;
-  bool left = false;  // pushes no more
-  bool gone = false;  // and has been let go
-  std::string loss;   // why, if it is lost and the job goes on without it: it has left then, too, and is gone
+  bool left = false;              // pushes no more
+  bool gone = false;              // and has been let go
+  std::uint64_t lingers_for = 0;  // until others have answered this call to settle; see Departures
+  std::string loss;  // why, if it is lost and the job goes on without it: it has left then, too, and is gone
   std::optional<TimePoint> lost_at;  // when that was first seen
 
   bool suspected() const { return peer.value == 0 && !left; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "proto/wire/member_groups.h"
+#include "scheduler/find_from.h"
 #include "scheduler/tensors/reported_tensors.h"
 #include "scheduler/text.h"
 
@@ -74,17 +75,9 @@ bool Recovery::is_missed(Rank rank) const {
          reports_.dead_workers.count(rank) == 0;
 }
 
-// From the one that was missed last on, and around: who comes back in order costs no search each.
 std::optional<Rank> Recovery::find_missed() const {
-  const auto& workers = run_.membership.workers();
-  const auto from = workers.lower_bound(missed_.value_or(Rank{}));
-  const auto missed = [&](const auto& entry) { return is_missed(entry.first); };
-  auto found = std::find_if(from, workers.end(), missed);
-  if (found == workers.end()) {
-    found = std::find_if(workers.begin(), from, missed);
-    if (found == from) return std::nullopt;
-  }
-  return found->first;
+  return find_from(run_.membership.workers(), missed_.value_or(Rank{}),
+                   [&](const auto& entry) { return is_missed(entry.first); });
 }
 
 // One that nobody has seen may come until the deadline; one that has been here is back or dead soon.
