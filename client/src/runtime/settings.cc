@@ -140,8 +140,7 @@ std::string find_company(const Config& config, const Raw& raw, const Environment
     if (source != Source::none && source != Source::program) return shown(name);
   }
   if (raw.transport == "rdma" || raw.transport == "shm") return shown("transport");
-  if (!config.warnings().empty())
-    return config.warnings().front().substr(0, config.warnings().front().find(' '));
+  if (!config.unknown_variables().empty()) return config.unknown_variables().front();
   return std::string(find_launcher_sign(environment));
 }
 

@@ -210,6 +210,7 @@ void Config::find_unknown(const Environment& environment) {
     const std::string name = setting_of(variable);
     if (find_setting(name) != nullptr || is_known_anywhere(name)) continue;
     const auto nearest = nearest_name(name, kSettingNames);
+    unknown_variables_.push_back(variable);
     warnings_.push_back(variable + " is not a setting of bps" +
                         (nearest ? "; did you mean " + variable_of(*nearest) + "?" : ""));
   }

@@ -113,6 +113,8 @@ class Config {
   bool wants_help() const { return wants_help_; }
   bool wants_version() const { return wants_version_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
+  // BPS_* variables that are no setting; each has a warning.
+  const std::vector<std::string>& unknown_variables() const { return unknown_variables_; }
   Source source_of(std::string_view name) const;
   std::string help() const;
   // "listen=127.0.0.1:4710 shards=2 ...": what differs from the defaults, for the first log line.
@@ -141,6 +143,7 @@ class Config {
   bool wants_help_ = false;
   bool wants_version_ = false;
   std::vector<std::string> warnings_;
+  std::vector<std::string> unknown_variables_;
 };
 
 // "some-flag" -> "BPS_SOME_FLAG"
