@@ -95,7 +95,7 @@ void ClientEngine::on_declared(Declared& declared) {
   auto ended = declares_.on_declared(declared);
   if (!ended) return fail(ended.error());
   if (!*ended) return;
-  answer_settles();  // before anything else begins
+  answer_settle();  // before anything else begins
   (*ended)->done(std::move((*ended)->result));
 }
 
@@ -229,19 +229,17 @@ void ClientEngine::warn_of_what_is_under_way() {
 }
 
 void ClientEngine::on_settle(const Settle& settle) {
-  settles_.push_back({settle.number, link_.connection_number()});
-  answer_settles();
+  settle_ = {settle.number, link_.connection_number()};
+  answer_settle();
 }
 
 // A tensor that is being declared may need what only those who close have.
-void ClientEngine::answer_settles() {
-  if (!declares_.empty()) return;
-  for (const PendingSettle& settle : std::exchange(settles_, {})) {
-    data_.when_settled([this, settle] {
-      // On another connection it is asked again.
-      if (link_.connection_number() == settle.asked_on) link_.send(Settled{settle.number});
-    });
-  }
+void ClientEngine::answer_settle() {
+  if (!declares_.empty() || !settle_) return;
+  data_.when_settled([this, settle = *std::exchange(settle_, std::nullopt)] {
+    // On another connection it is asked again.
+    if (link_.connection_number() == settle.asked_on) link_.send(Settled{settle.number});
+  });
 }
 
 void ClientEngine::on_left() {

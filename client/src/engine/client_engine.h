@@ -137,7 +137,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_shrunk(const Shrunk& shrunk) override { data_.on_shrunk(shrunk); }
   void on_barrier_done(const BarrierDone& barrier) override { barriers_.on_done(barrier); }
   void on_settle(const Settle& settle) override;
-  void answer_settles();
+  void answer_settle();
   void on_left() override;
   void on_taken_up() override;
   void on_waits(const Waits& waits) override { waits_.answered(waits); }
@@ -166,7 +166,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   Declarations declares_;
   PendingBarriers barriers_;
   WaitReports waits_;
-  std::vector<PendingSettle> settles_;  // for when all declares are answered
+  std::optional<PendingSettle> settle_;  // for when all declares are answered; only the last one counts
   std::optional<Error> failure_;
   bool closing_ = false;
   bool leaving_ = false;
