@@ -58,7 +58,6 @@ class JobLedger {
   };
   // All or nothing. `waits`: ask again after freed().
   Declaration declare(const DeclareSlices& declare, const Room& room);
-  Declaration declare(const DeclareSlices& slices) { return declare(slices, Room{}); }
   // Accepted: its memory is there. Until then it is not reported.
   void granted(JobRun job);
   // Accepted, but its memory could not be had: what is to be dropped now. Larger receive buffers stay

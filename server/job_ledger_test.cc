@@ -34,6 +34,11 @@ DeclareSlices tensor(std::uint64_t run, std::uint32_t id, std::uint32_t partitio
   return declare;
 }
 
+// Where the system has as much memory as is asked for.
+JobLedger::Declaration ask(JobLedger& ledger, const DeclareSlices& slices, const JobLedger::Room& room = {}) {
+  return ledger.declare(slices, room);
+}
+
 TEST_CASE("ledger: a group has one size and a place for each member; some may be left out") {
   JobLedger ledger(8 * kMiB, 1);
   OpenJob open = job(1, 4);
@@ -78,35 +83,35 @@ TEST_CASE("ledger: what is to be filled with other partitions is the same tensor
 TEST_CASE("a declaration reserves two buffers a partition and a receive buffer a lane") {
   JobLedger ledger(100 * kMiB, 2);
   REQUIRE(ledger.open(job(1)).ok());
-  CHECK(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
   CHECK(ledger.reserved() == 6 * kMiB + 2 * kMiB);
-  CHECK(ledger.declare(tensor(1, 2, 1)).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(1, 2, 1)).verdict == Verdict::accepted);
   CHECK(ledger.reserved() == 8 * kMiB + 2 * kMiB);
-  CHECK(ledger.declare(tensor(1, 3, 1, 1)).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(1, 3, 1, 1)).verdict == Verdict::accepted);
   CHECK(ledger.reserved() == 10 * kMiB + 4 * kMiB);
 }
 
 TEST_CASE("what does not fit is refused with the amounts, and changes nothing") {
   JobLedger ledger(10 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
-  CHECK(ledger.declare(tensor(1, 1, 2)).verdict == Verdict::accepted);
-  const auto refused = ledger.declare(tensor(1, 2, 3));
+  CHECK(ask(ledger, tensor(1, 1, 2)).verdict == Verdict::accepted);
+  const auto refused = ask(ledger, tensor(1, 2, 3));
   CHECK(refused.verdict == Verdict::refused);
   CHECK(refused.error.code == ErrorCode::out_of_memory);
   CHECK(refused.error.message ==
         "1 tensors of job 'job1' from 't2' on need 6.0 MiB; 6.0 MiB of 10.0 MiB are reserved");
-  CHECK(ledger.declare(tensor(1, 2, 2)).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(1, 2, 2)).verdict == Verdict::accepted);
 }
 
 TEST_CASE("what the system cannot give is refused with the amounts, though memory-max allows it") {
   JobLedger ledger(100 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ledger.open(job(2)).ok());
-  REQUIRE(ledger.declare(tensor(1, 1, 4)).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, tensor(1, 1, 4)).verdict == Verdict::accepted);
   CHECK(ledger.reserved() == 10 * kMiB);
   CHECK(ledger.own_bytes() == 6 * kMiB);
   const JobLedger::Room room{15 * kMiB, "9.0 MiB are left (the machine)"};
-  const auto refused = ledger.declare(tensor(2, 1, 3), room);
+  const auto refused = ask(ledger, tensor(2, 1, 3), room);
   CHECK(refused.verdict == Verdict::refused);
   CHECK(refused.for_room);
   CHECK(refused.error.code == ErrorCode::out_of_memory);
@@ -116,27 +121,27 @@ TEST_CASE("what the system cannot give is refused with the amounts, though memor
         "MiB now: 9.0 MiB are left (the machine)");
   CHECK(ledger.reserved() == 10 * kMiB);
   // Beyond --memory-max no room helps.
-  CHECK_FALSE(ledger.declare(tensor(2, 1, 60), room).for_room);
-  CHECK(ledger.declare(tensor(2, 1, 1), room).verdict == Verdict::accepted);
+  CHECK_FALSE(ask(ledger, tensor(2, 1, 60), room).for_room);
+  CHECK(ask(ledger, tensor(2, 1, 1), room).verdict == Verdict::accepted);
   CHECK(ledger.own_bytes() == 6 * kMiB + 3 * kMiB);
   // Less than is reserved already.
-  CHECK(ledger.declare(tensor(2, 2, 1), {2 * kMiB, ""}).verdict == Verdict::refused);
+  CHECK(ask(ledger, tensor(2, 2, 1), {2 * kMiB, ""}).verdict == Verdict::refused);
   const std::uint64_t bytes = ledger.end(JobRun{1});
   CHECK(ledger.own_bytes() == 3 * kMiB);
-  CHECK(ledger.declare(tensor(2, 2, 3), {10 * kMiB, ""}).verdict == Verdict::waits);
+  CHECK(ask(ledger, tensor(2, 2, 3), {10 * kMiB, ""}).verdict == Verdict::waits);
   ledger.freed(bytes);
-  CHECK(ledger.declare(tensor(2, 2, 3), {10 * kMiB, ""}).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(2, 2, 3), {10 * kMiB, ""}).verdict == Verdict::accepted);
 }
 
 TEST_CASE("larger receive buffers are needed beside those before, until they are there") {
   JobLedger ledger(100 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
-  REQUIRE(ledger.declare(tensor(1, 1, 1)).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, tensor(1, 1, 1)).verdict == Verdict::accepted);
   ledger.granted(JobRun{1});
   CHECK(ledger.reserved() == 4 * kMiB);
   DeclareSlices larger = tensor(1, 2, 1);
   larger.tensors[0].partitions[0].elements *= 4;
-  REQUIRE(ledger.declare(larger).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, larger).verdict == Verdict::accepted);
   CHECK(ledger.reserved() == 4 * kMiB + 8 * kMiB + 2 * 4 * kMiB);
   CHECK(ledger.own_bytes() == 3 * kMiB + 4 * kMiB + 2 * 4 * kMiB);
   ledger.granted(JobRun{1});
@@ -148,12 +153,12 @@ TEST_CASE("larger receive buffers are needed beside those before, until they are
 TEST_CASE("what could not be granted is taken back, but for the lanes, and is not reported before") {
   JobLedger ledger(100 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
-  REQUIRE(ledger.declare(tensor(1, 1, 1)).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, tensor(1, 1, 1)).verdict == Verdict::accepted);
   ledger.granted(JobRun{1});
   DeclareSlices more = tensor(1, 1, 3);
   more.epoch = Epoch{2};
   more.tensors.push_back(tensor(1, 2, 2).tensors[0]);
-  const auto declaration = ledger.declare(more);
+  const auto declaration = ask(ledger, more);
   REQUIRE(declaration.verdict == Verdict::accepted);
   CHECK(declaration.bytes == 8 * kMiB);
   CHECK(declaration.own_bytes == 4 * kMiB);
@@ -173,7 +178,7 @@ TEST_CASE("what could not be granted is taken back, but for the lanes, and is no
   CHECK(ledger.reserved() == 4 * kMiB);
   CHECK(ledger.own_bytes() == 3 * kMiB);
   CHECK(reported().epoch == Epoch{2});  // it never goes back
-  const auto again = ledger.declare(more);
+  const auto again = ask(ledger, more);
   CHECK(again.added.tensors == declaration.added.tensors);
   ledger.granted(JobRun{1});
   CHECK(reported().tensors == more.tensors);
@@ -183,20 +188,20 @@ TEST_CASE("memory that is being freed is waited for") {
   JobLedger ledger(10 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ledger.open(job(2)).ok());
-  REQUIRE(ledger.declare(tensor(1, 1, 4)).verdict == Verdict::accepted);
-  CHECK(ledger.declare(tensor(2, 1, 4)).verdict == Verdict::refused);
+  REQUIRE(ask(ledger, tensor(1, 1, 4)).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(2, 1, 4)).verdict == Verdict::refused);
   const std::uint64_t bytes = ledger.end(JobRun{1});
   CHECK(bytes == 10 * kMiB);
-  CHECK(ledger.declare(tensor(2, 1, 4)).verdict == Verdict::waits);
-  CHECK(ledger.declare(tensor(2, 1, 5)).verdict == Verdict::refused);
+  CHECK(ask(ledger, tensor(2, 1, 4)).verdict == Verdict::waits);
+  CHECK(ask(ledger, tensor(2, 1, 5)).verdict == Verdict::refused);
   ledger.freed(bytes);
-  CHECK(ledger.declare(tensor(2, 1, 4)).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(2, 1, 4)).verdict == Verdict::accepted);
 }
 
 TEST_CASE("dropped tensors give their buffers back; lanes keep theirs; unknown ones are ignored") {
   JobLedger ledger(100 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
-  REQUIRE(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
   const std::uint64_t bytes = ledger.drop({JobRun{1}, {TensorId{1}, TensorId{9}}});
   CHECK(bytes == 6 * kMiB);
   ledger.freed(bytes);
@@ -211,8 +216,8 @@ TEST_CASE("dropped tensors give their buffers back; lanes keep theirs; unknown o
 TEST_CASE("dropped partitions give their buffers back, and may come again") {
   JobLedger ledger(100 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
-  REQUIRE(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
-  REQUIRE(ledger.declare(tensor(1, 2, 2)).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, tensor(1, 2, 2)).verdict == Verdict::accepted);
   const DropTensors some{
       JobRun{1}, {}, {PartitionId{101}, PartitionId{200}, PartitionId{201}, PartitionId{999}}};
   CHECK(ledger.drop(some) == 6 * kMiB);
@@ -226,8 +231,8 @@ TEST_CASE("dropped partitions give their buffers back, and may come again") {
   REQUIRE(held.size() == 1);
   REQUIRE(held[0].tensors.size() == 1);  // of the other one nothing is left
   CHECK(held[0].tensors[0].partitions.size() == 2);
-  CHECK(ledger.declare(tensor(1, 1, 3)).added.tensors.at(0).partitions.size() == 1);
-  CHECK(ledger.declare(tensor(1, 2, 2)).added.tensors == tensor(1, 2, 2).tensors);
+  CHECK(ask(ledger, tensor(1, 1, 3)).added.tensors.at(0).partitions.size() == 1);
+  CHECK(ask(ledger, tensor(1, 2, 2)).added.tensors == tensor(1, 2, 2).tensors);
   CHECK(ledger.reserved() == 10 * kMiB + 2 * kMiB);
   CHECK(ledger.drop({JobRun{1}, {TensorId{1}}, {PartitionId{100}, PartitionId{200}}}) == 8 * kMiB);
 }
@@ -235,34 +240,34 @@ TEST_CASE("dropped partitions give their buffers back, and may come again") {
 TEST_CASE("a tensor that was dropped may be declared again with its numbers") {
   JobLedger ledger(100 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
-  REQUIRE(ledger.declare(tensor(1, 1, 3)).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
   ledger.freed(ledger.drop({JobRun{1}, {TensorId{1}}}));
-  CHECK(ledger.declare(tensor(1, 1, 3)).added.tensors == tensor(1, 1, 3).tensors);
-  CHECK(ledger.declare(tensor(1, 1, 3)).added.tensors.empty());
+  CHECK(ask(ledger, tensor(1, 1, 3)).added.tensors == tensor(1, 1, 3).tensors);
+  CHECK(ask(ledger, tensor(1, 1, 3)).added.tensors.empty());
   CHECK(ledger.reserved() == 6 * kMiB + 2 * kMiB);
 }
 
 TEST_CASE("what moves here may belong to a tensor that is here already, and goes with it") {
   JobLedger ledger(14 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
-  REQUIRE(ledger.declare(tensor(1, 1, 2)).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, tensor(1, 1, 2)).verdict == Verdict::accepted);
   DeclareSlices moved = tensor(1, 1, 4);
   moved.moved = true;
   moved.epoch = Epoch{2};
   auto& partitions = moved.tensors[0].partitions;
   partitions[1].elements = 7;
-  CHECK(ledger.declare(moved).verdict == Verdict::refused);  // two of them are here
+  CHECK(ask(ledger, moved).verdict == Verdict::refused);  // two of them are here
   partitions.erase(partitions.begin(), partitions.begin() + 2);
-  CHECK(ledger.declare(moved).verdict == Verdict::accepted);
+  CHECK(ask(ledger, moved).verdict == Verdict::accepted);
   CHECK(ledger.reserved() == 8 * kMiB + 2 * kMiB);
   DeclareSlices more = tensor(1, 2, 3);
   more.moved = true;
   more.epoch = Epoch{3};
-  CHECK(ledger.declare(more).error.code == ErrorCode::out_of_memory);
+  CHECK(ask(ledger, more).error.code == ErrorCode::out_of_memory);
   CHECK(ledger.reserved() == 8 * kMiB + 2 * kMiB);
   CHECK(ledger.drop({JobRun{1}, {TensorId{1}}}) == 8 * kMiB);
   moved.tensors[0].mode = Mode::async;
-  CHECK(ledger.declare(moved).verdict == Verdict::accepted);
+  CHECK(ask(ledger, moved).verdict == Verdict::accepted);
 }
 
 TEST_CASE("the epoch of a job grows with what is declared, and with nothing, but never falls") {
@@ -271,32 +276,32 @@ TEST_CASE("the epoch of a job grows with what is declared, and with nothing, but
   DeclareSlices empty;
   empty.job_run = JobRun{1};
   empty.epoch = Epoch{5};
-  CHECK(ledger.declare(empty).verdict == Verdict::accepted);
-  CHECK(ledger.declare(empty).verdict == Verdict::accepted);
-  CHECK(ledger.declare(tensor(1, 1, 1)).error.message == "job 'job1' is in epoch 5, the declaration in 0");
+  CHECK(ask(ledger, empty).verdict == Verdict::accepted);
+  CHECK(ask(ledger, empty).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(1, 1, 1)).error.message == "job 'job1' is in epoch 5, the declaration in 0");
   empty.epoch = Epoch{4};
   // It was asked before, and nobody has heard that it is done.
-  CHECK(ledger.declare(empty).verdict == Verdict::accepted);
+  CHECK(ask(ledger, empty).verdict == Verdict::accepted);
 }
 
 TEST_CASE("declarations that make no sense are refused") {
   JobLedger ledger(100 * kMiB, 2);
-  CHECK(ledger.declare(tensor(1, 1, 1)).error.code == ErrorCode::peer_lost);
+  CHECK(ask(ledger, tensor(1, 1, 1)).error.code == ErrorCode::peer_lost);
   REQUIRE(ledger.open(job(1)).ok());
   CHECK_FALSE(ledger.open(job(1, 3)).ok());
   CHECK_FALSE(ledger.open(job(3, 0)).ok());
   OpenJob mixed = job(4);
   std::swap(mixed.members[0], mixed.members[1]);
   CHECK_FALSE(ledger.open(mixed).ok());
-  REQUIRE(ledger.declare(tensor(1, 1, 1)).verdict == Verdict::accepted);
-  CHECK(ledger.declare(tensor(1, 1, 1, 1)).verdict == Verdict::refused);
-  CHECK(ledger.declare(tensor(1, 2, 1, 2)).verdict == Verdict::refused);
+  REQUIRE(ask(ledger, tensor(1, 1, 1)).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(1, 1, 1, 1)).verdict == Verdict::refused);
+  CHECK(ask(ledger, tensor(1, 2, 1, 2)).verdict == Verdict::refused);
   DeclareSlices twice = tensor(1, 3, 2);
   twice.tensors[0].partitions[1].partition = twice.tensors[0].partitions[0].partition;
-  CHECK(ledger.declare(twice).verdict == Verdict::refused);
+  CHECK(ask(ledger, twice).verdict == Verdict::refused);
   DeclareSlices large = tensor(1, 4, 1);
   large.tensors[0].partitions[0].elements = kMaxPayloadBytes;
-  CHECK(ledger.declare(large).verdict == Verdict::refused);
+  CHECK(ask(ledger, large).verdict == Verdict::refused);
   CHECK(ledger.reserved() == 2 * kMiB + 2 * kMiB);
 }
 
@@ -305,7 +310,7 @@ TEST_CASE("what is here already, just like that, is not opened or reserved again
   CHECK(*ledger.open(job(1)));
   DeclareSlices first = tensor(1, 1, 3);
   first.epoch = Epoch{2};
-  REQUIRE(ledger.declare(first).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, first).verdict == Verdict::accepted);
   REQUIRE(ledger.reserved() == 8 * kMiB);
   SECTION("the job") {
     CHECK_FALSE(*ledger.open(job(1)));
@@ -317,22 +322,22 @@ TEST_CASE("what is here already, just like that, is not opened or reserved again
     CHECK(ledger.open(other).error().code == ErrorCode::protocol);
   }
   SECTION("slices, also of an earlier epoch, also with new ones among them") {
-    const auto again = ledger.declare(first);
+    const auto again = ask(ledger, first);
     CHECK(again.verdict == Verdict::accepted);
     CHECK(again.added.tensors.empty());
     DeclareSlices later = tensor(1, 2, 2);
     later.epoch = Epoch{4};
-    CHECK(ledger.declare(later).added.tensors == later.tensors);
-    CHECK(ledger.declare(first).added.epoch == Epoch{4});
+    CHECK(ask(ledger, later).added.tensors == later.tensors);
+    CHECK(ask(ledger, first).added.epoch == Epoch{4});
     DeclareSlices more = tensor(1, 1, 4);
-    CHECK(ledger.declare(more).error.message == "job 'job1' is in epoch 4, the declaration in 0");
+    CHECK(ask(ledger, more).error.message == "job 'job1' is in epoch 4, the declaration in 0");
     more.epoch = Epoch{5};
-    const auto rest = ledger.declare(more);
+    const auto rest = ask(ledger, more);
     CHECK(rest.verdict == Verdict::accepted);
     REQUIRE(rest.added.tensors.size() == 1);
     CHECK(rest.added.tensors[0].partitions == std::vector<PartitionSlice>{more.tensors[0].partitions.back()});
     CHECK(ledger.reserved() == 14 * kMiB);  // full
-    CHECK(ledger.declare(more).verdict == Verdict::accepted);
+    CHECK(ask(ledger, more).verdict == Verdict::accepted);
   }
   SECTION("what contradicts it") {
     DeclareSlices other = first;
@@ -342,7 +347,7 @@ TEST_CASE("what is here already, just like that, is not opened or reserved again
     SECTION("another size") { other.tensors[0].partitions[1].elements = 1; }
     SECTION("another shard") { other.tensors[0].partitions[2].shard = 1; }
     SECTION("another tensor") { other.tensors[0].tensor = TensorId{9}; }
-    CHECK(ledger.declare(other).error.code == ErrorCode::protocol);
+    CHECK(ask(ledger, other).error.code == ErrorCode::protocol);
     CHECK(ledger.reserved() == 8 * kMiB);
   }
 }
@@ -376,15 +381,15 @@ TEST_CASE("all that is here is reported, as it is now") {
   declare.tensors[0].mode = Mode::async;
   declare.tensors[0].staleness = 6;
   declare.tensors[0].priority = -5;
-  REQUIRE(ledger.declare(declare).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, declare).verdict == Verdict::accepted);
   DeclareSlices moved = tensor(2, 7, 5);
   moved.epoch = Epoch{9};
   moved.moved = true;
   auto& slices = moved.tensors[0].partitions;
   const PartitionSlice last = slices.back();
   std::rotate(slices.begin(), slices.begin() + 2, slices.end());
-  REQUIRE(ledger.declare(moved).verdict == Verdict::accepted);
-  REQUIRE(ledger.declare(tensor(1, 5, 1)).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, moved).verdict == Verdict::accepted);
+  REQUIRE(ask(ledger, tensor(1, 5, 1)).verdict == Verdict::accepted);
   ledger.drop({JobRun{1}, {TensorId{5}}});
   ledger.granted(JobRun{2});
   ledger.worker_left({JobRun{2}, Rank{0}, true});
@@ -419,7 +424,7 @@ TEST_CASE("a report is in pieces") {
   JobLedger ledger(10'000 * kMiB, 1);
   REQUIRE(ledger.open(job(1)).ok());
   for (std::uint32_t i = 0; i < kMaxTensorsPerDeclare + 1; ++i)
-    REQUIRE(ledger.declare(tensor(1, i, 1)).verdict == Verdict::accepted);
+    REQUIRE(ask(ledger, tensor(1, i, 1)).verdict == Verdict::accepted);
   ledger.granted(JobRun{1});
   const Reported all = report(ledger);
   REQUIRE(all.slices.size() == 2);

@@ -164,7 +164,7 @@ class Lanes {
     const auto heard = received(declare, kMaxControlHeaderBytes);
     if (!heard) return;
     const auto& checked = std::get<DeclareSlices>(*heard);
-    const JobLedger::Declaration decision = ledger_.declare(checked);
+    const JobLedger::Declaration decision = ledger_.declare(checked, JobLedger::Room{});
     if (decision.verdict != JobLedger::Verdict::accepted) return;
     bool is_granted = false;
     world_.shard->declare(decision.added, [&](const Status&) { is_granted = true; });
