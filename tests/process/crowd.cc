@@ -180,14 +180,5 @@ int main(int argc, char** argv) {
       return 64;
     }
   }
-  try {
-    flags.pulse ? run_pulse(flags) : run_crowd(flags);
-    return 0;
-  } catch (const bps::Error& error) {
-    std::fprintf(stderr, "%d: %s\n", static_cast<int>(error.code()), error.what());
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return bps::run_main(argv[0], [&flags] { flags.pulse ? run_pulse(flags) : run_crowd(flags); });
 }
