@@ -1,7 +1,8 @@
-// Which of the things that somebody waits for have taken too long, told once each, and when to look again.
+// Which waits have taken too long, and when to look again. Each is reported once.
 //
-// Whoever owns the waits shows all of them. What is overdue soon is told with the oldest one that is, so that
-// the tensors of a step make one line. Pure. Limits: remembers as many as were shown last.
+// The owner passes in all waits that are open. A wait that becomes overdue a moment after the oldest one is
+// reported together with it: the tensors of one step make one line. Pure. Limits: remembers as many as were
+// passed in last.
 #pragma once
 
 #include <compare>
@@ -27,10 +28,10 @@ class OverdueWaits {
   };
   struct Overdue {
     Item item;
-    std::size_t others = 0;  // that are told with it
+    std::size_t others = 0;  // reported together with it
   };
   struct Look {
-    std::optional<Overdue> overdue;  // the oldest one that has not been told
+    std::optional<Overdue> overdue;  // the oldest one that was not reported yet
     TimePoint next;                  // until then no other one is overdue, whatever begins meanwhile
   };
 
