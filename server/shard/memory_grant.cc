@@ -18,6 +18,8 @@ constexpr std::uint64_t kBytesForAPiece = 2048;
 MemoryGrant::MemoryGrant(BufferPool& slots, BufferPool& arrivals, bool pins, const DeclareSlices& declare,
                          std::size_t lanes, std::size_t lane_bytes)
     : slots_(slots), arrivals_(arrivals), pins_(pins), declare_(declare) {
+  slots_.look_again();
+  arrivals_.look_again();
   std::size_t largest = 0;
   for (const TensorSlices& tensor : declare_.tensors) {
     for (const PartitionSlice& slice : tensor.partitions) {
@@ -28,8 +30,6 @@ MemoryGrant::MemoryGrant(BufferPool& slots, BufferPool& arrivals, bool pins, con
   if (largest <= lane_bytes) return;
   lanes_.bytes = largest;
   lanes_left_ = lanes;
-  slots_.look_again();
-  arrivals_.look_again();
   needed_ += lanes * BufferPool::class_bytes(largest);
 }
 

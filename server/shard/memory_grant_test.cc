@@ -63,6 +63,21 @@ TEST_CASE("memory grant: lanes with large enough buffers get no other ones") {
   CHECK(pools.arrivals.bytes_in_use() == 0);
 }
 
+TEST_CASE("memory grant: memory that is back is found, whatever the pool was refused before") {
+  bool is_there = false;
+  BufferPool slots(UINT64_MAX, [&](std::size_t bytes) -> Result<std::shared_ptr<Region>> {
+    if (!is_there) return make_error(ErrorCode::out_of_memory, "none");
+    return allocate_ordinary_region(bytes);
+  });
+  BufferPool arrivals;
+  for (int i = 0; i < 10; ++i)
+    CHECK_FALSE(slots.allocate(kMiB));
+  is_there = true;
+  const DeclareSlices declare = megabytes(1);
+  MemoryGrant grant(slots, arrivals, false, declare, 3, kMiB);
+  CHECK(grant.step() == State::complete);
+}
+
 TEST_CASE("memory grant: nothing declared is complete at once") {
   Pools pools;
   CHECK(pools.grant(DeclareSlices{}, 3).step() == State::complete);
