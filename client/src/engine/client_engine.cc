@@ -222,9 +222,8 @@ void ClientEngine::warn_of_what_is_under_way() {
   const std::string others =
       operations.size() == 1 ? "" : fmt::format(" and {}", counted(operations.size() - 1, "other operation"));
   log_.warn(
-      "job '{}', rank {}: closes in the middle of {}{}; to the other ranks it is lost. Wait for each "
-      "operation "
-      "first, or give the closing more time",
+      "job '{}', rank {}: closes in the middle of {}{}; to the other ranks it is lost. Wait for "
+      "each operation first, or give the closing more time",
       config_.job, config_.rank.value, data_.describe(operations.front().tensor), others);
 }
 

@@ -67,9 +67,8 @@ Status Client::start() {
   if (Status status = TcpTransport::check(options); !status.ok()) return status;
   if (settings_.alone) {
     log_.info(
-        "no scheduler, rank, world size or launcher is set: rank 0 of 1, with scheduler and server inside "
-        "this "
-        "process (embedded:); bps-run starts a cluster, and BPS_SCHEDULER joins one");
+        "no scheduler, rank, world size or launcher is set: rank 0 of 1, with scheduler and server "
+        "inside this process (embedded:); bps-run starts a cluster, and BPS_SCHEDULER joins one");
   }
   if (settings_.embedded) {
     // Made here and known to nobody else.
