@@ -8,44 +8,6 @@ namespace bps {
 
 using namespace testing;
 
-namespace {
-
-// A job, and servers that may be of several jobs, under a scheduler of which only what its nodes remember
-// counts.
-struct Memories {
-  Memories(CoreHarness& h, const std::string& job, std::uint32_t world, std::size_t tensors = 1,
-           WorkerLoss loss = WorkerLoss::fail) {
-    for (std::uint32_t rank = 0; rank < world; ++rank) {
-      WorkerMemory& memory = workers.emplace_back();
-      memory.hello = CoreHarness::hello(job, rank, world);
-      memory.hello.worker_loss = loss;
-      worker_peers.push_back(h.say_hello(memory.hello));
-    }
-    for (std::size_t i = 0; i < tensors; ++i) {
-      for (std::uint32_t rank = 0; rank < world; ++rank) {
-        workers[rank].asked[i + 1] = declare_one(i + 1, "t" + std::to_string(i), kElements);
-        h.say(worker_peers[rank], workers[rank].asked[i + 1]);
-      }
-    }
-  }
-
-  void learn(CoreHarness& h, const std::vector<PeerId>& server_peers) {
-    for (std::size_t i = 0; i < workers.size(); ++i)
-      workers[i].learn(h, worker_peers[i]);
-    for (const PeerId peer : server_peers) {
-      ServerMemory& memory = servers.emplace_back();
-      memory.hello = h.hello_of(peer);
-      memory.learn(h, peer);
-    }
-  }
-
-  std::vector<PeerId> worker_peers;
-  std::vector<WorkerMemory> workers;
-  std::vector<ServerMemory> servers;
-};
-
-}  // namespace
-
 TEST_CASE("restart: a server that the scheduler before had declared dead comes in like a new one") {
   CoreHarness old;
   Past past(old);

@@ -6,7 +6,7 @@
 #include <ctime>
 
 #include "proto/wire/codec.h"
-#include "scheduler/testing/core_harness.h"
+#include "scheduler/testing/attach_harness.h"
 
 namespace bps {
 namespace {
@@ -20,6 +20,22 @@ struct Cost {
   double bytes = 0;
   double milliseconds = 0;  // of the core and the harness around it
 };
+
+Cost cost_since(std::clock_t begin, const CoreHarness& h, PeerId server, std::uint32_t ranks) {
+  Cost cost;
+  cost.milliseconds = 1e3 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / ranks;
+  Encoder encoder;
+  for (const auto& [peer, messages] : h.inbox) {
+    // A server has to know all ranks; it is not one of them.
+    if (peer == server) continue;
+    for (const Message& message : messages) {
+      if (std::holds_alternative<Heartbeat>(message)) continue;
+      cost.messages += 1.0 / ranks;
+      cost.bytes += static_cast<double>(encoder.encode(message, 0).size()) / ranks;
+    }
+  }
+  return cost;
+}
 
 Cost cost_of(std::uint32_t ranks, Ending ending) {
   const std::clock_t begin = std::clock();
@@ -43,19 +59,23 @@ Cost cost_of(std::uint32_t ranks, Ending ending) {
   for (const PeerId worker : workers)
     h.say(worker, Leave{});
   REQUIRE(h.core.job_count() == 0);
-  Cost cost;
-  cost.milliseconds = 1e3 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / ranks;
-  Encoder encoder;
-  for (const auto& [peer, messages] : h.inbox) {
-    // A server has to know all ranks; it is not one of them.
-    if (peer == server) continue;
-    for (const Message& message : messages) {
-      if (std::holds_alternative<Heartbeat>(message)) continue;
-      cost.messages += 1.0 / ranks;
-      cost.bytes += static_cast<double>(encoder.encode(message, 0).size()) / ranks;
-    }
-  }
-  return cost;
+  return cost_since(begin, h, server, ranks);
+}
+
+// Of the scheduler that takes a running job over.
+Cost cost_of_return(std::uint32_t ranks) {
+  CoreHarness old;
+  const PeerId old_server = old.server();
+  Memories past(old, "j", ranks);
+  past.learn(old, {old_server});
+  const std::clock_t begin = std::clock();
+  CoreHarness h(2, later());
+  const PeerId server = past.servers[0].come_back(h);
+  for (const WorkerMemory& memory : past.workers)
+    past.worker_peers[memory.hello.rank.value] = memory.come_back(h);
+  h.say(past.worker_peers[0], declare_one(9, "later", 1000));
+  REQUIRE(h.got<Declared>(past.worker_peers[0]).size() == 1);
+  return cost_since(begin, h, server, ranks);
 }
 
 }  // namespace
@@ -66,6 +86,18 @@ TEST_CASE("cost: a rank of a large job costs what one of a small job does") {
   CHECK(small.messages < 8);
   for (const std::uint32_t ranks : {512, 4096}) {
     const Cost large = cost_of(ranks, ending);
+    INFO(ranks << " ranks, " << large.milliseconds << " ms for each; of 64: " << small.milliseconds << " ms");
+    CHECK(large.messages < small.messages * 1.2);
+    CHECK(large.bytes < small.bytes * 1.2);
+  }
+}
+
+TEST_CASE(
+    "cost: a rank of a large job that comes back to a new scheduler costs what one of a small job does") {
+  const Cost small = cost_of_return(64);
+  CHECK(small.messages < 8);
+  for (const std::uint32_t ranks : {512, 4096}) {
+    const Cost large = cost_of_return(ranks);
     INFO(ranks << " ranks, " << large.milliseconds << " ms for each; of 64: " << small.milliseconds << " ms");
     CHECK(large.messages < small.messages * 1.2);
     CHECK(large.bytes < small.bytes * 1.2);
