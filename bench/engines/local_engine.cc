@@ -139,8 +139,13 @@ class LocalEngine final : public Engine, public LocalGroup::Owner {
   Pattern pattern() const { return {options_.dtype, options_.workers}; }
   std::size_t batches() const { return (pieces_.size() + batch_ - 1) / batch_; }
   Collective collective(std::uint64_t number) const {
-    return {
-        round_ * 2 * batches() + number, TensorId{0}, Round{round_}, Operation::sum, {}, MemoryKind::host};
+    return {round_ * 2 * batches() + number,
+            TensorId{0},
+            Round{round_},
+            RoundKind::push_pull,
+            Operation::sum,
+            {},
+            MemoryKind::host};
   }
   std::span<const LocalPiece> pieces_of(std::size_t batch) const {
     return std::span(pieces_).subspan(batch * batch_, std::min(batch_, pieces_.size() - batch * batch_));

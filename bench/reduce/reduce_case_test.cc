@@ -11,7 +11,7 @@ constexpr ReduceStep kSteps[] = {ReduceStep::round, ReduceStep::add, ReduceStep:
 
 TEST_CASE("every step of every type gives what the oracle says, and a step too many does not") {
   for (std::uint8_t d = 0; d < kDTypeCount; ++d) {
-    for (std::uint8_t o = 0; o < static_cast<std::uint8_t>(Operation::broadcast); ++o) {
+    for (std::uint8_t o = 0; o < kOperationCount; ++o) {
       for (const ReduceStep step : kSteps) {
         const ReduceCase what{static_cast<DType>(d), static_cast<Operation>(o), step, 3, 40'000};
         if (!does_anything(what)) continue;

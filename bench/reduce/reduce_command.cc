@@ -35,7 +35,7 @@ std::vector<DType> dtypes_of(const std::string& name) {
 
 std::vector<Operation> operations_of(const std::string& name) {
   std::vector<Operation> out;
-  for (std::uint8_t i = 0; i < static_cast<std::uint8_t>(Operation::broadcast); ++i) {
+  for (std::uint8_t i = 0; i < kOperationCount; ++i) {
     const auto operation = static_cast<Operation>(i);
     if (name == "all" || name == name_of(operation)) out.push_back(operation);
   }
@@ -150,8 +150,7 @@ int reduce_command(int argc, const char* const* argv) {
     return name_of(static_cast<DType>(i));
   }));
   config.add("operation", options.operation, "What is done with them")
-      .choices(names(static_cast<std::uint8_t>(Operation::broadcast),
-                     [](std::uint8_t i) { return name_of(static_cast<Operation>(i)); }));
+      .choices(names(kOperationCount, [](std::uint8_t i) { return name_of(static_cast<Operation>(i)); }));
   config.add("inputs", options.inputs, "Contributions of a round").range(2, kMaxReduceInputs);
   config.add("bytes", options.bytes, "Size of one contribution, far larger than the caches");
   config.add("partition-bytes", options.partition_bytes, "Size of one contribution that fits them");

@@ -12,19 +12,21 @@ namespace bps {
 enum class DType : std::uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i8 = 4, u8 = 5, i32 = 6, i64 = 7 };
 inline constexpr std::uint8_t kDTypeCount = 8;
 
-// What a round does with the contributions. `broadcast` copies the root's; the others reduce.
+// How contributions are combined.
 enum class Operation : std::uint8_t {
   sum = 0,
   average = 1,
   min = 2,
   max = 3,
   product = 4,
-  broadcast = 5,
-  bit_and = 6,  // bit by bit: of integers only
-  bit_or = 7,
-  bit_xor = 8
+  bit_and = 5,  // bit by bit: of integers only
+  bit_or = 6,
+  bit_xor = 7
 };
-inline constexpr std::uint8_t kOperationCount = 9;
+inline constexpr std::uint8_t kOperationCount = 8;
+inline constexpr Operation kOperations[] = {Operation::sum,    Operation::average, Operation::min,
+                                            Operation::max,    Operation::product, Operation::bit_and,
+                                            Operation::bit_or, Operation::bit_xor};
 
 // How a payload is encoded. Only raw little-endian elements exist today.
 enum class Codec : std::uint8_t { raw = 0 };
@@ -48,11 +50,6 @@ constexpr bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-// All but broadcast.
-inline constexpr Operation kReductions[] = {Operation::sum,    Operation::average, Operation::min,
-                                            Operation::max,    Operation::product, Operation::bit_and,
-                                            Operation::bit_or, Operation::bit_xor};
-
 constexpr bool is_bitwise(Operation operation) {
   return operation == Operation::bit_and || operation == Operation::bit_or || operation == Operation::bit_xor;
 }
@@ -69,8 +66,7 @@ constexpr std::string_view name_of(DType dtype) {
 }
 
 constexpr std::string_view name_of(Operation operation) {
-  constexpr std::string_view kNames[] = {"sum",       "average", "min", "max", "product",
-                                         "broadcast", "and",     "or",  "xor"};
+  constexpr std::string_view kNames[] = {"sum", "average", "min", "max", "product", "and", "or", "xor"};
   const auto index = static_cast<std::size_t>(operation);
   return index < kOperationCount ? kNames[index] : "?";
 }

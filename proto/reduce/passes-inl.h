@@ -133,7 +133,6 @@ void run_type(Operation operation, Finish finish, const Pass& pass) {
     case Operation::bit_and: return run_bitwise<Type, AndLanes>(finish, pass);
     case Operation::bit_or: return run_bitwise<Type, OrLanes>(finish, pass);
     case Operation::bit_xor: return run_bitwise<Type, XorLanes>(finish, pass);
-    case Operation::broadcast: break;
   }
   BPS_ASSERT(false && "broadcast has nothing to reduce");
 }

@@ -136,7 +136,7 @@ std::vector<std::uint64_t> run_round(DType dtype, Operation operation,
 
 TEST_CASE("every kernel agrees with the oracle bit for bit on every target") {
   const DType dtype = GENERATE(from_range(std::begin(kDTypes), std::end(kDTypes)));
-  const Operation operation = GENERATE(from_range(std::begin(kReductions), std::end(kReductions)));
+  const Operation operation = GENERATE(from_range(std::begin(kOperations), std::end(kOperations)));
   CAPTURE(name_of(dtype), name_of(operation));
   if (!is_defined(operation, dtype)) return;
   Values values(dtype);
@@ -179,7 +179,7 @@ TEST_CASE("every kernel agrees with the oracle bit for bit on every target") {
 
 TEST_CASE("what is there at once is combined in one call, and nothing beside the result is written") {
   const DType dtype = GENERATE(from_range(std::begin(kDTypes), std::end(kDTypes)));
-  const Operation operation = GENERATE(from_range(std::begin(kReductions), std::end(kReductions)));
+  const Operation operation = GENERATE(from_range(std::begin(kOperations), std::end(kOperations)));
   CAPTURE(name_of(dtype), name_of(operation));
   if (!is_defined(operation, dtype)) return;
   Values values(dtype);

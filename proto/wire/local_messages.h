@@ -9,10 +9,10 @@
 #include <optional>
 #include <vector>
 
-#include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
 #include "proto/base/memory/memory_kind.h"
+#include "proto/base/round_call.h"
 #include "proto/wire/capabilities.h"
 
 namespace bps {
@@ -35,8 +35,7 @@ struct HelloLocal {
 struct LocalReady {  // its input can be read
   TensorId tensor;
   Round round;
-  Operation operation = Operation::sum;
-  Rank root;  // of a broadcast, else 0
+  RoundCall call;
   MemoryKind memory = MemoryKind::host;
   friend bool operator==(const LocalReady&, const LocalReady&) = default;
 };

@@ -19,6 +19,7 @@
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/ids.h"
+#include "proto/base/round_call.h"
 #include "proto/wire/capabilities.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/local_messages.h"
@@ -330,8 +331,9 @@ struct PushPull {  // worker -> server; the payload is the contribution (none fr
   Round round;
   Epoch epoch;
   Generation generation;
-  Operation operation = Operation::sum;
-  Rank root;  // of a broadcast, else 0
+  RoundCall call;
+  DType dtype = DType::f32;  // of the tensor
+  std::uint64_t count = 0;   // elements of the whole tensor
   Codec codec = Codec::raw;
   std::uint32_t weight = 1;  // ranks already summed in the payload
   bool rendezvous = false;   // without payload: the contribution is there, and waits to be asked for

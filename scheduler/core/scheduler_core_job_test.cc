@@ -60,6 +60,24 @@ TEST_CASE("core: a mismatch is told to every worker, and the job goes on") {
   CHECK(h.got<JobFailed>(workers[0]).empty());
 }
 
+TEST_CASE("core: a tensor on which ranks call different things fails for all, with the server's words") {
+  CoreHarness h;
+  const PeerId server = h.server();
+  const auto workers = h.running_job("j", 2);
+  for (const PeerId peer : workers)
+    h.say(peer, declare_one(1, "w", 10));
+  const TensorFailed failed{
+      h.last<Welcome>(workers[0]).job_run, TensorId{0},
+      make_error(ErrorCode::configuration, "rank 0 calls sum, rank 1 calls max", "agree")};
+  for (const PeerId peer : workers)
+    h.say(peer, failed);
+  for (const PeerId peer : workers) {
+    REQUIRE(h.got<TensorFailed>(peer).size() == 1);
+    CHECK(h.last<TensorFailed>(peer) == failed);
+  }
+  CHECK(h.last<DropTensors>(server).tensors == std::vector{TensorId{0}});
+}
+
 TEST_CASE("core: a tensor that one worker cannot hold fails for all, by name") {
   CoreHarness h;
   const PeerId server = h.server();

@@ -184,6 +184,10 @@ Status TensorTable::failed_at(Rank rank, TensorId id, const Error& error) {
   }
   const Tensor& tensor = catalog_[id];
   if (tensor.state != State::ready) return {};
+  if (error.code == ErrorCode::configuration) {
+    fail(id, error);
+    return {};
+  }
   fail(id, make_error(error.code,
                       fmt::format("tensor '{}' of job {} cannot be held by {}: {}", tensor.declaration.name,
                                   catalog_.job(), catalog_.name_of(rank), error.message),

@@ -3,9 +3,10 @@
 // declares of the name must be equal.
 //
 // A difference fails the tensor for good: this and every later declare of the name gets an error that names
-// both, all workers are told and the servers drop it. A refusal of a server (memory) fails the declares that
-// wait for it, and the slices elsewhere are dropped; the tensor keeps its numbers and its placement, and the
-// next declare tries again. Tensors that one Declare brings are confirmed or refused together: a batch.
+// both, all workers are told and the servers drop it. So does a tensor on which ranks call different things,
+// which a worker hears from a server, and says. A refusal of a server (memory) fails the declares that wait
+// for it, and the slices elsewhere are dropped; the tensor keeps its numbers and its placement, and the next
+// declare tries again. Tensors that one Declare brings are confirmed or refused together: a batch.
 //
 // Owner: TensorRelay, of a job that has opened. Pure: what is to be sent is taken with take_output. Limits:
 // those of the catalog, kMaxPartitionsPerDeclare, and kMaxPendingDeclares that one worker may have under way.
@@ -56,7 +57,8 @@ class TensorTable {
   bool has_new(const Declare& declare) const;
   // Fails only if the worker has too many declares under way.
   Status declare(Rank rank, const Declare& declare);
-  // A worker that had the answer cannot hold the tensor: it fails for all. Said again: nothing.
+  // A worker that had the answer cannot hold the tensor, or knows that the ranks do not call the same on it:
+  // it fails for all. Said again: nothing.
   Status failed_at(Rank rank, TensorId id, const Error& error);
   void acked(std::uint64_t batch, ServerId server, const Error& error);
   // The rank wants no answers any more, or asks again.

@@ -152,6 +152,10 @@ class Aggregator {
   // the open round; nothing waits for it any more. Contributor::loss says why.
   virtual void died(std::uint32_t contributor, Actions& actions) = 0;
 
+  // No round completes here any more: what has been given to the open one is let go. Who is still answered
+  // afterwards is told that it has failed.
+  virtual void let_go() {}
+
   // The payload of an answer is no longer read by a connection. Not for kNoPin.
   virtual void unpin(std::uint32_t pin, Actions& actions) = 0;
 

@@ -135,10 +135,9 @@ class World {
     PushPull header;
     header.round = Round{round};
     if (is_broadcast(round)) {
-      header.operation = Operation::broadcast;
-      header.root = root_of(round, workers_.size());
+      header.call = RoundCall::broadcast(root_of(round, workers_.size()));
     } else if (is_failing(round) && rank % 2 == 1) {
-      header.operation = Operation::max;
+      header.weight = 9;
     }
     return header;
   }

@@ -296,13 +296,11 @@ class SyncWorld : public World {
   using World::World;
 
  private:
-  static Operation operation_of(std::uint64_t round) {
-    constexpr Operation operations[] = {Operation::broadcast, Operation::sum, Operation::average,
-                                        Operation::product,   Operation::max, Operation::sum};
-    return operations[round % 6];
-  }
-  Rank root_of(std::uint64_t round) const {
-    return Rank{static_cast<std::uint32_t>(round % workers_.size())};
+  RoundCall call_of(std::uint64_t round) const {
+    constexpr Operation operations[] = {Operation::sum, Operation::average, Operation::product,
+                                        Operation::max, Operation::sum};
+    if (round % 6 > 0) return operations[round % 6 - 1];
+    return RoundCall::broadcast(Rank{static_cast<std::uint32_t>(round % workers_.size())});
   }
 
   static float value_of(std::uint32_t rank, std::uint64_t round, std::size_t element) {
@@ -313,13 +311,13 @@ class SyncWorld : public World {
   PushPull header_of(std::uint32_t, std::uint64_t round) override {
     PushPull header;
     header.round = Round{round};
-    header.operation = operation_of(round);
-    if (header.operation == Operation::broadcast) header.root = root_of(round);
+    header.call = call_of(round);
     return header;
   }
 
   std::vector<std::byte> contribution(std::uint32_t rank, std::uint64_t round) override {
-    if (operation_of(round) == Operation::broadcast && root_of(round) != Rank{rank}) return {};
+    const RoundCall call = call_of(round);
+    if (call.is_broadcast() && call.root != Rank{rank}) return {};
     std::vector<std::byte> bytes(kElements * sizeof(float));
     for (std::size_t i = 0; i < kElements; ++i) {
       const float value = value_of(rank, round, i);
@@ -330,11 +328,10 @@ class SyncWorld : public World {
 
   void check_answer(std::uint32_t rank, const Answer& answer) override {
     const std::uint64_t round = answer.round.value;
-    const Operation operation = operation_of(round);
+    const RoundCall call = call_of(round);
     CAPTURE(rank, round);
-    if (operation == Operation::broadcast)
-      REQUIRE(answer.weight == contributors_[root_of(round).value].weight);
-    if (operation == Operation::broadcast && root_of(round) == Rank{rank}) {
+    if (call.is_broadcast()) REQUIRE(answer.weight == contributors_[call.root.value].weight);
+    if (call.is_broadcast() && call.root == Rank{rank}) {
       REQUIRE(answer.payload.empty());
       return;
     }
@@ -349,8 +346,8 @@ class SyncWorld : public World {
   // Of all live ranks, all dead ones that were further on, none that had not come so far, and any of the
   // others.
   bool is_right(std::uint64_t round, const Answer& answer) const {
-    if (operation_of(round) == Operation::broadcast) {
-      return is_reduction_of({root_of(round).value}, round, answer);
+    if (const RoundCall call = call_of(round); call.is_broadcast()) {
+      return is_reduction_of({call.root.value}, round, answer);
     }
     std::vector<std::uint32_t> doubtful, sure;
     for (std::uint32_t rank = 0; rank < workers_.size(); ++rank) {
@@ -374,9 +371,9 @@ class SyncWorld : public World {
     return false;
   }
 
-  static bool is_reduction_of(const std::vector<std::uint32_t>& ranks, std::uint64_t round,
-                              const Answer& answer) {
-    const Operation operation = operation_of(round);
+  bool is_reduction_of(const std::vector<std::uint32_t>& ranks, std::uint64_t round,
+                       const Answer& answer) const {
+    const Operation operation = call_of(round).operation;
     for (std::size_t i = 0; i < kElements; ++i) {
       float expected = value_of(ranks.front(), round, i);
       for (std::size_t k = 1; k < ranks.size(); ++k) {
@@ -393,7 +390,8 @@ class SyncWorld : public World {
   }
 
   bool may_fail(std::uint64_t round) override {
-    return operation_of(round) == Operation::broadcast && is_dead(root_of(round).value);
+    const RoundCall call = call_of(round);
+    return call.is_broadcast() && is_dead(call.root.value);
   }
 
   std::map<std::uint64_t, std::pair<std::vector<std::byte>, std::uint32_t>> answers_;
@@ -410,13 +408,14 @@ class AsyncWorld : public World {
   PushPull header_of(std::uint32_t rank, std::uint64_t round) override {
     PushPull header;
     header.round = Round{round};
+    header.dtype = shape_.dtype;
     // Rank 1, if there is one, sends its first delta before it knows of any broadcast.
-    if (round == 0 && rank != 1) header.operation = Operation::broadcast;
+    if (round == 0 && rank != 1) header.call = RoundCall::broadcast(Rank{0});
     return header;
   }
 
   std::vector<std::byte> contribution(std::uint32_t rank, std::uint64_t round) override {
-    const bool broadcast = header_of(rank, round).operation == Operation::broadcast;
+    const bool broadcast = header_of(rank, round).call.is_broadcast();
     if (broadcast && rank != 0) return {};
     std::vector<std::byte> bytes(kElements * 8);
     const std::uint64_t delta = broadcast ? 0 : std::uint64_t{1} << (8 * rank);
@@ -441,7 +440,7 @@ class AsyncWorld : public World {
     }
     REQUIRE(answer.version == 1 + deltas);  // and the broadcast
     REQUIRE(deltas_of(rank) == answer.round.value + 1);
-    const bool delta = header_of(rank, answer.round.value).operation != Operation::broadcast;
+    const bool delta = !header_of(rank, answer.round.value).call.is_broadcast();
     if (!delta || shape_.staleness == kUnboundedStaleness) return;
     for (std::uint32_t r = 0; r < workers_.size(); ++r) {
       // A broadcast counts as a round, but a rank that has not sent its own is not told apart by the digits.

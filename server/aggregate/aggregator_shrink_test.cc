@@ -156,27 +156,27 @@ TEST_CASE("shrink: nobody waits for the dead to have stored an aggregate") {
 
 TEST_CASE("shrink: a broadcast fails without its root's bytes, when all have come") {
   ShrinkingBench bench(3);
-  bench.push(1, 0, 0, Operation::broadcast, 0);
+  bench.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
   bench.die(0);
   CHECK(bench.said().empty());
-  bench.push(2, 0, 0, Operation::broadcast, 0);
+  bench.push(2, 0, 0, RoundCall::broadcast(Rank{0}));
   CHECK(bench.said() == "1 failed 0, 2 failed 0");
   CHECK(bench.actions[0].error.code == ErrorCode::peer_lost);
   CHECK(bench.actions[0].error.message ==
         "round 0 of layer1.weight (partition 7) can never complete: the root of the broadcast is lost: rank "
         "0 is "
         "gone: killed");
-  bench.push(2, 1, 0, Operation::broadcast, 0);
-  bench.push(1, 1, 0, Operation::broadcast, 0);
+  bench.push(2, 1, 0, RoundCall::broadcast(Rank{0}));
+  bench.push(1, 1, 0, RoundCall::broadcast(Rank{0}));
   CHECK(bench.said() == "1 failed 1, 2 failed 1");
   bench.push(2, 2, 4);
   bench.push(1, 2, 2);
   CHECK(bench.said() == "1 answer 2 weight 2 value 6, 2 answer 2 weight 2 value 6");
 
   ShrinkingBench whole(2);
-  whole.push(0, 0, 5, Operation::broadcast, 0);
+  whole.push(0, 0, 5, RoundCall::broadcast(Rank{0}));
   whole.die(0);
-  whole.push(1, 0, 0, Operation::broadcast, 0);
+  whole.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
   CHECK(whole.said() == "1 answer 0 weight 1 value 5");
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("shrink: a round that only the dead had is open again") {
 TEST_CASE("shrink: asynchronous: the bound counts who is there, a lost root is named") {
   ShrinkingBench bench(3, 1 << 20, Mode::async, 0);
   for (std::uint32_t rank = 0; rank < 3; ++rank)
-    bench.push(rank, 0, 0, Operation::broadcast, 0);
+    bench.push(rank, 0, 0, RoundCall::broadcast(Rank{0}));
   for (const Action& action : Actions(bench.actions))
     if (action.pin != Action::kNoPin) bench.unpin(action);
   bench.push(0, 1, 1);
@@ -226,7 +226,7 @@ TEST_CASE("shrink: asynchronous: the bound counts who is there, a lost root is n
   bench.die(2);
   CHECK(bench.said() == "0 answer 1 weight 1 value 3, 1 answer 1 weight 1 value 3");
   bench.die(0);
-  bench.push(1, 2, 0, Operation::broadcast, 0);
+  bench.push(1, 2, 0, RoundCall::broadcast(Rank{0}));
   REQUIRE(bench.said() == "1 failed 2");
   CHECK(bench.actions[0].error.code == ErrorCode::peer_lost);
 }

@@ -233,7 +233,7 @@ TEST_CASE("the highest round number is not the round before the first") {
   CHECK(bench.actions[0].kind == Kind::failed);
 }
 
-TEST_CASE("operations that differ fail the round for all, naming both ranks") {
+TEST_CASE("operations that differ fail this and every later round for all, naming both ranks") {
   Bench bench(3);
   bench.push(0, 0, 1);
   bench.push(2, 0, 1);
@@ -243,14 +243,39 @@ TEST_CASE("operations that differ fail the round for all, naming both ranks") {
     CHECK(action.kind == Kind::failed);
     CHECK(action.error.code == ErrorCode::configuration);
     CHECK(action.error.message ==
-          "round 0 of layer1.weight (partition 7): rank 0 pushes sum, rank 1 pushes average");
+          "round 0 of layer1.weight (partition 7): rank 0 calls sum, rank 1 calls average");
   }
   CHECK(bench.budget.bytes_in_use() == 0);
-  for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    bench.push(rank, 1, 1);
+  for (std::uint64_t round = 1; round < 3; ++round) {
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      bench.push(rank, round, 1);
+      REQUIRE(bench.actions.size() == 1);
+      CHECK(bench.actions[0].kind == Kind::failed);
+      CHECK_THAT(bench.actions[0].error.message,
+                 Catch::Contains("round 0") && Catch::Contains("rank 1 calls average"));
+    }
   }
-  REQUIRE(bench.actions.size() == 3);
-  CHECK(first_element(bench.actions[0]) == 3.0f);
+  CHECK(bench.budget.bytes_in_use() == 0);
+}
+
+TEST_CASE("counts of elements, and types, that differ fail the round for all") {
+  Bench bench(2);
+  bench.push(0, 0, 1);
+  PushPull header = bench.header(1, 0);
+  std::string expected = "rank 0 calls sum of 5 elements, rank 1 calls sum of 8";
+  SECTION("of elements") { header.count = 8; }
+  SECTION("of types") {
+    header.dtype = DType::i32;
+    expected = "rank 1 pushes i32, declared is f32";
+  }
+  bench.begin(1, header, 1);
+  Actions first = std::move(bench.actions);
+  bench.end(1);
+  REQUIRE(first.size() == 1);
+  REQUIRE(bench.actions.size() == 1);
+  CHECK(first[0].error == bench.actions[0].error);
+  CHECK(first[0].error.code == ErrorCode::configuration);
+  CHECK_THAT(first[0].error.message, Catch::Contains(expected));
 }
 
 TEST_CASE("an operation that the elements do not have fails the round for all") {
@@ -262,32 +287,31 @@ TEST_CASE("an operation that the elements do not have fails the round for all") 
     CHECK(action.kind == Kind::failed);
     CHECK(action.error.code == ErrorCode::configuration);
     CHECK(action.error.message ==
-          "round 0 of layer1.weight (partition 7): rank 1 pushes and, which f32 does not have");
+          "round 0 of layer1.weight (partition 7): rank 1 calls and, which f32 does not have");
   }
 }
 
 TEST_CASE("roots that differ fail the round for all") {
   Bench bench(2);
-  bench.push(0, 0, 1, Operation::broadcast, 0);
-  bench.push(1, 0, 1, Operation::broadcast, 1);
+  bench.push(0, 0, 1, RoundCall::broadcast(Rank{0}));
+  bench.push(1, 0, 1, RoundCall::broadcast(Rank{1}));
   REQUIRE(bench.actions.size() == 2);
-  CHECK(
-      bench.actions[0].error.message ==
-      "round 0 of layer1.weight (partition 7): rank 0 pushes broadcast from root 0, rank 1 pushes broadcast "
-      "from root 1");
+  CHECK(bench.actions[0].error.message ==
+        "round 0 of layer1.weight (partition 7): rank 0 calls broadcast from rank 0, rank 1 calls broadcast "
+        "from rank 1");
 }
 
 TEST_CASE("a root outside the job fails the round; where workers have been lost it may have been one") {
   const auto mode = GENERATE(Mode::sync, Mode::async);
   Bench bench(2, 1 << 20, mode);
-  bench.push(0, 0, 1, Operation::broadcast, 9);
+  bench.push(0, 0, 1, RoundCall::broadcast(Rank{9}));
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::failed);
   CHECK(bench.actions[0].error.code == ErrorCode::configuration);
   PartitionShape shape = bench.aggregator->shape();
   shape.had_losses = true;
   bench.recreate(shape);
-  bench.push(0, 0, 1, Operation::broadcast, 9);
+  bench.push(0, 0, 1, RoundCall::broadcast(Rank{9}));
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::failed);
   CHECK(bench.actions[0].error.code == ErrorCode::peer_lost);
@@ -361,10 +385,10 @@ TEST_CASE("what was whole when its lane died still counts and is answered when a
 
 TEST_CASE("broadcast completes when all have come and passes the root's bytes through") {
   Bench bench(3);
-  bench.push(2, 0, 0, Operation::broadcast, 1);
-  bench.push(1, 0, 42, Operation::broadcast, 1);
+  bench.push(2, 0, 0, RoundCall::broadcast(Rank{1}));
+  bench.push(1, 0, 42, RoundCall::broadcast(Rank{1}));
   CHECK(bench.actions.empty());
-  bench.push(0, 0, 0, Operation::broadcast, 1);
+  bench.push(0, 0, 0, RoundCall::broadcast(Rank{1}));
   REQUIRE(bench.actions.size() == 3);
   CHECK(first_element(bench.actions[0]) == 42.0f);
   CHECK(first_element(bench.actions[2]) == 42.0f);
@@ -372,8 +396,8 @@ TEST_CASE("broadcast completes when all have come and passes the root's bytes th
 
 TEST_CASE("the root of a broadcast is answered without payload, also when it asks again") {
   Bench bench(2);
-  bench.push(0, 0, 0, Operation::broadcast, 1);
-  bench.push(1, 0, 42, Operation::broadcast, 1);
+  bench.push(0, 0, 0, RoundCall::broadcast(Rank{1}));
+  bench.push(1, 0, 42, RoundCall::broadcast(Rank{1}));
   REQUIRE(bench.actions.size() == 2);
   CHECK(first_element(bench.actions[0]) == 42.0f);
   for (int i = 0; i < 2; ++i) {
@@ -384,7 +408,7 @@ TEST_CASE("the root of a broadcast is answered without payload, also when it ask
     CHECK(answer.payload.bytes.empty());
     CHECK(answer.pin == Action::kNoPin);
     bench.lose(1);
-    bench.push(1, 0, 42, Operation::broadcast, 1);
+    bench.push(1, 0, 42, RoundCall::broadcast(Rank{1}));
     REQUIRE(bench.actions.size() == 1);
   }
   bench.push(1, 1, 1);  // not of the round after it
@@ -512,6 +536,7 @@ TEST_CASE("f16 slots receive at the tail and answer from the front") {
   auto aggregator = make_aggregator(shape, contributors, AggregatorMemory{slots, budget});
   const std::vector<std::uint16_t> one(33, 0x3C00);
   PushPull header;
+  header.dtype = DType::f16;
   Actions actions;
   const Destination slot = aggregator->begin(0, header, 66, actions);
   REQUIRE(slot.memory != nullptr);

@@ -35,7 +35,8 @@ std::vector<std::byte> run_round(Aggregator& aggregator, std::uint64_t round, Op
   for (const std::uint32_t rank : order) {
     PushPull header;
     header.round = Round{round};
-    header.operation = operation;
+    header.call = operation;
+    header.dtype = aggregator.shape().dtype;
     header.weight = 1;
     const Destination destination = aggregator.begin(rank, header, inputs[rank].size(), actions);
     REQUIRE(destination.kind != Destination::Kind::drop);
@@ -73,7 +74,7 @@ TEST_CASE("every type and operation gives the oracle's aggregate in every order 
       for (std::uint32_t i = 0; i < n; ++i)
         order[i] = i;
       for (std::uint64_t round = 0; round < 16; ++round) {
-        Operation operation = kReductions[round % std::size(kReductions)];
+        Operation operation = kOperations[round % std::size(kOperations)];
         if (!is_defined(operation, dtype)) operation = Operation::sum;
         CAPTURE(name_of(dtype), name_of(operation), n, order);
         std::vector<std::vector<std::byte>> inputs;

@@ -19,36 +19,37 @@ AsyncAggregator::AsyncAggregator(PartitionShape shape, std::span<const Contribut
 
 Status AsyncAggregator::check(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) const {
   if (header.error.code != ErrorCode::ok) return header.error;
-  const bool broadcast = header.operation == Operation::broadcast;
-  if (header.operation == Operation::average) {
+  const RoundCall& call = header.call;
+  const bool broadcast = call.is_broadcast();
+  if (call.operation == Operation::average) {
     return make_error(ErrorCode::configuration,
                       errors_.describe(header.round) + ": " + errors_.describe_rank(contributor) +
-                          " pushes average, which an asynchronous tensor does not know",
+                          " calls average, which an asynchronous tensor does not know",
                       "push sum, with deltas divided by the number of workers");
   }
-  if (!is_defined(header.operation, shape_.dtype))
-    return errors_.type(contributor, header.round, header.operation);
+  if (header.dtype != shape_.dtype) return errors_.dtype(contributor, header.round, header.dtype);
+  if (!is_defined(call.operation, shape_.dtype))
+    return errors_.type(contributor, header.round, call.operation);
   if (header.weight != contributors_[contributor].weight) {
     return errors_.weight(contributor, header.round, header.weight);
   }
   if (!broadcast && lost_value_.code != ErrorCode::ok) return lost_value_;
   if (broadcast) {
     const auto root = std::find_if(contributors_.begin(), contributors_.end(),
-                                   [&](const Contributor& c) { return c.rank == header.root; });
-    if (root == contributors_.end()) return errors_.no_root(header.root, header.round);
+                                   [&](const Contributor& c) { return c.rank == call.root; });
+    if (root == contributors_.end()) return errors_.no_root(call.root, header.round);
     const std::uint32_t mine = states_[contributor].broadcasts + 1;
     const auto root_index = static_cast<std::uint32_t>(root - contributors_.begin());
     if (states_[root_index].left && broadcasts_ < mine) return root_left_error(root_index, header.round);
     for (std::uint32_t i = 0; i < states_.size(); ++i) {
       const State& other = states_[i];
       if (i == contributor || other.broadcasts != mine) continue;
-      if (!other.has_root || other.root == header.root) continue;
-      return errors_.differ(header.round, i, "broadcast from root " + std::to_string(other.root.value),
-                            contributor, "broadcast from root " + std::to_string(header.root.value),
-                            "use the same root on all ranks");
+      if (!other.has_root || other.root == call.root) continue;
+      return errors_.differ(header.round, i, to_string(RoundCall::broadcast(other.root)), contributor,
+                            to_string(call));
     }
   }
-  const bool empty = broadcast && contributors_[contributor].rank != header.root;
+  const bool empty = broadcast && contributors_[contributor].rank != header.call.root;
   const std::size_t expected = empty ? 0 : shape_.raw_bytes();
   if (!header.rendezvous && bytes != expected)
     return errors_.length(contributor, header.round, bytes, expected);
@@ -72,7 +73,7 @@ Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& he
     if (state.elsewhere) learn(state, header);
     return drop(contributor, Arrival::duplicate);
   }
-  const bool broadcast = header.operation == Operation::broadcast;
+  const bool broadcast = header.call.is_broadcast();
   Status status = header.round == state.next ? check(contributor, header, bytes)
                                              : Status(errors_.order(contributor, header.round, state.next));
   if (!status) {
@@ -80,12 +81,12 @@ Destination AsyncAggregator::begin(std::uint32_t contributor, const PushPull& he
     return drop(contributor, Arrival::refused);
   }
   if (state.phase == Phase::whole) return drop(contributor, Arrival::duplicate);
-  state.operation = header.operation;
+  state.call = header.call;
   if (header.rendezvous) return drop(contributor, Arrival::rendezvous);
   if (broadcast) {
-    state.root = header.root;
+    state.root = header.call.root;
     state.has_root = true;
-    if (contributors_[contributor].rank != header.root) return drop(contributor, Arrival::empty);
+    if (contributors_[contributor].rank != header.call.root) return drop(contributor, Arrival::empty);
     state.arrival = Arrival::value;
     return Destination{Destination::Kind::lane, nullptr};
   }
@@ -112,14 +113,14 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
   switch (arrival) {
     case Arrival::none: BPS_ASSERT(false && "end() without begin()"); return;
     case Arrival::delta:
-      apply(state.operation, lane_buffer);
+      apply(state.call.operation, lane_buffer);
       count(contributor);
       break;
     case Arrival::wait:
       state.phase = Phase::whole;
       state.awaiting = true;
       if (has_value_) {  // set while the delta was arriving
-        apply(state.operation, state.buffer.data());
+        apply(state.call.operation, state.buffer.data());
         state.buffer.reset();
         count(contributor);
       }
@@ -138,7 +139,7 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
     case Arrival::no_room:
       if (arrival == Arrival::no_room) emit(actions, Action::Kind::not_ready, contributor, state.arriving);
       state.phase = Phase::not_ready;
-      if (!has_value_ && state.operation != Operation::broadcast) break;
+      if (!has_value_ && !state.call.is_broadcast()) break;
       state.phase = Phase::cleared;
       emit(actions, Action::Kind::clear_to_send, contributor, state.arriving);
       break;
@@ -179,7 +180,7 @@ void AsyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffe
 void AsyncAggregator::count(std::uint32_t contributor) {
   State& state = states_[contributor];
   state.next = state.next.next();
-  state.last_operation = state.operation;
+  state.last_kind = state.call.kind;
   state.elsewhere = false;
   state.error = {};
   state.phase = Phase::waiting;
@@ -188,10 +189,10 @@ void AsyncAggregator::count(std::uint32_t contributor) {
 
 void AsyncAggregator::learn(State& state, const PushPull& header) {
   state.elsewhere = false;
-  state.last_operation = header.operation;
-  if (header.operation != Operation::broadcast) return;
+  state.last_kind = header.call.kind;
+  if (!header.call.is_broadcast()) return;
   ++state.broadcasts;
-  state.root = header.root;
+  state.root = header.call.root;
   state.has_root = true;
 }
 
@@ -213,7 +214,7 @@ void AsyncAggregator::set_value(const std::byte* raw, Actions& actions) {
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     if (state.phase == Phase::whole) {
-      apply(state.operation, state.buffer.data());
+      apply(state.call.operation, state.buffer.data());
       state.buffer.reset();
       const bool awaiting = state.awaiting;
       count(i);
@@ -255,7 +256,7 @@ void AsyncAggregator::fail_if_all_wait(Actions& actions) {
 bool AsyncAggregator::is_due(const State& state, Round slowest) const {
   if (state.phase != Phase::waiting || !state.awaiting || state.arrival != Arrival::none) return false;
   if (!has_value_) return false;
-  if (state.last_operation == Operation::broadcast) return state.broadcasts <= broadcasts_;
+  if (state.last_kind == RoundKind::broadcast) return state.broadcasts <= broadcasts_;
   if (shape_.staleness == kUnboundedStaleness) return true;
   return slowest.value + shape_.staleness >= state.next.value;
 }
@@ -348,7 +349,7 @@ void AsyncAggregator::left(std::uint32_t contributor, Actions& actions) {
 // Also one whose lane is lost: it will ask again.
 void AsyncAggregator::strand(std::uint32_t contributor, std::uint32_t root, Actions& actions) {
   State& state = states_[contributor];
-  const bool stranded = state.last_operation == Operation::broadcast && state.broadcasts > broadcasts_ &&
+  const bool stranded = state.last_kind == RoundKind::broadcast && state.broadcasts > broadcasts_ &&
                         state.has_root && state.root == contributors_[root].rank &&
                         state.error.code == ErrorCode::ok;
   if (!stranded) return;
@@ -394,7 +395,7 @@ bool AsyncAggregator::open_state(OpenState& out) const {
   }
   if (waiting == nullptr) return false;
   out.round = lowest;
-  const bool for_root = waiting->phase == Phase::waiting && waiting->last_operation == Operation::broadcast;
+  const bool for_root = waiting->phase == Phase::waiting && waiting->last_kind == RoundKind::broadcast;
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     const State& state = states_[i];
     if (state.left) continue;

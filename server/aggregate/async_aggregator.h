@@ -82,9 +82,9 @@ class AsyncAggregator final : public Aggregator {
     std::uint32_t broadcasts = 0;  // counted
     Rank root;                     // of the last broadcast, if it has come here
     bool has_root = false;
-    Operation operation = Operation::sum;
+    RoundCall call;
     // Of round next - 1.
-    Operation last_operation = Operation::sum;
+    RoundKind last_kind = RoundKind::push_pull;
     bool elsewhere = false;  // it was not pushed here: its operation is not known
     Error error;             // why it failed, kept for the case that the answer is lost
     Phase phase = Phase::idle;

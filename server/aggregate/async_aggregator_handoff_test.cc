@@ -88,7 +88,7 @@ TEST_CASE("moved value: nobody has one, so it begins anew") {
   bench.stored(1, 0, 0, 0);
   CHECK(bench.resumed(0) == 0);
   CHECK(bench.resumed(1) == 0);
-  bench.push(0, 0, 3, Operation::broadcast, 0);
+  bench.push(0, 0, 3, RoundCall::broadcast(Rank{0}));
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].version == 1);
 }
@@ -118,7 +118,7 @@ TEST_CASE(
     bench.push(0, 2, 1);
     REQUIRE(bench.actions.size() == 1);
     CHECK(bench.actions[0].kind == Kind::failed);
-    bench.push(0, 3, 9, Operation::broadcast, 0);
+    bench.push(0, 3, 9, RoundCall::broadcast(Rank{0}));
     REQUIRE(bench.actions.size() == 1);
     CHECK(bench.actions[0].version == 6);  // never starts over
   }
@@ -154,7 +154,7 @@ TEST_CASE("moved value: a broadcast that has been done answers those that come l
   bench.stored(0, 1, 1);
   bench.stored(1, 0, 0, 0);
   bench.retained(0, 1, 100, {Round{1}, Round{0}});
-  bench.push(1, 0, 0, Operation::broadcast, 0);
+  bench.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
   REQUIRE(bench.actions.size() == 1);
   CHECK(first_element(bench.actions[0]) == 100.0f);
 }
@@ -162,8 +162,8 @@ TEST_CASE("moved value: a broadcast that has been done answers those that come l
 TEST_CASE(
     "async: an answer does not count a last round that has failed, for its rank may not have heard of it") {
   Bench bench(2, 1 << 20, Mode::async);
-  bench.push(0, 0, 1, Operation::broadcast, 0);
-  bench.push(1, 0, 1, Operation::broadcast, 0);
+  bench.push(0, 0, 1, RoundCall::broadcast(Rank{0}));
+  bench.push(1, 0, 1, RoundCall::broadcast(Rank{0}));
   bench.push(0, 1, 1, Operation::average);  // refused
   bench.push(1, 1, 1);
   REQUIRE(bench.actions.size() == 1);

@@ -10,10 +10,10 @@ constexpr std::size_t kBudgetOfOne = 64;  // one contribution, as the pool count
 TEST_CASE("async: deltas wait for the first broadcast, then each is answered at once") {
   Bench bench(3, 1 << 20, Mode::async);
   bench.push(1, 0, 5);
-  bench.push(2, 0, 0, Operation::broadcast, 0);
+  bench.push(2, 0, 0, RoundCall::broadcast(Rank{0}));
   CHECK(bench.actions.empty());
   CHECK(bench.budget.bytes_in_use() > 0);
-  bench.push(0, 0, 100, Operation::broadcast, 0);
+  bench.push(0, 0, 100, RoundCall::broadcast(Rank{0}));
   REQUIRE(bench.actions.size() == 3);
   CHECK(first_element(bench.actions[0]) == 105.0f);  // also the root, for whoever needs it later
   CHECK(first_element(bench.actions[1]) == 105.0f);
@@ -36,8 +36,8 @@ TEST_CASE(
   bench.push(1, 0, 5);
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::not_ready);
-  bench.push(2, 0, 0, Operation::broadcast, 0);
-  bench.push(0, 0, 100, Operation::broadcast, 0);
+  bench.push(2, 0, 0, RoundCall::broadcast(Rank{0}));
+  bench.push(0, 0, 100, RoundCall::broadcast(Rank{0}));
   REQUIRE(bench.actions.size() == 3);
   CHECK(bench.actions[0].kind == Kind::clear_to_send);
   const Actions answers = bench.actions;
@@ -52,7 +52,7 @@ TEST_CASE(
 
 TEST_CASE("async: what is lent is copied first, for nothing could undo half of it") {
   Bench bench(1, 1 << 20, Mode::async);
-  bench.push(0, 0, 1, Operation::broadcast, 0);
+  bench.push(0, 0, 1, RoundCall::broadcast(Rank{0}));
   CHECK_FALSE(bench.lend(0, 1, 5));
   CHECK(bench.actions.empty());
   bench.push(0, 1, 5);
@@ -62,20 +62,20 @@ TEST_CASE("async: what is lent is copied first, for nothing could undo half of i
 
 TEST_CASE("async: other ranks' broadcasts are answered once the root has done as many") {
   Bench bench(2, 1 << 20, Mode::async);
-  bench.push(1, 0, 0, Operation::broadcast, 0);
+  bench.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
   CHECK(bench.actions.empty());
-  bench.push(0, 0, 1, Operation::broadcast, 0);
+  bench.push(0, 0, 1, RoundCall::broadcast(Rank{0}));
   CHECK(bench.actions.size() == 2);
-  bench.push(1, 1, 0, Operation::broadcast, 0);
+  bench.push(1, 1, 0, RoundCall::broadcast(Rank{0}));
   CHECK(bench.actions.empty());
-  bench.push(0, 1, 9, Operation::broadcast, 0);
+  bench.push(0, 1, 9, RoundCall::broadcast(Rank{0}));
   REQUIRE(bench.actions.size() == 2);
   CHECK(first_element(bench.actions[1]) == 9.0f);
 }
 
 TEST_CASE("async: a root that leaves fails the broadcasts that wait for it") {
   Bench bench(2, 1 << 20, Mode::async);
-  bench.push(1, 0, 0, Operation::broadcast, 0);
+  bench.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
   bench.aggregator->left(0, bench.actions);
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::failed);
@@ -85,14 +85,14 @@ TEST_CASE("async: a broadcast whose root has left fails, also one that comes lat
   Bench bench(2, 1 << 20, Mode::async);
   SECTION("it comes later") { bench.aggregator->left(0, bench.actions); }
   SECTION("its lane was lost when the root left") {
-    bench.push(1, 0, 0, Operation::broadcast, 0);
+    bench.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
     bench.aggregator->lost(1, bench.actions);
     bench.aggregator->left(0, bench.actions);
   }
   SECTION("it was being sent again when the root left") {
-    bench.push(1, 0, 0, Operation::broadcast, 0);
+    bench.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
     bench.aggregator->lost(1, bench.actions);
-    bench.begin(1, bench.header(1, 0, Operation::broadcast, 0), 0);
+    bench.begin(1, bench.header(1, 0, RoundCall::broadcast(Rank{0})), 0);
     bench.aggregator->left(0, bench.actions);
     CHECK(bench.actions.empty());
     bench.end(1);
@@ -100,7 +100,7 @@ TEST_CASE("async: a broadcast whose root has left fails, also one that comes lat
     CHECK(bench.actions[0].kind == Kind::failed);
   }
   CHECK((bench.actions.empty() || bench.actions[0].kind == Kind::failed));
-  bench.push(1, 0, 0, Operation::broadcast, 0);
+  bench.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::failed);
   CHECK(bench.actions[0].error.message.find("rank 0, has left the job") != std::string::npos);
@@ -134,7 +134,7 @@ TEST_CASE("async: deltas of all ranks fail when no broadcast can come any more")
   bench.push(0, 0, 1);  // as if the answer was lost
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::failed);
-  bench.push(0, 1, 7, Operation::broadcast, 0);
+  bench.push(0, 1, 7, RoundCall::broadcast(Rank{0}));
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::answer);
   bench.unpin(Action(bench.actions[0]));
@@ -146,7 +146,7 @@ TEST_CASE("async: deltas of all ranks fail when no broadcast can come any more")
 
 TEST_CASE("async: a refused delta is refused again when its answer was lost") {
   Bench bench(1, 1 << 20, Mode::async);
-  bench.push(0, 0, 10, Operation::broadcast, 0);
+  bench.push(0, 0, 10, RoundCall::broadcast(Rank{0}));
   bench.push(0, 1, 1, Operation::average);
   bench.aggregator->lost(0, bench.actions);
   bench.push(0, 1, 1, Operation::average);
@@ -162,7 +162,7 @@ TEST_CASE("async: a refused delta is refused again when its answer was lost") {
 TEST_CASE("async: the staleness bound holds answers back, not deltas; a rank that left does not count") {
   Bench bench(3, 1 << 20, Mode::async, 1);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    bench.push(rank, 0, 0, Operation::broadcast, 0);
+    bench.push(rank, 0, 0, RoundCall::broadcast(Rank{0}));
   }
   bench.push(0, 1, 1);
   CHECK(bench.actions.size() == 1);
@@ -180,7 +180,7 @@ TEST_CASE("async: the staleness bound holds answers back, not deltas; a rank tha
 
 TEST_CASE("async: a delta counts once; average and wrong lengths are refused alone") {
   Bench bench(1, 1 << 20, Mode::async);
-  bench.push(0, 0, 10, Operation::broadcast, 0);
+  bench.push(0, 0, 10, RoundCall::broadcast(Rank{0}));
   bench.push(0, 1, 1);
   bench.push(0, 1, 1);
   REQUIRE(bench.actions.size() == 1);

@@ -53,9 +53,9 @@ TEST_CASE("open state: who was refused for lack of room has come, until it is as
 
 TEST_CASE("open state: a broadcast waits for everybody, with or without data") {
   Bench bench(3);
-  bench.push(1, 0, 0, Operation::broadcast, 2);
+  bench.push(1, 0, 0, RoundCall::broadcast(Rank{2}));
   CHECK(open_state(bench) == "round 0: 0 2");
-  bench.push(2, 0, 7, Operation::broadcast, 2);
+  bench.push(2, 0, 7, RoundCall::broadcast(Rank{2}));
   CHECK(open_state(bench) == "round 0: 0");
 }
 
@@ -79,17 +79,17 @@ TEST_CASE("open state, async: before the first broadcast, whoever could send it"
   CHECK(open_state(bench) == "no");
   bench.push(1, 0, 5);
   CHECK(open_state(bench) == "round 0: 0 2");
-  bench.push(2, 0, 0, Operation::broadcast, 0);
+  bench.push(2, 0, 0, RoundCall::broadcast(Rank{0}));
   CHECK(open_state(bench) == "round 0: 0");
-  bench.push(0, 0, 100, Operation::broadcast, 0);
+  bench.push(0, 0, 100, RoundCall::broadcast(Rank{0}));
   CHECK(open_state(bench) == "no");
 }
 
 TEST_CASE("open state, async: with a staleness bound, those that are too far behind") {
   Bench bench(3, 1 << 20, Mode::async, 1);
-  bench.push(0, 0, 100, Operation::broadcast, 0);
-  bench.push(1, 0, 0, Operation::broadcast, 0);
-  bench.push(2, 0, 0, Operation::broadcast, 0);
+  bench.push(0, 0, 100, RoundCall::broadcast(Rank{0}));
+  bench.push(1, 0, 0, RoundCall::broadcast(Rank{0}));
+  bench.push(2, 0, 0, RoundCall::broadcast(Rank{0}));
   bench.push(1, 1, 1);
   CHECK(open_state(bench) == "no");
   bench.push(0, 1, 1);

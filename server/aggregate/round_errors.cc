@@ -29,10 +29,17 @@ Error RoundErrors::weight(std::uint32_t contributor, Round round, std::uint32_t 
 
 Error RoundErrors::type(std::uint32_t contributor, Round round, Operation operation) const {
   return make_error(ErrorCode::configuration,
-                    describe(round) + ": " + describe_rank(contributor) + " pushes " +
+                    describe(round) + ": " + describe_rank(contributor) + " calls " +
                         std::string(name_of(operation)) + ", which " + std::string(name_of(shape_.dtype)) +
                         " does not have",
                     "use an integer tensor");
+}
+
+Error RoundErrors::dtype(std::uint32_t contributor, Round round, DType dtype) const {
+  return make_error(ErrorCode::configuration,
+                    describe(round) + ": " + describe_rank(contributor) + " pushes " +
+                        std::string(name_of(dtype)) + ", declared is " + std::string(name_of(shape_.dtype)),
+                    "use the same bps version on all ranks");
 }
 
 Error RoundErrors::order(std::uint32_t contributor, Round round, Round expected) const {
@@ -45,12 +52,12 @@ Error RoundErrors::order(std::uint32_t contributor, Round round, Round expected)
                     "on all ranks");
 }
 
-Error RoundErrors::differ(Round round, std::uint32_t one, const std::string& pushes, std::uint32_t other,
-                          const std::string& other_pushes, const std::string& advice) const {
+Error RoundErrors::differ(Round round, std::uint32_t one, const std::string& calls, std::uint32_t other,
+                          const std::string& other_calls) const {
   return make_error(ErrorCode::configuration,
-                    describe(round) + ": " + describe_rank(one) + " pushes " + pushes + ", " +
-                        describe_rank(other) + " pushes " + other_pushes,
-                    advice);
+                    describe(round) + ": " + describe_rank(one) + " calls " + calls + ", " +
+                        describe_rank(other) + " calls " + other_calls,
+                    "call the same on all ranks, in the same order");
 }
 
 Error RoundErrors::left(std::uint32_t contributor, Round round) const {

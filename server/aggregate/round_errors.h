@@ -27,11 +27,13 @@ class RoundErrors {
   Error weight(std::uint32_t contributor, Round round, std::uint32_t weight) const;
   // The round is neither the one that may be pushed now nor the one before it.
   Error order(std::uint32_t contributor, Round round, Round expected) const;
-  // Two contributors push different things: "broadcast from root 1".
-  Error differ(Round round, std::uint32_t one, const std::string& pushes, std::uint32_t other,
-               const std::string& other_pushes, const std::string& advice) const;
+  // Two contributors call different things.
+  Error differ(Round round, std::uint32_t one, const std::string& calls, std::uint32_t other,
+               const std::string& other_calls) const;
   // A contributor that has not given its part has left.
   Error left(std::uint32_t contributor, Round round) const;
+  // It takes the tensor's elements for something else.
+  Error dtype(std::uint32_t contributor, Round round, DType dtype) const;
   // There is no such sum of the tensor's elements.
   Error type(std::uint32_t contributor, Round round, Operation operation) const;
   // The root of a broadcast is lost, and its bytes are not here.

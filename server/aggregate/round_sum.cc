@@ -25,10 +25,9 @@ RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> con
   close();
 }
 
-void RoundSum::open(Round round, Operation operation, Rank root) {
+void RoundSum::open(Round round, const RoundCall& call) {
   round_ = round;
-  operation_ = operation;
-  root_ = root;
+  call_ = call;
 }
 
 void RoundSum::close() {
@@ -231,14 +230,14 @@ void RoundSum::combine(std::uint32_t first, std::uint32_t end) {
     if (first == parts_.size()) {
       finish({inputs.data(), n});
     } else if (n > 0 || first_ != nullptr) {
-      reduce::accumulate(shape_.dtype, operation_, slot, {inputs.data(), n}, shape_.elements,
+      reduce::accumulate(shape_.dtype, call_.operation, slot, {inputs.data(), n}, shape_.elements,
                          std::exchange(first_, nullptr));
     }
   } while (first < end);
 }
 
 void RoundSum::finish(std::span<const std::byte* const> inputs) {
-  slots_.set_aggregate(round_, reduce::finish(shape_.dtype, operation_, slots_.memory(round_), inputs,
+  slots_.set_aggregate(round_, reduce::finish(shape_.dtype, call_.operation, slots_.memory(round_), inputs,
                                               shape_.elements, weight_, std::exchange(first_, nullptr)));
 }
 

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "proto/base/memory/buffer_pool.h"
+#include "proto/base/round_call.h"
 #include "proto/transport/transport.h"
 #include "server/aggregate/partition.h"
 #include "server/aggregate/round_slots.h"
@@ -52,16 +53,15 @@ class RoundSum {
   RoundSum(const PartitionShape& shape, std::span<const Contributor> contributors, BufferPool& budget,
            RoundSlots& slots);
 
-  // The round begins: its operation, and the root of a broadcast.
-  void open(Round round, Operation operation, Rank root);
+  // The round begins.
+  void open(Round round, const RoundCall& call);
   // The round is over: a new one, of which those who died are absent.
   void close();
 
-  Operation operation() const { return operation_; }
-  bool is_broadcast() const { return operation_ == Operation::broadcast; }
-  Rank root() const { return root_; }
+  const RoundCall& call() const { return call_; }
+  bool is_broadcast() const { return call_.is_broadcast(); }
   std::uint32_t weight() const { return weight_; }  // of all that are not absent
-  bool is_root(std::uint32_t contributor) const { return contributors_[contributor].holds(root_); }
+  bool is_root(std::uint32_t contributor) const { return contributors_[contributor].holds(call_.root); }
 
   // ---- who is where ----
 
@@ -151,8 +151,7 @@ class RoundSum {
   RoundSlots& slots_;
   std::vector<Part> parts_;
   Round round_;
-  Operation operation_ = Operation::sum;
-  Rank root_;
+  RoundCall call_;
   std::uint32_t added_ = 0;  // contributors added; of a reduction, the index behind the last one
   std::uint32_t ready_ = 0;
   bool hurry_ = false;  // one of those between should be added soon

@@ -32,7 +32,7 @@ PartitionShape four_floats() {
 struct Open {
   explicit Open(std::uint32_t n, std::size_t budget_bytes = 1 << 20)
       : contributors(ranks(n)), budget(budget_bytes), sum(shape, contributors, budget, slots) {
-    sum.open(Round{0}, Operation::sum, Rank{});
+    sum.open(Round{0}, Operation::sum);
   }
 
   void into_slot(std::uint32_t contributor, float value) {

@@ -18,6 +18,7 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
     : Aggregator(std::move(shape), contributors, memory),
       states_(contributors.size()),
       slots_(memory.slots, shape_.slot_bytes(), std::move(own.slot)),
+      terms_(shape_, contributors_, errors_),
       sum_(shape_, contributors_, memory_.budget, slots_) {
   last_.unstored = static_cast<std::uint32_t>(contributors.size());
   if (shape_.moved) handoff_ = std::make_unique<RoundHandoff>(contributors.size());
@@ -91,44 +92,26 @@ bool SyncAggregator::wants(std::uint32_t contributor, const PushPull& header, st
 }
 
 Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, std::uint64_t bytes) {
-  const bool broadcast = header.operation == Operation::broadcast;
   if (!begun_) {
     begun_ = true;
-    opener_ = contributor;
-    sum_.open(open_, header.operation, broadcast ? header.root : Rank{});
+    terms_.open(contributor, header);
+    sum_.open(open_, header.call);
+    if (parted_.code != ErrorCode::ok) return parted_;
     if (const std::uint32_t gone = first_left(); gone < states_.size()) return errors_.left(gone, open_);
   }
   if (header.error.code != ErrorCode::ok) return header.error;
-  const auto differ = [&](const std::string& theirs, const std::string& mine) {
-    return errors_.differ(open_, opener_, theirs, contributor, mine,
-                          "use the same operation and root on all ranks");
-  };
-  if (!is_defined(header.operation, shape_.dtype)) return errors_.type(contributor, open_, header.operation);
-  if (header.operation != sum_.operation()) {
-    return differ(std::string(name_of(sum_.operation())), std::string(name_of(header.operation)));
-  }
-  if (broadcast && header.root != sum_.root()) {
-    return differ("broadcast from root " + std::to_string(sum_.root().value),
-                  "broadcast from root " + std::to_string(header.root.value));
-  }
-  if (broadcast && std::none_of(contributors_.begin(), contributors_.end(),
-                                [&](const Contributor& c) { return c.holds(header.root); })) {
-    return errors_.no_root(header.root, open_);
-  }
-  if (header.weight != contributors_[contributor].weight) {
-    return errors_.weight(contributor, open_, header.weight);
-  }
-  const std::size_t expected = broadcast && !sum_.is_root(contributor) ? 0 : shape_.raw_bytes();
-  if (!header.rendezvous && bytes != expected) {
-    return errors_.length(contributor, open_, bytes, expected);
-  }
-  return {};
+  if (Status agreed = terms_.agree(contributor, header); !agreed) return agreed;
+  const bool is_empty = sum_.is_broadcast() && !sum_.is_root(contributor);
+  const std::size_t expected = is_empty ? 0 : shape_.raw_bytes();
+  if (header.rendezvous || bytes == expected) return {};
+  return errors_.length(contributor, open_, bytes, expected);
 }
 
 bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) {
   if (header.round != open_) return false;
-  const bool broadcast = header.operation == Operation::broadcast;
-  const bool next = broadcast ? contributors_[contributor].holds(header.root) : sum_.is_next(contributor);
+  const RoundCall& call = header.call;
+  const bool next =
+      call.is_broadcast() ? contributors_[contributor].holds(call.root) : sum_.is_next(contributor);
   return next && has_slot();
 }
 
@@ -177,6 +160,7 @@ void SyncAggregator::refuse(std::uint32_t contributor, Error error) {
 // Once a rank has left, each round fails as soon as it is opened: the ranks are not in step any more, and
 // that is no fault of theirs.
 Error SyncAggregator::out_of_turn(std::uint32_t contributor, Round round) const {
+  if (parted_.code != ErrorCode::ok) return parted_;
   const std::uint32_t gone = first_left();
   return gone < states_.size() ? errors_.left(gone, round) : errors_.order(contributor, round, open_);
 }
@@ -347,6 +331,7 @@ void SyncAggregator::fail_round(Error error, Actions& actions) {
     if (sum_.phase(i) == RoundSum::Phase::cleared) continue;
     emit(actions, Action::Kind::failed, i, open_, error);
   }
+  if (error.code == ErrorCode::configuration && parted_.code == ErrorCode::ok) parted_ = error;
   last_.error = std::move(error);
   for (std::uint32_t i = 0; i < states_.size(); ++i) {
     if (states_[i].arrival != Arrival::waiting) sum_.drop(i);
@@ -466,6 +451,14 @@ void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
   if (is_absent || starved_) advance(actions);
 }
 
+// A worker may wait for what it has lent, while others keep the answer that they were lent until they have a
+// later one.
+void SyncAggregator::let_go() {
+  if (handoff_ != nullptr || !begun_) return;
+  Actions unheard;
+  fail_round(make_error(ErrorCode::cancelled, "the tensor was dropped"), unheard);
+}
+
 // ---- while the partition is in handoff ----
 
 void SyncAggregator::resume(std::uint32_t contributor, const StoredRounds& stored, Actions& actions) {
@@ -546,6 +539,7 @@ void SyncAggregator::end_retained(std::uint32_t contributor, Actions& actions) {
   }
   last_.weight = result.weight;
   last_.error = result.error;
+  if (last_.error.code == ErrorCode::configuration) parted_ = last_.error;
   if (last_.error.code == ErrorCode::ok) {
     slots_.unpin(result.round);
     slots_.set_aggregate(result.round, slots_.memory(result.round));

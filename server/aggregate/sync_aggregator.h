@@ -4,9 +4,9 @@
 //   header --> wants it? --> where to? --> whole --> RoundSum adds --> all added --> answers, next round
 //                | no: the last result again, or refused
 //
-// What is done with a round's bytes is in the objects that it has: RoundSum adds them, RoundSlots keeps this
-// sum and the last one, RoundHandoff knows what is missing on a partition that moved here. This one decides
-// where a contribution goes, whom to ask again, and whom to answer.
+// What is done with a round is in the objects that it has: RoundTerms compares the headers, RoundSum adds the
+// bytes, RoundSlots keeps this sum and the last one, RoundHandoff knows what is missing on a partition that
+// moved here. This one decides where a contribution goes, whom to ask again, and whom to answer.
 //
 // Two slots: round t accumulates in slot t mod 2, while the aggregate of t - 1 stays unchanged in the other
 // one. A worker sends t only after it has stored t - 1, so when all have begun to send t nobody needs t - 1
@@ -17,8 +17,10 @@
 // the one that is next in order goes through its lane's buffer; the others wait in the budget, and what finds
 // no room there is refused (`not_ready`) and asked for again in its turn.
 //
-// A round that cannot complete (ranks disagree, wrong length, a rank has left) fails for all: its error takes
-// the place of the aggregate, and the next round begins.
+// A round that cannot complete (wrong length, the root is lost) fails for all: its error takes the place of
+// the aggregate, and the next round begins. If it is because the ranks do not call the same, or one has left,
+// no later round completes either: the tensor fails on all ranks, and all rounds here with the same error
+// until it is dropped.
 //
 // A contributor that is lost for good is absent from every round to which it has not given all when it dies:
 // the order goes past it, and the weight is that of the others.
@@ -36,6 +38,7 @@
 #include "server/aggregate/round_handoff.h"
 #include "server/aggregate/round_slots.h"
 #include "server/aggregate/round_sum.h"
+#include "server/aggregate/round_terms.h"
 
 namespace bps {
 
@@ -56,6 +59,7 @@ class SyncAggregator final : public Aggregator {
   void left(std::uint32_t contributor, Actions& actions) override;
   void gone(std::uint32_t contributor, Actions& actions) override;
   void died(std::uint32_t contributor, Actions& actions) override;
+  void let_go() override;
   void unpin(std::uint32_t pin, Actions& actions) override;
   bool open_state(OpenState& out) const override;
 
@@ -148,12 +152,13 @@ class SyncAggregator final : public Aggregator {
 
   std::vector<State> states_;
   RoundSlots slots_;
+  RoundTerms terms_;
   RoundSum sum_;
   Result last_;
+  Error parted_;                                           // why no round completes any more
   Round open_;                                             // all rounds before it are over
   bool begun_ = false;                                     // a header of the open round has come
   bool starved_ = false;                                   // there was no memory for its slot
-  std::uint32_t opener_ = 0;                               // whose header fixed operation and root
   std::vector<std::pair<std::uint32_t, Error>> refusals_;  // of refused arrivals; rare
   std::unique_ptr<RoundHandoff> handoff_;
 };

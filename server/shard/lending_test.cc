@@ -288,19 +288,19 @@ TEST_CASE("what is being sent twice is asked for a third time if the sum it was 
 TEST_CASE("lent: the root of a broadcast") {
   Bench bench(2, 0);
   SECTION("last") {
-    bench.push(0, 0, 0, Operation::broadcast, 1);
-    CHECK(bench.lend(1, 0, 5, GENERATE(false, true), false, Operation::broadcast, 1));
+    bench.push(0, 0, 0, RoundCall::broadcast(Rank{1}));
+    CHECK(bench.lend(1, 0, 5, GENERATE(false, true), false, RoundCall::broadcast(Rank{1})));
   }
   SECTION("first") {
-    CHECK(bench.lend(1, 0, 5, GENERATE(false, true), false, Operation::broadcast, 1));
-    bench.push(0, 0, 0, Operation::broadcast, 1);
+    CHECK(bench.lend(1, 0, 5, GENERATE(false, true), false, RoundCall::broadcast(Rank{1})));
+    bench.push(0, 0, 0, RoundCall::broadcast(Rank{1}));
   }
   SECTION("withdrawn while it is copied") {
-    CHECK(bench.lend(1, 0, 5, false, true, Operation::broadcast, 1));
-    bench.push(0, 0, 0, Operation::broadcast, 1);
+    CHECK(bench.lend(1, 0, 5, false, true, RoundCall::broadcast(Rank{1})));
+    bench.push(0, 0, 0, RoundCall::broadcast(Rank{1}));
     CHECK(bench.actions.empty());
     bench.lose(1);
-    CHECK(bench.lend(1, 0, 5, false, false, Operation::broadcast, 1));
+    CHECK(bench.lend(1, 0, 5, false, false, RoundCall::broadcast(Rank{1})));
   }
   REQUIRE(bench.actions.size() == 2);
   CHECK(first_element(bench.actions[0]) == 5.0f);

@@ -105,7 +105,7 @@ TEST_CASE("over RDMA: tensors of an asynchronous job are registered when they ar
   PushPull broadcast;
   broadcast.job_run = kRun;
   broadcast.partition = PartitionId{10};
-  broadcast.operation = Operation::broadcast;
+  broadcast.call = RoundCall::broadcast(Rank{0});
   const std::vector<float> values(60'000, 2);
   lane.connection().send(broadcast, std::as_bytes(std::span(values)), 1);
   world.until([&] { return lane.find<Aggregate>() != nullptr; });
@@ -124,7 +124,7 @@ TEST_CASE("over RDMA: who is refused while it reads an answer hears why, or is c
   PushPull broadcast;
   broadcast.job_run = kRun;
   broadcast.partition = PartitionId{10};
-  broadcast.operation = Operation::broadcast;
+  broadcast.call = RoundCall::broadcast(Rank{0});
   other.connection().send(broadcast, std::as_bytes(std::span(values)), 1);
   const RdmaCounters& counters = world.transport_over_fabric.counters();
   world.until([&] { return counters.reads == 1; });

@@ -32,18 +32,17 @@ struct Hosts : World {
     epoch = kEpoch;
   }
   PushPull header_of(std::uint32_t rank, std::uint32_t partition, std::uint64_t round,
-                     Operation operation = Operation::sum, std::uint32_t root = 0) const {
+                     const RoundCall& call = {}) const {
     PushPull header = World::header(partition, round);
     header.weight = size_of(rank);
     header.epoch = epoch;
-    header.operation = operation;
-    header.root = Rank{root};
+    header.call = call;
     return header;
   }
   Wire& lane(std::uint32_t rank) { return *lanes.at(rank); }
   void push(std::uint32_t rank, std::uint32_t partition, std::uint64_t round,
-            const std::vector<float>& values, Operation operation = Operation::sum, std::uint32_t root = 0) {
-    World::push(lane(rank), header_of(rank, partition, round, operation, root), values);
+            const std::vector<float>& values, const RoundCall& call = {}) {
+    World::push(lane(rank), header_of(rank, partition, round, call), values);
   }
   void fail(std::uint32_t rank, std::uint32_t partition, std::uint64_t round, const Error& error) {
     PushPull header = header_of(rank, partition, round);
@@ -218,19 +217,19 @@ TEST_CASE("groups: a place without a member is one that has gone") {
 TEST_CASE("groups: a broadcast comes from any member of its root's host, which needs no answer back") {
   Hosts hosts;
   hosts.declare(0, 2);
-  hosts.push(3, 0, 0, {}, Operation::broadcast, 1);
-  hosts.push(0, 0, 0, {7, 8}, Operation::broadcast, 1);
+  hosts.push(3, 0, 0, {}, RoundCall::broadcast(Rank{1}));
+  hosts.push(0, 0, 0, {7, 8}, RoundCall::broadcast(Rank{1}));
   CHECK(last_payload(hosts.lane(3)) == std::vector<float>{7, 8});
   REQUIRE(answers(hosts.lane(0)).size() == 1);
   CHECK(last_payload(hosts.lane(0)).empty());
-  hosts.push(3, 0, 1, {}, Operation::broadcast, 2);
+  hosts.push(3, 0, 1, {}, RoundCall::broadcast(Rank{2}));
   hosts.lose(2, 2);
   REQUIRE(all<RoundFailed>(hosts.lane(3)).size() == 1);
   CHECK_THAT(all<RoundFailed>(hosts.lane(3))[0].error.message,
              Contains("root of the broadcast is lost") && Contains("rank 2 is gone"));
 }
 
-TEST_CASE("groups: a host whose ranks disagree fails the round for all, and the next one goes on") {
+TEST_CASE("groups: a host whose ranks disagree fails the tensor for all") {
   Hosts hosts;
   hosts.declare(0, 1);
   const Error disagreement =
@@ -241,17 +240,16 @@ TEST_CASE("groups: a host whose ranks disagree fails the round for all, and the 
     REQUIRE(all<RoundFailed>(hosts.lane(rank)).size() == 1);
     CHECK(all<RoundFailed>(hosts.lane(rank))[0].error == disagreement);
   }
-  hosts.push(0, 0, 1, {1});
-  hosts.push(3, 0, 1, {2});
-  CHECK(last_payload(hosts.lane(3)) == std::vector<float>{3});
-  SECTION("before the others") {
-    hosts.fail(0, 0, 2, disagreement);
-    hosts.push(3, 0, 2, {1});
-    CHECK(all<RoundFailed>(hosts.lane(3)).size() == 2);
+  SECTION("later rounds, too") {
+    hosts.push(3, 0, 1, {2});
+    hosts.push(0, 0, 1, {1});
+    CHECK(all<Aggregate>(hosts.lane(3)).empty());
+    CHECK(all<RoundFailed>(hosts.lane(3))[1].error == disagreement);
+    CHECK(all<RoundFailed>(hosts.lane(0))[1].error == disagreement);
   }
   SECTION("with a payload") {
     const ExpectLog broken("a failure with a payload");
-    PushPull header = hosts.header_of(0, 0, 2);
+    PushPull header = hosts.header_of(0, 0, 1);
     header.error = disagreement;
     World::push(hosts.lane(0), header, {1});
     CHECK(all<Refused>(hosts.lane(0)).size() == 1);

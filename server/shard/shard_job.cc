@@ -112,6 +112,7 @@ void ShardJob::drop(PartitionId partition) {
 void ShardJob::drop(Partitions::iterator partition) {
   dropped_.insert(partition->first);
   partition->second.dropped = true;
+  partition->second.aggregator->let_go();
   if (partition->second.references == 0) {
     partitions_.erase(partition);
   } else {
@@ -181,6 +182,7 @@ void ShardJob::carry_out(PartitionId id, JobPartition& partition, Actions& actio
         if (lane != nullptr) lane->clear_to_send(id, action.round);
         break;
       case Action::Kind::failed:
+        if (partition.dropped) break;  // the scheduler tells the worker why, in better words
         if (const auto others = failures_.admit(context_.loop.now())) {
           context_.log.info("job '{}', rank {}: {}{}", name_, contributors_[action.contributor].rank.value,
                             action.error.message, *others);

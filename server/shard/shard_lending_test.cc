@@ -223,6 +223,26 @@ TEST_CASE(
   CHECK_FALSE(lane->closed);
 }
 
+// A worker keeps an answer until it has the next one, and another one waits for what it has lent.
+TEST_CASE(
+    "a tensor that is dropped gives back what workers have lent, also while they hold an answer of it") {
+  World world(2);
+  world.declare(1, 2);
+  const auto a = world.open(0), b = world.open(1);
+  a->lends = true;
+  for (const auto& lane : {a, b})
+    world.push(*lane, 1, 0, {1, 1});
+  REQUIRE(all<Aggregate>(*a).size() == 1);
+  const auto mine = Lender::of({1, 2});
+  LentPayload payload = mine->payload();
+  Message message = World::header(1, 1);
+  REQUIRE(b->handler->on_lent(message, payload));
+  CHECK(mine->given_back == 0);
+  world.shard->drop({kRun, {TensorId{1}}, {}});
+  CHECK(mine->given_back == 1);
+  CHECK(all<RoundFailed>(*b).empty());
+}
+
 TEST_CASE("the root's answer to its broadcast has no payload and holds nothing") {
   World world(2);
   world.declare(1, 2);
@@ -231,7 +251,7 @@ TEST_CASE("the root's answer to its broadcast has no payload and holds nothing")
   a->hold = b->hold = true;
   for (std::uint64_t round = 0; round < 3; ++round) {
     PushPull header = World::header(1, round);
-    header.operation = Operation::broadcast;
+    header.call = RoundCall::broadcast(Rank{0});
     Message message = header;
     b->handler->on_message(message, {});
     world.push(*a, header, {1, static_cast<float>(round)});

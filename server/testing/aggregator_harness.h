@@ -91,19 +91,19 @@ class Bench {
     recreate(shape);
   }
 
-  PushPull header(std::uint32_t rank, std::uint64_t round, Operation operation = Operation::sum,
-                  std::uint32_t root = 0) const {
+  PushPull header(std::uint32_t rank, std::uint64_t round, const RoundCall& call = {}) const {
     PushPull header;
     header.partition = PartitionId{7};
     header.round = Round{round};
-    header.operation = operation;
-    header.root = Rank{root};
+    header.call = call;
+    header.dtype = aggregator->shape().dtype;
+    header.count = kElements;
     header.weight = contributors[rank].weight;
     return header;
   }
 
   Destination::Kind begin(std::uint32_t rank, const PushPull& header, float value) {
-    const bool empty = header.operation == Operation::broadcast && header.root != contributors[rank].rank;
+    const bool empty = header.call.is_broadcast() && header.call.root != contributors[rank].rank;
     return begin(rank, header, value, empty ? 0 : kElements * sizeof(float));
   }
 
@@ -128,9 +128,8 @@ class Bench {
   }
 
   // A whole contribution at once.
-  void push(std::uint32_t rank, std::uint64_t round, float value, Operation operation = Operation::sum,
-            std::uint32_t root = 0) {
-    begin(rank, header(rank, round, operation, root), value);
+  void push(std::uint32_t rank, std::uint64_t round, float value, const RoundCall& call = {}) {
+    begin(rank, header(rank, round, call), value);
     Actions first = std::move(actions);
     end(rank);
     first.insert(first.end(), actions.begin(), actions.end());
@@ -148,13 +147,13 @@ class Bench {
 
   // Lends a whole contribution. True: it was taken.
   bool lend(std::uint32_t rank, std::uint64_t round, float value, bool scarce = false,
-            bool treacherous = false, Operation operation = Operation::sum, std::uint32_t root = 0) {
+            bool treacherous = false, const RoundCall& call = {}) {
     actions.clear();
     const std::vector<float> content(kElements, value);
     const auto bytes = std::as_bytes(std::span(content));
     loans[rank] = std::make_shared<TestLoan>(std::vector<std::byte>(bytes.begin(), bytes.end()), treacherous);
     LentPayload payload(loans[rank], 0, loans[rank]->bytes(), scarce);
-    return aggregator->lend(rank, header(rank, round, operation, root), payload, actions);
+    return aggregator->lend(rank, header(rank, round, call), payload, actions);
   }
 
   void resume(std::uint32_t rank, std::uint64_t round) {

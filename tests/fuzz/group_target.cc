@@ -187,10 +187,11 @@ class Host {
                            is_max ? Operation::max : Operation::sum, done));
     if (!status) return calls_.pop_back();
     if (tensor.value >= begun_.size())
-      begun_.resize(tensor.value + 1, LocalReady{TensorId{}, Round{~0ull}, {}, {}, {}});
+      begun_.resize(tensor.value + 1, LocalReady{TensorId{}, Round{~0ull}, {}, {}});
     LocalReady& ready = begun_[tensor.value];
-    const Operation what = is_broadcast ? Operation::broadcast : is_max ? Operation::max : Operation::sum;
-    ready = {tensor, ready.round.next(), what, is_broadcast ? root : Rank{}, MemoryKind::host};
+    RoundCall call = is_max ? Operation::max : Operation::sum;
+    if (is_broadcast) call = RoundCall::broadcast(root);
+    ready = {tensor, ready.round.next(), call, MemoryKind::host};
     if (self_ != 0) return;
     LocalNews news;
     news.ready.push_back(ready);
@@ -234,7 +235,7 @@ class Host {
     }
     const Aggregate answer =
         cluster_.answer(push->partition.value, push->round.value, taken_[lane], push->weight);
-    if (push->operation == Operation::broadcast && !frame.payload.empty()) return wire.deliver(answer);
+    if (push->call.is_broadcast() && !frame.payload.empty()) return wire.deliver(answer);
     (void)wire.deliver(answer, testing::bytes_of(bytes_of(push->partition), 7));
   }
 
@@ -279,7 +280,7 @@ class Host {
       }
       for (const LocalAnswer& answer : news->answered) {
         LocalItem spread =
-            item(LocalItem::Kind::spread, {answer.tensor, answer.round, {}, {}, {}}, answer.index, 1);
+            item(LocalItem::Kind::spread, {answer.tensor, answer.round, {}, {}}, answer.index, 1);
         spread.error = answer.error;
         due_[0].push_back(LocalBatch{0, {}, {spread}, {}});
       }
@@ -308,21 +309,19 @@ class Host {
     return {kind, ready.tensor, ready.round, first, count, kRanks, 0, {}};
   }
   void parts_from(std::uint32_t other, const LocalReady& ready, std::uint32_t first, std::uint32_t count) {
-    const bool is_broadcast = ready.operation == Operation::broadcast;
-    if (is_broadcast && ready.root.value != member_of(other)) return;
+    if (ready.call.is_broadcast() && ready.call.root.value != member_of(other)) return;
     for (std::uint32_t i = first; i < first + count; ++i) {
       if (owner_of(ready.tensor, i) != self_) continue;
       PushPull part;
       part.job_run = JobRun{ScriptedCluster::kRun};
       part.partition = PartitionId{kPartitions * ready.tensor.value + i};
       part.round = ready.round;
-      part.operation = ready.operation;
-      if (is_broadcast) part.root = ready.root;
+      part.call = ready.call;
       due_[other].push_back(part);
     }
   }
   void answer_from(std::uint32_t member, const LocalReady& ready, std::uint32_t index) {
-    if (ready.operation == Operation::broadcast && ready.root.value == self_) return;
+    if (ready.call.is_broadcast() && ready.call.root.value == self_) return;
     Aggregate answer;
     answer.partition = PartitionId{kPartitions * ready.tensor.value + index};
     answer.round = ready.round;
@@ -360,9 +359,10 @@ class Host {
 
   TensorId tensor() { return TensorId{input_.below(32) == 1 ? input_.number32() : input_.below(3)}; }
   Round round() { return Round{input_.below(16) == 1 ? input_.number() : input_.below(3)}; }
-  Operation operation() {
+  RoundCall call() {
     const std::uint32_t odd = input_.below(8);
-    return odd == 1 ? Operation::max : odd == 2 ? Operation::broadcast : Operation::sum;
+    if (odd == 2) return RoundCall::broadcast(Rank{input_.below(kRanks)});
+    return odd == 1 ? Operation::max : Operation::sum;
   }
   // Those that agree with this rank's, mostly.
   MemoryKind memory() { return input_.below(16) == 1 ? MemoryKind::cuda : MemoryKind::host; }
@@ -370,11 +370,8 @@ class Host {
 
   LocalNews news() {
     LocalNews news;
-    for (std::uint32_t left = input_.below(3); left > 0; --left) {
-      const Operation what = operation();
-      const Rank root{what == Operation::broadcast ? input_.below(kRanks) : 0};
-      news.ready.push_back({tensor(), round(), what, root, memory()});
-    }
+    for (std::uint32_t left = input_.below(3); left > 0; --left)
+      news.ready.push_back({tensor(), round(), call(), memory()});
     for (std::uint32_t left = input_.below(3); left > 0; --left)
       news.answered.push_back({tensor(), round(), input_.below(kPartitions + 1), kRanks, error()});
     news.leaving = input_.below(32) == 1;
@@ -417,8 +414,7 @@ class Host {
     part.job_run = JobRun{ScriptedCluster::kRun};
     part.partition = partition;
     part.round = round();
-    part.operation = operation();
-    if (part.operation == Operation::broadcast) part.root = Rank{input_.below(kRanks)};
+    part.call = call();
     return part;
   }
 

@@ -276,8 +276,10 @@ class Lanes {
     if (odd == 30) push.generation = Generation{input_.number32()};
     if (odd == 29) push.weight = input_.number32();
     if (odd >= 24 && odd < 29) push.rendezvous = true;
-    if (odd >= 20 && odd < 24) push.operation = static_cast<Operation>(input_.below(kOperationCount));
-    if (push.operation == Operation::broadcast) push.root = Rank{input_.below(3)};
+    if (odd >= 20 && odd < 24) push.call = static_cast<Operation>(input_.below(kOperationCount));
+    if (odd == 23) push.call = RoundCall::broadcast(Rank{input_.below(3)});
+    if (odd == 18) push.count = input_.below(2);
+    if (odd == 17) push.dtype = static_cast<DType>(input_.below(kDTypeCount));
     // Mostly the next one of this worker, so that rounds complete.
     std::uint64_t& next = next_[rank % 4][push.partition.value];
     push.round = odd < 16 ? Round{next++} : round();

@@ -230,7 +230,7 @@ void Cluster::on_frame(const FrameEvent& event) {
 void Cluster::show(const FrameEvent& event) const {
   std::string what = name_of(event.message);
   if (const auto* const push = std::get_if<PushPull>(&event.message)) {
-    what += fmt::format(" p{} r{} {}", push->partition.value, push->round.value, name_of(push->operation));
+    what += fmt::format(" p{} r{} {}", push->partition.value, push->round.value, to_string(push->call));
   } else if (const auto* const answer = std::get_if<Aggregate>(&event.message)) {
     what += fmt::format(" p{} r{} weight {}", answer->partition.value, answer->round.value, answer->weight);
   } else if (const auto* const refused = std::get_if<NotReady>(&event.message)) {

@@ -142,7 +142,7 @@ std::uint16_t narrow_16(float value, int fraction_bits) {
 std::vector<std::byte> reference_reduce(DType dtype, Operation operation,
                                         std::span<const std::vector<std::byte>> contributions,
                                         std::optional<std::size_t> weight) {
-  BPS_ASSERT(!contributions.empty() && operation != Operation::broadcast);
+  BPS_ASSERT(!contributions.empty());
   const std::size_t ranks = weight.value_or(contributions.size());
   if (contributions.size() == 1 && (ranks == 1 || operation != Operation::average))
     return contributions.front();

@@ -129,7 +129,9 @@ void ScenarioMaker::give_gpus(JobPlan& job) {
 void ScenarioMaker::quarrel(JobPlan& job) {
   job.quarrel.kind = static_cast<QuarrelPlan::Kind>(random_.between(1, 3));
   job.quarrel.rank = Rank{random_.between(0u, job.world_size() - 1)};
-  job.quarrel.round = random_.below(job.rounds);
+  // Not before all have declared the tensor: the declaration would fail for those who come later.
+  job.rounds = std::max<std::uint64_t>(job.rounds, 2);
+  job.quarrel.round = 1 + random_.below(job.rounds - 1);
   job.free_running = random_.one_in(3);
   for (ServerPlan& server : scenario_.servers)
     server.memory_max = 32ull * 1024 * 1024;

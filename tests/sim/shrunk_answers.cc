@@ -53,13 +53,13 @@ std::string ShrunkAnswers::check(std::size_t tensor, std::uint64_t round, Rank r
   const TensorPlan& plan = job_.tensors[tensor];
   if (plan.elements == 0) return {};
   seen_[{tensor, round}][rank.value] = Seen{hash_of(actual), weight};
-  const RoundPlan how = round_plan(job_, tensor, round);
-  if (how.operation != Operation::broadcast) return check_sum(tensor, round, how, actual, weight);
+  const RoundCall how = round_plan(job_, tensor, round);
+  if (!how.is_broadcast()) return check_sum(tensor, round, how, actual, weight);
   if (weight == 1 && actual == contribution(job_, tensor, round, how.root)) return {};
   return fmt::format("broadcast in round {} of {} is wrong, weight {}", round, plan.name, weight);
 }
 
-std::string ShrunkAnswers::check_sum(std::size_t tensor, std::uint64_t round, const RoundPlan& how,
+std::string ShrunkAnswers::check_sum(std::size_t tensor, std::uint64_t round, const RoundCall& how,
                                      const std::vector<std::byte>& actual, std::uint32_t weight) const {
   const TensorPlan& plan = job_.tensors[tensor];
   const std::size_t slice = job_.partition_bytes / size_of(plan.dtype) * size_of(plan.dtype);
@@ -87,17 +87,16 @@ std::string ShrunkAnswers::check_sum(std::size_t tensor, std::uint64_t round, co
     }
     if (is_explained()) return {};
   }
-  return fmt::format("{} of round {} of {} ({}, {} elements) is no sum of {} ranks", name_of(how.operation),
-                     round, plan.name, name_of(plan.dtype), plan.elements, weight);
+  return fmt::format("{} of round {} of {} ({}, {} elements) is no sum of {} ranks", to_string(how), round,
+                     plan.name, name_of(plan.dtype), plan.elements, weight);
 }
 
 bool ShrunkAnswers::may_fail(std::size_t tensor, std::uint64_t round, const Error& error) const {
   if (!job_.shrinks || lost_.empty() || error.code != ErrorCode::peer_lost) return false;
-  const RoundPlan how = round_plan(job_, tensor, round);
+  const RoundCall how = round_plan(job_, tensor, round);
   const auto says = [&](std::string_view text) { return error.message.find(text) != std::string::npos; };
   if (!says(fmt::format("round {} of {}", round, job_.tensors[tensor].name))) return false;
-  if (how.operation == Operation::broadcast)
-    return is_lost(how.root) && says("the root of the broadcast is lost");
+  if (how.is_broadcast()) return is_lost(how.root) && says("the root of the broadcast is lost");
   return adds(how.operation) && !job_.unequal_sums && says("ranks, others");
 }
 

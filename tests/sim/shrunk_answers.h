@@ -45,7 +45,7 @@ class ShrunkAnswers {
 
   using Contributors = std::vector<std::vector<std::uint32_t>>;
   std::vector<Contributors> candidates() const;
-  std::string check_sum(std::size_t tensor, std::uint64_t round, const RoundPlan& how,
+  std::string check_sum(std::size_t tensor, std::uint64_t round, const RoundCall& how,
                         const std::vector<std::byte>& actual, std::uint32_t weight) const;
 
   const JobPlan& job_;

@@ -23,7 +23,7 @@ constexpr std::byte kPoison{0x5c};
 struct SimWorker::UnderWay {
   std::uint64_t round = 0;
   std::uint64_t serial = 0;
-  RoundPlan how;
+  RoundCall how;
   std::vector<std::byte> in;
   std::vector<std::byte> out;        // of a broadcast, and in place: the only buffer
   std::vector<std::uint64_t> least;  // async, by rank: deltas that had an answer before it began
@@ -253,9 +253,10 @@ void SimWorker::on_quarrel_declared(std::uint64_t elements, const Result<std::ve
   train();
 }
 
+// The tensor fails in this round, and for good.
 bool SimWorker::is_quarrel(std::size_t tensor, std::uint64_t round) const {
   const QuarrelPlan& quarrel = job_.plan.quarrel;
-  return quarrel.kind == QuarrelPlan::Kind::operation && tensor == 0 && round == quarrel.round;
+  return quarrel.kind == QuarrelPlan::Kind::operation && tensor == 0 && round >= quarrel.round;
 }
 
 void SimWorker::check_quarrel(const Error& error) {
@@ -265,8 +266,12 @@ void SimWorker::check_quarrel(const Error& error) {
                                 std::to_string(kQuarrelElements + 1), "rank"};
   if (too_large) said = {"quarrel", "server", "MiB"};
   if (quarrel.kind == QuarrelPlan::Kind::operation) {
-    said = {job_.plan.tensors[0].name, fmt::format("rank {} ", quarrel.rank.value), "pushes"};
+    said = {job_.plan.tensors[0].name, fmt::format("rank {} ", quarrel.rank.value), "calls"};
   }
+  // Who hears of it first may be through with everything before the others of its host hear of it.
+  const bool has_left =
+      job_.plan.sums_on_hosts && error.message.find("has left the job") != std::string::npos;
+  if (has_left && quarrel.kind == QuarrelPlan::Kind::operation) return;
   const bool all = std::all_of(said.begin(), said.end(), [&](const std::string& text) {
     return error.message.find(text) != std::string::npos;
   });
@@ -298,10 +303,11 @@ void SimWorker::begin_round(std::size_t tensor) {
   operation->round = run.next_round++;
   operation->serial = ++serial_;
   operation->how = round_plan(job_.plan, tensor, operation->round);
-  if (is_quarrel(tensor, operation->round) && job_.plan.quarrel.rank == rank_) {
-    operation->how.operation = operation->how.operation == Operation::max ? Operation::min : Operation::max;
+  const bool differs = job_.plan.quarrel.rank == rank_ && job_.plan.quarrel.round == operation->round;
+  if (is_quarrel(tensor, operation->round) && differs) {
+    operation->how = operation->how == Operation::max ? Operation::min : Operation::max;
   }
-  const bool broadcast = operation->how.operation == Operation::broadcast;
+  const bool broadcast = operation->how.is_broadcast();
   const bool contributes = !broadcast || operation->how.root == rank_;
   const std::uint64_t bytes = job_.plan.tensors[tensor].bytes();
   std::vector<std::byte> data = contributes ? contribution(job_.plan, tensor, operation->round, rank_)
@@ -333,13 +339,15 @@ void SimWorker::begin_round(std::size_t tensor) {
   calling_ = false;
   if (begun) return;
   --callbacks_due_;
-  run.under_way.reset();
-  give_up(begun.error());
+  const std::uint64_t round = std::exchange(run.under_way, nullptr)->round;
+  if (!is_quarrel(tensor, round)) return give_up(begun.error());
+  check_quarrel(begun.error());  // others were in this round before
+  on_round_over(tensor);
 }
 
 Status SimWorker::begin(TensorId tensor, UnderWay& operation, MemoryKind memory, Request::Done done) {
   const bool is_in_place = operation.in.empty();
-  Request request = operation.how.operation == Operation::broadcast
+  Request request = operation.how.is_broadcast()
                         ? testing::broadcast_of(tensor, operation.out, operation.how.root, std::move(done))
                         : testing::push_pull_of(tensor, is_in_place ? operation.out : operation.in,
                                                 operation.out, operation.how.operation, std::move(done));
@@ -352,9 +360,12 @@ void SimWorker::on_done(std::size_t tensor, std::uint64_t serial, const Result<s
   if (!run.under_way || run.under_way->serial != serial)
     return fail("a callback of an operation that is not under way");
   const std::unique_ptr<UnderWay> operation = std::move(run.under_way);
-  if (is_quarrel(tensor, operation->round)) {
-    if (result) fail("a round succeeded on which the ranks do not agree");
-    if (!result) check_quarrel(result.error());
+  // Others may be a round ahead of this rank, and quarrel before it has its answer.
+  const bool may_quarrel = is_quarrel(tensor, operation->round + 1) && !result;
+  if (is_quarrel(tensor, operation->round) && result) {
+    fail("a round succeeded on which the ranks do not agree");
+  } else if (may_quarrel && result.error().code == ErrorCode::configuration) {
+    check_quarrel(result.error());
   } else if (!result && job_.shrunk.may_fail(tensor, operation->round, result.error())) {
     job_.shrunk.note_failed(tensor, operation->round, rank_);
   } else if (!result) {
@@ -362,6 +373,11 @@ void SimWorker::on_done(std::size_t tensor, std::uint64_t serial, const Result<s
   } else if (!error_) {
     check(tensor, *operation, *result);
   }
+  on_round_over(tensor);
+}
+
+void SimWorker::on_round_over(std::size_t tensor) {
+  const TensorRun& run = tensors_[tensor];
   if (state_ != State::running) return;
   if (!job_.plan.free_running) {
     if (--unfinished_ == 0) on_iteration_done();
@@ -383,7 +399,7 @@ void SimWorker::check(std::size_t tensor, const UnderWay& operation, std::uint32
     return wrong.empty() ? void() : fail(wrong);
   }
   // A broadcast sums one rank; a tensor without elements needs no sum.
-  const bool one = operation.how.operation == Operation::broadcast && plan.elements > 0;
+  const bool one = operation.how.is_broadcast() && plan.elements > 0;
   if (weight != (one ? 1 : job_.plan.world_size())) {
     fail(fmt::format("round {} of {} has weight {}", operation.round, plan.name, weight));
   }

@@ -93,6 +93,7 @@ class SimWorker {
   void on_quarrel_declared(std::uint64_t elements, const Result<std::vector<TensorId>>& ids);
   void check_quarrel(const Error& error);
   bool is_quarrel(std::size_t tensor, std::uint64_t round) const;
+  void on_round_over(std::size_t tensor);
   void train();
   void begin_iteration();
   void begin_round(std::size_t tensor);

@@ -96,17 +96,18 @@ std::vector<std::vector<std::uint32_t>> JobPlan::contributors() const {
   return all;
 }
 
-RoundPlan round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
+RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round) {
   Random random(mix(job.seed, 1, tensor, round));
-  RoundPlan plan;
+  RoundCall plan;
   if (job.tensors[tensor].mode == Mode::async) {
     // The value is set once, by rank 0; all that follows are deltas.
-    if (round == 0) plan.operation = Operation::broadcast;
+    if (round == 0) plan = RoundCall::broadcast(Rank{0});
     return plan;
   }
   const bool broadcast = (round == 0 && job.broadcast_first) || random.one_in(12);
-  plan.operation = broadcast ? Operation::broadcast : kReductions[random.below(std::size(kReductions))];
-  if (broadcast) plan.root = Rank{static_cast<std::uint32_t>(random.below(job.world_size()))};
+  if (broadcast)
+    return RoundCall::broadcast(Rank{static_cast<std::uint32_t>(random.below(job.world_size()))});
+  plan.operation = kOperations[random.below(std::size(kOperations))];
   const DType dtype = job.tensors[tensor].dtype;
   if (!is_defined(plan.operation, dtype)) plan.operation = Operation::sum;
   const bool is_small = dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32;
@@ -155,10 +156,10 @@ Result<std::uint64_t> async_value(const TensorPlan& tensor, const std::vector<st
 
 std::string Expected::compare(std::size_t tensor, std::uint64_t round, const std::vector<std::byte>& actual) {
   const TensorPlan& plan = job_.tensors[tensor];
-  const RoundPlan how = round_plan(job_, tensor, round);
+  const RoundCall how = round_plan(job_, tensor, round);
   Answer& answer = answers_[{tensor, round}];
   if (answer.compared == 0) {
-    if (how.operation == Operation::broadcast) {
+    if (how.is_broadcast()) {
       answer.bytes = contribution(job_, tensor, round, how.root);
     } else {
       answer.bytes = expected_sum(job_, tensor, round, job_.contributors());
@@ -168,9 +169,8 @@ std::string Expected::compare(std::size_t tensor, std::uint64_t round, const std
   if (answer.bytes != actual) {
     const auto first =
         std::mismatch(actual.begin(), actual.end(), answer.bytes.begin(), answer.bytes.end()).first;
-    wrong =
-        fmt::format("{} of round {} of {} ({}, {} elements) is wrong from byte {} on", name_of(how.operation),
-                    round, plan.name, name_of(plan.dtype), plan.elements, first - actual.begin());
+    wrong = fmt::format("{} of round {} of {} ({}, {} elements) is wrong from byte {} on", to_string(how),
+                        round, plan.name, name_of(plan.dtype), plan.elements, first - actual.begin());
   }
   if (++answer.compared == job_.world_size()) answers_.erase({tensor, round});
   return wrong;

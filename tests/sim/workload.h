@@ -85,12 +85,7 @@ struct JobPlan {
   std::uint64_t pushes() const { return partitions() * rounds * world_size(); }
 };
 
-struct RoundPlan {
-  Operation operation = Operation::sum;
-  Rank root;
-};
-
-RoundPlan round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round);
+RoundCall round_plan(const JobPlan& job, std::size_t tensor, std::uint64_t round);
 std::vector<std::byte> contribution(const JobPlan& job, std::size_t tensor, std::uint64_t round, Rank rank);
 
 // What the round must give if those are summed; not of a broadcast.

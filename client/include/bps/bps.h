@@ -258,9 +258,9 @@ typedef enum bps_reduce_op {
   BPS_MIN = 2,
   BPS_MAX = 3,
   BPS_PRODUCT = 4,
-  BPS_AND = 6, /* bit by bit, of integers only */
-  BPS_OR = 7,
-  BPS_XOR = 8
+  BPS_AND = 5, /* bit by bit, of integers only */
+  BPS_OR = 6,
+  BPS_XOR = 7
 } bps_reduce_op;
 
 typedef enum bps_memory_kind {

@@ -37,9 +37,9 @@ class Op(enum.IntEnum):
     MIN = 2
     MAX = 3
     PRODUCT = 4
-    AND = 6
-    OR = 7
-    XOR = 8
+    AND = 5
+    OR = 6
+    XOR = 7
 
 
 class CError(ctypes.Structure):

@@ -313,10 +313,9 @@ bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer
       if (Status status = read_buffer(out, "out", request.out); !status.ok()) return status;
     }
     const auto code = number_of(operation);
-    request.operation = static_cast<Operation>(code);
-    const bool is_known =
-        code >= BPS_SUM && code < kOperationCount && request.operation != Operation::broadcast;
-    if (!is_known) return invalid(fmt::format("operation {} is unknown", code));
+    if (code < BPS_SUM || code >= kOperationCount)
+      return invalid(fmt::format("operation {} is unknown", code));
+    request.call = static_cast<Operation>(code);
     return begin(client, std::move(request), handle);
   });
 }
@@ -329,8 +328,7 @@ bps_status bps_broadcast(bps_client* client, bps_tensor tensor, const bps_buffer
     if (Status status = usable(client); !status.ok()) return status;
     Request request;
     request.tensor = TensorId{tensor};
-    request.operation = Operation::broadcast;
-    request.root = Rank{static_cast<std::uint32_t>(root)};
+    request.call = RoundCall::broadcast(Rank{static_cast<std::uint32_t>(root)});
     if (Status status = read_buffer(buffer, "buffer", request.out); !status.ok()) return status;
     return begin(client, std::move(request), handle);
   });

@@ -8,6 +8,7 @@ using Catch::Contains;
 
 TEST_CASE("c api: an expired wait names the round and the rank that has not pushed") {
   const bps::ExpectLog lost("is gone: connection lost");
+  const bps::ExpectLog left("can never complete: rank 1 has left the job");
   const TwoWorkers job;
   std::vector<float> data(10, 1.0f);
   bps_handle* handle = job.pending("delta", data);

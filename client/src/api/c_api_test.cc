@@ -127,8 +127,7 @@ TEST_CASE("c api: bad input is refused with the exact numbers, and the client go
   CHECK_THAT(refused(tensor, &good, &odd), Contains("CUDA"));
   odd.kind = 9;
   CHECK_THAT(refused(tensor, &good, &odd), Contains("memory kind 9"));
-  CHECK_THAT(refused(tensor, &good, &good, 5), Contains("operation 5 is unknown"));
-  CHECK_THAT(refused(tensor, &good, &good, 9), Contains("operation 9 is unknown"));
+  CHECK_THAT(refused(tensor, &good, &good, 8), Contains("operation 8 is unknown"));
   CHECK_THAT(refused(tensor, &good, &good, BPS_XOR), Contains("f32: xor is of integers only"));
   std::vector<float> wide(11);
   bps_buffer left = OpenClient::buffer(wide), right = left;
@@ -370,6 +369,7 @@ TEST_CASE("c api: a forked child must not use its parent's client") {
 }
 
 TEST_CASE("c api: two workers sum, and the one that stays learns that the other has left") {
+  const bps::ExpectLog left("can never complete: rank 1 has left the job");
   const TwoWorkers job;
   const std::size_t count = 100'000;
   std::vector<float> one(count, 1.0f), two(count, 2.0f), sum(count);

@@ -103,6 +103,13 @@ void ClientEngine::on_tensor_failed(const TensorFailed& failed) {
   data_.fail_tensor(failed.tensor, failed.error);
 }
 
+// Those who wait for other partitions of it hear of it by the scheduler. In a group the leader does, and what
+// is under way ends in the group's order.
+void ClientEngine::on_parted(TensorId tensor, const Error& error) {
+  declares_.tell_failed(tensor, error);
+  if (group_size() == 1) data_.fail_tensor(tensor, error);
+}
+
 void ClientEngine::on_moved(const Moved& moved) {
   if (Status status = data_.on_moved(moved); !status.ok()) fail(status.error());
 }

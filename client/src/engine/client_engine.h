@@ -144,6 +144,7 @@ class ClientEngine final : private SchedulerLink::Owner, private DataPlane::Owne
   void on_link_failed(const Error& error) override;
   // DataPlane::Owner
   void on_data_failed(const Error& error) override;
+  void on_parted(TensorId tensor, const Error& error) override;
   void on_idle() override;
   void on_link(const LaneLost& said) override { link_.send(said); }
   void on_group(const Status& status) override;

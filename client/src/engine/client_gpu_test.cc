@@ -78,7 +78,7 @@ struct RankWithGpu {
         if (!answers) continue;
         Aggregate answer = cluster.answer(push->partition.value, push->round.value, taken[lane]);
         answer.epoch = push->epoch;
-        if (push->operation == Operation::broadcast && !frame.payload.empty()) {
+        if (push->call.is_broadcast() && !frame.payload.empty()) {
           wire.deliver(answer);
           continue;
         }

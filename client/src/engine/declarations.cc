@@ -44,8 +44,7 @@ Result<std::optional<Declarations::Ended>> Declarations::on_declared(Declared& d
     } else if (Status status = data_.add_tensor(declaration, tensor); !status.ok()) {
       if (status.error().code != ErrorCode::out_of_memory) return status.error();
       // The other ranks are not to wait for this one.
-      failed_.push_back({data_.job_run(), tensor.tensor, status.error()});
-      link_.send(failed_.back());
+      tell_failed(tensor.tensor, status.error());
       if (!pending.error) pending.error = status.error();
     }
   }
@@ -60,8 +59,13 @@ Result<std::optional<Declarations::Ended>> Declarations::on_declared(Declared& d
                                                           : std::move(ended.ids)});
 }
 
+void Declarations::tell_failed(TensorId tensor, const Error& error) {
+  const auto [told, is_new] = failed_.try_emplace(tensor, TensorFailed{data_.job_run(), tensor, error});
+  if (is_new) link_.send(told->second);
+}
+
 void Declarations::send_failed() const {
-  for (const TensorFailed& failed : failed_)
+  for (const auto& [tensor, failed] : failed_)
     link_.send(failed);
 }
 

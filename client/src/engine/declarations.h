@@ -39,8 +39,9 @@ class Declarations {
     Result<std::vector<TensorId>> result;
   };
   Result<std::optional<Ended>> on_declared(Declared& declared);
-  // The scheduler is there again: the tensors that this worker has no memory for, and what it has not
-  // answered.
+  // This worker knows that the tensor has failed, and the others are to hear of it.
+  void tell_failed(TensorId tensor, const Error& error);
+  // The scheduler is there again: the tensors that have failed here, and what it has not answered.
   void send_failed() const;
   void ask_again() const;
   // Calls all that are pending.
@@ -74,7 +75,7 @@ class Declarations {
   SchedulerLink& link_;
   std::uint64_t next_request_ = 1;
   std::map<std::uint64_t, Pending> pending_;
-  std::vector<TensorFailed> failed_;  // that this worker has no memory for
+  std::map<TensorId, TensorFailed> failed_;  // what was told
 };
 
 }  // namespace bps

@@ -64,14 +64,14 @@ void CollectivePlan::add(bool is_spread, const Collective& collective, std::span
   const Item item{next_item_++, next_piece_, collective, pieces};
   next_piece_ += pieces.size();
   expected_ = pieces.size();
-  const bool is_sent = !is_spread && collective.operation == Operation::broadcast && place_.size > 1;
+  const bool is_sent = !is_spread && collective.kind == RoundKind::broadcast && place_.size > 1;
   is_cut_ = is_cut_ || is_sent;
   is_spread ? spread(item) : reduce(item);
   is_cut_ = is_cut_ || is_sent;
 }
 
 void CollectivePlan::reduce(const Item& item) {
-  const bool is_broadcast = item.collective.operation == Operation::broadcast;
+  const bool is_broadcast = item.collective.kind == RoundKind::broadcast;
   if (is_broadcast && !item.collective.root) return;
   for (std::size_t i = 0; i < item.pieces.size(); ++i) {
     const std::size_t bytes = bytes_of(item.pieces[i]);
@@ -93,7 +93,7 @@ void CollectivePlan::reduce(const Item& item) {
 void CollectivePlan::reduce_alone(const Item& item, std::size_t i) {
   const LocalPiece& piece = item.pieces[i];
   const bool is_mine = piece.owner == place_.self;
-  const bool is_broadcast = item.collective.operation == Operation::broadcast;
+  const bool is_broadcast = item.collective.kind == RoundKind::broadcast;
   const bool from_root = is_broadcast && *item.collective.root != piece.owner;
   for_parts(place_, piece, [&](std::size_t offset, std::size_t bytes, std::size_t elements) {
     CollectivePortion& portion = with_room(piece.owner, bytes);

@@ -73,7 +73,7 @@ TEST_CASE("collective plan: alone there is nothing to call") {
 
 TEST_CASE("collective plan: a broadcast's root sends, the owners receive, the others do nothing") {
   Collective broadcast;
-  broadcast.operation = Operation::broadcast;
+  broadcast.kind = RoundKind::broadcast;
   CHECK(plan_reduce({3, 0, 1024}, broadcast, pieces_of(3, 0, {8, 8, 8})).empty());
   broadcast.root = 1;
   const auto root = plan_reduce({3, 1, 1024}, broadcast, pieces_of(3, 0, {8, 8, 8}));
@@ -88,7 +88,7 @@ TEST_CASE("collective plan: tensors of a batch begin together as long as there i
   const auto small = pieces_of(2, 0, {8});
   const auto run = pieces_of(2, 0, {64, 64});
   Collective broadcast;
-  broadcast.operation = Operation::broadcast;
+  broadcast.kind = RoundKind::broadcast;
   broadcast.root = 0;
   CollectivePlan plan({2, 1, 512});
   plan.add(false, {}, small);  // comes to member 0: 256 bytes, aligned

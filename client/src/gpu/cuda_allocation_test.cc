@@ -77,7 +77,8 @@ class Rounds final : public LocalGroup::Owner {
     const std::uint64_t calls = copies();
     thread_.posts = client_.posts = 0;
     left_ = 1 + partitions_;
-    group_->reduce({number_++, TensorId{1}, Round{0}, Operation::sum, std::nullopt, MemoryKind::cuda},
+    group_->reduce({number_++, TensorId{1}, Round{0}, RoundKind::push_pull, Operation::sum, std::nullopt,
+                    MemoryKind::cuda},
                    pieces_);
     group_->end_batch();
     reach();
@@ -86,7 +87,8 @@ class Rounds final : public LocalGroup::Owner {
       group_->stage(piece, [this](const Status&) { --left_; });
     reach();
     left_ = 1;
-    group_->spread({number_++, TensorId{1}, Round{0}, Operation::sum, std::nullopt, MemoryKind::cuda},
+    group_->spread({number_++, TensorId{1}, Round{0}, RoundKind::push_pull, Operation::sum, std::nullopt,
+                    MemoryKind::cuda},
                    pieces_);
     group_->end_batch();
     reach();

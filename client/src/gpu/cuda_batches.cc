@@ -27,7 +27,6 @@ NcclOperation operation_of(Operation operation) {
     case Operation::product: return NcclOperation::product;
     case Operation::sum:
     case Operation::average:
-    case Operation::broadcast:
     case Operation::bit_and:  // the API refuses them where NCCL sums
     case Operation::bit_or:
     case Operation::bit_xor: return NcclOperation::sum;

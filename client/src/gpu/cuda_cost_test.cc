@@ -407,7 +407,7 @@ TEST_CASE("cuda cost: threads of their own for the ranks' GPUs") {
           return testing::DeviceRegion::make(*CudaDevice::open(not_owned(*ranks[member].cuda), 0), bytes);
         };
         work->add(tensor);
-        tensor.operation = Operation::broadcast;
+        tensor.kind = RoundKind::broadcast;
         tensor.root = 1;
         work->add(tensor);
         work->go();

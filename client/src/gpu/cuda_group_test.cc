@@ -30,13 +30,18 @@ void exercise(std::uint32_t size, std::uint64_t seed, const CudaHost::Options& o
     for (int i = 0; i < 6; ++i) {
       ExerciseTensor tensor;
       tensor.dtype = static_cast<DType>(random() % kDTypeCount);
-      tensor.operation = static_cast<Operation>(random() % kOperationCount);
+      const auto call = random() % (kOperationCount + 1);
+      if (call == kOperationCount) {
+        tensor.kind = RoundKind::broadcast;
+      } else {
+        tensor.operation = static_cast<Operation>(call);
+      }
       // Which the API refuses where there is NCCL.
       const bool compares = tensor.operation == Operation::min || tensor.operation == Operation::max;
       if (is_bitwise(tensor.operation) || (size > 1 && compares && is_float(tensor.dtype)))
         tensor.operation = Operation::sum;
       tensor.in_place = random() % 2 == 0;
-      if (tensor.operation == Operation::broadcast && random() % 3 != 0)
+      if (tensor.kind == RoundKind::broadcast && random() % 3 != 0)
         tensor.root = static_cast<std::uint32_t>(random() % size);
       const auto partitions = 1 + random() % 12;
       const auto elements = 1 + static_cast<std::uint32_t>(random() % 400);

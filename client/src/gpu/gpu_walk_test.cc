@@ -175,7 +175,8 @@ class GpuWalk {
   }
 
   static Collective collective(std::uint64_t number) {
-    return {number, TensorId{1}, Round{0}, Operation::sum, std::nullopt, MemoryKind::cuda};
+    return {number,         TensorId{1},  Round{0},        RoundKind::push_pull,
+            Operation::sum, std::nullopt, MemoryKind::cuda};
   }
   std::vector<LocalPiece> pieces() {
     std::vector<LocalPiece> all(kPartitions);

@@ -157,7 +157,7 @@ TEST_CASE("group: ranks that disagree fail the round everywhere, naming both, an
   h.finish();
   for (auto& rank : h.ranks) {
     CHECK(rank->outcome.error.code == ErrorCode::configuration);
-    CHECK(rank->outcome.error.message == "round 0 of 'layer1.weight': rank 0 pushes sum, rank 1 pushes max");
+    CHECK(rank->outcome.error.message == "round 0 of 'layer1.weight': rank 0 calls sum, rank 1 calls max");
     for (const PushPull& push : rank->pushed)
       CHECK(push.error.code == ErrorCode::configuration);
     rank->outcome = {};

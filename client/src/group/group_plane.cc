@@ -107,7 +107,7 @@ void GroupPlane::begun(TensorState& tensor) {
   known.is_ordered = false;
   known.root.reset();
   if (tensor.has_root()) {
-    const Rank root = tensor.request().root;
+    const Rank root = tensor.request().call.root;
     const auto member =
         std::lower_bound(place_.ranks.begin(), place_.ranks.end(), root) - place_.ranks.begin();
     known.root = static_cast<std::uint32_t>(member);
@@ -120,8 +120,7 @@ void GroupPlane::begun(TensorState& tensor) {
 // First what is read; what is only written may be on another stream.
 void GroupPlane::say_when_ready(TensorState& tensor, const OperationBuffer& buffer) {
   const Request& request = tensor.request();
-  const LocalReady ready{tensor.id(), tensor.round(), request.operation,
-                         request.is_broadcast() ? request.root : Rank{}, request.memory()};
+  const LocalReady ready{tensor.id(), tensor.round(), request.call, request.memory()};
   const OperationBuffer& output = request.out;
   const bool is_last = output.event == nullptr || output.event == buffer.event;
   group_->when_readable(buffer, [this, ready, is_last, &tensor](const Status& status) {
@@ -335,8 +334,9 @@ Collective GroupPlane::open(Tensor& tensor, const LocalItem& item, std::uint64_t
   collective.number = open_.add(*tensor.state, item, batch);
   collective.tensor = item.tensor;
   collective.round = item.round;
-  const Operation operation = tensor.state->request().operation;
-  collective.operation = operation == Operation::average ? Operation::sum : operation;
+  const RoundCall& call = tensor.state->request().call;
+  collective.kind = call.kind;
+  collective.operation = call.operation == Operation::average ? Operation::sum : call.operation;
   collective.root = tensor.root;
   collective.memory = tensor.state->request().memory();
   for (std::uint32_t i = item.first; i < item.first + item.count; ++i)

@@ -17,7 +17,7 @@ namespace {
 
 std::size_t bytes_of(const LocalPiece& piece) { return std::size_t{piece.elements} * size_of(piece.dtype); }
 
-bool is_broadcast(const Collective& collective) { return collective.operation == Operation::broadcast; }
+bool is_broadcast(const Collective& collective) { return collective.kind == RoundKind::broadcast; }
 
 }  // namespace
 
@@ -168,25 +168,24 @@ Message HostGroup::message_of(const Frame& frame) const {
   message.job_run = options_.job_run;
   message.partition = frame.partition;
   message.round = frame.round;
-  message.operation = frame.operation;
-  message.root = frame.root;
+  message.call = frame.call;
   return message;
 }
 
 HostGroup::Frame HostGroup::frame_of(const Open& open, const LocalPiece& piece) const {
-  Frame frame{open.is_spread, piece.partition, open.collective.round, {}, {}};
+  Frame frame{open.is_spread, piece.partition, open.collective.round, {}};
   if (open.is_spread) return frame;
-  frame.operation = open.collective.operation;
-  if (open.collective.root) frame.root = options_.ranks[*open.collective.root];
+  frame.call = open.collective.operation;
+  if (is_broadcast(open.collective)) frame.call = RoundCall::broadcast(options_.ranks[*open.collective.root]);
   return frame;
 }
 
 Result<HostGroup::Frame> HostGroup::read(std::uint32_t from, const Message& message) const {
   Frame frame;
   if (const auto* part = std::get_if<PushPull>(&message)) {
-    frame = {false, part->partition, part->round, part->operation, part->root};
+    frame = {false, part->partition, part->round, part->call};
   } else if (const auto* answer = std::get_if<Aggregate>(&message)) {
-    frame = {true, answer->partition, answer->round, {}, {}};
+    frame = {true, answer->partition, answer->round, {}};
   } else {
     return violation(from, std::string("has sent ") + name_of(message) + " among the data");
   }
@@ -267,8 +266,7 @@ Status HostGroup::match(std::uint32_t from, const Frame& frame, Part part) {
     const auto text = [](const Frame& of, std::size_t bytes) {
       return std::string(of.is_spread ? "the answer" : "the part") + " of partition " +
              std::to_string(of.partition.value) + ", round " + std::to_string(of.round.value) +
-             (of.is_spread ? "" : " (" + std::string(name_of(of.operation)) + ")") + ", " +
-             std::to_string(bytes) + " bytes";
+             (of.is_spread ? "" : " (" + to_string(of.call) + ")") + ", " + std::to_string(bytes) + " bytes";
     };
     return violation(from, "has sent " + text(frame, part.bytes().size()) + " where " +
                                text(due, bytes_of(piece)) + " was due");

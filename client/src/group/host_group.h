@@ -82,8 +82,7 @@ class HostGroup final : public LocalGroup {
     bool is_spread = false;
     PartitionId partition;
     Round round;
-    Operation operation = Operation::sum;  // of a reduce
-    Rank root;
+    RoundCall call;  // of a reduce
     friend bool operator==(const Frame&, const Frame&) = default;
   };
   // What came with it: one of both.

@@ -78,8 +78,13 @@ class Member final : public LocalGroup::Owner, public ConnectionHandler {
  private:
   std::uint32_t peer() const { return pieces_[0].sum != nullptr ? 1 : 0; }
   Collective collective(std::uint64_t number) const {
-    return {number,         TensorId{0}, Round{static_cast<std::uint64_t>(rounds_)},
-            Operation::sum, {},          MemoryKind::host};
+    return {number,
+            TensorId{0},
+            Round{static_cast<std::uint64_t>(rounds_)},
+            RoundKind::push_pull,
+            Operation::sum,
+            {},
+            MemoryKind::host};
   }
   void begin() { group_.reduce(collective(2 * static_cast<std::uint64_t>(rounds_)), pieces_); }
 

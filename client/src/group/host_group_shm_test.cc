@@ -50,12 +50,16 @@ TEST_CASE("host group over shared memory: every type and operation, in any memor
     Host host(size);
     int variant = 0;
     for (std::uint8_t dtype = 0; dtype < kDTypeCount; ++dtype) {
-      for (std::uint8_t operation = 0; operation < kOperationCount; ++operation) {
+      for (std::uint8_t call = 0; call <= kOperationCount; ++call) {
         ExerciseTensor tensor;
         tensor.dtype = static_cast<DType>(dtype);
-        tensor.operation = static_cast<Operation>(operation);
+        if (call == kOperationCount) {
+          tensor.kind = RoundKind::broadcast;
+        } else {
+          tensor.operation = static_cast<Operation>(call);
+        }
         if (!is_defined(tensor.operation, tensor.dtype)) continue;
-        if (tensor.operation == Operation::broadcast && dtype != 0) tensor.root = dtype % size;
+        if (tensor.kind == RoundKind::broadcast && dtype != 0) tensor.root = dtype % size;
         tensor.in_place = ++variant % 3 == 0;
         // Inline, and lent from regions or slabs; members may have different memory.
         tensor.elements = {3, 1000, 1, 7};

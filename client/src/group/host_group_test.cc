@@ -85,7 +85,8 @@ struct Member final : LocalGroup::Owner {
   }
 
   Collective collective(std::uint64_t number, std::uint64_t round = 0) const {
-    return {number, TensorId{1}, Round{round}, Operation::sum, std::nullopt, MemoryKind::host};
+    return {number,         TensorId{1},  Round{round},    RoundKind::push_pull,
+            Operation::sum, std::nullopt, MemoryKind::host};
   }
   void reduce(std::uint64_t number = 0, std::uint64_t round = 0) {
     group->reduce(collective(number, round), pieces);
@@ -247,7 +248,7 @@ TEST_CASE("host group: a member that breaks a rule is named") {
   {
     Member member;
     member.reduce();
-    wrong.operation = Operation::max;
+    wrong.call = Operation::max;
     CHECK_THAT(refused(member, wrong), Contains("(max)"));
   }
   {

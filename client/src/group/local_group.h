@@ -74,8 +74,10 @@ struct Collective {
   std::uint64_t number = 0;
   TensorId tensor;
   Round round;
-  Operation operation = Operation::sum;  // of a reduce; an average is summed here, and divided at the server
-  std::optional<std::uint32_t> root;     // of a broadcast: the member, if the root is one
+  RoundKind kind = RoundKind::push_pull;
+  Operation operation =
+      Operation::sum;                 // of a push_pull; an average is summed here, and divided at the server
+  std::optional<std::uint32_t> root;  // of a broadcast: the member, if the root is one
   MemoryKind memory = MemoryKind::host;  // of `in` and `out`
 };
 

@@ -88,12 +88,10 @@ void Sequencer::refuse(TimePoint now, Record& record, std::uint32_t member) {
   const bool is_mixed = record.said.front()->memory != record.said[member]->memory;
   const auto text = [&](std::uint32_t who) {
     const LocalReady& said = *record.said[who];
-    const std::string root =
-        said.operation == Operation::broadcast ? fmt::format(" from rank {}", said.root.value) : "";
     const char* const memory = !is_mixed                         ? ""
                                : said.memory == MemoryKind::host ? " in host memory"
                                                                  : " in CUDA memory";
-    return fmt::format("rank {} pushes {}{}{}", ranks_[who].value, name_of(said.operation), root, memory);
+    return fmt::format("rank {} calls {}{}", ranks_[who].value, to_string(said.call), memory);
   };
   queue(now, 0);
   LocalItem item;

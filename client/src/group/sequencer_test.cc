@@ -20,7 +20,7 @@ Sequencer::Tensor tensor(std::uint32_t id, std::uint32_t count, std::int32_t pri
 }
 
 LocalReady ready(std::uint32_t id, std::uint64_t round = 0, Operation operation = Operation::sum) {
-  return {TensorId{id}, Round{round}, operation, Rank{}, MemoryKind::host};
+  return {TensorId{id}, Round{round}, operation, MemoryKind::host};
 }
 
 LocalAnswer answer(std::uint32_t id, std::uint32_t index, std::uint32_t weight = 4, std::uint64_t round = 0) {
@@ -158,7 +158,7 @@ TEST_CASE("sequencer: members that disagree are told so, and the next round goes
   REQUIRE(batch);
   REQUIRE(batch->items.size() == 1);
   CHECK(batch->items[0].kind == LocalItem::Kind::refuse);
-  CHECK_THAT(batch->items[0].error.message, Contains("rank 3 pushes sum") && Contains("rank 5 pushes max"));
+  CHECK_THAT(batch->items[0].error.message, Contains("rank 3 calls sum") && Contains("rank 5 calls max"));
   for (std::uint32_t i = 0; i < 2; ++i)
     REQUIRE(s.answered(kStart, i, {TensorId{1}, Round{0}, i, 0, batch->items[0].error}).ok());
   CHECK(s.cut() == "spread 1:0+1, spread 1:1+1");
@@ -307,8 +307,7 @@ class World {
     const std::uint64_t round = member.runs[t].round;
     member.soon.emplace_back([this, m, t, round] {
       ++said_[t];
-      REQUIRE(sequencer_.ready(now_, m, {TensorId{t}, Round{round}, Operation::sum, Rank{}, MemoryKind::host})
-                  .ok());
+      REQUIRE(sequencer_.ready(now_, m, {TensorId{t}, Round{round}, Operation::sum, MemoryKind::host}).ok());
     });
   }
 

@@ -16,7 +16,7 @@ TEST_CASE("push_pull: what goes out and what comes back") {
     CHECK(first.round == Round{0});
     CHECK(first.epoch == Epoch{3});
     CHECK(first.generation == Generation{1});
-    CHECK(first.operation == Operation::average);
+    CHECK(first.call == Operation::average);
     CHECK(first.weight == 1);
     CHECK(c.payload == bytes_of(kSlice, 1));
     CHECK(c.take(1).partition == PartitionId{1});
@@ -105,7 +105,7 @@ TEST_CASE("push_pull: a round that fails has no view") {
   Running c;
   REQUIRE(c.engine.begin(view_of(c.tensor, c.in, c.into(c.outcome))).ok());
   c.take(0), c.take(1), c.take(0);
-  c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, make_error(ErrorCode::configuration, "no"), 0});
+  c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, make_error(ErrorCode::peer_lost, "no"), 0});
   c.lane(0).deliver(c.answer(2, 0, kSlice + 100), bytes_of(100, 7));
   c.lane(1).deliver(c.answer(1, 0, kSlice), bytes_of(kSlice, 8));
   CHECK(c.outcome.error.message == "no");
@@ -164,8 +164,7 @@ TEST_CASE("broadcast: the root sends, the others ask") {
     Running c(with(retain));
     REQUIRE(c.engine.begin(broadcast_of(c.tensor, c.out, Rank{1}, c.into(c.outcome))).ok());
     const PushPull ask = c.take(0);
-    CHECK(ask.operation == Operation::broadcast);
-    CHECK(ask.root == Rank{1});
+    CHECK(ask.call == RoundCall::broadcast(Rank{1}));
     CHECK(c.payload.empty());
     c.take(1);
     c.take(0);
@@ -268,7 +267,7 @@ TEST_CASE("round failed: the operation ends when every partition has its verdict
   Running c;
   c.push_pull();
   c.take(0), c.take(1), c.take(0);
-  const Error error = make_error(ErrorCode::configuration, "rank 0 sums, rank 1 takes the maximum");
+  const Error error = make_error(ErrorCode::peer_lost, "the root is lost");
   c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, error, kSlice});
   c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, error, kSlice});
   c.lane(0).deliver(RoundFailed{PartitionId{2}, Round{0}, error, kSlice + 100});
@@ -279,6 +278,23 @@ TEST_CASE("round failed: the operation ends when every partition has its verdict
   CHECK(c.outcome.weight == 0);
   c.push_pull();
   CHECK(c.take(0).round == Round{1});
+}
+
+TEST_CASE("round failed: where ranks part ways the tensor fails at once, and the scheduler is told once") {
+  Running c;
+  c.push_pull();
+  c.take(0), c.take(1), c.take(0);
+  const Error error = make_error(ErrorCode::configuration, "rank 0 calls sum, rank 1 calls max");
+  c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, error, kSlice});
+  CHECK(c.outcome.ended == 1);
+  CHECK(c.outcome.error == error);
+  c.lane(0).deliver(RoundFailed{PartitionId{2}, Round{0}, error, kSlice + 100});
+  c.lane(1).deliver(c.answer(1, 0, kSlice), bytes_of(kSlice, 8));
+  CHECK(c.scheduler().next<TensorFailed>() == TensorFailed{JobRun{77}, c.tensor, error});
+  CHECK(c.scheduler().frames.empty());
+  CHECK(c.engine.begin(push_pull_of(c.tensor, c.in, c.out, Operation::sum, c.into(c.outcome))).error() ==
+        error);
+  CHECK_FALSE(c.engine.failure());
 }
 
 TEST_CASE("tensor failed: this and every later operation on it, no other") {

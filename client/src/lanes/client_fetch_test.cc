@@ -141,13 +141,13 @@ TEST_CASE("fetch: of a round that failed, until the next one has a result") {
   Moving c;
   c.push_pull();
   c.take(0), c.take(1), c.take(0);
-  const Error error = make_error(ErrorCode::configuration, "sum and max");
+  const Error error = make_error(ErrorCode::peer_lost, "the root is lost");
   c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, error, kSlice});
   c.move();
   CHECK(c.resume(1) == rounds({{0, 1}, {2, 0}}));
   c.lane(1).deliver(Fetch{PartitionId{0}, Round{0}, kSlice});
   const Retained kept = c.retained(1, &c.payload);
-  CHECK(kept.error.message == "sum and max");
+  CHECK(kept.error.message == "the root is lost");
   CHECK(kept.weight == 0);
   CHECK(c.payload.empty());
   c.lane(1).deliver(Fetch{PartitionId{2}, Round{0}, kSlice});  // not over here
@@ -194,7 +194,7 @@ TEST_CASE("fetch: of a broadcast, from its root and from the others") {
   CHECK(c.payload == bytes_of(kSlice, root ? 1 : 9));
   if (ended) return;
   c.resumed(1, 2, 0, sent + kSlice);
-  CHECK(c.take(1).operation == Operation::broadcast);
+  CHECK(c.take(1).call.is_broadcast());
   CHECK(c.payload.size() == (root ? 100 : 0));
 }
 

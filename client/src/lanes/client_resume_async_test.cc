@@ -17,10 +17,9 @@ struct AsyncTensor {
       : state({"w", DType::u8, kBytes, 0, Mode::async, 0},
               {{}, TensorId{1}, 0, PartitionId{5}, {LaneIndex{0}}}, kBytes, {Rank{0}}) {}
 
-  void begin(Operation operation = Operation::sum) {
+  void begin(const RoundCall& call = {}) {
     Request request;
-    request.operation = operation;
-    request.root = Rank{1};
+    request.call = call;
     request.in.bytes = request.out.bytes = in;
     REQUIRE(state.begin(std::move(request)).ok());
     state.on_handed_over(at(), false);

@@ -92,9 +92,9 @@ TEST_CASE("moved: what is answered is over, what others have is not sent again")
   }
   SECTION("the failure") {
     c.lane(1).deliver(
-        RoundFailed{PartitionId{2}, Round{0}, make_error(ErrorCode::configuration, "sum and max"), kSlice});
+        RoundFailed{PartitionId{2}, Round{0}, make_error(ErrorCode::peer_lost, "the root is lost"), kSlice});
     CHECK(c.outcome.ended == 1);
-    CHECK(c.outcome.error.message == "sum and max");
+    CHECK(c.outcome.error.message == "the root is lost");
   }
   SECTION("the lane breaks first: it is asked for") {
     c.lane(1).break_with(ErrorCode::unreachable, "connection reset");

@@ -100,6 +100,7 @@ Status DataPlane::begin(Request&& request) {
     return make_error(ErrorCode::invalid_argument,
                       fmt::format("tensor {} has not been declared", request.tensor.value));
   }
+  if (tensor->poisoned()) return tensor->poison();
   if (tensor->partitions().empty()) {
     loop_.post([done = std::move(request.done), weight = config_.world_size] { done(weight); });
     return {};

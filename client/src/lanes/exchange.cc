@@ -54,8 +54,9 @@ void Exchange::send(Partition& partition) {
   push.round = tensor.round();
   push.epoch = job_.epoch();
   push.generation = job_.generation();
-  push.operation = tensor.request().operation;
-  push.root = tensor.request().root;
+  push.call = tensor.request().call;
+  push.dtype = tensor.shape().dtype;
+  push.count = tensor.shape().elements;
   push.error = tensor.refused().value_or(Error{});
   push.rendezvous = !lanes_.may_send(partition);
   if (push.rendezvous) {
@@ -240,11 +241,7 @@ void Exchange::on_lane_message(Lane& lane, Message& message, std::span<std::byte
     Partition* p = tensors_.find_on(lane.index(), clear->partition);
     if (p != nullptr && p->owner->on_clear_to_send(*p, clear->round)) queue(*p);
   } else if (const auto* round_failed = std::get_if<RoundFailed>(&message)) {
-    Partition* p = tensors_.find_on(lane.index(), round_failed->partition);
-    if (p != nullptr && p->owner->on_failed(*p, round_failed->round, round_failed->error, true)) {
-      lanes_.queue_of(p->lane).remove(*p);
-      settle(*p);
-    }
+    on_round_failed(lane, *round_failed);
   } else if (const auto* resumed = std::get_if<Resumed>(&message)) {
     on_resumed(lane, *resumed);
   } else if (const auto* wanted = std::get_if<Fetch>(&message)) {
@@ -271,6 +268,18 @@ void Exchange::on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_
   stats_.pulled_bytes.fetch_add(payload_bytes, std::memory_order_relaxed);
   if (tensor.is_async()) tensor.on_version(*partition, aggregate);
   tensor.on_answer(*partition, aggregate.weight);
+  settle(*partition);
+}
+
+void Exchange::on_round_failed(const Lane& lane, const RoundFailed& failed) {
+  Partition* const partition = tensors_.find_on(lane.index(), failed.partition);
+  if (partition == nullptr) return;
+  TensorState& tensor = *partition->owner;
+  if (!tensor.on_failed(*partition, failed.round, failed.error, true)) return;
+  lanes_.queue_of(partition->lane).remove(*partition);
+  // First for all: what ends with it may be called again at once.
+  const bool is_for_good = failed.error.code == ErrorCode::configuration && !tensor.is_async();
+  if (is_for_good && !tensor.poisoned()) owner_.on_parted(tensor.id(), failed.error);
   settle(*partition);
 }
 

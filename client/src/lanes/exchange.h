@@ -31,6 +31,8 @@ class Exchange final : public Lane::Owner, public GroupPlane::Rounds {
    public:
     // A server broke a rule: the job cannot go on. Called at most once.
     virtual void on_data_failed(const Error& error) = 0;
+    // The ranks do not call the same on this tensor: no later round of it completes.
+    virtual void on_parted(TensorId tensor, const Error& error) = 0;
     // The last operation under way has ended.
     virtual void on_idle() = 0;
 
@@ -81,6 +83,7 @@ class Exchange final : public Lane::Owner, public GroupPlane::Rounds {
   void settle(Partition& partition);
   bool fetch(Partition& partition);
   bool count_taken(const Lane& lane, const Message& message, std::uint64_t bytes);
+  void on_round_failed(const Lane& lane, const RoundFailed& failed);
   void on_aggregate(Lane& lane, const Aggregate& aggregate, std::uint64_t payload_bytes);
   void on_resumed(const Lane& lane, const Resumed& resumed);
   void on_fetch(Lane& lane, const Fetch& fetch);

@@ -134,7 +134,7 @@ TEST_CASE("operations: what the engine refuses ends at once, and the tensor is f
   REQUIRE(record.ok());
   c.loop.run_tasks();
   CHECK_FALSE((*record)->done());
-  CHECK(c.take(0).operation == Operation::broadcast);
+  CHECK(c.take(0).call.is_broadcast());
 }
 
 TEST_CASE("operations: what is left ends with closed, begun or not, and nothing is started any more") {

@@ -118,13 +118,14 @@ Status check(const Request& request, const TensorShape& tensor, const RequestRul
   const char* const what = request.is_broadcast() ? "buffer" : "in";
   if (Status status = check_buffer(tensor, what, request.source()); !status.ok()) return status;
   if (request.is_broadcast()) {
-    if (Status status = check_root(request.root, rules.world_size); !status.ok()) return status;
+    if (Status status = check_root(request.call.root, rules.world_size); !status.ok()) return status;
   }
   if (Status status = check_memory(tensor, rules.local_group, request.memory(), request.view); !status.ok())
     return status;
-  if (Status status = check_operation(tensor, request.operation); !status.ok()) return status;
-  if (Status status = check_nccl(tensor, rules.local_group, request.operation); !status.ok()) return status;
-  if (Status status = check_average(tensor, rules.sums_on_hosts, request.operation); !status.ok())
+  if (Status status = check_operation(tensor, request.call.operation); !status.ok()) return status;
+  if (Status status = check_nccl(tensor, rules.local_group, request.call.operation); !status.ok())
+    return status;
+  if (Status status = check_average(tensor, rules.sums_on_hosts, request.call.operation); !status.ok())
     return status;
   if (request.is_broadcast() || request.view) return {};
   return check_output(tensor, request.in, request.out);

@@ -20,6 +20,7 @@
 #include "proto/base/ids.h"
 #include "proto/base/memory/memory_kind.h"
 #include "proto/base/result.h"
+#include "proto/base/round_call.h"
 #include "proto/wire/local_messages.h"
 
 namespace bps {
@@ -36,16 +37,15 @@ struct Request {
   using Done = std::function<void(Result<std::uint32_t>)>;  // the weight
 
   TensorId tensor;
-  Operation operation = Operation::sum;  // of a push_pull; or broadcast
-  Rank root;                             // of a broadcast
-  bool view = false;                     // the answer stays in library memory, and `out` is not given
+  RoundCall call;
+  bool view = false;  // the answer stays in library memory, and `out` is not given
   // Both are the whole tensor, and the same memory or apart. A broadcast has `out` only, which is read at the
   // root and written elsewhere.
   OperationBuffer in, out;
   std::shared_ptr<OutputWatch> watch;  // see LocalPiece; may be none
   Done done;
 
-  bool is_broadcast() const { return operation == Operation::broadcast; }
+  bool is_broadcast() const { return call.is_broadcast(); }
   // What is read if anything is.
   const OperationBuffer& source() const { return is_broadcast() ? out : in; }
   MemoryKind memory() const { return source().memory; }  // of both buffers

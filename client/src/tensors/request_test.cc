@@ -64,13 +64,12 @@ TEST_CASE("request: input and output are the same memory or apart, to the byte")
 
 TEST_CASE("request: a broadcast has one buffer, and its root is a rank of the job") {
   Asked a;
-  a.request.operation = Operation::broadcast;
   a.request.in = {};
-  a.request.root = Rank{3};
+  a.request.call = RoundCall::broadcast(Rank{3});
   CHECK(a.refusal() == "");
-  a.request.root = Rank{4};
+  a.request.call.root = Rank{4};
   CHECK(a.refusal() == "root 4 is no rank of this job: ranks are 0 to 3");
-  a.request.root = Rank{static_cast<std::uint32_t>(-1)};
+  a.request.call.root = Rank{static_cast<std::uint32_t>(-1)};
   CHECK(a.refusal() == "root -1 is no rank of this job: ranks are 0 to 3");
   a.request.out.bytes = std::span(a.memory).first(8);
   CHECK_THAT(a.refusal(), Contains("buffer 'buffer' has 8 bytes"));
@@ -105,13 +104,13 @@ TEST_CASE("request: where ranks sum first, averages of small integers are refuse
                                                   {DType::i64, 2u, true}}) {
     Asked a;
     a.tensor = {"t", dtype, elements};
-    a.request.operation = Operation::average;
+    a.request.call = Operation::average;
     CHECK(a.refusal() == "");
     a.rules.sums_on_hosts = true;
     CHECK((a.refusal() == "") == is_right);
     if (!is_right)
       CHECK_THAT(a.refusal(), Contains(": its sum on a host could exceed that before it is divided"));
-    a.request.operation = Operation::sum;
+    a.request.call = Operation::sum;
     CHECK(a.refusal() == "");
   }
 }
@@ -119,11 +118,11 @@ TEST_CASE("request: where ranks sum first, averages of small integers are refuse
 TEST_CASE("request: and, or and xor are of integers only, and NCCL has none of them") {
   for (std::uint8_t i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
-    for (const Operation operation : kReductions) {
+    for (const Operation operation : kOperations) {
       if (!is_bitwise(operation)) continue;
       Asked a;
       a.tensor = {"t", dtype, 16 / size_of(dtype)};
-      a.request.operation = operation;
+      a.request.call = operation;
       CHECK((a.refusal() == "") == !is_float(dtype));
       if (is_float(dtype)) CHECK_THAT(a.refusal(), Contains("is of integers only"));
       a.on_gpu();
@@ -136,14 +135,16 @@ TEST_CASE("request: and, or and xor are of integers only, and NCCL has none of t
 TEST_CASE("request: NCCL's min and max of floats are refused, and nothing else") {
   for (std::uint8_t i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
-    for (std::uint8_t k = 0; k < static_cast<std::uint8_t>(Operation::broadcast); ++k) {
+    for (const Operation operation : kOperations) {
+      if (is_bitwise(operation)) continue;
       Asked a;
       a.tensor = {"t", dtype, 16 / size_of(dtype)};
-      a.request.operation = static_cast<Operation>(k);
+      a.request.call = operation;
       a.on_gpu();
       CHECK(a.refusal() == "");
       a.rules.local_group = LocalGrouping::nccl;
-      const bool compares = a.request.operation == Operation::min || a.request.operation == Operation::max;
+      const bool compares =
+          a.request.call.operation == Operation::min || a.request.call.operation == Operation::max;
       const bool is_wrong = compares && is_float(dtype);
       CHECK((a.refusal() != "") == is_wrong);
       if (is_wrong) CHECK_THAT(a.refusal(), Contains("NCCL ignores NaN where it is to stay"));

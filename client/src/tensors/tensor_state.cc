@@ -59,7 +59,7 @@ Status TensorState::begin(Request&& request) {
   BPS_ASSERT(!is_in_group || has_joined());
   // Its copy is made when nobody can be told any more.
   const bool keeps_input =
-      request.is_broadcast() && request.root == rules_.self && rules_.retain && !is_async();
+      request.is_broadcast() && request.call.root == rules_.self && rules_.retain && !is_async();
   const bool reads_library = is_in_group && request.view;
   if (((keeps_input && !is_in_group) || reads_library) && !memory_.make_library()) return no_memory();
   request_ = std::move(request);
@@ -325,17 +325,18 @@ TensorState::Ended TensorState::end() {
 
 // What a server decided for one partition another one may have decided otherwise (decision 0012).
 void TensorState::check_weights() {
-  const bool adds = request_.operation == Operation::sum || request_.operation == Operation::product ||
-                    request_.operation == Operation::bit_xor;
+  const bool adds = request_.call.operation == Operation::sum ||
+                    request_.call.operation == Operation::product ||
+                    request_.call.operation == Operation::bit_xor;
   if (error_ || !adds || is_async() || rules_.unequal_sums || tally_.heaviest() <= tally_.lightest()) return;
-  error_ =
-      make_error(ErrorCode::peer_lost,
-                 "round " + std::to_string(round_.value) + " of " + shape_.name +
-                     ": a worker was lost meanwhile, and parts of the " +
-                     std::string(name_of(request_.operation)) + " hold " + std::to_string(tally_.heaviest()) +
-                     " ranks, others " + std::to_string(tally_.lightest()),
-                 "push the round once more from the inputs, use average, or allow it with unequal-sums "
-                 "(BPS_UNEQUAL_SUMS=1)");
+  error_ = make_error(ErrorCode::peer_lost,
+                      "round " + std::to_string(round_.value) + " of " + shape_.name +
+                          ": a worker was lost meanwhile, and parts of the " +
+                          std::string(name_of(request_.call.operation)) + " hold " +
+                          std::to_string(tally_.heaviest()) + " ranks, others " +
+                          std::to_string(tally_.lightest()),
+                      "push the round once more from the inputs, use average, or allow it with unequal-sums "
+                      "(BPS_UNEQUAL_SUMS=1)");
 }
 
 void TensorState::make_view() {

@@ -195,7 +195,7 @@ class TensorState {
   bool is_grouped() const { return share().size > 1 || request_.memory() != MemoryKind::host; }
   const Share& share() const { return memory_.share(); }
   // Of a broadcast: a rank of the group is its root.
-  bool has_root() const { return request_.is_broadcast() && share().has(request_.root); }
+  bool has_root() const { return request_.is_broadcast() && share().has(request_.call.root); }
 
   // What a collective reads and writes of the partition here.
   LocalPiece reduce_piece(const Partition& partition) const;
@@ -221,7 +221,7 @@ class TensorState {
   // The answer stays with the library, or passes through it.
   bool in_library() const { return rules_.retain || request_.view; }
   // This rank's memory is the answer already.
-  bool is_root() const { return request_.is_broadcast() && request_.root == rules_.self; }
+  bool is_root() const { return request_.is_broadcast() && request_.call.root == rules_.self; }
   // Null: contributes nothing.
   const std::byte* input() const {
     return request_.is_broadcast() && !is_root() ? nullptr : request_.source().bytes.data();

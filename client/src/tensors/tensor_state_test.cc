@@ -25,7 +25,7 @@ struct Tensor {
     Request request;
     request.in.bytes = in;
     if (!view) request.out.bytes = in_place ? in : out;
-    request.operation = Operation::average;  // partitions may differ in weight
+    request.call = Operation::average;  // partitions may differ in weight
     request.view = view;
     request.done = [this](Result<std::uint32_t> w) { result = std::move(w); };
     return state.begin(std::move(request));
@@ -349,8 +349,7 @@ TEST_CASE("tensor: a broadcast's root needs no answer, the others copy it") {
   for (const bool root : {true, false}) {
     Tensor t(false);
     Request request;
-    request.operation = Operation::broadcast;
-    request.root = Rank{root ? 0u : 1u};
+    request.call = RoundCall::broadcast(Rank{root ? 0u : 1u});
     request.out.bytes = t.in;
     request.done = [](Result<std::uint32_t>) {};
     REQUIRE(t.state.begin(std::move(request)).ok());

@@ -50,6 +50,18 @@ class Check {
     return static_cast<T>(value);
   }
 
+  template <class Fields>
+  RoundCall call(const Fields& in) {
+    RoundCall out;
+    out.kind = known<RoundKind>("kind", in.kind(), kRoundKindCount);
+    out.operation = known<Operation>("operation", in.operation(), kOperationCount);
+    out.root = below<Rank>("root", in.root(), kMaxWorldSize);
+    // So that equal calls are equal bytes.
+    if (out.is_broadcast()) range("operation", in.operation(), 0, 0);
+    if (!out.is_broadcast()) range("root", in.root(), 0, 0);
+    return out;
+  }
+
   std::uint64_t partition_bytes(std::uint64_t value);
   bool count(std::string_view field, std::size_t count, std::size_t limit);
 

@@ -272,8 +272,9 @@ void read(Check& check, const fb::PushPull& in, PushPull& out) {
   out.round = Round{fields.round()};
   out.epoch = Epoch{fields.epoch()};
   out.generation = Generation{fields.generation()};
-  out.operation = check.known<Operation>("operation", fields.operation(), kOperationCount);
-  out.root = check.below<Rank>("root", fields.root(), kMaxWorldSize);
+  out.call = check.call(fields);
+  out.dtype = check.known<DType>("dtype", fields.dtype(), kDTypeCount);
+  out.count = check.range("count", fields.count(), 0, kMaxTensorElements);
   out.codec = check.known<Codec>("codec", fields.codec(), kCodecCount);
   out.weight = check.range("weight", fields.weight(), 0, kMaxWorldSize);
   out.rendezvous = fields.rendezvous();

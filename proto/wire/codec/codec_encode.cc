@@ -180,8 +180,10 @@ Offset<fb::Ack> pack(Builder& b, const Ack& m) {
 
 Offset<fb::PushPull> pack(Builder& b, const PushPull& m) {
   const fb::PushPullFields fields(
-      m.job_run.value, m.round.value, m.partition.value, m.epoch.value, m.generation.value, m.root.value,
-      m.weight, static_cast<std::uint8_t>(m.operation), static_cast<std::uint8_t>(m.codec), m.rendezvous);
+      m.job_run.value, m.round.value, m.count, m.partition.value, m.epoch.value, m.generation.value,
+      m.call.root.value, m.weight, static_cast<std::uint8_t>(m.call.kind),
+      static_cast<std::uint8_t>(m.call.operation), static_cast<std::uint8_t>(m.dtype),
+      static_cast<std::uint8_t>(m.codec), m.rendezvous);
   return fb::CreatePushPull(b, &fields, pack_unless_ok(b, m.error));
 }
 

@@ -44,8 +44,7 @@ void read(Check& check, const fb::LocalNews& in, LocalNews& out) {
             [&](const fb::LocalReady& from, LocalReady& to) {
               to.tensor = check.below<TensorId>("ready.tensor", from.tensor(), kMaxTensorsPerJob);
               to.round = Round{from.round()};
-              to.operation = check.known<Operation>("ready.operation", from.operation(), kOperationCount);
-              to.root = check.below<Rank>("ready.root", from.root(), kMaxWorldSize);
+              to.call = check.call(from);
               to.memory = check.known<MemoryKind>("ready.memory", from.memory(), kMemoryKindCount);
             });
   read_list(check, "answered", in.answered(), kMaxNewsPerMessage, out.answered,
@@ -91,8 +90,9 @@ Offset<fb::LocalNews> pack(Builder& b, const LocalNews& m) {
     fb::LocalReady* out = nullptr;
     ready = b.CreateUninitializedVectorOfStructs(m.ready.size(), &out);
     for (const LocalReady& r : m.ready) {
-      *out++ = fb::LocalReady(r.round.value, r.tensor.value, r.root.value,
-                              static_cast<std::uint8_t>(r.operation), static_cast<std::uint8_t>(r.memory));
+      *out++ = fb::LocalReady(
+          r.round.value, r.tensor.value, r.call.root.value, static_cast<std::uint8_t>(r.call.kind),
+          static_cast<std::uint8_t>(r.call.operation), static_cast<std::uint8_t>(r.memory));
     }
   }
   Offset<flatbuffers::Vector<Offset<fb::LocalAnswer>>> answered;

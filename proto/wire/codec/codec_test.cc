@@ -83,7 +83,7 @@ TEST_CASE("headers of data frames are small") {
   for (const Message& message :
        {Message{PushPull{}}, Message{Aggregate{}}, Message{NotReady{}}, Message{ClearToSend{}}}) {
     INFO(name_of(message));
-    CHECK(header_of(message).size() <= 88);
+    CHECK(header_of(message).size() <= 96);
   }
   CHECK(header_of(Credit{1}).size() <= 48);
 }
@@ -271,8 +271,12 @@ TEST_CASE("capabilities are in each hello and what answers it, and nowhere else"
 }
 
 TEST_CASE("unknown enum values are refused, naming message and field") {
-  CHECK(refusal(PushPull{.operation = static_cast<Operation>(9)}) ==
-        "PushPull.operation is 9, this build knows 0 to 8");
+  CHECK(refusal(PushPull{.call = static_cast<Operation>(8)}) ==
+        "PushPull.operation is 8, this build knows 0 to 7");
+  RoundCall call;
+  call.kind = static_cast<RoundKind>(2);
+  CHECK(refusal(PushPull{.call = call}) == "PushPull.kind is 2, this build knows 0 to 1");
+  CHECK(refusal(PushPull{.dtype = static_cast<DType>(8)}) == "PushPull.dtype is 8, this build knows 0 to 7");
   CHECK(refusal(PushPull{.codec = static_cast<Codec>(1)}) == "PushPull.codec is 1, this build knows 0 to 0");
   CHECK(refusal(Aggregate{.codec = static_cast<Codec>(7)}) ==
         "Aggregate.codec is 7, this build knows 0 to 0");
@@ -285,6 +289,16 @@ TEST_CASE("unknown enum values are refused, naming message and field") {
              Catch::Contains("dtype is 200"));
   CHECK_THAT(refusal(HelloWorker{.job = "j", .world_size = 1, .mode = static_cast<Mode>(9)}),
              Catch::Contains("mode is 9"));
+}
+
+TEST_CASE("a call has only what its kind has: equal calls are equal bytes") {
+  RoundCall odd = RoundCall::broadcast(Rank{3});
+  odd.operation = Operation::max;
+  CHECK_THAT(refusal(PushPull{.call = odd}), Catch::Contains("PushPull.operation is 3"));
+  odd = Operation::max;
+  odd.root = Rank{3};
+  CHECK_THAT(refusal(PushPull{.call = odd}), Catch::Contains("PushPull.root is 3"));
+  CHECK_THAT(refusal(LocalNews{.ready = {{.call = odd}}}), Catch::Contains("LocalNews.root is 3"));
 }
 
 TEST_CASE("numbers beyond their limits are refused") {
@@ -315,7 +329,9 @@ TEST_CASE("numbers beyond their limits are refused") {
   CHECK_THAT(refusal(HelloLane{.cpu = kMaxCpus}), Catch::Contains("HelloLane.cpu"));
   CHECK_THAT(refusal(PushPull{.partition = PartitionId{kMaxPartitionsPerJob}}),
              Catch::Contains("PushPull.partition"));
-  CHECK_THAT(refusal(PushPull{.root = Rank{kMaxWorldSize}}), Catch::Contains("PushPull.root"));
+  CHECK_THAT(refusal(PushPull{.call = RoundCall::broadcast(Rank{kMaxWorldSize})}),
+             Catch::Contains("PushPull.root"));
+  CHECK_THAT(refusal(PushPull{.count = kMaxTensorElements + 1}), Catch::Contains("PushPull.count"));
   CHECK_THAT(refusal(PushPull{.weight = kMaxWorldSize + 1}), Catch::Contains("PushPull.weight"));
   CHECK_THAT(refusal(Aggregate{.weight = kMaxWorldSize + 1}), Catch::Contains("Aggregate.weight"));
   CHECK_THAT(refusal(NotReady{.partition = PartitionId{~0u}}), Catch::Contains("NotReady.partition"));
@@ -380,8 +396,8 @@ TEST_CASE("what is said of groups is refused where it cannot be") {
              Catch::Contains("LocalNews.ready has 1025 entries"));
   CHECK_THAT(refusal(LocalNews{.answered = std::vector<LocalAnswer>(kMaxNewsPerMessage + 1)}),
              Catch::Contains("LocalNews.answered has 1025 entries"));
-  CHECK_THAT(refusal(LocalNews{.ready = {{.operation = Operation{kOperationCount}}}}),
-             Catch::Contains("ready.operation is 9"));
+  CHECK_THAT(refusal(LocalNews{.ready = {{.call = Operation{kOperationCount}}}}),
+             Catch::Contains("LocalNews.operation is 8"));
   CHECK_THAT(refusal(LocalNews{.ready = {{.memory = MemoryKind{kMemoryKindCount}}}}),
              Catch::Contains("ready.memory is 2"));
   CHECK_THAT(refusal(LocalNews{.answered = {{.index = kMaxPartitionsPerJob}}}),
@@ -402,7 +418,7 @@ TEST_CASE("what is said of groups is refused where it cannot be") {
 
 TEST_CASE("frames of a job without groups are as long as PROTOCOL.md says") {
   Encoder encoder;
-  CHECK(encoder.encode(PushPull{}, 4096).size() == 104);
+  CHECK(encoder.encode(PushPull{}, 4096).size() == 120);
   CHECK(encoder.encode(Aggregate{}, 4096).size() == 112);
   CHECK(encoder.encode(Credit{.taken = 1}, 0).size() == 72);
 }

@@ -72,8 +72,9 @@ class RandomMessages {
                         Round{any()},
                         Epoch{u32()},
                         Generation{u32()},
-                        static_cast<Operation>(number(0, kOperationCount - 1)),
-                        rank(),
+                        call(),
+                        static_cast<DType>(number(0, kDTypeCount - 1)),
+                        number(0, kMaxTensorElements),
                         Codec::raw,
                         u32(0, kMaxWorldSize),
                         flag(),
@@ -131,6 +132,9 @@ class RandomMessages {
   Nonce secret() { return sample_secret(u32()); }
   std::optional<Nonce> optional_secret() { return number(0, 1) == 0 ? std::optional<Nonce>() : secret(); }
   Rank rank() { return Rank{u32(0, kMaxWorldSize - 1)}; }
+  RoundCall call() {
+    return flag() ? RoundCall::broadcast(rank()) : static_cast<Operation>(number(0, kOperationCount - 1));
+  }
   std::optional<std::uint32_t> optional_cpu() {
     return flag() ? std::optional(u32(0, kMaxCpus - 1)) : std::nullopt;
   }
@@ -417,8 +421,7 @@ class RandomMessages {
     LocalNews m{{}, {}, flag()};
     m.ready.resize(number(0, 20));
     for (LocalReady& r : m.ready) {
-      r = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()},
-           static_cast<Operation>(number(0, kOperationCount - 1)), rank(),
+      r = {TensorId{u32(0, kMaxTensorsPerJob - 1)}, Round{any()}, call(),
            static_cast<MemoryKind>(number(0, kMemoryKindCount - 1))};
     }
     m.answered.resize(number(0, 20));

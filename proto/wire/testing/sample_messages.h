@@ -118,8 +118,9 @@ inline std::vector<Message> sample_messages() {
                          Round{812},
                          Epoch{7},
                          Generation{8},
-                         Operation::broadcast,
-                         Rank{2},
+                         RoundCall::broadcast(Rank{2}),
+                         DType::bf16,
+                         1'000'000,
                          Codec::raw,
                          2,
                          true,
@@ -224,8 +225,8 @@ inline std::vector<Message> sample_messages() {
                         {"full"}});
   all.push_back(LaneLost{ServerId{3}, Incarnation{0xa2}, true, 3100, "connection timed out"});
   all.push_back(HelloLocal{JobRun{0xb2}, Rank{3}, Incarnation{0xa1}, Incarnation{0xa5}, sample_secret(0x90)});
-  all.push_back(LocalNews{{{TensorId{12}, Round{812}, Operation::broadcast, Rank{2}, MemoryKind::cuda},
-                           {TensorId{18}, Round{0}, Operation::max, Rank{0}, MemoryKind::host}},
+  all.push_back(LocalNews{{{TensorId{12}, Round{812}, RoundCall::broadcast(Rank{2}), MemoryKind::cuda},
+                           {TensorId{18}, Round{0}, Operation::max, MemoryKind::host}},
                           {{TensorId{12}, Round{812}, 1, 4, {}},
                            {TensorId{18}, Round{3}, 0, 0, {ErrorCode::peer_lost, "rank 9 is gone", "wait"}}},
                           true});

@@ -20,7 +20,7 @@ inline Request push_pull_of(TensorId tensor, std::span<const std::byte> in, std:
                             Operation operation, Request::Done done) {
   Request request;
   request.tensor = tensor;
-  request.operation = operation;
+  request.call = operation;
   request.in = buffer_of(in);
   request.out = buffer_of(out);
   request.done = std::move(done);
@@ -37,8 +37,7 @@ inline Request view_of(TensorId tensor, std::span<const std::byte> in, Request::
 inline Request broadcast_of(TensorId tensor, std::span<std::byte> buffer, Rank root, Request::Done done) {
   Request request;
   request.tensor = tensor;
-  request.operation = Operation::broadcast;
-  request.root = root;
+  request.call = RoundCall::broadcast(root);
   request.out = buffer_of(buffer);
   request.done = std::move(done);
   return request;

@@ -194,7 +194,8 @@ class CudaScenario {
   }
 
   static Collective collective(std::uint64_t number) {
-    return {number, TensorId{3}, Round{0}, Operation::sum, std::nullopt, MemoryKind::cuda};
+    return {number,         TensorId{3},  Round{0},        RoundKind::push_pull,
+            Operation::sum, std::nullopt, MemoryKind::cuda};
   }
   // In place: the sums, then the answers, then the input again. What an owner has of them lies side by side.
   std::vector<LocalPiece> pieces(std::uint32_t self, bool is_spread) {

@@ -39,8 +39,8 @@ bool is_same(const LocalPiece& a, const LocalPiece& b) {
 }
 
 bool is_same(const Collective& a, const Collective& b) {
-  return a.number == b.number && a.tensor == b.tensor && a.round == b.round && a.operation == b.operation &&
-         a.root == b.root && a.memory == b.memory;
+  return a.number == b.number && a.tensor == b.tensor && a.round == b.round && a.kind == b.kind &&
+         a.operation == b.operation && a.root == b.root && a.memory == b.memory;
 }
 
 }  // namespace
@@ -202,7 +202,7 @@ void FakeHost::sum(std::uint64_t number, std::size_t index) {
   for (const auto& from : entry->parts) {
     if (!from->was[index].empty()) inputs.push_back(from->was[index].data());
   }
-  if (entry->collective.operation == Operation::broadcast) {
+  if (entry->collective.kind == RoundKind::broadcast) {
     if (!inputs.empty()) std::memcpy(piece.sum, inputs[0], piece.elements * size_of(piece.dtype));
   } else {
     reduce::combine(piece.dtype, entry->collective.operation, piece.sum, inputs, piece.elements);
@@ -347,7 +347,7 @@ void FakeGroup::when_readable(const OperationBuffer&, std::function<void(Status)
 
 void FakeGroup::reduce(const Collective& what, std::span<const LocalPiece> pieces) {
   for (const LocalPiece& piece : pieces) {
-    const bool is_broadcast = what.operation == Operation::broadcast;
+    const bool is_broadcast = what.kind == RoundKind::broadcast;
     if ((piece.in == nullptr) != (is_broadcast && what.root != member_))
       host_.violated("an input is missing, or of one who has none");
     if (is_broadcast && !what.root) continue;

@@ -62,7 +62,7 @@ TEST_CASE("fake group: sums and hands out, in any order") {
 
 TEST_CASE("fake group: what breaks a rule is told") {
   Host host(2);
-  host.exercise.add({DType::f32, Operation::sum, {}, {8}});
+  host.exercise.add({DType::f32, RoundKind::push_pull, Operation::sum, {}, {8}});
   auto pieces = host.exercise.pieces(0, 0);
   std::string expected;
   std::vector<std::byte> elsewhere(32);
@@ -137,7 +137,7 @@ TEST_CASE("fake group: breaks at any call; the others wait until they are told")
   for (std::uint64_t call = 0; call <= 3; ++call) {
     CAPTURE(call);
     Host host(3);
-    host.exercise.add({DType::f32, Operation::sum, {}, {8}});
+    host.exercise.add({DType::f32, RoundKind::push_pull, Operation::sum, {}, {8}});
     host.groups[1]->break_at(call, error);
     std::optional<Status> readable;
     host.groups[1]->when_readable({}, [&](const Status& status) { readable = status; });

@@ -25,6 +25,7 @@ namespace bps::testing {
 
 struct ExerciseTensor {
   DType dtype = DType::f32;
+  RoundKind kind = RoundKind::push_pull;
   Operation operation = Operation::sum;
   std::optional<std::uint32_t> root = {};
   std::vector<std::uint32_t> elements;  // of each partition
@@ -269,10 +270,11 @@ class GroupExercise {
   }
 
   Collective collective_of(const Item& item, std::size_t number) const {
-    const bool is_broadcast = item.tensor->what.operation == Operation::broadcast;
+    const bool is_broadcast = item.tensor->what.kind == RoundKind::broadcast;
     return {number,
             item.tensor->id,
             item.tensor->round,
+            item.tensor->what.kind,
             item.tensor->what.operation,
             is_broadcast ? item.tensor->what.root : std::nullopt,
             MemoryKind::host};
@@ -293,7 +295,7 @@ class GroupExercise {
     piece.owner = piece.partition.value % size();
     piece.dtype = what.dtype;
     piece.elements = what.elements[index];
-    const bool is_broadcast = what.operation == Operation::broadcast;
+    const bool is_broadcast = what.kind == RoundKind::broadcast;
     if (!is_broadcast || what.root == member.index) {
       piece.in = part.in.data() + tensor.offsets[index];
       piece.in_home = part.region.get();
@@ -318,7 +320,7 @@ class GroupExercise {
     const LocalPiece piece = piece_of(*item.tensor, place, member);
     REQUIRE(piece.owner == member.index);
     const auto expected = expected_of(*item.tensor, place);
-    if (item.tensor->what.operation != Operation::broadcast || item.tensor->what.root)
+    if (item.tensor->what.kind != RoundKind::broadcast || item.tensor->what.root)
       CHECK(std::memcmp(piece.sum, expected.data(), expected.size()) == 0);
     std::memcpy(const_cast<std::byte*>(piece.answer), expected.data(), expected.size());
     member.group->stage(piece, [this, tensor = item.tensor, place](const Status& status) {
@@ -334,8 +336,9 @@ class GroupExercise {
         const LocalPiece piece = piece_of(tensor, index, member);
         if (piece.out == nullptr) continue;
         INFO("tensor " << tensor.id.value << " (" << name_of(tensor.what.dtype) << " "
-                       << name_of(tensor.what.operation) << "), partition " << index << ", member "
-                       << member.index);
+                       << (tensor.what.kind == RoundKind::broadcast ? "broadcast"
+                                                                    : name_of(tensor.what.operation))
+                       << "), partition " << index << ", member " << member.index);
         CHECK(std::memcmp(piece.out, expected.data(), expected.size()) == 0);
         if (!tensor.what.in_place) CHECK(std::equal(part.was.begin(), part.was.end(), part.in.begin()));
       }
@@ -346,7 +349,7 @@ class GroupExercise {
     const ExerciseTensor& what = tensor.what;
     const std::size_t bytes = what.elements[index] * size_of(what.dtype), offset = tensor.offsets[index];
     std::vector<std::byte> expected(bytes, std::byte{7});
-    if (what.operation == Operation::broadcast) {
+    if (what.kind == RoundKind::broadcast) {
       if (what.root) std::memcpy(expected.data(), tensor.parts[*what.root].was.data() + offset, bytes);
       return expected;
     }
@@ -377,9 +380,13 @@ class GroupExercise {
 inline ExerciseTensor random_tensor(std::mt19937_64& random, std::uint32_t size, std::uint32_t max_elements) {
   ExerciseTensor tensor;
   tensor.dtype = static_cast<DType>(random() % kDTypeCount);
-  tensor.operation = static_cast<Operation>(random() % kOperationCount);
-  if (!is_defined(tensor.operation, tensor.dtype)) tensor.operation = Operation::sum;
-  if (tensor.operation == Operation::broadcast && random() % 3 != 0)
+  const auto call = random() % (kOperationCount + 1);
+  if (call == kOperationCount) {
+    tensor.kind = RoundKind::broadcast;
+  } else if (is_defined(static_cast<Operation>(call), tensor.dtype)) {
+    tensor.operation = static_cast<Operation>(call);
+  }
+  if (tensor.kind == RoundKind::broadcast && random() % 3 != 0)
     tensor.root = static_cast<std::uint32_t>(random() % size);
   tensor.in_place = random() % 2 == 0;
   for (std::uint64_t i = 1 + random() % 7; i > 0; --i)

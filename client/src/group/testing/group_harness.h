@@ -171,7 +171,7 @@ struct HostOfRanks {
       answer.epoch = push->epoch;
       if (frame.payload.empty()) {
         wire.deliver(answer, bytes_of(bytes_of_partition(rank, push->partition.value), 42));
-      } else if (push->operation == Operation::broadcast) {
+      } else if (push->call.is_broadcast()) {
         wire.deliver(answer);
       } else {
         wire.deliver(answer, frame.payload);
