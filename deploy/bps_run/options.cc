@@ -41,7 +41,8 @@ std::variant<RunOptions, int> read_options(int argc, const char* const* argv) {
   Config config(
       "bps-run",
       "Starts a scheduler, servers and workers on this host, shows their output, and ends with the exit "
-      "status of the worst worker.");
+      "status of the worker that failed first.\nA restart helps after 75 (a peer was lost), 137 and 143 (a "
+      "worker was killed).");
   std::optional<std::uint32_t> workers;
   config.add("workers", workers, "Copies of PROGRAM, the ranks of one job; needed")
       .short_flag('n')

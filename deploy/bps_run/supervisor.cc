@@ -81,6 +81,7 @@ int Supervisor::run() {
   stop_daemons(Role::scheduler);
   kill_descendants();
   drain();
+  name_culprit();
   return exit_status();
 }
 
@@ -126,17 +127,20 @@ Status Supervisor::start_daemon(Role role, std::uint32_t index, const std::strin
   return started;
 }
 
+// One server after another: a server writes its ports file when it has its number, so the scheduler numbers
+// them as they are named here.
 Status Supervisor::start_daemons() {
   Status status = start_daemon(Role::scheduler, 0, options_.scheduler_file);
-  if (status.ok()) status = wait_for_ports();
-  for (std::uint32_t i = 0; status.ok() && i < options_.servers; ++i) {
-    status = start_daemon(Role::server, i, options_.server_file);
+  if (status.ok()) status = wait_for_ports(now() + options_.start_timeout);
+  const TimePoint deadline = now() + options_.start_timeout;
+  for (std::uint32_t number = 1; status.ok() && number <= options_.servers; ++number) {
+    status = start_daemon(Role::server, number, options_.server_file);
+    if (status.ok()) status = wait_for_ports(deadline);
   }
-  return status.ok() ? wait_for_ports() : status;
+  return status;
 }
 
-Status Supervisor::wait_for_ports() {
-  const TimePoint deadline = now() + options_.start_timeout;
+Status Supervisor::wait_for_ports(TimePoint deadline) {
   while (true) {
     bool all = true;
     for (Child& child : children_) {
@@ -192,7 +196,7 @@ void Supervisor::watch_workers() {
   std::optional<TimePoint> deadline;
   if (options_.timeout > Duration::zero()) deadline = now() + options_.timeout;
   while (any_running(Role::worker)) {
-    if (kill_now_) signal_all(Role::worker, SIGKILL);
+    if (kill_now_) kill_workers();
     if (deadline && now() >= *deadline) {
       deadline.reset();
       timed_out_ = true;
@@ -214,10 +218,18 @@ void Supervisor::stop_workers(TimePoint at) {
     if (!child.stopping) say(child.name + " is still running; sending SIGTERM");
     signal_group(child.process.pid, child.stopping ? SIGKILL : SIGTERM);
     asked = asked || !child.stopping;
+    child.killed = child.stopping;
     child.stopping = true;
   }
   give_up_at_ = at + kTermPatience;
   if (!asked) say("killed the workers that did not end by SIGTERM");
+}
+
+void Supervisor::kill_workers() {
+  for (Child& child : children_) {
+    if (child.role == Role::worker) child.killed = child.killed || child.running;
+  }
+  signal_all(Role::worker, SIGKILL);
 }
 
 void Supervisor::stop_daemons(Role role) {
@@ -260,18 +272,25 @@ void Supervisor::drain() {
   }
 }
 
+// The last line, so that nothing that follows from the failure hides it. A world of one has said it already.
+void Supervisor::name_culprit() {
+  if (!culprit_ || interrupted() || timed_out_ || options_.workers == 1) return;
+  say(culprit_->name + " failed first: " + describe_wait_status(culprit_->wait_status));
+  drain();
+}
+
 int Supervisor::exit_status() const {
   if (start_failure_ != 0) return start_failure_;
-  int worst = 0, stopped = 0, daemons = 0;
+  // What we did to a worker says nothing that the failure before it has not said.
+  if (culprit_) return exit_status_of(culprit_->wait_status);
+  if (timed_out_) return exit_code_of(ErrorCode::deadline);
+  int stopped = 0, daemons = 0;
   for (const Child& child : children_) {
     const int status = exit_status_of(child.wait_status);
-    int& bucket = child.role != Role::worker ? daemons : child.stopping ? stopped : worst;
-    if (child.lost) continue;
-    bucket = std::max(bucket, status);
+    if (child.role != Role::worker) daemons = std::max(daemons, status);
+    if (child.stopping && child.role == Role::worker) stopped = std::max(stopped, status);
+    if (child.killed && status != 0 && first_signal_ != 0) return 128 + first_signal_;
   }
-  // What we did to a worker says nothing that the failure before it has not said.
-  if (worst != 0) return worst;
-  if (timed_out_) return exit_code_of(ErrorCode::deadline);
   if (stopped != 0) return stopped;
   if (out_.failure() != 0 || err_.failure() != 0) return exit_code_of(ErrorCode::os);
   return options_.strict && daemons != 0 ? exit_code_of(ErrorCode::internal) : 0;
@@ -358,17 +377,29 @@ void Supervisor::note_end(Child& child) {
 }
 
 void Supervisor::note_worker_end(Child& child) {
+  const bool others_run = any_running(Role::worker);
+  const bool goes_on = options_.shrinks && others_run && !give_up_at_ && !interrupted();
+  if (!goes_on) blame(child);
   if (child.wait_status == 0 || child.stopping) {
     if (options_.verbose) say(end_of(child));
-  } else if (give_up_at_ || interrupted() || !any_running(Role::worker)) {
+  } else if (give_up_at_ || interrupted() || !others_run) {
     say(end_of(child));
-  } else if (options_.shrinks) {
-    child.lost = true;
+  } else if (goes_on) {
     say(end_of(child) + "; the others go on (BPS_WORKER_LOSS=shrink)");
   } else {
     say(end_of(child) + "; the others have " + to_string(options_.grace) + " to end");
     give_up_after_grace();
   }
+}
+
+// One that has lost a peer may be reported before that peer.
+void Supervisor::blame(const Child& child) {
+  const int status = exit_status_of(child.wait_status);
+  if (status == 0 || child.stopping || child.killed) return;
+  const int lost_peer = exit_code_of(ErrorCode::peer_lost);
+  const bool is_replaced =
+      culprit_ && exit_status_of(culprit_->wait_status) == lost_peer && status != lost_peer;
+  if (!culprit_ || is_replaced) culprit_ = Culprit{child.name, child.wait_status};
 }
 
 void Supervisor::give_up_after_grace() {
@@ -377,8 +408,8 @@ void Supervisor::give_up_after_grace() {
 }
 
 void Supervisor::read_output(Child& child, int& fd, LinePrefixer& prefixer, OutputQueue& queue) {
-  // A daemon warns of workers that go away, which is news to nobody who has ended the run.
-  const bool shown = child.role == Role::worker || options_.verbose || !interrupted();
+  // A daemon warns of workers that go away, which is news to nobody once the run is ending.
+  const bool shown = child.role == Role::worker || options_.verbose || !is_ending();
   std::string& lines = shown ? queue.lines() : child.unseen;
   char bytes[16 * 1024];
   while (fd >= 0 && !queue.full()) {

@@ -6,7 +6,9 @@
 //
 // On failure: when a worker fails the others have `grace` to end with their own error, then SIGTERM comes,
 // then SIGKILL; in a job that shrinks they go on. A signal from outside gives all workers `grace`. A daemon
-// that dies is reported; what that means is for the workers to say.
+// that dies is reported; what that means is for the workers to say. The run ends with the status of the
+// worker that failed first: of those that fail within the grace, one that has lost a peer (75) did not, if
+// another has a status of its own. Those that the kernel reports together may have ended in any order.
 #pragma once
 
 #include <sys/types.h>
@@ -52,7 +54,7 @@ class Supervisor {
     std::string unseen;  // output that is shown only if it ends badly
     bool running = true;
     bool stopping = false;  // we asked it to end
-    bool lost = false;      // a worker that failed while the others of a job that shrinks went on
+    bool killed = false;    // by us
     int wait_status = 0;    // once it has ended
   };
 
@@ -60,12 +62,14 @@ class Supervisor {
   Status start(Role role, std::uint32_t index, Command command);
   Status start_daemons();
   Status start_daemon(Role role, std::uint32_t index, const std::string& file);
-  Status wait_for_ports();
+  Status wait_for_ports(TimePoint deadline);
   Status start_workers();
   void watch_workers();
   void stop_workers(TimePoint now);
+  void kill_workers();
   void stop_daemons(Role role);
   void drain();
+  void name_culprit();
   int exit_status() const;
 
   void pump(std::optional<TimePoint> until);
@@ -74,12 +78,15 @@ class Supervisor {
   static std::string end_of(const Child& child);
   void note_end(Child& child);
   void note_worker_end(Child& child);
+  void blame(const Child& child);
   void give_up_after_grace();
   void read_output(Child& child, int& fd, LinePrefixer& prefixer, OutputQueue& queue);
   void signal_all(Role role, int signal);
   void say(const std::string& text);
 
   bool any_running(Role role) const;
+  // What daemons warn of from now on follows from that.
+  bool is_ending() const { return interrupted() || culprit_.has_value(); }
   bool interrupted() const { return launcher_gone_ || first_signal_ != 0; }
 
   const RunOptions& options_;
@@ -92,6 +99,11 @@ class Supervisor {
   OutputQueue err_;
   std::vector<Child> children_;
   bool workers_started_ = false;
+  struct Culprit {
+    std::string name;
+    int wait_status;
+  };
+  std::optional<Culprit> culprit_;  // the worker that failed first
 
   bool launcher_gone_ = false;
   int first_signal_ = 0;

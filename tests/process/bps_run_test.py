@@ -27,7 +27,7 @@ class Output(ClusterTest):
         for flags, servers in (((), 1), (("-s", "3"), 3)):
             status, out, err = self.run_to_end("-n", "1", *flags, "--", "true")
             self.assertEqual((status, err), (0, ""))
-            self.assertEqual(set(re.findall(r"^\[(server \d+)\]", out, re.M)), {f"server {i}" for i in range(servers)})
+            self.assertEqual(set(re.findall(r"^\[(server \d+)\]", out, re.M)), {f"server {i}" for i in range(1, servers + 1)})
 
     def test_how_long_to_go_on_without_a_scheduler_can_be_said(self):
         self.environment["BPS_SCHEDULER_GRACE"] = "7s"
@@ -56,7 +56,7 @@ class Output(ClusterTest):
             lines = [line[len(name):] for line in out.splitlines() if line.startswith(name)]
             self.assertEqual(lines, [f"line {i}" for i in range(5000)] + ["unfinished"])
             self.assertIn(f"[worker {rank}] oops\n", err)
-        for daemon in ("[scheduler] bps-scheduler ", "[server 0] bps-server ", "[server 1] bps-server "):
+        for daemon in ("[scheduler] bps-scheduler ", "[server 1] bps-server ", "[server 2] bps-server "):
             self.assertIn(daemon, out)
 
     def test_daemons_get_what_they_need(self):
@@ -66,11 +66,11 @@ class Output(ClusterTest):
             self.write(f"bin/{daemon}", text.replace("#!/bin/sh\n", say))
         _, out, _ = self.run_to_end(*self.shell("true", "--shards", "3", "--tls-ca", "ca.pem"))
         self.assertRegex(out, r"\[scheduler\] key: \S+/key\n")
-        self.assertRegex(out, r"\[server 0\] key: \S+/key\n")
-        for daemon in ("scheduler", "server 0"):
+        self.assertRegex(out, r"\[server 1\] key: \S+/key\n")
+        for daemon in ("scheduler", "server 1"):
             self.assertIn(f"[{daemon}] ca: ca.pem\n", out)
         self.assertRegex(out, r"\[scheduler\] args: --listen 127.0.0.1:0 --ports-file \S+ --log-level warn\n")
-        self.assertRegex(out, r"\[server 0\] args: --listen 127.0.0.1:0 --ports-file \S+ --scheduler 127.0.0.1:4999 "
+        self.assertRegex(out, r"\[server 1\] args: --listen 127.0.0.1:0 --ports-file \S+ --scheduler 127.0.0.1:4999 "
                               r"--shards 3 --log-level warn\n")
         _, out, err = self.run_to_end(*self.shell("true", "--verbose"))
         self.assertIn("--log-level info\n", out)
@@ -129,9 +129,41 @@ class Status(ClusterTest):
         others = " && ".join(f"[ -e {self.folder}/up{rank} ]" for rank in range(1, workers))
         return f"[ $BPS_RANK = 0 ] && {{ until {others}; do :; done; true; }}"
 
-    def test_the_worst_worker_counts(self):
+    def in_turn(self, *statuses):
+        """The end of a run whose worker i ends as the i-th, once bps-run has noticed the one before it."""
+        turn = "until [ -e {0}/turn$BPS_RANK ]; do :; done; ".format(self.folder)
+        ends = " ".join(f"{rank}) exit {status} ;;" for rank, status in enumerate(statuses))
+        run = self.start(*self.shell(f"{turn} case $BPS_RANK in {ends} esac", workers=len(statuses)))
+        lines = []
+        for rank, status in enumerate(statuses):
+            (self.folder / f"turn{rank}").touch()
+            while status and not (lines and lines[-1].startswith(f"bps-run: worker {rank} ended")):
+                lines.append(run.process.stderr.readline().decode())
+                self.assertTrue(lines[-1], lines)
+        status, _, err = run.end()
+        for rank in range(len(statuses)):
+            (self.folder / f"turn{rank}").unlink()
+        return status, "".join(lines) + err
+
+    def test_the_worker_that_failed_first_counts(self):
         self.assertEqual(self.run_to_end(*self.shell("exit 0", workers=3))[0], 0)
-        self.assertEqual(self.run_to_end(*self.shell("exit $BPS_RANK", workers=4))[0], 3)
+        self.assertIn(self.run_to_end(*self.shell("exit $BPS_RANK", workers=4))[0], (1, 2, 3))
+        for statuses, first in (((1, 75, 75), 0), ((64, 75), 0), ((3, 7), 0), ((7, 3), 0), ((0, 75, 75), 1),
+                                ((75, 1, 3), 1), ((75, 75, 137), 2)):  # 75: a peer was lost, and that one is noticed later
+            status, err = self.in_turn(*statuses)
+            self.assertEqual(status, statuses[first], statuses)
+            self.assertEqual(err.splitlines()[-1], f"bps-run: worker {first} failed first: exit status {statuses[first]}")
+
+    def test_what_daemons_say_of_a_failure_does_not_hide_it(self):
+        text = (self.bin / "bps-server").read_text()
+        for end, shown in ((0, False), (3, True)):  # one that ends badly shows it all the same
+            self.write("bin/bps-server", text.replace("trap 'exit 0' TERM", f"trap 'echo a worker is gone; exit {end}' TERM"))
+            status, out, err = self.run_to_end(*self.shell("[ $BPS_RANK = 1 ] && exit 6; exit 0", workers=2))
+            self.assertEqual((status, "a worker is gone" in out + err), (6, shown))
+            self.assertEqual(err.splitlines()[-1], "bps-run: worker 1 failed first: exit status 6")
+
+    def test_a_world_of_one_is_blamed_once(self):
+        self.assertEqual(self.run_to_end(*self.shell("exit 6"))[::2], (6, "bps-run: worker 0 ended: exit status 6\n"))
 
     def test_a_death_by_signal_is_128_and_its_number(self):
         status, _, err = self.run_to_end(*self.shell("[ $BPS_RANK = 0 ] || kill -9 $$", workers=2))
@@ -215,8 +247,8 @@ class Refusals(ClusterTest):
         self.write("bin/bps-server", "#!/bin/sh\necho 'bad --shards' >&2; exit 64\n")
         status, _, err = self.run_to_end(*self.shell("echo never"))
         self.assertEqual(status, 64)
-        self.assertIn("[server 0] bad --shards\n", err)
-        self.assertIn("server 0 ended before it listened: exit status 64", err)
+        self.assertIn("[server 1] bad --shards\n", err)
+        self.assertIn("server 1 ended before it listened: exit status 64", err)
         self.write("bin/bps-scheduler", "#!/bin/sh\nkill -SEGV $$\n")
         status, out, err = self.run_to_end(*self.shell("echo never"))
         self.assertEqual((status, out), (71, ""))
@@ -230,7 +262,7 @@ class Refusals(ClusterTest):
 class Daemons(ClusterTest):
     def kill_server(self, *flags):
         run = self.start(*self.shell(f"echo up; until [ -e {self.folder}/go ]; do :; done; exit 0", *flags))
-        pid = int(run.wait_for("[worker 0] up").split("[server 0] bps-server ")[1].split()[0])
+        pid = int(run.wait_for("[worker 0] up").split("[server 1] bps-server ")[1].split()[0])
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + LIMIT
         while pathlib.Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
@@ -241,10 +273,18 @@ class Daemons(ClusterTest):
     def test_a_daemon_that_dies_is_reported_and_the_workers_decide(self):
         status, _, err = self.kill_server()
         self.assertEqual(status, 0)
-        self.assertIn("bps-run: server 0 ended: signal 9 (Killed)\n", err)
+        self.assertIn("bps-run: server 1 ended: signal 9 (Killed)\n", err)
 
     def test_strict(self):
         self.assertEqual(self.kill_server("--strict")[0], 70)
+
+    def test_servers_get_their_numbers_in_order(self):
+        """The scheduler numbers them as they join, which they have when their ports file is there."""
+        text = (self.bin / "bps-server").read_text()
+        self.write("bin/bps-server", text.replace("trap", 'echo "after $(ls "${ports%/*}" | grep -c ^server)"\ntrap', 1))
+        status, out, _ = self.run_to_end(*self.shell("true", servers=4))
+        self.assertEqual(status, 0)
+        self.assertEqual(re.findall(r"^\[server (\d)\] after (\d)$", out, re.M), [("1", "0"), ("2", "1"), ("3", "2"), ("4", "3")])
 
     def test_servers_end_before_the_scheduler(self):
         for daemon in ("bps-scheduler", "bps-server"):
@@ -279,7 +319,7 @@ class End(ClusterTest):
         run.process.send_signal(signal.SIGINT)
         run.wait_for("no")
         run.process.send_signal(signal.SIGINT)
-        self.assertEqual(run.end()[0], 137)
+        self.assertEqual(run.end()[0], 128 + signal.SIGINT)  # and not the signal that we sent
         self.assert_nothing_left()
 
     def test_who_ignores_a_signal_has_the_grace(self):
@@ -323,7 +363,7 @@ class End(ClusterTest):
         run.wait_for("up")
         run.process.send_signal(signal.SIGINT)
         _, _, err = run.end()
-        self.assertIn("[server 0] a warning\nbps-run: server 0 ended: exit status 3\n", err)
+        self.assertIn("[server 1] a warning\nbps-run: server 1 ended: exit status 3\n", err)
         self.write("bin/bps-server", daemon)
         self.assertEqual(self.run_to_end(*self.shell("exit 0"))[1].count("a warning"), 1)
 

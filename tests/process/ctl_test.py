@@ -75,6 +75,15 @@ class Ctl(DaemonTest):
         worker.say()
         self.assert_status(worker, 0, "closed")
 
+    def test_a_server_of_bps_run_has_one_number(self):
+        command = (f"ctl={self.bin}/bpsctl; $ctl status --scheduler $BPS_SCHEDULER --key-file $BPS_KEY_FILE; "
+                   "$ctl drain 2 --scheduler $BPS_SCHEDULER --key-file $BPS_KEY_FILE")
+        run = self.start("bps-run", self.bin / "bps-run", "-n", "1", "-s", "5", "--verbose", "--", "sh", "-c", command)
+        self.assert_status(run, 0, r"(?m)^\[server 2\] .* drained$", "server 2 has gone")
+        named = dict(re.findall(r"^bps-run: (server \d) listens on (\S+)$", run.text(), re.M))
+        self.assertEqual(named, dict(re.findall(r"^\[worker 0\]   (server \d)  host \S+  (\S+)  ", run.text(), re.M)))
+        self.assertEqual(len(named), 5)
+
     def test_why_names_the_rank_that_does_not_come(self):
         scheduler = self.scheduler()
         server = self.server(scheduler, "--stall-warn", "300ms")
