@@ -128,6 +128,7 @@ class Config {
   Status load_file(const std::string& path);
   Status load_environment(const Environment& environment);
   void find_unknown(const Environment& environment);
+  std::string units_help() const;
   Error unknown_flag(const std::string& argument) const;
   Error unknown_setting(std::string_view name) const;
   Status check_limits(const Setting& setting, std::string_view text) const;

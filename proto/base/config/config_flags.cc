@@ -149,6 +149,20 @@ Status Config::parse_flags(std::span<const std::string> arguments) {
   return {};
 }
 
+// Of the units that some flag takes.
+std::string Config::units_help() const {
+  std::string text;
+  for (const auto& [unit, examples] : {std::pair{"SIZE", "256KiB or 4GiB"}, std::pair{"TIME", "500ms or 30s"},
+                                       std::pair{"RATE", "500mbit or 25gbit"}}) {
+    const bool is_taken = std::any_of(settings_.begin(), settings_.end(),
+                                      [&](const Setting& setting) { return setting.unit_ == unit; });
+    if (is_taken)
+      text +=
+          fmt::format("{}{}{} like {}", text.empty() ? "" : ", ", unit, text.empty() ? " is" : "", examples);
+  }
+  return text.empty() ? text : text + ".\n";
+}
+
 std::string Config::help() const {
   std::string text = summary_ + "\n\nUsage: " + program_ + " [OPTIONS]";
   if (arguments_ != nullptr) text += " " + arguments_label_;
@@ -173,8 +187,7 @@ std::string Config::help() const {
   text += wrap("      --version", "Print the version");
   text += "\nEach option can also be set by an environment variable (--some-flag: BPS_SOME_FLAG) or in the\n";
   text += "file that --config names (some-flag = value); flags beat the environment, which beats the file.\n";
-  text += "SIZE is like 256KiB or 4GiB, TIME like 500ms or 30s, RATE like 500mbit or 25gbit.\n";
-  return text;
+  return text + units_help();
 }
 
 }  // namespace bps

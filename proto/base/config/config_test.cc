@@ -17,6 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Catch::Contains;
+using Catch::EndsWith;
 
 // A file that lives as long as the object.
 class TemporaryFile {
@@ -292,6 +293,17 @@ TEST_CASE("help shows names, units and defaults, and needs no valid settings") {
   Settings v;
   REQUIRE(v.parse({"--version"}).ok());
   CHECK(v.config.wants_version());
+}
+
+TEST_CASE("help explains the units that some flag takes, and no others") {
+  CHECK_THAT(
+      Settings().config.help(),
+      EndsWith("\nSIZE is like 256KiB or 4GiB, TIME like 500ms or 30s, RATE like 500mbit or 25gbit.\n"));
+  Config config("bps-test", "Tests.");
+  Duration timeout{};
+  config.add("timeout", timeout, "How long");
+  CHECK_THAT(config.help(), EndsWith("beats the file.\nTIME is like 500ms or 30s.\n"));
+  CHECK_THAT(Config("bps-test", "Tests.").help(), EndsWith("beats the file.\n"));
 }
 
 TEST_CASE("nearest names") {
