@@ -40,7 +40,8 @@ class Scheduler::Peer final : public ConnectionHandler {
   TimePoint since() const { return since_; }
 
   // It has been told to go, and is heard no more.
-  bool leaving = false;
+  std::optional<TimePoint> leaves_since;
+  bool is_server = false;
   // Until it has its Welcome.
   std::optional<AcceptingHandshake> handshake;
 
@@ -97,44 +98,43 @@ Status Scheduler::start() {
 void Scheduler::shut_down(const Error& reason, Task stopped) {
   log_.info("shuts down: {}; {}, {}", reason.message, counted(core_.job_count(), "job"),
             counted(core_.server_count(), "server"));
-  listener_.reset();
   stopped_ = std::move(stopped);
-  for (const PeerId id : std::set<PeerId>(greeting_))
-    close(id);
-  if (core_.asked_to_end()) administrator_ = core_.asked_to_end()->admin;
   core_.stop(loop_.now(), reason);
   carry_out();
-  give_time_to_close();
-  finish_if_alone();
+  go_on_ending();
 }
 
-void Scheduler::give_time_to_close() {
-  loop_.cancel(farewell_timer_);
-  farewell_timer_ = loop_.after(kFarewell, [this] {
-    farewell_timer_ = {};
-    std::erase_if(peers_, [this](const auto& entry) { return entry.first != administrator_; });
-    finish_if_alone();
-  });
-}
-
-// Once the others are gone. True: it has to close yet.
-bool Scheduler::answer_administrator() {
-  const auto found = peers_.find(std::exchange(administrator_, {}));
-  if (found == peers_.end()) return false;
-  found->second->connection().send(core_.asked_to_end()->answer);
-  found->second->leaving = true;
-  give_time_to_close();
-  return true;
-}
-
-void Scheduler::finish_if_alone() {
+// Those who were told close, and nodes that come back are told and close; then administrators who are just
+// connecting have their turn; then all administrators have read the answer and close.
+void Scheduler::go_on_ending() {
   if (!stopped_) return;
-  const bool is_last = peers_.size() == 1 && peers_.count(administrator_) != 0;
-  if (is_last && answer_administrator()) return;
+  const TimePoint now = loop_.now();
+  drop_late(now);
+  const auto leaves = [](const auto& entry) { return entry.second->leaves_since.has_value(); };
+  const auto may_ask = [&](const auto& entry) { return !leaves(entry) && !core_.waits_for_end(entry.first); };
+  if (std::any_of(peers_.begin(), peers_.end(), leaves)) return;
+  if (!alone_since_ && core_.may_come(now)) return;
+  if (!alone_since_) alone_since_ = now;
+  listener_.reset();
+  if (now < *alone_since_ + kFarewell && std::any_of(peers_.begin(), peers_.end(), may_ask)) return;
+  if (!std::exchange(answered_, true)) {
+    for (const PeerId id : std::set<PeerId>(greeting_))
+      close(id);
+    core_.answer_end();
+    carry_out();
+  }
   if (!peers_.empty()) return;
-  Task stopped = std::exchange(stopped_, nullptr);
+  Task finished = std::exchange(stopped_, nullptr);
   stop();
-  loop_.post(std::move(stopped));
+  loop_.post(std::move(finished));
+}
+
+// They were told, and do not close.
+void Scheduler::drop_late(TimePoint now) {
+  std::erase_if(peers_, [&](const auto& entry) {
+    const Peer& peer = *entry.second;
+    return peer.leaves_since && now >= *peer.leaves_since + (peer.is_server ? kServerFarewell : kFarewell);
+  });
 }
 
 void Scheduler::stop() {
@@ -148,7 +148,6 @@ void Scheduler::stop() {
 void Scheduler::stop_listening() {
   over_ = true;
   loop_.cancel(tick_timer_);
-  loop_.cancel(farewell_timer_);
   listener_.reset();
 }
 
@@ -198,7 +197,7 @@ void Scheduler::expire_greeting(TimePoint now) {
 void Scheduler::on_message(PeerId id, Message& message, bool payload) {
   if (lag_.watched() == id) lag_.read(id, loop_.now());
   Peer& peer = *peers_.at(id);
-  if (peer.leaving) return;
+  if (peer.leaves_since) return;
   const bool first = greeting_.count(id) != 0;
   if (first && !greet(id, message, payload)) return;
   if (payload) {
@@ -231,6 +230,7 @@ bool Scheduler::greet(PeerId id, Message& message, bool payload) {
     message = std::move(step->message);
   }
   greeting_.erase(id);
+  peer.is_server = std::holds_alternative<HelloServer>(message);
   core_.connected(id, peer.connection().peer());
   return true;
 }
@@ -258,7 +258,7 @@ void Scheduler::on_closed(PeerId id, const Error& error) {
   lag_.read(id, loop_.now());
   core_.lost(loop_.now(), id, error);
   carry_out();
-  finish_if_alone();
+  go_on_ending();
 }
 
 void Scheduler::tick() {
@@ -269,6 +269,7 @@ void Scheduler::tick() {
   core_.tick(now, {[this](PeerId id) { return has_unread(id); }, [this] { return has_unread_newcomers(); }});
   carry_out();
   expire_greeting(clock_.advance(now));
+  go_on_ending();
 }
 
 // ---- what has arrived and is not read yet ----
@@ -344,7 +345,7 @@ void Scheduler::end_later() {
     if (alive.expired() || over_ || stopped_) return;
     shut_down(make_error(ErrorCode::peer_lost,
                          fmt::format("the scheduler at {} has ended the cluster: bpsctl shutdown, from {}",
-                                     to_string(endpoint_), core_.asked_to_end()->address),
+                                     to_string(endpoint_), *core_.asked_to_end()),
                          "start the job again when a scheduler is there"),
               [this, alive] {
                 if (!alive.expired() && options_.ended) options_.ended();
@@ -365,7 +366,7 @@ void Scheduler::stop_later() {
 
 void Scheduler::send(const SendAction& action, std::vector<PeerId>& slow) {
   const auto it = peers_.find(action.peer);
-  if (it == peers_.end() || it->second->leaving) return;
+  if (it == peers_.end() || it->second->leaves_since) return;
   Connection& connection = it->second->connection();
   const auto* welcome = std::get_if<Welcome>(action.message.get());
   if (welcome != nullptr && it->second->handshake) {
@@ -390,7 +391,7 @@ void Scheduler::close(PeerId id) {
   const bool greeted = greeting_.erase(id) == 0;
   if (stopped_ && greeted) {
     // The process ends when all have read their farewell, and that shows in their closing.
-    it->second->leaving = true;
+    it->second->leaves_since = loop_.now();
     return;
   }
   it->second->connection().close_after_flush(kLinger);

@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -64,9 +65,9 @@ class Scheduler {
   // After start(), with the real port.
   Endpoint endpoint() const { return endpoint_; }
 
-  // Fails all jobs with `reason`, tells everyone and refuses newcomers. `stopped` is posted when all peers
-  // have closed, at latest after kFarewell; an administrator who has asked for it gets its answer then, and
-  // as long to close.
+  // Fails all jobs with `reason`, refuses everyone, and goes on listening for nodes that may still come back,
+  // which are refused, too. When all have closed, or kFarewell and kServerFarewell are over, administrators
+  // who have asked for it get their answer and have kFarewell to close; then `stopped` is posted.
   void shut_down(const Error& reason, Task stopped);
 
   // Closes everything now, and tells nobody: workers and servers go on, and look for the next scheduler.
@@ -77,6 +78,8 @@ class Scheduler {
   std::size_t connection_count() const { return peers_.size(); }
 
   static constexpr Duration kFarewell = std::chrono::seconds(1);
+  // A server closes when it has told its lanes, and the last of them has read it or is given up.
+  static constexpr Duration kServerFarewell = std::chrono::seconds(10);
 
  private:
   // One connection.
@@ -102,9 +105,8 @@ class Scheduler {
   std::size_t queue_limit(PeerId id) const;
   void close(PeerId id);
   void write_log(const LogAction& line);
-  void give_time_to_close();
-  bool answer_administrator();
-  void finish_if_alone();
+  void go_on_ending();
+  void drop_late(TimePoint now);
 
   EventLoop& loop_;
   Transport& transport_;
@@ -122,10 +124,11 @@ class Scheduler {
   std::set<PeerId> greeting_;  // not through the handshake; the oldest first
   PeerId last_peer_;
   TimerId tick_timer_;
-  TimerId farewell_timer_;
-  Task stopped_;          // while it shuts down
-  PeerId administrator_;  // who is to have an answer then
-  bool ending_ = false;   // an administrator has asked for it
+  Task stopped_;         // while it shuts down
+  bool ending_ = false;  // an administrator has asked for it
+  // Nobody is left who was told, and nobody can come back: what administrators still say counts.
+  std::optional<TimePoint> alone_since_;
+  bool answered_ = false;  // the administrators
   std::uint64_t saved_changes_ = 0;
   bool over_ = false;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what is posted

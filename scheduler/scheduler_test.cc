@@ -214,6 +214,7 @@ TEST_CASE("scheduler: shut_down tells everyone and ends when they have closed") 
   ExpectLog expected("stopping");
   Daemon d;
   REQUIRE(d.scheduler->start());
+  d.run(seconds(7));
   const Link server = d.server();
   const Link w0 = d.worker(0, 1);
   const Link silent = d.connect();
@@ -221,17 +222,21 @@ TEST_CASE("scheduler: shut_down tells everyone and ends when they have closed") 
   bool stopped = false;
   d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "the scheduler is stopping"),
                          [&] { stopped = true; });
-  CHECK_FALSE(d.transport.listening());
-  CHECK(silent->flushing);
   CHECK(w0->last<JobFailed>()->error.message == "the scheduler is stopping");
   CHECK(w0->last<Refused>() != nullptr);
   CHECK(server->last<Refused>() != nullptr);
   w0->say(Leave{});  // crossed it; no answer any more
   w0->hang_up(closed());
   d.loop.run_tasks();
+  CHECK(d.transport.listening());
   CHECK_FALSE(stopped);
   server->hang_up(closed());
   d.loop.run_tasks();
+  CHECK_FALSE(d.transport.listening());
+  CHECK_FALSE(stopped);
+  d.run(milliseconds(1100));  // it might have been an administrator
+  CHECK_FALSE(silent->open());
+  d.run(milliseconds(1100));
   CHECK(stopped);
   CHECK(d.loop.pending_timers() == 0);
 }
@@ -239,15 +244,19 @@ TEST_CASE("scheduler: shut_down tells everyone and ends when they have closed") 
 TEST_CASE("scheduler: shut_down waits for a peer that does not close for its farewell only") {
   Daemon d;
   REQUIRE(d.scheduler->start());
-  const Link server = d.server();
+  d.run(seconds(7));
+  const ExpectLog expected("job j failed: the scheduler is stopping");
+  const bool is_server = GENERATE(true, false);  // which has to tell its lanes
+  const Link peer = is_server ? d.server() : d.worker(0, 2);
+  const Duration farewell = is_server ? Scheduler::kServerFarewell : Scheduler::kFarewell;
   bool stopped = false;
   d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "the scheduler is stopping"),
                          [&] { stopped = true; });
-  d.run(milliseconds(900));
+  d.run(farewell - milliseconds(100));
   CHECK_FALSE(stopped);
   d.run(milliseconds(200));
   CHECK(stopped);
-  CHECK_FALSE(server->open());
+  CHECK_FALSE(peer->open());
 }
 
 namespace {
@@ -261,6 +270,7 @@ struct Ending {
           return options;
         }()) {
     REQUIRE(d.scheduler->start());
+    d.run(seconds(7));
     server = d.server();
     admin = d.connect(HelloAdmin{});
     admin->say(EndCluster{5});
@@ -276,16 +286,18 @@ struct Ending {
 
 TEST_CASE("scheduler: an administrator ends the cluster, and has the answer when the others have closed") {
   Ending e;
-  CHECK_FALSE(e.d.transport.listening());
   REQUIRE(e.server->last<Refused>() != nullptr);
+  CHECK(e.server->last<Refused>()->code == ErrorCode::closed);
   CHECK_THAT(e.server->last<Refused>()->message, Contains("has ended the cluster: bpsctl shutdown, from "));
+  e.d.run(seconds(2));
   CHECK(e.admin->last<ClusterEnded>() == nullptr);
   const bool servers_close = GENERATE(true, false);
   if (servers_close) {
     e.server->hang_up(closed());
   } else {
-    e.d.run(milliseconds(1100));
+    e.d.run(Scheduler::kServerFarewell - milliseconds(1900), {e.admin});
   }
+  CHECK_FALSE(e.d.transport.listening());
   REQUIRE(e.admin->last<ClusterEnded>() != nullptr);
   CHECK(*e.admin->last<ClusterEnded>() == ClusterEnded{5, 0, 1});
   CHECK(e.admin->last<Refused>() == nullptr);
@@ -302,6 +314,28 @@ TEST_CASE("scheduler: an administrator ends the cluster, and has the answer when
   CHECK(e.d.loop.pending_timers() == 0);
 }
 
+TEST_CASE("scheduler: who asks for the end while it is under way gets the same answer") {
+  Ending e;
+  const Link second = e.d.connect(HelloAdmin{});
+  second->say(EndCluster{6});
+  const Link greeting = e.d.connect();  // and one that is just connecting
+  CHECK(second->last<ClusterEnded>() == nullptr);
+  e.server->hang_up(closed());
+  e.d.run(milliseconds(100), {e.admin, second});
+  CHECK(second->last<ClusterEnded>() == nullptr);
+  greeting->say(HelloAdmin{});
+  greeting->say(EndCluster{7});
+  e.d.run(milliseconds(100));
+  REQUIRE(second->last<ClusterEnded>() != nullptr);
+  CHECK(*second->last<ClusterEnded>() == ClusterEnded{6, 0, 1});
+  REQUIRE(greeting->last<ClusterEnded>() != nullptr);
+  CHECK(*greeting->last<ClusterEnded>() == ClusterEnded{7, 0, 1});
+  for (const Link& link : {e.admin, second, greeting})
+    link->hang_up(closed());
+  e.d.loop.run_tasks();
+  CHECK(e.ended);
+}
+
 TEST_CASE("scheduler: an administrator who ends the cluster and goes keeps nobody") {
   Ending e;
   e.admin->hang_up(closed());
@@ -310,10 +344,30 @@ TEST_CASE("scheduler: an administrator who ends the cluster and goes keeps nobod
   CHECK(e.ended);
 }
 
+TEST_CASE("scheduler: one that was just started waits for those of the one before it, and ends them") {
+  Daemon d;
+  REQUIRE(d.scheduler->start());
+  bool stopped = false;
+  d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "bye"), [&] { stopped = true; });
+  d.run(seconds(5));
+  HelloServer hello = Daemon::server_hello();
+  hello.incarnation = Incarnation{7};
+  hello.server = ServerId{1};
+  const Link server = d.connect(hello);
+  REQUIRE(server->last<Refused>() != nullptr);
+  CHECK(server->last<Refused>()->message == "bye");
+  d.run(milliseconds(1100));
+  CHECK_FALSE(stopped);
+  server->hang_up(closed());
+  d.loop.run_tasks();
+  CHECK(stopped);
+}
+
 TEST_CASE("scheduler: an idle scheduler shuts down at once, and stop leaves nothing behind") {
   {
     Daemon d;
     REQUIRE(d.scheduler->start());
+    d.run(seconds(7));
     bool stopped = false;
     d.scheduler->shut_down(make_error(ErrorCode::peer_lost, "bye"), [&] { stopped = true; });
     d.loop.run_tasks();

@@ -257,6 +257,11 @@ void Server::watch_drain() {
 
 // A server that drains and that no job uses needs no scheduler to exit.
 void Server::on_control_failed(const Error& error) {
+  if (error.code == ErrorCode::closed) {
+    log_.info("{}", to_string(error));
+    ends_with_cluster_ = true;
+    return finish({});
+  }
   const bool is_gone = error.code == ErrorCode::peer_lost || error.code == ErrorCode::unreachable;
   const bool has_drained = is_gone && state_ == State::draining && ledger_.job_count() == 0;
   if (has_drained) log_.info("no job uses this server; it exits without the scheduler: {}", error.message);
@@ -266,7 +271,7 @@ void Server::on_control_failed(const Error& error) {
 void Server::finish(const Error& error) {
   if (state_ == State::stopping || state_ == State::stopped) return;
   state_ = State::stopping;
-  link_.close();
+  if (!ends_with_cluster_) link_.close();
   for (TimerId* timer : {&notice_timer_, &watch_timer_, &drain_timer_}) {
     loop_.cancel(*timer);
     *timer = {};
@@ -280,6 +285,7 @@ void Server::finish(const Error& error) {
       },
       [this, error] {
         state_ = State::stopped;
+        link_.close();
         if (callbacks_.stopped) callbacks_.stopped(error);
       });
 }

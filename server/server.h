@@ -9,7 +9,8 @@
 //
 // Failure: a port that is taken or an address that is not allowed is an error of start(); a scheduler that
 // cannot be reached within start_timeout, refuses, or is away for longer than scheduler_grace ends the server
-// with an error, by `stopped`. A shard has no errors: what does not fit is refused before it gets there.
+// with an error, by `stopped`; the ordered end of the cluster is no error. A shard has no errors: what does
+// not fit is refused before it gets there.
 //
 // Destroy it after `stopped`, or when the shard loops have stopped or cannot run; its loops must outlive it.
 #pragma once
@@ -180,6 +181,7 @@ class Server final : private ControlSession::Owner {
   TimerId drain_timer_;
   std::optional<TimePoint> drains_alone_since_;  // without a scheduler
   StallWatch stalls_;
+  bool ends_with_cluster_ = false;               // the scheduler waits until this connection closes
   // Declarations that wait for memory that is being freed or for others of their job, and drops that must not
   // overtake them.
   std::deque<Message> deferred_;

@@ -366,6 +366,23 @@ TEST_CASE("what the scheduler refuses or says out of place ends the server with 
   }
 }
 
+TEST_CASE("a server ends well with its cluster, and its scheduler sees when its lanes have ended") {
+  World world;
+  world.serve();
+  CHECK(world.open_job(kRun, 1).code == ErrorCode::ok);
+  const Peer& worker = world.lane(kRun, 0, 0);  // it does not close: it is given up
+  world.scheduler->connection().send(Refused{ErrorCode::closed, "bpsctl shutdown", ""});
+  bool closed_before = false;
+  world.until([&] {
+    closed_before = closed_before || (world.scheduler->closed && !world.stopped);
+    return world.stopped.has_value();
+  });
+  CHECK(world.stopped->code == ErrorCode::ok);
+  CHECK_FALSE(closed_before);
+  CHECK(worker.find<Refused>() != nullptr);
+  world.until([&] { return world.scheduler->closed.has_value(); });
+}
+
 TEST_CASE("addresses that nobody should or could use are refused at the start") {
   World world;
   SECTION("open to the world") {

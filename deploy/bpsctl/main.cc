@@ -192,6 +192,8 @@ class Program final : private ControlSession::Owner {
 
   void on_welcomed(const Welcome&) override {
     link_->send(query_);
+    // Until nothing of the cluster is left; a scheduler that hangs is silent.
+    if (ends_cluster()) return notice_end();
     timer_ = loop_->after(kAnswerTimeout, [this] {
       end(make_error(ErrorCode::unreachable,
                      fmt::format("the scheduler at {} has not answered", to_string(settings_.scheduler))));
@@ -241,8 +243,21 @@ class Program final : private ControlSession::Owner {
     if (drained->over) end(drained->error);
   }
 
-  // A drain is the scheduler's and the server's business from its beginning on.
+  // A program that waits without a word looks as if it hung.
+  void notice_end() {
+    timer_ = loop_->after(std::chrono::seconds(1), [] {
+      fmt::print(stderr,
+                 "bpsctl: waits until all servers have ended; in the first seconds of a scheduler also for "
+                 "workers and servers that may come back to it\n");
+    });
+  }
+
+  bool ends_cluster() const { return std::holds_alternative<EndCluster>(query_); }
+
+  // A drain is the scheduler's and the server's business from its beginning on; so is the end.
   void on_signal() {
+    if (ends_cluster() && link_->core().state() == SessionCore::State::welcomed)
+      return end(make_error(ErrorCode::deadline, "interrupted; the cluster ends all the same"));
     if (!drains_) return end(make_error(ErrorCode::cancelled, "interrupted"));
     end(make_error(ErrorCode::deadline, "interrupted; the drain goes on",
                    "bpsctl status shows the server until it has gone"));

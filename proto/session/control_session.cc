@@ -57,6 +57,7 @@ void ControlSession::on_closed(const Error& error) {
 }
 
 void ControlSession::on_message(Message& message, std::span<std::byte>) {
+  if (core_.state() == State::ended) return;
   const bool is_heartbeat = std::holds_alternative<Heartbeat>(message);
   core_.heard(loop_.now(), is_heartbeat);
   if (const auto* refused = std::get_if<Refused>(&message)) {
@@ -109,7 +110,8 @@ void ControlSession::carry_out(SessionCore::Action& action) {
     connection_->end_handshake(kMaxControlHeaderBytes);
     owner_.on_taken_up();
   } else {
-    close();
+    core_.end();
+    arm();
     owner_.on_control_failed(std::get<SessionCore::Failed>(action).error);
   }
 }

@@ -36,7 +36,7 @@ class ControlSession final : private ConnectionHandler {
     virtual void on_taken_up() {}
     // Neither heartbeats nor what belongs to the handshake.
     virtual void on_control_message(Message& message) = 0;
-    // For good, once; the connection is closed.
+    // For good, once. The connection stays until the owner calls close(): the scheduler may wait for it.
     virtual void on_control_failed(const Error& error) = 0;
     // SessionCore::refused()
     virtual bool may_begin_anew() const { return false; }

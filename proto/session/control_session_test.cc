@@ -152,6 +152,11 @@ TEST_CASE("control session: a message with a payload breaks a rule") {
   CHECK_THAT(b.failure.message, Contains("scheduler s:1 sent JobEnded with a payload"));
   REQUIRE(b.link().last<Refused>() != nullptr);
   CHECK(b.link().last<Refused>()->code == ErrorCode::protocol);
+  CHECK(b.link().open());
+  CHECK_FALSE(b.link().flushing);  // until its owner is done, too
+  b.link().say(JobEnded{});
+  CHECK(b.events == Events{"welcomed", "failed"});
+  b.session.close();
   CHECK(b.link().flushing);  // so that the scheduler reads why
 }
 

@@ -33,7 +33,6 @@ std::uint64_t Admission::random_id() {
 // ---- workers ----
 
 std::optional<Error> Admission::objection(const HelloWorker& hello) const {
-  if (stopping_) return *stopping_;
   if (hello.rank.value >= hello.world_size) {
     return make_error(
         ErrorCode::configuration,
@@ -68,6 +67,7 @@ std::optional<Error> Admission::join_objection(const HelloWorker& hello) const {
 }
 
 void Admission::greet(TimePoint now, PeerId id, HelloWorker& hello) {
+  if (end_.has_begun()) return end_.refuse(id, hello);
   Peer& peer = tables_.peers.at(id);
   if (hello.host.empty()) hello.host = peer.address;
   if (const auto error = objection(hello)) return tables_.peers.refuse(id, *error);
@@ -146,7 +146,6 @@ void Admission::expire(TimePoint now) {
 // ---- servers ----
 
 std::optional<Error> Admission::objection(const HelloServer& hello) const {
-  if (stopping_) return *stopping_;
   if (unspecified(hello.data.host) || hello.data.port == 0) {
     return make_error(ErrorCode::configuration,
                       fmt::format("workers cannot reach a server at {}", to_string(hello.data)),
@@ -167,6 +166,7 @@ std::optional<Error> Admission::objection(const HelloServer& hello) const {
 }
 
 void Admission::greet(TimePoint now, PeerId id, HelloServer& hello) {
+  if (end_.has_begun()) return end_.refuse(id, hello);
   if (hello.host.empty()) hello.host = tables_.peers.at(id).address;
   if (const auto error = objection(hello)) return tables_.peers.refuse(id, *error);
   if (hello.incarnation.value != 0) return attachment_.attach(now, id, hello);
@@ -199,7 +199,6 @@ void Admission::greet(TimePoint now, PeerId id, HelloServer& hello) {
 // ---- administrators ----
 
 void Admission::greet(TimePoint now, PeerId id, const HelloAdmin&) {
-  if (stopping_) return tables_.peers.refuse(id, *stopping_);
   const std::size_t admins = tables_.nodes.admin_count();
   if (admins >= tables_.options.max_admins) {
     return tables_.peers.refuse(id,

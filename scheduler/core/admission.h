@@ -1,7 +1,8 @@
 // Who may come in. A hello of a new process is answered with Welcome, with Refused, or with silence while its
 // run is in doubt (newcomers.h); one that names an incarnation comes back (attachment.h).
 //
-// Owner: SchedulerCore. Pure. Limits: CoreOptions. From stop() on everybody is refused.
+// Owner: SchedulerCore. Pure. Limits: CoreOptions. Once the end of the cluster has begun, only administrators
+// come in.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <optional>
 
 #include "scheduler/core/attachment.h"
+#include "scheduler/core/cluster_end.h"
 #include "scheduler/core/endings.h"
 #include "scheduler/tables/tables.h"
 
@@ -17,8 +19,9 @@ namespace bps {
 class Admission {
  public:
   // `random` gives 64 random bits; runs and incarnations are named with them.
-  Admission(Tables& tables, Attachment& attachment, Endings& endings, std::function<std::uint64_t()> random)
-      : tables_(tables), attachment_(attachment), endings_(endings), random_(std::move(random)) {}
+  Admission(Tables& tables, Attachment& attachment, Endings& endings, ClusterEnd& end,
+            std::function<std::uint64_t()> random)
+      : tables_(tables), attachment_(attachment), endings_(endings), end_(end), random_(std::move(random)) {}
 
   void greet(TimePoint now, PeerId id, HelloWorker& hello);
   void greet(TimePoint now, PeerId id, HelloServer& hello);
@@ -27,8 +30,6 @@ class Admission {
   // Newcomers who wait: something has ended; or they have waited for too long.
   void retry(TimePoint now);
   void expire(TimePoint now);
-
-  void stop(const Error& reason) { stopping_ = reason; }
 
  private:
   std::optional<Error> objection(const HelloWorker& hello) const;
@@ -42,8 +43,8 @@ class Admission {
   Tables& tables_;
   Attachment& attachment_;
   Endings& endings_;
+  ClusterEnd& end_;
   std::function<std::uint64_t()> random_;
-  std::optional<Error> stopping_;
 };
 
 }  // namespace bps

@@ -26,7 +26,8 @@ SchedulerCore::SchedulerCore(CoreOptions options, std::function<std::uint64_t()>
       drains_(tables_),
       endings_(tables_, drains_),
       attachment_(tables_, endings_, drains_),
-      admission_(tables_, attachment_, endings_, std::move(random)),
+      end_(tables_),
+      admission_(tables_, attachment_, endings_, end_, std::move(random)),
       waits_(tables_),
       overview_(tables_) {}
 
@@ -90,19 +91,20 @@ void SchedulerCore::tick(TimePoint now, const Unread& unread) {
   attachment_.expire(now, unread.from);
   if (tables_.awaited.expire(now)) tables_.newcomers.retry_soon();
   overview_.tick(now);
+  end_.tick(now);
   tables_.queries.tick(now);
   waits_.carry_on(now);
   tables_.peers.send_heartbeats(now);
 }
 
 void SchedulerCore::stop(TimePoint now, const Error& reason) {
-  clock_.advance(now);
-  admission_.stop(reason);
+  end_.begin(clock_.advance(now), reason);
   for (const auto& [run, job] : tables_.runs.all())
     job->fail(reason);
   for (const JobRun run : tables_.outbox.take_ended_runs())
     endings_.end_run(run);
-  tables_.peers.refuse_all(reason, end_ ? end_->admin : PeerId{});
+  tables_.peers.refuse_all_but_administrators(reason, end_.reason_for_server());
+  tables_.awaited.clear();
   tables_.nodes.clear();
   tables_.servers.clear();
   drains_.clear();
@@ -243,14 +245,7 @@ void SchedulerCore::on_admin(TimePoint now, PeerId id, Message& message) {
   if (const auto* query = std::get_if<AskCluster>(&message))
     return tables_.outbox.send(id, overview_.state(now, query->request));
   if (const auto* drain = std::get_if<Drain>(&message)) return drains_.begin(id, *drain);
-  if (const auto* end = std::get_if<EndCluster>(&message)) {
-    if (!end_) {
-      end_ = End{id, tables_.peers.at(id).address,
-                 ClusterEnded{end->request, static_cast<std::uint32_t>(job_count()),
-                              static_cast<std::uint32_t>(server_count())}};
-    }
-    return;
-  }
+  if (const auto* end = std::get_if<EndCluster>(&message)) return end_.ask(id, *end);
   endings_.drop(now, id, unexpected(message, "an administrator"));
 }
 

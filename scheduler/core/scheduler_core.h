@@ -5,6 +5,7 @@
 //   admission   hellos of new processes          endings    what follows when something ends
 //   attachment  nodes that come back             drains     servers that are to go
 //   waits       who waits for whom               overview   what there is
+//   end         the end of the cluster
 //   Job         everything inside one run (job/job.h)
 //
 // A peer is one control connection; its first message must be a hello, and an answer to that is Welcome (a
@@ -27,6 +28,7 @@
 
 #include "scheduler/core/admission.h"
 #include "scheduler/core/attachment.h"
+#include "scheduler/core/cluster_end.h"
 #include "scheduler/core/cluster_overview.h"
 #include "scheduler/core/drains.h"
 #include "scheduler/core/endings.h"
@@ -60,17 +62,15 @@ class SchedulerCore {
   // How late the owner was in the last minute.
   void note_lag(Duration lag) { overview_.note_lag(lag); }
 
-  // Fails all runs with `reason`, refuses everyone, now and from now on. The administrator who asked for it
-  // stays for the answer.
+  // Where an administrator is who wants everything to end: stop() is to follow.
+  const std::optional<std::string>& asked_to_end() const { return end_.asked_from(); }
+  // Fails all runs with `reason`, refuses everyone, now and from now on. Administrators stay, for the answer.
   void stop(TimePoint now, const Error& reason);
-
-  // An administrator wants everything to end: stop() is to follow.
-  struct End {
-    PeerId admin;
-    std::string address;
-    ClusterEnded answer;
-  };
-  const std::optional<End>& asked_to_end() const { return end_; }
+  // After that: nodes may still come back, and have to be refused.
+  bool may_come(TimePoint now) { return end_.may_come(clock_.advance(now)); }
+  bool waits_for_end(PeerId admin) const { return end_.waits(admin); }
+  // Everybody has gone: answers the administrators, and closes.
+  void answer_end() { end_.answer(); }
 
   std::vector<SchedulerAction> take_actions() { return tables_.outbox.take(); }
 
@@ -109,10 +109,10 @@ class SchedulerCore {
   Drains drains_;
   Endings endings_;
   Attachment attachment_;
+  ClusterEnd end_;
   Admission admission_;
   WaitAnswers waits_;
   ClusterOverview overview_;
-  std::optional<End> end_;
 };
 
 }  // namespace bps

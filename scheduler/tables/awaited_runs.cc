@@ -41,6 +41,12 @@ void AwaitedRuns::claim(JobRun run, Job& job) {
   if (is_clear) runs_.erase(run);
 }
 
+void AwaitedRuns::clear() {
+  if (!runs_.empty()) ++changes_;
+  runs_.clear();
+  brought_.clear();
+}
+
 bool AwaitedRuns::has_job(const std::string& job) const {
   return std::any_of(runs_.begin(), runs_.end(), [&](const auto& entry) { return entry.second.job == job; });
 }

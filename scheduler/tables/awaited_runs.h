@@ -44,6 +44,9 @@ class AwaitedRuns {
   bool is_of_other(JobRun run, const std::string& job) const;
   bool has_brought() const { return !brought_.empty(); }
 
+  // Nobody is awaited any more.
+  void clear();
+
   // True: some are given up.
   bool expire(TimePoint now);
 

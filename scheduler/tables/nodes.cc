@@ -1,5 +1,6 @@
 #include "scheduler/tables/nodes.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace bps {
@@ -44,6 +45,11 @@ std::vector<Incarnation> Nodes::workers_of(JobRun run) const {
     if (node.role == PeerRole::worker && node.run == run) workers.push_back(incarnation);
   }
   return workers;
+}
+
+bool Nodes::any_without_connection() const {
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [](const auto& entry) { return entry.second.peer.value == 0; });
 }
 
 Silence Nodes::silence_at(TimePoint now) const {

@@ -54,6 +54,8 @@ class Nodes {
 
   // Also those that are on their way back to the run, and no members yet.
   std::vector<Incarnation> workers_of(JobRun run) const;
+  // A worker or server may be about to connect again.
+  bool any_without_connection() const;
   std::size_t worker_count() const { return worker_count_; }
   std::size_t admin_count() const { return admin_count_; }
   std::size_t size() const { return nodes_.size(); }

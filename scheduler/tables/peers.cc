@@ -63,18 +63,24 @@ Peer Peers::take(PeerId id) {
   return peer;
 }
 
-void Peers::refuse_all(const Error& reason, PeerId but) {
+void Peers::refuse_all_but_administrators(const Error& reason, const Error& for_server) {
   for (const auto& [id, peer] : peers_) {
-    if (id == but) continue;
-    const bool is_server = peer.role == PeerRole::server;
-    outbox_.send(id,
-                 Refused{reason.code, reason.message,
-                         is_server ? "start this server again when a scheduler is there" : reason.advice});
+    if (peer.role == PeerRole::admin) continue;
+    const Error& error = peer.role == PeerRole::server ? for_server : reason;
+    outbox_.send(id, Refused{error.code, error.message, error.advice});
     outbox_.close(id);
   }
-  std::erase_if(peers_, [&](const auto& entry) { return entry.first != but; });
+  std::erase_if(peers_, [](const auto& entry) { return entry.second.role != PeerRole::admin; });
   newcomers_.clear();
   queries_ = {};
+}
+
+std::vector<PeerId> Peers::administrators() const {
+  std::vector<PeerId> administrators;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.role == PeerRole::admin) administrators.push_back(id);
+  }
+  return administrators;
 }
 
 }  // namespace bps

@@ -59,8 +59,9 @@ class Peers {
   void refuse(PeerId id, const Error& error);
   // Its connection is no more.
   Peer take(PeerId id);
-  // The scheduler stops. `but`: who stays; 0: nobody.
-  void refuse_all(const Error& reason, PeerId but);
+  // The scheduler stops.
+  void refuse_all_but_administrators(const Error& reason, const Error& for_server);
+  std::vector<PeerId> administrators() const;
 
  private:
   Outbox& outbox_;

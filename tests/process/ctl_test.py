@@ -169,10 +169,50 @@ class Ctl(DaemonTest):
         for worker in workers:
             self.assert_status(worker, 75, r"has ended the cluster: bpsctl shutdown, from 127\.0\.0\.1:\d+; start the job again")
         for server in servers:
-            self.assert_status(server, 75, "has ended the cluster")
+            self.assert_ended_well(server)
         self.assertIn("does not answer", self.ctl(scheduler, "shutdown", status=69))
 
     def test_shutdown_of_nothing_and_of_who_does_not_listen(self):
+    def assert_ended_well(self, server):
+        # bpsctl has waited for it.
+        self.assert_status(server, 0, " info  server: the scheduler at .* has ended the cluster: bpsctl shutdown, from ", limit=1)
+        self.assertNotRegex(server.text(), " error ")
+
+    def test_shutdown_after_a_restart_of_the_scheduler_ends_who_comes_back(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.workers(scheduler, 2, "--rounds", "1000000000", "--announce", "3")
+        for worker in workers:
+            worker.wait_line("reached 3")
+        # Nobody has noticed yet that it is another one: those that hang notice it when they go on.
+        for process in (*servers, *workers):
+            process.signal(signal.SIGSTOP)
+        scheduler.signal(signal.SIGKILL)
+        scheduler.end()
+        scheduler = self.scheduler(listen=scheduler.address)
+        shutdowns = [self.start("bpsctl", self.bin / "bpsctl", "--scheduler", scheduler.address, "shutdown") for _ in range(2)]
+        scheduler.wait_line("shuts down: .*; 0 jobs, 0 servers")
+        for process in (*servers, *workers):
+            process.signal(signal.SIGCONT)
+        for shutdown in shutdowns:  # the second one gets the same answer
+            self.assert_status(shutdown, 0, "waits until all servers have ended",
+                               r"(?m)^the cluster has ended: 1 job, 2 servers and the scheduler$")
+        self.assert_status(scheduler, 0)
+        for server in servers:
+            self.assert_ended_well(server)
+        for worker in workers:
+            self.assert_status(worker, 75, "has ended the cluster: bpsctl shutdown")
+
+    def test_shutdown_returns_when_servers_with_a_worker_that_hangs_are_gone(self):
+        scheduler, servers = self.cluster(2)
+        workers = self.workers(scheduler, 2, "--rounds", "1000000000", "--announce", "3")
+        for worker in workers:
+            worker.wait_line("reached 3")
+        workers[1].signal(signal.SIGSTOP)
+        self.assertIn("1 job, 2 servers", self.ctl(scheduler, "shutdown"))
+        for server in servers:
+            self.assert_ended_well(server)
+        self.assert_status(scheduler, 0)
+
         self.assertEqual(self.ask(self.scheduler(), "shutdown"), {"jobs": 0, "servers": 0})
         scheduler, servers = self.cluster()
         servers[0].signal(signal.SIGSTOP)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "proto/wire/frame.h"
+#include "scheduler/scheduler.h"
 
 namespace bps::sim {
 namespace {
@@ -479,7 +480,8 @@ void Cluster::shut_down() {
   }
   if (scheduler_) {
     scheduler_node_->loop().post([this] { scheduler_->stop(); });
-    base_.run_until([this] { return scheduler_->stopped(); }, base_.now() + kTidyUp);
+    base_.run_until([this] { return scheduler_->stopped(); },
+                    base_.now() + Scheduler::kServerFarewell + kTidyUp);
     if (!scheduler_->stopped()) report_.fail("the scheduler has not stopped");
   }
   scheduler_node_->kill();
