@@ -30,9 +30,9 @@ JobLedger::Room room_of(std::uint64_t taken, const MemoryBound& left) {
 }
 
 constexpr Duration kRoomIsGood = std::chrono::milliseconds(100);
-constexpr Duration kFirstNotice = std::chrono::milliseconds(1500);  // then it says whom it waits for,
-constexpr Duration kNoticeInterval = std::chrono::seconds(5);       // and again
-constexpr Duration kDrainLook = std::chrono::seconds(1);            // whether the scheduler is there
+// After so long it says whom it waits for; then each time after twice as long.
+constexpr Duration kFirstNotice = std::chrono::milliseconds(1500);
+constexpr Duration kDrainLook = std::chrono::seconds(1);  // whether the scheduler is there
 
 SharedKey server_key(const SharedKey& key) { return key == nullptr ? nullptr : derive_server_key(*key); }
 
@@ -145,12 +145,12 @@ Message Server::make_hello(const SessionCore::Known& known) {
 
 // A program that waits without a word looks as if it hung.
 void Server::notice_after(Duration delay) {
-  notice_timer_ = loop_.after(delay, [this] {
+  notice_timer_ = loop_.after(delay, [this, delay] {
     const Duration left = std::max(Duration{}, link_.core().first_deadline() - loop_.now());
     const auto& trouble = link_.core().trouble();
     log_.info("waiting for {}, for at most {:.0f} s more{}", link_.name(),
               std::chrono::duration<double>(left).count(), trouble ? ": " + trouble->message : "");
-    notice_after(kNoticeInterval);
+    notice_after(2 * delay);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace bps {
 
@@ -80,7 +81,7 @@ void SchedulerLink::join() {
     join_timer_ = {};
     join_is_late();
   });
-  notice_later();
+  notice_after(kJoinNotice);
   session_.start();
 }
 
@@ -94,13 +95,13 @@ void SchedulerLink::join_is_late() {
 }
 
 // A program that waits without a word looks as if it hung.
-void SchedulerLink::notice_later() {
-  notice_timer_ = loop_.after(kJoinNotice, [this] {
+void SchedulerLink::notice_after(Duration delay) {
+  notice_timer_ = loop_.after(delay, [this] {
     notice_timer_ = {};
     if (started_) return;
     log_.warn("still waiting to join job '{}', for at most {:.0f} s more: {}", config_.job,
               seconds(std::max(Duration{}, join_deadline() - loop_.now())), describe_join());
-    notice_later();
+    notice_after(loop_.now() - join_deadline() + config_.join_timeout);
   });
 }
 
@@ -166,16 +167,12 @@ void SchedulerLink::on_progress(const JoinProgress& progress) {
   std::string missing;
   for (const Rank rank : progress.missing)
     missing += (missing.empty() ? "" : ", ") + std::to_string(rank.value);
-  progress_ =
-      fmt::format("{} of {} workers of job '{}' are there", progress.joined, config_.world_size, config_.job);
+  const std::string before =
+      std::exchange(progress_, fmt::format("{} of {} workers of job '{}' are there", progress.joined,
+                                           config_.world_size, config_.job));
   if (!missing.empty()) progress_ += "; missing rank " + missing;
   if (progress.servers == 0) progress_ += "; no server is there yet";
-  const TimePoint joining_since = join_deadline() - config_.join_timeout;
-  if (loop_.now() - joining_since >= kQuietJoin) {
-    log_.warn("still waiting: {}", progress_);
-  } else {
-    log_.info("{}", progress_);
-  }
+  if (progress_ != before) log_.info("{}", progress_);
 }
 
 // ---- what the scheduler says ----

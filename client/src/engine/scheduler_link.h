@@ -74,8 +74,8 @@ class SchedulerLink final : private ControlSession::Owner {
 
   // Beyond the join deadline: the scheduler, which knows who is missing, should be the one to say so.
   static constexpr Duration kJoinGrace = std::chrono::seconds(2);
-  static constexpr Duration kJoinNotice = std::chrono::seconds(5);  // how often it says what it waits for
-  static constexpr Duration kQuietJoin = std::chrono::seconds(10);
+  // After so long it says what it waits for; then each time after twice as long.
+  static constexpr Duration kJoinNotice = std::chrono::seconds(5);
 
  private:
   Message make_hello(const SessionCore::Known& known) override;
@@ -86,7 +86,7 @@ class SchedulerLink final : private ControlSession::Owner {
   bool may_begin_anew() const override { return !started_; }
 
   void join_is_late();
-  void notice_later();
+  void notice_after(Duration delay);
   void fail(Error error);  // by value: it may lie in a message of the connection that ends
   void on_progress(const JoinProgress& progress);
   bool handle_gathering(Message& message);
