@@ -77,6 +77,8 @@ class JobLedger {
 
   bool knows(JobRun job) const { return jobs_.contains(job); }
   const std::string& name_of_job(JobRun job) const { return jobs_.at(job).name; }
+  // Of its members, as far as the scheduler has said that others have left or are lost.
+  std::size_t workers_of(JobRun job) const;
   std::vector<JobRun> runs() const;
   std::size_t job_count() const { return jobs_.size(); }
   std::uint64_t reserved() const { return reserved_; }

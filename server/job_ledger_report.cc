@@ -6,6 +6,14 @@
 
 namespace bps {
 
+std::size_t JobLedger::workers_of(JobRun run) const {
+  const Job& job = jobs_.at(run);
+  return static_cast<std::size_t>(
+      std::count_if(job.members.begin(), job.members.end(), [&](const Member& member) {
+        return !job.lost.contains(member.rank) && !job.left.contains(member.rank);
+      }));
+}
+
 void JobLedger::worker_left(const WorkerLeft& left) {
   const auto found = jobs_.find(left.job_run);
   if (found == jobs_.end()) return;

@@ -399,6 +399,8 @@ TEST_CASE("all that is here is reported, as it is now") {
   ledger.worker_left({JobRun{3}, Rank{1}, false});
   ledger.shrink({20, JobRun{1}, Generation{2}, {Rank{1}}, 1, "rank 1 is gone"});
   ledger.shrink({21, JobRun{3}, Generation{2}, {Rank{1}}, 1, "rank 1 is gone"});
+  CHECK(ledger.workers_of(JobRun{1}) == 1);  // the other one is lost
+  CHECK(ledger.workers_of(JobRun{2}) == 0);  // one lingers, one has gone
 
   const Reported all = report(ledger);
   second.request = 0;

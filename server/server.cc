@@ -559,11 +559,18 @@ void Server::shrink(const Shrunk& shrunk) {
                 [this, request = asked(shrunk.request)] { acknowledge(request, {}); });
 }
 
+// The last worker that leaves is not announced, so with one left it may be that one, or a move.
+std::string Server::describe(const JobEnded& ended) const {
+  if (ended.error.code != ErrorCode::ok) return "failed: " + ended.error.message;
+  const char* const moved = "goes on at other servers: its partitions have moved there";
+  if (ledger_.workers_of(ended.job_run) > 1) return moved;
+  return state_ == State::draining ? fmt::format("has ended, or {}", moved) : "has ended";
+}
+
 void Server::end_job(const JobEnded& ended) {
   if (!ledger_.knows(ended.job_run)) return;
-  const bool failed = ended.error.code != ErrorCode::ok;
   log_.info("job '{}' (run {:016x}) {}", ledger_.name_of_job(ended.job_run), ended.job_run.value,
-            failed ? "failed: " + ended.error.message : "has ended");
+            describe(ended));
   stalls_.end(ended.job_run);
   const std::uint64_t bytes = ledger_.end(ended.job_run);
   if (const auto found = granting_.find(ended.job_run); found != granting_.end()) found->second.ended = true;

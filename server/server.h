@@ -138,6 +138,7 @@ class Server final : private ControlSession::Owner {
   void on_freed(std::uint64_t bytes);
   void drop(const DropTensors& drop);
   void shrink(const Shrunk& shrunk);
+  std::string describe(const JobEnded& ended) const;
   void end_job(const JobEnded& ended);
   Request asked(std::uint64_t number) const { return {number, link_.connection_number()}; }
   void acknowledge(Request request, const Error& error);

@@ -124,10 +124,11 @@ class Ctl(DaemonTest):
         text = self.ctl(scheduler, "drain", "1")
         self.assertRegex(text, r"server 1 drains: 1 job to move away from it\n"
                                r"server 1 has gone: [1-9]\d* partitions moved to others, nothing failed\n")
-        self.assert_status(servers[0], 0, "drained")
+        self.assert_status(servers[0], 0, r"job 'job' \(run \w+\) goes on at other servers", "drained")
         workers[0].say()
         for worker in workers:
             self.assert_status(worker, 0, "done", "closed")
+        servers[1].wait_line(r"job 'job' \(run \w+\) has ended$")
         self.assertEqual([server["server"] for server in self.ask(scheduler, "status")["servers"]], [2])
         self.assertIn("is the last one", self.ctl(scheduler, "drain", "2", status=64))
         self.assertIn("there is no server 7", self.ctl(scheduler, "drain", "7", status=64))
@@ -172,7 +173,6 @@ class Ctl(DaemonTest):
             self.assert_ended_well(server)
         self.assertIn("does not answer", self.ctl(scheduler, "shutdown", status=69))
 
-    def test_shutdown_of_nothing_and_of_who_does_not_listen(self):
     def assert_ended_well(self, server):
         # bpsctl has waited for it.
         self.assert_status(server, 0, " info  server: the scheduler at .* has ended the cluster: bpsctl shutdown, from ", limit=1)
@@ -213,6 +213,7 @@ class Ctl(DaemonTest):
             self.assert_ended_well(server)
         self.assert_status(scheduler, 0)
 
+    def test_shutdown_of_nothing_and_of_who_does_not_listen(self):
         self.assertEqual(self.ask(self.scheduler(), "shutdown"), {"jobs": 0, "servers": 0})
         scheduler, servers = self.cluster()
         servers[0].signal(signal.SIGSTOP)
