@@ -26,7 +26,7 @@ std::optional<std::string> doubt_about(std::uint64_t memory_max, const MemoryBou
   return fmt::format(
       "--memory-max {} is more than this server can have: {} allows {}, so give it at most {}; "
       "tensors beyond what there is are refused",
-      to_string(ByteSize{memory_max}), limit.by, rounded(ByteSize{limit.bytes}),
+      rounded(ByteSize{memory_max}), limit.by, rounded(ByteSize{limit.bytes}),
       rounded(ByteSize{default_memory_max(limit)}));
 }
 

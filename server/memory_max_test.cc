@@ -20,10 +20,10 @@ TEST_CASE("a larger memory-max is doubted, naming the limit") {
   const MemoryBound limit{16 * kGiB, "control group /jobs"};
   CHECK_FALSE(doubt_about(15 * kGiB, limit));
   CHECK(doubt_about(15 * kGiB + 1, limit));
-  CHECK(
-      doubt_about(20 * kGiB, limit) ==
-      "--memory-max 20GiB is more than this server can have: control group /jobs allows 16.0 GiB, so give it "
-      "at most 15.0 GiB; tensors beyond what there is are refused");
+  CHECK(doubt_about(20 * kGiB, limit) ==
+        "--memory-max 20.0 GiB is more than this server can have: control group /jobs allows 16.0 GiB, so "
+        "give it "
+        "at most 15.0 GiB; tensors beyond what there is are refused");
   CHECK_FALSE(doubt_about(1ull << 50, {}));
 }
 

@@ -121,8 +121,8 @@ Status Server::start() {
   make_shards();
   if (!options_.advertise.empty()) data_.host = options_.advertise;
   log_.info("listens on {}, {}, {} for tensors, {} of reorder budget a shard", to_string(data_),
-            counted(shards_.size(), "shard"), to_string(ByteSize{ledger_.memory_max()}),
-            to_string(ByteSize{reorder_budget_}));
+            counted(shards_.size(), "shard"), rounded(ByteSize{ledger_.memory_max()}),
+            rounded(ByteSize{reorder_budget_}));
   hello_.host = options_.host;
   hello_.data = data_;
   hello_.shards = static_cast<std::uint32_t>(shards_.size());

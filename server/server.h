@@ -181,8 +181,8 @@ class Server final : private ControlSession::Owner {
   TimerId watch_timer_;
   TimerId drain_timer_;
   std::optional<TimePoint> drains_alone_since_;  // without a scheduler
-  StallWatch stalls_;
   bool ends_with_cluster_ = false;               // the scheduler waits until this connection closes
+  StallWatch stalls_;
   // Declarations that wait for memory that is being freed or for others of their job, and drops that must not
   // overtake them.
   std::deque<Message> deferred_;

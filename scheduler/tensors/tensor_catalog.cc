@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/base/config/units.h"
+
 namespace bps {
 namespace {
 
@@ -41,8 +43,8 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
   }
   if (next_partition_ + partitions > config_.max_partitions) {
     return too_large(declaration,
-                     fmt::format("brings the job to more than {} partitions of {} bytes",
-                                 config_.max_partitions, config_.partition_bytes),
+                     fmt::format("brings the job to more than {} partitions of {}", config_.max_partitions,
+                                 rounded(ByteSize{config_.partition_bytes})),
                      "raise partition-bytes");
   }
   const TensorId id{static_cast<std::uint32_t>(tensors_.size())};

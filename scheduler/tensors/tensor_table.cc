@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "proto/base/config/units.h"
+
 namespace bps {
 namespace {
 
@@ -51,12 +53,12 @@ TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& decla
                                        std::uint64_t& partitions, Batch& batch) {
   const std::uint64_t count = catalog_.partitions_of(declaration);
   if (partitions + count > kMaxPartitionsPerDeclare) {
-    return {
-        std::nullopt,
-        make_error(ErrorCode::invalid_argument,
-                   fmt::format("tensor '{}' brings the declaration to more than {} partitions of {} bytes",
-                               declaration.name, kMaxPartitionsPerDeclare, catalog_.partition_bytes()),
-                   "declare fewer tensors at once, split the tensor, or raise partition-bytes")};
+    return {std::nullopt,
+            make_error(ErrorCode::invalid_argument,
+                       fmt::format("tensor '{}' brings the declaration to more than {} partitions of {}",
+                                   declaration.name, kMaxPartitionsPerDeclare,
+                                   rounded(ByteSize{catalog_.partition_bytes()})),
+                       "declare fewer tensors at once, split the tensor, or raise partition-bytes")};
   }
   partitions += count;
   if (const auto known = catalog_.find(declaration.name)) {

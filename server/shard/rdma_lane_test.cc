@@ -274,7 +274,7 @@ TEST_CASE("over RDMA and through shared memory: both read an aggregate where it 
 TEST_CASE(
     "over RDMA and through shared memory: where nothing can be pinned, workers of this host get no copy") {
   BothWorld world;
-  const ExpectLog said("cannot pin 4194304 bytes; aggregates are copied once more for lanes that need this");
+  const ExpectLog said("cannot pin 4.0 MiB; aggregates are copied once more for lanes that need this");
   world.open(60'000, /*pins=*/false);
   const std::vector<std::vector<float>> values(2, std::vector<float>(60'000, 3));
   for (std::uint64_t round = 0; round < 3; ++round)
@@ -288,7 +288,7 @@ TEST_CASE("over RDMA: aggregates go into ordinary memory where none can be pinne
   world.serve();
   REQUIRE(world.open_job(kRun, 1).code == ErrorCode::ok);
   world.fabric->fail_registrations(1);
-  const ExpectLog said("cannot pin 4194304 bytes; aggregates go into ordinary memory");
+  const ExpectLog said("cannot pin 4.0 MiB; aggregates go into ordinary memory");
   REQUIRE(world.declare(kRun, 1, 60'000).code == ErrorCode::ok);
   world.fabric->fail_registrations(0);
   world.rdma_lane(kRun, 0, 0);

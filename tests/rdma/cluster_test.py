@@ -228,11 +228,11 @@ class Auto(Job):
     def test_refused_where_rdma_is_wanted_and_next_to_nothing_may_be_pinned(self):
         for wish in (("--transport", "rdma"), ("--rdma-device", self.lab.device(SERVERS[0]))):
             server = self.limited_server(1 << 20, *wish)
-            self.assert_status(server, OS, r"cannot pin 67108864 bytes for RDMA device rxe\d .*limit of locked memory: 1MiB", "raise it")
+            self.assert_status(server, OS, r"cannot pin 64.0 MiB for RDMA device rxe\d .*limit of locked memory: 1.0 MiB", "raise it")
 
     def test_tcp_where_next_to_nothing_may_be_pinned(self):
         server = self.limited_server(8 << 20)
-        server.wait_line("offers no RDMA: cannot pin 67108864 bytes .*raise it")
+        server.wait_line("offers no RDMA: cannot pin 64.0 MiB .*raise it")
         server.wait_line("is server")
         doctor = self.start("doctor", self.bin / "bpsctl", "doctor", "--rdma")
         self.assert_status(doctor, 0, f"not used: RDMA by the bps-server that runs as process {server.process.pid}, which may pin 8 MiB of memory")

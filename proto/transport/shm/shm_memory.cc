@@ -37,14 +37,9 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-std::string shown(std::uint64_t bytes) {
-  constexpr std::uint64_t kMiB = 1024 * 1024;
-  return to_string(ByteSize{bytes >= kMiB ? bytes / kMiB * kMiB : bytes});
-}
-
 Error no_memory(std::size_t bytes, const std::string& why) {
   return make_error(ErrorCode::out_of_memory,
-                    fmt::format("the system gives no {} of shared memory: {}", shown(bytes), why),
+                    fmt::format("the system gives no {} of shared memory: {}", rounded(ByteSize{bytes}), why),
                     "use less, or raise the memory limit of this process, container or host");
 }
 
@@ -58,7 +53,7 @@ Status check_file_limit(std::size_t bytes) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
   if (bytes <= limit.rlim_cur) return {};
-  return no_memory(bytes, fmt::format("files may have {} (`ulimit -f`)", shown(limit.rlim_cur)));
+  return no_memory(bytes, fmt::format("files may have {} (`ulimit -f`)", rounded(ByteSize{limit.rlim_cur})));
 }
 
 // All pages, now: later it would be a signal, not an error. The kernel would rather end processes than refuse
@@ -67,7 +62,7 @@ Status fill_with_pages(int fd, const ShmMapping& mapping) {
   const std::size_t bytes = mapping.bytes().size();
   if (bytes >= kWorthALook) {
     const std::uint64_t headroom = page_headroom().bytes;
-    if (bytes > headroom) return no_memory(bytes, fmt::format("{} are left", shown(headroom)));
+    if (bytes > headroom) return no_memory(bytes, fmt::format("{} are left", rounded(ByteSize{headroom})));
   }
   while (::madvise(mapping.bytes().data(), bytes, MADV_POPULATE_WRITE) != 0) {
     if (errno == EINTR) continue;

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "proto/base/config/units.h"
+
 namespace bps {
 
 // What the CUDA thread has not come to.
@@ -103,7 +105,7 @@ Status PinnedMemory::work() {
   if (current.status().ok() && !kills_context(code)) return {};
   Error error =
       current.status().ok() ? device_->error(CudaCall::register_host, code) : current.status().error();
-  error.message += " (of " + std::to_string(size) + " bytes)";
+  error.message += " (of " + rounded(ByteSize{size}) + ")";
   return error;
 }
 

@@ -47,8 +47,8 @@ Error cannot_pin_memory(std::string_view device, std::size_t bytes, std::string_
   // Short: a peer is told it within a rejection.
   return make_error(
       ErrorCode::out_of_memory,
-      fmt::format("cannot pin {} bytes for RDMA device {} ({}), limit of locked memory: {}", bytes, device,
-                  why, limit ? to_string(ByteSize{*limit}) : "none"),
+      fmt::format("cannot pin {} for RDMA device {} ({}), limit of locked memory: {}",
+                  rounded(ByteSize{bytes}), device, why, limit ? rounded(ByteSize{*limit}) : "none"),
       limit ? "raise it: `ulimit -l unlimited`, which root allows by `* - memlock unlimited` in "
               "/etc/security/limits.conf; LimitMEMLOCK=infinity in a systemd unit; --ulimit memlock=-1 for a "
               "container"

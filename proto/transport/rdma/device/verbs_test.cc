@@ -30,8 +30,8 @@ TEST_CASE("memory that cannot be pinned: the limit and what to do, also where th
   const Error limited = cannot_pin_memory("mlx5_0", 1572864, "Cannot allocate memory", 64 * 1024);
   CHECK(limited.code == ErrorCode::out_of_memory);
   CHECK(limited.message ==
-        "cannot pin 1572864 bytes for RDMA device mlx5_0 (Cannot allocate memory), limit of locked memory: "
-        "64KiB");
+        "cannot pin 1.5 MiB for RDMA device mlx5_0 (Cannot allocate memory), limit of locked memory: "
+        "64.0 KiB");
   CHECK(limited.message.size() <= kMaxRdmaReasonBytes);
   CHECK_THAT(limited.advice, Contains("ulimit -l"));
   const Error unlimited = cannot_pin_memory("mlx5_0", 4096, "Cannot allocate memory", std::nullopt);

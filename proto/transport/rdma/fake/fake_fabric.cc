@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "proto/base/config/units.h"
 #include "proto/transport/rdma/fake/fake_link.h"
 
 namespace bps {
@@ -59,7 +60,7 @@ Result<std::unique_ptr<VerbsMemory>> FakeFabric::register_memory(FakeDevice& dev
                                                                  std::span<std::byte> memory, bool readable) {
   if (device.is_lost()) return make_error(ErrorCode::unreachable, "the device is gone");
   if (registrations_left_ == 1)
-    return make_error(ErrorCode::out_of_memory, "cannot pin " + std::to_string(memory.size()) + " bytes");
+    return make_error(ErrorCode::out_of_memory, "cannot pin " + rounded(ByteSize{memory.size()}));
   if (registrations_left_ > 1) --registrations_left_;
   const std::uint32_t key = ++last_key_;
   memories_[key] = {memory, readable, &device};
