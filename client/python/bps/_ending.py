@@ -3,9 +3,9 @@ knows whether to start it again.
 
 An uncaught exception ends Python with status 1, whatever it was. Here sys.excepthook prints it as it would have been
 printed, and then ends the program with the status of the bps.Error that is the exception, or its cause. Installed when the
-first client is made, in front of the hook that it finds, and in front of those that come later, because ours does
-not return to one that has called it: torch.distributed's would not show what it has collected. It ends nothing but a
-main thread of a program: no other thread, no interactive session.
+first client or the first bps.Error is made, in front of the hook that it finds, and in front of those that come later,
+because ours does not return to one that has called it: torch.distributed's would not show what it has collected. It ends
+nothing but a main thread of a program: no other thread, no interactive session.
 
 sys.exit(n) has failed, too, if n is not 0, and to the other workers such a program must not look as one that has done its
 work and left. Python tells nobody with which status it ends, but it reads `code` of the exception that ends it: sys.exit, exit
@@ -24,7 +24,7 @@ import threading
 import types
 from typing import Any, Callable, Deque, List, NoReturn, Optional
 
-from .errors import Error
+from .errors import Error, call_when_made
 
 Witness = Callable[[Exception], Optional[Error]]
 Ended = Callable[[], Any]
@@ -88,12 +88,13 @@ def in_front() -> bool:
     return _hook is not None and sys.excepthook is _hook
 
 
+@call_when_made  # an error may end the program, also where there has been no client
 def come_to_front() -> None:
-    """Before the first client, nothing happens; to be called where a program may have got another hook."""
+    """To be called where a program may have got another hook."""
     global _hook
-    if _ended is None or in_front():
+    if in_front():
         return
-    before, ended = sys.excepthook, _ended
+    before = sys.excepthook
 
     def hook(kind: Any, exception: Any, trace: Any) -> None:
         if _hook is not hook:  # another of ours has called it
@@ -108,7 +109,8 @@ def come_to_front() -> None:
         error = error_behind(exception)
         for witness in _witnesses if isinstance(exception, Exception) else []:
             error = error or witness(exception)
-        ended()
+        if _ended is not None:
+            _ended()
         if error is not None:
             # Raised in here it ends the interpreter as it would anywhere else: exit functions run.
             raise SystemExit(error.exit_code)

@@ -9,7 +9,7 @@ import os
 import pathlib
 from typing import Optional
 
-from . import _abi, _ending
+from . import _abi
 from .errors import Code, Error
 
 NAME = f"libbpsclient.so.{_abi.VERSION_MAJOR}"
@@ -74,7 +74,6 @@ def check(status: int, error: Optional[_abi.CError] = None) -> None:
 
 def told(error: _abi.CError) -> Error:
     """The exception for a bps_error; copies everything out of it."""
-    _ending.come_to_front()  # it may end the program
     return Error(Code(error.status), error.message.decode(errors="replace"), error.advice.decode(errors="replace"),
                  error.exit_code)
 

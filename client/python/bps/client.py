@@ -133,6 +133,7 @@ class Client:
         self.world_size: int = library.bps_world_size(self._pointer)
         self.local_rank: int = library.bps_local_rank(self._pointer)
         self.local_size: int = library.bps_local_size(self._pointer)
+        self._operation_timeout_s = self.info().operation_timeout_s
         _open_clients.add(self)
 
     # -- tensors --

@@ -1,6 +1,6 @@
 """The one exception of this package: what went wrong, what to do about it, and how a program should end."""
 import enum
-from typing import Optional
+from typing import Callable, List, Optional
 
 
 class Code(enum.IntEnum):
@@ -26,6 +26,15 @@ _EXIT_CODES = {Code.INVALID_ARGUMENT: 64, Code.UNREACHABLE: 69, Code.OS: 71, Cod
                Code.CANCELLED: 64, Code.CLOSED: 64, Code.INTERNAL: 70}
 
 
+_when_made: List[Callable[[], None]] = []
+
+
+def call_when_made(function: Callable[[], None]) -> Callable[[], None]:
+    """From now on, for each Error that is made."""
+    _when_made.append(function)
+    return function
+
+
 class Error(RuntimeError):
     """A failure, told by the library.
 
@@ -35,6 +44,8 @@ class Error(RuntimeError):
 
     def __init__(self, code: Code, message: str, advice: str = "", exit_code: Optional[int] = None) -> None:
         super().__init__(f"{message} ({advice})" if advice else message)
+        for function in _when_made:
+            function()
         self.code = code
         self.message = message
         self.advice = advice

@@ -127,8 +127,9 @@ class Handle:
         started = time.monotonic()
         error = _library.new_error()
         rest_s = timeout_s
-        if in_main_thread() and (timeout_s is None or timeout_s >= _LONG_S) and not self._ends_soon():
-            rest_s = None if timeout_s is None else timeout_s - _SOON_S
+        whole_s = self._client._operation_timeout_s if timeout_s is None else timeout_s
+        if in_main_thread() and whole_s >= _LONG_S and not self._ends_soon():
+            rest_s = whole_s - (time.monotonic() - started)
         if self.poll():
             status = self._wait(0, error)
         else:

@@ -308,8 +308,56 @@ class InfoTest(unittest.TestCase):
         self.assertEqual(caught.exception.code, bps.Code.CLOSED)
 
 
+class EndTest(unittest.TestCase):
+    """With which status a program ends that does not catch an error, also where there has never been a client."""
+
+    def ended(self, program, status, pattern, **environment):
+        kept = {name: os.environ[name] for name in ("PATH", "BPS_LIBRARY")}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT,
+                              env={**kept, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertRegex(done.stderr, pattern)
+        self.assertEqual(done.stderr.count("Traceback"), 1, done.stderr)
+
+    def test_without_a_client(self):
+        self.ended("import bps; bps.handle.milliseconds_of('soon')", 64, "'soon' is not a number of seconds")
+        self.ended("import bps; raise ValueError from bps.Error(bps.Code.PEER_LOST, 'told')", 75, "told")
+        self.ended("import bps; bps.Error(bps.Code.PEER_LOST, 'kept'); raise ValueError", 1, "ValueError")
+
+    def test_a_client_that_cannot_be_made(self):
+        self.ended("import bps; bps.Client(gpu=1)", 64, "no setting 'gpu'")
+        self.ended("import bps; bps.Client(mode='fast')", 78, "'fast' is not one of")
+        self.ended("import bps; bps.Client(join_timeout='100ms')", 69, "does not answer", BPS_SCHEDULER="127.0.0.1:1",
+                   BPS_WORLD_SIZE="2", BPS_RANK="0")
+        self.ended("import bps; bps.Client()", 78, "no/such/library", BPS_LIBRARY="/no/such/library")
+
+
 class WaitTest(unittest.TestCase):
     """A wait in the main thread for something that never comes: a world of two with one worker."""
+
+    def test_the_time_of_a_wait_is_the_whole_of_it(self):
+        waited, looks = [], []
+
+        def look(handle):
+            looks.append(threading.Event().wait(0.05))
+            return False
+
+        with unittest.mock.patch.multiple(bps.Handle, poll=lambda handle: False, _ends_soon=look,
+                                          _wait=lambda handle, milliseconds, error: waited.append(milliseconds) or 0):
+            for operation_timeout, timeout_s in (("60s", None), ("5s", 60.0)):
+                with bps.Client(scheduler="embedded:", operation_timeout=operation_timeout) as client:
+                    handle = bps.Handle(client, None, ())
+                    handle.wait(timeout_s)
+                    self.assertEqual(len(looks), 1)
+                    self.assertGreater(waited.pop(), 0)
+                    looks.clear()
+                    waited.clear()
+                    handle.wait(timeout_s)
+                    self.assertLessEqual(waited.pop(), 60_000 - 50)
+                    looks.clear()
+            with bps.Client(scheduler="embedded:", operation_timeout="5s") as client:  # it is as long as it is short
+                bps.Handle(client, None, ()).wait()
+            self.assertEqual((looks, waited), ([], [-1]))
 
     def test_ctrl_c_while_its_thread_is_being_started(self):
         began, calls = threading.Event(), []

@@ -1,8 +1,10 @@
 """bps.torch with several workers: bits, shapes, accumulation, and how it ends when something goes wrong."""
+import os
 import re
 import signal
+import sys
 
-from harness import WorkerTest
+from harness import HERE, WorkerTest
 
 
 class CasesTest(WorkerTest):
@@ -29,6 +31,11 @@ class TorchTest(CasesTest):
     def test_compiled(self):
         """A compiler runs in it, in every rank: slow on a busy machine."""
         self.cases(2, "compiled", limit=600)
+
+    def test_a_program_that_forgets_init(self):
+        worker = self.start("worker", sys.executable, "-c", "import bps.torch; bps.torch.rank()",
+                            environment={"PYTHONPATH": str(HERE.parent), "BPS_LIBRARY": os.environ["BPS_LIBRARY"]})
+        self.assert_status(worker, 64, "bps.torch is not in a job .*call bps.torch.init")
 
     def test_nothing_is_left_of_ten_thousand_steps(self):
         self.cases(1, "flat")
