@@ -288,7 +288,11 @@ typedef struct bps_handle bps_handle; /* one operation */
 /* Starts to reduce `in` of all workers into `out` of all workers, and returns at once. Both may be the same
  * memory. They must stay valid, and `in` unchanged, until the operation is done. One operation per tensor at
  * a time, else BPS_INVALID_ARGUMENT. `out` NULL: read the answer in place with bps_handle_view; the tensor
- * takes no other operation until bps_handle_release. */
+ * takes no other operation until bps_handle_release.
+ *
+ * All workers call the same on a tensor, in the same order. If they do not, or one of them has closed, the
+ * tensor fails for good on all of them: this operation or the next one ends with BPS_CONFIGURATION, naming
+ * both sides. Other tensors go on. On an asynchronous tensor only the operation that is wrong fails. */
 BPS_API bps_status bps_push_pull(bps_client* client, bps_tensor tensor, const bps_buffer* in,
                                  const bps_buffer* out, bps_reduce_op operation, bps_handle** handle,
                                  bps_error* error);

@@ -395,6 +395,40 @@ TEST_CASE("c api: two workers sum, and the one that stays learns that the other 
   bps_handle_free(a);
 }
 
+TEST_CASE("c api: ranks that call different things on a tensor lose it, with one error, and nothing else") {
+  const bps::ExpectLog differ("rank 0 calls sum, rank 1 calls max");
+  const TwoWorkers job;
+  const std::size_t count = 1'000'000;  // several partitions
+  std::vector<float> one(count, 1.0f), two(count, 2.0f), sum(count);
+  const bps_tensor tensor = job.a.declare("t", count), other = job.a.declare("u", count);
+  CHECK(job.b.declare("t", count) == tensor);
+  CHECK(job.b.declare("u", count) == other);
+  bps_handle* a = job.a.push_pull(tensor, one, sum);
+  const bps_buffer in = OpenClient::buffer(two), out = OpenClient::buffer(two);
+  bps_handle* b = nullptr;
+  REQUIRE(bps_push_pull(job.b, tensor, &in, &out, BPS_MAX, &b, nullptr) == BPS_OK);
+  Refusal first, second;
+  CHECK(bps_wait(a, kSoon, first) == BPS_CONFIGURATION);
+  CHECK(bps_wait(b, kSoon, second) == BPS_CONFIGURATION);
+  CHECK_THAT(first.message(), Contains("rank 0 calls sum, rank 1 calls max"));
+  CHECK_THAT(second.message(), Contains("rank 0 calls sum, rank 1 calls max"));
+  bps_handle_free(a);
+  bps_handle_free(b);
+  Refusal later;
+  b = job.b.push_pull(tensor, two, two);
+  CHECK(bps_wait(b, kSoon, later) == BPS_CONFIGURATION);
+  CHECK(later.message() == second.message());
+  bps_handle_free(b);
+
+  a = job.a.push_pull(other, one, sum);
+  b = job.b.push_pull(other, two, two);
+  CHECK(bps_wait(a, kSoon, nullptr) == BPS_OK);
+  CHECK(bps_wait(b, kSoon, nullptr) == BPS_OK);
+  CHECK(sum == std::vector<float>(count, 3.0f));
+  bps_handle_free(a);
+  bps_handle_free(b);
+}
+
 TEST_CASE("c api: several clients in one process, used from several threads") {
   std::vector<std::future<bool>> threads;
   for (int t = 0; t < 3; ++t) {
