@@ -12,11 +12,6 @@
 #include "server/aggregate/aggregator.h"
 
 namespace bps {
-namespace {
-
-constexpr std::uint64_t kMiB = 1 << 20;
-
-}  // namespace
 
 Result<bool> JobLedger::open(const OpenJob& job) {
   if (const auto found = jobs_.find(job.job_run); found != jobs_.end()) {
@@ -43,7 +38,7 @@ Result<bool> JobLedger::open(const OpenJob& job) {
   entry.generation = job.generation;
   entry.members = job.members;
   entry.lanes_per_shard = static_cast<std::uint64_t>(senders);
-  entry.lane_bytes.resize(shards_, 0);
+  entry.lane_bytes.resize(plan_.shards, 0);
   return true;
 }
 
@@ -69,10 +64,10 @@ Status JobLedger::check(const DeclareSlices& declare, const TensorSlices& tensor
                                   tensor.tensor.value, job, known->name, tensor.name));
   }
   for (const PartitionSlice& slice : tensor.partitions) {
-    if (slice.shard >= shards_) {
+    if (slice.shard >= plan_.shards) {
       return make_error(ErrorCode::protocol,
                         fmt::format("partition {} of '{}' is for shard {}, this server has {}",
-                                    slice.partition.value, tensor.name, slice.shard, shards_));
+                                    slice.partition.value, tensor.name, slice.shard, plan_.shards));
     }
     if (slice.elements > kMaxPayloadBytes / size_of(tensor.dtype)) {
       return make_error(ErrorCode::protocol,
@@ -132,7 +127,7 @@ void JobLedger::add(Tensor& tensor, const TensorSlices& slices) {
     std::sort(tensor.partitions.begin(), tensor.partitions.end(), by_number);
 }
 
-JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Room& room) {
+JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const MemoryRoom& room) {
   Declaration result;
   const auto found = jobs_.find(declare.job_run);
   if (found == jobs_.end()) {
@@ -159,7 +154,7 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Ro
     }
   }
   std::uint64_t replaced = 0;
-  for (std::uint32_t shard = 0; shard < shards_; ++shard) {
+  for (std::uint32_t shard = 0; shard < plan_.shards; ++shard) {
     if (lane_bytes[shard] == job.lane_bytes[shard]) continue;
     result.own_bytes += lane_bytes[shard] * job.lanes_per_shard;
     replaced += job.lane_bytes[shard] * job.lanes_per_shard;
@@ -197,22 +192,22 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Ro
 }
 
 Error JobLedger::no_room(const DeclareSlices& declare, const Job& job, const Declaration& wanted,
-                         const Room& room) const {
+                         const MemoryRoom& room) const {
+  const std::string advice = plan_.advice(reserved_ + wanted.bytes, room);
   const std::string need = fmt::format("{} tensors of job '{}' from '{}' on need {}", declare.tensors.size(),
                                        job.name, declare.tensors.empty() ? "" : declare.tensors.front().name,
                                        rounded(ByteSize{wanted.bytes}));
   if (wanted.for_room) {
     return make_error(ErrorCode::out_of_memory,
-                      fmt::format("{}; {} are reserved, and this server can have {} now: {}", need,
-                                  rounded(ByteSize{reserved_}), rounded(ByteSize{room.bytes}), room.why),
-                      "free memory there, raise its limit, or start servers on other machines");
+                      fmt::format("{}; {} are reserved, and this server can have {} now: {} are left ({})",
+                                  need, rounded(ByteSize{reserved_}), rounded(ByteSize{room.bytes}),
+                                  rounded(ByteSize{room.left.bytes}), room.left.by),
+                      advice);
   }
-  const std::uint64_t missing = wanted.bytes + reserved_ - memory_max_;
   return make_error(ErrorCode::out_of_memory,
                     fmt::format("{}; {} of {} are reserved", need, rounded(ByteSize{reserved_}),
                                 rounded(ByteSize{memory_max_})),
-                    fmt::format("raise this server's --memory-max by {}, or start more servers",
-                                to_string(ByteSize{((missing - 1) / kMiB + 1) * kMiB})));
+                    advice);
 }
 
 void JobLedger::granted(JobRun run) {

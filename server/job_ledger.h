@@ -27,6 +27,7 @@
 #include "proto/base/result.h"
 #include "proto/wire/messages.h"
 #include "server/aggregate/aggregator.h"
+#include "server/memory_plan.h"
 
 namespace bps {
 
@@ -35,18 +36,13 @@ TensorSlices without_partitions(const TensorSlices& tensor);
 
 class JobLedger {
  public:
-  // `memory_max`: bytes for partitions and lane buffers.
-  JobLedger(std::uint64_t memory_max, std::uint32_t shards) : memory_max_(memory_max), shards_(shards) {}
+  // Partitions and lane buffers are what the plan has for tensors.
+  explicit JobLedger(const MemoryPlan& plan) : plan_(plan), memory_max_(plan.for_tensors()) {}
 
   // False: it is open already, just like that.
   Result<bool> open(const OpenJob& job);
 
   enum class Verdict : std::uint8_t { accepted, waits, refused };
-  // What all jobs together may have now, because of the system.
-  struct Room {
-    std::uint64_t bytes = UINT64_MAX;
-    std::string why;  // for people: "the machine has 3.0 GiB left"
-  };
   struct Declaration {
     Verdict verdict = Verdict::refused;
     Error error;                    // refused
@@ -57,7 +53,7 @@ class JobLedger {
     std::vector<TensorId> tensors;  // that were not here at all
   };
   // All or nothing. `waits`: ask again after freed().
-  Declaration declare(const DeclareSlices& declare, const Room& room);
+  Declaration declare(const DeclareSlices& declare, const MemoryRoom& room);
   // Accepted: its memory is there. Until then it is not reported.
   void granted(JobRun job);
   // Accepted, but its memory could not be had: what is to be dropped now. Larger receive buffers stay
@@ -128,15 +124,15 @@ class JobLedger {
   };
 
   Error no_room(const DeclareSlices& declare, const Job& job, const Declaration& wanted,
-                const Room& room) const;
+                const MemoryRoom& room) const;
   Result<DeclareSlices> check(const Job& job, const DeclareSlices& declare) const;
   Status check(const DeclareSlices& declare, const TensorSlices& tensor, const Tensor* known) const;
   static bool holds(const Tensor* tensor, const PartitionSlice& slice);
   static void add(Tensor& tensor, const TensorSlices& slices);
   static void drop_partitions(Job& job, const std::vector<PartitionId>& partitions, Freed& freed);
 
-  const std::uint64_t memory_max_;
-  const std::uint32_t shards_;
+  const MemoryPlan plan_;
+  const std::uint64_t memory_max_;  // for tensors
   std::map<JobRun, Job> jobs_;
   std::uint64_t reserved_ = 0;
   std::uint64_t own_bytes_ = 0;

@@ -35,12 +35,12 @@ DeclareSlices tensor(std::uint64_t run, std::uint32_t id, std::uint32_t partitio
 }
 
 // Where the system has as much memory as is asked for.
-JobLedger::Declaration ask(JobLedger& ledger, const DeclareSlices& slices, const JobLedger::Room& room = {}) {
+JobLedger::Declaration ask(JobLedger& ledger, const DeclareSlices& slices, const MemoryRoom& room = {}) {
   return ledger.declare(slices, room);
 }
 
 TEST_CASE("ledger: a group has one size and a place for each member; some may be left out") {
-  JobLedger ledger(8 * kMiB, 1);
+  JobLedger ledger({8 * kMiB, 0, 1});
   OpenJob open = job(1, 4);
   for (std::uint32_t i = 1; i < 4; ++i) {
     open.members[i].leader = Rank{1};
@@ -81,7 +81,7 @@ TEST_CASE("ledger: what is to be filled with other partitions is the same tensor
 }
 
 TEST_CASE("a declaration reserves two buffers a partition and a receive buffer a lane") {
-  JobLedger ledger(100 * kMiB, 2);
+  JobLedger ledger({100 * kMiB, 0, 2});
   REQUIRE(ledger.open(job(1)).ok());
   CHECK(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
   CHECK(ledger.reserved() == 6 * kMiB + 2 * kMiB);
@@ -92,7 +92,7 @@ TEST_CASE("a declaration reserves two buffers a partition and a receive buffer a
 }
 
 TEST_CASE("what does not fit is refused with the amounts, and changes nothing") {
-  JobLedger ledger(10 * kMiB, 1);
+  JobLedger ledger({10 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   CHECK(ask(ledger, tensor(1, 1, 2)).verdict == Verdict::accepted);
   const auto refused = ask(ledger, tensor(1, 2, 3));
@@ -104,37 +104,38 @@ TEST_CASE("what does not fit is refused with the amounts, and changes nothing") 
 }
 
 TEST_CASE("what the system cannot give is refused with the amounts, though memory-max allows it") {
-  JobLedger ledger(100 * kMiB, 1);
+  JobLedger ledger({100 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ledger.open(job(2)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 4)).verdict == Verdict::accepted);
   CHECK(ledger.reserved() == 10 * kMiB);
   CHECK(ledger.own_bytes() == 6 * kMiB);
-  const JobLedger::Room room{15 * kMiB, "9.0 MiB are left (the machine)"};
+  const MemoryRoom room{15 * kMiB, {41 * kMiB, "the machine"}};
   const auto refused = ask(ledger, tensor(2, 1, 3), room);
   CHECK(refused.verdict == Verdict::refused);
   CHECK(refused.for_room);
   CHECK(refused.error.code == ErrorCode::out_of_memory);
   CHECK(refused.error.message ==
         "1 tensors of job 'job2' from 't1' on need 8.0 MiB; 10.0 MiB are reserved, and this server can have "
-        "15.0 "
-        "MiB now: 9.0 MiB are left (the machine)");
+        "15.0 MiB now: 41.0 MiB are left (the machine)");
+  CHECK(refused.error.advice ==
+        "free 3MiB of memory on the server's machine, or start servers on other machines");
   CHECK(ledger.reserved() == 10 * kMiB);
   // Beyond --memory-max no room helps.
   CHECK_FALSE(ask(ledger, tensor(2, 1, 60), room).for_room);
   CHECK(ask(ledger, tensor(2, 1, 1), room).verdict == Verdict::accepted);
   CHECK(ledger.own_bytes() == 6 * kMiB + 3 * kMiB);
   // Less than is reserved already.
-  CHECK(ask(ledger, tensor(2, 2, 1), {2 * kMiB, ""}).verdict == Verdict::refused);
+  CHECK(ask(ledger, tensor(2, 2, 1), {2 * kMiB, {}}).verdict == Verdict::refused);
   const std::uint64_t bytes = ledger.end(JobRun{1});
   CHECK(ledger.own_bytes() == 3 * kMiB);
-  CHECK(ask(ledger, tensor(2, 2, 3), {10 * kMiB, ""}).verdict == Verdict::waits);
+  CHECK(ask(ledger, tensor(2, 2, 3), {10 * kMiB, {}}).verdict == Verdict::waits);
   ledger.freed(bytes);
-  CHECK(ask(ledger, tensor(2, 2, 3), {10 * kMiB, ""}).verdict == Verdict::accepted);
+  CHECK(ask(ledger, tensor(2, 2, 3), {10 * kMiB, {}}).verdict == Verdict::accepted);
 }
 
 TEST_CASE("larger receive buffers are needed beside those before, until they are there") {
-  JobLedger ledger(100 * kMiB, 1);
+  JobLedger ledger({100 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 1)).verdict == Verdict::accepted);
   ledger.granted(JobRun{1});
@@ -151,7 +152,7 @@ TEST_CASE("larger receive buffers are needed beside those before, until they are
 }
 
 TEST_CASE("what could not be granted is taken back, but for the lanes, and is not reported before") {
-  JobLedger ledger(100 * kMiB, 1);
+  JobLedger ledger({100 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 1)).verdict == Verdict::accepted);
   ledger.granted(JobRun{1});
@@ -185,7 +186,7 @@ TEST_CASE("what could not be granted is taken back, but for the lanes, and is no
 }
 
 TEST_CASE("memory that is being freed is waited for") {
-  JobLedger ledger(10 * kMiB, 1);
+  JobLedger ledger({10 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ledger.open(job(2)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 4)).verdict == Verdict::accepted);
@@ -199,7 +200,7 @@ TEST_CASE("memory that is being freed is waited for") {
 }
 
 TEST_CASE("dropped tensors give their buffers back; lanes keep theirs; unknown ones are ignored") {
-  JobLedger ledger(100 * kMiB, 1);
+  JobLedger ledger({100 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
   const std::uint64_t bytes = ledger.drop({JobRun{1}, {TensorId{1}, TensorId{9}}});
@@ -214,7 +215,7 @@ TEST_CASE("dropped tensors give their buffers back; lanes keep theirs; unknown o
 }
 
 TEST_CASE("dropped partitions give their buffers back, and may come again") {
-  JobLedger ledger(100 * kMiB, 1);
+  JobLedger ledger({100 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
   REQUIRE(ask(ledger, tensor(1, 2, 2)).verdict == Verdict::accepted);
@@ -238,7 +239,7 @@ TEST_CASE("dropped partitions give their buffers back, and may come again") {
 }
 
 TEST_CASE("a tensor that was dropped may be declared again with its numbers") {
-  JobLedger ledger(100 * kMiB, 1);
+  JobLedger ledger({100 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
   ledger.freed(ledger.drop({JobRun{1}, {TensorId{1}}}));
@@ -248,7 +249,7 @@ TEST_CASE("a tensor that was dropped may be declared again with its numbers") {
 }
 
 TEST_CASE("what moves here may belong to a tensor that is here already, and goes with it") {
-  JobLedger ledger(14 * kMiB, 1);
+  JobLedger ledger({14 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 2)).verdict == Verdict::accepted);
   DeclareSlices moved = tensor(1, 1, 4);
@@ -271,7 +272,7 @@ TEST_CASE("what moves here may belong to a tensor that is here already, and goes
 }
 
 TEST_CASE("the epoch of a job grows with what is declared, and with nothing, but never falls") {
-  JobLedger ledger(100 * kMiB, 1);
+  JobLedger ledger({100 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   DeclareSlices empty;
   empty.job_run = JobRun{1};
@@ -285,7 +286,7 @@ TEST_CASE("the epoch of a job grows with what is declared, and with nothing, but
 }
 
 TEST_CASE("declarations that make no sense are refused") {
-  JobLedger ledger(100 * kMiB, 2);
+  JobLedger ledger({100 * kMiB, 0, 2});
   CHECK(ask(ledger, tensor(1, 1, 1)).error.code == ErrorCode::peer_lost);
   REQUIRE(ledger.open(job(1)).ok());
   CHECK_FALSE(ledger.open(job(1, 3)).ok());
@@ -306,7 +307,7 @@ TEST_CASE("declarations that make no sense are refused") {
 }
 
 TEST_CASE("what is here already, just like that, is not opened or reserved again") {
-  JobLedger ledger(14 * kMiB, 2);
+  JobLedger ledger({14 * kMiB, 0, 2});
   CHECK(*ledger.open(job(1)));
   DeclareSlices first = tensor(1, 1, 3);
   first.epoch = Epoch{2};
@@ -369,7 +370,7 @@ Reported report(const JobLedger& ledger) {
 }
 
 TEST_CASE("all that is here is reported, as it is now") {
-  JobLedger ledger(100 * kMiB, 2);
+  JobLedger ledger({100 * kMiB, 0, 2});
   CHECK(report(ledger).jobs.empty());
   REQUIRE(ledger.open(job(1)).ok());
   OpenJob second = job(2);
@@ -423,7 +424,7 @@ TEST_CASE("all that is here is reported, as it is now") {
 }
 
 TEST_CASE("a report is in pieces") {
-  JobLedger ledger(10'000 * kMiB, 1);
+  JobLedger ledger({10'000 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   for (std::uint32_t i = 0; i < kMaxTensorsPerDeclare + 1; ++i)
     REQUIRE(ask(ledger, tensor(1, i, 1)).verdict == Verdict::accepted);

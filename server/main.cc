@@ -163,6 +163,7 @@ class Program final : public Daemon {
     options.host = settings_.host;
     options.bandwidth_bps = settings_.bandwidth ? settings_.bandwidth->bits_per_second : 0;
     options.memory_max = memory_max_;
+    options.memory_limit = memory_limit_;
     options.headroom = [] { return memory_headroom(); };
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
@@ -190,14 +191,15 @@ class Program final : public Daemon {
 
   // With the threads' stacks, which `ulimit -v` counts.
   Status choose_memory_max() {
-    const MemoryBound limit = memory_limit();
-    memory_max_ = settings_.memory_max ? settings_.memory_max->bytes : default_memory_max(limit);
+    memory_limit_ = memory_limit();
+    memory_max_ = settings_.memory_max ? settings_.memory_max->bytes : default_memory_max(memory_limit_);
     if (memory_max_ < kLeastMemory) {
-      return make_error(ErrorCode::out_of_memory,
-                        fmt::format("{} leaves {} for tensors", limit.by, rounded(ByteSize{memory_max_})),
-                        "raise it; a server needs 64 MiB for itself");
+      return make_error(
+          ErrorCode::out_of_memory,
+          fmt::format("{} leaves {} for tensors", memory_limit_.by, rounded(ByteSize{memory_max_})),
+          "raise it; a server needs 64 MiB for itself");
     }
-    if (const auto doubt = settings_.memory_max ? doubt_about(memory_max_, limit) : std::nullopt)
+    if (const auto doubt = settings_.memory_max ? doubt_about(memory_max_, memory_limit_) : std::nullopt)
       log().warn("{}", *doubt);
     return {};
   }
@@ -284,6 +286,7 @@ class Program final : public Daemon {
   void stop_now() override { server_->stop(); }
 
   const Settings& settings_;
+  MemoryBound memory_limit_;
   std::uint64_t memory_max_ = 0;
   std::vector<std::unique_ptr<LoopThread>> threads_;
   std::unique_ptr<TcpTransport> transport_;

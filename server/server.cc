@@ -13,20 +13,9 @@
 namespace bps {
 namespace {
 
-// Of memory_max, for the reorder budgets of all shards together.
-constexpr std::uint64_t kBudgetShare = 4;
-
-std::uint64_t budget_per_shard(const ServerOptions& options, std::size_t shards) {
-  return std::min<std::uint64_t>(options.reorder_budget, options.memory_max / kBudgetShare / shards);
-}
-
-// For the program itself: connections, messages.
-constexpr std::uint64_t kKeptFree = 32 << 20;
-
-JobLedger::Room room_of(std::uint64_t taken, const MemoryBound& left) {
-  if (left.bytes == UINT64_MAX) return {};
-  return {taken + left.bytes - std::min(left.bytes, kKeptFree),
-          fmt::format("{} are left ({})", rounded(ByteSize{left.bytes}), left.by)};
+MemoryPlan memory_plan(const ServerOptions& options, std::size_t shards) {
+  return {options.memory_max, options.reorder_budget, static_cast<std::uint32_t>(shards),
+          options.memory_limit, options.embedded};
 }
 
 constexpr Duration kRoomIsGood = std::chrono::milliseconds(100);
@@ -63,10 +52,9 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
       options_(std::move(options)),
       callbacks_(std::move(callbacks)),
       log_(std::move(log)),
-      reorder_budget_(budget_per_shard(options_, shard_loops.size())),
+      memory_(memory_plan(options_, shard_loops.size())),
       shard_loops_(shard_loops),
-      ledger_(options_.memory_max - reorder_budget_ * shard_loops.size(),
-              static_cast<std::uint32_t>(shard_loops.size())),
+      ledger_(memory_),
       door_(
           loop, transport, options_.max_greeting, options_.key, log_,
           [this](const HelloLane& hello, Entrance entrance) { return check_lane(hello, entrance); },
@@ -122,7 +110,7 @@ Status Server::start() {
   if (!options_.advertise.empty()) data_.host = options_.advertise;
   log_.info("listens on {}, {}, {} for tensors, {} of reorder budget a shard", to_string(data_),
             counted(shards_.size(), "shard"), rounded(ByteSize{ledger_.memory_max()}),
-            rounded(ByteSize{reorder_budget_}));
+            rounded(ByteSize{memory_.budget_per_shard()}));
   hello_.host = options_.host;
   hello_.data = data_;
   hello_.shards = static_cast<std::uint32_t>(shards_.size());
@@ -188,7 +176,8 @@ void Server::make_shards() {
   if (offers_rdma_) memory.push_back(options_.rdma);
   if (options_.shared_memory != nullptr) memory.push_back(options_.shared_memory);
   for (std::uint32_t i = 0; i < shard_loops_.size(); ++i) {
-    shards_.push_back(std::make_shared<Shard>(*shard_loops_[i], ShardIndex{i}, reorder_budget_, log_, memory,
+    shards_.push_back(std::make_shared<Shard>(*shard_loops_[i], ShardIndex{i}, memory_.budget_per_shard(),
+                                              log_, memory,
                                               /*pins_slots=*/offers_rdma_, options_.bind_shard));
   }
 }
@@ -436,13 +425,13 @@ void Server::on_freed(std::uint64_t bytes) {
 
 // What the system has left, and what has been taken of it already: at least so much, and without asking
 // shards. What this server takes changes nothing in the sum, so it stays good for a while.
-const JobLedger::Room& Server::estimate_room() {
+const MemoryRoom& Server::estimate_room() {
   const bool is_fresh = room_.has_value() && loop_.now() - room_seen_ < kRoomIsGood;
   if (is_fresh) return *room_;
   std::uint64_t taken = ledger_.own_bytes();
   for (const auto& [run, granting] : granting_)
     taken -= std::min(taken, granting.own_bytes);
-  room_ = options_.headroom ? room_of(taken, options_.headroom()) : JobLedger::Room{};
+  room_ = options_.headroom ? MemoryRoom::of(taken, options_.headroom()) : MemoryRoom{};
   room_seen_ = loop_.now();
   return *room_;
 }
@@ -470,13 +459,13 @@ void Server::measure_room(const DeclareSlices& declare) {
                   if (has_ended) {
                     acknowledge(request, {});  // whatever: nobody needs it any more
                   } else {
-                    declare_in(room_of(taken, options_.headroom()), declare, request);
+                    declare_in(MemoryRoom::of(taken, options_.headroom()), declare, request);
                   }
                   run_deferred();
                 });
 }
 
-void Server::declare_in(const JobLedger::Room& room, const DeclareSlices& declare, Request request) {
+void Server::declare_in(const MemoryRoom& room, const DeclareSlices& declare, Request request) {
   JobLedger::Declaration declaration = ledger_.declare(declare, room);
   if (declaration.verdict != JobLedger::Verdict::waits) return grant(request, std::move(declaration));
   if (request.connection != link_.connection_number()) return;  // the scheduler asks again

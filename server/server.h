@@ -46,6 +46,8 @@ struct ServerOptions {
   std::string host;                       // identity of the machine
   std::uint64_t bandwidth_bps = 0;        // 0 = unknown
   std::uint64_t memory_max = 4ull << 30;  // partitions, lanes and reorder budgets together
+  MemoryBound memory_limit = {};          // of this process. For what a refusal advises
+  bool embedded = false;                  // in the process of a worker
   // What the system has left for this process. Empty: enough.
   std::function<MemoryBound()> headroom = {};
   std::uint64_t reorder_budget = 64ull << 20;  // per shard; at most a quarter of memory_max for all shards
@@ -129,10 +131,10 @@ class Server final : private ControlSession::Owner {
   void on_memory_message(Message message);
   void run_deferred();
   bool declare(const DeclareSlices& declare);
-  const JobLedger::Room& estimate_room();
+  const MemoryRoom& estimate_room();
   // Declares once more, with what there really is.
   void measure_room(const DeclareSlices& declare);
-  void declare_in(const JobLedger::Room& room, const DeclareSlices& declare, Request request);
+  void declare_in(const MemoryRoom& room, const DeclareSlices& declare, Request request);
   void grant(Request request, JobLedger::Declaration declaration);
   void end_grant(Request request, const JobLedger::Declaration& declaration, const Status& status);
   void on_freed(std::uint64_t bytes);
@@ -165,7 +167,7 @@ class Server final : private ControlSession::Owner {
   const ServerOptions options_;
   const Callbacks callbacks_;
   const Logger log_;
-  const std::uint64_t reorder_budget_;
+  const MemoryPlan memory_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for tasks that come back
   State state_ = State::idle;
   const std::vector<EventLoop*> shard_loops_;
@@ -187,7 +189,7 @@ class Server final : private ControlSession::Owner {
   // overtake them.
   std::deque<Message> deferred_;
   bool waits_for_freed_ = false;  // the first one
-  std::optional<JobLedger::Room> room_;
+  std::optional<MemoryRoom> room_;
   TimePoint room_seen_;
   // Of which a declaration is being granted or measured: one at a time.
   struct Granting {

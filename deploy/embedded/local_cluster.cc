@@ -6,7 +6,7 @@
 #include "proto/base/loop/completion.h"
 #include "proto/transport/shm/shm_transport.h"
 #include "scheduler/scheduler.h"
-#include "server/memory_max.h"
+#include "server/memory_plan.h"
 #include "server/server.h"
 
 namespace bps {
@@ -16,9 +16,6 @@ namespace {
 constexpr Duration kStart = std::chrono::seconds(10);
 // Of what takes as long as the machine is busy.
 constexpr Duration kPatience = std::chrono::seconds(120);
-
-// Half of what it may have: the program needs the other half for its own copies.
-std::uint64_t memory_max() { return default_memory_max(memory_limit()) / 2; }
 
 }  // namespace
 
@@ -89,7 +86,9 @@ Status LocalCluster::start_server(OneServer& one) {
   options.scheduler = endpoint_;
   options.key = key_;
   options.host = host_identity();
-  options.memory_max = memory_max();
+  options.memory_limit = memory_limit();
+  options.memory_max = embedded_memory_max(options.memory_limit);
+  options.embedded = true;
   options.headroom = [] { return memory_headroom(); };
   options.shared_memory = shared_memory_.get();
   Server::Callbacks callbacks;

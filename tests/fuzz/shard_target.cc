@@ -18,7 +18,10 @@ constexpr std::uint32_t kWorkers = 3;
 class Lanes {
  public:
   explicit Lanes(Input& input)
-      : input_(input), has_group_(input.flag()), world_(job_of(has_group_), 64 * 1024), ledger_(16 << 20, 1) {
+      : input_(input),
+        has_group_(input.flag()),
+        world_(job_of(has_group_), 64 * 1024),
+        ledger_({16 << 20, 0, 1}) {
     BPS_ASSERT(ledger_.open(job_of(has_group_)).ok());
   }
 
@@ -164,7 +167,7 @@ class Lanes {
     const auto heard = received(declare, kMaxControlHeaderBytes);
     if (!heard) return;
     const auto& checked = std::get<DeclareSlices>(*heard);
-    const JobLedger::Declaration decision = ledger_.declare(checked, JobLedger::Room{});
+    const JobLedger::Declaration decision = ledger_.declare(checked, MemoryRoom{});
     if (decision.verdict != JobLedger::Verdict::accepted) return;
     bool is_granted = false;
     world_.shard->declare(decision.added, [&](const Status&) { is_granted = true; });

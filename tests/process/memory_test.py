@@ -1,6 +1,7 @@
 """A server with less memory than its jobs want: who asks for too much is refused, and nobody else notices."""
 import pathlib
 import re
+import signal
 import sys
 
 from daemons import DaemonTest, main
@@ -77,6 +78,40 @@ class Memory(DaemonTest):
         self.assertGreater(tensors, 200)
         server.wait_line("is server 1 of")
         self.assertNotRegex(server.text(), " warn ")
+
+    def is_accepted_after(self, *flags, elements, under=None, limit=None):
+        """A job is refused; a server that is started as its error advises, and with nothing more, takes it."""
+        job = "--elements", str(elements), "--rounds", "2"
+        scheduler = self.scheduler()
+        server = self.server(scheduler, *flags, under=under(limit) if under else ())
+        refused = self.worker(scheduler, 0, 1, *job)
+        self.assert_status(refused, 71, r"tensors of job 'job' from 'weight0' on need")
+        server.signal(signal.SIGTERM)
+        self.assertEqual(server.end(), 0)
+        raised = re.search(r"raise (ulimit -v|the memory limit of control group \S+) by (\d+)MiB", refused.text())
+        given = re.search(r"give this server (--memory-max) (\w+)", refused.text())
+        self.assertTrue(raised or given, refused.text())
+        self.assertEqual(bool(raised), under is not None, refused.text())
+        self.server(scheduler, *flags, *(given.groups() if given else ()),
+                    under=under(limit + int(raised[2]) * MIB) if raised else ())
+        self.assert_status(self.worker(scheduler, 0, 1, *job, job="again"), 0, "closed")
+
+    def test_advice_about_memory_max(self):
+        for memory_max, budget, shards in ("1MiB", "64MiB", 1), ("64MiB", "64MiB", 3), ("400MiB", "32MiB", 2):
+            with self.subTest(memory_max=memory_max):
+                self.is_accepted_after("--memory-max", memory_max, "--reorder-budget", budget, "--shards", shards,
+                                       elements=50_000_000)
+        self.is_accepted_after("--memory-max", "1MiB", elements=120_000)
+
+    def test_advice_about_ulimit(self):
+        for flags in (), ("--memory-max", "100MiB"), ("--memory-max", "2GiB"):
+            with self.subTest(flags=flags):
+                self.is_accepted_after(*flags, elements=150_000_000, under=self.limited_by_ulimit, limit=600 * MIB)
+
+    def test_advice_about_a_control_group(self):
+        for flags in (), ("--memory-max", "2GiB"):
+            with self.subTest(flags=flags):
+                self.is_accepted_after(*flags, elements=60_000_000, under=self.limited_by_group, limit=200 * MIB)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ namespace bps {
 struct MemoryBound {
   std::uint64_t bytes = UINT64_MAX;
   std::string by = "no limit";  // what sets it: "the machine", "control group /jobs/one", "ulimit -v"
+
+  bool is_machine() const { return by == "the machine"; }
 };
 
 // The roots of /proc and /sys/fs/cgroup; tests have their own.

@@ -1,0 +1,48 @@
+// How a server divides its memory between tensors and reorder budgets, and what helps when tensors do not
+// fit.
+//
+// The problem: the reorder budgets grow along with memory_max, so a tensor that lacks 3 MiB needs up to 4 MiB
+// more. And beyond what the machine, the control group or ulimit allows, a larger memory_max helps nobody.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "proto/base/memory/memory_bounds.h"
+
+namespace bps {
+
+// What all jobs together may have now, because of the system.
+struct MemoryRoom {
+  std::uint64_t bytes = UINT64_MAX;
+  MemoryBound left;  // in the system, kKeptFree included
+
+  // Of what the system has left, for the program itself: connections, messages.
+  static constexpr std::uint64_t kKeptFree = 32 << 20;
+  // `taken`: what the server holds.
+  static MemoryRoom of(std::uint64_t taken, const MemoryBound& left);
+};
+
+struct MemoryPlan {
+  std::uint64_t memory_max = 0;  // tensors, lanes and reorder budgets together
+  std::uint64_t reorder_budget =
+      0;  // of each shard, if those of all shards are at most a quarter of memory_max
+  std::uint32_t shards = 1;
+  MemoryBound limit = {};  // what memory_max must stay below, see default_memory_max()
+  bool embedded = false;   // in the process of a worker, which has no setting for memory_max
+
+  std::uint64_t budget_per_shard() const;
+  std::uint64_t for_tensors() const { return memory_max - budget_per_shard() * shards; }
+
+  // For people, if `bytes` for tensors are more than for_tensors() or `room`: who does what it says, and
+  // declares the same again, has enough. Sizes in it are those that settings take.
+  std::string advice(std::uint64_t bytes, const MemoryRoom& room) const;
+};
+
+// Of what the limit allows (see default_memory_max()), the part of an embedded server: the program needs the
+// other half for its own copies.
+std::uint64_t embedded_memory_max(const MemoryBound& limit);
+
+}  // namespace bps
