@@ -1,9 +1,7 @@
 // What a server does when the system has less memory than jobs want.
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <fstream>
 
+#include "proto/base/testing/address_limit.h"
 #include "proto/base/testing/not_run.h"
 #include "server/testing/server_harness.h"
 
@@ -121,25 +119,6 @@ TEST_CASE("declarations of other jobs do not wait for one that is being granted;
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-// At most so much more address space for this process, while it lives.
-class AddressLimit {
- public:
-  explicit AddressLimit(std::uint64_t more) {
-    ::getrlimit(RLIMIT_AS, &before_);
-    std::uint64_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    rlimit limit = before_;
-    limit.rlim_cur = pages * kPageBytes + more;
-    is_set_ = ::setrlimit(RLIMIT_AS, &limit) == 0;
-  }
-  ~AddressLimit() { ::setrlimit(RLIMIT_AS, &before_); }
-  bool is_set() const { return is_set_; }
-
- private:
-  rlimit before_{};
-  bool is_set_ = false;
-};
-
 TEST_CASE("if the system gives too little for a declaration it is refused, and rounds of others go on") {
   World world(2);
   world.options.memory_max = 4096 * kMiB;
@@ -152,7 +131,7 @@ TEST_CASE("if the system gives too little for a declaration it is refused, and r
   for (std::uint32_t i = 2; i < 40; ++i)
     large.tensors[0].partitions.push_back({PartitionId{90 + i}, i % 2, kFourMiBs});
   {
-    const AddressLimit limit(96 * kMiB);
+    const testing::AddressLimit limit(96 * kMiB);
     if (!limit.is_set()) return testing::not_run("server memory", "this process may not limit itself");
     const Error refused = world.ask(large);
     CHECK(refused.code == ErrorCode::out_of_memory);

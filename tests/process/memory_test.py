@@ -113,6 +113,15 @@ class Memory(DaemonTest):
             with self.subTest(flags=flags):
                 self.is_accepted_after(*flags, elements=60_000_000, under=self.limited_by_group, limit=200 * MIB)
 
+    def test_a_cluster_in_a_program_with_little_address_space(self):
+        """What is reserved for the allocations of threads, and used by nobody, leaves no room for tensors."""
+        for limit in range(100, 500, 10):
+            with self.subTest(limit=limit):
+                environment = {"BPS_SCHEDULER": "embedded:", "BPS_RANK": "0", "BPS_WORLD_SIZE": "1"}
+                worker = self.start(f"{limit} MiB", *self.limited_by_ulimit(limit * MIB), self.worker_program,
+                                    "--elements", "250000", "--rounds", "2", environment=environment)
+                self.assert_status(worker, 0, "closed")
+
 
 if __name__ == "__main__":
     main(__name__, sys.argv)

@@ -253,9 +253,9 @@ with bps.Client(job="train") as client:
     print(client.rank, client.world_size, array.tolist())
 """
 
-    def run_it(self, **environment):
+    def run_it(self, *under, program=PROGRAM, **environment):
         kept = {name: os.environ[name] for name in ("PATH", "BPS_LIBRARY")}
-        done = subprocess.run([sys.executable, "-c", self.PROGRAM], capture_output=True, text=True, timeout=LIMIT,
+        done = subprocess.run([*under, sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT,
                               env={**kept, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
         self.assertEqual((done.returncode, done.stdout), (0, "0 1 [1.0, 1.0, 1.0]\n"), done.stderr)
         return done.stderr
@@ -265,6 +265,14 @@ with bps.Client(job="train") as client:
 
     def test_a_line_of_the_log_says_so(self):
         self.assertRegex(self.run_it(BPS_LOG_LEVEL="info"), "no scheduler, .*rank 0 of 1.*embedded:.*bps-run")
+
+    def test_little_address_space_is_enough(self):
+        """What malloc reserves for each thread would take it all."""
+        program = self.PROGRAM.replace("numpy.ones(3, ", "array.array(").replace('"f4")', '"f", [1, 1, 1])')
+        program = program.replace("numpy", "array")
+        for limit in range(130, 450, 30):
+            with self.subTest(limit=limit):
+                self.run_it("sh", "-c", 'ulimit -v "$0" && exec "$@"', str(limit * 1024), program=program)
 
 
 class TouchedTest(unittest.TestCase):

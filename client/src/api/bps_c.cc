@@ -9,6 +9,7 @@
 #include "client/src/api/c_error.h"
 #include "client/src/api/c_options.h"
 #include "proto/base/config/env.h"
+#include "proto/base/memory/address_space.h"
 
 namespace bps {
 namespace {
@@ -111,6 +112,11 @@ size_t bps_dtype_size(bps_dtype dtype) {
 }
 
 void bps_options_init(bps_options* options, size_t struct_size) {
+  // Here as well, because a program may call bps_open on a thread that it starts next.
+  (void)guarded(nullptr, [&]() -> Status {
+    bps::spare_address_space();
+    return {};
+  });
   if (options == nullptr || struct_size < sizeof(size_t)) return;
   bps_options full = unset_options();
   full.struct_size = struct_size;

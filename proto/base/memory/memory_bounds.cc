@@ -135,6 +135,12 @@ MemoryBound memory_headroom(const MemoryFiles& files) {
   return bound;
 }
 
+MemoryBound mapping_headroom(const MemoryFiles& files) {
+  MemoryBound bound;
+  lower_by_process_limits(bound, files);
+  return bound;
+}
+
 MemoryBound page_headroom(const MemoryFiles& files) {
   MemoryBound bound;
   lower_by_machine(bound, files, "MemAvailable:");

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "proto/base/error.h"
+#include "proto/base/memory/address_space.h"
 #include "proto/base/memory/memory_bounds.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -34,9 +35,10 @@ Result<std::shared_ptr<Region>> allocate_ordinary_region(std::size_t bytes) {
                                                 : ::mmap(nullptr, bytes + extra, PROT_READ | PROT_WRITE,
                                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
-    return make_error(ErrorCode::out_of_memory,
-                      "the system gives no " + std::to_string(bytes) + " bytes of memory",
-                      "use less, or raise the memory limit of this process");
+    Error error =
+        cannot_map("the system gives no " + std::to_string(bytes) + " bytes of memory", bytes, ENOMEM);
+    error.code = ErrorCode::out_of_memory;
+    return error;
   }
   auto* memory = static_cast<std::byte*>(mapped);
   if (extra > 0) {
@@ -57,10 +59,11 @@ Result<std::shared_ptr<Region>> allocate_region_to_fill(std::size_t bytes, std::
   const MemoryBound bound = page_headroom();
   if (left != nullptr) *left = bound.bytes;
   if (bytes > bound.bytes) {
-    return make_error(ErrorCode::out_of_memory,
-                      "the system has " + std::to_string(bound.bytes) + " bytes of memory left (" + bound.by +
-                          "), " + std::to_string(bytes) + " are needed",
-                      "use less, or raise the memory limit of this process");
+    return make_error(
+        ErrorCode::out_of_memory,
+        "the system has " + std::to_string(bound.bytes) + " bytes of memory left (" + bound.by + "), " +
+            std::to_string(bytes) + " are needed",
+        bound.is_machine() ? "use less, or free memory" : "use less, or raise the limit of " + bound.by);
   }
   return allocate_ordinary_region(bytes);
 }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "proto/base/config/units.h"
+#include "proto/base/memory/address_space.h"
 #include "proto/base/memory/memory_bounds.h"
 #include "proto/base/memory/region.h"
 #include "proto/wire/limits.h"
@@ -93,7 +94,7 @@ Result<ShmMapping> ShmMapping::map(int fd, std::size_t bytes, bool writable) {
   const std::size_t reserved = alignment > kPageBytes ? length + alignment : length;
   void* const space =
       ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (space == MAP_FAILED) return os_error("cannot map shared memory", errno, "see vm.max_map_count");
+  if (space == MAP_FAILED) return cannot_map("cannot map shared memory", reserved, errno);
   auto* const start = static_cast<std::byte*>(space);
   const auto address = reinterpret_cast<std::uintptr_t>(start);
   const std::size_t head = round_up(address, alignment) - address;
@@ -104,7 +105,7 @@ Result<ShmMapping> ShmMapping::map(int fd, std::size_t bytes, bool writable) {
   if (mapped == MAP_FAILED) {
     const int error = errno;
     ::munmap(start + head, length);
-    return os_error("cannot map shared memory", error, "see vm.max_map_count");
+    return cannot_map("cannot map shared memory", length, error);
   }
   if (length >= kHugePageBytes) ::madvise(mapped, length, MADV_HUGEPAGE);  // a wish; refusal is fine
   return ShmMapping(std::span(static_cast<std::byte*>(mapped), length));
