@@ -162,8 +162,7 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Me
   result.bytes = result.own_bytes + second;
   const std::uint64_t limit = std::min(memory_max_, room.bytes);
   if (reserved_ + result.bytes > limit) {
-    const bool fits_memory_max = reserved_ - freeing_ + result.bytes <= memory_max_;
-    result.for_room = fits_memory_max && room.bytes < memory_max_;
+    result.for_room = reserved_ + result.bytes > room.bytes;
     if (reserved_ - freeing_ + result.bytes <= limit) {
       result.verdict = Verdict::waits;
     } else {
@@ -197,7 +196,7 @@ Error JobLedger::no_room(const DeclareSlices& declare, const Job& job, const Dec
   const std::string need = fmt::format("{} tensors of job '{}' from '{}' on need {}", declare.tensors.size(),
                                        job.name, declare.tensors.empty() ? "" : declare.tensors.front().name,
                                        rounded(ByteSize{wanted.bytes}));
-  if (wanted.for_room) {
+  if (wanted.for_room && reserved_ - freeing_ + wanted.bytes <= memory_max_) {
     return make_error(ErrorCode::out_of_memory,
                       fmt::format("{}; {} are reserved, and this server can have {} now: {} are left ({})",
                                   need, rounded(ByteSize{reserved_}), rounded(ByteSize{room.bytes}),

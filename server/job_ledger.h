@@ -46,7 +46,7 @@ class JobLedger {
   struct Declaration {
     Verdict verdict = Verdict::refused;
     Error error;                    // refused
-    bool for_room = false;          // not accepted, but would be with more room
+    bool for_room = false;          // not accepted: the room is too little, perhaps memory_max is as well
     DeclareSlices added;            // accepted: what was not here before, and the job's epoch now
     std::uint64_t bytes = 0;        // reserved for it,
     std::uint64_t own_bytes = 0;    // of these, to be taken before it is acknowledged

@@ -121,8 +121,13 @@ TEST_CASE("what the system cannot give is refused with the amounts, though memor
   CHECK(refused.error.advice ==
         "free 3MiB of memory on the server's machine, or start servers on other machines");
   CHECK(ledger.reserved() == 10 * kMiB);
-  // Beyond --memory-max no room helps.
-  CHECK_FALSE(ask(ledger, tensor(2, 1, 60), room).for_room);
+  // Beyond --memory-max, too, and the advice is about both.
+  const auto beyond = ask(ledger, tensor(2, 1, 60), room);
+  CHECK(beyond.for_room);
+  CHECK_THAT(beyond.error.message, Catch::EndsWith("10.0 MiB of 100.0 MiB are reserved"));
+  CHECK_THAT(beyond.error.advice,
+             Catch::StartsWith("free 117MiB of memory on the server's machine and give"));
+  CHECK_FALSE(ask(ledger, tensor(2, 1, 60)).for_room);
   CHECK(ask(ledger, tensor(2, 1, 1), room).verdict == Verdict::accepted);
   CHECK(ledger.own_bytes() == 6 * kMiB + 3 * kMiB);
   // Less than is reserved already.

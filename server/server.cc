@@ -444,7 +444,7 @@ bool Server::declare(const DeclareSlices& declare) {
     return true;
   }
   if (declaration.verdict == JobLedger::Verdict::waits) return false;
-  grant(asked(declare.request), std::move(declaration));
+  settle(asked(declare.request), std::move(declaration), 0);
   return true;
 }
 
@@ -452,28 +452,36 @@ bool Server::declare(const DeclareSlices& declare) {
 void Server::measure_room(const DeclareSlices& declare) {
   granting_[declare.job_run] = {};
   const auto held = std::make_shared<std::vector<std::uint64_t>>(shards_.size());
-  on_all_shards([held](Shard& shard, std::uint32_t index) { (*held)[index] = shard.trim(); },
+  on_all_shards([held](Shard& shard,
+                       std::uint32_t index) { (*held)[index] = shard.bytes_in_use() + shard.bytes_idle(); },
                 [this, held, declare, request = asked(declare.request)] {
                   const bool has_ended = granting_.extract(declare.job_run).mapped().ended;
                   const std::uint64_t taken = std::accumulate(held->begin(), held->end(), std::uint64_t{0});
                   if (has_ended) {
                     acknowledge(request, {});  // whatever: nobody needs it any more
                   } else {
-                    declare_in(MemoryRoom::of(taken, options_.headroom()), declare, request);
+                    declare_in(taken, declare, request);
                   }
                   run_deferred();
                 });
 }
 
-void Server::declare_in(const MemoryRoom& room, const DeclareSlices& declare, Request request) {
-  JobLedger::Declaration declaration = ledger_.declare(declare, room);
-  if (declaration.verdict != JobLedger::Verdict::waits) return grant(request, std::move(declaration));
-  if (request.connection != link_.connection_number()) return;  // the scheduler asks again
-  deferred_.push_front(declare);
-  waits_for_freed_ = true;
+void Server::declare_in(std::uint64_t taken, const DeclareSlices& declare, Request request) {
+  const MemoryBound left = options_.headroom();
+  JobLedger::Declaration declaration = ledger_.declare(declare, MemoryRoom::of(taken, left));
+  if (declaration.verdict == JobLedger::Verdict::waits) {
+    if (request.connection != link_.connection_number()) return;  // the scheduler asks again
+    deferred_.push_front(declare);
+    waits_for_freed_ = true;
+    return;
+  }
+  std::uint64_t needed = MemoryRoom::kKeptFree + declaration.own_bytes;
+  for (const auto& [run, granting] : granting_)
+    needed += granting.own_bytes;
+  settle(request, std::move(declaration), needed - std::min(needed, left.bytes));
 }
 
-void Server::grant(Request request, JobLedger::Declaration declaration) {
+void Server::settle(Request request, JobLedger::Declaration declaration, std::uint64_t to_give_back) {
   if (declaration.verdict == JobLedger::Verdict::refused) {
     log_.info("declaration refused: {}", declaration.error.message);
     return acknowledge(request, declaration.error);
@@ -483,6 +491,26 @@ void Server::grant(Request request, JobLedger::Declaration declaration) {
     log_.info("job '{}', epoch {}: partitions of {} tensors move here", ledger_.name_of_job(added.job_run),
               added.epoch.value, added.tensors.size());
   }
+  granting_[added.job_run] = Granting{declaration.own_bytes, false};
+  if (to_give_back == 0) return grant(request, std::move(declaration));
+  trim(0, to_give_back,
+       [this, request, declaration = std::move(declaration)] { grant(request, declaration); });
+}
+
+// Only as much as is needed: rounds that are under way would fill the same memory with pages again.
+void Server::trim(std::uint32_t shard, std::uint64_t bytes, std::function<void()> done) {
+  if (bytes == 0 || shard == shards_.size()) return done();
+  shards_[shard]->loop().post(
+      [this, shard, bytes, done = std::move(done), alive = alive_, of = shards_[shard], &main = loop_] {
+        const std::uint64_t given = of->trim(bytes);
+        main.post([this, shard, bytes, done, alive, given] {
+          if (*alive) trim(shard + 1, bytes - std::min(bytes, given), done);
+        });
+      });
+}
+
+void Server::grant(Request request, JobLedger::Declaration declaration) {
+  const DeclareSlices& added = declaration.added;
   const auto slices = std::make_shared<std::vector<DeclareSlices>>(
       shards_.size(), DeclareSlices{added.request, added.job_run, added.epoch, added.moved, {}});
   for (const TensorSlices& tensor : added.tensors) {
@@ -493,7 +521,6 @@ void Server::grant(Request request, JobLedger::Declaration declaration) {
       part->partitions.push_back(slice);
     }
   }
-  granting_[added.job_run] = Granting{declaration.own_bytes, false};
   const auto results = std::make_shared<std::vector<Status>>(shards_.size());
   until_all_shards_have(
       [slices, results](Shard& shard, std::uint32_t index, const std::function<void()>& finished) {

@@ -134,7 +134,12 @@ class Server final : private ControlSession::Owner {
   const MemoryRoom& estimate_room();
   // Declares once more, with what there really is.
   void measure_room(const DeclareSlices& declare);
-  void declare_in(const MemoryRoom& room, const DeclareSlices& declare, Request request);
+  void declare_in(std::uint64_t taken, const DeclareSlices& declare, Request request);
+  // Shards give so many bytes back to the system, one after the other from `shard` on, as far as they have
+  // them.
+  void trim(std::uint32_t shard, std::uint64_t bytes, std::function<void()> done);
+  // `to_give_back`: what shards must give back first, so that the system has what is granted.
+  void settle(Request request, JobLedger::Declaration declaration, std::uint64_t to_give_back);
   void grant(Request request, JobLedger::Declaration declaration);
   void end_grant(Request request, const JobLedger::Declaration& declaration, const Status& status);
   void on_freed(std::uint64_t bytes);

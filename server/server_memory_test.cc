@@ -85,6 +85,54 @@ TEST_CASE("what a job that has ended still holds is waited for") {
   CHECK(world.scheduler->find<Ack>()->error.code == ErrorCode::ok);
 }
 
+std::uint64_t idle(const World& world) {
+  std::uint64_t bytes = 0;
+  for (const auto& shard : world.server->shards())
+    bytes += shard->bytes_idle();
+  return bytes;
+}
+
+TEST_CASE("a tight declaration takes from idle memory only what it needs, and a refused one nothing") {
+  World world(2);
+  world.options.memory_max = 512 * kMiB;
+  // 72 MiB are promised in the end.
+  constexpr std::uint64_t kMachine = 75 * kMiB;
+  world.options.headroom = [&] {
+    std::uint64_t taken = idle(world);
+    for (const auto& shard : world.server->shards())
+      taken += shard->bytes_in_use();
+    return MemoryBound{kKeptFree + kMachine - taken, "the machine"};
+  };
+  world.serve();
+  REQUIRE(world.open_job(kRun, 4).code == ErrorCode::ok);
+  REQUIRE(world.declare(kRun, 1, kFourMiBs).code == ErrorCode::ok);
+  const TimePoint declared = world.loop.now();
+  // What waits for rank 0 is in the reorder budgets, 12 MiB in each shard.
+  const std::vector<float> values(kFourMiBs, 1);
+  for (const std::uint32_t shard : {0, 1}) {
+    const auto bytes_in = [&] { return world.server->shards()[shard]->stats().bytes_in; };
+    for (const std::uint32_t rank : {1, 2, 3, 0}) {
+      const std::uint64_t before = bytes_in();
+      World::push(world.lane(kRun, rank, shard), kRun, 10 + shard, values);
+      world.until([&] { return bytes_in() == before + values.size() * sizeof(float); });
+    }
+  }
+  // For so long the server trusts its last look at the system.
+  world.until([&] { return world.loop.now() > declared + 100ms; });
+  REQUIRE(idle(world) == 24 * kMiB);
+  REQUIRE(world.open_job(JobRun{2}, 1).code == ErrorCode::ok);
+  REQUIRE(world.options.headroom().bytes == kKeptFree + 11 * kMiB);
+  SECTION("refused") {
+    CHECK(world.declare(JobRun{2}, 1, 2 * kFourMiBs).code == ErrorCode::out_of_memory);
+    CHECK(idle(world) == 24 * kMiB);
+  }
+  SECTION("accepted") {
+    // A slot and a receive buffer of 4 MiB in each shard: 5 MiB are lacking, which are in regions of 4 MiB.
+    CHECK(world.declare(JobRun{2}, 1, kFourMiBs).code == ErrorCode::ok);
+    CHECK(idle(world) == 16 * kMiB);
+  }
+}
+
 TEST_CASE("declarations of other jobs do not wait for one that is being granted; drops of its own do") {
   World world(1);
   world.options.memory_max = 1024 * kMiB;

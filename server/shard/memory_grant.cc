@@ -10,6 +10,15 @@
 namespace bps {
 namespace {
 
+std::uint64_t mapped(const BufferPool& pool) { return pool.bytes_in_use() + pool.bytes_held(); }
+
+// What it has more than before, at most what was taken of it.
+void trim_back(BufferPool& pool, std::uint64_t before, std::uint64_t taken) {
+  const std::uint64_t now = mapped(pool);
+  const std::uint64_t held = pool.bytes_held();
+  pool.trim(held - std::min({held, taken, now - std::min(now, before)}));
+}
+
 // Of a step, for each piece however small: there may be a million.
 constexpr std::uint64_t kBytesForAPiece = 2048;
 
@@ -17,7 +26,12 @@ constexpr std::uint64_t kBytesForAPiece = 2048;
 
 MemoryGrant::MemoryGrant(BufferPool& slots, BufferPool& arrivals, bool pins, const DeclareSlices& declare,
                          std::size_t lanes, std::size_t lane_bytes)
-    : slots_(slots), arrivals_(arrivals), pins_(pins), declare_(declare) {
+    : slots_(slots),
+      arrivals_(arrivals),
+      slots_before_(mapped(slots)),
+      arrivals_before_(mapped(arrivals)),
+      pins_(pins),
+      declare_(declare) {
   slots_.look_again();
   arrivals_.look_again();
   std::size_t largest = 0;
@@ -74,8 +88,8 @@ bool MemoryGrant::take_partition() {
 MemoryGrant::State MemoryGrant::refuse() {
   parts_.clear();
   lanes_.free.clear();
-  slots_.trim();
-  arrivals_.trim();
+  trim_back(slots_, slots_before_, taken_);
+  trim_back(arrivals_, arrivals_before_, taken_);
   return State::refused;
 }
 

@@ -58,6 +58,8 @@ class MemoryGrant {
 
   BufferPool& slots_;
   BufferPool& arrivals_;
+  const std::uint64_t slots_before_;
+  const std::uint64_t arrivals_before_;
   const bool pins_;
   const DeclareSlices declare_;
   std::size_t lanes_left_ = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/base/assert.h"
@@ -68,13 +69,16 @@ void Shard::declare(const DeclareSlices& declare, ShardJob::Granted granted) {
   if (granted) granted({});
 }
 
-std::uint64_t Shard::trim() {
-  std::uint64_t bytes = 0;
-  for (BufferPool* const pool : {&context_.slots, &context_.arrivals, &context_.budget}) {
-    pool->trim();
-    bytes += pool->bytes_in_use() + pool->bytes_held();
+std::uint64_t Shard::trim(std::uint64_t bytes) {
+  std::uint64_t given = 0;
+  // First what rounds go on without.
+  for (BufferPool* const pool : {&context_.budget, &context_.slots, &context_.arrivals}) {
+    if (given >= bytes) break;
+    const std::uint64_t held = pool->bytes_held();
+    pool->trim(held - std::min(held, bytes - given));
+    given += held - pool->bytes_held();
   }
-  return bytes;
+  return given;
 }
 
 void Shard::drop(const DropTensors& drop) {

@@ -62,8 +62,13 @@ class Shard {
   std::uint64_t bytes_in_use() const {
     return context_.slots.bytes_in_use() + context_.arrivals.bytes_in_use() + context_.budget.bytes_in_use();
   }
-  // Gives back to the system what nobody uses now. Says what it keeps.
-  std::uint64_t trim();
+  // Taken from the system, used by nobody now.
+  std::uint64_t bytes_idle() const {
+    return context_.slots.bytes_held() + context_.arrivals.bytes_held() + context_.budget.bytes_held();
+  }
+  // Gives so many of them back to the system, and at most the rest of a region more, if there are so many in
+  // whole regions. Returns how many.
+  std::uint64_t trim(std::uint64_t bytes = UINT64_MAX);
   // Also those that have ended, and whose lanes are still there.
   std::size_t job_count() const { return jobs_.size() + ending_.size(); }
 
