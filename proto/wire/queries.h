@@ -87,7 +87,7 @@ struct Party {
   std::string host;
   PartyState state = PartyState::alive;
   std::uint64_t silent_ms = 0;  // since its last word; suspected, gone: since then
-  // A worker that a round waits for, as far as it is known why:
+  // A worker that a round or barrier waits for, as far as it is known why:
   bool undeclared = false;            // it has not declared the tensor
   std::string waits_for = {};         // the tensor of another round that it waits for itself; empty: none
   std::uint64_t waits_for_round = 0;  // of that tensor
@@ -117,7 +117,7 @@ struct Wait {
   std::uint32_t expected = 0;    // workers or servers
   std::uint32_t absent = 0;      // of them
   std::vector<Party> missing;    // of these, at most kMaxMissingNamed
-  std::uint64_t cycle_ms = 0;    // of a round: so long have ranks waited for each other; 0: they do not
+  std::uint64_t cycle_ms = 0;    // so long have ranks waited for each other; 0: they do not
   friend bool operator==(const Wait&, const Wait&) = default;
 };
 

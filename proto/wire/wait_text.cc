@@ -14,6 +14,11 @@ std::string counted(const Wait& wait, const char* whom, const char* have_done) {
   return text + ", missing " + list_text(wait.missing, wait.absent > named ? wait.absent - named : 0);
 }
 
+std::string circle(const Wait& wait) {
+  if (wait.cycle_ms == 0) return "";
+  return fmt::format("; ranks have waited for each other for {}", milliseconds_text(wait.cycle_ms));
+}
+
 // Why it does not come, as far as that is known.
 std::string cause(const Party& party) {
   std::string text = party.undeclared ? "; it has not declared it" : "";
@@ -57,12 +62,11 @@ std::string to_string(const Wait& wait) {
   switch (wait.kind) {
     case WaitKind::round:
       return fmt::format("round {} of {}: {}", wait.number, wait.tensor, counted(wait, "", "pushed")) +
-             (wait.cycle_ms == 0 ? ""
-                                 : fmt::format("; ranks have waited for each other for {}",
-                                               milliseconds_text(wait.cycle_ms)));
+             circle(wait);
     case WaitKind::resume:
       return fmt::format("{}, which moves to another server: {}", wait.tensor, counted(wait, "", "resumed"));
-    case WaitKind::barrier: return fmt::format("barrier {}: {}", wait.number, counted(wait, "", "arrived"));
+    case WaitKind::barrier:
+      return fmt::format("barrier {}: {}{}", wait.number, counted(wait, "", "arrived"), circle(wait));
     case WaitKind::join:
       return fmt::format("the workers of the job: {}{}", counted(wait, "", "joined"),
                          wait.absent == 0 ? ", and no server is there" : "");

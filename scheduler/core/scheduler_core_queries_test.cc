@@ -25,10 +25,12 @@ OpenRound open_round(std::vector<Rank> missing, std::uint64_t age_ms = 10'400) {
   return {TensorId{0}, Round{812}, age_ms, false, 1, 3, absent, std::move(missing)};
 }
 
-// What the server says to the query that it has.
-void answer(CoreHarness& h, PeerId server, std::vector<OpenRound> rounds) {
-  const auto asked = h.last<AskOpenRounds>(server);
-  h.say(server, OpenRounds{asked.request, std::move(rounds), 0});
+// What the server says to all queries that it has.
+void answer(CoreHarness& h, PeerId server, const std::vector<OpenRound>& rounds) {
+  const auto asked = h.got<AskOpenRounds>(server);
+  REQUIRE_FALSE(asked.empty());
+  for (const AskOpenRounds& each : asked)
+    h.say(server, OpenRounds{each.request, rounds, 0});
 }
 
 Waits last_waits(CoreHarness& h, PeerId peer) {
@@ -79,11 +81,12 @@ TEST_CASE("queries: a worker asks about its own job only, whatever it says") {
 
 TEST_CASE("queries: who is at a barrier waits for those who are not") {
   CoreHarness h;
-  h.server();
+  const PeerId server = h.server();
   const auto workers = h.running_job("job", 3);
   h.say(workers[1], Barrier{0});
   h.run(2s);
   h.say(workers[1], about(30, Subject::barrier));
+  answer(h, server, {open_round({Rank{0}})});
   const Waits waits = last_waits(h, workers[1]);
   REQUIRE(waits.waits.size() == 1);
   CHECK(waits.waits[0].kind == WaitKind::barrier);
@@ -93,6 +96,7 @@ TEST_CASE("queries: who is at a barrier waits for those who are not") {
   h.say(workers[0], Barrier{0});
   h.say(workers[2], Barrier{0});
   h.say(workers[1], about(31, Subject::barrier));
+  answer(h, server, {});
   CHECK(last_waits(h, workers[1]).waits.empty());
 }
 
@@ -182,6 +186,47 @@ TEST_CASE("queries: why a rank does not come: what it has not declared, and what
     CHECK_FALSE(waits.waits[0].missing[0].undeclared);
     CHECK(waits.waits[0].missing[0].waits_for.empty());
     CHECK(waits.waits[0].cycle_ms == 0);
+  }
+}
+
+TEST_CASE("queries: a rank at a barrier and one that waits for its tensor wait for each other") {
+  CoreHarness h;
+  const PeerId server = h.server();
+  const auto workers = h.running_job("job", 2);
+  for (const PeerId worker : workers)
+    h.say(worker, declare_one(1, "a", 100));
+  h.run(1s);
+  h.say(workers[1], Barrier{0});
+  h.run(11s);
+  const std::vector<OpenRound> open{{TensorId{0}, Round{7}, 12'000, false, 1, 2, 1, {Rank{1}}}};
+  SECTION("to the one at the barrier") {
+    h.say(workers[1], about(30, Subject::barrier));
+    answer(h, server, open);
+    const Waits waits = last_waits(h, workers[1]);
+    REQUIRE(waits.waits.size() == 1);
+    CHECK(waits.waits[0].cycle_ms >= 10'800);
+    CHECK(waits.waits[0].cycle_ms <= 11'000);
+    CHECK_THAT(to_string(waits.waits[0]),
+               Contains("barrier 0: 1 of 2 arrived, missing rank 0 (host gpu-0") &&
+                   Contains("; it waits for round 7 of a itself); ranks have waited for each other for 1"));
+  }
+  SECTION("to the other one, with the barrier") {
+    h.say(workers[0], about(30, Subject::tensor, "a"));
+    answer(h, server, open);
+    const Waits waits = last_waits(h, workers[0]);
+    REQUIRE(waits.waits.size() == 2);
+    CHECK(waits.waits[0].kind == WaitKind::round);
+    CHECK(waits.waits[0].cycle_ms >= 10'800);
+    CHECK(waits.waits[1].kind == WaitKind::barrier);
+  }
+  SECTION("unless somebody has just arrived, or the tensor has what it needs") {
+    h.say(workers[1], about(30, Subject::barrier));
+    SECTION("arrived") {
+      h.say(workers[1], Barrier{1});
+      answer(h, server, open);
+    }
+    SECTION("pushed") { answer(h, server, {}); }
+    CHECK(last_waits(h, workers[1]).waits.at(0).cycle_ms == 0);
   }
 }
 

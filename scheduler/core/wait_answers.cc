@@ -30,15 +30,15 @@ std::vector<ServerQueries::Target> WaitAnswers::targets_of(const AskWaits& query
     if (job->ended() || (!query.job.empty() && job->name() != query.job)) continue;
     job_known = true;
     ServerQueries::Target target{run, std::nullopt, {}};
-    const bool about_rounds = query.subject == Subject::everything || query.subject == Subject::tensor;
+    const bool asks_servers = query.subject != Subject::declaration;
     if (query.subject == Subject::tensor) {
       if (job->tensors() != nullptr) target.tensor = job->tensors()->find(query.tensor);
       if (!target.tensor) continue;
       tensor_known = true;
     }
-    if (about_rounds) target.servers.assign(job->servers().begin(), job->servers().end());
+    if (asks_servers) target.servers.assign(job->servers().begin(), job->servers().end());
     // What those who are missing do instead.
-    if (about_rounds) targets.push_back({run, std::nullopt, target.servers, true});
+    if (asks_servers) targets.push_back({run, std::nullopt, target.servers, true});
     if (target.tensor) asked += target.servers.size();
     asked += target.servers.size();
     targets.push_back(std::move(target));
@@ -81,24 +81,28 @@ void WaitAnswers::answer(TimePoint now, const ServerQueries::Answered& answered,
   const Silence silence = tables_.nodes.silence_at(now);
   Waits out;
   out.request = answered.query.request;
+  const Subject subject = answered.query.subject;
+  const bool is_about_rounds = subject == Subject::everything || subject == Subject::tensor;
   std::set<ServerId> silent;
   for (const ServerQueries::Part& part : answered.parts) {
-    silent.insert(part.silent.begin(), part.silent.end());
     const Job* const job = tables_.runs.find(part.run);
     if (job == nullptr) continue;  // it has ended meanwhile
-    out.more += part.open.more;
     const auto context = answered.context.find(part.run);
     const OpenRounds& rounds = context == answered.context.end() ? part.open : *context->second;
     auto found = cycles.find(&rounds);
-    if (found == cycles.end()) found = cycles.emplace(&rounds, job->waits().cycles_of(rounds)).first;
-    for (const OpenRound& open : part.open.rounds)
-      out.waits.push_back(job->waits().wait_of(open, found->second, silence));
-    if (answered.query.subject == Subject::everything && tables_.peers.is_admin(answered.peer)) {
+    if (found == cycles.end()) found = cycles.emplace(&rounds, job->waits().cycles_of(now, rounds)).first;
+    if (is_about_rounds) {
+      out.more += part.open.more;
+      silent.insert(part.silent.begin(), part.silent.end());
+      for (const OpenRound& open : part.open.rounds)
+        out.waits.push_back(job->waits().wait_of(open, found->second, silence));
+    }
+    if (subject == Subject::everything && tables_.peers.is_admin(answered.peer)) {
       for (const ServerId server : part.silent) {
         if (auto wait = job->waits().wait_of(server, silence)) out.waits.push_back(std::move(*wait));
       }
     }
-    for (Wait& wait : job->waits().waits(now, answered.query, silence)) {
+    for (Wait& wait : job->waits().waits(now, answered.query, found->second, silence)) {
       if (wait.age_ms >= answered.query.older_than_ms) out.waits.push_back(std::move(wait));
     }
   }

@@ -9,6 +9,7 @@ bool Barriers::arrive(Rank rank, std::uint64_t number) {
   if (number < arrived) return false;
   const bool was_behind = arrived == done_;
   arrived = number + 1;
+  ++changes_;
   if (!was_behind || --behind_ > 0) return false;
   done_ = *std::min_element(arrived_.begin(), arrived_.end());
   behind_ = static_cast<std::uint32_t>(std::count(arrived_.begin(), arrived_.end(), done_));
@@ -22,8 +23,9 @@ void Barriers::restore(std::vector<std::uint64_t> arrived) {
 }
 
 void Barriers::drop(Rank rank) {
-  if (arrived_[rank.value] != UINT64_MAX) --there_;
+  if (!is_lost(rank)) --there_;
   arrived_[rank.value] = UINT64_MAX;
+  ++changes_;
   restore(std::move(arrived_));
 }
 

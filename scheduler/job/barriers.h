@@ -36,12 +36,15 @@ class Barriers {
   void drop(Rank rank);
 
   std::uint64_t done() const { return done_; }
+  // Grows with each rank that arrives, or is lost.
+  std::uint64_t changes() const { return changes_; }
   // Somebody waits at the barrier done().
   bool open() const { return behind_ < there_; }
   // Ranks that are not lost.
   std::uint32_t there() const { return there_; }
   // How many barriers the rank has arrived at.
   std::uint64_t arrived(Rank rank) const { return arrived_[rank.value]; }
+  bool is_lost(Rank rank) const { return arrived_[rank.value] == UINT64_MAX; }
 
   // The first barrier that can never be done, and the rank that left before it.
   struct Blocked {
@@ -53,6 +56,7 @@ class Barriers {
  private:
   std::vector<std::uint64_t> arrived_;
   std::uint64_t done_ = 0;
+  std::uint64_t changes_ = 0;
   std::uint32_t there_;
   std::uint32_t behind_;  // ranks whose next barrier is done_
   std::optional<Blocked> blocked_;

@@ -48,6 +48,7 @@ void JobWaits::tick(TimePoint now) {
   }
   using What = std::optional<std::uint64_t>;
   barrier_since_.note(parts_.barriers.open() ? What(parts_.barriers.done()) : std::nullopt, now);
+  arrival_since_.note(parts_.barriers.changes(), now);
   move_since_.note(parts_.handoff.is_moving() ? What(parts_.lanes.epoch().value) : std::nullopt, now);
   opening_since_.note(run_.phase == JobPhase::opening ? What(0) : std::nullopt, now);
   const bool pending = parts_.tensors.is_open() && parts_.tensors.table().first_unconfirmed() != 0;
@@ -69,7 +70,8 @@ Wait JobWaits::wait(WaitKind kind, std::vector<Party> missing, std::size_t expec
   return wait;
 }
 
-std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& query, const Silence& silence) const {
+std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& query, const RoundCycles& cycles,
+                                  const Silence& silence) const {
   std::vector<Wait> out;
   if (run_.phase == JobPhase::ended) return out;
   if (run_.phase == JobPhase::gathering) {
@@ -88,15 +90,10 @@ std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& query, const Si
     out.push_back(wait(WaitKind::start, std::move(missing), parts_.servers.used().size()));
     out.back().age_ms = age_ms(opening_since_, now);
   }
-  if (parts_.barriers.open() && asks_for(query, Subject::barrier)) {
-    std::vector<Party> missing;
-    for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
-      if (parts_.barriers.arrived(rank) <= parts_.barriers.done()) missing.push_back(party(rank, silence));
-    }
-    out.push_back(wait(WaitKind::barrier, std::move(missing), parts_.barriers.there()));
-    out.back().number = parts_.barriers.done();
-    out.back().age_ms = age_ms(barrier_since_, now);
-  }
+  // Who waits for a tensor hears of it if ranks are there that the tensor waits for in the end.
+  const bool is_asked =
+      asks_for(query, Subject::barrier) || (query.subject == Subject::tensor && cycles.barrier_age_ms() > 0);
+  if (parts_.barriers.open() && is_asked) out.push_back(wait_of_barrier(now, cycles, silence));
   if (query.subject == Subject::barrier) return out;
   for (const CutLink& link : parts_.links.list(now))
     out.push_back(wait_of(link, silence));
@@ -136,13 +133,42 @@ std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, co
   return out;
 }
 
-RoundCycles JobWaits::cycles_of(const OpenRounds& rounds) const {
-  return {rounds, [this](TensorId tensor) -> std::uint64_t {
-            if (!parts_.tensors.is_open()) return 0;
-            const TensorCatalog& catalog = parts_.tensors.catalog();
-            const TensorDeclaration* const declaration = catalog.declaration_of(tensor);
-            return declaration == nullptr ? 0 : catalog.partitions_of(*declaration);
-          }};
+RoundCycles JobWaits::cycles_of(TimePoint now, const OpenRounds& rounds) const {
+  const auto partitions_of = [this](TensorId tensor) -> std::uint64_t {
+    if (!parts_.tensors.is_open()) return 0;
+    const TensorCatalog& catalog = parts_.tensors.catalog();
+    const TensorDeclaration* const declaration = catalog.declaration_of(tensor);
+    return declaration == nullptr ? 0 : catalog.partitions_of(*declaration);
+  };
+  return {rounds, partitions_of, open_barrier(now)};
+}
+
+// What servers said of rounds is older than the barriers here. So a rank that has just arrived makes it new:
+// it may have pushed before.
+std::optional<OpenBarrier> JobWaits::open_barrier(TimePoint now) const {
+  const Barriers& barriers = parts_.barriers;
+  if (!barriers.open()) return std::nullopt;
+  OpenBarrier open;
+  for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
+    if (barriers.arrived(rank) <= barriers.done()) open.missing.push_back(rank);
+    if (barriers.is_lost(rank)) open.lost.push_back(rank);
+  }
+  if (arrival_since_.what == barriers.changes()) open.age_ms = age_ms(arrival_since_, now);
+  return open;
+}
+
+Wait JobWaits::wait_of_barrier(TimePoint now, const RoundCycles& cycles, const Silence& silence) const {
+  std::vector<Party> missing;
+  for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
+    if (parts_.barriers.arrived(rank) > parts_.barriers.done()) continue;
+    Party& party = missing.emplace_back(this->party(rank, silence));
+    if (party.state == PartyState::alive) note_round(party, cycles.where_waits(rank));
+  }
+  Wait out = wait(WaitKind::barrier, std::move(missing), parts_.barriers.there());
+  out.number = parts_.barriers.done();
+  out.age_ms = age_ms(barrier_since_, now);
+  out.cycle_ms = cycles.barrier_age_ms();
+  return out;
 }
 
 // Empty: it has none yet.
@@ -156,10 +182,13 @@ void JobWaits::note_cause(Party& party, const OpenRound& open, const RoundCycles
   const Rank rank{party.number};
   if (party.state != PartyState::alive || name_of(open.tensor).empty()) return;
   party.undeclared = !parts_.tensors.catalog().has_declared(open.tensor, rank);
-  const OpenRound* const other = cycles.where_waits(rank, open);
-  if (other == nullptr) return;
-  party.waits_for = name_of(other->tensor);
-  party.waits_for_round = other->round.value;
+  note_round(party, cycles.where_waits(rank, open));
+}
+
+void JobWaits::note_round(Party& party, const OpenRound* round) const {
+  if (round == nullptr) return;
+  party.waits_for = name_of(round->tensor);
+  party.waits_for_round = round->round.value;
 }
 
 Wait JobWaits::wait_of(const OpenRound& open, const RoundCycles& cycles, const Silence& silence) const {

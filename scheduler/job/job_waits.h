@@ -39,9 +39,10 @@ class JobWaits {
   void note_loss() { has_new_loss_ = true; }
 
   // What it waits for by itself, as far as that is in query: all but rounds.
-  std::vector<Wait> waits(TimePoint now, const AskWaits& query, const Silence& silence) const;
-  // What servers have said of all rounds; it outlives the result.
-  RoundCycles cycles_of(const OpenRounds& rounds) const;
+  std::vector<Wait> waits(TimePoint now, const AskWaits& query, const RoundCycles& cycles,
+                          const Silence& silence) const;
+  // What servers have said of all rounds; it outlives the result. With the barrier as it is now.
+  RoundCycles cycles_of(TimePoint now, const OpenRounds& rounds) const;
   // What they have said of one, in the job's words.
   Wait wait_of(const OpenRound& open, const RoundCycles& cycles, const Silence& silence) const;
   // A server that does not answer, if it holds anything of this job.
@@ -50,6 +51,9 @@ class JobWaits {
 
  private:
   std::string name_of(TensorId tensor) const;
+  std::optional<OpenBarrier> open_barrier(TimePoint now) const;
+  Wait wait_of_barrier(TimePoint now, const RoundCycles& cycles, const Silence& silence) const;
+  void note_round(Party& party, const OpenRound* round) const;
   void note_cause(Party& party, const OpenRound& open, const RoundCycles& cycles) const;
 
   // Since when something is so.
@@ -71,7 +75,7 @@ class JobWaits {
 
   Run& run_;
   const Parts parts_;
-  Since barrier_since_, unconfirmed_since_, move_since_, opening_since_;
+  Since barrier_since_, arrival_since_, unconfirmed_since_, move_since_, opening_since_;
   TimePoint noted_at_;         // the last tick
   bool has_new_loss_ = false;  // since then
 };

@@ -5,15 +5,9 @@
 #include <utility>
 
 namespace bps {
-namespace {
 
-bool is_same(const OpenRound& a, const OpenRound& b) {
-  return a.tensor == b.tensor && a.resuming == b.resuming;
-}
-
-}  // namespace
-
-RoundCycles::RoundCycles(const OpenRounds& rounds, std::function<std::uint64_t(TensorId)> partitions_of)
+RoundCycles::RoundCycles(const OpenRounds& rounds, std::function<std::uint64_t(TensorId)> partitions_of,
+                         const std::optional<OpenBarrier>& barrier)
     : rounds_(rounds), partitions_of_(std::move(partitions_of)) {
   for (const OpenRound& round : rounds.rounds) {
     youngest_ms_ = std::min(youngest_ms_, round.age_ms);
@@ -21,11 +15,24 @@ RoundCycles::RoundCycles(const OpenRounds& rounds, std::function<std::uint64_t(T
     const std::vector<Rank>& busy = is_whole(round) ? round.partial : round.missing;
     busy_.insert(busy.begin(), busy.end());
   }
+  if (barrier) {
+    OpenRound all;
+    all.missing = barrier->missing;
+    barrier_ = std::make_shared<const OpenRound>(std::move(all));
+    youngest_ms_ = std::min(youngest_ms_, barrier->age_ms);
+    busy_.insert(barrier->lost.begin(), barrier->lost.end());
+  }
   find();
+}
+
+bool RoundCycles::is_same(const OpenRound& a, const OpenRound& b) const {
+  if (&a == barrier_.get() || &b == barrier_.get()) return &a == &b;
+  return a.tensor == b.tensor && a.resuming == b.resuming;
 }
 
 // All partitions are in this round, and all who are missing are named.
 bool RoundCycles::is_whole(const OpenRound& round) const {
+  if (&round == barrier_.get()) return true;
   return !round.resuming && round.absent == round.missing.size() &&
          round.partitions == partitions_of_(round.tensor);
 }
@@ -41,14 +48,21 @@ bool RoundCycles::waits_for(const OpenRound& round, const OpenRound& other) cons
                      [&](Rank rank) { return waits_in(other, rank); });
 }
 
-const OpenRound* RoundCycles::where_waits(Rank rank, const OpenRound& round) const {
+const OpenRound* RoundCycles::oldest(Rank rank, const OpenRound* but) const {
   const OpenRound* oldest = nullptr;
   for (const OpenRound& other : rounds_.rounds) {
     const bool is_older = oldest == nullptr || other.age_ms > oldest->age_ms;
-    if (is_older && !is_same(other, round) && waits_in(other, rank)) oldest = &other;
+    const bool is_other = but == nullptr || !is_same(other, *but);
+    if (is_older && is_other && waits_in(other, rank)) oldest = &other;
   }
   return oldest;
 }
+
+const OpenRound* RoundCycles::where_waits(Rank rank, const OpenRound& round) const {
+  return oldest(rank, &round);
+}
+
+const OpenRound* RoundCycles::where_waits(Rank rank) const { return oldest(rank, nullptr); }
 
 // Rounds none of whose missing ranks waits are taken away, one after the other: what is left then waits for
 // what is left.
@@ -56,6 +70,7 @@ void RoundCycles::find() {
   if (rounds_.more != 0) return;
   for (const OpenRound& round : rounds_.rounds)
     stuck_.push_back(&round);
+  if (barrier_ != nullptr) stuck_.push_back(barrier_.get());
   for (std::size_t before = 0; before != stuck_.size();) {
     before = stuck_.size();
     std::vector<const OpenRound*> waiting;
@@ -73,6 +88,10 @@ bool RoundCycles::waits_for_stuck(const OpenRound& round) const {
 
 std::uint64_t RoundCycles::age_ms(const OpenRound& round) const {
   return waits_for_stuck(round) ? youngest_ms_ : 0;
+}
+
+std::uint64_t RoundCycles::barrier_age_ms() const {
+  return barrier_ != nullptr && waits_for_stuck(*barrier_) ? youngest_ms_ : 0;
 }
 
 }  // namespace bps

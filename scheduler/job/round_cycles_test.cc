@@ -83,6 +83,47 @@ TEST_CASE("round cycles: who is in the middle of pushing anything waits for nobo
   CHECK(cycles.where_waits(k1, open.rounds[0]) == nullptr);
 }
 
+// Rank 0 waits for a tensor that rank 1 has not pushed, who is at a barrier.
+TEST_CASE("round cycles: a barrier on one rank against a tensor on another one") {
+  const OpenRounds open{0, {round(0, 9000, {k1})}, 0};
+  const auto with = [&](const OpenBarrier& barrier) {
+    return RoundCycles(
+        open, [](TensorId) { return kPartitions; }, barrier);
+  };
+  const RoundCycles cycles = with({{k0}, {}, 8000});
+  CHECK(cycles.age_ms(open.rounds[0]) == 8000);
+  CHECK(cycles.barrier_age_ms() == 8000);
+  CHECK(cycles.where_waits(k0) == &open.rounds[0]);
+  CHECK(cycles.where_waits(k1, open.rounds[0]) == nullptr);
+  CHECK(with({{k0}, {}, 9500}).barrier_age_ms() == 9000);
+  SECTION("no barrier is open") { CHECK(cycles_of(open).age_ms(open.rounds[0]) == 0); }
+  SECTION("the barrier waits for somebody who does nothing") {
+    const RoundCycles other = with({{k1, k2}, {}, 8000});
+    CHECK(other.barrier_age_ms() == 0);
+    CHECK(other.age_ms(open.rounds[0]) == 0);
+  }
+  SECTION("a rank that is lost waits nowhere") { CHECK(with({{k0}, {k1}, 8000}).barrier_age_ms() == 0); }
+  SECTION("who is in the middle of pushing may come") {
+    OpenRounds busy = open;
+    busy.rounds.push_back(round(1, 9000, {k0}));
+    busy.rounds.back().partial = {k0};
+    const RoundCycles other(
+        busy, [](TensorId) { return kPartitions; }, OpenBarrier{{k0}, {}, 8000});
+    CHECK(other.barrier_age_ms() == 0);
+    CHECK(other.age_ms(busy.rounds[0]) == 0);
+  }
+}
+
+TEST_CASE("round cycles: over a barrier and several tensors, whatever their numbers") {
+  // Rank 0 waits for rank 1, who waits for rank 2, who is at a barrier that rank 0 has not come to.
+  const OpenRounds open{0, {round(0, 9000, {k1, k2}), round(1, 8000, {k2, k0})}, 0};
+  const RoundCycles cycles(
+      open, [](TensorId) { return kPartitions; }, OpenBarrier{{k0, k1}, {}, 7000});
+  CHECK(cycles.age_ms(open.rounds[0]) == 7000);
+  CHECK(cycles.age_ms(open.rounds[1]) == 7000);
+  CHECK(cycles.barrier_age_ms() == 7000);
+}
+
 TEST_CASE("round cycles: what is not known, or moves, makes none") {
   OpenRounds open = two();
   SECTION("a server has not named all who are missing") { open.rounds[1].absent = 2; }

@@ -53,8 +53,7 @@ void ServerQueries::ask(TimePoint now, PeerId peer, AskWaits query, const std::v
   for (const Key& key : unasked)
     finish(key);
   // Also where nobody has to be asked.
-  if (const auto it = queries_.find(number); it != queries_.end() && it->second.waiting.empty())
-    conclude(number);
+  if (const auto it = queries_.find(number); it != queries_.end() && is_over(it->second)) conclude(number);
 }
 
 void ServerQueries::answered(ServerId server, const OpenRounds& open) {
@@ -68,6 +67,7 @@ void ServerQueries::answered(ServerId server, const OpenRounds& open) {
   for (const OpenRound& round : open.rounds)
     server_query.open.add(round);
   server_query.open.add_more(open.more);
+  server_query.context = nullptr;
   if (server_query.outstanding.empty()) finish(key);
 }
 
@@ -80,6 +80,7 @@ void ServerQueries::server_gone(ServerId server) {
     of_request_.erase(known->first);
     server_query.outstanding.erase(known);
     server_query.lost.push_back(server);
+    server_query.context = nullptr;
     if (server_query.outstanding.empty()) over.push_back(key);
   }
   for (const Key& key : over)
@@ -121,29 +122,32 @@ ServerQueries::Part ServerQueries::part_of(const Key& key, const Query& query) c
   return part;
 }
 
-std::shared_ptr<const OpenRounds> ServerQueries::context_of(const Key& key) const {
-  const ServerQuery& server_query = server_queries_.at(key);
+std::shared_ptr<const OpenRounds> ServerQueries::context_of(const Key& key) {
+  ServerQuery& server_query = server_queries_.at(key);
+  if (server_query.context != nullptr) return server_query.context;
   OpenRoundList open = server_query.open;
   // What the others have is left out.
   open.add_more(static_cast<std::uint32_t>(server_query.outstanding.size() + server_query.lost.size()));
-  return std::make_shared<const OpenRounds>(open.take(0));
+  server_query.context = std::make_shared<const OpenRounds>(open.take(0));
+  return server_query.context;
 }
 
 // All have answered, or have had their time.
 void ServerQueries::finish(const Key& key) {
   const auto it = server_queries_.find(key);
-  std::vector<std::uint64_t> over;
+  std::set<std::uint64_t> over;
   const auto context = it->second.listeners.empty() ? nullptr : context_of(key);
   for (const std::uint64_t number : it->second.listeners) {
     Query& query = queries_.at(number);
     query.listening.erase(key);
     query.context[key.first] = context;
+    if (is_over(query)) over.insert(number);
   }
   for (const std::uint64_t number : it->second.queries) {
     Query& query = queries_.at(number);
     query.parts.push_back(part_of(key, query));
     query.waiting.erase(key);
-    if (query.waiting.empty()) over.push_back(number);
+    if (is_over(query)) over.insert(number);
   }
   for (const auto& [request, server] : it->second.outstanding)
     of_request_.erase(request);

@@ -32,7 +32,7 @@ class ServerQueries {
     JobRun run;
     std::optional<TensorId> tensor;
     std::vector<ServerId> servers;
-    // Only for what it says about others; nobody waits for it. Given first, it comes first.
+    // Only for what it says about others.
     bool is_context = false;
   };
   struct Ask {
@@ -77,13 +77,16 @@ class ServerQueries {
     OpenRoundList open;
     std::set<std::uint64_t> queries;
     std::set<std::uint64_t> listeners;  // queries that it is the context of
+    // As it is now, if anybody has needed it; null after each change. One for all, who then find what follows
+    // from it once.
+    std::shared_ptr<const OpenRounds> context;
   };
   struct Query {
     PeerId peer;
     AskWaits query;
     TimePoint deadline;
     std::set<Key> waiting;
-    std::set<Key> listening;
+    std::set<Key> listening;  // without which who is waited for has no cause
     std::vector<Part> parts;
     Context context;
   };
@@ -91,7 +94,8 @@ class ServerQueries {
   void finish(const Key& key);
   void conclude(std::uint64_t number);
   Part part_of(const Key& key, const Query& query) const;
-  std::shared_ptr<const OpenRounds> context_of(const Key& key) const;
+  std::shared_ptr<const OpenRounds> context_of(const Key& key);
+  bool is_over(const Query& query) const { return query.waiting.empty() && query.listening.empty(); }
 
   std::map<Key, ServerQuery> server_queries_;
   std::map<std::uint64_t, Key> of_request_;

@@ -23,20 +23,26 @@ OpenRounds open_rounds(std::uint64_t request, std::uint32_t tensor, std::uint64_
   return {request, {{TensorId{tensor}, Round{5}, age_ms, false, 1, 4, 1, {missing}}}, 0};
 }
 
-TEST_CASE("server queries: nobody waits for a context, and what has come of it is in the answer") {
-  ServerQueries server_queries;
-  ServerQueries::Target context = target({ServerId{1}, ServerId{2}});
+// What one asks who waits for tensor 1: about it, and about all that others do instead.
+std::vector<ServerQueries::Target> with_context(std::vector<ServerId> servers) {
+  ServerQueries::Target context = target(servers);
   context.is_context = true;
-  server_queries.ask(kStart, kAsker, query(30), {context, {kRun, TensorId{1}, {ServerId{1}}}});
+  return {context, {kRun, TensorId{1}, {ServerId{1}}}};
+}
+
+TEST_CASE("server queries: an answer waits for its context, at most for as long as its asker does") {
+  ServerQueries server_queries;
+  server_queries.ask(kStart, kAsker, query(30, 200), with_context({ServerId{1}, ServerId{2}}));
   const auto asks = server_queries.take_asks();
   REQUIRE(asks.size() == 3);
   CHECK_FALSE(asks[0].message.tensor);
   CHECK(asks[2].message.tensor == TensorId{1});
   const bool is_whole = GENERATE(true, false);
   server_queries.answered(ServerId{1}, open_rounds(asks[0].message.request, 2, 300, Rank{0}));
-  if (is_whole) server_queries.answered(ServerId{2}, open_rounds(asks[1].message.request, 3, 200, Rank{1}));
-  CHECK(server_queries.take_answered().empty());
   server_queries.answered(ServerId{1}, open_rounds(asks[2].message.request, 1, 100, Rank{2}));
+  CHECK(server_queries.take_answered().empty());
+  if (is_whole) server_queries.answered(ServerId{2}, open_rounds(asks[1].message.request, 3, 200, Rank{1}));
+  if (!is_whole) server_queries.tick(kStart + 200ms);
   const auto answered = server_queries.take_answered();
   REQUIRE(answered.size() == 1);
   REQUIRE(answered[0].parts.size() == 1);
@@ -49,6 +55,44 @@ TEST_CASE("server queries: nobody waits for a context, and what has come of it i
   CHECK(server_queries.size() == 0);
   server_queries.tick(kStart + 60s);
   CHECK(server_queries.take_answered().empty());
+}
+
+TEST_CASE("server queries: who asks while another answer is on its way has the whole context, too") {
+  ServerQueries server_queries;
+  server_queries.ask(kStart, kAsker, query(30), with_context({ServerId{1}}));
+  const auto first = server_queries.take_asks();
+  REQUIRE(first.size() == 2);
+  server_queries.answered(ServerId{1}, open_rounds(first[0].message.request, 2, 300, Rank{0}));
+  server_queries.ask(kStart, PeerId{2}, query(31), with_context({ServerId{1}}));
+  const auto second = server_queries.take_asks();
+  REQUIRE(second.size() == 1);  // of the tensor it is the same answer
+  server_queries.answered(ServerId{1}, open_rounds(first[1].message.request, 1, 100, Rank{2}));
+  CHECK(server_queries.take_answered().size() == 1);
+  server_queries.answered(ServerId{1}, open_rounds(second[0].message.request, 2, 310, Rank{0}));
+  const auto answered = server_queries.take_answered();
+  REQUIRE(answered.size() == 1);
+  CHECK(answered[0].peer == PeerId{2});
+  CHECK(answered[0].context.at(kRun)->rounds.size() == 1);
+  CHECK(answered[0].context.at(kRun)->more == 0);
+}
+
+TEST_CASE("server queries: all who lose patience at one moment have one context") {
+  ServerQueries server_queries;
+  for (const std::uint32_t peer : {1, 2})
+    server_queries.ask(kStart, PeerId{peer}, query(30, 200), with_context({ServerId{1}, ServerId{2}}));
+  server_queries.ask(kStart, PeerId{3}, query(30, 400), with_context({ServerId{1}, ServerId{2}}));
+  const auto asks = server_queries.take_asks();
+  server_queries.tick(kStart + 200ms);
+  const auto impatient = server_queries.take_answered();
+  REQUIRE(impatient.size() == 2);
+  CHECK(impatient[0].context.at(kRun) == impatient[1].context.at(kRun));
+  CHECK(impatient[0].context.at(kRun)->more == 2);
+  // What has come since is in the next one.
+  server_queries.answered(ServerId{1}, open_rounds(asks[0].message.request, 2, 300, Rank{0}));
+  server_queries.tick(kStart + 400ms);
+  const auto patient = server_queries.take_answered();
+  REQUIRE(patient.size() == 1);
+  CHECK(patient[0].context.at(kRun)->more == 1);
 }
 
 TEST_CASE("server queries: who asked for a context may be gone when it comes") {

@@ -158,7 +158,8 @@ BPS_API int32_t bps_world_size(const bps_client* client);
 BPS_API int32_t bps_local_rank(const bps_client* client);
 BPS_API int32_t bps_local_size(const bps_client* client);
 
-/* Returns when every worker of the job has called it as often as this one, or with an error. */
+/* Returns when every worker of the job has called it as often as this one, or with an error. Of an expired
+ * wait (BPS_DEADLINE) exit_code is as with bps_wait. */
 BPS_API bps_status bps_barrier(bps_client* client, int64_t timeout_ms, bps_error* error);
 
 /* Counters since open, for progress lines and benchmarks. */

@@ -193,11 +193,14 @@ int32_t bps_local_size(const bps_client* client) {
 }
 
 bps_status bps_barrier(bps_client* client, int64_t timeout_ms, bps_error* error) {
-  return guarded(error, [&]() -> Status {
+  bool is_deadlock = false;
+  const bps_status result = guarded(error, [&]() -> Status {
     if (Status status = usable(client); !status.ok()) return status;
     if (Status status = may_wait("bps_barrier"); !status.ok()) return status;
-    return client->client->barrier(duration_of(timeout_ms, client->client->operation_timeout()));
+    return client->client->barrier(duration_of(timeout_ms, client->client->operation_timeout()), is_deadlock);
   });
+  if (is_deadlock) forbid_restart(error);
+  return result;
 }
 
 bps_status bps_get_stats(bps_client* client, bps_stats* stats) {

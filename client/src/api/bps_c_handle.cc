@@ -69,12 +69,9 @@ bps_status bps_wait(bps_handle* handle, int64_t timeout_ms, bps_error* error) {
     is_deadlock = what.is_deadlock;
     return make_error(
         ErrorCode::deadline, text,
-        is_deadlock ? "push the tensors in the same order on all ranks, or all of them before the first "
-                      "wait; a restart would not help"
-                    : "the operation goes on: wait again, or look at the other workers");
+        is_deadlock ? Client::kOneOrder : "the operation goes on: wait again, or look at the other workers");
   });
-  // A program that ends because of it would end so each time that it is started.
-  if (is_deadlock && error != nullptr) error->exit_code = exit_code_of(ErrorCode::configuration);
+  if (is_deadlock) forbid_restart(error);
   return result;
 }
 

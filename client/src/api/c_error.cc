@@ -45,6 +45,12 @@ bps_status report(const Status& status, bps_error* error) {
   return report(status.ok() ? Error{} : status.error(), error);
 }
 
+void forbid_restart(bps_error* error) {
+  const bool has_room =
+      error != nullptr && error->struct_size >= offsetof(bps_error, exit_code) + sizeof(error->exit_code);
+  if (has_room) error->exit_code = exit_code_of(ErrorCode::configuration);
+}
+
 Error out_of_memory_error() { return {ErrorCode::out_of_memory, "no memory left in this process", {}}; }
 
 Error internal_error(const char* what) {

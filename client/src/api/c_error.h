@@ -14,6 +14,9 @@ namespace bps {
 bps_status report(const Error& failure, bps_error* error);
 bps_status report(const Status& status, bps_error* error);
 
+// Of an error that was reported: a program that ends because of it would end so each time that it is started.
+void forbid_restart(bps_error* error);
+
 Error out_of_memory_error();
 Error internal_error(const char* what);
 

@@ -51,6 +51,12 @@ void WaitQueries::finish(std::uint64_t request, const std::optional<Waits>& wait
 
 namespace {
 
+// For longer than `usual`.
+bool waits_in_a_circle(const Wait& wait, Duration usual) {
+  const auto age = std::chrono::milliseconds(std::min<std::uint64_t>(wait.cycle_ms, INT32_MAX));
+  return wait.cycle_ms != 0 && age >= usual;
+}
+
 std::string silent_text(const std::optional<Waits>& waits) {
   if (!waits) return "; the scheduler has not said whom it waits for";
   if (waits->silent.empty()) return "";
@@ -70,8 +76,7 @@ WaitCause explain_round(const std::optional<Waits>& waits, const std::string& te
     if (wait.kind == WaitKind::resume && wait.tensor != tensor) continue;
     if (wait.kind == WaitKind::round) {
       text = to_string(wait);
-      const auto age = std::chrono::milliseconds(std::min<std::uint64_t>(wait.cycle_ms, INT32_MAX));
-      is_deadlock = wait.cycle_ms != 0 && age >= usual;
+      is_deadlock = waits_in_a_circle(wait, usual);
     } else {
       others += "; " + to_string(wait);
     }
@@ -81,11 +86,12 @@ WaitCause explain_round(const std::optional<Waits>& waits, const std::string& te
   return {std::move(text), is_deadlock};
 }
 
-std::string explain(const std::optional<Waits>& waits, WaitKind kind, const std::string& unknown) {
+WaitCause explain(const std::optional<Waits>& waits, WaitKind kind, const std::string& unknown,
+                  Duration usual) {
   for (const Wait& wait : waits ? waits->waits : std::vector<Wait>{}) {
-    if (wait.kind == kind) return to_string(wait);
+    if (wait.kind == kind) return {to_string(wait), waits_in_a_circle(wait, usual)};
   }
-  return unknown + silent_text(waits);
+  return {unknown + silent_text(waits)};
 }
 
 }  // namespace bps

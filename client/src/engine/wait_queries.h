@@ -63,6 +63,7 @@ struct WaitCause {
 WaitCause explain_round(const std::optional<Waits>& waits, const std::string& tensor, std::uint64_t round,
                         const std::string& local, Duration usual);
 // The first wait of this kind in the answer, else `unknown`.
-std::string explain(const std::optional<Waits>& waits, WaitKind kind, const std::string& unknown);
+WaitCause explain(const std::optional<Waits>& waits, WaitKind kind, const std::string& unknown,
+                  Duration usual);
 
 }  // namespace bps

@@ -73,7 +73,7 @@ TEST_CASE("wait queries: what the worker knows and what the scheduler says becom
   silent.silent = {{true, 2, "cpu-2", PartyState::alive, 900}};
   CHECK(explain_round(silent, "t", 3, local, 10s).text ==
         local + "; not asked, because silent: server 2 (host cpu-2, last seen 0.9 s ago)");
-  CHECK(explain(waits_of(1, {round_wait()}), WaitKind::barrier, "a barrier") == "a barrier");
+  CHECK(explain(waits_of(1, {round_wait()}), WaitKind::barrier, "a barrier", 10s).text == "a barrier");
 }
 
 TEST_CASE("wait queries: ranks that wait for each other are a deadlock when it has lasted") {
@@ -87,6 +87,11 @@ TEST_CASE("wait queries: ranks that wait for each other are a deadlock when it h
   CHECK(is_deadlock(10'000));
   CHECK(is_deadlock(~std::uint64_t{0}));
   CHECK_FALSE(is_deadlock(10'000, "u"));
+  wait.kind = WaitKind::barrier;
+  wait.cycle_ms = 9'999;
+  CHECK_FALSE(explain(waits_of(1, {wait}), WaitKind::barrier, "a barrier", 10s).is_deadlock);
+  wait.cycle_ms = 10'000;
+  CHECK(explain(waits_of(1, {wait}), WaitKind::barrier, "a barrier", 10s).is_deadlock);
 }
 
 }  // namespace

@@ -44,11 +44,10 @@ void WaitReports::explain(TensorId tensor, Duration patience, Explained done) {
   const auto under_way = failure_ ? std::nullopt : data_.tensors().under_way(tensor);
   if (!under_way || !describe_scheduler().empty()) return done({local});
   const std::string name = *under_way->name;
-  queries_.ask(Subject::tensor, name, patience,
-               [name, local, round = under_way->round.value, usual = std::max(config_.stall_warn, kUsual),
-                done = std::move(done)](const std::optional<Waits>& waits) {
-                 done(explain_round(waits, name, round, local, usual));
-               });
+  queries_.ask(
+      Subject::tensor, name, patience,
+      [name, local, round = under_way->round.value, usual = usual(), done = std::move(done)](
+          const std::optional<Waits>& waits) { done(explain_round(waits, name, round, local, usual)); });
 }
 
 void WaitReports::explain_barrier(Duration patience, Explained done) {
@@ -57,8 +56,8 @@ void WaitReports::explain_barrier(Duration patience, Explained done) {
                                           barriers_.first_pending(), config_.world_size);
   if (!describe_scheduler().empty()) return done({unknown});
   queries_.ask(Subject::barrier, {}, patience,
-               [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
-                 done({bps::explain(waits, WaitKind::barrier, unknown)});
+               [unknown, usual = usual(), done = std::move(done)](const std::optional<Waits>& waits) {
+                 done(bps::explain(waits, WaitKind::barrier, unknown, usual));
                });
 }
 
@@ -66,8 +65,8 @@ void WaitReports::explain_declaration(std::string name, Duration patience, Expla
   const std::string unknown = "the declaration of " + name;
   if (failure_ || declares_.empty() || !describe_scheduler().empty()) return done({unknown});
   queries_.ask(Subject::declaration, std::move(name), patience,
-               [unknown, done = std::move(done)](const std::optional<Waits>& waits) {
-                 done({bps::explain(waits, WaitKind::declaration, unknown)});
+               [unknown, usual = usual(), done = std::move(done)](const std::optional<Waits>& waits) {
+                 done(bps::explain(waits, WaitKind::declaration, unknown, usual));
                });
 }
 

@@ -51,6 +51,7 @@ class WaitReports {
       std::chrono::seconds(10);  // that a wait may take; a longer stall_warn counts
 
  private:
+  Duration usual() const { return std::max(config_.stall_warn, kUsual); }
   void look_at(TimePoint when);
   TimePoint look();
   void warn(const OverdueWaits::Overdue& overdue);

@@ -397,7 +397,7 @@ Status Client::wait_stream(OperationRecord& record, TensorId tensor, void* strea
                     "the operation goes on, and the stream does not wait for it: call this again");
 }
 
-Status Client::barrier(Duration timeout) {
+Status Client::barrier(Duration timeout, bool& is_deadlock) {
   const auto reply = std::make_shared<Reply<void>>();
   const auto cell = reply->cell();
   thread_->loop().post([this, reply] {
@@ -405,18 +405,23 @@ Status Client::barrier(Duration timeout) {
   });
   if (cell->wait_until(std::chrono::steady_clock::now() + timeout)) return cell->value();
   const std::string unknown = fmt::format("not all of the {} workers have come", settings_.config.world_size);
-  const std::string whom = timeout < kShortWait
-                               ? unknown
-                               : explain(
-                                     [](ClientEngine& engine, ClientEngine::Explained done) {
-                                       engine.explain_barrier(ClientEngine::kPatience, std::move(done));
-                                     },
-                                     unknown)
-                                     .text;
-  return make_error(ErrorCode::deadline,
-                    fmt::format("waited {:.3g} s at a barrier of job '{}': {}{}", seconds(timeout),
-                                settings_.config.job, whom, describe_scheduler()),
-                    "the arrival of this worker counts; wait at the next barrier only when all others do");
+  WaitCause whom{unknown};
+  if (timeout >= kShortWait) {
+    whom = explain(
+        [](ClientEngine& engine, ClientEngine::Explained done) {
+          engine.explain_barrier(ClientEngine::kPatience, std::move(done));
+        },
+        unknown);
+  }
+  // They may have come meanwhile.
+  if (cell->wait_until(std::chrono::steady_clock::now())) return cell->value();
+  is_deadlock = whom.is_deadlock;
+  return make_error(
+      ErrorCode::deadline,
+      fmt::format("waited {:.3g} s at a barrier of job '{}': {}{}", seconds(timeout), settings_.config.job,
+                  whom.text, describe_scheduler()),
+      is_deadlock ? kOneOrder
+                  : "the arrival of this worker counts; wait at the next barrier only when all others do");
 }
 
 WaitCause Client::explain(Explanation ask, const std::string& otherwise) {

@@ -54,6 +54,12 @@ class Client {
   const Logger& log() const { return log_; }
   std::optional<std::uint32_t> cuda_device() const { return gpu_.device(); }
 
+  // Of waits in which ranks wait for each other.
+  static constexpr const char* kOneOrder =
+      "push the tensors, and call barrier, in the same order on all ranks, or push all tensors before the "
+      "first wait; "
+      "a restart would not help";
+
   Result<std::vector<TensorId>> declare(std::vector<TensorDeclaration> tensors, Duration timeout);
   // Memory that lanes can move without a copy, at least `bytes` > 0.
   Result<void*> allocate(std::size_t bytes);
@@ -71,7 +77,8 @@ class Client {
   // Of an operation in a GPU's memory: what is queued on the stream from now on finds its output. Waits until
   // the last copy there has been queued, at most for operation_timeout().
   Status wait_stream(OperationRecord& record, TensorId tensor, void* stream);
-  Status barrier(Duration timeout);
+  // `is_deadlock`: true with an expired wait if ranks wait for each other, see WaitCause.
+  Status barrier(Duration timeout, bool& is_deadlock);
   const ClientStats& stats() const { return *stats_; }
   // As counts_of(); zeros where RDMA is not used.
   std::array<std::uint64_t, kRdmaCounts> rdma_counts() const;
