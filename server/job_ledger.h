@@ -13,7 +13,7 @@
 // A scheduler that comes back asks again what may not have been done: what is here already, exactly alike, is
 // fine and changes nothing; what contradicts it is an error. report() says all that is here (decision 0013).
 //
-// Pure: no IO, thread, clock or log. Owner: the Server. Lives on: main loop.
+// Pure: no IO, thread, clock or log. Owner: TensorAdmission. Lives on: main loop.
 #pragma once
 
 #include <cstdint>

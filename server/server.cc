@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "proto/base/assert.h"
 #include "proto/base/config/units.h"
@@ -18,7 +17,6 @@ MemoryPlan memory_plan(const ServerOptions& options, std::size_t shards) {
           options.memory_limit, options.embedded};
 }
 
-constexpr Duration kRoomIsGood = std::chrono::milliseconds(100);
 // After so long it says whom it waits for; then each time after twice as long.
 constexpr Duration kFirstNotice = std::chrono::milliseconds(1500);
 constexpr Duration kDrainLook = std::chrono::seconds(1);  // whether the scheduler is there
@@ -54,7 +52,8 @@ Server::Server(EventLoop& loop, const std::vector<EventLoop*>& shard_loops, Tran
       log_(std::move(log)),
       memory_(memory_plan(options_, shard_loops.size())),
       shard_loops_(shard_loops),
-      ledger_(memory_),
+      shards_(loop),
+      admission_(loop, shards_, memory_, options_.headroom, *this, log_),
       door_(
           loop, transport, options_.max_greeting, options_.key, log_,
           [this](const HelloLane& hello, Entrance entrance) { return check_lane(hello, entrance); },
@@ -69,7 +68,6 @@ Server::~Server() {
   loop_.cancel(notice_timer_);
   loop_.cancel(watch_timer_);
   loop_.cancel(drain_timer_);
-  *alive_ = false;
 }
 
 // ---- start and end ----
@@ -109,12 +107,12 @@ Status Server::start() {
   make_shards();
   if (!options_.advertise.empty()) data_.host = options_.advertise;
   log_.info("listens on {}, {}, {} for tensors, {} of reorder budget a shard", to_string(data_),
-            counted(shards_.size(), "shard"), rounded(ByteSize{ledger_.memory_max()}),
+            counted(shards_.size(), "shard"), rounded(ByteSize{ledger().memory_max()}),
             rounded(ByteSize{memory_.budget_per_shard()}));
   hello_.host = options_.host;
   hello_.data = data_;
   hello_.shards = static_cast<std::uint32_t>(shards_.size());
-  hello_.memory_max = ledger_.memory_max();
+  hello_.memory_max = ledger().memory_max();
   hello_.bandwidth_bps = options_.bandwidth_bps;
   hello_.rdma = offers_rdma_;
   state_ = State::registering;
@@ -176,9 +174,9 @@ void Server::make_shards() {
   if (offers_rdma_) memory.push_back(options_.rdma);
   if (options_.shared_memory != nullptr) memory.push_back(options_.shared_memory);
   for (std::uint32_t i = 0; i < shard_loops_.size(); ++i) {
-    shards_.push_back(std::make_shared<Shard>(*shard_loops_[i], ShardIndex{i}, memory_.budget_per_shard(),
-                                              log_, memory,
-                                              /*pins_slots=*/offers_rdma_, options_.bind_shard));
+    shards_.add(std::make_shared<Shard>(*shard_loops_[i], ShardIndex{i}, memory_.budget_per_shard(), log_,
+                                        memory,
+                                        /*pins_slots=*/offers_rdma_, options_.bind_shard));
   }
 }
 
@@ -199,7 +197,7 @@ Status Server::open_shared_memory() {
 void Server::drain() {
   if (state_ == State::serving) {
     state_ = State::draining;
-    log_.info("drains; this server is used by {}", counted(ledger_.job_count(), "job"));
+    log_.info("drains; this server is used by {}", counted(ledger().job_count(), "job"));
     leave();
   } else if (state_ == State::idle || state_ == State::registering) {
     stop();
@@ -219,11 +217,11 @@ void Server::watch_drain() {
   if (link_.core().state() == SessionCore::State::welcomed) {
     drains_alone_since_.reset();
   } else {
-    if (ledger_.job_count() == 0) {
+    if (ledger().job_count() == 0) {
       log_.info("no job uses this server; it exits without the scheduler: {}", link_.describe_loss());
       return stop();
     }
-    const std::string jobs = counted(ledger_.job_count(), "job");
+    const std::string jobs = counted(ledger().job_count(), "job");
     if (!drains_alone_since_) {
       drains_alone_since_ = loop_.now();
       log_.warn("{}, and only it can move {} to other servers; waits for it, for at most {}",
@@ -252,7 +250,7 @@ void Server::on_control_failed(const Error& error) {
     return finish({});
   }
   const bool is_gone = error.code == ErrorCode::peer_lost || error.code == ErrorCode::unreachable;
-  const bool has_drained = is_gone && state_ == State::draining && ledger_.job_count() == 0;
+  const bool has_drained = is_gone && state_ == State::draining && ledger().job_count() == 0;
   if (has_drained) log_.info("no job uses this server; it exits without the scheduler: {}", error.message);
   finish(has_drained ? Error{} : error);
 }
@@ -266,9 +264,9 @@ void Server::finish(const Error& error) {
     *timer = {};
   }
   door_.close();
-  deferred_.clear();
+  admission_.clear();
   const Error to_lanes = make_error(ErrorCode::peer_lost, "the server stops");
-  until_all_shards_have(
+  shards_.until_all_have(
       [to_lanes](Shard& shard, std::uint32_t, std::function<void()> finished) {
         shard.shutdown(to_lanes, std::move(finished));
       },
@@ -277,38 +275,6 @@ void Server::finish(const Error& error) {
         link_.close();
         if (callbacks_.stopped) callbacks_.stopped(error);
       });
-}
-
-void Server::on_all_shards(std::function<void(Shard&, std::uint32_t)> work, std::function<void()> done) {
-  until_all_shards_have(
-      [work = std::move(work)](Shard& shard, std::uint32_t index, const std::function<void()>& finished) {
-        work(shard, index);
-        finished();
-      },
-      std::move(done));
-}
-
-void Server::until_all_shards_have(LongWork work, std::function<void()> done) {
-  struct Call {
-    LongWork work;
-    std::function<void()> done;  // only touched on the main loop
-    std::size_t left = 0;
-  };
-  if (shards_.empty()) {  // it has never started
-    return loop_.post([done = std::move(done), alive = alive_] {
-      if (*alive) done();
-    });
-  }
-  const auto call = std::make_shared<Call>(Call{std::move(work), std::move(done), shards_.size()});
-  for (std::uint32_t i = 0; i < shards_.size(); ++i) {
-    shards_[i]->loop().post([call, i, shard = shards_[i], alive = alive_, &main = loop_] {
-      call->work(*shard, i, [call, alive, &main] {
-        main.post([call, alive] {
-          if (*alive && --call->left == 0) call->done();
-        });
-      });
-    });
-  }
 }
 
 // ---- lanes ----
@@ -327,14 +293,14 @@ Result<EventLoop*> Server::check_lane(const HelloLane& hello, Entrance entrance)
         rdma ? "start it with --transport auto, or its workers with BPS_TRANSPORT=rdma"
              : "start it with --transport auto, or its workers on the same host and as the same user");
   }
-  return &shards_[hello.shard]->loop();
+  return &shards_.all()[hello.shard]->loop();
 }
 
 void Server::enter(const HelloLane& hello, const AcceptingHandshake& handshake,
                    std::unique_ptr<Connection> connection) {
   Welcome welcome{identity_.term, hello.incarnation, identity_.server, hello.job_run};
   handshake.seal(welcome);
-  const std::shared_ptr<Shard>& shard = shards_[hello.shard];
+  const std::shared_ptr<Shard>& shard = shards_.all()[hello.shard];
   // A task must be copyable; the connection is taken out once.
   auto carried = std::make_shared<std::unique_ptr<Connection>>(std::move(connection));
   shard->loop().post([shard, hello, welcome, carried] { shard->admit(hello, welcome, std::move(*carried)); });
@@ -345,7 +311,7 @@ void Server::enter(const HelloLane& hello, const AcceptingHandshake& handshake,
 void Server::on_control_message(Message& message) {
   if (const auto* job = std::get_if<OpenJob>(&message)) return open_job(*job);
   if (std::holds_alternative<DeclareSlices>(message) || std::holds_alternative<DropTensors>(message)) {
-    return on_memory_message(std::move(message));
+    return admission_.handle(std::move(message));
   }
   if (const auto* left = std::get_if<WorkerLeft>(&message)) return worker_left(*left);
   if (const auto* shrunk = std::get_if<Shrunk>(&message)) return shrink(*shrunk);
@@ -359,13 +325,10 @@ void Server::on_control_message(Message& message) {
   link_.violation(message);
 }
 
-// What waits for memory is asked again, what is dropped is not.
 void Server::on_taken_up() {
   identity_.term = link_.core().known().term;
-  std::erase_if(deferred_, [](const Message& m) { return std::holds_alternative<DeclareSlices>(m); });
-  waits_for_freed_ = false;
-  run_deferred();
-  ledger_.report([this](const Message& message) { link_.send(message); });
+  admission_.taken_up();
+  ledger().report([this](const Message& message) { link_.send(message); });
   link_.send(Attached{});
   if (state_ == State::draining) leave();
 }
@@ -376,228 +339,48 @@ void Server::acknowledge(Request request, const Error& error) {
 
 void Server::open_job(const OpenJob& job) {
   const Request request = asked(job.request);
-  const Result<bool> is_new = ledger_.open(job);
+  const Result<bool> is_new = admission_.ledger().open(job);
   if (!is_new) return acknowledge(request, is_new.error());
   const auto done = [this, request] { acknowledge(request, {}); };
-  if (!*is_new) return on_all_shards([](Shard&, std::uint32_t) {}, done);
+  if (!*is_new) return shards_.on_all([](Shard&, std::uint32_t) {}, done);
   log_.info("job '{}' (run {:016x}): {}", job.job, job.job_run.value, counted(job.members.size(), "worker"));
   stalls_.open(job);
   const auto shared = std::make_shared<const OpenJob>(job);
-  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.open_job(*shared); }, done);
+  shards_.on_all([shared](Shard& shard, std::uint32_t) { shard.open_job(*shared); }, done);
 }
 
 void Server::worker_left(const WorkerLeft& left) {
-  ledger_.worker_left(left);
-  on_all_shards(
+  admission_.ledger().worker_left(left);
+  shards_.on_all(
       [left](Shard& shard, std::uint32_t) { shard.worker_left(left.job_run, left.rank, left.lingers); },
       [] {});
 }
 
-void Server::on_memory_message(Message message) {
-  deferred_.push_back(std::move(message));
-  run_deferred();
-}
-
-void Server::run_deferred() {
-  for (auto next = deferred_.begin(); next != deferred_.end() && !waits_for_freed_;) {
-    const auto* const drop_tensors = std::get_if<DropTensors>(&*next);
-    const JobRun job =
-        drop_tensors != nullptr ? drop_tensors->job_run : std::get<DeclareSlices>(*next).job_run;
-    if (granting_.contains(job)) {
-      ++next;
-      continue;
-    }
-    if (drop_tensors != nullptr) {
-      drop(*drop_tensors);
-    } else if (!declare(std::get<DeclareSlices>(*next))) {
-      waits_for_freed_ = true;
-      return;
-    }
-    next = deferred_.erase(next);
-  }
-}
-
-void Server::on_freed(std::uint64_t bytes) {
-  ledger_.freed(bytes);
-  waits_for_freed_ = false;
-  run_deferred();
-}
-
-// What the system has left, and what has been taken of it already: at least so much, and without asking
-// shards. What this server takes changes nothing in the sum, so it stays good for a while.
-const MemoryRoom& Server::estimate_room() {
-  const bool is_fresh = room_.has_value() && loop_.now() - room_seen_ < kRoomIsGood;
-  if (is_fresh) return *room_;
-  std::uint64_t taken = ledger_.own_bytes();
-  for (const auto& [run, granting] : granting_)
-    taken -= std::min(taken, granting.own_bytes);
-  room_ = options_.headroom ? MemoryRoom::of(taken, options_.headroom()) : MemoryRoom{};
-  room_seen_ = loop_.now();
-  return *room_;
-}
-
-// False: it waits for memory that is being freed.
-bool Server::declare(const DeclareSlices& declare) {
-  JobLedger::Declaration declaration = ledger_.declare(declare, estimate_room());
-  if (declaration.for_room) {
-    measure_room(declare);
-    return true;
-  }
-  if (declaration.verdict == JobLedger::Verdict::waits) return false;
-  settle(asked(declare.request), std::move(declaration), 0);
-  return true;
-}
-
-// Pools keep what they may need again, and have memory of jobs that have just ended.
-void Server::measure_room(const DeclareSlices& declare) {
-  granting_[declare.job_run] = {};
-  const auto held = std::make_shared<std::vector<std::uint64_t>>(shards_.size());
-  on_all_shards([held](Shard& shard,
-                       std::uint32_t index) { (*held)[index] = shard.bytes_in_use() + shard.bytes_idle(); },
-                [this, held, declare, request = asked(declare.request)] {
-                  const bool has_ended = granting_.extract(declare.job_run).mapped().ended;
-                  const std::uint64_t taken = std::accumulate(held->begin(), held->end(), std::uint64_t{0});
-                  if (has_ended) {
-                    acknowledge(request, {});  // whatever: nobody needs it any more
-                  } else {
-                    declare_in(taken, declare, request);
-                  }
-                  run_deferred();
-                });
-}
-
-void Server::declare_in(std::uint64_t taken, const DeclareSlices& declare, Request request) {
-  const MemoryBound left = options_.headroom();
-  JobLedger::Declaration declaration = ledger_.declare(declare, MemoryRoom::of(taken, left));
-  if (declaration.verdict == JobLedger::Verdict::waits) {
-    if (request.connection != link_.connection_number()) return;  // the scheduler asks again
-    deferred_.push_front(declare);
-    waits_for_freed_ = true;
-    return;
-  }
-  std::uint64_t needed = MemoryRoom::kKeptFree + declaration.own_bytes;
-  for (const auto& [run, granting] : granting_)
-    needed += granting.own_bytes;
-  settle(request, std::move(declaration), needed - std::min(needed, left.bytes));
-}
-
-void Server::settle(Request request, JobLedger::Declaration declaration, std::uint64_t to_give_back) {
-  if (declaration.verdict == JobLedger::Verdict::refused) {
-    log_.info("declaration refused: {}", declaration.error.message);
-    return acknowledge(request, declaration.error);
-  }
-  const DeclareSlices& added = declaration.added;
-  if (added.moved && !added.tensors.empty()) {
-    log_.info("job '{}', epoch {}: partitions of {} tensors move here", ledger_.name_of_job(added.job_run),
-              added.epoch.value, added.tensors.size());
-  }
-  granting_[added.job_run] = Granting{declaration.own_bytes, false};
-  if (to_give_back == 0) return grant(request, std::move(declaration));
-  trim(0, to_give_back,
-       [this, request, declaration = std::move(declaration)] { grant(request, declaration); });
-}
-
-// Only as much as is needed: rounds that are under way would fill the same memory with pages again.
-void Server::trim(std::uint32_t shard, std::uint64_t bytes, std::function<void()> done) {
-  if (bytes == 0 || shard == shards_.size()) return done();
-  shards_[shard]->loop().post(
-      [this, shard, bytes, done = std::move(done), alive = alive_, of = shards_[shard], &main = loop_] {
-        const std::uint64_t given = of->trim(bytes);
-        main.post([this, shard, bytes, done, alive, given] {
-          if (*alive) trim(shard + 1, bytes - std::min(bytes, given), done);
-        });
-      });
-}
-
-void Server::grant(Request request, JobLedger::Declaration declaration) {
-  const DeclareSlices& added = declaration.added;
-  const auto slices = std::make_shared<std::vector<DeclareSlices>>(
-      shards_.size(), DeclareSlices{added.request, added.job_run, added.epoch, added.moved, {}});
-  for (const TensorSlices& tensor : added.tensors) {
-    std::vector<TensorSlices*> parts(shards_.size());
-    for (const PartitionSlice& slice : tensor.partitions) {
-      TensorSlices*& part = parts[slice.shard];
-      if (part == nullptr) part = &(*slices)[slice.shard].tensors.emplace_back(without_partitions(tensor));
-      part->partitions.push_back(slice);
-    }
-  }
-  const auto results = std::make_shared<std::vector<Status>>(shards_.size());
-  until_all_shards_have(
-      [slices, results](Shard& shard, std::uint32_t index, const std::function<void()>& finished) {
-        shard.declare((*slices)[index], [results, index, finished](const Status& status) {
-          (*results)[index] = status;
-          finished();
-        });
-      },
-      [this, request, results, declaration = std::move(declaration)] {
-        const auto failed =
-            std::find_if(results->begin(), results->end(), [](const Status& status) { return !status; });
-        end_grant(request, declaration, failed == results->end() ? Status() : *failed);
-      });
-}
-
-void Server::end_grant(Request request, const JobLedger::Declaration& declaration, const Status& status) {
-  const JobRun job = declaration.added.job_run;
-  const bool has_ended = granting_.extract(job).mapped().ended;
-  if (status || has_ended) {
-    if (!has_ended) ledger_.granted(job);
-    acknowledge(request, {});
-    return run_deferred();
-  }
-  const std::vector<TensorSlices>& tensors = declaration.added.tensors;
-  const Error error =
-      make_error(status.error().code,
-                 fmt::format("{} tensors of job '{}' from '{}' on need {}; {}", tensors.size(),
-                             ledger_.name_of_job(job), tensors.empty() ? "" : tensors.front().name,
-                             rounded(ByteSize{declaration.bytes}), status.error().message),
-                 "free memory on the server's machine, raise its limit, or start servers on other machines");
-  log_.info("declaration refused: {}", error.message);
-  drop(ledger_.take_back(declaration));
-  acknowledge(request, error);
-  run_deferred();
-}
-
-void Server::drop(const DropTensors& drop) {
-  const std::uint64_t bytes = ledger_.drop(drop);
-  const auto shared = std::make_shared<const DropTensors>(drop);
-  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.drop(*shared); },
-                [this, bytes] { on_freed(bytes); });
-}
-
 void Server::shrink(const Shrunk& shrunk) {
-  if (ledger_.knows(shrunk.job_run)) {
+  if (ledger().knows(shrunk.job_run)) {
     log_.info("{}; the job goes on without {} (generation {})", shrunk.reason,
               shrunk.lost.size() == 1 ? "it" : "them", shrunk.generation.value);
   }
-  ledger_.shrink(shrunk);
+  admission_.ledger().shrink(shrunk);
   const auto shared = std::make_shared<const Shrunk>(shrunk);
-  on_all_shards([shared](Shard& shard, std::uint32_t) { shard.shrink(*shared); },
-                [this, request = asked(shrunk.request)] { acknowledge(request, {}); });
+  shards_.on_all([shared](Shard& shard, std::uint32_t) { shard.shrink(*shared); },
+                 [this, request = asked(shrunk.request)] { acknowledge(request, {}); });
 }
 
 // The last worker that leaves is not announced, so with one left it may be that one, or a move.
 std::string Server::describe(const JobEnded& ended) const {
   if (ended.error.code != ErrorCode::ok) return "failed: " + ended.error.message;
   const char* const moved = "goes on at other servers: its partitions have moved there";
-  if (ledger_.workers_of(ended.job_run) > 1) return moved;
+  if (ledger().workers_of(ended.job_run) > 1) return moved;
   return state_ == State::draining ? fmt::format("has ended, or {}", moved) : "has ended";
 }
 
 void Server::end_job(const JobEnded& ended) {
-  if (!ledger_.knows(ended.job_run)) return;
-  log_.info("job '{}' (run {:016x}) {}", ledger_.name_of_job(ended.job_run), ended.job_run.value,
+  if (!ledger().knows(ended.job_run)) return;
+  log_.info("job '{}' (run {:016x}) {}", ledger().name_of_job(ended.job_run), ended.job_run.value,
             describe(ended));
   stalls_.end(ended.job_run);
-  const std::uint64_t bytes = ledger_.end(ended.job_run);
-  if (const auto found = granting_.find(ended.job_run); found != granting_.end()) found->second.ended = true;
-  const auto shared = std::make_shared<const JobEnded>(ended);
-  until_all_shards_have(
-      [shared](Shard& shard, std::uint32_t, std::function<void()> finished) {
-        shard.end_job(shared->job_run, shared->error, std::move(finished));
-      },
-      [this, bytes] { on_freed(bytes); });
-  waits_for_freed_ = false;  // a declaration of this job waits in vain
-  run_deferred();
+  admission_.end(ended);
 }
 
 }  // namespace bps

@@ -15,9 +15,7 @@
 // Destroy it after `stopped`, or when the shard loops have stopped or cannot run; its loops must outlive it.
 #pragma once
 
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,10 +27,10 @@
 #include "proto/session/control_session.h"
 #include "proto/transport/transport.h"
 #include "proto/wire/timing.h"
-#include "server/job_ledger.h"
 #include "server/lane_admission.h"
 #include "server/shard/lane_door.h"
-#include "server/shard/shard.h"
+#include "server/shard_set.h"
+#include "server/tensor_admission.h"
 
 namespace bps {
 
@@ -71,7 +69,7 @@ struct ServerOptions {
   LaneCpus::Bind bind_shard = {};                  // of the thread of a shard
 };
 
-class Server final : private ControlSession::Owner {
+class Server final : private ControlSession::Owner, private TensorAdmission::Owner {
  public:
   struct Callbacks {
     std::function<void()> registered;           // the scheduler knows this server
@@ -98,9 +96,9 @@ class Server final : private ControlSession::Owner {
 
   // Where workers reach it. After start().
   const Endpoint& endpoint() const { return data_; }
-  const JobLedger& ledger() const { return ledger_; }
+  const JobLedger& ledger() const { return admission_.ledger(); }
   // Each lives on its own loop: look only where that cannot run, as in the simulator.
-  const std::vector<std::shared_ptr<Shard>>& shards() const { return shards_; }
+  const std::vector<std::shared_ptr<Shard>>& shards() const { return shards_.all(); }
   std::uint64_t rejected_connections() const { return door_.rejected(); }
 
  private:
@@ -121,40 +119,17 @@ class Server final : private ControlSession::Owner {
   void enter(const HelloLane& hello, const AcceptingHandshake& handshake,
              std::unique_ptr<Connection> connection);
 
-  // Who is told what became of it: the connection that asked, if it is still there.
-  struct Request {
-    std::uint64_t number = 0;
-    std::uint64_t connection = 0;
-  };
+  using Request = TensorAdmission::Request;
+  std::uint64_t connection_number() const override { return link_.connection_number(); }
+  void acknowledge(Request request, const Error& error) override;
+
   void open_job(const OpenJob& job);
   void worker_left(const WorkerLeft& left);
-  void on_memory_message(Message message);
-  void run_deferred();
-  bool declare(const DeclareSlices& declare);
-  const MemoryRoom& estimate_room();
-  // Declares once more, with what there really is.
-  void measure_room(const DeclareSlices& declare);
-  void declare_in(std::uint64_t taken, const DeclareSlices& declare, Request request);
-  // Shards give so many bytes back to the system, one after the other from `shard` on, as far as they have
-  // them.
-  void trim(std::uint32_t shard, std::uint64_t bytes, std::function<void()> done);
-  // `to_give_back`: what shards must give back first, so that the system has what is granted.
-  void settle(Request request, JobLedger::Declaration declaration, std::uint64_t to_give_back);
-  void grant(Request request, JobLedger::Declaration declaration);
-  void end_grant(Request request, const JobLedger::Declaration& declaration, const Status& status);
-  void on_freed(std::uint64_t bytes);
-  void drop(const DropTensors& drop);
   void shrink(const Shrunk& shrunk);
   std::string describe(const JobEnded& ended) const;
   void end_job(const JobEnded& ended);
   Request asked(std::uint64_t number) const { return {number, link_.connection_number()}; }
-  void acknowledge(Request request, const Error& error);
 
-  // Runs `work` on every shard's loop, then `done` here, unless this server is gone by then.
-  void on_all_shards(std::function<void(Shard&, std::uint32_t index)> work, std::function<void()> done);
-  // The same, for work that is over on a shard when it has called `finished` there.
-  using LongWork = std::function<void(Shard&, std::uint32_t index, std::function<void()> finished)>;
-  void until_all_shards_have(LongWork work, std::function<void()> done);
   // What the job waits for at all shards. server_stall.cc
   using Surveyed = std::function<void(OpenRoundList, const TensorNames&)>;
   void survey(JobRun job, std::optional<TensorId> tensor, bool with_names, Surveyed done);
@@ -173,11 +148,10 @@ class Server final : private ControlSession::Owner {
   const Callbacks callbacks_;
   const Logger log_;
   const MemoryPlan memory_;
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for tasks that come back
   State state_ = State::idle;
   const std::vector<EventLoop*> shard_loops_;
-  std::vector<std::shared_ptr<Shard>> shards_;  // from start() on
-  JobLedger ledger_;
+  ShardSet shards_;  // filled by start()
+  TensorAdmission admission_;
   LaneDoor door_;
   Endpoint data_;
   ServerIdentity identity_;
@@ -190,18 +164,6 @@ class Server final : private ControlSession::Owner {
   std::optional<TimePoint> drains_alone_since_;  // without a scheduler
   bool ends_with_cluster_ = false;               // the scheduler waits until this connection closes
   StallWatch stalls_;
-  // Declarations that wait for memory that is being freed or for others of their job, and drops that must not
-  // overtake them.
-  std::deque<Message> deferred_;
-  bool waits_for_freed_ = false;  // the first one
-  std::optional<MemoryRoom> room_;
-  TimePoint room_seen_;
-  // Of which a declaration is being granted or measured: one at a time.
-  struct Granting {
-    std::uint64_t own_bytes = 0;
-    bool ended = false;  // the job, meanwhile
-  };
-  std::map<JobRun, Granting> granting_;
 };
 
 }  // namespace bps

@@ -16,7 +16,7 @@ void Server::survey(JobRun job, std::optional<TensorId> tensor, bool with_names,
     TensorNames names;
   };
   const auto parts = std::make_shared<std::vector<Part>>(shards_.size());
-  on_all_shards(
+  shards_.on_all(
       [parts, job, tensor, with_names](Shard& shard, std::uint32_t index) {
         Part& part = (*parts)[index];
         shard.survey(job, tensor, part.open, with_names ? &part.names : nullptr);
@@ -58,7 +58,7 @@ void Server::watch_later() {
 void Server::watch() {
   const auto limit_ms =
       static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(options_.stall_warn).count());
-  for (const JobRun job : ledger_.runs()) {
+  for (const JobRun job : ledger().runs()) {
     survey(job, std::nullopt, true, [this, job, limit_ms](OpenRoundList open, const TensorNames& names) {
       for (const std::string& line : stalls_.look(job, open.take(0, limit_ms), names))
         log_.warn("{}", line);

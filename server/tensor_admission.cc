@@ -1,0 +1,199 @@
+#include "server/tensor_admission.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "proto/base/config/units.h"
+
+namespace bps {
+namespace {
+
+constexpr Duration kRoomIsGood = std::chrono::milliseconds(100);
+
+}  // namespace
+
+void TensorAdmission::handle(Message message) {
+  deferred_.push_back(std::move(message));
+  run_deferred();
+}
+
+void TensorAdmission::run_deferred() {
+  for (auto next = deferred_.begin(); next != deferred_.end() && !waits_for_freed_;) {
+    const auto* const drop_tensors = std::get_if<DropTensors>(&*next);
+    const JobRun job =
+        drop_tensors != nullptr ? drop_tensors->job_run : std::get<DeclareSlices>(*next).job_run;
+    if (granting_.contains(job)) {
+      ++next;
+      continue;
+    }
+    if (drop_tensors != nullptr) {
+      drop(*drop_tensors);
+    } else if (!declare(std::get<DeclareSlices>(*next))) {
+      waits_for_freed_ = true;
+      return;
+    }
+    next = deferred_.erase(next);
+  }
+}
+
+// The scheduler asks again for what waits for memory, and not for what is dropped.
+void TensorAdmission::taken_up() {
+  std::erase_if(deferred_, [](const Message& m) { return std::holds_alternative<DeclareSlices>(m); });
+  waits_for_freed_ = false;
+  run_deferred();
+}
+
+void TensorAdmission::end(const JobEnded& ended) {
+  const std::uint64_t bytes = ledger_.end(ended.job_run);
+  if (const auto found = granting_.find(ended.job_run); found != granting_.end()) found->second.ended = true;
+  const auto shared = std::make_shared<const JobEnded>(ended);
+  shards_.until_all_have(
+      [shared](Shard& shard, std::uint32_t, std::function<void()> finished) {
+        shard.end_job(shared->job_run, shared->error, std::move(finished));
+      },
+      [this, bytes] { on_freed(bytes); });
+  waits_for_freed_ = false;  // a declaration of this job waits in vain
+  run_deferred();
+}
+
+void TensorAdmission::on_freed(std::uint64_t bytes) {
+  ledger_.freed(bytes);
+  waits_for_freed_ = false;
+  run_deferred();
+}
+
+// What the system has left, and what has been taken of it already: at least so much, and without asking
+// shards. What this server takes changes nothing in the sum, so it stays good for a while.
+const MemoryRoom& TensorAdmission::estimate_room() {
+  const bool is_fresh = room_.has_value() && loop_.now() - room_seen_ < kRoomIsGood;
+  if (is_fresh) return *room_;
+  std::uint64_t taken = ledger_.own_bytes();
+  for (const auto& [run, granting] : granting_)
+    taken -= std::min(taken, granting.own_bytes);
+  room_ = headroom_ ? MemoryRoom::of(taken, headroom_()) : MemoryRoom{};
+  room_seen_ = loop_.now();
+  return *room_;
+}
+
+// False: it waits for memory that is being freed.
+bool TensorAdmission::declare(const DeclareSlices& declare) {
+  JobLedger::Declaration declaration = ledger_.declare(declare, estimate_room());
+  if (declaration.for_room) {
+    measure_room(declare);
+    return true;
+  }
+  if (declaration.verdict == JobLedger::Verdict::waits) return false;
+  settle(asked(declare.request), std::move(declaration), 0);
+  return true;
+}
+
+// Pools keep what they may need again, and have memory of jobs that have just ended.
+void TensorAdmission::measure_room(const DeclareSlices& declare) {
+  granting_[declare.job_run] = {};
+  const auto held = std::make_shared<std::vector<std::uint64_t>>(shards_.size());
+  shards_.on_all([held](Shard& shard,
+                        std::uint32_t index) { (*held)[index] = shard.bytes_in_use() + shard.bytes_idle(); },
+                 [this, held, declare, request = asked(declare.request)] {
+                   const bool has_ended = granting_.extract(declare.job_run).mapped().ended;
+                   const std::uint64_t taken = std::accumulate(held->begin(), held->end(), std::uint64_t{0});
+                   if (has_ended) {
+                     owner_.acknowledge(request, {});  // whatever: nobody needs it any more
+                   } else {
+                     declare_in(taken, declare, request);
+                   }
+                   run_deferred();
+                 });
+}
+
+void TensorAdmission::declare_in(std::uint64_t taken, const DeclareSlices& declare, Request request) {
+  const MemoryBound left = headroom_();
+  JobLedger::Declaration declaration = ledger_.declare(declare, MemoryRoom::of(taken, left));
+  if (declaration.verdict == JobLedger::Verdict::waits) {
+    if (request.connection != owner_.connection_number()) return;  // the scheduler asks again
+    deferred_.push_front(declare);
+    waits_for_freed_ = true;
+    return;
+  }
+  std::uint64_t needed = MemoryRoom::kKeptFree + declaration.own_bytes;
+  for (const auto& [run, granting] : granting_)
+    needed += granting.own_bytes;
+  settle(request, std::move(declaration), needed - std::min(needed, left.bytes));
+}
+
+void TensorAdmission::settle(Request request, JobLedger::Declaration declaration,
+                             std::uint64_t to_give_back) {
+  if (declaration.verdict == JobLedger::Verdict::refused) {
+    log_.info("declaration refused: {}", declaration.error.message);
+    return owner_.acknowledge(request, declaration.error);
+  }
+  const DeclareSlices& added = declaration.added;
+  if (added.moved && !added.tensors.empty()) {
+    log_.info("job '{}', epoch {}: partitions of {} tensors move here", ledger_.name_of_job(added.job_run),
+              added.epoch.value, added.tensors.size());
+  }
+  granting_[added.job_run] = Granting{declaration.own_bytes, false};
+  if (to_give_back == 0) return grant(request, std::move(declaration));
+  shards_.trim(to_give_back,
+               [this, request, declaration = std::move(declaration)] { grant(request, declaration); });
+}
+
+void TensorAdmission::grant(Request request, JobLedger::Declaration declaration) {
+  const DeclareSlices& added = declaration.added;
+  const auto slices = std::make_shared<std::vector<DeclareSlices>>(
+      shards_.size(), DeclareSlices{added.request, added.job_run, added.epoch, added.moved, {}});
+  for (const TensorSlices& tensor : added.tensors) {
+    std::vector<TensorSlices*> parts(shards_.size());
+    for (const PartitionSlice& slice : tensor.partitions) {
+      TensorSlices*& part = parts[slice.shard];
+      if (part == nullptr) part = &(*slices)[slice.shard].tensors.emplace_back(without_partitions(tensor));
+      part->partitions.push_back(slice);
+    }
+  }
+  const auto results = std::make_shared<std::vector<Status>>(shards_.size());
+  shards_.until_all_have(
+      [slices, results](Shard& shard, std::uint32_t index, const std::function<void()>& finished) {
+        shard.declare((*slices)[index], [results, index, finished](const Status& status) {
+          (*results)[index] = status;
+          finished();
+        });
+      },
+      [this, request, results, declaration = std::move(declaration)] {
+        const auto failed =
+            std::find_if(results->begin(), results->end(), [](const Status& status) { return !status; });
+        end_grant(request, declaration, failed == results->end() ? Status() : *failed);
+      });
+}
+
+void TensorAdmission::end_grant(Request request, const JobLedger::Declaration& declaration,
+                                const Status& status) {
+  const JobRun job = declaration.added.job_run;
+  const bool has_ended = granting_.extract(job).mapped().ended;
+  if (status || has_ended) {
+    if (!has_ended) ledger_.granted(job);
+    owner_.acknowledge(request, {});
+    return run_deferred();
+  }
+  const std::vector<TensorSlices>& tensors = declaration.added.tensors;
+  const Error error =
+      make_error(status.error().code,
+                 fmt::format("{} tensors of job '{}' from '{}' on need {}; {}", tensors.size(),
+                             ledger_.name_of_job(job), tensors.empty() ? "" : tensors.front().name,
+                             rounded(ByteSize{declaration.bytes}), status.error().message),
+                 "free memory on the server's machine, raise its limit, or start servers on other machines");
+  log_.info("declaration refused: {}", error.message);
+  drop(ledger_.take_back(declaration));
+  owner_.acknowledge(request, error);
+  run_deferred();
+}
+
+void TensorAdmission::drop(const DropTensors& drop) {
+  const std::uint64_t bytes = ledger_.drop(drop);
+  const auto shared = std::make_shared<const DropTensors>(drop);
+  shards_.on_all([shared](Shard& shard, std::uint32_t) { shard.drop(*shared); },
+                 [this, bytes] { on_freed(bytes); });
+}
+
+}  // namespace bps

@@ -1,0 +1,110 @@
+#include "server/tensor_admission.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "proto/base/loop/virtual_loop.h"
+#include "server/testing/job_harness.h"
+
+namespace bps::tensor_admission_test {
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+constexpr JobRun kFirst{1}, kSecond{2};
+
+// Over two shards, all on one loop of virtual time.
+struct World final : TensorAdmission::Owner {
+  explicit World(std::uint64_t memory_max, std::function<MemoryBound()> headroom = {})
+      : shards(loop), admission(loop, shards, {memory_max, 0, 2}, std::move(headroom), *this, log) {
+    for (std::uint32_t i = 0; i < 2; ++i)
+      shards.add(std::make_shared<Shard>(loop, ShardIndex{i}, kMiB, log));
+    for (const JobRun run : {kFirst, kSecond}) {
+      const OpenJob job = testing::job_of(run, 1);
+      REQUIRE(admission.ledger().open(job).ok());
+      shards.on_all([job](Shard& shard, std::uint32_t) { shard.open_job(job); }, [] {});
+    }
+    loop.run_until_idle();
+  }
+  std::uint64_t connection_number() const override { return connection; }
+  void acknowledge(TensorAdmission::Request request, const Error& error) override {
+    if (request.connection == connection) said.emplace_back(request.number, error.code);
+  }
+
+  // A partition of so many MiB on each shard. It needs thrice as much: two slots and a receive buffer.
+  void declare(std::uint64_t request, JobRun run, std::uint32_t tensor, std::uint64_t mebibytes) {
+    DeclareSlices declare;
+    declare.request = request;
+    declare.job_run = run;
+    TensorSlices& slices = declare.tensors.emplace_back();
+    slices.tensor = TensorId{tensor};
+    slices.name = "t" + std::to_string(tensor);
+    for (std::uint32_t i = 0; i < 2; ++i)
+      slices.partitions.push_back({PartitionId{tensor * 10 + i}, i, mebibytes * kMiB / sizeof(float)});
+    admission.handle(declare);
+  }
+  void end(JobRun run) { admission.end(JobEnded{run, {}}); }
+  std::uint64_t reserved() const { return admission.ledger().reserved(); }
+
+  using Said = std::vector<std::pair<std::uint64_t, ErrorCode>>;
+  VirtualLoop loop;
+  Logger log{"server",
+             LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {}, LogLevel::debug)};
+  std::uint64_t connection = 1;
+  Said said;
+  ShardSet shards;
+  TensorAdmission admission;
+};
+
+using Said = World::Said;
+
+TEST_CASE("tensor admission: one after the other in a job, drops in their place, other jobs meanwhile") {
+  World world(1024 * kMiB);
+  world.declare(1, kFirst, 1, 32);
+  world.admission.handle(DropTensors{kFirst, {TensorId{1}}, {}});
+  world.declare(2, kFirst, 1, 1);  // the same tensor, in another size: not before the drop
+  world.declare(3, kSecond, 1, 1);
+  world.loop.run_until_idle();
+  CHECK(world.said == Said{{3, ErrorCode::ok}, {1, ErrorCode::ok}, {2, ErrorCode::ok}});
+  CHECK(world.reserved() == 2 * 32 * kMiB + 2 * 2 * kMiB + 2 * 3 * kMiB);
+}
+
+TEST_CASE("tensor admission: one that waits for memory that is being freed stops those behind it") {
+  World world(2 * 12 * kMiB);
+  world.declare(1, kFirst, 1, 4);
+  world.loop.run_until_idle();
+  world.end(kFirst);
+  world.declare(2, kSecond, 1, 4);
+  world.declare(3, kSecond, 2, 4);
+  CHECK(world.said == Said{{1, ErrorCode::ok}});
+  world.loop.run_until_idle();
+  CHECK(world.said == Said{{1, ErrorCode::ok}, {2, ErrorCode::ok}, {3, ErrorCode::out_of_memory}});
+  CHECK(world.reserved() == 2 * 12 * kMiB);
+}
+
+TEST_CASE("tensor admission: a scheduler that is back asks again for what waits, and drops stay") {
+  World world(1024 * kMiB);
+  world.declare(1, kFirst, 1, 32);
+  world.admission.handle(DropTensors{kFirst, {TensorId{1}}, {}});
+  world.declare(2, kFirst, 2, 1);
+  ++world.connection;
+  world.admission.taken_up();
+  world.declare(3, kFirst, 2, 1);
+  world.loop.run_until_idle();
+  CHECK(world.said == Said{{3, ErrorCode::ok}});
+  CHECK(world.reserved() == 2 * 32 * kMiB + 2 * 2 * kMiB);
+}
+
+TEST_CASE("tensor admission: of a job that ends meanwhile they are acknowledged, and nothing stays") {
+  const std::uint64_t left = GENERATE(UINT64_MAX, 100 * kMiB);  // enough; as much as has to be looked for
+  World world(1024 * kMiB, [left] { return MemoryBound{left, "the machine"}; });
+  world.declare(1, kFirst, 1, 32);
+  world.end(kFirst);
+  world.loop.run_until_idle();
+  CHECK(world.said == Said{{1, ErrorCode::ok}});
+  CHECK(world.reserved() == 0);
+}
+
+}  // namespace
+}  // namespace bps::tensor_admission_test
