@@ -43,6 +43,7 @@ std::string_view name_of(ReduceStep step) {
 }
 
 bool does_anything(const ReduceCase& what) {
+  if (!is_defined(what.operation, what.dtype)) return false;
   const bool same_type = reduce::accumulator_size(what.dtype) == size_of(what.dtype);
   const bool average = what.operation == Operation::average;
   switch (what.step) {

@@ -396,7 +396,7 @@ TEST_CASE("c api: two workers sum, and the one that stays learns that the other 
 }
 
 TEST_CASE("c api: ranks that call different things on a tensor lose it, with one error, and nothing else") {
-  const bps::ExpectLog differ("rank 0 calls sum, rank 1 calls max");
+  const bps::ExpectLog differ("round 0 of t (partition 0): rank");
   const TwoWorkers job;
   const std::size_t count = 1'000'000;  // several partitions
   std::vector<float> one(count, 1.0f), two(count, 2.0f), sum(count);
@@ -410,8 +410,8 @@ TEST_CASE("c api: ranks that call different things on a tensor lose it, with one
   Refusal first, second;
   CHECK(bps_wait(a, kSoon, first) == BPS_CONFIGURATION);
   CHECK(bps_wait(b, kSoon, second) == BPS_CONFIGURATION);
-  CHECK_THAT(first.message(), Contains("rank 0 calls sum, rank 1 calls max"));
-  CHECK_THAT(second.message(), Contains("rank 0 calls sum, rank 1 calls max"));
+  CHECK_THAT(first.message(), Contains("rank 0 calls sum") && Contains("rank 1 calls max"));
+  CHECK_THAT(second.message(), Contains("rank 0 calls sum") && Contains("rank 1 calls max"));
   bps_handle_free(a);
   bps_handle_free(b);
   Refusal later;
