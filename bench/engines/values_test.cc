@@ -25,7 +25,7 @@ std::vector<std::byte> sum_of(const Pattern& pattern, const std::vector<std::uin
     const std::byte* const inputs[] = {part.data()};
     reduce::accumulate(pattern.dtype, Operation::sum, slot.data(), inputs, count);
   }
-  reduce::finish(pattern.dtype, Operation::sum, slot.data(), {}, count, pattern.workers);
+  reduce::finish(pattern.dtype, Operation::sum, slot.data(), slot.data(), {}, count, pattern.workers);
   slot.resize(raw);
   return slot;
 }

@@ -70,10 +70,10 @@ Status ReduceRun::allocate() {
   bool got = true;
   for (auto& input : inputs_)
     got = got && (input = pool.allocate(what_.bytes));
-  const std::size_t slot_bytes = count_ * reduce::accumulator_size(what_.dtype);
-  got = got && (slot_ = pool.allocate(slot_bytes));
-  if (what_.step == ReduceStep::add || what_.step == ReduceStep::finish)
-    got = got && (accumulators_ = pool.allocate(slot_bytes));
+  const std::size_t wide_bytes = count_ * reduce::accumulator_size(what_.dtype);
+  got = got && (slot_ = pool.allocate(what_.bytes));
+  if (what_.step != ReduceStep::round) got = got && (accumulators_ = pool.allocate(wide_bytes));
+  if (what_.step == ReduceStep::add) got = got && (before_ = pool.allocate(wide_bytes));
   if (got) return {};
   return make_error(ErrorCode::out_of_memory, "there is not enough memory for the inputs",
                     "use smaller --bytes");
@@ -82,10 +82,9 @@ Status ReduceRun::allocate() {
 void ReduceRun::fill() {
   for (std::size_t k = 0; k < inputs_.size(); ++k)
     repeat(random_elements(what_.dtype, k + 1), inputs_[k].span());
-  if (!accumulators_) return;
-  std::byte* const wide = accumulators_.data();
-  std::memcpy(wide + reduce::raw_offset(what_.dtype, count_), inputs_[0].data(), what_.bytes);
-  reduce::widen_in_place(what_.dtype, wide, count_);
+  if (what_.step != ReduceStep::add && what_.step != ReduceStep::finish) return;
+  std::byte* const wide = (before_ ? before_ : accumulators_).data();
+  reduce::accumulate(what_.dtype, what_.operation, wide, {}, count_, inputs_[0].data());
   if (what_.step == ReduceStep::add) return;
   for (std::size_t k = 1; k < inputs_.size(); ++k) {
     const std::array<const std::byte*, 1> input = {inputs_[k].data()};
@@ -108,10 +107,14 @@ void ReduceRun::expect() {
 }
 
 void ReduceRun::prepare() {
-  if (accumulators_) {
-    std::memcpy(slot_.data(), accumulators_.data(), slot_.size());
-  } else {
-    std::memcpy(slot_.data() + reduce::raw_offset(what_.dtype, count_), inputs_[0].data(), what_.bytes);
+  switch (what_.step) {
+    case ReduceStep::round:
+    case ReduceStep::finish: std::memcpy(slot_.data(), inputs_[0].data(), what_.bytes); return;
+    case ReduceStep::add: std::memcpy(accumulators_.data(), before_.data(), before_.size()); return;
+    case ReduceStep::widen:
+      std::memcpy(accumulators_.data() + reduce::raw_offset(what_.dtype, count_), inputs_[0].data(),
+                  what_.bytes);
+      return;
   }
 }
 
@@ -122,26 +125,24 @@ void ReduceRun::run() {
       std::array<const std::byte*, kMaxReduceInputs> others;
       for (std::size_t k = 1; k < inputs_.size(); ++k)
         others[k - 1] = inputs_[k].data();
-      result_ =
-          reduce::finish(what_.dtype, what_.operation, slot, std::span(others).first(inputs_.size() - 1),
-                         count_, what_.inputs, slot + reduce::raw_offset(what_.dtype, count_));
-      return;
+      return reduce::finish(what_.dtype, what_.operation, slot, nullptr,
+                            std::span(others).first(inputs_.size() - 1), count_, what_.inputs, slot);
     }
     case ReduceStep::add: {
       const std::array<const std::byte*, 1> input = {inputs_[1].data()};
-      return reduce::accumulate(what_.dtype, what_.operation, slot, input, count_);
+      return reduce::accumulate(what_.dtype, what_.operation, accumulators_.data(), input, count_);
     }
-    case ReduceStep::widen: return reduce::widen_in_place(what_.dtype, slot, count_);
+    case ReduceStep::widen: return reduce::widen_in_place(what_.dtype, accumulators_.data(), count_);
     case ReduceStep::finish:
-      result_ = reduce::finish(what_.dtype, what_.operation, slot, {}, count_, what_.inputs);
-      return;
+      return reduce::finish(what_.dtype, what_.operation, slot, accumulators_.data(), {}, count_,
+                            what_.inputs);
   }
 }
 
 std::string ReduceRun::check() {
   if (what_.step == ReduceStep::add || what_.step == ReduceStep::widen)
-    result_ = reduce::finish(what_.dtype, what_.operation, slot_.data(), {}, count_, 1);
-  const std::byte* const got = result_;
+    reduce::finish(what_.dtype, what_.operation, slot_.data(), accumulators_.data(), {}, count_, 1);
+  const std::byte* const got = slot_.data();
   for (std::size_t done = 0; done < what_.bytes; done += expected_.size()) {
     const std::size_t n = std::min(expected_.size(), what_.bytes - done);
     if (std::memcmp(got + done, expected_.data(), n) == 0) continue;

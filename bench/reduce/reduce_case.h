@@ -63,10 +63,10 @@ class ReduceRun {
   ReduceCase what_;
   std::size_t count_ = 0;
   std::vector<BufferPool::Buffer> inputs_;
-  BufferPool::Buffer slot_;
-  const std::byte* result_ = nullptr;  // in the slot
-  BufferPool::Buffer accumulators_;    // of add and finish: what the slot holds before
-  std::vector<std::byte> expected_;    // of one period
+  BufferPool::Buffer slot_;          // raw: the first contribution, or the result
+  BufferPool::Buffer accumulators_;  // of all steps but round
+  BufferPool::Buffer before_;        // of add: what the accumulators hold before
+  std::vector<std::byte> expected_;  // of one period
 };
 
 }  // namespace bps::bench

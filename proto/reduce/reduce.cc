@@ -112,46 +112,49 @@ void run_blocks(DType dtype, Operation operation, Finish finish, std::span<const
 
 }  // namespace
 
-void widen_in_place(DType dtype, std::byte* slot, std::size_t count) {
+void widen_in_place(DType dtype, std::byte* accumulators, std::size_t count) {
   if (is_same_type(dtype)) return;
-  HWY_DYNAMIC_DISPATCH(Widen)(dtype, slot + raw_offset(dtype, count), slot, count);
+  HWY_DYNAMIC_DISPATCH(Widen)(dtype, accumulators + raw_offset(dtype, count), accumulators, count);
 }
 
-void accumulate(DType dtype, Operation operation, std::byte* slot, std::span<const std::byte* const> inputs,
-                std::size_t count, const std::byte* first) {
+void accumulate(DType dtype, Operation operation, std::byte* accumulators,
+                std::span<const std::byte* const> inputs, std::size_t count, const std::byte* first) {
   if (inputs.empty()) {
-    if (first == nullptr || first == slot) return;
+    if (first == nullptr || first == accumulators) return;
     if (is_same_type(dtype)) {
-      std::memcpy(slot, first, count * size_of(dtype));
+      std::memcpy(accumulators, first, count * size_of(dtype));
     } else {
-      HWY_DYNAMIC_DISPATCH(Widen)(dtype, first, slot, count);
+      HWY_DYNAMIC_DISPATCH(Widen)(dtype, first, accumulators, count);
     }
     return;
   }
   Pass pass;
-  pass.first = first != nullptr ? first : slot;
+  pass.first = first != nullptr ? first : accumulators;
   pass.first_is_raw = first != nullptr;
-  pass.out = slot;
+  pass.out = accumulators;
   pass.count = count;
   run_blocks(dtype, operation, Finish::accumulators, inputs, pass);
 }
 
-std::byte* finish(DType dtype, Operation operation, std::byte* slot, std::span<const std::byte* const> inputs,
-                  std::size_t count, std::uint32_t weight, const std::byte* first) {
+void finish(DType dtype, Operation operation, std::byte* out, const std::byte* accumulators,
+            std::span<const std::byte* const> inputs, std::size_t count, std::uint32_t weight,
+            const std::byte* first) {
   Pass pass;
-  pass.first = first != nullptr ? first : slot;
+  pass.first = first != nullptr ? first : accumulators;
   pass.first_is_raw = first != nullptr;
-  pass.out = first != nullptr ? slot + raw_offset(dtype, count) : slot;
+  pass.out = out;
   pass.count = count;
   const bool divide = operation == Operation::average && weight > 1;
   if (divide) pass.divisor = weight;
   if (inputs.empty() && !divide) {  // one contribution, or combined already: every bit stays
-    if (first == nullptr && !is_same_type(dtype)) HWY_DYNAMIC_DISPATCH(Narrow)(dtype, slot, slot, count);
-    if (first != nullptr && first != pass.out) std::memcpy(pass.out, first, count * size_of(dtype));
+    if (!pass.first_is_raw && !is_same_type(dtype)) {
+      HWY_DYNAMIC_DISPATCH(Narrow)(dtype, accumulators, out, count);
+    } else if (pass.first != out) {
+      std::memcpy(out, pass.first, count * size_of(dtype));
+    }
   } else {
     run_blocks(dtype, operation, divide ? Finish::average : Finish::narrow, inputs, pass);
   }
-  return pass.out;
 }
 
 void combine(DType dtype, Operation operation, std::byte* out, std::span<const std::byte* const> inputs,

@@ -2,15 +2,15 @@
 // every machine. Pure functions on raw bytes; no state, no allocation, any thread, any alignment, count 0 is
 // allowed.
 //
-// A round's slot has room for `count` accumulators, an element type wide enough that only one rounding is
-// left for the end. Life of a slot:
+// A sum has accumulators while it is not complete: an element type wide enough that only one rounding is left
+// for the end.
 //
-//   1. the first contribution lands raw at the tail of the slot   raw_offset()
-//   2. further ones are added, as they come or several at once    accumulate(): from now on, accumulators
-//   3. the last ones are added, averaged and narrowed             finish(): says where the aggregate lies
+//   1. the first contributions are added, then others as they come   accumulate()
+//   2. the last ones are added, averaged and narrowed                finish(): raw elements
 //
-// Contributions that are all there when the first is added need no step 2: they are read once, the aggregate
-// is written once, and no accumulator touches memory.
+// Contributions that are all there when the first is added need no step 1, however many they are: they are
+// read once, the aggregate is written once, perhaps in place of the first one, and no accumulator touches
+// memory.
 //
 // The same bits come out on every CPU and every SIMD target. The rules that make it so (README.md says why):
 //   - contributions are combined strictly in the order given; no reassociation, no fused multiply-add, no
@@ -48,26 +48,28 @@ constexpr std::size_t accumulator_size(DType dtype) {
   return 0;
 }
 
-// Where in a slot of `count` accumulators the first contribution is to be received.
+// Where raw elements lie that widen_in_place() turns into `count` accumulators.
 constexpr std::size_t raw_offset(DType dtype, std::size_t count) {
   return count * (accumulator_size(dtype) - size_of(dtype));
 }
 
-// Turns the raw contribution at raw_offset() into `count` accumulators that fill the slot, bit for bit.
-void widen_in_place(DType dtype, std::byte* slot, std::size_t count);
+// Turns the raw elements at raw_offset() into `count` accumulators that begin at `accumulators`, bit for bit.
+void widen_in_place(DType dtype, std::byte* accumulators, std::size_t count);
 
-// slot[i] = slot[i] op inputs[0][i] op inputs[1][i] ... in this order, as accumulators. Inputs are raw
-// elements and overlap neither the slot nor each other's writes. `first`, if given, holds the raw elements to
-// begin with instead of the slot's accumulators: at raw_offset() of the slot, or outside it. `operation` is
-// not broadcast, and defined for `dtype`; average adds like sum.
-void accumulate(DType dtype, Operation operation, std::byte* slot, std::span<const std::byte* const> inputs,
-                std::size_t count, const std::byte* first = nullptr);
+// a[i] = a[i] op inputs[0][i] op inputs[1][i] ... in this order, as accumulators. Inputs are raw elements and
+// do not overlap the accumulators. `first`, if given, holds the raw elements to begin with instead of what
+// the accumulators hold: at raw_offset() of them, or outside. `operation` is not broadcast, and defined for
+// `dtype`; average adds like sum.
+void accumulate(DType dtype, Operation operation, std::byte* accumulators,
+                std::span<const std::byte* const> inputs, std::size_t count,
+                const std::byte* first = nullptr);
 
 // Adds what is left as accumulate() does (nothing is fine), divides by `weight` if `operation` is average and
-// weight > 1, and narrows to `count` raw elements in the slot: at its front, or with `first` at
-// raw_offset(). Returns where.
-std::byte* finish(DType dtype, Operation operation, std::byte* slot, std::span<const std::byte* const> inputs,
-                  std::size_t count, std::uint32_t weight, const std::byte* first = nullptr);
+// weight > 1, and narrows to `count` raw elements at `out`: in place of the accumulators or of `first`, or
+// outside all that is read. With `first` there need not be any accumulators.
+void finish(DType dtype, Operation operation, std::byte* out, const std::byte* accumulators,
+            std::span<const std::byte* const> inputs, std::size_t count, std::uint32_t weight,
+            const std::byte* first = nullptr);
 
 // All in one: the first input, op the others in their order, narrowed into `out` (count raw elements). At
 // least one input; none overlaps `out`. An average adds like a sum: who knows the weight of all divides.

@@ -85,16 +85,17 @@ constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16,
                              DType::i8,  DType::u8,  DType::i32, DType::i64};
 
 // How the first contribution comes into the sum.
-enum class First { widened, tail, outside };
+enum class First { widened, tail, outside, in_place };
 
 // One round: contributions[k][i], added in `pieces` calls, the last of which finishes; not `fused`: one more
-// call finishes.
+// call finishes. The result lies apart, or in place of the first contribution or of the accumulators.
 std::vector<std::uint64_t> run_round(DType dtype, Operation operation,
                                      const std::vector<std::vector<std::uint64_t>>& contributions,
                                      std::uint32_t weight, std::size_t misalignment, bool fused,
                                      std::size_t pieces, First how = First::tail) {
   const std::size_t count = contributions[0].size();
   Array slot(count * accumulator_size(dtype), misalignment);
+  Array result_apart(count * size_of(dtype), (misalignment + 5) % 9);
   std::vector<Array> inputs;
   for (std::size_t k = 0; k < contributions.size(); ++k) {
     inputs.emplace_back(count * size_of(dtype), (misalignment + k) % 9);
@@ -103,7 +104,7 @@ std::vector<std::uint64_t> run_round(DType dtype, Operation operation,
     }
   }
   const std::byte* first = inputs[0].data();
-  if (how != First::outside) {
+  if (how == First::widened || how == First::tail) {
     std::byte* const tail = slot.data() + raw_offset(dtype, count);
     std::memcpy(tail, first, count * size_of(dtype));
     first = tail;
@@ -125,8 +126,9 @@ std::vector<std::uint64_t> run_round(DType dtype, Operation operation,
   if (!fused) {
     accumulate(dtype, operation, slot.data(), std::exchange(left, {}), count, std::exchange(first, nullptr));
   }
-  const std::byte* const aggregate = finish(dtype, operation, slot.data(), left, count, weight, first);
-  REQUIRE(aggregate == slot.data() + (first != nullptr ? raw_offset(dtype, count) : 0));
+  std::byte* aggregate = result_apart.data();
+  if (how == First::in_place) aggregate = first != nullptr ? inputs[0].data() : slot.data();
+  finish(dtype, operation, aggregate, first != nullptr ? nullptr : slot.data(), left, count, weight, first);
   std::vector<std::uint64_t> result;
   for (std::size_t i = 0; i < count; ++i) {
     result.push_back(element(dtype, aggregate, i));
@@ -165,7 +167,7 @@ TEST_CASE("every kernel agrees with the oracle bit for bit on every target") {
       CAPTURE(count, ranks, weight);
       on_every_target([&] {
         const auto got = run_round(dtype, operation, contributions, weight, variant % 9, variant % 2 == 0,
-                                   1 + variant % 3, static_cast<First>(variant / 2 % 3));
+                                   1 + variant % 3, static_cast<First>(variant / 2 % 4));
         if (got != expected) {
           for (std::size_t i = 0; i < count; ++i) {
             INFO("element " << i);
@@ -214,21 +216,31 @@ TEST_CASE("what is there at once is combined in one call, and nothing beside the
   }
 }
 
-TEST_CASE("nothing outside the slot and the inputs is written") {
+TEST_CASE("nothing outside the accumulators and the result is written") {
   const DType dtype = GENERATE(from_range(std::begin(kDTypes), std::end(kDTypes)));
   for (const std::size_t count : {1, 5, 33, 67}) {
     on_every_target([&] {
       const std::size_t bytes = count * accumulator_size(dtype);
       std::vector<std::byte> memory(bytes + 128, std::byte{0xA5});
-      std::vector<std::byte> input(count * size_of(dtype), std::byte{1});
+      const std::size_t raw = count * size_of(dtype);
+      std::vector<std::byte> input(raw, std::byte{1});
+      std::vector<std::byte> result(raw + 128, std::byte{0xA5});
+      std::byte* const out = result.data() + 61;
       std::byte* const slot = memory.data() + 61;
       std::memset(slot, 1, bytes);
       const std::byte* const inputs[] = {input.data(), input.data()};
       widen_in_place(dtype, slot, count);
       accumulate(dtype, Operation::sum, slot, inputs, count);
-      finish(dtype, Operation::average, slot, inputs, count, 3);
-      finish(dtype, Operation::average, slot, inputs, count, 3, slot + raw_offset(dtype, count));
-      finish(dtype, Operation::sum, slot, {}, count, 1, inputs[0]);
+      const std::vector<std::byte> kept = memory;
+      finish(dtype, Operation::average, out, slot, inputs, count, 3);
+      finish(dtype, Operation::average, out, nullptr, inputs, count, 3, out);
+      finish(dtype, Operation::sum, out, nullptr, {}, count, 1, inputs[0]);
+      finish(dtype, Operation::sum, out, slot, {}, count, 1);
+      REQUIRE(memory == kept);
+      for (std::size_t i = 0; i < result.size(); ++i) {
+        if (i >= 61 && i < 61 + raw) continue;
+        REQUIRE(result[i] == std::byte{0xA5});
+      }
       for (std::size_t i = 0; i < memory.size(); ++i) {
         if (i >= 61 && i < 61 + bytes) continue;
         REQUIRE(memory[i] == std::byte{0xA5});

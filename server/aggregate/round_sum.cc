@@ -237,8 +237,10 @@ void RoundSum::combine(std::uint32_t first, std::uint32_t end) {
 }
 
 void RoundSum::finish(std::span<const std::byte* const> inputs) {
-  slots_.set_aggregate(round_, reduce::finish(shape_.dtype, call_.operation, slots_.memory(round_), inputs,
-                                              shape_.elements, weight_, std::exchange(first_, nullptr)));
+  std::byte* const slot = slots_.memory(round_);
+  reduce::finish(shape_.dtype, call_.operation, slot, slot, inputs, shape_.elements, weight_,
+                 std::exchange(first_, nullptr));
+  slots_.set_aggregate(round_, slot);
 }
 
 // The inputs of the last pass are still there, but for those that were withdrawn.

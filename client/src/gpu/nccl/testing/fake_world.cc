@@ -62,10 +62,10 @@ void compare(DType dtype, Operation operation, std::vector<const std::byte*> inp
   const std::byte* const first = inputs.front();
   std::erase_if(inputs, [&](const std::byte* input) { return is_nan(dtype, input); });
   if (inputs.empty()) inputs.push_back(first);
-  std::byte memory[16] = {};
+  std::byte memory[8] = {};
   const std::vector<const std::byte*> others(inputs.begin() + 1, inputs.end());
-  const std::byte* const result = reduce::finish(dtype, operation, memory, others, 1, 1, inputs.front());
-  std::memcpy(out, result, size_of(dtype));
+  reduce::finish(dtype, operation, memory, nullptr, others, 1, 1, inputs.front());
+  std::memcpy(out, memory, size_of(dtype));
 }
 
 // Of the elements at `offset`, of all ranks, into `out`.
@@ -85,10 +85,10 @@ void sum(const Shared::Slot& slot, std::size_t offset, void* out) {
   std::vector<const std::byte*> inputs;
   for (std::size_t rank = 1; rank < slot.came.size(); ++rank)
     inputs.push_back(at(slot.came[rank]->in, offset));
-  std::vector<std::byte> memory(first.count * reduce::accumulator_size(dtype));
-  const std::byte* const result = reduce::finish(dtype, operation_of(first.operation), memory.data(), inputs,
-                                                 first.count, 1, at(first.in, offset));
-  std::memmove(out, result, bytes_of(first));
+  std::vector<std::byte> memory(bytes_of(first));
+  reduce::finish(dtype, operation_of(first.operation), memory.data(), nullptr, inputs, first.count, 1,
+                 at(first.in, offset));
+  std::memcpy(out, memory.data(), memory.size());
 }
 
 void copy(void* to, const void* from, std::size_t bytes) {
