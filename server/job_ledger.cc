@@ -39,6 +39,7 @@ Result<bool> JobLedger::open(const OpenJob& job) {
   entry.members = job.members;
   entry.lanes_per_shard = static_cast<std::uint64_t>(senders);
   entry.lane_bytes.resize(plan_.shards, 0);
+  entry.accumulator_bytes.resize(plan_.shards, 0);
   return true;
 }
 
@@ -143,6 +144,7 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Me
   }
   std::uint64_t second = 0;
   std::vector<std::uint64_t> lane_bytes = job.lane_bytes;
+  std::vector<std::uint64_t> accumulators = job.accumulator_bytes;
   for (const TensorSlices& tensor : added->tensors) {
     for (const PartitionSlice& slice : tensor.partitions) {
       const ReservedBytes reserved = reserved_bytes(tensor.dtype, slice.elements, tensor.mode);
@@ -151,13 +153,20 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Me
       const std::uint64_t raw = slice.elements * size_of(tensor.dtype);
       const std::uint64_t held = BufferPool::class_bytes(std::max<std::uint64_t>(raw, 1));
       lane_bytes[slice.shard] = std::max(lane_bytes[slice.shard], held);
+      const std::uint64_t wide = accumulator_bytes(tensor.dtype, slice.elements, tensor.mode);
+      if (wide > 0)
+        accumulators[slice.shard] = std::max(accumulators[slice.shard], BufferPool::class_bytes(wide));
     }
   }
   std::uint64_t replaced = 0;
+  const auto replace = [&](std::uint64_t before, std::uint64_t now, std::uint64_t count) {
+    if (before == now) return;
+    result.own_bytes += now * count;
+    replaced += before * count;
+  };
   for (std::uint32_t shard = 0; shard < plan_.shards; ++shard) {
-    if (lane_bytes[shard] == job.lane_bytes[shard]) continue;
-    result.own_bytes += lane_bytes[shard] * job.lanes_per_shard;
-    replaced += job.lane_bytes[shard] * job.lanes_per_shard;
+    replace(job.lane_bytes[shard], lane_bytes[shard], job.lanes_per_shard);
+    replace(job.accumulator_bytes[shard], accumulators[shard], 1);
   }
   result.bytes = result.own_bytes + second;
   const std::uint64_t limit = std::min(memory_max_, room.bytes);
@@ -180,6 +189,7 @@ JobLedger::Declaration JobLedger::declare(const DeclareSlices& declare, const Me
   }
   job.epoch = added->epoch;
   job.lane_bytes = std::move(lane_bytes);
+  job.accumulator_bytes = std::move(accumulators);
   job.replaced = replaced;
   job.bytes += result.bytes;
   job.own_bytes += result.own_bytes;

@@ -2,8 +2,8 @@
 // the scheduler before any shard is bothered.
 //
 // The rule is that memory is refused where a tensor is declared, never while training: a declaration reserves
-// both buffers of each of its partitions and the receive buffers of the lanes that it makes larger. One
-// buffer of each partition and those of the lanes are taken before it is acknowledged; the second ones, which
+// both buffers of each of its partitions, and the receive buffers of lanes and reserves of accumulators that
+// it makes larger. All but the second buffers of partitions are taken before it is acknowledged; those, which
 // a round can wait for (decision 0028), are counted, so that they fit too. Memory of a job that has ended
 // counts until the shards have freed it; a declaration that fits only then waits for it.
 //
@@ -56,8 +56,8 @@ class JobLedger {
   Declaration declare(const DeclareSlices& declare, const MemoryRoom& room);
   // Accepted: its memory is there. Until then it is not reported.
   void granted(JobRun job);
-  // Accepted, but its memory could not be had: what is to be dropped now. Larger receive buffers stay
-  // reserved: some shards have them.
+  // Accepted, but its memory could not be had: what is to be dropped now. Larger receive buffers and reserves
+  // of accumulators stay reserved: some shards have them.
   DropTensors take_back(const Declaration& declaration);
 
   // These give the bytes to be passed to freed() once the shards have let them go; 0 if nothing was known.
@@ -104,11 +104,13 @@ class JobLedger {
     std::set<Rank> lost;        // of these
     std::map<Rank, bool> left;  // whether it lingers
     std::uint64_t lanes_per_shard = 0;
-    std::vector<std::uint64_t> lane_bytes;  // per shard: of one lane's receive buffer
+    std::vector<std::uint64_t> lane_bytes;         // per shard: of one lane's receive buffer
+    std::vector<std::uint64_t> accumulator_bytes;  // per shard: of the reserve for sums
     std::map<TensorId, Tensor> tensors;
     std::unordered_set<PartitionId> partitions;
     std::unordered_set<PartitionId> granting;  // of these: accepted, not granted
-    std::uint64_t replaced = 0;   // receive buffers that are too small, until larger ones are granted
+    std::uint64_t replaced =
+        0;  // receive buffers and reserves that are too small, until larger ones are granted
     std::uint64_t bytes = 0;      // all of it
     std::uint64_t own_bytes = 0;  // of it
   };

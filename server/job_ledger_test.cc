@@ -91,6 +91,36 @@ TEST_CASE("a declaration reserves two buffers a partition and a receive buffer a
   CHECK(ledger.reserved() == 10 * kMiB + 4 * kMiB);
 }
 
+TEST_CASE(
+    "a declaration reserves accumulators of the job's largest partition on each shard, if they are wider") {
+  JobLedger ledger({100 * kMiB, 0, 2});
+  REQUIRE(ledger.open(job(1)).ok());
+  const auto declare = [&](std::uint32_t id, std::uint32_t shard, DType dtype, Mode mode = Mode::sync) {
+    DeclareSlices slices = tensor(1, id, 2, shard);  // a MiB each
+    slices.tensors[0].dtype = dtype;
+    slices.tensors[0].mode = mode;
+    for (PartitionSlice& slice : slices.tensors[0].partitions)
+      slice.elements = kMiB / size_of(dtype);
+    const std::uint64_t before = ledger.reserved();
+    const auto declaration = ask(ledger, slices);
+    REQUIRE(declaration.verdict == Verdict::accepted);
+    ledger.granted(JobRun{1});
+    return ledger.reserved() - before;
+  };
+  constexpr std::uint64_t kSlots = 4 * kMiB;
+  CHECK(declare(1, 0, DType::f32) == kSlots + 2 * kMiB);  // and two lanes' buffers
+  CHECK(declare(2, 0, DType::bf16) == kSlots + 2 * kMiB);
+  CHECK(declare(3, 0, DType::i32) == kSlots);
+  CHECK(declare(4, 0, DType::u8) == kSlots + 2 * kMiB);  // in place of those before
+  CHECK(declare(5, 1, DType::u8) == kSlots + 2 * kMiB + 4 * kMiB);
+  CHECK(declare(6, 1, DType::u8, Mode::async) == 2 * (4 + 1) * kMiB);
+  const std::uint64_t all = ledger.reserved();
+  ledger.freed(ledger.end(JobRun{1}));
+  CHECK(all > 0);
+  CHECK(ledger.reserved() == 0);
+  CHECK(ledger.own_bytes() == 0);
+}
+
 TEST_CASE("what does not fit is refused with the amounts, and changes nothing") {
   JobLedger ledger({10 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());

@@ -12,7 +12,7 @@ namespace bps {
 namespace {
 
 constexpr std::uint64_t kMiB = 1 << 20;
-// Of memory_max, for the reorder budgets of all shards together.
+// Of memory_max, for the reorder budgets of all shards and their accumulators together.
 constexpr std::uint64_t kBudgetShare = 4;
 
 // The least multiple of a MiB for which the growing function `of` gives so much.
@@ -83,7 +83,8 @@ MemoryRoom MemoryRoom::of(std::uint64_t taken, const MemoryBound& left) {
 }
 
 std::uint64_t MemoryPlan::budget_per_shard() const {
-  return std::min(reorder_budget, memory_max / kBudgetShare / shards);
+  // Of three parts one is for accumulators.
+  return std::min(reorder_budget, memory_max / kBudgetShare / shards / 3 * 2);
 }
 
 std::string MemoryPlan::advice(std::uint64_t bytes, const MemoryRoom& room) const {

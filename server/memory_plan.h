@@ -1,5 +1,5 @@
-// How a server divides its memory between tensors and reorder budgets, and what helps when tensors do not
-// fit.
+// How a server divides its memory between tensors, reorder budgets and accumulators, and what helps when
+// tensors do not fit.
 //
 // The problem: the reorder budgets grow along with memory_max, so a tensor that lacks 3 MiB needs up to 4 MiB
 // more. And beyond what the machine, the control group or ulimit allows, a larger memory_max helps nobody.
@@ -11,6 +11,7 @@
 #include <string>
 
 #include "proto/base/memory/memory_bounds.h"
+#include "server/aggregate/accumulator_pool.h"
 
 namespace bps {
 
@@ -26,15 +27,19 @@ struct MemoryRoom {
 };
 
 struct MemoryPlan {
-  std::uint64_t memory_max = 0;  // tensors, lanes and reorder budgets together
-  std::uint64_t reorder_budget =
-      0;  // of each shard, if those of all shards are at most a quarter of memory_max
+  std::uint64_t memory_max = 0;  // tensors, lanes, reorder budgets and accumulators together
+  // Of each shard, if those of all shards and the accumulators that go with them are at most a quarter of
+  // memory_max.
+  std::uint64_t reorder_budget = 0;
   std::uint32_t shards = 1;
   MemoryBound limit = {};  // what memory_max must stay below, see default_memory_max()
   bool embedded = false;   // in the process of a worker, which has no setting for memory_max
 
   std::uint64_t budget_per_shard() const;
-  std::uint64_t for_tensors() const { return memory_max - budget_per_shard() * shards; }
+  std::uint64_t accumulators_per_shard() const { return AccumulatorPool::shared_for(budget_per_shard()); }
+  std::uint64_t for_tensors() const {
+    return memory_max - (budget_per_shard() + accumulators_per_shard()) * shards;
+  }
 
   // For people, if `bytes` for tensors are more than for_tensors() or `room`: who does what it says, and
   // declares the same again, has enough. Sizes in it are those that settings take.

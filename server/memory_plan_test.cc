@@ -22,9 +22,10 @@ std::uint64_t size_after(const std::string& advice, const std::string& words) {
 }
 
 TEST_CASE("reorder budgets have what is asked for, at most a quarter of all") {
-  CHECK(MemoryPlan{kGiB, 64 * kMiB, 2}.for_tensors() == kGiB - 128 * kMiB);
-  CHECK(MemoryPlan{kGiB, 64 * kMiB, 8}.budget_per_shard() == 32 * kMiB);
-  CHECK(MemoryPlan{kMiB, 64 * kMiB, 1}.for_tensors() == 768 * 1024);
+  CHECK(MemoryPlan{kGiB, 64 * kMiB, 2}.for_tensors() == kGiB - 192 * kMiB);
+  CHECK(MemoryPlan{kGiB, 64 * kMiB, 8}.budget_per_shard() == 32 * kMiB / 3 * 2);
+  CHECK(MemoryPlan{kGiB, 64 * kMiB, 8}.accumulators_per_shard() == 32 * kMiB / 3);
+  CHECK(MemoryPlan{kMiB, 64 * kMiB, 1}.for_tensors() == 768 * 1024 + 1);
   CHECK(MemoryPlan{0, 64 * kMiB, 1}.for_tensors() == 0);
 }
 
@@ -79,7 +80,7 @@ TEST_CASE("what goes beyond a limit needs the limit raised, and by how much") {
   CHECK(plan.advice(160 * kMiB, room_of(268 * kMiB, "ulimit -v")) ==
         "give this server --memory-max 214MiB, or start more servers");
   CHECK(plan.advice(300 * kMiB, room_of(268 * kMiB, "ulimit -v")) ==
-        "raise ulimit -v by 128MiB and give this server --memory-max 364MiB, or start servers on other "
+        "raise ulimit -v by 160MiB and give this server --memory-max 396MiB, or start servers on other "
         "machines");
 }
 
@@ -89,7 +90,7 @@ TEST_CASE("nobody is told to raise what the machine has") {
   CHECK(plan.advice(16 * kGiB, room_of(20 * kGiB, "the machine")) == "start servers on other machines");
   const MemoryPlan less{kGiB, 64 * kMiB, 1, machine};
   CHECK(less.advice(2 * kGiB, room_of(kGiB, "the machine")) ==
-        "free 1GiB of memory on the server's machine and give this server --memory-max 2112MiB, or start "
+        "free 1GiB of memory on the server's machine and give this server --memory-max 2144MiB, or start "
         "servers on "
         "other "
         "machines");

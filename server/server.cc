@@ -106,9 +106,10 @@ Status Server::start() {
   if (Status status = open_rdma(); !status) return status;
   make_shards();
   if (!options_.advertise.empty()) data_.host = options_.advertise;
-  log_.info("listens on {}, {}, {} for tensors, {} of reorder budget a shard", to_string(data_),
-            counted(shards_.size(), "shard"), rounded(ByteSize{ledger().memory_max()}),
-            rounded(ByteSize{memory_.budget_per_shard()}));
+  log_.info("listens on {}, {}, {} for tensors, {} of reorder budget and {} for sums a shard",
+            to_string(data_), counted(shards_.size(), "shard"), rounded(ByteSize{ledger().memory_max()}),
+            rounded(ByteSize{memory_.budget_per_shard()}),
+            rounded(ByteSize{memory_.accumulators_per_shard()}));
   hello_.host = options_.host;
   hello_.data = data_;
   hello_.shards = static_cast<std::uint32_t>(shards_.size());

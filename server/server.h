@@ -43,12 +43,14 @@ struct ServerOptions {
   bool mutual_tls = false;                // the transport lets in nobody without a certificate
   std::string host;                       // identity of the machine
   std::uint64_t bandwidth_bps = 0;        // 0 = unknown
-  std::uint64_t memory_max = 4ull << 30;  // partitions, lanes and reorder budgets together
+  std::uint64_t memory_max = 4ull << 30;  // partitions, lanes, reorder budgets and accumulators together
   MemoryBound memory_limit = {};          // of this process. For what a refusal advises
   bool embedded = false;                  // in the process of a worker
   // What the system has left for this process. Empty: enough.
   std::function<MemoryBound()> headroom = {};
-  std::uint64_t reorder_budget = 64ull << 20;  // per shard; at most a quarter of memory_max for all shards
+  // Per shard. Half as much again is for accumulators; both together are at most a quarter of memory_max for
+  // all shards.
+  std::uint64_t reorder_budget = 64ull << 20;
   // Also takes lanes of workers on this host through it, and sends them aggregates from its memory. Null:
   // over the network only. Outlives the server.
   Transport* shared_memory = nullptr;

@@ -36,6 +36,11 @@ class AccumulatorPool {
   // Of the shared memory, for announced rounds only.
   static constexpr std::uint64_t kShareForAnnounced = 4;
 
+  // What a shard with such a reorder budget has to share.
+  static constexpr std::uint64_t shared_for(std::uint64_t reorder_budget_bytes) {
+    return reorder_budget_bytes / 2;
+  }
+
   class Claim;
 
   // Who is told, by serve(), that a claim that waited has memory.
@@ -119,6 +124,7 @@ class AccumulatorPool {
 
   // Where reserves come from, too.
   BufferPool& memory() { return memory_; }
+  const BufferPool& memory() const { return memory_; }
   std::uint64_t shared_bytes() const { return shared_bytes_; }
   std::uint64_t shared_in_use() const { return shared_in_use_; }
   std::size_t waiting() const { return announced_.size + others_.size; }

@@ -7,20 +7,33 @@
 
 namespace bps {
 
+namespace {
+
+std::uint64_t slot_bytes(DType dtype, std::uint64_t elements, Mode mode) {
+  return elements * (mode == Mode::sync ? size_of(dtype) : reduce::accumulator_size(dtype));
+}
+
+}  // namespace
+
 ReservedBytes reserved_bytes(DType dtype, std::uint64_t elements, Mode mode) {
   const auto held = [](std::uint64_t bytes) {
     return BufferPool::class_bytes(std::max<std::uint64_t>(bytes, 1));
   };
-  const std::uint64_t slot = held(elements * reduce::accumulator_size(dtype));
+  const std::uint64_t slot = held(slot_bytes(dtype, elements, mode));
   if (mode == Mode::sync) return {slot, slot};
   return {slot + held(elements * size_of(dtype)), 0};
+}
+
+std::uint64_t accumulator_bytes(DType dtype, std::uint64_t elements, Mode mode) {
+  const std::uint64_t wide = reduce::accumulator_size(dtype);
+  return mode == Mode::sync && wide > size_of(dtype) ? elements * wide : 0;
 }
 
 std::optional<PartitionMemory> take_memory(BufferPool& slots, DType dtype, std::uint64_t elements,
                                            Mode mode) {
   const auto take = [&](std::uint64_t bytes) { return slots.allocate(std::max<std::size_t>(bytes, 1)); };
   PartitionMemory memory;
-  memory.slot = take(elements * reduce::accumulator_size(dtype));
+  memory.slot = take(slot_bytes(dtype, elements, mode));
   if (mode == Mode::async) memory.snapshot = take(elements * size_of(dtype));
   if (!memory.slot || (mode == Mode::async && !memory.snapshot)) return std::nullopt;
   return memory;
@@ -31,8 +44,7 @@ SlotReservations reserve_slots(BufferPool& slots, DType dtype, std::uint64_t ele
     return slots.reserve(std::max<std::size_t>(bytes, 1), count);
   };
   SlotReservations reserved;
-  const std::uint64_t slot = elements * reduce::accumulator_size(dtype);
-  reserved[0] = reserve(slot, mode == Mode::sync ? 2 : 1);
+  reserved[0] = reserve(slot_bytes(dtype, elements, mode), mode == Mode::sync ? 2 : 1);
   if (mode == Mode::async) reserved[1] = reserve(elements * size_of(dtype), 1);
   return reserved;
 }

@@ -54,7 +54,7 @@ class World {
         dies_(dies),
         workers_(workers) {
     const std::size_t budgets[] = {0, BufferPool::class_bytes(kBytes), 1 << 20};
-    budget_ = std::make_unique<BufferPool>(budgets[pick(3)]);
+    pools_ = std::make_unique<TestPools>(budgets[pick(3)]);
     for (std::uint32_t i = 0; i < workers; ++i)
       contributors_.push_back({Rank{i}, 1});
     shape_.tensor = "t";
@@ -71,9 +71,9 @@ class World {
     }
     for (std::uint32_t i = 0; i < workers_.size(); ++i)
       break_lane(i);
-    CHECK(budget_->bytes_in_use() == 0);
+    CHECK(pools_->budget.bytes_in_use() == 0);
     aggregator_.reset();
-    CHECK(slots_.bytes_in_use() == 0);
+    CHECK(pools_->slots.bytes_in_use() == 0);
   }
 
   bool has_fetched() const { return fetched_; }
@@ -154,17 +154,17 @@ class World {
       workers_[i].resumes = true;
     }
     aggregator_.reset();
-    REQUIRE(slots_.bytes_in_use() == 0);
-    REQUIRE(budget_->bytes_in_use() == 0);
+    REQUIRE(pools_->slots.bytes_in_use() == 0);
+    REQUIRE(pools_->budget.bytes_in_use() == 0);
     shape_.moved = moves_++ > 0;
     if (!shape_.moved) {
       for (Worker& worker : workers_)
         worker.resumes = false;
     }
-    slots_.set_limit(UINT64_MAX);
-    aggregator_ = make_aggregator(shape_, contributors_, AggregatorMemory{slots_, *budget_});
+    pools_->slots.set_limit(UINT64_MAX);
+    aggregator_ = make_aggregator(shape_, contributors_, pools_->memory());
     // Often there is no memory for a second slot.
-    if (pick(2) == 0) slots_.set_limit(slots_.bytes_in_use());
+    if (pick(2) == 0) pools_->slots.set_limit(pools_->slots.bytes_in_use());
     Actions actions;
     for (std::uint32_t i = 0; i < workers_.size(); ++i) {
       if (is_dead(i)) aggregator_->died(i, actions);
@@ -390,8 +390,7 @@ class World {
   bool fetched_ = false;
   std::uint64_t moves_ = 0;
   PartitionShape shape_;
-  BufferPool slots_;
-  std::unique_ptr<BufferPool> budget_;
+  std::unique_ptr<TestPools> pools_;
   std::vector<Contributor> contributors_;
   std::unique_ptr<Aggregator> aggregator_;
   std::vector<Worker> workers_;

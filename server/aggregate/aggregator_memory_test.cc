@@ -106,7 +106,7 @@ TEST_CASE("a second slot is taken when its first contribution comes, not when th
   bench.end(0);
 }
 
-TEST_CASE("reserved memory: a slot of accumulators and a second one; async a value and a snapshot") {
+TEST_CASE("reserved memory: a slot of raw elements and a second one; async a value and a snapshot") {
   BufferPool slots;
   const auto check = [&](DType dtype, Mode mode, std::uint64_t own, std::uint64_t second) {
     const ReservedBytes reserved = reserved_bytes(dtype, 65536, mode);
@@ -117,7 +117,8 @@ TEST_CASE("reserved memory: a slot of accumulators and a second one; async a val
     CHECK(slots.bytes_in_use() == own);
   };
   check(DType::f32, Mode::sync, 262144, 262144);
-  check(DType::bf16, Mode::sync, 262144, 262144);
+  check(DType::bf16, Mode::sync, 131072, 131072);
+  check(DType::u8, Mode::sync, 65536, 65536);
   check(DType::bf16, Mode::async, 262144 + 131072, 0);
   slots.set_limit(262144);
   CHECK_FALSE(take_memory(slots, DType::bf16, 65536, Mode::async));

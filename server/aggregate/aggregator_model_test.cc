@@ -43,7 +43,7 @@ class World {
  public:
   World(unsigned seed, Mode mode, DType dtype, std::uint32_t workers, std::uint64_t rounds,
         std::size_t budget_bytes, std::uint32_t staleness)
-      : random_(seed), rounds_(rounds), budget_(budget_bytes), workers_(workers) {
+      : random_(seed), rounds_(rounds), pools_(budget_bytes), workers_(workers) {
     shape_.tensor = "t";
     shape_.dtype = dtype;
     shape_.elements = kElements;
@@ -52,7 +52,7 @@ class World {
     for (std::uint32_t i = 0; i < workers; ++i) {
       contributors_.push_back({Rank{i}, 1});
     }
-    aggregator_ = make_aggregator(shape_, contributors_, AggregatorMemory{slots_, budget_});
+    aggregator_ = make_aggregator(shape_, contributors_, pools_.memory());
     for (Worker& worker : workers_) {
       worker.lane_buffer.resize(shape_.raw_bytes());
     }
@@ -63,7 +63,7 @@ class World {
   void make_groups() {
     for (Contributor& contributor : contributors_)
       contributor.weight = static_cast<std::uint32_t>(1 + pick(4));
-    aggregator_ = make_aggregator(shape_, contributors_, AggregatorMemory{slots_, budget_});
+    aggregator_ = make_aggregator(shape_, contributors_, pools_.memory());
   }
   // Of the workers from `first` on, all but one may die.
   void let_die(std::uint32_t first) { first_mortal_ = first; }
@@ -283,8 +283,9 @@ class World {
   std::size_t deaths_ = 0;
   std::map<std::uint64_t, bool> outcomes_;  // of rounds: failed
   PartitionShape shape_;
-  BufferPool slots_;
-  BufferPool budget_;
+  TestPools pools_;
+  BufferPool& slots_ = pools_.slots;
+  BufferPool& budget_ = pools_.budget;
   std::vector<Contributor> contributors_;
   std::unique_ptr<Aggregator> aggregator_;
   std::vector<Worker> workers_;

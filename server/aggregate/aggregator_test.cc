@@ -525,15 +525,14 @@ TEST_CASE("a partition without elements completes its rounds") {
   CHECK(bench.actions.size() == 2);
 }
 
-TEST_CASE("f16 slots receive at the tail and answer from the front") {
-  BufferPool slots;
-  BufferPool budget(0);
+TEST_CASE("two f16 contributions are received and answered where the first one lies, without accumulators") {
+  TestPools pools(/*budget_bytes=*/0);
   const auto contributors = ranks(2);
   PartitionShape shape;
   shape.tensor = "h";
   shape.dtype = DType::f16;
   shape.elements = 33;
-  auto aggregator = make_aggregator(shape, contributors, AggregatorMemory{slots, budget});
+  auto aggregator = make_aggregator(shape, contributors, pools.memory());
   const std::vector<std::uint16_t> one(33, 0x3C00);
   PushPull header;
   header.dtype = DType::f16;
@@ -548,6 +547,8 @@ TEST_CASE("f16 slots receive at the tail and answer from the front") {
   const std::vector<std::uint16_t> two(33, 0x4000);
   REQUIRE(actions[0].payload.bytes.size() == 66);
   CHECK(std::memcmp(actions[0].payload.bytes.data(), two.data(), 66) == 0);
+  CHECK(actions[0].payload.bytes.data() == slot.memory);
+  CHECK(pools.accumulators.memory().bytes_in_use() == pools.reserve.bytes());
 }
 
 }  // namespace

@@ -65,11 +65,11 @@ TEST_CASE("every type and operation gives the oracle's aggregate in every order 
     const auto dtype = static_cast<DType>(d);
     for (const std::uint32_t n : {1u, 2u, 3u, 5u}) {
       const auto contributors = ranks(n);
-      BufferPool slots, budget;
+      TestPools pools;
       PartitionShape shape;
       shape.dtype = dtype;
       shape.elements = kCount;
-      const auto aggregator = make_aggregator(shape, contributors, {slots, budget});
+      const auto aggregator = make_aggregator(shape, contributors, pools.memory());
       std::vector<std::uint32_t> order(n);
       for (std::uint32_t i = 0; i < n; ++i)
         order[i] = i;

@@ -41,7 +41,6 @@ struct PartitionShape {
   bool had_losses = false;  // the job had lost workers before: who is no contributor may have been one
 
   std::size_t raw_bytes() const { return elements * size_of(dtype); }
-  std::size_t slot_bytes() const { return elements * reduce::accumulator_size(dtype); }
 };
 
 }  // namespace bps

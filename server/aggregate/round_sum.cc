@@ -1,26 +1,22 @@
 #include "server/aggregate/round_sum.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
 #include "proto/base/assert.h"
 
 namespace bps {
-namespace {
 
-// Inputs of one pass.
-using Inputs = std::array<const std::byte*, 16>;
-
-}  // namespace
-
-RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> contributors, BufferPool& budget,
-                   RoundSlots& slots)
+RoundSum::RoundSum(const PartitionShape& shape, std::span<const Contributor> contributors,
+                   const AggregatorMemory& memory, RoundSlots& slots)
     : shape_(shape),
       contributors_(contributors),
-      budget_(budget),
+      budget_(memory.budget),
+      inputs_(memory.accumulators.pool().inputs()),
       slots_(slots),
+      is_wide_(accumulator_bytes(shape.dtype, shape.elements, Mode::sync) > 0),
+      claim_(memory.accumulators, memory.owner, accumulator_bytes(shape.dtype, shape.elements, Mode::sync)),
       parts_(contributors.size()) {
   close();
 }
@@ -42,7 +38,9 @@ void RoundSum::close() {
   added_ = 0;
   ready_ = 0;
   hurry_ = false;
+  starved_ = false;
   first_ = nullptr;
+  claim_.give_back();
 }
 
 bool RoundSum::is_complete() const {
@@ -51,6 +49,14 @@ bool RoundSum::is_complete() const {
 }
 
 // ---- what a contributor gives ----
+
+bool RoundSum::can_add(std::uint32_t contributor, bool announced) {
+  if (!is_wide_ || claim_) return true;
+  std::uint32_t other = contributor + 1;
+  while (other < parts_.size() && (is_absent(other) || is_here(other)))
+    ++other;
+  return other == parts_.size() || has_accumulators(announced);
+}
 
 std::byte* RoundSum::make_room(std::uint32_t contributor) {
   Part& part = parts_[contributor];
@@ -82,7 +88,7 @@ void RoundSum::take_from_slot(std::uint32_t contributor) {
   added_ = is_broadcast() ? added_ + 1 : contributor + 1;
   slots_.set_aggregate(round_, slot);
   if (is_broadcast()) return;
-  first_ = slot + reduce::raw_offset(shape_.dtype, shape_.elements);
+  first_ = slot;
   if (!is_complete()) return;
   finish({});
   added_ = static_cast<std::uint32_t>(parts_.size());  // those behind it are absent
@@ -140,7 +146,9 @@ void RoundSum::make_absent(std::uint32_t contributor) {
 
 // ---- adding ----
 
-RoundSum::Progress RoundSum::add() { return is_broadcast() ? add_waiting_root() : add_ready(); }
+RoundSum::Progress RoundSum::add(bool announced) {
+  return is_broadcast() ? add_waiting_root() : add_ready(announced);
+}
 
 // It was lent, or had to wait because the slot was still being read.
 RoundSum::Progress RoundSum::add_waiting_root() {
@@ -165,7 +173,7 @@ RoundSum::Progress RoundSum::add_waiting_root() {
   return {};
 }
 
-RoundSum::Progress RoundSum::add_ready() {
+RoundSum::Progress RoundSum::add_ready(bool announced) {
   for (;;) {
     count_ready();
     const bool all = ready_ == parts_.size();
@@ -173,7 +181,7 @@ RoundSum::Progress RoundSum::add_ready() {
     const bool any = all ? added_ < ready_ : present_from(added_) < ready_;
     if (!any || slots_.is_pinned(round_) || !(hurry_ || all) || absent_ == parts_.size()) return {};
     const std::uint32_t first = added_;
-    const std::uint32_t end = ready_;
+    std::uint32_t end = ready_;
     std::uint32_t withdrawn = first;
     while (withdrawn < end && !is_withdrawn(withdrawn))
       ++withdrawn;
@@ -182,8 +190,14 @@ RoundSum::Progress RoundSum::add_ready() {
       continue;
     }
     if (slots_.memory(round_) == nullptr) return {.no_slot = true};
+    const std::uint32_t lowest = present_from(0);
+    const bool only_first = first <= lowest && present_from(lowest + 1) >= end;
+    if (!all && !only_first && !has_accumulators(announced)) {
+      if (first > lowest) return {};
+      end = lowest + 1;
+    }
     combine(first, end);
-    hurry_ = false;
+    hurry_ = end < ready_;
     bool spoiled = false;
     for (std::uint32_t i = first; i < end; ++i) {
       if (!is_withdrawn(i)) continue;
@@ -215,32 +229,40 @@ void RoundSum::count_ready() {
   }
 }
 
+bool RoundSum::has_accumulators(bool announced) {
+  starved_ = is_wide_ && !claim_.take(announced);
+  return !starved_;
+}
+
+std::byte* RoundSum::accumulators() const { return is_wide_ ? claim_.data() : slots_.memory(round_); }
+
 void RoundSum::combine(std::uint32_t first, std::uint32_t end) {
-  std::byte* const slot = slots_.memory(round_);
   if (const std::uint32_t lowest = present_from(0); first <= lowest) {
     first_ = input(lowest);
     first = lowest + 1;
   }
-  Inputs inputs;
-  do {
-    std::size_t n = 0;
-    for (; first < end && n < inputs.size(); ++first) {
-      if (!is_absent(first)) inputs[n++] = input(first);
-    }
-    if (first == parts_.size()) {
-      finish({inputs.data(), n});
-    } else if (n > 0 || first_ != nullptr) {
-      reduce::accumulate(shape_.dtype, call_.operation, slot, {inputs.data(), n}, shape_.elements,
-                         std::exchange(first_, nullptr));
-    }
-  } while (first < end);
+  inputs_.clear();
+  for (; first < end; ++first) {
+    if (!is_absent(first)) inputs_.push_back(input(first));
+  }
+  if (end == parts_.size()) return finish(inputs_);
+  if (inputs_.empty()) return keep_first();
+  reduce::accumulate(shape_.dtype, call_.operation, accumulators(), inputs_, shape_.elements,
+                     std::exchange(first_, nullptr));
 }
 
 void RoundSum::finish(std::span<const std::byte* const> inputs) {
   std::byte* const slot = slots_.memory(round_);
-  reduce::finish(shape_.dtype, call_.operation, slot, slot, inputs, shape_.elements, weight_,
-                 std::exchange(first_, nullptr));
+  reduce::finish(shape_.dtype, call_.operation, slot, first_ != nullptr ? nullptr : accumulators(), inputs,
+                 shape_.elements, weight_, std::exchange(first_, nullptr));
   slots_.set_aggregate(round_, slot);
+}
+
+void RoundSum::keep_first() {
+  std::byte* const slot = slots_.memory(round_);
+  if (first_ == nullptr || first_ == slot) return;
+  std::memcpy(slot, first_, shape_.raw_bytes());
+  first_ = slot;
 }
 
 // The inputs of the last pass are still there, but for those that were withdrawn.

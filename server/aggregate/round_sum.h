@@ -11,6 +11,10 @@
 // that the loan still held. If not, what was written into the slot is worth nothing, and the sum starts
 // over: what is still there stays, what had been added already is asked for again.
 //
+// While only the first contribution is in the slot, or when all are there, the sum needs no more memory: the
+// result takes the place of the first contribution. Else it has accumulators if they are wider than what is
+// summed. If there are none it waits for some, and all contributions but the first are still there.
+//
 // Of a broadcast the root's bytes are the sum, and the others only take part.
 //
 // Owner: a SyncAggregator, which decides what arrives where, asks again, and answers. Lives on: shard loop.
@@ -25,6 +29,7 @@
 #include "proto/base/memory/buffer_pool.h"
 #include "proto/base/round_call.h"
 #include "proto/transport/transport.h"
+#include "server/aggregate/aggregator.h"
 #include "server/aggregate/partition.h"
 #include "server/aggregate/round_slots.h"
 
@@ -50,8 +55,8 @@ class RoundSum {
   };
 
   // All of them outlive it.
-  RoundSum(const PartitionShape& shape, std::span<const Contributor> contributors, BufferPool& budget,
-           RoundSlots& slots);
+  RoundSum(const PartitionShape& shape, std::span<const Contributor> contributors,
+           const AggregatorMemory& memory, RoundSlots& slots);
 
   // The round begins.
   void open(Round round, const RoundCall& call);
@@ -84,6 +89,10 @@ class RoundSum {
   bool is_next(std::uint32_t contributor) const { return contributor == present_from(ready_); }
   // Of a reduction: the first that is neither added nor whole.
   std::uint32_t ready() const { return ready_; }
+  // Its accumulators, if it needs any, are wider than what is summed.
+  bool is_wide() const { return is_wide_; }
+  // There were none when it needed some.
+  bool is_starved() const { return starved_; }
   // Something is in the slot.
   bool has_begun() const { return added_ > 0; }
   // All that are not absent, and at least one.
@@ -91,6 +100,9 @@ class RoundSum {
 
   // ---- what a contributor gives ----
 
+  // Of a reduction: the next one, when it is whole, is added at once. So it takes accumulators now, unless it
+  // is the last to come; `announced`: see AccumulatorPool.
+  bool can_add(std::uint32_t contributor, bool announced);
   // Room in the budget for one that waits, kept until it is added or dropped; null: there is none.
   std::byte* make_room(std::uint32_t contributor);
   void drop(std::uint32_t contributor) { parts_[contributor].drop(); }
@@ -119,8 +131,8 @@ class RoundSum {
   // It takes part in no later round. True: nor in this one, to which it has not given all.
   bool die(std::uint32_t contributor);
 
-  // Adds what can be added.
-  Progress add();
+  // Adds what can be added. `announced`: see AccumulatorPool.
+  Progress add(bool announced);
 
  private:
   struct Part {
@@ -133,12 +145,16 @@ class RoundSum {
     void drop() { held = std::monostate{}; }
   };
 
-  Progress add_ready();
+  Progress add_ready(bool announced);
+  bool has_accumulators(bool announced);
+  std::byte* accumulators() const;
   Progress add_waiting_root();
   void count_ready();
   // Adds the contributions from `first` to the one before `end`: here two gradients become one.
   void combine(std::uint32_t first, std::uint32_t end);
   void finish(std::span<const std::byte* const> inputs);
+  // The first one alone, raw.
+  void keep_first();
   // What was added before `first` is lost with the slot.
   void start_over(std::uint32_t first);
   const std::byte* input(std::uint32_t contributor) const;
@@ -148,13 +164,17 @@ class RoundSum {
   const PartitionShape& shape_;
   const std::span<const Contributor> contributors_;
   BufferPool& budget_;
+  std::vector<const std::byte*>& inputs_;  // scratch
   RoundSlots& slots_;
+  const bool is_wide_;
+  AccumulatorPool::Claim claim_;
   std::vector<Part> parts_;
   Round round_;
   RoundCall call_;
   std::uint32_t added_ = 0;  // contributors added; of a reduction, the index behind the last one
   std::uint32_t ready_ = 0;
   bool hurry_ = false;  // one of those between should be added soon
+  bool starved_ = false;
   // The first contribution, raw in the slot, until it is part of accumulators.
   const std::byte* first_ = nullptr;
   const std::byte* lane_input_ = nullptr;  // of the one that is whole without holding anything

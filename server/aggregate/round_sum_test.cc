@@ -31,7 +31,7 @@ PartitionShape four_floats() {
 // The first round of a partition, in which they take part.
 struct Open {
   explicit Open(std::uint32_t n, std::size_t budget_bytes = 1 << 20)
-      : contributors(ranks(n)), budget(budget_bytes), sum(shape, contributors, budget, slots) {
+      : contributors(ranks(n)), pools(budget_bytes), sum(shape, contributors, pools.memory(), slots) {
     sum.open(Round{0}, Operation::sum);
   }
 
@@ -58,25 +58,24 @@ struct Open {
 
   const PartitionShape shape = four_floats();
   std::vector<Contributor> contributors;
-  BufferPool pool{1 << 20};
-  BufferPool budget;
-  RoundSlots slots{pool, kBytes, pool.allocate(kBytes)};
+  TestPools pools;
+  RoundSlots slots{pools.slots, kBytes, pools.slots.allocate(kBytes)};
   RoundSum sum;
 };
 
 TEST_CASE("round sum: nothing is added before its turn, then all of it") {
   Open round(3);
   round.into_room(2, 1.0f);
-  CHECK(round.sum.add().spoiled == 0);
+  CHECK(round.sum.add(/*announced=*/true).spoiled == 0);
   CHECK_FALSE(round.sum.has_begun());
   // In rank order each 1 is lost to rounding; 1 + 1 first would make it 2^24 + 2.
   round.into_slot(0, 1.0f);
-  round.sum.add();
+  round.sum.add(/*announced=*/true);
   CHECK(round.sum.is_next(1));
   CHECK_FALSE(round.sum.is_complete());
   const std::vector<std::byte> lane = bytes_of(16777216.0f);
   round.sum.take_from_lane(1, lane.data());
-  CHECK(round.sum.add().spoiled == 0);
+  CHECK(round.sum.add(/*announced=*/true).spoiled == 0);
   CHECK_FALSE(round.sum.release_lane(1));
   CHECK(round.sum.is_complete());
   CHECK(round.result() == (1.0f + 16777216.0f) + 1.0f);
@@ -87,7 +86,7 @@ TEST_CASE("round sum: a loan that is withdrawn while it is read spoils what was 
   round.into_slot(0, 1.0f);
   const auto loan = round.lend(1, 2.0f, /*treacherous=*/true);
   round.into_room(2, 3.0f);
-  const RoundSum::Progress progress = round.sum.add();
+  const RoundSum::Progress progress = round.sum.add(/*announced=*/true);
   CHECK(progress.spoiled == 1);
   CHECK(round.sum.phase(0) == RoundSum::Phase::none);
   CHECK(round.sum.phase(1) == RoundSum::Phase::none);
@@ -95,7 +94,7 @@ TEST_CASE("round sum: a loan that is withdrawn while it is read spoils what was 
   CHECK(loan->given_back());
   round.into_slot(0, 1.0f);
   round.into_room(1, 2.0f);
-  round.sum.add();
+  round.sum.add(/*announced=*/true);
   CHECK(round.sum.is_complete());
   CHECK(round.result() == 6.0f);
 }
@@ -107,7 +106,7 @@ TEST_CASE("round sum: one that died counts in this round only if it is here") {
   CHECK(round.sum.die(1));
   CHECK(round.sum.weight() == 2);
   round.into_room(2, 3.0f);
-  round.sum.add();
+  round.sum.add(/*announced=*/true);
   CHECK(round.sum.is_complete());
   CHECK(round.result() == 4.0f);
   round.sum.close();

@@ -17,9 +17,9 @@ SyncAggregator::SyncAggregator(PartitionShape shape, std::span<const Contributor
                                AggregatorMemory memory, PartitionMemory own)
     : Aggregator(std::move(shape), contributors, memory),
       states_(contributors.size()),
-      slots_(memory.slots, shape_.slot_bytes(), std::move(own.slot)),
+      slots_(memory.slots, shape_.raw_bytes(), std::move(own.slot)),
       terms_(shape_, contributors_, errors_),
-      sum_(shape_, contributors_, memory_.budget, slots_) {
+      sum_(shape_, contributors_, memory_, slots_) {
   last_.unstored = static_cast<std::uint32_t>(contributors.size());
   if (shape_.moved) handoff_ = std::make_unique<RoundHandoff>(contributors.size());
 }
@@ -110,9 +110,18 @@ Status SyncAggregator::agree(std::uint32_t contributor, const PushPull& header, 
 bool SyncAggregator::is_turn(std::uint32_t contributor, const PushPull& header) {
   if (header.round != open_) return false;
   const RoundCall& call = header.call;
-  const bool next =
-      call.is_broadcast() ? contributors_[contributor].holds(call.root) : sum_.is_next(contributor);
-  return next && has_slot();
+  if (call.is_broadcast()) return contributors_[contributor].holds(call.root) && has_slot();
+  if (!sum_.is_next(contributor) || !has_slot()) return false;
+  return sum_.lands_in_slot(contributor) || can_add(contributor);
+}
+
+bool SyncAggregator::is_announced() {
+  const auto is_here = [&](std::uint32_t i) {
+    return states_[i].awaiting || sum_.is_here(i) || sum_.is_absent(i);
+  };
+  while (announced_ < states_.size() && is_here(announced_))
+    ++announced_;
+  return announced_ == states_.size();
 }
 
 bool SyncAggregator::has_slot() {
@@ -135,10 +144,9 @@ Destination SyncAggregator::place(std::uint32_t contributor, std::uint64_t bytes
     sum_.drop(contributor);
     state.arrival = Arrival::slot;
     slots_.pin(open_);
-    const std::size_t offset = broadcast ? 0 : reduce::raw_offset(shape_.dtype, shape_.elements);
-    return Destination{Destination::Kind::memory, slots_.memory(open_) + offset};
+    return Destination{Destination::Kind::memory, slots_.memory(open_)};
   }
-  if (!broadcast && !to_slot && sum_.is_next(contributor) && has_slot()) {
+  if (!broadcast && !to_slot && sum_.is_next(contributor) && has_slot() && can_add(contributor)) {
     sum_.drop(contributor);
     state.arrival = Arrival::lane;
     return Destination{Destination::Kind::lane, nullptr};
@@ -203,8 +211,8 @@ void SyncAggregator::end(std::uint32_t contributor, const std::byte* lane_buffer
       break;
     default: break;  // a duplicate, which may have been lost with a spoiled sum meanwhile
   }
-  // Its header may have been the last one that the other slot was kept for.
-  if (starved_) return advance(actions);
+  // Its header may have been the last one that the other slot was kept for, or accumulators.
+  if (waits()) return advance(actions);
   recall(actions);
 }
 
@@ -245,7 +253,7 @@ void SyncAggregator::release_arrival(std::uint32_t contributor) {
 
 void SyncAggregator::advance(Actions& actions) {
   while (begun_) {
-    const RoundSum::Progress progress = sum_.add();
+    const RoundSum::Progress progress = sum_.add(is_announced());
     starved_ = starved_ || progress.no_slot;
     if (progress.spoiled == 0) return sum_.is_complete() ? complete(actions) : recall(actions);
     ask_for_spoiled(progress.spoiled, actions);
@@ -253,10 +261,11 @@ void SyncAggregator::advance(Actions& actions) {
 }
 
 void SyncAggregator::advance_starved(Actions& actions) {
-  if (starved_) advance(actions);
+  if (waits()) advance(actions);
 }
 
 void SyncAggregator::ask_for_spoiled(std::uint32_t spoiled, Actions& actions) {
+  announced_ = 0;  // what was here of those whose lanes are lost is not here any more
   for (std::uint32_t i = 0; i < spoiled; ++i) {
     const State& state = states_[i];
     if (state.dead) continue;
@@ -283,23 +292,25 @@ void SyncAggregator::recall(Actions& actions) {
   // The next one goes through its lane's buffer. Those close behind it are asked as far as there is room, so
   // that they need not come one round trip after the other.
   for (std::uint32_t i = ready; i < std::min(count, ready + kAskedAhead); ++i) {
-    if (!ask(i, i > ready || !may_have_slot(), actions)) return;
+    if (!is_to_be_asked(i)) continue;
+    const bool with_room = i > ready || !may_have_slot() || !can_add(i);
+    if (with_room && sum_.make_room(i) == nullptr) return;
+    ask(i, actions);
   }
 }
 
 void SyncAggregator::ask_for_slot(std::uint32_t contributor, Actions& actions) {
-  if (sum_.phase(contributor) != RoundSum::Phase::not_ready) return;
-  if (may_have_slot()) ask(contributor, false, actions);
+  if (is_to_be_asked(contributor) && may_have_slot()) ask(contributor, actions);
 }
 
-// False: there is no room for it.
-bool SyncAggregator::ask(std::uint32_t contributor, bool with_room, Actions& actions) {
-  if (sum_.phase(contributor) != RoundSum::Phase::not_ready) return true;
-  if (states_[contributor].arrival != Arrival::none) return true;
-  if (with_room && sum_.make_room(contributor) == nullptr) return false;
+bool SyncAggregator::is_to_be_asked(std::uint32_t contributor) const {
+  return sum_.phase(contributor) == RoundSum::Phase::not_ready &&
+         states_[contributor].arrival == Arrival::none;
+}
+
+void SyncAggregator::ask(std::uint32_t contributor, Actions& actions) {
   sum_.ask(contributor);
   emit(actions, Action::Kind::clear_to_send, contributor, open_);
-  return true;
 }
 
 // ---- what comes of it ----
@@ -349,6 +360,7 @@ void SyncAggregator::close_round() {
   open_ = open_.next();
   begun_ = false;
   starved_ = false;
+  announced_ = 0;
   sum_.close();
   release_stale_slots();
 }
@@ -418,6 +430,7 @@ void SyncAggregator::lost(std::uint32_t contributor, Actions& actions) {
   release_arrival(contributor);
   sum_.lose(contributor);
   state.awaiting = false;
+  announced_ = std::min(announced_, contributor);
   if (handoff_ != nullptr) return lost_in_handoff(contributor, actions);
   advance(actions);
 }
@@ -448,7 +461,7 @@ void SyncAggregator::died(std::uint32_t contributor, Actions& actions) {
     handoff_->died(contributor);
     return approach(actions);
   }
-  if (is_absent || starved_) advance(actions);
+  if (is_absent || waits()) advance(actions);
 }
 
 // A worker may wait for what it has lent, while others keep the answer that they were lent until they have a

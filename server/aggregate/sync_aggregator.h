@@ -14,8 +14,8 @@
 // there only while some are ahead of others. If there is no memory for it, round t waits until all have begun
 // to send it: everyone can, because that needs nothing here, and then the other slot is free. Only the first
 // contributor is received straight into the slot;
-// the one that is next in order goes through its lane's buffer; the others wait in the budget, and what finds
-// no room there is refused (`not_ready`) and asked for again in its turn.
+// the one that is next in order goes through its lane's buffer, if it can be added at once; the others wait
+// in the budget, and what finds no room there is refused (`not_ready`) and asked for again in its turn.
 //
 // A round that cannot complete (wrong length, the root is lost) fails for all: its error takes the place of
 // the aggregate, and the next round begins. If it is because the ranks do not call the same, or one has left,
@@ -61,6 +61,7 @@ class SyncAggregator final : public Aggregator {
   void died(std::uint32_t contributor, Actions& actions) override;
   void let_go() override;
   void unpin(std::uint32_t pin, Actions& actions) override;
+  void on_accumulators(Actions& actions) override { advance(actions); }
   bool open_state(OpenState& out) const override;
 
  private:
@@ -109,6 +110,14 @@ class SyncAggregator final : public Aggregator {
   bool has_slot();
   // For what is to be sent: takes none, unless there was none before.
   bool may_have_slot();
+  // The next one in order, which is here or to be sent, can be added when it is whole.
+  bool can_add(std::uint32_t contributor) {
+    return !sum_.is_wide() || (has_slot() && sum_.can_add(contributor, is_announced()));
+  }
+  // Everybody is here or lost for good, or has sent a header that is to be answered.
+  bool is_announced();
+  // Something that the open round needs was not there.
+  bool waits() const { return starved_ || sum_.is_starved(); }
   Destination place(std::uint32_t contributor, std::uint64_t bytes);
   void refuse(std::uint32_t contributor, Error error);
   // Why a round that is neither the open one nor the one before it fails.
@@ -123,13 +132,15 @@ class SyncAggregator final : public Aggregator {
 
   // Adds what can be added; then completes the round or asks for what was refused.
   void advance(Actions& actions);
-  // The same if the round has waited for memory: perhaps the other slot has some for it now.
+  // The same if the round has waited for memory: perhaps the other slot has some for it now, or it is
+  // announced.
   void advance_starved(Actions& actions);
   // Of one whose bytes belong into the slot.
   void ask_for_slot(std::uint32_t contributor, Actions& actions);
+  bool is_to_be_asked(std::uint32_t contributor) const;
   void ask_for_spoiled(std::uint32_t spoiled, Actions& actions);
   void recall(Actions& actions);
-  bool ask(std::uint32_t contributor, bool with_room, Actions& actions);
+  void ask(std::uint32_t contributor, Actions& actions);
 
   // What comes of it.
   void complete(Actions& actions);
@@ -159,6 +170,7 @@ class SyncAggregator final : public Aggregator {
   Round open_;                                             // all rounds before it are over
   bool begun_ = false;                                     // a header of the open round has come
   bool starved_ = false;                                   // there was no memory for its slot
+  std::uint32_t announced_ = 0;                            // contributors, from the first one on, at least
   std::vector<std::pair<std::uint32_t, Error>> refusals_;  // of refused arrivals; rare
   std::unique_ptr<RoundHandoff> handoff_;
 };

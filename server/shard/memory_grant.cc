@@ -24,27 +24,33 @@ constexpr std::uint64_t kBytesForAPiece = 2048;
 
 }  // namespace
 
-MemoryGrant::MemoryGrant(BufferPool& slots, BufferPool& arrivals, bool pins, const DeclareSlices& declare,
-                         std::size_t lanes, std::size_t lane_bytes)
-    : slots_(slots),
-      arrivals_(arrivals),
-      slots_before_(mapped(slots)),
-      arrivals_before_(mapped(arrivals)),
+MemoryGrant::MemoryGrant(const Pools& pools, bool pins, const DeclareSlices& declare, const Shared& shared)
+    : pools_(pools),
+      slots_before_(mapped(pools.slots)),
+      arrivals_before_(mapped(pools.arrivals)),
+      accumulators_before_(mapped(pools.accumulators)),
       pins_(pins),
       declare_(declare) {
-  slots_.look_again();
-  arrivals_.look_again();
+  for (BufferPool* const pool : {&pools_.slots, &pools_.arrivals, &pools_.accumulators})
+    pool->look_again();
   std::size_t largest = 0;
+  std::size_t widest = 0;
   for (const TensorSlices& tensor : declare_.tensors) {
     for (const PartitionSlice& slice : tensor.partitions) {
       largest = std::max<std::size_t>({largest, slice.elements * size_of(tensor.dtype), 1});
+      widest = std::max<std::size_t>(widest, accumulator_bytes(tensor.dtype, slice.elements, tensor.mode));
       needed_ += reserved_bytes(tensor.dtype, slice.elements, tensor.mode).own;
     }
   }
-  if (largest <= lane_bytes) return;
-  lanes_.bytes = largest;
-  lanes_left_ = lanes;
-  needed_ += lanes * BufferPool::class_bytes(largest);
+  if (largest > shared.lane_bytes) {
+    lanes_.bytes = largest;
+    lanes_left_ = shared.lanes;
+    needed_ += shared.lanes * BufferPool::class_bytes(largest);
+  }
+  if (widest > shared.accumulator_bytes) {
+    accumulator_bytes_ = widest;
+    needed_ += BufferPool::class_bytes(widest);
+  }
 }
 
 MemoryGrant::State MemoryGrant::step() {
@@ -54,16 +60,21 @@ MemoryGrant::State MemoryGrant::step() {
       partition_ = 0;
     }
     const bool has_partition = tensor_ < declare_.tensors.size();
-    if (lanes_left_ == 0 && !has_partition) return State::complete;
+    if (lanes_left_ == 0 && accumulator_bytes_ == 0 && !has_partition) return State::complete;
     const std::uint64_t before = taken_;
-    if (!(lanes_left_ > 0 ? take_lane_buffer() : take_partition())) return refuse();
+    if (!take_next()) return refuse();
     work += taken_ - before;
   }
   return State::more;
 }
 
+bool MemoryGrant::take_next() {
+  if (lanes_left_ > 0) return take_lane_buffer();
+  return accumulator_bytes_ > 0 ? take_accumulators() : take_partition();
+}
+
 bool MemoryGrant::take_lane_buffer() {
-  BufferPool::Buffer buffer = arrivals_.allocate(lanes_.bytes);
+  BufferPool::Buffer buffer = pools_.arrivals.allocate(lanes_.bytes);
   if (!buffer) return false;
   lanes_.free.push_back(std::move(buffer));
   --lanes_left_;
@@ -71,12 +82,19 @@ bool MemoryGrant::take_lane_buffer() {
   return true;
 }
 
+bool MemoryGrant::take_accumulators() {
+  const std::size_t bytes = std::exchange(accumulator_bytes_, 0);
+  accumulators_ = pools_.accumulators.allocate(bytes);
+  taken_ += accumulators_ ? BufferPool::class_bytes(bytes) : 0;
+  return static_cast<bool>(accumulators_);
+}
+
 bool MemoryGrant::take_partition() {
   const TensorSlices& tensor = declare_.tensors[tensor_];
   const std::uint64_t elements = tensor.partitions[partition_].elements;
   Part part;
-  if (pins_) part.reserved = reserve_slots(slots_, tensor.dtype, elements, tensor.mode);
-  auto own = take_memory(slots_, tensor.dtype, elements, tensor.mode);
+  if (pins_) part.reserved = reserve_slots(pools_.slots, tensor.dtype, elements, tensor.mode);
+  auto own = take_memory(pools_.slots, tensor.dtype, elements, tensor.mode);
   if (!own) return false;
   part.own = std::move(*own);
   parts_.push_back(std::move(part));
@@ -88,8 +106,10 @@ bool MemoryGrant::take_partition() {
 MemoryGrant::State MemoryGrant::refuse() {
   parts_.clear();
   lanes_.free.clear();
-  trim_back(slots_, slots_before_, taken_);
-  trim_back(arrivals_, arrivals_before_, taken_);
+  accumulators_.reset();
+  trim_back(pools_.slots, slots_before_, taken_);
+  trim_back(pools_.arrivals, arrivals_before_, taken_);
+  trim_back(pools_.accumulators, accumulators_before_, taken_);
   return State::refused;
 }
 

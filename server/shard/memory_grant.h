@@ -1,5 +1,6 @@
 // What a declaration takes from the system on one shard before it is acknowledged: its partitions' own
-// memory, and larger receive buffers for the job's lanes if its partitions are larger than those before.
+// memory, and what partitions of a job share, if they are larger than those before: receive buffers of lanes,
+// the reserve of accumulators.
 //
 // The problem: what is only promised may be gone when a round needs it, and that round may be another job's.
 // So it is taken here, and who asks for too much is refused here. Filling memory with pages takes about 0.25
@@ -31,10 +32,20 @@ class MemoryGrant {
   // Of the work of one step: about as long as it takes to receive and add a few partitions.
   static constexpr std::uint64_t kStepBytes = 2 << 20;
 
-  // The pools outlive it. `lanes`: how many have a receive buffer, of `lane_bytes` now. `pins`: both slots of
-  // a partition are reserved in the pool, because their memory takes long to make.
-  MemoryGrant(BufferPool& slots, BufferPool& arrivals, bool pins, const DeclareSlices& declare,
-              std::size_t lanes, std::size_t lane_bytes);
+  // All outlive it.
+  struct Pools {
+    BufferPool& slots;
+    BufferPool& arrivals;
+    BufferPool& accumulators;
+  };
+  // What the job has now.
+  struct Shared {
+    std::size_t lanes = 0;              // that have a receive buffer,
+    std::size_t lane_bytes = 0;         // of so many bytes
+    std::size_t accumulator_bytes = 0;  // of the reserve
+  };
+  // `pins`: both slots of a partition are reserved in the pool, because their memory takes long to make.
+  MemoryGrant(const Pools& pools, bool pins, const DeclareSlices& declare, const Shared& shared);
 
   enum class State : std::uint8_t { more, complete, refused };
   State step();
@@ -49,25 +60,30 @@ class MemoryGrant {
   const DeclareSlices& declare() const { return declare_; }
   std::vector<Part>& parts() { return parts_; }  // of all partitions, in the order of the declaration
   LaneBuffers& lanes() { return lanes_; }        // all of them; 0 bytes each: those before are large enough
+  BufferPool::Buffer& accumulators() { return accumulators_; }  // none: likewise
 
  private:
   // False: the system has too little.
+  bool take_next();
   bool take_lane_buffer();
+  bool take_accumulators();
   bool take_partition();
   State refuse();
 
-  BufferPool& slots_;
-  BufferPool& arrivals_;
+  const Pools pools_;
   const std::uint64_t slots_before_;
   const std::uint64_t arrivals_before_;
+  const std::uint64_t accumulators_before_;
   const bool pins_;
   const DeclareSlices declare_;
   std::size_t lanes_left_ = 0;
-  std::size_t tensor_ = 0;     // the next one,
-  std::size_t partition_ = 0;  // and of it
+  std::size_t accumulator_bytes_ = 0;  // to be taken
+  std::size_t tensor_ = 0;             // the next one,
+  std::size_t partition_ = 0;          // and of it
   std::uint64_t needed_ = 0;
   std::uint64_t taken_ = 0;
   LaneBuffers lanes_;
+  BufferPool::Buffer accumulators_;
   std::vector<Part> parts_;
 };
 

@@ -20,16 +20,17 @@ DeclareSlices megabytes(std::uint32_t partitions, Mode mode = Mode::sync) {
 }
 
 struct Pools {
-  MemoryGrant grant(const DeclareSlices& declare, std::size_t lanes = 0, std::size_t lane_bytes = 0) {
-    return {slots, arrivals, false, declare, lanes, lane_bytes};
+  MemoryGrant grant(const DeclareSlices& declare, MemoryGrant::Shared shared = {}) {
+    return {{slots, arrivals, accumulators}, false, declare, shared};
   }
   BufferPool slots;
   BufferPool arrivals;
+  BufferPool accumulators;
 };
 
 TEST_CASE("memory grant: a slot of each partition and a buffer of each lane, by steps") {
   Pools pools;
-  MemoryGrant grant = pools.grant(megabytes(9), 3);
+  MemoryGrant grant = pools.grant(megabytes(9), {3});
   std::uint64_t before = 0;
   std::size_t steps = 1;
   while (grant.step() == State::more) {
@@ -57,10 +58,33 @@ TEST_CASE("memory grant: an asynchronous partition has its value and its snapsho
 
 TEST_CASE("memory grant: lanes with large enough buffers get no other ones") {
   Pools pools;
-  MemoryGrant grant = pools.grant(megabytes(1), 3, kMiB);
+  MemoryGrant grant = pools.grant(megabytes(1), {3, kMiB});
   CHECK(grant.step() == State::complete);
   CHECK(grant.lanes().bytes == 0);
   CHECK(pools.arrivals.bytes_in_use() == 0);
+}
+
+TEST_CASE("memory grant: accumulators of the largest partition, if those before are too small") {
+  Pools pools;
+  DeclareSlices declare = megabytes(2);
+  declare.tensors[0].dtype = DType::bf16;  // half a MiB each
+  MemoryGrant::Shared shared;
+  SECTION("none before") { shared.accumulator_bytes = 0; }
+  SECTION("too small") { shared.accumulator_bytes = kMiB - 1; }
+  SECTION("large enough") { shared.accumulator_bytes = kMiB; }
+  SECTION("asynchronous tensors have their own") { declare.tensors[0].mode = Mode::async; }
+  const bool needs = declare.tensors[0].mode == Mode::sync && shared.accumulator_bytes < kMiB;
+  SECTION("if the system has none, all goes back") {
+    pools.accumulators.set_limit(kMiB - 1);
+    MemoryGrant grant = pools.grant(declare, shared);
+    CHECK(grant.step() == State::refused);
+    CHECK(grant.error().message == "the system gave 0 bytes of the 2.0 MiB that they need from the start");
+    return;
+  }
+  MemoryGrant grant = pools.grant(declare, shared);
+  while (grant.step() == State::more) {}
+  CHECK(pools.accumulators.bytes_in_use() == (needs ? kMiB : 0));
+  CHECK(grant.accumulators().size() == (needs ? kMiB : 0));
 }
 
 TEST_CASE("memory grant: memory that is back is found, whatever the pool was refused before") {
@@ -70,17 +94,18 @@ TEST_CASE("memory grant: memory that is back is found, whatever the pool was ref
     return allocate_ordinary_region(bytes);
   });
   BufferPool arrivals;
+  BufferPool accumulators;
   for (int i = 0; i < 10; ++i)
     CHECK_FALSE(slots.allocate(kMiB));
   is_there = true;
   const DeclareSlices declare = megabytes(1);
-  MemoryGrant grant(slots, arrivals, false, declare, 3, kMiB);
+  MemoryGrant grant({slots, arrivals, accumulators}, false, declare, {3, kMiB});
   CHECK(grant.step() == State::complete);
 }
 
 TEST_CASE("memory grant: nothing declared is complete at once") {
   Pools pools;
-  CHECK(pools.grant(DeclareSlices{}, 3).step() == State::complete);
+  CHECK(pools.grant(DeclareSlices{}, {3}).step() == State::complete);
 }
 
 TEST_CASE(
@@ -89,7 +114,7 @@ TEST_CASE(
   std::uint64_t there = 0;
   SECTION("for partitions") { pools.slots.set_limit(there = 4 * kMiB); }
   SECTION("for lanes") { pools.arrivals.set_limit(there = 2 * kMiB); }
-  MemoryGrant grant = pools.grant(megabytes(9), 3);
+  MemoryGrant grant = pools.grant(megabytes(9), {3});
   State state = State::more;
   for (std::size_t steps = 0; state == State::more; ++steps) {
     REQUIRE(steps < 100);

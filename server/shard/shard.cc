@@ -43,12 +43,25 @@ BufferPool::Source regions_of(std::vector<Transport*> transports, EventLoop& loo
 
 Shard::Shard(EventLoop& loop, ShardIndex index, std::uint64_t reorder_budget_bytes, const Logger& log,
              std::vector<Transport*> memory, bool pins_slots, LaneCpus::Bind bind)
-    : context_{loop,         BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
-               BufferPool(), BufferPool(reorder_budget_bytes),
-               pins_slots,   log.child(fmt::format("shard {}", index.value)),
-               ShardStats{}, LaneCpus(std::move(bind))} {}
+    : context_{loop,
+               BufferPool(UINT64_MAX, regions_of(std::move(memory), loop, log)),
+               BufferPool(),
+               BufferPool(reorder_budget_bytes),
+               AccumulatorPool(AccumulatorPool::shared_for(reorder_budget_bytes),
+                               [this] {
+                                 accumulators_timer_ = context_.loop.after(
+                                     Duration::zero(), [this] { context_.accumulators.serve(); });
+                               }),
+               pins_slots,
+               log.child(fmt::format("shard {}", index.value)),
+               ShardStats{},
+               LaneCpus(std::move(bind))} {}
 
-Shard::~Shard() = default;
+Shard::~Shard() {
+  jobs_.clear();
+  ending_.clear();
+  context_.loop.cancel(accumulators_timer_);
+}
 
 void Shard::check_loop() const { BPS_ASSERT(context_.loop.in_loop()); }
 
@@ -72,7 +85,8 @@ void Shard::declare(const DeclareSlices& declare, ShardJob::Granted granted) {
 std::uint64_t Shard::trim(std::uint64_t bytes) {
   std::uint64_t given = 0;
   // First what rounds go on without.
-  for (BufferPool* const pool : {&context_.budget, &context_.slots, &context_.arrivals}) {
+  for (BufferPool* const pool :
+       {&context_.budget, &context_.accumulators.memory(), &context_.slots, &context_.arrivals}) {
     if (given >= bytes) break;
     const std::uint64_t held = pool->bytes_held();
     pool->trim(held - std::min(held, bytes - given));

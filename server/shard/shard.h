@@ -60,7 +60,8 @@ class Shard {
 
   ShardStats stats() const { return context_.stats; }
   std::uint64_t bytes_in_use() const {
-    return context_.slots.bytes_in_use() + context_.arrivals.bytes_in_use() + context_.budget.bytes_in_use();
+    return context_.slots.bytes_in_use() + context_.arrivals.bytes_in_use() + context_.budget.bytes_in_use() +
+           context_.accumulators.memory().bytes_in_use();
   }
   // Taken from the system, used by nobody now.
   std::uint64_t bytes_idle() const {
@@ -90,6 +91,7 @@ class Shard {
   std::list<Ending> ending_;
   bool shut_down_ = false;
   Done all_ended_;  // after shutdown()
+  TimerId accumulators_timer_;
 };
 
 }  // namespace bps

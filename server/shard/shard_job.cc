@@ -7,13 +7,19 @@
 
 namespace bps {
 
+void JobPartition::on_accumulators() {
+  aggregator->on_accumulators(job->actions());
+  job->carry_out(aggregator->shape().partition, *this, job->actions());
+}
+
 ShardJob::ShardJob(ShardContext& context, const OpenJob& job)
     : context_(context),
       job_run_(job.job_run),
       name_(job.job),
       epoch_(job.epoch),
       generation_(job.generation),
-      had_losses_(job.generation.value > 1) {
+      had_losses_(job.generation.value > 1),
+      accumulators_(context.accumulators) {
   add_members(job.members);
 }
 
@@ -28,8 +34,10 @@ ShardJob::~ShardJob() {
 
 void ShardJob::declare(const DeclareSlices& declare, Granted granted) {
   BPS_ASSERT(grant_ == nullptr);
-  grant_ = std::make_unique<MemoryGrant>(context_.slots, context_.arrivals, context_.pins_slots, declare,
-                                         senders_, lane_buffers_.bytes);
+  grant_ = std::make_unique<MemoryGrant>(
+      MemoryGrant::Pools{context_.slots, context_.arrivals, context_.accumulators.memory()},
+      context_.pins_slots, declare,
+      MemoryGrant::Shared{senders_, lane_buffers_.bytes, accumulators_.bytes()});
   granted_ = std::move(granted);
   go_on_granting();
 }
@@ -47,6 +55,7 @@ void ShardJob::go_on_granting() {
   epoch_ = declare.epoch;
   // Those that are smaller go when the lanes that have them give them back.
   if (grant_->lanes().bytes > 0) lane_buffers_ = std::move(grant_->lanes());
+  if (grant_->accumulators()) accumulators_.replace(std::move(grant_->accumulators()));
   auto part = grant_->parts().begin();
   for (const TensorSlices& tensor : declare.tensors) {
     for (const PartitionSlice& slice : tensor.partitions)
@@ -76,13 +85,15 @@ void ShardJob::add(const TensorSlices& tensor, const PartitionSlice& slice, bool
   BPS_ASSERT(is_new);  // the ledger has seen to it
   dropped_.erase(slice.partition);
   JobPartition& partition = place->second;
+  partition.job = this;
   partition.tensor = tensor.tensor;
   partition.priority = tensor.priority;
   partition.epoch = epoch_;
   partition.clock.start(context_.loop.now());
   partition.answering.resize(contributors_.size(), 0);
   partition.reserved = std::move(part.reserved);
-  partition.aggregator = Aggregator::create(std::move(shape), contributors_, memory(), std::move(part.own));
+  partition.aggregator =
+      Aggregator::create(std::move(shape), contributors_, memory(partition), std::move(part.own));
   tell_past(slice.partition, *partition.aggregator);
   BPS_ASSERT(actions_.empty());  // nobody has pushed yet
 }
@@ -267,6 +278,9 @@ void ShardJob::end(const Error& error, std::function<void()> all_closed) {
   if (grant_ != nullptr) end_grant({});  // nobody needs it any more
   all_closed_ = std::move(all_closed);
   open_lanes_ = lanes_.size();
+  // What other jobs can use; those that were dropped have let go already.
+  for (auto& [id, partition] : partitions_)
+    partition.aggregator->let_go();
   for (const auto& lane : lanes_) {
     lane->end(error.code == ErrorCode::ok ? nullptr : &error);
   }

@@ -47,13 +47,19 @@ struct ShardContext {
   BufferPool slots;     // partitions: accounted for when tensors are declared
   BufferPool arrivals;  // lanes' buffers: accounted for as well, and sent by nobody
   BufferPool budget;    // contributions that wait
-  bool pins_slots;      // second slots take long to make, too, and are made when tensors are declared
+  AccumulatorPool accumulators;
+  bool pins_slots;  // second slots take long to make, too, and are made when tensors are declared
   Logger log;
   ShardStats stats;
   LaneCpus cpus;
 };
 
-struct JobPartition {
+class ShardJob;
+
+struct JobPartition final : AccumulatorPool::Owner {
+  void on_accumulators() override;
+
+  ShardJob* job = nullptr;
   std::unique_ptr<Aggregator> aggregator;
   SlotReservations reserved;
   TensorId tensor;
@@ -132,7 +138,9 @@ class ShardJob {
     return member_at_[groups_[contributor].place_of(partition)];
   }
 
-  AggregatorMemory memory() { return AggregatorMemory{context_.slots, context_.budget}; }
+  AggregatorMemory memory(JobPartition& partition) {
+    return AggregatorMemory{context_.slots, context_.budget, accumulators_, partition};
+  }
   ShardContext& context() { return context_; }
   const std::string& name() const { return name_; }
   JobRun job_run() const { return job_run_; }
@@ -194,6 +202,7 @@ class ShardJob {
   std::size_t senders_ = 0;                // those with a weight
   std::vector<Contributor> contributors_;  // they, or groups of them, in the order of their lowest ranks
   LaneBuffers lane_buffers_;
+  AccumulatorPool::Reserve accumulators_;
   std::unique_ptr<MemoryGrant> grant_;  // of a declaration that is not done
   Granted granted_;
   TimerId grant_timer_;

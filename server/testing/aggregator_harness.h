@@ -23,6 +23,25 @@ inline std::vector<Contributor> ranks(std::uint32_t n) {
   return result;
 }
 
+// The pools of a shard, and the memory that partitions of one job share.
+struct TestPools final : AccumulatorPool::Owner {
+  // `shared_bytes`: of accumulators, besides the reserve, which has room for `widest` bytes.
+  explicit TestPools(std::uint64_t budget_bytes = 1 << 20, std::uint64_t shared_bytes = 1 << 20,
+                     std::size_t widest = 1 << 10)
+      : budget(budget_bytes), accumulators(shared_bytes, [] {}), reserve(accumulators) {
+    reserve.replace(accumulators.memory().allocate(widest));
+  }
+  void on_accumulators() override { ++told; }
+
+  AggregatorMemory memory() { return AggregatorMemory{slots, budget, reserve, *this}; }
+
+  BufferPool slots;
+  BufferPool budget;
+  AccumulatorPool accumulators;
+  AccumulatorPool::Reserve reserve;
+  int told = 0;
+};
+
 // With its own memory from the pool for slots.
 inline std::unique_ptr<Aggregator> make_aggregator(const PartitionShape& shape,
                                                    std::span<const Contributor> contributors,
@@ -69,7 +88,7 @@ class Bench {
  public:
   explicit Bench(std::uint32_t n, std::size_t budget_bytes = 1 << 20, Mode mode = Mode::sync,
                  std::uint32_t staleness = kUnboundedStaleness)
-      : contributors(ranks(n)), budget(budget_bytes), lanes(n), places(n), values(n) {
+      : contributors(ranks(n)), pools(budget_bytes), lanes(n), places(n), values(n) {
     PartitionShape shape;
     shape.partition = PartitionId{7};
     shape.tensor = "layer1.weight";
@@ -82,7 +101,7 @@ class Bench {
   // Another one in its place, of the same contributors. The shape may be that of the present one.
   void recreate(PartitionShape shape) {
     aggregator.reset();
-    aggregator = make_aggregator(shape, contributors, AggregatorMemory{slots, budget});
+    aggregator = make_aggregator(shape, contributors, pools.memory());
   }
   // It was with another server before.
   void move_here() {
@@ -194,8 +213,9 @@ class Bench {
 
   static constexpr std::size_t kElements = 5;
   std::vector<Contributor> contributors;
-  BufferPool slots;
-  BufferPool budget;
+  TestPools pools;
+  BufferPool& slots = pools.slots;
+  BufferPool& budget = pools.budget;
   std::unique_ptr<Aggregator> aggregator;
   std::vector<std::vector<float>> lanes;
   std::vector<Destination> places;

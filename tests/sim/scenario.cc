@@ -448,6 +448,13 @@ constexpr std::array kScenarios{
               if (m.random().one_in(3)) m.cut_lanes(1, 3);
             }
           }},
+    Named{"few_accumulators",
+          [](Maker& m) {
+            JobPlan& job = m.job(3, 5);
+            m.short_of_accumulators(job);
+            if (m.random().one_in(4)) m.lend_everywhere();
+            if (m.random().one_in(4)) m.healing_faults(4);
+          }},
 };
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <array>
 #include <numeric>
 
+#include "server/aggregate/accumulator_pool.h"
+
 namespace bps::sim {
 
 using namespace std::chrono_literals;
@@ -34,6 +36,25 @@ void ScenarioMaker::servers() {
 void ScenarioMaker::small_budgets(const JobPlan& job, std::uint64_t most) {
   for (ServerPlan& server : scenario_.servers)
     server.reorder_budget = job.partition_bytes * random_.between<std::uint64_t>(1, most);
+}
+
+void ScenarioMaker::short_of_accumulators(JobPlan& job) {
+  constexpr std::array kNarrow{DType::f16, DType::bf16, DType::i8, DType::u8, DType::i32};
+  small_budgets(job, 1);  // half of it has no room for the accumulators of a whole partition
+  for (ServerPlan& server : scenario_.servers)
+    server.shards = 1;
+  while (job.tensors.size() < 2)
+    job.tensors.push_back(tensor(job));
+  for (TensorPlan& tensor : job.tensors)
+    tensor.dtype = kNarrow[random_.below(kNarrow.size())];
+  for (TensorPlan& tensor : job.tensors) {
+    tensor.elements = random_.between<std::uint64_t>(1, 4) * job.partition_bytes / size_of(tensor.dtype);
+  }
+  job.opposite_orders = true;
+  for (WorkerPlan& worker : job.workers)
+    worker.credit_bytes = 4 * 1024 * 1024;
+  // Of two such programs one might wait for the other's next tensor.
+  job.workers[random_.below(job.workers.size())].one_by_one = true;
 }
 
 JobPlan& ScenarioMaker::job(std::uint32_t min_workers, std::uint32_t max_workers) {
@@ -302,14 +323,18 @@ void ScenarioMaker::drain_full_servers() {
   // Two buffers of each partition; no lane is ahead of its share by more than one.
   std::uint64_t reserved = 0;
   for (TensorPlan& tensor : job.tensors) {
-    tensor.dtype = random_.one_in(2) ? DType::f32 : DType::f64;  // sums are no wider than what is summed
+    constexpr DType kTypes[] = {DType::f32, DType::f64, DType::bf16};
+    tensor.dtype = kTypes[random_.below(std::size(kTypes))];
     tensor.elements = random_.between<std::uint64_t>(1, 12) * job.partition_bytes / size_of(tensor.dtype);
     reserved += 2 * tensor.elements * size_of(tensor.dtype);
   }
   const std::uint64_t share = reserved / servers + server.shards * 2 * job.partition_bytes;
-  const std::uint64_t receiving = server.shards * job.workers.size() * job.partition_bytes;
+  // A buffer for each lane, and accumulators for one partition of bf16.
+  const std::uint64_t receiving = server.shards * (job.workers.size() + 2) * job.partition_bytes;
   server.reorder_budget = job.partition_bytes;
-  server.memory_max = share + receiving + server.shards * server.reorder_budget + random_.below(share);
+  const std::uint64_t budgets =
+      server.shards * (server.reorder_budget + AccumulatorPool::shared_for(server.reorder_budget));
+  server.memory_max = share + receiving + budgets + random_.below(share);
   scenario_.servers.assign(servers, server);
   for (std::uint64_t n = random_.between<std::uint64_t>(1, servers - 1); n > 0; --n) {
     FaultPlan& fault = this->fault(FaultPlan::Kind::drain);
@@ -318,7 +343,7 @@ void ScenarioMaker::drain_full_servers() {
   }
   if (random_.one_in(2)) {
     server.start = random_.between(Duration(1s), Duration(3s));
-    server.memory_max = server.shards * server.reorder_budget + random_.below(2 * share);  // may refuse, too
+    server.memory_max = budgets + random_.below(2 * share);  // may refuse, too
     scenario_.servers.push_back(server);
   }
   scenario_.network.lenders_break_last = true;

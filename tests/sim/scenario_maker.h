@@ -25,6 +25,9 @@ class ScenarioMaker {
   // ---- the cluster ----
   void servers();
   // Of that many partitions a shard, so that contributions are refused.
+  // Each server has accumulators for one partition, and every tensor needs some; a program waits for one
+  // tensor before it pushes the next, in an order of its own.
+  void short_of_accumulators(JobPlan& job);
   void small_budgets(const JobPlan& job, std::uint64_t most);
 
   // ---- workloads ----

@@ -50,14 +50,15 @@ std::uint64_t ServerDaemon::bytes_in_use() const {
 
 void ServerDaemon::check_bounds(Report& report) const {
   const JobLedger& ledger = server_->ledger();
-  const std::uint64_t budgets = plan_.reorder_budget * plan_.shards;
+  const std::uint64_t budgets =
+      (plan_.reorder_budget + AccumulatorPool::shared_for(plan_.reorder_budget)) * plan_.shards;
   if (ledger.reserved() > ledger.memory_max()) {
     report.fail(
         fmt::format("{} has reserved {} bytes of {}", node_.name(), ledger.reserved(), ledger.memory_max()));
   }
   if (bytes_in_use() > ledger.reserved() + budgets) {
-    report.fail(fmt::format("{} uses {} bytes; {} are reserved, {} in reorder budgets", node_.name(),
-                            bytes_in_use(), ledger.reserved(), budgets));
+    report.fail(fmt::format("{} uses {} bytes; {} are reserved, {} in budgets", node_.name(), bytes_in_use(),
+                            ledger.reserved(), budgets));
   }
 }
 

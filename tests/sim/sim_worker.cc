@@ -291,10 +291,20 @@ void SimWorker::begin_iteration() {
   std::iota(order.rbegin(), order.rend(), 0);  // backwards, as gradients become ready
   if (job_.plan.opposite_orders) random_.shuffle(order);
   unfinished_ = order.size();
+  if (plan_.one_by_one) {
+    unbegun_ = std::move(order);
+    return begin_next();
+  }
   for (const std::size_t t : order) {
     if (state_ != State::running) return;
     begin_round(t);
   }
+}
+
+void SimWorker::begin_next() {
+  const std::size_t next = unbegun_.back();
+  unbegun_.pop_back();
+  begin_round(next);
 }
 
 void SimWorker::begin_round(std::size_t tensor) {
@@ -380,7 +390,8 @@ void SimWorker::on_round_over(std::size_t tensor) {
   const TensorRun& run = tensors_[tensor];
   if (state_ != State::running) return;
   if (!job_.plan.free_running) {
-    if (--unfinished_ == 0) on_iteration_done();
+    if (--unfinished_ == 0) return on_iteration_done();
+    if (!unbegun_.empty()) go_on([this] { begin_next(); });
   } else if (run.next_round < job_.plan.rounds) {
     go_on([this, tensor] { begin_round(tensor); });
   } else if (--unfinished_ == 0) {

@@ -96,6 +96,7 @@ class SimWorker {
   void on_round_over(std::size_t tensor);
   void train();
   void begin_iteration();
+  void begin_next();
   void begin_round(std::size_t tensor);
   void on_done(std::size_t tensor, std::uint64_t serial, const Result<std::uint32_t>& result);
   void check(std::size_t tensor, const UnderWay& operation, std::uint32_t weight);
@@ -128,7 +129,8 @@ class SimWorker {
   std::vector<std::byte> quarrel_data_;
   std::size_t undeclared_ = 0;
   std::uint64_t iteration_ = 0;
-  std::size_t unfinished_ = 0;  // tensors of this iteration, or tensors with rounds left
+  std::vector<std::size_t> unbegun_;  // tensors of this iteration, the next one last
+  std::size_t unfinished_ = 0;        // tensors of this iteration, or tensors with rounds left
   std::uint64_t serial_ = 0;
   std::size_t callbacks_due_ = 0;
   bool calling_ = false;

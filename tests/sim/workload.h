@@ -33,6 +33,7 @@ struct WorkerPlan {
   Duration think{0};        // at most this long between rounds
   Duration close_after{0};  // its last round
   std::uint64_t credit_bytes = 4 * 1024 * 1024;
+  bool one_by_one = false;  // its program waits for each tensor of an iteration before it pushes the next one
   bool retain = true;
   bool in_place = false;
   bool lives_with_a_server = false;  // same host, for placement
