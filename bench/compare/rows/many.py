@@ -1,8 +1,9 @@
-"""P12 and P13: what servers hold while rank 0 is late, and hundreds of lanes."""
+"""P12, P24 and P13: what servers hold while rank 0 is late, in f32 and where sums are wider, and hundreds of lanes."""
 from context import MB, guarded
 from row import Median, Row
 
-IDS = ("P12", "P13")
+IDS = ("P12", "P13", "P24")
+NARROW = ("bf16", "f16", "u8")
 
 
 def measure(context):
@@ -10,7 +11,12 @@ def measure(context):
     if context.wants("P12"):
         late = [Row("P12", f"server memory beyond 256 KiB a lane and 96 MiB, rank 0 late by {late}, against its "
                     "partitions, f32, 4 workers, 1 server", 2, 1.2, more=False) for late in ("a partition", "1 s")]
-        guarded(late, lambda: run_memory(context, late))
+        guarded(late, lambda: run_memory(context, late, "f32", 4))
+        rows += late
+    for dtype in NARROW if context.wants("P24") else ():
+        late = [Row("P24", f"server memory beyond 256 KiB a lane and 96 MiB, rank 0 late by {late}, against its "
+                    f"partitions, {dtype}, 2 workers, 1 server", 2.5, 2.1, more=False) for late in ("a partition", "1 s")]
+        guarded(late, lambda late=late, dtype=dtype: run_memory(context, late, dtype, 2))
         rows += late
     if context.wants("P13"):
         lanes = [Row("P13", "8 processes x 64 clients against 4 lanes, 1 server: throughput kept", 0.8, 0.9, more=True),
@@ -20,11 +26,11 @@ def measure(context):
     return rows
 
 
-def run_memory(context, rows):
+def run_memory(context, rows, dtype, workers):
     size = (100 if context.quick else 400) * MB
     with context.loopback() as lab:
-        lines = context.bench("memory", "--workers", 4, "--servers", 1, "--bytes", size, "--late", "1s", "--iters", 3,
-                              lab=lab)
+        lines = context.bench("memory", "--workers", workers, "--servers", 1, "--bytes", size, "--dtype", dtype, "--late",
+                              "1s", "--iters", 3, lab=lab)
     for row, case in zip(rows, ("late by a partition", "late by 1s")):
         line = lines.of("memory", case=case)
         row.median = Median.exactly(line["held_less_beside"])
