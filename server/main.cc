@@ -82,7 +82,9 @@ void describe(Config& config, Settings& s) {
              "Memory for tensors; a tensor that does not fit is refused; not set: 15/16 of what the machine, "
              "its control group and ulimit allow");
   config.add("reorder-budget", s.reorder_budget,
-             "Of it, memory per shard for contributions that wait for a lower rank");
+             "Of it, memory per shard for contributions that wait for a lower rank; sums that wait for more "
+             "get half "
+             "as much again");
   config.add("bandwidth", s.bandwidth, "Speed of this machine's link, for placement");
   config.add("host", s.host, "Identity of this machine: equal for processes that share one");
   config.add("start-timeout", s.start_timeout, "How long to look for the scheduler");

@@ -106,6 +106,72 @@ TEST_CASE("a second slot is taken when its first contribution comes, not when th
   bench.end(0);
 }
 
+// Three ranks of a type whose sum is wider, where the system has no accumulators but the job's reserve.
+struct Narrow : Bench {
+  explicit Narrow(std::size_t budget_bytes) : Bench(3, budget_bytes) {
+    PartitionShape shape = aggregator->shape();
+    shape.dtype = DType::i32;
+    recreate(shape);
+    pools.accumulators.memory().set_limit(pools.accumulators.memory().bytes_in_use());
+  }
+  AccumulatorPool::Claim other{pools.reserve, pools, 1};
+};
+
+TEST_CASE("without accumulators the first contribution stays raw, and the others wait") {
+  Narrow bench(1 << 20);
+  bench.push(0, 0, 1);
+  bench.push(1, 0, 2);
+  CHECK(bench.said().empty());
+  bench.push(2, 0, 3);
+  CHECK(bench.said() == "0 answer 0, 1 answer 0, 2 answer 0");
+  CHECK(bench.other.take(true));  // they were all there: it needed none
+}
+
+TEST_CASE("the reserve is for a round of which everybody has sent a header, and given back in the end") {
+  Narrow bench(/*budget_bytes=*/0);
+  const bool is_taken = GENERATE(false, true);
+  CAPTURE(is_taken);
+  if (is_taken) REQUIRE(bench.other.take(true));
+  bench.push(0, 0, 1);
+  CHECK(bench.said().empty());
+  bench.push(1, 0, 2);
+  CHECK(bench.said() == "1 not_ready 0");
+  bench.request_to_send(2, 0);
+  if (is_taken) {  // it has its turn
+    CHECK(bench.said().empty());
+    bench.other.give_back();
+    bench.pools.accumulators.serve();
+    REQUIRE(bench.pools.told == 1);
+    bench.actions.clear();
+    bench.aggregator->on_accumulators(bench.actions);
+  }
+  CHECK(bench.said() == "1 clear_to_send 0");
+  CHECK_FALSE(bench.other.take(true));
+  SECTION("with the round") {
+    bench.push(1, 0, 2);
+    CHECK(bench.said() == "2 clear_to_send 0");
+    bench.push(2, 0, 3);
+    CHECK(bench.said() == "0 answer 0, 1 answer 0, 2 answer 0");
+  }
+  SECTION("with the job") { bench.aggregator->let_go(); }
+  SECTION("with the partition") { bench.aggregator.reset(); }
+  SECTION("when the round fails") { bench.aggregator->left(2, bench.actions); }
+  CHECK_FALSE(bench.other);
+  bench.pools.accumulators.serve();
+  CHECK(bench.other);
+}
+
+TEST_CASE("whose lane is lost is not announced any more") {
+  Narrow bench(/*budget_bytes=*/0);
+  bench.push(0, 0, 1);
+  bench.request_to_send(1, 0);
+  CHECK(bench.said().empty());
+  bench.lose(1);
+  bench.request_to_send(2, 0);
+  CHECK(bench.said().empty());
+  CHECK(bench.other.take(true));
+}
+
 TEST_CASE("reserved memory: a slot of raw elements and a second one; async a value and a snapshot") {
   BufferPool slots;
   const auto check = [&](DType dtype, Mode mode, std::uint64_t own, std::uint64_t second) {
