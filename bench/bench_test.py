@@ -259,7 +259,9 @@ class BenchTest(unittest.TestCase):
         lines = self.lines("reduce", "--operation", "all", *tiny)
         reduced = [line for line in lines if line["bench"] == "reduce"]
         self.assertEqual({line["dtype"] for line in reduced}, {"f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64"})
-        self.assertEqual({line["operation"] for line in reduced}, {"sum", "average", "min", "max", "product"})
+        self.assertEqual({line["operation"] for line in reduced},
+                         {"sum", "average", "min", "max", "product", "and", "or", "xor"})
+        self.assertNotIn(("f32", "and"), {(line["dtype"], line["operation"]) for line in reduced})
         self.assertTrue(all(line["verified"] and line["GBps"] > 0 for line in reduced))
         ratios = {(line["between"], line["of"]): line["value"] for line in lines if line["bench"] == "ratio"}
         self.assertGreater(ratios["f32 sum/memcpy", "round of 8 x 100KB"], 0)

@@ -171,6 +171,8 @@ class Client:
         Both are contiguous arrays of the tensor's dtype and count, on the host or both on the GPU, untouched until the
         handle says done.
         """
+        if not isinstance(op, Op):
+            raise invalid(f"op is {op!r}, and is to be a bps.Op")
         output = self._checked(tensor, source if out is None else out, "out", writable=True)
         given = output if out is None else self._checked(tensor, source, "source", writable=False)
         self._sweep()
@@ -286,6 +288,8 @@ class Client:
     # -- inside --
 
     def _checked(self, tensor: Tensor, thing: Any, what: str, writable: bool) -> Memory:
+        if not isinstance(tensor, Tensor):
+            raise invalid(f"{tensor!r} is no tensor: pass what declare() has returned")
         memory = memory_of(thing, f"{what} of {tensor.name}", writable)
         if memory.dtype != tensor.dtype or memory.count != tensor.count:
             raise invalid(f"{what} of {tensor.name} has {memory.count} elements of {memory.dtype.name.lower()}, and "

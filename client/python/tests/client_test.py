@@ -69,6 +69,9 @@ class ClientTest(unittest.TestCase):
         tensor = self.declare()
         self.refused(bps.Code.INVALID_ARGUMENT, "999 elements of f32.*declared were 1000", self.client.push_pull, tensor,
                      values(999))
+        self.refused(bps.Code.INVALID_ARGUMENT, "op is 'sum', and is to be a bps.Op", self.client.push_pull, tensor,
+                     values(1000), op="sum")
+        self.refused(bps.Code.INVALID_ARGUMENT, "'w' is no tensor", self.client.push_pull, "w", values(1000))
         self.refused(bps.Code.INVALID_ARGUMENT, "1000 elements of f64", self.client.broadcast, tensor, values(1000, "f8"))
 
     def test_options(self):
