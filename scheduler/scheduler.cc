@@ -101,11 +101,12 @@ void Scheduler::shut_down(const Error& reason, Task stopped) {
   stopped_ = std::move(stopped);
   core_.stop(loop_.now(), reason);
   carry_out();
+  all_told_ = true;
   go_on_ending();
 }
 
-// Those who were told close, and nodes that come back are told and close; then administrators who are just
-// connecting have their turn; then all administrators have read the answer and close.
+// First the refused peers close, also nodes that come back. Then administrators that are still connecting may
+// ask. Last, all get the answer and close.
 void Scheduler::go_on_ending() {
   if (!stopped_) return;
   const TimePoint now = loop_.now();
@@ -389,7 +390,9 @@ void Scheduler::close(PeerId id) {
   const auto it = peers_.find(id);
   if (it == peers_.end()) return;
   const bool greeted = greeting_.erase(id) == 0;
-  if (stopped_ && greeted) {
+  // Who comes later than anybody who had to be told is not waited for, or the end might never come.
+  const bool is_awaited = !all_told_ || answered_ || core_.may_come(loop_.now());
+  if (stopped_ && greeted && is_awaited) {
     // The process ends when all have read their farewell, and that shows in their closing.
     it->second->leaves_since = loop_.now();
     return;

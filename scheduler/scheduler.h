@@ -127,6 +127,7 @@ class Scheduler {
   Task stopped_;         // while it shuts down
   bool ending_ = false;  // an administrator has asked for it
   // Nobody is left who was told, and nobody can come back: what administrators still say counts.
+  bool all_told_ = false;  // of those who were there
   std::optional<TimePoint> alone_since_;
   bool answered_ = false;  // the administrators
   std::uint64_t saved_changes_ = 0;

@@ -109,7 +109,7 @@ bool Admission::try_join(TimePoint now, PeerId id, const HelloWorker& hello, Tim
 
 void Admission::join(TimePoint now, PeerId id, const HelloWorker& hello, TimePoint until, Job& job) {
   const Incarnation incarnation{random_id()};
-  tables_.succession.note_welcome();
+  tables_.succession.note_welcome(now);
   tables_.peers.become(id, PeerRole::worker, incarnation);
   Node node;
   node.role = PeerRole::worker;
@@ -188,7 +188,7 @@ void Admission::greet(TimePoint now, PeerId id, HelloServer& hello) {
   record.peer = id;
   record.describe(hello);
   const ServerRecord& server = tables_.servers.add(std::move(record));
-  tables_.succession.note_welcome();
+  tables_.succession.note_welcome(now);
   tables_.outbox.send(id, Welcome{tables_.succession.term(), incarnation, number, JobRun{}});
   tables_.outbox.log(LogLevel::info,
                      fmt::format("{} joined: {}{}", to_string(server), counted(server.shards, "shard"),

@@ -36,9 +36,10 @@ void Attachment::attach(TimePoint now, PeerId id, const HelloWorker& hello) {
   const Term& term = tables_.succession.term();
   // A worker has only its job's key: what it says about schedulers is believed by nobody who has nodes. It
   // may look for the later one until its grace is over.
-  if (hello.term.number >= term.number && hello.term != term && tables_.succession.has_welcomed())
+  if (hello.term.number >= term.number && !tables_.succession.is_own(hello.term) &&
+      tables_.succession.has_welcomed())
     return tables_.peers.close(id);
-  if (tables_.succession.is_superseded_by(hello.term)) return;
+  if (tables_.succession.is_superseded_by(hello.term, now)) return;
   const Job* const running = tables_.runs.find(hello.job_run);
   // It proved the key of the job that it names, and no other. If the run should be another job's, that will
   // be seen when servers have come back: it may try again.
@@ -68,7 +69,7 @@ Error Attachment::farewell_to(const HelloWorker& hello) const {
 // Makes a node of it, if it can be one.
 Status Attachment::bring_back(TimePoint now, PeerId id, const HelloWorker& hello) {
   const Node* const known = tables_.nodes.find(hello.incarnation);
-  if (known == nullptr && hello.term == tables_.succession.term()) return farewell_to(hello);
+  if (known == nullptr && tables_.succession.is_own(hello.term)) return farewell_to(hello);
   if (known != nullptr && !is_worker(*known, hello.job_run, hello.rank)) return farewell_to(hello);
   if (known == nullptr && tables_.nodes.worker_count() >= tables_.options.max_workers)
     return too_many_workers();
@@ -131,14 +132,14 @@ void Attachment::give_connection(TimePoint now, PeerId id, Incarnation incarnati
   tables_.peers.become(id, node.role, incarnation);
   peer.report_until = now + tables_.options.detector.heartbeat_deadline;
   tables_.nodes.detector().connection_back(incarnation, now);
-  tables_.succession.note_welcome();
+  tables_.succession.note_welcome(now);
 }
 
 // ---- servers ----
 
 void Attachment::attach(TimePoint now, PeerId id, const HelloServer& hello) {
   if (hello.term.number > kMaxTerm) return tables_.peers.refuse(id, no_such_term());
-  if (tables_.succession.is_superseded_by(hello.term)) return;
+  if (tables_.succession.is_superseded_by(hello.term, now)) return;
   if (const Status status = bring_back(now, hello); !status) return tables_.peers.refuse(id, status.error());
   const Node* const node = tables_.nodes.find(hello.incarnation);
   if (node == nullptr || node->role != PeerRole::server || node->server != hello.server ||
@@ -159,7 +160,7 @@ Status Attachment::bring_back(TimePoint now, const HelloServer& hello) {
     tables_.runs.at(known->run).fail(make_error(ErrorCode::protocol, "a node contradicts what others say"));
     tables_.nodes.forget(hello.incarnation);
   }
-  if (hello.term == tables_.succession.term()) {
+  if (tables_.succession.is_own(hello.term)) {
     return make_error(ErrorCode::peer_lost, fmt::format("server {} was declared dead", hello.server.value),
                       "the process or its network hung; start it again");
   }
@@ -167,7 +168,10 @@ Status Attachment::bring_back(TimePoint now, const HelloServer& hello) {
     return make_error(ErrorCode::peer_lost, fmt::format("no server is server {}", hello.server.value),
                       "start it again");
   }
-  if (tables_.servers.find(hello.server) != nullptr) {
+  const ServerRecord* const other = tables_.servers.find(hello.server);
+  if (other != nullptr && other->jobs.empty() && !tables_.succession.knows_servers()) {
+    endings_.make_room(*other);
+  } else if (other != nullptr) {
     return make_error(ErrorCode::peer_lost,
                       fmt::format("another server is server {} now", hello.server.value), "start it again");
   }

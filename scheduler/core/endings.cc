@@ -89,13 +89,26 @@ void Endings::replace(const HelloServer& successor) {
   const auto it = std::find_if(servers.begin(), servers.end(),
                                [&](const auto& entry) { return entry.second.endpoint == successor.data; });
   if (it == servers.end()) return;
-  const ServerRecord old = it->second;
+  expel(it->second, make_error(ErrorCode::peer_lost, "another server has registered with your address"),
+        "another process serves its address now");
+}
+
+void Endings::make_room(const ServerRecord& newcomer) {
+  expel(newcomer,
+        make_error(ErrorCode::peer_lost,
+                   fmt::format("a server that was there before the scheduler was started again is server {}",
+                               newcomer.id.value),
+                   "start it again"),
+        "its number is that of a server that was there before the scheduler was started again");
+}
+
+void Endings::expel(const ServerRecord& server, Error error, const std::string& how) {
+  const ServerRecord old = server;
   if (old.peer.value != 0) {
-    tables_.outbox.send(old.peer,
-                        Refused{ErrorCode::peer_lost, "another server has registered with your address", ""});
+    tables_.outbox.send(old.peer, Refused{error.code, std::move(error.message), std::move(error.advice)});
     tables_.peers.close(old.peer);
   }
-  server_died(old.id, "another process serves its address now");
+  server_died(old.id, how);
   tables_.nodes.forget(old.incarnation);
 }
 

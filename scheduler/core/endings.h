@@ -31,11 +31,14 @@ class Endings {
   void cut_off(TimePoint now, const Outbox::CutOff& worker);
   // Another process on the same address is a death and a birth.
   void replace(const HelloServer& successor);
+  // It has come before one of the scheduler before, whose number it was given, and serves nobody.
+  void make_room(const ServerRecord& newcomer);
 
   void let_go(Incarnation worker);
   void end_run(JobRun run);
 
  private:
+  void expel(const ServerRecord& server, Error error, const std::string& how);
   void server_left(TimePoint now, const ServerRecord& server);
   void server_died(ServerId id, const std::string& how);
   void make_done(Node& worker);

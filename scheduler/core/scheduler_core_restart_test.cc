@@ -263,6 +263,30 @@ TEST_CASE("restart: a new server may come as soon as all runs have workers again
   CHECK(h.is_alive(h.server("late")));
 }
 
+TEST_CASE("restart: a new server that comes before those of the scheduler before makes room for them") {
+  CoreHarness old;
+  const PeerId server = old.server();
+  Memories past(old, "j", 2);
+  past.learn(old, {server});
+  // Started again in the same second, or with a clock that is behind.
+  CoreOptions options;
+  options.term = GENERATE(1, 2);
+  CoreHarness h(2, options);
+  h.say_hello(HelloAdmin{});  // so that addresses are others
+  const PeerId early = h.server("early");
+  REQUIRE(h.last<Welcome>(early).server == past.servers[0].hello.server);
+  const PeerId known = past.servers[0].come_back(h);
+  CHECK(h.is_alive(known));
+  CHECK_FALSE(h.is_alive(early));
+  CHECK_THAT(h.refusal(early).message, Catch::Contains("is server 1"));
+  CHECK_FALSE(h.core.superseded());
+  for (const WorkerMemory& memory : past.workers)
+    CHECK(h.is_alive(memory.come_back(h)));
+  CHECK(h.core.server_count() == 1);
+  const PeerId late = h.server("late");
+  CHECK(h.last<Welcome>(late).server.value == past.servers[0].hello.server.value + 1);
+}
+
 TEST_CASE("restart: a server that comes back says how much memory it has") {
   CoreHarness old;
   Past past(old);

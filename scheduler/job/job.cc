@@ -11,8 +11,8 @@
 #include "scheduler/text.h"
 
 namespace bps {
-Job::Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
-         const JobOptions& options)
+Job::Job(const HelloWorker& first, JobRun run, const Term& term, TimePoint now, ServerTable& servers,
+         Outbox& outbox, const JobOptions& options)
     : run_{run, term, servers, outbox, Membership(first, now)},
       gathering_(run_, options, now),
       barriers_(first.world_size) {}

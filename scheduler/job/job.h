@@ -57,8 +57,8 @@ class Job {
  public:
   using Phase = JobPhase;
 
-  Job(const HelloWorker& first, JobRun run, Term term, TimePoint now, ServerTable& servers, Outbox& outbox,
-      const JobOptions& options);
+  Job(const HelloWorker& first, JobRun run, const Term& term, TimePoint now, ServerTable& servers,
+      Outbox& outbox, const JobOptions& options);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 

@@ -162,7 +162,8 @@ Wait JobWaits::wait_of_barrier(TimePoint now, const RoundCycles& cycles, const S
   for (Rank rank{0}; rank.value < run_.membership.world_size(); rank = rank.next()) {
     if (parts_.barriers.arrived(rank) > parts_.barriers.done()) continue;
     Party& party = missing.emplace_back(this->party(rank, silence));
-    if (party.state == PartyState::alive) note_round(party, cycles.where_waits(rank));
+    const bool is_named = missing.size() <= kMaxMissingNamed;
+    if (is_named && party.state == PartyState::alive) note_round(party, cycles.where_waits(rank));
   }
   Wait out = wait(WaitKind::barrier, std::move(missing), parts_.barriers.there());
   out.number = parts_.barriers.done();

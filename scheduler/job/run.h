@@ -19,7 +19,7 @@ enum class JobPhase : std::uint8_t { gathering, opening, running, recovering, en
 
 struct Run {
   JobRun id;
-  Term term;
+  const Term& term;  // the scheduler's, which may rise
   ServerTable& servers;
   Outbox& outbox;
   Membership membership;

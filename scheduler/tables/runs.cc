@@ -9,13 +9,13 @@
 
 namespace bps {
 
-Job& Runs::begin(TimePoint now, const HelloWorker& first, JobRun run, Term term) {
+Job& Runs::begin(TimePoint now, const HelloWorker& first, JobRun run, const Term& term) {
   outbox_.log(LogLevel::info, fmt::format("job {} created, run {:016x}: {}", first.job, run.value,
                                           counted(first.world_size, "worker")));
   return insert(run, std::make_unique<Job>(first, run, term, now, servers_, outbox_, options_));
 }
 
-Job& Runs::recover(TimePoint now, const HelloWorker& first, Term term, TimePoint deadline) {
+Job& Runs::recover(TimePoint now, const HelloWorker& first, const Term& term, TimePoint deadline) {
   const JobRun run = first.job_run;
   auto job = std::make_unique<Job>(first, run, term, now, servers_, outbox_, options_);
   job->recover_until(deadline);

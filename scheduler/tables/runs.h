@@ -34,9 +34,9 @@ class Runs {
   Runs& operator=(const Runs&) = delete;
 
   // A new one.
-  Job& begin(TimePoint now, const HelloWorker& first, JobRun run, Term term);
+  Job& begin(TimePoint now, const HelloWorker& first, JobRun run, const Term& term);
   // One that began before this scheduler did.
-  Job& recover(TimePoint now, const HelloWorker& first, Term term, TimePoint deadline);
+  Job& recover(TimePoint now, const HelloWorker& first, const Term& term, TimePoint deadline);
   const std::set<JobRun>& recovering() const { return recovering_; }
   void has_recovered(JobRun run) { recovering_.erase(run); }
 

@@ -4,9 +4,9 @@
 
 namespace bps {
 
-bool Succession::is_superseded_by(const Term& seen) {
-  if (seen == term_ || seen.number < term_.number) return false;
-  if (!welcomed_) {
+bool Succession::is_superseded_by(const Term& seen, TimePoint now) {
+  if (is_own(seen) || seen.number < term_.number) return false;
+  if (!welcomed_at_ || now < *welcomed_at_ + collect_time_) {
     term_.number = seen.number + 1;
     ++changes_;
     return false;

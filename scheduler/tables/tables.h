@@ -24,7 +24,8 @@ namespace bps {
 struct Tables {
   // `nonce`: of the term.
   Tables(CoreOptions core_options, std::uint64_t nonce)
-      : options(std::move(core_options)), succession(options.before, Term{options.term, nonce}) {}
+      : options(std::move(core_options)),
+        succession(options.before, Term{options.term, nonce}, options.collect_time()) {}
   Tables(const Tables&) = delete;
   Tables& operator=(const Tables&) = delete;
 

@@ -283,7 +283,7 @@ bool TensorCatalog::alike(const TensorDeclaration& a, const TensorDeclaration& b
 std::uint64_t TensorCatalog::bytes() const {
   std::uint64_t bytes = 0;
   for (const Tensor& tensor : tensors_)
-    bytes += bytes_of(tensor.declaration);
+    bytes += tensor.state == State::failed ? 0 : bytes_of(tensor.declaration);
   return bytes;
 }
 
@@ -301,6 +301,14 @@ std::uint64_t TensorCatalog::bytes_at(ServerId server) const {
   std::uint64_t bytes = 0;
   for (std::uint32_t lane = 0; lane < config_.lanes.size(); ++lane) {
     if (config_.lanes[lane].server == server) bytes += assigner_.assigned_bytes(LaneIndex{lane});
+  }
+  // The server has dropped them.
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.state != State::failed) continue;
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
+      if (is_at(server, tensor.owners[i]))
+        bytes -= slice_of(tensor, i).elements * size_of(tensor.declaration.dtype);
+    }
   }
   return bytes;
 }

@@ -147,6 +147,8 @@ TEST_CASE("tensors: a different declaration fails the tensor on every rank and n
   for (const Drop& drop : only<Drop>(output))
     CHECK(drop.message.tensors == std::vector{TensorId{0}});
   CHECK(only<Answer>(output).at(0).message.tensors[0].error.message == failures[0].message.error.message);
+  CHECK(table.catalog().bytes() == 40);  // the servers have the other one only
+  CHECK(table.catalog().bytes_at(kA) + table.catalog().bytes_at(kB) == 40);
   // It stays failed, also for the first declaration; others are not touched.
   REQUIRE(table.declare(Rank{0}, {2, {tensor("w", 5000), tensor("other", 10)}}));
   output = table.take_output();
