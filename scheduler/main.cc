@@ -118,9 +118,11 @@ class Program final : public Daemon {
     return {};
   }
 
-  // As if it were killed, but for its last state: it comes back, or another one does.
+  // As if it were killed, but for its last state: it comes back, or another one does. One that ends its
+  // cluster is about to end by itself: those who wait for that get their answer first.
   void stop(int signal) override {
     const SchedulerCore& core = scheduler_->core();
+    if (core.asked_to_end()) return;
     log().info("stops ({}): {} and {} go on for their --scheduler-grace; bpsctl shutdown would end them",
                signal == SIGTERM ? "SIGTERM" : "SIGINT", counted(core.job_count(), "job"),
                counted(core.server_count(), "server"));

@@ -19,7 +19,9 @@
 namespace bps {
 namespace {
 
-constexpr Duration kTermPatience = std::chrono::seconds(5);    // between SIGTERM and SIGKILL
+constexpr Duration kTermPatience = std::chrono::seconds(5);  // between SIGTERM and SIGKILL
+// A scheduler that was told to end its cluster answers when nobody can come back any more.
+constexpr Duration kSchedulerPatience = std::chrono::seconds(15);
 constexpr std::size_t kMostUnseen = 64 << 10;                  // of a child's output that is not shown
 constexpr Duration kReaderPatience = std::chrono::seconds(2);  // with who takes none of our output
 
@@ -237,7 +239,7 @@ void Supervisor::stop_daemons(Role role) {
     if (child.role == role) child.stopping = true;
   }
   signal_all(role, SIGTERM);
-  const TimePoint deadline = now() + kTermPatience;
+  const TimePoint deadline = now() + (role == Role::scheduler ? kSchedulerPatience : kTermPatience);
   while (any_running(role)) {
     if (kill_now_ || now() >= deadline) {
       signal_all(role, SIGKILL);

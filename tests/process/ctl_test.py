@@ -173,6 +173,23 @@ class Ctl(DaemonTest):
             self.assert_ended_well(server)
         self.assertIn("does not answer", self.ctl(scheduler, "shutdown", status=69))
 
+    def test_shutdown_of_a_bps_run_is_answered(self):
+        run = self.start("bps-run", self.bin / "bps-run", "-n", "2", "--", self.worker_program, "--rounds", "1000000000",
+                         "--announce", "3")
+        for rank in range(2):
+            run.wait_line(rf"^\[worker {rank}\] reached 3")
+        ctl = self.start("bpsctl", self.bin / "bpsctl", "shutdown", "--pid", run.process.pid)
+        self.assert_status(ctl, 0, "(?m)^the cluster has ended: 1 job, 1 server and the scheduler$")
+        self.assert_status(run, 75, "has ended the cluster: bpsctl shutdown")
+
+    def test_a_scheduler_that_ends_its_cluster_answers_before_it_heeds_sigterm(self):
+        scheduler, _ = self.cluster()
+        ctl = self.start("bpsctl", self.bin / "bpsctl", "--scheduler", scheduler.address, "shutdown")
+        scheduler.wait_line("shuts down: ")
+        scheduler.signal(signal.SIGTERM)
+        self.assert_status(ctl, 0, "(?m)^the cluster has ended: 0 jobs, 1 server and the scheduler$")
+        self.assert_status(scheduler, 0)
+
     def assert_ended_well(self, server):
         # bpsctl has waited for it.
         self.assert_status(server, 0, " info  server: the scheduler at .* has ended the cluster: bpsctl shutdown, from ", limit=1)
