@@ -281,17 +281,30 @@ void Supervisor::name_culprit() {
   drain();
 }
 
+// Once a signal has come: a worker that died of one that we sent, or reports that a child of its own did.
+bool Supervisor::ended_by_signal(const Child& child) const {
+  if (child.role != Role::worker) return false;
+  const int status = exit_status_of(child.wait_status);
+  const bool by_sigterm = child.stopping && (status == 128 + SIGTERM || status == 128 + SIGKILL);
+  return status == 128 + first_signal_ || by_sigterm || (child.killed && status != 0);
+}
+
 int Supervisor::exit_status() const {
   if (start_failure_ != 0) return start_failure_;
+  const int failed = culprit_ ? exit_status_of(culprit_->wait_status) : 0;
+  // A script starts again after 75, 137 and 143, but not a run that was ended by Ctrl-C.
+  const auto by_signal = [this](const Child& child) { return ended_by_signal(child); };
+  if (first_signal_ != 0 && (failed == exit_code_of(ErrorCode::peer_lost) ||
+                             std::any_of(children_.begin(), children_.end(), by_signal)))
+    return 128 + first_signal_;
   // What we did to a worker says nothing that the failure before it has not said.
-  if (culprit_) return exit_status_of(culprit_->wait_status);
+  if (culprit_) return failed;
   if (timed_out_) return exit_code_of(ErrorCode::deadline);
   int stopped = 0, daemons = 0;
   for (const Child& child : children_) {
     const int status = exit_status_of(child.wait_status);
     if (child.role != Role::worker) daemons = std::max(daemons, status);
     if (child.stopping && child.role == Role::worker) stopped = std::max(stopped, status);
-    if (child.killed && status != 0 && first_signal_ != 0) return 128 + first_signal_;
   }
   if (stopped != 0) return stopped;
   if (out_.failure() != 0 || err_.failure() != 0) return exit_code_of(ErrorCode::os);

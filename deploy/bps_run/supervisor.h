@@ -8,7 +8,8 @@
 // then SIGKILL; in a job that shrinks they go on. A signal from outside gives all workers `grace`. A daemon
 // that dies is reported; what that means is for the workers to say. The run ends with the status of the
 // worker that failed first: of those that fail within the grace, one that has lost a peer (75) did not, if
-// another has a status of its own. Those that the kernel reports together may have ended in any order.
+// another has a status of its own. Those that the kernel reports together may have ended in any order. After
+// a signal from outside it ends with that signal, if a worker died of what we sent, or lost a peer.
 #pragma once
 
 #include <sys/types.h>
@@ -70,6 +71,7 @@ class Supervisor {
   void stop_daemons(Role role);
   void drain();
   void name_culprit();
+  bool ended_by_signal(const Child& child) const;
   int exit_status() const;
 
   void pump(std::optional<TimePoint> until);

@@ -330,6 +330,15 @@ class End(ClusterTest):
         self.assertEqual((status, out.count("ends")), (4, 1))
         self.assertIn("SIGINT goes to the workers, who have 100ms to end; once more kills them", err)
 
+    def test_who_is_stopped_after_a_signal_ends_by_that_signal(self):
+        """And not by what bps-run sent, nor by the loss of a peer: a script would start the run again."""
+        for trap in ("trap '' INT", "trap 'while :; do :; done' INT", "trap '' INT; trap 'exit 143' TERM",
+                     "trap 'exit 75' INT", "trap '[ $BPS_RANK = 0 ] && exit 75' INT"):
+            run = self.start(*self.shell(f"{trap}; echo up; while :; do {STAY}; done", "--grace", "100ms", workers=2))
+            run.wait_for("up", times=2)
+            run.process.send_signal(signal.SIGINT)
+            self.assertEqual(run.end()[0], 128 + signal.SIGINT, trap)
+
     def test_in_the_background_of_a_script(self):
         # A shell without job control has `&` ignore SIGINT and SIGQUIT.
         script = f"{self.bps_run} --bin-dir {self.bin} -n 1 -- sh -c 'kill -INT $$; echo never' & wait $!"
