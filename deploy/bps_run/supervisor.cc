@@ -277,8 +277,18 @@ void Supervisor::drain() {
 // The last line, so that nothing that follows from the failure hides it. A world of one has said it already.
 void Supervisor::name_culprit() {
   if (!culprit_ || interrupted() || timed_out_ || options_.workers == 1) return;
-  say(culprit_->name + " failed first: " + describe_wait_status(culprit_->wait_status));
+  const std::string how = options_.shrinks ? " ended last: " : " failed first: ";
+  say(culprit_->name + how + describe_wait_status(culprit_->wait_status) + ended_before());
   drain();
+}
+
+// A worker that leaves in mid-job is what the others have lost, also if it leaves with 0.
+std::string Supervisor::ended_before() const {
+  const bool lost_peer = exit_status_of(culprit_->wait_status) == exit_code_of(ErrorCode::peer_lost);
+  if (options_.shrinks || !lost_peer || culprit_->ended_before.empty()) return {};
+  const std::size_t others = culprit_->ended_before.size() - 1;
+  return "; " + culprit_->ended_before.front() +
+         (others != 0 ? " and " + std::to_string(others) + " more" : "") + " had ended before, with status 0";
 }
 
 // Once a signal has come: a worker that died of one that we sent, or reports that a child of its own did.
@@ -414,7 +424,12 @@ void Supervisor::blame(const Child& child) {
   const int lost_peer = exit_code_of(ErrorCode::peer_lost);
   const bool is_replaced =
       culprit_ && exit_status_of(culprit_->wait_status) == lost_peer && status != lost_peer;
-  if (!culprit_ || is_replaced) culprit_ = Culprit{child.name, child.wait_status};
+  if (culprit_ && !is_replaced) return;
+  culprit_ = Culprit{child.name, child.wait_status, {}};
+  for (const Child& other : children_) {
+    if (other.role == Role::worker && !other.running && other.wait_status == 0)
+      culprit_->ended_before.push_back(other.name);
+  }
 }
 
 void Supervisor::give_up_after_grace() {

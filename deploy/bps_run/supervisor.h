@@ -71,6 +71,7 @@ class Supervisor {
   void stop_daemons(Role role);
   void drain();
   void name_culprit();
+  std::string ended_before() const;
   bool ended_by_signal(const Child& child) const;
   int exit_status() const;
 
@@ -104,8 +105,9 @@ class Supervisor {
   struct Culprit {
     std::string name;
     int wait_status;
+    std::vector<std::string> ended_before;  // with 0
   };
-  std::optional<Culprit> culprit_;  // the worker that failed first
+  std::optional<Culprit> culprit_;  // the worker that failed first, or ended last in a job that shrinks
 
   bool launcher_gone_ = false;
   int first_signal_ = 0;

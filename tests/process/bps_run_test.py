@@ -133,11 +133,11 @@ class Status(ClusterTest):
         """The end of a run whose worker i ends as the i-th, once bps-run has noticed the one before it."""
         turn = "until [ -e {0}/turn$BPS_RANK ]; do :; done; ".format(self.folder)
         ends = " ".join(f"{rank}) exit {status} ;;" for rank, status in enumerate(statuses))
-        run = self.start(*self.shell(f"{turn} case $BPS_RANK in {ends} esac", workers=len(statuses)))
+        run = self.start(*self.shell(f"{turn} case $BPS_RANK in {ends} esac", "--verbose", workers=len(statuses)))
         lines = []
-        for rank, status in enumerate(statuses):
+        for rank in range(len(statuses)):
             (self.folder / f"turn{rank}").touch()
-            while status and not (lines and lines[-1].startswith(f"bps-run: worker {rank} ended")):
+            while not (lines and lines[-1].startswith(f"bps-run: worker {rank} ended")):
                 lines.append(run.process.stderr.readline().decode())
                 self.assertTrue(lines[-1], lines)
         status, _, err = run.end()
@@ -148,11 +148,18 @@ class Status(ClusterTest):
     def test_the_worker_that_failed_first_counts(self):
         self.assertEqual(self.run_to_end(*self.shell("exit 0", workers=3))[0], 0)
         self.assertIn(self.run_to_end(*self.shell("exit $BPS_RANK", workers=4))[0], (1, 2, 3))
-        for statuses, first in (((1, 75, 75), 0), ((64, 75), 0), ((3, 7), 0), ((7, 3), 0), ((0, 75, 75), 1),
+        for statuses, first in (((1, 75, 75), 0), ((64, 75), 0), ((3, 7), 0), ((7, 3), 0), ((0, 6, 75), 1),
                                 ((75, 1, 3), 1), ((75, 75, 137), 2)):  # 75: a peer was lost, and that one is noticed later
             status, err = self.in_turn(*statuses)
             self.assertEqual(status, statuses[first], statuses)
             self.assertEqual(err.splitlines()[-1], f"bps-run: worker {first} failed first: exit status {statuses[first]}")
+
+    def test_who_left_the_job_before_the_others_failed_is_named(self):
+        for statuses, first, left in (((0, 75, 0), 1, "worker 0"), ((0, 0, 0, 75), 3, "worker 0 and 2 more")):
+            status, err = self.in_turn(*statuses)
+            self.assertEqual(status, 75)
+            self.assertEqual(err.splitlines()[-1], f"bps-run: worker {first} failed first: exit status 75; "
+                                                   f"{left} had ended before, with status 0")
 
     def test_what_daemons_say_of_a_failure_does_not_hide_it(self):
         text = (self.bin / "bps-server").read_text()
@@ -195,8 +202,8 @@ class Status(ClusterTest):
         (self.folder / "heard").touch()
         self.assertEqual(run.end()[0], 0)
         # Who ends last decides.
-        status, _, _ = self.run_to_end(*self.shell("exit 3", workers=2))
-        self.assertEqual(status, 3)
+        status, err = self.in_turn(3, 4, 5)
+        self.assertEqual((status, err.splitlines()[-1]), (5, "bps-run: worker 2 ended last: exit status 5"))
 
     def test_timeout(self):
         status, _, err = self.run_to_end(*self.shell(STAY, "--timeout", "200ms", workers=2))
