@@ -26,6 +26,7 @@ struct Settings {
   std::optional<std::string> print_job_key;
   Duration heartbeat_deadline = kHeartbeatTimeout;
   Duration reconnect_grace = FailureDetector::Options{}.reconnect_grace;
+  Duration server_wait{};
   std::string state_dir;
 };
 
@@ -40,6 +41,9 @@ void describe(Config& config, Settings& s) {
              "A worker or server that is silent this long is dead");
   config.add("reconnect-grace", s.reconnect_grace,
              "A worker or server whose connection is lost is dead after this");
+  config.add(
+      "server-wait", s.server_wait,
+      "How long a job that has not started waits while no server is there; 0 = as long as its workers");
   config
       .add("state-dir", s.state_dir,
            "Remember here what a restarted scheduler should know: its term, and whose runs there are")
@@ -57,6 +61,9 @@ Status check(const Settings& s) {
   }
   if (s.reconnect_grace < Duration::zero()) {
     return make_error(ErrorCode::invalid_argument, "--reconnect-grace is negative");
+  }
+  if (s.server_wait < Duration::zero()) {
+    return make_error(ErrorCode::invalid_argument, "--server-wait is negative");
   }
   return {};
 }
@@ -92,6 +99,7 @@ class Program final : public Daemon {
     // Every worker and server of every job is one descriptor.
     options.max_greeting = max_greeting();
     options.core.detector = {settings_.heartbeat_deadline, settings_.reconnect_grace};
+    options.core.job.server_wait = settings_.server_wait;
     options.superseded = [this](const Error& error) { end(error); };
     options.ended = [this] { end(); };
     if (Status status = remember(options); !status) return status;

@@ -123,6 +123,8 @@ Status Supervisor::start_daemon(Role role, std::uint32_t index, const std::strin
     if (!options_.shards.empty())
       command.arguments.insert(command.arguments.end(), {"--shards", options_.shards});
   }
+  // Nobody starts a server of a run again.
+  if (!is_server) command.environment.emplace("BPS_SERVER_WAIT", "2s");
   command.arguments.insert(command.arguments.end(), {"--log-level", options_.verbose ? "info" : "warn"});
   Status started = start(role, index, std::move(command));
   if (started.ok()) children_.back().ports_file = ports;
@@ -410,7 +412,7 @@ void Supervisor::note_worker_end(Child& child) {
   } else if (give_up_at_ || interrupted() || !others_run) {
     say(end_of(child));
   } else if (goes_on) {
-    say(end_of(child) + "; the others go on (BPS_WORKER_LOSS=shrink)");
+    say(end_of(child) + "; the others go on, if the job has started (BPS_WORKER_LOSS=shrink)");
   } else {
     say(end_of(child) + "; the others have " + to_string(options_.grace) + " to end");
     give_up_after_grace();

@@ -361,6 +361,24 @@ TEST_CASE("core: the join deadline says that no server has registered, and how t
   CHECK(error.advice == "start at least one: bps-server --scheduler 10.0.0.9:4710");
 }
 
+TEST_CASE("core: a job that has not started may wait for a server for a shorter time") {
+  CoreOptions options;
+  options.job.server_wait = seconds(2);
+  CoreHarness h(1, options);
+  const PeerId w0 = h.worker("j", 0, 2);
+  h.run(milliseconds(1900));
+  const PeerId server = h.server();
+  h.run(seconds(5));
+  CHECK(h.got<JobFailed>(w0).empty());
+  h.lose(server);
+  h.run(milliseconds(1900));
+  CHECK(h.got<JobFailed>(w0).empty());
+  h.run(seconds(1));
+  const Error error = h.last<JobFailed>(w0).error;
+  CHECK(error.code == ErrorCode::peer_lost);
+  CHECK_THAT(error.message, Contains("job j: 1 of 2 workers joined; no server has been there for 2"));
+}
+
 TEST_CASE("core: the join deadline also ends a start that a server does not confirm") {
   CoreHarness h;
   h.auto_ack = false;

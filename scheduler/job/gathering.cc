@@ -10,12 +10,27 @@ namespace bps {
 std::optional<Error> Gathering::tick(TimePoint now) {
   const Worker* const impatient = run_.membership.least_patient();
   if (impatient != nullptr && now >= impatient->join_deadline) return join_error(now, *impatient);
+  if (auto error = lack_of_servers(now)) return error;
   if (auto error = disagreement(now)) return error;
   if (run_.phase == JobPhase::gathering && now >= next_progress_) {
     next_progress_ = now + options_.join_progress_interval;
     tell_progress();
   }
   return std::nullopt;
+}
+
+std::optional<Error> Gathering::lack_of_servers(TimePoint now) {
+  if (run_.phase != JobPhase::gathering || run_.servers.usable_count() != 0) {
+    without_server_since_.reset();
+    return std::nullopt;
+  }
+  if (!without_server_since_) without_server_since_ = now;
+  if (options_.server_wait == Duration{} || now - *without_server_since_ < options_.server_wait)
+    return std::nullopt;
+  return make_error(ErrorCode::peer_lost,
+                    fmt::format("job {}: {}; no server has been there for {}", run_.name(), counts(),
+                                seconds_text(now - *without_server_since_)),
+                    "start the job again when a server is there");
 }
 
 std::optional<Error> Gathering::disagreement(TimePoint now) const {

@@ -6,6 +6,8 @@
 // will come as that rank. The others have a moment to join, so that they get the same error, and so has one
 // with the right settings.
 //
+// Where nobody starts a server again, the wait for the first one may be shorter: server_wait.
+//
 // Owner: Job. Pure.
 #pragma once
 
@@ -20,6 +22,7 @@ namespace bps {
 
 struct JobOptions {
   Duration join_progress_interval = std::chrono::seconds(2);
+  Duration server_wait{};  // for any server; 0 = as long as the workers wait
   std::string server_command = "bps-server --scheduler HOST:PORT";  // advice when no server is there
 };
 
@@ -53,6 +56,7 @@ class Gathering {
     TimePoint at;
   };
 
+  std::optional<Error> lack_of_servers(TimePoint now);
   std::optional<Error> disagreement(TimePoint now) const;
   void tell_progress() const;
   Error join_error(TimePoint now, const Worker& impatient) const;
@@ -62,6 +66,7 @@ class Gathering {
   const JobOptions& options_;
   std::map<Rank, Refusal> refused_;  // the last word to each rank that was turned away
   std::map<std::uint64_t, ServerId> opening_;
+  std::optional<TimePoint> without_server_since_;
   TimePoint next_progress_;
 };
 

@@ -198,7 +198,7 @@ class Status(ClusterTest):
         heard = f"until [ -e {self.folder}/heard ]; do :; done"
         run = self.start(*self.shell(f"[ $BPS_RANK = 1 ] && kill -9 $$; {heard}; exit 0", "--grace", "10ms", workers=3))
         line = run.process.stderr.readline().decode()
-        self.assertEqual(line, "bps-run: worker 1 ended: signal 9 (Killed); the others go on (BPS_WORKER_LOSS=shrink)\n")
+        self.assertEqual(line, "bps-run: worker 1 ended: signal 9 (Killed); the others go on, if the job has started (BPS_WORKER_LOSS=shrink)\n")
         (self.folder / "heard").touch()
         self.assertEqual(run.end()[0], 0)
         # Who ends last decides.

@@ -84,6 +84,12 @@ class Ctl(DaemonTest):
         self.assertEqual(named, dict(re.findall(r"^\[worker 0\]   (server \d)  host \S+  (\S+)  ", run.text(), re.M)))
         self.assertEqual(len(named), 5)
 
+    def test_a_bps_run_whose_server_is_lost_before_its_job_has_started_ends(self):
+        script = f"[ $BPS_RANK = 0 ] && exec {self.worker_program}; pkill -KILL -P $PPID -x bps-server; exec tail -f /dev/null"
+        run = self.start("bps-run", self.bin / "bps-run", "-n", "2", "--grace", "100ms", "--", "sh", "-c", script)
+        self.assert_status(run, 75, "server 1 ended: signal 9", r"job default: 1 of 2 workers joined; no server has been there for 2")
+        self.assertRegex(run.text(), r"(?m)^bps-run: worker 0 failed first: exit status 75$")
+
     def test_why_names_the_rank_that_does_not_come(self):
         scheduler = self.scheduler()
         server = self.server(scheduler, "--stall-warn", "300ms")

@@ -79,6 +79,7 @@ inline constexpr std::string_view kSettingNames[] = {
     "scale",
     "scheduler",
     "scheduler-grace",
+    "server-wait",
     "servers",
     "shards",
     "slow-server",
