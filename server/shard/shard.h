@@ -65,7 +65,8 @@ class Shard {
   }
   // Taken from the system, used by nobody now.
   std::uint64_t bytes_idle() const {
-    return context_.slots.bytes_held() + context_.arrivals.bytes_held() + context_.budget.bytes_held();
+    return context_.slots.bytes_held() + context_.arrivals.bytes_held() + context_.budget.bytes_held() +
+           context_.accumulators.memory().bytes_held();
   }
   // Gives so many of them back to the system, and at most the rest of a region more, if there are so many in
   // whole regions. Returns how many.

@@ -173,8 +173,9 @@ class World {
   }
 
   static void push(Peer& peer, JobRun run, std::uint32_t partition, std::span<const float> values,
-                   std::uint64_t round = 0, const Region* region = nullptr) {
+                   std::uint64_t round = 0, const Region* region = nullptr, DType dtype = DType::f32) {
     PushPull header;
+    header.dtype = dtype;
     header.job_run = run;
     header.partition = PartitionId{partition};
     header.round = Round{round};
