@@ -33,23 +33,26 @@ MemoryGrant::MemoryGrant(const Pools& pools, bool pins, const DeclareSlices& dec
       declare_(declare) {
   for (BufferPool* const pool : {&pools_.slots, &pools_.arrivals, &pools_.accumulators})
     pool->look_again();
+  // In class sizes, like the ledger: what is larger than before and of the same class has room already.
   std::size_t largest = 0;
   std::size_t widest = 0;
   for (const TensorSlices& tensor : declare_.tensors) {
     for (const PartitionSlice& slice : tensor.partitions) {
-      largest = std::max<std::size_t>({largest, slice.elements * size_of(tensor.dtype), 1});
-      widest = std::max<std::size_t>(widest, accumulator_bytes(tensor.dtype, slice.elements, tensor.mode));
+      const std::size_t raw = slice.elements * size_of(tensor.dtype);
+      const std::size_t wide = accumulator_bytes(tensor.dtype, slice.elements, tensor.mode);
+      largest = std::max(largest, BufferPool::class_bytes(std::max<std::size_t>(raw, 1)));
+      widest = std::max(widest, wide > 0 ? BufferPool::class_bytes(wide) : 0);
       needed_ += reserved_bytes(tensor.dtype, slice.elements, tensor.mode).own;
     }
   }
   if (largest > shared.lane_bytes) {
     lanes_.bytes = largest;
     lanes_left_ = shared.lanes;
-    needed_ += shared.lanes * BufferPool::class_bytes(largest);
+    needed_ += shared.lanes * largest;
   }
   if (widest > shared.accumulator_bytes) {
     accumulator_bytes_ = widest;
-    needed_ += BufferPool::class_bytes(widest);
+    needed_ += widest;
   }
 }
 
@@ -78,14 +81,14 @@ bool MemoryGrant::take_lane_buffer() {
   if (!buffer) return false;
   lanes_.free.push_back(std::move(buffer));
   --lanes_left_;
-  taken_ += BufferPool::class_bytes(lanes_.bytes);
+  taken_ += lanes_.bytes;
   return true;
 }
 
 bool MemoryGrant::take_accumulators() {
   const std::size_t bytes = std::exchange(accumulator_bytes_, 0);
   accumulators_ = pools_.accumulators.allocate(bytes);
-  taken_ += accumulators_ ? BufferPool::class_bytes(bytes) : 0;
+  taken_ += accumulators_ ? bytes : 0;
   return static_cast<bool>(accumulators_);
 }
 

@@ -23,7 +23,7 @@ namespace bps {
 
 // The receive buffers of a job's lanes.
 struct LaneBuffers {
-  std::size_t bytes = 0;  // of each
+  std::size_t bytes = 0;  // of each: a size class, see BufferPool
   std::vector<BufferPool::Buffer> free;
 };
 

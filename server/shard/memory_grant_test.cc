@@ -1,5 +1,6 @@
 #include "server/shard/memory_grant.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 namespace bps::memory_grant_test {
@@ -85,6 +86,25 @@ TEST_CASE("memory grant: accumulators of the largest partition, if those before 
   while (grant.step() == State::more) {}
   CHECK(pools.accumulators.bytes_in_use() == (needs ? kMiB : 0));
   CHECK(grant.accumulators().size() == (needs ? kMiB : 0));
+}
+
+TEST_CASE("memory grant: what is a little larger than before and of the same size class takes nothing anew") {
+  constexpr std::uint64_t kClass = 256 << 10;
+  Pools pools;
+  DeclareSlices declare = megabytes(1);
+  declare.tensors[0].dtype = DType::bf16;
+  const auto add = [&](std::uint64_t kibibytes, MemoryGrant::Shared shared) {
+    declare.tensors[0].partitions[0].elements = kibibytes * 1024 / 2;
+    MemoryGrant grant = pools.grant(declare, shared);
+    while (grant.step() == State::more) {}
+    shared.lane_bytes = std::max(shared.lane_bytes, grant.lanes().bytes);
+    shared.accumulator_bytes = std::max(shared.accumulator_bytes, grant.accumulators().size());
+    CHECK(shared.lane_bytes == kClass);
+    CHECK(shared.accumulator_bytes == 2 * kClass);
+    CHECK(grant.lanes().free.size() + (grant.accumulators() ? 1 : 0) == (kibibytes == 250 ? 4 : 0));
+    return shared;
+  };
+  add(252, add(250, {3}));
 }
 
 TEST_CASE("memory grant: memory that is back is found, whatever the pool was refused before") {
