@@ -100,7 +100,7 @@ void TensorAdmission::measure_room(const DeclareSlices& declare) {
                    const bool has_ended = granting_.extract(declare.job_run).mapped().ended;
                    const std::uint64_t taken = std::accumulate(held->begin(), held->end(), std::uint64_t{0});
                    if (has_ended) {
-                     owner_.acknowledge(request, {});  // whatever: nobody needs it any more
+                     owner_.acknowledge(request, {});  // nobody needs it any more
                    } else {
                      declare_in(taken, declare, request);
                    }
@@ -136,8 +136,14 @@ void TensorAdmission::settle(Request request, JobLedger::Declaration declaration
   }
   granting_[added.job_run] = Granting{declaration.own_bytes, false};
   if (to_give_back == 0) return grant(request, std::move(declaration));
-  shards_.trim(to_give_back,
-               [this, request, declaration = std::move(declaration)] { grant(request, declaration); });
+  shards_.trim(to_give_back, [this, request, declaration = std::move(declaration)] {
+    const auto granting = granting_.find(declaration.added.job_run);
+    if (!granting->second.ended) return grant(request, declaration);
+    // The same run may be open again: its shards must not get what the ledger has forgotten.
+    granting_.erase(granting);
+    owner_.acknowledge(request, {});
+    run_deferred();
+  });
 }
 
 void TensorAdmission::grant(Request request, JobLedger::Declaration declaration) {

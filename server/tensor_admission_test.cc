@@ -20,12 +20,14 @@ struct World final : TensorAdmission::Owner {
       : shards(loop), admission(loop, shards, {memory_max, 0, 2}, std::move(headroom), *this, log) {
     for (std::uint32_t i = 0; i < 2; ++i)
       shards.add(std::make_shared<Shard>(loop, ShardIndex{i}, kMiB, log));
-    for (const JobRun run : {kFirst, kSecond}) {
-      const OpenJob job = testing::job_of(run, 1);
-      REQUIRE(admission.ledger().open(job).ok());
-      shards.on_all([job](Shard& shard, std::uint32_t) { shard.open_job(job); }, [] {});
-    }
+    for (const JobRun run : {kFirst, kSecond})
+      open(run);
     loop.run_until_idle();
+  }
+  void open(JobRun run) {
+    const OpenJob job = testing::job_of(run, 1);
+    REQUIRE(admission.ledger().open(job).ok());
+    shards.on_all([job](Shard& shard, std::uint32_t) { shard.open_job(job); }, [] {});
   }
   std::uint64_t connection_number() const override { return connection; }
   void acknowledge(TensorAdmission::Request request, const Error& error) override {
@@ -46,6 +48,19 @@ struct World final : TensorAdmission::Owner {
   }
   void end(JobRun run) { admission.end(JobEnded{run, {}}); }
   std::uint64_t reserved() const { return admission.ledger().reserved(); }
+  std::uint64_t idle() const {
+    std::uint64_t bytes = 0;
+    for (const auto& shard : shards.all())
+      bytes += shard->bytes_idle();
+    return bytes;
+  }
+  // What a machine with so much for this server has left.
+  MemoryBound left_of(std::uint64_t machine) const {
+    std::uint64_t taken = idle();
+    for (const auto& shard : shards.all())
+      taken += shard->bytes_in_use();
+    return {MemoryRoom::kKeptFree + machine - taken, "the machine"};
+  }
 
   using Said = std::vector<std::pair<std::uint64_t, ErrorCode>>;
   VirtualLoop loop;
@@ -104,6 +119,37 @@ TEST_CASE("tensor admission: of a job that ends meanwhile they are acknowledged,
   world.loop.run_until_idle();
   CHECK(world.said == Said{{1, ErrorCode::ok}});
   CHECK(world.reserved() == 0);
+}
+
+TEST_CASE("tensor admission: of a job that ends and is opened again while shards give memory back") {
+  std::function<void()> looked;
+  World* here = nullptr;
+  World world(1024 * kMiB, [&] {
+    if (looked) here->loop.post(std::exchange(looked, nullptr));
+    return here->left_of(100 * kMiB);
+  });
+  here = &world;
+  world.declare(1, kFirst, 1, 16);
+  world.admission.handle(DropTensors{kFirst, {TensorId{1}}, {}});
+  world.loop.run_for(std::chrono::seconds(1));
+  REQUIRE(world.idle() == 2 * 16 * kMiB);
+  world.loop.run_for(std::chrono::seconds(1));
+  // It fits only with what is idle, and shards are asked for that after the first look.
+  bool once_more = false;
+  looked = [&] {
+    looked = [&] {
+      world.end(kSecond);
+      world.open(kSecond);
+      once_more = true;
+    };
+  };
+  world.declare(2, kSecond, 1, 11);
+  world.loop.run_for(std::chrono::seconds(1));
+  REQUIRE(once_more);
+  world.declare(3, kSecond, 1, 1);  // the same partitions
+  world.loop.run_until_idle();
+  CHECK(world.said == Said{{1, ErrorCode::ok}, {2, ErrorCode::ok}, {3, ErrorCode::ok}});
+  CHECK(world.reserved() == 2 * 16 * kMiB + 2 * 3 * kMiB);
 }
 
 }  // namespace
