@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "proto/base/config/units.h"
@@ -93,33 +92,40 @@ bool TensorAdmission::declare(const DeclareSlices& declare) {
 // Pools keep what they may need again, and have memory of jobs that have just ended.
 void TensorAdmission::measure_room(const DeclareSlices& declare) {
   granting_[declare.job_run] = {};
-  const auto held = std::make_shared<std::vector<std::uint64_t>>(shards_.size());
-  shards_.on_all([held](Shard& shard,
-                        std::uint32_t index) { (*held)[index] = shard.bytes_in_use() + shard.bytes_idle(); },
-                 [this, held, declare, request = asked(declare.request)] {
-                   const bool has_ended = granting_.extract(declare.job_run).mapped().ended;
-                   const std::uint64_t taken = std::accumulate(held->begin(), held->end(), std::uint64_t{0});
-                   if (has_ended) {
-                     owner_.acknowledge(request, {});  // nobody needs it any more
-                   } else {
-                     declare_in(taken, declare, request);
-                   }
-                   run_deferred();
-                 });
+  const auto held = std::make_shared<std::vector<Held>>(shards_.size());
+  shards_.on_all(
+      [held](Shard& shard, std::uint32_t index) {
+        (*held)[index] = {shard.bytes_in_use() + shard.bytes_idle(), shard.bytes_to_grant()};
+      },
+      [this, held, declare, grants = grants_, request = asked(declare.request)] {
+        const bool has_ended = granting_.extract(declare.job_run).mapped().ended;
+        Held sum;
+        for (const Held& of_shard : *held) {
+          sum.taken += of_shard.taken;
+          sum.to_grant += of_shard.to_grant;
+        }
+        // Those that shards did not know when they were asked.
+        for (const auto& [run, granting] : granting_)
+          sum.to_grant += granting.number > grants ? granting.own_bytes : 0;
+        if (has_ended) {
+          owner_.acknowledge(request, {});  // nobody needs it any more
+        } else {
+          declare_in(sum, declare, request);
+        }
+        run_deferred();
+      });
 }
 
-void TensorAdmission::declare_in(std::uint64_t taken, const DeclareSlices& declare, Request request) {
+void TensorAdmission::declare_in(const Held& held, const DeclareSlices& declare, Request request) {
   const MemoryBound left = headroom_();
-  JobLedger::Declaration declaration = ledger_.declare(declare, MemoryRoom::of(taken, left));
+  JobLedger::Declaration declaration = ledger_.declare(declare, MemoryRoom::of(held.taken, left));
   if (declaration.verdict == JobLedger::Verdict::waits) {
     if (request.connection != owner_.connection_number()) return;  // the scheduler asks again
     deferred_.push_front(declare);
     waits_for_freed_ = true;
     return;
   }
-  std::uint64_t needed = MemoryRoom::kKeptFree + declaration.own_bytes;
-  for (const auto& [run, granting] : granting_)
-    needed += granting.own_bytes;
+  const std::uint64_t needed = MemoryRoom::kKeptFree + declaration.own_bytes + held.to_grant;
   settle(request, std::move(declaration), needed - std::min(needed, left.bytes));
 }
 
@@ -134,7 +140,7 @@ void TensorAdmission::settle(Request request, JobLedger::Declaration declaration
     log_.info("job '{}', epoch {}: partitions of {} tensors move here", ledger_.name_of_job(added.job_run),
               added.epoch.value, added.tensors.size());
   }
-  granting_[added.job_run] = Granting{declaration.own_bytes, false};
+  granting_[added.job_run] = Granting{declaration.own_bytes};
   if (to_give_back == 0) return grant(request, std::move(declaration));
   shards_.trim(to_give_back, [this, request, declaration = std::move(declaration)] {
     const auto granting = granting_.find(declaration.added.job_run);
@@ -148,6 +154,7 @@ void TensorAdmission::settle(Request request, JobLedger::Declaration declaration
 
 void TensorAdmission::grant(Request request, JobLedger::Declaration declaration) {
   const DeclareSlices& added = declaration.added;
+  granting_.at(added.job_run).number = ++grants_;
   const auto slices = std::make_shared<std::vector<DeclareSlices>>(
       shards_.size(), DeclareSlices{added.request, added.job_run, added.epoch, added.moved, {}});
   for (const TensorSlices& tensor : added.tensors) {

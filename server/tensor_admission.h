@@ -72,7 +72,12 @@ class TensorAdmission {
   const MemoryRoom& estimate_room();
   // Declares once more, with what there really is.
   void measure_room(const DeclareSlices& declare);
-  void declare_in(std::uint64_t taken, const DeclareSlices& declare, Request request);
+  // Of all shards.
+  struct Held {
+    std::uint64_t taken = 0;
+    std::uint64_t to_grant = 0;  // what declarations that are being granted lack
+  };
+  void declare_in(const Held& held, const DeclareSlices& declare, Request request);
   // `to_give_back`: what shards must give back first, so that the system has what is granted.
   void settle(Request request, JobLedger::Declaration declaration, std::uint64_t to_give_back);
   void grant(Request request, JobLedger::Declaration declaration);
@@ -95,8 +100,10 @@ class TensorAdmission {
   // Of which a declaration is being granted or measured: one at a time.
   struct Granting {
     std::uint64_t own_bytes = 0;
-    bool ended = false;  // the job, meanwhile
+    bool ended = false;                 // the job, meanwhile
+    std::uint64_t number = UINT64_MAX;  // of the grant; shards do not know of it yet
   };
+  std::uint64_t grants_ = 0;  // that shards know of
   std::map<JobRun, Granting> granting_;
 };
 

@@ -35,15 +35,18 @@ struct World final : TensorAdmission::Owner {
   }
 
   // A partition of so many MiB on each shard. It needs thrice as much: two slots and a receive buffer.
-  void declare(std::uint64_t request, JobRun run, std::uint32_t tensor, std::uint64_t mebibytes) {
+  // Or `count` such partitions, which need as much each, but share the buffer.
+  void declare(std::uint64_t request, JobRun run, std::uint32_t tensor, std::uint64_t mebibytes,
+               std::uint32_t count = 1, Mode mode = Mode::sync) {
     DeclareSlices declare;
     declare.request = request;
     declare.job_run = run;
     TensorSlices& slices = declare.tensors.emplace_back();
     slices.tensor = TensorId{tensor};
     slices.name = "t" + std::to_string(tensor);
-    for (std::uint32_t i = 0; i < 2; ++i)
-      slices.partitions.push_back({PartitionId{tensor * 10 + i}, i, mebibytes * kMiB / sizeof(float)});
+    slices.mode = mode;
+    for (std::uint32_t i = 0; i < 2 * count; ++i)
+      slices.partitions.push_back({PartitionId{tensor * 1000 + i}, i % 2, mebibytes * kMiB / sizeof(float)});
     admission.handle(declare);
   }
   void end(JobRun run) { admission.end(JobEnded{run, {}}); }
@@ -150,6 +153,35 @@ TEST_CASE("tensor admission: of a job that ends and is opened again while shards
   world.loop.run_until_idle();
   CHECK(world.said == Said{{1, ErrorCode::ok}, {2, ErrorCode::ok}, {3, ErrorCode::ok}});
   CHECK(world.reserved() == 2 * 16 * kMiB + 2 * 3 * kMiB);
+}
+
+TEST_CASE("tensor admission: what others that are being granted have taken is not looked for once more") {
+  std::uint64_t machine = 1024 * kMiB;
+  const World* here = nullptr;
+  World world(1024 * kMiB, [&] { return here->left_of(machine); });
+  here = &world;
+  // Larger receive buffers replace those of 8 MiB, which are idle then.
+  world.declare(1, kFirst, 1, 8);
+  world.declare(2, kFirst, 2, 16);
+  world.loop.run_for(std::chrono::seconds(1));
+  REQUIRE(world.idle() == 2 * 8 * kMiB);
+  // When all of the next two is promised, 14 MiB are neither promised nor needed by anybody. The idle ones
+  // are more, so what the second one needs is only seen when shards have been asked.
+  machine = world.reserved() + 2 * 2 * 64 * kMiB + 2 * 3 * kMiB + 14 * kMiB;
+  world.declare(3, kFirst, 3, 1, 64, Mode::async);
+  const auto lacking = [&] {
+    std::uint64_t bytes = 0;
+    for (const auto& shard : world.shards.all())
+      bytes += shard->bytes_to_grant();
+    return bytes;
+  };
+  REQUIRE(world.loop.run_until([&] { return lacking() > 0 && lacking() <= 2 * 64 * kMiB; },
+                               world.loop.now() + std::chrono::seconds(1)));
+  world.declare(4, kSecond, 1, 1);
+  world.loop.run_until_idle();
+  CHECK(world.said == Said{{1, ErrorCode::ok}, {2, ErrorCode::ok}, {4, ErrorCode::ok}, {3, ErrorCode::ok}});
+  // One MiB of them is a receive buffer now, and one MiB of a new slab of 2 MiB is no slot.
+  CHECK(world.idle() == 2 * (7 + 1) * kMiB);
 }
 
 }  // namespace

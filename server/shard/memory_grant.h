@@ -49,6 +49,7 @@ class MemoryGrant {
 
   enum class State : std::uint8_t { more, complete, refused };
   State step();
+  std::uint64_t bytes_left() const { return needed_ - taken_; }
   // refused: what the system has given, and what was needed.
   Error error() const;
 

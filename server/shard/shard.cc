@@ -82,6 +82,13 @@ void Shard::declare(const DeclareSlices& declare, ShardJob::Granted granted) {
   if (granted) granted({});
 }
 
+std::uint64_t Shard::bytes_to_grant() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [run, job] : jobs_)
+    bytes += job->bytes_to_grant();
+  return bytes;
+}
+
 std::uint64_t Shard::trim(std::uint64_t bytes) {
   std::uint64_t given = 0;
   // First what rounds go on without.

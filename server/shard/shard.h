@@ -68,8 +68,10 @@ class Shard {
     return context_.slots.bytes_held() + context_.arrivals.bytes_held() + context_.budget.bytes_held() +
            context_.accumulators.memory().bytes_held();
   }
-  // Gives so many of them back to the system, and at most the rest of a region more, if there are so many in
-  // whole regions. Returns how many.
+  // What declarations that are being granted have still to take from the system.
+  std::uint64_t bytes_to_grant() const;
+  // Gives so many idle ones back to the system, and at most the rest of a region more, if there are so many
+  // in whole regions. Returns how many.
   std::uint64_t trim(std::uint64_t bytes = UINT64_MAX);
   // Also those that have ended, and whose lanes are still there.
   std::size_t job_count() const { return jobs_.size() + ending_.size(); }

@@ -83,6 +83,8 @@ class ShardJob {
   // little memory, and nothing has changed. Perhaps before this returns; one declaration after the other.
   using Granted = std::function<void(const Status&)>;
   void declare(const DeclareSlices& declare, Granted granted);
+  // What it has still to take from the system for that.
+  std::uint64_t bytes_to_grant() const { return grant_ != nullptr ? grant_->bytes_left() : 0; }
   void drop(TensorId tensor);
   void drop(PartitionId partition);  // none, if it is not here
   // Pushes no more; `lingers`: but is still there.
