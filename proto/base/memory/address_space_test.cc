@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "proto/base/loop/loop_thread.h"
+#include "proto/base/memory/region.h"
 #include "proto/base/testing/address_limit.h"
 #include "proto/base/testing/not_run.h"
 
@@ -47,6 +48,18 @@ TEST_CASE("address space: what a limit refuses names the limit, what it leaves, 
     CHECK(thread.error().advice == "raise `ulimit -v`");
     break;
   }
+}
+
+TEST_CASE("address space: what a region needs beside its bytes counts, to blame the limit") {
+  // To be aligned to a huge page it needs one more.
+  const testing::AddressLimit limit(101 * kMiB);
+  if (!limit.is_set()) return testing::not_run("address space", "this process may not limit itself");
+  const auto refused = allocate_ordinary_region(100 * kMiB);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ErrorCode::out_of_memory);
+  CHECK_THAT(refused.error().message, Contains("the system gives no 100.0 MiB of memory: ulimit -v leaves") &&
+                                          Contains("102.0 MiB are needed"));
+  CHECK(refused.error().advice == "raise `ulimit -v`");
 }
 
 #endif

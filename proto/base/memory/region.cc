@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "proto/base/config/units.h"
 #include "proto/base/error.h"
 #include "proto/base/memory/address_space.h"
 #include "proto/base/memory/memory_bounds.h"
@@ -31,12 +32,13 @@ class OrdinaryRegion final : public Region {
 Result<std::shared_ptr<Region>> allocate_ordinary_region(std::size_t bytes) {
   // Aligned to a huge page if it is at least as large as one.
   const std::size_t extra = bytes >= kHugePageBytes ? kHugePageBytes : 0;
-  void* const mapped = bytes > SIZE_MAX - extra ? MAP_FAILED
-                                                : ::mmap(nullptr, bytes + extra, PROT_READ | PROT_WRITE,
-                                                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const std::size_t needed = std::min(bytes, SIZE_MAX - extra) + extra;
+  void* const mapped = needed - extra < bytes ? MAP_FAILED
+                                              : ::mmap(nullptr, needed, PROT_READ | PROT_WRITE,
+                                                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
     Error error =
-        cannot_map("the system gives no " + std::to_string(bytes) + " bytes of memory", bytes, ENOMEM);
+        cannot_map("the system gives no " + rounded(ByteSize{bytes}) + " of memory", needed, ENOMEM);
     error.code = ErrorCode::out_of_memory;
     return error;
   }
@@ -61,8 +63,8 @@ Result<std::shared_ptr<Region>> allocate_region_to_fill(std::size_t bytes, std::
   if (bytes > bound.bytes) {
     return make_error(
         ErrorCode::out_of_memory,
-        "the system has " + std::to_string(bound.bytes) + " bytes of memory left (" + bound.by + "), " +
-            std::to_string(bytes) + " are needed",
+        "the system has " + rounded(ByteSize{bound.bytes}) + " of memory left (" + bound.by + "), " +
+            rounded(ByteSize{bytes}) + " are needed",
         bound.is_machine() ? "use less, or free memory" : "use less, or raise the limit of " + bound.by);
   }
   return allocate_ordinary_region(bytes);
