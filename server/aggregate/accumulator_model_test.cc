@@ -99,7 +99,7 @@ class World {
     std::size_t steps = 0;
     while (!finished()) {
       if (++steps == 100000) FAIL("it hangs: " << describe());
-      if (pools_.accumulators.waiting() > 0 && pick(4) == 0) pools_.accumulators.serve();
+      if (pick(4) == 0) pools_.serve();
       step(static_cast<std::uint32_t>(pick(workers_.size())));
     }
     partitions_.back().aggregator.reset();

@@ -28,10 +28,14 @@ struct TestPools final : AccumulatorPool::Owner {
   // `shared_bytes`: of accumulators, besides the reserve, which has room for `widest` bytes.
   explicit TestPools(std::uint64_t budget_bytes = 1 << 20, std::uint64_t shared_bytes = 1 << 20,
                      std::size_t widest = 1 << 10)
-      : budget(budget_bytes), accumulators(shared_bytes, [] {}), reserve(accumulators) {
+      : budget(budget_bytes), accumulators(shared_bytes, [this] { woken = true; }), reserve(accumulators) {
     reserve.replace(accumulators.memory().allocate(widest));
   }
   void on_accumulators() override { ++told; }
+  // In a turn of its own, if the pool has asked for it.
+  void serve() {
+    if (std::exchange(woken, false)) accumulators.serve();
+  }
 
   AggregatorMemory memory() { return AggregatorMemory{slots, budget, reserve, *this}; }
 
@@ -40,6 +44,7 @@ struct TestPools final : AccumulatorPool::Owner {
   AccumulatorPool accumulators;
   AccumulatorPool::Reserve reserve;
   int told = 0;
+  bool woken = false;
 };
 
 // With its own memory from the pool for slots.
