@@ -23,7 +23,7 @@ void AccumulatorPool::serve() {
 AccumulatorPool::Claim* AccumulatorPool::next_served() {
   bool is_full = false;  // for announced ones
   for (Claim* claim = announced_.first; claim != nullptr; claim = claim->next_) {
-    const bool may_share = claim->held_bytes_ <= limit(true);
+    const bool may_share = claim->may_share();
     if ((may_share && !is_full && give_shared(*claim, true)) || give_reserve(*claim)) {
       leave(*claim);
       return claim;
@@ -32,7 +32,7 @@ AccumulatorPool::Claim* AccumulatorPool::next_served() {
     if (is_full && useful_reserves_ == 0) break;
   }
   Claim* const claim = others_.first;
-  if (claim == nullptr || announced_.first != nullptr || !give_shared(*claim, false)) return nullptr;
+  if (claim == nullptr || sharing_ > 0 || !give_shared(*claim, false)) return nullptr;
   leave(*claim);
   return claim;
 }
@@ -60,11 +60,16 @@ void AccumulatorPool::enter(Claim& claim, Queue& queue) {
   (queue.last != nullptr ? queue.last->next_ : queue.first) = &claim;
   queue.last = &claim;
   ++queue.size;
-  if (claim.is_announced()) claim.reserve_.add_waiting(1);
+  if (!claim.is_announced()) return;
+  claim.reserve_.add_waiting(1);
+  sharing_ += claim.may_share() ? 1 : 0;
 }
 
 void AccumulatorPool::leave(Claim& claim) {
-  if (claim.is_announced()) claim.reserve_.add_waiting(-1);
+  if (claim.is_announced()) {
+    claim.reserve_.add_waiting(-1);
+    sharing_ -= claim.may_share() ? 1 : 0;
+  }
   Queue& queue = *std::exchange(claim.queue_, nullptr);
   (claim.previous_ != nullptr ? claim.previous_->next_ : queue.first) = claim.next_;
   (claim.next_ != nullptr ? claim.next_->previous_ : queue.last) = claim.previous_;
@@ -124,13 +129,14 @@ bool AccumulatorPool::Claim::take(bool announced) {
     pool.wake();  // those that were behind it
   }
   if (announced) {
-    if (pool.announced_.first == nullptr && pool.give_shared(*this, true)) return true;
+    if (pool.sharing_ == 0 && pool.give_shared(*this, true)) return true;
     if (reserve_.waiting_ == 0 && pool.give_reserve(*this)) return true;
     pool.enter(*this, pool.announced_);
     return false;
   }
   if (held_bytes_ > pool.limit(false)) return false;  // not before it is announced
-  if (pool.waiting() == 0 && pool.give_shared(*this, false)) return true;
+  const bool is_first = pool.sharing_ == 0 && pool.others_.first == nullptr;
+  if (is_first && pool.give_shared(*this, false)) return true;
   pool.enter(*this, pool.others_);
   return false;
 }

@@ -12,7 +12,8 @@
 //
 // Who finds nothing waits, first come, first served; announced rounds go before the others, in the order in
 // which they were announced. Nobody overtakes: a large claim at the head holds up the smaller ones behind it,
-// but for those that find their own job's reserve free. What comes back is handed out by serve(), which is
+// but for those that find their own job's reserve free. One that is larger than all shared memory waits for
+// its reserve only, and holds up nobody. What comes back is handed out by serve(), which is
 // called in a turn of its own and not inside of what some aggregator does.
 //
 // Owner: a shard. Lives on: shard loop. Limit: `shared_bytes`, counted in class sizes, and the jobs'
@@ -43,7 +44,7 @@ class AccumulatorPool {
 
   class Claim;
 
-  // Who is told, by serve(), that a claim that waited has memory.
+  // serve() calls it when a claim that waited has memory.
   class Owner {
    public:
     virtual void on_accumulators() = 0;
@@ -102,6 +103,7 @@ class AccumulatorPool {
    private:
     friend class AccumulatorPool;
     bool is_announced() const { return queue_ == &reserve_.pool_.announced_; }
+    bool may_share() const { return held_bytes_ <= reserve_.pool_.limit(true); }
 
     Reserve& reserve_;
     Owner& owner_;
@@ -159,6 +161,7 @@ class AccumulatorPool {
   BufferPool memory_;
   std::uint64_t shared_in_use_ = 0;
   Queue announced_;
+  std::size_t sharing_ = 0;  // of announced_: those that are not too large for the shared memory
   Queue others_;
   std::size_t useful_reserves_ = 0;  // that are free, and waited for
   bool woken_ = false;               // serve() is to come

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 
 namespace bps::accumulator_pool_test {
 namespace {
@@ -100,6 +102,26 @@ TEST_CASE("accumulator pool: small claims do not overtake a large one") {
   CHECK(shard.serve() == (announced ? "o" : "so"));
 }
 
+TEST_CASE("accumulator pool: who is too large for the shared memory holds up nobody of another job") {
+  Shard shard(4, 5);
+  AccumulatorPool::Reserve another(shard.pool);
+  shard.reserve_for(another, 3);
+  Asking reserve(shard.job, shard.told, 'r', 5), large(shard.job, shard.told, 'l', 5);
+  Asking a(another, shard.told, 'a', 2), b(another, shard.told, 'b', 2), c(another, shard.told, 'c', 2),
+      d(another, shard.told, 'd');
+  REQUIRE(reserve.claim.take(true));
+  REQUIRE_FALSE(large.claim.take(true));
+  CHECK(a.claim.take(false));
+  CHECK_FALSE(b.claim.take(false));
+  CHECK(c.claim.take(true));
+  a.claim.give_back();
+  CHECK_FALSE(d.claim.take(false));  // nor does it overtake
+  c.claim.give_back();
+  CHECK(shard.serve() == "bd");
+  reserve.claim.give_back();
+  CHECK(shard.serve() == "l");
+}
+
 TEST_CASE("accumulator pool: who becomes announced while it waits has the reserve at once") {
   Shard shard(4);
   Asking all(shard.job, shard.told, 'a', 3), first(shard.job, shard.told, 'f'),
@@ -172,6 +194,33 @@ TEST_CASE("accumulator pool: where the system has no more, announced rounds go o
   CHECK(a.claim.waits());
 }
 
+// Claims that wait, as they should be served.
+struct Waiting {
+  void enter(char name, bool announced) {
+    leave(name);
+    (announced ? announced_ : others_) += name;
+  }
+  // False: another one should have been. `holds_up`: an earlier one, or one that goes before.
+  template <class HoldsUp>
+  bool serve(char name, HoldsUp holds_up) {
+    const bool is_announced = announced_.find(name) != std::string::npos;
+    const std::size_t before = is_announced ? announced_.find(name) : announced_.size();
+    const bool is_first = is_announced || others_.front() == name;
+    const bool is_held_up = std::any_of(announced_.begin(), announced_.begin() + std::ptrdiff_t(before),
+                                        [&](char earlier) { return holds_up(earlier, is_announced); });
+    leave(name);
+    return is_first && !is_held_up;
+  }
+  void leave(char name) {
+    std::erase(announced_, name);
+    std::erase(others_, name);
+  }
+
+ private:
+  std::string announced_;
+  std::string others_;
+};
+
 // Rounds that are not announced keep what they have until they are; announced ones give it back some time.
 TEST_CASE("accumulator pool: random claims, of which every announced one has its turn, in order") {
   for (unsigned seed = 0; seed < 300; ++seed) {
@@ -185,29 +234,53 @@ TEST_CASE("accumulator pool: random claims, of which every announced one has its
     struct Round {
       std::unique_ptr<Asking> asking;
       std::size_t blocks = 0;
-      bool announced = false;
-      int over = 0;  // rounds
+      bool another = false;    // job
+      bool announced = false;  // by now; see Claim::take() for when the pool knows
+      bool asked = false;      // announced, when it asked last
+      int over = 0;            // rounds
     };
     std::vector<Round> rounds(2 + pick(12));
     for (Round& round : rounds) {
       round.blocks = 1 + pick(largest);
+      round.another = pick(2) != 0;
+      const char name = static_cast<char>('a' + (&round - rounds.data()));
       round.asking =
-          std::make_unique<Asking>(pick(2) == 0 ? shard.job : another, shard.told, 'x', round.blocks);
+          std::make_unique<Asking>(round.another ? another : shard.job, shard.told, name, round.blocks);
     }
+    Waiting waiting;
+    const auto served = [&](char name) {
+      const Round& round = rounds[std::size_t(name - 'a')];
+      return waiting.serve(name, [&](char earlier, bool is_announced) {
+        const Round& before = rounds[std::size_t(earlier - 'a')];
+        const bool may_share = before.blocks * kBlock <= shard.pool.shared_bytes();
+        // An announced one of another job may have found its own reserve.
+        return may_share && (!is_announced || before.another == round.another);
+      });
+    };
     int wakes = 0;
     for (int step = 0; step < 4000; ++step) {
       Round& round = rounds[pick(rounds.size())];
+      const char name = static_cast<char>('a' + (&round - rounds.data()));
       // Towards the end all are announced, one after the other.
       if (pick(4) == 0) round.announced = true;
       if (!round.asking->claim) {
-        round.asking->claim.take(round.announced);
+        const bool waited = round.asking->claim.waits();
+        const bool was_announced = std::exchange(round.asked, round.announced) && waited;
+        if (round.asking->claim.take(round.announced)) {
+          REQUIRE_FALSE(was_announced);
+          waiting.enter(name, round.announced);
+          REQUIRE(served(name));
+        } else if (round.asking->claim.waits() && (!waited || round.announced != was_announced)) {
+          waiting.enter(name, round.announced);
+        }
       } else if (round.announced) {
         round.asking->claim.give_back();
         round.announced = false;
         ++round.over;
       }
       if (shard.wakes > wakes && pick(3) == 0) {
-        shard.pool.serve();
+        for (const char told : shard.serve())
+          REQUIRE(served(told));
         wakes = shard.wakes;
       }
       std::uint64_t others = 0;
