@@ -134,7 +134,7 @@ void run_type(Operation operation, Finish finish, const Pass& pass) {
     case Operation::bit_or: return run_bitwise<Type, OrLanes>(finish, pass);
     case Operation::bit_xor: return run_bitwise<Type, XorLanes>(finish, pass);
   }
-  BPS_ASSERT(false && "broadcast has nothing to reduce");
+  BPS_ASSERT(false && "no such operation");
 }
 
 // Calls body(from, to) with whole vectors of elements of the given sizes, the last ones in buffers of their

@@ -58,8 +58,8 @@ void widen_in_place(DType dtype, std::byte* accumulators, std::size_t count);
 
 // a[i] = a[i] op inputs[0][i] op inputs[1][i] ... in this order, as accumulators. Inputs are raw elements and
 // do not overlap the accumulators. `first`, if given, holds the raw elements to begin with instead of what
-// the accumulators hold: at raw_offset() of them, or outside. `operation` is not broadcast, and defined for
-// `dtype`; average adds like sum.
+// the accumulators hold: at raw_offset() of them, or outside. `operation` is defined for `dtype`; average
+// adds like sum.
 void accumulate(DType dtype, Operation operation, std::byte* accumulators,
                 std::span<const std::byte* const> inputs, std::size_t count,
                 const std::byte* first = nullptr);

@@ -112,7 +112,7 @@ class RoundSum {
   void take_from_room(std::uint32_t contributor) { parts_[contributor].phase = Phase::whole; }
   void take_lent(std::uint32_t contributor, LentPayload&& payload);
   // It is in the lane's buffer until release_lane(), to be added meanwhile. Then true: it was not, because
-  // one before it was withdrawn.
+  // one before it was withdrawn or there are no accumulators.
   void take_from_lane(std::uint32_t contributor, const std::byte* lane_buffer);
   bool release_lane(std::uint32_t contributor);
   // It is in the slot.

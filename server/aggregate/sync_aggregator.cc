@@ -229,7 +229,7 @@ void SyncAggregator::end_refused(std::uint32_t contributor, Actions& actions) {
 void SyncAggregator::end_lane(std::uint32_t contributor, const std::byte* lane_buffer, Actions& actions) {
   sum_.take_from_lane(contributor, lane_buffer);
   advance(actions);
-  // Not its turn any more: one before it was lent, and withdrawn.
+  // Not its turn any more: one before it was lent, and withdrawn. Or there are no accumulators.
   if (sum_.release_lane(contributor)) set_aside(contributor, lane_buffer, actions);
 }
 

@@ -108,7 +108,7 @@ class SyncAggregator final : public Aggregator {
   bool is_turn(std::uint32_t contributor, const PushPull& header);
   // The open round's slot has memory and may be written. Takes the memory, so only for what is here.
   bool has_slot();
-  // For what is to be sent: takes none, unless there was none before.
+  // For what is to be sent: takes none, unless there was none before. For wide types can_add() takes it.
   bool may_have_slot();
   // The next one in order, which is here or to be sent, can be added when it is whole.
   bool can_add(std::uint32_t contributor) {

@@ -4,8 +4,8 @@
 // dropped while lanes still refer to it goes when the last of them lets go; its number is remembered, so that
 // a contribution that was under way is answered and not taken for a broken rule.
 //
-// When the job ends, its memory stays as it is for a while: a worker may hold an aggregate that it was lent
-// as the only copy there is, and can save it only before its lane is closed (decision 0009).
+// When the job ends, what workers were lent stays for a while: it may be the only copy of an aggregate, and a
+// worker can save it only before its lane is closed (decision 0009). Open rounds give theirs back at once.
 //
 // Owner: a Shard. Lives on: shard loop. Destroying it closes its lanes first, then frees all memory.
 #pragma once
