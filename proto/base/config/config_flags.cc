@@ -155,7 +155,7 @@ std::string Config::units_help() const {
   for (const auto& [unit, examples] : {std::pair{"SIZE", "256KiB or 4GiB"}, std::pair{"TIME", "500ms or 30s"},
                                        std::pair{"RATE", "500mbit or 25gbit"}}) {
     const bool is_taken = std::any_of(settings_.begin(), settings_.end(),
-                                      [&](const Setting& setting) { return setting.unit_ == unit; });
+                                      [name = unit](const Setting& s) { return s.unit_ == name; });
     if (is_taken)
       text +=
           fmt::format("{}{}{} like {}", text.empty() ? "" : ", ", unit, text.empty() ? " is" : "", examples);
