@@ -16,9 +16,10 @@ Status RoundTerms::agree(std::uint32_t contributor, const PushPull& header) cons
     return errors_.differ(round, opener_, fmt::format("{} of {} elements", to_string(call), count_),
                           contributor, fmt::format("{} of {}", to_string(call), header.count));
   }
-  const bool has_root = std::any_of(contributors_.begin(), contributors_.end(),
-                                    [&](const Contributor& c) { return c.holds(call.root); });
-  if (call.is_broadcast() && !has_root) return errors_.no_root(call.root, round);
+  if (call.is_broadcast() && std::none_of(contributors_.begin(), contributors_.end(),
+                                          [&](const Contributor& c) { return c.holds(call.root); })) {
+    return errors_.no_root(call.root, round);
+  }
   if (header.weight != contributors_[contributor].weight)
     return errors_.weight(contributor, round, header.weight);
   return {};
