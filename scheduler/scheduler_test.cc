@@ -336,6 +336,22 @@ TEST_CASE("scheduler: who asks for the end while it is under way gets the same a
   CHECK(e.ended);
 }
 
+// Supervisors start workers again as soon as these have ended.
+TEST_CASE("scheduler: workers that keep coming do not keep the end of the cluster from coming") {
+  Ending e;
+  std::vector<Link> workers;
+  for (int i = 0; i < 60 && e.admin->last<ClusterEnded>() == nullptr; ++i) {
+    workers.push_back(e.d.worker(0, 2));
+    e.d.run(milliseconds(50), {e.admin});
+    if (i == 5) e.server->hang_up(closed());
+  }
+  CHECK(workers.front()->last<Refused>() != nullptr);
+  REQUIRE(e.admin->last<ClusterEnded>() != nullptr);
+  e.admin->hang_up(closed());
+  e.d.loop.run_tasks();
+  CHECK(e.ended);
+}
+
 TEST_CASE("scheduler: an administrator who ends the cluster and goes keeps nobody") {
   Ending e;
   e.admin->hang_up(closed());
