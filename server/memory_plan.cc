@@ -29,8 +29,7 @@ std::uint64_t least_for(std::uint64_t wanted, Of of) {
 std::string shown(std::uint64_t bytes) { return to_string(ByteSize{(bytes + kMiB - 1) / kMiB * kMiB}); }
 
 std::string raise(const MemoryBound& bound, std::uint64_t by) {
-  const bool is_group = bound.by.starts_with("control group");
-  return fmt::format("raise {}{} by {}", is_group ? "the memory limit of " : "", bound.by, shown(by));
+  return fmt::format("raise {} by {}", bound.setting(), shown(by));
 }
 
 // What is to be done, each of it, and in which order. Empty: nothing helps on this machine.

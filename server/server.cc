@@ -339,7 +339,7 @@ void Server::acknowledge(Request request, const Error& error) {
 }
 
 void Server::open_job(const OpenJob& job) {
-  const Request request = asked(job.request);
+  const Request request = admission_.asked(job.request);
   const Result<bool> is_new = admission_.ledger().open(job);
   if (!is_new) return acknowledge(request, is_new.error());
   const auto done = [this, request] { acknowledge(request, {}); };
@@ -365,7 +365,7 @@ void Server::shrink(const Shrunk& shrunk) {
   admission_.ledger().shrink(shrunk);
   const auto shared = std::make_shared<const Shrunk>(shrunk);
   shards_.on_all([shared](Shard& shard, std::uint32_t) { shard.shrink(*shared); },
-                 [this, request = asked(shrunk.request)] { acknowledge(request, {}); });
+                 [this, request = admission_.asked(shrunk.request)] { acknowledge(request, {}); });
 }
 
 // The last worker that leaves is not announced, so with one left it may be that one, or a move.

@@ -130,7 +130,6 @@ class Server final : private ControlSession::Owner, private TensorAdmission::Own
   void shrink(const Shrunk& shrunk);
   std::string describe(const JobEnded& ended) const;
   void end_job(const JobEnded& ended);
-  Request asked(std::uint64_t number) const { return {number, link_.connection_number()}; }
 
   // What the job waits for at all shards. server_stall.cc
   using Surveyed = std::function<void(OpenRoundList, const TensorNames&)>;

@@ -63,6 +63,9 @@ class TensorAdmission {
   // The server stops: what waits is not answered.
   void clear() { deferred_.clear(); }
 
+  // What the scheduler asks now, by its number.
+  Request asked(std::uint64_t number) const { return {number, owner_.connection_number()}; }
+
   JobLedger& ledger() { return ledger_; }
   const JobLedger& ledger() const { return ledger_; }
 
@@ -84,7 +87,6 @@ class TensorAdmission {
   void end_grant(Request request, const JobLedger::Declaration& declaration, const Status& status);
   void on_freed(std::uint64_t bytes);
   void drop(const DropTensors& drop);
-  Request asked(std::uint64_t number) const { return {number, owner_.connection_number()}; }
 
   EventLoop& loop_;
   ShardSet& shards_;

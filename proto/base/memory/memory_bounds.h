@@ -18,6 +18,8 @@ struct MemoryBound {
   std::string by = "no limit";  // what sets it: "the machine", "control group /jobs/one", "ulimit -v"
 
   bool is_machine() const { return by == "the machine"; }
+  // What can be raised, if anything: "ulimit -v", "the memory limit of control group /jobs/one".
+  std::string setting() const { return (by.starts_with("control group") ? "the memory limit of " : "") + by; }
 };
 
 // The roots of /proc and /sys/fs/cgroup; tests have their own.
