@@ -188,6 +188,21 @@ TEST_CASE("attach: at once, then again and again, with all that was said, while 
   CHECK(c.back.seen() == 1);
 }
 
+TEST_CASE("attach: that ranks have parted is said again: the scheduler may not have heard it") {
+  Attaching c;
+  c.push_pull();
+  const Error error = make_error(ErrorCode::configuration, "rank 0 calls sum, rank 1 calls max");
+  c.take(0), c.take(1), c.take(0);
+  c.lose();
+  c.lane(0).deliver(RoundFailed{PartitionId{0}, Round{0}, error, kSlice});
+  CHECK(c.outcome.error == error);
+  const auto report = c.come_back();
+  const TensorFailed failed{JobRun{ScriptedCluster::kRun}, c.tensor, error};
+  CHECK(report.failed == std::vector<TensorFailed>{failed});
+  CHECK(c.scheduler().next<TensorFailed>() == failed);
+  CHECK(c.scheduler().frames.empty());
+}
+
 TEST_CASE("attach: what has moved, failed, settled and been met at is said as it is now") {
   Attaching c;
   Outcome barriers;
