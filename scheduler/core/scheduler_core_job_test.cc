@@ -63,9 +63,7 @@ TEST_CASE("core: a mismatch is told to every worker, and the job goes on") {
 TEST_CASE("core: a tensor on which ranks call different things fails for all, with the server's words") {
   CoreHarness h;
   const PeerId server = h.server();
-  const auto workers = h.running_job("j", 2);
-  for (const PeerId peer : workers)
-    h.say(peer, declare_one(1, "w", 10));
+  const auto workers = h.running_job_with("j", 2, "w", 10);
   const TensorFailed failed{
       h.last<Welcome>(workers[0]).job_run, TensorId{0},
       make_error(ErrorCode::configuration, "rank 0 calls sum, rank 1 calls max", "agree")};
@@ -81,9 +79,7 @@ TEST_CASE("core: a tensor on which ranks call different things fails for all, wi
 TEST_CASE("core: a tensor that one worker cannot hold fails for all, by name") {
   CoreHarness h;
   const PeerId server = h.server();
-  const auto workers = h.running_job("j", 2);
-  for (const PeerId peer : workers)
-    h.say(peer, declare_one(1, "w", 10));
+  const auto workers = h.running_job_with("j", 2, "w", 10);
   const JobRun run = h.last<Welcome>(workers[0]).job_run;
   const TensorFailed failed{run, TensorId{0}, make_error(ErrorCode::out_of_memory, "no room", "make some")};
   h.say(workers[1], failed);

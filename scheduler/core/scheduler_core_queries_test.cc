@@ -192,9 +192,7 @@ TEST_CASE("queries: why a rank does not come: what it has not declared, and what
 TEST_CASE("queries: a rank at a barrier and one that waits for its tensor wait for each other") {
   CoreHarness h;
   const PeerId server = h.server();
-  const auto workers = h.running_job("job", 2);
-  for (const PeerId worker : workers)
-    h.say(worker, declare_one(1, "a", 100));
+  const auto workers = h.running_job_with("job", 2, "a", 100);
   h.run(1s);
   h.say(workers[1], Barrier{0});
   h.run(11s);

@@ -79,6 +79,10 @@ class CoreHarness {
     return peers;
   }
 
+  // The same, and each has declared the tensor, which is the first one.
+  std::vector<PeerId> running_job_with(const std::string& job, std::uint32_t world, const std::string& tensor,
+                                       std::uint64_t elements);
+
   void say(PeerId peer, Message message) {
     core.message(now, peer, std::move(message));
     carry_out();
@@ -202,6 +206,14 @@ inline Declare declare_one(std::uint64_t request, const std::string& name, std::
   declaration.elements = elements;
   declaration.dtype = dtype;
   return {request, {declaration}};
+}
+
+inline std::vector<PeerId> CoreHarness::running_job_with(const std::string& job, std::uint32_t world,
+                                                         const std::string& tensor, std::uint64_t elements) {
+  std::vector<PeerId> peers = running_job(job, world);
+  for (const PeerId peer : peers)
+    say(peer, declare_one(1, tensor, elements));
+  return peers;
 }
 
 }  // namespace bps::testing
