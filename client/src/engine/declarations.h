@@ -39,7 +39,7 @@ class Declarations {
     Result<std::vector<TensorId>> result;
   };
   Result<std::optional<Ended>> on_declared(Declared& declared);
-  // This worker knows that the tensor has failed, and the others are to hear of it.
+  // The tensor has failed on this worker: tells the scheduler, once, which fails it on all.
   void tell_failed(TensorId tensor, const Error& error);
   // The scheduler is there again: the tensors that have failed here, and what it has not answered.
   void send_failed() const;
