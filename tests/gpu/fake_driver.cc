@@ -147,6 +147,14 @@ DRIVER int fakeStreamWaitWord(void* stream, Address address) {
                         }});
   return 0;
 }
+// Neither: copies to devices that have not begun wait until this is called with 0.
+DRIVER int fakeHoldCopiesToDevices(int holds) {
+  if (holds != 0)
+    driver().cuda.hold_copies(CudaCall::copy_to_device);
+  else
+    driver().cuda.release_copies();
+  return 0;
+}
 DRIVER int cuEventCreate(void** event, unsigned) {
   return made<CudaEvent>(event, [&](auto& out) { return driver().cuda.create_event(out); });
 }

@@ -82,6 +82,15 @@ class Driver:
             return self("cuStreamQuery", c_void_p(stream), also=(_NOT_READY,)) == 0
 
 
+    @contextlib.contextmanager
+    def copies_to_devices_held(self):
+        self("fakeHoldCopiesToDevices", c_int(1))
+        try:
+            yield
+        finally:
+            self("fakeHoldCopiesToDevices", c_int(0))
+
+
 driver = None
 _here = threading.local()
 recorded = []  # (pointer, stream) of each record_stream
@@ -129,13 +138,6 @@ class Stream:
             ended.set()
 
         threading.Thread(target=wait_and_run, daemon=True).start()
-
-    def keep_busy(self):
-        """For some 50 ms."""
-        word = on_gpu(torch.zeros(1), self.device.index)
-        pinned = Pinned(torch.zeros(1024))
-        for _ in range(2000):
-            self.copy_from_host(word, pinned, 4)
 
     def copy_from_host(self, tensor, pinned, size=None):
         with driver.on(self.device.index):
