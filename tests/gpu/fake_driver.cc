@@ -65,6 +65,7 @@ int made(void** out, Make&& make) {
 
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): the driver's names
 DRIVER int cuInit(unsigned) { return result(driver().cuda.init()); }
 DRIVER int cuDriverGetVersion(int* version) { return result(driver().cuda.driver_version(*version)); }
 DRIVER int cuDeviceGetCount(int* count) { return result(driver().cuda.device_count(*count)); }
@@ -210,3 +211,4 @@ DRIVER int cuLaunchKernel(void* kernel, unsigned blocks_x, unsigned blocks_y, un
                                      {blocks_x, blocks_y, threads_x, threads_y}, arguments,
                                      stream_of(stream)));
 }
+// NOLINTEND(readability-identifier-naming)
