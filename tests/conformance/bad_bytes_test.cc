@@ -187,6 +187,22 @@ TEST_CASE("who sends bad frames of bps hears why before the end, others hear not
   CHECK(answer(pattern(1000, 5)).empty());
 }
 
+TEST_CASE("who sends a bad frame hears why behind what was queued for him") {
+  Victim victim;
+  victim.victim().at_message = [&](Message&, auto) { victim.victim().send(heartbeat(9)); };
+  Bytes bytes = frame(heartbeat(1));
+  const Bytes first = frame(heartbeat(9));
+  Bytes crc = frame(heartbeat(2));
+  crc.back() ^= std::byte{1};
+  bytes.insert(bytes.end(), crc.begin(), crc.end());
+  victim.raw->send(bytes);
+  CHECK(victim.expect_closed().code == ErrorCode::protocol);
+  REQUIRE(victim.heard.size() > first.size());
+  const auto rest = victim.heard.begin() + static_cast<std::ptrdiff_t>(first.size());
+  CHECK(std::equal(first.begin(), first.end(), victim.heard.begin()));
+  CHECK_THAT(refused_in({rest, victim.heard.end()}).message, Contains("CRC"));
+}
+
 TEST_CASE("a bad frame behind a payload that is still queued gets no last word") {
   Victim victim;
   const Bytes payload = pattern(16 * 1024 * 1024, 1);  // more than the kernel takes

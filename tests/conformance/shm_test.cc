@@ -300,6 +300,58 @@ TEST_CASE("a process maps no more regions of its peers than its options say") {
   REQUIRE(keeper.run([&] { return keeper.held.size() == 1; }));
 }
 
+// Tells the peer of a region that it cannot map, and what came of it.
+struct Unmappable {
+  Unmappable() : keeper(limited()), own(keeper.region(kLent)), peers(keeper.region(kLent)) {
+    keeper.pair.client.at_message = [this](Message& message, auto) {
+      if (const auto* refused = std::get_if<Refused>(&message)) told = *refused;
+    };
+    // The one that is mapped.
+    keeper.pair.server.send(push_pull(1), {peers->bytes(), peers.get()}, 1);
+    REQUIRE(keeper.run([&] { return keeper.pair.client.messages == 1; }));
+  }
+  static ShmOptions limited() {
+    ShmOptions options;
+    options.max_mapped_regions = 1;
+    return options;
+  }
+  // In one turn, so that the server has the answer still queued when it finds out.
+  void ask_and_lend() {
+    keeper.pair.client.send(heartbeat(1));
+    keeper.pair.client.send(push_pull(2), {own->bytes(), own.get()}, 2);
+    REQUIRE(keeper.run([&] { return keeper.pair.server.closed == 1 && keeper.pair.client.closed == 1; }));
+    CHECK(keeper.pair.server.end.code == ErrorCode::out_of_memory);
+  }
+
+  Keeper keeper;
+  std::shared_ptr<Region> own;
+  std::shared_ptr<Region> peers;
+  Refused told;
+};
+
+TEST_CASE("who cannot map a region says so behind what is queued") {
+  Unmappable peers;
+  peers.keeper.pair.server.at_message = [&](Message&, auto) { peers.keeper.pair.server.send(heartbeat(9)); };
+  peers.ask_and_lend();
+  CHECK(peers.keeper.pair.client.messages == 3);
+  CHECK(peers.told.code == ErrorCode::out_of_memory);
+  CHECK_THAT(peers.told.message, Contains("no more regions"));
+}
+
+TEST_CASE("who cannot map a region says so behind what it has lent and withdraws") {
+  Unmappable peers;
+  peers.keeper.pair.server.at_message = [&](Message&, auto) {
+    peers.keeper.pair.server.send(push_pull(3), {peers.peers->bytes(), peers.peers.get()}, 3);
+    peers.keeper.pair.server.send(heartbeat(9));
+  };
+  const bool keeps = GENERATE(false, true);
+  peers.keeper.pair.client.at_lent = [keeps](Message&, LentPayload&) { return keeps; };
+  peers.ask_and_lend();
+  CHECK(peers.keeper.pair.client.offers == 1);    // what is withdrawn is not offered,
+  CHECK(peers.keeper.pair.client.messages == 2);  // nor anything else: the session is over
+  CHECK(peers.told.code == ErrorCode::out_of_memory);
+}
+
 // ---- connecting ----
 
 TEST_CASE("a name that is taken, too long or empty is an error that says so") {

@@ -88,6 +88,8 @@ class LendingOutbox {
   std::size_t bytes() const { return queue_.bytes() + copied_bytes_ + waiting_.bytes; }
   // Of these, what could be handed over now.
   std::size_t ready_bytes() const { return queue_.bytes(); }
+  // Payloads of their owners are in the stream, or wait.
+  bool holds_payloads() const { return queue_.holds_payloads() || !waiting_.frames.empty(); }
   // Somebody's memory, not ours, is lent.
   bool lends_in_place() const { return loans_.lent_in_place() > 0; }
   // Copies or somebody's memory.

@@ -110,6 +110,7 @@ std::shared_ptr<ShmStream> ShmStream::move_to(AsioLoop& loop) {
   move_state_to(*moved);
   moved->control_ = std::exchange(control_, {});
   inbox_.move_to(moved->inbox_);
+  moved->is_over_ = is_over_;
   moved->queue_.take_over(queue_);
   close();
   return moved;

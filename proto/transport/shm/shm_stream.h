@@ -3,7 +3,8 @@
 //
 // An end says hello (with its control page) as soon as the socket is connected, and a connection counts as
 // made when the other's hello is there. Closing, for whatever reason, first withdraws what is lent. A stream
-// that lingers still reads frames, for what is given back.
+// that lingers still reads frames, for what is given back. One that comes to a payload which the peer has
+// withdrawn is over: it waits for the peer's end, and hands over nothing more but a Refused that says why.
 #pragma once
 
 #include <cstdint>
@@ -80,6 +81,7 @@ class ShmStream final : public SocketStream<ShmStream, ShmOutbox>, public ShmInb
   ShmControl control_;
   ShmInbox inbox_;
   bool drain_only_ = false;  // after a bad frame
+  bool is_over_ = false;     // the peer has withdrawn what it lends
 };
 
 using ShmConnection = StreamConnection<ShmStream>;

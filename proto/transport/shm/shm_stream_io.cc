@@ -90,6 +90,10 @@ bool ShmStream::deliver(std::size_t budget) {
 
 bool ShmStream::deliver(FrameReader::Event event) {
   if (event == FrameReader::Event::lent) return deliver_lent();
+  if (is_over_ && !std::holds_alternative<Refused>(reader_.message())) {
+    if (event == FrameReader::Event::payload) reader_.set_destination(nullptr);
+    return true;
+  }
   if (event == FrameReader::Event::message) {
     if (handler_ != nullptr) handler_->on_message(reader_.message(), reader_.payload());
     return is_reading();
@@ -110,6 +114,8 @@ bool ShmStream::deliver_lent() {
   }
   LentPayload lent = std::move(borrowed).value();
   if (handler_ == nullptr) return true;
+  is_over_ = is_over_ || !inbox_.intact();
+  if (is_over_) return true;
   const std::span<const std::byte> bytes = lent.bytes();
   if (handler_->on_lent(reader_.message(), lent) || !is_live()) return is_reading();
   return deliver_copy(bytes, std::move(lent));

@@ -13,6 +13,7 @@ constexpr std::size_t kKeptHeaderBytes = 256 * 1024;
 void SendQueue::push(std::span<const std::byte> header, std::span<const std::byte> payload,
                      std::uint64_t cookie) {
   bytes_ += header.size() + payload.size();
+  payload_bytes_ += payload.size();
   const Frame frame{header.size(), payload.data(), payload.size(), cookie};
   if (!is_held_) return append(header, frame);
   held_headers_.insert(held_headers_.end(), header.begin(), header.end());
@@ -84,6 +85,7 @@ void SendQueue::consume(std::size_t bytes) {
     const std::size_t payload = std::min(bytes, frame.payload_bytes);
     frame.payload += payload;
     frame.payload_bytes -= payload;
+    payload_bytes_ -= payload;
     bytes -= payload;
     if (frame.header_bytes > 0 || frame.payload_bytes > 0) return;
     if (frame.cookie != 0) sent_.push(frame.cookie);
@@ -105,7 +107,7 @@ void SendQueue::clear() {
   held_frames_.clear();
   held_headers_.clear();
   is_held_ = false;
-  headers_begin_ = bytes_ = 0;
+  headers_begin_ = bytes_ = payload_bytes_ = 0;
 }
 
 }  // namespace bps

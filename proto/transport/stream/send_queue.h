@@ -36,6 +36,8 @@ class SendQueue {
 
   std::size_t bytes() const { return bytes_; }
   std::size_t ready_bytes() const { return bytes_; }  // nothing waits but for room in the socket
+  // Some of them are not copies, but lie where their owner has them.
+  bool holds_payloads() const { return payload_bytes_ > 0; }
   void clear();
 
  private:
@@ -54,6 +56,7 @@ class SendQueue {
   std::vector<std::byte> headers_;
   std::size_t headers_begin_ = 0;
   std::size_t bytes_ = 0;
+  std::size_t payload_bytes_ = 0;  // of them
   bool is_held_ = false;
   RingQueue<Frame> held_frames_;  // pushed since hold()
   std::vector<std::byte> held_headers_;

@@ -34,7 +34,9 @@ TEST_CASE("payloads are not copied") {
   CHECK_FALSE(queue.take_sent());
   REQUIRE(queue.gather(pieces) == 1);
   CHECK(pieces[0].iov_base == payload.data() + 999);
+  CHECK(queue.holds_payloads());
   queue.consume(1);
+  CHECK_FALSE(queue.holds_payloads());
   CHECK(queue.take_sent() == 5u);
   CHECK_FALSE(queue.take_sent());
   CHECK(queue.bytes() == 0);
@@ -67,10 +69,12 @@ TEST_CASE("what is pushed while a system call has the pieces does not move them,
   // What is dropped meanwhile is gone.
   queue.push(many, {}, 9);
   queue.hold();
-  queue.push(many, {}, 9);
+  queue.push(many, second, 9);
+  CHECK(queue.holds_payloads());
   queue.clear();
   queue.let_go();
   CHECK(queue.bytes() == 0);
+  CHECK_FALSE(queue.holds_payloads());
   CHECK(queue.gather(pieces) == 0);
 }
 

@@ -12,7 +12,7 @@
 //   void drop_queue()                              what is queued, and what the peer has lent
 //   std::shared_ptr<itself> move_to(loop)          by move_state_to()
 // and may replace the functions under "what a stream may do besides". `Queue` has bytes(), ready_bytes(),
-// consume() and take_sent(), as SendQueue.
+// holds_payloads(), consume() and take_sent(), as SendQueue.
 //
 // Held by its connection and by its own outstanding waits and timers. Lives on: its loop. Callbacks come from
 // readiness, timers and the end of a turn, never from a call of the owner; after each of them the stream
@@ -410,18 +410,19 @@ class SocketStream : public TurnHook, public std::enable_shared_from_this<Self> 
                       "connection to " + peer_ + " lost: " + why);
   }
 
-  // Who has connected with another version, without TLS, or damages its frames, learns why. Queued payloads
-  // end with their owner, so where there are any nothing can follow them.
+  // Who has connected with another version, without TLS, damages its frames, or shares memory that cannot be
+  // mapped, learns why, behind what is queued. Queued payloads end with their owner, so where there are any
+  // nothing can follow them.
   void bad_frame(Error error, bool may_understand) {
     error.message = peer_ + ": " + error.message;
     if (state_ == State::lingering) return close();
-    if (!accepted_ || !may_understand || queue_.bytes() > 0 || send_error_ != 0)
+    if (!accepted_ || !may_understand || queue_.holds_payloads() || send_error_ != 0)
       return fail(std::move(error));
     turn_away(error, error);
   }
 
-  // Of a live stream. What has been sent already arrives, and a Refused with `told` if that makes sense to
-  // the peer: the reason in words that are true at its end.
+  // Of a live stream. What has been sent or queued already arrives, and a Refused with `told` if that makes
+  // sense to the peer: the reason in words that are true at its end.
   void turn_away(const Error& error, const std::optional<Error>& told) {
     ConnectionHandler* const handler = handler_;
     const auto last_words = self().move_to(loop_);  // its owner may end this stream, but not that one
