@@ -32,6 +32,9 @@ TEST_CASE("address space: what a limit refuses names the limit, what it leaves, 
   REQUIRE(before.ok());
   const testing::AddressLimit limit(4 * kMiB);
   if (!limit.is_set()) return testing::not_run("address space", "this process may not limit itself");
+  // Enough now, but perhaps not when it was refused.
+  CHECK_THAT(cannot_map("cannot map it", kMiB, ENOMEM).advice,
+             Contains("vm.max_map_count") && Contains("`ulimit -v`, which leaves"));
   const Error refused = cannot_map("cannot map it", 100 * kMiB, ENOMEM);
   CHECK_THAT(refused.message, Contains("cannot map it: ulimit -v leaves") &&
                                   Contains("100.0 MiB are needed: Cannot allocate"));
