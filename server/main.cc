@@ -167,6 +167,8 @@ class Program final : public Daemon {
     options.memory_max = memory_max_;
     options.memory_limit = memory_limit_;
     options.headroom = [] { return memory_headroom(); };
+    if (shared_memory_ != nullptr && address_space_.bytes != UINT64_MAX)
+      options.promised = [this](std::uint64_t bytes) { limit_mappings(bytes); };
     options.reorder_budget = settings_.reorder_budget.bytes;
     options.start_timeout = settings_.start_timeout;
     options.scheduler_grace = settings_.scheduler_grace;
@@ -194,6 +196,7 @@ class Program final : public Daemon {
   // With the threads' stacks, which `ulimit -v` counts.
   Status choose_memory_max() {
     memory_limit_ = memory_limit();
+    address_space_ = address_space_headroom();
     memory_max_ = settings_.memory_max ? settings_.memory_max->bytes : default_memory_max(memory_limit_);
     if (memory_max_ < kLeastMemory) {
       return make_error(
@@ -204,6 +207,13 @@ class Program final : public Daemon {
     if (const auto doubt = settings_.memory_max ? doubt_about(memory_max_, memory_limit_) : std::nullopt)
       log().warn("{}", *doubt);
     return {};
+  }
+
+  // What workers lend is mapped only where that leaves the address space that was promised to tensors. Else
+  // their rounds would wait for ever for memory that the lender itself has taken.
+  void limit_mappings(std::uint64_t promised) {
+    const std::uint64_t needed = promised + MemoryRoom::kKeptFree;
+    shared_memory_->limit_mapped_bytes(address_space_.bytes - std::min(address_space_.bytes, needed));
   }
 
   Status choose_transport(bool has_tls) {
@@ -289,6 +299,7 @@ class Program final : public Daemon {
 
   const Settings& settings_;
   MemoryBound memory_limit_;
+  MemoryBound address_space_;  // at the start
   std::uint64_t memory_max_ = 0;
   std::vector<std::unique_ptr<LoopThread>> threads_;
   std::unique_ptr<TcpTransport> transport_;

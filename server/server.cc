@@ -21,6 +21,9 @@ MemoryPlan memory_plan(const ServerOptions& options, std::size_t shards) {
 constexpr Duration kFirstNotice = std::chrono::milliseconds(1500);
 constexpr Duration kDrainLook = std::chrono::seconds(1);  // whether the scheduler is there
 
+// Pools map up to a sixteenth more than they hand out.
+constexpr std::uint64_t kPoolGrowth = 16;
+
 SharedKey server_key(const SharedKey& key) { return key == nullptr ? nullptr : derive_server_key(*key); }
 
 SessionOptions session_options(const ServerOptions& options) {
@@ -336,6 +339,13 @@ void Server::on_taken_up() {
 
 void Server::acknowledge(Request request, const Error& error) {
   if (request.connection == link_.connection_number()) link_.send(Ack{request.number, error});
+}
+
+void Server::on_reserved() {
+  if (!options_.promised) return;
+  const std::uint64_t shared = memory_.memory_max - memory_.for_tensors();
+  const std::uint64_t bytes = ledger().reserved() + shared;
+  options_.promised(bytes + bytes / kPoolGrowth);
 }
 
 void Server::open_job(const OpenJob& job) {

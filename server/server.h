@@ -48,6 +48,9 @@ struct ServerOptions {
   bool embedded = false;                  // in the process of a worker
   // What the system has left for this process. Empty: enough.
   std::function<MemoryBound()> headroom = {};
+  // Called on the main loop when it changes: the address space that this server may need for what it has
+  // promised. Empty: nobody needs to know. Outlives the server.
+  std::function<void(std::uint64_t bytes)> promised = {};
   // Per shard. Half as much again is for accumulators; both together are at most a quarter of memory_max for
   // all shards.
   std::uint64_t reorder_budget = 64ull << 20;
@@ -124,6 +127,7 @@ class Server final : private ControlSession::Owner, private TensorAdmission::Own
   using Request = TensorAdmission::Request;
   std::uint64_t connection_number() const override { return link_.connection_number(); }
   void acknowledge(Request request, const Error& error) override;
+  void on_reserved() override;
 
   void open_job(const OpenJob& job);
   void worker_left(const WorkerLeft& left);

@@ -61,6 +61,23 @@ TEST_CASE("a declaration beyond what the system has left is refused with the amo
   CHECK(world.declare(JobRun{2}, 1, kFourMiBs).code == ErrorCode::ok);
 }
 
+TEST_CASE("what is promised is told whenever it changes: tensors, what shards share, and a sixteenth") {
+  World world(1);
+  std::vector<std::uint64_t> told;
+  world.options.promised = [&told](std::uint64_t bytes) { told.push_back(bytes); };
+  world.serve();
+  // Reorder budget and accumulators, of 64 MiB.
+  const std::uint64_t shared = 64 * kMiB - world.server->ledger().memory_max();
+  REQUIRE(world.open_job(JobRun{1}, 1).code == ErrorCode::ok);
+  CHECK(told.empty());
+  REQUIRE(world.declare(JobRun{1}, 1, kFourMiBs).code == ErrorCode::ok);
+  REQUIRE_FALSE(told.empty());
+  CHECK(told.back() == 12 * kMiB + shared + (12 * kMiB + shared) / 16);
+  world.scheduler->connection().send(JobEnded{JobRun{1}, {}});
+  world.until([&] { return world.server->ledger().reserved() == 0; });
+  CHECK(told.back() == shared + shared / 16);
+}
+
 TEST_CASE("what a job that has ended still holds is waited for") {
   World world(1);
   constexpr std::uint64_t kMachine = 12 * kMiB;

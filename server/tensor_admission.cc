@@ -60,6 +60,7 @@ void TensorAdmission::end(const JobEnded& ended) {
 
 void TensorAdmission::on_freed(std::uint64_t bytes) {
   ledger_.freed(bytes);
+  owner_.on_reserved();
   waits_for_freed_ = false;
   run_deferred();
 }
@@ -135,6 +136,7 @@ void TensorAdmission::settle(Request request, JobLedger::Declaration declaration
     log_.info("declaration refused: {}", declaration.error.message);
     return owner_.acknowledge(request, declaration.error);
   }
+  owner_.on_reserved();
   const DeclareSlices& added = declaration.added;
   if (added.moved && !added.tensors.empty()) {
     log_.info("job '{}', epoch {}: partitions of {} tensors move here", ledger_.name_of_job(added.job_run),
@@ -186,6 +188,7 @@ void TensorAdmission::end_grant(Request request, const JobLedger::Declaration& d
   const bool has_ended = granting_.extract(job).mapped().ended;
   if (status || has_ended) {
     if (!has_ended) ledger_.granted(job);
+    owner_.on_reserved();
     owner_.acknowledge(request, {});
     return run_deferred();
   }

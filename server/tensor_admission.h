@@ -39,6 +39,8 @@ class TensorAdmission {
    public:
     virtual std::uint64_t connection_number() const = 0;
     virtual void acknowledge(Request request, const Error& error) = 0;
+    // What the ledger has reserved may be another amount now.
+    virtual void on_reserved() = 0;
 
    protected:
     ~Owner() = default;

@@ -33,6 +33,7 @@ struct World final : TensorAdmission::Owner {
   void acknowledge(TensorAdmission::Request request, const Error& error) override {
     if (request.connection == connection) said.emplace_back(request.number, error.code);
   }
+  void on_reserved() override { told_reserved = reserved(); }
 
   // A partition of so many MiB on each shard. It needs thrice as much: two slots and a receive buffer.
   // Or `count` such partitions, which need as much each, but share the buffer.
@@ -71,6 +72,7 @@ struct World final : TensorAdmission::Owner {
              LogTarget::to_callback([](LogLevel, std::string_view, std::string_view) {}, LogLevel::debug)};
   std::uint64_t connection = 1;
   Said said;
+  std::uint64_t told_reserved = 0;
   ShardSet shards;
   TensorAdmission admission;
 };
@@ -86,6 +88,7 @@ TEST_CASE("tensor admission: one after the other in a job, drops in their place,
   world.loop.run_until_idle();
   CHECK(world.said == Said{{3, ErrorCode::ok}, {1, ErrorCode::ok}, {2, ErrorCode::ok}});
   CHECK(world.reserved() == 2 * 32 * kMiB + 2 * 2 * kMiB + 2 * 3 * kMiB);
+  CHECK(world.told_reserved == world.reserved());
 }
 
 TEST_CASE("tensor admission: one that waits for memory that is being freed stops those behind it") {
@@ -99,6 +102,7 @@ TEST_CASE("tensor admission: one that waits for memory that is being freed stops
   world.loop.run_until_idle();
   CHECK(world.said == Said{{1, ErrorCode::ok}, {2, ErrorCode::ok}, {3, ErrorCode::out_of_memory}});
   CHECK(world.reserved() == 2 * 12 * kMiB);
+  CHECK(world.told_reserved == world.reserved());
 }
 
 TEST_CASE("tensor admission: a scheduler that is back asks again for what waits, and drops stay") {
@@ -122,6 +126,7 @@ TEST_CASE("tensor admission: of a job that ends meanwhile they are acknowledged,
   world.loop.run_until_idle();
   CHECK(world.said == Said{{1, ErrorCode::ok}});
   CHECK(world.reserved() == 0);
+  CHECK(world.told_reserved == 0);
 }
 
 TEST_CASE("tensor admission: of a job that ends and is opened again while shards give memory back") {

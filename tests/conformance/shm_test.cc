@@ -300,6 +300,31 @@ TEST_CASE("a process maps no more regions of its peers than its options say") {
   REQUIRE(keeper.run([&] { return keeper.held.size() == 1; }));
 }
 
+TEST_CASE("regions of peers have no more bytes together than a process allows") {
+  Keeper keeper;
+  constexpr std::size_t kPages = (kLent + kPageBytes - 1) / kPageBytes * kPageBytes;
+  keeper.fabric.transport().limit_mapped_bytes(2 * kPages);
+  std::vector<std::shared_ptr<Region>> regions;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    regions.push_back(keeper.region(kLent));
+    keeper.pair.client.send(push_pull(i), {regions.back()->bytes(), regions.back().get()}, i + 1);
+  }
+  REQUIRE(keeper.run([&] { return keeper.pair.server.closed == 1; }));
+  CHECK(keeper.held.size() == 2);
+  CHECK(keeper.pair.server.end.code == ErrorCode::out_of_memory);
+  CHECK_THAT(keeper.pair.server.end.message, Contains("97.7 KiB") || Contains("100.0 KiB"));
+  CHECK_THAT(keeper.pair.server.end.advice, Contains("`ulimit -v`"));
+  // What was mapped stays until it is given back, and then others have its room.
+  CHECK(mappings("r--s", keeper.held[0].bytes().data()) == 1);
+  keeper.held.clear();
+  Pair again(keeper.fabric);
+  again.server.at_lent = keeper.pair.server.at_lent;
+  again.connect_and_wait();
+  again.client.send(push_pull(1), {regions[0]->bytes(), regions[0].get()}, 1);
+  again.client.send(push_pull(2), {regions[1]->bytes(), regions[1].get()}, 2);
+  REQUIRE(keeper.run([&] { return keeper.held.size() == 2; }));
+}
+
 // Tells the peer of a region that it cannot map, and what came of it.
 struct Unmappable {
   Unmappable() : keeper(limited()), own(keeper.region(kLent)), peers(keeper.region(kLent)) {

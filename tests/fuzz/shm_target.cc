@@ -56,7 +56,7 @@ class Peer final : public ShmInbox::Owner {
       default: rest(input.below(3));
     }
     BPS_ASSERT(inbox_->mapped_regions() <= kMaxShmRegions);
-    BPS_ASSERT(budget_->left >= 0);
+    BPS_ASSERT(budget_->regions_left() >= 0);
   }
 
   void end() {
@@ -64,7 +64,7 @@ class Peer final : public ShmInbox::Owner {
     for (const LentPayload& payload : lent_)  // outlives its connection
       (void)payload.intact(), sum(payload);
     lent_.clear();
-    BPS_ASSERT(budget_->left == kBudget);
+    BPS_ASSERT(budget_->regions_left() == kBudget && budget_->bytes() == 0);
   }
 
  private:

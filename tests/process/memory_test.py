@@ -64,6 +64,27 @@ class Memory(DaemonTest):
                 self.only_the_second_job_is_refused(self.limited_by_ulimit(900 * MIB), "ulimit -v", "--transport",
                                                     transport)
 
+    def test_workers_that_lend_more_than_the_server_can_map(self):
+        """Some lend it theirs, the others go over TCP; what was promised to the tensor is there."""
+        for limit, count, some_are_mapped in (300, 8, False), (420, 4, True):
+            with self.subTest(limit=limit):
+                scheduler = self.scheduler()
+                server = self.server(scheduler, under=self.limited_by_ulimit(limit * MIB))
+                job = "--elements", str(70 * MIB // 4), "--rounds", "2", "--allocated"
+                for worker in self.workers(scheduler, count, *job):
+                    self.assert_status(worker, 0, "closed")
+                server.wait_line("warn .*cannot map 70.0 MiB of shared memory")
+                self.assertEqual("0 bytes are mapped already" not in server.text(), some_are_mapped)
+                self.assertNotIn("rounds wait", server.text())
+
+    def test_workers_that_must_lend_more_than_the_server_can_map(self):
+        scheduler = self.scheduler()
+        self.server(scheduler, under=self.limited_by_ulimit(300 * MIB))
+        job = "--elements", str(70 * MIB // 4), "--rounds", "2", "--allocated"
+        for worker in self.workers(scheduler, 2, *job, env={"BPS_TRANSPORT": "shm"}):
+            self.assert_status(worker, 71, r"transport shm is set, and .*cannot map 70.0 MiB of shared memory",
+                               r"ulimit -v.*or set transport auto")
+
     def test_a_job_that_goes_beyond_the_control_group(self):
         for transport in "tcp", "shm":
             with self.subTest(transport=transport):

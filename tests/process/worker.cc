@@ -16,6 +16,8 @@
 // With --device cuda: tensors are in the memory of a GPU, filled and read by copies, and a stream waits for
 // the sums.
 //
+// With --allocated: tensors are in memory of bps_allocate, which a server on this host maps.
+//
 // An error goes to stderr as "CODE: message; advice", and the exit status is the one that it suggests.
 // Scheduler, job, rank and the rest come from BPS_* variables.
 #include <poll.h>
@@ -31,6 +33,7 @@
 #include <cstring>
 #include <iostream>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -62,6 +65,7 @@ struct Flags {
   bool priorities = false;  // a tensor's number is its priority
   bool broadcast = false;   // each tensor first, from rank (its number mod the world's size)
   bool barrier = false;
+  bool allocated = false;
   std::uint64_t may_lose = kNobody;
   std::string tensor = "weight";
   std::string device = "host";
@@ -194,8 +198,8 @@ class Progress {
 class Training {
  public:
   // `gpu`: null, or where the tensors are.
-  Training(const Flags& flags, std::vector<std::vector<float>>& data, std::vector<float>& stop,
-           WorkerGpu* gpu, bps::Client& client)
+  Training(const Flags& flags, std::vector<std::span<float>>& data, std::vector<float>& stop, WorkerGpu* gpu,
+           bps::Client& client)
       : flags_(flags),
         data_(data),
         stop_(stop),
@@ -301,7 +305,7 @@ class Training {
   }
 
   const Flags& flags_;
-  std::vector<std::vector<float>>& data_;
+  std::vector<std::span<float>>& data_;
   std::vector<float>& stop_;
   WorkerGpu* const gpu_;
   bps::Client& client_;
@@ -317,13 +321,23 @@ int run(const Flags& flags) {
   options.join_timeout(std::chrono::milliseconds(flags.join_ms));
   options.operation_timeout(std::chrono::milliseconds(flags.timeout_ms));
   // Before the client, whose destructor ends the operations that read and write it.
-  std::vector<std::vector<float>> data;
-  for (const std::uint64_t size : flags.sizes)
-    data.emplace_back(size);
+  std::vector<std::vector<float>> vectors;
+  std::vector<bps::Memory> allocations;
+  std::vector<std::span<float>> data;
+  if (!flags.allocated) {
+    for (const std::uint64_t size : flags.sizes)
+      data.emplace_back(vectors.emplace_back(size));
+  }
   std::vector<float> stop(1);
   std::optional<WorkerGpu> gpu;
   bps::Client client(options);
   say("joined " + std::to_string(client.rank()) + " " + std::to_string(client.world_size()));
+  if (flags.allocated) {
+    for (const std::uint64_t size : flags.sizes) {
+      allocations.push_back(client.allocate(size * sizeof(float)));
+      data.emplace_back(allocations.back().as<float>(), size);
+    }
+  }
   if (flags.device == "cuda") gpu.emplace(client.local_rank(), data);
   Training training(flags, data, stop, gpu ? &*gpu : nullptr, client);
   say("declared");
@@ -372,6 +386,7 @@ bool* switch_of(Flags& flags, const std::string& flag) {
          : flag == "--until-told" ? &flags.until_told
          : flag == "--priorities" ? &flags.priorities
          : flag == "--broadcast"  ? &flags.broadcast
+         : flag == "--allocated"  ? &flags.allocated
                                   : nullptr;
 }
 

@@ -28,13 +28,13 @@ struct WorkerGpu::Parts {
   bps::bench::GpuStream stream;
 };
 
-WorkerGpu::WorkerGpu(int local_rank, const std::vector<std::vector<float>>& tensors)
+WorkerGpu::WorkerGpu(int local_rank, const std::vector<std::span<float>>& tensors)
     : parts_(std::make_unique<Parts>()) {
   auto cuda = taken(bps::open_cuda());
   Parts& parts = *parts_;
   parts.gpu = taken(bps::CudaDevice::open(cuda, local_rank % taken(bps::bench::count_gpus(*cuda))));
   std::size_t largest = 1;
-  for (const std::vector<float>& tensor : tensors) {
+  for (const std::span<float> tensor : tensors) {
     const std::size_t bytes = std::max<std::size_t>(1, tensor.size() * sizeof(float));
     largest = std::max(largest, bytes);
     parts.tensors.push_back(taken(bps::bench::GpuMemory::allocate(parts.gpu, bytes)));
@@ -45,7 +45,7 @@ WorkerGpu::WorkerGpu(int local_rank, const std::vector<std::vector<float>>& tens
 
 WorkerGpu::~WorkerGpu() = default;
 
-void WorkerGpu::write(std::size_t tensor, const std::vector<float>& values) {
+void WorkerGpu::write(std::size_t tensor, std::span<const float> values) {
   if (values.empty()) return;
   const auto here = parts_->host.span().first(values.size() * sizeof(float));
   std::memcpy(here.data(), values.data(), here.size());
@@ -53,7 +53,7 @@ void WorkerGpu::write(std::size_t tensor, const std::vector<float>& values) {
   must(parts_->stream.wait());  // the next tensor goes by way of the same memory
 }
 
-void WorkerGpu::read(std::size_t tensor, std::vector<float>& values) {
+void WorkerGpu::read(std::size_t tensor, std::span<float> values) {
   if (values.empty()) return;
   const auto here = parts_->host.span().first(values.size() * sizeof(float));
   must(parts_->stream.copy_to_host(here, parts_->tensors[tensor].span().first(here.size())));

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 class WorkerGpu {
@@ -18,11 +19,11 @@ class WorkerGpu {
   };
 
   // The GPU of this local rank: that modulo how many there are. Throws std::runtime_error.
-  WorkerGpu(int local_rank, const std::vector<std::vector<float>>& tensors);
+  WorkerGpu(int local_rank, const std::vector<std::span<float>>& tensors);
   ~WorkerGpu();
 
-  void write(std::size_t tensor, const std::vector<float>& values);
-  void read(std::size_t tensor, std::vector<float>& values);
+  void write(std::size_t tensor, std::span<const float> values);
+  void read(std::size_t tensor, std::span<float> values);
   Memory memory(std::size_t tensor) const;
 
  private:

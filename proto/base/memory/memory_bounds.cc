@@ -104,19 +104,23 @@ void lower_by_machine(MemoryBound& bound, const MemoryFiles& files, std::string_
     lower(bound, *kibibytes * 1024, "the machine");
 }
 
+struct ProcessLimit {
+  const char* name;   // in /proc/self/limits
+  const char* used;   // in /proc/self/status
+  const char* shown;  // as a shell has it
+};
+constexpr ProcessLimit kAddressSpace{"Max address space", "VmSize:", "ulimit -v"};
+constexpr ProcessLimit kData{"Max data size", "VmData:", "ulimit -d"};
+
+void lower_by(MemoryBound& bound, const MemoryFiles& files, const ProcessLimit& entry) {
+  const auto limit = number_after(files.proc + "/self/limits", entry.name);
+  const auto used = number_after(files.proc + "/self/status", entry.used);
+  if (limit) lower(bound, difference(*limit, used.value_or(0) * 1024), entry.shown);
+}
+
 void lower_by_process_limits(MemoryBound& bound, const MemoryFiles& files) {
-  struct Limit {
-    const char* name;   // in /proc/self/limits
-    const char* used;   // in /proc/self/status
-    const char* shown;  // as a shell has it
-  };
-  constexpr Limit kLimits[] = {{"Max address space", "VmSize:", "ulimit -v"},
-                               {"Max data size", "VmData:", "ulimit -d"}};
-  for (const Limit& entry : kLimits) {
-    const auto limit = number_after(files.proc + "/self/limits", entry.name);
-    const auto used = number_after(files.proc + "/self/status", entry.used);
-    if (limit) lower(bound, difference(*limit, used.value_or(0) * 1024), entry.shown);
-  }
+  lower_by(bound, files, kAddressSpace);
+  lower_by(bound, files, kData);
 }
 
 }  // namespace
@@ -138,6 +142,12 @@ MemoryBound memory_headroom(const MemoryFiles& files) {
 MemoryBound mapping_headroom(const MemoryFiles& files) {
   MemoryBound bound;
   lower_by_process_limits(bound, files);
+  return bound;
+}
+
+MemoryBound address_space_headroom(const MemoryFiles& files) {
+  MemoryBound bound;
+  lower_by(bound, files, kAddressSpace);
   return bound;
 }
 

@@ -38,6 +38,9 @@ MemoryBound memory_headroom(const MemoryFiles& files = {});
 // What can be mapped from now on, with memory or without: the limits of this process alone.
 MemoryBound mapping_headroom(const MemoryFiles& files = {});
 
+// What can be mapped from now on, of whatever kind: `ulimit -v` alone.
+MemoryBound address_space_headroom(const MemoryFiles& files = {});
+
 // What mapped memory can be filled with from now on: without the limits of mappings.
 MemoryBound page_headroom(const MemoryFiles& files = {});
 

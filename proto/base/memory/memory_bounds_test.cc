@@ -92,10 +92,12 @@ TEST_CASE("memory bounds: the limits of a process leave what is not mapped, and 
   CHECK(tree.headroom() == 300 * 1024);
   CHECK(tree.limit() == 300 * 1024);
   CHECK(tree.pages() == 500 * 1024);
+  CHECK(address_space_headroom(tree.files()).bytes == 300 * 1024);
   CHECK(memory_limit(tree.files()).by == "ulimit -v");
   tree.write("proc/self/limits", "Max data size             51200            unlimited            bytes\n");
   CHECK(tree.limit() == 20 * 1024);
   CHECK(memory_limit(tree.files()).by == "ulimit -d");
+  CHECK(address_space_headroom(tree.files()).bytes == UINT64_MAX);
 }
 
 TEST_CASE("memory bounds: this host has something left, and no more than it may have") {

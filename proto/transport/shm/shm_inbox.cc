@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "proto/base/config/units.h"
 #include "proto/wire/limits.h"
 
 namespace bps {
@@ -13,6 +14,28 @@ namespace {
 Error wrong(std::string what) { return make_error(ErrorCode::protocol, std::move(what)); }
 
 }  // namespace
+
+Status ShmMappingBudget::take(std::uint64_t bytes) {
+  const bool has_region = regions_left_.fetch_sub(1, std::memory_order_relaxed) > 0;
+  const std::uint64_t before = bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  const std::uint64_t most = max_bytes_.load(std::memory_order_relaxed);
+  if (has_region && before + bytes <= most) return {};
+  give_back(bytes);
+  if (!has_region) {
+    return make_error(ErrorCode::out_of_memory, "this process maps no more regions of its peers",
+                      "let peers use fewer and larger regions");
+  }
+  return make_error(ErrorCode::out_of_memory,
+                    fmt::format("cannot map {} of shared memory: {} are mapped already, and the receiver has "
+                                "address space for {}",
+                                rounded(ByteSize{bytes}), rounded(ByteSize{before}), rounded(ByteSize{most})),
+                    "raise `ulimit -v` of the receiver");
+}
+
+void ShmMappingBudget::give_back(std::uint64_t bytes) {
+  regions_left_.fetch_add(1, std::memory_order_relaxed);
+  bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+}
 
 // What lent payloads and their connection share: the connection may be gone, or be another one after a move.
 struct ShmInbox::Link {
@@ -25,7 +48,7 @@ class ShmInbox::MappedRegion final : public LentPayload::Lender {
  public:
   MappedRegion(ShmMapping memory, std::shared_ptr<Link> link, std::shared_ptr<ShmMappingBudget> budget)
       : memory_(std::move(memory)), link_(std::move(link)), budget_(std::move(budget)) {}
-  ~MappedRegion() override { budget_->left.fetch_add(1, std::memory_order_relaxed); }
+  ~MappedRegion() override { budget_->give_back(memory_.bytes().size()); }
 
   void give_back(std::uint64_t token) override {
     if (link_->owner == nullptr) return;
@@ -102,12 +125,11 @@ Status ShmInbox::on_region(const ShmRegionRecord& record) {
     return wrong(
         fmt::format("regions of shared memory have more than {} bytes together", kMaxShmRegionBytes));
   }
+  if (Status status = budget_->take(record.bytes); !status.ok()) return status;
   auto mapping = map_peer_memory(fd->get(), record.bytes);
-  if (!mapping) return std::move(mapping).error();
-  if (budget_->left.fetch_sub(1, std::memory_order_relaxed) <= 0) {
-    budget_->left.fetch_add(1, std::memory_order_relaxed);
-    return make_error(ErrorCode::out_of_memory, "this process maps no more regions of its peers",
-                      "let peers use fewer and larger regions");
+  if (!mapping) {
+    budget_->give_back(record.bytes);
+    return std::move(mapping).error();
   }
   if (record.region >= regions_.size()) regions_.resize(record.region + 1);
   regions_[record.region] = std::make_shared<MappedRegion>(std::move(mapping).value(), link_, budget_);

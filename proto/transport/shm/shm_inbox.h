@@ -22,10 +22,24 @@
 
 namespace bps {
 
-// How many regions of peers a process may still map.
-struct ShmMappingBudget {
-  explicit ShmMappingBudget(std::size_t regions) : left(static_cast<std::int64_t>(regions)) {}
-  std::atomic<std::int64_t> left;
+// How many regions of peers a process may still map, and how many bytes all of them may have. Any thread.
+class ShmMappingBudget {
+ public:
+  explicit ShmMappingBudget(std::size_t regions) : regions_left_(static_cast<std::int64_t>(regions)) {}
+
+  // For a region that is to be mapped.
+  Status take(std::uint64_t bytes);
+  void give_back(std::uint64_t bytes);
+  // What is mapped stays.
+  void limit_bytes(std::uint64_t bytes) { max_bytes_.store(bytes, std::memory_order_relaxed); }
+
+  std::int64_t regions_left() const { return regions_left_.load(std::memory_order_relaxed); }
+  std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::int64_t> regions_left_;
+  std::atomic<std::uint64_t> bytes_{0};
+  std::atomic<std::uint64_t> max_bytes_{UINT64_MAX};
 };
 
 class ShmInbox {

@@ -29,6 +29,8 @@ std::unique_ptr<Connection> ShmTransport::connect(EventLoop& loop, const Endpoin
   return std::make_unique<ShmConnection>(std::move(stream));
 }
 
+void ShmTransport::limit_mapped_bytes(std::uint64_t bytes) { context_->budget->limit_bytes(bytes); }
+
 Result<std::shared_ptr<Region>> ShmTransport::allocate(std::size_t bytes) {
   auto region = ShmRegion::make(bytes);
   if (!region) return std::move(region).error();

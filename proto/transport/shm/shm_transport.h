@@ -53,6 +53,10 @@ class ShmTransport final : public Transport {
                                            Accepted accepted) override;
   std::unique_ptr<Connection> connect(EventLoop& loop, const Endpoint& endpoint, Duration timeout) override;
 
+  // Any thread. From now on a region of a peer is mapped only if all that are mapped have at most so many
+  // bytes with it; the connection of one that is not ends with `out_of_memory`. At first there is no limit.
+  void limit_mapped_bytes(std::uint64_t bytes);
+
   // Errors: `out_of_memory` where the host, the container or the limits of the process have less, `os` where
   // the kernel cannot do it. Takes as long as the kernel needs to clear the memory.
   Result<std::shared_ptr<Region>> allocate(std::size_t bytes) override;
