@@ -123,7 +123,7 @@ class World {
       return message;
     };
     switch (event.what) {
-      case Event::program: program(event.index); break;
+      case Event::program: run_program(event.index); break;
       case Event::to_scheduler: from_member(event.index, taken(members_[event.index].link.to)); break;
       case Event::from_scheduler: at_member(event.index, taken(members_[event.index].link.from)); break;
       case Event::server_to_scheduler: from_server(event.index, taken(servers_[event.index].link.to)); break;
@@ -186,7 +186,7 @@ class World {
     return false;
   }
 
-  void program(std::size_t m) {
+  void run_program(std::size_t m) {
     Member& member = members_[m];
     switch (member.phase) {
       case Member::Phase::idle:

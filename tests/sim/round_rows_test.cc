@@ -170,7 +170,7 @@ class World {
         member.called = true;
         if (!member.resuming && member.epoch == epoch_) send_frame(event.member);
         break;
-      case Event::resume: resume(event.member); break;
+      case Event::resume: resume_lane(event.member); break;
       case Event::loss:
         known_lost_ = lost_;
         if (!is_open_) open_if_all_came();
@@ -258,7 +258,7 @@ class World {
       member.sent.push_back({Kind::stored, newest});
   }
 
-  void resume(std::size_t m) {
+  void resume_lane(std::size_t m) {
     Member& member = members_[m];
     member.epoch = epoch_;
     member.sent.clear();
