@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/model_search.h"
+
 namespace bps::drop_test {
 namespace {
 
@@ -402,29 +404,15 @@ class World {
   std::vector<std::pair<std::size_t, Id>> dropping_;
 };
 
-// The first failed check and its world; empty if none failed.
-std::string search(const Rules& rules, unsigned seeds) {
-  for (unsigned seed = 0; seed < seeds; ++seed) {
-    for (std::size_t members = 1; members <= 3; ++members) {
-      const std::string found = World(seed, members, rules).run();
-      if (!found.empty())
-        return found + ": seed " + std::to_string(seed) + ", members " + std::to_string(members);
-    }
-  }
-  return "";
-}
-
-constexpr unsigned kSeeds = 5'000;
+constexpr std::size_t kMostMembers = 3;
 
 TEST_CASE("drop: the nth instance of a name is one tensor on all members, and nothing is left") {
-  CHECK_THAT(search({}, kSeeds), Catch::Equals(""));
+  CHECK_THAT(testing::find_failure<World>(Rules{}, kMostMembers), Catch::Equals(""));
 }
 
 TEST_CASE("drop: each rule is needed") {
   const auto without = [](bool Rules::*rule) {
-    Rules rules;
-    rules.*rule = false;
-    return search(rules, kSeeds);
+    return testing::find_failure_without<World>(rule, kMostMembers);
   };
   CHECK_THAT(without(&Rules::declare_names_dropped), Catch::StartsWith("a member waits for ever"));
   CHECK_THAT(without(&Rules::servers_first), Catch::StartsWith("members have different tensors"));

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/model_search.h"
+
 namespace bps::round_rows_test {
 namespace {
 
@@ -454,29 +456,15 @@ class World {
   std::vector<Round> rounds_;
 };
 
-// The first failed check and its world; empty if none failed.
-std::string search(const Rules& rules, unsigned seeds) {
-  for (unsigned seed = 0; seed < seeds; ++seed) {
-    for (std::size_t members = 1; members <= 4; ++members) {
-      const std::string found = World(seed, members, rules).run();
-      if (!found.empty())
-        return found + ": seed " + std::to_string(seed) + ", members " + std::to_string(members);
-    }
-  }
-  return "";
-}
-
-constexpr unsigned kSeeds = 5'000;
+constexpr std::size_t kMostMembers = 4;
 
 TEST_CASE("round rows: every row after every row, with broken lanes, dead servers and a lost member") {
-  CHECK_THAT(search({}, kSeeds), Catch::Equals(""));
+  CHECK_THAT(testing::find_failure<World>(Rules{}, kMostMembers), Catch::Equals(""));
 }
 
 TEST_CASE("round rows: each rule is needed") {
   const auto without = [](bool Rules::*rule) {
-    Rules rules;
-    rules.*rule = false;
-    return search(rules, kSeeds);
+    return testing::find_failure_without<World>(rule, kMostMembers);
   };
   using Catch::StartsWith;
   CHECK_THAT(without(&Rules::answers_wait), StartsWith("a member is two rounds behind"));
