@@ -6,6 +6,7 @@
 
 #include "proto/base/assert.h"
 #include "proto/base/config/units.h"
+#include "proto/base/memory/buffer_pool.h"
 #include "proto/wire/names.h"
 #include "proto/wire/shm_name.h"
 
@@ -20,9 +21,6 @@ MemoryPlan memory_plan(const ServerOptions& options, std::size_t shards) {
 // After so long it says whom it waits for; then each time after twice as long.
 constexpr Duration kFirstNotice = std::chrono::milliseconds(1500);
 constexpr Duration kDrainLook = std::chrono::seconds(1);  // whether the scheduler is there
-
-// Pools map up to a sixteenth more than they hand out.
-constexpr std::uint64_t kPoolGrowth = 16;
 
 SharedKey server_key(const SharedKey& key) { return key == nullptr ? nullptr : derive_server_key(*key); }
 
@@ -345,7 +343,7 @@ void Server::on_reserved() {
   if (!options_.promised) return;
   const std::uint64_t shared = memory_.memory_max - memory_.for_tensors();
   const std::uint64_t bytes = ledger().reserved() + shared;
-  options_.promised(bytes + bytes / kPoolGrowth);
+  options_.promised(bytes + bytes / BufferPool::kGrowth);
 }
 
 void Server::open_job(const OpenJob& job) {

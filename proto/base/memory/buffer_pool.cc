@@ -27,7 +27,6 @@ constexpr std::size_t kSmallSlab = 64 * 1024;
 constexpr std::size_t kLargestInSmallSlab = 4 * 1024;
 constexpr std::size_t kLargestInSlab = 1024 * 1024;
 // Of a transport.
-constexpr std::uint64_t kGrowth = 16;
 constexpr std::uint64_t kSmallestRegion = 4 * 1024 * 1024;
 constexpr std::uint64_t kLargestRegion = 256 * 1024 * 1024;
 // Of ordinary memory: taken without another look.
@@ -215,7 +214,8 @@ struct BufferPool::Core {
     if (!source) return allocate_ordinary(slab_bytes);
     const std::size_t least = round_up(slab_bytes, kPageBytes);
     const std::size_t wanted = std::max(
-        least, round_up(std::clamp(mapped / kGrowth, kSmallestRegion, kLargestRegion), kHugePageBytes));
+        least,
+        round_up(std::clamp(mapped / BufferPool::kGrowth, kSmallestRegion, kLargestRegion), kHugePageBytes));
     auto region = source(wanted);
     if (!region && wanted > least) region = source(least);
     return region;

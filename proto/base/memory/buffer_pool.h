@@ -88,6 +88,8 @@ class BufferPool {
   };
 
   static constexpr std::size_t kAlignment = 64;
+  // A pool over a transport's memory maps this part more than it hands out, if that is more than 4 MiB.
+  static constexpr std::uint64_t kGrowth = 16;
 
   // Memory of at least so many bytes.
   using Source = std::function<Result<std::shared_ptr<Region>>(std::size_t bytes)>;
