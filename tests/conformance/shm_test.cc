@@ -54,6 +54,18 @@ struct Keeper {
     std::ranges::copy(data, (*made)->bytes().begin());
     return std::move(made).value();
   }
+  // Of so many regions the last one is too much for the server, which ends the connection.
+  std::vector<std::shared_ptr<Region>> lend_too_many(std::uint64_t count) {
+    std::vector<std::shared_ptr<Region>> regions;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      regions.push_back(region(kLent));
+      pair.client.send(push_pull(i), {regions.back()->bytes(), regions.back().get()}, i + 1);
+    }
+    REQUIRE(run([&] { return pair.server.closed == 1; }));
+    CHECK(held.size() == count - 1);
+    CHECK(pair.server.end.code == ErrorCode::out_of_memory);
+    return regions;
+  }
   bool run(const std::function<bool()>& done) { return fabric.run_until(done, kLimit); }
 
   ShmFabric fabric;
@@ -282,14 +294,7 @@ TEST_CASE("a process maps no more regions of its peers than its options say") {
   ShmOptions options;
   options.max_mapped_regions = 3;
   Keeper keeper(options);
-  std::vector<std::shared_ptr<Region>> regions;
-  for (std::uint64_t i = 0; i < 4; ++i) {
-    regions.push_back(keeper.region(kLent));
-    keeper.pair.client.send(push_pull(i), {regions.back()->bytes(), regions.back().get()}, i + 1);
-  }
-  REQUIRE(keeper.run([&] { return keeper.pair.server.closed == 1; }));
-  CHECK(keeper.held.size() == 3);
-  CHECK(keeper.pair.server.end.code == ErrorCode::out_of_memory);
+  const auto regions = keeper.lend_too_many(4);
   REQUIRE(keeper.run([&] { return keeper.pair.client.closed == 1; }));
   // The others of the transport have room again.
   keeper.held.clear();
@@ -304,14 +309,7 @@ TEST_CASE("regions of peers have no more bytes together than a process allows") 
   Keeper keeper;
   constexpr std::size_t kPages = (kLent + kPageBytes - 1) / kPageBytes * kPageBytes;
   keeper.fabric.transport().limit_mapped_bytes(2 * kPages);
-  std::vector<std::shared_ptr<Region>> regions;
-  for (std::uint64_t i = 0; i < 3; ++i) {
-    regions.push_back(keeper.region(kLent));
-    keeper.pair.client.send(push_pull(i), {regions.back()->bytes(), regions.back().get()}, i + 1);
-  }
-  REQUIRE(keeper.run([&] { return keeper.pair.server.closed == 1; }));
-  CHECK(keeper.held.size() == 2);
-  CHECK(keeper.pair.server.end.code == ErrorCode::out_of_memory);
+  const auto regions = keeper.lend_too_many(3);
   CHECK_THAT(keeper.pair.server.end.message, Contains("97.7 KiB") || Contains("100.0 KiB"));
   CHECK_THAT(keeper.pair.server.end.advice, Contains("`ulimit -v`"));
   // What was mapped stays until it is given back, and then others have its room.
