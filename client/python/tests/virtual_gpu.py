@@ -81,9 +81,9 @@ class Driver:
         with self.on(device):
             return self("cuStreamQuery", c_void_p(stream), also=(_NOT_READY,)) == 0
 
-
     @contextlib.contextmanager
     def copies_to_devices_held(self):
+        """Those that are queued inside begin when it ends."""
         self("fakeHoldCopiesToDevices", c_int(1))
         try:
             yield
