@@ -233,7 +233,7 @@ void JobLedger::granted(JobRun run) {
 
 DropTensors JobLedger::take_back(const Declaration& declaration) {
   granted(declaration.added.job_run);
-  DropTensors drop{declaration.added.job_run, declaration.tensors, {}};
+  DropTensors drop{0, declaration.added.job_run, declaration.tensors, {}};
   for (const TensorSlices& tensor : declaration.added.tensors) {
     for (const PartitionSlice& slice : tensor.partitions)
       drop.partitions.push_back(slice.partition);

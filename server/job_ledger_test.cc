@@ -255,7 +255,7 @@ TEST_CASE("dropped partitions give their buffers back, and may come again") {
   REQUIRE(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
   REQUIRE(ask(ledger, tensor(1, 2, 2)).verdict == Verdict::accepted);
   const DropTensors some{
-      JobRun{1}, {}, {PartitionId{101}, PartitionId{200}, PartitionId{201}, PartitionId{999}}};
+      0, JobRun{1}, {}, {PartitionId{101}, PartitionId{200}, PartitionId{201}, PartitionId{999}}};
   CHECK(ledger.drop(some) == 6 * kMiB);
   CHECK(ledger.drop(some) == 0);
   ledger.freed(6 * kMiB);

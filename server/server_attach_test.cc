@@ -124,7 +124,7 @@ TEST_CASE("attach: what is asked again is acknowledged and not done again") {
   world.scheduler->connection().send(JobEnded{kRun, {}});
   world.scheduler->connection().send(JobEnded{kRun, {}});
   world.scheduler->connection().send(WorkerLeft{kRun, Rank{0}, false});
-  world.scheduler->connection().send(DropTensors{kRun, {TensorId{1}}});
+  world.scheduler->connection().send(DropTensors{0, kRun, {TensorId{1}}});
   world.until([&] { return world.server->ledger().reserved() == 0; });
 }
 
@@ -141,7 +141,7 @@ TEST_CASE("attach: a declaration that waits for memory is forgotten, a drop behi
   DeclareSlices waits = World::slices(JobRun{2}, 2, 1, 2 * kMiB);
   waits.request = 9;
   world.scheduler->connection().send(waits);
-  world.scheduler->connection().send(DropTensors{JobRun{2}, {TensorId{1}}});
+  world.scheduler->connection().send(DropTensors{0, JobRun{2}, {TensorId{1}}});
   world.until([&] { return lane.find<Refused>() != nullptr; });
   world.settle();
   world.lose();

@@ -185,7 +185,7 @@ TEST_CASE("declarations of other jobs do not wait for one that is being granted;
   behind.request = 3;
   world.scheduler->connection().send(large);
   world.scheduler->connection().send(large);  // a scheduler that is back asks again
-  world.scheduler->connection().send(DropTensors{JobRun{1}, {TensorId{1}}, {}});
+  world.scheduler->connection().send(DropTensors{0, JobRun{1}, {TensorId{1}}, {}});
   world.scheduler->connection().send(behind);
   world.scheduler->connection().send(small);
   std::vector<std::uint64_t> acknowledged;

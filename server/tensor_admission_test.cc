@@ -82,7 +82,7 @@ using Said = World::Said;
 TEST_CASE("tensor admission: one after the other in a job, drops in their place, other jobs meanwhile") {
   World world(1024 * kMiB);
   world.declare(1, kFirst, 1, 32);
-  world.admission.handle(DropTensors{kFirst, {TensorId{1}}, {}});
+  world.admission.handle(DropTensors{0, kFirst, {TensorId{1}}, {}});
   world.declare(2, kFirst, 1, 1);  // the same tensor, in another size: not before the drop
   world.declare(3, kSecond, 1, 1);
   world.loop.run_until_idle();
@@ -108,7 +108,7 @@ TEST_CASE("tensor admission: one that waits for memory that is being freed stops
 TEST_CASE("tensor admission: a scheduler that is back asks again for what waits, and drops stay") {
   World world(1024 * kMiB);
   world.declare(1, kFirst, 1, 32);
-  world.admission.handle(DropTensors{kFirst, {TensorId{1}}, {}});
+  world.admission.handle(DropTensors{0, kFirst, {TensorId{1}}, {}});
   world.declare(2, kFirst, 2, 1);
   ++world.connection;
   world.admission.taken_up();
@@ -138,7 +138,7 @@ TEST_CASE("tensor admission: of a job that ends and is opened again while shards
   });
   here = &world;
   world.declare(1, kFirst, 1, 16);
-  world.admission.handle(DropTensors{kFirst, {TensorId{1}}, {}});
+  world.admission.handle(DropTensors{0, kFirst, {TensorId{1}}, {}});
   world.loop.run_for(std::chrono::seconds(1));
   REQUIRE(world.idle() == 2 * 16 * kMiB);
   world.loop.run_for(std::chrono::seconds(1));

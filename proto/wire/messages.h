@@ -295,19 +295,24 @@ struct DeclareSlices {
   friend bool operator==(const DeclareSlices&, const DeclareSlices&) = default;
 };
 
-struct DropTensors {  // scheduler -> server: not to be had here after all; no answer
+// scheduler -> server: not to be had here (any more); answered by Ack where it has a request.
+// worker -> scheduler: this rank makes no later calls on them; no answer, but this, with the same tensors,
+// scheduler -> worker: no rank does, and nobody needs them any more.
+struct DropTensors {
+  std::uint64_t request = 0;
   JobRun job_run;
   std::vector<TensorId> tensors;        // whole, as far as they are here
-  std::vector<PartitionId> partitions;  // of others
+  std::vector<PartitionId> partitions;  // of others; only to a server
   friend bool operator==(const DropTensors&, const DropTensors&) = default;
 };
 
-// scheduler -> server: this rank pushes no later rounds (close); no answer. First while it lingers, then when
-// it has gone.
+// scheduler -> server: this rank pushes no later rounds, of these tensors (drop) or at all (close); no answer.
+// On close first while it lingers, then when it has gone.
 struct WorkerLeft {
   JobRun job_run;
   Rank rank;
-  bool lingers = false;  // still has its lanes, and what others may need of it
+  bool lingers = false;           // still has its lanes, and what others may need of it
+  std::vector<TensorId> tensors;  // empty: at all
   friend bool operator==(const WorkerLeft&, const WorkerLeft&) = default;
 };
 
@@ -483,6 +488,8 @@ struct Attached {
   std::uint64_t barriers_arrived = 0;  // worker: at the first ones
   std::uint64_t barriers_done = 0;
   std::uint64_t run_age_ms = 0;  // worker: since it was welcomed to its run
+  TensorId next_tensor;          // worker: above all that it has ever been told of
+  PartitionId next_partition;    // likewise
   friend bool operator==(const Attached&, const Attached&) = default;
 };
 

@@ -306,7 +306,7 @@ void Handoff::put_back() {
   move_->partitions.clear();
   for (const ServerId id : servers_.used()) {
     forget_slices(*run_.servers.find(id));
-    DropTensors unwanted{run_.id, failed, {}};
+    DropTensors unwanted{0, run_.id, failed, {}};
     for (const auto& [partition, tensor] : touched) {
       if (lanes_[tensors_.catalog().owner_of(tensor, partition).value].server != id)
         unwanted.partitions.push_back(partition);

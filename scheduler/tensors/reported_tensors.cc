@@ -59,7 +59,7 @@ std::vector<TensorFailed> failures_for(const TensorCatalog& tensors, const Worke
 }
 
 DropTensors unwanted(const TensorCatalog& tensors, ServerId server, const RunReport& report) {
-  DropTensors out{tensors.run(), {}, {}};
+  DropTensors out{0, tensors.run(), {}, {}};
   for (const auto& [id, held] : report.tensors) {
     const bool exists =
         tensors.has(id) && (tensors[id].state == State::ready || tensors[id].state == State::declaring);

@@ -70,7 +70,7 @@ void TensorRelay::drop(ServerId server, DropTensors unwanted) const {
   while (!unwanted.tensors.empty() || !unwanted.partitions.empty()) {
     auto tensors = piece(unwanted.tensors, kMaxTensorsPerDeclare);
     auto partitions = piece(unwanted.partitions, kMaxPartitionsPerDeclare);
-    run_.servers.send(server, DropTensors{run_.id, std::move(tensors), std::move(partitions)});
+    run_.servers.send(server, DropTensors{0, run_.id, std::move(tensors), std::move(partitions)});
   }
 }
 

@@ -96,7 +96,7 @@ class Lanes {
         return declare(slices(tensor, 1 + input_.below(3), what == 3));
       }
       case 4: {
-        const DropTensors dropped{job_run(), {TensorId{input_.below(6)}}};
+        const DropTensors dropped{0, job_run(), {TensorId{input_.below(6)}}};
         const std::uint64_t bytes = ledger_.drop(dropped);
         world_.shard->drop(dropped);
         return ledger_.freed(bytes);

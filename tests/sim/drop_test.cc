@@ -23,15 +23,15 @@ using Set = std::set<std::size_t>;
 
 // What members, scheduler and servers must do. The second test leaves out each rule in turn.
 struct Rules {
-  bool declare_names_dropped = true;  // Declare names the dropped instance that this member still keeps
+  bool skips_dropped = true;     // a member is not given again what it has dropped
   bool servers_first = true;          // members forget an instance after all servers have
   bool reports_dropped = true;        // a member's report contains what it has dropped and keeps
 };
 
 struct Message {
   enum class Kind { declare, drop, report, slices, drop_slices, forget, declared, ask_report } kind;
-  Id id = 0;                        // declare: the newest one that was dropped
-  Id newest = 0;                    // report: that was ever seen
+  Id id = 0;
+  Id newest = 0;                    // report of a member: that it has ever seen
   std::map<Id, bool> tensors = {};  // report of a member: true if dropped; of a server: all false
 };
 using Kind = Message::Kind;
@@ -58,7 +58,6 @@ struct Member {
 struct Server {
   Link link;
   std::set<Id> tensors;
-  Id newest = 0;
 };
 
 struct Tensor {
@@ -209,12 +208,7 @@ class World {
     member.phase = wants_more(member) ? Member::Phase::idle : Member::Phase::over;
   }
 
-  void declare(Member& member) {
-    Id after = 0;
-    for (const auto& [id, is_dropped] : member.tensors)
-      if (is_dropped && rules_.declare_names_dropped) after = std::max(after, id);
-    member.link.to.push_back({Kind::declare, after});
-  }
+  static void declare(Member& member) { member.link.to.push_back({Kind::declare}); }
 
   void at_member(std::size_t m, const Message& message) {
     Member& member = members_[m];
@@ -252,7 +246,6 @@ class World {
     switch (message.kind) {
       case Kind::slices:
         server.tensors.insert(message.id);
-        server.newest = std::max(server.newest, message.id);
         server.link.to.push_back(message);
         break;
       case Kind::drop_slices:
@@ -260,7 +253,7 @@ class World {
         server.link.to.push_back(message);
         break;
       case Kind::ask_report: {
-        Message report{Kind::report, 0, server.newest};
+        Message report{Kind::report};
         for (const Id id : server.tensors)
           report.tensors.emplace(id, false);
         server.link.to.push_back(report);
@@ -278,14 +271,16 @@ class World {
         member_reports_[m] = message;
         open_if_all_reported();
         break;
-      case Kind::declare: is_open_ ? declared(m, message.id) : waiting_.push_back({m, message.id}); break;
+      case Kind::declare: is_open_ ? declared(m) : waiting_.push_back(m); break;
       case Kind::drop: is_open_ ? dropped(m, message.id) : dropping_.push_back({m, message.id}); break;
       default: break;
     }
   }
 
-  void declared(std::size_t m, Id after) {
-    auto found = tensors_.upper_bound(after);
+  void declared(std::size_t m) {
+    auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& entry) {
+      return !rules_.skips_dropped || !entry.second.dropped.contains(m);
+    });
     if (found == tensors_.end()) {
       found = tensors_.emplace(++newest_, Tensor{}).first;
       to_servers({Kind::slices, found->first});
@@ -344,10 +339,10 @@ class World {
     is_open_ = true;
     std::set<Id> held;
     for (const auto& [s, report] : server_reports_) {
-      newest_ = std::max(newest_, report.newest);
       for (const auto& [id, _] : report.tensors)
         held.insert(id);
     }
+    if (!held.empty()) newest_ = *held.rbegin();
     std::set<Id> known;
     for (const auto& [m, report] : member_reports_) {
       newest_ = std::max(newest_, report.newest);
@@ -372,8 +367,8 @@ class World {
     end_what_is_dropped();
     for (const auto& [m, id] : std::exchange(dropping_, {}))
       if (!members_[m].is_gone) dropped(m, id);
-    for (const auto& [m, after] : std::exchange(waiting_, {}))
-      if (!members_[m].is_gone) declared(m, after);
+    for (const std::size_t m : std::exchange(waiting_, {}))
+      if (!members_[m].is_gone) declared(m);
   }
 
   void to_servers(const Message& message) {
@@ -400,7 +395,7 @@ class World {
   Id newest_ = 0;
   std::map<std::size_t, Message> member_reports_;
   std::map<std::size_t, Message> server_reports_;
-  std::vector<std::pair<std::size_t, Id>> waiting_;
+  std::vector<std::size_t> waiting_;
   std::vector<std::pair<std::size_t, Id>> dropping_;
 };
 
@@ -414,7 +409,7 @@ TEST_CASE("drop: each rule is needed") {
   const auto without = [](bool Rules::*rule) {
     return testing::find_failure_without<World>(rule, kMostMembers);
   };
-  CHECK_THAT(without(&Rules::declare_names_dropped), Catch::StartsWith("a member waits for ever"));
+  CHECK_THAT(without(&Rules::skips_dropped), Catch::StartsWith("a member waits for ever"));
   CHECK_THAT(without(&Rules::servers_first), Catch::StartsWith("members have different tensors"));
   CHECK_THAT(without(&Rules::reports_dropped), Catch::StartsWith("a member waits for ever"));
 }

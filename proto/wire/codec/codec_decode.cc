@@ -244,6 +244,7 @@ void read(Check& check, const fb::DeclareSlices& in, DeclareSlices& out) {
 }
 
 void read(Check& check, const fb::DropTensors& in, DropTensors& out) {
+  out.request = in.request();
   out.job_run = JobRun{in.job_run()};
   check.ids("tensors", in.tensors(), kMaxTensorsPerDeclare, kMaxTensorsPerJob, out.tensors);
   check.ids("partitions", in.partitions(), kMaxPartitionsPerDeclare, kMaxPartitionsPerJob, out.partitions);
@@ -253,6 +254,7 @@ void read(Check& check, const fb::WorkerLeft& in, WorkerLeft& out) {
   out.job_run = JobRun{in.job_run()};
   out.rank = check.below<Rank>("rank", in.rank(), kMaxWorldSize);
   out.lingers = in.lingers();
+  check.ids("tensors", in.tensors(), kMaxTensorsPerDeclare, kMaxTensorsPerJob, out.tensors);
 }
 
 void read(Check& check, const fb::JobEnded& in, JobEnded& out) {
@@ -392,6 +394,9 @@ void read(Check& check, const fb::Attached& in, Attached& out) {
   out.barriers_arrived = in.barriers_arrived();
   out.barriers_done = check.range("barriers_done", in.barriers_done(), 0, in.barriers_arrived());
   out.run_age_ms = in.run_age_ms();
+  out.next_tensor = check.below<TensorId>("next_tensor", in.next_tensor(), kMaxTensorsPerJob + 1);
+  out.next_partition =
+      check.below<PartitionId>("next_partition", in.next_partition(), kMaxPartitionsPerJob + 1);
 }
 
 // The message inside `message`, without a new one where it already is of this type.

@@ -163,11 +163,12 @@ Offset<fb::DeclareSlices> pack(Builder& b, const DeclareSlices& m) {
 Offset<fb::DropTensors> pack(Builder& b, const DropTensors& m) {
   const auto tensors = pack_ids(b, m.tensors);
   const auto partitions = pack_ids(b, m.partitions);
-  return fb::CreateDropTensors(b, m.job_run.value, tensors, partitions);
+  return fb::CreateDropTensors(b, m.request, m.job_run.value, tensors, partitions);
 }
 
 Offset<fb::WorkerLeft> pack(Builder& b, const WorkerLeft& m) {
-  return fb::CreateWorkerLeft(b, m.job_run.value, m.rank.value, m.lingers);
+  const auto tensors = pack_ids(b, m.tensors);
+  return fb::CreateWorkerLeft(b, m.job_run.value, m.rank.value, m.lingers, tensors);
 }
 
 Offset<fb::JobEnded> pack(Builder& b, const JobEnded& m) {
@@ -274,7 +275,8 @@ Offset<fb::Settled> pack(Builder& b, const Settled& m) { return fb::CreateSettle
 
 Offset<fb::Attached> pack(Builder& b, const Attached& m) {
   const auto closed = pack_ids(b, m.closed);
-  return fb::CreateAttached(b, closed, m.barriers_arrived, m.barriers_done, m.run_age_ms);
+  return fb::CreateAttached(b, closed, m.barriers_arrived, m.barriers_done, m.run_age_ms, m.next_tensor.value,
+                            m.next_partition.value);
 }
 
 Offset<fb::LaneLost> pack(Builder& b, const LaneLost& m) {

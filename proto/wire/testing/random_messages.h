@@ -61,9 +61,11 @@ class RandomMessages {
                        Epoch{u32()}, members()};
       case 16: return declare_slices();
       case 17:
-        return DropTensors{JobRun{any()}, list<TensorId>(20, kMaxTensorsPerJob),
+        return DropTensors{any(), JobRun{any()}, list<TensorId>(20, kMaxTensorsPerJob),
                            list<PartitionId>(20, kMaxPartitionsPerJob)};
-      case 18: return WorkerLeft{JobRun{any()}, rank(), number(0, 1) == 1};
+      case 18:
+        return WorkerLeft{JobRun{any()}, rank(), number(0, 1) == 1,
+                          list<TensorId>(20, kMaxTensorsPerJob)};
       case 19: return JobEnded{JobRun{any()}, error()};
       case 20: return Ack{any(), error()};
       case 21:
@@ -377,6 +379,8 @@ class RandomMessages {
     Attached m{list<LaneIndex>(8, kMaxLanesPerJob), any(), 0};
     m.barriers_done = number(0, m.barriers_arrived);
     m.run_age_ms = any();
+    m.next_tensor = TensorId{u32(0, kMaxTensorsPerJob)};
+    m.next_partition = PartitionId{u32(0, kMaxPartitionsPerJob)};
     return m;
   }
 

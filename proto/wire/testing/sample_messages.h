@@ -109,8 +109,8 @@ inline std::vector<Message> sample_messages() {
                                 2,
                                 -3,
                                 {{PartitionId{13}, 1, 524'288}, {PartitionId{15}, 0, 475'712}}}}});
-  all.push_back(DropTensors{JobRun{0xb2}, {TensorId{12}, TensorId{18}}, {PartitionId{13}}});
-  all.push_back(WorkerLeft{JobRun{0xb2}, Rank{3}, true});
+  all.push_back(DropTensors{14, JobRun{0xb2}, {TensorId{12}, TensorId{18}}, {PartitionId{13}}});
+  all.push_back(WorkerLeft{JobRun{0xb2}, Rank{3}, true, {TensorId{12}}});
   all.push_back(JobEnded{JobRun{0xb2}, {ErrorCode::peer_lost, "rank 3 is gone", ""}});
   all.push_back(Ack{17, {ErrorCode::out_of_memory, "2 GiB do not fit", "raise --memory-max"}});
   all.push_back(PushPull{JobRun{0xb2},
@@ -168,7 +168,7 @@ inline std::vector<Message> sample_messages() {
   all.push_back(Settled{27});
   all.push_back(Challenge{sample_secret(0x60)});
   all.push_back(Proof{sample_secret(0x70)});
-  all.push_back(Attached{{LaneIndex{0}}, 15, 14, 182'000});
+  all.push_back(Attached{{LaneIndex{0}}, 15, 14, 182'000, TensorId{19}, PartitionId{21}});
   all.push_back(Shrunk{28, JobRun{0xb2}, Generation{9}, {Rank{3}, Rank{5}}, 6, "rank 3 is gone"});
   all.push_back(HelloAdmin{Term{1, 0xa0}, sample_secret(0x80)});
   all.push_back(AskOpenRounds{28, JobRun{0xb2}, TensorId{12}, 10'000});
