@@ -238,7 +238,7 @@ TEST_CASE(
   Message message = World::header(1, 1);
   REQUIRE(b->handler->on_lent(message, payload));
   CHECK(mine->given_back == 0);
-  world.shard->drop({kRun, {TensorId{1}}, {}});
+  world.shard->drop({0, kRun, {TensorId{1}}, {}});
   CHECK(mine->given_back == 1);
   CHECK(all<RoundFailed>(*b).empty());
 }
@@ -261,7 +261,7 @@ TEST_CASE("the root's answer to its broadcast has no payload and holds nothing")
     CHECK(last_payload(*b) == std::vector<float>{1, static_cast<float>(round)});
     release(*b);
   }
-  world.shard->drop({kRun, {TensorId{1}}, {}});
+  world.shard->drop({0, kRun, {TensorId{1}}, {}});
   CHECK(world.shard->bytes_in_use() == lane_buffers(2, 2));
 }
 

@@ -173,7 +173,7 @@ TEST_CASE("a tensor of which a part has moved here is dropped with all its parts
   resume(*a, {{PartitionId{5}, Round{1}}});
   resume(*b, {{PartitionId{5}, Round{0}}});
   REQUIRE(a->handler->on_payload(retained(5, 0), 8) != nullptr);
-  world.shard->drop({kRun, {TensorId{1}}, {}});
+  world.shard->drop({0, kRun, {TensorId{1}}, {}});
   Message message = retained(5, 0);
   a->handler->on_message(message, {});
   resume(*b, {{PartitionId{5}, Round{0}}, {PartitionId{1}, Round{0}}});
@@ -200,7 +200,7 @@ TEST_CASE("a partition that is not to move here after all leaves nothing behind"
   const bool is_known = GENERATE(true, false);  // by somebody who has been told of it
   if (is_known) resume(*a, {{PartitionId{5}, Round{1}}});
   const std::size_t in_use = world.shard->bytes_in_use();
-  world.shard->drop({kRun, {}, {PartitionId{5}, PartitionId{9}}});
+  world.shard->drop({0, kRun, {}, {PartitionId{5}, PartitionId{9}}});
   CHECK(open_rounds() == 0);
   CHECK(world.shard->bytes_in_use() <= in_use);
   // The rest of the tensor works.

@@ -321,7 +321,7 @@ TEST_CASE("a dropped tensor is freed when the last lane lets go of it") {
   world.push(*a, 1, 0, {1, 1});
   world.push(*b, 1, 0, {2, 2});
   REQUIRE(world.begin(*a, 1, 1, 2) != nullptr);
-  world.shard->drop({kRun, {TensorId{1}}, {}});
+  world.shard->drop({0, kRun, {TensorId{1}}, {}});
   CHECK(world.shard->bytes_in_use() > 0);
   Message message = World::header(1, 1);
   a->handler->on_message(message, {});
@@ -339,7 +339,7 @@ TEST_CASE("a dropped tensor may be declared again with its numbers, and dropped 
   const auto a = world.open(0);
   for (int i = 0; i < 2; ++i) {
     world.declare(1, 2);
-    world.shard->drop({kRun, {TensorId{1}}, {}});
+    world.shard->drop({0, kRun, {TensorId{1}}, {}});
   }
   world.declare(1, 2);
   world.push(*a, 1, 0, {3, 4});
@@ -352,12 +352,12 @@ TEST_CASE("a tensor that is dropped twice while lanes still receive both of its 
   const auto b = world.open(1);
   world.declare(1, 2);
   REQUIRE(world.begin(*a, 1, 0, 2) != nullptr);
-  world.shard->drop({kRun, {TensorId{1}}, {}});
+  world.shard->drop({0, kRun, {TensorId{1}}, {}});
   world.declare(1, 2);
   std::byte* const place = world.begin(*b, 1, 0, 2);
   REQUIRE(place != nullptr);
   const std::uint64_t bytes = world.shard->bytes_in_use();
-  world.shard->drop({kRun, {TensorId{1}}, {}});
+  world.shard->drop({0, kRun, {TensorId{1}}, {}});
   CHECK(world.shard->bytes_in_use() == bytes);
   std::memset(place, 1, 8);
   Message message = World::header(1, 0);
