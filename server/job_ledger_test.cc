@@ -238,11 +238,11 @@ TEST_CASE("dropped tensors give their buffers back; lanes keep theirs; unknown o
   JobLedger ledger({100 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
-  const std::uint64_t bytes = ledger.drop({JobRun{1}, {TensorId{1}, TensorId{9}}});
+  const std::uint64_t bytes = ledger.drop({0, JobRun{1}, {TensorId{1}, TensorId{9}}});
   CHECK(bytes == 6 * kMiB);
   ledger.freed(bytes);
   CHECK(ledger.reserved() == 2 * kMiB);
-  CHECK(ledger.drop({JobRun{5}, {TensorId{1}}}) == 0);
+  CHECK(ledger.drop({0, JobRun{5}, {TensorId{1}}}) == 0);
   const std::uint64_t rest = ledger.end(JobRun{1});
   ledger.freed(rest);
   CHECK(ledger.reserved() == 0);
@@ -270,14 +270,14 @@ TEST_CASE("dropped partitions give their buffers back, and may come again") {
   CHECK(ask(ledger, tensor(1, 1, 3)).added.tensors.at(0).partitions.size() == 1);
   CHECK(ask(ledger, tensor(1, 2, 2)).added.tensors == tensor(1, 2, 2).tensors);
   CHECK(ledger.reserved() == 10 * kMiB + 2 * kMiB);
-  CHECK(ledger.drop({JobRun{1}, {TensorId{1}}, {PartitionId{100}, PartitionId{200}}}) == 8 * kMiB);
+  CHECK(ledger.drop({0, JobRun{1}, {TensorId{1}}, {PartitionId{100}, PartitionId{200}}}) == 8 * kMiB);
 }
 
 TEST_CASE("a tensor that was dropped may be declared again with its numbers") {
   JobLedger ledger({100 * kMiB, 0, 1});
   REQUIRE(ledger.open(job(1)).ok());
   REQUIRE(ask(ledger, tensor(1, 1, 3)).verdict == Verdict::accepted);
-  ledger.freed(ledger.drop({JobRun{1}, {TensorId{1}}}));
+  ledger.freed(ledger.drop({0, JobRun{1}, {TensorId{1}}}));
   CHECK(ask(ledger, tensor(1, 1, 3)).added.tensors == tensor(1, 1, 3).tensors);
   CHECK(ask(ledger, tensor(1, 1, 3)).added.tensors.empty());
   CHECK(ledger.reserved() == 6 * kMiB + 2 * kMiB);
@@ -301,7 +301,7 @@ TEST_CASE("what moves here may belong to a tensor that is here already, and goes
   more.epoch = Epoch{3};
   CHECK(ask(ledger, more).error.code == ErrorCode::out_of_memory);
   CHECK(ledger.reserved() == 8 * kMiB + 2 * kMiB);
-  CHECK(ledger.drop({JobRun{1}, {TensorId{1}}}) == 8 * kMiB);
+  CHECK(ledger.drop({0, JobRun{1}, {TensorId{1}}}) == 8 * kMiB);
   moved.tensors[0].mode = Mode::async;
   CHECK(ask(ledger, moved).verdict == Verdict::accepted);
 }
@@ -426,7 +426,7 @@ TEST_CASE("all that is here is reported, as it is now") {
   std::rotate(slices.begin(), slices.begin() + 2, slices.end());
   REQUIRE(ask(ledger, moved).verdict == Verdict::accepted);
   REQUIRE(ask(ledger, tensor(1, 5, 1)).verdict == Verdict::accepted);
-  ledger.drop({JobRun{1}, {TensorId{5}}});
+  ledger.drop({0, JobRun{1}, {TensorId{5}}});
   ledger.granted(JobRun{2});
   ledger.worker_left({JobRun{2}, Rank{0}, true});
   ledger.worker_left({JobRun{2}, Rank{1}, true});
