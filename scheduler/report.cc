@@ -41,6 +41,11 @@ Result<bool> WorkerReport::take(Message& message) {
     const auto found = tensors.find(failed->tensor);
     if (found == tensors.end()) return wrong(fmt::format("the failure of tensor {}", failed->tensor.value));
     found->second.placed.error = std::move(failed->error);
+  } else if (const auto* drop = std::get_if<DropTensors>(&message)) {
+    for (const TensorId id : drop->tensors) {
+      if (!tensors.contains(id)) return wrong(fmt::format("the drop of tensor {}", id.value));
+      dropped.insert(id);
+    }
   } else if (auto* attached = std::get_if<Attached>(&message)) {
     if (!asked_.empty()) return wrong("a Declare without its Declared");
     for (const LaneIndex lane : attached->closed) {
@@ -64,7 +69,7 @@ Result<bool> ServerReport::take(Message& message) {
     if (!runs.emplace(run, RunReport{std::move(*open), {}, {}}).second) return wrong("a job twice");
   } else if (const auto* left = std::get_if<WorkerLeft>(&message)) {
     RunReport* run = run_of(left->job_run);
-    if (run == nullptr) return wrong("a worker of no job");
+    if (run == nullptr || !left->tensors.empty()) return wrong("a worker of no job");
     run->left[left->rank] = left->lingers;
   } else if (auto* slices = std::get_if<DeclareSlices>(&message)) {
     RunReport* run = run_of(slices->job_run);

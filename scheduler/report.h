@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "proto/base/result.h"
@@ -30,6 +31,7 @@ class WorkerReport {
 
   std::optional<JobStart> start;  // with the present epoch and all lanes
   std::map<TensorId, KnownTensor> tensors;
+  std::set<TensorId> dropped;  // of these
   Attached end;
 
  private:

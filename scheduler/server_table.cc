@@ -71,6 +71,10 @@ std::uint64_t ServerTable::ask(ServerId id, DeclareSlices request) {
   return number_and_send(id, std::move(request));
 }
 
+std::uint64_t ServerTable::ask(ServerId id, DropTensors request) {
+  return number_and_send(id, std::move(request));
+}
+
 std::uint64_t ServerTable::ask(ServerId id, Shrunk request) {
   return number_and_send(id, std::move(request));
 }

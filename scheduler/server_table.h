@@ -69,6 +69,7 @@ class ServerTable {
   // Gives the request a number, by which the server acknowledges it.
   std::uint64_t ask(ServerId id, OpenJob request);
   std::uint64_t ask(ServerId id, DeclareSlices request);
+  std::uint64_t ask(ServerId id, DropTensors request);
   std::uint64_t ask(ServerId id, Shrunk request);
   // It is back, and has what was sent before it went, or not.
   void ask_again(ServerRecord& server);

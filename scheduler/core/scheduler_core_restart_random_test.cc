@@ -79,9 +79,11 @@ class Trial {
     ServerLife& server = servers_[pick(servers_.size())];
     const bool has_worker = old_.is_alive(worker.peer);
     const bool has_server = old_.is_alive(server.peer);
-    const std::uint64_t what = pick(12);
+    const std::uint64_t what = pick(14);
     if (what < 4 && has_worker) {
       declare(worker);
+    } else if (what > 11 && has_worker) {
+      drop(worker);
     } else if (what == 4 && has_worker && pick(3) == 0) {
       old_.lose(worker.peer);
     } else if (what == 5 && has_server && pick(2) == 0) {
@@ -111,6 +113,18 @@ class Trial {
     old_.say(worker.peer, declare);
   }
 
+  // One that it has been given.
+  void drop(WorkerLife& worker) {
+    WorkerMemory now = worker.memory;
+    now.learn(old_, worker.peer);
+    for (const auto& [id, known] : now.tensors) {
+      const bool has_it = known.placed.error.code == ErrorCode::ok && !worker.memory.dropped.contains(id);
+      if (!has_it || pick(2) == 0) continue;
+      worker.memory.dropped.insert(id);
+      return now.drop(old_, worker.peer, id);
+    }
+  }
+
   void remember() {
     for (WorkerLife& worker : workers_)
       worker.memory.learn(old_, worker.peer);
@@ -137,7 +151,9 @@ class Trial {
     const auto some_lane = [&] { return LaneIndex{has_lanes ? small(start.lanes.size()) : 0}; };
     Member none;
     Member& member = start.members.empty() ? none : start.members[pick(start.members.size())];
-    switch (pick(12)) {
+    switch (pick(14)) {
+      case 12: memory.dropped.insert(TensorId{small(5)}); break;
+      case 13: memory.tensors.clear(); break;
       case 0: start.epoch = Epoch{small(6)}; break;
       case 1: lane.incarnation = Incarnation{pick(3) != 0 ? random_() : 0}; break;
       case 2: lane.server = ServerId{small(6)}; break;
@@ -213,6 +229,9 @@ class Trial {
       h_.say(peer, Barrier{pick(2)});
     } else if (what == 4 && is_there) {
       h_.say(peer, Leave{});
+    } else if (what == 5 && is_there) {
+      const JobRun run = workers_[pick(workers_.size())].memory.hello.job_run;
+      h_.say(peer, DropTensors{0, run, {TensorId{small(6)}}, {}});
     } else {
       h_.run(milliseconds(100 * (1 + pick(20))));
     }

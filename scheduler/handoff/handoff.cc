@@ -407,6 +407,7 @@ void Handoff::finish_move() {
     if (const ServerRecord* record = run_.servers.find(server)) let_go(*record);
   }
   tensors_.send_held();
+  tensors_.drops().tell_again();
   send_tensors();
 }
 

@@ -36,6 +36,8 @@ Status CatchUp::check(const Worker& worker, const WorkerReport& report, bool is_
   if (report.epoch() > lanes_.epoch() || report.start->lanes.size() > lanes_.size())
     return contradiction("its epoch");
   for (const auto& [id, known] : report.tensors) {
+    const bool needs_it = !worker.left && !report.dropped.contains(id);
+    if (!needs_it && has_ended(tensors_.catalog(), id)) continue;
     if (!matches(tensors_.catalog(), known)) return contradiction("a tensor");
   }
   return {};
@@ -64,6 +66,8 @@ JobStart CatchUp::start_late(const Worker& worker) {
 void CatchUp::send(const Worker& worker, const WorkerReport& report) const {
   for (TensorFailed& failed : failures_for(tensors_.catalog(), report))
     run_.outbox.send(worker.peer, std::move(failed));
+  for (DropTensors& ended : ended_for(tensors_.catalog(), report))
+    run_.outbox.send(worker.peer, std::move(ended));
   const std::size_t lanes = report.start->lanes.size();
   losses_.catch_up(worker, report.start->generation);
   if (report.epoch() == lanes_.epoch()) {

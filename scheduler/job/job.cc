@@ -132,7 +132,7 @@ Status Job::declare(Rank rank, const Declare& declare) {
   if (run_.phase != Phase::running)
     return make_error(ErrorCode::protocol, "Declare before the job has started");
   if (run_.membership.find(rank)->left) return make_error(ErrorCode::protocol, "Declare after Leave");
-  if (!handoff_.is_moving() && tensors_.table().has_new(declare)) conclude(handoff_.welcome_servers());
+  if (!handoff_.is_moving() && tensors_.table().has_new(rank, declare)) conclude(handoff_.welcome_servers());
   Status status = tensors_.table().declare(rank, declare);
   handoff_.send_tensors();
   return status;
@@ -143,6 +143,15 @@ Status Job::tensor_failed(Rank rank, const TensorFailed& failed) {
   if (run_.phase != Phase::running || failed.job_run != run_.id)
     return make_error(ErrorCode::protocol, "TensorFailed for a run that has not started");
   Status status = tensors_.table().failed_at(rank, failed.tensor, failed.error);
+  handoff_.send_tensors();
+  return status;
+}
+
+Status Job::drop_tensors(Rank rank, const DropTensors& drop) {
+  if (ended()) return {};
+  if (run_.phase != Phase::running || drop.job_run != run_.id)
+    return make_error(ErrorCode::protocol, "DropTensors for a run that has not started");
+  Status status = tensors_.drops().note(rank, drop.tensors);
   handoff_.send_tensors();
   return status;
 }
@@ -211,12 +220,17 @@ Status Job::worker_attached(TimePoint now, Rank rank, PeerId peer, WorkerReport 
   if (!report.started()) report.start = catch_up_.start_late(worker);
   // What is not answered it asks again.
   tensors_.forget(rank);
+  tensors_.table().note_given(rank, report.tensors);
+  for (const TensorId id : report.dropped) {
+    if (tensors_.catalog().has(id)) (void)tensors_.drops().note(rank, {id});
+  }
   departures_.ask_again(rank, peer);
   if (handoff_.is_moving()) {
     catch_up_.put_off(rank, std::move(report));
   } else {
     catch_up_.send(worker, report);
   }
+  handoff_.send_tensors();
   return {};
 }
 
@@ -235,6 +249,8 @@ Status Job::server_attached(ServerId server, const RunReport* report) {
   // What it is to give away it keeps until workers know.
   if (!handoff_.is_leaving(server)) catch_up_.drop_unwanted(server, *report);
   handoff_.also_wait_for(losses_.catch_up(server, report->open));
+  tensors_.drops().tell_again();
+  handoff_.send_tensors();
   return {};
 }
 
@@ -304,10 +320,12 @@ void Job::go_on() {
     if (servers_.uses(server)) handoff_.also_wait_for(losses_.catch_up(server, report.open));
   }
   for (const auto& [rank, worker] : run_.membership.workers()) {
-    if (worker.left) tensors_.table().leave(rank);
+    if (worker.left) tensors_.let_go(rank);
     if (worker.left) barriers_.leave(rank);
   }
   if (run_.membership.all_left()) return end({});
+  tensors_.drops().tell_again();
+  handoff_.send_tensors();
   for (auto& [rank, worker] : run_.membership.workers()) {
     if (worker.left && !worker.gone) departures_.begin(rank, tensors_.catalog().has_async());
   }
@@ -406,11 +424,12 @@ void Job::worker_left(Rank rank) {
                     kRestartAdvice));
     return;
   }
-  tensors_.forget(rank);
+  tensors_.let_go(rank);
   if (run_.membership.all_left()) {
     end({});
     return;
   }
+  handoff_.send_tensors();
   for (const ServerId server : servers_.used())
     run_.servers.send(server, WorkerLeft{run_.id, rank, true});
   departures_.begin(rank, tensors_.catalog().has_async());
@@ -482,6 +501,7 @@ void Job::shrink(Worker& worker, const std::string& reason) {
                          "the loss of one rank is that of its host, and you are on it: " + reason,
                          kRestartAdvice});
   }
+  handoff_.send_tensors();
   const std::size_t there = run_.membership.workers().size() - losses_.count();
   const std::string host =
       others.empty() ? "" : fmt::format("; with it goes its host ({})", ranks_text(others));
@@ -497,7 +517,7 @@ void Job::forget(Worker& worker, const std::string& reason) {
   waits_.note_loss();
   catch_up_.forget(worker.rank);
   losses_.add(worker.rank, reason);
-  tensors_.table().leave(worker.rank);
+  tensors_.let_go(worker.rank);
   departures_.settle_all(worker.rank);
   barrier_relay_.lost(worker.rank);
 }

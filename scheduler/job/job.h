@@ -106,6 +106,7 @@ class Job {
   Status settled(Rank rank, std::uint64_t call) { return departures_.settled(rank, call); }
   Status declare(Rank rank, const Declare& declare);
   Status tensor_failed(Rank rank, const TensorFailed& failed);
+  Status drop_tensors(Rank rank, const DropTensors& drop);
   Status barrier(Rank rank, std::uint64_t number);
   Status lane_lost(TimePoint now, Rank rank, const LaneLost& said);
 

@@ -247,7 +247,7 @@ JobState JobWaits::state(TimePoint now, const Silence& silence) const {
   limit(out.absentees);
   out.cut_links = parts_.links.list(now);
   if (!parts_.tensors.is_open()) return out;
-  out.tensors = static_cast<std::uint32_t>(parts_.tensors.catalog().size());
+  out.tensors = static_cast<std::uint32_t>(parts_.tensors.catalog().all().size());
   out.bytes = parts_.tensors.catalog().bytes();
   return out;
 }

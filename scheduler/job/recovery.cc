@@ -339,27 +339,52 @@ void Recovery::settle_used() {
 
 Status Recovery::restore_tensors(const WorkerReport& newest) {
   tensors_.open(newest.start->partition_bytes, lanes_.place({}));
+  TensorCatalog& catalog = tensors_.catalog();
+  const std::set<TensorId> ended = ended_tensors();
   for (const auto& [id, known] : newest.tensors) {
-    if (Status status = tensors_.catalog().restore(known, Rank{}); !status) return status;
+    if (ended.contains(id)) continue;
+    if (Status status = catalog.restore(known, Rank{}); !status) return status;
   }
   for (const auto& [rank, report] : reports_.workers) {
+    catalog.skip(report.end.next_tensor, report.end.next_partition);
     for (const auto& [id, known] : report.tensors) {
-      if (Status status = tensors_.catalog().restore(known, rank); !status) return status;
-      tensors_.catalog().note_declared(id, rank);
+      if (ended.contains(id)) continue;
+      if (Status status = catalog.restore(known, rank); !status) return status;
+      catalog.note_declared(id, rank);
+      if (report.dropped.contains(id)) (void)tensors_.drops().note(rank, {id});  // it is there
     }
   }
   for (const auto& [server, report] : reports_.servers) {
     for (const auto& [id, held] : report.tensors) {
-      if (is_known(tensors_.catalog(), held)) continue;
+      if (is_known(catalog, held)) continue;
       PartitionId past{};
       for (const PartitionSlice& slice : held.partitions)
         past = std::max(past, slice.partition.next());
-      tensors_.catalog().skip(id.next(), past);
+      catalog.skip(id.next(), past);
     }
   }
-  tensors_.catalog().restored();
+  catalog.restored();
   restore_barriers();
   return {};
+}
+
+// All that still have them have dropped them or have left, and no server has them: some have heard already
+// that they have ended.
+std::set<TensorId> Recovery::ended_tensors() const {
+  std::set<TensorId> ended;
+  std::set<TensorId> needed;
+  for (const auto& [rank, report] : reports_.workers) {
+    const bool has_left = run_.membership.find(rank)->left;
+    for (const auto& [id, known] : report.tensors)
+      (has_left || report.dropped.contains(id) ? ended : needed).insert(id);
+  }
+  for (const TensorId id : needed)
+    ended.erase(id);
+  for (const auto& [server, report] : reports_.servers) {
+    for (const auto& [id, held] : report.tensors)
+      ended.erase(id);
+  }
+  return ended;
 }
 
 // Partitions that were on their way from a server that is gone stay where they had got to, if that server has

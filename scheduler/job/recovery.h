@@ -88,6 +88,7 @@ class Recovery {
   void retire_lost();
   void settle_used();
   Status restore_tensors(const WorkerReport& newest);
+  std::set<TensorId> ended_tensors() const;
   void restore_barriers();
   void adopt_partitions();
   bool differs(const WorkerReport& report) const;

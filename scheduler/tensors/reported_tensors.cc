@@ -29,10 +29,9 @@ bool matches(const TensorCatalog& tensors, const KnownTensor& known) {
 std::vector<PartitionMove> news_for(const TensorCatalog& tensors, const WorkerReport& report,
                                     bool only_known) {
   std::vector<PartitionMove> moves;
-  for (std::uint32_t number = 0; number < tensors.size(); ++number) {
-    const Tensor& tensor = tensors[TensorId{number}];
+  for (const auto& [id, tensor] : tensors.all()) {
     if (tensor.state != State::ready) continue;
-    const auto found = report.tensors.find(TensorId{number});
+    const auto found = report.tensors.find(id);
     // Of a tensor that it has not declared, it will have to resume what has moved; to resume the rest is
     // harmless.
     const bool known = found != report.tensors.end();
@@ -47,15 +46,27 @@ std::vector<PartitionMove> news_for(const TensorCatalog& tensors, const WorkerRe
 
 std::vector<TensorFailed> failures_for(const TensorCatalog& tensors, const WorkerReport& report) {
   std::vector<TensorFailed> failures;
-  for (std::uint32_t number = 0; number < tensors.size(); ++number) {
-    const Tensor& tensor = tensors[TensorId{number}];
+  for (const auto& [id, tensor] : tensors.all()) {
     if (tensor.state != State::failed) continue;
     // Also of one that it has not declared: other ranks of its host may wait for it to say so.
-    const auto known = report.tensors.find(TensorId{number});
+    const auto known = report.tensors.find(id);
     const bool is_told = known != report.tensors.end() && known->second.placed.error.code != ErrorCode::ok;
-    if (!is_told) failures.push_back({tensors.run(), TensorId{number}, tensor.error});
+    if (!is_told) failures.push_back({tensors.run(), id, tensor.error});
   }
   return failures;
+}
+
+bool has_ended(const TensorCatalog& tensors, TensorId id) { return !tensors.has(id) && !tensors.is_new(id); }
+
+std::vector<DropTensors> ended_for(const TensorCatalog& tensors, const WorkerReport& report) {
+  std::vector<DropTensors> out;
+  for (const TensorId id : report.dropped) {
+    if (!has_ended(tensors, id)) continue;
+    if (out.empty() || out.back().tensors.size() == kMaxTensorsPerDeclare)
+      out.push_back({0, tensors.run(), {}, {}});
+    out.back().tensors.push_back(id);
+  }
+  return out;
 }
 
 DropTensors unwanted(const TensorCatalog& tensors, ServerId server, const RunReport& report) {

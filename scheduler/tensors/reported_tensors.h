@@ -20,6 +20,10 @@ std::vector<PartitionMove> news_for(const TensorCatalog& tensors, const WorkerRe
                                     bool only_known);
 // What has failed, and the worker does not report it; declared by it or not.
 std::vector<TensorFailed> failures_for(const TensorCatalog& tensors, const WorkerReport& report);
+// All have dropped it.
+bool has_ended(const TensorCatalog& tensors, TensorId id);
+// Those that the worker reports as dropped, in messages of legal size.
+std::vector<DropTensors> ended_for(const TensorCatalog& tensors, const WorkerReport& report);
 // Of what a server reports that it holds, what it is not to have.
 DropTensors unwanted(const TensorCatalog& tensors, ServerId server, const RunReport& report);
 

@@ -37,7 +37,7 @@ void TensorCatalog::set_lanes(std::vector<Lane> lanes) {
 
 Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declaration) {
   const std::uint64_t partitions = partitions_of(declaration);
-  if (tensors_.size() >= config_.max_tensors) {
+  if (next_tensor_.value >= config_.max_tensors) {
     return too_large(declaration, fmt::format("is one too many: a job has at most {}", config_.max_tensors),
                      "declare fewer, larger tensors");
   }
@@ -47,49 +47,79 @@ Result<TensorId> TensorCatalog::add(Rank rank, const TensorDeclaration& declarat
                                  rounded(ByteSize{config_.partition_bytes})),
                      "raise partition-bytes");
   }
-  const TensorId id{static_cast<std::uint32_t>(tensors_.size())};
-  Tensor tensor;
+  const TensorId id = std::exchange(next_tensor_, next_tensor_.next());
+  Tensor& tensor = tensors_[id];
   tensor.declaration = declaration;
   tensor.declared_by = rank;
   tensor.has_it.assign(config_.world_size, false);
   tensor.first = PartitionId{static_cast<std::uint32_t>(next_partition_)};
   tensor.owners.reserve(partitions);
-  std::uint64_t rest = bytes_of(declaration);
-  for (std::uint64_t i = 0; i < partitions; ++i) {
-    const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
-    tensor.owners.push_back(assigner_.assign(bytes));
-    rest -= bytes;
-  }
+  for (std::uint32_t i = 0; i < partitions; ++i)
+    tensor.owners.push_back(assigner_.assign(bytes_of(tensor, i)));
   next_partition_ += partitions;
-  by_name_.emplace(declaration.name, id);
+  by_name_[declaration.name].insert(id);
   has_async_ = has_async_ || declaration.mode == Mode::async;
-  tensors_.push_back(std::move(tensor));
   return id;
 }
 
 void TensorCatalog::note_declared(TensorId id, Rank rank) {
-  std::vector<bool>& has_it = tensors_[id.value].has_it;
+  std::vector<bool>& has_it = tensors_.at(id).has_it;
   if (rank.value >= has_it.size()) return;
   has_it[rank.value] = true;
   if (std::find(has_it.begin(), has_it.end(), false) == has_it.end()) has_it = {};
 }
 
 bool TensorCatalog::has_declared(TensorId id, Rank rank) const {
-  const std::vector<bool>& has_it = tensors_[id.value].has_it;
+  const std::vector<bool>& has_it = tensors_.at(id).has_it;
   return rank.value >= has_it.size() || has_it[rank.value];
+}
+
+void TensorCatalog::take_back(TensorId id) { tensors_.at(id).has_it.assign(config_.world_size, false); }
+
+void TensorCatalog::take_back(TensorId id, Rank rank) {
+  std::vector<bool>& has_it = tensors_.at(id).has_it;
+  if (has_it.empty()) has_it.assign(config_.world_size, true);
+  if (rank.value < has_it.size()) has_it[rank.value] = false;
+}
+
+// ---- tensors that are dropped ----
+
+void TensorCatalog::note_dropped(TensorId id, Rank rank) {
+  std::vector<bool>& dropped = tensors_.at(id).dropped;
+  if (rank.value >= dropped.size()) dropped.resize(rank.value + 1);
+  dropped[rank.value] = true;
+}
+
+bool TensorCatalog::has_dropped(TensorId id, Rank rank) const {
+  const std::vector<bool>& dropped = tensors_.at(id).dropped;
+  return rank.value < dropped.size() && dropped[rank.value];
+}
+
+void TensorCatalog::remove(TensorId id) {
+  const auto found = tensors_.find(id);
+  const Tensor& tensor = found->second;
+  for (std::uint32_t i = 0; i < tensor.owners.size(); ++i)
+    assigner_.give_back(tensor.owners[i], bytes_of(tensor, i));
+  const auto named = by_name_.find(tensor.declaration.name);
+  named->second.erase(id);
+  if (named->second.empty()) by_name_.erase(named);
+  tensors_.erase(found);
 }
 
 // ---- what servers have to know of them ----
 
 PartitionSlice TensorCatalog::slice_of(const Tensor& tensor, std::uint32_t index) const {
-  const std::uint64_t per_partition = config_.partition_bytes / size_of(tensor.declaration.dtype);
-  const std::uint64_t before = index * per_partition;
   return {PartitionId{tensor.first.value + index}, config_.lanes[tensor.owners[index].value].shard,
-          std::min(tensor.declaration.elements - before, per_partition)};
+          bytes_of(tensor, index) / size_of(tensor.declaration.dtype)};
+}
+
+std::uint64_t TensorCatalog::bytes_of(const Tensor& tensor, std::uint32_t index) const {
+  const std::uint64_t before = index * config_.partition_bytes;
+  return std::min(bytes_of(tensor.declaration) - before, config_.partition_bytes);
 }
 
 TensorSlices TensorCatalog::without_partitions(TensorId id) const {
-  const TensorDeclaration& declaration = tensors_[id.value].declaration;
+  const TensorDeclaration& declaration = tensors_.at(id).declaration;
   return {
       id, declaration.name, declaration.dtype, declaration.mode, declaration.staleness, declaration.priority,
       {}};
@@ -98,7 +128,7 @@ TensorSlices TensorCatalog::without_partitions(TensorId id) const {
 std::vector<TensorCatalog::Slices> TensorCatalog::slices_of(const std::vector<TensorId>& tensors) const {
   std::map<ServerId, DeclareSlices> slices;
   for (const TensorId id : tensors) {
-    const Tensor& tensor = tensors_[id.value];
+    const Tensor& tensor = tensors_.at(id);
     std::map<ServerId, TensorSlices*> of_tensor;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
       const ServerId server = config_.lanes[tensor.owners[i].value].server;
@@ -129,13 +159,10 @@ TensorCatalog::Relocation TensorCatalog::deal_again(std::vector<Lane> lanes,
     out.slices.push_back({key.first, key.second, std::exchange(piece, {})});
   };
   std::map<std::pair<ServerId, std::uint64_t>, std::size_t> partitions;
-  for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
-    Tensor& tensor = tensors_[number];
-    std::uint64_t rest = bytes_of(tensor.declaration);
+  for (auto& [id, tensor] : tensors_) {
     std::set<ServerId> told;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
-      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
-      rest -= bytes;
+      const std::uint64_t bytes = bytes_of(tensor, i);
       const bool is_retired = config_.lanes[tensor.owners[i].value].retired;
       if (!is_retired && refused.count(PartitionId{tensor.first.value + i}) == 0) continue;
       const LaneIndex before = std::exchange(tensor.owners[i], assigner_.assign(bytes));
@@ -143,7 +170,7 @@ TensorCatalog::Relocation TensorCatalog::deal_again(std::vector<Lane> lanes,
       if (tensor.state != State::ready && tensor.state != State::declaring) continue;
       const bool known = tensor.state == State::ready;
       const PartitionId partition{tensor.first.value + i};
-      out.touched.emplace(partition, TensorId{number});
+      out.touched.emplace(partition, id);
       if (known) {
         out.moves.push_back({partition, tensor.owners[i]});
         out.before.emplace(partition, before);
@@ -157,7 +184,7 @@ TensorCatalog::Relocation TensorCatalog::deal_again(std::vector<Lane> lanes,
         partitions[key] = 0;
         told.erase(server);
       }
-      if (told.insert(server).second) piece.tensors.push_back(without_partitions(TensorId{number}));
+      if (told.insert(server).second) piece.tensors.push_back(without_partitions(id));
       piece.tensors.back().partitions.push_back(slice_of(tensor, i));
       ++partitions[key];
     }
@@ -170,13 +197,10 @@ TensorCatalog::Relocation TensorCatalog::deal_again(std::vector<Lane> lanes,
 std::vector<TensorId> TensorCatalog::call_off(const std::map<PartitionId, LaneIndex>& before,
                                               std::vector<Lane> lanes) {
   std::vector<TensorId> failed;
-  for (std::uint32_t number = 0; number < tensors_.size(); ++number) {
-    Tensor& tensor = tensors_[number];
-    std::uint64_t rest = bytes_of(tensor.declaration);
+  for (auto& [id, tensor] : tensors_) {
     bool is_touched = false;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
-      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
-      rest -= bytes;
+      const std::uint64_t bytes = bytes_of(tensor, i);
       const auto found = before.find(PartitionId{tensor.first.value + i});
       if (found == before.end()) continue;
       is_touched = true;
@@ -184,14 +208,14 @@ std::vector<TensorId> TensorCatalog::call_off(const std::map<PartitionId, LaneIn
       assigner_.take(found->second, bytes);
       tensor.owners[i] = found->second;
     }
-    if (is_touched && tensor.state != State::ready) failed.push_back(TensorId{number});
+    if (is_touched && tensor.state != State::ready) failed.push_back(id);
   }
   set_lanes(std::move(lanes));
   return failed;
 }
 
 void TensorCatalog::give(TensorId tensor, PartitionId partition, LaneIndex lane) {
-  Tensor& known = tensors_[tensor.value];
+  Tensor& known = tensors_.at(tensor);
   known.owners[partition.value - known.first.value] = lane;
 }
 
@@ -210,9 +234,8 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
   if (placed.tensor.value >= config_.max_tensors) return contradicts("the number");
   skip(TensorId{placed.tensor.value + 1},
        PartitionId{static_cast<std::uint32_t>(placed.first_partition.value + placed.owners.size())});
-  Tensor& tensor = tensors_[placed.tensor.value];
-  const bool is_new = tensor.declaration.name.empty();
-  if (is_new && by_name_.contains(declaration.name)) return contradicts("the name");
+  const auto [place, is_new] = tensors_.try_emplace(placed.tensor);
+  Tensor& tensor = place->second;
   if (!is_new && (tensor.declaration.name != declaration.name || !alike(tensor.declaration, declaration) ||
                   tensor.first != placed.first_partition)) {
     return contradicts("the declaration");
@@ -227,13 +250,9 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
     tensor.owners = placed.owners;
     tensor.state = State::ready;
     tensor.error = {};
-    by_name_.emplace(declaration.name, placed.tensor);
-    std::uint64_t rest = bytes_of(declaration);
-    for (const LaneIndex owner : tensor.owners) {
-      const std::uint64_t bytes = std::min(rest, config_.partition_bytes);
-      assigner_.take(owner, bytes);
-      rest -= bytes;
-    }
+    by_name_[declaration.name].insert(placed.tensor);
+    for (std::uint32_t i = 0; i < tensor.owners.size(); ++i)
+      assigner_.take(tensor.owners[i], bytes_of(tensor, i));
   }
   if (placed.error.code != ErrorCode::ok && tensor.state == State::ready) {
     tensor.state = State::failed;
@@ -244,10 +263,7 @@ Status TensorCatalog::restore(const KnownTensor& known, Rank reporter) {
 
 void TensorCatalog::skip(TensorId tensor, PartitionId partition) {
   next_partition_ = std::max<std::uint64_t>(next_partition_, partition.value);
-  if (tensor.value <= tensors_.size()) return;
-  Tensor hole;
-  hole.state = State::refused;
-  tensors_.resize(tensor.value, hole);
+  next_tensor_ = std::max(next_tensor_, tensor);
 }
 
 // ---- one tensor ----
@@ -255,11 +271,21 @@ void TensorCatalog::skip(TensorId tensor, PartitionId partition) {
 std::optional<TensorId> TensorCatalog::find(const std::string& name) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) return std::nullopt;
-  return found->second;
+  return *found->second.rbegin();
+}
+
+std::optional<TensorId> TensorCatalog::find(const std::string& name, Rank rank) const {
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return std::nullopt;
+  for (const TensorId id : found->second) {
+    if (!has_dropped(id, rank)) return id;
+  }
+  return std::nullopt;
 }
 
 const TensorDeclaration* TensorCatalog::declaration_of(TensorId id) const {
-  return id.value < tensors_.size() ? &tensors_[id.value].declaration : nullptr;
+  const auto found = tensors_.find(id);
+  return found == tensors_.end() ? nullptr : &found->second.declaration;
 }
 
 std::uint64_t TensorCatalog::partitions_of(const TensorDeclaration& declaration) const {
@@ -282,14 +308,14 @@ bool TensorCatalog::alike(const TensorDeclaration& a, const TensorDeclaration& b
 
 std::uint64_t TensorCatalog::bytes() const {
   std::uint64_t bytes = 0;
-  for (const Tensor& tensor : tensors_)
+  for (const auto& [id, tensor] : tensors_)
     bytes += tensor.state == State::failed ? 0 : bytes_of(tensor.declaration);
   return bytes;
 }
 
 std::uint32_t TensorCatalog::partitions_at(ServerId server) const {
   std::uint32_t count = 0;
-  for (const Tensor& tensor : tensors_) {
+  for (const auto& [id, tensor] : tensors_) {
     if (tensor.state != State::ready) continue;
     for (const LaneIndex owner : tensor.owners)
       count += config_.lanes[owner.value].server == server ? 1 : 0;
@@ -303,11 +329,10 @@ std::uint64_t TensorCatalog::bytes_at(ServerId server) const {
     if (config_.lanes[lane].server == server) bytes += assigner_.assigned_bytes(LaneIndex{lane});
   }
   // The server has dropped them.
-  for (const Tensor& tensor : tensors_) {
+  for (const auto& [id, tensor] : tensors_) {
     if (tensor.state != State::failed) continue;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
-      if (is_at(server, tensor.owners[i]))
-        bytes -= slice_of(tensor, i).elements * size_of(tensor.declaration.dtype);
+      if (is_at(server, tensor.owners[i])) bytes -= bytes_of(tensor, i);
     }
   }
   return bytes;
@@ -315,7 +340,7 @@ std::uint64_t TensorCatalog::bytes_at(ServerId server) const {
 
 const TensorDeclaration* TensorCatalog::held_by(ServerId server) const {
   const TensorDeclaration* held = nullptr;
-  for (const Tensor& tensor : tensors_) {
+  for (const auto& [id, tensor] : tensors_) {
     if (tensor.state != State::ready || servers_of(tensor).count(server) == 0) continue;
     if (tensor.declaration.mode == Mode::async) return &tensor.declaration;
     if (held == nullptr) held = &tensor.declaration;
@@ -324,7 +349,8 @@ const TensorDeclaration* TensorCatalog::held_by(ServerId server) const {
 }
 
 bool TensorCatalog::has_ready_beside(ServerId server, const std::map<PartitionId, LaneIndex>& known) const {
-  return std::any_of(tensors_.begin(), tensors_.end(), [&](const Tensor& tensor) {
+  return std::any_of(tensors_.begin(), tensors_.end(), [&](const auto& entry) {
+    const Tensor& tensor = entry.second;
     if (tensor.state != State::ready) return false;
     for (std::uint32_t i = 0; i < tensor.owners.size(); ++i) {
       const bool is_there = config_.lanes[tensor.owners[i].value].server == server;
@@ -336,7 +362,7 @@ bool TensorCatalog::has_ready_beside(ServerId server, const std::map<PartitionId
 
 const TensorDeclaration* TensorCatalog::async_among(const std::map<PartitionId, TensorId>& partitions) const {
   for (const auto& [partition, id] : partitions) {
-    const Tensor& tensor = tensors_[id.value];
+    const Tensor& tensor = tensors_.at(id);
     if (tensor.state == State::ready && tensor.declaration.mode == Mode::async) return &tensor.declaration;
   }
   return nullptr;

@@ -1,13 +1,17 @@
 // The tensors of a running job: the numbers, the declaration, the state and the owners of each. An owner is a
 // lane; the assigner deals partitions to lanes by their share of the bytes.
 //
-//   declaring --> ready           servers have confirmed it; workers know it
-//       |  ^        |
-//       v  |        v
-//     refused     failed          for good
+//   declaring --> ready  ------------+     servers have confirmed it; workers know it
+//       |  ^        |                v
+//       v  |        v              ending  all ranks have dropped it; then it is removed
+//     refused     failed             ^
+//                   +----------------+
 //
-// Owner: TensorTable, which changes states; Handoff and Recovery change owners, through it. Pure. Limits:
-// those of Config. References to tensors are valid until the next add() or skip().
+// Several tensors may have the same name: of those, a rank has dropped all but one. Numbers are not used
+// again.
+//
+// Owner: TensorTable, which changes states, and TensorDrops, which ends tensors; Handoff and Recovery change
+// owners, through it. Pure. Limits: those of Config. A reference to a tensor is valid until it is removed.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +49,7 @@ class TensorCatalog {
     std::uint32_t max_tensors = kMaxTensorsPerJob;
     std::uint32_t max_partitions = kMaxPartitionsPerJob;
   };
-  enum class State : std::uint8_t { declaring, ready, refused, failed };
+  enum class State : std::uint8_t { declaring, ready, refused, failed, ending };
   struct Tensor {
     TensorDeclaration declaration;
     Rank declared_by;
@@ -53,8 +57,9 @@ class TensorCatalog {
     Error error;  // refused, failed
     PartitionId first;
     std::vector<LaneIndex> owners;
-    std::uint64_t batch = 0;   // declaring: by this batch of the TensorTable
-    std::vector<bool> has_it;  // by rank, who has declared it; empty: all have
+    std::uint64_t batch = 0;    // declaring: by this batch of the TensorTable
+    std::vector<bool> has_it;   // by rank, who has declared it; empty: all have
+    std::vector<bool> dropped;  // by rank, who has dropped it; not longer than needed
   };
 
   explicit TensorCatalog(Config config);
@@ -89,7 +94,7 @@ class TensorCatalog {
   // ---- after a restart, before anything else ----
   // A tensor that workers know, with its owners; `error`: it has failed.
   Status restore(const KnownTensor& known, Rank reporter);
-  // Numbers up to these are not to be used for new ones.
+  // Numbers below these are not to be used for new ones.
   void skip(TensorId tensor, PartitionId partition);
   void restored() { assigner_.set_shares(shares_of(config_.lanes)); }
   // Another lane has it; TensorTable::relocate() follows.
@@ -99,24 +104,38 @@ class TensorCatalog {
   Result<TensorId> add(Rank rank, const TensorDeclaration& declaration);
   void note_declared(TensorId id, Rank rank);
   bool has_declared(TensorId id, Rank rank) const;
+  // Nobody has it: servers have refused it. Or the rank has not: it has never heard the answer.
+  void take_back(TensorId id);
+  void take_back(TensorId id, Rank rank);
+
+  // ---- tensors that are dropped ----
+  void note_dropped(TensorId id, Rank rank);
+  bool has_dropped(TensorId id, Rank rank) const;
+  void remove(TensorId id);
 
   // ---- one tensor ----
+  // The last one of this name.
   std::optional<TensorId> find(const std::string& name) const;
-  bool has(TensorId id) const { return id.value < tensors_.size(); }
-  Tensor& operator[](TensorId id) { return tensors_[id.value]; }
-  const Tensor& operator[](TensorId id) const { return tensors_[id.value]; }
+  // The first one that the rank has not dropped: what it means when it declares the name.
+  std::optional<TensorId> find(const std::string& name, Rank rank) const;
+  bool has(TensorId id) const { return tensors_.contains(id); }
+  // False also if there was one.
+  bool is_new(TensorId id) const { return id >= next_tensor_; }
+  Tensor& operator[](TensorId id) { return tensors_.at(id); }
+  const Tensor& operator[](TensorId id) const { return tensors_.at(id); }
   // nullptr: there is none.
   const TensorDeclaration* declaration_of(TensorId id) const;
   std::uint64_t partitions_of(const TensorDeclaration& declaration) const;
   std::set<ServerId> servers_of(const Tensor& tensor) const;
-  LaneIndex owner_of(TensorId tensor, PartitionId partition) const {
-    return tensors_[tensor.value].owners[partition.value - tensors_[tensor.value].first.value];
+  LaneIndex owner_of(TensorId id, PartitionId partition) const {
+    const Tensor& tensor = tensors_.at(id);
+    return tensor.owners[partition.value - tensor.first.value];
   }
   bool is_at(ServerId server, LaneIndex owner) const { return config_.lanes[owner.value].server == server; }
   static bool alike(const TensorDeclaration& a, const TensorDeclaration& b);
 
   // ---- all of them ----
-  std::size_t size() const { return tensors_.size(); }
+  const std::map<TensorId, Tensor>& all() const { return tensors_; }
   // One of them at least is asynchronous, whatever became of it.
   bool has_async() const { return has_async_; }
   std::uint64_t bytes() const;
@@ -142,13 +161,15 @@ class TensorCatalog {
   static std::uint64_t bytes_of(const TensorDeclaration& declaration) {
     return declaration.elements * size_of(declaration.dtype);
   }
+  std::uint64_t bytes_of(const Tensor& tensor, std::uint32_t index) const;  // of its partition
   PartitionSlice slice_of(const Tensor& tensor, std::uint32_t index) const;
   TensorSlices without_partitions(TensorId id) const;
 
   Config config_;
   PartitionAssigner assigner_;
-  std::vector<Tensor> tensors_;  // by TensorId
-  std::unordered_map<std::string, TensorId> by_name_;
+  std::map<TensorId, Tensor> tensors_;
+  std::unordered_map<std::string, std::set<TensorId>> by_name_;
+  TensorId next_tensor_;
   std::uint64_t next_partition_ = 0;
   bool has_async_ = false;
 };

@@ -11,6 +11,12 @@ void TensorRelay::open(std::uint64_t partition_bytes, std::vector<TensorCatalog:
   table_ = std::make_unique<TensorTable>(TensorTable::Config{
       run_.id, run_.name(), partition_bytes, std::move(lanes),
       [this](Rank rank) { return run_.membership.name_of(rank); }, run_.membership.world_size()});
+  drops_ = std::make_unique<TensorDrops>(run_, table_->catalog());
+}
+
+void TensorRelay::close() {
+  drops_.reset();
+  table_.reset();
 }
 
 void TensorRelay::send(Epoch epoch, bool hold) {
@@ -30,19 +36,23 @@ void TensorRelay::send(Epoch epoch, bool hold) {
     } else if (auto* failure = std::get_if<TensorTable::Failure>(&output)) {
       run_.outbox.log(LogLevel::warn, failure->message.error.message);
       run_.broadcast(std::move(failure->message));
+    } else if (const auto* given_up = std::get_if<TensorTable::GivenUp>(&output)) {
+      (void)drops_->note(given_up->rank, {given_up->tensor});  // it is there
     }
   }
+  if (!hold) drops_->go_on();
 }
 
 void TensorRelay::send_held() {
   for (TensorTable::Answer& answer : std::exchange(held_, {})) {
-    table_->refresh(answer.message);
+    table_->refresh(answer);
     if (const Worker* worker = run_.membership.find(answer.rank))
       run_.outbox.send(worker->peer, std::move(answer.message));
   }
 }
 
 bool TensorRelay::acked(ServerId server, std::uint64_t request, const Error& error) {
+  if (drops_ != nullptr && drops_->acked(request)) return true;
   const auto known = requests_.find(request);
   if (known == requests_.end()) return false;
   const std::uint64_t batch = known->second.batch;
@@ -52,12 +62,18 @@ bool TensorRelay::acked(ServerId server, std::uint64_t request, const Error& err
 }
 
 void TensorRelay::forget(ServerId server) {
+  if (drops_ != nullptr) drops_->forget(server);
   std::erase_if(requests_, [&](const auto& entry) { return entry.second.server == server; });
 }
 
 void TensorRelay::forget(Rank rank) {
   table_->leave(rank);
   std::erase_if(held_, [&](const TensorTable::Answer& answer) { return answer.rank == rank; });
+}
+
+void TensorRelay::let_go(Rank rank) {
+  forget(rank);
+  drops_->note_absence();
 }
 
 void TensorRelay::drop(ServerId server, DropTensors unwanted) const {

@@ -21,9 +21,9 @@ std::string text_of(const TensorDeclaration& declaration) {
 
 // ---- declares ----
 
-bool TensorTable::has_new(const Declare& declare) const {
+bool TensorTable::has_new(Rank rank, const Declare& declare) const {
   return std::any_of(declare.tensors.begin(), declare.tensors.end(),
-                     [this](const auto& tensor) { return !catalog_.find(tensor.name); });
+                     [&](const auto& tensor) { return !catalog_.find(tensor.name, rank); });
 }
 
 Status TensorTable::declare(Rank rank, const Declare& declare) {
@@ -61,7 +61,7 @@ TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& decla
                        "declare fewer tensors at once, split the tensor, or raise partition-bytes")};
   }
   partitions += count;
-  if (const auto known = catalog_.find(declaration.name)) {
+  if (const auto known = catalog_.find(declaration.name, rank)) {
     Tensor& tensor = catalog_[*known];
     if (tensor.state != State::failed && !TensorCatalog::alike(tensor.declaration, declaration)) {
       fail(*known, rank, declaration);
@@ -69,8 +69,9 @@ TensorTable::Item TensorTable::resolve(Rank rank, const TensorDeclaration& decla
       tensor.state = State::declaring;
       batch.tensors.push_back(*known);
     }
+    const bool had_it = catalog_.has_declared(*known, rank);
     catalog_.note_declared(*known, rank);
-    return {*known, {}};
+    return {*known, {}, had_it};
   }
   const Result<TensorId> added = catalog_.add(rank, declaration);
   if (!added) return {std::nullopt, added.error()};
@@ -116,6 +117,7 @@ void TensorTable::finish(std::uint64_t number) {
       tensor.error = batch.error;
     }
     if (tensor.state == State::ready) continue;
+    if (tensor.state == State::refused) catalog_.take_back(id);
     for (const ServerId server : catalog_.servers_of(tensor)) {
       if (batch.accepted.count(server) != 0) dropped[server].push_back(id);
     }
@@ -134,7 +136,7 @@ void TensorTable::answer_or_wait(std::uint64_t key) {
     batches_.at(catalog_[*item.tensor].batch).requests.push_back(key);
     return;
   }
-  Declared declared{request.number, {}};
+  Answer answer{request.rank, Declared{request.number, {}}};
   for (const Item& item : request.items) {
     DeclaredTensor result;
     if (!item.tensor) {
@@ -146,10 +148,12 @@ void TensorTable::answer_or_wait(std::uint64_t key) {
       result.priority = tensor.declaration.priority;
       result.first_partition = tensor.first;
       if (tensor.state == State::ready) result.owners = tensor.owners;
+      if (!item.had_it) answer.first.insert(*item.tensor);
     }
-    declared.tensors.push_back(std::move(result));
+    answer.message.tensors.push_back(std::move(result));
   }
-  output_.emplace_back(Answer{request.rank, std::move(declared)});
+  give_up_what_failed(answer);
+  output_.emplace_back(std::move(answer));
   --pending_by_rank_[request.rank];
   requests_.erase(it);
 }
@@ -159,12 +163,26 @@ void TensorTable::leave(Rank rank) {
   pending_by_rank_.erase(rank);
 }
 
-void TensorTable::refresh(Declared& declared) const {
-  for (DeclaredTensor& result : declared.tensors) {
+void TensorTable::note_given(Rank rank, const std::map<TensorId, KnownTensor>& tensors) {
+  for (const auto& [id, tensor] : catalog_.all()) {
+    if (!tensors.contains(id)) catalog_.take_back(id, rank);
+  }
+}
+
+void TensorTable::refresh(Answer& answer) {
+  std::erase_if(answer.first, [&](TensorId id) { return !catalog_.has(id); });
+  for (DeclaredTensor& result : answer.message.tensors) {
     if (result.error.code != ErrorCode::ok) continue;
     const Tensor& tensor = catalog_[result.tensor];
     result.error = tensor.error;
     result.owners = tensor.state == State::ready ? tensor.owners : std::vector<LaneIndex>{};
+  }
+  give_up_what_failed(answer);
+}
+
+void TensorTable::give_up_what_failed(const Answer& answer) {
+  for (const TensorId id : answer.first) {
+    if (catalog_[id].state == State::failed) output_.emplace_back(GivenUp{answer.rank, id});
   }
 }
 
@@ -176,14 +194,16 @@ void TensorTable::fail(TensorId id, Rank rank, const TensorDeclaration& other) {
                       fmt::format("tensor '{}' of job {} is declared differently: {} says {}, {} says {}",
                                   other.name, catalog_.job(), catalog_.name_of(tensor.declared_by),
                                   text_of(tensor.declaration), catalog_.name_of(rank), text_of(other)),
-                      "declare it alike on all ranks and start the job again"));
+                      "declare it alike on all ranks, once more: who has it drops it first"));
 }
 
 Status TensorTable::failed_at(Rank rank, TensorId id, const Error& error) {
-  if (!catalog_.has(id) || catalog_[id].state == State::declaring) {
+  const bool is_declared = catalog_.has(id) && catalog_[id].state != State::declaring;
+  if (!is_declared && (catalog_.has(id) || catalog_.is_new(id))) {
     return make_error(ErrorCode::protocol,
                       fmt::format("TensorFailed for tensor {}, which nobody has declared", id.value));
   }
+  if (!is_declared) return {};  // all have dropped it
   const Tensor& tensor = catalog_[id];
   if (tensor.state != State::ready) return {};
   if (error.code == ErrorCode::configuration) {
@@ -213,7 +233,7 @@ void TensorTable::fail(TensorId id, const Error& error) {
 
 void TensorTable::drop(const std::map<ServerId, std::vector<TensorId>>& tensors) {
   for (const auto& [server, ids] : tensors)
-    output_.emplace_back(Drop{server, {catalog_.run(), ids}});
+    output_.emplace_back(Drop{server, {0, catalog_.run(), ids}});
 }
 
 // ---- owners that change, and go ----

@@ -2,11 +2,12 @@
 // the servers that own some confirm it, and then every rank that declared the name gets the answer. Later
 // declares of the name must be equal.
 //
-// A difference fails the tensor for good: this and every later declare of the name gets an error that names
-// both, all workers are told and the servers drop it. So does a tensor on which ranks call different things,
-// which a worker hears from a server, and says. A refusal of a server (memory) fails the declares that wait
-// for it, and the slices elsewhere are dropped; the tensor keeps its numbers and its placement, and the next
-// declare tries again. Tensors that one Declare brings are confirmed or refused together: a batch.
+// A difference fails the tensor for good: this and the first declare of every other rank gets an error that
+// names both, all workers are told and the servers drop it. So does a tensor on which ranks call different
+// things, which a worker hears from a server, and says. Who gets the error instead of the tensor has dropped
+// it with that (TensorDrops). A refusal of a server (memory) fails the declares that wait for it, and the
+// slices elsewhere are dropped; the tensor keeps its numbers and its placement, and the next declare tries
+// again. Tensors that one Declare brings are confirmed or refused together: a batch.
 //
 // Owner: TensorRelay, of a job that has opened. Pure: what is to be sent is taken with take_output. Limits:
 // those of the catalog, kMaxPartitionsPerDeclare, and kMaxPendingDeclares that one worker may have under way.
@@ -39,11 +40,16 @@ class TensorTable {
   struct Answer {
     Rank rank;
     Declared message;
+    std::set<TensorId> first = {};  // of these, those that the rank did not have before
   };
   struct Failure {  // for every worker
     TensorFailed message;
   };
-  using Output = std::variant<Slices, Drop, Answer, Failure>;
+  struct GivenUp {  // it has got an error, and nothing to drop
+    Rank rank;
+    TensorId tensor;
+  };
+  using Output = std::variant<Slices, Drop, Answer, Failure, GivenUp>;
 
   static constexpr std::size_t kMaxPendingDeclares = 4096;
 
@@ -54,7 +60,7 @@ class TensorTable {
   const TensorCatalog& catalog() const { return catalog_; }
 
   // Names a tensor that is not here yet.
-  bool has_new(const Declare& declare) const;
+  bool has_new(Rank rank, const Declare& declare) const;
   // Fails only if the worker has too many declares under way.
   Status declare(Rank rank, const Declare& declare);
   // A worker that had the answer cannot hold the tensor, or knows that the ranks do not call the same on it:
@@ -63,8 +69,10 @@ class TensorTable {
   void acked(std::uint64_t batch, ServerId server, const Error& error);
   // The rank wants no answers any more, or asks again.
   void leave(Rank rank);
+  // It says what it has been given: no more than that.
+  void note_given(Rank rank, const std::map<TensorId, KnownTensor>& tensors);
   // An answer that was kept back: what it says is brought up to date.
-  void refresh(Declared& declared) const;
+  void refresh(Answer& answer);
 
   // As of the catalog; what is just being declared is declared at the new owners, too. Acks of a server that
   // is gone do not come: `gone`. The slices that are left to the caller are of no batch.
@@ -99,7 +107,8 @@ class TensorTable {
   };
   struct Item {
     std::optional<TensorId> tensor;
-    Error error;  // if none
+    Error error;          // if none
+    bool had_it = false;  // the rank, before
   };
   struct Request {
     Rank rank;
@@ -111,6 +120,7 @@ class TensorTable {
   void start(std::uint64_t number, Batch batch);
   void finish(std::uint64_t number);
   void answer_or_wait(std::uint64_t key);
+  void give_up_what_failed(const Answer& answer);
   void fail(TensorId id, Rank rank, const TensorDeclaration& other);
   void fail(TensorId id, const Error& error);
   void drop(const std::map<ServerId, std::vector<TensorId>>& tensors);

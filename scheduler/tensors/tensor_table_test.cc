@@ -109,7 +109,7 @@ TEST_CASE("tensors: equal declares of several ranks are one, and later ones are 
   answers = only<Answer>(table.take_output());
   REQUIRE(answers.size() == 1);
   CHECK(answers[0].message.tensors[0].priority == 0);
-  CHECK(table.catalog().size() == 1);
+  CHECK(table.catalog().all().size() == 1);
 }
 
 TEST_CASE("tensors: partitions are numbered through the job, and an empty tensor has none") {

@@ -22,7 +22,13 @@ struct WorkerMemory {
   std::optional<JobStart> start;
   std::map<std::uint64_t, Declare> asked;
   std::map<TensorId, KnownTensor> tensors;
+  std::set<TensorId> dropped;  // of these
   Attached end;
+
+  void drop(CoreHarness& h, PeerId peer, TensorId tensor) {
+    dropped.insert(tensor);
+    h.say(peer, DropTensors{0, hello.job_run, {tensor}, {}});
+  }
 
   void learn(CoreHarness& h, PeerId peer) {
     for (const Message& message : h.inbox[peer]) {
@@ -34,8 +40,17 @@ struct WorkerMemory {
         start = *begun;
       } else if (const auto* declared = std::get_if<Declared>(&message)) {
         for (std::size_t i = 0; i < declared->tensors.size(); ++i) {
-          tensors[declared->tensors[i].tensor] = {asked.at(declared->request).tensors[i],
-                                                  declared->tensors[i]};
+          const DeclaredTensor& tensor = declared->tensors[i];
+          tensors[tensor.tensor] = {asked.at(declared->request).tensors[i], tensor};
+          const auto count = static_cast<std::uint32_t>(tensor.owners.size());
+          end.next_tensor = std::max(end.next_tensor, tensor.tensor.next());
+          end.next_partition =
+              std::max(end.next_partition, PartitionId{tensor.first_partition.value + count});
+        }
+      } else if (const auto* ended = std::get_if<DropTensors>(&message)) {
+        for (const TensorId id : ended->tensors) {
+          tensors.erase(id);
+          dropped.erase(id);
         }
       } else if (const auto* moved = std::get_if<Moved>(&message)) {
         start->epoch = moved->epoch;
@@ -66,6 +81,7 @@ struct WorkerMemory {
       say(Declare{0, {known.declaration}});
       say(Declared{0, {known.placed}});
     }
+    if (!dropped.empty()) say(DropTensors{0, hello.job_run, {dropped.begin(), dropped.end()}, {}});
     say(end);
     return peer;
   }
@@ -97,7 +113,8 @@ struct ServerMemory {
         known->open.generation = shrunk->generation;
         leave_out(known->open.members, shrunk->lost);
       } else if (const auto* left = std::get_if<WorkerLeft>(&message)) {
-        if (RunReport* known = run(left->job_run)) known->left[left->rank] = left->lingers;
+        RunReport* const known = run(left->job_run);
+        if (known != nullptr && left->tensors.empty()) known->left[left->rank] = left->lingers;
       } else if (const auto* dropped = std::get_if<DropTensors>(&message)) {
         if (RunReport* known = run(dropped->job_run)) learn(*known, *dropped);
       } else if (const auto* ended = std::get_if<JobEnded>(&message)) {

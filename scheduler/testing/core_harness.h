@@ -174,6 +174,8 @@ class CoreHarness {
     const auto* shrunk = std::get_if<Shrunk>(&message);
     if (shrunk != nullptr && shrunk->request != 0) core.message(now, peer, Ack{shrunk->request, {}});
     if (slices != nullptr) core.message(now, peer, Ack{slices->request, {}});
+    const auto* drop = std::get_if<DropTensors>(&message);
+    if (drop != nullptr && drop->request != 0) core.message(now, peer, Ack{drop->request, {}});
   }
 
   void settle(PeerId peer, const Message& message) {

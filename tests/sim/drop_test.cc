@@ -23,9 +23,9 @@ using Set = std::set<std::size_t>;
 
 // What members, scheduler and servers must do. The second test leaves out each rule in turn.
 struct Rules {
-  bool skips_dropped = true;     // a member is not given again what it has dropped
-  bool servers_first = true;          // members forget an instance after all servers have
-  bool reports_dropped = true;        // a member's report contains what it has dropped and keeps
+  bool skips_dropped = true;    // a member is not given again what it has dropped
+  bool servers_first = true;    // members forget an instance after all servers have
+  bool reports_dropped = true;  // a member's report contains what it has dropped and keeps
 };
 
 struct Message {

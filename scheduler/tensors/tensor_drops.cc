@@ -1,0 +1,150 @@
+#include "scheduler/tensors/tensor_drops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/wire/limits.h"
+#include "scheduler/find_from.h"
+
+namespace bps {
+namespace {
+
+using State = TensorCatalog::State;
+
+// In messages of legal size.
+template <class Say>
+void in_pieces(const std::vector<TensorId>& tensors, const Say& say) {
+  for (std::size_t at = 0; at < tensors.size(); at += kMaxTensorsPerDeclare) {
+    const auto from = tensors.begin() + static_cast<std::ptrdiff_t>(at);
+    const std::size_t count = std::min<std::size_t>(tensors.size() - at, kMaxTensorsPerDeclare);
+    say(std::vector<TensorId>(from, from + static_cast<std::ptrdiff_t>(count)));
+  }
+}
+
+}  // namespace
+
+Status TensorDrops::note(Rank rank, const std::vector<TensorId>& tensors) {
+  for (const TensorId id : tensors) {
+    const bool is_there = catalog_.has(id);
+    const bool was_given =
+        is_there ? catalog_[id].state != State::declaring && catalog_[id].state != State::refused
+                 : !catalog_.is_new(id);
+    if (!was_given) {
+      return make_error(ErrorCode::protocol,
+                        fmt::format("DropTensors for tensor {}, which nobody has declared", id.value));
+    }
+    if (!is_there || catalog_.has_dropped(id, rank)) continue;
+    catalog_.note_dropped(id, rank);
+    if (catalog_[id].state == State::ending) continue;
+    dropped_.insert(id);
+    changed_.insert(id);
+    news_[rank].push_back(id);
+  }
+  return {};
+}
+
+void TensorDrops::tell_again() {
+  news_.clear();
+  for (const TensorId id : dropped_) {
+    for (Rank rank{0}; rank.value < catalog_[id].dropped.size(); rank = rank.next()) {
+      if (catalog_.has_dropped(id, rank)) news_[rank].push_back(id);
+    }
+  }
+}
+
+void TensorDrops::go_on() {
+  std::vector<TensorId> over;
+  for (const TensorId id : std::exchange(changed_, {})) {
+    if (is_over(id)) over.push_back(id);
+  }
+  end(over);
+  tell_servers();
+}
+
+// Who has left or is lost needs it no more. Mostly there is one who was there before, and still is.
+bool TensorDrops::is_over(TensorId id) {
+  Rank& last = stays_[id];
+  const auto found = find_from(run_.membership.workers(), last, [&](const auto& entry) {
+    return !entry.second.left && !catalog_.has_dropped(id, entry.first);
+  });
+  if (found) last = *found;
+  return !found;
+}
+
+void TensorDrops::tell_servers() {
+  for (const auto& [rank, tensors] : std::exchange(news_, {})) {
+    std::map<ServerId, std::vector<TensorId>> at;
+    for (const TensorId id : tensors) {
+      if (!catalog_.has(id) || catalog_[id].state != State::ready) continue;
+      for (const ServerId server : catalog_.servers_of(catalog_[id]))
+        at[server].push_back(id);
+    }
+    for (const auto& [server, its] : at) {
+      in_pieces(its, [&, to = server, who = rank](std::vector<TensorId> piece) {
+        run_.servers.send(to, WorkerLeft{run_.id, who, true, std::move(piece)});
+      });
+    }
+  }
+}
+
+void TensorDrops::end(const std::vector<TensorId>& tensors) {
+  std::map<ServerId, std::vector<TensorId>> at;
+  std::vector<TensorId> nowhere;
+  for (const TensorId id : tensors) {
+    dropped_.erase(id);
+    stays_.erase(id);
+    const bool is_at_servers = catalog_[id].state == State::ready;
+    catalog_[id].state = State::ending;
+    const std::set<ServerId> servers =
+        is_at_servers ? catalog_.servers_of(catalog_[id]) : std::set<ServerId>();
+    if (servers.empty()) nowhere.push_back(id);
+    for (const ServerId server : servers)
+      at[server].push_back(id);
+    if (!servers.empty()) freeing_[id] = static_cast<std::uint32_t>(servers.size());
+  }
+  for (const auto& [server, its] : at) {
+    in_pieces(its, [&, to = server](std::vector<TensorId> piece) {
+      const std::uint64_t request = run_.servers.ask(to, DropTensors{0, run_.id, piece, {}});
+      requests_.emplace(request, Request{to, std::move(piece)});
+    });
+  }
+  settle(nowhere);
+}
+
+bool TensorDrops::acked(std::uint64_t request) {
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return false;
+  const std::vector<TensorId> tensors = std::move(found->second.tensors);
+  requests_.erase(found);
+  std::vector<TensorId> freed;
+  for (const TensorId id : tensors) {
+    const auto freeing = freeing_.find(id);
+    if (--freeing->second > 0) continue;
+    freeing_.erase(freeing);
+    freed.push_back(id);
+  }
+  settle(freed);
+  return true;
+}
+
+void TensorDrops::forget(ServerId server) {
+  std::vector<std::uint64_t> lost;
+  for (const auto& [request, asked] : requests_) {
+    if (asked.server == server) lost.push_back(request);
+  }
+  for (const std::uint64_t request : lost)
+    acked(request);
+}
+
+// No server has them any more.
+void TensorDrops::settle(const std::vector<TensorId>& tensors) {
+  in_pieces(tensors, [&](std::vector<TensorId> piece) {
+    run_.broadcast(DropTensors{0, run_.id, std::move(piece), {}});
+  });
+  for (const TensorId id : tensors)
+    catalog_.remove(id);
+}
+
+}  // namespace bps
