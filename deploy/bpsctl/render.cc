@@ -33,6 +33,7 @@ const char* text_of(WaitKind kind) {
     case WaitKind::declaration: return "declaration";
     case WaitKind::move: return "move";
     case WaitKind::server: return "server";
+    case WaitKind::drop: return "drop";
     case WaitKind::link: break;
   }
   return "link";

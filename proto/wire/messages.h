@@ -306,8 +306,8 @@ struct DropTensors {
   friend bool operator==(const DropTensors&, const DropTensors&) = default;
 };
 
-// scheduler -> server: this rank pushes no later rounds, of these tensors (drop) or at all (close); no answer.
-// On close first while it lingers, then when it has gone.
+// scheduler -> server: this rank pushes no later rounds, of these tensors (drop) or at all (close); no
+// answer. On close first while it lingers, then when it has gone.
 struct WorkerLeft {
   JobRun job_run;
   Rank rank;

@@ -58,14 +58,14 @@ struct OpenRounds {  // server -> scheduler
 
 // ---- who waits for whom ----
 
-enum class Subject : std::uint8_t { everything = 0, tensor = 1, barrier = 2, declaration = 3 };
-inline constexpr std::uint8_t kSubjectCount = 4;
+enum class Subject : std::uint8_t { everything = 0, tensor = 1, barrier = 2, declaration = 3, drop = 4 };
+inline constexpr std::uint8_t kSubjectCount = 5;
 
 struct AskWaits {  // worker, administrator -> scheduler
   std::uint64_t request = 0;
   std::string job;  // of an administrator; empty: all. A worker asks about its own, and says none
   Subject subject = Subject::everything;
-  std::string tensor;  // with Subject::tensor
+  std::string tensor;  // with Subject::tensor, declaration and drop
   std::uint64_t older_than_ms = 0;
   std::uint64_t patience_ms = 0;  // the answer names servers that take longer; 0: kMaxQueryPatience
   friend bool operator==(const AskWaits&, const AskWaits&) = default;
@@ -104,8 +104,9 @@ enum class WaitKind : std::uint8_t {
   move = 6,         // servers have not confirmed partitions that move
   link = 7,         // of a worker to a server, which `missing` names: it is cut, and its end may be lost
   server = 8,       // which `missing` names, with `partitions` of the job: it does not answer
+  drop = 9,         // ranks have not dropped `tensor`, or its servers have not freed it
 };
-inline constexpr std::uint8_t kWaitKindCount = 9;
+inline constexpr std::uint8_t kWaitKindCount = 10;
 
 struct Wait {
   std::string job;

@@ -79,6 +79,8 @@ std::string to_string(const Wait& wait) {
     case WaitKind::server:
       return fmt::format("{} partition{} at {}, which does not answer", wait.partitions,
                          wait.partitions == 1 ? "" : "s", list_text(wait.missing));
+    case WaitKind::drop:
+      return fmt::format("the drop of {}: {}", wait.tensor, counted(wait, "", "dropped it"));
     case WaitKind::link: break;
   }
   return fmt::format("a link that is cut, between {}", list_text(wait.missing));

@@ -30,7 +30,7 @@ std::vector<ServerQueries::Target> WaitAnswers::targets_of(const AskWaits& query
     if (job->ended() || (!query.job.empty() && job->name() != query.job)) continue;
     job_known = true;
     ServerQueries::Target target{run, std::nullopt, {}};
-    const bool asks_servers = query.subject != Subject::declaration;
+    const bool asks_servers = query.subject != Subject::declaration && query.subject != Subject::drop;
     if (query.subject == Subject::tensor) {
       if (job->tensors() != nullptr) target.tensor = job->tensors()->find(query.tensor);
       if (!target.tensor) continue;

@@ -95,6 +95,7 @@ std::vector<Wait> JobWaits::waits(TimePoint now, const AskWaits& query, const Ro
       asks_for(query, Subject::barrier) || (query.subject == Subject::tensor && cycles.barrier_age_ms() > 0);
   if (parts_.barriers.open() && is_asked) out.push_back(wait_of_barrier(now, cycles, silence));
   if (query.subject == Subject::barrier) return out;
+  if (query.subject == Subject::drop) return drops(query.tensor, silence);
   for (const CutLink& link : parts_.links.list(now))
     out.push_back(wait_of(link, silence));
   for (Wait& more : unconfirmed(now, query, silence))
@@ -129,6 +130,31 @@ std::vector<Wait> JobWaits::unconfirmed(TimePoint now, const AskWaits& query, co
     if (const auto* tensor = parts_.tensors.catalog().declaration_of(meant ? *asked : batch.tensors.front()))
       out.back().tensor = tensor->name;
     if (unconfirmed_since_.what == batch.number) out.back().age_ms = age_ms(unconfirmed_since_, now);
+  }
+  return out;
+}
+
+// Of all tensors with this name that somebody has dropped.
+std::vector<Wait> JobWaits::drops(const std::string& name, const Silence& silence) const {
+  std::vector<Wait> out;
+  if (!parts_.tensors.is_open()) return out;
+  const TensorCatalog& catalog = parts_.tensors.catalog();
+  for (const auto& [id, tensor] : catalog.all()) {
+    if (out.size() == kMaxWaitsNamed) break;
+    if (tensor.declaration.name != name || tensor.dropped.empty()) continue;
+    std::vector<Party> missing;
+    std::size_t expected = run_.membership.workers().size();
+    if (tensor.state == TensorCatalog::State::ending) {
+      for (const ServerId server : parts_.tensors.drops().freeing(id))
+        missing.push_back(run_.servers.party(server, silence));
+      expected = catalog.servers_of(tensor).size();
+    } else {
+      for (const auto& [rank, worker] : run_.membership.workers()) {
+        if (!worker.left && !catalog.has_dropped(id, rank)) missing.push_back(party(rank, silence));
+      }
+    }
+    out.push_back(wait(WaitKind::drop, std::move(missing), expected));
+    out.back().tensor = name;
   }
   return out;
 }

@@ -71,6 +71,7 @@ class JobWaits {
   std::uint64_t age_ms(const Since& since, TimePoint now) const;
   Wait wait(WaitKind kind, std::vector<Party> missing, std::size_t expected) const;
   Wait wait_of(const CutLink& link, const Silence& silence) const;
+  std::vector<Wait> drops(const std::string& name, const Silence& silence) const;
   std::vector<Wait> unconfirmed(TimePoint now, const AskWaits& query, const Silence& silence) const;
 
   Run& run_;

@@ -113,6 +113,15 @@ void TensorDrops::end(const std::vector<TensorId>& tensors) {
   settle(nowhere);
 }
 
+std::set<ServerId> TensorDrops::freeing(TensorId id) const {
+  std::set<ServerId> servers;
+  for (const auto& [request, asked] : requests_) {
+    if (std::find(asked.tensors.begin(), asked.tensors.end(), id) != asked.tensors.end())
+      servers.insert(asked.server);
+  }
+  return servers;
+}
+
 bool TensorDrops::acked(std::uint64_t request) {
   const auto found = requests_.find(request);
   if (found == requests_.end()) return false;

@@ -34,6 +34,9 @@ class TensorDrops {
   // What follows from all that. Not while partitions move.
   void go_on();
 
+  // Servers that have not acknowledged yet that they have freed it.
+  std::set<ServerId> freeing(TensorId id) const;
+
   // False: the request was none of these.
   bool acked(std::uint64_t request);
   // The server will acknowledge nothing more.

@@ -1,4 +1,5 @@
 // Tensors that ranks drop, and names that are declared again (decision 0034).
+#include "proto/wire/wait_text.h"
 #include "scheduler/testing/attach_harness.h"
 
 namespace bps::tensor_drops_test {
@@ -27,6 +28,12 @@ JobState state_of_job(CoreHarness& h) {
   return h.last<ClusterState>(admin).jobs.at(0);
 }
 
+std::vector<Wait> waits_for_drop(CoreHarness& h, PeerId worker, const std::string& tensor) {
+  h.say(worker, AskWaits{1, "", Subject::drop, tensor, 0, 0});
+  h.run(milliseconds(50));
+  return h.last<Waits>(worker).waits;
+}
+
 constexpr TensorId kFirst{0};
 
 }  // namespace
@@ -46,8 +53,16 @@ TEST_CASE("drop: when all ranks have dropped a tensor its servers free it, and t
     CHECK(told_of_drops(h, server)[1] ==
           WorkerLeft{h.last<JobStart>(workers[0]).job_run, Rank{2}, true, {kFirst}});
   }
+  REQUIRE(waits_for_drop(h, workers[0], "w").size() == 1);
+  CHECK_THAT(to_string(waits_for_drop(h, workers[0], "w")[0]),
+             Contains("the drop of w: 2 of 3 dropped it, missing rank 1 (host gpu-1, "));
   h.say(workers[1], drop(h, workers[1], {kFirst}));
   std::vector<DropTensors> asked;
+  CHECK(waits_for_drop(h, workers[0], "v").empty());
+  REQUIRE(waits_for_drop(h, workers[0], "w").size() == 1);
+  CHECK_THAT(to_string(waits_for_drop(h, workers[0], "w")[0]),
+             Contains("the drop of w: 0 of 2 dropped it, missing server 1 (host a, ") &&
+                 Contains("server 2 (host b, "));
   for (const PeerId server : servers) {
     REQUIRE(h.got<DropTensors>(server).size() == 1);
     asked.push_back(h.last<DropTensors>(server));

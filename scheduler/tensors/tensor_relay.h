@@ -29,6 +29,7 @@ class TensorRelay {
   TensorCatalog& catalog() { return table_->catalog(); }
   const TensorCatalog& catalog() const { return table_->catalog(); }
   TensorDrops& drops() { return *drops_; }
+  const TensorDrops& drops() const { return *drops_; }
 
   // Sends what the table has decided. `hold`: no answers, until send_held().
   void send(Epoch epoch, bool hold);
