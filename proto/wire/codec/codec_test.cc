@@ -337,7 +337,8 @@ TEST_CASE("numbers beyond their limits are refused") {
   CHECK_THAT(refusal(NotReady{.partition = PartitionId{~0u}}), Catch::Contains("NotReady.partition"));
   CHECK_THAT(refusal(Declare{1, {{.name = "a", .elements = kMaxTensorElements + 1}}}),
              Catch::Contains("tensors.elements"));
-  CHECK_THAT(refusal(DropTensors{0, {}, {TensorId{kMaxTensorsPerJob}}}), Catch::Contains("DropTensors.tensors"));
+  CHECK_THAT(refusal(DropTensors{0, {}, {TensorId{kMaxTensorsPerJob}}}),
+             Catch::Contains("DropTensors.tensors"));
   CHECK_THAT(refusal(DropTensors{0, {}, {}, {PartitionId{kMaxPartitionsPerJob}}}),
              Catch::Contains("DropTensors.partitions"));
   CHECK_THAT(

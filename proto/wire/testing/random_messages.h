@@ -64,8 +64,7 @@ class RandomMessages {
         return DropTensors{any(), JobRun{any()}, list<TensorId>(20, kMaxTensorsPerJob),
                            list<PartitionId>(20, kMaxPartitionsPerJob)};
       case 18:
-        return WorkerLeft{JobRun{any()}, rank(), number(0, 1) == 1,
-                          list<TensorId>(20, kMaxTensorsPerJob)};
+        return WorkerLeft{JobRun{any()}, rank(), number(0, 1) == 1, list<TensorId>(20, kMaxTensorsPerJob)};
       case 19: return JobEnded{JobRun{any()}, error()};
       case 20: return Ack{any(), error()};
       case 21:
