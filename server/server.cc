@@ -359,10 +359,9 @@ void Server::open_job(const OpenJob& job) {
 }
 
 void Server::worker_left(const WorkerLeft& left) {
-  admission_.ledger().worker_left(left);
-  shards_.on_all(
-      [left](Shard& shard, std::uint32_t) { shard.worker_left(left.job_run, left.rank, left.lingers); },
-      [] {});
+  if (left.tensors.empty()) admission_.ledger().worker_left(left);
+  const auto shared = std::make_shared<const WorkerLeft>(left);
+  shards_.on_all([shared](Shard& shard, std::uint32_t) { shard.worker_left(*shared); }, [] {});
 }
 
 void Server::shrink(const Shrunk& shrunk) {

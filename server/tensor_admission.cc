@@ -38,9 +38,11 @@ void TensorAdmission::run_deferred() {
   }
 }
 
-// The scheduler asks again for what waits for memory, and not for what is dropped.
+// The scheduler asks again for what waits for memory. What it drops it asks again if it wants an answer.
 void TensorAdmission::taken_up() {
   std::erase_if(deferred_, [](const Message& m) { return std::holds_alternative<DeclareSlices>(m); });
+  for (Message& message : deferred_)
+    std::get<DropTensors>(message).request = 0;
   waits_for_freed_ = false;
   run_deferred();
 }
@@ -208,8 +210,12 @@ void TensorAdmission::end_grant(Request request, const JobLedger::Declaration& d
 void TensorAdmission::drop(const DropTensors& drop) {
   const std::uint64_t bytes = ledger_.drop(drop);
   const auto shared = std::make_shared<const DropTensors>(drop);
+  // Workers give back what they were lent when they hear of it: that is after the answer.
   shards_.on_all([shared](Shard& shard, std::uint32_t) { shard.drop(*shared); },
-                 [this, bytes] { on_freed(bytes); });
+                 [this, bytes, request = asked(drop.request)] {
+                   on_freed(bytes);
+                   if (request.number != 0) owner_.acknowledge(request, {});
+                 });
 }
 
 }  // namespace bps

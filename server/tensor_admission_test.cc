@@ -118,6 +118,32 @@ TEST_CASE("tensor admission: a scheduler that is back asks again for what waits,
   CHECK(world.reserved() == 2 * 32 * kMiB + 2 * 2 * kMiB);
 }
 
+TEST_CASE("tensor admission: a drop with a number is acknowledged, once on each connection") {
+  constexpr std::uint64_t kBuffers = 2 * 32 * kMiB;  // of lanes; they stay
+  World world(1024 * kMiB);
+  world.declare(1, kFirst, 1, 32);
+  world.loop.run_until_idle();
+  world.admission.handle(DropTensors{2, kFirst, {TensorId{1}}, {}});
+  CHECK(world.said.size() == 1);  // not before shards have dropped it
+  world.loop.run_until_idle();
+  CHECK(world.said == Said{{1, ErrorCode::ok}, {2, ErrorCode::ok}});
+  CHECK(world.reserved() == kBuffers);
+  world.admission.handle(DropTensors{3, kFirst, {TensorId{1}}, {}});
+  world.admission.handle(DropTensors{4, JobRun{77}, {TensorId{1}}, {}});
+  world.loop.run_until_idle();
+  CHECK(world.said.size() == 4);
+  // One that waits when the connection is lost is asked again.
+  world.declare(5, kFirst, 1, 32);
+  world.admission.handle(DropTensors{6, kFirst, {TensorId{1}}, {}});
+  ++world.connection;
+  world.admission.taken_up();
+  world.admission.handle(DropTensors{6, kFirst, {TensorId{1}}, {}});
+  world.loop.run_until_idle();
+  CHECK(world.said.size() == 5);
+  CHECK(world.said.back() == std::pair{std::uint64_t{6}, ErrorCode::ok});
+  CHECK(world.reserved() == kBuffers);
+}
+
 TEST_CASE("tensor admission: of a job that ends meanwhile they are acknowledged, and nothing stays") {
   const std::uint64_t left = GENERATE(UINT64_MAX, 100 * kMiB);  // enough; as much as has to be looked for
   World world(1024 * kMiB, [left] { return MemoryBound{left, "the machine"}; });

@@ -152,6 +152,12 @@ class Aggregator {
   // The contributor pushes no later rounds. A round that still needs it fails.
   virtual void left(std::uint32_t contributor, Actions& actions) = 0;
 
+  // The same, and the cause is that it has dropped the tensor.
+  void dropped(std::uint32_t contributor, Actions& actions) {
+    errors_.note_dropped(contributor);
+    left(contributor, actions);
+  }
+
   // After left(): its process has gone. Until then it may be asked for what it has stored.
   virtual void gone(std::uint32_t contributor, Actions& actions) = 0;
 
@@ -197,7 +203,7 @@ class Aggregator {
   const PartitionShape shape_;
   const std::span<const Contributor> contributors_;
   AggregatorMemory memory_;
-  const RoundErrors errors_;
+  RoundErrors errors_;
 };
 
 }  // namespace bps

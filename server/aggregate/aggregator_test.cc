@@ -490,10 +490,17 @@ TEST_CASE("a rank that left fails the rounds that need it, naming it") {
     bench.push(0, 1, 1);
     bench.aggregator->left(1, bench.actions);
   }
+  bool drops = false;
+  SECTION("by a drop") {
+    drops = true;
+    bench.aggregator->dropped(1, bench.actions);
+    bench.push(0, 1, 1);
+  }
   REQUIRE(bench.actions.size() == 1);
   CHECK(bench.actions[0].kind == Kind::failed);
   CHECK(bench.actions[0].error.message ==
-        "round 1 of layer1.weight (partition 7) can never complete: rank 1 has left the job");
+        std::string("round 1 of layer1.weight (partition 7) can never complete: rank 1 has ") +
+            (drops ? "dropped the tensor" : "left the job"));
 }
 
 TEST_CASE("a rank that left is the error of every later round, for those that lag behind too") {

@@ -60,11 +60,18 @@ Error RoundErrors::differ(Round round, std::uint32_t one, const std::string& cal
                     "call the same on all ranks, in the same order");
 }
 
+void RoundErrors::note_dropped(std::uint32_t contributor) {
+  if (contributor >= dropped_.size()) dropped_.resize(contributor + 1);
+  dropped_[contributor] = true;
+}
+
 Error RoundErrors::left(std::uint32_t contributor, Round round) const {
-  return make_error(
-      ErrorCode::configuration,
-      describe(round) + " can never complete: " + describe_rank(contributor) + " has left the job",
-      "let all ranks push the same number of rounds before one closes its client");
+  const bool drops = has_dropped(contributor);
+  return make_error(ErrorCode::configuration,
+                    describe(round) + " can never complete: " + describe_rank(contributor) +
+                        (drops ? " has dropped the tensor" : " has left the job"),
+                    std::string("let all ranks push the same number of rounds before one ") +
+                        (drops ? "drops it" : "closes its client"));
 }
 
 Error RoundErrors::root_lost(std::uint32_t root, Round round) const {
@@ -75,10 +82,12 @@ Error RoundErrors::root_lost(std::uint32_t root, Round round) const {
 }
 
 Error RoundErrors::root_left(std::uint32_t root, Round round) const {
+  const bool drops = has_dropped(root);
   return make_error(
       ErrorCode::configuration,
-      describe(round) + " can never complete: its root, " + describe_rank(root) + ", has left the job",
-      "let the root broadcast before it closes its client");
+      describe(round) + " can never complete: its root, " + describe_rank(root) +
+          (drops ? ", has dropped the tensor" : ", has left the job"),
+      std::string("let the root broadcast before it ") + (drops ? "drops the tensor" : "closes its client"));
 }
 
 Error RoundErrors::no_root(Rank root, Round round) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "proto/base/error.h"
 #include "server/aggregate/partition.h"
@@ -18,6 +19,9 @@ class RoundErrors {
   // Both outlive it.
   RoundErrors(const PartitionShape& shape, std::span<const Contributor> contributors)
       : shape_(shape), contributors_(contributors) {}
+
+  // It leaves by dropping the tensor.
+  void note_dropped(std::uint32_t contributor);
 
   // "round 812 of layer1.weight (partition 17)"
   std::string describe(Round round) const;
@@ -46,8 +50,13 @@ class RoundErrors {
   Error nobody_has(Round round) const;
 
  private:
+  bool has_dropped(std::uint32_t contributor) const {
+    return contributor < dropped_.size() && dropped_[contributor];
+  }
+
   const PartitionShape& shape_;
   const std::span<const Contributor> contributors_;
+  std::vector<bool> dropped_;  // by contributor, as far as needed
 };
 
 }  // namespace bps

@@ -112,9 +112,15 @@ void Shard::drop(const DropTensors& drop) {
     found->drop(partition);
 }
 
-void Shard::worker_left(JobRun job, Rank rank, bool lingers) {
+void Shard::worker_left(const WorkerLeft& left) {
   check_loop();
-  if (ShardJob* const found = find(job)) found->worker_left(rank, lingers);
+  ShardJob* const found = find(left.job_run);
+  if (found == nullptr) return;
+  if (left.tensors.empty()) {
+    found->worker_left(left.rank, left.lingers);
+  } else {
+    found->worker_dropped(left.rank, {left.tensors.begin(), left.tensors.end()});
+  }
 }
 
 void Shard::shrink(const Shrunk& shrunk) {

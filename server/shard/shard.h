@@ -41,7 +41,7 @@ class Shard {
   // no such job.
   void declare(const DeclareSlices& declare, ShardJob::Granted granted = {});
   void drop(const DropTensors& drop);
-  void worker_left(JobRun job, Rank rank, bool lingers);
+  void worker_left(const WorkerLeft& left);
   void shrink(const Shrunk& shrunk);
   using Done = std::function<void()>;
 

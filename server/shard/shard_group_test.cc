@@ -128,9 +128,9 @@ TEST_CASE(
   hosts.push(1, 1, 0, {1});
   hosts.push(4, 1, 0, {2});
   REQUIRE(answers(hosts.lane(3)).size() == 1);
-  hosts.shard->worker_left(kRun, Rank{1}, true);
-  hosts.shard->worker_left(kRun, Rank{0}, true);
-  hosts.shard->worker_left(kRun, Rank{0}, false);
+  hosts.shard->worker_left({kRun, Rank{1}, true});
+  hosts.shard->worker_left({kRun, Rank{0}, true});
+  hosts.shard->worker_left({kRun, Rank{0}, false});
   hosts.push(3, 0, 1, {2});
   REQUIRE(all<RoundFailed>(hosts.lane(3)).size() == 1);
   CHECK_THAT(all<RoundFailed>(hosts.lane(3))[0].error.message,
@@ -140,6 +140,21 @@ TEST_CASE(
   hosts.declare(2, 1);
   hosts.push(3, 2, 0, {2});
   CHECK(all<RoundFailed>(hosts.lane(3)).size() == 2);
+}
+
+TEST_CASE("groups: a tensor that one of its members has dropped gets no more from the host") {
+  Hosts hosts;
+  hosts.declare(0, 1);
+  hosts.declare(1, 1);
+  hosts.shard->worker_left({kRun, Rank{2}, true, {TensorId{0}}});
+  hosts.shard->worker_left({kRun, Rank{1}, true, {TensorId{0}}});
+  hosts.push(3, 0, 0, {2});
+  REQUIRE(all<RoundFailed>(hosts.lane(3)).size() == 1);
+  CHECK_THAT(all<RoundFailed>(hosts.lane(3))[0].error.message,
+             Contains("rank 0 (with 1, 2 of its host) has dropped the tensor"));
+  hosts.push(1, 1, 0, {1});
+  hosts.push(4, 1, 0, {2});
+  CHECK(last_payload(hosts.lane(4)) == std::vector<float>{3});
 }
 
 TEST_CASE("groups: with one member the whole host is lost, once") {
@@ -159,7 +174,7 @@ TEST_CASE("groups: with one member the whole host is lost, once") {
   }
   hosts.lose(0, 3);
   hosts.lose(2, 4);
-  hosts.shard->worker_left(kRun, Rank{2}, false);
+  hosts.shard->worker_left({kRun, Rank{2}, false});
   hosts.push(3, 0, 0, {10});
   CHECK(last_payload(hosts.lane(3)) == std::vector<float>{11});
   REQUIRE(answers(hosts.lane(3)).size() == 1);
@@ -179,7 +194,7 @@ TEST_CASE(
   REQUIRE(all<Resumed>(hosts.lane(0)).size() == 1);
   CHECK(all<Resumed>(hosts.lane(3)).size() == 1);
 
-  hosts.shard->worker_left(kRun, Rank{1}, true);
+  hosts.shard->worker_left({kRun, Rank{1}, true});
   hosts.move(12);
   hosts.resume(3, 12, 4);
   REQUIRE(all<Resumed>(hosts.lane(3)).size() == 1);

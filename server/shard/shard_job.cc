@@ -121,7 +121,11 @@ void ShardJob::drop(PartitionId partition) {
 }
 
 void ShardJob::drop(Partitions::iterator partition) {
-  dropped_.insert(partition->first);
+  if (dropped_.insert(partition->first).second) dropped_order_.push_back(partition->first);
+  if (dropped_order_.size() > kDroppedRemembered) {
+    dropped_.erase(dropped_order_.front());
+    dropped_order_.pop_front();
+  }
   partition->second.dropped = true;
   partition->second.aggregator->let_go();
   if (partition->second.references == 0) {

@@ -1,8 +1,8 @@
 // What one shard has of one job run: its partitions and the lanes of its workers.
 //
 // Carries what aggregators decide to the lanes, and what lanes suffer to the aggregators. A partition that is
-// dropped while lanes still refer to it goes when the last of them lets go; its number is remembered, so that
-// a contribution that was under way is answered and not taken for a broken rule.
+// dropped while lanes still refer to it goes when the last of them lets go; its number is remembered, as one
+// of the last kDroppedRemembered, so that a contribution that was under way is not taken for a broken rule.
 //
 // When the job ends, what workers were lent stays for a while: it may be the only copy of an aggregate, and a
 // worker can save it only before its lane is closed (decision 0009). Open rounds give theirs back at once.
@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -74,6 +75,8 @@ struct JobPartition final : AccumulatorPool::Owner {
 
 class ShardJob {
  public:
+  static constexpr std::size_t kDroppedRemembered = 1 << 18;
+
   ShardJob(ShardContext& context, const OpenJob& job);
   ~ShardJob();
   ShardJob(const ShardJob&) = delete;
@@ -89,6 +92,8 @@ class ShardJob {
   void drop(PartitionId partition);  // none, if it is not here
   // Pushes no more; `lingers`: but is still there.
   void worker_left(Rank rank, bool lingers);
+  // Makes no later calls on these tensors.
+  void worker_dropped(Rank rank, const std::unordered_set<TensorId>& tensors);
   // Are lost; the others go on. Their lanes are closed, and they get no other ones.
   void shrink(const Shrunk& shrunk);
 
@@ -212,6 +217,7 @@ class ShardJob {
   // Dropped, still referred to. A partition may be among them more than once: declared again, dropped again.
   std::unordered_multimap<PartitionId, JobPartition> doomed_;
   std::unordered_set<PartitionId> dropped_;
+  std::deque<PartitionId> dropped_order_;  // the oldest are forgotten
   std::vector<std::unique_ptr<ServerLane>> lanes_;
   std::vector<std::unique_ptr<ServerLane>> leaving_;  // dismissed, with answers on their way
   std::vector<Group> groups_;                         // by contributor

@@ -72,6 +72,19 @@ void ShardJob::worker_left(Rank rank, bool lingers) {
   reap_dropped();
 }
 
+// What it contributes with its group ends with the first of them.
+void ShardJob::worker_dropped(Rank rank, const std::unordered_set<TensorId>& tensors) {
+  const JobMember* const member = find_member(rank);
+  if (member == nullptr || member->contributor == ServerLane::kNoContributor) return;
+  if (!contributors_[member->contributor].loss.empty()) return;
+  for (auto& [id, partition] : partitions_) {
+    if (!tensors.contains(partition.tensor)) continue;
+    partition.aggregator->dropped(member->contributor, actions_);
+    carry_out(id, partition, actions_);
+  }
+  reap_dropped();
+}
+
 void ShardJob::shrink(const Shrunk& shrunk) {
   generation_ = std::max(generation_, shrunk.generation);
   const std::string loss = shrunk.reason.empty() ? "it is lost" : shrunk.reason;

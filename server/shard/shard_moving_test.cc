@@ -220,7 +220,7 @@ TEST_CASE("a rank that leaves is not waited for") {
   const auto a = world.open(0);
   resume(*a, {{PartitionId{1}, Round{2}}});
   CHECK(all<Resumed>(*a).empty());
-  world.shard->worker_left(kRun, Rank{1}, false);
+  world.shard->worker_left({kRun, Rank{1}, false});
   CHECK(all<Resumed>(*a).size() == 1);
   world.move(2, 2, 3);
   resume(*a, {{PartitionId{2}, Round{2}}}, Epoch{3});

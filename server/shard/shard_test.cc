@@ -426,7 +426,7 @@ TEST_CASE("while a declaration takes its memory the rounds of others go on, and 
       world.push(*a, 1, round, {1, 1});
       world.push(*b, 1, round, {2, 2});
       CHECK(last_payload(*a) == std::vector<float>{3, 3});
-      if (leaves) world.shard->worker_left(kRun, Rank{0}, false);
+      if (leaves) world.shard->worker_left({kRun, Rank{0}, false});
     }
     REQUIRE(world.loop.step());
     REQUIRE(++steps < 100);
@@ -490,12 +490,83 @@ TEST_CASE("a rank that left fails the rounds that wait for it, and opens no lane
   world.declare(1, 2);
   const auto a = world.open(0);
   world.push(*a, 1, 0, {1, 1});
-  world.shard->worker_left(kRun, Rank{1}, false);
+  world.shard->worker_left({kRun, Rank{1}, false});
   REQUIRE(all<RoundFailed>(*a).size() == 1);
   CHECK(all<Refused>(*world.open(1)).size() == 1);
   world.declare(2, 2);
   world.push(*a, 2, 0, {1, 1});
   CHECK(all<RoundFailed>(*a).size() == 2);
+}
+
+TEST_CASE("a rank that has dropped a tensor is missed there only, and answers are there until then") {
+  World world(2);
+  world.declare(1, 2);
+  world.declare(2, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  world.push(*a, 1, 0, {1, 1});
+  world.push(*b, 1, 0, {2, 2});
+  const WorkerLeft drop{kRun, Rank{1}, true, {TensorId{1}, TensorId{7}}};
+  world.shard->worker_left(drop);
+  world.shard->worker_left(drop);
+  CHECK(last_payload(*a) == std::vector<float>{3, 3});
+  CHECK(all<RoundFailed>(*a).empty());
+  world.push(*a, 1, 1, {1, 1});
+  REQUIRE(all<RoundFailed>(*a).size() == 1);
+  CHECK(all<RoundFailed>(*a)[0].error.code == ErrorCode::configuration);
+  CHECK_THAT(all<RoundFailed>(*a)[0].error.message, Catch::Contains("rank 1 has dropped the tensor"));
+  CHECK_THAT(all<RoundFailed>(*a)[0].error.advice, Catch::Contains("before one drops it"));
+  world.push(*b, 2, 0, {2, 2});
+  world.push(*a, 2, 0, {1, 1});
+  CHECK(last_payload(*b) == std::vector<float>{3, 3});
+  // And then it leaves.
+  world.shard->worker_left({kRun, Rank{1}, true});
+  world.push(*a, 2, 1, {1, 1});
+  REQUIRE(all<RoundFailed>(*a).size() == 2);
+  CHECK_THAT(all<RoundFailed>(*a)[1].error.message, Catch::Contains("rank 1 has left the job"));
+}
+
+TEST_CASE("a rank that drops a tensor whose round waits for it ends that round") {
+  World world(3);
+  world.declare(1, 2);
+  const auto a = world.open(0);
+  const auto b = world.open(1);
+  const auto c = world.open(2);
+  world.push(*a, 1, 0, {1, 1});
+  world.push(*b, 1, 0, {2, 2});
+  SECTION("it has not given to it") {
+    world.shard->worker_left({kRun, Rank{2}, true, {TensorId{1}}});
+    for (const auto* rank : {&a, &b}) {
+      REQUIRE(all<RoundFailed>(**rank).size() == 1);
+      CHECK_THAT(all<RoundFailed>(**rank)[0].error.message, Catch::Contains("rank 2 has dropped the tensor"));
+    }
+  }
+  SECTION("it has") {
+    world.shard->worker_left({kRun, Rank{1}, true, {TensorId{1}}});
+    world.push(*c, 1, 0, {4, 4});
+    CHECK(last_payload(*a) == std::vector<float>{7, 7});
+    CHECK(all<RoundFailed>(*a).empty());
+  }
+}
+
+TEST_CASE("numbers of what was dropped are remembered, and not for ever") {
+  const ExpectLog expected("partition 1 is not on this shard");
+  World world(1);
+  const auto a = world.open(0);
+  const auto drop_one = [&](std::uint32_t id) {
+    world.declare(id, 1);
+    world.shard->drop({0, kRun, {TensorId{id}}, {}});
+  };
+  drop_one(1);
+  world.push(*a, 1, 0, {1});
+  CHECK(all<Refused>(*a).empty());
+  for (std::uint32_t id = 2; id <= ShardJob::kDroppedRemembered; ++id)
+    drop_one(id);
+  world.push(*a, 1, 0, {1});
+  CHECK(all<Refused>(*a).empty());
+  drop_one(ShardJob::kDroppedRemembered + 1);
+  world.push(*a, 1, 0, {1});
+  CHECK(all<Refused>(*a).size() == 1);
 }
 
 }  // namespace

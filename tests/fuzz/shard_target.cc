@@ -108,7 +108,9 @@ class Lanes {
               Shrunk{1, job_run(), Generation{input_.below(4)}, {Rank{input_.below(kWorkers)}}, 0, "gone"});
           return;
         }
-        return world_.shard->worker_left(job_run(), Rank{input_.below(kWorkers + 1)}, lingers);
+        WorkerLeft left{job_run(), Rank{input_.below(kWorkers + 1)}, lingers};
+        if (input_.flag()) left.tensors = {TensorId{input_.below(6)}};
+        return world_.shard->worker_left(left);
       }
       default: return jobs();
     }
